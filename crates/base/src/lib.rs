@@ -1,0 +1,14 @@
+//! The ground floor: element types, typed ids, diagnostics and name suggestions.
+//!
+//! Knows nothing of tensors, graphs, meshes or files; every other crate may use it.
+#![forbid(unsafe_code)]
+
+mod diagnostic;
+mod dtype;
+mod id;
+mod nearest;
+
+pub use diagnostic::{Diagnostic, Result};
+pub use dtype::DType;
+pub use id::Id;
+pub use nearest::{did_you_mean, nearest};

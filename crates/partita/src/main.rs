@@ -1,0 +1,2 @@
+//! The `partita` command.
+fn main() {}
