@@ -72,7 +72,8 @@ impl Diagnostic {
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "error[{}]: {}", self.code, self.message)?;
-        let mut line = |label: &str, text: &str| write!(f, "\n  {label:>8}: {}", text.replace('\n', "\n            "));
+        let mut line =
+            |label: &str, text: &str| write!(f, "\n  {label:>8}: {}", text.replace('\n', "\n            "));
         if let Some(at) = &self.at {
             line("at", at)?;
         }

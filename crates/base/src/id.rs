@@ -11,7 +11,10 @@ pub struct Id<T> {
 impl<T> Id<T> {
     /// The id of the element at `index`.
     pub fn new(index: usize) -> Self {
-        Id { index: u32::try_from(index).expect("an arena holds fewer than 2^32 elements"), marker: PhantomData }
+        Id {
+            index: u32::try_from(index).expect("an arena holds fewer than 2^32 elements"),
+            marker: PhantomData,
+        }
     }
 
     /// Where the element stands in its arena.

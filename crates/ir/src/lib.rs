@@ -1,1 +1,27 @@
-//! To be written.
+//! The tensor program: types, ops, graphs, their StableHLO text, autodiff and the reference interpreter.
+//!
+//! Knows: what a program means and how each op may be split (its factor rule). Must not know: what executes
+//! it, how layouts are chosen, or any file format but its own text.
+#![forbid(unsafe_code)]
+
+pub mod autodiff;
+pub mod builder;
+pub mod composite;
+pub mod graph;
+pub mod interpret;
+pub mod literal;
+pub mod op;
+pub mod ops;
+pub mod rule;
+pub mod text;
+pub mod types;
+pub mod verify;
+
+pub use builder::GraphBuilder;
+pub use composite::{Attribute, Attributes, CompositeDefinition, Registry};
+pub use graph::{Annotation, Graph, Location, Node, NodeId, Phase, Role, Value, ValueId};
+pub use interpret::{evaluate, evaluate_ranks};
+pub use literal::{Literal, Storage};
+pub use op::{Cost, GradientContext, LocalContext, Op, Operation};
+pub use rule::{Factor, FactorId, FactorKind, LinearGroup, Rule};
+pub use types::TensorType;

@@ -1,0 +1,266 @@
+//! Tensor values in memory, for constants, the interpreter and tests.
+
+use crate::types::TensorType;
+use half::{bf16, f16};
+use partita_base::DType;
+
+macro_rules! storage {
+    ($($variant:ident($ty:ty)),*) => {
+        /// Row-major elements of one type.
+        #[derive(Clone, PartialEq, Debug)]
+        pub enum Storage { $(#[allow(missing_docs)] $variant(Vec<$ty>)),* }
+
+        impl Storage {
+            /// The element type.
+            pub fn dtype(&self) -> DType {
+                match self { $(Storage::$variant(_) => DType::$variant),* }
+            }
+            /// The number of elements.
+            pub fn len(&self) -> usize {
+                match self { $(Storage::$variant(v) => v.len()),* }
+            }
+            /// Whether there are no elements.
+            pub fn is_empty(&self) -> bool { self.len() == 0 }
+            /// `count` default elements (zero, false).
+            pub fn zeros(dtype: DType, count: usize) -> Storage {
+                match dtype { $(DType::$variant => Storage::$variant(vec![<$ty>::default(); count])),* }
+            }
+            /// The elements at these positions.
+            pub fn pick(&self, positions: impl Iterator<Item = usize>) -> Storage {
+                match self { $(Storage::$variant(v) => Storage::$variant(positions.map(|p| v[p]).collect())),* }
+            }
+            /// Copies element `from` of `source` to position `to`. The types must agree.
+            pub fn put(&mut self, to: usize, source: &Storage, from: usize) {
+                match (self, source) {
+                    $((Storage::$variant(d), Storage::$variant(s)) => d[to] = s[from],)*
+                    (d, s) => panic!("put of {} into {}", s.dtype(), d.dtype()),
+                }
+            }
+        }
+
+        $(impl From<Vec<$ty>> for Storage {
+            fn from(v: Vec<$ty>) -> Storage { Storage::$variant(v) }
+        })*
+    };
+}
+storage!(
+    Bool(bool),
+    I8(i8),
+    I16(i16),
+    I32(i32),
+    I64(i64),
+    U8(u8),
+    U16(u16),
+    U32(u32),
+    U64(u64),
+    F16(f16),
+    BF16(bf16),
+    F32(f32),
+    F64(f64)
+);
+
+/// A tensor value: type and elements.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Literal {
+    /// Element type and shape.
+    pub ty: TensorType,
+    /// The elements, row-major.
+    pub data: Storage,
+}
+
+/// Calls a macro with each storage variant bound to its vector: `with_storage!(&lit.data, v => expression)`.
+#[macro_export]
+macro_rules! with_storage {
+    ($storage:expr, $v:ident => $body:expr) => {
+        match $storage {
+            $crate::Storage::Bool($v) => $body,
+            $crate::Storage::I8($v) => $body,
+            $crate::Storage::I16($v) => $body,
+            $crate::Storage::I32($v) => $body,
+            $crate::Storage::I64($v) => $body,
+            $crate::Storage::U8($v) => $body,
+            $crate::Storage::U16($v) => $body,
+            $crate::Storage::U32($v) => $body,
+            $crate::Storage::U64($v) => $body,
+            $crate::Storage::F16($v) => $body,
+            $crate::Storage::BF16($v) => $body,
+            $crate::Storage::F32($v) => $body,
+            $crate::Storage::F64($v) => $body,
+        }
+    };
+}
+
+impl Literal {
+    /// A value from its elements. Panics when the count does not fit the shape: callers check input first.
+    pub fn new(shape: impl Into<Vec<usize>>, data: impl Into<Storage>) -> Literal {
+        let data = data.into();
+        let ty = TensorType::new(data.dtype(), shape);
+        assert_eq!(ty.element_count(), data.len(), "elements of {ty}");
+        Literal { ty, data }
+    }
+
+    /// Zeros (or false) of a type.
+    pub fn zeros(ty: &TensorType) -> Literal {
+        Literal { ty: ty.clone(), data: Storage::zeros(ty.dtype, ty.element_count()) }
+    }
+
+    /// A type filled with one number, converted from f64 (saturating for integers, nonzero is true).
+    pub fn splat(ty: &TensorType, value: f64) -> Literal {
+        Literal::from_f64(ty, std::iter::repeat_n(value, ty.element_count()))
+    }
+
+    /// A type filled with one integer: exact for 64-bit values, which f64 is not.
+    pub fn splat_int(ty: &TensorType, value: i128) -> Literal {
+        let n = ty.element_count();
+        let data = match ty.dtype {
+            DType::I64 => Storage::I64(vec![value as i64; n]),
+            DType::U64 => Storage::U64(vec![value as u64; n]),
+            _ => return Literal::splat(ty, value as f64),
+        };
+        Literal { ty: ty.clone(), data }
+    }
+
+    /// A value whose elements are converted from f64, rounded once.
+    pub fn from_f64(ty: &TensorType, values: impl Iterator<Item = f64>) -> Literal {
+        let data = match ty.dtype {
+            DType::Bool => Storage::Bool(values.map(|v| v != 0.0).collect()),
+            DType::I8 => Storage::I8(values.map(|v| v as i8).collect()),
+            DType::I16 => Storage::I16(values.map(|v| v as i16).collect()),
+            DType::I32 => Storage::I32(values.map(|v| v as i32).collect()),
+            DType::I64 => Storage::I64(values.map(|v| v as i64).collect()),
+            DType::U8 => Storage::U8(values.map(|v| v as u8).collect()),
+            DType::U16 => Storage::U16(values.map(|v| v as u16).collect()),
+            DType::U32 => Storage::U32(values.map(|v| v as u32).collect()),
+            DType::U64 => Storage::U64(values.map(|v| v as u64).collect()),
+            DType::F16 => Storage::F16(values.map(f16::from_f64).collect()),
+            DType::BF16 => Storage::BF16(values.map(bf16::from_f64).collect()),
+            DType::F32 => Storage::F32(values.map(|v| v as f32).collect()),
+            DType::F64 => Storage::F64(values.collect()),
+        };
+        let literal = Literal { ty: ty.clone(), data };
+        assert_eq!(literal.data.len(), ty.element_count(), "elements of {ty}");
+        literal
+    }
+
+    /// A scalar from f64.
+    pub fn scalar(dtype: DType, value: f64) -> Literal {
+        Literal::splat(&TensorType::scalar(dtype), value)
+    }
+
+    /// All elements as f64; 64-bit integers may round.
+    pub fn to_f64(&self) -> Vec<f64> {
+        match &self.data {
+            Storage::Bool(v) => v.iter().map(|&x| x as u8 as f64).collect(),
+            Storage::I8(v) => v.iter().map(|&x| x as f64).collect(),
+            Storage::I16(v) => v.iter().map(|&x| x as f64).collect(),
+            Storage::I32(v) => v.iter().map(|&x| x as f64).collect(),
+            Storage::I64(v) => v.iter().map(|&x| x as f64).collect(),
+            Storage::U8(v) => v.iter().map(|&x| x as f64).collect(),
+            Storage::U16(v) => v.iter().map(|&x| x as f64).collect(),
+            Storage::U32(v) => v.iter().map(|&x| x as f64).collect(),
+            Storage::U64(v) => v.iter().map(|&x| x as f64).collect(),
+            Storage::F16(v) => v.iter().map(|x| x.to_f64()).collect(),
+            Storage::BF16(v) => v.iter().map(|x| x.to_f64()).collect(),
+            Storage::F32(v) => v.iter().map(|&x| x as f64).collect(),
+            Storage::F64(v) => v.clone(),
+        }
+    }
+
+    /// All elements as i64, for index operands. Floats truncate, booleans are 0 and 1.
+    pub fn to_i64(&self) -> Vec<i64> {
+        match &self.data {
+            Storage::I64(v) => v.clone(),
+            Storage::U64(v) => v.iter().map(|&x| i64::try_from(x).unwrap_or(i64::MAX)).collect(),
+            _ => self.to_f64().into_iter().map(|v| v as i64).collect(),
+        }
+    }
+
+    /// Whether every element equals the first, bit for bit; true for fewer than two elements.
+    pub fn is_splat(&self) -> bool {
+        let size = self.ty.dtype.size_bytes();
+        let bytes = self.to_bytes();
+        bytes.chunks(size).all(|c| c == &bytes[..size])
+    }
+
+    /// Little-endian bytes, booleans as 0 and 1.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        match &self.data {
+            Storage::Bool(v) => v.iter().map(|&b| b as u8).collect(),
+            Storage::I8(v) => bytemuck::cast_slice(v).to_vec(),
+            Storage::I16(v) => bytemuck::cast_slice(v).to_vec(),
+            Storage::I32(v) => bytemuck::cast_slice(v).to_vec(),
+            Storage::I64(v) => bytemuck::cast_slice(v).to_vec(),
+            Storage::U8(v) => v.clone(),
+            Storage::U16(v) => bytemuck::cast_slice(v).to_vec(),
+            Storage::U32(v) => bytemuck::cast_slice(v).to_vec(),
+            Storage::U64(v) => bytemuck::cast_slice(v).to_vec(),
+            Storage::F16(v) => bytemuck::cast_slice(v).to_vec(),
+            Storage::BF16(v) => bytemuck::cast_slice(v).to_vec(),
+            Storage::F32(v) => bytemuck::cast_slice(v).to_vec(),
+            Storage::F64(v) => bytemuck::cast_slice(v).to_vec(),
+        }
+    }
+
+    /// The inverse of [`Literal::to_bytes`]; `None` when the byte count does not fit the type.
+    pub fn from_bytes(ty: &TensorType, bytes: &[u8]) -> Option<Literal> {
+        if bytes.len() != ty.bytes() {
+            return None;
+        }
+        fn cast<T: bytemuck::Pod>(bytes: &[u8]) -> Vec<T> {
+            bytemuck::allocation::pod_collect_to_vec(bytes)
+        }
+        let data = match ty.dtype {
+            DType::Bool => Storage::Bool(bytes.iter().map(|&b| b != 0).collect()),
+            DType::I8 => Storage::I8(cast(bytes)),
+            DType::I16 => Storage::I16(cast(bytes)),
+            DType::I32 => Storage::I32(cast(bytes)),
+            DType::I64 => Storage::I64(cast(bytes)),
+            DType::U8 => Storage::U8(bytes.to_vec()),
+            DType::U16 => Storage::U16(cast(bytes)),
+            DType::U32 => Storage::U32(cast(bytes)),
+            DType::U64 => Storage::U64(cast(bytes)),
+            DType::F16 => Storage::F16(cast(bytes)),
+            DType::BF16 => Storage::BF16(cast(bytes)),
+            DType::F32 => Storage::F32(cast(bytes)),
+            DType::F64 => Storage::F64(cast(bytes)),
+        };
+        Some(Literal { ty: ty.clone(), data })
+    }
+
+    /// The box of extents `shape` at `offset`.
+    pub fn window(&self, offset: &[usize], shape: &[usize]) -> Literal {
+        let strides = self.ty.strides();
+        let data = self.data.pick(indices(shape).map(|index| {
+            index.iter().zip(offset).zip(&strides).map(|((i, o), s)| (i + o) * s).sum::<usize>()
+        }));
+        Literal { ty: self.ty.with_shape(shape), data }
+    }
+
+    /// Writes `piece` into the box at `offset`.
+    pub fn set_window(&mut self, offset: &[usize], piece: &Literal) {
+        let strides = self.ty.strides();
+        for (from, index) in indices(&piece.ty.shape).enumerate() {
+            let to = index.iter().zip(offset).zip(&strides).map(|((i, o), s)| (i + o) * s).sum();
+            self.data.put(to, &piece.data, from);
+        }
+    }
+}
+
+/// Every index of `shape` in row-major order; one empty index for a scalar, none when an extent is 0.
+pub fn indices(shape: &[usize]) -> impl Iterator<Item = Vec<usize>> + use<> {
+    let shape = shape.to_vec();
+    let total: usize = shape.iter().product();
+    let mut index = vec![0usize; shape.len()];
+    (0..total).map(move |position| {
+        if position > 0 {
+            for dim in (0..shape.len()).rev() {
+                index[dim] += 1;
+                if index[dim] < shape[dim] {
+                    break;
+                }
+                index[dim] = 0;
+            }
+        }
+        index.clone()
+    })
+}

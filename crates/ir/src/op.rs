@@ -1,0 +1,232 @@
+//! What every op must answer, and the closed set of ops.
+
+use crate::builder::GraphBuilder;
+use crate::graph::{Graph, ValueId};
+use crate::literal::Literal;
+use crate::ops::*;
+use crate::rule::{FactorId, Rule};
+use crate::types::TensorType;
+use partita_base::Result;
+
+/// Work of one op application.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Cost {
+    /// Floating-point (or integer) operations.
+    pub flops: f64,
+    /// Bytes read and written, each operand and result once.
+    pub bytes: f64,
+}
+
+/// What an op's gradient sees: build cotangents of the operands from cotangents of the results.
+pub struct GradientContext<'a> {
+    /// Where the gradient's nodes go.
+    pub builder: &'a mut GraphBuilder,
+    /// The op's operands.
+    pub operands: &'a [ValueId],
+    /// The op's results.
+    pub results: &'a [ValueId],
+    /// The cotangent of each result; `None` stands for zero.
+    pub cotangents: &'a [Option<ValueId>],
+    /// For each operand, whether its cotangent is asked for.
+    pub wanted: &'a [bool],
+}
+
+/// What an op sees when it is rewritten for one rank's shards. The operands are already in the layout the rule
+/// asked for; the op emits nodes into the local graph and returns its local results.
+pub trait LocalContext {
+    /// The local graph.
+    fn builder(&mut self) -> &mut GraphBuilder;
+    /// The local operands.
+    fn operands(&self) -> &[ValueId];
+    /// The type of an operand of the global op.
+    fn global_operand(&self, operand: usize) -> &TensorType;
+    /// The type of a result of the global op.
+    fn global_result(&self, result: usize) -> &TensorType;
+    /// The type this rank's shard of a result must have.
+    fn local_result(&self, result: usize) -> TensorType;
+    /// Whether any mesh axis is assigned to the factor.
+    fn is_sharded(&self, factor: FactorId) -> bool;
+    /// The offset of this rank's shard of an operand's dimension in the global tensor: an i64 scalar.
+    fn operand_offset(&mut self, operand: usize, dim: usize) -> Result<ValueId>;
+    /// The offset of this rank's shard of a result's dimension in the global tensor: an i64 scalar.
+    fn result_offset(&mut self, result: usize, dim: usize) -> Result<ValueId>;
+    /// An i1 scalar: whether this rank stands first along all axes assigned to these factors. Of ranks whose
+    /// results are summed, only the leader may contribute what must count once.
+    fn leader(&mut self, factors: &[FactorId]) -> Result<ValueId>;
+}
+
+/// One rank's view of a collective in the lock-step interpreter: its op, operands and result types.
+pub struct RankCall<'a> {
+    /// The rank's op (attributes may differ by rank class).
+    pub op: &'a Op,
+    /// Its operands.
+    pub operands: Vec<&'a Literal>,
+    /// Its result types.
+    pub results: Vec<TensorType>,
+}
+
+/// Everything an op answers. One implementation per op, in one file of `ops/`.
+pub trait Operation {
+    /// The name in text: `stablehlo.add`.
+    fn name(&self) -> &str;
+
+    /// Result types from operand types. Diagnostics E101 to E119.
+    fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>>;
+
+    /// The factor rule for these types (already inferred, so valid).
+    fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule;
+
+    /// Work on these types.
+    fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+        let bytes: usize = operands.iter().chain(results).map(|t| t.bytes()).sum();
+        let flops: usize = results.iter().map(|t| t.element_count()).sum();
+        Cost { flops: flops as f64, bytes: bytes as f64 }
+    }
+
+    /// Cotangents of the operands; `None` for zero or for what is not `wanted`. E120 where refused.
+    fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>>;
+
+    /// The results on these operands: the meaning of the op, slow and plain.
+    fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>>;
+
+    /// The results on every rank at once. Only collectives look across ranks.
+    fn evaluate_ranks(&self, ranks: &[RankCall]) -> Result<Vec<Vec<Literal>>> {
+        ranks.iter().map(|rank| rank.op.evaluate(&rank.operands, &rank.results)).collect()
+    }
+
+    /// Emits this op on one rank's shards. Ops whose attributes hold sizes, offsets or indices adjust them.
+    fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>>;
+
+    /// Graphs held by the op: loop bodies, combiners, decompositions.
+    fn regions(&self) -> Vec<&Graph> {
+        Vec::new()
+    }
+
+    /// Whether ranks exchange data here.
+    fn is_collective(&self) -> bool {
+        false
+    }
+}
+
+macro_rules! ops {
+    ($($(#[$doc:meta])* $variant:ident),* $(,)?) => {
+        /// Every op. No code outside `ops/` matches on it with a wildcard, so a new op does not compile until
+        /// every concern is answered.
+        #[derive(Clone, PartialEq, Debug)]
+        pub enum Op { $($(#[$doc])* $variant($variant)),* }
+
+        $(impl From<$variant> for Op {
+            fn from(op: $variant) -> Op { Op::$variant(op) }
+        })*
+
+        impl Operation for Op {
+            fn name(&self) -> &str {
+                match self { $(Op::$variant(op) => op.name()),* }
+            }
+            fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
+                match self { $(Op::$variant(op) => op.infer(operands)),* }
+            }
+            fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
+                match self { $(Op::$variant(op) => op.rule(operands, results)),* }
+            }
+            fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+                match self { $(Op::$variant(op) => op.cost(operands, results)),* }
+            }
+            fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
+                match self { $(Op::$variant(op) => op.gradient(context)),* }
+            }
+            fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
+                match self { $(Op::$variant(op) => op.evaluate(operands, results)),* }
+            }
+            fn evaluate_ranks(&self, ranks: &[RankCall]) -> Result<Vec<Vec<Literal>>> {
+                match self { $(Op::$variant(op) => op.evaluate_ranks(ranks)),* }
+            }
+            fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
+                match self { $(Op::$variant(op) => op.localise(context)),* }
+            }
+            fn regions(&self) -> Vec<&Graph> {
+                match self { $(Op::$variant(op) => op.regions()),* }
+            }
+            fn is_collective(&self) -> bool {
+                match self { $(Op::$variant(op) => op.is_collective()),* }
+            }
+        }
+    };
+}
+
+ops! {
+    /// Elementwise function of one operand.
+    Unary,
+    /// Elementwise function of two operands.
+    Binary,
+    /// Elementwise comparison.
+    Compare,
+    /// Elementwise choice.
+    Select,
+    /// Elementwise limits.
+    Clamp,
+    /// Element type conversion.
+    Convert,
+    /// Reinterpretation of bits.
+    BitcastConvert,
+    /// A literal.
+    Constant,
+    /// Indices along a dimension.
+    Iota,
+    /// Repetition along new dimensions.
+    BroadcastInDim,
+    /// Same elements, other shape.
+    Reshape,
+    /// Permutation of dimensions.
+    Transpose,
+    /// A static window.
+    Slice,
+    /// A window at a computed place.
+    DynamicSlice,
+    /// A window replaced at a computed place.
+    DynamicUpdateSlice,
+    /// Pieces joined along a dimension.
+    Concatenate,
+    /// Edges added or cut.
+    Pad,
+    /// Order along dimensions reversed.
+    Reverse,
+    /// Identity that orders computation.
+    OptimizationBarrier,
+    /// Generalised matrix product.
+    DotGeneral,
+    /// Combination along dimensions.
+    Reduce,
+    /// Combination over sliding windows.
+    ReduceWindow,
+    /// Windows collected at given indices.
+    Gather,
+    /// Windows combined into given indices.
+    Scatter,
+    /// Sorting along a dimension.
+    Sort,
+    /// A loop.
+    While,
+    /// A choice among branches.
+    Case,
+    /// Combination across ranks.
+    AllReduce,
+    /// Concatenation across ranks.
+    AllGather,
+    /// Combination across ranks, each keeping a piece.
+    ReduceScatter,
+    /// Exchange of pieces.
+    AllToAll,
+    /// Exchange of whole values.
+    CollectivePermute,
+    /// One rank's value for all.
+    CollectiveBroadcast,
+    /// This rank's number.
+    PartitionId,
+    /// A layout asked for in the middle of a graph.
+    ShardingConstraint,
+    /// A body written for one shard over named axes.
+    ManualComputation,
+    /// A named subgraph.
+    Composite,
+}

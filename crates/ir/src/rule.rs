@@ -1,0 +1,101 @@
+//! The factor rule: how an op's dimensions correspond, which is all that distribution needs to know of it.
+//!
+//! After Shardy's op sharding rule: every dimension of every operand and result is an ordered list of factors,
+//! major to minor. `dot_general` is `([b,m,k], [b,k,n]) -> [b,m,n]` with `k: Reduce(Sum)`. Sharding propagation,
+//! legal layouts, local shapes, where partial sums appear, communication volume and microbatching are all read
+//! off this one table.
+
+use partita_mesh::Combiner;
+
+/// The number of a factor within its rule.
+pub type FactorId = usize;
+
+/// What may be done with a factor.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum FactorKind {
+    /// Each shard can be computed from the same shard of every tensor that has the factor.
+    Pass,
+    /// As `Pass` for the tensors that have it; results that lack it come out partial with this combiner.
+    Reduce(Combiner),
+    /// A window slides along it, so a shard needs its neighbours' edge. Treated as `Whole` until halos exist.
+    Shift,
+    /// Must be present in full.
+    Whole,
+}
+
+/// One factor: its extent and kind.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Factor {
+    /// Number of elements along the factor, globally.
+    pub size: usize,
+    /// What may be done with it.
+    pub kind: FactorKind,
+}
+
+/// Operands that may be partial over an axis together, with the results then partial over it too, while every
+/// other operand is whole over that axis.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct LinearGroup {
+    /// Operand indices. All of them must be partial at once.
+    pub operands: Vec<usize>,
+    /// Holds for every combiner (pure data movement), not just for sums.
+    pub any_combiner: bool,
+}
+
+/// The factor rule of one op application.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Rule {
+    /// The factors, by [`FactorId`].
+    pub factors: Vec<Factor>,
+    /// For each operand, for each dimension, its factors major to minor. An empty list is a dimension of extent
+    /// 1 that takes no part, or one that must stay whole.
+    pub operands: Vec<Vec<Vec<FactorId>>>,
+    /// The same for each result.
+    pub results: Vec<Vec<Vec<FactorId>>>,
+    /// In which operands the op is linear.
+    pub linear: Vec<LinearGroup>,
+}
+
+impl Rule {
+    /// Adds a factor and returns its number.
+    pub fn factor(&mut self, size: usize, kind: FactorKind) -> FactorId {
+        self.factors.push(Factor { size, kind });
+        self.factors.len() - 1
+    }
+
+    /// The rule of an op whose operands and results all have `shape` and correspond element by element.
+    pub fn pointwise(shape: &[usize], operand_count: usize, result_count: usize) -> Rule {
+        let mut rule = Rule::default();
+        let dims: Vec<Vec<FactorId>> =
+            shape.iter().map(|&size| vec![rule.factor(size, FactorKind::Pass)]).collect();
+        rule.operands = vec![dims.clone(); operand_count];
+        rule.results = vec![dims; result_count];
+        rule
+    }
+
+    /// The rule of an op none of whose dimensions may be sharded.
+    pub fn whole(operand_shapes: &[&[usize]], result_shapes: &[&[usize]]) -> Rule {
+        let mut rule = Rule::default();
+        for shape in operand_shapes {
+            let dims = shape.iter().map(|&size| vec![rule.factor(size, FactorKind::Whole)]).collect();
+            rule.operands.push(dims);
+        }
+        for shape in result_shapes {
+            let dims = shape.iter().map(|&size| vec![rule.factor(size, FactorKind::Whole)]).collect();
+            rule.results.push(dims);
+        }
+        rule
+    }
+
+    /// Adds a group of operands in which the op is linear for sums.
+    pub fn linear_in(mut self, operands: &[usize]) -> Rule {
+        self.linear.push(LinearGroup { operands: operands.to_vec(), any_combiner: false });
+        self
+    }
+
+    /// Adds a group of operands through which a partial value of any combiner flows unchanged.
+    pub fn transparent_in(mut self, operands: &[usize]) -> Rule {
+        self.linear.push(LinearGroup { operands: operands.to_vec(), any_combiner: true });
+        self
+    }
+}
