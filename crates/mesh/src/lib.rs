@@ -1,1 +1,23 @@
-//! To be written.
+//! Knows meshes, axis references, shardings, reshard planning and cluster cost formulas; must not know graphs
+//! or ops.
+//!
+//! - [`Mesh`]: named axes over ranks; [`AxisRef`]: an axis or a part of one.
+//! - [`split_extents`]: the one rule by which a dimension is cut along axes.
+//! - [`Sharding`]: how one tensor lies on a mesh; [`reshard`]: the steps from one layout to another.
+//! - [`Cluster`]: what links and devices cost.
+//! - [`oracle`]: what each rank holds and what a step does, spelled out naively; for tests.
+#![forbid(unsafe_code)]
+
+mod cluster;
+mod mesh;
+pub mod oracle;
+mod reshard;
+mod search;
+mod sharding;
+mod split;
+
+pub use cluster::{Cluster, Link};
+pub use mesh::{Axis, AxisList, AxisRef, Mesh};
+pub use reshard::{ReshardStep, Step, permute_pairs, reshard};
+pub use sharding::{Combiner, DimSharding, Sharding};
+pub use split::{split_extents, split_offsets};
