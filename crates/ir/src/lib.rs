@@ -15,6 +15,8 @@ pub mod literal;
 pub mod op;
 pub mod ops;
 pub mod rule;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod text;
 pub mod types;
 pub mod verify;

@@ -132,8 +132,8 @@ impl Literal {
             DType::U16 => Storage::U16(values.map(|v| v as u16).collect()),
             DType::U32 => Storage::U32(values.map(|v| v as u32).collect()),
             DType::U64 => Storage::U64(values.map(|v| v as u64).collect()),
-            DType::F16 => Storage::F16(values.map(f16::from_f64).collect()),
-            DType::BF16 => Storage::BF16(values.map(bf16::from_f64).collect()),
+            DType::F16 => Storage::F16(values.map(|v| f16::from_f32(round_to_odd(v))).collect()),
+            DType::BF16 => Storage::BF16(values.map(|v| bf16::from_f32(round_to_odd(v))).collect()),
             DType::F32 => Storage::F32(values.map(|v| v as f32).collect()),
             DType::F64 => Storage::F64(values.collect()),
         };
@@ -163,6 +163,39 @@ impl Literal {
             Storage::BF16(v) => v.iter().map(|x| x.to_f64()).collect(),
             Storage::F32(v) => v.iter().map(|&x| x as f64).collect(),
             Storage::F64(v) => v.clone(),
+        }
+    }
+
+    /// A value whose elements are converted from integers: wrapped to integer types, rounded once to float
+    /// types, nonzero is true.
+    pub fn from_i128(ty: &TensorType, values: impl Iterator<Item = i128>) -> Literal {
+        let data = match ty.dtype {
+            DType::Bool => Storage::Bool(values.map(|v| v != 0).collect()),
+            DType::I8 => Storage::I8(values.map(|v| v as i8).collect()),
+            DType::I16 => Storage::I16(values.map(|v| v as i16).collect()),
+            DType::I32 => Storage::I32(values.map(|v| v as i32).collect()),
+            DType::I64 => Storage::I64(values.map(|v| v as i64).collect()),
+            DType::U8 => Storage::U8(values.map(|v| v as u8).collect()),
+            DType::U16 => Storage::U16(values.map(|v| v as u16).collect()),
+            DType::U32 => Storage::U32(values.map(|v| v as u32).collect()),
+            DType::U64 => Storage::U64(values.map(|v| v as u64).collect()),
+            // What f32 cannot hold exactly is infinite in f16.
+            DType::F16 => Storage::F16(values.map(|v| f16::from_f32(v as f32)).collect()),
+            DType::BF16 => Storage::BF16(values.map(bf16_from_i128).collect()),
+            DType::F32 => Storage::F32(values.map(|v| v as f32).collect()),
+            DType::F64 => Storage::F64(values.map(|v| v as f64).collect()),
+        };
+        let literal = Literal { ty: ty.clone(), data };
+        assert_eq!(literal.data.len(), ty.element_count(), "elements of {ty}");
+        literal
+    }
+
+    /// All elements as integers, exactly. Floats truncate, booleans are 0 and 1.
+    pub fn to_i128(&self) -> Vec<i128> {
+        match &self.data {
+            Storage::I64(v) => v.iter().map(|&x| x.into()).collect(),
+            Storage::U64(v) => v.iter().map(|&x| x.into()).collect(),
+            _ => self.to_f64().into_iter().map(|v| v as i128).collect(),
         }
     }
 
@@ -246,6 +279,27 @@ impl Literal {
     }
 }
 
+/// The f32 toward zero, its last bit set when that loses anything: rounding it again to a type of at most 22
+/// significant bits gives what rounding `value` once would have given.
+fn round_to_odd(value: f64) -> f32 {
+    let nearest = value as f32;
+    if nearest as f64 == value || !nearest.is_finite() {
+        return nearest;
+    }
+    let away = (nearest.abs() as f64) > value.abs();
+    f32::from_bits((nearest.to_bits() - away as u32) | 1)
+}
+
+/// As `round_to_odd`, from an integer that f64 may not hold.
+fn bf16_from_i128(value: i128) -> bf16 {
+    let nearest = value as f32;
+    if nearest as i128 == value {
+        return bf16::from_f32(nearest);
+    }
+    let away = (nearest as i128).abs() > value.abs();
+    bf16::from_f32(f32::from_bits((nearest.to_bits() - away as u32) | 1))
+}
+
 /// Every index of `shape` in row-major order; one empty index for a scalar, none when an extent is 0.
 pub fn indices(shape: &[usize]) -> impl Iterator<Item = Vec<usize>> + use<> {
     let shape = shape.to_vec();
@@ -263,4 +317,34 @@ pub fn indices(shape: &[usize]) -> impl Iterator<Item = Vec<usize>> + use<> {
         }
         index.clone()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_are_rounded_once() {
+        let round = |dtype, value| Literal::scalar(dtype, value).to_f64()[0];
+        // Just above the middle between 1 and the next half: by way of f32 it would fall back to 1.
+        assert_eq!(round(DType::F16, 1.0 + 2f64.powi(-11) + 2f64.powi(-40)), 1.0 + 2f64.powi(-10));
+        assert_eq!(round(DType::F16, 1.0 + 2f64.powi(-11)), 1.0);
+        assert_eq!(round(DType::BF16, -(1.0 + 2f64.powi(-8) + 2f64.powi(-40))), -(1.0 + 2f64.powi(-7)));
+        assert_eq!(round(DType::BF16, 1.0 + 2f64.powi(-8) - 2f64.powi(-40)), 1.0);
+        assert_eq!(round(DType::F16, 1e30), f64::INFINITY);
+        assert!(round(DType::BF16, f64::NAN).is_nan());
+        assert_eq!(round(DType::F16, -1e-300), 0.0);
+        let from_int = |value| Literal::from_i128(&TensorType::scalar(DType::BF16), [value].into_iter());
+        assert_eq!(from_int((1 << 40) + (1 << 32) + 1).to_f64(), [(1u64 << 40) as f64 + (1u64 << 33) as f64]);
+        assert_eq!(from_int((1 << 40) + (1 << 32)).to_f64(), [(1u64 << 40) as f64]);
+    }
+
+    #[test]
+    fn integers_keep_all_their_bits() {
+        let ty = TensorType::new(DType::U64, [2]);
+        let literal = Literal::from_i128(&ty, [u64::MAX as i128, -1].into_iter());
+        assert_eq!(literal.to_i128(), [u64::MAX as i128; 2]);
+        let wrapped = Literal::from_i128(&TensorType::new(DType::I8, [2]), [130, -129].into_iter());
+        assert_eq!(wrapped.to_i128(), [-126, 127]);
+    }
 }

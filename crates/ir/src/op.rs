@@ -230,3 +230,15 @@ ops! {
     /// A named subgraph.
     Composite,
 }
+
+/// Emits `op` on the local operands with the local types of its `results` results: the local rewriting of every
+/// op whose attributes already are what the shards need.
+pub(crate) fn localise_same(
+    op: impl Into<Op>,
+    context: &mut dyn LocalContext,
+    results: usize,
+) -> Result<Vec<ValueId>> {
+    let operands = context.operands().to_vec();
+    let types = (0..results).map(|result| context.local_result(result)).collect();
+    Ok(context.builder().push_typed(op, &operands, types))
+}

@@ -1,11 +1,15 @@
 //! Comparison, choice and limits.
 
-use crate::graph::{Graph, ValueId};
-use crate::literal::Literal;
-use crate::op::{GradientContext, LocalContext, Operation};
+use super::checks::{element_type, operand_count, same_dtype, same_type, shapes};
+use super::elementwise::float_max;
+use crate::builder::GraphBuilder;
+use crate::graph::ValueId;
+use crate::literal::{Literal, Storage};
+use crate::op::{GradientContext, LocalContext, Operation, localise_same};
 use crate::rule::Rule;
 use crate::types::TensorType;
-use partita_base::{DType, Result};
+use partita_base::{DType, Diagnostic, Result};
+use std::cmp::Ordering;
 
 /// The relation compared for.
 #[allow(missing_docs)]
@@ -46,65 +50,228 @@ pub struct Select;
 #[derive(Clone, PartialEq, Debug)]
 pub struct Clamp;
 
+impl Direction {
+    /// Whether the relation holds of elements in this order; unordered elements are only unequal.
+    fn holds(self, order: Option<Ordering>) -> bool {
+        match self {
+            Direction::Eq => order == Some(Ordering::Equal),
+            Direction::Ne => order != Some(Ordering::Equal),
+            Direction::Lt => order == Some(Ordering::Less),
+            Direction::Le => matches!(order, Some(Ordering::Less | Ordering::Equal)),
+            Direction::Gt => order == Some(Ordering::Greater),
+            Direction::Ge => matches!(order, Some(Ordering::Greater | Ordering::Equal)),
+        }
+    }
+}
+
+impl CompareType {
+    /// Whether elements of this type can be so compared, and which can.
+    fn accepts(self, dtype: DType) -> (bool, &'static str) {
+        match self {
+            CompareType::Float | CompareType::TotalOrder => (dtype.is_float(), "a float"),
+            CompareType::Signed => (dtype.is_signed_integer(), "a signed integer"),
+            CompareType::Unsigned => {
+                (dtype.is_unsigned_integer() || dtype == DType::Bool, "an unsigned integer or boolean")
+            }
+        }
+    }
+}
+
 impl Operation for Compare {
     fn name(&self) -> &str {
-        todo!()
+        "stablehlo.compare"
     }
+
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
-        todo!()
+        operand_count(self.name(), operands, 2)?;
+        same_type(self.name(), operands[0], operands[1])?;
+        if let Some(compare_type) = self.compare_type {
+            let (allowed, expected) = compare_type.accepts(operands[0].dtype);
+            element_type(self.name(), allowed, expected, operands[0].dtype)?;
+        }
+        Ok(vec![operands[0].with_dtype(DType::Bool)])
     }
-    fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
-        todo!()
+
+    fn rule(&self, operands: &[&TensorType], _results: &[&TensorType]) -> Rule {
+        Rule::pointwise(&operands[0].shape, 2, 1)
     }
-    fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-        todo!()
+
+    fn gradient(&self, _context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
+        Ok(vec![None, None])
     }
-    fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        todo!()
+
+    fn evaluate(&self, operands: &[&Literal], _results: &[TensorType]) -> Result<Vec<Literal>> {
+        let (x, y) = (operands[0], operands[1]);
+        let total = self.compare_type == Some(CompareType::TotalOrder);
+        let holds: Vec<bool> = if x.ty.dtype.is_float() {
+            let order = |x: f64, y: f64| if total { Some(x.total_cmp(&y)) } else { x.partial_cmp(&y) };
+            let pairs = x.to_f64().into_iter().zip(y.to_f64());
+            pairs.map(|(x, y)| self.direction.holds(order(x, y))).collect()
+        } else {
+            let pairs = x.to_i128().into_iter().zip(y.to_i128());
+            pairs.map(|(x, y)| self.direction.holds(Some(x.cmp(&y)))).collect()
+        };
+        Ok(vec![Literal::new(x.ty.shape.clone(), holds)])
     }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        todo!()
+        localise_same(self.clone(), context, 1)
     }
+}
+
+/// E104 unless `ty` is a scalar or has the shape of `whole`.
+fn scalar_or_shape(name: &str, what: &str, ty: &TensorType, whole: &TensorType) -> Result<()> {
+    shapes(
+        ty.rank() == 0 || ty.shape == whole.shape,
+        format!("{what} of `{name}` must be a scalar or as large as the operand"),
+        format!("a scalar or shape {:?}", whole.shape),
+        ty.to_string(),
+    )
+}
+
+/// The pointwise rule of three operands where scalar ones have no dimensions.
+fn rule_with_scalars(operands: &[&TensorType], result: &TensorType) -> Rule {
+    let mut rule = Rule::pointwise(&result.shape, operands.len(), 1);
+    for (dims, ty) in rule.operands.iter_mut().zip(operands) {
+        dims.truncate(ty.rank());
+    }
+    rule
 }
 
 impl Operation for Select {
     fn name(&self) -> &str {
-        todo!()
+        "stablehlo.select"
     }
+
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
-        todo!()
+        operand_count(self.name(), operands, 3)?;
+        let dtype = operands[0].dtype;
+        if dtype != DType::Bool {
+            return Err(Diagnostic::new("E103", "the predicate of `stablehlo.select` must be boolean")
+                .expected(DType::Bool.name())
+                .found(dtype.name()));
+        }
+        same_type(self.name(), operands[1], operands[2])?;
+        scalar_or_shape(self.name(), "the predicate", operands[0], operands[1])?;
+        Ok(vec![operands[1].clone()])
     }
+
     fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
-        todo!()
+        rule_with_scalars(operands, results[0]).transparent_in(&[1, 2])
     }
+
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-        todo!()
+        let predicate = context.operands[0];
+        let b = &mut *context.builder;
+        let Some(g) = context.cotangents[0].filter(|&g| b.ty(g).dtype.is_float()) else {
+            return Ok(vec![None; 3]);
+        };
+        let mut cotangents = vec![None; 3];
+        if context.wanted[1] {
+            let zero = b.full_like(g, 0.0)?;
+            cotangents[1] = Some(b.select(predicate, g, zero)?);
+        }
+        if context.wanted[2] {
+            let zero = b.full_like(g, 0.0)?;
+            cotangents[2] = Some(b.select(predicate, zero, g)?);
+        }
+        Ok(cotangents)
     }
-    fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        todo!()
+
+    fn evaluate(&self, operands: &[&Literal], _results: &[TensorType]) -> Result<Vec<Literal>> {
+        let Storage::Bool(predicate) = &operands[0].data else { unreachable!("inference asks for i1") };
+        let mut result = operands[2].clone();
+        for position in 0..result.data.len() {
+            if predicate[if predicate.len() == 1 { 0 } else { position }] {
+                result.data.put(position, &operands[1].data, position);
+            }
+        }
+        Ok(vec![result])
     }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        todo!()
+        localise_same(self.clone(), context, 1)
     }
 }
 
 impl Operation for Clamp {
     fn name(&self) -> &str {
-        todo!()
+        "stablehlo.clamp"
     }
+
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
-        todo!()
+        operand_count(self.name(), operands, 3)?;
+        for (what, limit) in [("the lower limit", 0), ("the upper limit", 2)] {
+            same_dtype(self.name(), operands[1], operands[limit])?;
+            scalar_or_shape(self.name(), what, operands[limit], operands[1])?;
+        }
+        Ok(vec![operands[1].clone()])
     }
+
     fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
-        todo!()
+        rule_with_scalars(operands, results[0])
     }
+
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-        todo!()
+        let [low, x, high] = [0, 1, 2].map(|i| context.operands[i]);
+        let b = &mut *context.builder;
+        let Some(g) = context.cotangents[0].filter(|&g| b.ty(g).dtype.is_float()) else {
+            return Ok(vec![None; 3]);
+        };
+        let shape = b.shape(x);
+        let full = |b: &mut GraphBuilder, v: ValueId| {
+            if b.shape(v) == shape { Ok(v) } else { b.broadcast_scalar(v, &shape) }
+        };
+        let (wide_low, wide_high) = (full(b, low)?, full(b, high)?);
+        let zero = b.full_like(g, 0.0)?;
+        let mut cotangents = vec![None; 3];
+        if context.wanted[1] {
+            let above = b.compare(Direction::Gt, x, wide_low)?;
+            let below = b.compare(Direction::Lt, x, wide_high)?;
+            let kept = b.select(above, g, zero)?;
+            cotangents[1] = Some(b.select(below, kept, zero)?);
+        }
+        // The upper limit wins where the limits cross, so the lower one counts only below it.
+        let mut limit_cotangent = |b: &mut GraphBuilder, limit: usize, taken: ValueId| -> Result<()> {
+            let whole = b.select(taken, g, zero)?;
+            let scalar = b.shape(context.operands[limit]).is_empty() && !shape.is_empty();
+            let dims: Vec<usize> = (0..shape.len()).collect();
+            cotangents[limit] = Some(if scalar { b.reduce_sum(whole, &dims)? } else { whole });
+            Ok(())
+        };
+        if context.wanted[0] {
+            let below = b.compare(Direction::Gt, wide_low, x)?;
+            let ordered = b.compare(Direction::Lt, wide_low, wide_high)?;
+            let taken = b.binary(super::BinaryKind::And, below, ordered)?;
+            limit_cotangent(b, 0, taken)?;
+        }
+        if context.wanted[2] {
+            let largest = b.maximum(x, wide_low)?;
+            let taken = b.compare(Direction::Gt, largest, wide_high)?;
+            limit_cotangent(b, 2, taken)?;
+        }
+        Ok(cotangents)
     }
+
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        todo!()
+        fn limited<T: Copy>(operands: [Vec<T>; 3], limit: impl Fn(T, T, T) -> T) -> Vec<T> {
+            let [low, x, high] = &operands;
+            let at = |limit: &[T], position| limit[if limit.len() == 1 { 0 } else { position }];
+            x.iter().enumerate().map(|(i, &x)| limit(at(low, i), x, at(high, i))).collect()
+        }
+        let [low, x, high] = [operands[0], operands[1], operands[2]];
+        Ok(vec![if x.ty.dtype.is_float() {
+            let limit = |low: f64, x, high: f64| -float_max(-float_max(x, low), -high);
+            let values = limited([low.to_f64(), x.to_f64(), high.to_f64()], limit);
+            Literal::from_f64(&results[0], values.into_iter())
+        } else {
+            let limit = |low: i128, x: i128, high| x.max(low).min(high);
+            let values = limited([low.to_i128(), x.to_i128(), high.to_i128()], limit);
+            Literal::from_i128(&results[0], values.into_iter())
+        }])
     }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        todo!()
+        localise_same(self.clone(), context, 1)
     }
 }

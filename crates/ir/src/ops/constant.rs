@@ -1,8 +1,10 @@
 //! Values known in advance.
 
-use crate::graph::{Graph, ValueId};
-use crate::literal::Literal;
-use crate::op::{GradientContext, LocalContext, Operation};
+use super::checks::{distinct_dims, element_type, movement_cost, operand_count};
+use super::{Convert, DynamicSlice};
+use crate::graph::ValueId;
+use crate::literal::{Literal, indices};
+use crate::op::{Cost, GradientContext, LocalContext, Operation};
 use crate::rule::Rule;
 use crate::types::TensorType;
 use partita_base::{DType, Result};
@@ -25,42 +27,97 @@ pub struct Iota {
 
 impl Operation for Constant {
     fn name(&self) -> &str {
-        todo!()
+        "stablehlo.constant"
     }
+
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
-        todo!()
+        operand_count(self.name(), operands, 0)?;
+        Ok(vec![self.value.ty.clone()])
     }
-    fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
-        todo!()
+
+    fn rule(&self, _operands: &[&TensorType], results: &[&TensorType]) -> Rule {
+        Rule::pointwise(&results[0].shape, 0, 1)
     }
-    fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-        todo!()
+
+    fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+        movement_cost(operands, results)
     }
-    fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        todo!()
+
+    fn gradient(&self, _context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
+        Ok(Vec::new())
     }
+
+    fn evaluate(&self, _operands: &[&Literal], _results: &[TensorType]) -> Result<Vec<Literal>> {
+        Ok(vec![self.value.clone()])
+    }
+
+    /// Equal elements just become fewer; otherwise every rank holds the whole and slices its shard out.
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        todo!()
+        let ty = context.local_result(0);
+        if ty == self.value.ty {
+            return Ok(vec![context.builder().constant(self.value.clone())]);
+        }
+        if self.value.is_splat() {
+            let data = self.value.data.pick(std::iter::repeat_n(0, ty.element_count()));
+            return Ok(vec![context.builder().constant(Literal { ty, data })]);
+        }
+        let mut operands = vec![context.builder().constant(self.value.clone())];
+        for dim in 0..ty.rank() {
+            operands.push(context.result_offset(0, dim)?);
+        }
+        let slice = DynamicSlice { sizes: ty.shape.clone() };
+        Ok(context.builder().push_typed(slice, &operands, vec![ty]))
     }
 }
 
 impl Operation for Iota {
     fn name(&self) -> &str {
-        todo!()
+        "stablehlo.iota"
     }
+
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
-        todo!()
+        operand_count(self.name(), operands, 0)?;
+        let dtype = self.ty.dtype;
+        element_type(self.name(), dtype.is_float() || dtype.is_integer(), "an integer or float", dtype)?;
+        distinct_dims(self.name(), "iota_dimension", &[self.dim], self.ty.rank())?;
+        Ok(vec![self.ty.clone()])
     }
-    fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
-        todo!()
+
+    fn rule(&self, _operands: &[&TensorType], results: &[&TensorType]) -> Rule {
+        Rule::pointwise(&results[0].shape, 0, 1)
     }
-    fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-        todo!()
+
+    fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+        movement_cost(operands, results)
     }
-    fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        todo!()
+
+    fn gradient(&self, _context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
+        Ok(Vec::new())
     }
+
+    fn evaluate(&self, _operands: &[&Literal], _results: &[TensorType]) -> Result<Vec<Literal>> {
+        let values = indices(&self.ty.shape).map(|index| index[self.dim] as i128);
+        Ok(vec![Literal::from_i128(&self.ty, values)])
+    }
+
+    /// Counts from the shard's offset. The sum is taken in integers, so that floats round once as they do globally.
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        todo!()
+        let ty = context.local_result(0);
+        let sharded = context.is_sharded(self.dim);
+        let offset = if sharded { Some(context.result_offset(0, self.dim)?) } else { None };
+        let b = context.builder();
+        let Some(offset) = offset else {
+            return Ok(vec![b.iota(ty, self.dim)?]);
+        };
+        let counted = if ty.dtype.is_float() { DType::I64 } else { ty.dtype };
+        let local = b.iota(ty.with_dtype(counted), self.dim)?;
+        let offset = b.convert(offset, counted)?;
+        let offset = b.broadcast_scalar(offset, &ty.shape)?;
+        let shifted = b.add(local, offset)?;
+        Ok(if ty.dtype == counted {
+            vec![shifted]
+        } else {
+            b.push_typed(Convert { dtype: ty.dtype }, &[shifted], vec![ty])
+        })
     }
 }

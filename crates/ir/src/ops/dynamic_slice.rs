@@ -1,11 +1,13 @@
 //! Windows whose place is computed.
 
-use crate::graph::{Graph, ValueId};
+use super::checks::{movement_cost, one_per_dim, operand_count, same_dtype, same_type, shapes, sizes};
+use crate::builder::GraphBuilder;
+use crate::graph::ValueId;
 use crate::literal::Literal;
-use crate::op::{GradientContext, LocalContext, Operation};
-use crate::rule::Rule;
+use crate::op::{Cost, GradientContext, LocalContext, Operation, localise_same};
+use crate::rule::{FactorKind, Rule};
 use crate::types::TensorType;
-use partita_base::{DType, Result};
+use partita_base::{Diagnostic, Result};
 
 /// Operands (tensor, start_0, start_1, ...): the window of extents `sizes` at the start indices, clamped so that
 /// it fits.
@@ -20,44 +22,164 @@ pub struct DynamicSlice {
 #[derive(Clone, PartialEq, Debug)]
 pub struct DynamicUpdateSlice;
 
+/// Checks that one start index per dimension stands among the operands: integer scalars of one type.
+fn check_starts(name: &str, starts: &[&TensorType]) -> Result<()> {
+    for start in starts {
+        if !(start.rank() == 0 && start.dtype.is_integer()) {
+            return Err(Diagnostic::new("E104", format!("start indices of `{name}` must be scalars"))
+                .expected("integer scalars")
+                .found(start.to_string()));
+        }
+        same_type(name, starts[0], start)?;
+    }
+    Ok(())
+}
+
+/// E106 unless the window fits the tensor.
+fn check_window(name: &str, tensor: &TensorType, window: &[usize]) -> Result<()> {
+    sizes(
+        window.iter().zip(&tensor.shape).all(|(size, extent)| size <= extent),
+        format!("the window of `{name}` must fit the operand"),
+        format!("at most {:?}", tensor.shape),
+        format!("{window:?}"),
+    )
+}
+
+/// Where the window of extents `window` starts so that it fits.
+fn clamped_starts(starts: &[&Literal], shape: &[usize], window: &[usize]) -> Vec<usize> {
+    let clamp = |((start, extent), size): ((&&Literal, &usize), &usize)| {
+        start.to_i128()[0].clamp(0, (extent - size) as i128) as usize
+    };
+    starts.iter().zip(shape).zip(window).map(clamp).collect()
+}
+
 impl Operation for DynamicSlice {
     fn name(&self) -> &str {
-        todo!()
+        "stablehlo.dynamic_slice"
     }
+
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
-        todo!()
+        operand_count(self.name(), operands, 1 + operands.first().map_or(0, |ty| ty.rank()))?;
+        one_per_dim(self.name(), "slice_sizes", &self.sizes, operands[0].rank())?;
+        check_window(self.name(), operands[0], &self.sizes)?;
+        check_starts(self.name(), &operands[1..])?;
+        Ok(vec![operands[0].with_shape(self.sizes.clone())])
     }
-    fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
-        todo!()
+
+    fn rule(&self, operands: &[&TensorType], _results: &[&TensorType]) -> Rule {
+        let mut rule = Rule { operands: vec![Vec::new(); operands.len()], ..Rule::default() };
+        let mut result = Vec::new();
+        for (&extent, &size) in operands[0].shape.iter().zip(&self.sizes) {
+            let full = extent == size;
+            let kind = if full { FactorKind::Pass } else { FactorKind::Whole };
+            let own = rule.factor(extent, kind);
+            rule.operands[0].push(vec![own]);
+            result.push(vec![if full { own } else { rule.factor(size, kind) }]);
+        }
+        rule.results = vec![result];
+        rule.transparent_in(&[0])
     }
+
+    fn cost(&self, _operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+        // Only the window is read.
+        movement_cost(results, results)
+    }
+
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-        todo!()
+        let operands = context.operands;
+        let b = &mut *context.builder;
+        let mut cotangents = vec![None; operands.len()];
+        let differentiable = context.wanted[0] && b.ty(operands[0]).dtype.is_float();
+        if let Some(g) = context.cotangents[0].filter(|_| differentiable) {
+            let zeros = b.full_like(operands[0], 0.0)?;
+            cotangents[0] = Some(updated(b, zeros, g, &operands[1..])?);
+        }
+        Ok(cotangents)
     }
-    fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        todo!()
+
+    fn evaluate(&self, operands: &[&Literal], _results: &[TensorType]) -> Result<Vec<Literal>> {
+        let offset = clamped_starts(&operands[1..], &operands[0].ty.shape, &self.sizes);
+        Ok(vec![operands[0].window(&offset, &self.sizes)])
     }
+
+    /// Along dimensions taken in full the start clamps to 0 on every shard, as it does globally.
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        todo!()
+        let sizes = context.local_result(0).shape;
+        localise_same(DynamicSlice { sizes }, context, 1)
     }
+}
+
+/// `tensor` with the window at `starts` replaced.
+fn updated(b: &mut GraphBuilder, tensor: ValueId, window: ValueId, starts: &[ValueId]) -> Result<ValueId> {
+    let operands: Vec<ValueId> = [tensor, window].iter().chain(starts).copied().collect();
+    b.push1(DynamicUpdateSlice, &operands)
 }
 
 impl Operation for DynamicUpdateSlice {
     fn name(&self) -> &str {
-        todo!()
+        "stablehlo.dynamic_update_slice"
     }
+
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
-        todo!()
+        operand_count(self.name(), operands, 2 + operands.first().map_or(0, |ty| ty.rank()))?;
+        let (tensor, update) = (operands[0], operands[1]);
+        same_dtype(self.name(), tensor, update)?;
+        shapes(
+            tensor.rank() == update.rank(),
+            format!("the update of `{}` must have as many dimensions as the operand", self.name()),
+            tensor.rank().to_string(),
+            update.to_string(),
+        )?;
+        check_window(self.name(), tensor, &update.shape)?;
+        check_starts(self.name(), &operands[2..])?;
+        Ok(vec![tensor.clone()])
     }
-    fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
-        todo!()
+
+    fn rule(&self, operands: &[&TensorType], _results: &[&TensorType]) -> Rule {
+        let mut rule = Rule { operands: vec![Vec::new(); operands.len()], ..Rule::default() };
+        for (&extent, &size) in operands[0].shape.iter().zip(&operands[1].shape) {
+            let full = extent == size;
+            let kind = if full { FactorKind::Pass } else { FactorKind::Whole };
+            let own = rule.factor(extent, kind);
+            let of_update = if full { own } else { rule.factor(size, kind) };
+            rule.operands[0].push(vec![own]);
+            rule.operands[1].push(vec![of_update]);
+        }
+        rule.results = vec![rule.operands[0].clone()];
+        rule.transparent_in(&[0, 1])
     }
+
+    fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+        movement_cost(operands, results)
+    }
+
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-        todo!()
+        let operands = context.operands;
+        let b = &mut *context.builder;
+        let mut cotangents = vec![None; operands.len()];
+        let Some(g) = context.cotangents[0].filter(|&g| b.ty(g).dtype.is_float()) else {
+            return Ok(cotangents);
+        };
+        if context.wanted[0] {
+            let zeros = b.full_like(operands[1], 0.0)?;
+            cotangents[0] = Some(updated(b, g, zeros, &operands[2..])?);
+        }
+        if context.wanted[1] {
+            let window: Vec<ValueId> = [g].iter().chain(&operands[2..]).copied().collect();
+            let sizes = b.shape(operands[1]);
+            cotangents[1] = Some(b.push1(DynamicSlice { sizes }, &window)?);
+        }
+        Ok(cotangents)
     }
-    fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        todo!()
+
+    fn evaluate(&self, operands: &[&Literal], _results: &[TensorType]) -> Result<Vec<Literal>> {
+        let offset = clamped_starts(&operands[2..], &operands[0].ty.shape, &operands[1].ty.shape);
+        let mut result = operands[0].clone();
+        result.set_window(&offset, operands[1]);
+        Ok(vec![result])
     }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        todo!()
+        localise_same(self.clone(), context, 1)
     }
 }

@@ -1,11 +1,15 @@
 //! Elementwise functions of one and two operands.
 
-use crate::graph::{Graph, ValueId};
+use super::Direction;
+use super::checks::{element_type, operand_count, same_type};
+use crate::builder::GraphBuilder;
+use crate::graph::ValueId;
 use crate::literal::Literal;
-use crate::op::{GradientContext, LocalContext, Operation};
+use crate::op::{Cost, GradientContext, LocalContext, Operation, localise_same};
 use crate::rule::Rule;
 use crate::types::TensorType;
 use partita_base::{DType, Result};
+use std::f64::consts::{FRAC_2_SQRT_PI, PI};
 
 /// A function of one element.
 #[allow(missing_docs)]
@@ -78,44 +82,529 @@ pub struct Binary {
     pub kind: BinaryKind,
 }
 
+/// Work of one `exp`, `log`, `tanh` and the like, in multiplications.
+const TRANSCENDENTAL_FLOPS: f64 = 8.0;
+
+/// The default cost, with this much work per element of the result.
+fn elementwise_cost(per_element: f64, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+    let bytes: usize = operands.iter().chain(results).map(|ty| ty.bytes()).sum();
+    Cost { flops: per_element * results[0].element_count() as f64, bytes: bytes as f64 }
+}
+
+impl UnaryKind {
+    /// The op's name in text.
+    fn name(self) -> &'static str {
+        match self {
+            UnaryKind::Negate => "stablehlo.negate",
+            UnaryKind::Abs => "stablehlo.abs",
+            UnaryKind::Sign => "stablehlo.sign",
+            UnaryKind::Exponential => "stablehlo.exponential",
+            UnaryKind::ExponentialMinusOne => "stablehlo.exponential_minus_one",
+            UnaryKind::Log => "stablehlo.log",
+            UnaryKind::LogPlusOne => "stablehlo.log_plus_one",
+            UnaryKind::Sqrt => "stablehlo.sqrt",
+            UnaryKind::Rsqrt => "stablehlo.rsqrt",
+            UnaryKind::Cbrt => "stablehlo.cbrt",
+            UnaryKind::Tanh => "stablehlo.tanh",
+            UnaryKind::Logistic => "stablehlo.logistic",
+            UnaryKind::Sine => "stablehlo.sine",
+            UnaryKind::Cosine => "stablehlo.cosine",
+            UnaryKind::Tan => "stablehlo.tan",
+            UnaryKind::Floor => "stablehlo.floor",
+            UnaryKind::Ceil => "stablehlo.ceil",
+            UnaryKind::RoundNearestAfz => "stablehlo.round_nearest_afz",
+            UnaryKind::RoundNearestEven => "stablehlo.round_nearest_even",
+            UnaryKind::Not => "stablehlo.not",
+            UnaryKind::IsFinite => "stablehlo.is_finite",
+            UnaryKind::Popcnt => "stablehlo.popcnt",
+            UnaryKind::Erf => "chlo.erf",
+            UnaryKind::Erfc => "chlo.erfc",
+            UnaryKind::ErfInv => "chlo.erf_inv",
+            UnaryKind::Square => "chlo.square",
+        }
+    }
+
+    /// Whether the element type is accepted, and what is.
+    fn accepts(self, dtype: DType) -> (bool, &'static str) {
+        match self {
+            UnaryKind::Negate | UnaryKind::Square => {
+                (dtype.is_float() || dtype.is_integer(), "an integer or float")
+            }
+            UnaryKind::Abs | UnaryKind::Sign => {
+                (dtype.is_float() || dtype.is_signed_integer(), "a signed integer or float")
+            }
+            UnaryKind::Not => (!dtype.is_float(), "a boolean or integer"),
+            UnaryKind::Popcnt => (dtype.is_integer(), "an integer"),
+            _ => (dtype.is_float(), "a float"),
+        }
+    }
+
+    /// Work per element.
+    fn flops(self) -> f64 {
+        match self {
+            UnaryKind::Negate
+            | UnaryKind::Abs
+            | UnaryKind::Sign
+            | UnaryKind::Floor
+            | UnaryKind::Ceil
+            | UnaryKind::RoundNearestAfz
+            | UnaryKind::RoundNearestEven
+            | UnaryKind::Not
+            | UnaryKind::IsFinite
+            | UnaryKind::Popcnt
+            | UnaryKind::Square => 1.0,
+            _ => TRANSCENDENTAL_FLOPS,
+        }
+    }
+
+    /// The function on a float.
+    fn of_float(self, x: f64) -> f64 {
+        match self {
+            UnaryKind::Negate => -x,
+            UnaryKind::Abs => x.abs(),
+            UnaryKind::Sign if x == 0.0 || x.is_nan() => x,
+            UnaryKind::Sign => x.signum(),
+            UnaryKind::Exponential => x.exp(),
+            UnaryKind::ExponentialMinusOne => x.exp_m1(),
+            UnaryKind::Log => x.ln(),
+            UnaryKind::LogPlusOne => x.ln_1p(),
+            UnaryKind::Sqrt => x.sqrt(),
+            UnaryKind::Rsqrt => 1.0 / x.sqrt(),
+            UnaryKind::Cbrt => x.cbrt(),
+            UnaryKind::Tanh => x.tanh(),
+            UnaryKind::Logistic => 1.0 / (1.0 + (-x).exp()),
+            UnaryKind::Sine => x.sin(),
+            UnaryKind::Cosine => x.cos(),
+            UnaryKind::Tan => x.tan(),
+            UnaryKind::Floor => x.floor(),
+            UnaryKind::Ceil => x.ceil(),
+            UnaryKind::RoundNearestAfz => x.round(),
+            UnaryKind::RoundNearestEven => x.round_ties_even(),
+            UnaryKind::IsFinite => x.is_finite() as u8 as f64,
+            UnaryKind::Erf => libm::erf(x),
+            UnaryKind::Erfc => libm::erfc(x),
+            UnaryKind::ErfInv => erf_inv(x),
+            UnaryKind::Square => x * x,
+            UnaryKind::Not | UnaryKind::Popcnt => unreachable!("inference refuses floats"),
+        }
+    }
+
+    /// The function on an integer; the caller wraps the result to the type.
+    fn of_integer(self, x: i128, dtype: DType) -> i128 {
+        match self {
+            UnaryKind::Negate => -x,
+            UnaryKind::Abs => x.abs(),
+            UnaryKind::Sign => x.signum(),
+            UnaryKind::Square => x.wrapping_mul(x),
+            UnaryKind::Not if dtype == DType::Bool => 1 - x,
+            UnaryKind::Not => !x,
+            UnaryKind::Popcnt => (x & bit_mask(dtype)).count_ones().into(),
+            _ => unreachable!("inference refuses integers"),
+        }
+    }
+}
+
+/// The inverse of the error function: a closed-form guess (Winitzki's, good to a few thousandths) refined by
+/// Halley steps, on `erfc` where the tail would lose the digits of `erf`.
+fn erf_inv(x: f64) -> f64 {
+    let tail = 1.0 - x.abs();
+    if tail.is_nan() || tail < 0.0 {
+        return f64::NAN;
+    }
+    if tail == 0.0 {
+        return x * f64::INFINITY;
+    }
+    const A: f64 = 0.147;
+    let log = (tail * (1.0 + x.abs())).ln();
+    let half = 2.0 / (PI * A) + log / 2.0;
+    let mut y = ((half * half - log / A).sqrt() - half).max(0.0).sqrt();
+    for _ in 0..4 {
+        let error = if tail < 0.5 { tail - libm::erfc(y) } else { libm::erf(y) - x.abs() };
+        let newton = error / (FRAC_2_SQRT_PI * (-y * y).exp());
+        y -= newton / (1.0 + y * newton);
+    }
+    y.copysign(x)
+}
+
+/// Bits of one element.
+fn bits(dtype: DType) -> i128 {
+    8 * dtype.size_bytes() as i128
+}
+
+/// Ones in the bits of one element.
+fn bit_mask(dtype: DType) -> i128 {
+    (1 << bits(dtype)) - 1
+}
+
+impl BinaryKind {
+    /// The op's name in text.
+    fn name(self) -> &'static str {
+        match self {
+            BinaryKind::Add => "stablehlo.add",
+            BinaryKind::Subtract => "stablehlo.subtract",
+            BinaryKind::Multiply => "stablehlo.multiply",
+            BinaryKind::Divide => "stablehlo.divide",
+            BinaryKind::Maximum => "stablehlo.maximum",
+            BinaryKind::Minimum => "stablehlo.minimum",
+            BinaryKind::Remainder => "stablehlo.remainder",
+            BinaryKind::Power => "stablehlo.power",
+            BinaryKind::Atan2 => "stablehlo.atan2",
+            BinaryKind::And => "stablehlo.and",
+            BinaryKind::Or => "stablehlo.or",
+            BinaryKind::Xor => "stablehlo.xor",
+            BinaryKind::ShiftLeft => "stablehlo.shift_left",
+            BinaryKind::ShiftRightLogical => "stablehlo.shift_right_logical",
+            BinaryKind::ShiftRightArithmetic => "stablehlo.shift_right_arithmetic",
+        }
+    }
+
+    /// Whether the element type is accepted, and what is.
+    fn accepts(self, dtype: DType) -> (bool, &'static str) {
+        match self {
+            BinaryKind::Add | BinaryKind::Multiply | BinaryKind::Maximum | BinaryKind::Minimum => {
+                (true, "any")
+            }
+            BinaryKind::Subtract | BinaryKind::Divide | BinaryKind::Remainder | BinaryKind::Power => {
+                (dtype.is_float() || dtype.is_integer(), "an integer or float")
+            }
+            BinaryKind::Atan2 => (dtype.is_float(), "a float"),
+            BinaryKind::And | BinaryKind::Or | BinaryKind::Xor => (!dtype.is_float(), "a boolean or integer"),
+            BinaryKind::ShiftLeft | BinaryKind::ShiftRightLogical | BinaryKind::ShiftRightArithmetic => {
+                (dtype.is_integer(), "an integer")
+            }
+        }
+    }
+
+    /// The function on floats.
+    fn of_floats(self, a: f64, b: f64) -> f64 {
+        match self {
+            BinaryKind::Add => a + b,
+            BinaryKind::Subtract => a - b,
+            BinaryKind::Multiply => a * b,
+            BinaryKind::Divide => a / b,
+            BinaryKind::Maximum => float_max(a, b),
+            BinaryKind::Minimum => -float_max(-a, -b),
+            BinaryKind::Remainder => a % b,
+            BinaryKind::Power => a.powf(b),
+            BinaryKind::Atan2 => a.atan2(b),
+            _ => unreachable!("inference refuses floats"),
+        }
+    }
+
+    /// The function on integers; the caller wraps the result to the type. Booleans add as `or`, multiply as
+    /// `and`.
+    fn of_integers(self, a: i128, b: i128, dtype: DType) -> i128 {
+        let out_of_range = b < 0 || b >= bits(dtype);
+        match self {
+            BinaryKind::Add => a + b,
+            BinaryKind::Subtract => a - b,
+            BinaryKind::Multiply => a.wrapping_mul(b),
+            BinaryKind::Divide if b == 0 => -1,
+            BinaryKind::Divide => a / b,
+            BinaryKind::Maximum => a.max(b),
+            BinaryKind::Minimum => a.min(b),
+            BinaryKind::Remainder if b == 0 => a,
+            BinaryKind::Remainder => a % b,
+            BinaryKind::Power => integer_power(a, b),
+            BinaryKind::And => a & b,
+            BinaryKind::Or => a | b,
+            BinaryKind::Xor => a ^ b,
+            BinaryKind::ShiftLeft | BinaryKind::ShiftRightLogical if out_of_range => 0,
+            BinaryKind::ShiftRightArithmetic if out_of_range => -sign_bit(a, dtype),
+            BinaryKind::ShiftLeft => a << b,
+            BinaryKind::ShiftRightLogical => (a & bit_mask(dtype)) >> b,
+            // Unsigned elements also shift in copies of their top bit.
+            BinaryKind::ShiftRightArithmetic => (a | (-sign_bit(a, dtype) << bits(dtype))) >> b,
+            BinaryKind::Atan2 => unreachable!("inference refuses integers"),
+        }
+    }
+}
+
+/// 1 when the top bit of the element is set.
+fn sign_bit(x: i128, dtype: DType) -> i128 {
+    (x >> (bits(dtype) - 1)) & 1
+}
+
+/// The larger, NaN if either is, and +0 above -0.
+pub(crate) fn float_max(a: f64, b: f64) -> f64 {
+    if a.is_nan() || b.is_nan() {
+        f64::NAN
+    } else if a == 0.0 && b == 0.0 {
+        a + b
+    } else {
+        a.max(b)
+    }
+}
+
+/// `base ^ exponent`, wrapping; the reciprocal rounds toward zero.
+fn integer_power(base: i128, exponent: i128) -> i128 {
+    if exponent < 0 {
+        return match base {
+            1 => 1,
+            -1 => 1 - 2 * (exponent & 1),
+            _ => 0,
+        };
+    }
+    let (mut power, mut square, mut rest) = (1i128, base, exponent);
+    while rest > 0 {
+        if rest & 1 == 1 {
+            power = power.wrapping_mul(square);
+        }
+        square = square.wrapping_mul(square);
+        rest >>= 1;
+    }
+    power
+}
+
 impl Operation for Unary {
     fn name(&self) -> &str {
-        todo!()
+        self.kind.name()
     }
+
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
-        todo!()
+        operand_count(self.name(), operands, 1)?;
+        let (allowed, expected) = self.kind.accepts(operands[0].dtype);
+        element_type(self.name(), allowed, expected, operands[0].dtype)?;
+        Ok(vec![match self.kind {
+            UnaryKind::IsFinite => operands[0].with_dtype(DType::Bool),
+            _ => operands[0].clone(),
+        }])
     }
-    fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
-        todo!()
+
+    fn rule(&self, operands: &[&TensorType], _results: &[&TensorType]) -> Rule {
+        let rule = Rule::pointwise(&operands[0].shape, 1, 1);
+        if self.kind == UnaryKind::Negate { rule.linear_in(&[0]) } else { rule }
     }
+
+    fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+        elementwise_cost(self.kind.flops(), operands, results)
+    }
+
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-        todo!()
+        let (x, y) = (context.operands[0], context.results[0]);
+        let b = &mut *context.builder;
+        let Some(g) = context.cotangents[0].filter(|_| context.wanted[0] && b.ty(y).dtype.is_float()) else {
+            return Ok(vec![None]);
+        };
+        let slope = match self.kind {
+            UnaryKind::Negate => return Ok(vec![Some(b.negate(g)?)]),
+            UnaryKind::Log => return Ok(vec![Some(b.divide(g, x)?)]),
+            UnaryKind::Exponential => y,
+            UnaryKind::Abs => b.unary(UnaryKind::Sign, x)?,
+            UnaryKind::ExponentialMinusOne => b.offset(y, 1.0)?,
+            UnaryKind::LogPlusOne => {
+                let shifted = b.offset(x, 1.0)?;
+                return Ok(vec![Some(b.divide(g, shifted)?)]);
+            }
+            UnaryKind::Sqrt => {
+                let half = b.full_like(y, 0.5)?;
+                b.divide(half, y)?
+            }
+            UnaryKind::Rsqrt => {
+                let ratio = b.divide(y, x)?;
+                b.scale(ratio, -0.5)?
+            }
+            UnaryKind::Cbrt => {
+                let ratio = b.divide(y, x)?;
+                b.scale(ratio, 1.0 / 3.0)?
+            }
+            UnaryKind::Tanh => {
+                let square = b.multiply(y, y)?;
+                one_minus(b, square)?
+            }
+            UnaryKind::Logistic => {
+                let rest = one_minus(b, y)?;
+                b.multiply(y, rest)?
+            }
+            UnaryKind::Sine => b.unary(UnaryKind::Cosine, x)?,
+            UnaryKind::Cosine => {
+                let sine = b.unary(UnaryKind::Sine, x)?;
+                b.negate(sine)?
+            }
+            UnaryKind::Tan => {
+                let square = b.multiply(y, y)?;
+                b.offset(square, 1.0)?
+            }
+            UnaryKind::Erf => bell(b, x, -1.0, FRAC_2_SQRT_PI)?,
+            UnaryKind::Erfc => bell(b, x, -1.0, -FRAC_2_SQRT_PI)?,
+            UnaryKind::ErfInv => bell(b, y, 1.0, 1.0 / FRAC_2_SQRT_PI)?,
+            UnaryKind::Square => b.scale(x, 2.0)?,
+            UnaryKind::Sign
+            | UnaryKind::Floor
+            | UnaryKind::Ceil
+            | UnaryKind::RoundNearestAfz
+            | UnaryKind::RoundNearestEven
+            | UnaryKind::Not
+            | UnaryKind::IsFinite
+            | UnaryKind::Popcnt => return Ok(vec![None]),
+        };
+        Ok(vec![Some(b.multiply(g, slope)?)])
     }
+
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        todo!()
+        let x = operands[0];
+        let dtype = x.ty.dtype;
+        Ok(vec![if dtype.is_float() {
+            Literal::from_f64(&results[0], x.to_f64().into_iter().map(|x| self.kind.of_float(x)))
+        } else {
+            Literal::from_i128(&results[0], x.to_i128().into_iter().map(|x| self.kind.of_integer(x, dtype)))
+        }])
     }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        todo!()
+        localise_same(self.clone(), context, 1)
     }
+}
+
+/// `1 - x`.
+fn one_minus(b: &mut GraphBuilder, x: ValueId) -> Result<ValueId> {
+    let one = b.full_like(x, 1.0)?;
+    b.subtract(one, x)
+}
+
+/// `scale * e^(sign x^2)`.
+fn bell(b: &mut GraphBuilder, x: ValueId, sign: f64, scale: f64) -> Result<ValueId> {
+    let square = b.multiply(x, x)?;
+    let exponent = if sign < 0.0 { b.negate(square)? } else { square };
+    let bell = b.exponential(exponent)?;
+    b.scale(bell, scale)
 }
 
 impl Operation for Binary {
     fn name(&self) -> &str {
-        todo!()
+        self.kind.name()
     }
+
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
-        todo!()
+        operand_count(self.name(), operands, 2)?;
+        same_type(self.name(), operands[0], operands[1])?;
+        let (allowed, expected) = self.kind.accepts(operands[0].dtype);
+        element_type(self.name(), allowed, expected, operands[0].dtype)?;
+        Ok(vec![operands[0].clone()])
     }
-    fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
-        todo!()
+
+    fn rule(&self, operands: &[&TensorType], _results: &[&TensorType]) -> Rule {
+        let rule = Rule::pointwise(&operands[0].shape, 2, 1);
+        let dtype = operands[0].dtype;
+        match self.kind {
+            // `or` and `and` are no sums.
+            _ if dtype == DType::Bool => rule,
+            BinaryKind::Add | BinaryKind::Subtract => rule.linear_in(&[0, 1]),
+            BinaryKind::Multiply => rule.linear_in(&[0]).linear_in(&[1]),
+            BinaryKind::Divide if dtype.is_float() => rule.linear_in(&[0]),
+            _ => rule,
+        }
     }
+
+    fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+        let flops = match self.kind {
+            BinaryKind::Power | BinaryKind::Atan2 => TRANSCENDENTAL_FLOPS,
+            _ => 1.0,
+        };
+        elementwise_cost(flops, operands, results)
+    }
+
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-        todo!()
+        let (x, y, z) = (context.operands[0], context.operands[1], context.results[0]);
+        let b = &mut *context.builder;
+        let Some(g) = context.cotangents[0].filter(|_| b.ty(z).dtype.is_float()) else {
+            return Ok(vec![None, None]);
+        };
+        let mut cotangents = vec![None, None];
+        for side in (0..2).filter(|&side| context.wanted[side]) {
+            cotangents[side] = match (self.kind, side) {
+                (BinaryKind::Add, _) | (BinaryKind::Subtract, 0) => Some(g),
+                (BinaryKind::Subtract, _) => Some(b.negate(g)?),
+                (BinaryKind::Multiply, _) => Some(b.multiply(g, if side == 0 { y } else { x })?),
+                (BinaryKind::Divide, 0) => Some(b.divide(g, y)?),
+                (BinaryKind::Divide, _) => {
+                    let ratio = b.divide(g, y)?;
+                    let product = b.multiply(ratio, z)?;
+                    Some(b.negate(product)?)
+                }
+                (BinaryKind::Maximum | BinaryKind::Minimum, _) => {
+                    let (own, other) = if side == 0 { (x, y) } else { (y, x) };
+                    Some(extremum_gradient(b, self.kind, g, own, other)?)
+                }
+                (BinaryKind::Remainder, 0) => Some(g),
+                (BinaryKind::Remainder, _) => {
+                    let ratio = b.divide(x, y)?;
+                    let (sign, size) = (b.unary(UnaryKind::Sign, ratio)?, b.unary(UnaryKind::Abs, ratio)?);
+                    let floor = b.unary(UnaryKind::Floor, size)?;
+                    let count = b.multiply(sign, floor)?;
+                    let product = b.multiply(g, count)?;
+                    Some(b.negate(product)?)
+                }
+                (BinaryKind::Power, 0) => Some(power_base_gradient(b, g, x, y)?),
+                (BinaryKind::Power, _) => {
+                    // log(1) = 0 stands in where the logarithm does not exist.
+                    let (zero, one) = (b.full_like(x, 0.0)?, b.full_like(x, 1.0)?);
+                    let positive = b.compare(Direction::Gt, x, zero)?;
+                    let safe = b.select(positive, x, one)?;
+                    let log = b.unary(UnaryKind::Log, safe)?;
+                    let slope = b.multiply(z, log)?;
+                    Some(b.multiply(g, slope)?)
+                }
+                (BinaryKind::Atan2, _) => {
+                    let (xx, yy) = (b.multiply(x, x)?, b.multiply(y, y)?);
+                    let norm = b.add(xx, yy)?;
+                    let ratio = b.divide(g, norm)?;
+                    let product = b.multiply(ratio, if side == 0 { y } else { x })?;
+                    Some(if side == 0 { product } else { b.negate(product)? })
+                }
+                (
+                    BinaryKind::And
+                    | BinaryKind::Or
+                    | BinaryKind::Xor
+                    | BinaryKind::ShiftLeft
+                    | BinaryKind::ShiftRightLogical
+                    | BinaryKind::ShiftRightArithmetic,
+                    _,
+                ) => None,
+            };
+        }
+        Ok(cotangents)
     }
+
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        todo!()
+        let (x, y) = (operands[0], operands[1]);
+        let (dtype, kind) = (x.ty.dtype, self.kind);
+        Ok(vec![if dtype.is_float() {
+            let pairs = x.to_f64().into_iter().zip(y.to_f64());
+            Literal::from_f64(&results[0], pairs.map(|(x, y)| kind.of_floats(x, y)))
+        } else {
+            let pairs = x.to_i128().into_iter().zip(y.to_i128());
+            Literal::from_i128(&results[0], pairs.map(|(x, y)| kind.of_integers(x, y, dtype)))
+        }])
     }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        todo!()
+        localise_same(self.clone(), context, 1)
     }
+}
+
+/// The cotangent goes to the operand that was chosen, half to each of a tie.
+fn extremum_gradient(
+    b: &mut GraphBuilder,
+    kind: BinaryKind,
+    g: ValueId,
+    own: ValueId,
+    other: ValueId,
+) -> Result<ValueId> {
+    let direction = if kind == BinaryKind::Maximum { Direction::Gt } else { Direction::Lt };
+    let (chosen, tied) = (b.compare(direction, own, other)?, b.compare(Direction::Eq, own, other)?);
+    let (half, zero) = (b.scale(g, 0.5)?, b.full_like(g, 0.0)?);
+    let untied = b.select(chosen, g, zero)?;
+    b.select(tied, half, untied)
+}
+
+/// `y x^(y-1)`, zero for `y = 0` even where `x^-1` does not exist.
+fn power_base_gradient(b: &mut GraphBuilder, g: ValueId, x: ValueId, y: ValueId) -> Result<ValueId> {
+    let (zero, one) = (b.full_like(y, 0.0)?, b.full_like(y, 1.0)?);
+    let constant = b.compare(Direction::Eq, y, zero)?;
+    let safe = b.select(constant, one, y)?;
+    let exponent = b.subtract(safe, one)?;
+    let power = b.binary(BinaryKind::Power, x, exponent)?;
+    let slope = b.multiply(y, power)?;
+    b.multiply(g, slope)
 }

@@ -1,11 +1,12 @@
 //! Ops that move elements without looking at them.
 
-use crate::graph::{Graph, ValueId};
-use crate::literal::Literal;
-use crate::op::{GradientContext, LocalContext, Operation};
-use crate::rule::Rule;
+use super::checks::{distinct_dims, movement_cost, one_per_dim, operand_count, shapes};
+use crate::graph::ValueId;
+use crate::literal::{Literal, indices};
+use crate::op::{Cost, GradientContext, LocalContext, Operation, localise_same};
+use crate::rule::{FactorId, FactorKind, Rule};
 use crate::types::TensorType;
-use partita_base::{DType, Result};
+use partita_base::Result;
 
 /// Operand dimension `d` becomes result dimension `dims[d]`; other result dimensions, and operand dimensions of
 /// extent 1, repeat.
@@ -38,86 +39,303 @@ pub struct Reverse {
     pub dims: Vec<usize>,
 }
 
+/// The cotangent of a result, where the operand's is asked for and the elements are floats.
+fn cotangent(context: &GradientContext) -> Option<ValueId> {
+    context.cotangents[0].filter(|&g| context.wanted[0] && context.builder.ty(g).dtype.is_float())
+}
+
+/// A value of shape `shape` whose element `index` is `x[source(index)]`.
+pub(crate) fn rearranged(x: &Literal, shape: &[usize], source: impl Fn(&[usize], usize) -> usize) -> Literal {
+    let strides = x.ty.strides();
+    let position = |index: Vec<usize>| -> usize {
+        strides.iter().enumerate().map(|(dim, stride)| source(&index, dim) * stride).sum()
+    };
+    Literal { ty: x.ty.with_shape(shape), data: x.data.pick(indices(shape).map(position)) }
+}
+
 impl Operation for BroadcastInDim {
     fn name(&self) -> &str {
-        todo!()
+        "stablehlo.broadcast_in_dim"
     }
+
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
-        todo!()
+        operand_count(self.name(), operands, 1)?;
+        let operand = operands[0];
+        one_per_dim(self.name(), "broadcast_dimensions", &self.dims, operand.rank())?;
+        distinct_dims(self.name(), "broadcast_dimensions", &self.dims, self.shape.len())?;
+        for (dim, (&extent, &to)) in operand.shape.iter().zip(&self.dims).enumerate() {
+            shapes(
+                extent == 1 || extent == self.shape[to],
+                format!("dimension {dim} of the operand of `{}` does not fit the result", self.name()),
+                format!("extent 1 or {} (dimension {to} of {:?})", self.shape[to], self.shape),
+                operand.to_string(),
+            )?;
+        }
+        Ok(vec![operand.with_shape(self.shape.clone())])
     }
-    fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
-        todo!()
+
+    fn rule(&self, operands: &[&TensorType], _results: &[&TensorType]) -> Rule {
+        let mut rule = Rule::pointwise(&self.shape, 0, 1);
+        let own = |(&extent, &to): (&usize, &usize)| if extent == self.shape[to] { vec![to] } else { vec![] };
+        rule.operands = vec![operands[0].shape.iter().zip(&self.dims).map(own).collect()];
+        rule.transparent_in(&[0])
     }
+
+    fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+        movement_cost(operands, results)
+    }
+
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-        todo!()
+        let Some(g) = cotangent(context) else { return Ok(vec![None]) };
+        let b = &mut *context.builder;
+        let shape = b.shape(context.operands[0]);
+        // Operand dimensions that were not repeated, in the order they have in the result.
+        let mut kept: Vec<usize> =
+            (0..shape.len()).filter(|&d| shape[d] == self.shape[self.dims[d]]).collect();
+        kept.sort_by_key(|&d| self.dims[d]);
+        let repeated: Vec<usize> =
+            (0..self.shape.len()).filter(|to| !kept.iter().any(|&d| self.dims[d] == *to)).collect();
+        let mut sum = if repeated.is_empty() { g } else { b.reduce_sum(g, &repeated)? };
+        if !kept.is_sorted() {
+            let mut order: Vec<usize> = (0..kept.len()).collect();
+            order.sort_by_key(|&position| kept[position]);
+            sum = b.transpose(sum, &order)?;
+        }
+        Ok(vec![Some(b.reshape(sum, &shape)?)])
     }
-    fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        todo!()
+
+    fn evaluate(&self, operands: &[&Literal], _results: &[TensorType]) -> Result<Vec<Literal>> {
+        let x = operands[0];
+        let extents = &x.ty.shape;
+        let source = |index: &[usize], dim: usize| if extents[dim] == 1 { 0 } else { index[self.dims[dim]] };
+        Ok(vec![rearranged(x, &self.shape, source)])
     }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        todo!()
+        let shape = context.local_result(0).shape;
+        localise_same(BroadcastInDim { shape, dims: self.dims.clone() }, context, 1)
+    }
+}
+
+/// The factors of the dimensions of two row-major views of the same elements.
+///
+/// Dimensions of extent 1 have none. The others fall into the smallest blocks with the same number of elements
+/// on both sides. Within a block both sides are walked from the major end: the smaller remainder becomes a common
+/// factor when it divides the larger (`[2, 6] -> [4, 3]` has 2, 2, 3); when it does not, no split of one side is
+/// a split of the other, and the block stays whole.
+fn reshape_factors(rule: &mut Rule, from: &[usize], to: &[usize]) -> [Vec<Vec<FactorId>>; 2] {
+    let mut dims = [vec![Vec::new(); from.len()], vec![Vec::new(); to.len()]];
+    if from.contains(&0) || to.contains(&0) {
+        for dim in 0..from.len().max(to.len()) {
+            if from.get(dim) == to.get(dim) {
+                let shared = rule.factor(from[dim], FactorKind::Pass);
+                dims[0][dim].push(shared);
+                dims[1][dim].push(shared);
+                continue;
+            }
+            for (side, shape) in [from, to].into_iter().enumerate() {
+                if let Some(&extent) = shape.get(dim) {
+                    dims[side][dim].push(rule.factor(extent, FactorKind::Whole));
+                }
+            }
+        }
+        return dims;
+    }
+    let long = |shape: &[usize]| -> Vec<(usize, usize)> {
+        shape.iter().copied().enumerate().filter(|&(_, extent)| extent > 1).collect()
+    };
+    let (from, to) = (long(from), long(to));
+    let (mut start, mut other_start) = (0, 0);
+    while start < from.len() {
+        let (mut end, mut other_end) = (start + 1, other_start + 1);
+        let (mut count, mut other_count) = (from[start].1, to[other_start].1);
+        while count != other_count {
+            if count < other_count {
+                count *= from[end].1;
+                end += 1;
+            } else {
+                other_count *= to[other_end].1;
+                other_end += 1;
+            }
+        }
+        add_block(rule, &mut dims, &from[start..end], &to[other_start..other_end]);
+        (start, other_start) = (end, other_end);
+    }
+    dims
+}
+
+/// Adds the factors of one block of (dimension, extent) pairs with equal element counts.
+fn add_block(
+    rule: &mut Rule,
+    dims: &mut [Vec<Vec<FactorId>>; 2],
+    from: &[(usize, usize)],
+    to: &[(usize, usize)],
+) {
+    // (size, dimension on one side, dimension on the other) of each common factor.
+    let mut common = Vec::new();
+    let (mut i, mut j) = (0, 0);
+    let (mut rest, mut other_rest) = (from[0].1, to[0].1);
+    let divides = loop {
+        let size = rest.min(other_rest);
+        if rest % size != 0 || other_rest % size != 0 {
+            break false;
+        }
+        common.push((size, from[i].0, to[j].0));
+        (rest, other_rest) = (rest / size, other_rest / size);
+        if rest == 1 {
+            i += 1;
+            rest = from.get(i).map_or(1, |&(_, extent)| extent);
+        }
+        if other_rest == 1 {
+            j += 1;
+            other_rest = to.get(j).map_or(1, |&(_, extent)| extent);
+        }
+        if i == from.len() {
+            break true;
+        }
+    };
+    if divides {
+        for (size, dim, other_dim) in common {
+            let shared = rule.factor(size, FactorKind::Pass);
+            dims[0][dim].push(shared);
+            dims[1][other_dim].push(shared);
+        }
+    } else {
+        for (side, block) in [from, to].into_iter().enumerate() {
+            for &(dim, extent) in block {
+                dims[side][dim].push(rule.factor(extent, FactorKind::Whole));
+            }
+        }
     }
 }
 
 impl Operation for Reshape {
     fn name(&self) -> &str {
-        todo!()
+        "stablehlo.reshape"
     }
+
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
-        todo!()
+        operand_count(self.name(), operands, 1)?;
+        let result = operands[0].with_shape(self.shape.clone());
+        shapes(
+            result.element_count() == operands[0].element_count(),
+            format!("`{}` must keep the number of elements", self.name()),
+            format!("{} elements, as {} has", operands[0].element_count(), operands[0]),
+            format!("{} elements in {result}", result.element_count()),
+        )?;
+        Ok(vec![result])
     }
-    fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
-        todo!()
+
+    fn rule(&self, operands: &[&TensorType], _results: &[&TensorType]) -> Rule {
+        let mut rule = Rule::default();
+        let [operand, result] = reshape_factors(&mut rule, &operands[0].shape, &self.shape);
+        (rule.operands, rule.results) = (vec![operand], vec![result]);
+        rule.transparent_in(&[0])
     }
+
+    fn cost(&self, _operands: &[&TensorType], _results: &[&TensorType]) -> Cost {
+        // A view: nothing moves.
+        Cost::default()
+    }
+
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-        todo!()
+        let Some(g) = cotangent(context) else { return Ok(vec![None]) };
+        let shape = context.builder.shape(context.operands[0]);
+        Ok(vec![Some(context.builder.reshape(g, &shape)?)])
     }
+
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        todo!()
+        Ok(vec![Literal { ty: results[0].clone(), data: operands[0].data.clone() }])
     }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        todo!()
+        let shape = context.local_result(0).shape;
+        localise_same(Reshape { shape }, context, 1)
     }
 }
 
 impl Operation for Transpose {
     fn name(&self) -> &str {
-        todo!()
+        "stablehlo.transpose"
     }
+
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
-        todo!()
+        operand_count(self.name(), operands, 1)?;
+        one_per_dim(self.name(), "permutation", &self.permutation, operands[0].rank())?;
+        distinct_dims(self.name(), "permutation", &self.permutation, operands[0].rank())?;
+        let shape: Vec<usize> = self.permutation.iter().map(|&dim| operands[0].shape[dim]).collect();
+        Ok(vec![operands[0].with_shape(shape)])
     }
-    fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
-        todo!()
+
+    fn rule(&self, operands: &[&TensorType], _results: &[&TensorType]) -> Rule {
+        let mut rule = Rule::pointwise(&operands[0].shape, 1, 0);
+        rule.results = vec![self.permutation.iter().map(|&dim| vec![dim]).collect()];
+        rule.transparent_in(&[0])
     }
+
+    fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+        movement_cost(operands, results)
+    }
+
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-        todo!()
+        let Some(g) = cotangent(context) else { return Ok(vec![None]) };
+        let mut inverse = vec![0; self.permutation.len()];
+        for (to, &from) in self.permutation.iter().enumerate() {
+            inverse[from] = to;
+        }
+        Ok(vec![Some(context.builder.transpose(g, &inverse)?)])
     }
+
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        todo!()
+        let x = operands[0];
+        let strides: Vec<usize> = self.permutation.iter().map(|&dim| x.ty.strides()[dim]).collect();
+        let position = |index: Vec<usize>| index.iter().zip(&strides).map(|(i, s)| i * s).sum();
+        let data = x.data.pick(indices(&results[0].shape).map(position));
+        Ok(vec![Literal { ty: results[0].clone(), data }])
     }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        todo!()
+        localise_same(self.clone(), context, 1)
     }
 }
 
 impl Operation for Reverse {
     fn name(&self) -> &str {
-        todo!()
+        "stablehlo.reverse"
     }
+
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
-        todo!()
+        operand_count(self.name(), operands, 1)?;
+        distinct_dims(self.name(), "dimensions", &self.dims, operands[0].rank())?;
+        Ok(vec![operands[0].clone()])
     }
-    fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
-        todo!()
+
+    fn rule(&self, operands: &[&TensorType], _results: &[&TensorType]) -> Rule {
+        let mut rule = Rule::pointwise(&operands[0].shape, 1, 1);
+        for &dim in &self.dims {
+            rule.factors[dim].kind = FactorKind::Shift;
+        }
+        rule.transparent_in(&[0])
     }
+
+    fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+        movement_cost(operands, results)
+    }
+
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-        todo!()
+        let Some(g) = cotangent(context) else { return Ok(vec![None]) };
+        Ok(vec![Some(context.builder.push1(self.clone(), &[g])?)])
     }
+
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        todo!()
+        let shape = &results[0].shape;
+        let source = |index: &[usize], dim: usize| {
+            if self.dims.contains(&dim) { shape[dim] - 1 - index[dim] } else { index[dim] }
+        };
+        Ok(vec![rearranged(operands[0], shape, source)])
     }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        todo!()
+        localise_same(self.clone(), context, 1)
     }
 }

@@ -1,11 +1,13 @@
 //! Static windows, padding and joining.
 
-use crate::graph::{Graph, ValueId};
-use crate::literal::Literal;
-use crate::op::{GradientContext, LocalContext, Operation};
-use crate::rule::Rule;
+use super::checks::{movement_cost, one_per_dim, operand_count, same_dtype, shapes, sizes};
+use super::shape::rearranged;
+use crate::graph::ValueId;
+use crate::literal::{Literal, indices};
+use crate::op::{Cost, GradientContext, LocalContext, Operation, localise_same};
+use crate::rule::{FactorKind, Rule};
 use crate::types::TensorType;
-use partita_base::{DType, Result};
+use partita_base::{Diagnostic, Result};
 
 /// `result[i] = operand[start + i * stride]` for `start <= . < limit`.
 #[derive(Clone, PartialEq, Debug)]
@@ -37,65 +39,275 @@ pub struct Pad {
     pub interior: Vec<usize>,
 }
 
+impl Slice {
+    /// Extent of the result along a dimension.
+    fn extent(&self, dim: usize) -> usize {
+        (self.limit[dim] - self.start[dim]).div_ceil(self.stride[dim])
+    }
+}
+
+/// The rule of an op between tensors of one rank: dimensions in `pass` correspond, the others move.
+fn rule_of_windows(operands: &[&TensorType], result: &TensorType, pass: impl Fn(usize) -> bool) -> Rule {
+    let mut rule = Rule { operands: vec![Vec::new(); operands.len()], ..Rule::default() };
+    let mut dims = Vec::new();
+    for (dim, &extent) in result.shape.iter().enumerate() {
+        let shared = pass(dim).then(|| rule.factor(extent, FactorKind::Pass));
+        for (number, operand) in operands.iter().enumerate() {
+            let own = shared.unwrap_or_else(|| rule.factor(operand.shape[dim], FactorKind::Shift));
+            rule.operands[number].push(vec![own]);
+        }
+        dims.push(vec![shared.unwrap_or_else(|| rule.factor(extent, FactorKind::Whole))]);
+    }
+    rule.results = vec![dims];
+    rule
+}
+
 impl Operation for Slice {
     fn name(&self) -> &str {
-        todo!()
+        "stablehlo.slice"
     }
+
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
-        todo!()
+        operand_count(self.name(), operands, 1)?;
+        let operand = operands[0];
+        one_per_dim(self.name(), "start_indices", &self.start, operand.rank())?;
+        one_per_dim(self.name(), "limit_indices", &self.limit, operand.rank())?;
+        one_per_dim(self.name(), "strides", &self.stride, operand.rank())?;
+        for (dim, &extent) in operand.shape.iter().enumerate() {
+            let (start, limit, stride) = (self.start[dim], self.limit[dim], self.stride[dim]);
+            sizes(
+                start <= limit && limit <= extent && stride >= 1,
+                format!("the window of `{}` does not fit dimension {dim} of {operand}", self.name()),
+                format!("start <= limit <= {extent} and stride >= 1"),
+                format!("{start}:{limit}:{stride}"),
+            )?;
+        }
+        let shape: Vec<usize> = (0..operand.rank()).map(|dim| self.extent(dim)).collect();
+        Ok(vec![operand.with_shape(shape)])
     }
+
     fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
-        todo!()
+        let full = |dim: usize| results[0].shape[dim] == operands[0].shape[dim];
+        rule_of_windows(operands, results[0], full).transparent_in(&[0])
     }
+
+    fn cost(&self, _operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+        // Only the window is read.
+        movement_cost(results, results)
+    }
+
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-        todo!()
+        let b = &mut *context.builder;
+        let operand = b.ty(context.operands[0]).clone();
+        let differentiable = context.wanted[0] && operand.dtype.is_float();
+        let Some(g) = context.cotangents[0].filter(|_| differentiable) else {
+            return Ok(vec![None]);
+        };
+        let covered = |dim: usize| match self.extent(dim) {
+            0 => 0,
+            extent => (extent - 1) * self.stride[dim] + 1,
+        };
+        let rest = |dim: usize| (operand.shape[dim] - self.start[dim] - covered(dim)) as i64;
+        let pad = Pad {
+            low: self.start.iter().map(|&start| start as i64).collect(),
+            high: (0..operand.rank()).map(rest).collect(),
+            interior: self.stride.iter().map(|stride| stride - 1).collect(),
+        };
+        let zero = b.scalar(operand.dtype, 0.0);
+        Ok(vec![Some(b.push1(pad, &[g, zero])?)])
     }
+
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        todo!()
+        let source = |index: &[usize], dim: usize| self.start[dim] + index[dim] * self.stride[dim];
+        Ok(vec![rearranged(operands[0], &results[0].shape, source)])
     }
+
+    /// Dimensions taken in full end where the shard ends; the others are whole on every rank.
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        todo!()
+        let (whole, local) = (context.global_result(0).shape.clone(), context.local_result(0).shape);
+        let extents = context.global_operand(0).shape.clone();
+        let mut slice = self.clone();
+        for dim in (0..local.len()).filter(|&dim| whole[dim] == extents[dim]) {
+            (slice.limit[dim], slice.stride[dim]) = (local[dim], 1);
+        }
+        localise_same(slice, context, 1)
     }
 }
 
 impl Operation for Concatenate {
     fn name(&self) -> &str {
-        todo!()
+        "stablehlo.concatenate"
     }
+
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
-        todo!()
+        let Some(first) = operands.first() else {
+            return Err(Diagnostic::new("E101", format!("`{}` needs an operand", self.name()))
+                .expected("at least 1")
+                .found("0"));
+        };
+        if self.dim >= first.rank() {
+            return Err(Diagnostic::new("E105", format!("`{}` along a missing dimension", self.name()))
+                .expected(format!("below {}, the rank of {first}", first.rank()))
+                .found(self.dim.to_string()));
+        }
+        let mut shape = first.shape.clone();
+        shape[self.dim] = 0;
+        for operand in operands {
+            same_dtype(self.name(), first, operand)?;
+            let fits = operand.rank() == first.rank()
+                && (0..first.rank()).all(|dim| dim == self.dim || operand.shape[dim] == first.shape[dim]);
+            shapes(
+                fits,
+                format!("operands of `{}` may differ along dimension {} only", self.name(), self.dim),
+                first.to_string(),
+                operand.to_string(),
+            )?;
+            shape[self.dim] += operand.shape[self.dim];
+        }
+        Ok(vec![first.with_shape(shape)])
     }
+
     fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
-        todo!()
+        let all: Vec<usize> = (0..operands.len()).collect();
+        rule_of_windows(operands, results[0], |dim| dim != self.dim).transparent_in(&all)
     }
+
+    fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+        movement_cost(operands, results)
+    }
+
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-        todo!()
+        let b = &mut *context.builder;
+        let Some(g) = context.cotangents[0].filter(|&g| b.ty(g).dtype.is_float()) else {
+            return Ok(vec![None; context.operands.len()]);
+        };
+        let mut start = 0;
+        let mut cotangents = Vec::new();
+        for (&operand, &wanted) in context.operands.iter().zip(context.wanted) {
+            let limit = start + b.ty(operand).shape[self.dim];
+            cotangents.push(if wanted { Some(b.slice_dim(g, self.dim, start, limit)?) } else { None });
+            start = limit;
+        }
+        Ok(cotangents)
     }
+
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        todo!()
+        let mut result = Literal::zeros(&results[0]);
+        let mut offset = vec![0; results[0].rank()];
+        for operand in operands {
+            result.set_window(&offset, operand);
+            offset[self.dim] += operand.ty.shape[self.dim];
+        }
+        Ok(vec![result])
     }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        todo!()
+        localise_same(self.clone(), context, 1)
+    }
+}
+
+impl Pad {
+    /// Extent of the result along a dimension of this extent; negative when more is cut than there is.
+    fn extent(&self, dim: usize, extent: usize) -> i64 {
+        let between = extent.saturating_sub(1) * self.interior[dim];
+        self.low[dim] + self.high[dim] + (extent + between) as i64
     }
 }
 
 impl Operation for Pad {
     fn name(&self) -> &str {
-        todo!()
+        "stablehlo.pad"
     }
+
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
-        todo!()
+        operand_count(self.name(), operands, 2)?;
+        let (operand, value) = (operands[0], operands[1]);
+        same_dtype(self.name(), operand, value)?;
+        shapes(
+            value.rank() == 0,
+            format!("the padding value of `{}` must be a scalar", self.name()),
+            TensorType::scalar(operand.dtype).to_string(),
+            value.to_string(),
+        )?;
+        one_per_dim(self.name(), "edge_padding_low", &self.low, operand.rank())?;
+        one_per_dim(self.name(), "edge_padding_high", &self.high, operand.rank())?;
+        one_per_dim(self.name(), "interior_padding", &self.interior, operand.rank())?;
+        let mut shape = Vec::new();
+        for (dim, &extent) in operand.shape.iter().enumerate() {
+            let padded = self.extent(dim, extent);
+            sizes(
+                padded >= 0,
+                format!("`{}` cuts more of dimension {dim} than {operand} has", self.name()),
+                "an extent of at least 0",
+                padded.to_string(),
+            )?;
+            shape.push(padded as usize);
+        }
+        Ok(vec![operand.with_shape(shape)])
     }
+
     fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
-        todo!()
+        let untouched = |dim: usize| self.low[dim] == 0 && self.high[dim] == 0 && self.interior[dim] == 0;
+        let mut rule = rule_of_windows(&operands[..1], results[0], untouched);
+        rule.operands.push(Vec::new());
+        rule
     }
+
+    fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+        movement_cost(operands, results)
+    }
+
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-        todo!()
+        let b = &mut *context.builder;
+        let Some(g) = context.cotangents[0].filter(|&g| b.ty(g).dtype.is_float()) else {
+            return Ok(vec![None, None]);
+        };
+        if !context.wanted[0] && !context.wanted[1] {
+            return Ok(vec![None, None]);
+        }
+        // Undo the edges (what they cut gets zero), then pick the elements between the interior padding.
+        let zero = b.scalar(b.ty(g).dtype, 0.0);
+        let edges = Pad {
+            low: self.low.iter().map(|low| -low).collect(),
+            high: self.high.iter().map(|high| -high).collect(),
+            interior: vec![0; self.low.len()],
+        };
+        let mut kept = g;
+        if edges.low.iter().chain(&edges.high).any(|&edge| edge != 0) {
+            kept = b.push1(edges, &[g, zero])?;
+        }
+        if self.interior.iter().any(|&interior| interior != 0) {
+            let (start, limit) = (vec![0; self.low.len()], b.shape(kept));
+            let stride = self.interior.iter().map(|interior| interior + 1).collect();
+            kept = b.push1(Slice { start, limit, stride }, &[kept])?;
+        }
+        let mut cotangents = vec![context.wanted[0].then_some(kept), None];
+        if context.wanted[1] {
+            let dims: Vec<usize> = (0..self.low.len()).collect();
+            let (total, of_operand) = (b.reduce_sum(g, &dims)?, b.reduce_sum(kept, &dims)?);
+            cotangents[1] = Some(b.subtract(total, of_operand)?);
+        }
+        Ok(cotangents)
     }
+
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        todo!()
+        let (x, value) = (operands[0], operands[1]);
+        let count = results[0].element_count();
+        let mut result =
+            Literal { ty: results[0].clone(), data: value.data.pick(std::iter::repeat_n(0, count)) };
+        let strides = results[0].strides();
+        for (from, index) in indices(&x.ty.shape).enumerate() {
+            let place = |dim: usize| self.low[dim] + (index[dim] * (self.interior[dim] + 1)) as i64;
+            let inside = |dim: usize| (0..results[0].shape[dim] as i64).contains(&place(dim));
+            if (0..index.len()).all(inside) {
+                let to = (0..index.len()).map(|dim| place(dim) as usize * strides[dim]).sum();
+                result.data.put(to, &x.data, from);
+            }
+        }
+        Ok(vec![result])
     }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        todo!()
+        localise_same(self.clone(), context, 1)
     }
 }
