@@ -11,11 +11,11 @@ use partita_base::{DType, Diagnostic, Result};
 use partita_ir::graph_edit::{open_composites, prune};
 use partita_ir::ops::BinaryKind;
 use partita_ir::{
-    FactorId, FactorKind, Graph, GraphBuilder, LocalContext, Node, NodeId, Op, Operation, Role, Rule, TensorType,
-    ValueId,
+    FactorId, FactorKind, Graph, GraphBuilder, LocalContext, Node, NodeId, Op, Operation, Role, Rule,
+    TensorType, ValueId,
 };
 use partita_mesh::Combiner;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Cuts the batch, dimension 0 of every [`Role::Input`] of rank 1 or more, into `count` microbatches.
 ///
@@ -216,13 +216,14 @@ impl Analysis {
                 return Err(blocked("it does not keep samples apart".to_string()));
             }
             for (number, &result) in node.results.iter().enumerate() {
-                self.states[result.index()] = match (holds(&rule.results[number], factor), rule.factors[factor].kind) {
-                    (Some(dim), _) => State::Split(dim),
-                    (None, FactorKind::Reduce(combiner)) => State::Partial(combiner),
-                    (None, _) => {
-                        return Err(blocked(format!("result {number} does not say how pieces combine")));
-                    }
-                };
+                self.states[result.index()] =
+                    match (holds(&rule.results[number], factor), rule.factors[factor].kind) {
+                        (Some(dim), _) => State::Split(dim),
+                        (None, FactorKind::Reduce(combiner)) => State::Partial(combiner),
+                        (None, _) => {
+                            return Err(blocked(format!("result {number} does not say how pieces combine")));
+                        }
+                    };
             }
             for &operand in &node.operands {
                 self.need_whole(operand);
@@ -249,12 +250,14 @@ impl Analysis {
             .collect();
         let first = node.operands[*partial.first()?];
         let State::Partial(combiner) = self.states[first.index()] else { return None };
-        let alike = partial.iter().all(|&p| self.states[node.operands[p].index()] == State::Partial(combiner));
+        let alike =
+            partial.iter().all(|&p| self.states[node.operands[p].index()] == State::Partial(combiner));
         let linear = rule
             .linear
             .iter()
             .any(|group| group.operands == partial && (group.any_combiner || combiner == Combiner::Sum));
-        let grows = node.results.iter().any(|&r| graph.ty(r).element_count() > graph.ty(first).element_count());
+        let grows =
+            node.results.iter().any(|&r| graph.ty(r).element_count() > graph.ty(first).element_count());
         let narrows =
             node.results.iter().any(|&r| graph.ty(r).dtype.size_bytes() < graph.ty(first).dtype.size_bytes());
         (alike && linear && !grows && !narrows).then_some(combiner)
@@ -327,11 +330,14 @@ fn refusal(graph: &Graph, node: &Node, cuts: &Cuts, why: &str) -> Box<Diagnostic
         Some(location) => format!("{path} at {location}"),
         None => path.to_string(),
     };
-    Diagnostic::new("E220", format!("`{}` cannot be cut into {} microbatches: {why}", node.op.name(), cuts.count()))
-        .at(place)
-        .expected("samples that are independent up to sums for the loss and the gradients")
-        .found(format!("{}({})", node.op.name(), types.join(", ")))
-        .help("train with one microbatch, or change the model so that this op sees each sample on its own")
+    Diagnostic::new(
+        "E220",
+        format!("`{}` cannot be cut into {} microbatches: {why}", node.op.name(), cuts.count()),
+    )
+    .at(place)
+    .expected("samples that are independent up to sums for the loss and the gradients")
+    .found(format!("{}({})", node.op.name(), types.join(", ")))
+    .help("train with one microbatch, or change the model so that this op sees each sample on its own")
 }
 
 /// Writes the new graph.
@@ -348,6 +354,8 @@ struct Emitter<'a> {
     taken: BTreeMap<(ValueId, usize, usize), ValueId>,
     /// (new, old, microbatch) of every value that inherits its role.
     heirs: Vec<(ValueId, ValueId, Option<usize>)>,
+    /// The new values of `heirs`, and the pieces of inputs.
+    settled: BTreeSet<ValueId>,
 }
 
 impl<'a> Emitter<'a> {
@@ -363,6 +371,7 @@ impl<'a> Emitter<'a> {
             pieces: vec![vec![None; cuts.count()]; graph.values.len()],
             taken: BTreeMap::new(),
             heirs: Vec::new(),
+            settled: BTreeSet::new(),
         };
         let positions = emitter.inputs(batched);
         let stage_count = analysis.stages.iter().max().map_or(0, |s| s + 1);
@@ -389,9 +398,8 @@ impl<'a> Emitter<'a> {
             if !batched.contains(&input) {
                 positions.push(Some(self.builder.graph().inputs.len()));
                 let new = self.builder.input(&value.name, value.ty.clone(), value.role.clone());
-                self.builder.graph_mut().value_mut(new).annotation = value.annotation.clone();
                 self.whole[input.index()] = Some(new);
-                self.heirs.push((new, input, None));
+                self.inherit(new, input, None);
                 continue;
             }
             positions.push(None);
@@ -399,6 +407,7 @@ impl<'a> Emitter<'a> {
                 let ty = self.cuts.piece_type(&value.ty, 0, index);
                 let new = self.builder.input(&format!("{}.micro{index}", value.name), ty, value.role.clone());
                 self.builder.graph_mut().value_mut(new).annotation = value.annotation.clone();
+                self.settled.insert(new);
                 self.pieces[input.index()][index] = Some(new);
             }
         }
@@ -489,11 +498,15 @@ impl<'a> Emitter<'a> {
         let rule = &self.analysis.rules[id.index()];
         let mut operands = Vec::with_capacity(node.operands.len());
         for (position, &operand) in node.operands.iter().enumerate() {
-            operands.push(match (self.analysis.states[operand.index()], holds(&rule.operands[position], factor)) {
-                (State::Split(_), _) => self.pieces[operand.index()][index].expect("nodes stand in order"),
-                (_, Some(dim)) => self.take(operand, dim, index)?,
-                (_, None) => self.whole(operand),
-            });
+            operands.push(
+                match (self.analysis.states[operand.index()], holds(&rule.operands[position], factor)) {
+                    (State::Split(_), _) => {
+                        self.pieces[operand.index()][index].expect("nodes stand in order")
+                    }
+                    (_, Some(dim)) => self.take(operand, dim, index)?,
+                    (_, None) => self.whole(operand),
+                },
+            );
         }
         let local = |(number, &v): (usize, &ValueId)| match holds(&rule.results[number], factor) {
             Some(dim) => self.cuts.piece_type(self.graph.ty(v), dim, index),
@@ -526,7 +539,8 @@ impl<'a> Emitter<'a> {
             let rule = &self.analysis.rules[id.index()];
             let factor = self.cuts.batch_factor(rule, &rule.results[number][dim])?;
             let once = self.analysis.runs[id.index()] == Run::Once;
-            let free = rule.factors[factor].kind == FactorKind::Pass && splits_cleanly(rule, factor, self.cuts);
+            let free =
+                rule.factors[factor].kind == FactorKind::Pass && splits_cleanly(rule, factor, self.cuts);
             (once && free).then_some((id, number, factor))
         });
         let piece = match cut {
@@ -552,7 +566,8 @@ impl<'a> Emitter<'a> {
     fn inherit(&mut self, new: ValueId, old: ValueId, microbatch: Option<usize>) {
         let source = self.graph.value(old);
         let target = self.builder.graph_mut().value_mut(new);
-        if target.definition.is_none() || self.heirs.iter().rev().take(4).any(|(v, _, _)| *v == new) {
+        // An op may return its operand, which keeps what it is.
+        if !self.settled.insert(new) {
             return;
         }
         if !source.name.is_empty() {
@@ -585,9 +600,8 @@ impl<'a> Emitter<'a> {
             outputs.push(self.whole(output));
         }
         for &(new, old, microbatch) in &self.heirs {
-            let of = |v: ValueId| {
-                microbatch.and_then(|i| self.pieces[v.index()][i]).or(self.whole[v.index()])
-            };
+            let of =
+                |v: ValueId| microbatch.and_then(|i| self.pieces[v.index()][i]).or(self.whole[v.index()]);
             self.builder.graph_mut().value_mut(new).role = match &self.graph.value(old).role {
                 Role::GradOf(v) => of(*v).map_or(Role::Activation, Role::GradOf),
                 Role::StateOf(v) => of(*v).map_or(Role::Activation, Role::StateOf),
