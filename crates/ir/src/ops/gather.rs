@@ -203,11 +203,6 @@ impl Indexing<'_> {
         value: impl Fn(usize) -> i64,
     ) -> Result<ValueId> {
         let values: Vec<i64> = self.map.iter().map(|&dim| value(dim)).collect();
-        if values.iter().all(|v| *v == values[0]) && !values.is_empty() {
-            let scalar = builder.constant(Literal::new([], vec![values[0]]));
-            let shape = builder.shape(like);
-            return builder.broadcast_scalar(scalar, &shape);
-        }
         let vector = builder.constant(Literal::new([values.len()], values));
         self.spread(builder, vector, like)
     }
@@ -396,6 +391,10 @@ impl Operation for Gather {
         let window_dims = indexing.window_operand_dims(rank);
         let batch_dims = indexing.windows_batch_dims(ty.rank());
         let window: Vec<usize> = window_dims.iter().map(|&d| self.slice_sizes[d]).collect();
+        // A shard may be too small for any window: what it would pick is masked out, so zeros will do.
+        if (0..rank).any(|d| operand.ty.shape[d] < self.slice_sizes[d]) {
+            return Ok(vec![Literal::zeros(ty)]);
+        }
         let mut positions = vec![0; ty.element_count()];
         for (batch, start) in indexing.starts(rank, index) {
             let last = |d: usize| operand.ty.shape[d] as i64 - self.slice_sizes[d] as i64;
@@ -435,9 +434,6 @@ impl Operation for Gather {
             .collect();
         if cut.is_empty() {
             return Ok(context.builder().push_typed(op, &[operand, index], vec![result]));
-        }
-        if cut.iter().any(|&d| local[d] == 0) {
-            return Ok(vec![context.builder().full(&result, 0.0)?]);
         }
         let index = self.clamped(context.builder(), index, &global.shape, |d| cut.contains(&d))?;
         let index = indexing.relative_to_shard(context, index, &cut)?;
