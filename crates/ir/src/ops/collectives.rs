@@ -150,10 +150,13 @@ fn check_operand(name: &str, call: &RankCall, rank: usize, expected: &TensorType
     if call.operands[0].ty == *expected {
         return Ok(());
     }
-    Err(Diagnostic::new("E118", format!("a member of a group of `{name}` brings an operand that does not fit"))
-        .at(format!("rank {rank}"))
-        .expected(expected.to_string())
-        .found(call.operands[0].ty.to_string()))
+    Err(Diagnostic::new(
+        "E118",
+        format!("a member of a group of `{name}` brings an operand that does not fit"),
+    )
+    .at(format!("rank {rank}"))
+    .expected(expected.to_string())
+    .found(call.operands[0].ty.to_string()))
 }
 
 /// Every rank's group and its place in it: alone where it is in none.
@@ -337,7 +340,7 @@ impl Operation for AllGather {
     }
 
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-        alone(ReduceScatter {
+        let op = ReduceScatter {
             dim: self.dim,
             groups: self.groups.clone(),
             combiner: Combiner::Sum,
@@ -347,7 +350,7 @@ impl Operation for AllGather {
     }
 
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        let op = AllGather { groups: Vec::new(), ..self.clone() }, operands, results)
+        alone(AllGather { groups: Vec::new(), ..self.clone() }, operands, results)
     }
 
     fn evaluate_ranks(&self, ranks: &[RankCall]) -> Result<Vec<Vec<Literal>>> {
@@ -417,8 +420,7 @@ impl Operation for ReduceScatter {
         if self.combiner != Combiner::Sum {
             return Err(refused(REDUCE_SCATTER, &format!("combination by {}", self.combiner)));
         }
-        let op =
-            AllGather { dim: self.dim, groups: self.groups.clone(), extents: self.extents.clone() };
+        let op = AllGather { dim: self.dim, groups: self.groups.clone(), extents: self.extents.clone() };
         transposed(context, |builder, cotangent, ty| Ok(builder.push_typed(op, &[cotangent], vec![ty])[0]))
     }
 
@@ -498,7 +500,7 @@ impl Operation for AllToAll {
 
     /// The exchange backwards.
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-        alone(AllToAll {
+        let op = AllToAll {
             split_dim: self.concat_dim,
             concat_dim: self.split_dim,
             groups: self.groups.clone(),
@@ -509,7 +511,7 @@ impl Operation for AllToAll {
     }
 
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        let op = AllToAll { groups: Vec::new(), ..self.clone() }, operands, results)
+        alone(AllToAll { groups: Vec::new(), ..self.clone() }, operands, results)
     }
 
     fn evaluate_ranks(&self, ranks: &[RankCall]) -> Result<Vec<Vec<Literal>>> {
@@ -566,13 +568,17 @@ impl Operation for CollectivePermute {
     }
 
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-        alone(CollectivePermute { pairs: self.pairs.iter().map(|&(from, to)| (to, from)).collect() };
+        let op = CollectivePermute { pairs: self.pairs.iter().map(|&(from, to)| (to, from)).collect() };
         transposed(context, |builder, cotangent, ty| Ok(builder.push_typed(op, &[cotangent], vec![ty])[0]))
     }
 
     /// A rank on its own receives only from itself.
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        let op = CollectivePermute { pairs: self.pairs.iter().copied().filter(|&p| p == (0, 0)).collect() }, operands, results)
+        alone(
+            CollectivePermute { pairs: self.pairs.iter().copied().filter(|&p| p == (0, 0)).collect() },
+            operands,
+            results,
+        )
     }
 
     fn evaluate_ranks(&self, ranks: &[RankCall]) -> Result<Vec<Vec<Literal>>> {
@@ -716,7 +722,7 @@ mod tests {
             [(Combiner::Sum, (|a, b| a + b) as fn(f64, f64) -> f64), (Combiner::Max, f64::max)]
         {
             let op = AllReduce { groups: groups(), combiner };
-            let got = run(op, &inputs, &[&[2, 3]; 7]).unwrap();
+            let got = run(op, &inputs, &[&[2, 3][..]; 7]).unwrap();
             for group in groups().into_iter().chain([vec![5]]) {
                 for &member in &group {
                     for e in 0..6 {
@@ -734,7 +740,7 @@ mod tests {
         let shapes: [&[usize]; 4] = [&[2, 0], &[2, 1], &[2, 3], &[2, 2]];
         let inputs: Vec<Literal> = shapes.iter().zip(1..).map(|(s, seed)| random(seed, s)).collect();
         let op = AllGather { dim: 1, groups: vec![vec![3, 0, 1]], extents: vec![2, 0, 1] };
-        let got = run(op.clone(), &inputs, &[&[2, 3]; 4]).unwrap();
+        let got = run(op.clone(), &inputs, &[&[2, 3][..]; 4]).unwrap();
         for rank in [0, 1, 3] {
             for i in 0..2 {
                 assert_eq!(at(&got[rank], i, 0), at(&inputs[3], i, 0));
@@ -743,9 +749,9 @@ mod tests {
             }
         }
         assert_eq!(got[2], inputs[2]);
-        assert_eq!(run(op, &inputs, &[&[2, 4]; 4]).unwrap_err().code, "E118");
+        assert_eq!(run(op, &inputs, &[&[2, 4][..]; 4]).unwrap_err().code, "E118");
         let wrong = AllGather { dim: 1, groups: vec![vec![3, 0, 1]], extents: vec![0, 2, 1] };
-        assert_eq!(run(wrong, &inputs, &[&[2, 3]; 4]).unwrap_err().code, "E118");
+        assert_eq!(run(wrong, &inputs, &[&[2, 3][..]; 4]).unwrap_err().code, "E118");
     }
 
     #[test]
@@ -853,15 +859,12 @@ mod tests {
         let even: [&[usize]; 3] = [&[3, 4]; 3];
         check_transpose(AllReduce { groups: groups.clone(), combiner: Combiner::Sum }, &inputs, &even);
         check_transpose(CollectivePermute { pairs: vec![(0, 1), (1, 2)] }, &inputs, &even);
-        let pieces: Vec<Literal> = [2, 1, 1].iter().zip(5..).map(|(&n, seed)| random(seed, &[3, n])).collect();
+        let pieces: Vec<Literal> =
+            [2, 1, 1].iter().zip(5..).map(|(&n, seed)| random(seed, &[3, n])).collect();
         let gather = AllGather { dim: 1, groups: groups.clone(), extents: vec![1, 2, 1] };
         check_transpose(gather, &pieces, &even);
-        let scatter = ReduceScatter {
-            dim: 1,
-            groups: groups.clone(),
-            combiner: Combiner::Sum,
-            extents: vec![1, 2, 1],
-        };
+        let scatter =
+            ReduceScatter { dim: 1, groups: groups.clone(), combiner: Combiner::Sum, extents: vec![1, 2, 1] };
         check_transpose(scatter, &inputs, &[&[3, 2], &[3, 1], &[3, 1]]);
         let exchange = AllToAll {
             split_dim: 1,

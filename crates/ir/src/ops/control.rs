@@ -172,9 +172,12 @@ fn holds(results: &[Literal]) -> bool {
 
 /// E132: ranks disagree about control flow that holds a collective.
 fn disagreement(name: &str) -> Box<Diagnostic> {
-    Diagnostic::new("E132", format!("ranks take different ways through a `{name}` in which they exchange data"))
-        .expected("the same condition on every rank")
-        .help("compute the condition from values that are equal on all ranks, for instance after an all-reduce")
+    Diagnostic::new(
+        "E132",
+        format!("ranks take different ways through a `{name}` in which they exchange data"),
+    )
+    .expected("the same condition on every rank")
+    .help("compute the condition from values that are equal on all ranks, for instance after an all-reduce")
 }
 
 impl Operation for While {
@@ -353,14 +356,14 @@ impl Operation for OptimizationBarrier {
 
     fn rule(&self, operands: &[&TensorType], _: &[&TensorType]) -> Rule {
         let mut rule = Rule::default();
-        for (number, ty) in operands.iter().enumerate() {
+        for ty in operands {
             let dims: Vec<Vec<usize>> =
                 ty.shape.iter().map(|&size| vec![rule.factor(size, FactorKind::Pass)]).collect();
             rule.operands.push(dims.clone());
             rule.results.push(dims);
-            rule = rule.transparent_in(&[number]);
         }
-        rule
+        // A group makes all results partial, so all operands must be.
+        rule.transparent_in(&(0..operands.len()).collect::<Vec<_>>())
     }
 
     /// Nothing is moved.
@@ -436,7 +439,10 @@ mod tests {
             let limit_value = b.add(half, half).unwrap();
             let out = op.unroll(&mut b, &[zero, limit_value, x]).unwrap().unwrap();
             let limit = limit / 2 * 2;
-            assert_eq!(op.trip_count(b.graph(), &[zero, limit_value, x]), Some(if limit == 0 { 0 } else { trips }));
+            assert_eq!(
+                op.trip_count(b.graph(), &[zero, limit_value, x]),
+                Some(if limit == 0 { 0 } else { trips })
+            );
             let graph = b.finish(out);
             assert!(graph.nodes.iter().all(|n| !matches!(n.op, Op::While(_))));
             let x = Literal::new([2], vec![1f32, 3.0]);
@@ -519,7 +525,9 @@ mod tests {
         let loop_code = |types: &[&TensorType]| doubling(1).infer(types).unwrap_err().code;
         assert_eq!(loop_code(&[&scalar, &scalar]), "E107");
         assert_eq!(loop_code(&[&scalar, &scalar, &scalar]), "E107");
-        let case = Case { branches: vec![doubling(1).body.as_ref().clone(), doubling(1).condition.as_ref().clone()] };
+        let case = Case {
+            branches: vec![doubling(1).body.as_ref().clone(), doubling(1).condition.as_ref().clone()],
+        };
         let case_code = |types: &[&TensorType]| case.infer(types).unwrap_err().code;
         assert_eq!(case_code(&[]), "E101");
         assert_eq!(case_code(&[&x]), "E103");
