@@ -72,8 +72,8 @@ impl Problem {
                             });
                             let k_at = (key_head * keys + j) * width;
                             let score: f64 = (0..width).map(|d| q.get(q_at + d) * k.get(k_at + d)).sum();
-                            (!masked && !(self.causal && j > i + self.query_offset))
-                                .then_some(score * self.scale)
+                            let behind = self.causal && j > i + self.query_offset;
+                            (!masked && !behind).then_some(score * self.scale)
                         })
                         .collect();
                     let max = scores.iter().flatten().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -164,4 +164,15 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_number_that_is_none_shows_in_the_result() {
+    let q = Tensor::of(DType::F32, &[1, 1, 1, 1], &[f64::NAN]);
+    let k = Tensor::of(DType::F32, &[1, 1, 2, 1], &[1.0, 2.0]);
+    let mut out = Tensor::zeros(DType::F32, &[1, 1, 1, 1]);
+    let mut workspace = vec![0; attention_workspace_bytes(DType::F32, 1, 2, 1)];
+    let options = AttentionOptions { mask: None, causal: false, query_offset: 0, scale: 1.0 };
+    attention(&q.view(), &k.view(), &k.view(), &options, &mut out.view_mut(), &mut workspace);
+    assert!(out.get(0).is_nan());
 }

@@ -258,3 +258,13 @@ fn softmax_keeps_infinities_apart() {
     softmax(&x.view(), &mut y.view_mut());
     assert_eq!(y.values(), [0.0, 0.5, 0.5]);
 }
+
+#[test]
+fn softmax_shows_a_number_that_is_none() {
+    for row in [vec![1.0, f64::NAN, 2.0], vec![f64::NAN; 2000]] {
+        let x = Tensor::of(DType::F32, &[row.len()], &row);
+        let mut y = Tensor::zeros(DType::F32, &[row.len()]);
+        softmax(&x.view(), &mut y.view_mut());
+        assert!(y.values().iter().all(|y| y.is_nan()));
+    }
+}
