@@ -1,1 +1,29 @@
-//! To be written.
+//! Collectives between the ranks of one process, over shared memory, behind a [`Transport`] trait that other
+//! transports (processes over a mapped file, MPI) can implement too.
+//!
+//! All collectives of a program are known before it runs: a [`CollectiveSpec`] lists the member ranks and, for
+//! each tensor of the bucket, an [`Exchange`]. There are two mechanisms: *moves* of N-dimensional boxes between
+//! the members' buffers (all-gather, all-to-all, permute, broadcast, send) and *reductions* in member order
+//! (all-reduce, reduce-scatter), whose bits therefore do not depend on timing. Extents may differ between
+//! members and may be zero.
+//!
+//! A rank issues a collective with `start`, which publishes its buffers and never blocks, and ends it when
+//! `poll` says [`Poll::Ready`]: the result is complete and no peer will read this rank's buffers again. A thread
+//! may play many ranks; a poll that cannot finish its own rank works for the others.
+//!
+//! This crate knows bytes, element types, groups and extents. It knows nothing of graphs, meshes or programs.
+
+mod communicator;
+mod copy;
+mod notify;
+mod reduce;
+mod share;
+mod shared_memory;
+mod spec;
+mod transport;
+
+pub use communicator::{Communicator, run_ranks};
+pub use notify::Notify;
+pub use shared_memory::SharedMemory;
+pub use spec::{BoxMove, CollectiveSpec, Combiner, Exchange, Moves};
+pub use transport::{CollectiveId, Failure, Poll, Transport};

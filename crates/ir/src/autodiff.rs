@@ -1,1 +1,184 @@
-//! To be written.
+//! Reverse-mode differentiation, graph to graph.
+//!
+//! The backward pass walks the nodes in reverse and asks each op for the cotangents of its operands. What an op
+//! refuses (a `while`, a `case`, a reduction or scatter with a general body, a sort) is an error that names it:
+//! E120.
+
+use crate::graph::{Graph, NodeId, Phase, Role, ValueId};
+use crate::literal::Literal;
+use crate::op::{GradientContext, Op, Operation};
+use crate::{GraphBuilder, TensorType};
+use partita_base::{Diagnostic, Result};
+
+/// Appends to `builder` the cotangents of `wrt`, given cotangents of some values (`seeds`: value, cotangent).
+/// `None` where a value does not influence any seeded value. The new nodes carry the module path of the node
+/// they differentiate and phase [`Phase::WeightGrad`] where only parameters are on the other side,
+/// [`Phase::InputGrad`] otherwise.
+pub fn backward(
+    builder: &mut GraphBuilder,
+    seeds: &[(ValueId, ValueId)],
+    wrt: &[ValueId],
+) -> Result<Vec<Option<ValueId>>> {
+    let node_count = builder.graph().nodes.len();
+    let value_count = builder.graph().values.len();
+    let reach = Reach::of(builder.graph(), wrt);
+    let mut cotangents: Vec<Option<ValueId>> = vec![None; value_count];
+    let outer = (builder.path.clone(), builder.phase, builder.location.clone(), builder.microbatch);
+    for &(value, cotangent) in seeds {
+        accumulate(builder, &mut cotangents, value, cotangent)?;
+    }
+    for id in (0..node_count).rev().map(NodeId::new) {
+        let node = builder.graph().node(id).clone();
+        let incoming: Vec<Option<ValueId>> = node.results.iter().map(|v| cotangents[v.index()]).collect();
+        if incoming.iter().all(Option::is_none) {
+            continue;
+        }
+        let differentiable =
+            |v: &ValueId| reach.influenced[v.index()] && builder.graph().ty(*v).dtype.is_float();
+        let wanted: Vec<bool> = node.operands.iter().map(differentiable).collect();
+        let of_parameters: Vec<bool> =
+            node.operands.iter().map(|v| reach.only_parameters[v.index()]).collect();
+        builder.path = node.path.clone();
+        builder.location = node.location.clone();
+        builder.microbatch = node.microbatch;
+        // A composite's gradient is one composite; elsewhere the two sides are separate nodes, so that weight
+        // gradients can be moved on their own.
+        let parts: Vec<(Phase, Vec<bool>)> = if matches!(node.op, Op::Composite(_)) {
+            let all = wanted.iter().zip(&of_parameters).all(|(w, p)| !w || *p);
+            vec![(if all { Phase::WeightGrad } else { Phase::InputGrad }, wanted)]
+        } else {
+            let side = |parameters: bool| {
+                wanted.iter().zip(&of_parameters).map(|(w, p)| *w && *p == parameters).collect::<Vec<bool>>()
+            };
+            vec![(Phase::InputGrad, side(false)), (Phase::WeightGrad, side(true))]
+        };
+        for (phase, wanted) in parts {
+            if !wanted.contains(&true) {
+                continue;
+            }
+            builder.phase = phase;
+            let mut context = GradientContext {
+                builder,
+                operands: &node.operands,
+                results: &node.results,
+                cotangents: &incoming,
+                wanted: &wanted,
+            };
+            let gradients = node.op.gradient(&mut context).map_err(|mut error| {
+                error.at.get_or_insert_with(|| builder.graph().describe(node.results[0]));
+                error
+            })?;
+            for ((&operand, gradient), wanted) in node.operands.iter().zip(gradients).zip(&wanted) {
+                if let (Some(gradient), true) = (gradient, *wanted) {
+                    accumulate(builder, &mut cotangents, operand, gradient)?;
+                }
+            }
+        }
+    }
+    (builder.path, builder.phase, builder.location, builder.microbatch) = outer;
+    for index in 0..value_count {
+        if let Some(cotangent) = cotangents[index] {
+            let value = ValueId::new(index);
+            let target = builder.graph_mut().value_mut(cotangent);
+            if target.role == Role::Activation
+                && target.definition.is_some_and(|(n, _)| n.index() >= node_count)
+            {
+                target.role = Role::GradOf(value);
+            }
+        }
+    }
+    Ok(wrt.iter().map(|v| cotangents[v.index()]).collect())
+}
+
+/// Sums cotangents of one value in the order they arrive.
+fn accumulate(
+    builder: &mut GraphBuilder,
+    cotangents: &mut [Option<ValueId>],
+    value: ValueId,
+    cotangent: ValueId,
+) -> Result<()> {
+    if builder.ty(value) != builder.ty(cotangent) {
+        return Err(Diagnostic::new("E121", "a cotangent has another type than its value")
+            .at(builder.graph().describe(value))
+            .expected(builder.ty(value).to_string())
+            .found(builder.ty(cotangent).to_string()));
+    }
+    let slot = &mut cotangents[value.index()];
+    *slot = Some(match *slot {
+        Some(sum) => builder.add(sum, cotangent)?,
+        None => cotangent,
+    });
+    Ok(())
+}
+
+/// Which values depend on the differentiated ones.
+struct Reach {
+    influenced: Vec<bool>,
+    /// Influenced, and only through parameters: views and reshapes of weights.
+    only_parameters: Vec<bool>,
+}
+
+impl Reach {
+    fn of(graph: &Graph, wrt: &[ValueId]) -> Reach {
+        let mut influenced = vec![false; graph.values.len()];
+        let mut only_parameters = vec![false; graph.values.len()];
+        for &value in wrt {
+            influenced[value.index()] = true;
+            only_parameters[value.index()] = graph.value(value).role == Role::Param;
+        }
+        for node in &graph.nodes {
+            let any = node.operands.iter().any(|v| influenced[v.index()]);
+            // Constants may take part; anything fed or computed from data may not.
+            let only = any
+                && node.operands.len() <= 2
+                && node.operands.iter().all(|v| only_parameters[v.index()] || is_constant(graph, *v));
+            for result in &node.results {
+                influenced[result.index()] |= any;
+                only_parameters[result.index()] |= only;
+            }
+        }
+        Reach { influenced, only_parameters }
+    }
+}
+
+fn is_constant(graph: &Graph, value: ValueId) -> bool {
+    match graph.value(value).definition {
+        Some((node, _)) => {
+            let node = graph.node(node);
+            matches!(node.op, Op::Constant(_) | Op::Iota(_))
+                || (matches!(node.op, Op::BroadcastInDim(_)) && is_constant(graph, node.operands[0]))
+        }
+        None => false,
+    }
+}
+
+/// The graph of (inputs.., cotangents of `seeded` outputs..) to the cotangents of the inputs at `wanted`; an
+/// input without influence gets zeros.
+pub fn vjp(graph: &Graph, seeded: &[usize], wanted: &[usize]) -> Result<Graph> {
+    let mut builder = GraphBuilder::new(&format!("{}.vjp", graph.name));
+    let copy_input = |builder: &mut GraphBuilder, v: ValueId| {
+        let value = graph.value(v);
+        builder.input(&value.name, value.ty.clone(), Role::Activation)
+    };
+    let inputs: Vec<ValueId> = graph.inputs.iter().map(|&v| copy_input(&mut builder, v)).collect();
+    let seeds: Vec<ValueId> = seeded
+        .iter()
+        .map(|&o| {
+            let ty = graph.ty(graph.outputs[o]).clone();
+            builder.input(&format!("cotangent_{o}"), ty, Role::Activation)
+        })
+        .collect();
+    let outputs = builder.inline(graph, &inputs, false)?;
+    let seeds: Vec<(ValueId, ValueId)> = seeded.iter().zip(seeds).map(|(&o, s)| (outputs[o], s)).collect();
+    let wrt: Vec<ValueId> = wanted.iter().map(|&i| inputs[i]).collect();
+    let gradients = backward(&mut builder, &seeds, &wrt)?;
+    let results = wrt
+        .iter()
+        .zip(gradients)
+        .map(|(&input, gradient)| {
+            let ty: TensorType = builder.ty(input).clone();
+            Ok(gradient.unwrap_or_else(|| builder.constant(Literal::zeros(&ty))))
+        })
+        .collect::<Result<Vec<ValueId>>>()?;
+    Ok(crate::graph_edit::prune(&builder.finish(results)))
+}

@@ -308,6 +308,12 @@ impl GraphBuilder {
         if self.ty(x).dtype == dtype { Ok(x) } else { self.push1(Convert { dtype }, &[x]) }
     }
 
+    /// The identity, with no gradient: a reinterpretation of the bits as the type they already have.
+    pub fn stop_gradient(&mut self, x: ValueId) -> Result<ValueId> {
+        let dtype = self.ty(x).dtype;
+        self.push1(BitcastConvert { dtype }, &[x])
+    }
+
     // ---- shape -----------------------------------------------------------------------------------------
 
     /// Operand dimension `d` becomes result dimension `dims[d]`.

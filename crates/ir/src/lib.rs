@@ -7,7 +7,9 @@
 pub mod autodiff;
 pub mod builder;
 pub mod composite;
+pub mod composites;
 pub mod graph;
+pub mod graph_edit;
 pub mod interpret;
 pub mod literal;
 pub mod op;
@@ -20,7 +22,7 @@ pub mod types;
 pub mod verify;
 
 pub use builder::GraphBuilder;
-pub use composite::{Attribute, Attributes, CompositeDefinition, Registry};
+pub use composite::{Attribute, Attributes, AttributesExt, CompositeDefinition, Registry};
 pub use graph::{Annotation, Graph, Location, Node, NodeId, Phase, Role, Value, ValueId};
 pub use interpret::{evaluate, evaluate_ranks};
 pub use literal::{Literal, Storage};

@@ -1,40 +1,23 @@
-//! Stand-in.
-#![allow(missing_docs)]
-use smallvec::SmallVec;
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Axis {
-    pub name: String,
-    pub size: usize,
-}
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Mesh {
-    pub name: String,
-    pub axes: Vec<Axis>,
-    pub device_ids: Option<Vec<usize>>,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
-pub struct AxisRef {
-    pub axis: usize,
-    pub pre: usize,
-    pub size: usize,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
-pub enum Combiner {
-    Sum,
-    Max,
-    Min,
-    Prod,
-    And,
-    Or,
-}
-pub type AxisList = SmallVec<[AxisRef; 2]>;
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct DimSharding {
-    pub axes: AxisList,
-    pub unit: usize,
-}
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Sharding {
-    pub dims: Vec<DimSharding>,
-    pub partial: Vec<(AxisRef, Combiner)>,
-}
+//! Knows meshes, axis references, shardings, reshard planning and cluster cost formulas; must not know graphs
+//! or ops.
+//!
+//! - [`Mesh`]: named axes over ranks; [`AxisRef`]: an axis or a part of one.
+//! - [`split_extents`]: the one rule by which a dimension is cut along axes.
+//! - [`Sharding`]: how one tensor lies on a mesh; [`reshard`]: the steps from one layout to another.
+//! - [`Cluster`]: what links and devices cost.
+//! - [`oracle`]: what each rank holds and what a step does, spelled out naively; for tests.
+#![forbid(unsafe_code)]
+
+mod cluster;
+mod mesh;
+pub mod oracle;
+mod reshard;
+mod search;
+mod sharding;
+mod split;
+
+pub use cluster::{Cluster, Link};
+pub use mesh::{Axis, AxisList, AxisRef, Mesh};
+pub use reshard::{ReshardStep, Step, permute_pairs, reshard};
+pub use sharding::{Combiner, DimSharding, Sharding};
+pub use split::{split_extents, split_offsets};

@@ -1,1 +1,21 @@
-//! To be written.
+//! From a global step Graph with a few pinned layouts to each rank's local Graph with explicit collectives.
+//!
+//! Knows: factor rules, layouts, communication costs. Must not know: programs, kernels, how plans are written.
+//!
+//! The steps, each a function from value to value: [`propagate`] gives every value a layout, [`partition`]
+//! chooses for each op how its factors are split, derives partial values and reshards from that, and emits the
+//! local graphs. Collectives are never written by hand: they follow from layouts.
+#![forbid(unsafe_code)]
+
+pub mod assign;
+pub mod emit;
+pub mod factors;
+pub mod partition;
+pub mod propagate;
+pub mod specialise;
+pub mod units;
+pub mod virtual_ranks;
+
+pub use partition::{Options, Partitioned, partition};
+pub use propagate::{Cause, Layouts, propagate};
+pub use specialise::specialise;

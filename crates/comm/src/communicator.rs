@@ -1,0 +1,172 @@
+//! One rank's view of a transport, for those who want to wait.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use bytemuck::Pod;
+use partita_base::Result;
+
+use crate::shared_memory::SharedMemory;
+use crate::spec::CollectiveSpec;
+use crate::transport::{CollectiveId, Failure, Poll, Transport};
+
+/// A rank that runs its collectives one at a time, asleep while it waits.
+#[derive(Clone, Copy)]
+pub struct Communicator<'a> {
+    transport: &'a dyn Transport,
+    rank: usize,
+    spins: u32,
+    patience: Duration,
+}
+
+impl<'a> Communicator<'a> {
+    /// The view of `rank`. Does not spin, and gives up after a minute in one collective.
+    pub fn new(transport: &'a dyn Transport, rank: usize) -> Self {
+        Communicator { transport, rank, spins: 0, patience: Duration::from_secs(60) }
+    }
+
+    /// Looks `spins` times before it sleeps: worth it where every rank has a core of its own.
+    pub fn with_spins(mut self, spins: u32) -> Self {
+        self.spins = spins;
+        self
+    }
+
+    /// How long a collective may take before this rank declares the run failed and names who is missing.
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// What it runs on.
+    pub fn transport(&self) -> &'a dyn Transport {
+        self.transport
+    }
+
+    /// Runs one collective from start to end: one input and one output per tensor of its bucket.
+    ///
+    /// # Errors
+    /// E443 where any rank failed, or where this one lost its patience.
+    ///
+    /// # Panics
+    /// See [`Transport::start`].
+    pub fn complete(
+        &self,
+        collective: CollectiveId,
+        inputs: &[&[u8]],
+        outputs: &mut [&mut [u8]],
+    ) -> Result<()> {
+        let inputs: Vec<*const [u8]> = inputs.iter().map(|&input| std::ptr::from_ref(input)).collect();
+        let outputs: Vec<*mut [u8]> =
+            outputs.iter_mut().map(|output| std::ptr::from_mut(&mut **output)).collect();
+        let guard = Abandon(self);
+        // SAFETY: the borrows last for the whole call, and it ends only after `Ready`, `Failed`, or, should
+        // anything unwind, after the guard's `fail`.
+        unsafe { self.transport.start(collective, self.rank, &inputs, &outputs) };
+        let result = self.wait(collective);
+        std::mem::forget(guard);
+        result
+    }
+
+    /// [`Communicator::complete`] for a collective of one tensor, with typed buffers.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn complete_one<T: Pod>(
+        &self,
+        collective: CollectiveId,
+        input: &[T],
+        output: &mut [T],
+    ) -> Result<()> {
+        self.complete(collective, &[bytemuck::cast_slice(input)], &mut [bytemuck::cast_slice_mut(output)])
+    }
+
+    /// Waits at a barrier: [`Communicator::complete`] for a collective without tensors.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn barrier(&self, collective: CollectiveId) -> Result<()> {
+        self.complete(collective, &[], &mut [])
+    }
+
+    /// Waits for a collective that was started on the transport.
+    ///
+    /// # Errors
+    /// E443 where any rank failed, or where this one lost its patience. Nobody touches any buffer then.
+    pub fn wait(&self, collective: CollectiveId) -> Result<()> {
+        let begin = Instant::now();
+        loop {
+            let seen = self.transport.notify().epoch();
+            match self.transport.poll(collective, self.rank) {
+                Poll::Ready => return Ok(()),
+                Poll::Failed => break,
+                Poll::Pending => {}
+            }
+            let left = self.patience.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                let label = &self.transport.collectives()[collective.index()].label;
+                let missing = self.transport.missing(collective);
+                self.fail(format!(
+                    "waited {:?} in `{label}`; ranks that never came: {missing:?}",
+                    self.patience
+                ));
+                break;
+            }
+            self.transport.notify().wait_for_change(seen, self.spins, left);
+        }
+        let failure = self.transport.failure().expect("a failed poll follows a recorded failure");
+        Err(failure.diagnostic())
+    }
+
+    /// Ends the run for all ranks.
+    pub fn fail(&self, message: impl Into<String>) {
+        self.transport.fail(Failure { rank: self.rank, message: message.into() });
+    }
+}
+
+/// Makes sure that nobody reads buffers that are going away.
+struct Abandon<'a>(&'a Communicator<'a>);
+
+impl Drop for Abandon<'_> {
+    fn drop(&mut self) {
+        self.0.fail("abandoned a collective");
+    }
+}
+
+/// Runs `body` once per rank, each on a thread of its own, and returns what they return, by rank.
+///
+/// # Errors
+/// What is wrong with the collectives; or the first failure, be it an error or a panic of a rank: the others
+/// then get errors from their collectives.
+pub fn run_ranks<T: Send>(
+    rank_count: usize,
+    collectives: Vec<CollectiveSpec>,
+    body: impl Fn(Communicator) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    let world = SharedMemory::new(rank_count, collectives)?;
+    let run = |rank: usize| {
+        let communicator = Communicator::new(&world, rank);
+        match catch_unwind(AssertUnwindSafe(|| body(communicator))) {
+            Ok(Ok(value)) => Some(value),
+            Ok(Err(error)) => {
+                communicator.fail(error.message);
+                None
+            }
+            Err(panic) => {
+                let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
+                let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+                communicator.fail(format!("panicked: {}", text.unwrap_or_else(|| "no message".into())));
+                None
+            }
+        }
+    };
+    let results: Option<Vec<T>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..rank_count).map(|rank| scope.spawn(move || run(rank))).collect();
+        threads.into_iter().map(|t| t.join().expect("panics of ranks are caught")).collect()
+    });
+    results.ok_or_else(|| world.failure().expect("a rank without a result has failed").diagnostic())
+}

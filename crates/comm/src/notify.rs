@@ -1,0 +1,68 @@
+//! Parking until something has changed.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A counter that moves whenever a rank arrives, makes progress or fails, and on which threads can sleep.
+///
+/// Read [`Notify::epoch`], then poll; if nothing was ready, pass that epoch to [`Notify::wait_for_change`]: what
+/// happened in between is not missed.
+#[derive(Debug, Default)]
+pub struct Notify {
+    epoch: AtomicU64,
+    sleepers: AtomicUsize,
+    lock: Mutex<()>,
+    changed: Condvar,
+}
+
+impl Notify {
+    /// A counter at zero.
+    pub fn new() -> Self {
+        Notify::default()
+    }
+
+    /// The number of changes so far.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::SeqCst)
+    }
+
+    /// Counts a change and wakes all sleepers.
+    ///
+    /// Costs one atomic addition while nobody sleeps. A wake-up is not lost: a sleeper counts itself and then
+    /// reads the epoch, this counts the epoch and then reads the sleepers, all in one sequentially consistent
+    /// order, so at least one sees the other; and a sleeper holds the lock from its look at the epoch until it
+    /// sleeps.
+    pub fn bump(&self) {
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until the epoch differs from `seen`: first `spins` looks without sleeping, then asleep. Returns
+    /// false where `timeout` passed without a change.
+    pub fn wait_for_change(&self, seen: u64, spins: u32, timeout: Duration) -> bool {
+        for _ in 0..spins {
+            if self.epoch() != seen {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        // Capped, as a far enough point in time cannot be represented.
+        let deadline = Instant::now() + timeout.min(Duration::from_secs(1 << 30));
+        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        while self.epoch() == seen {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            guard = self.changed.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        drop(guard);
+        self.epoch() != seen
+    }
+}

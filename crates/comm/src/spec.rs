@@ -1,0 +1,386 @@
+//! What a collective does, as plain data.
+
+use partita_base::{DType, Diagnostic, Result};
+
+/// How two elements become one. Members are combined in member order, from the left.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Combiner {
+    /// Addition; integers wrap; on booleans the same as `Or`.
+    Sum,
+    /// The larger; NaN wins, and +0 is larger than -0.
+    Max,
+    /// The smaller; NaN wins, and -0 is smaller than +0.
+    Min,
+    /// Multiplication; integers wrap; on booleans the same as `And`.
+    Prod,
+    /// Bitwise and; not defined on floats.
+    And,
+    /// Bitwise or; not defined on floats.
+    Or,
+}
+
+impl Combiner {
+    /// Every combiner, in declaration order.
+    pub const ALL: [Combiner; 6] =
+        [Combiner::Sum, Combiner::Max, Combiner::Min, Combiner::Prod, Combiner::And, Combiner::Or];
+
+    /// Whether the combiner has a meaning on elements of this type.
+    pub fn is_defined_on(self, dtype: DType) -> bool {
+        !(dtype.is_float() && matches!(self, Combiner::And | Combiner::Or))
+    }
+}
+
+/// One collective of a program: who takes part, and what happens to each tensor of the bucket.
+///
+/// A collective without exchanges is a barrier.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CollectiveSpec {
+    /// What messages call it: a module path, or the kind of the collective.
+    pub label: String,
+    /// The ranks that take part. A *member* index is a position in this list; reductions run in its order.
+    pub members: Vec<usize>,
+    /// The bucket: one exchange per tensor, all done in one rendezvous. Every member passes one input and one
+    /// output per exchange (empty ones where it has nothing to give or to receive).
+    pub exchanges: Vec<Exchange>,
+}
+
+impl CollectiveSpec {
+    /// A collective with the given bucket.
+    pub fn new(label: impl Into<String>, members: Vec<usize>, exchanges: Vec<Exchange>) -> Self {
+        CollectiveSpec { label: label.into(), members, exchanges }
+    }
+
+    /// No data: ready when every member has arrived.
+    pub fn barrier(members: Vec<usize>) -> Self {
+        CollectiveSpec::new("barrier", members, Vec::new())
+    }
+
+    /// `bytes` bytes from rank `source` to rank `target`.
+    pub fn send(source: usize, target: usize, bytes: usize) -> Self {
+        CollectiveSpec::new("send", vec![source, target], vec![Exchange::send(bytes)])
+    }
+
+    /// Whether this collective can be run in a world of `rank_count` ranks.
+    ///
+    /// # Errors
+    /// E440 for members, E441 for a combiner without meaning, E442 for extents that do not fit.
+    pub fn validate(&self, rank_count: usize) -> Result<()> {
+        let count = self.members.len();
+        if count == 0 {
+            return Err(Diagnostic::new("E440", format!("collective `{}` has no members", self.label)));
+        }
+        for (member, &rank) in self.members.iter().enumerate() {
+            if rank >= rank_count || self.members[..member].contains(&rank) {
+                return Err(Diagnostic::new(
+                    "E440",
+                    format!("collective `{}` has wrong members", self.label),
+                )
+                .expected(format!("distinct ranks below {rank_count}"))
+                .found(format!("{:?}", self.members)));
+            }
+        }
+        self.exchanges.iter().try_for_each(|e| e.validate(count).map_err(|d| d.at(self.label.clone())))
+    }
+}
+
+/// What happens to one tensor. Buffers are dense and row-major.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Exchange {
+    /// Every member gives `len` elements and gets their reduction.
+    AllReduce {
+        /// How elements are combined.
+        combiner: Combiner,
+        /// The element type. f16 and bf16 accumulate in f32 and are rounded once, at the end.
+        dtype: DType,
+        /// Elements of the input and of the output.
+        len: usize,
+    },
+    /// Every member gives `[outer, sum(extents)]`; member `i` gets its `[outer, extents[i]]` columns, reduced.
+    ReduceScatter {
+        /// How elements are combined.
+        combiner: Combiner,
+        /// The element type. f16 and bf16 accumulate in f32 and are rounded once, at the end.
+        dtype: DType,
+        /// Rows: the product of the dimensions before the scattered one.
+        outer: usize,
+        /// Per member: elements of its part of one row (the scattered dimension times those after it).
+        extents: Vec<usize>,
+    },
+    /// Boxes move between buffers, unchanged.
+    Moves(Moves),
+}
+
+/// Boxes that move from members' inputs to members' outputs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Moves {
+    /// Bytes of one element.
+    pub element_bytes: usize,
+    /// Per member: the shape of its input.
+    pub input_shapes: Vec<Vec<usize>>,
+    /// Per member: the shape of its output.
+    pub output_shapes: Vec<Vec<usize>>,
+    /// What moves. Boxes that arrive at one member must not overlap there.
+    pub boxes: Vec<BoxMove>,
+    /// Per member: whether its output is filled with zeros before boxes arrive.
+    pub zero_fill: Vec<bool>,
+}
+
+/// One box on its way from the input of one member to the output of another.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BoxMove {
+    /// The member it comes from.
+    pub source: usize,
+    /// The member it goes to.
+    pub target: usize,
+    /// Where it begins in the input of `source`, per dimension.
+    pub source_start: Vec<usize>,
+    /// Where it begins in the output of `target`, per dimension.
+    pub target_start: Vec<usize>,
+    /// Its extents; buffers and box have the same number of dimensions.
+    pub extents: Vec<usize>,
+}
+
+/// Where each extent begins when they are laid end to end.
+fn starts(extents: &[usize]) -> impl Iterator<Item = usize> + '_ {
+    extents.iter().scan(0, |end, extent| {
+        *end += extent;
+        Some(*end - extent)
+    })
+}
+
+impl Exchange {
+    /// See [`Exchange::AllReduce`].
+    pub fn all_reduce(combiner: Combiner, dtype: DType, len: usize) -> Self {
+        Exchange::AllReduce { combiner, dtype, len }
+    }
+
+    /// See [`Exchange::ReduceScatter`].
+    pub fn reduce_scatter(combiner: Combiner, dtype: DType, outer: usize, extents: Vec<usize>) -> Self {
+        Exchange::ReduceScatter { combiner, dtype, outer, extents }
+    }
+
+    /// Member `i` gives `[outer, row_bytes[i]]`; all get `[outer, sum(row_bytes)]`, joined row by row.
+    pub fn all_gather(outer: usize, row_bytes: &[usize]) -> Self {
+        let count = row_bytes.len();
+        let boxes = starts(row_bytes).zip(row_bytes).enumerate().flat_map(|(source, (start, &bytes))| {
+            (0..count).map(move |target| BoxMove {
+                source,
+                target,
+                source_start: vec![0, 0],
+                target_start: vec![0, start],
+                extents: vec![outer, bytes],
+            })
+        });
+        Exchange::Moves(Moves {
+            element_bytes: 1,
+            input_shapes: row_bytes.iter().map(|&bytes| vec![outer, bytes]).collect(),
+            output_shapes: vec![vec![outer, row_bytes.iter().sum()]; count],
+            boxes: boxes.collect(),
+            zero_fill: vec![false; count],
+        })
+    }
+
+    /// Every member cuts its input along `split` and gives piece `j` to member `j`, which joins what it gets
+    /// along `concat`, in member order.
+    ///
+    /// `shape` holds the dimensions common to all; its entries at `split` and `concat` are ignored. Input of
+    /// member `i`: `sum(split_extents)` along `split`, `concat_extents[i]` along `concat`. Output of member `j`:
+    /// `split_extents[j]` along `split`, `sum(concat_extents)` along `concat`. Where `split == concat`, member
+    /// `j` gets one piece of `split_extents[j]` from each member and `concat_extents` is ignored.
+    pub fn all_to_all(
+        element_bytes: usize,
+        shape: &[usize],
+        split: usize,
+        concat: usize,
+        split_extents: &[usize],
+        concat_extents: &[usize],
+    ) -> Self {
+        let count = split_extents.len();
+        let (split_total, concat_total) = (split_extents.iter().sum(), concat_extents.iter().sum());
+        let with = |along_split: usize, along_concat: usize| {
+            let mut shape = shape.to_vec();
+            shape[concat] = along_concat;
+            if split != concat {
+                shape[split] = along_split;
+            }
+            shape
+        };
+        let at = |dimension: usize, start: usize| {
+            let mut place = vec![0; shape.len()];
+            place[dimension] = start;
+            place
+        };
+        let mut moves = Moves {
+            element_bytes,
+            input_shapes: Vec::new(),
+            output_shapes: Vec::new(),
+            boxes: Vec::new(),
+            zero_fill: vec![false; count],
+        };
+        let concat_starts: Vec<usize> = starts(concat_extents).collect();
+        for (target, (split_start, &split_extent)) in starts(split_extents).zip(split_extents).enumerate() {
+            let same = split == concat;
+            moves
+                .input_shapes
+                .push(with(split_total, if same { split_total } else { concat_extents[target] }));
+            moves
+                .output_shapes
+                .push(with(split_extent, if same { count * split_extent } else { concat_total }));
+            for source in 0..count {
+                moves.boxes.push(BoxMove {
+                    source,
+                    target,
+                    source_start: at(split, split_start),
+                    target_start: at(
+                        concat,
+                        if same { source * split_extent } else { concat_starts[source] },
+                    ),
+                    extents: with(split_extent, if same { split_extent } else { concat_extents[source] }),
+                });
+            }
+        }
+        Exchange::Moves(moves)
+    }
+
+    /// For each `(source, target)` pair of members the whole input of `source` becomes the output of `target`.
+    /// A member that is nobody's target gets zeros.
+    pub fn collective_permute(
+        pairs: &[(usize, usize)],
+        input_bytes: &[usize],
+        output_bytes: &[usize],
+    ) -> Self {
+        let one = |bytes: &[usize]| bytes.iter().map(|&b| vec![b]).collect::<Vec<_>>();
+        let boxes = pairs.iter().map(|&(source, target)| BoxMove {
+            source,
+            target,
+            source_start: vec![0],
+            target_start: vec![0],
+            extents: vec![input_bytes.get(source).copied().unwrap_or(0)],
+        });
+        Exchange::Moves(Moves {
+            element_bytes: 1,
+            input_shapes: one(input_bytes),
+            output_shapes: one(output_bytes),
+            boxes: boxes.collect(),
+            zero_fill: (0..output_bytes.len()).map(|m| pairs.iter().all(|&(_, t)| t != m)).collect(),
+        })
+    }
+
+    /// The input of member `root` (`bytes` bytes; the others give nothing) becomes the output of every member.
+    pub fn broadcast(member_count: usize, root: usize, bytes: usize) -> Self {
+        let pairs: Vec<_> = (0..member_count).map(|target| (root, target)).collect();
+        let input_bytes: Vec<_> = (0..member_count).map(|m| if m == root { bytes } else { 0 }).collect();
+        Exchange::collective_permute(&pairs, &input_bytes, &vec![bytes; member_count])
+    }
+
+    /// `bytes` bytes from member 0, which gets nothing, to member 1, which gives nothing.
+    pub fn send(bytes: usize) -> Self {
+        Exchange::collective_permute(&[(0, 1)], &[bytes, 0], &[0, bytes])
+    }
+
+    /// Bytes of the input buffer of a member.
+    pub fn input_bytes(&self, member: usize) -> usize {
+        match self {
+            Exchange::AllReduce { dtype, len, .. } => len * dtype.size_bytes(),
+            Exchange::ReduceScatter { dtype, outer, extents, .. } => {
+                outer * extents.iter().sum::<usize>() * dtype.size_bytes()
+            }
+            Exchange::Moves(m) => m.input_shapes[member].iter().product::<usize>() * m.element_bytes,
+        }
+    }
+
+    /// Bytes of the output buffer of a member.
+    pub fn output_bytes(&self, member: usize) -> usize {
+        match self {
+            Exchange::AllReduce { dtype, len, .. } => len * dtype.size_bytes(),
+            Exchange::ReduceScatter { dtype, outer, extents, .. } => {
+                outer * extents[member] * dtype.size_bytes()
+            }
+            Exchange::Moves(m) => m.output_shapes[member].iter().product::<usize>() * m.element_bytes,
+        }
+    }
+
+    /// Bytes to which the addresses of both buffers must be aligned.
+    pub fn alignment_bytes(&self) -> usize {
+        match self {
+            Exchange::AllReduce { dtype, .. } | Exchange::ReduceScatter { dtype, .. } => dtype.size_bytes(),
+            Exchange::Moves(_) => 1,
+        }
+    }
+
+    fn validate(&self, member_count: usize) -> Result<()> {
+        match self {
+            Exchange::AllReduce { combiner, dtype, .. } => combiner_fits(*combiner, *dtype),
+            Exchange::ReduceScatter { combiner, dtype, extents, .. } => {
+                per_member("extents", extents.len(), member_count)?;
+                combiner_fits(*combiner, *dtype)
+            }
+            Exchange::Moves(moves) => {
+                per_member("input shapes", moves.input_shapes.len(), member_count)?;
+                per_member("output shapes", moves.output_shapes.len(), member_count)?;
+                per_member("zero-fill flags", moves.zero_fill.len(), member_count)?;
+                moves.boxes.iter().try_for_each(|b| moves.contain(b))?;
+                (0..member_count).try_for_each(|target| moves.arrive_apart(target))
+            }
+        }
+    }
+}
+
+impl Moves {
+    fn contain(&self, moved: &BoxMove) -> Result<()> {
+        let fits = |shapes: &[Vec<usize>], member: usize, start: &[usize]| {
+            shapes.get(member).is_some_and(|shape| {
+                shape.len() == start.len()
+                    && shape.len() == moved.extents.len()
+                    && (0..shape.len())
+                        .all(|d| start[d].checked_add(moved.extents[d]).is_some_and(|end| end <= shape[d]))
+            })
+        };
+        if fits(&self.input_shapes, moved.source, &moved.source_start)
+            && fits(&self.output_shapes, moved.target, &moved.target_start)
+        {
+            return Ok(());
+        }
+        Err(Diagnostic::new("E442", "a moved box does not fit its buffers")
+            .expected(format!("inputs {:?}, outputs {:?}", self.input_shapes, self.output_shapes))
+            .found(format!("{moved:?}")))
+    }
+
+    /// Boxes arrive in any order, so they may not overlap.
+    fn arrive_apart(&self, target: usize) -> Result<()> {
+        let boxes: Vec<&BoxMove> = self.boxes.iter().filter(|b| b.target == target).collect();
+        for (index, a) in boxes.iter().enumerate() {
+            for b in &boxes[..index] {
+                let overlap = (0..a.extents.len()).all(|d| {
+                    a.target_start[d] < b.target_start[d] + b.extents[d]
+                        && b.target_start[d] < a.target_start[d] + a.extents[d]
+                });
+                if overlap {
+                    return Err(Diagnostic::new(
+                        "E442",
+                        "two boxes of a collective overlap where they arrive",
+                    )
+                    .found(format!("{a:?} and {b:?}")));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn per_member(what: &str, found: usize, member_count: usize) -> Result<()> {
+    if found == member_count {
+        return Ok(());
+    }
+    Err(Diagnostic::new("E442", format!("a collective needs its {what} per member"))
+        .expected(member_count.to_string())
+        .found(found.to_string()))
+}
+
+fn combiner_fits(combiner: Combiner, dtype: DType) -> Result<()> {
+    if combiner.is_defined_on(dtype) {
+        return Ok(());
+    }
+    Err(Diagnostic::new("E441", format!("{combiner:?} has no meaning on {dtype}"))
+        .expected("Sum, Max, Min or Prod on floats"))
+}

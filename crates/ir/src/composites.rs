@@ -1,0 +1,562 @@
+//! The composites every training program needs, each written once as model code over primitives.
+//!
+//! Naming follows PyTorch. Shapes: `..` stands for any leading dimensions.
+
+use crate::composite::{Attribute, Attributes, AttributesExt, Template};
+use crate::graph::ValueId;
+use crate::literal::Literal;
+use crate::ops::{BinaryKind, Composite, Direction, DotGeneral, Iota, UnaryKind};
+use crate::rule::{FactorKind, Rule};
+use crate::{GraphBuilder, TensorType};
+use partita_base::{DType, Result};
+
+/// Every template of this file.
+pub static ALL: &[&Template] = &[
+    &SOFTMAX,
+    &LOG_SOFTMAX,
+    &LAYER_NORM,
+    &RMS_NORM,
+    &GELU,
+    &SILU,
+    &ATTENTION,
+    &ROTARY,
+    &DROPOUT,
+    &CROSS_ENTROPY,
+    &EMBEDDING,
+    &MSE,
+    &RANDOM_BITS,
+    &UNIFORM,
+    &NORMAL,
+];
+
+/// `softmax(x[.., n]) -> [.., n]` over the last dimension.
+pub static SOFTMAX: Template =
+    Template { name: "partita.softmax", build: build_softmax, rule: None, offsets_operand: None };
+/// `log_softmax(x[.., n]) -> [.., n]` over the last dimension.
+pub static LOG_SOFTMAX: Template =
+    Template { name: "partita.log_softmax", build: build_log_softmax, rule: None, offsets_operand: None };
+/// `layer_norm(x[.., n], weight[n]?, bias[n]?) -> [.., n]`; attribute `epsilon`.
+pub static LAYER_NORM: Template =
+    Template { name: "partita.layer_norm", build: build_layer_norm, rule: None, offsets_operand: None };
+/// `rms_norm(x[.., n], weight[n]?) -> [.., n]`; attribute `epsilon`.
+pub static RMS_NORM: Template =
+    Template { name: "partita.rms_norm", build: build_rms_norm, rule: None, offsets_operand: None };
+/// `gelu(x)`; attribute `tanh` chooses the approximation.
+pub static GELU: Template =
+    Template { name: "partita.gelu", build: build_gelu, rule: None, offsets_operand: None };
+/// `silu(x) = x * logistic(x)`.
+pub static SILU: Template =
+    Template { name: "partita.silu", build: build_silu, rule: None, offsets_operand: None };
+/// `attention(q[b, h, s, d], k[b, g, t, d], v[b, g, t, d], mask[b, 1, s, t]?) -> [b, h, s, d]`; h is a multiple of
+/// g; attributes `causal`, `scale`. Rows with nothing to attend to give 0.
+pub static ATTENTION: Template = Template {
+    name: "partita.attention",
+    build: build_attention,
+    rule: Some(attention_rule),
+    offsets_operand: None,
+};
+/// `rotary(x[b, h, s, d], cos[s, d], sin[s, d]) -> [b, h, s, d]`: rotates pairs (i, i + d/2).
+pub static ROTARY: Template =
+    Template { name: "partita.rotary", build: build_rotary, rule: None, offsets_operand: None };
+/// `dropout(x, seed: u64 scalar) -> x` with elements kept with probability `1 - rate` and scaled by its inverse;
+/// attributes `rate`, `stream`. The mask depends on seed, stream and global element index alone.
+pub static DROPOUT: Template =
+    Template { name: "partita.dropout", build: build_dropout, rule: None, offsets_operand: None };
+/// `cross_entropy(logits[.., v], labels[..]) -> [..]`: the negative log-likelihood of each label in the logits'
+/// type, 0 where the label is `ignore_index`. The mean is the caller's, over the whole batch's count.
+pub static CROSS_ENTROPY: Template =
+    Template { name: "partita.cross_entropy", build: build_cross_entropy, rule: None, offsets_operand: None };
+/// `embedding(weight[v, d], ids[..]) -> [.., d]`.
+pub static EMBEDDING: Template =
+    Template { name: "partita.embedding", build: build_embedding, rule: None, offsets_operand: None };
+/// `mse(prediction, target) -> (prediction - target)^2`, elementwise; the mean is the caller's.
+pub static MSE: Template =
+    Template { name: "partita.mse", build: build_mse, rule: None, offsets_operand: None };
+/// `random_bits(seed: u64 scalar, offsets: i64[rank]) -> u32[shape]`; attributes `shape`, `global_shape`, `stream`.
+/// See [`build_random_bits`] for the generator.
+pub static RANDOM_BITS: Template = Template {
+    name: "partita.random_bits",
+    build: build_random_bits,
+    rule: Some(random_bits_rule),
+    offsets_operand: Some(1),
+};
+/// `uniform(seed, offsets) -> [0, 1)` of attribute `dtype`; other attributes as [`RANDOM_BITS`].
+pub static UNIFORM: Template = Template {
+    name: "partita.uniform",
+    build: build_uniform,
+    rule: Some(random_bits_rule),
+    offsets_operand: Some(1),
+};
+/// `normal(seed, offsets)`: standard normal of attribute `dtype` by inverse error function.
+pub static NORMAL: Template = Template {
+    name: "partita.normal",
+    build: build_normal,
+    rule: Some(random_bits_rule),
+    offsets_operand: Some(1),
+};
+
+impl GraphBuilder {
+    /// Applies a template.
+    pub fn composite(
+        &mut self,
+        template: &'static Template,
+        attributes: &[(&str, Attribute)],
+        operands: &[ValueId],
+    ) -> Result<ValueId> {
+        let attributes: Attributes = attributes.iter().map(|(k, v)| (k.to_string(), v.clone())).collect();
+        let types: Vec<TensorType> = operands.iter().map(|&v| self.ty(v).clone()).collect();
+        let composite = Composite::new(template, attributes, &types)?;
+        self.push1(composite, operands)
+    }
+
+    /// Random numbers of a template over `shape`, from the start of the global index space.
+    pub fn random(
+        &mut self,
+        template: &'static Template,
+        seed: ValueId,
+        stream: u64,
+        shape: &[usize],
+        dtype: DType,
+    ) -> Result<ValueId> {
+        let offsets = self.constant(Literal::zeros(&TensorType::new(DType::I64, [shape.len()])));
+        let dims: Vec<i64> = shape.iter().map(|&s| s as i64).collect();
+        self.composite(
+            template,
+            &[
+                ("shape", Attribute::Ints(dims.clone())),
+                ("global_shape", Attribute::Ints(dims)),
+                ("stream", Attribute::Int(stream as i64)),
+                ("dtype", Attribute::DType(dtype)),
+            ],
+            &[seed, offsets],
+        )
+    }
+
+    /// Repeats `x` (the result of reducing the last dimension of `shape`) along that dimension again.
+    fn spread_last(&mut self, x: ValueId, shape: &[usize]) -> Result<ValueId> {
+        let dims: Vec<usize> = (0..shape.len() - 1).collect();
+        self.broadcast_in_dim(x, shape, &dims)
+    }
+}
+
+fn last(b: &GraphBuilder, x: ValueId) -> usize {
+    b.ty(x).rank() - 1
+}
+
+/// Computes in f32 when the type is narrower.
+fn widened(b: &mut GraphBuilder, x: ValueId) -> Result<(ValueId, DType)> {
+    let dtype = b.ty(x).dtype;
+    let wide = if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype };
+    Ok((b.convert(x, wide)?, dtype))
+}
+
+/// `x - max(x)` along the last dimension: exp of it cannot overflow. Softmax does not depend on the shift, so no
+/// gradient flows through the maximum.
+fn shifted(b: &mut GraphBuilder, x: ValueId) -> Result<ValueId> {
+    let shape = b.shape(x);
+    let dim = last(b, x);
+    let max = b.reduce_max(x, &[dim])?;
+    let max = b.stop_gradient(max)?;
+    let max = b.spread_last(max, &shape)?;
+    b.subtract(x, max)
+}
+
+fn build_softmax(_: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
+    let (x, dtype) = widened(b, args[0])?;
+    let shape = b.shape(x);
+    let dim = last(b, x);
+    let x = shifted(b, x)?;
+    let e = b.exponential(x)?;
+    let sum = b.reduce_sum(e, &[dim])?;
+    let sum = b.spread_last(sum, &shape)?;
+    let y = b.divide(e, sum)?;
+    Ok(vec![b.convert(y, dtype)?])
+}
+
+fn log_softmax(b: &mut GraphBuilder, x: ValueId) -> Result<ValueId> {
+    let shape = b.shape(x);
+    let dim = last(b, x);
+    let x = shifted(b, x)?;
+    let e = b.exponential(x)?;
+    let sum = b.reduce_sum(e, &[dim])?;
+    let log = b.unary(UnaryKind::Log, sum)?;
+    let log = b.spread_last(log, &shape)?;
+    b.subtract(x, log)
+}
+
+fn build_log_softmax(_: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
+    let (x, dtype) = widened(b, args[0])?;
+    let y = log_softmax(b, x)?;
+    Ok(vec![b.convert(y, dtype)?])
+}
+
+/// Multiplies by `weight` and adds `bias` along the last dimension, where present.
+fn affine(b: &mut GraphBuilder, x: ValueId, parameters: &[ValueId], dtype: DType) -> Result<Vec<ValueId>> {
+    let shape = b.shape(x);
+    let mut y = b.convert(x, dtype)?;
+    for (position, &parameter) in parameters.iter().enumerate() {
+        let wide = b.broadcast_trailing(parameter, &shape)?;
+        y = if position == 0 { b.multiply(y, wide)? } else { b.add(y, wide)? };
+    }
+    Ok(vec![y])
+}
+
+fn build_layer_norm(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
+    let epsilon = a.float("epsilon")?;
+    let (x, dtype) = widened(b, args[0])?;
+    let shape = b.shape(x);
+    let dim = last(b, x);
+    let count = shape[dim] as f64;
+    let mean = b.reduce_sum(x, &[dim])?;
+    let mean = b.scale(mean, 1.0 / count)?;
+    let mean = b.spread_last(mean, &shape)?;
+    let centred = b.subtract(x, mean)?;
+    let squares = b.multiply(centred, centred)?;
+    let variance = b.reduce_sum(squares, &[dim])?;
+    let variance = b.scale(variance, 1.0 / count)?;
+    let variance = b.offset(variance, epsilon)?;
+    let inverse = b.unary(UnaryKind::Rsqrt, variance)?;
+    let inverse = b.spread_last(inverse, &shape)?;
+    let y = b.multiply(centred, inverse)?;
+    affine(b, y, &args[1..], dtype)
+}
+
+fn build_rms_norm(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
+    let epsilon = a.float("epsilon")?;
+    let (x, dtype) = widened(b, args[0])?;
+    let shape = b.shape(x);
+    let dim = last(b, x);
+    let squares = b.multiply(x, x)?;
+    let mean = b.reduce_sum(squares, &[dim])?;
+    let mean = b.scale(mean, 1.0 / shape[dim] as f64)?;
+    let mean = b.offset(mean, epsilon)?;
+    let inverse = b.unary(UnaryKind::Rsqrt, mean)?;
+    let inverse = b.spread_last(inverse, &shape)?;
+    let y = b.multiply(x, inverse)?;
+    affine(b, y, &args[1..], dtype)
+}
+
+fn build_gelu(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
+    let x = args[0];
+    let inner = if a.flag("tanh") {
+        // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
+        let square = b.multiply(x, x)?;
+        let cube = b.multiply(square, x)?;
+        let cube = b.scale(cube, 0.044715)?;
+        let sum = b.add(x, cube)?;
+        let scaled = b.scale(sum, (2.0 / std::f64::consts::PI).sqrt())?;
+        b.unary(UnaryKind::Tanh, scaled)?
+    } else {
+        let scaled = b.scale(x, std::f64::consts::FRAC_1_SQRT_2)?;
+        b.unary(UnaryKind::Erf, scaled)?
+    };
+    let one = b.offset(inner, 1.0)?;
+    let half = b.scale(x, 0.5)?;
+    Ok(vec![b.multiply(half, one)?])
+}
+
+fn build_silu(_: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
+    let gate = b.unary(UnaryKind::Logistic, args[0])?;
+    Ok(vec![b.multiply(args[0], gate)?])
+}
+
+fn build_attention(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
+    let (q, k, v) = (args[0], args[1], args[2]);
+    let (scale, causal) = (a.float("scale")?, a.flag("causal"));
+    let (qs, ks) = (b.shape(q), b.shape(k));
+    let [batch, heads, s, d] = qs[..] else { return Err(attention_shape(&qs)) };
+    let [_, groups, t, _] = ks[..] else { return Err(attention_shape(&ks)) };
+    if groups != heads && (groups == 0 || heads % groups != 0) {
+        return Err(attention_shape(&ks));
+    }
+    let (q, dtype) = widened(b, q)?;
+    let (k, _) = widened(b, k)?;
+    let (v, _) = widened(b, v)?;
+    let per = if groups == 0 { 1 } else { heads / groups };
+    // The query heads of one group share a key head: [b, g, per, s, d] x [b, g, t, d].
+    let q = b.reshape(q, &[batch, groups, per, s, d])?;
+    let scores = b.dot_general(
+        q,
+        k,
+        DotGeneral {
+            lhs_batch: vec![0, 1],
+            rhs_batch: vec![0, 1],
+            lhs_contracting: vec![4],
+            rhs_contracting: vec![3],
+            result_dtype: None,
+        },
+    )?;
+    let mut scores = b.scale(scores, scale)?;
+    let shape = [batch, groups, per, s, t];
+    let mut allowed: Option<ValueId> = None;
+    if causal {
+        let ty = TensorType::new(DType::I32, shape);
+        let row = b.push1(Iota { ty: ty.clone(), dim: 3 }, &[])?;
+        let column = b.push1(Iota { ty, dim: 4 }, &[])?;
+        // With fewer queries than keys, the queries are the last ones.
+        let row = b.offset(row, t as f64 - s as f64)?;
+        allowed = Some(b.compare(Direction::Ge, row, column)?);
+    }
+    if let Some(&mask) = args.get(3) {
+        let ms = b.shape(mask);
+        let mask = if ms[1] == 1 {
+            let mask = b.reshape(mask, &[ms[0], ms[2], ms[3]])?;
+            let dims = [0, 3, 4];
+            b.broadcast_in_dim(mask, &shape, &dims)?
+        } else {
+            let mask = b.reshape(mask, &[ms[0], groups, per, ms[2], ms[3]])?;
+            b.broadcast_in_dim(mask, &shape, &[0, 1, 2, 3, 4])?
+        };
+        allowed = Some(match allowed {
+            Some(other) => b.binary(BinaryKind::And, other, mask)?,
+            None => mask,
+        });
+    }
+    let wide = b.ty(scores).dtype;
+    if let Some(allowed) = allowed {
+        // A finite floor keeps rows without any key free of NaN; they are zeroed below.
+        let floor = b.full(&TensorType::new(wide, shape), if wide == DType::F64 { -1e300 } else { -1e30 })?;
+        scores = b.select(allowed, scores, floor)?;
+    }
+    let shifted = shifted(b, scores)?;
+    let mut e = b.exponential(shifted)?;
+    if let Some(allowed) = allowed {
+        let zero = b.full(&TensorType::new(wide, shape), 0.0)?;
+        e = b.select(allowed, e, zero)?;
+    }
+    let sum = b.reduce_sum(e, &[4])?;
+    // An empty row has sum 0 and e all 0; dividing by at least a tiny number leaves 0.
+    let tiny = b.full_like(sum, 1e-30)?;
+    let sum = b.maximum(sum, tiny)?;
+    let sum = b.spread_last(sum, &shape)?;
+    let p = b.divide(e, sum)?;
+    let out = b.dot_general(
+        p,
+        v,
+        DotGeneral {
+            lhs_batch: vec![0, 1],
+            rhs_batch: vec![0, 1],
+            lhs_contracting: vec![4],
+            rhs_contracting: vec![2],
+            result_dtype: None,
+        },
+    )?;
+    let out = b.reshape(out, &[batch, heads, s, d])?;
+    Ok(vec![b.convert(out, dtype)?])
+}
+
+fn attention_shape(found: &[usize]) -> Box<partita_base::Diagnostic> {
+    partita_base::Diagnostic::new("E116", "attention operands")
+        .expected("q [batch, heads, s, d]; k, v [batch, groups, t, d]; heads a multiple of groups")
+        .found(format!("{found:?}"))
+}
+
+/// Batch and head groups pass; a query row needs all keys, and is independent of other rows unless masks look at
+/// its place.
+fn attention_rule(a: &Attributes, operands: &[&TensorType], _: &[&TensorType]) -> Rule {
+    use FactorKind::{Pass, Whole};
+    let (q, k) = (&operands[0].shape, &operands[1].shape);
+    let mut rule = Rule::default();
+    let batch = rule.factor(q[0], Pass);
+    let group = rule.factor(k[1], Pass);
+    let per = rule.factor(q[1].checked_div(k[1]).unwrap_or(1), Whole);
+    // With a causal mask a shard of the rows would have to know where it starts.
+    let rows = rule.factor(q[2], if a.flag("causal") { Whole } else { Pass });
+    let keys = rule.factor(k[2], Whole);
+    let depth = rule.factor(q[3], Whole);
+    let heads = if q[1] == k[1] { vec![group] } else { vec![group, per] };
+    let q_dims = vec![vec![batch], heads.clone(), vec![rows], vec![depth]];
+    let k_dims = vec![vec![batch], vec![group], vec![keys], vec![depth]];
+    rule.operands = vec![q_dims.clone(), k_dims.clone(), k_dims];
+    if let Some(mask) = operands.get(3) {
+        let dim = |extent: usize, of: usize, factors: Vec<usize>| if extent == of { factors } else { vec![] };
+        let m = &mask.shape;
+        rule.operands.push(vec![
+            dim(m[0], q[0], vec![batch]),
+            if m[1] == 1 { vec![] } else { heads },
+            dim(m[2], q[2], vec![rows]),
+            vec![keys],
+        ]);
+    }
+    rule.results = vec![q_dims];
+    // The output is linear in the values.
+    rule.linear_in(&[2])
+}
+
+fn build_rotary(_: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
+    let x = args[0];
+    let shape = b.shape(x);
+    let dim = shape.len() - 1;
+    let half = shape[dim] / 2;
+    let low = b.slice_dim(x, dim, 0, half)?;
+    let high = b.slice_dim(x, dim, half, shape[dim])?;
+    let high = b.negate(high)?;
+    let turned = b.concatenate(&[high, low], dim)?;
+    let cos = b.broadcast_trailing(args[1], &shape)?;
+    let sin = b.broadcast_trailing(args[2], &shape)?;
+    let straight = b.multiply(x, cos)?;
+    let across = b.multiply(turned, sin)?;
+    Ok(vec![b.add(straight, across)?])
+}
+
+fn build_dropout(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
+    let rate = a.float("rate")?;
+    let x = args[0];
+    let ty = b.ty(x).clone();
+    if rate == 0.0 {
+        return Ok(vec![x]);
+    }
+    let bits = b.random(&RANDOM_BITS, args[1], a.int("stream")? as u64, &ty.shape, DType::U32)?;
+    // Kept when the 32-bit draw is at least rate * 2^32.
+    let threshold = b.full(&TensorType::new(DType::U32, ty.shape.clone()), (rate * 4294967296.0).round())?;
+    let keep = b.compare(Direction::Ge, bits, threshold)?;
+    let scaled = b.scale(x, 1.0 / (1.0 - rate))?;
+    let zero = b.full(&ty, 0.0)?;
+    Ok(vec![b.select(keep, scaled, zero)?])
+}
+
+fn build_cross_entropy(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
+    let (logits, dtype) = widened(b, args[0])?;
+    let labels = args[1];
+    let shape = b.shape(logits);
+    let dim = shape.len() - 1;
+    let log_p = log_softmax(b, logits)?;
+    // Picking by comparison rather than by gather lets the class dimension be sharded: each shard finds or does not
+    // find the label, and the sum is over all.
+    let label_ty = b.ty(labels).clone();
+    let classes = b.iota(label_ty.with_shape(shape.clone()), dim)?;
+    let wide = b.spread_last(labels, &shape)?;
+    let hit = b.compare(Direction::Eq, classes, wide)?;
+    let zero = b.full_like(log_p, 0.0)?;
+    let picked = b.select(hit, log_p, zero)?;
+    let picked = b.reduce_sum(picked, &[dim])?;
+    let loss = b.negate(picked)?;
+    let ignored = b.full_like(labels, a.float("ignore_index")?)?;
+    let counts = b.compare(Direction::Ne, labels, ignored)?;
+    let nothing = b.full_like(loss, 0.0)?;
+    let loss = b.select(counts, loss, nothing)?;
+    Ok(vec![b.convert(loss, dtype)?])
+}
+
+fn build_embedding(_: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
+    let (table, ids) = (b.shape(args[0]), b.shape(args[1]));
+    let gather = crate::ops::Gather {
+        dims: crate::ops::GatherDims {
+            offset_dims: vec![ids.len()],
+            collapsed_slice_dims: vec![0],
+            start_index_map: vec![0],
+            index_vector_dim: ids.len(),
+            ..Default::default()
+        },
+        slice_sizes: vec![1, table[1]],
+        indices_are_sorted: false,
+    };
+    Ok(vec![b.push1(gather, args)?])
+}
+
+fn build_mse(_: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
+    let difference = b.subtract(args[0], args[1])?;
+    Ok(vec![b.multiply(difference, difference)?])
+}
+
+/// A 64-bit constant of the generator, in a whole shape.
+fn u64_full(b: &mut GraphBuilder, value: u64, shape: &[usize]) -> Result<ValueId> {
+    let scalar = b.constant(Literal::splat_int(&TensorType::scalar(DType::U64), value as i128));
+    b.broadcast_scalar(scalar, shape)
+}
+
+/// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection of 64-bit words that flips each output bit
+/// with probability 1/2 for any input bit flipped.
+fn mix(b: &mut GraphBuilder, x: ValueId) -> Result<ValueId> {
+    let shape = b.shape(x);
+    let xor_shift = |b: &mut GraphBuilder, x: ValueId, bits: u64| -> Result<ValueId> {
+        let bits = u64_full(b, bits, &shape)?;
+        let shifted = b.binary(BinaryKind::ShiftRightLogical, x, bits)?;
+        b.binary(BinaryKind::Xor, x, shifted)
+    };
+    let x = xor_shift(b, x, 30)?;
+    let c = u64_full(b, 0xBF58_476D_1CE4_E5B9, &shape)?;
+    let x = b.multiply(x, c)?;
+    let x = xor_shift(b, x, 27)?;
+    let c = u64_full(b, 0x94D0_49BB_1331_11EB, &shape)?;
+    let x = b.multiply(x, c)?;
+    xor_shift(b, x, 31)
+}
+
+/// The golden-ratio increment of SplitMix64.
+const GAMMA: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// `key = mix(seed + GAMMA (stream + 1))`, `bits(i) = mix(key + GAMMA (i + 1))`, upper half, where `i` is the
+/// row-major index of the element in the *global* shape: any shard of any mesh draws the same numbers.
+fn build_random_bits(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
+    let shape: Vec<usize> = a.ints("shape").iter().map(|&s| s as usize).collect();
+    let global: Vec<usize> = a.ints("global_shape").iter().map(|&s| s as usize).collect();
+    let stream = a.int("stream")? as u64;
+    let seed = b.convert(args[0], DType::U64)?;
+    let start = u64_full(b, GAMMA.wrapping_mul(stream.wrapping_add(1)), &[])?;
+    let key = b.add(seed, start)?;
+    let key = mix(b, key)?;
+    let ty = TensorType::new(DType::U64, shape.clone());
+    let mut index = u64_full(b, 1, &shape)?;
+    let strides = crate::types::row_major_strides(&global);
+    for (dim, &stride) in strides.iter().enumerate() {
+        let along = b.iota(ty.clone(), dim)?;
+        let offset = b.slice_dim(args[1], 0, dim, dim + 1)?;
+        let offset = b.reshape(offset, &[])?;
+        let offset = b.convert(offset, DType::U64)?;
+        let offset = b.broadcast_scalar(offset, &shape)?;
+        let along = b.add(along, offset)?;
+        let stride = u64_full(b, stride as u64, &shape)?;
+        let along = b.multiply(along, stride)?;
+        index = b.add(index, along)?;
+    }
+    let gamma = u64_full(b, GAMMA, &shape)?;
+    let index = b.multiply(index, gamma)?;
+    let key = b.broadcast_scalar(key, &shape)?;
+    let word = b.add(key, index)?;
+    let word = mix(b, word)?;
+    let half = u64_full(b, 32, &shape)?;
+    let upper = b.binary(BinaryKind::ShiftRightLogical, word, half)?;
+    Ok(vec![b.convert(upper, DType::U32)?])
+}
+
+/// Every element is drawn on its own; places enter through the offsets.
+fn random_bits_rule(_: &Attributes, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
+    let mut rule = Rule::default();
+    let offsets = rule.factor(operands[1].shape[0], FactorKind::Whole);
+    let dims = results[0].shape.iter().map(|&size| vec![rule.factor(size, FactorKind::Pass)]).collect();
+    rule.operands = vec![vec![], vec![vec![offsets]]];
+    rule.results = vec![dims];
+    rule
+}
+
+/// 24 random bits as a number in (0, 1): `(bits / 2^8 + 1/2) / 2^24`, exact in f32 and never 0 or 1.
+fn unit_interval(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<(ValueId, DType)> {
+    let bits = build_random_bits(a, b, args)?[0];
+    let shape = b.shape(bits);
+    let dtype = match a.get("dtype") {
+        Some(Attribute::DType(dtype)) => *dtype,
+        _ => DType::F32,
+    };
+    let eight = b.full(&TensorType::new(DType::U32, shape), 8.0)?;
+    let bits = b.binary(BinaryKind::ShiftRightLogical, bits, eight)?;
+    // f64 throughout, so that f32 and f64 runs start from the same numbers.
+    let wide = b.convert(bits, DType::F64)?;
+    let wide = b.offset(wide, 0.5)?;
+    Ok((b.scale(wide, 1.0 / 16777216.0)?, dtype))
+}
+
+fn build_uniform(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
+    let (unit, dtype) = unit_interval(a, b, args)?;
+    Ok(vec![b.convert(unit, dtype)?])
+}
+
+fn build_normal(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
+    let (unit, dtype) = unit_interval(a, b, args)?;
+    // sqrt(2) erf_inv(2 u - 1)
+    let two = b.scale(unit, 2.0)?;
+    let symmetric = b.offset(two, -1.0)?;
+    let inverse = b.unary(UnaryKind::ErfInv, symmetric)?;
+    let normal = b.scale(inverse, std::f64::consts::SQRT_2)?;
+    Ok(vec![b.convert(normal, dtype)?])
+}

@@ -1,0 +1,140 @@
+//! Small edits every pass needs: dropping what is unused and opening composites.
+
+use crate::graph::{Graph, ValueId};
+use crate::op::Op;
+use crate::{Annotation, GraphBuilder};
+use partita_base::Result;
+
+/// The graph without nodes whose results nobody needs. Inputs stay; ids are renumbered.
+pub fn prune(graph: &Graph) -> Graph {
+    let mut needed = vec![false; graph.values.len()];
+    for &output in &graph.outputs {
+        needed[output.index()] = true;
+    }
+    let mut keep = vec![false; graph.nodes.len()];
+    for id in graph.node_ids().rev() {
+        let node = graph.node(id);
+        if node.results.iter().any(|v| needed[v.index()]) {
+            keep[id.index()] = true;
+            for operand in &node.operands {
+                needed[operand.index()] = true;
+            }
+        }
+    }
+    rebuild(graph, |builder, _, index, operands| {
+        if !keep[index] {
+            return Ok(None);
+        }
+        Ok(Some(push_copy(builder, graph, index, operands)))
+    })
+    .expect("copying nodes cannot fail")
+}
+
+/// The graph with every composite that `open` selects replaced by its decomposition, composites inside included.
+pub fn open_composites(graph: &Graph, open: &dyn Fn(&crate::ops::Composite) -> bool) -> Result<Graph> {
+    let mut current = graph.clone();
+    loop {
+        let selected = |op: &Op| matches!(op, Op::Composite(c) if open(c));
+        if !current.nodes.iter().any(|n| selected(&n.op)) {
+            return Ok(current);
+        }
+        let source = current;
+        current = rebuild(&source, |builder, _, index, operands| {
+            let node = &source.nodes[index];
+            match &node.op {
+                Op::Composite(composite) if selected(&node.op) => {
+                    builder.path = node.path.clone();
+                    builder.phase = node.phase;
+                    builder.location = node.location.clone();
+                    builder.microbatch = node.microbatch;
+                    Ok(Some(builder.inline(&composite.definition.decomposition, operands, false)?))
+                }
+                _ => Ok(Some(push_copy(builder, &source, index, operands))),
+            }
+        })?;
+    }
+}
+
+/// Appends node `index` of `graph` to `builder` over new operands, with its path, phase, location, microbatch.
+pub fn push_copy(
+    builder: &mut GraphBuilder,
+    graph: &Graph,
+    index: usize,
+    operands: &[ValueId],
+) -> Vec<ValueId> {
+    let node = &graph.nodes[index];
+    builder.path = node.path.clone();
+    builder.phase = node.phase;
+    builder.location = node.location.clone();
+    builder.microbatch = node.microbatch;
+    let types = node.results.iter().map(|&v| graph.ty(v).clone()).collect();
+    builder.push_typed(node.op.clone(), operands, types)
+}
+
+/// Rebuilds a graph node by node: `emit` gets the builder, the map of values so far, the node's index and its new
+/// operands, and returns the new results, or `None` to drop the node. Inputs, names, roles, annotations, outputs and
+/// aliases carry over.
+pub fn rebuild(
+    graph: &Graph,
+    mut emit: impl FnMut(&mut GraphBuilder, &[Option<ValueId>], usize, &[ValueId]) -> Result<Option<Vec<ValueId>>>,
+) -> Result<Graph> {
+    let mut builder = GraphBuilder::new(&graph.name);
+    builder.graph_mut().meshes = graph.meshes.clone();
+    let mut map: Vec<Option<ValueId>> = vec![None; graph.values.len()];
+    for &input in &graph.inputs {
+        let value = graph.value(input);
+        let new = builder.input(&value.name, value.ty.clone(), value.role.clone());
+        map[input.index()] = Some(new);
+        carry(graph, input, &mut builder, new);
+    }
+    for (index, node) in graph.nodes.iter().enumerate() {
+        let operands: Option<Vec<ValueId>> = node.operands.iter().map(|v| map[v.index()]).collect();
+        // An operand that was dropped belongs to a node that is dropped too.
+        let operands = operands.unwrap_or_default();
+        if let Some(results) = emit(&mut builder, &map, index, &operands)? {
+            for (&old, &new) in node.results.iter().zip(&results) {
+                map[old.index()] = Some(new);
+                carry(graph, old, &mut builder, new);
+            }
+        }
+    }
+    let mut result = builder.finish(
+        graph.outputs.iter().map(|v| map[v.index()].expect("outputs are kept")).collect::<Vec<ValueId>>(),
+    );
+    result.output_names = graph.output_names.clone();
+    result.output_annotations = graph.output_annotations.clone();
+    result.aliases = graph.aliases.clone();
+    remap_roles(graph, &map, &mut result);
+    Ok(result)
+}
+
+fn carry(graph: &Graph, old: ValueId, builder: &mut GraphBuilder, new: ValueId) {
+    let source = graph.value(old);
+    let annotation: Option<Annotation> = source.annotation.clone();
+    let target = builder.graph_mut().value_mut(new);
+    if target.name.is_empty() {
+        target.name = source.name.clone();
+    }
+    if target.role == crate::Role::Activation {
+        target.role = source.role.clone();
+    }
+    if target.annotation.is_none() {
+        target.annotation = annotation;
+    }
+}
+
+/// Roles name other values; after a rebuild they must name the new ones.
+fn remap_roles(graph: &Graph, map: &[Option<ValueId>], result: &mut Graph) {
+    use crate::Role;
+    for (index, new) in map.iter().enumerate() {
+        let Some(new) = new else { continue };
+        let role = match &graph.values[index].role {
+            Role::StateOf(v) => map[v.index()].map(Role::StateOf),
+            Role::GradOf(v) => Some(map[v.index()].map_or(Role::Activation, Role::GradOf)),
+            _ => None,
+        };
+        if let Some(role) = role {
+            result.value_mut(*new).role = role;
+        }
+    }
+}

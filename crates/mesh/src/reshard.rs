@@ -1,0 +1,124 @@
+//! Resharding: the steps from one layout to another.
+
+use crate::mesh::{AxisList, Mesh};
+use crate::search;
+use crate::sharding::{Combiner, Sharding};
+use std::collections::BTreeMap;
+
+/// One move of data, or one local operation, that takes a layout to the next. Axes are major to minor.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Step {
+    /// Local: appends axes as minor-most on a dimension; each rank keeps its piece.
+    Slice {
+        /// The dimension that is cut.
+        dim: usize,
+        /// The axes appended.
+        axes: AxisList,
+    },
+    /// Removes the minor-most axes of a dimension: each rank receives the pieces of its group, in position order.
+    AllGather {
+        /// The dimension that grows.
+        dim: usize,
+        /// The axes removed.
+        axes: AxisList,
+    },
+    /// Combines the partial values of each group; all of its ranks receive the result.
+    AllReduce {
+        /// The axes no longer partial.
+        axes: AxisList,
+        /// How values combine.
+        combiner: Combiner,
+    },
+    /// Combines the partial values of each group; each of its ranks receives its piece along `dim`.
+    ReduceScatter {
+        /// The dimension that is cut.
+        dim: usize,
+        /// The axes no longer partial, appended as minor-most on `dim`.
+        axes: AxisList,
+        /// How values combine.
+        combiner: Combiner,
+    },
+    /// Within each group, every rank sends each other its piece along `to_dim`, and joins what it receives along
+    /// `from_dim`. With uneven pieces each member's extent differs.
+    AllToAll {
+        /// The dimension whose minor-most axes are removed.
+        from_dim: usize,
+        /// The dimension on which they become minor-most.
+        to_dim: usize,
+        /// The axes that move.
+        axes: AxisList,
+    },
+    /// Every rank's local shape stays; only which rank holds what changes: see [`permute_pairs`].
+    Permute {},
+    /// Local: makes the value partial. Position 0 along the axes keeps it, the others hold the identity.
+    ToPartial {
+        /// The axes that become partial.
+        axes: AxisList,
+        /// How values will combine.
+        combiner: Combiner,
+    },
+}
+
+/// A step and the layout it leads to.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ReshardStep {
+    /// What is done.
+    pub step: Step,
+    /// The layout after it.
+    pub after: Sharding,
+}
+
+/// The steps that take a tensor of a global shape from one layout to another; none where they are the same layout.
+/// The `after` of the last step is `to` as given.
+///
+/// Works for any two layouts that [`Sharding::validate`] accepts for `shape`, uneven and empty pieces included, and
+/// looks for few elements sent per rank, each collective counting as some elements more.
+pub fn reshard(mesh: &Mesh, from: &Sharding, to: &Sharding, shape: &[usize]) -> Vec<ReshardStep> {
+    debug_assert!(
+        from.validate(mesh, shape).is_ok() && to.validate(mesh, shape).is_ok(),
+        "layouts fit mesh and shape"
+    );
+    if from.same_layout(to, mesh, shape) {
+        return Vec::new();
+    }
+    let mut steps = search::cheapest_path(mesh, from, to, shape);
+    if let Some(last) = steps.last_mut() {
+        last.after = to.clone();
+    }
+    steps
+}
+
+/// The source and target rank of each transfer of a [`Step::Permute`], by target. Every rank is the source of one
+/// transfer and the target of one, and a rank that already holds what it needs sends to itself.
+pub fn permute_pairs(
+    mesh: &Mesh,
+    before: &Sharding,
+    after: &Sharding,
+    shape: &[usize],
+) -> Vec<(usize, usize)> {
+    let _ = shape;
+    let ranks = mesh.rank_count();
+    let (holders, takers) = (holders(mesh, before), holders(mesh, after));
+    let mut source_of = vec![0; ranks];
+    for (content, targets) in &takers {
+        let sources = &holders[content];
+        debug_assert_eq!(sources.len(), targets.len(), "a permute keeps the number of replicas");
+        // Who has it keeps it; the other replicas serve the other targets in rank order.
+        let free_sources = sources.iter().filter(|s| !targets.contains(s));
+        let free_targets = targets.iter().filter(|t| !sources.contains(t));
+        targets.iter().for_each(|&t| source_of[t] = t);
+        free_sources.zip(free_targets).for_each(|(&s, &t)| source_of[t] = s);
+    }
+    source_of.into_iter().enumerate().map(|(target, source)| (source, target)).collect()
+}
+
+/// The ranks that hold each content: a piece per dimension, and a summand of the partial value.
+fn holders(mesh: &Mesh, sharding: &Sharding) -> BTreeMap<Vec<usize>, Vec<usize>> {
+    let mut holders: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
+    for rank in 0..mesh.rank_count() {
+        let mut content: Vec<usize> = sharding.dims.iter().map(|d| mesh.position(rank, &d.axes)).collect();
+        content.push(mesh.position(rank, &sharding.partial_axes()));
+        holders.entry(content).or_default().push(rank);
+    }
+    holders
+}

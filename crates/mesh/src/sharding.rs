@@ -1,0 +1,457 @@
+//! Shardings: how one tensor lies on a mesh.
+
+use crate::mesh::{AxisList, AxisRef, Mesh};
+use crate::split::{piece, primes, split_extents};
+use partita_base::{Diagnostic, Result};
+use std::fmt;
+
+/// How partial values of ranks combine into the value. Associative and commutative.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Combiner {
+    /// Addition; identity 0.
+    Sum,
+    /// The larger; identity the smallest value.
+    Max,
+    /// The smaller; identity the largest value.
+    Min,
+    /// Multiplication; identity 1.
+    Prod,
+    /// Logical (on integers bitwise) and; identity all ones.
+    And,
+    /// Logical (on integers bitwise) or; identity 0.
+    Or,
+}
+
+/// How one dimension is cut: see [`split_extents`].
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct DimSharding {
+    /// The axes that cut it, major to minor.
+    pub axes: AxisList,
+    /// Cut in whole units of this many elements; 1 by default. Divides the dimension.
+    pub unit: usize,
+}
+
+/// How one tensor lies on a mesh: the axes that cut each dimension, and the axes along which ranks hold parts that
+/// combine to the value. Ranks that differ only along other axes hold the same.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Sharding {
+    /// One per tensor dimension.
+    pub dims: Vec<DimSharding>,
+    /// Axes over which the value is still to be combined, sorted. All with one combiner (a sum of maxima is not a
+    /// maximum of sums).
+    pub partial: Vec<(AxisRef, Combiner)>,
+}
+
+impl Combiner {
+    /// Every combiner, in declaration order.
+    pub const ALL: [Combiner; 6] =
+        [Combiner::Sum, Combiner::Max, Combiner::Min, Combiner::Prod, Combiner::And, Combiner::Or];
+
+    /// `sum`, `max`, `min`, `prod`, `and`, `or`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Combiner::Sum => "sum",
+            Combiner::Max => "max",
+            Combiner::Min => "min",
+            Combiner::Prod => "prod",
+            Combiner::And => "and",
+            Combiner::Or => "or",
+        }
+    }
+}
+
+impl fmt::Display for Combiner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl DimSharding {
+    /// A dimension that is not cut.
+    pub fn whole() -> DimSharding {
+        DimSharding { axes: AxisList::new(), unit: 1 }
+    }
+
+    /// A dimension cut along these axes, major to minor, with unit 1.
+    pub fn over(axes: impl IntoIterator<Item = AxisRef>) -> DimSharding {
+        DimSharding { axes: axes.into_iter().collect(), unit: 1 }
+    }
+
+    /// [`split_extents`] of a dimension of `size` elements.
+    pub fn extents(&self, size: usize) -> Vec<usize> {
+        split_extents(size, self.unit, &self.axes)
+    }
+}
+
+impl Sharding {
+    /// Every rank holds the whole tensor, of `rank` dimensions.
+    pub fn replicated(rank: usize) -> Sharding {
+        Sharding { dims: vec![DimSharding::whole(); rank], partial: Vec::new() }
+    }
+
+    /// Neither cut nor partial.
+    pub fn is_replicated(&self) -> bool {
+        self.partial.is_empty() && self.dims.iter().all(|d| d.axes.is_empty())
+    }
+
+    /// Still to be combined over some axis.
+    pub fn is_partial(&self) -> bool {
+        !self.partial.is_empty()
+    }
+
+    /// The axes that cut dimensions, dimension by dimension.
+    pub fn sharded_axes(&self) -> AxisList {
+        self.dims.iter().flat_map(|d| d.axes.iter().copied()).collect()
+    }
+
+    /// The axes the value is partial over.
+    pub fn partial_axes(&self) -> AxisList {
+        self.partial.iter().map(|&(axis, _)| axis).collect()
+    }
+
+    /// How the partial values combine; `None` where the value is not partial.
+    pub fn combiner(&self) -> Option<Combiner> {
+        self.partial.first().map(|&(_, combiner)| combiner)
+    }
+
+    /// Whether the axis, or anything that overlaps it, cuts a dimension or is partial.
+    pub fn uses_axis(&self, axis: AxisRef) -> bool {
+        self.sharded_axes().iter().chain(&self.partial_axes()).any(|used| used.overlaps(axis))
+    }
+
+    /// Cuts `dim` along these axes (major to minor) instead of what it was cut along.
+    pub fn with_dim(mut self, dim: usize, axes: impl IntoIterator<Item = AxisRef>) -> Sharding {
+        self.dims[dim].axes = axes.into_iter().collect();
+        self
+    }
+
+    /// Cuts `dim` in whole units of this many elements.
+    pub fn with_unit(mut self, dim: usize, unit: usize) -> Sharding {
+        self.dims[dim].unit = unit;
+        self
+    }
+
+    /// Makes the value partial over these axes too.
+    pub fn with_partial(mut self, axes: impl IntoIterator<Item = AxisRef>, combiner: Combiner) -> Sharding {
+        self.partial.extend(axes.into_iter().map(|axis| (axis, combiner)));
+        self.partial.sort();
+        self
+    }
+
+    /// Brings the sharding into the one form among those that mean the same for every shape: no axes of size 1,
+    /// adjacent parts of an axis merged wherever that changes no split, partial axes merged and sorted, unit 1 on
+    /// dimensions that are not cut.
+    pub fn canonicalise(&mut self, _mesh: &Mesh) {
+        for dim in &mut self.dims {
+            dim.axes = merged(&dim.axes);
+            if dim.axes.is_empty() {
+                dim.unit = 1;
+            }
+        }
+        self.partial.sort();
+        let mut partial: Vec<(AxisRef, Combiner)> = Vec::new();
+        for &(axis, combiner) in self.partial.iter().filter(|(axis, _)| axis.size > 1) {
+            match partial
+                .last_mut()
+                .filter(|(_, c)| *c == combiner)
+                .and_then(|(last, _)| Some((last.joined(axis)?, last)))
+            {
+                Some((joined, last)) => *last = joined,
+                None => partial.push((axis, combiner)),
+            }
+        }
+        self.partial = partial;
+    }
+
+    /// [`Sharding::canonicalise`], and with the shape at hand: unit 1 wherever that splits the same, and parts of an
+    /// axis merged wherever that splits the same.
+    pub fn normalise(&mut self, mesh: &Mesh, shape: &[usize]) {
+        self.canonicalise(mesh);
+        for (dim, &size) in self.dims.iter_mut().zip(shape) {
+            let extents = dim.extents(size);
+            if dim.unit != 1 && split_extents(size, 1, &dim.axes) == extents {
+                dim.unit = 1;
+            }
+            let mut at = 1;
+            while at < dim.axes.len() {
+                let mut fewer = dim.axes.clone();
+                let minor = fewer.remove(at);
+                match fewer[at - 1].joined(minor) {
+                    Some(joined) => fewer[at - 1] = joined,
+                    None => fewer.clear(),
+                }
+                if !fewer.is_empty() && split_extents(size, dim.unit, &fewer) == extents {
+                    dim.axes = fewer;
+                } else {
+                    at += 1;
+                }
+            }
+        }
+    }
+
+    /// Whether every rank holds the same elements under both, partial over the same axes in the same way.
+    pub fn same_layout(&self, other: &Sharding, mesh: &Mesh, shape: &[usize]) -> bool {
+        let (mut one, mut two) = (self.clone(), other.clone());
+        one.normalise(mesh, shape);
+        two.normalise(mesh, shape);
+        if one.partial != two.partial || one.dims.len() != two.dims.len() {
+            return false;
+        }
+        let differing = |(i, _): &(usize, &usize)| one.dims[*i] != two.dims[*i];
+        shape.iter().enumerate().filter(differing).all(|(i, &size)| {
+            let held =
+                |d: &DimSharding, rank| Some(piece(mesh, size, d.unit, &d.axes, rank)).filter(|p| p.1 > 0);
+            (0..mesh.rank_count()).all(|rank| held(&one.dims[i], rank) == held(&two.dims[i], rank))
+        })
+    }
+
+    /// Checks that the sharding fits a mesh and a global shape.
+    ///
+    /// Errors: E210 another number of dimensions, E211 an axis that the mesh does not have, E212 an axis used twice,
+    /// E213 a unit that does not divide its dimension, E214 partial with different combiners.
+    pub fn validate(&self, mesh: &Mesh, shape: &[usize]) -> Result<()> {
+        if self.dims.len() != shape.len() {
+            return Err(Diagnostic::new(
+                "E210",
+                format!("a sharding of {} dimensions on a tensor of shape {shape:?}", self.dims.len()),
+            )
+            .expected(format!("{} dimensions", shape.len()))
+            .found(format!("{} dimensions", self.dims.len())));
+        }
+        let uses = self.uses();
+        for (axis, place) in &uses {
+            let size = mesh.axes.get(axis.axis).map(|a| a.size);
+            if !size.is_some_and(|n| axis.end() > 0 && n.is_multiple_of(axis.end())) {
+                return Err(Diagnostic::new(
+                    "E211",
+                    format!("{place} of shape {shape:?} uses an axis that the mesh does not have"),
+                )
+                .expected(format!("an axis, or a part of one, of mesh {mesh}"))
+                .found(format!("axis {}:({}){}", axis.axis, axis.pre, axis.size)));
+            }
+        }
+        for (i, (axis, place)) in uses.iter().enumerate() {
+            if let Some((earlier, first)) = uses[..i].iter().find(|(earlier, _)| earlier.overlaps(*axis)) {
+                let names = [mesh.display_axis(*earlier), mesh.display_axis(*axis)];
+                let message = if names[0] == names[1] {
+                    format!("mesh axis `{}` is used twice on shape {shape:?}", names[0])
+                } else {
+                    format!("mesh axes `{}` and `{}` overlap on shape {shape:?}", names[0], names[1])
+                };
+                return Err(Diagnostic::new("E212", message)
+                    .expected("each axis at most once: on one dimension, or partial")
+                    .found(format!("{first} and {place}, in {}", self.display(mesh)))
+                    .help(format!("use another axis of {mesh} for one of them")));
+            }
+        }
+        for (i, (dim, &size)) in self.dims.iter().zip(shape).enumerate() {
+            if dim.unit == 0 || !size.is_multiple_of(dim.unit) {
+                let axes = mesh.display_axes(&dim.axes);
+                return Err(Diagnostic::new(
+                    "E213",
+                    format!(
+                        "dimension {i} of shape {shape:?} cannot be cut along {{{axes}}} in units of {}",
+                        dim.unit
+                    ),
+                )
+                .expected(format!("a unit that divides {size}"))
+                .found(dim.unit.to_string()));
+            }
+        }
+        if self.partial.iter().any(|&(_, c)| Some(c) != self.combiner()) {
+            return Err(Diagnostic::new(
+                "E214",
+                format!("shape {shape:?} is partial in different ways at once"),
+            )
+            .expected("one combiner for all partial axes")
+            .found(self.display(mesh)));
+        }
+        Ok(())
+    }
+
+    /// The shape of what `rank` holds of a tensor of this global shape.
+    pub fn local_shape(&self, mesh: &Mesh, shape: &[usize], rank: usize) -> Vec<usize> {
+        self.pieces(mesh, shape, rank).map(|(_, extent)| extent).collect()
+    }
+
+    /// Where what `rank` holds starts in the global tensor, per dimension.
+    pub fn local_offset(&self, mesh: &Mesh, shape: &[usize], rank: usize) -> Vec<usize> {
+        self.pieces(mesh, shape, rank).map(|(offset, _)| offset).collect()
+    }
+
+    /// The elements of the largest local tensor, which is the one of rank 0.
+    pub fn largest_local_elements(&self, mesh: &Mesh, shape: &[usize]) -> usize {
+        self.local_shape(mesh, shape, 0).iter().product()
+    }
+
+    /// Whether all ranks hold tensors of the same shape.
+    pub fn is_even(&self, shape: &[usize]) -> bool {
+        self.dims.iter().zip(shape).all(|(dim, &size)| {
+            let extents = dim.extents(size);
+            extents.iter().all(|e| *e == extents[0])
+        })
+    }
+
+    /// `[{dp}, {tp}, {}] partial={tp: sum}`; a part of an axis as `tp:(1)2`, a unit as `{tp; unit=4}`.
+    pub fn display(&self, mesh: &Mesh) -> String {
+        let dim = |d: &DimSharding| match d.unit {
+            1 => format!("{{{}}}", mesh.display_axes(&d.axes)),
+            unit => format!("{{{}; unit={unit}}}", mesh.display_axes(&d.axes)),
+        };
+        let dims: Vec<String> = self.dims.iter().map(dim).collect();
+        let partial: Vec<String> =
+            self.partial.iter().map(|&(a, c)| format!("{}: {c}", mesh.display_axis(a))).collect();
+        match partial.is_empty() {
+            true => format!("[{}]", dims.join(", ")),
+            false => format!("[{}] partial={{{}}}", dims.join(", "), partial.join(", ")),
+        }
+    }
+
+    /// Every use of an axis, with its place in words.
+    fn uses(&self) -> Vec<(AxisRef, String)> {
+        let dims = self.dims.iter().enumerate();
+        let cuts = dims.flat_map(|(i, d)| d.axes.iter().map(move |&axis| (axis, format!("dimension {i}"))));
+        cuts.chain(self.partial.iter().map(|&(axis, c)| (axis, format!("the partial {c}")))).collect()
+    }
+
+    fn pieces<'a>(
+        &'a self,
+        mesh: &'a Mesh,
+        shape: &'a [usize],
+        rank: usize,
+    ) -> impl Iterator<Item = (usize, usize)> + 'a {
+        self.dims.iter().zip(shape).map(move |(d, &size)| piece(mesh, size, d.unit, &d.axes, rank))
+    }
+}
+
+/// The axes without those of size 1, adjacent parts of an axis merged wherever their primes ascend: there the merged
+/// axis splits every dimension alike.
+pub(crate) fn merged(axes: &[AxisRef]) -> AxisList {
+    let mut out = AxisList::new();
+    for &axis in axes.iter().filter(|axis| axis.size > 1) {
+        let ascends = |last: &AxisRef| primes(last.size).last() <= primes(axis.size).next();
+        match out.last_mut().filter(|last| ascends(last)).and_then(|last| Some((last.joined(axis)?, last))) {
+            Some((joined, last)) => *last = joined,
+            None => out.push(axis),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mesh() -> Mesh {
+        Mesh::new("m", &[("dp", 2), ("tp", 4), ("six", 6), ("one", 1)])
+    }
+
+    fn part(axis: usize, pre: usize, size: usize) -> AxisRef {
+        AxisRef { axis, pre, size }
+    }
+
+    #[test]
+    fn shardings_print_in_the_field_s_notation() {
+        let m = mesh();
+        let s = Sharding::replicated(3)
+            .with_dim(0, [m.full_axis(0), part(1, 1, 2)])
+            .with_dim(1, [m.full_axis(2)]);
+        let s = s.with_unit(1, 4).with_partial([part(1, 2, 2)], Combiner::Sum);
+        assert_eq!(s.display(&m), "[{dp, tp:(1)2}, {six; unit=4}, {}] partial={tp:(2)2: sum}");
+    }
+
+    #[test]
+    fn canonical_form_merges_what_splits_alike_and_nothing_else() {
+        let m = mesh();
+        let canonical = |axes: &[AxisRef]| {
+            let mut s = Sharding::replicated(1).with_dim(0, axes.iter().copied());
+            s.canonicalise(&m);
+            s.dims[0].axes.to_vec()
+        };
+        assert_eq!(canonical(&[part(1, 1, 2), part(1, 2, 2)]), [m.full_axis(1)]);
+        assert_eq!(canonical(&[part(1, 2, 2), part(1, 1, 2)]), [part(1, 2, 2), part(1, 1, 2)]);
+        assert_eq!(canonical(&[part(2, 1, 2), part(2, 2, 3)]), [m.full_axis(2)]);
+        assert_eq!(canonical(&[part(2, 1, 3), part(2, 3, 2)]), [part(2, 1, 3), part(2, 3, 2)]);
+        assert_eq!(canonical(&[part(1, 1, 2), m.full_axis(3), part(1, 2, 2)]), [m.full_axis(1)]);
+        let mut partial = Sharding::replicated(0).with_partial([part(2, 3, 2), part(2, 1, 3)], Combiner::Max);
+        partial.canonicalise(&m);
+        assert_eq!(partial.partial, [(m.full_axis(2), Combiner::Max)]);
+    }
+
+    #[test]
+    fn canonical_form_never_changes_what_a_rank_holds() {
+        let m = mesh();
+        for axes in [
+            vec![part(2, 1, 3), part(2, 3, 2)],
+            vec![part(2, 1, 2), part(2, 2, 3)],
+            vec![part(2, 2, 3), m.full_axis(0)],
+        ] {
+            for size in (0..30).step_by(2) {
+                for unit in [1, 2] {
+                    let before = Sharding::replicated(1).with_dim(0, axes.clone()).with_unit(0, unit);
+                    let mut after = before.clone();
+                    after.normalise(&m, &[size]);
+                    for rank in 0..m.rank_count() {
+                        assert_eq!(
+                            before.local_offset(&m, &[size], rank),
+                            after.local_offset(&m, &[size], rank)
+                        );
+                        assert_eq!(
+                            before.local_shape(&m, &[size], rank),
+                            after.local_shape(&m, &[size], rank)
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn units_vanish_only_where_they_change_nothing() {
+        let m = mesh();
+        let s = Sharding::replicated(1).with_dim(0, [m.full_axis(0)]).with_unit(0, 4);
+        let normal = |size| {
+            let mut n = s.clone();
+            n.normalise(&m, &[size]);
+            n.dims[0].unit
+        };
+        assert_eq!((normal(16), normal(12)), (1, 4));
+        let plain = s.clone().with_unit(0, 1);
+        assert!(s.same_layout(&plain, &m, &[16]) && !s.same_layout(&plain, &m, &[12]));
+    }
+
+    #[test]
+    fn different_axes_of_one_size_are_different_layouts() {
+        let m = Mesh::new("m", &[("x", 2), ("y", 2)]);
+        let over = |axis| Sharding::replicated(1).with_dim(0, [m.full_axis(axis)]);
+        assert!(!over(0).same_layout(&over(1), &m, &[8]));
+        assert!(over(0).same_layout(&over(1), &m, &[0]), "nothing is nothing on every rank");
+    }
+
+    #[test]
+    fn bad_shardings_are_told_apart() {
+        let m = mesh();
+        let (dp, tp) = (m.full_axis(0), m.full_axis(1));
+        let two = Sharding::replicated(2);
+        let code = |s: Sharding| s.validate(&m, &[8, 6]).unwrap_err().code;
+        assert_eq!(code(Sharding::replicated(1)), "E210");
+        assert_eq!(code(two.clone().with_dim(0, [part(9, 1, 2)])), "E211");
+        assert_eq!(code(two.clone().with_dim(0, [part(1, 1, 3)])), "E211");
+        assert_eq!(code(two.clone().with_dim(0, [part(1, 0, 2)])), "E211");
+        assert_eq!(code(two.clone().with_dim(0, [dp]).with_dim(1, [dp])), "E212");
+        assert_eq!(code(two.clone().with_dim(0, [tp]).with_dim(1, [part(1, 2, 2)])), "E212");
+        assert_eq!(code(two.clone().with_dim(0, [tp]).with_partial([tp], Combiner::Sum)), "E212");
+        assert_eq!(code(two.clone().with_dim(0, [dp]).with_unit(0, 3)), "E213");
+        assert_eq!(
+            code(two.clone().with_partial([dp], Combiner::Sum).with_partial([tp], Combiner::Max)),
+            "E214"
+        );
+        assert!(
+            two.with_dim(0, [part(1, 1, 2)]).with_dim(1, [part(1, 2, 2), dp]).validate(&m, &[8, 6]).is_ok()
+        );
+        let error =
+            Sharding::replicated(2).with_dim(0, [dp]).with_dim(1, [dp]).validate(&m, &[8, 6]).unwrap_err();
+        assert_eq!(error.message, "mesh axis `dp` is used twice on shape [8, 6]");
+        assert_eq!(error.found.as_deref(), Some("dimension 0 and dimension 1, in [{dp}, {dp}]"));
+    }
+}

@@ -1,0 +1,195 @@
+//! Checkpoints: global tensors in safetensors files, readable by anything that reads safetensors and by a run
+//! on any mesh.
+//!
+//! A run's folder holds `step-00000123` folders and a file `latest` with the name of one of them. Each step's
+//! folder holds
+//!
+//! * `model.safetensors`: the parameters, under their module paths;
+//! * `optimizer.safetensors`: the optimizer's tensors, as `optimizer.<slot>.<module path>`;
+//! * `state.json`: step, data position and other text, and the size and checksum of the two files.
+
+mod read;
+mod save;
+mod storage;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use indexmap::IndexMap;
+use partita_base::{DType, Diagnostic, Result, did_you_mean};
+use safetensors::Dtype;
+use serde::{Deserialize, Serialize};
+
+pub use read::{import_weights, latest, list, load};
+pub use save::save;
+pub use storage::{FileStorage, Storage};
+
+/// A name that begins so belongs to the optimizer.
+pub const OPTIMIZER_PREFIX: &str = "optimizer.";
+
+const MODEL_FILE: &str = "model.safetensors";
+const OPTIMIZER_FILE: &str = "optimizer.safetensors";
+const STATE_FILE: &str = "state.json";
+const LATEST_FILE: &str = "latest";
+/// What an unfinished folder or file has in its name.
+const UNFINISHED: &str = ".tmp-";
+
+/// A whole tensor: what it holds does not depend on how it was sharded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorData {
+    /// Element type.
+    pub dtype: DType,
+    /// Global shape.
+    pub shape: Vec<usize>,
+    /// Elements, row-major, little-endian; booleans are bytes 0 and 1.
+    pub bytes: Vec<u8>,
+}
+
+impl TensorData {
+    /// A tensor of these bytes.
+    ///
+    /// # Panics
+    /// If the bytes do not fill the shape exactly.
+    pub fn new(dtype: DType, shape: Vec<usize>, bytes: Vec<u8>) -> TensorData {
+        let size = shape.iter().product::<usize>() * dtype.size_bytes();
+        assert_eq!(bytes.len(), size, "{dtype}{shape:?} takes {size} bytes");
+        TensorData { dtype, shape, bytes }
+    }
+}
+
+/// Everything a run needs to go on.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Checkpoint {
+    /// Parameters by module path and optimizer state as `optimizer.<slot>.<module path>`, in the order given.
+    pub tensors: IndexMap<String, TensorData>,
+    /// Steps taken.
+    pub step: u64,
+    /// Data position, seed, model config, optimizer name and the like.
+    pub meta: BTreeMap<String, String>,
+}
+
+/// `state.json`.
+#[derive(Serialize, Deserialize)]
+struct State {
+    format: String,
+    step: u64,
+    meta: BTreeMap<String, String>,
+    files: BTreeMap<String, FileState>,
+    /// Names in the checkpoint's order; safetensors files have an order of their own.
+    tensors: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct FileState {
+    bytes: u64,
+    checksum: String,
+}
+
+const FORMAT: &str = "partita-checkpoint-1";
+
+/// Compares what a program needs with what a checkpoint holds.
+///
+/// # Errors
+/// E314 with a table of the missing, the extra and the differently shaped or typed names.
+pub fn compare(expected: &[(String, DType, Vec<usize>)], checkpoint: &Checkpoint) -> Result<()> {
+    let wanted: IndexMap<&str, (DType, &[usize])> =
+        expected.iter().map(|(name, dtype, shape)| (name.as_str(), (*dtype, shape.as_slice()))).collect();
+    let extra: Vec<&str> =
+        checkpoint.tensors.keys().map(String::as_str).filter(|name| !wanted.contains_key(name)).collect();
+    let (mut missing, mut different) = (Vec::new(), Vec::new());
+    for (&name, &(dtype, shape)) in &wanted {
+        match checkpoint.tensors.get(name) {
+            None => {
+                let hint =
+                    did_you_mean(name, extra.iter().copied()).map_or(String::new(), |h| format!("  ({h})"));
+                missing.push(format!("{name}: {dtype}{shape:?}{hint}"));
+            }
+            Some(found) if (found.dtype, found.shape.as_slice()) != (dtype, shape) => {
+                different.push(format!(
+                    "{name}: expected {dtype}{shape:?}, found {}{:?}",
+                    found.dtype, found.shape
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+    if missing.is_empty() && different.is_empty() && extra.is_empty() {
+        return Ok(());
+    }
+    let counts = format!("{} missing, {} extra, {} different", missing.len(), extra.len(), different.len());
+    let mut diagnostic = Diagnostic::new("E314", "the checkpoint does not fit the model and its optimizer")
+        .expected(format!("{} tensors", wanted.len()))
+        .found(format!("{} tensors: {counts}", checkpoint.tensors.len()));
+    let extra = extra.iter().map(|name| {
+        let tensor = &checkpoint.tensors[*name];
+        format!("{name}: {}{:?}", tensor.dtype, tensor.shape)
+    });
+    for (label, rows) in [("missing", missing), ("different", different), ("extra", extra.collect())] {
+        if !rows.is_empty() {
+            diagnostic = diagnostic.note(format!("{label}:\n{}", shortened(rows)));
+        }
+    }
+    Err(diagnostic.help("use the model and optimizer settings the checkpoint was made with"))
+}
+
+/// The first rows, and how many more there are.
+fn shortened(mut rows: Vec<String>) -> String {
+    const MOST: usize = 12;
+    let more = rows.len().saturating_sub(MOST);
+    rows.truncate(MOST);
+    if more > 0 {
+        rows.push(format!("and {more} more"));
+    }
+    rows.join("\n")
+}
+
+fn to_safetensors(dtype: DType) -> Dtype {
+    match dtype {
+        DType::Bool => Dtype::BOOL,
+        DType::I8 => Dtype::I8,
+        DType::I16 => Dtype::I16,
+        DType::I32 => Dtype::I32,
+        DType::I64 => Dtype::I64,
+        DType::U8 => Dtype::U8,
+        DType::U16 => Dtype::U16,
+        DType::U32 => Dtype::U32,
+        DType::U64 => Dtype::U64,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
+        DType::F32 => Dtype::F32,
+        DType::F64 => Dtype::F64,
+    }
+}
+
+/// The element type, or `None` where we have none like it (8-bit floats, complex numbers).
+fn from_safetensors(dtype: Dtype) -> Option<DType> {
+    DType::ALL.into_iter().find(|&ours| to_safetensors(ours) == dtype)
+}
+
+/// A checksum against damage, not against malice: 64-bit words mixed in turn.
+fn checksum(bytes: &[u8]) -> String {
+    let mut hash = bytes.len() as u64;
+    let mut add = |word: u64| hash = (hash.rotate_left(29) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let (words, rest) = bytes.as_chunks::<8>();
+    words.iter().for_each(|word| add(u64::from_le_bytes(*word)));
+    rest.iter().for_each(|&byte| add(u64::from(byte)));
+    format!("{:016x}", hash ^ (hash >> 32))
+}
+
+/// The name of a step's folder; `revision` is above 0 where that step was saved before.
+fn folder_name(step: u64, revision: u32) -> String {
+    match revision {
+        0 => format!("step-{step:08}"),
+        _ => format!("step-{step:08}.{revision}"),
+    }
+}
+
+/// The (step, revision) of a [`folder_name`]; `None` for every other name.
+fn parse_folder_name(name: &str) -> Option<(u64, u32)> {
+    let (step, revision) = match name.strip_prefix("step-")?.split_once('.') {
+        Some((step, revision)) => (step, revision.parse().ok()?),
+        None => (name.strip_prefix("step-")?, 0),
+    };
+    Some((step.parse().ok()?, revision))
+}

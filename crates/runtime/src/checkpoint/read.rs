@@ -1,0 +1,190 @@
+//! Finding and reading checkpoints.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use safetensors::SafeTensors;
+use safetensors::tensor::TensorView;
+
+use super::*;
+
+/// The steps' folders in `dir`, oldest first. Empty if there is no such folder.
+///
+/// # Errors
+/// E311 if `dir` is there but cannot be read.
+pub fn list(dir: &Path) -> Result<Vec<PathBuf>> {
+    let names = match FileStorage.list(dir) {
+        Ok(names) => names,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => {
+            return Err(Diagnostic::new("E311", "cannot look for checkpoints")
+                .at(dir.display().to_string())
+                .found(error.to_string())
+                .help("name the folder that a run writes its checkpoints to"));
+        }
+    };
+    let mut found: Vec<((u64, u32), String)> =
+        names.into_iter().filter_map(|name| Some((parse_folder_name(&name)?, name))).collect();
+    found.sort();
+    Ok(found.into_iter().map(|(_, name)| dir.join(name)).collect())
+}
+
+/// The checkpoint that a run in `dir` should go on from: the one that the file `latest` names, or the highest
+/// step where that file is missing or names nothing. `None` if there is none at all.
+///
+/// # Errors
+/// E311 if `dir` is there but cannot be read.
+pub fn latest(dir: &Path) -> Result<Option<PathBuf>> {
+    let all = list(dir)?;
+    let pointed = fs::read_to_string(dir.join(LATEST_FILE)).ok().map(|name| dir.join(name.trim()));
+    Ok(pointed.filter(|path| all.contains(path)).or_else(|| all.last().cloned()))
+}
+
+/// Reads a checkpoint: a step's folder, or a run's folder, of which the [`latest`] is taken.
+///
+/// # Errors
+/// E311 if there is none, with what is there instead; E312 if a file is cut short or damaged; E313 if there are
+/// safetensors files that no run of ours wrote.
+pub fn load(path: &Path) -> Result<Checkpoint> {
+    if path.is_dir()
+        && !path.join(STATE_FILE).exists()
+        && let Some(newest) = latest(path)?
+    {
+        return load(&newest);
+    }
+    let state_path = path.join(STATE_FILE);
+    let state = match fs::read(&state_path) {
+        Ok(bytes) => bytes,
+        Err(_) if !safetensors_files(path).is_empty() => return Err(foreign(path)),
+        Err(error) => return Err(not_found(path, &error)),
+    };
+    let state: State = serde_json::from_slice(&state).map_err(|error| {
+        damaged(&state_path, path)
+            .expected("the state of a checkpoint, as JSON")
+            .found(format!("{} bytes: {error}", state.len()))
+    })?;
+    if state.format != FORMAT {
+        return Err(damaged(&state_path, path).expected(format!("format {FORMAT}")).found(state.format));
+    }
+    let mut read = IndexMap::new();
+    for (name, expected) in &state.files {
+        let file = path.join(name);
+        let bytes = fs::read(&file).map_err(|error| damaged(&file, path).found(error.to_string()))?;
+        if bytes.len() as u64 != expected.bytes {
+            return Err(damaged(&file, path)
+                .expected(format!("{} bytes", expected.bytes))
+                .found(format!("{} bytes", bytes.len())));
+        }
+        let found = checksum(&bytes);
+        if found != expected.checksum {
+            return Err(damaged(&file, path)
+                .expected(format!("checksum {}", expected.checksum))
+                .found(format!("checksum {found} (the size is right)")));
+        }
+        parse(&file, &bytes, &mut read)?;
+    }
+    // Back into the order in which they were saved.
+    let mut tensors = IndexMap::with_capacity(read.len());
+    for name in &state.tensors {
+        let Some(tensor) = read.swap_remove(name) else {
+            return Err(damaged(&state_path, path)
+                .expected(format!("a tensor `{name}`"))
+                .found("none in the files"));
+        };
+        tensors.insert(name.clone(), tensor);
+    }
+    Ok(Checkpoint { tensors, step: state.step, meta: state.meta })
+}
+
+/// Reads the tensors of a safetensors file, or of all such files of a folder, whoever wrote them. Names stay as
+/// they are.
+///
+/// # Errors
+/// E311 if there is no such file; E312 if one is damaged; E313 if one holds an element type we have not.
+pub fn import_weights(path: &Path) -> Result<IndexMap<String, TensorData>> {
+    let files = safetensors_files(path);
+    if files.is_empty() {
+        let error = fs::metadata(path).err().unwrap_or_else(|| std::io::Error::other("no .safetensors file"));
+        return Err(not_found(path, &error));
+    }
+    let mut tensors = IndexMap::new();
+    for file in files {
+        let bytes = fs::read(&file).map_err(|error| not_found(&file, &error))?;
+        parse(&file, &bytes, &mut tensors)?;
+    }
+    tensors.sort_keys();
+    Ok(tensors)
+}
+
+/// The file itself, or those in the folder, sorted.
+fn safetensors_files(path: &Path) -> Vec<PathBuf> {
+    let is_one = |path: &Path| path.extension().is_some_and(|e| e == "safetensors") && path.is_file();
+    if is_one(path) {
+        return vec![path.to_path_buf()];
+    }
+    let names = FileStorage.list(path).unwrap_or_default();
+    names.into_iter().map(|name| path.join(name)).filter(|file| is_one(file)).collect()
+}
+
+fn parse(file: &Path, bytes: &[u8], into: &mut IndexMap<String, TensorData>) -> Result<()> {
+    let parsed = SafeTensors::deserialize(bytes).map_err(|error| {
+        damaged(file, file.parent().unwrap_or(file))
+            .expected("a whole safetensors file")
+            .found(format!("{} bytes: {error}", bytes.len()))
+    })?;
+    let mut tensors: Vec<(String, TensorView)> = parsed.tensors();
+    tensors.sort_by(|a, b| a.0.cmp(&b.0));
+    for (name, view) in tensors {
+        let Some(dtype) = from_safetensors(view.dtype()) else {
+            return Err(Diagnostic::new("E313", format!("`{name}` has an element type that cannot be read"))
+                .at(file.display().to_string())
+                .expected(DType::ALL.map(DType::name).join(", "))
+                .found(format!("{:?}", view.dtype()))
+                .help("convert it to one of these first"));
+        };
+        into.insert(name, TensorData::new(dtype, view.shape().to_vec(), view.data().to_vec()));
+    }
+    Ok(())
+}
+
+fn not_found(path: &Path, error: &std::io::Error) -> Box<Diagnostic> {
+    let folder = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
+    let there = FileStorage.list(if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
+    let there = match there {
+        Ok(names) if names.is_empty() => "nothing".to_string(),
+        Ok(names) => shortened(names),
+        Err(error) => error.to_string(),
+    };
+    Diagnostic::new("E311", "there is no checkpoint here")
+        .at(path.display().to_string())
+        .expected(format!("a folder with {STATE_FILE}, {MODEL_FILE} and {OPTIMIZER_FILE}"))
+        .found(error.to_string())
+        .note(format!("in {}:\n{there}", folder.display()))
+        .help("name a step's folder or the folder a run writes its checkpoints to")
+}
+
+fn damaged(file: &Path, checkpoint: &Path) -> Box<Diagnostic> {
+    let diagnostic =
+        Diagnostic::new("E312", "the checkpoint is damaged or incomplete").at(file.display().to_string());
+    let others = checkpoint.parent().map(|dir| list(dir).unwrap_or_default()).unwrap_or_default();
+    let others: Vec<String> =
+        others.iter().rev().filter(|o| *o != checkpoint).map(|o| o.display().to_string()).collect();
+    match others.is_empty() {
+        true => diagnostic.help("restore the file from a copy"),
+        false => diagnostic
+            .note(format!("other checkpoints of this run, newest first:\n{}", shortened(others)))
+            .help("restore the file from a copy, or go on from another checkpoint"),
+    }
+}
+
+fn foreign(path: &Path) -> Box<Diagnostic> {
+    let files = safetensors_files(path);
+    let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+    Diagnostic::new("E313", "these are weights, not a checkpoint")
+        .at(path.display().to_string())
+        .expected(format!("a folder with {STATE_FILE}: step, data position and optimizer"))
+        .found(shortened(names))
+        .help(
+            "a run cannot be resumed from weights alone; import them as the initial parameters of a new run",
+        )
+}

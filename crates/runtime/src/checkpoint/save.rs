@@ -1,0 +1,153 @@
+//! Writing a checkpoint so that at every moment a whole one is on the disk.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use partita_base::{Diagnostic, Result};
+use safetensors::tensor::TensorView;
+
+use super::*;
+
+/// Writes a checkpoint to `dir/step-<step>` and returns that path; a step saved before gets a folder with a
+/// number at the end (`step-00000100.1`). Older checkpoints beyond the `keep` newest (at least 1) are removed.
+///
+/// The folder is written under another name, brought to the disk and renamed, then the file `latest` is replaced
+/// the same way: whoever dies in between leaves the last good checkpoint as it was. One process writes at a time.
+///
+/// # Errors
+/// E315 if the disk is full or refuses; the checkpoints before stay. Failing to remove old ones is no error:
+/// the next save tries again.
+pub fn save(storage: &dyn Storage, dir: &Path, checkpoint: &Checkpoint, keep: usize) -> Result<PathBuf> {
+    let files = encode(checkpoint);
+    let before = storage.list(dir).unwrap_or_default();
+    let revision = before
+        .iter()
+        .filter_map(|name| parse_folder_name(name))
+        .filter(|(step, _)| *step == checkpoint.step)
+        .map(|(_, revision)| revision + 1)
+        .max()
+        .unwrap_or(0);
+    let name = folder_name(checkpoint.step, revision);
+    let unfinished = format!("{name}{UNFINISHED}{}", std::process::id());
+    commit(storage, dir, &files, &name, &unfinished).map_err(|error| {
+        let _ = storage.remove(&dir.join(&unfinished));
+        refused(storage, dir, &before, &files, &error)
+    })?;
+    prune(storage, dir, &name, keep.max(1));
+    Ok(dir.join(name))
+}
+
+/// The files of a checkpoint, in the order in which they are written.
+fn encode(checkpoint: &Checkpoint) -> Vec<(&'static str, Vec<u8>)> {
+    let of = |optimizer: bool| {
+        let views =
+            checkpoint.tensors.iter().filter(|(name, _)| name.starts_with(OPTIMIZER_PREFIX) == optimizer);
+        let views = views.map(|(name, tensor)| {
+            let view = TensorView::new(to_safetensors(tensor.dtype), tensor.shape.clone(), &tensor.bytes)
+                .expect("the bytes of a tensor fill its shape");
+            (name, view)
+        });
+        safetensors::serialize(views, None).expect("names are few enough for a header of 100 MB")
+    };
+    let mut files = vec![(MODEL_FILE, of(false)), (OPTIMIZER_FILE, of(true))];
+    let sizes: BTreeMap<String, FileState> = files
+        .iter()
+        .map(|(name, bytes)| {
+            (name.to_string(), FileState { bytes: bytes.len() as u64, checksum: checksum(bytes) })
+        })
+        .collect();
+    let state = State {
+        format: FORMAT.to_string(),
+        step: checkpoint.step,
+        meta: checkpoint.meta.clone(),
+        files: sizes,
+        tensors: checkpoint.tensors.keys().cloned().collect(),
+    };
+    let state = serde_json::to_vec_pretty(&state).expect("text and numbers are always JSON");
+    files.push((STATE_FILE, state));
+    files
+}
+
+/// What failed, and on which path.
+struct Refusal {
+    path: PathBuf,
+    error: io::Error,
+}
+
+fn commit(
+    storage: &dyn Storage,
+    dir: &Path,
+    files: &[(&str, Vec<u8>)],
+    name: &str,
+    unfinished: &str,
+) -> Result<(), Refusal> {
+    let on = |path: &Path, result: io::Result<()>| {
+        result.map_err(|error| Refusal { path: path.to_path_buf(), error })
+    };
+    let folder = dir.join(unfinished);
+    on(&folder, storage.create_folder(&folder))?;
+    for (file, bytes) in files {
+        let path = folder.join(file);
+        on(&path, storage.write(&path, bytes))?;
+    }
+    on(&folder, storage.sync_folder(&folder))?;
+    on(&folder, storage.rename(&folder, &dir.join(name)))?;
+    on(dir, storage.sync_folder(dir))?;
+    // Only now, with the folder on the disk for good, is it announced.
+    let pointer = dir.join(format!("{LATEST_FILE}{UNFINISHED}{}", std::process::id()));
+    on(&pointer, storage.write(&pointer, name.as_bytes()))?;
+    on(&pointer, storage.rename(&pointer, &dir.join(LATEST_FILE)))?;
+    on(dir, storage.sync_folder(dir))
+}
+
+/// Removes what is unfinished or too old. A folder loses its name first, so none is ever half there.
+fn prune(storage: &dyn Storage, dir: &Path, newest: &str, keep: usize) {
+    let Ok(names) = storage.list(dir) else { return };
+    for name in names.iter().filter(|name| name.contains(UNFINISHED)) {
+        let _ = storage.remove(&dir.join(name));
+    }
+    let mut old: Vec<((u64, u32), &String)> = names
+        .iter()
+        .filter(|name| *name != newest)
+        .filter_map(|name| parse_folder_name(name).map(|key| (key, name)))
+        .collect();
+    old.sort();
+    for (_, name) in old.iter().rev().skip(keep - 1) {
+        let doomed = dir.join(format!("{name}{UNFINISHED}{}", std::process::id()));
+        if storage.rename(&dir.join(name), &doomed).is_ok() {
+            let _ = storage.remove(&doomed);
+        }
+    }
+}
+
+fn refused(
+    storage: &dyn Storage,
+    dir: &Path,
+    before: &[String],
+    files: &[(&str, Vec<u8>)],
+    refusal: &Refusal,
+) -> Box<Diagnostic> {
+    let full = matches!(refusal.error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    let message = if full {
+        "the disk is full: the checkpoint was not written"
+    } else {
+        "the checkpoint was not written"
+    };
+    let bytes: usize = files.iter().map(|(_, bytes)| bytes.len()).sum();
+    let pointed = storage.read(&dir.join(LATEST_FILE)).ok().and_then(|name| String::from_utf8(name).ok());
+    let newest = before.iter().filter(|name| parse_folder_name(name).is_some());
+    let previous = pointed.or_else(|| newest.max_by_key(|name| parse_folder_name(name)).cloned());
+    let note = match previous {
+        Some(name) => format!("nothing is lost: {} is whole", dir.join(name).display()),
+        None => "there is no earlier checkpoint".to_string(),
+    };
+    let help =
+        if full { "free some space or name another folder" } else { "check the folder and its permissions" };
+    Diagnostic::new("E315", message)
+        .at(refusal.path.display().to_string())
+        .expected(format!("{bytes} bytes can be written"))
+        .found(refusal.error.to_string())
+        .note(note)
+        .help(help)
+}

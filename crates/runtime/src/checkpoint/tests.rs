@@ -1,0 +1,337 @@
+use std::cell::{Cell, RefCell};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn checkpoint(step: u64) -> Checkpoint {
+    let tensor = |name: &str, value: f32| {
+        let bytes = [value, 2.0 * value, -value].iter().flat_map(|x| x.to_le_bytes()).collect();
+        (name.to_string(), TensorData::new(DType::F32, vec![3, 1], bytes))
+    };
+    let value = step as f32;
+    Checkpoint {
+        tensors: [
+            tensor("layers.0.weight", value),
+            tensor("head.weight", value + 0.5),
+            tensor("optimizer.m.layers.0.weight", value * 0.1),
+        ]
+        .into_iter()
+        .collect(),
+        step,
+        meta: [("seed".to_string(), "42".to_string())].into_iter().collect(),
+    }
+}
+
+/// A file system that can be cut off after a number of operations or bytes.
+#[derive(Default)]
+struct Faulty {
+    /// The process dies in this operation, counted from 0; nothing works afterwards.
+    dies_at: Option<usize>,
+    /// So many bytes fit.
+    room: Option<Cell<usize>>,
+    done: Cell<usize>,
+    log: RefCell<Vec<String>>,
+}
+
+impl Faulty {
+    fn operation(&self, what: &str, path: &Path) -> io::Result<bool> {
+        let now = self.done.replace(self.done.get() + 1);
+        if self.dies_at.is_some_and(|at| now > at) {
+            return Err(io::Error::other("dead"));
+        }
+        let name = path.file_name().unwrap().to_string_lossy();
+        self.log.borrow_mut().push(format!("{what} {}", name.split(UNFINISHED).next().unwrap()));
+        Ok(self.dies_at == Some(now))
+    }
+
+    /// Runs a whole operation, or only half of it if the process dies in it.
+    fn run<T>(
+        &self,
+        what: &str,
+        path: &Path,
+        whole: impl FnOnce() -> io::Result<T>,
+        half: impl FnOnce(),
+    ) -> io::Result<T> {
+        if self.operation(what, path)? {
+            half();
+            return Err(io::Error::other("dead"));
+        }
+        whole()
+    }
+}
+
+impl Storage for Faulty {
+    fn create_folder(&self, path: &Path) -> io::Result<()> {
+        self.run("create", path, || FileStorage.create_folder(path), || ())
+    }
+    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        if let Some(room) = &self.room {
+            let fits = bytes.len().min(room.get());
+            room.set(room.get() - fits);
+            if fits < bytes.len() {
+                fs::write(path, &bytes[..fits])?;
+                return Err(io::Error::from(io::ErrorKind::StorageFull));
+            }
+        }
+        let half = || drop(fs::write(path, &bytes[..bytes.len() / 2]));
+        self.run("write", path, || FileStorage.write(path, bytes), half)
+    }
+    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        self.run("sync", path, || FileStorage.sync_folder(path), || ())
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.run("rename to", to, || FileStorage.rename(from, to), || ())
+    }
+    fn list(&self, folder: &Path) -> io::Result<Vec<String>> {
+        FileStorage.list(folder)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let half = || {
+            if let Ok(names) = FileStorage.list(path) {
+                let _ = fs::remove_file(path.join(&names[0]));
+            }
+        };
+        self.run("remove", path, || FileStorage.remove(path), half)
+    }
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        FileStorage.read(path)
+    }
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    FileStorage.list(dir).unwrap()
+}
+
+fn latest_checkpoint(dir: &Path) -> Option<Checkpoint> {
+    latest(dir).unwrap().map(|path| load(&path).unwrap())
+}
+
+#[test]
+fn every_element_type_comes_back_bit_for_bit_and_in_order() {
+    let mut saved = Checkpoint { step: 7, ..Checkpoint::default() };
+    for (i, dtype) in DType::ALL.into_iter().enumerate() {
+        let fill = |count: usize| (0..count * dtype.size_bytes()).map(|b| (b * 37 + i) as u8).collect();
+        saved.tensors.insert(format!("z{}.{dtype}", 20 - i), TensorData::new(dtype, vec![2, 3], fill(6)));
+        saved.tensors.insert(format!("optimizer.m.{dtype}"), TensorData::new(dtype, vec![], fill(1)));
+    }
+    saved.tensors.insert("empty".into(), TensorData::new(DType::F32, vec![0, 4], vec![]));
+    saved.meta.insert("config".into(), "width = 3\n\"quoted\" \u{e9}".into());
+    let dir = tempfile::tempdir().unwrap();
+    let path = save(&FileStorage, dir.path(), &saved, 2).unwrap();
+    assert_eq!(path, dir.path().join("step-00000007"));
+    let loaded = load(&path).unwrap();
+    assert_eq!(loaded, saved);
+    assert!(loaded.tensors.keys().eq(saved.tensors.keys()));
+    assert_eq!(load(dir.path()).unwrap(), saved);
+}
+
+#[test]
+fn the_model_file_is_plain_safetensors_with_untouched_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = save(&FileStorage, dir.path(), &checkpoint(3), 1).unwrap();
+    let bytes = fs::read(path.join(MODEL_FILE)).unwrap();
+    // Read by the format's definition: length of the header, JSON, data.
+    let header_bytes = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    assert_eq!(header_bytes % 8, 0);
+    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + header_bytes]).unwrap();
+    let mut keys: Vec<&String> = header.as_object().unwrap().keys().collect();
+    keys.sort();
+    assert_eq!(keys, ["head.weight", "layers.0.weight"]);
+    let entry = &header["layers.0.weight"];
+    assert_eq!((entry["dtype"].as_str(), entry["shape"].to_string()), (Some("F32"), "[3,1]".to_string()));
+    let start = 8 + header_bytes + entry["data_offsets"][0].as_u64().unwrap() as usize;
+    assert_eq!(bytes[start..start + 4], 3f32.to_le_bytes());
+    let weights = import_weights(&path.join(MODEL_FILE)).unwrap();
+    assert_eq!(weights["head.weight"], checkpoint(3).tensors["head.weight"]);
+}
+
+#[test]
+fn a_kill_at_any_operation_leaves_a_whole_checkpoint() {
+    let mut survived = [false; 2];
+    for dies_at in 0.. {
+        let dir = tempfile::tempdir().unwrap();
+        save(&FileStorage, dir.path(), &checkpoint(1), 2).unwrap();
+        save(&FileStorage, dir.path(), &checkpoint(2), 2).unwrap();
+        let storage = Faulty { dies_at: Some(dies_at), ..Faulty::default() };
+        let result = save(&storage, dir.path(), &checkpoint(3), 1);
+        let found = latest_checkpoint(dir.path()).expect("one was there before");
+        assert!(found == checkpoint(2) || found == checkpoint(3), "killed in operation {dies_at}");
+        survived[(found.step - 2) as usize] = true;
+        if result.is_ok() {
+            assert_eq!(found, checkpoint(3));
+        }
+        for path in list(dir.path()).unwrap() {
+            load(&path).expect("no half-written or half-removed folder carries a step's name");
+        }
+        // Whoever comes next clears up.
+        save(&FileStorage, dir.path(), &checkpoint(4), 1).unwrap();
+        assert_eq!(latest_checkpoint(dir.path()), Some(checkpoint(4)));
+        assert_eq!(names(dir.path()), ["latest", "step-00000004"]);
+        if storage.done.get() <= dies_at {
+            assert!(dies_at >= 12, "create, 3 writes, 2 folder syncs, 2 renames, .. were all reached");
+            break;
+        }
+    }
+    assert_eq!(survived, [true, true]);
+}
+
+#[test]
+fn a_kill_during_the_first_save_leaves_nothing_or_all() {
+    for dies_at in 0..12 {
+        let dir = tempfile::tempdir().unwrap();
+        let run = dir.path().join("run");
+        let storage = Faulty { dies_at: Some(dies_at), ..Faulty::default() };
+        let _ = save(&storage, &run, &checkpoint(1), 1);
+        assert!(latest_checkpoint(&run).is_none_or(|found| found == checkpoint(1)), "operation {dies_at}");
+    }
+}
+
+#[test]
+fn files_are_on_the_disk_before_they_are_named_and_named_before_announced() {
+    let dir = tempfile::tempdir().unwrap();
+    let storage = Faulty::default();
+    save(&storage, dir.path(), &checkpoint(5), 1).unwrap();
+    let run = dir.path().file_name().unwrap().to_string_lossy();
+    let expected = [
+        "create step-00000005".to_string(),
+        "write model.safetensors".to_string(),
+        "write optimizer.safetensors".to_string(),
+        "write state.json".to_string(),
+        "sync step-00000005".to_string(),
+        "rename to step-00000005".to_string(),
+        format!("sync {}", run.split(UNFINISHED).next().unwrap()),
+        "write latest".to_string(),
+        "rename to latest".to_string(),
+    ];
+    assert_eq!(storage.log.borrow()[..9], expected);
+}
+
+#[test]
+fn a_full_disk_loses_nothing_and_says_so() {
+    let whole: usize = {
+        let dir = tempfile::tempdir().unwrap();
+        let path = save(&FileStorage, dir.path(), &checkpoint(2), 1).unwrap();
+        names(&path).iter().map(|n| fs::metadata(path.join(n)).unwrap().len() as usize).sum()
+    };
+    for room in (0..whole).step_by(17) {
+        let dir = tempfile::tempdir().unwrap();
+        save(&FileStorage, dir.path(), &checkpoint(1), 1).unwrap();
+        let storage = Faulty { room: Some(Cell::new(room)), ..Faulty::default() };
+        let error = save(&storage, dir.path(), &checkpoint(2), 1).unwrap_err();
+        assert_eq!(error.code, "E315");
+        assert!(error.message.contains("full") && error.notes[0].contains("step-00000001"), "{error}");
+        assert_eq!(latest_checkpoint(dir.path()), Some(checkpoint(1)));
+        assert_eq!(names(dir.path()), ["latest", "step-00000001"], "room is given back");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("run"), "a file where the folder should be").unwrap();
+    let error = save(&FileStorage, &dir.path().join("run"), &checkpoint(1), 1).unwrap_err();
+    assert_eq!((error.code, error.notes[0].as_str()), ("E315", "there is no earlier checkpoint"));
+}
+
+#[test]
+fn the_newest_are_kept_and_a_step_can_be_saved_again() {
+    let dir = tempfile::tempdir().unwrap();
+    for step in [1, 2, 10, 3] {
+        save(&FileStorage, dir.path(), &checkpoint(step), 2).unwrap();
+    }
+    // Step 3 was saved last: a run that went back.
+    assert_eq!(names(dir.path()), ["latest", "step-00000003", "step-00000010"]);
+    assert_eq!(latest_checkpoint(dir.path()), Some(checkpoint(3)));
+    let mut again = checkpoint(3);
+    again.meta.insert("note".into(), "again".into());
+    let path = save(&FileStorage, dir.path(), &again, 1).unwrap();
+    assert_eq!(names(dir.path()), ["latest", "step-00000003.1"]);
+    assert_eq!(load(&path).unwrap(), again);
+    // A pointer to nothing falls back to the highest step.
+    fs::write(dir.path().join(LATEST_FILE), "step-000").unwrap();
+    assert_eq!(latest_checkpoint(dir.path()), Some(again));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_file_cut_anywhere_is_named_with_its_sizes(file in 0usize..3, share in 0.0..1.0f64) {
+        let dir = tempfile::tempdir().unwrap();
+        save(&FileStorage, dir.path(), &checkpoint(1), 2).unwrap();
+        let path = save(&FileStorage, dir.path(), &checkpoint(2), 2).unwrap();
+        let name = [MODEL_FILE, OPTIMIZER_FILE, STATE_FILE][file];
+        let bytes = fs::read(path.join(name)).unwrap();
+        let length = (bytes.len() as f64 * share) as usize;
+        fs::write(path.join(name), &bytes[..length]).unwrap();
+        let error = load(&path).unwrap_err();
+        prop_assert_eq!(error.code, "E312");
+        prop_assert!(error.at.as_ref().unwrap().ends_with(name));
+        let found = format!("{length} bytes");
+        prop_assert!(error.found.as_ref().unwrap().starts_with(&found), "{}", error);
+        if name != STATE_FILE {
+            let expected = format!("{} bytes", bytes.len());
+            prop_assert_eq!(error.expected.as_deref(), Some(expected.as_str()));
+        }
+        prop_assert!(error.notes[0].contains("step-00000001"));
+    }
+
+    #[test]
+    fn one_wrong_byte_is_noticed(place in 0.0..1.0f64, flip in 1u8..) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = save(&FileStorage, dir.path(), &checkpoint(2), 2).unwrap().join(MODEL_FILE);
+        let mut bytes = fs::read(&path).unwrap();
+        let place = (bytes.len() as f64 * place) as usize;
+        bytes[place] ^= flip;
+        fs::write(&path, bytes).unwrap();
+        prop_assert_eq!(load(dir.path()).unwrap_err().code, "E312");
+    }
+}
+
+#[test]
+fn what_is_not_a_checkpoint_is_told_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(latest(&dir.path().join("nowhere")).unwrap(), None);
+    let path = save(&FileStorage, dir.path(), &checkpoint(2), 1).unwrap();
+    let error = load(&dir.path().join("step-00000009")).unwrap_err();
+    assert_eq!(error.code, "E311");
+    assert!(error.notes[0].contains("step-00000002"), "{error}");
+    fs::remove_file(path.join(MODEL_FILE)).unwrap();
+    assert_eq!(load(&path).unwrap_err().code, "E312");
+
+    fs::remove_file(path.join(STATE_FILE)).unwrap();
+    for foreign in [path.clone(), path.join(OPTIMIZER_FILE)] {
+        let error = load(&foreign).unwrap_err();
+        assert_eq!(error.code, "E313");
+        assert!(error.help.as_ref().unwrap().contains("import"), "{error}");
+    }
+    assert!(import_weights(&path).unwrap().contains_key("optimizer.m.layers.0.weight"));
+    let header = br#"{"w":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[0,2]}}      "#;
+    let bytes = [&(header.len() as u64).to_le_bytes()[..], header, &[1, 2]].concat();
+    let other: PathBuf = dir.path().join("other.safetensors");
+    fs::write(&other, bytes).unwrap();
+    assert_eq!(import_weights(&other).unwrap_err().code, "E313");
+    assert_eq!(import_weights(&dir.path().join("none")).unwrap_err().code, "E311");
+}
+
+#[test]
+fn names_and_shapes_that_differ_are_listed() {
+    let saved = checkpoint(1);
+    let mut expected: Vec<(String, DType, Vec<usize>)> =
+        saved.tensors.iter().map(|(name, t)| (name.clone(), t.dtype, t.shape.clone())).collect();
+    assert!(compare(&expected, &saved).is_ok());
+    expected[0].0 = "layers.0.weights".into();
+    expected[1].2 = vec![1, 3];
+    expected[2].1 = DType::BF16;
+    let error = compare(&expected, &saved).unwrap_err();
+    assert_eq!(error.code, "E314");
+    assert_eq!(error.found.as_deref(), Some("3 tensors: 1 missing, 1 extra, 2 different"));
+    assert_eq!(
+        error.notes,
+        [
+            "missing:\nlayers.0.weights: f32[3, 1]  (did you mean `layers.0.weight`?)",
+            "different:\nhead.weight: expected f32[1, 3], found f32[3, 1]\noptimizer.m.layers.0.weight: expected bf16[3, 1], found f32[3, 1]",
+            "extra:\nlayers.0.weight: f32[3, 1]",
+        ]
+    );
+}

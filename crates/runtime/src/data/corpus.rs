@@ -1,0 +1,509 @@
+//! Finding text and seeing it as one long run of bytes.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Read;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use memmap2::Mmap;
+use partita_base::{Diagnostic, Result};
+
+/// How much of a file is looked at to tell text from binary.
+const SNIFF_BYTES: usize = 8 * 1024;
+
+/// Which files of a folder are read.
+#[derive(Clone, Debug, Default)]
+pub struct FileFilter {
+    /// Only files with one of these extensions (without the dot, any case). `None`: every file.
+    /// A file that is named directly is always read.
+    pub extensions: Option<Vec<String>>,
+    /// Stop after this many bytes of text in all; the last file is cut. `None`: no limit.
+    pub max_bytes: Option<u64>,
+}
+
+/// What was read and what was left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CorpusReport {
+    /// Files read.
+    pub files: usize,
+    /// Bytes of text in them.
+    pub bytes: u64,
+    /// Files that hold something other than text.
+    pub skipped_binary: usize,
+    /// Files and folders that could not be opened, links that lead nowhere, pipes and devices.
+    pub skipped_unreadable: usize,
+    /// Files of no bytes.
+    pub skipped_empty: usize,
+    /// Files with other extensions than asked for.
+    pub skipped_extension: usize,
+    /// Entries of folders whose names begin with a dot.
+    pub skipped_hidden: usize,
+    /// Files left out, wholly or in part, because of `max_bytes`.
+    pub skipped_over_limit: usize,
+}
+
+impl CorpusReport {
+    /// One line for people: `12 files, 34567 bytes (skipped: 2 binary)`.
+    pub fn summary(&self) -> String {
+        let skipped: Vec<String> = [
+            (self.skipped_binary, "binary"),
+            (self.skipped_unreadable, "unreadable"),
+            (self.skipped_empty, "empty"),
+            (self.skipped_extension, "with another extension"),
+            (self.skipped_hidden, "hidden"),
+            (self.skipped_over_limit, "over the byte limit"),
+        ]
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+        let files = if self.files == 1 { "1 file".to_string() } else { format!("{} files", self.files) };
+        let mut text = format!("{files}, {} bytes", self.bytes);
+        if !skipped.is_empty() {
+            text += &format!(" (skipped: {})", skipped.join(", "));
+        }
+        text
+    }
+}
+
+/// A file or folder of text, mapped into memory and seen as one run of bytes: the files one after another, in
+/// the order of their paths.
+#[derive(Debug)]
+pub struct Corpus {
+    text: Arc<Text>,
+    report: CorpusReport,
+}
+
+impl Corpus {
+    /// The share of the bytes held out for validation where nobody says otherwise.
+    pub const VALIDATION_FRACTION: f64 = 0.05;
+
+    /// Opens a file, or every text file of a folder and the folders in it. Links are followed, each target once,
+    /// so loops end. Files are mapped: they should not be cut short while the corpus is in use.
+    ///
+    /// # Errors
+    /// E301 if there is nothing at `path`; E302 if there is no text in it, with the counts of what was skipped.
+    pub fn open(path: &Path, filter: &FileFilter) -> Result<Corpus> {
+        let metadata = fs::metadata(path).map_err(|error| missing(path, &error))?;
+        let mut walk =
+            Walk { filter, report: CorpusReport::default(), seen: BTreeSet::new(), files: Vec::new() };
+        if metadata.is_dir() {
+            walk.folder(path);
+        } else {
+            walk.files.push(path.to_path_buf());
+        }
+        let Walk { mut report, files, .. } = walk;
+        let mut text = Text::default();
+        for file in &files {
+            let room = filter.max_bytes.unwrap_or(u64::MAX) - text.length();
+            match read(file) {
+                Contents::Binary => report.skipped_binary += 1,
+                Contents::Unreadable => report.skipped_unreadable += 1,
+                Contents::Empty => report.skipped_empty += 1,
+                Contents::Text(piece) => {
+                    let length = (piece.len() as u64).min(room);
+                    report.skipped_over_limit += usize::from(length < piece.len() as u64);
+                    if length > 0 {
+                        report.files += 1;
+                        text.push(Piece::Mapped(piece), length as usize);
+                    }
+                }
+            }
+        }
+        report.bytes = text.length();
+        if report.bytes == 0 {
+            return Err(Diagnostic::new("E302", "no text to train on")
+                .at(path.display().to_string())
+                .expected("at least one non-empty text file")
+                .found(report.summary())
+                .help("name a text file or a folder of text files, or widen the extensions"));
+        }
+        Ok(Corpus { text: Arc::new(text), report })
+    }
+
+    /// A corpus of bytes already in memory.
+    pub fn from_bytes(bytes: Vec<u8>) -> Corpus {
+        let report = CorpusReport { files: 1, bytes: bytes.len() as u64, ..CorpusReport::default() };
+        let mut text = Text::default();
+        let length = bytes.len();
+        text.push(Piece::Owned(bytes), length);
+        Corpus { text: Arc::new(text), report }
+    }
+
+    /// What was read and what was left out.
+    pub fn report(&self) -> CorpusReport {
+        self.report
+    }
+
+    /// All of it, nothing held out.
+    pub fn whole(&self) -> Split {
+        Split { text: self.text.clone(), range: 0..self.text.length() }
+    }
+
+    /// Cuts into (train, validation): the last `validation_fraction` of the bytes is held out, but no fewer than
+    /// one window of `sequence_length + 1`. A fraction of 0 holds nothing out.
+    ///
+    /// # Errors
+    /// E303 if either part is too short for one window.
+    pub fn split(&self, validation_fraction: f64, sequence_length: usize) -> Result<(Split, Split)> {
+        assert!((0.0..1.0).contains(&validation_fraction), "a fraction is at least 0 and below 1");
+        let (total, window) = (self.text.length(), sequence_length as u64 + 1);
+        let held_out = match validation_fraction {
+            0.0 => 0,
+            fraction => ((total as f64 * fraction) as u64).max(window),
+        };
+        if total < held_out + window {
+            let parts =
+                if held_out == 0 { "one window" } else { "one window to train on and one to validate on" };
+            return Err(Diagnostic::new(
+                "E303",
+                format!("too little text for sequences of {sequence_length} bytes"),
+            )
+            .expected(format!("{} bytes or more: {parts}, each of {window} bytes", held_out + window))
+            .found(self.report.summary())
+            .help("use shorter sequences or more text"));
+        }
+        let cut = total - held_out;
+        let part = |range| Split { text: self.text.clone(), range };
+        Ok((part(0..cut), part(cut..total)))
+    }
+}
+
+/// A contiguous part of a [`Corpus`]. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Split {
+    text: Arc<Text>,
+    range: Range<u64>,
+}
+
+impl Split {
+    /// Bytes in it.
+    pub fn len(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+
+    /// Where it lies in the corpus, in bytes.
+    pub fn range(&self) -> Range<u64> {
+        self.range.clone()
+    }
+
+    /// The bytes from `start` (counted within the split) that fill `window`.
+    ///
+    /// # Panics
+    /// If the window reaches over the end.
+    pub fn read(&self, start: u64, window: &mut [u8]) {
+        assert!(start + window.len() as u64 <= self.len(), "a window lies within its split");
+        let mut filled = 0;
+        for chunk in self.text.chunks(self.range.start + start..self.range.end) {
+            let count = chunk.len().min(window.len() - filled);
+            window[filled..filled + count].copy_from_slice(&chunk[..count]);
+            filled += count;
+            if filled == window.len() {
+                return;
+            }
+        }
+    }
+
+    /// Every byte in order.
+    pub fn bytes(&self) -> impl Iterator<Item = u8> + '_ {
+        self.text.chunks(self.range.clone()).flatten().copied()
+    }
+
+    /// A number that tells this text from another: changes with its length and, almost surely, with its bytes
+    /// (64 samples of 64 bytes are looked at). FNV-1a.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        let mut add = |byte: u8| hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        self.len().to_le_bytes().into_iter().for_each(&mut add);
+        let mut sample = vec![0; self.len().min(64) as usize];
+        for i in 0..64 {
+            self.read((self.len() - sample.len() as u64) / 63 * i, &mut sample);
+            sample.iter().copied().for_each(&mut add);
+        }
+        hash
+    }
+}
+
+#[derive(Debug)]
+enum Piece {
+    Mapped(Mmap),
+    Owned(Vec<u8>),
+}
+
+impl Piece {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Piece::Mapped(map) => map,
+            Piece::Owned(bytes) => bytes,
+        }
+    }
+}
+
+/// Pieces laid end to end; `ends[i]` is where piece i stops, and a piece may be used only up to there.
+#[derive(Debug, Default)]
+struct Text {
+    pieces: Vec<Piece>,
+    ends: Vec<u64>,
+}
+
+impl Text {
+    fn push(&mut self, piece: Piece, length: usize) {
+        self.ends.push(self.length() + length as u64);
+        self.pieces.push(piece);
+    }
+
+    fn length(&self) -> u64 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// The bytes of `range`, piece by piece.
+    fn chunks(&self, range: Range<u64>) -> impl Iterator<Item = &[u8]> {
+        let first = self.ends.partition_point(|&end| end <= range.start);
+        (first..self.pieces.len()).map_while(move |i| {
+            let start = if i == 0 { 0 } else { self.ends[i - 1] };
+            let (from, to) = (range.start.max(start), range.end.min(self.ends[i]));
+            (from < to).then(|| &self.pieces[i].bytes()[(from - start) as usize..(to - start) as usize])
+        })
+    }
+}
+
+/// Collects the files of a folder, in the order of their paths.
+struct Walk<'a> {
+    filter: &'a FileFilter,
+    report: CorpusReport,
+    seen: BTreeSet<PathBuf>,
+    files: Vec<PathBuf>,
+}
+
+impl Walk<'_> {
+    fn folder(&mut self, folder: &Path) {
+        let Ok(real) = folder.canonicalize() else { return self.report.skipped_unreadable += 1 };
+        if !self.seen.insert(real) {
+            return;
+        }
+        let Ok(entries) = fs::read_dir(folder) else { return self.report.skipped_unreadable += 1 };
+        let mut paths: Vec<PathBuf> = Vec::new();
+        for entry in entries {
+            match entry {
+                Ok(entry) if entry.file_name().as_encoded_bytes().starts_with(b".") => {
+                    self.report.skipped_hidden += 1
+                }
+                Ok(entry) => paths.push(entry.path()),
+                Err(_) => self.report.skipped_unreadable += 1,
+            }
+        }
+        paths.sort();
+        for path in paths {
+            match fs::metadata(&path) {
+                Ok(metadata) if metadata.is_dir() => self.folder(&path),
+                Ok(_) if !self.wanted(&path) => self.report.skipped_extension += 1,
+                Ok(_) => {
+                    if path.canonicalize().is_ok_and(|real| self.seen.insert(real)) {
+                        self.files.push(path);
+                    }
+                }
+                Err(_) => self.report.skipped_unreadable += 1,
+            }
+        }
+    }
+
+    fn wanted(&self, path: &Path) -> bool {
+        let Some(extensions) = &self.filter.extensions else { return true };
+        let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("");
+        extensions.iter().any(|e| e.trim_start_matches('.').eq_ignore_ascii_case(extension))
+    }
+}
+
+/// What a file turned out to be.
+enum Contents {
+    Text(Mmap),
+    Binary,
+    Unreadable,
+    Empty,
+}
+
+/// Opens a file and looks at its beginning. Pipes and devices are never opened: that could wait for ever.
+fn read(path: &Path) -> Contents {
+    let open = || -> std::io::Result<Contents> {
+        let metadata = fs::metadata(path)?;
+        if !metadata.is_file() {
+            return Ok(Contents::Unreadable);
+        }
+        if metadata.len() == 0 {
+            return Ok(Contents::Empty);
+        }
+        let mut file = File::open(path)?;
+        let mut head = Vec::with_capacity(SNIFF_BYTES);
+        file.by_ref().take(SNIFF_BYTES as u64).read_to_end(&mut head)?;
+        if head.is_empty() {
+            return Ok(Contents::Empty);
+        }
+        if is_binary(&head) {
+            return Ok(Contents::Binary);
+        }
+        Ok(Contents::Text(map(&file)?))
+    };
+    open().unwrap_or(Contents::Unreadable)
+}
+
+#[allow(unsafe_code)]
+fn map(file: &File) -> std::io::Result<Mmap> {
+    // SAFETY: the mapping is private and read-only, and bytes are only ever copied out of it, so no reference
+    // relies on a value staying what it was. Cutting the file short meanwhile ends the process with SIGBUS;
+    // `Corpus::open` asks callers not to.
+    unsafe { Mmap::map(file) }
+}
+
+/// A NUL byte, or more than one control byte in twenty: compressed or machine data in any encoding has both,
+/// text in any 8-bit encoding has neither.
+fn is_binary(head: &[u8]) -> bool {
+    let control =
+        head.iter().filter(|&&b| b < 32 && !matches!(b, b'\t' | b'\n' | b'\r' | 0x0c | 0x1b)).count();
+    head.contains(&0) || control * 20 > head.len()
+}
+
+fn missing(path: &Path, error: &std::io::Error) -> Box<Diagnostic> {
+    let mut diagnostic = Diagnostic::new("E301", format!("cannot open the data at {}", path.display()))
+        .expected("a text file or a folder of text files")
+        .found(error.to_string())
+        .help("check the path; relative paths start at the folder the command runs in");
+    let folder = match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => return diagnostic,
+    };
+    let siblings: Vec<String> = fs::read_dir(folder)
+        .map(|entries| entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect())
+        .unwrap_or_default();
+    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    if let Some(hint) = partita_base::did_you_mean(&name, siblings.iter().map(String::as_str)) {
+        diagnostic = diagnostic.note(hint);
+    }
+    diagnostic
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, bytes) in files {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, bytes).unwrap();
+        }
+        folder
+    }
+
+    fn all(corpus: &Corpus) -> Vec<u8> {
+        corpus.whole().bytes().collect()
+    }
+
+    #[test]
+    fn files_are_joined_in_the_order_of_their_paths() {
+        let folder = folder(&[("b.txt", b"two "), ("a/z.txt", b"one "), ("c.md", b"three")]);
+        let corpus = Corpus::open(folder.path(), &FileFilter::default()).unwrap();
+        assert_eq!(all(&corpus), b"one two three");
+        assert_eq!(corpus.report(), CorpusReport { files: 3, bytes: 13, ..Default::default() });
+        let one = Corpus::open(&folder.path().join("c.md"), &FileFilter::default()).unwrap();
+        assert_eq!(all(&one), b"three");
+    }
+
+    #[test]
+    fn what_is_not_text_is_left_out_and_counted() {
+        let noise: Vec<u8> = (0..4096u32).map(|i| (i.wrapping_mul(2654435761) >> 24) as u8 | 1).collect();
+        let folder = folder(&[
+            ("a.txt", "caf\u{e9} \u{65e5}\u{672c}".as_bytes()),
+            ("latin.txt", b"caf\xe9 au lait"),
+            ("nul.bin", b"text\0text"),
+            ("noise.bin", &noise),
+            ("empty.txt", b""),
+            (".hidden", b"secret"),
+        ]);
+        #[cfg(unix)]
+        std::os::unix::fs::symlink(folder.path().join("nowhere"), folder.path().join("dangling")).unwrap();
+        let report = Corpus::open(folder.path(), &FileFilter::default()).unwrap().report();
+        let dangling = usize::from(cfg!(unix));
+        assert_eq!(
+            report,
+            CorpusReport {
+                files: 2,
+                bytes: 12 + 12,
+                skipped_binary: 2,
+                skipped_unreadable: dangling,
+                skipped_empty: 1,
+                skipped_hidden: 1,
+                ..Default::default()
+            }
+        );
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_back_up_the_tree_end_and_do_not_double_text() {
+        use std::os::unix::fs::symlink;
+        let folder = folder(&[("a/one.txt", b"one"), ("b/two.txt", b"two")]);
+        symlink(folder.path(), folder.path().join("a/up")).unwrap();
+        symlink(folder.path().join("b/two.txt"), folder.path().join("b/again.txt")).unwrap();
+        let text = all(&Corpus::open(folder.path(), &FileFilter::default()).unwrap());
+        assert_eq!(text, b"onetwo".to_vec().as_slice());
+    }
+
+    #[test]
+    fn extensions_and_the_byte_limit_narrow_the_choice() {
+        let folder = folder(&[("a.rs", b"fn main"), ("b.TXT", b"12345"), ("c.txt", b"67890")]);
+        let filter = FileFilter { extensions: Some(vec![".txt".into()]), max_bytes: Some(7) };
+        let corpus = Corpus::open(folder.path(), &filter).unwrap();
+        assert_eq!(all(&corpus), b"1234567");
+        assert_eq!((corpus.report().skipped_extension, corpus.report().skipped_over_limit), (1, 1));
+    }
+
+    #[test]
+    fn missing_and_empty_paths_are_told_apart() {
+        let folder = folder(&[("corpus.txt", b""), ("x.bin", b"\0")]);
+        let error = Corpus::open(&folder.path().join("corpsu.txt"), &FileFilter::default()).unwrap_err();
+        assert_eq!(error.code, "E301");
+        assert!(error.notes[0].contains("corpus.txt"), "{error}");
+        let error = Corpus::open(folder.path(), &FileFilter::default()).unwrap_err();
+        assert_eq!(error.code, "E302");
+        assert!(error.found.as_ref().unwrap().contains("1 binary, 1 empty"), "{error}");
+    }
+
+    #[test]
+    fn the_end_is_held_out_and_never_smaller_than_a_window() {
+        let corpus = Corpus::from_bytes((0..100).collect());
+        for (fraction, sequence, held_out) in [(0.2, 7, 20), (0.01, 7, 8), (0.0, 99, 0), (0.5, 49, 50)] {
+            let (train, validation) = corpus.split(fraction, sequence).unwrap();
+            assert_eq!((train.range().end, validation.range().start), (100 - held_out, 100 - held_out));
+            let joined: Vec<u8> = train.bytes().chain(validation.bytes()).collect();
+            assert_eq!(joined, all(&corpus));
+        }
+        let error = corpus.split(0.05, 50).unwrap_err();
+        assert_eq!(error.code, "E303");
+        assert!(error.expected.as_ref().unwrap().starts_with("102 bytes"), "{error}");
+    }
+
+    #[test]
+    fn windows_cross_files_and_fingerprints_see_changes() {
+        let folder = folder(&[("1", b"abc"), ("2", b"d"), ("3", b"efgh")]);
+        let split = Corpus::open(folder.path(), &FileFilter::default()).unwrap().whole();
+        for start in 0..8u64 {
+            for length in 0..=(8 - start as usize) {
+                let mut window = vec![0; length];
+                split.read(start, &mut window);
+                assert_eq!(window, b"abcdefgh"[start as usize..][..length]);
+            }
+        }
+        assert_eq!(split.fingerprint(), Corpus::from_bytes(b"abcdefgh".to_vec()).whole().fingerprint());
+        assert_ne!(split.fingerprint(), Corpus::from_bytes(b"abcdefgx".to_vec()).whole().fingerprint());
+        assert_ne!(split.fingerprint(), Corpus::from_bytes(b"abcdefg".to_vec()).whole().fingerprint());
+    }
+}

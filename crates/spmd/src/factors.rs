@@ -1,0 +1,76 @@
+//! Between dimensions and factors: projecting a value's layout onto an op's factors and back.
+
+use partita_ir::{FactorId, FactorKind, Rule};
+use partita_mesh::{AxisList, AxisRef, DimSharding};
+
+/// Distributes a dimension's axes over its factors, major to minor. A factor that an axis does not divide takes it
+/// all the same when nothing has been put on it (an uneven split); what is left over is dropped.
+pub fn axes_of_factors(rule: &Rule, factors: &[FactorId], axes: &[AxisRef]) -> Vec<(FactorId, AxisList)> {
+    let mut out: Vec<(FactorId, AxisList)> = factors.iter().map(|&f| (f, AxisList::new())).collect();
+    let mut current = 0;
+    let mut taken = 1;
+    for &axis in axes {
+        while current < out.len() {
+            let size = rule.factors[out[current].0].size;
+            let last = current + 1 == out.len();
+            // A full factor hands over to the next one; a size of 1 cannot take anything.
+            if !last && (taken >= size || size == 1) {
+                current += 1;
+                taken = 1;
+                continue;
+            }
+            out[current].1.push(axis);
+            taken *= axis.size;
+            break;
+        }
+    }
+    out
+}
+
+/// The layout of one dimension when its factors are split over `assignment`. `unit` is the dimension's unit where
+/// its major factor is split. `None` when no contiguous split expresses it (a minor factor is split while the one
+/// above it is not split to the end).
+pub fn dim_sharding(
+    rule: &Rule,
+    factors: &[FactorId],
+    assignment: &[AxisList],
+    unit: usize,
+) -> Option<DimSharding> {
+    let mut axes = AxisList::new();
+    let mut result_unit = 1;
+    let mut complete = true;
+    for (position, &factor) in factors.iter().enumerate() {
+        let size = rule.factors[factor].size;
+        let list = &assignment[factor];
+        if list.is_empty() {
+            complete &= size == 1;
+            continue;
+        }
+        if !complete {
+            return None;
+        }
+        let ways: usize = list.iter().map(|a| a.size).product();
+        let below: usize = factors[position + 1..].iter().map(|&f| rule.factors[f].size).product();
+        let even = size.is_multiple_of(ways);
+        complete = even && size == ways;
+        result_unit = if even {
+            below.max(1)
+        } else if position == 0 && unit.is_multiple_of(below.max(1)) {
+            unit
+        } else {
+            below.max(1)
+        };
+        axes.extend(list.iter().copied());
+    }
+    Some(DimSharding { axes, unit: result_unit })
+}
+
+/// Whether axes may be put on a factor at all.
+pub fn may_split(rule: &Rule, factor: FactorId) -> bool {
+    matches!(rule.factors[factor].kind, FactorKind::Pass | FactorKind::Reduce(_))
+}
+
+/// Whether two axis references share devices' coordinates.
+pub fn overlaps(a: &AxisRef, b: &AxisRef) -> bool {
+    a.axis == b.axis && a.pre < b.pre * b.size && b.pre < a.pre * a.size
+}

@@ -1,0 +1,97 @@
+//! Granularity: in whole units of how many elements a dimension may be split.
+//!
+//! A dimension of 128 that is 4 heads of 32 can go to 3 ranks as 2, 1 and 1 heads, but not as 43, 43 and 42
+//! elements. The unit of a dimension follows from the reshapes it meets, through every op that ties it to another
+//! dimension. It only matters where a split is uneven.
+
+use partita_ir::{Graph, Operation, Rule, ValueId};
+
+/// The unit of each dimension of each value.
+pub struct Units {
+    of: Vec<Vec<usize>>,
+}
+
+impl Units {
+    /// Computes units to a fixed point, over the rules of `graph`'s nodes.
+    pub fn of(graph: &Graph, rules: &[Rule]) -> Units {
+        let mut of: Vec<Vec<usize>> = graph.values.iter().map(|v| vec![1; v.ty.rank()]).collect();
+        // Units only grow along divisors of extents, so this ends; forward and backward sweeps make it quick.
+        loop {
+            let mut changed = false;
+            for id in graph.node_ids().chain(graph.node_ids().rev()) {
+                changed |= visit(graph, &rules[id.index()], id, &mut of);
+            }
+            for &(input, output) in &graph.aliases {
+                let (a, b) = (graph.inputs[input], graph.outputs[output]);
+                for dim in 0..graph.ty(a).rank() {
+                    let unit = lcm(of[a.index()][dim], of[b.index()][dim]);
+                    for value in [a, b] {
+                        changed |= raise(&mut of[value.index()][dim], unit, graph.ty(value).shape[dim]);
+                    }
+                }
+            }
+            if !changed {
+                return Units { of };
+            }
+        }
+    }
+
+    /// The unit of one dimension.
+    pub fn unit(&self, value: ValueId, dim: usize) -> usize {
+        self.of[value.index()][dim]
+    }
+}
+
+fn visit(graph: &Graph, rule: &Rule, id: partita_ir::NodeId, of: &mut [Vec<usize>]) -> bool {
+    let node = graph.node(id);
+    let tensors: Vec<(ValueId, &Vec<Vec<usize>>)> = node
+        .operands
+        .iter()
+        .copied()
+        .zip(&rule.operands)
+        .chain(node.results.iter().copied().zip(&rule.results))
+        .collect();
+    let mut unit_of_factor = vec![1usize; rule.factors.len()];
+    for (value, dims) in &tensors {
+        for (dim, factors) in dims.iter().enumerate() {
+            if let Some((&major, minor)) = factors.split_first() {
+                let below: usize = minor.iter().map(|&f| rule.factors[f].size).product();
+                let unit = lcm(of[value.index()][dim], below.max(1));
+                unit_of_factor[major] = lcm(unit_of_factor[major], unit / below.max(1));
+            }
+        }
+    }
+    let mut changed = false;
+    for (value, dims) in &tensors {
+        for (dim, factors) in dims.iter().enumerate() {
+            if let Some((&major, minor)) = factors.split_first() {
+                let below: usize = minor.iter().map(|&f| rule.factors[f].size).product();
+                let unit = unit_of_factor[major] * below.max(1);
+                changed |= raise(&mut of[value.index()][dim], unit, graph.ty(*value).shape[dim]);
+            }
+        }
+    }
+    changed
+}
+
+/// Raises a unit, unless the wish does not divide the extent: then the dimension keeps what it has.
+fn raise(unit: &mut usize, wish: usize, extent: usize) -> bool {
+    if wish > *unit && wish > 0 && extent > 0 && extent.is_multiple_of(wish) {
+        *unit = wish;
+        return true;
+    }
+    false
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+fn lcm(a: usize, b: usize) -> usize {
+    if a == 0 || b == 0 { a.max(b) } else { a / gcd(a, b) * b }
+}
+
+/// The rule of every node of a graph.
+pub fn rules_of(graph: &Graph) -> Vec<Rule> {
+    graph.nodes.iter().map(|n| n.op.rule(&graph.operand_types(n), &graph.result_types(n))).collect()
+}
