@@ -13,6 +13,7 @@ mod pins;
 mod plan;
 mod ready;
 mod style;
+pub mod verify;
 mod weights;
 
 pub use apply::{Applied, ApplyOptions, apply};

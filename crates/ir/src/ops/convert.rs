@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn inference_refuses_bits_that_do_not_fill_elements() {
         let ty = TensorType::new(DType::U16, [4, 3]);
-        let text = refusal(BitcastConvert { dtype: DType::F32 }, &[ty.clone()]);
+        let text = refusal(BitcastConvert { dtype: DType::F32 }, std::slice::from_ref(&ty));
         assert!(text.contains("E104") && text.contains("extent 2"), "{text}");
         assert!(refusal(BitcastConvert { dtype: DType::F32 }, &[ty.with_shape([])]).contains("E104"));
         assert!(refusal(BitcastConvert { dtype: DType::Bool }, &[ty.with_dtype(DType::U8)]).contains("E103"));

@@ -254,7 +254,7 @@ mod tests {
     fn rules_hold_on_shards_and_partial_operands() {
         let x = random(4, &[5, 4]);
         for sizes in [[5, 2], [5, 4], [2, 2]] {
-            check_rule(DynamicSlice { sizes: sizes.to_vec() }, &with(&[x.clone()], &[1, 1]));
+            check_rule(DynamicSlice { sizes: sizes.to_vec() }, &with(std::slice::from_ref(&x), &[1, 1]));
             check_rule(DynamicUpdateSlice, &with(&[x.clone(), random(5, &sizes)], &[1, 1]));
         }
     }

@@ -386,15 +386,15 @@ mod tests {
     #[test]
     fn elements_move_to_their_places() {
         let x = numbers(&[2, 3]);
-        let turned = apply(Transpose { permutation: vec![1, 0] }, &[x.clone()]).remove(0);
+        let turned = apply(Transpose { permutation: vec![1, 0] }, std::slice::from_ref(&x)).remove(0);
         assert_eq!(turned, Literal::new([3, 2], vec![0.0, 3.0, 1.0, 4.0, 2.0, 5.0]));
         let deep = apply(Transpose { permutation: vec![2, 0, 1] }, &[numbers(&[2, 3, 4])]).remove(0);
         assert_eq!(deep.ty.shape, [4, 2, 3]);
         // [3, 1, 2] of the result is [1, 2, 3] of the operand.
         assert_eq!(deep.to_f64()[3 * 6 + 3 + 2], 12.0 + 8.0 + 3.0);
-        let back = apply(Reverse { dims: vec![1] }, &[x.clone()]).remove(0);
+        let back = apply(Reverse { dims: vec![1] }, std::slice::from_ref(&x)).remove(0);
         assert_eq!(back.to_f64(), [2.0, 1.0, 0.0, 5.0, 4.0, 3.0]);
-        let same = apply(Reshape { shape: vec![3, 2] }, &[x.clone()]).remove(0);
+        let same = apply(Reshape { shape: vec![3, 2] }, std::slice::from_ref(&x)).remove(0);
         assert_eq!((same.to_f64(), same.ty.shape), (x.to_f64(), vec![3, 2]));
     }
 

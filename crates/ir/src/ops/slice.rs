@@ -341,7 +341,9 @@ mod tests {
     #[test]
     fn slices_take_windows_with_steps() {
         let x = vector(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
-        let window = |start, limit, stride| apply(slice(&[(start, limit, stride)]), &[x.clone()])[0].to_f64();
+        let window = |start, limit, stride| {
+            apply(slice(&[(start, limit, stride)]), std::slice::from_ref(&x))[0].to_f64()
+        };
         assert_eq!(window(1, 4, 1), [1.0, 2.0, 3.0]);
         assert_eq!(window(1, 6, 2), [1.0, 3.0, 5.0]);
         assert_eq!(window(0, 5, 3), [0.0, 3.0]);
