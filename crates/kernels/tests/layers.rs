@@ -124,7 +124,8 @@ proptest! {
             }
         }
         let tolerance = if dtype == DType::F64 { 1e-11 } else { 2e-5 };
-        all_close(&y, &right, tolerance, tolerance, "norm");
+        // A row of one value is all rounding error, which 1 / sqrt(epsilon) magnifies.
+        all_close(&y, &right, tolerance, 5.0 * tolerance, "norm");
     }
 
     #[test]
