@@ -150,7 +150,7 @@ proptest! {
                     objective(&inputs[0], &inputs[1], &inputs[2])
                 };
                 let slope = (shifted(1e-5) - shifted(-1e-5)) / 2e-5;
-                prop_assert!((gradient.get(i) - slope).abs() < 1e-7, "{} {}: {}, not {}", which, i, gradient.get(i), slope);
+                prop_assert!((gradient.get(i) - slope).abs() < 1e-6 * (1.0 + slope.abs()), "{} {}: {}, not {}", which, i, gradient.get(i), slope);
             }
         }
         let dtype = draw.pick(&[DType::F32, DType::BF16]);
@@ -160,7 +160,7 @@ proptest! {
             let largest = right.values().iter().fold(1.0f64, |m, x| m.max(x.abs()));
             for i in 0..right.len() {
                 let error = (found.get(i) - right.get(i)).abs();
-                prop_assert!(error <= 12.0 * epsilon(dtype) * largest, "{}: {} not {}", dtype, found.get(i), right.get(i));
+                prop_assert!(error <= 40.0 * epsilon(dtype) * largest, "{}: {} not {}", dtype, found.get(i), right.get(i));
             }
         }
     }
