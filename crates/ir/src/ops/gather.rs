@@ -204,11 +204,6 @@ impl Indexing<'_> {
         value: impl Fn(usize) -> i64,
     ) -> Result<ValueId> {
         let values: Vec<i64> = self.map.iter().map(|&dim| value(dim)).collect();
-        if values.iter().all(|v| *v == values[0]) && !values.is_empty() {
-            let scalar = builder.constant(Literal::new([], vec![values[0]]));
-            let shape = builder.shape(like);
-            return builder.broadcast_scalar(scalar, &shape);
-        }
         let vector = builder.constant(Literal::new([values.len()], values));
         self.spread(builder, vector, like)
     }
@@ -542,11 +537,11 @@ mod tests {
                 place[o] += batch[if i > op.dims.index_vector_dim { i - 1 } else { i }];
             }
             let mut window = op.dims.offset_dims.iter();
-            for dim in 0..place.len() {
+            for (dim, place) in place.iter_mut().enumerate() {
                 if !op.dims.collapsed_slice_dims.contains(&dim)
                     && !op.dims.operand_batching_dims.contains(&dim)
                 {
-                    place[dim] += at[*window.next().unwrap()];
+                    *place += at[*window.next().unwrap()];
                 }
             }
             values[flat(&operand.ty, &place)]

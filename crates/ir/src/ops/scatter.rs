@@ -453,10 +453,10 @@ mod tests {
                 place[o] += batch[if i > op.dims.index_vector_dim { i - 1 } else { i }] as i64;
             }
             let mut window = op.dims.update_window_dims.iter();
-            for dim in 0..place.len() {
+            for (dim, place) in place.iter_mut().enumerate() {
                 if !op.dims.inserted_window_dims.contains(&dim) && !op.dims.input_batching_dims.contains(&dim)
                 {
-                    place[dim] += at[*window.next().unwrap()] as i64;
+                    *place += at[*window.next().unwrap()] as i64;
                 }
             }
             if place.iter().zip(&operand.ty.shape).all(|(&p, &extent)| p >= 0 && p < extent as i64) {
