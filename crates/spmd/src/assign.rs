@@ -5,7 +5,7 @@
 //! are priced (moving operands into place, moving results to where they are wanted, lost parallelism) and the
 //! cheapest wins among those that repeat the least work; the first of equals, so the outcome is deterministic.
 
-use crate::factors::{axes_of_factors, dim_sharding, may_split, overlaps};
+use crate::factors::{axes_of_factors, dim_sharding, may_split};
 use crate::units::Units;
 use partita_ir::{Cost, FactorKind, Graph, Node, Operation, Rule, ValueId};
 use partita_mesh::{AxisList, AxisRef, Cluster, Combiner, Mesh, Sharding};
@@ -93,7 +93,10 @@ pub fn assign(situation: &Situation, fetch_s: &mut dyn FnMut(usize, &Sharding) -
             best = Some((repeated, seconds, assignment));
         }
     }
-    best.expect("leaving every axis unused is always possible").2
+    // Where too many combinations were cut off, those that were left may all clash.
+    let nothing = || vec![AxisList::new(); situation.rule.factors.len()];
+    let fallback = || layouts_of(situation, nothing(), &[]).expect("an op can always work on whole values");
+    best.map_or_else(fallback, |(_, _, assignment)| assignment)
 }
 
 /// Every axis that operands or results use, and for each factor the ordered lists it is seen with.
@@ -185,7 +188,7 @@ fn build(
         }
     }
     for (i, a) in used.iter().enumerate() {
-        if used[i + 1..].iter().any(|b| overlaps(a, b)) {
+        if used[i + 1..].iter().any(|b| a.overlaps(*b)) {
             return None;
         }
     }
