@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod recipe;
+pub mod splits;
 pub mod table;
 
 use partita_base::DType;

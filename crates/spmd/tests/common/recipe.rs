@@ -8,7 +8,9 @@ use partita_ir::ops::{
     self, BinaryKind, Direction, DotGeneral, GatherDims, OptimizationBarrier, ReduceWindow, Reducer,
     ScatterDims, ShardingConstraint, UnaryKind, Update,
 };
-use partita_ir::{Annotation, Attribute, Graph, GraphBuilder, Literal, Op, Role, TensorType, ValueId, autodiff};
+use partita_ir::{
+    Annotation, Attribute, Graph, GraphBuilder, Literal, Op, Role, TensorType, ValueId, autodiff,
+};
 use partita_mesh::{AxisList, AxisRef, Combiner, Mesh, Sharding};
 use proptest::prelude::*;
 
@@ -127,7 +129,7 @@ pub fn recipes(meshes: usize, most_steps: usize) -> impl Strategy<Value = Recipe
         0..meshes,
         prop::collection::vec(shape, 1..4),
         prop::collection::vec((prop::sample::select(KINDS), any::<u64>()), 1..most_steps),
-        prop::collection::vec(any::<u64>(), 1..6),
+        prop::collection::vec(any::<u64>(), 2..9),
         any::<bool>(),
         0..1000u64,
     )
@@ -194,7 +196,8 @@ impl Recipe {
             let definition = graph.value(value).definition;
             if of_output {
                 graph.output_annotations[position] = Some(annotation);
-            } else if !definition.is_some_and(|(n, _)| matches!(graph.node(n).op, Op::ShardingConstraint(_))) {
+            } else if !definition.is_some_and(|(n, _)| matches!(graph.node(n).op, Op::ShardingConstraint(_)))
+            {
                 // What is constrained already would be asked for two layouts.
                 graph.value_mut(value).annotation = Some(annotation);
             }
@@ -478,9 +481,11 @@ impl Kitchen {
     /// Some values as outputs, and where asked gradients of the sum of one of them.
     fn finish(mut self, gradient: bool, seed: u64) -> Graph {
         let last = *self.floats.last().expect("there are inputs");
-        // An input, something in the middle, the last value, twice.
+        // The last value twice, something in the middle, perhaps an input, and whatever nobody reads.
         let middle = self.floats[seed as usize % self.floats.len()];
         let mut outputs = vec![last, middle, last];
+        let uses = self.b.graph().uses();
+        outputs.extend(self.floats.iter().copied().filter(|v| uses[v.index()].is_empty()));
         if gradient {
             let dims: Vec<usize> = (0..self.b.ty(last).rank()).collect();
             let square = self.b.multiply(last, last).expect("one type");
