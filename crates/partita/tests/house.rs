@@ -175,7 +175,8 @@ fn every_library_says_what_it_knows_and_where_it_is_unsafe() {
             }
             Some((_, allowed)) if !allowed.is_empty() => {
                 for (file, text) in &sources {
-                    let used = ["unsafe {", "unsafe impl", "unsafe fn"].iter().any(|word| text.contains(word));
+                    let used =
+                        ["unsafe {", "unsafe impl", "unsafe fn"].iter().any(|word| text.contains(word));
                     if used && !allowed.contains(&file.as_str()) {
                         offenders.push(format!("`{name}` has unsafe code in {file}"));
                     }
