@@ -249,7 +249,7 @@ fn a_label_that_is_no_class_is_an_error() {
     let labels = Tensor::of(DType::I64, &[2], &[0.0, 3.0]);
     let mut loss = Tensor::zeros(DType::F32, &[2]);
     let error = cross_entropy(&logits.view(), &labels.view(), -1, &mut loss.view_mut()).unwrap_err();
-    assert_eq!((error.code, error.found.as_deref()), ("E402", Some("3")));
+    assert_eq!((error.code, error.found.as_deref()), ("E422", Some("3")));
 }
 
 #[test]

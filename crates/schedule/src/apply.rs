@@ -38,8 +38,8 @@ const DATA_AXES: [&str; 2] = ["dp", "fsdp"];
 /// Asks for the layouts of a plan.
 ///
 /// The batch, dimension 0 of every fed tensor, lies over `dp` and `fsdp`, sequences of tokens over `sp`, in mesh order.
-/// Lines act in order; of several layer styles for one module the last one holds. Optimizer states and what replaces
-/// an input at the next step follow their parameters.
+/// Lines act in order; of several layer styles for one module the last one holds. Optimizer states follow their
+/// parameters.
 ///
 /// Errors: E221 a pattern that matches nothing, E223 an axis that the mesh does not have, E224 a dimension that a tensor
 /// does not have, E227 two lines that contradict each other.
@@ -538,7 +538,8 @@ fn storage_dim(pin: &Pin, shape: &[usize], axis: AxisRef) -> usize {
     (0..shape.len()).filter(divides).max_by_key(|&d| (rest(d), std::cmp::Reverse(d))).unwrap_or(0)
 }
 
-/// The graph with the annotations, the constraints and the layouts of outputs that replace inputs.
+/// The graph with the annotations and the constraints. What replaces an input at the next step needs none: it gets the
+/// input's layout when the step is partitioned.
 fn write(
     graph: &Graph,
     mesh_index: usize,
@@ -551,7 +552,7 @@ fn write(
     }
     // Constraints come right before their first reader.
     let mut written: Vec<Option<ValueId>> = vec![None; constraints.list.len()];
-    let mut result = graph_edit::rebuild(&source, |builder, map, index, operands| {
+    graph_edit::rebuild(&source, |builder, map, index, operands| {
         let mut operands = operands.to_vec();
         for (position, operand) in operands.iter_mut().enumerate() {
             let Some(&place) = constraints.readers.get(&(NodeId::new(index), position)) else { continue };
@@ -568,21 +569,7 @@ fn write(
             *operand = new;
         }
         Ok(Some(graph_edit::push_copy(builder, &source, index, &operands)))
-    })?;
-    let mut asked: Vec<Option<Annotation>> = match result.output_annotations.is_empty() {
-        true => vec![None; result.outputs.len()],
-        false => result.output_annotations.clone(),
-    };
-    for &(input, output) in &result.aliases {
-        let annotation = result.value(result.inputs[input]).annotation.clone();
-        if asked[output].is_none() {
-            asked[output] = annotation;
-        }
-    }
-    if asked.iter().any(Option::is_some) {
-        result.output_annotations = asked;
-    }
-    Ok(result)
+    })
 }
 
 fn enter(builder: &mut GraphBuilder, graph: &Graph, index: usize) {
