@@ -243,12 +243,17 @@ fn links_in_documents_lead_somewhere() {
     report("links that lead nowhere", offenders);
 }
 
-/// Every diagnostic code in a text: `"E123"`.
+/// Every diagnostic code that a text reports: `"E123"`, unless it is only compared with.
 fn codes(text: &str) -> BTreeSet<String> {
-    let pieces = text.split('"');
+    let pieces: Vec<&str> = text.split('"').collect();
+    let is_code = |piece: &str| {
+        piece.len() == 4 && piece.starts_with('E') && piece[1..].bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let is_compared = |before: &str| before.trim_end().ends_with("==") || before.trim_end().ends_with("!=");
     pieces
-        .filter(|p| p.len() == 4 && p.starts_with('E') && p[1..].bytes().all(|b| b.is_ascii_digit()))
-        .map(str::to_string)
+        .windows(2)
+        .filter(|pair| is_code(pair[1]) && !is_compared(pair[0]))
+        .map(|pair| pair[1].to_string())
         .collect()
 }
 
