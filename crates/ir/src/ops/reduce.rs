@@ -284,7 +284,8 @@ pub fn canonical_reduce(
 }
 
 impl GraphBuilder {
-    /// As [`GraphBuilder::reduce`], from an initial value: see [`canonical_reduce`].
+    /// As [`GraphBuilder::reduce`], from an initial value: where that is not the identity, it is combined
+    /// with the result afterwards.
     pub fn reduce_with_init(
         &mut self,
         combiner: Combiner,
