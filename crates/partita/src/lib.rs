@@ -4,4 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod feeds;
 mod keys;
+pub mod random;
+pub mod sample;
