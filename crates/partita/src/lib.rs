@@ -4,7 +4,6 @@
 #![forbid(unsafe_code)]
 
 pub mod cli;
-
 pub mod config;
 pub mod env;
 pub mod feeds;

@@ -28,5 +28,5 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
 }
 
 fn missing(command: &str) -> Box<Diagnostic> {
-    Diagnostic::new("E007", format!("`partita {command}` is not in this build"))
+    Diagnostic::new("E012", format!("`partita {command}` is not in this build"))
 }
