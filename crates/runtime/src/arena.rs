@@ -68,7 +68,8 @@ impl Place {
             let reach = (extent as isize - 1) * stride;
             if reach < 0 { low += reach } else { high += reach }
         }
-        let offset = self.offset_bytes.checked_add_signed(low * size as isize).expect("a view starts in its arena");
+        let offset =
+            self.offset_bytes.checked_add_signed(low * size as isize).expect("a view starts in its arena");
         Span { offset, bytes: ((high - low) as usize + 1) * size }
     }
 
@@ -118,8 +119,14 @@ impl Arena {
     pub fn publication(&self, inputs: &[Span], outputs: &[Span]) -> Publication {
         let memory = self.memory();
         Publication {
-            inputs: inputs.iter().map(|&s| std::ptr::slice_from_raw_parts(memory.at(s).cast_const(), s.bytes)).collect(),
-            outputs: outputs.iter().map(|&s| std::ptr::slice_from_raw_parts_mut(memory.at(s), s.bytes)).collect(),
+            inputs: inputs
+                .iter()
+                .map(|&s| std::ptr::slice_from_raw_parts(memory.at(s).cast_const(), s.bytes))
+                .collect(),
+            outputs: outputs
+                .iter()
+                .map(|&s| std::ptr::slice_from_raw_parts_mut(memory.at(s), s.bytes))
+                .collect(),
         }
     }
 }
@@ -166,7 +173,10 @@ impl<'a> Memory<'a> {
 
     fn check(&self, place: &Place) -> *mut u8 {
         let span = place.span();
-        assert!(span.bytes == 0 || place.offset_bytes.is_multiple_of(place.dtype.size_bytes()), "alignment of a view");
+        assert!(
+            span.bytes == 0 || place.offset_bytes.is_multiple_of(place.dtype.size_bytes()),
+            "alignment of a view"
+        );
         self.at(span);
         self.base.wrapping_add(place.offset_bytes)
     }

@@ -41,7 +41,14 @@ fn exchange(transfer: &Transfer) -> Exchange {
             Exchange::reduce_scatter(combiner(*c), dtype, outer(*dim), under(*dim, extents))
         }
         program::Exchange::AllToAll { split_dim, concat_dim, split_extents, concat_extents } => {
-            Exchange::all_to_all(dtype.size_bytes(), shape, *split_dim, *concat_dim, split_extents, concat_extents)
+            Exchange::all_to_all(
+                dtype.size_bytes(),
+                shape,
+                *split_dim,
+                *concat_dim,
+                split_extents,
+                concat_extents,
+            )
         }
         program::Exchange::CollectivePermute { pairs } => whole(pairs),
         program::Exchange::CollectiveBroadcast { has_root: true } => {

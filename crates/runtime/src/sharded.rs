@@ -41,7 +41,14 @@ fn copy_box(size: usize, extents: &[usize], from: (&[u8], Window), to: (&mut [u8
 
 /// What position `rank` of the mesh holds of a global tensor: dense bytes of its local shape, none where its shard
 /// is empty. `global` has the bytes of `shape`; the sharding is not partial.
-pub fn scatter(global: &[u8], dtype: DType, shape: &[usize], sharding: &Sharding, mesh: &Mesh, rank: usize) -> Vec<u8> {
+pub fn scatter(
+    global: &[u8],
+    dtype: DType,
+    shape: &[usize],
+    sharding: &Sharding,
+    mesh: &Mesh,
+    rank: usize,
+) -> Vec<u8> {
     let size = dtype.size_bytes();
     let extents = sharding.local_shape(mesh, shape, rank);
     let offset = sharding.local_offset(mesh, shape, rank);
@@ -131,7 +138,9 @@ mod tests {
                     let (offset, extents) =
                         (layout.local_offset(&mesh, &shape, rank), layout.local_shape(&mesh, &shape, rank));
                     let expected: Vec<u16> = (offset[0]..offset[0] + extents[0])
-                        .flat_map(|i| (offset[1]..offset[1] + extents[1]).map(move |j| (i * shape[1] + j) as u16))
+                        .flat_map(|i| {
+                            (offset[1]..offset[1] + extents[1]).map(move |j| (i * shape[1] + j) as u16)
+                        })
                         .collect();
                     let found: Vec<u16> = bytemuck::allocation::pod_collect_to_vec(local);
                     assert_eq!(found, expected, "{shape:?} {layout:?} rank {rank}");

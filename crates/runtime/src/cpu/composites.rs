@@ -3,8 +3,10 @@
 
 use partita_base::DType;
 use partita_ir::ops::Composite;
-use partita_ir::{AttributesExt, Attribute, TensorType};
-use partita_kernels::{self as kernels, AttentionOptions, ElementwiseProgram, EwInstr, EwOp, MAX_RANK, Scalar, View, ViewMut};
+use partita_ir::{Attribute, AttributesExt, TensorType};
+use partita_kernels::{
+    self as kernels, AttentionOptions, ElementwiseProgram, EwInstr, EwOp, MAX_RANK, Scalar, View, ViewMut,
+};
 
 use super::{Kernel, Value, integer};
 use crate::arena::{Memory, Place};
@@ -20,15 +22,39 @@ enum Kind {
     Softmax,
     LogSoftmax,
     SoftmaxGradient,
-    LayerNorm { epsilon: f64 },
-    RmsNorm { epsilon: f64 },
+    LayerNorm {
+        epsilon: f64,
+    },
+    RmsNorm {
+        epsilon: f64,
+    },
     /// Operand positions of the weight and bias, and result positions of their gradients.
-    NormGradient { centered: bool, epsilon: f64, weight: bool, results: [Option<usize>; 3] },
-    Attention { causal: bool, query_offset: usize, scale: f64 },
-    AttentionGradient { causal: bool, query_offset: usize, scale: f64 },
-    CrossEntropy { ignore_index: i64 },
-    CrossEntropyGradient { ignore_index: i64 },
-    Random { stream: u64, draw: Draw },
+    NormGradient {
+        centered: bool,
+        epsilon: f64,
+        weight: bool,
+        results: [Option<usize>; 3],
+    },
+    Attention {
+        causal: bool,
+        query_offset: usize,
+        scale: f64,
+    },
+    AttentionGradient {
+        causal: bool,
+        query_offset: usize,
+        scale: f64,
+    },
+    CrossEntropy {
+        ignore_index: i64,
+    },
+    CrossEntropyGradient {
+        ignore_index: i64,
+    },
+    Random {
+        stream: u64,
+        draw: Draw,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,8 +132,11 @@ fn kind(composite: &Composite) -> Option<Kind> {
 
 fn attention(composite: &Composite, own: &[&TensorType], wanted: &[i64], is_gradient: bool) -> Option<Kind> {
     let [q, k, v, mask @ ..] = own else { return None };
-    let (&[batch, heads, queries, width], &[_, groups, keys, _]) = (&q.shape[..], &k.shape[..]) else { return None };
-    let shared = k.shape == [batch, groups, keys, width] && v.shape == k.shape && groups > 0 && heads % groups == 0;
+    let (&[batch, heads, queries, width], &[_, groups, keys, _]) = (&q.shape[..], &k.shape[..]) else {
+        return None;
+    };
+    let shared =
+        k.shape == [batch, groups, keys, width] && v.shape == k.shape && groups > 0 && heads % groups == 0;
     let typed = q.dtype.is_float() && q.dtype == k.dtype && q.dtype == v.dtype;
     let masked = match mask {
         [] => true,
@@ -148,7 +177,12 @@ pub(super) fn compile(composite: &Composite, operands: Vec<Value>, outputs: &[Pl
         }),
         Kind::RmsNorm { epsilon } => Kernel::plain(move |memory| {
             let weight = operands.get(1).map(|value| value.view(memory));
-            kernels::rms_norm(&operands[0].view(memory), weight.as_ref(), epsilon, &mut memory.view_mut(&outputs[0]));
+            kernels::rms_norm(
+                &operands[0].view(memory),
+                weight.as_ref(),
+                epsilon,
+                &mut memory.view_mut(&outputs[0]),
+            );
         }),
         Kind::NormGradient { centered, epsilon, weight, results } => {
             let last = outputs[results[0]?].shape.last().copied()?;
@@ -163,11 +197,24 @@ pub(super) fn compile(composite: &Composite, operands: Vec<Value>, outputs: &[Pl
                 if centered {
                     let (dweight, dbias) = (dweight.as_mut(), dbias.as_mut());
                     kernels::layer_norm_backward(
-                        &x, weight.as_ref(), &dy, epsilon, &mut dx, dweight, dbias, scratch,
+                        &x,
+                        weight.as_ref(),
+                        &dy,
+                        epsilon,
+                        &mut dx,
+                        dweight,
+                        dbias,
+                        scratch,
                     );
                 } else {
                     kernels::rms_norm_backward(
-                        &x, weight.as_ref(), &dy, epsilon, &mut dx, dweight.as_mut(), scratch,
+                        &x,
+                        weight.as_ref(),
+                        &dy,
+                        epsilon,
+                        &mut dx,
+                        dweight.as_mut(),
+                        scratch,
                     );
                 }
                 Ok(())
@@ -209,7 +256,8 @@ pub(super) fn compile(composite: &Composite, operands: Vec<Value>, outputs: &[Pl
             kernels::cross_entropy_backward(&logits, &labels, ignore_index, &dloss, out)
         }),
         Kind::Random { stream, draw } => {
-            let global: Vec<u64> = composite.attributes.ints("global_shape").iter().map(|&s| s as u64).collect();
+            let global: Vec<u64> =
+                composite.attributes.ints("global_shape").iter().map(|&s| s as u64).collect();
             random(operands, outputs[0].clone(), stream, global, draw)?
         }
     })
@@ -273,7 +321,11 @@ fn random(operands: Vec<Value>, out: Place, stream: u64, global: Vec<u64>, draw:
             let limit = (start + slices).min(out.shape[0]);
             shape[0] = limit - start;
             kernels::random_bits(
-                seed, stream, &offsets[..rank], &global, &mut ViewMut::contiguous(drawn, DType::U32, shape),
+                seed,
+                stream,
+                &offsets[..rank],
+                &global,
+                &mut ViewMut::contiguous(drawn, DType::U32, shape),
             );
             let target = memory.view_mut(&out).slice(0, start, limit, 1);
             let bits = View::contiguous(drawn, DType::U32, shape);
@@ -317,4 +369,3 @@ fn to_numbers(draw: Draw, dtype: DType) -> Option<ElementwiseProgram> {
     }
     ElementwiseProgram::new(registers, 1, instructions, vec![x]).ok()
 }
-

@@ -73,8 +73,11 @@ pub(super) fn compile(op: &DotGeneral, operands: &[Value], out: Place) -> Option
     let rhs = rhs.permuted(&order(&op.rhs_batch, &rhs_free, contracted.iter().map(|c| c.1).collect()));
     let (batch, m, n, k) = (op.lhs_batch.len(), lhs_free.len(), rhs_free.len(), contracted.len());
     let product = |shape: &[usize]| -> usize { shape.iter().product() };
-    let [m_size, n_size, k_size] =
-        [product(&lhs.shape[batch..batch + m]), product(&rhs.shape[batch..batch + n]), product(&lhs.shape[batch + m..])];
+    let [m_size, n_size, k_size] = [
+        product(&lhs.shape[batch..batch + m]),
+        product(&rhs.shape[batch..batch + n]),
+        product(&lhs.shape[batch + m..]),
+    ];
 
     // An operand is copied where its own contracted dimensions do not merge.
     let own = |place: &Place, from: usize| {
@@ -85,10 +88,13 @@ pub(super) fn compile(op: &DotGeneral, operands: &[Value], out: Place) -> Option
     let mut rhs = Operand { copied: own(&rhs, batch + n), place: rhs };
     let axes = |lhs: &Operand, rhs: &Operand| {
         let (ls, rs) = (lhs.strides(), rhs.strides());
-        let contracted = merge((0..k).map(|i| (lhs.place.shape[batch + m + i], [ls[batch + m + i], rs[batch + n + i], 0])));
+        let contracted = merge(
+            (0..k).map(|i| (lhs.place.shape[batch + m + i], [ls[batch + m + i], rs[batch + n + i], 0])),
+        );
         let batched = merge((0..batch).map(|i| (out.shape[i], [ls[i], rs[i], out.strides[i]])));
         let rows = merge((batch..batch + m).map(|i| (out.shape[i], [ls[i], 0, out.strides[i]])));
-        let columns = merge((0..n).map(|i| (out.shape[batch + m + i], [0, rs[batch + i], out.strides[batch + m + i]])));
+        let columns =
+            merge((0..n).map(|i| (out.shape[batch + m + i], [0, rs[batch + i], out.strides[batch + m + i]])));
         (contracted, batched, rows, columns)
     };
     if axes(&lhs, &rhs).0.len() > 1 && k_size > 0 {

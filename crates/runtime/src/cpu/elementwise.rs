@@ -87,7 +87,8 @@ fn chain(graph: &Graph, shape: &[usize]) -> Option<ElementwiseProgram> {
     for node in &graph.nodes {
         let result = node.results[0];
         let ty = graph.ty(result);
-        let mut args: Vec<usize> = node.operands.iter().map(|v| register[v.index()]).collect::<Option<_>>()?;
+        let mut args: Vec<usize> =
+            node.operands.iter().map(|v| register[v.index()]).collect::<Option<_>>()?;
         let op = match &node.op {
             Op::Constant(constant) => {
                 is_constant[result.index()] = true;

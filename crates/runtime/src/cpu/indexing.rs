@@ -21,10 +21,22 @@ struct IndexVectors {
 }
 
 impl IndexVectors {
-    fn new(indices: Value, vector_dim: usize, map: &[usize], operand_dims: &[usize], index_dims: &[usize]) -> Self {
+    fn new(
+        indices: Value,
+        vector_dim: usize,
+        map: &[usize],
+        operand_dims: &[usize],
+        index_dims: &[usize],
+    ) -> Self {
         let batch_dims: Vec<usize> = (0..indices.shape().len()).filter(|&d| d != vector_dim).collect();
         let paired = operand_dims.iter().zip(index_dims).map(|(&operand, index)| {
-            (operand, batch_dims.iter().position(|d| d == index).expect("a batching dimension is a batch dimension"))
+            (
+                operand,
+                batch_dims
+                    .iter()
+                    .position(|d| d == index)
+                    .expect("a batching dimension is a batch dimension"),
+            )
         });
         let paired = paired.collect();
         IndexVectors { indices, vector_dim, batch_dims, map: map.to_vec(), paired }
@@ -47,7 +59,11 @@ impl IndexVectors {
             (batch[i], rest) = (rest % size, rest / size);
             offset += batch[i] as isize * self.indices.stride(d);
         }
-        let step = if self.vector_dim < self.indices.shape().len() { self.indices.stride(self.vector_dim) } else { 0 };
+        let step = if self.vector_dim < self.indices.shape().len() {
+            self.indices.stride(self.vector_dim)
+        } else {
+            0
+        };
         for (component, &d) in self.map.iter().enumerate() {
             start[d] = integer(self.indices.element(memory, offset + component as isize * step));
         }
@@ -77,14 +93,16 @@ pub(super) fn gather(op: &Gather, operands: Vec<Value>, out: Place) -> Option<Ke
         &dims.start_indices_batching_dims,
     );
     let sizes = op.slice_sizes.clone();
-    let limits: Vec<i64> = operand.shape.iter().zip(&sizes).map(|(&all, &some)| all as i64 - some as i64).collect();
+    let limits: Vec<i64> =
+        operand.shape.iter().zip(&sizes).map(|(&all, &some)| all as i64 - some as i64).collect();
     let batch_rank = vectors.batch_dims.len();
     let trailing = dims.offset_dims.iter().copied().eq(batch_rank..out.shape.len());
     let whole_rows = dims.collapsed_slice_dims == [0]
         && dims.start_index_map == [0]
         && sizes[1..] == operand.shape[1..]
         && sizes[0] == 1;
-    if let (true, true, Some(row)) = (trailing, whole_rows, operand.shape.first().and_then(|_| row_elements(&operand)))
+    if let (true, true, Some(row)) =
+        (trailing, whole_rows, operand.shape.first().and_then(|_| row_elements(&operand)))
     {
         let size = operand.dtype.size_bytes();
         return Some(Kernel::plain(move |memory| {
@@ -219,7 +237,13 @@ pub(super) fn scatter(op: &Scatter, operands: Vec<Value>, outputs: &[Place]) -> 
 }
 
 /// Combines one window.
-fn apply(combine: Option<Binary>, dropped: &[usize], update: &View<'_>, mut old: View<'_>, mut new: ViewMut<'_>) {
+fn apply(
+    combine: Option<Binary>,
+    dropped: &[usize],
+    update: &View<'_>,
+    mut old: View<'_>,
+    mut new: ViewMut<'_>,
+) {
     for &d in dropped {
         old = old.index(d, 0);
         new = new.index(d, 0);
