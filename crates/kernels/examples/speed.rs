@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use partita_base::DType;
+use partita_kernels::Binary::{Add, Div, Mul, Sub};
 use partita_kernels::*;
 
 /// The best of a few repetitions, with what the kernel moves or computes per second.
@@ -36,8 +37,8 @@ fn main() {
     for op in [Unary::Exp, Unary::Tanh, Unary::Erf, Unary::Log, Unary::Logistic, Unary::Rsqrt] {
         time(&format!("{op:?}"), floats, "G/s", || unary(op, &a, out!()));
     }
-    time("add", floats, "G/s", || binary(Binary::Add, &a, &b, out!()));
-    time("add bias", floats, "G/s", || binary(Binary::Add, &a, &bias.broadcast_to(&shape), out!()));
+    time("add", floats, "G/s", || binary(Add, &a, &b, out!()));
+    time("add bias", floats, "G/s", || binary(Add, &a, &bias.broadcast_to(&shape), out!()));
     time("maximum", floats, "G/s", || binary(Binary::Max, &a, &b, out!()));
     for kind in [Activation::Gelu, Activation::GeluTanh] {
         time(&format!("{kind:?}"), floats, "G/s", || activation(kind, &a, out!()));
@@ -60,7 +61,6 @@ fn main() {
     let registers = vec![DType::F32; 17];
     let constant = |value: f32, out| EwInstr { op: EwOp::Constant(Scalar::new(value)), args: vec![], out };
     let two = |op, a, b, out| EwInstr { op: EwOp::Binary(op), args: vec![a, b], out };
-    use Binary::{Add, Div, Mul, Sub};
     let instructions = vec![
         constant(0.9, 4),
         constant(0.1, 5),

@@ -153,6 +153,6 @@ fn malformed_programs_are_refused() {
         ElementwiseProgram::new(vec![f, f], 1, vec![], vec![1]),
         ElementwiseProgram::new(vec![f], 2, vec![], vec![0]),
     ] {
-        assert_eq!(wrong.unwrap_err().code, "E401");
+        assert_eq!(wrong.unwrap_err().code, "E421");
     }
 }

@@ -147,7 +147,7 @@ fn a_row_outside_the_table_is_an_error() {
     for id in [3.0, -1.0] {
         let ids = Tensor::of(DType::I32, &[1], &[id]);
         let error = gather_rows(&table.view(), &ids.view(), &mut out.view_mut()).unwrap_err();
-        assert_eq!((error.code, error.found), ("E403", Some(format!("{id}"))));
+        assert_eq!((error.code, error.found), ("E423", Some(format!("{id}"))));
     }
 }
 

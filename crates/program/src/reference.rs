@@ -142,7 +142,7 @@ impl<'a> Reference<'a> {
         Reference { set, arenas }
     }
 
-    /// Writes an input of a rank. E407 where it does not fit.
+    /// Writes an input of a rank. E403 where it does not fit.
     pub fn write_input(&mut self, rank: usize, position: usize, literal: &Literal) -> Result<()> {
         let program = &self.set.programs[rank];
         let port = &program.inputs[position];

@@ -135,7 +135,7 @@ fn random_step(seed: u64, rank: usize, extents: &[usize]) -> Graph {
 
 #[test]
 fn programs_compute_what_their_graphs_compute() {
-    for seed in 0..150 {
+    for seed in 0..300 {
         let extents: &[usize] = [&[3, 3][..], &[4, 2], &[6, 0], &[3, 1, 2]][seed as usize % 4];
         let graphs: Vec<Graph> = (0..extents.len()).map(|rank| random_step(seed, rank, extents)).collect();
         let options = LowerOptions {

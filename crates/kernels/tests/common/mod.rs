@@ -195,11 +195,29 @@ impl Tensor {
     }
 }
 
+/// Of the halves around a guess, the one nearest to `x`, the even one of two: the guess may be off by one.
+fn nearest_half(x: f64, guess: u16, infinity: u16, value: impl Fn(u16) -> f64) -> u64 {
+    if !x.is_finite() || x == 0.0 {
+        return u64::from(guess);
+    }
+    let (sign, magnitude) = (guess & 0x8000, guess & 0x7fff);
+    // For rounding, infinity stands one step above the largest number.
+    let step_above = 2.0 * value(infinity - 1) - value(infinity - 2);
+    let distance = |bits: u16| ((if bits == infinity { step_above } else { value(bits) }) - x.abs()).abs();
+    let candidates = magnitude.saturating_sub(1)..=(magnitude + 1).min(infinity);
+    let best = candidates.min_by(|&a, &b| distance(a).total_cmp(&distance(b)).then((a & 1).cmp(&(b & 1))));
+    u64::from(sign | best.expect("a guess has neighbors"))
+}
+
 pub fn bits_of(dtype: DType, x: f64) -> u64 {
     match dtype {
         DType::Bool => u64::from(x != 0.0),
-        DType::F16 => u64::from(f16::from_f64(x).to_bits()),
-        DType::BF16 => u64::from(bf16::from_f64(x).to_bits()),
+        DType::F16 => {
+            nearest_half(x, f16::from_f64(x).to_bits(), 0x7c00, |bits| f16::from_bits(bits).to_f64())
+        }
+        DType::BF16 => {
+            nearest_half(x, bf16::from_f64(x).to_bits(), 0x7f80, |bits| bf16::from_bits(bits).to_f64())
+        }
         DType::F32 => u64::from((x as f32).to_bits()),
         DType::F64 => x.to_bits(),
         _ => truncate(dtype, x as i128 as u64),
@@ -238,7 +256,9 @@ pub fn assert_close(dtype: DType, found: f64, right: f64, ulps: f64, floor: f64,
     if found == rounded || found == right || (found.is_nan() && right.is_nan()) {
         return;
     }
-    let tolerance = ulps * epsilon(dtype) * right.abs().max(floor);
+    // Below the smallest normal number the spacing stays.
+    let smallest = if dtype == DType::F16 { 6.2e-5 } else { 1.2e-38 };
+    let tolerance = ulps * epsilon(dtype) * right.abs().max(floor).max(smallest);
     assert!((found - right).abs() <= tolerance, "{what} ({dtype}): {found:e}, not {right:e}");
 }
 
