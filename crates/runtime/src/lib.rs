@@ -11,8 +11,8 @@ pub mod cpu;
 pub mod data;
 pub mod executor;
 pub mod sharded;
-//pub mod train;
+pub mod train;
 
 pub use cpu::{Cpu, SlowOp, has_kernel};
 pub use executor::{Fault, Runner, RunnerOptions};
-//pub use train::{BatchTensor, Pieces, StepReport, TensorLayout, TrainLoop};
+pub use train::{BatchTensor, Pieces, StepReport, TensorLayout, TrainLoop};

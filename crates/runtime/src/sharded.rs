@@ -90,26 +90,35 @@ pub fn gather<E>(
     Ok(global)
 }
 
-/// Copies the rows `start..limit` along `dim` between a tensor and a piece of it. `into_piece` says which way.
-pub(crate) fn copy_piece(
-    size: usize,
-    shape: &[usize],
-    dim: usize,
-    start: usize,
-    limit: usize,
-    whole: &mut [u8],
-    piece: &mut [u8],
-    into_piece: bool,
-) {
-    let mut extents = shape.to_vec();
-    extents[dim] = limit - start;
-    let (zero, mut offset) = (vec![0; shape.len()], vec![0; shape.len()]);
-    offset[dim] = start;
-    let (outer, inner) = (Window { shape, start: &offset }, Window { shape: &extents, start: &zero });
-    if into_piece {
-        copy_box(size, &extents, (whole, outer), (piece, inner));
-    } else {
-        copy_box(size, &extents, (piece, inner), (whole, outer));
+/// Where a piece lies in a whole tensor: elements `start..limit` along `dim` of `shape`.
+pub(crate) struct Piece<'a> {
+    pub shape: &'a [usize],
+    pub dim: usize,
+    pub start: usize,
+    pub limit: usize,
+}
+
+impl Piece<'_> {
+    fn boxes(&self, copy: impl FnOnce(&[usize], Window, Window)) {
+        let mut extents = self.shape.to_vec();
+        extents[self.dim] = self.limit - self.start;
+        let (zero, mut offset) = (vec![0; extents.len()], vec![0; extents.len()]);
+        offset[self.dim] = self.start;
+        copy(
+            &extents,
+            Window { shape: self.shape, start: &offset },
+            Window { shape: &extents, start: &zero },
+        );
+    }
+
+    /// Cuts the piece out of the whole. `size`: bytes of an element.
+    pub fn take(&self, size: usize, whole: &[u8], piece: &mut [u8]) {
+        self.boxes(|extents, outer, inner| copy_box(size, extents, (whole, outer), (piece, inner)));
+    }
+
+    /// Puts the piece into the whole.
+    pub fn put(&self, size: usize, piece: &[u8], whole: &mut [u8]) {
+        self.boxes(|extents, outer, inner| copy_box(size, extents, (piece, inner), (whole, outer)));
     }
 }
 

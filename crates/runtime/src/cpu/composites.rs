@@ -3,7 +3,7 @@
 
 use partita_base::DType;
 use partita_ir::ops::Composite;
-use partita_ir::{Attribute, AttributesExt, TensorType};
+use partita_ir::{AttributesExt, TensorType};
 use partita_kernels::{
     self as kernels, AttentionOptions, ElementwiseProgram, EwInstr, EwOp, MAX_RANK, Scalar, View, ViewMut,
 };

@@ -1,5 +1,6 @@
 //! One rank: its memory, its compiled instructions, and how far it is.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use partita_base::{DType, Diagnostic, Result};
@@ -224,9 +225,9 @@ impl Rank {
     /// Runs until the step is done or a collective is pending.
     pub fn advance(&mut self, program: &Program, transport: &SharedMemory, pulse: &Pulse) -> Outcome {
         let Rank { code, arena, cursor, high_water_bytes, fault, .. } = self;
-        let fault = *fault;
-        let mut player = Player { code, memory: arena.memory(), high_water_bytes, fault, pulse };
-        let mut link = Link { code, memory: arena.memory(), transport, fault, pulse };
+        let (fault, touched) = (*fault, Cell::from_mut(high_water_bytes));
+        let mut player = Player { code, memory: arena.memory(), touched, fault, pulse };
+        let mut link = Link { code, memory: arena.memory(), touched, transport, fault, pulse };
         match advance(program, cursor, &mut player, &mut link) {
             StepOutcome::Done => Outcome::Done,
             StepOutcome::Blocked(collective) => Outcome::Blocked(Some(collective)),
@@ -264,7 +265,7 @@ fn hit(fault: Option<(usize, Fault)>, index: usize) -> Option<Fault> {
 struct Player<'a> {
     code: &'a Code,
     memory: Memory<'a>,
-    high_water_bytes: &'a mut usize,
+    touched: &'a Cell<usize>,
     fault: Option<(usize, Fault)>,
     pulse: &'a Pulse,
 }
@@ -286,7 +287,7 @@ impl Device for Player<'_> {
             _ => (kernel.run)(&self.memory, *workspace),
         };
         result.map_err(|error| refused(program, index, error))?;
-        *self.high_water_bytes = (*self.high_water_bytes).max(self.code.ends[index]);
+        self.touched.update(|bytes| bytes.max(self.code.ends[index]));
         if fault == Some(Fault::Nan) {
             // All ones is not a number in any float type.
             self.memory.bytes_mut(buffer_span(program, compute.outputs[0])).fill(0xff);
@@ -318,6 +319,7 @@ fn placed(program: &Program, index: usize, error: Box<Diagnostic>) -> Box<Diagno
 struct Link<'a> {
     code: &'a Code,
     memory: Memory<'a>,
+    touched: &'a Cell<usize>,
     transport: &'a SharedMemory,
     fault: Option<(usize, Fault)>,
     pulse: &'a Pulse,
@@ -334,6 +336,7 @@ impl Communicator for Link<'_> {
         let Ready::Start(publication) = &self.code.instructions[index] else {
             unreachable!("starts are compiled")
         };
+        self.touched.update(|bytes| bytes.max(self.code.ends[index]));
         publication.start(self.transport, partita_base::Id::new(start.collective.index()), program.rank);
         Ok(())
     }
