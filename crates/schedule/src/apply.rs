@@ -97,17 +97,20 @@ struct Constraint {
     value: ValueId,
     pin: Pin,
     name: String,
+    /// The module path; the first reader's where there is none.
+    path: Option<String>,
 }
 
 impl Constraints {
-    fn add(&mut self, value: ValueId, pin: Pin, name: &str, readers: &[(NodeId, usize)]) {
+    fn add(&mut self, value: ValueId, pin: Pin, name: &str, path: Option<&str>, readers: &[(NodeId, usize)]) {
         let new: Vec<(NodeId, usize)> =
             readers.iter().copied().filter(|r| !self.readers.contains_key(r)).collect();
         if new.is_empty() {
             return;
         }
         self.readers.extend(new.into_iter().map(|reader| (reader, self.list.len())));
-        self.list.push(Constraint { value, pin, name: name.to_string() });
+        let path = path.map(str::to_string);
+        self.list.push(Constraint { value, pin, name: name.to_string(), path });
     }
 }
 
@@ -334,7 +337,9 @@ impl<'a> Planner<'a> {
                 continue;
             }
             pin.asked_by(origin);
-            self.constraints.add(value, pin, "", &readers);
+            // Modules next to each other share it, so it belongs to what is around them.
+            let around = module.rsplit_once('.').map_or("", |(around, _)| around);
+            self.constraints.add(value, pin, "", Some(around), &readers);
         }
         Ok(())
     }
@@ -489,7 +494,7 @@ impl<'a> Planner<'a> {
         pin.keep_whole(axis);
         pin.asked_by(origin);
         for readers in groups.into_values() {
-            self.constraints.add(form, pin.clone(), &self.graph.value(parameter).name, &readers);
+            self.constraints.add(form, pin.clone(), &self.graph.value(parameter).name, None, &readers);
         }
     }
 
@@ -562,6 +567,9 @@ fn write(
                 None => {
                     let value = map[constraint.value.index()].expect("what is read is defined");
                     enter(builder, &source, index);
+                    if let Some(path) = &constraint.path {
+                        builder.path = path.clone();
+                    }
                     push_constraint(builder, value, constraint.pin.annotation(mesh_index), &constraint.name)
                 }
             };

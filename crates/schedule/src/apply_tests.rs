@@ -98,7 +98,7 @@ fn options_say_what_enters_and_leaves() {
     assert_eq!(found.len(), 2, "q and k share what they read");
     assert_eq!(shown(&graph, found[0].results[0]), "nothing", "the op itself carries it");
     let readers = graph.uses()[found[0].results[0].index()].len();
-    assert_eq!((found[0].path.as_str(), readers), ("layers.0.attn.q_proj", 2));
+    assert_eq!((found[0].path.as_str(), readers), ("layers.0.attn", 2));
 }
 
 #[test]
@@ -293,7 +293,7 @@ fn wrong_lines_are_told_apart() {
     assert_eq!(error.code, "E221");
     assert!(error.help.as_deref().unwrap().contains("layers.0.mlp.up_proj"), "{error}");
     assert_eq!(fail(&[("norm.weight", "colwise")]).code, "E221");
-    let error = fail(&[("lm_head", "colwise(axis=pt)")]);
+    let error = fail(&[("lm_head", "colwise(axis=tpp)")]);
     assert_eq!((error.code, error.help.as_deref()), ("E223", Some("did you mean `tp`?")));
     assert_eq!(fail(&[("**", "fsdp")]).code, "E223");
     let error = fail(&[("lm_head", "shard(2)")]);
@@ -342,7 +342,7 @@ fn ready_plans_fit_their_models() {
             assert!(applied.graph.params().iter().any(cut), "{name}");
         }
     }
-    let error = ready_plan("gtp", &gpt(), &mesh, &ReadyOptions::default()).unwrap_err();
+    let error = ready_plan("gpt2", &gpt(), &mesh, &ReadyOptions::default()).unwrap_err();
     assert_eq!((error.code, error.help.as_deref()), ("E222", Some("did you mean `gpt`?")));
 }
 

@@ -30,8 +30,8 @@ fn feed(graph: &Graph) -> Vec<Literal> {
 }
 
 /// The step of a tiny model with everything: fused projections taken apart, dropout, clipping, microbatches.
-fn step(config: &ModelConfig, microbatches: usize) -> Graph {
-    let forward = config.build(5, DType::F64, true).unwrap().forward;
+fn step(config: &ModelConfig, batch: usize, microbatches: usize) -> Graph {
+    let forward = config.build(batch, DType::F64, true).unwrap().forward;
     let (forward, _) = split_fused(&forward).unwrap();
     let gradients = microbatch(&gradient_graph(&forward).unwrap(), microbatches).unwrap();
     let mut options = StepOptions::new(Optimizer::adamw());
@@ -43,7 +43,7 @@ fn step(config: &ModelConfig, microbatches: usize) -> Graph {
 fn tiny(name: &str) -> ModelConfig {
     match name {
         "gpt" => ModelConfig::Gpt(GptConfig {
-            vocab: 9,
+            vocab: 10,
             dim: 8,
             layers: 1,
             heads: 2,
@@ -53,7 +53,7 @@ fn tiny(name: &str) -> ModelConfig {
             ..GptConfig::default()
         }),
         "llama" => ModelConfig::Llama(LlamaConfig {
-            vocab: 9,
+            vocab: 10,
             dim: 8,
             layers: 1,
             heads: 4,
@@ -61,7 +61,7 @@ fn tiny(name: &str) -> ModelConfig {
             ..LlamaConfig::default()
         }),
         "bert" => ModelConfig::Bert(BertConfig {
-            vocab: 9,
+            vocab: 10,
             dim: 8,
             layers: 1,
             heads: 2,
@@ -91,11 +91,17 @@ fn assert_same_numbers(step: &Graph, plan: &Plan, mesh: &Mesh, what: &str) {
 
 #[test]
 fn ready_plans_give_the_numbers_of_one_device() {
-    let meshes: [&[(&str, usize)]; 4] =
-        [&[("dp", 2), ("tp", 2)], &[("fsdp", 2), ("tp", 2)], &[("dp", 2), ("fsdp", 2)], &[("tp", 3)]];
+    // One axis takes anything uneven; of two, each cuts evenly.
+    let meshes: [(usize, &[(&str, usize)]); 5] = [
+        (4, &[("dp", 2), ("tp", 2)]),
+        (4, &[("fsdp", 2), ("tp", 2)]),
+        (4, &[("dp", 2), ("fsdp", 2)]),
+        (5, &[("tp", 3)]),
+        (5, &[("fsdp", 3)]),
+    ];
     for name in ["mlp", "gpt", "llama", "bert"] {
-        let step = step(&tiny(name), 1);
-        for axes in meshes {
+        for (batch, axes) in meshes {
+            let step = step(&tiny(name), batch, 1);
             let mesh = Mesh::new("mesh", axes);
             for (sequence_parallel, vocab_parallel) in [(false, false), (true, true)] {
                 let options = ReadyOptions { sequence_parallel, vocab_parallel, zero: 2 };
@@ -108,7 +114,7 @@ fn ready_plans_give_the_numbers_of_one_device() {
 
 #[test]
 fn microbatches_and_plans_go_together() {
-    let step = step(&tiny("gpt"), 2);
+    let step = step(&tiny("gpt"), 5, 2);
     for (axes, zero) in [(vec![("dp", 2), ("tp", 2)], 2), (vec![("fsdp", 2)], 0), (vec![("dp", 2)], 1)] {
         let mesh = Mesh::new("mesh", &axes);
         let options = ReadyOptions { zero, ..ReadyOptions::default() };
