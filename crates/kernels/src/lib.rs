@@ -1,1 +1,60 @@
-//! To be written.
+//! CPU kernels on strided views: elementwise functions and fused chains of them, copies, reductions, matrix
+//! products, attention, norms, losses, row gathers and counter-based random bits.
+//!
+//! Knows element types, views and arithmetic; not graphs, meshes or programs. A kernel runs on the calling
+//! thread, allocates nothing (the matrix product's packing buffer is kept by its crate) and gives the same
+//! bits for the same shapes and values, whatever the strides and whatever vector width the machine has.
+//! Kernels that need scratch take a workspace and say beforehand how large it must be.
+//!
+//! Views that do not fit a kernel are mistakes of the caller and panic, as slices do; what depends on data (a
+//! row index out of range) is an error value.
+
+mod activation;
+mod attention;
+mod binary;
+mod compare;
+mod convert;
+mod copy;
+mod cross_entropy;
+mod element;
+mod fused;
+mod gather;
+mod math;
+mod matmul;
+mod norm;
+mod random;
+mod reduce;
+mod rows;
+mod scalar;
+mod simd;
+mod softmax;
+mod tiles;
+mod unary;
+mod view;
+mod workspace;
+
+pub use activation::{Activation, activation, activation_backward};
+pub use attention::{
+    AttentionOptions, attention, attention_backward, attention_backward_workspace_bytes,
+    attention_workspace_bytes,
+};
+pub use binary::{Binary, binary};
+pub use compare::{Direction, clamp, compare, select};
+pub use convert::{bitcast, convert};
+pub use copy::{copy, fill, iota};
+pub use cross_entropy::{cross_entropy, cross_entropy_backward};
+pub use element::{Bits, Bool, Element, Float, Number, Real};
+pub use fused::{ElementwiseProgram, EwInstr, EwOp, elementwise_workspace_bytes, run_elementwise};
+pub use gather::{gather_rows, scatter_add_rows};
+pub use matmul::{matmul, matmul_workspace_bytes};
+pub use norm::{layer_norm, layer_norm_backward, norm_backward_workspace_bytes, rms_norm, rms_norm_backward};
+pub use random::{mix, random_bits, random_bits_at, random_key};
+pub use reduce::{Reduction, argmax, reduce};
+pub use scalar::Scalar;
+pub use softmax::{log_softmax, softmax, softmax_backward};
+pub use tiles::TILE;
+pub use unary::{Unary, unary};
+pub use view::{View, ViewMut};
+
+/// The most dimensions a view can have.
+pub const MAX_RANK: usize = 8;

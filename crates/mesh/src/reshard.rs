@@ -72,7 +72,7 @@ pub struct ReshardStep {
 /// The `after` of the last step is `to` as given.
 ///
 /// Works for any two layouts that [`Sharding::validate`] accepts for `shape`, uneven and empty pieces included, and
-/// looks for few bytes moved per rank, a collective counting as [`search::COLLECTIVE_COST`] more elements.
+/// looks for few elements sent per rank, each collective counting as some elements more.
 pub fn reshard(mesh: &Mesh, from: &Sharding, to: &Sharding, shape: &[usize]) -> Vec<ReshardStep> {
     debug_assert!(
         from.validate(mesh, shape).is_ok() && to.validate(mesh, shape).is_ok(),

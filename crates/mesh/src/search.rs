@@ -1,19 +1,412 @@
-//! The search behind [`crate::reshard`].
+//! The search behind [`crate::reshard`]: Dijkstra over layouts.
+//!
+//! Both layouts are first cut into *atoms*, the coarsest parts of axes such that each is wholly here or wholly there.
+//! A state is a layout in atoms; the moves are the collectives and local operations that can bring it nearer to the
+//! target, so that there are only a few tens of states. Resolving and gathering all that is not in place and slicing
+//! anew always works ([`Search::direct`]): it is the bound that the search has to beat.
 
-use crate::mesh::Mesh;
-use crate::reshard::ReshardStep;
-use crate::sharding::Sharding;
+use crate::mesh::{AxisList, AxisRef, Mesh};
+use crate::reshard::{ReshardStep, Step};
+use crate::sharding::{DimSharding, Sharding, merged};
+use crate::split::{piece, split_extents};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 /// What a collective costs beside the elements it moves, in elements.
-pub(crate) const COLLECTIVE_COST: u64 = 1024;
+const COLLECTIVE_COST: u64 = 1024;
+/// What a local operation costs: just enough to leave out needless ones.
+const LOCAL_COST: u64 = 1;
+/// After this many states the search is content with the direct way.
+const MOST_STATES: usize = 2000;
 
-/// The cheapest steps found from one layout to another, different one.
+/// The cheapest steps found from one layout to another, different one. Both fit the mesh and the shape.
 pub(crate) fn cheapest_path(
-    _mesh: &Mesh,
-    _from: &Sharding,
-    _to: &Sharding,
-    _shape: &[usize],
+    mesh: &Mesh,
+    from: &Sharding,
+    to: &Sharding,
+    shape: &[usize],
 ) -> Vec<ReshardStep> {
-    let _ = COLLECTIVE_COST;
-    todo!()
+    let (from, to) = atoms(mesh, from, to, shape);
+    let search = Search { mesh, shape, target: to };
+    let direct = search.direct(&from);
+    let mut steps = search.better_than(search.path_cost(&from, &direct), &from).unwrap_or(direct);
+    for ReshardStep { step, after } in &mut steps {
+        after.canonicalise(mesh);
+        match step {
+            Step::Slice { axes, .. }
+            | Step::AllGather { axes, .. }
+            | Step::AllReduce { axes, .. }
+            | Step::ReduceScatter { axes, .. }
+            | Step::AllToAll { axes, .. }
+            | Step::ToPartial { axes, .. } => *axes = merged(axes),
+            Step::Permute {} => {}
+        }
+    }
+    steps
+}
+
+/// Both layouts, their axes cut wherever either of them cuts an axis and that changes no split.
+fn atoms(mesh: &Mesh, from: &Sharding, to: &Sharding, shape: &[usize]) -> (Sharding, Sharding) {
+    let (mut from, mut to) = (from.clone(), to.clone());
+    from.normalise(mesh, shape);
+    to.normalise(mesh, shape);
+    let mut cuts: BTreeSet<(usize, usize)> = BTreeSet::new();
+    for sharding in [&from, &to] {
+        for axis in sharding.sharded_axes().iter().chain(&sharding.partial_axes()) {
+            cuts.extend([(axis.axis, axis.pre), (axis.axis, axis.end())]);
+        }
+    }
+    for sharding in [&mut from, &mut to] {
+        for (dim, &size) in sharding.dims.iter_mut().zip(shape) {
+            let extents = dim.extents(size);
+            dim.axes = cut_up(&dim.axes, &cuts, |axes| split_extents(size, dim.unit, axes) == extents);
+        }
+        if let Some(combiner) = sharding.combiner() {
+            let axes = cut_up(&sharding.partial_axes(), &cuts, |_| true);
+            sharding.partial = axes.into_iter().map(|axis| (axis, combiner)).collect();
+            sharding.partial.sort();
+        }
+    }
+    (from, to)
+}
+
+/// The axes, cut at each of `cuts` (an axis and a `pre`) where `harmless` allows the outcome.
+fn cut_up(
+    axes: &AxisList,
+    cuts: &BTreeSet<(usize, usize)>,
+    harmless: impl Fn(&[AxisRef]) -> bool,
+) -> AxisList {
+    let mut axes = axes.clone();
+    let mut at = 0;
+    while at < axes.len() {
+        let axis = axes[at];
+        let inside = cuts.range((axis.axis, axis.pre + 1)..(axis.axis, axis.end()));
+        let cut = inside.filter(|(_, pre)| pre % axis.pre == 0).find_map(|(_, pre)| {
+            let (major, minor) = axis.split(pre / axis.pre)?;
+            let mut finer = axes.clone();
+            finer[at] = major;
+            finer.insert(at + 1, minor);
+            harmless(&finer).then_some(finer)
+        });
+        axes = cut.unwrap_or(axes);
+        at += 1;
+    }
+    axes
+}
+
+struct Search<'a> {
+    mesh: &'a Mesh,
+    shape: &'a [usize],
+    target: Sharding,
+}
+
+impl Search<'_> {
+    /// Dijkstra from `from` to the target; `None` where no path costs less than `bound`.
+    fn better_than(&self, bound: u64, from: &Sharding) -> Option<Vec<ReshardStep>> {
+        let mut best: BTreeMap<Sharding, u64> = BTreeMap::from([(from.clone(), 0)]);
+        let mut reached_by: BTreeMap<Sharding, (Sharding, Step)> = BTreeMap::new();
+        let mut queue = BinaryHeap::from([Reverse((0, from.clone()))]);
+        let mut expanded = 0;
+        while let Some(Reverse((cost, state))) = queue.pop() {
+            if self.arrived(&state) {
+                return Some(walk_back(&reached_by, state));
+            }
+            if cost > best[&state] {
+                continue;
+            }
+            expanded += 1;
+            if expanded > MOST_STATES {
+                return None;
+            }
+            for next in self.moves(&state) {
+                let total = cost + self.cost(&state, &next);
+                if total < bound && best.get(&next.after).is_none_or(|&known| total < known) {
+                    best.insert(next.after.clone(), total);
+                    reached_by.insert(next.after.clone(), (state.clone(), next.step));
+                    queue.push(Reverse((total, next.after)));
+                }
+            }
+        }
+        None
+    }
+
+    /// Resolve, gather back to what is in place, slice anew.
+    fn direct(&self, from: &Sharding) -> Vec<ReshardStep> {
+        let mut steps: Vec<ReshardStep> = Vec::new();
+        let mut state = from.clone();
+        let mut take = |state: &mut Sharding, step: ReshardStep| {
+            *state = step.after.clone();
+            steps.push(step);
+        };
+        let unwanted = self.unwanted(&state);
+        if !unwanted.is_empty() {
+            let step = self.all_reduce(&state, unwanted);
+            take(&mut state, step);
+        }
+        for dim in 0..self.shape.len() {
+            let loose = state.dims[dim].axes.len() - self.in_place(&state, dim);
+            if loose > 0 {
+                let step = self.all_gather(&state, dim, loose);
+                take(&mut state, step);
+            }
+        }
+        while let Some(step) = self.free_slice(&state).or_else(|| self.to_partial(&state)) {
+            take(&mut state, step);
+        }
+        debug_assert!(self.arrived(&state), "what is in place stays, and all else is free");
+        steps
+    }
+
+    fn arrived(&self, state: &Sharding) -> bool {
+        state.partial == self.target.partial && self.dims_arrived(state)
+    }
+
+    fn dims_arrived(&self, state: &Sharding) -> bool {
+        (0..self.shape.len()).all(|dim| {
+            let in_place = self.in_place(state, dim);
+            in_place == state.dims[dim].axes.len() && in_place == self.target.dims[dim].axes.len()
+        })
+    }
+
+    /// How many of the major axes of a dimension already stand as in the target and split the same.
+    fn in_place(&self, state: &Sharding, dim: usize) -> usize {
+        let (now, then) = (&state.dims[dim], &self.target.dims[dim]);
+        let mut count = now.axes.iter().zip(&then.axes).take_while(|(a, b)| a == b).count();
+        let splits = |unit, count| split_extents(self.shape[dim], unit, &now.axes[..count]);
+        while now.unit != then.unit && count > 0 && splits(now.unit, count) != splits(then.unit, count) {
+            count -= 1;
+        }
+        count
+    }
+
+    /// The axes of a dimension that are not in place yet, in the target's order.
+    fn awaited(&self, state: &Sharding, dim: usize) -> &[AxisRef] {
+        &self.target.dims[dim].axes[self.in_place(state, dim)..]
+    }
+
+    /// The axes whose partial values must be combined.
+    fn unwanted(&self, state: &Sharding) -> AxisList {
+        state.partial.iter().filter(|p| !self.target.partial.contains(p)).map(|p| p.0).collect()
+    }
+
+    /// Everything worth doing next.
+    fn moves(&self, state: &Sharding) -> Vec<ReshardStep> {
+        // Nothing is won by waiting with a slice into place: it is local, and what follows gets smaller.
+        if let Some(slice) = self.free_slice(state) {
+            return vec![slice];
+        }
+        let mut moves = Vec::new();
+        moves.extend(self.to_partial(state));
+        self.all_reduces(state, &mut moves);
+        for dim in 0..self.shape.len() {
+            self.reduce_scatters(state, dim, &mut moves);
+            self.all_to_alls(state, dim, &mut moves);
+            let loose = state.dims[dim].axes.len() - self.in_place(state, dim);
+            moves.extend((1..=loose).map(|count| self.all_gather(state, dim, count)));
+            // Out of order, for a permute to put right.
+            let free: AxisList =
+                self.awaited(state, dim).iter().copied().filter(|&a| !state.uses_axis(a)).collect();
+            if !free.is_empty() {
+                moves.push(self.slice(state, dim, free));
+            }
+        }
+        self.permutes(state, &mut moves);
+        moves
+    }
+
+    /// A slice that puts unused axes into place.
+    fn free_slice(&self, state: &Sharding) -> Option<ReshardStep> {
+        (0..self.shape.len()).find_map(|dim| {
+            if self.in_place(state, dim) < state.dims[dim].axes.len() {
+                return None;
+            }
+            let awaited = self.awaited(state, dim).iter().copied();
+            let axes: AxisList = awaited.take_while(|&axis| !state.uses_axis(axis)).collect();
+            (!axes.is_empty()).then(|| self.slice(state, dim, axes))
+        })
+    }
+
+    /// The last step to a partial target, once all else is done.
+    fn to_partial(&self, state: &Sharding) -> Option<ReshardStep> {
+        let combiner = self.target.combiner()?;
+        let missing = self.target.partial.iter().filter(|p| !state.partial.contains(p));
+        let axes: AxisList = missing.map(|p| p.0).collect();
+        let ready = !axes.is_empty() && self.unwanted(state).is_empty() && self.dims_arrived(state);
+        ready.then(|| {
+            let after = state.clone().with_partial(axes.iter().copied(), combiner);
+            ReshardStep { step: Step::ToPartial { axes, combiner }, after }
+        })
+    }
+
+    fn all_reduces(&self, state: &Sharding, moves: &mut Vec<ReshardStep>) {
+        let unwanted = self.unwanted(state);
+        let scattered = self.target.sharded_axes();
+        let homeless: AxisList = unwanted.iter().copied().filter(|axis| !scattered.contains(axis)).collect();
+        let singles = unwanted.iter().map(|&axis| AxisList::from_elem(axis, 1));
+        let choices: BTreeSet<AxisList> = singles.chain([unwanted.clone(), homeless]).collect();
+        moves.extend(choices.into_iter().filter(|c| !c.is_empty()).map(|axes| self.all_reduce(state, axes)));
+    }
+
+    /// Any run of the axes a dimension waits for that are partial now.
+    fn reduce_scatters(&self, state: &Sharding, dim: usize, moves: &mut Vec<ReshardStep>) {
+        let Some(combiner) = state.combiner() else { return };
+        let (awaited, partial) = (self.awaited(state, dim), state.partial_axes());
+        for start in 0..awaited.len() {
+            let run = awaited[start..].iter().take_while(|axis| partial.contains(axis)).count();
+            for end in start + 1..=start + run {
+                let axes = AxisList::from_slice(&awaited[start..end]);
+                let after = self.appended(&without_partial(state, &axes), dim, &axes);
+                moves.push(ReshardStep { step: Step::ReduceScatter { dim, axes, combiner }, after });
+            }
+        }
+    }
+
+    /// The minor-most axes of other dimensions that `to_dim` waits for.
+    fn all_to_alls(&self, state: &Sharding, to_dim: usize, moves: &mut Vec<ReshardStep>) {
+        let awaited = self.awaited(state, to_dim);
+        for from_dim in (0..self.shape.len()).filter(|&d| d != to_dim) {
+            let held = &state.dims[from_dim].axes;
+            for count in 1..=held.len() - self.in_place(state, from_dim) {
+                let axes = AxisList::from_slice(&held[held.len() - count..]);
+                if awaited.windows(count).any(|run| run == axes.as_slice()) {
+                    let after = self.appended(&shortened(state, from_dim, count), to_dim, &axes);
+                    moves.push(ReshardStep { step: Step::AllToAll { from_dim, to_dim, axes }, after });
+                }
+            }
+        }
+    }
+
+    /// Layouts nearer to the target with the same pieces on other ranks.
+    fn permutes(&self, state: &Sharding, moves: &mut Vec<ReshardStep>) {
+        let mut all = state.clone();
+        let mut candidates = Vec::new();
+        for (dim, now) in state.dims.iter().enumerate() {
+            let mut one = state.clone();
+            if let Some(there) = self.same_pieces_in_target(state, dim) {
+                one.dims[dim] = there.clone();
+                candidates.push(one);
+                all.dims[dim] = there;
+            } else {
+                // What the target wants here first, in its order; the rest can then leave as minor-most.
+                let wanted = &self.target.dims[dim].axes;
+                let (first, rest) = (
+                    wanted.iter().filter(|a| now.axes.contains(a)),
+                    now.axes.iter().filter(|a| !wanted.contains(a)),
+                );
+                one.dims[dim].axes = first.chain(rest).copied().collect();
+                candidates.push(one);
+            }
+        }
+        let summands = |s: &Sharding| (self.mesh.axes_size(&s.partial_axes()), s.combiner());
+        if summands(state) == summands(&self.target) {
+            candidates.push(Sharding { partial: self.target.partial.clone(), ..all.clone() });
+        }
+        candidates.push(all);
+        let fitting =
+            candidates.into_iter().filter(|after| after != state && self.is_permutation(state, after));
+        moves.extend(fitting.map(|after| ReshardStep { step: Step::Permute {}, after }));
+    }
+
+    /// The major axes of the target on `dim` that cut it into the pieces it is in now.
+    fn same_pieces_in_target(&self, state: &Sharding, dim: usize) -> Option<DimSharding> {
+        let (now, then) = (&state.dims[dim], &self.target.dims[dim]);
+        let pieces = self.mesh.axes_size(&now.axes);
+        let count = (1..=then.axes.len()).find(|&n| self.mesh.axes_size(&then.axes[..n]) == pieces)?;
+        let there = DimSharding { axes: AxisList::from_slice(&then.axes[..count]), unit: then.unit };
+        (now.extents(self.shape[dim]) == there.extents(self.shape[dim])).then_some(there)
+    }
+
+    /// Whether the ranks hold the same pieces after as before, only shuffled, with every local shape unchanged.
+    fn is_permutation(&self, before: &Sharding, after: &Sharding) -> bool {
+        let partial = after.partial_axes();
+        let axes: Vec<AxisRef> = after.sharded_axes().iter().chain(&partial).copied().collect();
+        let clash = (1..axes.len()).any(|i| axes[..i].iter().any(|earlier| earlier.overlaps(axes[i])));
+        !clash
+            && (0..self.shape.len()).all(|dim| {
+                let (old, new, size) = (&before.dims[dim], &after.dims[dim], self.shape[dim]);
+                let extents = old.extents(size);
+                let even = extents.iter().all(|e| *e == extents[0]);
+                let held = |d: &DimSharding, rank| piece(self.mesh, size, d.unit, &d.axes, rank).1;
+                old == new
+                    || extents == new.extents(size)
+                        && (even
+                            || (0..self.mesh.rank_count()).all(|rank| held(old, rank) == held(new, rank)))
+            })
+    }
+
+    fn slice(&self, state: &Sharding, dim: usize, axes: AxisList) -> ReshardStep {
+        let after = self.appended(state, dim, &axes);
+        ReshardStep { step: Step::Slice { dim, axes }, after }
+    }
+
+    fn all_gather(&self, state: &Sharding, dim: usize, count: usize) -> ReshardStep {
+        let held = &state.dims[dim].axes;
+        let axes = AxisList::from_slice(&held[held.len() - count..]);
+        ReshardStep { step: Step::AllGather { dim, axes }, after: shortened(state, dim, count) }
+    }
+
+    fn all_reduce(&self, state: &Sharding, axes: AxisList) -> ReshardStep {
+        let combiner = state.combiner().expect("only a partial value is reduced");
+        ReshardStep { after: without_partial(state, &axes), step: Step::AllReduce { axes, combiner } }
+    }
+
+    /// `axes` as minor-most on `dim`. A dimension that is as in the target so far goes on in the target's unit.
+    fn appended(&self, state: &Sharding, dim: usize, axes: &[AxisRef]) -> Sharding {
+        let mut after = state.clone();
+        if self.in_place(state, dim) == state.dims[dim].axes.len() {
+            after.dims[dim].unit = self.target.dims[dim].unit;
+        }
+        after.dims[dim].axes.extend_from_slice(axes);
+        after
+    }
+
+    /// Elements a rank sends (the largest rank, around a ring) and the fixed cost of a step.
+    fn cost(&self, before: &Sharding, step: &ReshardStep) -> u64 {
+        let local = |s: &Sharding| s.largest_local_elements(self.mesh, self.shape) as u64;
+        let (now, then) = (local(before), local(&step.after));
+        let others = |axes: &[AxisRef]| now - now / self.mesh.axes_size(axes) as u64;
+        COLLECTIVE_COST
+            + match &step.step {
+                Step::Slice { .. } | Step::ToPartial { .. } => return LOCAL_COST,
+                Step::AllGather { .. } => then - now,
+                Step::ReduceScatter { .. } => now - then,
+                Step::AllReduce { axes, .. } => 2 * others(axes),
+                Step::AllToAll { axes, .. } => others(axes),
+                Step::Permute {} => now,
+            }
+    }
+
+    fn path_cost(&self, from: &Sharding, steps: &[ReshardStep]) -> u64 {
+        let befores = [from].into_iter().chain(steps.iter().map(|s| &s.after));
+        befores.zip(steps).map(|(before, step)| self.cost(before, step)).sum()
+    }
+}
+
+/// `state` without the `count` minor-most axes of `dim`.
+fn shortened(state: &Sharding, dim: usize, count: usize) -> Sharding {
+    let mut after = state.clone();
+    let axes = &mut after.dims[dim].axes;
+    axes.truncate(axes.len() - count);
+    if axes.is_empty() {
+        after.dims[dim].unit = 1;
+    }
+    after
+}
+
+/// `state` with the values combined over `axes`.
+fn without_partial(state: &Sharding, axes: &[AxisRef]) -> Sharding {
+    let mut after = state.clone();
+    after.partial.retain(|(axis, _)| !axes.contains(axis));
+    after
+}
+
+/// The steps that led to `state`.
+fn walk_back(reached_by: &BTreeMap<Sharding, (Sharding, Step)>, mut state: Sharding) -> Vec<ReshardStep> {
+    let mut steps = Vec::new();
+    while let Some((before, step)) = reached_by.get(&state) {
+        steps.push(ReshardStep { step: step.clone(), after: state });
+        state = before.clone();
+    }
+    steps.reverse();
+    steps
 }

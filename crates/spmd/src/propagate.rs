@@ -90,8 +90,13 @@ pub fn propagate_with(graph: &Graph, mesh: &Mesh, rules: &[Rule], units: &Units)
             for (&result, sharding) in node.results.iter().zip(&manual.out_shardings) {
                 let open = vec![false; sharding.dims.len()];
                 let origin = "manual computation".to_string();
-                let annotation =
-                    Annotation { mesh: manual.mesh, sharding: sharding.clone(), open, replicated: vec![], origin };
+                let annotation = Annotation {
+                    mesh: manual.mesh,
+                    sharding: sharding.clone(),
+                    open,
+                    replicated: vec![],
+                    origin,
+                };
                 state.pin(result, &annotation)?;
             }
         }

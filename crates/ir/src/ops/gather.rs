@@ -1,11 +1,16 @@
 //! Windows collected at computed indices.
 
-use crate::graph::{Graph, ValueId};
-use crate::literal::Literal;
-use crate::op::{GradientContext, LocalContext, Operation};
-use crate::rule::Rule;
+use super::checks::{distinct_dims, element_type, operand_count, shapes, sizes};
+use super::scatter::{Scatter, ScatterDims, Update};
+use super::{Clamp, Direction, Reducer};
+use crate::builder::GraphBuilder;
+use crate::graph::ValueId;
+use crate::literal::{Literal, indices};
+use crate::op::{Cost, GradientContext, LocalContext, Operation};
+use crate::rule::{FactorId, FactorKind, Rule};
 use crate::types::TensorType;
-use partita_base::{DType, Result};
+use partita_base::{DType, Diagnostic, Result};
+use partita_mesh::Combiner;
 
 /// The dimension numbers of StableHLO's `gather`.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -35,23 +40,423 @@ pub struct Gather {
     pub indices_are_sorted: bool,
 }
 
+const NAME: &str = "stablehlo.gather";
+
+/// How the dimensions of `gather` and `scatter` hang together: `operand` is what is indexed, `windows` the
+/// collected windows (gather's result, scatter's updates).
+pub(crate) struct Indexing<'a> {
+    /// Dimensions of `windows` that run over a window, ascending.
+    pub window_dims: &'a [usize],
+    /// Operand dimensions that `windows` lacks.
+    pub absent_dims: &'a [usize],
+    pub operand_batching: &'a [usize],
+    pub index_batching: &'a [usize],
+    /// Operand dimension of each component of an index vector.
+    pub map: &'a [usize],
+    pub index_vector_dim: usize,
+    /// Names of the attributes, as messages show them.
+    pub names: [&'static str; 5],
+}
+
+impl Indexing<'_> {
+    /// The operand dimension of each of `window_dims`.
+    pub fn window_operand_dims(&self, rank: usize) -> Vec<usize> {
+        (0..rank).filter(|d| !self.absent_dims.contains(d) && !self.operand_batching.contains(d)).collect()
+    }
+
+    /// The index dimensions that count windows, in order.
+    pub fn index_batch_dims(&self, indices: &TensorType) -> Vec<usize> {
+        (0..indices.rank()).filter(|&d| d != self.index_vector_dim).collect()
+    }
+
+    /// The dimensions of `windows` that correspond to `index_batch_dims`.
+    pub fn windows_batch_dims(&self, rank: usize) -> Vec<usize> {
+        (0..rank).filter(|d| !self.window_dims.contains(d)).collect()
+    }
+
+    /// E103 to E106 unless the dimension numbers fit an operand and indices.
+    pub fn check(&self, name: &str, operand: &TensorType, indices: &TensorType) -> Result<()> {
+        let [window, absent, operand_batching, index_batching, map] = self.names;
+        element_type(name, indices.dtype.is_integer(), "integer indices", indices.dtype)?;
+        let ranks = [
+            (window, self.window_dims, usize::MAX),
+            (absent, self.absent_dims, operand.rank()),
+            (operand_batching, self.operand_batching, operand.rank()),
+            (index_batching, self.index_batching, indices.rank()),
+            (map, self.map, operand.rank()),
+        ];
+        for (attribute, dims, rank) in ranks {
+            distinct_dims(name, attribute, dims, rank)?;
+        }
+        for (attribute, dims) in [(window, self.window_dims), (absent, self.absent_dims)] {
+            if !dims.is_sorted() {
+                return Err(Diagnostic::new("E105", format!("`{attribute}` of `{name}` must ascend"))
+                    .found(format!("{dims:?}")));
+            }
+        }
+        let both = [self.absent_dims, self.operand_batching].concat();
+        distinct_dims(name, &format!("{absent} and {operand_batching}"), &both, operand.rank())?;
+        let both = [self.map, self.operand_batching].concat();
+        distinct_dims(name, &format!("{map} and {operand_batching}"), &both, operand.rank())?;
+        let fail = |message: String, expected: String, found: String| {
+            Err(Diagnostic::new("E105", message).expected(expected).found(found))
+        };
+        if self.index_vector_dim > indices.rank() {
+            return fail(
+                format!("`index_vector_dim` of `{name}` does not exist"),
+                format!("at most {} for indices of {indices}", indices.rank()),
+                self.index_vector_dim.to_string(),
+            );
+        }
+        let components = indices.shape.get(self.index_vector_dim).copied().unwrap_or(1);
+        if components != self.map.len() {
+            return fail(
+                format!("`{map}` of `{name}` must name a dimension for each component of an index vector"),
+                format!("{components} dimensions"),
+                format!("{:?}", self.map),
+            );
+        }
+        let accounted = self.window_dims.len() + self.absent_dims.len() + self.operand_batching.len();
+        if accounted != operand.rank() {
+            return fail(
+                format!("`{window}`, `{absent}` and `{operand_batching}` of `{name}` must cover the operand"),
+                format!("{} dimensions of {operand}", operand.rank()),
+                format!("{accounted} dimensions"),
+            );
+        }
+        if self.operand_batching.len() != self.index_batching.len()
+            || self.index_batching.contains(&self.index_vector_dim)
+        {
+            return fail(
+                format!("`{operand_batching}` and `{index_batching}` of `{name}` come in pairs"),
+                "index dimensions other than the index vector's, one for each".to_string(),
+                format!("{:?} and {:?}", self.operand_batching, self.index_batching),
+            );
+        }
+        for (&o, &i) in self.operand_batching.iter().zip(self.index_batching) {
+            shapes(
+                operand.shape[o] == indices.shape[i],
+                format!("batching dimensions {o} and {i} of `{name}` must have one extent"),
+                operand.shape[o].to_string(),
+                indices.shape[i].to_string(),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// For each window in order: its index within the batch dimensions, and the start (unclamped, batching included)
+    /// in every operand dimension.
+    pub fn starts(&self, operand_rank: usize, index_values: &Literal) -> Vec<(Vec<usize>, Vec<i64>)> {
+        let ty = &index_values.ty;
+        let (values, strides) = (index_values.to_i64(), ty.strides());
+        let batch_dims = self.index_batch_dims(ty);
+        let shape: Vec<usize> = batch_dims.iter().map(|&d| ty.shape[d]).collect();
+        let component_stride = strides.get(self.index_vector_dim).copied().unwrap_or(0);
+        indices(&shape)
+            .map(|batch| {
+                let base: usize = batch.iter().zip(&batch_dims).map(|(i, &d)| i * strides[d]).sum();
+                let mut start = vec![0i64; operand_rank];
+                for (component, &dim) in self.map.iter().enumerate() {
+                    start[dim] = values[base + component * component_stride];
+                }
+                for (&dim, index_dim) in self.operand_batching.iter().zip(self.index_batching) {
+                    let place = batch_dims.iter().position(|d| d == index_dim).expect("checked by infer");
+                    start[dim] = batch[place] as i64;
+                }
+                (batch, start)
+            })
+            .collect()
+    }
+
+    /// Adds factors for what both ops share: batching, and index dimensions that count windows (with `kind`).
+    /// `windows` and `index` get their factor lists, `operand` those of its batching dimensions.
+    pub fn batch_factors(
+        &self,
+        rule: &mut Rule,
+        index_type: &TensorType,
+        kind: FactorKind,
+        operand: &mut [Vec<FactorId>],
+        index: &mut [Vec<FactorId>],
+        windows: &mut [Vec<FactorId>],
+    ) {
+        let windows_dims = self.windows_batch_dims(windows.len());
+        for (dim, windows_dim) in self.index_batch_dims(index_type).into_iter().zip(windows_dims) {
+            let paired = self.index_batching.iter().position(|&d| d == dim);
+            let kind = if paired.is_some() { FactorKind::Pass } else { kind };
+            let factor = rule.factor(index_type.shape[dim], kind);
+            index[dim] = vec![factor];
+            windows[windows_dim] = vec![factor];
+            if let Some(pair) = paired {
+                operand[self.operand_batching[pair]] = vec![factor];
+            }
+        }
+        if let Some(&components) = index_type.shape.get(self.index_vector_dim) {
+            index[self.index_vector_dim] = vec![rule.factor(components, FactorKind::Whole)];
+        }
+    }
+
+    /// One i64 per component of the index vector, from a value per operand dimension, in the shape of `like`.
+    pub fn per_component(
+        &self,
+        builder: &mut GraphBuilder,
+        like: ValueId,
+        value: impl Fn(usize) -> i64,
+    ) -> Result<ValueId> {
+        let values: Vec<i64> = self.map.iter().map(|&dim| value(dim)).collect();
+        if values.iter().all(|v| *v == values[0]) && !values.is_empty() {
+            let scalar = builder.constant(Literal::new([], vec![values[0]]));
+            let shape = builder.shape(like);
+            return builder.broadcast_scalar(scalar, &shape);
+        }
+        let vector = builder.constant(Literal::new([values.len()], values));
+        self.spread(builder, vector, like)
+    }
+
+    /// A vector over the components, repeated in the shape of `like`.
+    fn spread(&self, builder: &mut GraphBuilder, vector: ValueId, like: ValueId) -> Result<ValueId> {
+        let shape = builder.shape(like);
+        if self.index_vector_dim < shape.len() {
+            return builder.broadcast_in_dim(vector, &shape, &[self.index_vector_dim]);
+        }
+        let scalar = builder.reshape(vector, &[])?;
+        builder.broadcast_scalar(scalar, &shape)
+    }
+
+    /// `index` (i64) minus the offset of this rank's shard in each of the operand dimensions `cut`.
+    pub fn relative_to_shard(
+        &self,
+        context: &mut dyn LocalContext,
+        index: ValueId,
+        cut: &[usize],
+    ) -> Result<ValueId> {
+        let mut offsets = Vec::new();
+        for &dim in self.map {
+            let offset = if cut.contains(&dim) {
+                context.operand_offset(0, dim)?
+            } else {
+                context.builder().constant(Literal::new([], vec![0i64]))
+            };
+            offsets.push(context.builder().reshape(offset, &[1])?);
+        }
+        let builder = context.builder();
+        let vector = if offsets.len() == 1 { offsets[0] } else { builder.concatenate(&offsets, 0)? };
+        let vector = self.spread(builder, vector, index)?;
+        builder.subtract(index, vector)
+    }
+}
+
+impl Gather {
+    pub(crate) fn indexing(&self) -> Indexing<'_> {
+        Indexing {
+            window_dims: &self.dims.offset_dims,
+            absent_dims: &self.dims.collapsed_slice_dims,
+            operand_batching: &self.dims.operand_batching_dims,
+            index_batching: &self.dims.start_indices_batching_dims,
+            map: &self.dims.start_index_map,
+            index_vector_dim: self.dims.index_vector_dim,
+            names: [
+                "offset_dims",
+                "collapsed_slice_dims",
+                "operand_batching_dims",
+                "start_indices_batching_dims",
+                "start_index_map",
+            ],
+        }
+    }
+
+    /// The indices as i64, clamped so that each window fits `shape`; components of other dimensions than `only` are
+    /// left alone.
+    fn clamped(
+        &self,
+        builder: &mut GraphBuilder,
+        index: ValueId,
+        shape: &[usize],
+        only: impl Fn(usize) -> bool,
+    ) -> Result<ValueId> {
+        let indexing = self.indexing();
+        let index = builder.convert(index, DType::I64)?;
+        let low = indexing.per_component(builder, index, |d| if only(d) { 0 } else { i64::MIN })?;
+        let last = |d: usize| shape[d] as i64 - self.slice_sizes[d] as i64;
+        let high = indexing.per_component(builder, index, |d| if only(d) { last(d) } else { i64::MAX })?;
+        builder.push1(Clamp, &[low, index, high])
+    }
+
+    /// Whether shards of this operand dimension can each answer for the indices that fall into them.
+    fn picks_single(&self, operand: &TensorType, dim: usize) -> bool {
+        self.slice_sizes[dim] == 1 && operand.shape[dim] > 1 && self.dims.start_index_map.contains(&dim)
+    }
+}
+
 impl Operation for Gather {
     fn name(&self) -> &str {
-        todo!()
+        NAME
     }
+
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
-        todo!()
+        operand_count(NAME, operands, 2)?;
+        let (operand, index) = (operands[0], operands[1]);
+        let indexing = self.indexing();
+        indexing.check(NAME, operand, index)?;
+        super::checks::one_per_dim(NAME, "slice_sizes", &self.slice_sizes, operand.rank())?;
+        for (dim, (&slice, &extent)) in self.slice_sizes.iter().zip(&operand.shape).enumerate() {
+            let single = indexing.absent_dims.contains(&dim) || indexing.operand_batching.contains(&dim);
+            let limit = if single { extent.min(1) } else { extent };
+            sizes(
+                slice <= limit,
+                format!("the window of `{NAME}` does not fit dimension {dim}"),
+                format!("at most {limit}"),
+                slice.to_string(),
+            )?;
+        }
+        let rank = indexing.window_dims.len() + indexing.index_batch_dims(index).len();
+        distinct_dims(NAME, "offset_dims", indexing.window_dims, rank)?;
+        let mut shape = vec![0; rank];
+        let window = indexing.window_operand_dims(operand.rank());
+        for (&dim, operand_dim) in indexing.window_dims.iter().zip(window) {
+            shape[dim] = self.slice_sizes[operand_dim];
+        }
+        let batch = indexing.index_batch_dims(index);
+        for (dim, index_dim) in indexing.windows_batch_dims(rank).into_iter().zip(batch) {
+            shape[dim] = index.shape[index_dim];
+        }
+        Ok(vec![operand.with_shape(shape)])
     }
+
+    /// Full windows and counting dimensions pass. Where single elements are picked along a dimension, each shard
+    /// answers for its own and the answers add up.
     fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
-        todo!()
+        let (operand, index) = (operands[0], operands[1]);
+        let indexing = self.indexing();
+        let mut rule = Rule::default();
+        let mut source = vec![Vec::new(); operand.rank()];
+        let mut result = vec![Vec::new(); results[0].rank()];
+        let mut vectors = vec![Vec::new(); index.rank()];
+        let window = indexing.window_operand_dims(operand.rank());
+        for (&dim, &operand_dim) in indexing.window_dims.iter().zip(&window) {
+            let (slice, extent) = (self.slice_sizes[operand_dim], operand.shape[operand_dim]);
+            if slice == extent {
+                let factor = rule.factor(extent, FactorKind::Pass);
+                (source[operand_dim], result[dim]) = (vec![factor], vec![factor]);
+            } else if self.picks_single(operand, operand_dim) {
+                source[operand_dim] = vec![rule.factor(extent, FactorKind::Reduce(Combiner::Sum))];
+            } else {
+                source[operand_dim] = vec![rule.factor(extent, FactorKind::Whole)];
+                result[dim] = vec![rule.factor(slice, FactorKind::Whole)];
+            }
+        }
+        for &dim in indexing.absent_dims {
+            if operand.shape[dim] != 1 {
+                let single = self.picks_single(operand, dim);
+                let kind = if single { FactorKind::Reduce(Combiner::Sum) } else { FactorKind::Whole };
+                source[dim] = vec![rule.factor(operand.shape[dim], kind)];
+            }
+        }
+        indexing.batch_factors(&mut rule, index, FactorKind::Pass, &mut source, &mut vectors, &mut result);
+        rule.operands = vec![source, vectors];
+        rule.results = vec![result];
+        rule.transparent_in(&[0])
     }
+
+    /// Reads the indices and what is gathered, not the whole operand.
+    fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+        Cost { flops: 0.0, bytes: (operands[1].bytes() + 2 * results[0].bytes()) as f64 }
+    }
+
+    /// Adds the cotangent's windows up where they were read.
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-        todo!()
+        let (Some(cotangent), true) = (context.cotangents[0], context.wanted[0]) else {
+            return Ok(vec![None, None]);
+        };
+        let builder = &mut *context.builder;
+        let ty = builder.ty(context.operands[0]).clone();
+        let index = self.clamped(builder, context.operands[1], &ty.shape, |_| true)?;
+        let zeros = builder.full(&ty, 0.0)?;
+        let dims = self.dims.clone();
+        let scatter = Scatter {
+            dims: ScatterDims {
+                update_window_dims: dims.offset_dims,
+                inserted_window_dims: dims.collapsed_slice_dims,
+                input_batching_dims: dims.operand_batching_dims,
+                scatter_indices_batching_dims: dims.start_indices_batching_dims,
+                scatter_dims_to_operand_dims: dims.start_index_map,
+                index_vector_dim: dims.index_vector_dim,
+            },
+            update: Update::Combine(Reducer::Combiner(Combiner::Sum)),
+            indices_are_sorted: self.indices_are_sorted,
+            unique_indices: false,
+        };
+        Ok(vec![Some(builder.push1(scatter, &[zeros, index, cotangent])?), None])
     }
+
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        todo!()
+        let (operand, index) = (operands[0], operands[1]);
+        let indexing = self.indexing();
+        let (rank, ty) = (operand.ty.rank(), &results[0]);
+        let (from_strides, to_strides) = (operand.ty.strides(), ty.strides());
+        let window_dims = indexing.window_operand_dims(rank);
+        let batch_dims = indexing.windows_batch_dims(ty.rank());
+        let window: Vec<usize> = window_dims.iter().map(|&d| self.slice_sizes[d]).collect();
+        let mut positions = vec![0; ty.element_count()];
+        for (batch, start) in indexing.starts(rank, index) {
+            let last = |d: usize| operand.ty.shape[d] as i64 - self.slice_sizes[d] as i64;
+            let from: usize =
+                (0..rank).map(|d| start[d].clamp(0, last(d)) as usize * from_strides[d]).sum();
+            let to: usize = batch.iter().zip(&batch_dims).map(|(i, &d)| i * to_strides[d]).sum();
+            for offset in indices(&window) {
+                let place = |dims: &[usize], strides: &[usize]| -> usize {
+                    offset.iter().zip(dims).map(|(i, &d)| i * strides[d]).sum()
+                };
+                positions[to + place(indexing.window_dims, &to_strides)] =
+                    from + place(&window_dims, &from_strides);
+            }
+        }
+        Ok(vec![Literal { ty: ty.clone(), data: operand.data.pick(positions.into_iter()) }])
     }
+
+    /// Windows shrink with the operand's shard. Along cut dimensions of picked elements, indices are taken relative
+    /// to the shard, and what lies elsewhere contributes zero.
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        todo!()
+        let (global, index_type) = (context.global_operand(0).clone(), context.global_operand(1).clone());
+        let rule = self.rule(&[&global, &index_type], &[&context.global_result(0).clone()]);
+        let result = context.local_result(0);
+        let (operand, index) = (context.operands()[0], context.operands()[1]);
+        let indexing = self.indexing();
+        let local = context.builder().shape(operand);
+        let mut op = self.clone();
+        for (dim, slice) in op.slice_sizes.iter_mut().enumerate() {
+            if *slice == global.shape[dim] {
+                *slice = local[dim];
+            }
+        }
+        for dim in indexing.operand_batching {
+            op.slice_sizes[*dim] = self.slice_sizes[*dim].min(local[*dim]);
+        }
+        let cut: Vec<usize> = (0..global.rank())
+            .filter(|&d| self.picks_single(&global, d) && context.is_sharded(rule.operands[0][d][0]))
+            .collect();
+        if cut.is_empty() {
+            return Ok(context.builder().push_typed(op, &[operand, index], vec![result]));
+        }
+        if cut.iter().any(|&d| local[d] == 0) {
+            return Ok(vec![context.builder().full(&result, 0.0)?]);
+        }
+        let index = self.clamped(context.builder(), index, &global.shape, |d| cut.contains(&d))?;
+        let index = indexing.relative_to_shard(context, index, &cut)?;
+        let builder = context.builder();
+        let lowest = |d| if cut.contains(&d) { 0 } else { i64::MIN };
+        let highest = |d| if cut.contains(&d) { local[d] as i64 - 1 } else { i64::MAX };
+        let low = indexing.per_component(builder, index, lowest)?;
+        let high = indexing.per_component(builder, index, highest)?;
+        let above = builder.compare(Direction::Ge, index, low)?;
+        let below = builder.compare(Direction::Le, index, high)?;
+        let mut inside = builder.binary(super::BinaryKind::And, above, below)?;
+        if indexing.index_vector_dim < index_type.rank() {
+            inside = builder.reduce(Combiner::And, inside, &[indexing.index_vector_dim])?;
+        }
+        let gathered = builder.push_typed(op, &[operand, index], vec![result.clone()])[0];
+        let batch_dims = indexing.windows_batch_dims(result.rank());
+        let inside = builder.broadcast_in_dim(inside, &result.shape, &batch_dims)?;
+        let zeros = builder.full(&result, 0.0)?;
+        Ok(vec![builder.select(inside, gathered, zeros)?])
     }
 }

@@ -1,0 +1,143 @@
+use bytemuck::{cast_slice, cast_slice_mut};
+use half::{bf16, f16};
+use partita_base::DType;
+
+use crate::element::dispatch;
+use crate::tiles::map_tiles;
+use crate::{Bool, Element, View, ViewMut};
+
+/// A value of one element type as another.
+pub(crate) trait Cast<T> {
+    /// Integers wrap; floats become integers by truncation towards zero, saturated, NaN as 0; anything
+    /// becomes a float by rounding to nearest; anything but zero is true.
+    fn cast(self) -> T;
+}
+
+/// Casts that the language does as we want them.
+macro_rules! native {
+    ($from:ty: $($to:ty)*) => {$(
+        impl Cast<$to> for $from {
+            #[inline(always)]
+            fn cast(self) -> $to {
+                self as $to
+            }
+        }
+    )*};
+}
+/// Casts of a native type to and from the others.
+macro_rules! all {
+    ($($from:ident)*) => {$(
+        native!($from: i8 i16 i32 i64 u8 u16 u32 u64 f32 f64);
+        impl Cast<Bool> for $from {
+            #[inline(always)]
+            fn cast(self) -> Bool {
+                Bool::from(self != 0 as $from)
+            }
+        }
+        impl Cast<$from> for Bool {
+            #[inline(always)]
+            fn cast(self) -> $from {
+                u8::from(self.get()) as $from
+            }
+        }
+        impl Cast<$from> for f16 {
+            #[inline(always)]
+            fn cast(self) -> $from {
+                self.load() as $from
+            }
+        }
+        impl Cast<$from> for bf16 {
+            #[inline(always)]
+            fn cast(self) -> $from {
+                self.load() as $from
+            }
+        }
+    )*};
+}
+all!(i8 i16 i32 i64 u8 u16 u32 u64 f32 f64);
+
+/// Casts to the halves, each by one rounding from a type that holds the source.
+macro_rules! to_halves {
+    ($($from:ident via $via:ident $to_f16:ident $to_bf16:expr;)*) => {$(
+        impl Cast<f16> for $from {
+            #[inline(always)]
+            fn cast(self) -> f16 {
+                let wide: $via = self.cast();
+                f16::$to_f16(wide)
+            }
+        }
+        impl Cast<bf16> for $from {
+            #[inline(always)]
+            fn cast(self) -> bf16 {
+                let wide: $via = self.cast();
+                $to_bf16(wide)
+            }
+        }
+    )*};
+}
+to_halves! {
+    Bool via f32 from_f32 bf16::store;
+    i8 via f32 from_f32 bf16::store;
+    u8 via f32 from_f32 bf16::store;
+    i16 via f32 from_f32 bf16::store;
+    u16 via f32 from_f32 bf16::store;
+    i32 via f64 from_f64 bf16::from_f64;
+    u32 via f64 from_f64 bf16::from_f64;
+    i64 via f64 from_f64 bf16::from_f64;
+    u64 via f64 from_f64 bf16::from_f64;
+    f32 via f32 from_f32 bf16::store;
+    f64 via f64 from_f64 bf16::from_f64;
+    bf16 via f32 from_f32 bf16::store;
+    f16 via f32 from_f32 bf16::store;
+}
+macro_rules! same_truth {
+    ($($from:ident: $x:ident => $value:expr;)*) => {$(
+        impl Cast<Bool> for $from {
+            #[inline(always)]
+            fn cast(self) -> Bool {
+                let $x = self;
+                $value
+            }
+        }
+    )*};
+}
+same_truth! {
+    Bool: x => Bool::from(x.get());
+    f16: x => Bool::from(x.load() != 0.0);
+    bf16: x => Bool::from(x.load() != 0.0);
+}
+
+fn cast_all<A: Element + Cast<B>, B: Element>(x: &[u8], out: &mut [u8]) {
+    let (x, out): (&[A], &mut [B]) = (cast_slice(x), cast_slice_mut(out));
+    for (out, &x) in out.iter_mut().zip(x) {
+        *out = x.cast();
+    }
+}
+
+/// `out[i] = x[i]` in another type, over bytes of one tile.
+pub(crate) fn convert_tile(from: DType, to: DType, x: &[u8], out: &mut [u8]) {
+    if from == to && from != DType::Bool {
+        return out.copy_from_slice(x);
+    }
+    dispatch!(from, A => dispatch!(to, B => cast_all::<A, B>(x, out)))
+}
+
+/// `out = x` in the type of `out`. Integers wrap; floats become integers by truncation, saturated, NaN as 0;
+/// floats round to nearest even; to bool is `x != 0`.
+///
+/// # Panics
+/// Where shapes differ.
+pub fn convert(x: &View<'_>, out: &mut ViewMut<'_>) {
+    let (from, to) = (x.dtype(), out.dtype());
+    map_tiles([x], out, |[x], out| convert_tile(from, to, x, out));
+}
+
+/// `out` gets the bits of `x`; the types have one size.
+///
+/// # Panics
+/// Where shapes or element sizes differ.
+pub fn bitcast(x: &View<'_>, out: &mut ViewMut<'_>) {
+    let (from, to) = (x.dtype(), out.dtype());
+    assert_eq!(from.size_bytes(), to.size_bytes(), "a bitcast keeps the size: {from} to {to}");
+    map_tiles([x], out, |[x], out| out.copy_from_slice(x));
+}

@@ -1,0 +1,316 @@
+use partita_base::DType;
+
+use crate::element::{Number, Real, dispatch};
+use crate::tiles::{Reader, Scratch, Writer, tiles};
+use crate::workspace::{Workspace, piece_bytes};
+use crate::{Float, MAX_RANK, View, ViewMut};
+
+/// A matrix to be read: where it begins, and elements per step down and right.
+#[derive(Clone, Copy)]
+pub(crate) struct Matrix<C> {
+    pub pointer: *const C,
+    pub row: isize,
+    pub column: isize,
+}
+
+/// A matrix to be written.
+#[derive(Clone, Copy)]
+pub(crate) struct MatrixMut<C> {
+    pub pointer: *mut C,
+    pub row: isize,
+    pub column: isize,
+}
+
+impl<C> Matrix<C> {
+    /// A row-major matrix.
+    pub(crate) fn of(elements: &[C], columns: usize) -> Self {
+        Matrix { pointer: elements.as_ptr(), row: columns as isize, column: 1 }
+    }
+
+    /// The last two dimensions of a view, rows and columns, at its first element.
+    pub(crate) fn of_view(view: &View<'_>) -> Self {
+        let rank = view.rank();
+        Matrix {
+            pointer: view.as_ptr().cast(),
+            row: view.strides()[rank - 2],
+            column: view.strides()[rank - 1],
+        }
+    }
+
+    pub(crate) fn transposed(self) -> Self {
+        Matrix { row: self.column, column: self.row, ..self }
+    }
+
+    /// The matrix from row `row` on.
+    pub(crate) fn from_row(self, row: usize) -> Self {
+        Matrix { pointer: self.pointer.wrapping_offset(row as isize * self.row), ..self }
+    }
+}
+
+impl<C> MatrixMut<C> {
+    /// A row-major matrix.
+    pub(crate) fn of(elements: &mut [C], columns: usize) -> Self {
+        MatrixMut { pointer: elements.as_mut_ptr(), row: columns as isize, column: 1 }
+    }
+
+    /// The last two dimensions of a view, rows and columns, at its first element.
+    pub(crate) fn of_view(view: &mut ViewMut<'_>) -> Self {
+        let rank = view.rank();
+        let (row, column) = (view.strides()[rank - 2], view.strides()[rank - 1]);
+        MatrixMut { pointer: view.as_mut_ptr().cast(), row, column }
+    }
+
+    /// The matrix from row `row` on.
+    pub(crate) fn from_row(self, row: usize) -> Self {
+        MatrixMut { pointer: self.pointer.wrapping_offset(row as isize * self.row), ..self }
+    }
+}
+
+/// `out[m, n] = scale * lhs[m, k] rhs[k, n]`, added to what is there if `accumulate`.
+///
+/// # Safety
+/// The matrices have these sizes, and `out` overlaps neither of the others.
+pub(crate) unsafe fn gemm<C: Real>(
+    [m, k, n]: [usize; 3],
+    scale: C,
+    lhs: Matrix<C>,
+    rhs: Matrix<C>,
+    out: MatrixMut<C>,
+    accumulate: bool,
+) {
+    if m == 0 || n == 0 {
+        return;
+    }
+    if k == 0 {
+        if !accumulate {
+            for i in 0..m as isize {
+                for j in 0..n as isize {
+                    // SAFETY: i and j stay inside `out`.
+                    unsafe { out.pointer.offset(i * out.row + j * out.column).write(C::ZERO) };
+                }
+            }
+        }
+        return;
+    }
+    // SAFETY: the caller vouches for the sizes; the strides are the matrices' own.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            out.pointer,
+            out.column,
+            out.row,
+            accumulate,
+            lhs.pointer,
+            lhs.column,
+            lhs.row,
+            rhs.pointer,
+            rhs.column,
+            rhs.row,
+            C::ONE,
+            scale,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}
+
+/// Bytes of workspace that [`matmul`] needs for matrices [m, k] and [k, n] of one type: halves are widened,
+/// the others need nothing.
+pub fn matmul_workspace_bytes(dtype: DType, m: usize, k: usize, n: usize) -> usize {
+    match dtype {
+        DType::F16 | DType::BF16 => {
+            piece_bytes::<f32>(m * k) + piece_bytes::<f32>(k * n) + piece_bytes::<f32>(m * n)
+        }
+        _ => 0,
+    }
+}
+
+/// `out[.., m, n] = lhs[.., m, k] rhs[.., k, n]`, added to what is there if `accumulate`. Strides are free, so
+/// a transposed operand costs no copy. Leading dimensions of an operand that are missing or have size one
+/// repeat. Halves multiply in f32, round once, and may also write an f32 `out`; integers wrap.
+///
+/// # Panics
+/// Where shapes or types do not fit or the workspace is too small.
+pub fn matmul(lhs: &View<'_>, rhs: &View<'_>, out: &mut ViewMut<'_>, accumulate: bool, workspace: &mut [u8]) {
+    let rank = out.rank();
+    assert!(rank >= 2 && lhs.rank() >= 2 && rhs.rank() >= 2, "a matrix has two dimensions");
+    let dtype = lhs.dtype();
+    let widens = matches!(dtype, DType::F16 | DType::BF16) && out.dtype() == DType::F32;
+    assert!(rhs.dtype() == dtype && (out.dtype() == dtype || widens), "matmul needs one type, not {dtype}");
+    let (m, n) = (out.shape()[rank - 2], out.shape()[rank - 1]);
+    let k = lhs.shape()[lhs.rank() - 1];
+    let mut lhs_shape = [0; MAX_RANK];
+    lhs_shape[..rank].copy_from_slice(out.shape());
+    let mut rhs_shape = lhs_shape;
+    lhs_shape[rank - 1] = k;
+    rhs_shape[rank - 2] = k;
+    let fits = |view: &View<'_>, want: &[usize]| view.shape()[view.rank() - 2..] == want[rank - 2..];
+    assert!(
+        fits(lhs, &lhs_shape[..rank]) && fits(rhs, &rhs_shape[..rank]),
+        "matmul of {:?} and {:?} does not give {:?}",
+        lhs.shape(),
+        rhs.shape(),
+        out.shape()
+    );
+    let lhs = lhs.broadcast_to(&lhs_shape[..rank]);
+    let rhs = rhs.broadcast_to(&rhs_shape[..rank]);
+    if m == 0 || n == 0 {
+        return;
+    }
+    let problem = Problem::new(&lhs, &rhs, out, [m, k, n]);
+    match dtype {
+        DType::F32 => problem.real::<f32>(&lhs, &rhs, out, accumulate),
+        DType::F64 => problem.real::<f64>(&lhs, &rhs, out, accumulate),
+        DType::F16 => half_matmul::<half::f16>(&lhs, &rhs, out, accumulate, workspace),
+        DType::BF16 => half_matmul::<half::bf16>(&lhs, &rhs, out, accumulate, workspace),
+        _ => dispatch!(bits dtype, T => problem.naive::<T>(&lhs, &rhs, out, accumulate)),
+    }
+}
+
+/// A batch of products; leading dimensions over which only rows of `lhs` and `out` go on are merged into m.
+struct Problem {
+    sizes: [usize; 3],
+    batch_rank: usize,
+    lhs_row: isize,
+    out_row: isize,
+}
+
+impl Problem {
+    fn new(lhs: &View<'_>, rhs: &View<'_>, out: &ViewMut<'_>, [mut m, k, n]: [usize; 3]) -> Self {
+        let mut batch_rank = out.rank() - 2;
+        let (mut lhs_row, mut out_row) = (lhs.strides()[batch_rank], out.strides()[batch_rank]);
+        while let Some(d) = batch_rank.checked_sub(1) {
+            let (size, lhs_step, out_step) = (out.shape()[d], lhs.strides()[d], out.strides()[d]);
+            if size != 1 {
+                let goes_on = rhs.strides()[d] == 0
+                    && (m == 1 || (lhs_step == lhs_row * m as isize && out_step == out_row * m as isize));
+                if !goes_on {
+                    break;
+                }
+                if m == 1 {
+                    (lhs_row, out_row) = (lhs_step, out_step);
+                }
+                m *= size;
+            }
+            batch_rank -= 1;
+        }
+        Problem { sizes: [m, k, n], batch_rank, lhs_row, out_row }
+    }
+
+    /// Calls `product` with the three matrices of every product in the batch.
+    fn for_each<T>(
+        &self,
+        lhs: &View<'_>,
+        rhs: &View<'_>,
+        out: &mut ViewMut<'_>,
+        mut product: impl FnMut(Matrix<T>, Matrix<T>, MatrixMut<T>),
+    ) {
+        let batch = self.batch_rank;
+        let (a, b, c) = (Matrix::<T>::of_view(lhs), Matrix::<T>::of_view(rhs), MatrixMut::<T>::of_view(out));
+        let count: usize = out.shape()[..batch].iter().product();
+        for i in 0..count {
+            let (mut rest, mut at) = (i, [0isize; 3]);
+            for d in (0..batch).rev() {
+                let index = (rest % out.shape()[d]) as isize;
+                rest /= out.shape()[d];
+                at[0] += index * lhs.strides()[d];
+                at[1] += index * rhs.strides()[d];
+                at[2] += index * out.strides()[d];
+            }
+            product(
+                Matrix { pointer: a.pointer.wrapping_offset(at[0]), row: self.lhs_row, ..a },
+                Matrix { pointer: b.pointer.wrapping_offset(at[1]), ..b },
+                MatrixMut { pointer: c.pointer.wrapping_offset(at[2]), row: self.out_row, ..c },
+            );
+        }
+    }
+
+    fn real<C: Real>(&self, lhs: &View<'_>, rhs: &View<'_>, out: &mut ViewMut<'_>, accumulate: bool) {
+        self.for_each(lhs, rhs, out, |a, b, c| {
+            // SAFETY: the views vouch for the matrices, whose sizes were checked against each other.
+            unsafe { gemm::<C>(self.sizes, C::ONE, a, b, c, accumulate) }
+        });
+    }
+
+    /// For types without a fast product.
+    fn naive<T: Number>(&self, lhs: &View<'_>, rhs: &View<'_>, out: &mut ViewMut<'_>, accumulate: bool) {
+        let [m, k, n] = self.sizes;
+        self.for_each(lhs, rhs, out, |a: Matrix<T>, b: Matrix<T>, c: MatrixMut<T>| {
+            for i in 0..m as isize {
+                for j in 0..n as isize {
+                    // SAFETY: i, j and l stay inside the matrices, for which the views vouch.
+                    unsafe {
+                        let into = c.pointer.offset(i * c.row + j * c.column);
+                        let mut sum = if accumulate { into.read() } else { T::ZERO };
+                        for l in 0..k as isize {
+                            let left = a.pointer.offset(i * a.row + l * a.column).read();
+                            let right = b.pointer.offset(l * b.row + j * b.column).read();
+                            sum = sum.plus(left.times(right));
+                        }
+                        into.write(sum);
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// Widens a view's elements, row-major.
+pub(crate) fn widen<T: Float>(view: &View<'_>, into: &mut [T::Compute], scratch: &mut Scratch) {
+    let reader = Reader::new(view);
+    for (start, count) in tiles(reader.len()) {
+        into[start..start + count].copy_from_slice(reader.widened::<T>(start, count, scratch));
+    }
+}
+
+/// Rounds row-major elements into a view.
+pub(crate) fn round<T: Float>(from: &[T::Compute], view: &mut ViewMut<'_>, scratch: &mut Scratch) {
+    let mut writer = Writer::new(view);
+    for (start, count) in tiles(writer.len()) {
+        writer.widened::<T>(start, count, scratch, |tile| tile.copy_from_slice(&from[start..start + count]));
+    }
+}
+
+/// The products of a batch one by one, through f32 copies.
+fn half_matmul<T: Float<Compute = f32>>(
+    lhs: &View<'_>,
+    rhs: &View<'_>,
+    out: &mut ViewMut<'_>,
+    accumulate: bool,
+    workspace: &mut [u8],
+) {
+    let rank = out.rank();
+    if rank > 2 {
+        for i in 0..out.shape()[0] {
+            let mut out = out.reborrow().index(0, i);
+            half_matmul::<T>(&lhs.index(0, i), &rhs.index(0, i), &mut out, accumulate, workspace);
+        }
+        return;
+    }
+    let [m, k, n] = [out.shape()[0], lhs.shape()[1], out.shape()[1]];
+    let mut workspace = Workspace::new(workspace);
+    let (a, b, c) =
+        (workspace.take::<f32>(m * k), workspace.take::<f32>(k * n), workspace.take::<f32>(m * n));
+    let mut scratch = Scratch::new();
+    widen::<T>(lhs, a, &mut scratch);
+    widen::<T>(rhs, b, &mut scratch);
+    let wide = out.dtype() == DType::F32;
+    if accumulate {
+        if wide {
+            widen::<f32>(&out.as_view(), c, &mut scratch);
+        } else {
+            widen::<T>(&out.as_view(), c, &mut scratch);
+        }
+    }
+    // SAFETY: the three pieces of the workspace are apart and have these sizes.
+    unsafe { gemm([m, k, n], 1.0, Matrix::of(a, k), Matrix::of(b, n), MatrixMut::of(c, n), accumulate) };
+    if wide {
+        round::<f32>(c, out, &mut scratch);
+    } else {
+        round::<T>(c, out, &mut scratch);
+    }
+}

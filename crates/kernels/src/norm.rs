@@ -1,0 +1,298 @@
+use crate::element::{Number, Real, dispatch};
+use crate::reduce::{BLOCK_ROWS, LANES, Sum, fold_into, fold_run, join_lanes};
+use crate::rows::lane_sum;
+use crate::simd::multiversion;
+use crate::softmax::row_count;
+use crate::tiles::{Reader, Scratch, Writer, tiles};
+use crate::workspace::{Workspace, piece_bytes};
+use crate::{Float, View, ViewMut};
+use partita_base::DType;
+
+multiversion! {
+    fn sum_squared_deviation[C: Real](x: &[C], mean: C) -> C {
+        lane_sum!(C; x; (x - mean) * (x - mean))
+    }
+}
+
+multiversion! {
+    fn normalize[C: Real](x: &[C], mean: C, scale: C, weight: &[C], bias: &[C], out: &mut [C]) {
+        for (((out, &x), &weight), &bias) in out.iter_mut().zip(x).zip(weight).zip(bias) {
+            *out = (x - mean) * scale * weight + bias;
+        }
+    }
+}
+
+multiversion! {
+    /// The sum of dy weight y, where y is the normalized x.
+    fn sum_gradient_times_normal[C: Real](x: &[C], mean: C, scale: C, weight: &[C], dy: &[C]) -> C {
+        lane_sum!(C; x, weight, dy; (dy * weight) * ((x - mean) * scale))
+    }
+}
+
+multiversion! {
+    fn sum_product[C: Real](weight: &[C], dy: &[C]) -> C {
+        lane_sum!(C; dy, weight; dy * weight)
+    }
+}
+
+multiversion! {
+    fn gradient[C: Real](x: &[C], mean: C, scale: C, weight: &[C], dy: &[C], shift: C, slope: C, dx: &mut [C]) {
+        for (((dx, &x), &weight), &dy) in dx.iter_mut().zip(x).zip(weight).zip(dy) {
+            *dx = scale * ((dy * weight - shift) - ((x - mean) * scale) * slope);
+        }
+    }
+}
+
+multiversion! {
+    fn add_weight_gradient[C: Real](x: &[C], mean: C, scale: C, dy: &[C], total: &mut [C]) {
+        for ((total, &x), &dy) in total.iter_mut().zip(x).zip(dy) {
+            *total = *total + dy * ((x - mean) * scale);
+        }
+    }
+}
+
+/// Where a norm looks for its center and how far it regularizes.
+#[derive(Clone, Copy)]
+struct Norm {
+    centered: bool,
+    epsilon: f64,
+}
+
+impl Norm {
+    /// `(mean, 1 / sqrt(variance + epsilon))` of a row; the mean is zero where the norm is not centered.
+    fn statistics<T: Float>(
+        self,
+        x: &Reader<'_>,
+        row: usize,
+        count: usize,
+        scratch: &mut Scratch,
+    ) -> (T::Compute, T::Compute) {
+        let size = T::Compute::from_f64(count as f64);
+        let mut mean = T::Compute::ZERO;
+        if self.centered {
+            for (start, some) in tiles(count) {
+                let tile = x.widened::<T>(row * count + start, some, scratch);
+                mean = mean + fold_run::<T::Compute, Sum>(tile);
+            }
+            mean = mean / size;
+        }
+        let mut squares = T::Compute::ZERO;
+        for (start, some) in tiles(count) {
+            squares =
+                squares + sum_squared_deviation(x.widened::<T>(row * count + start, some, scratch), mean);
+        }
+        (mean, T::Compute::ONE / (squares / size + T::Compute::from_f64(self.epsilon)).sqrt())
+    }
+}
+
+/// A vector along the last dimension, or one value for all of it.
+enum Along<'a> {
+    Vector(Reader<'a>),
+    Value(f64),
+}
+
+impl<'a> Along<'a> {
+    fn new(vector: Option<&View<'a>>, otherwise: f64, dtype: DType, count: usize, out: &ViewMut<'_>) -> Self {
+        match vector {
+            None => Along::Value(otherwise),
+            Some(view) => {
+                assert!(
+                    view.shape() == [count] && view.dtype() == dtype,
+                    "weight and bias are [{count}] of {dtype}"
+                );
+                Along::Vector(Reader::apart_from(view, out))
+            }
+        }
+    }
+
+    fn tile<'b, T: Float>(
+        &'b self,
+        start: usize,
+        count: usize,
+        scratch: &'b mut Scratch,
+    ) -> &'b [T::Compute] {
+        match self {
+            Along::Vector(reader) => reader.widened::<T>(start, count, scratch),
+            Along::Value(value) => {
+                let tile = scratch.wide(count);
+                tile.fill(T::Compute::from_f64(*value));
+                tile
+            }
+        }
+    }
+}
+
+/// `out = (x - mean) / sqrt(variance + epsilon) * weight + bias` over the last dimension, of size d; `weight`
+/// and `bias` are [d], one and zero where absent. The variance is the mean squared deviation. Halves compute
+/// in f32.
+///
+/// # Panics
+/// Where shapes or types do not fit.
+pub fn layer_norm(
+    x: &View<'_>,
+    weight: Option<&View<'_>>,
+    bias: Option<&View<'_>>,
+    epsilon: f64,
+    out: &mut ViewMut<'_>,
+) {
+    let norm = Norm { centered: true, epsilon };
+    dispatch!(float x.dtype(), T => forward::<T>(norm, x, weight, bias, out))
+}
+
+/// `out = x / sqrt(mean(x^2) + epsilon) * weight` over the last dimension, of size d; `weight` is [d], one
+/// where absent. Halves compute in f32.
+///
+/// # Panics
+/// Where shapes or types do not fit.
+pub fn rms_norm(x: &View<'_>, weight: Option<&View<'_>>, epsilon: f64, out: &mut ViewMut<'_>) {
+    let norm = Norm { centered: false, epsilon };
+    dispatch!(float x.dtype(), T => forward::<T>(norm, x, weight, None, out))
+}
+
+fn forward<T: Float>(
+    norm: Norm,
+    x: &View<'_>,
+    weight: Option<&View<'_>>,
+    bias: Option<&View<'_>>,
+    out: &mut ViewMut<'_>,
+) {
+    assert!(out.rank() > 0, "a norm needs a dimension");
+    assert!(x.shape() == out.shape() && x.dtype() == out.dtype(), "a norm keeps shape and type");
+    let (rows, count) = (row_count(x), x.shape()[x.rank() - 1]);
+    let reader = Reader::apart_from(x, out);
+    let weight = Along::new(weight, 1.0, x.dtype(), count, out);
+    let bias = Along::new(bias, 0.0, x.dtype(), count, out);
+    let mut writer = Writer::new(out);
+    let mut scratch = [Scratch::new(), Scratch::new(), Scratch::new(), Scratch::new()];
+    let [x_scratch, weight_scratch, bias_scratch, out_scratch] = &mut scratch;
+    for row in 0..rows {
+        let (mean, scale) = norm.statistics::<T>(&reader, row, count, x_scratch);
+        for (start, some) in tiles(count) {
+            let x = reader.widened::<T>(row * count + start, some, x_scratch);
+            let weight = weight.tile::<T>(start, some, weight_scratch);
+            let bias = bias.tile::<T>(start, some, bias_scratch);
+            writer.widened::<T>(row * count + start, some, out_scratch, |out| {
+                normalize(x, mean, scale, weight, bias, out);
+            });
+        }
+    }
+}
+
+/// Bytes of workspace that [`layer_norm_backward`] and [`rms_norm_backward`] need for a last dimension of
+/// size `d`.
+pub fn norm_backward_workspace_bytes(dtype: DType, d: usize) -> usize {
+    let width = if dtype == DType::F64 { 2 * d } else { d };
+    4 * piece_bytes::<f32>(width)
+}
+
+/// The gradient of [`layer_norm`], recomputing its statistics: of `x`, and where wanted of `weight` and
+/// `bias`, summed over all rows.
+///
+/// # Panics
+/// Where shapes or types do not fit or the workspace is too small.
+pub fn layer_norm_backward(
+    x: &View<'_>,
+    weight: Option<&View<'_>>,
+    dy: &View<'_>,
+    epsilon: f64,
+    dx: &mut ViewMut<'_>,
+    dweight: Option<&mut ViewMut<'_>>,
+    dbias: Option<&mut ViewMut<'_>>,
+    workspace: &mut [u8],
+) {
+    let norm = Norm { centered: true, epsilon };
+    dispatch!(float x.dtype(), T => backward::<T>(norm, x, weight, dy, dx, dweight, dbias, workspace))
+}
+
+/// The gradient of [`rms_norm`], recomputing its statistics: of `x`, and where wanted of `weight`, summed over
+/// all rows.
+///
+/// # Panics
+/// Where shapes or types do not fit or the workspace is too small.
+pub fn rms_norm_backward(
+    x: &View<'_>,
+    weight: Option<&View<'_>>,
+    dy: &View<'_>,
+    epsilon: f64,
+    dx: &mut ViewMut<'_>,
+    dweight: Option<&mut ViewMut<'_>>,
+    workspace: &mut [u8],
+) {
+    let norm = Norm { centered: false, epsilon };
+    dispatch!(float x.dtype(), T => backward::<T>(norm, x, weight, dy, dx, dweight, None, workspace))
+}
+
+fn backward<T: Float>(
+    norm: Norm,
+    x: &View<'_>,
+    weight: Option<&View<'_>>,
+    dy: &View<'_>,
+    dx: &mut ViewMut<'_>,
+    dweight: Option<&mut ViewMut<'_>>,
+    dbias: Option<&mut ViewMut<'_>>,
+    workspace: &mut [u8],
+) {
+    assert!(dx.rank() > 0, "a norm needs a dimension");
+    for view in [x, dy] {
+        assert!(view.shape() == dx.shape() && view.dtype() == dx.dtype(), "a norm keeps shape and type");
+    }
+    let (rows, count) = (row_count(x), x.shape()[x.rank() - 1]);
+    let (x_reader, dy_reader) = (Reader::apart_from(x, dx), Reader::apart_from(dy, dx));
+    let weight = Along::new(weight, 1.0, x.dtype(), count, dx);
+    let mut writer = Writer::new(dx);
+    let mut scratch = [Scratch::new(), Scratch::new(), Scratch::new(), Scratch::new()];
+    let [x_scratch, dy_scratch, weight_scratch, dx_scratch] = &mut scratch;
+    let (wants_weight, wants_bias) = (dweight.is_some(), dbias.is_some());
+    let mut workspace = Workspace::new(workspace);
+    let [weight_total, weight_block, bias_total, bias_block] =
+        [wants_weight, wants_weight, wants_bias, wants_bias].map(|wanted| {
+            let piece = workspace.take::<T::Compute>(if wanted { count } else { 0 });
+            piece.fill(T::Compute::ZERO);
+            piece
+        });
+    let size = T::Compute::from_f64(count as f64);
+    for row in 0..rows {
+        let (mean, scale) = norm.statistics::<T>(&x_reader, row, count, x_scratch);
+        let (mut shift, mut slope) = (T::Compute::ZERO, T::Compute::ZERO);
+        for (start, some) in tiles(count) {
+            let x = x_reader.widened::<T>(row * count + start, some, x_scratch);
+            let dy = dy_reader.widened::<T>(row * count + start, some, dy_scratch);
+            let weight = weight.tile::<T>(start, some, weight_scratch);
+            slope = slope + sum_gradient_times_normal(x, mean, scale, weight, dy);
+            if norm.centered {
+                shift = shift + sum_product(weight, dy);
+            }
+            if wants_weight {
+                add_weight_gradient(x, mean, scale, dy, &mut weight_block[start..start + some]);
+            }
+            if wants_bias {
+                fold_into::<T::Compute, Sum>(&mut bias_block[start..start + some], dy);
+            }
+        }
+        for (start, some) in tiles(count) {
+            let x = x_reader.widened::<T>(row * count + start, some, x_scratch);
+            let dy = dy_reader.widened::<T>(row * count + start, some, dy_scratch);
+            let weight = weight.tile::<T>(start, some, weight_scratch);
+            writer.widened::<T>(row * count + start, some, dx_scratch, |dx| {
+                gradient(x, mean, scale, weight, dy, shift / size, slope / size, dx);
+            });
+        }
+        // Two levels of sums over rows keep the rounding error of large batches small.
+        if (row + 1) % BLOCK_ROWS == 0 || row + 1 == rows {
+            for (total, block) in
+                [(&mut *weight_total, &mut *weight_block), (&mut *bias_total, &mut *bias_block)]
+            {
+                fold_into::<T::Compute, Sum>(total, block);
+                block.fill(T::Compute::ZERO);
+            }
+        }
+    }
+    for (out, total) in
+        [(dweight.map(ViewMut::reborrow), weight_total), (dbias.map(ViewMut::reborrow), bias_total)]
+    {
+        if let Some(mut out) = out {
+            assert!(out.shape() == [count] && out.dtype() == T::DTYPE, "weight gradients are [{count}]");
+            crate::matmul::round::<T>(total, &mut out, x_scratch);
+        }
+    }
+}

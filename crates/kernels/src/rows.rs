@@ -1,0 +1,95 @@
+//! Loops over the tiles of a row, shared by softmax, norms, losses and attention. Sums go over fixed lanes.
+
+use crate::element::Real;
+use crate::reduce::{LANES, Sum, join_lanes};
+use crate::simd::multiversion;
+
+/// Sums `$term` over the elements of equally long slices, in lanes.
+macro_rules! lane_sum {
+    ($C:ty; $first:ident $(, $other:ident)*; $term:expr) => {{
+        let mut lanes = [<$C>::ZERO; LANES];
+        let (chunks, rest) = $first.as_chunks::<LANES>();
+        $(let (other_chunks, other_rest) = $other.as_chunks::<LANES>(); let $other = (other_chunks, other_rest);)*
+        #[allow(clippy::needless_range_loop)]
+        for i in 0..chunks.len() {
+            for l in 0..LANES {
+                let $first = chunks[i][l];
+                $(let $other = $other.0[i][l];)*
+                lanes[l] = lanes[l] + $term;
+            }
+        }
+        for (l, &$first) in rest.iter().enumerate() {
+            $(let $other = $other.1[l];)*
+            lanes[l] = lanes[l] + $term;
+        }
+        join_lanes::<$C, Sum>(lanes)
+    }};
+}
+pub(crate) use lane_sum;
+
+multiversion! {
+    /// The sum of e^(x - shift).
+    pub(crate) fn sum_exp[C: Real](x: &[C], shift: C) -> C {
+        lane_sum!(C; x; (x - shift).exp())
+    }
+}
+
+multiversion! {
+    /// The sum of e^(x - shift) w.
+    pub(crate) fn sum_exp_times[C: Real](x: &[C], shift: C, w: &[C]) -> C {
+        lane_sum!(C; x, w; (x - shift).exp() * w)
+    }
+}
+
+multiversion! {
+    /// `out = e^(x - shift) scale`
+    pub(crate) fn exp_scaled[C: Real](x: &[C], shift: C, scale: C, out: &mut [C]) {
+        for (out, &x) in out.iter_mut().zip(x) {
+            *out = (x - shift).exp() * scale;
+        }
+    }
+}
+
+multiversion! {
+    /// `x = e^(x - shift)` in place; returns the sum.
+    pub(crate) fn exp_in_place[C: Real](x: &mut [C], shift: C) -> C {
+        let mut lanes = [C::ZERO; LANES];
+        let (chunks, rest) = x.as_chunks_mut::<LANES>();
+        for chunk in chunks {
+            for (lane, x) in lanes.iter_mut().zip(chunk) {
+                *x = (*x - shift).exp();
+                *lane = *lane + *x;
+            }
+        }
+        for (lane, x) in lanes.iter_mut().zip(rest) {
+            *x = (*x - shift).exp();
+            *lane = *lane + *x;
+        }
+        join_lanes::<C, Sum>(lanes)
+    }
+}
+
+multiversion! {
+    /// `x = x scale` in place.
+    pub(crate) fn scale_in_place[C: Real](x: &mut [C], scale: C) {
+        for x in x {
+            *x = *x * scale;
+        }
+    }
+}
+
+multiversion! {
+    /// The sum of a b.
+    pub(crate) fn dot[C: Real](a: &[C], b: &[C]) -> C {
+        lane_sum!(C; a, b; a * b)
+    }
+}
+
+multiversion! {
+    /// `out = p (d - shift) scale`, where `out` comes in as d: the gradient through a softmax.
+    pub(crate) fn softmax_gradient[C: Real](p: &[C], shift: C, scale: C, out: &mut [C]) {
+        for (d, &p) in out.iter_mut().zip(p) {
+            *d = p * (*d - shift) * scale;
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! One source, three machine codes: a loop is compiled for AVX-512, for AVX2 and for the baseline, and the
+//! widest one the machine has is chosen at each call (a few cached flag reads).
+//!
+//! Rust neither contracts `a * b + c` into one rounding nor reorders float sums, so the three give the same
+//! bits: results do not depend on the machine a run happens to land on.
+
+/// What the machine offers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Level {
+    Baseline,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+#[inline]
+pub(crate) fn level() -> Level {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+        {
+            return Level::Avx512;
+        }
+        if is_x86_feature_detected!("avx2") {
+            return Level::Avx2;
+        }
+    }
+    Level::Baseline
+}
+
+/// Defines a generic function whose body is compiled once per [`Level`] and dispatched at the call.
+/// Everything the body calls must be `#[inline(always)]` to be compiled along with it.
+macro_rules! multiversion {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident[$($g:ident : $bound:path),*]($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
+        $(#[$meta])*
+        #[allow(clippy::extra_unused_type_parameters)]
+        $vis fn $name<$($g: $bound),*>($($arg: $ty),*) $(-> $ret)? {
+            #[inline(always)]
+            fn body<$($g: $bound),*>($($arg: $ty),*) $(-> $ret)? $body
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
+            fn avx512<$($g: $bound),*>($($arg: $ty),*) $(-> $ret)? { body::<$($g),*>($($arg),*) }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2")]
+            fn avx2<$($g: $bound),*>($($arg: $ty),*) $(-> $ret)? { body::<$($g),*>($($arg),*) }
+            match $crate::simd::level() {
+                // SAFETY: `level` found these features on this machine.
+                #[cfg(target_arch = "x86_64")]
+                $crate::simd::Level::Avx512 => unsafe { avx512::<$($g),*>($($arg),*) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                $crate::simd::Level::Avx2 => unsafe { avx2::<$($g),*>($($arg),*) },
+                $crate::simd::Level::Baseline => body::<$($g),*>($($arg),*),
+            }
+        }
+    };
+}
+pub(crate) use multiversion;

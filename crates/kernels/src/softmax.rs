@@ -1,0 +1,150 @@
+use crate::element::{Number, Real, dispatch};
+use crate::reduce::{Max, fold_run};
+use crate::rows::{exp_in_place, exp_scaled, scale_in_place, softmax_gradient, sum_exp, sum_exp_times};
+use crate::tiles::{Reader, Scratch, TILE, Writer, tiles};
+use crate::{Float, View, ViewMut};
+
+/// Rows of a view: all dimensions but the last.
+pub(crate) fn row_count(view: &View<'_>) -> usize {
+    view.shape()[..view.rank() - 1].iter().product()
+}
+
+/// The largest element of a row.
+pub(crate) fn row_max<T: Float>(
+    x: &Reader<'_>,
+    row: usize,
+    count: usize,
+    scratch: &mut Scratch,
+) -> T::Compute {
+    let mut max = T::Compute::LOWEST;
+    for (start, some) in tiles(count) {
+        let tile = x.widened::<T>(row * count + start, some, scratch);
+        max = max.maximum(fold_run::<T::Compute, Max>(tile));
+    }
+    max
+}
+
+/// The sum of e^(x - max) over a row.
+pub(crate) fn row_sum_exp<T: Float>(
+    x: &Reader<'_>,
+    row: usize,
+    count: usize,
+    max: T::Compute,
+    scratch: &mut Scratch,
+) -> T::Compute {
+    let mut sum = T::Compute::ZERO;
+    for (start, some) in tiles(count) {
+        sum = sum + sum_exp(x.widened::<T>(row * count + start, some, scratch), max);
+    }
+    sum
+}
+
+fn check(inputs: &[&View<'_>], out: &ViewMut<'_>) {
+    assert!(out.rank() > 0, "a softmax needs a dimension");
+    for x in inputs {
+        assert!(x.shape() == out.shape() && x.dtype() == out.dtype(), "a softmax keeps shape and type");
+    }
+}
+
+/// `out = e^x / sum(e^x)` along the last dimension, safe from overflow. Floats; halves compute in f32.
+///
+/// # Panics
+/// Where shapes or types differ.
+pub fn softmax(x: &View<'_>, out: &mut ViewMut<'_>) {
+    check(&[x], out);
+    dispatch!(float x.dtype(), T => softmax_rows::<T>(x, out))
+}
+
+fn softmax_rows<T: Float>(x: &View<'_>, out: &mut ViewMut<'_>) {
+    let (rows, count) = (row_count(x), x.shape()[x.rank() - 1]);
+    let reader = Reader::apart_from(x, out);
+    let mut writer = Writer::new(out);
+    let (mut scratch, mut out_scratch) = (Scratch::new(), Scratch::new());
+    for row in 0..rows {
+        let max = row_max::<T>(&reader, row, count, &mut scratch);
+        if count <= TILE {
+            // One tile: the exponentials are kept.
+            let tile = reader.widened::<T>(row * count, count, &mut scratch);
+            writer.widened::<T>(row * count, count, &mut out_scratch, |out| {
+                out.copy_from_slice(tile);
+                let sum = exp_in_place(out, max);
+                scale_in_place(out, T::Compute::ONE / sum);
+            });
+            continue;
+        }
+        let scale = T::Compute::ONE / row_sum_exp::<T>(&reader, row, count, max, &mut scratch);
+        for (start, some) in tiles(count) {
+            let tile = reader.widened::<T>(row * count + start, some, &mut scratch);
+            writer.widened::<T>(row * count + start, some, &mut out_scratch, |out| {
+                exp_scaled(tile, max, scale, out)
+            });
+        }
+    }
+}
+
+/// `out = x - ln(sum(e^x))` along the last dimension, safe from overflow. Floats; halves compute in f32.
+///
+/// # Panics
+/// Where shapes or types differ.
+pub fn log_softmax(x: &View<'_>, out: &mut ViewMut<'_>) {
+    check(&[x], out);
+    dispatch!(float x.dtype(), T => log_softmax_rows::<T>(x, out))
+}
+
+fn log_softmax_rows<T: Float>(x: &View<'_>, out: &mut ViewMut<'_>) {
+    let (rows, count) = (row_count(x), x.shape()[x.rank() - 1]);
+    let reader = Reader::apart_from(x, out);
+    let mut writer = Writer::new(out);
+    let (mut scratch, mut out_scratch) = (Scratch::new(), Scratch::new());
+    for row in 0..rows {
+        let max = row_max::<T>(&reader, row, count, &mut scratch);
+        let log = row_sum_exp::<T>(&reader, row, count, max, &mut scratch).ln();
+        for (start, some) in tiles(count) {
+            let tile = reader.widened::<T>(row * count + start, some, &mut scratch);
+            writer.widened::<T>(row * count + start, some, &mut out_scratch, |out| {
+                for (out, &x) in out.iter_mut().zip(tile) {
+                    *out = (x - max) - log;
+                }
+            });
+        }
+    }
+}
+
+/// The gradient of [`softmax`], which is computed anew from its argument `x`:
+/// `dx = y (dy - sum(y dy))` with `y = softmax(x)`.
+///
+/// # Panics
+/// Where shapes or types differ.
+pub fn softmax_backward(x: &View<'_>, dy: &View<'_>, dx: &mut ViewMut<'_>) {
+    check(&[x, dy], dx);
+    dispatch!(float x.dtype(), T => softmax_backward_rows::<T>(x, dy, dx))
+}
+
+fn softmax_backward_rows<T: Float>(x: &View<'_>, dy: &View<'_>, dx: &mut ViewMut<'_>) {
+    let (rows, count) = (row_count(x), x.shape()[x.rank() - 1]);
+    let (x, dy) = (Reader::apart_from(x, dx), Reader::apart_from(dy, dx));
+    let mut writer = Writer::new(dx);
+    let mut scratch = [Scratch::new(), Scratch::new(), Scratch::new(), Scratch::new()];
+    let [x_scratch, dy_scratch, y_scratch, dx_scratch] = &mut scratch;
+    for row in 0..rows {
+        let max = row_max::<T>(&x, row, count, x_scratch);
+        let (mut sum, mut weighted) = (T::Compute::ZERO, T::Compute::ZERO);
+        for (start, some) in tiles(count) {
+            let x = x.widened::<T>(row * count + start, some, x_scratch);
+            let dy = dy.widened::<T>(row * count + start, some, dy_scratch);
+            sum = sum + sum_exp(x, max);
+            weighted = weighted + sum_exp_times(x, max, dy);
+        }
+        let (scale, mean) = (T::Compute::ONE / sum, weighted / sum);
+        for (start, some) in tiles(count) {
+            let x = x.widened::<T>(row * count + start, some, x_scratch);
+            let dy = dy.widened::<T>(row * count + start, some, dy_scratch);
+            let y = y_scratch.wide::<T::Compute>(some);
+            exp_scaled(x, max, scale, y);
+            writer.widened::<T>(row * count + start, some, dx_scratch, |dx| {
+                dx.copy_from_slice(dy);
+                softmax_gradient(y, mean, T::Compute::ONE, dx);
+            });
+        }
+    }
+}

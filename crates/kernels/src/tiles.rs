@@ -1,0 +1,413 @@
+//! Strided memory seen as a line of tiles: the only place where elementwise and row kernels touch pointers.
+//!
+//! Elements are numbered in row-major order. A [`Reader`] lends the elements `start..start + count`, straight
+//! from memory where they lie side by side, otherwise gathered into a scratch tile; a [`Writer`] takes them.
+
+use bytemuck::Pod;
+use std::marker::PhantomData;
+
+use crate::{Element, Float, MAX_RANK, View, ViewMut};
+
+/// Elements handled at a time: small enough for a few tiles to stay in the first cache, large enough to hide
+/// what a tile costs beyond its elements.
+pub const TILE: usize = 1024;
+
+/// Scratch for one tile of any type.
+pub(crate) type TileBytes = [u64; TILE];
+
+/// Dimensions merged where memory allows it, so that a walk has as few and as long runs as possible.
+#[derive(Clone, Copy)]
+pub(crate) struct Layout {
+    rank: usize,
+    shape: [usize; MAX_RANK],
+    strides: [isize; MAX_RANK],
+    pub(crate) len: usize,
+}
+
+impl Layout {
+    pub(crate) fn new(shape: &[usize], strides: &[isize]) -> Self {
+        let len = shape.iter().product();
+        let mut layout = Layout { rank: 0, shape: [1; MAX_RANK], strides: [0; MAX_RANK], len };
+        for (&size, &stride) in shape.iter().zip(strides) {
+            if size == 1 {
+                continue;
+            }
+            let last = layout.rank.wrapping_sub(1);
+            if layout.rank > 0 && layout.strides[last] == stride.wrapping_mul(size as isize) {
+                layout.shape[last] *= size;
+                layout.strides[last] = stride;
+            } else {
+                layout.shape[layout.rank] = size;
+                layout.strides[layout.rank] = stride;
+                layout.rank += 1;
+            }
+        }
+        layout
+    }
+
+    /// Whether the elements lie side by side.
+    pub(crate) fn is_contiguous(&self) -> bool {
+        self.len <= 1 || (self.rank == 1 && self.strides[0] == 1)
+    }
+
+    /// Whether all indices name one element.
+    pub(crate) fn is_uniform(&self) -> bool {
+        self.len == 1 || (self.rank == 1 && self.strides[0] == 0)
+    }
+
+    /// Visits elements `start..start + count` as runs: `(memory offset in elements, stride, run length)`.
+    #[inline(always)]
+    fn runs(&self, start: usize, count: usize, mut visit: impl FnMut(isize, isize, usize)) {
+        if count == 0 {
+            return;
+        }
+        if self.rank == 0 {
+            return visit(0, 1, 1);
+        }
+        let inner = self.rank - 1;
+        let mut index = [0usize; MAX_RANK];
+        let mut offset = 0isize;
+        let mut rest = start;
+        for d in (0..self.rank).rev() {
+            (rest, index[d]) = (rest / self.shape[d], rest % self.shape[d]);
+            offset += index[d] as isize * self.strides[d];
+        }
+        let mut left = count;
+        loop {
+            let run = left.min(self.shape[inner] - index[inner]);
+            visit(offset, self.strides[inner], run);
+            left -= run;
+            if left == 0 {
+                return;
+            }
+            // The run ended a row: back to its start, one step along the dimensions before.
+            offset -= index[inner] as isize * self.strides[inner];
+            index[inner] = 0;
+            let mut d = inner;
+            while d > 0 {
+                d -= 1;
+                index[d] += 1;
+                offset += self.strides[d];
+                if index[d] < self.shape[d] {
+                    break;
+                }
+                offset -= index[d] as isize * self.strides[d];
+                index[d] = 0;
+            }
+        }
+    }
+}
+
+/// Whether two ranges of addresses share a byte.
+fn overlap(a: (usize, usize), b: (usize, usize)) -> bool {
+    a.0 < b.1 && b.0 < a.1
+}
+
+/// Lends tiles of a view.
+pub(crate) struct Reader<'a> {
+    pointer: *const u8,
+    size: usize,
+    layout: Layout,
+    /// Tiles are copied even where memory is contiguous, because an output will be written over it.
+    detached: bool,
+    lifetime: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(view: &View<'a>) -> Self {
+        Reader {
+            pointer: view.as_ptr(),
+            size: view.dtype().size_bytes(),
+            layout: Layout::new(view.shape(), view.strides()),
+            detached: false,
+            lifetime: PhantomData,
+        }
+    }
+
+    /// A reader that keeps no borrow of memory which `out` covers.
+    pub(crate) fn apart_from(view: &View<'a>, out: &ViewMut<'_>) -> Self {
+        let detached = overlap(view.address_range(), out.address_range());
+        Reader { detached, ..Reader::new(view) }
+    }
+
+    /// Forbids lending memory that `out` covers.
+    pub(crate) fn keep_apart_from(&mut self, view: &View<'a>, out: &ViewMut<'_>) {
+        self.detached |= overlap(view.address_range(), out.address_range());
+    }
+
+    /// Whether tiles are lent without copying.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.layout.is_contiguous() && !self.detached
+    }
+
+    /// Whether all elements are one.
+    pub(crate) fn is_uniform(&self) -> bool {
+        self.layout.is_uniform()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.layout.len
+    }
+
+    /// The bytes of elements `start..start + count`, in memory or in `scratch`.
+    pub(crate) fn tile<'b>(&'b self, start: usize, count: usize, scratch: &'b mut [u8]) -> &'b [u8] {
+        assert!(start + count <= self.layout.len, "a tile lies inside its view");
+        if count == 0 {
+            return &[];
+        }
+        if self.is_direct() {
+            // SAFETY: the view vouches for its `len` elements, which lie side by side from `pointer`, and
+            // the tile lies inside. Nothing writes there while the slice lives: outputs that cover this
+            // memory make the reader detached.
+            return unsafe {
+                std::slice::from_raw_parts(self.pointer.add(start * self.size), count * self.size)
+            };
+        }
+        let scratch = &mut scratch[..count * self.size];
+        match self.size {
+            1 => self.gather::<u8>(start, scratch),
+            2 => self.gather::<u16>(start, scratch),
+            4 => self.gather::<u32>(start, scratch),
+            _ => self.gather::<u64>(start, scratch),
+        }
+        scratch
+    }
+
+    fn gather<W: Pod>(&self, start: usize, scratch: &mut [u8]) {
+        let scratch: &mut [W] = bytemuck::cast_slice_mut(scratch);
+        let pointer = self.pointer.cast::<W>();
+        let mut done = 0;
+        self.layout.runs(start, scratch.len(), |offset, stride, run| {
+            let into = &mut scratch[done..done + run];
+            // SAFETY: `runs` yields offsets of elements of the view, which vouches for them and their
+            // alignment; W has the element's size and any bits are a W. `into` is scratch, elsewhere.
+            unsafe {
+                let from = pointer.offset(offset);
+                match stride {
+                    1 => std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), run),
+                    0 => into.fill(from.read()),
+                    _ => {
+                        for (i, value) in into.iter_mut().enumerate() {
+                            *value = from.offset(i as isize * stride).read();
+                        }
+                    }
+                }
+            }
+            done += run;
+        });
+    }
+
+    /// As [`Reader::tile`], for elements of a Rust type, which must be the view's.
+    #[inline]
+    pub(crate) fn typed<'b, T: Element>(
+        &'b self,
+        start: usize,
+        count: usize,
+        scratch: &'b mut TileBytes,
+    ) -> &'b [T] {
+        debug_assert_eq!(size_of::<T>(), self.size);
+        bytemuck::cast_slice(self.tile(start, count, bytemuck::cast_slice_mut(scratch)))
+    }
+
+    /// As [`Reader::typed`], widened to the compute type.
+    #[inline]
+    pub(crate) fn widened<'b, T: Element>(
+        &'b self,
+        start: usize,
+        count: usize,
+        scratch: &'b mut Scratch,
+    ) -> &'b [T::Compute] {
+        let tile = self.typed::<T>(start, count, &mut scratch.raw);
+        if T::DTYPE == T::Compute::DTYPE {
+            return bytemuck::cast_slice(tile);
+        }
+        let wide: &mut [T::Compute] = &mut bytemuck::cast_slice_mut(&mut scratch.wide)[..count];
+        for (wide, &x) in wide.iter_mut().zip(tile) {
+            *wide = x.load();
+        }
+        wide
+    }
+}
+
+/// Takes tiles of a view.
+pub(crate) struct Writer<'a> {
+    pointer: *mut u8,
+    size: usize,
+    layout: Layout,
+    lifetime: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> Writer<'a> {
+    pub(crate) fn new(view: &'a mut ViewMut<'_>) -> Self {
+        Writer {
+            pointer: view.as_mut_ptr(),
+            size: view.dtype().size_bytes(),
+            layout: Layout::new(view.shape(), view.strides()),
+            lifetime: PhantomData,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.layout.len
+    }
+
+    /// Whether tiles can be written in place.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.layout.is_contiguous()
+    }
+
+    /// The memory of elements `start..start + count`, where they lie side by side.
+    pub(crate) fn tile(&mut self, start: usize, count: usize) -> Option<&mut [u8]> {
+        assert!(start + count <= self.layout.len, "a tile lies inside its view");
+        if count == 0 {
+            return Some(&mut []);
+        }
+        if !self.is_direct() {
+            return None;
+        }
+        // SAFETY: the view vouches for its `len` elements, which lie side by side from `pointer`; the tile
+        // lies inside; the borrow of `self` keeps it unique among this writer's, and readers of the same
+        // memory are detached.
+        Some(unsafe {
+            std::slice::from_raw_parts_mut(self.pointer.add(start * self.size), count * self.size)
+        })
+    }
+
+    /// Writes `values` from element `start` on.
+    pub(crate) fn store(&mut self, start: usize, values: &[u8]) {
+        assert!(start + values.len() / self.size <= self.layout.len, "a tile lies inside its view");
+        match self.size {
+            1 => self.scatter::<u8>(start, values),
+            2 => self.scatter::<u16>(start, values),
+            4 => self.scatter::<u32>(start, values),
+            _ => self.scatter::<u64>(start, values),
+        }
+    }
+
+    fn scatter<W: Pod>(&mut self, start: usize, values: &[u8]) {
+        let values: &[W] = bytemuck::cast_slice(values);
+        let pointer = self.pointer.cast::<W>();
+        let mut done = 0;
+        self.layout.runs(start, values.len(), |offset, stride, run| {
+            let from = &values[done..done + run];
+            // SAFETY: `runs` yields offsets of elements of the view, which vouches for them and their
+            // alignment; W has the element's size. `values` is scratch, elsewhere.
+            unsafe {
+                let into = pointer.offset(offset);
+                if stride == 1 {
+                    std::ptr::copy_nonoverlapping(from.as_ptr(), into, run);
+                } else {
+                    for (i, &value) in from.iter().enumerate() {
+                        into.offset(i as isize * stride).write(value);
+                    }
+                }
+            }
+            done += run;
+        });
+    }
+
+    /// Lets `make` fill a tile in the compute type, and writes it rounded.
+    #[inline]
+    pub(crate) fn widened<T: Float>(
+        &mut self,
+        start: usize,
+        count: usize,
+        scratch: &mut Scratch,
+        make: impl FnOnce(&mut [T::Compute]),
+    ) {
+        if T::DTYPE == T::Compute::DTYPE
+            && let Some(tile) = self.tile(start, count)
+        {
+            return make(bytemuck::cast_slice_mut(tile));
+        }
+        let wide: &mut [T::Compute] = &mut bytemuck::cast_slice_mut(&mut scratch.wide)[..count];
+        make(wide);
+        let raw: &mut [T] = &mut bytemuck::cast_slice_mut(&mut scratch.raw)[..count];
+        for (raw, &x) in raw.iter_mut().zip(wide.iter()) {
+            *raw = T::store(x);
+        }
+        self.store(start, bytemuck::cast_slice(raw));
+    }
+}
+
+/// Scratch for a tile as stored and as computed.
+pub(crate) struct Scratch {
+    raw: TileBytes,
+    wide: TileBytes,
+}
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        Scratch { raw: [0; TILE], wide: [0; TILE] }
+    }
+
+    /// A tile of a compute type, of unspecified value.
+    pub(crate) fn wide<C: Pod>(&mut self, count: usize) -> &mut [C] {
+        &mut bytemuck::cast_slice_mut(&mut self.wide)[..count]
+    }
+}
+
+/// Splits `0..len` into tiles: `(start, count)`.
+pub(crate) fn tiles(len: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..len).step_by(TILE).map(move |start| (start, TILE.min(len - start)))
+}
+
+/// Applies `f` to corresponding bytes of all inputs and the output, in one piece where all lie side by side,
+/// else tile by tile.
+pub(crate) fn map_tiles<const N: usize>(
+    inputs: [&View<'_>; N],
+    out: &mut ViewMut<'_>,
+    f: impl Fn([&[u8]; N], &mut [u8]),
+) {
+    for input in inputs {
+        assert_eq!(input.shape(), out.shape(), "inputs and output of an elementwise kernel have one shape");
+    }
+    let readers = inputs.map(|view| Reader::apart_from(view, out));
+    let mut writer = Writer::new(out);
+    let len = writer.len();
+    if len == 0 {
+        return;
+    }
+    if writer.is_direct() && readers.iter().all(Reader::is_direct) {
+        let tiles = std::array::from_fn(|i| readers[i].tile(0, len, &mut []));
+        f(tiles, writer.tile(0, len).expect("a direct writer lends its memory"));
+        return;
+    }
+    map_gathered(&readers, &mut writer, f);
+}
+
+#[inline(never)]
+fn map_gathered<const N: usize>(
+    readers: &[Reader<'_>; N],
+    writer: &mut Writer<'_>,
+    f: impl Fn([&[u8]; N], &mut [u8]),
+) {
+    let mut scratch: [TileBytes; N] = [[0; TILE]; N];
+    let mut result: TileBytes = [0; TILE];
+    let len = writer.len();
+    for (i, reader) in readers.iter().enumerate() {
+        if reader.is_uniform() && !reader.is_direct() {
+            reader.tile(0, len.min(TILE), bytemuck::cast_slice_mut(&mut scratch[i]));
+        }
+    }
+    for (start, count) in tiles(len) {
+        let mut pieces = scratch.iter_mut();
+        let inputs = std::array::from_fn(|i| {
+            let reader = &readers[i];
+            let piece: &mut [u8] = bytemuck::cast_slice_mut(pieces.next().expect("one for each reader"));
+            if reader.is_uniform() && !reader.is_direct() {
+                // Filled above, once for all tiles.
+                return &piece[..count * reader.size];
+            }
+            reader.tile(start, count, piece)
+        });
+        let size = writer.size;
+        if let Some(tile) = writer.tile(start, count) {
+            f(inputs, tile);
+        } else {
+            let tile = &mut bytemuck::cast_slice_mut(&mut result)[..count * size];
+            f(inputs, tile);
+            writer.store(start, tile);
+        }
+    }
+}

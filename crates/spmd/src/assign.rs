@@ -1,0 +1,283 @@
+//! Choosing how one op's factors are split.
+//!
+//! For every mesh axis in sight there are few choices: split a factor that some operand or result already has
+//! split so, let a partial value flow through where the op is linear, or leave the axis unused. All combinations
+//! are priced (moving operands into place, moving results to where they are wanted, lost parallelism) and the
+//! cheapest wins; the first of equals, so the outcome is deterministic.
+
+use crate::factors::{axes_of_factors, dim_sharding, may_split, overlaps};
+use crate::units::Units;
+use partita_ir::{Cost, FactorKind, Graph, Node, Operation, Rule, ValueId};
+use partita_mesh::{AxisList, AxisRef, Cluster, Combiner, Mesh, Sharding};
+
+/// How one op is split.
+#[derive(Clone, Debug)]
+pub struct Assignment {
+    /// Axes of each factor.
+    pub factors: Vec<AxisList>,
+    /// The layout each operand must have.
+    pub required: Vec<Sharding>,
+    /// The layout each result comes out with.
+    pub produced: Vec<Sharding>,
+}
+
+/// What may be done with one axis.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Choice {
+    Factor(usize),
+    Through(usize, Combiner),
+    Unused,
+}
+
+/// What is known when an op is assigned.
+pub struct Situation<'a> {
+    /// The global graph.
+    pub graph: &'a Graph,
+    /// The op.
+    pub node: &'a Node,
+    /// Its rule.
+    pub rule: &'a Rule,
+    /// The mesh.
+    pub mesh: &'a Mesh,
+    /// What links and devices cost.
+    pub cluster: &'a Cluster,
+    /// Granularity of dimensions.
+    pub units: &'a Units,
+    /// The layout each operand is held in.
+    pub held: Vec<Sharding>,
+    /// The layout each result is wanted in.
+    pub wanted: Vec<Sharding>,
+}
+
+/// More combinations than this are not tried; axes beyond the cap keep their first choice.
+const MOST_COMBINATIONS: usize = 1024;
+
+/// The cheapest assignment. `fetch_s(operand, required)` prices bringing an operand into a layout.
+pub fn assign(situation: &Situation, fetch_s: &mut dyn FnMut(usize, &Sharding) -> f64) -> Assignment {
+    let (axes, references) = axes_in_sight(situation);
+    let choices: Vec<Vec<Choice>> = axes.iter().map(|&a| choices_of(situation, a, &references)).collect();
+    let mut combinations: Vec<Vec<Choice>> = vec![Vec::new()];
+    for options in &choices {
+        let take = if combinations.len() * options.len() > MOST_COMBINATIONS { 1 } else { options.len() };
+        combinations = combinations
+            .into_iter()
+            .flat_map(|c| options[..take].iter().map(move |&o| [c.as_slice(), &[o]].concat()))
+            .collect();
+    }
+    let work = situation
+        .node
+        .op
+        .cost(&situation.graph.operand_types(situation.node), &situation.graph.result_types(situation.node));
+    let mut best: Option<(f64, Assignment)> = None;
+    for combination in combinations {
+        let Some(assignment) = build(situation, &axes, &combination, &references) else { continue };
+        let seconds = price(situation, &assignment, &work, fetch_s);
+        if best.as_ref().is_none_or(|(least, _)| seconds < least * (1.0 - 1e-9)) {
+            best = Some((seconds, assignment));
+        }
+    }
+    best.expect("leaving every axis unused is always possible").1
+}
+
+/// Every axis that operands or results use, and for each factor the ordered lists it is seen with.
+fn axes_in_sight(situation: &Situation) -> (Vec<AxisRef>, Vec<Vec<AxisList>>) {
+    let rule = situation.rule;
+    let mut axes: Vec<AxisRef> = Vec::new();
+    let mut references: Vec<Vec<AxisList>> = vec![Vec::new(); rule.factors.len()];
+    let tensors = situation.wanted.iter().zip(&rule.results).chain(situation.held.iter().zip(&rule.operands));
+    for (sharding, dims) in tensors {
+        for (dim, factors) in dims.iter().enumerate() {
+            for (factor, list) in axes_of_factors(rule, factors, &sharding.dims[dim].axes) {
+                if !list.is_empty() {
+                    axes.extend(list.iter().filter(|a| !axes.contains(a)).copied().collect::<Vec<_>>());
+                    references[factor].push(list);
+                }
+            }
+        }
+        for (axis, _) in &sharding.partial {
+            if !axes.contains(axis) {
+                axes.push(*axis);
+            }
+        }
+    }
+    axes.sort();
+    (axes, references)
+}
+
+fn choices_of(situation: &Situation, axis: AxisRef, references: &[Vec<AxisList>]) -> Vec<Choice> {
+    let rule = situation.rule;
+    let mut choices: Vec<Choice> = Vec::new();
+    for (factor, lists) in references.iter().enumerate() {
+        if may_split(rule, factor) && lists.iter().any(|l| l.contains(&axis)) {
+            choices.push(Choice::Factor(factor));
+        }
+    }
+    choices.push(Choice::Unused);
+    for (group, linear) in rule.linear.iter().enumerate() {
+        let combiner = |operand: &usize| {
+            situation.held[*operand].partial.iter().find(|(a, _)| *a == axis).map(|(_, c)| *c)
+        };
+        let first = linear.operands.first().and_then(combiner);
+        let same = linear.operands.iter().all(|o| combiner(o) == first);
+        if let (Some(combiner), true) = (first, same)
+            && (linear.any_combiner || combiner == Combiner::Sum)
+        {
+            choices.push(Choice::Through(group, combiner));
+        }
+    }
+    choices
+}
+
+/// The layouts that a combination of choices means; `None` when it is not expressible.
+fn build(
+    situation: &Situation,
+    axes: &[AxisRef],
+    combination: &[Choice],
+    references: &[Vec<AxisList>],
+) -> Option<Assignment> {
+    let rule = situation.rule;
+    let mut factors: Vec<AxisList> = vec![AxisList::new(); rule.factors.len()];
+    let mut used: Vec<AxisRef> = Vec::new();
+    for (factor, list) in factors.iter_mut().enumerate() {
+        let mine: Vec<AxisRef> = axes
+            .iter()
+            .zip(combination)
+            .filter(|(_, c)| **c == Choice::Factor(factor))
+            .map(|(a, _)| *a)
+            .collect();
+        // Order as some tensor already has it; axes it lacks follow in mesh order.
+        let order = references[factor].iter().max_by_key(|r| r.iter().filter(|a| mine.contains(a)).count());
+        if let Some(order) = order {
+            list.extend(order.iter().filter(|a| mine.contains(a)).copied());
+        }
+        for axis in mine {
+            if !list.contains(&axis) {
+                list.push(axis);
+            }
+        }
+        used.extend(list.iter().copied());
+    }
+    for (axis, choice) in axes.iter().zip(combination) {
+        if matches!(choice, Choice::Through(..)) {
+            used.push(*axis);
+        }
+    }
+    for (i, a) in used.iter().enumerate() {
+        if used[i + 1..].iter().any(|b| overlaps(a, b)) {
+            return None;
+        }
+    }
+    let layout = |value: ValueId, dims: &[Vec<usize>]| -> Option<Sharding> {
+        let mut sharding = Sharding::replicated(dims.len());
+        for (dim, list) in dims.iter().enumerate() {
+            sharding.dims[dim] = dim_sharding(rule, list, &factors, situation.units.unit(value, dim))?;
+        }
+        Some(sharding)
+    };
+    let mut required: Vec<Sharding> = situation
+        .node
+        .operands
+        .iter()
+        .zip(&rule.operands)
+        .map(|(&v, dims)| layout(v, dims))
+        .collect::<Option<_>>()?;
+    let mut produced: Vec<Sharding> = situation
+        .node
+        .results
+        .iter()
+        .zip(&rule.results)
+        .map(|(&v, dims)| layout(v, dims))
+        .collect::<Option<_>>()?;
+    // The same factor must be cut at the same places in every tensor.
+    consistent(situation, &required, &produced)?;
+    for (factor, list) in factors.iter().enumerate() {
+        if let FactorKind::Reduce(combiner) = rule.factors[factor].kind {
+            for (sharding, dims) in produced.iter_mut().zip(&rule.results) {
+                if !dims.iter().any(|d| d.contains(&factor)) {
+                    sharding.partial.extend(list.iter().map(|&a| (a, combiner)));
+                }
+            }
+        }
+    }
+    for (&axis, choice) in axes.iter().zip(combination) {
+        if let Choice::Through(group, combiner) = *choice {
+            for &operand in &rule.linear[group].operands {
+                required[operand].partial.push((axis, combiner));
+            }
+            for sharding in &mut produced {
+                sharding.partial.push((axis, combiner));
+            }
+        }
+    }
+    // Sums over one axis of maxima over another have no single meaning.
+    for sharding in required.iter().chain(&produced) {
+        if sharding.partial.windows(2).any(|w| w[0].1 != w[1].1) {
+            return None;
+        }
+    }
+    let graph = situation.graph;
+    for (sharding, &value) in required
+        .iter_mut()
+        .zip(&situation.node.operands)
+        .chain(produced.iter_mut().zip(&situation.node.results))
+    {
+        sharding.normalise(situation.mesh, &graph.ty(value).shape);
+    }
+    Some(Assignment { factors, required, produced })
+}
+
+/// Checks that each split factor has the same extents in every tensor that has it: granularity may differ where the
+/// unit of one tensor does not divide another's extent.
+fn consistent(situation: &Situation, required: &[Sharding], produced: &[Sharding]) -> Option<()> {
+    let rule = situation.rule;
+    let mut extents: Vec<Option<Vec<usize>>> = vec![None; rule.factors.len()];
+    let tensors = required.iter().zip(&rule.operands).zip(&situation.node.operands);
+    let tensors = tensors.chain(produced.iter().zip(&rule.results).zip(&situation.node.results));
+    for ((sharding, dims), &value) in tensors {
+        for (dim, factors) in dims.iter().enumerate() {
+            let entry = &sharding.dims[dim];
+            let Some((&major, minor)) = factors.split_first() else { continue };
+            if entry.axes.is_empty() {
+                continue;
+            }
+            let below: usize = minor.iter().map(|&f| rule.factors[f].size).product();
+            let size = situation.graph.ty(value).shape[dim];
+            let whole = partita_mesh::split_extents(size, entry.unit, &entry.axes);
+            // Splits that reach into minor factors are even by construction.
+            if below == 0 || whole.iter().any(|e| e % below != 0) {
+                if whole.iter().all(|e| *e == whole[0]) {
+                    continue;
+                }
+                return None;
+            }
+            let mine: Vec<usize> = whole.iter().map(|e| e / below).collect();
+            match &extents[major] {
+                Some(other) if *other != mine => return None,
+                _ => extents[major] = Some(mine),
+            }
+        }
+    }
+    Some(())
+}
+
+fn price(
+    situation: &Situation,
+    assignment: &Assignment,
+    work: &Cost,
+    fetch_s: &mut dyn FnMut(usize, &Sharding) -> f64,
+) -> f64 {
+    let cluster = situation.cluster;
+    let ways: usize = assignment.factors.iter().flatten().map(|a| a.size).product();
+    let mut seconds = (work.flops / cluster.device_flops_per_s + work.bytes / cluster.device_bytes_per_s)
+        / ways.max(1) as f64;
+    for (operand, required) in assignment.required.iter().enumerate() {
+        seconds += fetch_s(operand, required);
+    }
+    for ((&result, produced), wanted) in
+        situation.node.results.iter().zip(&assignment.produced).zip(&situation.wanted)
+    {
+        let ty = situation.graph.ty(result);
+        seconds += cluster.reshard_s(situation.mesh, &ty.shape, ty.dtype.size_bytes(), produced, wanted);
+    }
+    seconds
+}

@@ -1,0 +1,184 @@
+//! Partition: the global step Graph and its layouts become one local Graph for each class of ranks.
+//!
+//! Ranks whose shards have equal shapes form a class and share a graph; where a value lies is looked up by
+//! `partition_id`. Classes are refined on demand: when a layout gives two members of a class different shapes, the
+//! class is split and emission starts again.
+
+use crate::emit::{Emitter, Stop};
+use crate::propagate::{Layouts, propagate_with};
+use crate::units::{Units, rules_of};
+use partita_base::{Diagnostic, Result};
+use partita_ir::{FactorKind, Graph, Op, Operation, ValueId, graph_edit};
+use partita_mesh::{Cluster, Mesh, Sharding};
+
+/// What a partition may be told.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// What links and devices cost; [`Cluster::uniform`] when absent.
+    pub cluster: Option<Cluster>,
+    /// A test hook: the first sum over shards made under this module path is taken for complete. Verification must
+    /// notice.
+    pub break_rule_at: Option<String>,
+}
+
+/// Where a global value can be found on the ranks.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Placement {
+    /// The global value.
+    pub global: ValueId,
+    /// The local value, the same id in every class graph.
+    pub local: ValueId,
+    /// Its layout; may be partial.
+    pub sharding: Sharding,
+}
+
+/// The outcome of a partition.
+#[derive(Clone, Debug)]
+pub struct Partitioned {
+    /// The mesh.
+    pub mesh: Mesh,
+    /// The global graph that was cut: composites that a layout splits have been opened.
+    pub graph: Graph,
+    /// The layout of every value of `graph`.
+    pub layouts: Layouts,
+    /// One graph for each class of ranks, equal in structure.
+    pub locals: Vec<Graph>,
+    /// The class of each rank.
+    pub class_of_rank: Vec<usize>,
+    /// The layout of each input.
+    pub inputs: Vec<Sharding>,
+    /// The layout of each output.
+    pub outputs: Vec<Sharding>,
+    /// Where each computed value stands, in execution order.
+    pub placements: Vec<Placement>,
+    /// Facts worth telling: idle ranks.
+    pub notes: Vec<String>,
+}
+
+impl Partitioned {
+    /// The local graph of a rank.
+    pub fn local(&self, rank: usize) -> &Graph {
+        &self.locals[self.class_of_rank[rank]]
+    }
+}
+
+/// Cuts `graph` for `mesh`. Layouts follow from the graph's annotations by propagation.
+pub fn partition(graph: &Graph, mesh: &Mesh, options: &Options) -> Result<Partitioned> {
+    let (graph, layouts) = open_split_composites(graph, mesh)?;
+    let rules = rules_of(&graph);
+    let units = Units::of(&graph, &rules);
+    let cluster = options.cluster.clone().unwrap_or_else(|| Cluster::uniform(mesh));
+    let mut classes: Vec<Vec<usize>> = vec![(0..mesh.rank_count()).collect()];
+    // Every refinement splits a class, so there are at most as many rounds as ranks.
+    for _ in 0..=mesh.rank_count() {
+        let emitter = Emitter::new(&graph, mesh, &cluster, &layouts, &rules, &units, classes, options);
+        match emitter.run() {
+            Ok(emitted) => {
+                let mut class_of_rank = vec![0; mesh.rank_count()];
+                for (class, ranks) in emitted.classes.iter().enumerate() {
+                    for &rank in ranks {
+                        class_of_rank[rank] = class;
+                    }
+                }
+                let notes = idle_notes(&graph, mesh, &layouts);
+                return Ok(Partitioned {
+                    mesh: mesh.clone(),
+                    locals: emitted.locals,
+                    class_of_rank,
+                    inputs: emitted.inputs,
+                    outputs: emitted.outputs,
+                    placements: emitted.placements,
+                    notes,
+                    layouts,
+                    graph,
+                });
+            }
+            Err(Stop::Refine(finer)) => classes = finer,
+            Err(Stop::Error(error)) => return Err(error),
+        }
+    }
+    Err(Diagnostic::new("E219", "rank classes did not settle")
+        .help("this is a bug in partita; please report it"))
+}
+
+/// Propagates layouts, opening each composite that would have to gather a dimension its operands have split: its
+/// primitives can often work on the shards.
+fn open_split_composites(graph: &Graph, mesh: &Mesh) -> Result<(Graph, Layouts)> {
+    let mut graph = graph.clone();
+    loop {
+        let rules = rules_of(&graph);
+        let units = Units::of(&graph, &rules);
+        let layouts = propagate_with(&graph, mesh, &rules, &units)?;
+        let mut split = vec![false; graph.nodes.len()];
+        for (index, node) in graph.nodes.iter().enumerate() {
+            if !matches!(node.op, Op::Composite(_)) {
+                continue;
+            }
+            let rule = &rules[index];
+            for (&operand, dims) in node.operands.iter().zip(&rule.operands) {
+                for (dim, factors) in dims.iter().enumerate() {
+                    let whole = factors
+                        .iter()
+                        .any(|&f| matches!(rule.factors[f].kind, FactorKind::Whole | FactorKind::Shift));
+                    // A compound dimension may be split along its major factor alone.
+                    let major_passes = factors.first().is_some_and(|&f| {
+                        matches!(rule.factors[f].kind, FactorKind::Pass | FactorKind::Reduce(_))
+                    });
+                    let axes = &layouts.sharding(operand).dims[dim].axes;
+                    split[index] |= whole && !major_passes && !axes.is_empty();
+                }
+            }
+        }
+        if !split.contains(&true) {
+            return Ok((graph, layouts));
+        }
+        let source = graph;
+        graph = graph_edit::rebuild(&source, |builder, _, index, operands| match &source.nodes[index].op {
+            Op::Composite(composite) if split[index] => {
+                let node = &source.nodes[index];
+                builder.path = node.path.clone();
+                builder.phase = node.phase;
+                builder.location = node.location.clone();
+                builder.microbatch = node.microbatch;
+                Ok(Some(builder.inline(&composite.definition.decomposition, operands, false)?))
+            }
+            _ => Ok(Some(graph_edit::push_copy(builder, &source, index, operands))),
+        })?;
+    }
+}
+
+/// Names ranks that hold nothing of some value because there are fewer pieces than ranks.
+fn idle_notes(graph: &Graph, mesh: &Mesh, layouts: &Layouts) -> Vec<String> {
+    let mut notes: Vec<String> = Vec::new();
+    for id in graph.value_ids() {
+        let value = graph.value(id);
+        for (dim, sharding) in layouts.sharding(id).dims.iter().enumerate() {
+            let ways = mesh.axes_size(&sharding.axes);
+            let pieces = value.ty.shape[dim] / sharding.unit.max(1);
+            if pieces == 0 || pieces >= ways || value.role != partita_ir::Role::Param {
+                continue;
+            }
+            let idle: Vec<String> = (0..mesh.rank_count())
+                .filter(|&r| layouts.sharding(id).local_shape(mesh, &value.ty.shape, r)[dim] == 0)
+                .map(|r| r.to_string())
+                .collect();
+            let better = mesh.axes.iter().map(|axis| {
+                let mine = sharding.axes.iter().any(|a| mesh.axes[a.axis].name == axis.name);
+                format!("{}={}", axis.name, if mine { axis.size.min(pieces) } else { axis.size })
+            });
+            let note = format!(
+                "`{}` {} has {pieces} pieces along dimension {dim} for {ways} ranks over {}: ranks {} are idle \
+                 there; the next best mesh is {}",
+                graph.describe(id),
+                value.ty,
+                mesh.display_axes(&sharding.axes),
+                idle.join(", "),
+                better.collect::<Vec<_>>().join(",")
+            );
+            if notes.len() < 4 {
+                notes.push(note);
+            }
+        }
+    }
+    notes
+}
