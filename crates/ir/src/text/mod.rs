@@ -36,13 +36,13 @@ mod types;
 pub use canonical::canonical;
 
 pub(crate) use attributes::Value;
-pub(crate) use lexer::{Kind, quote};
+pub(crate) use lexer::{Kind, is_plain_symbol, quote, unquote};
 pub(crate) use literals::{print_dense, print_f64};
 pub(crate) use op_parser::OpParser;
 pub(crate) use op_printer::OpPrinter;
 pub(crate) use parser::{Capture, Region, set_units};
-pub(crate) use printer::{join, origin_attributes, print_array, print_units};
-pub(crate) use sharding::print_sharding;
+pub(crate) use printer::{join, origin_attributes, print_array, print_dictionary, print_units};
+pub(crate) use sharding::{ShardingText, print_sharding};
 pub(crate) use types::{print_results, print_types};
 
 use crate::composite::Registry;
@@ -82,7 +82,8 @@ pub fn parse_named(text: &str, file_name: &str) -> Result<Graph> {
     parse_with(text, file_name, &Registry::default())
 }
 
-/// As [`parse_named`]; composites that the registry knows get their gradient and rule from it.
+/// As [`parse_named`]; a composite whose decomposition is what the registry's template of its name builds is that
+/// template's.
 pub fn parse_with(text: &str, file_name: &str, registry: &Registry) -> Result<Graph> {
     parser::Parser::new(source::Source { text, file: file_name }, registry)?.module()
 }

@@ -6,7 +6,7 @@ use super::location::{LocationText, Origin};
 use super::op_parser::OpParser;
 use super::sharding::ShardingText;
 use super::source::Source;
-use crate::composite::{CompositeDefinition, Registry};
+use crate::composite::{self, CompositeDefinition, Registry};
 use crate::graph::{Annotation, Graph, Node, NodeId, Role, Value as GraphValue, ValueId};
 use crate::op::{Op, Operation};
 use crate::ops;
@@ -79,7 +79,7 @@ pub(crate) struct Parser<'t> {
     pub aliases: HashMap<&'t str, usize>,
     functions: IndexMap<String, Function>,
     registry: &'t Registry,
-    definitions: Vec<(String, String, Arc<CompositeDefinition>)>,
+    definitions: Vec<Arc<CompositeDefinition>>,
     parsers: HashMap<&'static str, ops::ParseOp>,
     frames: Vec<Frame<'t>>,
     line_starts: Vec<usize>,
@@ -1100,31 +1100,81 @@ impl<'t> Parser<'t> {
 
     // ---- composites ------------------------------------------------------------------------------------
 
-    /// The definition of a composite: the function is what it computes, the registry knows what else there is.
+    /// The definition of a composite. What it computes is the function. It comes from a template, or is a gradient,
+    /// only where rebuilding it from there gives the same function; otherwise it is a subgraph like any other.
     pub fn definition(
         &mut self,
         name: &str,
         function: &str,
-        gradient: Option<crate::composite::CompositeGradient>,
+        attributes: &composite::Attributes,
+        vjp: Option<&Attributes>,
         at: usize,
     ) -> Result<Arc<CompositeDefinition>> {
+        self.enter()?;
         let decomposition = self.function(function, at)?;
-        let known = self.registry.known.get(name);
-        let gradient = gradient
-            .or_else(|| known.map(|k| k.gradient.clone()))
-            .unwrap_or(crate::composite::CompositeGradient::Derived);
-        let met = self.definitions.iter().find(|(n, f, d)| n == name && f == function && d.gradient == gradient);
-        if let Some((_, _, definition)) = met {
-            return Ok(definition.clone());
+        let built = match vjp {
+            Some(fields) => self.gradient_definition(name, attributes, fields, at)?,
+            None => self.registry.template(name).and_then(|template| {
+                let types: Vec<TensorType> =
+                    decomposition.inputs.iter().map(|&v| decomposition.ty(v).clone()).collect();
+                CompositeDefinition::from_template(template, attributes, &types).ok()
+            }),
+        };
+        let alike = |graph: &Graph| {
+            let options = super::PrintOptions { locations: false };
+            super::print_with(graph, &options) == super::print_with(&decomposition, &options)
+        };
+        let definition = match built.filter(|b| alike(&b.decomposition)) {
+            Some(built) => built,
+            None => CompositeDefinition {
+                name: name.to_string(),
+                decomposition: (*decomposition).clone(),
+                origin: composite::Origin::Outlined,
+            },
+        };
+        self.leave();
+        // Applications of one composite share their definition.
+        if let Some(met) = self.definitions.iter().find(|d| ***d == definition) {
+            return Ok(met.clone());
         }
-        let definition = Arc::new(CompositeDefinition {
-            name: name.to_string(),
-            decomposition: (*decomposition).clone(),
-            gradient,
-            rule: known.and_then(|k| k.rule.clone()),
-        });
-        self.definitions.push((name.to_string(), function.to_string(), definition.clone()));
+        let definition = Arc::new(definition);
+        self.definitions.push(definition.clone());
         Ok(definition)
+    }
+
+    /// The gradient that `partita.vjp` describes; `None` where it cannot be.
+    fn gradient_definition(
+        &mut self,
+        name: &str,
+        attributes: &composite::Attributes,
+        fields: &Attributes,
+        at: usize,
+    ) -> Result<Option<CompositeDefinition>> {
+        let positions = |key: &str| match fields.get(key) {
+            Some(Value::Ints(list)) => list.iter().map(|&i| usize::try_from(i).ok()).collect(),
+            _ => None,
+        };
+        let (Some(Value::Symbol(base)), Some(base_name)) = (fields.get("base"), fields.text("name")) else {
+            return Ok(None);
+        };
+        let (Some(seeded), Some(wanted)): (Option<Vec<usize>>, Option<Vec<usize>>) =
+            (positions("seeded"), positions("wanted"))
+        else {
+            return Ok(None);
+        };
+        let inner = match fields.get("vjp") {
+            Some(Value::Dictionary(inner)) => Some(inner.clone()),
+            _ => None,
+        };
+        let (base, base_name) = (base.clone(), base_name.to_string());
+        let base = self.definition(&base_name, &base, attributes, inner.as_ref(), at)?;
+        let graph = &base.decomposition;
+        let within = seeded.iter().all(|&s| s < graph.outputs.len()) && wanted.iter().all(|&w| w < graph.inputs.len());
+        let ascending = |list: &[usize]| list.windows(2).all(|w| w[0] < w[1]);
+        if !within || !ascending(&seeded) || !ascending(&wanted) {
+            return Ok(None);
+        }
+        Ok(base.vjp(&seeded, &wanted).ok().filter(|built| built.name == name))
     }
 }
 

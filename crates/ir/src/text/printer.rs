@@ -7,6 +7,7 @@ use super::sharding::{print_mesh, print_sharding};
 use super::PrintOptions;
 use crate::composite::CompositeDefinition;
 use crate::graph::{Annotation, Graph, Role, ValueId};
+use crate::op::TextForm;
 use partita_mesh::{Mesh, Sharding};
 use std::sync::Arc;
 
