@@ -1,1 +1,31 @@
-//! To be written.
+//! Building training programs: modules, a model zoo, losses, optimizers, the training step.
+//!
+//! Knows: how models and their updates are written as graphs. Must not know: what executes a graph, meshes, plans.
+#![forbid(unsafe_code)]
+
+pub mod context;
+pub mod init;
+pub mod losses;
+pub mod models;
+pub mod modules;
+pub mod optim;
+pub mod schedule;
+pub mod step;
+
+pub use context::{Context, ParamSpec};
+pub use init::Init;
+pub use models::{BertConfig, GptConfig, LlamaConfig, MlpConfig, Model, ModelConfig};
+pub use modules::{
+    Activation, Dropout, Embedding, GELU, LayerNorm, Linear, Mlp, Module, MultiheadAttention, RMSNorm, ReLU,
+    Sequential, SiLU, SwiGlu, Tanh,
+};
+pub use optim::Optimizer;
+pub use schedule::{Decay, LrSchedule};
+pub use step::{StepOptions, append_update, gradient_graph, train_step};
+
+use partita_base::DType;
+
+/// The type sums and updates are computed in: f32 for f16 and bf16, otherwise the type itself.
+pub fn accumulation_dtype(dtype: DType) -> DType {
+    if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype }
+}

@@ -128,6 +128,11 @@ fn choices_of(situation: &Situation, axis: AxisRef, references: &[Vec<AxisList>]
     choices
 }
 
+/// The assignment with these axes on the factors and nothing flowing through.
+pub fn fixed(situation: &Situation, factors: &[AxisList]) -> Option<Assignment> {
+    layouts_of(situation, factors.to_vec(), &[])
+}
+
 /// The layouts that a combination of choices means; `None` when it is not expressible.
 fn build(
     situation: &Situation,
@@ -167,6 +172,23 @@ fn build(
             return None;
         }
     }
+    let through: Vec<(AxisRef, usize, Combiner)> = axes
+        .iter()
+        .zip(combination)
+        .filter_map(|(&axis, choice)| match *choice {
+            Choice::Through(group, combiner) => Some((axis, group, combiner)),
+            Choice::Factor(_) | Choice::Unused => None,
+        })
+        .collect();
+    layouts_of(situation, factors, &through)
+}
+
+fn layouts_of(
+    situation: &Situation,
+    factors: Vec<AxisList>,
+    through: &[(AxisRef, usize, Combiner)],
+) -> Option<Assignment> {
+    let rule = situation.rule;
     let layout = |value: ValueId, dims: &[Vec<usize>]| -> Option<Sharding> {
         let mut sharding = Sharding::replicated(dims.len());
         for (dim, list) in dims.iter().enumerate() {
@@ -199,14 +221,12 @@ fn build(
             }
         }
     }
-    for (&axis, choice) in axes.iter().zip(combination) {
-        if let Choice::Through(group, combiner) = *choice {
-            for &operand in &rule.linear[group].operands {
-                required[operand].partial.push((axis, combiner));
-            }
-            for sharding in &mut produced {
-                sharding.partial.push((axis, combiner));
-            }
+    for &(axis, group, combiner) in through {
+        for &operand in &rule.linear[group].operands {
+            required[operand].partial.push((axis, combiner));
+        }
+        for sharding in &mut produced {
+            sharding.partial.push((axis, combiner));
         }
     }
     // Sums over one axis of maxima over another have no single meaning.

@@ -5,7 +5,7 @@
 //! needs it whole; then it goes to the layout propagation wants for it, once. What a gather produced for one phase
 //! (forward, backward, update) is not kept for the next: it is cheaper to gather again than to hold it.
 
-use crate::assign::{Assignment, Situation, assign};
+use crate::assign::{Assignment, Situation, assign, fixed};
 use crate::partition::{Options, Placement};
 use crate::propagate::Layouts;
 use crate::units::Units;
@@ -19,7 +19,9 @@ use partita_ir::{
     FactorId, Graph, GraphBuilder, Literal, LocalContext, NodeId, Op, Operation, Phase, Role, Rule,
     TensorType, ValueId,
 };
-use partita_mesh::{AxisRef, Cluster, Combiner, Mesh, ReshardStep, Sharding, Step, permute_pairs, reshard};
+use partita_mesh::{
+    AxisList, AxisRef, Cluster, Combiner, Mesh, ReshardStep, Sharding, Step, permute_pairs, reshard,
+};
 use std::collections::BTreeMap;
 
 /// Why emission ended early.
@@ -96,6 +98,7 @@ pub struct Emitter<'a> {
     placements: Vec<Placement>,
     prices: BTreeMap<(Vec<usize>, usize, String, String), f64>,
     break_rule_at: Option<String>,
+    fixed: &'a BTreeMap<usize, Vec<AxisList>>,
 }
 
 impl<'a> Emitter<'a> {
@@ -108,7 +111,7 @@ impl<'a> Emitter<'a> {
         rules: &'a [Rule],
         units: &'a Units,
         classes: Vec<Vec<usize>>,
-        options: &Options,
+        options: &'a Options,
     ) -> Self {
         let builders = classes
             .iter()
@@ -132,6 +135,7 @@ impl<'a> Emitter<'a> {
             placements: Vec::new(),
             prices: BTreeMap::new(),
             break_rule_at: options.break_rule_at.clone(),
+            fixed: &options.fixed,
         }
     }
 
@@ -194,7 +198,7 @@ impl<'a> Emitter<'a> {
     fn emit_node(&mut self, id: NodeId) -> std::result::Result<(), Stop> {
         let node = self.graph.node(id);
         let rule = &self.rules[id.index()];
-        let mut assignment = self.assign_node(id);
+        let mut assignment = self.assign_node(id)?;
         if let Some(path) = &self.break_rule_at
             && node.path.starts_with(path.as_str())
             && assignment.produced.iter().any(Sharding::is_partial)
@@ -250,7 +254,7 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    fn assign_node(&mut self, id: NodeId) -> Assignment {
+    fn assign_node(&mut self, id: NodeId) -> Result<Assignment> {
         let node = self.graph.node(id);
         let span = span_of(node.phase, node.microbatch);
         let situation = Situation {
@@ -263,7 +267,14 @@ impl<'a> Emitter<'a> {
             held: node.operands.iter().map(|v| self.held[v.index()][0].sharding.clone()).collect(),
             wanted: node.results.iter().map(|&v| self.layouts.sharding(v).clone()).collect(),
         };
-        assign(&situation, &mut |operand, required| self.fetch_s(node.operands[operand], required, span))
+        if let Some(factors) = self.fixed.get(&id.index()) {
+            return fixed(&situation, factors).ok_or_else(|| {
+                Diagnostic::new("E218", "the split fixed for an op cannot be expressed")
+                    .at(self.graph.describe(node.results[0]))
+                    .found(format!("{factors:?}"))
+            });
+        }
+        Ok(assign(&situation, &mut |operand, required| self.fetch_s(node.operands[operand], required, span)))
     }
 
     /// An identity: the result is the operand in the layout asked for.
@@ -463,7 +474,6 @@ impl<'a> Emitter<'a> {
         };
         let mut result = local;
         for class in 0..self.classes.len() {
-            let rank = self.classes[class][0];
             let local_type = types[class].clone();
             let op: Op = match &step.step {
                 Step::Slice { dim, .. } => {
@@ -519,7 +529,6 @@ impl<'a> Emitter<'a> {
                     CollectivePermute { pairs: permute_pairs(mesh, before, after, &ty.shape) }.into()
                 }
             };
-            let _ = rank;
             result = self.builders[class].push_typed(op, &[local], vec![local_type])[0];
         }
         Ok(result)

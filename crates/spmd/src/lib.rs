@@ -14,6 +14,7 @@ pub mod partition;
 pub mod propagate;
 pub mod specialise;
 pub mod units;
+pub mod virtual_ranks;
 
 pub use partition::{Options, Partitioned, partition};
 pub use propagate::{Cause, Layouts, propagate};

@@ -9,7 +9,8 @@ use crate::propagate::{Layouts, propagate_with};
 use crate::units::{Units, rules_of};
 use partita_base::{Diagnostic, Result};
 use partita_ir::{FactorKind, Graph, Op, Operation, ValueId, graph_edit};
-use partita_mesh::{Cluster, Mesh, Sharding};
+use partita_mesh::{AxisList, Cluster, Mesh, Sharding};
+use std::collections::BTreeMap;
 
 /// What a partition may be told.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +20,9 @@ pub struct Options {
     /// A test hook: the first sum over shards made under this module path is taken for complete. Verification must
     /// notice.
     pub break_rule_at: Option<String>,
+    /// Splits fixed by hand: for a node (by index, after composites are opened), the axes of each factor. Others are
+    /// chosen by cost.
+    pub fixed: BTreeMap<usize, Vec<AxisList>>,
 }
 
 /// Where a global value can be found on the ranks.

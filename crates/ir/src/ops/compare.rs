@@ -404,3 +404,116 @@ fn parse_clamp(op: &mut OpParser) -> Result<Vec<ValueId>> {
     op.arity(3)?;
     op.finish(Clamp)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{apply, check_gradient, check_rule, gradients, random, refusal};
+
+    fn compare(direction: Direction, compare_type: Option<CompareType>, x: Literal, y: Literal) -> Vec<bool> {
+        let result = apply(Compare { direction, compare_type }, &[x, y]).remove(0);
+        result.to_f64().into_iter().map(|holds| holds != 0.0).collect()
+    }
+
+    fn vector(values: &[f64]) -> Literal {
+        Literal::new([values.len()], values.to_vec())
+    }
+
+    #[test]
+    fn comparison_of_floats_leaves_nan_unequal_to_everything() {
+        let (x, y) = (vector(&[1.0, 2.0, 3.0, f64::NAN, -0.0]), vector(&[2.0, 2.0, 2.0, f64::NAN, 0.0]));
+        let holds = |direction| compare(direction, None, x.clone(), y.clone());
+        assert_eq!(holds(Direction::Eq), [false, true, false, false, true]);
+        assert_eq!(holds(Direction::Ne), [true, false, true, true, false]);
+        assert_eq!(holds(Direction::Lt), [true, false, false, false, false]);
+        assert_eq!(holds(Direction::Le), [true, true, false, false, true]);
+        assert_eq!(holds(Direction::Gt), [false, false, true, false, false]);
+        assert_eq!(holds(Direction::Ge), [false, true, true, false, true]);
+    }
+
+    #[test]
+    fn total_order_places_zeros_and_nan() {
+        let ascending = [-f32::NAN, f32::NEG_INFINITY, -1.0, -0.0, 0.0, 1.0, f32::INFINITY, f32::NAN];
+        let (x, y) = (ascending[..7].to_vec(), ascending[1..].to_vec());
+        let (x, y) = (Literal::new([7], x), Literal::new([7], y));
+        assert_eq!(compare(Direction::Lt, Some(CompareType::TotalOrder), x, y), [true; 7]);
+    }
+
+    #[test]
+    fn integers_compare_by_their_own_sign() {
+        let (x, y) = (Literal::new([1], vec![u64::MAX]), Literal::new([1], vec![u64::MAX - 1]));
+        assert_eq!(compare(Direction::Gt, Some(CompareType::Unsigned), x, y), [true]);
+        let (x, y) = (Literal::new([1], vec![i64::MIN]), Literal::new([1], vec![i64::MIN + 1]));
+        assert_eq!(compare(Direction::Lt, None, x, y), [true]);
+        let (x, y) = (Literal::new([1], vec![false]), Literal::new([1], vec![true]));
+        assert_eq!(compare(Direction::Lt, None, x, y), [true]);
+    }
+
+    #[test]
+    fn inference_refuses_what_does_not_fit() {
+        let ty = TensorType::new(DType::F32, [2]);
+        let compare = |compare_type| Compare { direction: Direction::Eq, compare_type };
+        assert!(refusal(compare(None), &[ty.clone(), ty.with_shape([3])]).contains("E102"));
+        assert!(refusal(compare(Some(CompareType::Signed)), &[ty.clone(), ty.clone()]).contains("E103"));
+        assert!(refusal(Select, &[ty.clone(), ty.clone(), ty.clone()]).contains("E103"));
+        let predicate = TensorType::new(DType::Bool, [3]);
+        assert!(refusal(Select, &[predicate.clone(), ty.clone(), ty.clone()]).contains("E104"));
+        assert!(refusal(Select, &[predicate, ty.clone(), ty.with_shape([3])]).contains("E102"));
+        assert!(refusal(Clamp, &[ty.with_shape([3]), ty.clone(), ty.clone()]).contains("E104"));
+        assert!(refusal(Clamp, &[ty.clone(), ty.clone(), ty.with_dtype(DType::F64)]).contains("E102"));
+        assert!(refusal(Clamp, &[ty.clone(), ty]).contains("E101"));
+    }
+
+    #[test]
+    fn select_takes_whole_and_scalar_predicates() {
+        let (x, y) = (vector(&[1.0, 2.0]), vector(&[3.0, 4.0]));
+        let each = Literal::new([2], vec![true, false]);
+        assert_eq!(apply(Select, &[each, x.clone(), y.clone()])[0], vector(&[1.0, 4.0]));
+        assert_eq!(apply(Select, &[Literal::new([], vec![false]), x, y.clone()])[0], y);
+    }
+
+    #[test]
+    fn clamp_limits_and_spreads_nan() {
+        let scalar = |x: f64| Literal::new([], vec![x]);
+        let x = vector(&[-5.0, 0.5, 5.0, f64::NAN]);
+        let found = apply(Clamp, &[scalar(-1.0), x.clone(), scalar(1.0)]).remove(0).to_f64();
+        assert_eq!(&found[..3], [-1.0, 0.5, 1.0]);
+        assert!(found[3].is_nan());
+        // Where the limits cross the upper one wins.
+        assert_eq!(apply(Clamp, &[scalar(2.0), x, scalar(1.0)])[0].to_f64()[..3], [1.0; 3]);
+        let ints = Literal::new([3], vec![-9i32, 2, 9]);
+        let limits = [0i32, 3].map(|limit| Literal::new([], vec![limit]));
+        let found = apply(Clamp, &[limits[0].clone(), ints, limits[1].clone()]).remove(0);
+        assert_eq!(found, Literal::new([3], vec![0, 2, 3]));
+    }
+
+    #[test]
+    fn gradients_go_to_what_was_chosen() {
+        let each = Literal::new([2, 3], vec![true, false, false, true, true, false]);
+        let wanted = [false, true, true];
+        check_gradient(Select, vec![each, random(1, &[2, 3]), random(2, &[2, 3])], &wanted);
+        let one = Literal::new([], vec![true]);
+        check_gradient(Select, vec![one, random(1, &[2, 3]), random(2, &[2, 3])], &wanted);
+        let (low, high) = (vector(&[-0.5, 0.4, -2.0, 0.3]), vector(&[0.5, 2.0, -1.0, -0.3]));
+        check_gradient(Clamp, vec![low, random(3, &[4]), high], &[true; 3]);
+        let scalar = |x: f64| Literal::new([], vec![x]);
+        check_gradient(Clamp, vec![scalar(-0.3), random(4, &[4, 5]), scalar(0.4)], &[true; 3]);
+        check_gradient(Clamp, vec![scalar(-0.3), scalar(0.7), scalar(0.4)], &[true; 3]);
+        let x = random(5, &[2]);
+        let less = Compare { direction: Direction::Lt, compare_type: None };
+        assert_eq!(gradients(less, &[x.clone(), x], &[None], &[true, true]), [None, None]);
+    }
+
+    #[test]
+    fn rules_hold_on_shards_and_partial_operands() {
+        let (x, y) = (random(6, &[5, 2]), random(7, &[5, 2]));
+        let less = Compare { direction: Direction::Lt, compare_type: None };
+        let each = apply(less.clone(), &[x.clone(), y.clone()]).remove(0);
+        check_rule(less, &[x.clone(), y.clone()]);
+        check_rule(Select, &[each, x.clone(), y.clone()]);
+        check_rule(Select, &[Literal::new([], vec![true]), x.clone(), y.clone()]);
+        let scalar = |x: f64| Literal::new([], vec![x]);
+        check_rule(Clamp, &[scalar(-0.3), x.clone(), scalar(0.3)]);
+        check_rule(Clamp, &[y.clone(), x, y]);
+    }
+}

@@ -178,3 +178,50 @@ fn parse_iota(op: &mut OpParser) -> Result<Vec<ValueId>> {
     op.arity(0)?;
     op.finish(Iota { ty: op.result_type()?, dim })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{apply, check_rule, random, refusal};
+
+    #[test]
+    fn a_constant_is_itself_on_one_device_and_in_shards() {
+        let value = random(1, &[5, 4]);
+        assert_eq!(apply(Constant { value: value.clone() }, &[]), std::slice::from_ref(&value));
+        check_rule(Constant { value }, &[]);
+        check_rule(Constant { value: Literal::splat(&TensorType::new(DType::I32, [5, 4]), 7.0) }, &[]);
+        check_rule(Constant { value: Literal::zeros(&TensorType::new(DType::F32, [0, 4])) }, &[]);
+        assert!(
+            refusal(Constant { value: random(1, &[]) }, &[TensorType::scalar(DType::F32)]).contains("E101")
+        );
+    }
+
+    #[test]
+    fn iota_counts_along_its_dimension() {
+        let ty = TensorType::new(DType::I32, [2, 3]);
+        let along = |dim| apply(Iota { ty: ty.clone(), dim }, &[]).remove(0);
+        assert_eq!(along(0), Literal::new([2, 3], vec![0i32, 0, 0, 1, 1, 1]));
+        assert_eq!(along(1), Literal::new([2, 3], vec![0i32, 1, 2, 0, 1, 2]));
+    }
+
+    #[test]
+    fn iota_counts_on_in_every_shard() {
+        for dtype in [DType::I32, DType::I64, DType::F32, DType::F64] {
+            for dim in 0..2 {
+                check_rule(Iota { ty: TensorType::new(dtype, [5, 3]), dim }, &[]);
+            }
+        }
+        // Past 256 not every integer is a bf16, and past 127 none an i8: shards must agree all the same.
+        for dtype in [DType::BF16, DType::I8, DType::U8] {
+            check_rule(Iota { ty: TensorType::new(dtype, [700]), dim: 0 }, &[]);
+        }
+    }
+
+    #[test]
+    fn inference_refuses_a_missing_dimension_and_booleans() {
+        let ty = TensorType::new(DType::I32, [2, 3]);
+        assert!(refusal(Iota { ty: ty.clone(), dim: 2 }, &[]).contains("E105"));
+        assert!(refusal(Iota { ty: ty.with_dtype(DType::Bool), dim: 0 }, &[]).contains("E103"));
+        assert!(refusal(Iota { ty: ty.with_shape([]), dim: 0 }, &[]).contains("E105"));
+    }
+}

@@ -159,3 +159,88 @@ fn parse_bitcast_convert(op: &mut OpParser) -> Result<Vec<ValueId>> {
     op.arity(1)?;
     op.finish(BitcastConvert { dtype: op.result_type()?.dtype })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{apply, check_gradient, check_rule, gradients, random, refusal};
+    use half::bf16;
+
+    fn convert(x: Literal, dtype: DType) -> Literal {
+        apply(Convert { dtype }, &[x]).remove(0)
+    }
+
+    fn bitcast(x: Literal, dtype: DType) -> Literal {
+        apply(BitcastConvert { dtype }, &[x]).remove(0)
+    }
+
+    #[test]
+    fn floats_truncate_and_saturate_to_integers() {
+        let x = Literal::new([6], vec![1.9f32, -1.9, 300.0, -300.0, f32::NAN, f32::INFINITY]);
+        assert_eq!(convert(x.clone(), DType::I8), Literal::new([6], vec![1i8, -1, 127, -128, 0, 127]));
+        assert_eq!(convert(x, DType::U8), Literal::new([6], vec![1u8, 0, 255, 0, 0, 255]));
+        let big = Literal::new([2], vec![1e30, -1e30]);
+        assert_eq!(convert(big, DType::I64), Literal::new([2], vec![i64::MAX, i64::MIN]));
+    }
+
+    #[test]
+    fn integers_wrap_to_narrower_ones_and_round_once_to_floats() {
+        let x = Literal::new([3], vec![300i32, -1, 128]);
+        assert_eq!(convert(x, DType::I8), Literal::new([3], vec![44i8, -1, -128]));
+        assert_eq!(convert(Literal::new([1], vec![-1i64]), DType::U64), Literal::new([1], vec![u64::MAX]));
+        let exact = (1i64 << 53) + 1;
+        assert_eq!(convert(Literal::new([1], vec![exact]), DType::I64), Literal::new([1], vec![exact]));
+        let tie = Literal::new([1], vec![(1i64 << 30) + (1 << 22) + 1]);
+        assert_eq!(convert(tie, DType::BF16).to_f64(), [(1i64 << 30) as f64 + (1i64 << 23) as f64]);
+    }
+
+    #[test]
+    fn anything_but_zero_is_true() {
+        let x = Literal::new([4], vec![0.0f32, -0.0, 0.1, f32::NAN]);
+        assert_eq!(convert(x, DType::Bool), Literal::new([4], vec![false, false, true, true]));
+        let x = Literal::new([2], vec![256i32, 0]);
+        assert_eq!(convert(x, DType::Bool), Literal::new([2], vec![true, false]));
+        assert_eq!(convert(Literal::new([1], vec![true]), DType::F32), Literal::new([1], vec![1.0f32]));
+    }
+
+    #[test]
+    fn conversion_gradients_return_to_the_operand_type() {
+        check_gradient(Convert { dtype: DType::F64 }, vec![random(1, &[3])], &[true]);
+        let x = Literal::new([2], vec![bf16::from_f32(1.0), bf16::from_f32(2.0)]);
+        let g = Literal::new([2], vec![0.5f32, 0.25]);
+        let found = gradients(Convert { dtype: DType::F32 }, &[x], &[Some(g)], &[true]);
+        assert_eq!(found, [Some(Literal::new([2], vec![bf16::from_f32(0.5), bf16::from_f32(0.25)]))]);
+        let ints = Literal::new([2], vec![1i32, 2]);
+        let g = Literal::new([2], vec![1.0, 1.0]);
+        assert_eq!(gradients(Convert { dtype: DType::F64 }, &[ints], &[Some(g)], &[true]), [None]);
+    }
+
+    #[test]
+    fn bits_are_kept_whatever_they_are_called() {
+        let one = Literal::new([1], vec![1.0f32]);
+        assert_eq!(bitcast(one.clone(), DType::U32), Literal::new([1], vec![0x3f80_0000u32]));
+        let halves = Literal::new([1, 2], vec![0u16, 0x3f80]);
+        assert_eq!(bitcast(one.clone(), DType::U16), halves);
+        assert_eq!(bitcast(halves, DType::F32), one);
+    }
+
+    #[test]
+    fn inference_refuses_bits_that_do_not_fill_elements() {
+        let ty = TensorType::new(DType::U16, [4, 3]);
+        let text = refusal(BitcastConvert { dtype: DType::F32 }, std::slice::from_ref(&ty));
+        assert!(text.contains("E104") && text.contains("extent 2"), "{text}");
+        assert!(refusal(BitcastConvert { dtype: DType::F32 }, &[ty.with_shape([])]).contains("E104"));
+        assert!(refusal(BitcastConvert { dtype: DType::Bool }, &[ty.with_dtype(DType::U8)]).contains("E103"));
+        assert!(refusal(Convert { dtype: DType::F32 }, &[]).contains("E101"));
+    }
+
+    #[test]
+    fn rules_hold_on_shards_and_partial_operands() {
+        check_rule(Convert { dtype: DType::F64 }, &[random(2, &[5, 2])]);
+        check_rule(Convert { dtype: DType::I32 }, &[random(2, &[5, 2])]);
+        for dtype in [DType::U64, DType::U32, DType::I8] {
+            check_rule(BitcastConvert { dtype }, &[random(3, &[5, 2])]);
+        }
+        check_rule(BitcastConvert { dtype: DType::F64 }, &[Literal::new([3, 2], vec![1u32, 2, 3, 4, 5, 6])]);
+    }
+}

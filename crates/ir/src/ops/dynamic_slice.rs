@@ -232,3 +232,79 @@ fn parse_dynamic_update_slice(op: &mut OpParser) -> Result<Vec<ValueId>> {
     op.at_least(2)?;
     op.finish(DynamicUpdateSlice)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{apply, check_gradient, check_rule, random, refusal};
+    use partita_base::DType;
+
+    fn at(starts: &[i64]) -> Vec<Literal> {
+        starts.iter().map(|&start| Literal::new([], vec![start])).collect()
+    }
+
+    fn with(tensors: &[Literal], starts: &[i64]) -> Vec<Literal> {
+        tensors.iter().cloned().chain(at(starts)).collect()
+    }
+
+    fn numbers() -> Literal {
+        Literal::new([3, 4], (0..12).map(f64::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_window_stays_inside() {
+        let slice = DynamicSlice { sizes: vec![2, 2] };
+        let window = |starts: &[i64]| apply(slice.clone(), &with(&[numbers()], starts)).remove(0).to_f64();
+        assert_eq!(window(&[1, 1]), [5.0, 6.0, 9.0, 10.0]);
+        assert_eq!(window(&[-7, 1]), [1.0, 2.0, 5.0, 6.0]);
+        assert_eq!(window(&[9, 9]), [6.0, 7.0, 10.0, 11.0]);
+    }
+
+    #[test]
+    fn an_update_stays_inside() {
+        let update = Literal::new([1, 3], vec![-1.0, -2.0, -3.0]);
+        let found = apply(DynamicUpdateSlice, &with(&[numbers(), update], &[5, 3])).remove(0).to_f64();
+        assert_eq!(found[..9], (0..9).map(f64::from).collect::<Vec<_>>());
+        assert_eq!(found[9..], [-1.0, -2.0, -3.0]);
+    }
+
+    #[test]
+    fn inference_refuses_windows_and_starts_that_do_not_fit() {
+        let (ty, start) = (TensorType::new(DType::F32, [3, 4]), TensorType::scalar(DType::I32));
+        let slice = |sizes: &[usize]| DynamicSlice { sizes: sizes.to_vec() };
+        let operands = [ty.clone(), start.clone(), start.clone()];
+        assert!(refusal(slice(&[4, 4]), &operands).contains("E106"));
+        assert!(refusal(slice(&[3]), &operands).contains("E105"));
+        assert!(refusal(slice(&[3, 4]), &operands[..2]).contains("E101"));
+        assert!(refusal(slice(&[3, 4]), &[]).contains("E101"));
+        let mixed = [ty.clone(), start.clone(), start.with_dtype(DType::I64)];
+        assert!(refusal(slice(&[3, 4]), &mixed).contains("E102"));
+        let floats = [ty.clone(), start.with_dtype(DType::F32), start.with_dtype(DType::F32)];
+        assert!(refusal(slice(&[3, 4]), &floats).contains("E104"));
+        let update = |update: TensorType| [ty.clone(), update, start.clone(), start.clone()];
+        assert!(refusal(DynamicUpdateSlice, &update(ty.with_shape([4, 1]))).contains("E106"));
+        assert!(refusal(DynamicUpdateSlice, &update(ty.with_shape([3]))).contains("E104"));
+        assert!(refusal(DynamicUpdateSlice, &update(ty.with_dtype(DType::F64))).contains("E102"));
+    }
+
+    #[test]
+    fn gradients_follow_the_window() {
+        for starts in [[1, 1], [-2, 9]] {
+            let slice = DynamicSlice { sizes: vec![2, 3] };
+            check_gradient(slice, with(&[random(1, &[3, 4])], &starts), &[true, false, false]);
+            for wanted in [[true, true, false, false], [false, true, false, false]] {
+                let inputs = with(&[random(2, &[3, 4]), random(3, &[2, 3])], &starts);
+                check_gradient(DynamicUpdateSlice, inputs, &wanted);
+            }
+        }
+    }
+
+    #[test]
+    fn rules_hold_on_shards_and_partial_operands() {
+        let x = random(4, &[5, 4]);
+        for sizes in [[5, 2], [5, 4], [2, 2]] {
+            check_rule(DynamicSlice { sizes: sizes.to_vec() }, &with(std::slice::from_ref(&x), &[1, 1]));
+            check_rule(DynamicUpdateSlice, &with(&[x.clone(), random(5, &sizes)], &[1, 1]));
+        }
+    }
+}

@@ -399,8 +399,7 @@ impl Operation for Gather {
         let mut positions = vec![0; ty.element_count()];
         for (batch, start) in indexing.starts(rank, index) {
             let last = |d: usize| operand.ty.shape[d] as i64 - self.slice_sizes[d] as i64;
-            let from: usize =
-                (0..rank).map(|d| start[d].clamp(0, last(d)) as usize * from_strides[d]).sum();
+            let from: usize = (0..rank).map(|d| start[d].clamp(0, last(d)) as usize * from_strides[d]).sum();
             let to: usize = batch.iter().zip(&batch_dims).map(|(i, &d)| i * to_strides[d]).sum();
             for offset in indices(&window) {
                 let place = |dims: &[usize], strides: &[usize]| -> usize {

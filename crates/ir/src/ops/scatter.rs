@@ -180,7 +180,9 @@ impl Operation for Scatter {
         for (dim, index_dim) in indexing.windows_batch_dims(rank).into_iter().zip(batch) {
             shapes(
                 updates.shape[dim] == index.shape[index_dim],
-                format!("dimension {dim} of the updates and {index_dim} of the indices of `{NAME}` must agree"),
+                format!(
+                    "dimension {dim} of the updates and {index_dim} of the indices of `{NAME}` must agree"
+                ),
                 index.shape[index_dim].to_string(),
                 updates.shape[dim].to_string(),
             )?;
@@ -311,8 +313,7 @@ impl Operation for Scatter {
             Update::Combine(Reducer::Body(body)) => {
                 let mut result = operand.clone();
                 for (to, from) in moves {
-                    let outputs =
-                        interpret::evaluate(body, &[element(&result, to), element(updates, from)])?;
+                    let outputs = interpret::evaluate(body, &[element(&result, to), element(updates, from)])?;
                     result.data.put(to, &outputs[0].data, 0);
                 }
                 Ok(vec![result])

@@ -1,0 +1,241 @@
+//! What model code writes into: a graph under construction that knows its parameters.
+
+use crate::init::{Init, stream_of};
+use crate::modules::Module;
+use indexmap::IndexMap;
+use partita_base::{DType, Diagnostic, Result, did_you_mean};
+use partita_ir::composites::DROPOUT;
+use partita_ir::ops::BinaryKind;
+use partita_ir::{Attribute, Graph, GraphBuilder, Literal, Location, Role, TensorType, ValueId};
+use std::panic;
+
+/// What a parameter is and how it starts.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ParamSpec {
+    /// Element type and global shape.
+    pub ty: TensorType,
+    /// Its initial values.
+    pub init: Init,
+    /// The random stream its initial values are drawn from: a hash of its name.
+    pub stream: u64,
+}
+
+impl ParamSpec {
+    /// The whole initial tensor.
+    pub fn initial(&self, seed: u64) -> Literal {
+        self.initial_shard(seed, &vec![0; self.ty.rank()], &self.ty.shape)
+    }
+
+    /// The box of `extent` at `offset` of the initial tensor, equal to that part of [`ParamSpec::initial`].
+    pub fn initial_shard(&self, seed: u64, offset: &[usize], extent: &[usize]) -> Literal {
+        let values = self.init.values(seed, self.stream, &self.ty.shape, offset, extent);
+        Literal::from_f64(&self.ty.with_shape(extent), values.into_iter())
+    }
+}
+
+/// A model under construction. Parameters are named by the module path they are declared under; declaring the same
+/// name twice means the same parameter.
+#[derive(Debug)]
+pub struct Context {
+    /// The graph so far; model code may use any of its ops.
+    pub builder: GraphBuilder,
+    dtype: DType,
+    training: bool,
+    params: IndexMap<String, (ValueId, ParamSpec)>,
+    ties: Vec<(String, String)>,
+    dropout_sites: u64,
+    step_seed: Option<ValueId>,
+    cache: IndexMap<String, Vec<ValueId>>,
+}
+
+impl Context {
+    /// An empty model whose parameters and activations are of `dtype`. Dropout acts only when `training`.
+    pub fn new(name: &str, dtype: DType, training: bool) -> Context {
+        Context {
+            builder: GraphBuilder::new(name),
+            dtype,
+            training,
+            params: IndexMap::new(),
+            ties: Vec::new(),
+            dropout_sites: 0,
+            step_seed: None,
+            cache: IndexMap::new(),
+        }
+    }
+
+    /// The element type of parameters and activations.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Whether dropout acts.
+    pub fn training(&self) -> bool {
+        self.training
+    }
+
+    /// The shape of a value.
+    pub fn shape(&self, value: ValueId) -> Vec<usize> {
+        self.builder.shape(value)
+    }
+
+    /// `name` under the current module path.
+    pub fn full_name(&self, name: &str) -> String {
+        if self.builder.path.is_empty() { name.to_string() } else { format!("{}.{name}", self.builder.path) }
+    }
+
+    /// Something fed at every step. Its name is taken as it is, whatever the module path.
+    pub fn input(&mut self, name: &str, dtype: DType, shape: &[usize]) -> ValueId {
+        self.builder.input(name, TensorType::new(dtype, shape), Role::Input)
+    }
+
+    /// The parameter `name` of the current module. E051 when it exists with another shape.
+    pub fn param(&mut self, name: &str, shape: &[usize], init: Init) -> Result<ValueId> {
+        let full = self.full_name(name);
+        let ty = TensorType::new(self.dtype, shape);
+        if let Some(value) = self.lookup(&full) {
+            let found = self.builder.ty(value);
+            if *found != ty {
+                return Err(Diagnostic::new("E051", format!("parameter `{full}` is declared twice"))
+                    .at(full)
+                    .expected(ty.to_string())
+                    .found(found.to_string()));
+            }
+            return Ok(value);
+        }
+        let value = self.builder.input(&full, ty.clone(), Role::Param);
+        let stream = stream_of(&full);
+        self.params.insert(full, (value, ParamSpec { ty, init, stream }));
+        Ok(value)
+    }
+
+    /// Makes `name` of the current module another name of the parameter whose full name is `existing`: one tensor, one
+    /// gradient, the sum over all uses. E053 when there is none.
+    pub fn tie(&mut self, name: &str, existing: &str) -> Result<ValueId> {
+        let full = self.full_name(name);
+        let Some((value, _)) = self.params.get(existing) else {
+            let mut error =
+                Diagnostic::new("E053", format!("`{full}` is tied to `{existing}`, which is no parameter"));
+            error.help = did_you_mean(existing, self.params.keys().map(String::as_str));
+            return Err(error);
+        };
+        let value = *value;
+        if self.params.contains_key(&full) {
+            return Err(Diagnostic::new("E053", format!("`{full}` has a tensor of its own already"))
+                .help("tie before the first use"));
+        }
+        self.ties.push((full, existing.to_string()));
+        Ok(value)
+    }
+
+    fn lookup(&self, full: &str) -> Option<ValueId> {
+        let of = self.ties.iter().find(|(alias, _)| alias == full).map_or(full, |(_, of)| of);
+        self.params.get(of).map(|(value, _)| *value)
+    }
+
+    /// A tensor that is part of the model but not trained.
+    pub fn buffer(&mut self, name: &str, value: Literal) -> ValueId {
+        let full = self.full_name(name);
+        let id = self.builder.constant(value);
+        self.builder.graph_mut().value_mut(id).name = full;
+        id
+    }
+
+    /// Values that every layer shares (rotary tables, say): built at the first call with this key, at the root of
+    /// the model and under the module path `key`.
+    pub fn shared(
+        &mut self,
+        key: &str,
+        build: impl FnOnce(&mut GraphBuilder) -> Result<Vec<ValueId>>,
+    ) -> Result<Vec<ValueId>> {
+        if let Some(values) = self.cache.get(key) {
+            return Ok(values.clone());
+        }
+        let path = std::mem::replace(&mut self.builder.path, key.to_string());
+        let values = build(&mut self.builder);
+        self.builder.path = path;
+        let values = values?;
+        self.cache.insert(key.to_string(), values.clone());
+        Ok(values)
+    }
+
+    /// Runs `body` one level deeper in the module path; its nodes carry the caller's source location.
+    #[track_caller]
+    pub fn scope<T>(&mut self, name: &str, body: impl FnOnce(&mut Context) -> T) -> T {
+        let caller = panic::Location::caller();
+        let location = Location { file: caller.file().to_string(), line: caller.line() };
+        let outer = self.builder.location.replace(location);
+        let result = self.inside(name, body);
+        self.builder.location = outer;
+        result
+    }
+
+    /// Applies a module under `name`; its nodes carry the caller's source location.
+    #[track_caller]
+    pub fn call(&mut self, name: &str, module: &dyn Module, x: ValueId) -> Result<ValueId> {
+        self.scope(name, |cx| module.forward(cx, x))
+    }
+
+    /// As [`Context::scope`], keeping the location: inside this crate's modules, the user's line says more.
+    pub(crate) fn inside<T>(&mut self, name: &str, body: impl FnOnce(&mut Context) -> T) -> T {
+        let outer = self.full_name(name);
+        let outer = std::mem::replace(&mut self.builder.path, outer);
+        let result = body(self);
+        self.builder.path = outer;
+        result
+    }
+
+    /// Zeroes elements with probability `rate` and scales the others by `1 / (1 - rate)`; the identity outside
+    /// training. Each call is a site with random numbers of its own; masks change with the step. E052 unless
+    /// `0 <= rate < 1`.
+    pub fn dropout(&mut self, x: ValueId, rate: f64) -> Result<ValueId> {
+        if !(0.0..1.0).contains(&rate) {
+            return Err(Diagnostic::new("E052", "dropout rate out of range")
+                .at(self.builder.path.clone())
+                .expected("at least 0 and less than 1")
+                .found(rate.to_string()));
+        }
+        if !self.training || rate == 0.0 {
+            return Ok(x);
+        }
+        let seed = self.step_seed()?;
+        let site = self.dropout_sites;
+        self.dropout_sites += 1;
+        let attributes = [("rate", Attribute::Float(rate)), ("stream", Attribute::Int(site as i64))];
+        self.builder.composite(&DROPOUT, &attributes, &[x, seed])
+    }
+
+    /// The seed of this step: the input `seed` moved on by the input `step`. The multiplier (of Vigna's MRG and LXM
+    /// generators) keeps steps apart from streams, which move by the golden ratio.
+    fn step_seed(&mut self) -> Result<ValueId> {
+        if let Some(seed) = self.step_seed {
+            return Ok(seed);
+        }
+        let seed = self.input("seed", DType::U64, &[]);
+        let step = self.input("step", DType::I64, &[]);
+        let combined = self.shared("step_seed", |b| {
+            let ty = TensorType::scalar(DType::U64);
+            let factor = b.constant(Literal::splat_int(&ty, 0xD134_2543_DE82_EF95));
+            let step = b.convert(step, DType::U64)?;
+            let moved = b.multiply(step, factor)?;
+            Ok(vec![b.binary(BinaryKind::Add, seed, moved)?])
+        })?[0];
+        self.step_seed = Some(combined);
+        Ok(combined)
+    }
+
+    /// Ends construction: the graph (inputs first what is fed, then the parameters), the parameters and the ties
+    /// (alias, name).
+    pub fn finish(
+        self,
+        outputs: Vec<(String, ValueId)>,
+    ) -> (Graph, IndexMap<String, ParamSpec>, Vec<(String, String)>) {
+        let mut graph = self.builder.finish_named(outputs);
+        let is_param = |v: &ValueId| graph.value(*v).role == Role::Param;
+        let (params, mut inputs): (Vec<ValueId>, Vec<ValueId>) =
+            graph.inputs.iter().partition(|v| is_param(v));
+        inputs.extend(params);
+        graph.inputs = inputs;
+        let params = self.params.into_iter().map(|(name, (_, spec))| (name, spec)).collect();
+        (graph, params, self.ties)
+    }
+}

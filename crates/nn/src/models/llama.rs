@@ -1,0 +1,128 @@
+//! A decoder in the style of Llama: rotary positions, RMS norms, SwiGLU, grouped key/value heads, no biases.
+
+use super::gpt::{STD, residual_init};
+use super::{positive, rate, token_inputs, with_loss};
+use crate::context::Context;
+use crate::init::Init;
+use crate::modules::{Embedding, Linear, MultiheadAttention, RMSNorm, SwiGlu};
+use partita_base::{Diagnostic, Result};
+use partita_ir::ValueId;
+
+/// Parameters: `embed_tokens`, `layers.N.attn_norm`, `layers.N.attn.{q,k,v,o}_proj` (or `qkv_proj`), `layers.N.mlp_norm`,
+/// `layers.N.mlp.{gate,up,down}_proj`, `norm`, `lm_head`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LlamaConfig {
+    /// Tokens known.
+    pub vocab: usize,
+    /// Features of the residual stream.
+    pub dim: usize,
+    /// Transformer layers.
+    pub layers: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; `None` is as many as `heads`.
+    pub kv_heads: Option<usize>,
+    /// Positions.
+    pub sequence: usize,
+    /// Hidden features of the feed-forward half; `None` is 8/3 of `dim`, rounded up to a multiple of 16.
+    pub hidden: Option<usize>,
+    /// The base of the rotary frequencies.
+    pub rotary_base: f64,
+    /// Added to the mean square in norms.
+    pub epsilon: f64,
+    /// Dropout after the embedding and each half layer.
+    pub dropout: f64,
+    /// Whether `lm_head.weight` is `embed_tokens.weight`.
+    pub tied: bool,
+    /// Whether q, k, v are one projection.
+    pub fused_qkv: bool,
+}
+
+impl Default for LlamaConfig {
+    fn default() -> Self {
+        LlamaConfig {
+            vocab: 256,
+            dim: 64,
+            layers: 2,
+            heads: 4,
+            kv_heads: Some(2),
+            sequence: 64,
+            hidden: None,
+            rotary_base: 10000.0,
+            epsilon: 1e-5,
+            dropout: 0.0,
+            tied: false,
+            fused_qkv: false,
+        }
+    }
+}
+
+impl LlamaConfig {
+    /// Hidden features of the feed-forward half.
+    pub fn hidden_features(&self) -> usize {
+        self.hidden.unwrap_or((8 * self.dim).div_ceil(3).next_multiple_of(16))
+    }
+
+    fn attention(&self) -> MultiheadAttention {
+        MultiheadAttention {
+            kv_heads: self.kv_heads.unwrap_or(self.heads),
+            causal: true,
+            rotary: Some(self.rotary_base),
+            fused_qkv: self.fused_qkv,
+            bias: false,
+            init: Some(Init::Normal { std: STD }),
+            out_init: Some(residual_init(self.layers)),
+            ..MultiheadAttention::new(self.dim, self.heads)
+        }
+    }
+
+    pub(super) fn validate(&self) -> Result<()> {
+        positive("vocab", self.vocab)?;
+        positive("dim", self.dim)?;
+        positive("layers", self.layers)?;
+        positive("sequence", self.sequence)?;
+        positive("hidden", self.hidden_features())?;
+        rate("dropout", self.dropout)?;
+        if self.rotary_base.is_nan() || self.rotary_base <= 0.0 {
+            return Err(Diagnostic::new("E050", "`rotary_base` out of range")
+                .at("rotary_base")
+                .expected("a positive number")
+                .found(self.rotary_base.to_string()));
+        }
+        self.attention().validate()
+    }
+
+    pub(super) fn forward(&self, cx: &mut Context, batch: usize) -> Result<Vec<(String, ValueId)>> {
+        let init = Init::Normal { std: STD };
+        let (tokens, labels) = token_inputs(cx, batch, self.sequence);
+        let table = Embedding::new(self.vocab, self.dim).init(init);
+        let mut x = cx.call("embed_tokens", &table, tokens)?;
+        x = cx.dropout(x, self.dropout)?;
+        let norm = RMSNorm::new(self.dim).epsilon(self.epsilon);
+        let mlp = SwiGlu {
+            init: Some(init),
+            out_init: Some(residual_init(self.layers)),
+            ..SwiGlu::new(self.dim, self.hidden_features())
+        };
+        let attention = self.attention();
+        for layer in 0..self.layers {
+            x = cx.scope(&format!("layers.{layer}"), |cx| {
+                let h = cx.call("attn_norm", &norm, x)?;
+                let h = cx.call("attn", &attention, h)?;
+                let h = cx.dropout(h, self.dropout)?;
+                let x = cx.builder.add(x, h)?;
+                let h = cx.call("mlp_norm", &norm, x)?;
+                let h = cx.call("mlp", &mlp, h)?;
+                let h = cx.dropout(h, self.dropout)?;
+                cx.builder.add(x, h)
+            })?;
+        }
+        x = cx.call("norm", &norm, x)?;
+        if self.tied {
+            cx.tie("lm_head.weight", "embed_tokens.weight")?;
+        }
+        let head = Linear::new(self.dim, self.vocab).bias(false).init(init);
+        let logits = cx.call("lm_head", &head, x)?;
+        with_loss(cx, logits, labels)
+    }
+}

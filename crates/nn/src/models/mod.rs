@@ -1,0 +1,143 @@
+//! The model zoo: configs that build forward graphs with a loss.
+
+mod bert;
+mod gpt;
+mod llama;
+mod mlp;
+
+pub use bert::BertConfig;
+pub use gpt::GptConfig;
+pub use llama::LlamaConfig;
+pub use mlp::MlpConfig;
+
+use crate::context::{Context, ParamSpec};
+use crate::losses;
+use indexmap::IndexMap;
+use partita_base::{DType, Diagnostic, Result};
+use partita_ir::{Graph, Literal, ValueId};
+
+/// A model and its sizes.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ModelConfig {
+    /// Stacked linear layers.
+    Mlp(MlpConfig),
+    /// A GPT-2 style decoder.
+    Gpt(GptConfig),
+    /// A Llama style decoder.
+    Llama(LlamaConfig),
+    /// A BERT style encoder with a masked-language head.
+    Bert(BertConfig),
+}
+
+/// A model built for a batch size: its forward graph with the loss, and its parameters.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Model {
+    /// Inputs are what is fed, then the parameters, in the order of `params`; outputs are `loss` and `logits` (or
+    /// `prediction`).
+    pub forward: Graph,
+    /// The parameters by name, in order of declaration.
+    pub params: IndexMap<String, ParamSpec>,
+    /// Further names of parameters: (alias, name).
+    pub ties: Vec<(String, String)>,
+}
+
+impl Model {
+    /// The number of trained elements; tied parameters count once.
+    pub fn parameter_count(&self) -> usize {
+        self.params.values().map(|p| p.ty.element_count()).sum()
+    }
+
+    /// Every initial parameter, whole, in the order of `params`.
+    pub fn initial(&self, seed: u64) -> IndexMap<String, Literal> {
+        self.params.iter().map(|(name, spec)| (name.clone(), spec.initial(seed))).collect()
+    }
+}
+
+impl ModelConfig {
+    /// `mlp`, `gpt`, `llama` or `bert`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            ModelConfig::Mlp(_) => "mlp",
+            ModelConfig::Gpt(_) => "gpt",
+            ModelConfig::Llama(_) => "llama",
+            ModelConfig::Bert(_) => "bert",
+        }
+    }
+
+    /// The tiny default of the model with this [`ModelConfig::name`].
+    pub fn from_name(name: &str) -> Option<ModelConfig> {
+        match name {
+            "mlp" => Some(ModelConfig::Mlp(MlpConfig::default())),
+            "gpt" => Some(ModelConfig::Gpt(GptConfig::default())),
+            "llama" => Some(ModelConfig::Llama(LlamaConfig::default())),
+            "bert" => Some(ModelConfig::Bert(BertConfig::default())),
+            _ => None,
+        }
+    }
+
+    /// E050 with the offending value when the sizes do not fit together.
+    pub fn validate(&self) -> Result<()> {
+        match self {
+            ModelConfig::Mlp(config) => config.validate(),
+            ModelConfig::Gpt(config) => config.validate(),
+            ModelConfig::Llama(config) => config.validate(),
+            ModelConfig::Bert(config) => config.validate(),
+        }
+    }
+
+    /// The forward graph for `batch` rows, parameters and activations in `dtype` (a float). With `training`, dropout
+    /// acts, where the config has any.
+    pub fn build(&self, batch: usize, dtype: DType, training: bool) -> Result<Model> {
+        positive("batch", batch)?;
+        if !dtype.is_float() {
+            return Err(Diagnostic::new("E050", "a model of a type that cannot be trained")
+                .expected("f32, f64, bf16 or f16")
+                .found(dtype.name()));
+        }
+        self.validate()?;
+        let mut cx = Context::new(self.name(), dtype, training);
+        let outputs = match self {
+            ModelConfig::Mlp(config) => config.forward(&mut cx, batch)?,
+            ModelConfig::Gpt(config) => config.forward(&mut cx, batch)?,
+            ModelConfig::Llama(config) => config.forward(&mut cx, batch)?,
+            ModelConfig::Bert(config) => config.forward(&mut cx, batch)?,
+        };
+        let (forward, params, ties) = cx.finish(outputs);
+        Ok(Model { forward, params, ties })
+    }
+}
+
+/// E050 when a size is zero.
+fn positive(key: &str, value: usize) -> Result<()> {
+    if value == 0 {
+        return Err(Diagnostic::new("E050", format!("`{key}` is zero"))
+            .at(key)
+            .expected("at least 1")
+            .found("0"));
+    }
+    Ok(())
+}
+
+/// E050 unless `0 <= rate < 1`.
+fn rate(key: &str, value: f64) -> Result<()> {
+    if !(0.0..1.0).contains(&value) {
+        return Err(Diagnostic::new("E050", format!("`{key}` out of range"))
+            .at(key)
+            .expected("at least 0 and less than 1")
+            .found(value.to_string()));
+    }
+    Ok(())
+}
+
+/// The inputs of language models: `tokens` and `labels`, i32 `[batch, sequence]`. `labels[b, s]` is what position `s`
+/// should say; -100 does not count.
+fn token_inputs(cx: &mut Context, batch: usize, sequence: usize) -> (ValueId, ValueId) {
+    let shape = [batch, sequence];
+    (cx.input("tokens", DType::I32, &shape), cx.input("labels", DType::I32, &shape))
+}
+
+/// `loss` from logits and labels, and the `logits`.
+fn with_loss(cx: &mut Context, logits: ValueId, labels: ValueId) -> Result<Vec<(String, ValueId)>> {
+    let loss = losses::cross_entropy(cx, logits, labels)?;
+    Ok(vec![("loss".to_string(), loss), ("logits".to_string(), logits)])
+}

@@ -1,0 +1,53 @@
+//! Modules, named and initialised as PyTorch does. A module is plain data; its parameters are declared in the
+//! context when it is applied, under the module path of the call.
+
+mod attention;
+mod basic;
+mod mlp;
+
+pub use attention::MultiheadAttention;
+pub use basic::{Activation, Dropout, Embedding, GELU, LayerNorm, Linear, RMSNorm, ReLU, SiLU, Tanh};
+pub use mlp::{Mlp, SwiGlu};
+
+use crate::context::Context;
+use partita_base::Result;
+use partita_ir::ValueId;
+use std::fmt;
+
+/// A piece of a model with one input and one output.
+pub trait Module: fmt::Debug {
+    /// Appends the module's nodes at the current module path.
+    fn forward(&self, cx: &mut Context, x: ValueId) -> Result<ValueId>;
+}
+
+/// Modules one after the other, each under its name.
+#[derive(Debug, Default)]
+pub struct Sequential {
+    /// Name and module, in order.
+    pub modules: Vec<(String, Box<dyn Module>)>,
+}
+
+impl Sequential {
+    /// No modules: the identity.
+    pub fn new() -> Sequential {
+        Sequential::default()
+    }
+
+    /// Appends a module, named by its number as PyTorch does.
+    pub fn push(self, module: impl Module + 'static) -> Sequential {
+        let name = self.modules.len().to_string();
+        self.push_named(&name, module)
+    }
+
+    /// Appends a module under a name.
+    pub fn push_named(mut self, name: &str, module: impl Module + 'static) -> Sequential {
+        self.modules.push((name.to_string(), Box::new(module)));
+        self
+    }
+}
+
+impl Module for Sequential {
+    fn forward(&self, cx: &mut Context, x: ValueId) -> Result<ValueId> {
+        self.modules.iter().try_fold(x, |x, (name, module)| cx.inside(name, |cx| module.forward(cx, x)))
+    }
+}

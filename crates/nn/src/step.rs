@@ -1,0 +1,265 @@
+//! The training step: forward graph, gradients, update.
+//!
+//! The two halves are separate functions because a microbatching pass may act between them: it turns the gradient
+//! graph into one over many microbatches with outputs of the same names.
+
+use crate::accumulation_dtype;
+use crate::optim::Optimizer;
+use partita_base::{DType, Diagnostic, Result};
+use partita_ir::ops::UnaryKind;
+use partita_ir::{Graph, GraphBuilder, Phase, Role, TensorType, ValueId, autodiff, graph_edit};
+
+/// How parameters are updated.
+#[derive(Clone, PartialEq, Debug)]
+pub struct StepOptions {
+    /// The update rule.
+    pub optimizer: Optimizer,
+    /// Gradients are scaled down so that their global norm does not exceed this.
+    pub clip_grad_norm: Option<f64>,
+    /// Whether weight decay also acts on parameters of fewer than two dimensions: norms and biases.
+    pub decay_1d: bool,
+    /// Whether the step also returns the gradients (before clipping), as outputs `grad.<parameter>`.
+    pub output_gradients: bool,
+}
+
+impl StepOptions {
+    /// This optimizer without clipping.
+    pub fn new(optimizer: Optimizer) -> StepOptions {
+        StepOptions { optimizer, clip_grad_norm: None, decay_1d: false, output_gradients: false }
+    }
+
+    /// E057 when a number is out of range.
+    pub fn validate(&self) -> Result<()> {
+        if let Some(norm) = self.clip_grad_norm
+            && !(norm.is_finite() && norm > 0.0)
+        {
+            return Err(Diagnostic::new("E057", "`clip_grad_norm` out of range")
+                .expected("a finite number above 0")
+                .found(norm.to_string()));
+        }
+        self.optimizer.validate()
+    }
+}
+
+/// The name of a parameter's gradient: `grad.<parameter>`.
+pub fn gradient_name(parameter: &str) -> String {
+    format!("grad.{parameter}")
+}
+
+/// The name of an optimizer state: `optimizer.<slot>.<parameter>`.
+pub fn state_name(slot: &str, parameter: &str) -> String {
+    format!("optimizer.{slot}.{parameter}")
+}
+
+/// The whole step: [`gradient_graph`], then [`append_update`].
+pub fn train_step(forward: &Graph, options: &StepOptions) -> Result<Graph> {
+    append_update(&gradient_graph(forward)?, options)
+}
+
+/// The forward graph with the gradient of its output `loss` (a float scalar) with respect to every parameter: outputs
+/// `loss`, the other outputs, then `grad.<parameter>` in the order of the parameters. E055 without such a loss.
+pub fn gradient_graph(forward: &Graph) -> Result<Graph> {
+    let loss = forward.output_named("loss").ok_or_else(|| {
+        Diagnostic::new("E055", format!("`{}` has no loss to differentiate", forward.name))
+            .expected("an output named `loss`")
+            .found(format!("{:?}", forward.output_names))
+    })?;
+    let ty = forward.ty(loss).clone();
+    if ty.rank() != 0 || !ty.dtype.is_float() {
+        return Err(Diagnostic::new("E055", "the loss cannot be differentiated")
+            .at(forward.describe(loss))
+            .expected("a float scalar")
+            .found(ty.to_string()));
+    }
+    let params = parameters(forward)?;
+    let mut builder = GraphBuilder::from_graph(forward.clone());
+    builder.phase = Phase::InputGrad;
+    builder.path = "loss".to_string();
+    let one = builder.scalar(ty.dtype, 1.0);
+    let gradients = autodiff::backward(&mut builder, &[(loss, one)], &params)?;
+    let mut outputs = Outputs::default();
+    outputs.push("loss", loss);
+    outputs.extend_others(forward, |name| name == "loss");
+    for (&parameter, gradient) in params.iter().zip(gradients) {
+        let name = builder.graph().value(parameter).name.clone();
+        let gradient = match gradient {
+            Some(gradient) => gradient,
+            // A parameter without influence on the loss.
+            None => {
+                builder.phase = Phase::WeightGrad;
+                builder.path = module_path(&name);
+                let ty = builder.ty(parameter).clone();
+                builder.full(&ty, 0.0)?
+            }
+        };
+        let value = builder.graph_mut().value_mut(gradient);
+        if value.name.is_empty() && value.role != Role::Input && value.role != Role::Param {
+            value.name = gradient_name(&name);
+            value.role = Role::GradOf(parameter);
+        }
+        outputs.push(&gradient_name(&name), gradient);
+    }
+    Ok(graph_edit::prune(&outputs.finish(builder)))
+}
+
+/// Completes a graph that has parameters and outputs `loss` and `grad.<parameter>` to a step. New inputs:
+/// `learning_rate` (a scalar of the accumulation type), `step` (i64, from 1; shared with dropout), the optimizer
+/// states. Outputs: `loss`, `grad_norm` (the global norm before clipping), the other outputs, the new parameters and the
+/// new states under the names of the old ones, which they replace. E056 when a gradient is missing.
+pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
+    options.validate()?;
+    let params = parameters(graph)?;
+    let loss = graph.output_named("loss").ok_or_else(|| {
+        Diagnostic::new("E056", "an update needs a gradient graph").expected("an output named `loss`")
+    })?;
+    let mut names = Vec::with_capacity(params.len());
+    let mut gradients = Vec::with_capacity(params.len());
+    for &parameter in &params {
+        let name = graph.value(parameter).name.clone();
+        let gradient = graph.output_named(&gradient_name(&name)).ok_or_else(|| {
+            Diagnostic::new("E056", format!("parameter `{name}` has no gradient"))
+                .expected(format!("an output named `{}`", gradient_name(&name)))
+        })?;
+        names.push(name);
+        gradients.push(gradient);
+    }
+    let is_gradient = |name: &str| names.iter().any(|n| gradient_name(n) == name);
+
+    let mut b = GraphBuilder::from_graph(graph.clone());
+    b.phase = Phase::Update;
+    b.path = "optimizer".to_string();
+    let wide = accumulation_dtype(b.ty(params[0]).dtype);
+    let rate = b.input("learning_rate", TensorType::scalar(wide), Role::Input);
+    let step = match graph.input_named("step") {
+        Some(step) => step,
+        None => b.input("step", TensorType::scalar(DType::I64), Role::Input),
+    };
+    let mut states: Vec<Vec<ValueId>> = Vec::with_capacity(params.len());
+    for (&parameter, name) in params.iter().zip(&names) {
+        let ty = b.ty(parameter).with_dtype(accumulation_dtype(b.ty(parameter).dtype));
+        let slots = options.optimizer.slots().iter();
+        let inputs = slots.map(|slot| b.input(&state_name(slot, name), ty.clone(), Role::StateOf(parameter)));
+        states.push(inputs.collect());
+    }
+
+    let norm = gradient_norm(&mut b, &gradients, wide)?;
+    let factor = options.clip_grad_norm.map(|limit| clip_factor(&mut b, norm, limit)).transpose()?;
+    let shared = options.optimizer.shared(&mut b, rate, step)?;
+    let mut new_params = Vec::with_capacity(params.len());
+    let mut new_states = Vec::with_capacity(params.len());
+    for (index, &parameter) in params.iter().enumerate() {
+        b.path = module_path(&names[index]);
+        let mut gradient = gradients[index];
+        if let Some(factor) = factor {
+            let ty = b.ty(gradient).clone();
+            let factor = b.convert(factor, ty.dtype)?;
+            let factor = b.broadcast_scalar(factor, &ty.shape)?;
+            gradient = b.multiply(gradient, factor)?;
+        }
+        let decay = options.decay_1d || b.ty(parameter).rank() >= 2;
+        let (parameter, updated) =
+            options.optimizer.update(&mut b, &shared, parameter, gradient, &states[index], decay)?;
+        new_params.push(parameter);
+        new_states.push(updated);
+    }
+
+    let mut outputs = Outputs::default();
+    outputs.push("loss", loss);
+    outputs.push("grad_norm", norm);
+    outputs.extend_others(graph, |name| name == "loss" || is_gradient(name));
+    let mut aliases = Vec::new();
+    let position = |b: &GraphBuilder, input: ValueId| {
+        b.graph().inputs.iter().position(|&v| v == input).expect("parameters and states are inputs")
+    };
+    for ((&old, &new), name) in params.iter().zip(&new_params).zip(&names) {
+        aliases.push((position(&b, old), outputs.push(name, new)));
+    }
+    for (old, new) in states.iter().flatten().zip(new_states.iter().flatten()) {
+        let name = b.graph().value(*old).name.clone();
+        aliases.push((position(&b, *old), outputs.push(&name, *new)));
+    }
+    if options.output_gradients {
+        for (name, &gradient) in names.iter().zip(&gradients) {
+            outputs.push(&gradient_name(name), gradient);
+        }
+    }
+    let mut graph = outputs.finish(b);
+    graph.aliases = aliases;
+    Ok(graph_edit::prune(&graph))
+}
+
+/// The square root of the sum of all squares, parameter by parameter, in order.
+fn gradient_norm(b: &mut GraphBuilder, gradients: &[ValueId], dtype: DType) -> Result<ValueId> {
+    b.path = "grad_norm".to_string();
+    let mut total: Option<ValueId> = None;
+    for &gradient in gradients {
+        let own = accumulation_dtype(b.ty(gradient).dtype);
+        let wide = b.convert(gradient, own)?;
+        let squares = b.multiply(wide, wide)?;
+        let dims: Vec<usize> = (0..b.ty(squares).rank()).collect();
+        let sum = if dims.is_empty() { squares } else { b.reduce_sum(squares, &dims)? };
+        let sum = b.convert(sum, dtype)?;
+        total = Some(match total {
+            Some(total) => b.add(total, sum)?,
+            None => sum,
+        });
+    }
+    let norm = b.unary(UnaryKind::Sqrt, total.expect("there are parameters"))?;
+    b.path = "optimizer".to_string();
+    Ok(norm)
+}
+
+/// `min(1, limit / (norm + 1e-6))`, as `torch.nn.utils.clip_grad_norm_`.
+fn clip_factor(b: &mut GraphBuilder, norm: ValueId, limit: f64) -> Result<ValueId> {
+    let limit = b.full_like(norm, limit)?;
+    let denominator = b.offset(norm, 1e-6)?;
+    let factor = b.divide(limit, denominator)?;
+    let one = b.full_like(norm, 1.0)?;
+    b.minimum(factor, one)
+}
+
+/// The parameters of a graph. E055 when there are none.
+fn parameters(graph: &Graph) -> Result<Vec<ValueId>> {
+    let params = graph.params();
+    if params.is_empty() {
+        return Err(Diagnostic::new("E055", format!("`{}` has no parameters to train", graph.name)));
+    }
+    Ok(params)
+}
+
+/// The path of the module that owns a parameter.
+fn module_path(parameter: &str) -> String {
+    parameter.rsplit_once('.').map_or(String::new(), |(module, _)| module.to_string())
+}
+
+/// Outputs under construction: name, value and position of the annotation in the source graph.
+#[derive(Default)]
+struct Outputs {
+    list: Vec<(String, ValueId, Option<partita_ir::Annotation>)>,
+}
+
+impl Outputs {
+    fn push(&mut self, name: &str, value: ValueId) -> usize {
+        self.list.push((name.to_string(), value, None));
+        self.list.len() - 1
+    }
+
+    /// The outputs of `graph` but those `skip` names.
+    fn extend_others(&mut self, graph: &Graph, skip: impl Fn(&str) -> bool) {
+        for (position, &value) in graph.outputs.iter().enumerate() {
+            let name = graph.output_names.get(position).cloned().unwrap_or_default();
+            if !skip(&name) {
+                let annotation = graph.output_annotations.get(position).cloned().flatten();
+                self.list.push((name, value, annotation));
+            }
+        }
+    }
+
+    fn finish(self, builder: GraphBuilder) -> Graph {
+        let annotated = self.list.iter().any(|(_, _, a)| a.is_some());
+        let annotations = self.list.iter().map(|(_, _, a)| a.clone()).collect();
+        let mut graph = builder.finish_named(self.list.into_iter().map(|(n, v, _)| (n, v)).collect());
+        graph.output_annotations = if annotated { annotations } else { Vec::new() };
+        graph
+    }
+}

@@ -1,0 +1,390 @@
+//! The config of a run: strict TOML, bundled ones by name, any key overridable.
+
+use crate::keys::{Section, unknown};
+use partita_base::{DType, Diagnostic, Result, did_you_mean};
+use partita_nn::{
+    BertConfig, Decay, GptConfig, LlamaConfig, LrSchedule, MlpConfig, ModelConfig, Optimizer, StepOptions,
+};
+use std::path::{Path, PathBuf};
+use toml::{Table, Value};
+
+/// The bundled configs: name and text.
+pub const BUNDLED: &[(&str, &str)] = &[
+    ("mlp", include_str!("../configs/mlp.toml")),
+    ("gpt", include_str!("../configs/gpt.toml")),
+    ("llama", include_str!("../configs/llama.toml")),
+    ("bert", include_str!("../configs/bert.toml")),
+];
+
+/// Everything a run is made from.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The model and its sizes.
+    pub model: ModelConfig,
+    /// How long and on how much.
+    pub train: Train,
+    /// How parameters are updated.
+    pub step: StepOptions,
+    /// The learning rate over time.
+    pub schedule: LrSchedule,
+    /// Where text comes from.
+    pub data: Data,
+    /// The mesh, as on the command line.
+    pub mesh: String,
+    /// How the mesh is used.
+    pub plan: PlanConfig,
+    /// When and where to save.
+    pub checkpoint: CheckpointConfig,
+    /// The config as one table, overrides included: what is written beside checkpoints.
+    pub resolved: Table,
+}
+
+/// The `[train]` section.
+#[derive(Clone, Debug)]
+pub struct Train {
+    /// Optimizer steps.
+    pub steps: u64,
+    /// Rows of the whole batch.
+    pub batch: usize,
+    /// Pieces the batch is worked off in.
+    pub microbatches: usize,
+    /// Seed of initial values, data order and dropout.
+    pub seed: u64,
+    /// Type of parameters and activations.
+    pub dtype: DType,
+    /// Steps between validations; 0 validates at the end only.
+    pub validate_every: u64,
+    /// Batches per validation.
+    pub validate_batches: u64,
+    /// Bytes of the sample printed at the end; 0 for none.
+    pub sample_bytes: usize,
+}
+
+/// The `[data]` section.
+#[derive(Clone, Debug)]
+pub struct Data {
+    /// A file or folder of text; absent: the Rust sources of this machine.
+    pub path: Option<PathBuf>,
+    /// File endings to read; absent: all that is text.
+    pub extensions: Option<Vec<String>>,
+    /// No more than this many bytes in total.
+    pub max_bytes: Option<u64>,
+    /// Share held out for validation.
+    pub validation_fraction: f64,
+}
+
+/// The `[plan]` section.
+#[derive(Clone, Debug, Default)]
+pub struct PlanConfig {
+    /// Module globs to styles, from the config.
+    pub styles: Table,
+    /// A plan file.
+    pub file: Option<PathBuf>,
+    /// The residual stream sharded on its sequence dimension over `tp`.
+    pub sequence_parallel: bool,
+    /// The embedding and the head sharded on the vocabulary over `tp`.
+    pub vocab_parallel: bool,
+    /// Ranks that hold nothing are an error rather than a note.
+    pub strict: bool,
+}
+
+/// The `[checkpoint]` section.
+#[derive(Clone, Debug)]
+pub struct CheckpointConfig {
+    /// Folder of the checkpoints.
+    pub dir: Option<PathBuf>,
+    /// Steps between checkpoints; 0 saves at the end only.
+    pub every: u64,
+    /// How many are kept.
+    pub keep: usize,
+}
+
+const SECTIONS: &[&str] = &["model", "train", "optimizer", "data", "mesh", "plan", "checkpoint"];
+
+impl Config {
+    /// Reads a config file or a bundled config and applies `overrides` (`section.key=value`).
+    pub fn load(name: &str, overrides: &[String]) -> Result<Config> {
+        let text = match BUNDLED.iter().find(|(n, _)| *n == name) {
+            Some((_, text)) => text.to_string(),
+            None => read_file(name)?,
+        };
+        let mut table: Table = text.parse().map_err(|error: toml::de::Error| {
+            let line = error.span().map_or(1, |s| text[..s.start].matches('\n').count() + 1);
+            Diagnostic::new("E003", "the config is not valid TOML")
+                .at(format!("{name}:{line}"))
+                .found(error.message().to_string())
+        })?;
+        for item in overrides {
+            apply_override(&mut table, item)?;
+        }
+        Config::from_table(table)
+    }
+
+    /// A config from its table.
+    pub fn from_table(table: Table) -> Result<Config> {
+        let resolved = table.clone();
+        let mut root = table;
+        let model = model(Section::take(&mut root, "model")?)?;
+        let mut train = Section::take(&mut root, "train")?;
+        let dtype = train.text("dtype")?.unwrap_or_else(|| "f32".into());
+        let known = ["f32", "f64", "bf16", "f16"];
+        let dtype = DType::from_name(&dtype).filter(|d| d.is_float()).ok_or_else(|| {
+            Diagnostic::new("E004", format!("`train.dtype` cannot be {dtype}")).expected(known.join(", "))
+        })?;
+        let steps = train.count("steps")?.unwrap_or(100) as u64;
+        let train_section = Train {
+            steps,
+            batch: train.count("batch")?.unwrap_or(32),
+            microbatches: train.count("microbatches")?.unwrap_or(1).max(1),
+            seed: train.count("seed")?.unwrap_or(1) as u64,
+            dtype,
+            validate_every: train.count("validate_every")?.unwrap_or(0) as u64,
+            validate_batches: train.count("validate_batches")?.unwrap_or(8).max(1) as u64,
+            sample_bytes: train.count("sample_bytes")?.unwrap_or(240),
+        };
+        train.end()?;
+        let (step, schedule) = optimizer(Section::take(&mut root, "optimizer")?, steps)?;
+        let mut data = Section::take(&mut root, "data")?;
+        let data_section = Data {
+            path: data.text("path")?.map(PathBuf::from),
+            extensions: data.texts("extensions")?,
+            max_bytes: data.count("max_bytes")?.map(|b| b as u64),
+            validation_fraction: data.number("validation_fraction")?.unwrap_or(0.05),
+        };
+        data.end()?;
+        let mut mesh = Section::take(&mut root, "mesh")?;
+        let shape = mesh.text("shape")?.unwrap_or_else(|| "dp=1".into());
+        mesh.end()?;
+        let mut plan = Section::take(&mut root, "plan")?;
+        let plan_section = PlanConfig {
+            file: plan.text("file")?.map(PathBuf::from),
+            sequence_parallel: plan.flag("sequence_parallel")?.unwrap_or(false),
+            vocab_parallel: plan.flag("vocab_parallel")?.unwrap_or(false),
+            strict: plan.flag("strict")?.unwrap_or(false),
+            styles: plan.rest(),
+        };
+        let mut checkpoint = Section::take(&mut root, "checkpoint")?;
+        let checkpoint_section = CheckpointConfig {
+            dir: checkpoint.text("dir")?.map(PathBuf::from),
+            every: checkpoint.count("every")?.unwrap_or(0) as u64,
+            keep: checkpoint.count("keep")?.unwrap_or(2).max(1),
+        };
+        checkpoint.end()?;
+        if let Some(key) = root.keys().next() {
+            let known: Vec<String> = SECTIONS.iter().map(|s| s.to_string()).collect();
+            return Err(unknown("the top of the config", key, &known));
+        }
+        Ok(Config {
+            model,
+            train: train_section,
+            step,
+            schedule,
+            data: data_section,
+            mesh: shape,
+            plan: plan_section,
+            checkpoint: checkpoint_section,
+            resolved,
+        })
+    }
+}
+
+fn read_file(name: &str) -> Result<String> {
+    let path = Path::new(name);
+    std::fs::read_to_string(path).map_err(|error| {
+        let names: Vec<&str> = BUNDLED.iter().map(|(n, _)| *n).collect();
+        let mut diagnostic = Diagnostic::new("E005", format!("no config `{name}`"))
+            .expected(format!("a TOML file, or one of {}", names.join(", ")))
+            .found(error.to_string());
+        if let Some(help) = did_you_mean(name, names) {
+            diagnostic = diagnostic.help(help);
+        }
+        diagnostic
+    })
+}
+
+/// `train.steps=50`: the value is TOML; what is not is taken as a string.
+fn apply_override(table: &mut Table, item: &str) -> Result<()> {
+    let (path, text) = item.split_once('=').ok_or_else(|| {
+        Diagnostic::new("E006", format!("cannot read the override `{item}`")).expected("section.key=value")
+    })?;
+    let value = format!("v = {text}")
+        .parse::<Table>()
+        .ok()
+        .and_then(|mut t| t.remove("v"))
+        .unwrap_or_else(|| Value::String(text.to_string()));
+    let (section, key) = path.split_once('.').ok_or_else(|| {
+        Diagnostic::new("E006", format!("cannot read the override `{item}`"))
+            .expected("section.key=value")
+            .found(format!("`{path}` without a section"))
+    })?;
+    if !SECTIONS.contains(&section) {
+        let known: Vec<String> = SECTIONS.iter().map(|s| s.to_string()).collect();
+        return Err(unknown(&format!("--set {item}"), section, &known));
+    }
+    let entry = table.entry(section.to_string()).or_insert_with(|| Value::Table(Table::new()));
+    if let Value::Table(inner) = entry {
+        inner.insert(key.to_string(), value);
+    }
+    Ok(())
+}
+
+fn model(mut s: Section) -> Result<ModelConfig> {
+    let kind = s.text("kind")?.unwrap_or_else(|| "gpt".into());
+    let config = match kind.as_str() {
+        "gpt" => {
+            let d = GptConfig::default();
+            ModelConfig::Gpt(GptConfig {
+                vocab: s.count("vocab")?.unwrap_or(d.vocab),
+                dim: s.count("dim")?.unwrap_or(d.dim),
+                layers: s.count("layers")?.unwrap_or(d.layers),
+                heads: s.count("heads")?.unwrap_or(d.heads),
+                kv_heads: s.count("kv_heads")?.or(d.kv_heads),
+                sequence: s.count("sequence")?.unwrap_or(d.sequence),
+                mlp_ratio: s.count("mlp_ratio")?.unwrap_or(d.mlp_ratio),
+                dropout: s.number("dropout")?.unwrap_or(d.dropout),
+                tied: s.flag("tied")?.unwrap_or(d.tied),
+                fused_qkv: s.flag("fused_qkv")?.unwrap_or(d.fused_qkv),
+                bias: s.flag("bias")?.unwrap_or(d.bias),
+            })
+        }
+        "llama" => {
+            let d = LlamaConfig::default();
+            ModelConfig::Llama(LlamaConfig {
+                vocab: s.count("vocab")?.unwrap_or(d.vocab),
+                dim: s.count("dim")?.unwrap_or(d.dim),
+                layers: s.count("layers")?.unwrap_or(d.layers),
+                heads: s.count("heads")?.unwrap_or(d.heads),
+                kv_heads: s.count("kv_heads")?.or(d.kv_heads),
+                sequence: s.count("sequence")?.unwrap_or(d.sequence),
+                hidden: s.count("hidden")?.or(d.hidden),
+                rotary_base: s.number("rotary_base")?.unwrap_or(d.rotary_base),
+                epsilon: s.number("epsilon")?.unwrap_or(d.epsilon),
+                dropout: s.number("dropout")?.unwrap_or(d.dropout),
+                tied: s.flag("tied")?.unwrap_or(d.tied),
+                fused_qkv: s.flag("fused_qkv")?.unwrap_or(d.fused_qkv),
+            })
+        }
+        "bert" => {
+            let d = BertConfig::default();
+            ModelConfig::Bert(BertConfig {
+                vocab: s.count("vocab")?.unwrap_or(d.vocab),
+                dim: s.count("dim")?.unwrap_or(d.dim),
+                layers: s.count("layers")?.unwrap_or(d.layers),
+                heads: s.count("heads")?.unwrap_or(d.heads),
+                sequence: s.count("sequence")?.unwrap_or(d.sequence),
+                mlp_ratio: s.count("mlp_ratio")?.unwrap_or(d.mlp_ratio),
+                dropout: s.number("dropout")?.unwrap_or(d.dropout),
+                types: s.count("types")?.unwrap_or(d.types),
+                padding_mask: s.flag("padding_mask")?.unwrap_or(d.padding_mask),
+                tied: s.flag("tied")?.unwrap_or(d.tied),
+                fused_qkv: s.flag("fused_qkv")?.unwrap_or(d.fused_qkv),
+            })
+        }
+        "mlp" => {
+            let d = MlpConfig::default();
+            ModelConfig::Mlp(MlpConfig {
+                dims: s.counts("dims")?.unwrap_or(d.dims),
+                activation: d.activation,
+                bias: s.flag("bias")?.unwrap_or(d.bias),
+                classify: s.flag("classify")?.unwrap_or(d.classify),
+            })
+        }
+        other => {
+            let mut error = Diagnostic::new("E004", format!("no model of kind `{other}`"))
+                .expected("mlp, gpt, llama or bert");
+            if let Some(help) = did_you_mean(other, ["mlp", "gpt", "llama", "bert"]) {
+                error = error.help(help);
+            }
+            return Err(error);
+        }
+    };
+    s.end()?;
+    config.validate()?;
+    Ok(config)
+}
+
+fn optimizer(mut s: Section, steps: u64) -> Result<(StepOptions, LrSchedule)> {
+    let kind = s.text("kind")?.unwrap_or_else(|| "adamw".into());
+    let mut optimizer = Optimizer::from_name(&kind).ok_or_else(|| {
+        Diagnostic::new("E004", format!("no optimizer `{kind}`")).expected("sgd, adam, adamw or lion")
+    })?;
+    let mut set = |slot: &mut f64, key: &str| -> Result<()> {
+        if let Some(value) = s.number(key)? {
+            *slot = value;
+        }
+        Ok(())
+    };
+    match &mut optimizer {
+        Optimizer::Sgd { momentum, weight_decay, .. } => {
+            set(momentum, "momentum")?;
+            set(weight_decay, "weight_decay")?;
+        }
+        Optimizer::Adam { beta1, beta2, epsilon, weight_decay }
+        | Optimizer::AdamW { beta1, beta2, epsilon, weight_decay } => {
+            set(beta1, "beta1")?;
+            set(beta2, "beta2")?;
+            set(epsilon, "epsilon")?;
+            set(weight_decay, "weight_decay")?;
+        }
+        Optimizer::Lion { beta1, beta2, weight_decay } => {
+            set(beta1, "beta1")?;
+            set(beta2, "beta2")?;
+            set(weight_decay, "weight_decay")?;
+        }
+    }
+    if let Optimizer::Sgd { nesterov, .. } = &mut optimizer {
+        *nesterov = s.flag("nesterov")?.unwrap_or(*nesterov);
+    }
+    let peak = s.number("learning_rate")?.unwrap_or(1e-3);
+    let decay = s.text("decay")?.unwrap_or_else(|| "constant".into());
+    let decay = Decay::from_name(&decay).ok_or_else(|| {
+        Diagnostic::new("E004", format!("no learning-rate decay `{decay}`"))
+            .expected("constant, cosine or linear")
+    })?;
+    let schedule = LrSchedule {
+        peak,
+        floor: s.number("floor")?.unwrap_or(peak * 0.1),
+        warmup_steps: s.count("warmup_steps")?.unwrap_or(0) as u64,
+        total_steps: s.count("decay_steps")?.map_or(steps, |v| v as u64),
+        decay,
+    };
+    let mut options = StepOptions::new(optimizer);
+    options.clip_grad_norm = s.number("clip_grad_norm")?.filter(|n| *n > 0.0);
+    options.decay_1d = s.flag("decay_1d")?.unwrap_or(false);
+    s.end()?;
+    options.validate()?;
+    Ok((options, schedule))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bundled_config_loads() {
+        for (name, _) in BUNDLED {
+            let config = Config::load(name, &[]).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(config.model.name(), *name);
+        }
+    }
+
+    #[test]
+    fn an_override_replaces_a_key() {
+        let overrides = ["train.steps=7".to_string(), "mesh.shape=tp=4".to_string()];
+        let config = Config::load("gpt", &overrides).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!((config.train.steps, config.mesh.as_str()), (7, "tp=4"));
+    }
+
+    #[test]
+    fn an_unknown_key_names_its_neighbours() {
+        let error = Config::load("gpt", &["train.stepz=7".into()]).map(|_| ()).unwrap_err();
+        assert_eq!(error.code, "E001");
+        assert!(error.to_string().contains("did you mean `steps`"), "{error}");
+    }
+
+    #[test]
+    fn a_wrong_type_says_what_was_expected() {
+        let error = Config::load("gpt", &["train.steps=\"many\"".into()]).map(|_| ()).unwrap_err();
+        assert_eq!(error.code, "E002");
+    }
+}

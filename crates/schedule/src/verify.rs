@@ -1,0 +1,211 @@
+//! Verification: the planned step on a mesh against the original step on one device.
+//!
+//! Both run on the same inputs. Loss, outputs, every gradient, every parameter and every optimizer state after the
+//! step are compared; where something differs, the first value that diverges is named.
+
+use indexmap::IndexMap;
+use partita_base::{DType, Result};
+use partita_ir::{Graph, Literal, interpret};
+use partita_spmd::Partitioned;
+use partita_spmd::virtual_ranks;
+
+/// What runs a partitioned step on global inputs and gives global outputs.
+pub trait StepRunner {
+    /// A name for messages: `interpreter`, `cpu`.
+    fn name(&self) -> &str;
+    /// One step.
+    fn run(&mut self, partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>>;
+}
+
+/// The reference interpreter on virtual ranks in lock step: slow and plain.
+pub struct Interpreter;
+
+impl StepRunner for Interpreter {
+    fn name(&self) -> &str {
+        "interpreter"
+    }
+    fn run(&mut self, partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>> {
+        virtual_ranks::interpret(partitioned, inputs)
+    }
+}
+
+/// How one tensor compares.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TensorError {
+    /// Name: an output, `grad.<parameter>`, a parameter or a state.
+    pub tensor: String,
+    /// The largest difference over the tensor's largest magnitude.
+    pub rel_error: f64,
+    /// Elements beyond the tolerance that rounding explains: the gradient there is below ten times the gradient error
+    /// that the element type itself makes.
+    pub excused: usize,
+    /// Elements beyond the tolerance that nothing explains.
+    pub wrong: usize,
+}
+
+/// The outcome of a verification.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Report {
+    /// Nothing unexplained.
+    pub ok: bool,
+    /// Every compared tensor, in output order.
+    pub tensors: Vec<TensorError>,
+    /// The tolerance used.
+    pub tolerance: f64,
+    /// The first value that differs, where something does: its description and error.
+    pub first_diverging: Option<String>,
+}
+
+impl Report {
+    /// The tensor with the largest error; unexplained ones first.
+    pub fn worst(&self) -> Option<&TensorError> {
+        self.tensors
+            .iter()
+            .max_by(|a, b| (a.wrong > 0).cmp(&(b.wrong > 0)).then(a.rel_error.total_cmp(&b.rel_error)))
+    }
+
+    /// Elements that only rounding separates.
+    pub fn excused(&self) -> usize {
+        self.tensors.iter().map(|t| t.excused).sum()
+    }
+}
+
+/// The tolerance for an element type, relative to a tensor's largest magnitude: 1e-9 for f64, 1e-4 for f32.
+pub fn tolerance(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => 1e-9,
+        DType::F32 => 1e-4,
+        _ => 3e-2,
+    }
+}
+
+/// Below this magnitude a tensor counts as zero: the difference is then taken as it is.
+const TINY: f64 = 1e-6;
+
+/// Compares the planned outputs with the reference, by name. `precise` are the reference's outputs in f64 where both
+/// sides ran in a narrower type: they tell how large the rounding error of each gradient is.
+pub fn compare(
+    reference: &IndexMap<String, Literal>,
+    planned: &IndexMap<String, Literal>,
+    precise: Option<&IndexMap<String, Literal>>,
+    dtype: DType,
+) -> Report {
+    let tolerance = tolerance(dtype);
+    let mut tensors = Vec::new();
+    for (name, expected) in reference {
+        let Some(actual) = planned.get(name) else {
+            let count = expected.ty.element_count().max(1);
+            tensors.push(TensorError {
+                tensor: name.clone(),
+                rel_error: f64::INFINITY,
+                excused: 0,
+                wrong: count,
+            });
+            continue;
+        };
+        let noise = precise.and_then(|p| gradient_noise(reference, p, name));
+        tensors.push(compare_tensor(name, expected, actual, noise.as_ref(), tolerance));
+    }
+    let ok = tensors.iter().all(|t| t.wrong == 0);
+    Report { ok, tensors, tolerance, first_diverging: None }
+}
+
+/// The gradient that drives a tensor's elements, and ten times the error the element type makes in it.
+struct Noise {
+    gradient: Vec<f64>,
+    below: f64,
+}
+
+fn gradient_noise(
+    reference: &IndexMap<String, Literal>,
+    precise: &IndexMap<String, Literal>,
+    name: &str,
+) -> Option<Noise> {
+    let parameter = match name.strip_prefix("optimizer.") {
+        Some(rest) => rest.split_once('.')?.1,
+        None => name.strip_prefix("grad.").unwrap_or(name),
+    };
+    let key = format!("grad.{parameter}");
+    let rounded = reference.get(&key)?.to_f64();
+    let gradient = precise.get(&key)?.to_f64();
+    let error = rounded.iter().zip(&gradient).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    Some(Noise { gradient, below: 10.0 * error })
+}
+
+fn compare_tensor(
+    name: &str,
+    expected: &Literal,
+    actual: &Literal,
+    noise: Option<&Noise>,
+    tolerance: f64,
+) -> TensorError {
+    let (e, a) = (expected.to_f64(), actual.to_f64());
+    let magnitude = e.iter().fold(0.0f64, |m, v| m.max(v.abs())).max(TINY);
+    let mut error = TensorError { tensor: name.to_string(), rel_error: 0.0, excused: 0, wrong: 0 };
+    if expected.ty != actual.ty {
+        error.rel_error = f64::INFINITY;
+        error.wrong = e.len().max(1);
+        return error;
+    }
+    for (index, (x, y)) in e.iter().zip(&a).enumerate() {
+        let difference = if x.to_bits() == y.to_bits() { 0.0 } else { (x - y).abs() / magnitude };
+        // NaN compares false with everything: it must not pass.
+        if difference <= tolerance {
+            error.rel_error = error.rel_error.max(difference);
+            continue;
+        }
+        let explained = noise.is_some_and(|n| n.gradient.get(index).is_some_and(|g| g.abs() < n.below));
+        if explained {
+            error.excused += 1;
+        } else {
+            error.wrong += 1;
+            error.rel_error =
+                if difference.is_nan() { f64::INFINITY } else { error.rel_error.max(difference) };
+        }
+    }
+    error
+}
+
+/// The first value, in execution order, whose shards do not make up what one device computes; with the node that
+/// computes it. Runs both sides on the interpreter.
+pub fn first_diverging(
+    partitioned: &Partitioned,
+    inputs: &[Literal],
+    tolerance: f64,
+) -> Result<Option<String>> {
+    let graph: &Graph = &partitioned.graph;
+    let mesh = &partitioned.mesh;
+    let whole = interpret::evaluate_ranks_all(&[graph], &[inputs.to_vec()])?.remove(0);
+    let ranks = mesh.rank_count();
+    let locals: Vec<Vec<Literal>> = (0..ranks)
+        .map(|rank| {
+            inputs
+                .iter()
+                .zip(&partitioned.inputs)
+                .map(|(value, sharding)| virtual_ranks::distribute(value, sharding, mesh, rank))
+                .collect()
+        })
+        .collect();
+    let graphs: Vec<&Graph> = (0..ranks).map(|r| partitioned.local(r)).collect();
+    let environments = interpret::evaluate_ranks_all(&graphs, &locals)?;
+    for placement in &partitioned.placements {
+        let Some(expected) = &whole[placement.global.index()] else { continue };
+        let shards: Vec<&Literal> = environments
+            .iter()
+            .map(|environment| {
+                environment[placement.local.index()].as_ref().expect("every node was evaluated")
+            })
+            .collect();
+        let name = graph.describe(placement.global);
+        let layout = placement.sharding.display(mesh);
+        let actual = match virtual_ranks::collect(&expected.ty, &placement.sharding, mesh, &shards) {
+            Ok(actual) => actual,
+            Err(error) => return Ok(Some(format!("{name}, laid out {layout}: {}", error.message))),
+        };
+        let error = compare_tensor(&name, expected, &actual, None, tolerance);
+        if error.wrong > 0 {
+            return Ok(Some(format!("{name}, laid out {layout}: off by {:.1e}", error.rel_error)));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,119 @@
+//! Running a partition on virtual ranks with the reference interpreter: what `verify` and the tests stand on.
+
+use crate::partition::Partitioned;
+use crate::specialise::specialise;
+use partita_base::{Diagnostic, Result};
+use partita_ir::builder::identity;
+use partita_ir::{Graph, Literal, TensorType, interpret};
+use partita_mesh::{Combiner, Mesh, Sharding};
+
+/// The shard of a global value that a rank holds. A partial layout gives the value to the first rank along its
+/// partial axes and the identity to the others.
+pub fn distribute(value: &Literal, sharding: &Sharding, mesh: &Mesh, rank: usize) -> Literal {
+    let shape = sharding.local_shape(mesh, &value.ty.shape, rank);
+    let local = value.window(&sharding.local_offset(mesh, &value.ty.shape, rank), &shape);
+    match sharding.combiner() {
+        Some(combiner) if mesh.position(rank, &sharding.partial_axes()) != 0 => {
+            let nothing = identity(combiner, value.ty.dtype).to_f64()[0];
+            Literal::splat(&local.ty, nothing)
+        }
+        _ => local,
+    }
+}
+
+/// The global value that the ranks' shards make up; partial ones are combined in f64. E230 where copies that should
+/// be equal are not.
+pub fn collect(ty: &TensorType, sharding: &Sharding, mesh: &Mesh, locals: &[&Literal]) -> Result<Literal> {
+    let mut sums: Option<Literal> = None;
+    if sharding.is_partial() {
+        // One global value for each position along the partial axes, combined in order.
+        let axes = sharding.partial_axes();
+        let combiner = sharding.combiner().expect("partial");
+        let mut whole = sharding.clone();
+        whole.partial.clear();
+        let ways = mesh.axes_size(&axes);
+        for position in 0..ways {
+            let mut part = Literal::zeros(ty);
+            for (rank, local) in locals.iter().enumerate() {
+                if mesh.position(rank, &axes) == position {
+                    part.set_window(&whole.local_offset(mesh, &ty.shape, rank), local);
+                }
+            }
+            sums = Some(match sums {
+                None => part,
+                Some(sum) => combine(combiner, &sum, &part),
+            });
+        }
+        return Ok(sums.expect("at least one position"));
+    }
+    let mut global = Literal::zeros(ty);
+    let mut written = vec![false; ty.element_count()];
+    let strides = ty.strides();
+    for (rank, local) in locals.iter().enumerate() {
+        let offset = sharding.local_offset(mesh, &ty.shape, rank);
+        for (from, index) in partita_ir::literal::indices(&local.ty.shape).enumerate() {
+            let to: usize = index.iter().zip(&offset).zip(&strides).map(|((i, o), s)| (i + o) * s).sum();
+            if written[to] {
+                let same = global.data.pick([to].into_iter());
+                let mine = local.data.pick([from].into_iter());
+                let bits = |s: partita_ir::Storage| Literal::new([1], s).to_bytes();
+                if bits(same) != bits(mine) {
+                    return Err(Diagnostic::new("E230", "copies of one value differ between ranks")
+                        .found(format!("rank {rank} at element {to} of {ty}")));
+                }
+            }
+            global.data.put(to, &local.data, from);
+            written[to] = true;
+        }
+    }
+    if written.contains(&false) {
+        return Err(Diagnostic::new("E230", format!("no rank holds some elements of {ty}")));
+    }
+    Ok(global)
+}
+
+fn combine(combiner: Combiner, a: &Literal, b: &Literal) -> Literal {
+    let pairs = a.to_f64().into_iter().zip(b.to_f64());
+    Literal::from_f64(
+        &a.ty,
+        pairs.map(|(x, y)| match combiner {
+            Combiner::Sum => x + y,
+            Combiner::Prod => x * y,
+            Combiner::Max => x.max(y),
+            Combiner::Min => x.min(y),
+            Combiner::And => ((x as i64) & (y as i64)) as f64,
+            Combiner::Or => ((x as i64) | (y as i64)) as f64,
+        }),
+    )
+}
+
+/// Each rank's local graph, its number folded in.
+pub fn rank_graphs(partitioned: &Partitioned) -> Result<Vec<Graph>> {
+    (0..partitioned.mesh.rank_count()).map(|rank| specialise(partitioned.local(rank), rank)).collect()
+}
+
+/// Evaluates the partition on global inputs; returns global outputs.
+pub fn interpret(partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>> {
+    let graph = &partitioned.graph;
+    let ranks = partitioned.mesh.rank_count();
+    let locals: Vec<Vec<Literal>> = (0..ranks)
+        .map(|rank| {
+            inputs
+                .iter()
+                .zip(&partitioned.inputs)
+                .map(|(value, sharding)| distribute(value, sharding, &partitioned.mesh, rank))
+                .collect()
+        })
+        .collect();
+    let graphs: Vec<&Graph> = (0..ranks).map(|r| partitioned.local(r)).collect();
+    let results = interpret::evaluate_ranks(&graphs, &locals)?;
+    graph
+        .outputs
+        .iter()
+        .enumerate()
+        .map(|(position, &value)| {
+            let locals: Vec<&Literal> = results.iter().map(|r| &r[position]).collect();
+            collect(graph.ty(value), &partitioned.outputs[position], &partitioned.mesh, &locals)
+        })
+        .collect()
+}
