@@ -270,7 +270,11 @@ fn parse_groups(op: &OpParser) -> Result<Vec<Vec<usize>>> {
 const CHANNEL: (&str, &str) = ("channel_handle", "#stablehlo.channel_handle<handle = 1, type = 1>");
 
 fn generic(op: &mut OpParser) -> Result<()> {
-    if op.generic()? { Ok(()) } else { Err(op.error("E140", format!("`{}` is written in the generic form", op.name))) }
+    if op.generic()? {
+        Ok(())
+    } else {
+        Err(op.error("E140", format!("`{}` is written in the generic form", op.name)))
+    }
 }
 
 /// Extents given by an attribute, or `even` ones.
@@ -293,17 +297,17 @@ fn even_pieces(extent: usize, groups: &[Vec<usize>]) -> Option<Vec<usize>> {
 fn dim_extent(op: &OpParser, dim: usize) -> Result<usize> {
     let ty = op.operand_type(0);
     ty.shape.get(dim).copied().ok_or_else(|| {
-        op.error("E147", format!("{ty} has no dimension {dim}")).expected(format!("a number below {}", ty.rank()))
+        op.error("E147", format!("{ty} has no dimension {dim}"))
+            .expected(format!("a number below {}", ty.rank()))
     })
 }
 
 fn parse_combiner(op: &mut OpParser) -> Result<Combiner> {
     match Reducer::from_region(op.region(0)?) {
         Reducer::Combiner(combiner) => Ok(combiner),
-        Reducer::Body(_) => {
-            Err(op.error("E144", format!("`{}` with a body of its own is not supported", op.name))
-                .expected("a body of one op: add, multiply, maximum, minimum, and, or"))
-        }
+        Reducer::Body(_) => Err(op
+            .error("E144", format!("`{}` with a body of its own is not supported", op.name))
+            .expected("a body of one op: add, multiply, maximum, minimum, and, or")),
     }
 }
 
@@ -404,7 +408,9 @@ impl TextForm for AllToAll {
             printer.attributes.push(("partita.split_extents".to_string(), print_array(&self.split_extents)));
         }
         if self.concat_extents != vec![shape[self.concat_dim]; members] {
-            printer.attributes.push(("partita.concat_extents".to_string(), print_array(&self.concat_extents)));
+            printer
+                .attributes
+                .push(("partita.concat_extents".to_string(), print_array(&self.concat_extents)));
         }
         let properties = [
             (CHANNEL.0, CHANNEL.1.to_string()),
@@ -460,8 +466,7 @@ fn parse_collective_permute(op: &mut OpParser) -> Result<Vec<ValueId>> {
 impl TextForm for CollectiveBroadcast {
     /// The generic form.
     fn print(&self, printer: &mut OpPrinter) {
-        let properties =
-            [(CHANNEL.0, CHANNEL.1.to_string()), ("replica_groups", print_groups(&self.groups))];
+        let properties = [(CHANNEL.0, CHANNEL.1.to_string()), ("replica_groups", print_groups(&self.groups))];
         printer.generic("stablehlo.collective_broadcast", &properties, &[]);
     }
 }

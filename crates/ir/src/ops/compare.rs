@@ -308,7 +308,8 @@ const COMPARE_TYPES: [(&str, CompareType); 4] = [
 impl TextForm for Compare {
     /// `stablehlo.compare LT, %0, %1, SIGNED : (T, T) -> U`.
     fn print(&self, printer: &mut OpPrinter) {
-        let direction = DIRECTIONS.iter().find(|(_, d)| *d == self.direction).expect("the table is complete").0;
+        let direction =
+            DIRECTIONS.iter().find(|(_, d)| *d == self.direction).expect("the table is complete").0;
         let order = self.compare_type.map_or(String::new(), |wanted| {
             let (name, _) = COMPARE_TYPES.iter().find(|(_, t)| *t == wanted).expect("the table is complete");
             format!(", {name}")
@@ -337,11 +338,12 @@ fn parse_compare(op: &mut OpParser) -> Result<Vec<ValueId>> {
         op.types()?;
     }
     op.arity(2)?;
-    let direction = DIRECTIONS.iter().find(|(name, _)| *name == direction).map(|(_, d)| *d).ok_or_else(|| {
-        op.error("E147", "unknown direction of comparison")
-            .expected("EQ, NE, LT, LE, GT or GE")
-            .found(format!("`{direction}`"))
-    })?;
+    let direction =
+        DIRECTIONS.iter().find(|(name, _)| *name == direction).map(|(_, d)| *d).ok_or_else(|| {
+            op.error("E147", "unknown direction of comparison")
+                .expected("EQ, NE, LT, LE, GT or GE")
+                .found(format!("`{direction}`"))
+        })?;
     let compare_type = match compare_type.as_deref() {
         None | Some("NOTYPE") => None,
         Some(word) => {

@@ -133,7 +133,9 @@ impl Operation for Composite {
 
 use super::ParseOp;
 use crate::op::TextForm;
-use crate::text::{Kind, OpParser, OpPrinter, Value, print_array, print_dictionary, print_f64, quote, unquote};
+use crate::text::{
+    Kind, OpParser, OpPrinter, Value, print_array, print_dictionary, print_f64, quote, unquote,
+};
 
 /// The op by name.
 pub(crate) const PARSERS: &[(&str, ParseOp)] = &[("stablehlo.composite", parse_composite)];
@@ -155,8 +157,11 @@ impl TextForm for Composite {
     fn print(&self, printer: &mut OpPrinter) {
         let symbol = printer.printer.definition_symbol(&self.definition);
         if !self.attributes.is_empty() {
-            let list: Vec<String> =
-                self.attributes.iter().map(|(name, value)| format!("{} = {}", print_name(name), print_attribute(value))).collect();
+            let list: Vec<String> = self
+                .attributes
+                .iter()
+                .map(|(name, value)| format!("{} = {}", print_name(name), print_attribute(value)))
+                .collect();
             printer.attributes.push(("composite_attributes".to_string(), format!("{{{}}}", list.join(", "))));
         }
         printer.attributes.push(("decomposition".to_string(), symbol));
@@ -215,7 +220,10 @@ fn parse_composite(op: &mut OpParser) -> Result<Vec<ValueId>> {
                 Value::Dense(v) if v.ty.rank() == 1 && !v.ty.dtype.is_float() => Attribute::Ints(v.to_i64()),
                 _ => {
                     return Err(op
-                        .error("E147", format!("composite attribute `{key}` has a form that is not supported"))
+                        .error(
+                            "E147",
+                            format!("composite attribute `{key}` has a form that is not supported"),
+                        )
                         .expected("a number, a boolean, a string, a list of integers or an element type"));
                 }
             };

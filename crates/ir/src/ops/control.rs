@@ -158,7 +158,11 @@ fn unify(
         let inputs = &mut builder.graph_mut().inputs;
         let own = inputs.split_off(inputs.len().min(declared));
         for (position, value) in outer.iter().enumerate() {
-            let used = region.captures.iter().position(|c| c == value).filter(|_| !outer[..position].contains(value));
+            let used = region
+                .captures
+                .iter()
+                .position(|c| c == value)
+                .filter(|_| !outer[..position].contains(value));
             match used {
                 Some(used) => builder.graph_mut().inputs.push(own[used]),
                 None => {

@@ -81,8 +81,8 @@ impl Operation for ManualComputation {
 use super::ParseOp;
 use crate::op::TextForm;
 use crate::text::{
-    Capture, Kind, OpParser, OpPrinter, Value, join, origin_attributes, print_results, print_sharding, print_types,
-    print_units, quote, set_units,
+    Capture, Kind, OpParser, OpPrinter, Value, join, origin_attributes, print_results, print_sharding,
+    print_types, print_units, quote, set_units,
 };
 
 /// The ops of this file by name.
@@ -173,7 +173,9 @@ impl TextForm for ManualComputation {
 }
 
 fn parse_manual_computation(op: &mut OpParser) -> Result<Vec<ValueId>> {
-    op.parser.mark('(').map_err(|_| op.error("E140", "`sdy.manual_computation` is written in its pretty form"))?;
+    op.parser
+        .mark('(')
+        .map_err(|_| op.error("E140", "`sdy.manual_computation` is written in its pretty form"))?;
     op.operands()?;
     op.parser.mark(')')?;
     let mut lists = Vec::new();
@@ -213,8 +215,12 @@ fn parse_manual_computation(op: &mut OpParser) -> Result<Vec<ValueId>> {
     if mesh.any(|m| m != first) {
         return Err(op.error("E148", "the shardings of `sdy.manual_computation` are on several meshes"));
     }
-    if let Some(axis) = manual_axes.iter().find(|a| op.parser.meshes[first].axes.iter().all(|x| &x.name != *a)) {
-        return Err(op.error("E148", format!("mesh `@{}` has no axis `{axis}`", op.parser.meshes[first].name)));
+    if let Some(axis) =
+        manual_axes.iter().find(|a| op.parser.meshes[first].axes.iter().all(|x| &x.name != *a))
+    {
+        return Err(
+            op.error("E148", format!("mesh `@{}` has no axis `{axis}`", op.parser.meshes[first].name))
+        );
     }
     let ranks_fit = ins.len() == op.operands.len()
         && outs.len() == op.result_types.len()

@@ -564,7 +564,8 @@ impl TextForm for Reduce {
         printer.push(&format!(" : ({}) -> {}", print_types(&operands), print_results(&results)));
         if let Reducer::Body(body) = &self.reducer {
             let mut names = printer.printer.input_names(body);
-            let argument = |i: usize| format!("{}: {}", names[body.inputs[i].index()], body.ty(body.inputs[i]));
+            let argument =
+                |i: usize| format!("{}: {}", names[body.inputs[i].index()], body.ty(body.inputs[i]));
             let pairs: Vec<String> =
                 (0..count).map(|i| format!("({}, {})", argument(i), argument(count + i))).collect();
             printer.push("\n");
@@ -635,7 +636,8 @@ fn parse_reduce(op: &mut OpParser) -> Result<Vec<ValueId>> {
                 .infer(&[op.operand_type(0), op.operand_type(1)])?;
             let value = identity(combiner, dtype);
             let neutral = op.emit(super::Constant { value }, &[])?[0];
-            let reduced = op.emit(Reduce { dims, reducer: Reducer::Combiner(combiner) }, &[input, neutral])?[0];
+            let reduced =
+                op.emit(Reduce { dims, reducer: Reducer::Combiner(combiner) }, &[input, neutral])?[0];
             let shape = op.parser.graph().ty(reduced).shape.clone();
             let initial = if shape.is_empty() {
                 initial

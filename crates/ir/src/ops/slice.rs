@@ -391,7 +391,8 @@ impl TextForm for Pad {
     /// `stablehlo.pad %0, %1, low = [..], high = [..], interior = [..] : (T, U) -> V`.
     fn print(&self, printer: &mut OpPrinter) {
         let (low, high, interior) = (join(&self.low), join(&self.high), join(&self.interior));
-        printer.pretty("stablehlo.pad", &format!(", low = [{low}], high = [{high}], interior = [{interior}]"));
+        printer
+            .pretty("stablehlo.pad", &format!(", low = [{low}], high = [{high}], interior = [{interior}]"));
     }
 }
 

@@ -115,8 +115,8 @@ pub(crate) fn tokenize(source: &Source) -> Result<Tokens> {
                 at = run(at + 1, is_word_byte);
                 Kind::Label
             }
-            b'(' | b')' | b'[' | b']' | b'{' | b'}' | b'<' | b'>' | b',' | b':' | b'=' | b'?' | b'*' | b'+'
-            | b'-' | b'/' | b'!' | b'|' => {
+            b'(' | b')' | b'[' | b']' | b'{' | b'}' | b'<' | b'>' | b',' | b':' | b'=' | b'?' | b'*'
+            | b'+' | b'-' | b'/' | b'!' | b'|' => {
                 at += 1;
                 Kind::Mark(byte as char)
             }

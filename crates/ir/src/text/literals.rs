@@ -74,13 +74,14 @@ impl Parser<'_> {
             Kind::Text => {
                 let text = unquote(self.text());
                 let digits = text.strip_prefix("0x").unwrap_or("");
-                let bytes: Option<Vec<u8>> = (digits.len() % 2 == 0 && digits.is_ascii() && !digits.is_empty())
-                    .then(|| {
-                        (0..digits.len() / 2)
-                            .map(|i| u8::from_str_radix(&digits[2 * i..2 * i + 2], 16).ok())
-                            .collect::<Option<Vec<u8>>>()
-                    })
-                    .flatten();
+                let bytes: Option<Vec<u8>> =
+                    (digits.len() % 2 == 0 && digits.is_ascii() && !digits.is_empty())
+                        .then(|| {
+                            (0..digits.len() / 2)
+                                .map(|i| u8::from_str_radix(&digits[2 * i..2 * i + 2], 16).ok())
+                                .collect::<Option<Vec<u8>>>()
+                        })
+                        .flatten();
                 let bytes = bytes.ok_or_else(|| {
                     self.error("E145", "a raw literal is `\"0x\"` and two hexadecimal digits for each byte")
                 })?;
@@ -234,7 +235,9 @@ enum Float<'a> {
 fn float_text(text: &str) -> Option<Float<'_>> {
     match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok().map(Float::Bits),
-        None => text.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '+').then_some(Float::Decimal(text)),
+        None => text
+            .starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '+')
+            .then_some(Float::Decimal(text)),
     }
 }
 

@@ -18,8 +18,6 @@ pub(crate) struct OpParser<'p, 't> {
     pub name: String,
     /// Where the name stands.
     pub at: usize,
-    /// How many results the text names; 0 where it names none.
-    pub wanted: usize,
     is_generic: bool,
     /// The operands read so far.
     pub operands: Vec<ValueId>,
@@ -34,12 +32,11 @@ pub(crate) struct OpParser<'p, 't> {
 }
 
 impl<'p, 't> OpParser<'p, 't> {
-    pub fn new(parser: &'p mut Parser<'t>, name: String, at: usize, is_generic: bool, wanted: usize) -> Self {
+    pub fn new(parser: &'p mut Parser<'t>, name: String, at: usize, is_generic: bool) -> Self {
         OpParser {
             parser,
             name,
             at,
-            wanted,
             is_generic,
             operands: Vec::new(),
             attributes: Attributes::default(),
@@ -145,13 +142,15 @@ impl<'p, 't> OpParser<'p, 't> {
 
     /// An integer list attribute: `array<i64: ..>`, `dense<..>`, or a list. E147 when absent.
     pub fn integers_of(&self, name: &str) -> Result<Vec<i64>> {
-        self.optional_integers_of(name)?.ok_or_else(|| self.missing(name, "integers such as `array<i64: 0, 1>`"))
+        self.optional_integers_of(name)?
+            .ok_or_else(|| self.missing(name, "integers such as `array<i64: 0, 1>`"))
     }
 
     /// The same; `None` when absent.
     pub fn optional_integers_of(&self, name: &str) -> Result<Option<Vec<i64>>> {
         let Some(value) = self.attributes.get(name) else { return Ok(None) };
-        let list = integers(value).ok_or_else(|| self.missing(name, "integers such as `array<i64: 0, 1>`"))?;
+        let list =
+            integers(value).ok_or_else(|| self.missing(name, "integers such as `array<i64: 0, 1>`"))?;
         if list.iter().any(|v| (*v as i128).abs() > INTEGER_LIMIT) {
             return Err(self.error("E149", format!("attribute `{name}` has too large a number")));
         }
@@ -336,7 +335,9 @@ fn integers(value: &Value) -> Option<Vec<i64>> {
     match value {
         Value::Ints(list) => Some(list.clone()),
         Value::Dense(literal) if !literal.ty.dtype.is_float() => Some(literal.to_i64()),
-        Value::List(list) => list.iter().map(|v| if let Value::Int(i) = v { Some(*i) } else { None }).collect(),
+        Value::List(list) => {
+            list.iter().map(|v| if let Value::Int(i) = v { Some(*i) } else { None }).collect()
+        }
         Value::Int(one) => Some(vec![*one]),
         _ => None,
     }

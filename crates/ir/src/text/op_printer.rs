@@ -128,8 +128,11 @@ impl OpPrinter<'_> {
             .iter()
             .map(|&input| {
                 let value = region.value(input);
-                let location =
-                    if value.name.is_empty() { String::new() } else { format!(" loc({})", quote(&value.name)) };
+                let location = if value.name.is_empty() {
+                    String::new()
+                } else {
+                    format!(" loc({})", quote(&value.name))
+                };
                 format!("{}: {}{location}", names[input.index()], value.ty)
             })
             .collect();

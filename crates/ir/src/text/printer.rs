@@ -1,10 +1,10 @@
 //! Modules, functions and values as text. What stands after an op's name is written by the op's own file.
 
+use super::PrintOptions;
 use super::lexer::{is_plain_symbol, quote};
 use super::location::print_location;
 use super::op_printer::OpPrinter;
 use super::sharding::{print_mesh, print_sharding};
-use super::PrintOptions;
 use crate::composite::CompositeDefinition;
 use crate::graph::{Annotation, Graph, Role, ValueId};
 use crate::op::TextForm;
@@ -266,8 +266,7 @@ impl Printer {
         add("partita.role", values_of.iter().map(|v| role(&v.role)).collect());
         let annotated: Vec<usize> =
             (0..values.len()).filter(|&i| values_of[i].annotation.is_some()).collect();
-        let annotations: Vec<&Annotation> =
-            values_of.iter().filter_map(|v| v.annotation.as_ref()).collect();
+        let annotations: Vec<&Annotation> = values_of.iter().filter_map(|v| v.annotation.as_ref()).collect();
         if !annotations.is_empty() {
             attributes.extend(self.annotation_attributes(graph, &annotations));
             if annotated.len() < values.len() {
@@ -276,8 +275,7 @@ impl Printer {
             let is_result = values_of[0].definition.is_some();
             if is_result {
                 // Results of an op: Shardy wants the list form there.
-                let list: Vec<String> =
-                    annotations.iter().map(|a| self.annotation_text(graph, a)).collect();
+                let list: Vec<String> = annotations.iter().map(|a| self.annotation_text(graph, a)).collect();
                 for (key, value) in &mut attributes {
                     if key == "sdy.sharding" {
                         *value = format!("#sdy.sharding_per_value<[{}]>", list.join(", "));

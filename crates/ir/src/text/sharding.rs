@@ -70,9 +70,10 @@ impl Parser<'_> {
                 return Err(self.error_at(size_at, "E148", "an axis has between 1 and 2^24 positions"));
             }
             mesh.axes.push(Axis { name: axis, size: size as usize });
-            let ranks = mesh.axes.iter().try_fold(1i64, |n, a| {
-                n.checked_mul(a.size as i64).filter(|&n| n <= RANK_LIMIT)
-            });
+            let ranks = mesh
+                .axes
+                .iter()
+                .try_fold(1i64, |n, a| n.checked_mul(a.size as i64).filter(|&n| n <= RANK_LIMIT));
             if ranks.is_none() {
                 return Err(self.error_at(size_at, "E148", "a mesh has at most 2^24 ranks"));
             }

@@ -17,7 +17,10 @@ impl<'t> Source<'t> {
     pub fn position(&self, offset: usize) -> (usize, usize) {
         let before = &self.text[..offset];
         let line_start = before.rfind('\n').map_or(0, |p| p + 1);
-        (before.bytes().filter(|&b| b == b'\n').count() + 1, self.text[line_start..offset].chars().count() + 1)
+        (
+            before.bytes().filter(|&b| b == b'\n').count() + 1,
+            self.text[line_start..offset].chars().count() + 1,
+        )
     }
 
     /// A diagnostic at a byte offset: `file:line:column`, and the line with a caret under the place.
@@ -25,8 +28,7 @@ impl<'t> Source<'t> {
         let (line, column) = self.position(offset);
         let line_start = self.text[..offset].rfind('\n').map_or(0, |p| p + 1);
         let line_text = self.text[line_start..].lines().next().unwrap_or("");
-        let characters: Vec<char> =
-            line_text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let characters: Vec<char> = line_text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let place = column - 1;
         let indent = characters.iter().take_while(|c| **c == ' ').count().min(place);
         let first = if place - indent > SHOWN * 2 / 3 { place - SHOWN / 2 } else { indent };

@@ -77,9 +77,8 @@ fn parse_type(raw: &str, refuse: &dyn Fn(&str) -> Box<Diagnostic>) -> Result<Ten
         shape.push(extent as usize);
         rest = after;
     }
-    let count = shape.iter().try_fold(1u128, |n, &e| {
-        Some(n * (e as u128).max(1)).filter(|&n| n <= ELEMENT_LIMIT)
-    });
+    let count =
+        shape.iter().try_fold(1u128, |n, &e| Some(n * (e as u128).max(1)).filter(|&n| n <= ELEMENT_LIMIT));
     if count.is_none() {
         return Err(refuse("this tensor has too many elements"));
     }
