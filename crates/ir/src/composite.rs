@@ -258,7 +258,6 @@ mod derived {
     use super::*;
     use crate::graph::Node;
     use crate::op::LocalContext;
-    use crate::ops::Iota;
     use crate::{Factor, FactorId, Op};
 
     /// Dimensions of values that must be sharded alike: (value, dim) numbered densely and united.
@@ -296,13 +295,18 @@ mod derived {
                     }
                 }
                 // Counting or choosing by position needs to know where the shard starts.
-                if matches!(node.op, Op::Iota(Iota { .. }) | Op::Gather(_) | Op::Scatter(_)) {
-                    for &result in &node.results {
-                        for dim in 0..graph.ty(result).rank() {
-                            if !matches!(&node.op, Op::Iota(iota) if iota.dim != dim) {
-                                let slot = slots.first[result.index()] + dim;
-                                slots.block(slot);
-                            }
+                for &result in &node.results {
+                    for dim in 0..graph.ty(result).rank() {
+                        let looks_at_places = match &node.op {
+                            Op::Iota(iota) => iota.dim == dim,
+                            Op::Constant(constant) => !constant.value.is_splat(),
+                            Op::Composite(composite) => composite.offsets_operand().is_some(),
+                            Op::Gather(_) | Op::Scatter(_) => true,
+                            _ => false,
+                        };
+                        if looks_at_places {
+                            let slot = slots.first[result.index()] + dim;
+                            slots.block(slot);
                         }
                     }
                 }

@@ -157,6 +157,7 @@ struct Shard<'a> {
     global_operands: &'a [TensorType],
     global_results: &'a [TensorType],
     factor: FactorId,
+    rank: usize,
     range: Range<usize>,
 }
 
@@ -211,7 +212,7 @@ impl LocalContext for Shard<'_> {
         Ok(self.builder.scalar(DType::I64, offset as f64))
     }
     fn leader(&mut self, factors: &[FactorId]) -> Result<ValueId> {
-        let leads = !factors.contains(&self.factor) || self.range.start == 0;
+        let leads = !factors.contains(&self.factor) || self.rank == 0;
         Ok(self.builder.scalar(DType::Bool, leads as u8 as f64))
     }
 }
@@ -291,6 +292,7 @@ fn check_factor(
             global_operands: &global_operands,
             global_results: &global_results,
             factor,
+            rank,
             range: size * rank / ranks..size * (rank + 1) / ranks,
         };
         let mut local_inputs = Vec::new();

@@ -43,17 +43,17 @@ const CUBIC: f64 = 0.044_715;
 
 struct GeluTanh;
 impl<C: Real> Gate<C> for GeluTanh {
+    // 0.5 (1 + tanh(u)) is the logistic function of 2 u: cheaper, and accurate in the tail.
     #[inline(always)]
     fn value(x: C) -> C {
-        let inner = C::from_f64(SLOPE) * x * (C::ONE + C::from_f64(CUBIC) * x * x);
-        C::from_f64(0.5) * x * (C::ONE + inner.tanh())
+        let inner = C::from_f64(2.0 * SLOPE) * x * (C::ONE + C::from_f64(CUBIC) * x * x);
+        x * inner.logistic()
     }
     #[inline(always)]
     fn derivative(x: C) -> C {
-        let half = C::from_f64(0.5);
-        let tanh = (C::from_f64(SLOPE) * x * (C::ONE + C::from_f64(CUBIC) * x * x)).tanh();
-        let slope = C::from_f64(SLOPE) * (C::ONE + C::from_f64(3.0 * CUBIC) * x * x);
-        half * (C::ONE + tanh) + half * x * (C::ONE - tanh * tanh) * slope
+        let gate = (C::from_f64(2.0 * SLOPE) * x * (C::ONE + C::from_f64(CUBIC) * x * x)).logistic();
+        let slope = C::from_f64(2.0 * SLOPE) * (C::ONE + C::from_f64(3.0 * CUBIC) * x * x);
+        gate + x * gate * (C::ONE - gate) * slope
     }
 }
 
@@ -71,7 +71,7 @@ impl<C: Real> Gate<C> for Silu {
 }
 
 multiversion! {
-    fn values[T: Float, G: Gate<T::Compute>](x: &[u8], out: &mut [u8]) {
+    fn values[T: Float, G: Gate<T::Compute>; T](x: &[u8], out: &mut [u8]) {
         let (x, out): (&[T], &mut [T]) = (cast_slice(x), cast_slice_mut(out));
         for (out, &x) in out.iter_mut().zip(x) {
             *out = T::store(G::value(x.load()));
@@ -80,7 +80,7 @@ multiversion! {
 }
 
 multiversion! {
-    fn gradients[T: Float, G: Gate<T::Compute>](x: &[u8], dy: &[u8], dx: &mut [u8]) {
+    fn gradients[T: Float, G: Gate<T::Compute>; T](x: &[u8], dy: &[u8], dx: &mut [u8]) {
         let (x, dy, dx): (&[T], &[T], &mut [T]) = (cast_slice(x), cast_slice(dy), cast_slice_mut(dx));
         for ((dx, &x), &dy) in dx.iter_mut().zip(x).zip(dy) {
             *dx = T::store(dy.load() * G::derivative(x.load()));

@@ -5,7 +5,7 @@ use partita_base::DType;
 
 use crate::element::{Number, Real, dispatch};
 use crate::matmul::{Matrix, MatrixMut, gemm, round, widen};
-use crate::reduce::{Max, fold_run};
+use crate::reduce::{Peak, fold_run};
 use crate::rows::{dot, exp_in_place, scale_in_place, softmax_gradient};
 use crate::tiles::{Reader, Scratch, TILE, TileBytes, tiles};
 use crate::workspace::{Workspace, piece_bytes};
@@ -177,7 +177,7 @@ fn forward<T: Float>(
                 // both, has `rows` rows left.
                 unsafe {
                     let p = Matrix::of(scores, seen);
-                    gemm([rows, seen, width], T::Compute::ONE, p, v, into.from_row(first), false);
+                    gemm([rows, seen, width], T::Compute::ONE, p, v, into.rows_after(first), false);
                 }
             }
             finish_head::<T>(out, [b, h], out_copy, &mut scratch);
@@ -203,7 +203,7 @@ fn probabilities<C: Real>(
     let size = [rows.len(), sizes.width, seen];
     // SAFETY: q has these rows, k at least `seen`; `scores` is scratch with room for the product.
     unsafe {
-        let (q, k) = (q.from_row(rows.start), k.transposed());
+        let (q, k) = (q.rows_after(rows.start), k.transposed());
         gemm(size, C::from_f64(options.scale), q, k, MatrixMut::of(scores, seen), false);
     }
     let mask =
@@ -214,8 +214,9 @@ fn probabilities<C: Real>(
         if let Some(mask) = &mask {
             hide(&mask.index(0, b).index(0, h).index(0, row), scores);
         }
-        let max = fold_run::<C, Max>(scores);
-        if max == C::LOWEST {
+        let max = fold_run::<C, Peak>(scores);
+        // Not a number is not hidden: it goes on into the result.
+        if max == C::LOWEST && scores.iter().all(|&score| score == max) {
             scores.fill(C::ZERO);
             continue;
         }
@@ -296,7 +297,7 @@ fn backward<T: Float>(
             for first in (0..queries).step_by(BLOCK_ROWS) {
                 let rows = BLOCK_ROWS.min(queries - first);
                 let seen = probabilities(&sizes, options, [b, h], q, k, first..first + rows, p);
-                let (q, dout) = (q.from_row(first), dout.from_row(first));
+                let (q, dout) = (q.rows_after(first), dout.rows_after(first));
                 // SAFETY: `dp` has room for rows by seen; dout has these rows, v at least `seen`.
                 unsafe {
                     gemm([rows, width, seen], one, dout, v.transposed(), MatrixMut::of(dp, seen), false);
@@ -309,7 +310,7 @@ fn backward<T: Float>(
                 let ds = Matrix::of(dp, seen);
                 // SAFETY: ds is rows by seen; dq has these rows, dk at least `seen`; both are apart from it.
                 unsafe {
-                    gemm([rows, seen, width], one, ds, k, dq_head.from_row(first), false);
+                    gemm([rows, seen, width], one, ds, k, dq_head.rows_after(first), false);
                     gemm([seen, rows, width], one, ds.transposed(), q, dk_head, true);
                 }
             }

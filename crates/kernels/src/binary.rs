@@ -81,7 +81,7 @@ trait Zip<T> {
 }
 
 multiversion! {
-    fn zip[T: Element, F: Zip<T>](a: &[u8], b: &[u8], out: &mut [u8]) {
+    fn zip[T: Element, F: Zip<T>; T](a: &[u8], b: &[u8], out: &mut [u8]) {
         let (a, b, out): (&[T], &[T], &mut [T]) = (cast_slice(a), cast_slice(b), bytemuck::cast_slice_mut(out));
         for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
             *out = F::apply(a, b);

@@ -75,7 +75,7 @@ relations! {
 }
 
 multiversion! {
-    fn relate[T: Element, K: Key<T>, R: Relation](a: &[u8], b: &[u8], out: &mut [u8]) {
+    fn relate[T: Element, K: Key<T>, R: Relation; T](a: &[u8], b: &[u8], out: &mut [u8]) {
         let (a, b, out): (&[T], &[T], &mut [Bool]) = (cast_slice(a), cast_slice(b), cast_slice_mut(out));
         for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
             *out = Bool::from(R::holds(K::key(a), K::key(b)));
@@ -148,7 +148,7 @@ pub fn select(pred: &View<'_>, a: &View<'_>, b: &View<'_>, out: &mut ViewMut<'_>
 }
 
 multiversion! {
-    fn bound[T: Element](low: &[u8], x: &[u8], high: &[u8], out: &mut [u8]) {
+    fn bound[T: Element; T](low: &[u8], x: &[u8], high: &[u8], out: &mut [u8]) {
         let (low, x): (&[T], &[T]) = (cast_slice(low), cast_slice(x));
         let (high, out): (&[T], &mut [T]) = (cast_slice(high), cast_slice_mut(out));
         for (((out, &x), &low), &high) in out.iter_mut().zip(x).zip(low).zip(high) {

@@ -56,14 +56,39 @@ macro_rules! all {
 }
 all!(i8 i16 i32 i64 u8 u16 u32 u64 f32 f64);
 
-/// Casts to the halves, each by one rounding from a type that holds the source.
+/// The f32 on either side of `x` whose last bit is odd, or `x` itself where it is one: rounding that to a half
+/// gives what rounding `x` at once would, because no tie can appear that was not there.
+#[inline(always)]
+fn round_to_odd(x: f64) -> f32 {
+    let nearest = x as f32;
+    let wide = f64::from(nearest);
+    let bits = nearest.to_bits();
+    if wide == x || bits & 1 == 1 || x.is_nan() {
+        return nearest;
+    }
+    f32::from_bits(if wide.abs() > x.abs() { bits - 1 } else { bits + 1 })
+}
+
+/// The nearest f16.
+#[inline(always)]
+fn f16_from_f64(x: f64) -> f16 {
+    f16::from_f32(round_to_odd(x))
+}
+
+/// The nearest bf16.
+#[inline(always)]
+fn bf16_from_f64(x: f64) -> bf16 {
+    bf16::store(round_to_odd(x))
+}
+
+/// Casts to the halves, each by one rounding from a type that holds the source (but for integers above 2^53).
 macro_rules! to_halves {
-    ($($from:ident via $via:ident $to_f16:ident $to_bf16:expr;)*) => {$(
+    ($($from:ident via $via:ident $to_f16:expr, $to_bf16:expr;)*) => {$(
         impl Cast<f16> for $from {
             #[inline(always)]
             fn cast(self) -> f16 {
                 let wide: $via = self.cast();
-                f16::$to_f16(wide)
+                $to_f16(wide)
             }
         }
         impl Cast<bf16> for $from {
@@ -76,19 +101,19 @@ macro_rules! to_halves {
     )*};
 }
 to_halves! {
-    Bool via f32 from_f32 bf16::store;
-    i8 via f32 from_f32 bf16::store;
-    u8 via f32 from_f32 bf16::store;
-    i16 via f32 from_f32 bf16::store;
-    u16 via f32 from_f32 bf16::store;
-    i32 via f64 from_f64 bf16::from_f64;
-    u32 via f64 from_f64 bf16::from_f64;
-    i64 via f64 from_f64 bf16::from_f64;
-    u64 via f64 from_f64 bf16::from_f64;
-    f32 via f32 from_f32 bf16::store;
-    f64 via f64 from_f64 bf16::from_f64;
-    bf16 via f32 from_f32 bf16::store;
-    f16 via f32 from_f32 bf16::store;
+    Bool via f32 f16::from_f32, bf16::store;
+    i8 via f32 f16::from_f32, bf16::store;
+    u8 via f32 f16::from_f32, bf16::store;
+    i16 via f32 f16::from_f32, bf16::store;
+    u16 via f32 f16::from_f32, bf16::store;
+    i32 via f64 f16_from_f64, bf16_from_f64;
+    u32 via f64 f16_from_f64, bf16_from_f64;
+    i64 via f64 f16_from_f64, bf16_from_f64;
+    u64 via f64 f16_from_f64, bf16_from_f64;
+    f32 via f32 f16::from_f32, bf16::store;
+    f64 via f64 f16_from_f64, bf16_from_f64;
+    bf16 via f32 f16::from_f32, bf16::store;
+    f16 via f32 f16::from_f32, bf16::store;
 }
 macro_rules! same_truth {
     ($($from:ident: $x:ident => $value:expr;)*) => {$(

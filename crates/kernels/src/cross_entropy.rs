@@ -34,7 +34,7 @@ impl<'a> Labels<'a> {
         }
         match usize::try_from(label) {
             Ok(class) if class < self.classes => Ok(Some(class)),
-            _ => Err(Diagnostic::new("E402", format!("label {label} of row {row} is not a class"))
+            _ => Err(Diagnostic::new("E422", format!("label {label} of row {row} is not a class"))
                 .expected(format!("0..{}, or {} to ignore the row", self.classes, self.ignored))
                 .found(label.to_string())),
         }
@@ -45,7 +45,7 @@ impl<'a> Labels<'a> {
 /// [.., V], `labels` an integer [..], `loss` a float [..] of any type. Halves compute in f32.
 ///
 /// # Errors
-/// E402 where a label is neither a class nor `ignore_index`.
+/// E422 where a label is neither a class nor `ignore_index`.
 ///
 /// # Panics
 /// Where shapes or types do not fit.
@@ -89,7 +89,7 @@ fn forward<T: Float>(logits: &View<'_>, labels: &Labels<'_>, loss: &mut ViewMut<
 /// ignored rows. `dlogits` may be written over `logits`.
 ///
 /// # Errors
-/// E402 where a label is neither a class nor `ignore_index`.
+/// E422 where a label is neither a class nor `ignore_index`.
 ///
 /// # Panics
 /// Where shapes or types do not fit.

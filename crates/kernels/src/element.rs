@@ -35,6 +35,11 @@ mod sealed {
 pub trait Element: Pod + Default + std::fmt::Debug + sealed::Sealed {
     /// The type's tag.
     const DTYPE: DType;
+    /// Whether loops over the type are compiled for wide vectors: what training steps are made of.
+    const COMMON: bool = matches!(
+        Self::DTYPE,
+        DType::Bool | DType::I32 | DType::I64 | DType::U32 | DType::BF16 | DType::F32 | DType::F64
+    );
     /// The type in which arithmetic happens.
     type Compute: Number;
     /// Widens.

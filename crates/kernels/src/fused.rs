@@ -113,7 +113,7 @@ impl ElementwiseProgram {
     /// A program over registers of these types; `outputs` are the registers to keep.
     ///
     /// # Errors
-    /// E401 where a register is read before it is written, written twice, or of a type its op does not give,
+    /// E421 where a register is read before it is written, written twice, or of a type its op does not give,
     /// or there are too many inputs or outputs.
     pub fn new(
         registers: Vec<DType>,
@@ -121,7 +121,7 @@ impl ElementwiseProgram {
         instructions: Vec<EwInstr>,
         outputs: Vec<usize>,
     ) -> Result<Self> {
-        let wrong = |text: String| Diagnostic::new("E401", format!("malformed elementwise program: {text}"));
+        let wrong = |text: String| Diagnostic::new("E421", format!("malformed elementwise program: {text}"));
         if input_count > Self::MAX_INPUTS.min(registers.len()) || outputs.len() > Self::MAX_OUTPUTS {
             return Err(wrong(format!("{input_count} inputs and {} outputs", outputs.len()))
                 .expected(format!("at most {} inputs and {} outputs", Self::MAX_INPUTS, Self::MAX_OUTPUTS)));

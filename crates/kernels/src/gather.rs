@@ -24,7 +24,7 @@ fn check(table: &[usize], ids: &[usize], rows: &[usize]) {
 /// `out[i, :] = table[ids[i], :]`: `table` is [V, D], `ids` an integer [..], `out` [.., D].
 ///
 /// # Errors
-/// E403 where an id lies outside `0..V`; rows before it have been written.
+/// E423 where an id lies outside `0..V`; rows before it have been written.
 ///
 /// # Panics
 /// Where shapes or types do not fit.
@@ -38,7 +38,7 @@ pub fn gather_rows(table: &View<'_>, ids: &View<'_>, out: &mut ViewMut<'_>) -> R
     for i in 0..ids.len() {
         let id = id_at(ids, &id_reader, i);
         let row = usize::try_from(id).ok().filter(|&row| row < rows).ok_or_else(|| {
-            Diagnostic::new("E403", format!("row id {id} at position {i} is outside the table"))
+            Diagnostic::new("E423", format!("row id {id} at position {i} is outside the table"))
                 .expected(format!("0..{rows}"))
                 .found(id.to_string())
         })?;

@@ -42,7 +42,7 @@ impl<C> Matrix<C> {
     }
 
     /// The matrix from row `row` on.
-    pub(crate) fn from_row(self, row: usize) -> Self {
+    pub(crate) fn rows_after(self, row: usize) -> Self {
         Matrix { pointer: self.pointer.wrapping_offset(row as isize * self.row), ..self }
     }
 }
@@ -61,7 +61,7 @@ impl<C> MatrixMut<C> {
     }
 
     /// The matrix from row `row` on.
-    pub(crate) fn from_row(self, row: usize) -> Self {
+    pub(crate) fn rows_after(self, row: usize) -> Self {
         MatrixMut { pointer: self.pointer.wrapping_offset(row as isize * self.row), ..self }
     }
 }

@@ -123,7 +123,7 @@ impl<'a> Along<'a> {
 }
 
 /// `out = (x - mean) / sqrt(variance + epsilon) * weight + bias` over the last dimension, of size d; `weight`
-/// and `bias` are [d], one and zero where absent. The variance is the mean squared deviation. Halves compute
+/// and `bias` are `[d]`, one and zero where absent. The variance is the mean squared deviation. Halves compute
 /// in f32.
 ///
 /// # Panics
@@ -139,7 +139,7 @@ pub fn layer_norm(
     dispatch!(float x.dtype(), T => forward::<T>(norm, x, weight, bias, out))
 }
 
-/// `out = x / sqrt(mean(x^2) + epsilon) * weight` over the last dimension, of size d; `weight` is [d], one
+/// `out = x / sqrt(mean(x^2) + epsilon) * weight` over the last dimension, of size d; `weight` is `[d]`, one
 /// where absent. Halves compute in f32.
 ///
 /// # Panics

@@ -50,6 +50,15 @@ macro_rules! folds {
         }
     )*};
 }
+/// The maximum of the numbers among the values: cheaper than [`Max`] where a NaN shows elsewhere.
+pub(crate) struct Peak;
+impl<C: Number> Fold<C> for Peak {
+    const IDENTITY: C = C::LOWEST;
+    #[inline(always)]
+    fn apply(a: C, b: C) -> C {
+        if b > a { b } else { a }
+    }
+}
 folds! {
     Sum: Number, ZERO, plus;
     Prod: Number, ONE, times;
@@ -74,7 +83,7 @@ pub(crate) fn join_lanes<C: Number, F: Fold<C>>(mut lanes: [C; LANES]) -> C {
 
 multiversion! {
     /// Combines a run of elements: element `i` joins lane `i mod LANES`, then the lanes join pairwise.
-    pub(crate) fn fold_run[T: Element, F: Fold<T::Compute>](x: &[T]) -> T::Compute {
+    pub(crate) fn fold_run[T: Element, F: Fold<T::Compute>; T](x: &[T]) -> T::Compute {
         let mut lanes = [F::IDENTITY; LANES];
         let (chunks, rest) = x.as_chunks::<LANES>();
         for chunk in chunks {
@@ -91,7 +100,7 @@ multiversion! {
 
 multiversion! {
     /// `total[i] = total[i] combined with x[i]`
-    pub(crate) fn fold_into[T: Element, F: Fold<T::Compute>](total: &mut [T::Compute], x: &[T]) {
+    pub(crate) fn fold_into[T: Element, F: Fold<T::Compute>; T](total: &mut [T::Compute], x: &[T]) {
         for (total, &x) in total.iter_mut().zip(x) {
             *total = F::apply(*total, x.load());
         }
@@ -129,6 +138,7 @@ pub fn reduce(op: Reduction, x: &View<'_>, reduced: &[bool], init: &Scalar, out:
     }
 }
 
+#[inline(never)]
 fn run<T: Element, F: Fold<T::Compute>>(x: &View<'_>, reduced: &[bool], init: T, out: &mut ViewMut<'_>) {
     let long = |&d: &usize| x.shape()[d] != 1;
     let last = (0..x.rank()).rfind(long);
@@ -159,6 +169,7 @@ fn run<T: Element, F: Fold<T::Compute>>(x: &View<'_>, reduced: &[bool], init: T,
 }
 
 /// `out[i] = init + x[i, 0] + x[i, 1] + ..` for `x` of shape [rows, count].
+#[inline(never)]
 fn reduce_rows<T: Element, F: Fold<T::Compute>>(
     x: &Reader<'_>,
     rows: usize,
@@ -183,6 +194,7 @@ fn reduce_rows<T: Element, F: Fold<T::Compute>>(
 }
 
 /// `out[i, j] = init + x[i, 0, j] + x[i, 1, j] + ..`
+#[inline(never)]
 fn reduce_columns<T: Element, F: Fold<T::Compute>>(
     x: &Reader<'_>,
     [outer, count, inner]: [usize; 3],
@@ -236,6 +248,7 @@ pub fn argmax(x: &View<'_>, dim: usize, out: &mut ViewMut<'_>) {
     dispatch!(x.dtype(), T => argmax_rows::<T>(&reader, rows, count, &mut writer))
 }
 
+#[inline(never)]
 fn argmax_rows<T: Element>(x: &Reader<'_>, rows: usize, count: usize, out: &mut Writer<'_>) {
     let mut scratch: TileBytes = [0; TILE];
     for row in 0..rows {

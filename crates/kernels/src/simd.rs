@@ -33,20 +33,27 @@ pub(crate) fn level() -> Level {
 }
 
 /// Defines a generic function whose body is compiled once per [`Level`] and dispatched at the call.
-/// Everything the body calls must be `#[inline(always)]` to be compiled along with it.
+/// Everything the body calls must be `#[inline(always)]` to be compiled along with it. A type after a semicolon
+/// limits this to common element types; the rest make do with the baseline, which saves compile time.
 macro_rules! multiversion {
-    ($(#[$meta:meta])* $vis:vis fn $name:ident[$($g:ident : $bound:path),*]($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident[$($g:ident : $bound:path),* $(; $common:ident)?]($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
         $(#[$meta])*
         #[allow(clippy::extra_unused_type_parameters)]
         $vis fn $name<$($g: $bound),*>($($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
             fn body<$($g: $bound),*>($($arg: $ty),*) $(-> $ret)? $body
+            // Once, not in every caller.
+            #[inline(never)]
+            fn baseline<$($g: $bound),*>($($arg: $ty),*) $(-> $ret)? { body::<$($g),*>($($arg),*) }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
             fn avx512<$($g: $bound),*>($($arg: $ty),*) $(-> $ret)? { body::<$($g),*>($($arg),*) }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2")]
             fn avx2<$($g: $bound),*>($($arg: $ty),*) $(-> $ret)? { body::<$($g),*>($($arg),*) }
+            if const { false $(|| !$common::COMMON)? } {
+                return baseline::<$($g),*>($($arg),*);
+            }
             match $crate::simd::level() {
                 // SAFETY: `level` found these features on this machine.
                 #[cfg(target_arch = "x86_64")]
@@ -54,7 +61,7 @@ macro_rules! multiversion {
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 $crate::simd::Level::Avx2 => unsafe { avx2::<$($g),*>($($arg),*) },
-                $crate::simd::Level::Baseline => body::<$($g),*>($($arg),*),
+                $crate::simd::Level::Baseline => baseline::<$($g),*>($($arg),*),
             }
         }
     };

@@ -1,6 +1,6 @@
 use crate::element::{Number, Real, dispatch};
-use crate::reduce::{Max, fold_run};
-use crate::rows::{exp_in_place, exp_scaled, scale_in_place, softmax_gradient, sum_exp, sum_exp_times};
+use crate::reduce::{Peak, fold_run};
+use crate::rows::{dot, exp_in_place, exp_scaled, scale_in_place, softmax_gradient, sum_exp, sum_exp_times};
 use crate::tiles::{Reader, Scratch, TILE, Writer, tiles};
 use crate::{Float, View, ViewMut};
 
@@ -9,7 +9,7 @@ pub(crate) fn row_count(view: &View<'_>) -> usize {
     view.shape()[..view.rank() - 1].iter().product()
 }
 
-/// The largest element of a row.
+/// The largest number of a row; a NaN shows in the sum of exponentials.
 pub(crate) fn row_max<T: Float>(
     x: &Reader<'_>,
     row: usize,
@@ -19,7 +19,8 @@ pub(crate) fn row_max<T: Float>(
     let mut max = T::Compute::LOWEST;
     for (start, some) in tiles(count) {
         let tile = x.widened::<T>(row * count + start, some, scratch);
-        max = max.maximum(fold_run::<T::Compute, Max>(tile));
+        let peak = fold_run::<T::Compute, Peak>(tile);
+        max = if peak > max { peak } else { max };
     }
     max
 }
@@ -128,6 +129,20 @@ fn softmax_backward_rows<T: Float>(x: &View<'_>, dy: &View<'_>, dx: &mut ViewMut
     let [x_scratch, dy_scratch, y_scratch, dx_scratch] = &mut scratch;
     for row in 0..rows {
         let max = row_max::<T>(&x, row, count, x_scratch);
+        if count <= TILE {
+            // One tile: the exponentials are kept.
+            let y = y_scratch.wide::<T::Compute>(count);
+            y.copy_from_slice(x.widened::<T>(row * count, count, x_scratch));
+            let scale = T::Compute::ONE / exp_in_place(y, max);
+            scale_in_place(y, scale);
+            let dy = dy.widened::<T>(row * count, count, dy_scratch);
+            let mean = dot(y, dy);
+            writer.widened::<T>(row * count, count, dx_scratch, |dx| {
+                dx.copy_from_slice(dy);
+                softmax_gradient(y, mean, T::Compute::ONE, dx);
+            });
+            continue;
+        }
         let (mut sum, mut weighted) = (T::Compute::ZERO, T::Compute::ZERO);
         for (start, some) in tiles(count) {
             let x = x.widened::<T>(row * count + start, some, x_scratch);

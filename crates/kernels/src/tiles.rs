@@ -153,7 +153,7 @@ impl<'a> Reader<'a> {
     pub(crate) fn tile<'b>(&'b self, start: usize, count: usize, scratch: &'b mut [u8]) -> &'b [u8] {
         assert!(start + count <= self.layout.len, "a tile lies inside its view");
         if count == 0 {
-            return &[];
+            return bytemuck::cast_slice::<u64, u8>(&[]);
         }
         if self.is_direct() {
             // SAFETY: the view vouches for its `len` elements, which lie side by side from `pointer`, and
@@ -260,7 +260,7 @@ impl<'a> Writer<'a> {
     pub(crate) fn tile(&mut self, start: usize, count: usize) -> Option<&mut [u8]> {
         assert!(start + count <= self.layout.len, "a tile lies inside its view");
         if count == 0 {
-            return Some(&mut []);
+            return Some(bytemuck::cast_slice_mut::<u64, u8>(&mut []));
         }
         if !self.is_direct() {
             return None;

@@ -105,7 +105,7 @@ trait Map<A, B> {
 }
 
 multiversion! {
-    fn map[A: Element, B: Element, F: Map<A, B>](x: &[u8], out: &mut [u8]) {
+    fn map[A: Element, B: Element, F: Map<A, B>; A](x: &[u8], out: &mut [u8]) {
         let (x, out): (&[A], &mut [B]) = (cast_slice(x), bytemuck::cast_slice_mut(out));
         for (out, &x) in out.iter_mut().zip(x) {
             *out = F::apply(x);

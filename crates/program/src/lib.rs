@@ -1,1 +1,97 @@
-//! To be written.
+//! Local graphs to programs: simplification, bucketing and ordering of collectives, fusion into regions, views,
+//! the memory map, static checks, and the executor over the [`Device`] trait.
+//!
+//! Knows: graphs and what one rank executes. Must not know: kernels, transports, threads, how layouts are chosen.
+#![forbid(unsafe_code)]
+
+mod bucket;
+mod check;
+mod classify;
+mod collective;
+mod counts;
+mod display;
+mod emit;
+mod execute;
+mod fuse;
+mod memory;
+mod order;
+mod program;
+mod reference;
+mod simplify;
+mod view;
+
+pub use check::{CheckReport, check};
+pub use collective::{Collective, CollectiveId, CollectiveKind, Exchange, Transfer};
+pub use counts::{Counts, KindCount, PhaseCounts, counts, counts_of_graph};
+pub use display::ProgramListing;
+pub use execute::{Communicator, Cursor, Device, Poll, StepOutcome, advance};
+pub use program::{
+    Action, Buffer, BufferId, BufferKind, Compute, Instruction, Origin, Port, Program, ProgramSet, Region,
+    RegionId, RegionKind, Start, View,
+};
+
+pub use reference::{Reference, interpret};
+
+use partita_base::Result;
+use partita_ir::ops::Composite;
+use partita_ir::{Graph, Role};
+
+/// Every buffer begins at a multiple of this many bytes of its arena: a cache line, and the widest vector.
+pub const ALIGNMENT_BYTES: usize = 64;
+
+/// What lowering asks of whoever will run the regions.
+pub trait RegionSizes {
+    /// Scratch memory that a region needs, 0 for none.
+    fn workspace_bytes(&self, region: &Region) -> usize;
+
+    /// Whether a composite can be run as one region; if not, its decomposition is inlined.
+    fn has_kernel(&self, _composite: &Composite) -> bool {
+        false
+    }
+}
+
+/// Choices of lowering.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LowerOptions {
+    /// All-reduces of gradients are merged up to this many bytes.
+    pub bucket_cap_bytes: usize,
+    /// Start the gather of a block's parameters when the previous block begins, instead of just before use.
+    pub prefetch: bool,
+    /// Ops in one fused region, at most.
+    pub fused_ops: usize,
+    /// Inputs of one fused region, at most.
+    pub fused_inputs: usize,
+}
+
+impl Default for LowerOptions {
+    fn default() -> Self {
+        LowerOptions { bucket_cap_bytes: 25 << 20, prefetch: true, fused_ops: 64, fused_inputs: 12 }
+    }
+}
+
+/// Lowers the local graphs of all ranks, one each, to programs. The graphs have one structure: the same nodes with
+/// the same operands; shapes and attributes may differ from rank to rank.
+///
+/// # Errors
+/// E400 where they do not, or hold what cannot be lowered; and what [`check`] finds, which would be a bug here.
+pub fn lower(graphs: &[Graph], options: &LowerOptions, sizes: &dyn RegionSizes) -> Result<ProgramSet> {
+    simplify::check_structure(graphs)?;
+    let roles = |graph: &Graph| -> Vec<Role> {
+        graph.inputs.iter().map(|&value| graph.value(value).role.clone()).collect()
+    };
+    let roles: Vec<Vec<Role>> = graphs.iter().map(roles).collect();
+    let graphs = simplify::decompose(graphs.to_vec(), sizes)?;
+    let graphs = simplify::simplify(&graphs)?;
+    let buckets = bucket::bucket(&graphs, options)?;
+    let items = order::order(&graphs[0], &buckets, options);
+    let steps = fuse::fuse(&graphs, &buckets, &items, options);
+    let (collectives, first_meeting) = emit::collectives(&graphs, &buckets);
+    let program = |(rank, (graph, roles)): (usize, (&Graph, Vec<Role>))| {
+        let program = emit::emit(rank, graph, roles, &steps, &buckets, &first_meeting, sizes);
+        memory::assign(memory::replace_inputs(program))
+    };
+    let programs = graphs.iter().zip(roles).enumerate().map(program).collect();
+    let set = ProgramSet { programs, collectives };
+    check(&set)?;
+    Ok(set)
+}

@@ -1,2 +1,23 @@
-//! Stand-in.
+//! Plan, primitives (declared styles now), the declarative surface. Knows spmd, nn, ir and mesh; must not know search
+//! or the runtime.
+//!
+//! A [`Plan`] is data: lines of module globs and styles, readable and writable as TOML. [`apply`] turns it into layout
+//! annotations on a step graph; everything else follows by propagation. A plan places work and never edits what is
+//! computed.
+#![forbid(unsafe_code)]
+
+mod apply;
+mod glob;
+mod modules;
+mod pins;
+mod plan;
+mod ready;
+mod style;
 pub mod verify;
+mod weights;
+
+pub use apply::{Applied, ApplyOptions, apply};
+pub use glob::matches;
+pub use plan::{Entry, Plan};
+pub use ready::{READY_PLANS, ReadyOptions, ready_plan};
+pub use style::{Kind, Layout, Style};

@@ -3,7 +3,7 @@
 //! For every mesh axis in sight there are few choices: split a factor that some operand or result already has
 //! split so, let a partial value flow through where the op is linear, or leave the axis unused. All combinations
 //! are priced (moving operands into place, moving results to where they are wanted, lost parallelism) and the
-//! cheapest wins; the first of equals, so the outcome is deterministic.
+//! cheapest wins among those that repeat the least work; the first of equals, so the outcome is deterministic.
 
 use crate::factors::{axes_of_factors, dim_sharding, may_split, overlaps};
 use crate::units::Units;
@@ -68,15 +68,32 @@ pub fn assign(situation: &Situation, fetch_s: &mut dyn FnMut(usize, &Sharding) -
         .node
         .op
         .cost(&situation.graph.operand_types(situation.node), &situation.graph.result_types(situation.node));
-    let mut best: Option<(f64, Assignment)> = None;
+    // Work is never repeated on all ranks of an axis to save a message: tiny tensors would make that look cheap, and
+    // layouts should not depend on how small a test is.
+    let mut best: Option<(usize, f64, Assignment)> = None;
     for combination in combinations {
+        let repeated: usize = combination
+            .iter()
+            .zip(&choices)
+            .zip(&axes)
+            .filter(|((c, options), _)| {
+                **c == Choice::Unused && options.iter().any(|o| matches!(o, Choice::Factor(_)))
+            })
+            .map(|(_, axis)| axis.size)
+            .product();
+        if best.as_ref().is_some_and(|(least, _, _)| repeated > *least) {
+            continue;
+        }
         let Some(assignment) = build(situation, &axes, &combination, &references) else { continue };
         let seconds = price(situation, &assignment, &work, fetch_s);
-        if best.as_ref().is_none_or(|(least, _)| seconds < least * (1.0 - 1e-9)) {
-            best = Some((seconds, assignment));
+        let better = |(least, least_s, _): &(usize, f64, Assignment)| {
+            repeated < *least || seconds < least_s * (1.0 - 1e-9)
+        };
+        if best.as_ref().is_none_or(better) {
+            best = Some((repeated, seconds, assignment));
         }
     }
-    best.expect("leaving every axis unused is always possible").1
+    best.expect("leaving every axis unused is always possible").2
 }
 
 /// Every axis that operands or results use, and for each factor the ordered lists it is seen with.

@@ -151,7 +151,7 @@ impl<'a> Emitter<'a> {
         }
         let outputs = self.emit_outputs(&inputs)?;
         let locals = self.builders.into_iter().map(|b| b.finish(Vec::new())).collect::<Vec<Graph>>();
-        let locals = locals
+        let locals: Vec<Graph> = locals
             .into_iter()
             .map(|mut local| {
                 local.outputs = outputs.iter().map(|(v, _)| *v).collect();
@@ -160,6 +160,7 @@ impl<'a> Emitter<'a> {
                 local
             })
             .collect();
+        same_structure(&locals)?;
         Ok(Emitted {
             classes: self.classes,
             locals,
@@ -231,7 +232,15 @@ impl<'a> Emitter<'a> {
                 operands: operands.clone(),
                 local_results: local_types.iter().map(|types| types[class].clone()).collect(),
             };
-            results = node.op.localise(&mut context)?;
+            let local = node.op.localise(&mut context)?;
+            if class > 0 && local != results {
+                return Err(Stop::Error(
+                    Diagnostic::new("E219", "the ranks' programs differ in structure")
+                        .at(self.graph.describe(node.results[0]))
+                        .help("this is a bug in partita; please report it"),
+                ));
+            }
+            results = local;
         }
         for (position, (&value, produced)) in node.results.iter().zip(&assignment.produced).enumerate() {
             let local = results[position];
@@ -577,6 +586,31 @@ impl<'a> Emitter<'a> {
             builder.microbatch = place.microbatch;
         }
     }
+}
+
+/// The verifier after emission: lock step and matching collectives rest on it.
+fn same_structure(locals: &[Graph]) -> Result<()> {
+    let first = &locals[0];
+    for other in &locals[1..] {
+        let differs =
+            first.nodes.iter().zip(&other.nodes).find(|(a, b)| {
+                a.op.name() != b.op.name() || a.operands != b.operands || a.results != b.results
+            });
+        let missing = first.nodes.len() != other.nodes.len();
+        if differs.is_some() || missing {
+            let (a, b) = match differs {
+                Some((a, b)) => {
+                    (format!("{} in {}", a.op.name(), a.path), format!("{} in {}", b.op.name(), b.path))
+                }
+                None => (format!("{} nodes", first.nodes.len()), format!("{} nodes", other.nodes.len())),
+            };
+            return Err(Diagnostic::new("E219", "the ranks' programs differ in structure")
+                .expected(a)
+                .found(b)
+                .help("this is a bug in partita; please report it"));
+        }
+    }
+    Ok(())
 }
 
 fn place_of(node: &partita_ir::Node) -> Place {

@@ -10,12 +10,16 @@
 pub mod assign;
 pub mod emit;
 pub mod factors;
+pub mod microbatch;
 pub mod partition;
 pub mod propagate;
 pub mod specialise;
+pub mod split_fused;
 pub mod units;
 pub mod virtual_ranks;
 
+pub use microbatch::{microbatch, microbatch_inputs};
 pub use partition::{Options, Partitioned, partition};
 pub use propagate::{Cause, Layouts, propagate};
 pub use specialise::specialise;
+pub use split_fused::{Pieces, split_fused};

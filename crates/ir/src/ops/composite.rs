@@ -30,7 +30,8 @@ impl Composite {
         Ok(Composite { attributes, definition: Arc::new(definition) })
     }
 
-    fn offsets_operand(&self) -> Option<usize> {
+    /// The operand that holds the place of result 0 in the global tensor, for composites that depend on it.
+    pub(crate) fn offsets_operand(&self) -> Option<usize> {
         match &self.definition.origin {
             Origin::Template(template) => template.offsets_operand,
             Origin::Outlined | Origin::Vjp { .. } => None,

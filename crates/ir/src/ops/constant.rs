@@ -54,7 +54,8 @@ impl Operation for Constant {
     /// Equal elements just become fewer; otherwise every rank holds the whole and slices its shard out.
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         let ty = context.local_result(0);
-        if ty == self.value.ty {
+        // Decided by the split, not by this rank's shape: all ranks emit the same nodes.
+        if !(0..ty.rank()).any(|dim| context.is_sharded(dim)) {
             return Ok(vec![context.builder().constant(self.value.clone())]);
         }
         if self.value.is_splat() {

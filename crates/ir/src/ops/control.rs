@@ -1,13 +1,20 @@
 //! Loops, branches and barriers.
 
-use crate::graph::{Graph, ValueId};
+use super::checks::{element_type, shapes};
+use super::reduce::{refused, region_signature};
+use crate::builder::GraphBuilder;
+use crate::graph::{Graph, NodeId, ValueId};
+use crate::interpret;
 use crate::literal::Literal;
-use crate::op::{GradientContext, LocalContext, Operation};
-use crate::rule::Rule;
+use crate::op::{Cost, GradientContext, LocalContext, Op, Operation, RankCall, localise_same};
+use crate::rule::{FactorKind, Rule};
 use crate::types::TensorType;
-use partita_base::{DType, Result};
+use partita_base::{DType, Diagnostic, Result};
+use std::collections::BTreeSet;
 
 /// Repeats `body` while `condition` holds; operands, body inputs and results have the same types.
+///
+/// Carried values stay whole: a loop is cut by unrolling it ([`While::unroll`]).
 #[derive(Clone, PartialEq, Debug)]
 pub struct While {
     /// From the carried values to an i1 scalar.
@@ -17,7 +24,7 @@ pub struct While {
 }
 
 /// Operands (index, captured values..): runs branch `index`, the last one where it is out of range. Branches take
-/// the captured values.
+/// the captured values, which stay whole.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Case {
     /// The branches.
@@ -28,66 +35,353 @@ pub struct Case {
 #[derive(Clone, PartialEq, Debug)]
 pub struct OptimizationBarrier;
 
+const WHILE: &str = "stablehlo.while";
+const CASE: &str = "stablehlo.case";
+const BARRIER: &str = "stablehlo.optimization_barrier";
+
+/// The most trips a loop may make and still be unrolled.
+const UNROLL_LIMIT: usize = 1024;
+
+/// The most elements a value may have to be computed in advance.
+const FOLD_LIMIT: usize = 1024;
+
+/// The shapes of types.
+pub(crate) fn shapes_of<'a>(types: &'a [&TensorType]) -> Vec<&'a [usize]> {
+    types.iter().map(|ty| &ty.shape[..]).collect()
+}
+
+fn total_bytes(operands: &[&TensorType], results: &[&TensorType]) -> f64 {
+    operands.iter().chain(results).map(|ty| ty.bytes() as f64).sum()
+}
+
+/// Work of all nodes of a graph.
+fn graph_cost(graph: &Graph) -> Cost {
+    let mut total = Cost::default();
+    for node in &graph.nodes {
+        let cost = node.op.cost(&graph.operand_types(node), &graph.result_types(node));
+        total.flops += cost.flops;
+        total.bytes += cost.bytes;
+    }
+    total
+}
+
+/// Whether ranks exchange data anywhere in the graph.
+fn holds_collective(graph: &Graph) -> bool {
+    graph.nodes.iter().any(|node| node.op.is_collective())
+}
+
+/// What the graph's `outputs` need: its nodes and inputs, by position.
+fn needs(graph: &Graph, outputs: &[ValueId]) -> (BTreeSet<usize>, BTreeSet<usize>) {
+    let (mut nodes, mut inputs) = (BTreeSet::new(), BTreeSet::new());
+    let mut wanted: BTreeSet<usize> = outputs.iter().map(|v| v.index()).collect();
+    while let Some(value) = wanted.pop_last() {
+        let value = ValueId::new(value);
+        match graph.value(value).definition {
+            Some((node, _)) => {
+                if nodes.insert(node.index()) {
+                    wanted.extend(graph.node(node).operands.iter().map(|v| v.index()));
+                }
+            }
+            None => {
+                inputs.extend(graph.inputs.iter().position(|&input| input == value));
+            }
+        }
+    }
+    (nodes, inputs)
+}
+
+/// The part of a graph that computes some of its outputs from some of its inputs, which are all these need.
+fn part(graph: &Graph, outputs: &[ValueId], inputs: &BTreeSet<usize>) -> Graph {
+    let (nodes, _) = needs(graph, outputs);
+    Graph {
+        name: graph.name.clone(),
+        values: graph.values.clone(),
+        nodes: nodes.into_iter().map(|n| graph.node(NodeId::new(n)).clone()).collect(),
+        inputs: inputs.iter().map(|&i| graph.inputs[i]).collect(),
+        outputs: outputs.to_vec(),
+        ..Graph::default()
+    }
+}
+
+/// What a value is, where constants alone decide it and all values on the way are small.
+fn constant_value(graph: &Graph, value: ValueId) -> Option<Literal> {
+    let (nodes, inputs) = needs(graph, &[value]);
+    let small = |v: &ValueId| graph.ty(*v).element_count() <= FOLD_LIMIT;
+    let plain = |&n: &usize| {
+        let node = graph.node(NodeId::new(n));
+        node.results.iter().all(small)
+            && node.op.regions().is_empty()
+            && !node.op.is_collective()
+            && !matches!(node.op, Op::PartitionId(_))
+    };
+    if !inputs.is_empty() || nodes.len() > FOLD_LIMIT || !nodes.iter().all(plain) {
+        return None;
+    }
+    interpret::evaluate(&part(graph, &[value], &inputs), &[]).ok()?.pop()
+}
+
+impl While {
+    /// Writes the loop out, trip by trip, where constants alone decide the number of trips: a counter that starts at
+    /// a constant, steps by a constant and is compared with a constant, or anything else computed only from carried
+    /// values that start as constants. `None` where data decides, or beyond 1024 trips. Returns the carried
+    /// values after the last trip.
+    pub fn unroll(&self, builder: &mut GraphBuilder, operands: &[ValueId]) -> Result<Option<Vec<ValueId>>> {
+        let Some(trips) = self.trip_count(builder.graph(), operands) else { return Ok(None) };
+        let mut carried = operands.to_vec();
+        for _ in 0..trips {
+            carried = builder.inline(&self.body, &carried, false)?;
+        }
+        Ok(Some(carried))
+    }
+
+    /// How often the body runs, as [`While::unroll`] finds it: the operands are values of `graph`.
+    pub fn trip_count(&self, graph: &Graph, operands: &[ValueId]) -> Option<usize> {
+        // The carried values that decide, and those that decide their next values.
+        let mut decisive = needs(&self.condition, &self.condition.outputs).1;
+        loop {
+            let next: Vec<ValueId> = decisive.iter().map(|&i| self.body.outputs[i]).collect();
+            let before = decisive.len();
+            decisive.extend(needs(&self.body, &next).1);
+            if decisive.len() == before {
+                break;
+            }
+        }
+        let start: Option<Vec<Literal>> =
+            decisive.iter().map(|&i| constant_value(graph, operands[i])).collect();
+        let mut state = start?;
+        let condition = part(&self.condition, &self.condition.outputs, &decisive);
+        let next: Vec<ValueId> = decisive.iter().map(|&i| self.body.outputs[i]).collect();
+        let step = part(&self.body, &next, &decisive);
+        if holds_collective(&condition) || holds_collective(&step) {
+            return None;
+        }
+        for trips in 0..=UNROLL_LIMIT {
+            if !holds(&interpret::evaluate(&condition, &state).ok()?) {
+                return Some(trips);
+            }
+            state = interpret::evaluate(&step, &state).ok()?;
+        }
+        None
+    }
+}
+
+/// Whether a condition's result is true.
+fn holds(results: &[Literal]) -> bool {
+    results[0].to_i64() == [1]
+}
+
+/// E132: ranks disagree about control flow that holds a collective.
+fn disagreement(name: &str) -> Box<Diagnostic> {
+    Diagnostic::new(
+        "E132",
+        format!("ranks take different ways through a `{name}` in which they exchange data"),
+    )
+    .expected("the same condition on every rank")
+    .help("compute the condition from values that are equal on all ranks, for instance after an all-reduce")
+}
+
 impl Operation for While {
     fn name(&self) -> &str {
-        todo!()
+        WHILE
     }
+
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
-        todo!()
+        let carried: Vec<TensorType> = operands.iter().map(|&ty| ty.clone()).collect();
+        let truth = TensorType::scalar(DType::Bool);
+        region_signature(WHILE, "condition", &self.condition, &carried, &[truth])?;
+        region_signature(WHILE, "body", &self.body, &carried, &carried)?;
+        Ok(carried)
     }
+
     fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
-        todo!()
+        Rule::whole(&shapes_of(operands), &shapes_of(results))
     }
-    fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-        todo!()
+
+    /// One trip.
+    fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+        let (condition, body) = (graph_cost(&self.condition), graph_cost(&self.body));
+        let bytes = total_bytes(operands, results);
+        Cost { flops: condition.flops + body.flops, bytes: condition.bytes + body.bytes + bytes }
     }
-    fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        todo!()
+
+    /// E120: unroll it first.
+    fn gradient(&self, _: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
+        Err(refused(WHILE, "trips that data decides"))
     }
+
+    fn evaluate(&self, operands: &[&Literal], _: &[TensorType]) -> Result<Vec<Literal>> {
+        let mut carried: Vec<Literal> = operands.iter().map(|&x| x.clone()).collect();
+        while holds(&interpret::evaluate(&self.condition, &carried)?) {
+            carried = interpret::evaluate(&self.body, &carried)?;
+        }
+        Ok(carried)
+    }
+
+    /// In lock step where the loop holds collectives.
+    fn evaluate_ranks(&self, ranks: &[RankCall]) -> Result<Vec<Vec<Literal>>> {
+        let mut carried: Vec<Vec<Literal>> =
+            ranks.iter().map(|rank| rank.operands.iter().map(|&x| x.clone()).collect()).collect();
+        if !self.is_collective() {
+            return ranks.iter().map(|rank| rank.op.evaluate(&rank.operands, &rank.results)).collect();
+        }
+        let loops: Vec<&While> = ranks
+            .iter()
+            .map(|rank| match rank.op {
+                Op::While(op) => op,
+                _ => unreachable!("ranks agree in structure"),
+            })
+            .collect();
+        let conditions: Vec<&Graph> = loops.iter().map(|op| &*op.condition).collect();
+        let bodies: Vec<&Graph> = loops.iter().map(|op| &*op.body).collect();
+        loop {
+            let verdicts = interpret::evaluate_ranks(&conditions, &carried)?;
+            let first = holds(&verdicts[0]);
+            if verdicts.iter().any(|v| holds(v) != first) {
+                return Err(disagreement(WHILE));
+            }
+            if !first {
+                return Ok(carried);
+            }
+            carried = interpret::evaluate_ranks(&bodies, &carried)?;
+        }
+    }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        todo!()
+        localise_same(self.clone(), context, self.body.outputs.len())
+    }
+
+    fn regions(&self) -> Vec<&Graph> {
+        vec![&self.condition, &self.body]
+    }
+
+    fn is_collective(&self) -> bool {
+        holds_collective(&self.condition) || holds_collective(&self.body)
+    }
+}
+
+impl Case {
+    /// The branch that this index chooses.
+    fn chosen(&self, index: &Literal) -> &Graph {
+        let last = self.branches.len() - 1;
+        let index = usize::try_from(index.to_i64()[0]).unwrap_or(last);
+        &self.branches[index.min(last)]
     }
 }
 
 impl Operation for Case {
     fn name(&self) -> &str {
-        todo!()
+        CASE
     }
+
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
-        todo!()
+        let (Some(index), Some(first)) = (operands.first(), self.branches.first()) else {
+            return Err(Diagnostic::new("E101", format!("`{CASE}` needs an index and a branch"))
+                .expected("at least one operand and one branch")
+                .found(format!("{} operands and {} branches", operands.len(), self.branches.len())));
+        };
+        element_type(CASE, index.dtype == DType::I32, "i32", index.dtype)?;
+        shapes(index.shape.is_empty(), "a branch index is a scalar", "tensor<i32>", index.to_string())?;
+        let captured: Vec<TensorType> = operands[1..].iter().map(|&ty| ty.clone()).collect();
+        let results: Vec<TensorType> = first.outputs.iter().map(|&v| first.ty(v).clone()).collect();
+        for (number, branch) in self.branches.iter().enumerate() {
+            region_signature(CASE, &format!("branch {number}"), branch, &captured, &results)?;
+        }
+        Ok(results)
     }
+
     fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
-        todo!()
+        Rule::whole(&shapes_of(operands), &shapes_of(results))
     }
-    fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-        todo!()
+
+    /// The costliest branch.
+    fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+        let costs = self.branches.iter().map(graph_cost);
+        let most =
+            costs.fold(Cost::default(), |most, cost| if cost.flops > most.flops { cost } else { most });
+        Cost { flops: most.flops, bytes: most.bytes + total_bytes(operands, results) }
     }
-    fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        todo!()
+
+    /// E120.
+    fn gradient(&self, _: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
+        Err(refused(CASE, "a branch that data chooses"))
     }
+
+    fn evaluate(&self, operands: &[&Literal], _: &[TensorType]) -> Result<Vec<Literal>> {
+        let captured: Vec<Literal> = operands[1..].iter().map(|&x| x.clone()).collect();
+        interpret::evaluate(self.chosen(operands[0]), &captured)
+    }
+
+    /// In lock step where a branch holds collectives.
+    fn evaluate_ranks(&self, ranks: &[RankCall]) -> Result<Vec<Vec<Literal>>> {
+        if !self.is_collective() {
+            return ranks.iter().map(|rank| rank.op.evaluate(&rank.operands, &rank.results)).collect();
+        }
+        let index = ranks[0].operands[0].to_i64();
+        if ranks.iter().any(|rank| rank.operands[0].to_i64() != index) {
+            return Err(disagreement(CASE));
+        }
+        let branches: Vec<&Graph> = ranks
+            .iter()
+            .map(|rank| match rank.op {
+                Op::Case(op) => op.chosen(rank.operands[0]),
+                _ => unreachable!("ranks agree in structure"),
+            })
+            .collect();
+        let captured: Vec<Vec<Literal>> =
+            ranks.iter().map(|rank| rank.operands[1..].iter().map(|&x| x.clone()).collect()).collect();
+        interpret::evaluate_ranks(&branches, &captured)
+    }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        todo!()
+        localise_same(self.clone(), context, self.branches[0].outputs.len())
+    }
+
+    fn regions(&self) -> Vec<&Graph> {
+        self.branches.iter().collect()
+    }
+
+    fn is_collective(&self) -> bool {
+        self.branches.iter().any(holds_collective)
     }
 }
 
 impl Operation for OptimizationBarrier {
     fn name(&self) -> &str {
-        todo!()
+        BARRIER
     }
+
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
-        todo!()
+        Ok(operands.iter().map(|&ty| ty.clone()).collect())
     }
-    fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
-        todo!()
+
+    fn rule(&self, operands: &[&TensorType], _: &[&TensorType]) -> Rule {
+        let mut rule = Rule::default();
+        for ty in operands {
+            let dims: Vec<Vec<usize>> =
+                ty.shape.iter().map(|&size| vec![rule.factor(size, FactorKind::Pass)]).collect();
+            rule.operands.push(dims.clone());
+            rule.results.push(dims);
+        }
+        // A group makes all results partial, so all operands must be.
+        rule.transparent_in(&(0..operands.len()).collect::<Vec<_>>())
     }
+
+    /// Nothing is moved.
+    fn cost(&self, _: &[&TensorType], _: &[&TensorType]) -> Cost {
+        Cost::default()
+    }
+
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-        todo!()
+        Ok(context.cotangents.iter().zip(context.wanted).map(|(ct, &w)| ct.filter(|_| w)).collect())
     }
-    fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        todo!()
+
+    fn evaluate(&self, operands: &[&Literal], _: &[TensorType]) -> Result<Vec<Literal>> {
+        Ok(operands.iter().map(|&x| x.clone()).collect())
     }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        todo!()
+        let results = context.operands().len();
+        localise_same(self.clone(), context, results)
     }
 }
 
@@ -362,4 +656,155 @@ fn parse_optimization_barrier(op: &mut OpParser) -> Result<Vec<ValueId>> {
     }
     op.at_least(1)?;
     op.finish(OptimizationBarrier)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Role;
+    use crate::ops::{AllReduce, Direction};
+    use crate::testing::{apply, check_gradient, check_rule, random};
+    use partita_mesh::Combiner;
+
+    fn number(value: i32) -> Literal {
+        Literal::new([], vec![value])
+    }
+
+    /// Carried (counter, limit, x): doubles x while `counter < limit`, counting by `step`.
+    fn doubling(step: i32) -> While {
+        let inputs = |b: &mut GraphBuilder| {
+            let scalar = TensorType::scalar(DType::I32);
+            let counter = b.input("counter", scalar.clone(), Role::Input);
+            let limit = b.input("limit", scalar, Role::Input);
+            (counter, limit, b.input("x", TensorType::new(DType::F32, [2]), Role::Input))
+        };
+        let mut condition = GraphBuilder::new("condition");
+        let (counter, limit, _) = inputs(&mut condition);
+        let less = condition.compare(Direction::Lt, counter, limit).unwrap();
+        let mut body = GraphBuilder::new("body");
+        let (counter, limit, x) = inputs(&mut body);
+        let step = body.constant(number(step));
+        let next = body.add(counter, step).unwrap();
+        let twice = body.add(x, x).unwrap();
+        While {
+            condition: Box::new(condition.finish(vec![less])),
+            body: Box::new(body.finish(vec![next, limit, twice])),
+        }
+    }
+
+    #[test]
+    fn loops_run_while_their_condition_holds() {
+        let x = Literal::new([2], vec![1f32, 3.0]);
+        let got = apply(doubling(2), &[number(1), number(8), x.clone()]);
+        assert_eq!(got, [number(9), number(8), Literal::new([2], vec![16f32, 48.0])]);
+        assert_eq!(apply(doubling(1), &[number(5), number(5), x.clone()])[2], x);
+    }
+
+    #[test]
+    fn loops_that_constants_decide_unroll_to_the_same_values() {
+        let op = doubling(3);
+        for (limit, trips) in [(8, 3), (1, 1), (0, 0), (-4, 0)] {
+            let mut b = GraphBuilder::new("f");
+            let x = b.input("x", TensorType::new(DType::F32, [2]), Role::Input);
+            let zero = b.constant(number(0));
+            // A limit that is computed from constants is as good as one.
+            let half = b.constant(number(limit / 2));
+            let limit_value = b.add(half, half).unwrap();
+            let out = op.unroll(&mut b, &[zero, limit_value, x]).unwrap().unwrap();
+            let limit = limit / 2 * 2;
+            assert_eq!(
+                op.trip_count(b.graph(), &[zero, limit_value, x]),
+                Some(if limit == 0 { 0 } else { trips })
+            );
+            let graph = b.finish(out);
+            assert!(graph.nodes.iter().all(|n| !matches!(n.op, Op::While(_))));
+            let x = Literal::new([2], vec![1f32, 3.0]);
+            let got = interpret::evaluate(&graph, std::slice::from_ref(&x)).unwrap();
+            assert_eq!(got, apply(op.clone(), &[number(0), number(limit), x]));
+        }
+    }
+
+    #[test]
+    fn loops_that_data_decides_or_that_do_not_end_soon_stay() {
+        let mut b = GraphBuilder::new("f");
+        let x = b.input("x", TensorType::new(DType::F32, [2]), Role::Input);
+        let fed = b.input("limit", TensorType::scalar(DType::I32), Role::Input);
+        let zero = b.constant(number(0));
+        let far = b.constant(number(1025));
+        let near = b.constant(number(1024));
+        assert_eq!(doubling(1).unroll(&mut b, &[zero, fed, x]).unwrap(), None);
+        assert_eq!(doubling(1).trip_count(b.graph(), &[zero, far, x]), None);
+        assert_eq!(doubling(1).trip_count(b.graph(), &[zero, near, x]), Some(1024));
+        assert_eq!(doubling(0).trip_count(b.graph(), &[zero, near, x]), None);
+    }
+
+    #[test]
+    fn collectives_in_loops_see_all_ranks() {
+        let mut op = doubling(1);
+        let mut b = GraphBuilder::new("body");
+        let inputs: Vec<ValueId> =
+            op.body.inputs.iter().map(|&v| b.input("", op.body.ty(v).clone(), Role::Input)).collect();
+        let out = b.inline(&op.body, &inputs, false).unwrap();
+        let sum = AllReduce { groups: vec![vec![0, 1]], combiner: Combiner::Sum };
+        let sum = b.push1(sum, &[out[2]]).unwrap();
+        op.body = Box::new(b.finish(vec![out[0], out[1], sum]));
+        let op = Op::from(op);
+        let run = |limits: [i32; 2]| {
+            let values: Vec<Vec<Literal>> = (0..2)
+                .map(|r| vec![number(0), number(limits[r]), Literal::new([2], vec![r as f32, 1.0])])
+                .collect();
+            let calls: Vec<RankCall> = values
+                .iter()
+                .map(|v| RankCall {
+                    op: &op,
+                    operands: v.iter().collect(),
+                    results: v.iter().map(|x| x.ty.clone()).collect(),
+                })
+                .collect();
+            op.evaluate_ranks(&calls)
+        };
+        let got = run([2, 2]).unwrap();
+        assert_eq!(got[0][2].to_f64(), [8.0, 16.0]);
+        assert_eq!(got[0], got[1]);
+        assert_eq!(run([2, 3]).unwrap_err().code, "E132");
+    }
+
+    #[test]
+    fn the_index_chooses_the_branch_and_the_last_takes_the_rest() {
+        let branch = |factor| {
+            let mut b = GraphBuilder::new("branch");
+            let x = b.input("x", TensorType::scalar(DType::F32), Role::Input);
+            let y = b.scale(x, factor).unwrap();
+            b.finish(vec![y])
+        };
+        let op = Case { branches: vec![branch(1.0), branch(10.0), branch(100.0)] };
+        for (index, expected) in [(0, 3.0), (1, 30.0), (2, 300.0), (3, 300.0), (-1, 300.0)] {
+            let got = apply(op.clone(), &[number(index), Literal::scalar(DType::F32, 3.0)]);
+            assert_eq!(got[0].to_f64(), [expected]);
+        }
+    }
+
+    #[test]
+    fn barriers_change_nothing() {
+        let inputs = vec![random(1, &[2, 3]), random(2, &[4])];
+        assert_eq!(apply(OptimizationBarrier, &inputs), inputs);
+        check_rule(OptimizationBarrier, &inputs);
+        check_gradient(OptimizationBarrier, inputs, &[true, false]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let (scalar, x) = (TensorType::scalar(DType::I32), TensorType::new(DType::F32, [2]));
+        let loop_code = |types: &[&TensorType]| doubling(1).infer(types).unwrap_err().code;
+        assert_eq!(loop_code(&[&scalar, &scalar]), "E107");
+        assert_eq!(loop_code(&[&scalar, &scalar, &scalar]), "E107");
+        let case = Case {
+            branches: vec![doubling(1).body.as_ref().clone(), doubling(1).condition.as_ref().clone()],
+        };
+        let case_code = |types: &[&TensorType]| case.infer(types).unwrap_err().code;
+        assert_eq!(case_code(&[]), "E101");
+        assert_eq!(case_code(&[&x]), "E103");
+        assert_eq!(case_code(&[&x.with_dtype(DType::I32)]), "E104");
+        assert_eq!(case_code(&[&scalar, &scalar, &scalar, &x]), "E107");
+    }
 }

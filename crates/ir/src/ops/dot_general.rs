@@ -337,7 +337,7 @@ fn parse_dot_general(op: &mut OpParser) -> Result<Vec<ValueId>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{apply, check_gradient, random};
+    use crate::testing::{apply, check_gradient, check_rule, random};
 
     /// `[b, m, k1, k2] x [k2, n, b, k1]`, dimensions stored out of order.
     fn mixed() -> DotGeneral {
@@ -396,6 +396,11 @@ mod tests {
         check_gradient(linear, vec![random(5, &[2, 3, 4]), random(6, &[5, 4])], &[true, true]);
         let outer = DotGeneral::default();
         check_gradient(outer, vec![random(7, &[2]), random(8, &[3])], &[false, true]);
+    }
+
+    #[test]
+    fn shards_combine_to_the_whole() {
+        check_rule(mixed(), &[random(9, &[2, 3, 4, 5]), random(10, &[4, 5, 3, 2])]);
     }
 
     #[test]

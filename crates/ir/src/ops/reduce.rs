@@ -689,7 +689,7 @@ fn starts_from_identity(graph: &Graph, mut value: ValueId, combiner: Combiner) -
 mod tests {
     use super::*;
     use crate::graph::Role;
-    use crate::testing::{apply, check_gradient, random};
+    use crate::testing::{apply, check_gradient, check_rule, random};
 
     fn reduce(combiner: Combiner, dims: &[usize]) -> Reduce {
         Reduce { dims: dims.to_vec(), reducer: Reducer::Combiner(combiner) }
@@ -781,6 +781,25 @@ mod tests {
             let x = Literal::from_f64(&x.ty, values.into_iter());
             check_gradient(reduce(Combiner::Prod, &[2]), vec![x, initial(1.0)], &[true, false]);
         }
+    }
+
+    #[test]
+    fn shards_combine_to_the_whole() {
+        let x = random(3, &[3, 2, 4]);
+        check_rule(reduce(Combiner::Sum, &[0, 2]), &[x.clone(), Literal::scalar(DType::F64, 0.0)]);
+        for combiner in [Combiner::Prod, Combiner::Max, Combiner::Min] {
+            check_rule(reduce(combiner, &[0, 2]), &[x.clone(), Literal::scalar(DType::F64, 0.5)]);
+        }
+        let start = [Literal::scalar(DType::F32, f64::NEG_INFINITY), Literal::scalar(DType::I32, 9.0)];
+        let values = Literal::new([3, 2], vec![1f32, 5.0, 5.0, -1.0, -2.0, -0.5]);
+        let numbers = Literal::new([3, 2], vec![0i32, 1, 0, 1, 0, 1]);
+        check_rule(argmax(), &[values, numbers, start[0].clone(), start[1].clone()]);
+    }
+
+    #[test]
+    fn cut_sums_count_their_initial_value_once() {
+        let op = Reduce { dims: vec![0], reducer: Reducer::Combiner(Combiner::Prod) };
+        check_rule(op, &[random(4, &[5]), Literal::scalar(DType::F64, 3.0)]);
     }
 
     #[test]

@@ -1,15 +1,19 @@
 //! Combination over sliding windows.
 
+use super::Pad;
+use super::checks::{one_per_dim, operand_count, same_dtype, shapes, sizes};
+use super::reduce::{Reducer, fold, refused};
+use crate::builder::identity;
 use crate::graph::{Graph, ValueId};
-use crate::literal::Literal;
-use crate::op::{GradientContext, LocalContext, Operation};
-use crate::rule::Rule;
+use crate::literal::{Literal, indices};
+use crate::op::{Cost, GradientContext, LocalContext, Operation, localise_same};
+use crate::rule::{FactorKind, Rule};
 use crate::types::TensorType;
 use partita_base::{DType, Result};
+use partita_mesh::Combiner;
 
-use super::reduce::Reducer;
-
-/// Operands (inputs.., initial values..); combines each window.
+/// Operands (inputs.., initial values..); combines each window. Padding and the gaps of a dilated input hold the
+/// initial value.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ReduceWindow {
     /// Extent of the window in each dimension.
@@ -26,24 +30,186 @@ pub struct ReduceWindow {
     pub reducer: Reducer,
 }
 
+const NAME: &str = "stablehlo.reduce_window";
+
+/// The extent of `size` elements with `dilation - 1` gaps between neighbours.
+fn dilated(size: usize, dilation: usize) -> usize {
+    if size == 0 { 0 } else { (size - 1) * dilation + 1 }
+}
+
+impl ReduceWindow {
+    /// Extent of a dimension of the result.
+    fn result_extent(&self, dim: usize, size: usize) -> usize {
+        let (low, high) = self.padding[dim];
+        let padded = low + dilated(size, self.base_dilation[dim]) as i64 + high;
+        let window = dilated(self.window[dim], self.window_dilation[dim]) as i64;
+        if padded < window { 0 } else { (padded - window) as usize / self.strides[dim] + 1 }
+    }
+
+    /// Whether windows along a dimension are single elements, one per element.
+    fn is_pointwise(&self, dim: usize) -> bool {
+        self.window[dim] == 1
+            && self.strides[dim] == 1
+            && self.base_dilation[dim] == 1
+            && self.padding[dim] == (0, 0)
+    }
+
+    /// The element of a dimension that entry `entry` of window `window` meets; `None` in padding and gaps.
+    fn source(&self, dim: usize, size: usize, window: usize, entry: usize) -> Option<usize> {
+        let place = (window * self.strides[dim] + entry * self.window_dilation[dim]) as i64;
+        let place = usize::try_from(place - self.padding[dim].0).ok()?;
+        let dilation = self.base_dilation[dim];
+        (place.is_multiple_of(dilation) && place / dilation < size).then_some(place / dilation)
+    }
+}
+
 impl Operation for ReduceWindow {
     fn name(&self) -> &str {
-        todo!()
+        NAME
     }
+
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
-        todo!()
+        if operands.is_empty() || !operands.len().is_multiple_of(2) {
+            operand_count(NAME, operands, (operands.len() + 1).max(2))?;
+        }
+        let (inputs, initial) = operands.split_at(operands.len() / 2);
+        let rank = inputs[0].rank();
+        for (input, initial) in inputs.iter().zip(initial) {
+            same_dtype(NAME, input, initial)?;
+            shapes(
+                initial.shape.is_empty(),
+                format!("initial values of `{NAME}` are scalars"),
+                TensorType::scalar(input.dtype).to_string(),
+                initial.to_string(),
+            )?;
+            shapes(
+                input.shape == inputs[0].shape,
+                format!("inputs of `{NAME}` must have one shape"),
+                format!("{:?}", inputs[0].shape),
+                format!("{:?}", input.shape),
+            )?;
+        }
+        one_per_dim(NAME, "padding", &self.padding, rank)?;
+        for (attribute, list) in [
+            ("window_dimensions", &self.window),
+            ("window_strides", &self.strides),
+            ("base_dilations", &self.base_dilation),
+            ("window_dilations", &self.window_dilation),
+        ] {
+            one_per_dim(NAME, attribute, list, rank)?;
+            sizes(
+                !list.contains(&0),
+                format!("`{attribute}` of `{NAME}` must be positive"),
+                "at least 1",
+                format!("{list:?}"),
+            )?;
+        }
+        let dtypes: Vec<DType> = inputs.iter().map(|ty| ty.dtype).collect();
+        self.reducer.check(NAME, &dtypes)?;
+        let shape: Vec<usize> =
+            inputs[0].shape.iter().enumerate().map(|(dim, &size)| self.result_extent(dim, size)).collect();
+        Ok(inputs.iter().map(|input| input.with_shape(shape.clone())).collect())
     }
+
     fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
-        todo!()
+        let mut rule = Rule::default();
+        let (mut input, mut result) = (Vec::new(), Vec::new());
+        for (dim, &size) in operands[0].shape.iter().enumerate() {
+            if self.is_pointwise(dim) {
+                let factor = rule.factor(size, FactorKind::Pass);
+                input.push(vec![factor]);
+                result.push(vec![factor]);
+            } else {
+                input.push(vec![rule.factor(size, FactorKind::Shift)]);
+                result.push(vec![rule.factor(results[0].shape[dim], FactorKind::Whole)]);
+            }
+        }
+        rule.operands = vec![input; results.len()];
+        rule.operands.extend(vec![Vec::new(); results.len()]);
+        rule.results = vec![result; results.len()];
+        rule
     }
+
+    fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+        let bytes: usize = operands.iter().chain(results).map(|ty| ty.bytes()).sum();
+        let window: usize = self.window.iter().product();
+        let flops = results.iter().map(|ty| ty.element_count() * window).sum::<usize>();
+        Cost { flops: flops as f64, bytes: bytes as f64 }
+    }
+
+    /// For sums: windows over the padded cotangent, steps and gaps exchanged. E120 otherwise.
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-        todo!()
+        let Reducer::Combiner(combiner) = self.reducer else {
+            return Err(refused(NAME, "a general body"));
+        };
+        let mut gradients = vec![None; context.operands.len()];
+        let Some(cotangent) = context.cotangents[0] else { return Ok(gradients) };
+        if combiner != Combiner::Sum {
+            return Err(refused(NAME, &format!("combination by {combiner}")));
+        }
+        if context.wanted[1] {
+            return Err(refused(NAME, "a differentiated initial value"));
+        }
+        if !context.wanted[0] {
+            return Ok(gradients);
+        }
+        let builder = &mut *context.builder;
+        let ty = builder.ty(context.operands[0]).clone();
+        let result = builder.shape(cotangent);
+        if ty.element_count() == 0 || result.contains(&0) {
+            gradients[0] = Some(builder.full(&ty, 0.0)?);
+            return Ok(gradients);
+        }
+        // Element i stands at place i * base_dilation + low, result o covers places o * stride + k * window_dilation.
+        // So i collects the results o at the places i * base_dilation + low - k * window_dilation, k counted down.
+        let rank = ty.rank();
+        let reach = |d: usize| ((self.window[d] - 1) * self.window_dilation[d]) as i64;
+        let low: Vec<i64> = (0..rank).map(|d| reach(d) - self.padding[d].0).collect();
+        let high: Vec<i64> = (0..rank)
+            .map(|d| {
+                let needed = dilated(ty.shape[d], self.base_dilation[d]) as i64 + reach(d);
+                needed - low[d] - dilated(result[d], self.strides[d]) as i64
+            })
+            .collect();
+        let interior: Vec<usize> = self.strides.iter().map(|stride| stride - 1).collect();
+        let zero = builder.constant(identity(Combiner::Sum, ty.dtype));
+        let padded = builder.push1(Pad { low, high, interior }, &[cotangent, zero])?;
+        let transposed = ReduceWindow {
+            window: self.window.clone(),
+            strides: self.base_dilation.clone(),
+            base_dilation: vec![1; rank],
+            window_dilation: self.window_dilation.clone(),
+            padding: vec![(0, 0); rank],
+            reducer: self.reducer.clone(),
+        };
+        gradients[0] = Some(builder.push1(transposed, &[padded, zero])?);
+        Ok(gradients)
     }
+
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        todo!()
+        let (inputs, initial) = operands.split_at(results.len());
+        let ty = &inputs[0].ty;
+        let strides = ty.strides();
+        let steps = indices(&results[0].shape).enumerate().flat_map(|(to, place)| {
+            let strides = &strides;
+            indices(&self.window).map(move |entry| {
+                let source = |dim: usize| {
+                    let found = self.source(dim, ty.shape[dim], place[dim], entry[dim]);
+                    found.map(|i| i * strides[dim])
+                };
+                (to, (0..ty.rank()).map(source).sum::<Option<usize>>())
+            })
+        });
+        fold(&self.reducer, inputs, initial, results, steps)
     }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        todo!()
+        let results = context.operands().len() / 2;
+        localise_same(self.clone(), context, results)
+    }
+
+    fn regions(&self) -> Vec<&Graph> {
+        self.reducer.regions()
     }
 }
 
@@ -98,4 +264,101 @@ fn parse_reduce_window(op: &mut OpParser) -> Result<Vec<ValueId>> {
         window,
     };
     op.finish(reduce_window)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{apply, check_gradient, check_rule, random};
+
+    fn plain(window: &[usize], combiner: Combiner) -> ReduceWindow {
+        let ones = vec![1; window.len()];
+        ReduceWindow {
+            window: window.to_vec(),
+            strides: ones.clone(),
+            base_dilation: ones.clone(),
+            window_dilation: ones.clone(),
+            padding: vec![(0, 0); window.len()],
+            reducer: Reducer::Combiner(combiner),
+        }
+    }
+
+    fn cumulative(size: usize) -> ReduceWindow {
+        ReduceWindow { padding: vec![(0, 0), (size as i64 - 1, 0)], ..plain(&[1, size], Combiner::Sum) }
+    }
+
+    fn general() -> ReduceWindow {
+        ReduceWindow {
+            strides: vec![2, 1],
+            base_dilation: vec![1, 2],
+            window_dilation: vec![2, 1],
+            padding: vec![(1, 2), (-1, 3)],
+            ..plain(&[2, 3], Combiner::Sum)
+        }
+    }
+
+    #[test]
+    fn cumulative_sums_are_windows_padded_on_one_side() {
+        let x = Literal::new([2, 4], vec![1f64, 2.0, 3.0, 4.0, 10.0, 20.0, 30.0, 40.0]);
+        let got = apply(cumulative(4), &[x, Literal::scalar(DType::F64, 0.0)]);
+        assert_eq!(got[0].to_f64(), [1.0, 3.0, 6.0, 10.0, 10.0, 30.0, 60.0, 100.0]);
+    }
+
+    #[test]
+    fn windows_match_a_padded_copy_of_the_input() {
+        let x = random(1, &[5, 4]);
+        for (combiner, initial) in [(Combiner::Sum, 0.5), (Combiner::Max, -0.2)] {
+            let op = ReduceWindow { reducer: Reducer::Combiner(combiner), ..general() };
+            let start = Literal::scalar(DType::F64, initial);
+            let pad = Pad { low: vec![1, -1], high: vec![2, 3], interior: vec![0, 1] };
+            let padded = apply(pad, &[x.clone(), start.clone()]).remove(0);
+            let (columns, values) = (padded.ty.shape[1], padded.to_f64());
+            let got = apply(op, &[x.clone(), start]).remove(0);
+            assert_eq!(got.ty.shape, [(padded.ty.shape[0] - 3) / 2 + 1, columns - 3 + 1]);
+            for (element, index) in indices(&got.ty.shape).enumerate() {
+                let mut expected = initial;
+                for i in 0..2 {
+                    for j in 0..3 {
+                        let value = values[(index[0] * 2 + i * 2) * columns + index[1] + j];
+                        expected =
+                            if combiner == Combiner::Sum { expected + value } else { expected.max(value) };
+                    }
+                }
+                assert!((got.to_f64()[element] - expected).abs() < 1e-12);
+            }
+        }
+    }
+
+    #[test]
+    fn gradients_of_sums_match_finite_differences() {
+        let start = Literal::scalar(DType::F64, 0.0);
+        for (op, shape) in
+            [(general(), [5, 4]), (cumulative(4), [2, 4]), (plain(&[2, 2], Combiner::Sum), [3, 3])]
+        {
+            check_gradient(op, vec![random(2, &shape), start.clone()], &[true, false]);
+        }
+    }
+
+    #[test]
+    fn dimensions_without_windows_may_be_cut() {
+        check_rule(cumulative(4), &[random(3, &[5, 4]), Literal::scalar(DType::F64, 0.0)]);
+        let op = cumulative(4);
+        let (ty, scalar) = (TensorType::new(DType::F32, [5, 4]), TensorType::scalar(DType::F32));
+        let rule = op.rule(&[&ty, &scalar], &[&ty]);
+        assert_eq!(rule.factors[0].kind, FactorKind::Pass);
+        assert_eq!(rule.factors[1].kind, FactorKind::Shift);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let (ty, scalar) = (TensorType::new(DType::F32, [5, 4]), TensorType::scalar(DType::F32));
+        let code = |op: ReduceWindow| op.infer(&[&ty, &scalar]).unwrap_err().code;
+        assert_eq!(general().infer(&[&ty]).unwrap_err().code, "E101");
+        assert_eq!(general().infer(&[&ty, &ty]).unwrap_err().code, "E104");
+        assert_eq!(code(ReduceWindow { window: vec![2], ..general() }), "E105");
+        assert_eq!(code(ReduceWindow { strides: vec![0, 1], ..general() }), "E106");
+        assert_eq!(code(plain(&[1, 1], Combiner::And)), "E103");
+        let wide = plain(&[9, 1], Combiner::Sum);
+        assert_eq!(wide.infer(&[&ty, &scalar]).unwrap()[0].shape, [0, 4]);
+    }
 }

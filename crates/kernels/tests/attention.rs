@@ -1,0 +1,178 @@
+//! Attention against a loop in f64; gradients against central differences.
+
+mod common;
+use common::*;
+use partita_base::DType;
+use partita_kernels::*;
+use proptest::prelude::*;
+
+struct Problem {
+    sizes: [usize; 6],
+    mask: Option<Tensor>,
+    causal: bool,
+    query_offset: usize,
+    scale: f64,
+}
+
+impl Problem {
+    fn random(draw: &mut Draw) -> Self {
+        let group = 1 + draw.below(2);
+        let key_heads = 1 + draw.below(2);
+        let queries = draw.pick(&[1, 2, 5, 70]);
+        let query_offset = draw.pick(&[0, 0, 3]);
+        let keys = draw.pick(&[queries + query_offset, 1, 9, 130]);
+        let sizes = [1 + draw.below(2), key_heads * group, key_heads, queries, keys, draw.pick(&[1, 4, 16])];
+        let mask = draw.chance(2).then(|| {
+            let shape = [draw.pick(&[1, sizes[0]]), draw.pick(&[1, sizes[1]]), queries, keys];
+            let density = draw.pick(&[2, 3]);
+            Tensor::random(draw, DType::Bool, &shape, |d| f64::from(u8::from(!d.chance(density))))
+        });
+        Problem { sizes, mask, causal: draw.chance(2), query_offset, scale: 0.3 + 0.2 * draw.unit() }
+    }
+
+    fn options(&self) -> AttentionOptions<'_> {
+        AttentionOptions {
+            mask: self.mask.as_ref().map(Tensor::view),
+            causal: self.causal,
+            query_offset: self.query_offset,
+            scale: self.scale,
+        }
+    }
+
+    fn query_shape(&self) -> [usize; 4] {
+        let [batch, heads, _, queries, _, width] = self.sizes;
+        [batch, heads, queries, width]
+    }
+
+    fn key_shape(&self) -> [usize; 4] {
+        let [batch, _, key_heads, _, keys, width] = self.sizes;
+        [batch, key_heads, keys, width]
+    }
+
+    fn forward(&self, q: &Tensor, k: &Tensor, v: &Tensor, out: &mut Tensor) {
+        let [_, _, _, queries, keys, width] = self.sizes;
+        let mut workspace = vec![0xFF; attention_workspace_bytes(q.dtype, queries, keys, width)];
+        attention(&q.view(), &k.view(), &v.view(), &self.options(), &mut out.view_mut(), &mut workspace);
+    }
+
+    fn right(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Vec<f64> {
+        let [batch, heads, key_heads, queries, keys, width] = self.sizes;
+        let mut out = Vec::new();
+        for b in 0..batch {
+            for h in 0..heads {
+                let key_head = b * key_heads + h / (heads / key_heads);
+                for i in 0..queries {
+                    let q_at = ((b * heads + h) * queries + i) * width;
+                    let scores: Vec<Option<f64>> = (0..keys)
+                        .map(|j| {
+                            let masked = self.mask.as_ref().is_some_and(|mask| {
+                                let b = if mask.shape[0] == 1 { 0 } else { b };
+                                let h = if mask.shape[1] == 1 { 0 } else { h };
+                                mask.bits(((b * mask.shape[1] + h) * queries + i) * keys + j) == 0
+                            });
+                            let k_at = (key_head * keys + j) * width;
+                            let score: f64 = (0..width).map(|d| q.get(q_at + d) * k.get(k_at + d)).sum();
+                            let behind = self.causal && j > i + self.query_offset;
+                            (!masked && !behind).then_some(score * self.scale)
+                        })
+                        .collect();
+                    let max = scores.iter().flatten().copied().fold(f64::NEG_INFINITY, f64::max);
+                    let weights: Vec<f64> =
+                        scores.iter().map(|s| s.map_or(0.0, |s| (s - max).exp())).collect();
+                    let sum: f64 = weights.iter().sum();
+                    for d in 0..width {
+                        let mixed: f64 =
+                            (0..keys).map(|j| weights[j] * v.get((key_head * keys + j) * width + d)).sum();
+                        out.push(if sum == 0.0 { 0.0 } else { mixed / sum });
+                    }
+                }
+            }
+        }
+        out
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 50, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn attention_matches_a_loop(seed: u64) {
+        let mut draw = Draw(seed);
+        let problem = Problem::random(&mut draw);
+        let dtype = draw.pick(&FLOATS);
+        let q = Tensor::random(&mut draw, dtype, &problem.query_shape(), |d| d.unit() * 2.0);
+        let k = Tensor::random(&mut draw, dtype, &problem.key_shape(), |d| d.unit() * 2.0);
+        let v = Tensor::random(&mut draw, dtype, &problem.key_shape(), |d| d.unit());
+        let mut out = Tensor::scattered(&mut draw, dtype, &problem.query_shape());
+        problem.forward(&q, &k, &v, &mut out);
+        let tolerance = if dtype == DType::F64 { 1e-12 } else { (2.0 * epsilon(dtype)).max(5e-6) };
+        for (i, right) in problem.right(&q, &k, &v).into_iter().enumerate() {
+            prop_assert!((out.get(i) - right).abs() <= tolerance, "{} at {}: {}, not {}", dtype, i, out.get(i), right);
+        }
+    }
+
+    #[test]
+    fn attention_gradients_match_differences(seed: u64) {
+        let mut draw = Draw(seed);
+        let problem = Problem::random(&mut draw);
+        let f = DType::F64;
+        let dense = |draw: &mut Draw, shape: &[usize]| {
+            let values: Vec<f64> = (0..shape.iter().product()).map(|_| draw.unit()).collect();
+            Tensor::of(f, shape, &values)
+        };
+        let q = dense(&mut draw, &problem.query_shape());
+        let k = dense(&mut draw, &problem.key_shape());
+        let v = dense(&mut draw, &problem.key_shape());
+        let dout = Tensor::random(&mut draw, f, &problem.query_shape(), |d| d.unit());
+        let backward = |draw: &mut Draw, q: &Tensor, k: &Tensor, v: &Tensor, dout: &Tensor| {
+            let dtype = q.dtype;
+            let mut gradients = [q, k, v].map(|x| Tensor::scattered(draw, dtype, &x.shape));
+            let [_, _, _, queries, keys, width] = problem.sizes;
+            let mut workspace = vec![0xFF; attention_backward_workspace_bytes(dtype, queries, keys, width)];
+            let [dq, dk, dv] = &mut gradients;
+            attention_backward(&q.view(), &k.view(), &v.view(), &problem.options(), &dout.view(),
+                &mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut(), &mut workspace);
+            gradients
+        };
+        let gradients = backward(&mut draw, &q, &k, &v, &dout);
+        let objective = |q: &Tensor, k: &Tensor, v: &Tensor| {
+            let mut out = Tensor::zeros(f, &problem.query_shape());
+            problem.forward(q, k, v, &mut out);
+            (0..out.len()).map(|i| out.get(i) * dout.get(i)).sum::<f64>()
+        };
+        for (which, gradient) in gradients.iter().enumerate() {
+            for _ in 0..4 {
+                let i = draw.below(gradient.len());
+                let shifted = |by: f64| {
+                    let mut inputs = [q.clone(), k.clone(), v.clone()];
+                    let start = inputs[which].get(i);
+                    inputs[which].set(i, start + by);
+                    objective(&inputs[0], &inputs[1], &inputs[2])
+                };
+                let slope = (shifted(1e-5) - shifted(-1e-5)) / 2e-5;
+                prop_assert!((gradient.get(i) - slope).abs() < 1e-6 * (1.0 + slope.abs()), "{} {}: {}, not {}", which, i, gradient.get(i), slope);
+            }
+        }
+        let dtype = draw.pick(&[DType::F32, DType::BF16]);
+        let narrow = |t: &Tensor| Tensor::of(dtype, &t.shape, &t.values());
+        let narrowed = backward(&mut draw, &narrow(&q), &narrow(&k), &narrow(&v), &narrow(&dout));
+        for (found, right) in narrowed.iter().zip(&gradients) {
+            let largest = right.values().iter().fold(1.0f64, |m, x| m.max(x.abs()));
+            for i in 0..right.len() {
+                let error = (found.get(i) - right.get(i)).abs();
+                prop_assert!(error <= 40.0 * epsilon(dtype) * largest, "{}: {} not {}", dtype, found.get(i), right.get(i));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_number_that_is_none_shows_in_the_result() {
+    let q = Tensor::of(DType::F32, &[1, 1, 1, 1], &[f64::NAN]);
+    let k = Tensor::of(DType::F32, &[1, 1, 2, 1], &[1.0, 2.0]);
+    let mut out = Tensor::zeros(DType::F32, &[1, 1, 1, 1]);
+    let mut workspace = vec![0; attention_workspace_bytes(DType::F32, 1, 2, 1)];
+    let options = AttentionOptions { mask: None, causal: false, query_offset: 0, scale: 1.0 };
+    attention(&q.view(), &k.view(), &k.view(), &options, &mut out.view_mut(), &mut workspace);
+    assert!(out.get(0).is_nan());
+}

@@ -1,0 +1,158 @@
+//! A fused chain gives the bits of its functions run one by one.
+
+mod common;
+use common::*;
+use partita_base::DType;
+use partita_kernels::*;
+use proptest::prelude::*;
+
+/// A random well-typed program over a few types.
+fn random_program(draw: &mut Draw, rank: usize) -> ElementwiseProgram {
+    let types = [DType::F32, DType::F32, DType::BF16, DType::I32, DType::Bool, DType::F64];
+    let input_count = 1 + draw.below(4);
+    let mut registers: Vec<DType> = (0..input_count).map(|_| draw.pick(&types)).collect();
+    let mut instructions = Vec::new();
+    for _ in 0..1 + draw.below(14) {
+        let any = |draw: &mut Draw, registers: &[DType]| draw.below(registers.len());
+        let same = |draw: &mut Draw, registers: &[DType], dtype: DType| {
+            let fitting: Vec<usize> = (0..registers.len()).filter(|&r| registers[r] == dtype).collect();
+            draw.pick(&fitting)
+        };
+        let first = any(draw, &registers);
+        let dtype = registers[first];
+        let (op, args, result) = match draw.below(8) {
+            0 => (EwOp::Constant(Scalar::from_f64(dtype, draw.unit() * 3.0)), vec![], dtype),
+            1 if rank > 0 => (EwOp::Iota { dim: draw.below(rank) }, vec![], dtype),
+            2 => (EwOp::Convert, vec![first], draw.pick(&types)),
+            3 => {
+                let second = same(draw, &registers, dtype);
+                let op = EwOp::Compare { direction: draw.pick(&Direction::ALL), total_order: draw.chance(2) };
+                (op, vec![first, second], DType::Bool)
+            }
+            4 if registers.contains(&DType::Bool) => {
+                let pred = same(draw, &registers, DType::Bool);
+                (EwOp::Select, vec![pred, first, same(draw, &registers, dtype)], dtype)
+            }
+            5 => {
+                let (low, high) = (same(draw, &registers, dtype), same(draw, &registers, dtype));
+                (EwOp::Clamp, vec![low, first, high], dtype)
+            }
+            6 => {
+                let op = draw.pick(&Unary::ALL);
+                let Some(result) = op.result_dtype(dtype) else { continue };
+                (EwOp::Unary(op), vec![first], result)
+            }
+            _ => {
+                let op = draw.pick(&Binary::ALL);
+                if !op.supports(dtype) {
+                    continue;
+                }
+                (EwOp::Binary(op), vec![first, same(draw, &registers, dtype)], dtype)
+            }
+        };
+        instructions.push(EwInstr { op, args, out: registers.len() });
+        registers.push(result);
+    }
+    let outputs = (0..1 + draw.below(4)).map(|_| draw.below(registers.len())).collect();
+    ElementwiseProgram::new(registers, input_count, instructions, outputs).unwrap()
+}
+
+/// The chain run one kernel after the other.
+fn one_by_one(program: &ElementwiseProgram, inputs: &[Tensor], shape: &[usize]) -> Vec<Tensor> {
+    let mut registers: Vec<Tensor> = inputs.to_vec();
+    for instruction in program.instructions() {
+        let mut out = Tensor::zeros(program.registers()[instruction.out], shape);
+        {
+            let arg = |i: usize| registers[instruction.args[i]].view();
+            let out = &mut out.view_mut();
+            match instruction.op {
+                EwOp::Unary(op) => unary(op, &arg(0), out),
+                EwOp::Binary(op) => binary(op, &arg(0), &arg(1), out),
+                EwOp::Compare { direction, total_order } => {
+                    compare(direction, total_order, &arg(0), &arg(1), out)
+                }
+                EwOp::Select => select(&arg(0), &arg(1), &arg(2), out),
+                EwOp::Clamp => clamp(&arg(0), &arg(1), &arg(2), out),
+                EwOp::Convert => convert(&arg(0), out),
+                EwOp::Bitcast => bitcast(&arg(0), out),
+                EwOp::Constant(value) => fill(out, &value),
+                EwOp::Iota { dim } => iota(dim, out),
+            }
+        }
+        assert_eq!(registers.len(), instruction.out);
+        registers.push(out);
+    }
+    program.outputs().iter().map(|&r| registers[r].clone()).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_fused_chain_gives_the_bits_of_its_parts(seed: u64) {
+        let mut draw = Draw(seed);
+        let shape = draw.shape();
+        let program = random_program(&mut draw, shape.len());
+        let inputs: Vec<Tensor> = (0..program.input_count())
+            .map(|i| Tensor::random(&mut draw, program.registers()[i], &shape, any_float))
+            .collect();
+        let right = one_by_one(&program, &inputs, &shape);
+        let mut outputs: Vec<Tensor> =
+            program.outputs().iter().map(|&r| Tensor::zeros(program.registers()[r], &shape)).collect();
+        let mut workspace = vec![0xAAu8; elementwise_workspace_bytes(&program)];
+        let views: Vec<View<'_>> = inputs.iter().map(Tensor::view).collect();
+        let mut views_mut: Vec<ViewMut<'_>> = outputs.iter_mut().map(Tensor::view_mut).collect();
+        run_elementwise(&program, &views, &mut views_mut, &shape, &mut workspace);
+        drop(views_mut);
+        for (found, right) in outputs.iter().zip(&right) {
+            prop_assert_eq!(found.all_bits(), right.all_bits(), "{:?}", program);
+        }
+    }
+}
+
+#[test]
+fn a_chain_may_write_over_its_input() {
+    let length = 5000;
+    let mut x: Vec<f32> = (0..length).map(|i| i as f32).collect();
+    // y = x + x, z = y * x; z replaces x.
+    let step = |op, args: [usize; 2], out| EwInstr { op: EwOp::Binary(op), args: args.to_vec(), out };
+    let program = ElementwiseProgram::new(
+        vec![DType::F32; 3],
+        1,
+        vec![step(Binary::Add, [0, 0], 1), step(Binary::Mul, [1, 0], 2)],
+        vec![2],
+    )
+    .unwrap();
+    let right: Vec<f32> = x.iter().map(|x| (x + x) * x).collect();
+    let mut workspace = vec![0; elementwise_workspace_bytes(&program)];
+    let pointer = x.as_mut_ptr().cast::<u8>();
+    // SAFETY: both views cover `x` with one layout, and nothing else uses it meanwhile.
+    let (input, out) = unsafe {
+        (
+            View::from_raw(pointer, DType::F32, &[length], &[1]),
+            ViewMut::from_raw(pointer, DType::F32, &[length], &[1]),
+        )
+    };
+    run_elementwise(&program, &[input], &mut [out], &[length], &mut workspace);
+    assert_eq!(x, right);
+}
+
+#[test]
+fn malformed_programs_are_refused() {
+    let add = |args: Vec<usize>, out| EwInstr { op: EwOp::Binary(Binary::Add), args, out };
+    let make = |registers: &[DType], instructions| {
+        ElementwiseProgram::new(registers.to_vec(), 1, instructions, vec![0])
+    };
+    let f = DType::F32;
+    for wrong in [
+        make(&[f, f, f], vec![add(vec![0, 1], 2)]),
+        make(&[f, f], vec![add(vec![0], 1)]),
+        make(&[f, DType::F64], vec![add(vec![0, 0], 1)]),
+        make(&[f, f], vec![add(vec![0, 0], 0)]),
+        make(&[f], vec![add(vec![0, 0], 7)]),
+        ElementwiseProgram::new(vec![f, f], 1, vec![], vec![1]),
+        ElementwiseProgram::new(vec![f], 2, vec![], vec![0]),
+    ] {
+        assert_eq!(wrong.unwrap_err().code, "E421");
+    }
+}

@@ -1,0 +1,271 @@
+//! Softmax, norms, activations and losses: values against loops in f64, gradients against central
+//! differences of the f64 kernels, and every other type and layout against f64.
+
+mod common;
+use common::*;
+use partita_base::DType;
+use partita_kernels::*;
+use proptest::prelude::*;
+
+/// Rows along a last dimension, which is sometimes longer than a tile.
+fn rows_shape(draw: &mut Draw) -> Vec<usize> {
+    let mut shape: Vec<usize> = (0..draw.below(3)).map(|_| draw.pick(&[0, 1, 2, 5])).collect();
+    shape.push(draw.pick(&[1, 2, 7, 33, 128, 1300]));
+    shape
+}
+
+fn softmax_of(x: &[f64]) -> Vec<f64> {
+    let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let sum: f64 = x.iter().map(|x| (x - max).exp()).sum();
+    x.iter().map(|x| (x - max).exp() / sum).collect()
+}
+
+/// The gradient of `sum(dy * f(x))` by central differences, and a check of `dx` against it at some places.
+fn check_gradient(draw: &mut Draw, x: &Tensor, dx: &Tensor, mut objective: impl FnMut(&Tensor) -> f64) {
+    if x.len() == 0 {
+        return;
+    }
+    for _ in 0..6 {
+        let i = draw.below(x.len());
+        let step = 1e-5;
+        let mut shifted = Tensor::of(DType::F64, &x.shape, &x.values());
+        let start = x.get(i);
+        shifted.set(i, start + step);
+        let above = objective(&shifted);
+        shifted.set(i, start - step);
+        let below = objective(&shifted);
+        let slope = (above - below) / (2.0 * step);
+        let found = dx.get(i);
+        assert!((found - slope).abs() < 1e-6 * (1.0 + slope.abs()), "gradient at {i}: {found}, not {slope}");
+    }
+}
+
+fn weigh(out: &Tensor, dy: &Tensor) -> f64 {
+    (0..out.len()).map(|i| out.get(i) * dy.get(i)).sum()
+}
+
+#[track_caller]
+fn all_close(found: &Tensor, right: &[f64], relative: f64, absolute: f64, what: &str) {
+    let dtype = found.dtype;
+    for (i, &right) in right.iter().enumerate() {
+        let slack = (relative.max(2.0 * epsilon(dtype))) * right.abs() + absolute.max(2.0 * epsilon(dtype));
+        assert!(
+            (found.get(i) - right).abs() <= slack,
+            "{what} {dtype} at {i}: {}, not {right}",
+            found.get(i)
+        );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn softmax_and_its_logarithm_match_a_loop(seed: u64) {
+        let mut draw = Draw(seed);
+        let (shape, dtype) = (rows_shape(&mut draw), draw.pick(&FLOATS));
+        let x = Tensor::random(&mut draw, dtype, &shape, |d| d.unit() * 20.0 + 100.0);
+        let [mut y, mut log] = [(); 2].map(|()| Tensor::scattered(&mut draw, dtype, &shape));
+        softmax(&x.view(), &mut y.view_mut());
+        log_softmax(&x.view(), &mut log.view_mut());
+        let right: Vec<f64> = x.values().chunks(shape[shape.len() - 1]).flat_map(softmax_of).collect();
+        let tolerance = if dtype == DType::F64 { 1e-12 } else { 1e-5 };
+        all_close(&y, &right, tolerance, 0.0, "softmax");
+        let right: Vec<f64> = right.iter().map(|y| y.ln()).collect();
+        all_close(&log, &right, tolerance, tolerance, "log_softmax");
+    }
+
+    #[test]
+    fn softmax_gradient_matches_differences(seed: u64) {
+        let mut draw = Draw(seed);
+        let shape = rows_shape(&mut draw);
+        let x = Tensor::random(&mut draw, DType::F64, &shape, |d| d.unit() * 3.0);
+        let dy = Tensor::random(&mut draw, DType::F64, &shape, |d| d.unit());
+        let mut dx = Tensor::scattered(&mut draw, DType::F64, &shape);
+        softmax_backward(&x.view(), &dy.view(), &mut dx.view_mut());
+        // Repeated elements of x count once each: differences are taken on a copy without repeats.
+        check_gradient(&mut draw, &x, &dx, |x| {
+            let mut y = Tensor::zeros(DType::F64, &shape);
+            softmax(&x.view(), &mut y.view_mut());
+            weigh(&y, &dy)
+        });
+        let dtype = draw.pick(&FLOATS);
+        let narrow = |t: &Tensor| Tensor::of(dtype, &shape, &t.values());
+        let mut narrow_dx = Tensor::zeros(dtype, &shape);
+        softmax_backward(&narrow(&x).view(), &narrow(&dy).view(), &mut narrow_dx.view_mut());
+        all_close(&narrow_dx, &dx.values(), 1e-4, 4.0 * epsilon(dtype), "softmax_backward");
+    }
+
+    #[test]
+    fn norms_match_a_loop(seed: u64) {
+        let mut draw = Draw(seed);
+        let (shape, dtype) = (rows_shape(&mut draw), draw.pick(&FLOATS));
+        let d = shape[shape.len() - 1];
+        let x = Tensor::random(&mut draw, dtype, &shape, |d| d.unit() * 2.0 + 0.5);
+        let weight = Tensor::random(&mut draw, dtype, &[d], |d| d.unit());
+        let bias = Tensor::random(&mut draw, dtype, &[d], |d| d.unit());
+        let (has_weight, has_bias, centered) = (draw.chance(2), draw.chance(2), draw.chance(2));
+        let (w, b) = (weight.view(), bias.view());
+        let (w, b) = (has_weight.then_some(&w), has_bias.then_some(&b));
+        let mut y = Tensor::scattered(&mut draw, dtype, &shape);
+        if centered {
+            layer_norm(&x.view(), w, b, 1e-3, &mut y.view_mut());
+        } else {
+            rms_norm(&x.view(), w, 1e-3, &mut y.view_mut());
+        }
+        let mut right = Vec::new();
+        for row in x.values().chunks(d) {
+            let mean = if centered { row.iter().sum::<f64>() / d as f64 } else { 0.0 };
+            let variance = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / d as f64;
+            for (j, x) in row.iter().enumerate() {
+                let w = if has_weight { weight.get(j) } else { 1.0 };
+                let b = if has_bias && centered { bias.get(j) } else { 0.0 };
+                right.push((x - mean) / (variance + 1e-3).sqrt() * w + b);
+            }
+        }
+        let tolerance = if dtype == DType::F64 { 1e-11 } else { 2e-5 };
+        // A row of one value is all rounding error, which 1 / sqrt(epsilon) magnifies.
+        all_close(&y, &right, tolerance, 5.0 * tolerance, "norm");
+    }
+
+    #[test]
+    fn norm_gradients_match_differences(seed: u64) {
+        let mut draw = Draw(seed);
+        let shape = rows_shape(&mut draw);
+        let (d, rows) = (shape[shape.len() - 1], shape[..shape.len() - 1].iter().product::<usize>());
+        let f = DType::F64;
+        let x = Tensor::random(&mut draw, f, &shape, |d| d.unit() * 2.0);
+        let x = Tensor::of(f, &shape, &x.values());
+        let weight = Tensor::random(&mut draw, f, &[d], |d| d.unit());
+        let bias = Tensor::zeros(f, &[d]);
+        let dy = Tensor::random(&mut draw, f, &shape, |d| d.unit());
+        let centered = draw.chance(2);
+        let forward = |x: &Tensor, weight: &Tensor, bias: &Tensor| {
+            let mut y = Tensor::zeros(f, &shape);
+            if centered {
+                layer_norm(&x.view(), Some(&weight.view()), Some(&bias.view()), 1e-2, &mut y.view_mut());
+            } else {
+                rms_norm(&x.view(), Some(&weight.view()), 1e-2, &mut y.view_mut());
+            }
+            weigh(&y, &dy)
+        };
+        let backward = |draw: &mut Draw, x: &Tensor, weight: &Tensor, dy: &Tensor| {
+            let dtype = x.dtype;
+            let mut workspace = vec![1u8; norm_backward_workspace_bytes(dtype, d)];
+            let mut dx = Tensor::scattered(draw, dtype, &shape);
+            let [mut dw, mut db] = [(); 2].map(|()| Tensor::scattered(draw, dtype, &[d]));
+            let (x, w, dy) = (x.view(), weight.view(), dy.view());
+            let (mut dx_view, mut dw_view, mut db_view) = (dx.view_mut(), dw.view_mut(), db.view_mut());
+            if centered {
+                let (dw, db) = (Some(&mut dw_view), Some(&mut db_view));
+                layer_norm_backward(&x, Some(&w), &dy, 1e-2, &mut dx_view, dw, db, &mut workspace);
+            } else {
+                rms_norm_backward(&x, Some(&w), &dy, 1e-2, &mut dx_view, Some(&mut dw_view), &mut workspace);
+            }
+            (dx, dw, db)
+        };
+        let (dx, dw, db) = backward(&mut draw, &x, &weight, &dy);
+        check_gradient(&mut draw, &x, &dx, |x| forward(x, &weight, &bias));
+        check_gradient(&mut draw, &weight, &dw, |weight| forward(&x, weight, &bias));
+        if centered {
+            check_gradient(&mut draw, &bias, &db, |bias| forward(&x, &weight, bias));
+        }
+        let narrow = |t: &Tensor| Tensor::of(DType::F32, &t.shape, &t.values());
+        let found = backward(&mut draw, &narrow(&x), &narrow(&weight), &narrow(&dy));
+        let slack = 1e-5 * (1.0 + (rows as f64).sqrt());
+        all_close(&found.0, &dx.values(), 1e-4, 1e-4, "dx");
+        all_close(&found.1, &dw.values(), 1e-4, slack, "dweight");
+        if centered {
+            all_close(&found.2, &db.values(), 1e-4, slack, "dbias");
+        }
+    }
+
+    #[test]
+    fn activations_match_their_definitions_and_differences(seed: u64) {
+        let mut draw = Draw(seed);
+        let shape = draw.shape();
+        for kind in [Activation::Gelu, Activation::GeluTanh, Activation::Silu] {
+            let right = |x: f64| match kind {
+                Activation::Gelu => 0.5 * x * libm::erfc(-x / 2f64.sqrt()),
+                Activation::GeluTanh => {
+                    0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
+                }
+                Activation::Silu => x / (1.0 + (-x).exp()),
+            };
+            let dtype = draw.pick(&FLOATS);
+            let x = Tensor::random(&mut draw, dtype, &shape, |d| d.unit() * 7.0);
+            let dy = Tensor::random(&mut draw, dtype, &shape, |d| d.unit());
+            let [mut y, mut dx] = [(); 2].map(|()| Tensor::scattered(&mut draw, dtype, &shape));
+            activation(kind, &x.view(), &mut y.view_mut());
+            activation_backward(kind, &x.view(), &dy.view(), &mut dx.view_mut());
+            let values: Vec<f64> = x.values().into_iter().map(right).collect();
+            // In the tail the value is a small difference: what counts is the error against one.
+            let absolute = if dtype == DType::F64 { 1e-8 } else { 2e-6 };
+            all_close(&y, &values, 1e-15, absolute, "activation");
+            let step = 1e-5;
+            let slopes: Vec<f64> = (0..x.len())
+                .map(|i| (right(x.get(i) + step) - right(x.get(i) - step)) / (2.0 * step) * dy.get(i))
+                .collect();
+            all_close(&dx, &slopes, 1e-8, absolute, "activation_backward");
+        }
+    }
+
+    #[test]
+    fn cross_entropy_and_its_gradient_match_a_loop(seed: u64) {
+        let mut draw = Draw(seed);
+        let (shape, dtype) = (rows_shape(&mut draw), draw.pick(&FLOATS));
+        let (lead, classes) = (&shape[..shape.len() - 1], shape[shape.len() - 1]);
+        let logits = Tensor::random(&mut draw, dtype, &shape, |d| d.unit() * 8.0);
+        let id_type = draw.pick(&[DType::I32, DType::I64]);
+        let labels = Tensor::random(&mut draw, id_type, lead, |d| {
+            if d.chance(4) { -100.0 } else { d.below(classes) as f64 }
+        });
+        let dloss = Tensor::random(&mut draw, dtype, lead, |d| d.unit());
+        let loss_type = draw.pick(&[dtype, DType::F32]);
+        let mut loss = Tensor::scattered(&mut draw, loss_type, lead);
+        cross_entropy(&logits.view(), &labels.view(), -100, &mut loss.view_mut()).unwrap();
+        let mut dlogits = Tensor::scattered(&mut draw, dtype, &shape);
+        cross_entropy_backward(&logits.view(), &labels.view(), -100, &dloss.view(), &mut dlogits.view_mut()).unwrap();
+        let (mut losses, mut gradient) = (Vec::new(), Vec::new());
+        for (row, x) in logits.values().chunks(classes).enumerate() {
+            let label = labels.get(row);
+            let p = softmax_of(x);
+            losses.push(if label < 0.0 { 0.0 } else { -p[label as usize].ln() });
+            for (j, p) in p.iter().enumerate() {
+                let target = f64::from(u8::from(j as f64 == label));
+                gradient.push(if label < 0.0 { 0.0 } else { (p - target) * dloss.get(row) });
+            }
+        }
+        let tolerance = if dtype == DType::F64 && loss_type == dtype { 1e-12 } else { 2e-6 };
+        all_close(&loss, &losses, tolerance, tolerance, "cross_entropy");
+        let tolerance = if dtype == DType::F64 { 1e-12 } else { 2e-6 };
+        all_close(&dlogits, &gradient, tolerance, tolerance, "cross_entropy_backward");
+    }
+}
+
+#[test]
+fn a_label_that_is_no_class_is_an_error() {
+    let logits = Tensor::zeros(DType::F32, &[2, 3]);
+    let labels = Tensor::of(DType::I64, &[2], &[0.0, 3.0]);
+    let mut loss = Tensor::zeros(DType::F32, &[2]);
+    let error = cross_entropy(&logits.view(), &labels.view(), -1, &mut loss.view_mut()).unwrap_err();
+    assert_eq!((error.code, error.found.as_deref()), ("E422", Some("3")));
+}
+
+#[test]
+fn softmax_keeps_infinities_apart() {
+    let x = Tensor::of(DType::F32, &[1, 3], &[f64::NEG_INFINITY, 0.0, 0.0]);
+    let mut y = Tensor::zeros(DType::F32, &[1, 3]);
+    softmax(&x.view(), &mut y.view_mut());
+    assert_eq!(y.values(), [0.0, 0.5, 0.5]);
+}
+
+#[test]
+fn softmax_shows_a_number_that_is_none() {
+    for row in [vec![1.0, f64::NAN, 2.0], vec![f64::NAN; 2000]] {
+        let x = Tensor::of(DType::F32, &[row.len()], &row);
+        let mut y = Tensor::zeros(DType::F32, &[row.len()]);
+        softmax(&x.view(), &mut y.view_mut());
+        assert!(y.values().iter().all(|y| y.is_nan()));
+    }
+}

@@ -1,0 +1,3 @@
+//! What the command line does, one file per command.
+
+pub mod verify;

@@ -1,0 +1,236 @@
+//! From a config to programs: the life of a training step, one function per stage.
+
+use crate::config::Config;
+use indexmap::IndexMap;
+use partita_base::{DType, Diagnostic, Result};
+use partita_ir::{Graph, Literal, Role};
+use partita_mesh::Mesh;
+use partita_nn::{Model, append_update, gradient_graph, train_step};
+use partita_program::{LowerOptions, ProgramSet, RegionSizes};
+use partita_schedule::{ApplyOptions, Plan, ReadyOptions, apply, ready_plan};
+use partita_spmd::{Options, Partitioned, Pieces, microbatch, partition, specialise, split_fused};
+
+/// A step planned for a mesh, up to each rank's local graph.
+#[derive(Debug)]
+pub struct Planned {
+    /// The global step with the plan's annotations.
+    pub step: Graph,
+    /// The plan, as data.
+    pub plan: Plan,
+    /// Parameters stored in pieces.
+    pub pieces: Vec<Pieces>,
+    /// Layouts and class graphs.
+    pub partitioned: Partitioned,
+    /// Each rank's graph.
+    pub locals: Vec<Graph>,
+    /// Facts worth telling.
+    pub notes: Vec<String>,
+}
+
+/// What is varied between a training run and a verification of it.
+#[derive(Clone, Debug)]
+pub struct Build {
+    /// Rows of the whole batch.
+    pub batch: usize,
+    /// Type of parameters and activations.
+    pub dtype: DType,
+    /// Whether the step also returns gradients.
+    pub output_gradients: bool,
+    /// Test hook: see [`Options::break_rule_at`].
+    pub break_rule_at: Option<String>,
+}
+
+impl Build {
+    /// What the config says.
+    pub fn from_config(config: &Config) -> Build {
+        Build {
+            batch: config.train.batch,
+            dtype: config.train.dtype,
+            output_gradients: false,
+            break_rule_at: None,
+        }
+    }
+}
+
+/// The mesh a config asks for, `device_count` standing for `-1`.
+pub fn mesh(config: &Config) -> Result<Mesh> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mesh = Mesh::parse(&config.mesh, Some(cores))?;
+    let ranks = mesh.rank_count();
+    if ranks > MOST_RANKS {
+        return Err(Diagnostic::new("E007", format!("mesh {mesh} does not fit"))
+            .at("mesh.shape")
+            .expected(format!("at most {MOST_RANKS} ranks in one process"))
+            .found(format!("{ranks} ranks")));
+    }
+    for axis in &mesh.axes {
+        if axis.name == "pp" && axis.size > 1 {
+            return Err(Diagnostic::new("E008", "pipeline stages are not there yet")
+                .at("mesh.shape")
+                .found(format!("pp={}", axis.size))
+                .help("use dp, fsdp, tp or sp"));
+        }
+    }
+    Ok(mesh)
+}
+
+/// More ranks than this in one process is a typo.
+const MOST_RANKS: usize = 256;
+
+/// The model for training.
+pub fn model(config: &Config, build: &Build) -> Result<Model> {
+    config.model.build(build.batch, build.dtype, true)
+}
+
+/// The step as it is written: one device, one batch, no plan. What verification compares with.
+pub fn reference_step(config: &Config, model: &Model, build: &Build) -> Result<Graph> {
+    let mut options = config.step.clone();
+    options.output_gradients = build.output_gradients;
+    train_step(&model.forward, &options)
+}
+
+/// The step planned for `mesh`.
+pub fn plan_step(config: &Config, model: &Model, mesh: &Mesh, build: &Build) -> Result<Planned> {
+    let mut options = config.step.clone();
+    options.output_gradients = build.output_gradients;
+    let (forward, pieces) = split_fused(&model.forward)?;
+    let gradients = gradient_graph(&forward)?;
+    let gradients =
+        if config.train.microbatches > 1 { microbatch(&gradients, config.train.microbatches)? } else { gradients };
+    let step = append_update(&gradients, &options)?;
+    let plan = plan_of(config, &step, mesh)?;
+    let sequence_parallel = config.plan.sequence_parallel;
+    let applied = apply(&plan, &step, mesh, &ApplyOptions { sequence_parallel, ..ApplyOptions::default() })?;
+    let spmd = Options { break_rule_at: build.break_rule_at.clone(), ..Options::default() };
+    let partitioned = partition(&applied.graph, mesh, &spmd)?;
+    let locals = (0..mesh.rank_count())
+        .map(|rank| specialise(partitioned.local(rank), rank))
+        .collect::<Result<Vec<Graph>>>()?;
+    let mut notes = applied.notes;
+    if config.plan.strict
+        && let Some(note) = partitioned.notes.first()
+    {
+        return Err(Diagnostic::new("E009", "the mesh leaves ranks idle").at("--strict").note(note.clone()));
+    }
+    notes.extend(partitioned.notes.iter().cloned());
+    Ok(Planned { step: applied.graph, plan, pieces, partitioned, locals, notes })
+}
+
+/// The plan: from a file, from the config, else the ready one for the model and mesh.
+fn plan_of(config: &Config, step: &Graph, mesh: &Mesh) -> Result<Plan> {
+    if let Some(path) = &config.plan.file {
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Diagnostic::new("E005", format!("no plan file `{}`", path.display())).found(error.to_string())
+        })?;
+        return Plan::from_toml(&text, &path.display().to_string());
+    }
+    if !config.plan.styles.is_empty() {
+        return Plan::from_value(&toml::Value::Table(config.plan.styles.clone()), "[plan]");
+    }
+    let options = ReadyOptions {
+        sequence_parallel: config.plan.sequence_parallel,
+        vocab_parallel: config.plan.vocab_parallel,
+        ..ReadyOptions::default()
+    };
+    ready_plan(config.model.name(), step, mesh, &options)
+}
+
+/// The programs of all ranks.
+pub fn lower(planned: &Planned, sizes: &dyn RegionSizes) -> Result<ProgramSet> {
+    partita_program::lower(&planned.locals, &LowerOptions::default(), sizes)
+}
+
+/// Every input of a step graph by position: what is fed, parameters (whole or in pieces), optimizer states, from
+/// tensors by their global names. Microbatch inputs are cut from the whole ones. E010 names what is missing.
+pub fn inputs_of(step: &Graph, pieces: &[Pieces], tensors: &IndexMap<String, Literal>) -> Result<Vec<Literal>> {
+    let mut cut: IndexMap<String, Literal> = IndexMap::new();
+    for piece in pieces {
+        for (name, value) in tensors {
+            // A piece cuts its parameter and the parameter's states.
+            if *name == piece.name || name.ends_with(&format!(".{}", piece.name)) {
+                let prefix = &name[..name.len() - piece.name.len()];
+                for (part, literal) in piece.split(value) {
+                    cut.insert(format!("{prefix}{part}"), literal);
+                }
+            }
+        }
+    }
+    let micro = micro_counts(step);
+    step.inputs
+        .iter()
+        .map(|&input| {
+            let name = &step.value(input).name;
+            if let Some(value) = tensors.get(name).or_else(|| cut.get(name)) {
+                return Ok(value.clone());
+            }
+            if let Some((whole, index)) = micro_name(name)
+                && let Some(value) = tensors.get(whole)
+            {
+                let rows = value.ty.shape[0];
+                let (start, limit) = micro_rows(rows, micro[whole], index);
+                let (mut offset, mut shape) = (vec![0; value.ty.rank()], value.ty.shape.clone());
+                (offset[0], shape[0]) = (start, limit - start);
+                return Ok(value.window(&offset, &shape));
+            }
+            Err(Diagnostic::new("E010", format!("nothing to feed to input `{name}`"))
+                .expected(step.ty(input).to_string()))
+        })
+        .collect()
+}
+
+/// `tokens.micro1` is piece 1 of `tokens`.
+pub fn micro_name(name: &str) -> Option<(&str, usize)> {
+    let (whole, index) = name.rsplit_once(".micro")?;
+    Some((whole, index.parse().ok()?))
+}
+
+fn micro_counts(step: &Graph) -> IndexMap<String, usize> {
+    let mut counts: IndexMap<String, usize> = IndexMap::new();
+    for &input in &step.inputs {
+        if let Some((whole, index)) = micro_name(&step.value(input).name) {
+            let count = counts.entry(whole.to_string()).or_default();
+            *count = (*count).max(index + 1);
+        }
+    }
+    counts
+}
+
+/// Rows of microbatch `index` of `count`: balanced, the first ones get one more.
+pub fn micro_rows(rows: usize, count: usize, index: usize) -> (usize, usize) {
+    let start = |i: usize| i * (rows / count) + i.min(rows % count);
+    (start(index), start(index + 1))
+}
+
+/// Outputs by name, pieces joined under their parameter's name.
+pub fn outputs_by_name(step: &Graph, pieces: &[Pieces], outputs: Vec<Literal>) -> IndexMap<String, Literal> {
+    let mut named: IndexMap<String, Literal> = step.output_names.iter().cloned().zip(outputs).collect();
+    for piece in pieces {
+        let Some((first, _, _)) = piece.limits.first() else { continue };
+        let prefixes: Vec<String> = named
+            .keys()
+            .filter(|name| *name == first || name.ends_with(&format!(".{first}")))
+            .map(|name| name[..name.len() - first.len()].to_string())
+            .collect();
+        for prefix in prefixes {
+            let parts: Vec<Literal> = piece
+                .limits
+                .iter()
+                .filter_map(|(part, _, _)| named.shift_remove(&format!("{prefix}{part}")))
+                .collect();
+            named.insert(format!("{prefix}{}", piece.name), piece.join(&parts));
+        }
+    }
+    named
+}
+
+/// Zero states for every [`Role::StateOf`] input of a step, by name.
+pub fn zero_states(step: &Graph) -> IndexMap<String, Literal> {
+    let mut states = IndexMap::new();
+    for &input in &step.inputs {
+        let value = step.value(input);
+        if matches!(value.role, Role::StateOf(_)) {
+            states.insert(value.name.clone(), Literal::zeros(&value.ty));
+        }
+    }
+    states
+}

@@ -1,0 +1,224 @@
+//! Merging collectives: several tensors travel in one meeting where nobody has to wait for it longer than for the
+//! last of them.
+
+use crate::LowerOptions;
+use crate::classify::{Class, class};
+use crate::collective::{CollectiveKind, kind, meetings};
+use indexmap::IndexMap;
+use partita_base::{Diagnostic, Result};
+use partita_ir::{Graph, Node, NodeId, Op, Phase, Role, ValueId};
+use partita_mesh::Combiner;
+
+/// Where a bucket stands in a training step, which decides when it starts and ends.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum BucketClass {
+    /// Gathers shards of parameters: could start at any time, costs memory from then on.
+    ParameterGather,
+    /// Reduces gradients: nobody needs them before the update.
+    GradientReduction,
+    /// Anything else: the next op waits for it.
+    Activation,
+}
+
+/// Collective nodes that become one meeting.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Bucket {
+    pub kind: CollectiveKind,
+    pub class: BucketClass,
+    /// The merged nodes, in graph order; the same on every rank.
+    pub nodes: Vec<NodeId>,
+    /// The groups of ranks that meet; every rank stands in one.
+    pub meetings: Vec<Vec<usize>>,
+    /// Forward, backward (`InputGrad`) or update.
+    pub phase: Phase,
+    pub microbatch: Option<usize>,
+    /// Block of the first node.
+    pub block: String,
+    /// Bytes of all operands, on the rank where they are largest.
+    bytes: usize,
+}
+
+/// The module path up to and including the first numeric component; without one, the first component.
+pub(crate) fn block(path: &str) -> &str {
+    let mut end = 0;
+    for part in path.split('.') {
+        end += part.len();
+        if !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()) {
+            return &path[..end];
+        }
+        end += 1;
+    }
+    path.split('.').next().unwrap_or_default()
+}
+
+/// Forward, backward (as `InputGrad`) or update.
+pub(crate) fn phase_class(phase: Phase) -> Phase {
+    if phase.is_backward() { Phase::InputGrad } else { phase }
+}
+
+/// Whether a value is a graph input that stays from step to step, seen through views and conversions.
+fn is_parameter(graph: &Graph, mut value: ValueId) -> bool {
+    while let Some((definition, _)) = graph.value(value).definition {
+        let node = graph.node(definition);
+        if class(graph, node) != Class::View && !matches!(node.op, Op::Convert(_)) {
+            return false;
+        }
+        value = node.operands[0];
+    }
+    graph.value(value).role != Role::Input
+}
+
+fn bucket_class(graph: &Graph, node: &Node, kind: CollectiveKind) -> BucketClass {
+    match kind {
+        CollectiveKind::AllGather if is_parameter(graph, node.operands[0]) => BucketClass::ParameterGather,
+        CollectiveKind::AllReduce | CollectiveKind::ReduceScatter if node.phase == Phase::WeightGrad => {
+            BucketClass::GradientReduction
+        }
+        _ => BucketClass::Activation,
+    }
+}
+
+fn combiner(op: &Op) -> Option<Combiner> {
+    match op {
+        Op::AllReduce(op) => Some(op.combiner),
+        Op::ReduceScatter(op) => Some(op.combiner),
+        _ => None,
+    }
+}
+
+/// Groups the collectives of the ranks' graphs into buckets. Two may share one when they agree in kind, groups,
+/// combiner, part of the step and microbatch, and no path leads from one to the other; and
+/// - all-reduces of gradients and of the update: while the bucket stays below the cap;
+/// - all others: when they are of one block.
+///
+/// E400 where ranks disagree on groups.
+pub(crate) fn bucket(graphs: &[Graph], options: &LowerOptions) -> Result<Vec<Bucket>> {
+    let first = &graphs[0];
+    let mut buckets: Vec<Bucket> = Vec::new();
+    let mut bucket_of: Vec<Option<usize>> = vec![None; first.nodes.len()];
+    let mut open: IndexMap<_, usize> = IndexMap::new();
+    let mut paths = Paths::new(first);
+    for id in first.node_ids() {
+        let node = first.node(id);
+        let Some(kind) = kind(&node.op) else { continue };
+        let groups = meetings(&node.op, graphs.len())?;
+        for (rank, graph) in graphs.iter().enumerate() {
+            let other = graph.node(id);
+            if meetings(&other.op, graphs.len())? != groups || combiner(&other.op) != combiner(&node.op) {
+                return Err(Diagnostic::new(
+                    "E400",
+                    format!("ranks 0 and {rank} disagree on who meets in {}", kind.name()),
+                )
+                .at(node.path.clone()));
+            }
+        }
+        let class = bucket_class(first, node, kind);
+        let bytes = graphs.iter().map(|g| g.ty(g.node(id).operands[0]).bytes()).max().unwrap_or(0);
+        let capped =
+            kind == CollectiveKind::AllReduce && matches!(node.phase, Phase::WeightGrad | Phase::Update);
+        let block = block(&node.path).to_string();
+        let phase = phase_class(node.phase);
+        let permutation = match &node.op {
+            Op::CollectivePermute(permute) => permute.pairs.clone(),
+            _ => Vec::new(),
+        };
+        let key = (
+            (kind, groups.clone(), combiner(&node.op), permutation),
+            (class, phase, node.microbatch),
+            if capped { None } else { Some(block.clone()) },
+        );
+        if let Some(&candidate) = open.get(&key) {
+            let bucket = &buckets[candidate];
+            let fits = !capped || bucket.bytes + bytes <= options.bucket_cap_bytes;
+            // Ancestors of parameter gathers hold no collective, so no path can lead through a bucket.
+            let mut free = || {
+                class == BucketClass::ParameterGather || paths.is_free(&buckets, &bucket_of, candidate, id)
+            };
+            if fits && free() {
+                let bucket = &mut buckets[candidate];
+                bucket.nodes.push(id);
+                bucket.bytes += bytes;
+                bucket_of[id.index()] = Some(candidate);
+                continue;
+            }
+        }
+        bucket_of[id.index()] = Some(buckets.len());
+        open.insert(key, buckets.len());
+        let microbatch = node.microbatch;
+        buckets.push(Bucket {
+            kind,
+            class,
+            nodes: vec![id],
+            meetings: groups,
+            phase,
+            microbatch,
+            block,
+            bytes,
+        });
+    }
+    Ok(buckets)
+}
+
+/// Reachability in a graph whose buckets count as one node each.
+struct Paths<'a> {
+    graph: &'a Graph,
+    /// The search that last saw each node.
+    seen: Vec<usize>,
+    search: usize,
+}
+
+impl<'a> Paths<'a> {
+    fn new(graph: &'a Graph) -> Self {
+        Paths { graph, seen: vec![0; graph.nodes.len()], search: 0 }
+    }
+
+    /// Whether `node` can join the bucket without a cycle: no operand of a member depends on a member.
+    fn is_free(
+        &mut self,
+        buckets: &[Bucket],
+        bucket_of: &[Option<usize>],
+        bucket: usize,
+        node: NodeId,
+    ) -> bool {
+        self.search += 1;
+        let is_member = |id: NodeId| id == node || bucket_of[id.index()] == Some(bucket);
+        let mut stack: Vec<NodeId> = buckets[bucket].nodes.clone();
+        stack.push(node);
+        while let Some(id) = stack.pop() {
+            for operand in &self.graph.node(id).operands {
+                let Some((definition, _)) = self.graph.value(*operand).definition else { continue };
+                if is_member(definition) {
+                    return false;
+                }
+                if self.seen[definition.index()] == self.search {
+                    continue;
+                }
+                self.seen[definition.index()] = self.search;
+                match bucket_of[definition.index()] {
+                    Some(other) => {
+                        for &member in &buckets[other].nodes {
+                            self.seen[member.index()] = self.search;
+                            stack.push(member);
+                        }
+                    }
+                    None => stack.push(definition),
+                }
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::block;
+
+    #[test]
+    fn a_block_ends_at_its_number() {
+        assert_eq!(block("layers.3.attn.q_proj"), "layers.3");
+        assert_eq!(block("model.layers.12"), "model.layers.12");
+        assert_eq!(block("0.weight"), "0");
+        assert_eq!(block("lm_head.weight"), "lm_head");
+        assert_eq!(block(""), "");
+    }
+}

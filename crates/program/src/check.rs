@@ -1,0 +1,471 @@
+//! Static checks of a program set, before anything runs.
+//!
+//! | code | what is wrong |
+//! |---|---|
+//! | E401 | members meet in different orders |
+//! | E402 | a rank that is no member starts a collective, or a member never does |
+//! | E403 | a tensor has another type or shape than its collective or region expects |
+//! | E404 | a start without a wait, a wait without a start, or one of them twice |
+//! | E405 | ranks wait for each other |
+//! | E406 | a buffer is read before it is written |
+//! | E407 | a buffer is used outside its span, or while a collective owns it |
+//! | E408 | live buffers overlap, or lie outside the arena |
+//! | E409 | a permutation sends twice to one member, or to none |
+
+use crate::ALIGNMENT_BYTES;
+use crate::collective::{Collective, CollectiveId, Exchange, Transfer};
+use crate::memory::may_overwrite;
+use crate::program::{Action, BufferId, BufferKind, Program, ProgramSet, Start, View};
+use indexmap::IndexMap;
+use partita_base::{Diagnostic, Result};
+use partita_ir::TensorType;
+
+/// What the checks found out about a sound program set.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CheckReport {
+    /// Size of each rank's arena.
+    pub peak_bytes: Vec<usize>,
+    /// Bytes of each rank's arena that stay from step to step.
+    pub persistent_bytes: Vec<usize>,
+    /// Instructions of each rank.
+    pub instructions: Vec<usize>,
+    /// Meetings of two or more ranks.
+    pub meetings: usize,
+}
+
+/// Checks the programs of all ranks against each other and against their memory maps. E401 to E409: the table
+/// is at the head of this file.
+pub fn check(set: &ProgramSet) -> Result<CheckReport> {
+    for collective in &set.collectives {
+        check_collective(collective)?;
+    }
+    for program in &set.programs {
+        check_pairing(set, program)?;
+        check_types(set, program)?;
+    }
+    check_membership(set)?;
+    check_order(set)?;
+    check_progress(set)?;
+    for program in &set.programs {
+        check_accesses(set, program)?;
+        check_map(program)?;
+    }
+    Ok(CheckReport {
+        peak_bytes: set.programs.iter().map(|p| p.arena_bytes).collect(),
+        persistent_bytes: set.programs.iter().map(Program::persistent_bytes).collect(),
+        instructions: set.programs.iter().map(|p| p.instructions.len()).collect(),
+        meetings: set.collectives.iter().filter(|c| c.members.len() > 1).count(),
+    })
+}
+
+fn at(program: &Program, index: usize) -> String {
+    let origin = &program.instructions[index].origin;
+    let path = if origin.path.is_empty() { "<root>" } else { &origin.path };
+    format!("rank {}, instruction {index}: {} in {path}", program.rank, origin.what)
+}
+
+fn started(program: &Program) -> impl Iterator<Item = (usize, &Start)> {
+    program.instructions.iter().enumerate().filter_map(|(index, instruction)| match &instruction.action {
+        Action::Start(start) => Some((index, start)),
+        Action::Compute(_) | Action::Wait(_) => None,
+    })
+}
+
+/// Shapes of a collective's tensors agree among members.
+fn check_collective(collective: &Collective) -> Result<()> {
+    let count = collective.members.len();
+    for transfer in &collective.transfers {
+        let Transfer { exchange, inputs, outputs, what } = transfer;
+        let wrong = |code, message: &str| {
+            let list =
+                |types: &[TensorType]| types.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ");
+            Err(Diagnostic::new(code, format!("{}: {message}", collective.label))
+                .at(what.clone())
+                .found(format!("{exchange:?}: {} -> {}", list(inputs), list(outputs))))
+        };
+        if inputs.len() != count || outputs.len() != count {
+            return wrong("E403", &format!("a tensor does not have one type for each of {count} members"));
+        }
+        if exchange.kind() != collective.kind {
+            return wrong("E403", "a tensor is exchanged in another way");
+        }
+        let with = |ty: &TensorType, dim: usize, extent: usize| {
+            let mut ty = ty.clone();
+            ty.shape[dim] = extent;
+            ty
+        };
+        let fits = match exchange {
+            Exchange::AllReduce { .. } => inputs.iter().chain(outputs).all(|ty| ty == &inputs[0]),
+            Exchange::AllGather { dim, extents } => {
+                let full = with(&inputs[0], *dim, extents.iter().sum());
+                extents.len() == count
+                    && inputs.iter().zip(extents).all(|(ty, &extent)| *ty == with(&full, *dim, extent))
+                    && outputs.iter().all(|ty| *ty == full)
+            }
+            Exchange::ReduceScatter { dim, extents, .. } => {
+                let full = with(&outputs[0], *dim, extents.iter().sum());
+                extents.len() == count
+                    && inputs.iter().all(|ty| *ty == full)
+                    && outputs.iter().zip(extents).all(|(ty, &extent)| *ty == with(&full, *dim, extent))
+            }
+            Exchange::AllToAll { split_dim, concat_dim, split_extents, concat_extents } => {
+                let (split, concat) = (split_extents.iter().sum(), concat_extents.iter().sum());
+                split_extents.len() == count
+                    && concat_extents.len() == count
+                    && inputs.iter().zip(outputs).enumerate().all(|(member, (input, output))| {
+                        // What one member gives and gets, with the other dimension at this member's extent.
+                        let mut given = with(&inputs[0], *split_dim, split);
+                        let mut got = given.clone();
+                        if split_dim == concat_dim {
+                            got.shape[*concat_dim] = split_extents[member] * count;
+                            return output.dtype == input.dtype && *input == given;
+                        }
+                        given.shape[*concat_dim] = concat_extents[member];
+                        got.shape[*split_dim] = split_extents[member];
+                        got.shape[*concat_dim] = concat;
+                        *input == given && *output == got
+                    })
+            }
+            Exchange::CollectivePermute { pairs } => {
+                let mut targets: Vec<usize> = pairs.iter().map(|&(_, target)| target).collect();
+                let mut sources: Vec<usize> = pairs.iter().map(|&(source, _)| source).collect();
+                for ends in [&mut targets, &mut sources] {
+                    ends.sort_unstable();
+                    if ends.last().is_some_and(|&last| last >= count) || ends.windows(2).any(|w| w[0] == w[1])
+                    {
+                        return wrong("E409", "a pair names no member, or one member twice");
+                    }
+                }
+                pairs.iter().all(|&(source, target)| inputs[source] == outputs[target])
+            }
+            Exchange::CollectiveBroadcast { .. } => outputs.iter().all(|ty| *ty == inputs[0]),
+            Exchange::Send => count == 2 && inputs[0] == outputs[1],
+        };
+        if !fits {
+            return wrong("E403", "the members' tensors do not fit together");
+        }
+    }
+    Ok(())
+}
+
+/// Every start of a rank has one wait, later, and the other way round.
+fn check_pairing(set: &ProgramSet, program: &Program) -> Result<()> {
+    let mut open: IndexMap<CollectiveId, usize> = IndexMap::new();
+    let mut seen = vec![false; set.collectives.len()];
+    for (index, instruction) in program.instructions.iter().enumerate() {
+        let label = |id: CollectiveId| set.collectives.get(id.index()).map_or("?", |c| &c.label);
+        match &instruction.action {
+            Action::Compute(_) => {}
+            Action::Start(Start { collective, .. }) => {
+                let fresh =
+                    seen.get_mut(collective.index()).is_some_and(|seen| !std::mem::replace(seen, true));
+                if !fresh {
+                    let message = format!("{} is started twice, or does not exist", label(*collective));
+                    return Err(Diagnostic::new("E404", message).at(at(program, index)));
+                }
+                open.insert(*collective, index);
+            }
+            Action::Wait(collective) => {
+                if open.swap_remove(collective).is_none() {
+                    let message = format!("a wait for {}, which is not under way", label(*collective));
+                    return Err(Diagnostic::new("E404", message).at(at(program, index)));
+                }
+            }
+        }
+    }
+    match open.first() {
+        None => Ok(()),
+        Some((id, &index)) => {
+            let label = &set.collectives[id.index()].label;
+            Err(Diagnostic::new("E404", format!("{label} is never waited for")).at(at(program, index)))
+        }
+    }
+}
+
+/// Views stay inside their buffers; operands have the types that collectives and regions expect.
+fn check_types(set: &ProgramSet, program: &Program) -> Result<()> {
+    for (index, instruction) in program.instructions.iter().enumerate() {
+        let wrong = |expected: &TensorType, found: String| {
+            Err(Diagnostic::new("E403", "an operand has the wrong type or shape")
+                .at(at(program, index))
+                .expected(expected.to_string())
+                .found(found))
+        };
+        let view_fits = |view: &View, ty: &TensorType| -> Result<()> {
+            let buffer = program.buffer(view.buffer);
+            let seen = buffer.ty.with_shape(view.shape.clone());
+            let inside = view.bounds().is_none_or(|(_, high)| high < buffer.ty.element_count());
+            if &seen == ty && inside { Ok(()) } else { wrong(ty, format!("{seen} of {}", buffer.ty)) }
+        };
+        let buffer_fits = |id: BufferId, ty: &TensorType| -> Result<()> {
+            let found = &program.buffer(id).ty;
+            if found == ty { Ok(()) } else { wrong(ty, found.to_string()) }
+        };
+        let count_fits = |expected: usize, found: usize| -> Result<()> {
+            if expected == found {
+                return Ok(());
+            }
+            Err(Diagnostic::new("E403", "wrong number of operands")
+                .at(at(program, index))
+                .expected(expected.to_string())
+                .found(found.to_string()))
+        };
+        match &instruction.action {
+            Action::Wait(_) => {}
+            Action::Compute(compute) => {
+                let graph = &program.region(compute.region).graph;
+                count_fits(graph.inputs.len(), compute.inputs.len())?;
+                count_fits(graph.outputs.len(), compute.outputs.len())?;
+                for (view, &value) in compute.inputs.iter().zip(&graph.inputs) {
+                    view_fits(view, graph.ty(value))?;
+                }
+                for (&buffer, &value) in compute.outputs.iter().zip(&graph.outputs) {
+                    buffer_fits(buffer, graph.ty(value))?;
+                }
+            }
+            Action::Start(start) => {
+                let collective = &set.collectives[start.collective.index()];
+                let Some(member) = collective.member(program.rank) else { continue };
+                count_fits(collective.transfers.len(), start.inputs.len())?;
+                count_fits(collective.transfers.len(), start.outputs.len())?;
+                for (number, transfer) in collective.transfers.iter().enumerate() {
+                    view_fits(&start.inputs[number], &transfer.inputs[member])?;
+                    buffer_fits(start.outputs[number], &transfer.outputs[member])?;
+                    if !start.inputs[number].is_dense() {
+                        return wrong(&transfer.inputs[member], "elements that are not dense".into());
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The members of a collective, and nobody else, start it.
+fn check_membership(set: &ProgramSet) -> Result<()> {
+    let mut came: Vec<Vec<usize>> = vec![Vec::new(); set.collectives.len()];
+    for program in &set.programs {
+        started(program).for_each(|(_, start)| came[start.collective.index()].push(program.rank));
+    }
+    for (collective, came) in set.collectives.iter().zip(came) {
+        let mut members = collective.members.clone();
+        members.sort_unstable();
+        if members != came {
+            return Err(Diagnostic::new(
+                "E402",
+                format!("{}: not exactly its members take part", collective.label),
+            )
+            .expected(format!("ranks {members:?}"))
+            .found(format!("ranks {came:?}")));
+        }
+    }
+    Ok(())
+}
+
+/// Ranks that meet in several collectives of the same members start them in one order.
+fn check_order(set: &ProgramSet) -> Result<()> {
+    let mut sequences: IndexMap<&[usize], Vec<CollectiveId>> = IndexMap::new();
+    for program in &set.programs {
+        let mut own: IndexMap<&[usize], Vec<CollectiveId>> = IndexMap::new();
+        for (_, start) in started(program) {
+            let members = set.collectives[start.collective.index()].members.as_slice();
+            own.entry(members).or_default().push(start.collective);
+        }
+        for (members, sequence) in own {
+            let expected = sequences.entry(members).or_insert_with(|| sequence.clone());
+            if let Some((a, b)) = expected.iter().zip(&sequence).find(|(a, b)| a != b) {
+                let label =
+                    |id: &CollectiveId| format!("#{} {}", id.index(), set.collectives[id.index()].label);
+                let message = format!("rank {} meets ranks {members:?} in another order", program.rank);
+                return Err(Diagnostic::new("E401", message).expected(label(a)).found(label(b)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Plays all ranks: a wait goes on once every member has started. Somebody can always go on until all are done.
+fn check_progress(set: &ProgramSet) -> Result<()> {
+    let mut arrived = vec![0usize; set.collectives.len()];
+    let mut cursors = vec![0usize; set.programs.len()];
+    loop {
+        let mut moved = false;
+        for (program, cursor) in set.programs.iter().zip(&mut cursors) {
+            while let Some(instruction) = program.instructions.get(*cursor) {
+                match &instruction.action {
+                    Action::Compute(_) => {}
+                    Action::Start(start) => arrived[start.collective.index()] += 1,
+                    Action::Wait(id) => {
+                        if arrived[id.index()] < set.collectives[id.index()].members.len() {
+                            break;
+                        }
+                    }
+                }
+                *cursor += 1;
+                moved = true;
+            }
+        }
+        if moved {
+            continue;
+        }
+        let blocked: Vec<&Program> = set
+            .programs
+            .iter()
+            .zip(&cursors)
+            .filter(|(p, c)| **c < p.instructions.len())
+            .map(|(p, _)| p)
+            .collect();
+        if blocked.is_empty() {
+            return Ok(());
+        }
+        let mut error = Diagnostic::new("E405", "ranks wait for each other");
+        for program in blocked {
+            error = error.note(format!("waits at {}", at(program, cursors[program.rank])));
+        }
+        return Err(error);
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    Unwritten,
+    Written,
+    /// A collective reads it.
+    Lent(CollectiveId),
+    /// A collective writes it.
+    Owned(CollectiveId),
+}
+
+/// No buffer is read before it is written, used outside its span, or touched while a collective owns it.
+fn check_accesses(set: &ProgramSet, program: &Program) -> Result<()> {
+    let mut state = vec![State::Unwritten; program.buffers.len()];
+    let loaded = program.inputs.iter().map(|port| port.buffer).chain(program.constants.iter().map(|c| c.0));
+    loaded.for_each(|id| state[id.index()] = State::Written);
+    let what = |id: BufferId| format!("%{} ({})", id.index(), program.buffer(id).what);
+    let in_span = |id: BufferId, index: usize| -> Result<()> {
+        let buffer = program.buffer(id);
+        if (buffer.first..=buffer.last).contains(&index) {
+            return Ok(());
+        }
+        Err(Diagnostic::new("E407", format!("buffer {} is used while it has no memory", what(id)))
+            .at(at(program, index))
+            .expected(format!("instructions {} to {}", buffer.first, buffer.last)))
+    };
+    let busy = |id: BufferId, owner: CollectiveId, index: usize| {
+        let label = &set.collectives[owner.index()].label;
+        Err(Diagnostic::new("E407", format!("buffer {} is used while it belongs to {label}", what(id)))
+            .at(at(program, index))
+            .help("use it after the wait"))
+    };
+    let read = |state: &mut [State], view: &View, index: usize, by: Option<CollectiveId>| -> Result<()> {
+        in_span(view.buffer, index)?;
+        let state = &mut state[view.buffer.index()];
+        match *state {
+            State::Unwritten => {
+                let message = format!("buffer {} is read before it is written", what(view.buffer));
+                return Err(Diagnostic::new("E406", message).at(at(program, index)));
+            }
+            State::Owned(owner) => return busy(view.buffer, owner, index),
+            State::Lent(_) => {}
+            State::Written => *state = by.map_or(State::Written, State::Lent),
+        }
+        Ok(())
+    };
+    let mut lent: IndexMap<CollectiveId, Vec<BufferId>> = IndexMap::new();
+    for (index, instruction) in program.instructions.iter().enumerate() {
+        let (inputs, outputs, by): (&[View], &[BufferId], _) = match &instruction.action {
+            Action::Compute(compute) => (&compute.inputs, &compute.outputs, None),
+            Action::Start(start) => (&start.inputs, &start.outputs, Some(start.collective)),
+            Action::Wait(collective) => {
+                for id in lent.swap_remove(collective).unwrap_or_default() {
+                    in_span(id, index)?;
+                    // A buffer that several collectives read is lent until the last of them ends.
+                    let other = lent.iter().find(|(_, ids)| ids.contains(&id)).map(|(&other, _)| other);
+                    state[id.index()] = other.map_or(State::Written, State::Lent);
+                }
+                continue;
+            }
+        };
+        for view in inputs {
+            read(&mut state, view, index, by)?;
+        }
+        let workspace = match &instruction.action {
+            Action::Compute(compute) => compute.workspace,
+            Action::Start(_) | Action::Wait(_) => None,
+        };
+        for &id in outputs.iter().chain(&workspace) {
+            in_span(id, index)?;
+            if let State::Lent(owner) | State::Owned(owner) = state[id.index()] {
+                return busy(id, owner, index);
+            }
+            state[id.index()] = by.map_or(State::Written, State::Owned);
+        }
+        if let Some(by) = by {
+            lent.insert(by, inputs.iter().map(|view| view.buffer).chain(outputs.iter().copied()).collect());
+        }
+    }
+    for port in &program.outputs {
+        if state[port.buffer.index()] != State::Written {
+            return Err(Diagnostic::new("E406", format!("output `{}` is never written", port.name))
+                .at(format!("rank {}", program.rank)));
+        }
+    }
+    Ok(())
+}
+
+/// Buffers lie inside the arena, aligned, and apart while they live.
+fn check_map(program: &Program) -> Result<()> {
+    let end = program.instructions.len().saturating_sub(1);
+    let describe = |index: usize| {
+        let buffer = &program.buffers[index];
+        let (from, to) = (buffer.offset_bytes, buffer.offset_bytes + buffer.bytes);
+        format!("%{index} ({}) at {from}..{to}, live {}..={}", buffer.what, buffer.first, buffer.last)
+    };
+    let mut by_offset: Vec<usize> =
+        (0..program.buffers.len()).filter(|&index| program.buffers[index].bytes > 0).collect();
+    by_offset.sort_by_key(|&index| (program.buffers[index].offset_bytes, index));
+    for &index in &by_offset {
+        let buffer = &program.buffers[index];
+        let fits = buffer.offset_bytes.is_multiple_of(ALIGNMENT_BYTES)
+            && buffer.bytes == buffer.ty.bytes()
+            && buffer.offset_bytes + buffer.bytes <= program.arena_bytes
+            && (buffer.kind != BufferKind::Persistent || (buffer.first, buffer.last) == (0, end));
+        if !fits {
+            return Err(Diagnostic::new(
+                "E408",
+                format!("rank {}: a buffer has no proper place", program.rank),
+            )
+            .expected(format!("a multiple of {ALIGNMENT_BYTES} in an arena of {} bytes", program.arena_bytes))
+            .found(describe(index)));
+        }
+    }
+    for (number, &a) in by_offset.iter().enumerate() {
+        let first = &program.buffers[a];
+        for &b in &by_offset[number + 1..] {
+            let second = &program.buffers[b];
+            if second.offset_bytes >= first.offset_bytes + first.bytes {
+                break;
+            }
+            if first.last < second.first || second.last < first.first || in_place(program, a, b) {
+                continue;
+            }
+            return Err(Diagnostic::new("E408", format!("rank {}: two live buffers overlap", program.rank))
+                .note(describe(a))
+                .note(describe(b)));
+        }
+    }
+    Ok(())
+}
+
+/// Whether one buffer ends where the other begins, in an instruction that writes it over the other.
+fn in_place(program: &Program, a: usize, b: usize) -> bool {
+    let (a, b) = if program.buffers[a].first <= program.buffers[b].first { (a, b) } else { (b, a) };
+    let (old, new) = (&program.buffers[a], &program.buffers[b]);
+    let (a, b) = (BufferId::new(a), BufferId::new(b));
+    let Some(instruction) = program.instructions.get(old.last) else { return false };
+    let writes = matches!(&instruction.action, Action::Compute(compute) if compute.outputs.contains(&b));
+    old.last == new.first
+        && old.offset_bytes == new.offset_bytes
+        && writes
+        && may_overwrite(program, instruction, a, b)
+}

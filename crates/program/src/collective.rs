@@ -1,0 +1,328 @@
+//! Collectives as programs see them: one group of ranks, one or several tensors.
+
+use crate::classify::op_name;
+use partita_base::{DType, Diagnostic, Id, Result};
+use partita_ir::ops::{
+    AllGather, AllReduce, AllToAll, Binary, BinaryKind, CollectiveBroadcast, CollectivePermute, ReduceScatter,
+};
+use partita_ir::{Literal, Op, Operation, Phase, TensorType};
+use partita_mesh::Combiner;
+
+/// Names a [`Collective`] of a program set.
+pub type CollectiveId = Id<Collective>;
+
+/// What kind of exchange a collective is.
+#[allow(missing_docs)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum CollectiveKind {
+    AllReduce,
+    AllGather,
+    ReduceScatter,
+    AllToAll,
+    CollectivePermute,
+    CollectiveBroadcast,
+    /// From one rank to another.
+    Send,
+}
+
+impl CollectiveKind {
+    /// Every kind, in declaration order.
+    pub const ALL: [CollectiveKind; 7] = [
+        CollectiveKind::AllReduce,
+        CollectiveKind::AllGather,
+        CollectiveKind::ReduceScatter,
+        CollectiveKind::AllToAll,
+        CollectiveKind::CollectivePermute,
+        CollectiveKind::CollectiveBroadcast,
+        CollectiveKind::Send,
+    ];
+
+    /// `all_reduce`, `all_gather`, ...
+    pub fn name(self) -> &'static str {
+        match self {
+            CollectiveKind::AllReduce => "all_reduce",
+            CollectiveKind::AllGather => "all_gather",
+            CollectiveKind::ReduceScatter => "reduce_scatter",
+            CollectiveKind::AllToAll => "all_to_all",
+            CollectiveKind::CollectivePermute => "collective_permute",
+            CollectiveKind::CollectiveBroadcast => "collective_broadcast",
+            CollectiveKind::Send => "send",
+        }
+    }
+}
+
+/// What happens to one tensor, in terms of member positions, not ranks.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Exchange {
+    /// Every member gets the combination, in member order.
+    AllReduce {
+        /// How elements are combined.
+        combiner: Combiner,
+    },
+    /// Every member gets all inputs joined along `dim` in member order.
+    AllGather {
+        /// The dimension joined along.
+        dim: usize,
+        /// What each member brings along it.
+        extents: Vec<usize>,
+    },
+    /// Combined as in `AllReduce`; member `i` keeps the `i`-th piece along `dim`.
+    ReduceScatter {
+        /// How elements are combined.
+        combiner: Combiner,
+        /// The dimension cut.
+        dim: usize,
+        /// What each member keeps along it.
+        extents: Vec<usize>,
+    },
+    /// Every member cuts its input along `split_dim`, gives piece `j` to member `j`, and joins what it gets along
+    /// `concat_dim` in member order.
+    AllToAll {
+        /// The dimension cut.
+        split_dim: usize,
+        /// The dimension joined along.
+        concat_dim: usize,
+        /// Extent along `split_dim` of the piece for each member.
+        split_extents: Vec<usize>,
+        /// Extent along `concat_dim` that each member brings.
+        concat_extents: Vec<usize>,
+    },
+    /// Whole tensors move from member to member; who gets nothing has zeros.
+    CollectivePermute {
+        /// (source, target), member positions.
+        pairs: Vec<(usize, usize)>,
+    },
+    /// Every member gets the input of member 0; zeros where there is no root (a rank in no group).
+    CollectiveBroadcast {
+        /// Whether member 0 gives anything.
+        has_root: bool,
+    },
+    /// The input of member 0 becomes the output of member 1.
+    Send,
+}
+
+impl Exchange {
+    /// Its kind.
+    pub fn kind(&self) -> CollectiveKind {
+        match self {
+            Exchange::AllReduce { .. } => CollectiveKind::AllReduce,
+            Exchange::AllGather { .. } => CollectiveKind::AllGather,
+            Exchange::ReduceScatter { .. } => CollectiveKind::ReduceScatter,
+            Exchange::AllToAll { .. } => CollectiveKind::AllToAll,
+            Exchange::CollectivePermute { .. } => CollectiveKind::CollectivePermute,
+            Exchange::CollectiveBroadcast { .. } => CollectiveKind::CollectiveBroadcast,
+            Exchange::Send => CollectiveKind::Send,
+        }
+    }
+}
+
+/// One tensor of a collective's bucket.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Transfer {
+    /// What happens to it.
+    pub exchange: Exchange,
+    /// Per member, the type of its input.
+    pub inputs: Vec<TensorType>,
+    /// Per member, the type of its output.
+    pub outputs: Vec<TensorType>,
+    /// The value it makes: a name or module path, for messages.
+    pub what: String,
+}
+
+/// One meeting of some ranks, in which several tensors of one kind may travel together.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Collective {
+    /// Kind of every transfer.
+    pub kind: CollectiveKind,
+    /// The ranks that take part. A *member* is a position in this list; reductions run in its order.
+    pub members: Vec<usize>,
+    /// The tensors.
+    pub transfers: Vec<Transfer>,
+    /// What messages call it: kind and module path.
+    pub label: String,
+    /// Part of the step.
+    pub phase: Phase,
+    /// Microbatch, where the step is cut into several.
+    pub microbatch: Option<usize>,
+    /// The meetings of the different groups of one collective have the same bucket number.
+    pub bucket: usize,
+}
+
+impl Collective {
+    /// The member position of a rank.
+    pub fn member(&self, rank: usize) -> Option<usize> {
+        self.members.iter().position(|&m| m == rank)
+    }
+}
+
+/// The groups of ranks that meet in a collective op, in member order; ranks that are in no group meet alone.
+/// E400 where a rank does not exist or stands in two groups.
+pub(crate) fn meetings(op: &Op, rank_count: usize) -> Result<Vec<Vec<usize>>> {
+    let mut groups = match op {
+        Op::AllReduce(AllReduce { groups, .. })
+        | Op::AllGather(AllGather { groups, .. })
+        | Op::ReduceScatter(ReduceScatter { groups, .. })
+        | Op::AllToAll(AllToAll { groups, .. })
+        | Op::CollectiveBroadcast(CollectiveBroadcast { groups }) => groups.clone(),
+        Op::CollectivePermute(CollectivePermute { pairs }) => connected(pairs),
+        _ => Vec::new(),
+    };
+    groups.retain(|group| !group.is_empty());
+    let mut taken = vec![false; rank_count];
+    for &rank in groups.iter().flatten() {
+        if taken.get(rank).is_none_or(|&taken| taken) {
+            return Err(Diagnostic::new("E400", format!("{} has wrong groups", op_name(op)))
+                .expected(format!("each rank below {rank_count} at most once"))
+                .found(format!("{groups:?}")));
+        }
+        taken[rank] = true;
+    }
+    groups.extend((0..rank_count).filter(|&rank| !taken[rank]).map(|rank| vec![rank]));
+    Ok(groups)
+}
+
+/// Sets of ranks that pairs connect, each ascending.
+fn connected(pairs: &[(usize, usize)]) -> Vec<Vec<usize>> {
+    let mut sets: Vec<Vec<usize>> = Vec::new();
+    for &(a, b) in pairs {
+        let (mut joined, rest): (Vec<_>, Vec<_>) =
+            sets.into_iter().partition(|set| set.contains(&a) || set.contains(&b));
+        joined.push(vec![a, b]);
+        let mut set = joined.concat();
+        set.sort_unstable();
+        set.dedup();
+        sets = rest;
+        sets.push(set);
+    }
+    sets.sort();
+    sets
+}
+
+/// The kind of a collective op; `None` for other ops.
+pub(crate) fn kind(op: &Op) -> Option<CollectiveKind> {
+    match op {
+        Op::AllReduce(_) => Some(CollectiveKind::AllReduce),
+        Op::AllGather(_) => Some(CollectiveKind::AllGather),
+        Op::ReduceScatter(_) => Some(CollectiveKind::ReduceScatter),
+        Op::AllToAll(_) => Some(CollectiveKind::AllToAll),
+        Op::CollectivePermute(_) => Some(CollectiveKind::CollectivePermute),
+        Op::CollectiveBroadcast(_) => Some(CollectiveKind::CollectiveBroadcast),
+        _ => None,
+    }
+}
+
+/// What a collective op does among these members, one of its [`meetings`]; the op and the type of its operand
+/// are one member's.
+pub(crate) fn exchange(op: &Op, members: &[usize], operand: &TensorType) -> Exchange {
+    // The extents of an op describe its groups; a rank in no group has only its own.
+    let extents = |dim: usize, extents: Vec<usize>| {
+        if members.len() == 1 { vec![operand.shape[dim]] } else { extents }
+    };
+    let is_in = |groups: &[Vec<usize>]| groups.iter().flatten().any(|r| members.contains(r));
+    match op.clone() {
+        Op::AllReduce(op) => Exchange::AllReduce { combiner: op.combiner },
+        Op::AllGather(op) => Exchange::AllGather { dim: op.dim, extents: extents(op.dim, op.extents) },
+        Op::ReduceScatter(op) => {
+            let extents = extents(op.dim, op.extents);
+            Exchange::ReduceScatter { combiner: op.combiner, dim: op.dim, extents }
+        }
+        Op::AllToAll(op) => Exchange::AllToAll {
+            split_dim: op.split_dim,
+            concat_dim: op.concat_dim,
+            split_extents: extents(op.split_dim, op.split_extents),
+            concat_extents: extents(op.concat_dim, op.concat_extents),
+        },
+        Op::CollectivePermute(op) => {
+            let member = |rank: usize| members.iter().position(|&m| m == rank);
+            let pairs = op.pairs.iter().filter_map(|&(a, b)| Some((member(a)?, member(b)?))).collect();
+            Exchange::CollectivePermute { pairs }
+        }
+        Op::CollectiveBroadcast(op) => Exchange::CollectiveBroadcast { has_root: is_in(&op.groups) },
+        other => unreachable!("{} is not a collective", op_name(&other)),
+    }
+}
+
+impl Exchange {
+    /// What the exchange makes of all members' inputs: its meaning, slow and plain.
+    pub(crate) fn apply(&self, inputs: &[Literal], outputs: &[TensorType]) -> Result<Vec<Literal>> {
+        match self {
+            Exchange::AllReduce { combiner } => {
+                let sum = combine(*combiner, inputs)?;
+                Ok(vec![sum; outputs.len()])
+            }
+            Exchange::ReduceScatter { combiner, dim, extents } => {
+                let sum = combine(*combiner, inputs)?;
+                Ok(pieces(&sum, *dim, extents))
+            }
+            Exchange::AllGather { dim, .. } => {
+                Ok(outputs.iter().map(|ty| join(inputs.iter(), *dim, ty)).collect())
+            }
+            Exchange::AllToAll { split_dim, concat_dim, split_extents, .. } => {
+                let cut: Vec<Vec<Literal>> =
+                    inputs.iter().map(|input| pieces(input, *split_dim, split_extents)).collect();
+                let received =
+                    |(to, ty): (usize, &TensorType)| join(cut.iter().map(|p| &p[to]), *concat_dim, ty);
+                Ok(outputs.iter().enumerate().map(received).collect())
+            }
+            Exchange::CollectivePermute { pairs } => {
+                let mut results: Vec<Literal> = outputs.iter().map(Literal::zeros).collect();
+                for &(from, to) in pairs {
+                    results[to] = inputs[from].clone();
+                }
+                Ok(results)
+            }
+            Exchange::CollectiveBroadcast { has_root: true } => Ok(vec![inputs[0].clone(); outputs.len()]),
+            Exchange::CollectiveBroadcast { has_root: false } => {
+                Ok(outputs.iter().map(Literal::zeros).collect())
+            }
+            Exchange::Send => Ok(vec![Literal::zeros(&outputs[0]), inputs[0].clone()]),
+        }
+    }
+}
+
+/// The combination of literals of one type, from the left; 16-bit floats accumulate in f32.
+fn combine(combiner: Combiner, inputs: &[Literal]) -> Result<Literal> {
+    let kind = match combiner {
+        Combiner::Sum => BinaryKind::Add,
+        Combiner::Prod => BinaryKind::Multiply,
+        Combiner::Max => BinaryKind::Maximum,
+        Combiner::Min => BinaryKind::Minimum,
+        Combiner::And => BinaryKind::And,
+        Combiner::Or => BinaryKind::Or,
+    };
+    let ty = &inputs[0].ty;
+    let wide = if matches!(ty.dtype, DType::F16 | DType::BF16) { DType::F32 } else { ty.dtype };
+    let wide = ty.with_dtype(wide);
+    let convert = |value: &Literal, to: &TensorType| {
+        if &value.ty == to { value.clone() } else { Literal::from_f64(to, value.to_f64().into_iter()) }
+    };
+    let mut sum = convert(&inputs[0], &wide);
+    for input in &inputs[1..] {
+        let result =
+            Binary { kind }.evaluate(&[&sum, &convert(input, &wide)], std::slice::from_ref(&wide))?;
+        sum = result.into_iter().next().expect("a binary op has one result");
+    }
+    Ok(convert(&sum, ty))
+}
+
+fn pieces(value: &Literal, dim: usize, extents: &[usize]) -> Vec<Literal> {
+    let mut offset = vec![0; value.ty.rank()];
+    let mut shape = value.ty.shape.clone();
+    let cut = |&extent: &usize| {
+        shape[dim] = extent;
+        let piece = value.window(&offset, &shape);
+        offset[dim] += extent;
+        piece
+    };
+    extents.iter().map(cut).collect()
+}
+
+fn join<'a>(pieces: impl Iterator<Item = &'a Literal>, dim: usize, ty: &TensorType) -> Literal {
+    let mut result = Literal::zeros(ty);
+    let mut offset = vec![0; ty.rank()];
+    for piece in pieces {
+        result.set_window(&offset, piece);
+        offset[dim] += piece.ty.shape[dim];
+    }
+    result
+}

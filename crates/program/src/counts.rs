@@ -1,0 +1,128 @@
+//! How often ranks meet, and how much they carry.
+
+use crate::bucket::phase_class;
+use crate::collective::{CollectiveKind, kind};
+use crate::program::ProgramSet;
+use indexmap::IndexMap;
+use partita_ir::{Graph, Phase, TensorType};
+
+/// Collectives of one kind in one part of the step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct KindCount {
+    /// Meetings of a rank, after bucketing.
+    pub count: usize,
+    /// Tensors, that is collectives before bucketing.
+    pub logical: usize,
+    /// Payload of one rank: bytes of the full tensors (the reduced operand, the gathered result, the operand of
+    /// others), on the rank where they are largest. What crosses a link depends on the algorithm.
+    pub bytes: usize,
+}
+
+/// Collectives of one part of the step.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PhaseCounts {
+    /// By [`CollectiveKind::name`]; every kind is present.
+    pub kinds: IndexMap<&'static str, KindCount>,
+}
+
+impl Default for PhaseCounts {
+    fn default() -> Self {
+        let kinds = CollectiveKind::ALL.iter().map(|kind| (kind.name(), KindCount::default())).collect();
+        PhaseCounts { kinds }
+    }
+}
+
+impl PhaseCounts {
+    /// The count of one kind.
+    pub fn of(&self, kind: CollectiveKind) -> KindCount {
+        self.kinds[kind.name()]
+    }
+
+    /// The sum over all kinds.
+    pub fn total(&self) -> KindCount {
+        self.kinds.values().fold(KindCount::default(), |a, b| KindCount {
+            count: a.count + b.count,
+            logical: a.logical + b.logical,
+            bytes: a.bytes + b.bytes,
+        })
+    }
+}
+
+/// Collectives of a step.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// The model and its loss.
+    pub forward: PhaseCounts,
+    /// Both gradient phases.
+    pub backward: PhaseCounts,
+    /// Clipping and the optimizer.
+    pub update: PhaseCounts,
+}
+
+impl Counts {
+    /// (name, counts) of each part.
+    pub fn phases(&self) -> [(&'static str, &PhaseCounts); 3] {
+        [("forward", &self.forward), ("backward", &self.backward), ("update", &self.update)]
+    }
+
+    fn of_mut(&mut self, phase: Phase, kind: CollectiveKind) -> &mut KindCount {
+        let phase = match phase_class(phase) {
+            Phase::Forward => &mut self.forward,
+            Phase::Update => &mut self.update,
+            Phase::InputGrad | Phase::WeightGrad => &mut self.backward,
+        };
+        phase.kinds.get_mut(kind.name()).expect("every kind is present")
+    }
+}
+
+/// The full tensor of a transfer.
+fn full_bytes(kind: CollectiveKind, input: &TensorType, output: &TensorType) -> usize {
+    match kind {
+        CollectiveKind::AllGather | CollectiveKind::CollectiveBroadcast => output.bytes(),
+        CollectiveKind::AllReduce
+        | CollectiveKind::ReduceScatter
+        | CollectiveKind::AllToAll
+        | CollectiveKind::CollectivePermute
+        | CollectiveKind::Send => input.bytes(),
+    }
+}
+
+/// Collectives of a program set: a bucket counts once, however many groups meet in it. Where every rank meets
+/// only itself, nothing is counted.
+pub fn counts(set: &ProgramSet) -> Counts {
+    let mut buckets: IndexMap<usize, (Phase, CollectiveKind, KindCount)> = IndexMap::new();
+    for collective in set.collectives.iter().filter(|c| c.members.len() > 1) {
+        let bytes = |member: usize| -> usize {
+            let of = |t: &crate::Transfer| full_bytes(collective.kind, &t.inputs[member], &t.outputs[member]);
+            collective.transfers.iter().map(of).sum()
+        };
+        let bytes = (0..collective.members.len()).map(bytes).max().unwrap_or(0);
+        let fresh = (collective.phase, collective.kind, KindCount::default());
+        let (_, _, count) = buckets.entry(collective.bucket).or_insert(fresh);
+        count.count = 1;
+        count.logical = collective.transfers.len();
+        count.bytes = count.bytes.max(bytes);
+    }
+    let mut counts = Counts::default();
+    for (phase, kind, count) in buckets.into_values() {
+        let total = counts.of_mut(phase, kind);
+        total.count += count.count;
+        total.logical += count.logical;
+        total.bytes += count.bytes;
+    }
+    counts
+}
+
+/// Collectives of one rank's graph, unbucketed: `count` equals `logical`.
+pub fn counts_of_graph(graph: &Graph) -> Counts {
+    let mut counts = Counts::default();
+    for node in &graph.nodes {
+        if let Some(kind) = kind(&node.op) {
+            let total = counts.of_mut(node.phase, kind);
+            total.count += 1;
+            total.logical += 1;
+            total.bytes += full_bytes(kind, graph.ty(node.operands[0]), graph.ty(node.results[0]));
+        }
+    }
+    counts
+}

@@ -1,0 +1,408 @@
+//! One rank's instructions: regions over views of buffers. View ops become strides here; a copy is made only
+//! where strides cannot say it, or where the reader needs dense memory (collectives, outputs).
+
+use crate::RegionSizes;
+use crate::bucket::Bucket;
+use crate::classify::{Class, class, describe, op_name};
+use crate::collective::{Collective, CollectiveId, Transfer, exchange};
+use crate::fuse::{Step, uniform};
+use crate::program::{
+    Action, Buffer, BufferId, BufferKind, Compute, Instruction, Origin, Port, Program, Region, RegionId,
+    RegionKind, Start, View,
+};
+use indexmap::IndexMap;
+use partita_ir::ops::{BroadcastInDim, Constant, Iota};
+use partita_ir::{Graph, GraphBuilder, Literal, Node, NodeId, Op, Phase, Role, TensorType, ValueId};
+
+/// The meetings of all buckets, and the first meeting of each bucket.
+pub(crate) fn collectives(graphs: &[Graph], buckets: &[Bucket]) -> (Vec<Collective>, Vec<usize>) {
+    let mut collectives = Vec::new();
+    let mut first = Vec::new();
+    for (number, bucket) in buckets.iter().enumerate() {
+        first.push(collectives.len());
+        for members in &bucket.meetings {
+            let transfer = |&id: &NodeId| {
+                let graph = &graphs[members[0]];
+                let node = graph.node(id);
+                let types = |select: fn(&Node) -> ValueId| {
+                    members.iter().map(|&m| graphs[m].ty(select(graphs[m].node(id))).clone()).collect()
+                };
+                Transfer {
+                    exchange: exchange(&node.op, members, graph.ty(node.operands[0])),
+                    inputs: types(|node| node.operands[0]),
+                    outputs: types(|node| node.results[0]),
+                    what: describe(graph, node.results[0]),
+                }
+            };
+            let nodes: Vec<&Node> = bucket.nodes.iter().map(|&id| graphs[0].node(id)).collect();
+            let path = common_path(&nodes);
+            collectives.push(Collective {
+                kind: bucket.kind,
+                members: members.clone(),
+                transfers: bucket.nodes.iter().map(transfer).collect(),
+                label: if path.is_empty() {
+                    bucket.kind.name().into()
+                } else {
+                    format!("{} in {path}", bucket.kind.name())
+                },
+                phase: bucket.phase,
+                microbatch: bucket.microbatch,
+                bucket: number,
+            });
+        }
+    }
+    (collectives, first)
+}
+
+/// The longest module path that all nodes share.
+fn common_path(nodes: &[&Node]) -> String {
+    let mut common: Vec<&str> = nodes.first().map_or(Vec::new(), |node| node.path.split('.').collect());
+    for node in nodes {
+        let shared = common.iter().zip(node.path.split('.')).take_while(|(a, b)| **a == *b).count();
+        common.truncate(shared);
+    }
+    common.join(".")
+}
+
+fn origin(nodes: &[&Node]) -> Origin {
+    let mut counts: IndexMap<&str, usize> = IndexMap::new();
+    nodes.iter().for_each(|node| *counts.entry(op_name(&node.op)).or_default() += 1);
+    let name = |(name, count): (&&str, &usize)| {
+        if *count > 1 { format!("{count}*{name}") } else { name.to_string() }
+    };
+    let mut what: Vec<String> = counts.iter().take(4).map(name).collect();
+    if counts.len() > 4 {
+        what.push("..".into());
+    }
+    Origin {
+        path: common_path(nodes),
+        what: what.join("+"),
+        phase: nodes.last().map_or(Phase::Forward, |node| node.phase),
+        microbatch: nodes.last().and_then(|node| node.microbatch),
+    }
+}
+
+struct Emitter<'a> {
+    graph: &'a Graph,
+    sizes: &'a dyn RegionSizes,
+    uses: Vec<Vec<(NodeId, usize)>>,
+    program: Program,
+    /// How each value is seen, once it is known.
+    views: Vec<Option<View>>,
+    /// Dense copies of values that are seen otherwise.
+    dense: Vec<Option<View>>,
+}
+
+/// Emits the program of one rank. `first_meeting` is the collective number of each bucket's first meeting.
+/// Buffers have no place yet.
+pub(crate) fn emit(
+    rank: usize,
+    graph: &Graph,
+    roles: Vec<Role>,
+    steps: &[Step],
+    buckets: &[Bucket],
+    first_meeting: &[usize],
+    sizes: &dyn RegionSizes,
+) -> Program {
+    let count = graph.values.len();
+    let program = Program { rank, ..Program::default() };
+    let (views, dense) = (vec![None; count], vec![None; count]);
+    let mut emitter = Emitter { graph, sizes, uses: graph.uses(), program, views, dense };
+    emitter.inputs(roles);
+    for step in steps {
+        match step {
+            Step::Fused(nodes) => emitter.fused(nodes),
+            Step::Single(node) => emitter.single(*node),
+            Step::Start(number) => {
+                let bucket = &buckets[*number];
+                let meeting =
+                    bucket.meetings.iter().position(|m| m.contains(&rank)).expect("every rank is in one");
+                emitter.start(bucket, CollectiveId::new(first_meeting[*number] + meeting));
+            }
+            Step::Wait(number) => {
+                let bucket = &buckets[*number];
+                let meeting =
+                    bucket.meetings.iter().position(|m| m.contains(&rank)).expect("every rank is in one");
+                let origin = emitter.bucket_origin(bucket);
+                let action = Action::Wait(CollectiveId::new(first_meeting[*number] + meeting));
+                emitter.program.instructions.push(Instruction { action, origin });
+            }
+        }
+    }
+    emitter.outputs();
+    emitter.program
+}
+
+impl Emitter<'_> {
+    fn buffer(&mut self, ty: &TensorType, what: String, kind: BufferKind) -> BufferId {
+        let id = BufferId::new(self.program.buffers.len());
+        self.program.buffers.push(Buffer {
+            bytes: ty.bytes(),
+            ty: ty.clone(),
+            offset_bytes: 0,
+            what,
+            first: 0,
+            last: 0,
+            kind,
+        });
+        id
+    }
+
+    fn inputs(&mut self, roles: Vec<Role>) {
+        let graph = self.graph;
+        for (position, (&value, role)) in graph.inputs.iter().zip(roles).enumerate() {
+            let replaced = graph.aliases.iter().any(|&(input, _)| input == position);
+            let kind =
+                if role == Role::Input && !replaced { BufferKind::Input } else { BufferKind::Persistent };
+            let ty = graph.ty(value);
+            let buffer = self.buffer(ty, describe(graph, value), kind);
+            self.views[value.index()] = Some(View::whole(buffer, &ty.shape));
+            self.program.inputs.push(Port {
+                name: graph.value(value).name.clone(),
+                role,
+                buffer,
+                replaces: None,
+            });
+        }
+    }
+
+    /// How a value is seen. Makes constants, iotas and copies that nobody needed so far.
+    fn view(&mut self, value: ValueId) -> View {
+        if let Some(view) = &self.views[value.index()] {
+            return view.clone();
+        }
+        let graph = self.graph;
+        let (id, number) = graph.value(value).definition.expect("inputs are seen from the beginning");
+        let node = graph.node(id);
+        let ty = graph.ty(value);
+        let view = match class(graph, node) {
+            Class::Constant => {
+                let Op::Constant(constant) = &node.op else { unreachable!("of the constant class") };
+                self.constant(&constant.value, describe(graph, value))
+            }
+            Class::Iota => {
+                let (region, inputs) = self.fused_region(&[id], &[value]);
+                let outputs = self.compute(region, inputs, &[value], origin(&[node]));
+                View::whole(outputs[0], &ty.shape)
+            }
+            Class::View => {
+                let operand = node.operands[number.min(node.operands.len() - 1)];
+                let base = self.view(operand);
+                match base.apply(&node.op) {
+                    Some(view) => view,
+                    None => self.dense(operand).apply(&node.op).expect("dense elements have any shape"),
+                }
+            }
+            other => unreachable!("{other:?} values are computed before they are read"),
+        };
+        self.views[value.index()] = Some(view.clone());
+        view
+    }
+
+    fn constant(&mut self, literal: &Literal, what: String) -> View {
+        let buffer = self.buffer(&literal.ty, what, BufferKind::Persistent);
+        self.program.constants.push((buffer, literal.clone()));
+        View::whole(buffer, &literal.ty.shape)
+    }
+
+    /// A view of the value whose elements stand in row-major order.
+    fn dense(&mut self, value: ValueId) -> View {
+        let view = self.view(value);
+        if view.is_dense() {
+            return view;
+        }
+        if let Some(dense) = &self.dense[value.index()] {
+            return dense.clone();
+        }
+        let dense = View::whole(self.copy(value), &view.shape);
+        self.dense[value.index()] = Some(dense.clone());
+        dense
+    }
+
+    /// A fresh dense copy.
+    fn copy(&mut self, value: ValueId) -> BufferId {
+        let ty = self.graph.ty(value);
+        let view = self.view(value);
+        let what = format!("copy of {}", describe(self.graph, value));
+        let node = self.graph.value(value).definition.map(|(node, _)| self.graph.node(node));
+        let origin = Origin { what: "copy".into(), ..origin(node.as_slice()) };
+        let output = self.buffer(ty, what, BufferKind::Temporary);
+        push_copy(&mut self.program, ty, view, output, origin);
+        output
+    }
+
+    /// The region of elementwise nodes with these results, and the views it reads.
+    fn fused_region(&mut self, nodes: &[NodeId], results: &[ValueId]) -> (Region, Vec<View>) {
+        let graph = self.graph;
+        let shape = &graph.ty(results[0]).shape;
+        let mut builder = GraphBuilder::new("fused");
+        let mut inner: IndexMap<ValueId, ValueId> = IndexMap::new();
+        let mut inputs = Vec::new();
+        for &id in nodes {
+            let node = graph.node(id);
+            let mut operands = Vec::new();
+            for &operand in &node.operands {
+                let known = inner.get(&operand).copied();
+                let mapped = known.unwrap_or_else(|| {
+                    let ty = graph.ty(operand).with_shape(shape.clone());
+                    let iota = graph.value(operand).definition.map(|(node, _)| &graph.node(node).op);
+                    if let Some(value) = uniform(graph, operand) {
+                        let scalar = Constant { value: value.clone() };
+                        let scalar = builder.push_typed(scalar, &[], vec![value.ty.clone()])[0];
+                        if shape.is_empty() {
+                            scalar
+                        } else {
+                            let broadcast = BroadcastInDim { shape: shape.clone(), dims: Vec::new() };
+                            builder.push_typed(broadcast, &[scalar], vec![ty])[0]
+                        }
+                    } else if let Some(Op::Iota(Iota { ty: own, dim })) = iota
+                        && own.shape == *shape
+                    {
+                        builder.push_typed(Iota { ty: ty.clone(), dim: *dim }, &[], vec![ty])[0]
+                    } else {
+                        let view = self.view(operand);
+                        // Scalar predicates and limits are read at every place.
+                        inputs.push(if view.shape == *shape { view } else { view.broadcast(shape, &[]) });
+                        builder.input(&graph.value(operand).name, ty, Role::Activation)
+                    }
+                });
+                inner.insert(operand, mapped);
+                operands.push(mapped);
+            }
+            let types = node.results.iter().map(|&r| graph.ty(r).clone()).collect();
+            let mapped = builder.push_typed(node.op.clone(), &operands, types);
+            inner.extend(node.results.iter().copied().zip(mapped));
+        }
+        let graph = builder.finish(results.iter().map(|r| inner[r]).collect());
+        (Region { graph, kind: RegionKind::Elementwise }, inputs)
+    }
+
+    fn fused(&mut self, nodes: &[NodeId]) {
+        let graph = self.graph;
+        // What others read: an output, another region, a view.
+        let escapes = |value: &ValueId| {
+            graph.outputs.contains(value)
+                || self.uses[value.index()].iter().any(|(reader, _)| nodes.binary_search(reader).is_err())
+        };
+        let results: Vec<ValueId> =
+            nodes.iter().flat_map(|&id| &graph.node(id).results).copied().filter(escapes).collect();
+        let (region, inputs) = self.fused_region(nodes, &results);
+        let nodes: Vec<&Node> = nodes.iter().map(|&id| graph.node(id)).collect();
+        self.compute(region, inputs, &results, origin(&nodes));
+    }
+
+    fn single(&mut self, id: NodeId) {
+        let graph = self.graph;
+        let node = graph.node(id);
+        let mut builder = GraphBuilder::new("single");
+        let mut inner: IndexMap<ValueId, ValueId> = IndexMap::new();
+        let mut inputs = Vec::new();
+        for &operand in &node.operands {
+            if inner.contains_key(&operand) {
+                continue;
+            }
+            let definition = graph.value(operand).definition.map(|(node, _)| &graph.node(node).op);
+            let mapped = match definition {
+                Some(Op::Constant(constant)) if constant.value.ty.rank() == 0 => {
+                    builder.push_typed(constant.clone(), &[], vec![constant.value.ty.clone()])[0]
+                }
+                _ => {
+                    inputs.push(self.view(operand));
+                    builder.input(&graph.value(operand).name, graph.ty(operand).clone(), Role::Activation)
+                }
+            };
+            inner.insert(operand, mapped);
+        }
+        let operands: Vec<ValueId> = node.operands.iter().map(|o| inner[o]).collect();
+        let types = node.results.iter().map(|&r| graph.ty(r).clone()).collect();
+        let results = builder.push_typed(node.op.clone(), &operands, types);
+        let region = Region { graph: builder.finish(results), kind: RegionKind::Single };
+        self.compute(region, inputs, &node.results, origin(&[node]));
+    }
+
+    /// Appends a compute instruction whose outputs are these values.
+    fn compute(
+        &mut self,
+        region: Region,
+        inputs: Vec<View>,
+        results: &[ValueId],
+        origin: Origin,
+    ) -> Vec<BufferId> {
+        let outputs: Vec<BufferId> = results.iter().map(|&value| self.result(value)).collect();
+        let bytes = self.sizes.workspace_bytes(&region);
+        let workspace = (bytes > 0).then(|| {
+            let ty = TensorType::new(partita_base::DType::U8, [bytes]);
+            self.buffer(&ty, format!("workspace of {}", origin.what), BufferKind::Workspace)
+        });
+        let id = RegionId::new(self.program.regions.len());
+        self.program.regions.push(region);
+        let compute = Compute { region: id, inputs, outputs: outputs.clone(), workspace };
+        self.program.instructions.push(Instruction { action: Action::Compute(compute), origin });
+        outputs
+    }
+
+    /// A buffer for a computed value.
+    fn result(&mut self, value: ValueId) -> BufferId {
+        let ty = self.graph.ty(value);
+        let buffer = self.buffer(ty, describe(self.graph, value), BufferKind::Temporary);
+        self.views[value.index()] = Some(View::whole(buffer, &ty.shape));
+        buffer
+    }
+
+    fn bucket_origin(&self, bucket: &Bucket) -> Origin {
+        let nodes: Vec<&Node> = bucket.nodes.iter().map(|&id| self.graph.node(id)).collect();
+        origin(&nodes)
+    }
+
+    fn start(&mut self, bucket: &Bucket, collective: CollectiveId) {
+        let graph = self.graph;
+        let inputs = bucket.nodes.iter().map(|&id| self.dense(graph.node(id).operands[0])).collect();
+        let outputs = bucket.nodes.iter().map(|&id| self.result(graph.node(id).results[0])).collect();
+        let origin = self.bucket_origin(bucket);
+        let action = Action::Start(Start { collective, inputs, outputs });
+        self.program.instructions.push(Instruction { action, origin });
+    }
+
+    /// Gives every output a buffer of its own, except an input that replaces itself.
+    fn outputs(&mut self) {
+        let graph = self.graph;
+        let mut taken: Vec<BufferId> = Vec::new();
+        for (position, &value) in graph.outputs.iter().enumerate() {
+            let ty = graph.ty(value);
+            let view = self.view(value);
+            let buffer = &self.program.buffers[view.buffer.index()];
+            let replaces = graph.aliases.iter().find(|(_, o)| *o == position).map(|&(input, _)| input);
+            let is_itself = replaces.is_some_and(|input| self.program.inputs[input].buffer == view.buffer);
+            let is_free = buffer.kind == BufferKind::Temporary && !taken.contains(&view.buffer);
+            let buffer = if view.is_whole(&buffer.ty) && (is_free || is_itself) {
+                view.buffer
+            } else {
+                self.copy(value)
+            };
+            debug_assert_eq!(&self.program.buffer(buffer).ty, ty);
+            taken.push(buffer);
+            if !is_itself || buffer != view.buffer {
+                self.program.buffers[buffer.index()].kind = BufferKind::Output;
+            }
+            let name = graph.output_names.get(position).cloned().unwrap_or_default();
+            self.program.outputs.push(Port { name, role: Role::Activation, buffer, replaces });
+        }
+    }
+}
+
+/// Appends a dense copy of a view.
+pub(crate) fn push_copy(
+    program: &mut Program,
+    ty: &TensorType,
+    input: View,
+    output: BufferId,
+    origin: Origin,
+) {
+    let mut builder = GraphBuilder::new("copy");
+    let value = builder.input("", ty.clone(), Role::Activation);
+    let graph = builder.finish(vec![value]);
+    let region = RegionId::new(program.regions.len());
+    program.regions.push(Region { graph, kind: RegionKind::Copy });
+    let compute = Compute { region, inputs: vec![input], outputs: vec![output], workspace: None };
+    program.instructions.push(Instruction { action: Action::Compute(compute), origin });
+}

@@ -1,0 +1,79 @@
+//! The executor: a program is a list plus a cursor, so one worker can play several ranks in turn. What runs a
+//! region and what moves data are traits; memory is spoken of in views, which an implementation resolves.
+
+use crate::collective::CollectiveId;
+use crate::program::{Action, Compute, Program, Start};
+use partita_base::{Diagnostic, Result};
+
+/// What runs compute instructions on one rank's arena.
+pub trait Device {
+    /// Runs `program.region(compute.region)`: reads the views, writes every output buffer in full. `index` is
+    /// the instruction's position, for traces and per-instruction caches.
+    fn run(&mut self, program: &Program, index: usize, compute: &Compute) -> Result<()>;
+}
+
+/// Whether a collective has ended for a rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Poll {
+    /// Outputs are complete and no peer will read this rank's inputs again.
+    Ready,
+    /// Not yet.
+    Pending,
+}
+
+/// What moves data between the ranks' arenas.
+pub trait Communicator {
+    /// Publishes this rank's inputs and outputs of a collective; never blocks.
+    fn start(&mut self, program: &Program, index: usize, start: &Start) -> Result<()>;
+    /// Asks whether a started collective has ended for this rank; never blocks. Not called again after `Ready`.
+    fn poll(&mut self, program: &Program, collective: CollectiveId) -> Result<Poll>;
+}
+
+/// Where [`advance`] stopped.
+#[derive(Debug)]
+pub enum StepOutcome {
+    /// The step is complete; the cursor stands at the beginning again.
+    Done,
+    /// Waits for this collective: let another rank run, then come back.
+    Blocked(CollectiveId),
+    /// Cannot go on.
+    Failed(Box<Diagnostic>),
+}
+
+/// Where a rank stands in its program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cursor {
+    /// The next instruction.
+    pub next: usize,
+}
+
+/// Runs instructions from the cursor on until the step is done or a wait is not ready.
+pub fn advance(
+    program: &Program,
+    cursor: &mut Cursor,
+    device: &mut dyn Device,
+    communicator: &mut dyn Communicator,
+) -> StepOutcome {
+    while let Some(instruction) = program.instructions.get(cursor.next) {
+        let index = cursor.next;
+        let result = match &instruction.action {
+            Action::Compute(compute) => device.run(program, index, compute),
+            Action::Start(start) => communicator.start(program, index, start),
+            Action::Wait(collective) => match communicator.poll(program, *collective) {
+                Ok(Poll::Ready) => Ok(()),
+                Ok(Poll::Pending) => return StepOutcome::Blocked(*collective),
+                Err(error) => Err(error),
+            },
+        };
+        if let Err(error) = result {
+            let origin = &instruction.origin;
+            return StepOutcome::Failed(error.note(format!(
+                "rank {}, instruction {index}: {} in {}",
+                program.rank, origin.what, origin.path
+            )));
+        }
+        cursor.next += 1;
+    }
+    cursor.next = 0;
+    StepOutcome::Done
+}

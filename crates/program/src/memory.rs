@@ -1,0 +1,247 @@
+//! The memory map: which outputs take the place of inputs, when each buffer is live, where it lies.
+
+use crate::ALIGNMENT_BYTES;
+use crate::emit::push_copy;
+use crate::program::{Action, BufferId, BufferKind, Compute, Instruction, Origin, Program, RegionKind, View};
+use indexmap::IndexMap;
+
+/// When a buffer is read and written, as (first, last) instructions: a collective reads and writes from its start
+/// to its wait.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Accesses {
+    pub reads: Vec<(usize, usize)>,
+    pub writes: Vec<(usize, usize)>,
+}
+
+impl Accesses {
+    fn last(&self) -> Option<usize> {
+        self.reads.iter().chain(&self.writes).map(|&(_, last)| last).max()
+    }
+}
+
+/// The accesses of every buffer. A collective without a wait lasts to the end.
+pub(crate) fn accesses(program: &Program) -> Vec<Accesses> {
+    let end = program.instructions.len().saturating_sub(1);
+    let mut waits = IndexMap::new();
+    for (index, instruction) in program.instructions.iter().enumerate() {
+        if let Action::Wait(collective) = instruction.action {
+            waits.entry(collective).or_insert(index);
+        }
+    }
+    let mut accesses = vec![Accesses::default(); program.buffers.len()];
+    for (index, instruction) in program.instructions.iter().enumerate() {
+        let (inputs, outputs, last) = match &instruction.action {
+            Action::Compute(compute) => (&compute.inputs, &compute.outputs, index),
+            Action::Start(start) => {
+                (&start.inputs, &start.outputs, waits.get(&start.collective).copied().unwrap_or(end))
+            }
+            Action::Wait(_) => continue,
+        };
+        for view in inputs {
+            accesses[view.buffer.index()].reads.push((index, last));
+        }
+        for output in outputs {
+            accesses[output.index()].writes.push((index, last));
+        }
+        if let Action::Compute(Compute { workspace: Some(workspace), .. }) = &instruction.action {
+            accesses[workspace.index()].writes.push((index, index));
+        }
+    }
+    accesses
+}
+
+/// Whether an output of this instruction may be written over the buffer `input`: a fused region that reads it
+/// only in whole, element by element, in the output's shape and element size.
+pub(crate) fn may_overwrite(
+    program: &Program,
+    instruction: &Instruction,
+    input: BufferId,
+    output: BufferId,
+) -> bool {
+    let Action::Compute(compute) = &instruction.action else { return false };
+    let (old, new) = (&program.buffer(input).ty, &program.buffer(output).ty);
+    let mut views = compute.inputs.iter().filter(|view| view.buffer == input).peekable();
+    program.region(compute.region).kind == RegionKind::Elementwise
+        && views.peek().is_some()
+        && views.all(|view| view.is_whole(old))
+        && old.shape == new.shape
+        && old.dtype.size_bytes() == new.dtype.size_bytes()
+}
+
+/// Makes outputs that replace inputs land in the inputs' buffers: written there directly where nobody needs the
+/// old contents any more, copied at the end of the step otherwise.
+pub(crate) fn replace_inputs(mut program: Program) -> Program {
+    let mut accesses = accesses(&program);
+    let mut renamed: Vec<BufferId> = (0..program.buffers.len()).map(BufferId::new).collect();
+    let mut late = Vec::new();
+    for position in 0..program.outputs.len() {
+        let port = &program.outputs[position];
+        let Some(input) = port.replaces else { continue };
+        let (old, new) = (program.inputs[input].buffer, port.buffer);
+        if old == new {
+            continue;
+        }
+        let writer = accesses[new.index()].writes[0].0;
+        let is_direct = match accesses[old.index()].last() {
+            None => true,
+            Some(last) if last == writer => may_overwrite(&program, &program.instructions[writer], old, new),
+            Some(last) => last < writer,
+        };
+        if is_direct {
+            renamed[new.index()] = old;
+            let moved = std::mem::take(&mut accesses[new.index()]);
+            accesses[old.index()].reads.extend(moved.reads);
+            accesses[old.index()].writes.extend(moved.writes);
+        } else {
+            program.buffers[new.index()].kind = BufferKind::Temporary;
+            late.push((old, new));
+        }
+        program.outputs[position].buffer = old;
+    }
+    for (old, new) in late {
+        let ty = program.buffer(new).ty.clone();
+        let view = View::whole(new, &ty.shape);
+        let origin = Origin {
+            what: "copy".into(),
+            path: program.buffer(old).what.clone(),
+            phase: partita_ir::Phase::Update,
+            microbatch: None,
+        };
+        push_copy(&mut program, &ty, view, old, origin);
+    }
+    rename(program, &renamed)
+}
+
+/// Renames buffers everywhere and drops those that are gone.
+fn rename(mut program: Program, renamed: &[BufferId]) -> Program {
+    let mut kept = Vec::new();
+    let mut number: Vec<Option<BufferId>> = vec![None; renamed.len()];
+    for (index, buffer) in std::mem::take(&mut program.buffers).into_iter().enumerate() {
+        if renamed[index].index() == index {
+            number[index] = Some(BufferId::new(kept.len()));
+            kept.push(buffer);
+        }
+    }
+    program.buffers = kept;
+    let rename = |id: &mut BufferId| *id = number[renamed[id.index()].index()].expect("its new name is kept");
+    for instruction in &mut program.instructions {
+        match &mut instruction.action {
+            Action::Compute(compute) => {
+                compute.inputs.iter_mut().for_each(|view| rename(&mut view.buffer));
+                compute.outputs.iter_mut().for_each(rename);
+                compute.workspace.iter_mut().for_each(rename);
+            }
+            Action::Start(start) => {
+                start.inputs.iter_mut().for_each(|view| rename(&mut view.buffer));
+                start.outputs.iter_mut().for_each(rename);
+            }
+            Action::Wait(_) => {}
+        }
+    }
+    program.inputs.iter_mut().chain(&mut program.outputs).for_each(|port| rename(&mut port.buffer));
+    program.constants.iter_mut().for_each(|(buffer, _)| rename(buffer));
+    program
+}
+
+/// Memory shared by buffers that follow one another in place.
+struct Storage {
+    first: usize,
+    last: usize,
+    bytes: usize,
+    offset: usize,
+}
+
+/// Gives every buffer its span and its place.
+///
+/// Persistent buffers come first, in order. The others are placed from the largest to the smallest, each into
+/// the smallest gap that holds it between buffers whose spans meet its own, or behind them: greedy by size, best
+/// fit. All offsets are multiples of [`ALIGNMENT_BYTES`].
+pub(crate) fn assign(mut program: Program) -> Program {
+    let end = program.instructions.len().saturating_sub(1);
+    let accesses = accesses(&program);
+    for (buffer, accesses) in program.buffers.iter_mut().zip(&accesses) {
+        let first = accesses.writes.iter().chain(&accesses.reads).map(|&(first, _)| first).min();
+        (buffer.first, buffer.last) = match buffer.kind {
+            BufferKind::Persistent => (0, end),
+            BufferKind::Input => (0, accesses.last().unwrap_or(0)),
+            BufferKind::Output => (first.unwrap_or(0), end),
+            BufferKind::Temporary | BufferKind::Workspace => {
+                (first.unwrap_or(0), accesses.last().unwrap_or(0))
+            }
+        };
+    }
+    let storage_of = share(&program);
+    let aligned = |bytes: usize| bytes.next_multiple_of(ALIGNMENT_BYTES);
+
+    let mut storages: IndexMap<usize, Storage> = IndexMap::new();
+    let mut base = 0;
+    for (index, buffer) in program.buffers.iter_mut().enumerate() {
+        if buffer.kind == BufferKind::Persistent {
+            buffer.offset_bytes = base;
+            base += aligned(buffer.bytes);
+        } else {
+            let fresh = Storage { first: buffer.first, last: buffer.last, bytes: 0, offset: 0 };
+            let storage = storages.entry(storage_of[index]).or_insert(fresh);
+            storage.first = storage.first.min(buffer.first);
+            storage.last = storage.last.max(buffer.last);
+            storage.bytes = storage.bytes.max(aligned(buffer.bytes));
+        }
+    }
+    let mut by_size: Vec<usize> = (0..storages.len()).collect();
+    by_size.sort_by_key(|&s| (std::cmp::Reverse(storages[s].bytes), storages[s].first, s));
+    // Placed storages by offset.
+    let mut placed: Vec<usize> = Vec::new();
+    for storage in by_size {
+        let Storage { first, last, bytes, .. } = storages[storage];
+        let mut free_from = base;
+        let mut best: Option<(usize, usize)> = None;
+        for &other in &placed {
+            let other = &storages[other];
+            if other.last < first || last < other.first {
+                continue;
+            }
+            let gap = other.offset.saturating_sub(free_from);
+            if gap >= bytes && best.is_none_or(|(smallest, _)| gap < smallest) {
+                best = Some((gap, free_from));
+            }
+            free_from = free_from.max(other.offset + other.bytes);
+        }
+        let offset = best.map_or(free_from, |(_, offset)| offset);
+        storages[storage].offset = offset;
+        let at = placed.partition_point(|&other| storages[other].offset <= offset);
+        placed.insert(at, storage);
+    }
+    for (index, buffer) in program.buffers.iter_mut().enumerate() {
+        if buffer.kind != BufferKind::Persistent {
+            buffer.offset_bytes = storages[&storage_of[index]].offset;
+        }
+    }
+    program.arena_bytes = program.buffers.iter().map(|b| b.offset_bytes + b.bytes).max().unwrap_or(0);
+    program
+}
+
+/// For each buffer, the first buffer whose memory it takes over in place; itself where there is none.
+fn share(program: &Program) -> Vec<usize> {
+    let mut storage: Vec<usize> = (0..program.buffers.len()).collect();
+    for (index, instruction) in program.instructions.iter().enumerate() {
+        let Action::Compute(compute) = &instruction.action else { continue };
+        let mut donors: Vec<BufferId> = Vec::new();
+        for &output in &compute.outputs {
+            if program.buffer(output).kind == BufferKind::Persistent {
+                continue;
+            }
+            let donor = compute.inputs.iter().map(|view| view.buffer).find(|&input| {
+                let buffer = program.buffer(input);
+                matches!(buffer.kind, BufferKind::Temporary | BufferKind::Input)
+                    && buffer.last == index
+                    && !donors.contains(&input)
+                    && may_overwrite(program, instruction, input, output)
+            });
+            if let Some(donor) = donor {
+                donors.push(donor);
+                storage[output.index()] = storage[donor.index()];
+            }
+        }
+    }
+    storage
+}

@@ -1,0 +1,187 @@
+//! The order of a step: nodes in graph order, collectives where they overlap best.
+//!
+//! A topological sort that always takes the ready unit with the smallest key. Plain nodes have their place in
+//! the graph as key, so they only move where a bucket makes them wait. The keys of starts and waits say when
+//! they should happen; dependencies make sure that they can.
+
+use crate::LowerOptions;
+use crate::bucket::{Bucket, BucketClass};
+use crate::classify::{Class, class};
+use partita_ir::{Graph, NodeId, Phase};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// One entry of the order. Constants, iotas and views do not appear: whoever reads them takes care of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Item {
+    /// Compute this node.
+    Node(NodeId),
+    /// Start this bucket.
+    Start(usize),
+    /// Wait for this bucket.
+    Wait(usize),
+}
+
+/// Major: a place in the graph. Minor: around the node there: 0 waits for it, 1 prefetches, 2 the node,
+/// 3 starts with its result.
+type Key = (isize, u8);
+
+/// Whether the node has no place of its own in the order.
+pub(crate) fn is_free(graph: &Graph, id: NodeId) -> bool {
+    matches!(class(graph, graph.node(id)), Class::View | Class::Constant | Class::Iota)
+}
+
+/// Orders a graph with its buckets. `graph` is any rank's: they have one structure.
+pub(crate) fn order(graph: &Graph, buckets: &[Bucket], options: &LowerOptions) -> Vec<Item> {
+    let node_count = graph.nodes.len();
+    let start = |bucket: usize| node_count + bucket;
+    let wait = |bucket: usize| node_count + buckets.len() + bucket;
+    let unit_count = wait(buckets.len());
+
+    // Units: nodes that are not collectives, starts, waits.
+    let mut unit_of: Vec<usize> = (0..node_count).collect();
+    for (number, bucket) in buckets.iter().enumerate() {
+        bucket.nodes.iter().for_each(|node| unit_of[node.index()] = wait(number));
+    }
+    let mut followers: Vec<Vec<usize>> = vec![Vec::new(); unit_count];
+    let mut missing = vec![0usize; unit_count];
+    for id in graph.node_ids() {
+        let unit = unit_of[id.index()];
+        let reader = if unit == id.index() { unit } else { unit - buckets.len() };
+        for operand in &graph.node(id).operands {
+            if let Some((definition, _)) = graph.value(*operand).definition {
+                followers[unit_of[definition.index()]].push(reader);
+                missing[reader] += 1;
+            }
+        }
+    }
+    for bucket in 0..buckets.len() {
+        followers[start(bucket)].push(wait(bucket));
+        missing[wait(bucket)] += 1;
+    }
+
+    let key = keys(graph, buckets, options);
+    let mut ready: BinaryHeap<Reverse<(Key, usize)>> = BinaryHeap::new();
+    let is_unit = |unit: usize| unit >= node_count || unit_of[unit] == unit;
+    for unit in (0..unit_count).filter(|&unit| is_unit(unit) && missing[unit] == 0) {
+        ready.push(Reverse((key[unit], unit)));
+    }
+    let mut items = Vec::new();
+    let mut done = vec![false; unit_count];
+    let mut in_flight: Option<usize> = None;
+    while let Some(Reverse((_, unit))) = ready.pop() {
+        if done[unit] {
+            continue;
+        }
+        let mut finish = |unit: usize, ready: &mut BinaryHeap<_>| {
+            done[unit] = true;
+            for &follower in &followers[unit] {
+                missing[follower] -= 1;
+                if missing[follower] == 0 {
+                    ready.push(Reverse((key[follower], follower)));
+                }
+            }
+        };
+        if unit < node_count {
+            if !is_free(graph, NodeId::new(unit)) {
+                items.push(Item::Node(NodeId::new(unit)));
+            }
+        } else if unit < wait(0) {
+            let bucket = unit - node_count;
+            // One reduction of gradients under way at a time: the full gradients die at the wait.
+            if buckets[bucket].class == BucketClass::GradientReduction
+                && let Some(earlier) = in_flight.replace(bucket)
+            {
+                items.push(Item::Wait(earlier));
+                finish(wait(earlier), &mut ready);
+            }
+            items.push(Item::Start(bucket));
+        } else {
+            let bucket = unit - wait(0);
+            if in_flight == Some(bucket) {
+                in_flight = None;
+            }
+            items.push(Item::Wait(bucket));
+        }
+        finish(unit, &mut ready);
+    }
+    debug_assert!((0..unit_count).all(|unit| done[unit] || !is_unit(unit)), "buckets make no cycle");
+    items
+}
+
+/// When each unit should happen.
+fn keys(graph: &Graph, buckets: &[Bucket], options: &LowerOptions) -> Vec<Key> {
+    let node_count = graph.nodes.len();
+    let end = node_count as isize;
+    // The first node that needs a value, seen through views.
+    let mut first_use = vec![end; graph.values.len()];
+    for id in graph.node_ids().rev() {
+        let node = graph.node(id);
+        let place = match class(graph, node) {
+            Class::View => node.results.iter().map(|r| first_use[r.index()]).min().unwrap_or(end),
+            _ => id.index() as isize,
+        };
+        node.operands.iter().for_each(|o| first_use[o.index()] = first_use[o.index()].min(place));
+    }
+    let bucket_use = |bucket: &Bucket| {
+        let results = bucket.nodes.iter().flat_map(|&node| &graph.node(node).results);
+        results.map(|r| first_use[r.index()]).min().unwrap_or(end)
+    };
+    let waits: Vec<Key> = buckets.iter().map(|bucket| (bucket_use(bucket), 0)).collect();
+
+    let mut key: Vec<Key> = Vec::with_capacity(node_count);
+    let mut bucket_of = vec![None; node_count];
+    for (number, bucket) in buckets.iter().enumerate() {
+        bucket.nodes.iter().for_each(|node| bucket_of[node.index()] = Some(number));
+    }
+    for id in graph.node_ids() {
+        let definitions = graph.node(id).operands.iter().filter_map(|o| graph.value(*o).definition);
+        key.push(match bucket_of[id.index()] {
+            Some(bucket) => waits[bucket],
+            // As early as possible.
+            None if is_free(graph, id) => {
+                definitions.map(|(node, _)| key[node.index()]).max().unwrap_or((-1, 0))
+            }
+            None => (id.index() as isize, 2),
+        });
+    }
+    // Starts as soon as the last operand is there.
+    let mut starts: Vec<Key> = buckets
+        .iter()
+        .map(|bucket| {
+            let operands = bucket.nodes.iter().flat_map(|&node| &graph.node(node).operands);
+            let definitions = operands.filter_map(|o| graph.value(*o).definition);
+            let (place, _) = definitions.map(|(node, _)| key[node.index()]).max().unwrap_or((-1, 0));
+            (place, 3)
+        })
+        .collect();
+
+    // Parameter gathers: with the first wait of the block before, or just before use.
+    let mut gathers: Vec<usize> =
+        (0..buckets.len()).filter(|&b| buckets[b].class == BucketClass::ParameterGather).collect();
+    gathers.sort_by_key(|&bucket| (waits[bucket], bucket));
+    let set = |bucket: usize| -> (Phase, Option<usize>, &str) {
+        let Bucket { phase, microbatch, block, .. } = &buckets[bucket];
+        (*phase, *microbatch, block)
+    };
+    let mut previous: Key = (-1, 0);
+    for blocks in gathers.chunk_by(|&a, &b| set(a) == set(b)) {
+        for &bucket in blocks {
+            starts[bucket] = if options.prefetch { (previous.0, 1) } else { (waits[bucket].0, 0) };
+            // What stands between the parameter and its gather (a conversion) goes along.
+            let mut stack: Vec<NodeId> = buckets[bucket].nodes.clone();
+            while let Some(id) = stack.pop() {
+                for operand in &graph.node(id).operands {
+                    if let Some((definition, _)) = graph.value(*operand).definition {
+                        key[definition.index()] = key[definition.index()].min(starts[bucket]);
+                        stack.push(definition);
+                    }
+                }
+            }
+        }
+        previous = waits[blocks[0]];
+    }
+    key.extend(starts);
+    key.extend(waits);
+    key
+}

@@ -1,0 +1,342 @@
+//! Rewrites of all ranks' graphs in step, so that they keep one structure: the same nodes with the same operands,
+//! only shapes and attributes may differ from rank to rank.
+
+use crate::RegionSizes;
+use crate::classify::{Class, class, describe, op_name};
+use crate::collective::meetings;
+use indexmap::IndexMap;
+use partita_base::{DType, Diagnostic, Result};
+use partita_ir::ops::{BroadcastInDim, Constant};
+use partita_ir::{Graph, Literal, Node, NodeId, Op, Role, TensorType, Value, ValueId};
+
+/// Whether all ranks' graphs have one structure. E400 names the first difference.
+pub(crate) fn check_structure(graphs: &[Graph]) -> Result<()> {
+    let Some(first) = graphs.first() else {
+        return Err(Diagnostic::new("E400", "there is no rank to lower a program for"));
+    };
+    for (rank, graph) in graphs.iter().enumerate() {
+        let differ = |what: &str, expected: String, found: String| {
+            Err(Diagnostic::new("E400", format!("the local graphs of ranks 0 and {rank} differ in {what}"))
+                .expected(expected)
+                .found(found)
+                .help("ranks may differ in shapes and attributes, not in structure"))
+        };
+        let sizes = |g: &Graph| (g.values.len(), g.nodes.len());
+        if sizes(first) != sizes(graph) {
+            return differ("size", format!("{:?}", sizes(first)), format!("{:?}", sizes(graph)));
+        }
+        if (&first.inputs, &first.outputs, &first.aliases) != (&graph.inputs, &graph.outputs, &graph.aliases)
+        {
+            let counts = |g: &Graph| format!("{} inputs, {} outputs", g.inputs.len(), g.outputs.len());
+            return differ("their inputs, outputs or aliases", counts(first), counts(graph));
+        }
+        for (a, b) in first.nodes.iter().zip(&graph.nodes) {
+            if op_name(&a.op) != op_name(&b.op) || a.operands != b.operands || a.results != b.results {
+                return differ(&format!("`{}`", a.path), op_name(&a.op).into(), op_name(&b.op).into());
+            }
+            if class(first, a) != class(graph, b) {
+                return differ(&format!("`{}`", a.path), "one element width".into(), "another".into());
+            }
+        }
+        for &(input, output) in &graph.aliases {
+            let (old, new) = (graph.ty(graph.inputs[input]), graph.ty(graph.outputs[output]));
+            if old != new {
+                return differ(
+                    &format!("the type of `{}` and what replaces it", describe(graph, graph.inputs[input])),
+                    old.to_string(),
+                    new.to_string(),
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Inlines composites that some rank has no kernel for, until none is left.
+pub(crate) fn decompose(graphs: Vec<Graph>, sizes: &dyn RegionSizes) -> Result<Vec<Graph>> {
+    let mut graphs = graphs;
+    loop {
+        let has_kernel = |graph: &Graph, node: NodeId| match &graph.node(node).op {
+            Op::Composite(composite) => sizes.has_kernel(composite),
+            _ => true,
+        };
+        let doomed: Vec<bool> =
+            graphs[0].node_ids().map(|node| graphs.iter().any(|graph| !has_kernel(graph, node))).collect();
+        if !doomed.contains(&true) {
+            return Ok(graphs);
+        }
+        graphs = graphs.iter().map(|graph| inline_marked(graph, &doomed)).collect();
+        check_structure(&graphs)?;
+    }
+}
+
+fn inline_marked(graph: &Graph, doomed: &[bool]) -> Graph {
+    let mut copy = Copier::new(graph);
+    for (node, &doomed) in graph.nodes.iter().zip(doomed) {
+        match &node.op {
+            Op::Composite(composite) if doomed => {
+                let body = &composite.definition.decomposition;
+                let mut inner = vec![None; body.values.len()];
+                for (input, operand) in body.inputs.iter().zip(&node.operands) {
+                    inner[input.index()] = copy.map[operand.index()];
+                }
+                for part in &body.nodes {
+                    let results = copy.push(body, part, part.op.clone(), &inner);
+                    let last = copy.graph.nodes.last_mut().expect("just pushed");
+                    last.path = node.path.clone();
+                    last.location = node.location.clone();
+                    last.phase = node.phase;
+                    last.microbatch = node.microbatch;
+                    for (old, new) in part.results.iter().zip(results) {
+                        inner[old.index()] = Some(new);
+                    }
+                }
+                for (result, output) in node.results.iter().zip(&body.outputs) {
+                    copy.map[result.index()] = inner[output.index()];
+                }
+            }
+            _ => {
+                copy.node(graph, node, node.op.clone());
+            }
+        }
+    }
+    copy.finish(graph)
+}
+
+/// Removes what needs no work at run time: dead nodes, identities, collectives in which every rank is alone,
+/// repeated constants. Constants of one number become broadcast scalars, a rank's number becomes a constant.
+/// E400 for ops that should have been rewritten before.
+pub(crate) fn simplify(graphs: &[Graph]) -> Result<Vec<Graph>> {
+    let first = &graphs[0];
+    let mut live = vec![false; first.values.len()];
+    for output in &first.outputs {
+        live[output.index()] = true;
+    }
+    for node in first.nodes.iter().rev() {
+        if node.results.iter().any(|r| live[r.index()]) {
+            node.operands.iter().for_each(|o| live[o.index()] = true);
+        }
+    }
+    let mut copies: Vec<Copier> = graphs.iter().map(Copier::new).collect();
+    let mut seen = Seen::default();
+    for id in first.node_ids() {
+        let node = first.node(id);
+        if !node.results.iter().any(|r| live[r.index()]) {
+            continue;
+        }
+        let nodes: Vec<&Node> = graphs.iter().map(|graph| graph.node(id)).collect();
+        if is_identity(graphs, &nodes)? {
+            for copy in &mut copies {
+                for (operand, result) in node.operands.iter().zip(&node.results) {
+                    copy.map[result.index()] = copy.map[operand.index()];
+                }
+            }
+            continue;
+        }
+        let splats: Option<Vec<Literal>> = nodes.iter().map(|node| splat(&node.op)).collect();
+        if let Some(scalars) = splats {
+            let scalars: Vec<Op> = scalars.into_iter().map(|value| Constant { value }.into()).collect();
+            let types: Vec<TensorType> =
+                graphs.iter().map(|g| TensorType::scalar(g.ty(node.results[0]).dtype)).collect();
+            let scalar = seen.push(&mut copies, &nodes, scalars, &[], types);
+            let shapes: Vec<Op> = graphs
+                .iter()
+                .map(|g| BroadcastInDim { shape: g.ty(node.results[0]).shape.clone(), dims: vec![] }.into())
+                .collect();
+            let types = graphs.iter().map(|g| g.ty(node.results[0]).clone()).collect();
+            let full = seen.push(&mut copies, &nodes, shapes, &[scalar], types);
+            copies.iter_mut().for_each(|copy| copy.map[node.results[0].index()] = Some(full));
+            continue;
+        }
+        let ops: Vec<Op> = nodes.iter().enumerate().map(|(rank, node)| with_rank(&node.op, rank)).collect();
+        match &ops[0] {
+            Op::ManualComputation(_) => {
+                return Err(Diagnostic::new("E400", format!("{} cannot be lowered", op_name(&ops[0])))
+                    .at(node.path.clone())
+                    .help("partition the graph first"));
+            }
+            Op::Constant(_) | Op::Iota(_) | Op::BroadcastInDim(_) => {
+                let operands: Vec<ValueId> = node
+                    .operands
+                    .iter()
+                    .map(|o| copies[0].map[o.index()].expect("nodes stand in execution order"))
+                    .collect();
+                let types = graphs.iter().map(|g| g.ty(node.results[0]).clone()).collect();
+                let value = seen.push(&mut copies, &nodes, ops, &operands, types);
+                copies.iter_mut().for_each(|copy| copy.map[node.results[0].index()] = Some(value));
+            }
+            _ => {
+                for (((copy, graph), node), op) in copies.iter_mut().zip(graphs).zip(&nodes).zip(ops) {
+                    copy.node(graph, node, op);
+                }
+            }
+        }
+    }
+    Ok(copies.into_iter().zip(graphs).map(|(copy, graph)| copy.finish(graph)).collect())
+}
+
+fn with_rank(op: &Op, rank: usize) -> Op {
+    match op {
+        Op::PartitionId(_) => Constant { value: Literal::scalar(DType::U32, rank as f64) }.into(),
+        other => other.clone(),
+    }
+}
+
+/// The scalar of a constant that is one number in a larger shape.
+fn splat(op: &Op) -> Option<Literal> {
+    let Op::Constant(Constant { value }) = op else { return None };
+    if value.ty.rank() == 0 || !value.is_splat() {
+        return None;
+    }
+    let ty = TensorType::scalar(value.ty.dtype);
+    if value.ty.element_count() == 0 {
+        return Some(Literal::zeros(&ty));
+    }
+    Some(Literal { data: value.data.pick(std::iter::once(0)), ty })
+}
+
+/// Whether the node gives back its operands on every rank.
+fn is_identity(graphs: &[Graph], nodes: &[&Node]) -> Result<bool> {
+    let same_type = |graph: &Graph, node: &Node| {
+        node.operands.len() == node.results.len()
+            && node.operands.iter().zip(&node.results).all(|(&o, &r)| graph.ty(o) == graph.ty(r))
+    };
+    if !graphs.iter().zip(nodes).all(|(graph, node)| same_type(graph, node)) {
+        return Ok(false);
+    }
+    let everywhere = |test: &dyn Fn(&Op) -> bool| nodes.iter().all(|node| test(&node.op));
+    if class(&graphs[0], nodes[0]) == Class::Collective {
+        let alone = meetings(&nodes[0].op, graphs.len())?.iter().all(|group| group.len() == 1);
+        let gives_itself = |op: &Op| match op {
+            Op::CollectivePermute(permute) => (0..graphs.len()).all(|r| permute.pairs.contains(&(r, r))),
+            Op::CollectiveBroadcast(op) => op.groups.iter().map(|g| g.len()).sum::<usize>() == graphs.len(),
+            _ => true,
+        };
+        return Ok(alone && everywhere(&gives_itself));
+    }
+    Ok(everywhere(&|op| match op {
+        Op::Reshape(_) | Op::Convert(_) | Op::OptimizationBarrier(_) | Op::ShardingConstraint(_) => true,
+        Op::BroadcastInDim(broadcast) => broadcast.dims.is_sorted(),
+        Op::Transpose(transpose) => transpose.permutation.is_sorted(),
+        _ => false,
+    }))
+}
+
+/// Nodes without effects that were pushed already, to be found again.
+#[derive(Default)]
+struct Seen {
+    found: IndexMap<(String, Vec<ValueId>, TensorType), Vec<ValueId>>,
+}
+
+impl Seen {
+    /// Pushes a one-result node on every rank, or finds it.
+    fn push(
+        &mut self,
+        copies: &mut [Copier],
+        nodes: &[&Node],
+        ops: Vec<Op>,
+        operands: &[ValueId],
+        types: Vec<TensorType>,
+    ) -> ValueId {
+        let candidates = self
+            .found
+            .entry((op_name(&ops[0]).to_string(), operands.to_vec(), types[0].clone()))
+            .or_default();
+        for &candidate in candidates.iter() {
+            let equal = |(copy, op): (&Copier, &Op)| {
+                let (definition, _) = copy.graph.value(candidate).definition.expect("pushed as a node");
+                bit_equal(&copy.graph.node(definition).op, op)
+            };
+            if copies.iter().zip(&ops).all(equal) {
+                return candidate;
+            }
+        }
+        let mut result = None;
+        for (((copy, node), op), ty) in copies.iter_mut().zip(nodes).zip(ops).zip(types) {
+            let value =
+                Value { ty, definition: None, name: String::new(), role: Role::Activation, annotation: None };
+            result = Some(copy.append(node, op, operands.to_vec(), vec![value])[0]);
+        }
+        let result = result.expect("at least one rank");
+        candidates.push(result);
+        result
+    }
+}
+
+/// Equality that tells -0 from 0 and NaNs apart.
+fn bit_equal(a: &Op, b: &Op) -> bool {
+    match (a, b) {
+        (Op::Constant(a), Op::Constant(b)) => {
+            a.value.ty == b.value.ty && a.value.to_bytes() == b.value.to_bytes()
+        }
+        _ => a == b,
+    }
+}
+
+/// A graph rebuilt node by node.
+struct Copier {
+    graph: Graph,
+    map: Vec<Option<ValueId>>,
+}
+
+impl Copier {
+    /// The inputs of `source`, and no node yet.
+    fn new(source: &Graph) -> Copier {
+        let mut graph = Graph { values: Vec::new(), nodes: Vec::new(), inputs: Vec::new(), ..source.clone() };
+        let mut map = vec![None; source.values.len()];
+        for &input in &source.inputs {
+            let id = ValueId::new(graph.values.len());
+            graph.values.push(source.value(input).clone());
+            graph.inputs.push(id);
+            map[input.index()] = Some(id);
+        }
+        Copier { graph, map }
+    }
+
+    /// Copies a node of the source with another op.
+    fn node(&mut self, source: &Graph, node: &Node, op: Op) {
+        let map = std::mem::take(&mut self.map);
+        let results = self.push(source, node, op, &map);
+        self.map = map;
+        for (old, new) in node.results.iter().zip(results) {
+            self.map[old.index()] = Some(new);
+        }
+    }
+
+    /// Appends a node of `source`, its operands renamed by `map`.
+    fn push(&mut self, source: &Graph, node: &Node, op: Op, map: &[Option<ValueId>]) -> Vec<ValueId> {
+        let operands =
+            node.operands.iter().map(|o| map[o.index()].expect("nodes stand in execution order")).collect();
+        let values = node.results.iter().map(|&r| source.value(r).clone()).collect();
+        self.append(node, op, operands, values)
+    }
+
+    fn append(&mut self, origin: &Node, op: Op, operands: Vec<ValueId>, values: Vec<Value>) -> Vec<ValueId> {
+        let id = NodeId::new(self.graph.nodes.len());
+        let mut results = Vec::new();
+        for (number, value) in values.into_iter().enumerate() {
+            results.push(ValueId::new(self.graph.values.len()));
+            self.graph.values.push(Value { definition: Some((id, number)), ..value });
+        }
+        self.graph.nodes.push(Node { op, operands, results: results.clone(), ..origin.clone() });
+        results
+    }
+
+    /// The outputs, and roles in terms of the new values.
+    fn finish(mut self, source: &Graph) -> Graph {
+        let map = self.map;
+        self.graph.outputs =
+            source.outputs.iter().map(|v| map[v.index()].expect("outputs are defined")).collect();
+        for value in &mut self.graph.values {
+            let renamed = |v: &ValueId, make: fn(ValueId) -> Role| {
+                map.get(v.index()).copied().flatten().map_or(Role::Activation, make)
+            };
+            value.role = match &value.role {
+                Role::StateOf(v) => renamed(v, Role::StateOf),
+                Role::GradOf(v) => renamed(v, Role::GradOf),
+                other => other.clone(),
+            };
+        }
+        self.graph
+    }
+}

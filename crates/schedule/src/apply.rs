@@ -1,0 +1,610 @@
+//! From a plan to layout annotations on a step graph.
+//!
+//! The graph is the whole step, after autodiff and optimizer. What a line of the plan means is spelled out here once;
+//! what it implies for everything else is propagation's business.
+
+use crate::modules::{Modules, is_inside, owner};
+use crate::pins::{Pin, Pins};
+use crate::plan::{Entry, Plan};
+use crate::style::{Kind, Layout};
+use crate::weights::{forms_of, matrix_dims, weights_of};
+use indexmap::IndexMap;
+use partita_base::{Diagnostic, Result, did_you_mean};
+use partita_ir::ops::{BinaryKind, ShardingConstraint};
+use partita_ir::{Annotation, Graph, GraphBuilder, NodeId, Op, Phase, Role, ValueId, graph_edit};
+use partita_mesh::{AxisRef, Mesh};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a plan is told beside its lines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ApplyOptions {
+    /// Cuts the residual stream along the sequence over `tp`: what enters a `colwise` module is gathered, what leaves a
+    /// `rowwise` module is scattered, where a line does not say otherwise; norms and residual sums stay cut.
+    pub sequence_parallel: bool,
+}
+
+/// A planned step.
+#[derive(Clone, Debug)]
+pub struct Applied {
+    /// The step with annotations and sharding constraints.
+    pub graph: Graph,
+    /// Facts worth telling: mesh axes that nothing uses.
+    pub notes: Vec<String>,
+}
+
+/// Axes over which the batch is cut, where the mesh has them.
+const DATA_AXES: [&str; 2] = ["dp", "fsdp"];
+
+/// Asks for the layouts of a plan.
+///
+/// The batch, dimension 0 of every fed tensor, lies over `dp` and `fsdp`, sequences of tokens over `sp`, in mesh order.
+/// Lines act in order; of several layer styles for one module the last one holds. Optimizer states and what replaces
+/// an input at the next step follow their parameters.
+///
+/// Errors: E221 a pattern that matches nothing, E223 an axis that the mesh does not have, E224 a dimension that a tensor
+/// does not have, E227 two lines that contradict each other.
+pub fn apply(plan: &Plan, step: &Graph, mesh: &Mesh, options: &ApplyOptions) -> Result<Applied> {
+    let mut graph = step.clone();
+    let mesh_index = graph.meshes.iter().position(|m| m == mesh).unwrap_or(graph.meshes.len());
+    if mesh_index == graph.meshes.len() {
+        graph.meshes.push(mesh.clone());
+    }
+    let modules = Modules::of(&graph);
+    let mut planner = Planner {
+        graph: &graph,
+        mesh,
+        pins: Pins { graph: &graph, mesh, mesh_index, of: BTreeMap::new() },
+        modules: &modules,
+        sequence_parallel: options.sequence_parallel,
+        used: BTreeSet::new(),
+        constraints: Constraints::default(),
+    };
+    planner.feed()?;
+    let mut storage = Vec::new();
+    let lines = planner.layer_lines(plan)?;
+    for module in lines.keys() {
+        planner.layer(module, &lines)?;
+    }
+    for entry in &plan.entries {
+        planner.parameters(entry)?;
+        if entry.style.is_storage() {
+            storage.push(entry);
+        }
+    }
+    if options.sequence_parallel {
+        planner.residual_stream()?;
+    }
+    planner.states_follow();
+    for entry in storage {
+        planner.storage(entry)?;
+    }
+    let notes = planner.unused_axes(plan);
+    let Planner { pins, constraints, .. } = planner;
+    let pinned = pins.of;
+    let graph = write(&graph, mesh_index, &pinned, &constraints)?;
+    Ok(Applied { graph, notes })
+}
+
+/// Constraints to insert, and which operands read them.
+#[derive(Default)]
+struct Constraints {
+    list: Vec<Constraint>,
+    /// (node, operand position) to a place in `list`.
+    readers: BTreeMap<(NodeId, usize), usize>,
+}
+
+struct Constraint {
+    value: ValueId,
+    pin: Pin,
+    name: String,
+}
+
+impl Constraints {
+    fn add(&mut self, value: ValueId, pin: Pin, name: &str, readers: &[(NodeId, usize)]) {
+        let new: Vec<(NodeId, usize)> =
+            readers.iter().copied().filter(|r| !self.readers.contains_key(r)).collect();
+        if new.is_empty() {
+            return;
+        }
+        self.readers.extend(new.into_iter().map(|reader| (reader, self.list.len())));
+        self.list.push(Constraint { value, pin, name: name.to_string() });
+    }
+}
+
+struct Planner<'a> {
+    graph: &'a Graph,
+    mesh: &'a Mesh,
+    pins: Pins<'a>,
+    modules: &'a Modules<'a>,
+    sequence_parallel: bool,
+    /// Mesh axes that something lies over.
+    used: BTreeSet<usize>,
+    constraints: Constraints,
+}
+
+impl<'a> Planner<'a> {
+    /// The axis a line names. E223 when the mesh does not have it.
+    fn axis(&mut self, entry: &Entry) -> Result<AxisRef> {
+        let name = entry.style.axis_name();
+        let Some(axis) = self.mesh.axis_named(name) else {
+            let mut error = Diagnostic::new("E223", format!("the mesh has no axis `{name}`"))
+                .at(entry.describe())
+                .expected(format!("an axis of {}", self.mesh))
+                .found(name)
+                .help(format!("give the mesh an axis `{name}`, or write `axis=` with one it has"));
+            if let Some(near) = did_you_mean(name, self.mesh.axes.iter().map(|a| a.name.as_str())) {
+                error.help = Some(near);
+            }
+            return Err(error);
+        };
+        self.used.insert(axis.axis);
+        Ok(axis)
+    }
+
+    /// Fed tensors: the batch over the data axes, tokens over the sequence axis.
+    fn feed(&mut self) -> Result<()> {
+        let data = |axis: &AxisRef| DATA_AXES.contains(&self.mesh.axes[axis.axis].name.as_str());
+        let data: Vec<AxisRef> =
+            (0..self.mesh.axes.len()).map(|a| self.mesh.full_axis(a)).filter(data).collect();
+        let sequence = self.mesh.axis_named("sp");
+        for &input in &self.graph.inputs {
+            let value = self.graph.value(input);
+            if value.role != Role::Input || value.ty.rank() == 0 {
+                continue;
+            }
+            for &axis in &data {
+                self.pins.shard(input, 0, axis, "the batch lies over the data axes")?;
+                self.used.insert(axis.axis);
+            }
+            if let Some(axis) = sequence.filter(|_| value.ty.rank() == 2 && !value.ty.dtype.is_float()) {
+                self.pins.shard(input, 1, axis, "sequences lie over `sp`")?;
+                self.used.insert(axis.axis);
+            }
+            self.pins.at(input).close();
+        }
+        Ok(())
+    }
+
+    /// The layer line that holds for each module: the last one that matches.
+    fn layer_lines<'p>(&self, plan: &'p Plan) -> Result<IndexMap<String, &'p Entry>> {
+        let mut lines: IndexMap<String, &Entry> = IndexMap::new();
+        for entry in plan.entries.iter().filter(|e| !e.style.is_storage()) {
+            let matching = self.modules.matching(&entry.modules);
+            if matching.is_empty() && self.modules.parameters_named(&entry.modules).is_empty() {
+                return Err(self.modules.unmatched(&entry.modules, &entry.describe()));
+            }
+            let weighted = |m: &&str| !weights_of(self.graph, self.modules, m).is_empty();
+            let needs_weight = matches!(entry.style.kind, Kind::Colwise | Kind::Rowwise);
+            let acting: Vec<&str> =
+                matching.iter().copied().filter(|m| !needs_weight || weighted(m)).collect();
+            if needs_weight && acting.is_empty() {
+                let first = matching.first().copied().unwrap_or(&entry.modules);
+                let inside = self.modules.paths.iter().filter(|p| weighted(&p.as_str()));
+                let inside: Vec<&str> =
+                    inside.map(String::as_str).filter(|p| p.starts_with(&format!("{first}."))).collect();
+                let mut error =
+                    Diagnostic::new("E221", format!("`{}` matches no module with a weight", entry.modules))
+                        .at(entry.describe())
+                        .expected("linear layers or embeddings")
+                        .found(format!("`{first}`, which has no weight of its own"));
+                if !inside.is_empty() {
+                    error.help = Some(format!("its layers are `{}`", inside.join("`, `")));
+                }
+                return Err(error);
+            }
+            for module in acting {
+                lines.insert(module.to_string(), entry);
+            }
+        }
+        Ok(lines)
+    }
+
+    /// One module in one layer style.
+    fn layer(&mut self, module: &str, lines: &IndexMap<String, &Entry>) -> Result<()> {
+        let entry = lines[module];
+        let axis = self.axis(entry)?;
+        let origin = entry.describe();
+        let style = &entry.style;
+        let (mut input, mut output) = (style.input, style.output);
+        match style.kind {
+            Kind::Colwise | Kind::Rowwise => {
+                let colwise = style.kind == Kind::Colwise;
+                for weight in weights_of(self.graph, self.modules, module) {
+                    let dims = matrix_dims(self.graph, self.modules, weight, module);
+                    let (out, into) = dims.ok_or_else(|| self.no_matrix(weight, &origin))?;
+                    self.pins.shard(weight, if colwise { out } else { into } as isize, axis, &origin)?;
+                    self.pins.at(weight).close();
+                }
+                for bias in self.modules.parameters_of(module) {
+                    if owner(&self.graph.value(bias).name).1 != "bias" {
+                        continue;
+                    }
+                    match colwise {
+                        true => self.pins.shard(bias, 0, axis, &origin)?,
+                        false => self.pins.replicate(bias, axis, &origin)?,
+                    }
+                    self.pins.at(bias).close();
+                }
+                let sequence = self.sequence_parallel && self.is_sequence(module);
+                let own = match (colwise, sequence) {
+                    (true, _) => Layout::Shard(-1),
+                    (false, true) => Layout::Shard(1),
+                    (false, false) => Layout::Replicate,
+                };
+                output = output.or(Some(own));
+                if colwise && sequence {
+                    input = input.or(Some(Layout::Replicate));
+                }
+            }
+            Kind::Sequence => {
+                for parameter in self.parameters_under(module, lines) {
+                    self.pins.replicate(parameter, axis, &origin)?;
+                }
+                for value in self.modules.outputs_of(module) {
+                    if self.graph.ty(value).rank() < 3 {
+                        return Err(Diagnostic::new("E224", format!("`{module}` has no sequence dimension"))
+                            .at(origin)
+                            .expected("activations [batch, sequence, features]")
+                            .found(self.graph.ty(value).to_string()));
+                    }
+                }
+                output = output.or(Some(Layout::Shard(1)));
+            }
+            Kind::Replicate => {
+                for parameter in self.parameters_under(module, lines) {
+                    // A tied parameter may be cut by its other module.
+                    if !self.pins.at(parameter).uses(axis) {
+                        self.pins.replicate(parameter, axis, &origin)?;
+                    }
+                }
+            }
+            Kind::Shard(dim) => {
+                for parameter in self.modules.parameters_of(module) {
+                    self.pins.shard(parameter, dim, axis, &origin)?;
+                    self.pins.at(parameter).close();
+                }
+            }
+            Kind::Fsdp | Kind::Zero1 | Kind::Zero2 => unreachable!("storage styles are no layer styles"),
+        }
+        if let Some(layout) = output {
+            for value in self.modules.outputs_of(module) {
+                match layout {
+                    Layout::Shard(dim) => self.pins.shard(value, dim, axis, &origin)?,
+                    Layout::Replicate => self.pins.replicate(value, axis, &origin)?,
+                }
+            }
+        }
+        if let Some(layout) = input {
+            self.entering(module, layout, axis, &origin)?;
+        }
+        Ok(())
+    }
+
+    /// The parameters in a module that no line for a module further inside speaks of.
+    fn parameters_under(&self, module: &str, lines: &IndexMap<String, &Entry>) -> Vec<ValueId> {
+        let closer = |parameter: &ValueId| {
+            let name = &self.graph.value(*parameter).name;
+            lines.keys().any(|m| m.len() > module.len() && is_inside(owner(name).0, m))
+        };
+        let mut parameters = self.modules.parameters_inside(module);
+        parameters.retain(|p| !closer(p));
+        parameters
+    }
+
+    fn no_matrix(&self, weight: ValueId, origin: &str) -> Box<Diagnostic> {
+        let ty = self.graph.ty(weight);
+        Diagnostic::new(
+            "E224",
+            format!("`{}` has no input and output dimension", self.graph.describe(weight)),
+        )
+        .at(origin)
+        .expected("a weight of at least 2 dimensions")
+        .found(ty.to_string())
+        .help("use `sequence` or `replicate` for norms, `shard(0)` for a vector")
+    }
+
+    /// Whether a module works on `[batch, sequence, features]`.
+    fn is_sequence(&self, module: &str) -> bool {
+        self.modules.outputs_of(module).iter().any(|&v| self.graph.ty(v).rank() == 3)
+    }
+
+    /// Asks for a layout of what enters a module, by a constraint that modules with the same wish share.
+    fn entering(&mut self, module: &str, layout: Layout, axis: AxisRef, origin: &str) -> Result<()> {
+        for (value, readers) in self.modules.inputs_of(module) {
+            let mut pin = Pin::free(self.graph.ty(value).rank());
+            match layout {
+                Layout::Replicate => pin.keep_whole(axis),
+                Layout::Shard(dim) => {
+                    let dim = self.pins.dim(value, dim, origin)?;
+                    if axis.size > 1 {
+                        pin.axes[dim].push(axis);
+                    }
+                    pin.open[dim] = false;
+                }
+            }
+            let same = |c: &Constraint| {
+                c.value == value
+                    && (&c.pin.axes, &c.pin.open, &c.pin.replicated)
+                        == (&pin.axes, &pin.open, &pin.replicated)
+            };
+            if let Some(place) = self.constraints.list.iter().position(same) {
+                for reader in readers {
+                    self.constraints.readers.entry(reader).or_insert(place);
+                }
+                continue;
+            }
+            pin.asked_by(origin);
+            self.constraints.add(value, pin, "", &readers);
+        }
+        Ok(())
+    }
+
+    /// A line that names parameters themselves.
+    fn parameters(&mut self, entry: &Entry) -> Result<()> {
+        let named = self.modules.parameters_named(&entry.modules);
+        let origin = entry.describe();
+        let wrong = |style: &str| {
+            Diagnostic::new(
+                "E221",
+                format!("`{}` matches parameters, but `{style}` is for modules", entry.modules),
+            )
+            .at(entry.describe())
+            .expected("the path of a module, or `shard(dim)` or `replicate`")
+        };
+        if named.is_empty() || entry.style.is_storage() {
+            return Ok(());
+        }
+        for parameter in named {
+            match entry.style.kind {
+                Kind::Shard(dim) => {
+                    let axis = self.axis(entry)?;
+                    self.pins.shard(parameter, dim, axis, &origin)?;
+                    self.pins.at(parameter).close();
+                }
+                Kind::Replicate => {
+                    let axis = self.axis(entry)?;
+                    // A pattern that also matches modules (`**`) is about what nothing else cuts.
+                    let wide = !self.modules.matching(&entry.modules).is_empty();
+                    if !(wide && self.pins.at(parameter).uses(axis)) {
+                        self.pins.replicate(parameter, axis, &origin)?;
+                    }
+                }
+                // A wide pattern (`**`) matches both; it was about modules.
+                _ if !self.modules.matching(&entry.modules).is_empty() => {}
+                _ => return Err(wrong(&entry.style.to_string())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sequence parallelism between modules: sums into the residual stream and norms keep the sequence cut.
+    fn residual_stream(&mut self) -> Result<()> {
+        let Some(axis) = self.mesh.axis_named("tp") else { return Ok(()) };
+        self.used.insert(axis.axis);
+        for node in self.graph.nodes.iter().filter(|n| n.phase == Phase::Forward) {
+            let is_block = node.path.rsplit('.').next().is_some_and(|last| last.parse::<usize>().is_ok());
+            let stream = match &node.op {
+                Op::Binary(binary) => is_block && binary.kind == BinaryKind::Add,
+                Op::Composite(c) => {
+                    matches!(c.definition.name.as_str(), "partita.layer_norm" | "partita.rms_norm")
+                }
+                _ => false,
+            };
+            let value = node.results[0];
+            let ty = self.graph.ty(value);
+            let free = !self.pins.at(value).uses(axis) && !self.pins.at(value).replicated.contains(&axis);
+            if stream && free && ty.rank() == 3 && ty.dtype.is_float() {
+                self.pins.shard(value, 1, axis, "--sequence-parallel")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Optimizer states start from the layout of their parameter.
+    fn states_follow(&mut self) {
+        for &input in &self.graph.inputs {
+            let Role::StateOf(parameter) = self.graph.value(input).role else { continue };
+            let same = self.graph.ty(parameter).shape == self.graph.ty(input).shape;
+            if let (true, Some(pin)) = (same, self.pins.of.get(&parameter).cloned()) {
+                self.pins.of.insert(input, pin);
+            }
+        }
+    }
+
+    /// How matched parameters, their gradients and their states are kept.
+    fn storage(&mut self, entry: &Entry) -> Result<()> {
+        let axis = self.axis(entry)?;
+        let origin = entry.describe();
+        let parameters = self.modules.parameters_matching(&entry.modules);
+        if parameters.is_empty() {
+            return Err(self.modules.unmatched(&entry.modules, &origin));
+        }
+        if axis.size == 1 {
+            return Ok(());
+        }
+        for parameter in parameters.into_iter().filter(|&p| self.graph.ty(p).rank() > 0) {
+            let same = self.graph.ty(parameter).shape.clone();
+            let states = self.graph.inputs.iter().copied().filter(|&v| {
+                self.graph.value(v).role == Role::StateOf(parameter) && self.graph.ty(v).shape == same
+            });
+            let states: Vec<ValueId> = states.collect();
+            if self.pins.at(parameter).uses(axis) || states.iter().any(|&s| self.pins.at(s).uses(axis)) {
+                // An earlier line cut it along this axis already.
+                continue;
+            }
+            let before = self.pins.at(parameter).clone();
+            let dim = storage_dim(&before, &same, axis) as isize;
+            for state in states {
+                self.pins.shard(state, dim, axis, &origin)?;
+                self.pins.at(state).close();
+            }
+            let mut cut = before.clone();
+            cut.axes[dim as usize].push(axis);
+            cut.close();
+            cut.asked_by(&origin);
+            match entry.style.kind {
+                Kind::Fsdp => {
+                    for form in forms_of(self.graph, self.modules, parameter) {
+                        self.pins.of.insert(form, cut.clone());
+                        self.gather_for_use(parameter, form, &before, axis, &origin);
+                    }
+                    self.gradients(parameter, &cut);
+                }
+                Kind::Zero1 | Kind::Zero2 => {
+                    self.pins.replicate(parameter, axis, &origin)?;
+                    if entry.style.kind == Kind::Zero2 {
+                        self.gradients(parameter, &cut);
+                    }
+                }
+                _ => unreachable!("layer styles are no storage styles"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Each use of a cut parameter reads it whole over the axis: one gather for each module, phase and microbatch, so
+    /// that the whole lives as short as its use.
+    fn gather_for_use(
+        &mut self,
+        parameter: ValueId,
+        form: ValueId,
+        before: &Pin,
+        axis: AxisRef,
+        origin: &str,
+    ) {
+        let mut groups: BTreeMap<(bool, &str, Option<usize>), Vec<(NodeId, usize)>> = BTreeMap::new();
+        let others = forms_of(self.graph, self.modules, parameter);
+        for &(id, position) in self.modules.uses(form) {
+            let node = self.graph.node(id);
+            let conversion = form == parameter && others.contains(&node.results[0]);
+            if node.phase != Phase::Update && !conversion {
+                let key = (node.phase.is_backward(), node.path.as_str(), node.microbatch);
+                groups.entry(key).or_default().push((id, position));
+            }
+        }
+        let mut pin = before.clone();
+        for (axes, open) in pin.axes.iter().zip(&mut pin.open) {
+            *open = axes.is_empty();
+        }
+        pin.keep_whole(axis);
+        pin.asked_by(origin);
+        for readers in groups.into_values() {
+            self.constraints.add(form, pin.clone(), &self.graph.value(parameter).name, &readers);
+        }
+    }
+
+    /// Every gradient of a parameter, contributions of microbatches included, in this layout: reduce-scattered before
+    /// it accumulates.
+    fn gradients(&mut self, parameter: ValueId, pin: &Pin) {
+        for value in self.graph.value_ids() {
+            let is_gradient = self.graph.value(value).role == Role::GradOf(parameter);
+            if is_gradient && self.graph.ty(value).shape == self.graph.ty(parameter).shape {
+                self.pins.of.insert(value, pin.clone());
+            }
+        }
+    }
+
+    /// Mesh axes over which nothing lies: their ranks would repeat each other's work.
+    fn unused_axes(&self, plan: &Plan) -> Vec<String> {
+        let idle = |&(index, axis): &(usize, &partita_mesh::Axis)| {
+            axis.size > 1 && axis.name != "pp" && !self.used.contains(&index)
+        };
+        let note = |(_, axis): (usize, &partita_mesh::Axis)| {
+            let what = if plan.entries.is_empty() {
+                "there is no plan that uses"
+            } else {
+                "no line of the plan uses"
+            };
+            format!(
+                "{0}={1} is given, but {what} `{0}`: its {1} ranks repeat each other's work",
+                axis.name, axis.size
+            )
+        };
+        self.mesh.axes.iter().enumerate().filter(idle).map(note).collect()
+    }
+}
+
+/// The dimension along which a parameter is kept in pieces: the first if it divides, else the largest that does, else
+/// the first. What other axes cut counts as cut.
+fn storage_dim(pin: &Pin, shape: &[usize], axis: AxisRef) -> usize {
+    let rest = |dim: usize| shape[dim] / pin.ways(dim);
+    let divides = |&dim: &usize| {
+        shape[dim].is_multiple_of(pin.ways(dim)) && rest(dim) > 0 && rest(dim).is_multiple_of(axis.size)
+    };
+    if divides(&0) {
+        return 0;
+    }
+    // The first of equals.
+    (0..shape.len()).filter(divides).max_by_key(|&d| (rest(d), std::cmp::Reverse(d))).unwrap_or(0)
+}
+
+/// The graph with the annotations, the constraints and the layouts of outputs that replace inputs.
+fn write(
+    graph: &Graph,
+    mesh_index: usize,
+    pins: &BTreeMap<ValueId, Pin>,
+    constraints: &Constraints,
+) -> Result<Graph> {
+    let mut source = graph.clone();
+    for (&value, pin) in pins.iter().filter(|(_, pin)| !pin.origins.is_empty()) {
+        source.value_mut(value).annotation = Some(pin.annotation(mesh_index));
+    }
+    // Constraints come right before their first reader.
+    let mut written: Vec<Option<ValueId>> = vec![None; constraints.list.len()];
+    let mut result = graph_edit::rebuild(&source, |builder, map, index, operands| {
+        let mut operands = operands.to_vec();
+        for (position, operand) in operands.iter_mut().enumerate() {
+            let Some(&place) = constraints.readers.get(&(NodeId::new(index), position)) else { continue };
+            let constraint = &constraints.list[place];
+            let new = match written[place] {
+                Some(new) => new,
+                None => {
+                    let value = map[constraint.value.index()].expect("what is read is defined");
+                    enter(builder, &source, index);
+                    push_constraint(builder, value, constraint.pin.annotation(mesh_index), &constraint.name)
+                }
+            };
+            written[place] = Some(new);
+            *operand = new;
+        }
+        Ok(Some(graph_edit::push_copy(builder, &source, index, &operands)))
+    })?;
+    let mut asked: Vec<Option<Annotation>> = match result.output_annotations.is_empty() {
+        true => vec![None; result.outputs.len()],
+        false => result.output_annotations.clone(),
+    };
+    for &(input, output) in &result.aliases {
+        let annotation = result.value(result.inputs[input]).annotation.clone();
+        if asked[output].is_none() {
+            asked[output] = annotation;
+        }
+    }
+    if asked.iter().any(Option::is_some) {
+        result.output_annotations = asked;
+    }
+    Ok(result)
+}
+
+fn enter(builder: &mut GraphBuilder, graph: &Graph, index: usize) {
+    let node = &graph.nodes[index];
+    builder.path = node.path.clone();
+    builder.phase = node.phase;
+    builder.location = node.location.clone();
+    builder.microbatch = node.microbatch;
+}
+
+fn push_constraint(
+    builder: &mut GraphBuilder,
+    value: ValueId,
+    annotation: Annotation,
+    name: &str,
+) -> ValueId {
+    let ty = builder.ty(value).clone();
+    let new = builder.push_typed(ShardingConstraint { annotation }, &[value], vec![ty])[0];
+    builder.graph_mut().value_mut(new).name = name.to_string();
+    new
+}
+
+#[cfg(test)]
+#[path = "apply_tests.rs"]
+mod tests;

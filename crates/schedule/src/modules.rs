@@ -1,0 +1,173 @@
+//! The modules of a step graph: their paths, their parameters, what enters and leaves them.
+
+use crate::glob::matches;
+use partita_base::{Diagnostic, nearest};
+use partita_ir::{Graph, NodeId, Phase, Role, ValueId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The module that owns a parameter, and the parameter's own name without the number of a piece:
+/// `qkv_proj.weight#1` is `weight` of `qkv_proj`.
+pub(crate) fn owner(name: &str) -> (&str, &str) {
+    let (module, own) = name.rsplit_once('.').unwrap_or(("", name));
+    (module, own.split('#').next().unwrap_or(own))
+}
+
+/// Whether a path is a module or lies inside it.
+pub(crate) fn is_inside(path: &str, module: &str) -> bool {
+    module.is_empty() || path == module || (path.starts_with(module) && path.as_bytes()[module.len()] == b'.')
+}
+
+/// An index of a graph by module path.
+pub(crate) struct Modules<'a> {
+    graph: &'a Graph,
+    /// Every module path and those above it, in order of appearance.
+    pub paths: Vec<String>,
+    uses: Vec<Vec<(NodeId, usize)>>,
+    /// For each module path itself, its forward nodes.
+    forward: BTreeMap<&'a str, Vec<NodeId>>,
+}
+
+impl<'a> Modules<'a> {
+    pub fn of(graph: &'a Graph) -> Modules<'a> {
+        let mut paths = Vec::new();
+        let mut seen = BTreeSet::new();
+        let of_nodes = graph.nodes.iter().filter(|n| n.phase == Phase::Forward).map(|n| n.path.as_str());
+        let of_params = graph.params().into_iter().map(|p| owner(&graph.value(p).name).0);
+        for path in of_nodes.chain(of_params) {
+            let ends = path.match_indices('.').map(|(i, _)| i).chain([path.len()]);
+            for end in ends.filter(|&end| end > 0) {
+                if seen.insert(&path[..end]) {
+                    paths.push(path[..end].to_string());
+                }
+            }
+        }
+        let mut forward: BTreeMap<&str, Vec<NodeId>> = BTreeMap::new();
+        for id in graph.node_ids().filter(|&id| graph.node(id).phase == Phase::Forward) {
+            forward.entry(&graph.node(id).path).or_default().push(id);
+        }
+        Modules { graph, paths, uses: graph.uses(), forward }
+    }
+
+    /// The readers of a value, with operand positions.
+    pub fn uses(&self, value: ValueId) -> &[(NodeId, usize)] {
+        &self.uses[value.index()]
+    }
+
+    /// The modules that match a pattern.
+    pub fn matching(&self, pattern: &str) -> Vec<&str> {
+        self.paths.iter().map(String::as_str).filter(|path| matches(pattern, path)).collect()
+    }
+
+    /// The parameters whose own name matches a pattern.
+    pub fn parameters_named(&self, pattern: &str) -> Vec<ValueId> {
+        let named = |name: &str| {
+            matches(pattern, name) || name.split('#').next().is_some_and(|n| matches(pattern, n))
+        };
+        self.graph.params().into_iter().filter(|&p| named(&self.graph.value(p).name)).collect()
+    }
+
+    /// The parameters that match a pattern by their own name or by a module around them.
+    pub fn parameters_matching(&self, pattern: &str) -> Vec<ValueId> {
+        let around = |name: &str| {
+            let (module, _) = owner(name);
+            let ends = module.match_indices('.').map(|(i, _)| i).chain([module.len()]);
+            ends.chain([0]).any(|end| matches(pattern, &module[..end]))
+        };
+        let named = self.parameters_named(pattern);
+        let all = self.graph.params();
+        all.into_iter().filter(|p| named.contains(p) || around(&self.graph.value(*p).name)).collect()
+    }
+
+    /// The parameters a module owns itself.
+    pub fn parameters_of(&self, module: &str) -> Vec<ValueId> {
+        self.graph.params().into_iter().filter(|&p| owner(&self.graph.value(p).name).0 == module).collect()
+    }
+
+    /// The parameters of a module and all modules in it.
+    pub fn parameters_inside(&self, module: &str) -> Vec<ValueId> {
+        let inside = |p: &ValueId| is_inside(owner(&self.graph.value(*p).name).0, module);
+        self.graph.params().into_iter().filter(inside).collect()
+    }
+
+    /// The forward nodes of a module itself.
+    pub fn forward_nodes_of(&self, module: &str) -> &[NodeId] {
+        self.forward.get(module).map_or(&[], Vec::as_slice)
+    }
+
+    /// The forward nodes of a module and all modules in it, in order.
+    pub fn forward_nodes(&self, module: &str) -> Vec<NodeId> {
+        let mut nodes: Vec<NodeId> = self
+            .forward
+            .iter()
+            .filter(|(path, _)| is_inside(path, module))
+            .flat_map(|(_, n)| n)
+            .copied()
+            .collect();
+        nodes.sort();
+        nodes
+    }
+
+    /// What a module hands on in the forward pass: tensors that nodes outside read, one per microbatch; where nobody
+    /// does, the last one it computes.
+    pub fn outputs_of(&self, module: &str) -> Vec<ValueId> {
+        let nodes = self.forward_nodes(module);
+        let outside = |&(id, _): &(NodeId, usize)| {
+            let node = self.graph.node(id);
+            node.phase == Phase::Forward && !is_inside(&node.path, module)
+        };
+        let leaves = |v: &ValueId| {
+            let read = self.uses(*v).iter().any(outside) || self.graph.outputs.contains(v);
+            read && self.graph.ty(*v).rank() > 0
+        };
+        let results = nodes.iter().flat_map(|&id| self.graph.node(id).results.iter().copied());
+        let leaving: Vec<ValueId> = results.filter(leaves).collect();
+        match (leaving.is_empty(), nodes.last()) {
+            (true, Some(&last)) => self.graph.node(last).results.first().copied().into_iter().collect(),
+            _ => leaving,
+        }
+    }
+
+    /// What a module reads in the forward pass that was computed or fed outside, parameters apart: readers and operand
+    /// positions by value.
+    pub fn inputs_of(&self, module: &str) -> BTreeMap<ValueId, Vec<(NodeId, usize)>> {
+        let mut inputs: BTreeMap<ValueId, Vec<(NodeId, usize)>> = BTreeMap::new();
+        for id in self.forward_nodes(module) {
+            for (position, &operand) in self.graph.node(id).operands.iter().enumerate() {
+                let value = self.graph.value(operand);
+                let from_inside = match value.definition {
+                    Some((definition, _)) => is_inside(&self.graph.node(definition).path, module),
+                    None => value.role == Role::Param,
+                };
+                if !from_inside && value.ty.rank() >= 2 {
+                    inputs.entry(operand).or_default().push((id, position));
+                }
+            }
+        }
+        inputs
+    }
+
+    /// E221: a pattern that matches nothing, with the nearest names.
+    pub fn unmatched(&self, pattern: &str, origin: &str) -> Box<Diagnostic> {
+        // Repeated layers look alike: `layers.*.mlp` stands for all of them.
+        let general = |path: &str| {
+            let starred = path.split('.').map(|c| if c.parse::<usize>().is_ok() { "*" } else { c });
+            starred.collect::<Vec<&str>>().join(".")
+        };
+        let mut names: Vec<String> = Vec::new();
+        let params = self.graph.params().into_iter().map(|p| self.graph.value(p).name.clone());
+        for name in self.paths.iter().cloned().chain(params) {
+            let name = if pattern.contains('*') { general(&name) } else { name };
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        let near = nearest(pattern, names.iter().map(String::as_str));
+        let error = Diagnostic::new("E221", format!("`{pattern}` matches no module and no parameter"))
+            .at(origin)
+            .expected("the path of a module, `*` for one component, `**` for any number");
+        match near.is_empty() {
+            true => error,
+            false => error.help(format!("did you mean `{}`?", near.join("` or `"))),
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Layouts under construction, before they become annotations.
+
+use partita_base::{Diagnostic, Result};
+use partita_ir::{Annotation, Graph, ValueId};
+use partita_mesh::{AxisList, AxisRef, Mesh, Sharding};
+use std::collections::BTreeMap;
+
+/// What is asked of one value so far.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Pin {
+    /// For each dimension, its axes, major to minor.
+    pub axes: Vec<AxisList>,
+    /// For each dimension, whether propagation may add axes.
+    pub open: Vec<bool>,
+    /// Axes that must not shard the value.
+    pub replicated: Vec<AxisRef>,
+    /// Who asked.
+    pub origins: Vec<String>,
+}
+
+impl Pin {
+    pub fn free(rank: usize) -> Pin {
+        Pin { axes: vec![AxisList::new(); rank], open: vec![true; rank], replicated: vec![], origins: vec![] }
+    }
+
+    /// Takes over what a graph asks already.
+    fn of(annotation: &Annotation) -> Pin {
+        Pin {
+            axes: annotation.sharding.dims.iter().map(|d| d.axes.clone()).collect(),
+            open: annotation.open.clone(),
+            replicated: annotation.replicated.clone(),
+            origins: vec![annotation.origin.clone()],
+        }
+    }
+
+    pub fn annotation(&self, mesh: usize) -> Annotation {
+        let mut sharding = Sharding::replicated(self.axes.len());
+        for (dim, axes) in sharding.dims.iter_mut().zip(&self.axes) {
+            dim.axes = axes.clone();
+        }
+        Annotation {
+            mesh,
+            sharding,
+            open: self.open.clone(),
+            replicated: self.replicated.clone(),
+            origin: self.origins.join("; "),
+        }
+    }
+
+    pub fn asked_by(&mut self, origin: &str) {
+        if !self.origins.iter().any(|o| o == origin) {
+            self.origins.push(origin.to_string());
+        }
+    }
+
+    /// The number of ways a dimension is cut.
+    pub fn ways(&self, dim: usize) -> usize {
+        self.axes[dim].iter().map(|a| a.size).product()
+    }
+
+    pub fn uses(&self, axis: AxisRef) -> bool {
+        self.axes.iter().flatten().any(|a| a.axis == axis.axis)
+    }
+
+    /// Keeps the value whole over an axis; a later wish than that of cutting it undoes the cut.
+    pub fn keep_whole(&mut self, axis: AxisRef) {
+        for axes in &mut self.axes {
+            axes.retain(|a| a.axis != axis.axis);
+        }
+        if axis.size > 1 && !self.replicated.contains(&axis) {
+            self.replicated.push(axis);
+        }
+    }
+
+    pub fn close(&mut self) {
+        self.open.iter_mut().for_each(|open| *open = false);
+    }
+}
+
+/// The pins of a graph's values on one mesh.
+pub(crate) struct Pins<'a> {
+    pub graph: &'a Graph,
+    pub mesh: &'a Mesh,
+    /// The mesh's number in the graph.
+    pub mesh_index: usize,
+    pub of: BTreeMap<ValueId, Pin>,
+}
+
+impl Pins<'_> {
+    /// What is asked of a value, to change.
+    pub fn at(&mut self, value: ValueId) -> &mut Pin {
+        let given = self.graph.value(value).annotation.as_ref().filter(|a| a.mesh == self.mesh_index);
+        let rank = self.graph.ty(value).rank();
+        self.of.entry(value).or_insert_with(|| given.map_or_else(|| Pin::free(rank), Pin::of))
+    }
+
+    /// Cuts a dimension along one more axis, the minor-most, and closes it. E224 when there is no such dimension, E227
+    /// when the axis cuts another dimension already or must not cut the value.
+    pub fn shard(&mut self, value: ValueId, dim: isize, axis: AxisRef, origin: &str) -> Result<()> {
+        let dim = self.dim(value, dim, origin)?;
+        let (graph, mesh) = (self.graph, self.mesh);
+        let pin = self.at(value);
+        if axis.size > 1 && !pin.axes[dim].contains(&axis) {
+            if pin.uses(axis) || pin.replicated.contains(&axis) {
+                return Err(Diagnostic::new(
+                    "E227",
+                    format!(
+                        "`{}` is asked to lie in two ways over `{}`",
+                        graph.describe(value),
+                        mesh.display_axis(axis)
+                    ),
+                )
+                .at(origin)
+                .expected(format!(
+                    "dimension {dim} of {} cut along `{}`",
+                    graph.ty(value),
+                    mesh.display_axis(axis)
+                ))
+                .found(pin.annotation(0).sharding.display(mesh))
+                .note(format!("asked by {}", pin.origins.join("; ")))
+                .help("let one of the two lines use another axis, or match other modules"));
+            }
+            pin.axes[dim].push(axis);
+        }
+        pin.open[dim] = false;
+        pin.asked_by(origin);
+        Ok(())
+    }
+
+    /// Keeps a value whole over an axis. E227 when the axis cuts it already.
+    pub fn replicate(&mut self, value: ValueId, axis: AxisRef, origin: &str) -> Result<()> {
+        let (graph, mesh) = (self.graph, self.mesh);
+        let pin = self.at(value);
+        if pin.uses(axis) {
+            return Err(Diagnostic::new(
+                "E227",
+                format!(
+                    "`{}` is asked to lie in two ways over `{}`",
+                    graph.describe(value),
+                    mesh.display_axis(axis)
+                ),
+            )
+            .at(origin)
+            .expected(format!("{} whole over `{}`", graph.ty(value), mesh.display_axis(axis)))
+            .found(pin.annotation(0).sharding.display(mesh))
+            .note(format!("asked by {}", pin.origins.join("; ")))
+            .help("let one of the two lines use another axis, or match other modules"));
+        }
+        pin.keep_whole(axis);
+        pin.asked_by(origin);
+        Ok(())
+    }
+
+    /// A dimension, counted from the last where negative. E224 when there is none.
+    pub fn dim(&self, value: ValueId, dim: isize, origin: &str) -> Result<usize> {
+        let ty = self.graph.ty(value);
+        let rank = ty.rank() as isize;
+        let counted = if dim < 0 { dim + rank } else { dim };
+        if (0..rank).contains(&counted) {
+            return Ok(counted as usize);
+        }
+        Err(Diagnostic::new("E224", format!("`{}` has no dimension {dim}", self.graph.describe(value)))
+            .at(origin)
+            .expected(match rank {
+                0 => "a tensor that can be cut; this is a scalar".to_string(),
+                _ => format!("a dimension from 0 to {} of {:?}", rank - 1, ty.shape),
+            })
+            .found(ty.to_string()))
+    }
+}

@@ -1,0 +1,97 @@
+//! Plans that come with the models: the axes of a mesh, used as the field uses them.
+
+use crate::modules::Modules;
+use crate::plan::Plan;
+use crate::style::{Kind, Layout, Style};
+use partita_base::{Diagnostic, Result, did_you_mean};
+use partita_ir::Graph;
+use partita_mesh::Mesh;
+
+/// Models with a ready plan.
+pub const READY_PLANS: [&str; 4] = ["mlp", "gpt", "llama", "bert"];
+
+/// Choices of a ready plan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ReadyOptions {
+    /// Cut the residual stream along the sequence over `tp`.
+    pub sequence_parallel: bool,
+    /// Cut the vocabulary of the embedding and the head over `tp`; they are replicated otherwise.
+    pub vocab_parallel: bool,
+    /// What of the optimizer is cut over `dp`: 0 nothing, 1 its states, 2 gradients too.
+    pub zero: u8,
+}
+
+/// The plan for a model (`mlp`, `gpt`, `llama`, `bert`) on a mesh, chosen by the names of its axes: `tp` cuts projections
+/// into and out of the attention and the feed-forward half, `fsdp` cuts parameters. `dp`, `fsdp` and `sp` cut data, which
+/// needs no lines. Lines are written for modules that `graph` has. E222 when there is no ready plan of this name.
+pub fn ready_plan(model: &str, graph: &Graph, mesh: &Mesh, options: &ReadyOptions) -> Result<Plan> {
+    if !READY_PLANS.contains(&model) {
+        let mut error = Diagnostic::new("E222", format!("there is no ready plan for `{model}`"))
+            .expected(READY_PLANS.join(", "))
+            .found(model);
+        error.help = did_you_mean(model, READY_PLANS)
+            .or(Some("write a plan: a dictionary of module patterns and styles".to_string()));
+        return Err(error);
+    }
+    let modules = Modules::of(graph);
+    let origin = format!("ready plan {model}");
+    let mut plan = Plan::default();
+    let mut line = |pattern: &str, style: Style| {
+        if !modules.matching(pattern).is_empty() {
+            plan.push(pattern, style, &origin);
+        }
+    };
+    let sequence = options.sequence_parallel && model != "mlp";
+    let (column, row) = match sequence {
+        true => (
+            Style::new(Kind::Colwise).input(Layout::Replicate),
+            Style::new(Kind::Rowwise).output(Layout::Shard(1)),
+        ),
+        false => (Style::new(Kind::Colwise), Style::new(Kind::Rowwise)),
+    };
+    if mesh.axis_named("tp").is_some() {
+        if model == "mlp" {
+            // Pairs: what one layer cuts, the next one sums. A single last layer stays whole.
+            let count = (0..).take_while(|i| !modules.matching(&format!("layers.{i}")).is_empty()).count();
+            for pair in 0..count / 2 {
+                line(&format!("layers.{}", 2 * pair), column.clone());
+                line(&format!("layers.{}", 2 * pair + 1), row.clone());
+            }
+            if count % 2 == 1 {
+                line(&format!("layers.{}", count - 1), Style::new(Kind::Replicate));
+            }
+        } else {
+            for name in ["q_proj", "k_proj", "v_proj", "qkv_proj"] {
+                line(&format!("layers.*.attn.{name}"), column.clone());
+            }
+            line("layers.*.attn.o_proj", row.clone());
+            for name in ["gate_proj", "up_proj"] {
+                line(&format!("layers.*.mlp.{name}"), column.clone());
+            }
+            line("layers.*.mlp.down_proj", row.clone());
+            let stream = |style: Style| if sequence { style.output(Layout::Shard(1)) } else { style };
+            if options.vocab_parallel {
+                line("embed_tokens", stream(Style::new(Kind::Rowwise)));
+                line("lm_head", column.clone());
+            } else {
+                line("embed_tokens", stream(Style::new(Kind::Replicate)));
+                line("lm_head", Style::new(Kind::Replicate));
+            }
+            for name in ["embed_positions", "embed_types"] {
+                line(name, stream(Style::new(Kind::Replicate)));
+            }
+            if sequence {
+                for name in ["embed_norm", "layers.*.attn_norm", "layers.*.mlp_norm", "norm", "lm_norm"] {
+                    line(name, Style::new(Kind::Sequence));
+                }
+            }
+        }
+    }
+    if mesh.axis_named("fsdp").is_some() {
+        line("**", Style::new(Kind::Fsdp));
+    }
+    if mesh.axis_named("dp").is_some() && options.zero > 0 {
+        line("**", Style::new(if options.zero == 1 { Kind::Zero1 } else { Kind::Zero2 }));
+    }
+    Ok(plan)
+}

@@ -1,0 +1,677 @@
+//! Microbatching: the batch is cut into pieces that run one after another, and gradients accumulate.
+//!
+//! This is partitioning over one axis that is unrolled in time instead of over ranks, read off the same factor
+//! rules. Every value is whole (no data in it), split (one dimension carries the batch), or partial (each piece
+//! contributes, and the contributions are yet to be combined). A partial value flows on through ops that are linear
+//! in it and is combined once, where something else needs it. What is counted over the whole batch (a mean's
+//! denominator) is therefore computed over the whole batch, and the numbers do not depend on the number of pieces.
+
+use crate::units::rules_of;
+use partita_base::{DType, Diagnostic, Result};
+use partita_ir::graph_edit::{open_composites, prune};
+use partita_ir::ops::BinaryKind;
+use partita_ir::{
+    FactorId, FactorKind, Graph, GraphBuilder, LocalContext, Node, NodeId, Op, Operation, Role, Rule,
+    TensorType, ValueId,
+};
+use partita_mesh::Combiner;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Cuts the batch, dimension 0 of every [`Role::Input`] of rank 1 or more, into `count` microbatches.
+///
+/// Takes a graph before its optimizer: forward and backward, with outputs such as the loss and the gradients. A
+/// batched input `tokens` becomes `count` inputs `tokens.micro0`, `tokens.micro1`, .. in its place, of extents as
+/// equal as possible, larger ones first. Outputs keep their types: contributions are combined, pieces joined. Nodes
+/// of one microbatch carry its number and stand together, so that its activations die before the next one starts.
+/// With `count` 1 the graph comes back as it is.
+///
+/// Errors: E220 where an op needs the batch in full (the op, its module and the reason are named), E225 when there are
+/// more microbatches than samples, E226 when inputs disagree on the batch.
+pub fn microbatch(graph: &Graph, count: usize) -> Result<Graph> {
+    let is_batched = |v: &ValueId| graph.value(*v).role == Role::Input && graph.ty(*v).rank() > 0;
+    let batched: Vec<ValueId> = graph.inputs.iter().copied().filter(is_batched).collect();
+    microbatch_inputs(graph, count, &batched)
+}
+
+/// As [`microbatch`], with the inputs that hold the batch in dimension 0 given.
+pub fn microbatch_inputs(graph: &Graph, count: usize, batched: &[ValueId]) -> Result<Graph> {
+    if count == 1 {
+        return Ok(graph.clone());
+    }
+    let cuts = Cuts::of(graph, count, batched)?;
+    // A composite that cannot be cut as one may be cut in its parts: random numbers, for instance, take the place of
+    // their piece from the outside, which a composite around them does not pass on.
+    let mut graph = open_composites(graph, &|c| holds_random_numbers(&c.definition.decomposition))?;
+    loop {
+        match Analysis::of(&graph, batched, &cuts) {
+            Ok(analysis) => return Emitter::run(&graph, batched, &cuts, &analysis),
+            Err(blocked) => match &graph.node(blocked.node).op {
+                Op::Composite(composite) => {
+                    let name = composite.definition.name.clone();
+                    graph = open_composites(&graph, &|c| c.definition.name == name)?;
+                }
+                _ => return Err(blocked.error),
+            },
+        }
+    }
+}
+
+fn holds_random_numbers(graph: &Graph) -> bool {
+    graph.nodes.iter().any(|node| match &node.op {
+        Op::Composite(inner) => {
+            let own = matches!(&inner.definition.origin,
+                partita_ir::composite::Origin::Template(t) if t.offsets_operand.is_some());
+            own || holds_random_numbers(&inner.definition.decomposition)
+        }
+        _ => false,
+    })
+}
+
+/// Where the batch is cut.
+struct Cuts {
+    batch: usize,
+    sizes: Vec<usize>,
+    offsets: Vec<usize>,
+}
+
+impl Cuts {
+    fn of(graph: &Graph, count: usize, batched: &[ValueId]) -> Result<Cuts> {
+        let Some(&first) = batched.first() else {
+            return Err(Diagnostic::new("E226", "microbatches need an input that holds a batch")
+                .expected("an input of rank 1 or more, the batch in dimension 0")
+                .found("none"));
+        };
+        let batch = graph.ty(first).shape[0];
+        for &other in batched {
+            if graph.ty(other).shape[0] != batch {
+                return Err(Diagnostic::new("E226", "inputs disagree on the batch")
+                    .at(graph.describe(other))
+                    .expected(format!("{batch} samples, as `{}` has", graph.describe(first)))
+                    .found(graph.ty(other).to_string()));
+            }
+        }
+        if count == 0 || batch < count {
+            return Err(Diagnostic::new("E225", format!("{count} microbatches of a batch of {batch}"))
+                .expected(format!("1 to {batch} microbatches"))
+                .found(count.to_string())
+                .help("use fewer microbatches or a larger batch"));
+        }
+        let sizes: Vec<usize> = (0..count).map(|i| batch / count + usize::from(i < batch % count)).collect();
+        let offsets = sizes.iter().scan(0, |offset, size| Some((*offset, *offset += size).0)).collect();
+        Ok(Cuts { batch, sizes, offsets })
+    }
+
+    fn count(&self) -> usize {
+        self.sizes.len()
+    }
+
+    /// The factor that carries the batch where a dimension of these factors does: its major one, in whole samples.
+    fn batch_factor(&self, rule: &Rule, factors: &[FactorId]) -> Option<FactorId> {
+        let major = factors.iter().copied().find(|&f| rule.factors[f].size != 1)?;
+        rule.factors[major].size.is_multiple_of(self.batch).then_some(major)
+    }
+
+    /// The type of piece `index` of a value split along `dim`.
+    fn piece_type(&self, ty: &TensorType, dim: usize, index: usize) -> TensorType {
+        let mut shape = ty.shape.clone();
+        shape[dim] = shape[dim] / self.batch * self.sizes[index];
+        ty.with_shape(shape)
+    }
+
+    /// Where piece `index` of a dimension of this extent starts.
+    fn start(&self, extent: usize, index: usize) -> usize {
+        extent / self.batch * self.offsets[index]
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// The same for every microbatch.
+    Whole,
+    /// This dimension carries the batch.
+    Split(usize),
+    /// Every microbatch contributes.
+    Partial(Combiner),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Run {
+    /// Once, for all microbatches.
+    Once,
+    /// For each microbatch on its pieces along this factor.
+    Pieces(FactorId),
+    /// For each microbatch on its contribution, in which the op is linear.
+    Contributions,
+}
+
+/// An op that cannot be run piece by piece.
+struct Blocked {
+    node: NodeId,
+    error: Box<Diagnostic>,
+}
+
+/// What becomes of each value and node, before anything is emitted.
+struct Analysis {
+    rules: Vec<Rule>,
+    states: Vec<State>,
+    runs: Vec<Run>,
+    /// For each partial value, whether its combination is needed.
+    combined: Vec<bool>,
+    /// For each node, after how many rounds of combination it runs.
+    stages: Vec<usize>,
+}
+
+impl Analysis {
+    fn of(graph: &Graph, batched: &[ValueId], cuts: &Cuts) -> std::result::Result<Analysis, Blocked> {
+        let mut analysis = Analysis {
+            rules: rules_of(graph),
+            states: vec![State::Whole; graph.values.len()],
+            runs: Vec::with_capacity(graph.nodes.len()),
+            combined: vec![false; graph.values.len()],
+            stages: Vec::new(),
+        };
+        for &input in batched {
+            analysis.states[input.index()] = State::Split(0);
+        }
+        for id in graph.node_ids() {
+            let run = analysis.visit(graph, id, cuts)?;
+            analysis.runs.push(run);
+        }
+        for &output in &graph.outputs {
+            analysis.need_whole(output);
+        }
+        analysis.stages = analysis.schedule(graph);
+        Ok(analysis)
+    }
+
+    fn need_whole(&mut self, value: ValueId) {
+        if matches!(self.states[value.index()], State::Partial(_)) {
+            self.combined[value.index()] = true;
+        }
+    }
+
+    fn visit(&mut self, graph: &Graph, id: NodeId, cuts: &Cuts) -> std::result::Result<Run, Blocked> {
+        let node = graph.node(id);
+        let rule = &self.rules[id.index()];
+        let blocked = |why: String| Blocked { node: id, error: refusal(graph, node, cuts, &why) };
+        let mut factor: Option<FactorId> = None;
+        for (position, &operand) in node.operands.iter().enumerate() {
+            let State::Split(dim) = self.states[operand.index()] else { continue };
+            let own = cuts.batch_factor(rule, &rule.operands[position][dim]).ok_or_else(|| {
+                blocked(format!("dimension {dim} of operand {position} is rearranged across samples"))
+            })?;
+            match rule.factors[own].kind {
+                FactorKind::Pass | FactorKind::Reduce(_) => {}
+                FactorKind::Shift | FactorKind::Whole => {
+                    return Err(blocked(format!("it needs dimension {dim} of operand {position} in full")));
+                }
+            }
+            if factor.is_some_and(|other| other != own) {
+                return Err(blocked("it relates samples with each other".to_string()));
+            }
+            factor = Some(own);
+        }
+        if let Some(factor) = factor {
+            if !splits_cleanly(rule, factor, cuts) {
+                return Err(blocked("it does not keep samples apart".to_string()));
+            }
+            for (number, &result) in node.results.iter().enumerate() {
+                self.states[result.index()] =
+                    match (holds(&rule.results[number], factor), rule.factors[factor].kind) {
+                        (Some(dim), _) => State::Split(dim),
+                        (None, FactorKind::Reduce(combiner)) => State::Partial(combiner),
+                        (None, _) => {
+                            return Err(blocked(format!("result {number} does not say how pieces combine")));
+                        }
+                    };
+            }
+            for &operand in &node.operands {
+                self.need_whole(operand);
+            }
+            return Ok(Run::Pieces(factor));
+        }
+        if let Some(combiner) = self.flowing(graph, node, rule) {
+            for result in &node.results {
+                self.states[result.index()] = State::Partial(combiner);
+            }
+            return Ok(Run::Contributions);
+        }
+        for &operand in &node.operands {
+            self.need_whole(operand);
+        }
+        Ok(Run::Once)
+    }
+
+    /// Whether the partial operands of a node flow through it uncombined. Combination waits only as long as it does
+    /// not grow or lose precision.
+    fn flowing(&self, graph: &Graph, node: &Node, rule: &Rule) -> Option<Combiner> {
+        let partial: Vec<usize> = (0..node.operands.len())
+            .filter(|&p| matches!(self.states[node.operands[p].index()], State::Partial(_)))
+            .collect();
+        let first = node.operands[*partial.first()?];
+        let State::Partial(combiner) = self.states[first.index()] else { return None };
+        let alike =
+            partial.iter().all(|&p| self.states[node.operands[p].index()] == State::Partial(combiner));
+        let linear = rule
+            .linear
+            .iter()
+            .any(|group| group.operands == partial && (group.any_combiner || combiner == Combiner::Sum));
+        let grows =
+            node.results.iter().any(|&r| graph.ty(r).element_count() > graph.ty(first).element_count());
+        let narrows =
+            node.results.iter().any(|&r| graph.ty(r).dtype.size_bytes() < graph.ty(first).dtype.size_bytes());
+        (alike && linear && !grows && !narrows).then_some(combiner)
+    }
+
+    fn uses_contribution(&self, run: Run, operand: ValueId) -> bool {
+        run == Run::Contributions && matches!(self.states[operand.index()], State::Partial(_))
+    }
+
+    fn is_per_piece(&self, value: ValueId) -> bool {
+        self.states[value.index()] != State::Whole
+    }
+
+    /// The stage of each node: after how many rounds of combination it runs. What runs once comes as early as it can.
+    /// What runs for each microbatch comes as late as it can, so that a forward pass stays next to its backward pass
+    /// even where only the latter waits for the count of the whole batch.
+    fn schedule(&self, graph: &Graph) -> Vec<usize> {
+        let mut earliest = vec![0usize; graph.nodes.len()];
+        let mut ready = vec![0usize; graph.values.len()];
+        for id in graph.node_ids() {
+            let (node, run) = (graph.node(id), self.runs[id.index()]);
+            let after = |&v: &ValueId| {
+                let partial = matches!(self.states[v.index()], State::Partial(_));
+                ready[v.index()] + usize::from(partial && !self.uses_contribution(run, v))
+            };
+            let stage = node.operands.iter().map(after).max().unwrap_or(0);
+            earliest[id.index()] = stage;
+            for result in &node.results {
+                ready[result.index()] = stage;
+            }
+        }
+        let repeated = |id: &NodeId| self.runs[id.index()] != Run::Once;
+        let last = graph.node_ids().filter(repeated).map(|id| earliest[id.index()]).max().unwrap_or(0);
+        let mut due = vec![last; graph.values.len()];
+        let mut stages = earliest;
+        for id in graph.node_ids().rev() {
+            let (node, run) = (graph.node(id), self.runs[id.index()]);
+            if run != Run::Once {
+                stages[id.index()] = node.results.iter().map(|v| due[v.index()]).min().unwrap_or(last);
+            }
+            let stage = stages[id.index()];
+            for &operand in node.operands.iter().filter(|&&v| self.is_per_piece(v)) {
+                let partial = matches!(self.states[operand.index()], State::Partial(_));
+                let waits = partial && !self.uses_contribution(run, operand);
+                let slot = &mut due[operand.index()];
+                *slot = (*slot).min(stage - usize::from(waits));
+            }
+        }
+        stages
+    }
+}
+
+/// The dimension whose factors include this one.
+fn holds(dims: &[Vec<FactorId>], factor: FactorId) -> Option<usize> {
+    dims.iter().position(|d| d.contains(&factor))
+}
+
+/// Whether every tensor holds the factor at most once, as the major one of its dimension.
+fn splits_cleanly(rule: &Rule, factor: FactorId, cuts: &Cuts) -> bool {
+    rule.operands.iter().chain(&rule.results).all(|dims| {
+        let holding: Vec<&Vec<FactorId>> = dims.iter().filter(|d| d.contains(&factor)).collect();
+        holding.len() <= 1 && holding.iter().all(|d| cuts.batch_factor(rule, d) == Some(factor))
+    })
+}
+
+fn refusal(graph: &Graph, node: &Node, cuts: &Cuts, why: &str) -> Box<Diagnostic> {
+    let types: Vec<String> = graph.operand_types(node).iter().map(|ty| ty.to_string()).collect();
+    let path = if node.path.is_empty() { "<root>" } else { &node.path };
+    let place = match &node.location {
+        Some(location) => format!("{path} at {location}"),
+        None => path.to_string(),
+    };
+    Diagnostic::new(
+        "E220",
+        format!("`{}` cannot be cut into {} microbatches: {why}", node.op.name(), cuts.count()),
+    )
+    .at(place)
+    .expected("samples that are independent up to sums for the loss and the gradients")
+    .found(format!("{}({})", node.op.name(), types.join(", ")))
+    .help("train with one microbatch, or change the model so that this op sees each sample on its own")
+}
+
+/// Writes the new graph.
+struct Emitter<'a> {
+    graph: &'a Graph,
+    cuts: &'a Cuts,
+    analysis: &'a Analysis,
+    builder: GraphBuilder,
+    /// For each old value: the new one where there is one for all microbatches.
+    whole: Vec<Option<ValueId>>,
+    /// For each old value and microbatch: its piece or contribution.
+    pieces: Vec<Vec<Option<ValueId>>>,
+    /// Pieces taken of whole values: (value, dimension, microbatch).
+    taken: BTreeMap<(ValueId, usize, usize), ValueId>,
+    /// (new, old, microbatch) of every value that inherits its role.
+    heirs: Vec<(ValueId, ValueId, Option<usize>)>,
+    /// The new values of `heirs`, and the pieces of inputs.
+    settled: BTreeSet<ValueId>,
+}
+
+impl<'a> Emitter<'a> {
+    fn run(graph: &'a Graph, batched: &[ValueId], cuts: &'a Cuts, analysis: &'a Analysis) -> Result<Graph> {
+        let mut builder = GraphBuilder::new(&graph.name);
+        builder.graph_mut().meshes = graph.meshes.clone();
+        let mut emitter = Emitter {
+            graph,
+            cuts,
+            analysis,
+            builder,
+            whole: vec![None; graph.values.len()],
+            pieces: vec![vec![None; cuts.count()]; graph.values.len()],
+            taken: BTreeMap::new(),
+            heirs: Vec::new(),
+            settled: BTreeSet::new(),
+        };
+        let positions = emitter.inputs(batched);
+        let stage_count = analysis.stages.iter().max().map_or(0, |s| s + 1);
+        for stage in 0..stage_count {
+            let of_stage: Vec<NodeId> =
+                graph.node_ids().filter(|id| analysis.stages[id.index()] == stage).collect();
+            for &id in of_stage.iter().filter(|id| analysis.runs[id.index()] == Run::Once) {
+                emitter.emit_once(id);
+            }
+            for index in 0..cuts.count() {
+                for &id in of_stage.iter().filter(|id| analysis.runs[id.index()] != Run::Once) {
+                    emitter.emit_piece(id, index)?;
+                }
+            }
+        }
+        emitter.finish(&positions)
+    }
+
+    /// New inputs; returns the new position of each old one that is not cut.
+    fn inputs(&mut self, batched: &[ValueId]) -> Vec<Option<usize>> {
+        let mut positions = Vec::new();
+        for &input in &self.graph.inputs {
+            let value = self.graph.value(input);
+            if !batched.contains(&input) {
+                positions.push(Some(self.builder.graph().inputs.len()));
+                let new = self.builder.input(&value.name, value.ty.clone(), value.role.clone());
+                self.whole[input.index()] = Some(new);
+                self.inherit(new, input, None);
+                continue;
+            }
+            positions.push(None);
+            for index in 0..self.cuts.count() {
+                let ty = self.cuts.piece_type(&value.ty, 0, index);
+                let new = self.builder.input(&format!("{}.micro{index}", value.name), ty, value.role.clone());
+                self.builder.graph_mut().value_mut(new).annotation = value.annotation.clone();
+                self.settled.insert(new);
+                self.pieces[input.index()][index] = Some(new);
+            }
+        }
+        positions
+    }
+
+    fn enter(&mut self, node: &Node, microbatch: Option<usize>) {
+        self.builder.path = node.path.clone();
+        self.builder.phase = node.phase;
+        self.builder.location = node.location.clone();
+        self.builder.microbatch = microbatch;
+    }
+
+    fn whole(&self, value: ValueId) -> ValueId {
+        self.whole[value.index()].expect("stages are in order")
+    }
+
+    fn emit_once(&mut self, id: NodeId) {
+        let node = self.graph.node(id);
+        let operands: Vec<ValueId> = node.operands.iter().map(|&v| self.whole(v)).collect();
+        self.enter(node, None);
+        let types = node.results.iter().map(|&v| self.graph.ty(v).clone()).collect();
+        let results = self.builder.push_typed(node.op.clone(), &operands, types);
+        for (&old, new) in node.results.iter().zip(results) {
+            self.whole[old.index()] = Some(new);
+            self.inherit(new, old, None);
+        }
+    }
+
+    fn emit_piece(&mut self, id: NodeId, index: usize) -> Result<()> {
+        let node = self.graph.node(id);
+        let results = match self.analysis.runs[id.index()] {
+            Run::Pieces(factor) => self.localise(id, factor, index)?,
+            Run::Contributions => {
+                let operand = |&v: &ValueId| self.pieces[v.index()][index].unwrap_or_else(|| self.whole(v));
+                let operands: Vec<ValueId> = node.operands.iter().map(operand).collect();
+                self.enter(node, Some(index));
+                let types = node.results.iter().map(|&v| self.graph.ty(v).clone()).collect();
+                self.builder.push_typed(node.op.clone(), &operands, types)
+            }
+            Run::Once => unreachable!("only repeated nodes come here"),
+        };
+        for (&old, new) in node.results.iter().zip(results) {
+            self.pieces[old.index()][index] = Some(new);
+            self.inherit(new, old, Some(index));
+            if let (State::Partial(combiner), true) =
+                (self.analysis.states[old.index()], self.analysis.combined[old.index()])
+            {
+                self.accumulate(node, old, new, combiner, index)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a contribution to the combination so far.
+    fn accumulate(
+        &mut self,
+        node: &Node,
+        old: ValueId,
+        new: ValueId,
+        combiner: Combiner,
+        index: usize,
+    ) -> Result<()> {
+        self.whole[old.index()] = Some(match self.whole[old.index()] {
+            None => new,
+            Some(sum) => {
+                let kind = match combiner {
+                    Combiner::Sum => BinaryKind::Add,
+                    Combiner::Max => BinaryKind::Maximum,
+                    Combiner::Min => BinaryKind::Minimum,
+                    Combiner::Prod => BinaryKind::Multiply,
+                    Combiner::And => BinaryKind::And,
+                    Combiner::Or => BinaryKind::Or,
+                };
+                self.enter(node, Some(index));
+                let sum = self.builder.binary(kind, sum, new)?;
+                let last = index + 1 == self.cuts.count();
+                self.inherit(sum, old, (!last).then_some(index));
+                sum
+            }
+        });
+        Ok(())
+    }
+
+    /// A node on the pieces of one microbatch.
+    fn localise(&mut self, id: NodeId, factor: FactorId, index: usize) -> Result<Vec<ValueId>> {
+        let node = self.graph.node(id);
+        let rule = &self.analysis.rules[id.index()];
+        let mut operands = Vec::with_capacity(node.operands.len());
+        for (position, &operand) in node.operands.iter().enumerate() {
+            operands.push(
+                match (self.analysis.states[operand.index()], holds(&rule.operands[position], factor)) {
+                    (State::Split(_), _) => {
+                        self.pieces[operand.index()][index].expect("nodes stand in order")
+                    }
+                    (_, Some(dim)) => self.take(operand, dim, index)?,
+                    (_, None) => self.whole(operand),
+                },
+            );
+        }
+        let local = |(number, &v): (usize, &ValueId)| match holds(&rule.results[number], factor) {
+            Some(dim) => self.cuts.piece_type(self.graph.ty(v), dim, index),
+            None => self.graph.ty(v).clone(),
+        };
+        let local_results = node.results.iter().enumerate().map(local).collect();
+        self.enter(node, Some(index));
+        let mut context = PieceContext {
+            builder: &mut self.builder,
+            rule,
+            factor,
+            cuts: self.cuts,
+            index,
+            operands,
+            global_operands: self.graph.operand_types(node).into_iter().cloned().collect(),
+            global_results: self.graph.result_types(node).into_iter().cloned().collect(),
+            local_results,
+        };
+        node.op.localise(&mut context)
+    }
+
+    /// The piece of a whole value: computed as a piece where that is possible all the way up (constants, random
+    /// numbers, broadcasts), else sliced out.
+    fn take(&mut self, value: ValueId, dim: usize, index: usize) -> Result<ValueId> {
+        if let Some(&piece) = self.taken.get(&(value, dim, index)) {
+            return Ok(piece);
+        }
+        let definition = self.graph.value(value).definition;
+        let cut = definition.and_then(|(id, number)| {
+            let rule = &self.analysis.rules[id.index()];
+            let factor = self.cuts.batch_factor(rule, &rule.results[number][dim])?;
+            let once = self.analysis.runs[id.index()] == Run::Once;
+            let free =
+                rule.factors[factor].kind == FactorKind::Pass && splits_cleanly(rule, factor, self.cuts);
+            (once && free).then_some((id, number, factor))
+        });
+        let piece = match cut {
+            Some((id, number, factor)) => self.localise(id, factor, index)?[number],
+            None => {
+                let extent = self.graph.ty(value).shape[dim];
+                let start = self.cuts.start(extent, index);
+                let limit = start + self.cuts.piece_type(self.graph.ty(value), dim, index).shape[dim];
+                let whole = self.whole(value);
+                if let Some((id, _)) = definition {
+                    self.enter(self.graph.node(id), Some(index));
+                } else {
+                    self.builder.microbatch = Some(index);
+                }
+                self.builder.slice_dim(whole, dim, start, limit)?
+            }
+        };
+        self.taken.insert((value, dim, index), piece);
+        Ok(piece)
+    }
+
+    /// Name and annotation go to the new value, and its role once all values exist.
+    fn inherit(&mut self, new: ValueId, old: ValueId, microbatch: Option<usize>) {
+        let source = self.graph.value(old);
+        let target = self.builder.graph_mut().value_mut(new);
+        // An op may return its operand, which keeps what it is.
+        if !self.settled.insert(new) {
+            return;
+        }
+        if !source.name.is_empty() {
+            target.name = match microbatch {
+                Some(index) => format!("{}.micro{index}", source.name),
+                None => source.name.clone(),
+            };
+        }
+        target.annotation = source.annotation.clone();
+        self.heirs.push((new, old, microbatch));
+    }
+
+    fn finish(mut self, positions: &[Option<usize>]) -> Result<Graph> {
+        let mut outputs = Vec::with_capacity(self.graph.outputs.len());
+        for &output in &self.graph.outputs {
+            let State::Split(dim) = self.analysis.states[output.index()] else {
+                outputs.push(self.whole(output));
+                continue;
+            };
+            if self.whole[output.index()].is_none() {
+                let pieces: Vec<ValueId> =
+                    self.pieces[output.index()].iter().map(|p| p.expect("all pieces are emitted")).collect();
+                if let Some((id, _)) = self.graph.value(output).definition {
+                    self.enter(self.graph.node(id), None);
+                }
+                let joined = self.builder.concatenate(&pieces, dim)?;
+                self.whole[output.index()] = Some(joined);
+                self.inherit(joined, output, None);
+            }
+            outputs.push(self.whole(output));
+        }
+        for &(new, old, microbatch) in &self.heirs {
+            let of =
+                |v: ValueId| microbatch.and_then(|i| self.pieces[v.index()][i]).or(self.whole[v.index()]);
+            self.builder.graph_mut().value_mut(new).role = match &self.graph.value(old).role {
+                Role::GradOf(v) => of(*v).map_or(Role::Activation, Role::GradOf),
+                Role::StateOf(v) => of(*v).map_or(Role::Activation, Role::StateOf),
+                role => role.clone(),
+            };
+        }
+        let mut result = self.builder.finish(outputs);
+        result.output_names = self.graph.output_names.clone();
+        result.output_annotations = self.graph.output_annotations.clone();
+        let moved = |&(input, output): &(usize, usize)| Some((positions[input]?, output));
+        result.aliases = self.graph.aliases.iter().filter_map(moved).collect();
+        Ok(prune(&result))
+    }
+}
+
+/// One microbatch's view of an op: like a rank's, but its place is known.
+struct PieceContext<'a> {
+    builder: &'a mut GraphBuilder,
+    rule: &'a Rule,
+    factor: FactorId,
+    cuts: &'a Cuts,
+    index: usize,
+    operands: Vec<ValueId>,
+    global_operands: Vec<TensorType>,
+    global_results: Vec<TensorType>,
+    local_results: Vec<TensorType>,
+}
+
+impl PieceContext<'_> {
+    fn offset(&mut self, held: bool, extent: usize) -> ValueId {
+        let offset = if held { self.cuts.start(extent, self.index) } else { 0 };
+        self.builder.scalar(DType::I64, offset as f64)
+    }
+}
+
+impl LocalContext for PieceContext<'_> {
+    fn builder(&mut self) -> &mut GraphBuilder {
+        self.builder
+    }
+    fn operands(&self) -> &[ValueId] {
+        &self.operands
+    }
+    fn global_operand(&self, operand: usize) -> &TensorType {
+        &self.global_operands[operand]
+    }
+    fn global_result(&self, result: usize) -> &TensorType {
+        &self.global_results[result]
+    }
+    fn local_result(&self, result: usize) -> TensorType {
+        self.local_results[result].clone()
+    }
+    fn is_sharded(&self, factor: FactorId) -> bool {
+        factor == self.factor
+    }
+    fn operand_offset(&mut self, operand: usize, dim: usize) -> Result<ValueId> {
+        let held = self.rule.operands[operand][dim].contains(&self.factor);
+        let extent = self.global_operands[operand].shape[dim];
+        Ok(self.offset(held, extent))
+    }
+    fn result_offset(&mut self, result: usize, dim: usize) -> Result<ValueId> {
+        let held = self.rule.results[result][dim].contains(&self.factor);
+        let extent = self.global_results[result].shape[dim];
+        Ok(self.offset(held, extent))
+    }
+    fn leader(&mut self, factors: &[FactorId]) -> Result<ValueId> {
+        let leads = self.index == 0 || !factors.contains(&self.factor);
+        Ok(self.builder.scalar(DType::Bool, f64::from(u8::from(leads))))
+    }
+}
+
+#[cfg(test)]
+#[path = "microbatch_tests.rs"]
+mod tests;

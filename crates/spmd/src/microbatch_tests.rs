@@ -1,0 +1,258 @@
+use super::*;
+use partita_ir::composites::{ATTENTION, CROSS_ENTROPY, DROPOUT, EMBEDDING};
+use partita_ir::ops::{Direction, DotGeneral};
+use partita_ir::{Attribute, Literal, Phase, autodiff, evaluate};
+use partita_nn::models::{BertConfig, GptConfig, LlamaConfig, MlpConfig, ModelConfig};
+use partita_nn::step::gradient_graph;
+
+/// Numbers in (-1, 1) that depend on the seed and the position alone.
+fn numbers(ty: &TensorType, seed: u64) -> Literal {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let values: Vec<f64> = (0..ty.element_count())
+        .map(|_| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) as f64 / (1u64 << 30) as f64 - 1.0
+        })
+        .collect();
+    Literal::from_f64(ty, values.into_iter())
+}
+
+/// Inputs for a model: tokens, labels ignored more and more often towards the end of the batch, parameters.
+fn feed(graph: &Graph) -> Vec<Literal> {
+    let one = |(position, &v): (usize, &ValueId)| {
+        let value = graph.value(v);
+        let ty = &value.ty;
+        let raw = numbers(ty, position as u64 + 1);
+        match value.name.as_str() {
+            "seed" => Literal::splat_int(ty, 7),
+            "step" => Literal::splat_int(ty, 3),
+            "labels" => {
+                let row = ty.element_count() / ty.shape[0];
+                let ids = raw.to_f64().into_iter().enumerate().map(|(i, x)| {
+                    let (sample, place) = (i / row, i % row);
+                    if sample > 0 && place < sample * row / ty.shape[0] + 1 {
+                        -100.0
+                    } else {
+                        ((x + 1.0) * 3.9).floor()
+                    }
+                });
+                Literal::from_f64(ty, ids)
+            }
+            _ if ty.dtype.is_integer() => {
+                Literal::from_f64(ty, raw.to_f64().into_iter().map(|x| ((x + 1.0) * 3.9).floor()))
+            }
+            _ => raw,
+        }
+    };
+    graph.inputs.iter().enumerate().map(one).collect()
+}
+
+/// The inputs of the cut graph: pieces by name, everything else as it was.
+fn cut(before: &Graph, after: &Graph, inputs: &[Literal]) -> Vec<Literal> {
+    let mut starts: BTreeMap<String, usize> = BTreeMap::new();
+    let one = |&v: &ValueId| {
+        let (name, ty) = (&after.value(v).name, after.ty(v));
+        let base = name.split(".micro").next().expect("split has a first part");
+        let position = before.inputs.iter().position(|&b| before.value(b).name == *base).expect("an input");
+        if base == name {
+            return inputs[position].clone();
+        }
+        let start = starts.entry(base.to_string()).or_default();
+        let mut offset = vec![0; ty.rank()];
+        offset[0] = *start;
+        *start += ty.shape[0];
+        inputs[position].window(&offset, &ty.shape)
+    };
+    after.inputs.iter().map(one).collect()
+}
+
+fn assert_same_numbers(before: &Graph, count: usize) -> Graph {
+    let inputs = feed(before);
+    let after = microbatch(before, count).unwrap();
+    let expected = evaluate(before, &inputs).unwrap();
+    let found = evaluate(&after, &cut(before, &after, &inputs)).unwrap();
+    assert_eq!(before.output_names, after.output_names);
+    for ((name, e), f) in before.output_names.iter().zip(&expected).zip(&found) {
+        assert_eq!(e.ty, f.ty, "{name}");
+        for (x, y) in e.to_f64().iter().zip(f.to_f64()) {
+            assert!(
+                (x - y).abs() <= 1e-10 * (1.0 + x.abs()),
+                "{name} with {count} microbatches: {x} and {y}"
+            );
+        }
+    }
+    after
+}
+
+/// A tiny language model with everything that could go wrong: an embedding, dropout, a flattened batch, a mean over
+/// the labels that count.
+fn tiny(batch: usize) -> Graph {
+    let (s, d, v) = (3, 4, 7);
+    let mut b = GraphBuilder::new("tiny");
+    let tokens = b.input("tokens", TensorType::new(DType::I32, [batch, s]), Role::Input);
+    let labels = b.input("labels", TensorType::new(DType::I32, [batch, s]), Role::Input);
+    let seed = b.input("seed", TensorType::scalar(DType::U64), Role::Input);
+    let table = b.input("embed.weight", TensorType::new(DType::F64, [v, d]), Role::Param);
+    let place = b.input("place.weight", TensorType::new(DType::F64, [s, d]), Role::Param);
+    let head = b.input("head.weight", TensorType::new(DType::F64, [v, d]), Role::Param);
+    let x = b.composite(&EMBEDDING, &[], &[table, tokens]).unwrap();
+    let place = b.broadcast_trailing(place, &[batch, s, d]).unwrap();
+    let x = b.add(x, place).unwrap();
+    let rate = [("rate", Attribute::Float(0.4)), ("stream", Attribute::Int(5))];
+    let x = b.composite(&DROPOUT, &rate, &[x, seed]).unwrap();
+    let flat = b.reshape(x, &[batch * s, d]).unwrap();
+    let logits = b.linear(flat, head).unwrap();
+    let logits = b.reshape(logits, &[batch, s, v]).unwrap();
+    let ignore = [("ignore_index", Attribute::Int(-100))];
+    let rows = b.composite(&CROSS_ENTROPY, &ignore, &[logits, labels]).unwrap();
+    let sum = b.reduce_sum(rows, &[0, 1]).unwrap();
+    let ignored = b.full_like(labels, -100.0).unwrap();
+    let kept = b.compare(Direction::Ne, labels, ignored).unwrap();
+    let kept = b.convert(kept, DType::I32).unwrap();
+    let kept = b.reduce_sum(kept, &[0, 1]).unwrap();
+    let kept = b.convert(kept, DType::F64).unwrap();
+    let loss = b.divide(sum, kept).unwrap();
+    let largest = b.reduce_max(logits, &[0, 1, 2]).unwrap();
+    let one = b.scalar(DType::F64, 1.0);
+    let params = [table, place_param(&b), head];
+    let gradients = autodiff::backward(&mut b, &[(loss, one)], &params).unwrap();
+    let mut outputs = vec![("loss".to_string(), loss), ("logits".to_string(), logits)];
+    outputs.push(("largest".to_string(), largest));
+    for (name, gradient) in ["embed", "place", "head"].iter().zip(gradients) {
+        outputs.push((format!("grad.{name}.weight"), gradient.unwrap()));
+    }
+    prune(&b.finish_named(outputs))
+}
+
+fn place_param(b: &GraphBuilder) -> ValueId {
+    b.graph().input_named("place.weight").unwrap()
+}
+
+#[test]
+fn any_number_of_microbatches_gives_the_numbers_of_one() {
+    let graph = tiny(7);
+    for count in [1, 2, 3, 4, 7] {
+        assert_same_numbers(&graph, count);
+    }
+}
+
+#[test]
+fn models_of_the_zoo_keep_loss_and_gradients() {
+    let gpt = GptConfig {
+        vocab: 9,
+        dim: 8,
+        heads: 2,
+        layers: 1,
+        sequence: 4,
+        dropout: 0.3,
+        ..GptConfig::default()
+    };
+    let gpt = GptConfig { fused_qkv: true, ..gpt };
+    let llama = LlamaConfig { vocab: 9, dim: 8, heads: 4, layers: 1, sequence: 4, ..LlamaConfig::default() };
+    let bert =
+        BertConfig { vocab: 9, dim: 8, heads: 2, layers: 1, sequence: 4, types: 8, ..BertConfig::default() };
+    let bert = BertConfig { padding_mask: true, ..bert };
+    for config in [
+        ModelConfig::Gpt(gpt),
+        ModelConfig::Llama(llama),
+        ModelConfig::Bert(bert),
+        ModelConfig::Mlp(MlpConfig::default()),
+    ] {
+        let graph = gradient_graph(&config.build(5, DType::F64, true).unwrap().forward).unwrap();
+        assert_same_numbers(&graph, 2);
+        assert_same_numbers(&graph, 5);
+    }
+}
+
+#[test]
+fn inputs_are_cut_in_place_and_sizes_are_balanced() {
+    let after = microbatch(&tiny(7), 3).unwrap();
+    let inputs: Vec<(String, Vec<usize>)> = after
+        .inputs
+        .iter()
+        .take(7)
+        .map(|&v| (after.value(v).name.clone(), after.ty(v).shape.clone()))
+        .collect();
+    let expected = [
+        ("tokens.micro0", vec![3, 3]),
+        ("tokens.micro1", vec![2, 3]),
+        ("tokens.micro2", vec![2, 3]),
+        ("labels.micro0", vec![3, 3]),
+        ("labels.micro1", vec![2, 3]),
+        ("labels.micro2", vec![2, 3]),
+        ("seed", vec![]),
+    ];
+    let expected: Vec<(String, Vec<usize>)> = expected.into_iter().map(|(n, s)| (n.to_string(), s)).collect();
+    assert_eq!(inputs, expected);
+}
+
+#[test]
+fn each_microbatch_goes_backward_before_the_next_goes_forward() {
+    let after = microbatch(&tiny(6), 3).unwrap();
+    // The label count of the whole batch comes first; from the first embedding on, microbatches stand apart.
+    let first = after.nodes.iter().position(|n| matches!(n.op, Op::Gather(_))).unwrap_or_else(|| {
+        after.nodes.iter().position(|n| n.op.name() == "partita.embedding").expect("an embedding")
+    });
+    let numbers: Vec<usize> = after.nodes[first..].iter().filter_map(|n| n.microbatch).collect();
+    assert!(numbers.is_sorted(), "{numbers:?}");
+    for index in 0..3 {
+        let of = |phase: Phase| {
+            after.nodes[first..].iter().any(|n| n.microbatch == Some(index) && n.phase == phase)
+        };
+        assert!(of(Phase::Forward) && of(Phase::WeightGrad));
+    }
+}
+
+#[test]
+fn accumulated_gradients_are_gradients_of_the_parameter() {
+    let after = microbatch(&tiny(4), 2).unwrap();
+    let head = after.input_named("head.weight").unwrap();
+    let of_head: Vec<Option<usize>> = after
+        .value_ids()
+        .filter(|&v| after.value(v).role == Role::GradOf(head))
+        .map(|v| after.node(after.value(v).definition.unwrap().0).microbatch)
+        .collect();
+    assert_eq!(of_head, [Some(0), Some(1), Some(1)], "two contributions and their sum");
+    let total = after.output_named("grad.head.weight").unwrap();
+    assert_eq!(after.value(total).role, Role::GradOf(head));
+}
+
+#[test]
+fn samples_that_meet_are_refused_with_the_op_and_its_module() {
+    // Similarities between all samples of a batch, as in contrastive training.
+    let mut b = GraphBuilder::new("contrastive");
+    let x = b.input("x", TensorType::new(DType::F64, [4, 3]), Role::Input);
+    let dims = DotGeneral { lhs_contracting: vec![1], rhs_contracting: vec![1], ..DotGeneral::default() };
+    let y = b.scope("similarity", |b| b.dot_general(x, x, dims)).unwrap();
+    let error = microbatch(&b.finish(vec![y]), 2).unwrap_err();
+    assert_eq!((error.code, error.at.as_deref()), ("E220", Some("similarity")));
+    assert!(error.message.contains("stablehlo.dot_general") && error.message.contains("relates samples"));
+
+    // Attention over the samples: even opened up, something needs them all.
+    let mut b = GraphBuilder::new("attention");
+    let x = b.input("x", TensorType::new(DType::F64, [4, 3]), Role::Input);
+    let q = b.reshape(x, &[1, 1, 4, 3]).unwrap();
+    let attributes = [("causal", Attribute::Bool(false)), ("scale", Attribute::Float(1.0))];
+    let y = b.composite(&ATTENTION, &attributes, &[q, q, q]).unwrap();
+    assert_eq!(microbatch(&b.finish(vec![y]), 2).unwrap_err().code, "E220");
+
+    // The batch as the minor part of a dimension.
+    let mut b = GraphBuilder::new("minor");
+    let x = b.input("x", TensorType::new(DType::F64, [4, 3]), Role::Input);
+    let y = b.transpose(x, &[1, 0]).unwrap();
+    let y = b.reshape(y, &[12]).unwrap();
+    assert_eq!(microbatch(&b.finish(vec![y]), 2).unwrap_err().code, "E220");
+}
+
+#[test]
+fn a_batch_that_cannot_be_cut_is_refused() {
+    assert_eq!(microbatch(&tiny(3), 4).unwrap_err().code, "E225");
+    assert_eq!(microbatch(&tiny(3), 0).unwrap_err().code, "E225");
+    let mut b = GraphBuilder::new("two batches");
+    let x = b.input("x", TensorType::new(DType::F64, [4]), Role::Input);
+    let y = b.input("y", TensorType::new(DType::F64, [6]), Role::Input);
+    assert_eq!(microbatch(&b.finish(vec![x, y]), 2).unwrap_err().code, "E226");
+    let mut b = GraphBuilder::new("none");
+    let x = b.input("x", TensorType::scalar(DType::F64), Role::Input);
+    assert_eq!(microbatch(&b.finish(vec![x]), 2).unwrap_err().code, "E226");
+}
