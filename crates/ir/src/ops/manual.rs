@@ -492,6 +492,7 @@ fn parse_manual_computation(op: &mut OpParser) -> Result<Vec<ValueId>> {
     };
     let manual = ManualComputation {
         mesh: first,
+        mesh_value: op.parser.meshes[first].clone(),
         in_shardings: shardings(ins, "partita.in_units", op),
         out_shardings: shardings(outs, "partita.out_units", op),
         manual_axes,

@@ -440,6 +440,7 @@ fn parse_scatter(op: &mut OpParser) -> Result<Vec<ValueId>> {
         unique_indices: op.flag("unique_indices"),
     };
     op.finish(scatter)
+}
 
 #[cfg(test)]
 mod tests {

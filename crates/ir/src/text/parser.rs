@@ -856,29 +856,10 @@ impl<'t> Parser<'t> {
             error.notes.extend(here.notes);
             error
         };
-        // TEMPORARY
-        let unwritten = matches!(
-            op,
-            Op::While(_)
-                | Op::Case(_)
-                | Op::OptimizationBarrier(_)
-                | Op::Sort(_)
-                | Op::ReduceWindow(_)
-                | Op::AllReduce(_)
-                | Op::AllGather(_)
-                | Op::ReduceScatter(_)
-                | Op::AllToAll(_)
-                | Op::CollectivePermute(_)
-                | Op::CollectiveBroadcast(_)
-                | Op::PartitionId(_)
-                | Op::ShardingConstraint(_)
-                | Op::ManualComputation(_)
-        );
-        let inferred =
-            if unwritten { declared.unwrap().to_vec() } else { op.infer(&operand_types).map_err(place)? };
+        let inferred = op.infer(&operand_types).map_err(place)?;
         // Uneven collectives differ by rank, so only the text knows their types.
         let types = match declared {
-            Some(declared) if unwritten || op.is_collective() => declared.to_vec(),
+            Some(declared) if op.is_collective() => declared.to_vec(),
             Some(declared) if declared != inferred => {
                 return Err(self
                     .error_at(at, "E146", format!("`{}` does not yield the declared type", op.name()))
