@@ -448,7 +448,7 @@ fn unify(
         }
     }
     let graphs = regions.into_iter().map(|region| {
-        let mut builder = crate::GraphBuilder::from_graph(region.graph);
+        let mut builder = GraphBuilder::from_graph(region.graph);
         let inputs = &mut builder.graph_mut().inputs;
         let own = inputs.split_off(inputs.len().min(declared));
         for (position, value) in outer.iter().enumerate() {
@@ -537,7 +537,7 @@ fn mentions(graph: &Graph) -> Vec<ValueId> {
     let mut all = Vec::new();
     for node in &graph.nodes {
         match &node.op {
-            crate::op::Op::Case(case) => {
+            Op::Case(case) => {
                 all.push(node.operands[0]);
                 all.extend(case.mentioned().into_iter().map(|i| node.operands[1 + i]));
                 all.extend(&node.operands[1..]);
@@ -633,7 +633,7 @@ fn parse_if(op: &mut OpParser) -> Result<Vec<ValueId>> {
     let regions = std::mem::take(&mut op.regions);
     let (branches, captured) = unify(op, regions, 0, Vec::new());
     let predicate = op.operands[0];
-    op.operands = op.emit(super::Convert { dtype: partita_base::DType::I32 }, &[predicate])?;
+    op.operands = op.emit(super::Convert { dtype: DType::I32 }, &[predicate])?;
     op.operands.extend(captured);
     op.operand_types = None;
     op.finish(Case { branches })

@@ -75,7 +75,7 @@ impl Parser<'_> {
                 let text = unquote(self.text());
                 let digits = text.strip_prefix("0x").unwrap_or("");
                 let bytes: Option<Vec<u8>> =
-                    (digits.len() % 2 == 0 && digits.is_ascii() && !digits.is_empty())
+                    (digits.len().is_multiple_of(2) && digits.is_ascii() && !digits.is_empty())
                         .then(|| {
                             (0..digits.len() / 2)
                                 .map(|i| u8::from_str_radix(&digits[2 * i..2 * i + 2], 16).ok())

@@ -20,6 +20,7 @@
 
 mod attributes;
 mod canonical;
+mod facts;
 mod lexer;
 mod literals;
 mod location;
@@ -27,6 +28,7 @@ mod op_parser;
 mod op_printer;
 mod parser;
 mod printer;
+mod scope;
 mod sharding;
 mod source;
 #[cfg(test)]
@@ -36,12 +38,13 @@ mod types;
 pub use canonical::canonical;
 
 pub(crate) use attributes::Value;
+pub(crate) use facts::set_units;
 pub(crate) use lexer::{Kind, is_plain_symbol, quote, unquote};
 pub(crate) use literals::{print_dense, print_f64};
 pub(crate) use op_parser::OpParser;
 pub(crate) use op_printer::OpPrinter;
-pub(crate) use parser::{Capture, Region, set_units};
 pub(crate) use printer::{join, origin_attributes, print_array, print_dictionary, print_units};
+pub(crate) use scope::{Capture, Region};
 pub(crate) use sharding::{ShardingText, print_sharding};
 pub(crate) use types::{print_results, print_types};
 

@@ -2,7 +2,8 @@
 
 use super::attributes::{Attributes, INTEGER_LIMIT, Value};
 use super::lexer::Kind;
-use super::parser::{Capture, Parser, Region};
+use super::parser::Parser;
+use super::scope::{Capture, Region};
 use crate::graph::{Graph, ValueId};
 use crate::literal::Literal;
 use crate::op::Op;

@@ -308,11 +308,11 @@ fn every_op_prints_as_it_is_read() {
 fn every_name_the_parser_knows_is_printed_by_some_op_or_read_as_another() {
     let shown: Vec<&str> = OPS.iter().map(|(_, op)| *op).collect();
     let elementwise = |name: &str| UNARY_AND_BINARY.contains(&name);
-    for (name, _) in crate::ops::parsers() {
+    for (name, _) in parsers() {
         let tested = shown.iter().any(|op| op.trim_start_matches('"').starts_with(name));
         let elsewhere = ["stablehlo.if", "stablehlo.composite"].contains(&name);
         assert!(tested || elsewhere || elementwise(name), "no round trip of {name}");
-        assert!(!crate::ops::UNSUPPORTED.contains(&name));
+        assert!(!UNSUPPORTED.contains(&name));
     }
 }
 
@@ -538,14 +538,12 @@ fn composites_come_back_with_their_decompositions() {
     let x = builder.input("x", TensorType::new(DType::F32, [2, 4]), Role::Input);
     let registry = Registry::default();
     let mut outputs = Vec::new();
-    for (name, attributes) in [("partita.softmax", vec![("dim", crate::Attribute::Int(1))])] {
-        let Some(template) = registry.template(name) else { panic!("{name} is a template") };
-        let attributes: Attributes = attributes.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
-        let composite = Composite::new(template, attributes, &[builder.ty(x).clone()]).unwrap();
-        let again = composite.clone();
-        let y = builder.push1(composite, &[x]).unwrap();
-        outputs.push(builder.push1(again, &[y]).unwrap());
-    }
+    let template = registry.template("partita.softmax").expect("a template");
+    let attributes: Attributes = [("dim".to_string(), crate::Attribute::Int(1))].into_iter().collect();
+    let composite = Composite::new(template, attributes, &[builder.ty(x).clone()]).unwrap();
+    let again = composite.clone();
+    let y = builder.push1(composite, &[x]).unwrap();
+    outputs.push(builder.push1(again, &[y]).unwrap());
     let mut own = GraphBuilder::new("double");
     let a = own.input("a", TensorType::scalar(DType::F32), Role::Activation);
     let b = own.add(a, a).unwrap();
@@ -586,7 +584,7 @@ fn a_gradient_composite_knows_what_it_is_the_gradient_of() {
     let registry = Registry::default();
     let template = registry.template("partita.softmax").expect("a template");
     let attributes: Attributes = [("dim".to_string(), crate::Attribute::Int(1))].into_iter().collect();
-    let base = Composite::new(template, attributes.clone(), &[ty.clone()]).unwrap().definition;
+    let base = Composite::new(template, attributes.clone(), std::slice::from_ref(&ty)).unwrap().definition;
     let first = std::sync::Arc::new(base.vjp(&[0], &[0]).unwrap());
     let mut builder = GraphBuilder::new("main");
     let x = builder.input("x", ty.clone(), Role::Input);
@@ -794,6 +792,16 @@ fn texts_that_would_unfold_without_bound_are_refused() {
         parse(&line(&format!("%0 = stablehlo.add %a, %b {deep} : tensor<4xf32>"))).unwrap_err().code,
         "E149"
     );
+    let nested = |levels: usize| {
+        let open = "%0 = \"stablehlo.case\"(%i) ({\n".repeat(levels);
+        let close = "stablehlo.return %0 : tensor<f32>\n}) : (tensor<i32>) -> tensor<f32>\n".repeat(levels);
+        let body = format!("{open}%0 = stablehlo.tanh %x : tensor<f32>\n{close}");
+        format!(
+            "func.func @main(%i: tensor<i32>, %x: tensor<f32>) -> tensor<f32> {{\n{body}return %0 : tensor<f32>\n}}"
+        )
+    };
+    round_trip(&parse(&nested(40)).unwrap());
+    assert_eq!(parse(&nested(5_000)).unwrap_err().code, "E149");
     let huge = line("%0 = stablehlo.constant dense<0.0> : tensor<100000x100000xf32>");
     assert_eq!(parse(&huge).unwrap_err().code, "E149");
     let huge = line("%0 = stablehlo.add %a, %b : tensor<99999999999x99999999999x99999999999xf32>");
