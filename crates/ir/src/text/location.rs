@@ -2,8 +2,8 @@
 //!
 //! A node prints `loc("forward/layers.0.attn"("model.rs":12:0))`: phase, `@` and the microbatch where there is one,
 //! `/`, module path; inside, the source location where it is known. A node in no module of the forward phase prints
-//! its bare source location, or nothing. Of other tools' names (`jit(step)/layers_0/dot_general`) the parts
-//! without parentheses become the path, less the last one, which names the primitive.
+//! its bare source location, or nothing. Of JAX's names (`jit(step)/jvp(layers_0)/dot_general`) the
+//! modules become the path, without what wraps them, `jit(..)` and the last part, which names the primitive.
 
 use super::lexer::{Kind, quote, unquote};
 use super::parser::Parser;
@@ -50,10 +50,19 @@ impl LocationText {
         }
         let mut parts: Vec<&str> = name.split('/').collect();
         parts.pop();
-        parts.retain(|part| !part.is_empty() && !part.contains('('));
+        let parts: Vec<&str> = parts.into_iter().map(module_of).filter(|part| !part.is_empty()).collect();
         origin.path = parts.join(".");
         origin
     }
+}
+
+/// The module that a part of a JAX name stands for: `mlp` of `transpose(jvp(mlp))`, none of `jit(step)`.
+fn module_of(part: &str) -> &str {
+    if part.starts_with("jit(") || part.starts_with("pjit(") {
+        return "";
+    }
+    let inner = part.rsplit('(').next().unwrap_or(part).trim_end_matches(')');
+    if inner.contains(')') { "" } else { inner }
 }
 
 /// ` loc(..)` for a node, or nothing.

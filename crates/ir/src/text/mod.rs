@@ -14,6 +14,9 @@
 //! | module path, phase, microbatch | the location's name: `loc("weight_grad@2/layers.0.attn"("model.rs":12:0))` |
 //! | extents of an uneven collective | `partita.extents = array<i64: 2, 1>` |
 //!
+//! Other tools read all of it but two things they have no form for: uneven collectives, and layouts that are partial
+//! under another combiner than the sum (`unreduced={"x" max}`).
+//!
 //! Reading never panics, and takes time in proportion to the text and what its calls unfold to. Diagnostics: E140
 //! syntax, E141 unknown op, E142 type, E143 name, E144 known but not supported, E145 literal, E146 types that do not
 //! agree, E147 attribute, E148 sharding, E149 limits.

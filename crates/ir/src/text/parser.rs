@@ -376,7 +376,12 @@ impl<'t> Parser<'t> {
             if let Some(Value::Int(output)) = attributes.get("tf.aliasing_output") {
                 aliases.push((self.frame().graph.inputs.len() - 1, *output, at));
             }
-            self.optional_location()?;
+            if let Some(name) = self.argument_name()? {
+                let own = &mut self.frame().graph.value_mut(value).name;
+                if own.is_empty() {
+                    *own = name;
+                }
+            }
             if !self.eat(',') {
                 break;
             }
@@ -395,6 +400,7 @@ impl<'t> Parser<'t> {
         }
         self.advance();
         let return_at = self.block()?;
+        self.optional_location()?;
         let graph = &self.frame().graph;
         let found: Vec<TensorType> = graph.outputs.iter().map(|&v| graph.ty(v).clone()).collect();
         if found != types {

@@ -1,7 +1,6 @@
 //! Scopes: the graphs being read, the names their values have, and what regions see of the graphs around them.
 
 use super::lexer::{Kind, unquote};
-use super::location::LocationText;
 use super::parser::Parser;
 use crate::graph::{Graph, Node, NodeId, Role, Value, ValueId};
 use crate::op::Op;
@@ -96,7 +95,7 @@ impl<'t> Parser<'t> {
     pub fn region_arguments(&mut self) -> Result<()> {
         while self.kind() == Kind::Value {
             let value = self.block_argument()?;
-            if let Some(LocationText { name: Some(name), .. }) = self.optional_location()? {
+            if let Some(name) = self.argument_name()? {
                 self.frame().graph.value_mut(value).name = name;
             }
             if !self.eat(',') {
@@ -104,6 +103,13 @@ impl<'t> Parser<'t> {
             }
         }
         Ok(())
+    }
+
+    /// The name that a location `loc("name")` gives to an argument. Of other locations, nothing.
+    pub fn argument_name(&mut self) -> Result<Option<String>> {
+        let plain = self.kind_at(self.position + 3) == Kind::Mark(')');
+        let name = self.optional_location()?.and_then(|location| location.name);
+        Ok(name.filter(|_| plain))
     }
 
     /// The statements of a region whose arguments are already read, and its closing bracket.
@@ -131,7 +137,6 @@ impl<'t> Parser<'t> {
                     return Err(self.unexpected("`}` after the return"));
                 }
                 self.advance();
-                self.optional_location()?;
                 return Ok(at);
             }
             if self.kind() == Kind::Mark('}') {

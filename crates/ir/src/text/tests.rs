@@ -629,7 +629,7 @@ module @m attributes {mhlo.num_partitions = 1 : i32} {
     } do {
       %9 = func.call @twice(%arg1) : (tensor<f32>) -> (tensor<f32>, tensor<f32>)
       stablehlo.return %i : tensor<i32>
-    } loc(unknown)
+    } loc("jit(f)/transpose(jvp(loops))/while")
     return %0#1 : tensor<f32>
   } loc(#loc)
   func.func private @twice(%a: tensor<f32>) -> (tensor<f32>, tensor<f32>) {
@@ -649,6 +649,7 @@ module @m attributes {mhlo.num_partitions = 1 : i32} {
         (add.path.as_str(), add.location.clone().unwrap().to_string()),
         ("layers_0.mlp", "model.py:7".into())
     );
+    assert_eq!((graph.value(graph.inputs[0]).name.as_str(), graph.nodes[3].path.as_str()), ("x", "loops"));
     let multiply = &graph.nodes[2];
     assert_eq!(
         (multiply.path.as_str(), multiply.location.clone().unwrap().to_string()),
