@@ -301,12 +301,28 @@ mod derived {
                             Op::Iota(iota) => iota.dim == dim,
                             Op::Constant(constant) => !constant.value.is_splat(),
                             Op::Composite(composite) => composite.offsets_operand().is_some(),
-                            Op::Gather(_) | Op::Scatter(_) => true,
                             _ => false,
                         };
                         if looks_at_places {
                             let slot = slots.first[result.index()] + dim;
                             slots.block(slot);
+                        }
+                    }
+                }
+                // So does looking up by index: dimensions that indices address, and sums over updates, which only
+                // one rank may start from the operand.
+                if matches!(node.op, Op::Gather(_) | Op::Scatter(_)) {
+                    let passes = |factor: &FactorId| rule.factors[*factor].kind == FactorKind::Pass;
+                    let windows =
+                        if matches!(node.op, Op::Gather(_)) { &rule.results[0] } else { &rule.operands[2] };
+                    for (operand, (&value, dims)) in node.operands.iter().zip(&rule.operands).enumerate() {
+                        for (dim, factors) in dims.iter().enumerate() {
+                            let addressed = operand == 0
+                                && !factors.iter().all(|f| windows.iter().any(|d| d.contains(f)));
+                            if addressed || !factors.iter().all(passes) {
+                                let slot = slots.first[value.index()] + dim;
+                                slots.block(slot);
+                            }
                         }
                     }
                 }

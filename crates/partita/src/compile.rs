@@ -95,8 +95,11 @@ pub fn plan_step(config: &Config, model: &Model, mesh: &Mesh, build: &Build) -> 
     options.output_gradients = build.output_gradients;
     let (forward, pieces) = split_fused(&model.forward)?;
     let gradients = gradient_graph(&forward)?;
-    let gradients =
-        if config.train.microbatches > 1 { microbatch(&gradients, config.train.microbatches)? } else { gradients };
+    let gradients = if config.train.microbatches > 1 {
+        microbatch(&gradients, config.train.microbatches)?
+    } else {
+        gradients
+    };
     let step = append_update(&gradients, &options)?;
     let plan = plan_of(config, &step, mesh)?;
     let sequence_parallel = config.plan.sequence_parallel;
@@ -142,7 +145,11 @@ pub fn lower(planned: &Planned, sizes: &dyn RegionSizes) -> Result<ProgramSet> {
 
 /// Every input of a step graph by position: what is fed, parameters (whole or in pieces), optimizer states, from
 /// tensors by their global names. Microbatch inputs are cut from the whole ones. E010 names what is missing.
-pub fn inputs_of(step: &Graph, pieces: &[Pieces], tensors: &IndexMap<String, Literal>) -> Result<Vec<Literal>> {
+pub fn inputs_of(
+    step: &Graph,
+    pieces: &[Pieces],
+    tensors: &IndexMap<String, Literal>,
+) -> Result<Vec<Literal>> {
     let mut cut: IndexMap<String, Literal> = IndexMap::new();
     for piece in pieces {
         for (name, value) in tensors {

@@ -223,7 +223,7 @@ fn apply_override(table: &mut Table, item: &str) -> Result<()> {
     }
     let entry = table.entry(section.to_string()).or_insert_with(|| Value::Table(Table::new()));
     if let Value::Table(inner) = entry {
-        inner.insert(key.to_string(), value);
+        inner.insert(key.trim_matches('"').to_string(), value);
     }
     Ok(())
 }

@@ -38,8 +38,8 @@ const DATA_AXES: [&str; 2] = ["dp", "fsdp"];
 /// Asks for the layouts of a plan.
 ///
 /// The batch, dimension 0 of every fed tensor, lies over `dp` and `fsdp`, sequences of tokens over `sp`, in mesh order.
-/// Lines act in order; of several layer styles for one module the last one holds. Optimizer states and what replaces
-/// an input at the next step follow their parameters.
+/// Lines act in order; of several layer styles for one module the last one holds. Optimizer states follow their
+/// parameters.
 ///
 /// Errors: E221 a pattern that matches nothing, E223 an axis that the mesh does not have, E224 a dimension that a tensor
 /// does not have, E227 two lines that contradict each other.
@@ -97,17 +97,20 @@ struct Constraint {
     value: ValueId,
     pin: Pin,
     name: String,
+    /// The module path; the first reader's where there is none.
+    path: Option<String>,
 }
 
 impl Constraints {
-    fn add(&mut self, value: ValueId, pin: Pin, name: &str, readers: &[(NodeId, usize)]) {
+    fn add(&mut self, value: ValueId, pin: Pin, name: &str, path: Option<&str>, readers: &[(NodeId, usize)]) {
         let new: Vec<(NodeId, usize)> =
             readers.iter().copied().filter(|r| !self.readers.contains_key(r)).collect();
         if new.is_empty() {
             return;
         }
         self.readers.extend(new.into_iter().map(|reader| (reader, self.list.len())));
-        self.list.push(Constraint { value, pin, name: name.to_string() });
+        let path = path.map(str::to_string);
+        self.list.push(Constraint { value, pin, name: name.to_string(), path });
     }
 }
 
@@ -334,7 +337,9 @@ impl<'a> Planner<'a> {
                 continue;
             }
             pin.asked_by(origin);
-            self.constraints.add(value, pin, "", &readers);
+            // Modules next to each other share it, so it belongs to what is around them.
+            let around = module.rsplit_once('.').map_or("", |(around, _)| around);
+            self.constraints.add(value, pin, "", Some(around), &readers);
         }
         Ok(())
     }
@@ -489,7 +494,7 @@ impl<'a> Planner<'a> {
         pin.keep_whole(axis);
         pin.asked_by(origin);
         for readers in groups.into_values() {
-            self.constraints.add(form, pin.clone(), &self.graph.value(parameter).name, &readers);
+            self.constraints.add(form, pin.clone(), &self.graph.value(parameter).name, None, &readers);
         }
     }
 
@@ -538,7 +543,8 @@ fn storage_dim(pin: &Pin, shape: &[usize], axis: AxisRef) -> usize {
     (0..shape.len()).filter(divides).max_by_key(|&d| (rest(d), std::cmp::Reverse(d))).unwrap_or(0)
 }
 
-/// The graph with the annotations, the constraints and the layouts of outputs that replace inputs.
+/// The graph with the annotations and the constraints. What replaces an input at the next step needs none: it gets the
+/// input's layout when the step is partitioned.
 fn write(
     graph: &Graph,
     mesh_index: usize,
@@ -551,7 +557,7 @@ fn write(
     }
     // Constraints come right before their first reader.
     let mut written: Vec<Option<ValueId>> = vec![None; constraints.list.len()];
-    let mut result = graph_edit::rebuild(&source, |builder, map, index, operands| {
+    graph_edit::rebuild(&source, |builder, map, index, operands| {
         let mut operands = operands.to_vec();
         for (position, operand) in operands.iter_mut().enumerate() {
             let Some(&place) = constraints.readers.get(&(NodeId::new(index), position)) else { continue };
@@ -561,6 +567,9 @@ fn write(
                 None => {
                     let value = map[constraint.value.index()].expect("what is read is defined");
                     enter(builder, &source, index);
+                    if let Some(path) = &constraint.path {
+                        builder.path = path.clone();
+                    }
                     push_constraint(builder, value, constraint.pin.annotation(mesh_index), &constraint.name)
                 }
             };
@@ -568,21 +577,7 @@ fn write(
             *operand = new;
         }
         Ok(Some(graph_edit::push_copy(builder, &source, index, &operands)))
-    })?;
-    let mut asked: Vec<Option<Annotation>> = match result.output_annotations.is_empty() {
-        true => vec![None; result.outputs.len()],
-        false => result.output_annotations.clone(),
-    };
-    for &(input, output) in &result.aliases {
-        let annotation = result.value(result.inputs[input]).annotation.clone();
-        if asked[output].is_none() {
-            asked[output] = annotation;
-        }
-    }
-    if asked.iter().any(Option::is_some) {
-        result.output_annotations = asked;
-    }
-    Ok(result)
+    })
 }
 
 fn enter(builder: &mut GraphBuilder, graph: &Graph, index: usize) {

@@ -273,18 +273,36 @@ impl State<'_> {
         grown
     }
 
-    /// A gradient starts from the layout of its value, where nothing else is known of it.
+    /// A gradient starts from the layout of its value, where nothing else is known of it. That of a pinned parameter
+    /// has the layout in which the optimizer reads it, the state's where there is one, and keeps it.
     fn follow_gradients(&mut self) {
+        let mut read_as: Vec<ValueId> = self.graph.value_ids().collect();
+        for &input in &self.graph.inputs {
+            if let Role::StateOf(parameter) = self.graph.value(input).role
+                && self.graph.ty(parameter).shape == self.graph.ty(input).shape
+            {
+                read_as[parameter.index()] = input;
+            }
+        }
         for id in self.graph.value_ids() {
             let Role::GradOf(of) = self.graph.value(id).role else { continue };
-            if self.graph.ty(of).shape != self.graph.ty(id).shape {
+            let source = read_as[of.index()];
+            if self.graph.ty(source).shape != self.graph.ty(id).shape {
                 continue;
             }
+            let of_parameter = self.graph.value(of).role == Role::Param;
+            if of_parameter {
+                let blocked = self.blocked[source.index()].clone();
+                self.blocked[id.index()].extend(blocked);
+            }
             for dim in 0..self.graph.ty(id).rank() {
-                let source = self.axes[of.index()][dim].clone();
-                if self.axes[id.index()][dim].is_empty() && !source.is_empty() && self.open[id.index()][dim] {
-                    self.axes[id.index()][dim] = source;
-                    self.causes[id.index()][dim] = Some(Cause::GradientOf(of));
+                let axes = self.axes[source.index()][dim].clone();
+                if self.axes[id.index()][dim].is_empty() && self.open[id.index()][dim] {
+                    if !axes.is_empty() {
+                        self.axes[id.index()][dim] = axes;
+                        self.causes[id.index()][dim] = Some(Cause::GradientOf(of));
+                    }
+                    self.open[id.index()][dim] = !of_parameter || self.open[source.index()][dim];
                 }
             }
         }

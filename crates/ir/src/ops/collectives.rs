@@ -366,7 +366,8 @@ impl Operation for AllGather {
                 let piece = ranks[member].operands[0];
                 if group.len() > 1 {
                     let mut expected = piece.ty.clone();
-                    expected.shape[self.dim] = self.extents[place];
+                    let Op::AllGather(first) = ranks[group[0]].op else { unreachable!() };
+                    expected.shape[self.dim] = first.extents[place];
                     check_operand(ALL_GATHER, &ranks[member], member, &expected)?;
                 }
                 pieces.push(piece.clone());
@@ -437,9 +438,10 @@ impl Operation for ReduceScatter {
                 sum
             } else {
                 let mut expected = sum.ty.clone();
-                expected.shape[self.dim] = self.extents.iter().sum();
+                let Op::ReduceScatter(first) = ranks[group[0]].op else { unreachable!() };
+                expected.shape[self.dim] = first.extents.iter().sum();
                 check_operand(REDUCE_SCATTER, &ranks[group[0]], group[0], &expected)?;
-                cut(&sum, self.dim, start_of(&self.extents, place), self.extents[place])
+                cut(&sum, self.dim, start_of(&first.extents, place), first.extents[place])
             });
         }
         checked(REDUCE_SCATTER, ranks, results)
@@ -522,17 +524,18 @@ impl Operation for AllToAll {
                 results.push(ranks[rank].operands[0].clone());
                 continue;
             }
+            let Op::AllToAll(first) = ranks[group[0]].op else { unreachable!() };
             let mut pieces = Vec::new();
             for (sender, &member) in group.iter().enumerate() {
                 let whole = ranks[member].operands[0];
                 let mut expected = whole.ty.clone();
                 if self.split_dim != self.concat_dim {
-                    expected.shape[self.concat_dim] = self.concat_extents[sender];
+                    expected.shape[self.concat_dim] = first.concat_extents[sender];
                 }
-                expected.shape[self.split_dim] = self.split_extents.iter().sum();
+                expected.shape[self.split_dim] = first.split_extents.iter().sum();
                 check_operand(ALL_TO_ALL, &ranks[member], member, &expected)?;
-                let start = start_of(&self.split_extents, place);
-                pieces.push(cut(whole, self.split_dim, start, self.split_extents[place]));
+                let start = start_of(&first.split_extents, place);
+                pieces.push(cut(whole, self.split_dim, start, first.split_extents[place]));
             }
             results.push(join(ALL_TO_ALL, &pieces, self.concat_dim)?);
         }

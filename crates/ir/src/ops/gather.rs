@@ -29,7 +29,8 @@ pub struct GatherDims {
     pub index_vector_dim: usize,
 }
 
-/// Operands (operand, start_indices). Start indices are clamped so that each window fits.
+/// Operands (operand, start_indices). Start indices are clamped so that each window fits. A collapsed dimension of
+/// extent 0 (an empty shard) has nothing to pick from: the result is zero.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Gather {
     /// Dimension numbers.
@@ -391,8 +392,7 @@ impl Operation for Gather {
         let window_dims = indexing.window_operand_dims(rank);
         let batch_dims = indexing.windows_batch_dims(ty.rank());
         let window: Vec<usize> = window_dims.iter().map(|&d| self.slice_sizes[d]).collect();
-        // A shard may be too small for any window: what it would pick is masked out, so zeros will do.
-        if (0..rank).any(|d| operand.ty.shape[d] < self.slice_sizes[d]) {
+        if operand.ty.element_count() == 0 {
             return Ok(vec![Literal::zeros(ty)]);
         }
         let mut positions = vec![0; ty.element_count()];
@@ -422,12 +422,8 @@ impl Operation for Gather {
         let local = context.builder().shape(operand);
         let mut op = self.clone();
         for (dim, slice) in op.slice_sizes.iter_mut().enumerate() {
-            if *slice == global.shape[dim] {
-                *slice = local[dim];
-            }
-        }
-        for dim in indexing.operand_batching {
-            op.slice_sizes[*dim] = self.slice_sizes[*dim].min(local[*dim]);
+            let full = *slice == global.shape[dim];
+            *slice = if full { local[dim] } else { (*slice).min(local[dim]) };
         }
         let cut: Vec<usize> = (0..global.rank())
             .filter(|&d| self.picks_single(&global, d) && context.is_sharded(rule.operands[0][d][0]))
@@ -435,6 +431,17 @@ impl Operation for Gather {
         if cut.is_empty() {
             return Ok(context.builder().push_typed(op, &[operand, index], vec![result]));
         }
+        // Cut dimensions collapse, also those that the result keeps: from an empty shard nothing can be kept.
+        let window = indexing.window_operand_dims(global.rank());
+        let kept: Vec<usize> = (0..window.len()).filter(|&i| cut.contains(&window[i])).collect();
+        let kept: Vec<usize> = kept.into_iter().map(|i| indexing.window_dims[i]).collect();
+        let renumbered = |d: &usize| d - kept.iter().filter(|k| *k < d).count();
+        let dims = (0..result.rank()).filter(|d| !kept.contains(d));
+        let collapsed = result.with_shape(dims.map(|d| result.shape[d]).collect::<Vec<_>>());
+        op.dims.offset_dims =
+            indexing.window_dims.iter().filter(|d| !kept.contains(d)).map(renumbered).collect();
+        op.dims.collapsed_slice_dims.extend(cut.iter().filter(|d| window.contains(d)));
+        op.dims.collapsed_slice_dims.sort_unstable();
         let index = self.clamped(context.builder(), index, &global.shape, |d| cut.contains(&d))?;
         let index = indexing.relative_to_shard(context, index, &cut)?;
         let builder = context.builder();
@@ -448,11 +455,12 @@ impl Operation for Gather {
         if indexing.index_vector_dim < index_type.rank() {
             inside = builder.reduce(Combiner::And, inside, &[indexing.index_vector_dim])?;
         }
-        let gathered = builder.push_typed(op, &[operand, index], vec![result.clone()])[0];
-        let batch_dims = indexing.windows_batch_dims(result.rank());
-        let inside = builder.broadcast_in_dim(inside, &result.shape, &batch_dims)?;
-        let zeros = builder.full(&result, 0.0)?;
-        Ok(vec![builder.select(inside, gathered, zeros)?])
+        let gathered = builder.push_typed(op.clone(), &[operand, index], vec![collapsed.clone()])[0];
+        let batch_dims = op.indexing().windows_batch_dims(collapsed.rank());
+        let inside = builder.broadcast_in_dim(inside, &collapsed.shape, &batch_dims)?;
+        let zeros = builder.full(&collapsed, 0.0)?;
+        let picked = builder.select(inside, gathered, zeros)?;
+        Ok(vec![builder.reshape(picked, &result.shape)?])
     }
 }
 
@@ -596,11 +604,11 @@ mod tests {
                 place[o] += batch[if i > op.dims.index_vector_dim { i - 1 } else { i }];
             }
             let mut window = op.dims.offset_dims.iter();
-            for dim in 0..place.len() {
+            for (dim, place) in place.iter_mut().enumerate() {
                 if !op.dims.collapsed_slice_dims.contains(&dim)
                     && !op.dims.operand_batching_dims.contains(&dim)
                 {
-                    place[dim] += at[*window.next().unwrap()];
+                    *place += at[*window.next().unwrap()];
                 }
             }
             values[flat(&operand.ty, &place)]

@@ -6,6 +6,7 @@ use crate::feeds;
 use indexmap::IndexMap;
 use partita_base::{DType, Result};
 use partita_ir::{Graph, Literal, evaluate};
+use partita_nn::ModelConfig;
 use partita_schedule::verify::{self, Report, StepRunner};
 
 /// Rows of the batch used for verification: every data-parallel rank of the meshes in the docs has one, unevenly.
@@ -36,7 +37,8 @@ pub fn verify(
 
     let mut tensors: IndexMap<String, Literal> = model.initial(config.train.seed);
     tensors.extend(compile::zero_states(&reference));
-    tensors.extend(feeds::random_feed(&reference, config.train.seed, 0.3)?);
+    tensors.extend(feeds::random_feed(&model, vocab(config), config.train.seed, 0.3));
+    tensors.extend(feeds::scalars(&reference, config.train.seed, 1, config.schedule.peak));
     let by_name = |graph: &Graph, outputs: Vec<Literal>| -> IndexMap<String, Literal> {
         graph.output_names.iter().cloned().zip(outputs).collect()
     };
@@ -75,4 +77,14 @@ pub fn verify(
         report.first_diverging = verify::first_diverging(&planned.partitioned, &inputs, report.tolerance)?;
     }
     Ok(Verified { report, notes: planned.notes })
+}
+
+/// The number of classes tokens are drawn from; what has none is fed reals.
+fn vocab(config: &Config) -> usize {
+    match &config.model {
+        ModelConfig::Gpt(c) => c.vocab,
+        ModelConfig::Llama(c) => c.vocab,
+        ModelConfig::Bert(c) => c.vocab,
+        ModelConfig::Mlp(_) => 0,
+    }
 }
