@@ -75,7 +75,9 @@ impl Table {
         let types: Vec<TensorType> = operands.iter().map(|l| l.ty.clone()).collect();
         let base = match Composite::new(template, attributes.clone(), &types) {
             Ok(base) => base,
-            Err(error) => return assert!(self.dtype != DType::F64 || self.n == 0, "{}: {error}", template.name),
+            Err(error) => {
+                return assert!(self.dtype != DType::F64 || self.n == 0, "{}: {error}", template.name);
+            }
         };
         let name = format!("{} of {}", template.name, operands.len());
         if differentiated > 0 && self.dtype.is_float() {
