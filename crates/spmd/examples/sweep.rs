@@ -14,7 +14,6 @@ use common::{check, check_specialised};
 use partita_base::DType;
 use partita_ir::evaluate;
 use partita_mesh::{AxisRef, Mesh};
-use partita_spmd::Options;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::time::Instant;
@@ -74,7 +73,7 @@ fn try_graph(number: u64) -> Result<usize, String> {
     let inputs = recipe.values(&graph);
     let fail = |(code, text): (&str, String)| format!("{code} on {mesh}: {text}\n{recipe:#?}");
     let expected = evaluate(&graph, &inputs).map_err(|e| format!("{e}\n{recipe:#?}"))?;
-    let partitioned = check(&graph, &mesh, &Options::default(), &inputs, &expected).map_err(fail)?;
+    let partitioned = check(&graph, &mesh, &recipe.options(), &inputs, &expected).map_err(fail)?;
     check_specialised(&partitioned, &inputs).map_err(fail)?;
     Ok(1)
 }

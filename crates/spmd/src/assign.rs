@@ -148,9 +148,19 @@ fn choices_of(situation: &Situation, axis: AxisRef, references: &[Vec<AxisList>]
     choices
 }
 
-/// The assignment with these axes on the factors and nothing flowing through.
+/// The assignment with these axes on the factors and nothing flowing through; `None` where it is not expressible: not
+/// one list for each factor, an axis twice, axes on a factor that must stay whole, strided pieces.
 pub fn fixed(situation: &Situation, factors: &[AxisList]) -> Option<Assignment> {
-    layouts_of(situation, factors.to_vec(), &[])
+    let rule = situation.rule;
+    let fits = factors.len() == rule.factors.len()
+        && (0..factors.len()).all(|f| factors[f].is_empty() || may_split(rule, f));
+    let used: Vec<AxisRef> = factors.iter().flatten().copied().collect();
+    if fits && !overlap(&used) { layouts_of(situation, factors.to_vec(), &[]) } else { None }
+}
+
+/// Whether any two of these axes cannot be used side by side.
+fn overlap(axes: &[AxisRef]) -> bool {
+    axes.iter().enumerate().any(|(i, a)| axes[i + 1..].iter().any(|b| a.overlaps(*b)))
 }
 
 /// The layouts that a combination of choices means; `None` when it is not expressible.
@@ -187,10 +197,8 @@ fn build(
             used.push(*axis);
         }
     }
-    for (i, a) in used.iter().enumerate() {
-        if used[i + 1..].iter().any(|b| a.overlaps(*b)) {
-            return None;
-        }
+    if overlap(&used) {
+        return None;
     }
     let through: Vec<(AxisRef, usize, Combiner)> = axes
         .iter()

@@ -180,7 +180,10 @@ impl<'a> Emitter<'a> {
         }
         for &input in &self.graph.inputs {
             let role = match &self.graph.value(input).role {
-                Role::StateOf(of) => Role::StateOf(self.held[of.index()][0].local),
+                Role::StateOf(of) => match self.held[of.index()].first() {
+                    Some(parameter) => Role::StateOf(parameter.local),
+                    None => Role::Activation,
+                },
                 other => other.clone(),
             };
             let local = self.held[input.index()][0].local;

@@ -15,6 +15,13 @@ impl Units {
     /// Computes units to a fixed point, over the rules of `graph`'s nodes.
     pub fn of(graph: &Graph, rules: &[Rule]) -> Units {
         let mut of: Vec<Vec<usize>> = graph.values.iter().map(|v| vec![1; v.ty.rank()]).collect();
+        // A unit that somebody asked for is where to start.
+        for (value, units) in graph.values.iter().zip(&mut of) {
+            let asked = value.annotation.iter().flat_map(|a| &a.sharding.dims);
+            for ((unit, dim), &extent) in units.iter_mut().zip(asked).zip(&value.ty.shape) {
+                raise(unit, dim.unit, extent);
+            }
+        }
         // Units only grow along divisors of extents, so this ends; forward and backward sweeps make it quick.
         loop {
             let mut changed = false;

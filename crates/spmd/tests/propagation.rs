@@ -117,6 +117,21 @@ fn heads_are_not_cut() {
 }
 
 #[test]
+fn a_unit_that_is_asked_for_holds_wherever_the_layout_spreads() {
+    let mesh = Mesh::new("mesh", &[("tp", 2)]);
+    let mut b = GraphBuilder::new("unit");
+    let x = b.input("x", f64s(&[12]), Role::Input);
+    let mut asked = layout(&mesh, "tp");
+    asked.sharding = asked.sharding.with_unit(0, 4);
+    b.annotate(x, asked);
+    let y = b.negate(x).unwrap();
+    let (partitioned, _) = moves(&b.finish(vec![y]), &mesh);
+    for sharding in [&partitioned.inputs[0], &partitioned.outputs[0]] {
+        assert_eq!(sharding.dims[0].extents(12), [8, 4]);
+    }
+}
+
+#[test]
 fn a_sum_that_is_sliced_is_reduce_scattered() {
     let mesh = Mesh::new("mesh", &[("tp", 2)]);
     for (pinned, expected) in [("tp .", "reduce_scatter [4, 6]"), (". .", "all_reduce [8, 6]")] {

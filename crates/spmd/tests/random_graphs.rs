@@ -17,7 +17,7 @@ fn run(recipe: &Recipe) -> Result<(), TestCaseError> {
     let inputs = recipe.values(&graph);
     let expected = evaluate(&graph, &inputs).expect("a valid graph");
     let fail = |(code, text)| TestCaseError::fail(format!("{code} on {mesh}: {text}"));
-    let partitioned = check(&graph, &mesh, &Options::default(), &inputs, &expected).map_err(fail)?;
+    let partitioned = check(&graph, &mesh, &recipe.options(), &inputs, &expected).map_err(fail)?;
     if recipe.seed.is_multiple_of(4) {
         check_specialised(&partitioned, &inputs).map_err(fail)?;
     }
@@ -48,12 +48,12 @@ fn run_seed(seed: u8, cases: u32) {
 
 #[test]
 fn random_graphs_equal_one_device_a() {
-    run_seed(1, 300);
+    run_seed(1, 500);
 }
 
 #[test]
 fn random_graphs_equal_one_device_b() {
-    run_seed(2, 300);
+    run_seed(2, 500);
 }
 
 /// The cases above are worth something: they move data, hold partial values, and a sum that is never completed shows.

@@ -11,7 +11,8 @@ use partita_ir::ops::{
 use partita_ir::{
     Annotation, Attribute, Graph, GraphBuilder, Literal, Op, Role, TensorType, ValueId, autodiff,
 };
-use partita_mesh::{AxisList, AxisRef, Combiner, Mesh, Sharding};
+use partita_mesh::{AxisList, AxisRef, Cluster, Combiner, Mesh, Sharding};
+use partita_spmd::Options;
 use proptest::prelude::*;
 
 /// What a step does to a value.
@@ -161,6 +162,18 @@ impl Recipe {
     /// The mesh.
     pub fn mesh(&self) -> Mesh {
         Mesh::new("mesh", MESHES[self.mesh])
+    }
+
+    /// Links and devices from very slow to very fast, so that all kinds of splits get chosen.
+    pub fn options(&self) -> Options {
+        let mut cluster = Cluster::uniform(&self.mesh());
+        let (links, devices) = (self.seed % 3, self.seed / 3 % 3);
+        for link in &mut cluster.links {
+            link.latency_s *= [1.0, 0.0, 1e6][links as usize];
+            link.bytes_per_s *= [1.0, 1e-6, 1e6][links as usize];
+        }
+        cluster.device_flops_per_s *= [1.0, 1e-8, 1e8][devices as usize];
+        Options { cluster: Some(cluster), ..Options::default() }
     }
 
     /// The graph, layouts pinned.
