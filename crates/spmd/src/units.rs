@@ -30,10 +30,10 @@ impl Units {
             }
             for &(input, output) in &graph.aliases {
                 let (a, b) = (graph.inputs[input], graph.outputs[output]);
-                for dim in 0..graph.ty(a).rank() {
+                for (dim, &extent) in graph.ty(a).shape.iter().enumerate() {
                     let unit = lcm(of[a.index()][dim], of[b.index()][dim]);
                     for value in [a, b] {
-                        changed |= raise(&mut of[value.index()][dim], unit, graph.ty(value).shape[dim]);
+                        changed |= raise(&mut of[value.index()][dim], unit, extent);
                     }
                 }
             }

@@ -27,8 +27,7 @@ impl Emitter<'_> {
             group.into_iter().map(|m| sharding.local_shape(mesh, &ty.shape, m)[dim]).collect()
         };
         let mut result = local;
-        for class in 0..self.classes.len() {
-            let local_type = types[class].clone();
+        for (class, local_type) in types.into_iter().enumerate() {
             let op: Op = match &step.step {
                 Step::Slice { dim, .. } => {
                     let table: Vec<i64> = (0..mesh.rank_count())

@@ -3,7 +3,6 @@
 use super::{indices, numbers};
 use partita_base::{DType, Result};
 use partita_ir::composite::Template;
-use partita_ir::composites::{self as templates, RANDOM_BITS};
 use partita_ir::ops::*;
 use partita_ir::{Attribute, Attributes, GraphBuilder, Literal, Op, Operation, Role, TensorType, ValueId};
 use partita_mesh::Combiner;
@@ -343,7 +342,7 @@ fn control(t: &mut Table) -> Result<()> {
 }
 
 fn composites(t: &mut Table) {
-    use templates::*;
+    use partita_ir::composites::*;
     let n = t.n;
     let epsilon = [("epsilon", Attribute::Float(1e-2))];
     for shape in [vec![n, 6], vec![2, n]] {
