@@ -686,6 +686,35 @@ fn ops_without_a_kernel_run_on_the_interpreter() {
     // A wider type changes the shape.
     let x = random.literal(&TensorType::new(DType::I16, [3, 2]));
     check_single(BitcastConvert { dtype: DType::I32 }, &[x], true);
+    // Loops, branches, sorting and windows.
+    let x = random.literal(&TensorType::new(DType::F32, [3, 4]));
+    let scalar = TensorType::scalar(DType::F32);
+    let body = |build: &dyn Fn(&mut GraphBuilder, ValueId, ValueId) -> ValueId| {
+        let mut b = GraphBuilder::new("body");
+        let [x, y] = [0, 1].map(|_| b.input("", scalar.clone(), Role::Activation));
+        let result = build(&mut b, x, y);
+        Box::new(b.finish(vec![result]))
+    };
+    let comparator = body(&|b, x, y| b.compare(Direction::Lt, x, y).unwrap());
+    check_single(Sort { dim: 1, is_stable: true, comparator }, std::slice::from_ref(&x), true);
+    let window = ReduceWindow {
+        window: vec![2, 1],
+        strides: vec![1, 1],
+        base_dilation: vec![1, 1],
+        window_dilation: vec![1, 1],
+        padding: vec![(1, 0), (0, 0)],
+        reducer: Reducer::Combiner(Combiner::Sum),
+    };
+    check_single(window, &[x.clone(), Literal::scalar(DType::F32, 0.0)], true);
+    let reducer = Reducer::Body(body(&|b, x, y| b.maximum(x, y).unwrap()));
+    check_single(Reduce { dims: vec![0], reducer }, &[x, Literal::scalar(DType::F32, -9.0)], true);
+    let condition = body(&|b, x, y| b.compare(Direction::Lt, x, y).unwrap());
+    let mut b = GraphBuilder::new("body");
+    let [count, limit] = [0, 1].map(|_| b.input("", scalar.clone(), Role::Activation));
+    let next = b.offset(count, 1.5).unwrap();
+    let body = Box::new(b.finish(vec![next, limit]));
+    let carried = [0.0, 7.0].map(|value| Literal::scalar(DType::F32, value));
+    check_single(While { condition, body }, &carried, true);
     // Nine dimensions are more than a view has.
     let shape = [1, 2, 1, 2, 1, 2, 1, 2, 1];
     let inputs = [0, 1].map(|_| random.literal(&TensorType::new(DType::F32, shape)));
