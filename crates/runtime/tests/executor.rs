@@ -200,9 +200,9 @@ fn state_stays_between_steps_and_can_be_replaced() {
     assert_eq!(state, runner.read_output(1, "w").unwrap());
     let loss = |runner: &mut Runner| {
         let values = inputs(&graphs, 1);
-        for rank in 0..2 {
-            runner.write_input(rank, "x", &values[rank][0].to_bytes()).unwrap();
-            runner.write_input(rank, "rate", &values[rank][2].to_bytes()).unwrap();
+        for (rank, values) in values.iter().enumerate() {
+            runner.write_input(rank, "x", &values[0].to_bytes()).unwrap();
+            runner.write_input(rank, "rate", &values[2].to_bytes()).unwrap();
         }
         runner.step().unwrap();
         runner.read_number(0, "loss").unwrap()

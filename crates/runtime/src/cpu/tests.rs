@@ -132,7 +132,8 @@ fn close(found: &Literal, expected: &Literal, tolerance: f64) -> Result<(), Stri
     }
     for (position, (f, e)) in found.to_f64().iter().zip(expected.to_f64()).enumerate() {
         let same = *f == e || (f.is_nan() && e.is_nan());
-        if !same && !((f - e).abs() <= tolerance * e.abs().max(1.0)) {
+        let near = (f - e).abs() <= tolerance * e.abs().max(1.0);
+        if !same && !near {
             return Err(format!("element {position}: {f} for {e}"));
         }
     }
@@ -566,8 +567,8 @@ fn composites_of_rows() {
         let row = TensorType::new(dtype, [7]);
         let epsilon = [("epsilon", Attribute::Float(1e-5))];
         let x_value = random.literal(&x);
-        check_composite(&templates::SOFTMAX, &[], &[x_value.clone()], &[0], &mut random);
-        check_composite(&templates::LOG_SOFTMAX, &[], &[x_value.clone()], &[], &mut random);
+        check_composite(&templates::SOFTMAX, &[], std::slice::from_ref(&x_value), &[0], &mut random);
+        check_composite(&templates::LOG_SOFTMAX, &[], std::slice::from_ref(&x_value), &[], &mut random);
         let [weight, bias] = [0, 1].map(|_| random.literal(&row));
         let norms: [(&'static Template, Vec<Literal>); 5] = [
             (&templates::LAYER_NORM, vec![]),
@@ -640,7 +641,7 @@ fn random_numbers_of_shards() {
 
 #[test]
 fn random_numbers_of_large_tensors_are_drawn_in_parts() {
-    let shape = vec![70, 600];
+    let shape = [70, 600];
     let dims = Attribute::Ints(shape.iter().map(|&s| s as i64).collect());
     let attributes = [
         ("shape", dims.clone()),
