@@ -54,6 +54,15 @@ pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<b
 
     let mut trainer =
         play::player(&planned.partitioned, &planned.pieces, config.train.seed, options.clone())?;
+    if let Some(slow) = trainer.runner().slow_ops().first() {
+        output.note(format!(
+            "{} of {} instructions run on the reference interpreter, slowly; most often {} in {}",
+            trainer.runner().slow_ops().iter().map(|op| op.count).sum::<usize>(),
+            trainer.runner().programs().programs.iter().map(|p| p.instructions.len()).sum::<usize>(),
+            slow.op,
+            slow.path
+        ));
+    }
     for (name, spec) in &model.params {
         set_parameter(
             &mut trainer,
@@ -84,7 +93,7 @@ pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<b
         output.step(&Step {
             step: done,
             loss: report.loss,
-            grad_norm: report.grad_norm.unwrap_or(f64::NAN),
+            grad_norm: report.grad_norm,
             tokens_per_s: report.tokens_per_s,
             peak_bytes_planned: report.peak_bytes_planned as u64,
             peak_bytes_used: Some(report.peak_bytes_used as u64),
