@@ -305,9 +305,10 @@ impl<'a> Emitter<'a> {
             operands.push(self.fetch(value, &required, &place_of(node))?);
         }
         self.enter(&place_of(node));
+        let body = partita_ir::graph_edit::unroll_collective_loops(&manual.body)?;
         let mut results = Vec::new();
         for builder in &mut self.builders {
-            results = builder.inline(&manual.body, &operands, false)?;
+            results = builder.inline(&body, &operands, false)?;
         }
         for ((&value, sharding), local) in node.results.iter().zip(&manual.out_shardings).zip(results) {
             let mut sharding = over_manual_axes(manual, sharding);
