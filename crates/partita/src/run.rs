@@ -1,18 +1,23 @@
 //! What each subcommand does.
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, Runner};
+use crate::commands::train::train;
+use crate::commands::verify::{VERIFY_BATCH, verify};
 use crate::config::Config;
 use crate::env::Environment;
 use crate::output::Output;
+use crate::play::CpuStep;
 use partita_base::{Diagnostic, Result};
+use partita_schedule::verify::{Interpreter, StepRunner};
 
 /// Runs a command. `false`: it ran, and the check failed.
 pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
-    if let Some((name, overrides)) = cli.command.config() {
-        Config::load(name, &overrides)?;
-    }
-    match &cli.command {
-        Command::Env => {
+    let config = match cli.command.config() {
+        Some((name, overrides)) => Some(Config::load(name, &overrides)?),
+        None => None,
+    };
+    match (&cli.command, config) {
+        (Command::Env, _) | (_, None) => {
             let environment = Environment::detect();
             output.emit(&environment);
             if !output.is_json() {
@@ -20,10 +25,23 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
             }
             Ok(true)
         }
-        Command::Train(_) => Err(missing("train")),
-        Command::Verify(_) => Err(missing("verify")),
-        Command::Show(_) => Err(missing("show")),
-        Command::Lower(_) => Err(missing("lower")),
+        (Command::Train(args), Some(config)) => train(args, &config, output),
+        (Command::Verify(args), Some(config)) => {
+            let mut runner: Box<dyn StepRunner> = match args.runner {
+                Runner::Interpreter => Box::new(Interpreter),
+                Runner::Cpu => Box::new(CpuStep::default()),
+            };
+            // A small batch shows as much; who names one gets it.
+            let batch = if args.flags.batch.is_some() { config.train.batch } else { VERIFY_BATCH };
+            let verified = verify(&config, batch, runner.as_mut(), args.break_rule.clone())?;
+            for note in verified.notes {
+                output.note(note);
+            }
+            output.verify(&verified.report);
+            Ok(verified.report.ok)
+        }
+        (Command::Show(_), Some(_)) => Err(missing("show")),
+        (Command::Lower(_), Some(_)) => Err(missing("lower")),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::emit::{Emitter, Stop};
 use crate::propagate::{Layouts, propagate_with};
 use crate::units::{Units, rules_of};
 use partita_base::{Diagnostic, Result};
-use partita_ir::{FactorKind, Graph, Op, Operation, ValueId, graph_edit};
+use partita_ir::{FactorKind, Graph, Op, ValueId, graph_edit};
 use partita_mesh::{AxisList, Cluster, Mesh, Sharding};
 use std::collections::BTreeMap;
 
