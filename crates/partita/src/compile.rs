@@ -3,9 +3,10 @@
 use crate::config::Config;
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result};
-use partita_ir::{Graph, Literal, Role};
+use partita_ir::ops::Composite;
+use partita_ir::{Graph, Literal, Role, Value, graph_edit};
 use partita_mesh::Mesh;
-use partita_nn::{Model, append_update, gradient_graph, train_step};
+use partita_nn::{Model, append_update, gradient_graph_wrt, train_step};
 use partita_program::{LowerOptions, ProgramSet, RegionSizes};
 use partita_schedule::{ApplyOptions, Plan, ReadyOptions, apply, ready_plan};
 use partita_spmd::{Options, Partitioned, Pieces, microbatch, partition, specialise, split_fused};
@@ -36,6 +37,11 @@ pub struct Build {
     pub dtype: DType,
     /// Whether the step also returns gradients.
     pub output_gradients: bool,
+    /// Whether the step also returns the gradient with respect to the first real input, `grad.<input>`.
+    pub input_gradient: bool,
+    /// Which composites whoever runs the step has kernels for. Others are opened before the plan is applied: what their
+    /// gradients do not read is then gathered for nobody.
+    pub has_kernel: fn(&Composite) -> bool,
     /// Test hook: see [`Options::break_rule_at`].
     pub break_rule_at: Option<String>,
 }
@@ -47,6 +53,8 @@ impl Build {
             batch: config.train.batch,
             dtype: config.train.dtype,
             output_gradients: false,
+            input_gradient: false,
+            has_kernel: crate::commands::lower::has_kernel,
             break_rule_at: None,
         }
     }
@@ -94,13 +102,16 @@ pub fn plan_step(config: &Config, model: &Model, mesh: &Mesh, build: &Build) -> 
     let mut options = config.step.clone();
     options.output_gradients = build.output_gradients;
     let (forward, pieces) = split_fused(&model.forward)?;
-    let gradients = gradient_graph(&forward)?;
+    let input = if build.input_gradient { Some(first_real_input(&forward)?) } else { None };
+    let gradients = gradient_graph_wrt(&forward, input.as_slice())?;
     let gradients = if config.train.microbatches > 1 {
         microbatch(&gradients, config.train.microbatches)?
     } else {
         gradients
     };
     let step = append_update(&gradients, &options)?;
+    let step = graph_edit::open_composites(&step, &|composite| !(build.has_kernel)(composite))?;
+    let step = graph_edit::prune(&step);
     let plan = plan_of(config, &step, mesh)?;
     let sequence_parallel = config.plan.sequence_parallel;
     let applied = apply(&plan, &step, mesh, &ApplyOptions { sequence_parallel, ..ApplyOptions::default() })?;
@@ -117,6 +128,15 @@ pub fn plan_step(config: &Config, model: &Model, mesh: &Mesh, build: &Build) -> 
     }
     notes.extend(partitioned.notes.iter().cloned());
     Ok(Planned { step: applied.graph, plan, pieces, partitioned, locals, notes })
+}
+
+/// The name of the first fed tensor of real numbers.
+fn first_real_input(forward: &Graph) -> Result<&str> {
+    let real = |value: &&Value| value.role == Role::Input && value.ty.rank() > 0 && value.ty.dtype.is_float();
+    forward.inputs.iter().map(|&v| forward.value(v)).find(real).map(|value| value.name.as_str()).ok_or_else(|| {
+        Diagnostic::new("E013", format!("`{}` has no input with a gradient", forward.name))
+            .expected("an input of real numbers")
+    })
 }
 
 /// The plan: from a file, from the config, else the ready one for the model and mesh.

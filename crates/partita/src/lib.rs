@@ -3,10 +3,14 @@
 //! The facade: it knows every crate, thinly, and adds configs and the command line.
 #![forbid(unsafe_code)]
 
+pub mod cli;
 pub mod commands;
 pub mod compile;
 pub mod config;
+pub mod env;
 pub mod feeds;
 mod keys;
+pub mod output;
 pub mod random;
+pub mod run;
 pub mod sample;

@@ -1,3 +1,5 @@
 //! What the command line does, one file per command.
 
+pub mod lower;
+pub mod show;
 pub mod verify;

@@ -1,0 +1,370 @@
+//! The command line: what there is, and how flags become config overrides.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::{Path, PathBuf};
+use toml::Value;
+
+/// Distributed training, planned: one model, one plan, a mesh of devices.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "partita", version, propagate_version = true, after_help = AFTER_HELP)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Print one JSON object per line on standard output.
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+const AFTER_HELP: &str = "CONFIG is a TOML file or one of mlp, gpt, llama, bert.\n\
+    Exit codes: 0 done, 1 the check failed, 2 bad input.";
+
+/// The subcommands.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Train a model on a mesh.
+    Train(TrainArgs),
+    /// Compare one planned step with the same step on one device.
+    Verify(VerifyArgs),
+    /// Show the model, where it lives on the mesh, and its plan.
+    Show(ShowArgs),
+    /// Print what a step is lowered to.
+    Lower(LowerArgs),
+    /// Describe this build and this machine.
+    Env,
+}
+
+/// Flags that change the config; each stands for one key, any other is set with `--set`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ConfigFlags {
+    /// The mesh, e.g. dp=2,tp=2,pp=1; -1 takes the ranks that are left.
+    #[arg(long, value_name = "AXES")]
+    pub mesh: Option<String>,
+    /// Optimizer steps.
+    #[arg(long, value_name = "N")]
+    pub steps: Option<u64>,
+    /// Seed of initial values, data order and dropout.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Rows of the whole batch, over all ranks.
+    #[arg(long, value_name = "ROWS")]
+    pub batch: Option<u64>,
+    /// Pieces the batch is worked off in.
+    #[arg(long, value_name = "N")]
+    pub microbatches: Option<u64>,
+    /// Type of parameters and activations: f32, f64, bf16 or f16.
+    #[arg(long, value_name = "TYPE")]
+    pub dtype: Option<String>,
+    /// A file or folder of text to train on.
+    #[arg(long, value_name = "PATH")]
+    pub data: Option<PathBuf>,
+    /// A file that says how the mesh is used.
+    #[arg(long, value_name = "FILE")]
+    pub plan: Option<PathBuf>,
+    /// Shard the residual stream on its sequence dimension over tp.
+    #[arg(long)]
+    pub sequence_parallel: bool,
+    /// Shard the embedding and the head on the vocabulary over tp.
+    #[arg(long)]
+    pub vocab_parallel: bool,
+    /// Ranks that hold nothing are an error.
+    #[arg(long)]
+    pub strict: bool,
+    /// Set any key of the config: train.steps=50. Later ones win, and win over the flags above.
+    #[arg(long, value_name = "SECTION.KEY=VALUE")]
+    pub set: Vec<String>,
+}
+
+/// Flags of `train`.
+#[derive(Args, Clone, Debug)]
+pub struct TrainArgs {
+    /// A config file or a bundled config.
+    #[arg(default_value = "gpt")]
+    pub config: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+    /// Folder to write checkpoints to.
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint_dir: Option<PathBuf>,
+    /// Steps between checkpoints.
+    #[arg(long, value_name = "STEPS")]
+    pub checkpoint_every: Option<u64>,
+    /// Go on from a checkpoint; without PATH, from the newest in the checkpoint folder.
+    #[arg(long, value_name = "PATH", num_args = 0..=1)]
+    pub resume: Option<Option<PathBuf>>,
+    /// Threads that play the ranks; by default one per core, at most one per rank.
+    #[arg(long, value_name = "N")]
+    pub workers: Option<usize>,
+    /// Play all ranks on one thread, in a fixed order.
+    #[arg(long, conflicts_with = "workers")]
+    pub deterministic: bool,
+    /// Print every so many steps.
+    #[arg(long, value_name = "STEPS")]
+    pub log_every: Option<u64>,
+    /// Do not print a sample at the end.
+    #[arg(long)]
+    pub no_sample: bool,
+    /// Do not verify the plan before training.
+    #[arg(long)]
+    pub no_verify: bool,
+}
+
+/// Flags of `verify`.
+#[derive(Args, Clone, Debug)]
+pub struct VerifyArgs {
+    /// A config file or a bundled config.
+    pub config: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+    /// What runs the planned step.
+    #[arg(long, value_enum, default_value_t = Runner::Interpreter)]
+    pub runner: Runner,
+    /// For tests of the check itself: spoils what comes out of the modules at this path.
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub break_rule: Option<String>,
+}
+
+/// Flags of `show`.
+#[derive(Args, Clone, Debug)]
+pub struct ShowArgs {
+    /// A config file or a bundled config.
+    pub config: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+    /// How a plan is written out.
+    #[arg(long = "as", value_enum, value_name = "FORM")]
+    pub form: Option<PlanForm>,
+    /// Show the step at a stage of lowering.
+    #[arg(long, value_enum)]
+    pub stage: Option<Stage>,
+}
+
+/// Flags of `lower`.
+#[derive(Args, Clone, Debug)]
+pub struct LowerArgs {
+    /// A config file or a bundled config.
+    pub config: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+    /// Count collectives and bytes instead of printing the step.
+    #[arg(long)]
+    pub counts: bool,
+    /// How far to lower.
+    #[arg(long, value_enum, default_value_t = Stage::Local)]
+    pub stage: Stage,
+    /// Whose step is printed.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub rank: usize,
+    /// Say of each collective and layout where it comes from.
+    #[arg(long)]
+    pub why: bool,
+}
+
+/// What runs a planned step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Runner {
+    /// The reference interpreter, on virtual ranks in lock step.
+    Interpreter,
+    /// The CPU device, as in training.
+    Cpu,
+}
+
+/// The ways to write a plan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum PlanForm {
+    /// A schedule of primitives.
+    Slapo,
+    /// A dictionary from modules to styles.
+    Dict,
+    /// A plan file.
+    Toml,
+}
+
+/// The stages of lowering.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Stage {
+    /// The step as written for one device.
+    Global,
+    /// With a layout on every value.
+    Sharded,
+    /// One rank's graph, with its collectives.
+    Local,
+    /// One rank's instructions, with their memory.
+    Program,
+}
+
+/// `section.key=value`, the value a TOML literal that reads back as it was.
+fn item(key: &str, value: impl Into<Value>) -> String {
+    format!("{key}={}", value.into())
+}
+
+fn path_item(key: &str, path: &Path) -> String {
+    item(key, path.to_string_lossy().into_owned())
+}
+
+/// A number; what TOML cannot hold is left for the config to refuse.
+fn count_item(key: &str, count: u64) -> String {
+    format!("{key}={count}")
+}
+
+impl ConfigFlags {
+    /// The overrides these flags stand for, as [`crate::config::Config::load`] takes them: those of `--set` last.
+    pub fn overrides(&self) -> Vec<String> {
+        let mut items = Vec::new();
+        items.extend(self.mesh.as_ref().map(|mesh| item("mesh.shape", mesh.clone())));
+        let counts = [
+            ("train.steps", self.steps),
+            ("train.seed", self.seed),
+            ("train.batch", self.batch),
+            ("train.microbatches", self.microbatches),
+        ];
+        items.extend(counts.iter().filter_map(|(key, count)| Some(count_item(key, (*count)?))));
+        items.extend(self.dtype.as_ref().map(|dtype| item("train.dtype", dtype.clone())));
+        items.extend(self.data.as_ref().map(|path| path_item("data.path", path)));
+        items.extend(self.plan.as_ref().map(|path| path_item("plan.file", path)));
+        let switches = [
+            ("plan.sequence_parallel", self.sequence_parallel),
+            ("plan.vocab_parallel", self.vocab_parallel),
+            ("plan.strict", self.strict),
+        ];
+        items.extend(switches.iter().filter(|(_, on)| *on).map(|(key, _)| item(key, true)));
+        items.extend(self.set.iter().cloned());
+        items
+    }
+}
+
+impl TrainArgs {
+    /// As [`ConfigFlags::overrides`], with the flags only `train` has.
+    pub fn overrides(&self) -> Vec<String> {
+        let mut items = Vec::new();
+        items.extend(self.checkpoint_dir.as_ref().map(|path| path_item("checkpoint.dir", path)));
+        items.extend(self.checkpoint_every.map(|every| count_item("checkpoint.every", every)));
+        items.extend(self.no_sample.then(|| count_item("train.sample_bytes", 0)));
+        items.extend(self.flags.overrides());
+        items
+    }
+}
+
+impl Command {
+    /// The config a command is about, and the overrides of its flags; `None` for `env`.
+    pub fn config(&self) -> Option<(&str, Vec<String>)> {
+        match self {
+            Command::Train(args) => Some((&args.config, args.overrides())),
+            Command::Verify(args) => Some((&args.config, args.flags.overrides())),
+            Command::Show(args) => Some((&args.config, args.flags.overrides())),
+            Command::Lower(args) => Some((&args.config, args.flags.overrides())),
+            Command::Env => None,
+        }
+    }
+
+    /// `--log-every`.
+    pub fn log_every(&self) -> Option<u64> {
+        match self {
+            Command::Train(args) => args.log_every,
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use clap::CommandFactory;
+    use partita_base::DType;
+
+    fn parse(line: &str) -> Command {
+        Cli::try_parse_from(line.split_whitespace()).unwrap_or_else(|error| panic!("{error}")).command
+    }
+
+    fn config(line: &str) -> Config {
+        let command = parse(line);
+        let (name, overrides) = command.config().unwrap();
+        Config::load(name, &overrides).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_reaches_its_key() {
+        let config = config(
+            "partita train bert --mesh dp=-1,tp=2 --steps 7 --seed 9 --batch 16 --microbatches 4 --dtype f64 \
+             --data 1.5 --plan true --sequence-parallel --vocab-parallel --strict --checkpoint-dir out \
+             --checkpoint-every 3 --no-sample --set train.validate_every=2",
+        );
+        assert_eq!((config.model.name(), config.mesh.as_str()), ("bert", "dp=-1,tp=2"));
+        let train = &config.train;
+        assert_eq!((train.steps, train.seed, train.batch, train.microbatches), (7, 9, 16, 4));
+        assert_eq!((train.dtype, train.sample_bytes, train.validate_every), (DType::F64, 0, 2));
+        // Paths stay paths, whatever they look like.
+        assert_eq!(config.data.path.as_deref(), Some(Path::new("1.5")));
+        assert_eq!(config.plan.file.as_deref(), Some(Path::new("true")));
+        assert!(config.plan.sequence_parallel && config.plan.vocab_parallel && config.plan.strict);
+        assert_eq!(config.checkpoint.dir.as_deref(), Some(Path::new("out")));
+        assert_eq!(config.checkpoint.every, 3);
+    }
+
+    #[test]
+    fn without_flags_nothing_is_overridden_and_set_wins() {
+        let (name, overrides) = (parse("partita train"), Vec::<String>::new());
+        assert_eq!(name.config(), Some(("gpt", overrides)));
+        assert_eq!(config("partita verify mlp --set train.steps=3 --steps 2").train.steps, 3);
+        assert_eq!(config("partita lower mlp --set train.steps=3 --set train.steps=4").train.steps, 4);
+        assert!(parse("partita env").config().is_none());
+    }
+
+    #[test]
+    fn strings_with_quotes_and_newlines_survive() {
+        let flags = ConfigFlags { data: Some("a \"b\"\\c\n'd'".into()), ..Default::default() };
+        let config = Config::load("gpt", &flags.overrides()).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(config.data.path.as_deref(), Some(Path::new("a \"b\"\\c\n'd'")));
+    }
+
+    #[test]
+    fn resume_takes_a_path_or_none() {
+        let resume = |line: &str| match parse(line) {
+            Command::Train(args) => args.resume,
+            _ => panic!("train"),
+        };
+        assert_eq!(resume("partita train gpt"), None);
+        assert_eq!(resume("partita train gpt --resume"), Some(None));
+        assert_eq!(resume("partita train gpt --resume --json"), Some(None));
+        assert_eq!(resume("partita train gpt --resume out/step-5"), Some(Some("out/step-5".into())));
+    }
+
+    #[test]
+    fn json_may_stand_anywhere_and_mistakes_are_usage_errors() {
+        for line in ["partita --json env", "partita env --json", "partita train gpt --json"] {
+            assert!(Cli::try_parse_from(line.split_whitespace()).unwrap().json);
+        }
+        for line in [
+            "partita",
+            "partita verify",
+            "partita show gpt --as yaml",
+            "partita train --workers 2 --deterministic",
+            "partita lower gpt --stage remote",
+            "partita train --steps many",
+        ] {
+            let error = Cli::try_parse_from(line.split_whitespace()).map(|_| ()).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line}");
+        }
+    }
+
+    #[test]
+    fn hidden_flags_parse_but_are_not_shown() {
+        let Command::Verify(args) = parse("partita verify gpt --runner cpu --break-rule layers.0.mlp") else {
+            panic!("verify")
+        };
+        assert_eq!((args.runner, args.break_rule.as_deref()), (Runner::Cpu, Some("layers.0.mlp")));
+        let mut command = Cli::command();
+        let help = command.find_subcommand_mut("verify").unwrap().render_long_help().to_string();
+        assert!(help.contains("--runner") && !help.contains("break-rule"), "{help}");
+    }
+}

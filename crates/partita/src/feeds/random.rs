@@ -1,0 +1,186 @@
+//! Random values for every input of a model: what verification runs on.
+
+use super::{Fed, IGNORED};
+use crate::random::Draws;
+use partita_base::DType;
+use partita_ir::{Graph, Literal, Role, TensorType};
+use partita_nn::Model;
+
+/// Values for every fed input of a model's forward graph, scalars included (see [`scalars`]; step 1).
+///
+/// Nothing is even: `ignored_fraction` of the labels are ignored, few in the first rows and most in the last, and the
+/// rows that `attention_mask` shows have different lengths; so a mean of means, or a mask applied to the wrong
+/// shard, gives another loss. Tokens are below `vocab`, labels below the number of classes of `logits`.
+pub fn random_feed(model: &Model, vocab: usize, seed: u64, ignored_fraction: f64) -> Fed {
+    let graph = &model.forward;
+    let classes = graph.output_named("logits").and_then(|logits| graph.ty(logits).shape.last().copied());
+    let types = model.params.get("embed_types.weight").map_or(1, |table| table.ty.shape[0]);
+    let mut fed = scalars(graph, seed, 1, 1e-3);
+    for &input in &graph.inputs {
+        let value = graph.value(input);
+        if value.role != Role::Input || value.ty.rank() == 0 {
+            continue;
+        }
+        let draws = Draws::new(seed, &value.name);
+        let literal = match value.name.as_str() {
+            "labels" => labels(&value.ty, draws, classes.unwrap_or(vocab), ignored_fraction),
+            "attention_mask" => ragged(&value.ty, draws),
+            "token_types" => integers(&value.ty, draws, types),
+            _ if value.ty.dtype.is_float() => {
+                let count = value.ty.element_count() as u64;
+                Literal::from_f64(&value.ty, (0..count).map(|i| draws.normal(i)))
+            }
+            _ if value.ty.dtype == DType::Bool => integers(&value.ty, draws, 2),
+            _ => integers(&value.ty, draws, vocab),
+        };
+        fed.insert(value.name.clone(), literal);
+    }
+    fed
+}
+
+/// The scalars a graph asks for: `seed`, `step` (from 1) and `learning_rate`, each in the graph's own type.
+pub fn scalars(graph: &Graph, seed: u64, step: u64, learning_rate: f64) -> Fed {
+    let mut fed = Fed::new();
+    for &input in &graph.inputs {
+        let value = graph.value(input);
+        if value.role != Role::Input || value.ty.rank() != 0 {
+            continue;
+        }
+        let literal = match value.name.as_str() {
+            "seed" => Literal::splat_int(&value.ty, i128::from(seed)),
+            "step" => Literal::splat_int(&value.ty, i128::from(step)),
+            "learning_rate" => Literal::splat(&value.ty, learning_rate),
+            _ => continue,
+        };
+        fed.insert(value.name.clone(), literal);
+    }
+    fed
+}
+
+fn integers(ty: &TensorType, draws: Draws, count: usize) -> Literal {
+    Literal::from_i128(ty, (0..ty.element_count() as u64).map(|i| draws.below(i, count) as i128))
+}
+
+/// Row r of n ignores a share of `2 ignored (r + 1/2) / n`, at most all; one label always counts.
+fn labels(ty: &TensorType, draws: Draws, classes: usize, ignored: f64) -> Literal {
+    let (count, rows) = (ty.element_count(), ty.shape[0].max(1));
+    let per_row = (count / rows).max(1);
+    let (value, drop) = (draws.within(0), draws.within(1));
+    let mut labels: Vec<i128> = (0..count as u64).map(|i| value.below(i, classes) as i128).collect();
+    for (i, label) in labels.iter_mut().enumerate().skip(1) {
+        let share = 2.0 * ignored * ((i / per_row) as f64 + 0.5) / rows as f64;
+        if drop.unit(i as u64) < share {
+            *label = i128::from(IGNORED);
+        }
+    }
+    Literal::from_i128(ty, labels.into_iter())
+}
+
+/// Ones up to a length of each row's own, at least 1, zeros from there.
+fn ragged(ty: &TensorType, draws: Draws) -> Literal {
+    let (count, row) = (ty.element_count(), ty.shape.last().copied().unwrap_or(1).max(1));
+    let shown = |i: usize| i128::from(i % row <= draws.below((i / row) as u64, row));
+    Literal::from_i128(ty, (0..count).map(shown))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita_ir::interpret;
+    use partita_nn::{BertConfig, GptConfig, MlpConfig, ModelConfig, Optimizer, StepOptions, train_step};
+
+    fn bert() -> Model {
+        let config = BertConfig {
+            vocab: 40,
+            dim: 8,
+            layers: 1,
+            heads: 2,
+            sequence: 12,
+            types: 3,
+            padding_mask: true,
+            dropout: 0.1,
+            ..Default::default()
+        };
+        ModelConfig::Bert(config).build(8, DType::F32, true).unwrap()
+    }
+
+    /// The feed runs: every input is there, of the right type, within range.
+    fn loss(model: &Model, fed: &Fed) -> f64 {
+        let params = model.initial(1);
+        let inputs: Vec<Literal> = (model.forward.inputs.iter())
+            .map(|&input| {
+                let value = model.forward.value(input);
+                let literal = fed.get(&value.name).or_else(|| params.get(&value.name)).unwrap();
+                assert_eq!(literal.ty, value.ty, "{}", value.name);
+                literal.clone()
+            })
+            .collect();
+        let position = model.forward.output_position("loss").unwrap();
+        interpret::evaluate(&model.forward, &inputs).unwrap()[position].to_f64()[0]
+    }
+
+    #[test]
+    fn every_model_can_be_fed() {
+        let gpt = GptConfig {
+            vocab: 300,
+            dim: 8,
+            layers: 1,
+            heads: 2,
+            sequence: 6,
+            dropout: 0.1,
+            ..Default::default()
+        };
+        for (config, vocab) in [
+            (ModelConfig::Gpt(gpt), 300),
+            (ModelConfig::Mlp(MlpConfig { classify: true, ..Default::default() }), 1000),
+            (ModelConfig::Mlp(MlpConfig::default()), 1000),
+        ] {
+            let model = config.build(4, DType::F32, true).unwrap();
+            let loss = loss(&model, &random_feed(&model, vocab, 3, 0.4));
+            assert!(loss.is_finite() && loss > 0.0, "{}: {loss}", config.name());
+        }
+        let model = bert();
+        // 40 tokens, nothing learnt yet.
+        assert!((loss(&model, &random_feed(&model, 40, 3, 0.4)) - 40f64.ln()).abs() < 0.2);
+    }
+
+    #[test]
+    fn ignored_labels_grow_from_row_to_row() {
+        let config = GptConfig { sequence: 400, ..Default::default() };
+        let model = ModelConfig::Gpt(config).build(4, DType::F32, false).unwrap();
+        let labels = random_feed(&model, 256, 1, 0.4)["labels"].to_i64();
+        let ignored: Vec<usize> =
+            labels.chunks(400).map(|row| row.iter().filter(|&&l| l == -100).count()).collect();
+        for (row, expected) in [40.0, 120.0, 200.0, 280.0].iter().enumerate() {
+            assert!((ignored[row] as f64 - expected).abs() < 35.0, "{ignored:?}");
+        }
+        assert!(labels.iter().all(|&l| l == -100 || (0..256).contains(&l)));
+        let none = random_feed(&model, 256, 1, 0.0)["labels"].to_i64();
+        assert!(none.iter().all(|&l| l != -100));
+        let all = random_feed(&model, 256, 1, 1e9)["labels"].to_i64();
+        assert_eq!(all.iter().filter(|&&l| l != -100).count(), 1);
+    }
+
+    #[test]
+    fn masks_are_ragged_prefixes() {
+        let fed = random_feed(&bert(), 40, 1, 0.2);
+        let mask = fed["attention_mask"].to_i64();
+        let lengths: Vec<i64> = mask.chunks(12).map(|row| row.iter().sum()).collect();
+        for (row, &length) in mask.chunks(12).zip(&lengths) {
+            assert!(length >= 1 && row[..length as usize].iter().all(|&m| m == 1), "{row:?}");
+        }
+        assert!(lengths.iter().any(|&l| l != lengths[0]), "{lengths:?}");
+        assert!(fed["token_types"].to_i64().iter().all(|t| (0..3).contains(t)));
+        assert_eq!(fed["seed"].ty, TensorType::scalar(DType::U64));
+        assert_eq!(fed["step"].to_i64(), [1]);
+    }
+
+    #[test]
+    fn a_step_graph_gets_its_learning_rate_and_an_exact_seed() {
+        let step =
+            train_step(&bert().forward, &StepOptions::new(Optimizer::from_name("adamw").unwrap())).unwrap();
+        let fed = scalars(&step, u64::MAX - 1, 7, 0.25);
+        assert_eq!(fed["seed"].to_i128(), [i128::from(u64::MAX - 1)]);
+        assert_eq!((fed["step"].to_i64()[0], fed["learning_rate"].to_f64()[0]), (7, 0.25));
+    }
+}

@@ -1,0 +1,338 @@
+//! Everything printed: lines for people, or with `--json` one JSON object per line on standard output.
+//!
+//! People read results on standard output; the progress bar and what is wrong go to standard error. A reader that went
+//! away (`partita lower gpt | head`) is no error.
+
+pub mod events;
+pub mod format;
+
+use events::{Counts, Event, Failure, Note, Sample, Step, Summary, Text, Validation, Verify};
+use format::{bytes, duration, number, short, table};
+use indicatif::{ProgressBar, ProgressStyle};
+use partita_base::Diagnostic;
+use partita_schedule::verify::Report;
+use serde::Serialize;
+use std::io::{IsTerminal, Write};
+
+/// Where nobody watches, a run prints about this many steps.
+const STEPS_SHOWN: u64 = 50;
+/// Tensors shown by a verification.
+const TENSORS_SHOWN: usize = 5;
+
+/// A line of `--json`.
+#[derive(Serialize)]
+struct Line<'a, E> {
+    event: &'static str,
+    #[serde(flatten)]
+    fields: &'a E,
+}
+
+/// Where and how things are printed.
+pub struct Output {
+    json: bool,
+    /// Standard output is a terminal: every step is shown.
+    terminal: bool,
+    /// Standard error is a terminal that wants colour.
+    colour: bool,
+    /// Standard error is a terminal: a bar may be drawn.
+    bar_wanted: bool,
+    log_every: Option<u64>,
+    first_step: u64,
+    total_steps: u64,
+    bar: Option<ProgressBar>,
+    out: Box<dyn Write>,
+    err: Box<dyn Write>,
+}
+
+impl Output {
+    /// Prints to standard output and standard error. `log_every`: only every so many steps; `None` chooses.
+    pub fn new(json: bool, log_every: Option<u64>) -> Output {
+        let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let error_terminal = std::io::stderr().is_terminal();
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        Output {
+            terminal: std::io::stdout().is_terminal(),
+            colour: error_terminal && !set("NO_COLOR") && !dumb,
+            bar_wanted: error_terminal && !json && !dumb,
+            ..Output::to(Box::new(std::io::stdout()), Box::new(std::io::stderr()), json, log_every)
+        }
+    }
+
+    /// Prints to these two, neither of them a terminal.
+    pub fn to(out: Box<dyn Write>, err: Box<dyn Write>, json: bool, log_every: Option<u64>) -> Output {
+        Output {
+            json,
+            terminal: false,
+            colour: false,
+            bar_wanted: false,
+            log_every: log_every.map(|every| every.max(1)),
+            first_step: 1,
+            total_steps: 0,
+            bar: None,
+            out,
+            err,
+        }
+    }
+
+    /// Whether machines read this.
+    pub fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Prints any event as a JSON line; nothing without `--json`.
+    pub fn emit<E: Event>(&mut self, event: &E) {
+        if !self.json {
+            return;
+        }
+        let line = Line { event: E::NAME, fields: event };
+        let line = serde_json::to_string(&line).expect("events are plain structs");
+        self.print(&format!("{line}\n"));
+    }
+
+    /// A step loop begins: `first` is the first step to be done (1 in a fresh run), `total` the last.
+    pub fn begin(&mut self, first: u64, total: u64) {
+        (self.first_step, self.total_steps) = (first, total);
+        if !self.bar_wanted {
+            return;
+        }
+        let template = "{bar:30} {pos}/{len}  {elapsed} elapsed, {eta} left";
+        let bar = ProgressBar::new(total);
+        bar.set_style(ProgressStyle::with_template(template).expect("a valid template"));
+        bar.set_position(first.saturating_sub(1));
+        self.bar = Some(bar);
+    }
+
+    /// The step loop ended: the bar goes.
+    pub fn end(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+
+    /// A step was done. Where nobody watches and `--log-every` is not given, only some steps are shown; in JSON, all.
+    pub fn step(&mut self, step: &Step) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(step.step);
+        }
+        if !self.shows(step.step) {
+            return;
+        }
+        self.emit(step);
+        if self.json {
+            return;
+        }
+        let width = self.total_steps.to_string().len();
+        let used = step.peak_bytes_used.map_or(String::new(), |used| format!(" ({} used)", bytes(used)));
+        let line = format!(
+            "step {:>width$}/{}  loss {:>9}  grad norm {:>9}  lr {:.2e}  {:>6} tokens/s  memory {}{used}\n",
+            step.step,
+            self.total_steps,
+            number(step.loss),
+            number(step.grad_norm),
+            step.learning_rate,
+            short(step.tokens_per_s),
+            bytes(step.peak_bytes_planned),
+        );
+        self.print(&line);
+    }
+
+    fn shows(&self, step: u64) -> bool {
+        let every = match self.log_every {
+            Some(every) => every,
+            None if self.json || self.terminal => 1,
+            None => (self.total_steps + 1).saturating_sub(self.first_step).div_ceil(STEPS_SHOWN).max(1),
+        };
+        step == self.first_step || step == self.total_steps || step.is_multiple_of(every)
+    }
+
+    /// A validation was done.
+    pub fn validation(&mut self, validation: &Validation) {
+        self.emit(validation);
+        if !self.json {
+            let width = self.total_steps.to_string().len();
+            let Validation { step, loss } = validation;
+            self.print(&format!(
+                "step {step:>width$}/{}  validation loss {}\n",
+                self.total_steps,
+                number(*loss)
+            ));
+        }
+    }
+
+    /// The run is over.
+    pub fn summary(&mut self, summary: &Summary) {
+        self.end();
+        self.emit(summary);
+        if !self.json {
+            self.print(&format!("\n{}", summary_table(summary)));
+        }
+    }
+
+    /// A verification was done; people see the tensors that are furthest off.
+    pub fn verify(&mut self, report: &Report) {
+        self.emit(&Verify::from(report));
+        if !self.json {
+            self.print(&verify_text(report));
+        }
+    }
+
+    /// The communication of a step.
+    pub fn counts(&mut self, counts: &Counts) {
+        self.emit(counts);
+        if !self.json {
+            self.print(&counts_table(counts));
+        }
+    }
+
+    /// Something worth knowing.
+    pub fn note(&mut self, message: impl Into<String>) {
+        let note = Note { message: message.into() };
+        self.emit(&note);
+        if !self.json {
+            self.print(&format!("{}\n", note.message));
+        }
+    }
+
+    /// What the trained model wrote after `prompt`; both are made safe to print.
+    pub fn sample(&mut self, prompt: &[u8], text: &[u8]) {
+        let sample = Sample { prompt: crate::sample::render(prompt), text: crate::sample::render(text) };
+        self.emit(&sample);
+        if !self.json {
+            let whole = format!("{}{}", sample.prompt, sample.text);
+            self.print(&format!("\nsample\n  {}\n", whole.replace('\n', "\n  ")));
+        }
+    }
+
+    /// Text that is the answer itself.
+    pub fn text(&mut self, text: impl Into<String>) {
+        let text = Text { text: text.into() };
+        self.emit(&text);
+        if !self.json {
+            let end = if text.text.ends_with('\n') || text.text.is_empty() { "" } else { "\n" };
+            self.print(&format!("{}{end}", text.text));
+        }
+    }
+
+    /// What is wrong: on standard error, with `--json` also as an event.
+    pub fn error(&mut self, diagnostic: &Diagnostic) {
+        self.end();
+        self.emit(&Failure {
+            code: diagnostic.code.to_string(),
+            message: diagnostic.message.clone(),
+            help: diagnostic.help.clone(),
+        });
+        let text = if self.colour { coloured(diagnostic) } else { diagnostic.to_string() };
+        let _ = writeln!(self.err, "{text}");
+        let _ = self.err.flush();
+    }
+
+    /// A failed write is passed over: whoever read this has gone, and the work goes on.
+    fn print(&mut self, text: &str) {
+        let out = &mut self.out;
+        let mut write = || {
+            let _ = out.write_all(text.as_bytes());
+            let _ = out.flush();
+        };
+        match &self.bar {
+            Some(bar) => bar.suspend(write),
+            None => write(),
+        }
+    }
+}
+
+/// The headline in red, labels in cyan.
+fn coloured(diagnostic: &Diagnostic) -> String {
+    let text = diagnostic.to_string();
+    let (head, rest) = text.split_once('\n').map_or((text.as_str(), None), |(h, r)| (h, Some(r)));
+    let (code, message) = head.split_once(": ").unwrap_or((head, ""));
+    let mut result = format!("\x1b[1;31m{code}\x1b[0m\x1b[1m: {message}\x1b[0m");
+    for line in rest.into_iter().flat_map(str::lines) {
+        result.push('\n');
+        // Labels end at column 10; lines that go on with a text start after it.
+        match line.split_at_checked(10) {
+            Some((label, text)) if !label.trim().is_empty() && text.starts_with(':') => {
+                result += &format!("\x1b[36m{label}\x1b[0m{text}");
+            }
+            _ => result += line,
+        }
+    }
+    result
+}
+
+fn summary_table(summary: &Summary) -> String {
+    let mut rows: Vec<(&str, String)> = vec![("steps", summary.steps.to_string())];
+    let mut add = |label, value: Option<String>| rows.extend(value.map(|value| (label, value)));
+    let nats = |value: f64| format!("{value:.4} nats/byte");
+    add("training loss", summary.loss.map(number));
+    // In nats it has a line of its own.
+    add("validation loss", summary.validation_loss.filter(|_| summary.model_nats.is_none()).map(number));
+    add("model", summary.model_nats.map(nats));
+    add("bigram counts", summary.bigram_nats.map(nats));
+    add("unigram counts", summary.unigram_nats.map(nats));
+    add("speed", Some(format!("{} tokens/s", short(summary.tokens_per_s))));
+    add("time", Some(duration(summary.seconds)));
+    let used = summary.peak_bytes_used.map_or(String::new(), |used| format!(", {} used", bytes(used)));
+    add("memory per rank", Some(format!("{} planned{used}", bytes(summary.peak_bytes_planned))));
+    add("verified", summary.verify_ok.map(|ok| if ok { "yes".into() } else { "no: results differ".into() }));
+    add("checkpoint", summary.checkpoint.clone());
+    rows.iter().map(|(label, value)| format!("{label:<16} {value}\n")).collect()
+}
+
+fn verify_text(report: &Report) -> String {
+    let mut worst: Vec<_> = report.tensors.iter().collect();
+    worst.sort_by(|a, b| (b.wrong > 0).cmp(&(a.wrong > 0)).then(b.rel_error.total_cmp(&a.rel_error)));
+    let row = |error: &partita_schedule::verify::TensorError| {
+        let count = |n: usize| if n == 0 { "-".to_string() } else { n.to_string() };
+        vec![
+            error.tensor.clone(),
+            format!("{:.1e}", error.rel_error),
+            count(error.wrong),
+            count(error.excused),
+        ]
+    };
+    let rows: Vec<Vec<String>> = worst.iter().take(TENSORS_SHOWN).map(|error| row(error)).collect();
+    let mut text = table(&["tensor", "relative error", "wrong", "excused"], &rows);
+    if worst.len() > rows.len() {
+        text += &format!("and {} more tensors, closer than these\n", worst.len() - rows.len());
+    }
+    if report.excused() > 0 {
+        text += &format!(
+            "{} elements are beyond the tolerance, but their gradient is within rounding of zero\n",
+            report.excused()
+        );
+    }
+    if let Some(first) = &report.first_diverging {
+        text += &format!("first value that differs: {first}\n");
+    }
+    let (count, tolerance) = (report.tensors.len(), report.tolerance);
+    text += &match report.tensors.iter().filter(|tensor| tensor.wrong > 0).count() {
+        _ if report.ok => {
+            format!("verified: {count} tensors agree with one device within {tolerance:.0e}\n")
+        }
+        wrong => format!("NOT verified: {wrong} of {count} tensors differ by more than {tolerance:.0e}\n"),
+    };
+    text
+}
+
+fn counts_table(counts: &Counts) -> String {
+    let names = counts.forward.named().map(|(name, _)| name);
+    let mut header = vec!["phase"];
+    header.extend(names);
+    let rows: Vec<Vec<String>> =
+        [("forward", counts.forward), ("backward", counts.backward), ("update", counts.update)]
+            .iter()
+            .map(|(phase, of)| {
+                std::iter::once(phase.to_string())
+                    .chain(
+                        of.named().map(|(_, count)| if count == 0 { "-".into() } else { count.to_string() }),
+                    )
+                    .collect()
+            })
+            .collect();
+    let mut text = table(&header, &rows);
+    text += &format!("{} per rank and step; {} logical collectives\n", bytes(counts.bytes), counts.logical);
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,200 @@
+//! What a run tells: one struct per kind of event. In `--json` mode an event is one line: its fields and `event`.
+
+use partita_schedule::verify::Report;
+use serde::Serialize;
+
+/// An event that `--json` prints.
+pub trait Event: Serialize {
+    /// What stands under `event`.
+    const NAME: &'static str;
+}
+
+macro_rules! event {
+    ($ty:ident, $name:literal) => {
+        impl Event for $ty {
+            const NAME: &'static str = $name;
+        }
+    };
+}
+
+/// An optimizer step.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Step {
+    /// Steps done, this one included.
+    pub step: u64,
+    /// The training loss of its batch.
+    pub loss: f64,
+    /// The global norm of the gradient, before clipping.
+    pub grad_norm: f64,
+    /// Tokens (rows, without tokens) worked off in a second, over all ranks.
+    pub tokens_per_s: f64,
+    /// The largest memory of any rank, as planned.
+    pub peak_bytes_planned: u64,
+    /// The largest memory of any rank, as used so far; `None` where nobody counts.
+    pub peak_bytes_used: Option<u64>,
+    /// The learning rate; for people only.
+    #[serde(skip)]
+    pub learning_rate: f64,
+}
+event!(Step, "step");
+
+/// The loss on what is held out.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Validation {
+    /// Steps done.
+    pub step: u64,
+    /// The mean loss.
+    pub loss: f64,
+}
+event!(Validation, "validation");
+
+/// What a run came to.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Summary {
+    /// Steps done.
+    pub steps: u64,
+    /// The last training loss.
+    pub loss: Option<f64>,
+    /// The last validation loss.
+    pub validation_loss: Option<f64>,
+    /// The model's last validation loss in nats per byte; `None` without text.
+    pub model_nats: Option<f64>,
+    /// What counting pairs of bytes reaches, in nats per byte.
+    pub bigram_nats: Option<f64>,
+    /// What counting bytes reaches, in nats per byte.
+    pub unigram_nats: Option<f64>,
+    /// Tokens (rows, without tokens) per second of training.
+    pub tokens_per_s: f64,
+    /// Seconds of training.
+    pub seconds: f64,
+    /// Where the last checkpoint was written.
+    pub checkpoint: Option<String>,
+    /// Whether the planned step gave what one device gives; `None` where nobody asked.
+    pub verify_ok: Option<bool>,
+    /// The largest memory of any rank, as planned.
+    pub peak_bytes_planned: u64,
+    /// The largest memory of any rank, as used.
+    pub peak_bytes_used: Option<u64>,
+}
+event!(Summary, "summary");
+
+/// A tensor and how far off it is.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Worst {
+    /// The tensor's name.
+    pub tensor: String,
+    /// The largest difference over the largest magnitude; null in JSON where there is nothing to compare.
+    pub rel_error: f64,
+}
+
+/// The outcome of a verification.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Verify {
+    /// Nothing differs but what rounding explains.
+    pub ok: bool,
+    /// The tensor that is furthest off.
+    pub worst: Option<Worst>,
+    /// The first value that differs.
+    pub first_diverging: Option<String>,
+    /// Elements that only rounding separates.
+    pub excused: usize,
+}
+event!(Verify, "verify");
+
+impl From<&Report> for Verify {
+    fn from(report: &Report) -> Verify {
+        Verify {
+            ok: report.ok,
+            worst: report
+                .worst()
+                .map(|worst| Worst { tensor: worst.tensor.clone(), rel_error: worst.rel_error }),
+            first_diverging: report.first_diverging.clone(),
+            excused: report.excused(),
+        }
+    }
+}
+
+/// How often each collective is in one phase of one rank's step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct CollectiveCounts {
+    /// Reductions to everyone.
+    pub all_reduce: u64,
+    /// Shards brought together everywhere.
+    pub all_gather: u64,
+    /// Reductions of which everyone keeps a shard.
+    pub reduce_scatter: u64,
+    /// Shards of one dimension swapped for shards of another.
+    pub all_to_all: u64,
+    /// Shards passed on along fixed pairs.
+    pub collective_permute: u64,
+    /// Values sent from one stage to another.
+    pub send: u64,
+}
+
+impl CollectiveCounts {
+    /// Names and counts, in the order of the fields.
+    pub fn named(&self) -> [(&'static str, u64); 6] {
+        [
+            ("all_reduce", self.all_reduce),
+            ("all_gather", self.all_gather),
+            ("reduce_scatter", self.reduce_scatter),
+            ("all_to_all", self.all_to_all),
+            ("collective_permute", self.collective_permute),
+            ("send", self.send),
+        ]
+    }
+}
+
+/// The communication of a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Counts {
+    /// Model and loss.
+    pub forward: CollectiveCounts,
+    /// Gradients.
+    pub backward: CollectiveCounts,
+    /// Clipping and the optimizer.
+    pub update: CollectiveCounts,
+    /// Bytes that one rank puts into them in a step.
+    pub bytes: u64,
+    /// Collectives before neighbours were joined into one.
+    pub logical: u64,
+}
+event!(Counts, "counts");
+
+/// Something worth knowing.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Note {
+    /// One or more lines.
+    pub message: String,
+}
+event!(Note, "note");
+
+/// Bytes a trained model wrote.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Sample {
+    /// What it was given.
+    pub prompt: String,
+    /// What it wrote after that.
+    pub text: String,
+}
+event!(Sample, "sample");
+
+/// Text that is the answer itself: a lowered graph, a schedule.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Text {
+    /// All of it.
+    pub text: String,
+}
+event!(Text, "text");
+
+/// Why nothing more happens. The text on standard error says the same, with more about it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Failure {
+    /// `E` and three digits.
+    pub code: String,
+    /// What is wrong.
+    pub message: String,
+    /// What to do.
+    pub help: Option<String>,
+}
+event!(Failure, "error");

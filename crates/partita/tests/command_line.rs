@@ -1,0 +1,52 @@
+//! The command from outside: exit codes, and what goes to which stream.
+
+use serde_json::Value;
+use std::process::{Command, Output, Stdio};
+
+fn partita(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_partita")).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn env_describes_the_machine_for_people_and_machines() {
+    let human = partita(&["env"]);
+    assert_eq!(human.status.code(), Some(0));
+    assert!(text(&human.stdout).contains("cores "), "{}", text(&human.stdout));
+    let json = partita(&["env", "--json"]);
+    let event: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(event["event"], "env");
+    assert!(event["cores"].as_u64().unwrap() >= 1);
+}
+
+#[test]
+fn bad_input_exits_with_2_and_says_why_without_colour() {
+    let result = partita(&["train", "gpt", "--set", "train.stepz=1", "--json"]);
+    assert_eq!(result.status.code(), Some(2));
+    let event: Value = serde_json::from_slice(&result.stdout).unwrap();
+    assert_eq!((&event["event"], &event["code"]), (&"error".into(), &"E001".into()));
+    let error = text(&result.stderr);
+    assert!(error.starts_with("error[E001]: ") && error.contains("did you mean `steps`"), "{error}");
+
+    let result = partita(&["verify", "no-such-config"]);
+    assert_eq!((result.status.code(), result.stdout.len()), (Some(2), 0));
+    assert!(text(&result.stderr).contains("E005"));
+    assert_eq!(partita(&["frobnicate"]).status.code(), Some(2));
+    assert_eq!(partita(&["--help"]).status.code(), Some(0));
+}
+
+#[test]
+fn a_closed_pipe_does_not_fail_the_command() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_partita"))
+        .arg("env")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let result = child.wait_with_output().unwrap();
+    assert_eq!((result.status.code(), text(&result.stderr)), (Some(0), String::new()));
+}
