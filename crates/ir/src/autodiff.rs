@@ -76,8 +76,8 @@ pub fn backward(
         }
     }
     (builder.path, builder.phase, builder.location, builder.microbatch) = outer;
-    for index in 0..value_count {
-        if let Some(cotangent) = cotangents[index] {
+    for (index, cotangent) in cotangents.iter().enumerate() {
+        if let Some(cotangent) = *cotangent {
             let value = ValueId::new(index);
             let target = builder.graph_mut().value_mut(cotangent);
             if target.role == Role::Activation

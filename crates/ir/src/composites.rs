@@ -73,7 +73,8 @@ pub static EMBEDDING: Template =
 pub static MSE: Template =
     Template { name: "partita.mse", build: build_mse, rule: None, offsets_operand: None };
 /// `random_bits(seed: u64 scalar, offsets: i64[rank]) -> u32[shape]`; attributes `shape`, `global_shape`, `stream`.
-/// See [`build_random_bits`] for the generator.
+/// The generator: `key = mix(seed + GAMMA (stream + 1))`, `bits(i) = mix(key + GAMMA (i + 1))`, upper half, with SplitMix64's
+/// `mix` and the row-major *global* index `i`.
 pub static RANDOM_BITS: Template = Template {
     name: "partita.random_bits",
     build: build_random_bits,
@@ -272,7 +273,7 @@ fn build_attention(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Re
     let (q, dtype) = widened(b, q)?;
     let (k, _) = widened(b, k)?;
     let (v, _) = widened(b, v)?;
-    let per = if groups == 0 { 1 } else { heads / groups };
+    let per = heads.checked_div(groups).unwrap_or(1);
     // The query heads of one group share a key head: [b, g, per, s, d] x [b, g, t, d].
     let q = b.reshape(q, &[batch, groups, per, s, d])?;
     let scores = b.dot_general(

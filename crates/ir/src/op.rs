@@ -5,6 +5,7 @@ use crate::graph::{Graph, ValueId};
 use crate::literal::Literal;
 use crate::ops::*;
 use crate::rule::{FactorId, Rule};
+use crate::text::OpPrinter;
 use crate::types::TensorType;
 use partita_base::Result;
 
@@ -108,6 +109,12 @@ pub trait Operation {
     }
 }
 
+/// How an op is written, from its name to its types: beside each op, with how it is read (`ops::parsers`).
+pub(crate) trait TextForm {
+    /// Appends the text of the printer's node.
+    fn print(&self, printer: &mut OpPrinter);
+}
+
 macro_rules! ops {
     ($($(#[$doc:meta])* $variant:ident),* $(,)?) => {
         /// Every op. No code outside `ops/` matches on it with a wildcard, so a new op does not compile until
@@ -118,6 +125,12 @@ macro_rules! ops {
         $(impl From<$variant> for Op {
             fn from(op: $variant) -> Op { Op::$variant(op) }
         })*
+
+        impl TextForm for Op {
+            fn print(&self, printer: &mut OpPrinter) {
+                match self { $(Op::$variant(op) => op.print(printer)),* }
+            }
+        }
 
         impl Operation for Op {
             fn name(&self) -> &str {

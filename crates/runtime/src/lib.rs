@@ -1,6 +1,18 @@
 //! The CPU device, training loop, data and checkpoints; knows nothing of how plans are found.
-// Mapping files into memory is the one unsafe thing here; `data::corpus` says why it is sound.
+// Two modules are unsafe, and say why they are sound: `data::corpus` maps files into memory, `arena` hands out
+// views of a rank's memory.
 #![deny(unsafe_code)]
 
+#[allow(unsafe_code)]
+mod arena;
 pub mod checkpoint;
+mod collectives;
+pub mod cpu;
 pub mod data;
+pub mod executor;
+pub mod sharded;
+pub mod train;
+
+pub use cpu::{Cpu, SlowOp, has_kernel};
+pub use executor::{Fault, Runner, RunnerOptions};
+pub use train::{BatchTensor, Pieces, StepReport, TensorLayout, TrainLoop};

@@ -2,7 +2,7 @@
 //!
 //! Knows: factor rules, layouts, communication costs. Must not know: programs, kernels, how plans are written.
 //!
-//! The steps, each a function from value to value: [`propagate`] gives every value a layout, [`partition`]
+//! The steps, each a function from value to value: [`propagate()`] gives every value a layout, [`partition()`]
 //! chooses for each op how its factors are split, derives partial values and reshards from that, and emits the
 //! local graphs. Collectives are never written by hand: they follow from layouts.
 #![forbid(unsafe_code)]

@@ -276,6 +276,137 @@ impl Operation for Clamp {
     }
 }
 
+// ---- text ----
+
+use super::ParseOp;
+use crate::op::TextForm;
+use crate::text::{Kind, OpParser, OpPrinter};
+
+/// The ops of this file by name.
+pub(crate) const PARSERS: &[(&str, ParseOp)] = &[
+    ("stablehlo.compare", parse_compare),
+    ("stablehlo.select", parse_select),
+    ("stablehlo.clamp", parse_clamp),
+];
+
+const DIRECTIONS: [(&str, Direction); 6] = [
+    ("EQ", Direction::Eq),
+    ("NE", Direction::Ne),
+    ("LT", Direction::Lt),
+    ("LE", Direction::Le),
+    ("GT", Direction::Gt),
+    ("GE", Direction::Ge),
+];
+
+const COMPARE_TYPES: [(&str, CompareType); 4] = [
+    ("FLOAT", CompareType::Float),
+    ("TOTALORDER", CompareType::TotalOrder),
+    ("SIGNED", CompareType::Signed),
+    ("UNSIGNED", CompareType::Unsigned),
+];
+
+impl TextForm for Compare {
+    /// `stablehlo.compare LT, %0, %1, SIGNED : (T, T) -> U`.
+    fn print(&self, printer: &mut OpPrinter) {
+        let direction =
+            DIRECTIONS.iter().find(|(_, d)| *d == self.direction).expect("the table is complete").0;
+        let order = self.compare_type.map_or(String::new(), |wanted| {
+            let (name, _) = COMPARE_TYPES.iter().find(|(_, t)| *t == wanted).expect("the table is complete");
+            format!(", {name}")
+        });
+        printer.pretty(&format!("stablehlo.compare {direction},"), &order);
+    }
+}
+
+fn parse_compare(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    let (direction, compare_type);
+    if op.generic()? {
+        direction = op.keyword_of("comparison_direction").unwrap_or("nothing").to_string();
+        compare_type = op.keyword_of("compare_type").map(str::to_string);
+    } else {
+        direction = op.parser.text().to_string();
+        op.parser.advance();
+        op.parser.mark(',')?;
+        op.operands()?;
+        compare_type = if op.parser.eat(',') {
+            let word = op.parser.text().to_string();
+            op.parser.advance();
+            Some(word)
+        } else {
+            None
+        };
+        op.types()?;
+    }
+    op.arity(2)?;
+    let direction =
+        DIRECTIONS.iter().find(|(name, _)| *name == direction).map(|(_, d)| *d).ok_or_else(|| {
+            op.error("E147", "unknown direction of comparison")
+                .expected("EQ, NE, LT, LE, GT or GE")
+                .found(format!("`{direction}`"))
+        })?;
+    let compare_type = match compare_type.as_deref() {
+        None | Some("NOTYPE") => None,
+        Some(word) => {
+            let known = COMPARE_TYPES.iter().find(|(name, _)| *name == word);
+            Some(known.map(|(_, t)| *t).ok_or_else(|| {
+                op.error("E147", "unknown order of comparison")
+                    .expected("FLOAT, TOTALORDER, SIGNED or UNSIGNED")
+                    .found(format!("`{word}`"))
+            })?)
+        }
+    };
+    op.finish(Compare { direction, compare_type })
+}
+
+impl TextForm for Select {
+    /// `stablehlo.select %p, %a, %b : P, T`.
+    fn print(&self, printer: &mut OpPrinter) {
+        let types = printer.operand_types();
+        if types[1] != types[2] || types[1] != printer.result_types()[0] {
+            return printer.pretty("stablehlo.select", "");
+        }
+        printer.push(&format!("stablehlo.select {}", printer.operands()));
+        printer.attributes();
+        printer.push(&format!(" : {}, {}", types[0], types[1]));
+    }
+}
+
+fn parse_select(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    if !op.generic()? {
+        op.operands()?;
+        op.dictionary()?;
+        if op.parser.kind() == Kind::Mark(':') && op.parser.kind_at(op.parser.position + 1) == Kind::Word {
+            op.parser.advance();
+            let types = op.parser.type_list()?;
+            let [predicate, value] = types.as_slice() else {
+                return Err(op.error("E146", "`stablehlo.select` has two types").expected("`: P, T`"));
+            };
+            op.operand_types = Some(vec![predicate.clone(), value.clone(), value.clone()]);
+            op.result_types = vec![value.clone()];
+        } else {
+            op.types()?;
+        }
+    }
+    op.arity(3)?;
+    op.finish(Select)
+}
+
+impl TextForm for Clamp {
+    /// `stablehlo.clamp %low, %x, %high : T`, with a function type where limits are scalars.
+    fn print(&self, printer: &mut OpPrinter) {
+        printer.pretty_same_type("stablehlo.clamp", "");
+    }
+}
+
+fn parse_clamp(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    if !op.generic()? {
+        op.operands()?;
+        op.types()?;
+    }
+    op.arity(3)?;
+    op.finish(Clamp)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

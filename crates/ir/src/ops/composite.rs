@@ -129,3 +129,112 @@ impl Operation for Composite {
         vec![&self.definition.decomposition]
     }
 }
+
+// ---- text ----
+
+use super::ParseOp;
+use crate::op::TextForm;
+use crate::text::{
+    Kind, OpParser, OpPrinter, Value, print_array, print_dictionary, print_f64, quote, unquote,
+};
+
+/// The op by name.
+pub(crate) const PARSERS: &[(&str, ParseOp)] = &[("stablehlo.composite", parse_composite)];
+
+fn print_attribute(attribute: &Attribute) -> String {
+    match attribute {
+        Attribute::Int(value) => format!("{value} : i64"),
+        Attribute::Float(value) => format!("{} : f64", print_f64(*value)),
+        Attribute::Bool(value) => value.to_string(),
+        Attribute::Text(value) => quote(value),
+        Attribute::Ints(values) => print_array(values),
+        Attribute::DType(dtype) => dtype.mlir_name().to_string(),
+    }
+}
+
+impl TextForm for Composite {
+    /// `stablehlo.composite "partita.softmax" %0 {composite_attributes = {..}, decomposition = @softmax} : (T) -> T`.
+    /// A gradient says of what: `partita.vjp = {base = @softmax, name = "partita.softmax", seeded = .., wanted = ..}`.
+    fn print(&self, printer: &mut OpPrinter) {
+        let symbol = printer.printer.definition_symbol(&self.definition);
+        if !self.attributes.is_empty() {
+            let list: Vec<String> = self
+                .attributes
+                .iter()
+                .map(|(name, value)| format!("{} = {}", print_name(name), print_attribute(value)))
+                .collect();
+            printer.attributes.push(("composite_attributes".to_string(), format!("{{{}}}", list.join(", "))));
+        }
+        printer.attributes.push(("decomposition".to_string(), symbol));
+        if let Some(vjp) = print_vjp(&self.definition.origin, printer) {
+            printer.attributes.push(("partita.vjp".to_string(), vjp));
+        }
+        let operands = printer.operands();
+        printer.push(&format!("stablehlo.composite {} {operands}", quote(&self.definition.name)));
+        printer.function_type();
+    }
+}
+
+fn print_name(name: &str) -> String {
+    if crate::text::is_plain_symbol(name) { name.to_string() } else { quote(name) }
+}
+
+fn print_vjp(origin: &Origin, printer: &mut OpPrinter) -> Option<String> {
+    let Origin::Vjp { base, seeded, wanted } = origin else { return None };
+    let mut fields = vec![
+        ("base".to_string(), printer.printer.definition_symbol(base)),
+        ("name".to_string(), quote(&base.name)),
+        ("seeded".to_string(), print_array(seeded)),
+        ("wanted".to_string(), print_array(wanted)),
+    ];
+    fields.extend(print_vjp(&base.origin, printer).map(|inner| ("vjp".to_string(), inner)));
+    Some(print_dictionary(fields).trim_start().to_string())
+}
+
+fn parse_composite(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    let name = if op.generic()? {
+        op.attributes.text("name").map(str::to_string)
+    } else if op.parser.kind() == Kind::Text {
+        let name = unquote(op.parser.text());
+        op.parser.advance();
+        op.operands()?;
+        op.types()?;
+        Some(name)
+    } else {
+        return Err(op.parser.unexpected("the composite's name in quotes"));
+    };
+    let (Some(name), Some(Value::Symbol(function))) = (name, op.attributes.get("decomposition")) else {
+        return Err(op.error("E147", "a composite has a name and `decomposition = @function`"));
+    };
+    let function = function.clone();
+    let mut attributes = Attributes::new();
+    if let Some(Value::Dictionary(given)) = op.attributes.get("composite_attributes") {
+        for (key, value) in &given.list {
+            let value = match value {
+                Value::Int(v) => Attribute::Int(*v),
+                Value::Float(v) => Attribute::Float(*v),
+                Value::Bool(v) => Attribute::Bool(*v),
+                Value::Text(v) => Attribute::Text(v.clone()),
+                Value::Ints(v) => Attribute::Ints(v.clone()),
+                Value::DType(v) => Attribute::DType(*v),
+                Value::Unit => Attribute::Bool(true),
+                Value::Dense(v) if v.ty.rank() == 1 && !v.ty.dtype.is_float() => Attribute::Ints(v.to_i64()),
+                _ => {
+                    return Err(op
+                        .error(
+                            "E147",
+                            format!("composite attribute `{key}` has a form that is not supported"),
+                        )
+                        .expected("a number, a boolean, a string, a list of integers or an element type"));
+                }
+            };
+            attributes.insert(key.clone(), value);
+        }
+    }
+    let vjp = match op.attributes.get("partita.vjp") {
+        Some(Value::Dictionary(fields)) => Some(fields.clone()),
+        _ => None,
+    };
+    let definition = op.parser.definition(&name, &function, &attributes, vjp.as_ref(), op.at)?;
+    op.finish(Composite { attributes, definition })
+}

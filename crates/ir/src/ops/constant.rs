@@ -123,6 +123,63 @@ impl Operation for Iota {
     }
 }
 
+// ---- text ----
+
+use super::ParseOp;
+use crate::op::TextForm;
+use crate::text::{self, OpParser, OpPrinter, print_dense};
+
+/// The ops of this file by name.
+pub(crate) const PARSERS: &[(&str, ParseOp)] =
+    &[("stablehlo.constant", parse_constant), ("stablehlo.iota", parse_iota)];
+
+impl TextForm for Constant {
+    /// `stablehlo.constant dense<..> : T`.
+    fn print(&self, printer: &mut OpPrinter) {
+        printer.push("stablehlo.constant");
+        printer.attributes();
+        printer.push(&format!(" {} : {}", print_dense(&self.value), self.value.ty));
+    }
+}
+
+fn parse_constant(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    let value = if op.generic()? {
+        match op.attributes.get("value") {
+            Some(text::Value::Dense(value)) => value.clone(),
+            _ => return Err(op.error("E147", "a constant has the attribute `value = dense<..> : T`")),
+        }
+    } else {
+        op.dictionary()?;
+        op.parser.dense()?
+    };
+    op.arity(0)?;
+    op.result_types = vec![value.ty.clone()];
+    op.finish(Constant { value })
+}
+
+impl TextForm for Iota {
+    /// `stablehlo.iota dim = 0 : T`.
+    fn print(&self, printer: &mut OpPrinter) {
+        printer.push(&format!("stablehlo.iota dim = {}", self.dim));
+        printer.attributes();
+        printer.push(&format!(" : {}", self.ty));
+    }
+}
+
+fn parse_iota(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    let dim = if op.generic()? {
+        op.index_of("iota_dimension")?
+    } else {
+        op.parser.keyword("dim")?;
+        op.parser.mark('=')?;
+        let dim = op.index()?;
+        op.types()?;
+        dim
+    };
+    op.arity(0)?;
+    op.finish(Iota { ty: op.result_type()?, dim })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -118,6 +118,48 @@ impl Operation for BitcastConvert {
     }
 }
 
+// ---- text ----
+
+use super::ParseOp;
+use crate::op::TextForm;
+use crate::text::{OpParser, OpPrinter};
+
+/// The ops of this file by name.
+pub(crate) const PARSERS: &[(&str, ParseOp)] =
+    &[("stablehlo.convert", parse_convert), ("stablehlo.bitcast_convert", parse_bitcast_convert)];
+
+impl TextForm for Convert {
+    /// `stablehlo.convert %0 : (T) -> U`, or `: T`.
+    fn print(&self, printer: &mut OpPrinter) {
+        printer.pretty_same_type("stablehlo.convert", "");
+    }
+}
+
+fn parse_convert(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    if !op.generic()? {
+        op.operands()?;
+        op.types()?;
+    }
+    op.arity(1)?;
+    op.finish(Convert { dtype: op.result_type()?.dtype })
+}
+
+impl TextForm for BitcastConvert {
+    /// `stablehlo.bitcast_convert %0 : (T) -> U`.
+    fn print(&self, printer: &mut OpPrinter) {
+        printer.pretty("stablehlo.bitcast_convert", "");
+    }
+}
+
+fn parse_bitcast_convert(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    if !op.generic()? {
+        op.operands()?;
+        op.types()?;
+    }
+    op.arity(1)?;
+    op.finish(BitcastConvert { dtype: op.result_type()?.dtype })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -267,6 +267,73 @@ impl Operation for DotGeneral {
     }
 }
 
+// ---- text ----
+
+use super::ParseOp;
+use crate::op::TextForm;
+use crate::text::{OpParser, OpPrinter, join};
+
+/// The op by name.
+pub(crate) const PARSERS: &[(&str, ParseOp)] = &[("stablehlo.dot_general", parse_dot_general)];
+
+impl TextForm for DotGeneral {
+    /// `stablehlo.dot_general %0, %1, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (T, U) -> V`.
+    fn print(&self, printer: &mut OpPrinter) {
+        let pair = |lhs: &[usize], rhs: &[usize]| format!("[{}] x [{}]", join(lhs), join(rhs));
+        let mut clauses = String::new();
+        if !self.lhs_batch.is_empty() {
+            clauses = format!(", batching_dims = {}", pair(&self.lhs_batch, &self.rhs_batch));
+        }
+        clauses.push_str(&format!(
+            ", contracting_dims = {}",
+            pair(&self.lhs_contracting, &self.rhs_contracting)
+        ));
+        printer.pretty("stablehlo.dot_general", &clauses);
+    }
+}
+
+fn parse_dot_general(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    let mut dot = DotGeneral::default();
+    if op.generic()? {
+        let dims = op.record_of("dot_dimension_numbers")?;
+        dot.lhs_batch = op.field(&dims, "lhs_batching_dimensions")?;
+        dot.rhs_batch = op.field(&dims, "rhs_batching_dimensions")?;
+        dot.lhs_contracting = op.field(&dims, "lhs_contracting_dimensions")?;
+        dot.rhs_contracting = op.field(&dims, "rhs_contracting_dimensions")?;
+    } else {
+        op.operands()?;
+        if op.optional_clause("batching_dims")? {
+            dot.lhs_batch = op.index_list()?;
+            op.parser.keyword("x")?;
+            dot.rhs_batch = op.index_list()?;
+        }
+        if op.optional_clause("contracting_dims")? {
+            dot.lhs_contracting = op.index_list()?;
+            op.parser.keyword("x")?;
+            dot.rhs_contracting = op.index_list()?;
+        }
+        // Accumulation is always at least as precise as asked for.
+        if op.optional_clause("precision")? {
+            op.parser.mark('[')?;
+            while !op.parser.eat(']') {
+                if op.parser.kind() == crate::text::Kind::End {
+                    return Err(op.parser.unexpected("`]`"));
+                }
+                op.parser.advance();
+            }
+        }
+        if op.optional_clause("algorithm")? {
+            op.parser.mark('<')?;
+            op.parser.skip_angle()?;
+        }
+        op.types()?;
+    }
+    op.arity(2)?;
+    let result = op.result_type()?.dtype;
+    dot.result_dtype = (result != op.operand_type(0).dtype).then_some(result);
+    op.finish(dot)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

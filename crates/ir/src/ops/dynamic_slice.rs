@@ -184,6 +184,55 @@ impl Operation for DynamicUpdateSlice {
     }
 }
 
+// ---- text ----
+
+use super::ParseOp;
+use crate::op::TextForm;
+use crate::text::{OpParser, OpPrinter, join};
+
+/// The ops of this file by name.
+pub(crate) const PARSERS: &[(&str, ParseOp)] = &[
+    ("stablehlo.dynamic_slice", parse_dynamic_slice),
+    ("stablehlo.dynamic_update_slice", parse_dynamic_update_slice),
+];
+
+impl TextForm for DynamicSlice {
+    /// `stablehlo.dynamic_slice %0, %1, %2, sizes = [1, 4] : (T, I, I) -> U`.
+    fn print(&self, printer: &mut OpPrinter) {
+        printer.pretty("stablehlo.dynamic_slice", &format!(", sizes = [{}]", join(&self.sizes)));
+    }
+}
+
+fn parse_dynamic_slice(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    let sizes = if op.generic()? {
+        op.indices_of("slice_sizes")?
+    } else {
+        op.operands()?;
+        op.clause("sizes")?;
+        let sizes = op.index_list()?;
+        op.types()?;
+        sizes
+    };
+    op.at_least(1)?;
+    op.finish(DynamicSlice { sizes })
+}
+
+impl TextForm for DynamicUpdateSlice {
+    /// `stablehlo.dynamic_update_slice %0, %1, %2, %3 : (T, U, I, I) -> T`.
+    fn print(&self, printer: &mut OpPrinter) {
+        printer.pretty("stablehlo.dynamic_update_slice", "");
+    }
+}
+
+fn parse_dynamic_update_slice(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    if !op.generic()? {
+        op.operands()?;
+        op.types()?;
+    }
+    op.at_least(2)?;
+    op.finish(DynamicUpdateSlice)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

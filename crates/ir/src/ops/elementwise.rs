@@ -609,6 +609,108 @@ fn power_base_gradient(b: &mut GraphBuilder, g: ValueId, x: ValueId, y: ValueId)
     b.multiply(g, slope)
 }
 
+// ---- text ----
+
+use super::ParseOp;
+use crate::op::TextForm;
+use crate::text::{OpParser, OpPrinter};
+
+const UNARY_KINDS: [UnaryKind; 26] = [
+    UnaryKind::Negate,
+    UnaryKind::Abs,
+    UnaryKind::Sign,
+    UnaryKind::Exponential,
+    UnaryKind::ExponentialMinusOne,
+    UnaryKind::Log,
+    UnaryKind::LogPlusOne,
+    UnaryKind::Sqrt,
+    UnaryKind::Rsqrt,
+    UnaryKind::Cbrt,
+    UnaryKind::Tanh,
+    UnaryKind::Logistic,
+    UnaryKind::Sine,
+    UnaryKind::Cosine,
+    UnaryKind::Tan,
+    UnaryKind::Floor,
+    UnaryKind::Ceil,
+    UnaryKind::RoundNearestAfz,
+    UnaryKind::RoundNearestEven,
+    UnaryKind::Not,
+    UnaryKind::IsFinite,
+    UnaryKind::Popcnt,
+    UnaryKind::Erf,
+    UnaryKind::Erfc,
+    UnaryKind::ErfInv,
+    UnaryKind::Square,
+];
+
+const BINARY_KINDS: [BinaryKind; 15] = [
+    BinaryKind::Add,
+    BinaryKind::Subtract,
+    BinaryKind::Multiply,
+    BinaryKind::Divide,
+    BinaryKind::Maximum,
+    BinaryKind::Minimum,
+    BinaryKind::Remainder,
+    BinaryKind::Power,
+    BinaryKind::Atan2,
+    BinaryKind::And,
+    BinaryKind::Or,
+    BinaryKind::Xor,
+    BinaryKind::ShiftLeft,
+    BinaryKind::ShiftRightLogical,
+    BinaryKind::ShiftRightArithmetic,
+];
+
+/// The elementwise ops by name.
+pub(crate) fn parsers() -> impl Iterator<Item = (&'static str, ParseOp)> {
+    let unary = UNARY_KINDS.into_iter().map(|kind| (kind.name(), parse_unary as ParseOp));
+    let binary = BINARY_KINDS.into_iter().map(|kind| (kind.name(), parse_binary as ParseOp));
+    unary.chain(binary)
+}
+
+impl TextForm for Unary {
+    /// `stablehlo.tanh %0 : T`; `chlo.erf %0 : T -> T`; a result of another type makes a function type.
+    fn print(&self, printer: &mut OpPrinter) {
+        let name = self.kind.name();
+        if name.starts_with("chlo.") {
+            printer.push(&format!("{name} {}", printer.operands()));
+            printer.attributes();
+            let (operands, results) = (printer.operand_types(), printer.result_types());
+            printer.push(&format!(" : {} -> {}", operands[0], results[0]));
+        } else {
+            printer.pretty_same_type(name, "");
+        }
+    }
+}
+
+fn parse_unary(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    if !op.generic()? {
+        op.operands()?;
+        op.types()?;
+    }
+    op.arity(1)?;
+    let kind = UNARY_KINDS.into_iter().find(|kind| kind.name() == op.name);
+    op.finish(Unary { kind: kind.expect("the table has the names of all kinds") })
+}
+
+impl TextForm for Binary {
+    /// `stablehlo.add %0, %1 : T`.
+    fn print(&self, printer: &mut OpPrinter) {
+        printer.pretty_same_type(self.kind.name(), "");
+    }
+}
+
+fn parse_binary(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    if !op.generic()? {
+        op.operands()?;
+        op.types()?;
+    }
+    op.arity(2)?;
+    let kind = BINARY_KINDS.into_iter().find(|kind| kind.name() == op.name);
+    op.finish(Binary { kind: kind.expect("the table has the names of all kinds") })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -464,6 +464,73 @@ impl Operation for Gather {
     }
 }
 
+// ---- text ----
+
+use super::ParseOp;
+use crate::op::TextForm;
+use crate::text::{OpParser, OpPrinter, join, print_array};
+
+/// The op by name.
+pub(crate) const PARSERS: &[(&str, ParseOp)] = &[("stablehlo.gather", parse_gather)];
+
+/// `offset_dims = [1], index_vector_dim = 1`: lists that are empty and a zero are left out.
+pub(crate) fn print_dimension_numbers(lists: &[(&str, &[usize])], index_vector_dim: usize) -> String {
+    let mut fields: Vec<String> = lists
+        .iter()
+        .filter(|(_, list)| !list.is_empty())
+        .map(|(name, list)| format!("{name} = [{}]", join(list)))
+        .collect();
+    if index_vector_dim != 0 {
+        fields.push(format!("index_vector_dim = {index_vector_dim}"));
+    }
+    fields.join(", ")
+}
+
+impl TextForm for Gather {
+    /// The generic form: StableHLO has no other.
+    fn print(&self, printer: &mut OpPrinter) {
+        let dims = &self.dims;
+        let numbers = print_dimension_numbers(
+            &[
+                ("offset_dims", &dims.offset_dims),
+                ("collapsed_slice_dims", &dims.collapsed_slice_dims),
+                ("operand_batching_dims", &dims.operand_batching_dims),
+                ("start_indices_batching_dims", &dims.start_indices_batching_dims),
+                ("start_index_map", &dims.start_index_map),
+            ],
+            dims.index_vector_dim,
+        );
+        let properties = [
+            ("dimension_numbers", format!("#stablehlo.gather<{numbers}>")),
+            ("indices_are_sorted", self.indices_are_sorted.to_string()),
+            ("slice_sizes", print_array(&self.slice_sizes)),
+        ];
+        printer.generic("stablehlo.gather", &properties, &[]);
+    }
+}
+
+fn parse_gather(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    if !op.generic()? {
+        return Err(op.error("E140", "`stablehlo.gather` is written in the generic form"));
+    }
+    op.arity(2)?;
+    let numbers = op.record_of("dimension_numbers")?;
+    let dims = GatherDims {
+        offset_dims: op.field(&numbers, "offset_dims")?,
+        collapsed_slice_dims: op.field(&numbers, "collapsed_slice_dims")?,
+        operand_batching_dims: op.field(&numbers, "operand_batching_dims")?,
+        start_indices_batching_dims: op.field(&numbers, "start_indices_batching_dims")?,
+        start_index_map: op.field(&numbers, "start_index_map")?,
+        index_vector_dim: op.field(&numbers, "index_vector_dim")?.first().copied().unwrap_or(0),
+    };
+    let gather = Gather {
+        dims,
+        slice_sizes: op.indices_of("slice_sizes")?,
+        indices_are_sorted: op.flag("indices_are_sorted"),
+    };
+    op.finish(gather)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

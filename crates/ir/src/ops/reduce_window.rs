@@ -213,6 +213,59 @@ impl Operation for ReduceWindow {
     }
 }
 
+// ---- text ----
+
+use super::ParseOp;
+use crate::op::TextForm;
+use crate::text::{OpParser, OpPrinter, print_array};
+
+/// The op by name.
+pub(crate) const PARSERS: &[(&str, ParseOp)] = &[("stablehlo.reduce_window", parse_reduce_window)];
+
+impl TextForm for ReduceWindow {
+    /// The generic form: StableHLO has no other.
+    fn print(&self, printer: &mut OpPrinter) {
+        let types = printer.operand_types();
+        let dtypes: Vec<DType> = types.iter().map(|t| t.dtype).collect();
+        let body = self.reducer.to_region(&dtypes);
+        let rows: Vec<String> = self.padding.iter().map(|(low, high)| format!("[{low}, {high}]")).collect();
+        let padding = match rows.is_empty() {
+            true => "dense<> : tensor<0x2xi64>".to_string(),
+            false => format!("dense<[{}]> : tensor<{}x2xi64>", rows.join(", "), rows.len()),
+        };
+        let properties = [
+            ("base_dilations", print_array(&self.base_dilation)),
+            ("padding", padding),
+            ("window_dilations", print_array(&self.window_dilation)),
+            ("window_dimensions", print_array(&self.window)),
+            ("window_strides", print_array(&self.strides)),
+        ];
+        printer.generic("stablehlo.reduce_window", &properties, &[&body]);
+    }
+}
+
+fn parse_reduce_window(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    if !op.generic()? {
+        return Err(op.error("E140", "`stablehlo.reduce_window` is written in the generic form"));
+    }
+    op.at_least(2)?;
+    let window = op.indices_of("window_dimensions")?;
+    let ones = vec![1; window.len()];
+    let padding = match op.attributes.get("padding") {
+        Some(_) => op.rows_of("padding", 2)?.into_iter().map(|row| (row[0], row[1])).collect(),
+        None => vec![(0, 0); window.len()],
+    };
+    let reduce_window = ReduceWindow {
+        strides: op.optional_indices_of("window_strides")?.unwrap_or(ones.clone()),
+        base_dilation: op.optional_indices_of("base_dilations")?.unwrap_or(ones.clone()),
+        window_dilation: op.optional_indices_of("window_dilations")?.unwrap_or(ones),
+        padding,
+        reducer: Reducer::from_region(op.region(0)?),
+        window,
+    };
+    op.finish(reduce_window)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

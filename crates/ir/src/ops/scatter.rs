@@ -367,6 +367,81 @@ impl Operation for Scatter {
     }
 }
 
+// ---- text ----
+
+use super::ParseOp;
+use super::gather::print_dimension_numbers;
+use crate::op::TextForm;
+use crate::text::{OpParser, OpPrinter};
+
+/// The op by name.
+pub(crate) const PARSERS: &[(&str, ParseOp)] = &[("stablehlo.scatter", parse_scatter)];
+
+impl TextForm for Scatter {
+    /// The generic form: StableHLO has no other. The region takes (element, update).
+    fn print(&self, printer: &mut OpPrinter) {
+        let dims = &self.dims;
+        let numbers = print_dimension_numbers(
+            &[
+                ("update_window_dims", &dims.update_window_dims),
+                ("inserted_window_dims", &dims.inserted_window_dims),
+                ("input_batching_dims", &dims.input_batching_dims),
+                ("scatter_indices_batching_dims", &dims.scatter_indices_batching_dims),
+                ("scatter_dims_to_operand_dims", &dims.scatter_dims_to_operand_dims),
+            ],
+            dims.index_vector_dim,
+        );
+        let properties = [
+            ("indices_are_sorted", self.indices_are_sorted.to_string()),
+            ("scatter_dimension_numbers", format!("#stablehlo.scatter<{numbers}>")),
+            ("unique_indices", self.unique_indices.to_string()),
+        ];
+        let dtype = printer.operand_types()[0].dtype;
+        let body = match &self.update {
+            Update::Combine(reducer) => reducer.to_region(&[dtype]),
+            Update::Assign => {
+                let mut builder = GraphBuilder::new("");
+                let scalar = TensorType::scalar(dtype);
+                builder.input("", scalar.clone(), crate::graph::Role::Activation);
+                let update = builder.input("", scalar, crate::graph::Role::Activation);
+                builder.finish(vec![update])
+            }
+        };
+        printer.generic("stablehlo.scatter", &properties, &[&body]);
+    }
+}
+
+fn parse_scatter(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    if !op.generic()? {
+        return Err(op.error("E140", "`stablehlo.scatter` is written in the generic form"));
+    }
+    if op.operands.len() > 3 {
+        return Err(op.error("E144", "`stablehlo.scatter` of several operands at once is not supported"));
+    }
+    op.arity(3)?;
+    let numbers = op.record_of("scatter_dimension_numbers")?;
+    let dims = ScatterDims {
+        update_window_dims: op.field(&numbers, "update_window_dims")?,
+        inserted_window_dims: op.field(&numbers, "inserted_window_dims")?,
+        input_batching_dims: op.field(&numbers, "input_batching_dims")?,
+        scatter_indices_batching_dims: op.field(&numbers, "scatter_indices_batching_dims")?,
+        scatter_dims_to_operand_dims: op.field(&numbers, "scatter_dims_to_operand_dims")?,
+        index_vector_dim: op.field(&numbers, "index_vector_dim")?.first().copied().unwrap_or(0),
+    };
+    let body = op.region(0)?;
+    let update = match (body.outputs.as_slice(), body.inputs.as_slice()) {
+        ([output], [_, update]) if output == update => Update::Assign,
+        _ => Update::Combine(Reducer::from_region(body)),
+    };
+    let scatter = Scatter {
+        dims,
+        update,
+        indices_are_sorted: op.flag("indices_are_sorted"),
+        unique_indices: op.flag("unique_indices"),
+    };
+    op.finish(scatter)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

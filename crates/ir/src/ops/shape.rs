@@ -340,6 +340,87 @@ impl Operation for Reverse {
     }
 }
 
+// ---- text ----
+
+use super::ParseOp;
+use crate::op::TextForm;
+use crate::text::{OpParser, OpPrinter, join};
+
+/// The ops of this file by name.
+pub(crate) const PARSERS: &[(&str, ParseOp)] = &[
+    ("stablehlo.broadcast_in_dim", parse_broadcast_in_dim),
+    ("stablehlo.reshape", parse_reshape),
+    ("stablehlo.transpose", parse_transpose),
+    ("stablehlo.reverse", parse_reverse),
+];
+
+/// `%0, dims = [..] : types`, or the attribute of the generic form.
+fn parse_dims(op: &mut OpParser, attribute: &str) -> Result<Vec<usize>> {
+    let dims = if op.generic()? {
+        op.indices_of(attribute)?
+    } else {
+        op.operands()?;
+        op.clause("dims")?;
+        let dims = op.index_list()?;
+        op.types()?;
+        dims
+    };
+    op.arity(1)?;
+    Ok(dims)
+}
+
+impl TextForm for BroadcastInDim {
+    /// `stablehlo.broadcast_in_dim %0, dims = [0] : (T) -> U`.
+    fn print(&self, printer: &mut OpPrinter) {
+        printer.pretty("stablehlo.broadcast_in_dim", &format!(", dims = [{}]", join(&self.dims)));
+    }
+}
+
+fn parse_broadcast_in_dim(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    let dims = parse_dims(op, "broadcast_dimensions")?;
+    op.finish(BroadcastInDim { shape: op.result_type()?.shape, dims })
+}
+
+impl TextForm for Reshape {
+    /// `stablehlo.reshape %0 : (T) -> U`.
+    fn print(&self, printer: &mut OpPrinter) {
+        printer.pretty("stablehlo.reshape", "");
+    }
+}
+
+fn parse_reshape(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    if !op.generic()? {
+        op.operands()?;
+        op.types()?;
+    }
+    op.arity(1)?;
+    op.finish(Reshape { shape: op.result_type()?.shape })
+}
+
+impl TextForm for Transpose {
+    /// `stablehlo.transpose %0, dims = [1, 0] : (T) -> U`.
+    fn print(&self, printer: &mut OpPrinter) {
+        printer.pretty("stablehlo.transpose", &format!(", dims = [{}]", join(&self.permutation)));
+    }
+}
+
+fn parse_transpose(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    let permutation = parse_dims(op, "permutation")?;
+    op.finish(Transpose { permutation })
+}
+
+impl TextForm for Reverse {
+    /// `stablehlo.reverse %0, dims = [1] : T`.
+    fn print(&self, printer: &mut OpPrinter) {
+        printer.pretty_same_type("stablehlo.reverse", &format!(", dims = [{}]", join(&self.dims)));
+    }
+}
+
+fn parse_reverse(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    let dims = parse_dims(op, "dimensions")?;
+    op.finish(Reverse { dims })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -312,6 +312,112 @@ impl Operation for Pad {
     }
 }
 
+// ---- text ----
+
+use super::ParseOp;
+use crate::op::TextForm;
+use crate::text::{Kind, OpParser, OpPrinter, join};
+
+/// The ops of this file by name.
+pub(crate) const PARSERS: &[(&str, ParseOp)] = &[
+    ("stablehlo.slice", parse_slice),
+    ("stablehlo.concatenate", parse_concatenate),
+    ("stablehlo.pad", parse_pad),
+];
+
+impl TextForm for Slice {
+    /// `stablehlo.slice %0 [0:12:2, 0:16] : (T) -> U`.
+    fn print(&self, printer: &mut OpPrinter) {
+        let ranges: Vec<String> = (0..self.start.len())
+            .map(|d| {
+                let step = if self.stride[d] == 1 { String::new() } else { format!(":{}", self.stride[d]) };
+                format!("{}:{}{step}", self.start[d], self.limit[d])
+            })
+            .collect();
+        printer.pretty("stablehlo.slice", &format!(" [{}]", join(&ranges)));
+    }
+}
+
+fn parse_slice(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    let slice = if op.generic()? {
+        Slice {
+            start: op.indices_of("start_indices")?,
+            limit: op.indices_of("limit_indices")?,
+            stride: op.indices_of("strides")?,
+        }
+    } else {
+        let mut slice = Slice { start: Vec::new(), limit: Vec::new(), stride: Vec::new() };
+        op.operands()?;
+        op.parser.mark('[')?;
+        while op.parser.kind() == Kind::Number {
+            slice.start.push(op.index()?);
+            op.parser.mark(':')?;
+            slice.limit.push(op.index()?);
+            slice.stride.push(if op.parser.eat(':') { op.index()? } else { 1 });
+            if !op.parser.eat(',') {
+                break;
+            }
+        }
+        op.parser.mark(']')?;
+        op.types()?;
+        slice
+    };
+    op.arity(1)?;
+    op.finish(slice)
+}
+
+impl TextForm for Concatenate {
+    /// `stablehlo.concatenate %0, %1, dim = 1 : (T, U) -> V`.
+    fn print(&self, printer: &mut OpPrinter) {
+        printer.pretty("stablehlo.concatenate", &format!(", dim = {}", self.dim));
+    }
+}
+
+fn parse_concatenate(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    let dim = if op.generic()? {
+        op.index_of("dimension")?
+    } else {
+        op.operands()?;
+        op.clause("dim")?;
+        let dim = op.index()?;
+        op.types()?;
+        dim
+    };
+    op.at_least(1)?;
+    op.finish(Concatenate { dim })
+}
+
+impl TextForm for Pad {
+    /// `stablehlo.pad %0, %1, low = [..], high = [..], interior = [..] : (T, U) -> V`.
+    fn print(&self, printer: &mut OpPrinter) {
+        let (low, high, interior) = (join(&self.low), join(&self.high), join(&self.interior));
+        printer
+            .pretty("stablehlo.pad", &format!(", low = [{low}], high = [{high}], interior = [{interior}]"));
+    }
+}
+
+fn parse_pad(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    let pad = if op.generic()? {
+        Pad {
+            low: op.integers_of("edge_padding_low")?,
+            high: op.integers_of("edge_padding_high")?,
+            interior: op.indices_of("interior_padding")?,
+        }
+    } else {
+        op.operands()?;
+        op.clause("low")?;
+        let low = op.parser.integer_list()?;
+        op.clause("high")?;
+        let high = op.parser.integer_list()?;
+        op.clause("interior")?;
+        let interior = op.index_list()?;
+        op.types()?;
+        Pad { low, high, interior }
+    };
+    op.arity(2)?;
+    op.finish(pad)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -130,6 +130,40 @@ impl Operation for Sort {
     }
 }
 
+// ---- text ----
+
+use super::ParseOp;
+use crate::op::TextForm;
+use crate::text::{OpParser, OpPrinter};
+
+/// The op by name.
+pub(crate) const PARSERS: &[(&str, ParseOp)] = &[("stablehlo.sort", parse_sort)];
+
+impl TextForm for Sort {
+    /// The generic form: StableHLO has no other.
+    fn print(&self, printer: &mut OpPrinter) {
+        let properties =
+            [("dimension", format!("{} : i64", self.dim)), ("is_stable", self.is_stable.to_string())];
+        printer.generic("stablehlo.sort", &properties, &[&self.comparator]);
+    }
+}
+
+fn parse_sort(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    if !op.generic()? {
+        return Err(op.error("E140", "`stablehlo.sort` is written in the generic form"));
+    }
+    op.at_least(1)?;
+    // A negative dimension counts from the end.
+    let dim = match op.optional_integers_of("dimension")?.as_deref() {
+        None | Some([]) => op.operand_type(0).rank().saturating_sub(1),
+        Some(&[dim, ..]) if dim < 0 => (op.operand_type(0).rank() as i64 + dim).max(0) as usize,
+        Some(&[dim, ..]) => dim as usize,
+    };
+    let comparator = Box::new(op.region(0)?);
+    let is_stable = op.flag("is_stable");
+    op.finish(Sort { dim, is_stable, comparator })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,1 +1,95 @@
-//! StableHLO text.
+//! The textual form of a graph: StableHLO MLIR with `sdy` meshes and shardings.
+//!
+//! What JAX prints, this reads; what this prints, StableHLO's own tools read. `print` and `parse` are inverse to each
+//! other. A graph is a module with one public function; composites' decompositions are private ones. What MLIR has
+//! no place for rides in attributes that other tools drop or carry along:
+//!
+//! | fact | text |
+//! |---|---|
+//! | name of a value | `partita.name = "x"` on arguments and ops (a list on ops with several results); `loc("x")` on region arguments |
+//! | name of an output | `jax.result_info = "loss"` |
+//! | role of a value | `partita.role = "param"`, `"input"`, `"state_of %arg0"`, `"grad_of %3"` |
+//! | layout asked for | `sdy.sharding`, with `partita.origin`, and `partita.units` where a unit is not 1 |
+//! | an output that replaces an input | `tf.aliasing_output = 0 : i32` |
+//! | module path, phase, microbatch | the location's name: `loc("weight_grad@2/layers.0.attn"("model.rs":12:0))` |
+//! | extents of an uneven collective | `partita.extents = array<i64: 2, 1>` |
+//!
+//! Other tools read all of it but two things they have no form for: uneven collectives, and layouts that are partial
+//! under another combiner than the sum (`unreduced={"x" max}`).
+//!
+//! Reading never panics, and takes time in proportion to the text and what its calls unfold to. Diagnostics: E140
+//! syntax, E141 unknown op, E142 type, E143 name, E144 known but not supported, E145 literal, E146 types that do not
+//! agree, E147 attribute, E148 sharding, E149 limits.
+
+mod attributes;
+mod canonical;
+mod facts;
+mod lexer;
+mod literals;
+mod location;
+mod op_parser;
+mod op_printer;
+mod parser;
+mod printer;
+mod scope;
+mod sharding;
+mod source;
+#[cfg(test)]
+mod tests;
+mod types;
+
+pub use canonical::canonical;
+
+pub(crate) use attributes::Value;
+pub(crate) use facts::set_units;
+pub(crate) use lexer::{Kind, is_plain_symbol, quote, unquote};
+pub(crate) use literals::{print_dense, print_f64};
+pub(crate) use op_parser::OpParser;
+pub(crate) use op_printer::OpPrinter;
+pub(crate) use printer::{join, origin_attributes, print_array, print_dictionary, print_units};
+pub(crate) use scope::{Capture, Region};
+pub(crate) use sharding::{ShardingText, print_sharding};
+pub(crate) use types::{print_results, print_types};
+
+use crate::composite::Registry;
+use crate::graph::Graph;
+use partita_base::Result;
+
+/// What to print besides the program.
+#[derive(Clone, Debug)]
+pub struct PrintOptions {
+    /// Module paths, phases and source locations, as trailing `loc(..)`.
+    pub locations: bool,
+}
+
+impl Default for PrintOptions {
+    fn default() -> Self {
+        PrintOptions { locations: true }
+    }
+}
+
+/// The text of a graph, with locations.
+pub fn print(graph: &Graph) -> String {
+    print_with(graph, &PrintOptions::default())
+}
+
+/// The text of a graph.
+pub fn print_with(graph: &Graph, options: &PrintOptions) -> String {
+    printer::print_module(graph, options)
+}
+
+/// Reads a graph: the function `@main`, or the only public one, with all calls inlined. Diagnostics E140 to E149.
+pub fn parse(text: &str) -> Result<Graph> {
+    parse_named(text, "<text>")
+}
+
+/// As [`parse`], with a file name for messages and for the origin of annotations.
+pub fn parse_named(text: &str, file_name: &str) -> Result<Graph> {
+    parse_with(text, file_name, &Registry::default())
+}
+
+/// As [`parse_named`]; a composite whose decomposition is what the registry's template of its name builds is that
+/// template's.
+pub fn parse_with(text: &str, file_name: &str, registry: &Registry) -> Result<Graph> {
+    parser::Parser::new(source::Source { text, file: file_name }, registry)?.module()
+}

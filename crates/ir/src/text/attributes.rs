@@ -1,0 +1,299 @@
+//! Attribute values and dictionaries, as far as StableHLO uses them.
+
+use super::lexer::{Kind, unquote};
+use super::literals::{parse_f64, parse_integer};
+use super::parser::Parser;
+use super::sharding::ShardingText;
+use crate::literal::Literal;
+use partita_base::{DType, Result};
+
+/// An attribute value.
+#[derive(Clone, Debug)]
+pub(crate) enum Value {
+    /// Present without a value.
+    Unit,
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Text(String),
+    /// `@name`.
+    Symbol(String),
+    /// `[a, b]`.
+    List(Vec<Value>),
+    /// `array<i64: 1, 2>`; booleans are 0 and 1.
+    Ints(Vec<i64>),
+    /// `dense<..> : T`.
+    Dense(Literal),
+    /// An element type.
+    DType(DType),
+    /// `{a = b}`.
+    Dictionary(Attributes),
+    /// `#dialect.name<a = b>`.
+    Record(Attributes),
+    /// `#stablehlo<comparison_direction LT>`: the last word.
+    Keyword(String),
+    /// `#sdy.sharding<..>` or each of `#sdy.sharding_per_value<[..]>`.
+    Shardings(Vec<ShardingText>),
+    /// Something this language has no use for.
+    Other,
+}
+
+/// Attributes by name; later ones of a name win. Order is kept.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Attributes {
+    pub list: Vec<(String, Value)>,
+}
+
+impl Attributes {
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.list.iter().rev().find(|(n, _)| n == name).map(|(_, v)| v)
+    }
+
+    pub fn text(&self, name: &str) -> Option<&str> {
+        match self.get(name) {
+            Some(Value::Text(text)) => Some(text),
+            _ => None,
+        }
+    }
+}
+
+/// Magnitude that integers in attributes may have: sums and small multiples of them never overflow.
+pub(crate) const INTEGER_LIMIT: i128 = 1 << 40;
+
+impl Parser<'_> {
+    /// `{a = b, c}`.
+    pub fn dictionary(&mut self) -> Result<Attributes> {
+        self.mark('{')?;
+        let attributes = self.fields('}')?;
+        self.mark('}')?;
+        Ok(attributes)
+    }
+
+    /// `{..}` or nothing.
+    pub fn optional_dictionary(&mut self) -> Result<Attributes> {
+        if self.kind() == Kind::Mark('{') { self.dictionary() } else { Ok(Attributes::default()) }
+    }
+
+    /// `a = b, c` up to a closing mark, which is left.
+    pub fn fields(&mut self, close: char) -> Result<Attributes> {
+        let mut attributes = Attributes::default();
+        while self.kind() != Kind::Mark(close) {
+            let name = match self.kind() {
+                Kind::Word => self.text().to_string(),
+                Kind::Text => unquote(self.text()),
+                _ => return Err(self.unexpected("an attribute name")),
+            };
+            self.advance();
+            let value = if self.eat('=') { self.value()? } else { Value::Unit };
+            attributes.list.push((name, value));
+            if !self.eat(',') {
+                break;
+            }
+        }
+        Ok(attributes)
+    }
+
+    /// One attribute value, with its type where it has one.
+    pub fn value(&mut self) -> Result<Value> {
+        self.enter()?;
+        let value = self.value_inner();
+        self.leave();
+        value
+    }
+
+    fn value_inner(&mut self) -> Result<Value> {
+        match self.kind() {
+            Kind::Text => {
+                let text = unquote(self.text());
+                self.advance();
+                Ok(Value::Text(text))
+            }
+            Kind::Symbol => {
+                let name = self.symbol()?;
+                Ok(Value::Symbol(name))
+            }
+            Kind::Number => self.number_value(),
+            Kind::Mark('[') => {
+                self.advance();
+                let mut values = Vec::new();
+                while self.kind() != Kind::Mark(']') {
+                    values.push(self.value()?);
+                    if !self.eat(',') {
+                        break;
+                    }
+                }
+                self.mark(']')?;
+                Ok(Value::List(values))
+            }
+            Kind::Mark('{') => self.dictionary().map(Value::Dictionary),
+            Kind::Hash => self.dialect_value(),
+            Kind::Word => match self.text() {
+                word @ ("true" | "false") => {
+                    self.advance();
+                    Ok(Value::Bool(word == "true"))
+                }
+                "array" => self.array().map(Value::Ints),
+                "dense" | "dense_resource" => self.dense().map(Value::Dense),
+                "unit" => {
+                    self.advance();
+                    Ok(Value::Unit)
+                }
+                "loc" => {
+                    self.location()?;
+                    Ok(Value::Other)
+                }
+                "tensor" => {
+                    self.tensor_type()?;
+                    Ok(Value::Other)
+                }
+                word => match DType::from_mlir_name(word) {
+                    Some(dtype) => {
+                        self.advance();
+                        Ok(Value::DType(dtype))
+                    }
+                    None => Err(self.unexpected("an attribute value")),
+                },
+            },
+            _ => Err(self.unexpected("an attribute value")),
+        }
+    }
+
+    fn number_value(&mut self) -> Result<Value> {
+        let start = self.position;
+        let text = self.text();
+        self.advance();
+        let ty = if self.kind() == Kind::Mark(':') && self.kind_at(self.position + 1) == Kind::Word {
+            self.advance();
+            let ty = self.text();
+            self.advance();
+            DType::from_mlir_name(ty)
+        } else {
+            None
+        };
+        let as_float = text.contains('.') || ty.is_some_and(DType::is_float);
+        if as_float {
+            let narrow = match (text.strip_prefix("0x"), ty) {
+                (Some(digits), Some(DType::F32)) => {
+                    u32::from_str_radix(digits, 16).ok().map(|bits| f32::from_bits(bits) as f64)
+                }
+                _ => parse_f64(text),
+            };
+            return narrow.map(Value::Float).ok_or_else(|| self.error_at(start, "E145", "not a number"));
+        }
+        // Integers of attributes may be written unsigned in 64 bits; their bits are what is kept.
+        parse_integer(text)
+            .and_then(|v| i64::try_from(v).ok().or_else(|| u64::try_from(v).ok().map(|v| v as i64)))
+            .map(Value::Int)
+            .ok_or_else(|| self.error_at(start, "E145", "this integer has more than 64 bits"))
+    }
+
+    /// `array<i64: 1, 2>`, `array<i64>`, `array<i1: true>`.
+    fn array(&mut self) -> Result<Vec<i64>> {
+        self.keyword("array")?;
+        self.mark('<')?;
+        if self.kind() != Kind::Word {
+            return Err(self.unexpected("an element type"));
+        }
+        self.advance();
+        let mut values = Vec::new();
+        if self.eat(':') {
+            loop {
+                values.push(match self.text() {
+                    "true" => 1,
+                    "false" => 0,
+                    text => parse_integer(text)
+                        .and_then(|v| i64::try_from(v).ok())
+                        .ok_or_else(|| self.unexpected("an integer"))?,
+                });
+                self.advance();
+                if !self.eat(',') {
+                    break;
+                }
+            }
+        }
+        self.mark('>')?;
+        Ok(values)
+    }
+
+    /// `#stablehlo.gather<..>`, `#stablehlo<precision DEFAULT>`, `#sdy.sharding<..>`.
+    fn dialect_value(&mut self) -> Result<Value> {
+        let name = self.text();
+        self.advance();
+        match name {
+            "#sdy.sharding" => return Ok(Value::Shardings(vec![self.sharding()?])),
+            "#sdy.sharding_per_value" => {
+                self.mark('<')?;
+                let list = self.sharding_list()?;
+                self.mark('>')?;
+                return Ok(Value::Shardings(list));
+            }
+            _ => {}
+        }
+        if self.kind() != Kind::Mark('<') {
+            return Ok(Value::Other);
+        }
+        self.advance();
+        let next = self.kind_at(self.position + 1);
+        if self.kind() == Kind::Word && next == Kind::Word {
+            self.advance();
+            let word = self.text().to_string();
+            self.advance();
+            self.mark('>')?;
+            return Ok(Value::Keyword(word));
+        }
+        if self.kind() == Kind::Word && matches!(next, Kind::Mark('=' | ',' | '>')) {
+            let fields = self.fields('>')?;
+            self.mark('>')?;
+            return Ok(Value::Record(fields));
+        }
+        self.skip_angle()?;
+        Ok(Value::Other)
+    }
+
+    /// Skips to the `>` that closes a `<` already passed.
+    pub fn skip_angle(&mut self) -> Result<()> {
+        let mut depth = 1;
+        loop {
+            match self.kind() {
+                Kind::Mark('<') => depth += 1,
+                Kind::Mark('>') => depth -= 1,
+                Kind::Mark('(' | '[' | '{') => {
+                    self.position = self.tokens.closing[self.position];
+                }
+                Kind::End | Kind::Mark(')' | ']' | '}') => return Err(self.unexpected("`>`")),
+                _ => {}
+            }
+            self.advance();
+            if depth == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// `[1, 2]` or `[]`.
+    pub fn integer_list(&mut self) -> Result<Vec<i64>> {
+        self.mark('[')?;
+        let mut values = Vec::new();
+        while self.kind() != Kind::Mark(']') {
+            values.push(self.integer()?);
+            if !self.eat(',') {
+                break;
+            }
+        }
+        self.mark(']')?;
+        Ok(values)
+    }
+
+    /// One integer of moderate size. E149 beyond.
+    pub fn integer(&mut self) -> Result<i64> {
+        if self.kind() != Kind::Number {
+            return Err(self.unexpected("an integer"));
+        }
+        let value = parse_integer(self.text()).ok_or_else(|| self.unexpected("an integer"))?;
+        if value.abs() > INTEGER_LIMIT {
+            return Err(self.error("E149", "this integer is too large"));
+        }
+        self.advance();
+        Ok(value as i64)
+    }
+}

@@ -1,0 +1,36 @@
+//! One numbering of values for graphs that print alike.
+
+use crate::graph::{Graph, Role, Value, ValueId};
+
+/// The same graph with values numbered inputs first, then results in execution order, as text has them; values that
+/// nothing defines are dropped. Regions inside ops are left as they are.
+pub fn canonical(graph: &Graph) -> Graph {
+    let order: Vec<ValueId> =
+        graph.inputs.iter().chain(graph.nodes.iter().flat_map(|n| &n.results)).copied().collect();
+    let mut map = vec![None; graph.values.len()];
+    for (position, value) in order.iter().enumerate() {
+        map[value.index()] = Some(ValueId::new(position));
+    }
+    let find = |v: &ValueId| map[v.index()].expect("a value is an input or a result");
+    let values: Vec<Value> = order
+        .iter()
+        .map(|&old| {
+            let value = graph.value(old).clone();
+            let role = match &value.role {
+                Role::StateOf(v) => Role::StateOf(find(v)),
+                Role::GradOf(v) => Role::GradOf(find(v)),
+                other => other.clone(),
+            };
+            Value { role, ..value }
+        })
+        .collect();
+    let mut result = graph.clone();
+    result.values = values;
+    for node in &mut result.nodes {
+        node.operands = node.operands.iter().map(find).collect();
+        node.results = node.results.iter().map(find).collect();
+    }
+    result.inputs = graph.inputs.iter().map(find).collect();
+    result.outputs = graph.outputs.iter().map(find).collect();
+    result
+}

@@ -1,0 +1,152 @@
+//! Locations: where the module path, phase and microbatch of a node live in text.
+//!
+//! A node prints `loc("forward/layers.0.attn"("model.rs":12:0))`: phase, `@` and the microbatch where there is one,
+//! `/`, module path; inside, the source location where it is known. A node in no module of the forward phase prints
+//! its bare source location, or nothing. Of JAX's names (`jit(step)/jvp(layers_0)/dot_general`) the
+//! modules become the path, without what wraps them, `jit(..)` and the last part, which names the primitive.
+
+use super::lexer::{Kind, quote, unquote};
+use super::parser::Parser;
+use crate::graph::{Location, Node, Phase};
+use partita_base::Result;
+
+/// How many aliases a location may go through.
+const ALIAS_LIMIT: usize = 32;
+
+/// What a location says.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct LocationText {
+    pub name: Option<String>,
+    pub source: Option<Location>,
+}
+
+/// A node's origin.
+#[derive(Clone, Default, PartialEq, Debug)]
+pub(crate) struct Origin {
+    pub path: String,
+    pub phase: Phase,
+    pub microbatch: Option<usize>,
+    pub location: Option<Location>,
+}
+
+impl LocationText {
+    /// The origin that the location spells.
+    pub fn origin(self) -> Origin {
+        let mut origin = Origin { location: self.source, ..Origin::default() };
+        let Some(name) = self.name else { return origin };
+        if let Some((head, path)) = name.split_once('/') {
+            let (phase, microbatch) = match head.split_once('@') {
+                Some((phase, number)) => (phase, number.parse().ok()),
+                None => (head, None),
+            };
+            let phases = [Phase::Forward, Phase::InputGrad, Phase::WeightGrad, Phase::Update];
+            let known = phases.into_iter().find(|p| p.name() == phase);
+            if let (Some(phase), true) = (known, head.contains('@') == microbatch.is_some()) {
+                origin.phase = phase;
+                origin.microbatch = microbatch;
+                origin.path = path.to_string();
+                return origin;
+            }
+        }
+        let mut parts: Vec<&str> = name.split('/').collect();
+        parts.pop();
+        let parts: Vec<&str> = parts.into_iter().map(module_of).filter(|part| !part.is_empty()).collect();
+        origin.path = parts.join(".");
+        origin
+    }
+}
+
+/// The module that a part of a JAX name stands for: `mlp` of `transpose(jvp(mlp))`, none of `jit(step)`.
+fn module_of(part: &str) -> &str {
+    if part.starts_with("jit(") || part.starts_with("pjit(") {
+        return "";
+    }
+    let inner = part.rsplit('(').next().unwrap_or(part).trim_end_matches(')');
+    if inner.contains(')') { "" } else { inner }
+}
+
+/// ` loc(..)` for a node, or nothing.
+pub(crate) fn print_location(node: &Node) -> String {
+    let source = node.location.as_ref().map(|l| format!("{}:{}:0", quote(&l.file), l.line));
+    let plain = node.path.is_empty() && node.phase == Phase::Forward && node.microbatch.is_none();
+    match (plain, source) {
+        (true, None) => String::new(),
+        (true, Some(source)) => format!(" loc({source})"),
+        (false, source) => {
+            let microbatch = node.microbatch.map_or(String::new(), |m| format!("@{m}"));
+            let name = quote(&format!("{}{microbatch}/{}", node.phase.name(), node.path));
+            format!(" loc({name}{})", source.map_or(String::new(), |s| format!("({s})")))
+        }
+    }
+}
+
+impl Parser<'_> {
+    /// `loc(..)` or nothing.
+    pub fn optional_location(&mut self) -> Result<Option<LocationText>> {
+        if self.at_word("loc") { self.location().map(Some) } else { Ok(None) }
+    }
+
+    /// `loc(..)`.
+    pub fn location(&mut self) -> Result<LocationText> {
+        self.keyword("loc")?;
+        if self.kind() != Kind::Mark('(') {
+            return Err(self.unexpected("`(`"));
+        }
+        let close = self.tokens.closing[self.position];
+        self.advance();
+        let location = self.location_body(ALIAS_LIMIT)?;
+        self.position = close + 1;
+        Ok(location)
+    }
+
+    /// The inside of `loc(..)`; stops anywhere before the closing bracket. Of composed locations the first counts.
+    fn location_body(&mut self, aliases_left: usize) -> Result<LocationText> {
+        // Words that wrap a location are looped over, not recursed into: a text may nest them without bound.
+        let mut found = LocationText::default();
+        let mut budget = 64usize;
+        loop {
+            budget = budget.saturating_sub(1);
+            match self.kind() {
+                Kind::Text if budget > 0 => {
+                    let text = unquote(self.text());
+                    self.advance();
+                    if self.kind() == Kind::Mark(':') {
+                        self.advance();
+                        let line = self.text().parse().unwrap_or(0);
+                        found.source = Some(Location { file: text, line });
+                        return Ok(found);
+                    }
+                    found.name.get_or_insert(text);
+                    if !self.eat('(') {
+                        return Ok(found);
+                    }
+                }
+                Kind::Word if budget > 0 && matches!(self.text(), "callsite" | "fused") => {
+                    let fused = self.at_word("fused");
+                    self.advance();
+                    if fused && self.eat('<') {
+                        self.skip_angle()?;
+                    }
+                    if !matches!(self.kind(), Kind::Mark('(' | '[')) {
+                        return Err(self.unexpected("a location"));
+                    }
+                    self.advance();
+                }
+                Kind::Hash => {
+                    let target = self.aliases.get(self.text()).copied();
+                    let back = self.position;
+                    if let (Some(target), true) = (target, aliases_left > 0) {
+                        self.position = target;
+                        let inner = self.location_body(aliases_left - 1);
+                        self.position = back;
+                        let inner = inner?;
+                        found.name = found.name.or(inner.name);
+                        found.source = inner.source;
+                    }
+                    return Ok(found);
+                }
+                _ => return Ok(found),
+            }
+        }
+    }
+}

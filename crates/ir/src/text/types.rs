@@ -1,0 +1,103 @@
+//! `tensor<2x3xf32>` and lists of types.
+
+use super::lexer::Kind;
+use super::parser::Parser;
+use crate::types::TensorType;
+use partita_base::{DType, Diagnostic, Result};
+
+/// Elements a type may have: far beyond any tensor, far below overflow.
+const ELEMENT_LIMIT: u128 = 1 << 48;
+
+impl Parser<'_> {
+    /// `tensor<2x3xf32>`. E142 for element types and shapes that the language lacks, by name.
+    pub fn tensor_type(&mut self) -> Result<TensorType> {
+        let start = self.token().start;
+        if !self.at_word("tensor") {
+            if self.kind() == Kind::Mark('!') || self.kind() == Kind::Word {
+                return Err(self
+                    .error("E142", "not a tensor type")
+                    .expected("a ranked tensor such as `tensor<2x3xf32>`")
+                    .found(self.found()));
+            }
+            return Err(self.unexpected("a type"));
+        }
+        self.advance();
+        self.mark('<')?;
+        let from = self.tokens.list[self.position - 1].end;
+        let length = self.source.text[from..]
+            .find('>')
+            .ok_or_else(|| self.source.error("E142", "this type does not end", start))?;
+        let raw = &self.source.text[from..from + length];
+        let refuse = |what: &str| self.source.error("E142", what, start).found(format!("`tensor<{raw}>`"));
+        let ty = parse_type(raw, &refuse)?;
+        while self.token().start <= from + length && self.kind() != Kind::End {
+            self.advance();
+        }
+        Ok(ty)
+    }
+
+    /// Types with commas between.
+    pub fn type_list(&mut self) -> Result<Vec<TensorType>> {
+        let mut types = vec![self.tensor_type()?];
+        while self.eat(',') {
+            types.push(self.tensor_type()?);
+        }
+        Ok(types)
+    }
+
+    /// `T`, or `(T, U)` with any number of types.
+    pub fn result_types(&mut self) -> Result<Vec<TensorType>> {
+        if self.kind() != Kind::Mark('(') {
+            return Ok(vec![self.tensor_type()?]);
+        }
+        self.advance();
+        let types = if self.kind() == Kind::Mark(')') { Vec::new() } else { self.type_list()? };
+        self.mark(')')?;
+        Ok(types)
+    }
+}
+
+/// The inside of `tensor<..>`.
+fn parse_type(raw: &str, refuse: &dyn Fn(&str) -> Box<Diagnostic>) -> Result<TensorType> {
+    let compact: String = raw.chars().filter(|c| !c.is_whitespace()).collect();
+    if compact.contains("complex") {
+        return Err(refuse("complex element types are not supported"));
+    }
+    if compact.contains('?') || compact.contains('*') {
+        return Err(refuse("shapes must be static").help("lower the program with concrete shapes"));
+    }
+    if compact.contains("!quant") {
+        return Err(refuse("quantized element types are not supported"));
+    }
+    let mut shape = Vec::new();
+    let mut rest = compact.as_str();
+    while rest.starts_with(|c: char| c.is_ascii_digit()) {
+        let Some((extent, after)) = rest.split_once('x') else { break };
+        let Ok(extent) = extent.parse::<u64>() else { return Err(refuse("an extent is not a number")) };
+        shape.push(extent as usize);
+        rest = after;
+    }
+    let count =
+        shape.iter().try_fold(1u128, |n, &e| Some(n * (e as u128).max(1)).filter(|&n| n <= ELEMENT_LIMIT));
+    if count.is_none() {
+        return Err(refuse("this tensor has too many elements"));
+    }
+    let dtype = DType::from_mlir_name(rest).ok_or_else(|| {
+        let known: Vec<&str> = DType::ALL.iter().map(|d| d.mlir_name()).collect();
+        refuse("this element type is not supported").expected(format!("one of {}", known.join(", ")))
+    })?;
+    Ok(TensorType { dtype, shape })
+}
+
+/// `T` or `(T, U)`.
+pub(crate) fn print_results(types: &[TensorType]) -> String {
+    match types {
+        [one] => one.to_string(),
+        many => format!("({})", print_types(many)),
+    }
+}
+
+/// Types with commas between.
+pub(crate) fn print_types(types: &[TensorType]) -> String {
+    types.iter().map(|t| t.to_string()).collect::<Vec<_>>().join(", ")
+}

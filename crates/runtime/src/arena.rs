@@ -1,0 +1,222 @@
+//! The memory of one rank: one aligned block, in which every buffer of its program has a fixed place.
+//!
+//! # Why it is sound
+//!
+//! Places are checked against the block's size whenever they are looked at, so nothing outside it is touched.
+//! What may be touched *when* is settled before the first step, by the static checks of the program: buffers
+//! whose lifetimes meet do not overlap (but for an elementwise output in the exact place of an input, which the
+//! kernels allow), and from the start of a collective to its wait nobody but the collective touches its buffers.
+//! One worker at a time plays a rank, under a lock; other ranks reach into its memory only through the
+//! transport, between that start and that wait. The block outlives the transport's use of it: a step ends with
+//! every collective waited for, or with `Transport::fail`, after which no buffer is touched.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+use partita_base::DType;
+use partita_comm::{CollectiveId, Transport};
+use partita_kernels::{View, ViewMut};
+
+/// Alignment of every arena, in bytes.
+const ALIGNMENT: usize = partita_program::ALIGNMENT_BYTES;
+
+/// A range of bytes of an arena.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Span {
+    pub offset: usize,
+    pub bytes: usize,
+}
+
+/// A strided tensor at a fixed place of an arena.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    /// Where element 0 stands.
+    pub offset_bytes: usize,
+    pub dtype: DType,
+    pub shape: Vec<usize>,
+    /// In elements.
+    pub strides: Vec<isize>,
+}
+
+impl Place {
+    /// A row-major tensor.
+    pub fn dense(offset_bytes: usize, dtype: DType, shape: &[usize]) -> Place {
+        let strides = dense_strides(shape);
+        Place { offset_bytes, dtype, shape: shape.to_vec(), strides }
+    }
+
+    pub fn element_count(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether elements follow each other in row-major order.
+    pub fn is_dense(&self) -> bool {
+        let dense = dense_strides(&self.shape);
+        let same = |d: usize| self.shape[d] == 1 || self.strides[d] == dense[d];
+        self.element_count() == 0 || (0..self.shape.len()).all(same)
+    }
+
+    /// The bytes between the first and the last element, both included.
+    pub fn span(&self) -> Span {
+        let size = self.dtype.size_bytes();
+        if self.element_count() == 0 {
+            return Span { offset: self.offset_bytes, bytes: 0 };
+        }
+        let (mut low, mut high) = (0isize, 0isize);
+        for (&extent, &stride) in self.shape.iter().zip(&self.strides) {
+            let reach = (extent as isize - 1) * stride;
+            if reach < 0 { low += reach } else { high += reach }
+        }
+        let offset =
+            self.offset_bytes.checked_add_signed(low * size as isize).expect("a view starts in its arena");
+        Span { offset, bytes: ((high - low) as usize + 1) * size }
+    }
+
+    /// The same elements with other dimensions in front.
+    pub fn permuted(&self, order: &[usize]) -> Place {
+        Place {
+            shape: order.iter().map(|&d| self.shape[d]).collect(),
+            strides: order.iter().map(|&d| self.strides[d]).collect(),
+            ..self.clone()
+        }
+    }
+}
+
+/// Row-major strides, in elements.
+pub(crate) fn dense_strides(shape: &[usize]) -> Vec<isize> {
+    let mut strides = vec![1isize; shape.len()];
+    for d in (1..shape.len()).rev() {
+        strides[d - 1] = strides[d] * shape[d] as isize;
+    }
+    strides
+}
+
+/// One rank's memory, zeroed at first.
+pub(crate) struct Arena {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the block is owned, and the module's rules say who touches what when.
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    pub fn new(bytes: usize) -> Arena {
+        let layout = Layout::from_size_align(bytes.max(1), ALIGNMENT).expect("an arena fits in memory");
+        // SAFETY: the layout has at least one byte.
+        let base = unsafe { alloc_zeroed(layout) };
+        Arena { base: NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout)), layout }
+    }
+
+    pub fn memory(&self) -> Memory<'_> {
+        Memory { base: self.base.as_ptr(), bytes: self.layout.size(), arena: PhantomData }
+    }
+
+    /// The buffers of one collective, ready to be published.
+    pub fn publication(&self, inputs: &[Span], outputs: &[Span]) -> Publication {
+        let memory = self.memory();
+        Publication {
+            inputs: inputs
+                .iter()
+                .map(|&s| std::ptr::slice_from_raw_parts(memory.at(s).cast_const(), s.bytes))
+                .collect(),
+            outputs: outputs
+                .iter()
+                .map(|&s| std::ptr::slice_from_raw_parts_mut(memory.at(s), s.bytes))
+                .collect(),
+        }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) }
+    }
+}
+
+/// The buffers that a rank publishes in a collective.
+pub(crate) struct Publication {
+    inputs: Vec<*const [u8]>,
+    outputs: Vec<*mut [u8]>,
+}
+
+// SAFETY: the pointers are only handed to the transport, which is made for many threads.
+unsafe impl Send for Publication {}
+
+impl Publication {
+    /// [`Transport::start`] with these buffers. Never blocks.
+    pub fn start(&self, transport: &dyn Transport, collective: CollectiveId, rank: usize) {
+        // SAFETY: the buffers lie in the rank's arena, which outlives the transport's use of it; the checked
+        // program touches none of them before the wait, and writes inputs before the start.
+        unsafe { transport.start(collective, rank, &self.inputs, &self.outputs) }
+    }
+}
+
+/// An arena to look into, for the worker that plays the rank.
+#[derive(Clone, Copy)]
+pub(crate) struct Memory<'a> {
+    base: *mut u8,
+    bytes: usize,
+    arena: PhantomData<&'a Arena>,
+}
+
+impl<'a> Memory<'a> {
+    fn at(&self, span: Span) -> *mut u8 {
+        let end = span.offset.checked_add(span.bytes).expect("a span ends in memory");
+        assert!(end <= self.bytes, "bytes {}..{end} of an arena of {}", span.offset, self.bytes);
+        self.base.wrapping_add(span.offset)
+    }
+
+    fn check(&self, place: &Place) -> *mut u8 {
+        let span = place.span();
+        assert!(
+            span.bytes == 0 || place.offset_bytes.is_multiple_of(place.dtype.size_bytes()),
+            "alignment of a view"
+        );
+        self.at(span);
+        self.base.wrapping_add(place.offset_bytes)
+    }
+
+    /// A tensor to be read.
+    pub fn view(&self, place: &Place) -> View<'a> {
+        let pointer = self.check(place);
+        // SAFETY: every element lies in the arena, aligned; the module's rules say nobody writes it meanwhile.
+        unsafe { View::from_raw(pointer, place.dtype, &place.shape, &place.strides) }
+    }
+
+    /// A tensor to be read that begins where `place` does, with other dimensions. Panics where they leave the
+    /// bytes that `place` spans.
+    pub fn view_with(&self, place: &Place, shape: &[usize], strides: &[isize]) -> View<'a> {
+        let span = place.span();
+        let size = place.dtype.size_bytes();
+        let offset = (place.offset_bytes - span.offset) / size;
+        View::strided(self.bytes(span), offset, place.dtype, shape, strides)
+    }
+
+    /// A tensor to be written.
+    pub fn view_mut(&self, place: &Place) -> ViewMut<'a> {
+        let pointer = self.check(place);
+        // SAFETY: every element lies in the arena, aligned; the module's rules say nobody else touches it.
+        unsafe { ViewMut::from_raw(pointer, place.dtype, &place.shape, &place.strides) }
+    }
+
+    /// Bytes to be read.
+    pub fn bytes(&self, span: Span) -> &'a [u8] {
+        let pointer = self.at(span);
+        // SAFETY: inside the arena, whose bytes are always initialised; nobody writes them meanwhile.
+        unsafe { std::slice::from_raw_parts(pointer, span.bytes) }
+    }
+
+    /// Bytes to be written, by the one who plays the rank.
+    // The lifetime is the arena's; that no two such slices overlap while in use is a rule of the module.
+    #[allow(clippy::mut_from_ref)]
+    pub fn bytes_mut(&self, span: Span) -> &'a mut [u8] {
+        let pointer = self.at(span);
+        // SAFETY: inside the arena; the module's rules say that nobody else touches them meanwhile.
+        unsafe { std::slice::from_raw_parts_mut(pointer, span.bytes) }
+    }
+}

@@ -1,0 +1,66 @@
+//! The collectives of a program set as the transport wants them.
+
+use partita_comm::{CollectiveSpec, Combiner, Exchange};
+use partita_mesh::Combiner as MeshCombiner;
+use partita_program as program;
+use partita_program::Transfer;
+
+fn combiner(combiner: MeshCombiner) -> Combiner {
+    match combiner {
+        MeshCombiner::Sum => Combiner::Sum,
+        MeshCombiner::Max => Combiner::Max,
+        MeshCombiner::Min => Combiner::Min,
+        MeshCombiner::Prod => Combiner::Prod,
+        MeshCombiner::And => Combiner::And,
+        MeshCombiner::Or => Combiner::Or,
+    }
+}
+
+/// One tensor of a bucket. Extents along a dimension become extents of what lies under it.
+fn exchange(transfer: &Transfer) -> Exchange {
+    let first = &transfer.inputs[0];
+    let (dtype, shape) = (first.dtype, &first.shape);
+    let outer = |dim: usize| shape[..dim].iter().product::<usize>();
+    let under = |dim: usize, extents: &[usize]| -> Vec<usize> {
+        let inner: usize = shape[dim + 1..].iter().product();
+        extents.iter().map(|extent| extent * inner).collect()
+    };
+    let bytes = |types: &[partita_ir::TensorType]| types.iter().map(|ty| ty.bytes()).collect::<Vec<usize>>();
+    let whole = |pairs: &[(usize, usize)]| {
+        Exchange::collective_permute(pairs, &bytes(&transfer.inputs), &bytes(&transfer.outputs))
+    };
+    match &transfer.exchange {
+        program::Exchange::AllReduce { combiner: c } => {
+            Exchange::all_reduce(combiner(*c), dtype, first.element_count())
+        }
+        program::Exchange::AllGather { dim, extents } => {
+            let row_bytes: Vec<usize> = under(*dim, extents).iter().map(|n| n * dtype.size_bytes()).collect();
+            Exchange::all_gather(outer(*dim), &row_bytes)
+        }
+        program::Exchange::ReduceScatter { combiner: c, dim, extents } => {
+            Exchange::reduce_scatter(combiner(*c), dtype, outer(*dim), under(*dim, extents))
+        }
+        program::Exchange::AllToAll { split_dim, concat_dim, split_extents, concat_extents } => {
+            Exchange::all_to_all(
+                dtype.size_bytes(),
+                shape,
+                *split_dim,
+                *concat_dim,
+                split_extents,
+                concat_extents,
+            )
+        }
+        program::Exchange::CollectivePermute { pairs } => whole(pairs),
+        program::Exchange::CollectiveBroadcast { has_root: true } => {
+            whole(&(0..transfer.outputs.len()).map(|target| (0, target)).collect::<Vec<_>>())
+        }
+        program::Exchange::CollectiveBroadcast { has_root: false } => whole(&[]),
+        program::Exchange::Send => whole(&[(0, 1)]),
+    }
+}
+
+/// The transport's description of a collective.
+pub(crate) fn spec(collective: &program::Collective) -> CollectiveSpec {
+    let exchanges = collective.transfers.iter().map(exchange).collect();
+    CollectiveSpec::new(collective.label.clone(), collective.members.clone(), exchanges)
+}

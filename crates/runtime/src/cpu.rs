@@ -1,0 +1,254 @@
+//! The CPU device: turns each compute instruction into one call of a kernel on the rank's memory, once, before
+//! the first step.
+//!
+//! Elementwise regions become fused chains, ops and composites with a kernel become calls of it; anything else
+//! runs on the reference interpreter, which is correct for every op and type but slow, and is listed as a
+//! [`SlowOp`].
+
+mod composites;
+mod dot;
+mod elementwise;
+mod indexing;
+mod interpret;
+mod reduce;
+mod shapes;
+#[cfg(test)]
+mod tests;
+
+use partita_base::Result;
+use partita_ir::ops::Composite;
+use partita_ir::{Graph, Node, Op, Operation, ValueId};
+use partita_kernels::{MAX_RANK, Scalar, View};
+use partita_program::{Compute, Program, Region, RegionKind, RegionSizes};
+
+use crate::arena::{Memory, Place, Span};
+
+pub use composites::has_kernel;
+
+/// Runs on the memory of a rank, with scratch memory of at least [`Kernel::workspace_bytes`].
+type Run = Box<dyn Fn(&Memory<'_>, Span) -> Result<()> + Send + Sync>;
+
+/// One compute instruction, ready to run.
+pub(crate) struct Kernel {
+    pub run: Run,
+    pub workspace_bytes: usize,
+    /// Runs on the interpreter, which allocates.
+    pub is_slow: bool,
+}
+
+impl Kernel {
+    fn new(
+        workspace_bytes: usize,
+        run: impl Fn(&Memory<'_>, Span) -> Result<()> + Send + Sync + 'static,
+    ) -> Kernel {
+        Kernel { run: Box::new(run), workspace_bytes, is_slow: false }
+    }
+
+    fn plain(run: impl Fn(&Memory<'_>) + Send + Sync + 'static) -> Kernel {
+        Kernel::new(0, move |memory, _| {
+            run(memory);
+            Ok(())
+        })
+    }
+}
+
+/// Ops that have no fast kernel for their types and run on the interpreter.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SlowOp {
+    /// The op's name.
+    pub op: String,
+    /// The module path of one of them.
+    pub path: String,
+    /// How many instructions of all ranks do so.
+    pub count: usize,
+}
+
+/// What lowering may ask of this device: how much scratch memory a region needs and which composites have
+/// kernels.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cpu;
+
+impl RegionSizes for Cpu {
+    fn workspace_bytes(&self, region: &Region) -> usize {
+        let types = |values: &[ValueId]| -> Vec<Place> {
+            let place = |&v: &ValueId| Place::dense(0, region.graph.ty(v).dtype, &region.graph.ty(v).shape);
+            values.iter().map(place).collect()
+        };
+        compile_region(region, types(&region.graph.inputs), types(&region.graph.outputs)).workspace_bytes
+    }
+
+    fn has_kernel(&self, composite: &Composite) -> bool {
+        has_kernel(composite)
+    }
+}
+
+/// Where a buffer's elements stand.
+pub(crate) fn buffer_place(program: &Program, id: partita_program::BufferId) -> Place {
+    let buffer = program.buffer(id);
+    Place::dense(buffer.offset_bytes, buffer.ty.dtype, &buffer.ty.shape)
+}
+
+/// Where a view's elements stand.
+pub(crate) fn view_place(program: &Program, view: &partita_program::View) -> Place {
+    let buffer = program.buffer(view.buffer);
+    let dtype = buffer.ty.dtype;
+    Place {
+        offset_bytes: buffer.offset_bytes + view.offset_elements * dtype.size_bytes(),
+        dtype,
+        shape: view.shape.clone(),
+        strides: view.strides.clone(),
+    }
+}
+
+/// The kernel of one compute instruction.
+pub(crate) fn compile(program: &Program, compute: &Compute) -> Kernel {
+    let inputs = compute.inputs.iter().map(|view| view_place(program, view)).collect();
+    let outputs = compute.outputs.iter().map(|&buffer| buffer_place(program, buffer)).collect();
+    compile_region(program.region(compute.region), inputs, outputs)
+}
+
+/// The kernel of a region on these places. The workspace it asks for depends on the region alone, unless a
+/// matrix product has to copy an operand whose strides are too irregular.
+pub(crate) fn compile_region(region: &Region, inputs: Vec<Place>, outputs: Vec<Place>) -> Kernel {
+    let fits = |place: &Place| place.shape.len() <= MAX_RANK;
+    let kernel = if !inputs.iter().chain(&outputs).all(fits) {
+        None
+    } else {
+        match region.kind {
+            RegionKind::Copy => Some(shapes::copy(inputs[0].clone(), outputs[0].clone())),
+            RegionKind::Elementwise => elementwise::compile(&region.graph, &inputs, &outputs),
+            RegionKind::Single => single(&region.graph, &inputs, &outputs)
+                .or_else(|| elementwise::compile(&region.graph, &inputs, &outputs)),
+        }
+    };
+    kernel.unwrap_or_else(|| interpret::compile(region.graph.clone(), inputs, outputs))
+}
+
+/// An operand: a tensor in memory, or one number in every element.
+#[derive(Clone, Debug)]
+pub(crate) enum Value {
+    Place(Place),
+    Number(Scalar, Vec<usize>),
+}
+
+impl Value {
+    fn place(&self) -> Option<&Place> {
+        match self {
+            Value::Place(place) => Some(place),
+            Value::Number(..) => None,
+        }
+    }
+
+    fn shape(&self) -> &[usize] {
+        match self {
+            Value::Place(place) => &place.shape,
+            Value::Number(_, shape) => shape,
+        }
+    }
+
+    fn view<'a>(&'a self, memory: &Memory<'a>) -> View<'a> {
+        match self {
+            Value::Place(place) => memory.view(place),
+            Value::Number(scalar, shape) => scalar.view(shape),
+        }
+    }
+
+    /// The element at an offset counted in elements along the strides.
+    fn element(&self, memory: &Memory<'_>, offset: isize) -> Scalar {
+        match self {
+            Value::Number(scalar, _) => *scalar,
+            Value::Place(place) => {
+                let size = place.dtype.size_bytes();
+                let offset = place.offset_bytes.checked_add_signed(offset * size as isize);
+                let offset = offset.expect("an element lies in its arena");
+                Scalar::from_bytes(place.dtype, memory.bytes(Span { offset, bytes: size }))
+            }
+        }
+    }
+
+    /// The first element.
+    fn scalar(&self, memory: &Memory<'_>) -> Scalar {
+        self.element(memory, 0)
+    }
+
+    /// The stride of a dimension, in elements; a number has the same everywhere.
+    fn stride(&self, dim: usize) -> isize {
+        match self {
+            Value::Place(place) => place.strides[dim],
+            Value::Number(..) => 0,
+        }
+    }
+}
+
+/// An integer scalar, whatever its width; u64 values above the range of i64 come back as its largest.
+fn integer(scalar: Scalar) -> i64 {
+    use partita_base::DType;
+    match scalar.dtype() {
+        DType::I64 => scalar.get::<i64>(),
+        DType::U64 => i64::try_from(scalar.get::<u64>()).unwrap_or(i64::MAX),
+        _ => scalar.to_f64() as i64,
+    }
+}
+
+/// The one number that a literal repeats, if it does.
+fn splat(literal: &partita_ir::Literal) -> Option<Scalar> {
+    let size = literal.ty.dtype.size_bytes();
+    let bytes = literal.to_bytes();
+    let first = bytes.get(..size)?;
+    literal.is_splat().then(|| Scalar::from_bytes(literal.ty.dtype, first))
+}
+
+/// The operands of the last node: inputs, or constants that earlier nodes make. `None` where other work is done
+/// first.
+fn operands(graph: &Graph, inputs: &[Place]) -> Option<Vec<Value>> {
+    let mut values: Vec<Option<Value>> = vec![None; graph.values.len()];
+    for (&input, place) in graph.inputs.iter().zip(inputs) {
+        values[input.index()] = Some(Value::Place(place.clone()));
+    }
+    let (last, before) = graph.nodes.split_last()?;
+    for node in before {
+        let result = node.results[0];
+        let shape = graph.ty(result).shape.clone();
+        let number = match &node.op {
+            Op::Constant(constant) => splat(&constant.value)?,
+            Op::BroadcastInDim(_) | Op::Reshape(_) => match values[node.operands[0].index()].as_ref()? {
+                Value::Number(number, _) => *number,
+                Value::Place(_) => return None,
+            },
+            _ => return None,
+        };
+        values[result.index()] = Some(Value::Number(number, shape));
+    }
+    last.operands.iter().map(|v| values[v.index()].clone()).collect()
+}
+
+/// The kernel of a region of one op; `None` where there is none for its types.
+fn single(graph: &Graph, inputs: &[Place], outputs: &[Place]) -> Option<Kernel> {
+    let node: &Node = graph.nodes.last()?;
+    // The region's outputs are the op's results, in order.
+    if graph.outputs != node.results {
+        return None;
+    }
+    let operands = operands(graph, inputs)?;
+    let out = || outputs[0].clone();
+    match &node.op {
+        Op::DotGeneral(op) => dot::compile(op, &operands, out()),
+        Op::Reduce(op) => reduce::compile(op, operands, outputs),
+        Op::Gather(op) => indexing::gather(op, operands, out()),
+        Op::Scatter(op) => indexing::scatter(op, operands, outputs),
+        Op::Concatenate(op) => Some(shapes::concatenate(op.dim, operands, out())),
+        Op::Pad(op) => Some(shapes::pad(op, operands, out())),
+        Op::DynamicSlice(_) => Some(shapes::dynamic_slice(operands, out())),
+        Op::DynamicUpdateSlice(_) => Some(shapes::dynamic_update_slice(operands, out())),
+        Op::BroadcastInDim(op) => shapes::broadcast(&op.dims, &operands[0], out()),
+        Op::Reshape(_) => shapes::reshape(&operands[0], out()),
+        Op::Transpose(op) => shapes::transpose(&op.permutation, &operands[0], out()),
+        Op::Composite(composite) => composites::compile(composite, operands, outputs),
+        _ => None,
+    }
+}
+
+/// The name of what a region does, for reports.
+pub(crate) fn region_name(region: &Region) -> &str {
+    region.graph.nodes.last().map_or("copy", |node| node.op.name())
+}

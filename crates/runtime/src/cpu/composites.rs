@@ -1,0 +1,371 @@
+//! Composites with kernels of their own. What is not listed here, or not in the types a kernel takes, is opened
+//! into its decomposition before lowering.
+
+use partita_base::DType;
+use partita_ir::ops::Composite;
+use partita_ir::{AttributesExt, TensorType};
+use partita_kernels::{
+    self as kernels, AttentionOptions, ElementwiseProgram, EwInstr, EwOp, MAX_RANK, Scalar, View, ViewMut,
+};
+
+use super::{Kernel, Value, integer};
+use crate::arena::{Memory, Place};
+
+/// Whether a composite runs as one kernel on these types and attributes. The compiler opens all others.
+pub fn has_kernel(composite: &Composite) -> bool {
+    kind(composite).is_some()
+}
+
+/// What a composite computes, where there is a kernel for it.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Softmax,
+    LogSoftmax,
+    SoftmaxGradient,
+    LayerNorm {
+        epsilon: f64,
+    },
+    RmsNorm {
+        epsilon: f64,
+    },
+    /// Operand positions of the weight and bias, and result positions of their gradients.
+    NormGradient {
+        centered: bool,
+        epsilon: f64,
+        weight: bool,
+        results: [Option<usize>; 3],
+    },
+    Attention {
+        causal: bool,
+        query_offset: usize,
+        scale: f64,
+    },
+    AttentionGradient {
+        causal: bool,
+        query_offset: usize,
+        scale: f64,
+    },
+    CrossEntropy {
+        ignore_index: i64,
+    },
+    CrossEntropyGradient {
+        ignore_index: i64,
+    },
+    Random {
+        stream: u64,
+        draw: Draw,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Draw {
+    Bits,
+    Uniform,
+    Normal,
+}
+
+fn kind(composite: &Composite) -> Option<Kind> {
+    let graph = &composite.definition.decomposition;
+    let operands: Vec<&TensorType> = graph.inputs.iter().map(|&v| graph.ty(v)).collect();
+    let results: Vec<&TensorType> = graph.outputs.iter().map(|&v| graph.ty(v)).collect();
+    let attributes = &composite.attributes;
+    let (first, result) = (*operands.first()?, *results.first()?);
+    if operands.iter().chain(&results).any(|ty| ty.rank() > MAX_RANK) {
+        return None;
+    }
+    let name = composite.definition.name.strip_prefix("partita.")?;
+    let (base, is_gradient) = name.strip_suffix(".vjp").map_or((name, false), |base| (base, true));
+    if is_gradient && attributes.ints("seeded") != [0] {
+        return None;
+    }
+    let wanted = attributes.ints("wanted");
+    let rows = first.dtype.is_float() && first.rank() > 0;
+    // Operands of the composite itself; a gradient has the cotangent behind them.
+    let own = &operands[..operands.len() - usize::from(is_gradient)];
+    let vectors = |some: &[&TensorType]| {
+        some.iter().all(|ty| ty.dtype == first.dtype && ty.shape == first.shape[first.rank() - 1..])
+    };
+    match (base, is_gradient) {
+        ("softmax", false) if rows => Some(Kind::Softmax),
+        ("softmax", true) if rows => Some(Kind::SoftmaxGradient),
+        ("log_softmax", false) if rows => Some(Kind::LogSoftmax),
+        ("layer_norm", false) if rows && vectors(&own[1..]) => {
+            Some(Kind::LayerNorm { epsilon: attributes.float("epsilon").ok()? })
+        }
+        ("rms_norm", false) if rows && vectors(&own[1..]) => {
+            Some(Kind::RmsNorm { epsilon: attributes.float("epsilon").ok()? })
+        }
+        ("layer_norm" | "rms_norm", true) if rows && vectors(&own[1..]) && wanted.contains(&0) => {
+            let position = |operand: i64| wanted.iter().position(|&w| w == operand);
+            Some(Kind::NormGradient {
+                centered: base == "layer_norm",
+                epsilon: attributes.float("epsilon").ok()?,
+                weight: own.len() > 1,
+                results: [position(0), position(1), position(2)],
+            })
+        }
+        ("attention", _) => attention(composite, own, &wanted, is_gradient),
+        ("cross_entropy", _) => {
+            let labels = operands.get(1)?;
+            let index = matches!(labels.dtype, DType::I32 | DType::I64 | DType::U32 | DType::U64);
+            let ignore_index = attributes.float("ignore_index").ok()? as i64;
+            match is_gradient {
+                _ if !rows || !index || labels.shape != first.shape[..first.rank() - 1] => None,
+                false => Some(Kind::CrossEntropy { ignore_index }),
+                true => (wanted == [0]).then_some(Kind::CrossEntropyGradient { ignore_index }),
+            }
+        }
+        ("random_bits" | "uniform" | "normal", false) if result.rank() > 0 && first.dtype.is_integer() => {
+            let draw = match base {
+                "random_bits" => Draw::Bits,
+                "uniform" => Draw::Uniform,
+                _ => Draw::Normal,
+            };
+            let same_rank = attributes.ints("global_shape").len() == result.rank();
+            let typed = if draw == Draw::Bits { result.dtype == DType::U32 } else { result.dtype.is_float() };
+            let stream = attributes.int("stream").ok()? as u64;
+            (same_rank && typed).then_some(Kind::Random { stream, draw })
+        }
+        _ => None,
+    }
+}
+
+fn attention(composite: &Composite, own: &[&TensorType], wanted: &[i64], is_gradient: bool) -> Option<Kind> {
+    let [q, k, v, mask @ ..] = own else { return None };
+    let (&[batch, heads, queries, width], &[_, groups, keys, _]) = (&q.shape[..], &k.shape[..]) else {
+        return None;
+    };
+    let shared =
+        k.shape == [batch, groups, keys, width] && v.shape == k.shape && groups > 0 && heads % groups == 0;
+    let typed = q.dtype.is_float() && q.dtype == k.dtype && q.dtype == v.dtype;
+    let masked = match mask {
+        [] => true,
+        [mask] => {
+            let full = [batch, heads, queries, keys];
+            mask.dtype == DType::Bool
+                && mask.rank() == 4
+                && mask.shape.iter().zip(full).all(|(&m, f)| m == f || m == 1)
+        }
+        _ => false,
+    };
+    let causal = composite.attributes.flag("causal");
+    // With fewer queries than keys, the queries are the last ones.
+    let query_offset = if causal { keys.checked_sub(queries)? } else { 0 };
+    let scale = composite.attributes.float("scale").ok()?;
+    match is_gradient {
+        _ if !shared || !typed || !masked => None,
+        false => Some(Kind::Attention { causal, query_offset, scale }),
+        true => (wanted == [0, 1, 2]).then_some(Kind::AttentionGradient { causal, query_offset, scale }),
+    }
+}
+
+pub(super) fn compile(composite: &Composite, operands: Vec<Value>, outputs: &[Place]) -> Option<Kernel> {
+    let kind = kind(composite)?;
+    let outputs = outputs.to_vec();
+    let dtype = outputs[0].dtype;
+    Some(match kind {
+        Kind::Softmax => rows(operands, outputs, |x, out| kernels::softmax(x, out)),
+        Kind::LogSoftmax => rows(operands, outputs, |x, out| kernels::log_softmax(x, out)),
+        Kind::SoftmaxGradient => Kernel::plain(move |memory| {
+            let [x, dy] = [0, 1].map(|i| operands[i].view(memory));
+            kernels::softmax_backward(&x, &dy, &mut memory.view_mut(&outputs[0]));
+        }),
+        Kind::LayerNorm { epsilon } => Kernel::plain(move |memory| {
+            let view = |i: usize| operands.get(i).map(|value| value.view(memory));
+            let out = &mut memory.view_mut(&outputs[0]);
+            kernels::layer_norm(&operands[0].view(memory), view(1).as_ref(), view(2).as_ref(), epsilon, out);
+        }),
+        Kind::RmsNorm { epsilon } => Kernel::plain(move |memory| {
+            let weight = operands.get(1).map(|value| value.view(memory));
+            kernels::rms_norm(
+                &operands[0].view(memory),
+                weight.as_ref(),
+                epsilon,
+                &mut memory.view_mut(&outputs[0]),
+            );
+        }),
+        Kind::NormGradient { centered, epsilon, weight, results } => {
+            let last = outputs[results[0]?].shape.last().copied()?;
+            let bytes = kernels::norm_backward_workspace_bytes(dtype, last);
+            Kernel::new(bytes, move |memory, workspace| {
+                let out = |i: usize| results[i].map(|r| memory.view_mut(&outputs[r]));
+                let (x, dy) = (operands[0].view(memory), operands[operands.len() - 1].view(memory));
+                let weight = weight.then(|| operands[1].view(memory));
+                let scratch = memory.bytes_mut(workspace);
+                let mut dx = out(0).expect("checked when the kernel was chosen");
+                let (mut dweight, mut dbias) = (out(1), out(2));
+                if centered {
+                    let (dweight, dbias) = (dweight.as_mut(), dbias.as_mut());
+                    kernels::layer_norm_backward(
+                        &x,
+                        weight.as_ref(),
+                        &dy,
+                        epsilon,
+                        &mut dx,
+                        dweight,
+                        dbias,
+                        scratch,
+                    );
+                } else {
+                    kernels::rms_norm_backward(
+                        &x,
+                        weight.as_ref(),
+                        &dy,
+                        epsilon,
+                        &mut dx,
+                        dweight.as_mut(),
+                        scratch,
+                    );
+                }
+                Ok(())
+            })
+        }
+        Kind::Attention { causal, query_offset, scale } => {
+            let (queries, keys, width) = attention_sizes(&operands);
+            let bytes = kernels::attention_workspace_bytes(dtype, queries, keys, width);
+            Kernel::new(bytes, move |memory, workspace| {
+                let mask = operands.get(3).map(|mask| mask.view(memory));
+                let options = AttentionOptions { mask, causal, query_offset, scale };
+                let [q, k, v] = [0, 1, 2].map(|i| operands[i].view(memory));
+                let scratch = memory.bytes_mut(workspace);
+                kernels::attention(&q, &k, &v, &options, &mut memory.view_mut(&outputs[0]), scratch);
+                Ok(())
+            })
+        }
+        Kind::AttentionGradient { causal, query_offset, scale } => {
+            let (queries, keys, width) = attention_sizes(&operands);
+            let bytes = kernels::attention_backward_workspace_bytes(dtype, queries, keys, width);
+            Kernel::new(bytes, move |memory, workspace| {
+                let mask = (operands.len() == 5).then(|| operands[3].view(memory));
+                let options = AttentionOptions { mask, causal, query_offset, scale };
+                let [q, k, v] = [0, 1, 2].map(|i| operands[i].view(memory));
+                let dout = operands[operands.len() - 1].view(memory);
+                let [mut dq, mut dk, mut dv] = [0, 1, 2].map(|i| memory.view_mut(&outputs[i]));
+                let scratch = memory.bytes_mut(workspace);
+                kernels::attention_backward(&q, &k, &v, &options, &dout, &mut dq, &mut dk, &mut dv, scratch);
+                Ok(())
+            })
+        }
+        Kind::CrossEntropy { ignore_index } => Kernel::new(0, move |memory, _| {
+            let [logits, labels] = [0, 1].map(|i| operands[i].view(memory));
+            kernels::cross_entropy(&logits, &labels, ignore_index, &mut memory.view_mut(&outputs[0]))
+        }),
+        Kind::CrossEntropyGradient { ignore_index } => Kernel::new(0, move |memory, _| {
+            let [logits, labels, dloss] = [0, 1, 2].map(|i| operands[i].view(memory));
+            let out = &mut memory.view_mut(&outputs[0]);
+            kernels::cross_entropy_backward(&logits, &labels, ignore_index, &dloss, out)
+        }),
+        Kind::Random { stream, draw } => {
+            let global: Vec<u64> =
+                composite.attributes.ints("global_shape").iter().map(|&s| s as u64).collect();
+            random(operands, outputs[0].clone(), stream, global, draw)?
+        }
+    })
+}
+
+fn rows(
+    operands: Vec<Value>,
+    outputs: Vec<Place>,
+    kernel: impl Fn(&View<'_>, &mut ViewMut<'_>) + Send + Sync + 'static,
+) -> Kernel {
+    Kernel::plain(move |memory| kernel(&operands[0].view(memory), &mut memory.view_mut(&outputs[0])))
+}
+
+fn attention_sizes(operands: &[Value]) -> (usize, usize, usize) {
+    let (q, k) = (operands[0].shape(), operands[1].shape());
+    (q[2], k[2], q[3])
+}
+
+/// Elements drawn at a time before they become numbers.
+const DRAWN: usize = 1 << 14;
+
+fn random(operands: Vec<Value>, out: Place, stream: u64, global: Vec<u64>, draw: Draw) -> Option<Kernel> {
+    let rank = out.shape.len();
+    let Value::Place(offsets_place) = &operands[1] else {
+        // One element: the same offset in every dimension.
+        return None;
+    };
+    let offsets_dtype = offsets_place.dtype;
+    if !offsets_dtype.is_integer() {
+        return None;
+    }
+    let read = move |memory: &Memory<'_>| -> (u64, [u64; MAX_RANK]) {
+        let seed = operands[0].scalar(memory);
+        let seed = if seed.dtype() == DType::U64 { seed.get::<u64>() } else { integer(seed) as u64 };
+        let step = operands[1].stride(0);
+        let offset = |d: usize| integer(operands[1].element(memory, d as isize * step)) as u64;
+        (seed, std::array::from_fn(|d| if d < rank { offset(d) } else { 0 }))
+    };
+    if draw == Draw::Bits {
+        return Some(Kernel::plain(move |memory| {
+            let (seed, offsets) = read(memory);
+            kernels::random_bits(seed, stream, &offsets[..rank], &global, &mut memory.view_mut(&out));
+        }));
+    }
+    let program = to_numbers(draw, out.dtype)?;
+    // Whole slices along the first dimension, a few at a time.
+    let inner: usize = out.shape[1..].iter().product();
+    let slices = (DRAWN / inner.max(1)).clamp(1, out.shape[0].max(1));
+    let drawn_bytes = (slices * inner * 4).next_multiple_of(64) + 64;
+    let bytes = drawn_bytes + kernels::elementwise_workspace_bytes(&program);
+    Some(Kernel::new(bytes, move |memory, workspace| {
+        let (seed, mut offsets) = read(memory);
+        let (drawn, scratch) = memory.bytes_mut(workspace).split_at_mut(drawn_bytes);
+        let skip = drawn.as_ptr().align_offset(64);
+        let drawn = &mut drawn[skip..];
+        let mut shape = [0; MAX_RANK];
+        shape[..rank].copy_from_slice(&out.shape);
+        let shape = &mut shape[..rank];
+        let mut start = 0;
+        while start < out.shape[0] {
+            let limit = (start + slices).min(out.shape[0]);
+            shape[0] = limit - start;
+            kernels::random_bits(
+                seed,
+                stream,
+                &offsets[..rank],
+                &global,
+                &mut ViewMut::contiguous(drawn, DType::U32, shape),
+            );
+            let target = memory.view_mut(&out).slice(0, start, limit, 1);
+            let bits = View::contiguous(drawn, DType::U32, shape);
+            kernels::run_elementwise(&program, &[bits], &mut [target], shape, scratch);
+            offsets[0] = offsets[0].wrapping_add((limit - start) as u64);
+            start = limit;
+        }
+        Ok(())
+    }))
+}
+
+/// 24 of the 32 bits as a number in (0, 1), or as the normal number of that quantile, as the decompositions say.
+fn to_numbers(draw: Draw, dtype: DType) -> Option<ElementwiseProgram> {
+    let mut registers = vec![DType::U32];
+    let mut instructions = Vec::new();
+    let mut push = |op: EwOp, args: Vec<usize>, dtype: DType| {
+        registers.push(dtype);
+        instructions.push(EwInstr { op, args, out: registers.len() - 1 });
+        registers.len() - 1
+    };
+    let number = |value: f64| EwOp::Constant(Scalar::new(value));
+    let (add, multiply) = (EwOp::Binary(kernels::Binary::Add), EwOp::Binary(kernels::Binary::Mul));
+    let eight = push(EwOp::Constant(Scalar::new(8u32)), vec![], DType::U32);
+    let bits = push(EwOp::Binary(kernels::Binary::ShiftRightLogical), vec![0, eight], DType::U32);
+    let mut x = push(EwOp::Convert, vec![bits], DType::F64);
+    let mut steps = vec![(add, 0.5), (multiply, 1.0 / 16777216.0)];
+    if draw == Draw::Normal {
+        steps.extend([(multiply, 2.0), (add, -1.0)]);
+    }
+    for (op, value) in steps {
+        let constant = push(number(value), vec![], DType::F64);
+        x = push(op, vec![x, constant], DType::F64);
+    }
+    if draw == Draw::Normal {
+        x = push(EwOp::Unary(kernels::Unary::ErfInv), vec![x], DType::F64);
+        let root = push(number(std::f64::consts::SQRT_2), vec![], DType::F64);
+        x = push(multiply, vec![x, root], DType::F64);
+    }
+    if dtype != DType::F64 {
+        x = push(EwOp::Convert, vec![x], dtype);
+    }
+    ElementwiseProgram::new(registers, 1, instructions, vec![x]).ok()
+}

@@ -1,0 +1,34 @@
+//! `reduce` with a known combiner.
+
+use partita_ir::ops::{Reduce, Reducer};
+use partita_kernels::{self as kernels, Reduction};
+use partita_mesh::Combiner;
+
+use super::{Kernel, Value};
+use crate::arena::Place;
+
+pub(super) fn reduction(combiner: Combiner) -> Reduction {
+    match combiner {
+        Combiner::Sum => Reduction::Sum,
+        Combiner::Prod => Reduction::Prod,
+        Combiner::Max => Reduction::Max,
+        Combiner::Min => Reduction::Min,
+        Combiner::And => Reduction::And,
+        Combiner::Or => Reduction::Or,
+    }
+}
+
+pub(super) fn compile(op: &Reduce, operands: Vec<Value>, outputs: &[Place]) -> Option<Kernel> {
+    let Reducer::Combiner(combiner) = op.reducer else { return None };
+    let ([x, initial], [out]) = (operands.as_slice(), outputs) else { return None };
+    let x = x.place()?.clone();
+    if x.dtype.is_float() && matches!(combiner, Combiner::And | Combiner::Or) {
+        return None;
+    }
+    let (initial, out, reduction) = (initial.clone(), out.clone(), reduction(combiner));
+    let reduced: Vec<bool> = (0..x.shape.len()).map(|d| op.dims.contains(&d)).collect();
+    Some(Kernel::plain(move |memory| {
+        let initial = initial.scalar(memory);
+        kernels::reduce(reduction, &memory.view(&x), &reduced, &initial, &mut memory.view_mut(&out));
+    }))
+}

@@ -1,0 +1,705 @@
+//! Every kernel against the reference interpreter, on operands of all kinds of strides.
+
+use partita_base::DType;
+use partita_ir::composite::Template;
+use partita_ir::composites as templates;
+use partita_ir::literal::indices;
+use partita_ir::ops::*;
+use partita_ir::{Attribute, Graph, GraphBuilder, Literal, Op, Role, Storage, TensorType, ValueId, evaluate};
+use partita_mesh::Combiner;
+use partita_program::{Region, RegionKind};
+
+use super::compile_region;
+use crate::arena::{Arena, Place, Span};
+
+/// Numbers that depend on nothing but the seed.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 >> 33
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        self.next() as usize % limit.max(1)
+    }
+
+    fn unit(&mut self) -> f64 {
+        self.next() as f64 / (1u64 << 31) as f64
+    }
+
+    /// Floats in (-2, 2), integers in -6..=6 or 0..=6.
+    fn literal(&mut self, ty: &TensorType) -> Literal {
+        let count = ty.element_count();
+        let value = |random: &mut Random| match ty.dtype {
+            d if d.is_float() => random.unit() * 4.0 - 2.0,
+            d if d.is_signed_integer() => random.below(13) as f64 - 6.0,
+            DType::Bool => random.below(2) as f64,
+            _ => random.below(7) as f64,
+        };
+        let values: Vec<f64> = (0..count).map(|_| value(self)).collect();
+        Literal::from_f64(ty, values.into_iter())
+    }
+
+    fn integers(&mut self, dtype: DType, shape: &[usize], low: i64, high: i64) -> Literal {
+        let ty = TensorType::new(dtype, shape);
+        let values: Vec<f64> = (0..ty.element_count())
+            .map(|_| (low + self.below((high - low) as usize) as i64) as f64)
+            .collect();
+        Literal::from_f64(&ty, values.into_iter())
+    }
+
+    /// Strides under which no two elements meet: some order of the dimensions, gaps, some backwards.
+    fn place(&mut self, end: &mut usize, ty: &TensorType) -> Place {
+        let rank = ty.rank();
+        let mut order: Vec<usize> = (0..rank).collect();
+        let mut strides = vec![0isize; rank];
+        let is_plain = self.below(3) == 0;
+        if !is_plain {
+            for i in (1..rank).rev() {
+                order.swap(i, self.below(i + 1));
+            }
+        }
+        let mut step = 1usize;
+        for &d in order.iter().rev() {
+            let (gap, backwards) = (self.below(4) == 0, self.below(5) == 0);
+            strides[d] = if backwards && !is_plain { -(step as isize) } else { step as isize };
+            step *= ty.shape[d].max(1) + usize::from(gap && !is_plain);
+        }
+        let size = ty.dtype.size_bytes();
+        let back: isize = (0..rank)
+            .filter(|&d| strides[d] < 0)
+            .map(|d| strides[d] * (ty.shape[d].max(1) as isize - 1))
+            .sum();
+        let offset = end.next_multiple_of(64);
+        *end = offset + step * size;
+        let offset_bytes = offset + back.unsigned_abs() * size;
+        Place { offset_bytes, dtype: ty.dtype, shape: ty.shape.clone(), strides }
+    }
+}
+
+fn element_span(place: &Place, index: &[usize]) -> Span {
+    let size = place.dtype.size_bytes();
+    let offset: isize = index.iter().zip(&place.strides).map(|(&i, s)| i as isize * s).sum();
+    Span { offset: place.offset_bytes.checked_add_signed(offset * size as isize).unwrap(), bytes: size }
+}
+
+/// What a region makes of these inputs, on random places, and whether the interpreter did it.
+fn run(
+    graph: &Graph,
+    kind: RegionKind,
+    inputs: &[Literal],
+    seed: u64,
+) -> Result<(Vec<Literal>, bool), String> {
+    let mut random = Random(seed);
+    let mut end = 0;
+    let places: Vec<Place> = inputs.iter().map(|literal| random.place(&mut end, &literal.ty)).collect();
+    let outputs: Vec<Place> = graph
+        .outputs
+        .iter()
+        .map(|&v| {
+            let offset = end.next_multiple_of(64);
+            end = offset + graph.ty(v).bytes();
+            Place::dense(offset, graph.ty(v).dtype, &graph.ty(v).shape)
+        })
+        .collect();
+    let region = Region { graph: graph.clone(), kind };
+    let kernel = compile_region(&region, places.clone(), outputs.clone());
+    let workspace = Span { offset: end.next_multiple_of(64), bytes: kernel.workspace_bytes };
+    let arena = Arena::new(workspace.offset + workspace.bytes);
+    let memory = arena.memory();
+    memory.bytes_mut(Span { offset: 0, bytes: workspace.offset + workspace.bytes }).fill(0xa5);
+    for (place, literal) in places.iter().zip(inputs) {
+        let (bytes, size) = (literal.to_bytes(), place.dtype.size_bytes());
+        for (position, index) in indices(&place.shape).enumerate() {
+            memory.bytes_mut(element_span(place, &index)).copy_from_slice(&bytes[position * size..][..size]);
+        }
+    }
+    (kernel.run)(&memory, workspace).map_err(|error| error.to_string())?;
+    let read = |place: &Place| {
+        let ty = TensorType::new(place.dtype, place.shape.clone());
+        let bytes = memory.bytes(Span { offset: place.offset_bytes, bytes: ty.bytes() });
+        Literal::from_bytes(&ty, bytes).unwrap()
+    };
+    Ok((outputs.iter().map(read).collect(), kernel.is_slow))
+}
+
+fn close(found: &Literal, expected: &Literal, tolerance: f64) -> Result<(), String> {
+    assert_eq!(found.ty, expected.ty);
+    if !found.ty.dtype.is_float() {
+        return if found == expected { Ok(()) } else { Err(format!("{found:?} for {expected:?}")) };
+    }
+    for (position, (f, e)) in found.to_f64().iter().zip(expected.to_f64()).enumerate() {
+        let same = *f == e || (f.is_nan() && e.is_nan());
+        if !same && !((f - e).abs() <= tolerance * e.abs().max(1.0)) {
+            return Err(format!("element {position}: {f} for {e}"));
+        }
+    }
+    Ok(())
+}
+
+fn tolerance(dtype: DType) -> f64 {
+    match dtype {
+        DType::BF16 => 2e-2,
+        DType::F16 => 3e-3,
+        DType::F32 => 2e-5,
+        _ => 1e-11,
+    }
+}
+
+/// Compares with the interpreter on three sets of strides. Returns whether the interpreter ran it.
+fn check(graph: &Graph, kind: RegionKind, inputs: &[Literal], what: &str) -> bool {
+    let expected = evaluate(graph, inputs).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let mut is_slow = false;
+    for seed in 0..3 {
+        let (found, slow) = run(graph, kind, inputs, seed).unwrap_or_else(|error| panic!("{what}: {error}"));
+        is_slow = slow;
+        for (found, expected) in found.iter().zip(&expected) {
+            let narrowest = inputs.iter().map(|i| tolerance(i.ty.dtype)).fold(0.0, f64::max);
+            if let Err(error) = close(found, expected, narrowest.max(tolerance(found.ty.dtype))) {
+                panic!("{what}, strides {seed}: {error}");
+            }
+        }
+    }
+    is_slow
+}
+
+/// One op on inputs of these types; `None` where it does not take them.
+fn single(op: impl Into<Op>, types: &[TensorType]) -> Option<Graph> {
+    let mut b = GraphBuilder::new("region");
+    let operands: Vec<ValueId> = types.iter().map(|ty| b.input("", ty.clone(), Role::Activation)).collect();
+    let results = b.push(op, &operands).ok()?;
+    Some(b.finish(results))
+}
+
+/// Checks one op on random inputs; it must have a kernel unless `may_be_slow`.
+fn check_single(op: impl Into<Op>, inputs: &[Literal], may_be_slow: bool) {
+    let op: Op = op.into();
+    let what = format!("{op:?} on {:?}", inputs.iter().map(|i| i.ty.to_string()).collect::<Vec<_>>());
+    let types: Vec<TensorType> = inputs.iter().map(|i| i.ty.clone()).collect();
+    let graph = single(op, &types).unwrap_or_else(|| panic!("{what} is no op"));
+    let is_slow = check(&graph, RegionKind::Single, inputs, &what);
+    assert!(may_be_slow || !is_slow, "{what} runs on the interpreter");
+}
+
+const UNARY: [UnaryKind; 26] = [
+    UnaryKind::Negate,
+    UnaryKind::Abs,
+    UnaryKind::Sign,
+    UnaryKind::Exponential,
+    UnaryKind::ExponentialMinusOne,
+    UnaryKind::Log,
+    UnaryKind::LogPlusOne,
+    UnaryKind::Sqrt,
+    UnaryKind::Rsqrt,
+    UnaryKind::Cbrt,
+    UnaryKind::Tanh,
+    UnaryKind::Logistic,
+    UnaryKind::Sine,
+    UnaryKind::Cosine,
+    UnaryKind::Tan,
+    UnaryKind::Floor,
+    UnaryKind::Ceil,
+    UnaryKind::RoundNearestAfz,
+    UnaryKind::RoundNearestEven,
+    UnaryKind::Not,
+    UnaryKind::IsFinite,
+    UnaryKind::Popcnt,
+    UnaryKind::Erf,
+    UnaryKind::Erfc,
+    UnaryKind::ErfInv,
+    UnaryKind::Square,
+];
+
+const BINARY: [BinaryKind; 15] = [
+    BinaryKind::Add,
+    BinaryKind::Subtract,
+    BinaryKind::Multiply,
+    BinaryKind::Divide,
+    BinaryKind::Maximum,
+    BinaryKind::Minimum,
+    BinaryKind::Remainder,
+    BinaryKind::Power,
+    BinaryKind::Atan2,
+    BinaryKind::And,
+    BinaryKind::Or,
+    BinaryKind::Xor,
+    BinaryKind::ShiftLeft,
+    BinaryKind::ShiftRightLogical,
+    BinaryKind::ShiftRightArithmetic,
+];
+
+#[test]
+fn every_elementwise_op_on_every_type_it_takes() {
+    let mut random = Random(1);
+    for dtype in DType::ALL {
+        let ty = TensorType::new(dtype, [3, 5]);
+        let mut ops: Vec<(Op, usize)> = UNARY.iter().map(|&kind| (Unary { kind }.into(), 1)).collect();
+        ops.extend(BINARY.iter().map(|&kind| (Binary { kind }.into(), 2)));
+        ops.extend(DType::ALL.map(|dtype| (Convert { dtype }.into(), 1)));
+        ops.extend(DType::ALL.map(|dtype| (BitcastConvert { dtype }.into(), 1)));
+        for direction in
+            [Direction::Eq, Direction::Ne, Direction::Lt, Direction::Le, Direction::Gt, Direction::Ge]
+        {
+            for compare_type in [None, Some(CompareType::TotalOrder), Some(CompareType::Unsigned)] {
+                ops.push((Compare { direction, compare_type }.into(), 2));
+            }
+        }
+        ops.push((Clamp.into(), 3));
+        for (op, count) in ops {
+            let same_width = match &op {
+                Op::BitcastConvert(to) => {
+                    // Other widths change the shape; other bytes than 0 and 1 are no truth values.
+                    to.dtype.size_bytes() == dtype.size_bytes() && to.dtype != DType::Bool
+                }
+                _ => true,
+            };
+            let Some(graph) = single(op.clone(), &vec![ty.clone(); count]).filter(|_| same_width) else {
+                continue;
+            };
+            let inputs: Vec<Literal> = (0..count).map(|_| random.literal(&ty)).collect();
+            let is_slow = check(&graph, RegionKind::Elementwise, &inputs, &format!("{op:?} on {ty}"));
+            assert!(!is_slow || matches!(&op, Op::Unary(u) if u.kind == UnaryKind::Popcnt), "{op:?} on {ty}");
+        }
+        let predicate = random.literal(&ty.with_dtype(DType::Bool));
+        check_single(Select, &[predicate, random.literal(&ty), random.literal(&ty)], false);
+    }
+}
+
+#[test]
+fn random_chains_fuse_to_the_same_numbers() {
+    for seed in 0..60 {
+        let mut random = Random(seed + 100);
+        let dtype = [DType::F32, DType::F64, DType::BF16, DType::F16][random.below(4)];
+        let shape: Vec<usize> = (0..1 + random.below(4)).map(|_| 1 + random.below(6)).collect();
+        let ty = TensorType::new(dtype, shape.clone());
+        let mut b = GraphBuilder::new("chain");
+        let mut values: Vec<ValueId> =
+            (0..1 + random.below(4)).map(|_| b.input("", ty.clone(), Role::Activation)).collect();
+        let input_count = values.len();
+        for _ in 0..3 + random.below(12) {
+            let (x, y) = (values[random.below(values.len())], values[random.below(values.len())]);
+            let value = match random.below(9) {
+                0 => b.unary(UnaryKind::Tanh, x).unwrap(),
+                1 => b.unary(UnaryKind::Square, x).and_then(|x| b.scale(x, 0.25)).unwrap(),
+                2 => b.add(x, y).and_then(|x| b.scale(x, 0.5)).unwrap(),
+                3 => b.subtract(x, y).unwrap(),
+                4 => b.multiply(x, y).unwrap(),
+                5 => b.offset(x, 0.75).unwrap(),
+                6 => {
+                    let places = b.iota(ty.with_dtype(DType::I32), random.below(shape.len())).unwrap();
+                    let places = b.convert(places, dtype).unwrap();
+                    b.minimum(x, places).unwrap()
+                }
+                7 => {
+                    let less = b.compare(Direction::Lt, x, y).unwrap();
+                    b.select(less, y, x).unwrap()
+                }
+                _ => {
+                    let wide = b.convert(x, DType::F64).unwrap();
+                    let wide = b.unary(UnaryKind::Sine, wide).unwrap();
+                    b.convert(wide, dtype).unwrap()
+                }
+            };
+            values.push(value);
+        }
+        let outputs = vec![values[values.len() - 1], values[random.below(values.len())]];
+        let graph = b.finish(outputs);
+        let inputs: Vec<Literal> = (0..input_count).map(|_| random.literal(&ty)).collect();
+        let is_slow = check(&graph, RegionKind::Elementwise, &inputs, &format!("chain {seed} of {ty}"));
+        assert!(!is_slow, "chain {seed} is not fused");
+    }
+}
+
+#[test]
+fn dot_general_with_any_roles_of_dimensions() {
+    for seed in 0..150 {
+        let mut random = Random(seed);
+        let dtype = DType::ALL[random.below(DType::ALL.len())];
+        // Each dimension of either operand plays a role; sizes of 0 and 1 included.
+        let extent =
+            |random: &mut Random| [1, 2, 3, 4, 5, 2, 3, 0][random.below(if seed % 5 == 0 { 8 } else { 7 })];
+        let [batch, left, right, contracted] = [3, 3, 3, 3].map(|limit| random.below(limit));
+        let sizes = |random: &mut Random, n: usize| (0..n).map(|_| extent(random)).collect::<Vec<_>>();
+        let (bs, ls, rs, cs) = (
+            sizes(&mut random, batch),
+            sizes(&mut random, left),
+            sizes(&mut random, right),
+            sizes(&mut random, contracted),
+        );
+        let shuffled = |random: &mut Random, groups: [&[usize]; 3]| {
+            // (group, position in group), in random order.
+            let mut dims: Vec<(usize, usize, usize)> = groups
+                .iter()
+                .enumerate()
+                .flat_map(|(g, sizes)| sizes.iter().enumerate().map(move |(i, &s)| (g, i, s)))
+                .collect();
+            for i in (1..dims.len()).rev() {
+                dims.swap(i, random.below(i + 1));
+            }
+            dims
+        };
+        let lhs = shuffled(&mut random, [&bs, &ls, &cs]);
+        let rhs = shuffled(&mut random, [&bs, &rs, &cs]);
+        let role = |dims: &[(usize, usize, usize)], group: usize, count: usize| -> Vec<usize> {
+            (0..count).map(|i| dims.iter().position(|d| d.0 == group && d.1 == i).unwrap()).collect()
+        };
+        let shape = |dims: &[(usize, usize, usize)]| dims.iter().map(|d| d.2).collect::<Vec<_>>();
+        let widens = matches!(dtype, DType::BF16 | DType::F16) && random.below(2) == 0;
+        let op = DotGeneral {
+            lhs_batch: role(&lhs, 0, batch),
+            rhs_batch: role(&rhs, 0, batch),
+            lhs_contracting: role(&lhs, 2, contracted),
+            rhs_contracting: role(&rhs, 2, contracted),
+            result_dtype: widens.then_some(DType::F32),
+        };
+        let inputs = [
+            random.literal(&TensorType::new(dtype, shape(&lhs))),
+            random.literal(&TensorType::new(dtype, shape(&rhs))),
+        ];
+        check_single(op, &inputs, false);
+    }
+}
+
+#[test]
+fn reduce_every_combiner_and_type() {
+    for (seed, dtype) in (0..).zip(DType::ALL) {
+        let mut random = Random(seed);
+        for combiner in
+            [Combiner::Sum, Combiner::Prod, Combiner::Max, Combiner::Min, Combiner::And, Combiner::Or]
+        {
+            if dtype.is_float() && matches!(combiner, Combiner::And | Combiner::Or) {
+                continue;
+            }
+            for dims in [vec![], vec![0], vec![1], vec![2], vec![0, 2], vec![0, 1, 2]] {
+                let ty = TensorType::new(dtype, [2, 3, 4]);
+                let reducer = Reducer::Combiner(combiner);
+                let initial = Literal::scalar(dtype, 1.0);
+                check_single(Reduce { dims, reducer }, &[random.literal(&ty), initial], false);
+            }
+        }
+    }
+}
+
+#[test]
+fn ops_that_move_elements() {
+    let mut random = Random(9);
+    for dtype in [DType::F32, DType::Bool, DType::I64, DType::BF16] {
+        let literal = |random: &mut Random, shape: &[usize]| random.literal(&TensorType::new(dtype, shape));
+        let scalar =
+            |value: i64| Literal::from_f64(&TensorType::scalar(DType::I32), [value as f64].into_iter());
+        let pieces =
+            [literal(&mut random, &[2, 3]), literal(&mut random, &[2, 0]), literal(&mut random, &[2, 2])];
+        check_single(Concatenate { dim: 1 }, &pieces, false);
+        for (low, high, interior) in [
+            ([0, 0], [0, 0], [0, 0]),
+            ([1, 2], [0, 3], [0, 0]),
+            ([-1, 2], [-1, -2], [0, 1]),
+            ([-4, 0], [1, 0], [2, 0]),
+            ([2, -2], [-3, 1], [1, 2]),
+        ] {
+            let op = Pad { low: low.to_vec(), high: high.to_vec(), interior: interior.to_vec() };
+            let inputs = [literal(&mut random, &[3, 4]), literal(&mut random, &[])];
+            if single(op.clone(), &[inputs[0].ty.clone(), inputs[1].ty.clone()]).is_some() {
+                check_single(op, &inputs, false);
+            }
+        }
+        for start in [-3, 0, 1, 7] {
+            let x = literal(&mut random, &[4, 5]);
+            check_single(DynamicSlice { sizes: vec![2, 3] }, &[x.clone(), scalar(start), scalar(1)], false);
+            let update = literal(&mut random, &[2, 5]);
+            check_single(DynamicUpdateSlice, &[x, update, scalar(start), scalar(start)], false);
+        }
+        check_single(Transpose { permutation: vec![2, 0, 1] }, &[literal(&mut random, &[2, 3, 4])], false);
+        check_single(Reshape { shape: vec![4, 6] }, &[literal(&mut random, &[2, 3, 4])], false);
+        let op = BroadcastInDim { shape: vec![2, 3, 4], dims: vec![0, 2] };
+        check_single(op, &[literal(&mut random, &[2, 1])], false);
+        let mut b = GraphBuilder::new("copy");
+        let x = b.input("", TensorType::new(dtype, [3, 2, 4]), Role::Activation);
+        let graph = b.finish(vec![x]);
+        assert!(!check(&graph, RegionKind::Copy, &[literal(&mut random, &[3, 2, 4])], "copy"));
+    }
+}
+
+#[test]
+fn gather_rows_and_windows_clamped() {
+    for seed in 0..8 {
+        let mut random = Random(seed);
+        let index = [DType::I32, DType::I64, DType::U32, DType::U64, DType::I8][random.below(5)];
+        let low = if index.is_signed_integer() { -3 } else { 0 };
+        let table = random.literal(&TensorType::new(DType::F32, [6, 4]));
+        // Rows of a table, with an implicit and an explicit index vector.
+        for (shape, vector) in [(vec![2, 3], 2), (vec![2, 3, 1], 2), (vec![1, 5], 0)] {
+            let batch = if vector == 0 { 1 } else { 2 };
+            let dims = GatherDims {
+                offset_dims: vec![batch],
+                collapsed_slice_dims: vec![0],
+                start_index_map: vec![0],
+                index_vector_dim: vector,
+                ..GatherDims::default()
+            };
+            let op = Gather { dims, slice_sizes: vec![1, 4], indices_are_sorted: false };
+            check_single(op, &[table.clone(), random.integers(index, &shape, low, 9)], false);
+        }
+        // Windows of a matrix, the window in front of the batch.
+        let dims = GatherDims {
+            offset_dims: vec![0, 1],
+            start_index_map: vec![1, 0],
+            index_vector_dim: 1,
+            ..GatherDims::default()
+        };
+        let op = Gather { dims, slice_sizes: vec![2, 3], indices_are_sorted: false };
+        check_single(op, &[table.clone(), random.integers(index, &[5, 2], low, 9)], false);
+        // One element per row of a batch: the pick of a class.
+        let dims = GatherDims {
+            collapsed_slice_dims: vec![1],
+            operand_batching_dims: vec![0],
+            start_indices_batching_dims: vec![0],
+            start_index_map: vec![1],
+            index_vector_dim: 1,
+            ..GatherDims::default()
+        };
+        let op = Gather { dims, slice_sizes: vec![1, 1], indices_are_sorted: false };
+        check_single(op, &[table, random.integers(index, &[6, 1], low, 9)], false);
+    }
+}
+
+#[test]
+fn scatter_rows_and_windows_in_order() {
+    for seed in 0..8 {
+        let mut random = Random(seed);
+        let index = [DType::I32, DType::I64, DType::U32, DType::I8][random.below(4)];
+        let low = if index.is_signed_integer() { -3 } else { 0 };
+        for dtype in [DType::F32, DType::F64, DType::I32, DType::BF16] {
+            let table = random.literal(&TensorType::new(dtype, [6, 4]));
+            let mut updates = vec![Update::Assign];
+            updates.extend(
+                [Combiner::Sum, Combiner::Max, Combiner::Prod].map(|c| Update::Combine(Reducer::Combiner(c))),
+            );
+            for update in updates {
+                for (shape, vector) in [(vec![2, 3], 2), (vec![2, 3, 1], 2)] {
+                    let dims = ScatterDims {
+                        update_window_dims: vec![2],
+                        inserted_window_dims: vec![0],
+                        scatter_dims_to_operand_dims: vec![0],
+                        index_vector_dim: vector,
+                        ..ScatterDims::default()
+                    };
+                    let op = Scatter {
+                        dims,
+                        update: update.clone(),
+                        indices_are_sorted: false,
+                        unique_indices: false,
+                    };
+                    let rows = random.literal(&TensorType::new(dtype, [2, 3, 4]));
+                    check_single(op, &[table.clone(), random.integers(index, &shape, low, 9), rows], false);
+                }
+                let dims = ScatterDims {
+                    update_window_dims: vec![0, 1],
+                    scatter_dims_to_operand_dims: vec![1, 0],
+                    index_vector_dim: 1,
+                    ..ScatterDims::default()
+                };
+                let op = Scatter {
+                    dims,
+                    update: update.clone(),
+                    indices_are_sorted: false,
+                    unique_indices: false,
+                };
+                let windows = random.literal(&TensorType::new(dtype, [2, 3, 5]));
+                check_single(op, &[table.clone(), random.integers(index, &[5, 2], low, 9), windows], false);
+            }
+        }
+    }
+}
+
+/// A composite over inputs of these types, and its gradient with respect to `wanted`.
+fn composite(
+    template: &'static Template,
+    attributes: &[(&str, Attribute)],
+    types: &[TensorType],
+    wanted: &[usize],
+) -> (Composite, Option<Composite>) {
+    let attributes: partita_ir::Attributes =
+        attributes.iter().map(|(k, v)| (k.to_string(), v.clone())).collect();
+    let forward = Composite::new(template, attributes, types).unwrap();
+    if wanted.is_empty() {
+        return (forward, None);
+    }
+    let definition = forward.definition.vjp(&[0], wanted).unwrap();
+    let mut attributes = forward.attributes.clone();
+    attributes.insert("wanted".into(), Attribute::Ints(wanted.iter().map(|&w| w as i64).collect()));
+    attributes.insert("seeded".into(), Attribute::Ints(vec![0]));
+    let gradient = Composite { attributes, definition: std::sync::Arc::new(definition) };
+    (forward, Some(gradient))
+}
+
+/// Checks a composite and its gradient; both must have kernels.
+fn check_composite(
+    template: &'static Template,
+    attributes: &[(&str, Attribute)],
+    inputs: &[Literal],
+    wanted: &[usize],
+    random: &mut Random,
+) {
+    let types: Vec<TensorType> = inputs.iter().map(|i| i.ty.clone()).collect();
+    let (forward, gradient) = composite(template, attributes, &types, wanted);
+    let graph = &forward.definition.decomposition;
+    let result = graph.ty(graph.outputs[0]).clone();
+    assert!(super::has_kernel(&forward), "{} on {types:?}", template.name);
+    check_single(forward, inputs, false);
+    if let Some(gradient) = gradient {
+        assert!(super::has_kernel(&gradient), "{}.vjp on {types:?}", template.name);
+        let inputs = [inputs, &[random.literal(&result)]].concat();
+        check_single(gradient, &inputs, false);
+    }
+}
+
+const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
+
+#[test]
+fn composites_of_rows() {
+    let mut random = Random(5);
+    for dtype in FLOATS {
+        let x = TensorType::new(dtype, [3, 2, 7]);
+        let row = TensorType::new(dtype, [7]);
+        let epsilon = [("epsilon", Attribute::Float(1e-5))];
+        let x_value = random.literal(&x);
+        check_composite(&templates::SOFTMAX, &[], &[x_value.clone()], &[0], &mut random);
+        check_composite(&templates::LOG_SOFTMAX, &[], &[x_value.clone()], &[], &mut random);
+        let [weight, bias] = [0, 1].map(|_| random.literal(&row));
+        let norms: [(&'static Template, Vec<Literal>); 5] = [
+            (&templates::LAYER_NORM, vec![]),
+            (&templates::LAYER_NORM, vec![weight.clone()]),
+            (&templates::LAYER_NORM, vec![weight.clone(), bias]),
+            (&templates::RMS_NORM, vec![]),
+            (&templates::RMS_NORM, vec![weight]),
+        ];
+        for (template, vectors) in norms {
+            let inputs = [vec![x_value.clone()], vectors].concat();
+            let all: Vec<usize> = (0..inputs.len()).collect();
+            check_composite(template, &epsilon, &inputs, &all, &mut random);
+            check_composite(template, &epsilon, &inputs, &[0], &mut random);
+        }
+        for index in [DType::I32, DType::I64] {
+            let mut labels = random.integers(index, &[3, 2], 0, 7);
+            labels.data.put(1, &Literal::from_f64(&TensorType::scalar(index), [-1.0].into_iter()).data, 0);
+            let attributes = [("ignore_index", Attribute::Int(-1))];
+            check_composite(
+                &templates::CROSS_ENTROPY,
+                &attributes,
+                &[x_value.clone(), labels],
+                &[0],
+                &mut random,
+            );
+        }
+    }
+}
+
+#[test]
+fn attention_with_groups_masks_and_more_keys_than_queries() {
+    let mut random = Random(6);
+    for dtype in FLOATS {
+        for (heads, groups, queries, keys) in [(2, 2, 4, 4), (4, 2, 3, 5), (2, 1, 5, 5)] {
+            let q = random.literal(&TensorType::new(dtype, [2, heads, queries, 6]));
+            let [k, v] = [0, 1].map(|_| random.literal(&TensorType::new(dtype, [2, groups, keys, 6])));
+            for causal in [false, true] {
+                let attributes = [("causal", Attribute::Bool(causal)), ("scale", Attribute::Float(0.4))];
+                let inputs = vec![q.clone(), k.clone(), v.clone()];
+                check_composite(&templates::ATTENTION, &attributes, &inputs, &[0, 1, 2], &mut random);
+                let mask = random.literal(&TensorType::new(DType::Bool, [2, 1, queries, keys]));
+                let inputs = [inputs, vec![mask]].concat();
+                check_composite(&templates::ATTENTION, &attributes, &inputs, &[0, 1, 2], &mut random);
+            }
+        }
+    }
+}
+
+#[test]
+fn random_numbers_of_shards() {
+    let attributes = |dtype: DType| {
+        [
+            ("shape", Attribute::Ints(vec![3, 4])),
+            ("global_shape", Attribute::Ints(vec![9, 11])),
+            ("stream", Attribute::Int(5)),
+            ("dtype", Attribute::DType(dtype)),
+        ]
+    };
+    let offsets = Literal::new([2], vec![4i64, 6]);
+    for seed in [Literal::new([], vec![u64::MAX - 3]), Literal::new([], vec![7i32])] {
+        let inputs = [seed, offsets.clone()];
+        let random = &mut Random(0);
+        check_composite(&templates::RANDOM_BITS, &attributes(DType::U32), &inputs, &[], random);
+        for dtype in FLOATS {
+            check_composite(&templates::UNIFORM, &attributes(dtype), &inputs, &[], random);
+            check_composite(&templates::NORMAL, &attributes(dtype), &inputs, &[], random);
+        }
+    }
+}
+
+#[test]
+fn random_numbers_of_large_tensors_are_drawn_in_parts() {
+    let shape = vec![70, 600];
+    let dims = Attribute::Ints(shape.iter().map(|&s| s as i64).collect());
+    let attributes = [
+        ("shape", dims.clone()),
+        ("global_shape", dims),
+        ("stream", Attribute::Int(1)),
+        ("dtype", Attribute::DType(DType::F32)),
+    ];
+    let inputs = [Literal::new([], vec![1u64]), Literal::new([2], vec![0i64, 0])];
+    check_composite(&templates::NORMAL, &attributes, &inputs, &[], &mut Random(0));
+}
+
+#[test]
+fn what_has_no_kernel_is_left_to_be_opened() {
+    let f32s = |shape: &[usize]| TensorType::new(DType::F32, shape);
+    let none =
+        |composite: &Composite| assert!(!super::has_kernel(composite), "{}", composite.definition.name);
+    none(&composite(&templates::GELU, &[], &[f32s(&[2, 3])], &[]).0);
+    none(&composite(&templates::LOG_SOFTMAX, &[], &[f32s(&[2, 3])], &[0]).1.unwrap());
+    // More queries than keys under a causal mask.
+    let attributes = [("causal", Attribute::Bool(true)), ("scale", Attribute::Float(1.0))];
+    let types = [f32s(&[1, 1, 4, 2]), f32s(&[1, 1, 3, 2]), f32s(&[1, 1, 3, 2])];
+    none(&composite(&templates::ATTENTION, &attributes, &types, &[]).0);
+    // Only some of the gradients.
+    let types = [f32s(&[1, 1, 3, 2]), f32s(&[1, 1, 3, 2]), f32s(&[1, 1, 3, 2])];
+    none(&composite(&templates::ATTENTION, &attributes, &types, &[0]).1.unwrap());
+    let epsilon = [("epsilon", Attribute::Float(1e-5))];
+    none(&composite(&templates::LAYER_NORM, &epsilon, &[f32s(&[2, 3]), f32s(&[3])], &[1]).1.unwrap());
+    // Random numbers without a dimension.
+    let attributes = [
+        ("shape", Attribute::Ints(vec![])),
+        ("global_shape", Attribute::Ints(vec![])),
+        ("stream", Attribute::Int(0)),
+    ];
+    let types = [TensorType::scalar(DType::U64), TensorType::new(DType::I64, [0])];
+    none(&composite(&templates::RANDOM_BITS, &attributes, &types, &[]).0);
+}
+
+#[test]
+fn ops_without_a_kernel_run_on_the_interpreter() {
+    let mut random = Random(2);
+    let x = random.literal(&TensorType::new(DType::I32, [2, 3]));
+    check_single(Unary { kind: UnaryKind::Popcnt }, &[x], true);
+    // A wider type changes the shape.
+    let x = random.literal(&TensorType::new(DType::I16, [3, 2]));
+    check_single(BitcastConvert { dtype: DType::I32 }, &[x], true);
+    // Nine dimensions are more than a view has.
+    let shape = [1, 2, 1, 2, 1, 2, 1, 2, 1];
+    let inputs = [0, 1].map(|_| random.literal(&TensorType::new(DType::F32, shape)));
+    check_single(Binary { kind: BinaryKind::Add }, &inputs, true);
+}
+
+#[test]
+fn labels_that_are_no_classes_are_refused() {
+    let attributes = [("ignore_index", Attribute::Int(-1))];
+    let logits = Literal::zeros(&TensorType::new(DType::F32, [2, 3]));
+    let labels = Literal { ty: TensorType::new(DType::I32, [2]), data: Storage::I32(vec![0, 3]) };
+    let types = [logits.ty.clone(), labels.ty.clone()];
+    let (composite, _) = composite(&templates::CROSS_ENTROPY, &attributes, &types, &[]);
+    let graph = single(composite, &types).unwrap();
+    let error = run(&graph, RegionKind::Single, &[logits, labels], 0).unwrap_err();
+    assert!(error.contains("label 3"), "{error}");
+}

@@ -1,0 +1,283 @@
+//! The executor: plays the programs of all ranks of one process, step after step, on a few worker threads.
+//!
+//! A rank is its arena, its compiled kernels and a cursor. Each worker plays a fixed set of ranks in turn: it runs
+//! one until a collective is pending, then the next; where none can go on it sleeps until the transport reports
+//! a change. Worker 0 is the calling thread; the others are parked between steps. When a rank fails, for whatever
+//! reason, the first diagnostic is kept, the transport is told to fail, and all ranks end.
+
+mod rank;
+mod worker;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use partita_base::{DType, Diagnostic, Result, did_you_mean};
+use partita_comm::SharedMemory;
+use partita_ir::TensorType;
+use partita_program::{BufferId, Port, ProgramSet};
+
+use crate::collectives::spec;
+use crate::cpu::SlowOp;
+use rank::{Pulse, Rank};
+use worker::{Control, Shared};
+
+/// How programs are run.
+#[derive(Clone, Debug)]
+pub struct RunnerOptions {
+    /// Worker threads; as many as there are ranks or cores, whichever is less, by default.
+    pub workers: Option<usize>,
+    /// One worker, which is the calling thread.
+    pub deterministic: bool,
+    /// End the step where a float scalar among the outputs (the loss, the norm of the gradients) is not finite.
+    pub nan_guard: bool,
+    /// How long all ranks may stand still before the run is declared stuck.
+    pub watchdog: Duration,
+}
+
+impl Default for RunnerOptions {
+    fn default() -> Self {
+        RunnerOptions {
+            workers: None,
+            deterministic: false,
+            nan_guard: true,
+            watchdog: Duration::from_secs(120),
+        }
+    }
+}
+
+/// Something that goes wrong on purpose, for tests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// The kernel panics.
+    Panic,
+    /// The kernel returns an error.
+    Error,
+    /// The first output is filled with NaN.
+    Nan,
+    /// The rank never gets past this instruction.
+    Hang,
+}
+
+/// Runs a program set, one step at a time. State stays in the ranks' arenas between steps.
+pub struct Runner {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Runner {
+    /// Checks the programs, allocates one arena of exactly the planned size per rank, loads constants, compiles
+    /// every compute instruction and starts the workers.
+    ///
+    /// # Errors
+    /// What the static checks find (E401 to E409), or the transport (E440 to E442).
+    pub fn new(set: ProgramSet, options: RunnerOptions) -> Result<Runner> {
+        partita_program::check(&set)?;
+        let rank_count = set.programs.len();
+        let transport = SharedMemory::new(rank_count, set.collectives.iter().map(spec).collect())?;
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let wanted = if options.deterministic { 1 } else { options.workers.unwrap_or(cores) };
+        let workers = wanted.clamp(1, rank_count.max(1));
+        let ranks =
+            set.programs.iter().map(|program| Mutex::new(Rank::new(&set, program, &options))).collect();
+        let shared = Arc::new(Shared {
+            ranks,
+            transport,
+            workers,
+            // Looking without sleeping pays where nobody else needs the core.
+            spins: if workers == rank_count && workers <= cores && workers > 1 { 4000 } else { 0 },
+            watchdog: options.watchdog,
+            pulse: Pulse {
+                progress: AtomicU64::new(0),
+                positions: (0..rank_count).map(|_| AtomicUsize::new(0)).collect(),
+            },
+            has_failed: AtomicBool::new(false),
+            control: Control::default(),
+            failure: Mutex::new(None),
+            set,
+        });
+        let spawn = |worker: usize| {
+            let shared = shared.clone();
+            let thread = std::thread::Builder::new().name(format!("partita worker {worker}"));
+            thread.spawn(move || shared.serve(worker)).map_err(|error| {
+                Diagnostic::new("E416", format!("worker thread {worker} could not be started"))
+                    .found(error.to_string())
+                    .help("run with fewer workers")
+            })
+        };
+        let threads = (1..workers).map(spawn).collect::<Result<Vec<_>>>()?;
+        Ok(Runner { shared, threads })
+    }
+
+    /// Runs one step on all ranks. Inputs must have been written before.
+    ///
+    /// # Errors
+    /// E410 where a rank panicked, E411 where a kernel refused its data, E412 where a checked output is not finite,
+    /// E413 where ranks stand still. The runner is of no use afterwards: later steps return the same.
+    pub fn step(&mut self) -> Result<()> {
+        self.shared.step()
+    }
+
+    /// The programs.
+    pub fn programs(&self) -> &ProgramSet {
+        &self.shared.set
+    }
+
+    /// The number of ranks.
+    pub fn rank_count(&self) -> usize {
+        self.shared.set.programs.len()
+    }
+
+    /// The number of threads that play them, the calling one included.
+    pub fn worker_count(&self) -> usize {
+        self.shared.workers
+    }
+
+    /// Whether the rank has an input of this name.
+    pub fn has_input(&self, rank: usize, name: &str) -> bool {
+        self.shared.set.programs.get(rank).is_some_and(|program| program.input_named(name).is_some())
+    }
+
+    /// Whether the rank has an output of this name.
+    pub fn has_output(&self, rank: usize, name: &str) -> bool {
+        self.shared.set.programs.get(rank).is_some_and(|program| program.output_named(name).is_some())
+    }
+
+    /// The local type of an input.
+    ///
+    /// # Errors
+    /// E414 where there is none of this name.
+    pub fn input_type(&self, rank: usize, name: &str) -> Result<&TensorType> {
+        let buffer = self.port(rank, name, true)?;
+        Ok(&self.shared.set.programs[rank].buffer(buffer).ty)
+    }
+
+    /// Writes an input: dense bytes of its local shape, booleans as one byte. Parameters and state are inputs too;
+    /// they keep what the steps make of them.
+    ///
+    /// # Errors
+    /// E414 where there is none of this name, E415 where the bytes do not fill it.
+    pub fn write_input(&mut self, rank: usize, name: &str, bytes: &[u8]) -> Result<()> {
+        let buffer = self.port(rank, name, true)?;
+        let ty = &self.shared.set.programs[rank].buffer(buffer).ty;
+        if bytes.len() != ty.bytes() {
+            return Err(Diagnostic::new("E415", format!("input `{name}` of rank {rank} has another size"))
+                .expected(format!("{} bytes, {ty}", ty.bytes()))
+                .found(format!("{} bytes", bytes.len())));
+        }
+        self.rank(rank)?.write(&self.shared.set.programs[rank], buffer, bytes);
+        Ok(())
+    }
+
+    /// Reads an input's place: after a step, what replaced it.
+    ///
+    /// # Errors
+    /// E414 where there is none of this name.
+    pub fn read_input(&self, rank: usize, name: &str) -> Result<Vec<u8>> {
+        let buffer = self.port(rank, name, true)?;
+        Ok(self.rank(rank)?.read(&self.shared.set.programs[rank], buffer).to_vec())
+    }
+
+    /// Reads an output after a step, before the next one.
+    ///
+    /// # Errors
+    /// E414 where there is none of this name.
+    pub fn read_output(&self, rank: usize, name: &str) -> Result<Vec<u8>> {
+        let buffer = self.port(rank, name, false)?;
+        Ok(self.rank(rank)?.read(&self.shared.set.programs[rank], buffer).to_vec())
+    }
+
+    /// The first element of a float output, such as the loss.
+    ///
+    /// # Errors
+    /// E414 where there is none of this name.
+    pub fn read_number(&self, rank: usize, name: &str) -> Result<f64> {
+        let buffer = self.port(rank, name, false)?;
+        let program = &self.shared.set.programs[rank];
+        let dtype: DType = program.buffer(buffer).ty.dtype;
+        let guard = self.rank(rank)?;
+        let bytes = guard.read(program, buffer);
+        Ok(bytes
+            .get(..dtype.size_bytes())
+            .map_or(0.0, |first| partita_kernels::Scalar::from_bytes(dtype, first).to_f64()))
+    }
+
+    /// Bytes of each rank's arena as planned at compile time.
+    pub fn planned_bytes(&self) -> Vec<usize> {
+        self.shared.set.programs.iter().map(|program| program.arena_bytes).collect()
+    }
+
+    /// The end of the highest bytes that instructions, constants and inputs of each rank have touched so far. More
+    /// than planned only where a kernel needed scratch memory that lowering did not reserve.
+    pub fn peak_bytes_used(&self) -> Vec<usize> {
+        (0..self.rank_count()).map(|rank| self.rank(rank).map_or(0, |rank| rank.high_water_bytes)).collect()
+    }
+
+    /// The ops that run on the interpreter, most frequent first.
+    pub fn slow_ops(&self) -> Vec<SlowOp> {
+        let mut ops: Vec<SlowOp> = Vec::new();
+        for rank in 0..self.rank_count() {
+            let Ok(rank) = self.rank(rank) else { continue };
+            for (op, path) in &rank.slow {
+                match ops.iter_mut().find(|known| &known.op == op) {
+                    Some(known) => known.count += 1,
+                    None => ops.push(SlowOp { op: op.clone(), path: path.clone(), count: 1 }),
+                }
+            }
+        }
+        ops.sort_by_key(|op| std::cmp::Reverse(op.count));
+        ops
+    }
+
+    /// Makes something go wrong at an instruction of a rank, at the next step. For tests.
+    #[doc(hidden)]
+    pub fn inject(&mut self, rank: usize, instruction: usize, fault: Fault) {
+        lock(&self.shared.ranks[rank]).fault = Some((instruction, fault));
+    }
+
+    fn port(&self, rank: usize, name: &str, is_input: bool) -> Result<BufferId> {
+        let program = self.shared.set.programs.get(rank).ok_or_else(|| {
+            Diagnostic::new("E414", format!("there is no rank {rank}"))
+                .expected(format!("a rank below {}", self.rank_count()))
+        })?;
+        let ports: &[Port] = if is_input { &program.inputs } else { &program.outputs };
+        let kind = if is_input { "input" } else { "output" };
+        ports.iter().find(|port| port.name == name).map(|port| port.buffer).ok_or_else(|| {
+            let names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
+            let error = Diagnostic::new("E414", format!("rank {rank} has no {kind} `{name}`"));
+            match did_you_mean(name, names) {
+                Some(help) => error.help(help),
+                None => error,
+            }
+        })
+    }
+
+    /// A rank between steps. E417 where a worker never came back with it.
+    fn rank(&self, rank: usize) -> Result<MutexGuard<'_, Rank>> {
+        match self.shared.ranks[rank].try_lock() {
+            Ok(guard) => Ok(guard),
+            Err(std::sync::TryLockError::Poisoned(error)) => Ok(error.into_inner()),
+            Err(std::sync::TryLockError::WouldBlock) => {
+                Err(Diagnostic::new("E417", format!("rank {rank} is still busy with a failed step")))
+            }
+        }
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        self.shared.stop();
+        // A worker that hangs in a kernel keeps what it needs alive; waiting for it would hang as well.
+        if !self.shared.has_stragglers() {
+            for thread in self.threads.drain(..) {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// A lock whose holder may have panicked: what it guards is only used to report that.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

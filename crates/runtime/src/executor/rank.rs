@@ -1,0 +1,361 @@
+//! One rank: its memory, its compiled instructions, and how far it is.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use partita_base::{DType, Diagnostic, Result};
+use partita_comm::{Poll as CommPoll, SharedMemory, Transport};
+use partita_kernels::Scalar;
+use partita_program::{
+    Action, BufferId, CollectiveId, Communicator, Compute, Cursor, Device, Poll, Program, ProgramSet, Start,
+    StepOutcome, View, advance,
+};
+
+use super::{Fault, RunnerOptions};
+use crate::arena::{Arena, Memory, Publication, Span};
+use crate::cpu::{self, Kernel};
+
+/// How far the ranks of a process are, for those who watch.
+pub(super) struct Pulse {
+    /// Instructions done, by all ranks together.
+    pub progress: AtomicU64,
+    /// Per rank, the instruction it is at.
+    pub positions: Vec<AtomicUsize>,
+}
+
+impl Pulse {
+    fn at(&self, rank: usize, index: usize) {
+        self.positions[rank].store(index, Ordering::Relaxed);
+        self.progress.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Why a rank came back.
+pub(super) enum Outcome {
+    Done,
+    /// Waits for this collective, or for nothing at all where it was told to hang.
+    Blocked(Option<CollectiveId>),
+    Failed(Box<Diagnostic>),
+}
+
+/// What a rank that is told to hang answers; never shown.
+const HANG: &str = "hang";
+
+/// A scalar output that must be finite.
+struct Check {
+    name: String,
+    dtype: DType,
+    span: Span,
+}
+
+impl Check {
+    fn run(&self, memory: &Memory<'_>) -> Result<()> {
+        let value = Scalar::from_bytes(self.dtype, memory.bytes(self.span)).to_f64();
+        if value.is_finite() {
+            return Ok(());
+        }
+        Err(Diagnostic::new("E412", format!("`{}` is not a finite number", self.name))
+            .found(value.to_string())
+            .help("lower the learning rate, clip gradients, lengthen the warm-up, or use a wider type; the last checkpoint is from before"))
+    }
+}
+
+/// An instruction, ready to run.
+enum Ready {
+    Compute { kernel: Kernel, workspace: Span },
+    Start(Publication),
+    Wait,
+}
+
+/// A rank's program, ready to run.
+struct Code {
+    instructions: Vec<Ready>,
+    /// Per instruction: the end of the highest bytes it touches.
+    ends: Vec<usize>,
+    /// Per instruction, and per collective: what must be finite after it.
+    checks: Vec<Vec<Check>>,
+    collective_checks: Vec<Vec<Check>>,
+}
+
+/// What a rank needs to run.
+pub(super) struct Rank {
+    code: Code,
+    pub cursor: Cursor,
+    pub is_done: bool,
+    pub high_water_bytes: usize,
+    /// (op, module path) of instructions that run on the interpreter.
+    pub slow: Vec<(String, String)>,
+    pub fault: Option<(usize, Fault)>,
+    // Last: what holds pointers into it goes before.
+    arena: Arena,
+}
+
+impl Rank {
+    pub fn new(set: &ProgramSet, program: &Program, options: &RunnerOptions) -> Rank {
+        let kernels: Vec<Option<Kernel>> = program
+            .instructions
+            .iter()
+            .map(|instruction| match &instruction.action {
+                Action::Compute(compute) => Some(cpu::compile(program, compute)),
+                Action::Start(_) | Action::Wait(_) => None,
+            })
+            .collect();
+        // Scratch that was not planned lies behind the arena proper; all instructions share it.
+        let planned = |compute: &Compute| {
+            compute.workspace.map_or(Span::default(), |id| {
+                let buffer = program.buffer(id);
+                Span { offset: buffer.offset_bytes, bytes: buffer.bytes }
+            })
+        };
+        let spill_offset = program.arena_bytes.next_multiple_of(partita_program::ALIGNMENT_BYTES);
+        let workspace = |compute: &Compute, kernel: &Kernel| {
+            let planned = planned(compute);
+            let spill = Span { offset: spill_offset, bytes: kernel.workspace_bytes };
+            if kernel.workspace_bytes <= planned.bytes { planned } else { spill }
+        };
+        let spans = kernels.iter().zip(&program.instructions).filter_map(|(kernel, instruction)| {
+            match (&instruction.action, kernel) {
+                (Action::Compute(compute), Some(kernel)) => Some(workspace(compute, kernel)),
+                _ => None,
+            }
+        });
+        let arena_bytes =
+            spans.map(|span| span.offset + span.bytes).max().unwrap_or(0).max(program.arena_bytes);
+        let arena = Arena::new(arena_bytes);
+
+        let (mut instructions, mut ends, mut slow) = (Vec::new(), Vec::new(), Vec::new());
+        for (instruction, kernel) in program.instructions.iter().zip(kernels) {
+            let end_of_view = |view: &View| end(cpu::view_place(program, view).span());
+            let end_of_buffer = |&id: &BufferId| end(buffer_span(program, id));
+            match (&instruction.action, kernel) {
+                (Action::Compute(compute), Some(kernel)) => {
+                    let workspace = workspace(compute, &kernel);
+                    let reads = compute.inputs.iter().map(end_of_view);
+                    let touched =
+                        reads.chain(compute.outputs.iter().map(end_of_buffer)).chain([end(workspace)]);
+                    ends.push(touched.max().unwrap_or(0));
+                    if kernel.is_slow {
+                        let op = cpu::region_name(program.region(compute.region)).to_string();
+                        slow.push((op, instruction.origin.path.clone()));
+                    }
+                    instructions.push(Ready::Compute { kernel, workspace });
+                }
+                (Action::Start(start), _) => {
+                    let collective = &set.collectives[start.collective.index()];
+                    ends.push(
+                        start
+                            .inputs
+                            .iter()
+                            .map(end_of_view)
+                            .chain(start.outputs.iter().map(end_of_buffer))
+                            .max()
+                            .unwrap_or(0),
+                    );
+                    instructions.push(Ready::Start(publication(
+                        &arena,
+                        program,
+                        start,
+                        collective.transfers.len(),
+                    )));
+                }
+                (Action::Wait(_), _) | (Action::Compute(_), None) => {
+                    ends.push(0);
+                    instructions.push(Ready::Wait);
+                }
+            }
+        }
+        let mut rank = Rank {
+            code: Code {
+                checks: (0..program.instructions.len()).map(|_| Vec::new()).collect(),
+                collective_checks: (0..set.collectives.len()).map(|_| Vec::new()).collect(),
+                instructions,
+                ends,
+            },
+            cursor: Cursor::default(),
+            is_done: false,
+            high_water_bytes: 0,
+            slow,
+            fault: None,
+            arena,
+        };
+        if options.nan_guard {
+            rank.guard(program);
+        }
+        for (buffer, literal) in &program.constants {
+            rank.write(program, *buffer, &literal.to_bytes());
+        }
+        rank
+    }
+
+    /// Notes where scalar float outputs are written.
+    fn guard(&mut self, program: &Program) {
+        for port in &program.outputs {
+            let ty = &program.buffer(port.buffer).ty;
+            if !ty.dtype.is_float() || ty.element_count() != 1 {
+                continue;
+            }
+            let check = || {
+                let span = buffer_span(program, port.buffer);
+                Check { name: port.name.clone(), dtype: ty.dtype, span }
+            };
+            for (index, instruction) in program.instructions.iter().enumerate() {
+                match &instruction.action {
+                    Action::Compute(compute) if compute.outputs.contains(&port.buffer) => {
+                        self.code.checks[index].push(check());
+                    }
+                    Action::Start(start) if start.outputs.contains(&port.buffer) => {
+                        self.code.collective_checks[start.collective.index()].push(check());
+                    }
+                    Action::Compute(_) | Action::Start(_) | Action::Wait(_) => {}
+                }
+            }
+        }
+    }
+
+    pub fn write(&mut self, program: &Program, buffer: BufferId, bytes: &[u8]) {
+        let span = buffer_span(program, buffer);
+        self.high_water_bytes = self.high_water_bytes.max(end(span));
+        self.arena.memory().bytes_mut(span).copy_from_slice(bytes);
+    }
+
+    pub fn read(&self, program: &Program, buffer: BufferId) -> &[u8] {
+        self.arena.memory().bytes(buffer_span(program, buffer))
+    }
+
+    /// Runs until the step is done or a collective is pending.
+    pub fn advance(&mut self, program: &Program, transport: &SharedMemory, pulse: &Pulse) -> Outcome {
+        let Rank { code, arena, cursor, high_water_bytes, fault, .. } = self;
+        let (fault, touched) = (*fault, Cell::from_mut(high_water_bytes));
+        let mut player = Player { code, memory: arena.memory(), touched, fault, pulse };
+        let mut link = Link { code, memory: arena.memory(), touched, transport, fault, pulse };
+        match advance(program, cursor, &mut player, &mut link) {
+            StepOutcome::Done => Outcome::Done,
+            StepOutcome::Blocked(collective) => Outcome::Blocked(Some(collective)),
+            StepOutcome::Failed(error) if error.code == HANG => Outcome::Blocked(None),
+            StepOutcome::Failed(error) => Outcome::Failed(error),
+        }
+    }
+}
+
+fn end(span: Span) -> usize {
+    if span.bytes == 0 { 0 } else { span.offset + span.bytes }
+}
+
+fn buffer_span(program: &Program, id: BufferId) -> Span {
+    let buffer = program.buffer(id);
+    Span { offset: buffer.offset_bytes, bytes: buffer.bytes }
+}
+
+/// The buffers of a start, one input and one output per tensor: a rank that only sends or only receives lists
+/// none on the other side.
+fn publication(arena: &Arena, program: &Program, start: &Start, tensors: usize) -> Publication {
+    let mut inputs: Vec<Span> =
+        start.inputs.iter().map(|view| cpu::view_place(program, view).span()).collect();
+    let mut outputs: Vec<Span> = start.outputs.iter().map(|&id| buffer_span(program, id)).collect();
+    inputs.resize(tensors, Span::default());
+    outputs.resize(tensors, Span::default());
+    arena.publication(&inputs, &outputs)
+}
+
+fn hit(fault: Option<(usize, Fault)>, index: usize) -> Option<Fault> {
+    fault.filter(|(at, _)| *at == index).map(|(_, fault)| fault)
+}
+
+/// Runs compute instructions.
+struct Player<'a> {
+    code: &'a Code,
+    memory: Memory<'a>,
+    touched: &'a Cell<usize>,
+    fault: Option<(usize, Fault)>,
+    pulse: &'a Pulse,
+}
+
+impl Device for Player<'_> {
+    fn run(&mut self, program: &Program, index: usize, compute: &Compute) -> Result<()> {
+        self.pulse.at(program.rank, index);
+        let fault = hit(self.fault, index);
+        match fault {
+            Some(Fault::Panic) => panic!("told to panic"),
+            Some(Fault::Hang) => return Err(Diagnostic::new(HANG, "")),
+            _ => {}
+        }
+        let Ready::Compute { kernel, workspace } = &self.code.instructions[index] else {
+            unreachable!("compute instructions are compiled")
+        };
+        let result = match fault {
+            Some(Fault::Error) => Err(Diagnostic::new("E411", "told to fail")),
+            _ => (kernel.run)(&self.memory, *workspace),
+        };
+        result.map_err(|error| refused(program, index, error))?;
+        self.touched.update(|bytes| bytes.max(self.code.ends[index]));
+        if fault == Some(Fault::Nan) {
+            // All ones is not a number in any float type.
+            self.memory.bytes_mut(buffer_span(program, compute.outputs[0])).fill(0xff);
+        }
+        self.code.checks[index]
+            .iter()
+            .try_for_each(|check| check.run(&self.memory))
+            .map_err(|e| placed(program, index, e))
+    }
+}
+
+/// A kernel that did not accept its data: E411.
+fn refused(program: &Program, index: usize, error: Box<Diagnostic>) -> Box<Diagnostic> {
+    let what = &program.instructions[index].origin.what;
+    let mut outer =
+        Diagnostic::new("E411", format!("rank {}: {what} failed: {}", program.rank, error.message));
+    (outer.expected, outer.found, outer.help) = (error.expected, error.found, error.help);
+    outer.notes = error.notes;
+    placed(program, index, outer)
+}
+
+/// Says in which module.
+fn placed(program: &Program, index: usize, error: Box<Diagnostic>) -> Box<Diagnostic> {
+    let path = &program.instructions[index].origin.path;
+    error.at(if path.is_empty() { "<root>" } else { path })
+}
+
+/// Runs collectives.
+struct Link<'a> {
+    code: &'a Code,
+    memory: Memory<'a>,
+    touched: &'a Cell<usize>,
+    transport: &'a SharedMemory,
+    fault: Option<(usize, Fault)>,
+    pulse: &'a Pulse,
+}
+
+impl Communicator for Link<'_> {
+    fn start(&mut self, program: &Program, index: usize, start: &Start) -> Result<()> {
+        self.pulse.at(program.rank, index);
+        match hit(self.fault, index) {
+            Some(Fault::Panic) => panic!("told to panic"),
+            Some(Fault::Hang) => return Err(Diagnostic::new(HANG, "")),
+            _ => {}
+        }
+        let Ready::Start(publication) = &self.code.instructions[index] else {
+            unreachable!("starts are compiled")
+        };
+        self.touched.update(|bytes| bytes.max(self.code.ends[index]));
+        publication.start(self.transport, partita_base::Id::new(start.collective.index()), program.rank);
+        Ok(())
+    }
+
+    fn poll(&mut self, program: &Program, collective: CollectiveId) -> Result<Poll> {
+        match self.transport.poll(partita_base::Id::new(collective.index()), program.rank) {
+            CommPoll::Pending => Ok(Poll::Pending),
+            // The rank that failed has told why.
+            CommPoll::Failed => Err(Diagnostic::new("E418", "another rank failed")),
+            CommPoll::Ready => {
+                self.pulse.progress.fetch_add(1, Ordering::Relaxed);
+                let checks = &self.code.collective_checks[collective.index()];
+                checks.iter().try_for_each(|check| check.run(&self.memory)).map_err(|error| {
+                    let is_wait = |i: &partita_program::Instruction| i.action == Action::Wait(collective);
+                    let index = program.instructions.iter().position(is_wait).unwrap_or(0);
+                    placed(program, index, error)
+                })?;
+                Ok(Poll::Ready)
+            }
+        }
+    }
+}

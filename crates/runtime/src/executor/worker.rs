@@ -1,0 +1,232 @@
+//! The workers: who plays which rank, when they sleep, and how a run ends when something fails.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use partita_base::{Diagnostic, Id, Result};
+use partita_comm::{Failure, SharedMemory, Transport};
+use partita_program::{CollectiveId, ProgramSet};
+
+use super::lock;
+use super::rank::{Outcome, Pulse, Rank};
+
+/// How long a failed step waits for workers that are inside a kernel.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// What all workers share.
+pub(super) struct Shared {
+    pub set: ProgramSet,
+    /// One worker plays a rank, so these locks are only contended when something has gone wrong.
+    pub ranks: Vec<Mutex<Rank>>,
+    pub transport: SharedMemory,
+    pub workers: usize,
+    /// Looks at the transport before sleeping.
+    pub spins: u32,
+    pub watchdog: Duration,
+    pub pulse: Pulse,
+    pub control: Control,
+    pub has_failed: AtomicBool,
+    pub failure: Mutex<Option<Box<Diagnostic>>>,
+}
+
+/// Where workers are parked between steps.
+#[derive(Default)]
+pub(super) struct Control {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    step: u64,
+    /// Workers other than the calling thread that are at it.
+    busy: usize,
+    is_stopped: bool,
+}
+
+impl Shared {
+    /// Runs one step; the calling thread is worker 0.
+    pub fn step(&self) -> Result<()> {
+        self.failed()?;
+        for rank in &self.ranks {
+            lock(rank).is_done = false;
+        }
+        {
+            let mut state = lock(&self.control.state);
+            state.step += 1;
+            state.busy = self.workers - 1;
+        }
+        self.control.changed.notify_all();
+        self.play(0);
+        let mut state = lock(&self.control.state);
+        let mut deadline = None;
+        while state.busy > 0 {
+            let wait = if self.has_failed.load(Ordering::SeqCst) {
+                let deadline = *deadline.get_or_insert_with(|| Instant::now() + GRACE);
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    break;
+                }
+                left
+            } else {
+                // Woken by the last worker; looks up now and then because a failure may not wake it.
+                Duration::from_millis(100)
+            };
+            state = self.control.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(state);
+        self.failed()
+    }
+
+    fn failed(&self) -> Result<()> {
+        match &*lock(&self.failure) {
+            Some(failure) => Err(failure.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// The life of a worker other than the calling thread.
+    pub fn serve(&self, worker: usize) {
+        let mut seen = 0;
+        loop {
+            let mut state = lock(&self.control.state);
+            while state.step == seen && !state.is_stopped {
+                state = self.control.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            if state.is_stopped {
+                return;
+            }
+            seen = state.step;
+            drop(state);
+            self.play(worker);
+            lock(&self.control.state).busy -= 1;
+            self.control.changed.notify_all();
+        }
+    }
+
+    /// Sends the workers home.
+    pub fn stop(&self) {
+        lock(&self.control.state).is_stopped = true;
+        self.control.changed.notify_all();
+    }
+
+    /// Whether a worker has not come back from a failed step.
+    pub fn has_stragglers(&self) -> bool {
+        lock(&self.control.state).busy > 0
+    }
+
+    /// Plays this worker's ranks to the end of the step, or until the run has failed.
+    fn play(&self, worker: usize) {
+        let mut still = Still { progress: 0, since: Instant::now() };
+        loop {
+            if self.has_failed.load(Ordering::SeqCst) {
+                return;
+            }
+            let seen = self.transport.notify().epoch();
+            let (mut open, mut moved, mut waiting) = (0, false, None);
+            for rank in (worker..self.ranks.len()).step_by(self.workers) {
+                let mut player = lock(&self.ranks[rank]);
+                if player.is_done {
+                    continue;
+                }
+                let before = player.cursor;
+                let program = &self.set.programs[rank];
+                let outcome =
+                    catch_unwind(AssertUnwindSafe(|| player.advance(program, &self.transport, &self.pulse)));
+                match outcome {
+                    Ok(Outcome::Done) => {
+                        player.is_done = true;
+                        moved = true;
+                    }
+                    Ok(Outcome::Blocked(collective)) => {
+                        open += 1;
+                        moved |= player.cursor != before;
+                        if let (None | Some((_, None)), at) = (waiting, collective) {
+                            waiting = Some((rank, at));
+                        }
+                    }
+                    Ok(Outcome::Failed(error)) => return self.fail(rank, error),
+                    Err(panic) => {
+                        let index = player.cursor.next;
+                        return self.fail(rank, self.panicked(rank, index, panic.as_ref()));
+                    }
+                }
+            }
+            let Some(waiting) = waiting.filter(|_| open > 0) else { return };
+            if moved {
+                continue;
+            }
+            let progress = self.pulse.progress.load(Ordering::Relaxed);
+            if progress != still.progress {
+                still = Still { progress, since: Instant::now() };
+            }
+            let left = self.watchdog.saturating_sub(still.since.elapsed());
+            // A lone worker that gets nowhere never will.
+            let alone = self.workers == 1 && self.transport.notify().epoch() == seen;
+            if left.is_zero() || alone {
+                return self.fail(waiting.0, self.stuck(waiting, still.since.elapsed()));
+            }
+            self.transport.notify().wait_for_change(seen, self.spins, left);
+        }
+    }
+
+    /// Ends the run for all ranks. The first failure is the one that is told.
+    fn fail(&self, rank: usize, error: Box<Diagnostic>) {
+        let message = error.message.clone();
+        lock(&self.failure).get_or_insert(error);
+        self.has_failed.store(true, Ordering::SeqCst);
+        self.transport.fail(Failure { rank, message });
+        self.control.changed.notify_all();
+    }
+
+    fn at(&self, rank: usize, index: usize) -> String {
+        match self.set.programs[rank].instructions.get(index) {
+            Some(instruction) => {
+                let origin = &instruction.origin;
+                let path = if origin.path.is_empty() { "<root>" } else { &origin.path };
+                format!("instruction {index}: {} in {path}", origin.what)
+            }
+            None => "the end of its step".to_string(),
+        }
+    }
+
+    fn panicked(&self, rank: usize, index: usize, panic: &(dyn std::any::Any + Send)) -> Box<Diagnostic> {
+        let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        let text = text.unwrap_or_else(|| "no message".into());
+        let origin =
+            self.set.programs[rank].instructions.get(index).map(|i| i.origin.clone()).unwrap_or_default();
+        Diagnostic::new("E410", format!("rank {rank} panicked in {}: {text}", origin.what))
+            .at(if origin.path.is_empty() { "<root>".to_string() } else { origin.path })
+            .note(format!("rank {rank}, {}", self.at(rank, index)))
+            .help("this is a bug: please report it with the plan and the config")
+    }
+
+    /// All ranks stand still: E413 names the collective one of them waits in and who has not come.
+    fn stuck(&self, (rank, collective): (usize, Option<CollectiveId>), waited: Duration) -> Box<Diagnostic> {
+        let position = |rank: usize| self.pulse.positions[rank].load(Ordering::Relaxed);
+        let Some(id) = collective else {
+            return Diagnostic::new("E413", format!("rank {rank} stands still"))
+                .at(self.at(rank, position(rank)))
+                .found(format!("no progress on any rank for {waited:.1?}"));
+        };
+        let collective = &self.set.collectives[id.index()];
+        let missing = self.transport.missing(Id::new(id.index()));
+        let mut error = Diagnostic::new("E413", format!("rank {rank} waits in vain in {}", collective.label))
+            .at(collective.transfers.first().map_or_else(|| collective.label.clone(), |t| t.what.clone()))
+            .expected(format!("ranks {:?} to take part", collective.members))
+            .found(format!("ranks {missing:?} have not arrived; no progress on any rank for {waited:.1?}"));
+        for missing in missing {
+            error = error.note(format!("rank {missing} is at {}", self.at(missing, position(missing))));
+        }
+        error
+    }
+}
+
+/// Since when the ranks stand still.
+struct Still {
+    progress: u64,
+    since: Instant,
+}

@@ -1,0 +1,178 @@
+//! Global tensors and what each rank holds of them, as bytes.
+
+use partita_base::DType;
+use partita_mesh::{Mesh, Sharding};
+
+/// A box of a dense row-major tensor.
+struct Window<'a> {
+    shape: &'a [usize],
+    start: &'a [usize],
+}
+
+impl Window<'_> {
+    /// Position of the first element of row `index` (of the dimensions but the last) of the box.
+    fn row(&self, extents: &[usize], index: usize) -> usize {
+        let rank = self.shape.len();
+        let (mut rest, mut position, mut stride) = (index, self.start[rank - 1], self.shape[rank - 1]);
+        for d in (0..rank - 1).rev() {
+            position += (self.start[d] + rest % extents[d]) * stride;
+            rest /= extents[d];
+            stride *= self.shape[d];
+        }
+        position
+    }
+}
+
+/// Copies a box of these extents from one dense tensor to another.
+fn copy_box(size: usize, extents: &[usize], from: (&[u8], Window), to: (&mut [u8], Window)) {
+    let Some(&last) = extents.last() else {
+        to.0.copy_from_slice(from.0);
+        return;
+    };
+    let rows: usize = extents[..extents.len() - 1].iter().product();
+    if last == 0 {
+        return;
+    }
+    for row in 0..rows {
+        let (source, target) = (from.1.row(extents, row) * size, to.1.row(extents, row) * size);
+        to.0[target..target + last * size].copy_from_slice(&from.0[source..source + last * size]);
+    }
+}
+
+/// What position `rank` of the mesh holds of a global tensor: dense bytes of its local shape, none where its shard
+/// is empty. `global` has the bytes of `shape`; the sharding is not partial.
+pub fn scatter(
+    global: &[u8],
+    dtype: DType,
+    shape: &[usize],
+    sharding: &Sharding,
+    mesh: &Mesh,
+    rank: usize,
+) -> Vec<u8> {
+    let size = dtype.size_bytes();
+    let extents = sharding.local_shape(mesh, shape, rank);
+    let offset = sharding.local_offset(mesh, shape, rank);
+    let zero = vec![0; shape.len()];
+    let mut local = vec![0; extents.iter().product::<usize>() * size];
+    let to = Window { shape: &extents, start: &zero };
+    copy_box(size, &extents, (global, Window { shape, start: &offset }), (&mut local, to));
+    local
+}
+
+/// The global tensor from what each position of the mesh holds, asked for by `local`. Of positions that hold the
+/// same piece, only the lowest is asked.
+///
+/// # Errors
+/// Those of `local`.
+pub fn gather<E>(
+    dtype: DType,
+    shape: &[usize],
+    sharding: &Sharding,
+    mesh: &Mesh,
+    mut local: impl FnMut(usize) -> Result<Vec<u8>, E>,
+) -> Result<Vec<u8>, E> {
+    let size = dtype.size_bytes();
+    let zero = vec![0; shape.len()];
+    let mut global = vec![0; shape.iter().product::<usize>() * size];
+    let mut seen: Vec<Vec<usize>> = Vec::new();
+    for rank in 0..mesh.rank_count() {
+        let extents = sharding.local_shape(mesh, shape, rank);
+        let offset = sharding.local_offset(mesh, shape, rank);
+        // Pieces that are not empty are told apart by where they begin.
+        if extents.contains(&0) || seen.contains(&offset) {
+            continue;
+        }
+        let piece = local(rank)?;
+        let from = Window { shape: &extents, start: &zero };
+        copy_box(size, &extents, (&piece, from), (&mut global, Window { shape, start: &offset }));
+        seen.push(offset);
+    }
+    Ok(global)
+}
+
+/// Where a piece lies in a whole tensor: elements `start..limit` along `dim` of `shape`.
+pub(crate) struct Piece<'a> {
+    pub shape: &'a [usize],
+    pub dim: usize,
+    pub start: usize,
+    pub limit: usize,
+}
+
+impl Piece<'_> {
+    fn boxes(&self, copy: impl FnOnce(&[usize], Window, Window)) {
+        let mut extents = self.shape.to_vec();
+        extents[self.dim] = self.limit - self.start;
+        let (zero, mut offset) = (vec![0; extents.len()], vec![0; extents.len()]);
+        offset[self.dim] = self.start;
+        copy(
+            &extents,
+            Window { shape: self.shape, start: &offset },
+            Window { shape: &extents, start: &zero },
+        );
+    }
+
+    /// Cuts the piece out of the whole. `size`: bytes of an element.
+    pub fn take(&self, size: usize, whole: &[u8], piece: &mut [u8]) {
+        self.boxes(|extents, outer, inner| copy_box(size, extents, (whole, outer), (piece, inner)));
+    }
+
+    /// Puts the piece into the whole.
+    pub fn put(&self, size: usize, piece: &[u8], whole: &mut [u8]) {
+        self.boxes(|extents, outer, inner| copy_box(size, extents, (piece, inner), (whole, outer)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rank_gets_its_elements_and_gathering_restores_the_tensor() {
+        let mesh = Mesh::new("m", &[("a", 2), ("b", 3)]);
+        let (a, b) = (mesh.full_axis(0), mesh.full_axis(1));
+        let layouts = [
+            Sharding::replicated(2),
+            Sharding::replicated(2).with_dim(0, [a]),
+            Sharding::replicated(2).with_dim(0, [a, b]),
+            Sharding::replicated(2).with_dim(0, [b]).with_dim(1, [a]),
+            Sharding::replicated(2).with_dim(1, [b]),
+        ];
+        for shape in [[5, 7], [1, 2], [6, 0], [4, 4]] {
+            let count = shape[0] * shape[1];
+            let global: Vec<u8> = (0..count as u16).flat_map(u16::to_ne_bytes).collect();
+            for layout in &layouts {
+                let locals: Vec<Vec<u8>> =
+                    (0..6).map(|r| scatter(&global, DType::U16, &shape, layout, &mesh, r)).collect();
+                for (rank, local) in locals.iter().enumerate() {
+                    let (offset, extents) =
+                        (layout.local_offset(&mesh, &shape, rank), layout.local_shape(&mesh, &shape, rank));
+                    let expected: Vec<u16> = (offset[0]..offset[0] + extents[0])
+                        .flat_map(|i| {
+                            (offset[1]..offset[1] + extents[1]).map(move |j| (i * shape[1] + j) as u16)
+                        })
+                        .collect();
+                    let found: Vec<u16> = bytemuck::allocation::pod_collect_to_vec(local);
+                    assert_eq!(found, expected, "{shape:?} {layout:?} rank {rank}");
+                }
+                let mut asked = Vec::new();
+                let back = gather(DType::U16, &shape, layout, &mesh, |rank| {
+                    asked.push(rank);
+                    Ok::<_, ()>(locals[rank].clone())
+                });
+                assert_eq!(back, Ok(global.clone()));
+                if layout.is_replicated() && count > 0 {
+                    assert_eq!(asked, [0]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn scalars_are_copied_whole() {
+        let mesh = Mesh::new("m", &[("a", 2)]);
+        let layout = Sharding::replicated(0);
+        assert_eq!(scatter(&[1, 2, 3, 4], DType::F32, &[], &layout, &mesh, 1), [1, 2, 3, 4]);
+        let back = gather(DType::F32, &[], &layout, &mesh, |_| Ok::<_, ()>(vec![4, 3, 2, 1]));
+        assert_eq!(back, Ok(vec![4, 3, 2, 1]));
+    }
+}

@@ -1,0 +1,429 @@
+//! The training loop over a [`Runner`]: global batches in, reports out, global parameters and optimizer state
+//! saved and restored whatever the mesh.
+//!
+//! It knows names, shapes and layouts as plain data; which model, optimizer or plan they come from it does not.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use indexmap::IndexMap;
+use partita_base::{DType, Diagnostic, Result, did_you_mean};
+use partita_ir::Role;
+use partita_kernels::Scalar;
+use partita_mesh::{Mesh, Sharding};
+
+use crate::checkpoint::{self, Checkpoint, OPTIMIZER_PREFIX, TensorData};
+use crate::executor::Runner;
+use crate::sharded::{self, Piece};
+
+/// A global tensor and where its shards live. A name may occur several times, once per mesh that has a copy.
+#[derive(Clone, Debug)]
+pub struct TensorLayout {
+    /// The input's or output's name in the programs.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Global shape.
+    pub shape: Vec<usize>,
+    /// How it lies on the mesh; not partial.
+    pub sharding: Sharding,
+    /// The mesh.
+    pub mesh: Arc<Mesh>,
+    /// The rank that plays each position of the mesh.
+    pub ranks: Vec<usize>,
+}
+
+/// A parameter that is stored as pieces under names of their own, and its optimizer state likewise.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pieces {
+    /// The global name.
+    pub name: String,
+    /// The dimension that is cut.
+    pub dim: usize,
+    /// For each piece in order: its name, where it starts and where it ends along `dim`.
+    pub limits: Vec<(String, usize, usize)>,
+}
+
+/// One global tensor of a batch; its rows are along dimension 0.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchTensor<'a> {
+    /// The input's name; with microbatches the inputs are `<name>.micro0`, `<name>.micro1`, ...
+    pub name: &'a str,
+    /// Global shape.
+    pub shape: &'a [usize],
+    /// Dense elements of the input's type.
+    pub bytes: &'a [u8],
+}
+
+/// What one step came to.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct StepReport {
+    /// The step, counted from 1.
+    pub step: u64,
+    /// The output `loss`.
+    pub loss: f64,
+    /// The output `grad_norm`, where there is one.
+    pub grad_norm: Option<f64>,
+    /// Elements of the batch's integer tensor `tokens` (or else rows of its first tensor) per second of this step.
+    pub tokens_per_s: f64,
+    /// Planned bytes of the largest arena.
+    pub peak_bytes_planned: usize,
+    /// Bytes touched so far of the arena that was touched most.
+    pub peak_bytes_used: usize,
+}
+
+/// Trains, step by step.
+pub struct TrainLoop {
+    runner: Runner,
+    inputs: Vec<TensorLayout>,
+    outputs: Vec<TensorLayout>,
+    pieces: Vec<Pieces>,
+    /// Random seed, fed as the input `seed` where there is one.
+    pub seed: u64,
+    step: u64,
+}
+
+impl TrainLoop {
+    /// A loop over a runner whose inputs and outputs lie as told. Parameters and state are zeros until
+    /// [`TrainLoop::set_tensor`] or [`TrainLoop::restore`].
+    ///
+    /// # Errors
+    /// E414 for a layout of an input that its ranks do not have, E415 where a rank's shard has another shape than
+    /// the layout says.
+    pub fn new(
+        runner: Runner,
+        inputs: Vec<TensorLayout>,
+        outputs: Vec<TensorLayout>,
+        pieces: Vec<Pieces>,
+        seed: u64,
+    ) -> Result<TrainLoop> {
+        for layout in &inputs {
+            for (position, &rank) in layout.ranks.iter().enumerate() {
+                let ty = runner.input_type(rank, &layout.name)?;
+                let shape = layout.sharding.local_shape(&layout.mesh, &layout.shape, position);
+                if ty.shape != shape || ty.dtype != layout.dtype {
+                    return Err(Diagnostic::new(
+                        "E415",
+                        format!("the layout of `{}` is not that of the program", layout.name),
+                    )
+                    .at(format!("rank {rank}"))
+                    .expected(ty.to_string())
+                    .found(format!("{}{shape:?}", layout.dtype)));
+                }
+            }
+        }
+        Ok(TrainLoop { runner, inputs, outputs, pieces, seed, step: 0 })
+    }
+
+    /// The runner.
+    pub fn runner(&self) -> &Runner {
+        &self.runner
+    }
+
+    /// The runner, to change.
+    pub fn runner_mut(&mut self) -> &mut Runner {
+        &mut self.runner
+    }
+
+    /// Steps taken.
+    pub fn steps_taken(&self) -> u64 {
+        self.step
+    }
+
+    /// Runs one step on a global batch. The inputs `learning_rate`, `step` (from 1) and `seed` are fed where they
+    /// exist.
+    ///
+    /// # Errors
+    /// What [`Runner::step`] says; E412 also names the step. E414 and E415 where the batch does not fit the inputs.
+    pub fn step(&mut self, batch: &[BatchTensor<'_>], learning_rate: f64) -> Result<StepReport> {
+        let begin = Instant::now();
+        let step = self.step + 1;
+        for tensor in batch {
+            self.feed(tensor)?;
+        }
+        self.feed_scalars(step, learning_rate)?;
+        self.runner.step().map_err(|error| error.note(format!("at step {step}")))?;
+        self.step = step;
+        let loss = self.number("loss")?.ok_or_else(|| {
+            Diagnostic::new("E414", "no rank has an output `loss`")
+                .help("the step graph must name its loss so")
+        })?;
+        let grad_norm = self.number("grad_norm")?;
+        let is_tokens = |t: &&BatchTensor<'_>| t.name == "tokens";
+        let rows = batch.first().and_then(|t| t.shape.first().copied());
+        let tokens = batch.iter().find(is_tokens).map(|t| t.shape.iter().product()).or(rows).unwrap_or(0);
+        Ok(StepReport {
+            step,
+            loss,
+            grad_norm,
+            tokens_per_s: tokens as f64 / begin.elapsed().as_secs_f64().max(1e-9),
+            peak_bytes_planned: self.runner.planned_bytes().into_iter().max().unwrap_or(0),
+            peak_bytes_used: self.runner.peak_bytes_used().into_iter().max().unwrap_or(0),
+        })
+    }
+
+    /// Writes one tensor of a batch to the input of its name, or to the inputs of its microbatches.
+    fn feed(&mut self, tensor: &BatchTensor<'_>) -> Result<()> {
+        let whole: Vec<usize> = self.inputs_named(tensor.name);
+        if !whole.is_empty() {
+            return self.write(&whole, tensor.name, tensor.shape, tensor.bytes);
+        }
+        let micro = |i: usize| format!("{}.micro{i}", tensor.name);
+        let count = (0..).take_while(|&i| !self.inputs_named(&micro(i)).is_empty()).count();
+        if count == 0 {
+            return Err(self.unknown_input(tensor.name));
+        }
+        let rows = tensor.shape.first().copied().unwrap_or(0);
+        let row_bytes = tensor.bytes.len().checked_div(rows).unwrap_or(0);
+        let mut start = 0;
+        for i in 0..count {
+            let limit = start + rows / count + usize::from(i < rows % count);
+            let mut shape = tensor.shape.to_vec();
+            if let Some(first) = shape.first_mut() {
+                *first = limit - start;
+            }
+            let name = micro(i);
+            self.write(
+                &self.inputs_named(&name),
+                &name,
+                &shape,
+                &tensor.bytes[start * row_bytes..limit * row_bytes],
+            )?;
+            start = limit;
+        }
+        Ok(())
+    }
+
+    fn feed_scalars(&mut self, step: u64, learning_rate: f64) -> Result<()> {
+        let integer = |dtype: DType, value: u64| match dtype {
+            DType::U64 => Scalar::new(value),
+            DType::I64 => Scalar::new(value as i64),
+            _ => Scalar::from_f64(dtype, value as f64),
+        };
+        for name in ["learning_rate", "step", "seed"] {
+            let places = self.inputs_named(name);
+            let Some(&first) = places.first() else { continue };
+            let dtype = self.inputs[first].dtype;
+            let value = match name {
+                "learning_rate" => Scalar::from_f64(dtype, learning_rate),
+                "step" => integer(dtype, step),
+                _ => integer(dtype, self.seed),
+            };
+            self.write(&places, name, &[], value.bytes())?;
+        }
+        Ok(())
+    }
+
+    fn inputs_named(&self, name: &str) -> Vec<usize> {
+        (0..self.inputs.len()).filter(|&i| self.inputs[i].name == name).collect()
+    }
+
+    fn unknown_input(&self, name: &str) -> Box<Diagnostic> {
+        let error = Diagnostic::new("E414", format!("the step has no input `{name}`"));
+        match did_you_mean(name, self.inputs.iter().map(|layout| layout.name.as_str())) {
+            Some(help) => error.help(help),
+            None => error,
+        }
+    }
+
+    /// Distributes a global tensor to all copies of an input.
+    fn write(&mut self, places: &[usize], name: &str, shape: &[usize], bytes: &[u8]) -> Result<()> {
+        for &place in places {
+            let layout = &self.inputs[place];
+            let expected = layout.shape.iter().product::<usize>() * layout.dtype.size_bytes();
+            if layout.shape != shape || bytes.len() != expected {
+                return Err(Diagnostic::new("E415", format!("input `{name}` has another shape"))
+                    .expected(format!("{}{:?}, {expected} bytes", layout.dtype, layout.shape))
+                    .found(format!("{shape:?}, {} bytes", bytes.len())));
+            }
+            for (position, &rank) in layout.ranks.iter().enumerate() {
+                let TensorLayout { dtype, shape, sharding, mesh, .. } = layout;
+                let local = sharded::scatter(bytes, *dtype, shape, sharding, mesh, position);
+                self.runner.write_input(rank, name, &local)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A scalar output of the lowest rank that has it.
+    fn number(&self, name: &str) -> Result<Option<f64>> {
+        let rank = (0..self.runner.rank_count()).find(|&rank| self.runner.has_output(rank, name));
+        rank.map(|rank| self.runner.read_number(rank, name)).transpose()
+    }
+
+    /// Writes a parameter or any other input by its name in the programs.
+    ///
+    /// # Errors
+    /// E414 for an unknown name, E415 for another shape or type.
+    pub fn set_tensor(&mut self, name: &str, tensor: &TensorData) -> Result<()> {
+        let places = self.inputs_named(name);
+        let Some(&first) = places.first() else { return Err(self.unknown_input(name)) };
+        if self.inputs[first].dtype != tensor.dtype {
+            return Err(Diagnostic::new("E415", format!("input `{name}` has another element type"))
+                .expected(self.inputs[first].dtype.to_string())
+                .found(tensor.dtype.to_string()));
+        }
+        self.write(&places, name, &tensor.shape, &tensor.bytes)
+    }
+
+    /// The global value of a parameter or other input, as the last step left it.
+    ///
+    /// # Errors
+    /// E414 for an unknown name.
+    pub fn tensor(&self, name: &str) -> Result<TensorData> {
+        let layout =
+            self.inputs.iter().find(|layout| layout.name == name).ok_or_else(|| self.unknown_input(name))?;
+        collect(layout, |rank| self.runner.read_input(rank, name))
+    }
+
+    /// The global value of an output of the last step.
+    ///
+    /// # Errors
+    /// E414 for an unknown name, E419 where ranks hold only parts that are yet to be combined.
+    pub fn output(&self, name: &str) -> Result<TensorData> {
+        let layout = self.outputs.iter().find(|layout| layout.name == name).ok_or_else(|| {
+            let error = Diagnostic::new("E414", format!("the step has no output `{name}`"));
+            match did_you_mean(name, self.outputs.iter().map(|layout| layout.name.as_str())) {
+                Some(help) => error.help(help),
+                None => error,
+            }
+        })?;
+        collect(layout, |rank| self.runner.read_output(rank, name))
+    }
+
+    /// The names of parameters and optimizer state, in input order, without repetition.
+    pub fn state_names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for layout in &self.inputs {
+            let Some(&rank) = layout.ranks.first() else { continue };
+            let program = &self.runner.programs().programs[rank];
+            let position = program.inputs.iter().position(|port| port.name == layout.name);
+            let is_state = position.is_some_and(|position| {
+                matches!(program.inputs[position].role, Role::Param | Role::StateOf(_))
+                    || program.outputs.iter().any(|port| port.replaces == Some(position))
+            });
+            if is_state && !names.contains(&layout.name.as_str()) {
+                names.push(&layout.name);
+            }
+        }
+        names
+    }
+
+    /// Where a state tensor goes in a checkpoint: under its own name, or as a piece of a whole.
+    fn home(&self, layout: &TensorLayout) -> Home {
+        // `optimizer.<slot>.<parameter>`: a slot has no dot.
+        let (prefix, parameter) =
+            match layout.name.strip_prefix(OPTIMIZER_PREFIX).and_then(|rest| rest.split_once('.')) {
+                Some((slot, parameter)) => (format!("{OPTIMIZER_PREFIX}{slot}."), parameter),
+                None => (String::new(), layout.name.as_str()),
+            };
+        for pieces in &self.pieces {
+            let Some((_, start, limit)) = pieces.limits.iter().find(|(piece, ..)| piece == parameter) else {
+                continue;
+            };
+            // State of another shape than its parameter cannot be joined along the parameter's dimension.
+            if layout.shape.get(pieces.dim) == Some(&(limit - start)) {
+                let total = pieces.limits.iter().map(|(_, _, limit)| *limit).max().unwrap_or(0);
+                let mut shape = layout.shape.clone();
+                shape[pieces.dim] = total;
+                let name = format!("{prefix}{}", pieces.name);
+                return Home { name, shape, piece: Some((pieces.dim, *start, *limit)) };
+            }
+        }
+        Home { name: layout.name.clone(), shape: layout.shape.clone(), piece: None }
+    }
+
+    /// The first layout of every state tensor and its place in a checkpoint.
+    fn homes(&self) -> Vec<(usize, Home)> {
+        let names = self.state_names();
+        let place = |name: &&str| {
+            let first =
+                self.inputs.iter().position(|layout| layout.name == **name).expect("a name of a layout");
+            (first, self.home(&self.inputs[first]))
+        };
+        names.iter().map(place).collect()
+    }
+
+    /// Name, type and global shape of every tensor a checkpoint of this run holds.
+    pub fn checkpoint_tensors(&self) -> Vec<(String, DType, Vec<usize>)> {
+        let mut tensors: IndexMap<String, (DType, Vec<usize>)> = IndexMap::new();
+        for (layout, home) in self.homes() {
+            tensors.insert(home.name, (self.inputs[layout].dtype, home.shape));
+        }
+        tensors.into_iter().map(|(name, (dtype, shape))| (name, dtype, shape)).collect()
+    }
+
+    /// Everything needed to go on, on any mesh: global parameters and optimizer state, pieces joined, and steps taken.
+    ///
+    /// # Errors
+    /// E417 where the last step failed and a worker never came back.
+    pub fn checkpoint(&self, meta: BTreeMap<String, String>) -> Result<Checkpoint> {
+        let mut tensors: IndexMap<String, TensorData> = IndexMap::new();
+        for (index, home) in self.homes() {
+            let layout = &self.inputs[index];
+            let value = collect(layout, |rank| self.runner.read_input(rank, &layout.name))?;
+            let Some((dim, start, limit)) = home.piece else {
+                tensors.insert(home.name, value);
+                continue;
+            };
+            let size = layout.dtype.size_bytes();
+            let whole = tensors.entry(home.name).or_insert_with(|| {
+                let bytes = vec![0; home.shape.iter().product::<usize>() * size];
+                TensorData::new(layout.dtype, home.shape.clone(), bytes)
+            });
+            Piece { shape: &home.shape, dim, start, limit }.put(size, &value.bytes, &mut whole.bytes);
+        }
+        Ok(Checkpoint { tensors, step: self.step, meta })
+    }
+
+    /// Goes on from a checkpoint, whatever mesh it was made on. Only what the step computes with is replaced; the
+    /// seed and the data position are the caller's.
+    ///
+    /// # Errors
+    /// E314 with a table where names, types or shapes differ.
+    pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
+        checkpoint::compare(&self.checkpoint_tensors(), checkpoint)?;
+        for (index, home) in self.homes() {
+            let (name, dtype, shape) = {
+                let layout = &self.inputs[index];
+                (layout.name.clone(), layout.dtype, layout.shape.clone())
+            };
+            let whole = &checkpoint.tensors[&home.name];
+            let places = self.inputs_named(&name);
+            match home.piece {
+                None => self.write(&places, &name, &shape, &whole.bytes)?,
+                Some((dim, start, limit)) => {
+                    let size = dtype.size_bytes();
+                    let mut piece = vec![0; shape.iter().product::<usize>() * size];
+                    Piece { shape: &home.shape, dim, start, limit }.take(size, &whole.bytes, &mut piece);
+                    self.write(&places, &name, &shape, &piece)?;
+                }
+            }
+        }
+        self.step = checkpoint.step;
+        Ok(())
+    }
+}
+
+/// A state tensor's place in a checkpoint.
+struct Home {
+    name: String,
+    shape: Vec<usize>,
+    /// Dimension, start and end of the piece.
+    piece: Option<(usize, usize, usize)>,
+}
+
+/// The global tensor from its shards.
+fn collect(layout: &TensorLayout, mut local: impl FnMut(usize) -> Result<Vec<u8>>) -> Result<TensorData> {
+    let TensorLayout { name, dtype, shape, sharding, mesh, ranks } = layout;
+    if sharding.is_partial() {
+        return Err(Diagnostic::new(
+            "E419",
+            format!("`{name}` is spread over ranks as parts yet to be combined"),
+        )
+        .found(sharding.display(mesh)));
+    }
+    let bytes = sharded::gather(*dtype, shape, sharding, mesh, |position| local(ranks[position]))?;
+    Ok(TensorData::new(*dtype, shape.clone(), bytes))
+}

@@ -1,0 +1,107 @@
+//! A steady step allocates nothing, but for the packing buffer that the matrix product's crate takes and gives back
+//! at every call. A binary of its own, since the allocator counts for the whole process.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use common::*;
+use partita_ir::{Graph, GraphBuilder, Role};
+use partita_runtime::{Runner, RunnerOptions};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: everything is passed on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
+        LIVE_BYTES.fetch_add(layout.size(), Ordering::SeqCst);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE_BYTES.fetch_sub(layout.size(), Ordering::SeqCst);
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
+        LIVE_BYTES.fetch_add(bytes.wrapping_sub(layout.size()), Ordering::SeqCst);
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(pointer, layout, bytes) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// An elementwise step of state, with an all-reduce and a softmax: everything but matrix products.
+fn without_products(ranks: usize) -> Vec<Graph> {
+    let group: Vec<usize> = (0..ranks).collect();
+    let graph = |_| {
+        let mut b = GraphBuilder::new("step");
+        let x = b.input("x", f32s(&[6, 40]), Role::Input);
+        let w = b.input("w", f32s(&[6, 40]), Role::Param);
+        let y = b.multiply(x, w).unwrap();
+        let y = b.composite(&partita_ir::composites::SOFTMAX, &[], &[y]).unwrap();
+        let y = all_reduce(&mut b, y, &group);
+        let y = b.scale(y, 0.5).unwrap();
+        let turned = b.transpose(y, &[1, 0]).unwrap();
+        let sums = b.reduce_sum(turned, &[0]).unwrap();
+        let loss = b.reduce_sum(sums, &[0]).unwrap();
+        let updated = b.subtract(w, y).unwrap();
+        let mut graph = b.finish_named(vec![("loss".into(), loss), ("w".into(), updated)]);
+        graph.aliases = vec![(1, 1)];
+        graph
+    };
+    (0..ranks).map(graph).collect()
+}
+
+/// Feeds and runs a step that changes nothing, so that numbers stay numbers.
+fn step(runner: &mut Runner, bytes: &[Vec<Vec<u8>>]) {
+    for (rank, bytes) in bytes.iter().enumerate() {
+        runner.write_input(rank, "x", &bytes[0]).unwrap();
+        if runner.has_input(rank, "rate") {
+            runner.write_input(rank, "rate", &[0; 4]).unwrap();
+        }
+    }
+    runner.step().unwrap();
+    assert!(runner.read_number(0, "loss").unwrap().is_finite());
+}
+
+/// Allocations and growth of the heap in 20 steps.
+fn measure(graphs: &[Graph], options: RunnerOptions) -> (usize, usize) {
+    let inputs = inputs(graphs, 3);
+    let bytes: Vec<Vec<Vec<u8>>> =
+        inputs.iter().map(|rank| rank.iter().map(|l| l.to_bytes()).collect()).collect();
+    let mut runner = Runner::new(program(graphs), options).unwrap();
+    feed(&mut runner, graphs, &inputs);
+    // Threads and kernels set up what they keep.
+    for _ in 0..3 {
+        step(&mut runner, &bytes);
+    }
+    let (allocations, live_bytes) = (ALLOCATIONS.load(Ordering::SeqCst), LIVE_BYTES.load(Ordering::SeqCst));
+    for _ in 0..20 {
+        step(&mut runner, &bytes);
+    }
+    let growth = LIVE_BYTES.load(Ordering::SeqCst).saturating_sub(live_bytes);
+    (ALLOCATIONS.load(Ordering::SeqCst) - allocations, growth)
+}
+
+#[test]
+fn a_steady_step_allocates_nothing() {
+    for (ranks, workers) in [(1, 1), (3, 1), (2, 2), (4, 3)] {
+        let options = || RunnerOptions { workers: Some(workers), ..RunnerOptions::default() };
+        assert_eq!(measure(&without_products(ranks), options()), (0, 0), "{ranks} ranks, {workers} workers");
+        let (allocations, growth) = measure(&step_graphs(ranks), options());
+        assert_eq!(growth, 0, "{ranks} ranks, {workers} workers");
+        // Two matrix products on each rank.
+        assert!(allocations <= 20 * 2 * 2 * ranks, "{allocations} allocations on {ranks} ranks");
+    }
+}

@@ -1,0 +1,218 @@
+//! The training loop: global batches in, global checkpoints out, whatever the mesh.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use common::*;
+use partita_base::DType;
+use partita_ir::{Graph, GraphBuilder, Role, TensorType, ValueId};
+use partita_mesh::{Mesh, Sharding, split_extents};
+use partita_runtime::checkpoint::TensorData;
+use partita_runtime::{BatchTensor, Fault, Pieces, Runner, RunnerOptions, TensorLayout, TrainLoop};
+
+const ROWS: usize = 7;
+
+/// A step of a linear model `y = x w` whose weight is stored as two pieces and whose rows are sharded over `ranks`
+/// (ZeRO-like: the first piece of `w` and its momentum are sharded too), with microbatches.
+struct Model {
+    graphs: Vec<Graph>,
+    inputs: Vec<TensorLayout>,
+    outputs: Vec<TensorLayout>,
+}
+
+fn model(ranks: usize, micro: usize) -> Model {
+    let mesh = Arc::new(Mesh::new("mesh", &[("dp", ranks)]));
+    let axis = mesh.full_axis(0);
+    let layout = |name: &str, dtype: DType, shape: &[usize], is_sharded: bool| {
+        let sharding = Sharding::replicated(shape.len());
+        let sharding = if is_sharded { sharding.with_dim(0, [axis]) } else { sharding };
+        let ranks = (0..ranks).collect();
+        TensorLayout { name: name.into(), dtype, shape: shape.to_vec(), sharding, mesh: mesh.clone(), ranks }
+    };
+    let micro_rows: Vec<usize> = (0..micro).map(|i| ROWS / micro + usize::from(i < ROWS % micro)).collect();
+    let mut inputs: Vec<TensorLayout> = Vec::new();
+    for (i, &rows) in micro_rows.iter().enumerate() {
+        let name = if micro == 1 { "x".to_string() } else { format!("x.micro{i}") };
+        inputs.push(layout(&name, DType::F32, &[rows, 6], true));
+    }
+    inputs.push(layout("learning_rate", DType::F32, &[], false));
+    inputs.push(layout("step", DType::I64, &[], false));
+    inputs.push(layout("seed", DType::U64, &[], false));
+    inputs.push(layout("w#0", DType::F32, &[6, 2], true));
+    inputs.push(layout("w#1", DType::F32, &[6, 3], false));
+    inputs.push(layout("optimizer.momentum.w#0", DType::F32, &[6, 2], true));
+    inputs.push(layout("optimizer.momentum.w#1", DType::F32, &[6, 3], false));
+    let outputs = vec![layout("seen", DType::I64, &[], false), layout("y", DType::F32, &[ROWS, 2], true)];
+    let group: Vec<usize> = (0..ranks).collect();
+    let graph = |rank: usize| {
+        let mut b = GraphBuilder::new("step");
+        let mut values: Vec<ValueId> = Vec::new();
+        for layout in &inputs {
+            let shape = layout.sharding.local_shape(&mesh, &layout.shape, rank);
+            let role = if layout.name.contains('w') { Role::Param } else { Role::Input };
+            values.push(b.input(&layout.name, TensorType::new(layout.dtype, shape), role));
+        }
+        let (x, rest) = values.split_at(micro);
+        let [rate, step, seed, w0, w1, m0, m1] = rest[..] else { unreachable!() };
+        let extents = split_extents(6, 1, &[axis]);
+        let whole = all_gather(&mut b, w0, 0, &group, &extents);
+        let mut loss = b.scalar(DType::F32, 0.0);
+        let mut gradients: Option<[ValueId; 2]> = None;
+        for &x in x {
+            let mut new = [whole, w1];
+            for weight in &mut new {
+                let y = matmul(&mut b, x, *weight, [1, 0]);
+                let squares = b.multiply(y, y).unwrap();
+                let sum = b.reduce_sum(squares, &[0, 1]).unwrap();
+                loss = b.add(loss, sum).unwrap();
+                *weight = matmul(&mut b, x, y, [0, 0]);
+            }
+            gradients = Some(match gradients {
+                None => new,
+                Some([a, c]) => [b.add(a, new[0]).unwrap(), b.add(c, new[1]).unwrap()],
+            });
+        }
+        let [g0, g1] = gradients.unwrap();
+        let loss = all_reduce(&mut b, loss, &group);
+        let g0 = reduce_scatter(&mut b, g0, 0, &group, &extents, rank);
+        let g1 = all_reduce(&mut b, g1, &group);
+        let mut update = |w: ValueId, m: ValueId, g: ValueId| {
+            let m = b.scale(m, 0.5).unwrap();
+            let m = b.add(m, g).unwrap();
+            let shape = b.shape(m);
+            let rate = b.broadcast_scalar(rate, &shape).unwrap();
+            let change = b.multiply(m, rate).unwrap();
+            (b.subtract(w, change).unwrap(), m)
+        };
+        let ((w0, m0), (w1, m1)) = (update(w0, m0, g0), update(w1, m1, g1));
+        let seed = b.convert(seed, DType::I64).unwrap();
+        let seen = b.add(seed, step).unwrap();
+        let y = matmul(&mut b, x[0], whole, [1, 0]);
+        let names = ["loss", "seen", "y", "w#0", "w#1", "optimizer.momentum.w#0", "optimizer.momentum.w#1"];
+        let values = [loss, seen, y, w0, w1, m0, m1];
+        let mut graph = b.finish_named(names.iter().map(|n| n.to_string()).zip(values).collect());
+        graph.aliases = (0..4).map(|i| (micro + 3 + i, 3 + i)).collect();
+        graph
+    };
+    Model { graphs: (0..ranks).map(graph).collect(), inputs, outputs }
+}
+
+fn pieces() -> Vec<Pieces> {
+    vec![Pieces { name: "w".into(), dim: 1, limits: vec![("w#0".into(), 0, 2), ("w#1".into(), 2, 5)] }]
+}
+
+fn train(ranks: usize, micro: usize, workers: usize) -> TrainLoop {
+    let Model { graphs, inputs, outputs } = model(ranks, micro);
+    let options = RunnerOptions { workers: Some(workers), ..RunnerOptions::default() };
+    TrainLoop::new(Runner::new(program(&graphs), options).unwrap(), inputs, outputs, pieces(), 40).unwrap()
+}
+
+fn numbers(seed: u64, count: usize) -> Vec<u8> {
+    let ty = f32s(&[count]);
+    literal(&mut seed.clone(), &ty).to_bytes()
+}
+
+fn start(train: &mut TrainLoop) {
+    let tensor =
+        |seed, columns: usize| TensorData::new(DType::F32, vec![6, columns], numbers(seed, 6 * columns));
+    train.set_tensor("w#0", &tensor(1, 2)).unwrap();
+    train.set_tensor("w#1", &tensor(2, 3)).unwrap();
+}
+
+fn steps(train: &mut TrainLoop, range: std::ops::Range<u64>) -> Vec<f64> {
+    let step = |i: u64| {
+        let x = numbers(50 + i, ROWS * 6);
+        let batch = BatchTensor { name: "x", shape: &[ROWS, 6], bytes: &x };
+        let report = train.step(&[batch], 1.0 / 4096.0).unwrap();
+        assert_eq!(report.step, i + 1);
+        assert_eq!((report.grad_norm, report.peak_bytes_used), (None, report.peak_bytes_planned));
+        assert!(report.tokens_per_s > 0.0);
+        // Step and seed reach the program.
+        assert_eq!(train.output("seen").unwrap().bytes, (40 + i as i64 + 1).to_ne_bytes());
+        report.loss
+    };
+    range.map(step).collect()
+}
+
+fn close(found: &[f64], expected: &[f64]) {
+    assert_eq!(found.len(), expected.len());
+    for (f, e) in found.iter().zip(expected) {
+        assert!((f - e).abs() <= 1e-5 * e.abs().max(1.0), "{found:?} for {expected:?}");
+    }
+}
+
+#[test]
+fn every_mesh_and_microbatching_trains_alike_and_loss_falls() {
+    let mut alone = train(1, 1, 1);
+    start(&mut alone);
+    let expected = steps(&mut alone, 0..6);
+    assert!(expected[5] < expected[0], "{expected:?}");
+    let saved = alone.checkpoint(BTreeMap::new()).unwrap();
+    for (ranks, micro, workers) in [(2, 1, 2), (3, 1, 2), (1, 3, 1), (2, 2, 1), (4, 2, 4)] {
+        let mut many = train(ranks, micro, workers);
+        start(&mut many);
+        close(&steps(&mut many, 0..6), &expected);
+        let other = many.checkpoint(BTreeMap::new()).unwrap();
+        let floats = |t: &TensorData| -> Vec<f64> {
+            bytemuck::allocation::pod_collect_to_vec::<u8, f32>(&t.bytes).into_iter().map(f64::from).collect()
+        };
+        for (name, tensor) in &saved.tensors {
+            assert_eq!(other.tensors[name].shape, tensor.shape);
+            close(&floats(&other.tensors[name]), &floats(tensor));
+        }
+        if micro == 1 {
+            assert_eq!(many.output("y").unwrap().shape, [ROWS, 2]);
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_joins_pieces_and_goes_on_on_another_mesh() {
+    let mut first = train(3, 1, 2);
+    start(&mut first);
+    steps(&mut first, 0..3);
+    let saved = first.checkpoint(BTreeMap::new()).unwrap();
+    let shapes: Vec<(&str, &[usize])> =
+        saved.tensors.iter().map(|(name, t)| (name.as_str(), t.shape.as_slice())).collect();
+    assert_eq!(shapes, [("w", &[6, 5][..]), ("optimizer.momentum.w", &[6, 5])]);
+    assert_eq!(saved.step, 3);
+    let expected = steps(&mut first, 3..6);
+    let mut second = train(2, 2, 2);
+    second.restore(&saved).unwrap();
+    assert_eq!(second.steps_taken(), 3);
+    close(&steps(&mut second, 3..6), &expected);
+    // On the same mesh, to the bit.
+    let mut third = train(3, 1, 1);
+    third.restore(&saved).unwrap();
+    assert_eq!(steps(&mut third, 3..6), expected);
+
+    let mut broken = saved.clone();
+    broken.tensors.shift_remove("w");
+    assert_eq!(third.restore(&broken).unwrap_err().code, "E314");
+}
+
+#[test]
+fn a_loss_that_is_not_a_number_names_the_step() {
+    let mut train = train(2, 1, 2);
+    start(&mut train);
+    steps(&mut train, 0..2);
+    let instructions = &train.runner().programs().programs[1].instructions;
+    let product = instructions.iter().position(|i| i.origin.what == "dot_general").unwrap();
+    train.runner_mut().inject(1, product, Fault::Nan);
+    let x = numbers(5, ROWS * 6);
+    let error = train.step(&[BatchTensor { name: "x", shape: &[ROWS, 6], bytes: &x }], 0.1).unwrap_err();
+    let text = error.to_string();
+    assert!(error.code == "E412" && text.contains("at step 3") && text.contains("learning rate"), "{text}");
+}
+
+#[test]
+fn batches_that_do_not_fit_are_refused() {
+    let mut train = train(2, 1, 1);
+    let x = numbers(5, ROWS * 6);
+    let error = train.step(&[BatchTensor { name: "y", shape: &[ROWS, 6], bytes: &x }], 0.1).unwrap_err();
+    assert_eq!(error.code, "E414");
+    let error = train.step(&[BatchTensor { name: "x", shape: &[6, ROWS], bytes: &x }], 0.1).unwrap_err();
+    assert_eq!(error.code, "E415");
+}
