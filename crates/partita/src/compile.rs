@@ -37,6 +37,8 @@ pub struct Build {
     pub dtype: DType,
     /// Whether the step also returns gradients.
     pub output_gradients: bool,
+    /// Whether the step also returns what the model says beside its loss.
+    pub output_predictions: bool,
     /// Whether the step also returns the gradient with respect to the first real input, `grad.<input>`.
     pub input_gradient: bool,
     /// Which composites whoever runs the step has kernels for. Others are opened before the plan is applied: what their
@@ -53,8 +55,9 @@ impl Build {
             batch: config.train.batch,
             dtype: config.train.dtype,
             output_gradients: false,
+            output_predictions: false,
             input_gradient: false,
-            has_kernel: crate::commands::lower::has_kernel,
+            has_kernel: partita_runtime::has_kernel,
             break_rule_at: None,
         }
     }
@@ -102,6 +105,7 @@ pub fn plan_step(config: &Config, model: &Model, mesh: &Mesh, build: &Build) -> 
     let mut options = config.step.clone();
     options.output_gradients = build.output_gradients;
     let (forward, pieces) = split_fused(&model.forward)?;
+    let forward = if build.output_predictions { forward } else { loss_only(forward) };
     let input = if build.input_gradient { Some(first_real_input(&forward)?) } else { None };
     let gradients = gradient_graph_wrt(&forward, input.as_slice())?;
     let gradients = if config.train.microbatches > 1 {
@@ -128,6 +132,17 @@ pub fn plan_step(config: &Config, model: &Model, mesh: &Mesh, build: &Build) -> 
     }
     notes.extend(partitioned.notes.iter().cloned());
     Ok(Planned { step: applied.graph, plan, pieces, partitioned, locals, notes })
+}
+
+/// A forward graph with its loss as the one output: what else it says would live to the end of the step.
+fn loss_only(mut forward: Graph) -> Graph {
+    if let Some(loss) = forward.output_position("loss") {
+        forward.outputs = vec![forward.outputs[loss]];
+        forward.output_names = vec!["loss".to_string()];
+        let annotation = forward.output_annotations.get(loss).cloned();
+        forward.output_annotations = annotation.into_iter().collect();
+    }
+    forward
 }
 
 /// The name of the first fed tensor of real numbers.

@@ -12,7 +12,7 @@ use crate::units::Units;
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::builder::identity;
 use partita_ir::ops::{
-    AllGather, AllReduce, AllToAll, BroadcastInDim, CollectivePermute, DynamicSlice, PartitionId,
+    AllGather, AllReduce, AllToAll, BroadcastInDim, CollectivePermute, Constant, DynamicSlice, PartitionId,
     ReduceScatter, Select,
 };
 use partita_ir::{
@@ -245,13 +245,14 @@ impl<'a> Emitter<'a> {
         for (position, (&value, produced)) in node.results.iter().zip(&assignment.produced).enumerate() {
             let local = results[position];
             self.hold(value, produced.clone(), local, None);
-            // Where propagation wants another layout, go there at once; only partial values wait for a reader.
-            if !produced.is_partial() {
-                let wanted = self.layouts.sharding(value).clone();
-                if *produced != wanted {
-                    self.move_to(value, 0, &wanted, &place_of(node), None)?;
-                    self.held[value.index()].swap(0, 1);
-                }
+            // Where propagation wants another layout, go there at once; only partial values wait for a reader, unless
+            // they are gradients that a plan keeps in pieces: those are never to lie whole for long.
+            let partial = produced.is_partial();
+            let wanted = self.layouts.sharding(value).clone();
+            if *produced != wanted && (!partial || self.is_pinned_gradient(value)) {
+                let place = if partial { self.place_of_resolution(value, node) } else { place_of(node) };
+                self.move_to(value, 0, &wanted, &place, None)?;
+                self.held[value.index()].swap(0, 1);
             }
             let main = &self.held[value.index()][0];
             self.placements.push(Placement {
@@ -261,6 +262,12 @@ impl<'a> Emitter<'a> {
             });
         }
         Ok(())
+    }
+
+    fn is_pinned_gradient(&self, value: ValueId) -> bool {
+        let value = self.graph.value(value);
+        value.annotation.is_some()
+            && matches!(value.role, Role::GradOf(of) if self.graph.value(of).role == Role::Param)
     }
 
     fn assign_node(&mut self, id: NodeId) -> Result<Assignment> {
@@ -388,7 +395,7 @@ impl<'a> Emitter<'a> {
     }
 
     fn fetch_s(&mut self, value: ValueId, required: &Sharding, span: Span) -> f64 {
-        if self.held[value.index()][0].sharding == *required {
+        if self.held[value.index()][0].sharding == *required || self.is_fill(value, required) {
             return 0.0;
         }
         self.route(value, required, span).2
@@ -403,6 +410,11 @@ impl<'a> Emitter<'a> {
     ) -> std::result::Result<ValueId, Stop> {
         let reader = self.graph.node(reader);
         let span = span_of(reader.phase, reader.microbatch);
+        if self.held[value.index()].iter().all(|held| held.sharding != *required)
+            && self.is_fill(value, required)
+        {
+            return self.fill(value, required, reader);
+        }
         let (mut from, via, _) = self.route(value, required, span);
         if let Some(via) = via {
             let place = self.place_of_resolution(value, reader);
@@ -417,6 +429,51 @@ impl<'a> Emitter<'a> {
         }
         let index = self.move_to(value, from, required, &place, Some(span))?;
         Ok(self.held[value.index()][index].local)
+    }
+
+    /// Whether a value is one number in every element: it can be made anywhere, in any layout, for nothing.
+    fn is_fill(&self, value: ValueId, required: &Sharding) -> bool {
+        let Some((node, _)) = self.graph.value(value).definition else { return false };
+        let node = self.graph.node(node);
+        let fills = match &node.op {
+            Op::Constant(constant) => constant.value.is_splat(),
+            Op::BroadcastInDim(_) => {
+                let scalar = node.operands[0];
+                self.graph.ty(scalar).rank() == 0 && !self.held[scalar.index()][0].sharding.is_partial()
+            }
+            _ => false,
+        };
+        fills && !required.is_partial()
+    }
+
+    /// Makes such a value once more.
+    fn fill(
+        &mut self,
+        value: ValueId,
+        required: &Sharding,
+        reader: &partita_ir::Node,
+    ) -> std::result::Result<ValueId, Stop> {
+        let ty = self.graph.ty(value);
+        let types = self.local_types(required, ty)?;
+        let (node, _) = self.graph.value(value).definition.expect("fills are computed");
+        let node = self.graph.node(node);
+        self.enter(&Place { path: node.path.clone(), ..place_of(reader) });
+        let mut local = ValueId::new(0);
+        for (class, ty) in types.into_iter().enumerate() {
+            let (op, operands): (Op, Vec<ValueId>) = match &node.op {
+                Op::Constant(constant) => {
+                    let value = constant.value.window(&vec![0; ty.rank()], &ty.shape);
+                    (Constant { value }.into(), Vec::new())
+                }
+                _ => {
+                    let scalar = self.held[node.operands[0].index()][0].local;
+                    (BroadcastInDim { shape: ty.shape.clone(), dims: vec![] }.into(), vec![scalar])
+                }
+            };
+            local = self.builders[class].push_typed(op, &operands, vec![ty])[0];
+        }
+        self.hold(value, required.clone(), local, None);
+        Ok(local)
     }
 
     /// A sum is completed where it was made; that of a parameter's gradient belongs to the weight gradients.

@@ -1,61 +1,15 @@
 //! `partita lower`: what a step becomes, stage by stage, and how often its ranks meet.
 
+use crate::cli::Stage;
 use crate::compile::{self, Build, Planned};
 use crate::config::Config;
 use crate::output::format::{bytes, table};
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result};
-use partita_ir::ops::Composite;
-use partita_ir::{Annotation, Graph, Operation, ValueId};
-use partita_program::{Counts, PhaseCounts, ProgramSet, Region, RegionSizes};
+use partita_ir::{Annotation, Graph, ValueId, text};
+use partita_program::{Counts, PhaseCounts, ProgramSet, RegionSizes};
 use partita_spmd::{Cause, Partitioned};
 use serde::Serialize;
-
-/// Composites that run as one kernel; their gradients, `<name>.vjp`, do too.
-const KERNELS: [&str; 9] = [
-    "partita.softmax",
-    "partita.log_softmax",
-    "partita.layer_norm",
-    "partita.rms_norm",
-    "partita.attention",
-    "partita.cross_entropy",
-    "partita.random_bits",
-    "partita.uniform",
-    "partita.normal",
-];
-
-/// Whether a composite runs as one kernel.
-pub fn has_kernel(composite: &Composite) -> bool {
-    let name = composite.name();
-    KERNELS.contains(&name.strip_suffix(".vjp").unwrap_or(name))
-}
-
-/// Sizes where nobody will run the regions: kernels that need no scratch memory.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoWorkspace;
-
-impl RegionSizes for NoWorkspace {
-    fn workspace_bytes(&self, _: &Region) -> usize {
-        0
-    }
-
-    fn has_kernel(&self, composite: &Composite) -> bool {
-        has_kernel(composite)
-    }
-}
-
-/// How far a step is lowered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stage {
-    /// The step as written for one device.
-    Global,
-    /// With a layout on every value, and where it comes from.
-    Sharded,
-    /// One rank's graph, with its collectives.
-    Local,
-    /// One rank's instructions, with their memory.
-    Program,
-}
 
 /// What is lowered beside what the config says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -97,9 +51,9 @@ pub fn stage(
             .expected(format!("below {}, the ranks of {}", planned.locals.len(), planned.partitioned.mesh)));
     }
     Ok(match stage {
-        Stage::Global => text(&planned.step),
-        Stage::Sharded => text(&with_layouts(&planned.partitioned)),
-        Stage::Local => text(&planned.locals[rank]),
+        Stage::Global => text::print(&planned.step),
+        Stage::Sharded => text::print(&with_layouts(&planned.partitioned)),
+        Stage::Local => text::print(&planned.locals[rank]),
         Stage::Program => compile::lower(&planned, sizes)?.display(rank).to_string(),
     })
 }
@@ -136,11 +90,6 @@ pub fn origin(partitioned: &Partitioned, value: ValueId) -> String {
         }
     }
     causes.join("; ")
-}
-
-/// The text of a graph.
-fn text(graph: &Graph) -> String {
-    partita_ir::text::print(graph)
 }
 
 /// Collectives of one part of a step by kind: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`,

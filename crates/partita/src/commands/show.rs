@@ -1,35 +1,31 @@
 //! `partita show`: the model, where it lives on the mesh, its plan, and what memory each rank needs.
 
+use crate::cli::PlanForm;
 use crate::commands::lower::{LowerRequest, plan};
 use crate::compile::{self, Planned};
 use crate::config::Config;
 use crate::output::format::{bytes, table};
-use partita_base::Result;
-use partita_ir::{Role, ValueId};
+use partita_base::{Diagnostic, Result};
+use partita_ir::Role;
 use partita_program::{BufferKind, ProgramSet, RegionSizes};
 use partita_schedule::Plan;
 use std::fmt::Write;
 
-/// How a plan is written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PlanForm {
-    /// A dictionary from modules to styles.
-    Dict,
-    /// One table per line, with origins.
-    Toml,
-}
-
-/// The plan in a form that `--plan` reads back.
-pub fn plan_text(plan: &Plan, form: PlanForm) -> String {
+/// A plan in a form that `--plan` reads back.
+pub fn plan_text(plan: &Plan, form: PlanForm) -> Result<String> {
     match form {
-        PlanForm::Dict => plan.to_dict_toml(),
-        PlanForm::Toml => plan.to_toml(),
+        PlanForm::Dict => Ok(plan.to_dict_toml()),
+        PlanForm::Toml => Ok(plan.to_toml()),
+        PlanForm::Slapo => Err(Diagnostic::new("E012", "plans are not written as schedules yet")
+            .at("--as")
+            .expected("dict or toml")
+            .found("slapo")),
     }
 }
 
 /// The plan of a config alone, as text.
 pub fn plan_of(config: &Config, form: PlanForm) -> Result<String> {
-    Ok(plan_text(&plan(config, LowerRequest::default())?.plan, form))
+    plan_text(&plan(config, LowerRequest::default())?.plan, form)
 }
 
 /// Everything: mesh, parameters and their layouts, plan, memory by rank, notes.
@@ -39,8 +35,9 @@ pub fn show(config: &Config, sizes: &dyn RegionSizes) -> Result<String> {
     let mesh = &planned.partitioned.mesh;
     let mut text = format!("model {} on mesh {mesh} ({} ranks)\n\n", config.model.name(), mesh.rank_count());
     text += &parameters(&planned);
-    let lines = plan_text(&planned.plan, PlanForm::Dict);
-    let _ = write!(text, "\n{}\n", if planned.plan.entries.is_empty() { "[plan]\n# no lines: only data is cut\n" } else { &lines });
+    let lines = planned.plan.to_dict_toml();
+    let nothing = "[plan]\n# no lines: only the batch is cut\n";
+    let _ = write!(text, "\n{}\n", if planned.plan.entries.is_empty() { nothing } else { &lines });
     text += &memory_table(&set);
     for note in &planned.notes {
         let _ = write!(text, "\nnote: {note}");
@@ -177,11 +174,4 @@ pub fn memory_table(set: &ProgramSet) -> String {
     };
     let rows: Vec<Vec<String>> = groups.iter().map(row).collect();
     table(&["memory of rank", "parameters", "optimizer", "inputs", "constants", "activations", "peak"], &rows)
-}
-
-/// The local types of a value on every rank, for tests and reports.
-pub fn local_shapes(planned: &Planned, name: &str) -> Option<Vec<Vec<usize>>> {
-    let graph = &planned.partitioned.graph;
-    let position = graph.inputs.iter().position(|&v: &ValueId| graph.value(v).name == name)?;
-    Some(planned.locals.iter().map(|local| local.ty(local.inputs[position]).shape.clone()).collect())
 }
