@@ -148,10 +148,12 @@ fn loss_only(mut forward: Graph) -> Graph {
 /// The name of the first fed tensor of real numbers.
 fn first_real_input(forward: &Graph) -> Result<&str> {
     let real = |value: &&Value| value.role == Role::Input && value.ty.rank() > 0 && value.ty.dtype.is_float();
-    forward.inputs.iter().map(|&v| forward.value(v)).find(real).map(|value| value.name.as_str()).ok_or_else(|| {
-        Diagnostic::new("E013", format!("`{}` has no input with a gradient", forward.name))
-            .expected("an input of real numbers")
-    })
+    forward.inputs.iter().map(|&v| forward.value(v)).find(real).map(|value| value.name.as_str()).ok_or_else(
+        || {
+            Diagnostic::new("E013", format!("`{}` has no input with a gradient", forward.name))
+                .expected("an input of real numbers")
+        },
+    )
 }
 
 /// The plan: from a file, from the config, else the ready one for the model and mesh.

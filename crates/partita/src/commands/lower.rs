@@ -69,7 +69,8 @@ pub fn with_layouts(partitioned: &Partitioned) -> Graph {
         let sharding = partitioned.layouts.sharding(value).clone();
         let open = vec![false; sharding.dims.len()];
         let origin = origin(partitioned, value);
-        graph.value_mut(value).annotation = Some(Annotation { mesh, sharding, open, replicated: vec![], origin });
+        graph.value_mut(value).annotation =
+            Some(Annotation { mesh, sharding, open, replicated: vec![], origin });
     }
     graph
 }
@@ -122,7 +123,11 @@ pub struct CountsEvent {
 impl From<&Counts> for CountsEvent {
     fn from(counts: &Counts) -> CountsEvent {
         fn by_phase<T>(counts: &Counts, of: impl Fn(&PhaseCounts) -> T) -> ByPhase<T> {
-            ByPhase { forward: of(&counts.forward), backward: of(&counts.backward), update: of(&counts.update) }
+            ByPhase {
+                forward: of(&counts.forward),
+                backward: of(&counts.backward),
+                update: of(&counts.update),
+            }
         }
         CountsEvent {
             counts: by_phase(counts, |phase| phase.kinds.iter().map(|(&k, c)| (k, c.count)).collect()),
