@@ -3,7 +3,6 @@
 use crate::config::Config;
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result};
-use partita_ir::ops::Composite;
 use partita_ir::{Graph, Literal, Role, Value, graph_edit};
 use partita_mesh::Mesh;
 use partita_nn::{Model, append_update, gradient_graph_wrt, train_step};
@@ -41,9 +40,6 @@ pub struct Build {
     pub output_predictions: bool,
     /// Whether the step also returns the gradient with respect to the first real input, `grad.<input>`.
     pub input_gradient: bool,
-    /// Which composites whoever runs the step has kernels for. Others are opened before the plan is applied: what their
-    /// gradients do not read is then gathered for nobody.
-    pub has_kernel: fn(&Composite) -> bool,
     /// Test hook: see [`Options::break_rule_at`].
     pub break_rule_at: Option<String>,
 }
@@ -57,7 +53,6 @@ impl Build {
             output_gradients: false,
             output_predictions: false,
             input_gradient: false,
-            has_kernel: partita_runtime::has_kernel,
             break_rule_at: None,
         }
     }
@@ -114,13 +109,30 @@ pub fn plan_step(config: &Config, model: &Model, mesh: &Mesh, build: &Build) -> 
         gradients
     };
     let step = append_update(&gradients, &options)?;
-    let step = graph_edit::open_composites(&step, &|composite| !(build.has_kernel)(composite))?;
-    let step = graph_edit::prune(&step);
-    let plan = plan_of(config, &step, mesh)?;
-    let sequence_parallel = config.plan.sequence_parallel;
-    let applied = apply(&plan, &step, mesh, &ApplyOptions { sequence_parallel, ..ApplyOptions::default() })?;
-    let spmd = Options { break_rule_at: build.break_rule_at.clone(), ..Options::default() };
-    let partitioned = partition(&applied.graph, mesh, &spmd)?;
+    let mut planned = place(config, &step, None, mesh, build.break_rule_at.clone())?;
+    planned.pieces = pieces;
+    Ok(planned)
+}
+
+/// A graph opened, laid out by `plan` (the config's where absent) and partitioned. Fused parameters that are still
+/// whole are taken apart first.
+pub fn place(
+    config: &Config,
+    graph: &Graph,
+    plan: Option<&Plan>,
+    mesh: &Mesh,
+    break_rule_at: Option<String>,
+) -> Result<Planned> {
+    let (graph, pieces) = split_fused(graph)?;
+    let graph = open_without_kernels(&graph)?;
+    let plan = match plan {
+        Some(plan) => plan.clone(),
+        None => plan_of(config, &graph, mesh)?,
+    };
+    let options =
+        ApplyOptions { sequence_parallel: config.plan.sequence_parallel, ..ApplyOptions::default() };
+    let applied = apply(&plan, &graph, mesh, &options)?;
+    let partitioned = partition(&applied.graph, mesh, &Options { break_rule_at, ..Options::default() })?;
     let locals = (0..mesh.rank_count())
         .map(|rank| specialise(partitioned.local(rank), rank))
         .collect::<Result<Vec<Graph>>>()?;
@@ -154,6 +166,12 @@ fn first_real_input(forward: &Graph) -> Result<&str> {
                 .expected("an input of real numbers")
         },
     )
+}
+
+/// The graph with every composite opened that the CPU device has no kernel for, and what nobody needs dropped: a
+/// gradient composite that is opened may turn out not to read a weight, which then need not be gathered.
+pub fn open_without_kernels(graph: &Graph) -> Result<Graph> {
+    Ok(graph_edit::prune(&graph_edit::open_composites(graph, &|c| !partita_runtime::has_kernel(c))?))
 }
 
 /// The plan: from a file, from the config, else the ready one for the model and mesh.

@@ -11,6 +11,7 @@ pub mod env;
 pub mod feeds;
 mod keys;
 pub mod output;
+pub mod play;
 pub mod random;
 pub mod run;
 pub mod sample;

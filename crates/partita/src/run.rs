@@ -1,18 +1,27 @@
 //! What each subcommand does.
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, Runner};
+use crate::commands::lower::{self, LowerRequest};
+use crate::commands::show;
+use crate::commands::train::train;
+use crate::commands::verify::{VERIFY_BATCH, verify};
 use crate::config::Config;
 use crate::env::Environment;
 use crate::output::Output;
-use partita_base::{Diagnostic, Result};
+use crate::output::events::Counts;
+use crate::play::CpuStep;
+use partita_base::Result;
+use partita_runtime::Cpu;
+use partita_schedule::verify::{Interpreter, StepRunner};
 
 /// Runs a command. `false`: it ran, and the check failed.
 pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
-    if let Some((name, overrides)) = cli.command.config() {
-        Config::load(name, &overrides)?;
-    }
-    match &cli.command {
-        Command::Env => {
+    let config = match cli.command.config() {
+        Some((name, overrides)) => Some(Config::load(name, &overrides)?),
+        None => None,
+    };
+    match (&cli.command, config) {
+        (Command::Env, _) | (_, None) => {
             let environment = Environment::detect();
             output.emit(&environment);
             if !output.is_json() {
@@ -20,13 +29,36 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
             }
             Ok(true)
         }
-        Command::Train(_) => Err(missing("train")),
-        Command::Verify(_) => Err(missing("verify")),
-        Command::Show(_) => Err(missing("show")),
-        Command::Lower(_) => Err(missing("lower")),
+        (Command::Train(args), Some(config)) => train(args, &config, output),
+        (Command::Verify(args), Some(config)) => {
+            let mut runner: Box<dyn StepRunner> = match args.runner {
+                Runner::Interpreter => Box::new(Interpreter),
+                Runner::Cpu => Box::new(CpuStep::default()),
+            };
+            let verified = verify(&config, VERIFY_BATCH, runner.as_mut(), args.break_rule.clone())?;
+            for note in verified.notes {
+                output.note(note);
+            }
+            output.verify(&verified.report);
+            Ok(verified.report.ok)
+        }
+        (Command::Show(args), Some(config)) => {
+            let text = match (args.form, args.stage) {
+                (Some(form), _) => show::plan_of(&config, form)?,
+                (None, Some(stage)) => lower::stage(&config, stage, 0, LowerRequest::default(), &Cpu)?,
+                (None, None) => show::show(&config, &Cpu)?,
+            };
+            output.text(text);
+            Ok(true)
+        }
+        (Command::Lower(args), Some(config)) => {
+            let request = LowerRequest { input_gradient: args.input_gradient };
+            if args.counts {
+                output.counts(&Counts::from(&lower::counts(&config, request, &Cpu)?));
+            } else {
+                output.text(lower::stage(&config, args.stage, args.rank, request, &Cpu)?);
+            }
+            Ok(true)
+        }
     }
-}
-
-fn missing(command: &str) -> Box<Diagnostic> {
-    Diagnostic::new("E012", format!("`partita {command}` is not in this build"))
 }

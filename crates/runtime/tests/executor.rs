@@ -5,6 +5,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::*;
+use partita_ir::Literal;
 use partita_program::{Action, ProgramSet};
 use partita_runtime::{Fault, Runner, RunnerOptions};
 
@@ -45,6 +46,25 @@ fn ranks_compute_what_the_reference_computes_step_after_step() {
                             );
                         }
                     }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_compute_what_their_graphs_say() {
+    for ranks in 1..=4 {
+        let graphs = step_graphs(ranks);
+        let inputs = inputs(&graphs, 23);
+        let expected = partita_ir::evaluate_ranks(&graphs.iter().collect::<Vec<_>>(), &inputs).unwrap();
+        let found = run(&graphs, &program(&graphs), options(2), &inputs, 1);
+        for (rank, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            for (output, (found, expected)) in found.iter().zip(expected).enumerate() {
+                let found = Literal::from_bytes(&expected.ty, found).unwrap();
+                for (f, e) in found.to_f64().iter().zip(expected.to_f64()) {
+                    let close = (f - e).abs() <= 1e-5 * e.abs().max(1.0);
+                    assert!(close, "output {output} of rank {rank} of {ranks}: {f} for {e}");
                 }
             }
         }
@@ -180,9 +200,9 @@ fn state_stays_between_steps_and_can_be_replaced() {
     assert_eq!(state, runner.read_output(1, "w").unwrap());
     let loss = |runner: &mut Runner| {
         let values = inputs(&graphs, 1);
-        for rank in 0..2 {
-            runner.write_input(rank, "x", &values[rank][0].to_bytes()).unwrap();
-            runner.write_input(rank, "rate", &values[rank][2].to_bytes()).unwrap();
+        for (rank, values) in values.iter().enumerate() {
+            runner.write_input(rank, "x", &values[0].to_bytes()).unwrap();
+            runner.write_input(rank, "rate", &values[2].to_bytes()).unwrap();
         }
         runner.step().unwrap();
         runner.read_number(0, "loss").unwrap()

@@ -37,7 +37,7 @@ fn emit(
     let node = &graph.nodes[index];
     let constant = |v: &partita_ir::ValueId| known.get(v.index()).and_then(Option::as_ref);
     let types: Vec<TensorType> = node.results.iter().map(|&v| graph.ty(v).clone()).collect();
-    let mut place = |builder: &mut partita_ir::GraphBuilder, op: Op, operands: &[partita_ir::ValueId]| {
+    let place = |builder: &mut partita_ir::GraphBuilder, op: Op, operands: &[partita_ir::ValueId]| {
         builder.path = node.path.clone();
         builder.phase = node.phase;
         builder.location = node.location.clone();

@@ -170,10 +170,10 @@ fn holds(results: &[Literal]) -> bool {
     results[0].to_i64() == [1]
 }
 
-/// E132: ranks disagree about control flow that holds a collective.
+/// E133: ranks disagree about control flow that holds a collective.
 fn disagreement(name: &str) -> Box<Diagnostic> {
     Diagnostic::new(
-        "E132",
+        "E133",
         format!("ranks take different ways through a `{name}` in which they exchange data"),
     )
     .expected("the same condition on every rank")
@@ -766,7 +766,7 @@ mod tests {
         let got = run([2, 2]).unwrap();
         assert_eq!(got[0][2].to_f64(), [8.0, 16.0]);
         assert_eq!(got[0], got[1]);
-        assert_eq!(run([2, 3]).unwrap_err().code, "E132");
+        assert_eq!(run([2, 3]).unwrap_err().code, "E133");
     }
 
     #[test]

@@ -48,7 +48,6 @@ pub(crate) type ParseOp = fn(&mut crate::text::OpParser) -> partita_base::Result
 /// How each op of the language is read, by name.
 pub(crate) fn parsers() -> impl Iterator<Item = (&'static str, ParseOp)> {
     let tables = [
-        collectives::PARSERS,
         compare::PARSERS,
         composite::PARSERS,
         constant::PARSERS,
@@ -65,7 +64,7 @@ pub(crate) fn parsers() -> impl Iterator<Item = (&'static str, ParseOp)> {
         slice::PARSERS,
         sort::PARSERS,
     ];
-    tables.into_iter().flatten().copied().chain(elementwise::parsers())
+    tables.into_iter().flatten().copied().chain(collectives::parsers()).chain(elementwise::parsers())
 }
 
 /// Ops of StableHLO and CHLO that this language leaves out.

@@ -3,13 +3,10 @@
 use crate::cli::Stage;
 use crate::compile::{self, Build, Planned};
 use crate::config::Config;
-use crate::output::format::{bytes, table};
-use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result};
 use partita_ir::{Annotation, Graph, ValueId, text};
-use partita_program::{Counts, PhaseCounts, ProgramSet, RegionSizes};
+use partita_program::{Counts, ProgramSet, RegionSizes};
 use partita_spmd::{Cause, Partitioned};
-use serde::Serialize;
 
 /// What is lowered beside what the config says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -91,80 +88,4 @@ pub fn origin(partitioned: &Partitioned, value: ValueId) -> String {
         }
     }
     causes.join("; ")
-}
-
-/// Collectives of one part of a step by kind: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`,
-/// `collective_permute`, `collective_broadcast`, `send`.
-pub type Kinds = IndexMap<&'static str, usize>;
-
-/// One figure for each part of a step.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct ByPhase<T> {
-    /// The model and its loss.
-    pub forward: T,
-    /// Gradients.
-    pub backward: T,
-    /// Clipping and the optimizer.
-    pub update: T,
-}
-
-/// The `counts` event: meetings of ranks after bucketing, with the figures before it under `logical`.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct CountsEvent {
-    /// Meetings by part and kind.
-    #[serde(flatten)]
-    pub counts: ByPhase<Kinds>,
-    /// Bytes of the full tensors that one rank takes part with.
-    pub bytes: ByPhase<usize>,
-    /// Collectives before neighbours were joined into one.
-    pub logical: ByPhase<Kinds>,
-}
-
-impl From<&Counts> for CountsEvent {
-    fn from(counts: &Counts) -> CountsEvent {
-        fn by_phase<T>(counts: &Counts, of: impl Fn(&PhaseCounts) -> T) -> ByPhase<T> {
-            ByPhase {
-                forward: of(&counts.forward),
-                backward: of(&counts.backward),
-                update: of(&counts.update),
-            }
-        }
-        CountsEvent {
-            counts: by_phase(counts, |phase| phase.kinds.iter().map(|(&k, c)| (k, c.count)).collect()),
-            bytes: by_phase(counts, |phase| phase.total().bytes),
-            logical: by_phase(counts, |phase| phase.kinds.iter().map(|(&k, c)| (k, c.logical)).collect()),
-        }
-    }
-}
-
-/// [`CountsEvent`] as one JSON object, `"event": "counts"` included.
-pub fn counts_json(counts: &Counts) -> serde_json::Value {
-    let mut value = serde_json::to_value(CountsEvent::from(counts)).expect("plain structs have a JSON form");
-    value["event"] = "counts".into();
-    value
-}
-
-/// Counts as a table: `2 (6)` is 2 meetings that carry 6 tensors.
-pub fn counts_table(counts: &Counts) -> String {
-    let phases = counts.phases();
-    let used = |kind: &&&str| {
-        **kind == "all_reduce" || phases.iter().any(|(_, phase)| phase.kinds[**kind].count > 0)
-    };
-    let kinds: Vec<&str> = counts.forward.kinds.keys().filter(used).copied().collect();
-    let mut header = vec![""];
-    header.extend(&kinds);
-    header.push("bytes");
-    let cell = |phase: &PhaseCounts, kind: &str| match phase.kinds[kind] {
-        of if of.count == 0 => "-".to_string(),
-        of if of.count == of.logical => of.count.to_string(),
-        of => format!("{} ({})", of.count, of.logical),
-    };
-    let row = |(name, phase): &(&'static str, &PhaseCounts)| {
-        let mut row = vec![name.to_string()];
-        row.extend(kinds.iter().map(|kind| cell(phase, kind)));
-        row.push(bytes(phase.total().bytes as u64));
-        row
-    };
-    let rows: Vec<Vec<String>> = phases.iter().map(row).collect();
-    table(&header, &rows) + "collectives of a rank in one step; in parentheses: before they were joined\n"
 }

@@ -2,4 +2,5 @@
 
 pub mod lower;
 pub mod show;
+pub mod train;
 pub mod verify;

@@ -44,7 +44,7 @@ pub fn verify(
     let mut tensors: IndexMap<String, Literal> = model.initial(config.train.seed);
     tensors.extend(compile::zero_states(&reference));
     tensors.extend(feeds::random_feed(&model, vocab(config), config.train.seed, 0.3));
-    tensors.extend(feeds::scalars(&reference, config.train.seed, 1, config.schedule.peak));
+    tensors.extend(feeds::scalars(&reference, config.train.seed, 1, config.schedule.at(1)));
     let by_name = |graph: &Graph, outputs: Vec<Literal>| -> IndexMap<String, Literal> {
         graph.output_names.iter().cloned().zip(outputs).collect()
     };

@@ -164,8 +164,8 @@ pub(super) fn compile(composite: &Composite, operands: Vec<Value>, outputs: &[Pl
     let outputs = outputs.to_vec();
     let dtype = outputs[0].dtype;
     Some(match kind {
-        Kind::Softmax => rows(operands, outputs, |x, out| kernels::softmax(x, out)),
-        Kind::LogSoftmax => rows(operands, outputs, |x, out| kernels::log_softmax(x, out)),
+        Kind::Softmax => rows(operands, outputs, kernels::softmax),
+        Kind::LogSoftmax => rows(operands, outputs, kernels::log_softmax),
         Kind::SoftmaxGradient => Kernel::plain(move |memory| {
             let [x, dy] = [0, 1].map(|i| operands[i].view(memory));
             kernels::softmax_backward(&x, &dy, &mut memory.view_mut(&outputs[0]));

@@ -117,8 +117,8 @@ pub(super) fn dynamic_slice(operands: Vec<Value>, out: Place) -> Kernel {
     Kernel::plain(move |memory| {
         let mut window: View<'_> = operands[0].view(memory);
         let at = starts(memory, &operands[1..], operands[0].shape(), &out.shape);
-        for d in 0..out.shape.len() {
-            window = window.slice(d, at[d], at[d] + out.shape[d], 1);
+        for (d, (&start, &extent)) in at.iter().zip(&out.shape).enumerate() {
+            window = window.slice(d, start, start + extent, 1);
         }
         kernels::copy(&window, &mut memory.view_mut(&out));
     })

@@ -132,7 +132,8 @@ fn close(found: &Literal, expected: &Literal, tolerance: f64) -> Result<(), Stri
     }
     for (position, (f, e)) in found.to_f64().iter().zip(expected.to_f64()).enumerate() {
         let same = *f == e || (f.is_nan() && e.is_nan());
-        if !same && !((f - e).abs() <= tolerance * e.abs().max(1.0)) {
+        let near = (f - e).abs() <= tolerance * e.abs().max(1.0);
+        if !same && !near {
             return Err(format!("element {position}: {f} for {e}"));
         }
     }
@@ -566,8 +567,8 @@ fn composites_of_rows() {
         let row = TensorType::new(dtype, [7]);
         let epsilon = [("epsilon", Attribute::Float(1e-5))];
         let x_value = random.literal(&x);
-        check_composite(&templates::SOFTMAX, &[], &[x_value.clone()], &[0], &mut random);
-        check_composite(&templates::LOG_SOFTMAX, &[], &[x_value.clone()], &[], &mut random);
+        check_composite(&templates::SOFTMAX, &[], std::slice::from_ref(&x_value), &[0], &mut random);
+        check_composite(&templates::LOG_SOFTMAX, &[], std::slice::from_ref(&x_value), &[], &mut random);
         let [weight, bias] = [0, 1].map(|_| random.literal(&row));
         let norms: [(&'static Template, Vec<Literal>); 5] = [
             (&templates::LAYER_NORM, vec![]),
@@ -640,7 +641,7 @@ fn random_numbers_of_shards() {
 
 #[test]
 fn random_numbers_of_large_tensors_are_drawn_in_parts() {
-    let shape = vec![70, 600];
+    let shape = [70, 600];
     let dims = Attribute::Ints(shape.iter().map(|&s| s as i64).collect());
     let attributes = [
         ("shape", dims.clone()),
@@ -686,6 +687,35 @@ fn ops_without_a_kernel_run_on_the_interpreter() {
     // A wider type changes the shape.
     let x = random.literal(&TensorType::new(DType::I16, [3, 2]));
     check_single(BitcastConvert { dtype: DType::I32 }, &[x], true);
+    // Loops, branches, sorting and windows.
+    let x = random.literal(&TensorType::new(DType::F32, [3, 4]));
+    let scalar = TensorType::scalar(DType::F32);
+    let body = |build: &dyn Fn(&mut GraphBuilder, ValueId, ValueId) -> ValueId| {
+        let mut b = GraphBuilder::new("body");
+        let [x, y] = [0, 1].map(|_| b.input("", scalar.clone(), Role::Activation));
+        let result = build(&mut b, x, y);
+        Box::new(b.finish(vec![result]))
+    };
+    let comparator = body(&|b, x, y| b.compare(Direction::Lt, x, y).unwrap());
+    check_single(Sort { dim: 1, is_stable: true, comparator }, std::slice::from_ref(&x), true);
+    let window = ReduceWindow {
+        window: vec![2, 1],
+        strides: vec![1, 1],
+        base_dilation: vec![1, 1],
+        window_dilation: vec![1, 1],
+        padding: vec![(1, 0), (0, 0)],
+        reducer: Reducer::Combiner(Combiner::Sum),
+    };
+    check_single(window, &[x.clone(), Literal::scalar(DType::F32, 0.0)], true);
+    let reducer = Reducer::Body(body(&|b, x, y| b.maximum(x, y).unwrap()));
+    check_single(Reduce { dims: vec![0], reducer }, &[x, Literal::scalar(DType::F32, -9.0)], true);
+    let condition = body(&|b, x, y| b.compare(Direction::Lt, x, y).unwrap());
+    let mut b = GraphBuilder::new("body");
+    let [count, limit] = [0, 1].map(|_| b.input("", scalar.clone(), Role::Activation));
+    let next = b.offset(count, 1.5).unwrap();
+    let body = Box::new(b.finish(vec![next, limit]));
+    let carried = [0.0, 7.0].map(|value| Literal::scalar(DType::F32, value));
+    check_single(While { condition, body }, &carried, true);
     // Nine dimensions are more than a view has.
     let shape = [1, 2, 1, 2, 1, 2, 1, 2, 1];
     let inputs = [0, 1].map(|_| random.literal(&TensorType::new(DType::F32, shape)));

@@ -24,8 +24,11 @@ pub(super) struct Pulse {
 }
 
 impl Pulse {
-    fn at(&self, rank: usize, index: usize) {
+    fn begin(&self, rank: usize, index: usize) {
         self.positions[rank].store(index, Ordering::Relaxed);
+    }
+
+    fn end(&self) {
         self.progress.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -272,7 +275,7 @@ struct Player<'a> {
 
 impl Device for Player<'_> {
     fn run(&mut self, program: &Program, index: usize, compute: &Compute) -> Result<()> {
-        self.pulse.at(program.rank, index);
+        self.pulse.begin(program.rank, index);
         let fault = hit(self.fault, index);
         match fault {
             Some(Fault::Panic) => panic!("told to panic"),
@@ -288,6 +291,7 @@ impl Device for Player<'_> {
         };
         result.map_err(|error| refused(program, index, error))?;
         self.touched.update(|bytes| bytes.max(self.code.ends[index]));
+        self.pulse.end();
         if fault == Some(Fault::Nan) {
             // All ones is not a number in any float type.
             self.memory.bytes_mut(buffer_span(program, compute.outputs[0])).fill(0xff);
@@ -300,13 +304,11 @@ impl Device for Player<'_> {
 }
 
 /// A kernel that did not accept its data: E411.
-fn refused(program: &Program, index: usize, error: Box<Diagnostic>) -> Box<Diagnostic> {
+fn refused(program: &Program, index: usize, mut error: Box<Diagnostic>) -> Box<Diagnostic> {
     let what = &program.instructions[index].origin.what;
-    let mut outer =
-        Diagnostic::new("E411", format!("rank {}: {what} failed: {}", program.rank, error.message));
-    (outer.expected, outer.found, outer.help) = (error.expected, error.found, error.help);
-    outer.notes = error.notes;
-    placed(program, index, outer)
+    error.code = "E411";
+    error.message = format!("rank {}: {what} failed: {}", program.rank, error.message);
+    placed(program, index, error)
 }
 
 /// Says in which module.
@@ -327,7 +329,7 @@ struct Link<'a> {
 
 impl Communicator for Link<'_> {
     fn start(&mut self, program: &Program, index: usize, start: &Start) -> Result<()> {
-        self.pulse.at(program.rank, index);
+        self.pulse.begin(program.rank, index);
         match hit(self.fault, index) {
             Some(Fault::Panic) => panic!("told to panic"),
             Some(Fault::Hang) => return Err(Diagnostic::new(HANG, "")),
@@ -338,6 +340,7 @@ impl Communicator for Link<'_> {
         };
         self.touched.update(|bytes| bytes.max(self.code.ends[index]));
         publication.start(self.transport, partita_base::Id::new(start.collective.index()), program.rank);
+        self.pulse.end();
         Ok(())
     }
 
@@ -347,7 +350,7 @@ impl Communicator for Link<'_> {
             // The rank that failed has told why.
             CommPoll::Failed => Err(Diagnostic::new("E418", "another rank failed")),
             CommPoll::Ready => {
-                self.pulse.progress.fetch_add(1, Ordering::Relaxed);
+                self.pulse.end();
                 let checks = &self.code.collective_checks[collective.index()];
                 checks.iter().try_for_each(|check| check.run(&self.memory)).map_err(|error| {
                     let is_wait = |i: &partita_program::Instruction| i.action == Action::Wait(collective);

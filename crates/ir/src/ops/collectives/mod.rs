@@ -1,0 +1,245 @@
+//! Ops in which ranks exchange data. Groups are explicit lists of ranks; a rank in no group takes part alone.
+//!
+//! They stand in per-rank graphs and in the bodies of manual computations only. There, gradients follow the
+//! convention of JAX's `shard_map` without replication checks: cotangents are per rank like the values, so the
+//! transpose of a sum over ranks is the sum over ranks of the cotangents, a gather turns into a reduce-scatter and
+//! back, and exchanges run backwards.
+
+mod movement;
+mod partition_id;
+mod reduction;
+#[cfg(test)]
+mod tests;
+
+pub use movement::{AllGather, AllToAll, CollectiveBroadcast, CollectivePermute};
+pub use partition_id::PartitionId;
+pub use reduction::{AllReduce, ReduceScatter};
+
+use super::ParseOp;
+use super::checks::shapes;
+use crate::builder::GraphBuilder;
+use crate::graph::ValueId;
+use crate::literal::Literal;
+use crate::op::{Cost, GradientContext, Op, Operation, RankCall};
+use crate::text::OpParser;
+use crate::types::TensorType;
+use partita_base::{Diagnostic, Result};
+
+/// E110 when a rank is in two groups, or groups do not have `members` members.
+fn check_groups(name: &str, groups: &[Vec<usize>], members: Option<usize>) -> Result<()> {
+    let mut all: Vec<usize> = groups.concat();
+    all.sort_unstable();
+    if let Some(pair) = all.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(Diagnostic::new("E110", format!("rank {} is twice in the groups of `{name}`", pair[0]))
+            .expected("every rank in one group at most")
+            .found(format!("{groups:?}")));
+    }
+    match members.and_then(|count| Some((count, groups.iter().find(|g| g.len() != count)?))) {
+        Some((count, group)) => {
+            Err(Diagnostic::new("E110", format!("a group of `{name}` does not fit its extents"))
+                .expected(format!("{count} members, one per extent"))
+                .found(format!("{group:?}")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// E105 unless the dimension exists.
+fn check_dim(name: &str, dim: usize, ty: &TensorType) -> Result<()> {
+    if dim < ty.rank() {
+        return Ok(());
+    }
+    Err(Diagnostic::new("E105", format!("`{name}` along a dimension that does not exist"))
+        .expected(format!("a dimension of {ty}"))
+        .found(dim.to_string()))
+}
+
+/// The one extent of all members. E118 where they differ: then each rank has a type of its own.
+fn even_extent(name: &str, extents: &[usize]) -> Result<usize> {
+    match extents {
+        [first, rest @ ..] if rest.iter().all(|e| e == first) => Ok(*first),
+        _ => Err(Diagnostic::new("E118", format!("the result type of `{name}` depends on the rank"))
+            .expected("equal extents")
+            .found(format!("{extents:?}"))
+            .help("give this rank's result type: `GraphBuilder::push_typed`")),
+    }
+}
+
+/// E118 unless every rank's result has the type its graph declares.
+fn checked(name: &str, ranks: &[RankCall], results: Vec<Literal>) -> Result<Vec<Vec<Literal>>> {
+    for (rank, (call, result)) in ranks.iter().zip(&results).enumerate() {
+        if call.results[0] != result.ty {
+            return Err(Diagnostic::new("E118", format!("`{name}` yields another type than declared"))
+                .at(format!("rank {rank}"))
+                .expected(call.results[0].to_string())
+                .found(result.ty.to_string()));
+        }
+    }
+    Ok(results.into_iter().map(|result| vec![result]).collect())
+}
+
+/// E118 unless all members of a group bring operands of the shape that its first member expects of them.
+fn check_operand(name: &str, call: &RankCall, rank: usize, expected: &TensorType) -> Result<()> {
+    if call.operands[0].ty == *expected {
+        return Ok(());
+    }
+    Err(Diagnostic::new(
+        "E118",
+        format!("a member of a group of `{name}` brings an operand that does not fit"),
+    )
+    .at(format!("rank {rank}"))
+    .expected(expected.to_string())
+    .found(call.operands[0].ty.to_string()))
+}
+
+/// Every rank's group and its place in it: alone where it is in none.
+fn memberships(groups: &[Vec<usize>], ranks: usize) -> Vec<(Vec<usize>, usize)> {
+    let of_rank = |rank| {
+        let place = |group: &Vec<usize>| group.iter().position(|&member| member == rank);
+        let found = groups.iter().find_map(|group| Some((group.clone(), place(group)?)));
+        found.unwrap_or((vec![rank], 0))
+    };
+    (0..ranks).map(of_rank).collect()
+}
+
+/// E110 unless all groups name ranks that are there.
+fn check_ranks(name: &str, named: impl Iterator<Item = usize>, ranks: usize) -> Result<()> {
+    match named.max().filter(|&rank| rank >= ranks) {
+        Some(rank) => Err(Diagnostic::new("E110", format!("`{name}` names a rank that does not exist"))
+            .expected(format!("ranks below {ranks}"))
+            .found(rank.to_string())),
+        None => Ok(()),
+    }
+}
+
+/// The extents `start..start + extent` of one dimension.
+fn cut(x: &Literal, dim: usize, start: usize, extent: usize) -> Literal {
+    let mut offset = vec![0; x.ty.rank()];
+    let mut shape = x.ty.shape.clone();
+    (offset[dim], shape[dim]) = (start, extent);
+    x.window(&offset, &shape)
+}
+
+/// The pieces side by side along a dimension.
+fn join(name: &str, pieces: &[Literal], dim: usize) -> Result<Literal> {
+    let mut ty = pieces[0].ty.clone();
+    ty.shape[dim] = pieces.iter().map(|piece| piece.ty.shape[dim]).sum();
+    let mut joined = Literal::zeros(&ty);
+    let mut offset = vec![0; ty.rank()];
+    for piece in pieces {
+        let mut expected = ty.clone();
+        expected.shape[dim] = piece.ty.shape[dim];
+        shapes(
+            piece.ty == expected,
+            format!("pieces joined by `{name}` do not fit"),
+            expected.to_string(),
+            piece.ty.to_string(),
+        )?;
+        joined.set_window(&offset, piece);
+        offset[dim] += piece.ty.shape[dim];
+    }
+    Ok(joined)
+}
+
+/// Where the piece of a member starts.
+fn start_of(extents: &[usize], member: usize) -> usize {
+    extents[..member].iter().sum()
+}
+
+/// E119: propagation and partitioning never meet explicit collectives, which only manual computations may hold.
+fn not_manual(name: &str) -> Box<Diagnostic> {
+    Diagnostic::new("E119", format!("explicit `{name}` outside a manual computation"))
+        .expected("collectives only in the body of a manual computation over named axes")
+        .help("leave it out and state layouts instead, or wrap the part in `sdy.manual_computation`")
+}
+
+fn movement(operands: &[&TensorType], results: &[&TensorType], flops: f64) -> Cost {
+    let bytes: usize = operands.iter().chain(results).map(|ty| ty.bytes()).sum();
+    Cost { flops, bytes: bytes as f64 }
+}
+
+/// One cotangent in, one of the operand's type out, where it is wanted.
+fn transposed(
+    context: &mut GradientContext,
+    emit: impl FnOnce(&mut GraphBuilder, ValueId, TensorType) -> Result<ValueId>,
+) -> Result<Vec<Option<ValueId>>> {
+    let (Some(cotangent), true) = (context.cotangents[0], context.wanted[0]) else { return Ok(vec![None]) };
+    let ty = context.builder.ty(context.operands[0]).clone();
+    Ok(vec![Some(emit(context.builder, cotangent, ty)?)])
+}
+
+/// The op on a single rank.
+fn alone(op: impl Into<Op>, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
+    let op = op.into();
+    let call = RankCall { op: &op, operands: operands.to_vec(), results: results.to_vec() };
+    Ok(op.evaluate_ranks(&[call])?.remove(0))
+}
+
+// ---- text ----
+
+/// The collectives by name.
+pub(crate) fn parsers() -> impl Iterator<Item = (&'static str, ParseOp)> {
+    let tables = [reduction::PARSERS, movement::PARSERS, partition_id::PARSERS];
+    tables.into_iter().flatten().copied()
+}
+
+/// `dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>`; shorter groups are filled with -1.
+fn print_groups(groups: &[Vec<usize>]) -> String {
+    let width = groups.iter().map(Vec::len).max().unwrap_or(0);
+    let rows: Vec<String> = groups
+        .iter()
+        .map(|group| {
+            let mut row: Vec<String> = group.iter().map(|rank| rank.to_string()).collect();
+            row.resize(width, "-1".to_string());
+            format!("[{}]", row.join(", "))
+        })
+        .collect();
+    let list = if width == 0 { String::new() } else { format!("[{}]", rows.join(", ")) };
+    format!("dense<{list}> : tensor<{}x{width}xi64>", groups.len())
+}
+
+fn parse_groups(op: &OpParser) -> Result<Vec<Vec<usize>>> {
+    let rows = op.rows_of("replica_groups", 0)?;
+    let group = |row: Vec<i64>| -> Option<Vec<usize>> {
+        row.into_iter().filter(|&rank| rank != -1).map(|rank| usize::try_from(rank).ok()).collect()
+    };
+    rows.into_iter()
+        .map(group)
+        .collect::<Option<_>>()
+        .ok_or_else(|| op.error("E147", "`replica_groups` has a negative rank"))
+}
+
+const CHANNEL: (&str, &str) = ("channel_handle", "#stablehlo.channel_handle<handle = 1, type = 1>");
+
+fn generic(op: &mut OpParser) -> Result<()> {
+    if op.generic()? {
+        Ok(())
+    } else {
+        Err(op.error("E140", format!("`{}` is written in the generic form", op.name)))
+    }
+}
+
+/// Extents given by an attribute, or `even` ones.
+fn parse_extents(op: &OpParser, name: &str, even: Option<Vec<usize>>) -> Result<Vec<usize>> {
+    match op.optional_indices_of(name)? {
+        Some(extents) => Ok(extents),
+        None => even.ok_or_else(|| {
+            op.error("E147", format!("`{}` does not divide evenly", op.name))
+                .expected(format!("the extent of each member in `{name}`"))
+        }),
+    }
+}
+
+/// `extent` cut into as many equal pieces as the first group has members.
+fn even_pieces(extent: usize, groups: &[Vec<usize>]) -> Option<Vec<usize>> {
+    let count = groups.first().map_or(1, Vec::len).max(1);
+    extent.is_multiple_of(count).then(|| vec![extent / count; count])
+}
+
+fn dim_extent(op: &OpParser, dim: usize) -> Result<usize> {
+    let ty = op.operand_type(0);
+    ty.shape.get(dim).copied().ok_or_else(|| {
+        op.error("E147", format!("{ty} has no dimension {dim}"))
+            .expected(format!("a number below {}", ty.rank()))
+    })
+}

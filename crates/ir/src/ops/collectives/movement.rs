@@ -1,0 +1,454 @@
+//! Collectives that move data without computing on it.
+
+use super::super::ParseOp;
+use super::super::checks::{operand_count, sizes};
+use super::super::control::shapes_of;
+use super::super::reduce::refused;
+use super::{
+    CHANNEL, ReduceScatter, alone, check_dim, check_groups, check_operand, check_ranks, checked, cut,
+    dim_extent, even_extent, even_pieces, generic, join, memberships, movement, not_manual, parse_extents,
+    parse_groups, print_groups, start_of, transposed,
+};
+use crate::graph::ValueId;
+use crate::literal::Literal;
+use crate::op::{Cost, GradientContext, LocalContext, Op, Operation, RankCall, TextForm};
+use crate::rule::Rule;
+use crate::text::{OpParser, OpPrinter, print_array};
+use crate::types::TensorType;
+use partita_base::Result;
+use partita_mesh::Combiner;
+
+/// Joins the operands of each group along `dim`, in group order.
+#[derive(Clone, PartialEq, Debug)]
+pub struct AllGather {
+    /// The dimension joined along.
+    pub dim: usize,
+    /// The groups, each in joining order.
+    pub groups: Vec<Vec<usize>>,
+    /// The extent along `dim` that each member brings, by position in the group.
+    pub extents: Vec<usize>,
+}
+
+/// Every member cuts its operand along `split_dim`, sends piece `j` to member `j`, and joins what it receives
+/// along `concat_dim`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct AllToAll {
+    /// The dimension cut.
+    pub split_dim: usize,
+    /// The dimension joined along.
+    pub concat_dim: usize,
+    /// The groups.
+    pub groups: Vec<Vec<usize>>,
+    /// The extent along `split_dim` of the piece for each member.
+    pub split_extents: Vec<usize>,
+    /// The extent along `concat_dim` that each member brings.
+    pub concat_extents: Vec<usize>,
+}
+
+/// Sends whole values: each pair is (source, target); who receives nothing has zeros.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CollectivePermute {
+    /// The pairs; no target twice.
+    pub pairs: Vec<(usize, usize)>,
+}
+
+/// The first member of each group gives its value to the others; who is in no group has zeros.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CollectiveBroadcast {
+    /// The groups.
+    pub groups: Vec<Vec<usize>>,
+}
+
+const ALL_GATHER: &str = "stablehlo.all_gather";
+const ALL_TO_ALL: &str = "stablehlo.all_to_all";
+const PERMUTE: &str = "stablehlo.collective_permute";
+const BROADCAST: &str = "stablehlo.collective_broadcast";
+
+impl Operation for AllGather {
+    fn name(&self) -> &str {
+        ALL_GATHER
+    }
+
+    fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
+        operand_count(ALL_GATHER, operands, 1)?;
+        check_dim(ALL_GATHER, self.dim, operands[0])?;
+        check_groups(ALL_GATHER, &self.groups, Some(self.extents.len()))?;
+        let own = operands[0].shape[self.dim];
+        sizes(
+            self.extents.contains(&own),
+            format!("the operand of `{ALL_GATHER}` brings none of the extents"),
+            format!("one of {:?} along dimension {}", self.extents, self.dim),
+            operands[0].to_string(),
+        )?;
+        let mut result = operands[0].clone();
+        result.shape[self.dim] = self.extents.iter().sum();
+        Ok(vec![result])
+    }
+
+    fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
+        Rule::whole(&shapes_of(operands), &shapes_of(results))
+    }
+
+    fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+        movement(operands, results, 0.0)
+    }
+
+    fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
+        let op = ReduceScatter {
+            dim: self.dim,
+            groups: self.groups.clone(),
+            combiner: Combiner::Sum,
+            extents: self.extents.clone(),
+        };
+        transposed(context, |builder, cotangent, ty| Ok(builder.push_typed(op, &[cotangent], vec![ty])[0]))
+    }
+
+    fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
+        alone(AllGather { groups: Vec::new(), ..self.clone() }, operands, results)
+    }
+
+    fn evaluate_ranks(&self, ranks: &[RankCall]) -> Result<Vec<Vec<Literal>>> {
+        check_ranks(ALL_GATHER, self.groups.iter().flatten().copied(), ranks.len())?;
+        let mut results: Vec<Literal> = Vec::new();
+        for (group, _) in memberships(&self.groups, ranks.len()) {
+            if group[0] < results.len() {
+                results.push(results[group[0]].clone());
+                continue;
+            }
+            let mut pieces = Vec::new();
+            for (place, &member) in group.iter().enumerate() {
+                let piece = ranks[member].operands[0];
+                if group.len() > 1 {
+                    let mut expected = piece.ty.clone();
+                    let Op::AllGather(first) = ranks[group[0]].op else { unreachable!() };
+                    expected.shape[self.dim] = first.extents[place];
+                    check_operand(ALL_GATHER, &ranks[member], member, &expected)?;
+                }
+                pieces.push(piece.clone());
+            }
+            results.push(join(ALL_GATHER, &pieces, self.dim)?);
+        }
+        checked(ALL_GATHER, ranks, results)
+    }
+
+    fn localise(&self, _: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
+        Err(not_manual(ALL_GATHER))
+    }
+
+    fn is_collective(&self) -> bool {
+        true
+    }
+}
+
+impl Operation for AllToAll {
+    fn name(&self) -> &str {
+        ALL_TO_ALL
+    }
+
+    fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
+        operand_count(ALL_TO_ALL, operands, 1)?;
+        check_dim(ALL_TO_ALL, self.split_dim, operands[0])?;
+        check_dim(ALL_TO_ALL, self.concat_dim, operands[0])?;
+        check_groups(ALL_TO_ALL, &self.groups, Some(self.split_extents.len()))?;
+        check_groups(ALL_TO_ALL, &self.groups, Some(self.concat_extents.len()))?;
+        let total: usize = self.split_extents.iter().sum();
+        sizes(
+            operands[0].shape[self.split_dim] == total,
+            format!("the split extents of `{ALL_TO_ALL}` must add up to dimension {}", self.split_dim),
+            operands[0].shape[self.split_dim].to_string(),
+            format!("{:?}", self.split_extents),
+        )?;
+        let piece = even_extent(ALL_TO_ALL, &self.split_extents)?;
+        let mut result = operands[0].clone();
+        if self.split_dim == self.concat_dim {
+            result.shape[self.split_dim] = piece * self.split_extents.len();
+            return Ok(vec![result]);
+        }
+        let own = operands[0].shape[self.concat_dim];
+        sizes(
+            self.concat_extents.contains(&own),
+            format!("the operand of `{ALL_TO_ALL}` brings none of the extents"),
+            format!("one of {:?} along dimension {}", self.concat_extents, self.concat_dim),
+            operands[0].to_string(),
+        )?;
+        result.shape[self.split_dim] = piece;
+        result.shape[self.concat_dim] = self.concat_extents.iter().sum();
+        Ok(vec![result])
+    }
+
+    fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
+        Rule::whole(&shapes_of(operands), &shapes_of(results))
+    }
+
+    fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+        movement(operands, results, 0.0)
+    }
+
+    /// The exchange backwards.
+    fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
+        let op = AllToAll {
+            split_dim: self.concat_dim,
+            concat_dim: self.split_dim,
+            groups: self.groups.clone(),
+            split_extents: self.concat_extents.clone(),
+            concat_extents: self.split_extents.clone(),
+        };
+        transposed(context, |builder, cotangent, ty| Ok(builder.push_typed(op, &[cotangent], vec![ty])[0]))
+    }
+
+    fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
+        alone(AllToAll { groups: Vec::new(), ..self.clone() }, operands, results)
+    }
+
+    fn evaluate_ranks(&self, ranks: &[RankCall]) -> Result<Vec<Vec<Literal>>> {
+        check_ranks(ALL_TO_ALL, self.groups.iter().flatten().copied(), ranks.len())?;
+        let mut results = Vec::new();
+        for (rank, (group, place)) in memberships(&self.groups, ranks.len()).into_iter().enumerate() {
+            if group.len() == 1 {
+                results.push(ranks[rank].operands[0].clone());
+                continue;
+            }
+            let Op::AllToAll(first) = ranks[group[0]].op else { unreachable!() };
+            let mut pieces = Vec::new();
+            for (sender, &member) in group.iter().enumerate() {
+                let whole = ranks[member].operands[0];
+                let mut expected = whole.ty.clone();
+                if self.split_dim != self.concat_dim {
+                    expected.shape[self.concat_dim] = first.concat_extents[sender];
+                }
+                expected.shape[self.split_dim] = first.split_extents.iter().sum();
+                check_operand(ALL_TO_ALL, &ranks[member], member, &expected)?;
+                let start = start_of(&first.split_extents, place);
+                pieces.push(cut(whole, self.split_dim, start, first.split_extents[place]));
+            }
+            results.push(join(ALL_TO_ALL, &pieces, self.concat_dim)?);
+        }
+        checked(ALL_TO_ALL, ranks, results)
+    }
+
+    fn localise(&self, _: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
+        Err(not_manual(ALL_TO_ALL))
+    }
+
+    fn is_collective(&self) -> bool {
+        true
+    }
+}
+
+impl Operation for CollectivePermute {
+    fn name(&self) -> &str {
+        PERMUTE
+    }
+
+    fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
+        operand_count(PERMUTE, operands, 1)?;
+        check_groups(PERMUTE, &[self.pairs.iter().map(|pair| pair.1).collect()], None)?;
+        Ok(vec![operands[0].clone()])
+    }
+
+    fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
+        Rule::whole(&shapes_of(operands), &shapes_of(results))
+    }
+
+    fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+        movement(operands, results, 0.0)
+    }
+
+    fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
+        let op = CollectivePermute { pairs: self.pairs.iter().map(|&(from, to)| (to, from)).collect() };
+        transposed(context, |builder, cotangent, ty| Ok(builder.push_typed(op, &[cotangent], vec![ty])[0]))
+    }
+
+    /// A rank on its own receives only from itself.
+    fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
+        alone(
+            CollectivePermute { pairs: self.pairs.iter().copied().filter(|&p| p == (0, 0)).collect() },
+            operands,
+            results,
+        )
+    }
+
+    fn evaluate_ranks(&self, ranks: &[RankCall]) -> Result<Vec<Vec<Literal>>> {
+        check_ranks(PERMUTE, self.pairs.iter().flat_map(|&(from, to)| [from, to]), ranks.len())?;
+        let received = |rank| self.pairs.iter().find(|&&(_, to)| to == rank);
+        let results = (0..ranks.len()).map(|rank| match received(rank) {
+            Some(&(from, _)) => ranks[from].operands[0].clone(),
+            None => Literal::zeros(&ranks[rank].results[0]),
+        });
+        checked(PERMUTE, ranks, results.collect())
+    }
+
+    fn localise(&self, _: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
+        Err(not_manual(PERMUTE))
+    }
+
+    fn is_collective(&self) -> bool {
+        true
+    }
+}
+
+impl Operation for CollectiveBroadcast {
+    fn name(&self) -> &str {
+        BROADCAST
+    }
+
+    fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
+        operand_count(BROADCAST, operands, 1)?;
+        check_groups(BROADCAST, &self.groups, None)?;
+        Ok(vec![operands[0].clone()])
+    }
+
+    fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
+        Rule::whole(&shapes_of(operands), &shapes_of(results))
+    }
+
+    fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+        movement(operands, results, 0.0)
+    }
+
+    /// E120.
+    fn gradient(&self, _: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
+        Err(refused(BROADCAST, "a differentiated operand"))
+    }
+
+    /// A rank on its own has its own value.
+    fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
+        alone(CollectiveBroadcast { groups: vec![vec![0]] }, operands, results)
+    }
+
+    fn evaluate_ranks(&self, ranks: &[RankCall]) -> Result<Vec<Vec<Literal>>> {
+        check_ranks(BROADCAST, self.groups.iter().flatten().copied(), ranks.len())?;
+        let group_of = |rank| self.groups.iter().find(|group| group.contains(&rank));
+        let results = (0..ranks.len()).map(|rank| match group_of(rank) {
+            Some(group) => ranks[group[0]].operands[0].clone(),
+            None => Literal::zeros(&ranks[rank].results[0]),
+        });
+        checked(BROADCAST, ranks, results.collect())
+    }
+
+    fn localise(&self, _: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
+        Err(not_manual(BROADCAST))
+    }
+
+    fn is_collective(&self) -> bool {
+        true
+    }
+}
+
+// ---- text ----
+
+/// The ops of this file by name.
+pub(super) const PARSERS: &[(&str, ParseOp)] = &[
+    ("stablehlo.all_gather", parse_all_gather),
+    ("stablehlo.all_to_all", parse_all_to_all),
+    ("stablehlo.collective_permute", parse_collective_permute),
+    ("stablehlo.collective_broadcast", parse_collective_broadcast),
+];
+
+impl TextForm for AllGather {
+    /// The generic form; `partita.extents` where members bring different extents.
+    fn print(&self, printer: &mut OpPrinter) {
+        let own = printer.operand_types()[0].shape[self.dim];
+        let members = self.groups.first().map_or(1, Vec::len).max(1);
+        if self.extents != vec![own; members] {
+            printer.attributes.push(("partita.extents".to_string(), print_array(&self.extents)));
+        }
+        let properties = [
+            ("all_gather_dim", format!("{} : i64", self.dim)),
+            (CHANNEL.0, CHANNEL.1.to_string()),
+            ("replica_groups", print_groups(&self.groups)),
+            ("use_global_device_ids", String::new()),
+        ];
+        printer.generic("stablehlo.all_gather", &properties, &[]);
+    }
+}
+
+fn parse_all_gather(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    generic(op)?;
+    op.arity(1)?;
+    let dim = op.index_of("all_gather_dim")?;
+    let groups = parse_groups(op)?;
+    let members = groups.first().map_or(1, Vec::len).max(1);
+    let even = vec![dim_extent(op, dim)?; members];
+    let extents = parse_extents(op, "partita.extents", Some(even))?;
+    op.finish(AllGather { dim, groups, extents })
+}
+
+impl TextForm for AllToAll {
+    /// The generic form; `partita.split_extents` and `partita.concat_extents` where pieces differ.
+    fn print(&self, printer: &mut OpPrinter) {
+        let shape = printer.operand_types()[0].shape.clone();
+        let members = self.groups.first().map_or(1, Vec::len).max(1);
+        if Some(&self.split_extents) != even_pieces(shape[self.split_dim], &self.groups).as_ref() {
+            printer.attributes.push(("partita.split_extents".to_string(), print_array(&self.split_extents)));
+        }
+        if self.concat_extents != vec![shape[self.concat_dim]; members] {
+            printer
+                .attributes
+                .push(("partita.concat_extents".to_string(), print_array(&self.concat_extents)));
+        }
+        let properties = [
+            (CHANNEL.0, CHANNEL.1.to_string()),
+            ("concat_dimension", format!("{} : i64", self.concat_dim)),
+            ("replica_groups", print_groups(&self.groups)),
+            ("split_count", format!("{members} : i64")),
+            ("split_dimension", format!("{} : i64", self.split_dim)),
+        ];
+        printer.generic("stablehlo.all_to_all", &properties, &[]);
+    }
+}
+
+fn parse_all_to_all(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    generic(op)?;
+    op.arity(1)?;
+    let (split_dim, concat_dim) = (op.index_of("split_dimension")?, op.index_of("concat_dimension")?);
+    let groups = parse_groups(op)?;
+    let members = groups.first().map_or(1, Vec::len).max(1);
+    let even = even_pieces(dim_extent(op, split_dim)?, &groups);
+    let split_extents = parse_extents(op, "partita.split_extents", even)?;
+    // A dimension split and joined again keeps its pieces.
+    let own = vec![dim_extent(op, concat_dim)?; members];
+    let concat_extents = parse_extents(op, "partita.concat_extents", Some(own))?;
+    op.finish(AllToAll { split_dim, concat_dim, groups, split_extents, concat_extents })
+}
+
+impl TextForm for CollectivePermute {
+    /// The generic form.
+    fn print(&self, printer: &mut OpPrinter) {
+        let rows: Vec<String> = self.pairs.iter().map(|(from, to)| format!("[{from}, {to}]")).collect();
+        let list = if rows.is_empty() { String::new() } else { format!("[{}]", rows.join(", ")) };
+        let properties = [
+            (CHANNEL.0, CHANNEL.1.to_string()),
+            ("source_target_pairs", format!("dense<{list}> : tensor<{}x2xi64>", rows.len())),
+        ];
+        printer.generic("stablehlo.collective_permute", &properties, &[]);
+    }
+}
+
+fn parse_collective_permute(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    generic(op)?;
+    op.arity(1)?;
+    let pair = |row: Vec<i64>| Some((usize::try_from(row[0]).ok()?, usize::try_from(row[1]).ok()?));
+    let pairs = op
+        .rows_of("source_target_pairs", 2)?
+        .into_iter()
+        .map(pair)
+        .collect::<Option<_>>()
+        .ok_or_else(|| op.error("E147", "`source_target_pairs` has a negative rank"))?;
+    op.finish(CollectivePermute { pairs })
+}
+
+impl TextForm for CollectiveBroadcast {
+    /// The generic form.
+    fn print(&self, printer: &mut OpPrinter) {
+        let properties = [(CHANNEL.0, CHANNEL.1.to_string()), ("replica_groups", print_groups(&self.groups))];
+        printer.generic("stablehlo.collective_broadcast", &properties, &[]);
+    }
+}
+
+fn parse_collective_broadcast(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    generic(op)?;
+    op.arity(1)?;
+    let groups = parse_groups(op)?;
+    op.finish(CollectiveBroadcast { groups })
+}

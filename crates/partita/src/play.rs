@@ -1,0 +1,130 @@
+//! Playing graphs on the CPU device: from a placed graph to a loop that runs it.
+
+use crate::compile;
+use indexmap::IndexMap;
+use partita_base::Result;
+use partita_ir::{Graph, Literal};
+use partita_mesh::{Mesh, Sharding};
+use partita_program::LowerOptions;
+use partita_runtime::checkpoint::TensorData;
+use partita_runtime::{BatchTensor, Cpu, Pieces, Runner, RunnerOptions, TensorLayout, TrainLoop};
+use partita_schedule::verify::StepRunner;
+use partita_spmd::{Options, Partitioned, partition, virtual_ranks};
+use std::sync::Arc;
+
+/// A partitioned graph, lowered and ready to step. Parameters and state are zeros until set.
+pub fn player(
+    partitioned: &Partitioned,
+    pieces: &[partita_spmd::Pieces],
+    seed: u64,
+    options: RunnerOptions,
+) -> Result<TrainLoop> {
+    let locals = virtual_ranks::rank_graphs(partitioned)?;
+    let set = partita_program::lower(&locals, &LowerOptions::default(), &Cpu)?;
+    let runner = Runner::new(set, options)?;
+    let graph = &partitioned.graph;
+    let mesh = Arc::new(partitioned.mesh.clone());
+    let layout = |name: &str, value, sharding: &Sharding| TensorLayout {
+        name: name.to_string(),
+        dtype: graph.ty(value).dtype,
+        shape: graph.ty(value).shape.clone(),
+        sharding: sharding.clone(),
+        mesh: mesh.clone(),
+        ranks: (0..mesh.rank_count()).collect(),
+    };
+    let inputs = graph
+        .inputs
+        .iter()
+        .zip(&partitioned.inputs)
+        .map(|(&value, sharding)| layout(&graph.value(value).name, value, sharding))
+        .collect();
+    let outputs = graph
+        .outputs
+        .iter()
+        .zip(&graph.output_names)
+        .zip(&partitioned.outputs)
+        .map(|((&value, name), sharding)| layout(name, value, sharding))
+        .collect();
+    let pieces = pieces
+        .iter()
+        .map(|p| Pieces { name: p.name.clone(), dim: p.dim, limits: p.limits.clone() })
+        .collect();
+    TrainLoop::new(runner, inputs, outputs, pieces, seed)
+}
+
+/// A graph on one rank, without a plan.
+pub fn solo(graph: &Graph, seed: u64) -> Result<TrainLoop> {
+    let mesh = Mesh::new("one", &[("dp", 1)]);
+    let graph = compile::open_without_kernels(graph)?;
+    let partitioned = partition(&graph, &mesh, &Options::default())?;
+    player(&partitioned, &[], seed, RunnerOptions { deterministic: true, ..RunnerOptions::default() })
+}
+
+/// A tensor as the runtime stores it.
+pub fn tensor_data(literal: &Literal) -> TensorData {
+    TensorData::new(literal.ty.dtype, literal.ty.shape.clone(), literal.to_bytes())
+}
+
+/// A tensor as the compiler sees it.
+pub fn literal(data: &TensorData) -> Literal {
+    let ty = partita_ir::TensorType::new(data.dtype, data.shape.clone());
+    Literal::from_bytes(&ty, &data.bytes).expect("the bytes fill the shape")
+}
+
+/// Calls `with` with a batch as the training loop takes it.
+pub fn with_batch<T>(batch: &IndexMap<String, Literal>, with: impl FnOnce(&[BatchTensor<'_>]) -> T) -> T {
+    let bytes: Vec<Vec<u8>> = batch.values().map(Literal::to_bytes).collect();
+    let tensors: Vec<BatchTensor<'_>> = batch
+        .iter()
+        .zip(&bytes)
+        .map(|((name, value), bytes)| BatchTensor { name, shape: &value.ty.shape, bytes })
+        .collect();
+    with(&tensors)
+}
+
+/// The CPU device as verification sees it: the very programs that training runs.
+#[derive(Clone, Debug, Default)]
+pub struct CpuStep {
+    /// How the programs are run.
+    pub options: RunnerOptions,
+}
+
+impl StepRunner for CpuStep {
+    fn name(&self) -> &str {
+        "cpu"
+    }
+
+    fn run(&mut self, partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>> {
+        let graph = &partitioned.graph;
+        let locals = virtual_ranks::rank_graphs(partitioned)?;
+        let set = partita_program::lower(&locals, &LowerOptions::default(), &Cpu)?;
+        let mut runner = Runner::new(set, RunnerOptions { nan_guard: false, ..self.options.clone() })?;
+        let mesh = &partitioned.mesh;
+        for ((&value, sharding), literal) in graph.inputs.iter().zip(&partitioned.inputs).zip(inputs) {
+            let name = &graph.value(value).name;
+            for rank in 0..mesh.rank_count() {
+                let local = virtual_ranks::distribute(literal, sharding, mesh, rank);
+                runner.write_input(rank, name, &local.to_bytes())?;
+            }
+        }
+        runner.step()?;
+        graph
+            .outputs
+            .iter()
+            .zip(&graph.output_names)
+            .zip(&partitioned.outputs)
+            .map(|((&value, name), sharding)| {
+                let ty = graph.ty(value);
+                let locals = (0..mesh.rank_count())
+                    .map(|rank| {
+                        let shape = sharding.local_shape(mesh, &ty.shape, rank);
+                        let bytes = runner.read_output(rank, name)?;
+                        Ok(Literal::from_bytes(&ty.with_shape(shape), &bytes)
+                            .expect("an output fills its type"))
+                    })
+                    .collect::<Result<Vec<Literal>>>()?;
+                virtual_ranks::collect(ty, sharding, mesh, &locals.iter().collect::<Vec<_>>())
+            })
+            .collect()
+    }
+}
