@@ -1,13 +1,15 @@
-//! The ground floor: element types, typed ids, diagnostics and name suggestions.
+//! The ground floor: element types, combiners, typed ids, diagnostics and name suggestions.
 //!
 //! Knows nothing of tensors, graphs, meshes or files; every other crate may use it.
 #![forbid(unsafe_code)]
 
+mod combiner;
 mod diagnostic;
 mod dtype;
 mod id;
 mod nearest;
 
+pub use combiner::Combiner;
 pub use diagnostic::{Diagnostic, Result};
 pub use dtype::DType;
 pub use id::Id;

@@ -24,6 +24,7 @@ mod transport;
 
 pub use communicator::{Communicator, run_ranks};
 pub use notify::Notify;
+pub use partita_base::Combiner;
 pub use shared_memory::SharedMemory;
-pub use spec::{BoxMove, CollectiveSpec, Combiner, Exchange, Moves};
+pub use spec::{BoxMove, CollectiveSpec, Exchange, Moves};
 pub use transport::{CollectiveId, Failure, Poll, Transport};

@@ -11,7 +11,7 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use partita_base::DType;
 
-use crate::spec::Combiner;
+use partita_base::Combiner;
 
 /// Elements that are accumulated before they are stored.
 const CHUNK: usize = 1024;

@@ -144,7 +144,7 @@ mod tests {
     use partita_base::DType;
 
     use super::*;
-    use crate::spec::Combiner;
+    use partita_base::Combiner;
 
     #[test]
     fn a_large_all_reduce_gives_each_member_its_part_of_the_arithmetic() {

@@ -1,34 +1,6 @@
 //! What a collective does, as plain data.
 
-use partita_base::{DType, Diagnostic, Result};
-
-/// How two elements become one. Members are combined in member order, from the left.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Combiner {
-    /// Addition; integers wrap; on booleans the same as `Or`.
-    Sum,
-    /// The larger; NaN wins, and +0 is larger than -0.
-    Max,
-    /// The smaller; NaN wins, and -0 is smaller than +0.
-    Min,
-    /// Multiplication; integers wrap; on booleans the same as `And`.
-    Prod,
-    /// Bitwise and; not defined on floats.
-    And,
-    /// Bitwise or; not defined on floats.
-    Or,
-}
-
-impl Combiner {
-    /// Every combiner, in declaration order.
-    pub const ALL: [Combiner; 6] =
-        [Combiner::Sum, Combiner::Max, Combiner::Min, Combiner::Prod, Combiner::And, Combiner::Or];
-
-    /// Whether the combiner has a meaning on elements of this type.
-    pub fn is_defined_on(self, dtype: DType) -> bool {
-        !(dtype.is_float() && matches!(self, Combiner::And | Combiner::Or))
-    }
-}
+use partita_base::{Combiner, DType, Diagnostic, Result};
 
 /// One collective of a program: who takes part, and what happens to each tensor of the bucket.
 ///

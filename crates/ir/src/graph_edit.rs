@@ -1,9 +1,9 @@
 //! Small edits every pass needs: dropping what is unused and opening composites.
 
 use crate::graph::{Graph, ValueId};
-use crate::op::Op;
+use crate::op::{Op, Operation};
 use crate::{Annotation, GraphBuilder};
-use partita_base::Result;
+use partita_base::{Diagnostic, Result};
 use std::collections::BTreeMap;
 
 /// The graph without nodes whose results nobody needs. Inputs stay; ids are renumbered.
@@ -89,6 +89,41 @@ pub fn reuse_reductions(graph: &Graph, among: &[bool]) -> Result<Option<Graph>> 
 
 /// Constants of more elements are not compared.
 const LARGEST_COMPARED: usize = 64;
+
+/// The graph with every loop in which ranks exchange data written out trip by trip: ranks meet in straight lines only.
+/// E134 where data decides how often, and for branches in which ranks exchange data.
+pub fn unroll_collective_loops(graph: &Graph) -> Result<Graph> {
+    let pending = |op: &Op| !op.regions().is_empty() && op.is_collective();
+    let mut current = graph.clone();
+    while current.nodes.iter().any(|node| pending(&node.op)) {
+        let source = current;
+        current = rebuild(&source, |builder, _, index, operands| {
+            let node = &source.nodes[index];
+            if !pending(&node.op) {
+                return Ok(Some(push_copy(builder, &source, index, operands)));
+            }
+            builder.path = node.path.clone();
+            builder.phase = node.phase;
+            builder.location = node.location.clone();
+            builder.microbatch = node.microbatch;
+            let unrolled = match &node.op {
+                Op::While(op) => op.unroll(builder, operands)?,
+                _ => None,
+            };
+            unrolled.map(Some).ok_or_else(|| {
+                let name = node.op.name();
+                Diagnostic::new(
+                    "E134",
+                    format!("ranks exchange data in a `{name}` whose course data decides"),
+                )
+                .at(node.path.clone())
+                .expected("collectives in straight lines, or in loops of a constant number of trips")
+                .help("start, step and bound the loop's counter with constants, up to 1024 trips")
+            })
+        })?;
+    }
+    Ok(current)
+}
 
 /// Appends node `index` of `graph` to `builder` over new operands, with its path, phase, location, microbatch.
 pub fn push_copy(

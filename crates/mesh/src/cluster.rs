@@ -135,7 +135,7 @@ impl Cluster {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sharding::Combiner;
+    use partita_base::Combiner;
 
     fn setting() -> (Mesh, Cluster) {
         let mesh = Mesh::new("m", &[("dp", 2), ("tp", 4)]);

@@ -18,6 +18,7 @@ mod split;
 
 pub use cluster::{Cluster, Link};
 pub use mesh::{Axis, AxisList, AxisRef, Mesh};
+pub use partita_base::Combiner;
 pub use reshard::{ReshardStep, Step, permute_pairs, reshard};
-pub use sharding::{Combiner, DimSharding, Sharding};
+pub use sharding::{DimSharding, Sharding};
 pub use split::{split_extents, split_offsets};

@@ -3,7 +3,8 @@
 
 use crate::mesh::{AxisRef, Mesh};
 use crate::reshard::{ReshardStep, Step, permute_pairs};
-use crate::sharding::{Combiner, Sharding};
+use crate::sharding::Sharding;
+use partita_base::Combiner;
 use std::collections::BTreeMap;
 
 /// The global linear (row-major) indices of the elements that `rank` holds, ascending: in the order of its buffer.

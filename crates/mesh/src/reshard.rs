@@ -2,7 +2,8 @@
 
 use crate::mesh::{AxisList, Mesh};
 use crate::search;
-use crate::sharding::{Combiner, Sharding};
+use crate::sharding::Sharding;
+use partita_base::Combiner;
 use std::collections::BTreeMap;
 
 /// One move of data, or one local operation, that takes a layout to the next. Axes are major to minor.

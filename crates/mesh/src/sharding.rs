@@ -2,25 +2,7 @@
 
 use crate::mesh::{AxisList, AxisRef, Mesh};
 use crate::split::{piece, primes, split_extents};
-use partita_base::{Diagnostic, Result};
-use std::fmt;
-
-/// How partial values of ranks combine into the value. Associative and commutative.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Combiner {
-    /// Addition; identity 0.
-    Sum,
-    /// The larger; identity the smallest value.
-    Max,
-    /// The smaller; identity the largest value.
-    Min,
-    /// Multiplication; identity 1.
-    Prod,
-    /// Logical (on integers bitwise) and; identity all ones.
-    And,
-    /// Logical (on integers bitwise) or; identity 0.
-    Or,
-}
+use partita_base::{Combiner, Diagnostic, Result};
 
 /// How one dimension is cut: see [`split_extents`].
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -40,30 +22,6 @@ pub struct Sharding {
     /// Axes over which the value is still to be combined, sorted. All with one combiner (a sum of maxima is not a
     /// maximum of sums).
     pub partial: Vec<(AxisRef, Combiner)>,
-}
-
-impl Combiner {
-    /// Every combiner, in declaration order.
-    pub const ALL: [Combiner; 6] =
-        [Combiner::Sum, Combiner::Max, Combiner::Min, Combiner::Prod, Combiner::And, Combiner::Or];
-
-    /// `sum`, `max`, `min`, `prod`, `and`, `or`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Combiner::Sum => "sum",
-            Combiner::Max => "max",
-            Combiner::Min => "min",
-            Combiner::Prod => "prod",
-            Combiner::And => "and",
-            Combiner::Or => "or",
-        }
-    }
-}
-
-impl fmt::Display for Combiner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 impl DimSharding {

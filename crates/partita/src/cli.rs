@@ -121,7 +121,7 @@ pub struct VerifyArgs {
     /// What runs the planned step.
     #[arg(long, value_enum, default_value_t = Runner::Interpreter)]
     pub runner: Runner,
-    /// For tests of the check itself: spoils what comes out of the modules at this path.
+    /// For tests of the check itself: forgets one reduction in the modules at this path.
     #[arg(long, value_name = "PATH", hide = true)]
     pub break_rule: Option<String>,
 }

@@ -129,8 +129,7 @@ pub fn place(
         Some(plan) => plan.clone(),
         None => plan_of(config, &graph, mesh)?,
     };
-    let options =
-        ApplyOptions { sequence_parallel: config.plan.sequence_parallel, ..ApplyOptions::default() };
+    let options = ApplyOptions { sequence_parallel: config.plan.sequence_parallel };
     let applied = apply(&plan, &graph, mesh, &options)?;
     let partitioned = partition(&applied.graph, mesh, &Options { break_rule_at, ..Options::default() })?;
     let locals = (0..mesh.rank_count())

@@ -31,11 +31,6 @@ impl Section {
         self.table.remove(key)
     }
 
-    /// Whether a key is present.
-    pub fn has(&self, key: &str) -> bool {
-        self.table.contains_key(key)
-    }
-
     /// A text.
     pub fn text(&mut self, key: &str) -> Result<Option<String>> {
         match self.value(key) {

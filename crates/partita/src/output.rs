@@ -128,7 +128,7 @@ impl Output {
             step.step,
             self.total_steps,
             number(step.loss),
-            number(step.grad_norm),
+            step.grad_norm.map_or("-".to_string(), number),
             step.learning_rate,
             short(step.tokens_per_s),
             bytes(step.peak_bytes_planned),
@@ -291,7 +291,9 @@ fn verify_text(report: &Report) -> String {
         ]
     };
     let rows: Vec<Vec<String>> = worst.iter().take(TENSORS_SHOWN).map(|error| row(error)).collect();
-    let mut text = table(&["tensor", "relative error", "wrong", "excused"], &rows);
+    // Nothing is compared where ranks disagree among themselves.
+    let header = ["tensor", "relative error", "wrong", "excused"];
+    let mut text = if rows.is_empty() { String::new() } else { table(&header, &rows) };
     if worst.len() > rows.len() {
         text += &format!("and {} more tensors, closer than these\n", worst.len() - rows.len());
     }
@@ -309,6 +311,7 @@ fn verify_text(report: &Report) -> String {
         _ if report.ok => {
             format!("verified: {count} tensors agree with one device within {tolerance:.0e}\n")
         }
+        _ if count == 0 => "NOT verified: ranks disagree on what should be one value\n".to_string(),
         wrong => format!("NOT verified: {wrong} of {count} tensors differ by more than {tolerance:.0e}\n"),
     };
     text

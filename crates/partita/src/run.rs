@@ -35,7 +35,9 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
                 Runner::Interpreter => Box::new(Interpreter),
                 Runner::Cpu => Box::new(CpuStep::default()),
             };
-            let verified = verify(&config, VERIFY_BATCH, runner.as_mut(), args.break_rule.clone())?;
+            // A small batch shows as much; who names one gets it.
+            let batch = if args.flags.batch.is_some() { config.train.batch } else { VERIFY_BATCH };
+            let verified = verify(&config, batch, runner.as_mut(), args.break_rule.clone())?;
             for note in verified.notes {
                 output.note(note);
             }

@@ -23,7 +23,7 @@ impl Default for Sampler {
 }
 
 impl Sampler {
-    /// The `index`-th choice, among the first 256 `logits` (a byte each). E421 where none of them is a number.
+    /// The `index`-th choice, among the first 256 `logits` (a byte each). E424 where none of them is a number.
     pub fn choose(&self, logits: &[f32], index: u64) -> Result<u8> {
         let mut scores: Vec<(usize, f64)> =
             logits.iter().take(256).map(|&l| f64::from(l)).enumerate().collect();
@@ -31,7 +31,7 @@ impl Sampler {
         // Likeliest first; of equals, the smaller byte.
         scores.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         let Some(&(best, top)) = scores.first() else {
-            return Err(Diagnostic::new("E421", "the model gives no finite score to any byte")
+            return Err(Diagnostic::new("E424", "the model gives no finite score to any byte")
                 .help("the run diverged: lower the learning rate or clip gradients"));
         };
         if self.temperature <= 0.0 {
@@ -54,7 +54,7 @@ impl Sampler {
 
 /// `count` bytes that follow `prompt`. `logits` gets the tokens so far, the last `sequence` of them at most and one at
 /// least, and gives the scores of the token that follows the last one. An empty prompt is taken as a new line. Errors
-/// are those of `logits` and E421.
+/// are those of `logits` and E424.
 pub fn generate(
     sampler: &Sampler,
     prompt: &[u8],
@@ -154,7 +154,7 @@ mod tests {
         assert!(drawn.contains(&1) && drawn.contains(&3));
         assert!(drawn.iter().all(|byte| [1, 3].contains(byte)));
         assert_eq!(sampler(0.0, 0).choose(&[1.0, 2.0, 2.0], 0).unwrap(), 1);
-        assert_eq!(sampler(1.0, 0).choose(&[f32::NAN; 3], 0).unwrap_err().code, "E421");
+        assert_eq!(sampler(1.0, 0).choose(&[f32::NAN; 3], 0).unwrap_err().code, "E424");
         // What is no byte cannot be chosen, however likely.
         let mut wide = [0.0; 300];
         wide[299] = 100.0;

@@ -7,6 +7,10 @@ fn partita(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_partita")).args(arguments).output().unwrap()
 }
 
+fn events(output: &Output) -> Vec<Value> {
+    text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
@@ -36,6 +40,21 @@ fn bad_input_exits_with_2_and_says_why_without_colour() {
     assert!(text(&result.stderr).contains("E005"));
     assert_eq!(partita(&["frobnicate"]).status.code(), Some(2));
     assert_eq!(partita(&["--help"]).status.code(), Some(0));
+}
+
+#[test]
+fn a_verification_that_fails_exits_with_1_and_names_the_value() {
+    let result = partita(&["verify", "mlp", "--mesh", "dp=2", "--json"]);
+    let events = events(&result);
+    assert_eq!(result.status.code(), Some(0), "{events:?}");
+    assert_eq!(events.last().map(|event| &event["ok"]), Some(&true.into()));
+
+    let result = partita(&["verify", "mlp", "--mesh", "tp=2", "--break-rule", "layers.1", "--json"]);
+    let events = self::events(&result);
+    let verify = events.last().unwrap();
+    assert_eq!(result.status.code(), Some(1), "{events:?}");
+    assert_eq!((&verify["event"], &verify["ok"]), (&"verify".into(), &false.into()));
+    assert!(verify["first_diverging"].as_str().unwrap().contains("layers.1"), "{verify}");
 }
 
 #[test]

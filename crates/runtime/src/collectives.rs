@@ -1,20 +1,8 @@
 //! The collectives of a program set as the transport wants them.
 
-use partita_comm::{CollectiveSpec, Combiner, Exchange};
-use partita_mesh::Combiner as MeshCombiner;
+use partita_comm::{CollectiveSpec, Exchange};
 use partita_program as program;
 use partita_program::Transfer;
-
-fn combiner(combiner: MeshCombiner) -> Combiner {
-    match combiner {
-        MeshCombiner::Sum => Combiner::Sum,
-        MeshCombiner::Max => Combiner::Max,
-        MeshCombiner::Min => Combiner::Min,
-        MeshCombiner::Prod => Combiner::Prod,
-        MeshCombiner::And => Combiner::And,
-        MeshCombiner::Or => Combiner::Or,
-    }
-}
 
 /// One tensor of a bucket. Extents along a dimension become extents of what lies under it.
 fn exchange(transfer: &Transfer) -> Exchange {
@@ -31,14 +19,14 @@ fn exchange(transfer: &Transfer) -> Exchange {
     };
     match &transfer.exchange {
         program::Exchange::AllReduce { combiner: c } => {
-            Exchange::all_reduce(combiner(*c), dtype, first.element_count())
+            Exchange::all_reduce(*c, dtype, first.element_count())
         }
         program::Exchange::AllGather { dim, extents } => {
             let row_bytes: Vec<usize> = under(*dim, extents).iter().map(|n| n * dtype.size_bytes()).collect();
             Exchange::all_gather(outer(*dim), &row_bytes)
         }
         program::Exchange::ReduceScatter { combiner: c, dim, extents } => {
-            Exchange::reduce_scatter(combiner(*c), dtype, outer(*dim), under(*dim, extents))
+            Exchange::reduce_scatter(*c, dtype, outer(*dim), under(*dim, extents))
         }
         program::Exchange::AllToAll { split_dim, concat_dim, split_extents, concat_extents } => {
             Exchange::all_to_all(

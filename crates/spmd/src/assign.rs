@@ -5,7 +5,7 @@
 //! are priced (moving operands into place, moving results to where they are wanted, lost parallelism) and the
 //! cheapest wins among those that repeat the least work; the first of equals, so the outcome is deterministic.
 
-use crate::factors::{axes_of_factors, dim_sharding, may_split, overlaps};
+use crate::factors::{axes_of_factors, dim_sharding, may_split};
 use crate::units::Units;
 use partita_ir::{Cost, FactorKind, Graph, Node, Operation, Rule, ValueId};
 use partita_mesh::{AxisList, AxisRef, Cluster, Combiner, Mesh, Sharding};
@@ -93,7 +93,10 @@ pub fn assign(situation: &Situation, fetch_s: &mut dyn FnMut(usize, &Sharding) -
             best = Some((repeated, seconds, assignment));
         }
     }
-    best.expect("leaving every axis unused is always possible").2
+    // Where too many combinations were cut off, those that were left may all clash.
+    let nothing = || vec![AxisList::new(); situation.rule.factors.len()];
+    let fallback = || layouts_of(situation, nothing(), &[]).expect("an op can always work on whole values");
+    best.map_or_else(fallback, |(_, _, assignment)| assignment)
 }
 
 /// Every axis that operands or results use, and for each factor the ordered lists it is seen with.
@@ -145,9 +148,19 @@ fn choices_of(situation: &Situation, axis: AxisRef, references: &[Vec<AxisList>]
     choices
 }
 
-/// The assignment with these axes on the factors and nothing flowing through.
+/// The assignment with these axes on the factors and nothing flowing through; `None` where it is not expressible: not
+/// one list for each factor, an axis twice, axes on a factor that must stay whole, strided pieces.
 pub fn fixed(situation: &Situation, factors: &[AxisList]) -> Option<Assignment> {
-    layouts_of(situation, factors.to_vec(), &[])
+    let rule = situation.rule;
+    let fits = factors.len() == rule.factors.len()
+        && (0..factors.len()).all(|f| factors[f].is_empty() || may_split(rule, f));
+    let used: Vec<AxisRef> = factors.iter().flatten().copied().collect();
+    if fits && !overlap(&used) { layouts_of(situation, factors.to_vec(), &[]) } else { None }
+}
+
+/// Whether any two of these axes cannot be used side by side.
+fn overlap(axes: &[AxisRef]) -> bool {
+    axes.iter().enumerate().any(|(i, a)| axes[i + 1..].iter().any(|b| a.overlaps(*b)))
 }
 
 /// The layouts that a combination of choices means; `None` when it is not expressible.
@@ -184,10 +197,8 @@ fn build(
             used.push(*axis);
         }
     }
-    for (i, a) in used.iter().enumerate() {
-        if used[i + 1..].iter().any(|b| overlaps(a, b)) {
-            return None;
-        }
+    if overlap(&used) {
+        return None;
     }
     let through: Vec<(AxisRef, usize, Combiner)> = axes
         .iter()

@@ -69,8 +69,3 @@ pub fn dim_sharding(
 pub fn may_split(rule: &Rule, factor: FactorId) -> bool {
     matches!(rule.factors[factor].kind, FactorKind::Pass | FactorKind::Reduce(_))
 }
-
-/// Whether two axis references share devices' coordinates.
-pub fn overlaps(a: &AxisRef, b: &AxisRef) -> bool {
-    a.axis == b.axis && a.pre < b.pre * b.size && b.pre < a.pre * a.size
-}

@@ -1,9 +1,13 @@
 use super::*;
+use partita_base::DType;
+use partita_ir::GraphBuilder;
 use partita_ir::composites::{ATTENTION, CROSS_ENTROPY, DROPOUT, EMBEDDING};
+use partita_ir::graph_edit::prune;
 use partita_ir::ops::{Direction, DotGeneral};
 use partita_ir::{Attribute, Literal, Phase, autodiff, evaluate};
 use partita_nn::models::{BertConfig, GptConfig, LlamaConfig, MlpConfig, ModelConfig};
 use partita_nn::step::gradient_graph;
+use std::collections::BTreeMap;
 
 /// Numbers in (-1, 1) that depend on the seed and the position alone.
 fn numbers(ty: &TensorType, seed: u64) -> Literal {

@@ -5,9 +5,10 @@
 //! forward pass settles first, gradients start from the layout of what they are the gradient of, the optimizer
 //! comes last, so that a sharded optimizer state never reshapes the model.
 
-use crate::factors::{axes_of_factors, dim_sharding, may_split, overlaps};
+use crate::factors::{axes_of_factors, dim_sharding, may_split};
 use crate::units::{Units, rules_of};
 use partita_base::{Diagnostic, Result};
+use partita_ir::ops::ManualComputation;
 use partita_ir::{Annotation, FactorKind, Graph, NodeId, Op, Phase, Role, Rule, ValueId};
 use partita_mesh::{AxisList, AxisRef, Mesh, Sharding};
 
@@ -36,6 +37,9 @@ pub struct Layouts {
     pub mesh: Mesh,
     /// The layout of each value, by id; never partial.
     pub shardings: Vec<Sharding>,
+    /// The layout in which each output is returned, by position: that of its value, unless an output annotation
+    /// asks for something else.
+    pub outputs: Vec<Sharding>,
     /// For each value and dimension, what put the axes there.
     pub causes: Vec<Vec<Option<Cause>>>,
 }
@@ -58,7 +62,8 @@ struct State<'a> {
 }
 
 /// Gives every value of `graph` a layout on `mesh`. Pins come from value annotations, sharding constraints and
-/// output annotations. E210 when a pin does not fit its value.
+/// output annotations. E210 when a pin does not fit its value, E215 when two pins of one value contradict each other,
+/// E216 when one names a mesh that is not there.
 pub fn propagate(graph: &Graph, mesh: &Mesh) -> Result<Layouts> {
     let rules = rules_of(graph);
     let units = Units::of(graph, &rules);
@@ -87,23 +92,32 @@ pub fn propagate_with(graph: &Graph, mesh: &Mesh, rules: &[Rule], units: &Units)
             state.pin(node.results[0], &constraint.annotation)?;
         }
         if let Op::ManualComputation(manual) = &node.op {
+            if manual.mesh_value.axes != mesh.axes {
+                return Err(Diagnostic::new("E216", "a manual computation is written for another mesh")
+                    .at(graph.describe(node.results[0]))
+                    .expected(mesh.to_string())
+                    .found(manual.mesh_value.to_string()));
+            }
             for (&result, sharding) in node.results.iter().zip(&manual.out_shardings) {
+                let mut sharding = over_manual_axes(manual, sharding);
+                sharding.partial.clear();
                 let open = vec![false; sharding.dims.len()];
                 let origin = "manual computation".to_string();
-                let annotation = Annotation {
-                    mesh: manual.mesh,
-                    sharding: sharding.clone(),
-                    open,
-                    replicated: vec![],
-                    origin,
-                };
+                let annotation = Annotation { mesh: manual.mesh, sharding, open, replicated: vec![], origin };
                 state.pin(result, &annotation)?;
             }
         }
     }
+    // An output may be returned in another layout than its value has elsewhere.
+    let mut own: Vec<Option<&Annotation>> = vec![None; graph.outputs.len()];
     for (position, annotation) in graph.output_annotations.iter().enumerate() {
-        if let Some(annotation) = annotation {
-            state.pin(graph.outputs[position], annotation)?;
+        if let Some(annotation) = annotation
+            && let Err(error) = state.pin(graph.outputs[position], annotation)
+        {
+            if error.code != CONTRADICTION {
+                return Err(error);
+            }
+            own[position] = Some(annotation);
         }
     }
     let forward = |node: NodeId| graph.node(node).phase == Phase::Forward;
@@ -117,17 +131,36 @@ pub fn propagate_with(graph: &Graph, mesh: &Mesh, rules: &[Rule], units: &Units)
     state.settle(&|_| true);
     state.follow_aliases();
     state.settle(&|_| true);
-    let mut shardings = Vec::with_capacity(count);
-    for id in graph.value_ids() {
+    let with_units = |id: ValueId, axes: &dyn Fn(usize) -> AxisList| {
         let mut sharding = Sharding::replicated(graph.ty(id).rank());
-        for (dim, axes) in state.axes[id.index()].iter().enumerate() {
-            sharding.dims[dim].axes = axes.clone();
-            sharding.dims[dim].unit = units.unit(id, dim);
+        for (dim, entry) in sharding.dims.iter_mut().enumerate() {
+            (entry.axes, entry.unit) = (axes(dim), units.unit(id, dim));
         }
         sharding.normalise(mesh, &graph.ty(id).shape);
-        shardings.push(sharding);
+        sharding
+    };
+    let shardings: Vec<Sharding> =
+        graph.value_ids().map(|id| with_units(id, &|dim| state.axes[id.index()][dim].clone())).collect();
+    let output = |(&id, own): (&ValueId, &Option<&Annotation>)| match own {
+        Some(annotation) => with_units(id, &|dim| annotation.sharding.dims[dim].axes.clone()),
+        None => shardings[id.index()].clone(),
+    };
+    let outputs = graph.outputs.iter().zip(&own).map(output).collect();
+    Ok(Layouts { mesh: mesh.clone(), shardings, outputs, causes: state.causes })
+}
+
+/// The code of two pins that contradict each other.
+const CONTRADICTION: &str = "E215";
+
+/// A layout of a manual computation as its body sees it: only the axes it handles itself.
+pub(crate) fn over_manual_axes(manual: &ManualComputation, sharding: &Sharding) -> Sharding {
+    let is_manual = |axis: &AxisRef| manual.manual_axes.contains(&manual.mesh_value.axes[axis.axis].name);
+    let mut sharding = sharding.clone();
+    for dim in &mut sharding.dims {
+        dim.axes.retain(|axis| is_manual(axis));
     }
-    Ok(Layouts { mesh: mesh.clone(), shardings, causes: state.causes })
+    sharding.partial.retain(|(axis, _)| is_manual(axis));
+    sharding
 }
 
 /// An op all of whose factors pass: elementwise functions and movements. They spread layouts first.
@@ -146,17 +179,61 @@ impl State<'_> {
                 .found(error.found.clone().unwrap_or_else(|| sharding.display(self.mesh)))
                 .note(error.message.clone())
         })?;
+        let tables = self.graph.meshes.len().max(1);
+        if annotation.mesh >= tables {
+            return Err(Diagnostic::new("E216", "a layout names a mesh that the graph does not have")
+                .at(annotation.origin.clone())
+                .expected(format!("a number below {tables}"))
+                .found(annotation.mesh.to_string()));
+        }
+        let index = value.index();
+        let is_open = |dim: usize| annotation.open.get(dim).copied().unwrap_or(false);
+        let contradiction = |dim: usize| {
+            let before = self.causes[index].iter().flatten().find_map(|cause| match cause {
+                Cause::Pinned(origin) => Some(origin.clone()),
+                Cause::Through { .. } | Cause::GradientOf(_) | Cause::Alias(_) => None,
+            });
+            let what =
+                format!("two layouts asked for `{}` contradict each other", self.graph.describe(value));
+            Diagnostic::new(CONTRADICTION, what)
+                .at(annotation.origin.clone())
+                .expected(format!("what {} asks for", before.unwrap_or("another request".to_string())))
+                .found(format!("{} on dimension {dim}", sharding.display(self.mesh)))
+        };
+        // Of two requests for one dimension, the longer one extends the shorter one, which must be open.
+        let mut merged: Vec<AxisList> = Vec::with_capacity(ty.rank());
         for dim in 0..ty.rank() {
-            let slot = &mut self.axes[value.index()][dim];
-            if slot.is_empty() {
-                *slot = sharding.dims[dim].axes.clone();
-            }
-            self.open[value.index()][dim] &= annotation.open.get(dim).copied().unwrap_or(false);
-            if !slot.is_empty() || !annotation.open.get(dim).copied().unwrap_or(false) {
-                self.causes[value.index()][dim] = Some(Cause::Pinned(annotation.origin.clone()));
+            let have = &self.axes[index][dim];
+            let asked: AxisList = sharding.dims[dim].axes.iter().copied().filter(|a| a.size > 1).collect();
+            let common = have.iter().zip(&asked).take_while(|(a, b)| a == b).count();
+            let takes_all = common == have.len() && (common == asked.len() || self.open[index][dim]);
+            let keeps_all = common == asked.len() && is_open(dim);
+            match (takes_all, keeps_all) {
+                (true, _) => merged.push(asked),
+                (false, true) => merged.push(have.clone()),
+                (false, false) => return Err(contradiction(dim)),
             }
         }
-        self.blocked[value.index()].extend(annotation.replicated.iter().copied());
+        let mut used: Vec<AxisRef> = self.blocked[index].clone();
+        used.extend(annotation.replicated.iter().copied());
+        for (dim, axes) in merged.iter().enumerate() {
+            for axis in axes {
+                if used.iter().any(|other| other.overlaps(*axis)) {
+                    return Err(contradiction(dim));
+                }
+                used.push(*axis);
+            }
+        }
+        for (dim, axes) in merged.into_iter().enumerate() {
+            let grown = axes.len() > self.axes[index][dim].len();
+            let closes = self.open[index][dim] && !is_open(dim);
+            if grown || closes {
+                self.causes[index][dim] = Some(Cause::Pinned(annotation.origin.clone()));
+            }
+            self.axes[index][dim] = axes;
+            self.open[index][dim] &= is_open(dim);
+        }
+        self.blocked[index].extend(annotation.replicated.iter().copied());
         Ok(())
     }
 
@@ -255,9 +332,7 @@ impl State<'_> {
         }
         let mut grown = false;
         for &axis in &list[have.len()..] {
-            let used = self.axes[value.index()].iter().flatten().any(|a| overlaps(a, &axis));
-            let blocked = self.blocked[value.index()].iter().any(|a| overlaps(a, &axis));
-            if used || blocked {
+            if !self.is_free(value, &[axis]) {
                 break;
             }
             assignment[factor].push(axis);
@@ -271,6 +346,12 @@ impl State<'_> {
             }
         }
         grown
+    }
+
+    /// Whether a value neither uses any of these axes nor must stay whole over them.
+    fn is_free(&self, value: ValueId, axes: &[AxisRef]) -> bool {
+        let taken = self.axes[value.index()].iter().flatten().chain(&self.blocked[value.index()]);
+        !taken.into_iter().any(|taken| axes.iter().any(|axis| taken.overlaps(*axis)))
     }
 
     /// A gradient starts from the layout of its value, where nothing else is known of it. That of a pinned parameter
@@ -297,7 +378,10 @@ impl State<'_> {
             }
             for dim in 0..self.graph.ty(id).rank() {
                 let axes = self.axes[source.index()][dim].clone();
-                if self.axes[id.index()][dim].is_empty() && self.open[id.index()][dim] {
+                if self.axes[id.index()][dim].is_empty()
+                    && self.open[id.index()][dim]
+                    && self.is_free(id, &axes)
+                {
                     if !axes.is_empty() {
                         self.axes[id.index()][dim] = axes;
                         self.causes[id.index()][dim] = Some(Cause::GradientOf(of));
@@ -315,10 +399,7 @@ impl State<'_> {
             for (to, from) in [(output, input), (input, output)] {
                 for dim in 0..self.graph.ty(to).rank() {
                     let axes = self.axes[from.index()][dim].clone();
-                    let free = !axes.iter().any(|axis| {
-                        self.blocked[to.index()].iter().any(|b| overlaps(axis, b))
-                            || self.axes[to.index()].iter().flatten().any(|b| overlaps(axis, b))
-                    });
+                    let free = self.is_free(to, &axes);
                     let take = self.open[to.index()][dim] && self.axes[to.index()][dim].is_empty() && free;
                     if take && !axes.is_empty() {
                         self.axes[to.index()][dim] = axes;

@@ -44,9 +44,8 @@ fn emit(
         builder.microbatch = node.microbatch;
         builder.push_typed(op, operands, types.clone())
     };
-    if let Op::PartitionId(_) = node.op {
-        let value = Literal::splat(&types[0], rank as f64);
-        return Ok(place(builder, Constant { value }.into(), &[]));
+    if matches!(node.op, Op::PartitionId(_) | Op::While(_) | Op::Case(_)) {
+        return Ok(place(builder, node.op.on_rank(rank), operands));
     }
     if let Op::DynamicSlice(slice) = &node.op {
         let starts: Option<Vec<i64>> =

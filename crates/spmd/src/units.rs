@@ -15,6 +15,13 @@ impl Units {
     /// Computes units to a fixed point, over the rules of `graph`'s nodes.
     pub fn of(graph: &Graph, rules: &[Rule]) -> Units {
         let mut of: Vec<Vec<usize>> = graph.values.iter().map(|v| vec![1; v.ty.rank()]).collect();
+        // A unit that somebody asked for is where to start.
+        for (value, units) in graph.values.iter().zip(&mut of) {
+            let asked = value.annotation.iter().flat_map(|a| &a.sharding.dims);
+            for ((unit, dim), &extent) in units.iter_mut().zip(asked).zip(&value.ty.shape) {
+                raise(unit, dim.unit, extent);
+            }
+        }
         // Units only grow along divisors of extents, so this ends; forward and backward sweeps make it quick.
         loop {
             let mut changed = false;
@@ -23,10 +30,10 @@ impl Units {
             }
             for &(input, output) in &graph.aliases {
                 let (a, b) = (graph.inputs[input], graph.outputs[output]);
-                for dim in 0..graph.ty(a).rank() {
+                for (dim, &extent) in graph.ty(a).shape.iter().enumerate() {
                     let unit = lcm(of[a.index()][dim], of[b.index()][dim]);
                     for value in [a, b] {
-                        changed |= raise(&mut of[value.index()][dim], unit, graph.ty(value).shape[dim]);
+                        changed |= raise(&mut of[value.index()][dim], unit, extent);
                     }
                 }
             }

@@ -170,6 +170,13 @@ fn holds(results: &[Literal]) -> bool {
     results[0].to_i64() == [1]
 }
 
+/// Every rank goes its own way: nothing in the loop or the branches looks across ranks, but they may ask their rank.
+fn each_alone(ranks: &[RankCall]) -> Result<Vec<Vec<Literal>>> {
+    let alone =
+        |(rank, call): (usize, &RankCall)| call.op.on_rank(rank).evaluate(&call.operands, &call.results);
+    ranks.iter().enumerate().map(alone).collect()
+}
+
 /// E133: ranks disagree about control flow that holds a collective.
 fn disagreement(name: &str) -> Box<Diagnostic> {
     Diagnostic::new(
@@ -222,7 +229,7 @@ impl Operation for While {
         let mut carried: Vec<Vec<Literal>> =
             ranks.iter().map(|rank| rank.operands.iter().map(|&x| x.clone()).collect()).collect();
         if !self.is_collective() {
-            return ranks.iter().map(|rank| rank.op.evaluate(&rank.operands, &rank.results)).collect();
+            return each_alone(ranks);
         }
         let loops: Vec<&While> = ranks
             .iter()
@@ -314,7 +321,7 @@ impl Operation for Case {
     /// In lock step where a branch holds collectives.
     fn evaluate_ranks(&self, ranks: &[RankCall]) -> Result<Vec<Vec<Literal>>> {
         if !self.is_collective() {
-            return ranks.iter().map(|rank| rank.op.evaluate(&rank.operands, &rank.results)).collect();
+            return each_alone(ranks);
         }
         let index = ranks[0].operands[0].to_i64();
         if ranks.iter().any(|rank| rank.operands[0].to_i64() != index) {
@@ -662,7 +669,7 @@ fn parse_optimization_barrier(op: &mut OpParser) -> Result<Vec<ValueId>> {
 mod tests {
     use super::*;
     use crate::graph::Role;
-    use crate::ops::{AllReduce, Direction};
+    use crate::ops::{AllReduce, Direction, PartitionId};
     use crate::testing::{apply, check_gradient, check_rule, random};
     use partita_mesh::Combiner;
 
@@ -767,6 +774,39 @@ mod tests {
         assert_eq!(got[0][2].to_f64(), [8.0, 16.0]);
         assert_eq!(got[0], got[1]);
         assert_eq!(run([2, 3]).unwrap_err().code, "E133");
+    }
+
+    #[test]
+    fn ranks_know_their_number_in_loops_and_branches() {
+        // Rank r adds its number r times, and asks for it in a branch.
+        let mut b = GraphBuilder::new("body");
+        let scalar = TensorType::scalar(DType::U32);
+        let (i, x) = (b.input("i", scalar.clone(), Role::Input), b.input("x", scalar.clone(), Role::Input));
+        let one = b.scalar(DType::U32, 1.0);
+        let rank = b.push1(PartitionId, &[]).unwrap();
+        let (next, sum) = (b.add(i, one).unwrap(), b.add(x, rank).unwrap());
+        let body = b.finish(vec![next, sum]);
+        let mut b = GraphBuilder::new("condition");
+        let (i, _) = (b.input("i", scalar.clone(), Role::Input), b.input("x", scalar.clone(), Role::Input));
+        let rank = b.push1(PartitionId, &[]).unwrap();
+        let more = b.compare(Direction::Lt, i, rank).unwrap();
+        let condition = b.finish(vec![more]);
+        let mut b = GraphBuilder::new("branch");
+        let rank = b.push1(PartitionId, &[]).unwrap();
+        let branch = b.finish(vec![rank]);
+
+        let mut b = GraphBuilder::new("f");
+        let zero = b.scalar(DType::U32, 0.0);
+        let op = While { condition: Box::new(condition), body: Box::new(body) };
+        let looped = b.push(op, &[zero, zero]).unwrap()[1];
+        let index = b.scalar(DType::I32, 0.0);
+        let branched = b.push1(Case { branches: vec![branch] }, &[index]).unwrap();
+        let graph = b.finish(vec![looped, branched]);
+        let got = interpret::evaluate_ranks(&[&graph; 3], &[vec![], vec![], vec![]]).unwrap();
+        for (rank, got) in got.iter().enumerate() {
+            assert_eq!(got[0].to_i64(), [(rank * rank) as i64]);
+            assert_eq!(got[1].to_i64(), [rank as i64]);
+        }
     }
 
     #[test]

@@ -93,7 +93,7 @@ pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<b
         output.step(&Step {
             step: done,
             loss: report.loss,
-            grad_norm: report.grad_norm.unwrap_or(f64::NAN),
+            grad_norm: report.grad_norm,
             tokens_per_s: report.tokens_per_s,
             peak_bytes_planned: report.peak_bytes_planned as u64,
             peak_bytes_used: Some(report.peak_bytes_used as u64),

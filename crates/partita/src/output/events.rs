@@ -25,8 +25,8 @@ pub struct Step {
     pub step: u64,
     /// The training loss of its batch.
     pub loss: f64,
-    /// The global norm of the gradient, before clipping.
-    pub grad_norm: f64,
+    /// The global norm of the gradient, before clipping; `None` where the step does not give it.
+    pub grad_norm: Option<f64>,
     /// Tokens (rows, without tokens) worked off in a second, over all ranks.
     pub tokens_per_s: f64,
     /// The largest memory of any rank, as planned.

@@ -36,7 +36,7 @@ fn step(step: u64) -> Step {
     Step {
         step,
         loss: 3.25,
-        grad_norm: 0.5,
+        grad_norm: Some(0.5),
         tokens_per_s: 12_345.0,
         peak_bytes_planned: 3 << 20,
         peak_bytes_used: Some(2 << 20),
@@ -135,7 +135,7 @@ fn a_step_is_one_aligned_line() {
     let (mut output, out, err) = output(false, None);
     output.begin(1, 12);
     output.step(&step(1));
-    output.step(&Step { loss: 123.456789, grad_norm: 1e-9, tokens_per_s: 9.0, ..step(12) });
+    output.step(&Step { loss: 123.456789, grad_norm: None, tokens_per_s: 9.0, ..step(12) });
     let lines = out.lines();
     assert_eq!(
         lines[0],
@@ -205,6 +205,14 @@ fn a_verification_shows_the_worst_tensors_first() {
     assert!(text.contains("first value that differs: %7"), "{text}");
     assert!(text.ends_with("NOT verified: 1 of 8 tensors differ by more than 1e-4\n"), "{text}");
     assert!(verify_text(&report(true)).ends_with("verified: 8 tensors agree with one device within 1e-4\n"));
+}
+
+#[test]
+fn ranks_that_disagree_are_told_without_a_table() {
+    let first_diverging = Some("%7: copies differ".to_string());
+    let text = verify_text(&Report { ok: false, tensors: Vec::new(), tolerance: 1e-4, first_diverging });
+    let expected = "first value that differs: %7: copies differ\nNOT verified: ranks disagree on what should be one value\n";
+    assert_eq!(text, expected);
 }
 
 #[test]

@@ -162,7 +162,9 @@ impl Shared {
             if progress != still.progress {
                 still = Still { progress, since: Instant::now() };
             }
-            let left = self.watchdog.saturating_sub(still.since.elapsed());
+            // Who waits in a collective can tell more than who stands still without a reason: it speaks first.
+            let patience = if waiting.1.is_some() { self.watchdog } else { 2 * self.watchdog };
+            let left = patience.saturating_sub(still.since.elapsed());
             // A lone worker that gets nowhere never will.
             let alone = self.workers == 1 && self.transport.notify().epoch() == seen;
             if left.is_zero() || alone {

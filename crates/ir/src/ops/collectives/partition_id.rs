@@ -1,12 +1,12 @@
 //! A rank's number.
 
-use super::super::ParseOp;
 use super::super::checks::operand_count;
 use super::super::control::shapes_of;
+use super::super::{Case, Constant, ParseOp, While};
 use super::not_manual;
-use crate::graph::ValueId;
+use crate::graph::{Graph, ValueId};
 use crate::literal::Literal;
-use crate::op::{Cost, GradientContext, LocalContext, Operation, RankCall, TextForm};
+use crate::op::{Cost, GradientContext, LocalContext, Op, Operation, RankCall, TextForm};
 use crate::rule::Rule;
 use crate::text::{OpParser, OpPrinter};
 use crate::types::TensorType;
@@ -52,6 +52,33 @@ impl Operation for PartitionId {
     fn localise(&self, _: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         Err(not_manual(PARTITION_ID))
     }
+}
+
+impl Op {
+    /// The op as this rank runs it: the rank's number is a constant, in loops and branches too.
+    pub fn on_rank(&self, rank: usize) -> Op {
+        match self {
+            Op::PartitionId(_) => Constant { value: Literal::new([], vec![rank as u32]) }.into(),
+            Op::While(op) => While {
+                condition: Box::new(graph_on_rank(&op.condition, rank)),
+                body: Box::new(graph_on_rank(&op.body, rank)),
+            }
+            .into(),
+            Op::Case(op) => {
+                Case { branches: op.branches.iter().map(|branch| graph_on_rank(branch, rank)).collect() }
+                    .into()
+            }
+            other => other.clone(),
+        }
+    }
+}
+
+fn graph_on_rank(graph: &Graph, rank: usize) -> Graph {
+    let mut graph = graph.clone();
+    for node in &mut graph.nodes {
+        node.op = node.op.on_rank(rank);
+    }
+    graph
 }
 
 // ---- text ----

@@ -1,0 +1,70 @@
+//! An op's view of one class while it is rewritten for its shards.
+
+use super::steps::lookup;
+use crate::assign::Assignment;
+use partita_base::{DType, Result};
+use partita_ir::{FactorId, Graph, GraphBuilder, LocalContext, NodeId, Rule, TensorType, ValueId};
+use partita_mesh::{AxisRef, Mesh, Sharding};
+use std::collections::BTreeMap;
+
+/// What an op sees of one class while it is rewritten.
+pub(super) struct NodeContext<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) node: NodeId,
+    pub(super) rule: &'a Rule,
+    pub(super) mesh: &'a Mesh,
+    pub(super) assignment: &'a Assignment,
+    pub(super) rank: usize,
+    pub(super) builder: &'a mut GraphBuilder,
+    pub(super) tables: &'a mut BTreeMap<(DType, Vec<i64>), ValueId>,
+    pub(super) operands: Vec<ValueId>,
+    pub(super) local_results: Vec<TensorType>,
+}
+
+impl NodeContext<'_> {
+    fn offset(&mut self, sharding: &Sharding, shape: &[usize], dim: usize) -> Result<ValueId> {
+        let table: Vec<i64> = (0..self.mesh.rank_count())
+            .map(|rank| sharding.local_offset(self.mesh, shape, rank)[dim] as i64)
+            .collect();
+        lookup(self.builder, self.tables, DType::I64, &table)
+    }
+}
+
+impl LocalContext for NodeContext<'_> {
+    fn builder(&mut self) -> &mut GraphBuilder {
+        self.builder
+    }
+    fn operands(&self) -> &[ValueId] {
+        &self.operands
+    }
+    fn global_operand(&self, operand: usize) -> &TensorType {
+        self.graph.ty(self.graph.node(self.node).operands[operand])
+    }
+    fn global_result(&self, result: usize) -> &TensorType {
+        self.graph.ty(self.graph.node(self.node).results[result])
+    }
+    fn local_result(&self, result: usize) -> TensorType {
+        self.local_results[result].clone()
+    }
+    fn is_sharded(&self, factor: FactorId) -> bool {
+        debug_assert!(factor < self.rule.factors.len(), "rank {}", self.rank);
+        !self.assignment.factors[factor].is_empty()
+    }
+    fn operand_offset(&mut self, operand: usize, dim: usize) -> Result<ValueId> {
+        let shape = self.global_operand(operand).shape.clone();
+        let sharding = self.assignment.required[operand].clone();
+        self.offset(&sharding, &shape, dim)
+    }
+    fn result_offset(&mut self, result: usize, dim: usize) -> Result<ValueId> {
+        let shape = self.global_result(result).shape.clone();
+        let sharding = self.assignment.produced[result].clone();
+        self.offset(&sharding, &shape, dim)
+    }
+    fn leader(&mut self, factors: &[FactorId]) -> Result<ValueId> {
+        let axes: Vec<AxisRef> =
+            factors.iter().flat_map(|&f| self.assignment.factors[f].iter().copied()).collect();
+        let table: Vec<i64> =
+            (0..self.mesh.rank_count()).map(|r| (self.mesh.position(r, &axes) == 0) as i64).collect();
+        lookup(self.builder, self.tables, DType::Bool, &table)
+    }
+}

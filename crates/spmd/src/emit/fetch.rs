@@ -1,0 +1,177 @@
+//! Layouts at hand: holding values in them, choosing one to start from, moving to another.
+
+use super::{Emitter, Held, Place, Span, Stop, place_of, span_of};
+use partita_ir::ops::{BroadcastInDim, Constant};
+use partita_ir::{Op, Phase, Role, ValueId};
+use partita_mesh::{Sharding, Step, reshard};
+
+impl Emitter<'_> {
+    pub(super) fn hold(&mut self, value: ValueId, sharding: Sharding, local: ValueId, only: Option<Span>) {
+        let source = self.graph.value(value);
+        for builder in &mut self.builders {
+            let target = builder.graph_mut().value_mut(local);
+            if target.name.is_empty() {
+                target.name = source.name.clone();
+            }
+        }
+        self.held[value.index()].push(Held { sharding, local, only });
+    }
+
+    /// Which held layout to start from for `required`, and whether to pass through the wanted layout first.
+    fn route(&mut self, value: ValueId, required: &Sharding, span: Span) -> (usize, Option<Sharding>, f64) {
+        let wanted = self.layouts.sharding(value).clone();
+        let mut best: Option<(usize, Option<Sharding>, f64)> = None;
+        for index in 0..self.held[value.index()].len() {
+            let held = self.held[value.index()][index].clone();
+            if held.only.is_some_and(|only| only != span) {
+                continue;
+            }
+            // A partial value is made whole in its wanted layout, so that later readers find it there.
+            let via = (held.sharding.is_partial() && !required.is_partial()).then(|| wanted.clone());
+            let seconds = match &via {
+                Some(via) => self.price(value, &held.sharding, via) + self.price(value, via, required),
+                None => self.price(value, &held.sharding, required),
+            };
+            if best.as_ref().is_none_or(|b| seconds < b.2) {
+                best = Some((index, via, seconds));
+            }
+        }
+        best.expect("the main layout is always usable")
+    }
+
+    fn price(&mut self, value: ValueId, from: &Sharding, to: &Sharding) -> f64 {
+        if from == to {
+            return 0.0;
+        }
+        let ty = self.graph.ty(value);
+        let bytes = ty.dtype.size_bytes();
+        let key = (ty.shape.clone(), bytes, from.clone(), to.clone());
+        if let Some(&price) = self.prices.get(&key) {
+            return price;
+        }
+        let price = self.cluster.reshard_s(self.mesh, &ty.shape, bytes, from, to);
+        self.prices.insert(key, price);
+        price
+    }
+
+    pub(super) fn fetch_s(&mut self, value: ValueId, required: &Sharding, span: Span) -> f64 {
+        if self.held[value.index()][0].sharding == *required || self.is_fill(value, required) {
+            return 0.0;
+        }
+        self.route(value, required, span).2
+    }
+
+    /// The local value that holds `value` in the `required` layout, moved there where needed.
+    pub(super) fn fetch(
+        &mut self,
+        value: ValueId,
+        required: &Sharding,
+        reader: &Place,
+    ) -> Result<ValueId, Stop> {
+        let span = span_of(reader.phase, reader.microbatch);
+        if self.held[value.index()].iter().all(|held| held.sharding != *required)
+            && self.is_fill(value, required)
+        {
+            return self.fill(value, required, reader);
+        }
+        let (mut from, via, _) = self.route(value, required, span);
+        if let Some(via) = via {
+            let place = self.place_of_resolution(value, reader);
+            from = self.move_to(value, from, &via, &place, None)?;
+        }
+        if self.held[value.index()][from].sharding == *required {
+            return Ok(self.held[value.index()][from].local);
+        }
+        let mut place = reader.clone();
+        if let (Some((node, _)), false) = (self.graph.value(value).definition, required.is_partial()) {
+            place.path = self.graph.node(node).path.clone();
+        }
+        let index = self.move_to(value, from, required, &place, Some(span))?;
+        Ok(self.held[value.index()][index].local)
+    }
+
+    /// Whether a value is one number in every element: it can be made anywhere, in any layout, for nothing.
+    fn is_fill(&self, value: ValueId, required: &Sharding) -> bool {
+        let Some((node, _)) = self.graph.value(value).definition else { return false };
+        let node = self.graph.node(node);
+        let fills = match &node.op {
+            Op::Constant(constant) => constant.value.is_splat(),
+            Op::BroadcastInDim(_) => {
+                let scalar = node.operands[0];
+                self.graph.ty(scalar).rank() == 0 && !self.held[scalar.index()][0].sharding.is_partial()
+            }
+            _ => false,
+        };
+        fills && !required.is_partial()
+    }
+
+    /// Makes such a value once more.
+    fn fill(&mut self, value: ValueId, required: &Sharding, reader: &Place) -> Result<ValueId, Stop> {
+        let types = self.local_types(required, self.graph.ty(value))?;
+        let (node, _) = self.graph.value(value).definition.expect("fills are computed");
+        let node = self.graph.node(node);
+        self.enter(&Place { path: node.path.clone(), ..reader.clone() });
+        let mut local = ValueId::new(0);
+        for (class, ty) in types.into_iter().enumerate() {
+            let (op, operands): (Op, Vec<ValueId>) = match &node.op {
+                Op::Constant(constant) => {
+                    let value = constant.value.window(&vec![0; ty.rank()], &ty.shape);
+                    (Constant { value }.into(), Vec::new())
+                }
+                _ => {
+                    let scalar = self.held[node.operands[0].index()][0].local;
+                    (BroadcastInDim { shape: ty.shape.clone(), dims: vec![] }.into(), vec![scalar])
+                }
+            };
+            local = self.builders[class].push_typed(op, &operands, vec![ty])[0];
+        }
+        self.hold(value, required.clone(), local, None);
+        Ok(local)
+    }
+
+    /// A sum is completed where it was made; that of a parameter's gradient belongs to the weight gradients.
+    pub(super) fn place_of_resolution(&self, value: ValueId, reader: &Place) -> Place {
+        let mut place = match self.graph.value(value).definition {
+            Some((node, _)) => place_of(self.graph.node(node)),
+            None => reader.clone(),
+        };
+        if let Role::GradOf(of) = self.graph.value(value).role
+            && self.graph.value(of).role == Role::Param
+            && place.phase.is_backward()
+        {
+            place.phase = Phase::WeightGrad;
+        }
+        place
+    }
+
+    /// Moves a value from one held layout to another and holds the outcome. A copy that grew by a gather is kept
+    /// within `span` only.
+    pub(super) fn move_to(
+        &mut self,
+        value: ValueId,
+        from: usize,
+        to: &Sharding,
+        place: &Place,
+        span: Option<Span>,
+    ) -> Result<usize, Stop> {
+        let start = self.held[value.index()][from].clone();
+        if start.sharding == *to {
+            return Ok(from);
+        }
+        let ty = self.graph.ty(value).clone();
+        self.enter(place);
+        let mut before = start.sharding;
+        let mut local = start.local;
+        let mut gathered = start.only.is_some();
+        for step in reshard(self.mesh, &before, to, &ty.shape) {
+            gathered |= matches!(step.step, Step::AllGather { .. });
+            local = self.emit_step(&before, &step, &ty, local)?;
+            before = step.after;
+        }
+        debug_assert!(before.same_layout(to, self.mesh, &ty.shape), "reshard ends where it should");
+        let only = span.filter(|_| gathered);
+        let index = self.held[value.index()].len();
+        self.hold(value, to.clone(), local, only);
+        Ok(index)
+    }
+}

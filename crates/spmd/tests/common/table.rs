@@ -1,0 +1,400 @@
+//! One application, or several, of every op that a layout can split. An op is covered once it stands here.
+
+use super::{indices, numbers};
+use partita_base::{DType, Result};
+use partita_ir::composite::Template;
+use partita_ir::ops::*;
+use partita_ir::{Attribute, Attributes, GraphBuilder, Literal, Op, Operation, Role, TensorType, ValueId};
+use partita_mesh::Combiner;
+use std::sync::Arc;
+
+/// One application of an op: a name, the op, its operands.
+pub type Case = (String, Op, Vec<Literal>);
+
+macro_rules! every_op {
+    (in_table: $($covered:ident),*; placed_by_partition: $($placed:ident),* $(,)?) => {
+        /// The op's variant. No wildcard, so that a new op must be put on one of the two lists.
+        pub fn variant(op: &Op) -> &'static str {
+            match op {
+                $(Op::$covered(_) => stringify!($covered),)*
+                $(Op::$placed(_) => stringify!($placed),)*
+            }
+        }
+        /// The variants that the table must have.
+        pub const IN_TABLE: &[&str] = &[$(stringify!($covered)),*];
+    };
+}
+
+every_op! {
+    in_table: Unary, Binary, Compare, Select, Clamp, Convert, BitcastConvert, Constant, Iota, BroadcastInDim, Reshape,
+        Transpose, Slice, DynamicSlice, DynamicUpdateSlice, Concatenate, Pad, Reverse, OptimizationBarrier, DotGeneral,
+        Reduce, ReduceWindow, Gather, Scatter, Sort, While, Case, ShardingConstraint, Composite;
+    placed_by_partition: AllReduce, AllGather, ReduceScatter, AllToAll, CollectivePermute, CollectiveBroadcast,
+        PartitionId, ManualComputation,
+}
+
+/// The cases of one extent and element type.
+struct Table {
+    n: usize,
+    dtype: DType,
+    seed: u64,
+    cases: Vec<Case>,
+}
+
+impl Table {
+    /// Fresh numbers.
+    fn x(&mut self, shape: &[usize]) -> Literal {
+        self.seed += 1;
+        numbers(shape, self.seed, self.dtype)
+    }
+
+    fn scalar(&self, value: f64) -> Literal {
+        Literal::scalar(self.dtype, value)
+    }
+
+    /// Adds a case; what is not defined for the element type, or for no elements, is left out.
+    fn add(&mut self, name: &str, op: impl Into<Op>, operands: Vec<Literal>) {
+        let op = op.into();
+        let types: Vec<&TensorType> = operands.iter().map(|l| &l.ty).collect();
+        match op.infer(&types) {
+            Ok(_) => self.cases.push((format!("{name} n={} {}", self.n, self.dtype), op, operands)),
+            Err(error) => assert!(self.dtype != DType::F64 || self.n == 0, "{name}: {error}"),
+        }
+    }
+
+    /// Adds a composite and, where it has one, its gradient for the first `differentiated` operands.
+    fn composite(
+        &mut self,
+        template: &'static Template,
+        attributes: &[(&str, Attribute)],
+        operands: Vec<Literal>,
+        differentiated: usize,
+    ) {
+        let attributes: Attributes = attributes.iter().map(|(k, v)| (k.to_string(), v.clone())).collect();
+        let types: Vec<TensorType> = operands.iter().map(|l| l.ty.clone()).collect();
+        let base = match Composite::new(template, attributes.clone(), &types) {
+            Ok(base) => base,
+            Err(error) => {
+                return assert!(self.dtype != DType::F64 || self.n == 0, "{}: {error}", template.name);
+            }
+        };
+        let name = format!("{} of {}", template.name, operands.len());
+        if differentiated > 0 && self.dtype.is_float() {
+            let wanted: Vec<usize> = (0..differentiated).collect();
+            let vjp = base.definition.vjp(&[0], &wanted).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let result = base.definition.decomposition.ty(base.definition.decomposition.outputs[0]).clone();
+            let mut with_cotangent = operands.clone();
+            with_cotangent.push(self.x(&result.shape));
+            let gradient = Composite { attributes, definition: Arc::new(vjp) };
+            self.add(&format!("gradient of {name}"), gradient, with_cotangent);
+        }
+        self.add(&name, base, operands);
+    }
+}
+
+/// The table for an extent `n`: even for all meshes, uneven, or shorter than an axis.
+pub fn cases(n: usize, dtype: DType) -> Vec<Case> {
+    let mut table = Table { n, dtype, seed: 0, cases: Vec::new() };
+    elementwise(&mut table);
+    movement(&mut table);
+    contraction(&mut table);
+    indexing(&mut table);
+    control(&mut table).expect("regions are well-typed");
+    composites(&mut table);
+    table.cases
+}
+
+fn elementwise(t: &mut Table) {
+    let n = t.n;
+    let (x, y, z) = (t.x(&[n, 3]), t.x(&[n, 3]), t.x(&[n, 3]));
+    let truths = |shape: &[usize]| {
+        let ty = TensorType::new(DType::Bool, shape);
+        Literal::from_f64(&ty, (0..ty.element_count()).map(|i| (i % 3 == 0) as u8 as f64))
+    };
+    t.add("tanh", Unary { kind: UnaryKind::Tanh }, vec![x.clone()]);
+    t.add("negate", Unary { kind: UnaryKind::Negate }, vec![x.clone()]);
+    for kind in [BinaryKind::Add, BinaryKind::Multiply, BinaryKind::Maximum] {
+        t.add(&format!("{kind:?}"), Binary { kind }, vec![x.clone(), y.clone()]);
+    }
+    t.add("select", Select, vec![truths(&[n, 3]), x.clone(), y.clone()]);
+    t.add("select by one", Select, vec![truths(&[]), x.clone(), y.clone()]);
+    let less = Compare { direction: Direction::Lt, compare_type: None };
+    t.add("compare", less, vec![x.clone(), y.clone()]);
+    t.add("clamp", Clamp, vec![y, x.clone(), z]);
+    t.add("clamp by scalars", Clamp, vec![t.scalar(-1.0), x.clone(), t.scalar(1.0)]);
+    t.add("convert", Convert { dtype: DType::F32 }, vec![x.clone()]);
+    t.add("bitcast", BitcastConvert { dtype: DType::I64 }, vec![numbers(&[n, 3], 1, DType::F64)]);
+    t.add("bitcast apart", BitcastConvert { dtype: DType::I32 }, vec![numbers(&[n, 3], 1, DType::F64)]);
+    t.add("bitcast together", BitcastConvert { dtype: DType::I64 }, vec![indices(&[n, 3, 2], 1, 9)]);
+}
+
+fn movement(t: &mut Table) {
+    let (n, dtype) = (t.n, t.dtype);
+    let x = t.x(&[n, 4]);
+    for dim in [0, 1] {
+        t.add("iota", Iota { ty: TensorType::new(dtype, [n, 4]), dim }, vec![]);
+        t.add("reverse", Reverse { dims: vec![dim] }, vec![x.clone()]);
+        let mut other = vec![n, 4];
+        other[dim] = 3;
+        let operands = vec![x.clone(), t.x(&other), x.clone()];
+        t.add("concatenate", Concatenate { dim }, operands);
+        let (mut low, mut high, mut interior) = (vec![0; 2], vec![0; 2], vec![0; 2]);
+        (low[dim], high[dim], interior[dim]) = (1, -1, 1);
+        t.add("pad", Pad { low, high, interior }, vec![x.clone(), t.scalar(2.0)]);
+        let (mut start, limit, mut stride) = (vec![0; 2], vec![n, 4], vec![1; 2]);
+        (start[dim], stride[dim]) = (1, 2);
+        t.add("slice", Slice { start, limit, stride }, vec![x.clone()]);
+        let mut sizes = vec![n, 4];
+        sizes[dim] -= usize::from(sizes[dim] > 1);
+        let starts = [Literal::scalar(DType::I32, 0.0), Literal::scalar(DType::I32, 1.0)];
+        let update = t.x(&sizes);
+        let operands = [vec![x.clone()], starts.to_vec()].concat();
+        t.add("dynamic slice", DynamicSlice { sizes }, operands);
+        let operands = [vec![x.clone(), update], starts.to_vec()].concat();
+        t.add("dynamic update slice", DynamicUpdateSlice, operands);
+    }
+    t.add("constant", Constant { value: x.clone() }, vec![]);
+    let narrow = t.x(&[n, 1]);
+    t.add("broadcast", BroadcastInDim { shape: vec![4, n, 3], dims: vec![1, 2] }, vec![narrow]);
+    t.add("reshape merge", Reshape { shape: vec![n * 4] }, vec![x]);
+    let (merged, odd, cube) = (t.x(&[n * 4, 2]), t.x(&[2, 6]), t.x(&[n, 2, 4]));
+    t.add("reshape split", Reshape { shape: vec![n, 4, 2] }, vec![merged]);
+    t.add("reshape odd", Reshape { shape: vec![4, 3] }, vec![odd]);
+    t.add("transpose", Transpose { permutation: vec![2, 0, 1] }, vec![cube]);
+}
+
+fn contraction(t: &mut Table) {
+    let n = t.n;
+    let (a, b) = (t.x(&[2, n, 4]), t.x(&[2, 4, 3]));
+    let batched = DotGeneral {
+        lhs_batch: vec![0],
+        rhs_batch: vec![0],
+        lhs_contracting: vec![2],
+        rhs_contracting: vec![1],
+        result_dtype: None,
+    };
+    t.add("dot batched", batched, vec![a, b]);
+    let (a, b) = (t.x(&[3, n]), t.x(&[4, n]));
+    let inner = DotGeneral { lhs_contracting: vec![1], rhs_contracting: vec![1], ..DotGeneral::default() };
+    t.add("dot", inner, vec![a, b]);
+    let x = t.x(&[n, 4]);
+    let starts = [
+        (Combiner::Sum, 2.0),
+        (Combiner::Prod, 2.0),
+        (Combiner::Max, f64::NEG_INFINITY),
+        (Combiner::Min, 0.0),
+        (Combiner::Or, 5.0),
+    ];
+    for (combiner, start) in starts {
+        // Not from the identity: it must be counted once.
+        let bitwise = combiner == Combiner::Or;
+        let (x, start) = match bitwise {
+            true => (indices(&[n, 4], 3, 16), Literal::scalar(DType::I32, start)),
+            false => (x.clone(), t.scalar(start)),
+        };
+        for dims in [vec![0], vec![0, 1]] {
+            let reduce = Reduce { dims, reducer: Reducer::Combiner(combiner) };
+            t.add(&format!("reduce by {combiner}"), reduce, vec![x.clone(), start.clone()]);
+        }
+    }
+    for dim in [0, 1] {
+        let (mut window, mut padding) = (vec![1; 2], vec![(0, 0); 2]);
+        let extent = [n, 4][dim];
+        (window[dim], padding[dim]) = (extent, (extent as i64 - 1, 0));
+        let cumulative = ReduceWindow {
+            window,
+            strides: vec![1; 2],
+            base_dilation: vec![1; 2],
+            window_dilation: vec![1; 2],
+            padding,
+            reducer: Reducer::Combiner(Combiner::Sum),
+        };
+        t.add("cumulative sum", cumulative, vec![x.clone(), t.scalar(0.0)]);
+    }
+}
+
+fn indexing(t: &mut Table) {
+    let n = t.n;
+    let gather = |dims, slice_sizes| Gather { dims, slice_sizes, indices_are_sorted: false };
+    let rows = GatherDims {
+        offset_dims: vec![1],
+        collapsed_slice_dims: vec![0],
+        start_index_map: vec![0],
+        index_vector_dim: 1,
+        ..GatherDims::default()
+    };
+    let (table, wide) = (t.x(&[n, 4]), t.x(&[n, 5]));
+    // Out of range, too.
+    let mut outside = indices(&[6], 3, n + 3).to_f64();
+    outside.iter_mut().for_each(|i| *i -= 1.0);
+    let outside = Literal::from_f64(&TensorType::new(DType::I32, [6]), outside.into_iter());
+    t.add("gather rows", gather(rows.clone(), vec![1, 4]), vec![table.clone(), outside.clone()]);
+    let parts = GatherDims { collapsed_slice_dims: vec![], offset_dims: vec![1, 2], ..rows };
+    t.add("gather windows", gather(parts, vec![1, 2]), vec![table.clone(), outside.clone()]);
+    let batched = GatherDims {
+        operand_batching_dims: vec![0],
+        start_indices_batching_dims: vec![0],
+        collapsed_slice_dims: vec![1],
+        start_index_map: vec![1],
+        index_vector_dim: 1,
+        ..GatherDims::default()
+    };
+    t.add("gather batched", gather(batched, vec![1, 1]), vec![wide.clone(), indices(&[n, 1], 3, 5)]);
+
+    let updates = t.x(&[6, 4]);
+    for (name, update) in [
+        ("added", Update::Combine(Reducer::Combiner(Combiner::Sum))),
+        ("multiplied", Update::Combine(Reducer::Combiner(Combiner::Prod))),
+        ("the largest", Update::Combine(Reducer::Combiner(Combiner::Max))),
+        ("assigned", Update::Assign),
+    ] {
+        let scatter =
+            |dims| Scatter { dims, update: update.clone(), indices_are_sorted: false, unique_indices: false };
+        let rows = ScatterDims {
+            update_window_dims: vec![1],
+            inserted_window_dims: vec![0],
+            scatter_dims_to_operand_dims: vec![0],
+            index_vector_dim: 1,
+            ..ScatterDims::default()
+        };
+        let operands = vec![table.clone(), outside.clone(), updates.clone()];
+        t.add(&format!("scatter rows {name}"), scatter(rows), operands);
+        let batched = ScatterDims {
+            input_batching_dims: vec![0],
+            scatter_indices_batching_dims: vec![0],
+            inserted_window_dims: vec![1],
+            scatter_dims_to_operand_dims: vec![1],
+            index_vector_dim: 2,
+            ..ScatterDims::default()
+        };
+        let operands = vec![wide.clone(), indices(&[n, 2, 1], 4, 5), t.x(&[n, 2])];
+        t.add(&format!("scatter batched {name}"), scatter(batched), operands);
+        let windows = ScatterDims {
+            update_window_dims: vec![1, 2],
+            scatter_dims_to_operand_dims: vec![1],
+            index_vector_dim: 1,
+            ..ScatterDims::default()
+        };
+        let operands = vec![wide.clone(), indices(&[3], 5, 5), t.x(&[3, n, 2])];
+        t.add(&format!("scatter windows {name}"), scatter(windows), operands);
+    }
+}
+
+/// A graph over scalars or carried values.
+fn region(
+    types: &[TensorType],
+    body: impl FnOnce(&mut GraphBuilder, &[ValueId]) -> Result<Vec<ValueId>>,
+) -> Result<Box<partita_ir::Graph>> {
+    let mut b = GraphBuilder::new("region");
+    let inputs: Vec<ValueId> = types.iter().map(|ty| b.input("", ty.clone(), Role::Input)).collect();
+    let outputs = body(&mut b, &inputs)?;
+    Ok(Box::new(b.finish(outputs)))
+}
+
+fn control(t: &mut Table) -> Result<()> {
+    let (n, dtype) = (t.n, t.dtype);
+    let (x, y) = (t.x(&[n, 4]), t.x(&[n, 4]));
+    let place = indices(&[n, 4], 8, 9);
+    let (real, whole) = (TensorType::scalar(dtype), TensorType::scalar(DType::I32));
+    let comparator = region(&[real.clone(), real.clone(), whole.clone(), whole.clone()], |b, v| {
+        Ok(vec![b.compare(Direction::Lt, v[0], v[1])?])
+    })?;
+    for dim in [0, 1] {
+        let sort = Sort { dim, is_stable: true, comparator: comparator.clone() };
+        t.add("sort", sort, vec![x.clone(), place.clone()]);
+        let body = region(&[real.clone(), whole.clone(), real.clone(), whole.clone()], |b, v| {
+            let more = b.compare(Direction::Gt, v[2], v[0])?;
+            Ok(vec![b.select(more, v[2], v[0])?, b.select(more, v[3], v[1])?])
+        })?;
+        let argmax = Reduce { dims: vec![dim], reducer: Reducer::Body(body) };
+        let operands = vec![x.clone(), place.clone(), t.scalar(-100.0), Literal::scalar(DType::I32, -1.0)];
+        t.add("argmax", argmax, operands);
+    }
+    let carried = [whole, TensorType::new(dtype, [n, 4])];
+    let condition = region(&carried, |b, v| {
+        let limit = b.scalar(DType::I32, 3.0);
+        Ok(vec![b.compare(Direction::Lt, v[0], limit)?])
+    })?;
+    let body = region(&carried, |b, v| Ok(vec![b.offset(v[0], 1.0)?, b.add(v[1], v[1])?]))?;
+    t.add("while", While { condition, body }, vec![Literal::scalar(DType::I32, 0.0), x.clone()]);
+    let branch = |sum: bool| {
+        region(&[carried[1].clone(), carried[1].clone()], |b, v| {
+            Ok(vec![if sum { b.add(v[0], v[1])? } else { b.subtract(v[0], v[1])? }])
+        })
+    };
+    let branches = vec![*branch(true)?, *branch(false)?];
+    t.add(
+        "case",
+        partita_ir::ops::Case { branches },
+        vec![Literal::scalar(DType::I32, 1.0), x.clone(), y.clone()],
+    );
+    let small = t.x(&[3]);
+    t.add("barrier", OptimizationBarrier, vec![x.clone(), small]);
+    let annotation = partita_ir::Annotation {
+        mesh: 0,
+        sharding: partita_mesh::Sharding::replicated(2),
+        open: vec![true; 2],
+        replicated: vec![],
+        origin: "table".into(),
+    };
+    t.add("constraint", ShardingConstraint { annotation }, vec![x]);
+    Ok(())
+}
+
+fn composites(t: &mut Table) {
+    use partita_ir::composites::*;
+    let n = t.n;
+    let epsilon = [("epsilon", Attribute::Float(1e-2))];
+    for shape in [vec![n, 6], vec![2, n]] {
+        let features = shape[1];
+        let x = t.x(&shape);
+        t.composite(&SOFTMAX, &[], vec![x.clone()], 1);
+        t.composite(&LOG_SOFTMAX, &[], vec![x.clone()], 1);
+        for parameters in 0..3 {
+            let mut operands = vec![x.clone()];
+            operands.extend((0..parameters).map(|_| t.x(&[features])));
+            t.composite(&LAYER_NORM, &epsilon, operands.clone(), operands.len());
+            if parameters < 2 {
+                t.composite(&RMS_NORM, &epsilon, operands.clone(), operands.len());
+            }
+        }
+        let labels = indices(&shape[..1], 5, features);
+        let ignore = [("ignore_index", Attribute::Int(1))];
+        t.composite(&CROSS_ENTROPY, &ignore, vec![x.clone(), labels], 1);
+        let target = t.x(&shape);
+        t.composite(&MSE, &[], vec![x, target], 2);
+    }
+    let x = t.x(&[n, 3]);
+    for tanh in [true, false] {
+        t.composite(&GELU, &[("tanh", Attribute::Bool(tanh))], vec![x.clone()], 1);
+    }
+    t.composite(&SILU, &[], vec![x.clone()], 1);
+    let dropout = [("rate", Attribute::Float(0.4)), ("stream", Attribute::Int(5))];
+    t.composite(&DROPOUT, &dropout, vec![x.clone(), Literal::scalar(DType::U64, 3.0)], 1);
+    t.composite(&EMBEDDING, &[], vec![x, indices(&[2, 3], 4, n)], 1);
+    let operands = vec![t.x(&[2, n, 3, 4]), t.x(&[3, 4]), t.x(&[3, 4])];
+    t.composite(&ROTARY, &[], operands, 1);
+    for (heads, groups, causal, masked) in [(n, n, true, false), (2 * n, n, false, false), (2, 1, true, true)]
+    {
+        let batch = if masked { n } else { 2 };
+        let mut operands =
+            vec![t.x(&[batch, heads, 3, 2]), t.x(&[batch, groups, 3, 2]), t.x(&[batch, groups, 3, 2])];
+        if masked {
+            let ty = TensorType::new(DType::Bool, [batch, 1, 3, 3]);
+            operands.push(Literal::from_f64(&ty, (0..batch * 9).map(|i| (i % 4 != 1) as u8 as f64)));
+        }
+        let attributes = [("scale", Attribute::Float(0.5)), ("causal", Attribute::Bool(causal))];
+        t.composite(&ATTENTION, &attributes, operands, 3);
+    }
+    for template in [&RANDOM_BITS, &UNIFORM, &NORMAL] {
+        let dims = Attribute::Ints(vec![n as i64, 4]);
+        let attributes = [
+            ("shape", dims.clone()),
+            ("global_shape", dims),
+            ("stream", Attribute::Int(3)),
+            ("dtype", Attribute::DType(if t.dtype.is_float() { t.dtype } else { DType::F32 })),
+        ];
+        let offsets = Literal::zeros(&TensorType::new(DType::I64, [2]));
+        t.composite(template, &attributes, vec![Literal::scalar(DType::U64, 9.0), offsets], 0);
+    }
+}
