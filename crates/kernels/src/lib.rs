@@ -2,7 +2,7 @@
 //! products, attention, norms, losses, row gathers and counter-based random bits.
 //!
 //! Knows element types, views and arithmetic; not graphs, meshes or programs. A kernel runs on the calling
-//! thread, allocates nothing (the matrix product's packing buffer is kept by its crate) and gives the same
+//! thread, allocates nothing (but for the matrix product, whose crate takes and returns a packing buffer) and gives the same
 //! bits for the same shapes and values, whatever the strides and whatever vector width the machine has.
 //! Kernels that need scratch take a workspace and say beforehand how large it must be.
 //!

@@ -231,37 +231,3 @@ fn a_bert_trains_as_the_interpreter_does() {
 fn an_mlp_trains_as_the_interpreter_does() {
     check(ModelConfig::Mlp(MlpConfig::default()), DType::F32, &[&[("dp", 1)], &[("dp", 4)]]);
 }
-
-/// Milliseconds per step, for those who ask: `cargo test --release --test models speed -- --ignored --nocapture`.
-#[test]
-#[ignore = "a measurement"]
-fn speed() {
-    let config =
-        GptConfig { vocab: 256, dim: 256, layers: 4, heads: 8, sequence: 128, ..GptConfig::default() };
-    let model = ModelConfig::Gpt(config).build(8, DType::F32, true).unwrap();
-    let step = step_graph(&model);
-    for axes in [&[("dp", 1)][..], &[("dp", 2)], &[("tp", 2)], &[("dp", 2), ("tp", 2)]] {
-        let mut train = train_loop(&step, &Mesh::new("mesh", axes), RunnerOptions::default());
-        for (name, literal) in model.initial(3) {
-            train.set_tensor(&name, &data(&literal)).unwrap();
-        }
-        let batch = batch(&step, 1);
-        let bytes: Vec<Vec<u8>> = batch.iter().map(|(_, literal)| literal.to_bytes()).collect();
-        let tensors: Vec<BatchTensor<'_>> = batch
-            .iter()
-            .zip(&bytes)
-            .map(|((name, literal), bytes)| BatchTensor { name, shape: &literal.ty.shape, bytes })
-            .collect();
-        train.step(&tensors, RATE).unwrap();
-        let begin = std::time::Instant::now();
-        for _ in 0..5 {
-            train.step(&tensors, RATE).unwrap();
-        }
-        let step_ms = begin.elapsed().as_secs_f64() * 200.0;
-        println!(
-            "{axes:?}: {step_ms:.1} ms per step, {:?} bytes, slow {:?}",
-            train.runner().peak_bytes_used(),
-            train.runner().slow_ops()
-        );
-    }
-}

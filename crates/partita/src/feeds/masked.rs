@@ -14,12 +14,12 @@ pub const MASK: i32 = 256;
 
 /// Share of the positions that are predicted.
 const CHOSEN: f64 = 0.15;
-/// Of those, the share shown as [`MASK`], and the share shown as a random byte; the rest is shown as it is.
+/// Of those, the share shown as the mask id 256, and the share shown as a random byte; the rest is shown as it is.
 const MASKED: f64 = 0.8;
 const REPLACED: f64 = 0.1;
 
 /// Feeds an encoder, after Devlin et al., "BERT" (2018), 3.1: 15 % of the positions are chosen; of those 80 % show
-/// [`MASK`], 10 % a random byte, 10 % the byte itself. `labels` are the original bytes there, [`IGNORED`] elsewhere.
+/// the mask id 256, 10 % a random byte, 10 % the byte itself. `labels` are the original bytes there, [`IGNORED`] elsewhere.
 ///
 /// The choice at a position is a function of the seed and the position's number in the run, so it is another one in
 /// every epoch.
