@@ -421,17 +421,21 @@ fn build_cross_entropy(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -
     let labels = args[1];
     let shape = b.shape(logits);
     let dim = shape.len() - 1;
-    let log_p = log_softmax(b, logits)?;
+    // log(sum(exp(x))) - x[label], shifted: neither half of the gradient needs a sum over classes of its own.
+    let shifted = shifted(b, logits)?;
+    let e = b.exponential(shifted)?;
+    let sum = b.reduce_sum(e, &[dim])?;
+    let log = b.unary(UnaryKind::Log, sum)?;
     // Picking by comparison rather than by gather lets the class dimension be sharded: each shard finds or does not
     // find the label, and the sum is over all.
     let label_ty = b.ty(labels).clone();
     let classes = b.iota(label_ty.with_shape(shape.clone()), dim)?;
     let wide = b.spread_last(labels, &shape)?;
     let hit = b.compare(Direction::Eq, classes, wide)?;
-    let zero = b.full_like(log_p, 0.0)?;
-    let picked = b.select(hit, log_p, zero)?;
+    let zero = b.full_like(shifted, 0.0)?;
+    let picked = b.select(hit, shifted, zero)?;
     let picked = b.reduce_sum(picked, &[dim])?;
-    let loss = b.negate(picked)?;
+    let loss = b.subtract(log, picked)?;
     let ignored = b.full_like(labels, a.float("ignore_index")?)?;
     let counts = b.compare(Direction::Ne, labels, ignored)?;
     let nothing = b.full_like(loss, 0.0)?;

@@ -4,6 +4,7 @@ use crate::graph::{Graph, ValueId};
 use crate::op::{Op, Operation};
 use crate::{Annotation, GraphBuilder};
 use partita_base::{Diagnostic, Result};
+use std::collections::BTreeMap;
 
 /// The graph without nodes whose results nobody needs. Inputs stay; ids are renumbered.
 pub fn prune(graph: &Graph) -> Graph {
@@ -54,6 +55,40 @@ pub fn open_composites(graph: &Graph, open: &dyn Fn(&crate::ops::Composite) -> b
         })?;
     }
 }
+
+/// The graph with each reduction among the nodes `among` selects computed once: one that repeats an earlier one, over
+/// operands that are computed alike, is that one. What lies between is computed again rather than kept: only the
+/// reductions, which are small and may have to travel, live longer. `None` where nothing repeats.
+pub fn reuse_reductions(graph: &Graph, among: &[bool]) -> Result<Option<Graph>> {
+    // Equal numbers mean equal values.
+    let mut number: Vec<usize> = (0..graph.values.len()).collect();
+    let mut seen: BTreeMap<(String, Vec<usize>), usize> = BTreeMap::new();
+    let mut same: Vec<Option<ValueId>> = vec![None; graph.nodes.len()];
+    for (index, node) in graph.nodes.iter().enumerate() {
+        let big = matches!(&node.op, Op::Constant(c) if c.value.ty.element_count() > LARGEST_COMPARED);
+        if !among[index] || big {
+            continue;
+        }
+        let [result] = node.results[..] else { continue };
+        let operands = node.operands.iter().map(|v| number[v.index()]).collect();
+        let first = *seen.entry((format!("{:?}", node.op), operands)).or_insert(result.index());
+        number[result.index()] = first;
+        if matches!(node.op, Op::Reduce(_)) && first != result.index() {
+            same[index] = Some(ValueId::new(first));
+        }
+    }
+    if same.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    let reused = rebuild(graph, |builder, map, index, operands| match same[index] {
+        Some(first) => Ok(Some(vec![map[first.index()].expect("it comes first")])),
+        None => Ok(Some(push_copy(builder, graph, index, operands))),
+    })?;
+    Ok(Some(prune(&reused)))
+}
+
+/// Constants of more elements are not compared.
+const LARGEST_COMPARED: usize = 64;
 
 /// The graph with every loop in which ranks exchange data written out trip by trip: ranks meet in straight lines only.
 /// E134 where data decides how often, and for branches in which ranks exchange data.

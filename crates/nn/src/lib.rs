@@ -21,7 +21,7 @@ pub use modules::{
 };
 pub use optim::Optimizer;
 pub use schedule::{Decay, LrSchedule};
-pub use step::{StepOptions, append_update, gradient_graph, train_step};
+pub use step::{StepOptions, append_update, gradient_graph, gradient_graph_wrt, train_step};
 
 use partita_base::DType;
 

@@ -59,6 +59,12 @@ pub fn train_step(forward: &Graph, options: &StepOptions) -> Result<Graph> {
 /// The forward graph with the gradient of its output `loss` (a float scalar) with respect to every parameter: outputs
 /// `loss`, the other outputs, then `grad.<parameter>` in the order of the parameters. E055 without such a loss.
 pub fn gradient_graph(forward: &Graph) -> Result<Graph> {
+    gradient_graph_wrt(forward, &[])
+}
+
+/// As [`gradient_graph`], with the gradients of these inputs too: further outputs `grad.<input>`. E055 when there is no
+/// float input of that name.
+pub fn gradient_graph_wrt(forward: &Graph, also: &[&str]) -> Result<Graph> {
     let loss = forward.output_named("loss").ok_or_else(|| {
         Diagnostic::new("E055", format!("`{}` has no loss to differentiate", forward.name))
             .expected("an output named `loss`")
@@ -71,7 +77,20 @@ pub fn gradient_graph(forward: &Graph) -> Result<Graph> {
             .expected("a float scalar")
             .found(ty.to_string()));
     }
-    let params = parameters(forward)?;
+    let mut params = parameters(forward)?;
+    for name in also {
+        let float = |v: &ValueId| forward.ty(*v).dtype.is_float();
+        let input = forward.input_named(name).filter(float).ok_or_else(|| {
+            let inputs = forward.inputs.iter().copied().filter(float);
+            let names: Vec<&str> = inputs.map(|v| forward.value(v).name.as_str()).collect();
+            Diagnostic::new("E055", format!("there is no gradient with respect to `{name}`"))
+                .expected("an input of real numbers")
+                .found(names.join(", "))
+        })?;
+        if !params.contains(&input) {
+            params.push(input);
+        }
+    }
     let mut builder = GraphBuilder::from_graph(forward.clone());
     builder.phase = Phase::InputGrad;
     builder.path = "loss".to_string();
@@ -84,7 +103,7 @@ pub fn gradient_graph(forward: &Graph) -> Result<Graph> {
         let name = builder.graph().value(parameter).name.clone();
         let gradient = match gradient {
             Some(gradient) => gradient,
-            // A parameter without influence on the loss.
+            // Without influence on the loss.
             None => {
                 builder.phase = Phase::WeightGrad;
                 builder.path = module_path(&name);

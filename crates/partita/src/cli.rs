@@ -159,6 +159,9 @@ pub struct LowerArgs {
     /// Whose step is printed.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub rank: usize,
+    /// Also compute the gradient with respect to the first real input.
+    #[arg(long)]
+    pub input_gradient: bool,
     /// Say of each collective and layout where it comes from.
     #[arg(long)]
     pub why: bool,

@@ -3,9 +3,9 @@
 use crate::config::Config;
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result};
-use partita_ir::{Graph, Literal, Role, graph_edit};
+use partita_ir::{Graph, Literal, Role, Value, graph_edit};
 use partita_mesh::Mesh;
-use partita_nn::{Model, append_update, gradient_graph, train_step};
+use partita_nn::{Model, append_update, gradient_graph_wrt, train_step};
 use partita_program::{LowerOptions, ProgramSet, RegionSizes};
 use partita_schedule::{ApplyOptions, Plan, ReadyOptions, apply, ready_plan};
 use partita_spmd::{Options, Partitioned, Pieces, microbatch, partition, specialise, split_fused};
@@ -36,6 +36,10 @@ pub struct Build {
     pub dtype: DType,
     /// Whether the step also returns gradients.
     pub output_gradients: bool,
+    /// Whether the step also returns what the model says beside its loss.
+    pub output_predictions: bool,
+    /// Whether the step also returns the gradient with respect to the first real input, `grad.<input>`.
+    pub input_gradient: bool,
     /// Test hook: see [`Options::break_rule_at`].
     pub break_rule_at: Option<String>,
 }
@@ -47,6 +51,8 @@ impl Build {
             batch: config.train.batch,
             dtype: config.train.dtype,
             output_gradients: false,
+            output_predictions: false,
+            input_gradient: false,
             break_rule_at: None,
         }
     }
@@ -94,7 +100,9 @@ pub fn plan_step(config: &Config, model: &Model, mesh: &Mesh, build: &Build) -> 
     let mut options = config.step.clone();
     options.output_gradients = build.output_gradients;
     let (forward, pieces) = split_fused(&model.forward)?;
-    let gradients = gradient_graph(&forward)?;
+    let forward = if build.output_predictions { forward } else { loss_only(forward) };
+    let input = if build.input_gradient { Some(first_real_input(&forward)?) } else { None };
+    let gradients = gradient_graph_wrt(&forward, input.as_slice())?;
     let gradients = if config.train.microbatches > 1 {
         microbatch(&gradients, config.train.microbatches)?
     } else {
@@ -135,6 +143,28 @@ pub fn place(
     }
     notes.extend(partitioned.notes.iter().cloned());
     Ok(Planned { step: applied.graph, plan, pieces, partitioned, locals, notes })
+}
+
+/// A forward graph with its loss as the one output: what else it says would live to the end of the step.
+fn loss_only(mut forward: Graph) -> Graph {
+    if let Some(loss) = forward.output_position("loss") {
+        forward.outputs = vec![forward.outputs[loss]];
+        forward.output_names = vec!["loss".to_string()];
+        let annotation = forward.output_annotations.get(loss).cloned();
+        forward.output_annotations = annotation.into_iter().collect();
+    }
+    forward
+}
+
+/// The name of the first fed tensor of real numbers.
+fn first_real_input(forward: &Graph) -> Result<&str> {
+    let real = |value: &&Value| value.role == Role::Input && value.ty.rank() > 0 && value.ty.dtype.is_float();
+    forward.inputs.iter().map(|&v| forward.value(v)).find(real).map(|value| value.name.as_str()).ok_or_else(
+        || {
+            Diagnostic::new("E013", format!("`{}` has no input with a gradient", forward.name))
+                .expected("an input of real numbers")
+        },
+    )
 }
 
 /// The graph with every composite opened that the CPU device has no kernel for, and what nobody needs dropped: a

@@ -317,24 +317,36 @@ fn verify_text(report: &Report) -> String {
     text
 }
 
+/// Kinds that occur, all-reduces in any case: `2 (6)` is 2 meetings that carry 6 tensors.
 fn counts_table(counts: &Counts) -> String {
-    let names = counts.forward.named().map(|(name, _)| name);
+    let Counts { meetings, logical, bytes: sizes } = counts;
+    let phases = [
+        ("forward", meetings.forward, logical.forward, sizes.forward),
+        ("backward", meetings.backward, logical.backward, sizes.backward),
+        ("update", meetings.update, logical.update, sizes.update),
+    ];
+    let names = meetings.forward.named().map(|(name, _)| name);
+    let occurs = |place: &usize| *place == 0 || phases.iter().any(|(_, of, ..)| of.named()[*place].1 > 0);
+    let places: Vec<usize> = (0..names.len()).filter(occurs).collect();
     let mut header = vec!["phase"];
-    header.extend(names);
-    let rows: Vec<Vec<String>> =
-        [("forward", counts.forward), ("backward", counts.backward), ("update", counts.update)]
-            .iter()
-            .map(|(phase, of)| {
-                std::iter::once(phase.to_string())
-                    .chain(
-                        of.named().map(|(_, count)| if count == 0 { "-".into() } else { count.to_string() }),
-                    )
-                    .collect()
-            })
-            .collect();
-    let mut text = table(&header, &rows);
-    text += &format!("{} per rank and step; {} logical collectives\n", bytes(counts.bytes), counts.logical);
-    text
+    header.extend(places.iter().map(|&place| names[place]));
+    header.push("bytes");
+    let rows: Vec<Vec<String>> = phases
+        .iter()
+        .map(|(phase, of, logical, size)| {
+            let cell = |&place: &usize| match (of.named()[place].1, logical.named()[place].1) {
+                (0, _) => "-".to_string(),
+                (count, tensors) if count == tensors => count.to_string(),
+                (count, tensors) => format!("{count} ({tensors})"),
+            };
+            let mut row = vec![phase.to_string()];
+            row.extend(places.iter().map(cell));
+            row.push(bytes(*size));
+            row
+        })
+        .collect();
+    table(&header, &rows)
+        + "meetings of a rank in one step; in parentheses: tensors, where several travel together\n"
 }
 
 #[cfg(test)]

@@ -1,13 +1,17 @@
 //! What each subcommand does.
 
 use crate::cli::{Cli, Command, Runner};
+use crate::commands::lower::{self, LowerRequest};
+use crate::commands::show;
 use crate::commands::train::train;
 use crate::commands::verify::{VERIFY_BATCH, verify};
 use crate::config::Config;
 use crate::env::Environment;
 use crate::output::Output;
+use crate::output::events::Counts;
 use crate::play::CpuStep;
-use partita_base::{Diagnostic, Result};
+use partita_base::Result;
+use partita_runtime::Cpu;
 use partita_schedule::verify::{Interpreter, StepRunner};
 
 /// Runs a command. `false`: it ran, and the check failed.
@@ -40,11 +44,23 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
             output.verify(&verified.report);
             Ok(verified.report.ok)
         }
-        (Command::Show(_), Some(_)) => Err(missing("show")),
-        (Command::Lower(_), Some(_)) => Err(missing("lower")),
+        (Command::Show(args), Some(config)) => {
+            let text = match (args.form, args.stage) {
+                (Some(form), _) => show::plan_of(&config, form)?,
+                (None, Some(stage)) => lower::stage(&config, stage, 0, LowerRequest::default(), &Cpu)?,
+                (None, None) => show::show(&config, &Cpu)?,
+            };
+            output.text(text);
+            Ok(true)
+        }
+        (Command::Lower(args), Some(config)) => {
+            let request = LowerRequest { input_gradient: args.input_gradient };
+            if args.counts {
+                output.counts(&Counts::from(&lower::counts(&config, request, &Cpu)?));
+            } else {
+                output.text(lower::stage(&config, args.stage, args.rank, request, &Cpu)?);
+            }
+            Ok(true)
+        }
     }
-}
-
-fn missing(command: &str) -> Box<Diagnostic> {
-    Diagnostic::new("E012", format!("`partita {command}` is not in this build"))
 }

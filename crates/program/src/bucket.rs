@@ -89,7 +89,7 @@ fn combiner(op: &Op) -> Option<Combiner> {
 /// Groups the collectives of the ranks' graphs into buckets. Two may share one when they agree in kind, groups,
 /// combiner, part of the step and microbatch, and no path leads from one to the other; and
 /// - all-reduces of gradients and of the update: while the bucket stays below the cap;
-/// - all others: when they are of one block.
+/// - all others: when they are of one block, and no work of another microbatch stands between: it would have to wait.
 ///
 /// E400 where ranks disagree on groups.
 pub(crate) fn bucket(graphs: &[Graph], options: &LowerOptions) -> Result<Vec<Bucket>> {
@@ -98,8 +98,14 @@ pub(crate) fn bucket(graphs: &[Graph], options: &LowerOptions) -> Result<Vec<Buc
     let mut bucket_of: Vec<Option<usize>> = vec![None; first.nodes.len()];
     let mut open: IndexMap<_, usize> = IndexMap::new();
     let mut paths = Paths::new(first);
+    // How often the graph has gone on to another microbatch.
+    let (mut turn, mut microbatch) = (0, None);
+    let mut turn_of: Vec<usize> = Vec::new();
     for id in first.node_ids() {
         let node = first.node(id);
+        if node.microbatch.is_some() && node.microbatch != microbatch {
+            (turn, microbatch) = (turn + 1, node.microbatch);
+        }
         let Some(kind) = kind(&node.op) else { continue };
         let groups = meetings(&node.op, graphs.len())?;
         for (rank, graph) in graphs.iter().enumerate() {
@@ -134,7 +140,8 @@ pub(crate) fn bucket(graphs: &[Graph], options: &LowerOptions) -> Result<Vec<Buc
             let mut free = || {
                 class == BucketClass::ParameterGather || paths.is_free(&buckets, &bucket_of, candidate, id)
             };
-            if fits && free() {
+            let near = class != BucketClass::Activation || turn_of[candidate] == turn;
+            if fits && near && free() {
                 let bucket = &mut buckets[candidate];
                 bucket.nodes.push(id);
                 bucket.bytes += bytes;
@@ -144,14 +151,14 @@ pub(crate) fn bucket(graphs: &[Graph], options: &LowerOptions) -> Result<Vec<Buc
         }
         bucket_of[id.index()] = Some(buckets.len());
         open.insert(key, buckets.len());
-        let microbatch = node.microbatch;
+        turn_of.push(turn);
         buckets.push(Bucket {
             kind,
             class,
             nodes: vec![id],
             meetings: groups,
             phase,
-            microbatch,
+            microbatch: node.microbatch,
             block,
             bytes,
         });

@@ -243,13 +243,15 @@ impl<'a> Emitter<'a> {
         for (position, (&value, produced)) in node.results.iter().zip(&assignment.produced).enumerate() {
             let local = results[position];
             self.hold(value, produced.clone(), local, None);
-            // Where propagation wants another layout, go there at once; only partial values wait for a reader.
-            if !produced.is_partial() {
-                let wanted = self.layouts.sharding(value).clone();
-                if *produced != wanted {
-                    self.move_to(value, 0, &wanted, &place_of(node), None)?;
-                    self.held[value.index()].swap(0, 1);
-                }
+            // Where propagation wants another layout, go there at once; only partial values wait for a reader, unless
+            // they are gradients that a plan keeps in pieces: those are never to lie whole for long.
+            let partial = produced.is_partial();
+            let wanted = self.layouts.sharding(value).clone();
+            if *produced != wanted && (!partial || self.is_pinned_gradient(value)) {
+                let place =
+                    if partial { self.place_of_resolution(value, &place_of(node)) } else { place_of(node) };
+                self.move_to(value, 0, &wanted, &place, None)?;
+                self.held[value.index()].swap(0, 1);
             }
             let main = &self.held[value.index()][0];
             self.placements.push(Placement {
@@ -259,6 +261,12 @@ impl<'a> Emitter<'a> {
             });
         }
         Ok(())
+    }
+
+    fn is_pinned_gradient(&self, value: ValueId) -> bool {
+        let value = self.graph.value(value);
+        value.annotation.is_some()
+            && matches!(value.role, Role::GradOf(of) if self.graph.value(of).role == Role::Param)
     }
 
     fn assign_node(&mut self, id: NodeId) -> Result<Assignment> {

@@ -106,9 +106,12 @@ pub fn partition(graph: &Graph, mesh: &Mesh, options: &Options) -> Result<Partit
 }
 
 /// Propagates layouts, opening each composite that would have to gather a dimension its operands have split: its
-/// primitives can often work on the shards.
+/// primitives can often work on the shards. Then a gradient's recomputation of the forward pass would reduce over shards
+/// once more, so reductions of opened composites are shared.
 fn open_split_composites(graph: &Graph, mesh: &Mesh) -> Result<(Graph, Layouts)> {
     let mut graph = graph.clone();
+    // Nodes that came out of opened composites.
+    let mut inner = vec![false; graph.nodes.len()];
     loop {
         let rules = rules_of(&graph);
         let units = Units::of(&graph, &rules);
@@ -134,20 +137,31 @@ fn open_split_composites(graph: &Graph, mesh: &Mesh) -> Result<(Graph, Layouts)>
             }
         }
         if !split.contains(&true) {
+            if let Some(fewer) = graph_edit::reuse_reductions(&graph, &inner)? {
+                inner = vec![false; fewer.nodes.len()];
+                graph = fewer;
+                continue;
+            }
             return Ok((graph, layouts));
         }
         let source = graph;
-        graph = graph_edit::rebuild(&source, |builder, _, index, operands| match &source.nodes[index].op {
-            Op::Composite(composite) if split[index] => {
-                let node = &source.nodes[index];
-                builder.path = node.path.clone();
-                builder.phase = node.phase;
-                builder.location = node.location.clone();
-                builder.microbatch = node.microbatch;
-                Ok(Some(builder.inline(&composite.definition.decomposition, operands, false)?))
-            }
-            _ => Ok(Some(graph_edit::push_copy(builder, &source, index, operands))),
+        let mut now_inner: Vec<bool> = Vec::new();
+        graph = graph_edit::rebuild(&source, |builder, _, index, operands| {
+            let node = &source.nodes[index];
+            let results = match &node.op {
+                Op::Composite(composite) if split[index] => {
+                    builder.path = node.path.clone();
+                    builder.phase = node.phase;
+                    builder.location = node.location.clone();
+                    builder.microbatch = node.microbatch;
+                    builder.inline(&composite.definition.decomposition, operands, false)?
+                }
+                _ => graph_edit::push_copy(builder, &source, index, operands),
+            };
+            now_inner.resize(builder.graph().nodes.len(), inner[index] || split[index]);
+            Ok(Some(results))
         })?;
+        inner = now_inner;
     }
 }
 

@@ -1,4 +1,6 @@
 //! What the command line does, one file per command.
 
+pub mod lower;
+pub mod show;
 pub mod train;
 pub mod verify;

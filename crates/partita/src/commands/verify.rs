@@ -30,7 +30,13 @@ pub fn verify(
 ) -> Result<Verified> {
     let mesh = compile::mesh(config)?;
     let dtype = config.train.dtype;
-    let build = Build { batch, dtype, output_gradients: true, break_rule_at };
+    let build = Build {
+        batch,
+        output_gradients: true,
+        output_predictions: true,
+        break_rule_at,
+        ..Build::from_config(config)
+    };
     let model = compile::model(config, &build)?;
     let reference = compile::reference_step(config, &model, &build)?;
     let planned = compile::plan_step(config, &model, &mesh, &build)?;

@@ -1,5 +1,6 @@
 //! What a run tells: one struct per kind of event. In `--json` mode an event is one line: its fields and `event`.
 
+use partita_program::{CollectiveKind, KindCount, PhaseCounts};
 use partita_schedule::verify::Report;
 use serde::Serialize;
 
@@ -145,19 +146,64 @@ impl CollectiveCounts {
     }
 }
 
+impl From<&PhaseCounts> for CollectiveCounts {
+    fn from(counts: &PhaseCounts) -> CollectiveCounts {
+        CollectiveCounts::of(counts, |kind| kind.count)
+    }
+}
+
+impl CollectiveCounts {
+    fn of(counts: &PhaseCounts, figure: impl Fn(KindCount) -> usize) -> CollectiveCounts {
+        let figure = |kind| figure(counts.of(kind)) as u64;
+        CollectiveCounts {
+            all_reduce: figure(CollectiveKind::AllReduce),
+            all_gather: figure(CollectiveKind::AllGather),
+            reduce_scatter: figure(CollectiveKind::ReduceScatter),
+            all_to_all: figure(CollectiveKind::AllToAll),
+            collective_permute: figure(CollectiveKind::CollectivePermute),
+            send: figure(CollectiveKind::Send),
+        }
+    }
+}
+
+/// One figure for each part of a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct ByPhase<T> {
+    /// Model and loss.
+    pub forward: T,
+    /// Gradients.
+    pub backward: T,
+    /// Clipping and the optimizer.
+    pub update: T,
+}
+
 /// The communication of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Counts {
-    /// Model and loss.
-    pub forward: CollectiveCounts,
-    /// Gradients.
-    pub backward: CollectiveCounts,
-    /// Clipping and the optimizer.
-    pub update: CollectiveCounts,
-    /// Bytes that one rank puts into them in a step.
-    pub bytes: u64,
+    /// How often a rank meets others.
+    #[serde(flatten)]
+    pub meetings: ByPhase<CollectiveCounts>,
+    /// Bytes of the full tensors that one rank takes part with.
+    pub bytes: ByPhase<u64>,
     /// Collectives before neighbours were joined into one.
-    pub logical: u64,
+    pub logical: ByPhase<CollectiveCounts>,
+}
+
+impl From<&partita_program::Counts> for Counts {
+    fn from(counts: &partita_program::Counts) -> Counts {
+        fn by_phase<T>(counts: &partita_program::Counts, of: impl Fn(&PhaseCounts) -> T) -> ByPhase<T> {
+            ByPhase {
+                forward: of(&counts.forward),
+                backward: of(&counts.backward),
+                update: of(&counts.update),
+            }
+        }
+        Counts {
+            meetings: by_phase(counts, |phase| CollectiveCounts::from(phase)),
+            bytes: by_phase(counts, |phase| phase.total().bytes as u64),
+            logical: by_phase(counts, |phase| CollectiveCounts::of(phase, |kind| kind.logical)),
+        }
+    }
 }
 event!(Counts, "counts");
 

@@ -1,5 +1,5 @@
 use super::*;
-use events::CollectiveCounts;
+use events::{ByPhase, CollectiveCounts};
 use partita_schedule::verify::TensorError;
 use serde_json::Value;
 use std::cell::RefCell;
@@ -87,14 +87,14 @@ fn json_events_have_exactly_their_keys() {
     assert_eq!(worst.len(), 2);
     assert!(value["worst"]["rel_error"].is_number());
 
-    let counts = Counts {
-        bytes: 9,
-        backward: CollectiveCounts { send: 4, ..Default::default() },
-        ..Default::default()
-    };
+    let backward = CollectiveCounts { send: 4, ..Default::default() };
+    let meetings = ByPhase { backward, ..Default::default() };
+    let bytes = ByPhase { forward: 9, ..Default::default() };
+    let counts = Counts { meetings, bytes, logical: meetings };
     let (value, keys) = event(|o| o.counts(&counts));
     assert_eq!(keys, ["backward", "bytes", "event", "forward", "logical", "update"]);
     assert_eq!(value["backward"]["send"], 4);
+    assert_eq!((&value["bytes"]["forward"], &value["logical"]["backward"]["send"]), (&9.into(), &4.into()));
     let mut kinds: Vec<&String> = value["forward"].as_object().unwrap().keys().collect();
     kinds.sort();
     let expected = ["all_gather", "all_reduce", "all_to_all", "collective_permute", "reduce_scatter", "send"];
@@ -217,11 +217,19 @@ fn ranks_that_disagree_are_told_without_a_table() {
 
 #[test]
 fn counts_and_summaries_read_as_tables() {
-    let forward = CollectiveCounts { all_reduce: 6, ..Default::default() };
-    let text = counts_table(&Counts { forward, bytes: 2048, logical: 14, ..Default::default() });
-    assert!(text.starts_with("phase     all_reduce  all_gather"), "{text}");
-    assert!(text.contains("\nforward            6           -"), "{text}");
-    assert!(text.ends_with("2.0 KiB per rank and step; 14 logical collectives\n"), "{text}");
+    let six = ByPhase {
+        forward: CollectiveCounts { all_reduce: 6, ..Default::default() },
+        backward: CollectiveCounts { all_gather: 2, ..Default::default() },
+        ..Default::default()
+    };
+    let mut logical = six;
+    logical.forward.all_reduce = 14;
+    let bytes = ByPhase { forward: 2048, ..Default::default() };
+    let text = counts_table(&Counts { meetings: six, bytes, logical });
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "phase     all_reduce  all_gather    bytes");
+    assert_eq!(lines[1], "forward       6 (14)           -  2.0 KiB");
+    assert_eq!(lines[2], "backward           -           2      0 B");
 
     let summary = Summary {
         steps: 9,

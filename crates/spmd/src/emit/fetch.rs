@@ -1,7 +1,8 @@
 //! Layouts at hand: holding values in them, choosing one to start from, moving to another.
 
 use super::{Emitter, Held, Place, Span, Stop, place_of, span_of};
-use partita_ir::{Phase, Role, ValueId};
+use partita_ir::ops::{BroadcastInDim, Constant};
+use partita_ir::{Op, Phase, Role, ValueId};
 use partita_mesh::{Sharding, Step, reshard};
 
 impl Emitter<'_> {
@@ -54,7 +55,7 @@ impl Emitter<'_> {
     }
 
     pub(super) fn fetch_s(&mut self, value: ValueId, required: &Sharding, span: Span) -> f64 {
-        if self.held[value.index()][0].sharding == *required {
+        if self.held[value.index()][0].sharding == *required || self.is_fill(value, required) {
             return 0.0;
         }
         self.route(value, required, span).2
@@ -68,6 +69,11 @@ impl Emitter<'_> {
         reader: &Place,
     ) -> Result<ValueId, Stop> {
         let span = span_of(reader.phase, reader.microbatch);
+        if self.held[value.index()].iter().all(|held| held.sharding != *required)
+            && self.is_fill(value, required)
+        {
+            return self.fill(value, required, reader);
+        }
         let (mut from, via, _) = self.route(value, required, span);
         if let Some(via) = via {
             let place = self.place_of_resolution(value, reader);
@@ -84,8 +90,47 @@ impl Emitter<'_> {
         Ok(self.held[value.index()][index].local)
     }
 
+    /// Whether a value is one number in every element: it can be made anywhere, in any layout, for nothing.
+    fn is_fill(&self, value: ValueId, required: &Sharding) -> bool {
+        let Some((node, _)) = self.graph.value(value).definition else { return false };
+        let node = self.graph.node(node);
+        let fills = match &node.op {
+            Op::Constant(constant) => constant.value.is_splat(),
+            Op::BroadcastInDim(_) => {
+                let scalar = node.operands[0];
+                self.graph.ty(scalar).rank() == 0 && !self.held[scalar.index()][0].sharding.is_partial()
+            }
+            _ => false,
+        };
+        fills && !required.is_partial()
+    }
+
+    /// Makes such a value once more.
+    fn fill(&mut self, value: ValueId, required: &Sharding, reader: &Place) -> Result<ValueId, Stop> {
+        let types = self.local_types(required, self.graph.ty(value))?;
+        let (node, _) = self.graph.value(value).definition.expect("fills are computed");
+        let node = self.graph.node(node);
+        self.enter(&Place { path: node.path.clone(), ..reader.clone() });
+        let mut local = ValueId::new(0);
+        for (class, ty) in types.into_iter().enumerate() {
+            let (op, operands): (Op, Vec<ValueId>) = match &node.op {
+                Op::Constant(constant) => {
+                    let value = constant.value.window(&vec![0; ty.rank()], &ty.shape);
+                    (Constant { value }.into(), Vec::new())
+                }
+                _ => {
+                    let scalar = self.held[node.operands[0].index()][0].local;
+                    (BroadcastInDim { shape: ty.shape.clone(), dims: vec![] }.into(), vec![scalar])
+                }
+            };
+            local = self.builders[class].push_typed(op, &operands, vec![ty])[0];
+        }
+        self.hold(value, required.clone(), local, None);
+        Ok(local)
+    }
+
     /// A sum is completed where it was made; that of a parameter's gradient belongs to the weight gradients.
-    fn place_of_resolution(&self, value: ValueId, reader: &Place) -> Place {
+    pub(super) fn place_of_resolution(&self, value: ValueId, reader: &Place) -> Place {
         let mut place = match self.graph.value(value).definition {
             Some((node, _)) => place_of(self.graph.node(node)),
             None => reader.clone(),

@@ -1,0 +1,177 @@
+//! `partita show`: the model, where it lives on the mesh, its plan, and what memory each rank needs.
+
+use crate::cli::PlanForm;
+use crate::commands::lower::{LowerRequest, plan};
+use crate::compile::{self, Planned};
+use crate::config::Config;
+use crate::output::format::{bytes, table};
+use partita_base::{Diagnostic, Result};
+use partita_ir::Role;
+use partita_program::{BufferKind, ProgramSet, RegionSizes};
+use partita_schedule::Plan;
+use std::fmt::Write;
+
+/// A plan in a form that `--plan` reads back.
+pub fn plan_text(plan: &Plan, form: PlanForm) -> Result<String> {
+    match form {
+        PlanForm::Dict => Ok(plan.to_dict_toml()),
+        PlanForm::Toml => Ok(plan.to_toml()),
+        PlanForm::Slapo => Err(Diagnostic::new("E012", "plans are not written as schedules yet")
+            .at("--as")
+            .expected("dict or toml")
+            .found("slapo")),
+    }
+}
+
+/// The plan of a config alone, as text.
+pub fn plan_of(config: &Config, form: PlanForm) -> Result<String> {
+    plan_text(&plan(config, LowerRequest::default())?.plan, form)
+}
+
+/// Everything: mesh, parameters and their layouts, plan, memory by rank, notes.
+pub fn show(config: &Config, sizes: &dyn RegionSizes) -> Result<String> {
+    let planned = plan(config, LowerRequest::default())?;
+    let set = compile::lower(&planned, sizes)?;
+    let mesh = &planned.partitioned.mesh;
+    let mut text = format!("model {} on mesh {mesh} ({} ranks)\n\n", config.model.name(), mesh.rank_count());
+    text += &parameters(&planned);
+    let lines = planned.plan.to_dict_toml();
+    let nothing = "[plan]\n# no lines: only the batch is cut\n";
+    let _ = write!(text, "\n{}\n", if planned.plan.entries.is_empty() { nothing } else { &lines });
+    text += &memory_table(&set);
+    for note in &planned.notes {
+        let _ = write!(text, "\nnote: {note}");
+    }
+    if !planned.notes.is_empty() {
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+/// The parameters as a tree of modules: global shape, layout, the shapes ranks hold, bytes of the largest.
+pub fn parameters(planned: &Planned) -> String {
+    let partitioned = &planned.partitioned;
+    let (graph, mesh) = (&partitioned.graph, &partitioned.mesh);
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let mut open: Vec<&str> = Vec::new();
+    let (mut elements, mut most_bytes) = (0, vec![0; mesh.rank_count()]);
+    for (position, &input) in graph.inputs.iter().enumerate() {
+        let value = graph.value(input);
+        if value.role != Role::Param {
+            continue;
+        }
+        let sharding = &partitioned.inputs[position];
+        let parts: Vec<&str> = value.name.split('.').collect();
+        let (own, modules) = parts.split_last().expect("splitting gives at least one part");
+        let common = open.iter().zip(modules).take_while(|(a, b)| a == b).count();
+        for (depth, module) in modules.iter().enumerate().skip(common) {
+            let mut row = vec![format!("{}{module}", "  ".repeat(depth))];
+            row.resize(5, String::new());
+            rows.push(row);
+        }
+        open = modules.to_vec();
+        let locals: Vec<Vec<usize>> =
+            (0..mesh.rank_count()).map(|rank| sharding.local_shape(mesh, &value.ty.shape, rank)).collect();
+        let mut shapes: Vec<String> = Vec::new();
+        let mut largest = 0;
+        for (local, total) in locals.iter().zip(&mut most_bytes) {
+            let held = value.ty.with_shape(local.clone()).bytes();
+            largest = largest.max(held);
+            *total += held;
+            let shape = extents(local);
+            if !shapes.contains(&shape) {
+                shapes.push(shape);
+            }
+        }
+        elements += value.ty.element_count();
+        rows.push(vec![
+            format!("{}{own}", "  ".repeat(modules.len())),
+            extents(&value.ty.shape),
+            sharding.display(mesh),
+            shapes.join(" or "),
+            bytes(largest as u64),
+        ]);
+    }
+    let mut text = table(&["parameter", "shape", "layout", "on a rank", "bytes"], &rows);
+    let most = most_bytes.iter().max().copied().unwrap_or(0);
+    let _ = writeln!(text, "{elements} elements; at most {} on a rank", bytes(most as u64));
+    text
+}
+
+/// `4x3`; a scalar is `1`.
+fn extents(shape: &[usize]) -> String {
+    if shape.is_empty() {
+        return "1".to_string();
+    }
+    shape.iter().map(|n| n.to_string()).collect::<Vec<_>>().join("x")
+}
+
+/// What a rank's memory is for, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Memory {
+    /// Parameters.
+    pub parameters: usize,
+    /// Optimizer state.
+    pub states: usize,
+    /// Constants and scalars kept from step to step.
+    pub constants: usize,
+    /// Fed tensors.
+    pub inputs: usize,
+    /// The rest of the arena: activations, gradients, what is gathered, scratch memory, at their peak.
+    pub activations: usize,
+    /// The arena: the planned peak.
+    pub arena: usize,
+}
+
+/// What each rank's memory is for, read off its program.
+pub fn memory(set: &ProgramSet) -> Vec<Memory> {
+    let of = |program: &partita_program::Program| {
+        let mut memory = Memory { arena: program.arena_bytes, ..Memory::default() };
+        let mut named: Vec<usize> = Vec::new();
+        for port in &program.inputs {
+            let bytes = program.buffer(port.buffer).bytes;
+            named.push(port.buffer.index());
+            match port.role {
+                Role::Param => memory.parameters += bytes,
+                Role::StateOf(_) => memory.states += bytes,
+                _ => memory.inputs += bytes,
+            }
+        }
+        for (index, buffer) in program.buffers.iter().enumerate() {
+            if buffer.kind == BufferKind::Persistent && !named.contains(&index) {
+                memory.constants += buffer.bytes;
+            }
+        }
+        let kept = memory.parameters + memory.states + memory.constants + memory.inputs;
+        memory.activations = memory.arena.saturating_sub(kept);
+        memory
+    };
+    set.programs.iter().map(of).collect()
+}
+
+/// [`memory`] as a table, ranks with equal figures in one row.
+pub fn memory_table(set: &ProgramSet) -> String {
+    let mut groups: Vec<(Memory, Vec<usize>)> = Vec::new();
+    for (rank, memory) in memory(set).into_iter().enumerate() {
+        match groups.iter_mut().find(|(other, _)| *other == memory) {
+            Some((_, ranks)) => ranks.push(rank),
+            None => groups.push((memory, vec![rank])),
+        }
+    }
+    let row = |(memory, ranks): &(Memory, Vec<usize>)| {
+        let ranks: Vec<String> = ranks.iter().map(|r| r.to_string()).collect();
+        let figures = [
+            memory.parameters,
+            memory.states,
+            memory.inputs,
+            memory.constants,
+            memory.activations,
+            memory.arena,
+        ];
+        let mut row = vec![ranks.join(",")];
+        row.extend(figures.iter().map(|&figure| bytes(figure as u64)));
+        row
+    };
+    let rows: Vec<Vec<String>> = groups.iter().map(row).collect();
+    table(&["memory of rank", "parameters", "optimizer", "inputs", "constants", "activations", "peak"], &rows)
+}
