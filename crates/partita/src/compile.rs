@@ -109,22 +109,20 @@ pub fn plan_step(config: &Config, model: &Model, mesh: &Mesh, build: &Build) -> 
         gradients
     };
     let step = append_update(&gradients, &options)?;
-    let mut planned = place(config, &step, None, mesh, build.break_rule_at.clone())?;
-    planned.pieces = pieces;
-    Ok(planned)
+    place(config, &step, pieces, None, mesh, build.break_rule_at.clone())
 }
 
-/// A graph opened, laid out by `plan` (the config's where absent) and partitioned. Fused parameters that are still
-/// whole are taken apart first.
+/// A graph whose fused parameters have been taken apart into `pieces`: opened, laid out by `plan` (the config's where
+/// absent) and partitioned.
 pub fn place(
     config: &Config,
     graph: &Graph,
+    pieces: Vec<Pieces>,
     plan: Option<&Plan>,
     mesh: &Mesh,
     break_rule_at: Option<String>,
 ) -> Result<Planned> {
-    let (graph, pieces) = split_fused(graph)?;
-    let graph = open_without_kernels(&graph)?;
+    let graph = open_without_kernels(graph)?;
     let plan = match plan {
         Some(plan) => plan.clone(),
         None => plan_of(config, &graph, mesh)?,

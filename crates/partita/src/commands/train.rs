@@ -14,7 +14,7 @@ use partita_ir::{Role, graph_edit};
 use partita_nn::ModelConfig;
 use partita_runtime::checkpoint::{self, FileStorage, TensorData};
 use partita_runtime::{RunnerOptions, TrainLoop};
-use partita_spmd::Pieces;
+use partita_spmd::{Pieces, split_fused};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -195,7 +195,8 @@ impl Validator {
         let loss = forward.output_position("loss").expect("models end in a loss");
         forward.outputs = vec![forward.outputs[loss]];
         forward.output_names = vec!["loss".into()];
-        let placed = compile::place(config, &graph_edit::prune(&forward), Some(plan), &mesh, None)?;
+        let (forward, pieces) = split_fused(&graph_edit::prune(&forward))?;
+        let placed = compile::place(config, &forward, pieces, Some(plan), &mesh, None)?;
         let parameters = placed
             .step
             .inputs
