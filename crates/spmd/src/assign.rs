@@ -7,7 +7,7 @@
 
 use crate::factors::{axes_of_factors, dim_sharding, may_split};
 use crate::units::Units;
-use partita_ir::{Cost, FactorKind, Graph, Node, Operation, Rule, ValueId};
+use partita_ir::{Cost, FactorKind, Graph, Node, Operation, Role, Rule, ValueId};
 use partita_mesh::{AxisList, AxisRef, Cluster, Combiner, Mesh, Sharding};
 
 /// How one op is split.
@@ -69,7 +69,8 @@ pub fn assign(situation: &Situation, fetch_s: &mut dyn FnMut(usize, &Sharding) -
         .op
         .cost(&situation.graph.operand_types(situation.node), &situation.graph.result_types(situation.node));
     // Work is never repeated on all ranks of an axis to save a message: tiny tensors would make that look cheap, and
-    // layouts should not depend on how small a test is.
+    // layouts should not depend on how small a test is. Nor is a parameter gathered where it lies so that work can
+    // come to it: that is what its layout asks for. (To gather it for each use is asked for by a constraint.)
     let mut best: Option<(usize, f64, Assignment)> = None;
     for combination in combinations {
         let repeated: usize = combination
@@ -85,6 +86,7 @@ pub fn assign(situation: &Situation, fetch_s: &mut dyn FnMut(usize, &Sharding) -
             continue;
         }
         let Some(assignment) = build(situation, &axes, &combination, &references) else { continue };
+        let repeated = repeated * uprooted(situation, &assignment);
         let seconds = price(situation, &assignment, &work, fetch_s);
         let better = |(least, least_s, _): &(usize, f64, Assignment)| {
             repeated < *least || seconds < least_s * (1.0 - 1e-9)
@@ -97,6 +99,22 @@ pub fn assign(situation: &Situation, fetch_s: &mut dyn FnMut(usize, &Sharding) -
     let nothing = || vec![AxisList::new(); situation.rule.factors.len()];
     let fallback = || layouts_of(situation, nothing(), &[]).expect("an op can always work on whole values");
     best.map_or_else(fallback, |(_, _, assignment)| assignment)
+}
+
+/// Into how many pieces the parameters are cut that would have to be gathered for this assignment.
+fn uprooted(situation: &Situation, assignment: &Assignment) -> usize {
+    let graph = situation.graph;
+    let mut pieces = 1;
+    for ((&operand, held), required) in
+        situation.node.operands.iter().zip(&situation.held).zip(&assignment.required)
+    {
+        if graph.value(operand).role == Role::Param {
+            let kept = required.sharded_axes();
+            let gone = held.sharded_axes().into_iter().filter(|axis| !kept.contains(axis));
+            pieces *= gone.map(|axis| axis.size).product::<usize>();
+        }
+    }
+    pieces
 }
 
 /// Every axis that operands or results use, and for each factor the ordered lists it is seen with.

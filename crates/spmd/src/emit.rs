@@ -90,6 +90,8 @@ pub struct Emitter<'a> {
     /// For each class, values looked up by rank: from the table to the scalar.
     tables: Vec<BTreeMap<(DType, Vec<i64>), ValueId>>,
     held: Vec<Vec<Held>>,
+    /// For each value, how many nodes of a span read it.
+    readers: Vec<BTreeMap<Span, usize>>,
     placements: Vec<Placement>,
     prices: BTreeMap<(Vec<usize>, usize, Sharding, Sharding), f64>,
     break_rule_at: Option<String>,
@@ -116,6 +118,12 @@ impl<'a> Emitter<'a> {
                 builder
             })
             .collect::<Vec<_>>();
+        let mut readers: Vec<BTreeMap<Span, usize>> = vec![BTreeMap::new(); graph.values.len()];
+        for node in &graph.nodes {
+            for &operand in &node.operands {
+                *readers[operand.index()].entry(span_of(node.phase, node.microbatch)).or_default() += 1;
+            }
+        }
         Emitter {
             graph,
             mesh,
@@ -127,6 +135,7 @@ impl<'a> Emitter<'a> {
             classes,
             builders,
             held: vec![Vec::new(); graph.values.len()],
+            readers,
             placements: Vec::new(),
             prices: BTreeMap::new(),
             break_rule_at: options.break_rule_at.clone(),

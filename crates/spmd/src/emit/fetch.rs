@@ -58,7 +58,12 @@ impl Emitter<'_> {
         if self.held[value.index()][0].sharding == *required || self.is_fill(value, required) {
             return 0.0;
         }
-        self.route(value, required, span).2
+        let seconds = self.route(value, required, span).2;
+        // What is only gathered serves every reader of this span; what is moved elsewhere serves one.
+        let held = &self.held[value.index()][0].sharding;
+        let only_gathered = held.dims.iter().zip(&required.dims).all(|(h, r)| h.axes.starts_with(&r.axes));
+        let readers = self.readers[value.index()].get(&span).copied().unwrap_or(1);
+        if only_gathered { seconds / readers.max(1) as f64 } else { seconds }
     }
 
     /// The local value that holds `value` in the `required` layout, moved there where needed.
