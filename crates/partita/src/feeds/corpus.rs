@@ -20,7 +20,16 @@ pub fn open_corpus(data: &Data) -> Result<(Corpus, String)> {
         extensions: data.extensions.clone().or(filter.extensions),
         max_bytes: data.max_bytes.or(filter.max_bytes),
     };
-    Ok((Corpus::open(&path, &filter)?, path.display().to_string()))
+    Ok((Corpus::open(&path, &filter)?, short_path(&path)))
+}
+
+/// A path as people write it: `~` for the home folder.
+fn short_path(path: &Path) -> String {
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
+    match home.and_then(|home| path.strip_prefix(home).ok().map(Path::to_path_buf)) {
+        Some(rest) => format!("~/{}", rest.display()),
+        None => path.display().to_string(),
+    }
 }
 
 /// Text that is on the machine already: the Rust sources cargo keeps (`$CARGO_HOME/registry/src`, or under
