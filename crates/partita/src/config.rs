@@ -170,6 +170,7 @@ impl Config {
             keep: checkpoint.count("keep")?.unwrap_or(2).max(1),
         };
         checkpoint.end()?;
+        check_sizes(&model, train_section.batch)?;
         if let Some(key) = root.keys().next() {
             let known: Vec<String> = SECTIONS.iter().map(|s| s.to_string()).collect();
             return Err(unknown("the top of the config", key, &known));
@@ -185,6 +186,45 @@ impl Config {
             checkpoint: checkpoint_section,
             resolved,
         })
+    }
+}
+
+/// A tensor with more elements than this (64 GiB in single precision) is a typo; products of sizes below it cannot
+/// overflow either.
+const MOST_ELEMENTS: f64 = (1u64 << 34) as f64;
+
+/// E015 where a parameter or an activation of the model would not fit into memory.
+fn check_sizes(model: &ModelConfig, batch: usize) -> Result<()> {
+    let real = |size: usize| size as f64;
+    let text = |vocab: usize, dim: usize, hidden: f64, heads: usize, sequence: usize| {
+        let rows = real(batch) * real(sequence);
+        let width = real(vocab).max(hidden).max(real(heads) * real(sequence));
+        vec![
+            ("batch x sequence x features", rows * width.max(real(dim))),
+            ("vocab x dim", real(vocab) * real(dim)),
+            ("dim x hidden", real(dim) * hidden.max(real(dim))),
+        ]
+    };
+    let tensors = match model {
+        ModelConfig::Gpt(c) => text(c.vocab, c.dim, real(c.dim) * real(c.mlp_ratio), c.heads, c.sequence),
+        ModelConfig::Bert(c) => text(c.vocab, c.dim, real(c.dim) * real(c.mlp_ratio), c.heads, c.sequence),
+        ModelConfig::Llama(c) => {
+            text(c.vocab, c.dim, c.hidden.map_or(4.0 * real(c.dim), real), c.heads, c.sequence)
+        }
+        ModelConfig::Mlp(c) => {
+            let widest = c.dims.iter().copied().max().map_or(0.0, real);
+            vec![("batch x features", real(batch) * widest), ("features x features", widest * widest)]
+        }
+    };
+    match tensors.into_iter().find(|(_, elements)| *elements > MOST_ELEMENTS) {
+        None => Ok(()),
+        Some((what, elements)) => {
+            Err(Diagnostic::new("E015", "the model or its batch is too large for one process")
+                .at("[model], [train]")
+                .expected(format!("tensors of at most {MOST_ELEMENTS:.1e} elements"))
+                .found(format!("{what} = {elements:.1e}"))
+                .help("check the sizes for a typo"))
+        }
     }
 }
 

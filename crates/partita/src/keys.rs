@@ -40,13 +40,13 @@ impl Section {
         }
     }
 
-    /// A number; an integer counts as one.
+    /// A finite number; an integer counts as one.
     pub fn number(&mut self, key: &str) -> Result<Option<f64>> {
         match self.value(key) {
             None => Ok(None),
-            Some(Value::Float(number)) => Ok(Some(number)),
+            Some(Value::Float(number)) if number.is_finite() => Ok(Some(number)),
             Some(Value::Integer(number)) => Ok(Some(number as f64)),
-            Some(other) => Err(wrong(&self.full(key), "a number", &other)),
+            Some(other) => Err(wrong(&self.full(key), "a finite number", &other)),
         }
     }
 

@@ -1,4 +1,5 @@
-//! The `partita` command. Exit codes: 0 done, 1 the check failed, 2 bad input.
+//! The `partita` command. Exit codes: 0 done, 1 the check failed, 2 bad input or a run that failed (it diverged, the
+//! disk is full); the diagnostic's code tells which.
 #![forbid(unsafe_code)]
 
 use clap::Parser;

@@ -77,6 +77,9 @@ pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<b
         None => 0,
         Some(path) => resume(&mut trainer, feed.as_ref(), path.as_deref().unwrap_or(&dir), output)?,
     };
+    if config.train.steps > first {
+        prepare_folder(&dir)?;
+    }
     let mut validator = Validator::new(config, &planned.plan, options)?;
 
     let mut saved = None;
@@ -144,6 +147,16 @@ pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<b
         peak_bytes_used: last.map(|r| r.peak_bytes_used as u64),
     });
     Ok(verify_ok != Some(false))
+}
+
+/// Creates the checkpoint folder, so that a run that could not be saved does not begin. E315.
+fn prepare_folder(dir: &Path) -> Result<()> {
+    std::fs::create_dir_all(dir).map_err(|error| {
+        Diagnostic::new("E315", "the checkpoint folder cannot be created")
+            .at(dir.display().to_string())
+            .found(error.to_string())
+            .help("name another one with --checkpoint-dir, or check the permissions")
+    })
 }
 
 /// Sets a parameter by its global name, in pieces where it is stored so.
