@@ -162,9 +162,6 @@ pub struct LowerArgs {
     /// Also compute the gradient with respect to the first real input.
     #[arg(long)]
     pub input_gradient: bool,
-    /// Say of each collective and layout where it comes from.
-    #[arg(long)]
-    pub why: bool,
 }
 
 /// What runs a planned step.

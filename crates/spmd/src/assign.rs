@@ -157,6 +157,12 @@ fn choices_of(situation: &Situation, axis: AxisRef, references: &[Vec<AxisList>]
         };
         let first = linear.operands.first().and_then(combiner);
         let same = linear.operands.iter().all(|o| combiner(o) == first);
+        // A value that the op also reads whole is made whole for all.
+        let operands = &situation.node.operands;
+        let elsewhere = |value: &ValueId| {
+            operands.iter().enumerate().any(|(i, v)| v == value && !linear.operands.contains(&i))
+        };
+        let same = same && !linear.operands.iter().any(|&o| elsewhere(&operands[o]));
         if let (Some(combiner), true) = (first, same)
             && (linear.any_combiner || combiner == Combiner::Sum)
         {
@@ -336,8 +342,13 @@ fn price(
     let ways: usize = assignment.factors.iter().flatten().map(|a| a.size).product();
     let mut seconds = (work.flops / cluster.device_flops_per_s + work.bytes / cluster.device_bytes_per_s)
         / ways.max(1) as f64;
+    let operands = &situation.node.operands;
     for (operand, required) in assignment.required.iter().enumerate() {
-        seconds += fetch_s(operand, required);
+        let fetched = (0..operand)
+            .any(|other| operands[other] == operands[operand] && assignment.required[other] == *required);
+        if !fetched {
+            seconds += fetch_s(operand, required);
+        }
     }
     for ((&result, produced), wanted) in
         situation.node.results.iter().zip(&assignment.produced).zip(&situation.wanted)

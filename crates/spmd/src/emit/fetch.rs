@@ -61,7 +61,8 @@ impl Emitter<'_> {
         let seconds = self.route(value, required, span).2;
         // What is only gathered serves every reader of this span; what is moved elsewhere serves one.
         let held = &self.held[value.index()][0].sharding;
-        let only_gathered = held.dims.iter().zip(&required.dims).all(|(h, r)| h.axes.starts_with(&r.axes));
+        let only_gathered = !held.is_partial()
+            && held.dims.iter().zip(&required.dims).all(|(h, r)| h.axes.starts_with(&r.axes));
         let readers = self.readers[value.index()].get(&span).copied().unwrap_or(1);
         if only_gathered { seconds / readers.max(1) as f64 } else { seconds }
     }
