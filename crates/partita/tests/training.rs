@@ -164,7 +164,7 @@ fn a_finished_run_has_nothing_to_resume_and_says_so() {
 /// The last complete line of a kind, as a killed process may stop in the middle of one.
 fn last(out: &str, event: &str) -> Option<Value> {
     let lines = out.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    lines.filter(|value| value["event"] == event).last()
+    lines.rev().find(|value| value["event"] == event)
 }
 
 #[test]
