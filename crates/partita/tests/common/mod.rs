@@ -122,13 +122,7 @@ impl Outcome {
     }
 }
 
-/// The newest checkpoint folder of a run.
+/// The checkpoint of a run that the next one would resume.
 pub fn newest(dir: &Path) -> PathBuf {
-    let mut folders: Vec<PathBuf> = std::fs::read_dir(dir)
-        .expect("a checkpoint folder")
-        .map(|entry| entry.expect("an entry").path())
-        .filter(|path| path.join("state.json").exists())
-        .collect();
-    folders.sort();
-    folders.pop().expect("a checkpoint")
+    dir.join(std::fs::read_to_string(dir.join("latest")).expect("a checkpoint").trim())
 }
