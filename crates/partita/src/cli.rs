@@ -17,7 +17,7 @@ pub struct Cli {
 }
 
 const AFTER_HELP: &str = "CONFIG is a TOML file or one of mlp, gpt, llama, bert.\n\
-    Exit codes: 0 done, 1 the check failed, 2 bad input.";
+    Exit codes: 0 done, 1 the check failed, 2 bad input or a failed run.";
 
 /// The subcommands.
 #[derive(Clone, Debug, Subcommand)]
