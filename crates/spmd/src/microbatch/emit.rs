@@ -5,7 +5,7 @@ use partita_base::{DType, Result};
 use partita_ir::graph_edit::prune;
 use partita_ir::ops::BinaryKind;
 use partita_ir::{
-    FactorId, FactorKind, Graph, GraphBuilder, LocalContext, Node, NodeId, Operation, Role, Rule, TensorType,
+    FactorId, FactorKind, Graph, GraphBuilder, LocalContext, Node, NodeId, Operation, Rule, TensorType,
     ValueId,
 };
 use partita_mesh::Combiner;
