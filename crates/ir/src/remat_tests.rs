@@ -116,10 +116,7 @@ fn one_group_of_everything_repeats_everything_but_its_results() {
     assert_eq!(numbers(&after), numbers(&gradient(&forward())));
     let (first, second) = (("first", "stablehlo.multiply"), ("second", "stablehlo.multiply"));
     let (tanh, exponential) = ("stablehlo.tanh", "stablehlo.exponential");
-    assert_eq!(
-        repeated(&after),
-        [first, ("first", tanh), ("first", exponential), second, ("second", tanh)]
-    );
+    assert_eq!(repeated(&after), [first, ("first", tanh), ("first", exponential), second, ("second", tanh)]);
 }
 
 #[test]
