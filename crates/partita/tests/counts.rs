@@ -359,8 +359,7 @@ fn toy(rows: usize, loss: bool) -> Model {
         Ok(vec![("loss".to_string(), partita_nn::losses::mse(cx, y, targets)?)])
     };
     let outputs = build(&mut cx).unwrap_or_else(|error: Box<partita_base::Diagnostic>| panic!("{error}"));
-    let (forward, params, ties) = cx.finish(outputs);
-    Model { forward, params, ties }
+    cx.finish(outputs)
 }
 
 const TOY_PLAN: &str =
