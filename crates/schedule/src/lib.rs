@@ -7,17 +7,21 @@
 #![forbid(unsafe_code)]
 
 mod apply;
+mod call;
 mod glob;
 mod modules;
 mod pins;
 mod plan;
+mod primitive;
 mod ready;
 mod style;
 pub mod verify;
 mod weights;
 
 pub use apply::{Applied, ApplyOptions, apply};
+pub use call::{Argument, Call};
 pub use glob::matches;
 pub use plan::{Entry, Plan};
+pub use primitive::{MatrixLayout, Primitive, SyncMode, SyncOp, primitive_names};
 pub use ready::{READY_PLANS, ReadyOptions, ready_plan};
 pub use style::{Kind, Layout, Style};
