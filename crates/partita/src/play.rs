@@ -1,6 +1,5 @@
 //! Playing graphs on the CPU device: from a placed graph to a loop that runs it.
 
-use crate::compile;
 use indexmap::IndexMap;
 use partita_base::Result;
 use partita_ir::{Graph, Literal};
@@ -8,6 +7,7 @@ use partita_mesh::{Mesh, Sharding};
 use partita_program::LowerOptions;
 use partita_runtime::checkpoint::TensorData;
 use partita_runtime::{BatchTensor, Cpu, Pieces, Runner, RunnerOptions, TensorLayout, TrainLoop};
+use partita_schedule::open_without_kernels;
 use partita_schedule::verify::StepRunner;
 use partita_spmd::{Options, Partitioned, partition, virtual_ranks};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub fn player(
 /// A graph on one rank, without a plan.
 pub fn solo(graph: &Graph, seed: u64) -> Result<TrainLoop> {
     let mesh = Mesh::new("one", &[("dp", 1)]);
-    let graph = compile::open_without_kernels(graph)?;
+    let graph = open_without_kernels(graph, &partita_runtime::has_kernel)?;
     let partitioned = partition(&graph, &mesh, &Options::default())?;
     player(&partitioned, &[], seed, RunnerOptions { deterministic: true, ..RunnerOptions::default() })
 }
