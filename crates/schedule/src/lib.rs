@@ -9,6 +9,7 @@
 mod apply;
 mod glob;
 mod modules;
+mod pattern;
 mod pins;
 mod plan;
 mod ready;
@@ -18,6 +19,7 @@ mod weights;
 
 pub use apply::{Applied, ApplyOptions, apply};
 pub use glob::matches;
+pub use pattern::{Match, Pattern};
 pub use plan::{Entry, Plan};
 pub use ready::{READY_PLANS, ReadyOptions, ready_plan};
 pub use style::{Kind, Layout, Style};
