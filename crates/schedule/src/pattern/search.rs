@@ -225,7 +225,7 @@ impl<'a> Search<'a> {
             Source::Result(node, result) => {
                 let rank = self.graph.ty(value).rank();
                 views(self.graph, value).into_iter().find_map(|view| {
-                    if !said(&operand.broadcast, rank, &view.through, &view.dims) {
+                    if !said(&operand.broadcast, rank, &view.dims) {
                         return None;
                     }
                     let mut state = state.clone();
@@ -251,7 +251,7 @@ impl<'a> Search<'a> {
             Broadcast::None => views.swap_remove(0),
             _ => views.pop().expect("of itself at least"),
         };
-        if !said(broadcast, ty.rank(), &view.through, &view.dims) {
+        if !said(broadcast, ty.rank(), &view.dims) {
             return None;
         }
         // One tensor repeated in two ways over one shape is two tensors.
@@ -320,12 +320,10 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Whether a way through broadcasts is what a pattern says: of a value of this rank, to these dimensions.
-fn said(broadcast: &Broadcast, rank: usize, through: &[NodeId], dims: &[usize]) -> bool {
+/// Whether a tensor of this rank reads its source as a pattern says, `dims` being where the source's dimensions went.
+fn said(broadcast: &Broadcast, rank: usize, dims: &[usize]) -> bool {
     match broadcast {
-        Broadcast::Dims(wanted) if !through.is_empty() => {
-            dims.iter().map(|d| rank - d).eq(wanted.iter().copied())
-        }
-        _ => true,
+        Broadcast::Dims(wanted) => dims.iter().map(|d| rank - d).eq(wanted.iter().copied()),
+        Broadcast::Unsaid | Broadcast::None => true,
     }
 }
