@@ -14,6 +14,7 @@ pub mod interpret;
 pub mod literal;
 pub mod op;
 pub mod ops;
+pub mod outline;
 pub mod rule;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -12,6 +12,7 @@ mod call;
 pub mod feed;
 mod glob;
 mod modules;
+mod pattern;
 mod pins;
 mod plan;
 mod primitive;
@@ -27,6 +28,7 @@ pub use build::{
 };
 pub use call::{Argument, Call};
 pub use glob::matches;
+pub use pattern::{Match, Pattern};
 pub use plan::{Entry, Plan};
 pub use primitive::{MatrixLayout, Primitive, SyncMode, SyncOp, primitive_names};
 pub use ready::{READY_PLANS, ReadyOptions, ready_plan};
