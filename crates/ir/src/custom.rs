@@ -75,11 +75,13 @@ impl CustomOp {
     /// Whether a composite of this name computes what `build` writes for its operand types. A shard may not: its
     /// part of a mean divides by the whole count.
     pub fn describes(&self, composite: &Composite) -> bool {
+        if composite.definition.name != self.name {
+            return false;
+        }
         let found = &composite.definition.decomposition;
         let types: Vec<TensorType> = found.inputs.iter().map(|&v| found.ty(v).clone()).collect();
-        let built = self.instantiate(&types);
-        composite.definition.name == self.name
-            && built.is_ok_and(|built| computes_alike(&built.definition.decomposition, found))
+        self.instantiate(&types)
+            .is_ok_and(|built| computes_alike(&built.definition.decomposition, found))
     }
 
     /// The gradient that reverse mode asks for: its operands are this op's, then the cotangents of the results

@@ -7,6 +7,7 @@ use partita_ir::{Graph, Literal, Role, Value, graph_edit};
 use partita_mesh::Mesh;
 use partita_nn::{Model, append_update, gradient_graph_wrt, train_step};
 use partita_program::{LowerOptions, ProgramSet, RegionSizes};
+use partita_runtime::Cpu;
 use partita_schedule::{ApplyOptions, Plan, ReadyOptions, apply, ready_plan};
 use partita_spmd::{Options, Partitioned, Pieces, microbatch, partition, specialise, split_fused};
 
@@ -40,6 +41,8 @@ pub struct Build {
     pub output_predictions: bool,
     /// Whether the step also returns the gradient with respect to the first real input, `grad.<input>`.
     pub input_gradient: bool,
+    /// The device, with kernels of one's own if there are any; the runner's options name it too.
+    pub cpu: Cpu,
     /// Test hook: see [`Options::break_rule_at`].
     pub break_rule_at: Option<String>,
 }
@@ -53,6 +56,7 @@ impl Build {
             output_gradients: false,
             output_predictions: false,
             input_gradient: false,
+            cpu: Cpu::default(),
             break_rule_at: None,
         }
     }
@@ -109,7 +113,7 @@ pub fn plan_step(config: &Config, model: &Model, mesh: &Mesh, build: &Build) -> 
         gradients
     };
     let step = append_update(&gradients, &options)?;
-    place(config, &step, pieces, None, mesh, build.break_rule_at.clone())
+    place(config, &step, pieces, None, mesh, &build.cpu, build.break_rule_at.clone())
 }
 
 /// A graph whose fused parameters have been taken apart into `pieces`: opened, laid out by `plan` (the config's where
@@ -120,9 +124,10 @@ pub fn place(
     pieces: Vec<Pieces>,
     plan: Option<&Plan>,
     mesh: &Mesh,
+    cpu: &Cpu,
     break_rule_at: Option<String>,
 ) -> Result<Planned> {
-    let graph = open_without_kernels(graph)?;
+    let graph = open_without_kernels(graph, cpu)?;
     let plan = match plan {
         Some(plan) => plan.clone(),
         None => plan_of(config, &graph, mesh)?,
@@ -165,10 +170,10 @@ fn first_real_input(forward: &Graph) -> Result<&str> {
     )
 }
 
-/// The graph with every composite opened that the CPU device has no kernel for, and what nobody needs dropped: a
+/// The graph with every composite opened that the device has no kernel for, and what nobody needs dropped: a
 /// gradient composite that is opened may turn out not to read a weight, which then need not be gathered.
-pub fn open_without_kernels(graph: &Graph) -> Result<Graph> {
-    Ok(graph_edit::prune(&graph_edit::open_composites(graph, &|c| !partita_runtime::has_kernel(c))?))
+pub fn open_without_kernels(graph: &Graph, device: &dyn RegionSizes) -> Result<Graph> {
+    Ok(graph_edit::prune(&graph_edit::open_composites(graph, &|c| !device.has_kernel(c))?))
 }
 
 /// The plan: from a file, from the config, else the ready one for the model and mesh.

@@ -33,10 +33,10 @@ fn planned_bytes(config: &Config) -> u64 {
     forward.outputs = vec![forward.outputs[loss]];
     forward.output_names = vec!["loss".into()];
     let (forward, pieces) = partita_spmd::split_fused(&graph_edit::prune(&forward)).unwrap();
-    let validation = compile::place(config, &forward, pieces, Some(&planned.plan), &mesh, None).unwrap();
+    let validation = compile::place(config, &forward, pieces, Some(&planned.plan), &mesh, &build.cpu, None).unwrap();
     [planned, validation]
         .iter()
-        .flat_map(|placed| compile::lower(placed, &partita_runtime::Cpu).unwrap().programs)
+        .flat_map(|placed| compile::lower(placed, &partita_runtime::Cpu::default()).unwrap().programs)
         .map(|program| program.arena_bytes as u64)
         .sum()
 }

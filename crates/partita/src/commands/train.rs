@@ -209,7 +209,7 @@ impl Validator {
         forward.outputs = vec![forward.outputs[loss]];
         forward.output_names = vec!["loss".into()];
         let (forward, pieces) = split_fused(&graph_edit::prune(&forward))?;
-        let placed = compile::place(config, &forward, pieces, Some(plan), &mesh, None)?;
+        let placed = compile::place(config, &forward, pieces, Some(plan), &mesh, &options.cpu, None)?;
         let parameters = placed
             .step
             .inputs
