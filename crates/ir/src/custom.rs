@@ -80,8 +80,7 @@ impl CustomOp {
         }
         let found = &composite.definition.decomposition;
         let types: Vec<TensorType> = found.inputs.iter().map(|&v| found.ty(v).clone()).collect();
-        self.instantiate(&types)
-            .is_ok_and(|built| computes_alike(&built.definition.decomposition, found))
+        self.instantiate(&types).is_ok_and(|built| computes_alike(&built.definition.decomposition, found))
     }
 
     /// The gradient that reverse mode asks for: its operands are this op's, then the cotangents of the results

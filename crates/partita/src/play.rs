@@ -1,6 +1,5 @@
 //! Playing graphs on the CPU device: from a placed graph to a loop that runs it.
 
-use crate::compile;
 use indexmap::IndexMap;
 use partita_base::Result;
 use partita_ir::{Graph, Literal};
@@ -8,6 +7,7 @@ use partita_mesh::{Mesh, Sharding};
 use partita_program::LowerOptions;
 use partita_runtime::checkpoint::TensorData;
 use partita_runtime::{BatchTensor, Pieces, Runner, RunnerOptions, TensorLayout, TrainLoop};
+use partita_schedule::open_without_kernels;
 use partita_schedule::verify::StepRunner;
 use partita_spmd::{Options, Partitioned, partition, virtual_ranks};
 use std::sync::Arc;
@@ -56,7 +56,7 @@ pub fn player(
 pub fn solo(graph: &Graph, seed: u64) -> Result<TrainLoop> {
     let mesh = Mesh::new("one", &[("dp", 1)]);
     let options = RunnerOptions { deterministic: true, ..RunnerOptions::default() };
-    let graph = compile::open_without_kernels(graph, &options.cpu)?;
+    let graph = open_without_kernels(graph, &|composite| options.cpu.has_kernel(composite))?;
     let partitioned = partition(&graph, &mesh, &Options::default())?;
     player(&partitioned, &[], seed, options)
 }

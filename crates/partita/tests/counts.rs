@@ -9,7 +9,7 @@
 //! joined into buckets (`logical`), it is the number of tensors.
 
 use partita::commands::lower::{LowerRequest, plan};
-use partita::compile::{self, Build, Planned};
+use partita::compile::{self, Build};
 use partita::config::Config;
 use partita_base::DType;
 use partita_ir::{Graph, Phase};
@@ -19,7 +19,7 @@ use partita_program::{
     Action, CollectiveKind, Counts, PhaseCounts, Program, ProgramSet, counts, counts_of_graph,
 };
 use partita_runtime::Cpu;
-use partita_schedule::{ApplyOptions, Plan, apply};
+use partita_schedule::{ApplyOptions, Built, Plan, apply};
 use partita_spmd::{Options, partition, specialise};
 
 fn config(name: &str, overrides: &[&str]) -> Config {
@@ -27,7 +27,7 @@ fn config(name: &str, overrides: &[&str]) -> Config {
     Config::load(name, &overrides).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn lowered(config: &Config, input_gradient: bool) -> (Planned, ProgramSet) {
+fn lowered(config: &Config, input_gradient: bool) -> (Built, ProgramSet) {
     let planned = plan(config, LowerRequest { input_gradient }).unwrap_or_else(|error| panic!("{error}"));
     let set = compile::lower(&planned, &Cpu::default()).unwrap_or_else(|error| panic!("{error}"));
     (planned, set)
@@ -44,7 +44,7 @@ const PER_LAYER: usize = 16;
 const AROUND: usize = 5;
 
 /// A GPT of `layers` layers: untied, without clipping and dropout.
-fn gpt(layers: usize, overrides: &[&str]) -> (Planned, ProgramSet) {
+fn gpt(layers: usize, overrides: &[&str]) -> (Built, ProgramSet) {
     let sizes = [
         format!("model.layers={layers}"),
         format!("train.batch={BATCH}"),

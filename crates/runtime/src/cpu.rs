@@ -81,9 +81,7 @@ impl RegionSizes for Cpu {
     }
 
     fn has_kernel(&self, composite: &Composite) -> bool {
-        self.kernels.find(composite).is_some()
-            || composites::has_kernel(composite)
-            || (is_outlined(&composite.definition.origin) && fusible(composite).is_ok())
+        self.has_kernel(composite)
     }
 }
 
@@ -130,6 +128,13 @@ pub(crate) fn view_place(program: &Program, view: &partita_program::View) -> Pla
 }
 
 impl Cpu {
+    /// Whether a composite runs as one kernel on its types and attributes. The compiler opens all others.
+    pub fn has_kernel(&self, composite: &Composite) -> bool {
+        self.kernels.find(composite).is_some()
+            || composites::has_kernel(composite)
+            || (is_outlined(&composite.definition.origin) && fusible(composite).is_ok())
+    }
+
     /// The kernel of one compute instruction.
     pub(crate) fn compile(&self, program: &Program, compute: &Compute) -> Kernel {
         let inputs = compute.inputs.iter().map(|view| view_place(program, view)).collect();

@@ -6,7 +6,7 @@
 use crate::modules::{Modules, is_inside, owner};
 use crate::pins::{Pin, Pins};
 use crate::plan::{Entry, Plan};
-use crate::style::{Kind, Layout};
+use crate::style::{Kind, Layout, Style};
 use crate::weights::{forms_of, matrix_dims, weights_of};
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result, did_you_mean};
@@ -60,29 +60,44 @@ pub fn apply(plan: &Plan, step: &Graph, mesh: &Mesh, options: &ApplyOptions) -> 
         constraints: Constraints::default(),
     };
     planner.feed()?;
-    let mut storage = Vec::new();
-    let lines = planner.layer_lines(plan)?;
+    let declared: Vec<Declared> = plan.entries.iter().filter_map(Declared::of).collect();
+    let lines = planner.layer_lines(&declared)?;
     for module in lines.keys() {
         planner.layer(module, &lines)?;
     }
-    for entry in &plan.entries {
-        planner.parameters(entry)?;
-        if entry.style.is_storage() {
-            storage.push(entry);
-        }
+    for &line in &declared {
+        planner.parameters(line)?;
     }
     if options.sequence_parallel {
         planner.residual_stream()?;
     }
     planner.states_follow();
-    for entry in storage {
-        planner.storage(entry)?;
+    for &line in declared.iter().filter(|line| line.style.is_storage()) {
+        planner.storage(line)?;
     }
     let notes = planner.unused_axes(plan);
     let Planner { pins, constraints, .. } = planner;
     let pinned = pins.of;
     let graph = write(&graph, mesh_index, &pinned, &constraints)?;
     Ok(Applied { graph, notes })
+}
+
+/// A line of a plan that declares a style.
+#[derive(Clone, Copy)]
+struct Declared<'p> {
+    modules: &'p str,
+    style: &'p Style,
+    entry: &'p Entry,
+}
+
+impl<'p> Declared<'p> {
+    fn of(entry: &'p Entry) -> Option<Declared<'p>> {
+        entry.primitive.style().map(|style| Declared { modules: &entry.modules, style, entry })
+    }
+
+    fn describe(&self) -> String {
+        self.entry.describe()
+    }
 }
 
 /// Constraints to insert, and which operands read them.
@@ -127,7 +142,7 @@ struct Planner<'a> {
 
 impl<'a> Planner<'a> {
     /// The axis a line names. E223 when the mesh does not have it.
-    fn axis(&mut self, entry: &Entry) -> Result<AxisRef> {
+    fn axis(&mut self, entry: Declared) -> Result<AxisRef> {
         let name = entry.style.axis_name();
         let Some(axis) = self.mesh.axis_named(name) else {
             let mut error = Diagnostic::new("E223", format!("the mesh has no axis `{name}`"))
@@ -169,19 +184,19 @@ impl<'a> Planner<'a> {
     }
 
     /// The layer line that holds for each module: the last one that matches.
-    fn layer_lines<'p>(&self, plan: &'p Plan) -> Result<IndexMap<String, &'p Entry>> {
-        let mut lines: IndexMap<String, &Entry> = IndexMap::new();
-        for entry in plan.entries.iter().filter(|e| !e.style.is_storage()) {
-            let matching = self.modules.matching(&entry.modules);
-            if matching.is_empty() && self.modules.parameters_named(&entry.modules).is_empty() {
-                return Err(self.modules.unmatched(&entry.modules, &entry.describe()));
+    fn layer_lines<'p>(&self, declared: &[Declared<'p>]) -> Result<IndexMap<String, Declared<'p>>> {
+        let mut lines: IndexMap<String, Declared> = IndexMap::new();
+        for &entry in declared.iter().filter(|line| !line.style.is_storage()) {
+            let matching = self.modules.matching(entry.modules);
+            if matching.is_empty() && self.modules.parameters_named(entry.modules).is_empty() {
+                return Err(self.modules.unmatched(entry.modules, &entry.describe()));
             }
             let weighted = |m: &&str| !weights_of(self.graph, self.modules, m).is_empty();
             let needs_weight = matches!(entry.style.kind, Kind::Colwise | Kind::Rowwise);
             let acting: Vec<&str> =
                 matching.iter().copied().filter(|m| !needs_weight || weighted(m)).collect();
             if needs_weight && acting.is_empty() {
-                let first = matching.first().copied().unwrap_or(&entry.modules);
+                let first = matching.first().copied().unwrap_or(entry.modules);
                 let inside = self.modules.paths.iter().filter(|p| weighted(&p.as_str()));
                 let inside: Vec<&str> =
                     inside.map(String::as_str).filter(|p| p.starts_with(&format!("{first}."))).collect();
@@ -203,7 +218,7 @@ impl<'a> Planner<'a> {
     }
 
     /// One module in one layer style.
-    fn layer(&mut self, module: &str, lines: &IndexMap<String, &Entry>) -> Result<()> {
+    fn layer(&mut self, module: &str, lines: &IndexMap<String, Declared>) -> Result<()> {
         let entry = lines[module];
         let axis = self.axis(entry)?;
         let origin = entry.describe();
@@ -284,7 +299,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The parameters in a module that no line for a module further inside speaks of.
-    fn parameters_under(&self, module: &str, lines: &IndexMap<String, &Entry>) -> Vec<ValueId> {
+    fn parameters_under(&self, module: &str, lines: &IndexMap<String, Declared>) -> Vec<ValueId> {
         let closer = |parameter: &ValueId| {
             let name = &self.graph.value(*parameter).name;
             lines.keys().any(|m| m.len() > module.len() && is_inside(owner(name).0, m))
@@ -345,8 +360,8 @@ impl<'a> Planner<'a> {
     }
 
     /// A line that names parameters themselves.
-    fn parameters(&mut self, entry: &Entry) -> Result<()> {
-        let named = self.modules.parameters_named(&entry.modules);
+    fn parameters(&mut self, entry: Declared) -> Result<()> {
+        let named = self.modules.parameters_named(entry.modules);
         let origin = entry.describe();
         let wrong = |style: &str| {
             Diagnostic::new(
@@ -369,13 +384,13 @@ impl<'a> Planner<'a> {
                 Kind::Replicate => {
                     let axis = self.axis(entry)?;
                     // A pattern that also matches modules (`**`) is about what nothing else cuts.
-                    let wide = !self.modules.matching(&entry.modules).is_empty();
+                    let wide = !self.modules.matching(entry.modules).is_empty();
                     if !(wide && self.pins.at(parameter).uses(axis)) {
                         self.pins.replicate(parameter, axis, &origin)?;
                     }
                 }
                 // A wide pattern (`**`) matches both; it was about modules.
-                _ if !self.modules.matching(&entry.modules).is_empty() => {}
+                _ if !self.modules.matching(entry.modules).is_empty() => {}
                 _ => return Err(wrong(&entry.style.to_string())),
             }
         }
@@ -417,12 +432,12 @@ impl<'a> Planner<'a> {
     }
 
     /// How matched parameters, their gradients and their states are kept.
-    fn storage(&mut self, entry: &Entry) -> Result<()> {
+    fn storage(&mut self, entry: Declared) -> Result<()> {
         let axis = self.axis(entry)?;
         let origin = entry.describe();
-        let parameters = self.modules.parameters_matching(&entry.modules);
+        let parameters = self.modules.parameters_matching(entry.modules);
         if parameters.is_empty() {
-            return Err(self.modules.unmatched(&entry.modules, &origin));
+            return Err(self.modules.unmatched(entry.modules, &origin));
         }
         if axis.size == 1 {
             return Ok(());

@@ -7,17 +7,27 @@
 #![forbid(unsafe_code)]
 
 mod apply;
+mod build;
+mod call;
+pub mod feed;
 mod glob;
 mod modules;
 mod pins;
 mod plan;
+mod primitive;
 mod ready;
 mod style;
+pub mod tensors;
 pub mod verify;
 mod weights;
 
 pub use apply::{Applied, ApplyOptions, apply};
+pub use build::{
+    BuildOptions, Built, HasKernel, build, build_evaluation, open_without_kernels, reference_step,
+};
+pub use call::{Argument, Call};
 pub use glob::matches;
 pub use plan::{Entry, Plan};
+pub use primitive::{MatrixLayout, Primitive, SyncMode, SyncOp, primitive_names};
 pub use ready::{READY_PLANS, ReadyOptions, ready_plan};
 pub use style::{Kind, Layout, Style};

@@ -14,7 +14,8 @@ use partita_ir::{Role, graph_edit};
 use partita_nn::ModelConfig;
 use partita_runtime::checkpoint::{self, FileStorage, TensorData};
 use partita_runtime::{RunnerOptions, TrainLoop};
-use partita_spmd::{Pieces, split_fused};
+use partita_schedule::build_evaluation;
+use partita_spmd::Pieces;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -204,12 +205,9 @@ impl Validator {
     fn new(config: &Config, plan: &partita_schedule::Plan, options: RunnerOptions) -> Result<Validator> {
         let mesh = compile::mesh(config)?;
         let model = config.model.build(config.train.batch, config.train.dtype, false)?;
-        let mut forward = model.forward;
-        let loss = forward.output_position("loss").expect("models end in a loss");
-        forward.outputs = vec![forward.outputs[loss]];
-        forward.output_names = vec!["loss".into()];
-        let (forward, pieces) = split_fused(&graph_edit::prune(&forward))?;
-        let placed = compile::place(config, &forward, pieces, Some(plan), &mesh, &options.cpu, None)?;
+        let build_options = compile::build_options(config, &Build::from_config(config));
+        let has_kernel = |composite: &_| options.cpu.has_kernel(composite);
+        let placed = build_evaluation(&model, plan, &mesh, &build_options, &has_kernel)?;
         let parameters = placed
             .step
             .inputs
