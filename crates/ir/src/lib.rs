@@ -8,6 +8,7 @@ pub mod autodiff;
 pub mod builder;
 pub mod composite;
 pub mod composites;
+pub mod custom;
 pub mod graph;
 pub mod graph_edit;
 pub mod interpret;
@@ -24,6 +25,7 @@ pub mod verify;
 
 pub use builder::GraphBuilder;
 pub use composite::{Attribute, Attributes, AttributesExt, CompositeDefinition, Registry};
+pub use custom::{CustomOp, Named};
 pub use graph::{Annotation, Graph, Location, Node, NodeId, Phase, Role, Value, ValueId};
 pub use interpret::{evaluate, evaluate_ranks};
 pub use literal::{Literal, Storage};

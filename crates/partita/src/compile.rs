@@ -5,6 +5,7 @@ use partita_base::{DType, Diagnostic, Result};
 use partita_mesh::Mesh;
 use partita_nn::Model;
 use partita_program::{LowerOptions, ProgramSet, RegionSizes};
+use partita_runtime::Cpu;
 use partita_schedule::{BuildOptions, Built, Plan, ReadyOptions, build, ready_plan};
 
 /// What is varied between a training run and a verification of it.
@@ -71,7 +72,9 @@ pub fn model(config: &Config, build: &Build) -> Result<Model> {
 /// The step of a config planned for `mesh`.
 pub fn plan_step(config: &Config, model: &Model, mesh: &Mesh, varied: &Build) -> Result<Built> {
     let plan = plan_of(config, model, mesh)?;
-    let built = build(model, &plan, mesh, &build_options(config, varied), &partita_runtime::has_kernel)?;
+    let built = build(model, &plan, mesh, &build_options(config, varied), &|composite| {
+        Cpu::default().has_kernel(composite)
+    })?;
     if config.plan.strict
         && let Some(note) = built.partitioned.notes.first()
     {

@@ -6,7 +6,7 @@ use partita_ir::{Graph, Literal};
 use partita_mesh::{Mesh, Sharding};
 use partita_program::LowerOptions;
 use partita_runtime::checkpoint::TensorData;
-use partita_runtime::{BatchTensor, Cpu, Pieces, Runner, RunnerOptions, TensorLayout, TrainLoop};
+use partita_runtime::{BatchTensor, Pieces, Runner, RunnerOptions, TensorLayout, TrainLoop};
 use partita_schedule::open_without_kernels;
 use partita_schedule::verify::StepRunner;
 use partita_spmd::{Options, Partitioned, partition, virtual_ranks};
@@ -20,7 +20,7 @@ pub fn player(
     options: RunnerOptions,
 ) -> Result<TrainLoop> {
     let locals = virtual_ranks::rank_graphs(partitioned)?;
-    let set = partita_program::lower(&locals, &LowerOptions::default(), &Cpu)?;
+    let set = partita_program::lower(&locals, &LowerOptions::default(), &options.cpu)?;
     let runner = Runner::new(set, options)?;
     let graph = &partitioned.graph;
     let mesh = Arc::new(partitioned.mesh.clone());
@@ -55,9 +55,10 @@ pub fn player(
 /// A graph on one rank, without a plan.
 pub fn solo(graph: &Graph, seed: u64) -> Result<TrainLoop> {
     let mesh = Mesh::new("one", &[("dp", 1)]);
-    let graph = open_without_kernels(graph, &partita_runtime::has_kernel)?;
+    let options = RunnerOptions { deterministic: true, ..RunnerOptions::default() };
+    let graph = open_without_kernels(graph, &|composite| options.cpu.has_kernel(composite))?;
     let partitioned = partition(&graph, &mesh, &Options::default())?;
-    player(&partitioned, &[], seed, RunnerOptions { deterministic: true, ..RunnerOptions::default() })
+    player(&partitioned, &[], seed, options)
 }
 
 /// A tensor as the runtime stores it.
@@ -97,7 +98,7 @@ impl StepRunner for CpuStep {
     fn run(&mut self, partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>> {
         let graph = &partitioned.graph;
         let locals = virtual_ranks::rank_graphs(partitioned)?;
-        let set = partita_program::lower(&locals, &LowerOptions::default(), &Cpu)?;
+        let set = partita_program::lower(&locals, &LowerOptions::default(), &self.options.cpu)?;
         let mut runner = Runner::new(set, RunnerOptions { nan_guard: false, ..self.options.clone() })?;
         let mesh = &partitioned.mesh;
         for ((&value, sharding), literal) in graph.inputs.iter().zip(&partitioned.inputs).zip(inputs) {

@@ -47,8 +47,10 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
         (Command::Show(args), Some(config)) => {
             let text = match (args.form, args.stage) {
                 (Some(form), _) => show::plan_of(&config, form)?,
-                (None, Some(stage)) => lower::stage(&config, stage, 0, LowerRequest::default(), &Cpu)?,
-                (None, None) => show::show(&config, &Cpu)?,
+                (None, Some(stage)) => {
+                    lower::stage(&config, stage, 0, LowerRequest::default(), &Cpu::default())?
+                }
+                (None, None) => show::show(&config, &Cpu::default())?,
             };
             output.text(text);
             Ok(true)
@@ -56,9 +58,9 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
         (Command::Lower(args), Some(config)) => {
             let request = LowerRequest { input_gradient: args.input_gradient };
             if args.counts {
-                output.counts(&Counts::from(&lower::counts(&config, request, &Cpu)?));
+                output.counts(&Counts::from(&lower::counts(&config, request, &Cpu::default())?));
             } else {
-                output.text(lower::stage(&config, args.stage, args.rank, request, &Cpu)?);
+                output.text(lower::stage(&config, args.stage, args.rank, request, &Cpu::default())?);
             }
             Ok(true)
         }

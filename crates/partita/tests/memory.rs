@@ -9,6 +9,7 @@ use partita::cli::{Cli, Command};
 use partita::compile::{self, Build};
 use partita::config::Config;
 use partita::output::Output;
+use partita_runtime::Cpu;
 
 /// What the process may hold beside the arenas: the text, graphs, tensors on their way, thread stacks.
 const BESIDE_BYTES: u64 = 64 << 20;
@@ -29,12 +30,12 @@ fn planned_bytes(config: &Config) -> u64 {
     let planned = compile::plan_step(config, &model, &mesh, &build).unwrap();
     let quiet = config.model.build(config.train.batch, config.train.dtype, false).unwrap();
     let options = compile::build_options(config, &build);
-    let kernels = &partita_runtime::has_kernel;
+    let kernels = &|composite: &_| Cpu::default().has_kernel(composite);
     let validation =
         partita_schedule::build_evaluation(&quiet, &planned.plan, &mesh, &options, kernels).unwrap();
     [planned, validation]
         .iter()
-        .flat_map(|placed| compile::lower(placed, &partita_runtime::Cpu).unwrap().programs)
+        .flat_map(|placed| compile::lower(placed, &Cpu::default()).unwrap().programs)
         .map(|program| program.arena_bytes as u64)
         .sum()
 }

@@ -206,7 +206,8 @@ impl Validator {
         let mesh = compile::mesh(config)?;
         let model = config.model.build(config.train.batch, config.train.dtype, false)?;
         let build_options = compile::build_options(config, &Build::from_config(config));
-        let placed = build_evaluation(&model, plan, &mesh, &build_options, &partita_runtime::has_kernel)?;
+        let has_kernel = |composite: &_| options.cpu.has_kernel(composite);
+        let placed = build_evaluation(&model, plan, &mesh, &build_options, &has_kernel)?;
         let parameters = placed
             .step
             .inputs

@@ -27,7 +27,7 @@ pub fn verify(
         model: &model,
         precise: precise.as_ref(),
         options: &compile::build_options(config, &varied).for_verification(),
-        has_kernel: &partita_runtime::has_kernel,
+        has_kernel: &|composite| partita_runtime::Cpu::default().has_kernel(composite),
         seed: config.train.seed,
         learning_rate: config.schedule.at(1),
     };
