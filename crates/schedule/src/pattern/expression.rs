@@ -366,12 +366,15 @@ impl<'a> Parser<'a> {
             return Ok(name.to_string());
         }
         let registry = Registry::default();
-        let known: Vec<&str> = ops::names().chain(registry.names()).collect();
-        let short = |full: &'static str| full.split_once('.').map_or(full, |(_, short)| short);
+        let mut known: Vec<&str> = ops::names().collect();
+        known.extend(registry.names());
+        fn short(full: &str) -> &str {
+            full.split_once('.').map_or(full, |(_, short)| short)
+        }
         if let Some(full) = known.iter().find(|full| full.split_once('.').is_some_and(|(_, s)| s == name)) {
             return Ok(full.to_string());
         }
-        let near = ops::names().chain(registry.names()).map(short).chain(SUGAR.map(|(sugar, _)| sugar));
+        let near = known.iter().copied().map(short).chain(SUGAR.map(|(sugar, _)| sugar));
         let mut error = unreadable(self.text, at, format!("there is no op `{name}`"))
             .expected("an op of StableHLO, a composite, `relu`, `linear` or `module`");
         error.help = did_you_mean(name, near);
