@@ -23,7 +23,8 @@ pub fn outline(graph: &Graph, nodes: &[NodeId], name: &str) -> Result<(Graph, No
     selection.outlined(graph, name, &operands)
 }
 
-/// As [`outline`], with the operands in the given order: a permutation of what the nodes read from outside, or E135.
+/// As [`outline`], with these operands first, in this order; one may come twice. What else the nodes read follows in
+/// order of first use. E135 also where the nodes do not read one of them.
 pub fn outline_over(
     graph: &Graph,
     nodes: &[NodeId],
@@ -32,21 +33,15 @@ pub fn outline_over(
 ) -> Result<(Graph, NodeId)> {
     let selection = Selection::of(graph, nodes, name)?;
     let reads = selection.reads(graph);
-    let sorted = |values: &[ValueId]| {
-        let mut values = values.to_vec();
-        values.sort();
-        values
-    };
-    if sorted(operands) != sorted(&reads) {
-        let list = |values: &[ValueId]| {
-            let names: Vec<String> = values.iter().map(|&v| graph.describe(v)).collect();
-            if names.is_empty() { "none".to_string() } else { names.join(", ") }
-        };
-        return Err(Diagnostic::new("E135", format!("operands of `{name}` are not what its nodes read"))
-            .expected(list(&reads))
-            .found(list(operands)));
+    if let Some(&other) = operands.iter().find(|v| !reads.contains(v)) {
+        let names: Vec<String> = reads.iter().map(|&v| graph.describe(v)).collect();
+        return Err(Diagnostic::new("E135", format!("an operand that the nodes of `{name}` do not read"))
+            .expected(format!("some of {}", names.join(", ")))
+            .found(graph.describe(other)));
     }
-    selection.outlined(graph, name, operands)
+    let rest = reads.iter().filter(|v| !operands.contains(v));
+    let operands: Vec<ValueId> = operands.iter().chain(rest).copied().collect();
+    selection.outlined(graph, name, &operands)
 }
 
 /// The longest dotted prefix of two module paths.

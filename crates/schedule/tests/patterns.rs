@@ -3,8 +3,9 @@
 use partita_base::{DType, Result};
 use partita_ir::composites::SOFTMAX;
 use partita_ir::ops::{Direction, DotGeneral, UnaryKind};
+use partita_ir::outline::outline_over;
 use partita_ir::{Graph, GraphBuilder, Operation, Phase, Role, TensorType, ValueId, text};
-use partita_nn::{BertConfig, Context, Linear, ModelConfig, MultiheadAttention, ReLU, Sequential};
+use partita_nn::{BertConfig, Context, GptConfig, Linear, ModelConfig, MultiheadAttention, ReLU, Sequential};
 use partita_schedule::{Match, Pattern};
 
 const SHAPE: [usize; 2] = [4, 6];
@@ -500,4 +501,45 @@ fn what_is_no_pattern_says_why() {
     assert_eq!(nothing.unwrap_err().code, "E241");
     let twice = Pattern::from_model(&[("x", &[2]), ("x", &[2])], |b, v| Ok(vec![b.add(v[0], v[1])?]));
     assert_eq!(twice.unwrap_err().code, "E241");
+}
+
+#[test]
+fn long_patterns_are_found() {
+    let chain = |count: usize| graph(&["x"], |b, v| Ok(vec![(0..count).try_fold(v[0], |x, _| b.negate(x))?]));
+    let pattern = Pattern::parse(&text::print(&chain(200))).unwrap();
+    assert_eq!(find_all(&pattern, &chain(399)).len(), 1);
+}
+
+#[test]
+fn a_module_that_nobody_reads_has_no_output() {
+    let mut cx = Context::new("net", DType::F32, true);
+    let x = cx.input("x", DType::F32, &SHAPE);
+    cx.call("dead", &ReLU, x).unwrap();
+    let y = cx.call("live", &ReLU, x).unwrap();
+    let (graph, ..) = cx.finish(vec![("y".into(), y)]);
+    let found = find("module(\"dead|live\", x)", &graph);
+    assert_eq!(found.iter().map(|m| m.outputs[0]).collect::<Vec<_>>(), [y]);
+}
+
+/// The tutorial's fusion: a bias and GELU, in every layer.
+#[test]
+fn bias_and_gelu_become_one_composite_each() {
+    let config = GptConfig { layers: 3, dim: 8, heads: 2, sequence: 4, vocab: 11, ..GptConfig::default() };
+    let mut graph = ModelConfig::Gpt(config).build(2, DType::F32, true).unwrap().forward;
+    let pattern = Pattern::parse("gelu(x + bias)").unwrap();
+    let mut count = 0;
+    while let Some(found) = find_all(&pattern, &graph).first() {
+        let operands: Vec<ValueId> = found.inputs.values().copied().collect();
+        let (fused, place) = outline_over(&graph, &found.nodes, "bias_gelu", &operands).unwrap();
+        let node = fused.node(place);
+        assert_eq!(node.path, format!("layers.{count}.mlp"));
+        let [product, bias] = node.operands[..] else { panic!("two operands: {:?}", node.operands) };
+        assert_eq!(fused.value(bias).name, format!("layers.{count}.mlp.up_proj.bias"));
+        let definition = fused.value(product).definition.unwrap().0;
+        assert_eq!(fused.node(definition).op.name(), "stablehlo.dot_general");
+        graph = fused;
+        count += 1;
+    }
+    assert_eq!(count, 3);
+    assert_eq!(graph.nodes.iter().filter(|node| node.op.name() == "bias_gelu").count(), 3);
 }

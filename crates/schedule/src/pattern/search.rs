@@ -33,7 +33,7 @@ impl Pattern {
                 places: vec![None; form.nodes.len()],
                 ..State::default()
             };
-            let Some(state) = search.place(start, Vec::new(), first, place) else { continue };
+            let Some(state) = search.run(search.place(&start, &[], first, place)) else { continue };
             let own = search.own_nodes(&state);
             matches.push(search.result(&state, own.clone(), &self.inputs));
             own.iter().for_each(|id| taken[id.index()] = true);
@@ -168,6 +168,9 @@ struct State {
 /// An operand of the pattern and the value it must stand for.
 type Goal<'a> = (&'a Operand, ValueId);
 
+/// What has been decided and what must follow.
+type Branch<'a> = (State, Vec<Goal<'a>>);
+
 struct Search<'a> {
     graph: &'a Graph,
     form: &'a Form,
@@ -186,65 +189,87 @@ impl<'a> Search<'a> {
         units.flat_map(|unit| unit.nodes.iter().copied()).collect()
     }
 
-    /// Lets `node` stand for its unit `place`, then meets the goals and all that follow.
-    fn place(&self, state: State, goals: Vec<Goal<'a>>, node: usize, place: usize) -> Option<State> {
-        let unit = &self.targets.units[node][place];
-        let own = self.own_nodes(&state);
-        if unit.nodes.iter().any(|id| self.taken[id.index()] || own.contains(id)) {
-            return None;
+    /// The end of the first branch that ends well.
+    fn run(&self, mut branches: Vec<Branch<'a>>) -> Option<State> {
+        branches.reverse();
+        while let Some((state, mut goals)) = branches.pop() {
+            let next = match goals.pop() {
+                Some((operand, value)) => self.meet(state, goals, operand, value),
+                None => match self.open_node(&state) {
+                    Some((node, near)) => self.spread(state, node, near),
+                    None if self.is_whole(&state) => return Some(state),
+                    None => Vec::new(),
+                },
+            };
+            branches.extend(next.into_iter().rev());
         }
-        let operands = &self.form.nodes[node].operands;
+        None
+    }
+
+    /// Lets `node` stand for its unit `place`: a branch for each order of operands.
+    fn place(&self, state: &State, goals: &[Goal<'a>], node: usize, place: usize) -> Vec<Branch<'a>> {
+        let unit = &self.targets.units[node][place];
+        let own = self.own_nodes(state);
+        if unit.nodes.iter().any(|id| self.taken[id.index()] || own.contains(id)) {
+            return Vec::new();
+        }
         let mut orders = vec![unit.operands.clone()];
         if let (true, &[a, b]) = (unit.commutes && unit.operands[0] != unit.operands[1], &unit.operands[..]) {
             orders.push(vec![b, a]);
         }
-        orders.into_iter().find_map(|order| {
+        let operands = &self.form.nodes[node].operands;
+        let branch = |order: Vec<ValueId>| {
             let mut state = state.clone();
             state.places[node] = Some(place);
-            let goals = goals.iter().copied().chain(operands.iter().zip(order)).collect();
-            self.meet(state, goals)
-        })
+            (state, goals.iter().copied().chain(operands.iter().zip(order)).collect())
+        };
+        orders.into_iter().map(branch).collect()
     }
 
-    fn meet(&self, mut state: State, mut goals: Vec<Goal<'a>>) -> Option<State> {
-        let Some((operand, value)) = goals.pop() else { return self.extend(state) };
+    /// The ways in which an operand can stand for a value.
+    fn meet(
+        &self,
+        mut state: State,
+        goals: Vec<Goal<'a>>,
+        operand: &Operand,
+        value: ValueId,
+    ) -> Vec<Branch<'a>> {
         match operand.source {
-            Source::Number(number) => {
-                let (literal, nodes) = number_behind(self.graph, value)?;
-                let wanted = Literal::splat(&TensorType::scalar(literal.ty.dtype), number);
-                if wanted.to_f64()[0] != literal.to_f64()[0] {
-                    return None;
+            Source::Number(number) => match number_behind(self.graph, value) {
+                Some((literal, nodes)) if is_number(literal, number) => {
+                    state.through.extend(nodes);
+                    vec![(state, goals)]
                 }
-                state.through.extend(nodes);
-                self.meet(state, goals)
-            }
-            Source::Input(input) => {
-                self.bind(&mut state, input, &operand.broadcast, value)?;
-                self.meet(state, goals)
-            }
+                _ => Vec::new(),
+            },
+            Source::Input(input) => match self.bind(&mut state, input, &operand.broadcast, value) {
+                true => vec![(state, goals)],
+                false => Vec::new(),
+            },
             Source::Result(node, result) => {
                 let rank = self.graph.ty(value).rank();
-                views(self.graph, value).into_iter().find_map(|view| {
-                    if !said(&operand.broadcast, rank, &view.dims) {
-                        return None;
-                    }
-                    let mut state = state.clone();
-                    state.through.extend(view.through);
+                let views = views(self.graph, value).into_iter();
+                let views = views.filter(|view| said(&operand.broadcast, rank, &view.dims));
+                let branches = views.flat_map(|view| {
                     let is_it = |unit: &Unit| unit.results.get(result) == Some(&view.source);
+                    let mut state = state.clone();
+                    state.through.extend(&view.through);
                     match self.unit(&state, node) {
-                        Some(unit) => is_it(unit).then(|| self.meet(state, goals.clone())).flatten(),
-                        None => {
-                            let place = self.targets.units[node].iter().position(is_it)?;
-                            self.place(state, goals.clone(), node, place)
-                        }
+                        Some(unit) if is_it(unit) => vec![(state, goals.clone())],
+                        Some(_) => Vec::new(),
+                        None => match self.targets.units[node].iter().position(is_it) {
+                            Some(place) => self.place(&state, &goals, node, place),
+                            None => Vec::new(),
+                        },
                     }
-                })
+                });
+                branches.collect()
             }
         }
     }
 
     /// Lets an input stand for a value, or for what it is a broadcast of.
-    fn bind(&self, state: &mut State, input: usize, broadcast: &Broadcast, value: ValueId) -> Option<()> {
+    fn bind(&self, state: &mut State, input: usize, broadcast: &Broadcast, value: ValueId) -> bool {
         let ty = self.graph.ty(value);
         let mut views = views(self.graph, value);
         let view = match broadcast {
@@ -252,50 +277,59 @@ impl<'a> Search<'a> {
             _ => views.pop().expect("of itself at least"),
         };
         if !said(broadcast, ty.rank(), &view.dims) {
-            return None;
+            return false;
         }
         // One tensor repeated in two ways over one shape is two tensors.
         let same =
             |(other, shape, _): &&(usize, Vec<usize>, Vec<usize>)| (*other, shape) == (input, &ty.shape);
         if state.views.iter().find(same).is_some_and(|(_, _, dims)| *dims != view.dims) {
-            return None;
+            return false;
         }
         if *state.inputs[input].get_or_insert(view.source) != view.source {
-            return None;
+            return false;
         }
         state.views.push((input, ty.shape.clone(), view.dims));
         state.through.extend(view.through);
-        Some(())
+        true
     }
 
-    /// All goals are met: goes on with a node that has no place yet, beside what has one if possible.
-    fn extend(&self, state: State) -> Option<State> {
+    /// A node without a place: one that reads something known, and that, if there is any.
+    fn open_node(&self, state: &State) -> Option<(usize, Option<ValueId>)> {
         let open = || (0..self.form.nodes.len()).filter(|&node| state.places[node].is_none());
-        let known = |operand: &Operand| match operand.source {
-            Source::Input(input) => state.inputs[input],
-            Source::Result(node, result) => self.unit(&state, node).map(|unit| unit.results[result]),
-            Source::Number(_) => None,
-        };
         let beside = open().find_map(|node| {
             let operands = &self.form.nodes[node].operands;
-            operands.iter().find_map(known).map(|value| (node, Some(value)))
+            operands
+                .iter()
+                .find_map(|operand| self.stands_for(state, operand.source))
+                .map(|v| (node, Some(v)))
         });
-        let Some((node, near)) = beside.or_else(|| open().last().map(|node| (node, None))) else {
-            return self.is_outside(&state).then_some(state);
-        };
+        beside.or_else(|| open().next_back().map(|node| (node, None)))
+    }
+
+    /// Lets `node` stand for each of its units, or for those that read `near`.
+    fn spread(&self, state: State, node: usize, near: Option<ValueId>) -> Vec<Branch<'a>> {
         let reads = |unit: &Unit, value: ValueId| {
             unit.operands.iter().any(|&v| views(self.graph, v).iter().any(|view| view.source == value))
         };
         let places = self.targets.units[node].iter().enumerate();
-        let mut places = places.filter(|(_, unit)| near.is_none_or(|value| reads(unit, value)));
-        places.find_map(|(place, _)| self.place(state.clone(), Vec::new(), node, place))
+        let places = places.filter(|(_, unit)| near.is_none_or(|value| reads(unit, value)));
+        places.flat_map(|(place, _)| self.place(&state, &[], node, place)).collect()
     }
 
-    /// Whether every input stands for something that the match does not compute.
-    fn is_outside(&self, state: &State) -> bool {
+    fn stands_for(&self, state: &State, source: Source) -> Option<ValueId> {
+        match source {
+            Source::Input(input) => state.inputs[input],
+            Source::Result(node, result) => self.unit(state, node)?.results.get(result).copied(),
+            Source::Number(_) => None,
+        }
+    }
+
+    /// Whether every output stands for something, and every input for something that the match does not compute.
+    fn is_whole(&self, state: &State) -> bool {
         let own = self.own_nodes(state);
-        let mut definitions = state.inputs.iter().flatten().filter_map(|&v| self.graph.value(v).definition);
-        definitions.all(|(id, _)| !own.contains(&id))
+        let computed = |v: &ValueId| self.graph.value(*v).definition.is_some_and(|(id, _)| own.contains(&id));
+        let mut outputs = self.form.outputs.iter().map(|&output| self.stands_for(state, output));
+        outputs.all(|v| v.is_some()) && !state.inputs.iter().flatten().any(computed)
     }
 
     fn result(&self, state: &State, own: Vec<NodeId>, names: &[String]) -> Match {
@@ -311,13 +345,15 @@ impl<'a> Search<'a> {
             next += 1;
         }
         nodes.sort();
-        let output = |source: &Source| match *source {
-            Source::Result(node, result) => self.unit(state, node).map(|unit| unit.results[result]),
-            Source::Input(_) | Source::Number(_) => None,
-        };
-        let outputs = self.form.outputs.iter().map(|source| output(source).expect("outputs are results"));
+        let output = |&source: &Source| self.stands_for(state, source).expect("the match is whole");
+        let outputs = self.form.outputs.iter().map(output);
         Match { nodes, inputs: names.iter().cloned().zip(inputs).collect(), outputs: outputs.collect() }
     }
+}
+
+/// Whether a constant is this number, as its element type rounds it.
+fn is_number(literal: &Literal, number: f64) -> bool {
+    Literal::splat(&TensorType::scalar(literal.ty.dtype), number).to_f64()[0] == literal.to_f64()[0]
 }
 
 /// Whether a tensor of this rank reads its source as a pattern says, `dims` being where the source's dimensions went.
