@@ -8,9 +8,11 @@
 
 mod apply;
 mod call;
+mod flow;
 mod glob;
 mod modules;
 mod pins;
+mod placement;
 mod plan;
 mod primitive;
 mod ready;
