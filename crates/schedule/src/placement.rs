@@ -106,12 +106,7 @@ impl Planner<'_> {
             }
             if activations == Some("input") {
                 for (value, readers) in self.modules.inputs_of(module) {
-                    let dim = self.pins.dim(value, dim, &line.origin)?;
-                    let before = self.constraints.at(readers[0]).map(|c| c.pin.clone());
-                    if let Some(pin) = before.filter(|pin| pin.uses(line.axis)) {
-                        return Err(self.already_cut(line, value, &pin));
-                    }
-                    self.constrain(line, value, &readers, State::Cut(dim), around(module));
+                    self.cut_entering(line, module, value, &readers, dim, done)?;
                     found = true;
                 }
             }
@@ -147,12 +142,38 @@ impl Planner<'_> {
         Ok(())
     }
 
+    /// Cuts what enters a module: what is fed to it alone is fed in pieces, other values are cut for its readers.
+    fn cut_entering(
+        &mut self,
+        line: &Line,
+        module: &str,
+        value: ValueId,
+        readers: &Readers,
+        dim: isize,
+        done: &mut Done,
+    ) -> Result<()> {
+        let elsewhere = |(id, position): &(NodeId, usize)| {
+            self.graph.node(*id).phase == Phase::Forward && !readers.contains(&(*id, *position))
+        };
+        let is_fed = self.graph.value(value).definition.is_none();
+        if is_fed && !self.modules.uses(value).iter().any(elsewhere) {
+            return self.cut(line, module, value, dim, done);
+        }
+        let dim = self.pins.dim(value, dim, &line.origin)?;
+        let before = self.constraints.at(readers[0]).map(|c| c.pin.clone());
+        if let Some(pin) = before.filter(|pin| pin.uses(line.axis)) {
+            return Err(self.already_cut(line, value, &pin));
+        }
+        self.constrain(line, value, readers, State::Cut(dim), around(module));
+        Ok(())
+    }
+
     fn already_cut(&self, line: &Line, value: ValueId, pin: &Pin) -> Box<Diagnostic> {
         let (name, ty) = (self.graph.describe(value), self.graph.ty(value));
         let axis = self.mesh.display_axis(line.axis);
         Diagnostic::new("E231", format!("`{name}` is already sharded along `{axis}`"))
             .at(line.origin.clone())
-            .expected(format!("one cut of {ty} along `{axis}`"))
+            .expected(format!("one cut of {:?} along `{axis}`", ty.shape))
             .found(format!("{} by {}", pin.annotation(0).sharding.display(self.mesh), pin.origins.join("; ")))
             .help("leave out one of the lines; another dimension can be cut along another axis (`axis=`)")
     }
