@@ -9,11 +9,16 @@
 mod apply;
 mod build;
 mod call;
+<<<<<<< HEAD
 pub mod feed;
+=======
+mod flow;
+>>>>>>> sync
 mod glob;
 mod modules;
 mod pattern;
 mod pins;
+mod placement;
 mod plan;
 mod primitive;
 mod ready;
