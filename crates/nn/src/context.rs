@@ -1,12 +1,13 @@
 //! What model code writes into: a graph under construction that knows its parameters.
 
 use crate::init::{Init, stream_of};
+use crate::model::Model;
 use crate::modules::Module;
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_ir::composites::DROPOUT;
 use partita_ir::ops::BinaryKind;
-use partita_ir::{Attribute, Graph, GraphBuilder, Literal, Location, Role, TensorType, ValueId};
+use partita_ir::{Attribute, GraphBuilder, Literal, Location, Role, TensorType, ValueId};
 use std::panic;
 
 /// What a parameter is and how it starts.
@@ -46,6 +47,7 @@ pub struct Context {
     dropout_sites: u64,
     step_seed: Option<ValueId>,
     cache: IndexMap<String, Vec<ValueId>>,
+    modules: IndexMap<String, String>,
 }
 
 impl Context {
@@ -60,6 +62,7 @@ impl Context {
             dropout_sites: 0,
             step_seed: None,
             cache: IndexMap::new(),
+            modules: IndexMap::new(),
         }
     }
 
@@ -172,7 +175,23 @@ impl Context {
     /// Applies a module under `name`; its nodes carry the caller's source location.
     #[track_caller]
     pub fn call(&mut self, name: &str, module: &dyn Module, x: ValueId) -> Result<ValueId> {
-        self.scope(name, |cx| module.forward(cx, x))
+        self.scope(name, |cx| {
+            cx.note_kind(module);
+            module.forward(cx, x)
+        })
+    }
+
+    /// As [`Context::call`], keeping the location.
+    pub(crate) fn apply(&mut self, name: &str, module: &dyn Module, x: ValueId) -> Result<ValueId> {
+        self.inside(name, |cx| {
+            cx.note_kind(module);
+            module.forward(cx, x)
+        })
+    }
+
+    /// Notes what stands at the current module path.
+    pub(crate) fn note_kind(&mut self, module: &dyn Module) {
+        self.modules.insert(self.builder.path.clone(), module.kind().to_string());
     }
 
     /// As [`Context::scope`], keeping the location: inside this crate's modules, the user's line says more.
@@ -223,19 +242,15 @@ impl Context {
         Ok(combined)
     }
 
-    /// Ends construction: the graph (inputs first what is fed, then the parameters), the parameters and the ties
-    /// (alias, name).
-    pub fn finish(
-        self,
-        outputs: Vec<(String, ValueId)>,
-    ) -> (Graph, IndexMap<String, ParamSpec>, Vec<(String, String)>) {
-        let mut graph = self.builder.finish_named(outputs);
-        let is_param = |v: &ValueId| graph.value(*v).role == Role::Param;
+    /// Ends construction. Inputs of the graph are first what is fed, then the parameters.
+    pub fn finish(self, outputs: Vec<(String, ValueId)>) -> Model {
+        let mut forward = self.builder.finish_named(outputs);
+        let is_param = |v: &ValueId| forward.value(*v).role == Role::Param;
         let (params, mut inputs): (Vec<ValueId>, Vec<ValueId>) =
-            graph.inputs.iter().partition(|v| is_param(v));
+            forward.inputs.iter().partition(|v| is_param(v));
         inputs.extend(params);
-        graph.inputs = inputs;
+        forward.inputs = inputs;
         let params = self.params.into_iter().map(|(name, (_, spec))| (name, spec)).collect();
-        (graph, params, self.ties)
+        Model { forward, params, ties: self.ties, modules: self.modules }
     }
 }

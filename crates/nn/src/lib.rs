@@ -6,15 +6,18 @@
 pub mod context;
 pub mod init;
 pub mod losses;
+pub mod model;
 pub mod models;
 pub mod modules;
 pub mod optim;
+pub mod random;
 pub mod schedule;
 pub mod step;
 
 pub use context::{Context, ParamSpec};
 pub use init::Init;
-pub use models::{BertConfig, GptConfig, LlamaConfig, MlpConfig, Model, ModelConfig};
+pub use model::Model;
+pub use models::{BertConfig, GptConfig, LlamaConfig, MlpConfig, ModelConfig};
 pub use modules::{
     Activation, Dropout, Embedding, GELU, LayerNorm, Linear, Mlp, Module, MultiheadAttention, RMSNorm, ReLU,
     Sequential, SiLU, SwiGlu, Tanh,

@@ -6,7 +6,8 @@ use common::*;
 use partita_base::DType;
 use partita_ir::{Literal, Role};
 use partita_nn::{
-    Context, Init, LayerNorm, Linear, Module, MultiheadAttention, RMSNorm, ReLU, Sequential, gradient_graph,
+    Context, Init, LayerNorm, Linear, Model, Module, MultiheadAttention, RMSNorm, ReLU, Sequential,
+    gradient_graph,
 };
 
 #[test]
@@ -14,7 +15,7 @@ fn a_linear_layer_multiplies_by_the_transposed_weight() {
     let mut cx = Context::new("linear", DType::F64, true);
     let x = cx.input("x", DType::F64, &[2, 3]);
     let y = cx.call("fc", &Linear::new(3, 2), x).unwrap();
-    let (graph, params, _) = cx.finish(vec![("y".into(), y)]);
+    let Model { forward: graph, params, .. } = cx.finish(vec![("y".into(), y)]);
     assert_eq!(params.keys().collect::<Vec<_>>(), ["fc.weight", "fc.bias"]);
     let mut values = Values::new();
     values.insert("x".into(), f64s(&[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]));
@@ -32,7 +33,7 @@ fn relu_has_no_gradient_at_zero() {
     let x = cx.param("x", &[3], Init::Zeros).unwrap();
     let y = ReLU.forward(&mut cx, x).unwrap();
     let loss = cx.builder.reduce_sum(y, &[0]).unwrap();
-    let graph = cx.finish(vec![("loss".into(), loss)]).0;
+    let graph = cx.finish(vec![("loss".into(), loss)]).forward;
     let mut values = Values::new();
     values.insert("x".into(), f64s(&[3], &[-1.0, 0.0, 2.0]));
     let outputs = run(&gradient_graph(&graph).unwrap(), &values);
@@ -52,7 +53,7 @@ fn modules_of_one_name_share_a_parameter_and_other_shapes_are_refused() {
     let error = cx.tie("head.weight", "net.0.wieght").unwrap_err();
     assert_eq!(error.code, "E053");
     assert!(error.help.as_ref().unwrap().contains("net.0.weight"), "{error}");
-    let (graph, params, _) = cx.finish(vec![("y".into(), y)]);
+    let Model { forward: graph, params, .. } = cx.finish(vec![("y".into(), y)]);
     let names = ["net.0.weight", "net.0.bias", "net.norm.weight", "net.norm.bias"];
     assert_eq!(params.keys().collect::<Vec<_>>(), names);
     assert_eq!(graph.params().len(), 4);
@@ -80,7 +81,7 @@ fn norms_scale_rows() {
     let x = cx.input("x", DType::F64, &[2, 3]);
     let layer = cx.call("layer", &LayerNorm::new(3), x).unwrap();
     let rms = cx.call("rms", &RMSNorm::new(3).epsilon(0.1), x).unwrap();
-    let (graph, params, _) = cx.finish(vec![("layer".into(), layer), ("rms".into(), rms)]);
+    let Model { forward: graph, params, .. } = cx.finish(vec![("layer".into(), layer), ("rms".into(), rms)]);
     let mut values: Values = params.iter().map(|(n, p)| (n.clone(), p.initial(0))).collect();
     let rows = [1.0, 2.0, 4.0, -3.0, 0.5, 0.0];
     values.insert("x".into(), f64s(&[2, 3], &rows));
@@ -115,7 +116,7 @@ fn grouped_rotary_causal_attention_equals_plain_loops() {
     let mut cx = Context::new("attention", DType::F64, true);
     let x = cx.input("x", DType::F64, &[batch, sequence, dim]);
     let y = cx.call("attn", &module, x).unwrap();
-    let (graph, params, _) = cx.finish(vec![("y".into(), y)]);
+    let Model { forward: graph, params, .. } = cx.finish(vec![("y".into(), y)]);
     let mut values: Values = params
         .iter()
         .map(|(n, p)| {
@@ -176,7 +177,7 @@ fn a_fused_projection_is_the_three_projections_stacked() {
     let x = cx.input("x", DType::F64, &[1, 3, 8]);
     let a = cx.call("a", &separate, x).unwrap();
     let b = cx.call("b", &fused, x).unwrap();
-    let (graph, params, _) = cx.finish(vec![("a".into(), a), ("b".into(), b)]);
+    let Model { forward: graph, params, .. } = cx.finish(vec![("a".into(), a), ("b".into(), b)]);
     let mut values: Values = params.iter().map(|(n, p)| (n.clone(), p.initial(5))).collect();
     values.insert("x".into(), f64s(&[1, 3, 8], &noise(1, 24)));
     for leaf in ["weight", "bias"] {
@@ -197,7 +198,7 @@ fn dropout_keeps_the_mean_and_draws_a_new_mask_at_every_step() {
     let x = cx.input("x", DType::F64, &[50, 40]);
     let first = cx.dropout(x, 0.25).unwrap();
     let second = cx.dropout(x, 0.25).unwrap();
-    let graph = cx.finish(vec![("first".into(), first), ("second".into(), second)]).0;
+    let graph = cx.finish(vec![("first".into(), first), ("second".into(), second)]).forward;
     let names: Vec<&str> = graph.inputs.iter().map(|&v| graph.value(v).name.as_str()).collect();
     assert_eq!(names, ["x", "seed", "step"]);
     let at = |seed: u64, step: i64| {
@@ -230,6 +231,6 @@ fn dropout_is_the_identity_outside_training() {
     let x = cx.input("x", DType::F32, &[3]);
     assert_eq!(cx.dropout(x, 0.5).unwrap(), x);
     assert_eq!(cx.dropout(x, 1.0).unwrap_err().code, "E052");
-    let graph = cx.finish(vec![]).0;
+    let graph = cx.finish(vec![]).forward;
     assert!(graph.inputs.iter().all(|&v| graph.value(v).role == Role::Input && graph.value(v).name == "x"));
 }

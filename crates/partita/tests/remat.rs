@@ -1,18 +1,19 @@
 //! Computing layers again in the backward pass: the same numbers to the bit, in less memory.
 
 use partita::commands::show::{Memory, memory};
-use partita::compile::{self, Build, Planned};
+use partita::compile::{self, Build};
 use partita::config::Config;
-use partita::feeds::random_feed;
+
 use partita::play::{player, tensor_data, with_batch};
 use partita_ir::{Graph, remat};
 use partita_program::{ProgramSet, counts};
 use partita_runtime::{Cpu, RunnerOptions};
+use partita_schedule::{Built, feed::random_feed};
 
 const VOCAB: usize = 64;
 
 /// A model of `layers` layers, planned; each layer computed again where `again` says so.
-fn planned(name: &str, layers: usize, again: bool, overrides: &[&str]) -> (Config, Planned) {
+fn planned(name: &str, layers: usize, again: bool, overrides: &[&str]) -> (Config, Built) {
     let sizes = [format!("model.layers={layers}"), format!("model.vocab={VOCAB}")];
     let overrides = ["mesh.shape=dp=1"].iter().chain(overrides).map(|item| item.to_string());
     let config = Config::load(name, &sizes.into_iter().chain(overrides).collect::<Vec<_>>())
@@ -46,7 +47,7 @@ fn steps(name: &str, again: bool, overrides: &[&str]) -> Vec<(u64, u64)> {
         player.set_tensor(&name, &tensor_data(&literal)).unwrap();
     }
     let step = |number: u64| {
-        let batch = random_feed(&model, VOCAB, number, 0.0);
+        let batch = random_feed(&model, number, 0.0);
         with_batch(&batch, |tensors| player.step(tensors, 1e-2)).unwrap();
         let bits = |name: &str| player.runner().read_number(0, name).unwrap().to_bits();
         (bits("loss"), bits("grad_norm"))
@@ -88,7 +89,7 @@ fn sized(layers: usize, again: bool, overrides: &[&str]) -> ProgramSet {
         format!("train.batch={BATCH}"),
     ];
     let overrides: Vec<&str> = sizes.iter().map(String::as_str).chain(overrides.iter().copied()).collect();
-    compile::lower(&planned("gpt", layers, again, &overrides).1, &Cpu).unwrap()
+    compile::lower(&planned("gpt", layers, again, &overrides).1, &Cpu::default()).unwrap()
 }
 
 #[test]

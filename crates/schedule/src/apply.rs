@@ -4,9 +4,9 @@
 //! what it implies for everything else is propagation's business.
 
 use crate::modules::{Modules, is_inside, owner};
-use crate::pins::{Pin, Pins};
+use crate::pins::{Constraints, Pin, Pins};
 use crate::plan::{Entry, Plan};
-use crate::style::{Kind, Layout};
+use crate::style::{Kind, Layout, Style};
 use crate::weights::{forms_of, matrix_dims, weights_of};
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result, did_you_mean};
@@ -38,11 +38,13 @@ const DATA_AXES: [&str; 2] = ["dp", "fsdp"];
 /// Asks for the layouts of a plan.
 ///
 /// The batch, dimension 0 of every fed tensor, lies over `dp` and `fsdp`, sequences of tokens over `sp`, in mesh order.
-/// Lines act in order; of several layer styles for one module the last one holds. Optimizer states follow their
-/// parameters.
+/// Lines act in order, styles before primitives; of several layer styles for one module the last one holds. Optimizer
+/// states follow their parameters. Primitives other than `shard` and `sync` are no matter of layouts: they are skipped.
 ///
 /// Errors: E221 a pattern that matches nothing, E223 an axis that the mesh does not have, E224 a dimension that a tensor
-/// does not have, E227 two lines that contradict each other.
+/// does not have, E227 two lines that contradict each other, E231 a tensor that is cut twice along one axis, E232 a tensor
+/// that a module does not have, E233 an exchange of a value that is whole already, E234 one that does not suit how the
+/// value lies.
 pub fn apply(plan: &Plan, step: &Graph, mesh: &Mesh, options: &ApplyOptions) -> Result<Applied> {
     let mut graph = step.clone();
     let mesh_index = graph.meshes.iter().position(|m| m == mesh).unwrap_or(graph.meshes.len());
@@ -60,23 +62,21 @@ pub fn apply(plan: &Plan, step: &Graph, mesh: &Mesh, options: &ApplyOptions) -> 
         constraints: Constraints::default(),
     };
     planner.feed()?;
-    let mut storage = Vec::new();
-    let lines = planner.layer_lines(plan)?;
+    let declared: Vec<Declared> = plan.entries.iter().filter_map(Declared::of).collect();
+    let lines = planner.layer_lines(&declared)?;
     for module in lines.keys() {
         planner.layer(module, &lines)?;
     }
-    for entry in &plan.entries {
-        planner.parameters(entry)?;
-        if entry.style.is_storage() {
-            storage.push(entry);
-        }
+    for &line in &declared {
+        planner.parameters(line)?;
     }
     if options.sequence_parallel {
         planner.residual_stream()?;
     }
+    planner.placements(plan)?;
     planner.states_follow();
-    for entry in storage {
-        planner.storage(entry)?;
+    for &line in declared.iter().filter(|line| line.style.is_storage()) {
+        planner.storage(line)?;
     }
     let notes = planner.unused_axes(plan);
     let Planner { pins, constraints, .. } = planner;
@@ -85,50 +85,43 @@ pub fn apply(plan: &Plan, step: &Graph, mesh: &Mesh, options: &ApplyOptions) -> 
     Ok(Applied { graph, notes })
 }
 
-/// Constraints to insert, and which operands read them.
-#[derive(Default)]
-struct Constraints {
-    list: Vec<Constraint>,
-    /// (node, operand position) to a place in `list`.
-    readers: BTreeMap<(NodeId, usize), usize>,
+/// A line of a plan that declares a style.
+#[derive(Clone, Copy)]
+struct Declared<'p> {
+    modules: &'p str,
+    style: &'p Style,
+    entry: &'p Entry,
 }
 
-struct Constraint {
-    value: ValueId,
-    pin: Pin,
-    name: String,
-    /// The module path; the first reader's where there is none.
-    path: Option<String>,
-}
+impl<'p> Declared<'p> {
+    fn of(entry: &'p Entry) -> Option<Declared<'p>> {
+        entry.primitive.style().map(|style| Declared { modules: &entry.modules, style, entry })
+    }
 
-impl Constraints {
-    fn add(&mut self, value: ValueId, pin: Pin, name: &str, path: Option<&str>, readers: &[(NodeId, usize)]) {
-        let new: Vec<(NodeId, usize)> =
-            readers.iter().copied().filter(|r| !self.readers.contains_key(r)).collect();
-        if new.is_empty() {
-            return;
-        }
-        self.readers.extend(new.into_iter().map(|reader| (reader, self.list.len())));
-        let path = path.map(str::to_string);
-        self.list.push(Constraint { value, pin, name: name.to_string(), path });
+    fn describe(&self) -> String {
+        self.entry.describe()
     }
 }
 
-struct Planner<'a> {
-    graph: &'a Graph,
-    mesh: &'a Mesh,
-    pins: Pins<'a>,
-    modules: &'a Modules<'a>,
+/// A plan in the making.
+pub(crate) struct Planner<'a> {
+    pub graph: &'a Graph,
+    pub mesh: &'a Mesh,
+    pub pins: Pins<'a>,
+    pub modules: &'a Modules<'a>,
     sequence_parallel: bool,
     /// Mesh axes that something lies over.
     used: BTreeSet<usize>,
-    constraints: Constraints,
+    pub constraints: Constraints,
 }
 
 impl<'a> Planner<'a> {
+    fn axis(&mut self, entry: Declared) -> Result<AxisRef> {
+        self.axis_named(entry.style.axis_name(), entry.entry)
+    }
+
     /// The axis a line names. E223 when the mesh does not have it.
-    fn axis(&mut self, entry: &Entry) -> Result<AxisRef> {
-        let name = entry.style.axis_name();
+    pub(crate) fn axis_named(&mut self, name: &str, entry: &Entry) -> Result<AxisRef> {
         let Some(axis) = self.mesh.axis_named(name) else {
             let mut error = Diagnostic::new("E223", format!("the mesh has no axis `{name}`"))
                 .at(entry.describe())
@@ -169,19 +162,19 @@ impl<'a> Planner<'a> {
     }
 
     /// The layer line that holds for each module: the last one that matches.
-    fn layer_lines<'p>(&self, plan: &'p Plan) -> Result<IndexMap<String, &'p Entry>> {
-        let mut lines: IndexMap<String, &Entry> = IndexMap::new();
-        for entry in plan.entries.iter().filter(|e| !e.style.is_storage()) {
-            let matching = self.modules.matching(&entry.modules);
-            if matching.is_empty() && self.modules.parameters_named(&entry.modules).is_empty() {
-                return Err(self.modules.unmatched(&entry.modules, &entry.describe()));
+    fn layer_lines<'p>(&self, declared: &[Declared<'p>]) -> Result<IndexMap<String, Declared<'p>>> {
+        let mut lines: IndexMap<String, Declared> = IndexMap::new();
+        for &entry in declared.iter().filter(|line| !line.style.is_storage()) {
+            let matching = self.modules.matching(entry.modules);
+            if matching.is_empty() && self.modules.parameters_named(entry.modules).is_empty() {
+                return Err(self.modules.unmatched(entry.modules, &entry.describe()));
             }
             let weighted = |m: &&str| !weights_of(self.graph, self.modules, m).is_empty();
             let needs_weight = matches!(entry.style.kind, Kind::Colwise | Kind::Rowwise);
             let acting: Vec<&str> =
                 matching.iter().copied().filter(|m| !needs_weight || weighted(m)).collect();
             if needs_weight && acting.is_empty() {
-                let first = matching.first().copied().unwrap_or(&entry.modules);
+                let first = matching.first().copied().unwrap_or(entry.modules);
                 let inside = self.modules.paths.iter().filter(|p| weighted(&p.as_str()));
                 let inside: Vec<&str> =
                     inside.map(String::as_str).filter(|p| p.starts_with(&format!("{first}."))).collect();
@@ -203,7 +196,7 @@ impl<'a> Planner<'a> {
     }
 
     /// One module in one layer style.
-    fn layer(&mut self, module: &str, lines: &IndexMap<String, &Entry>) -> Result<()> {
+    fn layer(&mut self, module: &str, lines: &IndexMap<String, Declared>) -> Result<()> {
         let entry = lines[module];
         let axis = self.axis(entry)?;
         let origin = entry.describe();
@@ -284,7 +277,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The parameters in a module that no line for a module further inside speaks of.
-    fn parameters_under(&self, module: &str, lines: &IndexMap<String, &Entry>) -> Vec<ValueId> {
+    fn parameters_under(&self, module: &str, lines: &IndexMap<String, Declared>) -> Vec<ValueId> {
         let closer = |parameter: &ValueId| {
             let name = &self.graph.value(*parameter).name;
             lines.keys().any(|m| m.len() > module.len() && is_inside(owner(name).0, m))
@@ -325,28 +318,18 @@ impl<'a> Planner<'a> {
                     pin.open[dim] = false;
                 }
             }
-            let same = |c: &Constraint| {
-                c.value == value
-                    && (&c.pin.axes, &c.pin.open, &c.pin.replicated)
-                        == (&pin.axes, &pin.open, &pin.replicated)
-            };
-            if let Some(place) = self.constraints.list.iter().position(same) {
-                for reader in readers {
-                    self.constraints.readers.entry(reader).or_insert(place);
-                }
-                continue;
-            }
             pin.asked_by(origin);
-            // Modules next to each other share it, so it belongs to what is around them.
-            let around = module.rsplit_once('.').map_or("", |(around, _)| around);
-            self.constraints.add(value, pin, "", Some(around), &readers);
+            let place = self.constraints.place(value, pin, around(module));
+            for reader in readers {
+                self.constraints.readers.entry(reader).or_insert(place);
+            }
         }
         Ok(())
     }
 
     /// A line that names parameters themselves.
-    fn parameters(&mut self, entry: &Entry) -> Result<()> {
-        let named = self.modules.parameters_named(&entry.modules);
+    fn parameters(&mut self, entry: Declared) -> Result<()> {
+        let named = self.modules.parameters_named(entry.modules);
         let origin = entry.describe();
         let wrong = |style: &str| {
             Diagnostic::new(
@@ -369,13 +352,13 @@ impl<'a> Planner<'a> {
                 Kind::Replicate => {
                     let axis = self.axis(entry)?;
                     // A pattern that also matches modules (`**`) is about what nothing else cuts.
-                    let wide = !self.modules.matching(&entry.modules).is_empty();
+                    let wide = !self.modules.matching(entry.modules).is_empty();
                     if !(wide && self.pins.at(parameter).uses(axis)) {
                         self.pins.replicate(parameter, axis, &origin)?;
                     }
                 }
                 // A wide pattern (`**`) matches both; it was about modules.
-                _ if !self.modules.matching(&entry.modules).is_empty() => {}
+                _ if !self.modules.matching(entry.modules).is_empty() => {}
                 _ => return Err(wrong(&entry.style.to_string())),
             }
         }
@@ -417,12 +400,12 @@ impl<'a> Planner<'a> {
     }
 
     /// How matched parameters, their gradients and their states are kept.
-    fn storage(&mut self, entry: &Entry) -> Result<()> {
+    fn storage(&mut self, entry: Declared) -> Result<()> {
         let axis = self.axis(entry)?;
         let origin = entry.describe();
-        let parameters = self.modules.parameters_matching(&entry.modules);
+        let parameters = self.modules.parameters_matching(entry.modules);
         if parameters.is_empty() {
-            return Err(self.modules.unmatched(&entry.modules, &origin));
+            return Err(self.modules.unmatched(entry.modules, &origin));
         }
         if axis.size == 1 {
             return Ok(());
@@ -527,6 +510,11 @@ impl<'a> Planner<'a> {
         };
         self.mesh.axes.iter().enumerate().filter(idle).map(note).collect()
     }
+}
+
+/// The module around a module.
+pub(crate) fn around(module: &str) -> &str {
+    module.rsplit_once('.').map_or("", |(around, _)| around)
 }
 
 /// The dimension along which a parameter is kept in pieces: the first if it divides, else the largest that does, else

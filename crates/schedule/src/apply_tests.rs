@@ -352,7 +352,7 @@ fn an_mlp_pairs_its_layers() {
     let mesh = Mesh::new("mesh", &[("tp", 2)]);
     let plan = ready_plan("mlp", &step, &mesh, &ReadyOptions::default()).unwrap();
     let lines: Vec<(String, String)> =
-        plan.entries.iter().map(|e| (e.modules.clone(), e.style.to_string())).collect();
+        plan.entries.iter().map(|e| (e.modules.clone(), e.primitive.to_string())).collect();
     let expected = [("layers.0", "colwise"), ("layers.1", "rowwise"), ("layers.2", "replicate")];
     assert_eq!(lines, expected.map(|(m, s)| (m.to_string(), s.to_string())));
 }

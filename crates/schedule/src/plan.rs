@@ -1,66 +1,88 @@
-//! Plans as data: an ordered list of lines, and their TOML spellings.
+//! Plans as data: an ordered list of lines, and their three spellings.
 
-use crate::style::Style;
-use indexmap::IndexMap;
+use crate::call::{Argument, Call};
+use crate::primitive::Primitive;
 use partita_base::{Diagnostic, Result, did_you_mean};
-use serde::{Deserialize, Serialize};
 
 /// One line of a plan.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct Entry {
-    /// A pattern over module paths and parameter names; see [`crate::matches`].
+    /// A pattern over module paths and parameter names, see [`crate::matches`]; empty for the model as a whole.
     pub modules: String,
     /// What is asked of what matches.
-    pub style: Style,
+    pub primitive: Primitive,
     /// Who asks: a file, a ready plan, the planner.
-    #[serde(default)]
     pub origin: String,
+}
+
+impl PartialEq for Entry {
+    /// Lines are equal that ask the same, whoever asks.
+    fn eq(&self, other: &Self) -> bool {
+        (&self.modules, &self.primitive) == (&other.modules, &other.primitive)
+    }
 }
 
 impl Entry {
     /// The line as `explain` shows it: `"layers.*.mlp" = "colwise" (plan.toml)`.
     pub fn describe(&self) -> String {
-        let line = format!("\"{}\" = \"{}\"", self.modules, self.style);
+        let line = format!("\"{}\" = \"{}\"", self.modules, self.primitive);
         if self.origin.is_empty() { line } else { format!("{line} ({})", self.origin) }
     }
 }
 
-/// What is asked of a model's layouts, line by line. Of several layer styles for one module the last one holds, and
-/// so for storage styles (`fsdp`, `zero1`, `zero2`) of one parameter over one axis.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+/// What is asked of a model and its layouts, line by line. Of several layer styles for one module the last one holds,
+/// and so for storage styles (`fsdp`, `zero1`, `zero2`) of one parameter over one axis. Primitives act in order.
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Plan {
     /// The lines, in order.
     pub entries: Vec<Entry>,
 }
 
 impl Plan {
-    /// Adds a line. E222 when there is no such style.
-    pub fn add(&mut self, modules: &str, style: &str, origin: &str) -> Result<()> {
-        let style = Style::parse(style).map_err(|error| error.at(format!("{origin}: \"{modules}\"")))?;
-        self.push(modules, style, origin);
+    /// Adds a line in the notation of a dictionary. E222 when there is no such style or primitive.
+    pub fn add(&mut self, modules: &str, primitive: &str, origin: &str) -> Result<()> {
+        let primitive =
+            Primitive::parse(primitive).map_err(|error| error.at(format!("{origin}: \"{modules}\"")))?;
+        self.push(modules, primitive, origin);
         Ok(())
     }
 
     /// Adds a line.
-    pub fn push(&mut self, modules: &str, style: Style, origin: &str) {
-        self.entries.push(Entry { modules: modules.to_string(), style, origin: origin.to_string() });
+    pub fn push(&mut self, modules: &str, primitive: impl Into<Primitive>, origin: &str) {
+        let primitive = primitive.into();
+        self.entries.push(Entry { modules: modules.to_string(), primitive, origin: origin.to_string() });
     }
 
-    /// Reads the `plan` of a TOML text, in either spelling:
+    /// Reads a plan in any of its spellings: calls where the first line that says something starts with `sch`, TOML
+    /// otherwise. Errors as [`Plan::from_calls`] and [`Plan::from_toml`].
+    pub fn parse(text: &str, origin: &str) -> Result<Plan> {
+        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let is_calls = lines.next().is_some_and(|line| line.starts_with("sch[") || line.starts_with("sch."));
+        if is_calls { Plan::from_calls(text, origin) } else { Plan::from_toml(text, origin) }
+    }
+
+    /// Reads the `plan` of a TOML text:
     ///
     /// ```toml
     /// [plan]                                  # the dictionary of PyTorch and Hugging Face
     /// "layers.*.mlp.up_proj" = "colwise"
-    /// "**" = ["replicate", "fsdp"]            # several styles for one pattern
+    /// "layers.*" = ["checkpoint", "fsdp"]     # several lines for one pattern
     /// ```
     /// ```toml
     /// [[plan]]                                # one table per line, with its origin
     /// modules = "layers.*.mlp.up_proj"
     /// style = "colwise"
     /// origin = "planner"
+    ///
+    /// [[plan]]
+    /// modules = "lm_head"
+    /// primitive = "shard"
+    /// tensor = "weight"
+    /// dim = 0
     /// ```
     ///
-    /// E228 when the text is neither, E222 for a style that does not exist. `origin` is for lines without one.
+    /// A table with neither `modules` nor `style` nor `primitive` is a dictionary, one of several in a row. E228 when the
+    /// text is none of this, E222 for a style or primitive that does not exist. `origin` is for lines without one.
     pub fn from_toml(text: &str, origin: &str) -> Result<Plan> {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
             Diagnostic::new("E228", "the plan is not TOML").at(origin).found(error.message().to_string())
@@ -78,32 +100,15 @@ impl Plan {
     pub fn from_value(value: &toml::Value, origin: &str) -> Result<Plan> {
         let mut plan = Plan::default();
         match value {
-            toml::Value::Table(lines) => {
-                for (modules, styles) in lines {
-                    let styles = match styles {
-                        toml::Value::Array(styles) => styles.as_slice(),
-                        one => std::slice::from_ref(one),
-                    };
-                    for style in styles {
-                        plan.add(modules, text_of(origin, modules, style)?, origin)?;
-                    }
-                }
-            }
+            toml::Value::Table(lines) => plan.extend_from_dict(lines, origin)?,
             toml::Value::Array(lines) => {
                 for line in lines {
                     let line = line.as_table().ok_or_else(|| malformed(origin, "plan", line, "tables"))?;
-                    let keys = ["modules", "style", "origin"];
-                    if let Some(key) = line.keys().find(|key| !keys.contains(&key.as_str())) {
-                        return Err(misplaced(origin, key, &keys));
+                    if LINE_KEYS.iter().any(|key| line.contains_key(*key)) {
+                        plan.entries.push(entry_of(line, origin)?);
+                    } else {
+                        plan.extend_from_dict(line, origin)?;
                     }
-                    let field =
-                        |key: &str| line.get(key).map(|value| text_of(origin, key, value)).transpose();
-                    let needed = |key: &str| {
-                        field(key)?.ok_or_else(|| {
-                            Diagnostic::new("E228", format!("a line of the plan has no `{key}`")).at(origin)
-                        })
-                    };
-                    plan.add(needed("modules")?, needed("style")?, field("origin")?.unwrap_or(origin))?;
                 }
             }
             other => {
@@ -113,12 +118,103 @@ impl Plan {
         Ok(plan)
     }
 
+    fn extend_from_dict(&mut self, lines: &toml::Table, origin: &str) -> Result<()> {
+        for (modules, primitives) in lines {
+            let primitives = match primitives {
+                toml::Value::Array(primitives) => primitives.as_slice(),
+                one => std::slice::from_ref(one),
+            };
+            for primitive in primitives {
+                self.add(modules, text_of(origin, modules, primitive)?, origin)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a schedule as it is written in code:
+    ///
+    /// ```python
+    /// sch["layers.*.mlp.up_proj"].shard("weight", 0).shard("bias", 0)
+    /// sch["layers.*.mlp.down_proj"].sync("fwd_post", "all_reduce")    # by hand
+    /// sch.trace(flatten=True)
+    /// ```
+    ///
+    /// What stands behind `#` on a line is its origin. E228 for a line that is none, E222 for a primitive that does not
+    /// exist.
+    pub fn from_calls(text: &str, origin: &str) -> Result<Plan> {
+        let mut plan = Plan::default();
+        for (number, line) in text.lines().enumerate() {
+            let place = format!("{origin}:{}", number + 1);
+            let (code, comment) = split_comment(line);
+            let code = code.trim();
+            if code.is_empty() {
+                continue;
+            }
+            let wrong = || {
+                Diagnostic::new("E228", "not a line of a schedule")
+                    .at(place.clone())
+                    .expected("sch[\"path\"].primitive(..)")
+                    .found(code)
+            };
+            let rest = code.strip_prefix("sch").ok_or_else(wrong)?;
+            let (modules, calls) = match rest.strip_prefix('[') {
+                Some(rest) => {
+                    let end = closing(rest, ']').ok_or_else(wrong)?;
+                    let path = Call::parse(&format!("sch({})", &rest[..end]))?;
+                    let [(None, Argument::Text(path))] = &path.arguments[..] else { return Err(wrong()) };
+                    (path.clone(), &rest[end + 1..])
+                }
+                None => (String::new(), rest),
+            };
+            let mut calls = calls.trim();
+            if calls.is_empty() {
+                return Err(wrong());
+            }
+            let line_origin = if comment.is_empty() { origin } else { comment };
+            while !calls.is_empty() {
+                let call = calls.strip_prefix('.').ok_or_else(wrong)?;
+                let open = call.find('(').ok_or_else(wrong)?;
+                let end = open + 1 + closing(&call[open + 1..], ')').ok_or_else(wrong)?;
+                let primitive = Primitive::parse(&call[..=end]).map_err(|error| error.at(place.clone()))?;
+                plan.push(&modules, primitive, line_origin);
+                calls = call[end + 1..].trim_start();
+            }
+        }
+        Ok(plan)
+    }
+
+    /// The plan as calls, one line each, origins as comments.
+    pub fn to_calls(&self) -> String {
+        let mut text = String::new();
+        for entry in &self.entries {
+            let place = match entry.modules.as_str() {
+                "" => "sch".to_string(),
+                path => format!("sch[{}]", serde_json::Value::from(path)),
+            };
+            text += &format!("{place}.{}", entry.primitive.to_call().quoted());
+            // An origin of several lines would not stay a comment.
+            if !entry.origin.is_empty() && !entry.origin.contains('\n') {
+                text += &format!("  # {}", entry.origin);
+            }
+            text.push('\n');
+        }
+        text
+    }
+
     /// The plan as `[[plan]]` tables, which keep order and origins.
     pub fn to_toml(&self) -> String {
         let line = |entry: &Entry| {
             let mut table = toml::Table::new();
             table.insert("modules".into(), entry.modules.clone().into());
-            table.insert("style".into(), entry.style.to_string().into());
+            match &entry.primitive {
+                Primitive::Style(style) => _ = table.insert("style".into(), style.to_string().into()),
+                primitive => {
+                    table.insert("primitive".into(), primitive.to_call().name.into());
+                    for (key, value) in primitive.named_arguments() {
+                        table.insert(key, toml_of(&value));
+                    }
+                }
+            }
             if !entry.origin.is_empty() {
                 table.insert("origin".into(), entry.origin.clone().into());
             }
@@ -129,27 +225,123 @@ impl Plan {
         table.to_string()
     }
 
-    /// The plan as a dictionary, patterns in the order they first appear.
-    pub fn to_dict(&self) -> IndexMap<String, Vec<Style>> {
-        let mut dict: IndexMap<String, Vec<Style>> = IndexMap::new();
-        for entry in &self.entries {
-            dict.entry(entry.modules.clone()).or_default().push(entry.style.clone());
-        }
-        dict
-    }
-
-    /// The plan as a `[plan]` dictionary in TOML.
+    /// The plan as `[plan]` dictionaries in TOML: one where the order of its lines allows it, else several in a row.
     pub fn to_dict_toml(&self) -> String {
-        let mut lines = toml::Table::new();
-        for (modules, styles) in self.to_dict() {
-            let mut styles: Vec<toml::Value> = styles.iter().map(|s| s.to_string().into()).collect();
-            let value = if styles.len() == 1 { styles.remove(0) } else { toml::Value::Array(styles) };
-            lines.insert(modules, value);
+        let mut dicts: Vec<toml::Table> = vec![toml::Table::new()];
+        for entry in &self.entries {
+            let dict = dicts.last_mut().expect("there is one");
+            // A pattern can only be added to while it is the last.
+            if dict.contains_key(&entry.modules) && dict.keys().next_back() != Some(&entry.modules) {
+                dicts.push(toml::Table::new());
+            }
+            let dict = dicts.last_mut().expect("there is one");
+            let value: toml::Value = entry.primitive.to_string().into();
+            match dict.get_mut(&entry.modules) {
+                None => _ = dict.insert(entry.modules.clone(), value),
+                Some(toml::Value::Array(values)) => values.push(value),
+                Some(one) => *one = toml::Value::Array(vec![one.clone(), value]),
+            }
         }
+        let mut dicts: Vec<toml::Value> = dicts.into_iter().map(toml::Value::Table).collect();
         let mut table = toml::Table::new();
-        table.insert("plan".into(), toml::Value::Table(lines));
+        let value = if dicts.len() == 1 { dicts.remove(0) } else { toml::Value::Array(dicts) };
+        table.insert("plan".into(), value);
         table.to_string()
     }
+}
+
+/// Keys by which a table is one line of a plan rather than a dictionary.
+const LINE_KEYS: [&str; 3] = ["modules", "style", "primitive"];
+
+/// A line from its table.
+fn entry_of(line: &toml::Table, origin: &str) -> Result<Entry> {
+    let needed = |key: &str| {
+        let value = line.get(key).ok_or_else(|| {
+            Diagnostic::new("E228", format!("a line of the plan has no `{key}`")).at(origin)
+        })?;
+        text_of(origin, key, value)
+    };
+    let modules = needed("modules")?;
+    let own_origin = line.get("origin").map(|value| text_of(origin, "origin", value)).transpose()?;
+    let primitive = if line.contains_key("primitive") {
+        let mut call = Call::new(needed("primitive")?);
+        for (key, value) in
+            line.iter().filter(|(key, _)| !["modules", "primitive", "origin"].contains(&key.as_str()))
+        {
+            call = call.with(Some(key), argument_of(origin, key, value)?);
+        }
+        Primitive::from_call(&call)
+    } else {
+        let keys = ["modules", "style", "origin", "primitive"];
+        if let Some(key) = line.keys().find(|key| !keys.contains(&key.as_str())) {
+            return Err(misplaced(origin, key, &keys));
+        }
+        Primitive::parse(needed("style")?)
+    };
+    let primitive = primitive.map_err(|error| error.at(format!("{origin}: \"{modules}\"")))?;
+    Ok(Entry { modules: modules.to_string(), primitive, origin: own_origin.unwrap_or(origin).to_string() })
+}
+
+fn toml_of(value: &Argument) -> toml::Value {
+    match value {
+        Argument::Int(value) => (*value).into(),
+        Argument::Float(value) => (*value).into(),
+        Argument::Bool(value) => (*value).into(),
+        Argument::Text(value) => value.clone().into(),
+        Argument::List(values) => toml::Value::Array(values.iter().map(toml_of).collect()),
+        Argument::Call(call) => toml::Value::Table({
+            let mut table = toml::Table::new();
+            table.insert("call".into(), call.to_string().into());
+            table
+        }),
+    }
+}
+
+fn argument_of(origin: &str, key: &str, value: &toml::Value) -> Result<Argument> {
+    let wrong = || malformed(origin, key, value, "a number, a truth value, a text or a list");
+    Ok(match value {
+        toml::Value::Integer(value) => Argument::Int(*value),
+        toml::Value::Float(value) => Argument::Float(*value),
+        toml::Value::Boolean(value) => Argument::Bool(*value),
+        toml::Value::String(value) => Argument::text(value.clone()),
+        toml::Value::Array(values) => {
+            Argument::List(values.iter().map(|v| argument_of(origin, key, v)).collect::<Result<_>>()?)
+        }
+        toml::Value::Table(table) => match table.get("call") {
+            Some(toml::Value::String(call)) if table.len() == 1 => Argument::Call(Call::parse(call)?),
+            _ => return Err(wrong()),
+        },
+        toml::Value::Datetime(_) => return Err(wrong()),
+    })
+}
+
+/// A line of code and the comment behind it.
+fn split_comment(line: &str) -> (&str, &str) {
+    match closing(line, '#') {
+        Some(place) => (&line[..place], line[place + 1..].trim()),
+        None => (line, ""),
+    }
+}
+
+/// Where `letter` first stands outside quotes and, but for comments, outside inner parentheses.
+fn closing(text: &str, letter: char) -> Option<usize> {
+    let (mut quote, mut escaped, mut depth) = (None, false, 0usize);
+    for (place, c) in text.char_indices() {
+        match quote {
+            Some(_) if escaped => escaped = false,
+            Some('"') if c == '\\' => escaped = true,
+            Some(open) if c == open => quote = None,
+            Some(_) => {}
+            None if c == letter && (depth == 0 || letter == '#') => return Some(place),
+            None => match c {
+                '"' | '\'' => quote = Some(c),
+                '(' | '[' => depth += 1,
+                ')' | ']' => depth = depth.saturating_sub(1),
+                _ => {}
+            },
+        }
+    }
+    None
 }
 
 fn text_of<'a>(origin: &str, key: &str, value: &'a toml::Value) -> Result<&'a str> {
@@ -207,8 +399,59 @@ mod tests {
         assert_eq!(code("[plan]\n\"a\" = 3"), "E228");
         assert_eq!(code("[[plan]]\nmodules = \"a\""), "E228");
         assert_eq!(code("[[plan]]\nmodules = \"a\"\nstyel = \"colwise\""), "E228");
+        assert_eq!(code("[[plan]]\nmodules = \"a\"\nprimitive = \"shard\"\ntensor = \"b\""), "E222");
         let error = Plan::from_toml("[plan]\n\"a.b\" = \"colwis\"", "plan.toml").unwrap_err();
         assert_eq!((error.code, error.at.as_deref()), ("E222", Some("plan.toml: \"a.b\"")));
         assert_eq!(Plan::from_toml("", "plan.toml").unwrap(), Plan::default());
+    }
+
+    const CALLS: &str = r#"# The tutorial.
+sch["linear1"].shard("weight", 0).shard("bias", 0)  # by hand
+sch["linear2"].shard("weight", 1)
+sch["linear2"].sync("fwd_post", "all_reduce")
+sch["linear1"].sync('bwd_post', 'all_reduce')
+sch["linear1"].decompose()
+sch.trace(flatten=True)
+sch[""].fuse("gelu(x + b) # not a comment", name="bias_gelu", backend="cpu")
+sch["layers.*.mlp"].colwise(output=shard(-1), axis="model")
+sch["norm"].replace("partita.layer_norm", epsilon=1e-05, x="hidden", at=[0, 2])
+"#;
+
+    #[test]
+    fn three_spellings_of_one_plan_read_back_equal() {
+        let plan = Plan::parse(CALLS, "plan.py").unwrap();
+        assert_eq!(plan.entries.len(), 10);
+        assert_eq!(
+            (plan.entries[0].origin.as_str(), plan.entries[2].origin.as_str()),
+            ("by hand", "plan.py")
+        );
+        assert_eq!(plan.entries[7].modules, "");
+        for text in [plan.to_calls(), plan.to_toml(), plan.to_dict_toml()] {
+            assert_eq!(Plan::parse(&text, "elsewhere").unwrap(), plan, "{text}");
+        }
+        // Lines for `linear1` stand before and after those of `linear2`.
+        assert_eq!(plan.to_dict_toml().matches("[[plan]]").count(), 2);
+        let origins: Vec<String> = Plan::parse(&plan.to_calls(), "elsewhere")
+            .unwrap()
+            .entries
+            .into_iter()
+            .map(|e| e.origin)
+            .collect();
+        assert_eq!(origins, plan.entries.iter().map(|e| e.origin.clone()).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_line_that_is_no_call_is_refused_where_it_stands() {
+        for (line, code) in [
+            ("sch[\"a\"", "E228"),
+            ("sch[\"a\"]", "E228"),
+            ("sch[\"a\"].shard", "E228"),
+            ("sch[a, b].decompose()", "E228"),
+            ("sch.shrad(\"weight\", 0)", "E222"),
+            ("model[\"a\"].decompose()", "E228"),
+        ] {
+            let error = Plan::from_calls(&format!("\n{line}\n"), "plan.py").unwrap_err();
+            assert_eq!((error.code, error.at.as_deref()), (code, Some("plan.py:2")), "{line}");
+        }
     }
 }

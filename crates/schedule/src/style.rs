@@ -1,7 +1,8 @@
 //! Styles: what a line of a plan asks of the modules it matches, in the words of PyTorch and Hugging Face.
 
+use crate::call::{Argument, Call};
+use crate::primitive::primitive_names;
 use partita_base::{Diagnostic, Result, did_you_mean};
-use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
@@ -37,8 +38,7 @@ pub enum Kind {
 }
 
 /// A style with its options: `rowwise(output=shard(1), axis=tp)`.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Style {
     /// What it does.
     pub kind: Kind,
@@ -108,8 +108,12 @@ impl Style {
 
     /// Reads a style. E222 when there is no such style or option, with what is near.
     pub fn parse(text: &str) -> Result<Style> {
-        let (head, arguments) = split_call(text).ok_or_else(|| unknown(text, "parentheses do not match"))?;
-        let mut style = match head {
+        Style::from_call(&Call::parse(text)?)
+    }
+
+    /// As [`Style::parse`], from a call.
+    pub fn from_call(call: &Call) -> Result<Style> {
+        let mut style = match call.name.as_str() {
             "colwise" | "ColwiseParallel" => Style::new(Kind::Colwise),
             "colwise_rep" => Style::new(Kind::Colwise).output(Layout::Replicate),
             "rowwise" | "RowwiseParallel" => Style::new(Kind::Rowwise),
@@ -119,26 +123,24 @@ impl Style {
             "fsdp" => Style::new(Kind::Fsdp),
             "zero1" => Style::new(Kind::Zero1),
             "zero2" => Style::new(Kind::Zero2),
-            "shard" => {
-                let dim = arguments.first().and_then(|a| a.parse().ok());
-                let dim = dim.ok_or_else(|| unknown(text, "`shard` needs a dimension: `shard(0)`"))?;
-                Style::new(Kind::Shard(dim))
-            }
-            _ => return Err(unknown(text, "no such style")),
+            "shard" => match call.arguments.first() {
+                Some((None, Argument::Int(dim))) => Style::new(Kind::Shard(*dim as isize)),
+                _ => return Err(unknown(call, "`shard` needs a dimension: `shard(0)`")),
+            },
+            _ => return Err(unknown(call, "no such style or primitive")),
         };
-        let options = if head == "shard" { &arguments[1..] } else { &arguments[..] };
-        for option in options {
-            let Some((key, value)) = option.split_once('=') else {
-                return Err(unknown(text, &format!("`{option}` is not `option=value`")));
+        let options = if call.name == "shard" { &call.arguments[1..] } else { &call.arguments[..] };
+        for (key, value) in options {
+            let Some(key) = key else {
+                return Err(unknown(call, &format!("`{}` is not `option=value`", value.describe())));
             };
-            let (key, value) = (key.trim(), value.trim());
-            match key {
-                "axis" if !value.is_empty() => style.axis = Some(value.to_string()),
-                "input" if !style.is_storage() => style.input = Some(parse_layout(text, value)?),
-                "output" if !style.is_storage() => style.output = Some(parse_layout(text, value)?),
+            match (key.as_str(), value) {
+                ("axis", Argument::Text(axis)) => style.axis = Some(axis.clone()),
+                ("input", _) if !style.is_storage() => style.input = Some(layout_of(call, value)?),
+                ("output", _) if !style.is_storage() => style.output = Some(layout_of(call, value)?),
                 _ => {
                     let near = did_you_mean(key, ["axis", "input", "output"]);
-                    let mut error = unknown(text, &format!("`{head}` has no option `{key}`"));
+                    let mut error = unknown(call, &format!("`{}` has no option `{key}`", call.name));
                     error.help = near.or(error.help);
                     return Err(error);
                 }
@@ -146,88 +148,80 @@ impl Style {
         }
         Ok(style)
     }
+
+    /// The call that reads back as this.
+    pub fn to_call(&self) -> Call {
+        let mut call = Call::new(match self.kind {
+            Kind::Colwise => "colwise",
+            Kind::Rowwise => "rowwise",
+            Kind::Sequence => "sequence",
+            Kind::Replicate => "replicate",
+            Kind::Shard(_) => "shard",
+            Kind::Fsdp => "fsdp",
+            Kind::Zero1 => "zero1",
+            Kind::Zero2 => "zero2",
+        });
+        if let Kind::Shard(dim) = self.kind {
+            call = call.with(None, Argument::Int(dim as i64));
+        }
+        let layouts = [("input", self.input), ("output", self.output)];
+        for (key, layout) in layouts.iter().filter_map(|(key, layout)| Some((key, (*layout)?))) {
+            call = call.with(Some(key), layout.to_argument());
+        }
+        match &self.axis {
+            Some(axis) => call.with(Some("axis"), Argument::text(axis.clone())),
+            None => call,
+        }
+    }
 }
 
-fn unknown(text: &str, why: &str) -> Box<Diagnostic> {
-    let head = text.split('(').next().unwrap_or_default().trim();
-    let mut error = Diagnostic::new("E222", format!("style `{text}`: {why}"))
-        .expected("colwise, rowwise, sequence, replicate, shard(dim), fsdp, zero1 or zero2, with `axis=`, `input=`, `output=`")
-        .found(text);
-    error.help = did_you_mean(head, NAMES);
+impl Layout {
+    fn to_argument(self) -> Argument {
+        match self {
+            Layout::Replicate => Argument::text("replicate"),
+            Layout::Shard(dim) => Argument::Call(Call::new("shard").with(None, Argument::Int(dim as i64))),
+        }
+    }
+}
+
+fn unknown(call: &Call, why: &str) -> Box<Diagnostic> {
+    let mut error = Diagnostic::new("E222", format!("`{call}`: {why}"))
+        .expected(format!(
+            "colwise, rowwise, sequence, replicate, shard(dim), fsdp, zero1 or zero2, with `axis=`, `input=`, `output=`; \
+             or {}",
+            primitive_names().collect::<Vec<_>>().join(", ")
+        ))
+        .found(call.to_string());
+    error.help = did_you_mean(&call.name, NAMES.into_iter().chain(primitive_names()));
     error
 }
 
-fn parse_layout(text: &str, value: &str) -> Result<Layout> {
-    let layout = match split_call(value) {
-        Some(("replicate", arguments)) if arguments.is_empty() => Some(Layout::Replicate),
-        Some(("shard", arguments)) if arguments.len() == 1 => arguments[0].parse().ok().map(Layout::Shard),
-        _ => None,
-    };
-    layout.ok_or_else(|| {
-        let mut error = unknown(text, &format!("no layout `{value}`")).expected("replicate or shard(dim)");
-        error.help = did_you_mean(value.split('(').next().unwrap_or_default(), ["replicate", "shard(dim)"]);
-        error
-    })
-}
-
-/// `head(a, b(c))` as its head and arguments; a bare head has none. `None` when parentheses do not match.
-fn split_call(text: &str) -> Option<(&str, Vec<&str>)> {
-    let text = text.trim();
-    let Some((head, rest)) = text.split_once('(') else {
-        return (!text.contains(')')).then_some((text, Vec::new()));
-    };
-    let inside = rest.strip_suffix(')')?;
-    let (mut arguments, mut depth, mut start) = (Vec::new(), 0i32, 0);
-    for (place, letter) in inside.char_indices() {
-        match letter {
-            '(' => depth += 1,
-            ')' => depth -= 1,
-            ',' if depth == 0 => {
-                arguments.push(inside[start..place].trim());
-                start = place + 1;
+fn layout_of(call: &Call, value: &Argument) -> Result<Layout> {
+    match value {
+        Argument::Text(text) if text == "replicate" => return Ok(Layout::Replicate),
+        Argument::Call(layout) if layout.name == "shard" => {
+            if let [(None, Argument::Int(dim))] = layout.arguments[..] {
+                return Ok(Layout::Shard(dim as isize));
             }
-            _ => {}
         }
-        if depth < 0 {
-            return None;
-        }
+        _ => {}
     }
-    if !inside[start..].trim().is_empty() {
-        arguments.push(inside[start..].trim());
-    }
-    (depth == 0).then_some((head.trim(), arguments))
+    let value = value.describe();
+    let mut error = unknown(call, &format!("no layout `{value}`")).expected("replicate or shard(dim)");
+    error.help = did_you_mean(value.split('(').next().unwrap_or_default(), ["replicate", "shard(dim)"]);
+    Err(error)
 }
 
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Layout::Replicate => f.write_str("replicate"),
-            Layout::Shard(dim) => write!(f, "shard({dim})"),
-        }
+        f.write_str(&self.to_argument().describe())
     }
 }
 
 impl fmt::Display for Style {
     /// As [`Style::parse`] reads it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut arguments = Vec::new();
-        let head = match self.kind {
-            Kind::Colwise => "colwise",
-            Kind::Rowwise => "rowwise",
-            Kind::Sequence => "sequence",
-            Kind::Replicate => "replicate",
-            Kind::Shard(dim) => {
-                arguments.push(dim.to_string());
-                "shard"
-            }
-            Kind::Fsdp => "fsdp",
-            Kind::Zero1 => "zero1",
-            Kind::Zero2 => "zero2",
-        };
-        arguments.extend(self.input.map(|layout| format!("input={layout}")));
-        arguments.extend(self.output.map(|layout| format!("output={layout}")));
-        arguments.extend(self.axis.as_ref().map(|axis| format!("axis={axis}")));
-        if arguments.is_empty() { f.write_str(head) } else { write!(f, "{head}({})", arguments.join(", ")) }
+        self.to_call().fmt(f)
     }
 }
 
@@ -235,19 +229,6 @@ impl FromStr for Style {
     type Err = Box<Diagnostic>;
     fn from_str(text: &str) -> Result<Style> {
         Style::parse(text)
-    }
-}
-
-impl TryFrom<String> for Style {
-    type Error = Box<Diagnostic>;
-    fn try_from(text: String) -> Result<Style> {
-        Style::parse(&text)
-    }
-}
-
-impl From<Style> for String {
-    fn from(style: Style) -> String {
-        style.to_string()
     }
 }
 

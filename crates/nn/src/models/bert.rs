@@ -96,7 +96,10 @@ impl BertConfig {
         let mlp = Mlp { init: Some(init), ..Mlp::new(self.dim, self.mlp_ratio * self.dim) };
         for layer in 0..self.layers {
             x = cx.scope(&format!("layers.{layer}"), |cx| {
-                let h = cx.scope("attn", |cx| attention.forward_masked(cx, x, mask))?;
+                let h = cx.scope("attn", |cx| {
+                    cx.note_kind(&attention);
+                    attention.forward_masked(cx, x, mask)
+                })?;
                 let h = cx.dropout(h, self.dropout)?;
                 let x = cx.builder.add(x, h)?;
                 let x = cx.call("attn_norm", &norm, x)?;

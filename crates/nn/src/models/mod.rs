@@ -10,11 +10,11 @@ pub use gpt::GptConfig;
 pub use llama::LlamaConfig;
 pub use mlp::MlpConfig;
 
-use crate::context::{Context, ParamSpec};
+use crate::context::Context;
 use crate::losses;
-use indexmap::IndexMap;
+use crate::model::Model;
 use partita_base::{DType, Diagnostic, Result};
-use partita_ir::{Graph, Literal, ValueId};
+use partita_ir::ValueId;
 
 /// A model and its sizes.
 #[derive(Clone, PartialEq, Debug)]
@@ -27,30 +27,6 @@ pub enum ModelConfig {
     Llama(LlamaConfig),
     /// A BERT style encoder with a masked-language head.
     Bert(BertConfig),
-}
-
-/// A model built for a batch size: its forward graph with the loss, and its parameters.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Model {
-    /// Inputs are what is fed, then the parameters, in the order of `params`; outputs are `loss` and `logits` (or
-    /// `prediction`).
-    pub forward: Graph,
-    /// The parameters by name, in order of declaration.
-    pub params: IndexMap<String, ParamSpec>,
-    /// Further names of parameters: (alias, name).
-    pub ties: Vec<(String, String)>,
-}
-
-impl Model {
-    /// The number of trained elements; tied parameters count once.
-    pub fn parameter_count(&self) -> usize {
-        self.params.values().map(|p| p.ty.element_count()).sum()
-    }
-
-    /// Every initial parameter, whole, in the order of `params`.
-    pub fn initial(&self, seed: u64) -> IndexMap<String, Literal> {
-        self.params.iter().map(|(name, spec)| (name.clone(), spec.initial(seed))).collect()
-    }
 }
 
 impl ModelConfig {
@@ -102,8 +78,7 @@ impl ModelConfig {
             ModelConfig::Llama(config) => config.forward(&mut cx, batch)?,
             ModelConfig::Bert(config) => config.forward(&mut cx, batch)?,
         };
-        let (forward, params, ties) = cx.finish(outputs);
-        Ok(Model { forward, params, ties })
+        Ok(cx.finish(outputs))
     }
 }
 

@@ -92,13 +92,13 @@ impl MultiheadAttention {
         let (q_rows, kv_rows) = (self.dim, self.kv_heads * depth);
         let (q, k, v) = if self.fused_qkv {
             let fused = linear(self.dim, q_rows + 2 * kv_rows, self.bias, self.init);
-            let all = cx.inside("qkv_proj", |cx| fused.forward(cx, x))?;
+            let all = cx.apply("qkv_proj", &fused, x)?;
             let mut part = |start: usize, rows: usize| cx.builder.slice_dim(all, 2, start, start + rows);
             (part(0, q_rows)?, part(q_rows, kv_rows)?, part(q_rows + kv_rows, kv_rows)?)
         } else {
             let mut project = |name: &str, rows: usize| {
                 let linear = linear(self.dim, rows, self.bias, self.init);
-                cx.inside(name, |cx| linear.forward(cx, x))
+                cx.apply(name, &linear, x)
             };
             (project("q_proj", q_rows)?, project("k_proj", kv_rows)?, project("v_proj", kv_rows)?)
         };
@@ -122,7 +122,7 @@ impl MultiheadAttention {
         let y = cx.builder.transpose(y, &[0, 2, 1, 3])?;
         let y = cx.builder.reshape(y, &[batch, sequence, self.dim])?;
         let out = linear(self.dim, self.dim, self.bias, self.out_init.or(self.init));
-        cx.inside("o_proj", |cx| out.forward(cx, y))
+        cx.apply("o_proj", &out, y)
     }
 }
 

@@ -43,9 +43,9 @@ impl Module for Mlp {
     fn forward(&self, cx: &mut Context, x: ValueId) -> Result<ValueId> {
         let up = linear(self.dim, self.hidden, self.bias, self.init);
         let down = linear(self.hidden, self.dim, self.bias, self.out_init.or(self.init));
-        let h = cx.inside("up_proj", |cx| up.forward(cx, x))?;
+        let h = cx.apply("up_proj", &up, x)?;
         let h = self.activation.forward(cx, h)?;
-        cx.inside("down_proj", |cx| down.forward(cx, h))
+        cx.apply("down_proj", &down, h)
     }
 }
 
@@ -73,10 +73,10 @@ impl Module for SwiGlu {
     fn forward(&self, cx: &mut Context, x: ValueId) -> Result<ValueId> {
         let wide = linear(self.dim, self.hidden, false, self.init);
         let down = linear(self.hidden, self.dim, false, self.out_init.or(self.init));
-        let gate = cx.inside("gate_proj", |cx| wide.forward(cx, x))?;
-        let up = cx.inside("up_proj", |cx| wide.forward(cx, x))?;
+        let gate = cx.apply("gate_proj", &wide, x)?;
+        let up = cx.apply("up_proj", &wide, x)?;
         let gate = Activation::Silu.forward(cx, gate)?;
         let h = cx.builder.multiply(gate, up)?;
-        cx.inside("down_proj", |cx| down.forward(cx, h))
+        cx.apply("down_proj", &down, h)
     }
 }

@@ -18,6 +18,12 @@ use std::fmt;
 pub trait Module: fmt::Debug {
     /// Appends the module's nodes at the current module path.
     fn forward(&self, cx: &mut Context, x: ValueId) -> Result<ValueId>;
+
+    /// What it is, as a schedule names it: `Linear`.
+    fn kind(&self) -> &'static str {
+        let name = std::any::type_name::<Self>();
+        name.rsplit("::").next().unwrap_or(name)
+    }
 }
 
 /// Modules one after the other, each under its name.
@@ -48,6 +54,6 @@ impl Sequential {
 
 impl Module for Sequential {
     fn forward(&self, cx: &mut Context, x: ValueId) -> Result<ValueId> {
-        self.modules.iter().try_fold(x, |x, (name, module)| cx.inside(name, |cx| module.forward(cx, x)))
+        self.modules.iter().try_fold(x, |x, (name, module)| cx.apply(name, module.as_ref(), x))
     }
 }

@@ -1,0 +1,585 @@
+//! What a line of a plan asks: a style, or one primitive of the schedule language, with its notation as a call.
+
+use crate::call::{Argument, Call};
+use crate::style::Style;
+use indexmap::IndexMap;
+use partita_base::{DType, Diagnostic, Result, did_you_mean};
+use std::fmt;
+
+/// One thing asked of the modules of a line. Primitives place work or name a part of it; none of them can change what
+/// is computed, but for [`Primitive::Precision`], which says so of the model itself.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Primitive {
+    /// A declared style: `colwise`.
+    Style(Style),
+    /// Cuts a parameter, a buffer, or the `input` or `output` of a module along a dimension.
+    Shard {
+        /// `weight`, `bias`, a buffer's name, `input` or `output`.
+        tensor: String,
+        /// The dimension; a negative number counts from the last.
+        dim: isize,
+        /// The mesh axis; `None` is `tp`, or the only axis of the mesh.
+        axis: Option<String>,
+    },
+    /// Says where and how a value over several ranks becomes what is read next.
+    Sync {
+        /// At which side of the module.
+        mode: SyncMode,
+        /// By which exchange.
+        op: SyncOp,
+        /// The mesh axis, as in [`Primitive::Shard`].
+        axis: Option<String>,
+    },
+    /// What the module, or the subgraph, computes on its way is computed again in the backward pass, not kept.
+    Checkpoint {
+        /// The subgraph, as text of a [`crate::Pattern`]; `None` is the whole module.
+        pattern: Option<String>,
+    },
+    /// Opens the composites of the module, and makes a linear layer's product and bias visible to patterns.
+    Decompose,
+    /// Makes the modules inside visible to patterns as one flat list of ops.
+    Trace {
+        /// Whether modules inside are opened too, all the way down to their leaves.
+        flatten: bool,
+    },
+    /// Makes each match of a pattern one composite, which the engine runs as one kernel.
+    Fuse {
+        /// The subgraph, as text of a [`crate::Pattern`].
+        pattern: String,
+        /// The name of the composite.
+        name: String,
+        /// The engine that must run it as one kernel; `None` only names it.
+        backend: Option<String>,
+        /// Which matches, from 0; empty is all.
+        at: Vec<usize>,
+    },
+    /// Puts a composite, or a kernel of one's own, in the place of the module or of each match of a pattern. It must
+    /// compute the same.
+    Replace {
+        /// The name in the registry.
+        with: String,
+        /// The subgraph; `None` is the whole module.
+        pattern: Option<String>,
+        /// Which matches, from 0; empty is all.
+        at: Vec<usize>,
+        /// Arguments by the kernel's names where they differ from the subgraph's, and attributes.
+        bindings: IndexMap<String, Argument>,
+    },
+    /// [`Primitive::Replace`] for every module of a kind inside.
+    ReplaceAll {
+        /// `LayerNorm`.
+        kind: String,
+        /// The name in the registry.
+        with: String,
+        /// As in [`Primitive::Replace`].
+        bindings: IndexMap<String, Argument>,
+    },
+    /// A pipeline stage ends after the module.
+    PipelineSplit,
+    /// Notes something about a parameter.
+    Annotate {
+        /// The parameter's own name.
+        tensor: String,
+        /// What is noted.
+        key: String,
+        /// Its value.
+        value: Argument,
+    },
+    /// The module computes in this element type; what enters and leaves keeps its own.
+    Precision {
+        /// `bf16`, `f16`, `f32` or `f64`.
+        compute: DType,
+    },
+    /// Random numbers differ between ranks that hold different elements. They do so anyway: nothing changes.
+    ForkRng,
+}
+
+/// At which side of a module values are exchanged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SyncMode {
+    /// What enters, before the module computes.
+    FwdPre,
+    /// What leaves.
+    FwdPost,
+    /// The gradient of what enters, after the module's backward pass.
+    BwdPost,
+}
+
+/// How values are exchanged. Dimensions count from the last where negative.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SyncOp {
+    /// A sum over the ranks; each holds all of it.
+    AllReduce,
+    /// The pieces put together; `None` is the dimension that is cut.
+    AllGather(Option<isize>),
+    /// A sum over the ranks; each holds a piece.
+    ReduceScatter(isize),
+    /// Each rank keeps its piece of what all hold.
+    Scatter(isize),
+    /// From one layout of the last two dimensions to another.
+    Reshard(MatrixLayout, MatrixLayout),
+}
+
+/// How the last two dimensions of an activation lie over an axis.
+#[allow(missing_docs)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MatrixLayout {
+    /// `RR`: whole.
+    Whole,
+    /// `RS`: the last dimension is cut.
+    Last,
+    /// `SR`: the one before the last is cut.
+    BeforeLast,
+}
+
+impl MatrixLayout {
+    /// The dimension that is cut, from the last.
+    pub fn dim(self) -> Option<isize> {
+        match self {
+            MatrixLayout::Whole => None,
+            MatrixLayout::Last => Some(-1),
+            MatrixLayout::BeforeLast => Some(-2),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            MatrixLayout::Whole => "RR",
+            MatrixLayout::Last => "RS",
+            MatrixLayout::BeforeLast => "SR",
+        }
+    }
+
+    fn parse(text: &str) -> Option<MatrixLayout> {
+        let all = [MatrixLayout::Whole, MatrixLayout::Last, MatrixLayout::BeforeLast];
+        all.into_iter().find(|layout| layout.name() == text.trim())
+    }
+}
+
+/// The words of [`SyncMode`], in its order.
+const MODES: [(&str, SyncMode); 3] =
+    [("fwd_pre", SyncMode::FwdPre), ("fwd_post", SyncMode::FwdPost), ("bwd_post", SyncMode::BwdPost)];
+
+impl SyncMode {
+    /// `fwd_pre`, `fwd_post` or `bwd_post`.
+    pub fn name(self) -> &'static str {
+        MODES.iter().find(|(_, mode)| *mode == self).expect("every mode has a word").0
+    }
+
+    /// Reads a mode. E222 when there is none of this name.
+    pub fn parse(text: &str) -> Result<SyncMode> {
+        let found = MODES.iter().find(|(name, _)| *name == text);
+        found
+            .map(|(_, mode)| *mode)
+            .ok_or_else(|| choice("mode of sync", text, MODES.map(|(name, _)| name).as_slice()))
+    }
+}
+
+const SYNC_OPS: [&str; 6] = ["all_reduce", "all_gather", "reduce_scatter", "scatter", "RS->SR", "SR->RR"];
+
+impl SyncOp {
+    /// Reads an op: `all_reduce`, `all_gather`, `reduce_scatter`, `scatter` with a dimension (0 for the last two where
+    /// absent), or `RS->SR`: from and to a layout of `RR`, `RS` (the last dimension is cut), `SR` (the one before).
+    /// E222 when there is none of this name.
+    pub fn parse(text: &str, dim: Option<isize>) -> Result<SyncOp> {
+        if let Some((from, to)) = text.split_once("->")
+            && let (Some(from), Some(to)) = (MatrixLayout::parse(from), MatrixLayout::parse(to))
+        {
+            return Ok(SyncOp::Reshard(from, to));
+        }
+        match text {
+            "all_reduce" => Ok(SyncOp::AllReduce),
+            "all_gather" => Ok(SyncOp::AllGather(dim)),
+            "reduce_scatter" => Ok(SyncOp::ReduceScatter(dim.unwrap_or(0))),
+            "scatter" => Ok(SyncOp::Scatter(dim.unwrap_or(0))),
+            _ => Err(choice("op of sync", text, &SYNC_OPS)),
+        }
+    }
+
+    /// The word, and the dimension beside it.
+    pub fn parts(&self) -> (String, Option<isize>) {
+        match self {
+            SyncOp::AllReduce => ("all_reduce".to_string(), None),
+            SyncOp::AllGather(dim) => ("all_gather".to_string(), *dim),
+            SyncOp::ReduceScatter(dim) => ("reduce_scatter".to_string(), Some(*dim)),
+            SyncOp::Scatter(dim) => ("scatter".to_string(), Some(*dim)),
+            SyncOp::Reshard(from, to) => (format!("{}->{}", from.name(), to.name()), None),
+        }
+    }
+}
+
+fn choice(what: &str, found: &str, all: &[&str]) -> Box<Diagnostic> {
+    let mut error =
+        Diagnostic::new("E222", format!("no {what} `{found}`")).expected(all.join(", ")).found(found);
+    error.help = did_you_mean(found, all.iter().copied());
+    error
+}
+
+/// How a primitive is written: its name, its arguments in order, how many are written without their key, and how many
+/// must be there.
+struct Signature {
+    name: &'static str,
+    arguments: &'static [&'static str],
+    bare: usize,
+    needed: usize,
+    /// Whether other keys are taken too: names of a kernel's arguments and attributes.
+    open: bool,
+}
+
+const fn signature(
+    name: &'static str,
+    arguments: &'static [&'static str],
+    bare: usize,
+    needed: usize,
+) -> Signature {
+    Signature { name, arguments, bare, needed, open: false }
+}
+
+const SIGNATURES: [Signature; 12] = [
+    signature("shard", &["tensor", "dim", "axis"], 2, 2),
+    signature("sync", &["mode", "op", "dim", "axis"], 2, 2),
+    signature("checkpoint", &["pattern"], 1, 0),
+    signature("decompose", &[], 0, 0),
+    signature("trace", &["flatten"], 0, 0),
+    signature("fuse", &["pattern", "name", "backend", "at"], 1, 2),
+    Signature { open: true, ..signature("replace", &["with", "pattern", "at"], 1, 1) },
+    Signature { open: true, ..signature("replace_all", &["kind", "with"], 2, 2) },
+    signature("pipeline_split", &[], 0, 0),
+    signature("annotate", &["tensor", "key", "value"], 3, 3),
+    signature("precision", &["compute"], 1, 1),
+    signature("fork_rng", &[], 0, 0),
+];
+
+/// The names of all primitives.
+pub fn primitive_names() -> impl Iterator<Item = &'static str> {
+    SIGNATURES.iter().map(|s| s.name)
+}
+
+/// Arguments by name.
+pub(crate) struct Arguments {
+    of: String,
+    values: IndexMap<String, Argument>,
+}
+
+impl Arguments {
+    /// Gives bare arguments their names. E222 for one too many, an unknown or doubled key, or a missing argument.
+    fn of(call: &Call, signature: &Signature) -> Result<Arguments> {
+        let wrong = |what: String| {
+            Diagnostic::new("E222", format!("`{call}`: {what}")).expected(format!(
+                "{}({}){}",
+                signature.name,
+                signature.arguments.join(", "),
+                if signature.open { ", and arguments of the kernel by name" } else { "" }
+            ))
+        };
+        let mut values: IndexMap<String, Argument> = IndexMap::new();
+        for (position, (key, value)) in call.arguments.iter().enumerate() {
+            let key = match key {
+                Some(key) => key.as_str(),
+                None => signature
+                    .arguments
+                    .get(position)
+                    .ok_or_else(|| wrong(format!("takes at most {} arguments", signature.arguments.len())))?,
+            };
+            if !signature.arguments.contains(&key) && !signature.open {
+                let mut error = wrong(format!("has no argument `{key}`"));
+                error.help = did_you_mean(key, signature.arguments.iter().copied());
+                return Err(error);
+            }
+            if values.insert(key.to_string(), value.clone()).is_some() {
+                return Err(wrong(format!("`{key}` is given twice")));
+            }
+        }
+        if let Some(missing) =
+            signature.arguments[..signature.needed].iter().find(|a| !values.contains_key(**a))
+        {
+            return Err(wrong(format!("`{missing}` is missing")));
+        }
+        Ok(Arguments { of: call.to_string(), values })
+    }
+
+    fn take<T>(
+        &mut self,
+        key: &str,
+        expected: &str,
+        read: impl Fn(&Argument) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let Some(value) = self.values.shift_remove(key) else { return Ok(None) };
+        match read(&value) {
+            Some(value) => Ok(Some(value)),
+            None => Err(Diagnostic::new("E222", format!("`{}`: `{key}` is not {expected}", self.of))
+                .expected(expected)
+                .found(value.describe())),
+        }
+    }
+
+    fn text(&mut self, key: &str) -> Result<Option<String>> {
+        self.take(key, "a text", |value| match value {
+            Argument::Text(text) => Some(text.clone()),
+            _ => None,
+        })
+    }
+
+    fn int(&mut self, key: &str) -> Result<Option<isize>> {
+        self.take(key, "a whole number", |value| match value {
+            Argument::Int(value) => isize::try_from(*value).ok(),
+            _ => None,
+        })
+    }
+
+    fn flag(&mut self, key: &str) -> Result<Option<bool>> {
+        self.take(key, "true or false", |value| match value {
+            Argument::Bool(value) => Some(*value),
+            _ => None,
+        })
+    }
+
+    fn indices(&mut self, key: &str) -> Result<Vec<usize>> {
+        let index = |value: &Argument| match value {
+            Argument::Int(value) => usize::try_from(*value).ok(),
+            _ => None,
+        };
+        let read = |value: &Argument| match value {
+            Argument::List(values) => values.iter().map(index).collect(),
+            one => index(one).map(|one| vec![one]),
+        };
+        Ok(self.take(key, "a list of numbers from 0", read)?.unwrap_or_default())
+    }
+}
+
+impl Primitive {
+    /// Reads `shard(weight, 0)`, `colwise`. E222 when there is no such primitive or style, or its arguments are wrong.
+    pub fn parse(text: &str) -> Result<Primitive> {
+        Primitive::from_call(&Call::parse(text)?)
+    }
+
+    /// As [`Primitive::parse`], from a call.
+    pub fn from_call(call: &Call) -> Result<Primitive> {
+        // The style `shard(0)` cuts every parameter of a module; the primitive names a tensor.
+        let is_style =
+            call.name == "shard" && matches!(call.arguments.first(), Some((None, Argument::Int(_))));
+        let Some(signature) = SIGNATURES.iter().find(|s| s.name == call.name && !is_style) else {
+            return Ok(Primitive::Style(Style::from_call(call)?));
+        };
+        let mut arguments = Arguments::of(call, signature)?;
+        let a = &mut arguments;
+        const CHECKED: &str = "a needed argument is there";
+        Ok(match call.name.as_str() {
+            "shard" => Primitive::Shard {
+                tensor: a.text("tensor")?.expect(CHECKED),
+                dim: a.int("dim")?.expect(CHECKED),
+                axis: a.text("axis")?,
+            },
+            "sync" => {
+                let dim = a.int("dim")?;
+                Primitive::Sync {
+                    mode: SyncMode::parse(&a.text("mode")?.expect(CHECKED))?,
+                    op: SyncOp::parse(&a.text("op")?.expect(CHECKED), dim)?,
+                    axis: a.text("axis")?,
+                }
+            }
+            "checkpoint" => Primitive::Checkpoint { pattern: a.text("pattern")? },
+            "decompose" => Primitive::Decompose,
+            "trace" => Primitive::Trace { flatten: a.flag("flatten")?.unwrap_or(false) },
+            "fuse" => Primitive::Fuse {
+                pattern: a.text("pattern")?.expect(CHECKED),
+                name: a.text("name")?.expect(CHECKED),
+                backend: a.text("backend")?,
+                at: a.indices("at")?,
+            },
+            "replace" => Primitive::Replace {
+                with: a.text("with")?.expect(CHECKED),
+                pattern: a.text("pattern")?,
+                at: a.indices("at")?,
+                bindings: arguments.values,
+            },
+            "replace_all" => Primitive::ReplaceAll {
+                kind: a.text("kind")?.expect(CHECKED),
+                with: a.text("with")?.expect(CHECKED),
+                bindings: arguments.values,
+            },
+            "pipeline_split" => Primitive::PipelineSplit,
+            "annotate" => Primitive::Annotate {
+                tensor: a.text("tensor")?.expect(CHECKED),
+                key: a.text("key")?.expect(CHECKED),
+                value: a.values.shift_remove("value").expect(CHECKED),
+            },
+            "precision" => {
+                let name = a.text("compute")?.expect(CHECKED);
+                let floats = DType::ALL.iter().copied().filter(|d| d.is_float());
+                let compute = floats.clone().find(|d| d.name() == name);
+                let names: Vec<&str> = floats.map(|d| d.name()).collect();
+                Primitive::Precision { compute: compute.ok_or_else(|| choice("precision", &name, &names))? }
+            }
+            "fork_rng" => Primitive::ForkRng,
+            other => unreachable!("`{other}` has a signature"),
+        })
+    }
+
+    /// The call that reads back as this.
+    pub fn to_call(&self) -> Call {
+        let text = |text: &String| Argument::text(text.clone());
+        let mut named: Vec<(&str, Option<Argument>)> = Vec::new();
+        let name = match self {
+            Primitive::Style(style) => return style.to_call(),
+            Primitive::Shard { tensor, dim, axis } => {
+                named.push(("tensor", Some(text(tensor))));
+                named.push(("dim", Some(Argument::Int(*dim as i64))));
+                named.push(("axis", axis.as_ref().map(text)));
+                "shard"
+            }
+            Primitive::Sync { mode, op, axis } => {
+                let (word, dim) = op.parts();
+                named.push(("mode", Some(Argument::text(mode.name()))));
+                named.push(("op", Some(Argument::Text(word))));
+                named.push(("dim", dim.map(|dim| Argument::Int(dim as i64))));
+                named.push(("axis", axis.as_ref().map(text)));
+                "sync"
+            }
+            Primitive::Checkpoint { pattern } => {
+                named.push(("pattern", pattern.as_ref().map(text)));
+                "checkpoint"
+            }
+            Primitive::Decompose => "decompose",
+            Primitive::Trace { flatten } => {
+                named.push(("flatten", flatten.then_some(Argument::Bool(true))));
+                "trace"
+            }
+            Primitive::Fuse { pattern, name, backend, at } => {
+                named.push(("pattern", Some(text(pattern))));
+                named.push(("name", Some(text(name))));
+                named.push(("backend", backend.as_ref().map(text)));
+                named.push(("at", indices(at)));
+                "fuse"
+            }
+            Primitive::Replace { with, pattern, at, bindings } => {
+                named.push(("with", Some(text(with))));
+                named.push(("pattern", pattern.as_ref().map(text)));
+                named.push(("at", indices(at)));
+                named.extend(bindings.iter().map(|(key, value)| (key.as_str(), Some(value.clone()))));
+                "replace"
+            }
+            Primitive::ReplaceAll { kind, with, bindings } => {
+                named.push(("kind", Some(text(kind))));
+                named.push(("with", Some(text(with))));
+                named.extend(bindings.iter().map(|(key, value)| (key.as_str(), Some(value.clone()))));
+                "replace_all"
+            }
+            Primitive::PipelineSplit => "pipeline_split",
+            Primitive::Annotate { tensor, key, value } => {
+                named.push(("tensor", Some(text(tensor))));
+                named.push(("key", Some(text(key))));
+                named.push(("value", Some(value.clone())));
+                "annotate"
+            }
+            Primitive::Precision { compute } => {
+                named.push(("compute", Some(Argument::text(compute.name()))));
+                "precision"
+            }
+            Primitive::ForkRng => "fork_rng",
+        };
+        let bare = SIGNATURES.iter().find(|s| s.name == name).map_or(0, |s| s.bare);
+        let mut call = Call::new(name);
+        for (position, (key, value)) in named.into_iter().enumerate() {
+            if let Some(value) = value {
+                call.arguments.push(((position >= bare).then(|| key.to_string()), value));
+            }
+        }
+        call
+    }
+
+    /// The arguments by name, in order: for spellings that name all of them.
+    pub(crate) fn named_arguments(&self) -> Vec<(String, Argument)> {
+        let call = self.to_call();
+        let signature = SIGNATURES.iter().find(|s| s.name == call.name);
+        let name_at = |position: usize| signature.map_or("", |s| s.arguments[position]).to_string();
+        let named = call.arguments.into_iter().enumerate();
+        named.map(|(position, (key, value))| (key.unwrap_or_else(|| name_at(position)), value)).collect()
+    }
+
+    /// The style, where it is one.
+    pub fn style(&self) -> Option<&Style> {
+        match self {
+            Primitive::Style(style) => Some(style),
+            _ => None,
+        }
+    }
+}
+
+fn indices(at: &[usize]) -> Option<Argument> {
+    (!at.is_empty()).then(|| Argument::List(at.iter().map(|&i| Argument::Int(i as i64)).collect()))
+}
+
+impl From<Style> for Primitive {
+    fn from(style: Style) -> Primitive {
+        Primitive::Style(style)
+    }
+}
+
+impl fmt::Display for Primitive {
+    /// As [`Primitive::parse`] reads it: `shard(weight, 0)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.to_call().fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn primitives_read_back_what_they_print() {
+        for text in [
+            "shard(weight, 0)",
+            "shard(output, -1, axis=dp)",
+            "sync(fwd_post, all_reduce)",
+            "sync(fwd_post, reduce_scatter, dim=1, axis=model)",
+            "sync(fwd_pre, all_gather)",
+            "sync(fwd_pre, \"RS->SR\")",
+            "checkpoint",
+            "checkpoint(\"relu(x)\")",
+            "decompose",
+            "trace",
+            "trace(flatten=true)",
+            "fuse(\"gelu(x + b)\", name=bias_gelu, backend=cpu, at=[0, 2])",
+            "replace(partita.layer_norm, epsilon=1e-5, x=hidden)",
+            "replace(mine, pattern=\"a + b\", at=[1])",
+            "replace_all(LayerNorm, partita.layer_norm, epsilon=1e-5)",
+            "pipeline_split",
+            "annotate(weight, replicated_param, true)",
+            "precision(bf16)",
+            "fork_rng",
+            "colwise(output=shard(1))",
+            "shard(0)",
+        ] {
+            let primitive = Primitive::parse(text).unwrap();
+            assert_eq!(primitive.to_string(), text);
+            assert_eq!(Primitive::parse(&primitive.to_call().quoted()).unwrap(), primitive, "{text}");
+        }
+        let named = Primitive::parse("shard(dim=1, tensor=weight)").unwrap();
+        assert_eq!(named.to_string(), "shard(weight, 1)");
+        let keys: Vec<String> = named.named_arguments().into_iter().map(|(key, _)| key).collect();
+        assert_eq!(keys, ["tensor", "dim"]);
+    }
+
+    #[test]
+    fn wrong_arguments_are_named() {
+        for (text, what) in [
+            ("shrad(weight, 0)", "`shard"),
+            ("shard(weight)", "`dim` is missing"),
+            ("shard(weight, zero)", "`dim` is not a whole number"),
+            ("shard(weight, 0, tp, 1)", "at most 3"),
+            ("shard(weight, 0, axes=tp)", "`axis`"),
+            ("shard(weight, 0, dim=1)", "given twice"),
+            ("sync(fwd, all_reduce)", "fwd_pre"),
+            ("sync(fwd_post, all_reduec)", "`all_reduce`"),
+            ("sync(fwd_post, \"RS->XX\")", "op of sync"),
+            ("precision(i32)", "bf16"),
+            ("fuse(\"a + b\", name=x, at=[-1])", "numbers from 0"),
+        ] {
+            let error = Primitive::parse(text).unwrap_err();
+            assert_eq!(error.code, "E222", "{text}");
+            assert!(error.to_string().contains(what), "{text}: {error}");
+        }
+    }
+}
