@@ -9,11 +9,8 @@
 mod apply;
 mod build;
 mod call;
-<<<<<<< HEAD
 pub mod feed;
-=======
 mod flow;
->>>>>>> sync
 mod glob;
 mod modules;
 mod pattern;
