@@ -15,6 +15,8 @@ pub mod interpret;
 pub mod literal;
 pub mod op;
 pub mod ops;
+pub mod outline;
+pub mod remat;
 pub mod rule;
 #[cfg(test)]
 pub(crate) mod testing;

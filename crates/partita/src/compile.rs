@@ -1,12 +1,13 @@
 //! From a config to programs.
 
 use crate::config::Config;
+use crate::play::CpuStep;
 use partita_base::{DType, Diagnostic, Result};
+use partita_ir::Registry;
 use partita_mesh::Mesh;
 use partita_nn::Model;
 use partita_program::{LowerOptions, ProgramSet, RegionSizes};
-use partita_runtime::Cpu;
-use partita_schedule::{BuildOptions, Built, Plan, ReadyOptions, build, ready_plan};
+use partita_schedule::{BuildOptions, Built, Plan, ReadyOptions, Tools, build, ready_plan};
 
 /// What is varied between a training run and a verification of it.
 #[derive(Clone, Debug)]
@@ -72,9 +73,8 @@ pub fn model(config: &Config, build: &Build) -> Result<Model> {
 /// The step of a config planned for `mesh`.
 pub fn plan_step(config: &Config, model: &Model, mesh: &Mesh, varied: &Build) -> Result<Built> {
     let plan = plan_of(config, model, mesh)?;
-    let built = build(model, &plan, mesh, &build_options(config, varied), &|composite| {
-        Cpu::default().has_kernel(composite)
-    })?;
+    let tools = Tools { registry: &Registry::default(), runner: &CpuStep::default() };
+    let built = build(model, &plan, mesh, &build_options(config, varied), &tools)?;
     if config.plan.strict
         && let Some(note) = built.partitioned.notes.first()
     {

@@ -9,10 +9,10 @@ use crate::config::Config;
 use crate::env::Environment;
 use crate::output::Output;
 use crate::output::events::Counts;
-use crate::play::CpuStep;
+use crate::play::{CpuStep, InterpretedCpuStep};
 use partita_base::Result;
 use partita_runtime::Cpu;
-use partita_schedule::verify::{Interpreter, StepRunner};
+use partita_schedule::verify::StepRunner;
 
 /// Runs a command. `false`: it ran, and the check failed.
 pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
@@ -31,13 +31,13 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
         }
         (Command::Train(args), Some(config)) => train(args, &config, output),
         (Command::Verify(args), Some(config)) => {
-            let mut runner: Box<dyn StepRunner> = match args.runner {
-                Runner::Interpreter => Box::new(Interpreter),
+            let runner: Box<dyn StepRunner> = match args.runner {
+                Runner::Interpreter => Box::new(InterpretedCpuStep::default()),
                 Runner::Cpu => Box::new(CpuStep::default()),
             };
             // A small batch shows as much; who names one gets it.
             let batch = if args.flags.batch.is_some() { config.train.batch } else { VERIFY_BATCH };
-            let verified = verify(&config, batch, runner.as_mut(), args.break_rule.clone())?;
+            let verified = verify(&config, batch, runner.as_ref(), args.break_rule.clone())?;
             for note in verified.notes {
                 output.note(note);
             }

@@ -4,7 +4,7 @@
 //! what it implies for everything else is propagation's business.
 
 use crate::modules::{Modules, is_inside, owner};
-use crate::pins::{Pin, Pins};
+use crate::pins::{Constraints, Pin, Pins};
 use crate::plan::{Entry, Plan};
 use crate::style::{Kind, Layout, Style};
 use crate::weights::{forms_of, matrix_dims, weights_of};
@@ -38,11 +38,13 @@ const DATA_AXES: [&str; 2] = ["dp", "fsdp"];
 /// Asks for the layouts of a plan.
 ///
 /// The batch, dimension 0 of every fed tensor, lies over `dp` and `fsdp`, sequences of tokens over `sp`, in mesh order.
-/// Lines act in order; of several layer styles for one module the last one holds. Optimizer states follow their
-/// parameters.
+/// Lines act in order, styles before primitives; of several layer styles for one module the last one holds. Optimizer
+/// states follow their parameters. Primitives other than `shard` and `sync` are no matter of layouts: they are skipped.
 ///
 /// Errors: E221 a pattern that matches nothing, E223 an axis that the mesh does not have, E224 a dimension that a tensor
-/// does not have, E227 two lines that contradict each other.
+/// does not have, E227 two lines that contradict each other, E231 a tensor that is cut twice along one axis, E232 a tensor
+/// that a module does not have, E233 an exchange of a value that is whole already, E234 one that does not suit how the
+/// value lies.
 pub fn apply(plan: &Plan, step: &Graph, mesh: &Mesh, options: &ApplyOptions) -> Result<Applied> {
     let mut graph = step.clone();
     let mesh_index = graph.meshes.iter().position(|m| m == mesh).unwrap_or(graph.meshes.len());
@@ -71,6 +73,7 @@ pub fn apply(plan: &Plan, step: &Graph, mesh: &Mesh, options: &ApplyOptions) -> 
     if options.sequence_parallel {
         planner.residual_stream()?;
     }
+    planner.placements(plan)?;
     planner.states_follow();
     for &line in declared.iter().filter(|line| line.style.is_storage()) {
         planner.storage(line)?;
@@ -100,50 +103,25 @@ impl<'p> Declared<'p> {
     }
 }
 
-/// Constraints to insert, and which operands read them.
-#[derive(Default)]
-struct Constraints {
-    list: Vec<Constraint>,
-    /// (node, operand position) to a place in `list`.
-    readers: BTreeMap<(NodeId, usize), usize>,
-}
-
-struct Constraint {
-    value: ValueId,
-    pin: Pin,
-    name: String,
-    /// The module path; the first reader's where there is none.
-    path: Option<String>,
-}
-
-impl Constraints {
-    fn add(&mut self, value: ValueId, pin: Pin, name: &str, path: Option<&str>, readers: &[(NodeId, usize)]) {
-        let new: Vec<(NodeId, usize)> =
-            readers.iter().copied().filter(|r| !self.readers.contains_key(r)).collect();
-        if new.is_empty() {
-            return;
-        }
-        self.readers.extend(new.into_iter().map(|reader| (reader, self.list.len())));
-        let path = path.map(str::to_string);
-        self.list.push(Constraint { value, pin, name: name.to_string(), path });
-    }
-}
-
-struct Planner<'a> {
-    graph: &'a Graph,
-    mesh: &'a Mesh,
-    pins: Pins<'a>,
-    modules: &'a Modules<'a>,
+/// A plan in the making.
+pub(crate) struct Planner<'a> {
+    pub graph: &'a Graph,
+    pub mesh: &'a Mesh,
+    pub pins: Pins<'a>,
+    pub modules: &'a Modules<'a>,
     sequence_parallel: bool,
     /// Mesh axes that something lies over.
     used: BTreeSet<usize>,
-    constraints: Constraints,
+    pub constraints: Constraints,
 }
 
 impl<'a> Planner<'a> {
-    /// The axis a line names. E223 when the mesh does not have it.
     fn axis(&mut self, entry: Declared) -> Result<AxisRef> {
-        let name = entry.style.axis_name();
+        self.axis_named(entry.style.axis_name(), entry.entry)
+    }
+
+    /// The axis a line names. E223 when the mesh does not have it.
+    pub(crate) fn axis_named(&mut self, name: &str, entry: &Entry) -> Result<AxisRef> {
         let Some(axis) = self.mesh.axis_named(name) else {
             let mut error = Diagnostic::new("E223", format!("the mesh has no axis `{name}`"))
                 .at(entry.describe())
@@ -340,21 +318,11 @@ impl<'a> Planner<'a> {
                     pin.open[dim] = false;
                 }
             }
-            let same = |c: &Constraint| {
-                c.value == value
-                    && (&c.pin.axes, &c.pin.open, &c.pin.replicated)
-                        == (&pin.axes, &pin.open, &pin.replicated)
-            };
-            if let Some(place) = self.constraints.list.iter().position(same) {
-                for reader in readers {
-                    self.constraints.readers.entry(reader).or_insert(place);
-                }
-                continue;
-            }
             pin.asked_by(origin);
-            // Modules next to each other share it, so it belongs to what is around them.
-            let around = module.rsplit_once('.').map_or("", |(around, _)| around);
-            self.constraints.add(value, pin, "", Some(around), &readers);
+            let place = self.constraints.place(value, pin, around(module));
+            for reader in readers {
+                self.constraints.readers.entry(reader).or_insert(place);
+            }
         }
         Ok(())
     }
@@ -544,6 +512,11 @@ impl<'a> Planner<'a> {
     }
 }
 
+/// The module around a module.
+pub(crate) fn around(module: &str) -> &str {
+    module.rsplit_once('.').map_or("", |(around, _)| around)
+}
+
 /// The dimension along which a parameter is kept in pieces: the first if it divides, else the largest that does, else
 /// the first. What other axes cut counts as cut.
 fn storage_dim(pin: &Pin, shape: &[usize], axis: AxisRef) -> usize {
@@ -581,7 +554,7 @@ fn write(
                 Some(new) => new,
                 None => {
                     let value = map[constraint.value.index()].expect("what is read is defined");
-                    enter(builder, &source, index);
+                    builder.enter(&source.nodes[index]);
                     if let Some(path) = &constraint.path {
                         builder.path = path.clone();
                     }
@@ -593,14 +566,6 @@ fn write(
         }
         Ok(Some(graph_edit::push_copy(builder, &source, index, &operands)))
     })
-}
-
-fn enter(builder: &mut GraphBuilder, graph: &Graph, index: usize) {
-    let node = &graph.nodes[index];
-    builder.path = node.path.clone();
-    builder.phase = node.phase;
-    builder.location = node.location.clone();
-    builder.microbatch = node.microbatch;
 }
 
 fn push_constraint(

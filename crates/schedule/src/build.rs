@@ -2,8 +2,10 @@
 
 use crate::apply::{ApplyOptions, apply};
 use crate::plan::Plan;
+use crate::structure::{Structured, Tools, restructure};
+use crate::verify::StepRunner;
 use partita_base::{Diagnostic, Result};
-use partita_ir::{Graph, Role, Value, graph_edit, ops::Composite};
+use partita_ir::{Graph, Role, Value, graph_edit};
 use partita_mesh::Mesh;
 use partita_nn::{Model, StepOptions, append_update, gradient_graph_wrt, train_step};
 use partita_spmd::{Options, Partitioned, Pieces, microbatch, partition, specialise, split_fused};
@@ -63,9 +65,6 @@ impl BuildOptions {
     }
 }
 
-/// Which composites a device runs as they are; others are opened before they are laid out.
-pub type HasKernel<'a> = &'a dyn Fn(&Composite) -> bool;
-
 /// The step as it is written: one device, one batch, no plan. What verification compares with.
 pub fn reference_step(model: &Model, options: &StepOptions) -> Result<Graph> {
     train_step(&model.forward, options)
@@ -77,9 +76,20 @@ pub fn build(
     plan: &Plan,
     mesh: &Mesh,
     options: &BuildOptions,
-    has_kernel: HasKernel,
+    tools: &Tools,
 ) -> Result<Built> {
-    let (forward, pieces) = split_fused(&model.forward)?;
+    build_structured(&restructure(plan, model, tools)?, plan, mesh, options, tools.runner)
+}
+
+/// As [`build`], after the structural lines of the plan.
+pub(crate) fn build_structured(
+    structured: &Structured,
+    plan: &Plan,
+    mesh: &Mesh,
+    options: &BuildOptions,
+    runner: &dyn StepRunner,
+) -> Result<Built> {
+    let (forward, pieces) = split_fused(&structured.model.forward)?;
     let forward = if options.output_predictions { forward } else { loss_only(forward) };
     let input = if options.input_gradient { Some(first_real_input(&forward)?) } else { None };
     let gradients = gradient_graph_wrt(&forward, input.as_slice())?;
@@ -88,7 +98,9 @@ pub fn build(
         pieces => microbatch(&gradients, pieces)?,
     };
     let step = append_update(&gradients, &options.step)?;
-    place(&step, pieces, plan, mesh, options, has_kernel)
+    let mut built = place(&step, pieces, plan, mesh, options, runner)?;
+    built.notes.splice(0..0, structured.notes.iter().cloned());
+    Ok(built)
 }
 
 /// The model without training: its loss alone, planned for `mesh`.
@@ -97,10 +109,13 @@ pub fn build_evaluation(
     plan: &Plan,
     mesh: &Mesh,
     options: &BuildOptions,
-    has_kernel: HasKernel,
+    tools: &Tools,
 ) -> Result<Built> {
-    let (forward, pieces) = split_fused(&graph_edit::prune(&loss_only(model.forward.clone())))?;
-    place(&forward, pieces, plan, mesh, options, has_kernel)
+    let mut forward = restructure(plan, model, tools)?.model.forward;
+    // There is no backward pass to compute anything again for.
+    forward.nodes.iter_mut().for_each(|node| node.remat = None);
+    let (forward, pieces) = split_fused(&graph_edit::prune(&loss_only(forward)))?;
+    place(&forward, pieces, plan, mesh, options, tools.runner)
 }
 
 /// A graph whose fused parameters have been taken apart into `pieces`: opened, laid out and partitioned.
@@ -110,9 +125,9 @@ fn place(
     plan: &Plan,
     mesh: &Mesh,
     options: &BuildOptions,
-    has_kernel: HasKernel,
+    runner: &dyn StepRunner,
 ) -> Result<Built> {
-    let graph = open_without_kernels(graph, has_kernel)?;
+    let graph = open_without_kernels(graph, runner)?;
     let applied = apply(plan, &graph, mesh, &ApplyOptions { sequence_parallel: options.sequence_parallel })?;
     let cutting = Options { break_rule_at: options.break_rule_at.clone(), ..Options::default() };
     let partitioned = partition(&applied.graph, mesh, &cutting)?;
@@ -148,6 +163,6 @@ fn first_real_input(forward: &Graph) -> Result<&str> {
 
 /// The graph with every composite opened that the device has no kernel for, and what nobody needs dropped: a gradient
 /// composite that is opened may turn out not to read a weight, which then need not be gathered.
-pub fn open_without_kernels(graph: &Graph, has_kernel: HasKernel) -> Result<Graph> {
-    Ok(graph_edit::prune(&graph_edit::open_composites(graph, &|c| !has_kernel(c))?))
+pub fn open_without_kernels(graph: &Graph, runner: &dyn StepRunner) -> Result<Graph> {
+    Ok(graph_edit::prune(&graph_edit::open_composites(graph, &|c| !runner.has_kernel(c))?))
 }

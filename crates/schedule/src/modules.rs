@@ -2,7 +2,7 @@
 
 use crate::glob::matches;
 use partita_base::{Diagnostic, nearest};
-use partita_ir::{Graph, NodeId, Phase, Role, ValueId};
+use partita_ir::{Graph, NodeId, Op, Phase, Role, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The module that owns a parameter, and the parameter's own name without the number of a piece:
@@ -81,6 +81,16 @@ impl<'a> Modules<'a> {
     /// The parameters a module owns itself.
     pub fn parameters_of(&self, module: &str) -> Vec<ValueId> {
         self.graph.params().into_iter().filter(|&p| owner(&self.graph.value(p).name).0 == module).collect()
+    }
+
+    /// The named constants a module owns itself.
+    pub fn buffers_of(&self, module: &str) -> Vec<ValueId> {
+        let constants = self.graph.nodes.iter().filter(|n| matches!(n.op, Op::Constant(_)));
+        let named = |v: &ValueId| {
+            let name = &self.graph.value(*v).name;
+            !name.is_empty() && owner(name).0 == module
+        };
+        constants.map(|n| n.results[0]).filter(named).collect()
     }
 
     /// The parameters of a module and all modules in it.

@@ -1,7 +1,7 @@
 //! Layouts under construction, before they become annotations.
 
 use partita_base::{Diagnostic, Result};
-use partita_ir::{Annotation, Graph, ValueId};
+use partita_ir::{Annotation, Graph, NodeId, ValueId};
 use partita_mesh::{AxisList, AxisRef, Mesh, Sharding};
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ impl Pin {
     }
 
     /// Takes over what a graph asks already.
-    fn of(annotation: &Annotation) -> Pin {
+    pub fn of(annotation: &Annotation) -> Pin {
         Pin {
             axes: annotation.sharding.dims.iter().map(|d| d.axes.clone()).collect(),
             open: annotation.open.clone(),
@@ -77,6 +77,62 @@ impl Pin {
     }
 }
 
+/// Constraints to insert, and which operands read them.
+#[derive(Default)]
+pub(crate) struct Constraints {
+    pub list: Vec<Constraint>,
+    /// (node, operand position) to a place in `list`.
+    pub readers: BTreeMap<(NodeId, usize), usize>,
+}
+
+/// A layout that some readers of a value see instead of its own.
+pub(crate) struct Constraint {
+    pub value: ValueId,
+    pub pin: Pin,
+    pub name: String,
+    /// The module path; the first reader's where there is none.
+    pub path: Option<String>,
+}
+
+impl Constraints {
+    pub fn add(
+        &mut self,
+        value: ValueId,
+        pin: Pin,
+        name: &str,
+        path: Option<&str>,
+        readers: &[(NodeId, usize)],
+    ) {
+        let new: Vec<(NodeId, usize)> =
+            readers.iter().copied().filter(|r| !self.readers.contains_key(r)).collect();
+        if new.is_empty() {
+            return;
+        }
+        self.readers.extend(new.into_iter().map(|reader| (reader, self.list.len())));
+        let path = path.map(str::to_string);
+        self.list.push(Constraint { value, pin, name: name.to_string(), path });
+    }
+
+    /// The place of a constraint that asks for this. Modules next to each other with the same wish share it, so it
+    /// belongs to what is around them.
+    pub fn place(&mut self, value: ValueId, pin: Pin, around: &str) -> usize {
+        let same = |c: &Constraint| {
+            c.value == value
+                && (&c.pin.axes, &c.pin.open, &c.pin.replicated) == (&pin.axes, &pin.open, &pin.replicated)
+        };
+        if let Some(place) = self.list.iter().position(same) {
+            return place;
+        }
+        self.list.push(Constraint { value, pin, name: String::new(), path: Some(around.to_string()) });
+        self.list.len() - 1
+    }
+
+    /// What a reader sees instead of a value's own layout.
+    pub fn at(&self, reader: (NodeId, usize)) -> Option<&Constraint> {
+        self.readers.get(&reader).map(|&place| &self.list[place])
+    }
+}
+
 /// The pins of a graph's values on one mesh.
 pub(crate) struct Pins<'a> {
     pub graph: &'a Graph,
@@ -92,6 +148,12 @@ impl Pins<'_> {
         let given = self.graph.value(value).annotation.as_ref().filter(|a| a.mesh == self.mesh_index);
         let rank = self.graph.ty(value).rank();
         self.of.entry(value).or_insert_with(|| given.map_or_else(|| Pin::free(rank), Pin::of))
+    }
+
+    /// What is asked of a value so far.
+    pub fn look(&self, value: ValueId) -> Option<Pin> {
+        let given = self.graph.value(value).annotation.as_ref().filter(|a| a.mesh == self.mesh_index);
+        self.of.get(&value).cloned().or_else(|| given.map(Pin::of))
     }
 
     /// Cuts a dimension along one more axis, the minor-most, and closes it. E224 when there is no such dimension, E227

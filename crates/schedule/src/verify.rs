@@ -3,12 +3,14 @@
 //! Both run on the same inputs. Loss, outputs, every gradient, every parameter and every optimizer state after the
 //! step are compared; where something differs, the first value that diverges is named.
 
-use crate::build::{BuildOptions, HasKernel, build, reference_step};
+use crate::build::{BuildOptions, build, reference_step};
 use crate::feed::{Fed, random_feed, scalars};
 use crate::plan::Plan;
+use crate::structure::{Tools, reference_model};
 use crate::tensors::{inputs_of, outputs_by_name, zero_states};
 use indexmap::IndexMap;
 use partita_base::{DType, Result};
+use partita_ir::ops::Composite;
 use partita_ir::{Graph, Literal, evaluate, interpret};
 use partita_mesh::Mesh;
 use partita_nn::Model;
@@ -20,7 +22,15 @@ pub trait StepRunner {
     /// A name for messages: `interpreter`, `cpu`.
     fn name(&self) -> &str;
     /// One step.
-    fn run(&mut self, partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>>;
+    fn run(&self, partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>>;
+    /// Whether it runs a composite as it is; others are opened before they are laid out.
+    fn has_kernel(&self, _composite: &Composite) -> bool {
+        true
+    }
+    /// Why it does not run a composite that a schedule made as one kernel.
+    fn fusible(&self, _composite: &Composite) -> std::result::Result<(), String> {
+        Ok(())
+    }
 }
 
 /// The reference interpreter on virtual ranks in lock step: slow and plain.
@@ -30,7 +40,7 @@ impl StepRunner for Interpreter {
     fn name(&self) -> &str {
         "interpreter"
     }
-    fn run(&mut self, partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>> {
+    fn run(&self, partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>> {
         virtual_ranks::interpret(partitioned, inputs)
     }
 }
@@ -84,8 +94,8 @@ pub struct Verification<'a> {
     pub precise: Option<&'a Model>,
     /// The step; see [`BuildOptions::for_verification`].
     pub options: &'a BuildOptions,
-    /// Which composites the device under test runs as they are.
-    pub has_kernel: HasKernel<'a>,
+    /// What the plan's names stand for, and what runs the planned step.
+    pub tools: Tools<'a>,
     /// Seed of parameters, inputs and dropout.
     pub seed: u64,
     /// The step's learning rate.
@@ -102,12 +112,14 @@ pub struct Verified {
 }
 
 impl Verification<'_> {
-    /// Runs the planned step through `runner` and the plain one through the interpreter, on random inputs with labels to
-    /// ignore spread unevenly, and compares everything both return.
-    pub fn run(&self, plan: &Plan, mesh: &Mesh, runner: &mut dyn StepRunner) -> Result<Verified> {
-        let reference = reference_step(self.model, &self.options.step)?;
-        let built = build(self.model, plan, mesh, self.options, self.has_kernel)?;
-        let dtype = self.model.params.values().map(|p| p.ty.dtype).next().unwrap_or(DType::F64);
+    /// Runs the planned step and, through the interpreter, the plain one, on random inputs with labels to ignore spread
+    /// unevenly, and compares everything both return. Precision that the plan asks for is part of the plain step too.
+    pub fn run(&self, plan: &Plan, mesh: &Mesh) -> Result<Verified> {
+        let plain = reference_model(plan, self.model, &self.tools)?;
+        let reference = reference_step(&plain.model, &self.options.step)?;
+        let built = build(self.model, plan, mesh, self.options, &self.tools)?;
+        let of_params = self.model.params.values().map(|p| p.ty.dtype).next();
+        let dtype = plain.precision.or(of_params).unwrap_or(DType::F64);
 
         let mut tensors: Fed = self.model.initial(self.seed);
         tensors.extend(zero_states(&reference));
@@ -131,7 +143,7 @@ impl Verification<'_> {
             }
         };
         let inputs = inputs_of(&built.step, &built.pieces, &tensors)?;
-        let outputs = match runner.run(&built.partitioned, &inputs) {
+        let outputs = match self.tools.runner.run(&built.partitioned, &inputs) {
             Ok(outputs) => outputs,
             // Ranks that should agree and do not: let the trace below say where.
             Err(error) if error.code == "E230" => {

@@ -82,6 +82,7 @@ pub fn origin(partitioned: &Partitioned, value: ValueId) -> String {
             Cause::Pinned(who) => who.clone(),
             Cause::Through { from, .. } => format!("from {}", graph.describe(*from)),
             Cause::GradientOf(of) => format!("gradient of {}", graph.describe(*of)),
+            Cause::RematOf(of) => format!("{} computed again", graph.describe(*of)),
             Cause::Alias(other) => format!("replaces or is replaced by {}", graph.describe(*other)),
         };
         if !causes.contains(&text) {

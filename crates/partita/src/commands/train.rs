@@ -10,11 +10,11 @@ use crate::output::events::{Step, Summary, Validation};
 use crate::play::{self, CpuStep};
 use crate::sample::{self, Sampler};
 use partita_base::{Diagnostic, Result};
-use partita_ir::{Role, graph_edit};
+use partita_ir::{Registry, Role, graph_edit};
 use partita_nn::ModelConfig;
 use partita_runtime::checkpoint::{self, FileStorage, TensorData};
 use partita_runtime::{RunnerOptions, TrainLoop};
-use partita_schedule::build_evaluation;
+use partita_schedule::{Tools, build_evaluation};
 use partita_spmd::Pieces;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -48,7 +48,7 @@ pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<b
     }
     let mut verify_ok = None;
     if !args.no_verify {
-        let verified = verify(config, VERIFY_BATCH, &mut CpuStep { options: options.clone() }, None)?;
+        let verified = verify(config, VERIFY_BATCH, &CpuStep { options: options.clone() }, None)?;
         output.verify(&verified.report);
         verify_ok = Some(verified.report.ok);
     }
@@ -206,8 +206,9 @@ impl Validator {
         let mesh = compile::mesh(config)?;
         let model = config.model.build(config.train.batch, config.train.dtype, false)?;
         let build_options = compile::build_options(config, &Build::from_config(config));
-        let has_kernel = |composite: &_| options.cpu.has_kernel(composite);
-        let placed = build_evaluation(&model, plan, &mesh, &build_options, &has_kernel)?;
+        let runner = CpuStep { options: options.clone() };
+        let tools = Tools { registry: &Registry::default(), runner: &runner };
+        let placed = build_evaluation(&model, plan, &mesh, &build_options, &tools)?;
         let parameters = placed
             .step
             .inputs

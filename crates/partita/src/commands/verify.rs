@@ -3,6 +3,8 @@
 use crate::compile::{self, Build};
 use crate::config::Config;
 use partita_base::{DType, Result};
+use partita_ir::Registry;
+use partita_schedule::Tools;
 use partita_schedule::verify::{StepRunner, Verification, Verified};
 
 /// Rows of the batch used for verification: every data-parallel rank of the meshes in the docs has one, unevenly.
@@ -13,7 +15,7 @@ pub const VERIFY_BATCH: usize = 6;
 pub fn verify(
     config: &Config,
     batch: usize,
-    runner: &mut dyn StepRunner,
+    runner: &dyn StepRunner,
     break_rule_at: Option<String>,
 ) -> Result<Verified> {
     let mesh = compile::mesh(config)?;
@@ -27,9 +29,9 @@ pub fn verify(
         model: &model,
         precise: precise.as_ref(),
         options: &compile::build_options(config, &varied).for_verification(),
-        has_kernel: &|composite| partita_runtime::Cpu::default().has_kernel(composite),
+        tools: Tools { registry: &Registry::default(), runner },
         seed: config.train.seed,
         learning_rate: config.schedule.at(1),
     };
-    verification.run(&compile::plan_of(config, &model, &mesh)?, &mesh, runner)
+    verification.run(&compile::plan_of(config, &model, &mesh)?, &mesh)
 }
