@@ -30,9 +30,9 @@ fn planned_bytes(config: &Config) -> u64 {
     let planned = compile::plan_step(config, &model, &mesh, &build).unwrap();
     let quiet = config.model.build(config.train.batch, config.train.dtype, false).unwrap();
     let options = compile::build_options(config, &build);
-    let kernels = &|composite: &_| Cpu::default().has_kernel(composite);
+    let tools = Tools { registry: &Registry::default(), runner: &CpuStep::default() };
     let validation =
-        partita_schedule::build_evaluation(&quiet, &planned.plan, &mesh, &options, kernels).unwrap();
+        partita_schedule::build_evaluation(&quiet, &planned.plan, &mesh, &options, &tools).unwrap();
     [planned, validation]
         .iter()
         .flat_map(|placed| compile::lower(placed, &Cpu::default()).unwrap().programs)
