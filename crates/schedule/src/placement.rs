@@ -400,34 +400,36 @@ impl Planner<'_> {
         self.modules.uses(value).iter().any(gathered)
     }
 
+    /// A pin says how a value is to lie, but a sum may wait for its reader; a constraint is a reader that does not wait.
     fn act(&mut self, line: &Line, mode: SyncMode, act: Act, done: &mut Done) -> Result<()> {
         let Act { module, value, readers, from, to } = act;
         match mode {
-            SyncMode::BwdPost => {
-                let is_gradient = |v: &ValueId| {
-                    self.graph.value(*v).role == Role::GradOf(value)
-                        && self.graph.ty(*v).shape == self.graph.ty(value).shape
-                };
-                let gradients: Vec<ValueId> = self.graph.value_ids().filter(is_gradient).collect();
-                gradients.into_iter().try_for_each(|gradient| self.pin(line, gradient, to))
-            }
-            SyncMode::FwdPost if from == State::Partial => self.pin(line, value, to),
+            SyncMode::FwdPre => _ = self.constrain(line, value, &readers, to, around(&module)),
             SyncMode::FwdPost => {
-                // The value itself stays as it is; those outside read it otherwise.
-                if let (State::Cut(_), None) = (from, done.leaving.get(&value)) {
-                    self.pin(line, value, from)?;
+                match from {
+                    State::Partial => self.pin(line, value, to)?,
+                    // The value itself stays as it is; those outside read it otherwise.
+                    State::Cut(_) if !done.leaving.contains_key(&value) => self.pin(line, value, from)?,
+                    State::Cut(_) | State::Whole => {}
                 }
                 if !readers.is_empty() {
                     let place = self.constrain(line, value, &readers, to, around(&module));
                     done.leaving.insert(value, place);
                 }
-                Ok(())
             }
-            SyncMode::FwdPre => {
-                self.constrain(line, value, &readers, to, around(&module));
-                Ok(())
+            SyncMode::BwdPost => {
+                let is_gradient = |v: &ValueId| {
+                    self.graph.value(*v).role == Role::GradOf(value)
+                        && self.graph.ty(*v).shape == self.graph.ty(value).shape
+                };
+                for gradient in self.graph.value_ids().filter(is_gradient).collect::<Vec<ValueId>>() {
+                    self.pin(line, gradient, to)?;
+                    let readers = self.modules.uses(gradient).to_vec();
+                    self.constrain(line, gradient, &readers, to, around(&module));
+                }
             }
         }
+        Ok(())
     }
 
     fn pin(&mut self, line: &Line, value: ValueId, to: State) -> Result<()> {
@@ -467,7 +469,7 @@ impl Planner<'_> {
             .expected(format!("{} in pieces, or a sum to be made, over `{axis}`", self.graph.ty(value)))
             .found(self.shown(line, standing))
             .note(format!("why: {}", standing.why))
-            .help("leave this line out: once more would count the value once for every rank")
+            .help("leave this line out")
     }
 
     /// E234.

@@ -415,3 +415,70 @@ fn a_row_parallel_layer_adds_its_bias_once() {
         }
     }
 }
+
+/// Every all-reduce of rank 0 but the loss's: phase, module and shape.
+fn sums(partitioned: &Partitioned) -> Vec<String> {
+    let local = partitioned.local(0);
+    let sums = local.nodes.iter().filter(|n| n.op.name().ends_with("all_reduce") && n.path != "loss");
+    sums.map(|n| format!("{} {} {:?}", n.phase.name(), n.path, local.ty(n.results[0]).shape)).collect()
+}
+
+#[test]
+fn a_sum_is_made_where_a_line_says() {
+    // Nothing but linear layers: sums could wait, and would be smaller later.
+    let model = model(&[8, 6], |cx, x| {
+        let h = cx.call("linear1", &Linear::new(6, 16).bias(false), x)?;
+        let h = cx.call("linear2", &Linear::new(16, 12).bias(false), h)?;
+        cx.call("linear3", &Linear::new(12, 2).bias(false), h)
+    });
+    let graph = differentiated(&model, &["x"]);
+    let inputs = inputs_of(&model, &graph);
+    let sums = |calls: &str| sums(&hold_against_one_device(&graph, &inputs, &tp(2), calls));
+    let row = "sch['linear2'].shard('weight', 1)";
+    let forward = |calls: &str| sums(calls).into_iter().find(|sum| sum.starts_with("forward")).unwrap();
+    assert_eq!(forward(row), "forward linear3 [8, 2]");
+    assert_eq!(forward(&format!("{row}.sync('fwd_post', 'all_reduce')")), "forward linear2 [8, 12]");
+    let next = format!("{row}\nsch['linear3'].sync('fwd_pre', 'all_reduce')");
+    assert_eq!(forward(&next), "forward linear2 [8, 12]");
+    let column = "sch['linear2'].shard('weight', 0)";
+    let backward = |calls: &str| -> Vec<String> {
+        sums(calls).into_iter().filter(|sum| sum.starts_with("input_grad")).collect()
+    };
+    let asked = format!("{column}.sync('bwd_post', 'all_reduce')");
+    assert_eq!(backward(&asked), ["input_grad linear2 [8, 16]"]);
+    assert_ne!(backward(column), backward(&asked), "without the line the sum waits");
+}
+
+#[test]
+fn lines_hold_beside_data_parallelism_and_microbatches() {
+    let mlp = pair(&[6, 5, 12], [12, 16, 8], &GELU::default());
+    let step = partita_spmd::microbatch(&differentiated(&mlp, &[]), 3).unwrap();
+    let sequence = "sch.shard('input', 1)\n\
+                    sch['linear1'].shard('weight', 0).sync('fwd_pre', 'all_gather')\n\
+                    sch['linear2'].shard('weight', 1).sync('fwd_post', 'reduce_scatter', dim=1)";
+    let deep = "sch['linear2'].shard('weight', 0).sync('bwd_post', 'reduce_scatter', dim=1)";
+    for calls in [MEGATRON, sequence, deep] {
+        for mesh in [tp(2), tp(1), Mesh::new("mesh", &[("dp", 2), ("tp", 3)])] {
+            let values = inputs_of(&mlp, &step);
+            hold_against_one_device(&step, &values, &mesh, calls);
+        }
+    }
+    // Both axes cut one weight.
+    let both = "sch['linear1'].shard('weight', 0).shard('weight', 1, axis='dp')\n\
+                sch['linear2'].shard('weight', 0).shard('bias', 0, axis='tp')";
+    let mesh = Mesh::new("mesh", &[("dp", 2), ("tp", 3)]);
+    let graph = differentiated(&mlp, &["x"]);
+    let partitioned = hold_against_one_device(&graph, &inputs_of(&mlp, &graph), &mesh, both);
+    assert_eq!(local_shapes(&partitioned, "linear1.weight")[..3], [[6, 6], [5, 6], [5, 6]]);
+}
+
+#[test]
+fn a_step_of_the_optimizer_ends_where_one_device_ends() {
+    let mlp = pair(&[4, 10], [10, 12, 6], &ReLU);
+    let options = StepOptions { output_gradients: true, ..StepOptions::new(Optimizer::adamw()) };
+    let step = train_step(&mlp.forward, &options).unwrap();
+    let inputs = inputs_of(&mlp, &step);
+    for ranks in RANKS {
+        hold_against_one_device(&step, &inputs, &tp(ranks), MEGATRON);
+    }
+}
