@@ -203,7 +203,7 @@ fn l3_each_doubled_collective_is_refused_by_name() {
             twice(MEGATRON, "sch['linear2'].sync('fwd_post', 'all_reduce')"),
             "\"linear2\" = \"sync(fwd_post, all_reduce)\"",
         ),
-        (twice(gather, "sch['linear1'].sync('fwd_post', 'all_gather')"), "kept whole by"),
+        (twice(gather, "sch['linear1'].sync('fwd_post', 'all_gather')"), "handed on so by"),
         (twice(gather, "sch['activation'].sync('fwd_pre', 'all_gather')"), "kept whole by"),
         (twice(MEGATRON, "sch['linear2'].sync('bwd_post', 'all_reduce')"), ""),
         ("sch['linear1'].sync('fwd_post', 'SR->RR')".to_string(), "in linear1 (forward)` is already"),
