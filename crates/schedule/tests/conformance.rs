@@ -482,3 +482,60 @@ fn a_step_of_the_optimizer_ends_where_one_device_ends() {
         hold_against_one_device(&step, &inputs, &tp(ranks), MEGATRON);
     }
 }
+
+/// Numbers from 0 to below `n`, always the same: an xorshift generator (Marsaglia).
+fn draw(state: &mut u64, n: usize) -> usize {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    (*state % n as u64) as usize
+}
+
+#[test]
+fn whatever_lines_are_accepted_the_numbers_are_those_of_one_device() {
+    let model = model(&[4, 5, 6], |cx, x| {
+        let h = cx.call("linear1", &Linear::new(6, 9), x)?;
+        let h = cx.call("activation", &GELU::default(), h)?;
+        let h = cx.call("linear2", &Linear::new(9, 6), h)?;
+        let h = cx.builder.add(h, x)?;
+        cx.call("linear3", &Linear::new(6, 7), h)
+    });
+    let graph = differentiated(&model, &["x"]);
+    let inputs = inputs_of(&model, &graph);
+    let modules = ["['linear1']", "['activation']", "['linear2']", "['linear3']", "['linear*']", ""];
+    let modes = ["fwd_pre", "fwd_post", "bwd_post"];
+    let ops =
+        ["all_reduce", "all_gather", "reduce_scatter", "scatter", "RS->SR", "SR->RS", "SR->RR", "RR->SR"];
+    let (mut accepted, mut syncs) = (0, 0);
+    for seed in 1..=60u64 {
+        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mesh = if seed % 3 == 0 {
+            Mesh::new("mesh", &[("dp", 2), ("tp", 2)])
+        } else {
+            tp(1 + (seed % 3) as usize)
+        };
+        let mut plan = String::new();
+        for _ in 0..12 {
+            let mut pick = |of: &[&'static str]| of[draw(&mut state, of.len())];
+            let module = pick(&modules);
+            let sync = pick(&["shard", "sync", "sync"]) == "sync";
+            let dim = pick(&["0", "1", "-1"]);
+            let line = match sync {
+                false => {
+                    format!("shard('{}', {dim})", pick(&["weight", "weight", "bias", "input", "output"]))
+                }
+                true => format!("sync('{}', '{}', dim={dim})", pick(&modes), pick(&ops)),
+            };
+            let longer = format!("{plan}sch{module}.{line}\n");
+            let verdict =
+                |graph: &Graph| apply(&lines(&longer), graph, &mesh, &ApplyOptions::default()).err();
+            let (forward, whole) = (verdict(&model.forward), verdict(&graph));
+            assert_eq!(forward.as_ref().map(|e| e.code), whole.map(|e| e.code), "{longer}");
+            if forward.is_none() {
+                (plan, accepted, syncs) = (longer, accepted + 1, syncs + usize::from(sync));
+            }
+        }
+        hold_against_one_device(&graph, &inputs, &mesh, &plan);
+    }
+    assert!(accepted > 150 && syncs > 40, "the draw is no empty one: {accepted}, {syncs}");
+}
