@@ -23,7 +23,8 @@ pub fn backward(
     let value_count = builder.graph().values.len();
     let reach = Reach::of(builder.graph(), wrt);
     let mut cotangents: Vec<Option<ValueId>> = vec![None; value_count];
-    let outer = (builder.path.clone(), builder.phase, builder.location.clone(), builder.microbatch);
+    let outer =
+        (builder.path.clone(), builder.phase, builder.location.clone(), builder.microbatch, builder.remat);
     for &(value, cotangent) in seeds {
         accumulate(builder, &mut cotangents, value, cotangent)?;
     }
@@ -38,9 +39,8 @@ pub fn backward(
         let wanted: Vec<bool> = node.operands.iter().map(differentiable).collect();
         let of_parameters: Vec<bool> =
             node.operands.iter().map(|v| reach.only_parameters[v.index()]).collect();
-        builder.path = node.path.clone();
-        builder.location = node.location.clone();
-        builder.microbatch = node.microbatch;
+        builder.enter(&node);
+        builder.remat = None;
         // A composite's gradient is one composite; elsewhere the two sides are separate nodes, so that weight
         // gradients can be moved on their own.
         let parts: Vec<(Phase, Vec<bool>)> = if matches!(node.op, Op::Composite(_)) {
@@ -75,7 +75,7 @@ pub fn backward(
             }
         }
     }
-    (builder.path, builder.phase, builder.location, builder.microbatch) = outer;
+    (builder.path, builder.phase, builder.location, builder.microbatch, builder.remat) = outer;
     for (index, cotangent) in cotangents.iter().enumerate() {
         if let Some(cotangent) = *cotangent {
             let value = ValueId::new(index);

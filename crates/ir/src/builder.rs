@@ -20,6 +20,8 @@ pub struct GraphBuilder {
     pub location: Option<Location>,
     /// Microbatch of new nodes.
     pub microbatch: Option<usize>,
+    /// Group of new nodes to be computed again in the backward pass.
+    pub remat: Option<usize>,
 }
 
 impl GraphBuilder {
@@ -96,6 +98,15 @@ impl GraphBuilder {
         self.graph.value_mut(value).annotation = Some(annotation);
     }
 
+    /// New nodes get the path, phase, location, microbatch and group of this one.
+    pub fn enter(&mut self, node: &Node) {
+        self.path = node.path.clone();
+        self.phase = node.phase;
+        self.location = node.location.clone();
+        self.microbatch = node.microbatch;
+        self.remat = node.remat;
+    }
+
     /// Appends a node. E100 wraps what type inference finds, with the module path.
     pub fn push(&mut self, op: impl Into<Op>, operands: &[ValueId]) -> Result<Vec<ValueId>> {
         let op = op.into();
@@ -144,6 +155,7 @@ impl GraphBuilder {
             location: self.location.clone(),
             phase: self.phase,
             microbatch: self.microbatch,
+            remat: self.remat,
         });
         results
     }
@@ -153,8 +165,8 @@ impl GraphBuilder {
         Ok(self.push(op, operands)?[0])
     }
 
-    /// Copies the nodes of `graph` here, its inputs bound to `arguments`; returns its outputs. Paths, phases,
-    /// locations and microbatches are the builder's where `keep_origin` is false.
+    /// Copies the nodes of `graph` here, its inputs bound to `arguments`; returns its outputs. Where `keep_origin` is
+    /// false, they get the builder's path, phase, location, microbatch and group.
     pub fn inline(
         &mut self,
         graph: &Graph,
@@ -183,10 +195,12 @@ impl GraphBuilder {
             let results = self.push_typed(node.op.clone(), &operands, types);
             if keep_origin {
                 let last = self.graph.nodes.last_mut().expect("just pushed");
-                last.path = node.path.clone();
-                last.location = node.location.clone();
-                last.phase = node.phase;
-                last.microbatch = node.microbatch;
+                *last = Node {
+                    op: last.op.clone(),
+                    operands: std::mem::take(&mut last.operands),
+                    results: std::mem::take(&mut last.results),
+                    ..node.clone()
+                };
             }
             for (&old, &new) in node.results.iter().zip(&results) {
                 let source = graph.value(old);

@@ -5,6 +5,7 @@
 //! inlined.
 
 use crate::autodiff;
+use crate::custom::CustomOp;
 use crate::graph::{Graph, Role, ValueId};
 use crate::op::Operation;
 use crate::rule::{FactorKind, Rule};
@@ -77,6 +78,10 @@ fn missing(name: &str, expected: &str, found: Option<&Attribute>) -> Box<Diagnos
 pub struct Template {
     /// `partita.softmax`.
     pub name: &'static str,
+    /// Names of the operands, in order.
+    pub arguments: &'static [&'static str],
+    /// How many arguments at the end may be left out.
+    pub optional: usize,
     /// Builds the decomposition over the operands.
     pub build: fn(&Attributes, &mut GraphBuilder, &[ValueId]) -> Result<Vec<ValueId>>,
     /// A rule of its own; `None` derives one.
@@ -118,6 +123,23 @@ impl PartialEq for Origin {
     }
 }
 
+/// Whether there are as many operands as arguments, of which some at the end are optional. E245 otherwise.
+pub(crate) fn check_arguments(
+    name: &str,
+    arguments: &[&str],
+    optional: usize,
+    operands: &[TensorType],
+) -> Result<()> {
+    let required = arguments.len() - optional;
+    if (required..=arguments.len()).contains(&operands.len()) {
+        return Ok(());
+    }
+    let least = if optional > 0 { format!("{required} to ") } else { String::new() };
+    Err(Diagnostic::new("E245", format!("a wrong number of operands for `{name}`"))
+        .expected(format!("{least}{} operands: {}", arguments.len(), arguments.join(", ")))
+        .found(operands.len().to_string()))
+}
+
 /// A composite's meaning and its answers, for given operand types.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CompositeDefinition {
@@ -130,12 +152,13 @@ pub struct CompositeDefinition {
 }
 
 impl CompositeDefinition {
-    /// A template applied to operand types.
+    /// A template applied to operand types. E245 for a wrong number of them.
     pub fn from_template(
         template: &'static Template,
         attributes: &Attributes,
         operands: &[TensorType],
     ) -> Result<CompositeDefinition> {
+        check_arguments(template.name, template.arguments, template.optional, operands)?;
         let mut builder = GraphBuilder::new(template.name);
         let inputs: Vec<ValueId> = operands
             .iter()
@@ -218,12 +241,13 @@ fn transposed_rule(base: &Rule, seeded: &[usize], wanted: &[usize]) -> Rule {
 #[derive(Clone, Debug)]
 pub struct Registry {
     templates: IndexMap<&'static str, &'static Template>,
+    pub(crate) custom: IndexMap<String, CustomOp>,
 }
 
 impl Registry {
     /// No composites.
     pub fn empty() -> Registry {
-        Registry { templates: IndexMap::new() }
+        Registry { templates: IndexMap::new(), custom: IndexMap::new() }
     }
 
     /// Adds a template, replacing one of the same name.
@@ -236,9 +260,9 @@ impl Registry {
         self.templates.get(name).copied()
     }
 
-    /// Every name, in order of addition.
-    pub fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.templates.keys().copied()
+    /// Every name: templates, then ops of the user's, each in order of addition.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.templates.keys().copied().chain(self.custom.keys().map(String::as_str))
     }
 }
 

@@ -30,53 +30,123 @@ pub static ALL: &[&Template] = &[
 ];
 
 /// `softmax(x[.., n]) -> [.., n]` over the last dimension.
-pub static SOFTMAX: Template =
-    Template { name: "partita.softmax", build: build_softmax, rule: None, offsets_operand: None };
+pub static SOFTMAX: Template = Template {
+    name: "partita.softmax",
+    arguments: &["x"],
+    optional: 0,
+    build: build_softmax,
+    rule: None,
+    offsets_operand: None,
+};
 /// `log_softmax(x[.., n]) -> [.., n]` over the last dimension.
-pub static LOG_SOFTMAX: Template =
-    Template { name: "partita.log_softmax", build: build_log_softmax, rule: None, offsets_operand: None };
+pub static LOG_SOFTMAX: Template = Template {
+    name: "partita.log_softmax",
+    arguments: &["x"],
+    optional: 0,
+    build: build_log_softmax,
+    rule: None,
+    offsets_operand: None,
+};
 /// `layer_norm(x[.., n], weight[n]?, bias[n]?) -> [.., n]`; attribute `epsilon`.
-pub static LAYER_NORM: Template =
-    Template { name: "partita.layer_norm", build: build_layer_norm, rule: None, offsets_operand: None };
+pub static LAYER_NORM: Template = Template {
+    name: "partita.layer_norm",
+    arguments: &["x", "weight", "bias"],
+    optional: 2,
+    build: build_layer_norm,
+    rule: None,
+    offsets_operand: None,
+};
 /// `rms_norm(x[.., n], weight[n]?) -> [.., n]`; attribute `epsilon`.
-pub static RMS_NORM: Template =
-    Template { name: "partita.rms_norm", build: build_rms_norm, rule: None, offsets_operand: None };
+pub static RMS_NORM: Template = Template {
+    name: "partita.rms_norm",
+    arguments: &["x", "weight"],
+    optional: 1,
+    build: build_rms_norm,
+    rule: None,
+    offsets_operand: None,
+};
 /// `gelu(x)`; attribute `tanh` chooses the approximation.
-pub static GELU: Template =
-    Template { name: "partita.gelu", build: build_gelu, rule: None, offsets_operand: None };
+pub static GELU: Template = Template {
+    name: "partita.gelu",
+    arguments: &["x"],
+    optional: 0,
+    build: build_gelu,
+    rule: None,
+    offsets_operand: None,
+};
 /// `silu(x) = x * logistic(x)`.
-pub static SILU: Template =
-    Template { name: "partita.silu", build: build_silu, rule: None, offsets_operand: None };
+pub static SILU: Template = Template {
+    name: "partita.silu",
+    arguments: &["x"],
+    optional: 0,
+    build: build_silu,
+    rule: None,
+    offsets_operand: None,
+};
 /// `attention(q[b, h, s, d], k[b, g, t, d], v[b, g, t, d], mask[b, 1, s, t]?) -> [b, h, s, d]`; h is a multiple of
 /// g; attributes `causal`, `scale`. Rows with nothing to attend to give 0.
 pub static ATTENTION: Template = Template {
     name: "partita.attention",
+    arguments: &["q", "k", "v", "mask"],
+    optional: 1,
     build: build_attention,
     rule: Some(attention_rule),
     offsets_operand: None,
 };
 /// `rotary(x[b, h, s, d], cos[s, d], sin[s, d]) -> [b, h, s, d]`: rotates pairs (i, i + d/2).
-pub static ROTARY: Template =
-    Template { name: "partita.rotary", build: build_rotary, rule: None, offsets_operand: None };
+pub static ROTARY: Template = Template {
+    name: "partita.rotary",
+    arguments: &["x", "cos", "sin"],
+    optional: 0,
+    build: build_rotary,
+    rule: None,
+    offsets_operand: None,
+};
 /// `dropout(x, seed: u64 scalar) -> x` with elements kept with probability `1 - rate` and scaled by its inverse;
 /// attributes `rate`, `stream`. The mask depends on seed, stream and global element index alone.
-pub static DROPOUT: Template =
-    Template { name: "partita.dropout", build: build_dropout, rule: None, offsets_operand: None };
+pub static DROPOUT: Template = Template {
+    name: "partita.dropout",
+    arguments: &["x", "seed"],
+    optional: 0,
+    build: build_dropout,
+    rule: None,
+    offsets_operand: None,
+};
 /// `cross_entropy(logits[.., v], labels[..]) -> [..]`: the negative log-likelihood of each label in the logits'
 /// type, 0 where the label is `ignore_index`. The mean is the caller's, over the whole batch's count.
-pub static CROSS_ENTROPY: Template =
-    Template { name: "partita.cross_entropy", build: build_cross_entropy, rule: None, offsets_operand: None };
+pub static CROSS_ENTROPY: Template = Template {
+    name: "partita.cross_entropy",
+    arguments: &["logits", "labels"],
+    optional: 0,
+    build: build_cross_entropy,
+    rule: None,
+    offsets_operand: None,
+};
 /// `embedding(weight[v, d], ids[..]) -> [.., d]`.
-pub static EMBEDDING: Template =
-    Template { name: "partita.embedding", build: build_embedding, rule: None, offsets_operand: None };
+pub static EMBEDDING: Template = Template {
+    name: "partita.embedding",
+    arguments: &["weight", "ids"],
+    optional: 0,
+    build: build_embedding,
+    rule: None,
+    offsets_operand: None,
+};
 /// `mse(prediction, target) -> (prediction - target)^2`, elementwise; the mean is the caller's.
-pub static MSE: Template =
-    Template { name: "partita.mse", build: build_mse, rule: None, offsets_operand: None };
+pub static MSE: Template = Template {
+    name: "partita.mse",
+    arguments: &["prediction", "target"],
+    optional: 0,
+    build: build_mse,
+    rule: None,
+    offsets_operand: None,
+};
 /// `random_bits(seed: u64 scalar, offsets: i64[rank]) -> u32[shape]`; attributes `shape`, `global_shape`, `stream`.
 /// The generator: `key = mix(seed + GAMMA (stream + 1))`, `bits(i) = mix(key + GAMMA (i + 1))`, upper half, with SplitMix64's
 /// `mix` and the row-major *global* index `i`.
 pub static RANDOM_BITS: Template = Template {
     name: "partita.random_bits",
+    arguments: &["seed", "offsets"],
+    optional: 0,
     build: build_random_bits,
     rule: Some(random_bits_rule),
     offsets_operand: Some(1),
@@ -84,6 +154,8 @@ pub static RANDOM_BITS: Template = Template {
 /// `uniform(seed, offsets) -> [0, 1)` of attribute `dtype`; other attributes as [`RANDOM_BITS`].
 pub static UNIFORM: Template = Template {
     name: "partita.uniform",
+    arguments: &["seed", "offsets"],
+    optional: 0,
     build: build_uniform,
     rule: Some(random_bits_rule),
     offsets_operand: Some(1),
@@ -91,6 +163,8 @@ pub static UNIFORM: Template = Template {
 /// `normal(seed, offsets)`: standard normal of attribute `dtype` by inverse error function.
 pub static NORMAL: Template = Template {
     name: "partita.normal",
+    arguments: &["seed", "offsets"],
+    optional: 0,
     build: build_normal,
     rule: Some(random_bits_rule),
     offsets_operand: Some(1),

@@ -56,6 +56,20 @@ pub enum Role {
     StateOf(ValueId),
     /// The gradient with respect to this value.
     GradOf(ValueId),
+    /// This value, computed again for the backward pass: it lies as that one does.
+    RematOf(ValueId),
+}
+
+impl Role {
+    /// The same role with the value it names replaced by `map`'s; [`Role::Activation`] where there is none.
+    pub fn renamed(&self, map: impl Fn(ValueId) -> Option<ValueId>) -> Role {
+        match *self {
+            Role::StateOf(v) => map(v).map_or(Role::Activation, Role::StateOf),
+            Role::GradOf(v) => map(v).map_or(Role::Activation, Role::GradOf),
+            Role::RematOf(v) => map(v).map_or(Role::Activation, Role::RematOf),
+            Role::Activation | Role::Input | Role::Param => self.clone(),
+        }
+    }
 }
 
 /// Where in the user's source a node comes from.
@@ -120,6 +134,9 @@ pub struct Node {
     pub phase: Phase,
     /// Which microbatch it belongs to, where the step is cut into several.
     pub microbatch: Option<usize>,
+    /// The number of the group of forward nodes whose intermediate values the backward pass computes again instead of
+    /// keeping them; `None`: they are kept. See [`crate::remat`].
+    pub remat: Option<usize>,
 }
 
 /// An SSA tensor program: inputs, nodes in execution order, outputs. Regions of ops (a loop body, the

@@ -44,10 +44,7 @@ pub fn open_composites(graph: &Graph, open: &dyn Fn(&crate::ops::Composite) -> b
             let node = &source.nodes[index];
             match &node.op {
                 Op::Composite(composite) if selected(&node.op) => {
-                    builder.path = node.path.clone();
-                    builder.phase = node.phase;
-                    builder.location = node.location.clone();
-                    builder.microbatch = node.microbatch;
+                    builder.enter(node);
                     Ok(Some(builder.inline(&composite.definition.decomposition, operands, false)?))
                 }
                 _ => Ok(Some(push_copy(builder, &source, index, operands))),
@@ -102,10 +99,7 @@ pub fn unroll_collective_loops(graph: &Graph) -> Result<Graph> {
             if !pending(&node.op) {
                 return Ok(Some(push_copy(builder, &source, index, operands)));
             }
-            builder.path = node.path.clone();
-            builder.phase = node.phase;
-            builder.location = node.location.clone();
-            builder.microbatch = node.microbatch;
+            builder.enter(node);
             let unrolled = match &node.op {
                 Op::While(op) => op.unroll(builder, operands)?,
                 _ => None,
@@ -125,7 +119,7 @@ pub fn unroll_collective_loops(graph: &Graph) -> Result<Graph> {
     Ok(current)
 }
 
-/// Appends node `index` of `graph` to `builder` over new operands, with its path, phase, location, microbatch.
+/// Appends node `index` of `graph` to `builder` over new operands, with its path, phase, location, microbatch and group.
 pub fn push_copy(
     builder: &mut GraphBuilder,
     graph: &Graph,
@@ -133,10 +127,7 @@ pub fn push_copy(
     operands: &[ValueId],
 ) -> Vec<ValueId> {
     let node = &graph.nodes[index];
-    builder.path = node.path.clone();
-    builder.phase = node.phase;
-    builder.location = node.location.clone();
-    builder.microbatch = node.microbatch;
+    builder.enter(node);
     let types = node.results.iter().map(|&v| graph.ty(v).clone()).collect();
     builder.push_typed(node.op.clone(), operands, types)
 }
@@ -197,14 +188,14 @@ fn carry(graph: &Graph, old: ValueId, builder: &mut GraphBuilder, new: ValueId) 
 fn remap_roles(graph: &Graph, map: &[Option<ValueId>], result: &mut Graph) {
     use crate::Role;
     for (index, new) in map.iter().enumerate() {
-        let Some(new) = new else { continue };
-        let role = match &graph.values[index].role {
-            Role::StateOf(v) => map[v.index()].map(Role::StateOf),
-            Role::GradOf(v) => Some(map[v.index()].map_or(Role::Activation, Role::GradOf)),
-            _ => None,
-        };
-        if let Some(role) = role {
-            result.value_mut(*new).role = role;
+        let Some(new) = *new else { continue };
+        match graph.values[index].role.renamed(|v| map[v.index()]) {
+            // Two values became one.
+            Role::RematOf(of) if of == new => result.value_mut(new).role = Role::Activation,
+            role @ (Role::StateOf(_) | Role::GradOf(_) | Role::RematOf(_)) => {
+                result.value_mut(new).role = role;
+            }
+            Role::Activation | Role::Input | Role::Param => {}
         }
     }
 }

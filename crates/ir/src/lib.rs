@@ -8,12 +8,15 @@ pub mod autodiff;
 pub mod builder;
 pub mod composite;
 pub mod composites;
+pub mod custom;
 pub mod graph;
 pub mod graph_edit;
 pub mod interpret;
 pub mod literal;
 pub mod op;
 pub mod ops;
+pub mod outline;
+pub mod remat;
 pub mod rule;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -23,6 +26,7 @@ pub mod verify;
 
 pub use builder::GraphBuilder;
 pub use composite::{Attribute, Attributes, AttributesExt, CompositeDefinition, Registry};
+pub use custom::{CustomOp, Named};
 pub use graph::{Annotation, Graph, Location, Node, NodeId, Phase, Role, Value, ValueId};
 pub use interpret::{evaluate, evaluate_ranks};
 pub use literal::{Literal, Storage};

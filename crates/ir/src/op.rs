@@ -71,6 +71,11 @@ pub trait Operation {
     /// The name in text: `stablehlo.add`.
     fn name(&self) -> &str;
 
+    /// The name without what stands before the first dot: `add`.
+    fn short_name(&self) -> &str {
+        self.name().split_once('.').map_or(self.name(), |(_, short)| short)
+    }
+
     /// Result types from operand types. Diagnostics E101 to E119.
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>>;
 

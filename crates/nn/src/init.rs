@@ -32,10 +32,10 @@ pub enum Init {
 }
 
 /// The golden-ratio increment of SplitMix64 (Steele, Lea, Flood 2014).
-const GAMMA: u64 = 0x9E37_79B9_7F4A_7C15;
+pub(crate) const GAMMA: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// The finaliser of SplitMix64.
-fn mix(x: u64) -> u64 {
+pub(crate) fn mix(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     x ^ (x >> 31)
@@ -80,7 +80,7 @@ impl Init {
 
 /// `2 u - 1` of uniform draws u in (0, 1) of 24 bits each, for each element of a box.
 fn symmetric(seed: u64, stream: u64, global_shape: &[usize], offset: &[usize], extent: &[usize]) -> Vec<f64> {
-    let key = mix(seed.wrapping_add(GAMMA.wrapping_mul(stream.wrapping_add(1))));
+    let key = crate::random::key(seed, stream);
     let draw = |index: u64| {
         let bits = mix(key.wrapping_add(GAMMA.wrapping_mul(index + 1))) >> 32;
         let unit = ((bits >> 8) as f64 + 0.5) / 16_777_216.0;

@@ -10,6 +10,7 @@ pub mod model;
 pub mod models;
 pub mod modules;
 pub mod optim;
+pub mod random;
 pub mod schedule;
 pub mod step;
 

@@ -7,7 +7,7 @@ use crate::accumulation_dtype;
 use crate::optim::Optimizer;
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::ops::UnaryKind;
-use partita_ir::{Graph, GraphBuilder, Phase, Role, TensorType, ValueId, autodiff, graph_edit};
+use partita_ir::{Graph, GraphBuilder, Phase, Role, TensorType, ValueId, autodiff, graph_edit, remat};
 
 /// How parameters are updated.
 #[derive(Clone, PartialEq, Debug)]
@@ -57,7 +57,8 @@ pub fn train_step(forward: &Graph, options: &StepOptions) -> Result<Graph> {
 }
 
 /// The forward graph with the gradient of its output `loss` (a float scalar) with respect to every parameter: outputs
-/// `loss`, the other outputs, then `grad.<parameter>` in the order of the parameters. E055 without such a loss.
+/// `loss`, the other outputs, then `grad.<parameter>` in the order of the parameters. What is
+/// marked for it is computed again rather than kept ([`remat`]). E055 without such a loss.
 pub fn gradient_graph(forward: &Graph) -> Result<Graph> {
     gradient_graph_wrt(forward, &[])
 }
@@ -118,7 +119,7 @@ pub fn gradient_graph_wrt(forward: &Graph, also: &[&str]) -> Result<Graph> {
         }
         outputs.push(&gradient_name(&name), gradient);
     }
-    Ok(graph_edit::prune(&outputs.finish(builder)))
+    remat::rematerialise(&graph_edit::prune(&outputs.finish(builder)))
 }
 
 /// Completes a graph that has parameters and outputs `loss` and `grad.<parameter>` to a step. New inputs:

@@ -2,20 +2,16 @@
 
 mod corpus;
 mod masked;
-mod random;
 mod regression;
 mod text;
 
 pub use corpus::{default_corpus, open_corpus};
 pub use masked::MaskedTextFeed;
-pub use random::{random_feed, scalars};
 pub use regression::RegressionFeed;
 pub use text::TextFeed;
 
 use crate::config::Config;
-use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result};
-use partita_ir::Literal;
 use partita_nn::ModelConfig;
 use std::collections::BTreeMap;
 
@@ -25,7 +21,7 @@ pub const IGNORED: i32 = partita_nn::losses::IGNORE_INDEX as i32;
 /// The global batch of one step by input name: `tokens`, `labels`, `token_types`, `attention_mask` (i32 `[batch,
 /// sequence]`), or `inputs` and `targets` (floats `[batch, features]`) or `labels` (i32 `[batch]`). Scalars (`seed`,
 /// `step`, `learning_rate`) are not in it: see [`scalars`].
-pub type Fed = IndexMap<String, Literal>;
+pub use partita_schedule::feed::Fed;
 
 /// Where batches come from.
 pub trait Feed: Send + Sync {

@@ -12,6 +12,5 @@ pub mod feeds;
 mod keys;
 pub mod output;
 pub mod play;
-pub mod random;
 pub mod run;
 pub mod sample;

@@ -1,14 +1,15 @@
 //! Playing graphs on the CPU device: from a placed graph to a loop that runs it.
 
-use crate::compile;
 use indexmap::IndexMap;
 use partita_base::Result;
+use partita_ir::ops::Composite;
 use partita_ir::{Graph, Literal};
 use partita_mesh::{Mesh, Sharding};
 use partita_program::LowerOptions;
 use partita_runtime::checkpoint::TensorData;
 use partita_runtime::{BatchTensor, Cpu, Pieces, Runner, RunnerOptions, TensorLayout, TrainLoop};
-use partita_schedule::verify::StepRunner;
+use partita_schedule::open_without_kernels;
+use partita_schedule::verify::{Interpreter, StepRunner};
 use partita_spmd::{Options, Partitioned, partition, virtual_ranks};
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ pub fn player(
     options: RunnerOptions,
 ) -> Result<TrainLoop> {
     let locals = virtual_ranks::rank_graphs(partitioned)?;
-    let set = partita_program::lower(&locals, &LowerOptions::default(), &Cpu)?;
+    let set = partita_program::lower(&locals, &LowerOptions::default(), &options.cpu)?;
     let runner = Runner::new(set, options)?;
     let graph = &partitioned.graph;
     let mesh = Arc::new(partitioned.mesh.clone());
@@ -55,9 +56,10 @@ pub fn player(
 /// A graph on one rank, without a plan.
 pub fn solo(graph: &Graph, seed: u64) -> Result<TrainLoop> {
     let mesh = Mesh::new("one", &[("dp", 1)]);
-    let graph = compile::open_without_kernels(graph)?;
+    let options = RunnerOptions { deterministic: true, ..RunnerOptions::default() };
+    let graph = open_without_kernels(graph, &CpuStep { options: options.clone() })?;
     let partitioned = partition(&graph, &mesh, &Options::default())?;
-    player(&partitioned, &[], seed, RunnerOptions { deterministic: true, ..RunnerOptions::default() })
+    player(&partitioned, &[], seed, options)
 }
 
 /// A tensor as the runtime stores it.
@@ -89,15 +91,44 @@ pub struct CpuStep {
     pub options: RunnerOptions,
 }
 
+/// What the CPU device would run, on the reference interpreter.
+#[derive(Clone, Debug, Default)]
+pub struct InterpretedCpuStep {
+    /// The device.
+    pub cpu: Cpu,
+}
+
+impl StepRunner for InterpretedCpuStep {
+    fn name(&self) -> &str {
+        "interpreter"
+    }
+
+    fn has_kernel(&self, composite: &Composite) -> bool {
+        self.cpu.has_kernel(composite)
+    }
+
+    fn run(&self, partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>> {
+        Interpreter.run(partitioned, inputs)
+    }
+}
+
 impl StepRunner for CpuStep {
     fn name(&self) -> &str {
         "cpu"
     }
 
-    fn run(&mut self, partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>> {
+    fn has_kernel(&self, composite: &Composite) -> bool {
+        self.options.cpu.has_kernel(composite)
+    }
+
+    fn fusible(&self, composite: &Composite) -> std::result::Result<(), String> {
+        partita_runtime::fusible(composite)
+    }
+
+    fn run(&self, partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>> {
         let graph = &partitioned.graph;
         let locals = virtual_ranks::rank_graphs(partitioned)?;
-        let set = partita_program::lower(&locals, &LowerOptions::default(), &Cpu)?;
+        let set = partita_program::lower(&locals, &LowerOptions::default(), &self.options.cpu)?;
         let mut runner = Runner::new(set, RunnerOptions { nan_guard: false, ..self.options.clone() })?;
         let mesh = &partitioned.mesh;
         for ((&value, sharding), literal) in graph.inputs.iter().zip(&partitioned.inputs).zip(inputs) {

@@ -9,10 +9,10 @@ use crate::config::Config;
 use crate::env::Environment;
 use crate::output::Output;
 use crate::output::events::Counts;
-use crate::play::CpuStep;
+use crate::play::{CpuStep, InterpretedCpuStep};
 use partita_base::Result;
 use partita_runtime::Cpu;
-use partita_schedule::verify::{Interpreter, StepRunner};
+use partita_schedule::verify::StepRunner;
 
 /// Runs a command. `false`: it ran, and the check failed.
 pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
@@ -31,13 +31,13 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
         }
         (Command::Train(args), Some(config)) => train(args, &config, output),
         (Command::Verify(args), Some(config)) => {
-            let mut runner: Box<dyn StepRunner> = match args.runner {
-                Runner::Interpreter => Box::new(Interpreter),
+            let runner: Box<dyn StepRunner> = match args.runner {
+                Runner::Interpreter => Box::new(InterpretedCpuStep::default()),
                 Runner::Cpu => Box::new(CpuStep::default()),
             };
             // A small batch shows as much; who names one gets it.
             let batch = if args.flags.batch.is_some() { config.train.batch } else { VERIFY_BATCH };
-            let verified = verify(&config, batch, runner.as_mut(), args.break_rule.clone())?;
+            let verified = verify(&config, batch, runner.as_ref(), args.break_rule.clone())?;
             for note in verified.notes {
                 output.note(note);
             }
@@ -47,8 +47,10 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
         (Command::Show(args), Some(config)) => {
             let text = match (args.form, args.stage) {
                 (Some(form), _) => show::plan_of(&config, form)?,
-                (None, Some(stage)) => lower::stage(&config, stage, 0, LowerRequest::default(), &Cpu)?,
-                (None, None) => show::show(&config, &Cpu)?,
+                (None, Some(stage)) => {
+                    lower::stage(&config, stage, 0, LowerRequest::default(), &Cpu::default())?
+                }
+                (None, None) => show::show(&config, &Cpu::default())?,
             };
             output.text(text);
             Ok(true)
@@ -56,9 +58,9 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
         (Command::Lower(args), Some(config)) => {
             let request = LowerRequest { input_gradient: args.input_gradient };
             if args.counts {
-                output.counts(&Counts::from(&lower::counts(&config, request, &Cpu)?));
+                output.counts(&Counts::from(&lower::counts(&config, request, &Cpu::default())?));
             } else {
-                output.text(lower::stage(&config, args.stage, args.rank, request, &Cpu)?);
+                output.text(lower::stage(&config, args.stage, args.rank, request, &Cpu::default())?);
             }
             Ok(true)
         }

@@ -1,8 +1,8 @@
 //! Generating text with a trained decoder, byte by byte.
 
-use crate::random::Draws;
 use partita_base::{Diagnostic, Result};
 use partita_ir::Literal;
+use partita_nn::random::Draws;
 use std::fmt::Write;
 
 /// How the next byte is chosen.

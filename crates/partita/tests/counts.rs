@@ -9,7 +9,7 @@
 //! joined into buckets (`logical`), it is the number of tensors.
 
 use partita::commands::lower::{LowerRequest, plan};
-use partita::compile::{self, Build, Planned};
+use partita::compile::{self, Build};
 use partita::config::Config;
 use partita_base::DType;
 use partita_ir::{Graph, Phase};
@@ -19,7 +19,7 @@ use partita_program::{
     Action, CollectiveKind, Counts, PhaseCounts, Program, ProgramSet, counts, counts_of_graph,
 };
 use partita_runtime::Cpu;
-use partita_schedule::{ApplyOptions, Plan, apply};
+use partita_schedule::{ApplyOptions, Built, Plan, apply};
 use partita_spmd::{Options, partition, specialise};
 
 fn config(name: &str, overrides: &[&str]) -> Config {
@@ -27,9 +27,9 @@ fn config(name: &str, overrides: &[&str]) -> Config {
     Config::load(name, &overrides).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn lowered(config: &Config, input_gradient: bool) -> (Planned, ProgramSet) {
+fn lowered(config: &Config, input_gradient: bool) -> (Built, ProgramSet) {
     let planned = plan(config, LowerRequest { input_gradient }).unwrap_or_else(|error| panic!("{error}"));
-    let set = compile::lower(&planned, &Cpu).unwrap_or_else(|error| panic!("{error}"));
+    let set = compile::lower(&planned, &Cpu::default()).unwrap_or_else(|error| panic!("{error}"));
     (planned, set)
 }
 
@@ -44,7 +44,7 @@ const PER_LAYER: usize = 16;
 const AROUND: usize = 5;
 
 /// A GPT of `layers` layers: untied, without clipping and dropout.
-fn gpt(layers: usize, overrides: &[&str]) -> (Planned, ProgramSet) {
+fn gpt(layers: usize, overrides: &[&str]) -> (Built, ProgramSet) {
     let sizes = [
         format!("model.layers={layers}"),
         format!("train.batch={BATCH}"),
@@ -387,7 +387,8 @@ fn two_layers_between_cut_rows_gather_once_and_scatter_once() {
         let counts = counts_of_graph(local);
         assert_eq!(seen(&counts.forward), [("all_gather", 1, 1), ("reduce_scatter", 1, 1)]);
     }
-    let set = partita_program::lower(&locals, &Default::default(), &Cpu).expect("it can be lowered");
+    let set =
+        partita_program::lower(&locals, &Default::default(), &Cpu::default()).expect("it can be lowered");
     assert_eq!(seen(&counts(&set).forward), [("all_gather", 1, 1), ("reduce_scatter", 1, 1)]);
 }
 
@@ -403,7 +404,7 @@ fn the_toy_s_step_needs_one_more_for_the_loss() {
     let mesh = compile::mesh(&config).expect("a mesh");
     let planned = compile::plan_step(&config, &toy(7, true), &mesh, &Build::from_config(&config));
     let planned = planned.unwrap_or_else(|error| panic!("{error}"));
-    let set = compile::lower(&planned, &Cpu).unwrap_or_else(|error| panic!("{error}"));
+    let set = compile::lower(&planned, &Cpu::default()).unwrap_or_else(|error| panic!("{error}"));
     let counts: Counts = counts(&set);
     let forward = seen(&counts.forward);
     assert_eq!(forward, [("all_reduce", 1, 1), ("all_gather", 1, 1), ("reduce_scatter", 1, 1)]);

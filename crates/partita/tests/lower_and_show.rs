@@ -16,7 +16,8 @@ fn config(mesh: &str, more: &[&str]) -> Config {
 }
 
 fn at(config: &Config, of: Stage, rank: usize) -> String {
-    stage(config, of, rank, LowerRequest::default(), &Cpu).unwrap_or_else(|error| panic!("{error}"))
+    stage(config, of, rank, LowerRequest::default(), &Cpu::default())
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]
@@ -44,20 +45,23 @@ fn a_layout_names_its_cause() {
 
 #[test]
 fn a_rank_that_is_not_there_is_an_error() {
-    let error = stage(&config("tp=2", &[]), Stage::Local, 2, LowerRequest::default(), &Cpu).unwrap_err();
+    let error =
+        stage(&config("tp=2", &[]), Stage::Local, 2, LowerRequest::default(), &Cpu::default()).unwrap_err();
     assert_eq!(error.code, "E014");
 }
 
 #[test]
 fn tokens_have_no_gradient() {
-    let error = counts(&config("tp=2", &[]), LowerRequest { input_gradient: true }, &Cpu).unwrap_err();
+    let error =
+        counts(&config("tp=2", &[]), LowerRequest { input_gradient: true }, &Cpu::default()).unwrap_err();
     assert_eq!(error.code, "E013");
 }
 
 #[test]
 fn counts_have_fixed_names_in_json() {
     let config = config("dp=2,tp=2", &["model.tied=false", "optimizer.clip_grad_norm=0"]);
-    let counts = counts(&config, LowerRequest::default(), &Cpu).unwrap_or_else(|error| panic!("{error}"));
+    let counts =
+        counts(&config, LowerRequest::default(), &Cpu::default()).unwrap_or_else(|error| panic!("{error}"));
     let json = serde_json::to_value(Counts::from(&counts)).expect("it has a JSON form");
     for phase in ["forward", "backward", "update"] {
         for kind in ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", "send"]
@@ -72,7 +76,8 @@ fn counts_have_fixed_names_in_json() {
 
 #[test]
 fn show_tells_layouts_plan_and_memory() {
-    let text = show::show(&config("fsdp=2,tp=2", &[]), &Cpu).unwrap_or_else(|error| panic!("{error}"));
+    let text =
+        show::show(&config("fsdp=2,tp=2", &[]), &Cpu::default()).unwrap_or_else(|error| panic!("{error}"));
     let line = |start: &str| {
         text.lines()
             .find(|line| line.trim_start().starts_with(start))

@@ -9,7 +9,7 @@ use partita::cli::{Cli, Command};
 use partita::compile::{self, Build};
 use partita::config::Config;
 use partita::output::Output;
-use partita_ir::graph_edit;
+use partita_runtime::Cpu;
 
 /// What the process may hold beside the arenas: the text, graphs, tensors on their way, thread stacks.
 const BESIDE_BYTES: u64 = 64 << 20;
@@ -28,15 +28,14 @@ fn planned_bytes(config: &Config) -> u64 {
     let build = Build::from_config(config);
     let model = compile::model(config, &build).unwrap();
     let planned = compile::plan_step(config, &model, &mesh, &build).unwrap();
-    let mut forward = config.model.build(config.train.batch, config.train.dtype, false).unwrap().forward;
-    let loss = forward.output_position("loss").expect("models end in a loss");
-    forward.outputs = vec![forward.outputs[loss]];
-    forward.output_names = vec!["loss".into()];
-    let (forward, pieces) = partita_spmd::split_fused(&graph_edit::prune(&forward)).unwrap();
-    let validation = compile::place(config, &forward, pieces, Some(&planned.plan), &mesh, None).unwrap();
+    let quiet = config.model.build(config.train.batch, config.train.dtype, false).unwrap();
+    let options = compile::build_options(config, &build);
+    let kernels = &|composite: &_| Cpu::default().has_kernel(composite);
+    let validation =
+        partita_schedule::build_evaluation(&quiet, &planned.plan, &mesh, &options, kernels).unwrap();
     [planned, validation]
         .iter()
-        .flat_map(|placed| compile::lower(placed, &partita_runtime::Cpu).unwrap().programs)
+        .flat_map(|placed| compile::lower(placed, &Cpu::default()).unwrap().programs)
         .map(|program| program.arena_bytes as u64)
         .sum()
 }

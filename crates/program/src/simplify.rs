@@ -83,12 +83,9 @@ fn inline_marked(graph: &Graph, doomed: &[bool]) -> Graph {
                     inner[input.index()] = copy.map[operand.index()];
                 }
                 for part in &body.nodes {
-                    let results = copy.push(body, part, part.op.clone(), &inner);
-                    let last = copy.graph.nodes.last_mut().expect("just pushed");
-                    last.path = node.path.clone();
-                    last.location = node.location.clone();
-                    last.phase = node.phase;
-                    last.microbatch = node.microbatch;
+                    let (operands, results) = (part.operands.clone(), part.results.clone());
+                    let here = Node { operands, results, ..node.clone() };
+                    let results = copy.push(body, &here, part.op.clone(), &inner);
                     for (old, new) in part.results.iter().zip(results) {
                         inner[old.index()] = Some(new);
                     }
@@ -330,14 +327,7 @@ impl Copier {
         self.graph.outputs =
             source.outputs.iter().map(|v| map[v.index()].expect("outputs are defined")).collect();
         for value in &mut self.graph.values {
-            let renamed = |v: &ValueId, make: fn(ValueId) -> Role| {
-                map.get(v.index()).copied().flatten().map_or(Role::Activation, make)
-            };
-            value.role = match &value.role {
-                Role::StateOf(v) => renamed(v, Role::StateOf),
-                Role::GradOf(v) => renamed(v, Role::GradOf),
-                other => other.clone(),
-            };
+            value.role = value.role.renamed(|v| map.get(v.index()).copied().flatten());
         }
         self.graph
     }

@@ -15,18 +15,18 @@ mod shapes;
 #[cfg(test)]
 mod tests;
 
-use partita_base::Result;
+use partita_ir::composite::Origin;
+use partita_ir::graph_edit::open_composites;
 use partita_ir::ops::Composite;
 use partita_ir::{Graph, Node, Op, Operation, ValueId};
 use partita_kernels::{MAX_RANK, Scalar, View};
 use partita_program::{Compute, Program, Region, RegionKind, RegionSizes};
 
 use crate::arena::{Memory, Place, Span};
-
-pub use composites::has_kernel;
+use crate::custom_kernels::CpuKernels;
 
 /// Runs on the memory of a rank, with scratch memory of at least [`Kernel::workspace_bytes`].
-type Run = Box<dyn Fn(&Memory<'_>, Span) -> Result<()> + Send + Sync>;
+type Run = Box<dyn Fn(&Memory<'_>, Span) -> partita_base::Result<()> + Send + Sync>;
 
 /// One compute instruction, ready to run.
 pub(crate) struct Kernel {
@@ -37,9 +37,9 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    fn new(
+    pub fn new(
         workspace_bytes: usize,
-        run: impl Fn(&Memory<'_>, Span) -> Result<()> + Send + Sync + 'static,
+        run: impl Fn(&Memory<'_>, Span) -> partita_base::Result<()> + Send + Sync + 'static,
     ) -> Kernel {
         Kernel { run: Box::new(run), workspace_bytes, is_slow: false }
     }
@@ -63,10 +63,13 @@ pub struct SlowOp {
     pub count: usize,
 }
 
-/// What lowering may ask of this device: how much scratch memory a region needs and which composites have
-/// kernels.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Cpu;
+/// The device: what lowering asks how much scratch memory a region needs and which composites have kernels, and
+/// what the runner compiles with. Both must be given the same.
+#[derive(Clone, Debug, Default)]
+pub struct Cpu {
+    /// Kernels of the user's, which go before others.
+    pub kernels: CpuKernels,
+}
 
 impl RegionSizes for Cpu {
     fn workspace_bytes(&self, region: &Region) -> usize {
@@ -74,11 +77,35 @@ impl RegionSizes for Cpu {
             let place = |&v: &ValueId| Place::dense(0, region.graph.ty(v).dtype, &region.graph.ty(v).shape);
             values.iter().map(place).collect()
         };
-        compile_region(region, types(&region.graph.inputs), types(&region.graph.outputs)).workspace_bytes
+        self.compile_region(region, types(&region.graph.inputs), types(&region.graph.outputs)).workspace_bytes
     }
 
     fn has_kernel(&self, composite: &Composite) -> bool {
-        has_kernel(composite)
+        self.has_kernel(composite)
+    }
+}
+
+/// Whether the CPU device can run a composite as one elementwise kernel; if not, what stands in the way. It does so
+/// for composites that somebody made on purpose, and for their gradients: templates without a kernel are opened,
+/// and fuse with what stands around them.
+///
+/// # Errors
+/// A phrase such as "dot_general in `mlp.up_proj` is no elementwise op".
+pub fn fusible(composite: &Composite) -> Result<(), String> {
+    elementwise::chain(&opened(composite)).map(|_| ())
+}
+
+/// A decomposition in which no composite is left.
+fn opened(composite: &Composite) -> Graph {
+    open_composites(&composite.definition.decomposition, &|_| true)
+        .expect("decompositions fit where they are applied")
+}
+
+fn is_outlined(origin: &Origin) -> bool {
+    match origin {
+        Origin::Template(_) => false,
+        Origin::Outlined => true,
+        Origin::Vjp { base, .. } => is_outlined(&base.origin),
     }
 }
 
@@ -100,28 +127,70 @@ pub(crate) fn view_place(program: &Program, view: &partita_program::View) -> Pla
     }
 }
 
-/// The kernel of one compute instruction.
-pub(crate) fn compile(program: &Program, compute: &Compute) -> Kernel {
-    let inputs = compute.inputs.iter().map(|view| view_place(program, view)).collect();
-    let outputs = compute.outputs.iter().map(|&buffer| buffer_place(program, buffer)).collect();
-    compile_region(program.region(compute.region), inputs, outputs)
-}
+impl Cpu {
+    /// Whether a composite runs as one kernel on its types and attributes. The compiler opens all others.
+    pub fn has_kernel(&self, composite: &Composite) -> bool {
+        self.kernels.find(composite).is_some()
+            || composites::has_kernel(composite)
+            || (is_outlined(&composite.definition.origin) && fusible(composite).is_ok())
+    }
 
-/// The kernel of a region on these places. The workspace it asks for depends on the region alone, unless a
-/// matrix product has to copy an operand whose strides are too irregular.
-pub(crate) fn compile_region(region: &Region, inputs: Vec<Place>, outputs: Vec<Place>) -> Kernel {
-    let fits = |place: &Place| place.shape.len() <= MAX_RANK;
-    let kernel = if !inputs.iter().chain(&outputs).all(fits) {
-        None
-    } else {
-        match region.kind {
-            RegionKind::Copy => Some(shapes::copy(inputs[0].clone(), outputs[0].clone())),
-            RegionKind::Elementwise => elementwise::compile(&region.graph, &inputs, &outputs),
-            RegionKind::Single => single(&region.graph, &inputs, &outputs)
-                .or_else(|| elementwise::compile(&region.graph, &inputs, &outputs)),
+    /// The kernel of one compute instruction.
+    pub(crate) fn compile(&self, program: &Program, compute: &Compute) -> Kernel {
+        let inputs = compute.inputs.iter().map(|view| view_place(program, view)).collect();
+        let outputs = compute.outputs.iter().map(|&buffer| buffer_place(program, buffer)).collect();
+        self.compile_region(program.region(compute.region), inputs, outputs)
+    }
+
+    /// The kernel of a region on these places. The workspace it asks for depends on the region alone, unless a
+    /// matrix product or a kernel of the user's has to copy an operand because of its strides.
+    pub(crate) fn compile_region(&self, region: &Region, inputs: Vec<Place>, outputs: Vec<Place>) -> Kernel {
+        let fits = |place: &Place| place.shape.len() <= MAX_RANK;
+        let chain = || {
+            let inputs: Vec<Value> = inputs.iter().cloned().map(Value::Place).collect();
+            elementwise::compile(&region.graph, &inputs, &outputs)
+        };
+        let kernel = if !inputs.iter().chain(&outputs).all(fits) {
+            None
+        } else {
+            match region.kind {
+                RegionKind::Copy => Some(shapes::copy(inputs[0].clone(), outputs[0].clone())),
+                RegionKind::Elementwise => chain(),
+                RegionKind::Single => self.single(&region.graph, &inputs, &outputs).or_else(chain),
+            }
+        };
+        kernel.unwrap_or_else(|| interpret::compile(region.graph.clone(), inputs, outputs))
+    }
+
+    /// The kernel of a region of one op; `None` where there is none for its types.
+    fn single(&self, graph: &Graph, inputs: &[Place], outputs: &[Place]) -> Option<Kernel> {
+        let node: &Node = graph.nodes.last()?;
+        // The region's outputs are the op's results, in order.
+        if graph.outputs != node.results {
+            return None;
         }
-    };
-    kernel.unwrap_or_else(|| interpret::compile(region.graph.clone(), inputs, outputs))
+        let operands = operands(graph, inputs)?;
+        let out = || outputs[0].clone();
+        match &node.op {
+            Op::DotGeneral(op) => dot::compile(op, &operands, out()),
+            Op::Reduce(op) => reduce::compile(op, operands, outputs),
+            Op::Gather(op) => indexing::gather(op, operands, out()),
+            Op::Scatter(op) => indexing::scatter(op, operands, outputs),
+            Op::Concatenate(op) => Some(shapes::concatenate(op.dim, operands, out())),
+            Op::Pad(op) => Some(shapes::pad(op, operands, out())),
+            Op::DynamicSlice(_) => Some(shapes::dynamic_slice(operands, out())),
+            Op::DynamicUpdateSlice(_) => Some(shapes::dynamic_update_slice(operands, out())),
+            Op::BroadcastInDim(op) => shapes::broadcast(&op.dims, &operands[0], out()),
+            Op::Reshape(_) => shapes::reshape(&operands[0], out()),
+            Op::Transpose(op) => shapes::transpose(&op.permutation, &operands[0], out()),
+            Op::Composite(composite) => self
+                .kernels
+                .compile(composite, &operands, outputs)
+                .or_else(|| composites::compile(composite, operands.clone(), outputs))
+                .or_else(|| elementwise::compile(&opened(composite), &operands, outputs)),
+            _ => None,
+        }
+    }
 }
 
 /// An operand: a tensor in memory, or one number in every element.
@@ -146,7 +215,7 @@ impl Value {
         }
     }
 
-    fn view<'a>(&'a self, memory: &Memory<'a>) -> View<'a> {
+    pub fn view<'a>(&'a self, memory: &Memory<'a>) -> View<'a> {
         match self {
             Value::Place(place) => memory.view(place),
             Value::Number(scalar, shape) => scalar.view(shape),
@@ -220,32 +289,6 @@ fn operands(graph: &Graph, inputs: &[Place]) -> Option<Vec<Value>> {
         values[result.index()] = Some(Value::Number(number, shape));
     }
     last.operands.iter().map(|v| values[v.index()].clone()).collect()
-}
-
-/// The kernel of a region of one op; `None` where there is none for its types.
-fn single(graph: &Graph, inputs: &[Place], outputs: &[Place]) -> Option<Kernel> {
-    let node: &Node = graph.nodes.last()?;
-    // The region's outputs are the op's results, in order.
-    if graph.outputs != node.results {
-        return None;
-    }
-    let operands = operands(graph, inputs)?;
-    let out = || outputs[0].clone();
-    match &node.op {
-        Op::DotGeneral(op) => dot::compile(op, &operands, out()),
-        Op::Reduce(op) => reduce::compile(op, operands, outputs),
-        Op::Gather(op) => indexing::gather(op, operands, out()),
-        Op::Scatter(op) => indexing::scatter(op, operands, outputs),
-        Op::Concatenate(op) => Some(shapes::concatenate(op.dim, operands, out())),
-        Op::Pad(op) => Some(shapes::pad(op, operands, out())),
-        Op::DynamicSlice(_) => Some(shapes::dynamic_slice(operands, out())),
-        Op::DynamicUpdateSlice(_) => Some(shapes::dynamic_update_slice(operands, out())),
-        Op::BroadcastInDim(op) => shapes::broadcast(&op.dims, &operands[0], out()),
-        Op::Reshape(_) => shapes::reshape(&operands[0], out()),
-        Op::Transpose(op) => shapes::transpose(&op.permutation, &operands[0], out()),
-        Op::Composite(composite) => composites::compile(composite, operands, outputs),
-        _ => None,
-    }
 }
 
 /// The name of what a region does, for reports.

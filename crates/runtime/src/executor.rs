@@ -19,13 +19,15 @@ use partita_ir::TensorType;
 use partita_program::{BufferId, Port, ProgramSet};
 
 use crate::collectives::spec;
-use crate::cpu::SlowOp;
+use crate::cpu::{Cpu, SlowOp};
 use rank::{Pulse, Rank};
 use worker::{Control, Shared};
 
 /// How programs are run.
 #[derive(Clone, Debug)]
 pub struct RunnerOptions {
+    /// The device, as lowering saw it.
+    pub cpu: Cpu,
     /// Worker threads; as many as there are ranks or cores, whichever is less, by default.
     pub workers: Option<usize>,
     /// One worker, which is the calling thread.
@@ -39,6 +41,7 @@ pub struct RunnerOptions {
 impl Default for RunnerOptions {
     fn default() -> Self {
         RunnerOptions {
+            cpu: Cpu::default(),
             workers: None,
             deterministic: false,
             nan_guard: true,

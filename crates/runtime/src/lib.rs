@@ -8,11 +8,13 @@ mod arena;
 pub mod checkpoint;
 mod collectives;
 pub mod cpu;
+pub mod custom_kernels;
 pub mod data;
 pub mod executor;
 pub mod sharded;
 pub mod train;
 
-pub use cpu::{Cpu, SlowOp, has_kernel};
+pub use cpu::{Cpu, SlowOp, fusible};
+pub use custom_kernels::{CpuKernel, CpuKernels, TensorView, TensorViewMut};
 pub use executor::{Fault, Runner, RunnerOptions};
 pub use train::{BatchTensor, Pieces, StepReport, TensorLayout, TrainLoop};

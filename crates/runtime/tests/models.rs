@@ -71,7 +71,7 @@ fn train_loop(step: &Graph, mesh: &Mesh, options: RunnerOptions) -> TrainLoop {
     let partitioned = partition(&graph, mesh, &Options::default()).unwrap();
     let locals: Vec<Graph> =
         (0..mesh.rank_count()).map(|rank| specialise(partitioned.local(rank), rank).unwrap()).collect();
-    let set = lower(&locals, &LowerOptions::default(), &Cpu).unwrap();
+    let set = lower(&locals, &LowerOptions::default(), &Cpu::default()).unwrap();
     let whole = &partitioned.graph;
     let inputs = layouts(
         &partitioned,

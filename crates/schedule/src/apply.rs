@@ -554,7 +554,7 @@ fn write(
                 Some(new) => new,
                 None => {
                     let value = map[constraint.value.index()].expect("what is read is defined");
-                    enter(builder, &source, index);
+                    builder.enter(&source.nodes[index]);
                     if let Some(path) = &constraint.path {
                         builder.path = path.clone();
                     }
@@ -566,14 +566,6 @@ fn write(
         }
         Ok(Some(graph_edit::push_copy(builder, &source, index, &operands)))
     })
-}
-
-fn enter(builder: &mut GraphBuilder, graph: &Graph, index: usize) {
-    let node = &graph.nodes[index];
-    builder.path = node.path.clone();
-    builder.phase = node.phase;
-    builder.location = node.location.clone();
-    builder.microbatch = node.microbatch;
 }
 
 fn push_constraint(

@@ -7,23 +7,33 @@
 #![forbid(unsafe_code)]
 
 mod apply;
+mod build;
 mod call;
+pub mod feed;
 mod flow;
 mod glob;
 mod modules;
+mod pattern;
 mod pins;
 mod placement;
 mod plan;
 mod primitive;
 mod ready;
+mod schedule;
+mod structure;
 mod style;
+pub mod tensors;
 pub mod verify;
 mod weights;
 
 pub use apply::{Applied, ApplyOptions, apply};
+pub use build::{BuildOptions, Built, build, build_evaluation, open_without_kernels, reference_step};
 pub use call::{Argument, Call};
 pub use glob::matches;
+pub use pattern::{Match, Pattern};
 pub use plan::{Entry, Plan};
 pub use primitive::{MatrixLayout, Primitive, SyncMode, SyncOp, primitive_names};
 pub use ready::{READY_PLANS, ReadyOptions, ready_plan};
+pub use schedule::{At, Schedule, Subgraphs};
+pub use structure::{Structured, Tag, Tools, reference_model, restructure};
 pub use style::{Kind, Layout, Style};

@@ -3,9 +3,17 @@
 //! Both run on the same inputs. Loss, outputs, every gradient, every parameter and every optimizer state after the
 //! step are compared; where something differs, the first value that diverges is named.
 
+use crate::build::{BuildOptions, build, reference_step};
+use crate::feed::{Fed, random_feed, scalars};
+use crate::plan::Plan;
+use crate::structure::{Tools, reference_model};
+use crate::tensors::{inputs_of, outputs_by_name, zero_states};
 use indexmap::IndexMap;
 use partita_base::{DType, Result};
-use partita_ir::{Graph, Literal, interpret};
+use partita_ir::ops::Composite;
+use partita_ir::{Graph, Literal, evaluate, interpret};
+use partita_mesh::Mesh;
+use partita_nn::Model;
 use partita_spmd::Partitioned;
 use partita_spmd::virtual_ranks;
 
@@ -14,7 +22,15 @@ pub trait StepRunner {
     /// A name for messages: `interpreter`, `cpu`.
     fn name(&self) -> &str;
     /// One step.
-    fn run(&mut self, partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>>;
+    fn run(&self, partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>>;
+    /// Whether it runs a composite as it is; others are opened before they are laid out.
+    fn has_kernel(&self, _composite: &Composite) -> bool {
+        true
+    }
+    /// Why it does not run a composite that a schedule made as one kernel.
+    fn fusible(&self, _composite: &Composite) -> std::result::Result<(), String> {
+        Ok(())
+    }
 }
 
 /// The reference interpreter on virtual ranks in lock step: slow and plain.
@@ -24,7 +40,7 @@ impl StepRunner for Interpreter {
     fn name(&self) -> &str {
         "interpreter"
     }
-    fn run(&mut self, partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>> {
+    fn run(&self, partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>> {
         virtual_ranks::interpret(partitioned, inputs)
     }
 }
@@ -67,6 +83,83 @@ impl Report {
     /// Elements that only rounding separates.
     pub fn excused(&self) -> usize {
         self.tensors.iter().map(|t| t.excused).sum()
+    }
+}
+
+/// One step of a model, to be compared under any plan with the same step on one device.
+pub struct Verification<'a> {
+    /// The model.
+    pub model: &'a Model,
+    /// The same model in f64, where it is of a narrower type: tells rounding from errors.
+    pub precise: Option<&'a Model>,
+    /// The step; see [`BuildOptions::for_verification`].
+    pub options: &'a BuildOptions,
+    /// What the plan's names stand for, and what runs the planned step.
+    pub tools: Tools<'a>,
+    /// Seed of parameters, inputs and dropout.
+    pub seed: u64,
+    /// The step's learning rate.
+    pub learning_rate: f64,
+}
+
+/// The outcome, with what a reader wants to know of the two sides.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Verified {
+    /// The comparison.
+    pub report: Report,
+    /// Facts worth telling.
+    pub notes: Vec<String>,
+}
+
+impl Verification<'_> {
+    /// Runs the planned step and, through the interpreter, the plain one, on random inputs with labels to ignore spread
+    /// unevenly, and compares everything both return. Precision that the plan asks for is part of the plain step too.
+    pub fn run(&self, plan: &Plan, mesh: &Mesh) -> Result<Verified> {
+        let plain = reference_model(plan, self.model, &self.tools)?;
+        let reference = reference_step(&plain.model, &self.options.step)?;
+        let built = build(self.model, plan, mesh, self.options, &self.tools)?;
+        let of_params = self.model.params.values().map(|p| p.ty.dtype).next();
+        let dtype = plain.precision.or(of_params).unwrap_or(DType::F64);
+
+        let mut tensors: Fed = self.model.initial(self.seed);
+        tensors.extend(zero_states(&reference));
+        tensors.extend(random_feed(self.model, self.seed, 0.3));
+        tensors.extend(scalars(&reference, self.seed, 1, self.learning_rate));
+        let by_name = |graph: &Graph, outputs: Vec<Literal>| -> Fed {
+            graph.output_names.iter().cloned().zip(outputs).collect()
+        };
+        let inputs = inputs_of(&reference, &[], &tensors)?;
+        let expected = by_name(&reference, evaluate(&reference, &inputs)?);
+        let precise = match self.precise {
+            None => None,
+            Some(model) => {
+                let step = reference_step(model, &self.options.step)?;
+                let inputs: Vec<Literal> = inputs_of(&step, &[], &tensors)?
+                    .into_iter()
+                    .zip(&step.inputs)
+                    .map(|(value, &input)| Literal::from_f64(step.ty(input), value.to_f64().into_iter()))
+                    .collect();
+                Some(by_name(&step, evaluate(&step, &inputs)?))
+            }
+        };
+        let inputs = inputs_of(&built.step, &built.pieces, &tensors)?;
+        let outputs = match self.tools.runner.run(&built.partitioned, &inputs) {
+            Ok(outputs) => outputs,
+            // Ranks that should agree and do not: let the trace below say where.
+            Err(error) if error.code == "E230" => {
+                let tolerance = tolerance(dtype);
+                let first = first_diverging(&built.partitioned, &inputs, tolerance)?;
+                let report = Report { ok: false, tensors: Vec::new(), tolerance, first_diverging: first };
+                return Ok(Verified { report, notes: built.notes });
+            }
+            Err(error) => return Err(error),
+        };
+        let actual = outputs_by_name(&built.step, &built.pieces, outputs);
+        let mut report = compare(&expected, &actual, precise.as_ref(), dtype);
+        if !report.ok {
+            report.first_diverging = first_diverging(&built.partitioned, &inputs, report.tolerance)?;
+        }
+        Ok(Verified { report, notes: built.notes })
     }
 }
 

@@ -150,10 +150,7 @@ fn open_split_composites(graph: &Graph, mesh: &Mesh) -> Result<(Graph, Layouts)>
             let node = &source.nodes[index];
             let results = match &node.op {
                 Op::Composite(composite) if split[index] => {
-                    builder.path = node.path.clone();
-                    builder.phase = node.phase;
-                    builder.location = node.location.clone();
-                    builder.microbatch = node.microbatch;
+                    builder.enter(node);
                     builder.inline(&composite.definition.decomposition, operands, false)?
                 }
                 _ => graph_edit::push_copy(builder, &source, index, operands),

@@ -2,8 +2,8 @@
 //!
 //! After Shardy: dimensions are projected to factors, axes spread along factors as far as all tensors of an op
 //! agree, and are projected back, to a fixed point in both directions. Stages keep cause and effect apart: the
-//! forward pass settles first, gradients start from the layout of what they are the gradient of, the optimizer
-//! comes last, so that a sharded optimizer state never reshapes the model.
+//! forward pass settles first, what is computed again lies as it did, gradients start from the layout of what they
+//! are the gradient of, the optimizer comes last, so that a sharded optimizer state never reshapes the model.
 
 use crate::factors::{axes_of_factors, dim_sharding, may_split};
 use crate::units::{Units, rules_of};
@@ -26,6 +26,8 @@ pub enum Cause {
     },
     /// A gradient follows the value it belongs to.
     GradientOf(ValueId),
+    /// The value is that one, computed again.
+    RematOf(ValueId),
     /// The value replaces an input at the next step.
     Alias(ValueId),
 }
@@ -125,6 +127,7 @@ pub fn propagate_with(graph: &Graph, mesh: &Mesh, rules: &[Rule], units: &Units)
     let not_update = |node: NodeId| graph.node(node).phase != Phase::Update;
     state.settle(&|node| forward(node) && views(node));
     state.settle(&forward);
+    state.follow_originals();
     state.follow_gradients();
     state.settle(&not_update);
     state.follow_aliases();
@@ -191,7 +194,7 @@ impl State<'_> {
         let contradiction = |dim: usize| {
             let before = self.causes[index].iter().flatten().find_map(|cause| match cause {
                 Cause::Pinned(origin) => Some(origin.clone()),
-                Cause::Through { .. } | Cause::GradientOf(_) | Cause::Alias(_) => None,
+                Cause::Through { .. } | Cause::GradientOf(_) | Cause::RematOf(_) | Cause::Alias(_) => None,
             });
             let what =
                 format!("two layouts asked for `{}` contradict each other", self.graph.describe(value));
@@ -352,6 +355,22 @@ impl State<'_> {
     fn is_free(&self, value: ValueId, axes: &[AxisRef]) -> bool {
         let taken = self.axes[value.index()].iter().flatten().chain(&self.blocked[value.index()]);
         !taken.into_iter().any(|taken| axes.iter().any(|axis| taken.overlaps(*axis)))
+    }
+
+    /// What is computed again lies as it did the first time.
+    fn follow_originals(&mut self) {
+        for id in self.graph.value_ids() {
+            let Role::RematOf(of) = self.graph.value(id).role else { continue };
+            if self.graph.ty(of).shape != self.graph.ty(id).shape {
+                continue;
+            }
+            let (to, from) = (id.index(), of.index());
+            self.axes[to] = self.axes[from].clone();
+            self.open[to] = self.open[from].clone();
+            self.blocked[to] = self.blocked[from].clone();
+            let cause = |axes: &AxisList| (!axes.is_empty()).then_some(Cause::RematOf(of));
+            self.causes[to] = self.axes[to].iter().map(cause).collect();
+        }
     }
 
     /// A gradient starts from the layout of its value, where nothing else is known of it. That of a pinned parameter

@@ -58,10 +58,7 @@ fn emit(
     let of = |v: &ValueId| known.get(v.index()).unwrap_or(&nothing);
     let types: Vec<TensorType> = node.results.iter().map(|&v| graph.ty(v).clone()).collect();
     let place = |builder: &mut GraphBuilder, op: Op, operands: &[ValueId]| {
-        builder.path = node.path.clone();
-        builder.phase = node.phase;
-        builder.location = node.location.clone();
-        builder.microbatch = node.microbatch;
+        builder.enter(node);
         builder.push_typed(op, operands, types.clone())
     };
     let fixed: Vec<bool> = operands.iter().map(|v| of(v).is_fixed()).collect();

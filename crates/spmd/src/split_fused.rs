@@ -275,10 +275,7 @@ fn project(
             }
             other => other.clone(),
         };
-        builder.path = node.path.clone();
-        builder.phase = node.phase;
-        builder.location = node.location.clone();
-        builder.microbatch = node.microbatch;
+        builder.enter(node);
         last = builder.push1(op, &operands)?;
         local.insert(node.results[0], last);
     }

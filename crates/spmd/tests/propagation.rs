@@ -293,7 +293,7 @@ fn every_split_dimension_leads_back_to_what_somebody_asked_for() {
                         assert!(ties(value) && ties(*from), "the node ties both");
                         value = *from;
                     }
-                    Cause::GradientOf(of) | Cause::Alias(of) => value = *of,
+                    Cause::GradientOf(of) | Cause::RematOf(of) | Cause::Alias(of) => value = *of,
                 }
                 steps += 1;
                 assert!(steps < graph.values.len(), "the chain of {} ends", graph.describe(id));

@@ -67,6 +67,11 @@ pub(crate) fn parsers() -> impl Iterator<Item = (&'static str, ParseOp)> {
     tables.into_iter().flatten().copied().chain(collectives::parsers()).chain(elementwise::parsers())
 }
 
+/// The names of all ops in text: `stablehlo.add`.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    parsers().map(|(name, _)| name)
+}
+
 /// Ops of StableHLO and CHLO that this language leaves out.
 pub(crate) const UNSUPPORTED: &[&str] = &[
     "chlo.acos",

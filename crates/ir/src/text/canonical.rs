@@ -1,6 +1,6 @@
 //! One numbering of values for graphs that print alike.
 
-use crate::graph::{Graph, Role, Value, ValueId};
+use crate::graph::{Graph, Value, ValueId};
 
 /// The same graph with values numbered inputs first, then results in execution order, as text has them; values that
 /// nothing defines are dropped. Regions inside ops are left as they are.
@@ -16,11 +16,7 @@ pub fn canonical(graph: &Graph) -> Graph {
         .iter()
         .map(|&old| {
             let value = graph.value(old).clone();
-            let role = match &value.role {
-                Role::StateOf(v) => Role::StateOf(find(v)),
-                Role::GradOf(v) => Role::GradOf(find(v)),
-                other => other.clone(),
-            };
+            let role = value.role.renamed(|v| map[v.index()]);
             Value { role, ..value }
         })
         .collect();

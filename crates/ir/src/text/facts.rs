@@ -115,16 +115,19 @@ impl Parser<'_> {
             "" | "activation" => Role::Activation,
             "input" => Role::Input,
             "param" => Role::Param,
-            _ => match text.split_once(' ') {
-                Some(("state_of", name)) => Role::StateOf(self.resolve(name, at)?),
-                Some(("grad_of", name)) => Role::GradOf(self.resolve(name, at)?),
-                _ => {
-                    return Err(self
+            _ => {
+                match text.split_once(' ') {
+                    Some(("state_of", name)) => Role::StateOf(self.resolve(name, at)?),
+                    Some(("grad_of", name)) => Role::GradOf(self.resolve(name, at)?),
+                    Some(("remat_of", name)) => Role::RematOf(self.resolve(name, at)?),
+                    _ => {
+                        return Err(self
                         .error_at(at, "E147", "unknown role")
-                        .expected("activation, input, param, state_of %value or grad_of %value")
+                        .expected("activation, input, param, state_of %value, grad_of %value or remat_of %value")
                         .found(format!("`{text}`")));
+                    }
                 }
-            },
+            }
         })
     }
 

@@ -1,7 +1,7 @@
-//! Locations: where the module path, phase and microbatch of a node live in text.
+//! Locations: where the module path, phase, microbatch and group of a node live in text.
 //!
-//! A node prints `loc("forward/layers.0.attn"("model.rs":12:0))`: phase, `@` and the microbatch where there is one,
-//! `/`, module path; inside, the source location where it is known. A node in no module of the forward phase prints
+//! A node prints `loc("forward/layers.0.attn"("model.rs":12:0))`: phase, `@` and the microbatch where there is one, `~`
+//! and the group of nodes to be computed again where it is in one, `/`, module path; inside, the source location where it is known. A node in no module of the forward phase prints
 //! its bare source location, or nothing. Of JAX's names (`jit(step)/jvp(layers_0)/dot_general`) the
 //! modules become the path, without what wraps them, `jit(..)` and the last part, which names the primitive.
 
@@ -26,6 +26,7 @@ pub(crate) struct Origin {
     pub path: String,
     pub phase: Phase,
     pub microbatch: Option<usize>,
+    pub remat: Option<usize>,
     pub location: Option<Location>,
 }
 
@@ -35,15 +36,17 @@ impl LocationText {
         let mut origin = Origin { location: self.source, ..Origin::default() };
         let Some(name) = self.name else { return origin };
         if let Some((head, path)) = name.split_once('/') {
-            let (phase, microbatch) = match head.split_once('@') {
-                Some((phase, number)) => (phase, number.parse().ok()),
-                None => (head, None),
+            let number = |text: &'_ str, mark: char| match text.split_once(mark) {
+                Some((before, number)) => (before.len(), number.parse::<usize>().ok()),
+                None => (text.len(), None),
             };
+            let (end, remat) = number(head, '~');
+            let (phase_end, microbatch) = number(&head[..end], '@');
             let phases = [Phase::Forward, Phase::InputGrad, Phase::WeightGrad, Phase::Update];
-            let known = phases.into_iter().find(|p| p.name() == phase);
-            if let (Some(phase), true) = (known, head.contains('@') == microbatch.is_some()) {
-                origin.phase = phase;
-                origin.microbatch = microbatch;
+            let known = phases.into_iter().find(|p| p.name() == &head[..phase_end]);
+            let numbers = head.contains('@') == microbatch.is_some() && head.contains('~') == remat.is_some();
+            if let (Some(phase), true) = (known, numbers) {
+                (origin.phase, origin.microbatch, origin.remat) = (phase, microbatch, remat);
                 origin.path = path.to_string();
                 return origin;
             }
@@ -68,13 +71,14 @@ fn module_of(part: &str) -> &str {
 /// ` loc(..)` for a node, or nothing.
 pub(crate) fn print_location(node: &Node) -> String {
     let source = node.location.as_ref().map(|l| format!("{}:{}:0", quote(&l.file), l.line));
-    let plain = node.path.is_empty() && node.phase == Phase::Forward && node.microbatch.is_none();
+    let numbers = node.microbatch.map_or(String::new(), |m| format!("@{m}"))
+        + &node.remat.map_or(String::new(), |group| format!("~{group}"));
+    let plain = node.path.is_empty() && node.phase == Phase::Forward && numbers.is_empty();
     match (plain, source) {
         (true, None) => String::new(),
         (true, Some(source)) => format!(" loc({source})"),
         (false, source) => {
-            let microbatch = node.microbatch.map_or(String::new(), |m| format!("@{m}"));
-            let name = quote(&format!("{}{microbatch}/{}", node.phase.name(), node.path));
+            let name = quote(&format!("{}{numbers}/{}", node.phase.name(), node.path));
             format!(" loc({name}{})", source.map_or(String::new(), |s| format!("({s})")))
         }
     }

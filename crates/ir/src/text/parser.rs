@@ -674,6 +674,7 @@ impl<'t> Parser<'t> {
                 node.phase = origin.phase;
             }
             node.microbatch = node.microbatch.or(origin.microbatch);
+            node.remat = node.remat.or(origin.remat);
         }
     }
 
@@ -721,6 +722,7 @@ impl<'t> Parser<'t> {
             location: None,
             phase: Default::default(),
             microbatch: None,
+            remat: None,
         });
         Ok(results)
     }

@@ -190,8 +190,8 @@ impl Printer {
     /// The names results will get when the body is printed. Nested regions draw from the same numbers, so this
     /// counts only where a role of a value needs it.
     fn value_names(&mut self, graph: &Graph, names: &mut [String]) {
-        let refers = graph.values.iter().any(|v| matches!(v.role, Role::StateOf(_) | Role::GradOf(_)));
-        if !refers {
+        let plain = |role: &Role| matches!(role, Role::Activation | Role::Input | Role::Param);
+        if graph.values.iter().all(|v| plain(&v.role)) {
             return;
         }
         let (out, argument, value) = (std::mem::take(&mut self.out), self.next_argument, self.next_value);
@@ -262,6 +262,7 @@ impl Printer {
             Role::Param => "param".to_string(),
             Role::StateOf(v) => format!("state_of {}", names[v.index()]),
             Role::GradOf(v) => format!("grad_of {}", names[v.index()]),
+            Role::RematOf(v) => format!("remat_of {}", names[v.index()]),
         };
         add("partita.role", values_of.iter().map(|v| role(&v.role)).collect());
         let annotated: Vec<usize> =

@@ -482,7 +482,7 @@ fn annotated_graph() -> Graph {
     builder.annotate(weight, annotation.clone());
     builder.path = "layers.0.attn".into();
     builder.phase = Phase::WeightGrad;
-    builder.microbatch = Some(3);
+    (builder.microbatch, builder.remat) = (Some(3), Some(2));
     builder.location = Some(Location { file: "model \u{e9}.rs".into(), line: 12 });
     let gradient = builder.multiply(weight, tokens).unwrap();
     builder.graph_mut().value_mut(gradient).role = Role::GradOf(weight);
@@ -495,7 +495,7 @@ fn annotated_graph() -> Graph {
     builder.annotate(gradient, partial);
     builder.path = String::new();
     builder.phase = Phase::Update;
-    builder.microbatch = None;
+    (builder.microbatch, builder.remat) = (None, None);
     let updated = builder.add(weight, gradient).unwrap();
     builder.phase = Phase::Forward;
     let barrier = builder.push_typed(OptimizationBarrier, &[updated, moment], vec![ty.clone(), ty]);
@@ -825,6 +825,7 @@ fn random_graph(choices: &[(u8, u8, u8)]) -> Graph {
         builder.path = if b % 3 == 0 { String::new() } else { format!("layers.{}.x", b % 5) };
         builder.phase = phases[(a % 4) as usize];
         builder.microbatch = (a % 5 == 0).then_some(b as usize);
+        builder.remat = (a % 7 == 0).then_some(a as usize);
         builder.location = (b % 4 == 1).then(|| Location { file: "m.py".into(), line: a as u32 });
         let result = match kind % 9 {
             0 => builder.add(a_id, b_id).unwrap(),
@@ -859,7 +860,8 @@ fn random_graph(choices: &[(u8, u8, u8)]) -> Graph {
             _ => {
                 let half = builder.convert(a_id, DType::BF16).unwrap();
                 builder.graph_mut().value_mut(half).name = format!("half.{b}");
-                builder.graph_mut().value_mut(half).role = Role::GradOf(b_id);
+                builder.graph_mut().value_mut(half).role =
+                    if a % 2 == 0 { Role::GradOf(b_id) } else { Role::RematOf(b_id) };
                 builder.convert(half, DType::F32).unwrap()
             }
         };

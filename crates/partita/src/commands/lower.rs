@@ -1,11 +1,12 @@
 //! `partita lower`: what a step becomes, stage by stage, and how often its ranks meet.
 
 use crate::cli::Stage;
-use crate::compile::{self, Build, Planned};
+use crate::compile::{self, Build};
 use crate::config::Config;
 use partita_base::{Diagnostic, Result};
 use partita_ir::{Annotation, Graph, ValueId, text};
 use partita_program::{Counts, ProgramSet, RegionSizes};
+use partita_schedule::Built;
 use partita_spmd::{Cause, Partitioned};
 
 /// What is lowered beside what the config says.
@@ -16,7 +17,7 @@ pub struct LowerRequest {
 }
 
 /// The planned step of a config.
-pub fn plan(config: &Config, request: LowerRequest) -> Result<Planned> {
+pub fn plan(config: &Config, request: LowerRequest) -> Result<Built> {
     let mesh = compile::mesh(config)?;
     let build = Build { input_gradient: request.input_gradient, ..Build::from_config(config) };
     let model = compile::model(config, &build)?;
@@ -81,6 +82,7 @@ pub fn origin(partitioned: &Partitioned, value: ValueId) -> String {
             Cause::Pinned(who) => who.clone(),
             Cause::Through { from, .. } => format!("from {}", graph.describe(*from)),
             Cause::GradientOf(of) => format!("gradient of {}", graph.describe(*of)),
+            Cause::RematOf(of) => format!("{} computed again", graph.describe(*of)),
             Cause::Alias(other) => format!("replaces or is replaced by {}", graph.describe(*other)),
         };
         if !causes.contains(&text) {

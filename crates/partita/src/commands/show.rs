@@ -2,13 +2,13 @@
 
 use crate::cli::PlanForm;
 use crate::commands::lower::{LowerRequest, plan};
-use crate::compile::{self, Planned};
+use crate::compile;
 use crate::config::Config;
 use crate::output::format::{bytes, table};
 use partita_base::{Diagnostic, Result};
 use partita_ir::Role;
 use partita_program::{BufferKind, ProgramSet, RegionSizes};
-use partita_schedule::Plan;
+use partita_schedule::{Built, Plan};
 use std::fmt::Write;
 
 /// A plan in a form that `--plan` reads back.
@@ -49,7 +49,7 @@ pub fn show(config: &Config, sizes: &dyn RegionSizes) -> Result<String> {
 }
 
 /// The parameters as a tree of modules: global shape, layout, the shapes ranks hold, bytes of the largest.
-pub fn parameters(planned: &Planned) -> String {
+pub fn parameters(planned: &Built) -> String {
     let partitioned = &planned.partitioned;
     let (graph, mesh) = (&partitioned.graph, &partitioned.mesh);
     let mut rows: Vec<Vec<String>> = Vec::new();

@@ -10,11 +10,12 @@ use crate::output::events::{Step, Summary, Validation};
 use crate::play::{self, CpuStep};
 use crate::sample::{self, Sampler};
 use partita_base::{Diagnostic, Result};
-use partita_ir::{Role, graph_edit};
+use partita_ir::{Registry, Role, graph_edit};
 use partita_nn::ModelConfig;
 use partita_runtime::checkpoint::{self, FileStorage, TensorData};
 use partita_runtime::{RunnerOptions, TrainLoop};
-use partita_spmd::{Pieces, split_fused};
+use partita_schedule::{Tools, build_evaluation};
+use partita_spmd::Pieces;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -47,7 +48,7 @@ pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<b
     }
     let mut verify_ok = None;
     if !args.no_verify {
-        let verified = verify(config, VERIFY_BATCH, &mut CpuStep { options: options.clone() }, None)?;
+        let verified = verify(config, VERIFY_BATCH, &CpuStep { options: options.clone() }, None)?;
         output.verify(&verified.report);
         verify_ok = Some(verified.report.ok);
     }
@@ -204,12 +205,10 @@ impl Validator {
     fn new(config: &Config, plan: &partita_schedule::Plan, options: RunnerOptions) -> Result<Validator> {
         let mesh = compile::mesh(config)?;
         let model = config.model.build(config.train.batch, config.train.dtype, false)?;
-        let mut forward = model.forward;
-        let loss = forward.output_position("loss").expect("models end in a loss");
-        forward.outputs = vec![forward.outputs[loss]];
-        forward.output_names = vec!["loss".into()];
-        let (forward, pieces) = split_fused(&graph_edit::prune(&forward))?;
-        let placed = compile::place(config, &forward, pieces, Some(plan), &mesh, None)?;
+        let build_options = compile::build_options(config, &Build::from_config(config));
+        let runner = CpuStep { options: options.clone() };
+        let tools = Tools { registry: &Registry::default(), runner: &runner };
+        let placed = build_evaluation(&model, plan, &mesh, &build_options, &tools)?;
         let parameters = placed
             .step
             .inputs

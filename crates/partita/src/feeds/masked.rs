@@ -2,10 +2,10 @@
 
 use super::text::enough_tokens;
 use super::{Baselines, Fed, Feed, IGNORED, TextFeed};
-use crate::random::Draws;
 use indexmap::IndexMap;
 use partita_base::Result;
 use partita_ir::Literal;
+use partita_nn::random::Draws;
 use partita_runtime::data::Batch;
 use std::collections::BTreeMap;
 

@@ -1,10 +1,10 @@
 //! A task made up on the spot: imitate a fixed random network.
 
 use super::{Fed, Feed};
-use crate::random::Draws;
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::{Literal, TensorType};
+use partita_nn::random::Draws;
 use std::collections::BTreeMap;
 
 /// Validation batches before they would repeat; there is no end to them, but a validation needs one.

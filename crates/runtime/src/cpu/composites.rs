@@ -12,7 +12,7 @@ use super::{Kernel, Value, integer};
 use crate::arena::{Memory, Place};
 
 /// Whether a composite runs as one kernel on these types and attributes. The compiler opens all others.
-pub fn has_kernel(composite: &Composite) -> bool {
+pub(super) fn has_kernel(composite: &Composite) -> bool {
     kind(composite).is_some()
 }
 
@@ -65,6 +65,10 @@ enum Draw {
 }
 
 fn kind(composite: &Composite) -> Option<Kind> {
+    // Others may use a name without its meaning.
+    if super::is_outlined(&composite.definition.origin) {
+        return None;
+    }
     let graph = &composite.definition.decomposition;
     let operands: Vec<&TensorType> = graph.inputs.iter().map(|&v| graph.ty(v)).collect();
     let results: Vec<&TensorType> = graph.outputs.iter().map(|&v| graph.ty(v)).collect();

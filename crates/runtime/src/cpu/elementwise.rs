@@ -1,12 +1,14 @@
-//! Elementwise regions as fused chains.
+//! Elementwise graphs as fused chains: every result at a place follows from the operands at places that depend on
+//! it alone. What is smaller than the results, a bias, is looked at again for each of its repetitions.
 
+use indexmap::{IndexMap, IndexSet};
 use partita_base::DType;
 use partita_ir::ops::{BinaryKind, CompareType, Direction, UnaryKind};
-use partita_ir::{Graph, Op, ValueId};
+use partita_ir::{Graph, Node, Op, Operation, ValueId};
 use partita_kernels as kernels;
-use partita_kernels::{ElementwiseProgram, EwInstr, EwOp, View, ViewMut};
+use partita_kernels::{ElementwiseProgram, EwInstr, EwOp, MAX_RANK, Scalar, View, ViewMut};
 
-use super::{Kernel, splat};
+use super::{Kernel, Value, splat};
 use crate::arena::{Memory, Place, Span};
 
 /// The kernel's function, where it has one.
@@ -75,75 +77,219 @@ fn direction(direction: Direction) -> kernels::Direction {
     }
 }
 
-/// The chain that a graph describes over `shape`; `None` where it holds anything else.
-fn chain(graph: &Graph, shape: &[usize]) -> Option<ElementwiseProgram> {
-    let mut registers: Vec<DType> = graph.inputs.iter().map(|&v| graph.ty(v).dtype).collect();
-    let mut register: Vec<Option<usize>> = vec![None; graph.values.len()];
-    let mut is_constant = vec![false; graph.values.len()];
-    for (position, input) in graph.inputs.iter().enumerate() {
-        register[input.index()] = Some(position);
+/// For each dimension of a value, the dimension of the iteration shape that it walks along; `None` where it stays at
+/// its one element.
+type Walk = Vec<Option<usize>>;
+
+/// A graph as one chain over the shape of its results.
+pub(super) struct Chain {
+    shape: Vec<usize>,
+    program: ElementwiseProgram,
+    /// What the program reads: the position of a graph input, and how it is walked.
+    inputs: Vec<(usize, Walk)>,
+}
+
+/// What stands in the way of a chain.
+fn obstacle(node: &Node, why: &str) -> String {
+    let name = node.op.name();
+    let name = name.split_once('.').map_or(name, |(_, short)| short);
+    let place = if node.path.is_empty() { String::new() } else { format!(" in `{}`", node.path) };
+    format!("{name}{place} {why}")
+}
+
+/// How a node walks its operand number `number` when its result is walked like this; `None` where it takes more than
+/// one element of it.
+fn operand_walk(graph: &Graph, node: &Node, number: usize, walk: &Walk) -> Option<Walk> {
+    let from = &graph.ty(node.operands[number]).shape;
+    let to = &graph.ty(node.results[0]).shape;
+    match &node.op {
+        Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select(_) | Op::Clamp(_) | Op::Convert(_) => {
+            // Predicates and limits may be scalars.
+            Some(if from.is_empty() { Walk::new() } else { walk.clone() })
+        }
+        Op::BitcastConvert(_) if from == to => Some(walk.clone()),
+        Op::OptimizationBarrier(_) | Op::ShardingConstraint(_) => Some(walk.clone()),
+        Op::BroadcastInDim(op) => {
+            let repeats = |d: usize| from[d] != to[op.dims[d]];
+            Some((0..from.len()).map(|d| if repeats(d) { None } else { walk[op.dims[d]] }).collect())
+        }
+        Op::Transpose(op) => {
+            let mut turned = vec![None; from.len()];
+            op.permutation.iter().zip(walk).for_each(|(&d, &along)| turned[d] = along);
+            Some(turned)
+        }
+        Op::Reshape(_) => {
+            // Dimensions of one element come and go.
+            let mut larger = (0..to.len()).filter(|&d| to[d] != 1);
+            let mut same = |size: usize| larger.next().filter(|&d| to[d] == size).map(|d| walk[d]);
+            from.iter().map(|&size| if size == 1 { Some(None) } else { same(size) }).collect()
+        }
+        _ => None,
+    }
+}
+
+/// The chain that a graph describes, or what stands in its way.
+pub(super) fn chain(graph: &Graph) -> Result<Chain, String> {
+    let shapes: IndexSet<&Vec<usize>> = graph.outputs.iter().map(|&v| &graph.ty(v).shape).collect();
+    let shape = match shapes.into_iter().collect::<Vec<_>>()[..] {
+        [shape] if shape.len() <= MAX_RANK => shape.clone(),
+        [_] => return Err(format!("its results have more than {MAX_RANK} dimensions")),
+        [] => return Err("it has no results".into()),
+        [a, b, ..] => return Err(format!("its results have different shapes, {a:?} and {b:?}")),
+    };
+
+    // One number looks the same from everywhere: the constant that fills a value.
+    let mut filled: Vec<Option<ValueId>> = vec![None; graph.values.len()];
+    for node in &graph.nodes {
+        let Some(&result) = node.results.first() else { continue };
+        filled[result.index()] = match &node.op {
+            Op::Constant(constant) => number(&constant.value).map(|_| result),
+            Op::BroadcastInDim(_) | Op::Reshape(_) | Op::Transpose(_) => filled[node.operands[0].index()],
+            _ => None,
+        };
+    }
+    let seen = |value: ValueId, walk: Walk| filled[value.index()].map_or((value, walk), |c| (c, Walk::new()));
+
+    // From the results back: in which ways each value is walked.
+    let mut walks: Vec<IndexSet<Walk>> = vec![IndexSet::new(); graph.values.len()];
+    let along: Walk = (0..shape.len()).map(Some).collect();
+    for &output in &graph.outputs {
+        let (value, walk) = seen(output, along.clone());
+        walks[value.index()].insert(walk);
+    }
+    for node in graph.nodes.iter().rev() {
+        for (position, result) in node.results.iter().enumerate() {
+            for walk in walks[result.index()].clone() {
+                for number in operands_of(node, position) {
+                    let operand = operand_walk(graph, node, number, &walk)
+                        .ok_or_else(|| obstacle(node, "is no elementwise op"))?;
+                    let (value, walk) = seen(node.operands[number], operand);
+                    walks[value.index()].insert(walk);
+                }
+            }
+        }
+    }
+
+    // Forward again: a register for each value and way.
+    let mut registers: Vec<DType> = Vec::new();
+    let mut register: IndexMap<(ValueId, Walk), usize> = IndexMap::new();
+    let mut inputs = Vec::new();
+    for (position, &input) in graph.inputs.iter().enumerate() {
+        for walk in &walks[input.index()] {
+            register.insert((input, walk.clone()), registers.len());
+            registers.push(graph.ty(input).dtype);
+            inputs.push((position, walk.clone()));
+        }
     }
     let mut instructions = Vec::new();
     for node in &graph.nodes {
-        let result = node.results[0];
-        let ty = graph.ty(result);
-        let mut args: Vec<usize> =
-            node.operands.iter().map(|v| register[v.index()]).collect::<Option<_>>()?;
-        let op = match &node.op {
-            Op::Constant(constant) => {
-                is_constant[result.index()] = true;
-                EwOp::Constant(splat(&constant.value)?)
+        for (position, &result) in node.results.iter().enumerate() {
+            let dtype = graph.ty(result).dtype;
+            for walk in &walks[result.index()] {
+                let mut args: Vec<usize> = operands_of(node, position)
+                    .map(|number| {
+                        let operand = operand_walk(graph, node, number, walk).expect("it was walked before");
+                        register[&seen(node.operands[number], operand)]
+                    })
+                    .collect();
+                let Some(op) = op(node, walk, dtype, &mut args)? else {
+                    register.insert((result, walk.clone()), args[0]);
+                    continue;
+                };
+                register.insert((result, walk.clone()), registers.len());
+                instructions.push(EwInstr { op, args, out: registers.len() });
+                registers.push(dtype);
             }
-            // One number looks the same in every shape.
-            Op::BroadcastInDim(_) | Op::Reshape(_) if is_constant[node.operands[0].index()] => {
-                is_constant[result.index()] = true;
-                register[result.index()] = Some(args[0]);
-                continue;
-            }
-            Op::Iota(iota) if ty.shape == shape => EwOp::Iota { dim: iota.dim },
-            Op::Unary(op) if op.kind == UnaryKind::Square => {
-                args.push(args[0]);
-                EwOp::Binary(kernels::Binary::Mul)
-            }
-            Op::Unary(op) => EwOp::Unary(unary(op.kind)?),
-            Op::Binary(op) => EwOp::Binary(binary(op.kind)),
-            Op::Compare(op) => EwOp::Compare {
-                direction: direction(op.direction),
-                total_order: op.compare_type == Some(CompareType::TotalOrder),
-            },
-            Op::Select(_) => EwOp::Select,
-            Op::Clamp(_) => EwOp::Clamp,
-            Op::Convert(_) => EwOp::Convert,
-            Op::BitcastConvert(_) if ty.shape == graph.ty(node.operands[0]).shape => EwOp::Bitcast,
-            _ => return None,
-        };
-        register[result.index()] = Some(registers.len());
-        instructions.push(EwInstr { op, args, out: registers.len() });
-        registers.push(ty.dtype);
+        }
     }
-    let outputs = graph.outputs.iter().map(|v: &ValueId| register[v.index()]).collect::<Option<Vec<_>>>()?;
-    ElementwiseProgram::new(registers, graph.inputs.len(), instructions, outputs).ok()
+    let mut outputs: Vec<usize> = Vec::new();
+    for &output in &graph.outputs {
+        let mut out = register[&seen(output, along.clone())];
+        // Each result has a register of its own.
+        if outputs.contains(&out) {
+            instructions.push(EwInstr { op: EwOp::Bitcast, args: vec![out], out: registers.len() });
+            registers.push(registers[out]);
+            out = registers.len() - 1;
+        }
+        outputs.push(out);
+    }
+    let program = ElementwiseProgram::new(registers, inputs.len(), instructions, outputs);
+    let program = program.map_err(|error| match error.expected {
+        Some(expected) => format!("{}, and a kernel takes {expected}", error.message),
+        None => error.message,
+    })?;
+    Ok(Chain { shape, program, inputs })
 }
 
-pub(super) fn compile(graph: &Graph, inputs: &[Place], outputs: &[Place]) -> Option<Kernel> {
-    let shape = outputs.first()?.shape.clone();
-    if outputs.iter().any(|place| place.shape != shape) {
-        return None;
+/// The operands that a result is made of: all, unless the op hands on several values.
+fn operands_of(node: &Node, result: usize) -> std::ops::Range<usize> {
+    match &node.op {
+        Op::OptimizationBarrier(_) => result..result + 1,
+        _ => 0..node.operands.len(),
     }
-    // A scalar among the inputs is repeated.
-    let spread = |place: &Place| match place.shape.as_slice() {
-        own if own == shape => Some(place.clone()),
-        [] => Some(Place { shape: shape.clone(), strides: vec![0; shape.len()], ..place.clone() }),
-        _ => None,
+}
+
+/// What an op does at each place; `None` where it hands on its operand.
+fn op(node: &Node, walk: &Walk, dtype: DType, args: &mut Vec<usize>) -> Result<Option<EwOp>, String> {
+    Ok(Some(match &node.op {
+        Op::Constant(constant) => EwOp::Constant(
+            number(&constant.value).ok_or_else(|| obstacle(node, "is more than one number repeated"))?,
+        ),
+        Op::Iota(iota) => match walk[iota.dim] {
+            Some(dim) => EwOp::Iota { dim },
+            None => EwOp::Constant(Scalar::from_f64(dtype, 0.0)),
+        },
+        Op::Unary(op) if op.kind == UnaryKind::Square => {
+            args.push(args[0]);
+            EwOp::Binary(kernels::Binary::Mul)
+        }
+        Op::Unary(op) => {
+            EwOp::Unary(unary(op.kind).ok_or_else(|| obstacle(node, "has no kernel for single elements"))?)
+        }
+        Op::Binary(op) => EwOp::Binary(binary(op.kind)),
+        Op::Compare(op) => EwOp::Compare {
+            direction: direction(op.direction),
+            total_order: op.compare_type == Some(CompareType::TotalOrder),
+        },
+        Op::Select(_) => EwOp::Select,
+        Op::Clamp(_) => EwOp::Clamp,
+        Op::Convert(_) => EwOp::Convert,
+        Op::BitcastConvert(_) => EwOp::Bitcast,
+        _ if args.len() == 1 => return Ok(None),
+        _ => return Err(obstacle(node, "is no elementwise op")),
+    }))
+}
+
+/// The number in every element of a literal; any will do where there is no element.
+fn number(literal: &partita_ir::Literal) -> Option<Scalar> {
+    let nothing = literal.ty.element_count() == 0;
+    if nothing { Some(Scalar::from_f64(literal.ty.dtype, 0.0)) } else { splat(literal) }
+}
+
+/// The graph as one kernel, where it is a chain.
+pub(super) fn compile(graph: &Graph, inputs: &[Value], outputs: &[Place]) -> Option<Kernel> {
+    let Chain { shape, program, inputs: walked } = chain(graph).ok()?;
+    let walk = |(position, walk): &(usize, Walk)| match &inputs[*position] {
+        Value::Number(scalar, _) => Value::Number(*scalar, shape.clone()),
+        Value::Place(place) => {
+            let stride = |dim: usize| {
+                walk.iter()
+                    .zip(&place.strides)
+                    .filter(|(along, _)| **along == Some(dim))
+                    .map(|(_, s)| s)
+                    .sum()
+            };
+            let strides = (0..shape.len()).map(stride).collect();
+            Value::Place(Place { shape: shape.clone(), strides, ..place.clone() })
+        }
     };
-    let inputs: Vec<Place> = inputs.iter().map(spread).collect::<Option<_>>()?;
+    let inputs: Vec<Value> = walked.iter().map(walk).collect();
     let outputs = outputs.to_vec();
-    let program = chain(graph, &shape)?;
     let workspace_bytes = kernels::elementwise_workspace_bytes(&program);
     Some(Kernel::new(workspace_bytes, move |memory: &Memory<'_>, workspace: Span| {
         let nothing = View::contiguous(&[], DType::U8, &[0]);
         let inputs_at: [View<'_>; ElementwiseProgram::MAX_INPUTS] =
-            std::array::from_fn(|i| inputs.get(i).map_or(nothing, |place| memory.view(place)));
+            std::array::from_fn(|i| inputs.get(i).map_or(nothing, |value| value.view(memory)));
         let mut outputs_at: [ViewMut<'_>; ElementwiseProgram::MAX_OUTPUTS] = std::array::from_fn(|i| {
             let place = outputs.get(i);
             place.map_or_else(|| ViewMut::contiguous(&mut [], DType::U8, &[0]), |p| memory.view_mut(p))

@@ -7,9 +7,9 @@ use partita_ir::literal::indices;
 use partita_ir::ops::*;
 use partita_ir::{Attribute, Graph, GraphBuilder, Literal, Op, Role, Storage, TensorType, ValueId, evaluate};
 use partita_mesh::Combiner;
-use partita_program::{Region, RegionKind};
+use partita_program::{Region, RegionKind, RegionSizes};
 
-use super::compile_region;
+use super::Cpu;
 use crate::arena::{Arena, Place, Span};
 
 /// Numbers that depend on nothing but the seed.
@@ -105,7 +105,7 @@ fn run(
         })
         .collect();
     let region = Region { graph: graph.clone(), kind };
-    let kernel = compile_region(&region, places.clone(), outputs.clone());
+    let kernel = Cpu::default().compile_region(&region, places.clone(), outputs.clone());
     let workspace = Span { offset: end.next_multiple_of(64), bytes: kernel.workspace_bytes };
     let arena = Arena::new(workspace.offset + workspace.bytes);
     let memory = arena.memory();
@@ -548,10 +548,10 @@ fn check_composite(
     let (forward, gradient) = composite(template, attributes, &types, wanted);
     let graph = &forward.definition.decomposition;
     let result = graph.ty(graph.outputs[0]).clone();
-    assert!(super::has_kernel(&forward), "{} on {types:?}", template.name);
+    assert!(Cpu::default().has_kernel(&forward), "{} on {types:?}", template.name);
     check_single(forward, inputs, false);
     if let Some(gradient) = gradient {
-        assert!(super::has_kernel(&gradient), "{}.vjp on {types:?}", template.name);
+        assert!(Cpu::default().has_kernel(&gradient), "{}.vjp on {types:?}", template.name);
         let inputs = [inputs, &[random.literal(&result)]].concat();
         check_single(gradient, &inputs, false);
     }
@@ -656,8 +656,9 @@ fn random_numbers_of_large_tensors_are_drawn_in_parts() {
 #[test]
 fn what_has_no_kernel_is_left_to_be_opened() {
     let f32s = |shape: &[usize]| TensorType::new(DType::F32, shape);
-    let none =
-        |composite: &Composite| assert!(!super::has_kernel(composite), "{}", composite.definition.name);
+    let none = |composite: &Composite| {
+        assert!(!Cpu::default().has_kernel(composite), "{}", composite.definition.name)
+    };
     none(&composite(&templates::GELU, &[], &[f32s(&[2, 3])], &[]).0);
     none(&composite(&templates::LOG_SOFTMAX, &[], &[f32s(&[2, 3])], &[0]).1.unwrap());
     // More queries than keys under a causal mask.

@@ -99,7 +99,7 @@ impl Rank {
             .instructions
             .iter()
             .map(|instruction| match &instruction.action {
-                Action::Compute(compute) => Some(cpu::compile(program, compute)),
+                Action::Compute(compute) => Some(options.cpu.compile(program, compute)),
                 Action::Start(_) | Action::Wait(_) => None,
             })
             .collect();

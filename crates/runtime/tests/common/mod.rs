@@ -144,7 +144,7 @@ pub fn split(size: usize, parts: usize) -> Vec<usize> {
 }
 
 pub fn program(graphs: &[Graph]) -> ProgramSet {
-    lower(graphs, &LowerOptions::default(), &Cpu).expect("the graphs can be lowered")
+    lower(graphs, &LowerOptions::default(), &Cpu::default()).expect("the graphs can be lowered")
 }
 
 /// Inputs of every rank by name. Inputs of one shape on all ranks get one value.

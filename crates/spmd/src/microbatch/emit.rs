@@ -5,7 +5,7 @@ use partita_base::{DType, Result};
 use partita_ir::graph_edit::prune;
 use partita_ir::ops::BinaryKind;
 use partita_ir::{
-    FactorId, FactorKind, Graph, GraphBuilder, LocalContext, Node, NodeId, Operation, Role, Rule, TensorType,
+    FactorId, FactorKind, Graph, GraphBuilder, LocalContext, Node, NodeId, Operation, Rule, TensorType,
     ValueId,
 };
 use partita_mesh::Combiner;
@@ -92,9 +92,7 @@ impl<'a> Emitter<'a> {
     }
 
     fn enter(&mut self, node: &Node, microbatch: Option<usize>) {
-        self.builder.path = node.path.clone();
-        self.builder.phase = node.phase;
-        self.builder.location = node.location.clone();
+        self.builder.enter(node);
         self.builder.microbatch = microbatch;
     }
 
@@ -279,11 +277,7 @@ impl<'a> Emitter<'a> {
         for &(new, old, microbatch) in &self.heirs {
             let of =
                 |v: ValueId| microbatch.and_then(|i| self.pieces[v.index()][i]).or(self.whole[v.index()]);
-            self.builder.graph_mut().value_mut(new).role = match &self.graph.value(old).role {
-                Role::GradOf(v) => of(*v).map_or(Role::Activation, Role::GradOf),
-                Role::StateOf(v) => of(*v).map_or(Role::Activation, Role::StateOf),
-                role => role.clone(),
-            };
+            self.builder.graph_mut().value_mut(new).role = self.graph.value(old).role.renamed(of);
         }
         let mut result = self.builder.finish(outputs);
         result.output_names = self.graph.output_names.clone();

@@ -1,7 +1,6 @@
 //! Random numbers by counter: each draw is a function of (seed, stream, index), never of what was drawn before.
 
-use partita_kernels::{random_bits_at, random_key};
-use partita_nn::init::stream_of;
+use crate::init::{GAMMA, mix, stream_of};
 
 /// One stream of random numbers.
 #[derive(Clone, Copy, Debug)]
@@ -12,17 +11,17 @@ pub struct Draws {
 impl Draws {
     /// The stream that belongs to a name.
     pub fn new(seed: u64, name: &str) -> Draws {
-        Draws { key: random_key(seed, stream_of(name)) }
+        Draws { key: key(seed, stream_of(name)) }
     }
 
     /// A stream within this one: a step's, a row's.
     pub fn within(self, index: u64) -> Draws {
-        Draws { key: random_key(self.key, index) }
+        Draws { key: key(self.key, index) }
     }
 
     /// 64 random bits.
     pub fn bits(self, index: u64) -> u64 {
-        random_bits_at(self.key, index)
+        mix(self.key.wrapping_add(GAMMA.wrapping_mul(index.wrapping_add(1))))
     }
 
     /// Uniform in [0, 1).
@@ -40,6 +39,11 @@ impl Draws {
         let radius = (-2.0 * (1.0 - self.unit(2 * index)).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.unit(2 * index + 1)).cos()
     }
+}
+
+/// The key of a stream, as [`partita_ir::composites::RANDOM_BITS`] derives it.
+pub(crate) fn key(seed: u64, stream: u64) -> u64 {
+    mix(seed.wrapping_add(GAMMA.wrapping_mul(stream.wrapping_add(1))))
 }
 
 #[cfg(test)]

@@ -1,20 +1,22 @@
 //! Random values for every input of a model: what verification runs on.
 
-use super::{Fed, IGNORED};
-use crate::random::Draws;
+use indexmap::IndexMap;
 use partita_base::DType;
-use partita_ir::{Graph, Literal, Role, TensorType};
+use partita_ir::{Graph, Literal, Op, Role, TensorType, ValueId};
 use partita_nn::Model;
+use partita_nn::losses::IGNORE_INDEX;
+use partita_nn::random::Draws;
+
+/// Global tensors by input name.
+pub type Fed = IndexMap<String, Literal>;
 
 /// Values for every fed input of a model's forward graph, scalars included (see [`scalars`]; step 1).
 ///
 /// Nothing is even: `ignored_fraction` of the labels are ignored, few in the first rows and most in the last, and the
 /// rows that `attention_mask` shows have different lengths; so a mean of means, or a mask applied to the wrong
-/// shard, gives another loss. Tokens are below `vocab`, labels below the number of classes of `logits`.
-pub fn random_feed(model: &Model, vocab: usize, seed: u64, ignored_fraction: f64) -> Fed {
+/// shard, gives another loss. Whole numbers are below what they choose from: rows of an embedding, classes of a loss.
+pub fn random_feed(model: &Model, seed: u64, ignored_fraction: f64) -> Fed {
     let graph = &model.forward;
-    let classes = graph.output_named("logits").and_then(|logits| graph.ty(logits).shape.last().copied());
-    let types = model.params.get("embed_types.weight").map_or(1, |table| table.ty.shape[0]);
     let mut fed = scalars(graph, seed, 1, 1e-3);
     for &input in &graph.inputs {
         let value = graph.value(input);
@@ -23,15 +25,14 @@ pub fn random_feed(model: &Model, vocab: usize, seed: u64, ignored_fraction: f64
         }
         let draws = Draws::new(seed, &value.name);
         let literal = match value.name.as_str() {
-            "labels" => labels(&value.ty, draws, classes.unwrap_or(vocab), ignored_fraction),
+            "labels" => labels(&value.ty, draws, choices(graph, input), ignored_fraction),
             "attention_mask" => ragged(&value.ty, draws),
-            "token_types" => integers(&value.ty, draws, types),
             _ if value.ty.dtype.is_float() => {
                 let count = value.ty.element_count() as u64;
                 Literal::from_f64(&value.ty, (0..count).map(|i| draws.normal(i)))
             }
             _ if value.ty.dtype == DType::Bool => integers(&value.ty, draws, 2),
-            _ => integers(&value.ty, draws, vocab),
+            _ => integers(&value.ty, draws, choices(graph, input)),
         };
         fed.insert(value.name.clone(), literal);
     }
@@ -57,6 +58,25 @@ pub fn scalars(graph: &Graph, seed: u64, step: u64, learning_rate: f64) -> Fed {
     fed
 }
 
+/// How many things a tensor of whole numbers chooses from, by those who read it, perhaps through views; 2 where nobody
+/// says.
+fn choices(graph: &Graph, value: ValueId) -> usize {
+    let readers = graph.nodes.iter().filter(|node| node.operands.contains(&value));
+    let counts = readers.filter_map(|node| match &node.op {
+        Op::Composite(composite) => {
+            let first = &graph.ty(node.operands[0]).shape;
+            match composite.definition.name.as_str() {
+                "partita.embedding" => first.first().copied(),
+                "partita.cross_entropy" => first.last().copied(),
+                _ => None,
+            }
+        }
+        Op::Reshape(_) | Op::Convert(_) => Some(choices(graph, node.results[0])),
+        _ => None,
+    });
+    counts.min().unwrap_or(2)
+}
+
 fn integers(ty: &TensorType, draws: Draws, count: usize) -> Literal {
     Literal::from_i128(ty, (0..ty.element_count() as u64).map(|i| draws.below(i, count) as i128))
 }
@@ -70,7 +90,7 @@ fn labels(ty: &TensorType, draws: Draws, classes: usize, ignored: f64) -> Litera
     for (i, label) in labels.iter_mut().enumerate().skip(1) {
         let share = 2.0 * ignored * ((i / per_row) as f64 + 0.5) / rows as f64;
         if drop.unit(i as u64) < share {
-            *label = i128::from(IGNORED);
+            *label = i128::from(IGNORE_INDEX);
         }
     }
     Literal::from_i128(ty, labels.into_iter())
@@ -130,40 +150,40 @@ mod tests {
             dropout: 0.1,
             ..Default::default()
         };
-        for (config, vocab) in [
-            (ModelConfig::Gpt(gpt), 300),
-            (ModelConfig::Mlp(MlpConfig { classify: true, ..Default::default() }), 1000),
-            (ModelConfig::Mlp(MlpConfig::default()), 1000),
+        for config in [
+            ModelConfig::Gpt(gpt),
+            ModelConfig::Mlp(MlpConfig { classify: true, ..Default::default() }),
+            ModelConfig::Mlp(MlpConfig::default()),
         ] {
             let model = config.build(4, DType::F32, true).unwrap();
-            let loss = loss(&model, &random_feed(&model, vocab, 3, 0.4));
+            let loss = loss(&model, &random_feed(&model, 3, 0.4));
             assert!(loss.is_finite() && loss > 0.0, "{}: {loss}", config.name());
         }
         let model = bert();
         // 40 tokens, nothing learnt yet.
-        assert!((loss(&model, &random_feed(&model, 40, 3, 0.4)) - 40f64.ln()).abs() < 0.2);
+        assert!((loss(&model, &random_feed(&model, 3, 0.4)) - 40f64.ln()).abs() < 0.2);
     }
 
     #[test]
     fn ignored_labels_grow_from_row_to_row() {
         let config = GptConfig { sequence: 400, ..Default::default() };
         let model = ModelConfig::Gpt(config).build(4, DType::F32, false).unwrap();
-        let labels = random_feed(&model, 256, 1, 0.4)["labels"].to_i64();
+        let labels = random_feed(&model, 1, 0.4)["labels"].to_i64();
         let ignored: Vec<usize> =
             labels.chunks(400).map(|row| row.iter().filter(|&&l| l == -100).count()).collect();
         for (row, expected) in [40.0, 120.0, 200.0, 280.0].iter().enumerate() {
             assert!((ignored[row] as f64 - expected).abs() < 35.0, "{ignored:?}");
         }
         assert!(labels.iter().all(|&l| l == -100 || (0..256).contains(&l)));
-        let none = random_feed(&model, 256, 1, 0.0)["labels"].to_i64();
+        let none = random_feed(&model, 1, 0.0)["labels"].to_i64();
         assert!(none.iter().all(|&l| l != -100));
-        let all = random_feed(&model, 256, 1, 1e9)["labels"].to_i64();
+        let all = random_feed(&model, 1, 1e9)["labels"].to_i64();
         assert_eq!(all.iter().filter(|&&l| l != -100).count(), 1);
     }
 
     #[test]
     fn masks_are_ragged_prefixes() {
-        let fed = random_feed(&bert(), 40, 1, 0.2);
+        let fed = random_feed(&bert(), 1, 0.2);
         let mask = fed["attention_mask"].to_i64();
         let lengths: Vec<i64> = mask.chunks(12).map(|row| row.iter().sum()).collect();
         for (row, &length) in mask.chunks(12).zip(&lengths) {

@@ -1,0 +1,137 @@
+//! Recomputation (activation checkpointing): the backward pass computes values again instead of keeping them.
+//!
+//! Forward nodes are marked in groups, before differentiation. Of a group, what other forward nodes read or the graph
+//! returns is kept; so is what the group reads. Everything else dies in the forward pass. Random numbers depend on a
+//! seed and a place alone, so what is computed again is the same to the bit, dropout included.
+
+use crate::graph::{Graph, Node, NodeId, Phase, Role, ValueId};
+use crate::op::Operation;
+use crate::{GraphBuilder, graph_edit};
+use partita_base::{Diagnostic, Result};
+
+/// Makes these forward nodes a new group. E136 for a node that is in a group already, E137 for one that is not of the
+/// forward pass; then nothing is marked.
+pub fn mark(graph: &mut Graph, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
+    let nodes: Vec<NodeId> = nodes.into_iter().collect();
+    for &id in &nodes {
+        let node = graph.node(id);
+        check_phase(node)?;
+        if node.remat.is_some() {
+            return Err(Diagnostic::new("E136", "computed again by two requests")
+                .at(place(node))
+                .expected("each op in one group to be computed again")
+                .help("ask for the module or for what is inside it, not for both"));
+        }
+    }
+    let group = graph.nodes.iter().filter_map(|node| node.remat).max().map_or(0, |last| last + 1);
+    for id in nodes {
+        graph.nodes[id.index()].remat = Some(group);
+    }
+    Ok(())
+}
+
+/// The gradient graph in which what each group does not keep is computed again right before the first node that needs
+/// it, and no node is marked. What is computed again says so: [`Role::RematOf`]. E137 where a marked node is not of the
+/// forward pass.
+pub fn rematerialise(graph: &Graph) -> Result<Graph> {
+    if graph.nodes.iter().all(|node| node.remat.is_none()) {
+        return Ok(graph.clone());
+    }
+    graph.nodes.iter().filter(|node| node.remat.is_some()).try_for_each(check_phase)?;
+    let dropped = dropped(graph);
+    let mut source = graph.clone();
+    source.nodes.iter_mut().for_each(|node| node.remat = None);
+    let mut again: Vec<Option<ValueId>> = vec![None; graph.values.len()];
+    let mut needed = needed(graph, &dropped);
+    let result = graph_edit::rebuild(&source, |builder, map, index, operands| {
+        let mut operands = operands.to_vec();
+        if graph.nodes[index].phase != Phase::Forward {
+            for (old, new) in graph.nodes[index].operands.iter().zip(&mut operands) {
+                let Some(group) = dropped[old.index()] else { continue };
+                // All of a group at its first reader.
+                for id in std::mem::take(&mut needed[group]) {
+                    repeat(builder, &source, source.node(id), map, &mut again);
+                }
+                *new = again[old.index()].expect("what is read is needed");
+            }
+        }
+        Ok(Some(graph_edit::push_copy(builder, &source, index, &operands)))
+    })?;
+    Ok(graph_edit::prune(&result))
+}
+
+/// For each value that its group does not keep, the group.
+fn dropped(graph: &Graph) -> Vec<Option<usize>> {
+    let mut dropped = vec![None; graph.values.len()];
+    for node in &graph.nodes {
+        node.results.iter().for_each(|v| dropped[v.index()] = node.remat);
+    }
+    for node in graph.nodes.iter().filter(|node| node.phase == Phase::Forward) {
+        for operand in &node.operands {
+            if dropped[operand.index()] != node.remat {
+                dropped[operand.index()] = None;
+            }
+        }
+    }
+    graph.outputs.iter().for_each(|v| dropped[v.index()] = None);
+    dropped
+}
+
+/// For each group, its nodes that lead to what is read of it outside, in order.
+fn needed(graph: &Graph, dropped: &[Option<usize>]) -> Vec<Vec<NodeId>> {
+    let groups = graph.nodes.iter().filter_map(|node| node.remat).max().map_or(0, |last| last + 1);
+    let mut needed = vec![Vec::new(); groups];
+    let mut read = vec![false; graph.values.len()];
+    for id in graph.node_ids().rev() {
+        let node = graph.node(id);
+        let leads = node.results.iter().any(|v| dropped[v.index()].is_some() && read[v.index()]);
+        if let (Some(group), true) = (node.remat, leads) {
+            needed[group].push(id);
+        }
+        if leads || node.phase != Phase::Forward {
+            node.operands.iter().for_each(|v| read[v.index()] = true);
+        }
+    }
+    needed.iter_mut().for_each(|nodes| nodes.reverse());
+    needed
+}
+
+/// Computes a node again, from what is computed again or kept.
+fn repeat(
+    builder: &mut GraphBuilder,
+    graph: &Graph,
+    node: &Node,
+    map: &[Option<ValueId>],
+    again: &mut [Option<ValueId>],
+) {
+    let operand = |v: &ValueId| again[v.index()].or(map[v.index()]).expect("nodes stand in execution order");
+    let operands: Vec<ValueId> = node.operands.iter().map(operand).collect();
+    let types = node.results.iter().map(|&v| graph.ty(v).clone()).collect();
+    builder.enter(node);
+    builder.phase = Phase::InputGrad;
+    let results = builder.push_typed(node.op.clone(), &operands, types);
+    for (&old, new) in node.results.iter().zip(results) {
+        let value = builder.graph_mut().value_mut(new);
+        value.role = map[old.index()].map_or(Role::Activation, Role::RematOf);
+        value.annotation = graph.value(old).annotation.clone();
+        again[old.index()] = Some(new);
+    }
+}
+
+fn check_phase(node: &Node) -> Result<()> {
+    if node.phase == Phase::Forward {
+        return Ok(());
+    }
+    Err(Diagnostic::new("E137", "only the forward pass can be computed again")
+        .at(place(node))
+        .expected("nodes of the forward pass")
+        .found(format!("a `{}` of {}", node.op.name(), node.phase.name())))
+}
+
+fn place(node: &Node) -> String {
+    if node.path.is_empty() { "<root>".to_string() } else { node.path.clone() }
+}
+
+#[cfg(test)]
+#[path = "remat_tests.rs"]
+mod tests;

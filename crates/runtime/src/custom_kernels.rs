@@ -1,0 +1,332 @@
+//! Kernels of the user's for the CPU device: a table that is handed to lowering and to the runner, never a global.
+//!
+//! A kernel belongs to a [`CustomOp`], whose decomposition says what must come out. Registering a kernel runs it
+//! against the decomposition. Afterwards it runs wherever a composite of the op's name computes what the op writes for
+//! its types, and the kernel supports them; elsewhere the decomposition runs.
+
+use std::fmt;
+use std::sync::Arc;
+
+use partita_base::{DType, Diagnostic, Result};
+use partita_ir::ops::Composite;
+use partita_ir::{CustomOp, Graph, Literal, TensorType, evaluate, literal::indices};
+use partita_kernels::{self as kernels, Element, MAX_RANK};
+
+use crate::arena::{Arena, Memory, Place, Span};
+use crate::cpu::{Kernel, Value};
+
+/// Alignment of operands, results and workspace, in bytes; operands that are windows of others may have less.
+const ALIGNMENT: usize = partita_program::ALIGNMENT_BYTES;
+
+/// The most operands, and the most results, of a kernel of the user's.
+const MOST_TENSORS: usize = 32;
+
+/// A kernel of the user's.
+pub trait CpuKernel: Send + Sync {
+    /// Whether it takes these types, which are those of one rank's shards.
+    fn supports(&self, operands: &[TensorType], results: &[TensorType]) -> bool;
+
+    /// Scratch memory it needs, in bytes.
+    fn workspace_bytes(&self, _operands: &[TensorType], _results: &[TensorType]) -> usize {
+        0
+    }
+
+    /// Writes every element of every result. Runs on any thread, at the same time as other calls; the workspace holds
+    /// anything. Should not allocate.
+    ///
+    /// # Errors
+    /// What is wrong with the data; the run ends with it.
+    fn run(
+        &self,
+        operands: &[TensorView<'_>],
+        results: &mut [TensorViewMut<'_>],
+        workspace: &mut [u8],
+    ) -> Result<()>;
+}
+
+/// A tensor to be read, in row-major order.
+#[derive(Clone, Copy, Debug)]
+pub struct TensorView<'a> {
+    dtype: DType,
+    shape: &'a [usize],
+    bytes: &'a [u8],
+}
+
+/// A tensor to be written, in row-major order.
+#[derive(Debug)]
+pub struct TensorViewMut<'a> {
+    dtype: DType,
+    shape: &'a [usize],
+    bytes: &'a mut [u8],
+}
+
+impl<'a> TensorView<'a> {
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The extents.
+    pub fn shape(&self) -> &'a [usize] {
+        self.shape
+    }
+
+    /// The elements; booleans as [`kernels::Bool`].
+    ///
+    /// # Errors
+    /// E425 where they are not of type `T`.
+    pub fn elements<T: Element>(&self) -> Result<&'a [T]> {
+        check_type::<T>(self.dtype)?;
+        Ok(bytemuck::cast_slice(self.bytes))
+    }
+}
+
+impl TensorViewMut<'_> {
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The extents.
+    pub fn shape(&self) -> &[usize] {
+        self.shape
+    }
+
+    /// The elements; booleans as [`kernels::Bool`].
+    ///
+    /// # Errors
+    /// E425 where they are not of type `T`.
+    pub fn elements<T: Element>(&mut self) -> Result<&mut [T]> {
+        check_type::<T>(self.dtype)?;
+        Ok(bytemuck::cast_slice_mut(self.bytes))
+    }
+}
+
+fn check_type<T: Element>(dtype: DType) -> Result<()> {
+    if dtype == T::DTYPE {
+        return Ok(());
+    }
+    Err(Diagnostic::new("E425", "a kernel takes a tensor for one of another type")
+        .expected(dtype.to_string())
+        .found(T::DTYPE.to_string())
+        .help("let `supports` refuse the types that the kernel does not take"))
+}
+
+#[derive(Clone)]
+struct Entry {
+    op: CustomOp,
+    kernel: Arc<dyn CpuKernel>,
+}
+
+/// Kernels by the ops they compute.
+#[derive(Clone, Default)]
+pub struct CpuKernels {
+    entries: Vec<Entry>,
+}
+
+impl fmt::Debug for CpuKernels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.entries.iter().map(|entry| &entry.op)).finish()
+    }
+}
+
+impl CpuKernels {
+    /// Adds a kernel for an op, after running it on each example, a list of operand types, against the decomposition:
+    /// floats are drawn from (-2, 2), integers from 0 to 3, always the same. An op may have several kernels; of those
+    /// that support the types the latest runs.
+    ///
+    /// # Errors
+    /// E246 where the numbers differ, E247 without an example that the kernel supports, E245 where an example has a
+    /// wrong number of operands; and what the decomposition or the kernel says.
+    pub fn register(
+        &mut self,
+        op: &CustomOp,
+        kernel: Arc<dyn CpuKernel>,
+        examples: &[Vec<TensorType>],
+    ) -> Result<()> {
+        let entry = Entry { op: op.clone(), kernel };
+        if examples.is_empty() {
+            return Err(Diagnostic::new(
+                "E247",
+                format!("no example to check the kernel of `{}` on", op.name),
+            )
+            .expected("operand types to run it with, at least once"));
+        }
+        for types in examples {
+            check(&entry, types).map_err(|error| {
+                let types: Vec<String> = types.iter().map(TensorType::to_string).collect();
+                error.note(format!("kernel of `{}` on operands {}", op.name, types.join(", ")))
+            })?;
+        }
+        self.entries.push(entry);
+        Ok(())
+    }
+
+    /// The kernel that runs a composite.
+    pub(crate) fn find(&self, composite: &Composite) -> Option<&Arc<dyn CpuKernel>> {
+        let graph = &composite.definition.decomposition;
+        let fits =
+            |list: &[_]| list.len() <= MOST_TENSORS && list.iter().all(|&v| graph.ty(v).rank() <= MAX_RANK);
+        let (operands, results) = types(graph);
+        if !fits(&graph.inputs) || !fits(&graph.outputs) {
+            return None;
+        }
+        let takes =
+            |entry: &&Entry| entry.op.describes(composite) && entry.kernel.supports(&operands, &results);
+        self.entries.iter().rev().find(takes).map(|entry| &entry.kernel)
+    }
+
+    /// The kernel as an instruction. Operands whose elements do not follow one another are copied first.
+    pub(crate) fn compile(
+        &self,
+        composite: &Composite,
+        operands: &[Value],
+        outputs: &[Place],
+    ) -> Option<Kernel> {
+        let kernel = self.find(composite)?.clone();
+        let (operand_types, result_types) = types(&composite.definition.decomposition);
+        let own_bytes = kernel.workspace_bytes(&operand_types, &result_types);
+        let mut bytes = own_bytes;
+        let mut sources = Vec::new();
+        for (value, ty) in operands.iter().zip(&operand_types) {
+            sources.push(match value {
+                Value::Place(place) if place.is_dense() => Source::There(place.clone()),
+                _ => {
+                    let offset = bytes.next_multiple_of(ALIGNMENT);
+                    bytes = offset + ty.bytes();
+                    Source::Copied(value.clone(), Place::dense(offset, ty.dtype, &ty.shape))
+                }
+            });
+        }
+        let outputs = outputs.to_vec();
+        Some(Kernel::new(bytes, move |memory: &Memory<'_>, workspace: Span| {
+            let nothing = TensorView { dtype: DType::U8, shape: &[0], bytes: &[] };
+            let mut views = [nothing; MOST_TENSORS];
+            for (view, source) in views.iter_mut().zip(&sources) {
+                *view = source.view(memory, workspace);
+            }
+            let mut results: [TensorViewMut<'_>; MOST_TENSORS] = std::array::from_fn(|i| {
+                let (dtype, shape, bytes): (_, &[usize], &mut [u8]) = match outputs.get(i) {
+                    Some(place) => (place.dtype, &place.shape, memory.bytes_mut(place.span())),
+                    None => (DType::U8, &[0], &mut []),
+                };
+                TensorViewMut { dtype, shape, bytes }
+            });
+            let scratch = memory.bytes_mut(Span { bytes: own_bytes, ..workspace });
+            kernel.run(&views[..sources.len()], &mut results[..outputs.len()], scratch)
+        }))
+    }
+}
+
+/// Where an operand's elements come from.
+enum Source {
+    There(Place),
+    /// Copied to a place that is counted from the start of the workspace.
+    Copied(Value, Place),
+}
+
+impl Source {
+    fn view<'a>(&'a self, memory: &Memory<'a>, workspace: Span) -> TensorView<'a> {
+        let (place, start) = match self {
+            Source::There(place) => (place, 0),
+            Source::Copied(value, place) => {
+                let offset_bytes = workspace.offset + place.offset_bytes;
+                let bytes = memory.bytes_mut(Span { offset: offset_bytes, bytes: place.span().bytes });
+                let mut copy = kernels::ViewMut::contiguous(bytes, place.dtype, &place.shape);
+                kernels::copy(&value.view(memory), &mut copy);
+                (place, workspace.offset)
+            }
+        };
+        let span = place.span();
+        let bytes = memory.bytes(Span { offset: start + span.offset, ..span });
+        TensorView { dtype: place.dtype, shape: &place.shape, bytes }
+    }
+}
+
+fn types(graph: &Graph) -> (Vec<TensorType>, Vec<TensorType>) {
+    let of = |values: &[partita_ir::ValueId]| values.iter().map(|&v| graph.ty(v).clone()).collect();
+    (of(&graph.inputs), of(&graph.outputs))
+}
+
+/// Runs a kernel on random operands of these types and compares with the decomposition.
+fn check(entry: &Entry, example: &[TensorType]) -> Result<()> {
+    let composite = entry.op.instantiate(example)?;
+    let graph = &composite.definition.decomposition;
+    let inputs: Vec<Literal> = example.iter().enumerate().map(|(i, ty)| random(i as u64, ty)).collect();
+    let expected = evaluate(graph, &inputs)?;
+    let mut end = 0;
+    let mut place = |ty: &TensorType| {
+        let place = Place::dense(end, ty.dtype, &ty.shape);
+        end = (end + ty.bytes()).next_multiple_of(ALIGNMENT);
+        place
+    };
+    let (operand_types, result_types) = types(graph);
+    let operands: Vec<Place> = operand_types.iter().map(&mut place).collect();
+    let outputs: Vec<Place> = result_types.iter().map(&mut place).collect();
+    let alone = CpuKernels { entries: vec![entry.clone()] };
+    let values: Vec<Value> = operands.iter().cloned().map(Value::Place).collect();
+    let kernel = alone.compile(&composite, &values, &outputs).ok_or_else(|| {
+        Diagnostic::new("E247", format!("the kernel of `{}` does not take its own example", entry.op.name))
+            .help("give examples that `supports` accepts")
+    })?;
+    let workspace = Span { offset: end, bytes: kernel.workspace_bytes };
+    let arena = Arena::new(end + workspace.bytes);
+    let memory = arena.memory();
+    // What the kernel leaves as it was shows in one of the two.
+    for background in [0xff, 0x00] {
+        memory.bytes_mut(Span { offset: 0, bytes: end + workspace.bytes }).fill(background);
+        for (place, literal) in operands.iter().zip(&inputs) {
+            memory.bytes_mut(place.span()).copy_from_slice(&literal.to_bytes());
+        }
+        (kernel.run)(&memory, workspace)?;
+        for (number, (place, expected)) in outputs.iter().zip(&expected).enumerate() {
+            let found = Literal::from_bytes(&expected.ty, memory.bytes(place.span()))
+                .expect("a place has the bytes of its type");
+            compare(&entry.op.name, number, expected, &found)?;
+        }
+    }
+    Ok(())
+}
+
+fn compare(name: &str, number: usize, expected: &Literal, found: &Literal) -> Result<()> {
+    let tolerance = tolerance(expected.ty.dtype);
+    let near = |e: f64, f: f64| {
+        e == f || (e.is_nan() && f.is_nan()) || (e - f).abs() <= tolerance * (1.0 + e.abs().min(f64::MAX))
+    };
+    let pairs = expected.to_f64().into_iter().zip(found.to_f64());
+    match indices(&expected.ty.shape).zip(pairs).find(|(_, (e, f))| !near(*e, *f)) {
+        None => Ok(()),
+        Some((index, (e, f))) => {
+            Err(Diagnostic::new("E246", format!("the kernel of `{name}` does not compute its decomposition"))
+                .at(format!("result {number}, index {index:?}"))
+                .expected(e.to_string())
+                .found(f.to_string()))
+        }
+    }
+}
+
+/// How far a kernel may be from the decomposition, absolutely and relatively: sums in another order and other
+/// approximations are fine, another function is not.
+fn tolerance(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => 1e-9,
+        DType::F32 => 1e-4,
+        DType::F16 => 1e-2,
+        DType::BF16 => 5e-2,
+        _ => 0.0,
+    }
+}
+
+/// Numbers that follow from the operand's position alone.
+fn random(stream: u64, ty: &TensorType) -> Literal {
+    let key = kernels::random_key(0, stream);
+    let number = |i: usize| {
+        let bits = kernels::random_bits_at(key, i as u64) >> 32;
+        match ty.dtype {
+            dtype if dtype.is_float() => bits as f64 / (1u64 << 30) as f64 - 2.0,
+            DType::Bool => (bits % 2) as f64,
+            _ => (bits % 4) as f64,
+        }
+    };
+    Literal::from_f64(ty, (0..ty.element_count()).map(number))
+}

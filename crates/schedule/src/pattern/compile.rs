@@ -1,0 +1,103 @@
+//! From a graph to a pattern, and when an op of a graph is like one of a pattern.
+
+use super::{Broadcast, Form, Matcher, Operand, PatternNode, Source, number_behind, views};
+use partita_base::{Diagnostic, Result};
+use partita_ir::ops::{DotGeneral, Slice};
+use partita_ir::{Graph, Op, TensorType, ValueId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// E241: what keeps a pattern from being searched for.
+pub(super) fn unusable(message: impl Into<String>) -> Box<Diagnostic> {
+    Diagnostic::new("E241", message).expected("outputs computed from every input")
+}
+
+/// The names of a graph's inputs, and the graph without broadcasts and constants that one number fills.
+pub(super) fn compile(graph: &Graph) -> Result<(Vec<String>, Form)> {
+    let mut form = Form::default();
+    let mut places: BTreeMap<ValueId, Source> = BTreeMap::new();
+    let mut inputs: Vec<String> = Vec::new();
+    for (position, &input) in graph.inputs.iter().enumerate() {
+        let name = match graph.value(input).name.as_str() {
+            "" => format!("arg{position}"),
+            name => name.to_string(),
+        };
+        if inputs.contains(&name) {
+            return Err(Diagnostic::new("E241", format!("two inputs of a pattern are named `{name}`")));
+        }
+        inputs.push(name);
+        places.insert(input, Source::Input(position));
+    }
+    let mut used = BTreeSet::new();
+    for node in &graph.nodes {
+        let looked_through = matches!(node.op, Op::BroadcastInDim(_));
+        if looked_through || number_behind(graph, node.results[0]).is_some() {
+            continue;
+        }
+        let mut operand = |&value: &ValueId| {
+            if let Some((literal, _)) = number_behind(graph, value) {
+                return Operand { source: Source::Number(literal.to_f64()[0]), broadcast: Broadcast::None };
+            }
+            let rank = graph.ty(value).rank();
+            let view = views(graph, value).pop().expect("of itself at least");
+            used.insert(view.source);
+            let broadcast = match view.through.is_empty() {
+                true => Broadcast::None,
+                false => Broadcast::Dims(view.dims.iter().map(|d| rank - d).collect()),
+            };
+            Operand { source: places[&view.source], broadcast }
+        };
+        let operands = node.operands.iter().map(&mut operand).collect();
+        let types = graph.operand_types(node).into_iter().cloned().collect();
+        let matcher = Matcher::Like { op: node.op.clone(), operands: types };
+        for (number, &result) in node.results.iter().enumerate() {
+            places.insert(result, Source::Result(form.nodes.len(), number));
+        }
+        form.nodes.push(PatternNode { matcher, operands });
+    }
+    for &output in &graph.outputs {
+        let source = views(graph, output).pop().expect("of itself at least").source;
+        match places.get(&source) {
+            Some(&source @ Source::Result(..)) => form.outputs.push(source),
+            _ => return Err(unusable(format!("a pattern returns {}", graph.describe(output)))),
+        }
+    }
+    if form.outputs.is_empty() {
+        return Err(unusable("a pattern returns nothing"));
+    }
+    let unused = inputs.iter().zip(&graph.inputs).find(|(_, input)| !used.contains(input));
+    match unused {
+        Some((name, _)) => Err(unusable(format!("a pattern does not use its input `{name}`"))),
+        None => Ok((inputs, form)),
+    }
+}
+
+/// Whether two ops do the same to tensors of other extents and element types.
+pub(super) fn alike(a: &Op, a_operands: &[TensorType], b: &Op, b_operands: &[&TensorType]) -> bool {
+    match (a, b) {
+        (Op::Convert(_), Op::Convert(_)) | (Op::BitcastConvert(_), Op::BitcastConvert(_)) => true,
+        (Op::Reshape(a), Op::Reshape(b)) => {
+            a_operands[0].rank() == b_operands[0].rank() && a.shape.len() == b.shape.len()
+        }
+        (Op::Iota(a), Op::Iota(b)) => a.dim == b.dim && a.ty.rank() == b.ty.rank(),
+        (Op::Compare(a), Op::Compare(b)) => a.direction == b.direction,
+        (Op::Slice(a), Op::Slice(b)) => cuts(a, &a_operands[0]) == cuts(b, b_operands[0]),
+        (Op::DotGeneral(a), Op::DotGeneral(b)) => {
+            let dims = |dot: &DotGeneral| DotGeneral { result_dtype: None, ..dot.clone() };
+            dims(a) == dims(b)
+        }
+        (Op::DynamicSlice(_), Op::DynamicSlice(_)) => a_operands.len() == b_operands.len(),
+        (Op::Composite(a), Op::Composite(b)) => {
+            a.definition.name == b.definition.name && a.attributes == b.attributes
+        }
+        _ => a == b,
+    }
+}
+
+/// Start, limit and step of each dimension; `None` for one that is taken whole.
+fn cuts(slice: &Slice, operand: &TensorType) -> Vec<Option<(usize, usize, usize)>> {
+    let cut = |(dim, &extent): (usize, &usize)| {
+        let cut = (slice.start[dim], slice.limit[dim], slice.stride[dim]);
+        (cut != (0, extent, 1)).then_some(cut)
+    };
+    operand.shape.iter().enumerate().map(cut).collect()
+}

@@ -1,0 +1,365 @@
+//! Matching by dataflow, with backtracking.
+
+use super::compile::alike;
+use super::{Broadcast, Form, Match, Matcher, Operand, Pattern, Source, number_behind, views};
+use crate::modules::{Modules, is_inside};
+use partita_ir::ops::{BinaryKind, DotGeneral};
+use partita_ir::{Graph, Literal, Node, NodeId, Op, Operation, Phase, Role, TensorType, ValueId};
+
+impl Pattern {
+    /// Every place among the forward nodes in `scope` where the pattern stands, in graph order of the first output.
+    /// Matches share no nodes but what was looked through: constants and broadcasts.
+    pub fn find(&self, graph: &Graph, scope: &dyn Fn(NodeId) -> bool) -> Vec<Match> {
+        let eligible: Vec<bool> =
+            graph.node_ids().map(|id| graph.node(id).phase == Phase::Forward && scope(id)).collect();
+        let targets: Vec<Targets> =
+            self.forms.iter().map(|form| Targets::of(graph, form, &eligible)).collect();
+        let mut anchors: Vec<(NodeId, usize, usize)> = Vec::new();
+        for (number, (form, targets)) in self.forms.iter().zip(&targets).enumerate() {
+            let Source::Result(first, _) = form.outputs[0] else { continue };
+            let units = targets.units[first].iter().enumerate();
+            anchors
+                .extend(units.map(|(place, unit)| (*unit.nodes.last().expect("not empty"), number, place)));
+        }
+        anchors.sort();
+        let mut taken = vec![false; graph.nodes.len()];
+        let mut matches = Vec::new();
+        for (_, number, place) in anchors {
+            let (form, targets) = (&self.forms[number], &targets[number]);
+            let Source::Result(first, _) = form.outputs[0] else { continue };
+            let search = Search { graph, form, targets, taken: &taken };
+            let start = State {
+                inputs: vec![None; self.inputs.len()],
+                places: vec![None; form.nodes.len()],
+                ..State::default()
+            };
+            let Some(state) = search.run(search.place(&start, &[], first, place)) else { continue };
+            let own = search.own_nodes(&state);
+            matches.push(search.result(&state, own.clone(), &self.inputs));
+            own.iter().for_each(|id| taken[id.index()] = true);
+        }
+        matches
+    }
+}
+
+/// What a node of a pattern may stand for: a node of the graph, or a module as a whole.
+struct Unit {
+    nodes: Vec<NodeId>,
+    operands: Vec<ValueId>,
+    results: Vec<ValueId>,
+    /// Whether the two operands may change places.
+    commutes: bool,
+}
+
+impl Unit {
+    fn of_node(id: NodeId, node: &Node) -> Unit {
+        let commutes = match &node.op {
+            Op::Binary(binary) => matches!(
+                binary.kind,
+                BinaryKind::Add
+                    | BinaryKind::Multiply
+                    | BinaryKind::Maximum
+                    | BinaryKind::Minimum
+                    | BinaryKind::And
+                    | BinaryKind::Or
+                    | BinaryKind::Xor
+            ),
+            _ => false,
+        };
+        let (operands, results) = (node.operands.clone(), node.results.clone());
+        Unit { nodes: vec![id], operands, results, commutes }
+    }
+
+    /// A module: what it reads that was computed or fed outside, parameters and constants apart, in order of first use,
+    /// and what the forward pass outside reads of it.
+    fn of_module(graph: &Graph, modules: &Modules, path: &str) -> Unit {
+        let nodes = modules.forward_nodes(path);
+        let inside = |id: NodeId| is_inside(&graph.node(id).path, path);
+        let mut operands: Vec<ValueId> = Vec::new();
+        for &operand in nodes.iter().flat_map(|&id| &graph.node(id).operands) {
+            let own = graph.value(operand).definition.is_some_and(|(id, _)| inside(id));
+            if !own && !operands.contains(&operand) && !is_parameter(graph, operand) {
+                operands.push(operand);
+            }
+        }
+        let leaves = |value: &ValueId| {
+            let outside = |id: NodeId| graph.node(id).phase == Phase::Forward && !inside(id);
+            modules.uses(*value).iter().any(|&(id, _)| outside(id)) || graph.outputs.contains(value)
+        };
+        let results = nodes.iter().flat_map(|&id| graph.node(id).results.iter().copied()).filter(leaves);
+        Unit { results: results.collect(), nodes, operands, commutes: false }
+    }
+}
+
+/// Whether a value is a parameter or a constant, perhaps converted or repeated.
+fn is_parameter(graph: &Graph, value: ValueId) -> bool {
+    match graph.value(value).definition {
+        None => graph.value(value).role == Role::Param,
+        Some((id, _)) => match &graph.node(id).op {
+            Op::Constant(_) => true,
+            Op::Convert(_) | Op::BroadcastInDim(_) => is_parameter(graph, graph.node(id).operands[0]),
+            _ => false,
+        },
+    }
+}
+
+/// For each node of a form, all it may stand for by itself, in graph order.
+struct Targets {
+    units: Vec<Vec<Unit>>,
+}
+
+impl Targets {
+    fn of(graph: &Graph, form: &Form, eligible: &[bool]) -> Targets {
+        let mut modules = None;
+        let units = form.nodes.iter().map(|node| {
+            let mut units: Vec<Unit> = match &node.matcher {
+                Matcher::Module(regex) => {
+                    let modules = modules.get_or_insert_with(|| Modules::of(graph));
+                    let paths = modules.paths.iter().filter(|path| regex.is_match(path));
+                    paths.map(|path| Unit::of_module(graph, modules, path)).collect()
+                }
+                matcher => {
+                    let fitting = graph.node_ids().filter(|&id| fits(graph, matcher, graph.node(id)));
+                    fitting.map(|id| Unit::of_node(id, graph.node(id))).collect()
+                }
+            };
+            units.retain(|unit| {
+                let whole = !unit.nodes.is_empty() && unit.nodes.iter().all(|id| eligible[id.index()]);
+                whole && unit.operands.len() == node.operands.len()
+            });
+            units
+        });
+        Targets { units: units.collect() }
+    }
+}
+
+fn fits(graph: &Graph, matcher: &Matcher, node: &Node) -> bool {
+    match matcher {
+        Matcher::Named(name) => node.op.name() == name,
+        Matcher::Like { op, operands } => {
+            operands.len() == node.operands.len() && alike(op, operands, &node.op, &graph.operand_types(node))
+        }
+        Matcher::Linear => match &node.op {
+            Op::DotGeneral(DotGeneral { lhs_batch, lhs_contracting, rhs_contracting, .. }) => {
+                let last = graph.ty(node.operands[0]).rank().checked_sub(1);
+                lhs_batch.is_empty()
+                    && lhs_contracting.len() == 1
+                    && lhs_contracting.first() == last.as_ref()
+                    && rhs_contracting[..] == [1]
+            }
+            _ => false,
+        },
+        Matcher::Module(_) => false,
+    }
+}
+
+/// What has been decided so far.
+#[derive(Clone, Default)]
+struct State {
+    inputs: Vec<Option<ValueId>>,
+    /// For each node of the form, which of its units.
+    places: Vec<Option<usize>>,
+    /// What was looked through.
+    through: Vec<NodeId>,
+    /// How inputs were read: input, shape, where its dimensions went.
+    views: Vec<(usize, Vec<usize>, Vec<usize>)>,
+}
+
+/// An operand of the pattern and the value it must stand for.
+type Goal<'a> = (&'a Operand, ValueId);
+
+/// What has been decided and what must follow.
+type Branch<'a> = (State, Vec<Goal<'a>>);
+
+struct Search<'a> {
+    graph: &'a Graph,
+    form: &'a Form,
+    targets: &'a Targets,
+    taken: &'a [bool],
+}
+
+impl<'a> Search<'a> {
+    fn unit(&self, state: &State, node: usize) -> Option<&'a Unit> {
+        state.places[node].map(|place| &self.targets.units[node][place])
+    }
+
+    /// The nodes that the pattern's own nodes stand for.
+    fn own_nodes(&self, state: &State) -> Vec<NodeId> {
+        let units = (0..self.form.nodes.len()).filter_map(|node| self.unit(state, node));
+        units.flat_map(|unit| unit.nodes.iter().copied()).collect()
+    }
+
+    /// The end of the first branch that ends well.
+    fn run(&self, mut branches: Vec<Branch<'a>>) -> Option<State> {
+        branches.reverse();
+        while let Some((state, mut goals)) = branches.pop() {
+            let next = match goals.pop() {
+                Some((operand, value)) => self.meet(state, goals, operand, value),
+                None => match self.open_node(&state) {
+                    Some((node, near)) => self.spread(state, node, near),
+                    None if self.is_whole(&state) => return Some(state),
+                    None => Vec::new(),
+                },
+            };
+            branches.extend(next.into_iter().rev());
+        }
+        None
+    }
+
+    /// Lets `node` stand for its unit `place`: a branch for each order of operands.
+    fn place(&self, state: &State, goals: &[Goal<'a>], node: usize, place: usize) -> Vec<Branch<'a>> {
+        let unit = &self.targets.units[node][place];
+        let own = self.own_nodes(state);
+        if unit.nodes.iter().any(|id| self.taken[id.index()] || own.contains(id)) {
+            return Vec::new();
+        }
+        let mut orders = vec![unit.operands.clone()];
+        if let (true, &[a, b]) = (unit.commutes && unit.operands[0] != unit.operands[1], &unit.operands[..]) {
+            orders.push(vec![b, a]);
+        }
+        let operands = &self.form.nodes[node].operands;
+        let branch = |order: Vec<ValueId>| {
+            let mut state = state.clone();
+            state.places[node] = Some(place);
+            (state, goals.iter().copied().chain(operands.iter().zip(order)).collect())
+        };
+        orders.into_iter().map(branch).collect()
+    }
+
+    /// The ways in which an operand can stand for a value.
+    fn meet(
+        &self,
+        mut state: State,
+        goals: Vec<Goal<'a>>,
+        operand: &Operand,
+        value: ValueId,
+    ) -> Vec<Branch<'a>> {
+        match operand.source {
+            Source::Number(number) => match number_behind(self.graph, value) {
+                Some((literal, nodes)) if is_number(literal, number) => {
+                    state.through.extend(nodes);
+                    vec![(state, goals)]
+                }
+                _ => Vec::new(),
+            },
+            Source::Input(input) => match self.bind(&mut state, input, &operand.broadcast, value) {
+                true => vec![(state, goals)],
+                false => Vec::new(),
+            },
+            Source::Result(node, result) => {
+                let rank = self.graph.ty(value).rank();
+                let views = views(self.graph, value).into_iter();
+                let views = views.filter(|view| said(&operand.broadcast, rank, &view.dims));
+                let branches = views.flat_map(|view| {
+                    let is_it = |unit: &Unit| unit.results.get(result) == Some(&view.source);
+                    let mut state = state.clone();
+                    state.through.extend(&view.through);
+                    match self.unit(&state, node) {
+                        Some(unit) if is_it(unit) => vec![(state, goals.clone())],
+                        Some(_) => Vec::new(),
+                        None => match self.targets.units[node].iter().position(is_it) {
+                            Some(place) => self.place(&state, &goals, node, place),
+                            None => Vec::new(),
+                        },
+                    }
+                });
+                branches.collect()
+            }
+        }
+    }
+
+    /// Lets an input stand for a value, or for what it is a broadcast of.
+    fn bind(&self, state: &mut State, input: usize, broadcast: &Broadcast, value: ValueId) -> bool {
+        let ty = self.graph.ty(value);
+        let mut views = views(self.graph, value);
+        let view = match broadcast {
+            Broadcast::None => views.swap_remove(0),
+            _ => views.pop().expect("of itself at least"),
+        };
+        if !said(broadcast, ty.rank(), &view.dims) {
+            return false;
+        }
+        // One tensor repeated in two ways over one shape is two tensors.
+        let same =
+            |(other, shape, _): &&(usize, Vec<usize>, Vec<usize>)| (*other, shape) == (input, &ty.shape);
+        if state.views.iter().find(same).is_some_and(|(_, _, dims)| *dims != view.dims) {
+            return false;
+        }
+        if *state.inputs[input].get_or_insert(view.source) != view.source {
+            return false;
+        }
+        state.views.push((input, ty.shape.clone(), view.dims));
+        state.through.extend(view.through);
+        true
+    }
+
+    /// A node without a place: one that reads something known, and that, if there is any.
+    fn open_node(&self, state: &State) -> Option<(usize, Option<ValueId>)> {
+        let open = || (0..self.form.nodes.len()).filter(|&node| state.places[node].is_none());
+        let beside = open().find_map(|node| {
+            let operands = &self.form.nodes[node].operands;
+            operands
+                .iter()
+                .find_map(|operand| self.stands_for(state, operand.source))
+                .map(|v| (node, Some(v)))
+        });
+        beside.or_else(|| open().next_back().map(|node| (node, None)))
+    }
+
+    /// Lets `node` stand for each of its units, or for those that read `near`.
+    fn spread(&self, state: State, node: usize, near: Option<ValueId>) -> Vec<Branch<'a>> {
+        let reads = |unit: &Unit, value: ValueId| {
+            unit.operands.iter().any(|&v| views(self.graph, v).iter().any(|view| view.source == value))
+        };
+        let places = self.targets.units[node].iter().enumerate();
+        let places = places.filter(|(_, unit)| near.is_none_or(|value| reads(unit, value)));
+        places.flat_map(|(place, _)| self.place(&state, &[], node, place)).collect()
+    }
+
+    fn stands_for(&self, state: &State, source: Source) -> Option<ValueId> {
+        match source {
+            Source::Input(input) => state.inputs[input],
+            Source::Result(node, result) => self.unit(state, node)?.results.get(result).copied(),
+            Source::Number(_) => None,
+        }
+    }
+
+    /// Whether every output stands for something, and every input for something that the match does not compute.
+    fn is_whole(&self, state: &State) -> bool {
+        let own = self.own_nodes(state);
+        let computed = |v: &ValueId| self.graph.value(*v).definition.is_some_and(|(id, _)| own.contains(&id));
+        let mut outputs = self.form.outputs.iter().map(|&output| self.stands_for(state, output));
+        outputs.all(|v| v.is_some()) && !state.inputs.iter().flatten().any(computed)
+    }
+
+    fn result(&self, state: &State, own: Vec<NodeId>, names: &[String]) -> Match {
+        let inputs: Vec<ValueId> = state.inputs.iter().map(|v| v.expect("every input is used")).collect();
+        // What was looked through belongs to the match where the match reads it, not where it enters as an input.
+        let mut nodes = own;
+        let mut next = 0;
+        while let Some(&id) = nodes.get(next) {
+            for &operand in self.graph.node(id).operands.iter().filter(|v| !inputs.contains(v)) {
+                let definition = self.graph.value(operand).definition.map(|(id, _)| id);
+                nodes.extend(definition.filter(|id| state.through.contains(id) && !nodes.contains(id)));
+            }
+            next += 1;
+        }
+        nodes.sort();
+        let output = |&source: &Source| self.stands_for(state, source).expect("the match is whole");
+        let outputs = self.form.outputs.iter().map(output);
+        Match { nodes, inputs: names.iter().cloned().zip(inputs).collect(), outputs: outputs.collect() }
+    }
+}
+
+/// Whether a constant is this number, as its element type rounds it.
+fn is_number(literal: &Literal, number: f64) -> bool {
+    Literal::splat(&TensorType::scalar(literal.ty.dtype), number).to_f64()[0] == literal.to_f64()[0]
+}
+
+/// Whether a tensor of this rank reads its source as a pattern says, `dims` being where the source's dimensions went.
+fn said(broadcast: &Broadcast, rank: usize, dims: &[usize]) -> bool {
+    match broadcast {
+        Broadcast::Dims(wanted) => dims.iter().map(|d| rank - d).eq(wanted.iter().copied()),
+        Broadcast::Unsaid | Broadcast::None => true,
+    }
+}

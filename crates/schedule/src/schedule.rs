@@ -1,0 +1,450 @@
+//! The schedule language in Rust: a fluent view over a model and the plan that grows with each call.
+
+use crate::apply::{ApplyOptions, apply};
+use crate::build::{BuildOptions, Built, build_structured};
+use crate::call::Argument;
+use crate::modules::{Modules, is_inside, owner};
+use crate::pattern::{Match, Pattern};
+use crate::plan::{Entry, Plan};
+use crate::primitive::{Primitive, SyncMode, SyncOp};
+use crate::structure::{Structured, Tools, restructure};
+use crate::style::Style;
+use crate::verify::{Interpreter, Report, StepRunner, Verification};
+use indexmap::IndexMap;
+use partita_base::{DType, Diagnostic, Result};
+use partita_ir::{Graph, Operation, Registry};
+use partita_mesh::Mesh;
+use partita_nn::{Model, Optimizer, StepOptions};
+use std::fmt;
+use std::panic::Location;
+
+/// A model, a mesh, and what has been asked of them so far.
+///
+/// Every call is checked when it is made, on the whole model, and becomes a line of the [`Plan`]; a call that is refused
+/// changes nothing. What the plan implies for everything it does not name is derived when the step is built.
+///
+/// ```
+/// # use partita_schedule::Schedule;
+/// # use partita_nn::{MlpConfig, ModelConfig};
+/// # use partita_base::DType;
+/// # use partita_mesh::Mesh;
+/// let model = ModelConfig::Mlp(MlpConfig::default()).build(6, DType::F64, true)?;
+/// let mut sch = Schedule::new(&model, &Mesh::parse("tp=2", None)?)?;
+/// sch.at("layers.0")?.shard("weight", 0)?.shard("bias", 0)?;
+/// sch.at("layers.1")?.shard("weight", 1)?.sync("fwd_post", "all_reduce")?;
+/// assert_eq!(sch.plan().entries.len(), 4);
+/// let built = sch.build()?;
+/// assert_eq!(built.locals.len(), 2);
+/// # Ok::<(), Box<partita_base::Diagnostic>>(())
+/// ```
+pub struct Schedule {
+    model: Model,
+    mesh: Mesh,
+    registry: Registry,
+    runner: Box<dyn StepRunner>,
+    options: BuildOptions,
+    plan: Plan,
+    structured: Structured,
+}
+
+impl Schedule {
+    /// An empty schedule. Steps run on the reference interpreter until [`Schedule::on`] says otherwise, and update with
+    /// AdamW until [`Schedule::options`] does.
+    pub fn new(model: &Model, mesh: &Mesh) -> Result<Schedule> {
+        let optimizer = Optimizer::from_name("adamw").expect("it is bundled");
+        Ok(Schedule {
+            model: model.clone(),
+            mesh: mesh.clone(),
+            registry: Registry::default(),
+            runner: Box::new(Interpreter),
+            options: BuildOptions::new(StepOptions::new(optimizer)),
+            plan: Plan::default(),
+            structured: Structured::new(model),
+        })
+    }
+
+    /// With composites of one's own, for `replace`.
+    pub fn with_registry(mut self, registry: Registry) -> Schedule {
+        self.registry = registry;
+        self
+    }
+
+    /// On a device: what it runs as one kernel stays whole, and verification runs there.
+    pub fn on(mut self, runner: impl StepRunner + 'static) -> Schedule {
+        self.runner = Box::new(runner);
+        self
+    }
+
+    /// How steps are built: optimizer, microbatches, what is returned.
+    pub fn options(&mut self) -> &mut BuildOptions {
+        &mut self.options
+    }
+
+    /// The modules at a path or pattern (`layers.*`), to ask something of them. E221 when there is none.
+    pub fn at(&mut self, path: &str) -> Result<At<'_>> {
+        let modules = Modules::of(&self.structured.model.forward);
+        if !path.is_empty() && modules.matching(path).is_empty() {
+            return Err(modules.unmatched(path, &format!("sch[\"{path}\"]")));
+        }
+        Ok(At { schedule: self, path: path.to_string(), axis: None })
+    }
+
+    /// The model as a whole.
+    pub fn root(&mut self) -> At<'_> {
+        At { schedule: self, path: String::new(), axis: None }
+    }
+
+    /// Every module by its path, and its kind where it is a module of the library.
+    pub fn named_modules(&self) -> Vec<(String, Option<String>)> {
+        let paths = Modules::of(&self.model.forward).paths;
+        paths.into_iter().map(|path| (path.clone(), self.model.modules.get(&path).cloned())).collect()
+    }
+
+    /// The plan so far.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The mesh.
+    pub fn mesh(&self) -> &Mesh {
+        &self.mesh
+    }
+
+    /// The forward graph with the structural lines so far.
+    pub fn graph(&self) -> &Graph {
+        &self.structured.model.forward
+    }
+
+    /// Facts worth telling about the lines so far.
+    pub fn notes(&self) -> &[String] {
+        &self.structured.notes
+    }
+
+    /// Asks one thing of the modules a pattern matches; empty is the model as a whole. On an error nothing has changed.
+    #[track_caller]
+    pub fn apply(&mut self, modules: &str, primitive: impl Into<Primitive>) -> Result<()> {
+        let place = Location::caller();
+        let origin = format!("{}:{}", place.file(), place.line());
+        self.push(Entry { modules: modules.to_string(), primitive: primitive.into(), origin })
+    }
+
+    /// Appends every line of a plan. On an error nothing has changed.
+    pub fn extend(&mut self, plan: &Plan) -> Result<()> {
+        let before = (self.plan.clone(), self.structured.clone());
+        for entry in &plan.entries {
+            if let Err(error) = self.push(entry.clone()) {
+                (self.plan, self.structured) = before;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, entry: Entry) -> Result<()> {
+        let mut structured = self.structured.clone();
+        structured.apply(&entry, &self.tools())?;
+        let mut plan = self.plan.clone();
+        plan.entries.push(entry);
+        // Every line so far must still find what it is about, and none may contradict another.
+        apply(&plan, &structured.model.forward, &self.mesh, &self.apply_options())?;
+        (self.plan, self.structured) = (plan, structured);
+        Ok(())
+    }
+
+    fn apply_options(&self) -> ApplyOptions {
+        ApplyOptions { sequence_parallel: self.options.sequence_parallel }
+    }
+
+    /// Takes the last line back.
+    pub fn undo(&mut self) -> Result<Option<Entry>> {
+        let mut plan = self.plan.clone();
+        let last = plan.entries.pop();
+        self.structured = restructure(&plan, &self.model, &self.tools())?;
+        self.plan = plan;
+        Ok(last)
+    }
+
+    /// The training step under the plan so far, up to each rank's graph.
+    pub fn build(&self) -> Result<Built> {
+        build_structured(&self.structured, &self.plan, &self.mesh, &self.options, &*self.runner)
+    }
+
+    /// Runs `body`, then one step under the plan with what it asked for, beside the same step on one device: loss, every
+    /// gradient, every parameter and optimizer state must agree. Where they do not, or `body` fails, the schedule is what
+    /// it was before. E253 names the first value that differs and the line that touched it.
+    pub fn verify(&mut self, body: impl FnOnce(&mut Schedule) -> Result<()>) -> Result<Report> {
+        let before = (self.plan.clone(), self.structured.clone());
+        let known = self.plan.entries.len();
+        let verified = body(self).and_then(|()| self.compare()).and_then(|report| match report.ok {
+            true => Ok(report),
+            false => Err(self.difference(&report, known)),
+        });
+        if verified.is_err() {
+            (self.plan, self.structured) = before;
+        }
+        verified
+    }
+
+    /// The step under the plan so far beside the same step on one device.
+    pub fn compare(&self) -> Result<Report> {
+        let verification = Verification {
+            model: &self.model,
+            precise: None,
+            options: &self.options.clone().for_verification(),
+            tools: self.tools(),
+            seed: 0,
+            learning_rate: 1e-3,
+        };
+        Ok(verification.run(&self.plan, &self.mesh)?.report)
+    }
+
+    fn tools(&self) -> Tools<'_> {
+        Tools { registry: &self.registry, runner: &*self.runner }
+    }
+
+    /// E253, with the last line since `known` whose modules hold what differs first.
+    fn difference(&self, report: &Report, known: usize) -> Box<Diagnostic> {
+        let worst = report.worst().map(|t| format!("{} off by {:.1e}", t.tensor, t.rel_error));
+        let first = report.first_diverging.clone().or(worst).unwrap_or_default();
+        let touches = |entry: &&Entry| {
+            entry.modules.is_empty()
+                || first.split([' ', ',', '(', ')']).any(|word| touches(&entry.modules, word))
+        };
+        let new = &self.plan.entries[known..];
+        let line = new.iter().rev().find(touches).or(new.last()).map(Entry::describe).unwrap_or_default();
+        Diagnostic::new("E253", "the schedule changes the numbers")
+            .at(line)
+            .expected("what one device computes")
+            .found(first)
+            .help("the schedule is back to what it was before this scope; apply less at a time to find the line")
+    }
+}
+
+/// Whether a word is a module that a pattern matches, or is inside one.
+fn touches(pattern: &str, word: &str) -> bool {
+    let ends = word.match_indices('.').map(|(place, _)| place).chain([word.len()]);
+    ends.into_iter().any(|end| crate::matches(pattern, &word[..end]))
+}
+
+impl fmt::Display for Schedule {
+    /// The tree of modules with their parameters, and below each what has been asked of it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} on {}", self.model.forward.name, self.mesh)?;
+        let lines = |f: &mut fmt::Formatter<'_>, path: &str, depth: usize| -> fmt::Result {
+            for entry in self.plan.entries.iter().filter(|e| match path {
+                "" => e.modules.is_empty(),
+                path => crate::matches(&e.modules, path),
+            }) {
+                writeln!(f, "{}> {}", "  ".repeat(depth), entry.primitive.to_call().quoted())?;
+            }
+            Ok(())
+        };
+        lines(f, "", 1)?;
+        for path in Modules::of(&self.model.forward).paths {
+            let depth = path.matches('.').count() + 1;
+            let own = path.rsplit('.').next().unwrap_or(&path);
+            let kind = self.model.modules.get(&path).map_or("", String::as_str);
+            writeln!(f, "{}{own} {kind}", "  ".repeat(depth))?;
+            for (name, spec) in self.model.params.iter().filter(|(name, _)| owner(name).0 == path) {
+                writeln!(f, "{}{}: {}", "  ".repeat(depth + 1), owner(name).1, spec.ty)?;
+            }
+            lines(f, &path, depth + 1)?;
+        }
+        Ok(())
+    }
+}
+
+/// Matches of a pattern, to be fused or replaced.
+#[derive(Clone, Debug)]
+pub struct Subgraphs {
+    /// What was looked for.
+    pub pattern: Pattern,
+    /// Where it was found, in graph order.
+    pub matches: Vec<Match>,
+    /// Which of them are meant; empty is all.
+    pub at: Vec<usize>,
+}
+
+impl Subgraphs {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.matches.len()
+    }
+
+    /// Only these of them, from 0.
+    pub fn only(mut self, at: &[usize]) -> Subgraphs {
+        self.at = at.to_vec();
+        self
+    }
+}
+
+/// Modules of a schedule, to ask something of.
+pub struct At<'a> {
+    schedule: &'a mut Schedule,
+    path: String,
+    axis: Option<String>,
+}
+
+impl At<'_> {
+    /// What follows is over this mesh axis rather than `tp` or the only one.
+    pub fn over(&mut self, axis: &str) -> &mut Self {
+        self.axis = Some(axis.to_string());
+        self
+    }
+
+    /// Asks one thing.
+    #[track_caller]
+    pub fn apply(&mut self, primitive: impl Into<Primitive>) -> Result<&mut Self> {
+        let path = self.path.clone();
+        self.schedule.apply(&path, primitive)?;
+        Ok(self)
+    }
+
+    /// A declared style: `colwise`.
+    #[track_caller]
+    pub fn style(&mut self, style: &str) -> Result<&mut Self> {
+        self.apply(Style::parse(style)?)
+    }
+
+    /// Cuts a parameter, a buffer, or the `input` or `output` along a dimension; a negative number counts from the last.
+    /// E231 where it is cut along the axis already, E232 where there is no such tensor, E224 no such dimension.
+    #[track_caller]
+    pub fn shard(&mut self, tensor: &str, dim: isize) -> Result<&mut Self> {
+        let axis = self.axis.clone();
+        self.apply(Primitive::Shard { tensor: tensor.to_string(), dim, axis })
+    }
+
+    /// Says where and how a value over several ranks is exchanged: `fwd_pre`, `fwd_post` or `bwd_post`; `all_reduce`,
+    /// `all_gather`, `reduce_scatter`, `scatter` or `RS->SR`. E233 where the value is whole already, E234 where this
+    /// contradicts its layout.
+    #[track_caller]
+    pub fn sync(&mut self, mode: &str, op: &str) -> Result<&mut Self> {
+        let axis = self.axis.clone();
+        self.apply(Primitive::Sync { mode: SyncMode::parse(mode)?, op: SyncOp::parse(op, None)?, axis })
+    }
+
+    /// As [`At::sync`], along a dimension.
+    #[track_caller]
+    pub fn sync_along(&mut self, mode: &str, op: &str, dim: isize) -> Result<&mut Self> {
+        let axis = self.axis.clone();
+        self.apply(Primitive::Sync { mode: SyncMode::parse(mode)?, op: SyncOp::parse(op, Some(dim))?, axis })
+    }
+
+    /// Computes the modules again in the backward pass, each by itself.
+    #[track_caller]
+    pub fn checkpoint(&mut self) -> Result<&mut Self> {
+        self.apply(Primitive::Checkpoint { pattern: None })
+    }
+
+    /// Computes each match of a pattern again in the backward pass.
+    #[track_caller]
+    pub fn checkpoint_subgraph(&mut self, pattern: &str) -> Result<&mut Self> {
+        self.apply(Primitive::Checkpoint { pattern: Some(pattern.to_string()) })
+    }
+
+    /// Opens composites by one level, and layers to patterns.
+    #[track_caller]
+    pub fn decompose(&mut self) -> Result<&mut Self> {
+        self.apply(Primitive::Decompose)
+    }
+
+    /// Makes modules inside visible to patterns; with `flatten`, down to their layers.
+    #[track_caller]
+    pub fn trace(&mut self, flatten: bool) -> Result<&mut Self> {
+        self.apply(Primitive::Trace { flatten })
+    }
+
+    /// Where a pattern is found. E242 where it is not, E248 where it only is across the boundary of a module.
+    pub fn find(&self, pattern: &Pattern) -> Result<Subgraphs> {
+        let primitive = Primitive::Checkpoint { pattern: Some(pattern.text().to_string()) };
+        let entry = Entry { modules: self.path.clone(), primitive, origin: "find".to_string() };
+        let matches = self.schedule.structured.found(pattern, &entry)?;
+        Ok(Subgraphs { pattern: pattern.clone(), matches, at: Vec::new() })
+    }
+
+    /// Makes each subgraph one composite; with a `backend`, one kernel of it. E252 where it is none.
+    #[track_caller]
+    pub fn fuse(&mut self, subgraphs: &Subgraphs, name: &str, backend: Option<&str>) -> Result<&mut Self> {
+        self.apply(Primitive::Fuse {
+            pattern: subgraphs.pattern.text().to_string(),
+            name: name.to_string(),
+            backend: backend.map(str::to_string),
+            at: subgraphs.at.clone(),
+        })
+    }
+
+    /// Puts a composite in the place of the modules. `bindings` are its attributes, and its arguments where their names
+    /// differ from the module's tensors. E250 where it does not fit, E251 where it does not compute the same.
+    #[track_caller]
+    pub fn replace(&mut self, with: &str, bindings: &[(&str, Argument)]) -> Result<&mut Self> {
+        let bindings = owned(bindings);
+        self.apply(Primitive::Replace { with: with.to_string(), pattern: None, at: Vec::new(), bindings })
+    }
+
+    /// As [`At::replace`], in the place of each subgraph.
+    #[track_caller]
+    pub fn replace_subgraphs(
+        &mut self,
+        subgraphs: &Subgraphs,
+        with: &str,
+        bindings: &[(&str, Argument)],
+    ) -> Result<&mut Self> {
+        let pattern = Some(subgraphs.pattern.text().to_string());
+        let (at, bindings) = (subgraphs.at.clone(), owned(bindings));
+        self.apply(Primitive::Replace { with: with.to_string(), pattern, at, bindings })
+    }
+
+    /// As [`At::replace`], for every module of a kind inside.
+    #[track_caller]
+    pub fn replace_all(
+        &mut self,
+        kind: &str,
+        with: &str,
+        bindings: &[(&str, Argument)],
+    ) -> Result<&mut Self> {
+        self.apply(Primitive::ReplaceAll {
+            kind: kind.to_string(),
+            with: with.to_string(),
+            bindings: owned(bindings),
+        })
+    }
+
+    /// A pipeline stage ends after the module.
+    #[track_caller]
+    pub fn pipeline_split(&mut self) -> Result<&mut Self> {
+        self.apply(Primitive::PipelineSplit)
+    }
+
+    /// Notes something about a parameter.
+    #[track_caller]
+    pub fn annotate(&mut self, tensor: &str, key: &str, value: Argument) -> Result<&mut Self> {
+        self.apply(Primitive::Annotate { tensor: tensor.to_string(), key: key.to_string(), value })
+    }
+
+    /// Computes in this element type.
+    #[track_caller]
+    pub fn precision(&mut self, compute: DType) -> Result<&mut Self> {
+        self.apply(Primitive::Precision { compute })
+    }
+
+    /// Accepted, without effect: random numbers follow the global index of an element on any mesh.
+    #[track_caller]
+    pub fn fork_rng(&mut self) -> Result<&mut Self> {
+        self.apply(Primitive::ForkRng)
+    }
+
+    /// The ops of the forward pass inside, in order: module path and op name.
+    pub fn forward_ops(&self) -> Vec<(String, String)> {
+        let graph = self.schedule.graph();
+        let modules = Modules::of(graph);
+        let matching = modules.matching(&self.path);
+        let within =
+            |path: &str| self.path.is_empty() || matching.iter().any(|module| is_inside(path, module));
+        let nodes = graph.nodes.iter().filter(|node| within(&node.path));
+        nodes.map(|node| (node.path.clone(), node.op.short_name().to_string())).collect()
+    }
+}
+
+fn owned(bindings: &[(&str, Argument)]) -> IndexMap<String, Argument> {
+    bindings.iter().map(|(key, value)| (key.to_string(), value.clone())).collect()
+}

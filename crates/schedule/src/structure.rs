@@ -1,0 +1,416 @@
+//! The structural stage: lines of a plan that mark, name or exchange parts of the forward graph, before it is
+//! differentiated. None of them can change what is computed: a replacement is compared with what it replaces.
+
+mod frames;
+mod precision;
+mod replace;
+
+use crate::glob::matches;
+use crate::modules::{Modules, is_inside};
+use crate::pattern::{Match, Pattern};
+use crate::plan::{Entry, Plan};
+use crate::primitive::Primitive;
+use crate::{Argument, verify::StepRunner};
+use frames::Frames;
+use partita_base::{DType, Diagnostic, Result, nearest};
+use partita_ir::outline::outline;
+use partita_ir::{Graph, NodeId, Op, Operation, Registry, graph_edit, remat};
+use partita_nn::Model;
+use std::collections::BTreeSet;
+
+/// What structural lines may ask for by name.
+#[derive(Clone, Copy)]
+pub struct Tools<'a> {
+    /// Composites and ops of one's own.
+    pub registry: &'a Registry,
+    /// What will run the step: says what it runs as one kernel.
+    pub runner: &'a dyn StepRunner,
+}
+
+/// Something noted about a parameter.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Tag {
+    /// The parameter's full name.
+    pub parameter: String,
+    /// What is noted.
+    pub key: String,
+    /// Its value.
+    pub value: Argument,
+}
+
+/// A model after structural lines.
+#[derive(Clone, Debug)]
+pub struct Structured {
+    /// The model; its forward graph is restructured.
+    pub model: Model,
+    /// What was noted about parameters.
+    pub tags: Vec<Tag>,
+    /// Modules after which a pipeline stage ends, in order of the lines.
+    pub stages: Vec<String>,
+    /// Facts worth telling.
+    pub notes: Vec<String>,
+    /// The narrowest element type a module computes in by request.
+    pub precision: Option<DType>,
+    frames: Frames,
+}
+
+/// A model after the structural lines of a plan; other lines have no part in it.
+pub fn restructure(plan: &Plan, model: &Model, tools: &Tools) -> Result<Structured> {
+    let mut structured = Structured::new(model);
+    for entry in &plan.entries {
+        structured.apply(entry, tools)?;
+    }
+    Ok(structured)
+}
+
+/// The model that a plan is compared with: as it is written, in the precision that the plan asks for.
+pub fn reference_model(plan: &Plan, model: &Model, tools: &Tools) -> Result<Structured> {
+    let is_precision = |entry: &&Entry| matches!(entry.primitive, Primitive::Precision { .. });
+    let entries = plan.entries.iter().filter(is_precision).cloned().collect();
+    restructure(&Plan { entries }, model, tools)
+}
+
+impl Structured {
+    /// The model as it is written.
+    pub fn new(model: &Model) -> Structured {
+        Structured {
+            model: model.clone(),
+            tags: Vec::new(),
+            stages: Vec::new(),
+            notes: Vec::new(),
+            precision: None,
+            frames: Frames::of(model),
+        }
+    }
+
+    /// Applies one line; on an error nothing has changed. A line that is about layouts does nothing here.
+    ///
+    /// Errors: E221 a path that matches nothing, E242 a pattern without a match, E248 a match that crosses the boundary
+    /// of a module; what each primitive reports.
+    pub fn apply(&mut self, entry: &Entry, tools: &Tools) -> Result<()> {
+        let graph = &self.model.forward;
+        let modules = Modules::of(graph);
+        match &entry.primitive {
+            Primitive::Style(_) | Primitive::Shard { .. } | Primitive::Sync { .. } => {}
+            Primitive::Checkpoint { pattern: None } => {
+                let mut marked = graph.clone();
+                for module in named(&modules, entry)? {
+                    let nodes = modules.forward_nodes(module);
+                    remat::mark(&mut marked, nodes).map_err(|error| error.note(entry.describe()))?;
+                }
+                self.model.forward = marked;
+            }
+            Primitive::Checkpoint { pattern: Some(pattern) } => {
+                let pattern = Pattern::parse(pattern)?;
+                let mut marked = graph.clone();
+                for found in self.found(&pattern, entry)? {
+                    remat::mark(&mut marked, found.nodes).map_err(|error| error.note(entry.describe()))?;
+                }
+                self.model.forward = marked;
+            }
+            Primitive::Decompose => self.decompose(entry)?,
+            Primitive::Trace { flatten } => {
+                for module in named(&modules, entry)? {
+                    if *flatten {
+                        self.frames.flatten(module, &modules);
+                    }
+                }
+            }
+            Primitive::Fuse { pattern, name, backend, at } => {
+                let pattern = Pattern::parse(pattern)?;
+                self.each_match(&pattern, at, entry, |graph, found| {
+                    fuse(graph, &found.nodes, name, backend.as_deref(), entry, tools)
+                })?;
+            }
+            Primitive::Replace { with, pattern: None, bindings, .. } => {
+                let paths: Vec<String> = named(&modules, entry)?.into_iter().map(str::to_string).collect();
+                self.replace_modules(&paths, with, bindings, entry, tools)?;
+            }
+            Primitive::Replace { with, pattern: Some(pattern), at, bindings } => {
+                let pattern = Pattern::parse(pattern)?;
+                self.each_match(&pattern, at, entry, |graph, found| {
+                    replace::subgraph(graph, found, with, bindings, entry, tools)
+                })?;
+            }
+            Primitive::ReplaceAll { kind, with, bindings } => {
+                let paths = self.of_kind(kind, entry, &modules)?;
+                self.replace_modules(&paths, with, bindings, entry, tools)?;
+            }
+            Primitive::PipelineSplit => {
+                for module in named(&modules, entry)? {
+                    if module.is_empty() || self.stages.iter().any(|stage| stage == module) {
+                        let why = if module.is_empty() {
+                            "there is nothing after the model"
+                        } else {
+                            "one ends there already"
+                        };
+                        return Err(Diagnostic::new(
+                            "E256",
+                            format!("no pipeline stage can end here: {why}"),
+                        )
+                        .at(entry.describe())
+                        .expected("a module inside the model, once")
+                        .found(format!("`{module}`")));
+                    }
+                    self.stages.push(module.to_string());
+                }
+            }
+            Primitive::Annotate { tensor, key, value } => {
+                let mut tags = Vec::new();
+                for module in named(&modules, entry)? {
+                    let full = if module.is_empty() { tensor.clone() } else { format!("{module}.{tensor}") };
+                    if !self.model.params.contains_key(&full) {
+                        let names: Vec<&str> = self.model.params.keys().map(String::as_str).collect();
+                        return Err(no_parameter(&full, &names, entry));
+                    }
+                    tags.push(Tag { parameter: full, key: key.clone(), value: value.clone() });
+                }
+                self.tags.extend(tags);
+            }
+            Primitive::Precision { compute } => {
+                let mut nodes: BTreeSet<NodeId> = BTreeSet::new();
+                for module in named(&modules, entry)? {
+                    nodes.extend(modules.forward_nodes(module));
+                }
+                self.model.forward = precision::compute_in(graph, &nodes, *compute)?;
+                let narrower = self.precision.is_none_or(|before| compute.size_bytes() < before.size_bytes());
+                self.precision = if narrower { Some(*compute) } else { self.precision };
+            }
+            Primitive::ForkRng => {
+                for module in named(&modules, entry)? {
+                    self.notes.push(format!(
+                        "`{module}`: fork_rng changes nothing: random numbers follow the global index of an element, so \
+                         ranks that hold different elements draw different numbers already"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens every composite of the modules by one level, and their leaves to patterns.
+    fn decompose(&mut self, entry: &Entry) -> Result<()> {
+        let graph = &self.model.forward;
+        let modules = Modules::of(graph);
+        let paths = named(&modules, entry)?;
+        let within = |path: &str| paths.iter().any(|module| is_inside(path, module));
+        let is_open =
+            |id: &NodeId| matches!(graph.node(*id).op, Op::Composite(_)) && within(&graph.node(*id).path);
+        let composites: BTreeSet<NodeId> = graph.node_ids().filter(is_open).collect();
+        let leaves: Vec<String> = paths
+            .iter()
+            .filter(|path| self.frames.is_closed_leaf(path))
+            .map(|path| path.to_string())
+            .collect();
+        if composites.is_empty() && leaves.is_empty() {
+            return Err(Diagnostic::new("E255", "there is nothing to decompose")
+                .at(entry.describe())
+                .expected("a module with composites, or a layer such as Linear")
+                .found(format!("primitive ops only in `{}`", paths.join("`, `"))));
+        }
+        self.model.forward = graph_edit::rebuild(graph, |builder, _, index, operands| {
+            let node = &graph.nodes[index];
+            match &node.op {
+                Op::Composite(composite) if composites.contains(&NodeId::new(index)) => {
+                    builder.enter(node);
+                    Ok(Some(builder.inline(&composite.definition.decomposition, operands, false)?))
+                }
+                _ => Ok(Some(graph_edit::push_copy(builder, graph, index, operands))),
+            }
+        })?;
+        leaves.iter().for_each(|leaf| self.frames.open(leaf));
+        Ok(())
+    }
+
+    /// The modules of a kind inside those a line names.
+    fn of_kind(&self, kind: &str, entry: &Entry, modules: &Modules) -> Result<Vec<String>> {
+        let around = named(modules, entry)?;
+        let all = &self.model.modules;
+        let inside = |path: &str| around.iter().any(|module| is_inside(path, module));
+        let paths: Vec<String> =
+            all.iter().filter(|(path, k)| *k == kind && inside(path)).map(|(path, _)| path.clone()).collect();
+        if paths.is_empty() {
+            let mut kinds: Vec<&str> = all.values().map(String::as_str).collect();
+            kinds.sort_unstable();
+            kinds.dedup();
+            let near = nearest(kind, kinds.iter().copied());
+            let error = Diagnostic::new("E221", format!("there is no module of kind `{kind}`"))
+                .at(entry.describe())
+                .expected(kinds.join(", "))
+                .found(kind);
+            return Err(if near.is_empty() {
+                error
+            } else {
+                error.help(format!("did you mean `{}`?", near.join("` or `")))
+            });
+        }
+        Ok(paths)
+    }
+
+    /// Puts a composite in the place of each of these modules.
+    fn replace_modules(
+        &mut self,
+        paths: &[String],
+        with: &str,
+        bindings: &indexmap::IndexMap<String, Argument>,
+        entry: &Entry,
+        tools: &Tools,
+    ) -> Result<()> {
+        let mut graph = self.model.forward.clone();
+        for path in paths {
+            graph = replace::module(&graph, path, with, bindings, entry, tools)?;
+        }
+        self.model.forward = graph;
+        Ok(())
+    }
+
+    /// Every match of a pattern in the modules of a line that does not cross a boundary, in graph order.
+    pub(crate) fn found(&self, pattern: &Pattern, entry: &Entry) -> Result<Vec<Match>> {
+        self.found_in(&self.model.forward, pattern, entry)
+    }
+
+    fn found_in(&self, graph: &Graph, pattern: &Pattern, entry: &Entry) -> Result<Vec<Match>> {
+        let modules = Modules::of(graph);
+        let mut all: Vec<Match> = Vec::new();
+        let mut blocked = None;
+        for module in named(&modules, entry)? {
+            for found in pattern.find(graph, &|id| is_inside(&graph.node(id).path, module)) {
+                let nodes: BTreeSet<NodeId> = found.nodes.iter().copied().collect();
+                match self.frames.boundary(graph, &modules, &nodes, module) {
+                    Some(boundary) => _ = blocked.get_or_insert((boundary, module.to_string())),
+                    None if all.iter().any(|other| other.nodes.iter().any(|n| nodes.contains(n))) => {}
+                    None => all.push(found),
+                }
+            }
+        }
+        all.sort_by_key(|found| found.nodes.last().copied());
+        match (all.is_empty(), blocked) {
+            (false, _) => Ok(all),
+            (true, Some((boundary, module))) => {
+                let (what, help) = if self.frames.is_closed_leaf(&boundary) {
+                    ("layer", format!("open it first: sch[\"{boundary}\"].decompose()"))
+                } else {
+                    let place =
+                        if module.is_empty() { "sch".to_string() } else { format!("sch[\"{module}\"]") };
+                    ("module", format!("see through it first: {place}.trace(flatten=True)"))
+                };
+                Err(Diagnostic::new(
+                    "E248",
+                    format!("the pattern crosses the boundary of the {what} `{boundary}`"),
+                )
+                .at(entry.describe())
+                .expected("ops of one module, or whole modules")
+                .found(format!("a match with some of the ops of `{boundary}` and some outside"))
+                .help(help))
+            }
+            (true, None) => {
+                let mut ops: Vec<&str> = Vec::new();
+                for module in named(&modules, entry)? {
+                    ops.extend(
+                        modules.forward_nodes(module).iter().map(|&id| graph.node(id).op.short_name()),
+                    );
+                }
+                ops.sort_unstable();
+                ops.dedup();
+                Err(Diagnostic::new("E242", "the pattern matches nothing")
+                    .at(entry.describe())
+                    .expected(format!("ops that feed each other as in `{}`", first_line(pattern.text())))
+                    .found(format!("ops {} in `{}`", ops.join(", "), entry.modules))
+                    .help(
+                        "print the ops of a module with `forward_ops()`; open composites with `decompose()`",
+                    ))
+            }
+        }
+    }
+
+    /// Edits the graph at each chosen match of a pattern, one after the other. E243 for a number that no match has.
+    fn each_match(
+        &mut self,
+        pattern: &Pattern,
+        at: &[usize],
+        entry: &Entry,
+        mut edit: impl FnMut(&Graph, &Match) -> Result<Graph>,
+    ) -> Result<()> {
+        let mut graph = self.model.forward.clone();
+        let count = self.found_in(&graph, pattern, entry)?.len();
+        if let Some(index) = at.iter().find(|index| **index >= count) {
+            return Err(Diagnostic::new("E243", format!("there is no match number {index}"))
+                .at(entry.describe())
+                .expected(format!("numbers from 0 to {}", count - 1))
+                .found(index.to_string()));
+        }
+        // An edit renumbers nodes, so matches are looked up anew after each. What was edited mostly matches no more; what
+        // still does, and what was not chosen, is passed over.
+        let mut passed = 0;
+        for index in 0..count {
+            if !at.is_empty() && !at.contains(&index) {
+                passed += 1;
+                continue;
+            }
+            let matches = self.found_in(&graph, pattern, entry)?;
+            graph = edit(&graph, &matches[passed])?;
+            let left = self.found_in(&graph, pattern, entry).map_or(0, |matches| matches.len());
+            passed += usize::from(left == matches.len());
+        }
+        self.model.forward = graph;
+        Ok(())
+    }
+}
+
+/// One composite of these nodes.
+fn fuse(
+    graph: &Graph,
+    nodes: &[NodeId],
+    name: &str,
+    backend: Option<&str>,
+    entry: &Entry,
+    tools: &Tools,
+) -> Result<Graph> {
+    if tools.registry.lookup(name).is_ok() || name.starts_with("partita.") || name.is_empty() {
+        return Err(Diagnostic::new("E254", format!("`{name}` is the name of another composite"))
+            .at(entry.describe())
+            .expected("a name of your own")
+            .help("choose one such as `mine.bias_gelu`"));
+    }
+    let (fused, id) = outline(graph, nodes, name).map_err(|error| error.note(entry.describe()))?;
+    if let Some(backend) = backend {
+        let runner = tools.runner.name();
+        if backend != runner {
+            return Err(Diagnostic::new("E252", format!("there is no backend `{backend}` here"))
+                .at(entry.describe())
+                .expected(runner)
+                .found(backend)
+                .help("leave `backend` out to name the subgraph and let any device run it"));
+        }
+        let Op::Composite(composite) = &fused.node(id).op else {
+            unreachable!("outlining gives a composite")
+        };
+        if let Err(why) = tools.runner.fusible(composite) {
+            return Err(Diagnostic::new("E252", format!("`{backend}` does not run `{name}` as one kernel"))
+                .at(entry.describe())
+                .found(why)
+                .help("leave `backend` out to name the subgraph without a kernel of its own, or fuse less"));
+        }
+    }
+    Ok(fused)
+}
+
+/// The modules a line names; the model as a whole where it names none. E221 where nothing matches.
+fn named<'m>(modules: &'m Modules, entry: &Entry) -> Result<Vec<&'m str>> {
+    if entry.modules.is_empty() {
+        return Ok(vec![""]);
+    }
+    let paths: Vec<&str> =
+        modules.paths.iter().map(String::as_str).filter(|path| matches(&entry.modules, path)).collect();
+    if paths.is_empty() { Err(modules.unmatched(&entry.modules, &entry.describe())) } else { Ok(paths) }
+}
+
+fn no_parameter(full: &str, names: &[&str], entry: &Entry) -> Box<Diagnostic> {
+    let near = nearest(full, names.iter().copied());
+    let error = Diagnostic::new("E232", format!("there is no parameter `{full}`")).at(entry.describe());
+    if near.is_empty() { error } else { error.help(format!("did you mean `{}`?", near.join("` or `"))) }
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or(text)
+}

@@ -1,0 +1,80 @@
+//! What patterns see: modules are closed until they are traced through, layers until they are decomposed.
+
+use crate::modules::{Modules, is_inside, owner};
+use partita_ir::{Graph, NodeId, Op};
+use partita_nn::Model;
+use std::collections::BTreeSet;
+
+/// Which modules belong to the module around them as far as patterns are concerned.
+#[derive(Clone, Debug)]
+pub(crate) struct Frames {
+    /// Layers: modules of the library with no modules inside.
+    leaves: BTreeSet<String>,
+    opened: BTreeSet<String>,
+}
+
+impl Frames {
+    /// Layers without parameters, such as activations, are as good as the function they apply.
+    pub fn of(model: &Model) -> Frames {
+        let all = &model.modules;
+        let has_inside = |path: &str| all.keys().any(|other| other != path && is_inside(other, path));
+        let leaves: BTreeSet<String> = all.keys().filter(|path| !has_inside(path)).cloned().collect();
+        let owned = |path: &String| model.params.keys().any(|name| owner(name).0 == path);
+        let tied = |path: &String| model.ties.iter().any(|(alias, _)| owner(alias).0 == path);
+        let opened = leaves.iter().filter(|path| !owned(path) && !tied(path)).cloned().collect();
+        Frames { leaves, opened }
+    }
+
+    /// Sees through one module.
+    pub fn open(&mut self, path: &str) {
+        self.opened.insert(path.to_string());
+    }
+
+    /// Sees through every module inside this one, down to the layers.
+    pub fn flatten(&mut self, module: &str, modules: &Modules) {
+        for path in &modules.paths {
+            if path != module && is_inside(path, module) && !self.leaves.contains(path) {
+                self.opened.insert(path.clone());
+            }
+        }
+    }
+
+    /// Whether this is a layer that patterns do not see into.
+    pub fn is_closed_leaf(&self, path: &str) -> bool {
+        self.leaves.contains(path) && !self.opened.contains(path)
+    }
+
+    /// The first module inside `scope` that these nodes are a part of without being all of it, and that is closed.
+    pub fn boundary(
+        &self,
+        graph: &Graph,
+        modules: &Modules,
+        nodes: &BTreeSet<NodeId>,
+        scope: &str,
+    ) -> Option<String> {
+        let is_whole = |path: &str| {
+            let constant = |id: &NodeId| matches!(graph.node(*id).op, Op::Constant(_));
+            modules.forward_nodes(path).iter().all(|id| constant(id) || nodes.contains(id))
+        };
+        for &id in nodes {
+            if matches!(graph.node(id).op, Op::Constant(_)) {
+                continue;
+            }
+            let mut path = graph.node(id).path.as_str();
+            while path != scope && !path.is_empty() {
+                if !self.opened.contains(path) && !is_whole(path) && !self.holds_all(graph, nodes, path) {
+                    return Some(path.to_string());
+                }
+                path = path.rsplit_once('.').map_or("", |(around, _)| around);
+            }
+        }
+        None
+    }
+
+    /// Whether all of the nodes are in the module itself: nothing crosses its boundary then, nor those around it.
+    fn holds_all(&self, graph: &Graph, nodes: &BTreeSet<NodeId>, path: &str) -> bool {
+        nodes
+            .iter()
+            .all(|&id| matches!(graph.node(id).op, Op::Constant(_)) || is_inside(&graph.node(id).path, path))
+    }
+}

@@ -1,0 +1,228 @@
+//! Putting one composite in the place of a part of the graph, after comparing the two on random numbers.
+
+use super::{Entry, Match, Tools};
+use crate::modules::{Modules, owner};
+use crate::{Argument, verify};
+use indexmap::IndexMap;
+use partita_base::{DType, Diagnostic, Result, did_you_mean};
+use partita_ir::ops::Composite;
+use partita_ir::outline::{outline, outline_over};
+use partita_ir::{
+    Attribute, Attributes, Graph, Literal, NodeId, Op, Role, TensorType, ValueId, evaluate, graph_edit,
+};
+use partita_nn::random::Draws;
+
+/// A module replaced. Its tensors go by the parameters' own names, its activations by `x`, or `x0`, `x1`, .. in order of
+/// use where there are several.
+pub(super) fn module(
+    graph: &Graph,
+    path: &str,
+    with: &str,
+    bindings: &IndexMap<String, Argument>,
+    entry: &Entry,
+    tools: &Tools,
+) -> Result<Graph> {
+    let nodes = Modules::of(graph).forward_nodes(path);
+    let (outlined, id) = outline(graph, &nodes, with).map_err(|error| error.note(entry.describe()))?;
+    let operands = outlined.node(id).operands.clone();
+    let activations = operands.iter().filter(|v| outlined.value(**v).role != Role::Param).count();
+    let mut number = 0;
+    let mut names: IndexMap<String, usize> = IndexMap::new();
+    for (position, &operand) in operands.iter().enumerate() {
+        let value = outlined.value(operand);
+        let name = if value.role == Role::Param {
+            owner(&value.name).1.to_string()
+        } else {
+            number += 1;
+            if activations == 1 { "x".to_string() } else { format!("x{}", number - 1) }
+        };
+        names.entry(name).or_insert(position);
+    }
+    exchange(&outlined, id, &names, with, bindings, entry, tools)
+}
+
+/// A match of a pattern replaced. What it reads goes by the names of the pattern's inputs.
+pub(super) fn subgraph(
+    graph: &Graph,
+    found: &Match,
+    with: &str,
+    bindings: &IndexMap<String, Argument>,
+    entry: &Entry,
+    tools: &Tools,
+) -> Result<Graph> {
+    let inputs: Vec<ValueId> = found.inputs.values().copied().collect();
+    let (outlined, id) =
+        outline_over(graph, &found.nodes, with, &inputs).map_err(|error| error.note(entry.describe()))?;
+    // Behind the inputs stand parameters of modules that the pattern takes whole.
+    let mut names: IndexMap<String, usize> = IndexMap::new();
+    for (position, &operand) in outlined.node(id).operands.iter().enumerate() {
+        let name = match found.inputs.get_index(position) {
+            Some((name, _)) => name.clone(),
+            None => outlined.describe(operand),
+        };
+        names.insert(name, position);
+    }
+    exchange(&outlined, id, &names, with, bindings, entry, tools)
+}
+
+/// The composite at a node exchanged for the one named `with`, its arguments bound by name: first by `bindings`, then
+/// where names are equal. `names` are the operands' names with their positions.
+///
+/// E250 where the arguments or results do not fit, E251 where the two do not compute the same.
+fn exchange(
+    graph: &Graph,
+    id: NodeId,
+    names: &IndexMap<String, usize>,
+    with: &str,
+    bindings: &IndexMap<String, Argument>,
+    entry: &Entry,
+    tools: &Tools,
+) -> Result<Graph> {
+    let node = graph.node(id);
+    let Op::Composite(before) = &node.op else { unreachable!("outlining gives a composite") };
+    let kernel = tools.registry.lookup(with).map_err(|error| error.at(entry.describe()))?;
+    let arguments = kernel.arguments();
+    let list = |some: &mut dyn Iterator<Item = &str>| some.collect::<Vec<&str>>().join(", ");
+    let types: Vec<&TensorType> = graph.operand_types(node);
+    let has = || {
+        let described = names.iter().map(|(name, position)| format!("{name}: {}", types[*position]));
+        described.collect::<Vec<String>>().join(", ")
+    };
+    let unfit = |what: String| {
+        Diagnostic::new("E250", format!("`{with}` does not fit in: {what}"))
+            .at(entry.describe())
+            .expected(format!("arguments {}", list(&mut arguments.iter().copied())))
+            .found(format!("{} in {}", has(), node_place(graph, id)))
+    };
+    let mut order: Vec<usize> = Vec::new();
+    let mut left_out = None;
+    for (number, argument) in arguments.iter().enumerate() {
+        let bound = match bindings.get(*argument) {
+            Some(Argument::Text(name)) => Some(name.as_str()),
+            _ => Some(*argument).filter(|name| names.contains_key(*name)),
+        };
+        // A single activation needs no name.
+        let alone = || (number == 0 && names.contains_key("x")).then_some("x");
+        match bound.or_else(alone) {
+            Some(name) => {
+                let position = names.get(name).copied().ok_or_else(|| {
+                    let mut error =
+                        unfit(format!("nothing is called `{name}` for its argument `{argument}`"));
+                    error.help = did_you_mean(name, names.keys().map(String::as_str));
+                    error
+                })?;
+                if let Some(missing) = left_out {
+                    return Err(unfit(format!("its argument `{missing}` has no counterpart")));
+                }
+                order.push(position);
+            }
+            None if number + kernel.optional() >= arguments.len() => left_out = left_out.or(Some(*argument)),
+            None => {
+                return Err(unfit(format!("its argument `{argument}` has no counterpart")).help(format!(
+                    "bind it by name: replace(\"{with}\", {argument}=\"{}\")",
+                    names.keys().next().map_or("x", String::as_str)
+                )));
+            }
+        }
+    }
+    if let Some((unread, _)) = names.iter().find(|(_, position)| !order.contains(position)) {
+        return Err(unfit(format!("it does not read `{unread}`")));
+    }
+    let attributes: Attributes = bindings
+        .iter()
+        .filter(|(key, _)| !arguments.contains(&key.as_str()))
+        .map(|(key, value)| Ok((key.clone(), attribute(key, value, entry)?)))
+        .collect::<Result<_>>()?;
+    let picked: Vec<TensorType> = order.iter().map(|&position| types[position].clone()).collect();
+    let after = kernel.instantiate(&attributes, &picked).map_err(|error| error.note(entry.describe()))?;
+    let results = |composite: &Composite| -> Vec<TensorType> {
+        let inside = &composite.definition.decomposition;
+        inside.outputs.iter().map(|&v| inside.ty(v).clone()).collect()
+    };
+    if results(before) != results(&after) {
+        let shown =
+            |types: Vec<TensorType>| types.iter().map(|t| t.to_string()).collect::<Vec<_>>().join(", ");
+        return Err(unfit("its results have other types".to_string())
+            .expected(shown(results(before)))
+            .found(shown(results(&after))));
+    }
+    compare(before, &after, &order, with, entry)?;
+    let mut replaced = graph_edit::rebuild(graph, |builder, _, index, operands| {
+        if NodeId::new(index) != id {
+            return Ok(Some(graph_edit::push_copy(builder, graph, index, operands)));
+        }
+        builder.enter(node);
+        let operands: Vec<ValueId> = order.iter().map(|&position| operands[position]).collect();
+        Ok(Some(builder.push(after.clone(), &operands)?))
+    })?;
+    replaced.name = graph.name.clone();
+    Ok(replaced)
+}
+
+fn node_place(graph: &Graph, id: NodeId) -> String {
+    match graph.node(id).path.as_str() {
+        "" => "the model".to_string(),
+        path => format!("`{path}`"),
+    }
+}
+
+fn attribute(key: &str, value: &Argument, entry: &Entry) -> Result<Attribute> {
+    Ok(match value {
+        Argument::Int(value) => Attribute::Int(*value),
+        Argument::Float(value) => Attribute::Float(*value),
+        Argument::Bool(value) => Attribute::Bool(*value),
+        Argument::Text(value) => Attribute::Text(value.clone()),
+        Argument::List(_) | Argument::Call(_) => {
+            return Err(Diagnostic::new("E250", format!("attribute `{key}` is no single value"))
+                .at(entry.describe())
+                .expected("a number, a truth value or a text")
+                .found(value.describe()));
+        }
+    })
+}
+
+/// Compares two composites on random operands, those of the second picked from the first's by `order`. E251 names the
+/// result and the element that differs most.
+fn compare(before: &Composite, after: &Composite, order: &[usize], with: &str, entry: &Entry) -> Result<()> {
+    let inside = &before.definition.decomposition;
+    let operands: Vec<Literal> =
+        inside.inputs.iter().enumerate().map(|(number, &v)| random(inside.ty(v), number as u64)).collect();
+    let picked: Vec<Literal> = order.iter().map(|&position| operands[position].clone()).collect();
+    let expected = evaluate(inside, &operands)?;
+    let found = evaluate(&after.definition.decomposition, &picked)?;
+    for (number, (expected, found)) in expected.iter().zip(&found).enumerate() {
+        let (e, f) = (expected.to_f64(), found.to_f64());
+        let magnitude = e.iter().fold(1e-3f64, |m, v| m.max(v.abs()));
+        let mut worst: Option<(usize, f64)> = None;
+        for (index, (a, b)) in e.iter().zip(&f).enumerate() {
+            let difference = if a.to_bits() == b.to_bits() { 0.0 } else { (a - b).abs() / magnitude };
+            // A NaN on one side alone is a difference.
+            let difference = if difference.is_nan() { f64::INFINITY } else { difference };
+            if difference > worst.map_or(0.0, |(_, d)| d) {
+                worst = Some((index, difference));
+            }
+        }
+        if let Some((index, difference)) = worst
+            && difference > verify::tolerance(expected.ty.dtype)
+        {
+            return Err(Diagnostic::new("E251", format!("`{with}` does not compute what it replaces"))
+                .at(entry.describe())
+                .expected(format!("{} at element {index} of result {number}, {}", e[index], expected.ty))
+                .found(format!("{}, off by {difference:.1e} of the largest magnitude", f[index]))
+                .note("compared on random operands, bound by name")
+                .help("check the kernel's decomposition and which argument gets which operand"));
+        }
+    }
+    Ok(())
+}
+
+/// Random numbers of a type: normal, or below 2 for whole numbers.
+fn random(ty: &TensorType, stream: u64) -> Literal {
+    let draws = Draws::new(0, "replace").within(stream);
+    let count = ty.element_count() as u64;
+    match ty.dtype {
+        dtype if dtype.is_float() => Literal::from_f64(ty, (0..count).map(|i| draws.normal(i))),
+        DType::Bool => Literal::from_i128(ty, (0..count).map(|i| draws.below(i, 2) as i128)),
+        _ => Literal::from_i128(ty, (0..count).map(|i| draws.below(i, 2) as i128)),
+    }
+}
