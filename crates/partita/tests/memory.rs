@@ -9,7 +9,10 @@ use partita::cli::{Cli, Command};
 use partita::compile::{self, Build};
 use partita::config::Config;
 use partita::output::Output;
+use partita::play::CpuStep;
+use partita_ir::Registry;
 use partita_runtime::Cpu;
+use partita_schedule::Tools;
 
 /// What the process may hold beside the arenas: the text, graphs, tensors on their way, thread stacks.
 const BESIDE_BYTES: u64 = 64 << 20;
