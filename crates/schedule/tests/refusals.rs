@@ -203,6 +203,51 @@ fn a_pattern_that_matches_nothing() {
 }
 
 #[test]
+fn d5_nothing_found_is_never_an_empty_list() {
+    let mut sch = after("");
+    for module in ["norm", "linear2"] {
+        let error = refused(&mut sch, |s| s.at(module)?.find(&ok(Pattern::parse("gelu(x)"))));
+        says(&error, "E242", &["the pattern matches nothing", module], "forward_ops()");
+    }
+    let error = refused(&mut sch, |s| s.at("activatoin")?.trace(true).map(|_| ()));
+    says(&error, "E221", &["`activatoin`"], "did you mean `activation`");
+}
+
+#[test]
+fn d6_neither_model_nor_inputs_change() {
+    let model = block();
+    let (graph, start) = (text::print(&model.forward), model.initial(1));
+    let mut sch = schedule(&model);
+    let (first, second) = (ok(sch.compare()), ok(sch.compare()));
+    assert_eq!(first, second);
+    let all = "sch['linear1'].decompose()\nsch.fuse('gelu(x + b)', name='mine.gelu')\n\
+               sch['linear2'].shard('weight', 1).sync('fwd_post', 'all_reduce')\nsch['norm'].checkpoint()";
+    ok(sch.extend(&ok(Plan::from_calls(all, "case"))));
+    assert_eq!(ok(sch.compare()), ok(sch.compare()));
+    while ok(sch.undo()).is_some() {}
+    assert_eq!(ok(sch.compare()), first);
+    assert!(text::print(sch.graph()) == graph && text::print(&model.forward) == graph);
+    assert_eq!(model.initial(1), start);
+}
+
+#[test]
+fn d7_a_name_is_taken_once() {
+    let op = |name: &str| CustomOp::new(name, &["x"], |_, x| Ok(x.to_vec()));
+    let mut registry = Registry::default();
+    ok(registry.add_custom(op("mine.same")));
+    ok(registry.add_custom(op("mine.other")));
+    for name in ["mine.same", "partita.gelu"] {
+        let error = registry.add_custom(op(name)).unwrap_err();
+        says(&error, "E247", &[&format!("`{name}` is the name of another")], "choose a name of your own");
+    }
+    // A subgraph cannot take the name of an op either.
+    let mut sch = schedule(&block()).with_registry(registry);
+    let found = ok(sch.root().find(&ok(Pattern::parse("gelu(x)"))));
+    let error = refused(&mut sch, |s| s.root().fuse(&found, "mine.same", None).map(|_| ()));
+    says(&error, "E254", &["`mine.same`"], "choose one such as");
+}
+
+#[test]
 fn fuse_over_a_boundary() {
     let mut sch = after("");
     let pattern = ok(Pattern::parse("gelu(x + bias)"));
