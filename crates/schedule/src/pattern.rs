@@ -4,9 +4,10 @@
 //! [`Pattern::find`] matches it by dataflow: operands must be the same values, in either order where the op is
 //! commutative; the order of the program does not matter.
 //!
-//! Extents, element types and broadcasts do not matter: a pattern has none, and in a graph they are looked through.
-//! A number matches any constant filled with it, behind broadcasts and conversions. All that is looked through
-//! belongs to the match.
+//! Extents and element types do not matter. Broadcasts in a graph are looked through: an input of an expression stands
+//! for what is repeated, and so does one that model code broadcasts, along the same dimensions counted from the last;
+//! one that model code reads as it is stands for the broadcast itself. A number matches any constant filled with it,
+//! behind broadcasts and conversions. All that is looked through belongs to the match.
 
 mod compile;
 mod expression;

@@ -339,7 +339,8 @@ impl Structured {
                 .expected(format!("numbers from 0 to {}", count - 1))
                 .found(index.to_string()));
         }
-        // Matches are looked up anew after each edit, for it renumbers nodes; what was edited matches no more.
+        // An edit renumbers nodes, so matches are looked up anew after each. What was edited mostly matches no more; what
+        // still does, and what was not chosen, is passed over.
         let mut passed = 0;
         for index in 0..count {
             if !at.is_empty() && !at.contains(&index) {
@@ -347,11 +348,9 @@ impl Structured {
                 continue;
             }
             let matches = self.found_in(&graph, pattern, entry)?;
-            let left = matches.len();
             graph = edit(&graph, &matches[passed])?;
-            let still = pattern.find(&graph, &|_| true).len() >= left
-                && self.found_in(&graph, pattern, entry).is_ok_and(|m| m.len() == left);
-            passed += usize::from(still);
+            let left = self.found_in(&graph, pattern, entry).map_or(0, |matches| matches.len());
+            passed += usize::from(left == matches.len());
         }
         self.model.forward = graph;
         Ok(())
