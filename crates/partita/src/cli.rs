@@ -1,5 +1,6 @@
 //! The command line: what there is, and how flags become config overrides.
 
+use crate::commands::explain::is_code;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::{Path, PathBuf};
 use toml::Value;
@@ -28,6 +29,8 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Show the model, where it lives on the mesh, and its plan.
     Show(ShowArgs),
+    /// Say why a step is as it is: its plan and collectives, a tensor, or a code such as E231.
+    Explain(ExplainArgs),
     /// Print what a step is lowered to.
     Lower(LowerArgs),
     /// Describe this build and this machine.
@@ -142,6 +145,18 @@ pub struct ShowArgs {
     pub stage: Option<Stage>,
 }
 
+/// Flags of `explain`.
+#[derive(Args, Clone, Debug)]
+pub struct ExplainArgs {
+    /// A config file or a bundled config; alone, also the code of a message.
+    pub config: String,
+    /// A parameter, a module (what it hands on), `module.input`, a collective such as all_reduce:3, or a code.
+    pub name: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+}
+
 /// Flags of `lower`.
 #[derive(Args, Clone, Debug)]
 pub struct LowerArgs {
@@ -176,8 +191,9 @@ pub enum Runner {
 /// The ways to write a plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum PlanForm {
-    /// A schedule of primitives.
-    Slapo,
+    /// Calls, as Slapo writes schedules.
+    #[value(alias = "slapo")]
+    Calls,
     /// A dictionary from modules to styles.
     Dict,
     /// A plan file.
@@ -249,14 +265,24 @@ impl TrainArgs {
     }
 }
 
+impl ExplainArgs {
+    /// The code of a message, where one is asked for.
+    pub fn code(&self) -> Option<&str> {
+        let asked = self.name.as_ref().unwrap_or(&self.config);
+        is_code(asked).then_some(asked)
+    }
+}
+
 impl Command {
-    /// The config a command is about, and the overrides of its flags; `None` for `env`.
+    /// The config a command is about, and the overrides of its flags; `None` for `env` and the page of a code.
     pub fn config(&self) -> Option<(&str, Vec<String>)> {
         match self {
             Command::Train(args) => Some((&args.config, args.overrides())),
             Command::Verify(args) => Some((&args.config, args.flags.overrides())),
             Command::Show(args) => Some((&args.config, args.flags.overrides())),
             Command::Lower(args) => Some((&args.config, args.flags.overrides())),
+            Command::Explain(args) if args.code().is_some() => None,
+            Command::Explain(args) => Some((&args.config, args.flags.overrides())),
             Command::Env => None,
         }
     }

@@ -213,6 +213,12 @@ impl Output {
         }
     }
 
+    /// That something takes a while: on standard error.
+    pub fn waiting(&mut self, message: &str) {
+        let _ = writeln!(self.err, "{message}");
+        let _ = self.err.flush();
+    }
+
     /// What is wrong: on standard error, with `--json` also as an event.
     pub fn error(&mut self, diagnostic: &Diagnostic) {
         self.end();
@@ -318,7 +324,7 @@ fn verify_text(report: &Report) -> String {
 }
 
 /// Kinds that occur, all-reduces in any case: `2 (6)` is 2 meetings that carry 6 tensors.
-fn counts_table(counts: &Counts) -> String {
+pub(crate) fn counts_table(counts: &Counts) -> String {
     let Counts { meetings, logical, bytes: sizes } = counts;
     let phases = [
         ("forward", meetings.forward, logical.forward, sizes.forward),

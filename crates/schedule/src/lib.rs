@@ -9,6 +9,7 @@
 mod apply;
 mod build;
 mod call;
+pub mod explain;
 pub mod feed;
 mod flow;
 mod glob;
