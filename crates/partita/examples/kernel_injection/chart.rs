@@ -3,7 +3,7 @@
 use embedded_graphics::mono_font::{MonoTextStyle, ascii::FONT_10X20};
 use embedded_graphics::pixelcolor::{Rgb888, RgbColor};
 use embedded_graphics::prelude::*;
-use embedded_graphics::primitives::{Polyline, PrimitiveStyle};
+use embedded_graphics::primitives::{Line, PrimitiveStyle};
 use embedded_graphics::text::Text;
 use std::convert::Infallible;
 
@@ -101,9 +101,12 @@ impl Chart {
         let mut canvas = Canvas { pixels: vec![255; (SIZE.0 * SIZE.1 * 3) as usize] };
         for shape in self.shapes() {
             let Ok(()) = match shape {
-                Shape::Line { points, colour, width } => Polyline::new(&points)
-                    .into_styled(PrimitiveStyle::with_stroke(colour, width))
-                    .draw(&mut canvas),
+                Shape::Line { points, colour, width } => {
+                    let style = PrimitiveStyle::with_stroke(colour, width);
+                    points
+                        .windows(2)
+                        .try_for_each(|ends| Line::new(ends[0], ends[1]).into_styled(style).draw(&mut canvas))
+                }
                 Shape::Text { at, text, colour } => {
                     Text::new(&text, at, MonoTextStyle::new(&FONT_10X20, colour))
                         .draw(&mut canvas)
