@@ -2,7 +2,7 @@
 
 use partita::commands::verify::verify;
 use partita::config::Config;
-use partita_schedule::verify::Interpreter;
+use partita::play::InterpretedCpuStep;
 
 /// Sizes at which one verification takes a second or so in a debug build.
 fn small(name: &str) -> Vec<String> {
@@ -18,8 +18,8 @@ fn check(name: &str, overrides: &[&str]) {
     all.push("train.dtype=f64".into());
     all.extend(overrides.iter().map(|s| s.to_string()));
     let config = Config::load(name, &all).unwrap_or_else(|e| panic!("{e}"));
-    let verified =
-        verify(&config, 6, &mut Interpreter, None).unwrap_or_else(|e| panic!("{name} {overrides:?}: {e}"));
+    let verified = verify(&config, 6, &InterpretedCpuStep::default(), None)
+        .unwrap_or_else(|e| panic!("{name} {overrides:?}: {e}"));
     let worst = verified.report.worst().cloned();
     assert!(
         verified.report.ok,
@@ -82,7 +82,8 @@ fn single_precision_is_within_its_own_rounding() {
         let mut all = small(name);
         all.push(format!("mesh.shape={mesh}"));
         let config = Config::load(name, &all).unwrap_or_else(|e| panic!("{e}"));
-        let verified = verify(&config, 6, &mut Interpreter, None).unwrap_or_else(|e| panic!("{e}"));
+        let verified =
+            verify(&config, 6, &InterpretedCpuStep::default(), None).unwrap_or_else(|e| panic!("{e}"));
         assert!(verified.report.ok, "{name} {mesh}: {:?}", verified.report.worst());
     }
 }
@@ -93,7 +94,8 @@ fn a_broken_rule_is_found_and_named() {
     all.extend(["train.dtype=f64".to_string(), "mesh.shape=tp=2".to_string()]);
     let config = Config::load("gpt", &all).unwrap_or_else(|e| panic!("{e}"));
     let broken = Some("layers.0.mlp.down_proj".to_string());
-    let verified = verify(&config, 6, &mut Interpreter, broken).unwrap_or_else(|e| panic!("{e}"));
+    let verified =
+        verify(&config, 6, &InterpretedCpuStep::default(), broken).unwrap_or_else(|e| panic!("{e}"));
     assert!(!verified.report.ok);
     let first = verified.report.first_diverging.expect("something is named");
     assert!(first.contains("layers.0.mlp.down_proj"), "{first}");

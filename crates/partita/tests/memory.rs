@@ -9,7 +9,10 @@ use partita::cli::{Cli, Command};
 use partita::compile::{self, Build};
 use partita::config::Config;
 use partita::output::Output;
+use partita::play::CpuStep;
+use partita_ir::Registry;
 use partita_runtime::Cpu;
+use partita_schedule::Tools;
 
 /// What the process may hold beside the arenas: the text, graphs, tensors on their way, thread stacks.
 const BESIDE_BYTES: u64 = 64 << 20;
@@ -30,9 +33,9 @@ fn planned_bytes(config: &Config) -> u64 {
     let planned = compile::plan_step(config, &model, &mesh, &build).unwrap();
     let quiet = config.model.build(config.train.batch, config.train.dtype, false).unwrap();
     let options = compile::build_options(config, &build);
-    let kernels = &|composite: &_| Cpu::default().has_kernel(composite);
+    let tools = Tools { registry: &Registry::default(), runner: &CpuStep::default() };
     let validation =
-        partita_schedule::build_evaluation(&quiet, &planned.plan, &mesh, &options, kernels).unwrap();
+        partita_schedule::build_evaluation(&quiet, &planned.plan, &mesh, &options, &tools).unwrap();
     [planned, validation]
         .iter()
         .flat_map(|placed| compile::lower(placed, &Cpu::default()).unwrap().programs)

@@ -294,6 +294,7 @@ impl Emitter<'_> {
     fn single(&mut self, id: NodeId) {
         let graph = self.graph;
         let node = graph.node(id);
+        let needs_dense = matches!(&node.op, Op::Composite(composite) if self.sizes.needs_dense(composite));
         let mut builder = GraphBuilder::new("single");
         let mut inner: IndexMap<ValueId, ValueId> = IndexMap::new();
         let mut inputs = Vec::new();
@@ -307,7 +308,7 @@ impl Emitter<'_> {
                     builder.push_typed(constant.clone(), &[], vec![constant.value.ty.clone()])[0]
                 }
                 _ => {
-                    inputs.push(self.view(operand));
+                    inputs.push(if needs_dense { self.dense(operand) } else { self.view(operand) });
                     builder.input(&graph.value(operand).name, graph.ty(operand).clone(), Role::Activation)
                 }
             };

@@ -151,7 +151,8 @@ impl<'a> Fusion<'a> {
         let mut latest = groups;
         latest.sort_by_key(|&group| std::cmp::Reverse(self.runs_at[group]));
         for group in latest {
-            if self.can_hoist(place, group) && self.fits(&[group], place) {
+            let is_good = self.can_hoist(place, group) && self.hands_on_no_more(group, place);
+            if is_good && self.fits(&[group], place) {
                 let at = self.runs_at[group];
                 self.merge(&[group], place, at);
                 return;
@@ -198,6 +199,20 @@ impl<'a> Fusion<'a> {
         self.graph.node(self.node(place)).results.iter().flat_map(|r| &self.readers[r.index()])
     }
 
+    /// Whether the group has no more outputs with the node at `place` than without it: a result that is there early
+    /// only fills memory until it is read.
+    fn hands_on_no_more(&self, group: usize, place: usize) -> bool {
+        let mut nodes: IndexSet<NodeId> = self.members[group].iter().map(|&at| self.node(at)).collect();
+        let before = self.output_count(&nodes);
+        nodes.insert(self.node(place));
+        self.output_count(&nodes) <= before
+    }
+
+    fn output_count(&self, nodes: &IndexSet<NodeId>) -> usize {
+        let results = nodes.iter().flat_map(|&id| &self.graph.node(id).results);
+        results.filter(|result| self.escapes(**result, nodes)).count()
+    }
+
     /// Whether the joined group keeps to the limits.
     fn fits(&self, groups: &[usize], place: usize) -> bool {
         let mut places: Vec<usize> = groups.iter().flat_map(|&g| &self.members[g]).copied().collect();
@@ -207,7 +222,6 @@ impl<'a> Fusion<'a> {
         }
         let nodes: IndexSet<NodeId> = places.iter().map(|&at| self.node(at)).collect();
         let mut inputs: IndexSet<ValueId> = IndexSet::new();
-        let mut outputs = 0;
         for &id in &nodes {
             let node = self.graph.node(id);
             inputs.extend(node.operands.iter().filter(|&&operand| {
@@ -216,9 +230,8 @@ impl<'a> Fusion<'a> {
                 definition.is_none_or(|node| !nodes.contains(&node) && !is_iota(node))
                     && uniform(self.graph, operand).is_none()
             }));
-            outputs += node.results.iter().filter(|r| self.escapes(**r, &nodes)).count();
         }
-        inputs.len() <= self.options.fused_inputs && outputs <= FUSED_OUTPUTS
+        inputs.len() <= self.options.fused_inputs && self.output_count(&nodes) <= FUSED_OUTPUTS
     }
 
     fn escapes(&self, value: ValueId, nodes: &IndexSet<NodeId>) -> bool {

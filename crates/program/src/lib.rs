@@ -48,6 +48,11 @@ pub trait RegionSizes {
     fn has_kernel(&self, _composite: &Composite) -> bool {
         false
     }
+
+    /// Whether that kernel needs the elements of its operands in row-major order: views are copied before.
+    fn needs_dense(&self, _composite: &Composite) -> bool {
+        false
+    }
 }
 
 /// Choices of lowering.

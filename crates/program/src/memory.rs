@@ -148,14 +148,14 @@ struct Storage {
     first: usize,
     last: usize,
     bytes: usize,
-    offset: usize,
 }
 
 /// Gives every buffer its span and its place.
 ///
-/// Persistent buffers come first, in order. The others are placed from the largest to the smallest, each into
-/// the smallest gap that holds it between buffers whose spans meet its own, or behind them: greedy by size, best
-/// fit. All offsets are multiples of [`ALIGNMENT_BYTES`].
+/// Persistent buffers come first, in order. The others are placed one after another, each into the smallest gap that
+/// holds it between buffers whose spans meet its own, or behind them: greedy, best fit. They are taken from the largest
+/// to the smallest, or those first that live where most is live, whichever needs less. All offsets are multiples of
+/// [`ALIGNMENT_BYTES`].
 pub(crate) fn assign(mut program: Program) -> Program {
     let end = program.instructions.len().saturating_sub(1);
     let accesses = accesses(&program);
@@ -180,44 +180,62 @@ pub(crate) fn assign(mut program: Program) -> Program {
             buffer.offset_bytes = base;
             base += aligned(buffer.bytes);
         } else {
-            let fresh = Storage { first: buffer.first, last: buffer.last, bytes: 0, offset: 0 };
+            let fresh = Storage { first: buffer.first, last: buffer.last, bytes: 0 };
             let storage = storages.entry(storage_of[index]).or_insert(fresh);
             storage.first = storage.first.min(buffer.first);
             storage.last = storage.last.max(buffer.last);
             storage.bytes = storage.bytes.max(aligned(buffer.bytes));
         }
     }
+    let mut live = vec![0; program.instructions.len()];
+    for storage in storages.values() {
+        live.iter_mut().take(storage.last + 1).skip(storage.first).for_each(|total| *total += storage.bytes);
+    }
+    let most_live = |s: &Storage| live.iter().take(s.last + 1).skip(s.first).max().copied().unwrap_or(0);
     let mut by_size: Vec<usize> = (0..storages.len()).collect();
     by_size.sort_by_key(|&s| (std::cmp::Reverse(storages[s].bytes), storages[s].first, s));
-    // Placed storages by offset.
-    let mut placed: Vec<usize> = Vec::new();
-    for storage in by_size {
-        let Storage { first, last, bytes, .. } = storages[storage];
-        let mut free_from = base;
-        let mut best: Option<(usize, usize)> = None;
-        for &other in &placed {
-            let other = &storages[other];
-            if other.last < first || last < other.first {
-                continue;
-            }
-            let gap = other.offset.saturating_sub(free_from);
-            if gap >= bytes && best.is_none_or(|(smallest, _)| gap < smallest) {
-                best = Some((gap, free_from));
-            }
-            free_from = free_from.max(other.offset + other.bytes);
-        }
-        let offset = best.map_or(free_from, |(_, offset)| offset);
-        storages[storage].offset = offset;
-        let at = placed.partition_point(|&other| storages[other].offset <= offset);
-        placed.insert(at, storage);
-    }
+    let mut by_crowd = by_size.clone();
+    by_crowd.sort_by_cached_key(|&s| std::cmp::Reverse(most_live(&storages[s])));
+    let maps = [by_size, by_crowd].map(|order| place(&storages, &order, base));
+    let (_, offsets) = maps.into_iter().min_by_key(|(end, _)| *end).expect("there are two");
     for (index, buffer) in program.buffers.iter_mut().enumerate() {
         if buffer.kind != BufferKind::Persistent {
-            buffer.offset_bytes = storages[&storage_of[index]].offset;
+            let storage = storages.get_index_of(&storage_of[index]).expect("it has one");
+            buffer.offset_bytes = offsets[storage];
         }
     }
     program.arena_bytes = program.buffers.iter().map(|b| b.offset_bytes + b.bytes).max().unwrap_or(0);
     program
+}
+
+/// Places storages behind `base` in this order: where the last one ends, and the offset of each.
+fn place(storages: &IndexMap<usize, Storage>, order: &[usize], base: usize) -> (usize, Vec<usize>) {
+    let mut offsets = vec![base; storages.len()];
+    // Placed storages by offset.
+    let mut placed: Vec<usize> = Vec::new();
+    let mut end = base;
+    for &storage in order {
+        let Storage { first, last, bytes, .. } = storages[storage];
+        let mut free_from = base;
+        let mut best: Option<(usize, usize)> = None;
+        for &at in &placed {
+            let other = &storages[at];
+            if other.last < first || last < other.first {
+                continue;
+            }
+            let gap = offsets[at].saturating_sub(free_from);
+            if gap >= bytes && best.is_none_or(|(smallest, _)| gap < smallest) {
+                best = Some((gap, free_from));
+            }
+            free_from = free_from.max(offsets[at] + other.bytes);
+        }
+        let offset = best.map_or(free_from, |(_, offset)| offset);
+        offsets[storage] = offset;
+        end = end.max(offset + bytes);
+        let at = placed.partition_point(|&other| offsets[other] <= offset);
+        placed.insert(at, storage);
+    }
+    (end, offsets)
 }
 
 /// For each buffer, the first buffer whose memory it takes over in place; itself where there is none.

@@ -312,8 +312,25 @@ fn a_node_that_reads_a_detour_stays_out_of_the_region() {
     });
     let set = lower_and_compare(&graphs, &LowerOptions::default());
     let regions: Vec<usize> = set.programs[0].regions.iter().map(|r| r.graph.nodes.len()).collect();
-    // a and d; the product; c and e.
-    assert_eq!(regions, [2, 1, 2], "{}", set.display(0));
+    // a; the product; the rest: with a, d would only lie in memory earlier.
+    assert_eq!(regions, [1, 1, 3], "{}", set.display(0));
+}
+
+#[test]
+fn a_node_joins_an_earlier_region_where_it_takes_the_place_of_an_output() {
+    let graphs = build(1, |_, b| {
+        let x = b.input("x", f32s(&[3, 3]), Role::Param);
+        let a = b.negate(x).unwrap();
+        let c = b.add(a, x).unwrap();
+        let product = matmul(b, a, a);
+        let d = b.multiply(c, x).unwrap();
+        let e = b.transpose(d, &[1, 0]).unwrap();
+        vec![("e".into(), matmul(b, e, product))]
+    });
+    let set = lower_and_compare(&graphs, &LowerOptions::default());
+    let regions: Vec<usize> = set.programs[0].regions.iter().map(|r| r.graph.nodes.len()).collect();
+    // a, c and d, which is handed on instead of c; both products.
+    assert_eq!(regions, [3, 1, 1], "{}", set.display(0));
 }
 
 #[test]

@@ -10,6 +10,8 @@ mod dot;
 mod elementwise;
 mod indexing;
 mod interpret;
+#[cfg(test)]
+mod outlined_tests;
 mod reduce;
 mod shapes;
 #[cfg(test)]
@@ -83,6 +85,10 @@ impl RegionSizes for Cpu {
     fn has_kernel(&self, composite: &Composite) -> bool {
         self.has_kernel(composite)
     }
+
+    fn needs_dense(&self, composite: &Composite) -> bool {
+        self.kernels.find(composite).is_some()
+    }
 }
 
 /// Whether the CPU device can run a composite as one elementwise kernel; if not, what stands in the way. It does so
@@ -143,7 +149,7 @@ impl Cpu {
     }
 
     /// The kernel of a region on these places. The workspace it asks for depends on the region alone, unless a
-    /// matrix product or a kernel of the user's has to copy an operand because of its strides.
+    /// matrix product has to copy an operand whose strides are too irregular.
     pub(crate) fn compile_region(&self, region: &Region, inputs: Vec<Place>, outputs: Vec<Place>) -> Kernel {
         let fits = |place: &Place| place.shape.len() <= MAX_RANK;
         let chain = || {

@@ -10,13 +10,11 @@ use std::sync::Arc;
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::ops::Composite;
 use partita_ir::{CustomOp, Graph, Literal, TensorType, evaluate, literal::indices};
-use partita_kernels::{self as kernels, Element, MAX_RANK};
+use partita_kernels::{self as kernels, MAX_RANK};
+pub use partita_kernels::{Bool, Element};
 
 use crate::arena::{Arena, Memory, Place, Span};
 use crate::cpu::{Kernel, Value};
-
-/// Alignment of operands, results and workspace, in bytes; operands that are windows of others may have less.
-const ALIGNMENT: usize = partita_program::ALIGNMENT_BYTES;
 
 /// The most operands, and the most results, of a kernel of the user's.
 const MOST_TENSORS: usize = 32;
@@ -71,7 +69,7 @@ impl<'a> TensorView<'a> {
         self.shape
     }
 
-    /// The elements; booleans as [`kernels::Bool`].
+    /// The elements; booleans as [`Bool`].
     ///
     /// # Errors
     /// E425 where they are not of type `T`.
@@ -92,7 +90,7 @@ impl TensorViewMut<'_> {
         self.shape
     }
 
-    /// The elements; booleans as [`kernels::Bool`].
+    /// The elements; booleans as [`Bool`].
     ///
     /// # Errors
     /// E425 where they are not of type `T`.
@@ -176,7 +174,7 @@ impl CpuKernels {
         self.entries.iter().rev().find(takes).map(|entry| &entry.kernel)
     }
 
-    /// The kernel as an instruction. Operands whose elements do not follow one another are copied first.
+    /// The kernel as an instruction; `None` also where the elements of an operand do not follow one another.
     pub(crate) fn compile(
         &self,
         composite: &Composite,
@@ -184,62 +182,38 @@ impl CpuKernels {
         outputs: &[Place],
     ) -> Option<Kernel> {
         let kernel = self.find(composite)?.clone();
-        let (operand_types, result_types) = types(&composite.definition.decomposition);
-        let own_bytes = kernel.workspace_bytes(&operand_types, &result_types);
-        let mut bytes = own_bytes;
-        let mut sources = Vec::new();
-        for (value, ty) in operands.iter().zip(&operand_types) {
-            sources.push(match value {
-                Value::Place(place) if place.is_dense() => Source::There(place.clone()),
-                _ => {
-                    let offset = bytes.next_multiple_of(ALIGNMENT);
-                    bytes = offset + ty.bytes();
-                    Source::Copied(value.clone(), Place::dense(offset, ty.dtype, &ty.shape))
-                }
-            });
-        }
-        let outputs = outputs.to_vec();
-        Some(Kernel::new(bytes, move |memory: &Memory<'_>, workspace: Span| {
-            let nothing = TensorView { dtype: DType::U8, shape: &[0], bytes: &[] };
-            let mut views = [nothing; MOST_TENSORS];
-            for (view, source) in views.iter_mut().zip(&sources) {
-                *view = source.view(memory, workspace);
-            }
-            let mut results: [TensorViewMut<'_>; MOST_TENSORS] = std::array::from_fn(|i| {
-                let (dtype, shape, bytes): (_, &[usize], &mut [u8]) = match outputs.get(i) {
-                    Some(place) => (place.dtype, &place.shape, memory.bytes_mut(place.span())),
-                    None => (DType::U8, &[0], &mut []),
-                };
-                TensorViewMut { dtype, shape, bytes }
-            });
-            let scratch = memory.bytes_mut(Span { bytes: own_bytes, ..workspace });
-            kernel.run(&views[..sources.len()], &mut results[..outputs.len()], scratch)
-        }))
-    }
-}
-
-/// Where an operand's elements come from.
-enum Source {
-    There(Place),
-    /// Copied to a place that is counted from the start of the workspace.
-    Copied(Value, Place),
-}
-
-impl Source {
-    fn view<'a>(&'a self, memory: &Memory<'a>, workspace: Span) -> TensorView<'a> {
-        let (place, start) = match self {
-            Source::There(place) => (place, 0),
-            Source::Copied(value, place) => {
-                let offset_bytes = workspace.offset + place.offset_bytes;
-                let bytes = memory.bytes_mut(Span { offset: offset_bytes, bytes: place.span().bytes });
-                let mut copy = kernels::ViewMut::contiguous(bytes, place.dtype, &place.shape);
-                kernels::copy(&value.view(memory), &mut copy);
-                (place, workspace.offset)
-            }
+        let is_dense = |value: &Value| match value {
+            Value::Place(place) => place.is_dense(),
+            Value::Number(_, shape) => shape.is_empty(),
         };
-        let span = place.span();
-        let bytes = memory.bytes(Span { offset: start + span.offset, ..span });
-        TensorView { dtype: place.dtype, shape: &place.shape, bytes }
+        if !operands.iter().all(is_dense) {
+            return None;
+        }
+        let (operand_types, result_types) = types(&composite.definition.decomposition);
+        let bytes = kernel.workspace_bytes(&operand_types, &result_types);
+        let (operands, outputs) = (operands.to_vec(), outputs.to_vec());
+        Some(Kernel::new(bytes, move |memory: &Memory<'_>, workspace: Span| {
+            let views: [TensorView<'_>; MOST_TENSORS] = std::array::from_fn(|i| match operands.get(i) {
+                Some(Value::Place(place)) => {
+                    TensorView { dtype: place.dtype, shape: &place.shape, bytes: memory.bytes(place.span()) }
+                }
+                Some(Value::Number(scalar, shape)) => {
+                    TensorView { dtype: scalar.dtype(), shape, bytes: scalar.bytes() }
+                }
+                None => TensorView { dtype: DType::U8, shape: &[0], bytes: &[] },
+            });
+            let mut results: [TensorViewMut<'_>; MOST_TENSORS] =
+                std::array::from_fn(|i| match outputs.get(i) {
+                    Some(place) => TensorViewMut {
+                        dtype: place.dtype,
+                        shape: &place.shape,
+                        bytes: memory.bytes_mut(place.span()),
+                    },
+                    None => TensorViewMut { dtype: DType::U8, shape: &[0], bytes: &mut [] },
+                });
+            let scratch = memory.bytes_mut(Span { bytes, ..workspace });
+            kernel.run(&views[..operands.len()], &mut results[..outputs.len()], scratch)
+        }))
     }
 }
 
@@ -257,7 +231,7 @@ fn check(entry: &Entry, example: &[TensorType]) -> Result<()> {
     let mut end = 0;
     let mut place = |ty: &TensorType| {
         let place = Place::dense(end, ty.dtype, &ty.shape);
-        end = (end + ty.bytes()).next_multiple_of(ALIGNMENT);
+        end = (end + ty.bytes()).next_multiple_of(partita_program::ALIGNMENT_BYTES);
         place
     };
     let (operand_types, result_types) = types(graph);

@@ -4,11 +4,14 @@
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::*;
-use partita_ir::{Graph, GraphBuilder, Role};
-use partita_runtime::{Runner, RunnerOptions};
+use partita_base::Result;
+use partita_ir::{CustomOp, Graph, GraphBuilder, Role, TensorType};
+use partita_program::{LowerOptions, lower};
+use partita_runtime::{Cpu, CpuKernel, Runner, RunnerOptions, TensorView, TensorViewMut};
 
 struct Counting;
 
@@ -63,6 +66,44 @@ fn without_products(ranks: usize) -> Vec<Graph> {
     (0..ranks).map(graph).collect()
 }
 
+/// Doubles f32s.
+struct Double;
+
+impl CpuKernel for Double {
+    fn supports(&self, _: &[TensorType], _: &[TensorType]) -> bool {
+        true
+    }
+    fn run(
+        &self,
+        operands: &[TensorView<'_>],
+        results: &mut [TensorViewMut<'_>],
+        _: &mut [u8],
+    ) -> Result<()> {
+        let x = operands[0].elements::<f32>()?;
+        results[0].elements::<f32>()?.iter_mut().zip(x).for_each(|(out, x)| *out = x + x);
+        Ok(())
+    }
+}
+
+/// A step with a kernel of one's own and a composite that runs as one kernel, and the device.
+fn with_composites() -> (Vec<Graph>, Cpu) {
+    let double = CustomOp::new("mine.double", &["x"], |b, x| Ok(vec![b.scale(x[0], 2.0)?]));
+    let centre = CustomOp::new("mine.shift", &["x", "y"], |b, args| {
+        let shape = b.shape(args[0]);
+        let y = b.broadcast_trailing(args[1], &shape)?;
+        Ok(vec![b.subtract(args[0], y)?])
+    });
+    let mut b = GraphBuilder::new("step");
+    let x = b.input("x", f32s(&[6, 40]), Role::Input);
+    let y = double.apply(&mut b, &[x]).unwrap()[0];
+    let sums = b.reduce_sum(y, &[0]).unwrap();
+    let shifted = centre.apply(&mut b, &[y, sums]).unwrap()[0];
+    let loss = b.reduce_sum(shifted, &[0, 1]).unwrap();
+    let mut cpu = Cpu::default();
+    cpu.kernels.register(&double, Arc::new(Double), &[vec![f32s(&[2, 3])]]).unwrap();
+    (vec![b.finish_named(vec![("loss".into(), loss)])], cpu)
+}
+
 /// Feeds and runs a step that changes nothing, so that numbers stay numbers.
 fn step(runner: &mut Runner, bytes: &[Vec<Vec<u8>>]) {
     for (rank, bytes) in bytes.iter().enumerate() {
@@ -80,7 +121,8 @@ fn measure(graphs: &[Graph], options: RunnerOptions) -> (usize, usize) {
     let inputs = inputs(graphs, 3);
     let bytes: Vec<Vec<Vec<u8>>> =
         inputs.iter().map(|rank| rank.iter().map(|l| l.to_bytes()).collect()).collect();
-    let mut runner = Runner::new(program(graphs), options).unwrap();
+    let set = lower(graphs, &LowerOptions::default(), &options.cpu).unwrap();
+    let mut runner = Runner::new(set, options).unwrap();
     feed(&mut runner, graphs, &inputs);
     // Threads and kernels set up what they keep.
     for _ in 0..3 {
@@ -104,4 +146,6 @@ fn a_steady_step_allocates_nothing() {
         // Two matrix products on each rank.
         assert!(allocations <= 20 * 2 * 2 * ranks, "{allocations} allocations on {ranks} ranks");
     }
+    let (graphs, cpu) = with_composites();
+    assert_eq!(measure(&graphs, RunnerOptions { cpu, ..RunnerOptions::default() }), (0, 0));
 }

@@ -34,6 +34,12 @@ pub(crate) struct Standing {
     parameter: bool,
 }
 
+impl Standing {
+    pub fn new(state: State, why: impl Into<Rc<str>>) -> Standing {
+        Standing { state, why: why.into(), parameter: false }
+    }
+}
+
 /// The standing of every value of the forward pass.
 pub(crate) struct Flow<'f> {
     graph: &'f Graph,
@@ -116,7 +122,8 @@ impl<'f> Flow<'f> {
         }
         let closed = match own.state {
             State::Cut(dim) => !pin.open[dim],
-            State::Partial | State::Whole => !pin.open.is_empty() && !pin.open.contains(&true),
+            State::Partial => !pin.open.is_empty() && !pin.open.contains(&true),
+            State::Whole => false,
         };
         let whole = closed || pin.replicated.iter().any(is_axis);
         if whole { because(State::Whole, "kept whole") } else { own.clone() }
@@ -128,8 +135,7 @@ impl<'f> Flow<'f> {
         let uses = self.graph.uses();
         let mut open = readers.to_vec();
         let mut seen = vec![false; self.graph.nodes.len()];
-        let mut found =
-            Standing { state: State::Whole, why: "nothing that reads it is cut".into(), parameter: false };
+        let mut found = Standing::new(State::Whole, "nothing that reads it is cut");
         while let Some((id, position)) = open.pop() {
             let node = self.graph.node(id);
             match &self.cut[id.index()] {
@@ -138,11 +144,11 @@ impl<'f> Flow<'f> {
                     match dims.iter().position(|d| d.contains(factor)) {
                         None => {
                             let name = name(node);
-                            let why = format!("the gradient of {name} sums over pieces: {why}").into();
-                            return Standing { state: State::Partial, why, parameter: false };
+                            let why = format!("the gradient of {name} sums over pieces, since {why}");
+                            return Standing::new(State::Partial, why);
                         }
                         Some(dim) => {
-                            found = Standing { state: State::Cut(dim), why: why.clone(), parameter: false }
+                            found = Standing::new(State::Cut(dim), why.clone());
                         }
                     }
                 }
@@ -199,7 +205,7 @@ fn through(
 
 /// The results of a graph of its own.
 fn inside(graph: &Graph, inputs: &[Standing], name: &str) -> Vec<Standing> {
-    let unknown = Standing { state: State::Whole, why: UNCUT.into(), parameter: false };
+    let unknown = Standing::new(State::Whole, UNCUT);
     let mut standings = vec![unknown; graph.values.len()];
     for (&input, standing) in graph.inputs.iter().zip(inputs) {
         standings[input.index()] = standing.clone();
@@ -230,7 +236,7 @@ fn cut_factor(graph: &Graph, node: &Node, rule: &Rule, operands: &[Standing]) ->
 
 /// What comes out where nothing is cut: a partial value flows on, or its sum is needed.
 fn uncut(node: &Node, rule: &Rule, operands: &[Standing], name: &str) -> Standing {
-    let whole = |why: Rc<str>| Standing { state: State::Whole, why, parameter: false };
+    let whole = |why: Rc<str>| Standing::new(State::Whole, why);
     let partial: Vec<usize> = (0..operands.len()).filter(|&p| operands[p].state == State::Partial).collect();
     let Some(&first) = partial.first() else {
         // What made an operand whole made this so.

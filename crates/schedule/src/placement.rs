@@ -11,7 +11,7 @@ use partita_base::{Diagnostic, Result, nearest};
 use partita_ir::{NodeId, Phase, Role, Rule, ValueId};
 use partita_mesh::AxisRef;
 use partita_spmd::units::rules_of;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Readers with their operand positions.
 type Readers = Vec<(NodeId, usize)>;
@@ -24,8 +24,10 @@ const MODEL_AXIS: &str = "tp";
 struct Done {
     /// Tensors that were cut: by which module's name for them, along which axis, by which line.
     cuts: Vec<(ValueId, String, AxisRef, String)>,
-    /// For a value that leaves a module, the constraint (by place) that those outside read.
-    leaving: BTreeMap<ValueId, usize>,
+    /// How a value that leaves a module is handed on over an axis, where that is not how it lies itself.
+    left: BTreeMap<(ValueId, AxisRef), Standing>,
+    /// The constraints (by place) that hand it on.
+    handing: BTreeSet<usize>,
 }
 
 /// One line at work.
@@ -253,8 +255,8 @@ impl Planner<'_> {
         let mut acts: Vec<Act> = Vec::new();
         for module in modules {
             let (mut fitting, mut first_doubled) = (0, None);
-            for (value, readers, standing) in self.exchanged(&flow, module, mode, done) {
-                match self.decide(line, mode, op, value, &standing) {
+            for (value, readers, standing) in self.exchanged(line, module, mode, done, &flow) {
+                match self.decide(line, mode, op, value, &readers, &standing) {
                     Ok(to) => {
                         fitting += 1;
                         acts.push(Act { module: module.clone(), value, readers, from: standing.state, to });
@@ -276,34 +278,27 @@ impl Planner<'_> {
     /// The values that an exchange at one side of a module is about, who reads them, and how they lie there.
     fn exchanged(
         &self,
-        flow: &Flow,
+        line: &Line,
         module: &str,
         mode: SyncMode,
         done: &Done,
+        flow: &Flow,
     ) -> Vec<(ValueId, Readers, Standing)> {
         let mut found = Vec::new();
         match mode {
             SyncMode::FwdPost => {
                 for value in self.modules.outputs_of(module) {
-                    let before = done.leaving.get(&value).copied();
-                    let readers: Readers = self
-                        .modules
-                        .uses(value)
-                        .iter()
-                        .copied()
-                        .filter(|reader| {
-                            let node = self.graph.node(reader.0);
-                            let place = self.constraints.readers.get(reader).copied();
-                            node.phase == Phase::Forward
-                                && !is_inside(&node.path, module)
-                                && (place.is_none() || place == before)
-                        })
-                        .collect();
-                    let seen =
-                        readers.iter().find(|r| before.is_some() && self.constraints.at(**r).is_some());
-                    let standing =
-                        seen.map_or_else(|| flow.value(value).clone(), |&reader| flow.read(reader));
-                    found.push((value, readers, standing));
+                    // A reader that another line speaks for is none of this one's.
+                    let outside = |reader: &&(NodeId, usize)| {
+                        let node = self.graph.node(reader.0);
+                        let place = self.constraints.readers.get(reader);
+                        node.phase == Phase::Forward
+                            && !is_inside(&node.path, module)
+                            && place.is_none_or(|place| done.handing.contains(place))
+                    };
+                    let readers: Readers = self.modules.uses(value).iter().filter(outside).copied().collect();
+                    let left = done.left.get(&(value, line.axis));
+                    found.push((value, readers, left.unwrap_or_else(|| flow.value(value)).clone()));
                 }
             }
             SyncMode::FwdPre => {
@@ -349,6 +344,7 @@ impl Planner<'_> {
         mode: SyncMode,
         op: &SyncOp,
         value: ValueId,
+        readers: &Readers,
         standing: &Standing,
     ) -> Result<State> {
         let dim = |dim: isize| self.pins.dim(value, dim, &line.origin);
@@ -363,7 +359,7 @@ impl Planner<'_> {
                 (SyncOp::ReduceScatter(d), State::Partial) => Ok(State::Cut(dim(*d)?)),
                 (SyncOp::AllReduce | SyncOp::ReduceScatter(_), State::Whole) => doubled(),
                 (SyncOp::AllReduce | SyncOp::ReduceScatter(_), State::Cut(_))
-                    if self.is_gathered(line, value) =>
+                    if readers.iter().any(|reader| self.is_gathered(line, reader)) =>
                 {
                     doubled()
                 }
@@ -391,43 +387,45 @@ impl Planner<'_> {
         }
     }
 
-    /// Whether a reader inside a module sees a cut value whole because a line gathers it.
-    fn is_gathered(&self, line: &Line, value: ValueId) -> bool {
-        let gathered = |&reader: &(NodeId, usize)| {
-            let whole = |pin: &Pin| pin.replicated.iter().any(|a| a.axis == line.axis.axis);
-            self.constraints.at(reader).is_some_and(|c| whole(&c.pin))
-        };
-        self.modules.uses(value).iter().any(gathered)
+    /// Whether a line lets a reader see a value whole.
+    fn is_gathered(&self, line: &Line, reader: &(NodeId, usize)) -> bool {
+        let whole = |pin: &Pin| pin.replicated.iter().any(|a| a.axis == line.axis.axis);
+        self.constraints.at(*reader).is_some_and(|constraint| whole(&constraint.pin))
     }
 
+    /// A pin says how a value is to lie, but a sum may wait for its reader; a constraint is a reader that does not wait.
     fn act(&mut self, line: &Line, mode: SyncMode, act: Act, done: &mut Done) -> Result<()> {
         let Act { module, value, readers, from, to } = act;
         match mode {
+            SyncMode::FwdPre => _ = self.constrain(line, value, &readers, to, around(&module)),
+            SyncMode::FwdPost => {
+                match from {
+                    State::Partial => self.pin(line, value, to)?,
+                    // The value itself stays as it is; those outside read it otherwise.
+                    State::Cut(_) if !done.left.contains_key(&(value, line.axis)) => {
+                        self.pin(line, value, from)?;
+                    }
+                    State::Cut(_) | State::Whole => {}
+                }
+                if !readers.is_empty() {
+                    done.handing.insert(self.constrain(line, value, &readers, to, around(&module)));
+                }
+                let why = format!("`{}` is handed on so by {}", self.graph.describe(value), line.origin);
+                done.left.insert((value, line.axis), Standing::new(to, why));
+            }
             SyncMode::BwdPost => {
                 let is_gradient = |v: &ValueId| {
                     self.graph.value(*v).role == Role::GradOf(value)
                         && self.graph.ty(*v).shape == self.graph.ty(value).shape
                 };
-                let gradients: Vec<ValueId> = self.graph.value_ids().filter(is_gradient).collect();
-                gradients.into_iter().try_for_each(|gradient| self.pin(line, gradient, to))
-            }
-            SyncMode::FwdPost if from == State::Partial => self.pin(line, value, to),
-            SyncMode::FwdPost => {
-                // The value itself stays as it is; those outside read it otherwise.
-                if let (State::Cut(_), None) = (from, done.leaving.get(&value)) {
-                    self.pin(line, value, from)?;
+                for gradient in self.graph.value_ids().filter(is_gradient).collect::<Vec<ValueId>>() {
+                    self.pin(line, gradient, to)?;
+                    let readers = self.modules.uses(gradient).to_vec();
+                    self.constrain(line, gradient, &readers, to, around(&module));
                 }
-                if !readers.is_empty() {
-                    let place = self.constrain(line, value, &readers, to, around(&module));
-                    done.leaving.insert(value, place);
-                }
-                Ok(())
-            }
-            SyncMode::FwdPre => {
-                self.constrain(line, value, &readers, to, around(&module));
-                Ok(())
             }
         }
+        Ok(())
     }
 
     fn pin(&mut self, line: &Line, value: ValueId, to: State) -> Result<()> {
@@ -467,7 +465,7 @@ impl Planner<'_> {
             .expected(format!("{} in pieces, or a sum to be made, over `{axis}`", self.graph.ty(value)))
             .found(self.shown(line, standing))
             .note(format!("why: {}", standing.why))
-            .help("leave this line out: once more would count the value once for every rank")
+            .help("leave this line out")
     }
 
     /// E234.
@@ -535,3 +533,7 @@ impl Done {
         self.cuts.iter().any(|(v, by, a, _)| (*v, by.as_str(), *a) == (value, module, axis))
     }
 }
+
+#[cfg(test)]
+#[path = "placement_tests.rs"]
+mod tests;

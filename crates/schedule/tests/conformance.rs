@@ -203,7 +203,7 @@ fn l3_each_doubled_collective_is_refused_by_name() {
             twice(MEGATRON, "sch['linear2'].sync('fwd_post', 'all_reduce')"),
             "\"linear2\" = \"sync(fwd_post, all_reduce)\"",
         ),
-        (twice(gather, "sch['linear1'].sync('fwd_post', 'all_gather')"), "kept whole by"),
+        (twice(gather, "sch['linear1'].sync('fwd_post', 'all_gather')"), "handed on so by"),
         (twice(gather, "sch['activation'].sync('fwd_pre', 'all_gather')"), "kept whole by"),
         (twice(MEGATRON, "sch['linear2'].sync('bwd_post', 'all_reduce')"), ""),
         ("sch['linear1'].sync('fwd_post', 'SR->RR')".to_string(), "in linear1 (forward)` is already"),
@@ -414,4 +414,128 @@ fn a_row_parallel_layer_adds_its_bias_once() {
             assert_eq!(outputs["prediction"].to_f64(), vec![1.0; 15], "{calls} on {ranks} ranks");
         }
     }
+}
+
+/// Every all-reduce of rank 0 but the loss's: phase, module and shape.
+fn sums(partitioned: &Partitioned) -> Vec<String> {
+    let local = partitioned.local(0);
+    let sums = local.nodes.iter().filter(|n| n.op.name().ends_with("all_reduce") && n.path != "loss");
+    sums.map(|n| format!("{} {} {:?}", n.phase.name(), n.path, local.ty(n.results[0]).shape)).collect()
+}
+
+#[test]
+fn a_sum_is_made_where_a_line_says() {
+    // Nothing but linear layers: sums could wait, and would be smaller later.
+    let model = model(&[8, 6], |cx, x| {
+        let h = cx.call("linear1", &Linear::new(6, 16).bias(false), x)?;
+        let h = cx.call("linear2", &Linear::new(16, 12).bias(false), h)?;
+        cx.call("linear3", &Linear::new(12, 2).bias(false), h)
+    });
+    let graph = differentiated(&model, &["x"]);
+    let inputs = inputs_of(&model, &graph);
+    let sums = |calls: &str| sums(&hold_against_one_device(&graph, &inputs, &tp(2), calls));
+    let row = "sch['linear2'].shard('weight', 1)";
+    let forward = |calls: &str| sums(calls).into_iter().find(|sum| sum.starts_with("forward")).unwrap();
+    assert_eq!(forward(row), "forward linear3 [8, 2]");
+    assert_eq!(forward(&format!("{row}.sync('fwd_post', 'all_reduce')")), "forward linear2 [8, 12]");
+    let next = format!("{row}\nsch['linear3'].sync('fwd_pre', 'all_reduce')");
+    assert_eq!(forward(&next), "forward linear2 [8, 12]");
+    let column = "sch['linear2'].shard('weight', 0)";
+    let backward = |calls: &str| -> Vec<String> {
+        sums(calls).into_iter().filter(|sum| sum.starts_with("input_grad")).collect()
+    };
+    let asked = format!("{column}.sync('bwd_post', 'all_reduce')");
+    assert_eq!(backward(&asked), ["input_grad linear2 [8, 16]"]);
+    assert_ne!(backward(column), backward(&asked), "without the line the sum waits");
+}
+
+#[test]
+fn lines_hold_beside_data_parallelism_and_microbatches() {
+    let mlp = pair(&[6, 5, 12], [12, 16, 8], &GELU::default());
+    let step = partita_spmd::microbatch(&differentiated(&mlp, &[]), 3).unwrap();
+    let sequence = "sch.shard('input', 1)\n\
+                    sch['linear1'].shard('weight', 0).sync('fwd_pre', 'all_gather')\n\
+                    sch['linear2'].shard('weight', 1).sync('fwd_post', 'reduce_scatter', dim=1)";
+    let deep = "sch['linear2'].shard('weight', 0).sync('bwd_post', 'reduce_scatter', dim=1)";
+    for calls in [MEGATRON, sequence, deep] {
+        for mesh in [tp(2), tp(1), Mesh::new("mesh", &[("dp", 2), ("tp", 3)])] {
+            let values = inputs_of(&mlp, &step);
+            hold_against_one_device(&step, &values, &mesh, calls);
+        }
+    }
+    // Both axes cut one weight.
+    let both = "sch['linear1'].shard('weight', 0).shard('weight', 1, axis='dp')\n\
+                sch['linear2'].shard('weight', 0).shard('bias', 0, axis='tp')";
+    let mesh = Mesh::new("mesh", &[("dp", 2), ("tp", 3)]);
+    let graph = differentiated(&mlp, &["x"]);
+    let partitioned = hold_against_one_device(&graph, &inputs_of(&mlp, &graph), &mesh, both);
+    assert_eq!(local_shapes(&partitioned, "linear1.weight")[..3], [[6, 6], [5, 6], [5, 6]]);
+}
+
+#[test]
+fn a_step_of_the_optimizer_ends_where_one_device_ends() {
+    let mlp = pair(&[4, 10], [10, 12, 6], &ReLU);
+    let options = StepOptions { output_gradients: true, ..StepOptions::new(Optimizer::adamw()) };
+    let step = train_step(&mlp.forward, &options).unwrap();
+    let inputs = inputs_of(&mlp, &step);
+    for ranks in RANKS {
+        hold_against_one_device(&step, &inputs, &tp(ranks), MEGATRON);
+    }
+}
+
+/// Numbers from 0 to below `n`, always the same: an xorshift generator (Marsaglia).
+fn draw(state: &mut u64, n: usize) -> usize {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    (*state % n as u64) as usize
+}
+
+#[test]
+fn whatever_lines_are_accepted_the_numbers_are_those_of_one_device() {
+    let model = model(&[4, 5, 6], |cx, x| {
+        let h = cx.call("linear1", &Linear::new(6, 9), x)?;
+        let h = cx.call("activation", &GELU::default(), h)?;
+        let h = cx.call("linear2", &Linear::new(9, 6), h)?;
+        let h = cx.builder.add(h, x)?;
+        cx.call("linear3", &Linear::new(6, 7), h)
+    });
+    let graph = differentiated(&model, &["x"]);
+    let inputs = inputs_of(&model, &graph);
+    let modules = ["['linear1']", "['activation']", "['linear2']", "['linear3']", "['linear*']", ""];
+    let modes = ["fwd_pre", "fwd_post", "bwd_post"];
+    let ops =
+        ["all_reduce", "all_gather", "reduce_scatter", "scatter", "RS->SR", "SR->RS", "SR->RR", "RR->SR"];
+    let (mut accepted, mut syncs) = (0, 0);
+    for seed in 1..=60u64 {
+        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mesh = if seed % 3 == 0 {
+            Mesh::new("mesh", &[("dp", 2), ("tp", 2)])
+        } else {
+            tp(1 + (seed % 3) as usize)
+        };
+        let mut plan = String::new();
+        for _ in 0..12 {
+            let mut pick = |of: &[&'static str]| of[draw(&mut state, of.len())];
+            let module = pick(&modules);
+            let sync = pick(&["shard", "sync", "sync"]) == "sync";
+            let dim = pick(&["0", "1", "-1"]);
+            let line = match sync {
+                false => {
+                    format!("shard('{}', {dim})", pick(&["weight", "weight", "bias", "input", "output"]))
+                }
+                true => format!("sync('{}', '{}', dim={dim})", pick(&modes), pick(&ops)),
+            };
+            let longer = format!("{plan}sch{module}.{line}\n");
+            let verdict =
+                |graph: &Graph| apply(&lines(&longer), graph, &mesh, &ApplyOptions::default()).err();
+            let (forward, whole) = (verdict(&model.forward), verdict(&graph));
+            assert_eq!(forward.as_ref().map(|e| e.code), whole.map(|e| e.code), "{longer}");
+            if forward.is_none() {
+                (plan, accepted, syncs) = (longer, accepted + 1, syncs + usize::from(sync));
+            }
+        }
+        hold_against_one_device(&graph, &inputs, &mesh, &plan);
+    }
+    assert!(accepted > 150 && syncs > 40, "the draw is no empty one: {accepted}, {syncs}");
 }

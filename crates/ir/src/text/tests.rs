@@ -522,7 +522,7 @@ impl Tanh for GraphBuilder {
 fn names_roles_layouts_origins_and_aliases_come_back() {
     let graph = annotated_graph();
     let text = round_trip(&graph);
-    assert!(text.contains("loc(\"weight_grad@3/layers.0.attn\"(\"model \u{e9}.rs\":12:0))"), "{text}");
+    assert!(text.contains("loc(\"weight_grad@3~2/layers.0.attn\"(\"model \u{e9}.rs\":12:0))"), "{text}");
     assert!(text.contains("partita.role = \"grad_of %arg0\""), "{text}");
     assert!(text.contains("unreduced={\"y\":(1)2, \"y\":(2)2 max}"), "{text}");
     let bare = print_with(&graph, &PrintOptions { locations: false });

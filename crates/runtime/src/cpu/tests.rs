@@ -7,13 +7,13 @@ use partita_ir::literal::indices;
 use partita_ir::ops::*;
 use partita_ir::{Attribute, Graph, GraphBuilder, Literal, Op, Role, Storage, TensorType, ValueId, evaluate};
 use partita_mesh::Combiner;
-use partita_program::{Region, RegionKind, RegionSizes};
+use partita_program::{Region, RegionKind};
 
 use super::Cpu;
 use crate::arena::{Arena, Place, Span};
 
 /// Numbers that depend on nothing but the seed.
-struct Random(u64);
+pub(super) struct Random(pub u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -21,7 +21,7 @@ impl Random {
         self.0 >> 33
     }
 
-    fn below(&mut self, limit: usize) -> usize {
+    pub fn below(&mut self, limit: usize) -> usize {
         self.next() as usize % limit.max(1)
     }
 
@@ -30,7 +30,7 @@ impl Random {
     }
 
     /// Floats in (-2, 2), integers in -6..=6 or 0..=6.
-    fn literal(&mut self, ty: &TensorType) -> Literal {
+    pub fn literal(&mut self, ty: &TensorType) -> Literal {
         let count = ty.element_count();
         let value = |random: &mut Random| match ty.dtype {
             d if d.is_float() => random.unit() * 4.0 - 2.0,
@@ -150,7 +150,7 @@ fn tolerance(dtype: DType) -> f64 {
 }
 
 /// Compares with the interpreter on three sets of strides. Returns whether the interpreter ran it.
-fn check(graph: &Graph, kind: RegionKind, inputs: &[Literal], what: &str) -> bool {
+pub(super) fn check(graph: &Graph, kind: RegionKind, inputs: &[Literal], what: &str) -> bool {
     let expected = evaluate(graph, inputs).unwrap_or_else(|error| panic!("{what}: {error}"));
     let mut is_slow = false;
     for seed in 0..3 {

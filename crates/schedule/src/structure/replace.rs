@@ -6,7 +6,7 @@ use crate::{Argument, verify};
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_ir::ops::Composite;
-use partita_ir::outline::outline;
+use partita_ir::outline::{outline, outline_over};
 use partita_ir::{
     Attribute, Attributes, Graph, Literal, NodeId, Op, Role, TensorType, ValueId, evaluate, graph_edit,
 };
@@ -50,31 +50,19 @@ pub(super) fn subgraph(
     entry: &Entry,
     tools: &Tools,
 ) -> Result<Graph> {
-    let name_of =
-        |value: ValueId| found.inputs.iter().find(|(_, v)| **v == value).map(|(name, _)| name.clone());
-    let (outlined, id) = outline(graph, &found.nodes, with).map_err(|error| error.note(entry.describe()))?;
-    // Outlining renumbers values; what the match reads keeps its place among the operands.
-    let reads = reads(graph, &found.nodes);
+    let inputs: Vec<ValueId> = found.inputs.values().copied().collect();
+    let (outlined, id) =
+        outline_over(graph, &found.nodes, with, &inputs).map_err(|error| error.note(entry.describe()))?;
+    // Behind the inputs stand parameters of modules that the pattern takes whole.
     let mut names: IndexMap<String, usize> = IndexMap::new();
-    for (position, value) in reads.into_iter().enumerate() {
-        names.insert(name_of(value).unwrap_or_else(|| format!("operand{position}")), position);
+    for (position, &operand) in outlined.node(id).operands.iter().enumerate() {
+        let name = match found.inputs.get_index(position) {
+            Some((name, _)) => name.clone(),
+            None => outlined.describe(operand),
+        };
+        names.insert(name, position);
     }
     exchange(&outlined, id, &names, with, bindings, entry, tools)
-}
-
-/// What nodes read from outside, in order of first use.
-fn reads(graph: &Graph, nodes: &[NodeId]) -> Vec<ValueId> {
-    let mut reads = Vec::new();
-    for &id in nodes {
-        for &operand in &graph.node(id).operands {
-            let inside =
-                graph.value(operand).definition.is_some_and(|(definition, _)| nodes.contains(&definition));
-            if !inside && !reads.contains(&operand) {
-                reads.push(operand);
-            }
-        }
-    }
-    reads
 }
 
 /// The composite at a node exchanged for the one named `with`, its arguments bound by name: first by `bindings`, then
