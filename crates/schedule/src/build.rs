@@ -27,6 +27,16 @@ pub struct Built {
     pub notes: Vec<String>,
 }
 
+impl Built {
+    /// The shape of an input (a parameter, a state, a fed tensor) on each rank; `None` where there is none of the name.
+    pub fn local_shapes(&self, input: &str) -> Option<Vec<Vec<usize>>> {
+        let Partitioned { graph, mesh, inputs, .. } = &self.partitioned;
+        let position = graph.inputs.iter().position(|&v| graph.value(v).name == input)?;
+        let shape = &graph.ty(graph.inputs[position]).shape;
+        Some((0..mesh.rank_count()).map(|rank| inputs[position].local_shape(mesh, shape, rank)).collect())
+    }
+}
+
 /// What is built beside what the plan says.
 #[derive(Clone, PartialEq, Debug)]
 pub struct BuildOptions {

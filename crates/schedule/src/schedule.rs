@@ -254,7 +254,7 @@ impl fmt::Display for Schedule {
             let depth = path.matches('.').count() + 1;
             let own = path.rsplit('.').next().unwrap_or(&path);
             let kind = self.model.modules.get(&path).map_or("", String::as_str);
-            writeln!(f, "{}{own} {kind}", "  ".repeat(depth))?;
+            writeln!(f, "{}", format!("{}{own} {kind}", "  ".repeat(depth)).trim_end())?;
             for (name, spec) in self.model.params.iter().filter(|(name, _)| owner(name).0 == path) {
                 writeln!(f, "{}{}: {}", "  ".repeat(depth + 1), owner(name).1, spec.ty)?;
             }
@@ -368,7 +368,8 @@ impl At<'_> {
     pub fn find(&self, pattern: &Pattern) -> Result<Subgraphs> {
         let primitive = Primitive::Checkpoint { pattern: Some(pattern.text().to_string()) };
         let entry = Entry { modules: self.path.clone(), primitive, origin: "find".to_string() };
-        let matches = self.schedule.structured.found(pattern, &entry)?;
+        let place = |error: Box<Diagnostic>| error.at(format!("sch[\"{}\"].find(..)", self.path));
+        let matches = self.schedule.structured.found(pattern, &entry).map_err(place)?;
         Ok(Subgraphs { pattern: pattern.clone(), matches, at: Vec::new() })
     }
 
