@@ -73,6 +73,24 @@ pub fn literal(data: &TensorData) -> Literal {
     Literal::from_bytes(&ty, &data.bytes).expect("the bytes fill the shape")
 }
 
+/// Sets a parameter by its global name, in pieces where it is stored so.
+pub fn set_parameter(
+    trainer: &mut TrainLoop,
+    pieces: &[partita_spmd::Pieces],
+    name: &str,
+    value: &TensorData,
+) -> Result<()> {
+    match pieces.iter().find(|p| p.name == name) {
+        None => trainer.set_tensor(name, value),
+        Some(piece) => {
+            for (part, literal) in piece.split(&literal(value)) {
+                trainer.set_tensor(&part, &tensor_data(&literal))?;
+            }
+            Ok(())
+        }
+    }
+}
+
 /// Calls `with` with a batch as the training loop takes it.
 pub fn with_batch<T>(batch: &IndexMap<String, Literal>, with: impl FnOnce(&[BatchTensor<'_>]) -> T) -> T {
     let bytes: Vec<Vec<u8>> = batch.values().map(Literal::to_bytes).collect();

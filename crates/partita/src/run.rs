@@ -1,6 +1,7 @@
 //! What each subcommand does.
 
 use crate::cli::{Cli, Command, Runner};
+use crate::commands::bench::bench;
 use crate::commands::lower::{self, LowerRequest};
 use crate::commands::show;
 use crate::commands::train::train;
@@ -21,6 +22,7 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
         None => None,
     };
     match (&cli.command, config) {
+        (Command::Bench(args), _) => bench(args, output).map(|()| true),
         (Command::Env, _) | (_, None) => {
             let environment = Environment::detect();
             output.emit(&environment);

@@ -89,6 +89,27 @@ pub(crate) fn build_structured(
     options: &BuildOptions,
     runner: &dyn StepRunner,
 ) -> Result<Built> {
+    let (gradients, pieces) = gradients_of(structured, options)?;
+    let step = append_update(&gradients, &options.step)?;
+    let mut built = place(&step, pieces, plan, mesh, options, runner)?;
+    built.notes.splice(0..0, structured.notes.iter().cloned());
+    Ok(built)
+}
+
+/// The forward and backward pass of a model planned for `mesh`, without an update: outputs `loss` and `grad.<parameter>`.
+pub fn build_gradients(
+    model: &Model,
+    plan: &Plan,
+    mesh: &Mesh,
+    options: &BuildOptions,
+    tools: &Tools,
+) -> Result<Built> {
+    let (gradients, pieces) = gradients_of(&restructure(plan, model, tools)?, options)?;
+    place(&gradients, pieces, plan, mesh, options, tools.runner)
+}
+
+/// Forward and backward pass after the structural lines of a plan, and the parameters that were taken apart.
+fn gradients_of(structured: &Structured, options: &BuildOptions) -> Result<(Graph, Vec<Pieces>)> {
     let (forward, pieces) = split_fused(&structured.model.forward)?;
     let forward = if options.output_predictions { forward } else { loss_only(forward) };
     let input = if options.input_gradient { Some(first_real_input(&forward)?) } else { None };
@@ -97,10 +118,7 @@ pub(crate) fn build_structured(
         1 => gradients,
         pieces => microbatch(&gradients, pieces)?,
     };
-    let step = append_update(&gradients, &options.step)?;
-    let mut built = place(&step, pieces, plan, mesh, options, runner)?;
-    built.notes.splice(0..0, structured.notes.iter().cloned());
-    Ok(built)
+    Ok((gradients, pieces))
 }
 
 /// The model without training: its loss alone, planned for `mesh`.

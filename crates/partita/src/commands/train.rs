@@ -12,7 +12,7 @@ use crate::sample::{self, Sampler};
 use partita_base::{Diagnostic, Result};
 use partita_ir::{Registry, Role, graph_edit};
 use partita_nn::ModelConfig;
-use partita_runtime::checkpoint::{self, FileStorage, TensorData};
+use partita_runtime::checkpoint::{self, FileStorage};
 use partita_runtime::{RunnerOptions, TrainLoop};
 use partita_schedule::{Tools, build_evaluation};
 use partita_spmd::Pieces;
@@ -65,7 +65,7 @@ pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<b
         ));
     }
     for (name, spec) in &model.params {
-        set_parameter(
+        play::set_parameter(
             &mut trainer,
             &planned.pieces,
             name,
@@ -158,19 +158,6 @@ fn prepare_folder(dir: &Path) -> Result<()> {
             .found(error.to_string())
             .help("name another one with --checkpoint-dir, or check the permissions")
     })
-}
-
-/// Sets a parameter by its global name, in pieces where it is stored so.
-fn set_parameter(trainer: &mut TrainLoop, pieces: &[Pieces], name: &str, value: &TensorData) -> Result<()> {
-    match pieces.iter().find(|p| p.name == name) {
-        None => trainer.set_tensor(name, value),
-        Some(piece) => {
-            for (part, literal) in piece.split(&play::literal(value)) {
-                trainer.set_tensor(&part, &play::tensor_data(&literal))?;
-            }
-            Ok(())
-        }
-    }
 }
 
 /// Restores a checkpoint; returns the steps done.
