@@ -109,6 +109,19 @@ pub(crate) fn build_structured(
     Ok(built)
 }
 
+/// The forward and backward pass of a model planned for `mesh`, without an update: outputs `loss` and `grad.<parameter>`.
+pub fn build_gradients(
+    model: &Model,
+    plan: &Plan,
+    mesh: &Mesh,
+    options: &BuildOptions,
+    tools: &Tools,
+) -> Result<Built> {
+    let (graph, pieces, spoken_of) = gradients_of(&restructure(plan, model, tools)?, options)?;
+    let graph = open_without_kernels(&graph, tools.runner)?;
+    place(&Unplaced { graph, pieces, spoken_of }, plan, mesh, options)
+}
+
 /// The model without training: its loss alone, planned for `mesh`.
 pub fn build_evaluation(
     model: &Model,
@@ -137,6 +150,17 @@ pub(crate) fn unplaced_step(
     options: &BuildOptions,
     runner: &dyn StepRunner,
 ) -> Result<Unplaced> {
+    let (gradients, pieces, spoken_of) = gradients_of(structured, options)?;
+    let step = append_update(&gradients, &options.step)?;
+    let graph = open_without_kernels(&step, runner)?;
+    Ok(Unplaced { graph, pieces, spoken_of })
+}
+
+/// Forward and backward pass, parameters that were taken apart, outputs that nobody asked for.
+fn gradients_of(
+    structured: &Structured,
+    options: &BuildOptions,
+) -> Result<(Graph, Vec<Pieces>, Vec<String>)> {
     let (forward, pieces) = split_fused(&structured.model.forward)?;
     let input = if options.input_gradient { Some(first_real_input(&forward)?) } else { None };
     let gradients = gradient_graph_wrt(&forward, input.as_slice())?;
@@ -144,9 +168,7 @@ pub(crate) fn unplaced_step(
         1 => gradients,
         pieces => microbatch(&gradients, pieces)?,
     };
-    let step = append_update(&gradients, &options.step)?;
-    let graph = open_without_kernels(&step, runner)?;
-    Ok(Unplaced { graph, pieces, spoken_of: predictions(&forward, options) })
+    Ok((gradients, pieces, predictions(&forward, options)))
 }
 
 /// The forward pass of a model after the structural lines.
