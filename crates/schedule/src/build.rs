@@ -5,7 +5,9 @@ use crate::plan::Plan;
 use crate::structure::{Structured, Tools, restructure};
 use crate::verify::StepRunner;
 use partita_base::{Diagnostic, Result};
-use partita_ir::{Graph, Role, Value, graph_edit};
+use partita_ir::composites::DROPOUT;
+use partita_ir::ops::Composite;
+use partita_ir::{Attribute, Graph, Op, Role, TensorType, Value, graph_edit};
 use partita_mesh::Mesh;
 use partita_nn::{Model, StepOptions, append_update, gradient_graph_wrt, train_step};
 use partita_spmd::{Options, Partitioned, Pieces, microbatch, partition, specialise, split_fused};
@@ -122,7 +124,8 @@ pub fn build_gradients(
     place(&Unplaced { graph, pieces, spoken_of }, plan, mesh, options)
 }
 
-/// The model without training: its loss alone, planned for `mesh`.
+/// The loss alone of a model made for training, planned for `mesh`, with nothing dropped out. Every line of the plan
+/// finds in it what it is about in the training step.
 pub fn build_evaluation(
     model: &Model,
     plan: &Plan,
@@ -130,8 +133,26 @@ pub fn build_evaluation(
     options: &BuildOptions,
     tools: &Tools,
 ) -> Result<Built> {
-    let structured = restructure(plan, model, tools)?;
+    let model = Model { forward: without_dropout(&model.forward)?, ..model.clone() };
+    let structured = restructure(plan, &model, tools)?;
     place(&unplaced_forward(&structured, options, tools.runner)?, plan, mesh, options)
+}
+
+/// The forward graph in which dropout drops nothing, and is still there.
+fn without_dropout(forward: &Graph) -> Result<Graph> {
+    graph_edit::rebuild(forward, |builder, _, index, operands| {
+        let node = &forward.nodes[index];
+        match &node.op {
+            Op::Composite(composite) if composite.definition.name == DROPOUT.name => {
+                let mut attributes = composite.attributes.clone();
+                attributes.insert("rate".to_string(), Attribute::Float(0.0));
+                let types: Vec<TensorType> = forward.operand_types(node).into_iter().cloned().collect();
+                builder.enter(node);
+                Ok(Some(builder.push(Composite::new(&DROPOUT, attributes, &types)?, operands)?))
+            }
+            _ => Ok(Some(graph_edit::push_copy(builder, forward, index, operands))),
+        }
+    })
 }
 
 /// What the placing lines of a plan are about.

@@ -5,11 +5,16 @@ use partita_base::{DType, Diagnostic, Result};
 use partita_ir::composites::SOFTMAX;
 use partita_ir::custom::CustomOp;
 use partita_ir::ops::DotGeneral;
-use partita_ir::{GraphBuilder, Registry, ValueId, text};
+use partita_ir::{GraphBuilder, Registry, ValueId, evaluate, text};
 use partita_mesh::Mesh;
 use partita_nn::modules::GELU;
-use partita_nn::{Context, LayerNorm, Linear, Model, losses};
-use partita_schedule::{Argument, Pattern, Plan, Schedule};
+use partita_nn::{
+    Context, Dropout, LayerNorm, Linear, Model, MultiheadAttention, Optimizer, StepOptions, losses,
+};
+use partita_schedule::feed::random_feed;
+use partita_schedule::tensors::inputs_of;
+use partita_schedule::verify::{Interpreter, StepRunner};
+use partita_schedule::{Argument, BuildOptions, Pattern, Plan, Schedule, Tools, build_evaluation};
 
 /// A norm, two layers with a GELU between them: `[6, 4]` to `[6, 12]` and back.
 fn block() -> Model {
@@ -401,4 +406,51 @@ fn verification_that_fails_names_the_value_and_the_line() {
         })
     });
     assert_eq!(error.code, "E231", "{error}");
+}
+
+#[test]
+fn what_cannot_be_built_is_refused_when_it_is_asked_for() {
+    // The rows of a fused projection become pieces with optimizer states of their own: found only in the whole step.
+    let mut cx = Context::new("fused", DType::F64, true);
+    let x = cx.input("inputs", DType::F64, &[2, 3, 4]);
+    let attention = MultiheadAttention { fused_qkv: true, ..MultiheadAttention::new(4, 2) };
+    let y = ok(cx.call("attention", &attention, x));
+    let loss = ok(losses::mse(&mut cx, y, x));
+    let model = cx.finish(vec![("loss".to_string(), loss), ("prediction".to_string(), y)]);
+    let mut sch = schedule(&model);
+    ok(sch.at("attention").unwrap().style("fsdp(axis=tp)"));
+    let error = refused(&mut sch, |s| s.at("attention.qkv_proj")?.style("rowwise").map(|_| ()));
+    says(&error, "E227", &["qkv_proj.bias#0", "tensor<4xf64>"], "let one of the two lines use another axis");
+    ok(sch.build());
+
+    // What the model says beside its loss is laid out also where nobody asked for it.
+    let mut sch = schedule(&model);
+    ok(sch.root().shard("output", -1));
+    assert_eq!(ok(sch.build()).step.output_position("prediction"), None);
+    assert!(ok(sch.compare()).ok);
+}
+
+#[test]
+fn evaluation_drops_nothing_and_knows_every_line() {
+    let model = |training: bool| -> Model {
+        let mut cx = Context::new("dropping", DType::F64, training);
+        let x = cx.input("inputs", DType::F64, &[6, 4]);
+        let h = ok(cx.call("linear", &Linear::new(4, 4), x));
+        let y = ok(cx.call("dropout", &Dropout { rate: 0.5 }, h));
+        let loss = ok(losses::mse(&mut cx, y, x));
+        cx.finish(vec![("loss".to_string(), loss)])
+    };
+    let lines = "sch['dropout'].shard('output', 0)\nsch.fuse('dropout(x, seed)', name='mine.drop')\n\
+                 sch['dropout'].fork_rng()";
+    let (plan, mesh) = (ok(Plan::from_calls(lines, "case")), Mesh::new("mesh", &[("tp", 2)]));
+    let tools = Tools { registry: &Registry::default(), runner: &Interpreter };
+    let options = BuildOptions::new(StepOptions::new(Optimizer::adamw()));
+    let built = ok(build_evaluation(&model(true), &plan, &mesh, &options, &tools));
+    let mut fed = model(true).initial(1);
+    fed.extend(random_feed(&model(true), 1, 0.0));
+    let inputs = ok(inputs_of(&built.step, &built.pieces, &fed));
+    let found = ok(Interpreter.run(&built.partitioned, &inputs))[0].to_f64()[0];
+    let plain = model(false).forward;
+    let expected = ok(evaluate(&plain, &ok(inputs_of(&plain, &[], &fed))))[0].to_f64()[0];
+    assert!((found - expected).abs() < 1e-12, "{found} and {expected}");
 }

@@ -186,7 +186,7 @@ struct Validator {
 impl Validator {
     fn new(config: &Config, plan: &partita_schedule::Plan, options: RunnerOptions) -> Result<Validator> {
         let mesh = compile::mesh(config)?;
-        let model = config.model.build(config.train.batch, config.train.dtype, false)?;
+        let model = config.model.build(config.train.batch, config.train.dtype, true)?;
         let build_options = compile::build_options(config, &Build::from_config(config));
         let runner = CpuStep { options: options.clone() };
         let tools = Tools { registry: &Registry::default(), runner: &runner };
