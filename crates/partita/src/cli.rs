@@ -1,5 +1,7 @@
 //! The command line: what there is, and how flags become config overrides.
 
+use crate::commands::bench::Suite;
+use crate::commands::explain::is_code;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::{Path, PathBuf};
 use toml::Value;
@@ -28,8 +30,12 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Show the model, where it lives on the mesh, and its plan.
     Show(ShowArgs),
+    /// Say why a step is as it is: its plan and collectives, a tensor, or a code such as E231.
+    Explain(ExplainArgs),
     /// Print what a step is lowered to.
     Lower(LowerArgs),
+    /// Measure steps, matrix products and collectives in the sizes that others are measured in.
+    Bench(BenchArgs),
     /// Describe this build and this machine.
     Env,
 }
@@ -142,6 +148,18 @@ pub struct ShowArgs {
     pub stage: Option<Stage>,
 }
 
+/// Flags of `explain`.
+#[derive(Args, Clone, Debug)]
+pub struct ExplainArgs {
+    /// A config file or a bundled config; alone, also the code of a message.
+    pub config: String,
+    /// A parameter, a module (what it hands on), `module.input`, a collective such as all_reduce:3, or a code.
+    pub name: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+}
+
 /// Flags of `lower`.
 #[derive(Args, Clone, Debug)]
 pub struct LowerArgs {
@@ -164,6 +182,32 @@ pub struct LowerArgs {
     pub input_gradient: bool,
 }
 
+/// Flags of `bench`.
+#[derive(Args, Clone, Debug)]
+pub struct BenchArgs {
+    /// Only this suite.
+    #[arg(value_enum)]
+    pub suite: Option<Suite>,
+    /// Only cases whose `suite/case` contains this.
+    #[arg(long, value_name = "TEXT")]
+    pub filter: Option<String>,
+    /// Timed runs of each case.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    pub repeats: u32,
+    /// Runs before these, the first one included.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub warmup: u32,
+    /// The mesh of the suites mlp and gpt.
+    #[arg(long, value_name = "AXES")]
+    pub mesh: Option<String>,
+    /// Also tell where the time goes, per kind of instruction.
+    #[arg(long)]
+    pub profile: bool,
+    /// Print the names of the cases and measure nothing.
+    #[arg(long)]
+    pub list: bool,
+}
+
 /// What runs a planned step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Runner {
@@ -176,8 +220,9 @@ pub enum Runner {
 /// The ways to write a plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum PlanForm {
-    /// A schedule of primitives.
-    Slapo,
+    /// Calls, as Slapo writes schedules.
+    #[value(alias = "slapo")]
+    Calls,
     /// A dictionary from modules to styles.
     Dict,
     /// A plan file.
@@ -249,15 +294,25 @@ impl TrainArgs {
     }
 }
 
+impl ExplainArgs {
+    /// The code of a message, where one is asked for.
+    pub fn code(&self) -> Option<&str> {
+        let asked = self.name.as_ref().unwrap_or(&self.config);
+        is_code(asked).then_some(asked)
+    }
+}
+
 impl Command {
-    /// The config a command is about, and the overrides of its flags; `None` for `env`.
+    /// The config a command is about, and the overrides of its flags; `None` for `bench`, `env` and the page of a code.
     pub fn config(&self) -> Option<(&str, Vec<String>)> {
         match self {
             Command::Train(args) => Some((&args.config, args.overrides())),
             Command::Verify(args) => Some((&args.config, args.flags.overrides())),
             Command::Show(args) => Some((&args.config, args.flags.overrides())),
             Command::Lower(args) => Some((&args.config, args.flags.overrides())),
-            Command::Env => None,
+            Command::Explain(args) if args.code().is_some() => None,
+            Command::Explain(args) => Some((&args.config, args.flags.overrides())),
+            Command::Bench(_) | Command::Env => None,
         }
     }
 

@@ -6,6 +6,8 @@
 pub mod events;
 pub mod format;
 
+use crate::commands::bench::Measurement;
+use crate::commands::bench::profile::Profile;
 use events::{Counts, Event, Failure, Note, Sample, Step, Summary, Text, Validation, Verify};
 use format::{bytes, duration, number, short, table};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -109,11 +111,16 @@ impl Output {
         }
     }
 
+    /// So many of what [`Output::begin`] spoke of are done.
+    pub fn progress(&mut self, done: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(done);
+        }
+    }
+
     /// A step was done. Where nobody watches and `--log-every` is not given, only some steps are shown; in JSON, all.
     pub fn step(&mut self, step: &Step) {
-        if let Some(bar) = &self.bar {
-            bar.set_position(step.step);
-        }
+        self.progress(step.step);
         if !self.shows(step.step) {
             return;
         }
@@ -184,6 +191,22 @@ impl Output {
         }
     }
 
+    /// A case was measured.
+    pub fn measurement(&mut self, measurement: &Measurement) {
+        self.emit(measurement);
+        if !self.json {
+            self.print(&measurement.text());
+        }
+    }
+
+    /// Where the time of a case went.
+    pub fn profile(&mut self, profile: &Profile) {
+        self.emit(profile);
+        if !self.json {
+            self.print(&profile.text());
+        }
+    }
+
     /// Something worth knowing.
     pub fn note(&mut self, message: impl Into<String>) {
         let note = Note { message: message.into() };
@@ -211,6 +234,12 @@ impl Output {
             let end = if text.text.ends_with('\n') || text.text.is_empty() { "" } else { "\n" };
             self.print(&format!("{}{end}", text.text));
         }
+    }
+
+    /// That something takes a while: on standard error.
+    pub fn waiting(&mut self, message: &str) {
+        let _ = writeln!(self.err, "{message}");
+        let _ = self.err.flush();
     }
 
     /// What is wrong: on standard error, with `--json` also as an event.
@@ -318,7 +347,7 @@ fn verify_text(report: &Report) -> String {
 }
 
 /// Kinds that occur, all-reduces in any case: `2 (6)` is 2 meetings that carry 6 tensors.
-fn counts_table(counts: &Counts) -> String {
+pub(crate) fn counts_table(counts: &Counts) -> String {
     let Counts { meetings, logical, bytes: sizes } = counts;
     let phases = [
         ("forward", meetings.forward, logical.forward, sizes.forward),

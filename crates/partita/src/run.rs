@@ -1,6 +1,8 @@
 //! What each subcommand does.
 
 use crate::cli::{Cli, Command, Runner};
+use crate::commands::bench::bench;
+use crate::commands::explain::{Explained, page};
 use crate::commands::lower::{self, LowerRequest};
 use crate::commands::show;
 use crate::commands::train::train;
@@ -13,6 +15,10 @@ use crate::play::{CpuStep, InterpretedCpuStep};
 use partita_base::Result;
 use partita_runtime::Cpu;
 use partita_schedule::verify::StepRunner;
+use std::time::{Duration, Instant};
+
+/// Who waits longer hears how far it is.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Runs a command. `false`: it ran, and the check failed.
 pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
@@ -21,6 +27,19 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
         None => None,
     };
     match (&cli.command, config) {
+        (Command::Explain(args), None) => {
+            let page = page(args.code().unwrap_or(&args.config))?;
+            output.emit(&page);
+            if !output.is_json() {
+                output.text(page.text());
+            }
+            Ok(true)
+        }
+        (Command::Explain(args), Some(config)) => {
+            explain(args.name.as_deref(), &config, output)?;
+            Ok(true)
+        }
+        (Command::Bench(args), _) => bench(args, output).map(|()| true),
         (Command::Env, _) | (_, None) => {
             let environment = Environment::detect();
             output.emit(&environment);
@@ -65,4 +84,31 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
             Ok(true)
         }
     }
+}
+
+/// Says why the step of a config, or something in it, is as it is.
+fn explain(name: Option<&str>, config: &Config, output: &mut Output) -> Result<()> {
+    let explained = Explained::of(config)?;
+    let text = match name {
+        None => {
+            let overview = explained.overview(&Cpu::default())?;
+            output.emit(&overview);
+            overview.text()
+        }
+        Some(name) => {
+            let mut last = Instant::now();
+            let answer = explained.about(name, &mut |done, total| {
+                if last.elapsed() >= PATIENCE {
+                    last = Instant::now();
+                    output.waiting(&format!("tried {done} of {total} other layouts"));
+                }
+            })?;
+            output.emit(&answer);
+            answer.text()
+        }
+    };
+    if !output.is_json() {
+        output.text(text);
+    }
+    Ok(())
 }

@@ -82,7 +82,8 @@ impl Plan {
     /// ```
     ///
     /// A table with neither `modules` nor `style` nor `primitive` is a dictionary, one of several in a row. E228 when the
-    /// text is none of this, E222 for a style or primitive that does not exist. `origin` is for lines without one.
+    /// text is none of this, E222 for a style or primitive that does not exist. `origin` is for lines without one, with the
+    /// number of the line that first has their pattern.
     pub fn from_toml(text: &str, origin: &str) -> Result<Plan> {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
             Diagnostic::new("E228", "the plan is not TOML").at(origin).found(error.message().to_string())
@@ -90,10 +91,18 @@ impl Plan {
         if let Some(key) = table.keys().find(|key| *key != "plan") {
             return Err(misplaced(origin, key, &["plan"]));
         }
-        match table.get("plan") {
-            Some(value) => Plan::from_value(value, origin),
-            None => Ok(Plan::default()),
+        let mut plan = match table.get("plan") {
+            Some(value) => Plan::from_value(value, origin)?,
+            None => Plan::default(),
+        };
+        for entry in plan.entries.iter_mut().filter(|entry| entry.origin == origin) {
+            let quoted = [format!("\"{}\"", entry.modules), format!("'{}'", entry.modules)];
+            let number = text.lines().position(|line| quoted.iter().any(|pattern| line.contains(pattern)));
+            if let Some(number) = number {
+                entry.origin = format!("{origin}:{}", number + 1);
+            }
         }
+        Ok(plan)
     }
 
     /// As [`Plan::from_toml`], from the value of `plan` alone: for a config that holds one.
@@ -139,7 +148,7 @@ impl Plan {
     /// sch.trace(flatten=True)
     /// ```
     ///
-    /// What stands behind `#` on a line is its origin. E228 for a line that is none, E222 for a primitive that does not
+    /// What stands behind `#` on a line is its origin; a line without it has `origin` and its number. E228 for a line that is none, E222 for a primitive that does not
     /// exist.
     pub fn from_calls(text: &str, origin: &str) -> Result<Plan> {
         let mut plan = Plan::default();
@@ -170,7 +179,7 @@ impl Plan {
             if calls.is_empty() {
                 return Err(wrong());
             }
-            let line_origin = if comment.is_empty() { origin } else { comment };
+            let line_origin = if comment.is_empty() { place.as_str() } else { comment };
             while !calls.is_empty() {
                 let call = calls.strip_prefix('.').ok_or_else(wrong)?;
                 let open = call.find('(').ok_or_else(wrong)?;

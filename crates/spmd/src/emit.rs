@@ -10,7 +10,7 @@ mod fetch;
 mod steps;
 
 use crate::assign::{Assignment, Situation, assign, fixed};
-use crate::partition::{Options, Placement};
+use crate::partition::{Move, Options, Placement};
 use crate::propagate::{Layouts, over_manual_axes};
 use crate::units::Units;
 use context::NodeContext;
@@ -45,6 +45,8 @@ pub struct Emitted {
     pub outputs: Vec<Sharding>,
     /// Where each value stands.
     pub placements: Vec<Placement>,
+    /// How values changed their layouts.
+    pub moves: Vec<Move>,
 }
 
 /// A part of the step across which gathered copies are not kept.
@@ -93,6 +95,9 @@ pub struct Emitter<'a> {
     /// For each value, how many nodes of a span read it.
     readers: Vec<BTreeMap<Span, usize>>,
     placements: Vec<Placement>,
+    moves: Vec<Move>,
+    /// The node that is being emitted; `None` before the first and after the last.
+    current: Option<NodeId>,
     prices: BTreeMap<(Vec<usize>, usize, Sharding, Sharding), f64>,
     break_rule_at: Option<String>,
     fixed: &'a BTreeMap<usize, Vec<AxisList>>,
@@ -137,6 +142,8 @@ impl<'a> Emitter<'a> {
             held: vec![Vec::new(); graph.values.len()],
             readers,
             placements: Vec::new(),
+            moves: Vec::new(),
+            current: None,
             prices: BTreeMap::new(),
             break_rule_at: options.break_rule_at.clone(),
             fixed: &options.fixed,
@@ -147,12 +154,14 @@ impl<'a> Emitter<'a> {
     pub fn run(mut self) -> std::result::Result<Emitted, Stop> {
         let inputs = self.emit_inputs()?;
         for id in self.graph.node_ids() {
+            self.current = Some(id);
             match &self.graph.node(id).op {
                 Op::ShardingConstraint(_) => self.emit_constraint(id)?,
                 Op::ManualComputation(_) => self.emit_manual(id)?,
                 _ => self.emit_node(id)?,
             }
         }
+        self.current = None;
         let outputs = self.emit_outputs(&inputs)?;
         let locals = self.builders.into_iter().map(|b| b.finish(Vec::new())).collect::<Vec<Graph>>();
         let locals: Vec<Graph> = locals
@@ -171,6 +180,7 @@ impl<'a> Emitter<'a> {
             inputs,
             outputs: outputs.into_iter().map(|(_, s)| s).collect(),
             placements: self.placements,
+            moves: self.moves,
         })
     }
 

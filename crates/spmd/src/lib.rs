@@ -19,7 +19,7 @@ pub mod units;
 pub mod virtual_ranks;
 
 pub use microbatch::{microbatch, microbatch_inputs};
-pub use partition::{Options, Partitioned, partition};
+pub use partition::{Move, Options, Partitioned, Placement, partition};
 pub use propagate::{Cause, Layouts, propagate};
 pub use specialise::specialise;
 pub use split_fused::{Pieces, split_fused};

@@ -8,8 +8,8 @@ use crate::emit::{Emitter, Stop};
 use crate::propagate::{Layouts, propagate_with};
 use crate::units::{Units, rules_of};
 use partita_base::{Diagnostic, Result};
-use partita_ir::{FactorKind, Graph, Op, ValueId, graph_edit};
-use partita_mesh::{AxisList, Cluster, Mesh, Sharding};
+use partita_ir::{FactorKind, Graph, NodeId, Op, ValueId, graph_edit};
+use partita_mesh::{AxisList, Cluster, Mesh, ReshardStep, Sharding};
 use std::collections::BTreeMap;
 
 /// What a partition may be told.
@@ -36,6 +36,23 @@ pub struct Placement {
     pub sharding: Sharding,
 }
 
+/// One step by which a value went from one layout to another, in every class graph.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Move {
+    /// The global value.
+    pub value: ValueId,
+    /// The local value that the step defines, the same id in every class graph.
+    pub local: ValueId,
+    /// The layout it started from.
+    pub before: Sharding,
+    /// What was done.
+    pub step: ReshardStep,
+    /// The layout that this and the steps after it lead to.
+    pub to: Sharding,
+    /// The global node that was emitted when the layout was needed; `None` for an output of the step.
+    pub reader: Option<NodeId>,
+}
+
 /// The outcome of a partition.
 #[derive(Clone, Debug)]
 pub struct Partitioned {
@@ -55,6 +72,8 @@ pub struct Partitioned {
     pub outputs: Vec<Sharding>,
     /// Where each computed value stands, in execution order.
     pub placements: Vec<Placement>,
+    /// Every change of a layout, in execution order.
+    pub moves: Vec<Move>,
     /// Facts worth telling: idle ranks.
     pub notes: Vec<String>,
 }
@@ -92,6 +111,7 @@ pub fn partition(graph: &Graph, mesh: &Mesh, options: &Options) -> Result<Partit
                     inputs: emitted.inputs,
                     outputs: emitted.outputs,
                     placements: emitted.placements,
+                    moves: emitted.moves,
                     notes,
                     layouts,
                     graph,

@@ -5,27 +5,24 @@ use crate::commands::lower::{LowerRequest, plan};
 use crate::compile;
 use crate::config::Config;
 use crate::output::format::{bytes, table};
-use partita_base::{Diagnostic, Result};
+use partita_base::Result;
 use partita_ir::Role;
 use partita_program::{BufferKind, ProgramSet, RegionSizes};
 use partita_schedule::{Built, Plan};
 use std::fmt::Write;
 
 /// A plan in a form that `--plan` reads back.
-pub fn plan_text(plan: &Plan, form: PlanForm) -> Result<String> {
+pub fn plan_text(plan: &Plan, form: PlanForm) -> String {
     match form {
-        PlanForm::Dict => Ok(plan.to_dict_toml()),
-        PlanForm::Toml => Ok(plan.to_toml()),
-        PlanForm::Slapo => Err(Diagnostic::new("E012", "plans are not written as schedules yet")
-            .at("--as")
-            .expected("dict or toml")
-            .found("slapo")),
+        PlanForm::Calls => plan.to_calls(),
+        PlanForm::Dict => plan.to_dict_toml(),
+        PlanForm::Toml => plan.to_toml(),
     }
 }
 
 /// The plan of a config alone, as text.
 pub fn plan_of(config: &Config, form: PlanForm) -> Result<String> {
-    plan_text(&plan(config, LowerRequest::default())?.plan, form)
+    Ok(plan_text(&plan(config, LowerRequest::default())?.plan, form))
 }
 
 /// Everything: mesh, parameters and their layouts, plan, memory by rank, notes.

@@ -1,6 +1,7 @@
 //! Layouts at hand: holding values in them, choosing one to start from, moving to another.
 
 use super::{Emitter, Held, Place, Span, Stop, place_of, span_of};
+use crate::partition::Move;
 use partita_ir::ops::{BroadcastInDim, Constant};
 use partita_ir::{Op, Phase, Role, ValueId};
 use partita_mesh::{Sharding, Step, reshard};
@@ -172,7 +173,10 @@ impl Emitter<'_> {
         for step in reshard(self.mesh, &before, to, &ty.shape) {
             gathered |= matches!(step.step, Step::AllGather { .. });
             local = self.emit_step(&before, &step, &ty, local)?;
-            before = step.after;
+            let after = step.after.clone();
+            let (to, reader) = (to.clone(), self.current);
+            self.moves.push(Move { value, local, before, step, to, reader });
+            before = after;
         }
         debug_assert!(before.same_layout(to, self.mesh, &ty.shape), "reshard ends where it should");
         let only = span.filter(|_| gathered);

@@ -1,0 +1,370 @@
+//! Why values lie where they lie, and why ranks meet: the facts behind `partita explain`, as data.
+//!
+//! Everything is read off a built step: the causes that propagation kept, and the moves that partition made. What
+//! another layout would cost is not estimated: it is partitioned and counted.
+
+mod chain;
+mod choices;
+mod lines;
+
+use crate::build::Built;
+use crate::modules::{Modules, owner};
+use crate::weights::weights_of;
+use partita_base::{Diagnostic, Result, nearest};
+use partita_ir::{Graph, Node, Op, Operation, Role, ValueId};
+use partita_mesh::{Cluster, Mesh, Sharding};
+use partita_spmd::Move;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+pub use choices::Choice;
+pub use lines::Line;
+
+/// One collective of a rank's step. Layouts are those of the global value.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Collective {
+    /// `all_reduce:3`: the third of its kind in the order of rank 0's local graph.
+    pub name: String,
+    /// `all_reduce`.
+    pub kind: String,
+    /// `forward`, `input_grad`, `weight_grad` or `update`.
+    pub phase: String,
+    /// The module it belongs to.
+    pub module: String,
+    /// The value that is exchanged.
+    pub value: String,
+    /// Its element type and global shape.
+    pub tensor: String,
+    /// How it lies before.
+    pub before: String,
+    /// How it lies afterwards.
+    pub after: String,
+    /// Bytes of the full tensor that a rank takes part with, as `lower --counts` counts them.
+    pub bytes: usize,
+    /// Microseconds by [`Cluster::uniform`].
+    pub cost_us: f64,
+    /// The line of the plan that it comes from; empty where no line does.
+    pub because: String,
+    /// From that line to the exchange, one cause each.
+    pub chain: Vec<String>,
+    /// The value in the graph that was cut; `None` for what is written out in a manual computation.
+    #[serde(skip)]
+    pub of: Option<ValueId>,
+}
+
+/// What some ranks hold of a value.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Held {
+    /// The ranks.
+    pub ranks: Vec<usize>,
+    /// The local shape.
+    pub shape: Vec<usize>,
+    /// Its bytes.
+    pub bytes: usize,
+}
+
+/// How a value lies over one mesh axis, and why.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Over {
+    /// The mesh axis.
+    pub axis: String,
+    /// The dimension that is cut; `None` where the value is whole.
+    pub dim: Option<usize>,
+    /// From the line of the plan to the value, one cause each.
+    pub chain: Vec<String>,
+}
+
+/// A parameter, an activation, or what is fed.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Tensor {
+    /// What was asked for.
+    pub name: String,
+    /// `parameter`, `output`, `input`, ..
+    pub role: String,
+    /// Its name or place in the step, where it is another.
+    pub value: String,
+    /// Its element type.
+    pub dtype: String,
+    /// Its global shape.
+    pub shape: Vec<usize>,
+    /// Its bytes on one device.
+    pub bytes: usize,
+    /// How it lies.
+    pub layout: String,
+    /// How it lies where it is computed, if that is as parts of a sum.
+    pub computed: Option<String>,
+    /// What ranks hold of it.
+    pub held: Vec<Held>,
+    /// Why, axis by axis.
+    pub over: Vec<Over>,
+    /// How many tensors of the step share the name: pieces of a fused parameter, microbatches. The first is shown.
+    pub tensors: usize,
+    /// All of them, in the graph that was cut.
+    #[serde(skip)]
+    pub values: Vec<ValueId>,
+}
+
+/// What a name stands for.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Subject {
+    /// A value.
+    Tensor(Tensor),
+    /// A meeting of ranks.
+    Collective(Collective),
+}
+
+/// A built step to be asked about.
+pub struct Explain<'a> {
+    built: &'a Built,
+    graph: &'a Graph,
+    mesh: &'a Mesh,
+    modules: Modules<'a>,
+    /// How each value lies where it is computed.
+    computed: BTreeMap<ValueId, &'a Sharding>,
+}
+
+impl<'a> Explain<'a> {
+    /// Prepares a step for questions.
+    pub fn new(built: &'a Built) -> Explain<'a> {
+        let partitioned = &built.partitioned;
+        let mut computed: BTreeMap<ValueId, &Sharding> = BTreeMap::new();
+        for placement in &partitioned.placements {
+            computed.insert(placement.global, &placement.sharding);
+        }
+        Explain {
+            built,
+            graph: &partitioned.graph,
+            mesh: &partitioned.mesh,
+            modules: Modules::of(&partitioned.graph),
+            computed,
+        }
+    }
+
+    /// What each line of the plan did, in order. `forward` is the model after its structural lines.
+    pub fn lines(&self, forward: &Graph) -> Vec<Line> {
+        lines::lines(self, forward)
+    }
+
+    /// The collectives of rank 0's step, in order.
+    pub fn collectives(&self) -> Vec<Collective> {
+        let local = self.built.partitioned.local(0);
+        let cluster = Cluster::uniform(self.mesh);
+        let moves: BTreeMap<ValueId, &Move> =
+            self.built.partitioned.moves.iter().map(|m| (m.local, m)).collect();
+        let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut found = Vec::new();
+        for node in local.nodes.iter().filter(|node| is_exchange(node)) {
+            let kind = node.op.short_name();
+            let number = numbers.entry(kind).or_default();
+            *number += 1;
+            let mut collective = Collective {
+                name: format!("{kind}:{number}"),
+                kind: kind.to_string(),
+                phase: node.phase.name().to_string(),
+                module: node.path.clone(),
+                value: local.describe(node.operands[0]),
+                tensor: local.ty(node.operands[0]).to_string(),
+                before: String::new(),
+                after: String::new(),
+                bytes: exchanged_bytes(local, node),
+                cost_us: 0.0,
+                because: String::new(),
+                chain: vec!["written out in a manual computation".to_string()],
+                of: None,
+            };
+            if let Some(step) = moves.get(&node.results[0]) {
+                let ty = self.graph.ty(step.value);
+                let seconds =
+                    cluster.step_s(self.mesh, &ty.shape, ty.dtype.size_bytes(), &step.before, &step.step);
+                let chain = self.meeting(step);
+                collective.value = self.name_of(step.value);
+                collective.tensor = ty.to_string();
+                collective.before = step.before.display(self.mesh);
+                collective.after = step.step.after.display(self.mesh);
+                collective.cost_us = seconds * 1e6;
+                collective.because = chain.origin.unwrap_or_default();
+                collective.chain = chain.links;
+                collective.of = Some(step.value);
+            }
+            found.push(collective);
+        }
+        found
+    }
+
+    /// What a name stands for: a parameter, a module (what it hands on), `module.input`, an input or output of the step,
+    /// or a collective such as `all_reduce:3`. E257 for a name that is nothing, E258 for a collective that is not there.
+    pub fn subject(&self, name: &str) -> Result<Subject> {
+        if let Some((kind, number)) = name.split_once(':')
+            && EXCHANGES.contains(&kind)
+        {
+            let mut all = self.collectives();
+            let place = all.iter().position(|collective| collective.name == name);
+            return match place {
+                Some(place) => Ok(Subject::Collective(all.swap_remove(place))),
+                None => Err(self.no_collective(kind, number, &all)),
+            };
+        }
+        match self.tensor(name) {
+            Some(tensor) => Ok(Subject::Tensor(tensor)),
+            None => Err(self.nothing_of(name)),
+        }
+    }
+
+    /// The other layouts of a subject over each mesh axis, each put in the place of the present one, partitioned and
+    /// counted; the present one of each axis stands first. `progress` hears how many are done, of how many.
+    pub fn choices(&self, subject: &Subject, progress: &mut dyn FnMut(usize, usize)) -> Vec<Choice> {
+        match subject {
+            Subject::Tensor(tensor) => choices::choices(self, &tensor.values, progress),
+            Subject::Collective(collective) => {
+                choices::choices(self, &collective.of.into_iter().collect::<Vec<_>>(), progress)
+            }
+        }
+    }
+
+    fn tensor(&self, name: &str) -> Option<Tensor> {
+        let (role, values) = self.values_named(name)?;
+        let first = *values.first()?;
+        let ty = self.graph.ty(first);
+        let sharding = self.layout(first);
+        let mut held: Vec<Held> = Vec::new();
+        for rank in 0..self.mesh.rank_count() {
+            let shape = sharding.local_shape(self.mesh, &ty.shape, rank);
+            match held.iter_mut().find(|held| held.shape == shape) {
+                Some(held) => held.ranks.push(rank),
+                None => {
+                    let bytes = ty.with_shape(shape.clone()).bytes();
+                    held.push(Held { ranks: vec![rank], shape, bytes });
+                }
+            }
+        }
+        let axes = (0..self.mesh.axes.len()).filter(|&axis| self.mesh.axes[axis].size > 1);
+        let over = axes.map(|axis| {
+            let axis = self.mesh.full_axis(axis);
+            Over {
+                axis: self.mesh.display_axis(axis),
+                dim: self.dim_over(first, axis),
+                chain: self.chain(first, axis).links,
+            }
+        });
+        let computed = self.computed.get(&first).filter(|computed| computed.is_partial());
+        Some(Tensor {
+            name: name.to_string(),
+            role: role.to_string(),
+            value: self.name_of(first),
+            dtype: ty.dtype.to_string(),
+            shape: ty.shape.clone(),
+            bytes: ty.bytes(),
+            layout: sharding.display(self.mesh),
+            computed: computed.map(|computed| computed.display(self.mesh)),
+            held,
+            over: over.collect(),
+            tensors: values.len(),
+            values,
+        })
+    }
+
+    /// The values a name stands for, and what they are.
+    fn values_named(&self, name: &str) -> Option<(&'static str, Vec<ValueId>)> {
+        let found = |role, values: Vec<ValueId>| (!values.is_empty()).then_some((role, values));
+        let whole = |v: &ValueId| self.graph.value(*v).name.split('#').next() == Some(name);
+        let inputs = self.graph.inputs.iter().copied().filter(whole);
+        let (params, fed): (Vec<ValueId>, Vec<ValueId>) =
+            inputs.partition(|&v| self.graph.value(v).role == Role::Param);
+        let (module, own) = owner(name);
+        let is_module = |path: &str| self.modules.paths.iter().any(|p| p == path);
+        let read_by = |path: &str| -> Vec<ValueId> {
+            // The readers see a layout asked for them alone, where there is one.
+            self.modules.inputs_of(path).into_keys().collect()
+        };
+        found("parameter", params)
+            .or_else(|| found("input of the step", fed))
+            .or_else(|| {
+                is_module(name).then(|| self.modules.outputs_of(name)).and_then(|v| found("output", v))
+            })
+            .or_else(|| match own {
+                _ if !is_module(module) => None,
+                "input" => found("input", read_by(module)),
+                "output" => found("output", self.modules.outputs_of(module)),
+                "weight" => found("tied parameter", weights_of(self.graph, &self.modules, module)),
+                _ => found("buffer", {
+                    let mut buffers = self.modules.buffers_of(module);
+                    buffers.retain(|v| whole(v));
+                    buffers
+                }),
+            })
+            .or_else(|| found("output of the step", self.graph.output_named(name).into_iter().collect()))
+    }
+
+    /// E257.
+    fn nothing_of(&self, name: &str) -> Box<Diagnostic> {
+        let inputs = self.graph.inputs.iter().map(|&v| self.graph.value(v).name.as_str());
+        let names = inputs.chain(self.modules.paths.iter().map(String::as_str));
+        let near = nearest(name, names.chain(self.graph.output_names.iter().map(String::as_str)));
+        let error = Diagnostic::new("E257", format!("nothing in the step is called `{name}`"))
+            .expected("a parameter, a module, `module.input`, or a collective such as all_reduce:1")
+            .found(name);
+        match near.is_empty() {
+            true => {
+                error.help("`partita show` lists parameters; without a name, `explain` lists collectives")
+            }
+            false => error.help(format!("did you mean `{}`?", near.join("` or `"))),
+        }
+    }
+
+    /// E258.
+    fn no_collective(&self, kind: &str, number: &str, all: &[Collective]) -> Box<Diagnostic> {
+        let count = all.iter().filter(|collective| collective.kind == kind).count();
+        Diagnostic::new("E258", format!("there is no {kind} number {number}"))
+            .expected(match count {
+                0 => format!("a step with an {kind}; this one has none"),
+                _ => format!("a number from 1 to {count}"),
+            })
+            .found(format!("{kind}:{number}"))
+            .help("without a name, `explain` lists them")
+    }
+
+    /// A name for people: its own, else the op and the module.
+    fn name_of(&self, value: ValueId) -> String {
+        let of = self.graph.value(value);
+        match (of.name.is_empty(), of.definition) {
+            (true, Some((node, _))) => self.op_of(self.graph.node(node)),
+            _ => self.graph.describe(value),
+        }
+    }
+
+    /// `dot_general of layers.0.mlp.up_proj`, with the phase where it is not the forward one.
+    fn op_of(&self, node: &Node) -> String {
+        let path = if node.path.is_empty() { "the model" } else { &node.path };
+        let phase = if node.phase == partita_ir::Phase::Forward { "" } else { node.phase.name() };
+        let phase = if phase.is_empty() { String::new() } else { format!(" ({phase})") };
+        format!("{} of {path}{phase}", node.op.short_name())
+    }
+
+    fn layout(&self, value: ValueId) -> &'a Sharding {
+        self.built.partitioned.layouts.sharding(value)
+    }
+}
+
+/// The ops by which ranks meet.
+const EXCHANGES: [&str; 6] = [
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "collective_permute",
+    "collective_broadcast",
+];
+
+fn is_exchange(node: &Node) -> bool {
+    EXCHANGES.contains(&node.op.short_name())
+}
+
+/// The full tensor of an exchange, in bytes.
+fn exchanged_bytes(local: &Graph, node: &Node) -> usize {
+    let full = match node.op {
+        Op::AllGather(_) | Op::CollectiveBroadcast(_) => node.results[0],
+        _ => node.operands[0],
+    };
+    local.ty(full).bytes()
+}

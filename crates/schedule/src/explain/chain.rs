@@ -1,0 +1,199 @@
+//! Chains of causes: from the line of a plan, through ops, to a value or an exchange.
+
+use super::Explain;
+use partita_ir::{Annotation, NodeId, Op, Role, ValueId};
+use partita_mesh::{AxisRef, Step};
+use partita_spmd::{Cause, Move};
+use std::collections::BTreeSet;
+
+/// Causes in words, the first one first.
+#[derive(Clone, Default)]
+pub(super) struct Chain {
+    /// Who asked: a line of the plan, or a rule such as where the batch lies.
+    pub origin: Option<String>,
+    /// One cause each.
+    pub links: Vec<String>,
+}
+
+impl Explain<'_> {
+    /// The dimension of a value that an axis, or a part of it, cuts.
+    pub(super) fn dim_over(&self, value: ValueId, axis: AxisRef) -> Option<usize> {
+        self.layout(value).dims.iter().position(|dim| dim.axes.iter().any(|a| a.axis == axis.axis))
+    }
+
+    /// Why a value lies over an axis as it does.
+    pub(super) fn chain(&self, value: ValueId, axis: AxisRef) -> Chain {
+        let over = self.mesh.display_axis(axis);
+        if self.dim_over(value, axis).is_none() {
+            return self.whole(value, axis, &over);
+        }
+        let layouts = &self.built.partitioned.layouts;
+        let mut chain = Chain::default();
+        let mut seen = BTreeSet::new();
+        let mut at = value;
+        // From the value back to who asked.
+        while seen.insert(at) {
+            let name = self.name_of(at);
+            let Some(dim) = self.dim_over(at, axis) else {
+                chain.links.push(format!("`{name}` is cut by its state alone"));
+                break;
+            };
+            let (text, next) = match &layouts.causes[at.index()][dim] {
+                Some(Cause::Pinned(origin)) => {
+                    chain.origin = Some(origin.clone());
+                    (format!("{origin}: cuts `{name}` along dimension {dim} over `{over}`"), None)
+                }
+                Some(Cause::Through { node, from }) => {
+                    let through = self.op_of(self.graph.node(*node));
+                    (format!("through {through}: `{name}` is cut along dimension {dim}"), Some(*from))
+                }
+                Some(Cause::GradientOf(of)) => {
+                    (format!("`{name}` lies as what it is the gradient of"), Some(self.read_as(*of, axis)))
+                }
+                Some(Cause::RematOf(of)) => {
+                    (format!("`{name}` is computed again and lies as before"), Some(*of))
+                }
+                Some(Cause::Alias(other)) => {
+                    (format!("`{name}` and `{}` take each other's place", self.name_of(*other)), Some(*other))
+                }
+                None => (format!("`{name}` is cut along dimension {dim} over `{over}`"), None),
+            };
+            chain.links.push(text);
+            match next {
+                Some(next) => at = next,
+                None => break,
+            }
+        }
+        chain.links.reverse();
+        chain
+    }
+
+    /// A parameter, or the state of it that its gradient follows.
+    fn read_as(&self, of: ValueId, axis: AxisRef) -> ValueId {
+        let is_state = |v: &&ValueId| {
+            self.graph.value(**v).role == Role::StateOf(of) && self.dim_over(**v, axis).is_some()
+        };
+        match self.dim_over(of, axis) {
+            Some(_) => of,
+            None => self.graph.inputs.iter().find(is_state).copied().unwrap_or(of),
+        }
+    }
+
+    /// Why nothing cuts a value over an axis.
+    fn whole(&self, value: ValueId, axis: AxisRef, over: &str) -> Chain {
+        let name = self.name_of(value);
+        let Some(annotation) = self.asked(value) else {
+            return Chain { origin: None, links: vec![format!("nothing cuts `{name}` over `{over}`")] };
+        };
+        let keeps = annotation.replicated.iter().any(|a| a.axis == axis.axis);
+        let closed = annotation.open.iter().all(|open| !open);
+        let text = match keeps || closed {
+            true => format!("{}: keeps `{name}` whole over `{over}`", annotation.origin),
+            false => format!("nothing cuts `{name}` over `{over}`"),
+        };
+        Chain { origin: (keeps || closed).then(|| annotation.origin.clone()), links: vec![text] }
+    }
+
+    /// What was asked of a value's layout.
+    pub(super) fn asked(&self, value: ValueId) -> Option<&Annotation> {
+        let of = self.graph.value(value);
+        let constraint = of.definition.and_then(|(node, _)| match &self.graph.node(node).op {
+            Op::ShardingConstraint(constraint) => Some(&constraint.annotation),
+            _ => None,
+        });
+        of.annotation.as_ref().or(constraint)
+    }
+
+    /// Why ranks meet: why the value lies as it does before, and who needs it otherwise.
+    pub(super) fn meeting(&self, step: &Move) -> Chain {
+        let value = step.value;
+        let name = self.name_of(value);
+        let axes = match &step.step.step {
+            Step::AllGather { axes, .. }
+            | Step::AllReduce { axes, .. }
+            | Step::ReduceScatter { axes, .. }
+            | Step::AllToAll { axes, .. }
+            | Step::Slice { axes, .. }
+            | Step::ToPartial { axes, .. } => axes.clone(),
+            Step::Permute {} => step.before.sharded_axes(),
+        };
+        let Some(&axis) = axes.first() else { return Chain::default() };
+        let over = self.mesh.display_axes(&axes);
+        let sum = matches!(step.step.step, Step::AllReduce { .. } | Step::ReduceScatter { .. });
+        let mut chain = match self.cut_source(value, axis, sum) {
+            Some((node, operand)) => {
+                let mut chain = self.chain(operand, axis);
+                let op = self.op_of(self.graph.node(node));
+                chain.links.push(match sum {
+                    true => format!(
+                        "{op} combines over that dimension: each rank holds a part of `{name}` over `{over}`"
+                    ),
+                    false => format!("{op} works on pieces: `{name}` is made in pieces over `{over}`"),
+                });
+                chain
+            }
+            None => self.chain(value, axis),
+        };
+        let to = step.to.display(self.mesh);
+        let own = step.to == *self.layout(value);
+        let (who, text) = match step.reader.map(|reader| self.graph.node(reader)) {
+            _ if own => {
+                let asked = self.asked(value).map(|a| a.origin.clone()).filter(|origin| !origin.is_empty());
+                let by = asked.as_ref().map_or(String::new(), |origin| format!("{origin}: "));
+                (asked, format!("{by}`{name}` is to lie {to}"))
+            }
+            Some(node) => match &node.op {
+                Op::ShardingConstraint(constraint) => {
+                    let origin = constraint.annotation.origin.clone();
+                    (Some(origin.clone()), format!("{origin}: `{name}` is to be read {to}"))
+                }
+                _ => (None, format!("{} reads `{name}` as {to}", self.op_of(node))),
+            },
+            None => (None, format!("the step returns `{name}` as {to}")),
+        };
+        chain.links.push(text);
+        chain.links.push(format!("so {} over `{over}`", words(&step.step.step)));
+        // A sum is to be made because of what was cut; pieces are put together because of who wants the whole.
+        chain.origin = if sum { chain.origin.or(who) } else { who.or(chain.origin) };
+        chain
+    }
+
+    /// The op that makes a value over an axis partial, or makes it in pieces, with its operand that is cut; `None` where
+    /// the layout of the value says it all.
+    fn cut_source(&self, value: ValueId, axis: AxisRef, sum: bool) -> Option<(NodeId, ValueId)> {
+        if !sum && self.dim_over(value, axis).is_some() {
+            return None;
+        }
+        let mut at = value;
+        let mut seen = BTreeSet::new();
+        while seen.insert(at) {
+            let (id, _) = self.graph.value(at).definition?;
+            let operands = &self.graph.node(id).operands;
+            if let Some(&operand) = operands.iter().find(|&&v| self.dim_over(v, axis).is_some()) {
+                return Some((id, operand));
+            }
+            let partial = |v: &&ValueId| {
+                let axes = self.computed.get(*v).map(|computed| computed.partial_axes());
+                axes.is_some_and(|axes| axes.iter().any(|a| a.axis == axis.axis))
+            };
+            at = *operands.iter().find(partial)?;
+        }
+        None
+    }
+}
+
+fn words(step: &Step) -> String {
+    match step {
+        Step::AllReduce { .. } => "each rank gets the whole sum".to_string(),
+        Step::ReduceScatter { dim, .. } => {
+            format!("each rank gets its piece of the sum along dimension {dim}")
+        }
+        Step::AllGather { dim, .. } => format!("the pieces of dimension {dim} are put together"),
+        Step::AllToAll { from_dim, to_dim, .. } => {
+            format!("pieces of dimension {from_dim} become pieces of dimension {to_dim}")
+        }
+        Step::Permute {} => "each rank passes its piece on".to_string(),
+        Step::Slice { dim, .. } => format!("each rank keeps its piece of dimension {dim}"),
+        Step::ToPartial { .. } => "one rank keeps the value, the others nothing of it".to_string(),
+    }
+}

@@ -1,0 +1,130 @@
+//! What each line of a plan did to a step.
+
+use super::Explain;
+use crate::primitive::Primitive;
+use partita_ir::{Graph, Op, Phase, Role, ValueId};
+use serde::Serialize;
+
+/// A line of a plan and what it did. Counts are of the whole step, over all modules that the line matches.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Line {
+    /// The line: `"layers.*.mlp" = "colwise"`.
+    pub line: String,
+    /// Who asks: a file and a line in it, a ready plan.
+    pub origin: String,
+    /// Modules that it matches.
+    pub modules: usize,
+    /// Parameters whose layout it says.
+    pub parameters: usize,
+    /// Optimizer states whose layout it says.
+    pub states: usize,
+    /// Gradients whose layout it says.
+    pub gradients: usize,
+    /// Activations whose layout it says.
+    pub activations: usize,
+    /// Places that read a value in a layout it says.
+    pub reads: usize,
+    /// Bytes on rank 0 that are not kept for the backward pass, because they are computed again.
+    pub recomputed_bytes: usize,
+    /// Composites of the model that it made.
+    pub composites: usize,
+    /// Pipeline stages that end by it.
+    pub stages: usize,
+    /// Parameters it notes something about.
+    pub annotations: usize,
+    /// What it is good to know about it.
+    pub note: Option<String>,
+}
+
+pub(super) fn lines(explain: &Explain, forward: &Graph) -> Vec<Line> {
+    let step = &explain.built.step;
+    let pins: Vec<(&str, ValueId)> = step
+        .value_ids()
+        .filter_map(|v| Some((step.value(v).annotation.as_ref()?.origin.as_str(), v)))
+        .collect();
+    let constraints: Vec<&str> = step
+        .nodes
+        .iter()
+        .filter_map(|node| match &node.op {
+            Op::ShardingConstraint(constraint) => Some(constraint.annotation.origin.as_str()),
+            _ => None,
+        })
+        .collect();
+    let composites = |name: &str| {
+        let named = |op: &Op| matches!(op, Op::Composite(c) if c.definition.name == name);
+        forward.nodes.iter().filter(|node| named(&node.op)).count()
+    };
+    let kept = recomputed(explain);
+    let of = |entry: &crate::plan::Entry| {
+        let described = entry.describe();
+        let matched = |path: &str| entry.modules.is_empty() || crate::matches(&entry.modules, path);
+        let inside = |path: &str| {
+            let ends = path.match_indices('.').map(|(place, _)| place).chain([path.len()]);
+            entry.modules.is_empty()
+                || ends.into_iter().any(|end| crate::matches(&entry.modules, &path[..end]))
+        };
+        let mut line = Line {
+            line: format!("\"{}\" = \"{}\"", entry.modules, entry.primitive),
+            origin: entry.origin.clone(),
+            modules: match entry.modules.as_str() {
+                "" => 1,
+                _ => explain.modules.paths.iter().filter(|path| matched(path)).count(),
+            },
+            reads: constraints.iter().filter(|origin| origin.contains(&described)).count(),
+            ..Line::default()
+        };
+        for (_, value) in pins.iter().filter(|(origin, _)| origin.contains(&described)) {
+            match step.value(*value).role {
+                Role::Param => line.parameters += 1,
+                Role::StateOf(_) => line.states += 1,
+                Role::GradOf(_) => line.gradients += 1,
+                Role::Activation | Role::Input | Role::RematOf(_) => line.activations += 1,
+            }
+        }
+        match &entry.primitive {
+            Primitive::Checkpoint { .. } => {
+                let within = kept.iter().filter(|(path, _)| inside(path));
+                line.recomputed_bytes = within.map(|(_, bytes)| bytes).sum();
+            }
+            Primitive::Fuse { name, .. } => line.composites = composites(name),
+            Primitive::Replace { with, .. } | Primitive::ReplaceAll { with, .. } => {
+                line.composites = composites(with)
+            }
+            Primitive::PipelineSplit => line.stages = line.modules,
+            Primitive::Annotate { .. } => line.annotations = line.modules,
+            Primitive::ForkRng => {
+                let why = "changes nothing: random numbers follow the global index of an element, so ranks that hold \
+                           different elements draw different numbers already";
+                line.note = Some(why.to_string());
+            }
+            Primitive::Style(_)
+            | Primitive::Shard { .. }
+            | Primitive::Sync { .. }
+            | Primitive::Decompose
+            | Primitive::Trace { .. }
+            | Primitive::Precision { .. } => {}
+        }
+        line
+    };
+    explain.built.plan.entries.iter().map(of).collect()
+}
+
+/// The module of each value that the backward pass reads computed again, and its bytes on rank 0: without recomputation
+/// it would be kept from the forward pass.
+fn recomputed(explain: &Explain) -> Vec<(String, usize)> {
+    let graph = explain.graph;
+    let again = |v: &ValueId| matches!(graph.value(*v).role, Role::RematOf(_));
+    let is_read = |v: &ValueId| {
+        explain.modules.uses(*v).iter().any(|(id, _)| {
+            let node = graph.node(*id);
+            node.phase != Phase::Forward && !node.results.iter().any(again)
+        })
+    };
+    let bytes = |v: ValueId| {
+        let ty = graph.ty(v);
+        ty.with_shape(explain.layout(v).local_shape(explain.mesh, &ty.shape, 0)).bytes()
+    };
+    let path = |v: ValueId| graph.value(v).definition.map(|(node, _)| graph.node(node).path.clone());
+    let values = graph.value_ids().filter(|v| again(v) && is_read(v));
+    values.filter_map(|v| Some((path(v)?, bytes(v)))).collect()
+}
