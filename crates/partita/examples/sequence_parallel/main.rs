@@ -67,7 +67,7 @@ pub fn run(say: &mut dyn FnMut(&str)) -> Result<()> {
     match sch.at("linear1")?.sync("bwd_post", "all_reduce") {
         Ok(_) => Err(Diagnostic::new("E233", "a doubled collective was accepted")),
         Err(refused) => {
-            say(&format!("one exchange too many is refused:\n{refused}"));
+            say(&format!("one exchange too many is refused, {}:\n{}", refused.code, refused.message));
             Ok(())
         }
     }
