@@ -155,7 +155,7 @@ impl Overview {
             let _ = writeln!(text, "  {}{origin}\n      {}", line.line, effects(line));
         }
         let _ = write!(text, "\n{}\n", counts_table(&self.counts));
-        text += &table(&["collectives", "phase", "bytes", "because"], &because(&self.collectives));
+        text += &because(&self.collectives);
         for note in &self.notes {
             let _ = write!(text, "\nnote: {note}");
         }
@@ -201,8 +201,8 @@ fn effects(line: &Line) -> String {
     }
 }
 
-/// Collectives of one kind, phase and cause in one row.
-fn because(collectives: &[Collective]) -> Vec<Vec<String>> {
+/// Collectives of one kind, phase and cause in one row, under the line they come from.
+fn because(collectives: &[Collective]) -> String {
     let mut groups: Vec<(&Collective, Vec<usize>, usize)> = Vec::new();
     for collective in collectives {
         let number = collective.name.rsplit(':').next().and_then(|n| n.parse().ok()).unwrap_or(0);
@@ -221,9 +221,10 @@ fn because(collectives: &[Collective]) -> Vec<Vec<String>> {
     let row = |(first, numbers, total): &(&Collective, Vec<usize>, usize)| {
         let because = if first.because.is_empty() { "no line" } else { &first.because };
         let name = format!("{}:{}", first.kind, ranges(numbers));
-        vec![name, first.phase.clone(), bytes(*total as u64), because.to_string()]
+        format!("  {because}\n      {name}, {}, {}\n", first.phase, bytes(*total as u64))
     };
-    groups.iter().map(row).collect()
+    let rows: String = groups.iter().map(row).collect();
+    if rows.is_empty() { "ranks never meet\n".to_string() } else { format!("ranks meet because of\n{rows}") }
 }
 
 /// `1-3,5`.

@@ -1,6 +1,8 @@
 //! Chains of causes: from the line of a plan, through ops, to a value or an exchange.
 
 use super::Explain;
+use crate::plan::Entry;
+use crate::primitive::Primitive;
 use partita_ir::{Annotation, NodeId, Op, Role, ValueId};
 use partita_mesh::{AxisRef, Step};
 use partita_spmd::{Cause, Move};
@@ -40,6 +42,7 @@ impl Explain<'_> {
             };
             let (text, next) = match &layouts.causes[at.index()][dim] {
                 Some(Cause::Pinned(origin)) => {
+                    let origin = self.who(origin, axis);
                     chain.origin = Some(origin.clone());
                     (format!("{origin}: cuts `{name}` along dimension {dim} over `{over}`"), None)
                 }
@@ -87,11 +90,33 @@ impl Explain<'_> {
         };
         let keeps = annotation.replicated.iter().any(|a| a.axis == axis.axis);
         let closed = annotation.open.iter().all(|open| !open);
-        let text = match keeps || closed {
-            true => format!("{}: keeps `{name}` whole over `{over}`", annotation.origin),
-            false => format!("nothing cuts `{name}` over `{over}`"),
+        if !keeps && !closed {
+            return Chain { origin: None, links: vec![format!("nothing cuts `{name}` over `{over}`")] };
+        }
+        let origin = self.who(&annotation.origin, axis);
+        let links = vec![format!("{origin}: keeps `{name}` whole over `{over}`")];
+        Chain { origin: Some(origin), links }
+    }
+
+    /// Of the lines that asked something of one value, those about this axis; all of them where none is.
+    fn who(&self, origin: &str, axis: AxisRef) -> String {
+        let name = &self.mesh.axes[axis.axis].name;
+        let own = |given: &Option<String>| match given {
+            Some(given) => given == name,
+            None => self.mesh.axes.len() == 1 || name == "tp",
         };
-        Chain { origin: (keeps || closed).then(|| annotation.origin.clone()), links: vec![text] }
+        let about = |entry: &&Entry| match &entry.primitive {
+            Primitive::Style(style) => style.axis_name() == name,
+            Primitive::Shard { axis, .. } | Primitive::Sync { axis, .. } => own(axis),
+            _ => false,
+        };
+        let mut lines: Vec<String> = Vec::new();
+        for line in self.built.plan.entries.iter().filter(about).map(Entry::describe) {
+            if origin.contains(&line) && !lines.contains(&line) {
+                lines.push(line);
+            }
+        }
+        if lines.is_empty() { origin.to_string() } else { lines.join("; ") }
     }
 
     /// What was asked of a value's layout.
@@ -138,13 +163,14 @@ impl Explain<'_> {
         let own = step.to == *self.layout(value);
         let (who, text) = match step.reader.map(|reader| self.graph.node(reader)) {
             _ if own => {
-                let asked = self.asked(value).map(|a| a.origin.clone()).filter(|origin| !origin.is_empty());
+                let asked = self.asked(value).filter(|asked| !asked.origin.is_empty());
+                let asked = asked.map(|asked| self.who(&asked.origin, axis));
                 let by = asked.as_ref().map_or(String::new(), |origin| format!("{origin}: "));
                 (asked, format!("{by}`{name}` is to lie {to}"))
             }
             Some(node) => match &node.op {
                 Op::ShardingConstraint(constraint) => {
-                    let origin = constraint.annotation.origin.clone();
+                    let origin = self.who(&constraint.annotation.origin, axis);
                     (Some(origin.clone()), format!("{origin}: `{name}` is to be read {to}"))
                 }
                 _ => (None, format!("{} reads `{name}` as {to}", self.op_of(node))),
