@@ -59,6 +59,7 @@ pub fn apply(plan: &Plan, step: &Graph, mesh: &Mesh, options: &ApplyOptions) -> 
         modules: &modules,
         sequence_parallel: options.sequence_parallel,
         used: BTreeSet::new(),
+        stored: BTreeSet::new(),
         constraints: Constraints::default(),
     };
     planner.feed()?;
@@ -112,6 +113,8 @@ pub(crate) struct Planner<'a> {
     sequence_parallel: bool,
     /// Mesh axes that something lies over.
     used: BTreeSet<usize>,
+    /// Parameters that a storage line is about, with its mesh axis.
+    stored: BTreeSet<(ValueId, usize)>,
     pub constraints: Constraints,
 }
 
@@ -416,8 +419,8 @@ impl<'a> Planner<'a> {
                 self.graph.value(v).role == Role::StateOf(parameter) && self.graph.ty(v).shape == same
             });
             let states: Vec<ValueId> = states.collect();
-            if self.pins.at(parameter).uses(axis) || states.iter().any(|&s| self.pins.at(s).uses(axis)) {
-                // An earlier line cut it along this axis already.
+            // An earlier line keeps it in pieces along this axis already, or its states: an evaluation has none.
+            if self.pins.at(parameter).uses(axis) || !self.stored.insert((parameter, axis.axis)) {
                 continue;
             }
             let before = self.pins.at(parameter).clone();

@@ -440,7 +440,7 @@ fn evaluation_drops_nothing_and_knows_every_line() {
         let loss = ok(losses::mse(&mut cx, y, x));
         cx.finish(vec![("loss".to_string(), loss)])
     };
-    let lines = "sch['dropout'].shard('output', 0)\nsch.fuse('dropout(x, seed)', name='mine.drop')\n\
+    let lines = "sch['linear'].zero2(axis='tp')\nsch['**'].fsdp(axis='tp')\nsch['dropout'].shard('output', 0)\nsch.fuse('dropout(x, seed)', name='mine.drop')\n\
                  sch['dropout'].fork_rng()";
     let (plan, mesh) = (ok(Plan::from_calls(lines, "case")), Mesh::new("mesh", &[("tp", 2)]));
     let tools = Tools { registry: &Registry::default(), runner: &Interpreter };
