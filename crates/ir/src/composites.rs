@@ -478,9 +478,6 @@ fn build_dropout(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Resu
     let rate = a.float("rate")?;
     let x = args[0];
     let ty = b.ty(x).clone();
-    if rate == 0.0 {
-        return Ok(vec![x]);
-    }
     let bits = b.random(&RANDOM_BITS, args[1], a.int("stream")? as u64, &ty.shape, DType::U32)?;
     // Kept when the 32-bit draw is at least rate * 2^32.
     let threshold = b.full(&TensorType::new(DType::U32, ty.shape.clone()), (rate * 4294967296.0).round())?;

@@ -153,12 +153,12 @@ impl Named<'_> {
 }
 
 impl Registry {
-    /// Adds an op of the user's, replacing one of the same name.
+    /// Adds an op of the user's.
     ///
     /// # Errors
-    /// E247 where the name is a template's.
+    /// E247 where the name is taken, by a template or another op: a plan that says it would mean two things.
     pub fn add_custom(&mut self, op: CustomOp) -> Result<()> {
-        if self.template(&op.name).is_some() {
+        if self.lookup(&op.name).is_ok() {
             return Err(Diagnostic::new("E247", format!("`{}` is the name of another composite", op.name))
                 .help("choose a name of your own, such as `mine.<what>`"));
         }

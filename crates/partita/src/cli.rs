@@ -1,5 +1,6 @@
 //! The command line: what there is, and how flags become config overrides.
 
+use crate::commands::bench::Suite;
 use crate::commands::explain::is_code;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -33,6 +34,8 @@ pub enum Command {
     Explain(ExplainArgs),
     /// Print what a step is lowered to.
     Lower(LowerArgs),
+    /// Measure steps, matrix products and collectives in the sizes that others are measured in.
+    Bench(BenchArgs),
     /// Describe this build and this machine.
     Env,
 }
@@ -179,6 +182,32 @@ pub struct LowerArgs {
     pub input_gradient: bool,
 }
 
+/// Flags of `bench`.
+#[derive(Args, Clone, Debug)]
+pub struct BenchArgs {
+    /// Only this suite.
+    #[arg(value_enum)]
+    pub suite: Option<Suite>,
+    /// Only cases whose `suite/case` contains this.
+    #[arg(long, value_name = "TEXT")]
+    pub filter: Option<String>,
+    /// Timed runs of each case.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    pub repeats: u32,
+    /// Runs before these, the first one included.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub warmup: u32,
+    /// The mesh of the suites mlp and gpt.
+    #[arg(long, value_name = "AXES")]
+    pub mesh: Option<String>,
+    /// Also tell where the time goes, per kind of instruction.
+    #[arg(long)]
+    pub profile: bool,
+    /// Print the names of the cases and measure nothing.
+    #[arg(long)]
+    pub list: bool,
+}
+
 /// What runs a planned step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Runner {
@@ -274,7 +303,7 @@ impl ExplainArgs {
 }
 
 impl Command {
-    /// The config a command is about, and the overrides of its flags; `None` for `env` and the page of a code.
+    /// The config a command is about, and the overrides of its flags; `None` for `bench`, `env` and the page of a code.
     pub fn config(&self) -> Option<(&str, Vec<String>)> {
         match self {
             Command::Train(args) => Some((&args.config, args.overrides())),
@@ -283,7 +312,7 @@ impl Command {
             Command::Lower(args) => Some((&args.config, args.flags.overrides())),
             Command::Explain(args) if args.code().is_some() => None,
             Command::Explain(args) => Some((&args.config, args.flags.overrides())),
-            Command::Env => None,
+            Command::Bench(_) | Command::Env => None,
         }
     }
 

@@ -12,5 +12,9 @@ pub mod feeds;
 mod keys;
 pub mod output;
 pub mod play;
+pub mod prelude;
 pub mod run;
 pub mod sample;
+mod trainer;
+
+pub use trainer::Trainer;

@@ -6,6 +6,8 @@
 pub mod events;
 pub mod format;
 
+use crate::commands::bench::Measurement;
+use crate::commands::bench::profile::Profile;
 use events::{Counts, Event, Failure, Note, Sample, Step, Summary, Text, Validation, Verify};
 use format::{bytes, duration, number, short, table};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -109,11 +111,16 @@ impl Output {
         }
     }
 
+    /// So many of what [`Output::begin`] spoke of are done.
+    pub fn progress(&mut self, done: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(done);
+        }
+    }
+
     /// A step was done. Where nobody watches and `--log-every` is not given, only some steps are shown; in JSON, all.
     pub fn step(&mut self, step: &Step) {
-        if let Some(bar) = &self.bar {
-            bar.set_position(step.step);
-        }
+        self.progress(step.step);
         if !self.shows(step.step) {
             return;
         }
@@ -181,6 +188,22 @@ impl Output {
         self.emit(counts);
         if !self.json {
             self.print(&counts_table(counts));
+        }
+    }
+
+    /// A case was measured.
+    pub fn measurement(&mut self, measurement: &Measurement) {
+        self.emit(measurement);
+        if !self.json {
+            self.print(&measurement.text());
+        }
+    }
+
+    /// Where the time of a case went.
+    pub fn profile(&mut self, profile: &Profile) {
+        self.emit(profile);
+        if !self.json {
+            self.print(&profile.text());
         }
     }
 

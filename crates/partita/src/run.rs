@@ -1,6 +1,7 @@
 //! What each subcommand does.
 
 use crate::cli::{Cli, Command, Runner};
+use crate::commands::bench::bench;
 use crate::commands::explain::{Explained, page};
 use crate::commands::lower::{self, LowerRequest};
 use crate::commands::show;
@@ -38,6 +39,7 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
             explain(args.name.as_deref(), &config, output)?;
             Ok(true)
         }
+        (Command::Bench(args), _) => bench(args, output).map(|()| true),
         (Command::Env, _) | (_, None) => {
             let environment = Environment::detect();
             output.emit(&environment);

@@ -5,6 +5,7 @@ use crate::collective::{CollectiveKind, kind};
 use crate::program::ProgramSet;
 use indexmap::IndexMap;
 use partita_ir::{Graph, Phase, TensorType};
+use std::fmt;
 
 /// Collectives of one kind in one part of the step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -72,6 +73,22 @@ impl Counts {
             Phase::InputGrad | Phase::WeightGrad => &mut self.backward,
         };
         phase.kinds.get_mut(kind.name()).expect("every kind is present")
+    }
+}
+
+impl fmt::Display for Counts {
+    /// One line per part of the step that has collectives: `forward: 2 all_reduce (512 bytes)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (phase, counts) in self.phases() {
+            let occurs = |(_, count): &(&&str, &KindCount)| count.count > 0;
+            let kinds: Vec<String> = (counts.kinds.iter().filter(occurs))
+                .map(|(name, kind)| format!("{} {name} ({} bytes)", kind.count, kind.bytes))
+                .collect();
+            if !kinds.is_empty() {
+                writeln!(f, "{phase}: {}", kinds.join(", "))?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -36,6 +36,8 @@ pub struct RunnerOptions {
     pub nan_guard: bool,
     /// How long all ranks may stand still before the run is declared stuck.
     pub watchdog: Duration,
+    /// Measure how long each instruction takes: [`Runner::instruction_nanos`].
+    pub profile: bool,
 }
 
 impl Default for RunnerOptions {
@@ -46,6 +48,7 @@ impl Default for RunnerOptions {
             deterministic: false,
             nan_guard: true,
             watchdog: Duration::from_secs(120),
+            profile: false,
         }
     }
 }
@@ -215,6 +218,16 @@ impl Runner {
     /// than planned only where a kernel needed scratch memory that lowering did not reserve.
     pub fn peak_bytes_used(&self) -> Vec<usize> {
         (0..self.rank_count()).map(|rank| self.rank(rank).map_or(0, |rank| rank.high_water_bytes)).collect()
+    }
+
+    /// Nanoseconds that a rank has spent in each instruction of its program so far, over all steps; empty unless
+    /// [`RunnerOptions::profile`] is set. A wait counts the work its rank does in it, for itself and for
+    /// others, not the time it sleeps.
+    ///
+    /// # Errors
+    /// E417 where a worker never came back with the rank.
+    pub fn instruction_nanos(&self, rank: usize) -> Result<Vec<u64>> {
+        Ok(self.rank(rank)?.nanos.clone())
     }
 
     /// The ops that run on the interpreter, most frequent first.

@@ -5,7 +5,9 @@ use crate::plan::Plan;
 use crate::structure::{Structured, Tools, restructure};
 use crate::verify::StepRunner;
 use partita_base::{Diagnostic, Result};
-use partita_ir::{Graph, Role, Value, graph_edit};
+use partita_ir::composites::DROPOUT;
+use partita_ir::ops::Composite;
+use partita_ir::{Attribute, Graph, Op, Role, TensorType, Value, graph_edit};
 use partita_mesh::Mesh;
 use partita_nn::{Model, StepOptions, append_update, gradient_graph_wrt, train_step};
 use partita_spmd::{Options, Partitioned, Pieces, microbatch, partition, specialise, split_fused};
@@ -25,6 +27,16 @@ pub struct Built {
     pub locals: Vec<Graph>,
     /// Facts worth telling.
     pub notes: Vec<String>,
+}
+
+impl Built {
+    /// The shape of an input (a parameter, a state, a fed tensor) on each rank; `None` where there is none of the name.
+    pub fn local_shapes(&self, input: &str) -> Option<Vec<Vec<usize>>> {
+        let Partitioned { graph, mesh, inputs, .. } = &self.partitioned;
+        let position = graph.inputs.iter().position(|&v| graph.value(v).name == input)?;
+        let shape = &graph.ty(graph.inputs[position]).shape;
+        Some((0..mesh.rank_count()).map(|rank| inputs[position].local_shape(mesh, shape, rank)).collect())
+    }
 }
 
 /// What is built beside what the plan says.
@@ -55,6 +67,11 @@ impl BuildOptions {
             input_gradient: false,
             break_rule_at: None,
         }
+    }
+
+    /// What the plan is told of it.
+    pub(crate) fn applying(&self) -> ApplyOptions {
+        ApplyOptions { sequence_parallel: self.sequence_parallel }
     }
 
     /// With all that can be compared: gradients and predictions.
@@ -89,21 +106,26 @@ pub(crate) fn build_structured(
     options: &BuildOptions,
     runner: &dyn StepRunner,
 ) -> Result<Built> {
-    let (forward, pieces) = split_fused(&structured.model.forward)?;
-    let forward = if options.output_predictions { forward } else { loss_only(forward) };
-    let input = if options.input_gradient { Some(first_real_input(&forward)?) } else { None };
-    let gradients = gradient_graph_wrt(&forward, input.as_slice())?;
-    let gradients = match options.microbatches {
-        1 => gradients,
-        pieces => microbatch(&gradients, pieces)?,
-    };
-    let step = append_update(&gradients, &options.step)?;
-    let mut built = place(&step, pieces, plan, mesh, options, runner)?;
+    let mut built = place(&unplaced_step(structured, options, runner)?, plan, mesh, options)?;
     built.notes.splice(0..0, structured.notes.iter().cloned());
     Ok(built)
 }
 
-/// The model without training: its loss alone, planned for `mesh`.
+/// The forward and backward pass of a model planned for `mesh`, without an update: outputs `loss` and `grad.<parameter>`.
+pub fn build_gradients(
+    model: &Model,
+    plan: &Plan,
+    mesh: &Mesh,
+    options: &BuildOptions,
+    tools: &Tools,
+) -> Result<Built> {
+    let (graph, pieces, spoken_of) = gradients_of(&restructure(plan, model, tools)?, options)?;
+    let graph = open_without_kernels(&graph, tools.runner)?;
+    place(&Unplaced { graph, pieces, spoken_of }, plan, mesh, options)
+}
+
+/// The loss alone of a model made for training, planned for `mesh`, with nothing dropped out. Every line of the plan
+/// finds in it what it is about in the training step.
 pub fn build_evaluation(
     model: &Model,
     plan: &Plan,
@@ -111,43 +133,114 @@ pub fn build_evaluation(
     options: &BuildOptions,
     tools: &Tools,
 ) -> Result<Built> {
-    let mut forward = restructure(plan, model, tools)?.model.forward;
-    // There is no backward pass to compute anything again for.
-    forward.nodes.iter_mut().for_each(|node| node.remat = None);
-    let (forward, pieces) = split_fused(&graph_edit::prune(&loss_only(forward)))?;
-    place(&forward, pieces, plan, mesh, options, tools.runner)
+    let model = Model { forward: without_dropout(&model.forward)?, ..model.clone() };
+    let structured = restructure(plan, &model, tools)?;
+    place(&unplaced_forward(&structured, options, tools.runner)?, plan, mesh, options)
 }
 
-/// A graph whose fused parameters have been taken apart into `pieces`: opened, laid out and partitioned.
-fn place(
-    graph: &Graph,
+/// The forward graph in which dropout drops nothing, and is still there.
+fn without_dropout(forward: &Graph) -> Result<Graph> {
+    graph_edit::rebuild(forward, |builder, _, index, operands| {
+        let node = &forward.nodes[index];
+        match &node.op {
+            Op::Composite(composite) if composite.definition.name == DROPOUT.name => {
+                let mut attributes = composite.attributes.clone();
+                attributes.insert("rate".to_string(), Attribute::Float(0.0));
+                let types: Vec<TensorType> = forward.operand_types(node).into_iter().cloned().collect();
+                builder.enter(node);
+                Ok(Some(builder.push(Composite::new(&DROPOUT, attributes, &types)?, operands)?))
+            }
+            _ => Ok(Some(graph_edit::push_copy(builder, forward, index, operands))),
+        }
+    })
+}
+
+/// What the placing lines of a plan are about.
+#[derive(Clone, Debug)]
+pub(crate) struct Unplaced {
+    /// A step or a forward pass, its composites open where the device has no kernel.
+    pub graph: Graph,
     pieces: Vec<Pieces>,
-    plan: &Plan,
-    mesh: &Mesh,
+    /// Outputs that a plan may speak of but nobody asked for.
+    spoken_of: Vec<String>,
+}
+
+/// The training step of a model after the structural lines.
+pub(crate) fn unplaced_step(
+    structured: &Structured,
     options: &BuildOptions,
     runner: &dyn StepRunner,
-) -> Result<Built> {
-    let graph = open_without_kernels(graph, runner)?;
-    let applied = apply(plan, &graph, mesh, &ApplyOptions { sequence_parallel: options.sequence_parallel })?;
+) -> Result<Unplaced> {
+    let (gradients, pieces, spoken_of) = gradients_of(structured, options)?;
+    let step = append_update(&gradients, &options.step)?;
+    let graph = open_without_kernels(&step, runner)?;
+    Ok(Unplaced { graph, pieces, spoken_of })
+}
+
+/// Forward and backward pass, parameters that were taken apart, outputs that nobody asked for.
+fn gradients_of(
+    structured: &Structured,
+    options: &BuildOptions,
+) -> Result<(Graph, Vec<Pieces>, Vec<String>)> {
+    let (forward, pieces) = split_fused(&structured.model.forward)?;
+    let input = if options.input_gradient { Some(first_real_input(&forward)?) } else { None };
+    let gradients = gradient_graph_wrt(&forward, input.as_slice())?;
+    let gradients = match options.microbatches {
+        1 => gradients,
+        pieces => microbatch(&gradients, pieces)?,
+    };
+    Ok((gradients, pieces, predictions(&forward, options)))
+}
+
+/// The forward pass of a model after the structural lines.
+pub(crate) fn unplaced_forward(
+    structured: &Structured,
+    options: &BuildOptions,
+    runner: &dyn StepRunner,
+) -> Result<Unplaced> {
+    let mut forward = structured.model.forward.clone();
+    // There is no backward pass to compute anything again for.
+    forward.nodes.iter_mut().for_each(|node| node.remat = None);
+    let (forward, pieces) = split_fused(&forward)?;
+    let graph = open_without_kernels(&forward, runner)?;
+    Ok(Unplaced { graph, pieces, spoken_of: predictions(&forward, options) })
+}
+
+/// Laid out and partitioned.
+fn place(unplaced: &Unplaced, plan: &Plan, mesh: &Mesh, options: &BuildOptions) -> Result<Built> {
+    let applied = apply(plan, &unplaced.graph, mesh, &options.applying())?;
+    let step = graph_edit::prune(&without_outputs(applied.graph, &unplaced.spoken_of));
     let cutting = Options { break_rule_at: options.break_rule_at.clone(), ..Options::default() };
-    let partitioned = partition(&applied.graph, mesh, &cutting)?;
+    let partitioned = partition(&step, mesh, &cutting)?;
     let locals = (0..mesh.rank_count())
         .map(|rank| specialise(partitioned.local(rank), rank))
         .collect::<Result<Vec<Graph>>>()?;
     let mut notes = applied.notes;
     notes.extend(partitioned.notes.iter().cloned());
-    Ok(Built { step: applied.graph, plan: plan.clone(), pieces, partitioned, locals, notes })
+    Ok(Built { step, plan: plan.clone(), pieces: unplaced.pieces.clone(), partitioned, locals, notes })
 }
 
-/// A forward graph with its loss as the one output: what else it says would live to the end of the step.
-fn loss_only(mut forward: Graph) -> Graph {
-    if let Some(loss) = forward.output_position("loss") {
-        forward.outputs = vec![forward.outputs[loss]];
-        forward.output_names = vec!["loss".to_string()];
-        let annotation = forward.output_annotations.get(loss).cloned();
-        forward.output_annotations = annotation.into_iter().collect();
+/// What a forward graph says beside its loss, where that was not asked for. Returned, it would live to the end of the
+/// step.
+fn predictions(forward: &Graph, options: &BuildOptions) -> Vec<String> {
+    match options.output_predictions || forward.output_position("loss").is_none() {
+        true => Vec::new(),
+        false => forward.output_names.iter().filter(|name| *name != "loss").cloned().collect(),
     }
-    forward
+}
+
+fn without_outputs(mut graph: Graph, names: &[String]) -> Graph {
+    let is_kept = |place: &usize| graph.output_names.get(*place).is_none_or(|name| !names.contains(name));
+    let kept: Vec<usize> = (0..graph.outputs.len()).filter(is_kept).collect();
+    fn pick<T: Clone>(list: &[T], kept: &[usize]) -> Vec<T> {
+        kept.iter().filter_map(|&place| list.get(place).cloned()).collect()
+    }
+    graph.outputs = pick(&graph.outputs, &kept);
+    graph.output_annotations = pick(&graph.output_annotations, &kept);
+    graph.output_names = pick(&graph.output_names, &kept);
+    let now = |(input, output): &(usize, usize)| Some((*input, kept.iter().position(|k| k == output)?));
+    graph.aliases = graph.aliases.iter().filter_map(now).collect();
+    graph
 }
 
 /// The name of the first fed tensor of real numbers.

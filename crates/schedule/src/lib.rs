@@ -28,7 +28,9 @@ pub mod verify;
 mod weights;
 
 pub use apply::{Applied, ApplyOptions, apply};
-pub use build::{BuildOptions, Built, build, build_evaluation, open_without_kernels, reference_step};
+pub use build::{
+    BuildOptions, Built, build, build_evaluation, build_gradients, open_without_kernels, reference_step,
+};
 pub use call::{Argument, Call};
 pub use glob::matches;
 pub use pattern::{Match, Pattern};

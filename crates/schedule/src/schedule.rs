@@ -1,7 +1,7 @@
 //! The schedule language in Rust: a fluent view over a model and the plan that grows with each call.
 
-use crate::apply::{ApplyOptions, apply};
-use crate::build::{BuildOptions, Built, build_structured};
+use crate::apply::apply;
+use crate::build::{BuildOptions, Built, Unplaced, build_structured, unplaced_forward, unplaced_step};
 use crate::call::Argument;
 use crate::modules::{Modules, is_inside, owner};
 use crate::pattern::{Match, Pattern};
@@ -45,6 +45,8 @@ pub struct Schedule {
     options: BuildOptions,
     plan: Plan,
     structured: Structured,
+    /// What placing lines are checked on, while it is that of `structured`, `options` and `runner`.
+    unplaced: Option<Unplaced>,
 }
 
 impl Schedule {
@@ -60,6 +62,7 @@ impl Schedule {
             options: BuildOptions::new(StepOptions::new(optimizer)),
             plan: Plan::default(),
             structured: Structured::new(model),
+            unplaced: None,
         })
     }
 
@@ -72,11 +75,13 @@ impl Schedule {
     /// On a device: what it runs as one kernel stays whole, and verification runs there.
     pub fn on(mut self, runner: impl StepRunner + 'static) -> Schedule {
         self.runner = Box::new(runner);
+        self.unplaced = None;
         self
     }
 
     /// How steps are built: optimizer, microbatches, what is returned.
     pub fn options(&mut self) -> &mut BuildOptions {
+        self.unplaced = None;
         &mut self.options
     }
 
@@ -130,10 +135,10 @@ impl Schedule {
 
     /// Appends every line of a plan. On an error nothing has changed.
     pub fn extend(&mut self, plan: &Plan) -> Result<()> {
-        let before = (self.plan.clone(), self.structured.clone());
+        let before = (self.plan.clone(), self.structured.clone(), None);
         for entry in &plan.entries {
             if let Err(error) = self.push(entry.clone()) {
-                (self.plan, self.structured) = before;
+                (self.plan, self.structured, self.unplaced) = before;
                 return Err(error);
             }
         }
@@ -145,22 +150,27 @@ impl Schedule {
         structured.apply(&entry, &self.tools())?;
         let mut plan = self.plan.clone();
         plan.entries.push(entry);
-        // Every line so far must still find what it is about, and none may contradict another.
-        apply(&plan, &structured.model.forward, &self.mesh, &self.apply_options())?;
-        (self.plan, self.structured) = (plan, structured);
+        let known = self.unplaced.take().filter(|_| structured.model.forward == *self.graph());
+        // Every line so far must still find what it is about in what will be built, and none may contradict another.
+        let unplaced = match known {
+            Some(unplaced) => unplaced,
+            None if structured.model.forward.output_position("loss").is_some() => {
+                unplaced_step(&structured, &self.options, &*self.runner)?
+            }
+            // Nothing to train.
+            None => unplaced_forward(&structured, &self.options, &*self.runner)?,
+        };
+        apply(&plan, &unplaced.graph, &self.mesh, &self.options.applying())?;
+        (self.plan, self.structured, self.unplaced) = (plan, structured, Some(unplaced));
         Ok(())
-    }
-
-    fn apply_options(&self) -> ApplyOptions {
-        ApplyOptions { sequence_parallel: self.options.sequence_parallel }
     }
 
     /// Takes the last line back.
     pub fn undo(&mut self) -> Result<Option<Entry>> {
         let mut plan = self.plan.clone();
         let last = plan.entries.pop();
-        self.structured = restructure(&plan, &self.model, &self.tools())?;
-        self.plan = plan;
+        let structured = restructure(&plan, &self.model, &self.tools())?;
+        (self.plan, self.structured, self.unplaced) = (plan, structured, None);
         Ok(last)
     }
 
@@ -173,14 +183,14 @@ impl Schedule {
     /// gradient, every parameter and optimizer state must agree. Where they do not, or `body` fails, the schedule is what
     /// it was before. E253 names the first value that differs and the line that touched it.
     pub fn verify(&mut self, body: impl FnOnce(&mut Schedule) -> Result<()>) -> Result<Report> {
-        let before = (self.plan.clone(), self.structured.clone());
+        let before = (self.plan.clone(), self.structured.clone(), None);
         let known = self.plan.entries.len();
         let verified = body(self).and_then(|()| self.compare()).and_then(|report| match report.ok {
             true => Ok(report),
             false => Err(self.difference(&report, known)),
         });
         if verified.is_err() {
-            (self.plan, self.structured) = before;
+            (self.plan, self.structured, self.unplaced) = before;
         }
         verified
     }
@@ -244,7 +254,7 @@ impl fmt::Display for Schedule {
             let depth = path.matches('.').count() + 1;
             let own = path.rsplit('.').next().unwrap_or(&path);
             let kind = self.model.modules.get(&path).map_or("", String::as_str);
-            writeln!(f, "{}{own} {kind}", "  ".repeat(depth))?;
+            writeln!(f, "{}", format!("{}{own} {kind}", "  ".repeat(depth)).trim_end())?;
             for (name, spec) in self.model.params.iter().filter(|(name, _)| owner(name).0 == path) {
                 writeln!(f, "{}{}: {}", "  ".repeat(depth + 1), owner(name).1, spec.ty)?;
             }
@@ -358,7 +368,8 @@ impl At<'_> {
     pub fn find(&self, pattern: &Pattern) -> Result<Subgraphs> {
         let primitive = Primitive::Checkpoint { pattern: Some(pattern.text().to_string()) };
         let entry = Entry { modules: self.path.clone(), primitive, origin: "find".to_string() };
-        let matches = self.schedule.structured.found(pattern, &entry)?;
+        let place = |error: Box<Diagnostic>| error.at(format!("sch[\"{}\"].find(..)", self.path));
+        let matches = self.schedule.structured.found(pattern, &entry).map_err(place)?;
         Ok(Subgraphs { pattern: pattern.clone(), matches, at: Vec::new() })
     }
 

@@ -309,14 +309,14 @@ pub fn first_diverging(
             })
             .collect();
         let name = graph.describe(placement.global);
-        let layout = placement.sharding.display(mesh);
+        let laid = format!("{}, laid out {}", expected.ty, placement.sharding.display(mesh));
         let actual = match virtual_ranks::collect(&expected.ty, &placement.sharding, mesh, &shards) {
             Ok(actual) => actual,
-            Err(error) => return Ok(Some(format!("{name}, laid out {layout}: {}", error.message))),
+            Err(error) => return Ok(Some(format!("{name}: {laid}: {}", error.message))),
         };
         let error = compare_tensor(&name, expected, &actual, None, false, tolerance);
         if error.wrong > 0 {
-            return Ok(Some(format!("{name}, laid out {layout}: off by {:.1e}", error.rel_error)));
+            return Ok(Some(format!("{name}: {laid}: off by {:.1e}", error.rel_error)));
         }
     }
     Ok(None)

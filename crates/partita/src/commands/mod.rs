@@ -1,5 +1,6 @@
 //! What the command line does, one file per command.
 
+pub mod bench;
 pub mod explain;
 pub mod lower;
 pub mod show;

@@ -9,10 +9,11 @@ use crate::output::Output;
 use crate::output::events::{Step, Summary, Validation};
 use crate::play::{self, CpuStep};
 use crate::sample::{self, Sampler};
+use crate::trainer::Trainer;
 use partita_base::{Diagnostic, Result};
 use partita_ir::{Registry, Role, graph_edit};
 use partita_nn::ModelConfig;
-use partita_runtime::checkpoint::{self, FileStorage, TensorData};
+use partita_runtime::checkpoint::{self, FileStorage};
 use partita_runtime::{RunnerOptions, TrainLoop};
 use partita_schedule::{Tools, build_evaluation};
 use partita_spmd::Pieces;
@@ -53,30 +54,22 @@ pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<b
         verify_ok = Some(verified.report.ok);
     }
 
-    let mut trainer =
-        play::player(&planned.partitioned, &planned.pieces, config.train.seed, options.clone())?;
-    if let Some(slow) = trainer.runner().slow_ops().first() {
+    let mut trainer = Trainer::new(&planned, &model, config.train.seed, options.clone())?;
+    let runner = trainer.player.runner();
+    if let Some(slow) = runner.slow_ops().first() {
         output.note(format!(
             "{} of {} instructions run on the reference interpreter, slowly; most often {} in {}",
-            trainer.runner().slow_ops().iter().map(|op| op.count).sum::<usize>(),
-            trainer.runner().programs().programs.iter().map(|p| p.instructions.len()).sum::<usize>(),
+            runner.slow_ops().iter().map(|op| op.count).sum::<usize>(),
+            runner.programs().programs.iter().map(|p| p.instructions.len()).sum::<usize>(),
             slow.op,
             slow.path
         ));
-    }
-    for (name, spec) in &model.params {
-        set_parameter(
-            &mut trainer,
-            &planned.pieces,
-            name,
-            &play::tensor_data(&spec.initial(config.train.seed)),
-        )?;
     }
     let dir =
         config.checkpoint.dir.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_DIR).join(config.model.name()));
     let first = match &args.resume {
         None => 0,
-        Some(path) => resume(&mut trainer, feed.as_ref(), path.as_deref().unwrap_or(&dir), output)?,
+        Some(path) => resume(&mut trainer.player, feed.as_ref(), path.as_deref().unwrap_or(&dir), output)?,
     };
     if config.train.steps > first {
         prepare_folder(&dir)?;
@@ -92,7 +85,7 @@ pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<b
     for step in first..config.train.steps {
         let batch = feed.batch(step)?;
         let rate = config.schedule.at(step + 1);
-        let report = play::with_batch(&batch, |batch| trainer.step(batch, rate))?;
+        let report = trainer.step(&batch, rate)?;
         let done = step + 1;
         output.step(&Step {
             step: done,
@@ -108,14 +101,16 @@ pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<b
         let is_last = done == config.train.steps;
         if is_last || every(config.train.validate_every) {
             let pause = Instant::now();
-            if let Some(loss) = validator.loss(&trainer, feed.as_ref(), config.train.validate_batches)? {
+            if let Some(loss) =
+                validator.loss(&trainer.player, feed.as_ref(), config.train.validate_batches)?
+            {
                 output.validation(&Validation { step: done, loss });
                 validation_loss = Some(loss);
             }
             seconds_validating += pause.elapsed().as_secs_f64();
         }
         if is_last || every(config.checkpoint.every) {
-            let checkpoint = trainer.checkpoint(metadata(config, feed.as_ref(), done))?;
+            let checkpoint = trainer.player.checkpoint(metadata(config, feed.as_ref(), done))?;
             saved = Some(checkpoint::save(&FileStorage, &dir, &checkpoint, config.checkpoint.keep)?);
         }
     }
@@ -129,7 +124,7 @@ pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<b
         }
     }
     if config.train.sample_bytes > 0 {
-        print_sample(config, &trainer, output)?;
+        print_sample(config, &trainer.player, output)?;
     }
     let baselines = feed.baselines(config.train.validate_batches);
     let steps_run = config.train.steps.saturating_sub(first);
@@ -158,19 +153,6 @@ fn prepare_folder(dir: &Path) -> Result<()> {
             .found(error.to_string())
             .help("name another one with --checkpoint-dir, or check the permissions")
     })
-}
-
-/// Sets a parameter by its global name, in pieces where it is stored so.
-fn set_parameter(trainer: &mut TrainLoop, pieces: &[Pieces], name: &str, value: &TensorData) -> Result<()> {
-    match pieces.iter().find(|p| p.name == name) {
-        None => trainer.set_tensor(name, value),
-        Some(piece) => {
-            for (part, literal) in piece.split(&play::literal(value)) {
-                trainer.set_tensor(&part, &play::tensor_data(&literal))?;
-            }
-            Ok(())
-        }
-    }
 }
 
 /// Restores a checkpoint; returns the steps done.
@@ -204,7 +186,7 @@ struct Validator {
 impl Validator {
     fn new(config: &Config, plan: &partita_schedule::Plan, options: RunnerOptions) -> Result<Validator> {
         let mesh = compile::mesh(config)?;
-        let model = config.model.build(config.train.batch, config.train.dtype, false)?;
+        let model = config.model.build(config.train.batch, config.train.dtype, true)?;
         let build_options = compile::build_options(config, &Build::from_config(config));
         let runner = CpuStep { options: options.clone() };
         let tools = Tools { registry: &Registry::default(), runner: &runner };

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
 
 use partita_base::{DType, Diagnostic, Result};
 use partita_comm::{Poll as CommPoll, SharedMemory, Transport};
@@ -86,6 +87,8 @@ pub(super) struct Rank {
     pub cursor: Cursor,
     pub is_done: bool,
     pub high_water_bytes: usize,
+    /// Nanoseconds spent in each instruction so far, a wait's polls included; empty where nobody asked.
+    pub nanos: Vec<u64>,
     /// (op, module path) of instructions that run on the interpreter.
     pub slow: Vec<(String, String)>,
     pub fault: Option<(usize, Fault)>,
@@ -177,6 +180,7 @@ impl Rank {
             cursor: Cursor::default(),
             is_done: false,
             high_water_bytes: 0,
+            nanos: vec![0; if options.profile { program.instructions.len() } else { 0 }],
             slow,
             fault: None,
             arena,
@@ -227,10 +231,11 @@ impl Rank {
 
     /// Runs until the step is done or a collective is pending.
     pub fn advance(&mut self, program: &Program, transport: &SharedMemory, pulse: &Pulse) -> Outcome {
-        let Rank { code, arena, cursor, high_water_bytes, fault, .. } = self;
+        let Rank { code, arena, cursor, high_water_bytes, nanos, fault, .. } = self;
         let (fault, touched) = (*fault, Cell::from_mut(high_water_bytes));
-        let mut player = Player { code, memory: arena.memory(), touched, fault, pulse };
-        let mut link = Link { code, memory: arena.memory(), touched, transport, fault, pulse };
+        let clock = Clock { nanos: Cell::from_mut(nanos.as_mut_slice()).as_slice_of_cells() };
+        let mut player = Player { code, memory: arena.memory(), touched, clock, fault, pulse };
+        let mut link = Link { code, memory: arena.memory(), touched, clock, transport, fault, pulse };
         match advance(program, cursor, &mut player, &mut link) {
             StepOutcome::Done => Outcome::Done,
             StepOutcome::Blocked(collective) => Outcome::Blocked(Some(collective)),
@@ -264,11 +269,32 @@ fn hit(fault: Option<(usize, Fault)>, index: usize) -> Option<Fault> {
     fault.filter(|(at, _)| *at == index).map(|(_, fault)| fault)
 }
 
+/// Where the time goes, if anybody asked.
+#[derive(Clone, Copy)]
+struct Clock<'a> {
+    nanos: &'a [Cell<u64>],
+}
+
+impl Clock<'_> {
+    /// Runs `work` on behalf of the instruction that `index` names.
+    fn time<T>(self, index: impl FnOnce() -> usize, work: impl FnOnce() -> T) -> T {
+        if self.nanos.is_empty() {
+            return work();
+        }
+        let begin = Instant::now();
+        let result = work();
+        let elapsed = begin.elapsed().as_nanos() as u64;
+        self.nanos[index()].update(|nanos| nanos + elapsed);
+        result
+    }
+}
+
 /// Runs compute instructions.
 struct Player<'a> {
     code: &'a Code,
     memory: Memory<'a>,
     touched: &'a Cell<usize>,
+    clock: Clock<'a>,
     fault: Option<(usize, Fault)>,
     pulse: &'a Pulse,
 }
@@ -287,7 +313,7 @@ impl Device for Player<'_> {
         };
         let result = match fault {
             Some(Fault::Error) => Err(Diagnostic::new("E411", "told to fail")),
-            _ => (kernel.run)(&self.memory, *workspace),
+            _ => self.clock.time(|| index, || (kernel.run)(&self.memory, *workspace)),
         };
         result.map_err(|error| refused(program, index, error))?;
         self.touched.update(|bytes| bytes.max(self.code.ends[index]));
@@ -311,6 +337,11 @@ fn refused(program: &Program, index: usize, mut error: Box<Diagnostic>) -> Box<D
     placed(program, index, error)
 }
 
+/// The instruction that waits for a collective.
+fn wait_index(program: &Program, collective: CollectiveId) -> usize {
+    program.instructions.iter().position(|i| i.action == Action::Wait(collective)).unwrap_or(0)
+}
+
 /// Says in which module.
 fn placed(program: &Program, index: usize, error: Box<Diagnostic>) -> Box<Diagnostic> {
     let path = &program.instructions[index].origin.path;
@@ -322,6 +353,7 @@ struct Link<'a> {
     code: &'a Code,
     memory: Memory<'a>,
     touched: &'a Cell<usize>,
+    clock: Clock<'a>,
     transport: &'a SharedMemory,
     fault: Option<(usize, Fault)>,
     pulse: &'a Pulse,
@@ -339,24 +371,25 @@ impl Communicator for Link<'_> {
             unreachable!("starts are compiled")
         };
         self.touched.update(|bytes| bytes.max(self.code.ends[index]));
-        publication.start(self.transport, partita_base::Id::new(start.collective.index()), program.rank);
+        let id = partita_base::Id::new(start.collective.index());
+        self.clock.time(|| index, || publication.start(self.transport, id, program.rank));
         self.pulse.end();
         Ok(())
     }
 
     fn poll(&mut self, program: &Program, collective: CollectiveId) -> Result<Poll> {
-        match self.transport.poll(partita_base::Id::new(collective.index()), program.rank) {
+        let id = partita_base::Id::new(collective.index());
+        match self.clock.time(|| wait_index(program, collective), || self.transport.poll(id, program.rank)) {
             CommPoll::Pending => Ok(Poll::Pending),
             // The rank that failed has told why.
             CommPoll::Failed => Err(Diagnostic::new("E418", "another rank failed")),
             CommPoll::Ready => {
                 self.pulse.end();
                 let checks = &self.code.collective_checks[collective.index()];
-                checks.iter().try_for_each(|check| check.run(&self.memory)).map_err(|error| {
-                    let is_wait = |i: &partita_program::Instruction| i.action == Action::Wait(collective);
-                    let index = program.instructions.iter().position(is_wait).unwrap_or(0);
-                    placed(program, index, error)
-                })?;
+                checks
+                    .iter()
+                    .try_for_each(|check| check.run(&self.memory))
+                    .map_err(|error| placed(program, wait_index(program, collective), error))?;
                 Ok(Poll::Ready)
             }
         }

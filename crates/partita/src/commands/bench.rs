@@ -1,0 +1,377 @@
+//! `partita bench`: how fast steps, matrix products and collectives are here, in the sizes others are measured in.
+//!
+//! Everything runs as training does: planned, lowered, played by the executor. Cases that are compared with each other
+//! are prepared together and then take turns, so that a change of the machine's mood meets all of them.
+
+pub mod exchange;
+pub mod models;
+pub mod profile;
+pub mod suites;
+
+pub use suites::Suite;
+
+use crate::cli::BenchArgs;
+use crate::output::Output;
+use crate::output::events::Event;
+use crate::output::format::bytes;
+use crate::play::{self, CpuStep};
+use crate::trainer::Trainer;
+use exchange::Traffic;
+use models::{Extent, Step};
+use partita_base::{Diagnostic, Result, did_you_mean};
+use partita_ir::Registry;
+use partita_mesh::Mesh;
+use partita_nn::{Model, Optimizer, StepOptions};
+use partita_runtime::{Runner, RunnerOptions, TrainLoop};
+use partita_schedule::{
+    BuildOptions, Built, Plan, ReadyOptions, Tools, build, build_evaluation, build_gradients, feed,
+    ready_plan,
+};
+use profile::{Profile, clocks};
+use serde::Serialize;
+use std::time::Instant;
+use suites::{Case, Work, cases};
+
+/// Seed of weights and data.
+const SEED: u64 = 1;
+/// Losses told.
+const LOSSES: usize = 3;
+
+/// What was measured of one case.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Measurement {
+    /// The suite.
+    pub suite: &'static str,
+    /// The case within it.
+    pub case: String,
+    /// The mesh it ran on.
+    pub mesh: String,
+    /// Ranks of the mesh.
+    pub ranks: usize,
+    /// Threads that played them.
+    pub threads: usize,
+    /// Timed runs.
+    pub repeats: usize,
+    /// The middle run, in milliseconds.
+    pub median_ms: f64,
+    /// The fastest run.
+    pub min_ms: f64,
+    /// The slowest less the fastest, over the middle one.
+    pub spread: f64,
+    /// Floating-point operations of matrix products per second of the fastest run, in units of 10^9.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gflops: Option<f64>,
+    /// Bytes of the whole tensor per second of the fastest run, in units of 10^9.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gbytes_per_s: Option<f64>,
+    /// For a collective: the time that its inputs and outputs, read and written once, would take at the bandwidth of the
+    /// plain copy beside it, over the fastest run's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub of_limit: Option<f64>,
+    /// From the model to programs that are ready to run.
+    pub compile_ms: f64,
+    /// That and the first run.
+    pub first_step_ms: f64,
+    /// The most memory that this process has had so far, all cases included; `None` where the system does not tell.
+    pub peak_rss_mb: Option<f64>,
+    /// The planned memory of all ranks of this case.
+    pub planned_mb: f64,
+    /// The losses of the first steps, where it is a model.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub losses: Vec<f64>,
+}
+
+impl Event for Measurement {
+    const NAME: &'static str = "bench";
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// E020 where no case matches, E021 for a mesh where it has no meaning; whatever a mesh does not suit.
+pub fn bench(args: &BenchArgs, output: &mut Output) -> Result<()> {
+    let groups = selected(args)?;
+    if args.list {
+        let paths: Vec<String> = groups.concat().iter().map(Case::path).collect();
+        output.text(paths.join("\n"));
+        return Ok(());
+    }
+    let runs = u64::from(args.warmup + args.repeats);
+    output.begin(1, runs * groups.iter().map(Vec::len).sum::<usize>() as u64);
+    let mut done = 0;
+    for group in &groups {
+        let mut prepared = Vec::new();
+        for case in group {
+            let mut entry = Prepared::new(case, args.profile)?;
+            for _ in 1..args.warmup {
+                entry.run()?;
+            }
+            entry.seconds.clear();
+            entry.clocks = clocks(entry.runner())?;
+            prepared.push(entry);
+            done += u64::from(args.warmup);
+            output.progress(done);
+        }
+        for _ in 0..args.repeats {
+            for entry in &mut prepared {
+                entry.run()?;
+                done += 1;
+                output.progress(done);
+            }
+        }
+        let mut measured: Vec<Measurement> =
+            prepared.iter().zip(group).map(|(entry, case)| entry.measurement(case)).collect();
+        compare_with_copy(group, &mut measured);
+        for ((entry, case), measurement) in prepared.iter().zip(group).zip(&measured) {
+            output.measurement(measurement);
+            if args.profile {
+                let (steps, mean) = (entry.seconds.len(), mean_ms(&entry.seconds));
+                let profile = Profile::new(case.path(), entry.runner(), &entry.clocks, steps, mean)?;
+                output.profile(&profile);
+            }
+        }
+    }
+    output.end();
+    Ok(())
+}
+
+/// The cases asked for, as they take turns.
+fn selected(args: &BenchArgs) -> Result<Vec<Vec<Case>>> {
+    let takes_mesh = |suite: Suite| matches!(suite, Suite::Mlp | Suite::Gpt);
+    if let (Some(suite), Some(mesh)) = (args.suite, &args.mesh)
+        && !takes_mesh(suite)
+    {
+        return Err(Diagnostic::new(
+            "E021",
+            format!("the cases of `{}` have meshes of their own", suite.name()),
+        )
+        .at("--mesh")
+        .expected("a mesh for the suites mlp or gpt only")
+        .found(mesh.clone())
+        .help("choose cases by --filter"));
+    }
+    let suites = args.suite.map_or(Suite::ALL.to_vec(), |suite| vec![suite]);
+    let all: Vec<Vec<Case>> = suites.iter().flat_map(|&suite| cases(suite, args.mesh.as_deref())).collect();
+    let Some(filter) = &args.filter else { return Ok(all) };
+    let matching = |group: &Vec<Case>| -> Vec<Case> {
+        group.iter().filter(|case| case.path().contains(filter.as_str())).cloned().collect()
+    };
+    let groups: Vec<Vec<Case>> = all.iter().map(matching).filter(|group| !group.is_empty()).collect();
+    if groups.is_empty() {
+        let paths: Vec<String> = all.concat().iter().map(Case::path).collect();
+        let mut error = Diagnostic::new("E020", format!("no case contains `{filter}`")).at("--filter");
+        error.help = did_you_mean(filter, paths.iter().map(String::as_str))
+            .or(Some("`partita bench --list` names all cases".to_string()));
+        return Err(error);
+    }
+    Ok(groups)
+}
+
+/// A case that is ready to run again and again.
+struct Prepared {
+    player: Player,
+    /// What is fed before every run, untimed.
+    fed: feed::Fed,
+    learning_rate: f64,
+    compile_ms: f64,
+    first_step_ms: f64,
+    losses: Vec<f64>,
+    /// Of each run; where a run does a thing several times, of one time.
+    seconds: Vec<f64>,
+    /// How often a run does what is measured.
+    times: usize,
+    /// The clocks before the first timed run.
+    clocks: Vec<Vec<u64>>,
+}
+
+/// What runs a case.
+enum Player {
+    Steps(TrainLoop),
+    Programs(Runner),
+}
+
+impl Prepared {
+    /// Plans, lowers and runs it once.
+    fn new(case: &Case, profile: bool) -> Result<Prepared> {
+        let options = RunnerOptions { profile, ..RunnerOptions::default() };
+        let mut prepared = match &case.work {
+            Work::Step(step) => prepare_step(step, &case.mesh, options)?,
+            Work::Traffic { traffic, bytes, times } => {
+                let begin = Instant::now();
+                let ranks = Mesh::parse(&case.mesh, None)?.rank_count();
+                let runner = Runner::new(exchange::programs(*traffic, *bytes, ranks, *times), options)?;
+                let compile_ms = 1e3 * begin.elapsed().as_secs_f64();
+                Prepared::ready(Player::Programs(runner), compile_ms, *times)
+            }
+        };
+        prepared.run()?;
+        prepared.first_step_ms = prepared.compile_ms + 1e3 * prepared.seconds[0];
+        Ok(prepared)
+    }
+
+    fn ready(player: Player, compile_ms: f64, times: usize) -> Prepared {
+        Prepared {
+            player,
+            fed: feed::Fed::new(),
+            learning_rate: 0.0,
+            compile_ms,
+            first_step_ms: 0.0,
+            losses: Vec::new(),
+            seconds: Vec::new(),
+            times,
+            clocks: Vec::new(),
+        }
+    }
+
+    fn runner(&self) -> &Runner {
+        match &self.player {
+            Player::Steps(trainer) => trainer.runner(),
+            Player::Programs(runner) => runner,
+        }
+    }
+
+    /// One run: the step itself is timed, with its scalars and its loss, and the whole batch is in place before.
+    fn run(&mut self) -> Result<()> {
+        if let Player::Steps(trainer) = &mut self.player {
+            for (name, value) in &self.fed {
+                trainer.set_tensor(name, &play::tensor_data(value))?;
+            }
+        }
+        let begin = Instant::now();
+        match &mut self.player {
+            Player::Steps(trainer) if trainer.runner().has_output(0, "loss") => {
+                let loss = trainer.step(&[], self.learning_rate)?.loss;
+                if self.losses.len() < LOSSES {
+                    self.losses.push(loss);
+                }
+            }
+            Player::Steps(trainer) => trainer.runner_mut().step()?,
+            Player::Programs(runner) => runner.step()?,
+        }
+        self.seconds.push(begin.elapsed().as_secs_f64() / self.times as f64);
+        Ok(())
+    }
+
+    fn measurement(&self, case: &Case) -> Measurement {
+        let mut sorted = self.seconds.clone();
+        sorted.sort_by(f64::total_cmp);
+        let (fastest, slowest) = (sorted[0], sorted[sorted.len() - 1]);
+        let median = (sorted[(sorted.len() - 1) / 2] + sorted[sorted.len() / 2]) / 2.0;
+        let (gflops, gbytes_per_s) = match &case.work {
+            Work::Step(step) => (Some(step.flops() / fastest / 1e9), None),
+            Work::Traffic { bytes, .. } => (None, Some(*bytes as f64 / fastest / 1e9)),
+        };
+        Measurement {
+            suite: case.suite.name(),
+            case: case.name.clone(),
+            mesh: case.mesh.clone(),
+            ranks: self.runner().rank_count(),
+            threads: self.runner().worker_count(),
+            repeats: sorted.len(),
+            median_ms: 1e3 * median,
+            min_ms: 1e3 * fastest,
+            spread: (slowest - fastest) / median,
+            gflops,
+            gbytes_per_s,
+            of_limit: None,
+            compile_ms: self.compile_ms,
+            first_step_ms: self.first_step_ms,
+            peak_rss_mb: peak_rss_mb(),
+            planned_mb: self.runner().planned_bytes().iter().sum::<usize>() as f64 / MIB,
+            losses: self.losses.clone(),
+        }
+    }
+}
+
+const MIB: f64 = (1 << 20) as f64;
+
+/// A model's step on a mesh, with weights and a batch.
+fn prepare_step(step: &Step, mesh: &str, options: RunnerOptions) -> Result<Prepared> {
+    let begin = Instant::now();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mesh = Mesh::parse(mesh, Some(cores))?;
+    let model = step.model()?;
+    let (built, learning_rate) = plan(step, &model, &mesh)?;
+    let trainer = Trainer::new(&built, &model, SEED, options)?.player;
+    let compile_ms = 1e3 * begin.elapsed().as_secs_f64();
+    let ready = Prepared::ready(Player::Steps(trainer), compile_ms, 1);
+    Ok(Prepared { fed: feed::random_feed(&model, SEED, 0.0), learning_rate, ..ready })
+}
+
+/// The step planned for a mesh by the ready plan of its model, and its learning rate.
+fn plan(step: &Step, model: &Model, mesh: &Mesh) -> Result<(Built, f64)> {
+    let plan = match step.plan() {
+        Some(name) => ready_plan(name, &model.forward, mesh, &ReadyOptions::default())?,
+        None => Plan::default(),
+    };
+    let tools = Tools { registry: &Registry::default(), runner: &CpuStep::default() };
+    match step.extent() {
+        Extent::Forward => Ok((build_evaluation(model, &plan, mesh, &without_update(), &tools)?, 0.0)),
+        Extent::Gradients => Ok((build_gradients(model, &plan, mesh, &without_update(), &tools)?, 0.0)),
+        Extent::Update(options, rate) => {
+            Ok((build(model, &plan, mesh, &BuildOptions::new(options), &tools)?, rate))
+        }
+    }
+}
+
+/// Options of a build in which no optimizer acts.
+fn without_update() -> BuildOptions {
+    let none = Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0, nesterov: false };
+    BuildOptions::new(StepOptions::new(none))
+}
+
+/// Puts collectives beside the copy of the same size and ranks, where there is one.
+fn compare_with_copy(group: &[Case], measured: &mut [Measurement]) {
+    let traffic = |case: &Case| match &case.work {
+        Work::Traffic { traffic, bytes, .. } => Some((*traffic, *bytes)),
+        Work::Step(_) => None,
+    };
+    let copied = |(case, measurement): (&Case, &Measurement)| match traffic(case) {
+        Some((Traffic::Copy, bytes)) => Some((bytes, measurement.min_ms)),
+        _ => None,
+    };
+    let Some((copy_bytes, copy_ms)) = group.iter().zip(&*measured).find_map(copied) else { return };
+    for (case, measurement) in group.iter().zip(measured) {
+        let Some((traffic, bytes)) = traffic(case).filter(|(traffic, _)| *traffic != Traffic::Copy) else {
+            continue;
+        };
+        let ranks = measurement.ranks;
+        let per_ms = Traffic::Copy.least_traffic_bytes(copy_bytes, ranks) as f64 / copy_ms;
+        let least_ms = traffic.least_traffic_bytes(bytes, ranks) as f64 / per_ms;
+        measurement.of_limit = Some(least_ms / measurement.min_ms);
+    }
+}
+
+fn mean_ms(seconds: &[f64]) -> f64 {
+    1e3 * seconds.iter().sum::<f64>() / seconds.len().max(1) as f64
+}
+
+/// The high-water mark of this process's resident memory, as Linux counts it.
+fn peak_rss_mb() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok()? / 1024.0)
+}
+
+impl Measurement {
+    /// One line for people.
+    pub fn text(&self) -> String {
+        let rate = match (self.gflops, self.gbytes_per_s) {
+            (Some(gflops), _) => format!("{gflops:7.1} GFLOP/s"),
+            (_, Some(rate)) => format!("{rate:7.2} GB/s   "),
+            _ => String::new(),
+        };
+        let limit = self.of_limit.map_or(String::new(), |share| format!("  {share:.2} of the limit"));
+        let first = format!("  first step {:.0} ms", self.first_step_ms);
+        format!(
+            "{:<34} {:<7} median {:>9.3} ms  min {:>9.3} ms  spread {:>4.0} %  {rate}  memory {}{}{limit}\n",
+            format!("{}/{}", self.suite, self.case),
+            self.mesh,
+            self.median_ms,
+            self.min_ms,
+            100.0 * self.spread,
+            bytes((self.planned_mb * MIB) as u64),
+            if self.losses.is_empty() { String::new() } else { first },
+        )
+    }
+}

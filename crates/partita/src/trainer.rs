@@ -1,0 +1,71 @@
+//! Training a built step on the CPU device in a few lines.
+
+use crate::play;
+use partita_base::Result;
+use partita_ir::Literal;
+use partita_nn::Model;
+use partita_runtime::{RunnerOptions, StepReport, TrainLoop};
+use partita_schedule::Built;
+use partita_schedule::feed::Fed;
+use partita_spmd::Pieces;
+
+/// A planned step with its parameters, ready to train.
+///
+/// ```
+/// use partita::prelude::*;
+/// let model = ModelConfig::Mlp(MlpConfig::default()).build(8, DType::F32, true)?;
+/// let mut sch = Schedule::new(&model, &Mesh::parse("tp=2", None)?)?.on(CpuStep::default());
+/// sch.at("layers.0")?.style("colwise")?;
+/// sch.at("layers.1")?.style("rowwise")?;
+/// let mut trainer = Trainer::new(&sch.build()?, &model, 0, RunnerOptions::default())?;
+/// let batch = random_feed(&model, 1, 0.0);
+/// let first = trainer.step(&batch, 0.01)?.loss;
+/// let second = trainer.step(&batch, 0.01)?.loss;
+/// assert!(second < first);
+/// # Ok::<(), Box<partita::prelude::Diagnostic>>(())
+/// ```
+pub struct Trainer {
+    /// The loop over programs: their memory, checkpoints, single tensors as they are stored.
+    pub player: TrainLoop,
+    pieces: Vec<Pieces>,
+}
+
+impl Trainer {
+    /// Parameters start as the model says for this seed, optimizer states at zero. The options must be those of the
+    /// device the step was built for.
+    ///
+    /// # Errors
+    /// What lowering and the runner say.
+    pub fn new(built: &Built, model: &Model, seed: u64, options: RunnerOptions) -> Result<Trainer> {
+        let player = play::player(&built.partitioned, &built.pieces, seed, options)?;
+        let mut trainer = Trainer { player, pieces: built.pieces.clone() };
+        for (name, spec) in &model.params {
+            trainer.set_parameter(name, &spec.initial(seed))?;
+        }
+        Ok(trainer)
+    }
+
+    /// One step on a global batch by input name; scalars of the step (`learning_rate`, `step`, `seed`) are fed by it.
+    ///
+    /// # Errors
+    /// What [`TrainLoop::step`] says.
+    pub fn step(&mut self, batch: &Fed, learning_rate: f64) -> Result<StepReport> {
+        play::with_batch(batch, |batch| self.player.step(batch, learning_rate))
+    }
+
+    /// Sets a parameter by its global name, in pieces where it is stored so.
+    ///
+    /// # Errors
+    /// What [`TrainLoop::set_tensor`] says.
+    pub fn set_parameter(&mut self, name: &str, value: &Literal) -> Result<()> {
+        match self.pieces.iter().find(|p| p.name == name) {
+            None => self.player.set_tensor(name, &play::tensor_data(value)),
+            Some(piece) => {
+                for (part, literal) in piece.split(value) {
+                    self.player.set_tensor(&part, &play::tensor_data(&literal))?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
