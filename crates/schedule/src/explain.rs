@@ -97,7 +97,8 @@ pub struct Tensor {
     pub held: Vec<Held>,
     /// Why, axis by axis.
     pub over: Vec<Over>,
-    /// How many tensors of the step share the name: pieces of a fused parameter, microbatches. The first is shown.
+    /// How many tensors of the step share the name: pieces of a fused parameter, microbatches. The first is shown; of
+    /// several things that enter or leave a module, the largest.
     pub tensors: usize,
     /// All of them, in the graph that was cut.
     #[serde(skip)]
@@ -223,8 +224,12 @@ impl<'a> Explain<'a> {
     }
 
     fn tensor(&self, name: &str) -> Option<Tensor> {
-        let (role, values) = self.values_named(name)?;
-        let first = *values.first()?;
+        let (role, mut values) = self.values_named(name)?;
+        let &largest = values.iter().rev().max_by_key(|v| self.graph.ty(**v).bytes())?;
+        // Modules read masks and tables beside what they work on; pieces of a parameter belong together.
+        let is_parameter = self.graph.value(largest).role == Role::Param;
+        values.retain(|&v| is_parameter || self.graph.ty(v) == self.graph.ty(largest));
+        let first = values[0];
         let ty = self.graph.ty(first);
         let sharding = self.layout(first);
         let mut held: Vec<Held> = Vec::new();
@@ -317,7 +322,7 @@ impl<'a> Explain<'a> {
         let count = all.iter().filter(|collective| collective.kind == kind).count();
         Diagnostic::new("E258", format!("there is no {kind} number {number}"))
             .expected(match count {
-                0 => format!("a step with an {kind}; this one has none"),
+                0 => format!("another kind: this step has no {kind}"),
                 _ => format!("a number from 1 to {count}"),
             })
             .found(format!("{kind}:{number}"))

@@ -154,7 +154,7 @@ fn a_contradictory_sync_says_how_the_value_lies_and_why() {
     let forward = model();
     let column = "sch['linear1'].shard('weight', 0)\n";
     let row = "sch['linear2'].shard('weight', 1)\n";
-    let by = |line: &str| format!("by \"{line}\" (test)");
+    let by = |line: &str| format!("by \"{line}\" (test:1)");
     for (calls, code, parts) in [
         (
             format!("{row}sch['linear2'].sync('fwd_post', 'all_gather')"),

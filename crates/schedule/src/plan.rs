@@ -387,7 +387,10 @@ mod tests {
         let globs: Vec<&str> = plan.entries.iter().map(|e| e.modules.as_str()).collect();
         assert_eq!(globs, ["z.*.up_proj", "a.*.down_proj", "**", "**"]);
         assert_eq!(plan.to_dict_toml(), DICT);
-        assert_eq!(plan.entries[1].describe(), r#""a.*.down_proj" = "rowwise(output=shard(1))" (plan.toml)"#);
+        assert_eq!(
+            plan.entries[1].describe(),
+            r#""a.*.down_proj" = "rowwise(output=shard(1))" (plan.toml:3)"#
+        );
     }
 
     #[test]
@@ -432,7 +435,7 @@ sch["norm"].replace("partita.layer_norm", epsilon=1e-05, x="hidden", at=[0, 2])
         assert_eq!(plan.entries.len(), 10);
         assert_eq!(
             (plan.entries[0].origin.as_str(), plan.entries[2].origin.as_str()),
-            ("by hand", "plan.py")
+            ("by hand", "plan.py:3")
         );
         assert_eq!(plan.entries[7].modules, "");
         for text in [plan.to_calls(), plan.to_toml(), plan.to_dict_toml()] {

@@ -201,10 +201,14 @@ fn effects(line: &Line) -> String {
     }
 }
 
-/// Collectives of one kind, phase and cause in one row, under the line they come from.
+/// Collectives by the line they come from, those of one kind and phase in one row.
 fn because(collectives: &[Collective]) -> String {
+    let mut lines: Vec<&str> = Vec::new();
     let mut groups: Vec<(&Collective, Vec<usize>, usize)> = Vec::new();
     for collective in collectives {
+        if !lines.contains(&collective.because.as_str()) {
+            lines.push(&collective.because);
+        }
         let number = collective.name.rsplit(':').next().and_then(|n| n.parse().ok()).unwrap_or(0);
         let alike = |first: &Collective| {
             (&first.kind, &first.phase, &first.because)
@@ -219,12 +223,15 @@ fn because(collectives: &[Collective]) -> String {
         }
     }
     let row = |(first, numbers, total): &(&Collective, Vec<usize>, usize)| {
-        let because = if first.because.is_empty() { "no line" } else { &first.because };
-        let name = format!("{}:{}", first.kind, ranges(numbers));
-        format!("  {because}\n      {name}, {}, {}\n", first.phase, bytes(*total as u64))
+        format!("      {}:{}, {}, {}\n", first.kind, ranges(numbers), first.phase, bytes(*total as u64))
     };
-    let rows: String = groups.iter().map(row).collect();
-    if rows.is_empty() { "ranks never meet\n".to_string() } else { format!("ranks meet because of\n{rows}") }
+    let mut text =
+        if lines.is_empty() { "ranks never meet\n" } else { "ranks meet because of\n" }.to_string();
+    for line in lines {
+        let _ = writeln!(text, "  {}", if line.is_empty() { "no line" } else { line });
+        text.extend(groups.iter().filter(|(first, ..)| first.because == line).map(row));
+    }
+    text
 }
 
 /// `1-3,5`.
