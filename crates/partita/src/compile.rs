@@ -22,7 +22,7 @@ pub struct Build {
     pub output_predictions: bool,
     /// Whether the step also returns the gradient with respect to the first real input, `grad.<input>`.
     pub input_gradient: bool,
-    /// Test hook: see [`Options::break_rule_at`].
+    /// Test hook: see [`BuildOptions::break_rule_at`].
     pub break_rule_at: Option<String>,
 }
 
