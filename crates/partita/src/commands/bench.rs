@@ -26,7 +26,7 @@ use partita_schedule::{
     BuildOptions, Built, Plan, ReadyOptions, Tools, build, build_evaluation, build_gradients, feed,
     ready_plan,
 };
-use profile::{Profile, clocks};
+use profile::{InstructionTimes, Profile, clocks};
 use serde::Serialize;
 use std::time::Instant;
 use suites::{Case, Work, cases};
@@ -57,8 +57,8 @@ pub struct Measurement {
     pub min_ms: f64,
     /// The slowest less the fastest, over the middle one.
     pub spread: f64,
-    /// Processor time of the mean run, over all threads of this process: what a busy machine disturbs least. `None` where
-    /// the system does not tell.
+    /// Processor time of the mean run, over all threads of this process, to a tick of the scheduler: what a busy machine
+    /// disturbs least. `None` where the system does not tell.
     pub cpu_ms: Option<f64>,
     /// Floating-point operations of matrix products per second of the fastest run, in units of 10^9.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -110,7 +110,7 @@ pub fn bench(args: &BenchArgs, output: &mut Output) -> Result<()> {
             }
             entry.seconds.clear();
             entry.cpu_ms.clear();
-            entry.clocks = clocks(entry.runner())?;
+            entry.instructions.restart();
             prepared.push(entry);
             done += u64::from(args.warmup);
             output.progress(done);
@@ -128,8 +128,12 @@ pub fn bench(args: &BenchArgs, output: &mut Output) -> Result<()> {
         for ((entry, case), measurement) in prepared.iter().zip(group).zip(&measured) {
             output.measurement(measurement);
             if args.profile {
-                let (steps, mean) = (entry.seconds.len(), 1e3 * mean(&entry.seconds));
-                let profile = Profile::new(case.path(), entry.runner(), &entry.clocks, steps, mean)?;
+                let profile = Profile::new(
+                    case.path(),
+                    entry.runner(),
+                    entry.instructions.fastest(),
+                    measurement.min_ms,
+                );
                 output.profile(&profile);
             }
         }
@@ -185,8 +189,8 @@ struct Prepared {
     cpu_ms: Vec<f64>,
     /// How often a run does what is measured.
     times: usize,
-    /// The clocks before the first timed run.
-    clocks: Vec<Vec<u64>>,
+    /// Of each instruction.
+    instructions: InstructionTimes,
 }
 
 /// What runs a case.
@@ -225,7 +229,7 @@ impl Prepared {
             seconds: Vec::new(),
             cpu_ms: Vec::new(),
             times,
-            clocks: Vec::new(),
+            instructions: InstructionTimes::default(),
         }
     }
 
@@ -258,6 +262,8 @@ impl Prepared {
         self.seconds.push(begin.elapsed().as_secs_f64() / self.times as f64);
         let cpu = cpu_before.zip(cpu_ms()).map(|(before, after)| (after - before) / self.times as f64);
         self.cpu_ms.extend(cpu);
+        let clocks = clocks(self.runner())?;
+        self.instructions.note(clocks);
         Ok(())
     }
 
