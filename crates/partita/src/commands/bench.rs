@@ -27,7 +27,7 @@ use partita_schedule::{
     BuildOptions, Built, Plan, ReadyOptions, Tools, build, build_evaluation, build_gradients, feed,
     ready_plan,
 };
-use profile::{Profile, clocks};
+use profile::{InstructionTimes, Profile, clocks};
 use serde::Serialize;
 use std::time::Instant;
 use suites::{Case, Work, cases};
@@ -58,6 +58,9 @@ pub struct Measurement {
     pub min_ms: f64,
     /// The slowest less the fastest, over the middle one.
     pub spread: f64,
+    /// Processor time of the mean run, over all threads of this process, to a tick of the scheduler: what a busy machine
+    /// disturbs least. `None` where the system does not tell.
+    pub cpu_ms: Option<f64>,
     /// Floating-point operations of matrix products per second of the fastest run, in units of 10^9.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gflops: Option<f64>,
@@ -107,7 +110,8 @@ pub fn bench(args: &BenchArgs, output: &mut Output) -> Result<()> {
                 entry.run()?;
             }
             entry.seconds.clear();
-            entry.clocks = clocks(entry.runner())?;
+            entry.cpu_ms.clear();
+            entry.instructions.restart();
             prepared.push(entry);
             done += u64::from(args.warmup);
             output.progress(done);
@@ -125,8 +129,12 @@ pub fn bench(args: &BenchArgs, output: &mut Output) -> Result<()> {
         for ((entry, case), measurement) in prepared.iter().zip(group).zip(&measured) {
             output.measurement(measurement);
             if args.profile {
-                let (steps, mean) = (entry.seconds.len(), mean_ms(&entry.seconds));
-                let profile = Profile::new(case.path(), entry.runner(), &entry.clocks, steps, mean)?;
+                let profile = Profile::new(
+                    case.path(),
+                    entry.runner(),
+                    entry.instructions.fastest(),
+                    measurement.min_ms,
+                );
                 output.profile(&profile);
             }
         }
@@ -178,10 +186,12 @@ struct Prepared {
     losses: Vec<f64>,
     /// Of each run; where a run does a thing several times, of one time.
     seconds: Vec<f64>,
+    /// Processor time of each run, likewise.
+    cpu_ms: Vec<f64>,
     /// How often a run does what is measured.
     times: usize,
-    /// The clocks before the first timed run.
-    clocks: Vec<Vec<u64>>,
+    /// Of each instruction.
+    instructions: InstructionTimes,
 }
 
 /// What runs a case.
@@ -218,8 +228,9 @@ impl Prepared {
             first_step_ms: 0.0,
             losses: Vec::new(),
             seconds: Vec::new(),
+            cpu_ms: Vec::new(),
             times,
-            clocks: Vec::new(),
+            instructions: InstructionTimes::default(),
         }
     }
 
@@ -237,6 +248,7 @@ impl Prepared {
                 trainer.set_tensor(name, &play::tensor_data(value))?;
             }
         }
+        let cpu_before = cpu_ms();
         let begin = Instant::now();
         match &mut self.player {
             Player::Steps(trainer) if trainer.runner().has_output(0, "loss") => {
@@ -249,6 +261,10 @@ impl Prepared {
             Player::Programs(runner) => runner.step()?,
         }
         self.seconds.push(begin.elapsed().as_secs_f64() / self.times as f64);
+        let cpu = cpu_before.zip(cpu_ms()).map(|(before, after)| (after - before) / self.times as f64);
+        self.cpu_ms.extend(cpu);
+        let clocks = clocks(self.runner())?;
+        self.instructions.note(clocks);
         Ok(())
     }
 
@@ -271,6 +287,7 @@ impl Prepared {
             median_ms: 1e3 * median,
             min_ms: 1e3 * fastest,
             spread: (slowest - fastest) / median,
+            cpu_ms: (!self.cpu_ms.is_empty()).then(|| mean(&self.cpu_ms)),
             gflops,
             gbytes_per_s,
             of_limit: None,
@@ -342,8 +359,19 @@ fn compare_with_copy(group: &[Case], measured: &mut [Measurement]) {
     }
 }
 
-fn mean_ms(seconds: &[f64]) -> f64 {
-    1e3 * seconds.iter().sum::<f64>() / seconds.len().max(1) as f64
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// The processor time of all threads of this process, as Linux counts it.
+fn cpu_ms() -> Option<f64> {
+    let tasks = std::fs::read_dir("/proc/self/task").ok()?;
+    let nanos = |task: std::io::Result<std::fs::DirEntry>| -> Option<f64> {
+        let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse().ok()
+    };
+    let nanos = tasks.map(nanos).collect::<Option<Vec<f64>>>()?;
+    Some(nanos.iter().sum::<f64>() / 1e6)
 }
 
 /// The high-water mark of this process's resident memory, as Linux counts it.
@@ -362,9 +390,10 @@ impl Measurement {
             _ => String::new(),
         };
         let limit = self.of_limit.map_or(String::new(), |share| format!("  {share:.2} of the limit"));
+        let cpu = self.cpu_ms.map_or(String::new(), |ms| format!("  cpu {ms:>9.3} ms"));
         let first = format!("  first step {:.0} ms", self.first_step_ms);
         format!(
-            "{:<34} {:<7} median {:>9.3} ms  min {:>9.3} ms  spread {:>4.0} %  {rate}  memory {}{}{limit}\n",
+            "{:<34} {:<7} median {:>9.3} ms  min {:>9.3} ms{cpu}  spread {:>4.0} %  {rate}  memory {}{}{limit}\n",
             format!("{}/{}", self.suite, self.case),
             self.mesh,
             self.median_ms,

@@ -20,7 +20,7 @@ pub struct Row {
     pub phase: &'static str,
     /// Instructions of this kind in one step of all ranks.
     pub instructions: usize,
-    /// Milliseconds per step and thread.
+    /// Milliseconds per step and thread, each instruction at its fastest.
     pub ms: f64,
     /// Floating-point operations per second of a thread, in units of 10^9.
     pub gflops: f64,
@@ -33,9 +33,10 @@ pub struct Row {
 pub struct Profile {
     /// `suite/case`.
     pub case: String,
-    /// The mean step in milliseconds.
+    /// The fastest step in milliseconds.
     pub step_ms: f64,
-    /// What is in no instruction: waiting for others, waking up, reading the loss.
+    /// What of it is in no instruction: waiting for others, waking up, reading the loss; and what instructions took longer
+    /// in that step than at best.
     pub other_ms: f64,
     /// The kinds.
     pub rows: Vec<Row>,
@@ -50,45 +51,72 @@ pub fn clocks(runner: &Runner) -> Result<Vec<Vec<u64>>> {
     (0..runner.rank_count()).map(|rank| runner.instruction_nanos(rank)).collect()
 }
 
+/// How long each instruction took in the run in which it was fastest: others that want the same core disturb that least.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct InstructionTimes {
+    last: Vec<Vec<u64>>,
+    fastest: Vec<Vec<u64>>,
+}
+
+impl InstructionTimes {
+    /// A run has ended, and the clocks now stand here.
+    pub fn note(&mut self, clocks: Vec<Vec<u64>>) {
+        if self.last.is_empty() {
+            (self.last, self.fastest) = (clocks.clone(), clocks);
+            return;
+        }
+        for ((last, fastest), now) in self.last.iter_mut().zip(&mut self.fastest).zip(clocks) {
+            for ((last, fastest), now) in last.iter_mut().zip(fastest).zip(now) {
+                *fastest = (*fastest).min(now - *last);
+                *last = now;
+            }
+        }
+    }
+
+    /// Forgets the runs so far.
+    pub fn restart(&mut self) {
+        self.fastest.iter_mut().flatten().for_each(|nanos| *nanos = u64::MAX);
+    }
+
+    /// Nanoseconds per rank and instruction.
+    pub fn fastest(&self) -> &[Vec<u64>] {
+        &self.fastest
+    }
+}
+
 impl Profile {
-    /// What the clocks of `runner` have counted since they stood at `before`, over `steps` steps of `step_ms`
-    /// milliseconds on average.
-    pub fn new(
-        case: String,
-        runner: &Runner,
-        before: &[Vec<u64>],
-        steps: usize,
-        step_ms: f64,
-    ) -> Result<Profile> {
+    /// From the nanoseconds of every instruction of every rank of `runner`, and the milliseconds of the whole step.
+    pub fn new(case: String, runner: &Runner, nanos: &[Vec<u64>], step_ms: f64) -> Profile {
         let mut kinds: IndexMap<(String, &'static str), (usize, u64, f64, f64)> = IndexMap::new();
-        for ((program, now), before) in runner.programs().programs.iter().zip(clocks(runner)?).zip(before) {
+        for (program, spent) in runner.programs().programs.iter().zip(nanos) {
             for (index, instruction) in program.instructions.iter().enumerate() {
                 let key = (describe(program, instruction), instruction.origin.phase.name());
                 let (count, nanos, flops, bytes) = kinds.entry(key).or_default();
                 *count += 1;
-                *nanos += now[index] - before[index];
+                *nanos += spent[index];
                 if let Action::Compute(compute) = &instruction.action {
                     let cost = program.region(compute.region).cost();
                     (*flops, *bytes) = (*flops + cost.flops, *bytes + cost.bytes);
                 }
             }
         }
-        let per_step = (steps.max(1) * runner.worker_count()) as f64;
         let row = |((what, phase), (instructions, nanos, flops, bytes))| {
-            // Per step, over all threads: operations in a nanosecond are 10^9 in a second.
-            let nanos_per_step = (nanos as f64 / steps.max(1) as f64).max(1.0);
-            let (gflops, gbytes_per_s) = (flops / nanos_per_step, bytes / nanos_per_step);
-            Row { what, phase, instructions, ms: nanos as f64 / per_step / 1e6, gflops, gbytes_per_s }
+            // Operations in a nanosecond are 10^9 in a second.
+            let nanos = (nanos as f64).max(1.0);
+            let (gflops, gbytes_per_s) = (flops / nanos, bytes / nanos);
+            let ms = nanos / runner.worker_count() as f64 / 1e6;
+            Row { what, phase, instructions, ms, gflops, gbytes_per_s }
         };
         let mut rows: Vec<Row> = kinds.into_iter().map(row).collect();
         rows.sort_by(|a, b| b.ms.total_cmp(&a.ms));
         let other_ms = step_ms - rows.iter().map(|row| row.ms).sum::<f64>();
-        Ok(Profile { case, step_ms, other_ms, rows })
+        Profile { case, step_ms, other_ms, rows }
     }
 
     /// A table for people.
     pub fn text(&self) -> String {
-        let share = |ms: f64| format!("{:.1} %", 100.0 * ms / self.step_ms);
+        let work_ms: f64 = self.rows.iter().map(|row| row.ms).sum();
+        let share = |ms: f64| format!("{:.1} %", 100.0 * ms / work_ms);
         let line = |row: &Row| {
             vec![
                 row.what.clone(),
@@ -101,16 +129,24 @@ impl Profile {
             ]
         };
         let rest = self.rows.iter().skip(ROWS_SHOWN);
-        let without_rates = |what: &str, count: usize, ms: f64| {
-            let count = if count > 0 { count.to_string() } else { String::new() };
-            vec![what.to_string(), String::new(), count, format!("{ms:.3}"), share(ms)]
-        };
         let mut lines: Vec<Vec<String>> = self.rows.iter().take(ROWS_SHOWN).map(line).collect();
         let count: usize = rest.clone().map(|row| row.instructions).sum();
         if count > 0 {
-            lines.push(without_rates("all others", count, rest.map(|row| row.ms).sum()));
+            let ms: f64 = rest.map(|row| row.ms).sum();
+            lines.push(vec![
+                "all others".into(),
+                String::new(),
+                count.to_string(),
+                format!("{ms:.3}"),
+                share(ms),
+            ]);
         }
-        lines.push(without_rates("outside of instructions", 0, self.other_ms));
+        lines.push(vec![
+            "waiting and the rest".into(),
+            String::new(),
+            String::new(),
+            format!("{:.3}", self.other_ms),
+        ]);
         let header = ["instruction", "phase", "count", "ms", "share", "GFLOP/s", "GB/s"];
         format!("{}: {:.3} ms a step\n{}", self.case, self.step_ms, table(&header, &lines))
     }
@@ -131,5 +167,21 @@ fn describe(program: &Program, instruction: &Instruction) -> String {
             let shapes: Vec<String> = compute.inputs.iter().map(|view| format!("{:?}", view.shape)).collect();
             format!("{what} {}", shapes.join(" "))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_instruction_is_counted_at_its_fastest() {
+        let mut times = InstructionTimes::default();
+        times.note(vec![vec![5, 50]]);
+        times.restart();
+        for clocks in [[15, 53], [22, 63], [42, 68]] {
+            times.note(vec![clocks.to_vec()]);
+        }
+        assert_eq!(times.fastest(), [[7, 3]]);
     }
 }
