@@ -163,6 +163,8 @@ def describe(options, lines):
     versions = sorted({f"{line['peer']} {line['version']}" for line in lines if "version" in line})
     loads = [line["load"] for line in lines if "load" in line]
     busy = f" Load average before the runs: {min(loads):.1f} to {max(loads):.1f}." if loads else ""
+    if loads and max(loads) > (env.get("cores") or 1) / 2:
+        busy += " **The machine was busy with other work: only processor time can be compared.**"
     memory = (env.get("memory_bytes") or 0) / 2**30
     threads = sorted({line["threads"] for line in lines})
     meshes = ", ".join(sorted({line["mesh"] for line in lines if "mesh" in line}))
@@ -204,7 +206,8 @@ The sizes are those of `crates/partita/src/commands/bench/models.rs` and `benche
   processes (DTensor, DistributedDataParallel, fully_shard), JAX host devices of one process.
 - `collectives`: one tensor of the given size: what is reduced, what is gathered, what is scattered.
 
-The architectures are the same everywhere; weights and data are random and not the same, so losses agree only roughly.
+The architectures are the same everywhere, and weights are drawn from the same distributions, but not the same numbers: losses
+agree roughly.
 A rank of Partita computes on one thread, so two threads are two ranks (`dp=2`, unless the machine's line says
 otherwise). PyTorch's q, k, v are one product in `gpt` and three in `dist`; Partita's and JAX's are three. JAX's layers are
 in `lax.scan`, which was the faster way, and its Adam is written out.

@@ -81,10 +81,13 @@ def mlp(name):
 
     features, rows = MLP[name]
     keys = jax.random.split(jax.random.key(1), len(features) + 2)
-    params = [
-        (jax.random.normal(key, (inner, outer)) * inner**-0.5, jnp.zeros(outer))
-        for key, inner, outer in zip(keys, features, features[1:])
-    ]
+
+    def layer(key, inner, outer):
+        # As PyTorch's linear layers.
+        parts = zip(jax.random.split(key), ((inner, outer), (outer,)))
+        return tuple(jax.random.uniform(part, shape, minval=-1, maxval=1) * inner**-0.5 for part, shape in parts)
+
+    params = [layer(key, inner, outer) for key, inner, outer in zip(keys, features, features[1:])]
     batch = [jax.random.normal(key, (*rows, size)) for key, size in zip(keys[-2:], (features[0], features[-1]))]
 
     def loss(params, x, y):
@@ -149,10 +152,12 @@ def gpt(size, kind="dp", ranks=1):
 
     vocab, dim, layers, _, positions, rows = GPT[size]
     random = np.random.default_rng(1)
-    normal = lambda *shape: jnp.asarray(0.02 * random.standard_normal(shape, dtype=np.float32))
+    normal = lambda *shape, std=0.02: jnp.asarray(std * random.standard_normal(shape, dtype=np.float32))
     shapes = {"q": (dim, dim), "k": (dim, dim), "v": (dim, dim), "o": (dim, dim)}
     shapes |= {"up": (dim, 4 * dim), "down": (4 * dim, dim)}
-    stacked = {name: normal(layers, *shape) for name, shape in shapes.items()}
+    # As GPT-2: what writes to the residual stream starts smaller.
+    spread = lambda name: 0.02 / (2 * layers) ** 0.5 if name in ("o", "down") else 0.02
+    stacked = {name: normal(layers, *shape, std=spread(name)) for name, shape in shapes.items()}
     stacked |= {name + "_b": jnp.zeros((layers, shape[1])) for name, shape in shapes.items()}
     for name in ("attn_norm", "mlp_norm"):
         stacked |= {name: jnp.ones((layers, dim)), name + "_b": jnp.zeros((layers, dim))}

@@ -4,6 +4,7 @@
     python benches/peers_torch.py dist/small/tp=2
 """
 
+import math
 import os
 import socket
 
@@ -86,9 +87,11 @@ def gpt_model(size, separate):
             self.positions = nn.Parameter(0.02 * torch.randn(positions, dim))
             self.layers = nn.ModuleList(Layer() for _ in range(layers))
             self.norm = nn.LayerNorm(dim)
-            for module in self.modules():
+            for name, module in self.named_modules():
                 if isinstance(module, nn.Linear):
-                    nn.init.normal_(module.weight, std=0.02)
+                    # As GPT-2: what writes to the residual stream starts smaller.
+                    writes = name.endswith((".o", ".down"))
+                    nn.init.normal_(module.weight, std=0.02 / math.sqrt(2 * layers) if writes else 0.02)
                     nn.init.zeros_(module.bias)
 
         def forward(self, tokens, labels):
