@@ -1,6 +1,6 @@
 //! Small edits every pass needs: dropping what is unused and opening composites.
 
-use crate::graph::{Graph, ValueId};
+use crate::graph::{Graph, Node, ValueId};
 use crate::op::{Op, Operation};
 use crate::{Annotation, GraphBuilder};
 use partita_base::{Diagnostic, Result};
@@ -35,22 +35,26 @@ pub fn prune(graph: &Graph) -> Graph {
 pub fn open_composites(graph: &Graph, open: &dyn Fn(&crate::ops::Composite) -> bool) -> Result<Graph> {
     let mut current = graph.clone();
     loop {
-        let selected = |op: &Op| matches!(op, Op::Composite(c) if open(c));
-        if !current.nodes.iter().any(|n| selected(&n.op)) {
+        let selected = |node: &Node| matches!(&node.op, Op::Composite(c) if open(c));
+        if !current.nodes.iter().any(selected) {
             return Ok(current);
         }
-        let source = current;
-        current = rebuild(&source, |builder, _, index, operands| {
-            let node = &source.nodes[index];
-            match &node.op {
-                Op::Composite(composite) if selected(&node.op) => {
-                    builder.enter(node);
-                    Ok(Some(builder.inline(&composite.definition.decomposition, operands, false)?))
-                }
-                _ => Ok(Some(push_copy(builder, &source, index, operands))),
-            }
-        })?;
+        current = open_once(&current, &selected)?;
     }
+}
+
+/// The graph with every composite node that `open` selects replaced by its decomposition; composites inside stay.
+pub fn open_once(graph: &Graph, open: &dyn Fn(&Node) -> bool) -> Result<Graph> {
+    rebuild(graph, |builder, _, index, operands| {
+        let node = &graph.nodes[index];
+        match &node.op {
+            Op::Composite(composite) if open(node) => {
+                builder.enter(node);
+                Ok(Some(builder.inline(&composite.definition.decomposition, operands, false)?))
+            }
+            _ => Ok(Some(push_copy(builder, graph, index, operands))),
+        }
+    })
 }
 
 /// The graph with each reduction among the nodes `among` selects computed once: one that repeats an earlier one, over

@@ -16,10 +16,6 @@ pub struct Build {
     pub batch: usize,
     /// Type of parameters and activations.
     pub dtype: DType,
-    /// Whether the step also returns gradients.
-    pub output_gradients: bool,
-    /// Whether the step also returns what the model says beside its loss.
-    pub output_predictions: bool,
     /// Whether the step also returns the gradient with respect to the first real input, `grad.<input>`.
     pub input_gradient: bool,
     /// Test hook: see [`BuildOptions::break_rule_at`].
@@ -32,8 +28,6 @@ impl Build {
         Build {
             batch: config.train.batch,
             dtype: config.train.dtype,
-            output_gradients: false,
-            output_predictions: false,
             input_gradient: false,
             break_rule_at: None,
         }
@@ -85,15 +79,12 @@ pub fn plan_step(config: &Config, model: &Model, mesh: &Mesh, varied: &Build) ->
 
 /// What a config and its variation say of a build.
 pub fn build_options(config: &Config, varied: &Build) -> BuildOptions {
-    let mut step = config.step.clone();
-    step.output_gradients = varied.output_gradients;
     BuildOptions {
         microbatches: config.train.microbatches,
         sequence_parallel: config.plan.sequence_parallel,
-        output_predictions: varied.output_predictions,
         input_gradient: varied.input_gradient,
         break_rule_at: varied.break_rule_at.clone(),
-        ..BuildOptions::new(step)
+        ..BuildOptions::new(config.step.clone())
     }
 }
 

@@ -3,7 +3,7 @@
 //! The graph is the whole step, after autodiff and optimizer. What a line of the plan means is spelled out here once;
 //! what it implies for everything else is propagation's business.
 
-use crate::modules::{Modules, is_inside, owner};
+use crate::modules::{Modules, around, is_inside, owner};
 use crate::pins::{Constraints, Pin, Pins};
 use crate::plan::{Entry, Plan};
 use crate::style::{Kind, Layout, Style};
@@ -513,11 +513,6 @@ impl<'a> Planner<'a> {
         };
         self.mesh.axes.iter().enumerate().filter(idle).map(note).collect()
     }
-}
-
-/// The module around a module.
-pub(crate) fn around(module: &str) -> &str {
-    module.rsplit_once('.').map_or("", |(around, _)| around)
 }
 
 /// The dimension along which a parameter is kept in pieces: the first if it divides, else the largest that does, else

@@ -10,7 +10,7 @@ mod lines;
 use crate::build::Built;
 use crate::modules::{Modules, owner};
 use crate::weights::weights_of;
-use partita_base::{Diagnostic, Result, nearest};
+use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::{Graph, Node, Op, Operation, Role, ValueId};
 use partita_mesh::{Cluster, Mesh, Sharding};
 use partita_spmd::Move;
@@ -305,16 +305,12 @@ impl<'a> Explain<'a> {
     fn nothing_of(&self, name: &str) -> Box<Diagnostic> {
         let inputs = self.graph.inputs.iter().map(|&v| self.graph.value(v).name.as_str());
         let names = inputs.chain(self.modules.paths.iter().map(String::as_str));
-        let near = nearest(name, names.chain(self.graph.output_names.iter().map(String::as_str)));
-        let error = Diagnostic::new("E257", format!("nothing in the step is called `{name}`"))
+        let near = did_you_mean(name, names.chain(self.graph.output_names.iter().map(String::as_str)));
+        let lists = "`partita show` lists parameters; without a name, `explain` lists collectives";
+        Diagnostic::new("E257", format!("nothing in the step is called `{name}`"))
             .expected("a parameter, a module, `module.input`, or a collective such as all_reduce:1")
-            .found(name);
-        match near.is_empty() {
-            true => {
-                error.help("`partita show` lists parameters; without a name, `explain` lists collectives")
-            }
-            false => error.help(format!("did you mean `{}`?", near.join("` or `"))),
-        }
+            .found(name)
+            .help(near.unwrap_or_else(|| lists.to_string()))
     }
 
     /// E258.

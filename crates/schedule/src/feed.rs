@@ -27,12 +27,7 @@ pub fn random_feed(model: &Model, seed: u64, ignored_fraction: f64) -> Fed {
         let literal = match value.name.as_str() {
             "labels" => labels(&value.ty, draws, choices(graph, input), ignored_fraction),
             "attention_mask" => ragged(&value.ty, draws),
-            _ if value.ty.dtype.is_float() => {
-                let count = value.ty.element_count() as u64;
-                Literal::from_f64(&value.ty, (0..count).map(|i| draws.normal(i)))
-            }
-            _ if value.ty.dtype == DType::Bool => integers(&value.ty, draws, 2),
-            _ => integers(&value.ty, draws, choices(graph, input)),
+            _ => random(&value.ty, draws, choices(graph, input)),
         };
         fed.insert(value.name.clone(), literal);
     }
@@ -75,6 +70,17 @@ fn choices(graph: &Graph, value: ValueId) -> usize {
         _ => None,
     });
     counts.min().unwrap_or(2)
+}
+
+/// Normal numbers, truth values, or whole numbers below `choices`.
+pub(crate) fn random(ty: &TensorType, draws: Draws, choices: usize) -> Literal {
+    match ty.dtype {
+        dtype if dtype.is_float() => {
+            Literal::from_f64(ty, (0..ty.element_count() as u64).map(|i| draws.normal(i)))
+        }
+        DType::Bool => integers(ty, draws, 2),
+        _ => integers(ty, draws, choices),
+    }
 }
 
 fn integers(ty: &TensorType, draws: Draws, count: usize) -> Literal {

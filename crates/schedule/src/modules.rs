@@ -1,7 +1,7 @@
 //! The modules of a step graph: their paths, their parameters, what enters and leaves them.
 
 use crate::glob::matches;
-use partita_base::{Diagnostic, nearest};
+use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::{Graph, NodeId, Op, Phase, Role, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +15,22 @@ pub(crate) fn owner(name: &str) -> (&str, &str) {
 /// Whether a path is a module or lies inside it.
 pub(crate) fn is_inside(path: &str, module: &str) -> bool {
     module.is_empty() || path == module || (path.starts_with(module) && path.as_bytes()[module.len()] == b'.')
+}
+
+/// The module around a module.
+pub(crate) fn around(module: &str) -> &str {
+    module.rsplit_once('.').map_or("", |(around, _)| around)
+}
+
+/// A path and the modules around it, the outermost first, without the model itself.
+fn with_around(path: &str) -> impl Iterator<Item = &str> {
+    let ends = path.match_indices('.').map(|(place, _)| place).chain([path.len()]);
+    ends.map(|end| &path[..end])
+}
+
+/// Whether a pattern matches a path or a module around it.
+pub(crate) fn matches_around(pattern: &str, path: &str) -> bool {
+    with_around(path).any(|part| matches(pattern, part))
 }
 
 /// An index of a graph by module path.
@@ -34,10 +50,9 @@ impl<'a> Modules<'a> {
         let of_nodes = graph.nodes.iter().filter(|n| n.phase == Phase::Forward).map(|n| n.path.as_str());
         let of_params = graph.params().into_iter().map(|p| owner(&graph.value(p).name).0);
         for path in of_nodes.chain(of_params) {
-            let ends = path.match_indices('.').map(|(i, _)| i).chain([path.len()]);
-            for end in ends.filter(|&end| end > 0) {
-                if seen.insert(&path[..end]) {
-                    paths.push(path[..end].to_string());
+            for part in with_around(path).filter(|part| !part.is_empty()) {
+                if seen.insert(part) {
+                    paths.push(part.to_string());
                 }
             }
         }
@@ -58,6 +73,16 @@ impl<'a> Modules<'a> {
         self.paths.iter().map(String::as_str).filter(|path| matches(pattern, path)).collect()
     }
 
+    /// The modules a line is about: those that match its pattern, the model as a whole (`""`) where that is empty. E221
+    /// where nothing matches.
+    pub fn named(&self, pattern: &str, origin: &str) -> Result<Vec<&str>> {
+        if pattern.is_empty() {
+            return Ok(vec![""]);
+        }
+        let paths = self.matching(pattern);
+        if paths.is_empty() { Err(self.unmatched(pattern, origin)) } else { Ok(paths) }
+    }
+
     /// The parameters whose own name matches a pattern.
     pub fn parameters_named(&self, pattern: &str) -> Vec<ValueId> {
         let named = |name: &str| {
@@ -70,8 +95,7 @@ impl<'a> Modules<'a> {
     pub fn parameters_matching(&self, pattern: &str) -> Vec<ValueId> {
         let around = |name: &str| {
             let (module, _) = owner(name);
-            let ends = module.match_indices('.').map(|(i, _)| i).chain([module.len()]);
-            ends.chain([0]).any(|end| matches(pattern, &module[..end]))
+            matches_around(pattern, module) || matches(pattern, "")
         };
         let named = self.parameters_named(pattern);
         let all = self.graph.params();
@@ -171,13 +195,10 @@ impl<'a> Modules<'a> {
                 names.push(name);
             }
         }
-        let near = nearest(pattern, names.iter().map(String::as_str));
-        let error = Diagnostic::new("E221", format!("`{pattern}` matches no module and no parameter"))
+        let mut error = Diagnostic::new("E221", format!("`{pattern}` matches no module and no parameter"))
             .at(origin)
             .expected("the path of a module, `*` for one component, `**` for any number");
-        match near.is_empty() {
-            true => error,
-            false => error.help(format!("did you mean `{}`?", near.join("` or `"))),
-        }
+        error.help = did_you_mean(pattern, names.iter().map(String::as_str));
+        error
     }
 }

@@ -1,13 +1,13 @@
 //! The layout primitives: `shard` cuts a tensor, `sync` says where pieces and parts of sums are put together.
 
-use crate::apply::{Planner, around};
+use crate::apply::Planner;
 use crate::flow::{Flow, Standing, State};
-use crate::modules::{is_inside, owner};
+use crate::modules::{around, is_inside, owner};
 use crate::pins::Pin;
 use crate::plan::{Entry, Plan};
 use crate::primitive::{MatrixLayout, Primitive, SyncMode, SyncOp};
 use crate::weights::weights_of;
-use partita_base::{Diagnostic, Result, nearest};
+use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::{NodeId, Phase, Role, Rule, ValueId};
 use partita_mesh::AxisRef;
 use partita_spmd::units::rules_of;
@@ -54,13 +54,8 @@ impl Planner<'_> {
             };
             let axis = self.axis_of(axis.as_deref(), entry)?;
             let line = Line { entry, origin: entry.describe(), axis, rules: &rules };
-            let modules: Vec<String> = match entry.modules.as_str() {
-                "" => vec![String::new()],
-                pattern => self.modules.matching(pattern).into_iter().map(str::to_string).collect(),
-            };
-            if modules.is_empty() {
-                return Err(self.modules.unmatched(&entry.modules, &line.origin));
-            }
+            let modules = self.modules.named(&entry.modules, &line.origin)?;
+            let modules: Vec<String> = modules.into_iter().map(str::to_string).collect();
             match &entry.primitive {
                 Primitive::Shard { tensor, dim, .. } => {
                     self.shard(&line, &modules, tensor, *dim, &mut done)?
@@ -193,11 +188,10 @@ impl Planner<'_> {
         }
         let module = &line.entry.modules;
         let place = if module.is_empty() { "the model itself".to_string() } else { format!("`{module}`") };
-        let error = Diagnostic::new("E232", format!("{place} has no tensor `{tensor}`"))
+        let mut error = Diagnostic::new("E232", format!("{place} has no tensor `{tensor}`"))
             .at(line.origin.clone())
             .expected(format!("one of {}", names.join(", ")))
             .found(tensor);
-        let near = nearest(tensor, names.iter().map(String::as_str));
         let inside: Vec<&str> = self
             .graph
             .params()
@@ -205,11 +199,9 @@ impl Planner<'_> {
             .map(|p| self.graph.value(p).name.as_str())
             .filter(|name| owner(name).1 == tensor && modules.iter().any(|m| is_inside(name, m)))
             .collect();
-        match (near.is_empty(), inside.first()) {
-            (false, _) => error.help(format!("did you mean `{}`?", near.join("` or `"))),
-            (true, Some(first)) => error.help(format!("`{first}` belongs to a module inside")),
-            (true, None) => error,
-        }
+        error.help = did_you_mean(tensor, names.iter().map(String::as_str))
+            .or_else(|| inside.first().map(|first| format!("`{first}` belongs to a module inside")));
+        error
     }
 
     /// Lets these readers see a value in another layout over the axis, other axes as before.

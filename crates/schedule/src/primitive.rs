@@ -94,6 +94,10 @@ pub enum Primitive {
     ForkRng,
 }
 
+/// What [`Primitive::ForkRng`] does.
+pub(crate) const FORK_RNG_NOTE: &str = "changes nothing: random numbers follow the global index of an element, so ranks \
+                                        that hold different elements draw different numbers already";
+
 /// At which side of a module values are exchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SyncMode {

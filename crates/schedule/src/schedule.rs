@@ -3,7 +3,7 @@
 use crate::apply::apply;
 use crate::build::{BuildOptions, Built, Unplaced, build_structured, unplaced_forward, unplaced_step};
 use crate::call::Argument;
-use crate::modules::{Modules, is_inside, owner};
+use crate::modules::{Modules, is_inside, matches_around, owner};
 use crate::pattern::{Match, Pattern};
 use crate::plan::{Entry, Plan};
 use crate::primitive::{Primitive, SyncMode, SyncOp};
@@ -87,10 +87,7 @@ impl Schedule {
 
     /// The modules at a path or pattern (`layers.*`), to ask something of them. E221 when there is none.
     pub fn at(&mut self, path: &str) -> Result<At<'_>> {
-        let modules = Modules::of(&self.structured.model.forward);
-        if !path.is_empty() && modules.matching(path).is_empty() {
-            return Err(modules.unmatched(path, &format!("sch[\"{path}\"]")));
-        }
+        Modules::of(self.graph()).named(path, &format!("sch[\"{path}\"]"))?;
         Ok(At { schedule: self, path: path.to_string(), axis: None })
     }
 
@@ -218,7 +215,7 @@ impl Schedule {
         let first = report.first_diverging.clone().or(worst).unwrap_or_default();
         let touches = |entry: &&Entry| {
             entry.modules.is_empty()
-                || first.split([' ', ',', '(', ')']).any(|word| touches(&entry.modules, word))
+                || first.split([' ', ',', '(', ')']).any(|word| matches_around(&entry.modules, word))
         };
         let new = &self.plan.entries[known..];
         let line = new.iter().rev().find(touches).or(new.last()).map(Entry::describe).unwrap_or_default();
@@ -228,12 +225,6 @@ impl Schedule {
             .found(first)
             .help("the schedule is back to what it was before this scope; apply less at a time to find the line")
     }
-}
-
-/// Whether a word is a module that a pattern matches, or is inside one.
-fn touches(pattern: &str, word: &str) -> bool {
-    let ends = word.match_indices('.').map(|(place, _)| place).chain([word.len()]);
-    ends.into_iter().any(|end| crate::matches(pattern, &word[..end]))
 }
 
 impl fmt::Display for Schedule {

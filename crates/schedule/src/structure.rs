@@ -5,16 +5,15 @@ mod frames;
 mod precision;
 mod replace;
 
-use crate::glob::matches;
 use crate::modules::{Modules, is_inside};
 use crate::pattern::{Match, Pattern};
 use crate::plan::{Entry, Plan};
-use crate::primitive::Primitive;
+use crate::primitive::{FORK_RNG_NOTE, Primitive};
 use crate::{Argument, verify::StepRunner};
 use frames::Frames;
-use partita_base::{DType, Diagnostic, Result, nearest};
+use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_ir::outline::outline;
-use partita_ir::{Graph, NodeId, Op, Operation, Registry, graph_edit, remat};
+use partita_ir::{Graph, Node, NodeId, Op, Operation, Registry, graph_edit, remat};
 use partita_nn::Model;
 use std::collections::BTreeSet;
 
@@ -137,8 +136,9 @@ impl Structured {
                 self.replace_modules(&paths, with, bindings, entry, tools)?;
             }
             Primitive::PipelineSplit => {
+                let mut stages = self.stages.clone();
                 for module in named(&modules, entry)? {
-                    if module.is_empty() || self.stages.iter().any(|stage| stage == module) {
+                    if module.is_empty() || stages.iter().any(|stage| stage == module) {
                         let why = if module.is_empty() {
                             "there is nothing after the model"
                         } else {
@@ -152,16 +152,19 @@ impl Structured {
                         .expected("a module inside the model, once")
                         .found(format!("`{module}`")));
                     }
-                    self.stages.push(module.to_string());
+                    stages.push(module.to_string());
                 }
+                self.stages = stages;
             }
             Primitive::Annotate { tensor, key, value } => {
                 let mut tags = Vec::new();
                 for module in named(&modules, entry)? {
                     let full = if module.is_empty() { tensor.clone() } else { format!("{module}.{tensor}") };
                     if !self.model.params.contains_key(&full) {
-                        let names: Vec<&str> = self.model.params.keys().map(String::as_str).collect();
-                        return Err(no_parameter(&full, &names, entry));
+                        let mut error = Diagnostic::new("E232", format!("there is no parameter `{full}`"))
+                            .at(entry.describe());
+                        error.help = did_you_mean(&full, self.model.params.keys().map(String::as_str));
+                        return Err(error);
                     }
                     tags.push(Tag { parameter: full, key: key.clone(), value: value.clone() });
                 }
@@ -178,10 +181,7 @@ impl Structured {
             }
             Primitive::ForkRng => {
                 for module in named(&modules, entry)? {
-                    self.notes.push(format!(
-                        "`{module}`: fork_rng changes nothing: random numbers follow the global index of an element, so \
-                         ranks that hold different elements draw different numbers already"
-                    ));
+                    self.notes.push(format!("`{module}`: fork_rng {FORK_RNG_NOTE}"));
                 }
             }
         }
@@ -194,30 +194,19 @@ impl Structured {
         let modules = Modules::of(graph);
         let paths = named(&modules, entry)?;
         let within = |path: &str| paths.iter().any(|module| is_inside(path, module));
-        let is_open =
-            |id: &NodeId| matches!(graph.node(*id).op, Op::Composite(_)) && within(&graph.node(*id).path);
-        let composites: BTreeSet<NodeId> = graph.node_ids().filter(is_open).collect();
+        let is_opened = |node: &Node| matches!(node.op, Op::Composite(_)) && within(&node.path);
         let leaves: Vec<String> = paths
             .iter()
             .filter(|path| self.frames.is_closed_leaf(path))
             .map(|path| path.to_string())
             .collect();
-        if composites.is_empty() && leaves.is_empty() {
+        if leaves.is_empty() && !graph.nodes.iter().any(is_opened) {
             return Err(Diagnostic::new("E255", "there is nothing to decompose")
                 .at(entry.describe())
                 .expected("a module with composites, or a layer such as Linear")
                 .found(format!("primitive ops only in `{}`", paths.join("`, `"))));
         }
-        self.model.forward = graph_edit::rebuild(graph, |builder, _, index, operands| {
-            let node = &graph.nodes[index];
-            match &node.op {
-                Op::Composite(composite) if composites.contains(&NodeId::new(index)) => {
-                    builder.enter(node);
-                    Ok(Some(builder.inline(&composite.definition.decomposition, operands, false)?))
-                }
-                _ => Ok(Some(graph_edit::push_copy(builder, graph, index, operands))),
-            }
-        })?;
+        self.model.forward = graph_edit::open_once(graph, &is_opened)?;
         leaves.iter().for_each(|leaf| self.frames.open(leaf));
         Ok(())
     }
@@ -233,16 +222,12 @@ impl Structured {
             let mut kinds: Vec<&str> = all.values().map(String::as_str).collect();
             kinds.sort_unstable();
             kinds.dedup();
-            let near = nearest(kind, kinds.iter().copied());
-            let error = Diagnostic::new("E221", format!("there is no module of kind `{kind}`"))
+            let mut error = Diagnostic::new("E221", format!("there is no module of kind `{kind}`"))
                 .at(entry.describe())
                 .expected(kinds.join(", "))
                 .found(kind);
-            return Err(if near.is_empty() {
-                error
-            } else {
-                error.help(format!("did you mean `{}`?", near.join("` or `")))
-            });
+            error.help = did_you_mean(kind, kinds.iter().copied());
+            return Err(error);
         }
         Ok(paths)
     }
@@ -395,20 +380,9 @@ fn fuse(
     Ok(fused)
 }
 
-/// The modules a line names; the model as a whole where it names none. E221 where nothing matches.
+/// The modules a line is about.
 fn named<'m>(modules: &'m Modules, entry: &Entry) -> Result<Vec<&'m str>> {
-    if entry.modules.is_empty() {
-        return Ok(vec![""]);
-    }
-    let paths: Vec<&str> =
-        modules.paths.iter().map(String::as_str).filter(|path| matches(&entry.modules, path)).collect();
-    if paths.is_empty() { Err(modules.unmatched(&entry.modules, &entry.describe())) } else { Ok(paths) }
-}
-
-fn no_parameter(full: &str, names: &[&str], entry: &Entry) -> Box<Diagnostic> {
-    let near = nearest(full, names.iter().copied());
-    let error = Diagnostic::new("E232", format!("there is no parameter `{full}`")).at(entry.describe());
-    if near.is_empty() { error } else { error.help(format!("did you mean `{}`?", near.join("` or `"))) }
+    modules.named(&entry.modules, &entry.describe())
 }
 
 fn first_line(text: &str) -> &str {

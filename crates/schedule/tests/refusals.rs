@@ -1,6 +1,9 @@
 //! What a schedule refuses: each mistake has a code, a message in global shapes, and a suggestion, and leaves the
 //! schedule as it was.
 
+mod common;
+
+use common::{block, ok};
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::composites::SOFTMAX;
 use partita_ir::custom::CustomOp;
@@ -8,36 +11,14 @@ use partita_ir::ops::DotGeneral;
 use partita_ir::{GraphBuilder, Registry, ValueId, evaluate, text};
 use partita_mesh::Mesh;
 use partita_nn::modules::GELU;
-use partita_nn::{
-    Context, Dropout, LayerNorm, Linear, Model, MultiheadAttention, Optimizer, StepOptions, losses,
-};
+use partita_nn::{Context, Dropout, Linear, Model, MultiheadAttention, Optimizer, StepOptions, losses};
 use partita_schedule::feed::random_feed;
 use partita_schedule::tensors::inputs_of;
 use partita_schedule::verify::{Interpreter, StepRunner};
 use partita_schedule::{Argument, BuildOptions, Pattern, Plan, Schedule, Tools, build_evaluation};
 
-/// A norm, two layers with a GELU between them: `[6, 4]` to `[6, 12]` and back.
-fn block() -> Model {
-    let mut cx = Context::new("block", DType::F64, true);
-    let mut build = || -> Result<Vec<_>> {
-        let x = cx.input("inputs", DType::F64, &[6, 4]);
-        let goal = cx.input("targets", DType::F64, &[6, 4]);
-        let h = cx.call("norm", &LayerNorm::new(4), x)?;
-        let h = cx.call("linear1", &Linear::new(4, 12), h)?;
-        let h = cx.call("activation", &GELU::default(), h)?;
-        let y = cx.call("linear2", &Linear::new(12, 4), h)?;
-        Ok(vec![("loss".to_string(), losses::mse(&mut cx, y, goal)?), ("prediction".to_string(), y)])
-    };
-    let outputs = build().unwrap_or_else(|error| panic!("{error}"));
-    cx.finish(outputs)
-}
-
 fn schedule(model: &Model) -> Schedule {
     Schedule::new(model, &Mesh::new("mesh", &[("tp", 2)])).unwrap()
-}
-
-fn ok<T>(result: Result<T>) -> T {
-    result.unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A schedule after these calls.

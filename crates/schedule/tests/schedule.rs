@@ -1,26 +1,11 @@
 //! The schedule language, call by call: structural primitives, what they refuse, and the scope that verifies them.
 
-use partita_base::{DType, Diagnostic, Result};
-use partita_mesh::Mesh;
-use partita_nn::modules::GELU;
-use partita_nn::{Context, LayerNorm, Linear, Model, losses};
-use partita_schedule::{Argument, Pattern, Plan, Schedule};
+mod common;
 
-/// A norm, two layers with a GELU between them, and a loss.
-fn block() -> Model {
-    let mut cx = Context::new("block", DType::F64, true);
-    let build = |cx: &mut Context| -> Result<Vec<_>> {
-        let x = cx.input("inputs", DType::F64, &[6, 4]);
-        let goal = cx.input("targets", DType::F64, &[6, 4]);
-        let h = cx.call("norm", &LayerNorm::new(4), x)?;
-        let h = cx.call("linear1", &Linear::new(4, 12), h)?;
-        let h = cx.call("activation", &GELU::default(), h)?;
-        let y = cx.call("linear2", &Linear::new(12, 4), h)?;
-        Ok(vec![("loss".to_string(), losses::mse(cx, y, goal)?), ("prediction".to_string(), y)])
-    };
-    let outputs = build(&mut cx).unwrap_or_else(|error| panic!("{error}"));
-    cx.finish(outputs)
-}
+use common::{block, ok};
+use partita_base::{DType, Result};
+use partita_mesh::Mesh;
+use partita_schedule::{Argument, Pattern, Plan, Schedule};
 
 fn schedule(mesh: &str) -> Schedule {
     Schedule::new(&block(), &Mesh::parse(mesh, None).unwrap()).unwrap()
@@ -36,10 +21,6 @@ fn code<T>(result: Result<T>) -> &'static str {
         Ok(_) => "accepted",
         Err(error) => error.code,
     }
-}
-
-fn ok<T>(result: Result<T>) -> T {
-    result.unwrap_or_else(|error: Box<Diagnostic>| panic!("{error}"))
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! What each line of a plan did to a step.
 
 use super::Explain;
-use crate::primitive::Primitive;
+use crate::modules::matches_around;
+use crate::primitive::{FORK_RNG_NOTE, Primitive};
 use partita_ir::{Graph, Op, Phase, Role, ValueId};
 use serde::Serialize;
 
@@ -58,11 +59,7 @@ pub(super) fn lines(explain: &Explain, forward: &Graph) -> Vec<Line> {
     let of = |entry: &crate::plan::Entry| {
         let described = entry.describe();
         let matched = |path: &str| entry.modules.is_empty() || crate::matches(&entry.modules, path);
-        let inside = |path: &str| {
-            let ends = path.match_indices('.').map(|(place, _)| place).chain([path.len()]);
-            entry.modules.is_empty()
-                || ends.into_iter().any(|end| crate::matches(&entry.modules, &path[..end]))
-        };
+        let inside = |path: &str| entry.modules.is_empty() || matches_around(&entry.modules, path);
         let mut line = Line {
             line: format!("\"{}\" = \"{}\"", entry.modules, entry.primitive),
             origin: entry.origin.clone(),
@@ -92,11 +89,7 @@ pub(super) fn lines(explain: &Explain, forward: &Graph) -> Vec<Line> {
             }
             Primitive::PipelineSplit => line.stages = line.modules,
             Primitive::Annotate { .. } => line.annotations = line.modules,
-            Primitive::ForkRng => {
-                let why = "changes nothing: random numbers follow the global index of an element, so ranks that hold \
-                           different elements draw different numbers already";
-                line.note = Some(why.to_string());
-            }
+            Primitive::ForkRng => line.note = Some(FORK_RNG_NOTE.to_string()),
             Primitive::Style(_)
             | Primitive::Shard { .. }
             | Primitive::Sync { .. }

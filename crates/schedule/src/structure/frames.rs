@@ -1,6 +1,6 @@
 //! What patterns see: modules are closed until they are traced through, layers until they are decomposed.
 
-use crate::modules::{Modules, is_inside, owner};
+use crate::modules::{Modules, around, is_inside, owner};
 use partita_ir::{Graph, NodeId, Op};
 use partita_nn::Model;
 use std::collections::BTreeSet;
@@ -65,7 +65,7 @@ impl Frames {
                 if !self.opened.contains(path) && !is_whole(path) && !self.holds_all(graph, nodes, path) {
                     return Some(path.to_string());
                 }
-                path = path.rsplit_once('.').map_or("", |(around, _)| around);
+                path = around(path);
             }
         }
         None

@@ -1,10 +1,11 @@
 //! Putting one composite in the place of a part of the graph, after comparing the two on random numbers.
 
 use super::{Entry, Match, Tools};
+use crate::feed::random;
 use crate::modules::{Modules, owner};
 use crate::{Argument, verify};
 use indexmap::IndexMap;
-use partita_base::{DType, Diagnostic, Result, did_you_mean};
+use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::ops::Composite;
 use partita_ir::outline::{outline, outline_over};
 use partita_ir::{
@@ -24,7 +25,7 @@ pub(super) fn module(
 ) -> Result<Graph> {
     let nodes = Modules::of(graph).forward_nodes(path);
     let (outlined, id) = outline(graph, &nodes, with).map_err(|error| error.note(entry.describe()))?;
-    let operands = outlined.node(id).operands.clone();
+    let operands = &outlined.node(id).operands;
     let activations = operands.iter().filter(|v| outlined.value(**v).role != Role::Param).count();
     let mut number = 0;
     let mut names: IndexMap<String, usize> = IndexMap::new();
@@ -82,7 +83,6 @@ fn exchange(
     let Op::Composite(before) = &node.op else { unreachable!("outlining gives a composite") };
     let kernel = tools.registry.lookup(with).map_err(|error| error.at(entry.describe()))?;
     let arguments = kernel.arguments();
-    let list = |some: &mut dyn Iterator<Item = &str>| some.collect::<Vec<&str>>().join(", ");
     let types: Vec<&TensorType> = graph.operand_types(node);
     let has = || {
         let described = names.iter().map(|(name, position)| format!("{name}: {}", types[*position]));
@@ -91,7 +91,7 @@ fn exchange(
     let unfit = |what: String| {
         Diagnostic::new("E250", format!("`{with}` does not fit in: {what}"))
             .at(entry.describe())
-            .expected(format!("arguments {}", list(&mut arguments.iter().copied())))
+            .expected(format!("arguments {}", arguments.join(", ")))
             .found(format!("{} in {}", has(), node_place(graph, id)))
     };
     let mut order: Vec<usize> = Vec::new();
@@ -147,16 +147,14 @@ fn exchange(
             .found(shown(results(&after))));
     }
     compare(before, &after, &order, with, entry)?;
-    let mut replaced = graph_edit::rebuild(graph, |builder, _, index, operands| {
+    graph_edit::rebuild(graph, |builder, _, index, operands| {
         if NodeId::new(index) != id {
             return Ok(Some(graph_edit::push_copy(builder, graph, index, operands)));
         }
         builder.enter(node);
         let operands: Vec<ValueId> = order.iter().map(|&position| operands[position]).collect();
         Ok(Some(builder.push(after.clone(), &operands)?))
-    })?;
-    replaced.name = graph.name.clone();
-    Ok(replaced)
+    })
 }
 
 fn node_place(graph: &Graph, id: NodeId) -> String {
@@ -185,8 +183,9 @@ fn attribute(key: &str, value: &Argument, entry: &Entry) -> Result<Attribute> {
 /// result and the element that differs most.
 fn compare(before: &Composite, after: &Composite, order: &[usize], with: &str, entry: &Entry) -> Result<()> {
     let inside = &before.definition.decomposition;
-    let operands: Vec<Literal> =
-        inside.inputs.iter().enumerate().map(|(number, &v)| random(inside.ty(v), number as u64)).collect();
+    let draws = Draws::new(0, "replace");
+    let operand = |(number, &v): (usize, &ValueId)| random(inside.ty(v), draws.within(number as u64), 2);
+    let operands: Vec<Literal> = inside.inputs.iter().enumerate().map(operand).collect();
     let picked: Vec<Literal> = order.iter().map(|&position| operands[position].clone()).collect();
     let expected = evaluate(inside, &operands)?;
     let found = evaluate(&after.definition.decomposition, &picked)?;
@@ -214,15 +213,4 @@ fn compare(before: &Composite, after: &Composite, order: &[usize], with: &str, e
         }
     }
     Ok(())
-}
-
-/// Random numbers of a type: normal, or below 2 for whole numbers.
-fn random(ty: &TensorType, stream: u64) -> Literal {
-    let draws = Draws::new(0, "replace").within(stream);
-    let count = ty.element_count() as u64;
-    match ty.dtype {
-        dtype if dtype.is_float() => Literal::from_f64(ty, (0..count).map(|i| draws.normal(i))),
-        DType::Bool => Literal::from_i128(ty, (0..count).map(|i| draws.below(i, 2) as i128)),
-        _ => Literal::from_i128(ty, (0..count).map(|i| draws.below(i, 2) as i128)),
-    }
 }
