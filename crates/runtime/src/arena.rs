@@ -6,7 +6,8 @@
 //! What may be touched *when* is settled before the first step, by the static checks of the program: buffers
 //! whose lifetimes meet do not overlap (but for an elementwise output in the exact place of an input, which the
 //! kernels allow), and from the start of a collective to its wait nobody but the collective touches its buffers.
-//! One worker at a time plays a rank, under a lock; other ranks reach into its memory only through the
+//! One worker at a time plays a rank, under a lock; the threads that help it write different
+//! elements of an instruction's results, each in scratch of its own, and are done before the next. Other ranks reach into its memory only through the
 //! transport, between that start and that wait. The block outlives the transport's use of it: a step ends with
 //! every collective waited for, or with `Transport::fail`, after which no buffer is touched.
 
@@ -71,6 +72,18 @@ impl Place {
         let offset =
             self.offset_bytes.checked_add_signed(low * size as isize).expect("a view starts in its arena");
         Span { offset, bytes: ((high - low) as usize + 1) * size }
+    }
+
+    /// A range of one dimension.
+    pub fn sliced(&self, dim: usize, range: std::ops::Range<usize>) -> Place {
+        let step = self.strides[dim] * self.dtype.size_bytes() as isize;
+        let mut part = self.clone();
+        part.shape[dim] = range.len();
+        if part.element_count() > 0 {
+            let offset = self.offset_bytes.checked_add_signed(range.start as isize * step);
+            part.offset_bytes = offset.expect("a slice lies in its arena");
+        }
+        part
     }
 
     /// The same elements with other dimensions in front.
@@ -146,6 +159,8 @@ pub(crate) struct Publication {
 
 // SAFETY: the pointers are only handed to the transport, which is made for many threads.
 unsafe impl Send for Publication {}
+// SAFETY: as above; nothing here can be written through a shared reference but what the pointers stand for.
+unsafe impl Sync for Publication {}
 
 impl Publication {
     /// [`Transport::start`] with these buffers. Never blocks.
@@ -156,7 +171,7 @@ impl Publication {
     }
 }
 
-/// An arena to look into, for the worker that plays the rank.
+/// An arena to look into, for those who play the rank.
 #[derive(Clone, Copy)]
 pub(crate) struct Memory<'a> {
     base: *mut u8,
@@ -211,7 +226,7 @@ impl<'a> Memory<'a> {
         unsafe { std::slice::from_raw_parts(pointer, span.bytes) }
     }
 
-    /// Bytes to be written, by the one who plays the rank.
+    /// Bytes to be written, by one who plays the rank.
     // The lifetime is the arena's; that no two such slices overlap while in use is a rule of the module.
     #[allow(clippy::mut_from_ref)]
     pub fn bytes_mut(&self, span: Span) -> &'a mut [u8] {
