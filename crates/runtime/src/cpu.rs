@@ -140,6 +140,10 @@ impl RegionSizes for Cpu {
         self.has_kernel(composite)
     }
 
+    fn overwrites(&self, composite: &Composite) -> Vec<(usize, usize)> {
+        if self.kernels.find(composite).is_some() { Vec::new() } else { composites::overwrites(composite) }
+    }
+
     fn needs_dense(&self, composite: &Composite) -> bool {
         self.kernels.find(composite).is_some()
     }

@@ -17,6 +17,14 @@ pub(super) fn has_kernel(composite: &Composite) -> bool {
     kind(composite).is_some()
 }
 
+/// (operand, result) positions of results that may be written over an operand.
+pub(super) fn overwrites(composite: &Composite) -> Vec<(usize, usize)> {
+    match kind(composite) {
+        Some(Kind::CrossEntropyGradient { .. }) => vec![(0, 0)],
+        _ => Vec::new(),
+    }
+}
+
 /// What a composite computes, where there is a kernel for it.
 #[derive(Clone, Copy, Debug)]
 enum Kind {

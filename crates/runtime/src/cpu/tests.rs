@@ -133,7 +133,7 @@ fn run_parts(
             Place::dense(offset, graph.ty(v).dtype, &graph.ty(v).shape)
         })
         .collect();
-    let region = Region { graph: graph.clone(), kind };
+    let region = Region::new(graph.clone(), kind);
     let kernel = Cpu::default().compile_parts(&region, places.clone(), outputs.clone(), parts);
     let workspace = Span { offset: end.next_multiple_of(64), bytes: kernel.workspace_bytes() };
     let arena = Arena::new(workspace.offset + workspace.bytes);
@@ -779,7 +779,7 @@ fn parts(graph: &Graph, kind: RegionKind) -> usize {
         values.iter().map(&mut place).collect()
     };
     let (inputs, outputs) = (places(&graph.inputs), places(&graph.outputs));
-    let region = Region { graph: graph.clone(), kind };
+    let region = Region::new(graph.clone(), kind);
     Cpu::default().compile_parts(&region, inputs, outputs, 3).part_count()
 }
 
@@ -829,7 +829,7 @@ fn what_is_soon_done_is_not_cut() {
         let mut b = GraphBuilder::new("chain");
         let x = b.input("", f32s(&[size]), Role::Activation);
         let y = b.add(x, x).unwrap();
-        Region { graph: b.finish(vec![y]), kind: RegionKind::Elementwise }
+        Region::new(b.finish(vec![y]), RegionKind::Elementwise)
     };
     assert_eq!(cut::part_count(&add(100), 4), 1);
     assert_eq!(cut::part_count(&add(1 << 20), 4), 4);
