@@ -11,11 +11,11 @@
 //! transport, between that start and that wait. The block outlives the transport's use of it: a step ends with
 //! every collective waited for, or with `Transport::fail`, after which no buffer is touched.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-use partita_base::DType;
+use memmap2::MmapMut;
+use partita_base::{DType, Diagnostic, Result};
 use partita_comm::{CollectiveId, Transport};
 use partita_kernels::{View, ViewMut};
 
@@ -105,10 +105,11 @@ pub(crate) fn dense_strides(shape: &[usize]) -> Vec<isize> {
     strides
 }
 
-/// One rank's memory, zeroed at first.
+/// One rank's memory, zeroed at first: pages of the system's own, large ones where it has them, none of which takes
+/// memory before it is touched.
 pub(crate) struct Arena {
+    pages: MmapMut,
     base: NonNull<u8>,
-    layout: Layout,
 }
 
 // SAFETY: the block is owned, and the module's rules say who touches what when.
@@ -117,15 +118,24 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    pub fn new(bytes: usize) -> Arena {
-        let layout = Layout::from_size_align(bytes.max(1), ALIGNMENT).expect("an arena fits in memory");
-        // SAFETY: the layout has at least one byte.
-        let base = unsafe { alloc_zeroed(layout) };
-        Arena { base: NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout)), layout }
+    /// E426 where the system does not give so many bytes.
+    pub fn new(bytes: usize) -> Result<Arena> {
+        let refused = |error: std::io::Error| {
+            Diagnostic::new("E426", format!("no memory for {bytes} bytes of a rank"))
+                .found(error.to_string())
+                .help("cut parameters and states over more ranks (fsdp), compute layers again, or take smaller batches")
+        };
+        let mut pages = MmapMut::map_anon(bytes.max(1)).map_err(refused)?;
+        // A wish: without large pages everything works as well.
+        #[cfg(target_os = "linux")]
+        let _ = pages.advise(memmap2::Advice::HugePage);
+        let base = NonNull::new(pages.as_mut_ptr()).expect("mapped memory is somewhere");
+        assert!(base.as_ptr().addr().is_multiple_of(ALIGNMENT), "pages are aligned");
+        Ok(Arena { pages, base })
     }
 
     pub fn memory(&self) -> Memory<'_> {
-        Memory { base: self.base.as_ptr(), bytes: self.layout.size(), arena: PhantomData }
+        Memory { base: self.base.as_ptr(), bytes: self.pages.len(), arena: PhantomData }
     }
 
     /// The buffers of one collective, ready to be published.
@@ -141,13 +151,6 @@ impl Arena {
                 .map(|&s| std::ptr::slice_from_raw_parts_mut(memory.at(s), s.bytes))
                 .collect(),
         }
-    }
-}
-
-impl Drop for Arena {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this layout.
-        unsafe { dealloc(self.base.as_ptr(), self.layout) }
     }
 }
 

@@ -94,7 +94,8 @@ impl Runner {
     /// every compute instruction and starts the workers.
     ///
     /// # Errors
-    /// What the static checks find (E401 to E409), or the transport (E440 to E442).
+    /// What the static checks find (E401 to E409), or the transport (E440 to E442); E416 and E426 where the system has
+    /// no threads or no memory.
     pub fn new(set: ProgramSet, options: RunnerOptions) -> Result<Runner> {
         partita_program::check(&set)?;
         let rank_count = set.programs.len();
@@ -105,8 +106,8 @@ impl Runner {
         // Looking without sleeping pays where nobody else needs the core.
         let spins = |pays: bool| if pays { 4000 } else { 0 };
         let team_spins = spins(workers * threads <= cores);
-        let rank = |program| Mutex::new(Rank::new(&set, program, &options, threads, team_spins));
-        let ranks: Vec<Mutex<Rank>> = set.programs.iter().map(rank).collect();
+        let rank = |program| Rank::new(&set, program, &options, threads, team_spins).map(Mutex::new);
+        let ranks = set.programs.iter().map(rank).collect::<Result<Vec<Mutex<Rank>>>>()?;
         let teams: Vec<Arc<Team>> = ranks.iter().map(|rank| lock(rank).team.clone()).collect();
         let shared = Arc::new(Shared {
             ranks,

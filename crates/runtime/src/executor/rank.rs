@@ -137,14 +137,14 @@ pub(super) struct Rank {
 }
 
 impl Rank {
-    /// The threads of its team, the worker among them, look so often before they sleep.
+    /// The threads of its team, the worker among them, look so often before they sleep. E426 where there is no memory.
     pub fn new(
         set: &ProgramSet,
         program: &Program,
         options: &RunnerOptions,
         threads: usize,
         spins: u32,
-    ) -> Rank {
+    ) -> Result<Rank> {
         let kernels: Vec<Option<Kernel>> = program
             .instructions
             .iter()
@@ -174,7 +174,7 @@ impl Rank {
         });
         let arena_bytes =
             spans.map(|span| span.offset + span.bytes).max().unwrap_or(0).max(program.arena_bytes);
-        let arena = Arena::new(arena_bytes);
+        let arena = Arena::new(arena_bytes)?;
 
         let (mut instructions, mut ends, mut slow) = (Vec::new(), Vec::new(), Vec::new());
         for (instruction, kernel) in program.instructions.iter().zip(kernels) {
@@ -234,7 +234,7 @@ impl Rank {
         for (buffer, literal) in &program.constants {
             rank.write(program, *buffer, &literal.to_bytes());
         }
-        rank
+        Ok(rank)
     }
 
     pub fn write(&mut self, program: &Program, buffer: BufferId, bytes: &[u8]) {
