@@ -80,6 +80,9 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
                 output.counts(&Counts::from(&lower::counts(&config, request, &Cpu::default())?));
             } else {
                 output.text(lower::stage(&config, args.stage, args.rank, request, &Cpu::default())?);
+                if args.why {
+                    output.text(lower::fusion(&config, request, &Cpu::default())?.to_string());
+                }
             }
             Ok(true)
         }

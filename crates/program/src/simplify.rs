@@ -103,7 +103,7 @@ fn inline_marked(graph: &Graph, doomed: &[bool]) -> Graph {
 }
 
 /// Removes what needs no work at run time: dead nodes, identities, collectives in which every rank is alone,
-/// repeated constants. Constants of one number become broadcast scalars, a rank's number becomes a constant.
+/// repeated constants and elementwise scalars. Constants of one number become broadcast scalars, a rank's number becomes a constant.
 /// E400 for ops that should have been rewritten before.
 pub(crate) fn simplify(graphs: &[Graph]) -> Result<Vec<Graph>> {
     let first = &graphs[0];
@@ -148,13 +148,19 @@ pub(crate) fn simplify(graphs: &[Graph]) -> Result<Vec<Graph>> {
             continue;
         }
         let ops: Vec<Op> = nodes.iter().enumerate().map(|(rank, node)| with_rank(&node.op, rank)).collect();
+        // Every parameter's update asks for the same rates and corrections.
+        let is_scalar = |graph: &Graph| {
+            let result = graph.value(node.results[0]);
+            result.ty.rank() == 0 && result.name.is_empty()
+        };
+        let is_repeated = class(first, node) == Class::Elementwise && graphs.iter().all(is_scalar);
         match &ops[0] {
             Op::ManualComputation(_) => {
                 return Err(Diagnostic::new("E400", format!("{} cannot be lowered", op_name(&ops[0])))
                     .at(node.path.clone())
                     .help("partition the graph first"));
             }
-            Op::Constant(_) | Op::Iota(_) | Op::BroadcastInDim(_) => {
+            op if is_repeated || matches!(op, Op::Constant(_) | Op::Iota(_) | Op::BroadcastInDim(_)) => {
                 let operands: Vec<ValueId> = node
                     .operands
                     .iter()

@@ -5,7 +5,7 @@ use crate::compile::{self, Build};
 use crate::config::Config;
 use partita_base::{Diagnostic, Result};
 use partita_ir::{Annotation, Graph, ValueId, text};
-use partita_program::{Counts, ProgramSet, RegionSizes};
+use partita_program::{Counts, Fusion, LowerOptions, ProgramSet, RegionSizes};
 use partita_schedule::Built;
 use partita_spmd::{Cause, Partitioned};
 
@@ -32,6 +32,12 @@ pub fn programs(config: &Config, request: LowerRequest, sizes: &dyn RegionSizes)
 /// How often ranks meet in a step of `config`, after bucketing and before.
 pub fn counts(config: &Config, request: LowerRequest, sizes: &dyn RegionSizes) -> Result<Counts> {
     Ok(partita_program::counts(&programs(config, request, sizes)?))
+}
+
+/// What fusion makes of a config's step, and what keeps elementwise ops apart.
+pub fn fusion(config: &Config, request: LowerRequest, sizes: &dyn RegionSizes) -> Result<Fusion> {
+    let planned = plan(config, request)?;
+    partita_program::fusion(&planned.locals, &LowerOptions::default(), sizes)
 }
 
 /// A step at a stage as text; `rank` says whose, where ranks differ. E014 for a rank that is not there.
