@@ -15,6 +15,7 @@ mod execute;
 mod fuse;
 mod memory;
 mod order;
+mod overlap;
 mod program;
 mod reference;
 mod simplify;
@@ -26,6 +27,7 @@ pub use counts::{Counts, KindCount, PhaseCounts, counts, counts_of_graph};
 pub use display::ProgramListing;
 pub use execute::{Communicator, Cursor, Device, Poll, StepOutcome, advance};
 pub use fuse::{Apart, Fusion, Why};
+pub use overlap::{Overlap, gradient_overlap};
 pub use program::{
     Action, Buffer, BufferId, BufferKind, Compute, Instruction, Origin, Port, Program, ProgramSet, Region,
     RegionId, RegionKind, Start, View,

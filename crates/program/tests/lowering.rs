@@ -437,3 +437,19 @@ fn a_listing_shows_places_and_paths() {
            out  %2@128:f32[4]  z\n"
     );
 }
+
+#[test]
+fn work_behind_a_bucket_of_gradients_is_counted() {
+    let graphs = build(2, |_, b| {
+        let x = b.input("x", f32s(&[3, 3]), Role::Input);
+        let sum = in_phase(b, Phase::WeightGrad, "layer", |b| all_reduce(b, x, &[&[0, 1]]));
+        let product = in_phase(b, Phase::InputGrad, "layer", |b| matmul(b, x, x));
+        let y = in_phase(b, Phase::Update, "optimizer", |b| b.add(sum, product).unwrap());
+        vec![("y".to_string(), y)]
+    });
+    let set = lower_and_compare(&graphs, &LowerOptions::default());
+    let overlaps = gradient_overlap(&set, 1);
+    // A multiplication and an addition for each of 3 * 3 * 3; the sum of both comes after.
+    let found: Vec<_> = overlaps.iter().map(|o| (o.kind, o.tensors, o.bytes, o.flops)).collect();
+    assert_eq!(found, [(CollectiveKind::AllReduce, 1, 36, 54.0)], "{}", set.display(1));
+}
