@@ -201,7 +201,7 @@ The sizes are those of `crates/partita/src/commands/bench/models.rs` and `benche
 - `mlp/slapo`: two layers of 1024 with GELU between, 1024 rows, forward and backward. `mlp/alpa`: 1024-4096-1024-4096-1024
   with ReLU, 1024 rows, a whole step of Adam.
 - `gpt`: decoders with learned positions, norms first, GELU by tanh, causal attention, a tied head, AdamW with decay on all
-  parameters, no clipping. (vocabulary, features, layers, heads, positions, rows): tiny (256, 128, 4, 4, 128, 16), small
+  parameters, no clipping and no norm of the gradients. (vocabulary, features, layers, heads, positions, rows): tiny (256, 128, 4, 4, 128, 16), small
   (256, 384, 6, 6, 256, 8), gpt2 (50257, 768, 12, 12, 256, 2).
 - `dist`: the tiny and small GPT on several ranks that share the same cores; small8h has 8 heads. PyTorch uses gloo
   processes (DTensor, DistributedDataParallel, fully_shard), JAX host devices of one process.
