@@ -21,7 +21,9 @@
 //!   A swap names the epoch, so who was late with it cannot take a chunk of a later, perhaps not yet open, use.
 //! - *One writer.* A chunk is taken once, and no two chunks write the same bytes.
 
+use crate::notify::Notify;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Line, Ordering, fence, yield_now};
+use crate::transport::Poll;
 
 /// The low bits of `taken`: chunks. The others hold the epoch.
 const CHUNK_BITS: u32 = 24;
@@ -77,19 +79,50 @@ impl Meeting {
         })
     }
 
-    /// Lets a member that is complete arrive once more, after `publish` has left its pointers. To be called by one
-    /// thread at a time for each member.
-    pub(crate) fn arrive(&self, member: usize, publish: impl FnOnce()) {
+    /// Lets a member that is complete arrive once more, after `publish` has left its pointers, and tells the others.
+    /// To be called by one thread at a time for each member.
+    pub(crate) fn arrive(&self, member: usize, notify: &Notify, publish: impl FnOnce()) {
         let taken = &self.shares[member].0.taken;
         publish();
         // All chunks are taken, so nobody else moves the counter now.
         let epoch = taken.load(Ordering::Relaxed) >> CHUNK_BITS;
         taken.store((epoch + 1) << CHUNK_BITS, Ordering::Release);
+        notify.bump();
+    }
+
+    /// Gets a member ahead as far as that is possible without waiting. `run` runs a chunk of a share.
+    ///
+    /// The member's own share comes first. Where nothing is left of it the others' follow, but not in the same poll:
+    /// a thread that plays many members turns to those before it takes work from other threads, whose caches hold
+    /// what they had the last time.
+    pub(crate) fn poll(
+        &self,
+        member: usize,
+        inside: Option<Inside<'_>>,
+        notify: &Notify,
+        run: impl Fn(usize, usize),
+    ) -> Poll {
+        let Some(inside) = inside else { return Poll::Failed };
+        if self.is_complete(member) {
+            return Poll::Ready;
+        }
+        let mut progress = self.work(member, &run);
+        if !progress {
+            let count = self.shares.len();
+            for offset in (1..count).take_while(|_| !self.is_complete(member)) {
+                progress |= self.work((member + offset) % count, &run);
+            }
+        }
+        drop(inside);
+        if progress {
+            notify.bump();
+        }
+        if self.is_complete(member) { Poll::Ready } else { Poll::Pending }
     }
 
     /// Runs the chunks of an open share that nobody has taken yet. Returns whether there were any.
-    pub(crate) fn work(&self, share: usize, mut run: impl FnMut(usize)) -> bool {
-        let share = &self.shares[share].0;
+    fn work(&self, index: usize, run: impl Fn(usize, usize)) -> bool {
+        let share = &self.shares[index].0;
         let mut taken = share.taken.load(Ordering::Acquire);
         let epoch = taken >> CHUNK_BITS;
         let has_chunks = |taken: u64| taken >> CHUNK_BITS == epoch && taken & CHUNK_MASK < share.chunks;
@@ -101,7 +134,7 @@ impl Meeting {
             // Relaxed: what the chunk touches was seen above, and cannot change before it is finished.
             match share.taken.compare_exchange(taken, taken + 1, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => {
-                    run((taken & CHUNK_MASK) as usize);
+                    run(index, (taken & CHUNK_MASK) as usize);
                     share.finished.fetch_add(1, Ordering::Release);
                     progress = true;
                     taken += 1;
@@ -149,10 +182,11 @@ impl Gate {
         Some(inside)
     }
 
-    /// Shuts the gate and waits until everybody has left.
-    pub(crate) fn shut(&self) {
+    /// Shuts the gate, wakes those who wait, and waits until everybody has left.
+    pub(crate) fn shut(&self, notify: &Notify) {
         self.is_shut.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
+        notify.bump();
         self.wait_until_empty();
     }
 

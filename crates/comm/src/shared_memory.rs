@@ -124,7 +124,7 @@ impl Transport for SharedMemory {
             }
         }
         let buffers = &slot.members[index].0;
-        slot.meeting.arrive(index, || {
+        slot.meeting.arrive(index, &self.notify, || {
             for (published, &input) in buffers.inputs.iter().zip(inputs) {
                 published.store(input.cast::<u8>().cast_mut(), Ordering::Relaxed);
             }
@@ -132,29 +132,12 @@ impl Transport for SharedMemory {
                 published.store(output.cast::<u8>(), Ordering::Relaxed);
             }
         });
-        self.notify.bump();
     }
 
     fn poll(&self, collective: CollectiveId, rank: usize) -> Poll {
         let slot = &self.slots[collective.index()];
         let member = self.member(collective, rank);
-        let Some(inside) = self.gate.enter(rank) else { return Poll::Failed };
-        let is_complete = || slot.meeting.is_complete(member);
-        if is_complete() {
-            return Poll::Ready;
-        }
-        let mut progress = slot.work(member);
-        if !progress {
-            let count = slot.members.len();
-            for offset in (1..count).take_while(|_| !is_complete()) {
-                progress |= slot.work((member + offset) % count);
-            }
-        }
-        drop(inside);
-        if progress {
-            self.notify.bump();
-        }
-        if is_complete() { Poll::Ready } else { Poll::Pending }
+        slot.meeting.poll(member, self.gate.enter(rank), &self.notify, |share, chunk| slot.run(share, chunk))
     }
 
     fn notify(&self) -> &Notify {
@@ -164,8 +147,7 @@ impl Transport for SharedMemory {
     fn fail(&self, failure: Failure) {
         // Who comes second leaves the first message in place.
         let _ = self.failure.set(failure);
-        self.gate.shut();
-        self.notify.bump();
+        self.gate.shut(&self.notify);
     }
 
     fn failure(&self) -> Option<Failure> {
@@ -193,33 +175,31 @@ impl Slot {
         }
     }
 
-    /// Does what is left of a share, if it can be done now. Returns whether that was anything.
-    fn work(&self, share: usize) -> bool {
+    /// Runs a chunk that [`Meeting`] has given out.
+    fn run(&self, share: usize, chunk: usize) {
         let streams = self.plan.streams;
-        self.meeting.work(share, |chunk| {
-            for Piece { exchange, targets, action } in &self.plan.shares[share].chunks[chunk] {
-                let buffers = |member: usize| &self.members[member].0;
-                let input =
-                    |member: usize| buffers(member).inputs[*exchange].load(Ordering::Relaxed).cast_const();
-                let outputs = targets.clone().map(|m| buffers(m).outputs[*exchange].load(Ordering::Relaxed));
-                // SAFETY: a chunk is run once in a use, and only while all members that it touches are in that
-                // use: pointers, sizes and alignment are those that `start` has seen, inputs are not written, and
-                // outputs are written by collectives only. Validation and the plan have seen to it that pieces
-                // lie within the buffers and that no two write the same bytes.
-                unsafe {
-                    match action {
-                        Action::Reduce(reduction) => {
-                            reduction.run((0..self.members.len()).map(input), outputs, streams);
-                        }
-                        Action::Copy(source, copy) => {
-                            outputs.for_each(|output| copy.run(input(*source), output, streams));
-                        }
+        for Piece { exchange, targets, action } in &self.plan.shares[share].chunks[chunk] {
+            let buffers = |member: usize| &self.members[member].0;
+            let input =
+                |member: usize| buffers(member).inputs[*exchange].load(Ordering::Relaxed).cast_const();
+            let outputs = targets.clone().map(|m| buffers(m).outputs[*exchange].load(Ordering::Relaxed));
+            // SAFETY: a chunk is run once in a use, and only while all members that it touches are in that use:
+            // pointers, sizes and alignment are those that `start` has seen, inputs are not written, and outputs
+            // are written by the collective only. Validation and the plan have seen to it that pieces lie within
+            // the buffers and that no two write the same bytes.
+            unsafe {
+                match action {
+                    Action::Reduce(reduction) => {
+                        reduction.run((0..self.members.len()).map(input), outputs, streams);
+                    }
+                    Action::Copy(source, copy) => {
+                        outputs.for_each(|output| copy.run(input(*source), output, streams));
                     }
                 }
             }
-            if streams {
-                finish_streams();
-            }
-        })
+        }
+        if streams {
+            finish_streams();
+        }
     }
 }
