@@ -185,7 +185,7 @@ impl Gate {
     /// Shuts the gate, wakes those who wait, and waits until everybody has left.
     pub(crate) fn shut(&self, notify: &Notify) {
         self.is_shut.store(true, Ordering::Release);
-        fence(Ordering::SeqCst);
+        // Has the fence.
         notify.bump();
         self.wait_until_empty();
     }

@@ -171,6 +171,44 @@ fn use_again_and_again(shares: &'static [(usize, &'static [usize])], uses: usize
 }
 
 #[test]
+fn who_was_told_of_a_change_sees_it() {
+    explore(3, || {
+        let changed = Arc::new((Notify::new(), AtomicUsize::new(0)));
+        let peer = changed.clone();
+        let peer = thread::spawn(move || {
+            peer.1.store(1, Ordering::Relaxed);
+            peer.0.bump();
+        });
+        let (notify, value) = &*changed;
+        loop {
+            let seen = notify.epoch();
+            if value.load(Ordering::Relaxed) == 1 {
+                break;
+            }
+            notify.wait_for_change(seen, 0, std::time::Duration::from_secs(60));
+        }
+        peer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_rank_that_arrives_and_computes_is_no_hindrance() {
+    explore(3, || {
+        let world = World::new(&[(1, &[0, 1]), (1, &[0, 1])]);
+        let peer = world.clone();
+        let peer = thread::spawn(move || {
+            peer.begin(0, 1);
+            peer.wait(0).unwrap();
+            peer.end(0, 1);
+        });
+        world.begin(1, 1);
+        peer.join().unwrap();
+        world.wait(1).unwrap();
+        world.end(1, 1);
+    });
+}
+
+#[test]
 fn reductions_of_two_ranks_follow_each_other() {
     use_again_and_again(&[(1, &[0, 1]), (1, &[0, 1])], 2, 2);
 }
