@@ -17,6 +17,11 @@ use crate::copy::copy_bytes;
 /// held does not compete with the inputs for the same sets of the first-level cache.
 const CHUNK: usize = 512;
 
+/// Elements on lines of the cache, so that no vector straddles two.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Chunk<T>([T; CHUNK]);
+
 /// Part of the elements of every member's input, reduced into the same place of outputs: `rows` stretches of `len` elements.
 #[derive(Clone, Debug)]
 pub(crate) struct Reduction {
@@ -97,13 +102,13 @@ impl Reduction {
         outputs: impl Iterator<Item = *mut u8> + Clone,
         streams: bool,
     ) {
-        let mut buffers = [[T::Accumulator::zeroed(); CHUNK]; 3];
-        let mut narrow = [T::zeroed(); CHUNK];
+        let mut buffers = [Chunk([T::Accumulator::zeroed(); CHUNK]); 3];
+        let mut narrow = Chunk([T::zeroed(); CHUNK]);
         for row in 0..self.rows {
             for begin in (0..self.len).step_by(CHUNK) {
                 let count = CHUNK.min(self.len - begin);
-                let [held, free, scratch] = &mut buffers;
-                let (mut held, mut free) = (&mut held[..count], &mut free[..count]);
+                let [held, free, scratch] = buffers.each_mut().map(|chunk| &mut chunk.0[..count]);
+                let (mut held, mut free) = (held, free);
                 let first = self.input_offset + row * self.input_stride + begin;
                 let mut sources = inputs.clone().map(|input| {
                     // SAFETY: inside a stretch of that input, aligned and not written meanwhile.
@@ -112,16 +117,16 @@ impl Reduction {
                 let one = sources.next().expect("a collective has members");
                 match sources.next() {
                     Some(two) => {
-                        combine(combiner, T::widen(one, held), T::widen(two, &mut scratch[..count]), free);
+                        combine(combiner, T::widen(one, held), T::widen(two, scratch), free);
                         std::mem::swap(&mut held, &mut free);
                     }
-                    None => held.copy_from_slice(T::widen(one, &mut scratch[..count])),
+                    None => held.copy_from_slice(T::widen(one, scratch)),
                 }
                 for next in sources {
-                    combine(combiner, held, T::widen(next, &mut scratch[..count]), free);
+                    combine(combiner, held, T::widen(next, scratch), free);
                     std::mem::swap(&mut held, &mut free);
                 }
-                let result = T::narrow(held, &mut narrow[..count]);
+                let result = T::narrow(held, &mut narrow.0[..count]);
                 let first = self.output_offset + row * self.output_stride + begin;
                 for output in outputs.clone() {
                     // SAFETY: inside a stretch of that output, which is ours alone.
@@ -155,8 +160,33 @@ trait Number: Pod {
     fn or(self, other: Self) -> Self;
 }
 
-/// `target[i] = left[i] combined with right[i]`.
+/// `target[i] = left[i] combined with right[i]`, with the widest vectors there are. The arithmetic is the same in all.
 fn combine<N: Number>(combiner: Combiner, left: &[N], right: &[N], target: &mut [N]) {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+        // SAFETY: the processor has what the function needs.
+        return unsafe { combine_avx512(combiner, left, right, target) };
+    } else if is_x86_feature_detected!("avx2") {
+        // SAFETY: as above.
+        return unsafe { combine_avx2(combiner, left, right, target) };
+    }
+    combine_plain(combiner, left, right, target);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn combine_avx512<N: Number>(combiner: Combiner, left: &[N], right: &[N], target: &mut [N]) {
+    combine_plain(combiner, left, right, target);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn combine_avx2<N: Number>(combiner: Combiner, left: &[N], right: &[N], target: &mut [N]) {
+    combine_plain(combiner, left, right, target);
+}
+
+#[inline(always)]
+fn combine_plain<N: Number>(combiner: Combiner, left: &[N], right: &[N], target: &mut [N]) {
     #[inline(always)]
     fn each<N: Number>(left: &[N], right: &[N], target: &mut [N], f: impl Fn(N, N) -> N) {
         for ((to, &a), &b) in target.iter_mut().zip(left).zip(right) {
@@ -254,6 +284,34 @@ floats!(f32, f64);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn vectors_of_any_width_give_the_same_bits() {
+        let special = [0.0, -0.0, 1.5, -1e30, 1e-40, 3.4e38, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+        let value = |i: usize| special[i * i / 7 % 9] * ((i % 5) as f32 + 0.3);
+        for len in [0, 1, 7, 16, 33, 200] {
+            let left: Vec<f32> = (0..len).map(value).collect();
+            let right: Vec<f32> = (0..len).map(|i| value(3 * i + 1)).collect();
+            for combiner in [Combiner::Sum, Combiner::Prod, Combiner::Max, Combiner::Min] {
+                let bits = |combine: &dyn Fn(&mut [f32])| {
+                    let mut target = vec![7.0; len];
+                    combine(&mut target);
+                    // Which NaN comes out is nobody's concern.
+                    target.iter().map(|x| if x.is_nan() { u32::MAX } else { x.to_bits() }).collect::<Vec<_>>()
+                };
+                let plain = bits(&|target| combine_plain(combiner, &left, &right, target));
+                if is_x86_feature_detected!("avx2") {
+                    // SAFETY: the processor has it.
+                    assert_eq!(plain, bits(&|t| unsafe { combine_avx2(combiner, &left, &right, t) }));
+                }
+                if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+                    // SAFETY: the processor has it.
+                    assert_eq!(plain, bits(&|t| unsafe { combine_avx512(combiner, &left, &right, t) }));
+                }
+            }
+        }
+    }
 
     #[test]
     fn float_extremes_order_zeros_and_pass_nan_on() {
