@@ -17,7 +17,7 @@ mod communicator;
 mod copy;
 mod meeting;
 #[cfg(test)]
-mod model;
+mod meeting_tests;
 mod notify;
 mod reduce;
 mod share;
