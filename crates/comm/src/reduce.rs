@@ -117,13 +117,13 @@ impl Reduction {
                 let one = sources.next().expect("a collective has members");
                 match sources.next() {
                     Some(two) => {
-                        combine(combiner, T::widen(one, held), T::widen(two, scratch), free);
+                        combine(combiner, T::widen(one, held), T::widen(two, scratch), free, streams);
                         std::mem::swap(&mut held, &mut free);
                     }
                     None => held.copy_from_slice(T::widen(one, scratch)),
                 }
                 for next in sources {
-                    combine(combiner, held, T::widen(next, scratch), free);
+                    combine(combiner, held, T::widen(next, scratch), free, streams);
                     std::mem::swap(&mut held, &mut free);
                 }
                 let result = T::narrow(held, &mut narrow.0[..count]);
@@ -160,16 +160,20 @@ trait Number: Pod {
     fn or(self, other: Self) -> Self;
 }
 
-/// `target[i] = left[i] combined with right[i]`, with the widest vectors there are. The arithmetic is the same in all.
-fn combine<N: Number>(combiner: Combiner, left: &[N], right: &[N], target: &mut [N]) {
+/// `target[i] = left[i] combined with right[i]`. Where the data is in a cache, with the widest vectors there are;
+/// where it comes from memory (`streams`) those are slower by a third than the narrow ones. The arithmetic is the same.
+fn combine<N: Number>(combiner: Combiner, left: &[N], right: &[N], target: &mut [N], streams: bool) {
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+    if streams {
+        return combine_plain(combiner, left, right, target);
+    } else if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
         // SAFETY: the processor has what the function needs.
         return unsafe { combine_avx512(combiner, left, right, target) };
     } else if is_x86_feature_detected!("avx2") {
         // SAFETY: as above.
         return unsafe { combine_avx2(combiner, left, right, target) };
     }
+    let _ = streams;
     combine_plain(combiner, left, right, target);
 }
 
