@@ -1,7 +1,7 @@
-//! Moving one N-dimensional box between two dense buffers.
+//! Moving one N-dimensional box between two dense buffers, and bytes past the caches.
 
 /// A box copy in its simplest form: runs of contiguous bytes under as few strided loops as possible.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StridedCopy {
     source_offset: usize,
     target_offset: usize,
@@ -10,7 +10,7 @@ pub(crate) struct StridedCopy {
     loops: Vec<Loop>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Loop {
     count: usize,
     source_stride: usize,
@@ -60,17 +60,45 @@ impl StridedCopy {
         Some(copy)
     }
 
-    /// The contiguous range `[offset, offset + bytes)` of both buffers. `None` where it is empty.
-    pub(crate) fn of_range(offset: usize, bytes: usize) -> Option<Self> {
-        StridedCopy::of_box(1, &[usize::MAX], &[offset], &[usize::MAX], &[offset], &[bytes])
+    /// Bytes that are copied.
+    pub(crate) fn bytes(&self) -> usize {
+        self.loops.iter().map(|l| l.count).product::<usize>() * self.run_bytes
     }
 
-    /// Copies.
+    /// The same copy in parts of at most `most` bytes (more only where one element is larger than that).
+    pub(crate) fn split(self, most: usize) -> Vec<StridedCopy> {
+        if self.bytes() <= most {
+            return vec![self];
+        }
+        let Some(outer) = self.loops.first() else {
+            let part = |start: usize| StridedCopy {
+                source_offset: self.source_offset + start,
+                target_offset: self.target_offset + start,
+                run_bytes: most.min(self.run_bytes - start),
+                loops: Vec::new(),
+            };
+            return (0..self.run_bytes).step_by(most).map(part).collect();
+        };
+        let step = (most * outer.count / self.bytes()).max(1);
+        let part = |start: usize| {
+            let mut part = self.clone();
+            part.source_offset += start * outer.source_stride;
+            part.target_offset += start * outer.target_stride;
+            part.loops[0].count = step.min(outer.count - start);
+            if step == 1 {
+                part.loops.remove(0);
+            }
+            part.split(most)
+        };
+        (0..outer.count).step_by(step).flat_map(part).collect()
+    }
+
+    /// Copies; past the caches where `streams`.
     ///
     /// # Safety
     /// The box must lie within both buffers; they do not overlap; nobody writes the source's box or touches the
     /// target's box meanwhile.
-    pub(crate) unsafe fn run(&self, source: *const u8, target: *mut u8) {
+    pub(crate) unsafe fn run(&self, source: *const u8, target: *mut u8, streams: bool) {
         // SAFETY: the caller's promise: offsets and strides stay within the buffers. Short runs get a copy of
         // constant length, which compiles to one load and one store instead of a call.
         unsafe {
@@ -80,10 +108,55 @@ impl StridedCopy {
                 2 => nest(&self.loops, source, target, |s, t| t.copy_from_nonoverlapping(s, 2)),
                 4 => nest(&self.loops, source, target, |s, t| t.copy_from_nonoverlapping(s, 4)),
                 8 => nest(&self.loops, source, target, |s, t| t.copy_from_nonoverlapping(s, 8)),
-                n => nest(&self.loops, source, target, |s, t| t.copy_from_nonoverlapping(s, n)),
+                n => nest(&self.loops, source, target, |s, t| copy_bytes(s, t, n, streams)),
             }
         }
     }
+}
+
+/// Runs shorter than this are not worth streaming: parts of lines at both ends are written through the cache.
+const LEAST_STREAM_BYTES: usize = 512;
+
+/// Copies `bytes` bytes. Where `streams`, whole cache lines go to memory without being read first and without
+/// staying in a cache; [`finish_streams`] has to follow before others are told.
+///
+/// # Safety
+/// Both ranges must be valid and apart; nobody writes the source or touches the target meanwhile.
+pub(crate) unsafe fn copy_bytes(source: *const u8, target: *mut u8, bytes: usize, streams: bool) {
+    #[cfg(target_arch = "x86_64")]
+    if streams && bytes >= LEAST_STREAM_BYTES {
+        use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+        const LINE_BYTES: usize = 64;
+        let head = target.addr().wrapping_neg() % LINE_BYTES;
+        let lines = (bytes - head) / LINE_BYTES;
+        let tail = head + lines * LINE_BYTES;
+        // SAFETY: all offsets are below `bytes`; from `head` on, the target is aligned to lines.
+        unsafe {
+            target.copy_from_nonoverlapping(source, head);
+            for line in 0..lines {
+                let from = source.add(head + line * LINE_BYTES).cast::<__m128i>();
+                let to = target.add(head + line * LINE_BYTES).cast::<__m128i>();
+                let words = [0, 1, 2, 3].map(|i| _mm_loadu_si128(from.add(i)));
+                for (i, word) in words.into_iter().enumerate() {
+                    _mm_stream_si128(to.add(i), word);
+                }
+            }
+            target.add(tail).copy_from_nonoverlapping(source.add(tail), bytes - tail);
+        }
+        return;
+    }
+    let _ = streams;
+    // SAFETY: the caller's promise.
+    unsafe { target.copy_from_nonoverlapping(source, bytes) };
+}
+
+/// Orders streamed bytes before whatever is written next.
+pub(crate) fn finish_streams() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: part of every x86-64 processor.
+    unsafe {
+        std::arch::x86_64::_mm_sfence()
+    };
 }
 
 /// # Safety
@@ -123,6 +196,41 @@ mod tests {
     #[test]
     fn empty_boxes_copy_nothing() {
         assert_eq!(StridedCopy::of_box(4, &[0, 5], &[0, 0], &[0, 5], &[0, 0], &[0, 5]), None);
-        assert_eq!(StridedCopy::of_range(3, 0), None);
+    }
+
+    /// Bytes (source, target) that a copy moves, in order.
+    fn moved(copy: &StridedCopy) -> Vec<(usize, usize)> {
+        let mut starts = vec![(copy.source_offset, copy.target_offset)];
+        for l in &copy.loops {
+            let steps = |&(s, t): &(usize, usize)| {
+                (0..l.count).map(move |i| (s + i * l.source_stride, t + i * l.target_stride))
+            };
+            starts = starts.iter().flat_map(steps).collect();
+        }
+        starts.iter().flat_map(|&(s, t)| (0..copy.run_bytes).map(move |i| (s + i, t + i))).collect()
+    }
+
+    #[test]
+    fn parts_are_small_and_move_the_same_bytes() {
+        let whole = StridedCopy::of_box(2, &[5, 7, 9], &[1, 2, 3], &[4, 3, 6], &[0; 3], &[4, 3, 6]).unwrap();
+        for most in [1, 5, 12, 13, 36, 40, 80, 1000] {
+            let parts = whole.clone().split(most);
+            assert!(parts.iter().all(|part| part.bytes() <= most), "{most}: {parts:?}");
+            assert_eq!(parts.iter().flat_map(moved).collect::<Vec<_>>(), moved(&whole), "{most}");
+        }
+    }
+
+    #[test]
+    fn streams_copy_every_byte_and_no_other() {
+        let source: Vec<u8> = (0..2000u32).map(|i| i as u8).collect();
+        for (start, bytes) in [(0, 0), (3, 511), (0, 512), (1, 1024), (63, 577), (64, 1900), (17, 1983)] {
+            let mut target = vec![0xee; 2000];
+            // SAFETY: both have 2000 bytes.
+            unsafe { copy_bytes(source.as_ptr().add(start), target.as_mut_ptr().add(start), bytes, true) };
+            finish_streams();
+            let mut expected = vec![0xee; 2000];
+            expected[start..start + bytes].copy_from_slice(&source[start..start + bytes]);
+            assert_eq!(target, expected, "{bytes} from {start}");
+        }
     }
 }

@@ -9,17 +9,21 @@
 //!
 //! A rank issues a collective with `start`, which publishes its buffers and never blocks, and ends it when
 //! `poll` says [`Poll::Ready`]: the result is complete and no peer will read this rank's buffers again. A thread
-//! may play many ranks; a poll that cannot finish its own rank works for the others.
+//! may play many ranks; a poll that finds nothing to do for its own rank works for the others.
 //!
 //! This crate knows bytes, element types, groups and extents. It knows nothing of graphs, meshes or programs.
 
 mod communicator;
 mod copy;
+mod meeting;
+#[cfg(test)]
+mod meeting_tests;
 mod notify;
 mod reduce;
 mod share;
 mod shared_memory;
 mod spec;
+mod sync;
 mod transport;
 
 pub use communicator::{Communicator, run_ranks};

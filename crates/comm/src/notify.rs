@@ -1,8 +1,9 @@
 //! Parking until something has changed.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
+
+use crate::sync::{AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, fence, spin_loop};
 
 /// A counter that moves whenever a rank arrives, makes progress or fails, and on which threads can sleep.
 ///
@@ -24,18 +25,19 @@ impl Notify {
 
     /// The number of changes so far.
     pub fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::SeqCst)
+        self.epoch.load(Ordering::Acquire)
     }
 
     /// Counts a change and wakes all sleepers.
     ///
     /// Costs one atomic addition while nobody sleeps. A wake-up is not lost: a sleeper counts itself and then
-    /// reads the epoch, this counts the epoch and then reads the sleepers, all in one sequentially consistent
-    /// order, so at least one sees the other; and a sleeper holds the lock from its look at the epoch until it
-    /// sleeps.
+    /// reads the epoch, this counts the epoch and then reads the sleepers, with a sequentially consistent fence
+    /// between the two steps of each, so at least one sees the other; and a sleeper holds the lock from its look at
+    /// the epoch until it sleeps.
     pub fn bump(&self) {
-        self.epoch.fetch_add(1, Ordering::SeqCst);
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
+        self.epoch.fetch_add(1, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if self.sleepers.load(Ordering::Relaxed) > 0 {
             drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
             self.changed.notify_all();
         }
@@ -48,12 +50,13 @@ impl Notify {
             if self.epoch() != seen {
                 return true;
             }
-            std::hint::spin_loop();
+            spin_loop();
         }
         // Capped, as a far enough point in time cannot be represented.
         let deadline = Instant::now() + timeout.min(Duration::from_secs(1 << 30));
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        self.sleepers.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
         while self.epoch() == seen {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -61,7 +64,7 @@ impl Notify {
             }
             guard = self.changed.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.sleepers.fetch_sub(1, Ordering::Relaxed);
         drop(guard);
         self.epoch() != seen
     }

@@ -1,169 +1,230 @@
-//! A spec, cut into what each member does.
+//! A spec, cut into the chunks that each member's share consists of.
 
 use std::ops::Range;
 
 use crate::copy::StridedCopy;
 use crate::reduce::Reduction;
-use crate::spec::{CollectiveSpec, Exchange};
+use crate::spec::{CollectiveSpec, Exchange, Moves};
 
-/// Up to this size every member of an all-reduce reduces all elements for itself: repeating the arithmetic costs
-/// less than a second rendezvous. The bits are the same.
-const ALONE_BYTES: usize = 4096;
+/// Bytes of one input that a chunk covers: enough to hide the price of taking it, few enough to stay in a
+/// second-level cache with their twins in other buffers while they are combined or copied several times.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// A member's slice of an all-reduce is no smaller: sharing the arithmetic would cost more than doing it.
+const LEAST_SLICE_BYTES: usize = 4096;
 
 /// Slices of an all-reduce begin on cache lines, so that no two members write one line.
 const LINE_BYTES: usize = 64;
 
-/// What one member does in a collective. Exchanges are given by their position in the bucket.
+/// Where the buffers of a collective take more than this, all members together, they do not stay in a cache until
+/// somebody reads them: outputs are written past it, which spares memory from being read first.
+const STREAM_BYTES: usize = 32 << 20;
+
+/// What is done in a collective.
+pub(crate) struct Plan {
+    /// By the member that does it first.
+    pub(crate) shares: Vec<Share>,
+    /// Per member: exchanges whose output it fills with zeros before it arrives.
+    pub(crate) zero_fills: Vec<Vec<usize>>,
+    /// Whether outputs are written past the caches.
+    pub(crate) streams: bool,
+}
+
+/// One member's part of the work.
 #[derive(Debug, Default)]
 pub(crate) struct Share {
-    /// Outputs that are filled with zeros first.
-    pub(crate) zero_fills: Vec<usize>,
-    /// Copies from peers' inputs to my output, as soon as the peer has arrived.
-    pub(crate) inputs: Vec<Fetch>,
-    /// Reductions over all members' inputs to my output, when all have arrived.
-    pub(crate) reductions: Vec<(usize, Reduction)>,
-    /// Copies from peers' outputs to my output, as soon as the peer has reduced its slice.
-    pub(crate) outputs: Vec<Fetch>,
-    /// Whether all members must have arrived.
-    pub(crate) needs_all: bool,
-    /// The members, other than this one, that read this one's buffers.
-    pub(crate) readers: Vec<usize>,
+    pub(crate) chunks: Vec<Vec<Piece>>,
+    /// The members, in order, whose buffers the chunks read or write.
+    pub(crate) touches: Vec<usize>,
+    /// Input bytes that the last chunk covers.
+    filled_bytes: usize,
 }
 
-/// Everything that is copied from one peer.
+/// Something to do with one tensor of the bucket.
 #[derive(Debug)]
-pub(crate) struct Fetch {
-    pub(crate) peer: usize,
-    pub(crate) copies: Vec<(usize, StridedCopy)>,
+pub(crate) struct Piece {
+    /// Its position in the bucket.
+    pub(crate) exchange: usize,
+    /// The members whose outputs get the result.
+    pub(crate) targets: Range<usize>,
+    pub(crate) action: Action,
 }
 
-fn add(fetches: &mut Vec<Fetch>, peer: usize, exchange: usize, copy: StridedCopy) {
-    match fetches.iter_mut().find(|f| f.peer == peer) {
-        Some(fetch) => fetch.copies.push((exchange, copy)),
-        None => fetches.push(Fetch { peer, copies: vec![(exchange, copy)] }),
+#[derive(Clone, Debug)]
+pub(crate) enum Action {
+    /// Of the inputs of all members.
+    Reduce(Reduction),
+    /// From the input of one member.
+    Copy(usize, StridedCopy),
+}
+
+impl Share {
+    fn push(&mut self, exchange: usize, targets: &Range<usize>, bytes: usize, action: Action) {
+        if self.chunks.is_empty() || self.filled_bytes + bytes > CHUNK_BYTES {
+            self.chunks.push(Vec::new());
+            self.filled_bytes = 0;
+        }
+        self.filled_bytes += bytes;
+        let chunk = self.chunks.last_mut().expect("there is one by now");
+        chunk.push(Piece { exchange, targets: targets.clone(), action });
+    }
+
+    fn reduce(&mut self, exchange: usize, targets: Range<usize>, whole: &Reduction) {
+        for part in whole.split(CHUNK_BYTES) {
+            self.push(exchange, &targets, part.input_bytes(), Action::Reduce(part));
+        }
     }
 }
 
 /// The elements of an all-reduce that a member reduces for everybody.
 fn slice(len: usize, element_bytes: usize, member_count: usize, member: usize) -> Range<usize> {
-    let extent = len.div_ceil(member_count).next_multiple_of(LINE_BYTES / element_bytes);
+    let even = len.div_ceil(member_count).next_multiple_of(LINE_BYTES / element_bytes);
+    let extent = even.max(LEAST_SLICE_BYTES / element_bytes);
     (extent * member).min(len)..(extent * (member + 1)).min(len)
 }
 
-/// What each member of a valid collective does.
-pub(crate) fn shares(spec: &CollectiveSpec) -> Vec<Share> {
-    let count = spec.members.len();
-    let mut shares: Vec<Share> = (0..count).map(|_| Share::default()).collect();
-    for (index, exchange) in spec.exchanges.iter().enumerate() {
-        match exchange {
-            Exchange::AllReduce { combiner, dtype, len } => {
-                let element_bytes = dtype.size_bytes();
-                let alone = len * element_bytes <= ALONE_BYTES;
-                for (member, share) in shares.iter_mut().enumerate() {
-                    let mine = if alone { 0..*len } else { slice(*len, element_bytes, count, member) };
-                    let reduction = Reduction {
-                        combiner: *combiner,
-                        dtype: *dtype,
-                        rows: 1,
-                        len: mine.len(),
-                        input_offset: mine.start,
-                        input_stride: 0,
-                        output_offset: mine.start,
-                        output_stride: 0,
-                    };
-                    if !mine.is_empty() {
-                        share.reductions.push((index, reduction));
+/// Copies of a `Moves`, by source; what is the same for consecutive targets is read once and written to all of them.
+fn copies(moves: &Moves) -> Vec<(usize, Range<usize>, StridedCopy)> {
+    let mut copies: Vec<(usize, Range<usize>, StridedCopy)> = Vec::new();
+    for moved in &moves.boxes {
+        let copy = StridedCopy::of_box(
+            moves.element_bytes,
+            &moves.input_shapes[moved.source],
+            &moved.source_start,
+            &moves.output_shapes[moved.target],
+            &moved.target_start,
+            &moved.extents,
+        );
+        let Some(copy) = copy else { continue };
+        match copies.last_mut() {
+            Some((source, targets, last))
+                if (*source, targets.end) == (moved.source, moved.target) && *last == copy =>
+            {
+                targets.end += 1;
+            }
+            _ => copies.push((moved.source, moved.target..moved.target + 1, copy)),
+        }
+    }
+    copies
+}
+
+impl Plan {
+    /// What is to be done for a valid collective.
+    pub(crate) fn new(spec: &CollectiveSpec) -> Self {
+        let count = spec.members.len();
+        let mut shares: Vec<Share> = (0..count).map(|_| Share::default()).collect();
+        let mut zero_fills = vec![Vec::new(); count];
+        for (index, exchange) in spec.exchanges.iter().enumerate() {
+            match exchange {
+                Exchange::AllReduce { combiner, dtype, len } => {
+                    for (member, share) in shares.iter_mut().enumerate() {
+                        let mine = slice(*len, dtype.size_bytes(), count, member);
+                        let reduction = Reduction {
+                            combiner: *combiner,
+                            dtype: *dtype,
+                            rows: 1,
+                            len: mine.len(),
+                            input_offset: mine.start,
+                            input_stride: 0,
+                            output_offset: mine.start,
+                            output_stride: 0,
+                        };
+                        share.reduce(index, 0..count, &reduction);
                     }
-                    for peer in (0..count).filter(|&peer| !alone && peer != member) {
-                        let theirs = slice(*len, element_bytes, count, peer);
-                        let offset = theirs.start * element_bytes;
-                        if let Some(copy) = StridedCopy::of_range(offset, theirs.len() * element_bytes) {
-                            add(&mut share.outputs, peer, index, copy);
+                }
+                Exchange::ReduceScatter { combiner, dtype, outer, extents } => {
+                    let row: usize = extents.iter().sum();
+                    let mut start = 0;
+                    for (member, (share, &extent)) in shares.iter_mut().zip(extents).enumerate() {
+                        let reduction = Reduction {
+                            combiner: *combiner,
+                            dtype: *dtype,
+                            rows: *outer,
+                            len: extent,
+                            input_offset: start,
+                            input_stride: row,
+                            output_offset: 0,
+                            output_stride: extent,
+                        };
+                        share.reduce(index, member..member + 1, &reduction);
+                        start += extent;
+                    }
+                }
+                Exchange::Moves(moves) => {
+                    for (source, targets, copy) in copies(moves) {
+                        for part in copy.split(CHUNK_BYTES) {
+                            shares[source].push(index, &targets, part.bytes(), Action::Copy(source, part));
                         }
                     }
-                }
-            }
-            Exchange::ReduceScatter { combiner, dtype, outer, extents } => {
-                let row: usize = extents.iter().sum();
-                let mut start = 0;
-                for (share, &extent) in shares.iter_mut().zip(extents) {
-                    let reduction = Reduction {
-                        combiner: *combiner,
-                        dtype: *dtype,
-                        rows: *outer,
-                        len: extent,
-                        input_offset: start,
-                        input_stride: row,
-                        output_offset: 0,
-                        output_stride: extent,
-                    };
-                    if outer * extent > 0 {
-                        share.reductions.push((index, reduction));
+                    for (fills, _) in zero_fills.iter_mut().zip(&moves.zero_fill).filter(|(_, zero)| **zero) {
+                        fills.push(index);
                     }
-                    start += extent;
-                }
-            }
-            Exchange::Moves(moves) => {
-                for moved in &moves.boxes {
-                    let copy = StridedCopy::of_box(
-                        moves.element_bytes,
-                        &moves.input_shapes[moved.source],
-                        &moved.source_start,
-                        &moves.output_shapes[moved.target],
-                        &moved.target_start,
-                        &moved.extents,
-                    );
-                    if let Some(copy) = copy {
-                        add(&mut shares[moved.target].inputs, moved.source, index, copy);
-                    }
-                }
-                for (share, _) in shares.iter_mut().zip(&moves.zero_fill).filter(|(_, zero)| **zero) {
-                    share.zero_fills.push(index);
                 }
             }
         }
+        if spec.exchanges.is_empty() {
+            // A barrier: nothing to do, but only when all are there.
+            shares[0].chunks.push(Vec::new());
+        }
+        for (member, share) in shares.iter_mut().enumerate().filter(|(_, share)| !share.chunks.is_empty()) {
+            let pieces = || share.chunks.iter().flatten();
+            let all = spec.exchanges.is_empty() || pieces().any(|p| matches!(p.action, Action::Reduce(_)));
+            let touched = |&m: &usize| all || m == member || pieces().any(|p| p.targets.contains(&m));
+            share.touches = (0..count).filter(touched).collect();
+        }
+        let buffers = spec.exchanges.iter().flat_map(|exchange| {
+            (0..count).map(move |member| exchange.input_bytes(member) + exchange.output_bytes(member))
+        });
+        Plan { shares, zero_fills, streams: buffers.sum::<usize>() > STREAM_BYTES }
     }
-    for member in 0..count {
-        // Members begin with the peer after themselves, so that not all read the same buffer at once.
-        let distance = |f: &Fetch| (f.peer + count - member) % count;
-        shares[member].inputs.sort_by_key(distance);
-        shares[member].outputs.sort_by_key(distance);
-        shares[member].needs_all = spec.exchanges.is_empty() || !shares[member].reductions.is_empty();
-        let reads = |reader: &Share| {
-            !reader.reductions.is_empty()
-                || reader.inputs.iter().chain(&reader.outputs).any(|f| f.peer == member)
-        };
-        let readers = (0..count).filter(|&r| r != member && reads(&shares[r])).collect();
-        shares[member].readers = readers;
-    }
-    shares
 }
 
 #[cfg(test)]
 mod tests {
-    use partita_base::DType;
+    use partita_base::{Combiner, DType};
 
     use super::*;
-    use partita_base::Combiner;
+
+    /// Elements that a share reduces.
+    fn reduced(share: &Share) -> usize {
+        let pieces = share.chunks.iter().flatten();
+        pieces.map(|p| if let Action::Reduce(r) = &p.action { r.rows * r.len } else { 0 }).sum()
+    }
+
+    fn all_reduce(len: usize) -> Vec<Share> {
+        let exchange = Exchange::all_reduce(Combiner::Sum, DType::F32, len);
+        Plan::new(&CollectiveSpec::new("gradients", vec![0, 1, 2, 3], vec![exchange])).shares
+    }
 
     #[test]
     fn a_large_all_reduce_gives_each_member_its_part_of_the_arithmetic() {
         let len = 100_003;
-        let spec = CollectiveSpec::new(
-            "gradients",
-            vec![0, 1, 2, 3],
-            vec![Exchange::all_reduce(Combiner::Sum, DType::F32, len)],
-        );
-        let shares = shares(&spec);
-        let lens: Vec<usize> = shares.iter().map(|s| s.reductions[0].1.len).collect();
+        let shares = all_reduce(len);
+        let lens: Vec<usize> = shares.iter().map(reduced).collect();
         assert_eq!(lens.iter().sum::<usize>(), len);
         assert!(lens.iter().all(|&l| l <= len / 4 + 16), "{lens:?}");
-        assert!(shares.iter().all(|s| s.outputs.len() == 3));
+        assert!(shares.iter().all(|s| s.touches == [0, 1, 2, 3]));
     }
 
     #[test]
-    fn a_sender_waits_for_its_reader_and_a_receiver_for_nobody() {
-        let shares = shares(&CollectiveSpec::send(5, 2, 8));
-        assert_eq!((shares[0].readers.as_slice(), shares[1].readers.as_slice()), (&[1][..], &[][..]));
+    fn a_small_all_reduce_is_done_by_one_member() {
+        assert_eq!(all_reduce(1000).iter().map(reduced).collect::<Vec<_>>(), [1000, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_send_touches_its_two_members_and_is_one_share() {
+        let shares = Plan::new(&CollectiveSpec::send(5, 2, 8)).shares;
+        assert_eq!((shares[0].touches.as_slice(), shares[1].touches.as_slice()), (&[0, 1][..], &[][..]));
+        assert_eq!((shares[0].chunks.len(), shares[1].chunks.len()), (1, 0));
+    }
+
+    #[test]
+    fn an_all_gather_reads_each_input_once() {
+        let bytes = 3 * CHUNK_BYTES;
+        let spec = CollectiveSpec::new("gather", vec![0, 1, 2], vec![Exchange::all_gather(1, &[bytes; 3])]);
+        for share in Plan::new(&spec).shares {
+            assert_eq!(share.chunks.len(), 3);
+            assert!(share.chunks.iter().all(|chunk| chunk.len() == 1 && chunk[0].targets == (0..3)));
+        }
     }
 }

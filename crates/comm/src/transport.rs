@@ -57,7 +57,7 @@ pub trait Transport: Send + Sync {
     /// # Safety
     /// Until `poll` has returned `Ready` or `Failed` for this rank, or `fail` has returned: the inputs are
     /// valid, initialised and not written; the outputs are valid, and are accessed by nobody
-    /// but this collective.
+    /// but this collective. No two threads start the same rank at a time.
     unsafe fn start(
         &self,
         collective: CollectiveId,
@@ -66,7 +66,9 @@ pub trait Transport: Send + Sync {
         outputs: &[*mut [u8]],
     );
 
-    /// Makes all the progress that is possible without waiting, for this rank first and then for its peers.
+    /// Does what can be done now, without waiting: this rank's part of the work, and where nothing is left of
+    /// that, its peers'. A thread that plays many ranks polls them all before it sleeps, so that each rank's part is
+    /// mostly done by the same thread.
     fn poll(&self, collective: CollectiveId, rank: usize) -> Poll;
 
     /// What to sleep on when polls are pending.

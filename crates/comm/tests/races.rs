@@ -184,7 +184,9 @@ fn a_waiting_rank_does_the_work_of_peers_that_compute() {
         // SAFETY: the buffers are left alone until both ranks are ready.
         unsafe { world.start(id(0), rank, &[input], &[output]) };
     }
-    // Rank 0 has started and is busy with something else: it never polls before rank 1 is ready.
+    // Rank 0 has started and is busy with something else: it never polls before rank 1 is ready, which does its own
+    // part first and then the other.
+    assert_eq!(world.poll(id(0), 1), Poll::Pending);
     assert_eq!(world.poll(id(0), 1), Poll::Ready);
     assert_eq!(world.poll(id(0), 0), Poll::Ready);
     assert!(outputs.iter().flatten().all(|x| *x == 3.0));

@@ -113,7 +113,7 @@ impl Runner {
             ranks,
             transport,
             workers,
-            spins: spins(workers == rank_count && workers <= cores && workers > 1),
+            spins: spins(workers <= cores && workers > 1),
             watchdog: options.watchdog,
             pulse: Pulse {
                 progress: AtomicU64::new(0),
