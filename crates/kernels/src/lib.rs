@@ -19,6 +19,7 @@ mod cross_entropy;
 mod element;
 mod fused;
 mod gather;
+mod gemm;
 mod math;
 mod matmul;
 mod norm;
