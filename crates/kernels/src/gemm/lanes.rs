@@ -1,6 +1,9 @@
 //! Vectors of floats as the product needs them: AVX-512, AVX2 and plain arrays, which compilers turn into the
 //! vectors of other machines.
 
+/// Vectors of a row of the register tile.
+pub(super) const VECTORS: usize = 3;
+
 /// Work that is compiled for the instructions of some lanes.
 pub(super) trait Job {
     /// Does it. Implementations are `#[inline(always)]`, and so is everything they call, down to the intrinsics.
@@ -22,7 +25,7 @@ pub(super) trait Lanes: Copy {
     const ZERO: Self::Element;
     /// How many lanes; at most 16.
     const COUNT: usize;
-    /// Rows of the register tile, which is two vectors wide; at most 14.
+    /// Rows of the register tile, which is [`VECTORS`] wide; at most 8.
     const ROWS: usize;
     /// The same value in all lanes.
     unsafe fn splat(value: Self::Element) -> Self;
@@ -38,6 +41,8 @@ pub(super) trait Lanes: Copy {
     unsafe fn times_plus(self, other: Self, addend: Self) -> Self;
     /// The lanes of two vectors in turn: `a0 b0 a1 b1 ..`, first half and second half.
     unsafe fn zip(self, other: Self) -> [Self; 2];
+    /// Asks for a cache line that will be written.
+    unsafe fn prefetch(at: *const Self::Element);
     /// Runs a job in a function compiled for these instructions.
     unsafe fn compiled(job: impl Job);
 }
@@ -48,7 +53,7 @@ macro_rules! plain_lanes {
             type Element = $element;
             const ZERO: $element = 0.0;
             const COUNT: usize = $count;
-            const ROWS: usize = 6;
+            const ROWS: usize = 4;
             #[inline(always)]
             unsafe fn splat(value: $element) -> Self {
                 [value; $count]
@@ -89,6 +94,8 @@ macro_rules! plain_lanes {
                     std::array::from_fn(|i| if i % 2 == 0 { self[half + i / 2] } else { other[half + i / 2] })
                 })
             }
+            #[inline(always)]
+            unsafe fn prefetch(_: *const $element) {}
             #[inline(never)]
             unsafe fn compiled(job: impl Job) {
                 // SAFETY: the caller's.
@@ -154,6 +161,10 @@ mod x86 {
                     unsafe { $zip }
                 }
                 #[inline(always)]
+                unsafe fn prefetch(at: *const $element) {
+                    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+                }
+                #[inline(always)]
                 unsafe fn compiled(job: impl Job) {
                     #[target_feature(enable = $features)]
                     #[inline(never)]
@@ -173,7 +184,7 @@ mod x86 {
     }
 
     lanes!(
-        __m512 of 16 f32, 14 rows, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma",
+        __m512 of 16 f32, 8 rows, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma",
         _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_mul_ps, _mm512_fmadd_ps,
         |from, count| _mm512_maskz_loadu_ps(mask(count), from),
         |to, count, vector| _mm512_mask_storeu_ps(to, mask(count), vector),
@@ -184,7 +195,7 @@ mod x86 {
         }
     );
     lanes!(
-        __m512d of 8 f64, 14 rows, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma",
+        __m512d of 8 f64, 8 rows, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma",
         _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_mul_pd, _mm512_fmadd_pd,
         |from, count| _mm512_maskz_loadu_pd(mask(count) as u8, from),
         |to, count, vector| _mm512_mask_storeu_pd(to, mask(count) as u8, vector),
@@ -195,7 +206,7 @@ mod x86 {
         }
     );
     lanes!(
-        __m256 of 8 f32, 6 rows, "avx2,fma",
+        __m256 of 8 f32, 4 rows, "avx2,fma",
         _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_mul_ps, _mm256_fmadd_ps,
         |from, count| {
             let index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -211,7 +222,7 @@ mod x86 {
         }
     );
     lanes!(
-        __m256d of 4 f64, 6 rows, "avx2,fma",
+        __m256d of 4 f64, 4 rows, "avx2,fma",
         _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_mul_pd, _mm256_fmadd_pd,
         |from, count| {
             let index = _mm256_setr_epi64x(0, 1, 2, 3);

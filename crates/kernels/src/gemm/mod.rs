@@ -18,7 +18,7 @@ use std::cell::RefCell;
 
 use crate::matmul::{Matrix, MatrixMut};
 use crate::simd::{Level, level};
-use lanes::Lanes;
+use lanes::{Lanes, VECTORS};
 use pack::{PackColumns, PackRows};
 use tile::Tile;
 
@@ -30,7 +30,7 @@ const RHS_BYTES: usize = 512 << 10;
 const LHS_TILES: usize = 8;
 
 /// Bytes of packed blocks: `lhs` behind `rhs`.
-const BYTES: usize = RHS_BYTES + LHS_TILES * 14 * (DEPTH + 48) * 8;
+const BYTES: usize = RHS_BYTES + LHS_TILES * 8 * (DEPTH + 48) * 8;
 
 #[derive(Clone, Copy)]
 #[repr(align(64))]
@@ -132,14 +132,13 @@ unsafe fn blocks<V: Lanes>(
     if n == 1 {
         out.column = 1;
     }
-    let panel = 2 * V::COUNT;
     let depth_block = depth_block(k);
     let columns_block = {
-        let most = RHS_BYTES / size_of::<V::Element>() / depth_block / panel * panel;
-        n.div_ceil(n.div_ceil(most)).next_multiple_of(panel)
+        let most = RHS_BYTES / size_of::<V::Element>() / depth_block / V::COUNT * V::COUNT;
+        n.div_ceil(n.div_ceil(most)).next_multiple_of(V::COUNT)
     };
     let rows_block = LHS_TILES * V::ROWS;
-    let pack_lhs = n > 2 * panel || (lhs.column != 1 && lhs.row != 1);
+    let pack_lhs = n > 2 * VECTORS * V::COUNT || (lhs.column != 1 && lhs.row != 1);
     PACKED.with_borrow_mut(|packed| {
         let rhs_packed: *mut V::Element = packed.as_mut_ptr().cast();
         // SAFETY: the two parts lie one behind the other in the buffer; see BYTES.
@@ -149,13 +148,13 @@ unsafe fn blocks<V: Lanes>(
             for p in (0..k.max(1)).step_by(depth_block) {
                 let depth = depth_block.min(k - p);
                 let rhs = rhs.rows_after(p).columns_after(j);
-                for jj in (0..columns).step_by(panel) {
+                for (jj, width) in panels::<V>(columns) {
                     // SAFETY: the block is inside `rhs` and fits the buffer.
                     unsafe {
                         V::compiled(PackColumns::<V> {
                             from: rhs.columns_after(jj),
                             depth,
-                            columns: panel.min(columns - jj),
+                            columns: width,
                             to: rhs_packed.add(jj * depth),
                         });
                     }
@@ -176,8 +175,7 @@ unsafe fn blocks<V: Lanes>(
                             lhs = pack.copy();
                             unsafe { V::compiled(pack) };
                         }
-                        for jj in (0..columns).step_by(panel) {
-                            let width = panel.min(columns - jj);
+                        for (jj, width) in panels::<V>(columns) {
                             // SAFETY: the tile is inside the matrices and the packed blocks.
                             unsafe {
                                 let tile = Tile::<V> {
@@ -207,10 +205,23 @@ unsafe fn blocks<V: Lanes>(
     });
 }
 
+/// Cuts columns into as few panels as tiles allow, none much narrower than the others: (first column, columns).
+fn panels<V: Lanes>(columns: usize) -> impl Iterator<Item = (usize, usize)> {
+    let vectors = columns.div_ceil(V::COUNT);
+    let panels = vectors.div_ceil(VECTORS);
+    let (wide, rest) = (vectors.div_ceil(panels), vectors % panels);
+    (0..panels).map(move |i| {
+        let narrow = if rest == 0 { 0 } else { i.saturating_sub(rest) };
+        let first = (i * wide - narrow) * V::COUNT;
+        let width = if rest != 0 && i >= rest { wide - 1 } else { wide };
+        (first, (width * V::COUNT).min(columns - first))
+    })
+}
+
 /// A tile of an `out` neither of whose directions is contiguous, by way of one that is.
 unsafe fn apart<V: Lanes>(tile: Tile<V>, rows: usize) {
-    let mut near = [V::ZERO; 14 * 32];
-    let out = MatrixMut { pointer: near.as_mut_ptr(), row: 2 * V::COUNT as isize, column: 1 };
+    let mut near = [V::ZERO; 8 * 48];
+    let out = MatrixMut { pointer: near.as_mut_ptr(), row: (VECTORS * V::COUNT) as isize, column: 1 };
     let places = || (0..rows).flat_map(|i| (0..tile.columns).map(move |j| (i, j)));
     let far = |(i, j)| tile.out.rows_after(i).columns_after(j).pointer;
     // SAFETY: the caller's.

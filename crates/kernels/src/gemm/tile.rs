@@ -32,6 +32,11 @@ impl<V: Lanes, const R: usize, const W: usize> Job for Sized<V, R, W> {
         let Tile { depth, mut lhs, mut rhs, out, columns, scale, accumulate } = self.0;
         // SAFETY: the matrices cover the tile, of which rows below R and lanes below `columns` are written.
         unsafe {
+            for r in 0..R {
+                for w in 0..W {
+                    V::prefetch(out.rows_after(r).pointer.wrapping_add(w * V::COUNT));
+                }
+            }
             let mut sums = [[V::splat(V::ZERO); W]; R];
             for _ in 0..depth {
                 let mut right = [V::splat(V::ZERO); W];
@@ -83,10 +88,10 @@ impl<V: Lanes> Tile<V> {
                         if const { $r <= V::ROWS } {
                             // SAFETY: the caller's.
                             unsafe {
-                                if self.columns > V::COUNT {
-                                    V::compiled(Sized::<V, $r, 2>(self))
-                                } else {
-                                    V::compiled(Sized::<V, $r, 1>(self))
+                                match self.columns.div_ceil(V::COUNT) {
+                                    3 => V::compiled(Sized::<V, $r, 3>(self)),
+                                    2 => V::compiled(Sized::<V, $r, 2>(self)),
+                                    _ => V::compiled(Sized::<V, $r, 1>(self)),
                                 }
                             }
                         }
@@ -95,6 +100,6 @@ impl<V: Lanes> Tile<V> {
                 }
             };
         }
-        sized!(1 2 3 4 5 6 7 8 9 10 11 12 13 14)
+        sized!(1 2 3 4 5 6 7 8)
     }
 }
