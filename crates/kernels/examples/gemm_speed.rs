@@ -33,6 +33,12 @@ fn main() {
     let filter = std::env::args().nth(1).unwrap_or_default();
     let seconds: f64 = std::env::args().nth(2).map_or(0.4, |s| s.parse().unwrap());
     let which = std::env::args().nth(3).unwrap_or_default();
+    let default = [1, 384, 768 << 10, 8, 192, 1, 48, 0];
+    let variants: Vec<[usize; 8]> = std::env::args().nth(4).unwrap_or_default().split(';').map(|v| {
+        let mut k = default;
+        for kv in v.split(',').filter(|s| !s.is_empty()) { let (i, x) = kv.split_once('=').unwrap(); k[i.parse::<usize>().unwrap()] = x.parse().unwrap(); }
+        k
+    }).collect();
     let shapes: &[[usize; 3]] = &[
         [64, 64, 64], [64, 64, 256], [64, 256, 64], [64, 96, 128],
         [1024, 128, 128], [1024, 128, 512], [1024, 512, 128],
@@ -59,25 +65,29 @@ fn main() {
             if ta { va = va.permute(&[1, 0]); }
             if tb { vb = vb.permute(&[1, 0]); }
             let (sa, sb) = (va.strides().to_vec(), vb.strides().to_vec());
-            let mut best = [f64::INFINITY; 3];
+            let mut best = vec![f64::INFINITY; 2 + variants.len()];
             let begin = Instant::now();
             let flops = (2 * m * k * n) as f64;
             let inner = (2e6 / flops).ceil() as usize;
             while begin.elapsed().as_secs_f64() < seconds {
                 let start = cpu();
                 std::hint::black_box(unsafe { peak(2000) });
-                best[2] = best[2].min((cpu() - start) / (2000. * 24. * 32.));
+                best[0] = best[0].min((cpu() - start) / (2000. * 24. * 32.));
                 let start = cpu();
                 for _ in 0..inner { unsafe {
                     gemm::gemm(m, n, k, x.as_mut_ptr(), 1, n as isize, false, a.as_ptr(), sa[1], sa[0], b.as_ptr(), sb[1], sb[0], 1.0, 1.0, false, false, false, gemm::Parallelism::None);
                 } }
-                let middle = cpu();
-                for _ in 0..inner { matmul(&va, &vb, &mut ViewMut::of(&mut y, &[m, n]), false, &mut []); }
-                best[0] = best[0].min((middle - start) / inner as f64);
-                best[1] = best[1].min((cpu() - middle) / inner as f64);
+                best[1] = best[1].min((cpu() - start) / inner as f64);
+                for (i, v) in variants.iter().enumerate() {
+                    for (j, &k) in v.iter().enumerate() { set_knob(j, k) }
+                    let start = cpu();
+                    for _ in 0..inner { matmul(&va, &vb, &mut ViewMut::of(&mut y, &[m, n]), false, &mut []); }
+                    best[2 + i] = best[2 + i].min((cpu() - start) / inner as f64);
+                }
             }
             assert!(x.iter().zip(&y).all(|(x, y)| (x - y).abs() < 1e-3 * (k as f32).sqrt()), "{m} {k} {n} {ta} {tb}");
-            line += &format!(" {:>6.1} / {:>6.1}", 100. * flops / best[0] * best[2], 100. * flops / best[1] * best[2]);
+            line += " |";
+            for &b in &best[1..] { line += &format!("{:>6.1}", 100. * flops / b * best[0]); }
         }
         println!("{line}");
     }

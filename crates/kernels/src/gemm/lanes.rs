@@ -1,9 +1,6 @@
 //! Vectors of floats as the product needs them: AVX-512, AVX2 and plain arrays, which compilers turn into the
 //! vectors of other machines.
 
-/// Vectors of a row of the register tile.
-pub(super) const VECTORS: usize = 3;
-
 /// Work that is compiled for the instructions of some lanes.
 pub(super) trait Job {
     /// Does it. Implementations are `#[inline(always)]`, and so is everything they call, down to the intrinsics.
@@ -25,8 +22,10 @@ pub(super) trait Lanes: Copy {
     const ZERO: Self::Element;
     /// How many lanes; at most 16.
     const COUNT: usize;
-    /// Rows of the register tile, which is [`VECTORS`] wide; at most 8.
+    /// Rows of the register tile, at most 8.
     const ROWS: usize;
+    /// Vectors in a row of the register tile, at most 4.
+    const VECTORS: usize;
     /// The same value in all lanes.
     unsafe fn splat(value: Self::Element) -> Self;
     unsafe fn load(from: *const Self::Element) -> Self;
@@ -54,6 +53,7 @@ macro_rules! plain_lanes {
             const ZERO: $element = 0.0;
             const COUNT: usize = $count;
             const ROWS: usize = 4;
+            const VECTORS: usize = 3;
             #[inline(always)]
             unsafe fn splat(value: $element) -> Self {
                 [value; $count]
@@ -114,7 +114,7 @@ mod x86 {
 
     macro_rules! lanes {
         (
-            $vector:ident of $count:literal $element:ident, $rows:literal rows, $features:literal,
+            $vector:ident of $count:literal $element:ident, $rows:literal by $vectors:literal, $features:literal,
             $splat:ident, $load:ident, $store:ident, $times:ident, $times_plus:ident,
             |$from:ident, $left:ident| $load_first:expr,
             |$to:ident, $right:ident, $value:ident| $store_first:expr,
@@ -125,6 +125,7 @@ mod x86 {
                 const ZERO: $element = 0.0;
                 const COUNT: usize = $count;
                 const ROWS: usize = $rows;
+                const VECTORS: usize = $vectors;
                 // SAFETY, of all: the caller vouches for the instructions and the lanes behind pointers.
                 #[inline(always)]
                 unsafe fn splat(value: $element) -> Self {
@@ -184,7 +185,7 @@ mod x86 {
     }
 
     lanes!(
-        __m512 of 16 f32, 8 rows, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma",
+        __m512 of 16 f32, 6 by 4, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma",
         _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_mul_ps, _mm512_fmadd_ps,
         |from, count| _mm512_maskz_loadu_ps(mask(count), from),
         |to, count, vector| _mm512_mask_storeu_ps(to, mask(count), vector),
@@ -195,7 +196,7 @@ mod x86 {
         }
     );
     lanes!(
-        __m512d of 8 f64, 8 rows, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma",
+        __m512d of 8 f64, 6 by 4, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma",
         _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_mul_pd, _mm512_fmadd_pd,
         |from, count| _mm512_maskz_loadu_pd(mask(count) as u8, from),
         |to, count, vector| _mm512_mask_storeu_pd(to, mask(count) as u8, vector),
@@ -206,7 +207,7 @@ mod x86 {
         }
     );
     lanes!(
-        __m256 of 8 f32, 4 rows, "avx2,fma",
+        __m256 of 8 f32, 4 by 3, "avx2,fma",
         _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_mul_ps, _mm256_fmadd_ps,
         |from, count| {
             let index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -222,7 +223,7 @@ mod x86 {
         }
     );
     lanes!(
-        __m256d of 4 f64, 4 rows, "avx2,fma",
+        __m256d of 4 f64, 4 by 3, "avx2,fma",
         _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_mul_pd, _mm256_fmadd_pd,
         |from, count| {
             let index = _mm256_setr_epi64x(0, 1, 2, 3);

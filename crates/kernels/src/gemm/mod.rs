@@ -18,19 +18,27 @@ use std::cell::RefCell;
 
 use crate::matmul::{Matrix, MatrixMut};
 use crate::simd::{Level, level};
-use lanes::{Lanes, VECTORS};
+use lanes::Lanes;
 use pack::{PackColumns, PackRows};
 use tile::Tile;
 
+static KNOBS: [std::sync::atomic::AtomicUsize; 8] = [const { std::sync::atomic::AtomicUsize::new(0) }; 8];
+pub fn set_knob(i: usize, v: usize) {
+    KNOBS[i].store(v, std::sync::atomic::Ordering::Relaxed)
+}
+#[inline(always)]
+pub(crate) fn knob(i: usize) -> usize {
+    KNOBS[i].load(std::sync::atomic::Ordering::Relaxed)
+}
 /// The longest sum that is taken at once: rows of a block of `rhs`.
-const DEPTH: usize = 256;
+const DEPTH: usize = 1024;
 /// Bytes of a packed block of `rhs`.
-const RHS_BYTES: usize = 512 << 10;
+const RHS_BYTES: usize = 4 << 20;
 /// Tiles of `lhs` that are packed together.
-const LHS_TILES: usize = 8;
+const LHS_TILES: usize = 64;
 
 /// Bytes of packed blocks: `lhs` behind `rhs`.
-const BYTES: usize = RHS_BYTES + LHS_TILES * 8 * (DEPTH + 48) * 8;
+const BYTES: usize = RHS_BYTES + LHS_TILES * 14 * (DEPTH + 48) * 8;
 
 #[derive(Clone, Copy)]
 #[repr(align(64))]
@@ -109,7 +117,7 @@ pub(crate) unsafe fn product<C: Factor>(
 
 /// Into how long blocks a sum is cut: a function of `k` alone.
 fn depth_block(k: usize) -> usize {
-    k.div_ceil(k.div_ceil(DEPTH).max(1)).next_multiple_of(16).max(16)
+    k.div_ceil(k.div_ceil(knob(1)).max(1)).next_multiple_of(16).max(16)
 }
 
 unsafe fn blocks<V: Lanes>(
@@ -134,11 +142,11 @@ unsafe fn blocks<V: Lanes>(
     }
     let depth_block = depth_block(k);
     let columns_block = {
-        let most = RHS_BYTES / size_of::<V::Element>() / depth_block / V::COUNT * V::COUNT;
+        let most = knob(2) / size_of::<V::Element>() / depth_block / V::COUNT * V::COUNT;
         n.div_ceil(n.div_ceil(most)).next_multiple_of(V::COUNT)
     };
-    let rows_block = LHS_TILES * V::ROWS;
-    let pack_lhs = n > 2 * VECTORS * V::COUNT || (lhs.column != 1 && lhs.row != 1);
+    let rows_block = knob(3) * V::ROWS;
+    let pack_lhs = (lhs.column != 1 && lhs.row != 1);
     PACKED.with_borrow_mut(|packed| {
         let rhs_packed: *mut V::Element = packed.as_mut_ptr().cast();
         // SAFETY: the two parts lie one behind the other in the buffer; see BYTES.
@@ -149,6 +157,7 @@ unsafe fn blocks<V: Lanes>(
                 let depth = depth_block.min(k - p);
                 let rhs = rhs.rows_after(p).columns_after(j);
                 for (jj, width) in panels::<V>(columns) {
+                    if rhs.column == 1 && width % V::COUNT == 0 && m < knob(4) { continue; }
                     // SAFETY: the block is inside `rhs` and fits the buffer.
                     unsafe {
                         V::compiled(PackColumns::<V> {
@@ -181,13 +190,23 @@ unsafe fn blocks<V: Lanes>(
                                 let tile = Tile::<V> {
                                     depth,
                                     lhs,
-                                    rhs: Matrix {
+                                    rhs: if rhs.column == 1 && width % V::COUNT == 0 && m < knob(4) { rhs.columns_after(jj) } else { Matrix {
                                         pointer: rhs_packed.add(jj * depth),
                                         row: width.next_multiple_of(V::COUNT) as isize,
                                         column: 1,
-                                    },
+                                    } },
                                     out: out.rows_after(i + ii).columns_after(j + jj),
                                     columns: width,
+                                    ahead: {
+                                        let next = if knob(0) & 1 == 0 {
+                                            lhs.pointer
+                                        } else {
+                                            let mut next = lhs.pointer;
+                                            if jj + width == columns { next = next.wrapping_offset(V::ROWS as isize * lhs.row); }
+                                            next
+                                        };
+                                        if knob(0) & 1 == 0 || jj + width < columns { (next, 0, 0, 0) } else if lhs.column == 1 { (next, lhs.row, 16, 7) } else { (next, 0, lhs.column, 0) }
+                                    },
                                     scale,
                                     accumulate: accumulate || p > 0,
                                 };
@@ -208,7 +227,7 @@ unsafe fn blocks<V: Lanes>(
 /// Cuts columns into as few panels as tiles allow, none much narrower than the others: (first column, columns).
 fn panels<V: Lanes>(columns: usize) -> impl Iterator<Item = (usize, usize)> {
     let vectors = columns.div_ceil(V::COUNT);
-    let panels = vectors.div_ceil(VECTORS);
+    let panels = vectors.div_ceil(V::VECTORS);
     let (wide, rest) = (vectors.div_ceil(panels), vectors % panels);
     (0..panels).map(move |i| {
         let narrow = if rest == 0 { 0 } else { i.saturating_sub(rest) };
@@ -220,8 +239,8 @@ fn panels<V: Lanes>(columns: usize) -> impl Iterator<Item = (usize, usize)> {
 
 /// A tile of an `out` neither of whose directions is contiguous, by way of one that is.
 unsafe fn apart<V: Lanes>(tile: Tile<V>, rows: usize) {
-    let mut near = [V::ZERO; 8 * 48];
-    let out = MatrixMut { pointer: near.as_mut_ptr(), row: (VECTORS * V::COUNT) as isize, column: 1 };
+    let mut near = [V::ZERO; 8 * 64];
+    let out = MatrixMut { pointer: near.as_mut_ptr(), row: (V::VECTORS * V::COUNT) as isize, column: 1 };
     let places = || (0..rows).flat_map(|i| (0..tile.columns).map(move |j| (i, j)));
     let far = |(i, j)| tile.out.rows_after(i).columns_after(j).pointer;
     // SAFETY: the caller's.

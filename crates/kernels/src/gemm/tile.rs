@@ -17,6 +17,7 @@ pub(super) struct Tile<V: Lanes> {
     /// Columns that are written, at most `W` vectors.
     pub columns: usize,
     pub scale: V::Element,
+    pub ahead: (*const V::Element, isize, isize, usize),
     /// Whether to add to what is there.
     pub accumulate: bool,
 }
@@ -29,16 +30,37 @@ impl<V: Lanes, const R: usize, const W: usize> Job for Sized<V, R, W> {
     /// is all that the bits of a product depend on.
     #[inline(always)]
     unsafe fn run(self) {
-        let Tile { depth, mut lhs, mut rhs, out, columns, scale, accumulate } = self.0;
+        let Tile { depth, mut lhs, mut rhs, out, columns, scale, accumulate, ahead } = self.0;
+        let late = super::knob(5);
+        let part = super::knob(6);
         // SAFETY: the matrices cover the tile, of which rows below R and lanes below `columns` are written.
         unsafe {
-            for r in 0..R {
+            let fetch = || for r in 0..R {
                 for w in 0..W {
                     V::prefetch(out.rows_after(r).pointer.wrapping_add(w * V::COUNT));
                 }
-            }
+            };
+            if late & 1 == 0 { fetch() }
             let mut sums = [[V::splat(V::ZERO); W]; R];
-            for _ in 0..depth {
+            let first = if late & 1 == 1 { depth - depth.min(part) } else { depth };
+            for p in 0..first {
+                if W >= 3 {
+                V::prefetch(ahead.0.wrapping_offset((p & ahead.3) as isize * ahead.1 + (p >> ahead.3.count_ones()) as isize * ahead.2)); }
+                let mut right = [V::splat(V::ZERO); W];
+                for w in 0..W {
+                    right[w] = V::load(rhs.pointer.add(w * V::COUNT));
+                }
+                for r in 0..R {
+                    let left = V::splat(lhs.pointer.offset(r as isize * lhs.row).read());
+                    for w in 0..W {
+                        sums[r][w] = left.times_plus(right[w], sums[r][w]);
+                    }
+                }
+                lhs.pointer = lhs.pointer.wrapping_offset(lhs.column);
+                rhs.pointer = rhs.pointer.wrapping_offset(rhs.row);
+            }
+            if late & 1 == 1 { fetch() }
+            for _ in first..depth {
                 let mut right = [V::splat(V::ZERO); W];
                 for w in 0..W {
                     right[w] = V::load(rhs.pointer.add(w * V::COUNT));
@@ -89,6 +111,7 @@ impl<V: Lanes> Tile<V> {
                             // SAFETY: the caller's.
                             unsafe {
                                 match self.columns.div_ceil(V::COUNT) {
+                                    4 => if const { V::VECTORS >= 4 } { V::compiled(Sized::<V, $r, 4>(self)) },
                                     3 => V::compiled(Sized::<V, $r, 3>(self)),
                                     2 => V::compiled(Sized::<V, $r, 2>(self)),
                                     _ => V::compiled(Sized::<V, $r, 1>(self)),
