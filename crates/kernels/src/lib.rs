@@ -46,7 +46,6 @@ pub use copy::{copy, fill, iota};
 pub use cross_entropy::{cross_entropy, cross_entropy_backward};
 pub use element::{Bits, Bool, Element, Float, Number, Real};
 pub use fused::{ElementwiseProgram, EwInstr, EwOp, elementwise_workspace_bytes, run_elementwise};
-pub use gemm::set_knob;
 pub use gather::{gather_rows, scatter_add_rows};
 pub use matmul::{matmul, matmul_workspace_bytes};
 pub use norm::{layer_norm, layer_norm_backward, norm_backward_workspace_bytes, rms_norm, rms_norm_backward};

@@ -104,7 +104,14 @@ pub(crate) unsafe fn gemm<C: Real>(
     // SAFETY: the caller's; the types are the same.
     unsafe {
         match C::DTYPE {
-            DType::F32 => product::<f32>([m, k, n], scale.to_f64() as f32, lhs.cast(), rhs.cast(), out.cast(), accumulate),
+            DType::F32 => product::<f32>(
+                [m, k, n],
+                scale.to_f64() as f32,
+                lhs.cast(),
+                rhs.cast(),
+                out.cast(),
+                accumulate,
+            ),
             _ => product::<f64>([m, k, n], scale.to_f64(), lhs.cast(), rhs.cast(), out.cast(), accumulate),
         }
     }

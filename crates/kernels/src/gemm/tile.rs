@@ -1,128 +1,193 @@
-//! The innermost loop: a tile of the product that lives in registers.
+//! The innermost loops: strips of the product, tile by tile, each in registers.
 
 use super::lanes::{Job, Lanes};
 use crate::matmul::{Matrix, MatrixMut};
 
-/// A tile of `R` rows and `W` vectors of columns.
+/// At most `V::ROWS` rows of a block of the product.
 #[derive(Clone, Copy)]
-pub(super) struct Tile<V: Lanes> {
+pub(super) struct Strip<V: Lanes> {
     /// How many products each sum has.
     pub depth: usize,
-    /// `R` rows of `depth`.
+    pub columns: usize,
     pub lhs: Matrix<V::Element>,
-    /// `depth` rows of `W` full vectors, each row contiguous.
-    pub rhs: Matrix<V::Element>,
+    pub rhs: Panels<V>,
     /// Each row contiguous.
     pub out: MatrixMut<V::Element>,
-    /// Columns that are written, at most `W` vectors.
-    pub columns: usize,
     pub scale: V::Element,
-    pub ahead: (*const V::Element, isize, isize, usize),
     /// Whether to add to what is there.
     pub accumulate: bool,
 }
 
-struct Sized<V: Lanes, const R: usize, const W: usize>(Tile<V>);
+/// A block of `rhs`: either in place, each row contiguous and a number of whole vectors; or packed, panel after
+/// panel, each as wide as a tile, its rows contiguous and filled up to whole vectors.
+#[derive(Clone, Copy)]
+pub(super) enum Panels<V: Lanes> {
+    InPlace(Matrix<V::Element>),
+    Packed(*const V::Element),
+}
 
-impl<V: Lanes, const R: usize, const W: usize> Job for Sized<V, R, W> {
-    /// Every sum starts at zero and takes its products in order, each by one fused multiply-add; that is then
-    /// scaled, or scaled and added to `out` by one more. No other place computes with elements, so that this order
-    /// is all that the bits of a product depend on.
+/// Cuts columns into as few panels as tiles allow, each about as wide as the next: (first column, columns).
+#[inline(always)]
+pub(super) fn panels<V: Lanes>(columns: usize) -> Cuts<V> {
+    let vectors = columns.div_ceil(V::COUNT);
+    Cuts { first: 0, columns, vectors, panels: vectors.div_ceil(V::VECTORS), lanes: std::marker::PhantomData }
+}
+
+pub(super) struct Cuts<V> {
+    first: usize,
+    columns: usize,
+    vectors: usize,
+    panels: usize,
+    lanes: std::marker::PhantomData<V>,
+}
+
+impl<V: Lanes> Iterator for Cuts<V> {
+    type Item = (usize, usize);
     #[inline(always)]
-    unsafe fn run(self) {
-        let Tile { depth, mut lhs, mut rhs, out, columns, scale, accumulate, ahead } = self.0;
-        let late = super::knob(5);
-        let part = super::knob(6);
-        // SAFETY: the matrices cover the tile, of which rows below R and lanes below `columns` are written.
-        unsafe {
-            let fetch = || for r in 0..R {
-                for w in 0..W {
-                    V::prefetch(out.rows_after(r).pointer.wrapping_add(w * V::COUNT));
-                }
-            };
-            if late & 1 == 0 { fetch() }
-            let mut sums = [[V::splat(V::ZERO); W]; R];
-            let first = if late & 1 == 1 { depth - depth.min(part) } else { depth };
-            for p in 0..first {
-                if W >= 3 {
-                V::prefetch(ahead.0.wrapping_offset((p & ahead.3) as isize * ahead.1 + (p >> ahead.3.count_ones()) as isize * ahead.2)); }
-                let mut right = [V::splat(V::ZERO); W];
-                for w in 0..W {
-                    right[w] = V::load(rhs.pointer.add(w * V::COUNT));
-                }
-                for r in 0..R {
-                    let left = V::splat(lhs.pointer.offset(r as isize * lhs.row).read());
-                    for w in 0..W {
-                        sums[r][w] = left.times_plus(right[w], sums[r][w]);
-                    }
-                }
-                lhs.pointer = lhs.pointer.wrapping_offset(lhs.column);
-                rhs.pointer = rhs.pointer.wrapping_offset(rhs.row);
-            }
-            if late & 1 == 1 { fetch() }
-            for _ in first..depth {
-                let mut right = [V::splat(V::ZERO); W];
-                for w in 0..W {
-                    right[w] = V::load(rhs.pointer.add(w * V::COUNT));
-                }
-                for r in 0..R {
-                    let left = V::splat(lhs.pointer.offset(r as isize * lhs.row).read());
-                    for w in 0..W {
-                        sums[r][w] = left.times_plus(right[w], sums[r][w]);
-                    }
-                }
-                lhs.pointer = lhs.pointer.wrapping_offset(lhs.column);
-                rhs.pointer = rhs.pointer.wrapping_offset(rhs.row);
-            }
-            let scale = V::splat(scale);
-            for r in 0..R {
-                for w in 0..W {
-                    let to = out.pointer.offset(r as isize * out.row).add(w * V::COUNT);
-                    let sum = sums[r][w];
-                    let here = columns - w * V::COUNT;
-                    if here >= V::COUNT {
-                        let value = if accumulate { sum.times_plus(scale, V::load(to)) } else { sum.times(scale) };
-                        value.store(to);
-                    } else {
-                        let value = if accumulate {
-                            sum.times_plus(scale, V::load_first(to, here))
-                        } else {
-                            sum.times(scale)
-                        };
-                        value.store_first(to, here);
-                    }
-                }
-            }
+    fn next(&mut self) -> Option<(usize, usize)> {
+        if self.panels == 0 {
+            return None;
         }
+        let vectors = self.vectors.div_ceil(self.panels);
+        self.vectors -= vectors;
+        self.panels -= 1;
+        let first = self.first;
+        self.first += vectors * V::COUNT;
+        Some((first, self.first.min(self.columns) - first))
     }
 }
 
-impl<V: Lanes> Tile<V> {
-    /// Computes a tile of `rows <= V::ROWS` rows.
+impl<V: Lanes> Strip<V> {
+    /// Computes a strip of `rows <= V::ROWS` rows.
     ///
     /// # Safety
-    /// The machine has the instructions of `V`, the matrices cover the tile and `out` overlaps neither of the others.
+    /// The machine has the instructions of `V`, the matrices cover the strip and `out` overlaps neither of the others.
     pub(super) unsafe fn compute(self, rows: usize) {
-        macro_rules! sized {
+        macro_rules! rows {
             ($($r:literal)*) => {
                 match rows {
                     $($r => {
                         if const { $r <= V::ROWS } {
                             // SAFETY: the caller's.
-                            unsafe {
-                                match self.columns.div_ceil(V::COUNT) {
-                                    4 => if const { V::VECTORS >= 4 } { V::compiled(Sized::<V, $r, 4>(self)) },
-                                    3 => V::compiled(Sized::<V, $r, 3>(self)),
-                                    2 => V::compiled(Sized::<V, $r, 2>(self)),
-                                    _ => V::compiled(Sized::<V, $r, 1>(self)),
-                                }
-                            }
+                            unsafe { V::compiled(Rows::<V, $r>(self)) }
                         }
                     })*
-                    _ => unreachable!("a tile of {rows} rows"),
+                    _ => unreachable!("a strip of {rows} rows"),
                 }
             };
         }
-        sized!(1 2 3 4 5 6 7 8)
+        rows!(1 2 3 4 5 6 7 8)
     }
+}
+
+/// A strip of `R` rows.
+struct Rows<V: Lanes, const R: usize>(Strip<V>);
+
+impl<V: Lanes, const R: usize> Job for Rows<V, R> {
+    #[inline(always)]
+    unsafe fn run(self) {
+        let strip = self.0;
+        for (first, columns) in panels::<V>(strip.columns) {
+            let vectors = columns.div_ceil(V::COUNT);
+            // SAFETY: the tile is inside the strip.
+            unsafe {
+                let rhs = match strip.rhs {
+                    Panels::InPlace(rhs) => rhs.columns_after(first),
+                    Panels::Packed(rhs) => {
+                        let row = (vectors * V::COUNT) as isize;
+                        Matrix { pointer: rhs.add(first * strip.depth), row, column: 1 }
+                    }
+                };
+                let out = strip.out.columns_after(first);
+                match vectors {
+                    4 => {
+                        if const { V::VECTORS >= 4 } {
+                            tile::<V, R, 4>(&strip, rhs, out, columns)
+                        }
+                    }
+                    3 => tile::<V, R, 3>(&strip, rhs, out, columns),
+                    2 => tile::<V, R, 2>(&strip, rhs, out, columns),
+                    _ => tile::<V, R, 1>(&strip, rhs, out, columns),
+                }
+            }
+        }
+    }
+}
+
+/// Steps before the end of a sum at which `out` is asked for, to be near when it is written.
+const NOTICE: usize = 24;
+
+/// A tile of `R` rows and `W` vectors of columns, of which `columns` are written. Every sum starts at zero and takes
+/// its products in order, each by one fused multiply-add; that is then scaled, or scaled and added to `out` by one
+/// more. No other place computes with elements, so that this order is all that the bits of a product depend on.
+///
+/// # Safety
+/// The machine has the instructions, and the pointers cover the tile.
+#[inline(always)]
+unsafe fn tile<V: Lanes, const R: usize, const W: usize>(
+    strip: &Strip<V>,
+    rhs: Matrix<V::Element>,
+    out: MatrixMut<V::Element>,
+    columns: usize,
+) {
+    let Strip { depth, lhs, accumulate, .. } = *strip;
+    let early = depth.saturating_sub(NOTICE);
+    // SAFETY: the caller's; what is prefetched need not exist.
+    unsafe {
+        let sums = [[V::splat(V::ZERO); W]; R];
+        let sums = sum(sums, early, lhs, rhs);
+        for r in 0..R {
+            for w in 0..W {
+                V::prefetch(out.rows_after(r).pointer.wrapping_add(w * V::COUNT));
+            }
+        }
+        let sums = sum(sums, depth - early, lhs.columns_after(early), rhs.rows_after(early));
+        let scale = V::splat(strip.scale);
+        for r in 0..R {
+            for w in 0..W {
+                let (to, sum) = (out.rows_after(r).pointer.wrapping_add(w * V::COUNT), sums[r][w]);
+                let here = columns - w * V::COUNT;
+                if here >= V::COUNT {
+                    let value =
+                        if accumulate { sum.times_plus(scale, V::load(to)) } else { sum.times(scale) };
+                    value.store(to);
+                } else {
+                    let there = if accumulate { V::load_first(to, here) } else { V::splat(V::ZERO) };
+                    let value = if accumulate { sum.times_plus(scale, there) } else { sum.times(scale) };
+                    value.store_first(to, here);
+                }
+            }
+        }
+    }
+}
+
+/// `depth` steps of all sums of a tile. The rows below are fetched meanwhile, for the next strip: a cache line of
+/// each in turn where rows are contiguous.
+#[inline(always)]
+unsafe fn sum<V: Lanes, const R: usize, const W: usize>(
+    mut sums: [[V; W]; R],
+    depth: usize,
+    lhs: Matrix<V::Element>,
+    rhs: Matrix<V::Element>,
+) -> [[V; W]; R] {
+    let next = lhs.rows_after(R);
+    let turns = if lhs.column == 1 { 7 } else { 0 };
+    for p in 0..depth {
+        let (lhs, rhs) = (lhs.columns_after(p), rhs.rows_after(p).pointer);
+        // SAFETY: the caller's; what is prefetched need not exist.
+        unsafe {
+            V::prefetch(next.rows_after(p & turns).columns_after(p & !turns).pointer);
+            let mut right = [V::splat(V::ZERO); W];
+            for w in 0..W {
+                right[w] = V::load(rhs.add(w * V::COUNT));
+            }
+            for r in 0..R {
+                let left = V::splat(lhs.rows_after(r).pointer.read());
+                for w in 0..W {
+                    sums[r][w] = left.times_plus(right[w], sums[r][w]);
+                }
+            }
+        }
+    }
+    sums
 }
