@@ -25,7 +25,7 @@ use tile::{Panels, Strip, panels};
 /// The longest sum that is taken at once: rows of a block of `rhs`.
 const DEPTH: usize = 384;
 /// Bytes of a packed block of `rhs`.
-const RHS_BYTES: usize = 768 << 10;
+const RHS_BYTES: usize = 512 << 10;
 /// A product of at most so many rows reads `rhs` where it is, if it can.
 const IN_PLACE_ROWS: usize = 192;
 

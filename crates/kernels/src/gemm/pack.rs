@@ -13,9 +13,6 @@ pub(super) struct Pack<V: Lanes> {
     pub to: *mut V::Element,
 }
 
-/// Rows, or vectors of a contiguous column, that are fetched ahead.
-const AHEAD: usize = 12;
-
 impl<V: Lanes> Job for Pack<V> {
     #[inline(always)]
     unsafe fn run(self) {
@@ -38,11 +35,10 @@ impl<V: Lanes> Job for Pack<V> {
 #[inline(always)]
 unsafe fn rows<V: Lanes>(from: Matrix<V::Element>, depth: usize, columns: usize, mut to: *mut V::Element) {
     for p in 0..depth {
-        let (row, ahead) = (from.rows_after(p).pointer, from.rows_after(p + AHEAD).pointer);
+        let row = from.rows_after(p).pointer;
         for j in (0..columns).step_by(V::COUNT) {
             // SAFETY: the caller's.
             unsafe {
-                V::prefetch(ahead.wrapping_add(j));
                 V::load(row.add(j)).store(to);
                 to = to.add(V::COUNT);
             }
@@ -85,7 +81,6 @@ unsafe fn square<V: Lanes>(
         let mut square = [V::splat(V::ZERO); 16];
         for j in 0..columns {
             let column = from.columns_after(j).pointer;
-            V::prefetch(column.wrapping_add(AHEAD * V::COUNT));
             square[j] = if rows == V::COUNT { V::load(column) } else { V::load_first(column, rows) };
         }
         for _ in 0..V::COUNT.ilog2() {

@@ -115,7 +115,7 @@ impl<V: Lanes, const R: usize> Job for Rows<V, R> {
 }
 
 /// Steps before the end of a sum at which `out` is asked for, to be near when it is written.
-const NOTICE: usize = 24;
+const NOTICE: usize = 48;
 
 /// A tile of `R` rows and `W` vectors of columns, of which `columns` are written. Every sum starts at zero and takes
 /// its products in order, each by one fused multiply-add; that is then scaled, or scaled and added to `out` by one
