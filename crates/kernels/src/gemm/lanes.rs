@@ -22,7 +22,7 @@ pub(super) trait Lanes: Copy {
     const ZERO: Self::Element;
     /// How many lanes; at most 16.
     const COUNT: usize;
-    /// Rows of the register tile, at most 8.
+    /// Rows of the register tile, at most 6.
     const ROWS: usize;
     /// Vectors in a row of the register tile, at most 4.
     const VECTORS: usize;

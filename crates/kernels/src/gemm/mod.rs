@@ -1,8 +1,9 @@
 //! The product of two matrices of floats.
 //!
-//! A block of `rhs` that fits the second-level cache is copied into panels as wide as a register tile; rows of `lhs`,
-//! where they do not lie well already, are copied a few tiles at a time into the same cache; then every tile of the
-//! product runs over its rows and its panel. Transposed operands are transposed while they are copied.
+//! A block of `rhs` that fits the second-level cache is copied into panels as wide as a register tile, transposed on the
+//! way where its columns are the contiguous ones; a small product reads `rhs` where it is. Then strip after strip of
+//! `lhs` runs over all panels. Rows of `lhs` are only ever broadcast, element by element, which any strides serve:
+//! measured, copying them did not pay.
 //!
 //! **Bits.** An element of `out` depends on its row of `lhs`, its column of `rhs`, `scale` and `accumulate` only: not
 //! on the sizes or the place of the matrices around it, on strides, or on the machine's vectors. The sum over k is cut
@@ -41,7 +42,9 @@ thread_local! {
 /// A float with lanes on every machine.
 pub(crate) trait Factor: Copy + 'static {
     /// [`product`] at one level, which the machine must have.
-    #[doc(hidden)]
+    ///
+    /// # Safety
+    /// As of [`product`].
     unsafe fn product_at(
         level: Level,
         sizes: [usize; 3],
@@ -107,6 +110,10 @@ fn depth_block(k: usize) -> usize {
     k.div_ceil(k.div_ceil(DEPTH).max(1)).next_multiple_of(16).max(16)
 }
 
+/// [`product`] with the lanes of one level.
+///
+/// # Safety
+/// As of [`product`], and the machine has the instructions.
 unsafe fn blocks<V: Lanes>(
     [mut m, k, mut n]: [usize; 3],
     scale: V::Element,
@@ -168,9 +175,12 @@ unsafe fn blocks<V: Lanes>(
 }
 
 /// A strip of an `out` neither of whose directions is contiguous, tile by tile by way of one that is.
+///
+/// # Safety
+/// As of [`Strip::compute`].
 unsafe fn apart<V: Lanes>(strip: Strip<V>, rows: usize) {
     for (first, columns) in panels::<V>(strip.columns) {
-        let mut near = [V::ZERO; 8 * 64];
+        let mut near = [V::ZERO; 6 * 64];
         let out = MatrixMut { pointer: near.as_mut_ptr(), row: (V::VECTORS * V::COUNT) as isize, column: 1 };
         let rhs = match strip.rhs {
             Panels::InPlace(rhs) => Panels::InPlace(rhs.columns_after(first)),

@@ -32,6 +32,9 @@ impl<V: Lanes> Job for Pack<V> {
 }
 
 /// A panel of whole vectors whose rows are contiguous.
+///
+/// # Safety
+/// As of [`square`].
 #[inline(always)]
 unsafe fn rows<V: Lanes>(from: Matrix<V::Element>, depth: usize, columns: usize, mut to: *mut V::Element) {
     for p in 0..depth {
@@ -47,6 +50,9 @@ unsafe fn rows<V: Lanes>(from: Matrix<V::Element>, depth: usize, columns: usize,
 }
 
 /// A panel whose columns are contiguous.
+///
+/// # Safety
+/// As of [`square`].
 #[inline(always)]
 unsafe fn transposed<V: Lanes>(from: Matrix<V::Element>, depth: usize, columns: usize, to: *mut V::Element) {
     let width = columns.next_multiple_of(V::COUNT);
@@ -68,7 +74,11 @@ unsafe fn transposed<V: Lanes>(from: Matrix<V::Element>, depth: usize, columns: 
 
 /// Transposes a square, of which some rows and columns are there. A zip of rows half the height apart turns the bits
 /// of (row, column) by one place; as many as a row number has bits exchange the two.
+///
+/// # Safety
+/// The places are readable and writable, and the machine has the instructions.
 #[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "constant bounds and indices are what becomes registers")]
 unsafe fn square<V: Lanes>(
     from: Matrix<V::Element>,
     rows: usize,
@@ -96,6 +106,9 @@ unsafe fn square<V: Lanes>(
 }
 
 /// A panel of any strides.
+///
+/// # Safety
+/// As of [`square`].
 #[inline(always)]
 unsafe fn any<V: Lanes>(from: Matrix<V::Element>, depth: usize, columns: usize, mut to: *mut V::Element) {
     for p in 0..depth {

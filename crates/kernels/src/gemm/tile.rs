@@ -76,7 +76,7 @@ impl<V: Lanes> Strip<V> {
                 }
             };
         }
-        rows!(1 2 3 4 5 6 7 8)
+        rows!(1 2 3 4 5 6)
     }
 }
 
@@ -124,6 +124,7 @@ const NOTICE: usize = 48;
 /// # Safety
 /// The machine has the instructions, and the pointers cover the tile.
 #[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "constant bounds and indices are what becomes registers")]
 unsafe fn tile<V: Lanes, const R: usize, const W: usize>(
     strip: &Strip<V>,
     rhs: Matrix<V::Element>,
@@ -163,7 +164,11 @@ unsafe fn tile<V: Lanes, const R: usize, const W: usize>(
 
 /// `depth` steps of all sums of a tile. The rows below are fetched meanwhile, for the next strip: a cache line of
 /// each in turn where rows are contiguous.
+///
+/// # Safety
+/// As of [`tile`].
 #[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "constant bounds and indices are what becomes registers")]
 unsafe fn sum<V: Lanes, const R: usize, const W: usize>(
     mut sums: [[V; W]; R],
     depth: usize,
