@@ -1,6 +1,7 @@
 use partita_base::DType;
 
 use crate::element::{Number, Real, dispatch};
+use crate::gemm::product;
 use crate::tiles::{Reader, Scratch, Writer, tiles};
 use crate::workspace::{Workspace, piece_bytes};
 use crate::{Float, MAX_RANK, View, ViewMut};
@@ -37,13 +38,24 @@ impl<C> Matrix<C> {
         }
     }
 
+    fn cast<D>(self) -> Matrix<D> {
+        Matrix { pointer: self.pointer.cast(), row: self.row, column: self.column }
+    }
+
     pub(crate) fn transposed(self) -> Self {
         Matrix { row: self.column, column: self.row, ..self }
     }
 
     /// The matrix from row `row` on.
+    #[inline(always)]
     pub(crate) fn rows_after(self, row: usize) -> Self {
         Matrix { pointer: self.pointer.wrapping_offset(row as isize * self.row), ..self }
+    }
+
+    /// The matrix from column `column` on.
+    #[inline(always)]
+    pub(crate) fn columns_after(self, column: usize) -> Self {
+        Matrix { pointer: self.pointer.wrapping_offset(column as isize * self.column), ..self }
     }
 }
 
@@ -60,9 +72,20 @@ impl<C> MatrixMut<C> {
         MatrixMut { pointer: view.as_mut_ptr().cast(), row, column }
     }
 
+    fn cast<D>(self) -> MatrixMut<D> {
+        MatrixMut { pointer: self.pointer.cast(), row: self.row, column: self.column }
+    }
+
     /// The matrix from row `row` on.
+    #[inline(always)]
     pub(crate) fn rows_after(self, row: usize) -> Self {
         MatrixMut { pointer: self.pointer.wrapping_offset(row as isize * self.row), ..self }
+    }
+
+    /// The matrix from column `column` on.
+    #[inline(always)]
+    pub(crate) fn columns_after(self, column: usize) -> Self {
+        MatrixMut { pointer: self.pointer.wrapping_offset(column as isize * self.column), ..self }
     }
 }
 
@@ -78,43 +101,19 @@ pub(crate) unsafe fn gemm<C: Real>(
     out: MatrixMut<C>,
     accumulate: bool,
 ) {
-    if m == 0 || n == 0 {
-        return;
-    }
-    if k == 0 {
-        if !accumulate {
-            for i in 0..m as isize {
-                for j in 0..n as isize {
-                    // SAFETY: i and j stay inside `out`.
-                    unsafe { out.pointer.offset(i * out.row + j * out.column).write(C::ZERO) };
-                }
-            }
-        }
-        return;
-    }
-    // SAFETY: the caller vouches for the sizes; the strides are the matrices' own.
+    // SAFETY: the caller's; the types are the same.
     unsafe {
-        gemm::gemm(
-            m,
-            n,
-            k,
-            out.pointer,
-            out.column,
-            out.row,
-            accumulate,
-            lhs.pointer,
-            lhs.column,
-            lhs.row,
-            rhs.pointer,
-            rhs.column,
-            rhs.row,
-            C::ONE,
-            scale,
-            false,
-            false,
-            false,
-            gemm::Parallelism::None,
-        );
+        match C::DTYPE {
+            DType::F32 => product::<f32>(
+                [m, k, n],
+                scale.to_f64() as f32,
+                lhs.cast(),
+                rhs.cast(),
+                out.cast(),
+                accumulate,
+            ),
+            _ => product::<f64>([m, k, n], scale.to_f64(), lhs.cast(), rhs.cast(), out.cast(), accumulate),
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! Rust neither contracts `a * b + c` into one rounding nor reorders float sums, so the three give the same
 //! bits: results do not depend on the machine a run happens to land on.
 
-/// What the machine offers.
+/// What the machine offers; the wide levels have fused multiply-add.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Level {
     Baseline,
@@ -22,10 +22,11 @@ pub(crate) fn level() -> Level {
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("fma")
         {
             return Level::Avx512;
         }
-        if is_x86_feature_detected!("avx2") {
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
             return Level::Avx2;
         }
     }

@@ -1,5 +1,4 @@
-//! A steady step allocates nothing, but for the packing buffer that the matrix product's crate takes and gives back
-//! at every call. A binary of its own, since the allocator counts for the whole process.
+//! A steady step allocates nothing. A binary of its own, since the allocator counts for the whole process.
 
 mod common;
 
@@ -141,10 +140,7 @@ fn a_steady_step_allocates_nothing() {
     for (ranks, workers) in [(1, 1), (3, 1), (2, 2), (4, 3)] {
         let options = || RunnerOptions { workers: Some(workers), ..RunnerOptions::default() };
         assert_eq!(measure(&without_products(ranks), options()), (0, 0), "{ranks} ranks, {workers} workers");
-        let (allocations, growth) = measure(&step_graphs(ranks), options());
-        assert_eq!(growth, 0, "{ranks} ranks, {workers} workers");
-        // Two matrix products on each rank.
-        assert!(allocations <= 20 * 2 * 2 * ranks, "{allocations} allocations on {ranks} ranks");
+        assert_eq!(measure(&step_graphs(ranks), options()), (0, 0), "{ranks} ranks, {workers} workers");
     }
     let (graphs, cpu) = with_composites();
     assert_eq!(measure(&graphs, RunnerOptions { cpu, ..RunnerOptions::default() }), (0, 0));

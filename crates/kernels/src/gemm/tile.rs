@@ -1,0 +1,198 @@
+//! The innermost loops: strips of the product, tile by tile, each in registers.
+
+use super::lanes::{Job, Lanes};
+use crate::matmul::{Matrix, MatrixMut};
+
+/// At most `V::ROWS` rows of a block of the product.
+#[derive(Clone, Copy)]
+pub(super) struct Strip<V: Lanes> {
+    /// How many products each sum has.
+    pub depth: usize,
+    pub columns: usize,
+    pub lhs: Matrix<V::Element>,
+    pub rhs: Panels<V>,
+    /// Each row contiguous.
+    pub out: MatrixMut<V::Element>,
+    pub scale: V::Element,
+    /// Whether to add to what is there.
+    pub accumulate: bool,
+}
+
+/// A block of `rhs`: either in place, each row contiguous and a number of whole vectors; or packed, panel after
+/// panel, each as wide as a tile, its rows contiguous and filled up to whole vectors.
+#[derive(Clone, Copy)]
+pub(super) enum Panels<V: Lanes> {
+    InPlace(Matrix<V::Element>),
+    Packed(*const V::Element),
+}
+
+/// Cuts columns into as few panels as tiles allow, each about as wide as the next: (first column, columns).
+#[inline(always)]
+pub(super) fn panels<V: Lanes>(columns: usize) -> Cuts<V> {
+    let vectors = columns.div_ceil(V::COUNT);
+    Cuts { first: 0, columns, vectors, panels: vectors.div_ceil(V::VECTORS), lanes: std::marker::PhantomData }
+}
+
+pub(super) struct Cuts<V> {
+    first: usize,
+    columns: usize,
+    vectors: usize,
+    panels: usize,
+    lanes: std::marker::PhantomData<V>,
+}
+
+impl<V: Lanes> Iterator for Cuts<V> {
+    type Item = (usize, usize);
+    #[inline(always)]
+    fn next(&mut self) -> Option<(usize, usize)> {
+        if self.panels == 0 {
+            return None;
+        }
+        let vectors = self.vectors.div_ceil(self.panels);
+        self.vectors -= vectors;
+        self.panels -= 1;
+        let first = self.first;
+        self.first += vectors * V::COUNT;
+        Some((first, self.first.min(self.columns) - first))
+    }
+}
+
+impl<V: Lanes> Strip<V> {
+    /// Computes a strip of `rows <= V::ROWS` rows.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`, the matrices cover the strip and `out` overlaps neither of the others.
+    pub(super) unsafe fn compute(self, rows: usize) {
+        macro_rules! rows {
+            ($($r:literal)*) => {
+                match rows {
+                    $($r => {
+                        if const { $r <= V::ROWS } {
+                            // SAFETY: the caller's.
+                            unsafe { V::compiled(Rows::<V, $r>(self)) }
+                        }
+                    })*
+                    _ => unreachable!("a strip of {rows} rows"),
+                }
+            };
+        }
+        rows!(1 2 3 4 5 6)
+    }
+}
+
+/// A strip of `R` rows.
+struct Rows<V: Lanes, const R: usize>(Strip<V>);
+
+impl<V: Lanes, const R: usize> Job for Rows<V, R> {
+    #[inline(always)]
+    unsafe fn run(self) {
+        let strip = self.0;
+        for (first, columns) in panels::<V>(strip.columns) {
+            let vectors = columns.div_ceil(V::COUNT);
+            // SAFETY: the tile is inside the strip.
+            unsafe {
+                let rhs = match strip.rhs {
+                    Panels::InPlace(rhs) => rhs.columns_after(first),
+                    Panels::Packed(rhs) => {
+                        let row = (vectors * V::COUNT) as isize;
+                        Matrix { pointer: rhs.add(first * strip.depth), row, column: 1 }
+                    }
+                };
+                let out = strip.out.columns_after(first);
+                match vectors {
+                    4 => {
+                        if const { V::VECTORS >= 4 } {
+                            tile::<V, R, 4>(&strip, rhs, out, columns)
+                        }
+                    }
+                    3 => tile::<V, R, 3>(&strip, rhs, out, columns),
+                    2 => tile::<V, R, 2>(&strip, rhs, out, columns),
+                    _ => tile::<V, R, 1>(&strip, rhs, out, columns),
+                }
+            }
+        }
+    }
+}
+
+/// Steps before the end of a sum at which `out` is asked for, to be near when it is written.
+const NOTICE: usize = 48;
+
+/// A tile of `R` rows and `W` vectors of columns, of which `columns` are written. Every sum starts at zero and takes
+/// its products in order, each by one fused multiply-add; that is then scaled, or scaled and added to `out` by one
+/// more. No other place computes with elements, so that this order is all that the bits of a product depend on.
+///
+/// # Safety
+/// The machine has the instructions, and the pointers cover the tile.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "constant bounds and indices are what becomes registers")]
+unsafe fn tile<V: Lanes, const R: usize, const W: usize>(
+    strip: &Strip<V>,
+    rhs: Matrix<V::Element>,
+    out: MatrixMut<V::Element>,
+    columns: usize,
+) {
+    let Strip { depth, lhs, accumulate, .. } = *strip;
+    let early = depth.saturating_sub(NOTICE);
+    // SAFETY: the caller's; what is prefetched need not exist.
+    unsafe {
+        let sums = [[V::splat(V::ZERO); W]; R];
+        let sums = sum(sums, early, lhs, rhs);
+        for r in 0..R {
+            for w in 0..W {
+                V::prefetch(out.rows_after(r).pointer.wrapping_add(w * V::COUNT));
+            }
+        }
+        let sums = sum(sums, depth - early, lhs.columns_after(early), rhs.rows_after(early));
+        let scale = V::splat(strip.scale);
+        for r in 0..R {
+            for w in 0..W {
+                let (to, sum) = (out.rows_after(r).pointer.wrapping_add(w * V::COUNT), sums[r][w]);
+                let here = columns - w * V::COUNT;
+                if here >= V::COUNT {
+                    let value =
+                        if accumulate { sum.times_plus(scale, V::load(to)) } else { sum.times(scale) };
+                    value.store(to);
+                } else {
+                    let there = if accumulate { V::load_first(to, here) } else { V::splat(V::ZERO) };
+                    let value = if accumulate { sum.times_plus(scale, there) } else { sum.times(scale) };
+                    value.store_first(to, here);
+                }
+            }
+        }
+    }
+}
+
+/// `depth` steps of all sums of a tile. The rows below are fetched meanwhile, for the next strip: a cache line of
+/// each in turn where rows are contiguous.
+///
+/// # Safety
+/// As of [`tile`].
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "constant bounds and indices are what becomes registers")]
+unsafe fn sum<V: Lanes, const R: usize, const W: usize>(
+    mut sums: [[V; W]; R],
+    depth: usize,
+    lhs: Matrix<V::Element>,
+    rhs: Matrix<V::Element>,
+) -> [[V; W]; R] {
+    let next = lhs.rows_after(R);
+    let turns = if lhs.column == 1 { 7 } else { 0 };
+    for p in 0..depth {
+        let (lhs, rhs) = (lhs.columns_after(p), rhs.rows_after(p).pointer);
+        // SAFETY: the caller's; what is prefetched need not exist.
+        unsafe {
+            V::prefetch(next.rows_after(p & turns).columns_after(p & !turns).pointer);
+            let mut right = [V::splat(V::ZERO); W];
+            for w in 0..W {
+                right[w] = V::load(rhs.add(w * V::COUNT));
+            }
+            for r in 0..R {
+                let left = V::splat(lhs.rows_after(r).pointer.read());
+                for w in 0..W {
+                    sums[r][w] = left.times_plus(right[w], sums[r][w]);
+                }
+            }
+        }
+    }
+    sums
+}
