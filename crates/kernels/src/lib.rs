@@ -12,6 +12,7 @@
 mod activation;
 mod attention;
 mod binary;
+mod chain;
 mod compare;
 mod convert;
 mod copy;
