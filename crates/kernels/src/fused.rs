@@ -303,6 +303,28 @@ impl ElementwiseProgram {
         }
     }
 
+    /// Whether everything that reads an input does so before an output is written, chunk by chunk: then the output
+    /// may lie where the input does.
+    fn reads_first(&self, input: usize, output: usize) -> bool {
+        let register = self.outputs[output];
+        let Some(writer) = self.instructions.iter().position(|instruction| instruction.out == register)
+        else {
+            return false;
+        };
+        match self.places[register] {
+            // Copied there at the end of a tile.
+            Place::Slot(_) => !self.outputs.contains(&input),
+            Place::Output(first) => {
+                let after = &self.instructions[writer + 1..];
+                first == output
+                    && self.chains(&self.instructions[writer])
+                    && !self.outputs.contains(&input)
+                    && after.iter().all(|instruction| !instruction.args.contains(&input))
+            }
+            Place::Chunk(_) | Place::Passing => false,
+        }
+    }
+
     /// Whether an instruction may be part of a chain.
     fn chains(&self, instruction: &EwInstr) -> bool {
         let EwInstr { op, args, out } = instruction;
@@ -387,8 +409,11 @@ pub fn run_elementwise(
         let view = inputs.get(i)?;
         assert_eq!((view.dtype(), view.shape()), (program.registers[i], shape), "input {i} of the program");
         let mut reader = Reader::new(view);
-        for out in outputs.iter() {
-            reader.keep_apart_from(view, out);
+        for (number, out) in outputs.iter().enumerate() {
+            let same = view.as_ptr() == out.as_view().as_ptr() && reader.is_direct();
+            if !(same && program.reads_first(i, number)) {
+                reader.keep_apart_from(view, out);
+            }
         }
         Some(reader)
     });

@@ -137,6 +137,64 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn outputs_may_lie_where_inputs_do(seed: u64) {
+        let mut draw = Draw(seed);
+        let length = draw.below(2500);
+        let types = [[DType::F32; 9].as_slice(), &[DType::I32]].concat();
+        let program = random_program(&mut draw, 1, &types, 30);
+        let inputs: Vec<Tensor> = (0..program.input_count())
+            .map(|i| Tensor::random(&mut draw, program.registers()[i], &[length], any_float))
+            .collect();
+        let right = one_by_one(&program, &inputs, &[length]);
+        let mut memory: Vec<Vec<u32>> = inputs
+            .iter()
+            .map(|input| input.all_bits().into_iter().map(|bits| bits as u32).collect())
+            .collect();
+        // Each output of four bytes an element takes the next input's place; the others have their own.
+        let mut own: Vec<Tensor> =
+            program.outputs().iter().map(|&r| Tensor::zeros(program.registers()[r], &[length])).collect();
+        let mut places = memory.iter_mut().map(|memory| memory.as_mut_ptr().cast::<u8>());
+        let pointers: Vec<*mut u8> = places.by_ref().collect();
+        let mut free = pointers.iter().copied();
+        let shared: Vec<Option<*mut u8>> = program
+            .outputs()
+            .iter()
+            .map(|&r| if program.registers()[r].size_bytes() == 4 { free.next() } else { None })
+            .collect();
+        let mut workspace = vec![0xAAu8; elementwise_workspace_bytes(&program)];
+        // SAFETY: inputs and the outputs over them cover whole vectors with one layout, and nothing else uses them.
+        let views: Vec<View<'_>> = (0..inputs.len())
+            .map(|i| unsafe { View::from_raw(pointers[i], program.registers()[i], &[length], &[1]) })
+            .collect();
+        let mut outputs: Vec<ViewMut<'_>> = own
+            .iter_mut()
+            .zip(&shared)
+            .zip(program.outputs())
+            .map(|((own, shared), &r)| match *shared {
+                // SAFETY: as above.
+                Some(at) => unsafe { ViewMut::from_raw(at, program.registers()[r], &[length], &[1]) },
+                None => own.view_mut(),
+            })
+            .collect();
+        run_elementwise(&program, &views, &mut outputs, &[length], &mut workspace);
+        drop(outputs);
+        let mut at = 0;
+        for (number, (&r, right)) in program.outputs().iter().zip(&right).enumerate() {
+            let mut found = own[number].clone();
+            if shared[number].is_some() {
+                let dtype = program.registers()[r];
+                copy(&View::contiguous(bytemuck::cast_slice(&memory[at]), dtype, &[length]), &mut found.view_mut());
+                at += 1;
+            }
+            prop_assert!(number_bits(&found) == number_bits(right), "output {number} of {program:?}");
+        }
+    }
+}
+
 #[test]
 fn a_chain_may_write_over_its_input() {
     let length = 5000;
