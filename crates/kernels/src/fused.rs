@@ -1,11 +1,13 @@
-//! Chains of elementwise functions run tile by tile: a value between two functions lives in a scratch tile
-//! that never leaves the cache, so a chain reads its inputs and writes its outputs once. Each function runs
-//! the same loop as its stand-alone kernel, so the bits are the same as well.
+//! Chains of elementwise functions run tile by tile: a value between two functions lives in registers or in a
+//! scratch tile that never leaves the cache, so a chain reads its inputs and writes its outputs once. Arithmetic
+//! of f32 goes through [`crate::chain`] as far as it goes together, everything else through the loops of the
+//! stand-alone kernels; the bits are theirs either way.
 
 use bytemuck::cast_slice_mut;
 use partita_base::{DType, Diagnostic, Result};
 
 use crate::binary::binary_tile;
+use crate::chain::{self, Bound, CHUNK, Step};
 use crate::compare::{clamp_tile, compare_tile, select_tile};
 use crate::convert::convert_tile;
 use crate::copy::{fill_tile, iota_tile};
@@ -90,6 +92,23 @@ enum Place {
     Output(usize),
     /// In a tile of the workspace; inputs `i` own slot `i`.
     Slot(usize),
+    /// In a chunk of the workspace, between steps of one chain.
+    Chunk(usize),
+    /// Nowhere: it goes straight into the next step of a chain.
+    Passing,
+}
+
+/// Instructions of one chain at most, and what they come to in steps: two operands and a result each.
+const CHAIN: usize = 32;
+const CHAIN_STEPS: usize = 3 * CHAIN;
+
+/// What runs over a tile as a whole.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Pass {
+    /// One instruction, by its number.
+    Single(usize),
+    /// Steps, and the registers they are about.
+    Chain(Vec<(Step, usize)>),
 }
 
 /// A chain of elementwise functions over one shape, as data. Registers hold tensors of that shape; the first
@@ -100,8 +119,12 @@ pub struct ElementwiseProgram {
     input_count: usize,
     instructions: Vec<EwInstr>,
     outputs: Vec<usize>,
+    passes: Vec<Pass>,
     places: Vec<Place>,
+    /// For constants, and inputs that may be one value everywhere: the chunk which that value fills for chains.
+    filled: Vec<Option<usize>>,
     slots: usize,
+    chunks: usize,
 }
 
 impl ElementwiseProgram {
@@ -145,8 +168,19 @@ impl ElementwiseProgram {
         if let Some(out) = outputs.iter().find(|&&out| !written.get(out).is_some_and(|&w| w)) {
             return Err(wrong(format!("output register {out} is never written")));
         }
-        let (places, slots) = place(&registers, input_count, &instructions, &outputs);
-        Ok(ElementwiseProgram { registers, input_count, instructions, outputs, places, slots })
+        let mut program = ElementwiseProgram {
+            places: (0..registers.len()).map(Place::Slot).collect(),
+            filled: vec![None; registers.len()],
+            slots: input_count,
+            chunks: 0,
+            passes: Vec::new(),
+            registers,
+            input_count,
+            instructions,
+            outputs,
+        };
+        program.arrange();
+        Ok(program)
     }
 
     /// The type of every register.
@@ -170,56 +204,191 @@ impl ElementwiseProgram {
     }
 }
 
-/// Gives every register a place; slots are reused once the last reader has run.
-fn place(
-    registers: &[DType],
-    input_count: usize,
-    instructions: &[EwInstr],
-    outputs: &[usize],
-) -> (Vec<Place>, usize) {
-    let mut last_read = vec![0; registers.len()];
-    for (step, instruction) in instructions.iter().enumerate() {
-        for &arg in &instruction.args {
-            last_read[arg] = step + 1;
+impl ElementwiseProgram {
+    /// Groups the instructions into passes and gives every register a place; slots and chunks are reused once the
+    /// last reader has run.
+    fn arrange(&mut self) {
+        let (count, registers) = (self.instructions.len(), self.registers.len());
+        let constant =
+            |program: &Self, number: usize| matches!(program.instructions[number].op, EwOp::Constant(_));
+        // The chain that an instruction belongs to, and the instruction whose result it finds there.
+        let mut chain: Vec<Option<usize>> = vec![None; count];
+        let mut previous: Vec<Option<usize>> = vec![None; count];
+        let (mut chains, mut length, mut last) = (0, 0, None);
+        for number in (0..count).filter(|&number| !constant(self, number)) {
+            if !self.chains(&self.instructions[number]) {
+                last = None;
+                continue;
+            }
+            if last.is_none() || length == CHAIN {
+                (chains, length, last) = (chains + 1, 0, None);
+            }
+            (chain[number], previous[number]) = (Some(chains), last);
+            (last, length) = (Some(number), length + 1);
         }
-    }
-    let mut places: Vec<Place> = (0..registers.len()).map(Place::Slot).collect();
-    let mut slots = input_count;
-    let mut free: Vec<usize> = Vec::new();
-    for (step, instruction) in instructions.iter().enumerate() {
-        let (out, args) = (instruction.out, &instruction.args);
-        let constant = matches!(instruction.op, EwOp::Constant(_));
-        // Nobody reads it again: it is made where it must end. A constant is made once, so not there.
-        let kept = outputs.iter().position(|&register| register == out);
-        places[out] = match kept {
-            Some(output) if last_read[out] == 0 && !constant => Place::Output(output),
-            _ => Place::Slot(match free.pop().filter(|_| !constant) {
-                Some(slot) => slot,
-                None => {
-                    slots += 1;
-                    slots - 1
-                }
-            }),
+        let mut writer: Vec<Option<usize>> = vec![None; registers];
+        let mut readers: Vec<Vec<usize>> = vec![Vec::new(); registers];
+        for (number, instruction) in self.instructions.iter().enumerate() {
+            writer[instruction.out] = Some(number);
+            instruction.args.iter().for_each(|&arg| readers[arg].push(number));
+        }
+        let lasting = |program: &Self, register: usize| {
+            writer[register].is_none_or(|number| constant(program, number))
+                || program.outputs.contains(&register)
         };
-        for (i, &arg) in args.iter().enumerate() {
-            let done = last_read[arg] == step + 1 && !args[..i].contains(&arg);
-            let lasting = arg < input_count
-                || outputs.contains(&arg)
-                || instructions.iter().any(|i| i.out == arg && matches!(i.op, EwOp::Constant(_)));
-            if let Place::Slot(slot) = places[arg]
-                && done
-                && !lasting
-            {
-                free.push(slot);
+        for register in 0..registers {
+            let same = writer[register].is_none_or(|number| constant(self, number));
+            if same && readers[register].iter().any(|&reader| chain[reader].is_some()) {
+                self.filled[register] = Some(self.chunks);
+                self.chunks += 1;
+            }
+        }
+
+        let (mut free_slots, mut free_chunks) = (Vec::new(), Vec::new());
+        let take = |free: &mut Vec<usize>, count: &mut usize| {
+            free.pop().unwrap_or_else(|| {
+                *count += 1;
+                *count - 1
+            })
+        };
+        for number in 0..count {
+            let EwInstr { op, args, out } = self.instructions[number].clone();
+            let within = |reader: &usize| chain[number].is_some() && chain[*reader] == chain[number];
+            let passes = |&reader: &usize| {
+                let next = &self.instructions[reader];
+                within(&reader)
+                    && previous[reader] == Some(number)
+                    && (next.args.len() < 2
+                        || next.args[0] != next.args[1]
+                        || next.op == EwOp::Binary(Binary::Mul))
+            };
+            let local = readers[out].iter().all(within);
+            let kept = self.outputs.iter().position(|&register| register == out);
+            self.places[out] = match kept {
+                _ if constant(self, number) => {
+                    // Made once, in a tile of its own if anyone but chains looks for it.
+                    let tiled = kept.is_some() || readers[out].iter().any(|&reader| chain[reader].is_none());
+                    if tiled { Place::Slot(take(&mut Vec::new(), &mut self.slots)) } else { Place::Passing }
+                }
+                // It is made where it must end, if nobody else looks for it in a slot.
+                Some(output) if local => Place::Output(output),
+                None if chain[number].is_some() && readers[out].iter().all(passes) => Place::Passing,
+                None if local && chain[number].is_some() => {
+                    Place::Chunk(take(&mut free_chunks, &mut self.chunks))
+                }
+                _ => Place::Slot(take(&mut free_slots, &mut self.slots)),
+            };
+            match (chain[number], self.passes.last_mut()) {
+                _ if matches!(op, EwOp::Constant(_)) => {}
+                (None, _) => self.passes.push(Pass::Single(number)),
+                (Some(_), Some(Pass::Chain(steps))) if previous[number].is_some() => {
+                    let held = previous[number].map(|number| self.instructions[number].out);
+                    extend(steps, op, &args, out, held, self.places[out]);
+                }
+                (Some(_), _) => {
+                    let mut steps = Vec::new();
+                    extend(&mut steps, op, &args, out, None, self.places[out]);
+                    self.passes.push(Pass::Chain(steps));
+                }
+            }
+            for (i, &arg) in args.iter().enumerate() {
+                if readers[arg].last() == Some(&number) && !args[..i].contains(&arg) && !lasting(self, arg) {
+                    match self.places[arg] {
+                        Place::Slot(slot) => free_slots.push(slot),
+                        Place::Chunk(chunk) => free_chunks.push(chunk),
+                        Place::Output(_) | Place::Passing => {}
+                    }
+                }
             }
         }
     }
-    (places, slots)
+
+    /// Whether everything that reads an input does so before an output is written, chunk by chunk: then the output
+    /// may lie where the input does.
+    fn reads_first(&self, input: usize, output: usize) -> bool {
+        let register = self.outputs[output];
+        let Some(writer) = self.instructions.iter().position(|instruction| instruction.out == register)
+        else {
+            return false;
+        };
+        match self.places[register] {
+            // Copied there at the end of a tile.
+            Place::Slot(_) => !self.outputs.contains(&input),
+            Place::Output(first) => {
+                let after = &self.instructions[writer + 1..];
+                first == output
+                    && self.chains(&self.instructions[writer])
+                    && !self.outputs.contains(&input)
+                    && after.iter().all(|instruction| !instruction.args.contains(&input))
+            }
+            Place::Chunk(_) | Place::Passing => false,
+        }
+    }
+
+    /// Whether an instruction may be part of a chain.
+    fn chains(&self, instruction: &EwInstr) -> bool {
+        let EwInstr { op, args, out } = instruction;
+        let f32s = args.iter().chain([out]).all(|&register| self.registers[register] == DType::F32);
+        f32s && matches!(
+            op,
+            EwOp::Unary(
+                Unary::Neg
+                    | Unary::Abs
+                    | Unary::Sqrt
+                    | Unary::Rsqrt
+                    | Unary::Exp
+                    | Unary::Log
+                    | Unary::Tanh
+                    | Unary::Logistic
+            ) | EwOp::Binary(
+                Binary::Add | Binary::Sub | Binary::Mul | Binary::Div | Binary::Max | Binary::Min
+            )
+        )
+    }
+}
+
+/// Adds an instruction to a chain whose accumulator holds the register `held`.
+fn extend(
+    steps: &mut Vec<(Step, usize)>,
+    op: EwOp,
+    args: &[usize],
+    out: usize,
+    held: Option<usize>,
+    place: Place,
+) {
+    let swapped = args.len() == 2 && held == Some(args[1]) && held != Some(args[0]);
+    if held != Some(args[0]) && !swapped {
+        steps.push((Step::Load, args[0]));
+    }
+    let step = match op {
+        EwOp::Binary(Binary::Add) => Step::Add,
+        EwOp::Binary(Binary::Sub) if swapped => Step::SubFrom,
+        EwOp::Binary(Binary::Sub) => Step::Sub,
+        EwOp::Binary(Binary::Mul) if args[0] == args[1] => Step::Square,
+        EwOp::Binary(Binary::Mul) => Step::Mul,
+        EwOp::Binary(Binary::Div) if swapped => Step::DivFrom,
+        EwOp::Binary(Binary::Div) => Step::Div,
+        EwOp::Binary(Binary::Max) => Step::Max,
+        EwOp::Binary(Binary::Min) => Step::Min,
+        EwOp::Unary(Unary::Neg) => Step::Neg,
+        EwOp::Unary(Unary::Abs) => Step::Abs,
+        EwOp::Unary(Unary::Sqrt) => Step::Sqrt,
+        EwOp::Unary(Unary::Rsqrt) => Step::Rsqrt,
+        EwOp::Unary(Unary::Exp) => Step::Exp,
+        EwOp::Unary(Unary::Log) => Step::Log,
+        EwOp::Unary(Unary::Tanh) => Step::Tanh,
+        EwOp::Unary(Unary::Logistic) => Step::Logistic,
+        _ => unreachable!("no part of a chain"),
+    };
+    steps.push((step, if swapped { args[0] } else { args[args.len() - 1] }));
+    if place != Place::Passing {
+        steps.push((Step::Store, out));
+    }
 }
 
 /// Bytes of workspace that [`run_elementwise`] needs.
 pub fn elementwise_workspace_bytes(program: &ElementwiseProgram) -> usize {
-    piece_bytes::<u64>(program.slots * TILE)
+    piece_bytes::<f32>(program.chunks * CHUNK) + piece_bytes::<u64>(program.slots * TILE)
 }
 
 /// Runs a program over `shape`. Inputs have that shape and any strides (zero broadcasts); outputs are
@@ -240,8 +409,11 @@ pub fn run_elementwise(
         let view = inputs.get(i)?;
         assert_eq!((view.dtype(), view.shape()), (program.registers[i], shape), "input {i} of the program");
         let mut reader = Reader::new(view);
-        for out in outputs.iter() {
-            reader.keep_apart_from(view, out);
+        for (number, out) in outputs.iter().enumerate() {
+            let same = view.as_ptr() == out.as_view().as_ptr() && reader.is_direct();
+            if !(same && program.reads_first(i, number)) {
+                reader.keep_apart_from(view, out);
+            }
         }
         Some(reader)
     });
@@ -254,18 +426,30 @@ pub fn run_elementwise(
         assert!(writer.is_direct(), "output {i} of the program is contiguous");
         Some(writer)
     });
-    let memory: &mut [u64] = Workspace::new(workspace).take(program.slots * TILE);
-    let (slots, _) = memory.as_chunks_mut::<TILE>();
+    let mut workspace = Workspace::new(workspace);
+    let (chunks, _) = workspace.take::<f32>(program.chunks * CHUNK).as_chunks_mut::<CHUNK>();
+    let (slots, _) = workspace.take::<u64>(program.slots * TILE).as_chunks_mut::<TILE>();
     let len: usize = shape.iter().product();
-    prepare(program, &readers, slots, len.min(TILE));
+    if len == 0 {
+        return;
+    }
+    prepare(program, &readers, slots, chunks, len.min(TILE));
     for (start, count) in tiles(len) {
         for (slot, reader) in slots.iter_mut().zip(readers.iter().flatten()) {
             if !reader.is_direct() && !reader.is_uniform() {
                 reader.tile(start, count, cast_slice_mut(slot));
             }
         }
-        for instruction in &program.instructions {
-            step(program, instruction, &readers, &mut writers, slots, shape, start, count);
+        for pass in &program.passes {
+            match pass {
+                Pass::Single(number) => {
+                    let instruction = &program.instructions[*number];
+                    step(program, instruction, &readers, &mut writers, slots, shape, start, count);
+                }
+                Pass::Chain(steps) => {
+                    run_chain(program, steps, &readers, &mut writers, slots, chunks, start, count);
+                }
+            }
         }
         for (output, &register) in program.outputs.iter().enumerate() {
             if program.places[register] != Place::Output(output) {
@@ -280,20 +464,67 @@ fn prepare(
     program: &ElementwiseProgram,
     readers: &[Option<Reader<'_>>],
     slots: &mut [TileBytes],
+    chunks: &mut [[f32; CHUNK]],
     count: usize,
 ) {
-    for (slot, reader) in slots.iter_mut().zip(readers.iter().flatten()) {
+    for (input, (slot, reader)) in slots.iter_mut().zip(readers.iter().flatten()).enumerate() {
         if !reader.is_direct() && reader.is_uniform() {
-            reader.tile(0, count, cast_slice_mut(slot));
+            let tile = reader.tile(0, count, cast_slice_mut(slot));
+            if let Some(chunk) = program.filled[input] {
+                chunks[chunk].fill(bytemuck::cast_slice(tile)[0]);
+            }
         }
     }
     for instruction in &program.instructions {
-        if let (EwOp::Constant(value), Place::Slot(slot)) = (instruction.op, program.places[instruction.out])
-        {
+        let EwOp::Constant(value) = instruction.op else { continue };
+        if let Place::Slot(slot) = program.places[instruction.out] {
             let bytes = count * value.dtype().size_bytes();
             fill_tile(&value, &mut cast_slice_mut(&mut slots[slot])[..bytes]);
         }
+        if let Some(chunk) = program.filled[instruction.out] {
+            chunks[chunk].fill(value.get());
+        }
     }
+}
+
+/// Runs a chain over one tile.
+fn run_chain(
+    program: &ElementwiseProgram,
+    steps: &[(Step, usize)],
+    readers: &[Option<Reader<'_>>],
+    writers: &mut [Option<Writer<'_>>],
+    slots: &mut [TileBytes],
+    chunks: &mut [[f32; CHUNK]],
+    start: usize,
+    count: usize,
+) {
+    let (slots, chunks) = (slots.as_mut_ptr(), chunks.as_mut_ptr());
+    let nothing = Bound { step: Step::Neg, pointer: std::ptr::null_mut(), stride: 0 };
+    let mut bound = [nothing; CHAIN_STEPS];
+    for (bound, &(step, register)) in bound.iter_mut().zip(steps) {
+        let reader = readers.get(register).and_then(Option::as_ref);
+        let direct = reader.filter(|reader| reader.is_direct()).map(|reader| reader.pointer_at(start));
+        let place = match (program.filled[register], reader) {
+            (Some(chunk), None) => Place::Chunk(chunk),
+            (Some(chunk), Some(reader)) if reader.is_uniform() && direct.is_none() => Place::Chunk(chunk),
+            _ => program.places[register],
+        };
+        let (pointer, stride) = match (direct, place) {
+            (Some(pointer), _) => (pointer.cast_mut().cast(), 1),
+            (None, Place::Output(output)) => {
+                let writer = writers[output].as_mut().expect("every output has a writer");
+                (writer.pointer_at(start).cast(), 1)
+            }
+            (None, Place::Slot(slot)) => (slots.wrapping_add(slot).cast(), 1),
+            (None, Place::Chunk(chunk)) => (chunks.wrapping_add(chunk).cast(), 0),
+            // A step without an operand.
+            (None, Place::Passing) => (std::ptr::null_mut(), 0),
+        };
+        *bound = Bound { step, pointer, stride };
+    }
+    // SAFETY: inputs and outputs have `count` elements from `start` on, for which their views vouch; slots are
+    // a tile long, chunks a chunk; inputs that an output covers were copied to their slots.
+    unsafe { chain::run(&bound[..steps.len()], count) };
 }
 
 /// The bytes of a register: lent by its input, or in its slot, which is not the one at `hole`.
@@ -329,9 +560,6 @@ fn step(
     count: usize,
 ) {
     let EwInstr { op, args, out: register } = instruction;
-    if matches!(op, EwOp::Constant(_)) {
-        return;
-    }
     let to = program.registers[*register];
     let (before, out, after): (&[TileBytes], &mut [u8], &[TileBytes]) = match program.places[*register] {
         Place::Output(output) => {
@@ -343,6 +571,7 @@ fn step(
             let (tile, after) = rest.split_first_mut().expect("every slot exists");
             (before, &mut cast_slice_mut(tile)[..count * to.size_bytes()], after)
         }
+        Place::Chunk(_) | Place::Passing => unreachable!("only chains write there"),
     };
     let arg = |i: usize| read(program, args[i], readers, before, after, start, count);
     let from = args.first().map_or(to, |&register| program.registers[register]);
@@ -382,6 +611,6 @@ fn finish(
             let other = first[other].as_mut().expect("an output is made at its first place");
             into.copy_from_slice(other.tile(start, count).expect("outputs are contiguous"));
         }
-        Place::Slot(_) => into.copy_from_slice(read(program, register, readers, slots, &[], start, count)),
+        _ => into.copy_from_slice(read(program, register, readers, slots, &[], start, count)),
     }
 }

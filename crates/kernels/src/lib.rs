@@ -13,6 +13,7 @@
 mod activation;
 mod attention;
 mod binary;
+mod chain;
 mod compare;
 mod convert;
 mod copy;

@@ -22,16 +22,40 @@ multiversion! {
     }
 }
 
-multiversion! {
-    /// The sum of dy weight y, where y is the normalized x.
-    fn sum_gradient_times_normal[C: Real](x: &[C], mean: C, scale: C, weight: &[C], dy: &[C]) -> C {
-        lane_sum!(C; x, weight, dy; (dy * weight) * ((x - mean) * scale))
+/// Adds at most a lane each to the sums of dy weight y and of dy weight, dy y and dy to the totals.
+#[inline(always)]
+fn add_gradients<C: Real>(
+    [x, weight, dy]: [&[C]; 3],
+    [mean, scale]: [C; 2],
+    [weight_total, bias_total]: [&mut [C]; 2],
+    [slopes, shifts]: &mut [[C; LANES]; 2],
+) {
+    for l in 0..x.len() {
+        let (y, seen) = ((x[l] - mean) * scale, dy[l] * weight[l]);
+        slopes[l] = slopes[l] + seen * y;
+        shifts[l] = shifts[l] + seen;
+        weight_total[l] = weight_total[l] + dy[l] * y;
+        bias_total[l] = bias_total[l] + dy[l];
     }
 }
 
 multiversion! {
-    fn sum_product[C: Real](weight: &[C], dy: &[C]) -> C {
-        lane_sum!(C; dy, weight; dy * weight)
+    /// The sums of dy weight y, where y is the normalized x, and of dy weight; dy y and dy join the totals.
+    fn gradient_sums[C: Real](x: &[C], mean: C, scale: C, weight: &[C], dy: &[C], totals: [&mut [C]; 2]) -> [C; 2] {
+        let [weight_total, bias_total] = totals;
+        let mut sums = [[C::ZERO; LANES]; 2];
+        let (x, x_rest) = x.as_chunks::<LANES>();
+        let (weight, weight_rest) = weight.as_chunks::<LANES>();
+        let (dy, dy_rest) = dy.as_chunks::<LANES>();
+        let (weight_total, weight_total_rest) = weight_total.as_chunks_mut::<LANES>();
+        let (bias_total, bias_total_rest) = bias_total.as_chunks_mut::<LANES>();
+        for i in 0..x.len() {
+            let totals = [weight_total[i].as_mut_slice(), &mut bias_total[i]];
+            add_gradients([&x[i], &weight[i], &dy[i]], [mean, scale], totals, &mut sums);
+        }
+        let totals = [weight_total_rest, bias_total_rest];
+        add_gradients([x_rest, weight_rest, dy_rest], [mean, scale], totals, &mut sums);
+        sums.map(join_lanes::<C, Sum>)
     }
 }
 
@@ -39,14 +63,6 @@ multiversion! {
     fn gradient[C: Real](x: &[C], mean: C, scale: C, weight: &[C], dy: &[C], shift: C, slope: C, dx: &mut [C]) {
         for (((dx, &x), &weight), &dy) in dx.iter_mut().zip(x).zip(weight).zip(dy) {
             *dx = scale * ((dy * weight - shift) - ((x - mean) * scale) * slope);
-        }
-    }
-}
-
-multiversion! {
-    fn add_weight_gradient[C: Real](x: &[C], mean: C, scale: C, dy: &[C], total: &mut [C]) {
-        for ((total, &x), &dy) in total.iter_mut().zip(x).zip(dy) {
-            *total = *total + dy * ((x - mean) * scale);
         }
     }
 }
@@ -242,14 +258,12 @@ fn backward<T: Float>(
     let mut writer = Writer::new(dx);
     let mut scratch = [Scratch::new(), Scratch::new(), Scratch::new(), Scratch::new()];
     let [x_scratch, dy_scratch, weight_scratch, dx_scratch] = &mut scratch;
-    let (wants_weight, wants_bias) = (dweight.is_some(), dbias.is_some());
     let mut workspace = Workspace::new(workspace);
-    let [weight_total, weight_block, bias_total, bias_block] =
-        [wants_weight, wants_weight, wants_bias, wants_bias].map(|wanted| {
-            let piece = workspace.take::<T::Compute>(if wanted { count } else { 0 });
-            piece.fill(T::Compute::ZERO);
-            piece
-        });
+    let [weight_total, weight_block, bias_total, bias_block] = [(); 4].map(|()| {
+        let piece = workspace.take::<T::Compute>(count);
+        piece.fill(T::Compute::ZERO);
+        piece
+    });
     let size = T::Compute::from_f64(count as f64);
     for row in 0..rows {
         let (mean, scale) = norm.statistics::<T>(&x_reader, row, count, x_scratch);
@@ -258,15 +272,11 @@ fn backward<T: Float>(
             let x = x_reader.widened::<T>(row * count + start, some, x_scratch);
             let dy = dy_reader.widened::<T>(row * count + start, some, dy_scratch);
             let weight = weight.tile::<T>(start, some, weight_scratch);
-            slope = slope + sum_gradient_times_normal(x, mean, scale, weight, dy);
+            let totals = [&mut weight_block[start..start + some], &mut bias_block[start..start + some]];
+            let sums = gradient_sums(x, mean, scale, weight, dy, totals);
+            slope = slope + sums[0];
             if norm.centered {
-                shift = shift + sum_product(weight, dy);
-            }
-            if wants_weight {
-                add_weight_gradient(x, mean, scale, dy, &mut weight_block[start..start + some]);
-            }
-            if wants_bias {
-                fold_into::<T::Compute, Sum>(&mut bias_block[start..start + some], dy);
+                shift = shift + sums[1];
             }
         }
         for (start, some) in tiles(count) {

@@ -33,6 +33,9 @@ pub(crate) const LANES: usize = 32;
 /// Rows that accumulate before their result joins the total.
 pub(crate) const BLOCK_ROWS: usize = 64;
 
+/// Columns that accumulate side by side: long runs of memory, whose accumulators stay in the second cache.
+const COLUMNS: usize = 4 * TILE;
+
 /// A way to combine values, as a type.
 pub(crate) trait Fold<C> {
     const IDENTITY: C;
@@ -202,26 +205,30 @@ fn reduce_columns<T: Element, F: Fold<T::Compute>>(
     out: &mut Writer<'_>,
 ) {
     let mut scratch: TileBytes = [0; TILE];
-    let mut totals: TileBytes = [0; TILE];
-    let mut blocks: TileBytes = [0; TILE];
-    for i in 0..outer {
-        for (column, columns) in tiles(inner) {
-            let total: &mut [T::Compute] = &mut cast_slice_mut(&mut totals)[..columns];
-            let block: &mut [T::Compute] = &mut cast_slice_mut(&mut blocks)[..columns];
-            total.fill(init.load());
-            for block_start in (0..count).step_by(BLOCK_ROWS) {
-                block.fill(F::IDENTITY);
-                for row in block_start..count.min(block_start + BLOCK_ROWS) {
-                    let start = (i * count + row) * inner + column;
-                    fold_into::<T, F>(block, x.typed::<T>(start, columns, &mut scratch));
+    let mut totals = [0u64; COLUMNS];
+    let mut blocks = [0u64; COLUMNS];
+    for (i, column) in (0..outer).flat_map(|i| (0..inner).step_by(COLUMNS).map(move |column| (i, column))) {
+        let columns = COLUMNS.min(inner - column);
+        let total: &mut [T::Compute] = &mut cast_slice_mut(&mut totals)[..columns];
+        let block: &mut [T::Compute] = &mut cast_slice_mut(&mut blocks)[..columns];
+        total.fill(init.load());
+        for block_start in (0..count).step_by(BLOCK_ROWS) {
+            block.fill(F::IDENTITY);
+            for row in block_start..count.min(block_start + BLOCK_ROWS) {
+                let start = (i * count + row) * inner + column;
+                for (first, some) in tiles(columns) {
+                    let x = x.typed::<T>(start + first, some, &mut scratch);
+                    fold_into::<T, F>(&mut block[first..first + some], x);
                 }
-                fold_into::<T::Compute, F>(total, block);
             }
-            let rounded: &mut [T] = &mut cast_slice_mut(&mut scratch)[..columns];
-            for (rounded, &total) in rounded.iter_mut().zip(total.iter()) {
+            fold_into::<T::Compute, F>(total, block);
+        }
+        for (first, some) in tiles(columns) {
+            let rounded: &mut [T] = &mut cast_slice_mut(&mut scratch)[..some];
+            for (rounded, &total) in rounded.iter_mut().zip(&total[first..]) {
                 *rounded = T::store(total);
             }
-            out.store(i * inner + column, cast_slice(rounded));
+            out.store(i * inner + column + first, cast_slice(rounded));
         }
     }
 }

@@ -70,6 +70,26 @@ multiversion! {
 }
 
 multiversion! {
+    /// `out = e^(x - shift)`; returns the sum.
+    pub(crate) fn exp_into[C: Real](x: &[C], shift: C, out: &mut [C]) -> C {
+        let mut lanes = [C::ZERO; LANES];
+        let (chunks, rest) = x.as_chunks::<LANES>();
+        let (out_chunks, out_rest) = out.as_chunks_mut::<LANES>();
+        for (out, chunk) in out_chunks.iter_mut().zip(chunks) {
+            for l in 0..LANES {
+                out[l] = (chunk[l] - shift).exp();
+                lanes[l] = lanes[l] + out[l];
+            }
+        }
+        for ((lane, &x), out) in lanes.iter_mut().zip(rest).zip(out_rest) {
+            *out = (x - shift).exp();
+            *lane = *lane + *out;
+        }
+        join_lanes::<C, Sum>(lanes)
+    }
+}
+
+multiversion! {
     /// `x = x scale` in place.
     pub(crate) fn scale_in_place[C: Real](x: &mut [C], scale: C) {
         for x in x {
@@ -82,6 +102,15 @@ multiversion! {
     /// The sum of a b.
     pub(crate) fn dot[C: Real](a: &[C], b: &[C]) -> C {
         lane_sum!(C; a, b; a * b)
+    }
+}
+
+multiversion! {
+    /// `out = p scale (d - shift)`: the gradient through a softmax of unscaled exponentials.
+    pub(crate) fn softmax_gradient_into[C: Real](p: &[C], scale: C, d: &[C], shift: C, out: &mut [C]) {
+        for ((out, &p), &d) in out.iter_mut().zip(p).zip(d) {
+            *out = p * scale * (d - shift);
+        }
     }
 }
 

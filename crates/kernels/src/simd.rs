@@ -1,8 +1,8 @@
 //! One source, three machine codes: a loop is compiled for AVX-512, for AVX2 and for the baseline, and the
 //! widest one the machine has is chosen at each call (a few cached flag reads).
 //!
-//! Rust neither contracts `a * b + c` into one rounding nor reorders float sums, so the three give the same
-//! bits: results do not depend on the machine a run happens to land on.
+//! Rust neither contracts `a * b + c` into one rounding nor reorders float sums, and `mul_add` rounds once
+//! everywhere, so the three give the same bits: results do not depend on the machine a run happens to land on.
 
 /// What the machine offers; the wide levels have fused multiply-add.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,10 +47,10 @@ macro_rules! multiversion {
             #[inline(never)]
             fn baseline<$($g: $bound),*>($($arg: $ty),*) $(-> $ret)? { body::<$($g),*>($($arg),*) }
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
             fn avx512<$($g: $bound),*>($($arg: $ty),*) $(-> $ret)? { body::<$($g),*>($($arg),*) }
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2")]
+            #[target_feature(enable = "avx2,fma")]
             fn avx2<$($g: $bound),*>($($arg: $ty),*) $(-> $ret)? { body::<$($g),*>($($arg),*) }
             if const { false $(|| !$common::COMMON)? } {
                 return baseline::<$($g),*>($($arg),*);

@@ -1,6 +1,6 @@
 use crate::element::{Number, Real, dispatch};
 use crate::reduce::{Peak, fold_run};
-use crate::rows::{dot, exp_in_place, exp_scaled, scale_in_place, softmax_gradient, sum_exp, sum_exp_times};
+use crate::rows::{dot, exp_into, exp_scaled, scale_in_place, softmax_gradient_into, sum_exp, sum_exp_times};
 use crate::tiles::{Reader, Scratch, TILE, Writer, tiles};
 use crate::{Float, View, ViewMut};
 
@@ -67,8 +67,7 @@ fn softmax_rows<T: Float>(x: &View<'_>, out: &mut ViewMut<'_>) {
             // One tile: the exponentials are kept.
             let tile = reader.widened::<T>(row * count, count, &mut scratch);
             writer.widened::<T>(row * count, count, &mut out_scratch, |out| {
-                out.copy_from_slice(tile);
-                let sum = exp_in_place(out, max);
+                let sum = exp_into(tile, max, out);
                 scale_in_place(out, T::Compute::ONE / sum);
             });
             continue;
@@ -132,14 +131,11 @@ fn softmax_backward_rows<T: Float>(x: &View<'_>, dy: &View<'_>, dx: &mut ViewMut
         if count <= TILE {
             // One tile: the exponentials are kept.
             let y = y_scratch.wide::<T::Compute>(count);
-            y.copy_from_slice(x.widened::<T>(row * count, count, x_scratch));
-            let scale = T::Compute::ONE / exp_in_place(y, max);
-            scale_in_place(y, scale);
+            let scale = T::Compute::ONE / exp_into(x.widened::<T>(row * count, count, x_scratch), max, y);
             let dy = dy.widened::<T>(row * count, count, dy_scratch);
-            let mean = dot(y, dy);
+            let mean = dot(y, dy) * scale;
             writer.widened::<T>(row * count, count, dx_scratch, |dx| {
-                dx.copy_from_slice(dy);
-                softmax_gradient(y, mean, T::Compute::ONE, dx);
+                softmax_gradient_into(y, scale, dy, mean, dx);
             });
             continue;
         }
@@ -157,8 +153,7 @@ fn softmax_backward_rows<T: Float>(x: &View<'_>, dy: &View<'_>, dx: &mut ViewMut
             let y = y_scratch.wide::<T::Compute>(some);
             exp_scaled(x, max, scale, y);
             writer.widened::<T>(row * count + start, some, dx_scratch, |dx| {
-                dx.copy_from_slice(dy);
-                softmax_gradient(y, mean, T::Compute::ONE, dx);
+                softmax_gradient_into(y, T::Compute::ONE, dy, mean, dx);
             });
         }
     }

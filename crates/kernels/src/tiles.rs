@@ -149,6 +149,12 @@ impl<'a> Reader<'a> {
         self.layout.len
     }
 
+    /// Where element `start` lies, and all after it side by side.
+    pub(crate) fn pointer_at(&self, start: usize) -> *const u8 {
+        debug_assert!(self.is_direct());
+        self.pointer.wrapping_add(start * self.size)
+    }
+
     /// The bytes of elements `start..start + count`, in memory or in `scratch`.
     pub(crate) fn tile<'b>(&'b self, start: usize, count: usize, scratch: &'b mut [u8]) -> &'b [u8] {
         assert!(start + count <= self.layout.len, "a tile lies inside its view");
@@ -254,6 +260,12 @@ impl<'a> Writer<'a> {
     /// Whether tiles can be written in place.
     pub(crate) fn is_direct(&self) -> bool {
         self.layout.is_contiguous()
+    }
+
+    /// Where element `start` is to lie, and all after it side by side.
+    pub(crate) fn pointer_at(&mut self, start: usize) -> *mut u8 {
+        debug_assert!(self.is_direct());
+        self.pointer.wrapping_add(start * self.size)
     }
 
     /// The memory of elements `start..start + count`, where they lie side by side.

@@ -4,6 +4,7 @@
 //! are prepared together and then take turns, so that a change of the machine's mood meets all of them.
 
 pub mod exchange;
+pub mod fused;
 pub mod models;
 pub mod profile;
 pub mod suites;
@@ -64,10 +65,11 @@ pub struct Measurement {
     /// Floating-point operations of matrix products per second of the fastest run, in units of 10^9.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gflops: Option<f64>,
-    /// Bytes of the whole tensor per second of the fastest run, in units of 10^9.
+    /// Bytes of the whole tensor, or of all inputs and outputs of what memory bounds, per second of the fastest run, in
+    /// units of 10^9.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gbytes_per_s: Option<f64>,
-    /// For a collective: the time that its inputs and outputs, read and written once, would take at the bandwidth of the
+    /// For a collective, and for what memory bounds: the time that its inputs and outputs, read and written once, would take at the bandwidth of the
     /// plain copy beside it, over the fastest run's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub of_limit: Option<f64>,
@@ -278,7 +280,10 @@ impl Prepared {
         let (fastest, slowest) = (sorted[0], sorted[sorted.len() - 1]);
         let median = (sorted[(sorted.len() - 1) / 2] + sorted[sorted.len() / 2]) / 2.0;
         let (gflops, gbytes_per_s) = match &case.work {
-            Work::Step(step) => (Some(step.flops() / fastest / 1e9), None),
+            Work::Step(step) => match step.least_traffic_bytes() {
+                Some(bytes) => (None, Some(bytes as f64 / fastest / 1e9)),
+                None => (Some(step.flops() / fastest / 1e9), None),
+            },
             Work::Traffic { bytes, .. } => (None, Some(*bytes as f64 / fastest / 1e9)),
         };
         Measurement {
@@ -341,25 +346,20 @@ fn without_update() -> BuildOptions {
     BuildOptions::new(StepOptions::new(none))
 }
 
-/// Puts collectives beside the copy of the same size and ranks, where there is one.
+/// Puts what memory bounds beside the copy of the same ranks, where there is one.
 fn compare_with_copy(group: &[Case], measured: &mut [Measurement]) {
-    let traffic = |case: &Case| match &case.work {
-        Work::Traffic { traffic, bytes, .. } => Some((*traffic, *bytes)),
-        Work::Step(_) => None,
+    let least_bytes = |case: &Case, ranks: usize| match &case.work {
+        Work::Traffic { traffic, bytes, .. } => Some(traffic.least_traffic_bytes(*bytes, ranks)),
+        Work::Step(step) => step.least_traffic_bytes(),
     };
-    let copied = |(case, measurement): (&Case, &Measurement)| match traffic(case) {
-        Some((Traffic::Copy, bytes)) => Some((bytes, measurement.min_ms)),
-        _ => None,
+    let copies = |case: &Case| matches!(case.work, Work::Traffic { traffic: Traffic::Copy, .. });
+    let per_ms = |case: &Case, measurement: &Measurement| {
+        least_bytes(case, measurement.ranks).map(|bytes| bytes as f64 / measurement.min_ms)
     };
-    let Some((copy_bytes, copy_ms)) = group.iter().zip(&*measured).find_map(copied) else { return };
-    for (case, measurement) in group.iter().zip(measured) {
-        let Some((traffic, bytes)) = traffic(case).filter(|(traffic, _)| *traffic != Traffic::Copy) else {
-            continue;
-        };
-        let ranks = measurement.ranks;
-        let per_ms = Traffic::Copy.least_traffic_bytes(copy_bytes, ranks) as f64 / copy_ms;
-        let least_ms = traffic.least_traffic_bytes(bytes, ranks) as f64 / per_ms;
-        measurement.of_limit = Some(least_ms / measurement.min_ms);
+    let Some(copy) = group.iter().position(copies) else { return };
+    let Some(limit) = per_ms(&group[copy], &measured[copy]) else { return };
+    for (case, measurement) in group.iter().zip(measured).filter(|(case, _)| !copies(case)) {
+        measurement.of_limit = per_ms(case, measurement).map(|bytes| bytes / limit);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The models that are measured, in the sizes that others are measured in.
 
+use super::fused::{Pass, least_traffic_bytes};
 use partita_base::{DType, Result};
 use partita_ir::ops::DotGeneral;
 use partita_nn::{
@@ -18,6 +19,8 @@ pub enum Step {
     Alpa,
     /// A GPT of these sizes and rows; a whole step of AdamW.
     Gpt(GptConfig, usize),
+    /// Something that memory bounds.
+    Pass(Pass),
 }
 
 /// What a step consists of.
@@ -71,6 +74,7 @@ impl Step {
             }
             Step::Slapo => stack(&[2, ROWS / 2], &SLAPO, Activation::Gelu, false),
             Step::Alpa => stack(&[ROWS], &ALPA, Activation::Relu, true),
+            Step::Pass(pass) => pass.model(),
             Step::Gpt(config, rows) => ModelConfig::Gpt(config.clone()).build(*rows, DType::F32, true),
         }
     }
@@ -81,7 +85,7 @@ impl Step {
         // Others do not look at the norm either.
         let alone = |options: StepOptions| StepOptions { grad_norm: false, ..options };
         match self {
-            Step::Product(_) => Extent::Forward,
+            Step::Product(_) | Step::Pass(_) => Extent::Forward,
             Step::Slapo => Extent::Gradients,
             Step::Alpa => Extent::Update(alone(StepOptions::new(optimizer("adam"))), 1e-3),
             Step::Gpt(..) => {
@@ -95,10 +99,16 @@ impl Step {
     /// The ready plan that suits it, by name of a model; `None` where data parallelism is all there is.
     pub fn plan(&self) -> Option<&'static str> {
         match self {
-            Step::Product(_) => None,
+            Step::Product(_) | Step::Pass(_) => None,
             Step::Slapo | Step::Alpa => Some("mlp"),
             Step::Gpt(..) => Some("gpt"),
         }
+    }
+
+    /// Bytes of inputs and outputs, where memory bounds the step.
+    pub fn least_traffic_bytes(&self) -> Option<usize> {
+        let Step::Pass(pass) = self else { return None };
+        pass.model().ok().map(|model| least_traffic_bytes(&model.forward))
     }
 
     /// Floating-point operations of the matrix products: forward once and backward twice, less the gradient of what is fed
@@ -109,6 +119,7 @@ impl Step {
         };
         let first = |dims: &[usize]| 2.0 * (ROWS * dims[0] * dims[1]) as f64;
         match self {
+            Step::Pass(_) => 0.0,
             Step::Product([m, k, n]) => 2.0 * *m as f64 * *k as f64 * *n as f64,
             Step::Slapo => layers(&SLAPO) - first(&SLAPO),
             Step::Alpa => layers(&ALPA) - first(&ALPA),

@@ -1,6 +1,7 @@
 //! The suites: which cases there are, and which of them are compared with each other.
 
 use super::exchange::Traffic;
+use super::fused::Pass;
 use super::models::Step;
 use clap::ValueEnum;
 
@@ -17,11 +18,14 @@ pub enum Suite {
     Dist,
     /// Collectives, and plain copies beside them.
     Collectives,
+    /// What memory bounds, and a plain copy beside it.
+    Fused,
 }
 
 impl Suite {
     /// All of them.
-    pub const ALL: [Suite; 5] = [Suite::Gemm, Suite::Mlp, Suite::Gpt, Suite::Dist, Suite::Collectives];
+    pub const ALL: [Suite; 6] =
+        [Suite::Gemm, Suite::Mlp, Suite::Gpt, Suite::Dist, Suite::Collectives, Suite::Fused];
 
     /// As on the command line.
     pub fn name(self) -> &'static str {
@@ -31,6 +35,7 @@ impl Suite {
             Suite::Gpt => "gpt",
             Suite::Dist => "dist",
             Suite::Collectives => "collectives",
+            Suite::Fused => "fused",
         }
     }
 }
@@ -126,6 +131,15 @@ pub fn cases(suite: Suite, mesh: Option<&str>) -> Vec<Vec<Case>> {
                 Traffic::ALL.map(of).to_vec()
             })
             .collect(),
+        // Pair by pair: a dozen of them side by side would be gigabytes.
+        Suite::Fused => Pass::ALL
+            .map(|pass| {
+                let copy = Work::Traffic { traffic: Traffic::Copy, bytes: 64 << 20, times: 1 };
+                let name = pass.name();
+                let beside = case(format!("{name}/copy"), TWO, copy);
+                vec![beside, case(name.to_string(), TWO, Work::Step(Step::Pass(pass)))]
+            })
+            .to_vec(),
     }
 }
 
@@ -141,7 +155,7 @@ mod tests {
             .map(|case| case.path())
             .collect();
         let distinct: std::collections::BTreeSet<&String> = all.iter().collect();
-        assert_eq!((all.len(), distinct.len()), (14 + 2 + 3 + 14 + 16, all.len()));
+        assert_eq!((all.len(), distinct.len()), (14 + 2 + 3 + 14 + 16 + 16, all.len()));
         assert!(distinct.contains(&"gemm/2048x768x3072/2".to_string()), "{all:?}");
         assert!(distinct.contains(&"collectives/all_reduce/64MiB/4".to_string()), "{all:?}");
         assert!(cases(Suite::Gpt, Some("tp=2")).concat().iter().all(|case| case.mesh == "tp=2"));
