@@ -21,6 +21,7 @@ pub fn player(
     options: RunnerOptions,
 ) -> Result<TrainLoop> {
     let locals = virtual_ranks::rank_graphs(partitioned)?;
+    let options = options.sharing(locals.len());
     let set = partita_program::lower(&locals, &LowerOptions::default(), &options.cpu)?;
     let runner = Runner::new(set, options)?;
     let graph = &partitioned.graph;
@@ -128,8 +129,9 @@ impl StepRunner for CpuStep {
     fn run(&self, partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>> {
         let graph = &partitioned.graph;
         let locals = virtual_ranks::rank_graphs(partitioned)?;
-        let set = partita_program::lower(&locals, &LowerOptions::default(), &self.options.cpu)?;
-        let mut runner = Runner::new(set, RunnerOptions { nan_guard: false, ..self.options.clone() })?;
+        let options = RunnerOptions { nan_guard: false, ..self.options.clone() }.sharing(locals.len());
+        let set = partita_program::lower(&locals, &LowerOptions::default(), &options.cpu)?;
+        let mut runner = Runner::new(set, options)?;
         let mesh = &partitioned.mesh;
         for ((&value, sharding), literal) in graph.inputs.iter().zip(&partitioned.inputs).zip(inputs) {
             let name = &graph.value(value).name;

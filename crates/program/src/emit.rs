@@ -274,7 +274,7 @@ impl Emitter<'_> {
             inner.extend(node.results.iter().copied().zip(mapped));
         }
         let graph = builder.finish(results.iter().map(|r| inner[r]).collect());
-        (Region { graph, kind: RegionKind::Elementwise }, inputs)
+        (Region::new(graph, RegionKind::Elementwise), inputs)
     }
 
     fn fused(&mut self, nodes: &[NodeId]) {
@@ -317,7 +317,16 @@ impl Emitter<'_> {
         let operands: Vec<ValueId> = node.operands.iter().map(|o| inner[o]).collect();
         let types = node.results.iter().map(|&r| graph.ty(r).clone()).collect();
         let results = builder.push_typed(node.op.clone(), &operands, types);
-        let region = Region { graph: builder.finish(results), kind: RegionKind::Single };
+        let graph = builder.finish(results);
+        let overwrites = match &node.op {
+            Op::Composite(composite) => self.sizes.overwrites(composite),
+            _ => Vec::new(),
+        };
+        let input = |&(operand, result): &(usize, usize)| {
+            Some((graph.inputs.iter().position(|&v| v == operands[operand])?, result))
+        };
+        let overwrites = overwrites.iter().filter_map(input).collect();
+        let region = Region { graph, kind: RegionKind::Single, overwrites };
         self.compute(region, inputs, &node.results, origin(&[node]));
     }
 
@@ -403,7 +412,7 @@ pub(crate) fn push_copy(
     let value = builder.input("", ty.clone(), Role::Activation);
     let graph = builder.finish(vec![value]);
     let region = RegionId::new(program.regions.len());
-    program.regions.push(Region { graph, kind: RegionKind::Copy });
+    program.regions.push(Region::new(graph, RegionKind::Copy));
     let compute = Compute { region, inputs: vec![input], outputs: vec![output], workspace: None };
     program.instructions.push(Instruction { action: Action::Compute(compute), origin });
 }

@@ -53,6 +53,11 @@ pub trait RegionSizes {
     fn needs_dense(&self, _composite: &Composite) -> bool {
         false
     }
+
+    /// (operand, result) positions: whether that kernel may write a result over an operand of its type.
+    fn overwrites(&self, _composite: &Composite) -> Vec<(usize, usize)> {
+        Vec::new()
+    }
 }
 
 /// Choices of lowering.

@@ -50,8 +50,8 @@ pub(crate) fn accesses(program: &Program) -> Vec<Accesses> {
     accesses
 }
 
-/// Whether an output of this instruction may be written over the buffer `input`: a fused region that reads it
-/// only in whole, element by element, in the output's shape and element size.
+/// Whether an output of this instruction may be written over the buffer `input`: it reads that only in whole, in the
+/// output's shape and element size, and element by element or as its region allows.
 pub(crate) fn may_overwrite(
     program: &Program,
     instruction: &Instruction,
@@ -60,10 +60,18 @@ pub(crate) fn may_overwrite(
 ) -> bool {
     let Action::Compute(compute) = &instruction.action else { return false };
     let (old, new) = (&program.buffer(input).ty, &program.buffer(output).ty);
-    let mut views = compute.inputs.iter().filter(|view| view.buffer == input).peekable();
-    program.region(compute.region).kind == RegionKind::Elementwise
-        && views.peek().is_some()
-        && views.all(|view| view.is_whole(old))
+    let region = program.region(compute.region);
+    let allows = |position: usize| match region.kind {
+        RegionKind::Elementwise => true,
+        RegionKind::Copy => false,
+        RegionKind::Single => region
+            .overwrites
+            .iter()
+            .any(|&(from, to)| from == position && compute.outputs.get(to) == Some(&output)),
+    };
+    let mut reads = compute.inputs.iter().enumerate().filter(|(_, view)| view.buffer == input).peekable();
+    reads.peek().is_some()
+        && reads.all(|(position, view)| view.is_whole(old) && allows(position))
         && old.shape == new.shape
         && old.dtype.size_bytes() == new.dtype.size_bytes()
 }

@@ -178,9 +178,17 @@ pub struct Region {
     pub graph: Graph,
     /// How it may be run.
     pub kind: RegionKind,
+    /// (input, output) positions of a [`RegionKind::Single`] region: the output may be written over the input, which
+    /// is of its type, when that is read in whole and not needed any more.
+    pub overwrites: Vec<(usize, usize)>,
 }
 
 impl Region {
+    /// A region of elementwise ops, or a copy.
+    pub fn new(graph: Graph, kind: RegionKind) -> Region {
+        Region { graph, kind, overwrites: Vec::new() }
+    }
+
     /// Work of all ops; bytes are those of the region's inputs and outputs, since what lies between need not
     /// touch memory.
     pub fn cost(&self) -> Cost {

@@ -6,15 +6,16 @@
 //! What may be touched *when* is settled before the first step, by the static checks of the program: buffers
 //! whose lifetimes meet do not overlap (but for an elementwise output in the exact place of an input, which the
 //! kernels allow), and from the start of a collective to its wait nobody but the collective touches its buffers.
-//! One worker at a time plays a rank, under a lock; other ranks reach into its memory only through the
+//! One worker at a time plays a rank, under a lock; the threads that help it write different
+//! elements of an instruction's results, each in scratch of its own, and are done before the next. Other ranks reach into its memory only through the
 //! transport, between that start and that wait. The block outlives the transport's use of it: a step ends with
 //! every collective waited for, or with `Transport::fail`, after which no buffer is touched.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-use partita_base::DType;
+use memmap2::MmapMut;
+use partita_base::{DType, Diagnostic, Result};
 use partita_comm::{CollectiveId, Transport};
 use partita_kernels::{View, ViewMut};
 
@@ -73,6 +74,18 @@ impl Place {
         Span { offset, bytes: ((high - low) as usize + 1) * size }
     }
 
+    /// A range of one dimension.
+    pub fn sliced(&self, dim: usize, range: std::ops::Range<usize>) -> Place {
+        let step = self.strides[dim] * self.dtype.size_bytes() as isize;
+        let mut part = self.clone();
+        part.shape[dim] = range.len();
+        if part.element_count() > 0 {
+            let offset = self.offset_bytes.checked_add_signed(range.start as isize * step);
+            part.offset_bytes = offset.expect("a slice lies in its arena");
+        }
+        part
+    }
+
     /// The same elements with other dimensions in front.
     pub fn permuted(&self, order: &[usize]) -> Place {
         Place {
@@ -92,10 +105,11 @@ pub(crate) fn dense_strides(shape: &[usize]) -> Vec<isize> {
     strides
 }
 
-/// One rank's memory, zeroed at first.
+/// One rank's memory, zeroed at first: pages of the system's own, large ones where it has them, none of which takes
+/// memory before it is touched.
 pub(crate) struct Arena {
+    pages: MmapMut,
     base: NonNull<u8>,
-    layout: Layout,
 }
 
 // SAFETY: the block is owned, and the module's rules say who touches what when.
@@ -104,15 +118,24 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    pub fn new(bytes: usize) -> Arena {
-        let layout = Layout::from_size_align(bytes.max(1), ALIGNMENT).expect("an arena fits in memory");
-        // SAFETY: the layout has at least one byte.
-        let base = unsafe { alloc_zeroed(layout) };
-        Arena { base: NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout)), layout }
+    /// E426 where the system does not give so many bytes.
+    pub fn new(bytes: usize) -> Result<Arena> {
+        let refused = |error: std::io::Error| {
+            Diagnostic::new("E426", format!("no memory for {bytes} bytes of a rank"))
+                .found(error.to_string())
+                .help("cut parameters and states over more ranks (fsdp), compute layers again, or take smaller batches")
+        };
+        let mut pages = MmapMut::map_anon(bytes.max(1)).map_err(refused)?;
+        // A wish: without large pages everything works as well.
+        #[cfg(target_os = "linux")]
+        let _ = pages.advise(memmap2::Advice::HugePage);
+        let base = NonNull::new(pages.as_mut_ptr()).expect("mapped memory is somewhere");
+        assert!(base.as_ptr().addr().is_multiple_of(ALIGNMENT), "pages are aligned");
+        Ok(Arena { pages, base })
     }
 
     pub fn memory(&self) -> Memory<'_> {
-        Memory { base: self.base.as_ptr(), bytes: self.layout.size(), arena: PhantomData }
+        Memory { base: self.base.as_ptr(), bytes: self.pages.len(), arena: PhantomData }
     }
 
     /// The buffers of one collective, ready to be published.
@@ -131,13 +154,6 @@ impl Arena {
     }
 }
 
-impl Drop for Arena {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this layout.
-        unsafe { dealloc(self.base.as_ptr(), self.layout) }
-    }
-}
-
 /// The buffers that a rank publishes in a collective.
 pub(crate) struct Publication {
     inputs: Vec<*const [u8]>,
@@ -146,6 +162,8 @@ pub(crate) struct Publication {
 
 // SAFETY: the pointers are only handed to the transport, which is made for many threads.
 unsafe impl Send for Publication {}
+// SAFETY: as above; nothing here can be written through a shared reference but what the pointers stand for.
+unsafe impl Sync for Publication {}
 
 impl Publication {
     /// [`Transport::start`] with these buffers. Never blocks.
@@ -156,7 +174,7 @@ impl Publication {
     }
 }
 
-/// An arena to look into, for the worker that plays the rank.
+/// An arena to look into, for those who play the rank.
 #[derive(Clone, Copy)]
 pub(crate) struct Memory<'a> {
     base: *mut u8,
@@ -211,7 +229,7 @@ impl<'a> Memory<'a> {
         unsafe { std::slice::from_raw_parts(pointer, span.bytes) }
     }
 
-    /// Bytes to be written, by the one who plays the rank.
+    /// Bytes to be written, by one who plays the rank.
     // The lifetime is the arena's; that no two such slices overlap while in use is a rule of the module.
     #[allow(clippy::mut_from_ref)]
     pub fn bytes_mut(&self, span: Span) -> &'a mut [u8] {

@@ -6,6 +6,7 @@
 //! [`SlowOp`].
 
 mod composites;
+mod cut;
 mod dot;
 mod elementwise;
 mod indexing;
@@ -22,18 +23,25 @@ use partita_ir::graph_edit::open_composites;
 use partita_ir::ops::Composite;
 use partita_ir::{Graph, Node, Op, Operation, ValueId};
 use partita_kernels::{MAX_RANK, Scalar, View};
-use partita_program::{Compute, Program, Region, RegionKind, RegionSizes};
+use partita_program::{ALIGNMENT_BYTES, Compute, Program, Region, RegionKind, RegionSizes};
 
 use crate::arena::{Memory, Place, Span};
 use crate::custom_kernels::CpuKernels;
+use cut::Share;
 
 /// Runs on the memory of a rank, with scratch memory of at least [`Kernel::workspace_bytes`].
 type Run = Box<dyn Fn(&Memory<'_>, Span) -> partita_base::Result<()> + Send + Sync>;
 
-/// One compute instruction, ready to run.
+/// A share of the work of an instruction, which one thread does.
+struct Part {
+    run: Run,
+    /// Where its scratch memory lies within the kernel's.
+    workspace: Span,
+}
+
+/// One compute instruction, ready to run: its parts may run in any order, or at once.
 pub(crate) struct Kernel {
-    pub run: Run,
-    pub workspace_bytes: usize,
+    parts: Vec<Part>,
     /// Runs on the interpreter, which allocates.
     pub is_slow: bool,
 }
@@ -43,7 +51,8 @@ impl Kernel {
         workspace_bytes: usize,
         run: impl Fn(&Memory<'_>, Span) -> partita_base::Result<()> + Send + Sync + 'static,
     ) -> Kernel {
-        Kernel { run: Box::new(run), workspace_bytes, is_slow: false }
+        let workspace = Span { offset: 0, bytes: workspace_bytes };
+        Kernel { parts: vec![Part { run: Box::new(run), workspace }], is_slow: false }
     }
 
     fn plain(run: impl Fn(&Memory<'_>) + Send + Sync + 'static) -> Kernel {
@@ -51,6 +60,41 @@ impl Kernel {
             run(memory);
             Ok(())
         })
+    }
+
+    /// One kernel of the parts of several, which write different elements.
+    pub fn together(kernels: impl IntoIterator<Item = Kernel>) -> Kernel {
+        let mut whole = Kernel { parts: Vec::new(), is_slow: false };
+        for kernel in kernels {
+            let base = whole.workspace_bytes().next_multiple_of(ALIGNMENT_BYTES);
+            whole.is_slow |= kernel.is_slow;
+            whole.parts.extend(kernel.parts.into_iter().map(|part| Part {
+                workspace: Span { offset: base + part.workspace.offset, ..part.workspace },
+                ..part
+            }));
+        }
+        whole
+    }
+
+    /// Bytes of scratch memory for all parts.
+    pub fn workspace_bytes(&self) -> usize {
+        self.parts.last().map_or(0, |part| part.workspace.offset + part.workspace.bytes)
+    }
+
+    /// Into how many parts the work is cut.
+    pub fn part_count(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Runs one part.
+    pub fn run_part(&self, part: usize, memory: &Memory<'_>, workspace: Span) -> partita_base::Result<()> {
+        let Part { run, workspace: own } = &self.parts[part];
+        run(memory, Span { offset: workspace.offset + own.offset, bytes: own.bytes })
+    }
+
+    /// Runs all parts, one after the other.
+    pub fn run(&self, memory: &Memory<'_>, workspace: Span) -> partita_base::Result<()> {
+        (0..self.part_count()).try_for_each(|part| self.run_part(part, memory, workspace))
     }
 }
 
@@ -67,10 +111,19 @@ pub struct SlowOp {
 
 /// The device: what lowering asks how much scratch memory a region needs and which composites have kernels, and
 /// what the runner compiles with. Both must be given the same.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Cpu {
     /// Kernels of the user's, which go before others.
     pub kernels: CpuKernels,
+    /// Threads that share the work of one rank; at least one. Results do not depend on it.
+    pub threads: usize,
+}
+
+impl Default for Cpu {
+    /// No kernels of the user's, one thread for a rank.
+    fn default() -> Self {
+        Cpu { kernels: CpuKernels::default(), threads: 1 }
+    }
 }
 
 impl RegionSizes for Cpu {
@@ -79,11 +132,16 @@ impl RegionSizes for Cpu {
             let place = |&v: &ValueId| Place::dense(0, region.graph.ty(v).dtype, &region.graph.ty(v).shape);
             values.iter().map(place).collect()
         };
-        self.compile_region(region, types(&region.graph.inputs), types(&region.graph.outputs)).workspace_bytes
+        self.compile_region(region, types(&region.graph.inputs), types(&region.graph.outputs))
+            .workspace_bytes()
     }
 
     fn has_kernel(&self, composite: &Composite) -> bool {
         self.has_kernel(composite)
+    }
+
+    fn overwrites(&self, composite: &Composite) -> Vec<(usize, usize)> {
+        if self.kernels.find(composite).is_some() { Vec::new() } else { composites::overwrites(composite) }
     }
 
     fn needs_dense(&self, composite: &Composite) -> bool {
@@ -151,51 +209,78 @@ impl Cpu {
     /// The kernel of a region on these places. The workspace it asks for depends on the region alone, unless a
     /// matrix product has to copy an operand whose strides are too irregular.
     pub(crate) fn compile_region(&self, region: &Region, inputs: Vec<Place>, outputs: Vec<Place>) -> Kernel {
+        self.compile_parts(region, inputs, outputs, cut::part_count(region, self.threads))
+    }
+
+    /// In at most so many parts.
+    fn compile_parts(
+        &self,
+        region: &Region,
+        inputs: Vec<Place>,
+        outputs: Vec<Place>,
+        parts: usize,
+    ) -> Kernel {
         let fits = |place: &Place| place.shape.len() <= MAX_RANK;
         let chain = || {
             let inputs: Vec<Value> = inputs.iter().cloned().map(Value::Place).collect();
-            elementwise::compile(&region.graph, &inputs, &outputs)
+            elementwise::compile(&region.graph, &inputs, &outputs, parts)
         };
         let kernel = if !inputs.iter().chain(&outputs).all(fits) {
             None
         } else {
             match region.kind {
-                RegionKind::Copy => Some(shapes::copy(inputs[0].clone(), outputs[0].clone())),
+                RegionKind::Copy => Some(shapes::copy(&inputs[0], &outputs[0], parts)),
                 RegionKind::Elementwise => chain(),
-                RegionKind::Single => self.single(&region.graph, &inputs, &outputs).or_else(chain),
+                RegionKind::Single => self.single(&region.graph, &inputs, &outputs, parts).or_else(chain),
             }
         };
         kernel.unwrap_or_else(|| interpret::compile(region.graph.clone(), inputs, outputs))
     }
 
-    /// The kernel of a region of one op; `None` where there is none for its types.
-    fn single(&self, graph: &Graph, inputs: &[Place], outputs: &[Place]) -> Option<Kernel> {
+    /// The kernel of a region of one op, in so many parts; `None` where there is none for its types.
+    fn single(&self, graph: &Graph, inputs: &[Place], outputs: &[Place], parts: usize) -> Option<Kernel> {
         let node: &Node = graph.nodes.last()?;
         // The region's outputs are the op's results, in order.
         if graph.outputs != node.results {
             return None;
         }
         let operands = operands(graph, inputs)?;
-        let out = || outputs[0].clone();
-        match &node.op {
-            Op::DotGeneral(op) => dot::compile(op, &operands, out()),
-            Op::Reduce(op) => reduce::compile(op, operands, outputs),
-            Op::Gather(op) => indexing::gather(op, operands, out()),
-            Op::Scatter(op) => indexing::scatter(op, operands, outputs),
-            Op::Concatenate(op) => Some(shapes::concatenate(op.dim, operands, out())),
-            Op::Pad(op) => Some(shapes::pad(op, operands, out())),
-            Op::DynamicSlice(_) => Some(shapes::dynamic_slice(operands, out())),
-            Op::DynamicUpdateSlice(_) => Some(shapes::dynamic_update_slice(operands, out())),
-            Op::BroadcastInDim(op) => shapes::broadcast(&op.dims, &operands[0], out()),
-            Op::Reshape(_) => shapes::reshape(&operands[0], out()),
-            Op::Transpose(op) => shapes::transpose(&op.permutation, &operands[0], out()),
-            Op::Composite(composite) => self
-                .kernels
-                .compile(composite, &operands, outputs)
-                .or_else(|| composites::compile(composite, operands.clone(), outputs))
-                .or_else(|| elementwise::compile(&opened(composite), &operands, outputs)),
-            _ => None,
+        if let Op::Composite(composite) = &node.op {
+            // Neither looks at the places alone.
+            let own = self.kernels.compile(composite, &operands, outputs);
+            if own.is_some() || !composites::has_kernel(composite) {
+                return own.or_else(|| elementwise::compile(&opened(composite), &operands, outputs, parts));
+            }
         }
+        let shares = match cut::choose(graph, node, parts).filter(|_| parts > 1) {
+            None => vec![Share::whole(operands, outputs)],
+            Some(cut) => cut.shares(parts, &operands, outputs),
+        };
+        let kernels = shares.into_iter().map(|share| op_kernel(&node.op, share));
+        Some(Kernel::together(kernels.collect::<Option<Vec<_>>>()?))
+    }
+}
+
+/// The kernel of an op for a share of its results.
+fn op_kernel(op: &Op, share: Share) -> Option<Kernel> {
+    if let Op::Composite(composite) = op {
+        return composites::compile(composite, share);
+    }
+    let Share { operands, outputs, .. } = share;
+    let out = || outputs[0].clone();
+    match op {
+        Op::DotGeneral(op) => dot::compile(op, &operands, out()),
+        Op::Reduce(op) => reduce::compile(op, operands, &outputs),
+        Op::Gather(op) => indexing::gather(op, operands, out()),
+        Op::Scatter(op) => indexing::scatter(op, operands, &outputs),
+        Op::Concatenate(op) => Some(shapes::concatenate(op.dim, operands, out())),
+        Op::Pad(op) => Some(shapes::pad(op, operands, out())),
+        Op::DynamicSlice(_) => Some(shapes::dynamic_slice(operands, out())),
+        Op::DynamicUpdateSlice(_) => Some(shapes::dynamic_update_slice(operands, out())),
+        Op::BroadcastInDim(op) => shapes::broadcast(&op.dims, &operands[0], out()),
+        Op::Reshape(_) => shapes::reshape(&operands[0], out()),
+        Op::Transpose(op) => shapes::transpose(&op.permutation, &operands[0], out()),
+        _ => None,
     }
 }
 
@@ -211,6 +296,18 @@ impl Value {
         match self {
             Value::Place(place) => Some(place),
             Value::Number(..) => None,
+        }
+    }
+
+    /// A range of one dimension.
+    fn sliced(&self, dim: usize, range: std::ops::Range<usize>) -> Value {
+        match self {
+            Value::Place(place) => Value::Place(place.sliced(dim, range)),
+            Value::Number(number, shape) => {
+                let mut shape = shape.clone();
+                shape[dim] = range.len();
+                Value::Number(*number, shape)
+            }
         }
     }
 

@@ -243,8 +243,8 @@ fn check(entry: &Entry, example: &[TensorType]) -> Result<()> {
         Diagnostic::new("E247", format!("the kernel of `{}` does not take its own example", entry.op.name))
             .help("give examples that `supports` accepts")
     })?;
-    let workspace = Span { offset: end, bytes: kernel.workspace_bytes };
-    let arena = Arena::new(end + workspace.bytes);
+    let workspace = Span { offset: end, bytes: kernel.workspace_bytes() };
+    let arena = Arena::new(end + workspace.bytes)?;
     let memory = arena.memory();
     // What the kernel leaves as it was shows in one of the two.
     for background in [0xff, 0x00] {
@@ -252,7 +252,7 @@ fn check(entry: &Entry, example: &[TensorType]) -> Result<()> {
         for (place, literal) in operands.iter().zip(&inputs) {
             memory.bytes_mut(place.span()).copy_from_slice(&literal.to_bytes());
         }
-        (kernel.run)(&memory, workspace)?;
+        kernel.run(&memory, workspace)?;
         for (number, (place, expected)) in outputs.iter().zip(&expected).enumerate() {
             let found = Literal::from_bytes(&expected.ty, memory.bytes(place.span()))
                 .expect("a place has the bytes of its type");

@@ -6,6 +6,7 @@
 //! reason, the first diagnostic is kept, the transport is told to fail, and all ranks end.
 
 mod rank;
+mod team;
 mod worker;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
@@ -21,6 +22,7 @@ use partita_program::{BufferId, Port, ProgramSet};
 use crate::collectives::spec;
 use crate::cpu::{Cpu, SlowOp};
 use rank::{Pulse, Rank};
+use team::Team;
 use worker::{Control, Shared};
 
 /// How programs are run.
@@ -28,9 +30,10 @@ use worker::{Control, Shared};
 pub struct RunnerOptions {
     /// The device, as lowering saw it.
     pub cpu: Cpu,
-    /// Worker threads; as many as there are ranks or cores, whichever is less, by default.
+    /// Threads in all, as many as there are cores by default. Ranks are dealt to them; what is left over when every
+    /// rank has one helps with the work of single ranks if [`RunnerOptions::sharing`] says so.
     pub workers: Option<usize>,
-    /// One worker, which is the calling thread.
+    /// One thread, which is the calling one.
     pub deterministic: bool,
     /// End the step where a float scalar among the outputs (the loss, the norm of the gradients) is not finite.
     pub nan_guard: bool,
@@ -50,6 +53,20 @@ impl Default for RunnerOptions {
             watchdog: Duration::from_secs(120),
             profile: false,
         }
+    }
+}
+
+impl RunnerOptions {
+    /// The threads there may be.
+    fn threads(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        if self.deterministic { 1 } else { self.workers.unwrap_or_else(cores).max(1) }
+    }
+
+    /// These options with as many threads for each of `ranks` as there are for all of them.
+    pub fn sharing(mut self, ranks: usize) -> RunnerOptions {
+        self.cpu.threads = (self.threads() / ranks.max(1)).max(1);
+        self
     }
 }
 
@@ -77,22 +94,26 @@ impl Runner {
     /// every compute instruction and starts the workers.
     ///
     /// # Errors
-    /// What the static checks find (E401 to E409), or the transport (E440 to E442).
+    /// What the static checks find (E401 to E409), or the transport (E440 to E442); E416 and E426 where the system has
+    /// no threads or no memory.
     pub fn new(set: ProgramSet, options: RunnerOptions) -> Result<Runner> {
         partita_program::check(&set)?;
         let rank_count = set.programs.len();
         let transport = SharedMemory::new(rank_count, set.collectives.iter().map(spec).collect())?;
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let wanted = if options.deterministic { 1 } else { options.workers.unwrap_or(cores) };
-        let workers = wanted.clamp(1, rank_count.max(1));
-        let ranks =
-            set.programs.iter().map(|program| Mutex::new(Rank::new(&set, program, &options))).collect();
+        let workers = options.threads().clamp(1, rank_count.max(1));
+        let threads = if options.deterministic { 1 } else { options.cpu.threads.max(1) };
+        // Looking without sleeping pays where nobody else needs the core.
+        let spins = |pays: bool| if pays { 4000 } else { 0 };
+        let team_spins = spins(workers * threads <= cores);
+        let rank = |program| Rank::new(&set, program, &options, threads, team_spins).map(Mutex::new);
+        let ranks = set.programs.iter().map(rank).collect::<Result<Vec<Mutex<Rank>>>>()?;
+        let teams: Vec<Arc<Team>> = ranks.iter().map(|rank| lock(rank).team.clone()).collect();
         let shared = Arc::new(Shared {
             ranks,
             transport,
             workers,
-            // Looking without sleeping pays where nobody else needs the core.
-            spins: if workers == rank_count && workers <= cores && workers > 1 { 4000 } else { 0 },
+            spins: spins(workers == rank_count && workers <= cores && workers > 1),
             watchdog: options.watchdog,
             pulse: Pulse {
                 progress: AtomicU64::new(0),
@@ -103,17 +124,29 @@ impl Runner {
             failure: Mutex::new(None),
             set,
         });
-        let spawn = |worker: usize| {
-            let shared = shared.clone();
-            let thread = std::thread::Builder::new().name(format!("partita worker {worker}"));
-            thread.spawn(move || shared.serve(worker)).map_err(|error| {
-                Diagnostic::new("E416", format!("worker thread {worker} could not be started"))
-                    .found(error.to_string())
-                    .help("run with fewer workers")
-            })
-        };
-        let threads = (1..workers).map(spawn).collect::<Result<Vec<_>>>()?;
-        Ok(Runner { shared, threads })
+        // From here on a runner, so that the threads end where one of them cannot be started.
+        let mut runner = Runner { shared, threads: Vec::new() };
+        for worker in 1..workers {
+            let shared = runner.shared.clone();
+            runner.spawn(format!("partita worker {worker}"), move || shared.serve(worker))?;
+        }
+        for (rank, team) in teams.into_iter().enumerate() {
+            for thread in 1..threads {
+                let team = team.clone();
+                runner.spawn(format!("partita rank {rank}.{thread}"), move || team.help(thread))?;
+            }
+        }
+        Ok(runner)
+    }
+
+    fn spawn(&mut self, name: String, life: impl FnOnce() + Send + 'static) -> Result<()> {
+        let thread = std::thread::Builder::new().name(name.clone()).spawn(life).map_err(|error| {
+            Diagnostic::new("E416", format!("thread `{name}` could not be started"))
+                .found(error.to_string())
+                .help("run with fewer workers, or fewer threads for a rank")
+        })?;
+        self.threads.push(thread);
+        Ok(())
     }
 
     /// Runs one step on all ranks. Inputs must have been written before.
@@ -135,9 +168,14 @@ impl Runner {
         self.shared.set.programs.len()
     }
 
-    /// The number of threads that play them, the calling one included.
+    /// The number of threads that play ranks, the calling one included.
     pub fn worker_count(&self) -> usize {
         self.shared.workers
+    }
+
+    /// The number of threads in all: those that play ranks, and those that help them.
+    pub fn thread_count(&self) -> usize {
+        self.threads.len() + 1
     }
 
     /// Whether the rank has an input of this name.
@@ -301,6 +339,12 @@ impl Runner {
 impl Drop for Runner {
     fn drop(&mut self) {
         self.shared.stop();
+        for rank in &self.shared.ranks {
+            // A worker that hangs keeps its rank, and its helpers with it.
+            if let Ok(rank) = rank.try_lock() {
+                rank.team.end();
+            }
+        }
         // A worker that hangs in a kernel keeps what it needs alive; waiting for it would hang as well.
         if !self.shared.has_stragglers() {
             for thread in self.threads.drain(..) {

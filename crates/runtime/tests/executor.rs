@@ -214,3 +214,13 @@ fn state_stays_between_steps_and_can_be_replaced() {
     }
     assert_eq!(loss(&mut runner), second);
 }
+
+#[test]
+fn more_memory_than_there_is_is_refused() {
+    let mut b = partita_ir::GraphBuilder::new("huge");
+    let x = b.input("x", f32s(&[1 << 56]), partita_ir::Role::Input);
+    let y = b.add(x, x).unwrap();
+    let graph = b.finish_named(vec![("y".into(), y)]);
+    let error = Runner::new(program(&[graph]), deterministic()).err().expect("no machine has so much");
+    assert_eq!(error.code, "E426", "{error}");
+}

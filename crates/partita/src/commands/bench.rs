@@ -203,7 +203,7 @@ enum Player {
 impl Prepared {
     /// Plans, lowers and runs it once.
     fn new(case: &Case, profile: bool) -> Result<Prepared> {
-        let options = RunnerOptions { profile, ..RunnerOptions::default() };
+        let options = RunnerOptions { profile, workers: case.threads, ..RunnerOptions::default() };
         let mut prepared = match &case.work {
             Work::Step(step) => prepare_step(step, &case.mesh, options)?,
             Work::Traffic { traffic, bytes, times } => {
@@ -282,7 +282,7 @@ impl Prepared {
             case: case.name.clone(),
             mesh: case.mesh.clone(),
             ranks: self.runner().rank_count(),
-            threads: self.runner().worker_count(),
+            threads: self.runner().thread_count(),
             repeats: sorted.len(),
             median_ms: 1e3 * median,
             min_ms: 1e3 * fastest,

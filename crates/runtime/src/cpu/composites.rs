@@ -8,12 +8,21 @@ use partita_kernels::{
     self as kernels, AttentionOptions, ElementwiseProgram, EwInstr, EwOp, MAX_RANK, Scalar, View, ViewMut,
 };
 
+use super::cut::Share;
 use super::{Kernel, Value, integer};
 use crate::arena::{Memory, Place};
 
 /// Whether a composite runs as one kernel on these types and attributes. The compiler opens all others.
 pub(super) fn has_kernel(composite: &Composite) -> bool {
     kind(composite).is_some()
+}
+
+/// (operand, result) positions of results that may be written over an operand.
+pub(super) fn overwrites(composite: &Composite) -> Vec<(usize, usize)> {
+    match kind(composite) {
+        Some(Kind::CrossEntropyGradient { .. }) => vec![(0, 0)],
+        _ => Vec::new(),
+    }
 }
 
 /// What a composite computes, where there is a kernel for it.
@@ -163,9 +172,10 @@ fn attention(composite: &Composite, own: &[&TensorType], wanted: &[i64], is_grad
     }
 }
 
-pub(super) fn compile(composite: &Composite, operands: Vec<Value>, outputs: &[Place]) -> Option<Kernel> {
+/// The kernel of a composite for a share of its results.
+pub(super) fn compile(composite: &Composite, share: Share) -> Option<Kernel> {
     let kind = kind(composite)?;
-    let outputs = outputs.to_vec();
+    let Share { operands, outputs, begins } = share;
     let dtype = outputs[0].dtype;
     Some(match kind {
         Kind::Softmax => rows(operands, outputs, kernels::softmax),
@@ -262,7 +272,7 @@ pub(super) fn compile(composite: &Composite, operands: Vec<Value>, outputs: &[Pl
         Kind::Random { stream, draw } => {
             let global: Vec<u64> =
                 composite.attributes.ints("global_shape").iter().map(|&s| s as u64).collect();
-            random(operands, outputs[0].clone(), stream, global, draw)?
+            random(operands, outputs[0].clone(), begins, stream, global, draw)?
         }
     })
 }
@@ -283,7 +293,14 @@ fn attention_sizes(operands: &[Value]) -> (usize, usize, usize) {
 /// Elements drawn at a time before they become numbers.
 const DRAWN: usize = 1 << 14;
 
-fn random(operands: Vec<Value>, out: Place, stream: u64, global: Vec<u64>, draw: Draw) -> Option<Kernel> {
+fn random(
+    operands: Vec<Value>,
+    out: Place,
+    (cut, begin): (usize, usize),
+    stream: u64,
+    global: Vec<u64>,
+    draw: Draw,
+) -> Option<Kernel> {
     let rank = out.shape.len();
     let Value::Place(offsets_place) = &operands[1] else {
         // One element: the same offset in every dimension.
@@ -298,7 +315,9 @@ fn random(operands: Vec<Value>, out: Place, stream: u64, global: Vec<u64>, draw:
         let seed = if seed.dtype() == DType::U64 { seed.get::<u64>() } else { integer(seed) as u64 };
         let step = operands[1].stride(0);
         let offset = |d: usize| integer(operands[1].element(memory, d as isize * step)) as u64;
-        (seed, std::array::from_fn(|d| if d < rank { offset(d) } else { 0 }))
+        let mut offsets = std::array::from_fn(|d| if d < rank { offset(d) } else { 0 });
+        offsets[cut] = offsets[cut].wrapping_add(begin as u64);
+        (seed, offsets)
     };
     if draw == Draw::Bits {
         return Some(Kernel::plain(move |memory| {

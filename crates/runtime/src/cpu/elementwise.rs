@@ -1,6 +1,8 @@
 //! Elementwise graphs as fused chains: every result at a place follows from the operands at places that depend on
 //! it alone. What is smaller than the results, a bias, is looked at again for each of its repetitions.
 
+use std::sync::Arc;
+
 use indexmap::{IndexMap, IndexSet};
 use partita_base::DType;
 use partita_ir::ops::{BinaryKind, CompareType, Direction, UnaryKind};
@@ -8,6 +10,7 @@ use partita_ir::{Graph, Node, Op, Operation, ValueId};
 use partita_kernels as kernels;
 use partita_kernels::{ElementwiseProgram, EwInstr, EwOp, MAX_RANK, Scalar, View, ViewMut};
 
+use super::cut::ranges;
 use super::{Kernel, Value, splat};
 use crate::arena::{Memory, Place, Span};
 
@@ -266,8 +269,8 @@ fn number(literal: &partita_ir::Literal) -> Option<Scalar> {
     if nothing { Some(Scalar::from_f64(literal.ty.dtype, 0.0)) } else { splat(literal) }
 }
 
-/// The graph as one kernel, where it is a chain.
-pub(super) fn compile(graph: &Graph, inputs: &[Value], outputs: &[Place]) -> Option<Kernel> {
+/// The graph as one kernel in at most so many parts, where it is a chain.
+pub(super) fn compile(graph: &Graph, inputs: &[Value], outputs: &[Place], parts: usize) -> Option<Kernel> {
     let Chain { shape, program, inputs: walked } = chain(graph).ok()?;
     let walk = |(position, walk): &(usize, Walk)| match &inputs[*position] {
         Value::Number(scalar, _) => Value::Number(*scalar, shape.clone()),
@@ -284,9 +287,30 @@ pub(super) fn compile(graph: &Graph, inputs: &[Value], outputs: &[Place]) -> Opt
         }
     };
     let inputs: Vec<Value> = walked.iter().map(walk).collect();
-    let outputs = outputs.to_vec();
+    let program = Arc::new(program);
+    // Parts count from zero, so no dimension is cut along which the chain counts.
+    let counts = |dim: usize| program.instructions().iter().any(|i| i.op == EwOp::Iota { dim });
+    let Some(dim) = shape.iter().position(|&size| size != 1).filter(|&dim| !counts(dim)) else {
+        return Some(run(program, shape, inputs, outputs.to_vec()));
+    };
+    let part = |range: std::ops::Range<usize>| {
+        let mut shape = shape.clone();
+        shape[dim] = range.len();
+        let inputs = inputs.iter().map(|value| value.sliced(dim, range.clone())).collect();
+        let outputs = outputs.iter().map(|place| place.sliced(dim, range.clone())).collect();
+        run(program.clone(), shape, inputs, outputs)
+    };
+    Some(Kernel::together(ranges(shape[dim], parts).map(part)))
+}
+
+fn run(
+    program: Arc<ElementwiseProgram>,
+    shape: Vec<usize>,
+    inputs: Vec<Value>,
+    outputs: Vec<Place>,
+) -> Kernel {
     let workspace_bytes = kernels::elementwise_workspace_bytes(&program);
-    Some(Kernel::new(workspace_bytes, move |memory: &Memory<'_>, workspace: Span| {
+    Kernel::new(workspace_bytes, move |memory: &Memory<'_>, workspace: Span| {
         let nothing = View::contiguous(&[], DType::U8, &[0]);
         let inputs_at: [View<'_>; ElementwiseProgram::MAX_INPUTS] =
             std::array::from_fn(|i| inputs.get(i).map_or(nothing, |value| value.view(memory)));
@@ -302,5 +326,5 @@ pub(super) fn compile(graph: &Graph, inputs: &[Value], outputs: &[Place]) -> Opt
             memory.bytes_mut(workspace),
         );
         Ok(())
-    }))
+    })
 }

@@ -3,17 +3,30 @@
 use partita_ir::ops::Pad;
 use partita_kernels::{self as kernels, MAX_RANK, View, ViewMut};
 
+use super::cut::ranges;
 use super::{Kernel, Value, integer};
 use crate::arena::{Memory, Place};
 
-pub(super) fn copy(from: Place, to: Place) -> Kernel {
+/// A copy in at most so many parts.
+pub(super) fn copy(from: &Place, to: &Place, parts: usize) -> Kernel {
+    let Some(dim) = to.shape.iter().position(|&size| size != 1) else {
+        return copy_whole(from.clone(), to.clone());
+    };
+    let part =
+        |range: std::ops::Range<usize>| copy_whole(from.sliced(dim, range.clone()), to.sliced(dim, range));
+    Kernel::together(ranges(to.shape[dim], parts).map(part))
+}
+
+fn copy_whole(from: Place, to: Place) -> Kernel {
     Kernel::plain(move |memory| kernels::copy(&memory.view(&from), &mut memory.view_mut(&to)))
 }
 
 /// A copy of an operand seen with other dimensions.
 fn copy_as(value: &Value, shape: &[usize], strides: Vec<isize>, out: Place) -> Option<Kernel> {
     match value {
-        Value::Place(place) => Some(copy(Place { shape: shape.to_vec(), strides, ..place.clone() }, out)),
+        Value::Place(place) => {
+            Some(copy_whole(Place { shape: shape.to_vec(), strides, ..place.clone() }, out))
+        }
         Value::Number(number, _) => {
             let number = *number;
             Some(Kernel::plain(move |memory| kernels::fill(&mut memory.view_mut(&out), &number)))

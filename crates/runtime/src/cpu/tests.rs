@@ -5,11 +5,13 @@ use partita_ir::composite::Template;
 use partita_ir::composites as templates;
 use partita_ir::literal::indices;
 use partita_ir::ops::*;
-use partita_ir::{Attribute, Graph, GraphBuilder, Literal, Op, Role, Storage, TensorType, ValueId, evaluate};
+use partita_ir::{
+    Attribute, Graph, GraphBuilder, Literal, Op, Operation, Role, Storage, TensorType, ValueId, evaluate,
+};
 use partita_mesh::Combiner;
 use partita_program::{Region, RegionKind};
 
-use super::Cpu;
+use super::{Cpu, cut};
 use crate::arena::{Arena, Place, Span};
 
 /// Numbers that depend on nothing but the seed.
@@ -85,12 +87,39 @@ fn element_span(place: &Place, index: &[usize]) -> Span {
     Span { offset: place.offset_bytes.checked_add_signed(offset * size as isize).unwrap(), bytes: size }
 }
 
-/// What a region makes of these inputs, on random places, and whether the interpreter did it.
+/// What a region makes of these inputs, on random places, and whether the interpreter did it. In parts it makes the
+/// same of them.
 fn run(
     graph: &Graph,
     kind: RegionKind,
     inputs: &[Literal],
     seed: u64,
+) -> Result<(Vec<Literal>, bool), String> {
+    let whole = run_parts(graph, kind, inputs, seed, 1);
+    for parts in [2, 3, 5] {
+        let cut = run_parts(graph, kind, inputs, seed, parts);
+        let bytes = |result: &Result<(Vec<Literal>, bool), String>| {
+            let bytes = |(literals, slow): &(Vec<Literal>, bool)| {
+                (literals.iter().map(Literal::to_bytes).collect::<Vec<_>>(), *slow)
+            };
+            result.as_ref().map(bytes).map_err(String::clone)
+        };
+        // An error may stand in another part first.
+        assert!(
+            bytes(&cut) == bytes(&whole) || (cut.is_err() && whole.is_err()),
+            "{parts} parts of {}: {cut:?}, not {whole:?}",
+            graph.nodes.last().map_or("nothing", |node| node.op.name())
+        );
+    }
+    whole
+}
+
+fn run_parts(
+    graph: &Graph,
+    kind: RegionKind,
+    inputs: &[Literal],
+    seed: u64,
+    parts: usize,
 ) -> Result<(Vec<Literal>, bool), String> {
     let mut random = Random(seed);
     let mut end = 0;
@@ -104,10 +133,10 @@ fn run(
             Place::dense(offset, graph.ty(v).dtype, &graph.ty(v).shape)
         })
         .collect();
-    let region = Region { graph: graph.clone(), kind };
-    let kernel = Cpu::default().compile_region(&region, places.clone(), outputs.clone());
-    let workspace = Span { offset: end.next_multiple_of(64), bytes: kernel.workspace_bytes };
-    let arena = Arena::new(workspace.offset + workspace.bytes);
+    let region = Region::new(graph.clone(), kind);
+    let kernel = Cpu::default().compile_parts(&region, places.clone(), outputs.clone(), parts);
+    let workspace = Span { offset: end.next_multiple_of(64), bytes: kernel.workspace_bytes() };
+    let arena = Arena::new(workspace.offset + workspace.bytes).unwrap();
     let memory = arena.memory();
     memory.bytes_mut(Span { offset: 0, bytes: workspace.offset + workspace.bytes }).fill(0xa5);
     for (place, literal) in places.iter().zip(inputs) {
@@ -116,7 +145,7 @@ fn run(
             memory.bytes_mut(element_span(place, &index)).copy_from_slice(&bytes[position * size..][..size]);
         }
     }
-    (kernel.run)(&memory, workspace).map_err(|error| error.to_string())?;
+    kernel.run(&memory, workspace).map_err(|error| error.to_string())?;
     let read = |place: &Place| {
         let ty = TensorType::new(place.dtype, place.shape.clone());
         let bytes = memory.bytes(Span { offset: place.offset_bytes, bytes: ty.bytes() });
@@ -182,6 +211,10 @@ fn check_single(op: impl Into<Op>, inputs: &[Literal], may_be_slow: bool) {
     let graph = single(op, &types).unwrap_or_else(|| panic!("{what} is no op"));
     let is_slow = check(&graph, RegionKind::Single, inputs, &what);
     assert!(may_be_slow || !is_slow, "{what} runs on the interpreter");
+}
+
+fn f32s(shape: &[usize]) -> TensorType {
+    TensorType::new(DType::F32, shape)
 }
 
 const UNARY: [UnaryKind; 26] = [
@@ -655,7 +688,6 @@ fn random_numbers_of_large_tensors_are_drawn_in_parts() {
 
 #[test]
 fn what_has_no_kernel_is_left_to_be_opened() {
-    let f32s = |shape: &[usize]| TensorType::new(DType::F32, shape);
     let none = |composite: &Composite| {
         assert!(!Cpu::default().has_kernel(composite), "{}", composite.definition.name)
     };
@@ -733,4 +765,73 @@ fn labels_that_are_no_classes_are_refused() {
     let graph = single(composite, &types).unwrap();
     let error = run(&graph, RegionKind::Single, &[logits, labels], 0).unwrap_err();
     assert!(error.contains("label 3"), "{error}");
+}
+
+/// Into how many parts a region would be cut for three threads, if it were worth it.
+fn parts(graph: &Graph, kind: RegionKind) -> usize {
+    let mut end = 0;
+    let mut places = |values: &[ValueId]| -> Vec<Place> {
+        let mut place = |&v: &ValueId| {
+            let offset = end;
+            end += graph.ty(v).bytes().next_multiple_of(64);
+            Place::dense(offset, graph.ty(v).dtype, &graph.ty(v).shape)
+        };
+        values.iter().map(&mut place).collect()
+    };
+    let (inputs, outputs) = (places(&graph.inputs), places(&graph.outputs));
+    let region = Region::new(graph.clone(), kind);
+    Cpu::default().compile_parts(&region, inputs, outputs, 3).part_count()
+}
+
+#[test]
+fn what_takes_time_is_cut_for_threads() {
+    let of = |op: Op, types: &[TensorType]| parts(&single(op, types).unwrap(), RegionKind::Single);
+    let dot = |lhs: &[usize], rhs: &[usize]| {
+        let last = lhs.len() - 1;
+        let op = DotGeneral { lhs_contracting: vec![last], rhs_contracting: vec![0], ..Default::default() };
+        of(op.into(), &[f32s(lhs), f32s(rhs)])
+    };
+    // Rows, columns, and where neither has three.
+    assert_eq!([dot(&[9, 4], &[4, 2]), dot(&[2, 4], &[4, 7]), dot(&[2, 4], &[4, 1])], [3, 3, 2]);
+    let attributes = [("causal", Attribute::Bool(true)), ("scale", Attribute::Float(0.5))];
+    let heads = f32s(&[3, 2, 4, 8]);
+    let (forward, backward) = composite(
+        &templates::ATTENTION,
+        &attributes,
+        &[heads.clone(), heads.clone(), heads.clone()],
+        &[0, 1, 2],
+    );
+    let operands = vec![heads; 4];
+    assert_eq!(of(forward.into(), &operands[..3]), 3);
+    assert_eq!(of(backward.unwrap().into(), &operands), 3);
+    let rows = [f32s(&[6, 5])];
+    let (softmax, gradient) = composite(&templates::SOFTMAX, &[], &rows, &[0]);
+    assert_eq!(of(softmax.into(), &rows), 3);
+    assert_eq!(of(gradient.unwrap().into(), &[f32s(&[6, 5]), f32s(&[6, 5])]), 3);
+    // The sums of a bias gradient: each part has its columns. A sum of all has one part.
+    let sum = |dims: &[usize]| {
+        let reducer = Reducer::Combiner(Combiner::Sum);
+        of(Reduce { dims: dims.to_vec(), reducer }.into(), &[f32s(&[6, 5]), f32s(&[])])
+    };
+    assert_eq!([sum(&[0]), sum(&[0, 1])], [3, 1]);
+    let mut b = GraphBuilder::new("chain");
+    let x = b.input("", f32s(&[1, 8, 4]), Role::Activation);
+    let y = b.input("", f32s(&[1, 8, 4]), Role::Activation);
+    let sum = b.add(x, y).unwrap();
+    let product = b.multiply(sum, x).unwrap();
+    let chain = b.finish(vec![product]);
+    assert_eq!(parts(&chain, RegionKind::Elementwise), 3);
+}
+
+#[test]
+fn what_is_soon_done_is_not_cut() {
+    let add = |size: usize| {
+        let mut b = GraphBuilder::new("chain");
+        let x = b.input("", f32s(&[size]), Role::Activation);
+        let y = b.add(x, x).unwrap();
+        Region::new(b.finish(vec![y]), RegionKind::Elementwise)
+    };
+    assert_eq!(cut::part_count(&add(100), 4), 1);
+    assert_eq!(cut::part_count(&add(1 << 20), 4), 4);
+    assert_eq!(cut::part_count(&add(1 << 20), 1), 1);
 }

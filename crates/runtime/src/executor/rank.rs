@@ -1,6 +1,7 @@
 //! One rank: its memory, its compiled instructions, and how far it is.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -12,6 +13,7 @@ use partita_program::{
     StepOutcome, View, advance,
 };
 
+use super::team::Team;
 use super::{Fault, RunnerOptions};
 use crate::arena::{Arena, Memory, Publication, Span};
 use crate::cpu::{self, Kernel};
@@ -65,25 +67,65 @@ impl Check {
 }
 
 /// An instruction, ready to run.
-enum Ready {
+pub(super) enum Ready {
     Compute { kernel: Kernel, workspace: Span },
     Start(Publication),
     Wait,
 }
 
-/// A rank's program, ready to run.
-struct Code {
-    instructions: Vec<Ready>,
+/// A rank's program, ready to run, and its memory.
+pub(super) struct Body {
+    pub instructions: Vec<Ready>,
     /// Per instruction: the end of the highest bytes it touches.
     ends: Vec<usize>,
     /// Per instruction, and per collective: what must be finite after it.
     checks: Vec<Vec<Check>>,
     collective_checks: Vec<Vec<Check>>,
+    // Last: what holds pointers into it goes before.
+    pub arena: Arena,
+}
+
+impl Body {
+    /// Checks nothing, and knows of no bytes.
+    pub fn new(instructions: Vec<Ready>, arena: Arena) -> Body {
+        Body {
+            checks: instructions.iter().map(|_| Vec::new()).collect(),
+            ends: vec![0; instructions.len()],
+            collective_checks: Vec::new(),
+            instructions,
+            arena,
+        }
+    }
+
+    /// Notes where scalar float outputs are written.
+    fn guard(&mut self, program: &Program) {
+        for port in &program.outputs {
+            let ty = &program.buffer(port.buffer).ty;
+            if !ty.dtype.is_float() || ty.element_count() != 1 {
+                continue;
+            }
+            let check = || {
+                let span = buffer_span(program, port.buffer);
+                Check { name: port.name.clone(), dtype: ty.dtype, span }
+            };
+            for (index, instruction) in program.instructions.iter().enumerate() {
+                match &instruction.action {
+                    Action::Compute(compute) if compute.outputs.contains(&port.buffer) => {
+                        self.checks[index].push(check());
+                    }
+                    Action::Start(start) if start.outputs.contains(&port.buffer) => {
+                        self.collective_checks[start.collective.index()].push(check());
+                    }
+                    Action::Compute(_) | Action::Start(_) | Action::Wait(_) => {}
+                }
+            }
+        }
+    }
 }
 
 /// What a rank needs to run.
 pub(super) struct Rank {
-    code: Code,
+    pub team: Arc<Team>,
     pub cursor: Cursor,
     pub is_done: bool,
     pub high_water_bytes: usize,
@@ -92,12 +134,17 @@ pub(super) struct Rank {
     /// (op, module path) of instructions that run on the interpreter.
     pub slow: Vec<(String, String)>,
     pub fault: Option<(usize, Fault)>,
-    // Last: what holds pointers into it goes before.
-    arena: Arena,
 }
 
 impl Rank {
-    pub fn new(set: &ProgramSet, program: &Program, options: &RunnerOptions) -> Rank {
+    /// The threads of its team, the worker among them, look so often before they sleep. E426 where there is no memory.
+    pub fn new(
+        set: &ProgramSet,
+        program: &Program,
+        options: &RunnerOptions,
+        threads: usize,
+        spins: u32,
+    ) -> Result<Rank> {
         let kernels: Vec<Option<Kernel>> = program
             .instructions
             .iter()
@@ -116,8 +163,8 @@ impl Rank {
         let spill_offset = program.arena_bytes.next_multiple_of(partita_program::ALIGNMENT_BYTES);
         let workspace = |compute: &Compute, kernel: &Kernel| {
             let planned = planned(compute);
-            let spill = Span { offset: spill_offset, bytes: kernel.workspace_bytes };
-            if kernel.workspace_bytes <= planned.bytes { planned } else { spill }
+            let spill = Span { offset: spill_offset, bytes: kernel.workspace_bytes() };
+            if kernel.workspace_bytes() <= planned.bytes { planned } else { spill }
         };
         let spans = kernels.iter().zip(&program.instructions).filter_map(|(kernel, instruction)| {
             match (&instruction.action, kernel) {
@@ -127,7 +174,7 @@ impl Rank {
         });
         let arena_bytes =
             spans.map(|span| span.offset + span.bytes).max().unwrap_or(0).max(program.arena_bytes);
-        let arena = Arena::new(arena_bytes);
+        let arena = Arena::new(arena_bytes)?;
 
         let (mut instructions, mut ends, mut slow) = (Vec::new(), Vec::new(), Vec::new());
         for (instruction, kernel) in program.instructions.iter().zip(kernels) {
@@ -170,53 +217,24 @@ impl Rank {
                 }
             }
         }
+        let mut body = Body { ends, ..Body::new(instructions, arena) };
+        if options.nan_guard {
+            body.collective_checks.resize_with(set.collectives.len(), Vec::new);
+            body.guard(program);
+        }
         let mut rank = Rank {
-            code: Code {
-                checks: (0..program.instructions.len()).map(|_| Vec::new()).collect(),
-                collective_checks: (0..set.collectives.len()).map(|_| Vec::new()).collect(),
-                instructions,
-                ends,
-            },
+            team: Arc::new(Team::new(body, threads, spins)),
             cursor: Cursor::default(),
             is_done: false,
             high_water_bytes: 0,
             nanos: vec![0; if options.profile { program.instructions.len() } else { 0 }],
             slow,
             fault: None,
-            arena,
         };
-        if options.nan_guard {
-            rank.guard(program);
-        }
         for (buffer, literal) in &program.constants {
             rank.write(program, *buffer, literal.bytes());
         }
-        rank
-    }
-
-    /// Notes where scalar float outputs are written.
-    fn guard(&mut self, program: &Program) {
-        for port in &program.outputs {
-            let ty = &program.buffer(port.buffer).ty;
-            if !ty.dtype.is_float() || ty.element_count() != 1 {
-                continue;
-            }
-            let check = || {
-                let span = buffer_span(program, port.buffer);
-                Check { name: port.name.clone(), dtype: ty.dtype, span }
-            };
-            for (index, instruction) in program.instructions.iter().enumerate() {
-                match &instruction.action {
-                    Action::Compute(compute) if compute.outputs.contains(&port.buffer) => {
-                        self.code.checks[index].push(check());
-                    }
-                    Action::Start(start) if start.outputs.contains(&port.buffer) => {
-                        self.code.collective_checks[start.collective.index()].push(check());
-                    }
-                    Action::Compute(_) | Action::Start(_) | Action::Wait(_) => {}
-                }
-            }
-        }
+        Ok(rank)
     }
 
     pub fn write(&mut self, program: &Program, buffer: BufferId, bytes: &[u8]) {
@@ -227,20 +245,21 @@ impl Rank {
     pub fn place(&mut self, program: &Program, buffer: BufferId) -> &mut [u8] {
         let span = buffer_span(program, buffer);
         self.high_water_bytes = self.high_water_bytes.max(end(span));
-        self.arena.memory().bytes_mut(span)
+        self.team.body.arena.memory().bytes_mut(span)
     }
 
     pub fn read(&self, program: &Program, buffer: BufferId) -> &[u8] {
-        self.arena.memory().bytes(buffer_span(program, buffer))
+        self.team.body.arena.memory().bytes(buffer_span(program, buffer))
     }
 
     /// Runs until the step is done or a collective is pending.
     pub fn advance(&mut self, program: &Program, transport: &SharedMemory, pulse: &Pulse) -> Outcome {
-        let Rank { code, arena, cursor, high_water_bytes, nanos, fault, .. } = self;
+        let Rank { team, cursor, high_water_bytes, nanos, fault, .. } = self;
+        let body = &team.body;
         let (fault, touched) = (*fault, Cell::from_mut(high_water_bytes));
         let clock = Clock { nanos: Cell::from_mut(nanos.as_mut_slice()).as_slice_of_cells() };
-        let mut player = Player { code, memory: arena.memory(), touched, clock, fault, pulse };
-        let mut link = Link { code, memory: arena.memory(), touched, clock, transport, fault, pulse };
+        let mut player = Player { team, memory: body.arena.memory(), touched, clock, fault, pulse };
+        let mut link = Link { body, memory: body.arena.memory(), touched, clock, transport, fault, pulse };
         match advance(program, cursor, &mut player, &mut link) {
             StepOutcome::Done => Outcome::Done,
             StepOutcome::Blocked(collective) => Outcome::Blocked(Some(collective)),
@@ -296,7 +315,7 @@ impl Clock<'_> {
 
 /// Runs compute instructions.
 struct Player<'a> {
-    code: &'a Code,
+    team: &'a Team,
     memory: Memory<'a>,
     touched: &'a Cell<usize>,
     clock: Clock<'a>,
@@ -313,21 +332,18 @@ impl Device for Player<'_> {
             Some(Fault::Hang) => return Err(Diagnostic::new(HANG, "")),
             _ => {}
         }
-        let Ready::Compute { kernel, workspace } = &self.code.instructions[index] else {
-            unreachable!("compute instructions are compiled")
-        };
         let result = match fault {
             Some(Fault::Error) => Err(Diagnostic::new("E411", "told to fail")),
-            _ => self.clock.time(|| index, || (kernel.run)(&self.memory, *workspace)),
+            _ => self.clock.time(|| index, || self.team.run(index)),
         };
         result.map_err(|error| refused(program, index, error))?;
-        self.touched.update(|bytes| bytes.max(self.code.ends[index]));
+        self.touched.update(|bytes| bytes.max(self.team.body.ends[index]));
         self.pulse.end();
         if fault == Some(Fault::Nan) {
             // All ones is not a number in any float type.
             self.memory.bytes_mut(buffer_span(program, compute.outputs[0])).fill(0xff);
         }
-        self.code.checks[index]
+        self.team.body.checks[index]
             .iter()
             .try_for_each(|check| check.run(&self.memory))
             .map_err(|e| placed(program, index, e))
@@ -355,7 +371,7 @@ fn placed(program: &Program, index: usize, error: Box<Diagnostic>) -> Box<Diagno
 
 /// Runs collectives.
 struct Link<'a> {
-    code: &'a Code,
+    body: &'a Body,
     memory: Memory<'a>,
     touched: &'a Cell<usize>,
     clock: Clock<'a>,
@@ -372,10 +388,10 @@ impl Communicator for Link<'_> {
             Some(Fault::Hang) => return Err(Diagnostic::new(HANG, "")),
             _ => {}
         }
-        let Ready::Start(publication) = &self.code.instructions[index] else {
+        let Ready::Start(publication) = &self.body.instructions[index] else {
             unreachable!("starts are compiled")
         };
-        self.touched.update(|bytes| bytes.max(self.code.ends[index]));
+        self.touched.update(|bytes| bytes.max(self.body.ends[index]));
         let id = partita_base::Id::new(start.collective.index());
         self.clock.time(|| index, || publication.start(self.transport, id, program.rank));
         self.pulse.end();
@@ -390,9 +406,10 @@ impl Communicator for Link<'_> {
             CommPoll::Failed => Err(Diagnostic::new("E418", "another rank failed")),
             CommPoll::Ready => {
                 self.pulse.end();
-                let checks = &self.code.collective_checks[collective.index()];
+                let checks = self.body.collective_checks.get(collective.index());
                 checks
-                    .iter()
+                    .into_iter()
+                    .flatten()
                     .try_for_each(|check| check.run(&self.memory))
                     .map_err(|error| placed(program, wait_index(program, collective), error))?;
                 Ok(Poll::Ready)

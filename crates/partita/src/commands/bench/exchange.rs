@@ -116,7 +116,7 @@ fn program(rank: usize, traffic: Traffic, input: &TensorType, output: &TensorTyp
     };
     let second = input.bytes().next_multiple_of(ALIGNMENT_BYTES);
     let regions = match traffic {
-        Traffic::Copy => vec![Region { graph: identity(input), kind: RegionKind::Copy }],
+        Traffic::Copy => vec![Region::new(identity(input), RegionKind::Copy)],
         _ => Vec::new(),
     };
     Program {

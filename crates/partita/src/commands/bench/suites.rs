@@ -7,7 +7,7 @@ use clap::ValueEnum;
 /// A set of measurements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Suite {
-    /// Matrix products, on one rank and on two.
+    /// Matrix products, on one thread and on two.
     Gemm,
     /// The MLPs of Slapo and Alpa.
     Mlp,
@@ -60,6 +60,8 @@ pub struct Case {
     pub name: String,
     /// The mesh it runs on.
     pub mesh: String,
+    /// Threads in all; as many as cores where none is said.
+    pub threads: Option<usize>,
     /// What it runs.
     pub work: Work,
 }
@@ -75,25 +77,31 @@ impl Case {
 const PRODUCTS: [[usize; 3]; 7] =
     [[256; 3], [512; 3], [1024; 3], [2048; 3], [4096; 3], [2048, 768, 3072], [2048, 3072, 768]];
 
-/// Meshes of `dist`, one rank first.
+/// Meshes of `dist`, one rank with all threads first.
 const MESHES: [&str; 6] = ["dp=1", "tp=2", "dp=2", "fsdp=2", "dp=4", "fsdp=4"];
 
-/// The mesh of the suites `mlp` and `gpt` where nobody names one: two threads, as others are measured with.
-const TWO: &str = "dp=2";
+/// The mesh of the suites `mlp` and `gpt` where nobody names one: one rank, with all threads.
+const ONE: &str = "dp=1";
 
 /// The cases of a suite, `mesh` in place of the usual one where it has one. Those in one list are compared with each
 /// other: they take turns.
 pub fn cases(suite: Suite, mesh: Option<&str>) -> Vec<Vec<Case>> {
-    let case = |name: String, mesh: &str, work: Work| Case { suite, name, mesh: mesh.to_string(), work };
-    let step = |name: &str, step: Step| vec![case(name.to_string(), mesh.unwrap_or(TWO), Work::Step(step))];
+    let case = |name: String, mesh: &str, work: Work| Case {
+        suite,
+        name,
+        mesh: mesh.to_string(),
+        threads: None,
+        work,
+    };
+    let step = |name: &str, step: Step| vec![case(name.to_string(), mesh.unwrap_or(ONE), Work::Step(step))];
     match suite {
         Suite::Gemm => PRODUCTS
             .iter()
             .map(|sizes| {
                 let [m, k, n] = sizes;
-                let on = |ranks: usize| {
-                    let name = format!("{m}x{k}x{n}/{ranks}");
-                    case(name, &format!("dp={ranks}"), Work::Step(Step::Product(*sizes)))
+                let on = |threads: usize| {
+                    let name = format!("{m}x{k}x{n}/{threads}");
+                    Case { threads: Some(threads), ..case(name, ONE, Work::Step(Step::Product(*sizes))) }
                 };
                 vec![on(1), on(2)]
             })

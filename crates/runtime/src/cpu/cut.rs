@@ -1,0 +1,147 @@
+//! Cuts: one kernel as several that each write their own rows of the results, for the threads of a rank.
+//!
+//! Which dimension may be cut, and which dimensions of the operands go with it, is read off the op's factor rule, as
+//! for the ranks of a mesh: a `Pass` factor that every result has. Every element is computed by one part, in the way
+//! it would be without cuts, so cuts change no bit.
+
+use std::ops::Range;
+
+use partita_ir::{FactorId, FactorKind, Graph, Node, Op, Operation, Rule};
+use partita_program::Region;
+
+use super::Value;
+use crate::arena::Place;
+
+/// A dimension, and how many of its elements one step of the factor is.
+type Along = (usize, usize);
+
+/// What one part of a kernel works on.
+pub(super) struct Share {
+    pub operands: Vec<Value>,
+    pub outputs: Vec<Place>,
+    /// The dimension of the first result that is cut, and where in the whole this share begins.
+    pub begins: (usize, usize),
+}
+
+impl Share {
+    /// All there is.
+    pub fn whole(operands: Vec<Value>, outputs: &[Place]) -> Share {
+        Share { operands, outputs: outputs.to_vec(), begins: (0, 0) }
+    }
+}
+
+/// A factor along which a kernel may be cut.
+#[derive(Clone, Debug)]
+pub(super) struct Cut {
+    size: usize,
+    operands: Vec<Option<Along>>,
+    results: Vec<Along>,
+}
+
+impl Cut {
+    /// Operands and results as seen by the parts, at most `parts` of them.
+    pub fn shares(&self, parts: usize, operands: &[Value], outputs: &[Place]) -> Vec<Share> {
+        let share = |range: Range<usize>| {
+            let elements = |step: usize| range.start * step..range.end * step;
+            let operands = operands.iter().zip(&self.operands).map(|(value, along)| match *along {
+                None => value.clone(),
+                Some((dim, step)) => value.sliced(dim, elements(step)),
+            });
+            let outputs = outputs.iter().zip(&self.results);
+            let (dim, step) = self.results[0];
+            Share {
+                operands: operands.collect(),
+                outputs: outputs.map(|(place, &(dim, step))| place.sliced(dim, elements(step))).collect(),
+                begins: (dim, range.start * step),
+            }
+        };
+        ranges(self.size, parts).map(share).collect()
+    }
+
+    /// The factor in every result, and at most once in each operand; always as the major factor of its dimension,
+    /// so that a range of it is a range of the dimension.
+    fn along(rule: &Rule, factor: FactorId) -> Option<Cut> {
+        let minor = |factors: &[FactorId]| factors[1..].iter().map(|&f| rule.factors[f].size).product();
+        let find = |dims: &[Vec<FactorId>]| -> Option<Option<Along>> {
+            let mut holding = dims.iter().enumerate().filter(|(_, factors)| factors.contains(&factor));
+            match (holding.next(), holding.next()) {
+                (None, _) => Some(None),
+                (Some((dim, factors)), None) if factors[0] == factor => Some(Some((dim, minor(factors)))),
+                _ => None,
+            }
+        };
+        let operands = rule.operands.iter().map(|dims| find(dims)).collect::<Option<Vec<_>>>()?;
+        let results = rule.results.iter().map(|dims| find(dims).flatten()).collect::<Option<Vec<_>>>()?;
+        Some(Cut { size: rule.factors[factor].size, operands, results })
+    }
+
+    /// How evenly the work spreads: the smallest mean over the largest part.
+    fn balance(&self, parts: usize) -> f64 {
+        self.size as f64 / (self.size.div_ceil(parts.max(1)) * parts.max(1)).max(1) as f64
+    }
+}
+
+/// `size` steps in at most `parts` ranges of nearly one length, none empty but where there is nothing at all.
+pub(super) fn ranges(size: usize, parts: usize) -> impl Iterator<Item = Range<usize>> {
+    let parts = parts.clamp(1, size.max(1));
+    (0..parts).map(move |part| size * part / parts..size * (part + 1) / parts)
+}
+
+/// Nanoseconds of work that are worth a part of their own: waking a thread that waits and waiting for it costs one or
+/// two microseconds.
+const WORTH_NANOSECONDS: f64 = 4000.0;
+
+/// The parts into which a region's work is cut: as many as there are threads, or one where it is soon done.
+pub(super) fn part_count(region: &Region, threads: usize) -> usize {
+    if threads == 1 {
+        return 1;
+    }
+    // What a core does in a nanosecond, roughly: what is cut need not be right to the last bit, only the same for
+    // the same region.
+    let (flops, bytes) = (100.0, 10.0);
+    let cost = region.cost();
+    let nanoseconds = cost.flops / flops + cost.bytes / bytes;
+    ((nanoseconds / WORTH_NANOSECONDS) as usize).clamp(1, threads)
+}
+
+/// Where to cut an op, if anywhere.
+pub(super) fn choose(graph: &Graph, node: &Node, parts: usize) -> Option<Cut> {
+    let (operands, results) = (graph.operand_types(node), graph.result_types(node));
+    let rule = node.op.rule(&operands, &results);
+    let cuts = (0..rule.factors.len())
+        .filter(|&factor| rule.factors[factor].kind == FactorKind::Pass)
+        .filter_map(|factor| Cut::along(&rule, factor))
+        .filter(|cut| cut.size > 1);
+    match &node.op {
+        Op::DotGeneral(_) => {
+            // A batch needs nothing twice. Of rows and columns the longer: each part reads all of the other operand.
+            let extent = |operand: usize| operands[operand].element_count();
+            let worth = |cut: &Cut| match (cut.operands[0], cut.operands[1]) {
+                (Some(_), Some(_)) => usize::MAX,
+                (Some(_), None) => extent(0),
+                _ => extent(1),
+            };
+            best(cuts, |cut| (cut.balance(parts), worth(cut)))
+        }
+        // A factor of what is indexed needs more than its slice.
+        Op::Gather(_) => outermost(cuts.filter(|cut| cut.operands[0].is_none()), &results),
+        Op::Scatter(_) => best(cuts.filter(|cut| cut.operands[2].is_some()), |cut| (cut.balance(parts), 0)),
+        Op::Composite(_) | Op::Reduce(_) | Op::Concatenate(_) | Op::Pad(_) => outermost(cuts, &results),
+        Op::BroadcastInDim(_) | Op::Reshape(_) | Op::Transpose(_) => outermost(cuts, &results),
+        _ => None,
+    }
+}
+
+/// The first of the best.
+fn best(cuts: impl Iterator<Item = Cut>, worth: impl Fn(&Cut) -> (f64, usize)) -> Option<Cut> {
+    cuts.fold(None, |best: Option<Cut>, cut| match &best {
+        Some(other) if worth(other) >= worth(&cut) => best,
+        _ => Some(cut),
+    })
+}
+
+/// The cut along the first dimension of all results, so that each part's results are as dense as the whole.
+fn outermost(mut cuts: impl Iterator<Item = Cut>, results: &[&partita_ir::TensorType]) -> Option<Cut> {
+    let first = |shape: &[usize]| shape.iter().position(|&size| size != 1);
+    cuts.find(|cut| cut.results.iter().zip(results).all(|(&(dim, _), ty)| first(&ty.shape) == Some(dim)))
+}
