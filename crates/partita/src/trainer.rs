@@ -37,7 +37,7 @@ impl Trainer {
     /// # Errors
     /// What lowering and the runner say.
     pub fn new(built: &Built, model: &Model, seed: u64, options: RunnerOptions) -> Result<Trainer> {
-        let player = play::player(&built.partitioned, &built.pieces, seed, options)?;
+        let player = play::player(&built.partitioned, &built.locals, &built.pieces, seed, options)?;
         let mut trainer = Trainer { player, pieces: built.pieces.clone() };
         let initializer = Initializer::new(seed);
         for (name, spec) in &model.params {
