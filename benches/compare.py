@@ -58,8 +58,9 @@ def run_partita(options, case):
     text = "/" + "/".join(rest[1:]) if suite == "collectives" else case
     command = [options.partita, "bench", suite, "--json", "--filter", text]
     command += ["--repeats", str(options.repeats), "--warmup", str(options.warmup)]
-    if suite in ("mlp", "gpt"):
-        command += ["--mesh", options.mesh or f"dp={options.threads}"]
+    command += ["--threads", str(options.threads)]
+    if options.mesh and suite in ("mlp", "gpt"):
+        command += ["--mesh", options.mesh]
     return [line | {"peer": "partita"} for line in call(command, options.limit) if path(line) == case]
 
 
@@ -200,7 +201,7 @@ The sizes are those of `crates/partita/src/commands/bench/models.rs` and `benche
 - `mlp/slapo`: two layers of 1024 with GELU between, 1024 rows, forward and backward. `mlp/alpa`: 1024-4096-1024-4096-1024
   with ReLU, 1024 rows, a whole step of Adam.
 - `gpt`: decoders with learned positions, norms first, GELU by tanh, causal attention, a tied head, AdamW with decay on all
-  parameters, no clipping. (vocabulary, features, layers, heads, positions, rows): tiny (256, 128, 4, 4, 128, 16), small
+  parameters, no clipping and no norm of the gradients. (vocabulary, features, layers, heads, positions, rows): tiny (256, 128, 4, 4, 128, 16), small
   (256, 384, 6, 6, 256, 8), gpt2 (50257, 768, 12, 12, 256, 2).
 - `dist`: the tiny and small GPT on several ranks that share the same cores; small8h has 8 heads. PyTorch uses gloo
   processes (DTensor, DistributedDataParallel, fully_shard), JAX host devices of one process.
@@ -208,8 +209,8 @@ The sizes are those of `crates/partita/src/commands/bench/models.rs` and `benche
 
 The architectures are the same everywhere, and weights are drawn from the same distributions, but not the same numbers: losses
 agree roughly.
-A rank of Partita computes on one thread, so two threads are two ranks (`dp=2`, unless the machine's line says
-otherwise). PyTorch's q, k, v are one product in `gpt` and three in `dist`; Partita's and JAX's are three. JAX's layers are
+Partita runs `mlp` and `gpt` on one rank whose threads share the work of each kernel (`dp=1`, unless the machine's line
+says otherwise). PyTorch's q, k, v are one product in `gpt` and three in `dist`; Partita's and JAX's are three. JAX's layers are
 in `lax.scan`, which was the faster way, and its Adam is written out.
 """
 
@@ -224,7 +225,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=7, help="timed runs per process")
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--mesh", help="Partita's mesh for mlp and gpt; dp=THREADS by default")
+    parser.add_argument("--mesh", help="Partita's mesh for mlp and gpt; one rank by default")
     parser.add_argument("--limit", type=int, default=900, help="seconds for one process")
     parser.add_argument("--from", dest="source", help="results.jsonl of an earlier run")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT, help="where BENCHMARKS.md and benches/ are written")

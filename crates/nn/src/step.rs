@@ -16,6 +16,8 @@ pub struct StepOptions {
     pub optimizer: Optimizer,
     /// Gradients are scaled down so that their global norm does not exceed this.
     pub clip_grad_norm: Option<f64>,
+    /// Whether the step returns the norm of the gradients where nothing is clipped; it costs one more look at all of them.
+    pub grad_norm: bool,
     /// Whether weight decay also acts on parameters of fewer than two dimensions: norms and biases.
     pub decay_1d: bool,
     /// Whether the step also returns the gradients (before clipping), as outputs `grad.<parameter>`.
@@ -25,7 +27,13 @@ pub struct StepOptions {
 impl StepOptions {
     /// This optimizer without clipping.
     pub fn new(optimizer: Optimizer) -> StepOptions {
-        StepOptions { optimizer, clip_grad_norm: None, decay_1d: false, output_gradients: false }
+        StepOptions {
+            optimizer,
+            clip_grad_norm: None,
+            grad_norm: true,
+            decay_1d: false,
+            output_gradients: false,
+        }
     }
 
     /// E057 when a number is out of range.
@@ -124,7 +132,7 @@ pub fn gradient_graph_wrt(forward: &Graph, also: &[&str]) -> Result<Graph> {
 
 /// Completes a graph that has parameters and outputs `loss` and `grad.<parameter>` to a step. New inputs:
 /// `learning_rate` (a scalar of the accumulation type), `step` (i64, from 1; shared with dropout), the optimizer
-/// states. Outputs: `loss`, `grad_norm` (the global norm before clipping), the other outputs, the new parameters and the
+/// states. Outputs: `loss`, `grad_norm` (the global norm before clipping, if asked for), the other outputs, the new parameters and the
 /// new states under the names of the old ones, which they replace. E056 when a gradient is missing.
 pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
     options.validate()?;
@@ -162,8 +170,12 @@ pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
         states.push(inputs.collect());
     }
 
-    let norm = gradient_norm(&mut b, &gradients, wide)?;
-    let factor = options.clip_grad_norm.map(|limit| clip_factor(&mut b, norm, limit)).transpose()?;
+    let norm = match options.grad_norm || options.clip_grad_norm.is_some() {
+        true => Some(gradient_norm(&mut b, &gradients, wide)?),
+        false => None,
+    };
+    let limit = norm.zip(options.clip_grad_norm);
+    let factor = limit.map(|(norm, limit)| clip_factor(&mut b, norm, limit)).transpose()?;
     let shared = options.optimizer.shared(&mut b, rate, step)?;
     let mut new_params = Vec::with_capacity(params.len());
     let mut new_states = Vec::with_capacity(params.len());
@@ -185,7 +197,9 @@ pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
 
     let mut outputs = Outputs::default();
     outputs.push("loss", loss);
-    outputs.push("grad_norm", norm);
+    if let Some(norm) = norm {
+        outputs.push("grad_norm", norm);
+    }
     outputs.extend_others(graph, |name| name == "loss" || is_gradient(name));
     let mut aliases = Vec::new();
     let position = |b: &GraphBuilder, input: ValueId| {

@@ -177,6 +177,12 @@ fn without_clipping_no_update_waits_for_the_norm() {
     };
     let free = StepOptions::new(Optimizer::adamw());
     assert!(!depends_on_norm(&free));
+    let silent =
+        train_step(&chosen_gradients(DType::F64), &StepOptions { grad_norm: false, ..free }).unwrap();
+    assert!(silent.output_named("grad_norm").is_none());
+    // A limit needs the norm.
+    let clipped = StepOptions { grad_norm: false, clip_grad_norm: Some(1.0), ..free };
+    assert!(depends_on_norm(&clipped));
     assert!(depends_on_norm(&StepOptions { clip_grad_norm: Some(1.0), ..free }));
 }
 

@@ -99,7 +99,7 @@ pub struct TrainArgs {
     /// Go on from a checkpoint; without PATH, from the newest in the checkpoint folder.
     #[arg(long, value_name = "PATH", num_args = 0..=1)]
     pub resume: Option<Option<PathBuf>>,
-    /// Threads that play the ranks; by default one per core, at most one per rank.
+    /// Threads in all, one per core by default. Where there are fewer ranks, each rank has several.
     #[arg(long, value_name = "N")]
     pub workers: Option<usize>,
     /// Play all ranks on one thread, in a fixed order.
@@ -180,6 +180,9 @@ pub struct LowerArgs {
     /// Also compute the gradient with respect to the first real input.
     #[arg(long)]
     pub input_gradient: bool,
+    /// With `--stage program`: also tell which elementwise ops run apart from those whose results they read, and why.
+    #[arg(long, conflicts_with = "counts")]
+    pub why: bool,
 }
 
 /// Flags of `bench`.
@@ -200,6 +203,9 @@ pub struct BenchArgs {
     /// The mesh of the suites mlp and gpt.
     #[arg(long, value_name = "AXES")]
     pub mesh: Option<String>,
+    /// Threads in all, where a case does not name them; one per core by default.
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
     /// Also tell where the time goes, per kind of instruction.
     #[arg(long)]
     pub profile: bool,

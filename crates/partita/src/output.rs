@@ -8,7 +8,9 @@ pub mod format;
 
 use crate::commands::bench::Measurement;
 use crate::commands::bench::profile::Profile;
-use events::{Counts, Event, Failure, Note, Sample, Step, Summary, Text, Validation, Verify};
+use events::{
+    Bucket, Counts, Event, Failure, Note, Overlaps, Sample, Step, Summary, Text, Validation, Verify,
+};
 use format::{bytes, duration, number, short, table};
 use indicatif::{ProgressBar, ProgressStyle};
 use partita_base::Diagnostic;
@@ -188,6 +190,14 @@ impl Output {
         self.emit(counts);
         if !self.json {
             self.print(&counts_table(counts));
+        }
+    }
+
+    /// What a rank computes while its gradients are under way.
+    pub fn overlaps(&mut self, overlaps: &Overlaps) {
+        self.emit(overlaps);
+        if !self.json && !overlaps.buckets.is_empty() {
+            self.print(&overlap_table(overlaps));
         }
     }
 
@@ -376,6 +386,22 @@ pub(crate) fn counts_table(counts: &Counts) -> String {
         .collect();
     table(&header, &rows)
         + "meetings of a rank in one step; in parentheses: tensors, where several travel together\n"
+}
+
+/// One row for each bucket of gradients.
+fn overlap_table(overlaps: &Overlaps) -> String {
+    let row = |bucket: &Bucket| {
+        vec![
+            bucket.kind.to_string(),
+            bucket.first.clone(),
+            bucket.tensors.to_string(),
+            bytes(bucket.bytes),
+            format!("{:.3} GFLOP", bucket.flops / 1e9),
+        ]
+    };
+    let rows: Vec<Vec<String>> = overlaps.buckets.iter().map(row).collect();
+    let header = ["gradients", "first", "tensors", "bytes", "computed meanwhile"];
+    format!("{}between start and wait, on rank {}\n", table(&header, &rows), overlaps.rank)
 }
 
 #[cfg(test)]

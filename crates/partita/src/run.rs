@@ -77,9 +77,15 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
         (Command::Lower(args), Some(config)) => {
             let request = LowerRequest { input_gradient: args.input_gradient };
             if args.counts {
-                output.counts(&Counts::from(&lower::counts(&config, request, &Cpu::default())?));
+                let programs = lower::programs(&config, request, &Cpu::default())?;
+                let overlaps = lower::overlap(&programs, args.rank)?;
+                output.counts(&Counts::from(&partita_program::counts(&programs)));
+                output.overlaps(&overlaps);
             } else {
                 output.text(lower::stage(&config, args.stage, args.rank, request, &Cpu::default())?);
+                if args.why {
+                    output.text(lower::fusion(&config, request, &Cpu::default())?.to_string());
+                }
             }
             Ok(true)
         }

@@ -31,10 +31,10 @@ fn numbers(value: &Value) -> Vec<f64> {
 }
 
 #[test]
-fn products_run_on_one_rank_and_two() {
+fn products_run_on_one_thread_and_two() {
     let lines = measured(&bench(&["gemm", "--filter", "256x256x256"]));
-    let cases: Vec<_> = lines.iter().map(|line| (line["case"].clone(), line["mesh"].clone())).collect();
-    let expected = [1, 2].map(|n| (format!("256x256x256/{n}").into(), format!("dp={n}").into()));
+    let cases: Vec<_> = lines.iter().map(|line| (line["case"].clone(), line["threads"].clone())).collect();
+    let expected = [1, 2].map(|n| (format!("256x256x256/{n}").into(), n.into()));
     assert_eq!(cases, expected);
     assert!(lines.iter().all(|line| line["gflops"].as_f64().unwrap() > 0.0 && line.get("losses").is_none()));
 }
@@ -54,11 +54,11 @@ fn an_mlp_runs_forward_and_backward() {
 /// A fresh model knows nothing of 256 tokens, and learns a fixed batch by heart; every mesh computes the same.
 #[test]
 fn a_gpt_learns_the_same_on_every_mesh() {
-    let gpt = bench(&["gpt", "--filter", "tiny", "--profile"]);
+    let gpt = bench(&["gpt", "--filter", "tiny", "--profile", "--threads", "3"]);
     let dist = bench(&["dist", "--filter", "tiny/"]);
     let lines = [measured(&gpt), measured(&dist)].concat();
     let meshes: Vec<&str> = lines.iter().map(|line| line["mesh"].as_str().unwrap()).collect();
-    assert_eq!(meshes, ["dp=2", "dp=1", "tp=2", "dp=2", "fsdp=2", "dp=4", "fsdp=4"]);
+    assert_eq!(meshes, ["dp=1", "dp=1", "tp=2", "dp=2", "fsdp=2", "dp=4", "fsdp=4"]);
     let first = numbers(&lines[0]["losses"]);
     assert!((first[0] - 256f64.ln()).abs() < 0.1 && first[1] < first[0], "{first:?}");
     for line in &lines {
@@ -70,9 +70,9 @@ fn a_gpt_learns_the_same_on_every_mesh() {
     let rows = profile["rows"].as_array().unwrap();
     let phases: BTreeSet<&str> = rows.iter().map(|row| row["phase"].as_str().unwrap()).collect();
     assert_eq!(phases.into_iter().collect::<Vec<_>>(), ["forward", "input_grad", "update", "weight_grad"]);
-    // Four layers on two ranks.
+    // Four layers on one rank of three threads.
     let attention = rows.iter().find(|row| row["what"] == "attention").unwrap();
-    assert_eq!(attention["instructions"], 8);
+    assert_eq!((&attention["instructions"], &lines[0]["threads"]), (&4.into(), &3.into()));
     let total: f64 = rows.iter().map(|row| row["ms"].as_f64().unwrap()).sum();
     let (step, other) = (profile["step_ms"].as_f64().unwrap(), profile["other_ms"].as_f64().unwrap());
     assert!((total + other - step).abs() < 1e-6 * step);

@@ -2,7 +2,18 @@
 
 use partita::compile::{self, Build};
 use partita::config::Config;
+use partita_program::ProgramSet;
 use partita_runtime::Cpu;
+
+/// The programs of a config's step on one rank.
+fn lowered(name: &str, sizes: &[String]) -> ProgramSet {
+    let config = Config::load(name, sizes).unwrap();
+    let build = Build::from_config(&config);
+    let model = compile::model(&config, &build).unwrap();
+    let mesh = compile::mesh(&config).unwrap();
+    let planned = compile::plan_step(&config, &model, &mesh, &build).unwrap();
+    compile::lower(&planned, &Cpu::default()).unwrap()
+}
 
 /// Bytes of the arena of a GPT's step beside parameters and states, and those of its logits.
 fn activations(vocab: usize) -> (usize, usize) {
@@ -16,12 +27,7 @@ fn activations(vocab: usize) -> (usize, usize) {
         format!("model.sequence={sequence}"),
         format!("train.batch={batch}"),
     ];
-    let config = Config::load("gpt", &sizes).unwrap();
-    let build = Build::from_config(&config);
-    let model = compile::model(&config, &build).unwrap();
-    let mesh = compile::mesh(&config).unwrap();
-    let planned = compile::plan_step(&config, &model, &mesh, &build).unwrap();
-    let set = compile::lower(&planned, &Cpu::default()).unwrap();
+    let set = lowered("gpt", &sizes);
     let program = &set.programs[0];
     (program.arena_bytes - program.persistent_bytes(), batch * sequence * vocab * 4)
 }
@@ -35,4 +41,24 @@ fn logits_are_never_held_twice() {
         (logits_grown..logits_grown * 3 / 2).contains(&grown),
         "{grown} bytes for {logits_grown} of logits"
     );
+}
+
+/// Without clipping a parameter is updated when its gradient is there, so few gradients are held; with clipping all of
+/// them wait for the norm.
+#[test]
+fn gradients_are_not_all_held() {
+    let bytes = |clip: f64| {
+        let sizes = [
+            "mesh.shape=dp=1".to_string(),
+            "model.dims=[256,256,256,256,256,256,256,256,256]".to_string(),
+            "train.batch=1".to_string(),
+            format!("optimizer.clip_grad_norm={clip}"),
+        ];
+        let program = &lowered("mlp", &sizes).programs[0];
+        program.arena_bytes - program.persistent_bytes()
+    };
+    let gradients = 8 * (256 * 256 + 256) * 4;
+    let (free, clipped) = (bytes(0.0), bytes(1.0));
+    assert!(free < gradients / 3, "{free} bytes, and {gradients} of gradients");
+    assert!(clipped > gradients, "{clipped} bytes, and {gradients} of gradients");
 }

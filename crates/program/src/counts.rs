@@ -93,7 +93,7 @@ impl fmt::Display for Counts {
 }
 
 /// The full tensor of a transfer.
-fn full_bytes(kind: CollectiveKind, input: &TensorType, output: &TensorType) -> usize {
+pub(crate) fn full_bytes(kind: CollectiveKind, input: &TensorType, output: &TensorType) -> usize {
     match kind {
         CollectiveKind::AllGather | CollectiveKind::CollectiveBroadcast => output.bytes(),
         CollectiveKind::AllReduce

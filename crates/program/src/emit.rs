@@ -320,6 +320,8 @@ impl Emitter<'_> {
         let graph = builder.finish(results);
         let overwrites = match &node.op {
             Op::Composite(composite) => self.sizes.overwrites(composite),
+            // Most of it stays as it is.
+            Op::Scatter(_) | Op::DynamicUpdateSlice(_) => vec![(0, 0)],
             _ => Vec::new(),
         };
         let input = |&(operand, result): &(usize, usize)| {

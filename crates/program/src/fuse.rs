@@ -4,9 +4,11 @@
 //! be delayed to a later place while nobody in between reads it, or hoisted to an earlier one where its operands
 //! are there already. So regions never change what is computed, or the order of collectives.
 
+use std::fmt;
+
 use crate::LowerOptions;
 use crate::bucket::{Bucket, phase_class};
-use crate::classify::{Class, class};
+use crate::classify::{Class, class, op_name};
 use crate::order::Item;
 use indexmap::{IndexMap, IndexSet};
 use partita_ir::{Graph, NodeId, ValueId};
@@ -27,10 +29,76 @@ pub(crate) enum Step {
     Wait(usize),
 }
 
+/// What fusion made of a step.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fusion {
+    /// Ops of each region of elementwise ops, in program order.
+    pub regions: Vec<usize>,
+    /// Elementwise ops that read what another one makes, and do not run together with it.
+    pub apart: Vec<Apart>,
+}
+
+/// Two elementwise ops that could be thought to run as one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Apart {
+    /// The op that reads, and its module path.
+    pub reader: (String, String),
+    /// The op that makes what it reads, and its module path.
+    pub maker: (String, String),
+    /// What stands between them.
+    pub why: Why,
+}
+
+/// What keeps two elementwise ops apart.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Why {
+    /// They do not compute the same shape on every rank.
+    Shape,
+    /// Forward, backward or update, or another microbatch.
+    Phase,
+    /// The reader looks at it transposed, sliced or otherwise rearranged.
+    View,
+    /// Somebody else needs the value before the reader can run.
+    ReadBefore(String),
+    /// One region would have more ops, inputs or outputs than it may.
+    Limit(&'static str, usize),
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Why::Shape => write!(f, "they compute different shapes"),
+            Why::Phase => write!(f, "they belong to different phases or microbatches"),
+            Why::View => write!(f, "it is read transposed, sliced or broadcast"),
+            Why::ReadBefore(by) => write!(f, "{by} reads it before"),
+            Why::Limit(what, most) => write!(f, "together they would have more than {most} {what}"),
+        }
+    }
+}
+
+impl fmt::Display for Fusion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ops: usize = self.regions.iter().sum();
+        let joined = self.regions.iter().filter(|&&ops| ops > 1).count();
+        writeln!(f, "fusion: {ops} elementwise ops in {} regions, {joined} of several", self.regions.len())?;
+        // What happens in every layer is told once.
+        let mut alike: IndexMap<(&str, &str, &Why), Vec<&Apart>> = IndexMap::new();
+        for apart in &self.apart {
+            alike.entry((&apart.reader.0, &apart.maker.0, &apart.why)).or_default().push(apart);
+        }
+        for ((reader, maker, why), all) in alike {
+            let Apart { reader: (_, at), maker: (_, from), .. } = all[0];
+            let times = if all.len() > 1 { format!(" and {} more", all.len() - 1) } else { String::new() };
+            writeln!(f, "  {reader} in {at}{times} runs apart from {maker} in {from}: {why}")?;
+        }
+        Ok(())
+    }
+}
+
 /// A reader of a value: its place in the order, and whether a view stands between.
 type Reader = (usize, bool);
 
-struct Fusion<'a> {
+struct Fuser<'a> {
     graph: &'a Graph,
     options: &'a LowerOptions,
     items: &'a [Item],
@@ -46,6 +114,8 @@ struct Fusion<'a> {
     members: Vec<Vec<usize>>,
     /// Where the group runs.
     runs_at: Vec<usize>,
+    /// Why a place did not join the group of another, by (place, a member of that group).
+    refused: IndexMap<(usize, usize), Why>,
 }
 
 /// Fuses what the order allows. An iteration shape is one on every rank.
@@ -54,9 +124,9 @@ pub(crate) fn fuse(
     buckets: &[Bucket],
     items: &[Item],
     options: &LowerOptions,
-) -> Vec<Step> {
+) -> (Vec<Step>, Fusion) {
     let graph = &graphs[0];
-    let mut fusion = Fusion::new(graph, buckets, items, options);
+    let mut fuser = Fuser::new(graph, buckets, items, options);
     let mut shapes: IndexSet<(Vec<&[usize]>, _, Option<usize>)> = IndexSet::new();
     let mut shape_of: Vec<Option<usize>> = vec![None; graph.nodes.len()];
     for (place, item) in items.iter().enumerate() {
@@ -73,16 +143,24 @@ pub(crate) fn fuse(
             if let Some((definition, _)) = graph.value(*operand).definition
                 && shape_of[definition.index()] == Some(shape)
             {
-                let at = fusion.place[definition.index()].expect("an elementwise node has a place");
-                groups.insert(fusion.group[at]);
+                let at = fuser.place[definition.index()].expect("an elementwise node has a place");
+                groups.insert(fuser.group[at]);
             }
         }
-        fusion.join(place, groups.into_iter().collect());
+        fuser.join(place, groups.into_iter().collect());
     }
-    fusion.steps()
+    let apart = fuser.apart(|a, b| match (shape_of[a.index()], shape_of[b.index()]) {
+        (Some(a), Some(b)) if shapes[a].0 != shapes[b].0 => Some(Why::Shape),
+        (a, b) if a != b => Some(Why::Phase),
+        _ => None,
+    });
+    let steps = fuser.steps();
+    let size = |step: &Step| if let Step::Fused(nodes) = step { Some(nodes.len()) } else { None };
+    let regions = steps.iter().filter_map(size).collect();
+    (steps, Fusion { regions, apart })
 }
 
-impl<'a> Fusion<'a> {
+impl<'a> Fuser<'a> {
     fn new(graph: &'a Graph, buckets: &[Bucket], items: &'a [Item], options: &'a LowerOptions) -> Self {
         let mut place = vec![None; graph.nodes.len()];
         let mut reads = vec![None; graph.nodes.len()];
@@ -113,7 +191,7 @@ impl<'a> Fusion<'a> {
             }
         }
         let count = items.len();
-        Fusion {
+        Fuser {
             graph,
             options,
             items,
@@ -123,6 +201,7 @@ impl<'a> Fusion<'a> {
             group: (0..count).collect(),
             members: (0..count).map(|at| vec![at]).collect(),
             runs_at: (0..count).collect(),
+            refused: IndexMap::new(),
         }
     }
 
@@ -137,22 +216,24 @@ impl<'a> Fusion<'a> {
     fn join(&mut self, place: usize, groups: Vec<usize>) {
         let mut chosen = groups.clone();
         while !chosen.is_empty() {
-            let bad = chosen.iter().position(|&group| !self.can_delay(group, &chosen, place));
-            if let Some(bad) = bad {
-                chosen.remove(bad);
-            } else if self.fits(&chosen, place) {
-                self.merge(&chosen, place, place);
-                return;
-            } else {
-                // The group joined least recently is the least likely to be in cache.
-                chosen.remove(0);
-            }
+            let bad = chosen.iter().enumerate().find_map(|(index, &group)| {
+                self.reads_before(group, &chosen, place).map(|reader| (index, reader))
+            });
+            let (index, why) = match bad {
+                Some((index, reader)) => (index, Why::ReadBefore(self.name(reader).0)),
+                None => match self.exceeds(&chosen, place) {
+                    None => return self.merge(&chosen, place, place),
+                    // The group joined least recently is the least likely to be in cache.
+                    Some(limit) => (0, limit),
+                },
+            };
+            self.refused.insert((place, self.members[chosen.remove(index)][0]), why);
         }
         let mut latest = groups;
         latest.sort_by_key(|&group| std::cmp::Reverse(self.runs_at[group]));
         for group in latest {
             let is_good = self.can_hoist(place, group) && self.hands_on_no_more(group, place);
-            if is_good && self.fits(&[group], place) {
+            if is_good && self.exceeds(&[group], place).is_none() {
                 let at = self.runs_at[group];
                 self.merge(&[group], place, at);
                 return;
@@ -160,14 +241,15 @@ impl<'a> Fusion<'a> {
         }
     }
 
-    /// Whether nobody reads the group's values before `place`, but directly from within.
-    fn can_delay(&self, group: usize, with: &[usize], place: usize) -> bool {
+    /// The place of somebody who reads the group's values before `place` but from within, or from within through a view.
+    fn reads_before(&self, group: usize, with: &[usize], place: usize) -> Option<usize> {
         let within = |at: usize| at == place || with.contains(&self.group[at]);
         let runs_at = |at: usize| if within(at) { place } else { self.runs_at[self.group[at]] };
         self.members[group]
             .iter()
             .flat_map(|&member| self.readers_at(member))
-            .all(|&(at, through_view)| (within(at) && !through_view) || runs_at(at) > place)
+            .find(|&&(at, through_view)| !((within(at) && !through_view) || runs_at(at) > place))
+            .map(|&(at, _)| at)
     }
 
     /// Whether the node's operands are there when the group runs.
@@ -213,12 +295,12 @@ impl<'a> Fusion<'a> {
         results.filter(|result| self.escapes(**result, nodes)).count()
     }
 
-    /// Whether the joined group keeps to the limits.
-    fn fits(&self, groups: &[usize], place: usize) -> bool {
+    /// The limit that the joined group would not keep to.
+    fn exceeds(&self, groups: &[usize], place: usize) -> Option<Why> {
         let mut places: Vec<usize> = groups.iter().flat_map(|&g| &self.members[g]).copied().collect();
         places.push(place);
         if places.len() > self.options.fused_ops {
-            return false;
+            return Some(Why::Limit("ops", self.options.fused_ops));
         }
         let nodes: IndexSet<NodeId> = places.iter().map(|&at| self.node(at)).collect();
         let mut inputs: IndexSet<ValueId> = IndexSet::new();
@@ -231,7 +313,59 @@ impl<'a> Fusion<'a> {
                     && uniform(self.graph, operand).is_none()
             }));
         }
-        inputs.len() <= self.options.fused_inputs && self.output_count(&nodes) <= FUSED_OUTPUTS
+        if inputs.len() > self.options.fused_inputs {
+            return Some(Why::Limit("inputs", self.options.fused_inputs));
+        }
+        (self.output_count(&nodes) > FUSED_OUTPUTS).then_some(Why::Limit("outputs", FUSED_OUTPUTS))
+    }
+
+    /// The op at a place and its module path, for people.
+    fn name(&self, place: usize) -> (String, String) {
+        match self.items[place] {
+            Item::Node(id) => {
+                let node = self.graph.node(id);
+                let path = if node.path.is_empty() { "<root>" } else { &node.path };
+                (op_name(&node.op).to_string(), path.to_string())
+            }
+            Item::Start(_) | Item::Wait(_) => ("a collective".to_string(), "<root>".to_string()),
+        }
+    }
+
+    /// The pairs of elementwise nodes that run apart though one reads the other. `differ` says why two of them cannot
+    /// belong together whatever the order.
+    fn apart(&self, differ: impl Fn(NodeId, NodeId) -> Option<Why>) -> Vec<Apart> {
+        let is_elementwise = |id: NodeId| class(self.graph, self.graph.node(id)) == Class::Elementwise;
+        let mut apart: Vec<Apart> = Vec::new();
+        for (place, item) in self.items.iter().enumerate() {
+            let &Item::Node(reader) = item else { continue };
+            if !is_elementwise(reader) {
+                continue;
+            }
+            let mut makers: IndexSet<usize> = IndexSet::new();
+            for &operand in &self.graph.node(reader).operands {
+                let Some(at) = self.source(operand) else { continue };
+                let Item::Node(maker) = self.items[at] else { continue };
+                if !is_elementwise(maker)
+                    || self.group[at] == self.group[place]
+                    || !makers.insert(self.group[at])
+                {
+                    continue;
+                }
+                let is_direct = self.graph.value(operand).definition.is_some_and(|(node, _)| node == maker);
+                let refused = || {
+                    let of = |&member: &usize| self.refused.get(&(place, member)).cloned();
+                    self.members[self.group[at]].iter().find_map(of)
+                };
+                let view = || if is_direct { None } else { Some(Why::View) };
+                let why = differ(reader, maker).or_else(view).or_else(refused);
+                apart.push(Apart {
+                    reader: self.name(place),
+                    maker: self.name(at),
+                    why: why.unwrap_or_else(|| Why::ReadBefore("another op".to_string())),
+                });
+            }
+        }
+        apart
     }
 
     fn escapes(&self, value: ValueId, nodes: &IndexSet<NodeId>) -> bool {

@@ -15,6 +15,7 @@ mod execute;
 mod fuse;
 mod memory;
 mod order;
+mod overlap;
 mod program;
 mod reference;
 mod simplify;
@@ -25,6 +26,8 @@ pub use collective::{Collective, CollectiveId, CollectiveKind, Exchange, Transfe
 pub use counts::{Counts, KindCount, PhaseCounts, counts, counts_of_graph};
 pub use display::ProgramListing;
 pub use execute::{Communicator, Cursor, Device, Poll, StepOutcome, advance};
+pub use fuse::{Apart, Fusion, Why};
+pub use overlap::{Overlap, gradient_overlap};
 pub use program::{
     Action, Buffer, BufferId, BufferKind, Compute, Instruction, Origin, Port, Program, ProgramSet, Region,
     RegionId, RegionKind, Start, View,
@@ -85,16 +88,12 @@ impl Default for LowerOptions {
 /// # Errors
 /// E400 where they do not, or hold what cannot be lowered; and what [`check`] finds, which would be a bug here.
 pub fn lower(graphs: &[Graph], options: &LowerOptions, sizes: &dyn RegionSizes) -> Result<ProgramSet> {
-    simplify::check_structure(graphs)?;
     let roles = |graph: &Graph| -> Vec<Role> {
         graph.inputs.iter().map(|&value| graph.value(value).role.clone()).collect()
     };
     let roles: Vec<Vec<Role>> = graphs.iter().map(roles).collect();
-    let graphs = simplify::decompose(graphs.to_vec(), sizes)?;
-    let graphs = simplify::simplify(&graphs)?;
-    let buckets = bucket::bucket(&graphs, options)?;
-    let items = order::order(&graphs[0], &buckets, options);
-    let steps = fuse::fuse(&graphs, &buckets, &items, options);
+    let (graphs, buckets, items) = arrange(graphs, options, sizes)?;
+    let (steps, _) = fuse::fuse(&graphs, &buckets, &items, options);
     let (collectives, first_meeting) = emit::collectives(&graphs, &buckets);
     let program = |(rank, (graph, roles)): (usize, (&Graph, Vec<Role>))| {
         let program = emit::emit(rank, graph, roles, &steps, &buckets, &first_meeting, sizes);
@@ -104,4 +103,27 @@ pub fn lower(graphs: &[Graph], options: &LowerOptions, sizes: &dyn RegionSizes) 
     let set = ProgramSet { programs, collectives };
     check(&set)?;
     Ok(set)
+}
+
+/// What fusion makes of a step, and what keeps elementwise ops apart.
+///
+/// # Errors
+/// As [`lower`].
+pub fn fusion(graphs: &[Graph], options: &LowerOptions, sizes: &dyn RegionSizes) -> Result<Fusion> {
+    let (graphs, buckets, items) = arrange(graphs, options, sizes)?;
+    Ok(fuse::fuse(&graphs, &buckets, &items, options).1)
+}
+
+/// Simplified graphs, the buckets of their collectives, and the order in which all of it happens.
+fn arrange(
+    graphs: &[Graph],
+    options: &LowerOptions,
+    sizes: &dyn RegionSizes,
+) -> Result<(Vec<Graph>, Vec<bucket::Bucket>, Vec<order::Item>)> {
+    simplify::check_structure(graphs)?;
+    let graphs = simplify::decompose(graphs.to_vec(), sizes)?;
+    let graphs = simplify::simplify(&simplify::scatter_into_sums(graphs))?;
+    let buckets = bucket::bucket(&graphs, options)?;
+    let items = order::order(&graphs[0], &buckets, options);
+    Ok((graphs, buckets, items))
 }

@@ -1,13 +1,14 @@
 //! The order of a step: nodes in graph order, collectives where they overlap best.
 //!
 //! A topological sort that always takes the ready unit with the smallest key. Plain nodes have their place in
-//! the graph as key, so they only move where a bucket makes them wait. The keys of starts and waits say when
-//! they should happen; dependencies make sure that they can.
+//! the graph as key, so they only move where a bucket makes them wait; those of the update run as soon as they can,
+//! while gradients are in cache and so that few of them are held. The keys of starts and waits say when they should
+//! happen; dependencies make sure that they can.
 
 use crate::LowerOptions;
 use crate::bucket::{Bucket, BucketClass};
 use crate::classify::{Class, class};
-use partita_ir::{Graph, NodeId, Phase};
+use partita_ir::{Graph, NodeId, Phase, ValueId};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -45,7 +46,9 @@ pub(crate) fn order(graph: &Graph, buckets: &[Bucket], options: &LowerOptions) -
     }
     let mut followers: Vec<Vec<usize>> = vec![Vec::new(); unit_count];
     let mut missing = vec![0usize; unit_count];
+    let mut reads: Vec<Vec<NodeId>> = vec![Vec::new(); graph.values.len()];
     for id in graph.node_ids() {
+        graph.node(id).operands.iter().for_each(|operand| reads[operand.index()].push(id));
         let unit = unit_of[id.index()];
         let reader = if unit == id.index() { unit } else { unit - buckets.len() };
         for operand in &graph.node(id).operands {
@@ -58,6 +61,18 @@ pub(crate) fn order(graph: &Graph, buckets: &[Bucket], options: &LowerOptions) -
     for bucket in 0..buckets.len() {
         followers[start(bucket)].push(wait(bucket));
         missing[wait(bucket)] += 1;
+    }
+    // What replaces a parameter comes after all who need the old one.
+    let begins = |unit: usize| if unit < node_count { unit } else { unit - buckets.len() };
+    for &(input, output) in &graph.aliases {
+        let Some((writer, _)) = graph.value(graph.outputs[output]).definition else { continue };
+        if graph.node(writer).phase != Phase::Update {
+            continue;
+        }
+        for reader in readers_before_update(graph, &reads, graph.inputs[input]) {
+            followers[begins(unit_of[reader.index()])].push(begins(unit_of[writer.index()]));
+            missing[begins(unit_of[writer.index()])] += 1;
+        }
     }
 
     let key = keys(graph, buckets, options);
@@ -109,6 +124,22 @@ pub(crate) fn order(graph: &Graph, buckets: &[Bucket], options: &LowerOptions) -
     items
 }
 
+/// Who reads a value, seen through views, in the forward and backward pass: before any update.
+fn readers_before_update(graph: &Graph, reads: &[Vec<NodeId>], value: ValueId) -> Vec<NodeId> {
+    let (mut readers, mut values) = (Vec::new(), vec![value]);
+    while let Some(value) = values.pop() {
+        for &id in &reads[value.index()] {
+            let node = graph.node(id);
+            if class(graph, node) == Class::View {
+                values.extend(&node.results);
+            } else if node.phase != Phase::Update {
+                readers.push(id);
+            }
+        }
+    }
+    readers
+}
+
 /// When each unit should happen.
 fn keys(graph: &Graph, buckets: &[Bucket], options: &LowerOptions) -> Vec<Key> {
     let node_count = graph.nodes.len();
@@ -142,6 +173,7 @@ fn keys(graph: &Graph, buckets: &[Bucket], options: &LowerOptions) -> Vec<Key> {
             None if is_free(graph, id) => {
                 definitions.map(|(node, _)| key[node.index()]).max().unwrap_or((-1, 0))
             }
+            None if graph.node(id).phase == Phase::Update => (-1, 2),
             None => (id.index() as isize, 2),
         });
     }

@@ -4,10 +4,12 @@
 use crate::RegionSizes;
 use crate::classify::{Class, class, describe, op_name};
 use crate::collective::meetings;
+use crate::fuse::uniform;
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result};
-use partita_ir::ops::{BroadcastInDim, Constant};
+use partita_ir::ops::{BinaryKind, BroadcastInDim, Constant, Reducer, Update};
 use partita_ir::{Graph, Literal, Node, NodeId, Op, Role, TensorType, Value, ValueId};
+use partita_mesh::Combiner;
 
 /// Whether all ranks' graphs have one structure. E400 names the first difference.
 pub(crate) fn check_structure(graphs: &[Graph]) -> Result<()> {
@@ -102,8 +104,65 @@ fn inline_marked(graph: &Graph, doomed: &[bool]) -> Graph {
     copy.finish(graph)
 }
 
+/// Sums of something and of a scatter into zeros become scatters into that something, which may happen in its place: a
+/// table that is also read elsewhere, such as a tied head, has such a gradient.
+pub(crate) fn scatter_into_sums(mut graphs: Vec<Graph>) -> Vec<Graph> {
+    let uses = graphs[0].uses();
+    let is_output = |value: ValueId| graphs[0].outputs.contains(&value);
+    let mut rewritten: Vec<(NodeId, usize)> = Vec::new();
+    for id in graphs[0].node_ids() {
+        // The position of the other operand.
+        let fits = |other: usize, graph: &Graph| {
+            let node = graph.node(id);
+            let scattered = node.operands[1 - other];
+            let Some((scatter, _)) = graph.value(scattered).definition else { return false };
+            let scatter = graph.node(scatter);
+            is_sum(&node.op)
+                && adds(&scatter.op)
+                && scatter.microbatch == node.microbatch
+                && graph.ty(node.results[0]) == graph.ty(scattered)
+                && uniform(graph, scatter.operands[0]).is_some_and(is_zero)
+        };
+        let node = graphs[0].node(id);
+        if node.operands.len() != 2 {
+            continue;
+        }
+        let alone = |other: usize| {
+            let scattered = node.operands[1 - other];
+            uses[scattered.index()].len() == 1 && !is_output(scattered)
+        };
+        let other = [0, 1].into_iter().find(|&o| alone(o) && graphs.iter().all(|graph| fits(o, graph)));
+        rewritten.extend(other.map(|other| (id, other)));
+    }
+    for graph in &mut graphs {
+        for &(id, other) in &rewritten {
+            let operands = graph.node(id).operands.clone();
+            let scatter = graph.value(operands[1 - other]).definition.expect("found above").0;
+            let scatter = graph.node(scatter).clone();
+            let node = &mut graph.nodes[id.index()];
+            node.op = scatter.op;
+            node.operands = [&operands[other..=other], &scatter.operands[1..]].concat();
+        }
+    }
+    graphs
+}
+
+fn is_sum(op: &Op) -> bool {
+    matches!(op, Op::Binary(binary) if binary.kind == BinaryKind::Add)
+}
+
+/// Whether it is a scatter that adds its updates.
+fn adds(op: &Op) -> bool {
+    let Op::Scatter(scatter) = op else { return false };
+    matches!(scatter.update, Update::Combine(Reducer::Combiner(Combiner::Sum)))
+}
+
+fn is_zero(literal: &Literal) -> bool {
+    literal.to_f64().iter().all(|&value| value == 0.0)
+}
+
 /// Removes what needs no work at run time: dead nodes, identities, collectives in which every rank is alone,
-/// repeated constants. Constants of one number become broadcast scalars, a rank's number becomes a constant.
+/// repeated constants and elementwise scalars. Constants of one number become broadcast scalars, a rank's number becomes a constant.
 /// E400 for ops that should have been rewritten before.
 pub(crate) fn simplify(graphs: &[Graph]) -> Result<Vec<Graph>> {
     let first = &graphs[0];
@@ -148,13 +207,19 @@ pub(crate) fn simplify(graphs: &[Graph]) -> Result<Vec<Graph>> {
             continue;
         }
         let ops: Vec<Op> = nodes.iter().enumerate().map(|(rank, node)| with_rank(&node.op, rank)).collect();
+        // Every parameter's update asks for the same rates and corrections.
+        let is_scalar = |graph: &Graph| {
+            let result = graph.value(node.results[0]);
+            result.ty.rank() == 0 && result.name.is_empty()
+        };
+        let is_repeated = class(first, node) == Class::Elementwise && graphs.iter().all(is_scalar);
         match &ops[0] {
             Op::ManualComputation(_) => {
                 return Err(Diagnostic::new("E400", format!("{} cannot be lowered", op_name(&ops[0])))
                     .at(node.path.clone())
                     .help("partition the graph first"));
             }
-            Op::Constant(_) | Op::Iota(_) | Op::BroadcastInDim(_) => {
+            op if is_repeated || matches!(op, Op::Constant(_) | Op::Iota(_) | Op::BroadcastInDim(_)) => {
                 let operands: Vec<ValueId> = node
                     .operands
                     .iter()

@@ -159,7 +159,11 @@ fn selected(args: &BenchArgs) -> Result<Vec<Vec<Case>>> {
         .help("choose cases by --filter"));
     }
     let suites = args.suite.map_or(Suite::ALL.to_vec(), |suite| vec![suite]);
-    let all: Vec<Vec<Case>> = suites.iter().flat_map(|&suite| cases(suite, args.mesh.as_deref())).collect();
+    let mut all: Vec<Vec<Case>> =
+        suites.iter().flat_map(|&suite| cases(suite, args.mesh.as_deref())).collect();
+    for case in all.iter_mut().flatten() {
+        case.threads = case.threads.or(args.threads);
+    }
     let Some(filter) = &args.filter else { return Ok(all) };
     let matching = |group: &Vec<Case>| -> Vec<Case> {
         group.iter().filter(|case| case.path().contains(filter.as_str())).cloned().collect()

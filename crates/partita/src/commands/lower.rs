@@ -3,9 +3,10 @@
 use crate::cli::Stage;
 use crate::compile::{self, Build};
 use crate::config::Config;
+use crate::output::events::{Bucket, Overlaps};
 use partita_base::{Diagnostic, Result};
 use partita_ir::{Annotation, Graph, ValueId, text};
-use partita_program::{Counts, ProgramSet, RegionSizes};
+use partita_program::{Counts, Fusion, LowerOptions, Overlap, ProgramSet, RegionSizes, gradient_overlap};
 use partita_schedule::Built;
 use partita_spmd::{Cause, Partitioned};
 
@@ -34,6 +35,25 @@ pub fn counts(config: &Config, request: LowerRequest, sizes: &dyn RegionSizes) -
     Ok(partita_program::counts(&programs(config, request, sizes)?))
 }
 
+/// What a rank computes while its gradients are under way. E014 for a rank that is not there.
+pub fn overlap(programs: &ProgramSet, rank: usize) -> Result<Overlaps> {
+    check_rank(rank, programs.programs.len())?;
+    let bucket = |overlap: Overlap| Bucket {
+        kind: overlap.kind.name(),
+        first: overlap.what,
+        tensors: overlap.tensors as u64,
+        bytes: overlap.bytes as u64,
+        flops: overlap.flops,
+    };
+    Ok(Overlaps { rank, buckets: gradient_overlap(programs, rank).into_iter().map(bucket).collect() })
+}
+
+/// What fusion makes of a config's step, and what keeps elementwise ops apart.
+pub fn fusion(config: &Config, request: LowerRequest, sizes: &dyn RegionSizes) -> Result<Fusion> {
+    let planned = plan(config, request)?;
+    partita_program::fusion(&planned.locals, &LowerOptions::default(), sizes)
+}
+
 /// A step at a stage as text; `rank` says whose, where ranks differ. E014 for a rank that is not there.
 pub fn stage(
     config: &Config,
@@ -43,17 +63,22 @@ pub fn stage(
     sizes: &dyn RegionSizes,
 ) -> Result<String> {
     let planned = plan(config, request)?;
-    if rank >= planned.locals.len() {
-        return Err(Diagnostic::new("E014", format!("there is no rank {rank}"))
-            .at("--rank")
-            .expected(format!("below {}, the ranks of {}", planned.locals.len(), planned.partitioned.mesh)));
-    }
+    check_rank(rank, planned.locals.len())?;
     Ok(match stage {
         Stage::Global => text::print(&planned.step),
         Stage::Sharded => text::print(&with_layouts(&planned.partitioned)),
         Stage::Local => text::print(&planned.locals[rank]),
         Stage::Program => compile::lower(&planned, sizes)?.display(rank).to_string(),
     })
+}
+
+fn check_rank(rank: usize, ranks: usize) -> Result<()> {
+    if rank < ranks {
+        return Ok(());
+    }
+    Err(Diagnostic::new("E014", format!("there is no rank {rank}"))
+        .at("--rank")
+        .expected(format!("below {ranks}, the ranks of the mesh")))
 }
 
 /// The global graph with the layout of every value as its annotation, and the cause as the annotation's origin.

@@ -207,6 +207,31 @@ impl From<&partita_program::Counts> for Counts {
 }
 event!(Counts, "counts");
 
+/// What a rank computes while its gradients are under way.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Overlaps {
+    /// Whose they are.
+    pub rank: usize,
+    /// In the order of their starts.
+    pub buckets: Vec<Bucket>,
+}
+event!(Overlaps, "overlap");
+
+/// Gradients that travel together.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Bucket {
+    /// What ranks do with them.
+    pub kind: &'static str,
+    /// The first of them.
+    pub first: String,
+    /// How many.
+    pub tensors: u64,
+    /// Bytes of the full tensors.
+    pub bytes: u64,
+    /// Floating-point operations between start and wait.
+    pub flops: f64,
+}
+
 /// Something worth knowing.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Note {

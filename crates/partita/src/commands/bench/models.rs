@@ -78,14 +78,16 @@ impl Step {
     /// How much of a training step it is.
     pub fn extent(&self) -> Extent {
         let optimizer = |name: &str| Optimizer::from_name(name).expect("a known optimizer");
+        // Others do not look at the norm either.
+        let alone = |options: StepOptions| StepOptions { grad_norm: false, ..options };
         match self {
             Step::Product(_) => Extent::Forward,
             Step::Slapo => Extent::Gradients,
-            Step::Alpa => Extent::Update(StepOptions::new(optimizer("adam")), 1e-3),
+            Step::Alpa => Extent::Update(alone(StepOptions::new(optimizer("adam"))), 1e-3),
             Step::Gpt(..) => {
                 let optimizer =
                     Optimizer::AdamW { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
-                Extent::Update(StepOptions { decay_1d: true, ..StepOptions::new(optimizer) }, 3e-4)
+                Extent::Update(alone(StepOptions { decay_1d: true, ..StepOptions::new(optimizer) }), 3e-4)
             }
         }
     }
