@@ -25,6 +25,16 @@ macro_rules! storage {
             pub fn zeros(dtype: DType, count: usize) -> Storage {
                 match dtype { $(DType::$variant => Storage::$variant(vec![<$ty>::default(); count])),* }
             }
+            /// Elements converted from f64, each [rounded](Rounded) once.
+            pub fn from_f64(dtype: DType, values: impl Iterator<Item = f64>) -> Storage {
+                match dtype {
+                    $(DType::$variant => Storage::$variant(values.map(<$ty>::rounded).collect())),*
+                }
+            }
+            /// Little-endian bytes, booleans as 0 and 1.
+            pub fn bytes(&self) -> &[u8] {
+                match self { $(Storage::$variant(v) => bytemuck::cast_slice(v)),* }
+            }
             /// The elements at these positions.
             pub fn pick(&self, positions: impl Iterator<Item = usize>) -> Storage {
                 match self { $(Storage::$variant(v) => Storage::$variant(positions.map(|p| v[p]).collect())),* }
@@ -122,21 +132,7 @@ impl Literal {
 
     /// A value whose elements are converted from f64, rounded once.
     pub fn from_f64(ty: &TensorType, values: impl Iterator<Item = f64>) -> Literal {
-        let data = match ty.dtype {
-            DType::Bool => Storage::Bool(values.map(|v| v != 0.0).collect()),
-            DType::I8 => Storage::I8(values.map(|v| v as i8).collect()),
-            DType::I16 => Storage::I16(values.map(|v| v as i16).collect()),
-            DType::I32 => Storage::I32(values.map(|v| v as i32).collect()),
-            DType::I64 => Storage::I64(values.map(|v| v as i64).collect()),
-            DType::U8 => Storage::U8(values.map(|v| v as u8).collect()),
-            DType::U16 => Storage::U16(values.map(|v| v as u16).collect()),
-            DType::U32 => Storage::U32(values.map(|v| v as u32).collect()),
-            DType::U64 => Storage::U64(values.map(|v| v as u64).collect()),
-            DType::F16 => Storage::F16(values.map(|v| f16::from_f32(round_to_odd(v))).collect()),
-            DType::BF16 => Storage::BF16(values.map(|v| bf16::from_f32(round_to_odd(v))).collect()),
-            DType::F32 => Storage::F32(values.map(|v| v as f32).collect()),
-            DType::F64 => Storage::F64(values.collect()),
-        };
+        let data = Storage::from_f64(ty.dtype, values);
         let literal = Literal { ty: ty.clone(), data };
         assert_eq!(literal.data.len(), ty.element_count(), "elements of {ty}");
         literal
@@ -211,27 +207,18 @@ impl Literal {
     /// Whether every element equals the first, bit for bit; true for fewer than two elements.
     pub fn is_splat(&self) -> bool {
         let size = self.ty.dtype.size_bytes();
-        let bytes = self.to_bytes();
+        let bytes = self.bytes();
         bytes.chunks(size).all(|c| c == &bytes[..size])
     }
 
     /// Little-endian bytes, booleans as 0 and 1.
+    pub fn bytes(&self) -> &[u8] {
+        self.data.bytes()
+    }
+
+    /// As [`Literal::bytes`], to keep.
     pub fn to_bytes(&self) -> Vec<u8> {
-        match &self.data {
-            Storage::Bool(v) => v.iter().map(|&b| b as u8).collect(),
-            Storage::I8(v) => bytemuck::cast_slice(v).to_vec(),
-            Storage::I16(v) => bytemuck::cast_slice(v).to_vec(),
-            Storage::I32(v) => bytemuck::cast_slice(v).to_vec(),
-            Storage::I64(v) => bytemuck::cast_slice(v).to_vec(),
-            Storage::U8(v) => v.clone(),
-            Storage::U16(v) => bytemuck::cast_slice(v).to_vec(),
-            Storage::U32(v) => bytemuck::cast_slice(v).to_vec(),
-            Storage::U64(v) => bytemuck::cast_slice(v).to_vec(),
-            Storage::F16(v) => bytemuck::cast_slice(v).to_vec(),
-            Storage::BF16(v) => bytemuck::cast_slice(v).to_vec(),
-            Storage::F32(v) => bytemuck::cast_slice(v).to_vec(),
-            Storage::F64(v) => bytemuck::cast_slice(v).to_vec(),
-        }
+        self.bytes().to_vec()
     }
 
     /// The inverse of [`Literal::to_bytes`]; `None` when the byte count does not fit the type.
@@ -278,6 +265,35 @@ impl Literal {
         }
     }
 }
+
+/// What an f64 becomes as an element: rounded once to floats, saturated to integers; nonzero is true.
+pub trait Rounded: Copy + PartialEq {
+    /// The element nearest to `value`.
+    fn rounded(value: f64) -> Self;
+}
+
+macro_rules! rounded {
+    ($($ty:ty: $v:ident => $element:expr),* $(,)?) => {
+        $(impl Rounded for $ty {
+            fn rounded($v: f64) -> $ty { $element }
+        })*
+    };
+}
+rounded!(
+    bool: v => v != 0.0,
+    i8: v => v as i8,
+    i16: v => v as i16,
+    i32: v => v as i32,
+    i64: v => v as i64,
+    u8: v => v as u8,
+    u16: v => v as u16,
+    u32: v => v as u32,
+    u64: v => v as u64,
+    f16: v => f16::from_f32(round_to_odd(v)),
+    bf16: v => bf16::from_f32(round_to_odd(v)),
+    f32: v => v as f32,
+    f64: v => v,
+);
 
 /// The f32 toward zero, its last bit set when that loses anything: rounding it again to a type of at most 22
 /// significant bits gives what rounding `value` once would have given.

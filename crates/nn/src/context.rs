@@ -1,6 +1,7 @@
 //! What model code writes into: a graph under construction that knows its parameters.
 
 use crate::init::{Init, stream_of};
+use crate::initializer::Initializer;
 use crate::model::Model;
 use crate::modules::Module;
 use indexmap::IndexMap;
@@ -29,8 +30,7 @@ impl ParamSpec {
 
     /// The box of `extent` at `offset` of the initial tensor, equal to that part of [`ParamSpec::initial`].
     pub fn initial_shard(&self, seed: u64, offset: &[usize], extent: &[usize]) -> Literal {
-        let values = self.init.values(seed, self.stream, &self.ty.shape, offset, extent);
-        Literal::from_f64(&self.ty.with_shape(extent), values.into_iter())
+        Initializer::new(seed).literal(self, offset, extent)
     }
 }
 

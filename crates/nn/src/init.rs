@@ -1,9 +1,11 @@
 //! Initial values of parameters, element by element from the global index, so that every rank of any mesh makes
 //! exactly its shard.
 
-use partita_base::DType;
-use partita_ir::ops::{Unary, UnaryKind};
-use partita_ir::{Literal, Op, Operation, Storage};
+use crate::random::key;
+use partita_ir::ops::UnaryKind;
+use partita_ir::types::row_major_strides;
+use std::f64::consts::SQRT_2;
+use std::ops::Range;
 
 /// How a parameter starts.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -57,59 +59,61 @@ impl Init {
         offset: &[usize],
         extent: &[usize],
     ) -> Vec<f64> {
-        let count = extent.iter().product();
+        let (key, cut) = (key(seed, stream), Cut { shape: global_shape, offset, extent });
+        let of_draw = |index| self.of_draw(symmetric(key, index));
+        cut.runs(0..cut.element_count()).flatten().map(of_draw).collect()
+    }
+
+    /// The element that a [symmetric] draw makes.
+    pub(crate) fn of_draw(&self, x: f64) -> f64 {
         match *self {
-            Init::Zeros => vec![0.0; count],
-            Init::Ones => vec![1.0; count],
-            Init::Constant(value) => vec![value; count],
-            Init::Normal { std } => {
-                let symmetric = symmetric(seed, stream, global_shape, offset, extent);
-                let scale = |x: f64| x * std::f64::consts::SQRT_2 * std;
-                inverse_error_function(symmetric).into_iter().map(scale).collect()
-            }
-            Init::Uniform { bound } => {
-                symmetric(seed, stream, global_shape, offset, extent).into_iter().map(|x| x * bound).collect()
-            }
-            Init::KaimingUniform { fan_in } => {
-                let bound = 1.0 / (fan_in.max(1) as f64).sqrt();
-                Init::Uniform { bound }.values(seed, stream, global_shape, offset, extent)
-            }
+            Init::Zeros => 0.0,
+            Init::Ones => 1.0,
+            Init::Constant(value) => value,
+            Init::Normal { std } => UnaryKind::ErfInv.of_float(x) * SQRT_2 * std,
+            Init::Uniform { bound } => x * bound,
+            Init::KaimingUniform { fan_in } => x * (1.0 / (fan_in.max(1) as f64).sqrt()),
         }
     }
 }
 
-/// `2 u - 1` of uniform draws u in (0, 1) of 24 bits each, for each element of a box.
-fn symmetric(seed: u64, stream: u64, global_shape: &[usize], offset: &[usize], extent: &[usize]) -> Vec<f64> {
-    let key = crate::random::key(seed, stream);
-    let draw = |index: u64| {
-        let bits = mix(key.wrapping_add(GAMMA.wrapping_mul(index + 1))) >> 32;
-        let unit = ((bits >> 8) as f64 + 0.5) / 16_777_216.0;
-        2.0 * unit - 1.0
-    };
-    let strides = partita_ir::types::row_major_strides(global_shape);
-    let mut values = Vec::with_capacity(extent.iter().product());
-    // Rows of the last dimension are contiguous in the global tensor.
-    let (rows, row) = match extent.split_last() {
-        Some((&row, rows)) => (rows, row),
-        None => (extent, 1),
-    };
-    for index in partita_ir::literal::indices(rows) {
-        let along = |dim: usize| (index.get(dim).copied().unwrap_or(0) + offset[dim]) * strides[dim];
-        let start: usize = (0..extent.len()).map(along).sum();
-        values.extend((start..start + row).map(|i| draw(i as u64)));
-    }
-    values
+/// `2 u - 1` of the uniform draw u in (0, 1), of 24 bits, that belongs to an element of a tensor.
+pub(crate) fn symmetric(key: u64, index: u64) -> f64 {
+    let bits = mix(key.wrapping_add(GAMMA.wrapping_mul(index + 1))) >> 32;
+    let unit = ((bits >> 8) as f64 + 0.5) / 16_777_216.0;
+    2.0 * unit - 1.0
 }
 
-/// Through the op itself, so that host and graph agree to the last bit.
-fn inverse_error_function(values: Vec<f64>) -> Vec<f64> {
-    let literal = Literal::new([values.len()], values);
-    debug_assert_eq!(literal.ty.dtype, DType::F64);
-    let ty = literal.ty.clone();
-    let op = Op::from(Unary { kind: UnaryKind::ErfInv });
-    let mut results = op.evaluate(&[&literal], &[ty]).expect("erf_inv is defined on f64");
-    match results.pop().map(|l| l.data) {
-        Some(Storage::F64(values)) => values,
-        other => unreachable!("erf_inv of f64 gives f64, not {other:?}"),
+/// A box cut out of a row-major tensor.
+#[derive(Clone, Copy)]
+pub(crate) struct Cut<'a> {
+    pub shape: &'a [usize],
+    pub offset: &'a [usize],
+    pub extent: &'a [usize],
+}
+
+impl Cut<'_> {
+    pub fn element_count(&self) -> usize {
+        self.extent.iter().product()
+    }
+
+    /// Where elements `range` of the box, in row-major order, stand in the tensor: runs within rows of the last dimension.
+    pub fn runs(self, range: Range<usize>) -> impl Iterator<Item = Range<u64>> {
+        let strides = row_major_strides(self.shape);
+        let width = self.extent.last().copied().unwrap_or(1);
+        let mut next = range.start;
+        std::iter::from_fn(move || {
+            if next >= range.end {
+                return None;
+            }
+            let (mut rest, mut start) = (next, 0);
+            for ((&extent, &offset), &stride) in self.extent.iter().zip(self.offset).zip(&strides).rev() {
+                start += (rest % extent + offset) * stride;
+                rest /= extent;
+            }
+            let length = (width - next % width).min(range.end - next);
+            next += length;
+            Some(start as u64..(start + length) as u64)
+        })
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod context;
 pub mod init;
+pub mod initializer;
 pub mod losses;
 pub mod model;
 pub mod models;
@@ -16,6 +17,7 @@ pub mod step;
 
 pub use context::{Context, ParamSpec};
 pub use init::Init;
+pub use initializer::Initializer;
 pub use model::Model;
 pub use models::{BertConfig, GptConfig, LlamaConfig, MlpConfig, ModelConfig};
 pub use modules::{

@@ -1,6 +1,7 @@
 //! A model as everything above this crate sees it.
 
 use crate::context::ParamSpec;
+use crate::initializer::Initializer;
 use indexmap::IndexMap;
 use partita_ir::{Graph, Literal};
 
@@ -27,6 +28,8 @@ impl Model {
 
     /// Every initial parameter, whole, in the order of `params`.
     pub fn initial(&self, seed: u64) -> IndexMap<String, Literal> {
-        self.params.iter().map(|(name, spec)| (name.clone(), spec.initial(seed))).collect()
+        let initializer = Initializer::new(seed);
+        let whole = |spec: &ParamSpec| initializer.literal(spec, &vec![0; spec.ty.rank()], &spec.ty.shape);
+        self.params.iter().map(|(name, spec)| (name.clone(), whole(spec))).collect()
     }
 }

@@ -13,16 +13,16 @@ use partita_schedule::verify::{Interpreter, StepRunner};
 use partita_spmd::{Options, Partitioned, partition, virtual_ranks};
 use std::sync::Arc;
 
-/// A partitioned graph, lowered and ready to step. Parameters and state are zeros until set.
+/// A partitioned graph, lowered from each rank's `locals` and ready to step. Parameters and state are zeros until set.
 pub fn player(
     partitioned: &Partitioned,
+    locals: &[Graph],
     pieces: &[partita_spmd::Pieces],
     seed: u64,
     options: RunnerOptions,
 ) -> Result<TrainLoop> {
-    let locals = virtual_ranks::rank_graphs(partitioned)?;
     let options = options.sharing(locals.len());
-    let set = partita_program::lower(&locals, &LowerOptions::default(), &options.cpu)?;
+    let set = partita_program::lower(locals, &LowerOptions::default(), &options.cpu)?;
     let runner = Runner::new(set, options)?;
     let graph = &partitioned.graph;
     let mesh = Arc::new(partitioned.mesh.clone());
@@ -60,7 +60,7 @@ pub fn solo(graph: &Graph, seed: u64) -> Result<TrainLoop> {
     let options = RunnerOptions { deterministic: true, ..RunnerOptions::default() };
     let graph = open_without_kernels(graph, &CpuStep { options: options.clone() })?;
     let partitioned = partition(&graph, &mesh, &Options::default())?;
-    player(&partitioned, &[], seed, options)
+    player(&partitioned, &virtual_ranks::rank_graphs(&partitioned)?, &[], seed, options)
 }
 
 /// A tensor as the runtime stores it.

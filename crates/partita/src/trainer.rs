@@ -3,7 +3,7 @@
 use crate::play;
 use partita_base::Result;
 use partita_ir::Literal;
-use partita_nn::Model;
+use partita_nn::{Initializer, Model, ParamSpec};
 use partita_runtime::{RunnerOptions, StepReport, TrainLoop};
 use partita_schedule::Built;
 use partita_schedule::feed::Fed;
@@ -37,12 +37,33 @@ impl Trainer {
     /// # Errors
     /// What lowering and the runner say.
     pub fn new(built: &Built, model: &Model, seed: u64, options: RunnerOptions) -> Result<Trainer> {
-        let player = play::player(&built.partitioned, &built.pieces, seed, options)?;
+        let player = play::player(&built.partitioned, &built.locals, &built.pieces, seed, options)?;
         let mut trainer = Trainer { player, pieces: built.pieces.clone() };
+        let initializer = Initializer::new(seed);
         for (name, spec) in &model.params {
-            trainer.set_parameter(name, &spec.initial(seed))?;
+            trainer.start_parameter(name, spec, &initializer)?;
         }
         Ok(trainer)
+    }
+
+    /// Draws a parameter where its shards live.
+    fn start_parameter(&mut self, name: &str, spec: &ParamSpec, initializer: &Initializer) -> Result<()> {
+        let ParamSpec { ty, .. } = spec;
+        let Some(pieces) = self.pieces.iter().find(|pieces| pieces.name == name) else {
+            return self.player.fill_tensor(name, ty.dtype, &ty.shape, |offset, extent, targets| {
+                initializer.fill(spec, offset, extent, targets);
+            });
+        };
+        for (piece, start, limit) in &pieces.limits {
+            let mut shape = ty.shape.clone();
+            shape[pieces.dim] = limit - start;
+            self.player.fill_tensor(piece, ty.dtype, &shape, |offset, extent, targets| {
+                let mut offset = offset.to_vec();
+                offset[pieces.dim] += start;
+                initializer.fill(spec, &offset, extent, targets);
+            })?;
+        }
+        Ok(())
     }
 
     /// One step on a global batch by input name; scalars of the step (`learning_rate`, `step`, `seed`) are fed by it.

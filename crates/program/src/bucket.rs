@@ -146,6 +146,7 @@ pub(crate) fn bucket(graphs: &[Graph], options: &LowerOptions) -> Result<Vec<Buc
                 bucket.nodes.push(id);
                 bucket.bytes += bytes;
                 bucket_of[id.index()] = Some(candidate);
+                paths.joined(candidate);
                 continue;
             }
         }
@@ -166,20 +167,23 @@ pub(crate) fn bucket(graphs: &[Graph], options: &LowerOptions) -> Result<Vec<Buc
     Ok(buckets)
 }
 
-/// Reachability in a graph whose buckets count as one node each.
+/// Reachability in a graph whose buckets count as one node each: there is never a cycle.
 struct Paths<'a> {
     graph: &'a Graph,
-    /// The search that last saw each node.
+    /// The bucket that the current search is about.
+    target: Option<usize>,
+    /// The search that last found a node not to depend on its target.
     seen: Vec<usize>,
     search: usize,
 }
 
 impl<'a> Paths<'a> {
     fn new(graph: &'a Graph) -> Self {
-        Paths { graph, seen: vec![0; graph.nodes.len()], search: 0 }
+        Paths { graph, target: None, seen: vec![0; graph.nodes.len()], search: 0 }
     }
 
-    /// Whether `node` can join the bucket without a cycle: no operand of a member depends on a member.
+    /// Whether `node`, later in the graph than all members of buckets, can join one without a cycle: it depends on no
+    /// member.
     fn is_free(
         &mut self,
         buckets: &[Bucket],
@@ -187,21 +191,23 @@ impl<'a> Paths<'a> {
         bucket: usize,
         node: NodeId,
     ) -> bool {
-        self.search += 1;
-        let is_member = |id: NodeId| id == node || bucket_of[id.index()] == Some(bucket);
-        let mut stack: Vec<NodeId> = buckets[bucket].nodes.clone();
-        stack.push(node);
+        if self.target.replace(bucket) != Some(bucket) {
+            self.search += 1;
+        }
+        let mut stack: Vec<NodeId> = vec![node];
         while let Some(id) = stack.pop() {
             for operand in &self.graph.node(id).operands {
                 let Some((definition, _)) = self.graph.value(*operand).definition else { continue };
-                if is_member(definition) {
+                let other = bucket_of[definition.index()];
+                if other == Some(bucket) {
+                    // What this search has seen so far may depend on the bucket.
+                    self.target = None;
                     return false;
                 }
-                if self.seen[definition.index()] == self.search {
+                if std::mem::replace(&mut self.seen[definition.index()], self.search) == self.search {
                     continue;
                 }
-                self.seen[definition.index()] = self.search;
-                match bucket_of[definition.index()] {
+                match other {
                     Some(other) => {
                         for &member in &buckets[other].nodes {
                             self.seen[member.index()] = self.search;
@@ -213,6 +219,14 @@ impl<'a> Paths<'a> {
             }
         }
         true
+    }
+
+    /// Notes that a bucket has one more member: whoever depends on the bucket depends on more now. What does not depend
+    /// on it does not depend on the member either, for that is later.
+    fn joined(&mut self, bucket: usize) {
+        if self.target != Some(bucket) {
+            self.target = None;
+        }
     }
 }
 

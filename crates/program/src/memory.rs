@@ -218,30 +218,32 @@ pub(crate) fn assign(mut program: Program) -> Program {
 
 /// Places storages behind `base` in this order: where the last one ends, and the offset of each.
 fn place(storages: &IndexMap<usize, Storage>, order: &[usize], base: usize) -> (usize, Vec<usize>) {
+    struct Placed {
+        first: usize,
+        last: usize,
+        offset: usize,
+        end: usize,
+    }
     let mut offsets = vec![base; storages.len()];
-    // Placed storages by offset.
-    let mut placed: Vec<usize> = Vec::new();
+    // By offset.
+    let mut placed: Vec<Placed> = Vec::with_capacity(storages.len());
     let mut end = base;
     for &storage in order {
-        let Storage { first, last, bytes, .. } = storages[storage];
+        let Storage { first, last, bytes } = storages[storage];
         let mut free_from = base;
         let mut best: Option<(usize, usize)> = None;
-        for &at in &placed {
-            let other = &storages[at];
-            if other.last < first || last < other.first {
-                continue;
-            }
-            let gap = offsets[at].saturating_sub(free_from);
+        for other in placed.iter().filter(|other| other.last >= first && other.first <= last) {
+            let gap = other.offset.saturating_sub(free_from);
             if gap >= bytes && best.is_none_or(|(smallest, _)| gap < smallest) {
                 best = Some((gap, free_from));
             }
-            free_from = free_from.max(offsets[at] + other.bytes);
+            free_from = free_from.max(other.end);
         }
         let offset = best.map_or(free_from, |(_, offset)| offset);
         offsets[storage] = offset;
         end = end.max(offset + bytes);
-        let at = placed.partition_point(|&other| offsets[other] <= offset);
-        placed.insert(at, storage);
+        let at = placed.partition_point(|other| other.offset <= offset);
+        placed.insert(at, Placed { first, last, offset, end: offset + bytes });
     }
     (end, offsets)
 }

@@ -214,6 +214,23 @@ impl Runner {
         Ok(())
     }
 
+    /// As [`Runner::write_input`] for several ranks at once, each named once: `fill` gets their bytes, in that order.
+    ///
+    /// # Errors
+    /// E414 where there is none of this name.
+    pub fn fill_inputs(
+        &mut self,
+        ranks: &[usize],
+        name: &str,
+        fill: impl FnOnce(Vec<&mut [u8]>),
+    ) -> Result<()> {
+        let place = |&rank: &usize| Ok((self.port(rank, name, true)?, rank, self.rank(rank)?));
+        let mut places = ranks.iter().map(place).collect::<Result<Vec<_>>>()?;
+        let programs = &self.shared.set.programs;
+        fill(places.iter_mut().map(|(buffer, rank, guard)| guard.place(&programs[*rank], *buffer)).collect());
+        Ok(())
+    }
+
     /// Reads an input's place: after a step, what replaced it.
     ///
     /// # Errors

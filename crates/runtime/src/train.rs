@@ -34,6 +34,19 @@ pub struct TensorLayout {
     pub ranks: Vec<usize>,
 }
 
+impl TensorLayout {
+    /// E415 unless a tensor of this shape and size has the layout's.
+    fn expect(&self, shape: &[usize], bytes: usize) -> Result<()> {
+        let expected = self.shape.iter().product::<usize>() * self.dtype.size_bytes();
+        if self.shape == shape && bytes == expected {
+            return Ok(());
+        }
+        Err(Diagnostic::new("E415", format!("input `{}` has another shape", self.name))
+            .expected(format!("{}{:?}, {expected} bytes", self.dtype, self.shape))
+            .found(format!("{shape:?}, {bytes} bytes")))
+    }
+}
+
 /// A parameter that is stored as pieces under names of their own, and its optimizer state likewise.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pieces {
@@ -231,12 +244,7 @@ impl TrainLoop {
     fn write(&mut self, places: &[usize], name: &str, shape: &[usize], bytes: &[u8]) -> Result<()> {
         for &place in places {
             let layout = &self.inputs[place];
-            let expected = layout.shape.iter().product::<usize>() * layout.dtype.size_bytes();
-            if layout.shape != shape || bytes.len() != expected {
-                return Err(Diagnostic::new("E415", format!("input `{name}` has another shape"))
-                    .expected(format!("{}{:?}, {expected} bytes", layout.dtype, layout.shape))
-                    .found(format!("{shape:?}, {} bytes", bytes.len())));
-            }
+            layout.expect(shape, bytes.len())?;
             for (position, &rank) in layout.ranks.iter().enumerate() {
                 let TensorLayout { dtype, shape, sharding, mesh, .. } = layout;
                 let local = sharded::scatter(bytes, *dtype, shape, sharding, mesh, position);
@@ -257,14 +265,49 @@ impl TrainLoop {
     /// # Errors
     /// E414 for an unknown name, E415 for another shape or type.
     pub fn set_tensor(&mut self, name: &str, tensor: &TensorData) -> Result<()> {
+        let places = self.places(name, tensor.dtype)?;
+        self.write(&places, name, &tensor.shape, &tensor.bytes)
+    }
+
+    /// The layouts of an input that must be there and of this type.
+    fn places(&self, name: &str, dtype: DType) -> Result<Vec<usize>> {
         let places = self.inputs_named(name);
         let Some(&first) = places.first() else { return Err(self.unknown_input(name)) };
-        if self.inputs[first].dtype != tensor.dtype {
+        if self.inputs[first].dtype != dtype {
             return Err(Diagnostic::new("E415", format!("input `{name}` has another element type"))
                 .expected(self.inputs[first].dtype.to_string())
-                .found(tensor.dtype.to_string()));
+                .found(dtype.to_string()));
         }
-        self.write(&places, name, &tensor.shape, &tensor.bytes)
+        Ok(places)
+    }
+
+    /// As [`TrainLoop::set_tensor`], by a function that writes pieces of the tensor where they live: it gets a piece's
+    /// offset, its extent and the bytes of every rank that holds it.
+    ///
+    /// # Errors
+    /// E414 for an unknown name, E415 for another shape or type.
+    pub fn fill_tensor(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        shape: &[usize],
+        fill: impl Fn(&[usize], &[usize], Vec<&mut [u8]>),
+    ) -> Result<()> {
+        for place in self.places(name, dtype)? {
+            let layout = &self.inputs[place];
+            layout.expect(shape, shape.iter().product::<usize>() * dtype.size_bytes())?;
+            let TensorLayout { sharding, mesh, ranks, .. } = layout;
+            let mut pieces: IndexMap<(Vec<usize>, Vec<usize>), Vec<usize>> = IndexMap::new();
+            for (position, &rank) in ranks.iter().enumerate() {
+                let offset = sharding.local_offset(mesh, shape, position);
+                let extent = sharding.local_shape(mesh, shape, position);
+                pieces.entry((offset, extent)).or_default().push(rank);
+            }
+            for ((offset, extent), ranks) in &pieces {
+                self.runner.fill_inputs(ranks, name, |targets| fill(offset, extent, targets))?;
+            }
+        }
+        Ok(())
     }
 
     /// The global value of a parameter or other input, as the last step left it.

@@ -198,7 +198,8 @@ impl Validator {
             .filter(|&&v| placed.step.value(v).role == Role::Param)
             .map(|&v| placed.step.value(v).name.clone())
             .collect();
-        let player = play::player(&placed.partitioned, &placed.pieces, config.train.seed, options)?;
+        let player =
+            play::player(&placed.partitioned, &placed.locals, &placed.pieces, config.train.seed, options)?;
         Ok(Validator { player, pieces: placed.pieces, parameters })
     }
 

@@ -232,15 +232,20 @@ impl Rank {
             fault: None,
         };
         for (buffer, literal) in &program.constants {
-            rank.write(program, *buffer, &literal.to_bytes());
+            rank.write(program, *buffer, literal.bytes());
         }
         Ok(rank)
     }
 
     pub fn write(&mut self, program: &Program, buffer: BufferId, bytes: &[u8]) {
+        self.place(program, buffer).copy_from_slice(bytes);
+    }
+
+    /// Where a buffer is, to be written from outside.
+    pub fn place(&mut self, program: &Program, buffer: BufferId) -> &mut [u8] {
         let span = buffer_span(program, buffer);
         self.high_water_bytes = self.high_water_bytes.max(end(span));
-        self.team.body.arena.memory().bytes_mut(span).copy_from_slice(bytes);
+        self.team.body.arena.memory().bytes_mut(span)
     }
 
     pub fn read(&self, program: &Program, buffer: BufferId) -> &[u8] {

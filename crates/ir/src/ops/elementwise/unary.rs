@@ -123,7 +123,10 @@ impl UnaryKind {
     }
 
     /// The function on a float.
-    fn of_float(self, x: f64) -> f64 {
+    ///
+    /// # Panics
+    /// For `Not` and `Popcnt`, which floats do not have.
+    pub fn of_float(self, x: f64) -> f64 {
         match self {
             UnaryKind::Negate => -x,
             UnaryKind::Abs => x.abs(),
