@@ -88,6 +88,9 @@ const MESHES: [&str; 6] = ["dp=1", "tp=2", "dp=2", "fsdp=2", "dp=4", "fsdp=4"];
 /// The mesh of the suites `mlp` and `gpt` where nobody names one: one rank, with all threads.
 const ONE: &str = "dp=1";
 
+/// The mesh of the suite `fused`: the copy beside it runs on two ranks.
+const TWO: &str = "dp=2";
+
 /// The cases of a suite, `mesh` in place of the usual one where it has one. Those in one list are compared with each
 /// other: they take turns.
 pub fn cases(suite: Suite, mesh: Option<&str>) -> Vec<Vec<Case>> {
