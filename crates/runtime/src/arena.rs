@@ -105,8 +105,7 @@ pub(crate) fn dense_strides(shape: &[usize]) -> Vec<isize> {
     strides
 }
 
-/// One rank's memory, zeroed at first: pages of the system's own, large ones where it has them, none of which takes
-/// memory before it is touched.
+/// One rank's memory, zeroed at first: pages of the system's own, all of them there before the first step.
 pub(crate) struct Arena {
     pages: MmapMut,
     base: NonNull<u8>,
@@ -119,7 +118,7 @@ unsafe impl Sync for Arena {}
 
 impl Arena {
     /// E426 where the system does not give so many bytes.
-    pub fn new(bytes: usize) -> Result<Arena> {
+    pub fn new(bytes: usize, large_pages: bool) -> Result<Arena> {
         let refused = |error: std::io::Error| {
             Diagnostic::new("E426", format!("no memory for {bytes} bytes of a rank"))
                 .found(error.to_string())
@@ -128,7 +127,10 @@ impl Arena {
         let mut pages = MmapMut::map_anon(bytes.max(1)).map_err(refused)?;
         // A wish: without large pages everything works as well.
         #[cfg(target_os = "linux")]
-        let _ = pages.advise(memmap2::Advice::HugePage);
+        if large_pages {
+            let _ = pages.advise(memmap2::Advice::HugePage);
+        }
+        touch(&mut pages);
         let base = NonNull::new(pages.as_mut_ptr()).expect("mapped memory is somewhere");
         assert!(base.as_ptr().addr().is_multiple_of(ALIGNMENT), "pages are aligned");
         Ok(Arena { pages, base })
@@ -152,6 +154,26 @@ impl Arena {
                 .collect(),
         }
     }
+}
+
+/// Writes to every page, on all cores. A page that is read before it is written, as a state that begins at zero is, costs
+/// several times as much: the system lends the one page of zeros first and has to take it back.
+fn touch(pages: &mut [u8]) {
+    /// Bytes for which a thread is worth its start.
+    const SHARE: usize = 16 << 20;
+    /// The smallest page of any machine.
+    const PAGE: usize = 4096;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = cores.min(pages.len() / SHARE).max(1);
+    let write = |share: &mut [u8]| share.iter_mut().step_by(PAGE).for_each(|byte| *byte = 0);
+    let mut shares = pages.chunks_mut(pages.len().div_ceil(threads).next_multiple_of(PAGE));
+    let own = shares.next();
+    std::thread::scope(|scope| {
+        for share in shares {
+            scope.spawn(move || write(share));
+        }
+        own.into_iter().for_each(write);
+    });
 }
 
 /// The buffers that a rank publishes in a collective.

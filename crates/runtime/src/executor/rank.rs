@@ -174,7 +174,7 @@ impl Rank {
         });
         let arena_bytes =
             spans.map(|span| span.offset + span.bytes).max().unwrap_or(0).max(program.arena_bytes);
-        let arena = Arena::new(arena_bytes)?;
+        let arena = Arena::new(arena_bytes, options.large_pages)?;
 
         let (mut instructions, mut ends, mut slow) = (Vec::new(), Vec::new(), Vec::new());
         for (instruction, kernel) in program.instructions.iter().zip(kernels) {

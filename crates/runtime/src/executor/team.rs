@@ -145,7 +145,7 @@ mod tests {
         };
         let kernel = Kernel::together([part(0, || Ok(())), part(1, || Ok(())), part(2, last)]);
         let instructions = vec![Ready::Compute { kernel, workspace: Span::default() }];
-        let body = Body::new(instructions, Arena::new(3).unwrap());
+        let body = Body::new(instructions, Arena::new(3, false).unwrap());
         let team = Arc::new(Team::new(body, threads, 10));
         for thread in 1..threads {
             let team = team.clone();
