@@ -14,6 +14,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -40,6 +41,29 @@ def call(command, limit):
     return [line for line in lines if line["event"] in ("bench", "env", "text")]
 
 
+def bare_rss_mb(command):
+    """The resident peak of a command that does nothing but start."""
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, _, usage = os.wait4(child.pid, 0)
+    return usage.ru_maxrss / 1024
+
+
+def busy_cores(seconds=1.0):
+    """Cores that others keep busy while nothing of ours runs; None where the system does not tell."""
+
+    def clocks():
+        times = [int(time) for time in pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        return sum(times), times[3] + times[4]
+
+    try:
+        total, idle = clocks()
+        time.sleep(seconds)
+        later, idler = clocks()
+    except OSError:
+        return None
+    return (1 - (idler - idle) / max(later - total, 1)) * os.cpu_count()
+
+
 def path(line):
     return f"{line['suite']}/{line['case']}"
 
@@ -47,6 +71,8 @@ def path(line):
 def suits(peer, case):
     """Whether a peer can run a case, and in a way of its own."""
     suite, *rest = case.split("/")
+    if suite == "fused":
+        return False
     if suite == "collectives":
         return peer != "torch compile" and not (peer == "jax" and rest[0] == "copy")
     return peer != "torch compile" or suite in ("mlp", "gpt")
@@ -75,16 +101,20 @@ def measure(options):
     listed = [options.partita, "bench", "--list", "--json"]
     cases = call(listed + (["--filter", options.filter] if options.filter else []), options.limit)
     cases = cases[0]["text"].splitlines() if cases else []
+    imports = {peer: [options.python, "-c", f"import {peer.split()[0]}"] for peer in options.peers}
+    bare = {peer: bare_rss_mb(command) for peer, command in imports.items() if cases}
+    bare["partita"] = bare_rss_mb([options.partita, "--version"])
     lines = []
     for case in cases:
         for number in range(options.rounds):
-            load = os.getloadavg()[0]
-            print(f"{case}, round {number + 1} of {options.rounds}, load {load:.1f}", file=sys.stderr)
+            busy = busy_cores()
+            print(f"{case}, round {number + 1} of {options.rounds}, {busy or 0:.1f} cores busy", file=sys.stderr)
             measured = run_partita(options, case)
             for peer in options.peers:
                 if suits(peer, case):
                     measured += run_peer(options, peer, case)
-            lines += [line | {"load": load} for line in measured]
+            found = lambda line: {"busy_cores": busy, "bare_rss_mb": bare.get(line["peer"])}
+            lines += [line | found(line) for line in measured]
     return lines
 
 
@@ -103,6 +133,7 @@ def summarise(lines):
             "cpu": middle("cpu_ms"),
             "first": middle("first_step_ms"),
             "memory": max(every("peak_rss_mb"), default=None),
+            "net": max((line["peak_rss_mb"] - (line.get("bare_rss_mb") or 0) for line in rounds), default=None),
             "limit": max(every("of_limit"), default=None),
             "rounds": len(rounds),
         }
@@ -121,14 +152,14 @@ def table(summary):
     number = lambda value, digits=2: "-" if value is None else f"{value:.{digits}f}"
     names = ["partita", *dict.fromkeys(peer for peers in summary.values() for peer in peers if peer != "partita")]
     head = ["case", *(f"{name} ms" for name in names)]
-    head += ["x min", "x median", "x cpu", "x memory", "x first step", "of the limit"]
+    head += ["x min", "x median", "x cpu", "x memory", "x net memory", "x first step", "of the limit"]
     rows = [head, ["---", *["---:"] * (len(head) - 1)]]
     for case, peers in summary.items():
         row = [case]
         for name in names:
             figures = peers.get(name)
             row.append(f"{figures['min']:.2f} / {figures['median']:.2f}" if figures else "-")
-        row += [number(ratios(peers, key)) for key in ("min", "median", "cpu", "memory", "first")]
+        row += [number(ratios(peers, key)) for key in ("min", "median", "cpu", "memory", "net", "first")]
         rows.append([*row, number(peers.get("partita", {}).get("limit"))])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
@@ -162,9 +193,9 @@ def describe(options, lines):
     """The machine and how it was measured, as a paragraph."""
     env = (call([options.partita, "env", "--json"], options.limit) or [{}])[0]
     versions = sorted({f"{line['peer']} {line['version']}" for line in lines if "version" in line})
-    loads = [line["load"] for line in lines if "load" in line]
-    busy = f" Load average before the runs: {min(loads):.1f} to {max(loads):.1f}." if loads else ""
-    if loads and max(loads) > (env.get("cores") or 1) / 2:
+    others = [line["busy_cores"] for line in lines if line.get("busy_cores") is not None]
+    busy = f" Cores busy with other work before the runs: {min(others):.1f} to {max(others):.1f}." if others else ""
+    if others and max(others) > (env.get("cores") or 1) / 4:
         busy += " **The machine was busy with other work: only processor time can be compared.**"
     memory = (env.get("memory_bytes") or 0) / 2**30
     threads = sorted({line["threads"] for line in lines})
@@ -187,7 +218,8 @@ machine: absolute figures mean little elsewhere, and ratios only within one run.
 
 Milliseconds: fastest / middle run, over all rounds. `x`: the best peer's figure over Partita's; above 1, Partita is ahead.
 *cpu* is processor time, which a busy machine disturbs least (a peer's threads that spin while they wait count in it);
-*memory* is the resident peak of the whole process, libraries included; *first step* is everything from the model, built
+*memory* is the resident peak of the whole process, libraries included, *net memory* less what the bare import (or a
+`partita` that only tells its version) takes; *first step* is everything from the model, built
 and initialised, to the end of the first step. *Of the limit*: a collective's least traffic at the bandwidth of a plain copy
 measured beside it, over its time.
 
