@@ -2,7 +2,7 @@
 //! straight to where they live.
 //!
 //! Nearly all the time of a normal draw is the inverse of the error function. A Taylor series around the middle of one of
-//! many segments gives it to within [`ERROR`]; where both ends of that interval round to the same element, that is the
+//! many segments gives it to within `ERROR`; where both ends of that interval round to the same element, that is the
 //! element, and only where they do not is the function itself asked. f64 always asks.
 
 use crate::context::ParamSpec;

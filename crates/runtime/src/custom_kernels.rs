@@ -19,7 +19,8 @@ use crate::cpu::{Kernel, Value};
 /// The most operands, and the most results, of a kernel of the user's.
 const MOST_TENSORS: usize = 32;
 
-/// A kernel of the user's.
+/// A kernel of the user's. It runs on one thread of its rank: only its author could say which parts of its work may be
+/// done apart.
 pub trait CpuKernel: Send + Sync {
     /// Whether it takes these types, which are those of one rank's shards.
     fn supports(&self, operands: &[TensorType], results: &[TensorType]) -> bool;
