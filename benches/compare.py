@@ -144,7 +144,8 @@ def summarise(lines):
 def ratios(peers, key):
     """The best peer's figure over Partita's: above 1, Partita is ahead."""
     own = peers.get("partita", {}).get(key)
-    others = [figures[key] for peer, figures in peers.items() if peer != "partita" and figures[key]]
+    # A peer that took no more than its bare import has no net memory to compare with.
+    others = [figures[key] for peer, figures in peers.items() if peer != "partita" and (figures[key] or 0) > 0]
     return min(others) / own if own and others else None
 
 
