@@ -67,7 +67,8 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
             let text = match (args.form, args.stage) {
                 (Some(form), _) => show::plan_of(&config, form)?,
                 (None, Some(stage)) => {
-                    lower::stage(&config, stage, 0, LowerRequest::default(), &Cpu::default())?
+                    let planned = lower::plan(&config, LowerRequest::default())?;
+                    lower::stage(&planned, stage, 0, &Cpu::default())?
                 }
                 (None, None) => show::show(&config, &Cpu::default())?,
             };
@@ -82,9 +83,10 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
                 output.counts(&Counts::from(&partita_program::counts(&programs)));
                 output.overlaps(&overlaps);
             } else {
-                output.text(lower::stage(&config, args.stage, args.rank, request, &Cpu::default())?);
+                let planned = lower::plan(&config, request)?;
+                output.text(lower::stage(&planned, args.stage, args.rank, &Cpu::default())?);
                 if args.why {
-                    output.text(lower::fusion(&config, request, &Cpu::default())?.to_string());
+                    output.text(lower::fusion(&planned, &Cpu::default())?.to_string());
                 }
             }
             Ok(true)

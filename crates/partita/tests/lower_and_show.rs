@@ -1,7 +1,7 @@
 //! What `lower` and `show` say.
 
 use partita::cli::{PlanForm, Stage};
-use partita::commands::lower::{LowerRequest, counts, stage};
+use partita::commands::lower::{LowerRequest, counts, plan, stage};
 use partita::commands::show;
 use partita::config::Config;
 use partita::output::events::Counts;
@@ -16,7 +16,7 @@ fn config(mesh: &str, more: &[&str]) -> Config {
 }
 
 fn at(config: &Config, of: Stage, rank: usize) -> String {
-    stage(config, of, rank, LowerRequest::default(), &Cpu::default())
+    stage(&plan(config, LowerRequest::default()).unwrap(), of, rank, &Cpu::default())
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -45,8 +45,8 @@ fn a_layout_names_its_cause() {
 
 #[test]
 fn a_rank_that_is_not_there_is_an_error() {
-    let error =
-        stage(&config("tp=2", &[]), Stage::Local, 2, LowerRequest::default(), &Cpu::default()).unwrap_err();
+    let planned = plan(&config("tp=2", &[]), LowerRequest::default()).unwrap();
+    let error = stage(&planned, Stage::Local, 2, &Cpu::default()).unwrap_err();
     assert_eq!(error.code, "E014");
 }
 

@@ -46,9 +46,7 @@ pub(crate) fn order(graph: &Graph, buckets: &[Bucket], options: &LowerOptions) -
     }
     let mut followers: Vec<Vec<usize>> = vec![Vec::new(); unit_count];
     let mut missing = vec![0usize; unit_count];
-    let mut reads: Vec<Vec<NodeId>> = vec![Vec::new(); graph.values.len()];
     for id in graph.node_ids() {
-        graph.node(id).operands.iter().for_each(|operand| reads[operand.index()].push(id));
         let unit = unit_of[id.index()];
         let reader = if unit == id.index() { unit } else { unit - buckets.len() };
         for operand in &graph.node(id).operands {
@@ -63,13 +61,14 @@ pub(crate) fn order(graph: &Graph, buckets: &[Bucket], options: &LowerOptions) -
         missing[wait(bucket)] += 1;
     }
     // What replaces a parameter comes after all who need the old one.
+    let uses = graph.uses();
     let begins = |unit: usize| if unit < node_count { unit } else { unit - buckets.len() };
     for &(input, output) in &graph.aliases {
         let Some((writer, _)) = graph.value(graph.outputs[output]).definition else { continue };
         if graph.node(writer).phase != Phase::Update {
             continue;
         }
-        for reader in readers_before_update(graph, &reads, graph.inputs[input]) {
+        for reader in readers_before_update(graph, &uses, graph.inputs[input]) {
             followers[begins(unit_of[reader.index()])].push(begins(unit_of[writer.index()]));
             missing[begins(unit_of[writer.index()])] += 1;
         }
@@ -125,10 +124,10 @@ pub(crate) fn order(graph: &Graph, buckets: &[Bucket], options: &LowerOptions) -
 }
 
 /// Who reads a value, seen through views, in the forward and backward pass: before any update.
-fn readers_before_update(graph: &Graph, reads: &[Vec<NodeId>], value: ValueId) -> Vec<NodeId> {
+fn readers_before_update(graph: &Graph, uses: &[Vec<(NodeId, usize)>], value: ValueId) -> Vec<NodeId> {
     let (mut readers, mut values) = (Vec::new(), vec![value]);
     while let Some(value) = values.pop() {
-        for &id in &reads[value.index()] {
+        for &(id, _) in &uses[value.index()] {
             let node = graph.node(id);
             if class(graph, node) == Class::View {
                 values.extend(&node.results);

@@ -162,7 +162,8 @@ fn is_zero(literal: &Literal) -> bool {
 }
 
 /// Removes what needs no work at run time: dead nodes, identities, collectives in which every rank is alone,
-/// repeated constants and elementwise scalars. Constants of one number become broadcast scalars, a rank's number becomes a constant.
+/// repeated constants and elementwise scalars. Constants of one number become broadcast scalars, a rank's number
+/// becomes a constant.
 /// E400 for ops that should have been rewritten before.
 pub(crate) fn simplify(graphs: &[Graph]) -> Result<Vec<Graph>> {
     let first = &graphs[0];

@@ -19,6 +19,8 @@ use partita_base::{DType, Diagnostic, Result};
 use partita_comm::{CollectiveId, Transport};
 use partita_kernels::{View, ViewMut};
 
+use crate::executor::cores;
+
 /// Alignment of every arena, in bytes.
 const ALIGNMENT: usize = partita_program::ALIGNMENT_BYTES;
 
@@ -163,8 +165,7 @@ fn touch(pages: &mut [u8]) {
     const SHARE: usize = 16 << 20;
     /// The smallest page of any machine.
     const PAGE: usize = 4096;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = cores.min(pages.len() / SHARE).max(1);
+    let threads = cores().min(pages.len() / SHARE).max(1);
     let write = |share: &mut [u8]| share.iter_mut().step_by(PAGE).for_each(|byte| *byte = 0);
     let mut shares = pages.chunks_mut(pages.len().div_ceil(threads).next_multiple_of(PAGE));
     let own = shares.next();

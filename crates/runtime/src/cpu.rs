@@ -252,7 +252,7 @@ impl Cpu {
                 return own.or_else(|| elementwise::compile(&opened(composite), &operands, outputs, parts));
             }
         }
-        let shares = match cut::choose(graph, node, parts).filter(|_| parts > 1) {
+        let shares = match cut::choose(graph, node, parts) {
             None => vec![Share::whole(operands, outputs)],
             Some(cut) => cut.shares(parts, &operands, outputs),
         };

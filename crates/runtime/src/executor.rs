@@ -60,10 +60,14 @@ impl Default for RunnerOptions {
     }
 }
 
+/// The cores that this process may use.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 impl RunnerOptions {
     /// The threads there may be.
     fn threads(&self) -> usize {
-        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         if self.deterministic { 1 } else { self.workers.unwrap_or_else(cores).max(1) }
     }
 
@@ -104,7 +108,7 @@ impl Runner {
         partita_program::check(&set)?;
         let rank_count = set.programs.len();
         let transport = SharedMemory::new(rank_count, set.collectives.iter().map(spec).collect())?;
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let cores = cores();
         let workers = options.threads().clamp(1, rank_count.max(1));
         let threads = if options.deterministic { 1 } else { options.cpu.threads.max(1) };
         // Looking without sleeping pays where nobody else needs the core.

@@ -48,27 +48,19 @@ pub fn overlap(programs: &ProgramSet, rank: usize) -> Result<Overlaps> {
     Ok(Overlaps { rank, buckets: gradient_overlap(programs, rank).into_iter().map(bucket).collect() })
 }
 
-/// What fusion makes of a config's step, and what keeps elementwise ops apart.
-pub fn fusion(config: &Config, request: LowerRequest, sizes: &dyn RegionSizes) -> Result<Fusion> {
-    let planned = plan(config, request)?;
+/// What fusion makes of a planned step, and what keeps elementwise ops apart.
+pub fn fusion(planned: &Built, sizes: &dyn RegionSizes) -> Result<Fusion> {
     partita_program::fusion(&planned.locals, &LowerOptions::default(), sizes)
 }
 
-/// A step at a stage as text; `rank` says whose, where ranks differ. E014 for a rank that is not there.
-pub fn stage(
-    config: &Config,
-    stage: Stage,
-    rank: usize,
-    request: LowerRequest,
-    sizes: &dyn RegionSizes,
-) -> Result<String> {
-    let planned = plan(config, request)?;
+/// A planned step at a stage as text; `rank` says whose, where ranks differ. E014 for a rank that is not there.
+pub fn stage(planned: &Built, stage: Stage, rank: usize, sizes: &dyn RegionSizes) -> Result<String> {
     check_rank(rank, planned.locals.len())?;
     Ok(match stage {
         Stage::Global => text::print(&planned.step),
         Stage::Sharded => text::print(&with_layouts(&planned.partitioned)),
         Stage::Local => text::print(&planned.locals[rank]),
-        Stage::Program => compile::lower(&planned, sizes)?.display(rank).to_string(),
+        Stage::Program => compile::lower(planned, sizes)?.display(rank).to_string(),
     })
 }
 

@@ -87,6 +87,11 @@ pub(super) fn ranges(size: usize, parts: usize) -> impl Iterator<Item = Range<us
     (0..parts).map(move |part| size * part / parts..size * (part + 1) / parts)
 }
 
+/// The dimension of which a range is as dense as the whole; `None` where there is but one element.
+pub(super) fn outer_dim(shape: &[usize]) -> Option<usize> {
+    shape.iter().position(|&size| size != 1)
+}
+
 /// Nanoseconds of work that are worth a part of their own: waking a thread that waits and waiting for it costs one or
 /// two microseconds.
 const WORTH_NANOSECONDS: f64 = 4000.0;
@@ -106,6 +111,9 @@ pub(super) fn part_count(region: &Region, threads: usize) -> usize {
 
 /// Where to cut an op, if anywhere.
 pub(super) fn choose(graph: &Graph, node: &Node, parts: usize) -> Option<Cut> {
+    if parts == 1 {
+        return None;
+    }
     let (operands, results) = (graph.operand_types(node), graph.result_types(node));
     let rule = node.op.rule(&operands, &results);
     let cuts = (0..rule.factors.len())
@@ -142,6 +150,5 @@ fn best(cuts: impl Iterator<Item = Cut>, worth: impl Fn(&Cut) -> (f64, usize)) -
 
 /// The cut along the first dimension of all results, so that each part's results are as dense as the whole.
 fn outermost(mut cuts: impl Iterator<Item = Cut>, results: &[&partita_ir::TensorType]) -> Option<Cut> {
-    let first = |shape: &[usize]| shape.iter().position(|&size| size != 1);
-    cuts.find(|cut| cut.results.iter().zip(results).all(|(&(dim, _), ty)| first(&ty.shape) == Some(dim)))
+    cuts.find(|cut| cut.results.iter().zip(results).all(|(&(dim, _), ty)| outer_dim(&ty.shape) == Some(dim)))
 }

@@ -10,7 +10,7 @@ use partita_ir::{Graph, Node, Op, Operation, ValueId};
 use partita_kernels as kernels;
 use partita_kernels::{ElementwiseProgram, EwInstr, EwOp, MAX_RANK, Scalar, View, ViewMut};
 
-use super::cut::ranges;
+use super::cut::{outer_dim, ranges};
 use super::{Kernel, Value, splat};
 use crate::arena::{Memory, Place, Span};
 
@@ -290,7 +290,7 @@ pub(super) fn compile(graph: &Graph, inputs: &[Value], outputs: &[Place], parts:
     let program = Arc::new(program);
     // Parts count from zero, so no dimension is cut along which the chain counts.
     let counts = |dim: usize| program.instructions().iter().any(|i| i.op == EwOp::Iota { dim });
-    let Some(dim) = shape.iter().position(|&size| size != 1).filter(|&dim| !counts(dim)) else {
+    let Some(dim) = outer_dim(&shape).filter(|&dim| !counts(dim)) else {
         return Some(run(program, shape, inputs, outputs.to_vec()));
     };
     let part = |range: std::ops::Range<usize>| {

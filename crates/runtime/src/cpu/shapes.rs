@@ -3,13 +3,13 @@
 use partita_ir::ops::Pad;
 use partita_kernels::{self as kernels, MAX_RANK, View, ViewMut};
 
-use super::cut::ranges;
+use super::cut::{outer_dim, ranges};
 use super::{Kernel, Value, integer};
 use crate::arena::{Memory, Place};
 
 /// A copy in at most so many parts.
 pub(super) fn copy(from: &Place, to: &Place, parts: usize) -> Kernel {
-    let Some(dim) = to.shape.iter().position(|&size| size != 1) else {
+    let Some(dim) = outer_dim(&to.shape) else {
         return copy_whole(from.clone(), to.clone());
     };
     let part =

@@ -15,6 +15,8 @@ use partita_comm::Notify;
 
 use super::lock;
 use super::rank::{Body, Ready};
+use crate::arena::Span;
+use crate::cpu::Kernel;
 
 /// How a part ended that did not end well.
 enum Failure {
@@ -59,10 +61,7 @@ impl Team {
 
     /// Runs all parts of a compute instruction. For the worker.
     pub fn run(&self, instruction: usize) -> Result<()> {
-        let Ready::Compute { kernel, .. } = &self.body.instructions[instruction] else {
-            unreachable!("compute instructions are compiled")
-        };
-        if self.threads == 1 || kernel.part_count() == 1 {
+        if self.threads == 1 || self.kernel(instruction).0.part_count() == 1 {
             return self.share(instruction, 0);
         }
         self.instruction.store(instruction, Ordering::SeqCst);
@@ -84,15 +83,21 @@ impl Team {
         }
     }
 
+    /// The kernel of a compute instruction, and its scratch memory.
+    fn kernel(&self, instruction: usize) -> (&Kernel, Span) {
+        let Ready::Compute { kernel, workspace } = &self.body.instructions[instruction] else {
+            unreachable!("only compute instructions are run")
+        };
+        (kernel, *workspace)
+    }
+
     /// The parts of one thread.
     fn share(&self, instruction: usize, thread: usize) -> Result<()> {
-        let Ready::Compute { kernel, workspace } = &self.body.instructions[instruction] else {
-            unreachable!("only compute instructions are posted")
-        };
+        let (kernel, workspace) = self.kernel(instruction);
         let memory = self.body.arena.memory();
         (thread..kernel.part_count())
             .step_by(self.threads)
-            .try_for_each(|part| kernel.run_part(part, &memory, *workspace))
+            .try_for_each(|part| kernel.run_part(part, &memory, workspace))
     }
 
     /// The life of a helper.
@@ -131,8 +136,7 @@ impl Team {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arena::{Arena, Span};
-    use crate::cpu::Kernel;
+    use crate::arena::Arena;
     use std::sync::Arc;
 
     /// Three bytes of work: each part adds one to its own, or does something else.
