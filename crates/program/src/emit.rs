@@ -231,20 +231,24 @@ impl Emitter<'_> {
         output
     }
 
-    /// The region of elementwise nodes with these results, and the views it reads.
+    /// The region of elementwise nodes, reductions of rows and views between them with these results, and the views that
+    /// it reads.
     fn fused_region(&mut self, nodes: &[NodeId], results: &[ValueId]) -> (Region, Vec<View>) {
         let graph = self.graph;
-        let shape = &graph.ty(results[0]).shape;
+        let reduces = nodes.iter().any(|&id| matches!(graph.node(id).op, Op::Reduce(_)));
         let mut builder = GraphBuilder::new("fused");
-        let mut inner: IndexMap<ValueId, ValueId> = IndexMap::new();
+        // Scalars are read at every place, of whatever shape.
+        let mut inner: IndexMap<(ValueId, &[usize]), ValueId> = IndexMap::new();
         let mut inputs = Vec::new();
         for &id in nodes {
             let node = graph.node(id);
             let mut operands = Vec::new();
             for &operand in &node.operands {
-                let known = inner.get(&operand).copied();
+                let own = class(graph, node) != Class::Elementwise;
+                let shape = graph.ty(if own { operand } else { node.results[0] }).shape.as_slice();
+                let known = inner.get(&(operand, shape)).copied();
                 let mapped = known.unwrap_or_else(|| {
-                    let ty = graph.ty(operand).with_shape(shape.clone());
+                    let ty = graph.ty(operand).with_shape(shape.to_vec());
                     let iota = graph.value(operand).definition.map(|(node, _)| &graph.node(node).op);
                     if let Some(value) = uniform(graph, operand) {
                         let scalar = Constant { value: value.clone() };
@@ -252,42 +256,57 @@ impl Emitter<'_> {
                         if shape.is_empty() {
                             scalar
                         } else {
-                            let broadcast = BroadcastInDim { shape: shape.clone(), dims: Vec::new() };
+                            let broadcast = BroadcastInDim { shape: shape.to_vec(), dims: Vec::new() };
                             builder.push_typed(broadcast, &[scalar], vec![ty])[0]
                         }
                     } else if let Some(Op::Iota(Iota { ty: own, dim })) = iota
                         && own.shape == *shape
+                        // Rows are done block by block, and do not know where they are.
+                        && !reduces
                     {
                         builder.push_typed(Iota { ty: ty.clone(), dim: *dim }, &[], vec![ty])[0]
                     } else {
                         let view = self.view(operand);
-                        // Scalar predicates and limits are read at every place.
                         inputs.push(if view.shape == *shape { view } else { view.broadcast(shape, &[]) });
                         builder.input(&graph.value(operand).name, ty, Role::Activation)
                     }
                 });
-                inner.insert(operand, mapped);
+                inner.insert((operand, shape), mapped);
                 operands.push(mapped);
             }
             let types = node.results.iter().map(|&r| graph.ty(r).clone()).collect();
             let mapped = builder.push_typed(node.op.clone(), &operands, types);
-            inner.extend(node.results.iter().copied().zip(mapped));
+            let results = node.results.iter().map(|&r| (r, graph.ty(r).shape.as_slice()));
+            inner.extend(results.zip(mapped));
         }
-        let graph = builder.finish(results.iter().map(|r| inner[r]).collect());
-        (Region::new(graph, RegionKind::Elementwise), inputs)
+        let results = results.iter().map(|&r| inner[&(r, graph.ty(r).shape.as_slice())]).collect();
+        (Region::fused(builder.finish(results)), inputs)
     }
 
     fn fused(&mut self, nodes: &[NodeId]) {
         let graph = self.graph;
-        // What others read: an output, another region, a view.
-        let escapes = |value: &ValueId| {
-            graph.outputs.contains(value)
-                || self.uses[value.index()].iter().any(|(reader, _)| nodes.binary_search(reader).is_err())
+        let is_view = |id: NodeId| class(graph, graph.node(id)) == Class::View;
+        // What others read: an output, another region, a view that is not among the nodes or is read by others.
+        let is_read_outside = |mut open: Vec<ValueId>| {
+            while let Some(value) = open.pop() {
+                if graph.outputs.contains(&value) {
+                    return true;
+                }
+                for &(reader, _) in &self.uses[value.index()] {
+                    match nodes.binary_search(&reader) {
+                        Err(_) => return true,
+                        Ok(_) if is_view(reader) => open.extend(&graph.node(reader).results),
+                        Ok(_) => {}
+                    }
+                }
+            }
+            false
         };
-        let results: Vec<ValueId> =
-            nodes.iter().flat_map(|&id| &graph.node(id).results).copied().filter(escapes).collect();
+        let computed =
+            nodes.iter().filter(|&&id| !is_view(id)).flat_map(|&id| &graph.node(id).results).copied();
+        let results: Vec<ValueId> = computed.filter(|&value| is_read_outside(vec![value])).collect();
         let (region, inputs) = self.fused_region(nodes, &results);
-        let nodes: Vec<&Node> = nodes.iter().map(|&id| graph.node(id)).collect();
+        let nodes: Vec<&Node> = nodes.iter().filter(|&&id| !is_view(id)).map(|&id| graph.node(id)).collect();
         self.compute(region, inputs, &results, origin(&nodes));
     }
 

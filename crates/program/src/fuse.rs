@@ -1,4 +1,5 @@
-//! Fusion: elementwise nodes of one shape that feed each other run as one region.
+//! Fusion: elementwise nodes of one shape that feed each other run as one region, and so do reductions of its rows,
+//! what is computed from their results, and who reads that repeated along the rows.
 //!
 //! Everything happens on the fixed order of items. A region runs at the place of one of its nodes; a node may
 //! be delayed to a later place while nobody in between reads it, or hoisted to an earlier one where its operands
@@ -11,15 +12,18 @@ use crate::bucket::{Bucket, phase_class};
 use crate::classify::{Class, class, op_name};
 use crate::order::Item;
 use indexmap::{IndexMap, IndexSet};
-use partita_ir::{Graph, NodeId, ValueId};
+use partita_ir::ops::Reducer;
+use partita_ir::{Graph, Node, NodeId, Op, Phase, ValueId};
 
 /// Most outputs of a fused region.
 const FUSED_OUTPUTS: usize = 16;
+/// Most elements in a row of a region that reduces its rows: a few values of a row fit into the second cache.
+const ROW_ELEMENTS: usize = 1 << 16;
 
 /// One step of a program, the same on every rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
-    /// Elementwise nodes of one iteration shape.
+    /// Elementwise nodes of one iteration shape, and reductions of its rows with the views between them.
     Fused(Vec<NodeId>),
     /// One node.
     Single(NodeId),
@@ -32,13 +36,13 @@ pub(crate) enum Step {
 /// What fusion made of a step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fusion {
-    /// Ops of each region of elementwise ops, in program order.
+    /// Ops of each region of elementwise ops and reductions of rows, in program order.
     pub regions: Vec<usize>,
-    /// Elementwise ops that read what another one makes, and do not run together with it.
+    /// Such ops that read what another one makes, and do not run together with it.
     pub apart: Vec<Apart>,
 }
 
-/// Two elementwise ops that could be thought to run as one.
+/// Two ops that could be thought to run as one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Apart {
     /// The op that reads, and its module path.
@@ -49,7 +53,7 @@ pub struct Apart {
     pub why: Why,
 }
 
-/// What keeps two elementwise ops apart.
+/// What keeps two ops apart.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Why {
     /// They do not compute the same shape on every rank.
@@ -58,6 +62,8 @@ pub enum Why {
     Phase,
     /// The reader looks at it transposed, sliced or otherwise rearranged.
     View,
+    /// The reader reduces more than the last dimensions.
+    AcrossRows,
     /// Somebody else needs the value before the reader can run.
     ReadBefore(String),
     /// One region would have more ops, inputs or outputs than it may.
@@ -70,6 +76,7 @@ impl fmt::Display for Why {
             Why::Shape => write!(f, "they compute different shapes"),
             Why::Phase => write!(f, "they belong to different phases or microbatches"),
             Why::View => write!(f, "it is read transposed, sliced or broadcast"),
+            Why::AcrossRows => write!(f, "it is reduced across rows"),
             Why::ReadBefore(by) => write!(f, "{by} reads it before"),
             Why::Limit(what, most) => write!(f, "together they would have more than {most} {what}"),
         }
@@ -80,7 +87,7 @@ impl fmt::Display for Fusion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ops: usize = self.regions.iter().sum();
         let joined = self.regions.iter().filter(|&&ops| ops > 1).count();
-        writeln!(f, "fusion: {ops} elementwise ops in {} regions, {joined} of several", self.regions.len())?;
+        writeln!(f, "fusion: {ops} ops in {} regions, {joined} of several", self.regions.len())?;
         // What happens in every layer is told once.
         let mut alike: IndexMap<(&str, &str, &Why), Vec<&Apart>> = IndexMap::new();
         for apart in &self.apart {
@@ -95,8 +102,67 @@ impl fmt::Display for Fusion {
     }
 }
 
-/// A reader of a value: its place in the order, and whether a view stands between.
-type Reader = (usize, bool);
+/// How many leading dimensions views between a value and its reader leave as they are; [`DIRECT`] without views.
+type Kept = usize;
+const DIRECT: Kept = usize::MAX;
+
+/// A reader of a value: its place in the order.
+type Reader = (usize, Kept);
+
+/// What the nodes of a region have in common.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Frame {
+    /// The iteration shape, by number.
+    shape: usize,
+    /// Leading dimensions that are rows, if the region reduces anything.
+    lead: Option<usize>,
+}
+
+impl Frame {
+    /// Whether a value of the region may be read within it through views that keep so many dimensions.
+    fn sees_through(self, kept: Kept) -> bool {
+        kept == DIRECT || self.lead.is_some_and(|lead| kept >= lead)
+    }
+}
+
+/// A shape on every rank, with what else a region cannot mix.
+type Key<'a> = (Vec<&'a [usize]>, Phase, Option<usize>);
+
+/// Whether elements of the shape are those of the other's rows, on every rank.
+fn is_row_of(shape: &Key<'_>, whole: &Key<'_>, lead: usize) -> bool {
+    let fits = |(shape, whole): (&&[usize], &&[usize])| {
+        shape.get(..lead).is_some_and(|rows| *rows == whole[..lead])
+            && shape[lead..].iter().all(|&size| size == 1)
+    };
+    (shape.1, shape.2) == (whole.1, whole.2) && shape.0.iter().zip(&whole.0).all(fits)
+}
+
+/// The leading dimensions that a reduction of rows keeps.
+fn kept_rows(graph: &Graph, node: &Node) -> Option<usize> {
+    let Op::Reduce(op) = &node.op else { return None };
+    let rank = graph.ty(node.operands[0]).rank();
+    let is_known =
+        matches!(op.reducer, Reducer::Combiner(_)) && uniform(graph, *node.operands.get(1)?).is_some();
+    let lead = *op.dims.first()?;
+    (is_known && node.results.len() == 1 && lead > 0 && op.dims.iter().copied().eq(lead..rank))
+        .then_some(lead)
+}
+
+/// The leading dimensions that a view leaves as they are.
+fn kept_by_view(graph: &Graph, node: &Node) -> Kept {
+    let (&[operand], &[result]) = (&node.operands[..], &node.results[..]) else { return 0 };
+    let (from, to) = (&graph.ty(operand).shape, &graph.ty(result).shape);
+    let same = from.iter().zip(to).take_while(|(from, to)| from == to).count();
+    match &node.op {
+        Op::BroadcastInDim(op) => op.dims.iter().enumerate().take_while(|(d, to)| d == *to).count().min(same),
+        // What follows the rows has no elements but one, before or after.
+        Op::Reshape(_) => {
+            let ones = |shape: &[usize]| shape[same..].iter().all(|&size| size == 1);
+            if ones(from) && ones(to) { same } else { 0 }
+        }
+        _ => 0,
+    }
+}
 
 struct Fuser<'a> {
     graph: &'a Graph,
@@ -108,6 +174,14 @@ struct Fuser<'a> {
     readers: Vec<Vec<Reader>>,
     /// Whether the value is an output, perhaps through views.
     is_output: Vec<bool>,
+    /// What the views that compute values leave as it is, on every rank.
+    kept: Vec<Kept>,
+    /// Shapes that nodes iterate over.
+    shapes: IndexSet<Key<'a>>,
+    /// What each place would need of a region of its own; `None` where it is not fused.
+    own: Vec<Option<Frame>>,
+    /// Of each group.
+    frame: Vec<Option<Frame>>,
     /// Group of each place.
     group: Vec<usize>,
     /// Places of a group's nodes.
@@ -125,43 +199,26 @@ pub(crate) fn fuse(
     items: &[Item],
     options: &LowerOptions,
 ) -> (Vec<Step>, Fusion) {
-    let graph = &graphs[0];
-    let mut fuser = Fuser::new(graph, buckets, items, options);
-    let mut shapes: IndexSet<(Vec<&[usize]>, _, Option<usize>)> = IndexSet::new();
-    let mut shape_of: Vec<Option<usize>> = vec![None; graph.nodes.len()];
-    for (place, item) in items.iter().enumerate() {
-        let &Item::Node(id) = item else { continue };
-        let node = graph.node(id);
-        if class(graph, node) != Class::Elementwise {
-            continue;
-        }
-        let shape = graphs.iter().map(|g| g.ty(g.node(id).results[0]).shape.as_slice()).collect();
-        let shape = shapes.insert_full((shape, phase_class(node.phase), node.microbatch)).0;
-        shape_of[id.index()] = Some(shape);
-        let mut groups: IndexSet<usize> = IndexSet::new();
-        for operand in &node.operands {
-            if let Some((definition, _)) = graph.value(*operand).definition
-                && shape_of[definition.index()] == Some(shape)
-            {
-                let at = fuser.place[definition.index()].expect("an elementwise node has a place");
-                groups.insert(fuser.group[at]);
-            }
-        }
-        fuser.join(place, groups.into_iter().collect());
+    let mut fuser = Fuser::new(graphs, buckets, items, options);
+    for place in 0..items.len() {
+        fuser.place_node(graphs, place);
     }
-    let apart = fuser.apart(|a, b| match (shape_of[a.index()], shape_of[b.index()]) {
-        (Some(a), Some(b)) if shapes[a].0 != shapes[b].0 => Some(Why::Shape),
-        (a, b) if a != b => Some(Why::Phase),
-        _ => None,
-    });
+    let apart = fuser.apart();
+    let graph = &graphs[0];
+    let size =
+        |nodes: &[NodeId]| nodes.iter().filter(|&&id| class(graph, graph.node(id)) != Class::View).count();
     let steps = fuser.steps();
-    let size = |step: &Step| if let Step::Fused(nodes) = step { Some(nodes.len()) } else { None };
+    let size = |step: &Step| if let Step::Fused(nodes) = step { Some(size(nodes)) } else { None };
     let regions = steps.iter().filter_map(size).collect();
     (steps, Fusion { regions, apart })
 }
 
 impl<'a> Fuser<'a> {
-    fn new(graph: &'a Graph, buckets: &[Bucket], items: &'a [Item], options: &'a LowerOptions) -> Self {
+    fn new(graphs: &'a [Graph], buckets: &[Bucket], items: &'a [Item], options: &'a LowerOptions) -> Self {
+        let graph = &graphs[0];
+        let kept =
+            |id: NodeId| graphs.iter().map(|graph| kept_by_view(graph, graph.node(id))).min().unwrap_or(0);
+        let kept: Vec<Kept> = graph.node_ids().map(kept).collect();
         let mut place = vec![None; graph.nodes.len()];
         let mut reads = vec![None; graph.nodes.len()];
         for (at, item) in items.iter().enumerate() {
@@ -178,12 +235,13 @@ impl<'a> Fuser<'a> {
             let node = graph.node(id);
             for (number, operand) in node.operands.iter().enumerate() {
                 match reads[id.index()] {
-                    Some(at) => readers[operand.index()].push((at, false)),
+                    Some(at) => readers[operand.index()].push((at, DIRECT)),
                     // A view (or a constant, without operands): its readers are the operand's.
                     None => {
                         let result = node.results[number.min(node.results.len() - 1)].index();
+                        let view = kept[id.index()];
                         let through: Vec<Reader> =
-                            readers[result].iter().map(|&(at, _)| (at, true)).collect();
+                            readers[result].iter().map(|&(at, kept)| (at, kept.min(view))).collect();
                         readers[operand.index()].extend(through);
                         is_output[operand.index()] |= is_output[result];
                     }
@@ -198,6 +256,10 @@ impl<'a> Fuser<'a> {
             place,
             readers,
             is_output,
+            kept,
+            shapes: IndexSet::new(),
+            own: vec![None; count],
+            frame: vec![None; count],
             group: (0..count).collect(),
             members: (0..count).map(|at| vec![at]).collect(),
             runs_at: (0..count).collect(),
@@ -210,6 +272,73 @@ impl<'a> Fuser<'a> {
             Item::Node(id) => id,
             other => unreachable!("{other:?} is not fused"),
         }
+    }
+
+    /// Finds the groups that the node at `place` may join, and joins it with those that it can.
+    fn place_node(&mut self, graphs: &'a [Graph], place: usize) {
+        let Item::Node(id) = self.items[place] else { return };
+        let node = self.graph.node(id);
+        let is_elementwise = class(self.graph, node) == Class::Elementwise;
+        let lead = kept_rows(self.graph, node);
+        if !is_elementwise && lead.is_none() {
+            return;
+        }
+        let value = |graph: &Graph| {
+            if is_elementwise { graph.node(id).results[0] } else { graph.node(id).operands[0] }
+        };
+        let shape = graphs.iter().map(|graph| graph.ty(value(graph)).shape.as_slice()).collect();
+        let shape = self.shapes.insert_full((shape, phase_class(node.phase), node.microbatch)).0;
+        let mut frame = Frame { shape, lead };
+        self.own[place] = Some(frame);
+        self.frame[place] = Some(frame);
+        let mut groups: IndexSet<usize> = IndexSet::new();
+        for &operand in &node.operands {
+            if let Some((at, kept)) = self.source(operand)
+                && let Some(other) = self.frame[self.group[at]]
+                && (is_elementwise || kept == DIRECT)
+                && self.fits(frame, other, kept)
+            {
+                groups.insert(self.group[at]);
+            }
+        }
+        // Regions of whole rows go before those of the same rows alone; all have one frame.
+        let mut groups: Vec<usize> = groups.into_iter().collect();
+        groups.sort_by_key(|&group| self.frame[group].is_some_and(|other| other.shape == shape));
+        groups.retain(|&group| match self.frame[group].and_then(|other| self.join_frames(frame, other)) {
+            Some(joined) => {
+                frame = joined;
+                true
+            }
+            None => false,
+        });
+        self.join(place, groups);
+    }
+
+    /// Whether a node of this frame may belong to a group of the other, whose value it reads through such views.
+    fn fits(&self, own: Frame, other: Frame, kept: Kept) -> bool {
+        other.sees_through(kept) && self.join_frames(own, other).is_some()
+    }
+
+    /// The frame of two together: of whole rows, where one has them.
+    fn join_frames(&self, one: Frame, other: Frame) -> Option<Frame> {
+        if one.shape == other.shape {
+            let agree = one.lead.is_none() || other.lead.is_none() || one.lead == other.lead;
+            return agree.then_some(Frame { lead: one.lead.or(other.lead), ..one });
+        }
+        let is_row = |row: Frame, whole: Frame| {
+            row.lead.is_none()
+                && whole
+                    .lead
+                    .is_some_and(|lead| is_row_of(&self.shapes[row.shape], &self.shapes[whole.shape], lead))
+        };
+        if is_row(one, other) { Some(other) } else { is_row(other, one).then_some(one) }
+    }
+
+    /// The frame of these groups and the node at `place`, which may be joined.
+    fn joined(&self, groups: &[usize], place: usize) -> Frame {
+        let own = self.own[place].expect("the node is fused");
+        let frames = groups.iter().filter_map(|&group| self.frame[group]);
+        frames.fold(own, |frame, other| self.join_frames(frame, other).unwrap_or(frame))
     }
 
     /// Joins the node at `place`, so far alone, with as many of the groups as order and limits allow.
@@ -241,14 +370,16 @@ impl<'a> Fuser<'a> {
         }
     }
 
-    /// The place of somebody who reads the group's values before `place` but from within, or from within through a view.
+    /// The place of somebody who reads the group's values before `place` but from within, or from within through a view
+    /// that does not go along the rows.
     fn reads_before(&self, group: usize, with: &[usize], place: usize) -> Option<usize> {
+        let frame = self.joined(with, place);
         let within = |at: usize| at == place || with.contains(&self.group[at]);
         let runs_at = |at: usize| if within(at) { place } else { self.runs_at[self.group[at]] };
         self.members[group]
             .iter()
             .flat_map(|&member| self.readers_at(member))
-            .find(|&&(at, through_view)| !((within(at) && !through_view) || runs_at(at) > place))
+            .find(|&&(at, kept)| !((within(at) && frame.sees_through(kept)) || runs_at(at) > place))
             .map(|&(at, _)| at)
     }
 
@@ -260,18 +391,19 @@ impl<'a> Fuser<'a> {
             if direct.is_some_and(|definition| self.group[definition] == group) {
                 return true;
             }
-            self.source(operand).is_none_or(|definition| self.runs_at[self.group[definition]] < at)
+            self.source(operand).is_none_or(|(definition, _)| self.runs_at[self.group[definition]] < at)
         })
     }
 
-    /// The place that computes a value, seen through views.
-    fn source(&self, value: ValueId) -> Option<usize> {
-        let mut value = value;
+    /// The place that computes a value, seen through views, and what these keep.
+    fn source(&self, value: ValueId) -> Option<(usize, Kept)> {
+        let (mut value, mut kept) = (value, DIRECT);
         loop {
             let (node, number) = self.graph.value(value).definition?;
             if let Some(place) = self.place[node.index()] {
-                return Some(place);
+                return Some((place, kept));
             }
+            kept = kept.min(self.kept[node.index()]);
             let operands = &self.graph.node(node).operands;
             value = *operands.get(number.min(operands.len().max(1) - 1))?;
         }
@@ -285,14 +417,15 @@ impl<'a> Fuser<'a> {
     /// only fills memory until it is read.
     fn hands_on_no_more(&self, group: usize, place: usize) -> bool {
         let mut nodes: IndexSet<NodeId> = self.members[group].iter().map(|&at| self.node(at)).collect();
-        let before = self.output_count(&nodes);
+        let frame = self.joined(&[group], place);
+        let before = self.output_count(&nodes, frame);
         nodes.insert(self.node(place));
-        self.output_count(&nodes) <= before
+        self.output_count(&nodes, frame) <= before
     }
 
-    fn output_count(&self, nodes: &IndexSet<NodeId>) -> usize {
+    fn output_count(&self, nodes: &IndexSet<NodeId>, frame: Frame) -> usize {
         let results = nodes.iter().flat_map(|&id| &self.graph.node(id).results);
-        results.filter(|result| self.escapes(**result, nodes)).count()
+        results.filter(|result| self.escapes(**result, nodes, frame)).count()
     }
 
     /// The limit that the joined group would not keep to.
@@ -301,6 +434,13 @@ impl<'a> Fuser<'a> {
         places.push(place);
         if places.len() > self.options.fused_ops {
             return Some(Why::Limit("ops", self.options.fused_ops));
+        }
+        let frame = self.joined(groups, place);
+        if let Some(lead) = frame.lead {
+            let row = |shape: &&[usize]| shape[lead..].iter().product::<usize>();
+            if self.shapes[frame.shape].0.iter().map(row).any(|elements| elements > ROW_ELEMENTS) {
+                return Some(Why::Limit("elements in a row", ROW_ELEMENTS));
+            }
         }
         let nodes: IndexSet<NodeId> = places.iter().map(|&at| self.node(at)).collect();
         let mut inputs: IndexSet<ValueId> = IndexSet::new();
@@ -316,7 +456,7 @@ impl<'a> Fuser<'a> {
         if inputs.len() > self.options.fused_inputs {
             return Some(Why::Limit("inputs", self.options.fused_inputs));
         }
-        (self.output_count(&nodes) > FUSED_OUTPUTS).then_some(Why::Limit("outputs", FUSED_OUTPUTS))
+        (self.output_count(&nodes, frame) > FUSED_OUTPUTS).then_some(Why::Limit("outputs", FUSED_OUTPUTS))
     }
 
     /// The op at a place and its module path, for people.
@@ -331,33 +471,45 @@ impl<'a> Fuser<'a> {
         }
     }
 
-    /// The pairs of elementwise nodes that run apart though one reads the other. `differ` says why two of them cannot
-    /// belong together whatever the order.
-    fn apart(&self, differ: impl Fn(NodeId, NodeId) -> Option<Why>) -> Vec<Apart> {
-        let is_elementwise = |id: NodeId| class(self.graph, self.graph.node(id)) == Class::Elementwise;
+    /// What keeps two nodes apart whatever the order.
+    fn differ(&self, reader: usize, maker: usize, kept: Kept) -> Option<Why> {
+        let (Some(own), Some(other)) = (self.own[reader], self.own[maker]) else {
+            return Some(Why::AcrossRows);
+        };
+        let (own_shape, other_shape) = (&self.shapes[own.shape], &self.shapes[other.shape]);
+        if (own_shape.1, own_shape.2) != (other_shape.1, other_shape.2) {
+            return Some(if own_shape.0 == other_shape.0 { Why::Phase } else { Why::Shape });
+        }
+        let group = self.frame[self.group[maker]].unwrap_or(other);
+        if self.join_frames(own, group).is_none() {
+            return Some(Why::Shape);
+        }
+        (!group.sees_through(kept)).then_some(Why::View)
+    }
+
+    /// The pairs of nodes that run apart though one reads the other.
+    fn apart(&self) -> Vec<Apart> {
         let mut apart: Vec<Apart> = Vec::new();
         for (place, item) in self.items.iter().enumerate() {
             let &Item::Node(reader) = item else { continue };
-            if !is_elementwise(reader) {
+            let node = self.graph.node(reader);
+            if self.own[place].is_none() && !matches!(node.op, Op::Reduce(_)) {
                 continue;
             }
             let mut makers: IndexSet<usize> = IndexSet::new();
-            for &operand in &self.graph.node(reader).operands {
-                let Some(at) = self.source(operand) else { continue };
-                let Item::Node(maker) = self.items[at] else { continue };
-                if !is_elementwise(maker)
+            for &operand in &node.operands {
+                let Some((at, kept)) = self.source(operand) else { continue };
+                if self.own[at].is_none()
                     || self.group[at] == self.group[place]
                     || !makers.insert(self.group[at])
                 {
                     continue;
                 }
-                let is_direct = self.graph.value(operand).definition.is_some_and(|(node, _)| node == maker);
                 let refused = || {
                     let of = |&member: &usize| self.refused.get(&(place, member)).cloned();
                     self.members[self.group[at]].iter().find_map(of)
                 };
-                let view = || if is_direct { None } else { Some(Why::View) };
-                let why = differ(reader, maker).or_else(view).or_else(refused);
+                let why = self.differ(place, at, kept).or_else(refused);
                 apart.push(Apart {
                     reader: self.name(place),
                     maker: self.name(at),
@@ -368,15 +520,16 @@ impl<'a> Fuser<'a> {
         apart
     }
 
-    fn escapes(&self, value: ValueId, nodes: &IndexSet<NodeId>) -> bool {
-        let outside = |&(at, through_view): &Reader| {
-            through_view || !matches!(self.items[at], Item::Node(id) if nodes.contains(&id))
+    fn escapes(&self, value: ValueId, nodes: &IndexSet<NodeId>, frame: Frame) -> bool {
+        let outside = |&(at, kept): &Reader| {
+            !frame.sees_through(kept) || !matches!(self.items[at], Item::Node(id) if nodes.contains(&id))
         };
         self.is_output[value.index()] || self.readers[value.index()].iter().any(outside)
     }
 
     fn merge(&mut self, groups: &[usize], place: usize, runs_at: usize) {
         let target = self.group[place];
+        self.frame[target] = Some(self.joined(groups, place));
         for &group in groups {
             for member in std::mem::take(&mut self.members[group]) {
                 self.group[member] = target;
@@ -386,6 +539,27 @@ impl<'a> Fuser<'a> {
         self.runs_at[target] = runs_at;
     }
 
+    /// Adds the views through which nodes of a group read each other.
+    fn add_views(&self, nodes: &mut IndexSet<NodeId>, group: usize) {
+        let Some(frame) = self.frame[group] else { return };
+        let members: Vec<NodeId> = nodes.iter().copied().collect();
+        for &operand in members.iter().flat_map(|&id| &self.graph.node(id).operands) {
+            if !self
+                .source(operand)
+                .is_some_and(|(at, kept)| self.group[at] == group && frame.sees_through(kept))
+            {
+                continue;
+            }
+            let mut value = operand;
+            while let Some((view, _)) = self.graph.value(value).definition
+                && self.place[view.index()].is_none()
+            {
+                nodes.insert(view);
+                value = self.graph.node(view).operands[0];
+            }
+        }
+    }
+
     fn steps(self) -> Vec<Step> {
         let mut steps: IndexMap<usize, Step> = IndexMap::new();
         for (group, members) in self.members.iter().enumerate() {
@@ -393,12 +567,17 @@ impl<'a> Fuser<'a> {
             let step = match self.items[one] {
                 Item::Start(bucket) => Step::Start(bucket),
                 Item::Wait(bucket) => Step::Wait(bucket),
-                Item::Node(id) if class(self.graph, self.graph.node(id)) == Class::Single => Step::Single(id),
+                Item::Node(id)
+                    if members.len() == 1 && class(self.graph, self.graph.node(id)) == Class::Single =>
+                {
+                    Step::Single(id)
+                }
                 Item::Node(_) => {
-                    let mut nodes: Vec<NodeId> = members.iter().map(|&at| self.node(at)).collect();
+                    let mut nodes: IndexSet<NodeId> = members.iter().map(|&at| self.node(at)).collect();
+                    self.add_views(&mut nodes, group);
                     // Graph order is an execution order.
-                    nodes.sort();
-                    Step::Fused(nodes)
+                    nodes.sort_unstable();
+                    Step::Fused(nodes.into_iter().collect())
                 }
             };
             steps.insert(self.runs_at[group], step);
@@ -410,7 +589,6 @@ impl<'a> Fuser<'a> {
 
 /// The scalar constant that fills a value, if one does.
 pub(crate) fn uniform(graph: &Graph, mut value: ValueId) -> Option<&partita_ir::Literal> {
-    use partita_ir::Op;
     loop {
         let node = graph.node(graph.value(value).definition?.0);
         match &node.op {

@@ -62,9 +62,9 @@ pub(crate) fn may_overwrite(
     let (old, new) = (&program.buffer(input).ty, &program.buffer(output).ty);
     let region = program.region(compute.region);
     let allows = |position: usize| match region.kind {
-        RegionKind::Elementwise => true,
+        RegionKind::Fused if !region.reduces_rows() => true,
         RegionKind::Copy => false,
-        RegionKind::Single => region
+        RegionKind::Fused | RegionKind::Single => region
             .overwrites
             .iter()
             .any(|&(from, to)| from == position && compute.outputs.get(to) == Some(&output)),

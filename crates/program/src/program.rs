@@ -2,7 +2,7 @@
 
 use crate::collective::{Collective, CollectiveId};
 use partita_base::Id;
-use partita_ir::{Cost, Graph, Literal, Operation, Phase, Role, TensorType};
+use partita_ir::{Cost, Graph, Literal, Op, Operation, Phase, Role, TensorType, ValueId};
 
 /// Names a [`Buffer`] of a program.
 pub type BufferId = Id<Buffer>;
@@ -162,9 +162,10 @@ pub struct Start {
 /// How a region is to be run.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RegionKind {
-    /// Only elementwise ops, iotas and broadcast scalar constants; every input and output has one shape, the
-    /// iteration shape. The inputs may be views of any strides.
-    Elementwise,
+    /// Elementwise ops, iotas, broadcast scalar constants, reductions of the last dimensions, and views that leave the
+    /// dimensions before those as they are. Without a reduction every input and output has one shape, the iteration
+    /// shape. The inputs may be views of any strides.
+    Fused,
     /// The graph has no node: the one output is a dense copy of the one input.
     Copy,
     /// One op or composite, whose operands are graph inputs or scalar constants.
@@ -178,15 +179,55 @@ pub struct Region {
     pub graph: Graph,
     /// How it may be run.
     pub kind: RegionKind,
-    /// (input, output) positions of a [`RegionKind::Single`] region: the output may be written over the input, which
-    /// is of its type, when that is read in whole and not needed any more.
+    /// (input, output) positions: the output may be written over the input, which is of its type, when that is read in
+    /// whole and not needed any more. Where nothing is reduced, every output of a [`RegionKind::Fused`] region may.
     pub overwrites: Vec<(usize, usize)>,
 }
 
 impl Region {
-    /// A region of elementwise ops, or a copy.
+    /// A region that overwrites nothing but element by element.
     pub fn new(graph: Graph, kind: RegionKind) -> Region {
         Region { graph, kind, overwrites: Vec::new() }
+    }
+
+    /// A region of elementwise ops and reductions of rows.
+    pub fn fused(graph: Graph) -> Region {
+        let mut region = Region::new(graph, RegionKind::Fused);
+        if region.reduces_rows() {
+            region.overwrites = region.safe_overwrites();
+        }
+        region
+    }
+
+    /// Whether a fused region does more than elementwise work.
+    pub fn reduces_rows(&self) -> bool {
+        self.kind == RegionKind::Fused && self.graph.nodes.iter().any(|node| matches!(node.op, Op::Reduce(_)))
+    }
+
+    /// Inputs that only the nodes read which an output depends on: nobody looks at them after it is written, in whatever
+    /// order the others run.
+    fn safe_overwrites(&self) -> Vec<(usize, usize)> {
+        let graph = &self.graph;
+        let mut pairs = Vec::new();
+        for (position, &output) in graph.outputs.iter().enumerate() {
+            let mut needed = vec![false; graph.values.len()];
+            needed[output.index()] = true;
+            for node in graph.nodes.iter().rev() {
+                if node.results.iter().any(|result| needed[result.index()]) {
+                    node.operands.iter().for_each(|operand| needed[operand.index()] = true);
+                }
+            }
+            let is_read_by_others = |input: ValueId| {
+                let others =
+                    graph.nodes.iter().filter(|node| !node.results.iter().any(|r| needed[r.index()]));
+                others.flat_map(|node| &node.operands).any(|&operand| operand == input)
+            };
+            let inputs = graph.inputs.iter().enumerate();
+            let safe = inputs
+                .filter(|&(_, &input)| graph.ty(input) == graph.ty(output) && !is_read_by_others(input));
+            pairs.extend(safe.map(|(input, _)| (input, position)));
+        }
+        pairs
     }
 
     /// Work of all ops; bytes are those of the region's inputs and outputs, since what lies between need not

@@ -3,8 +3,9 @@
 mod common;
 
 use common::*;
+use partita_ir::ops::UnaryKind;
 use partita_ir::{Graph, GraphBuilder, Phase, Role, ValueId};
-use partita_program::{Fusion, LowerOptions, Why, fusion, lower};
+use partita_program::{Fusion, LowerOptions, RegionKind, Why, fusion, lower};
 
 /// The fusion of a step on one rank that reads `x` [3, 3].
 fn fused(options: LowerOptions, body: impl Fn(&mut GraphBuilder, ValueId) -> ValueId) -> Fusion {
@@ -16,8 +17,8 @@ fn fused(options: LowerOptions, body: impl Fn(&mut GraphBuilder, ValueId) -> Val
     let fusion = fusion(&graphs, &options, &Sizes).unwrap();
     let set = lower(&graphs, &options, &Sizes).unwrap();
     let regions = set.programs[0].regions.iter();
-    let elementwise = regions.filter(|region| region.kind == partita_program::RegionKind::Elementwise);
-    assert_eq!(elementwise.count(), fusion.regions.len(), "it tells of the program that is made");
+    let joined = regions.filter(|region| region.kind == RegionKind::Fused);
+    assert_eq!(joined.count(), fusion.regions.len(), "it tells of the program that is made");
     fusion
 }
 
@@ -32,7 +33,7 @@ fn a_chain_has_nothing_to_tell() {
         b.add(y, x).unwrap()
     });
     assert_eq!((chain.regions.as_slice(), chain.apart.as_slice()), (&[2][..], &[][..]));
-    assert_eq!(chain.to_string(), "fusion: 2 elementwise ops in 1 regions, 1 of several\n");
+    assert_eq!(chain.to_string(), "fusion: 2 ops in 1 regions, 1 of several\n");
 }
 
 #[test]
@@ -66,4 +67,90 @@ fn what_keeps_ops_apart_is_told() {
     });
     assert_eq!(why(&alone), [("add", "multiply", &Why::Limit("ops", 1))]);
     assert!(alone.to_string().contains("together they would have more than 1 ops"), "{alone}");
+}
+
+/// Rows less their mean, as anybody would write it.
+fn centred(b: &mut GraphBuilder, x: ValueId) -> ValueId {
+    let sums = b.reduce_sum(x, &[1]).unwrap();
+    let mean = b.scale(sums, 1.0 / 3.0).unwrap();
+    let mean = b.broadcast_in_dim(mean, &[3, 3], &[0]).unwrap();
+    b.subtract(x, mean).unwrap()
+}
+
+#[test]
+fn reductions_of_rows_belong_to_regions() {
+    // Two sums, and what stands before, between and behind them.
+    let norm = fused(LowerOptions::default(), |b, x| {
+        let x = b.exponential(x).unwrap();
+        let y = centred(b, x);
+        let squares = b.multiply(y, y).unwrap();
+        let sums = b.reduce_sum(squares, &[1]).unwrap();
+        let root = b.unary(UnaryKind::Sqrt, sums).unwrap();
+        let root = b.broadcast_in_dim(root, &[3, 3], &[0]).unwrap();
+        b.divide(y, root).unwrap()
+    });
+    assert_eq!((norm.regions.as_slice(), norm.apart.as_slice()), (&[8][..], &[][..]));
+    // Of what a product makes.
+    let product = fused(LowerOptions::default(), |b, x| {
+        let x = matmul(b, x, x);
+        centred(b, x)
+    });
+    assert_eq!((product.regions.as_slice(), product.apart.as_slice()), (&[3][..], &[][..]));
+}
+
+#[test]
+fn reductions_that_run_apart_are_told() {
+    let columns = fused(LowerOptions::default(), |b, x| {
+        let y = b.multiply(x, x).unwrap();
+        b.reduce_sum(y, &[0]).unwrap()
+    });
+    assert_eq!(why(&columns), [("reduce", "multiply", &Why::AcrossRows)]);
+    // The mean of a row, seen along a column.
+    let turned = fused(LowerOptions::default(), |b, x| {
+        let sums = b.reduce_sum(x, &[1]).unwrap();
+        let turned = b.broadcast_in_dim(sums, &[3, 3], &[1]).unwrap();
+        b.subtract(x, turned).unwrap()
+    });
+    assert_eq!(why(&turned), [("subtract", "reduce", &Why::View)]);
+    let between = fused(LowerOptions::default(), |b, x| {
+        let sums = b.reduce_sum(x, &[1]).unwrap();
+        let wide = b.broadcast_in_dim(sums, &[3, 3], &[0]).unwrap();
+        let product = matmul(b, wide, x);
+        b.add(product, wide).unwrap()
+    });
+    assert_eq!(why(&between), [("add", "reduce", &Why::ReadBefore("dot_general".to_string()))]);
+    let long = |columns: usize| {
+        let graphs: Vec<Graph> = build(1, |_, b| {
+            let x = b.input("x", f32s(&[2, columns]), Role::Input);
+            let sums = b.reduce_sum(x, &[1]).unwrap();
+            let wide = b.broadcast_in_dim(sums, &[2, columns], &[0]).unwrap();
+            vec![("y".to_string(), b.divide(x, wide).unwrap())]
+        });
+        fusion(&graphs, &LowerOptions::default(), &Sizes).unwrap()
+    };
+    assert_eq!(long(1 << 16).regions, [2]);
+    assert_eq!(why(&long((1 << 16) + 1)), [("divide", "reduce", &Why::Limit("elements in a row", 1 << 16))]);
+}
+
+#[test]
+fn rows_are_written_over_what_nobody_looks_at_any_more() {
+    let step = |others_read: bool| {
+        let mut graphs: Vec<Graph> = build(1, |_, b| {
+            let x = b.input("x", f32s(&[3, 3]), Role::Param);
+            let sums = b.reduce_sum(x, &[1]).unwrap();
+            let wide = b.broadcast_in_dim(sums, &[3, 3], &[0]).unwrap();
+            let mut outputs = vec![("x".to_string(), b.subtract(x, wide).unwrap())];
+            if others_read {
+                outputs.push(("share".to_string(), b.divide(x, wide).unwrap()));
+            }
+            outputs
+        });
+        alias(&mut graphs, &[(0, 0)]);
+        let set = lower(&graphs, &LowerOptions::default(), &Sizes).unwrap();
+        let program = &set.programs[0];
+        program.regions.iter().map(|region| region.kind).collect::<Vec<RegionKind>>()
+    };
+    assert_eq!(step(false), [RegionKind::Fused]);
+    // Whether the shares are computed before is up to who runs the region: `x` is replaced afterwards.
+    assert_eq!(step(true), [RegionKind::Fused, RegionKind::Copy]);
 }

@@ -53,7 +53,7 @@ fn random_step(seed: u64, rank: usize, extents: &[usize]) -> Graph {
         let y = pick(random, &values, kind);
         let shape = b.shape(x);
         let halved = |b: &mut GraphBuilder, v| b.scale(v, 0.25).unwrap();
-        let new = match random.below(16) {
+        let new = match random.below(18) {
             0..=2 => {
                 let op = [BinaryKind::Add, BinaryKind::Subtract, BinaryKind::Maximum][random.below(3)];
                 (b.binary(op, x, y).unwrap(), kind)
@@ -78,6 +78,22 @@ fn random_step(seed: u64, rank: usize, extents: &[usize]) -> Graph {
                 let sums = b.reduce_sum(x, &[1]).unwrap();
                 let sums = b.scale(sums, 0.125).unwrap();
                 (b.broadcast_in_dim(sums, &shape, &[0]).unwrap(), kind)
+            }
+            16 => {
+                // Rows less their largest element, by way of a dimension of one element.
+                let peaks = b.reduce_max(y, &[1]).unwrap();
+                let column = b.push1(Reshape { shape: vec![shape[0], 1] }, &[peaks]).unwrap();
+                let column = b.negate(column).unwrap();
+                let wide = b.broadcast_in_dim(column, &shape, &[0, 1]).unwrap();
+                (b.add(x, wide).unwrap(), kind)
+            }
+            17 => {
+                // Two reductions of one row and of another value's.
+                let (sums, peaks) = (b.reduce_sum(x, &[1]).unwrap(), b.reduce_max(y, &[1]).unwrap());
+                let both = b.maximum(sums, peaks).unwrap();
+                let both = b.scale(both, 0.25).unwrap();
+                let wide = b.broadcast_in_dim(both, &shape, &[0]).unwrap();
+                (b.subtract(wide, y).unwrap(), kind)
             }
             8 => {
                 // Needs a copy: transposed elements under another shape.
@@ -109,11 +125,12 @@ fn random_step(seed: u64, rank: usize, extents: &[usize]) -> Graph {
                 let x = halved(&mut b, x);
                 (reduce_scatter(&mut b, x, 0, &group, extents, rank), Kind::Shard)
             }
-            _ => {
+            15 => {
                 let x = pick(random, &values, Kind::Full);
                 let pairs: Vec<(usize, usize)> = group.windows(2).map(|w| (w[0], w[1])).collect();
                 (permute(&mut b, x, &pairs), Kind::Full)
             }
+            other => unreachable!("{other} is not drawn"),
         };
         values.push(new);
     }

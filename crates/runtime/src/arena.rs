@@ -40,13 +40,15 @@ pub(crate) struct Place {
     pub shape: Vec<usize>,
     /// In elements.
     pub strides: Vec<isize>,
+    /// Which of the memory's moves is added to the offset, for work that is done block by block.
+    pub moved: Option<usize>,
 }
 
 impl Place {
     /// A row-major tensor.
     pub fn dense(offset_bytes: usize, dtype: DType, shape: &[usize]) -> Place {
         let strides = dense_strides(shape);
-        Place { offset_bytes, dtype, shape: shape.to_vec(), strides }
+        Place { offset_bytes, dtype, shape: shape.to_vec(), strides, moved: None }
     }
 
     pub fn element_count(&self) -> usize {
@@ -139,7 +141,7 @@ impl Arena {
     }
 
     pub fn memory(&self) -> Memory<'_> {
-        Memory { base: self.base.as_ptr(), bytes: self.pages.len(), arena: PhantomData }
+        Memory { base: self.base.as_ptr(), bytes: self.pages.len(), moves: &[], arena: PhantomData }
     }
 
     /// The buffers of one collective, ready to be published.
@@ -202,10 +204,34 @@ impl Publication {
 pub(crate) struct Memory<'a> {
     base: *mut u8,
     bytes: usize,
+    /// Bytes by which places lie further on.
+    moves: &'a [isize],
     arena: PhantomData<&'a Arena>,
 }
 
 impl<'a> Memory<'a> {
+    /// The memory as seen from another block of a kernel's work.
+    pub fn moved(self, moves: &'a [isize]) -> Memory<'a> {
+        Memory { moves, ..self }
+    }
+
+    /// Where element 0 of a place stands, in bytes from the beginning.
+    pub fn offset(&self, place: &Place) -> usize {
+        self.along(place, place.offset_bytes)
+    }
+
+    /// An offset of a place's, moved as the place is.
+    fn along(&self, place: &Place, offset: usize) -> usize {
+        let moved = place.moved.map_or(0, |number| self.moves[number]);
+        offset.checked_add_signed(moved).expect("a block lies in its arena")
+    }
+
+    /// The bytes that a place spans.
+    fn span(&self, place: &Place) -> Span {
+        let span = place.span();
+        Span { offset: self.along(place, span.offset), ..span }
+    }
+
     fn at(&self, span: Span) -> *mut u8 {
         let end = span.offset.checked_add(span.bytes).expect("a span ends in memory");
         assert!(end <= self.bytes, "bytes {}..{end} of an arena of {}", span.offset, self.bytes);
@@ -213,13 +239,10 @@ impl<'a> Memory<'a> {
     }
 
     fn check(&self, place: &Place) -> *mut u8 {
-        let span = place.span();
-        assert!(
-            span.bytes == 0 || place.offset_bytes.is_multiple_of(place.dtype.size_bytes()),
-            "alignment of a view"
-        );
+        let (span, offset) = (self.span(place), self.offset(place));
+        assert!(span.bytes == 0 || offset.is_multiple_of(place.dtype.size_bytes()), "alignment of a view");
         self.at(span);
-        self.base.wrapping_add(place.offset_bytes)
+        self.base.wrapping_add(offset)
     }
 
     /// A tensor to be read.
@@ -232,9 +255,9 @@ impl<'a> Memory<'a> {
     /// A tensor to be read that begins where `place` does, with other dimensions. Panics where they leave the
     /// bytes that `place` spans.
     pub fn view_with(&self, place: &Place, shape: &[usize], strides: &[isize]) -> View<'a> {
-        let span = place.span();
+        let span = self.span(place);
         let size = place.dtype.size_bytes();
-        let offset = (place.offset_bytes - span.offset) / size;
+        let offset = (self.offset(place) - span.offset) / size;
         View::strided(self.bytes(span), offset, place.dtype, shape, strides)
     }
 

@@ -5,6 +5,9 @@
 //! runs on the reference interpreter, which is correct for every op and type but slow, and is listed as a
 //! [`SlowOp`].
 
+mod blocks;
+#[cfg(test)]
+mod blocks_tests;
 mod composites;
 mod cut;
 mod dot;
@@ -149,14 +152,21 @@ impl RegionSizes for Cpu {
     }
 }
 
-/// Whether the CPU device can run a composite as one elementwise kernel; if not, what stands in the way. It does so
-/// for composites that somebody made on purpose, and for their gradients: templates without a kernel are opened,
-/// and fuse with what stands around them.
+/// Whether the CPU device can run a composite of elementwise ops and reductions of rows as one kernel; if not, what
+/// stands in the way. It does so for composites that somebody made on purpose, and for their gradients: templates
+/// without a kernel are opened, and fuse with what stands around them.
 ///
 /// # Errors
 /// A phrase such as "dot_general in `mlp.up_proj` is no elementwise op".
 pub fn fusible(composite: &Composite) -> Result<(), String> {
-    elementwise::chain(&opened(composite)).map(|_| ())
+    let graph = opened(composite);
+    if blocks::has_reduction(&graph) { blocks::check(&graph) } else { elementwise::chain(&graph).map(|_| ()) }
+}
+
+/// The kernel of a graph of elementwise ops and reductions of rows.
+fn fused(graph: &Graph, inputs: &[Value], outputs: &[Place], parts: usize) -> Option<Kernel> {
+    let compile = if blocks::has_reduction(graph) { blocks::compile } else { elementwise::compile };
+    compile(graph, inputs, outputs, parts)
 }
 
 /// A decomposition in which no composite is left.
@@ -188,6 +198,7 @@ pub(crate) fn view_place(program: &Program, view: &partita_program::View) -> Pla
         dtype,
         shape: view.shape.clone(),
         strides: view.strides.clone(),
+        moved: None,
     }
 }
 
@@ -223,14 +234,14 @@ impl Cpu {
         let fits = |place: &Place| place.shape.len() <= MAX_RANK;
         let chain = || {
             let inputs: Vec<Value> = inputs.iter().cloned().map(Value::Place).collect();
-            elementwise::compile(&region.graph, &inputs, &outputs, parts)
+            fused(&region.graph, &inputs, &outputs, parts)
         };
         let kernel = if !inputs.iter().chain(&outputs).all(fits) {
             None
         } else {
             match region.kind {
                 RegionKind::Copy => Some(shapes::copy(&inputs[0], &outputs[0], parts)),
-                RegionKind::Elementwise => chain(),
+                RegionKind::Fused => chain(),
                 RegionKind::Single => self.single(&region.graph, &inputs, &outputs, parts).or_else(chain),
             }
         };
@@ -249,7 +260,7 @@ impl Cpu {
             // Neither looks at the places alone.
             let own = self.kernels.compile(composite, &operands, outputs);
             if own.is_some() || !composites::has_kernel(composite) {
-                return own.or_else(|| elementwise::compile(&opened(composite), &operands, outputs, parts));
+                return own.or_else(|| fused(&opened(composite), &operands, outputs, parts));
             }
         }
         let shares = match cut::choose(graph, node, parts) {
@@ -331,7 +342,7 @@ impl Value {
             Value::Number(scalar, _) => *scalar,
             Value::Place(place) => {
                 let size = place.dtype.size_bytes();
-                let offset = place.offset_bytes.checked_add_signed(offset * size as isize);
+                let offset = memory.offset(place).checked_add_signed(offset * size as isize);
                 let offset = offset.expect("an element lies in its arena");
                 Scalar::from_bytes(place.dtype, memory.bytes(Span { offset, bytes: size }))
             }

@@ -82,7 +82,7 @@ fn direction(direction: Direction) -> kernels::Direction {
 
 /// For each dimension of a value, the dimension of the iteration shape that it walks along; `None` where it stays at
 /// its one element.
-type Walk = Vec<Option<usize>>;
+pub(super) type Walk = Vec<Option<usize>>;
 
 /// A graph as one chain over the shape of its results.
 pub(super) struct Chain {
@@ -93,7 +93,7 @@ pub(super) struct Chain {
 }
 
 /// What stands in the way of a chain.
-fn obstacle(node: &Node, why: &str) -> String {
+pub(super) fn obstacle(node: &Node, why: &str) -> String {
     let name = node.op.name();
     let name = name.split_once('.').map_or(name, |(_, short)| short);
     let place = if node.path.is_empty() { String::new() } else { format!(" in `{}`", node.path) };
@@ -102,7 +102,7 @@ fn obstacle(node: &Node, why: &str) -> String {
 
 /// How a node walks its operand number `number` when its result is walked like this; `None` where it takes more than
 /// one element of it.
-fn operand_walk(graph: &Graph, node: &Node, number: usize, walk: &Walk) -> Option<Walk> {
+pub(super) fn operand_walk(graph: &Graph, node: &Node, number: usize, walk: &Walk) -> Option<Walk> {
     let from = &graph.ty(node.operands[number]).shape;
     let to = &graph.ty(node.results[0]).shape;
     match &node.op {
@@ -264,7 +264,7 @@ fn op(node: &Node, walk: &Walk, dtype: DType, args: &mut Vec<usize>) -> Result<O
 }
 
 /// The number in every element of a literal; any will do where there is no element.
-fn number(literal: &partita_ir::Literal) -> Option<Scalar> {
+pub(super) fn number(literal: &partita_ir::Literal) -> Option<Scalar> {
     let nothing = literal.ty.element_count() == 0;
     if nothing { Some(Scalar::from_f64(literal.ty.dtype, 0.0)) } else { splat(literal) }
 }

@@ -77,7 +77,7 @@ impl Random {
         let offset = end.next_multiple_of(64);
         *end = offset + step * size;
         let offset_bytes = offset + back.unsigned_abs() * size;
-        Place { offset_bytes, dtype: ty.dtype, shape: ty.shape.clone(), strides }
+        Place { offset_bytes, dtype: ty.dtype, shape: ty.shape.clone(), strides, moved: None }
     }
 }
 
@@ -89,7 +89,7 @@ fn element_span(place: &Place, index: &[usize]) -> Span {
 
 /// What a region makes of these inputs, on random places, and whether the interpreter did it. In parts it makes the
 /// same of them.
-fn run(
+pub(super) fn run(
     graph: &Graph,
     kind: RegionKind,
     inputs: &[Literal],
@@ -114,7 +114,7 @@ fn run(
     whole
 }
 
-fn run_parts(
+pub(super) fn run_parts(
     graph: &Graph,
     kind: RegionKind,
     inputs: &[Literal],
@@ -293,7 +293,7 @@ fn every_elementwise_op_on_every_type_it_takes() {
                 continue;
             };
             let inputs: Vec<Literal> = (0..count).map(|_| random.literal(&ty)).collect();
-            let is_slow = check(&graph, RegionKind::Elementwise, &inputs, &format!("{op:?} on {ty}"));
+            let is_slow = check(&graph, RegionKind::Fused, &inputs, &format!("{op:?} on {ty}"));
             assert!(!is_slow || matches!(&op, Op::Unary(u) if u.kind == UnaryKind::Popcnt), "{op:?} on {ty}");
         }
         let predicate = random.literal(&ty.with_dtype(DType::Bool));
@@ -341,7 +341,7 @@ fn random_chains_fuse_to_the_same_numbers() {
         let outputs = vec![values[values.len() - 1], values[random.below(values.len())]];
         let graph = b.finish(outputs);
         let inputs: Vec<Literal> = (0..input_count).map(|_| random.literal(&ty)).collect();
-        let is_slow = check(&graph, RegionKind::Elementwise, &inputs, &format!("chain {seed} of {ty}"));
+        let is_slow = check(&graph, RegionKind::Fused, &inputs, &format!("chain {seed} of {ty}"));
         assert!(!is_slow, "chain {seed} is not fused");
     }
 }
@@ -820,7 +820,7 @@ fn what_takes_time_is_cut_for_threads() {
     let sum = b.add(x, y).unwrap();
     let product = b.multiply(sum, x).unwrap();
     let chain = b.finish(vec![product]);
-    assert_eq!(parts(&chain, RegionKind::Elementwise), 3);
+    assert_eq!(parts(&chain, RegionKind::Fused), 3);
 }
 
 #[test]
@@ -829,7 +829,7 @@ fn what_is_soon_done_is_not_cut() {
         let mut b = GraphBuilder::new("chain");
         let x = b.input("", f32s(&[size]), Role::Activation);
         let y = b.add(x, x).unwrap();
-        Region::new(b.finish(vec![y]), RegionKind::Elementwise)
+        Region::new(b.finish(vec![y]), RegionKind::Fused)
     };
     assert_eq!(cut::part_count(&add(100), 4), 1);
     assert_eq!(cut::part_count(&add(1 << 20), 4), 4);

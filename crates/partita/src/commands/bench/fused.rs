@@ -21,6 +21,8 @@ pub enum Pass {
     LayerNorm,
     /// Its gradients with respect to x, weight and bias.
     LayerNormGradient,
+    /// Root mean square norm of rows of 1024, with weight, written out op by op.
+    NormOps,
     /// The loss of rows of 16384 logits.
     CrossEntropy,
     /// Its gradient.
@@ -33,13 +35,14 @@ const LOGITS: [usize; 2] = [1024, 16384];
 
 impl Pass {
     /// All of them.
-    pub const ALL: [Pass; 8] = [
+    pub const ALL: [Pass; 9] = [
         Pass::Gelu,
         Pass::GeluGradient,
         Pass::AdamW,
         Pass::Softmax,
         Pass::LayerNorm,
         Pass::LayerNormGradient,
+        Pass::NormOps,
         Pass::CrossEntropy,
         Pass::CrossEntropyGradient,
     ];
@@ -53,6 +56,7 @@ impl Pass {
             Pass::Softmax => "softmax",
             Pass::LayerNorm => "layer_norm",
             Pass::LayerNormGradient => "layer_norm_gradient",
+            Pass::NormOps => "norm_ops",
             Pass::CrossEntropy => "cross_entropy",
             Pass::CrossEntropyGradient => "cross_entropy_gradient",
         }
@@ -100,6 +104,10 @@ impl Pass {
                     }
                 }
             }
+            Pass::NormOps => {
+                let (x, weight) = (tensor(&mut cx, "x"), vector(&mut cx, "weight")?);
+                vec![norm(&mut cx.builder, x, weight)?]
+            }
             Pass::CrossEntropy | Pass::CrossEntropyGradient => {
                 let logits = cx.input("logits", DType::F32, &LOGITS);
                 let labels = cx.input("labels", DType::I64, &LOGITS[..1]);
@@ -127,6 +135,19 @@ pub fn least_traffic_bytes(graph: &Graph) -> usize {
 fn gradients(b: &mut GraphBuilder, of: ValueId, seed: ValueId, wrt: &[ValueId]) -> Result<Vec<ValueId>> {
     let gradients = autodiff::backward(b, &[(of, seed)], wrt)?;
     Ok(gradients.into_iter().map(|gradient| gradient.expect("it depends on all of them")).collect())
+}
+
+/// `x / sqrt(mean(x^2) + 1e-5) weight`, as anybody would write it.
+fn norm(b: &mut GraphBuilder, x: ValueId, weight: ValueId) -> Result<ValueId> {
+    let square = b.multiply(x, x)?;
+    let sum = b.reduce_sum(square, &[1])?;
+    let mean = b.scale(sum, 1.0 / SHAPE[1] as f64)?;
+    let mean = b.offset(mean, 1e-5)?;
+    let scale = b.unary(UnaryKind::Rsqrt, mean)?;
+    let scale = b.broadcast_in_dim(scale, &SHAPE, &[0])?;
+    let weight = b.broadcast_trailing(weight, &SHAPE)?;
+    let scaled = b.multiply(x, scale)?;
+    b.multiply(scaled, weight)
 }
 
 /// The next parameter and moments, at a fixed rate and step.
@@ -166,6 +187,7 @@ mod tests {
         assert_eq!(bytes(Pass::AdamW), 7 * tensor);
         assert_eq!(bytes(Pass::Softmax), 2 * tensor);
         assert_eq!(bytes(Pass::LayerNormGradient), 3 * tensor + 4 * vector);
+        assert_eq!(bytes(Pass::NormOps), 2 * tensor + vector);
         assert_eq!(bytes(Pass::CrossEntropyGradient), 2 * tensor + 1024 * 12);
     }
 }
