@@ -18,6 +18,7 @@ mod order;
 mod overlap;
 mod program;
 mod reference;
+mod repeat;
 mod simplify;
 mod view;
 
@@ -122,7 +123,7 @@ fn arrange(
 ) -> Result<(Vec<Graph>, Vec<bucket::Bucket>, Vec<order::Item>)> {
     simplify::check_structure(graphs)?;
     let graphs = simplify::decompose(graphs.to_vec(), sizes)?;
-    let graphs = simplify::simplify(&simplify::scatter_into_sums(graphs))?;
+    let graphs = repeat::repeat(simplify::simplify(&simplify::scatter_into_sums(graphs))?);
     let buckets = bucket::bucket(&graphs, options)?;
     let items = order::order(&graphs[0], &buckets, options);
     Ok((graphs, buckets, items))

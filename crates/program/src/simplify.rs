@@ -339,14 +339,15 @@ fn bit_equal(a: &Op, b: &Op) -> bool {
 }
 
 /// A graph rebuilt node by node.
-struct Copier {
+pub(crate) struct Copier {
     graph: Graph,
-    map: Vec<Option<ValueId>>,
+    /// What each value of the source has become.
+    pub map: Vec<Option<ValueId>>,
 }
 
 impl Copier {
     /// The inputs of `source`, and no node yet.
-    fn new(source: &Graph) -> Copier {
+    pub fn new(source: &Graph) -> Copier {
         let mut graph = Graph { values: Vec::new(), nodes: Vec::new(), inputs: Vec::new(), ..source.clone() };
         let mut map = vec![None; source.values.len()];
         for &input in &source.inputs {
@@ -359,13 +360,19 @@ impl Copier {
     }
 
     /// Copies a node of the source with another op.
-    fn node(&mut self, source: &Graph, node: &Node, op: Op) {
-        let map = std::mem::take(&mut self.map);
-        let results = self.push(source, node, op, &map);
-        self.map = map;
+    pub fn node(&mut self, source: &Graph, node: &Node, op: Op) {
+        let results = self.append_copy(source, node, op);
         for (old, new) in node.results.iter().zip(results) {
             self.map[old.index()] = Some(new);
         }
+    }
+
+    /// As [`Copier::node`], but what the source's results have become stays as it was.
+    pub fn append_copy(&mut self, source: &Graph, node: &Node, op: Op) -> Vec<ValueId> {
+        let map = std::mem::take(&mut self.map);
+        let results = self.push(source, node, op, &map);
+        self.map = map;
+        results
     }
 
     /// Appends a node of `source`, its operands renamed by `map`.
@@ -388,7 +395,7 @@ impl Copier {
     }
 
     /// The outputs, and roles in terms of the new values.
-    fn finish(mut self, source: &Graph) -> Graph {
+    pub fn finish(mut self, source: &Graph) -> Graph {
         let map = self.map;
         self.graph.outputs =
             source.outputs.iter().map(|v| map[v.index()].expect("outputs are defined")).collect();

@@ -154,3 +154,41 @@ fn rows_are_written_over_what_nobody_looks_at_any_more() {
     // Whether the shares are computed before is up to who runs the region: `x` is replaced afterwards.
     assert_eq!(step(true), [RegionKind::Fused, RegionKind::Copy]);
 }
+
+/// What the fused regions of a step consist of that adds a bias to a product, computes the hyperbolic tangent of the sum
+/// and reads the sum in the backward pass, and how many outputs each has.
+fn biased(
+    more: impl Fn(&mut GraphBuilder, ValueId, ValueId) -> Option<ValueId>,
+    bias_of: impl Fn(&mut GraphBuilder, ValueId) -> ValueId,
+) -> Vec<(usize, usize)> {
+    let graphs: Vec<Graph> = build(1, |_, b| {
+        let (x, bias) = (b.input("x", f32s(&[3, 3]), Role::Input), b.input("bias", f32s(&[3]), Role::Param));
+        let product = matmul(b, x, x);
+        let bias = bias_of(b, bias);
+        let wide = b.broadcast_in_dim(bias, &[3, 3], &[1]).unwrap();
+        let sum = b.add(product, wide).unwrap();
+        let y = b.unary(UnaryKind::Tanh, sum).unwrap();
+        let z = in_phase(b, Phase::InputGrad, "backward", |b| b.multiply(sum, y).unwrap());
+        let more = more(b, product, sum);
+        let outputs = [Some(y), Some(z), more].into_iter().flatten();
+        outputs.enumerate().map(|(i, value)| (format!("out{i}"), value)).collect()
+    });
+    let set = lower(&graphs, &LowerOptions::default(), &Sizes).unwrap();
+    let fused = set.programs[0].regions.iter().filter(|region| region.kind == RegionKind::Fused);
+    fused.map(|region| (region.graph.nodes.len(), region.graph.outputs.len())).collect()
+}
+
+#[test]
+fn a_cheap_sum_is_formed_again_rather_than_kept() {
+    let plain = |_: &mut GraphBuilder, bias: ValueId| bias;
+    let again = [(2, 1), (2, 1)];
+    let kept = [(2, 2), (1, 1)];
+    assert_eq!(biased(|_, _, _| None, plain), again);
+    // The product or the sum are kept anyway.
+    assert_eq!(biased(|_, product, _| Some(product), plain), kept);
+    assert_eq!(biased(|_, _, sum| Some(sum), plain), kept);
+    // Not every reader is elementwise, or the bias would have to be kept too.
+    assert_eq!(biased(|b, _, sum| Some(matmul(b, sum, sum)), plain), kept);
+    let tripled = biased(|_, _, _| None, |b, bias| b.scale(bias, 3.0).unwrap());
+    assert_eq!(tripled, [(3, 1), (2, 2), (1, 1)]);
+}

@@ -35,6 +35,7 @@ fn random_step(seed: u64, rank: usize, extents: &[usize]) -> Graph {
         input_kinds.push(kind);
         values.push((b.input(&format!("in{number}"), ty(kind), role), kind));
     }
+    let bias = b.input("bias", f32s(&[COLUMNS]), Role::Param);
     let count = 10 + random.below(40);
     for step in 0..count {
         b.phase = match 4 * step / count {
@@ -53,7 +54,7 @@ fn random_step(seed: u64, rank: usize, extents: &[usize]) -> Graph {
         let y = pick(random, &values, kind);
         let shape = b.shape(x);
         let halved = |b: &mut GraphBuilder, v| b.scale(v, 0.25).unwrap();
-        let new = match random.below(18) {
+        let new = match random.below(20) {
             0..=2 => {
                 let op = [BinaryKind::Add, BinaryKind::Subtract, BinaryKind::Maximum][random.below(3)];
                 (b.binary(op, x, y).unwrap(), kind)
@@ -129,6 +130,16 @@ fn random_step(seed: u64, rank: usize, extents: &[usize]) -> Graph {
                 let x = pick(random, &values, Kind::Full);
                 let pairs: Vec<(usize, usize)> = group.windows(2).map(|w| (w[0], w[1])).collect();
                 (permute(&mut b, x, &pairs), Kind::Full)
+            }
+            18 | 19 => {
+                // A bias: formed again by who reads the sum later.
+                let rows = b.broadcast_in_dim(bias, &shape, &[1]).unwrap();
+                let product = b.transpose(x, &[1, 0]).unwrap();
+                let product = matmul(&mut b, product, y);
+                let product = b.broadcast_in_dim(product, &[shape[0], COLUMNS, COLUMNS], &[1, 2]).unwrap();
+                let product = b.reduce_max(product, &[1]).unwrap();
+                let product = b.scale(product, 1.0 / 256.0).unwrap();
+                (b.binary([BinaryKind::Add, BinaryKind::Multiply][step % 2], product, rows).unwrap(), kind)
             }
             other => unreachable!("{other} is not drawn"),
         };

@@ -1,0 +1,120 @@
+//! Cheap elementwise nodes done twice: where the backward pass reads what a bias made of a product, the sum is not kept
+//! until then but formed again, in the region that reads it. The product is kept in its place, so that no memory is spent,
+//! and the forward region writes one tensor less.
+
+use crate::bucket::phase_class;
+use crate::classify::{Class, class};
+use crate::fuse::uniform;
+use crate::simplify::Copier;
+use indexmap::IndexMap;
+use partita_ir::ops::{BinaryKind, UnaryKind};
+use partita_ir::{Graph, Node, NodeId, Op, Phase, ValueId};
+
+/// What runs together: part of the step and microbatch.
+type Stretch = (Phase, Option<usize>);
+
+fn stretch(node: &Node) -> Stretch {
+    (phase_class(node.phase), node.microbatch)
+}
+
+/// Repeats what pays. The graphs keep one structure.
+pub(crate) fn repeat(graphs: Vec<Graph>) -> Vec<Graph> {
+    let uses = graphs[0].uses();
+    let chosen: Vec<NodeId> =
+        graphs[0].node_ids().filter(|&id| graphs.iter().all(|graph| pays(graph, &uses, id))).collect();
+    if chosen.is_empty() {
+        return graphs;
+    }
+    graphs.iter().map(|graph| rewritten(graph, &uses, &chosen)).collect()
+}
+
+/// Whether a node is cheap, keeps nothing alive but the one large operand that nobody else needs, and is read by
+/// elementwise nodes alone, by some of them later.
+fn pays(graph: &Graph, uses: &[Vec<(NodeId, usize)>], id: NodeId) -> bool {
+    let node = graph.node(id);
+    let is_cheap = match &node.op {
+        Op::Binary(op) => matches!(
+            op.kind,
+            BinaryKind::Add
+                | BinaryKind::Subtract
+                | BinaryKind::Multiply
+                | BinaryKind::Maximum
+                | BinaryKind::Minimum
+        ),
+        Op::Unary(op) => matches!(op.kind, UnaryKind::Negate | UnaryKind::Abs),
+        _ => false,
+    };
+    if !is_cheap {
+        return false;
+    }
+    let large: Vec<ValueId> =
+        node.operands.iter().copied().filter(|&operand| !is_small(graph, operand)).collect();
+    let &[large] = &large[..] else { return false };
+    let is_view = |value: ValueId| {
+        graph.value(value).definition.is_some_and(|(node, _)| class(graph, graph.node(node)) == Class::View)
+    };
+    let readers = |value: ValueId| uses[value.index()].iter().map(|&(reader, _)| reader);
+    let result = node.results[0];
+    let is_kept = |value: ValueId| graph.outputs.contains(&value);
+    !is_view(large)
+        && !is_kept(large)
+        && !is_kept(result)
+        && readers(large).all(|reader| reader == id)
+        && readers(result).all(|reader| class(graph, graph.node(reader)) == Class::Elementwise)
+        && readers(result).any(|reader| stretch(graph.node(reader)) != stretch(node))
+}
+
+/// One number, or a smaller input of the step that is repeated: there anyway.
+fn is_small(graph: &Graph, value: ValueId) -> bool {
+    if uniform(graph, value).is_some() {
+        return true;
+    }
+    let (mut source, mut grows) = (value, false);
+    while let Some((definition, _)) = graph.value(source).definition {
+        let node = graph.node(definition);
+        let (Op::BroadcastInDim(_) | Op::Reshape(_)) = &node.op else { return false };
+        source = node.operands[0];
+        grows |= graph.ty(source).rank() < graph.ty(node.results[0]).rank()
+            && matches!(node.op, Op::BroadcastInDim(_));
+    }
+    grows
+}
+
+/// The graph with the chosen nodes done anew for each later stretch that reads them.
+fn rewritten(graph: &Graph, uses: &[Vec<(NodeId, usize)>], chosen: &[NodeId]) -> Graph {
+    let mut copy = Copier::new(graph);
+    // The result of a chosen node as a later stretch has it.
+    let mut again: IndexMap<(ValueId, Stretch), ValueId> = IndexMap::new();
+    for (id, node) in graph.node_ids().zip(&graph.nodes) {
+        if chosen.binary_search(&id).is_ok() {
+            let mut readers = uses[node.results[0].index()].iter();
+            if !readers.any(|&(reader, _)| stretch(graph.node(reader)) == stretch(node)) {
+                continue;
+            }
+        }
+        let mut restored = Vec::new();
+        for &operand in &node.operands {
+            let Some((definition, _)) = graph.value(operand).definition else { continue };
+            let maker = graph.node(definition);
+            if chosen.binary_search(&definition).is_err() || stretch(maker) == stretch(node) {
+                continue;
+            }
+            let own = match again.get(&(operand, stretch(node))) {
+                Some(&own) => own,
+                None => {
+                    let Node { operands, results, path, location, .. } = maker.clone();
+                    let here = Node { operands, results, path, location, ..node.clone() };
+                    let own = copy.append_copy(graph, &here, maker.op.clone())[0];
+                    again.insert((operand, stretch(node)), own);
+                    own
+                }
+            };
+            restored.push((operand, copy.map[operand.index()].replace(own)));
+        }
+        copy.node(graph, node, node.op.clone());
+        for (operand, before) in restored.into_iter().rev() {
+            copy.map[operand.index()] = before;
+        }
+    }
+    copy.finish(graph)
+}
