@@ -135,7 +135,8 @@ fn main() {
     let (mut dk, mut dv) = (vec![0f32; count], vec![0f32; count]);
     for causal in [false, true] {
         let options = AttentionOptions { mask: None, causal, query_offset: 0, scale: 0.125 };
-        let mut workspace = vec![0u8; attention_backward_workspace_bytes(DType::F32, length, length, width)];
+        let mut workspace =
+            vec![0u8; attention_backward_workspace_bytes(DType::F32, 1, length, length, width)];
         let done = if causal { flops / 2.0 } else { flops };
         time(&format!("attention, causal {causal}"), done, "GFlop/s", || {
             let mut out = ViewMut::of(&mut out, &[batch, length, heads, width]).permute(&[0, 2, 1, 3]);

@@ -1,7 +1,7 @@
 use partita_base::DType;
 
 use crate::element::{Number, Real, dispatch};
-use crate::gemm::product;
+use crate::gemm::{Part, product};
 use crate::tiles::{Reader, Scratch, Writer, tiles};
 use crate::workspace::{Workspace, piece_bytes};
 use crate::{Float, MAX_RANK, View, ViewMut};
@@ -101,18 +101,32 @@ pub(crate) unsafe fn gemm<C: Real>(
     out: MatrixMut<C>,
     accumulate: bool,
 ) {
+    // SAFETY: the caller's.
+    unsafe { gemm_part(Part::WHOLE, [m, k, n], scale, lhs, rhs, out, accumulate) }
+}
+
+/// [`gemm`] of a part.
+///
+/// # Safety
+/// As of [`gemm`].
+pub(crate) unsafe fn gemm_part<C: Real>(
+    part: Part<'_>,
+    sizes: [usize; 3],
+    scale: C,
+    lhs: Matrix<C>,
+    rhs: Matrix<C>,
+    out: MatrixMut<C>,
+    accumulate: bool,
+) {
+    let scale = scale.to_f64();
     // SAFETY: the caller's; the types are the same.
     unsafe {
         match C::DTYPE {
-            DType::F32 => product::<f32>(
-                [m, k, n],
-                scale.to_f64() as f32,
-                lhs.cast(),
-                rhs.cast(),
-                out.cast(),
-                accumulate,
-            ),
-            _ => product::<f64>([m, k, n], scale.to_f64(), lhs.cast(), rhs.cast(), out.cast(), accumulate),
+            DType::F32 => {
+                let scale = scale as f32;
+                product::<f32>(sizes, scale, lhs.cast(), rhs.cast(), out.cast(), accumulate, part)
+            }
+            _ => product::<f64>(sizes, scale, lhs.cast(), rhs.cast(), out.cast(), accumulate, part),
         }
     }
 }

@@ -74,13 +74,15 @@ folds! {
 /// Combines lanes pairwise.
 #[inline(always)]
 pub(crate) fn join_lanes<C: Number, F: Fold<C>>(mut lanes: [C; LANES]) -> C {
-    let mut width = LANES / 2;
-    while width > 0 {
-        for i in 0..width {
-            lanes[i] = F::apply(lanes[i], lanes[i + width]);
-        }
-        width /= 2;
+    // Constant widths: each step is a few whole vectors.
+    macro_rules! halve {
+        ($($width:literal)*) => {$(
+            for i in 0..$width {
+                lanes[i] = F::apply(lanes[i], lanes[i + $width]);
+            }
+        )*};
     }
+    halve!(16 8 4 2 1);
     lanes[0]
 }
 

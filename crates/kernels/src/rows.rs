@@ -51,25 +51,6 @@ multiversion! {
 }
 
 multiversion! {
-    /// `x = e^(x - shift)` in place; returns the sum.
-    pub(crate) fn exp_in_place[C: Real](x: &mut [C], shift: C) -> C {
-        let mut lanes = [C::ZERO; LANES];
-        let (chunks, rest) = x.as_chunks_mut::<LANES>();
-        for chunk in chunks {
-            for (lane, x) in lanes.iter_mut().zip(chunk) {
-                *x = (*x - shift).exp();
-                *lane = *lane + *x;
-            }
-        }
-        for (lane, x) in lanes.iter_mut().zip(rest) {
-            *x = (*x - shift).exp();
-            *lane = *lane + *x;
-        }
-        join_lanes::<C, Sum>(lanes)
-    }
-}
-
-multiversion! {
     /// `out = e^(x - shift)`; returns the sum.
     pub(crate) fn exp_into[C: Real](x: &[C], shift: C, out: &mut [C]) -> C {
         let mut lanes = [C::ZERO; LANES];
@@ -110,15 +91,6 @@ multiversion! {
     pub(crate) fn softmax_gradient_into[C: Real](p: &[C], scale: C, d: &[C], shift: C, out: &mut [C]) {
         for ((out, &p), &d) in out.iter_mut().zip(p).zip(d) {
             *out = p * scale * (d - shift);
-        }
-    }
-}
-
-multiversion! {
-    /// `out = p (d - shift) scale`, where `out` comes in as d: the gradient through a softmax.
-    pub(crate) fn softmax_gradient[C: Real](p: &[C], shift: C, scale: C, out: &mut [C]) {
-        for (d, &p) in out.iter_mut().zip(p) {
-            *d = p * (*d - shift) * scale;
         }
     }
 }

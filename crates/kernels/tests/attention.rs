@@ -18,9 +18,11 @@ impl Problem {
     fn random(draw: &mut Draw) -> Self {
         let group = 1 + draw.below(2);
         let key_heads = 1 + draw.below(2);
-        let queries = draw.pick(&[1, 2, 5, 70]);
+        let queries = draw.pick(&[1, 2, 5, 70, 200]);
         let query_offset = draw.pick(&[0, 0, 3]);
-        let keys = draw.pick(&[queries + query_offset, 1, 9, 130]);
+        // Several blocks of keys, and many: also those whose first one a causal row sees in part or not at all.
+        let query_offset = if draw.chance(4) { draw.pick(&[1000, 1990]) } else { query_offset };
+        let keys = draw.pick(&[queries + query_offset, 1, 9, 130, 1100, 2100]);
         let sizes = [1 + draw.below(2), key_heads * group, key_heads, queries, keys, draw.pick(&[1, 4, 16])];
         let mask = draw.chance(2).then(|| {
             let shape = [draw.pick(&[1, sizes[0]]), draw.pick(&[1, sizes[1]]), queries, keys];
@@ -127,8 +129,9 @@ proptest! {
         let backward = |draw: &mut Draw, q: &Tensor, k: &Tensor, v: &Tensor, dout: &Tensor| {
             let dtype = q.dtype;
             let mut gradients = [q, k, v].map(|x| Tensor::scattered(draw, dtype, &x.shape));
-            let [_, _, _, queries, keys, width] = problem.sizes;
-            let mut workspace = vec![0xFF; attention_backward_workspace_bytes(dtype, queries, keys, width)];
+            let [_, heads, key_heads, queries, keys, width] = problem.sizes;
+            let bytes = attention_backward_workspace_bytes(dtype, heads / key_heads, queries, keys, width);
+            let mut workspace = vec![0xFF; bytes];
             let [dq, dk, dv] = &mut gradients;
             attention_backward(&q.view(), &k.view(), &v.view(), &problem.options(), &dout.view(),
                 &mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut(), &mut workspace);
@@ -175,4 +178,111 @@ fn a_number_that_is_none_shows_in_the_result() {
     let options = AttentionOptions { mask: None, causal: false, query_offset: 0, scale: 1.0 };
     attention(&q.view(), &k.view(), &k.view(), &options, &mut out.view_mut(), &mut workspace);
     assert!(out.get(0).is_nan());
+}
+
+#[test]
+fn scratch_does_not_grow_with_the_keys() {
+    for dtype in FLOATS {
+        let forward = |keys| attention_workspace_bytes(dtype, 1024, keys, 64);
+        let backward = |keys| attention_backward_workspace_bytes(dtype, 2, 1024, keys, 64);
+        assert_eq!(forward(1 << 10), forward(1 << 15));
+        assert_eq!(backward(1 << 11), backward(1 << 15));
+        assert!(backward(1 << 10) < backward(1 << 11));
+    }
+    // 128 of 1024 queries and 512 keys at a time: scores, queries and output, keys and values, three facts of a row.
+    let elements = 132 * 528 + 2 * 132 * 64 + 2 * 512 * 64 + 3 * 132;
+    assert_eq!(attention_workspace_bytes(DType::F32, 1024, 1 << 15, 64), 4 * elements + 8 * 64);
+}
+
+/// Queries in one piece and in two, keys in several blocks.
+#[test]
+fn a_query_has_the_bits_it_has_among_others() {
+    let mut draw = Draw(7);
+    let (shape, key_shape) = ([1, 2, 300, 24], [1, 1, 1100, 24]);
+    let q = Tensor::random(&mut draw, DType::F32, &shape, |d| 3.0 * d.unit());
+    let [k, v] = [(); 2].map(|()| Tensor::random(&mut draw, DType::F32, &key_shape, |d| d.unit()));
+    let options = AttentionOptions { mask: None, causal: false, query_offset: 0, scale: 1.0 };
+    let run = |first: usize, end: usize| {
+        let mut out = Tensor::zeros(DType::F32, &[1, 2, end - first, 24]);
+        let mut workspace = vec![0; attention_workspace_bytes(DType::F32, end - first, 1100, 24)];
+        let q = q.view().slice(2, first, end, 1);
+        attention(&q, &k.view(), &v.view(), &options, &mut out.view_mut(), &mut workspace);
+        out
+    };
+    let (whole, parts) = (run(0, 300), [run(0, 7), run(7, 300)]);
+    for head in 0..2 {
+        for at in 0..300 * 24 {
+            let (part, of, at_part) = if at < 7 * 24 { (0, 7, at) } else { (1, 293, at - 7 * 24) };
+            assert_eq!(whole.bits(head * 300 * 24 + at), parts[part].bits(head * of * 24 + at_part));
+        }
+    }
+}
+
+#[test]
+fn infinite_scores_and_rows_without_keys_across_blocks() {
+    let keys = 1200;
+    let ones = |shape: &[usize]| Tensor::of(DType::F32, shape, &vec![1.0; shape.iter().product()]);
+    let mut k = ones(&[1, 1, keys, 1]);
+    let (q, v) = (ones(&[1, 1, 3, 1]), ones(&[1, 1, keys, 1]));
+    k.set(1000, f64::INFINITY);
+    k.set(5, f64::NEG_INFINITY);
+    // The first row sees nothing, the second all but the infinite score, the third that one only.
+    let seen = (0..3 * keys).map(|i| [false, i % keys != 1000, i % keys == 1000][i / keys]);
+    let mask =
+        Tensor::of(DType::Bool, &[1, 1, 3, keys], &seen.map(|x| f64::from(u8::from(x))).collect::<Vec<_>>());
+    let options = AttentionOptions { mask: Some(mask.view()), causal: false, query_offset: 0, scale: 1.0 };
+    let mut out = ones(&[1, 1, 3, 1]);
+    let mut workspace = vec![0xFF; attention_workspace_bytes(DType::F32, 3, keys, 1)];
+    attention(&q.view(), &k.view(), &v.view(), &options, &mut out.view_mut(), &mut workspace);
+    assert_eq!(out.get(0), 0.0);
+    assert!((out.get(1) - 1.0).abs() < 1e-6);
+    assert!(out.get(2).is_nan());
+    // A row without keys has no part in any gradient.
+    k = v.clone();
+    let mut gradients = [&q, &k, &v].map(|x| ones(&x.shape));
+    let mut workspace = vec![0xFF; attention_backward_workspace_bytes(DType::F32, 1, 3, keys, 1)];
+    let dout = Tensor::of(DType::F32, &[1, 1, 3, 1], &[1e30, 0.0, 0.0]);
+    let [dq, dk, dv] = &mut gradients;
+    attention_backward(
+        &q.view(),
+        &k.view(),
+        &v.view(),
+        &options,
+        &dout.view(),
+        &mut dq.view_mut(),
+        &mut dk.view_mut(),
+        &mut dv.view_mut(),
+        &mut workspace,
+    );
+    assert!(gradients.iter().all(|x| x.values().iter().all(|&x| x == 0.0)));
+}
+
+#[test]
+fn empty_dimensions() {
+    for (sizes, causal) in [[0, 2, 1, 3, 4, 5], [1, 2, 1, 0, 4, 5], [1, 2, 1, 3, 0, 5], [1, 2, 1, 3, 4, 0]]
+        .into_iter()
+        .flat_map(|sizes| [(sizes, false), (sizes, true)])
+    {
+        let problem = Problem { sizes, mask: None, causal, query_offset: 0, scale: 1.0 };
+        let filled = |shape: &[usize]| Tensor::of(DType::BF16, shape, &vec![1.0; shape.iter().product()]);
+        let [mut out, q, dout] = [(); 3].map(|()| filled(&problem.query_shape()));
+        let [k, v] = [(); 2].map(|()| filled(&problem.key_shape()));
+        problem.forward(&q, &k, &v, &mut out);
+        let [mut dq, mut dk, mut dv] = [&q, &k, &v].map(|x| filled(&x.shape));
+        let mut workspace =
+            vec![0xFF; attention_backward_workspace_bytes(DType::BF16, 2, sizes[3], sizes[4], sizes[5])];
+        attention_backward(
+            &q.view(),
+            &k.view(),
+            &v.view(),
+            &problem.options(),
+            &dout.view(),
+            &mut dq.view_mut(),
+            &mut dk.view_mut(),
+            &mut dv.view_mut(),
+            &mut workspace,
+        );
+        // Without keys all is zero, and without queries the gradients of keys are.
+        assert!([out, dq, dk, dv].iter().all(|x| x.values().iter().all(|&x| x == 0.0)));
+    }
 }

@@ -53,6 +53,7 @@ pub(crate) trait Factor: Copy + 'static {
         rhs: Matrix<Self>,
         out: MatrixMut<Self>,
         accumulate: bool,
+        part: Part<'_>,
     );
 }
 
@@ -67,19 +68,20 @@ macro_rules! factor {
                 rhs: Matrix<Self>,
                 out: MatrixMut<Self>,
                 accumulate: bool,
+                part: Part<'_>,
             ) {
                 // SAFETY: the caller's.
                 unsafe {
                     match level {
                         #[cfg(target_arch = "x86_64")]
-                        Level::Avx512 => {
-                            blocks::<std::arch::x86_64::$avx512>(sizes, scale, lhs, rhs, out, accumulate)
-                        }
+                        Level::Avx512 => blocks::<std::arch::x86_64::$avx512>(
+                            sizes, scale, lhs, rhs, out, accumulate, part,
+                        ),
                         #[cfg(target_arch = "x86_64")]
                         Level::Avx2 => {
-                            blocks::<std::arch::x86_64::$avx2>(sizes, scale, lhs, rhs, out, accumulate)
+                            blocks::<std::arch::x86_64::$avx2>(sizes, scale, lhs, rhs, out, accumulate, part)
                         }
-                        Level::Baseline => blocks::<$plain>(sizes, scale, lhs, rhs, out, accumulate),
+                        Level::Baseline => blocks::<$plain>(sizes, scale, lhs, rhs, out, accumulate, part),
                     }
                 }
             }
@@ -89,7 +91,7 @@ macro_rules! factor {
 factor!(f32, [f32; 8], __m256, __m512);
 factor!(f64, [f64; 4], __m256d, __m512d);
 
-/// `out[m, n] = scale * lhs[m, k] rhs[k, n]`, added to what is there if `accumulate`.
+/// `out[m, n] = scale * lhs[m, k] rhs[k, n]`, added to what is there if `accumulate`; of it what lies in the band.
 ///
 /// # Safety
 /// The matrices have these sizes, and `out` overlaps neither of the others.
@@ -100,9 +102,67 @@ pub(crate) unsafe fn product<C: Factor>(
     rhs: Matrix<C>,
     out: MatrixMut<C>,
     accumulate: bool,
+    part: Part<'_>,
 ) {
     // SAFETY: the caller's; `level` found the instructions.
-    unsafe { C::product_at(level(), sizes, scale, lhs, rhs, out, accumulate) }
+    unsafe { C::product_at(level(), sizes, scale, lhs, rhs, out, accumulate, part) }
+}
+
+/// What to compute of a product, and what to fetch meanwhile.
+#[derive(Clone, Copy)]
+pub(crate) struct Part<'a> {
+    pub band: Band,
+    pub ahead: &'a [Ahead],
+}
+
+impl Part<'_> {
+    pub const WHOLE: Part<'static> = Part { band: Band::Full, ahead: &[] };
+}
+
+/// Rows of memory that will soon be read or written: one is fetched with each row of a product.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead {
+    pub pointer: *const u8,
+    /// Bytes from row to row.
+    pub step: isize,
+    /// Bytes in a row.
+    pub length: usize,
+}
+
+impl Ahead {
+    pub const NOTHING: Ahead = Ahead { pointer: std::ptr::null(), step: 0, length: 0 };
+}
+
+/// What of a product need not be computed because a causal mask hides it. Rows of `lhs` go by steps of
+/// [`BAND_ROWS`], so that what is left out is the same on every machine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Band {
+    /// Nothing.
+    Full,
+    /// `out[i, j]` with `j >= i + shift`: some of it is written, some not. Rows of `out` must be contiguous.
+    Out(isize),
+    /// Products with `lhs[i, p]` where `p >= i + shift`: zero for the next [`BAND_ROWS`] `p`, anything behind.
+    Lower(isize),
+    /// Products with `lhs[i, p]` where `i >= p + shift`: zero for the next [`BAND_ROWS`] `i`, anything behind.
+    Upper(isize),
+}
+
+/// Rows that a band treats alike: a multiple of the rows of every register tile.
+pub(crate) const BAND_ROWS: usize = 12;
+
+impl Band {
+    /// Of rows `i..i + rows` within one step: the products that their sums need, and the columns that are wanted.
+    fn strip(self, i: usize, rows: usize, [k, n]: [usize; 2]) -> (std::ops::Range<usize>, usize) {
+        let first = i / BAND_ROWS * BAND_ROWS;
+        let at =
+            |row: usize, shift: isize, end: usize| (row as isize + shift).clamp(0, end as isize) as usize;
+        match self {
+            Band::Full => (0..k, n),
+            Band::Out(shift) => (0..k, at(i + rows - 1, shift, n)),
+            Band::Lower(shift) => (0..at(first + BAND_ROWS - 1, shift, k), n),
+            Band::Upper(shift) => (at(first + 1, -shift, k)..k, n),
+        }
+    }
 }
 
 /// Into how long blocks a sum is cut: a function of `k` alone.
@@ -121,12 +181,13 @@ unsafe fn blocks<V: Lanes>(
     mut rhs: Matrix<V::Element>,
     mut out: MatrixMut<V::Element>,
     accumulate: bool,
+    part: Part<'_>,
 ) {
     if m == 0 || n == 0 {
         return;
     }
     // Vectors run along the columns of `out`; where its rows are the contiguous ones, the transposed product is it.
-    if (n == 1 || out.column != 1) && (m == 1 || out.row == 1) {
+    if (n == 1 || out.column != 1) && (m == 1 || out.row == 1) && matches!(part.band, Band::Full) {
         (m, n) = (n, m);
         (lhs, rhs) = (rhs.transposed(), lhs.transposed());
         out = MatrixMut { row: out.column, column: out.row, ..out };
@@ -152,14 +213,31 @@ unsafe fn blocks<V: Lanes>(
                 } else {
                     // SAFETY: the block is inside `rhs` and fits the buffer.
                     unsafe { V::compiled(Pack::<V> { from: rhs, depth, columns, to: packed }) };
-                    Panels::Packed(packed)
+                    Panels::Packed(packed, depth)
                 };
                 let (lhs, out) = (lhs.columns_after(p), out.columns_after(j));
                 for i in (0..m).step_by(V::ROWS) {
                     let rows = V::ROWS.min(m - i);
                     let accumulate = accumulate || p > 0;
-                    let (lhs, out) = (lhs.rows_after(i), out.rows_after(i));
-                    let strip = Strip { depth, columns, lhs, rhs, out, scale, accumulate };
+                    if j == 0 && p == 0 {
+                        for ahead in part.ahead {
+                            for row in i..i + rows {
+                                let row = ahead.pointer.wrapping_offset(row as isize * ahead.step);
+                                for line in (0..ahead.length).step_by(64) {
+                                    // SAFETY: what is prefetched need not exist.
+                                    unsafe { V::prefetch(row.wrapping_add(line).cast()) };
+                                }
+                            }
+                        }
+                    }
+                    let (sums, wanted) = part.band.strip(i, rows, [k, n]);
+                    let [skip, end] = [sums.start, sums.end].map(|at| at.clamp(p, p + depth) - p);
+                    let (depth, wanted) = (end.saturating_sub(skip), columns.min(wanted.saturating_sub(j)));
+                    if wanted == 0 || (depth == 0 && accumulate) {
+                        continue;
+                    }
+                    let (lhs, out) = (lhs.rows_after(i).columns_after(skip), out.rows_after(i));
+                    let strip = Strip { depth, skip, columns, wanted, lhs, rhs, out, scale, accumulate };
                     // SAFETY: the strip is inside the matrices.
                     unsafe {
                         if out.column == 1 {
@@ -184,7 +262,7 @@ unsafe fn apart<V: Lanes>(strip: Strip<V>, rows: usize) {
         let out = MatrixMut { pointer: near.as_mut_ptr(), row: (V::VECTORS * V::COUNT) as isize, column: 1 };
         let rhs = match strip.rhs {
             Panels::InPlace(rhs) => Panels::InPlace(rhs.columns_after(first)),
-            Panels::Packed(rhs) => Panels::Packed(rhs.wrapping_add(first * strip.depth)),
+            Panels::Packed(rhs, depth) => Panels::Packed(rhs.wrapping_add(first * depth), depth),
         };
         let places = || (0..rows).flat_map(|i| (0..columns).map(move |j| (i, j)));
         let far = |(i, j)| strip.out.rows_after(i).columns_after(first + j).pointer;
@@ -192,7 +270,7 @@ unsafe fn apart<V: Lanes>(strip: Strip<V>, rows: usize) {
         // SAFETY: the caller's.
         unsafe {
             places().for_each(|at| near(at).write(far(at).read()));
-            Strip { columns, rhs, out, ..strip }.compute(rows);
+            Strip { columns, wanted: columns, rhs, out, ..strip }.compute(rows);
             places().for_each(|at| far(at).write(near(at).read()));
         }
     }

@@ -173,6 +173,7 @@ fn check<C: Float>(
                 rhs.matrix(),
                 found.matrix_mut(),
                 accumulate,
+                Part::WHOLE,
             );
         }
         for (at, (found, expected)) in found.elements.iter().zip(&expected).enumerate() {
@@ -242,18 +243,69 @@ fn a_part_has_the_bits_of_the_whole() {
     let mut parts = Held::<f32>::new(m, n, Lie::Rows, &mut numbers);
     // SAFETY: the matrices have these sizes and are apart.
     unsafe {
-        product([m, k, n], 1.0, lhs.matrix(), rhs.matrix(), whole.matrix_mut(), false);
+        product([m, k, n], 1.0, lhs.matrix(), rhs.matrix(), whole.matrix_mut(), false, Part::WHOLE);
         for (i, rows) in [(0, 1), (1, 37), (38, 23)] {
             for (j, columns) in [(0, 64), (64, 5), (69, 74)] {
                 let out = parts.matrix_mut().rows_after(i).columns_after(j);
                 let (lhs, rhs) = (lhs.matrix().rows_after(i), rhs.matrix().columns_after(j));
-                product([rows, k, columns], 1.0, lhs, rhs, out, false);
+                product([rows, k, columns], 1.0, lhs, rhs, out, false, Part::WHOLE);
             }
         }
     }
     for i in 0..m {
         for j in 0..n {
             assert_eq!(whole.get(i, j).to_bits(), parts.get(i, j).to_bits(), "at {i}, {j}");
+        }
+    }
+}
+
+#[test]
+fn a_band_leaves_out_what_is_hidden_and_has_the_bits_of_the_rest() {
+    let mut numbers = Numbers(5);
+    for round in 0..200 {
+        let [m, k, n] = [50, if round % 8 == 0 { 900 } else { 50 }, 90].map(|most| 1 + numbers.below(most));
+        let shift = numbers.below(2 * m.max(k)) as isize - m.max(k) as isize;
+        let band = [Band::Out(shift), Band::Lower(shift), Band::Upper(shift)][numbers.below(3)];
+        let (accumulate, lies) = (numbers.below(2) == 0, [LIES[numbers.below(4)], LIES[numbers.below(4)]]);
+        let mut lhs = Held::<f32>::new(m, k, lies[0], &mut numbers);
+        let rhs = Held::<f32>::new(k, n, lies[1], &mut numbers);
+        let out = Held::<f32>::new(m, n, Lie::Rows, &mut numbers);
+        // How far an element of the left factor is behind the diagonal: zero there, and rubbish farther on.
+        let behind = |i: usize, p: usize| match band {
+            Band::Lower(shift) => p as isize - i as isize - shift,
+            Band::Upper(shift) => i as isize - p as isize - shift,
+            _ => -1,
+        };
+        let places = || (0..m).flat_map(|i| (0..k).map(move |p| (i, p)));
+        for (i, p) in places().filter(|&(i, p)| behind(i, p) >= 0) {
+            let at = lhs.at(i, p);
+            lhs.elements[at] = 0.0;
+        }
+        let product = |level, lhs: &Held<f32>, band| {
+            let mut found = Held { elements: out.elements.clone(), ..out };
+            let (part, into) = (Part { band, ahead: &[] }, found.matrix_mut());
+            // SAFETY: the matrices have these sizes and are apart; the level is one of the machine's.
+            unsafe {
+                f32::product_at(level, [m, k, n], 0.5, lhs.matrix(), rhs.matrix(), into, accumulate, part);
+            }
+            found
+        };
+        let expected = product(Level::Baseline, &lhs, Band::Full);
+        for (i, p) in places().filter(|&(i, p)| behind(i, p) >= BAND_ROWS as isize) {
+            let at = lhs.at(i, p);
+            lhs.elements[at] = f32::NAN;
+        }
+        for level in levels() {
+            let found = product(level, &lhs, band);
+            for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
+                let wanted = !matches!(band, Band::Out(shift) if j as isize >= i as isize + shift);
+                let (found, expected) = (found.get(i, j), expected.get(i, j));
+                // What is left out adds no zeros of the other sign either.
+                assert!(
+                    !wanted || found == expected,
+                    "{found} is not {expected}: {band:?} {level:?} {i} {j}"
+                );
+            }
         }
     }
 }

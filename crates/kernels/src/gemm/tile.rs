@@ -6,9 +6,12 @@ use crate::matmul::{Matrix, MatrixMut};
 /// At most `V::ROWS` rows of a block of the product.
 #[derive(Clone, Copy)]
 pub(super) struct Strip<V: Lanes> {
-    /// How many products each sum has.
+    /// How many products each sum has, and rows of `rhs` to skip before the first.
     pub depth: usize,
+    pub skip: usize,
+    /// Columns of the block, and how many of them are wanted.
     pub columns: usize,
+    pub wanted: usize,
     pub lhs: Matrix<V::Element>,
     pub rhs: Panels<V>,
     /// Each row contiguous.
@@ -19,11 +22,11 @@ pub(super) struct Strip<V: Lanes> {
 }
 
 /// A block of `rhs`: either in place, each row contiguous and a number of whole vectors; or packed, panel after
-/// panel, each as wide as a tile, its rows contiguous and filled up to whole vectors.
+/// panel, each as wide as a tile, its rows contiguous and filled up to whole vectors, and as many as are said.
 #[derive(Clone, Copy)]
 pub(super) enum Panels<V: Lanes> {
     InPlace(Matrix<V::Element>),
-    Packed(*const V::Element),
+    Packed(*const V::Element, usize),
 }
 
 /// Cuts columns into as few panels as tiles allow, each about as wide as the next: (first column, columns).
@@ -88,16 +91,21 @@ impl<V: Lanes, const R: usize> Job for Rows<V, R> {
     unsafe fn run(self) {
         let strip = self.0;
         for (first, columns) in panels::<V>(strip.columns) {
-            let vectors = columns.div_ceil(V::COUNT);
+            if first >= strip.wanted {
+                break;
+            }
             // SAFETY: the tile is inside the strip.
             unsafe {
                 let rhs = match strip.rhs {
                     Panels::InPlace(rhs) => rhs.columns_after(first),
-                    Panels::Packed(rhs) => {
-                        let row = (vectors * V::COUNT) as isize;
-                        Matrix { pointer: rhs.add(first * strip.depth), row, column: 1 }
+                    Panels::Packed(rhs, depth) => {
+                        let row = columns.next_multiple_of(V::COUNT) as isize;
+                        Matrix { pointer: rhs.add(first * depth), row, column: 1 }
                     }
                 };
+                let rhs = rhs.rows_after(strip.skip);
+                let columns = columns.min(strip.wanted - first);
+                let vectors = columns.div_ceil(V::COUNT);
                 let out = strip.out.columns_after(first);
                 match vectors {
                     4 => {

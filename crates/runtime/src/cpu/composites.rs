@@ -248,7 +248,8 @@ pub(super) fn compile(composite: &Composite, share: Share) -> Option<Kernel> {
         }
         Kind::AttentionGradient { causal, query_offset, scale } => {
             let (queries, keys, width) = attention_sizes(&operands);
-            let bytes = kernels::attention_backward_workspace_bytes(dtype, queries, keys, width);
+            let group = operands[0].shape()[1].checked_div(operands[1].shape()[1]).unwrap_or(0);
+            let bytes = kernels::attention_backward_workspace_bytes(dtype, group, queries, keys, width);
             Kernel::new(bytes, move |memory, workspace| {
                 let mask = (operands.len() == 5).then(|| operands[3].view(memory));
                 let options = AttentionOptions { mask, causal, query_offset, scale };

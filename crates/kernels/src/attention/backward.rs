@@ -1,0 +1,116 @@
+use super::blocks::{
+    Problem, Rows, add_means, after, ahead, exponentials, exponentials_again, gradients, inverse, load,
+    ranges, scale_rows, store,
+};
+use crate::element::{Number, Real};
+use crate::matmul::Matrix;
+use crate::workspace::Workspace;
+use crate::{Float, View, ViewMut};
+
+/// Keys in a block, at most.
+pub(super) const KEYS: usize = 2048;
+/// Keys at a time in the pass over earlier blocks.
+pub(super) const EARLIER_KEYS: usize = 128;
+
+/// [`attention_backward`](super::attention_backward) of one type.
+pub(super) fn backward<T: Float>(
+    problem: &Problem<'_>,
+    [q, k, v, dout]: [&View<'_>; 4],
+    [mut dq, mut dk, mut dv]: [ViewMut<'_>; 3],
+    workspace: &mut [u8],
+) {
+    let &Problem { sizes, blocks, columns, .. } = problem;
+    let (one, scale) = (T::Compute::ONE, T::Compute::from_f64(problem.options.scale));
+    let (group, queries) = (sizes.group(), sizes.queries);
+    let mut workspace = Workspace::new(workspace);
+    let [p, dp] = [(); 2].map(|()| workspace.take::<T::Compute>(blocks.scores()));
+    let [q_rows, dout_rows] = [(); 2].map(|()| workspace.take::<T::Compute>(blocks.rows * columns));
+    let [k_rows, v_rows, dk_rows, dv_rows] =
+        [(); 4].map(|()| workspace.take::<T::Compute>(blocks.keys * columns));
+    let [k_early, v_early] = [(); 2].map(|()| workspace.take::<T::Compute>(EARLIER_KEYS * columns));
+    let dq_rows = workspace.take::<T::Compute>(group * queries * columns);
+    let [max, sum, mean] = [(); 3].map(|()| workspace.take::<T::Compute>(group * queries));
+    let factor = workspace.take::<T::Compute>(blocks.rows);
+    let ones = workspace.take::<T::Compute>(blocks.rows.max(blocks.keys));
+    ones.fill(one);
+    for key_head in (0..sizes.batch).flat_map(|b| (0..sizes.key_heads).map(move |h| [b, h])) {
+        let next_key_head = after(key_head, [sizes.batch, sizes.key_heads]);
+        for block in ranges(sizes.keys, blocks.keys).rev() {
+            load::<T>(k, key_head, &block, k_rows);
+            load::<T>(v, key_head, &block, v_rows);
+            dk_rows.fill(T::Compute::ZERO);
+            dv_rows.fill(T::Compute::ZERO);
+            let blocks_of_rows =
+                (0..group).flat_map(|member| ranges(queries, blocks.rows).map(move |some| (member, some)));
+            for (member, some) in blocks_of_rows {
+                let head = [key_head[0], key_head[1] * group + member];
+                let tile = problem.tile(head, &some, &block);
+                // All rows meet the first block, even if there is nothing in it.
+                if tile.reach() == 0 && block.start > 0 {
+                    continue;
+                }
+                let kept = member * queries + some.start..member * queries + some.end;
+                let dq_rows = &mut dq_rows[kept.start * columns..kept.end * columns];
+                let [max, sum, mean] = [&mut *max, &mut *sum, &mut *mean].map(|x| &mut x[kept.clone()]);
+                // While this is computed, the next queries come near, and with the last ones the next keys.
+                let is_last = some.end == queries;
+                let (next, follow) = match is_last {
+                    true => (after(head, [sizes.batch, sizes.heads]), 0..blocks.rows),
+                    false => (Some(head), some.end..queries.min(some.end + blocks.rows)),
+                };
+                let soon = [q, dout].map(|x| ahead(x, next, &follow));
+                let soon_keys = [k, v].map(|x| ahead(x, next_key_head.filter(|_| is_last), &block));
+                let written =
+                    [&dk, &dv].map(|x| ahead(&x.as_view(), Some(key_head).filter(|_| is_last), &block));
+                load::<T>(q, head, &some, q_rows);
+                load::<T>(dout, head, &some, dout_rows);
+                // The keys that these queries see last come first.
+                let is_first = problem.tile(head, &some, &(block.end..sizes.keys)).reach() == 0;
+                let mut rows = Rows { max, sum, factor };
+                if is_first {
+                    dq_rows.fill(T::Compute::ZERO);
+                    mean.fill(T::Compute::ZERO);
+                    rows.begin();
+                    for early in ranges(block.start, EARLIER_KEYS).take_while(|early| !early.is_empty()) {
+                        load::<T>(k, key_head, &early, k_early);
+                        load::<T>(v, key_head, &early, v_early);
+                        let tile = problem.tile(head, &some, &early);
+                        // SAFETY: the rows of these keys were just copied.
+                        unsafe { tile.scores(scale, q_rows, Matrix::of(k_early, columns), p, &[]) };
+                        tile.hide(p);
+                        exponentials(&tile, p, &mut rows);
+                        // SAFETY: as above.
+                        unsafe { tile.scores(one, dout_rows, Matrix::of(v_early, columns), dp, &[]) };
+                        scale_rows(mean, 1, rows.factor);
+                        add_means(&tile, p, dp, mean);
+                    }
+                }
+                // SAFETY: the rows of the block were copied above.
+                unsafe { tile.scores(scale, q_rows, Matrix::of(k_rows, columns), p, &soon[..1]) };
+                tile.hide(p);
+                if is_first {
+                    exponentials(&tile, p, &mut rows);
+                    // From here on one over the sum.
+                    rows.sum.iter_mut().for_each(|sum| *sum = inverse(*sum));
+                    scale_rows(mean, 1, rows.factor);
+                    scale_rows(mean, 1, rows.sum);
+                } else {
+                    exponentials_again(&tile, p, rows.max, rows.sum);
+                }
+                scale_rows(dout_rows, columns, rows.sum);
+                // SAFETY: the rows of the block were copied above.
+                unsafe { tile.scores(one, dout_rows, Matrix::of(v_rows, columns), dp, &soon[1..]) };
+                gradients(&tile, p, dp, mean, rows.sum, !is_first);
+                tile.over_rows(one, p, dout_rows, dv_rows, &[soon_keys[0], written[1]]);
+                tile.over_rows(scale, dp, q_rows, dk_rows, &[soon_keys[1], written[0]]);
+                let written = [ahead(&dq.as_view(), Some(head), &some)];
+                tile.over_keys(scale, dp, k_rows, dq_rows, &written);
+                if block.start == 0 {
+                    store::<T>(dq_rows, ones, &mut dq, head, &some);
+                }
+            }
+            store::<T>(dk_rows, ones, &mut dk, key_head, &block);
+            store::<T>(dv_rows, ones, &mut dv, key_head, &block);
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! Blocks of queries and keys: how they are cut, copied and scored, and the functions of their rows.
+
+use std::ops::Range;
+
+use super::{AttentionOptions, Sizes};
+use crate::element::{Number, Real};
+use crate::gemm::{Ahead, BAND_ROWS, Band, Part};
+use crate::matmul::{Matrix, MatrixMut, gemm_part};
+use crate::reduce::{Fold, LANES, Peak, Sum, join_lanes};
+use crate::simd::multiversion;
+use crate::tiles::{Reader, TILE, TileBytes, tiles};
+use crate::{Element, Float, View, ViewMut};
+
+/// Query rows in a block, at most.
+const ROWS: usize = 144;
+
+/// A number of elements made up to whole vectors of every machine.
+pub(super) fn padded(count: usize) -> usize {
+    count.next_multiple_of(16)
+}
+
+/// How queries and keys are cut: into as few blocks as their largest sizes allow, each about as long as the next.
+#[derive(Clone, Copy)]
+pub(super) struct Blocks {
+    /// Query rows in a block, but for the last one.
+    pub rows: usize,
+    /// Keys in a block, but for the last one: a multiple of the lanes of sums.
+    pub keys: usize,
+}
+
+impl Blocks {
+    pub fn new(queries: usize, keys: usize, most_keys: usize) -> Blocks {
+        let even = |count: usize, most: usize| count.div_ceil(count.div_ceil(most).max(1));
+        let rows = even(queries, ROWS).next_multiple_of(BAND_ROWS).min(queries);
+        Blocks { rows, keys: even(keys, most_keys).next_multiple_of(LANES) }
+    }
+
+    /// Elements from one row of scores to the next: a cache line more than it has keys, so that rows do not all fall
+    /// on the same sets of a cache.
+    fn pitch(&self) -> usize {
+        self.keys + 16
+    }
+
+    /// Elements of a block of scores.
+    pub fn scores(&self) -> usize {
+        self.rows * self.pitch()
+    }
+}
+
+/// `0..count` in ranges of `step`; one where there is nothing.
+pub(super) fn ranges(count: usize, step: usize) -> impl DoubleEndedIterator<Item = Range<usize>> {
+    (0..count.div_ceil(step.max(1)).max(1)).map(move |i| i * step..count.min((i + 1) * step))
+}
+
+/// What is computed, and in which blocks.
+pub(super) struct Problem<'a> {
+    pub sizes: Sizes,
+    pub options: &'a AttentionOptions<'a>,
+    pub blocks: Blocks,
+    /// From one row of queries or keys to the next, where they are copied.
+    pub columns: usize,
+}
+
+impl<'a> Problem<'a> {
+    pub fn new(sizes: Sizes, options: &'a AttentionOptions<'a>, most_keys: usize) -> Self {
+        let blocks = Blocks::new(sizes.queries, sizes.keys, most_keys);
+        Problem { sizes, options, blocks, columns: padded(sizes.width) }
+    }
+
+    /// The scores of some queries of one head and some keys.
+    pub fn tile(&self, [b, h]: [usize; 2], queries: &Range<usize>, keys: &Range<usize>) -> Tile<'a> {
+        let &Problem { sizes, options, blocks, columns } = self;
+        let shift = match options.causal {
+            true => (queries.start + options.query_offset + 1) as isize - keys.start as isize,
+            false => keys.len() as isize,
+        };
+        let mask = options.mask.map(|mask| {
+            let mask = mask.broadcast_to(&[sizes.batch, sizes.heads, sizes.queries, sizes.keys]);
+            let mask = mask.index(0, b).index(0, h).slice(0, queries.start, queries.end, 1);
+            mask.slice(1, keys.start, keys.end, 1)
+        });
+        let (rows, keys, pitch) = (queries.len(), keys.len(), blocks.pitch());
+        Tile { rows, keys, width: sizes.width, columns, pitch, shift, mask }
+    }
+}
+
+/// A block of scores: how it lies, and what of it is seen.
+#[derive(Clone, Copy)]
+pub(super) struct Tile<'a> {
+    rows: usize,
+    keys: usize,
+    width: usize,
+    columns: usize,
+    pitch: usize,
+    /// Row `i` sees the keys before `i + shift`.
+    shift: isize,
+    mask: Option<View<'a>>,
+}
+
+impl Tile<'_> {
+    /// How many keys a row sees, but for the mask.
+    #[inline(always)]
+    fn seen(&self, row: usize) -> usize {
+        (row as isize + self.shift).clamp(0, self.keys as isize) as usize
+    }
+
+    /// How many keys the last row sees: none sees more.
+    pub fn reach(&self) -> usize {
+        self.rows.checked_sub(1).map_or(0, |last| self.seen(last))
+    }
+
+    /// `out = scale a b^T` where seen, for a row of `a` for each query and of `b` for each key.
+    ///
+    /// # Safety
+    /// `b` has these rows.
+    pub unsafe fn scores<C: Real>(&self, scale: C, a: &[C], b: Matrix<C>, out: &mut [C], ahead: &[Ahead]) {
+        let part = Part { band: Band::Out(self.shift), ahead };
+        let size = [self.rows, self.width, self.reach()];
+        let (a, out) = (Matrix::of(a, self.columns), MatrixMut::of(out, self.pitch));
+        // SAFETY: the caller's; `a` has these rows and `out` room for the product.
+        unsafe { gemm_part(part, size, scale, a, b.transposed(), out, false) }
+    }
+
+    /// `out += scale p x` for scores `p` and a row of `x` for each key: a row for each query.
+    pub fn over_keys<C: Real>(&self, scale: C, p: &[C], x: &[C], out: &mut [C], ahead: &[Ahead]) {
+        let part = Part { band: Band::Lower(self.shift), ahead };
+        let [p, x] = [Matrix::of(p, self.pitch), Matrix::of(x, self.columns)];
+        let out = MatrixMut::of(out, self.columns);
+        // SAFETY: `p` is rows by keys, and the others have as many rows.
+        unsafe { gemm_part(part, [self.rows, self.keys, self.columns], scale, p, x, out, true) }
+    }
+
+    /// `out += scale p^T x` for scores `p` and a row of `x` for each query: a row for each key.
+    pub fn over_rows<C: Real>(&self, scale: C, p: &[C], x: &[C], out: &mut [C], ahead: &[Ahead]) {
+        let part = Part { band: Band::Upper(self.shift), ahead };
+        let [p, x] = [Matrix::of(p, self.pitch).transposed(), Matrix::of(x, self.columns)];
+        let out = MatrixMut::of(out, self.columns);
+        // SAFETY: `p` is rows by keys, and the others have as many rows.
+        unsafe { gemm_part(part, [self.reach(), self.rows, self.columns], scale, p, x, out, true) }
+    }
+
+    /// Sets seen scores to minus infinity where the mask is false.
+    pub fn hide<C: Real>(&self, scores: &mut [C]) {
+        let Some(mask) = &self.mask else { return };
+        let mut scratch: TileBytes = [0; TILE];
+        for (row, scores) in scores.chunks_mut(self.pitch).enumerate().take(self.rows) {
+            let mask = mask.index(0, row);
+            let reader = Reader::new(&mask);
+            for (start, count) in tiles(self.seen(row)) {
+                let mask = reader.tile(start, count, bytemuck::cast_slice_mut(&mut scratch));
+                for (score, &visible) in scores[start..].iter_mut().zip(mask) {
+                    *score = if visible != 0 { *score } else { C::LOWEST };
+                }
+            }
+        }
+    }
+}
+
+/// What is known of the rows of a block.
+pub(super) struct Rows<'a, C> {
+    /// The largest score so far.
+    pub max: &'a mut [C],
+    /// The sum of the exponentials of scores less `max`.
+    pub sum: &'a mut [C],
+    /// What sums were last multiplied by because there was a larger maximum.
+    pub factor: &'a mut [C],
+}
+
+impl<'a, C: Number> Rows<'a, C> {
+    /// Nothing seen yet.
+    pub fn begin(&mut self) {
+        self.max.fill(C::LOWEST);
+        self.sum.fill(C::ZERO);
+    }
+}
+
+/// One over a sum of exponentials; zero where there were none.
+#[inline(always)]
+pub(super) fn inverse<C: Real>(sum: C) -> C {
+    if sum == C::ZERO { C::ZERO } else { C::ONE / sum }
+}
+
+/// A row as whole chunks, which reach past all that a product may read; `hidden` is put where nothing is seen.
+#[inline(always)]
+fn chunks<'a, C: Number>(
+    tile: &Tile<'_>,
+    row: usize,
+    scores: &'a mut [C],
+    hidden: C,
+) -> &'a mut [[C; LANES]] {
+    let seen = tile.seen(row);
+    let end = (seen + BAND_ROWS).min(tile.keys).next_multiple_of(LANES);
+    let scores = &mut scores[row * tile.pitch..][..end];
+    scores[seen..].fill(hidden);
+    scores.as_chunks_mut().0
+}
+
+multiversion! {
+    /// Scores become their exponentials, less the largest of their row so far.
+    pub(super) fn exponentials[C: Real](tile: &Tile<'_>, scores: &mut [C], rows: &mut Rows<'_, C>) {
+        for row in 0..tile.rows {
+            let scores = chunks(tile, row, scores, C::LOWEST);
+            let mut lanes = [C::LOWEST; LANES];
+            for scores in &*scores {
+                for (lane, &score) in lanes.iter_mut().zip(scores) {
+                    *lane = Peak::apply(*lane, score);
+                }
+            }
+            let before = rows.max[row];
+            let max = Peak::apply(before, join_lanes::<C, Peak>(lanes));
+            // Not a number is not hidden: it goes on into the result.
+            if max == C::LOWEST && scores.as_flattened().iter().all(|&score| score == max) {
+                scores.as_flattened_mut().fill(C::ZERO);
+                rows.factor[row] = C::ONE;
+                continue;
+            }
+            let mut lanes = [C::ZERO; LANES];
+            for scores in scores {
+                for (lane, score) in lanes.iter_mut().zip(scores) {
+                    *score = (*score - max).exp_falling();
+                    *lane = *lane + *score;
+                }
+            }
+            let factor = if max == before {
+                C::ONE
+            } else if before == C::LOWEST {
+                C::ZERO
+            } else {
+                (before - max).exp_falling()
+            };
+            rows.factor[row] = factor;
+            rows.sum[row] = rows.sum[row] * factor + join_lanes::<C, Sum>(lanes);
+            rows.max[row] = max;
+        }
+    }
+}
+
+multiversion! {
+    /// Scores become their exponentials, less the largest of their row; of rows that see no key, zeros.
+    pub(super) fn exponentials_again[C: Real](tile: &Tile<'_>, scores: &mut [C], max: &[C], inverses: &[C]) {
+        for row in 0..tile.rows {
+            let scores = chunks(tile, row, scores, C::LOWEST);
+            if inverses[row] == C::ZERO {
+                scores.as_flattened_mut().fill(C::ZERO);
+                continue;
+            }
+            for score in scores.as_flattened_mut() {
+                *score = (*score - max[row]).exp_falling();
+            }
+        }
+    }
+}
+
+multiversion! {
+    /// `means[row] += sum(p d)`
+    pub(super) fn add_means[C: Real](tile: &Tile<'_>, p: &[C], d: &mut [C], means: &mut [C]) {
+        for row in 0..tile.rows {
+            let d = chunks(tile, row, d, C::ZERO);
+            means[row] = means[row] + mean(&p[row * tile.pitch..], d);
+        }
+    }
+}
+
+/// The sum of p d.
+#[inline(always)]
+fn mean<C: Real>(p: &[C], d: &[[C; LANES]]) -> C {
+    let mut lanes = [C::ZERO; LANES];
+    for (d, p) in d.iter().zip(p.as_chunks::<LANES>().0) {
+        for (lane, (&p, &d)) in lanes.iter_mut().zip(p.iter().zip(d)) {
+            *lane = *lane + p * d;
+        }
+    }
+    join_lanes::<C, Sum>(lanes)
+}
+
+multiversion! {
+    /// `d = p (d - mean[row] inverses[row])`: the gradient through a softmax of exponentials `p`. Adds to the means
+    /// before, if they are not complete.
+    pub(super) fn gradients[C: Real](tile: &Tile<'_>, p: &[C], d: &mut [C], means: &mut [C], inverses: &[C], complete: bool) {
+        for row in 0..tile.rows {
+            let (p, d) = (&p[row * tile.pitch..], chunks(tile, row, d, C::ZERO));
+            if !complete {
+                means[row] = means[row] + mean(p, d);
+            }
+            let shift = means[row] * inverses[row];
+            for (d, &p) in d.as_flattened_mut().iter_mut().zip(p) {
+                *d = p * (*d - shift);
+            }
+        }
+    }
+}
+
+multiversion! {
+    /// Multiplies each row by a factor of its own.
+    pub(super) fn scale_rows[C: Real](x: &mut [C], pitch: usize, factors: &[C]) {
+        for (x, &factor) in x.chunks_exact_mut(pitch.max(1)).zip(factors) {
+            for x in x {
+                *x = *x * factor;
+            }
+        }
+    }
+}
+
+multiversion! {
+    /// Widens rows of a matrix, made up with zeros to whole vectors of columns.
+    fn widen_rows[T: Float; T](from: Matrix<T>, rows: usize, columns: usize, into: &mut [T::Compute]) {
+        for (row, into) in into.chunks_exact_mut(padded(columns).max(1)).enumerate().take(rows) {
+            let from = from.rows_after(row);
+            let (into, rest) = into.split_at_mut(columns);
+            // SAFETY: the row is inside the matrix.
+            unsafe {
+                if from.column == 1 {
+                    let from = std::slice::from_raw_parts(from.pointer, columns);
+                    let (chunks, last) = into.as_chunks_mut::<16>();
+                    let (from_chunks, from_last) = from.as_chunks::<16>();
+                    for (into, from) in chunks.iter_mut().zip(from_chunks) {
+                        for (into, from) in into.iter_mut().zip(from) {
+                            *into = from.load();
+                        }
+                    }
+                    last.iter_mut().zip(from_last).for_each(|(into, from)| *into = from.load());
+                } else {
+                    let from = |column| from.columns_after(column).pointer.read();
+                    into.iter_mut().enumerate().for_each(|(column, into)| *into = from(column).load());
+                }
+            }
+            rest.fill(T::Compute::ZERO);
+        }
+    }
+}
+
+multiversion! {
+    /// Rounds rows into a matrix, each multiplied by its factor.
+    fn round_rows[T: Float; T](from: &[T::Compute], factors: &[T::Compute], to: MatrixMut<T>, rows: usize, columns: usize) {
+        for (row, from) in from.chunks_exact(padded(columns).max(1)).enumerate().take(rows) {
+            let (to, from) = (to.rows_after(row), &from[..columns]);
+            let factor = factors[row];
+            // SAFETY: the row is inside the matrix.
+            unsafe {
+                if to.column == 1 {
+                    let to = std::slice::from_raw_parts_mut(to.pointer, columns);
+                    to.iter_mut().zip(from).for_each(|(to, &x)| *to = T::store(x * factor));
+                } else {
+                    let to = |column| to.columns_after(column).pointer;
+                    from.iter().enumerate().for_each(|(column, &x)| to(column).write(T::store(x * factor)));
+                }
+            }
+        }
+    }
+}
+
+/// Some rows of one head where they are, if that is how they are computed with.
+pub(super) fn in_place<T: Float>(
+    view: &View<'_>,
+    [b, h]: [usize; 2],
+    rows: &Range<usize>,
+) -> Option<Matrix<T::Compute>> {
+    let head = || view.index(0, b).index(0, h).slice(0, rows.start, rows.end, 1);
+    (T::DTYPE == T::Compute::DTYPE).then(|| Matrix::of_view(&head()))
+}
+
+/// Copies some rows of one head, widened, `padded(width)` apart.
+pub(super) fn load<T: Float>(
+    view: &View<'_>,
+    [b, h]: [usize; 2],
+    rows: &Range<usize>,
+    into: &mut [T::Compute],
+) {
+    let head = view.index(0, b).index(0, h).slice(0, rows.start, rows.end, 1);
+    let columns = head.shape()[1];
+    widen_rows::<T>(Matrix::of_view(&head), rows.len(), columns, into);
+}
+
+/// Writes rows to where [`load`] would read them, each times its factor.
+pub(super) fn store<T: Float>(
+    from: &[T::Compute],
+    factors: &[T::Compute],
+    view: &mut ViewMut<'_>,
+    [b, h]: [usize; 2],
+    rows: &Range<usize>,
+) {
+    let mut head = view.reborrow().index(0, b).index(0, h).slice(0, rows.start, rows.end, 1);
+    let columns = head.shape()[1];
+    round_rows::<T>(from, factors, MatrixMut::of_view(&mut head), rows.len(), columns);
+}
+
+/// Some rows of one head, to be fetched while something else is computed; nothing past the last head.
+pub(super) fn ahead(view: &View<'_>, head: Option<[usize; 2]>, rows: &Range<usize>) -> Ahead {
+    let Some([b, h]) = head else { return Ahead::NOTHING };
+    let head = view.index(0, b).index(0, h).slice(0, rows.start, rows.end, 1);
+    let size = head.dtype().size_bytes();
+    Ahead { pointer: head.as_ptr(), step: head.strides()[0] * size as isize, length: head.shape()[1] * size }
+}
+
+/// The head after one of `[batch, heads]`.
+pub(super) fn after([b, h]: [usize; 2], [batch, heads]: [usize; 2]) -> Option<[usize; 2]> {
+    if h + 1 < heads { Some([b, h + 1]) } else { (b + 1 < batch).then_some([b + 1, 0]) }
+}

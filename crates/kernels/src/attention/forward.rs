@@ -1,0 +1,74 @@
+use super::blocks::{
+    Problem, Rows, after, ahead, exponentials, in_place, inverse, load, ranges, scale_rows, store,
+};
+use crate::element::{Number, Real};
+use crate::gemm::Ahead;
+use crate::matmul::Matrix;
+use crate::workspace::Workspace;
+use crate::{Float, View, ViewMut};
+
+/// Keys in a block, at most.
+pub(super) const KEYS: usize = 512;
+
+/// [`attention`](super::attention) of one type.
+pub(super) fn forward<T: Float>(
+    problem: &Problem<'_>,
+    [q, k, v]: [&View<'_>; 3],
+    out: &mut ViewMut<'_>,
+    workspace: &mut [u8],
+) {
+    let &Problem { sizes, blocks, columns, .. } = problem;
+    let heads = [sizes.batch, sizes.heads];
+    let scale = T::Compute::from_f64(problem.options.scale);
+    let mut workspace = Workspace::new(workspace);
+    let scores = workspace.take::<T::Compute>(blocks.scores());
+    let [q_rows, out_rows] = [(); 2].map(|()| workspace.take::<T::Compute>(blocks.rows * columns));
+    let [k_rows, v_rows] = [(); 2].map(|()| workspace.take::<T::Compute>(blocks.keys * columns));
+    let [max, sum, factor] = [(); 3].map(|()| workspace.take::<T::Compute>(blocks.rows));
+    let mut rows = Rows { max, sum, factor };
+    let mut at_hand = None;
+    for head in (0..sizes.batch).flat_map(|b| (0..sizes.heads).map(move |h| [b, h])) {
+        let key_head = [head[0], head[1] / sizes.group()];
+        let next_key_head = after(key_head, [sizes.batch, sizes.key_heads]);
+        for some in ranges(sizes.queries, blocks.rows) {
+            rows.begin();
+            load::<T>(q, head, &some, q_rows);
+            out_rows.fill(T::Compute::ZERO);
+            for block in ranges(sizes.keys, blocks.keys) {
+                let tile = problem.tile(head, &some, &block);
+                if tile.reach() == 0 {
+                    break;
+                }
+                let k_there = in_place::<T>(k, key_head, &block);
+                // Where all keys are one block, it serves all queries of its heads.
+                if at_hand.replace((key_head, block.start)) != Some((key_head, block.start)) {
+                    if k_there.is_none() {
+                        load::<T>(k, key_head, &block, k_rows);
+                    }
+                    load::<T>(v, key_head, &block, v_rows);
+                }
+                // While this is computed, the next queries come near, and for those of the next head its keys.
+                let (next, follow) = match some.end < sizes.queries {
+                    true => (Some(head), some.end..sizes.queries.min(some.end + blocks.rows)),
+                    false => (after(head, heads), 0..blocks.rows),
+                };
+                let alike = some.start.min(sizes.keys)..some.end.min(sizes.keys);
+                let next_keys = [k, v].map(|x| ahead(x, next_key_head, &alike));
+                let soon: [Ahead; 3] = [ahead(q, next, &follow), next_keys[0], next_keys[1]];
+                // SAFETY: the block lies in `k`, or its copy in `k_rows`.
+                unsafe {
+                    tile.scores(scale, q_rows, k_there.unwrap_or(Matrix::of(k_rows, columns)), scores, &soon)
+                };
+                tile.hide(scores);
+                exponentials(&tile, scores, &mut rows);
+                if block.start > 0 {
+                    scale_rows(out_rows, columns, rows.factor);
+                }
+                let soon = [ahead(&out.as_view(), Some(head), &some)];
+                tile.over_keys(T::Compute::ONE, scores, v_rows, out_rows, &soon);
+            }
+            rows.sum.iter_mut().for_each(|sum| *sum = inverse(*sum));
+            store::<T>(out_rows, rows.sum, out, head, &some);
+        }
+    }
+}

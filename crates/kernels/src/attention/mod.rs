@@ -1,0 +1,164 @@
+//! Scaled dot-product attention in blocks of query rows and keys with a softmax that goes on from block to block, as
+//! FlashAttention has it: scratch is a block of scores, however many keys there are, and what a causal mask hides is
+//! left out.
+//!
+//! Forward, a block of query rows meets one block of keys after the other. Its output is a sum of values weighted by
+//! exponentials below the largest score so far; where a later block has a larger one, the sum is scaled down.
+//!
+//! Backward, keys are the outer loop, so that the gradients of a block of them stay at hand. The exponentials are
+//! computed again from the largest score of their row. Nothing was kept of that: the block of keys that a query row
+//! sees last is taken first, after a pass over the earlier ones that finds the row's maximum, its sum and the mean of
+//! its gradient. Where all keys are one block there are no earlier ones, and every product is computed once.
+//!
+//! **Bits.** How sums are cut is decided by the numbers of queries and keys and by `causal` alone. Where that is false,
+//! results of a query row do not depend on the rows beside it.
+
+mod backward;
+mod blocks;
+mod forward;
+
+use partita_base::DType;
+
+use crate::element::dispatch;
+use crate::workspace::piece_bytes;
+use crate::{View, ViewMut};
+use blocks::{Blocks, Problem, padded};
+
+/// What a query may see, and how scores are scaled.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionOptions<'a> {
+    /// Bool [B or 1, H or 1, S, T]: false hides a key from a query.
+    pub mask: Option<View<'a>>,
+    /// Hides keys behind the query: query `i` sees keys `0..=i + query_offset`.
+    pub causal: bool,
+    /// The position of the first query among the keys, when decoding behind cached keys.
+    pub query_offset: usize,
+    /// What scores are multiplied by; usually 1 / sqrt(D).
+    pub scale: f64,
+}
+
+/// The sizes of one attention problem.
+#[derive(Clone, Copy)]
+struct Sizes {
+    batch: usize,
+    heads: usize,
+    key_heads: usize,
+    queries: usize,
+    keys: usize,
+    width: usize,
+}
+
+impl Sizes {
+    fn new(q: &View<'_>, k: &View<'_>, v: &View<'_>, options: &AttentionOptions<'_>) -> Self {
+        let (&[batch, heads, queries, width], &[_, key_heads, keys, _]) = (q.shape(), k.shape()) else {
+            panic!("attention takes [B, H, S, D], not {:?} and {:?}", q.shape(), k.shape());
+        };
+        assert!(
+            k.shape() == [batch, key_heads, keys, width] && v.shape() == k.shape(),
+            "attention of {:?} over keys {:?} and values {:?}",
+            q.shape(),
+            k.shape(),
+            v.shape()
+        );
+        assert!(
+            heads == 0 || (key_heads > 0 && heads.is_multiple_of(key_heads)),
+            "{heads} query heads do not share {key_heads} key heads"
+        );
+        assert!(q.dtype() == k.dtype() && q.dtype() == v.dtype(), "attention needs one type");
+        if let Some(mask) = &options.mask {
+            let full = [batch, heads, queries, keys];
+            let fits = mask.rank() == 4 && mask.shape().iter().zip(full).all(|(&m, f)| m == f || m == 1);
+            assert!(fits && mask.dtype() == DType::Bool, "a mask of {:?} for scores {full:?}", mask.shape());
+        }
+        Sizes { batch, heads, key_heads, queries, keys, width }
+    }
+
+    /// Query heads to a key head.
+    fn group(&self) -> usize {
+        self.heads.checked_div(self.key_heads).unwrap_or(0)
+    }
+}
+
+/// Bytes of workspace for pieces of so many elements of the type that `dtype` computes in.
+fn bytes<const N: usize>(dtype: DType, pieces: [usize; N]) -> usize {
+    let piece = if dtype == DType::F64 { piece_bytes::<f64> } else { piece_bytes::<f32> };
+    pieces.map(piece).iter().sum()
+}
+
+/// Bytes of workspace that [`attention`] needs for S queries, T keys and heads of D. In elements of the type computed
+/// in, for blocks of R <= min(S, 144) queries and K <= min(T, 512) keys: R (K + 16) scores, 2 R D of queries and output,
+/// 2 K D of keys and values, and 3 R; K rounded up to 32 and D to 16.
+pub fn attention_workspace_bytes(dtype: DType, queries: usize, keys: usize, width: usize) -> usize {
+    let blocks = Blocks::new(queries, keys, forward::KEYS);
+    let [own, shared] = [blocks.rows, blocks.keys].map(|rows| rows * padded(width));
+    bytes(dtype, [blocks.scores(), own, own, shared, shared, blocks.rows, blocks.rows, blocks.rows])
+}
+
+/// Bytes of workspace that [`attention_backward`] needs for S queries, T keys, heads of D, and `group` query heads to a
+/// key head. In elements of the type computed in, for blocks of R <= min(S, 144) queries and K <= min(T, 2048) keys:
+/// 2 R (K + 16) scores and their gradients, 2 R D of queries and gradients of the output, 4 K D of keys, values and their
+/// gradients, 256 D of earlier keys and values, `group` S (D + 3) of gradients of queries and what is known of their
+/// rows, and 2 R or R + K; K rounded up to 32 and D to 16.
+pub fn attention_backward_workspace_bytes(
+    dtype: DType,
+    group: usize,
+    queries: usize,
+    keys: usize,
+    width: usize,
+) -> usize {
+    let blocks = Blocks::new(queries, keys, backward::KEYS);
+    let all = group * queries;
+    let [own, shared, early, gradients] =
+        [blocks.rows, blocks.keys, backward::EARLIER_KEYS, all].map(|rows| rows * padded(width));
+    let scores = bytes(dtype, [blocks.scores(); 2]);
+    let rows = bytes(dtype, [own, own, shared, shared, shared, shared, early, early, gradients]);
+    scores + rows + bytes(dtype, [all, all, all, blocks.rows, blocks.rows.max(blocks.keys)])
+}
+
+/// `out = softmax(scale q k^T, masked) v` for each head. `q` and `out` are [B, H, S, D], `k` and `v`
+/// [B, H', T, D] with H a multiple of H': query head h reads key head h / (H / H'). A query that sees no key
+/// gives zeros. Strides are free. Floats; halves compute in f32.
+///
+/// # Panics
+/// Where shapes or types do not fit or the workspace is too small.
+pub fn attention(
+    q: &View<'_>,
+    k: &View<'_>,
+    v: &View<'_>,
+    options: &AttentionOptions<'_>,
+    out: &mut ViewMut<'_>,
+    workspace: &mut [u8],
+) {
+    let sizes = Sizes::new(q, k, v, options);
+    assert!(out.shape() == q.shape() && out.dtype() == q.dtype(), "attention gives what it is asked with");
+    let problem = Problem::new(sizes, options, forward::KEYS);
+    dispatch!(float q.dtype(), T => forward::forward::<T>(&problem, [q, k, v], out, workspace))
+}
+
+/// The gradients of [`attention`] with respect to `q`, `k` and `v`, recomputing the probabilities. Gradients of
+/// a key head sum over the query heads that read it.
+///
+/// # Panics
+/// Where shapes or types do not fit or the workspace is too small.
+pub fn attention_backward(
+    q: &View<'_>,
+    k: &View<'_>,
+    v: &View<'_>,
+    options: &AttentionOptions<'_>,
+    dout: &View<'_>,
+    dq: &mut ViewMut<'_>,
+    dk: &mut ViewMut<'_>,
+    dv: &mut ViewMut<'_>,
+    workspace: &mut [u8],
+) {
+    let sizes = Sizes::new(q, k, v, options);
+    for (x, dx) in [(q, &dout.shape()), (q, &dq.shape()), (k, &dk.shape()), (v, &dv.shape())] {
+        assert_eq!(x.shape(), *dx, "a gradient has the shape of what it belongs to");
+    }
+    for dtype in [dout.dtype(), dq.dtype(), dk.dtype(), dv.dtype()] {
+        assert_eq!(dtype, q.dtype(), "attention needs one type");
+    }
+    let problem = Problem::new(sizes, options, backward::KEYS);
+    let gradients = [dq.reborrow(), dk.reborrow(), dv.reborrow()];
+    dispatch!(float q.dtype(), T => backward::backward::<T>(&problem, [q, k, v, dout], gradients, workspace))
+}
