@@ -47,7 +47,9 @@ pub use convert::{bitcast, convert};
 pub use copy::{copy, fill, iota};
 pub use cross_entropy::{cross_entropy, cross_entropy_backward};
 pub use element::{Bits, Bool, Element, Float, Number, Real};
-pub use fused::{ElementwiseProgram, EwInstr, EwOp, elementwise_workspace_bytes, run_elementwise};
+pub use fused::{
+    ElementwiseProgram, EwInstr, EwOp, STREAM_BYTES, elementwise_workspace_bytes, run_elementwise,
+};
 pub use gather::{gather_rows, scatter_add_rows};
 pub use matmul::{matmul, matmul_workspace_bytes};
 pub use norm::{

@@ -111,7 +111,7 @@ impl Layout {
 }
 
 /// Whether two ranges of addresses share a byte.
-fn overlap(a: (usize, usize), b: (usize, usize)) -> bool {
+pub(crate) fn overlap(a: (usize, usize), b: (usize, usize)) -> bool {
     a.0 < b.1 && b.0 < a.1
 }
 
