@@ -29,24 +29,24 @@ macro_rules! lane_sum {
 pub(crate) use lane_sum;
 
 multiversion! {
-    /// The sum of e^(x - shift); memory ahead comes meanwhile.
+    /// The sum of e^(x - shift), where no x is above the shift; memory ahead comes meanwhile.
     pub(crate) fn sum_exp[C: Real](x: &[C], shift: C, ahead: Ahead) -> C {
-        lane_sum!(C, ahead; x; (x - shift).exp())
+        lane_sum!(C, ahead; x; (x - shift).exp_of_nonpositive())
     }
 }
 
 multiversion! {
-    /// The sum of e^(x - shift) w.
+    /// The sum of e^(x - shift) w, where no x is above the shift.
     pub(crate) fn sum_exp_times[C: Real](x: &[C], shift: C, w: &[C]) -> C {
-        lane_sum!(C; x, w; (x - shift).exp() * w)
+        lane_sum!(C; x, w; (x - shift).exp_of_nonpositive() * w)
     }
 }
 
 multiversion! {
-    /// `out = e^(x - shift) scale`
+    /// `out = e^(x - shift) scale`, where no x is above the shift.
     pub(crate) fn exp_scaled[C: Real](x: &[C], shift: C, scale: C, out: &mut [C]) {
         for (out, &x) in out.iter_mut().zip(x) {
-            *out = (x - shift).exp() * scale;
+            *out = (x - shift).exp_of_nonpositive() * scale;
         }
     }
 }
@@ -71,7 +71,7 @@ multiversion! {
 }
 
 multiversion! {
-    /// `out = e^(x - shift)`; returns the sum. Memory ahead comes meanwhile.
+    /// `out = e^(x - shift)`, where no x is above the shift; returns the sum. Memory ahead comes meanwhile.
     pub(crate) fn exp_into[C: Real](x: &[C], shift: C, out: &mut [C], ahead: &[Ahead]) -> C {
         let mut lanes = [C::ZERO; LANES];
         let (chunks, rest) = x.as_chunks::<LANES>();
@@ -81,12 +81,12 @@ multiversion! {
                 ahead.fetch(i);
             }
             for l in 0..LANES {
-                out[l] = (chunk[l] - shift).exp();
+                out[l] = (chunk[l] - shift).exp_of_nonpositive();
                 lanes[l] = lanes[l] + out[l];
             }
         }
         for ((lane, &x), out) in lanes.iter_mut().zip(rest).zip(out_rest) {
-            *out = (x - shift).exp();
+            *out = (x - shift).exp_of_nonpositive();
             *lane = *lane + *out;
         }
         join_lanes::<C, Sum>(lanes)
