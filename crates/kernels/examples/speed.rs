@@ -91,14 +91,17 @@ fn main() {
         run_elementwise(&program, &[a, b, a, b], outs, &shape, &mut workspace);
     });
 
-    time("softmax", floats, "G/s", || softmax(&a, out!()));
+    let mut workspace = vec![0u8; row_workspace_bytes(DType::F32, d)];
+    time("softmax", floats, "G/s", || softmax(&a, out!(), &mut workspace));
     time("softmax backward", floats, "G/s", || softmax_backward(&a, &b, out!()));
     time("layer norm", floats, "G/s", || layer_norm(&a, Some(&bias), Some(&bias), 1e-5, out!()));
-    let mut workspace = vec![0u8; norm_backward_workspace_bytes(DType::F32, d)];
+    let mut workspace = vec![0u8; norm_backward_workspace_bytes(DType::F32, rows, d)];
     let (mut dw, mut db) = (vec![0f32; d], vec![0f32; d]);
     time("layer norm backward", floats, "G/s", || {
         let (dw, db) = (&mut ViewMut::of(&mut dw, &[d]), &mut ViewMut::of(&mut db, &[d]));
-        layer_norm_backward(&a, Some(&bias), &b, 1e-5, out!(), Some(dw), Some(db), &mut workspace);
+        layer_norm_backward(&a, Some(&bias), &b, 1e-5, out!(), &mut workspace);
+        let sums = std::iter::once((rows, &mut workspace[..]));
+        norm_parameter_gradients(sums, DType::F32, d, Some(dw), Some(db));
     });
     let labels = vec![3i64; rows];
     let mut losses = vec![0f32; rows];
@@ -106,9 +109,10 @@ fn main() {
         cross_entropy(&a, &View::of(&labels, &[rows]), -1, &mut ViewMut::of(&mut losses, &[rows]))
             .expect("classes");
     });
+    let mut workspace = vec![0u8; row_workspace_bytes(DType::F32, d)];
     time("cross entropy backward", floats, "G/s", || {
         let (labels, dloss) = (View::of(&labels, &[rows]), View::of(&x, &[rows]));
-        cross_entropy_backward(&a, &labels, -1, &dloss, out!()).expect("classes");
+        cross_entropy_backward(&a, &labels, -1, &dloss, out!(), &mut workspace).expect("classes");
     });
 
     let n = 4 * d;

@@ -9,11 +9,16 @@ use crate::simd::{Level, level};
 /// Elements that a value between two steps takes at most: the accumulator's.
 pub(crate) const CHUNK: usize = 128;
 
+/// Where an operand of [`Step::Stream`] begins: at a cache line.
+pub(crate) const STREAM_ALIGNMENT: usize = 64;
+
 /// What one step does to the accumulator. The first ones have an operand in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Step {
     Load,
     Store,
+    /// A store past the caches, to memory aligned to [`STREAM_ALIGNMENT`]; [`finish_streams`] has to follow.
+    Stream,
     Add,
     Sub,
     /// The operand less the accumulator.
@@ -54,6 +59,9 @@ trait Lanes: Copy {
     /// # Safety
     /// `WIDTH` elements can be written here.
     unsafe fn store(self, to: *mut f32);
+    /// # Safety
+    /// `WIDTH` elements can be written here, which is aligned to as many.
+    unsafe fn stream(self, to: *mut f32);
     fn splat(x: f32) -> Self;
     fn plus(self, other: Self) -> Self;
     fn minus(self, other: Self) -> Self;
@@ -74,6 +82,11 @@ impl Lanes for f32 {
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: the caller's.
         unsafe { to.write(self) }
+    }
+    #[inline(always)]
+    unsafe fn stream(self, to: *mut f32) {
+        // SAFETY: the caller's.
+        unsafe { self.store(to) }
     }
     #[inline(always)]
     fn splat(x: f32) -> f32 {
@@ -104,7 +117,7 @@ impl Lanes for f32 {
 /// A machine's vector type; its functions are called only where the machine was found to have them.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! lanes {
-    ($arch:ident, $type:ident, $width:literal: $load:ident $store:ident $splat:ident $add:ident $sub:ident $mul:ident $div:ident $sqrt:ident) => {
+    ($arch:ident, $type:ident, $width:literal: $load:ident $store:ident $stream:ident $splat:ident $add:ident $sub:ident $mul:ident $div:ident $sqrt:ident) => {
         #[allow(unused_unsafe)]
         impl Lanes for std::arch::$arch::$type {
             const WIDTH: usize = $width;
@@ -117,6 +130,11 @@ macro_rules! lanes {
             unsafe fn store(self, to: *mut f32) {
                 // SAFETY: the caller's.
                 unsafe { std::arch::$arch::$store(to, self) }
+            }
+            #[inline(always)]
+            unsafe fn stream(self, to: *mut f32) {
+                // SAFETY: the caller's.
+                unsafe { std::arch::$arch::$stream(to, self) }
             }
             #[inline(always)]
             fn splat(x: f32) -> Self {
@@ -140,13 +158,13 @@ macro_rules! lanes {
     )*};
 }
 #[cfg(target_arch = "x86_64")]
-lanes! { x86_64, __m512, 16: _mm512_loadu_ps _mm512_storeu_ps _mm512_set1_ps _mm512_add_ps _mm512_sub_ps _mm512_mul_ps _mm512_div_ps _mm512_sqrt_ps }
+lanes! { x86_64, __m512, 16: _mm512_loadu_ps _mm512_storeu_ps _mm512_stream_ps _mm512_set1_ps _mm512_add_ps _mm512_sub_ps _mm512_mul_ps _mm512_div_ps _mm512_sqrt_ps }
 #[cfg(target_arch = "x86_64")]
-lanes! { x86_64, __m256, 8: _mm256_loadu_ps _mm256_storeu_ps _mm256_set1_ps _mm256_add_ps _mm256_sub_ps _mm256_mul_ps _mm256_div_ps _mm256_sqrt_ps }
+lanes! { x86_64, __m256, 8: _mm256_loadu_ps _mm256_storeu_ps _mm256_stream_ps _mm256_set1_ps _mm256_add_ps _mm256_sub_ps _mm256_mul_ps _mm256_div_ps _mm256_sqrt_ps }
 #[cfg(target_arch = "x86_64")]
-lanes! { x86_64, __m128, 4: _mm_loadu_ps _mm_storeu_ps _mm_set1_ps _mm_add_ps _mm_sub_ps _mm_mul_ps _mm_div_ps _mm_sqrt_ps }
+lanes! { x86_64, __m128, 4: _mm_loadu_ps _mm_storeu_ps _mm_stream_ps _mm_set1_ps _mm_add_ps _mm_sub_ps _mm_mul_ps _mm_div_ps _mm_sqrt_ps }
 #[cfg(target_arch = "aarch64")]
-lanes! { aarch64, float32x4_t, 4: vld1q_f32 vst1q_f32 vdupq_n_f32 vaddq_f32 vsubq_f32 vmulq_f32 vdivq_f32 vsqrtq_f32 }
+lanes! { aarch64, float32x4_t, 4: vld1q_f32 vst1q_f32 vst1q_f32 vdupq_n_f32 vaddq_f32 vsubq_f32 vmulq_f32 vdivq_f32 vsqrtq_f32 }
 
 /// An accumulator of `N` vectors.
 #[derive(Clone, Copy)]
@@ -168,6 +186,16 @@ impl<V: Lanes, const N: usize> Accumulator<V, N> {
         for (i, vector) in self.0.into_iter().enumerate() {
             // SAFETY: the caller's.
             unsafe { vector.store(to.add(i * V::WIDTH)) };
+        }
+    }
+
+    /// # Safety
+    /// The accumulator's elements can be written here, at a place for them to be streamed to.
+    #[inline(always)]
+    unsafe fn stream(self, to: *mut f32) {
+        for (i, vector) in self.0.into_iter().enumerate() {
+            // SAFETY: the caller's.
+            unsafe { vector.stream(to.add(i * V::WIDTH)) };
         }
     }
 
@@ -238,6 +266,10 @@ unsafe fn sweep<V: Lanes, const N: usize>(steps: &[Bound], from: usize, to: usiz
                         x.store(operand);
                         x
                     }
+                    Step::Stream => {
+                        x.stream(operand);
+                        x
+                    }
                     Step::Add => x.with(operand, V::plus),
                     Step::Sub => x.with(operand, V::minus),
                     Step::SubFrom => x.with(operand, |x, y| y.minus(x)),
@@ -304,7 +336,8 @@ unsafe fn baseline(steps: &[Bound], count: usize) {
 ///
 /// # Safety
 /// Every operand has `count` elements, or a chunk of equal or scratch ones where its stride is zero, that may
-/// be read or, by [`Step::Store`], written. What a step stores is read again at the same place or not at all.
+/// be read or, by [`Step::Store`] and [`Step::Stream`], written. What a step stores is read again at the same place or
+/// not at all; what it streams, not at all.
 pub(crate) unsafe fn run(steps: &[Bound], count: usize) {
     // SAFETY: the caller's; `level` found the features on this machine.
     unsafe { run_at(level(), steps, count) }
@@ -323,6 +356,15 @@ unsafe fn run_at(level: Level, steps: &[Bound], count: usize) {
             Level::Baseline => baseline(steps, count),
         }
     }
+}
+
+/// Orders what was streamed before whatever is written next.
+pub(crate) fn finish_streams() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: part of every x86-64 processor.
+    unsafe {
+        std::arch::x86_64::_mm_sfence()
+    };
 }
 
 #[cfg(test)]
@@ -352,7 +394,7 @@ mod tests {
     /// The meaning of a step, spelled out.
     fn one(step: Step, x: f32, y: f32) -> f32 {
         match step {
-            Step::Load | Step::Store => unreachable!(),
+            Step::Load | Step::Store | Step::Stream => unreachable!(),
             Step::Add => x + y,
             Step::Sub => x - y,
             Step::SubFrom => y - x,
@@ -394,8 +436,10 @@ mod tests {
             let mut y: Vec<f32> = (0..count).map(|i| number(3 * i + 1)).collect();
             let mut chunk = [0.75f32; CHUNK];
             for (step, level) in STEPS.into_iter().flat_map(|s| levels().into_iter().map(move |l| (s, l))) {
-                let mut out = vec![0f32; 2 * count];
-                let (direct, halved) = out.split_at_mut(count);
+                let mut out = vec![0f32; 3 * count + STREAM_ALIGNMENT];
+                let (direct, rest) = out.split_at_mut(count);
+                let (halved, rest) = rest.split_at_mut(count);
+                let streamed = rest.as_ptr().align_offset(STREAM_ALIGNMENT);
                 let at = |step: Step, of: &mut [f32], stride: usize| Bound {
                     step,
                     pointer: of.as_mut_ptr(),
@@ -407,12 +451,16 @@ mod tests {
                     at(Step::Store, direct, 1),
                     at(Step::Mul, &mut chunk, 0),
                     at(Step::Store, halved, 1),
+                    at(Step::Stream, &mut rest[streamed..], 1),
                 ];
                 // SAFETY: all have `count` elements, but for the chunk; the level is the machine's or below.
                 unsafe { run_at(level, &steps, count) };
+                finish_streams();
                 for i in 0..count {
                     let right = one(step, x[i], y[i]);
-                    for (found, right) in [(out[i], right), (out[count + i], right * 0.75)] {
+                    let half = right * 0.75;
+                    let streamed = out[2 * count + streamed + i];
+                    for (found, right) in [(out[i], right), (out[count + i], half), (streamed, half)] {
                         let zeros = matches!(step, Step::Max | Step::Min) && found == right;
                         assert!(
                             found.to_bits() == right.to_bits() || (found.is_nan() && right.is_nan()) || zeros,

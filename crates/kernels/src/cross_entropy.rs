@@ -2,9 +2,10 @@ use partita_base::{DType, Diagnostic, Result};
 
 use crate::convert::Cast;
 use crate::element::{Real, dispatch};
-use crate::rows::exp_scaled;
-use crate::softmax::{row_count, row_max, row_sum_exp};
+use crate::rows::scale_into;
+use crate::softmax::{row_count, row_exp, row_max, row_sum_exp};
 use crate::tiles::{Reader, Scratch, TILE, TileBytes, Writer, tiles};
+use crate::workspace::Workspace;
 use crate::{Element, Float, Scalar, View, ViewMut};
 
 /// Reads the labels of rows one by one.
@@ -86,19 +87,20 @@ fn forward<T: Float>(logits: &View<'_>, labels: &Labels<'_>, loss: &mut ViewMut<
 }
 
 /// The gradient of [`cross_entropy`]: `dlogits = (softmax(logits) - onehot(label)) dloss[row]`, zero in
-/// ignored rows. `dlogits` may be written over `logits`.
+/// ignored rows. `dlogits` may be written over `logits`. The workspace is of [`crate::row_workspace_bytes`].
 ///
 /// # Errors
 /// E422 where a label is neither a class nor `ignore_index`.
 ///
 /// # Panics
-/// Where shapes or types do not fit.
+/// Where shapes or types do not fit or the workspace is too small.
 pub fn cross_entropy_backward(
     logits: &View<'_>,
     labels: &View<'_>,
     ignore_index: i64,
     dloss: &View<'_>,
     dlogits: &mut ViewMut<'_>,
+    workspace: &mut [u8],
 ) -> Result<()> {
     assert!(
         logits.rank() > 0 && dloss.shape() == &logits.shape()[..logits.rank() - 1],
@@ -109,7 +111,7 @@ pub fn cross_entropy_backward(
         "the gradient of logits is like them"
     );
     let labels = Labels::new(labels, logits, ignore_index);
-    dispatch!(float logits.dtype(), T => backward::<T>(logits, &labels, dloss, dlogits))
+    dispatch!(float logits.dtype(), T => backward::<T>(logits, &labels, dloss, dlogits, workspace))
 }
 
 fn backward<T: Float>(
@@ -117,12 +119,15 @@ fn backward<T: Float>(
     labels: &Labels<'_>,
     dloss: &View<'_>,
     dlogits: &mut ViewMut<'_>,
+    workspace: &mut [u8],
 ) -> Result<()> {
     let (rows, count) = (row_count(logits), labels.classes);
     let dtype = dloss.dtype();
-    let reader = Reader::apart_from(logits, dlogits);
+    // Nothing of a row is borrowed any more when it is written.
+    let reader = Reader::new(logits);
     let dloss = Reader::new(dloss);
     let mut writer = Writer::new(dlogits);
+    let powers = Workspace::new(workspace).take::<T::Compute>(count);
     let (mut scratch, mut out_scratch) = (Scratch::new(), Scratch::new());
     let mut one: TileBytes = [0; TILE];
     for row in 0..rows {
@@ -136,12 +141,10 @@ fn backward<T: Float>(
             }
             continue;
         };
-        let max = row_max::<T>(&reader, row, count, &mut scratch);
-        let scale = weight / row_sum_exp::<T>(&reader, row, count, max, &mut scratch);
+        let scale = weight / row_exp::<T>(&reader, row, powers, &writer, &mut scratch);
         for (start, some) in tiles(count) {
-            let x = reader.widened::<T>(row * count + start, some, &mut scratch);
             writer.widened::<T>(row * count + start, some, &mut out_scratch, |out| {
-                exp_scaled(x, max, scale, out);
+                scale_into(&powers[start..start + some], scale, out);
                 if let Some(chosen) = label.checked_sub(start).and_then(|at| out.get_mut(at)) {
                     *chosen = *chosen - weight;
                 }

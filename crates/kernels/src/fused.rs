@@ -7,11 +7,11 @@ use bytemuck::cast_slice_mut;
 use partita_base::{DType, Diagnostic, Result};
 
 use crate::binary::binary_tile;
-use crate::chain::{self, Bound, CHUNK, Step};
+use crate::chain::{self, Bound, CHUNK, STREAM_ALIGNMENT, Step};
 use crate::compare::{clamp_tile, compare_tile, select_tile};
 use crate::convert::convert_tile;
 use crate::copy::{fill_tile, iota_tile};
-use crate::tiles::{Reader, TILE, TileBytes, Writer, tiles};
+use crate::tiles::{Reader, TILE, TileBytes, Writer, overlap, tiles};
 use crate::unary::unary_tile;
 use crate::workspace::{Workspace, piece_bytes};
 use crate::{Binary, Direction, Scalar, Unary, View, ViewMut};
@@ -97,6 +97,9 @@ enum Place {
     /// Nowhere: it goes straight into the next step of a chain.
     Passing,
 }
+
+/// Where an output is at least so long, it leaves the caches before anybody reads it: it may as well not enter them.
+pub const STREAM_BYTES: usize = 8 << 20;
 
 /// Instructions of one chain at most, and what they come to in steps: two operands and a result each.
 const CHAIN: usize = 32;
@@ -325,6 +328,19 @@ impl ElementwiseProgram {
         }
     }
 
+    /// Whether a long output is best written past the caches: nobody reads it here, and no input lies there, which
+    /// would be in the caches already.
+    fn streams(&self, output: usize, view: &ViewMut<'_>, inputs: &[View<'_>]) -> bool {
+        let register = self.outputs[output];
+        let bytes = view.shape().iter().product::<usize>() * self.registers[register].size_bytes();
+        bytes >= STREAM_BYTES
+            && view.as_view().as_ptr().addr().is_multiple_of(STREAM_ALIGNMENT)
+            && self.places[register] == Place::Output(output)
+            && self.outputs.iter().filter(|&&other| other == register).count() == 1
+            && self.instructions.iter().all(|instruction| !instruction.args.contains(&register))
+            && !inputs.iter().any(|input| overlap(input.address_range(), view.address_range()))
+    }
+
     /// Whether an instruction may be part of a chain.
     fn chains(&self, instruction: &EwInstr) -> bool {
         let EwInstr { op, args, out } = instruction;
@@ -417,6 +433,10 @@ pub fn run_elementwise(
         }
         Some(reader)
     });
+    let mut streams = [false; ElementwiseProgram::MAX_OUTPUTS];
+    for (output, (streams, view)) in streams.iter_mut().zip(&*outputs).enumerate() {
+        *streams = program.streams(output, view, inputs);
+    }
     let mut views = outputs.iter_mut();
     let mut writers: [Option<Writer<'_>>; ElementwiseProgram::MAX_OUTPUTS] = std::array::from_fn(|i| {
         let view = views.next()?;
@@ -447,7 +467,7 @@ pub fn run_elementwise(
                     step(program, instruction, &readers, &mut writers, slots, shape, start, count);
                 }
                 Pass::Chain(steps) => {
-                    run_chain(program, steps, &readers, &mut writers, slots, chunks, start, count);
+                    run_chain(program, steps, &readers, &mut writers, &streams, slots, chunks, start, count);
                 }
             }
         }
@@ -456,6 +476,9 @@ pub fn run_elementwise(
                 finish(program, register, output, &readers, &mut writers, slots, start, count);
             }
         }
+    }
+    if streams.contains(&true) {
+        chain::finish_streams();
     }
 }
 
@@ -493,6 +516,7 @@ fn run_chain(
     steps: &[(Step, usize)],
     readers: &[Option<Reader<'_>>],
     writers: &mut [Option<Writer<'_>>],
+    streams: &[bool],
     slots: &mut [TileBytes],
     chunks: &mut [[f32; CHUNK]],
     start: usize,
@@ -519,6 +543,10 @@ fn run_chain(
             (None, Place::Chunk(chunk)) => (chunks.wrapping_add(chunk).cast(), 0),
             // A step without an operand.
             (None, Place::Passing) => (std::ptr::null_mut(), 0),
+        };
+        let step = match (step, place) {
+            (Step::Store, Place::Output(output)) if streams[output] => Step::Stream,
+            _ => step,
         };
         *bound = Bound { step, pointer, stride };
     }

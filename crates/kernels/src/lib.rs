@@ -47,14 +47,19 @@ pub use convert::{bitcast, convert};
 pub use copy::{copy, fill, iota};
 pub use cross_entropy::{cross_entropy, cross_entropy_backward};
 pub use element::{Bits, Bool, Element, Float, Number, Real};
-pub use fused::{ElementwiseProgram, EwInstr, EwOp, elementwise_workspace_bytes, run_elementwise};
+pub use fused::{
+    ElementwiseProgram, EwInstr, EwOp, STREAM_BYTES, elementwise_workspace_bytes, run_elementwise,
+};
 pub use gather::{gather_rows, scatter_add_rows};
 pub use matmul::{matmul, matmul_workspace_bytes};
-pub use norm::{layer_norm, layer_norm_backward, norm_backward_workspace_bytes, rms_norm, rms_norm_backward};
+pub use norm::{
+    NORM_BLOCK_ROWS, layer_norm, layer_norm_backward, norm_backward_workspace_bytes,
+    norm_parameter_gradients, rms_norm, rms_norm_backward,
+};
 pub use random::{mix, random_bits, random_bits_at, random_key};
 pub use reduce::{Reduction, argmax, reduce};
 pub use scalar::Scalar;
-pub use softmax::{log_softmax, softmax, softmax_backward};
+pub use softmax::{log_softmax, row_workspace_bytes, softmax, softmax_backward};
 pub use tiles::TILE;
 pub use unary::{Unary, unary};
 pub use view::{View, ViewMut};

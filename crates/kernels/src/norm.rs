@@ -1,9 +1,9 @@
 use crate::element::{Number, Real, dispatch};
 use crate::reduce::{BLOCK_ROWS, LANES, Sum, fold_into, fold_run, join_lanes};
 use crate::rows::lane_sum;
-use crate::simd::multiversion;
+use crate::simd::{Ahead, multiversion};
 use crate::softmax::row_count;
-use crate::tiles::{Reader, Scratch, Writer, tiles};
+use crate::tiles::{Reader, Scratch, TILE, Writer, tiles};
 use crate::workspace::{Workspace, piece_bytes};
 use crate::{Float, View, ViewMut};
 use partita_base::DType;
@@ -22,40 +22,39 @@ multiversion! {
     }
 }
 
-/// Adds at most a lane each to the sums of dy weight y and of dy weight, dy y and dy to the totals.
-#[inline(always)]
-fn add_gradients<C: Real>(
-    [x, weight, dy]: [&[C]; 3],
-    [mean, scale]: [C; 2],
-    [weight_total, bias_total]: [&mut [C]; 2],
-    [slopes, shifts]: &mut [[C; LANES]; 2],
-) {
-    for l in 0..x.len() {
-        let (y, seen) = ((x[l] - mean) * scale, dy[l] * weight[l]);
-        slopes[l] = slopes[l] + seen * y;
-        shifts[l] = shifts[l] + seen;
-        weight_total[l] = weight_total[l] + dy[l] * y;
-        bias_total[l] = bias_total[l] + dy[l];
-    }
-}
-
 multiversion! {
     /// The sums of dy weight y, where y is the normalized x, and of dy weight; dy y and dy join the totals.
-    fn gradient_sums[C: Real](x: &[C], mean: C, scale: C, weight: &[C], dy: &[C], totals: [&mut [C]; 2]) -> [C; 2] {
+    /// Memory ahead comes meanwhile.
+    fn gradient_sums[C: Real](x: &[C], mean: C, scale: C, weight: &[C], dy: &[C], totals: [&mut [C]; 2], ahead: [Ahead; 3]) -> [C; 2] {
         let [weight_total, bias_total] = totals;
-        let mut sums = [[C::ZERO; LANES]; 2];
+        let (mut slopes, mut shifts) = ([C::ZERO; LANES], [C::ZERO; LANES]);
+        macro_rules! add {
+            ($l:ident, $x:expr, $weight:expr, $dy:expr, $weight_total:expr, $bias_total:expr) => {{
+                let (y, seen) = (($x[$l] - mean) * scale, $dy[$l] * $weight[$l]);
+                slopes[$l] = slopes[$l] + seen * y;
+                shifts[$l] = shifts[$l] + seen;
+                $weight_total[$l] = $weight_total[$l] + $dy[$l] * y;
+                $bias_total[$l] = $bias_total[$l] + $dy[$l];
+            }};
+        }
         let (x, x_rest) = x.as_chunks::<LANES>();
         let (weight, weight_rest) = weight.as_chunks::<LANES>();
         let (dy, dy_rest) = dy.as_chunks::<LANES>();
         let (weight_total, weight_total_rest) = weight_total.as_chunks_mut::<LANES>();
         let (bias_total, bias_total_rest) = bias_total.as_chunks_mut::<LANES>();
-        for i in 0..x.len() {
-            let totals = [weight_total[i].as_mut_slice(), &mut bias_total[i]];
-            add_gradients([&x[i], &weight[i], &dy[i]], [mean, scale], totals, &mut sums);
+        let whole = x.iter().zip(weight).zip(dy).zip(weight_total.iter_mut().zip(bias_total));
+        for (i, (((x, weight), dy), (weight_total, bias_total))) in whole.enumerate() {
+            for ahead in ahead {
+                ahead.fetch(i);
+            }
+            for l in 0..LANES {
+                add!(l, x, weight, dy, weight_total, bias_total);
+            }
         }
-        let totals = [weight_total_rest, bias_total_rest];
-        add_gradients([x_rest, weight_rest, dy_rest], [mean, scale], totals, &mut sums);
-        sums.map(join_lanes::<C, Sum>)
+        for l in 0..x_rest.len() {
+            add!(l, x_rest, weight_rest, dy_rest, weight_total_rest, bias_total_rest);
+        }
+        [slopes, shifts].map(join_lanes::<C, Sum>)
     }
 }
 
@@ -94,8 +93,8 @@ impl Norm {
         }
         let mut squares = T::Compute::ZERO;
         for (start, some) in tiles(count) {
-            squares =
-                squares + sum_squared_deviation(x.widened::<T>(row * count + start, some, scratch), mean);
+            let tile = x.widened::<T>(row * count + start, some, scratch);
+            squares = squares + sum_squared_deviation(tile, mean);
         }
         (mean, T::Compute::ONE / (squares / size + T::Compute::from_f64(self.epsilon)).sqrt())
     }
@@ -194,15 +193,28 @@ fn forward<T: Float>(
     }
 }
 
-/// Bytes of workspace that [`layer_norm_backward`] and [`rms_norm_backward`] need for a last dimension of
-/// size `d`.
-pub fn norm_backward_workspace_bytes(dtype: DType, d: usize) -> usize {
-    let width = if dtype == DType::F64 { 2 * d } else { d };
-    4 * piece_bytes::<f32>(width)
+/// Blocks of rows whose sums are taken apart; one where there are no rows.
+fn block_count(rows: usize) -> usize {
+    rows.div_ceil(NORM_BLOCK_ROWS).max(1)
 }
 
-/// The gradient of [`layer_norm`], recomputing its statistics: of `x`, and where wanted of `weight` and
-/// `bias`, summed over all rows.
+/// Rows whose contributions to the gradients of weight and bias are summed before they join the others': a large
+/// batch may be cut between them, and no bit shows where.
+pub const NORM_BLOCK_ROWS: usize = BLOCK_ROWS;
+
+/// The sums of blocks of rows in a workspace: for each, of the weight's gradient and then the bias's.
+fn block_sums<C: Real>(rows: usize, d: usize, workspace: &mut [u8]) -> &mut [C] {
+    Workspace::new(workspace).take(2 * d * block_count(rows))
+}
+
+/// Bytes of workspace that [`layer_norm_backward`] and [`rms_norm_backward`] need for so many rows of size `d`.
+pub fn norm_backward_workspace_bytes(dtype: DType, rows: usize, d: usize) -> usize {
+    let count = 2 * d * block_count(rows);
+    if dtype == DType::F64 { piece_bytes::<f64>(count) } else { piece_bytes::<f32>(count) }
+}
+
+/// The gradient of [`layer_norm`] with respect to `x`, recomputing its statistics. What the workspace holds
+/// afterwards is for [`norm_parameter_gradients`].
 ///
 /// # Panics
 /// Where shapes or types do not fit or the workspace is too small.
@@ -212,16 +224,13 @@ pub fn layer_norm_backward(
     dy: &View<'_>,
     epsilon: f64,
     dx: &mut ViewMut<'_>,
-    dweight: Option<&mut ViewMut<'_>>,
-    dbias: Option<&mut ViewMut<'_>>,
     workspace: &mut [u8],
 ) {
     let norm = Norm { centered: true, epsilon };
-    dispatch!(float x.dtype(), T => backward::<T>(norm, x, weight, dy, dx, dweight, dbias, workspace))
+    dispatch!(float x.dtype(), T => backward::<T>(norm, x, weight, dy, dx, workspace))
 }
 
-/// The gradient of [`rms_norm`], recomputing its statistics: of `x`, and where wanted of `weight`, summed over
-/// all rows.
+/// The gradient of [`rms_norm`], as [`layer_norm_backward`].
 ///
 /// # Panics
 /// Where shapes or types do not fit or the workspace is too small.
@@ -231,11 +240,10 @@ pub fn rms_norm_backward(
     dy: &View<'_>,
     epsilon: f64,
     dx: &mut ViewMut<'_>,
-    dweight: Option<&mut ViewMut<'_>>,
     workspace: &mut [u8],
 ) {
     let norm = Norm { centered: false, epsilon };
-    dispatch!(float x.dtype(), T => backward::<T>(norm, x, weight, dy, dx, dweight, None, workspace))
+    dispatch!(float x.dtype(), T => backward::<T>(norm, x, weight, dy, dx, workspace))
 }
 
 fn backward<T: Float>(
@@ -244,8 +252,6 @@ fn backward<T: Float>(
     weight: Option<&View<'_>>,
     dy: &View<'_>,
     dx: &mut ViewMut<'_>,
-    dweight: Option<&mut ViewMut<'_>>,
-    dbias: Option<&mut ViewMut<'_>>,
     workspace: &mut [u8],
 ) {
     assert!(dx.rank() > 0, "a norm needs a dimension");
@@ -258,22 +264,23 @@ fn backward<T: Float>(
     let mut writer = Writer::new(dx);
     let mut scratch = [Scratch::new(), Scratch::new(), Scratch::new(), Scratch::new()];
     let [x_scratch, dy_scratch, weight_scratch, dx_scratch] = &mut scratch;
-    let mut workspace = Workspace::new(workspace);
-    let [weight_total, weight_block, bias_total, bias_block] = [(); 4].map(|()| {
-        let piece = workspace.take::<T::Compute>(count);
-        piece.fill(T::Compute::ZERO);
-        piece
-    });
+    let sums = block_sums::<T::Compute>(rows, count, workspace);
+    sums.fill(T::Compute::ZERO);
     let size = T::Compute::from_f64(count as f64);
     for row in 0..rows {
+        let block = &mut sums[row / NORM_BLOCK_ROWS * 2 * count..][..2 * count];
+        let (weight_block, bias_block) = block.split_at_mut(count);
         let (mean, scale) = norm.statistics::<T>(&x_reader, row, count, x_scratch);
         let (mut shift, mut slope) = (T::Compute::ZERO, T::Compute::ZERO);
         for (start, some) in tiles(count) {
-            let x = x_reader.widened::<T>(row * count + start, some, x_scratch);
-            let dy = dy_reader.widened::<T>(row * count + start, some, dy_scratch);
+            let at = row * count + start;
+            let x = x_reader.widened::<T>(at, some, x_scratch);
+            let dy = dy_reader.widened::<T>(at, some, dy_scratch);
             let weight = weight.tile::<T>(start, some, weight_scratch);
             let totals = [&mut weight_block[start..start + some], &mut bias_block[start..start + some]];
-            let sums = gradient_sums(x, mean, scale, weight, dy, totals);
+            let next = at + count.max(TILE);
+            let ahead = [x_reader.ahead(next), dy_reader.ahead(next), writer.ahead(at)];
+            let sums = gradient_sums(x, mean, scale, weight, dy, totals, ahead);
             slope = slope + sums[0];
             if norm.centered {
                 shift = shift + sums[1];
@@ -287,22 +294,45 @@ fn backward<T: Float>(
                 gradient(x, mean, scale, weight, dy, shift / size, slope / size, dx);
             });
         }
-        // Two levels of sums over rows keep the rounding error of large batches small.
-        if (row + 1) % BLOCK_ROWS == 0 || row + 1 == rows {
-            for (total, block) in
-                [(&mut *weight_total, &mut *weight_block), (&mut *bias_total, &mut *bias_block)]
-            {
-                fold_into::<T::Compute, Sum>(total, block);
-                block.fill(T::Compute::ZERO);
-            }
+    }
+}
+
+/// The gradients of weight and bias, `[d]` of one float type, where they are wanted, from what the gradient of a norm
+/// left in its workspace: one for each part of the rows, with its number of rows, in order. All parts but the last
+/// are of whole blocks of [`NORM_BLOCK_ROWS`]; then the parts do not show. The workspaces are used up.
+///
+/// # Panics
+/// Where shapes or types do not fit, or there is no part.
+pub fn norm_parameter_gradients<'a>(
+    parts: impl Iterator<Item = (usize, &'a mut [u8])>,
+    dtype: DType,
+    d: usize,
+    dweight: Option<&mut ViewMut<'_>>,
+    dbias: Option<&mut ViewMut<'_>>,
+) {
+    let wanted = [dweight.map(ViewMut::reborrow), dbias.map(ViewMut::reborrow)];
+    dispatch!(float dtype, T => parameter_gradients::<T>(parts, d, wanted))
+}
+
+fn parameter_gradients<'a, T: Float>(
+    parts: impl Iterator<Item = (usize, &'a mut [u8])>,
+    d: usize,
+    wanted: [Option<ViewMut<'_>>; 2],
+) {
+    let mut parts = parts.map(|(rows, workspace)| block_sums::<T::Compute>(rows, d, workspace));
+    // Two levels of sums over rows keep the rounding error of large batches small.
+    let (total, rest) = parts.next().expect("a kernel has a part").split_at_mut(2 * d);
+    for sums in std::iter::once(rest).chain(parts) {
+        for block in sums.chunks(2 * d.max(1)) {
+            fold_into::<T::Compute, Sum>(total, block);
         }
     }
-    for (out, total) in
-        [(dweight.map(ViewMut::reborrow), weight_total), (dbias.map(ViewMut::reborrow), bias_total)]
-    {
+    let mut scratch = Scratch::new();
+    let (weight, bias) = total.split_at(d);
+    for (out, total) in wanted.into_iter().zip([weight, bias]) {
         if let Some(mut out) = out {
-            assert!(out.shape() == [count] && out.dtype() == T::DTYPE, "weight gradients are [{count}]");
-            crate::matmul::round::<T>(total, &mut out, x_scratch);
+            assert!(out.shape() == [d] && out.dtype() == T::DTYPE, "weight gradients are [{d}]");
+            crate::matmul::round::<T>(total, &mut out, &mut scratch);
         }
     }
 }

@@ -2,16 +2,17 @@
 
 use crate::element::Real;
 use crate::reduce::{LANES, Sum, join_lanes};
-use crate::simd::multiversion;
+use crate::simd::{Ahead, multiversion};
 
-/// Sums `$term` over the elements of equally long slices, in lanes.
+/// Sums `$term` over the elements of equally long slices, in lanes, while memory ahead comes where some is named.
 macro_rules! lane_sum {
-    ($C:ty; $first:ident $(, $other:ident)*; $term:expr) => {{
+    ($C:ty $(, $ahead:ident)?; $first:ident $(, $other:ident)*; $term:expr) => {{
         let mut lanes = [<$C>::ZERO; LANES];
         let (chunks, rest) = $first.as_chunks::<LANES>();
         $(let (other_chunks, other_rest) = $other.as_chunks::<LANES>(); let $other = (other_chunks, other_rest);)*
         #[allow(clippy::needless_range_loop)]
         for i in 0..chunks.len() {
+            $($ahead.fetch(i);)?
             for l in 0..LANES {
                 let $first = chunks[i][l];
                 $(let $other = $other.0[i][l];)*
@@ -28,45 +29,57 @@ macro_rules! lane_sum {
 pub(crate) use lane_sum;
 
 multiversion! {
-    /// The sum of e^(x - shift).
-    pub(crate) fn sum_exp[C: Real](x: &[C], shift: C) -> C {
-        lane_sum!(C; x; (x - shift).exp())
+    /// The sum of e^(x - shift), where no x is above the shift; memory ahead comes meanwhile.
+    pub(crate) fn sum_exp[C: Real](x: &[C], shift: C, ahead: Ahead) -> C {
+        lane_sum!(C, ahead; x; (x - shift).exp_of_nonpositive())
     }
 }
 
 multiversion! {
-    /// The sum of e^(x - shift) w.
+    /// The sum of e^(x - shift) w, where no x is above the shift.
     pub(crate) fn sum_exp_times[C: Real](x: &[C], shift: C, w: &[C]) -> C {
-        lane_sum!(C; x, w; (x - shift).exp() * w)
+        lane_sum!(C; x, w; (x - shift).exp_of_nonpositive() * w)
     }
 }
 
 multiversion! {
-    /// `out = e^(x - shift) scale`
+    /// `out = e^(x - shift) scale`, where no x is above the shift.
     pub(crate) fn exp_scaled[C: Real](x: &[C], shift: C, scale: C, out: &mut [C]) {
         for (out, &x) in out.iter_mut().zip(x) {
-            *out = (x - shift).exp() * scale;
+            *out = (x - shift).exp_of_nonpositive() * scale;
         }
     }
 }
 
 multiversion! {
-    /// `out = e^(x - shift)`; returns the sum.
-    pub(crate) fn exp_into[C: Real](x: &[C], shift: C, out: &mut [C]) -> C {
+    /// `out = e^(x - shift)`, where no x is above the shift; returns the sum. Memory ahead comes meanwhile.
+    pub(crate) fn exp_into[C: Real](x: &[C], shift: C, out: &mut [C], ahead: &[Ahead]) -> C {
         let mut lanes = [C::ZERO; LANES];
         let (chunks, rest) = x.as_chunks::<LANES>();
         let (out_chunks, out_rest) = out.as_chunks_mut::<LANES>();
-        for (out, chunk) in out_chunks.iter_mut().zip(chunks) {
+        for (i, (out, chunk)) in out_chunks.iter_mut().zip(chunks).enumerate() {
+            for ahead in ahead {
+                ahead.fetch(i);
+            }
             for l in 0..LANES {
-                out[l] = (chunk[l] - shift).exp();
+                out[l] = (chunk[l] - shift).exp_of_nonpositive();
                 lanes[l] = lanes[l] + out[l];
             }
         }
         for ((lane, &x), out) in lanes.iter_mut().zip(rest).zip(out_rest) {
-            *out = (x - shift).exp();
+            *out = (x - shift).exp_of_nonpositive();
             *lane = *lane + *out;
         }
         join_lanes::<C, Sum>(lanes)
+    }
+}
+
+multiversion! {
+    /// `out = x scale`
+    pub(crate) fn scale_into[C: Real](x: &[C], scale: C, out: &mut [C]) {
+        for (out, &x) in out.iter_mut().zip(x) {
+            *out = x * scale;
+        }
     }
 }
 

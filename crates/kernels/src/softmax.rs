@@ -1,8 +1,13 @@
 use crate::element::{Number, Real, dispatch};
 use crate::reduce::{Peak, fold_run};
-use crate::rows::{dot, exp_into, exp_scaled, scale_in_place, softmax_gradient_into, sum_exp, sum_exp_times};
+use crate::rows::{
+    dot, exp_into, exp_scaled, scale_in_place, scale_into, softmax_gradient_into, sum_exp, sum_exp_times,
+};
+use crate::simd::Ahead;
 use crate::tiles::{Reader, Scratch, TILE, Writer, tiles};
+use crate::workspace::{Workspace, piece_bytes};
 use crate::{Float, View, ViewMut};
+use partita_base::DType;
 
 /// Rows of a view: all dimensions but the last.
 pub(crate) fn row_count(view: &View<'_>) -> usize {
@@ -25,6 +30,12 @@ pub(crate) fn row_max<T: Float>(
     max
 }
 
+/// The elements that come from memory while the exponentials of those from `at` on are computed: of the next row, so
+/// that its maximum is found in a cache, and no closer than a tile.
+fn next_row(x: &Reader<'_>, at: usize, count: usize) -> Ahead {
+    x.ahead(at + count.max(TILE))
+}
+
 /// The sum of e^(x - max) over a row.
 pub(crate) fn row_sum_exp<T: Float>(
     x: &Reader<'_>,
@@ -35,9 +46,37 @@ pub(crate) fn row_sum_exp<T: Float>(
 ) -> T::Compute {
     let mut sum = T::Compute::ZERO;
     for (start, some) in tiles(count) {
-        sum = sum + sum_exp(x.widened::<T>(row * count + start, some, scratch), max);
+        let at = row * count + start;
+        sum = sum + sum_exp(x.widened::<T>(at, some, scratch), max, next_row(x, at, count));
     }
     sum
+}
+
+/// Fills `powers` with e^(x - max) of a row and returns their sum. Meanwhile the next row comes, and the memory where
+/// this one's results go.
+pub(crate) fn row_exp<T: Float>(
+    x: &Reader<'_>,
+    row: usize,
+    powers: &mut [T::Compute],
+    out: &Writer<'_>,
+    scratch: &mut Scratch,
+) -> T::Compute {
+    let count = powers.len();
+    let max = row_max::<T>(x, row, count, scratch);
+    let mut sum = T::Compute::ZERO;
+    for (start, some) in tiles(count) {
+        let at = row * count + start;
+        let ahead = [next_row(x, at, count), out.ahead(at)];
+        let x = x.widened::<T>(at, some, scratch);
+        sum = sum + exp_into(x, max, &mut powers[start..start + some], &ahead);
+    }
+    sum
+}
+
+/// Bytes of workspace that [`softmax`] and [`crate::cross_entropy_backward`] need for a last dimension of size `d`: a
+/// row as it is computed.
+pub fn row_workspace_bytes(dtype: DType, d: usize) -> usize {
+    if dtype == DType::F64 { piece_bytes::<f64>(d) } else { piece_bytes::<f32>(d) }
 }
 
 fn check(inputs: &[&View<'_>], out: &ViewMut<'_>) {
@@ -50,33 +89,33 @@ fn check(inputs: &[&View<'_>], out: &ViewMut<'_>) {
 /// `out = e^x / sum(e^x)` along the last dimension, safe from overflow. Floats; halves compute in f32.
 ///
 /// # Panics
-/// Where shapes or types differ.
-pub fn softmax(x: &View<'_>, out: &mut ViewMut<'_>) {
+/// Where shapes or types differ or the workspace is too small.
+pub fn softmax(x: &View<'_>, out: &mut ViewMut<'_>, workspace: &mut [u8]) {
     check(&[x], out);
-    dispatch!(float x.dtype(), T => softmax_rows::<T>(x, out))
+    dispatch!(float x.dtype(), T => softmax_rows::<T>(x, out, workspace))
 }
 
-fn softmax_rows<T: Float>(x: &View<'_>, out: &mut ViewMut<'_>) {
+fn softmax_rows<T: Float>(x: &View<'_>, out: &mut ViewMut<'_>, workspace: &mut [u8]) {
     let (rows, count) = (row_count(x), x.shape()[x.rank() - 1]);
     let reader = Reader::apart_from(x, out);
     let mut writer = Writer::new(out);
     let (mut scratch, mut out_scratch) = (Scratch::new(), Scratch::new());
+    let powers = Workspace::new(workspace).take::<T::Compute>(count);
     for row in 0..rows {
-        let max = row_max::<T>(&reader, row, count, &mut scratch);
         if count <= TILE {
-            // One tile: the exponentials are kept.
+            // One tile: the exponentials stay in the first cache.
+            let max = row_max::<T>(&reader, row, count, &mut scratch);
             let tile = reader.widened::<T>(row * count, count, &mut scratch);
             writer.widened::<T>(row * count, count, &mut out_scratch, |out| {
-                let sum = exp_into(tile, max, out);
+                let sum = exp_into(tile, max, out, &[]);
                 scale_in_place(out, T::Compute::ONE / sum);
             });
             continue;
         }
-        let scale = T::Compute::ONE / row_sum_exp::<T>(&reader, row, count, max, &mut scratch);
+        let scale = T::Compute::ONE / row_exp::<T>(&reader, row, powers, &writer, &mut scratch);
         for (start, some) in tiles(count) {
-            let tile = reader.widened::<T>(row * count + start, some, &mut scratch);
             writer.widened::<T>(row * count + start, some, &mut out_scratch, |out| {
-                exp_scaled(tile, max, scale, out)
+                scale_into(&powers[start..start + some], scale, out);
             });
         }
     }
@@ -131,7 +170,8 @@ fn softmax_backward_rows<T: Float>(x: &View<'_>, dy: &View<'_>, dx: &mut ViewMut
         if count <= TILE {
             // One tile: the exponentials are kept.
             let y = y_scratch.wide::<T::Compute>(count);
-            let scale = T::Compute::ONE / exp_into(x.widened::<T>(row * count, count, x_scratch), max, y);
+            let x = x.widened::<T>(row * count, count, x_scratch);
+            let scale = T::Compute::ONE / exp_into(x, max, y, &[]);
             let dy = dy.widened::<T>(row * count, count, dy_scratch);
             let mean = dot(y, dy) * scale;
             writer.widened::<T>(row * count, count, dx_scratch, |dx| {
@@ -141,9 +181,10 @@ fn softmax_backward_rows<T: Float>(x: &View<'_>, dy: &View<'_>, dx: &mut ViewMut
         }
         let (mut sum, mut weighted) = (T::Compute::ZERO, T::Compute::ZERO);
         for (start, some) in tiles(count) {
+            let ahead = next_row(&x, row * count + start, count);
             let x = x.widened::<T>(row * count + start, some, x_scratch);
             let dy = dy.widened::<T>(row * count + start, some, dy_scratch);
-            sum = sum + sum_exp(x, max);
+            sum = sum + sum_exp(x, max, ahead);
             weighted = weighted + sum_exp_times(x, max, dy);
         }
         let (scale, mean) = (T::Compute::ONE / sum, weighted / sum);

@@ -6,6 +6,8 @@
 use bytemuck::Pod;
 use std::marker::PhantomData;
 
+use crate::reduce::LANES;
+use crate::simd::Ahead;
 use crate::{Element, Float, MAX_RANK, View, ViewMut};
 
 /// Elements handled at a time: small enough for a few tiles to stay in the first cache, large enough to hide
@@ -48,6 +50,16 @@ impl Layout {
     /// Whether the elements lie side by side.
     pub(crate) fn is_contiguous(&self) -> bool {
         self.len <= 1 || (self.rank == 1 && self.strides[0] == 1)
+    }
+
+    /// The memory of elements from `start` on, of so many bytes each, in chunks of [`LANES`].
+    fn ahead(&self, pointer: *const u8, size: usize, start: usize) -> Ahead {
+        if start < self.len && self.is_contiguous() {
+            Ahead::new(pointer.wrapping_add(start * size), LANES * size)
+        } else {
+            // One place, which is at hand.
+            Ahead::new(pointer, 0)
+        }
     }
 
     /// Whether all indices name one element.
@@ -99,7 +111,7 @@ impl Layout {
 }
 
 /// Whether two ranges of addresses share a byte.
-fn overlap(a: (usize, usize), b: (usize, usize)) -> bool {
+pub(crate) fn overlap(a: (usize, usize), b: (usize, usize)) -> bool {
     a.0 < b.1 && b.0 < a.1
 }
 
@@ -153,6 +165,12 @@ impl<'a> Reader<'a> {
     pub(crate) fn pointer_at(&self, start: usize) -> *const u8 {
         debug_assert!(self.is_direct());
         self.pointer.wrapping_add(start * self.size)
+    }
+
+    /// The elements from `start` on, in chunks of [`LANES`], to be asked for early. Nothing new where they are scattered
+    /// or where there are none.
+    pub(crate) fn ahead(&self, start: usize) -> Ahead {
+        self.layout.ahead(self.pointer, self.size, start)
     }
 
     /// The bytes of elements `start..start + count`, in memory or in `scratch`.
@@ -255,6 +273,11 @@ impl<'a> Writer<'a> {
 
     pub(crate) fn len(&self) -> usize {
         self.layout.len
+    }
+
+    /// As [`Reader::ahead`]: memory that is at hand is written without a wait.
+    pub(crate) fn ahead(&self, start: usize) -> Ahead {
+        self.layout.ahead(self.pointer, self.size, start)
     }
 
     /// Whether tiles can be written in place.

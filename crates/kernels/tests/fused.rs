@@ -241,3 +241,48 @@ fn malformed_programs_are_refused() {
         assert_eq!(wrong.unwrap_err().code, "E421");
     }
 }
+
+#[test]
+fn long_outputs_have_the_bits_of_short_ones() {
+    // x y, and x y + x: the first is read again in the second program.
+    let (multiply, add) = (EwOp::Binary(Binary::Mul), EwOp::Binary(Binary::Add));
+    let product = EwInstr { op: multiply, args: vec![0, 1], out: 2 };
+    let sum = EwInstr { op: add, args: vec![2, 0], out: 3 };
+    let f32s = |count: usize| vec![DType::F32; count];
+    let programs = [
+        ElementwiseProgram::new(f32s(3), 2, vec![product.clone()], vec![2]).unwrap(),
+        ElementwiseProgram::new(f32s(3), 2, vec![product.clone()], vec![2, 2]).unwrap(),
+        ElementwiseProgram::new(f32s(4), 2, vec![product, sum], vec![3, 2]).unwrap(),
+    ];
+    let long = STREAM_BYTES / size_of::<f32>();
+    let x: Vec<f32> = (0..long + 5).map(|i| (i % 1009) as f32 * 0.37 - 80.0).collect();
+    let y: Vec<f32> = (0..long + 5).map(|i| (i % 757) as f32 * 0.11 - 40.0).collect();
+    for program in &programs {
+        let mut workspace = vec![0u8; elementwise_workspace_bytes(program)];
+        for (count, skip) in [(long - 1, 0), (long, 0), (long + 5, 0), (long, 1)] {
+            // Elements before and behind, which nobody may touch; `skip` elements off a cache line.
+            let mut memory = [(); 2].map(|()| vec![7f32; count + 64]);
+            let starts = memory.each_ref().map(|memory| memory.as_ptr().align_offset(64) + 16 + skip);
+            let outputs = program.outputs().len();
+            let mut outs: Vec<ViewMut<'_>> = memory
+                .iter_mut()
+                .zip(starts)
+                .take(outputs)
+                .map(|(memory, start)| ViewMut::of(&mut memory[start..], &[count]))
+                .collect();
+            let inputs = [View::of(&x, &[count]), View::of(&y, &[count])];
+            run_elementwise(program, &inputs, &mut outs, &[count], &mut workspace);
+            let product = |i: usize| x[i] * y[i];
+            let right = |output: usize, i: usize| match output {
+                0 if program.instructions().len() == 2 => product(i) + x[i],
+                _ => product(i),
+            };
+            for (output, (memory, start)) in memory.iter().zip(starts).take(outputs).enumerate() {
+                let same = (0..count).all(|i| memory[start + i].to_bits() == right(output, i).to_bits());
+                assert!(same, "{count} elements, {skip} off a line, output {output}");
+                let around = memory[..start].iter().chain(&memory[start + count..]);
+                assert!(around.clone().all(|&x| x == 7.0), "nothing else is written");
+            }
+        }
+    }
+}

@@ -14,6 +14,11 @@ fn rows_shape(draw: &mut Draw) -> Vec<usize> {
     shape
 }
 
+fn softmax_into(x: &Tensor, y: &mut Tensor) {
+    let mut workspace = vec![1u8; row_workspace_bytes(x.dtype, x.shape[x.shape.len() - 1])];
+    softmax(&x.view(), &mut y.view_mut(), &mut workspace);
+}
+
 fn softmax_of(x: &[f64]) -> Vec<f64> {
     let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let sum: f64 = x.iter().map(|x| (x - max).exp()).sum();
@@ -66,7 +71,7 @@ proptest! {
         let (shape, dtype) = (rows_shape(&mut draw), draw.pick(&FLOATS));
         let x = Tensor::random(&mut draw, dtype, &shape, |d| d.unit() * 20.0 + 100.0);
         let [mut y, mut log] = [(); 2].map(|()| Tensor::scattered(&mut draw, dtype, &shape));
-        softmax(&x.view(), &mut y.view_mut());
+        softmax_into(&x, &mut y);
         log_softmax(&x.view(), &mut log.view_mut());
         let right: Vec<f64> = x.values().chunks(shape[shape.len() - 1]).flat_map(softmax_of).collect();
         let tolerance = if dtype == DType::F64 { 1e-12 } else { 1e-5 };
@@ -86,7 +91,7 @@ proptest! {
         // Repeated elements of x count once each: differences are taken on a copy without repeats.
         check_gradient(&mut draw, &x, &dx, |x| {
             let mut y = Tensor::zeros(DType::F64, &shape);
-            softmax(&x.view(), &mut y.view_mut());
+            softmax_into(x, &mut y);
             weigh(&y, &dy)
         });
         let dtype = draw.pick(&FLOATS);
@@ -151,17 +156,18 @@ proptest! {
         };
         let backward = |draw: &mut Draw, x: &Tensor, weight: &Tensor, dy: &Tensor| {
             let dtype = x.dtype;
-            let mut workspace = vec![1u8; norm_backward_workspace_bytes(dtype, d)];
+            let mut workspace = vec![1u8; norm_backward_workspace_bytes(dtype, rows, d)];
             let mut dx = Tensor::scattered(draw, dtype, &shape);
             let [mut dw, mut db] = [(); 2].map(|()| Tensor::scattered(draw, dtype, &[d]));
             let (x, w, dy) = (x.view(), weight.view(), dy.view());
             let (mut dx_view, mut dw_view, mut db_view) = (dx.view_mut(), dw.view_mut(), db.view_mut());
             if centered {
-                let (dw, db) = (Some(&mut dw_view), Some(&mut db_view));
-                layer_norm_backward(&x, Some(&w), &dy, 1e-2, &mut dx_view, dw, db, &mut workspace);
+                layer_norm_backward(&x, Some(&w), &dy, 1e-2, &mut dx_view, &mut workspace);
             } else {
-                rms_norm_backward(&x, Some(&w), &dy, 1e-2, &mut dx_view, Some(&mut dw_view), &mut workspace);
+                rms_norm_backward(&x, Some(&w), &dy, 1e-2, &mut dx_view, &mut workspace);
             }
+            let sums = std::iter::once((rows, &mut workspace[..]));
+            norm_parameter_gradients(sums, dtype, d, Some(&mut dw_view), centered.then_some(&mut db_view));
             (dx, dw, db)
         };
         let (dx, dw, db) = backward(&mut draw, &x, &weight, &dy);
@@ -225,7 +231,10 @@ proptest! {
         let mut loss = Tensor::scattered(&mut draw, loss_type, lead);
         cross_entropy(&logits.view(), &labels.view(), -100, &mut loss.view_mut()).unwrap();
         let mut dlogits = Tensor::scattered(&mut draw, dtype, &shape);
-        cross_entropy_backward(&logits.view(), &labels.view(), -100, &dloss.view(), &mut dlogits.view_mut()).unwrap();
+        let mut workspace = vec![1u8; row_workspace_bytes(dtype, classes)];
+        let (logits_view, labels_view, dloss_view) = (logits.view(), labels.view(), dloss.view());
+        let out = &mut dlogits.view_mut();
+        cross_entropy_backward(&logits_view, &labels_view, -100, &dloss_view, out, &mut workspace).unwrap();
         let (mut losses, mut gradient) = (Vec::new(), Vec::new());
         for (row, x) in logits.values().chunks(classes).enumerate() {
             let label = labels.get(row);
@@ -256,7 +265,7 @@ fn a_label_that_is_no_class_is_an_error() {
 fn softmax_keeps_infinities_apart() {
     let x = Tensor::of(DType::F32, &[1, 3], &[f64::NEG_INFINITY, 0.0, 0.0]);
     let mut y = Tensor::zeros(DType::F32, &[1, 3]);
-    softmax(&x.view(), &mut y.view_mut());
+    softmax_into(&x, &mut y);
     assert_eq!(y.values(), [0.0, 0.5, 0.5]);
 }
 
@@ -265,7 +274,86 @@ fn softmax_shows_a_number_that_is_none() {
     for row in [vec![1.0, f64::NAN, 2.0], vec![f64::NAN; 2000]] {
         let x = Tensor::of(DType::F32, &[row.len()], &row);
         let mut y = Tensor::zeros(DType::F32, &[row.len()]);
-        softmax(&x.view(), &mut y.view_mut());
+        softmax_into(&x, &mut y);
         assert!(y.values().iter().all(|y| y.is_nan()));
+    }
+}
+
+/// Rows of f32 and a result that begins `skip` elements into its memory, or lies over the rows.
+fn beside_and_over(shape: &[usize], skip: usize, kernel: &dyn Fn(&View<'_>, &mut ViewMut<'_>)) {
+    let count: usize = shape.iter().product();
+    let x: Vec<f32> = (0..count).map(|i| (i * 37 % 101) as f32 * 0.1 - 5.0).collect();
+    let mut beside = vec![7f32; skip + count + 1];
+    kernel(&View::of(&x, shape), &mut ViewMut::of(&mut beside[skip..], shape));
+    assert!(
+        beside[..skip].iter().chain(&beside[skip + count..]).all(|&x| x == 7.0),
+        "nothing else is written"
+    );
+    let mut over = [vec![7f32; skip], x].concat();
+    let pointer = over[skip..].as_mut_ptr().cast::<u8>();
+    let strides: Vec<isize> = vec![shape[1] as isize, 1];
+    // SAFETY: row kernels may write their result over their first input.
+    let (from, mut to) = unsafe {
+        (
+            View::from_raw(pointer, DType::F32, shape, &strides),
+            ViewMut::from_raw(pointer, DType::F32, shape, &strides),
+        )
+    };
+    kernel(&from, &mut to);
+    let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(&over[skip..]), bits(&beside[skip..skip + count]), "{shape:?} from {skip}");
+}
+
+#[test]
+fn rows_of_any_length_and_start_are_the_same_in_place() {
+    for (rows, count) in [(0, 5), (3, 1), (2, 31), (3, 1024), (2, 1025), (3, 2048), (2, 4000)] {
+        for skip in [0, 1, 13] {
+            let mut labels: Vec<i64> = (0..rows as i64).map(|row| row * 7 % count as i64).collect();
+            if let Some(last) = labels.last_mut() {
+                *last = -100;
+            }
+            let dloss = vec![0.5f32; rows];
+            let workspace = || vec![1u8; row_workspace_bytes(DType::F32, count)];
+            beside_and_over(&[rows, count], skip, &|x, out| softmax(x, out, &mut workspace()));
+            beside_and_over(&[rows, count], skip, &|x, out| {
+                let (labels, dloss) = (View::of(&labels, &[rows]), View::of(&dloss, &[rows]));
+                cross_entropy_backward(x, &labels, -100, &dloss, out, &mut workspace()).unwrap();
+            });
+        }
+    }
+}
+
+#[test]
+fn parts_of_whole_blocks_of_rows_do_not_show_in_norm_gradients() {
+    let (rows, d) = (5 * NORM_BLOCK_ROWS + 3, 37);
+    let mut draw = Draw(5);
+    for dtype in FLOATS {
+        let [x, dy] = [(); 2].map(|()| {
+            let x = Tensor::random(&mut draw, DType::F64, &[rows, d], |d| d.unit());
+            Tensor::of(dtype, &[rows, d], &x.values())
+        });
+        let weight = Tensor::random(&mut draw, dtype, &[d], |d| d.unit());
+        let gradients = |ends: &[usize]| {
+            let [mut dw, mut db] = [(); 2].map(|()| Tensor::zeros(dtype, &[d]));
+            let mut dx = Tensor::zeros(dtype, &[rows, d]);
+            let mut workspaces = Vec::new();
+            let mut start = 0;
+            for &end in ends {
+                let mut workspace = vec![1u8; norm_backward_workspace_bytes(dtype, end - start, d)];
+                let (x, dy) = (x.view().slice(0, start, end, 1), dy.view().slice(0, start, end, 1));
+                let dx = &mut dx.view_mut().slice(0, start, end, 1);
+                layer_norm_backward(&x, Some(&weight.view()), &dy, 1e-5, dx, &mut workspace);
+                workspaces.push((end - start, workspace));
+                start = end;
+            }
+            let sums = workspaces.iter_mut().map(|(rows, workspace)| (*rows, &mut workspace[..]));
+            norm_parameter_gradients(sums, dtype, d, Some(&mut dw.view_mut()), Some(&mut db.view_mut()));
+            [dx, dw, db].map(|tensor| (0..tensor.len()).map(|i| tensor.bits(i)).collect::<Vec<_>>())
+        };
+        let whole = gradients(&[rows]);
+        let block = NORM_BLOCK_ROWS;
+        for ends in [vec![block, rows], vec![2 * block, 5 * block, rows], vec![rows, rows]] {
+            assert!(gradients(&ends) == whole, "{dtype}: parts that end at {ends:?}");
+        }
     }
 }

@@ -42,9 +42,21 @@ struct Part {
     workspace: Span,
 }
 
+impl Part {
+    fn workspace_in(&self, whole: Span) -> Span {
+        Span { offset: whole.offset + self.workspace.offset, ..self.workspace }
+    }
+}
+
+/// Runs after all parts, on the scratch memory that each of them left, in order.
+type Last =
+    Box<dyn Fn(&Memory<'_>, &mut dyn Iterator<Item = Span>) -> partita_base::Result<()> + Send + Sync>;
+
 /// One compute instruction, ready to run: its parts may run in any order, or at once.
 pub(crate) struct Kernel {
     parts: Vec<Part>,
+    /// What needs all parts to have ended.
+    last: Option<Last>,
     /// Runs on the interpreter, which allocates.
     pub is_slow: bool,
 }
@@ -55,7 +67,7 @@ impl Kernel {
         run: impl Fn(&Memory<'_>, Span) -> partita_base::Result<()> + Send + Sync + 'static,
     ) -> Kernel {
         let workspace = Span { offset: 0, bytes: workspace_bytes };
-        Kernel { parts: vec![Part { run: Box::new(run), workspace }], is_slow: false }
+        Kernel { parts: vec![Part { run: Box::new(run), workspace }], last: None, is_slow: false }
     }
 
     fn plain(run: impl Fn(&Memory<'_>) + Send + Sync + 'static) -> Kernel {
@@ -65,10 +77,11 @@ impl Kernel {
         })
     }
 
-    /// One kernel of the parts of several, which write different elements.
+    /// One kernel of the parts of several, which write different elements. None of them has a last part.
     pub fn together(kernels: impl IntoIterator<Item = Kernel>) -> Kernel {
-        let mut whole = Kernel { parts: Vec::new(), is_slow: false };
+        let mut whole = Kernel { parts: Vec::new(), last: None, is_slow: false };
         for kernel in kernels {
+            debug_assert!(kernel.last.is_none());
             let base = whole.workspace_bytes().next_multiple_of(ALIGNMENT_BYTES);
             whole.is_slow |= kernel.is_slow;
             whole.parts.extend(kernel.parts.into_iter().map(|part| Part {
@@ -79,25 +92,43 @@ impl Kernel {
         whole
     }
 
+    /// The same kernel with a last part, which begins when all others have ended.
+    pub fn then(
+        self,
+        last: impl Fn(&Memory<'_>, &mut dyn Iterator<Item = Span>) -> partita_base::Result<()>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Kernel {
+        Kernel { last: Some(Box::new(last)), ..self }
+    }
+
     /// Bytes of scratch memory for all parts.
     pub fn workspace_bytes(&self) -> usize {
         self.parts.last().map_or(0, |part| part.workspace.offset + part.workspace.bytes)
     }
 
-    /// Into how many parts the work is cut.
+    /// Into how many parts the work is cut, the last one aside.
     pub fn part_count(&self) -> usize {
         self.parts.len()
     }
 
     /// Runs one part.
     pub fn run_part(&self, part: usize, memory: &Memory<'_>, workspace: Span) -> partita_base::Result<()> {
-        let Part { run, workspace: own } = &self.parts[part];
-        run(memory, Span { offset: workspace.offset + own.offset, bytes: own.bytes })
+        let part = &self.parts[part];
+        (part.run)(memory, part.workspace_in(workspace))
+    }
+
+    /// Runs the last part, if there is one. All others must have ended.
+    pub fn finish(&self, memory: &Memory<'_>, workspace: Span) -> partita_base::Result<()> {
+        let mut workspaces = self.parts.iter().map(|part| part.workspace_in(workspace));
+        self.last.as_ref().map_or(Ok(()), |last| last(memory, &mut workspaces))
     }
 
     /// Runs all parts, one after the other.
     pub fn run(&self, memory: &Memory<'_>, workspace: Span) -> partita_base::Result<()> {
-        (0..self.part_count()).try_for_each(|part| self.run_part(part, memory, workspace))
+        (0..self.part_count()).try_for_each(|part| self.run_part(part, memory, workspace))?;
+        self.finish(memory, workspace)
     }
 }
 
@@ -262,6 +293,11 @@ impl Cpu {
             if own.is_some() || !composites::has_kernel(composite) {
                 return own.or_else(|| fused(&opened(composite), &operands, outputs, parts));
             }
+        }
+        if let Op::Composite(composite) = &node.op
+            && let Some(kernel) = composites::norm_gradient(composite, &operands, outputs, parts)
+        {
+            return Some(kernel);
         }
         let shares = match cut::choose(graph, node, parts) {
             None => vec![Share::whole(operands, outputs)],

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{AttentionOptions, Sizes};
 use crate::element::{Number, Real};
-use crate::gemm::{Ahead, BAND_ROWS, Band, Part};
+use crate::gemm::{BAND_ROWS, Band, Part, RowsAhead};
 use crate::matmul::{Matrix, MatrixMut, gemm_part};
 use crate::reduce::{Fold, LANES, Peak, Sum, join_lanes};
 use crate::simd::multiversion;
@@ -113,7 +113,14 @@ impl Tile<'_> {
     ///
     /// # Safety
     /// `b` has these rows.
-    pub unsafe fn scores<C: Real>(&self, scale: C, a: &[C], b: Matrix<C>, out: &mut [C], ahead: &[Ahead]) {
+    pub unsafe fn scores<C: Real>(
+        &self,
+        scale: C,
+        a: &[C],
+        b: Matrix<C>,
+        out: &mut [C],
+        ahead: &[RowsAhead],
+    ) {
         let part = Part { band: Band::Out(self.shift), ahead };
         let size = [self.rows, self.width, self.reach()];
         let (a, out) = (Matrix::of(a, self.columns), MatrixMut::of(out, self.pitch));
@@ -122,7 +129,7 @@ impl Tile<'_> {
     }
 
     /// `out += scale p x` for scores `p` and a row of `x` for each key: a row for each query.
-    pub fn over_keys<C: Real>(&self, scale: C, p: &[C], x: &[C], out: &mut [C], ahead: &[Ahead]) {
+    pub fn over_keys<C: Real>(&self, scale: C, p: &[C], x: &[C], out: &mut [C], ahead: &[RowsAhead]) {
         let part = Part { band: Band::Lower(self.shift), ahead };
         let [p, x] = [Matrix::of(p, self.pitch), Matrix::of(x, self.columns)];
         let out = MatrixMut::of(out, self.columns);
@@ -131,7 +138,7 @@ impl Tile<'_> {
     }
 
     /// `out += scale p^T x` for scores `p` and a row of `x` for each query: a row for each key.
-    pub fn over_rows<C: Real>(&self, scale: C, p: &[C], x: &[C], out: &mut [C], ahead: &[Ahead]) {
+    pub fn over_rows<C: Real>(&self, scale: C, p: &[C], x: &[C], out: &mut [C], ahead: &[RowsAhead]) {
         let part = Part { band: Band::Upper(self.shift), ahead };
         let [p, x] = [Matrix::of(p, self.pitch).transposed(), Matrix::of(x, self.columns)];
         let out = MatrixMut::of(out, self.columns);
@@ -217,7 +224,7 @@ multiversion! {
             let mut lanes = [C::ZERO; LANES];
             for scores in scores {
                 for (lane, score) in lanes.iter_mut().zip(scores) {
-                    *score = (*score - max).exp_falling();
+                    *score = (*score - max).exp_of_nonpositive();
                     *lane = *lane + *score;
                 }
             }
@@ -226,7 +233,7 @@ multiversion! {
             } else if before == C::LOWEST {
                 C::ZERO
             } else {
-                (before - max).exp_falling()
+                (before - max).exp_of_nonpositive()
             };
             rows.factor[row] = factor;
             rows.sum[row] = rows.sum[row] * factor + join_lanes::<C, Sum>(lanes);
@@ -245,7 +252,7 @@ multiversion! {
                 continue;
             }
             for score in scores.as_flattened_mut() {
-                *score = (*score - max[row]).exp_falling();
+                *score = (*score - max[row]).exp_of_nonpositive();
             }
         }
     }
@@ -385,11 +392,15 @@ pub(super) fn store<T: Float>(
 }
 
 /// Some rows of one head, to be fetched while something else is computed; nothing past the last head.
-pub(super) fn ahead(view: &View<'_>, head: Option<[usize; 2]>, rows: &Range<usize>) -> Ahead {
-    let Some([b, h]) = head else { return Ahead::NOTHING };
+pub(super) fn ahead(view: &View<'_>, head: Option<[usize; 2]>, rows: &Range<usize>) -> RowsAhead {
+    let Some([b, h]) = head else { return RowsAhead::NOTHING };
     let head = view.index(0, b).index(0, h).slice(0, rows.start, rows.end, 1);
     let size = head.dtype().size_bytes();
-    Ahead { pointer: head.as_ptr(), step: head.strides()[0] * size as isize, length: head.shape()[1] * size }
+    RowsAhead {
+        pointer: head.as_ptr(),
+        step: head.strides()[0] * size as isize,
+        length: head.shape()[1] * size,
+    }
 }
 
 /// The head after one of `[batch, heads]`.

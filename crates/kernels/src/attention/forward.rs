@@ -2,7 +2,7 @@ use super::blocks::{
     Problem, Rows, after, ahead, exponentials, in_place, inverse, load, ranges, scale_rows, store,
 };
 use crate::element::{Number, Real};
-use crate::gemm::Ahead;
+use crate::gemm::RowsAhead;
 use crate::matmul::Matrix;
 use crate::workspace::Workspace;
 use crate::{Float, View, ViewMut};
@@ -54,7 +54,7 @@ pub(super) fn forward<T: Float>(
                 };
                 let alike = some.start.min(sizes.keys)..some.end.min(sizes.keys);
                 let next_keys = [k, v].map(|x| ahead(x, next_key_head, &alike));
-                let soon: [Ahead; 3] = [ahead(q, next, &follow), next_keys[0], next_keys[1]];
+                let soon: [RowsAhead; 3] = [ahead(q, next, &follow), next_keys[0], next_keys[1]];
                 // SAFETY: the block lies in `k`, or its copy in `k_rows`.
                 unsafe {
                     tile.scores(scale, q_rows, k_there.unwrap_or(Matrix::of(k_rows, columns)), scores, &soon)

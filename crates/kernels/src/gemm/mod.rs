@@ -112,7 +112,7 @@ pub(crate) unsafe fn product<C: Factor>(
 #[derive(Clone, Copy)]
 pub(crate) struct Part<'a> {
     pub band: Band,
-    pub ahead: &'a [Ahead],
+    pub ahead: &'a [RowsAhead],
 }
 
 impl Part<'_> {
@@ -121,7 +121,7 @@ impl Part<'_> {
 
 /// Rows of memory that will soon be read or written: one is fetched with each row of a product.
 #[derive(Clone, Copy)]
-pub(crate) struct Ahead {
+pub(crate) struct RowsAhead {
     pub pointer: *const u8,
     /// Bytes from row to row.
     pub step: isize,
@@ -129,8 +129,8 @@ pub(crate) struct Ahead {
     pub length: usize,
 }
 
-impl Ahead {
-    pub const NOTHING: Ahead = Ahead { pointer: std::ptr::null(), step: 0, length: 0 };
+impl RowsAhead {
+    pub const NOTHING: RowsAhead = RowsAhead { pointer: std::ptr::null(), step: 0, length: 0 };
 }
 
 /// What of a product need not be computed because a causal mask hides it. Rows of `lhs` go by steps of

@@ -1,6 +1,8 @@
 //! Composites with kernels of their own. What is not listed here, or not in the types a kernel takes, is opened
 //! into its decomposition before lowering.
 
+use std::ops::Range;
+
 use partita_base::DType;
 use partita_ir::ops::Composite;
 use partita_ir::{AttributesExt, TensorType};
@@ -8,7 +10,7 @@ use partita_kernels::{
     self as kernels, AttentionOptions, ElementwiseProgram, EwInstr, EwOp, MAX_RANK, Scalar, View, ViewMut,
 };
 
-use super::cut::Share;
+use super::cut::{Share, outer_dim, ranges};
 use super::{Kernel, Value, integer};
 use crate::arena::{Memory, Place};
 
@@ -178,8 +180,17 @@ pub(super) fn compile(composite: &Composite, share: Share) -> Option<Kernel> {
     let Share { operands, outputs, begins } = share;
     let dtype = outputs[0].dtype;
     Some(match kind {
-        Kind::Softmax => rows(operands, outputs, kernels::softmax),
-        Kind::LogSoftmax => rows(operands, outputs, kernels::log_softmax),
+        Kind::Softmax => {
+            let bytes = kernels::row_workspace_bytes(dtype, *outputs[0].shape.last()?);
+            Kernel::new(bytes, move |memory, workspace| {
+                let scratch = memory.bytes_mut(workspace);
+                kernels::softmax(&operands[0].view(memory), &mut memory.view_mut(&outputs[0]), scratch);
+                Ok(())
+            })
+        }
+        Kind::LogSoftmax => Kernel::plain(move |memory| {
+            kernels::log_softmax(&operands[0].view(memory), &mut memory.view_mut(&outputs[0]));
+        }),
         Kind::SoftmaxGradient => Kernel::plain(move |memory| {
             let [x, dy] = [0, 1].map(|i| operands[i].view(memory));
             kernels::softmax_backward(&x, &dy, &mut memory.view_mut(&outputs[0]));
@@ -198,42 +209,7 @@ pub(super) fn compile(composite: &Composite, share: Share) -> Option<Kernel> {
                 &mut memory.view_mut(&outputs[0]),
             );
         }),
-        Kind::NormGradient { centered, epsilon, weight, results } => {
-            let last = outputs[results[0]?].shape.last().copied()?;
-            let bytes = kernels::norm_backward_workspace_bytes(dtype, last);
-            Kernel::new(bytes, move |memory, workspace| {
-                let out = |i: usize| results[i].map(|r| memory.view_mut(&outputs[r]));
-                let (x, dy) = (operands[0].view(memory), operands[operands.len() - 1].view(memory));
-                let weight = weight.then(|| operands[1].view(memory));
-                let scratch = memory.bytes_mut(workspace);
-                let mut dx = out(0).expect("checked when the kernel was chosen");
-                let (mut dweight, mut dbias) = (out(1), out(2));
-                if centered {
-                    let (dweight, dbias) = (dweight.as_mut(), dbias.as_mut());
-                    kernels::layer_norm_backward(
-                        &x,
-                        weight.as_ref(),
-                        &dy,
-                        epsilon,
-                        &mut dx,
-                        dweight,
-                        dbias,
-                        scratch,
-                    );
-                } else {
-                    kernels::rms_norm_backward(
-                        &x,
-                        weight.as_ref(),
-                        &dy,
-                        epsilon,
-                        &mut dx,
-                        dweight.as_mut(),
-                        scratch,
-                    );
-                }
-                Ok(())
-            })
-        }
+        Kind::NormGradient { .. } => return None,
         Kind::Attention { causal, query_offset, scale } => {
             let (queries, keys, width) = attention_sizes(&operands);
             let bytes = kernels::attention_workspace_bytes(dtype, queries, keys, width);
@@ -265,11 +241,14 @@ pub(super) fn compile(composite: &Composite, share: Share) -> Option<Kernel> {
             let [logits, labels] = [0, 1].map(|i| operands[i].view(memory));
             kernels::cross_entropy(&logits, &labels, ignore_index, &mut memory.view_mut(&outputs[0]))
         }),
-        Kind::CrossEntropyGradient { ignore_index } => Kernel::new(0, move |memory, _| {
-            let [logits, labels, dloss] = [0, 1, 2].map(|i| operands[i].view(memory));
-            let out = &mut memory.view_mut(&outputs[0]);
-            kernels::cross_entropy_backward(&logits, &labels, ignore_index, &dloss, out)
-        }),
+        Kind::CrossEntropyGradient { ignore_index } => {
+            let bytes = kernels::row_workspace_bytes(dtype, *outputs[0].shape.last()?);
+            Kernel::new(bytes, move |memory, workspace| {
+                let [logits, labels, dloss] = [0, 1, 2].map(|i| operands[i].view(memory));
+                let (out, scratch) = (&mut memory.view_mut(&outputs[0]), memory.bytes_mut(workspace));
+                kernels::cross_entropy_backward(&logits, &labels, ignore_index, &dloss, out, scratch)
+            })
+        }
         Kind::Random { stream, draw } => {
             let global: Vec<u64> =
                 composite.attributes.ints("global_shape").iter().map(|&s| s as u64).collect();
@@ -278,12 +257,54 @@ pub(super) fn compile(composite: &Composite, share: Share) -> Option<Kernel> {
     })
 }
 
-fn rows(
-    operands: Vec<Value>,
-    outputs: Vec<Place>,
-    kernel: impl Fn(&View<'_>, &mut ViewMut<'_>) + Send + Sync + 'static,
-) -> Kernel {
-    Kernel::plain(move |memory| kernel(&operands[0].view(memory), &mut memory.view_mut(&outputs[0])))
+/// The gradient of a norm, if this is one: parts of whole blocks of rows, then the sums over the blocks.
+pub(super) fn norm_gradient(
+    composite: &Composite,
+    operands: &[Value],
+    outputs: &[Place],
+    parts: usize,
+) -> Option<Kernel> {
+    let Kind::NormGradient { centered, epsilon, weight, results } = kind(composite)? else { return None };
+    let [dx, dweight, dbias] = results.map(|result| result.map(|result| outputs[result].clone()));
+    let dx = dx?;
+    let (&d, lead) = dx.shape.split_last()?;
+    // Without leading dimensions there is one row and nothing to cut.
+    let dim = outer_dim(lead).unwrap_or(0);
+    let (size, rows_each) = match lead.get(dim) {
+        Some(&size) => (size, lead[dim + 1..].iter().product::<usize>()),
+        None => (1, 1),
+    };
+    // The least step that is whole blocks of rows.
+    let step = (1..kernels::NORM_BLOCK_ROWS).find(|step| (step * rows_each) % kernels::NORM_BLOCK_ROWS == 0);
+    let step = step.unwrap_or(kernels::NORM_BLOCK_ROWS);
+    let share = |range: Range<usize>| {
+        let elements = range.start * step..size.min(range.end * step);
+        let rows = elements.len() * rows_each;
+        let sliced =
+            |value: &Value| if lead.is_empty() { value.clone() } else { value.sliced(dim, elements.clone()) };
+        let (x, dy) = (sliced(&operands[0]), sliced(&operands[operands.len() - 1]));
+        let weight = weight.then(|| operands[1].clone());
+        let dx = if lead.is_empty() { dx.clone() } else { dx.sliced(dim, elements) };
+        let bytes = kernels::norm_backward_workspace_bytes(dx.dtype, rows, d);
+        let kernel = Kernel::new(bytes, move |memory, workspace| {
+            let (x, dy) = (x.view(memory), dy.view(memory));
+            let weight = weight.as_ref().map(|weight| weight.view(memory));
+            let (mut dx, scratch) = (memory.view_mut(&dx), memory.bytes_mut(workspace));
+            let backward = if centered { kernels::layer_norm_backward } else { kernels::rms_norm_backward };
+            backward(&x, weight.as_ref(), &dy, epsilon, &mut dx, scratch);
+            Ok(())
+        });
+        (rows, kernel)
+    };
+    let (rows, kernels): (Vec<usize>, Vec<Kernel>) = ranges(size.div_ceil(step), parts).map(share).unzip();
+    let dtype = dx.dtype;
+    Some(Kernel::together(kernels).then(move |memory, workspaces| {
+        let sums = rows.iter().zip(workspaces).map(|(&rows, span)| (rows, memory.bytes_mut(span)));
+        let [mut dweight, mut dbias] =
+            [&dweight, &dbias].map(|out| out.as_ref().map(|out| memory.view_mut(out)));
+        kernels::norm_parameter_gradients(sums, dtype, d, dweight.as_mut(), dbias.as_mut());
+        Ok(())
+    }))
 }
 
 fn attention_sizes(operands: &[Value]) -> (usize, usize, usize) {

@@ -632,6 +632,18 @@ fn composites_of_rows() {
 }
 
 #[test]
+fn norm_gradients_of_several_blocks_of_rows() {
+    let mut random = Random(8);
+    let epsilon = [("epsilon", Attribute::Float(1e-5))];
+    for shape in [vec![200, 9], vec![1, 3, 64, 8], vec![7, 24, 5], vec![0, 6]] {
+        let inputs = [&shape[..], &shape[shape.len() - 1..]]
+            .map(|shape| random.literal(&TensorType::new(DType::F64, shape)));
+        check_composite(&templates::LAYER_NORM, &epsilon, &inputs, &[0, 1], &mut random);
+        check_composite(&templates::RMS_NORM, &epsilon, &inputs, &[0, 1], &mut random);
+    }
+}
+
+#[test]
 fn attention_with_groups_masks_and_more_keys_than_queries() {
     let mut random = Random(6);
     for dtype in FLOATS {
@@ -808,6 +820,17 @@ fn what_takes_time_is_cut_for_threads() {
     let (softmax, gradient) = composite(&templates::SOFTMAX, &[], &rows, &[0]);
     assert_eq!(of(softmax.into(), &rows), 3);
     assert_eq!(of(gradient.unwrap().into(), &[f32s(&[6, 5]), f32s(&[6, 5])]), 3);
+    // The gradient of a norm is cut between blocks of rows, though the gradients of weight and bias sum them all.
+    let norm = |shape: &[usize]| {
+        let types = [f32s(shape), f32s(&shape[shape.len() - 1..]), f32s(shape)];
+        let epsilon = [("epsilon", Attribute::Float(1e-5))];
+        let gradient = composite(&templates::LAYER_NORM, &epsilon, &types[..2], &[0, 1]).1.unwrap();
+        of(gradient.into(), &types)
+    };
+    assert_eq!(
+        [norm(&[192, 4]), norm(&[1, 3, 64, 2]), norm(&[4, 32, 2]), norm(&[64, 2]), norm(&[5])],
+        [3, 3, 2, 1, 1]
+    );
     // The sums of a bias gradient: each part has its columns. A sum of all has one part.
     let sum = |dims: &[usize]| {
         let reducer = Reducer::Combiner(Combiner::Sum);

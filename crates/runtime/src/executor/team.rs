@@ -59,8 +59,15 @@ impl Team {
         }
     }
 
-    /// Runs all parts of a compute instruction. For the worker.
+    /// Runs a compute instruction. For the worker.
     pub fn run(&self, instruction: usize) -> Result<()> {
+        self.run_parts(instruction)?;
+        let (kernel, workspace) = self.kernel(instruction);
+        kernel.finish(&self.body.arena.memory(), workspace)
+    }
+
+    /// Runs all parts but the last.
+    fn run_parts(&self, instruction: usize) -> Result<()> {
         if self.threads == 1 || self.kernel(instruction).0.part_count() == 1 {
             return self.share(instruction, 0);
         }
@@ -147,9 +154,13 @@ mod tests {
                 end()
             })
         };
-        let kernel = Kernel::together([part(0, || Ok(())), part(1, || Ok(())), part(2, last)]);
+        staffed(Kernel::together([part(0, || Ok(())), part(1, || Ok(())), part(2, last)]), 3, threads)
+    }
+
+    /// A team, its helpers at work, with one instruction on so many bytes.
+    fn staffed(kernel: Kernel, bytes: usize, threads: usize) -> Arc<Team> {
         let instructions = vec![Ready::Compute { kernel, workspace: Span::default() }];
-        let body = Body::new(instructions, Arena::new(3, false).unwrap());
+        let body = Body::new(instructions, Arena::new(bytes, false).unwrap());
         let team = Arc::new(Team::new(body, threads, 10));
         for thread in 1..threads {
             let team = team.clone();
@@ -169,6 +180,31 @@ mod tests {
             for step in 1..=200 {
                 team.run(0).unwrap();
                 assert_eq!(bytes(&team), [step; 3], "{threads} threads");
+            }
+            team.end();
+        }
+    }
+
+    #[test]
+    fn the_last_part_begins_when_all_others_have_ended() {
+        let byte = |at: usize| Span { offset: at, bytes: 1 };
+        for threads in 1..=4 {
+            let part = move |at: usize| {
+                Kernel::new(0, move |memory, _| {
+                    std::thread::sleep(Duration::from_micros(50 * at as u64));
+                    memory.bytes_mut(byte(at))[0] += 1;
+                    Ok(())
+                })
+            };
+            let kernel = Kernel::together((0..5).map(part)).then(move |memory, workspaces| {
+                assert_eq!(workspaces.count(), 5);
+                memory.bytes_mut(byte(5))[0] = memory.bytes(Span { offset: 0, bytes: 5 }).iter().sum();
+                Ok(())
+            });
+            let team = staffed(kernel, 6, threads);
+            for step in 1..=40 {
+                team.run(0).unwrap();
+                assert_eq!(team.body.arena.memory().bytes(byte(5)), [5 * step], "{threads} threads");
             }
             team.end();
         }
