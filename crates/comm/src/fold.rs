@@ -6,8 +6,9 @@
 use bytemuck::Pod;
 use partita_base::Combiner;
 
-/// Elements of a block: for those of four bytes four of the widest registers.
-const BLOCK: usize = 64;
+/// Elements of a block: for those of four bytes four of the widest registers, or of the narrow ones.
+const WIDE_BLOCK: usize = 64;
+const NARROW_BLOCK: usize = 16;
 
 /// What can be combined.
 pub(crate) trait Number: Pod {
@@ -138,7 +139,7 @@ unsafe fn fold_by<N: Number>(
             }
         }
         let _ = vectors;
-        fold_plain(sources, targets, count, combine);
+        fold_blocks::<N, NARROW_BLOCK>(sources, targets, count, combine);
     }
 }
 
@@ -153,7 +154,7 @@ unsafe fn fold_avx512<N: Number>(
     combine: impl Fn(N, N) -> N + Copy,
 ) {
     // SAFETY: the caller's promise.
-    unsafe { fold_plain(sources, targets, count, combine) };
+    unsafe { fold_blocks::<N, WIDE_BLOCK>(sources, targets, count, combine) };
 }
 
 /// # Safety
@@ -167,13 +168,13 @@ unsafe fn fold_avx2<N: Number>(
     combine: impl Fn(N, N) -> N + Copy,
 ) {
     // SAFETY: the caller's promise.
-    unsafe { fold_plain(sources, targets, count, combine) };
+    unsafe { fold_blocks::<N, WIDE_BLOCK>(sources, targets, count, combine) };
 }
 
 /// # Safety
 /// See [`fold`].
 #[inline(always)]
-unsafe fn fold_plain<N: Number>(
+unsafe fn fold_blocks<N: Number, const BLOCK: usize>(
     sources: impl Iterator<Item = *const N> + Clone,
     targets: impl Iterator<Item = *mut N> + Clone,
     count: usize,
