@@ -32,8 +32,6 @@ const CHUNK_MASK: u64 = (1 << CHUNK_BITS) - 1;
 /// Where the members of one collective meet.
 pub(crate) struct Meeting {
     shares: Vec<Line<Share>>,
-    /// Whether a share that its member or somebody else has begun is open to others.
-    joins: bool,
 }
 
 struct Share {
@@ -48,9 +46,8 @@ struct Share {
 
 impl Meeting {
     /// A meeting of as many members as there are shares: the number of chunks of each, and the members that it
-    /// touches (its own member among them unless there are no chunks). Whether several threads may work at a share
-    /// (`joins`): not worth it where what it writes lies in the cache of the one that did it the last time.
-    pub(crate) fn new(shares: &[(usize, Vec<usize>)], joins: bool) -> Self {
+    /// touches (its own member among them unless there are no chunks).
+    pub(crate) fn new(shares: &[(usize, Vec<usize>)]) -> Self {
         let share = |(member, (chunks, touches)): (usize, &(usize, Vec<usize>))| {
             let chunks = *chunks as u64;
             assert!(chunks < CHUNK_MASK, "a share has too many chunks");
@@ -65,7 +62,7 @@ impl Meeting {
                 finished: AtomicU64::new(0),
             })
         };
-        Meeting { shares: shares.iter().enumerate().map(share).collect(), joins }
+        Meeting { shares: shares.iter().enumerate().map(share).collect() }
     }
 
     /// How many times a member has arrived.
@@ -96,8 +93,8 @@ impl Meeting {
     /// Gets a member ahead as far as that is possible without waiting. `run` runs a chunk of a share.
     ///
     /// The member's own share comes first. Where nothing is left of it the others' follow, but not in the same poll:
-    /// a thread that plays many members turns to those before it takes work from other threads. Where nobody joins,
-    /// it takes only shares whose members have not come to them yet: who begins a share ends it.
+    /// a thread that plays many members turns to those before it takes work from other threads, whose caches hold
+    /// what they had the last time.
     pub(crate) fn poll(
         &self,
         member: usize,
@@ -113,11 +110,7 @@ impl Meeting {
         if !progress {
             let count = self.shares.len();
             for offset in (1..count).take_while(|_| !self.is_complete(member)) {
-                let other = (member + offset) % count;
-                let is_begun = || self.shares[other].0.taken.load(Ordering::Relaxed) & CHUNK_MASK > 0;
-                if self.joins || !is_begun() {
-                    progress |= self.work(other, &run);
-                }
+                progress |= self.work((member + offset) % count, &run);
             }
         }
         drop(inside);

@@ -43,11 +43,6 @@ unsafe impl Sync for World {}
 
 impl World {
     fn new(shares: &[(usize, &[usize])]) -> Arc<World> {
-        World::with(shares, true)
-    }
-
-    /// Shares that several threads may work at, if one `joins` the other.
-    fn with(shares: &[(usize, &[usize])], joins: bool) -> Arc<World> {
         let shares: Vec<_> = shares.iter().map(|(chunks, touches)| (*chunks, touches.to_vec())).collect();
         let outputs = |(chunks, _): &(usize, Vec<usize>)| (0..*chunks).map(|_| UnsafeCell::new(0)).collect();
         let member = |_| Member {
@@ -56,7 +51,7 @@ impl World {
             outputs: shares.iter().map(outputs).collect(),
         };
         Arc::new(World {
-            meeting: Meeting::new(&shares, joins),
+            meeting: Meeting::new(&shares),
             gate: Gate::new(shares.len()),
             notify: Notify::new(),
             members: (0..shares.len()).map(member).collect(),
@@ -155,13 +150,8 @@ fn explore(preemptions: usize, test: impl Fn() + Send + Sync + 'static) {
 
 /// `uses` uses by ranks that each have a thread.
 fn use_again_and_again(shares: &'static [(usize, &'static [usize])], uses: usize, preemptions: usize) {
-    use_with(shares, true, uses, preemptions);
-}
-
-/// The same where a thread `joins` another at its share, or leaves it alone.
-fn use_with(shares: &'static [(usize, &'static [usize])], joins: bool, uses: usize, preemptions: usize) {
     explore(preemptions, move || {
-        let world = World::with(shares, joins);
+        let world = World::new(shares);
         let play = move |world: &World, rank: usize| {
             for using in 1..=uses {
                 world.begin(rank, using);
@@ -226,12 +216,6 @@ fn reductions_of_two_ranks_follow_each_other() {
 #[test]
 fn two_ranks_share_the_chunks_of_one() {
     use_again_and_again(&[(2, &[0, 1]), (0, &[])], 2, 2);
-}
-
-#[test]
-fn a_share_that_one_rank_has_begun_is_left_to_it() {
-    use_with(&[(2, &[0, 1]), (0, &[])], false, 2, 2);
-    use_with(&[(1, &[0, 1]), (1, &[0, 1])], false, 2, 2);
 }
 
 #[test]

@@ -179,7 +179,7 @@ impl Slot {
         let null = || spec.members.iter().map(|_| AtomicPtr::new(ptr::null_mut())).collect();
         let shares: Vec<_> = plan.shares.iter().map(|s| (s.chunks.len(), s.touches.clone())).collect();
         Slot {
-            meeting: Meeting::new(&shares, plan.streams),
+            meeting: Meeting::new(&shares),
             buffers: spec.exchanges.iter().map(|_| Buffers { inputs: null(), outputs: null() }).collect(),
             plan,
         }
