@@ -6,9 +6,9 @@
 use bytemuck::Pod;
 use partita_base::Combiner;
 
-/// Elements of a block: for those of four bytes four of the widest registers, or of the narrow ones.
+/// Elements of a block: those of four bytes fill four of the widest registers, or eight of the narrow ones.
 const WIDE_BLOCK: usize = 64;
-const NARROW_BLOCK: usize = 16;
+const NARROW_BLOCK: usize = 32;
 
 /// What can be combined.
 pub(crate) trait Number: Pod {

@@ -4,6 +4,8 @@
 //! on the inputs. What is in a cache goes through registers. Elements that accumulate in another type, and what comes
 //! from memory, go chunk by chunk through accumulators in the first-level cache.
 
+use std::iter::once;
+
 use bytemuck::{Pod, Zeroable};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -132,34 +134,17 @@ impl Reduction {
         targets: impl Iterator<Item = *mut T> + Clone,
         streams: bool,
     ) {
-        let mut buffers = [Chunk([T::Accumulator::zeroed(); CHUNK]); 3];
+        let mut buffers = [Chunk([T::Accumulator::zeroed(); CHUNK]); 2];
         let mut narrow = Chunk([T::zeroed(); CHUNK]);
         let vectors = if streams { Vectors::Narrow } else { Vectors::Wide };
         for begin in (0..self.len).step_by(CHUNK) {
             let count = CHUNK.min(self.len - begin);
-            let [held, left, right] = buffers.each_mut().map(|chunk| &mut chunk.0[..count]);
+            let [held, scratch] = buffers.each_mut().map(|chunk| &mut chunk.0[..count]);
             // SAFETY: inside a stretch of that input, aligned and not written meanwhile.
-            let slice = |source: *const T| unsafe { std::slice::from_raw_parts(source.add(begin), count) };
-            let mut sources = sources.clone().map(slice);
-            let one = T::widen(sources.next().expect("a collective has members"), left).as_ptr();
-            let held = held.as_mut_ptr();
-            let to = std::iter::once(held);
-            // SAFETY: all are `count` accumulators.
             unsafe {
-                match sources.next() {
-                    Some(two) => {
-                        let pair = [one, T::widen(two, right).as_ptr()];
-                        fold(combiner, pair.into_iter(), to.clone(), count, vectors);
-                    }
-                    None => held.copy_from_nonoverlapping(one, count),
-                }
-                for next in sources {
-                    let pair = [held.cast_const(), T::widen(next, right).as_ptr()];
-                    fold(combiner, pair.into_iter(), to.clone(), count, vectors);
-                }
+                let sources = sources.clone().map(|source| source.add(begin));
+                T::accumulate(combiner, sources, held, scratch, vectors);
             }
-            // SAFETY: written above.
-            let held = unsafe { std::slice::from_raw_parts(held, count) };
             let result = T::narrow(held, &mut narrow.0[..count]);
             // SAFETY: inside a stretch of that output, which is ours alone.
             unsafe {
@@ -176,8 +161,17 @@ trait Element: Pod {
     type Accumulator: Number;
     /// Whether that is the element itself.
     const IS_ACCUMULATOR: bool;
-    /// The elements as accumulators: themselves, or converted into `scratch` (of the same length).
-    fn widen<'a>(source: &'a [Self], scratch: &'a mut [Self::Accumulator]) -> &'a [Self::Accumulator];
+    /// Combines as many elements of all sources as `held` takes; `scratch` is as long.
+    ///
+    /// # Safety
+    /// As for [`fold`]; sources are aligned.
+    unsafe fn accumulate(
+        combiner: Combiner,
+        sources: impl Iterator<Item = *const Self> + Clone,
+        held: &mut [Self::Accumulator],
+        scratch: &mut [Self::Accumulator],
+        vectors: Vectors,
+    );
     /// The accumulators as elements, each rounded once: themselves, or converted into `scratch`.
     fn narrow<'a>(source: &'a [Self::Accumulator], scratch: &'a mut [Self]) -> &'a [Self];
 }
@@ -187,8 +181,15 @@ macro_rules! own_accumulator {
         impl Element for $t {
             type Accumulator = $t;
             const IS_ACCUMULATOR: bool = true;
-            fn widen<'a>(source: &'a [$t], _scratch: &'a mut [$t]) -> &'a [$t] {
-                source
+            unsafe fn accumulate(
+                combiner: Combiner,
+                sources: impl Iterator<Item = *const $t> + Clone,
+                held: &mut [$t],
+                _scratch: &mut [$t],
+                vectors: Vectors,
+            ) {
+                // SAFETY: the caller's promise.
+                unsafe { fold(combiner, sources, once(held.as_mut_ptr()), held.len(), vectors) };
             }
             fn narrow<'a>(source: &'a [$t], _scratch: &'a mut [$t]) -> &'a [$t] {
                 source
@@ -203,9 +204,25 @@ macro_rules! half_accumulator {
         impl Element for $t {
             type Accumulator = f32;
             const IS_ACCUMULATOR: bool = false;
-            fn widen<'a>(source: &'a [$t], scratch: &'a mut [f32]) -> &'a [f32] {
-                source.convert_to_f32_slice(scratch);
-                scratch
+            unsafe fn accumulate(
+                combiner: Combiner,
+                mut sources: impl Iterator<Item = *const $t> + Clone,
+                held: &mut [f32],
+                scratch: &mut [f32],
+                vectors: Vectors,
+            ) {
+                let count = held.len();
+                // SAFETY: the caller's promise.
+                let slice = |source: *const $t| unsafe { std::slice::from_raw_parts(source, count) };
+                let first = sources.next().expect("a collective has members");
+                slice(first).convert_to_f32_slice(held);
+                let sum = held.as_mut_ptr();
+                for next in sources {
+                    slice(next).convert_to_f32_slice(scratch);
+                    let pair = [sum.cast_const(), scratch.as_ptr()];
+                    // SAFETY: both have `count` elements.
+                    unsafe { fold(combiner, pair.iter().copied(), once(sum), count, vectors) };
+                }
             }
             fn narrow<'a>(source: &'a [f32], scratch: &'a mut [$t]) -> &'a [$t] {
                 scratch.convert_from_f32_slice(source);
