@@ -74,7 +74,8 @@ def suits(peer, case):
     if suite == "fused":
         return False
     if suite == "collectives":
-        return peer != "torch compile" and not (peer == "jax" and rest[0] == "copy")
+        own = rest[0] == "exchange" or (peer == "jax" and rest[0] == "copy")
+        return peer != "torch compile" and not own
     return peer != "torch compile" or suite in ("mlp", "gpt")
 
 
@@ -238,7 +239,8 @@ The sizes are those of `crates/partita/src/commands/bench/models.rs` and `benche
   (256, 384, 6, 6, 256, 8), gpt2 (50257, 768, 12, 12, 256, 2).
 - `dist`: the tiny and small GPT on several ranks that share the same cores; small8h has 8 heads. PyTorch uses gloo
   processes (DTensor, DistributedDataParallel, fully_shard), JAX host devices of one process.
-- `collectives`: one tensor of the given size: what is reduced, what is gathered, what is scattered.
+- `collectives`: one tensor of the given size: what is reduced, what is gathered, what is scattered. `copy`: every rank copies
+  its share; `exchange`: it passes on to the next one what it has just been given, so that all bytes cross between cores.
 
 The architectures are the same everywhere, and weights are drawn from the same distributions, but not the same numbers: losses
 agree roughly.

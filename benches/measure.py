@@ -23,7 +23,7 @@ MLP = {  # features, shape of the rows
 }
 LEARNING_RATE = {"slapo": None, "alpa": 1e-3, "gpt": 3e-4}
 BETAS, WEIGHT_DECAY = (0.9, 0.95), 0.1
-SIZES = {"1MiB": 1 << 20, "64MiB": 64 << 20}
+SIZES = {"4KiB": 4 << 10, "1MiB": 1 << 20, "64MiB": 64 << 20}
 
 
 def arguments(description, modes):

@@ -1,5 +1,7 @@
 //! Moving one N-dimensional box between two dense buffers, and bytes past the caches.
 
+use crate::fold::spread;
+
 /// A box copy in its simplest form: runs of contiguous bytes under as few strided loops as possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StridedCopy {
@@ -93,22 +95,38 @@ impl StridedCopy {
         (0..outer.count).step_by(step).flat_map(part).collect()
     }
 
-    /// Copies; past the caches where `streams`.
+    /// Copies to every target; past the caches where `streams`.
     ///
     /// # Safety
-    /// The box must lie within both buffers; they do not overlap; nobody writes the source's box or touches the
-    /// target's box meanwhile.
-    pub(crate) unsafe fn run(&self, source: *const u8, target: *mut u8, streams: bool) {
+    /// The box must lie within all buffers; they do not overlap; nobody writes the source's box or touches the
+    /// targets' boxes meanwhile.
+    pub(crate) unsafe fn run(
+        &self,
+        source: *const u8,
+        targets: impl Iterator<Item = *mut u8> + Clone,
+        streams: bool,
+    ) {
         // SAFETY: the caller's promise: offsets and strides stay within the buffers. Short runs get a copy of
         // constant length, which compiles to one load and one store instead of a call.
         unsafe {
-            let (source, target) = (source.add(self.source_offset), target.add(self.target_offset));
-            match self.run_bytes {
-                1 => nest(&self.loops, source, target, |s, t| t.copy_from_nonoverlapping(s, 1)),
-                2 => nest(&self.loops, source, target, |s, t| t.copy_from_nonoverlapping(s, 2)),
-                4 => nest(&self.loops, source, target, |s, t| t.copy_from_nonoverlapping(s, 4)),
-                8 => nest(&self.loops, source, target, |s, t| t.copy_from_nonoverlapping(s, 8)),
-                n => nest(&self.loops, source, target, |s, t| copy_bytes(s, t, n, streams)),
+            let source = source.add(self.source_offset);
+            let targets = targets.map(|target| target.add(self.target_offset));
+            let n = self.run_bytes;
+            if n > 8 {
+                nest(&self.loops, 0, 0, &|s, t| {
+                    copy_bytes(source.add(s), targets.clone().map(|target| target.add(t)), n, streams);
+                });
+                return;
+            }
+            for target in targets {
+                let loops = &self.loops;
+                match n {
+                    1 => nest(loops, 0, 0, &|s, t| target.add(t).copy_from_nonoverlapping(source.add(s), 1)),
+                    2 => nest(loops, 0, 0, &|s, t| target.add(t).copy_from_nonoverlapping(source.add(s), 2)),
+                    4 => nest(loops, 0, 0, &|s, t| target.add(t).copy_from_nonoverlapping(source.add(s), 4)),
+                    8 => nest(loops, 0, 0, &|s, t| target.add(t).copy_from_nonoverlapping(source.add(s), 8)),
+                    n => nest(loops, 0, 0, &|s, t| target.add(t).copy_from_nonoverlapping(source.add(s), n)),
+                }
             }
         }
     }
@@ -117,37 +135,50 @@ impl StridedCopy {
 /// Runs shorter than this are not worth streaming: parts of lines at both ends are written through the cache.
 const LEAST_STREAM_BYTES: usize = 512;
 
-/// Copies `bytes` bytes. Where `streams`, whole cache lines go to memory without being read first and without
-/// staying in a cache; [`finish_streams`] has to follow before others are told.
+/// Copies `bytes` bytes to every target, reading them once. Where `streams`, whole cache lines go to memory without
+/// being read first and without staying in a cache; [`finish_streams`] has to follow before others are told.
 ///
 /// # Safety
-/// Both ranges must be valid and apart; nobody writes the source or touches the target meanwhile.
-pub(crate) unsafe fn copy_bytes(source: *const u8, target: *mut u8, bytes: usize, streams: bool) {
-    #[cfg(target_arch = "x86_64")]
-    if streams && bytes >= LEAST_STREAM_BYTES {
-        use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
-        const LINE_BYTES: usize = 64;
-        let head = target.addr().wrapping_neg() % LINE_BYTES;
-        let lines = (bytes - head) / LINE_BYTES;
-        let tail = head + lines * LINE_BYTES;
-        // SAFETY: all offsets are below `bytes`; from `head` on, the target is aligned to lines.
-        unsafe {
-            target.copy_from_nonoverlapping(source, head);
-            for line in 0..lines {
-                let from = source.add(head + line * LINE_BYTES).cast::<__m128i>();
-                let to = target.add(head + line * LINE_BYTES).cast::<__m128i>();
-                let words = [0, 1, 2, 3].map(|i| _mm_loadu_si128(from.add(i)));
-                for (i, word) in words.into_iter().enumerate() {
-                    _mm_stream_si128(to.add(i), word);
-                }
-            }
-            target.add(tail).copy_from_nonoverlapping(source.add(tail), bytes - tail);
-        }
-        return;
-    }
-    let _ = streams;
+/// All ranges must be valid and apart; nobody writes the source or touches the targets meanwhile.
+pub(crate) unsafe fn copy_bytes(
+    source: *const u8,
+    targets: impl Iterator<Item = *mut u8> + Clone,
+    bytes: usize,
+    streams: bool,
+) {
     // SAFETY: the caller's promise.
-    unsafe { target.copy_from_nonoverlapping(source, bytes) };
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        if streams && bytes >= LEAST_STREAM_BYTES {
+            return targets.for_each(|target| stream_bytes(source, target, bytes));
+        }
+        let _ = streams;
+        spread(source, targets, bytes);
+    }
+}
+
+/// # Safety
+/// See [`copy_bytes`]; at least a cache line.
+#[cfg(target_arch = "x86_64")]
+unsafe fn stream_bytes(source: *const u8, target: *mut u8, bytes: usize) {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+    const LINE_BYTES: usize = 64;
+    let head = target.addr().wrapping_neg() % LINE_BYTES;
+    let lines = (bytes - head) / LINE_BYTES;
+    let tail = head + lines * LINE_BYTES;
+    // SAFETY: all offsets are below `bytes`; from `head` on, the target is aligned to lines.
+    unsafe {
+        target.copy_from_nonoverlapping(source, head);
+        for line in 0..lines {
+            let from = source.add(head + line * LINE_BYTES).cast::<__m128i>();
+            let to = target.add(head + line * LINE_BYTES).cast::<__m128i>();
+            let words = [0, 1, 2, 3].map(|i| _mm_loadu_si128(from.add(i)));
+            for (i, word) in words.into_iter().enumerate() {
+                _mm_stream_si128(to.add(i), word);
+            }
+        }
+        target.add(tail).copy_from_nonoverlapping(source.add(tail), bytes - tail);
+    }
 }
 
 /// Orders streamed bytes before whatever is written next.
@@ -159,19 +190,15 @@ pub(crate) fn finish_streams() {
     };
 }
 
-/// # Safety
-/// `copy` must be allowed at every position that the loops visit.
-unsafe fn nest(loops: &[Loop], source: *const u8, target: *mut u8, copy: impl Fn(*const u8, *mut u8) + Copy) {
+/// Calls `copy` with the offsets, in the source and in a target, of each position that the loops visit.
+fn nest(loops: &[Loop], source: usize, target: usize, copy: &impl Fn(usize, usize)) {
     let Some((outer, inner)) = loops.split_first() else { return copy(source, target) };
     for i in 0..outer.count {
-        // SAFETY: within the box, by the caller's promise.
-        unsafe {
-            let (source, target) = (source.add(i * outer.source_stride), target.add(i * outer.target_stride));
-            if inner.is_empty() {
-                copy(source, target);
-            } else {
-                nest(inner, source, target, copy);
-            }
+        let (source, target) = (source + i * outer.source_stride, target + i * outer.target_stride);
+        if inner.is_empty() {
+            copy(source, target);
+        } else {
+            nest(inner, source, target, copy);
         }
     }
 }
@@ -226,7 +253,10 @@ mod tests {
         for (start, bytes) in [(0, 0), (3, 511), (0, 512), (1, 1024), (63, 577), (64, 1900), (17, 1983)] {
             let mut target = vec![0xee; 2000];
             // SAFETY: both have 2000 bytes.
-            unsafe { copy_bytes(source.as_ptr().add(start), target.as_mut_ptr().add(start), bytes, true) };
+            unsafe {
+                let to = std::iter::once(target.as_mut_ptr().add(start));
+                copy_bytes(source.as_ptr().add(start), to, bytes, true);
+            }
             finish_streams();
             let mut expected = vec![0xee; 2000];
             expected[start..start + bytes].copy_from_slice(&source[start..start + bytes]);

@@ -15,6 +15,7 @@
 
 mod communicator;
 mod copy;
+mod fold;
 mod meeting;
 #[cfg(test)]
 mod meeting_tests;

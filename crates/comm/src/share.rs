@@ -6,9 +6,13 @@ use crate::copy::StridedCopy;
 use crate::reduce::Reduction;
 use crate::spec::{CollectiveSpec, Exchange, Moves};
 
-/// Bytes of one input that a chunk covers: enough to hide the price of taking it, few enough to stay in a
-/// second-level cache with their twins in other buffers while they are combined or copied several times.
-const CHUNK_BYTES: usize = 64 << 10;
+/// Bytes of one input that a piece covers: few enough to stay in a second-level cache with their twins in other buffers
+/// while they are combined or copied several times.
+///
+/// Where outputs are written past the caches, so much is a chunk as well, enough to hide the price of taking it: who is
+/// done first helps. Otherwise a share is one chunk, and who begins it ends it. What it touches lies in the cache of the
+/// core that did it the last time, and every counter that moves in between would first wait for all that was written.
+const PIECE_BYTES: usize = 64 << 10;
 
 /// A member's slice of an all-reduce is no smaller: sharing the arithmetic would cost more than doing it.
 const LEAST_SLICE_BYTES: usize = 4096;
@@ -36,8 +40,9 @@ pub(crate) struct Share {
     pub(crate) chunks: Vec<Vec<Piece>>,
     /// The members, in order, whose buffers the chunks read or write.
     pub(crate) touches: Vec<usize>,
-    /// Input bytes that the last chunk covers.
+    /// Input bytes that the last chunk covers, and those that it may cover.
     filled_bytes: usize,
+    chunk_bytes: usize,
 }
 
 /// Something to do with one tensor of the bucket.
@@ -60,7 +65,7 @@ pub(crate) enum Action {
 
 impl Share {
     fn push(&mut self, exchange: usize, targets: &Range<usize>, bytes: usize, action: Action) {
-        if self.chunks.is_empty() || self.filled_bytes + bytes > CHUNK_BYTES {
+        if self.chunks.is_empty() || self.filled_bytes + bytes > self.chunk_bytes {
             self.chunks.push(Vec::new());
             self.filled_bytes = 0;
         }
@@ -70,7 +75,7 @@ impl Share {
     }
 
     fn reduce(&mut self, exchange: usize, targets: Range<usize>, whole: &Reduction) {
-        for part in whole.split(CHUNK_BYTES) {
+        for part in whole.split(PIECE_BYTES) {
             self.push(exchange, &targets, part.input_bytes(), Action::Reduce(part));
         }
     }
@@ -112,7 +117,12 @@ impl Plan {
     /// What is to be done for a valid collective.
     pub(crate) fn new(spec: &CollectiveSpec) -> Self {
         let count = spec.members.len();
-        let mut shares: Vec<Share> = (0..count).map(|_| Share::default()).collect();
+        let buffers = spec.exchanges.iter().flat_map(|exchange| {
+            (0..count).map(move |member| exchange.input_bytes(member) + exchange.output_bytes(member))
+        });
+        let streams = buffers.sum::<usize>() > STREAM_BYTES;
+        let chunk_bytes = if streams { PIECE_BYTES } else { usize::MAX };
+        let mut shares: Vec<Share> = (0..count).map(|_| Share { chunk_bytes, ..Share::default() }).collect();
         let mut zero_fills = vec![Vec::new(); count];
         for (index, exchange) in spec.exchanges.iter().enumerate() {
             match exchange {
@@ -152,7 +162,7 @@ impl Plan {
                 }
                 Exchange::Moves(moves) => {
                     for (source, targets, copy) in copies(moves) {
-                        for part in copy.split(CHUNK_BYTES) {
+                        for part in copy.split(PIECE_BYTES) {
                             shares[source].push(index, &targets, part.bytes(), Action::Copy(source, part));
                         }
                     }
@@ -172,10 +182,7 @@ impl Plan {
             let touched = |&m: &usize| all || m == member || pieces().any(|p| p.targets.contains(&m));
             share.touches = (0..count).filter(touched).collect();
         }
-        let buffers = spec.exchanges.iter().flat_map(|exchange| {
-            (0..count).map(move |member| exchange.input_bytes(member) + exchange.output_bytes(member))
-        });
-        Plan { shares, zero_fills, streams: buffers.sum::<usize>() > STREAM_BYTES }
+        Plan { shares, zero_fills, streams }
     }
 }
 
@@ -218,12 +225,27 @@ mod tests {
         assert_eq!((shares[0].chunks.len(), shares[1].chunks.len()), (1, 0));
     }
 
+    fn all_gather(pieces: usize) -> Vec<Share> {
+        let bytes = pieces * PIECE_BYTES;
+        let spec = CollectiveSpec::new("gather", vec![0, 1, 2], vec![Exchange::all_gather(1, &[bytes; 3])]);
+        Plan::new(&spec).shares
+    }
+
     #[test]
     fn an_all_gather_reads_each_input_once() {
-        let bytes = 3 * CHUNK_BYTES;
-        let spec = CollectiveSpec::new("gather", vec![0, 1, 2], vec![Exchange::all_gather(1, &[bytes; 3])]);
-        for share in Plan::new(&spec).shares {
-            assert_eq!(share.chunks.len(), 3);
+        for share in all_gather(3) {
+            assert_eq!(share.chunks.len(), 1);
+            assert_eq!(share.chunks[0].len(), 3);
+            assert!(share.chunks[0].iter().all(|piece| piece.targets == (0..3)));
+        }
+    }
+
+    #[test]
+    fn what_goes_past_the_caches_is_shared_chunk_by_chunk() {
+        // Three inputs and nine of their size in outputs.
+        let pieces = STREAM_BYTES / PIECE_BYTES / 12 + 1;
+        for share in all_gather(pieces) {
+            assert_eq!(share.chunks.len(), pieces);
             assert!(share.chunks.iter().all(|chunk| chunk.len() == 1 && chunk[0].targets == (0..3)));
         }
     }

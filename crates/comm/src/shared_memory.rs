@@ -14,7 +14,7 @@ use crate::meeting::{Gate, Meeting};
 use crate::notify::Notify;
 use crate::share::{Action, Piece, Plan};
 use crate::spec::CollectiveSpec;
-use crate::sync::{AtomicPtr, Line, Ordering};
+use crate::sync::{AtomicPtr, Ordering};
 use crate::transport::{CollectiveId, Failure, Poll, Transport};
 
 /// Collectives over the memory of one process. Everything is allocated here, once; a use of a collective
@@ -31,14 +31,27 @@ pub struct SharedMemory {
 struct Slot {
     plan: Plan,
     meeting: Meeting,
-    members: Vec<Line<Buffers>>,
+    /// Per exchange.
+    buffers: Vec<Buffers>,
 }
 
-/// A member's buffers in the current use, per exchange. Published by its arrival; atomic only so that no protocol
-/// error can be a data race.
+/// The members' buffers in their current use, in their order. Published by their arrivals; atomic only so that no
+/// protocol error can be a data race.
 struct Buffers {
     inputs: Vec<AtomicPtr<u8>>,
     outputs: Vec<AtomicPtr<u8>>,
+}
+
+/// Leaves a pointer for others. It is mostly the one of the last use, which they still have in their caches.
+fn publish(place: &AtomicPtr<u8>, pointer: *mut u8) {
+    if place.load(Ordering::Relaxed) != pointer {
+        place.store(pointer, Ordering::Relaxed);
+    }
+}
+
+/// Where the buffers are that were left there.
+fn published(places: &[AtomicPtr<u8>]) -> impl Iterator<Item = *mut u8> + Clone + '_ {
+    places.iter().map(|place| place.load(Ordering::Relaxed))
 }
 
 impl SharedMemory {
@@ -123,13 +136,10 @@ impl Transport for SharedMemory {
                 unsafe { outputs[exchange].cast::<u8>().write_bytes(0, outputs[exchange].len()) };
             }
         }
-        let buffers = &slot.members[index].0;
         slot.meeting.arrive(index, &self.notify, || {
-            for (published, &input) in buffers.inputs.iter().zip(inputs) {
-                published.store(input.cast::<u8>().cast_mut(), Ordering::Relaxed);
-            }
-            for (published, &output) in buffers.outputs.iter().zip(outputs) {
-                published.store(output.cast::<u8>(), Ordering::Relaxed);
+            for ((buffers, &input), &output) in slot.buffers.iter().zip(inputs).zip(outputs) {
+                publish(&buffers.inputs[index], input.cast::<u8>().cast_mut());
+                publish(&buffers.outputs[index], output.cast::<u8>());
             }
         });
     }
@@ -155,10 +165,10 @@ impl Transport for SharedMemory {
     }
 
     fn missing(&self, collective: CollectiveId) -> Vec<usize> {
-        let slot = &self.slots[collective.index()];
-        let arrived: Vec<u64> = (0..slot.members.len()).map(|m| slot.meeting.epoch(m)).collect();
+        let (spec, slot) = (&self.specs[collective.index()], &self.slots[collective.index()]);
+        let arrived: Vec<u64> = (0..spec.members.len()).map(|m| slot.meeting.epoch(m)).collect();
         let latest = arrived.iter().copied().max().unwrap_or(0);
-        let ranks = self.specs[collective.index()].members.iter();
+        let ranks = spec.members.iter();
         ranks.zip(arrived).filter(|(_, epoch)| *epoch < latest).map(|(&rank, _)| rank).collect()
     }
 }
@@ -166,11 +176,11 @@ impl Transport for SharedMemory {
 impl Slot {
     fn new(spec: &CollectiveSpec) -> Self {
         let plan = Plan::new(spec);
-        let null = || (0..spec.exchanges.len()).map(|_| AtomicPtr::new(ptr::null_mut())).collect();
+        let null = || spec.members.iter().map(|_| AtomicPtr::new(ptr::null_mut())).collect();
         let shares: Vec<_> = plan.shares.iter().map(|s| (s.chunks.len(), s.touches.clone())).collect();
         Slot {
             meeting: Meeting::new(&shares),
-            members: shares.iter().map(|_| Line(Buffers { inputs: null(), outputs: null() })).collect(),
+            buffers: spec.exchanges.iter().map(|_| Buffers { inputs: null(), outputs: null() }).collect(),
             plan,
         }
     }
@@ -179,10 +189,8 @@ impl Slot {
     fn run(&self, share: usize, chunk: usize) {
         let streams = self.plan.streams;
         for Piece { exchange, targets, action } in &self.plan.shares[share].chunks[chunk] {
-            let buffers = |member: usize| &self.members[member].0;
-            let input =
-                |member: usize| buffers(member).inputs[*exchange].load(Ordering::Relaxed).cast_const();
-            let outputs = targets.clone().map(|m| buffers(m).outputs[*exchange].load(Ordering::Relaxed));
+            let Buffers { inputs, outputs } = &self.buffers[*exchange];
+            let outputs = published(&outputs[targets.clone()]);
             // SAFETY: a chunk is run once in a use, and only while all members that it touches are in that use:
             // pointers, sizes and alignment are those that `start` has seen, inputs are not written, and outputs
             // are written by the collective only. Validation and the plan have seen to it that pieces lie within
@@ -190,10 +198,10 @@ impl Slot {
             unsafe {
                 match action {
                     Action::Reduce(reduction) => {
-                        reduction.run((0..self.members.len()).map(input), outputs, streams);
+                        reduction.run(published(inputs).map(<*mut u8>::cast_const), outputs, streams);
                     }
                     Action::Copy(source, copy) => {
-                        outputs.for_each(|output| copy.run(input(*source), output, streams));
+                        copy.run(inputs[*source].load(Ordering::Relaxed), outputs, streams);
                     }
                 }
             }

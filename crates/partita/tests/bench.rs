@@ -82,7 +82,9 @@ fn a_gpt_learns_the_same_on_every_mesh() {
 fn collectives_are_held_against_the_copy_beside_them() {
     let lines = measured(&bench(&["collectives", "--filter", "1MiB/2"]));
     let of_limit: Vec<bool> = lines.iter().map(|line| line["of_limit"].as_f64().is_some()).collect();
-    assert_eq!(of_limit, [false, true, true, true]);
+    assert_eq!(of_limit, [false, true, true, true, true]);
+    let of_exchange: Vec<bool> = lines.iter().map(|line| line["of_exchange"].as_f64().is_some()).collect();
+    assert_eq!(of_exchange, [false, false, true, true, true]);
     assert!(lines.iter().all(|line| line["gbytes_per_s"].as_f64().unwrap() > 0.0));
     let alone = measured(&bench(&["--filter", "all_gather/1MiB/4"]));
     assert_eq!((alone.len(), alone[0].get("of_limit")), (1, None));

@@ -73,6 +73,9 @@ pub struct Measurement {
     /// plain copy beside it, over the fastest run's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub of_limit: Option<f64>,
+    /// For a collective: the same at the bandwidth of the plain exchange beside it, whose bytes another core has written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub of_exchange: Option<f64>,
     /// From the model to programs that are ready to run.
     pub compile_ms: f64,
     /// That and the first run.
@@ -300,6 +303,7 @@ impl Prepared {
             gflops,
             gbytes_per_s,
             of_limit: None,
+            of_exchange: None,
             compile_ms: self.compile_ms,
             first_step_ms: self.first_step_ms,
             peak_rss_mb: peak_rss_mb(),
@@ -346,21 +350,32 @@ fn without_update() -> BuildOptions {
     BuildOptions::new(StepOptions::new(none))
 }
 
-/// Puts what memory bounds beside the copy of the same ranks, where there is one.
+/// Puts what memory bounds beside the copy of the same ranks, and collectives beside the exchange, where there is one.
 fn compare_with_copy(group: &[Case], measured: &mut [Measurement]) {
-    let least_bytes = |case: &Case, ranks: usize| match &case.work {
-        Work::Traffic { traffic, bytes, .. } => Some(traffic.least_traffic_bytes(*bytes, ranks)),
-        Work::Step(step) => step.least_traffic_bytes(),
-    };
-    let copies = |case: &Case| matches!(case.work, Work::Traffic { traffic: Traffic::Copy, .. });
+    let is = |case: &Case, wanted: Traffic| matches!(case.work, Work::Traffic { traffic, .. } if traffic == wanted);
     let per_ms = |case: &Case, measurement: &Measurement| {
-        least_bytes(case, measurement.ranks).map(|bytes| bytes as f64 / measurement.min_ms)
+        let bytes = match &case.work {
+            Work::Traffic { traffic, bytes, .. } => {
+                Some(traffic.least_traffic_bytes(*bytes, measurement.ranks))
+            }
+            Work::Step(step) => step.least_traffic_bytes(),
+        };
+        bytes.map(|bytes| bytes as f64 / measurement.min_ms)
     };
-    let Some(copy) = group.iter().position(copies) else { return };
-    let Some(limit) = per_ms(&group[copy], &measured[copy]) else { return };
-    for (case, measurement) in group.iter().zip(measured).filter(|(case, _)| !copies(case)) {
-        measurement.of_limit = per_ms(case, measurement).map(|bytes| bytes / limit);
+    let rates: Vec<Option<f64>> = group.iter().zip(&*measured).map(|(c, m)| per_ms(c, m)).collect();
+    let rate_of = |traffic: Traffic| rates[group.iter().position(|case| is(case, traffic))?];
+    let (copy, exchange) = (rate_of(Traffic::Copy), rate_of(Traffic::Exchange));
+    for ((case, measurement), &rate) in group.iter().zip(measured).zip(&rates) {
+        let of = |limit: Option<f64>| Some(rate? / limit?);
+        measurement.of_limit = of(copy).filter(|_| !is(case, Traffic::Copy));
+        let is_limit = is(case, Traffic::Copy) || is(case, Traffic::Exchange);
+        measurement.of_exchange = of(exchange).filter(|_| !is_limit);
     }
+}
+
+/// Milliseconds in three places after the point, microseconds where that says little.
+fn time(ms: f64) -> String {
+    if ms < 1.0 { format!("{:>9.2} us", 1e3 * ms) } else { format!("{ms:>9.3} ms") }
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -393,15 +408,18 @@ impl Measurement {
             (_, Some(rate)) => format!("{rate:7.2} GB/s   "),
             _ => String::new(),
         };
-        let limit = self.of_limit.map_or(String::new(), |share| format!("  {share:.2} of the limit"));
+        let of = |what: &str, share: Option<f64>| {
+            share.map_or(String::new(), |share| format!("  {share:.2} of the {what}"))
+        };
+        let limit = of("limit", self.of_limit) + &of("exchange", self.of_exchange);
         let cpu = self.cpu_ms.map_or(String::new(), |ms| format!("  cpu {ms:>9.3} ms"));
         let first = format!("  first step {:.0} ms", self.first_step_ms);
         format!(
-            "{:<34} {:<7} median {:>9.3} ms  min {:>9.3} ms{cpu}  spread {:>4.0} %  {rate}  memory {}{}{limit}\n",
+            "{:<34} {:<7} median {}  min {}{cpu}  spread {:>4.0} %  {rate}  memory {}{}{limit}\n",
             format!("{}/{}", self.suite, self.case),
             self.mesh,
-            self.median_ms,
-            self.min_ms,
+            time(self.median_ms),
+            time(self.min_ms),
             100.0 * self.spread,
             bytes((self.planned_mb * MIB) as u64),
             if self.losses.is_empty() { String::new() } else { first },

@@ -1,4 +1,4 @@
-//! Programs that do nothing but exchange one tensor, or copy it: what the executor makes of a collective, and the limit.
+//! Programs that do nothing but exchange one tensor, or copy it: what the executor makes of a collective, and the limits.
 
 use partita_base::{DType, Id};
 use partita_ir::{Graph, GraphBuilder, Phase, Role, TensorType};
@@ -11,8 +11,11 @@ use partita_program::{
 /// What happens to a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Traffic {
-    /// Every rank copies its share: what memory can do.
+    /// Every rank copies its share, which nobody else touches: what memory and caches can do.
     Copy,
+    /// Every rank passes on to the next one the share that it has just been given: what they can do with what another
+    /// core has written.
+    Exchange,
     /// Every rank gets the sum of all.
     AllReduce,
     /// Every rank gets the shares of all.
@@ -22,14 +25,15 @@ pub enum Traffic {
 }
 
 impl Traffic {
-    /// All of them, the limit first.
-    pub const ALL: [Traffic; 4] =
-        [Traffic::Copy, Traffic::AllReduce, Traffic::AllGather, Traffic::ReduceScatter];
+    /// All of them, the limits first.
+    pub const ALL: [Traffic; 5] =
+        [Traffic::Copy, Traffic::Exchange, Traffic::AllReduce, Traffic::AllGather, Traffic::ReduceScatter];
 
     /// `copy`, `all_reduce`, ...
     pub fn name(self) -> &'static str {
         match self {
             Traffic::Copy => "copy",
+            Traffic::Exchange => "exchange",
             Traffic::AllReduce => "all_reduce",
             Traffic::AllGather => "all_gather",
             Traffic::ReduceScatter => "reduce_scatter",
@@ -45,7 +49,7 @@ impl Traffic {
     /// Shares of the tensor that a rank gives and gets.
     fn parts(self, ranks: usize) -> (usize, usize) {
         match self {
-            Traffic::Copy => (1, 1),
+            Traffic::Copy | Traffic::Exchange => (1, 1),
             Traffic::AllReduce => (ranks, ranks),
             Traffic::AllGather => (1, ranks),
             Traffic::ReduceScatter => (ranks, 1),
@@ -61,6 +65,10 @@ pub fn programs(traffic: Traffic, bytes: usize, ranks: usize, times: usize) -> P
     let (input, output) = (ty(given), ty(got));
     let exchange = match traffic {
         Traffic::Copy => None,
+        Traffic::Exchange => {
+            let next = |rank: usize| (rank, (rank + 1) % ranks);
+            Some(Exchange::CollectivePermute { pairs: (0..ranks).map(next).collect() })
+        }
         Traffic::AllReduce => Some(Exchange::AllReduce { combiner: Combiner::Sum }),
         Traffic::AllGather => Some(Exchange::AllGather { dim: 0, extents: vec![share; ranks] }),
         Traffic::ReduceScatter => {
@@ -90,7 +98,9 @@ pub fn programs(traffic: Traffic, bytes: usize, ranks: usize, times: usize) -> P
 fn program(rank: usize, traffic: Traffic, input: &TensorType, output: &TensorType, times: usize) -> Program {
     let actions: Vec<Action> = (0..times)
         .flat_map(|number| {
-            let (inputs, outputs) = (vec![View::whole(Id::new(0), &input.shape)], vec![Id::new(1)]);
+            // What has been passed on comes back into the buffer that it came from.
+            let from = if traffic == Traffic::Exchange { number % 2 } else { 0 };
+            let (inputs, outputs) = (vec![View::whole(Id::new(from), &input.shape)], vec![Id::new(1 - from)]);
             match traffic {
                 Traffic::Copy => {
                     vec![Action::Compute(Compute { region: Id::new(0), inputs, outputs, workspace: None })]
@@ -172,6 +182,8 @@ mod tests {
                     let sum = (ranks * (ranks + 1) / 2) as f32;
                     let expected = match traffic {
                         Traffic::Copy => vec![rank as f32 + 1.0; share],
+                        // Three times.
+                        Traffic::Exchange => vec![((rank + ranks - 3 % ranks) % ranks) as f32 + 1.0; share],
                         Traffic::AllReduce => vec![sum; 64],
                         Traffic::AllGather => (0..64).map(|i| (i / share) as f32 + 1.0).collect(),
                         Traffic::ReduceScatter => vec![sum; share],
@@ -185,6 +197,7 @@ mod tests {
     #[test]
     fn least_traffic_counts_inputs_and_outputs_once() {
         assert_eq!(Traffic::Copy.least_traffic_bytes(64, 4), 128);
+        assert_eq!(Traffic::Exchange.least_traffic_bytes(64, 4), 128);
         assert_eq!(Traffic::AllReduce.least_traffic_bytes(64, 4), 512);
         assert_eq!(Traffic::AllGather.least_traffic_bytes(64, 4), 64 + 256);
         assert_eq!(Traffic::ReduceScatter.least_traffic_bytes(64, 2), 128 + 64);

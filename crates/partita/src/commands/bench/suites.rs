@@ -16,7 +16,7 @@ pub enum Suite {
     Gpt,
     /// The same step on one rank, two and four.
     Dist,
-    /// Collectives, and plain copies beside them.
+    /// Collectives, plain copies and plain exchanges beside them.
     Collectives,
     /// What memory bounds, and a plain copy beside it.
     Fused,
@@ -123,7 +123,7 @@ pub fn cases(suite: Suite, mesh: Option<&str>) -> Vec<Vec<Case>> {
             };
             vec![on("tiny", &MESHES), on("small", &MESHES), on("small8h", &["dp=1", "tp=4"])]
         }
-        Suite::Collectives => [(1 << 20, "1MiB", 16), (64 << 20, "64MiB", 1)]
+        Suite::Collectives => [(4 << 10, "4KiB", 64), (1 << 20, "1MiB", 16), (64 << 20, "64MiB", 1)]
             .iter()
             .flat_map(|&(bytes, size, times)| [2, 4].map(|ranks| (bytes, size, times, ranks)))
             .map(|(bytes, size, times, ranks)| {
@@ -158,7 +158,7 @@ mod tests {
             .map(|case| case.path())
             .collect();
         let distinct: std::collections::BTreeSet<&String> = all.iter().collect();
-        assert_eq!((all.len(), distinct.len()), (14 + 2 + 3 + 14 + 16 + 18, all.len()));
+        assert_eq!((all.len(), distinct.len()), (14 + 2 + 3 + 14 + 30 + 18, all.len()));
         assert!(distinct.contains(&"gemm/2048x768x3072/2".to_string()), "{all:?}");
         assert!(distinct.contains(&"collectives/all_reduce/64MiB/4".to_string()), "{all:?}");
         assert!(cases(Suite::Gpt, Some("tp=2")).concat().iter().all(|case| case.mesh == "tp=2"));
