@@ -13,6 +13,7 @@
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use memmap2::MmapMut;
 use partita_base::{DType, Diagnostic, Result};
@@ -107,7 +108,7 @@ pub(crate) fn dense_strides(shape: &[usize]) -> Vec<isize> {
     strides
 }
 
-/// One rank's memory, zeroed at first: pages of the system's own, all of them there before the first step.
+/// One rank's memory, zeroed at first: pages of the system's own.
 pub(crate) struct Arena {
     pages: MmapMut,
     base: NonNull<u8>,
@@ -132,10 +133,42 @@ impl Arena {
         if large_pages {
             let _ = pages.advise(memmap2::Advice::HugePage);
         }
-        touch(&mut pages);
         let base = NonNull::new(pages.as_mut_ptr()).expect("mapped memory is somewhere");
         assert!(base.as_ptr().addr().is_multiple_of(ALIGNMENT), "pages are aligned");
         Ok(Arena { pages, base })
+    }
+
+    /// Has the pages brought in while nothing lies in them yet, on all cores; all but those of `apart`, ranges in order
+    /// of offset, which somebody else writes and thereby brings in before the first step. A page that is read before it is
+    /// written, as a state that begins at zero is, costs several times as much: the system lends the one page of zeros
+    /// first and has to take it back.
+    pub fn bring_in(&mut self, apart: &[Span]) {
+        /// Bytes that a thread brings in at a time.
+        const SHARE: usize = 8 << 20;
+        /// The smallest page of any machine.
+        const PAGE: usize = 4096;
+        let mut shares = Vec::new();
+        let mut start = 0;
+        for span in apart.iter().chain([&Span { offset: self.pages.len(), bytes: 0 }]) {
+            let end = span.offset.max(start);
+            shares.extend((start..end).step_by(SHARE).map(|at| (at, SHARE.min(end - at))));
+            start = end.max(span.offset + span.bytes);
+        }
+        let (next, arena) = (AtomicUsize::new(0), &*self);
+        let work = || {
+            while let Some(&(offset, bytes)) = shares.get(next.fetch_add(1, Ordering::Relaxed)) {
+                #[cfg(target_os = "linux")]
+                if arena.pages.advise_range(memmap2::Advice::PopulateWrite, offset, bytes).is_ok() {
+                    continue;
+                }
+                let share = arena.memory().bytes_mut(Span { offset, bytes });
+                share.iter_mut().step_by(PAGE).for_each(|byte| *byte = 0);
+            }
+        };
+        std::thread::scope(|scope| {
+            (1..cores().min(shares.len())).for_each(|_| drop(scope.spawn(work)));
+            work();
+        });
     }
 
     pub fn memory(&self) -> Memory<'_> {
@@ -156,25 +189,6 @@ impl Arena {
                 .collect(),
         }
     }
-}
-
-/// Writes to every page, on all cores. A page that is read before it is written, as a state that begins at zero is, costs
-/// several times as much: the system lends the one page of zeros first and has to take it back.
-fn touch(pages: &mut [u8]) {
-    /// Bytes for which a thread is worth its start.
-    const SHARE: usize = 16 << 20;
-    /// The smallest page of any machine.
-    const PAGE: usize = 4096;
-    let threads = cores().min(pages.len() / SHARE).max(1);
-    let write = |share: &mut [u8]| share.iter_mut().step_by(PAGE).for_each(|byte| *byte = 0);
-    let mut shares = pages.chunks_mut(pages.len().div_ceil(threads).next_multiple_of(PAGE));
-    let own = shares.next();
-    std::thread::scope(|scope| {
-        for share in shares {
-            scope.spawn(move || write(share));
-        }
-        own.into_iter().for_each(write);
-    });
 }
 
 /// The buffers that a rank publishes in a collective.
