@@ -4,8 +4,9 @@
 //! Each octave of `1 - |x|` is cut into even pieces; around the middle of each stands a Taylor series. Where a number's
 //! row stands is read off its exponent and the first bits of its mantissa.
 
-use crate::math::erf_inv;
+use crate::math::nearer_erf_inv;
 use crate::simd::multiversion;
+use std::f64::consts::FRAC_2_SQRT_PI;
 
 /// Pieces of an octave, as a power of two.
 const PIECE_BITS: u32 = 7;
@@ -30,22 +31,25 @@ impl InverseErf {
     /// Bound on the error, as a share of the value, and beside it: twice the largest there is, at the least.
     pub const ERROR: (f64, f64) = (1.0 / (1u64 << 41) as f64, 1.0 / (1u64 << 46) as f64);
 
-    /// Works the series out, a few thousand values of the function itself.
+    /// Works the series out, each from what the one before says of its middle.
     pub fn new() -> InverseErf {
         let mut rows = Box::new([[0.0; 4]; ROWS]);
-        for (octave, piece) in (1..=OCTAVES).flat_map(|octave| (0..1 << PIECE_BITS).map(move |p| (octave, p)))
+        let (mut at, mut series) = (1.0, [0.0, -1.0 / FRAC_2_SQRT_PI, 0.0, 0.0]);
+        for (octave, piece) in
+            (1..=OCTAVES).flat_map(|octave| (0..1 << PIECE_BITS).rev().map(move |piece| (octave, piece)))
         {
             let middle = 0.5f64.powi(octave) * (1.0 + (f64::from(piece) + 0.5) / f64::from(1 << PIECE_BITS));
-            let y = erf_inv(1.0 - middle);
+            let y = nearer_erf_inv(sum(series, middle - at), 1.0 - middle);
             // With u the first derivative, the others are u^n P(y): P becomes P' + 2 n y P. Towards 1 - |x|, odd ones turn
             // around.
-            let (u, s) = ((y * y).exp() / std::f64::consts::FRAC_2_SQRT_PI, y * y);
+            let (u, s) = ((y * y).exp() / FRAC_2_SQRT_PI, y * y);
             let cubic = -u.powi(3) * (2.0 + 8.0 * s) / 6.0;
             let quartic = u.powi(4) * y * (28.0 + 48.0 * s) / 24.0;
             // The upper half makes the whole the nearest to the third coefficient that there is.
             let low = quartic.to_bits() >> 32;
             let both = (cubic.to_bits() - low + (1 << 31)) >> 32 << 32 | low;
-            rows[row(middle)] = [y, -u, u * u * y, f64::from_bits(both)];
+            (at, series) = (middle, [y, -u, u * u * y, f64::from_bits(both)]);
+            rows[row(middle)] = series;
         }
         InverseErf { rows }
     }
@@ -69,6 +73,13 @@ fn row(distance: f64) -> usize {
     (distance.to_bits() >> LOW_BITS) as usize % ROWS
 }
 
+/// The value at a distance from the middle.
+#[inline(always)]
+fn sum([a, b, c, de]: Series, h: f64) -> f64 {
+    let e = f64::from_bits(de.to_bits() << 32);
+    a + h * (b + h * (c + h * (de + h * e)))
+}
+
 multiversion! {
     fn apply[](rows: &[Series; ROWS], numbers: &mut [f64]) {
         let mut found = [[0.0; 4]; LOOK_UP];
@@ -76,13 +87,10 @@ multiversion! {
             for (series, x) in found.iter_mut().zip(&*numbers) {
                 *series = rows[row(1.0 - x.abs())];
             }
-            for (x, &[a, b, c, de]) in numbers.iter_mut().zip(&found) {
+            for (x, series) in numbers.iter_mut().zip(&found) {
                 let distance = 1.0 - x.abs();
                 let middle = distance.to_bits() >> LOW_BITS << LOW_BITS | 1 << (LOW_BITS - 1);
-                let h = distance - f64::from_bits(middle);
-                let e = f64::from_bits(de.to_bits() << 32);
-                let y = a + h * (b + h * (c + h * (de + h * e)));
-                *x = y.copysign(*x);
+                *x = sum(*series, distance - f64::from_bits(middle)).copysign(*x);
             }
         }
     }
@@ -91,6 +99,7 @@ multiversion! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::math::erf_inv;
 
     #[test]
     fn values_are_within_half_the_bound_at_the_ends_of_every_piece_and_near_zero() {
