@@ -147,22 +147,22 @@ impl Arena {
         const SHARE: usize = 8 << 20;
         /// The smallest page of any machine.
         const PAGE: usize = 4096;
-        let mut shares = Vec::new();
-        let mut start = 0;
-        for span in apart.iter().chain([&Span { offset: self.pages.len(), bytes: 0 }]) {
-            let end = span.offset.max(start);
-            shares.extend((start..end).step_by(SHARE).map(|at| (at, SHARE.min(end - at))));
-            start = end.max(span.offset + span.bytes);
-        }
+        let cut = |span: Span| {
+            let end = span.offset + span.bytes;
+            (span.offset..end)
+                .step_by(SHARE)
+                .map(move |offset| Span { offset, bytes: SHARE.min(end - offset) })
+        };
+        let shares: Vec<Span> = rest(apart, self.pages.len()).flat_map(cut).collect();
         let (next, arena) = (AtomicUsize::new(0), &*self);
         let work = || {
-            while let Some(&(offset, bytes)) = shares.get(next.fetch_add(1, Ordering::Relaxed)) {
+            while let Some(&Span { offset, bytes }) = shares.get(next.fetch_add(1, Ordering::Relaxed)) {
                 #[cfg(target_os = "linux")]
                 if arena.pages.advise_range(memmap2::Advice::PopulateWrite, offset, bytes).is_ok() {
                     continue;
                 }
-                let share = arena.memory().bytes_mut(Span { offset, bytes });
-                share.iter_mut().step_by(PAGE).for_each(|byte| *byte = 0);
+                let pages = arena.memory().bytes_mut(Span { offset, bytes });
+                pages.iter_mut().step_by(PAGE).for_each(|byte| *byte = 0);
             }
         };
         std::thread::scope(|scope| {
@@ -189,6 +189,17 @@ impl Arena {
                 .collect(),
         }
     }
+}
+
+/// What of so many bytes lies in none of these ranges, which are in order of offset.
+fn rest(apart: &[Span], bytes: usize) -> impl Iterator<Item = Span> {
+    let end = Span { offset: bytes, bytes: 0 };
+    let mut start = 0;
+    apart.iter().copied().chain([end]).filter_map(move |span| {
+        let before = Span { offset: start, bytes: span.offset.saturating_sub(start) };
+        start = start.max(span.offset + span.bytes);
+        (before.bytes > 0).then_some(before)
+    })
 }
 
 /// The buffers that a rank publishes in a collective.
@@ -273,5 +284,38 @@ impl<'a> Memory<'a> {
         let pointer = self.at(span);
         // SAFETY: inside the arena; the module's rules say that nobody else touches them meanwhile.
         unsafe { std::slice::from_raw_parts_mut(pointer, span.bytes) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rest_is_what_lies_in_no_range() {
+        let spans = |ranges: &[(usize, usize)]| {
+            ranges.iter().map(|&(offset, bytes)| Span { offset, bytes }).collect()
+        };
+        let cases: [(&[(usize, usize)], &[(usize, usize)]); 5] = [
+            (&[], &[(0, 100)]),
+            (&[(0, 100)], &[]),
+            (&[(10, 20), (30, 0), (30, 10), (90, 10)], &[(0, 10), (40, 50)]),
+            (&[(10, 20), (15, 5), (25, 15)], &[(0, 10), (40, 60)]),
+            (&[(0, 1), (99, 1)], &[(1, 98)]),
+        ];
+        for (apart, expected) in cases {
+            let (apart, expected): (Vec<Span>, Vec<Span>) = (spans(apart), spans(expected));
+            assert_eq!(rest(&apart, 100).collect::<Vec<_>>(), expected);
+        }
+    }
+
+    #[test]
+    fn what_is_brought_in_is_zero_and_can_be_written() {
+        let bytes = (20 << 20) + 5;
+        let mut arena = Arena::new(bytes, false).unwrap();
+        arena.bring_in(&[Span { offset: 5000, bytes: 100_000 }]);
+        let memory = arena.memory().bytes_mut(Span { offset: 0, bytes });
+        assert!(memory.iter().all(|&byte| byte == 0));
+        memory.fill(1);
     }
 }
