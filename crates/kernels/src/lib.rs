@@ -19,6 +19,7 @@ mod convert;
 mod copy;
 mod cross_entropy;
 mod element;
+mod erf_inv;
 mod fused;
 mod gather;
 mod gemm;
@@ -47,6 +48,7 @@ pub use convert::{bitcast, convert};
 pub use copy::{copy, fill, iota};
 pub use cross_entropy::{cross_entropy, cross_entropy_backward};
 pub use element::{Bits, Bool, Element, Float, Number, Real};
+pub use erf_inv::InverseErf;
 pub use fused::{
     ElementwiseProgram, EwInstr, EwOp, STREAM_BYTES, elementwise_workspace_bytes, run_elementwise,
 };
@@ -56,7 +58,7 @@ pub use norm::{
     NORM_BLOCK_ROWS, layer_norm, layer_norm_backward, norm_backward_workspace_bytes,
     norm_parameter_gradients, rms_norm, rms_norm_backward,
 };
-pub use random::{mix, random_bits, random_bits_at, random_key};
+pub use random::{mix, random_bits, random_bits_at, random_key, symmetric_draws};
 pub use reduce::{Reduction, argmax, reduce};
 pub use scalar::Scalar;
 pub use softmax::{log_softmax, row_workspace_bytes, softmax, softmax_backward};

@@ -185,16 +185,17 @@ pub(crate) fn erf_inv(y: f64) -> f64 {
     let t = 2.0 / (std::f64::consts::PI * a) + 0.5 * log;
     let mut x = ((t * t - log / a).sqrt() - t).sqrt();
     for _ in 0..4 {
-        // Near one the difference is taken between the complements, which are exact there.
-        let error =
-            if magnitude > 0.5 { (1.0 - magnitude) - libm::erfc(x) } else { libm::erf(x) - magnitude };
-        let step = error / (std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp());
-        if !step.is_finite() {
-            break;
-        }
-        x -= step / (1.0 + x * step);
+        x = nearer_erf_inv(x, magnitude);
     }
     x.copysign(y)
+}
+
+/// One Halley step on `erf(x) - y` for y in (0, 1): the relative error becomes about its third power.
+pub(crate) fn nearer_erf_inv(x: f64, y: f64) -> f64 {
+    // Near one the difference is taken between the complements, which are exact there.
+    let error = if y > 0.5 { (1.0 - y) - libm::erfc(x) } else { libm::erf(x) - y };
+    let step = error / (std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp());
+    if step.is_finite() { x - step / (1.0 + x * step) } else { x }
 }
 
 #[cfg(test)]

@@ -58,6 +58,18 @@ multiversion! {
     }
 }
 
+multiversion! {
+    /// `2 u - 1` of consecutive uniform draws u in (0, 1), of 24 bits: what belongs to the elements from `first` on of the
+    /// tensor whose stream has this key.
+    pub fn symmetric_draws[](key: u64, first: u64, out: &mut [f64]) {
+        for (i, out) in out.iter_mut().enumerate() {
+            // The odd number of 25 bits in the middle of the draw's interval.
+            let odd = (random_bits_at(key, first.wrapping_add(i as u64)) >> 39 | 1) as i32;
+            *out = f64::from(odd) / 16_777_216.0 - 1.0;
+        }
+    }
+}
+
 /// Fills `out`, the piece of a tensor of shape `global_shape` that starts at `offsets`, with random u32 or u64,
 /// by the formula of this module ([`random_key`], [`random_bits_at`]).
 ///

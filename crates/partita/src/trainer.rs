@@ -37,13 +37,27 @@ impl Trainer {
     /// # Errors
     /// What lowering and the runner say.
     pub fn new(built: &Built, model: &Model, seed: u64, options: RunnerOptions) -> Result<Trainer> {
-        let player = play::player(&built.partitioned, &built.locals, &built.pieces, seed, options)?;
-        let mut trainer = Trainer { player, pieces: built.pieces.clone() };
-        let initializer = Initializer::new(seed);
-        for (name, spec) in &model.params {
-            trainer.start_parameter(name, spec, &initializer)?;
-        }
+        let mut trainer = Trainer::uninitialized(built, seed, options)?;
+        trainer.initialize(model, seed)?;
         Ok(trainer)
+    }
+
+    /// As [`Trainer::new`], with parameters at zero until [`Trainer::initialize`].
+    ///
+    /// # Errors
+    /// What lowering and the runner say.
+    pub fn uninitialized(built: &Built, seed: u64, options: RunnerOptions) -> Result<Trainer> {
+        let player = play::player(&built.partitioned, &built.locals, &built.pieces, seed, options)?;
+        Ok(Trainer { player, pieces: built.pieces.clone() })
+    }
+
+    /// Gives every parameter of the model its initial value for this seed.
+    ///
+    /// # Errors
+    /// E414 where the step has no parameter of the name, E415 where it has another type.
+    pub fn initialize(&mut self, model: &Model, seed: u64) -> Result<()> {
+        let initializer = Initializer::new(seed);
+        model.params.iter().try_for_each(|(name, spec)| self.start_parameter(name, spec, &initializer))
     }
 
     /// Draws a parameter where its shards live.

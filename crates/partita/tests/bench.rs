@@ -20,6 +20,7 @@ fn measured(outcome: &Outcome) -> Vec<Value> {
         for key in ["median_ms", "min_ms", "compile_ms", "first_step_ms", "planned_mb"] {
             assert!(line[key].as_f64().is_some_and(|figure| figure > 0.0), "{key}: {line}");
         }
+        assert!(line["initialize_ms"].as_f64().is_some_and(|figure| figure >= 0.0), "{line}");
         assert_eq!((&line["repeats"], &line["spread"]), (&1.into(), &0.0.into()), "{line}");
         assert!(line["first_step_ms"].as_f64() > line["compile_ms"].as_f64(), "{line}");
     }

@@ -33,13 +33,15 @@ pub(crate) fn check_structure(graphs: &[Graph]) -> Result<()> {
             return differ("their inputs, outputs or aliases", counts(first), counts(graph));
         }
         for (a, b) in first.nodes.iter().zip(&graph.nodes) {
-            let place =
-                if a.path.is_empty() { "the outermost module".to_string() } else { format!("`{}`", a.path) };
+            let place = || match a.path.as_str() {
+                "" => "the outermost module".to_string(),
+                path => format!("`{path}`"),
+            };
             if op_name(&a.op) != op_name(&b.op) || a.operands != b.operands || a.results != b.results {
-                return differ(&place, op_name(&a.op).into(), op_name(&b.op).into());
+                return differ(&place(), op_name(&a.op).into(), op_name(&b.op).into());
             }
             if class(first, a) != class(graph, b) {
-                return differ(&place, "one element width".into(), "another".into());
+                return differ(&place(), "one element width".into(), "another".into());
             }
         }
         for &(input, output) in &graph.aliases {

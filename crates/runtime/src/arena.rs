@@ -13,6 +13,7 @@
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use memmap2::MmapMut;
 use partita_base::{DType, Diagnostic, Result};
@@ -109,7 +110,7 @@ pub(crate) fn dense_strides(shape: &[usize]) -> Vec<isize> {
     strides
 }
 
-/// One rank's memory, zeroed at first: pages of the system's own, all of them there before the first step.
+/// One rank's memory, zeroed at first: pages of the system's own.
 pub(crate) struct Arena {
     pages: MmapMut,
     base: NonNull<u8>,
@@ -134,10 +135,42 @@ impl Arena {
         if large_pages {
             let _ = pages.advise(memmap2::Advice::HugePage);
         }
-        touch(&mut pages);
         let base = NonNull::new(pages.as_mut_ptr()).expect("mapped memory is somewhere");
         assert!(base.as_ptr().addr().is_multiple_of(ALIGNMENT), "pages are aligned");
         Ok(Arena { pages, base })
+    }
+
+    /// Has the pages brought in while nothing lies in them yet, on all cores; all but those of `apart`, ranges in order
+    /// of offset, which somebody else writes and thereby brings in before the first step. A page that is read before it is
+    /// written, as a state that begins at zero is, costs several times as much: the system lends the one page of zeros
+    /// first and has to take it back.
+    pub fn bring_in(&mut self, apart: &[Span]) {
+        /// Bytes that a thread brings in at a time.
+        const SHARE: usize = 8 << 20;
+        /// The smallest page of any machine.
+        const PAGE: usize = 4096;
+        let cut = |span: Span| {
+            let end = span.offset + span.bytes;
+            (span.offset..end)
+                .step_by(SHARE)
+                .map(move |offset| Span { offset, bytes: SHARE.min(end - offset) })
+        };
+        let shares: Vec<Span> = rest(apart, self.pages.len()).flat_map(cut).collect();
+        let (next, arena) = (AtomicUsize::new(0), &*self);
+        let work = || {
+            while let Some(&Span { offset, bytes }) = shares.get(next.fetch_add(1, Ordering::Relaxed)) {
+                #[cfg(target_os = "linux")]
+                if arena.pages.advise_range(memmap2::Advice::PopulateWrite, offset, bytes).is_ok() {
+                    continue;
+                }
+                let pages = arena.memory().bytes_mut(Span { offset, bytes });
+                pages.iter_mut().step_by(PAGE).for_each(|byte| *byte = 0);
+            }
+        };
+        std::thread::scope(|scope| {
+            (1..cores().min(shares.len())).for_each(|_| drop(scope.spawn(work)));
+            work();
+        });
     }
 
     pub fn memory(&self) -> Memory<'_> {
@@ -160,23 +193,15 @@ impl Arena {
     }
 }
 
-/// Writes to every page, on all cores. A page that is read before it is written, as a state that begins at zero is, costs
-/// several times as much: the system lends the one page of zeros first and has to take it back.
-fn touch(pages: &mut [u8]) {
-    /// Bytes for which a thread is worth its start.
-    const SHARE: usize = 16 << 20;
-    /// The smallest page of any machine.
-    const PAGE: usize = 4096;
-    let threads = cores().min(pages.len() / SHARE).max(1);
-    let write = |share: &mut [u8]| share.iter_mut().step_by(PAGE).for_each(|byte| *byte = 0);
-    let mut shares = pages.chunks_mut(pages.len().div_ceil(threads).next_multiple_of(PAGE));
-    let own = shares.next();
-    std::thread::scope(|scope| {
-        for share in shares {
-            scope.spawn(move || write(share));
-        }
-        own.into_iter().for_each(write);
-    });
+/// What of so many bytes lies in none of these ranges, which are in order of offset.
+fn rest(apart: &[Span], bytes: usize) -> impl Iterator<Item = Span> {
+    let end = Span { offset: bytes, bytes: 0 };
+    let mut start = 0;
+    apart.iter().copied().chain([end]).filter_map(move |span| {
+        let before = Span { offset: start, bytes: span.offset.saturating_sub(start) };
+        start = start.max(span.offset + span.bytes);
+        (before.bytes > 0).then_some(before)
+    })
 }
 
 /// The buffers that a rank publishes in a collective.
@@ -282,5 +307,38 @@ impl<'a> Memory<'a> {
         let pointer = self.at(span);
         // SAFETY: inside the arena; the module's rules say that nobody else touches them meanwhile.
         unsafe { std::slice::from_raw_parts_mut(pointer, span.bytes) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rest_is_what_lies_in_no_range() {
+        let spans = |ranges: &[(usize, usize)]| {
+            ranges.iter().map(|&(offset, bytes)| Span { offset, bytes }).collect()
+        };
+        let cases: [(&[(usize, usize)], &[(usize, usize)]); 5] = [
+            (&[], &[(0, 100)]),
+            (&[(0, 100)], &[]),
+            (&[(10, 20), (30, 0), (30, 10), (90, 10)], &[(0, 10), (40, 50)]),
+            (&[(10, 20), (15, 5), (25, 15)], &[(0, 10), (40, 60)]),
+            (&[(0, 1), (99, 1)], &[(1, 98)]),
+        ];
+        for (apart, expected) in cases {
+            let (apart, expected): (Vec<Span>, Vec<Span>) = (spans(apart), spans(expected));
+            assert_eq!(rest(&apart, 100).collect::<Vec<_>>(), expected);
+        }
+    }
+
+    #[test]
+    fn what_is_brought_in_is_zero_and_can_be_written() {
+        let bytes = (20 << 20) + 5;
+        let mut arena = Arena::new(bytes, false).unwrap();
+        arena.bring_in(&[Span { offset: 5000, bytes: 100_000 }]);
+        let memory = arena.memory().bytes_mut(Span { offset: 0, bytes });
+        assert!(memory.iter().all(|&byte| byte == 0));
+        memory.fill(1);
     }
 }

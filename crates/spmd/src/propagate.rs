@@ -264,24 +264,24 @@ impl State<'_> {
         if matches!(node.op, Op::ManualComputation(_)) {
             return false;
         }
-        let tensors: Vec<(ValueId, &Vec<Vec<usize>>)> = node
-            .operands
-            .iter()
-            .copied()
-            .zip(&rule.operands)
-            .chain(node.results.iter().copied().zip(&rule.results))
-            .collect();
+        let operands = node.operands.iter().zip(&rule.operands);
+        let tensors = operands.chain(node.results.iter().zip(&rule.results));
         // (factor, axes, tensor) as each tensor has it now.
         let mut lists: Vec<(usize, AxisList, ValueId)> = Vec::new();
-        for (value, dims) in &tensors {
-            for (dim, factors) in dims.iter().enumerate() {
-                let axes = &self.axes[value.index()][dim];
+        for (value, dims) in tensors.clone() {
+            for (factors, axes) in dims.iter().zip(&self.axes[value.index()]) {
+                if axes.is_empty() {
+                    continue;
+                }
                 for (factor, list) in axes_of_factors(rule, factors, axes) {
                     if may_split(rule, factor) && !list.is_empty() {
                         lists.push((factor, list, *value));
                     }
                 }
             }
+        }
+        if lists.is_empty() {
+            return false;
         }
         lists.sort_by_key(|(_, _, value)| std::cmp::Reverse(self.graph.ty(*value).bytes()));
         let mut chosen: Vec<Option<(AxisList, ValueId)>> = vec![None; rule.factors.len()];
@@ -301,7 +301,7 @@ impl State<'_> {
         let mut changed = false;
         for (factor, choice) in chosen.iter().enumerate() {
             let Some((list, from)) = choice else { continue };
-            for (value, dims) in &tensors {
+            for (value, dims) in tensors.clone() {
                 changed |= self.extend(id, *value, dims, factor, list, *from);
             }
         }

@@ -95,7 +95,8 @@ fn gcd(a: usize, b: usize) -> usize {
 }
 
 fn lcm(a: usize, b: usize) -> usize {
-    if a == 0 || b == 0 { a.max(b) } else { a / gcd(a, b) * b }
+    // Nearly all units are one: no division for those.
+    if a.min(b) <= 1 { a.max(b) } else { a / gcd(a, b) * b }
 }
 
 /// The rule of every node of a graph.

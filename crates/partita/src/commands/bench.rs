@@ -76,9 +76,11 @@ pub struct Measurement {
     /// For a collective: the same at the bandwidth of the plain exchange beside it, whose bytes another core has written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub of_exchange: Option<f64>,
-    /// From the model to programs that are ready to run.
+    /// From the model to programs that are ready to run, the memory of parameters apart.
     pub compile_ms: f64,
-    /// That and the first run.
+    /// Giving parameters their initial values, which brings in their memory: a model that others are given has them.
+    pub initialize_ms: f64,
+    /// From the model to the end of the first run, less `initialize_ms`.
     pub first_step_ms: f64,
     /// The most memory that this process has had so far, all cases included; `None` where the system does not tell.
     pub peak_rss_mb: Option<f64>,
@@ -191,6 +193,7 @@ struct Prepared {
     fed: feed::Fed,
     learning_rate: f64,
     compile_ms: f64,
+    initialize_ms: f64,
     first_step_ms: f64,
     losses: Vec<f64>,
     /// Of each run; where a run does a thing several times, of one time.
@@ -234,6 +237,7 @@ impl Prepared {
             fed: feed::Fed::new(),
             learning_rate: 0.0,
             compile_ms,
+            initialize_ms: 0.0,
             first_step_ms: 0.0,
             losses: Vec::new(),
             seconds: Vec::new(),
@@ -305,6 +309,7 @@ impl Prepared {
             of_limit: None,
             of_exchange: None,
             compile_ms: self.compile_ms,
+            initialize_ms: self.initialize_ms,
             first_step_ms: self.first_step_ms,
             peak_rss_mb: peak_rss_mb(),
             planned_mb: self.runner().planned_bytes().iter().sum::<usize>() as f64 / MIB,
@@ -322,10 +327,14 @@ fn prepare_step(step: &Step, mesh: &str, options: RunnerOptions) -> Result<Prepa
     let mesh = Mesh::parse(mesh, Some(cores))?;
     let model = step.model()?;
     let (built, learning_rate) = plan(step, &model, &mesh)?;
-    let trainer = Trainer::new(&built, &model, SEED, options)?.player;
+    let mut trainer = Trainer::uninitialized(&built, SEED, options)?;
     let compile_ms = 1e3 * begin.elapsed().as_secs_f64();
-    let ready = Prepared::ready(Player::Steps(trainer), compile_ms, 1);
-    Ok(Prepared { fed: feed::random_feed(&model, SEED, 0.0), learning_rate, ..ready })
+    let begin = Instant::now();
+    trainer.initialize(&model, SEED)?;
+    let initialize_ms = 1e3 * begin.elapsed().as_secs_f64();
+    let fed = feed::random_feed(&model, SEED, 0.0);
+    let ready = Prepared::ready(Player::Steps(trainer.player), compile_ms, 1);
+    Ok(Prepared { fed, learning_rate, initialize_ms, ..ready })
 }
 
 /// The step planned for a mesh by the ready plan of its model, and its learning rate.
@@ -413,7 +422,8 @@ impl Measurement {
         };
         let limit = of("limit", self.of_limit) + &of("exchange", self.of_exchange);
         let cpu = self.cpu_ms.map_or(String::new(), |ms| format!("  cpu {ms:>9.3} ms"));
-        let first = format!("  first step {:.0} ms", self.first_step_ms);
+        let first =
+            format!("  initialize {:.0} ms  first step {:.0} ms", self.initialize_ms, self.first_step_ms);
         format!(
             "{:<34} {:<7} median {}  min {}{cpu}  spread {:>4.0} %  {rate}  memory {}{}{limit}\n",
             format!("{}/{}", self.suite, self.case),
