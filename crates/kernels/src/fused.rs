@@ -11,7 +11,7 @@ use crate::chain::{self, Bound, CHUNK, STREAM_ALIGNMENT, Step};
 use crate::compare::{clamp_tile, compare_tile, select_tile};
 use crate::convert::convert_tile;
 use crate::copy::{fill_tile, iota_tile};
-use crate::tiles::{Reader, TILE, TileBytes, Writer, overlap, tiles};
+use crate::tiles::{Reader, TILE, TileBytes, Writer, overlap};
 use crate::unary::unary_tile;
 use crate::workspace::{Workspace, piece_bytes};
 use crate::{Binary, Direction, Scalar, Unary, View, ViewMut};
@@ -126,6 +126,8 @@ pub struct ElementwiseProgram {
     places: Vec<Place>,
     /// For constants, and inputs that may be one value everywhere: the chunk which that value fills for chains.
     filled: Vec<Option<usize>>,
+    /// Whether anything but chains reads an input.
+    tiled: Vec<bool>,
     slots: usize,
     chunks: usize,
 }
@@ -174,6 +176,7 @@ impl ElementwiseProgram {
         let mut program = ElementwiseProgram {
             places: (0..registers.len()).map(Place::Slot).collect(),
             filled: vec![None; registers.len()],
+            tiled: vec![false; input_count],
             slots: input_count,
             chunks: 0,
             passes: Vec::new(),
@@ -239,6 +242,11 @@ impl ElementwiseProgram {
             writer[register].is_none_or(|number| constant(program, number))
                 || program.outputs.contains(&register)
         };
+        let is_tiled = |(input, readers): (usize, &Vec<usize>)| {
+            self.outputs.contains(&input) || readers.iter().any(|&reader| chain[reader].is_none())
+        };
+        let tiled = readers.iter().take(self.input_count).enumerate().map(is_tiled).collect();
+        self.tiled = tiled;
         for register in 0..registers {
             let same = writer[register].is_none_or(|number| constant(self, number));
             if same && readers[register].iter().any(|&reader| chain[reader].is_some()) {
@@ -454,9 +462,22 @@ pub fn run_elementwise(
         return;
     }
     prepare(program, &readers, slots, chunks, len.min(TILE));
-    for (start, count) in tiles(len) {
-        for (slot, reader) in slots.iter_mut().zip(readers.iter().flatten()) {
-            if !reader.is_direct() && !reader.is_uniform() {
+    // Rows that repeat, such as a bias, are read where they are if no tile goes over their end.
+    let step = readers.iter().flatten().filter_map(Reader::even_tile).min().unwrap_or(TILE);
+    let mut in_chunk = [false; ElementwiseProgram::MAX_INPUTS];
+    for (start, count) in (0..len).step_by(step).map(|start| (start, step.min(len - start))) {
+        for (input, (slot, reader)) in slots.iter_mut().zip(readers.iter().flatten()).enumerate() {
+            if reader.is_uniform() || reader.lent(start, count).is_some() {
+                continue;
+            }
+            in_chunk[input] = false;
+            if !program.tiled[input]
+                && let Some(chunk) = program.filled[input]
+                && let Some(element) = reader.repeated(start, count)
+            {
+                chunks[chunk].fill(bytemuck::pod_read_unaligned(element));
+                in_chunk[input] = true;
+            } else {
                 reader.tile(start, count, cast_slice_mut(slot));
             }
         }
@@ -464,10 +485,11 @@ pub fn run_elementwise(
             match pass {
                 Pass::Single(number) => {
                     let instruction = &program.instructions[*number];
-                    step(program, instruction, &readers, &mut writers, slots, shape, start, count);
+                    single(program, instruction, &readers, &mut writers, slots, shape, start, count);
                 }
                 Pass::Chain(steps) => {
-                    run_chain(program, steps, &readers, &mut writers, &streams, slots, chunks, start, count);
+                    let held = Held { slots, chunks, in_chunk: &in_chunk };
+                    run_chain(program, steps, &readers, &mut writers, &streams, held, start, count);
                 }
             }
         }
@@ -510,6 +532,14 @@ fn prepare(
     }
 }
 
+/// What a tile's registers rest in.
+struct Held<'a> {
+    slots: &'a mut [TileBytes],
+    chunks: &'a mut [[f32; CHUNK]],
+    /// Inputs that are one value all over this tile, in their chunks.
+    in_chunk: &'a [bool],
+}
+
 /// Runs a chain over one tile.
 fn run_chain(
     program: &ElementwiseProgram,
@@ -517,20 +547,21 @@ fn run_chain(
     readers: &[Option<Reader<'_>>],
     writers: &mut [Option<Writer<'_>>],
     streams: &[bool],
-    slots: &mut [TileBytes],
-    chunks: &mut [[f32; CHUNK]],
+    held: Held<'_>,
     start: usize,
     count: usize,
 ) {
-    let (slots, chunks) = (slots.as_mut_ptr(), chunks.as_mut_ptr());
+    let (slots, chunks) = (held.slots.as_mut_ptr(), held.chunks.as_mut_ptr());
     let nothing = Bound { step: Step::Neg, pointer: std::ptr::null_mut(), stride: 0 };
     let mut bound = [nothing; CHAIN_STEPS];
     for (bound, &(step, register)) in bound.iter_mut().zip(steps) {
         let reader = readers.get(register).and_then(Option::as_ref);
-        let direct = reader.filter(|reader| reader.is_direct()).map(|reader| reader.pointer_at(start));
+        let direct = reader.and_then(|reader| reader.lent(start, count)).map(<[u8]>::as_ptr);
+        let is_one =
+            |reader: &Reader<'_>| held.in_chunk[register] || (reader.is_uniform() && direct.is_none());
         let place = match (program.filled[register], reader) {
             (Some(chunk), None) => Place::Chunk(chunk),
-            (Some(chunk), Some(reader)) if reader.is_uniform() && direct.is_none() => Place::Chunk(chunk),
+            (Some(chunk), Some(reader)) if is_one(reader) => Place::Chunk(chunk),
             _ => program.places[register],
         };
         let (pointer, stride) = match (direct, place) {
@@ -565,10 +596,8 @@ fn read<'b>(
     start: usize,
     count: usize,
 ) -> &'b [u8] {
-    if let Some(reader) = readers.get(register).and_then(Option::as_ref)
-        && reader.is_direct()
-    {
-        return reader.tile(start, count, &mut []);
+    if let Some(lent) = readers.get(register).and_then(Option::as_ref).and_then(|r| r.lent(start, count)) {
+        return lent;
     }
     let Place::Slot(slot) = program.places[register] else {
         unreachable!("a register that is read has a slot")
@@ -577,7 +606,7 @@ fn read<'b>(
     &bytemuck::cast_slice(tile)[..count * program.registers[register].size_bytes()]
 }
 
-fn step(
+fn single(
     program: &ElementwiseProgram,
     instruction: &EwInstr,
     readers: &[Option<Reader<'_>>],

@@ -67,6 +67,26 @@ impl Layout {
         self.len == 1 || (self.rank == 1 && self.strides[0] == 0)
     }
 
+    /// Elements side by side, or one repeated, from the beginning of each row on; `None` where there are none such.
+    fn row(&self) -> Option<usize> {
+        let inner = self.rank.checked_sub(1)?;
+        (self.strides[inner] == 1 || self.strides[inner] == 0).then_some(self.shape[inner])
+    }
+
+    /// Where element `start` stands, and the stride from there, if that goes for `count` elements.
+    fn run(&self, start: usize, count: usize) -> Option<(isize, isize)> {
+        let inner = self.rank.checked_sub(1)?;
+        if start % self.shape[inner] + count > self.shape[inner] {
+            return None;
+        }
+        let (mut rest, mut offset) = (start, 0);
+        for d in (0..self.rank).rev() {
+            offset += (rest % self.shape[d]) as isize * self.strides[d];
+            rest /= self.shape[d];
+        }
+        Some((offset, self.strides[inner]))
+    }
+
     /// Visits elements `start..start + count` as runs: `(memory offset in elements, stride, run length)`.
     #[inline(always)]
     fn runs(&self, start: usize, count: usize, mut visit: impl FnMut(isize, isize, usize)) {
@@ -161,10 +181,47 @@ impl<'a> Reader<'a> {
         self.layout.len
     }
 
-    /// Where element `start` lies, and all after it side by side.
-    pub(crate) fn pointer_at(&self, start: usize) -> *const u8 {
-        debug_assert!(self.is_direct());
-        self.pointer.wrapping_add(start * self.size)
+    /// How many elements a tile should have, that all of them follow one another in memory, or are one; `None` where that
+    /// is no use, or not known.
+    pub(crate) fn even_tile(&self) -> Option<usize> {
+        /// Shorter tiles cost more than copying what they save.
+        const SHORTEST: usize = TILE / 4;
+        if self.is_direct() || self.is_uniform() || self.detached {
+            return None;
+        }
+        let row = self.layout.row().filter(|&row| row >= SHORTEST)?;
+        let tile = row / row.div_ceil(TILE);
+        (row.is_multiple_of(tile) && tile.is_multiple_of(LANES)).then_some(tile)
+    }
+
+    /// The bytes of elements `start..start + count` in memory, where they lie side by side and may be lent.
+    #[inline]
+    pub(crate) fn lent(&self, start: usize, count: usize) -> Option<&[u8]> {
+        if self.is_direct() {
+            return Some(self.tile(start, count, &mut []));
+        }
+        if self.detached || start + count > self.layout.len {
+            return None;
+        }
+        let (offset, _) = self.layout.run(start, count).filter(|(_, stride)| *stride == 1)?;
+        // SAFETY: the view vouches for elements of its layout; these are `count` of one row, side by side. No output
+        // covers them: the reader is not detached.
+        let bytes = unsafe {
+            std::slice::from_raw_parts(self.pointer.offset(offset * self.size as isize), count * self.size)
+        };
+        Some(bytes)
+    }
+
+    /// The bytes of the one element that all of `start..start + count` are, if they are, and may be lent.
+    pub(crate) fn repeated(&self, start: usize, count: usize) -> Option<&[u8]> {
+        if self.detached || start + count > self.layout.len {
+            return None;
+        }
+        let (offset, _) = self.layout.run(start, count).filter(|(_, stride)| *stride == 0)?;
+        // SAFETY: as above, one element.
+        Some(unsafe {
+            std::slice::from_raw_parts(self.pointer.offset(offset * self.size as isize), self.size)
+        })
     }
 
     /// The elements from `start` on, in chunks of [`LANES`], to be asked for early. Nothing new where they are scattered

@@ -138,6 +138,43 @@ proptest! {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { cases: 120, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Inputs that repeat along rows or columns are read where they are when tiles fit into rows, and copied otherwise.
+    #[test]
+    fn repeated_rows_and_columns_give_the_bits_of_whole_inputs(seed: u64) {
+        let mut draw = Draw(seed);
+        let columns = draw.pick(&[256, 288, 300, 1000, 1024, 1536, 2048, 2400]);
+        let shape = [1 + draw.below(4), columns];
+        let types = [[DType::F32; 9].as_slice(), &[DType::BF16]].concat();
+        let program = random_program(&mut draw, 2, &types, 20);
+        let repeats: Vec<[bool; 2]> = (0..program.input_count()).map(|_| [draw.chance(2), draw.chance(3)]).collect();
+        let own: Vec<Tensor> = (0..program.input_count())
+            .map(|i| {
+                let own = [0, 1].map(|d| if repeats[i][d] { 1 } else { shape[d] });
+                Tensor::random(&mut draw, program.registers()[i], &own, any_float)
+            })
+            .collect();
+        let whole = |tensor: &Tensor| {
+            let mut out = Tensor::zeros(tensor.view().dtype(), &shape);
+            copy(&tensor.view().broadcast_to(&shape), &mut out.view_mut());
+            out
+        };
+        let right = one_by_one(&program, &own.iter().map(whole).collect::<Vec<_>>(), &shape);
+        let mut outputs: Vec<Tensor> =
+            program.outputs().iter().map(|&r| Tensor::zeros(program.registers()[r], &shape)).collect();
+        let mut workspace = vec![0xAAu8; elementwise_workspace_bytes(&program)];
+        let views: Vec<View<'_>> = own.iter().map(|tensor| tensor.view().broadcast_to(&shape)).collect();
+        let mut views_mut: Vec<ViewMut<'_>> = outputs.iter_mut().map(Tensor::view_mut).collect();
+        run_elementwise(&program, &views, &mut views_mut, &shape, &mut workspace);
+        drop(views_mut);
+        for (found, right) in outputs.iter().zip(&right) {
+            prop_assert!(number_bits(found) == number_bits(right), "{shape:?}, {repeats:?}, {program:?}");
+        }
+    }
+}
+
+proptest! {
     #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
