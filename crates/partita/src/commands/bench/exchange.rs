@@ -135,7 +135,8 @@ fn program(rank: usize, traffic: Traffic, input: &TensorType, output: &TensorTyp
         instructions,
         regions,
         arena_bytes: second + output.bytes(),
-        inputs: vec![Port { name: "input".into(), role: Role::Param, buffer: Id::new(0), replaces: None }],
+        // Fed, not a parameter: its memory is there before the first run, and not one page of zeros lent many times.
+        inputs: vec![Port { name: "input".into(), role: Role::Input, buffer: Id::new(0), replaces: None }],
         outputs: Vec::new(),
         constants: Vec::new(),
     }
