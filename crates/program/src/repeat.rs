@@ -50,13 +50,17 @@ fn pays(graph: &Graph, uses: &[Vec<(NodeId, usize)>], id: NodeId) -> bool {
     let large: Vec<ValueId> =
         node.operands.iter().copied().filter(|&operand| !is_small(graph, operand)).collect();
     let &[large] = &large[..] else { return false };
-    let is_view = |value: ValueId| {
-        graph.value(value).definition.is_some_and(|(node, _)| class(graph, graph.node(node)) == Class::View)
+    // An input, or made by what runs together with the node: then it is nothing that would be repeated itself.
+    let is_at_hand = |value: ValueId| {
+        graph.value(value).definition.is_none_or(|(maker, _)| {
+            let maker = graph.node(maker);
+            class(graph, maker) != Class::View && stretch(maker) == stretch(node)
+        })
     };
     let readers = |value: ValueId| uses[value.index()].iter().map(|&(reader, _)| reader);
     let result = node.results[0];
     let is_kept = |value: ValueId| graph.outputs.contains(&value);
-    !is_view(large)
+    is_at_hand(large)
         && !is_kept(large)
         && !is_kept(result)
         && readers(large).all(|reader| reader == id)

@@ -192,3 +192,17 @@ fn a_cheap_sum_is_formed_again_rather_than_kept() {
     let tripled = biased(|_, _, _| None, |b, bias| b.scale(bias, 3.0).unwrap());
     assert_eq!(tripled, [(3, 1), (2, 2), (1, 1)]);
 }
+
+#[test]
+fn what_is_made_of_a_repeated_sum_is_not_repeated_itself() {
+    // What the forward pass makes is read by the backward pass alone, and that again by the update alone.
+    let graphs: Vec<Graph> = build(1, |_, b| {
+        let x = b.input("x", f32s(&[3, 3]), Role::Input);
+        let product = matmul(b, x, x);
+        let halved = b.scale(product, 0.5).unwrap();
+        let raised = in_phase(b, Phase::InputGrad, "backward", |b| b.offset(halved, 1.0).unwrap());
+        let y = in_phase(b, Phase::Update, "optimizer", |b| b.multiply(raised, x).unwrap());
+        vec![("y".to_string(), y)]
+    });
+    lower_and_compare(&graphs, &LowerOptions::default());
+}
