@@ -461,10 +461,10 @@ pub fn run_elementwise(
     if len == 0 {
         return;
     }
-    prepare(program, &readers, slots, chunks, len.min(TILE));
+    let mut in_chunk = [false; ElementwiseProgram::MAX_INPUTS];
+    prepare(program, &readers, slots, chunks, &mut in_chunk, len.min(TILE));
     // Rows that repeat, such as a bias, are read where they are if no tile goes over their end.
     let step = readers.iter().flatten().filter_map(Reader::even_tile).min().unwrap_or(TILE);
-    let mut in_chunk = [false; ElementwiseProgram::MAX_INPUTS];
     for (start, count) in (0..len).step_by(step).map(|start| (start, step.min(len - start))) {
         for (input, (slot, reader)) in slots.iter_mut().zip(readers.iter().flatten()).enumerate() {
             if reader.is_uniform() || reader.lent(start, count).is_some() {
@@ -510,6 +510,7 @@ fn prepare(
     readers: &[Option<Reader<'_>>],
     slots: &mut [TileBytes],
     chunks: &mut [[f32; CHUNK]],
+    in_chunk: &mut [bool],
     count: usize,
 ) {
     for (input, (slot, reader)) in slots.iter_mut().zip(readers.iter().flatten()).enumerate() {
@@ -517,6 +518,7 @@ fn prepare(
             let tile = reader.tile(0, count, cast_slice_mut(slot));
             if let Some(chunk) = program.filled[input] {
                 chunks[chunk].fill(bytemuck::cast_slice(tile)[0]);
+                in_chunk[input] = true;
             }
         }
     }
@@ -557,11 +559,8 @@ fn run_chain(
     for (bound, &(step, register)) in bound.iter_mut().zip(steps) {
         let reader = readers.get(register).and_then(Option::as_ref);
         let direct = reader.and_then(|reader| reader.lent(start, count)).map(<[u8]>::as_ptr);
-        let is_one =
-            |reader: &Reader<'_>| held.in_chunk[register] || (reader.is_uniform() && direct.is_none());
-        let place = match (program.filled[register], reader) {
-            (Some(chunk), None) => Place::Chunk(chunk),
-            (Some(chunk), Some(reader)) if is_one(reader) => Place::Chunk(chunk),
+        let place = match program.filled[register] {
+            Some(chunk) if reader.is_none() || held.in_chunk[register] => Place::Chunk(chunk),
             _ => program.places[register],
         };
         let (pointer, stride) = match (direct, place) {

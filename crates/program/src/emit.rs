@@ -85,7 +85,6 @@ fn origin(nodes: &[&Node]) -> Origin {
 struct Emitter<'a> {
     graph: &'a Graph,
     sizes: &'a dyn RegionSizes,
-    uses: Vec<Vec<(NodeId, usize)>>,
     program: Program,
     /// How each value is seen, once it is known.
     views: Vec<Option<View>>,
@@ -107,11 +106,11 @@ pub(crate) fn emit(
     let count = graph.values.len();
     let program = Program { rank, ..Program::default() };
     let (views, dense) = (vec![None; count], vec![None; count]);
-    let mut emitter = Emitter { graph, sizes, uses: graph.uses(), program, views, dense };
+    let mut emitter = Emitter { graph, sizes, program, views, dense };
     emitter.inputs(roles);
     for step in steps {
         match step {
-            Step::Fused(nodes) => emitter.fused(nodes),
+            Step::Fused { nodes, results } => emitter.fused(nodes, results),
             Step::Single(node) => emitter.single(*node),
             Step::Start(number) => {
                 let bucket = &buckets[*number];
@@ -283,31 +282,12 @@ impl Emitter<'_> {
         (Region::fused(builder.finish(results)), inputs)
     }
 
-    fn fused(&mut self, nodes: &[NodeId]) {
+    fn fused(&mut self, nodes: &[NodeId], results: &[ValueId]) {
         let graph = self.graph;
-        let is_view = |id: NodeId| class(graph, graph.node(id)) == Class::View;
-        // What others read: an output, another region, a view that is not among the nodes or is read by others.
-        let is_read_outside = |mut open: Vec<ValueId>| {
-            while let Some(value) = open.pop() {
-                if graph.outputs.contains(&value) {
-                    return true;
-                }
-                for &(reader, _) in &self.uses[value.index()] {
-                    match nodes.binary_search(&reader) {
-                        Err(_) => return true,
-                        Ok(_) if is_view(reader) => open.extend(&graph.node(reader).results),
-                        Ok(_) => {}
-                    }
-                }
-            }
-            false
-        };
-        let computed =
-            nodes.iter().filter(|&&id| !is_view(id)).flat_map(|&id| &graph.node(id).results).copied();
-        let results: Vec<ValueId> = computed.filter(|&value| is_read_outside(vec![value])).collect();
-        let (region, inputs) = self.fused_region(nodes, &results);
-        let nodes: Vec<&Node> = nodes.iter().filter(|&&id| !is_view(id)).map(|&id| graph.node(id)).collect();
-        self.compute(region, inputs, &results, origin(&nodes));
+        let (region, inputs) = self.fused_region(nodes, results);
+        let nodes = nodes.iter().map(|&id| graph.node(id));
+        let ops: Vec<&Node> = nodes.filter(|node| class(graph, node) != Class::View).collect();
+        self.compute(region, inputs, results, origin(&ops));
     }
 
     fn single(&mut self, id: NodeId) {

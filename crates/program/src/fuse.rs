@@ -24,7 +24,12 @@ const ROW_ELEMENTS: usize = 1 << 16;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     /// Elementwise nodes of one iteration shape, and reductions of its rows with the views between them.
-    Fused(Vec<NodeId>),
+    Fused {
+        /// In an order of execution.
+        nodes: Vec<NodeId>,
+        /// What others read.
+        results: Vec<ValueId>,
+    },
     /// One node.
     Single(NodeId),
     /// Start this bucket.
@@ -204,12 +209,13 @@ pub(crate) fn fuse(
         fuser.place_node(graphs, place);
     }
     let apart = fuser.apart();
-    let graph = &graphs[0];
-    let size =
-        |nodes: &[NodeId]| nodes.iter().filter(|&&id| class(graph, graph.node(id)) != Class::View).count();
+    let is_op = |id: &&NodeId| class(&graphs[0], graphs[0].node(**id)) != Class::View;
     let steps = fuser.steps();
-    let size = |step: &Step| if let Step::Fused(nodes) = step { Some(size(nodes)) } else { None };
-    let regions = steps.iter().filter_map(size).collect();
+    let ops = |step: &Step| match step {
+        Step::Fused { nodes, .. } => Some(nodes.iter().filter(is_op).count()),
+        _ => None,
+    };
+    let regions = steps.iter().filter_map(ops).collect();
     (steps, Fusion { regions, apart })
 }
 
@@ -295,8 +301,7 @@ impl<'a> Fuser<'a> {
         for &operand in &node.operands {
             if let Some((at, kept)) = self.source(operand)
                 && let Some(other) = self.frame[self.group[at]]
-                && (is_elementwise || kept == DIRECT)
-                && self.fits(frame, other, kept)
+                && (kept == DIRECT || (is_elementwise && other.sees_through(kept)))
             {
                 groups.insert(self.group[at]);
             }
@@ -312,11 +317,6 @@ impl<'a> Fuser<'a> {
             None => false,
         });
         self.join(place, groups);
-    }
-
-    /// Whether a node of this frame may belong to a group of the other, whose value it reads through such views.
-    fn fits(&self, own: Frame, other: Frame, kept: Kept) -> bool {
-        other.sees_through(kept) && self.join_frames(own, other).is_some()
     }
 
     /// The frame of two together: of whole rows, where one has them.
@@ -387,11 +387,10 @@ impl<'a> Fuser<'a> {
     fn can_hoist(&self, place: usize, group: usize) -> bool {
         let at = self.runs_at[group];
         self.graph.node(self.node(place)).operands.iter().all(|&operand| {
-            let direct = self.graph.value(operand).definition.and_then(|(node, _)| self.place[node.index()]);
-            if direct.is_some_and(|definition| self.group[definition] == group) {
-                return true;
-            }
-            self.source(operand).is_none_or(|(definition, _)| self.runs_at[self.group[definition]] < at)
+            self.source(operand).is_none_or(|(definition, kept)| {
+                let maker = self.group[definition];
+                (maker == group && kept == DIRECT) || self.runs_at[maker] < at
+            })
         })
     }
 
@@ -423,9 +422,18 @@ impl<'a> Fuser<'a> {
         self.output_count(&nodes, frame) <= before
     }
 
+    /// What others read of what the nodes compute.
+    fn results<'f>(
+        &'f self,
+        nodes: &'f IndexSet<NodeId>,
+        frame: Frame,
+    ) -> impl Iterator<Item = ValueId> + use<'f, 'a> {
+        let results = nodes.iter().flat_map(|&id| &self.graph.node(id).results).copied();
+        results.filter(move |&result| self.escapes(result, nodes, frame))
+    }
+
     fn output_count(&self, nodes: &IndexSet<NodeId>, frame: Frame) -> usize {
-        let results = nodes.iter().flat_map(|&id| &self.graph.node(id).results);
-        results.filter(|result| self.escapes(**result, nodes, frame)).count()
+        self.results(nodes, frame).count()
     }
 
     /// The limit that the joined group would not keep to.
@@ -539,25 +547,29 @@ impl<'a> Fuser<'a> {
         self.runs_at[target] = runs_at;
     }
 
-    /// Adds the views through which nodes of a group read each other.
-    fn add_views(&self, nodes: &mut IndexSet<NodeId>, group: usize) {
-        let Some(frame) = self.frame[group] else { return };
-        let members: Vec<NodeId> = nodes.iter().copied().collect();
-        for &operand in members.iter().flat_map(|&id| &self.graph.node(id).operands) {
-            if !self
-                .source(operand)
+    /// A group as one step, with the views through which its nodes read each other.
+    fn region(&self, group: usize) -> Step {
+        let frame = self.frame[group].expect("its nodes are fused");
+        let mut nodes: IndexSet<NodeId> = self.members[group].iter().map(|&at| self.node(at)).collect();
+        // Graph order is an execution order.
+        nodes.sort_unstable();
+        let results = self.results(&nodes, frame).collect();
+        let seen = |operand: &ValueId| {
+            self.source(*operand)
                 .is_some_and(|(at, kept)| self.group[at] == group && frame.sees_through(kept))
-            {
-                continue;
-            }
-            let mut value = operand;
-            while let Some((view, _)) = self.graph.value(value).definition
+        };
+        let operands = nodes.iter().flat_map(|&id| &self.graph.node(id).operands).copied();
+        let mut open: Vec<ValueId> = operands.filter(seen).collect();
+        while let Some(value) = open.pop() {
+            if let Some((view, _)) = self.graph.value(value).definition
                 && self.place[view.index()].is_none()
             {
                 nodes.insert(view);
-                value = self.graph.node(view).operands[0];
+                open.push(self.graph.node(view).operands[0]);
             }
         }
+        nodes.sort_unstable();
+        Step::Fused { nodes: nodes.into_iter().collect(), results }
     }
 
     fn steps(self) -> Vec<Step> {
@@ -572,13 +584,7 @@ impl<'a> Fuser<'a> {
                 {
                     Step::Single(id)
                 }
-                Item::Node(_) => {
-                    let mut nodes: IndexSet<NodeId> = members.iter().map(|&at| self.node(at)).collect();
-                    self.add_views(&mut nodes, group);
-                    // Graph order is an execution order.
-                    nodes.sort_unstable();
-                    Step::Fused(nodes.into_iter().collect())
-                }
+                Item::Node(_) => self.region(group),
             };
             steps.insert(self.runs_at[group], step);
         }

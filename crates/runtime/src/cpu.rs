@@ -293,11 +293,9 @@ impl Cpu {
             if own.is_some() || !composites::has_kernel(composite) {
                 return own.or_else(|| fused(&opened(composite), &operands, outputs, parts));
             }
-        }
-        if let Op::Composite(composite) = &node.op
-            && let Some(kernel) = composites::norm_gradient(composite, &operands, outputs, parts)
-        {
-            return Some(kernel);
+            if let Some(kernel) = composites::norm_gradient(composite, &operands, outputs, parts) {
+                return Some(kernel);
+            }
         }
         let shares = match cut::choose(graph, node, parts) {
             None => vec![Share::whole(operands, outputs)],

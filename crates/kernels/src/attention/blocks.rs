@@ -7,6 +7,7 @@ use crate::element::{Number, Real};
 use crate::gemm::{BAND_ROWS, Band, Part, RowsAhead};
 use crate::matmul::{Matrix, MatrixMut, gemm_part};
 use crate::reduce::{Fold, LANES, Peak, Sum, join_lanes};
+use crate::rows::lane_sum;
 use crate::simd::multiversion;
 use crate::tiles::{Reader, TILE, TileBytes, tiles};
 use crate::{Element, Float, View, ViewMut};
@@ -271,13 +272,9 @@ multiversion! {
 /// The sum of p d.
 #[inline(always)]
 fn mean<C: Real>(p: &[C], d: &[[C; LANES]]) -> C {
-    let mut lanes = [C::ZERO; LANES];
-    for (d, p) in d.iter().zip(p.as_chunks::<LANES>().0) {
-        for (lane, (&p, &d)) in lanes.iter_mut().zip(p.iter().zip(d)) {
-            *lane = *lane + p * d;
-        }
-    }
-    join_lanes::<C, Sum>(lanes)
+    let d = d.as_flattened();
+    let p = &p[..d.len()];
+    lane_sum!(C; p, d; p * d)
 }
 
 multiversion! {

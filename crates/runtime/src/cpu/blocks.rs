@@ -165,7 +165,7 @@ impl<'g> Rows<'g> {
         let mut inner: IndexMap<ValueId, ValueId> = IndexMap::new();
         let mut inputs = Vec::new();
         for &id in &self.kernels[kernel] {
-            self.copy_node(id, kernel, extents, &mut builder, &mut inner, &mut inputs)?;
+            self.copy_node(id, extents, &mut builder, &mut inner, &mut inputs)?;
         }
         let read_elsewhere = |value: &ValueId| {
             let mut later = self.kernels.iter().enumerate().filter(|(number, _)| *number != kernel);
@@ -200,7 +200,6 @@ impl<'g> Rows<'g> {
     fn copy_node(
         &self,
         id: NodeId,
-        kernel: usize,
         extents: &[usize],
         builder: &mut GraphBuilder,
         inner: &mut IndexMap<ValueId, ValueId>,
@@ -214,10 +213,10 @@ impl<'g> Rows<'g> {
             let definition = self.graph.value(operand).definition.map(|(definition, _)| definition);
             match (definition, self.maker[operand.index()]) {
                 (Some(definition), None) => {
-                    self.copy_node(definition, kernel, extents, builder, inner, inputs)?;
+                    self.copy_node(definition, extents, builder, inner, inputs)?;
                 }
-                (_, maker) => {
-                    debug_assert!(maker != Some(kernel), "nodes come after those they read");
+                // What this kernel makes is there already: nodes come after those they read.
+                _ => {
                     let ty = self.block_type(operand, extents);
                     inner.insert(operand, builder.input("", ty, Role::Activation));
                     inputs.push(operand);
@@ -392,9 +391,8 @@ pub(super) fn compile(graph: &Graph, inputs: &[Value], outputs: &[Place], parts:
         return Some(Kernel::plain(|_| {}));
     }
     let extents = rows.extents(parts);
-    // Of each dimension whole blocks, and what remains; all but one dimension fit exactly or are walked one by one.
-    let cut = extents.iter().zip(&rows.rows).position(|(extent, size)| extent < size && *extent > 1);
-    let cut = cut.or_else(|| (0..extents.len()).rfind(|&d| extents[d] < rows.rows[d])).unwrap_or(0);
+    // Whole blocks, and what remains of one dimension: those behind it are not cut, those before go one by one.
+    let cut = (0..extents.len()).rfind(|&d| extents[d] < rows.rows[d]).unwrap_or(0);
     let mut bodies: IndexMap<usize, Arc<Body>> = IndexMap::new();
     for extent in [extents[cut], rows.rows[cut] % extents[cut]].into_iter().filter(|&extent| extent > 0) {
         let mut extents = extents.clone();
@@ -402,23 +400,23 @@ pub(super) fn compile(graph: &Graph, inputs: &[Value], outputs: &[Place], parts:
         bodies.insert(extent, Arc::new(Body::new(&rows, &extents, inputs, outputs)?));
     }
     let blocks: Vec<Vec<Range<usize>>> = blocks(&rows.rows, &extents);
-    let places: Vec<(Vec<isize>, &Walk)> = {
-        let strides = |place: &Place| -> Vec<isize> {
-            place.strides.iter().map(|stride| stride * place.dtype.size_bytes() as isize).collect()
-        };
-        let none = Vec::new;
-        let of_inputs = inputs.iter().map(|input| input.place().map_or_else(none, strides));
-        let walks = graph.inputs.iter().chain(&graph.outputs).map(|value| &rows.walks[value.index()]);
-        static STILL: Walk = Walk::new();
-        let walks = walks.map(|walk| walk.as_ref().unwrap_or(&STILL));
-        of_inputs.chain(outputs.iter().map(strides)).zip(walks).collect()
+    // For each input and output the bytes from one row to the next, along every dimension of rows.
+    let steps = |(value, place): (&ValueId, Option<&Place>)| -> Vec<isize> {
+        let mut steps = vec![0; extents.len()];
+        if let (Some(walk), Some(place)) = (&rows.walks[value.index()], place) {
+            let size = place.dtype.size_bytes() as isize;
+            for (row, stride) in walk.iter().zip(&place.strides) {
+                row.iter().for_each(|&row| steps[row] += stride * size);
+            }
+        }
+        steps
     };
+    let places = inputs.iter().map(Value::place).chain(outputs.iter().map(Some));
+    let steps: Vec<Vec<isize>> = graph.inputs.iter().chain(&graph.outputs).zip(places).map(steps).collect();
     let moves = |block: &Vec<Range<usize>>| -> Vec<isize> {
-        let of = |(strides, walk): &(Vec<isize>, &Walk)| {
-            let along = strides.iter().zip(walk.iter());
-            along.filter_map(|(stride, row)| Some(block[(*row)?].start as isize * stride)).sum()
-        };
-        places.iter().map(of).collect()
+        let of =
+            |steps: &Vec<isize>| steps.iter().zip(block).map(|(step, at)| step * at.start as isize).sum();
+        steps.iter().map(of).collect()
     };
     let part = |range: Range<usize>| {
         let own = blocks[range].chunk_by(|a, b| a[cut].len() == b[cut].len());
@@ -428,7 +426,7 @@ pub(super) fn compile(graph: &Graph, inputs: &[Value], outputs: &[Place], parts:
                 moves: run.iter().flat_map(moves).collect(),
             })
             .collect();
-        run(runs, places.len())
+        run(runs, steps.len())
     };
     Some(Kernel::together(ranges(blocks.len(), parts).map(part)))
 }
