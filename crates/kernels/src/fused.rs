@@ -11,10 +11,11 @@ use crate::chain::{self, Bound, CHUNK, STREAM_ALIGNMENT, Step};
 use crate::compare::{clamp_tile, compare_tile, select_tile};
 use crate::convert::convert_tile;
 use crate::copy::{fill_tile, iota_tile};
+use crate::reduce::fold_rows;
 use crate::tiles::{Reader, TILE, TileBytes, Writer, overlap};
 use crate::unary::unary_tile;
 use crate::workspace::{Workspace, piece_bytes};
-use crate::{Binary, Direction, Scalar, Unary, View, ViewMut};
+use crate::{Binary, Direction, Reduction, Scalar, Unary, View, ViewMut};
 
 /// What one instruction of an [`ElementwiseProgram`] computes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -85,6 +86,18 @@ pub struct EwInstr {
     pub out: usize,
 }
 
+/// A register that is reduced over all rows but for what a row of `width` elements has: its results are those of blocks of
+/// [`crate::REDUCE_BLOCK_ROWS`] rows, for [`crate::join_blocks`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct EwFold {
+    /// What is reduced.
+    pub register: usize,
+    /// How.
+    pub reduction: Reduction,
+    /// Elements of a row: those of the last dimensions.
+    pub width: usize,
+}
+
 /// Where a register's tile lives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Place {
@@ -122,6 +135,7 @@ pub struct ElementwiseProgram {
     input_count: usize,
     instructions: Vec<EwInstr>,
     outputs: Vec<usize>,
+    folds: Vec<EwFold>,
     passes: Vec<Pass>,
     places: Vec<Place>,
     /// For constants, and inputs that may be one value everywhere: the chunk which that value fills for chains.
@@ -149,10 +163,28 @@ impl ElementwiseProgram {
         instructions: Vec<EwInstr>,
         outputs: Vec<usize>,
     ) -> Result<Self> {
+        Self::with_folds(registers, input_count, instructions, outputs, Vec::new())
+    }
+
+    /// As [`Self::new`]; some registers are reduced on the way, whether they are kept or not.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_folds(
+        registers: Vec<DType>,
+        input_count: usize,
+        instructions: Vec<EwInstr>,
+        outputs: Vec<usize>,
+        folds: Vec<EwFold>,
+    ) -> Result<Self> {
         let wrong = |text: String| Diagnostic::new("E421", format!("malformed elementwise program: {text}"));
-        if input_count > Self::MAX_INPUTS.min(registers.len()) || outputs.len() > Self::MAX_OUTPUTS {
-            return Err(wrong(format!("{input_count} inputs and {} outputs", outputs.len()))
-                .expected(format!("at most {} inputs and {} outputs", Self::MAX_INPUTS, Self::MAX_OUTPUTS)));
+        let output_count = outputs.len() + folds.len();
+        if input_count > Self::MAX_INPUTS.min(registers.len()) || output_count > Self::MAX_OUTPUTS {
+            return Err(wrong(format!("{input_count} inputs and {output_count} outputs")).expected(format!(
+                "at most {} inputs and {} outputs",
+                Self::MAX_INPUTS,
+                Self::MAX_OUTPUTS
+            )));
         }
         let mut written = vec![false; registers.len()];
         written[..input_count].fill(true);
@@ -170,7 +202,8 @@ impl ElementwiseProgram {
             }
             written[*out] = true;
         }
-        if let Some(out) = outputs.iter().find(|&&out| !written.get(out).is_some_and(|&w| w)) {
+        let read_at_last = || outputs.iter().copied().chain(folds.iter().map(|fold| fold.register));
+        if let Some(out) = read_at_last().find(|&out| !written.get(out).is_some_and(|&w| w)) {
             return Err(wrong(format!("output register {out} is never written")));
         }
         let mut program = ElementwiseProgram {
@@ -184,6 +217,7 @@ impl ElementwiseProgram {
             input_count,
             instructions,
             outputs,
+            folds,
         };
         program.arrange();
         Ok(program)
@@ -207,6 +241,15 @@ impl ElementwiseProgram {
     /// The registers that are kept, in the order of the outputs.
     pub fn outputs(&self) -> &[usize] {
         &self.outputs
+    }
+
+    /// What is reduced.
+    pub fn folds(&self) -> &[EwFold] {
+        &self.folds
+    }
+
+    fn is_folded(&self, register: usize) -> bool {
+        self.folds.iter().any(|fold| fold.register == register)
     }
 }
 
@@ -241,9 +284,12 @@ impl ElementwiseProgram {
         let lasting = |program: &Self, register: usize| {
             writer[register].is_none_or(|number| constant(program, number))
                 || program.outputs.contains(&register)
+                || program.is_folded(register)
         };
         let is_tiled = |(input, readers): (usize, &Vec<usize>)| {
-            self.outputs.contains(&input) || readers.iter().any(|&reader| chain[reader].is_none())
+            self.outputs.contains(&input)
+                || self.is_folded(input)
+                || readers.iter().any(|&reader| chain[reader].is_none())
         };
         let tiled = readers.iter().take(self.input_count).enumerate().map(is_tiled).collect();
         self.tiled = tiled;
@@ -273,17 +319,25 @@ impl ElementwiseProgram {
                         || next.args[0] != next.args[1]
                         || next.op == EwOp::Binary(Binary::Mul))
             };
-            let local = readers[out].iter().all(within);
+            // What is folded is read tile by tile.
+            let local = readers[out].iter().all(within) && !self.is_folded(out);
             let kept = self.outputs.iter().position(|&register| register == out);
             self.places[out] = match kept {
                 _ if constant(self, number) => {
                     // Made once, in a tile of its own if anyone but chains looks for it.
-                    let tiled = kept.is_some() || readers[out].iter().any(|&reader| chain[reader].is_none());
+                    let tiled = kept.is_some()
+                        || self.is_folded(out)
+                        || readers[out].iter().any(|&reader| chain[reader].is_none());
                     if tiled { Place::Slot(take(&mut Vec::new(), &mut self.slots)) } else { Place::Passing }
                 }
                 // It is made where it must end, if nobody else looks for it in a slot.
                 Some(output) if local => Place::Output(output),
-                None if chain[number].is_some() && readers[out].iter().all(passes) => Place::Passing,
+                None if chain[number].is_some()
+                    && readers[out].iter().all(passes)
+                    && !self.is_folded(out) =>
+                {
+                    Place::Passing
+                }
                 None if local && chain[number].is_some() => {
                     Place::Chunk(take(&mut free_chunks, &mut self.chunks))
                 }
@@ -325,6 +379,7 @@ impl ElementwiseProgram {
         match self.places[register] {
             // Copied there at the end of a tile.
             Place::Slot(_) => !self.outputs.contains(&input),
+            _ if self.is_folded(input) => false,
             Place::Output(first) => {
                 let after = &self.instructions[writer + 1..];
                 first == output
@@ -336,16 +391,17 @@ impl ElementwiseProgram {
         }
     }
 
-    /// Whether a long output is best written past the caches: nobody reads it here, and no input lies there, which
+    /// Whether a long output is best written past the caches: nobody reads it there, and no input lies there, which
     /// would be in the caches already.
-    fn streams(&self, output: usize, view: &ViewMut<'_>, inputs: &[View<'_>]) -> bool {
+    fn streams(&self, output: usize, view: &ViewMut<'_>, inputs: &[View<'_>], elements: usize) -> bool {
         let register = self.outputs[output];
-        let bytes = view.shape().iter().product::<usize>() * self.registers[register].size_bytes();
-        bytes >= STREAM_BYTES
+        let is_made_there = self.places[register] == Place::Output(output);
+        let is_read = || self.instructions.iter().any(|instruction| instruction.args.contains(&register));
+        elements * self.registers[register].size_bytes() >= STREAM_BYTES
+            && self.registers[register] == DType::F32
             && view.as_view().as_ptr().addr().is_multiple_of(STREAM_ALIGNMENT)
-            && self.places[register] == Place::Output(output)
             && self.outputs.iter().filter(|&&other| other == register).count() == 1
-            && self.instructions.iter().all(|instruction| !instruction.args.contains(&register))
+            && !(is_made_there && is_read())
             && !inputs.iter().any(|input| overlap(input.address_range(), view.address_range()))
     }
 
@@ -415,11 +471,22 @@ pub fn elementwise_workspace_bytes(program: &ElementwiseProgram) -> usize {
     piece_bytes::<f32>(program.chunks * CHUNK) + piece_bytes::<u64>(program.slots * TILE)
 }
 
+/// A part of a longer run of a program.
+pub struct Part<'a, 'b> {
+    /// Elements that were done before, since the results of the folds began.
+    pub before: usize,
+    /// Elements that are written in all, this part's and those of others, before any is read again.
+    pub elements: usize,
+    /// The results of each fold, of [`crate::block_results_bytes`].
+    pub folded: &'a mut [&'b mut [u8]],
+}
+
 /// Runs a program over `shape`. Inputs have that shape and any strides (zero broadcasts); outputs are
 /// contiguous. An output may be written over an input with the same layout.
 ///
 /// # Panics
-/// Where shapes or types are not the program's, an output is not contiguous, or the workspace is too small.
+/// Where shapes or types are not the program's, an output is not contiguous, or the workspace is too small; and where
+/// the program folds anything.
 pub fn run_elementwise(
     program: &ElementwiseProgram,
     inputs: &[View<'_>],
@@ -427,6 +494,23 @@ pub fn run_elementwise(
     shape: &[usize],
     workspace: &mut [u8],
 ) {
+    let whole = Part { before: 0, elements: shape.iter().product(), folded: &mut [] };
+    run_elementwise_part(program, inputs, outputs, shape, whole, workspace);
+}
+
+/// As [`run_elementwise`], for a part of what there is to do.
+///
+/// # Panics
+/// As [`run_elementwise`], and where the results of folds are too small.
+pub fn run_elementwise_part(
+    program: &ElementwiseProgram,
+    inputs: &[View<'_>],
+    outputs: &mut [ViewMut<'_>],
+    shape: &[usize],
+    part: Part<'_, '_>,
+    workspace: &mut [u8],
+) {
+    assert_eq!(part.folded.len(), program.folds.len(), "a program gets the results of all its folds");
     assert_eq!(inputs.len(), program.input_count, "a program gets all its inputs");
     assert_eq!(outputs.len(), program.outputs.len(), "a program gets all its outputs");
     let readers: [Option<Reader<'_>>; ElementwiseProgram::MAX_INPUTS] = std::array::from_fn(|i| {
@@ -443,7 +527,7 @@ pub fn run_elementwise(
     });
     let mut streams = [false; ElementwiseProgram::MAX_OUTPUTS];
     for (output, (streams, view)) in streams.iter_mut().zip(&*outputs).enumerate() {
-        *streams = program.streams(output, view, inputs);
+        *streams = program.streams(output, view, inputs, part.elements);
     }
     let mut views = outputs.iter_mut();
     let mut writers: [Option<Writer<'_>>; ElementwiseProgram::MAX_OUTPUTS] = std::array::from_fn(|i| {
@@ -493,9 +577,14 @@ pub fn run_elementwise(
                 }
             }
         }
+        for (fold, folded) in program.folds.iter().zip(&mut *part.folded) {
+            let &EwFold { register, reduction, width } = fold;
+            let tile = read(program, register, &readers, slots, &[], start, count);
+            fold_rows(reduction, program.registers[register], tile, part.before + start, width, folded);
+        }
         for (output, &register) in program.outputs.iter().enumerate() {
             if program.places[register] != Place::Output(output) {
-                finish(program, register, output, &readers, &mut writers, slots, start, count);
+                finish(program, register, output, &readers, &mut writers, &streams, slots, start, count);
             }
         }
     }
@@ -655,18 +744,26 @@ fn finish(
     output: usize,
     readers: &[Option<Reader<'_>>],
     writers: &mut [Option<Writer<'_>>],
+    streams: &[bool],
     slots: &[TileBytes],
     start: usize,
     count: usize,
 ) {
     let (first, rest) = writers.split_at_mut(output);
     let writer = rest[0].as_mut().expect("every output has a writer");
-    let into = writer.tile(start, count).expect("outputs are contiguous");
-    match program.places[register] {
-        Place::Output(other) => {
-            let other = first[other].as_mut().expect("an output is made at its first place");
-            into.copy_from_slice(other.tile(start, count).expect("outputs are contiguous"));
-        }
-        _ => into.copy_from_slice(read(program, register, readers, slots, &[], start, count)),
+    if let Place::Output(other) = program.places[register] {
+        let into = writer.tile(start, count).expect("outputs are contiguous");
+        let other = first[other].as_mut().expect("an output is made at its first place");
+        into.copy_from_slice(other.tile(start, count).expect("outputs are contiguous"));
+        return;
+    }
+    let from = read(program, register, readers, slots, &[], start, count);
+    if streams[output] {
+        let from = Bound { step: Step::Load, pointer: from.as_ptr().cast_mut().cast(), stride: 1 };
+        let to = Bound { step: Step::Stream, pointer: writer.pointer_at(start).cast(), stride: 1 };
+        // SAFETY: both have `count` elements from `start` on, of f32 where an output is streamed.
+        unsafe { chain::run(&[from, to], count) };
+    } else {
+        writer.tile(start, count).expect("outputs are contiguous").copy_from_slice(from);
     }
 }

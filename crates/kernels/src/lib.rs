@@ -50,7 +50,8 @@ pub use cross_entropy::{cross_entropy, cross_entropy_backward};
 pub use element::{Bits, Bool, Element, Float, Number, Real};
 pub use erf_inv::InverseErf;
 pub use fused::{
-    ElementwiseProgram, EwInstr, EwOp, STREAM_BYTES, elementwise_workspace_bytes, run_elementwise,
+    ElementwiseProgram, EwFold, EwInstr, EwOp, Part, STREAM_BYTES, elementwise_workspace_bytes,
+    run_elementwise, run_elementwise_part,
 };
 pub use gather::{gather_rows, scatter_add_rows};
 pub use matmul::{matmul, matmul_workspace_bytes};
@@ -59,7 +60,7 @@ pub use norm::{
     norm_parameter_gradients, rms_norm, rms_norm_backward,
 };
 pub use random::{mix, random_bits, random_bits_at, random_key, symmetric_draws};
-pub use reduce::{Reduction, argmax, reduce};
+pub use reduce::{REDUCE_BLOCK_ROWS, Reduction, argmax, block_results_bytes, join_blocks, reduce};
 pub use scalar::Scalar;
 pub use softmax::{log_softmax, row_workspace_bytes, softmax, softmax_backward};
 pub use tiles::TILE;

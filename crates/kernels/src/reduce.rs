@@ -10,6 +10,7 @@ use crate::element::{Bits, Number, dispatch};
 use crate::simd::multiversion;
 use crate::tiles::{Reader, TILE, TileBytes, Writer, tiles};
 use crate::{Element, MAX_RANK, Scalar, View, ViewMut};
+use partita_base::DType;
 
 /// How a reduction combines two values.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -112,6 +113,24 @@ multiversion! {
     }
 }
 
+/// Evaluates an expression with an element type, and the way to combine its values.
+macro_rules! fold {
+    (@arms $op:expr, $T:ident, $F:ident => $body:expr, $($name:ident)*) => {
+        match $op {
+            $(Reduction::$name => { type $F = $name; $body })*
+            _ => unreachable!("the arms cover the family"),
+        }
+    };
+    ($op:expr, $dtype:expr, $T:ident, $F:ident => $body:expr) => {
+        match $op {
+            Reduction::And | Reduction::Or => {
+                dispatch!(bits $dtype, $T => fold!(@arms $op, $T, $F => $body, And Or))
+            }
+            _ => dispatch!($dtype, $T => fold!(@arms $op, $T, $F => $body, Sum Prod Max Min)),
+        }
+    };
+}
+
 /// Combines `init` with all elements along the dimensions marked in `reduced`. The shape of `out` is that of
 /// `x` with those dimensions left out, or kept with size one. Halves accumulate in f32.
 ///
@@ -129,18 +148,7 @@ pub fn reduce(op: Reduction, x: &View<'_>, reduced: &[bool], init: &Scalar, out:
         x.shape(),
         out.shape()
     );
-    macro_rules! arms {
-        ($T:ty: $($name:ident)*) => {
-            match op {
-                $(Reduction::$name => run::<$T, $name>(x, reduced, init.get(), out),)*
-                _ => unreachable!("the arms cover the family"),
-            }
-        };
-    }
-    match op {
-        Reduction::And | Reduction::Or => dispatch!(bits dtype, T => arms!(T: And Or)),
-        _ => dispatch!(dtype, T => arms!(T: Sum Prod Max Min)),
-    }
+    fold!(op, dtype, T, F => run::<T, F>(x, reduced, init.get(), out))
 }
 
 #[inline(never)]
@@ -235,6 +243,87 @@ fn reduce_columns<T: Element, F: Fold<T::Compute>>(
     }
 }
 
+/// Rows that [`reduce`] combines before their result joins the total, where it takes away the first dimensions and leaves
+/// more than one element: such a reduction may be cut between these blocks, and no bit shows where.
+pub const REDUCE_BLOCK_ROWS: usize = BLOCK_ROWS;
+
+/// Bytes of the results of all blocks of so many rows of `width` elements, for [`fold_rows`] and [`join_blocks`].
+pub fn block_results_bytes(dtype: DType, rows: usize, width: usize) -> usize {
+    rows.div_ceil(BLOCK_ROWS) * width * dispatch!(dtype, T => size_of::<<T as Element>::Compute>())
+}
+
+/// Elements from number `first` on, of rows of `width` elements, join the results of their blocks. They come in order,
+/// from the beginning of a block on.
+pub(crate) fn fold_rows(
+    op: Reduction,
+    dtype: DType,
+    x: &[u8],
+    first: usize,
+    width: usize,
+    results: &mut [u8],
+) {
+    fold!(op, dtype, T, F => fold_typed_rows::<T, F>(cast_slice(x), first, width, cast_slice_mut(results)))
+}
+
+#[inline(never)]
+fn fold_typed_rows<T: Element, F: Fold<T::Compute>>(
+    mut x: &[T],
+    first: usize,
+    width: usize,
+    results: &mut [T::Compute],
+) {
+    let mut at = first;
+    while !x.is_empty() {
+        let (row, column) = (at / width, at % width);
+        let (own, rest) = x.split_at(x.len().min(width - column));
+        let results = &mut results[row / BLOCK_ROWS * width + column..][..own.len()];
+        if row.is_multiple_of(BLOCK_ROWS) {
+            results.fill(F::IDENTITY);
+        }
+        fold_into::<T, F>(results, own);
+        (x, at) = (rest, at + own.len());
+    }
+}
+
+/// `init` combined with the results of all blocks, in order: what [`reduce`] gives. The blocks are used up.
+///
+/// # Panics
+/// Where types do not fit, or `out` has not as many elements as a row.
+pub fn join_blocks<'a>(
+    op: Reduction,
+    init: &Scalar,
+    parts: impl Iterator<Item = &'a mut [u8]>,
+    out: &mut ViewMut<'_>,
+) {
+    fold!(op, out.dtype(), T, F => join_typed_blocks::<T, F>(init.get(), parts, out))
+}
+
+fn join_typed_blocks<'a, T: Element, F: Fold<T::Compute>>(
+    init: T,
+    parts: impl Iterator<Item = &'a mut [u8]>,
+    out: &mut ViewMut<'_>,
+) {
+    let mut writer = Writer::new(out);
+    let width = writer.len();
+    if width == 0 {
+        return;
+    }
+    let mut blocks = parts.flat_map(|part| cast_slice_mut::<u8, T::Compute>(part).chunks_exact_mut(width));
+    let total = blocks.next().map(|total| {
+        total.iter_mut().for_each(|x| *x = F::apply(init.load(), *x));
+        blocks.for_each(|block| fold_into::<T::Compute, F>(total, block));
+        &*total
+    });
+    let mut rounded: TileBytes = [0; TILE];
+    for (start, some) in tiles(width) {
+        let rounded: &mut [T] = &mut cast_slice_mut(&mut rounded)[..some];
+        for (i, rounded) in (start..).zip(rounded.iter_mut()) {
+            *rounded = total.map_or(init, |total| T::store(total[i]));
+        }
+        writer.store(start, cast_slice(rounded));
+    }
+}
+
 /// The index of the largest element along `dim`, the lowest of equals; NaN counts as largest. `out` is i64,
 /// its shape that of `x` without `dim`.
 ///
@@ -249,7 +338,7 @@ pub fn argmax(x: &View<'_>, dim: usize, out: &mut ViewMut<'_>) {
         "argmax drops one dim"
     );
     assert!(count > 0 || rows == 0, "argmax of nothing");
-    assert_eq!(out.dtype(), partita_base::DType::I64, "argmax gives i64");
+    assert_eq!(out.dtype(), DType::I64, "argmax gives i64");
     let mut order: [usize; MAX_RANK] = std::array::from_fn(|d| if d < dim { d } else { d + 1 });
     order[x.rank() - 1] = dim;
     let reader = Reader::new(&x.permute(&order[..x.rank()]));

@@ -279,6 +279,78 @@ fn malformed_programs_are_refused() {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// What is reduced across rows on the way, in calls of any number of rows, is what a reduction of the whole gives.
+    #[test]
+    fn folds_give_the_bits_of_reductions(seed: u64) {
+        let mut draw = Draw(seed);
+        let shape = [draw.pick(&[0, 1, 63, 64, 65, 130, 200]), 1 + draw.below(3), 2 + draw.below(300)];
+        let types = [[DType::F32; 4].as_slice(), &[DType::BF16, DType::I32, DType::F64, DType::Bool]].concat();
+        let program = random_program(&mut draw, 3, &types, 20);
+        let folds: Vec<EwFold> = (0..1 + draw.below(3))
+            .map(|_| EwFold {
+                register: draw.below(program.registers().len()),
+                reduction: draw.pick(&[Reduction::Sum, Reduction::Prod, Reduction::Max, Reduction::Min]),
+                width: draw.pick(&[shape[2], shape[1] * shape[2]]),
+            })
+            .collect();
+        let with = |outputs: Vec<usize>, folds: Vec<EwFold>| {
+            let (registers, instructions) = (program.registers().to_vec(), program.instructions().to_vec());
+            ElementwiseProgram::with_folds(registers, program.input_count(), instructions, outputs, folds).unwrap()
+        };
+        // Iotas count from the beginning of every call.
+        prop_assume!(program.instructions().iter().all(|i| i.op != EwOp::Iota { dim: 0 }));
+        let inputs: Vec<Tensor> = (0..program.input_count())
+            .map(|i| Tensor::random(&mut draw, program.registers()[i], &shape, any_float))
+            .collect();
+        let kept: Vec<usize> = (0..draw.below(3)).map(|_| draw.below(program.registers().len())).collect();
+        let program = with(kept, folds.clone());
+        let mut outputs: Vec<Tensor> =
+            program.outputs().iter().map(|&r| Tensor::zeros(program.registers()[r], &shape)).collect();
+        let bytes = |fold: &EwFold| {
+            let rows = shape.iter().product::<usize>() / fold.width;
+            block_results_bytes(program.registers()[fold.register], rows, fold.width)
+        };
+        let mut folded: Vec<Vec<u64>> = folds.iter().map(|fold| vec![u64::MAX; bytes(fold).div_ceil(8)]).collect();
+        let mut folded: Vec<&mut [u8]> = folded
+            .iter_mut()
+            .zip(&folds)
+            .map(|(folded, fold)| &mut bytemuck::cast_slice_mut(folded)[..bytes(fold)])
+            .collect();
+        let mut workspace = vec![0xAAu8; elementwise_workspace_bytes(&program)];
+        let mut views_mut: Vec<ViewMut<'_>> = outputs.iter_mut().map(Tensor::view_mut).collect();
+        let mut start = 0;
+        while start < shape[0] {
+            let limit = (start + 1 + draw.below(80)).min(shape[0]);
+            let some: Vec<View<'_>> = inputs.iter().map(|x| x.view().slice(0, start, limit, 1)).collect();
+            let mut some_out: Vec<ViewMut<'_>> =
+                views_mut.iter_mut().map(|view| view.reborrow().slice(0, start, limit, 1)).collect();
+            let row = shape[1] * shape[2];
+            let part = Part { before: start * row, elements: shape[0] * row, folded: &mut folded };
+            let shape = [limit - start, shape[1], shape[2]];
+            run_elementwise_part(&program, &some, &mut some_out, &shape, part, &mut workspace);
+            start = limit;
+        }
+        drop(views_mut);
+        for (found, right) in outputs.iter().zip(&one_by_one(&program, &inputs, &shape)) {
+            prop_assert_eq!(number_bits(found), number_bits(right), "an output of {:?}", program);
+        }
+        let reduced = one_by_one(&with(folds.iter().map(|fold| fold.register).collect(), vec![]), &inputs, &shape);
+        for ((fold, folded), x) in folds.iter().zip(folded).zip(&reduced) {
+            let dtype = program.registers()[fold.register];
+            let init = Scalar::from_f64(dtype, 1.0);
+            let is_reduced = [true, fold.width == shape[2], false];
+            let kept: &[usize] = if is_reduced[1] { &shape[2..] } else { &shape[1..] };
+            let (mut found, mut right) = (Tensor::zeros(dtype, kept), Tensor::zeros(dtype, kept));
+            join_blocks(fold.reduction, &init, [folded].into_iter(), &mut found.view_mut());
+            reduce(fold.reduction, &x.view(), &is_reduced, &init, &mut right.view_mut());
+            prop_assert_eq!(number_bits(&found), number_bits(&right), "{:?} of {:?}", fold, program);
+        }
+    }
+}
+
 #[test]
 fn long_outputs_have_the_bits_of_short_ones() {
     // x y, and x y + x: the first is read again in the second program.
@@ -286,10 +358,13 @@ fn long_outputs_have_the_bits_of_short_ones() {
     let product = EwInstr { op: multiply, args: vec![0, 1], out: 2 };
     let sum = EwInstr { op: add, args: vec![2, 0], out: 3 };
     let f32s = |count: usize| vec![DType::F32; count];
+    let whole = EwFold { register: 2, reduction: Reduction::Sum, width: 1 };
     let programs = [
         ElementwiseProgram::new(f32s(3), 2, vec![product.clone()], vec![2]).unwrap(),
         ElementwiseProgram::new(f32s(3), 2, vec![product.clone()], vec![2, 2]).unwrap(),
-        ElementwiseProgram::new(f32s(4), 2, vec![product, sum], vec![3, 2]).unwrap(),
+        ElementwiseProgram::new(f32s(4), 2, vec![product.clone(), sum], vec![3, 2]).unwrap(),
+        // Looked at once more on the way.
+        ElementwiseProgram::with_folds(f32s(3), 2, vec![product], vec![2], vec![whole]).unwrap(),
     ];
     let long = STREAM_BYTES / size_of::<f32>();
     let x: Vec<f32> = (0..long + 5).map(|i| (i % 1009) as f32 * 0.37 - 80.0).collect();
@@ -308,7 +383,11 @@ fn long_outputs_have_the_bits_of_short_ones() {
                 .map(|(memory, start)| ViewMut::of(&mut memory[start..], &[count]))
                 .collect();
             let inputs = [View::of(&x, &[count]), View::of(&y, &[count])];
-            run_elementwise(program, &inputs, &mut outs, &[count], &mut workspace);
+            let mut sums = vec![0f32; count.div_ceil(REDUCE_BLOCK_ROWS)];
+            let mut folded = [bytemuck::cast_slice_mut(&mut sums)];
+            let folded = &mut folded[..program.folds().len()];
+            let part = Part { before: 0, elements: count, folded };
+            run_elementwise_part(program, &inputs, &mut outs, &[count], part, &mut workspace);
             let product = |i: usize| x[i] * y[i];
             let right = |output: usize, i: usize| match output {
                 0 if program.instructions().len() == 2 => product(i) + x[i],

@@ -1,5 +1,6 @@
 //! Fusion: elementwise nodes of one shape that feed each other run as one region, and so do reductions of its rows,
-//! what is computed from their results, and who reads that repeated along the rows.
+//! what is computed from their results, and who reads that repeated along the rows. Reductions across many rows belong to
+//! the region that makes what they reduce; their results are there when it has ended.
 //!
 //! Everything happens on the fixed order of items. A region runs at the place of one of its nodes; a node may
 //! be delayed to a later place while nobody in between reads it, or hoisted to an earlier one where its operands
@@ -20,10 +21,14 @@ const FUSED_OUTPUTS: usize = 16;
 /// Most elements in a row of a region that reduces its rows: a few values of a row fit into the second cache.
 const ROW_ELEMENTS: usize = 1 << 16;
 
+/// Fewest rows that a region reduces across: its work is cut between blocks of rows.
+const ACROSS_ROWS: usize = 256;
+
 /// One step of a program, the same on every rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
-    /// Elementwise nodes of one iteration shape, and reductions of its rows with the views between them.
+    /// Elementwise nodes of one iteration shape, reductions of its rows with the views between them, and reductions
+    /// across its rows, which none of the others reads.
     Fused {
         /// In an order of execution.
         nodes: Vec<NodeId>,
@@ -41,7 +46,7 @@ pub(crate) enum Step {
 /// What fusion made of a step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fusion {
-    /// Ops of each region of elementwise ops and reductions of rows, in program order.
+    /// Ops of each region of elementwise ops and reductions, in program order.
     pub regions: Vec<usize>,
     /// Such ops that read what another one makes, and do not run together with it.
     pub apart: Vec<Apart>,
@@ -67,7 +72,7 @@ pub enum Why {
     Phase,
     /// The reader looks at it transposed, sliced or otherwise rearranged.
     View,
-    /// The reader reduces more than the last dimensions.
+    /// The reader reduces neither the last dimensions nor the first ones of many short rows.
     AcrossRows,
     /// Somebody else needs the value before the reader can run.
     ReadBefore(String),
@@ -142,15 +147,31 @@ fn is_row_of(shape: &Key<'_>, whole: &Key<'_>, lead: usize) -> bool {
     (shape.1, shape.2) == (whole.1, whole.2) && shape.0.iter().zip(&whole.0).all(fits)
 }
 
-/// The leading dimensions that a reduction of rows keeps.
-fn kept_rows(graph: &Graph, node: &Node) -> Option<usize> {
+/// The shape and the dimensions that a reduction takes away, where it goes by a known rule from a known number on.
+fn known_reduction<'g>(graph: &'g Graph, node: &'g Node) -> Option<(&'g [usize], &'g [usize])> {
     let Op::Reduce(op) = &node.op else { return None };
-    let rank = graph.ty(node.operands[0]).rank();
     let is_known =
         matches!(op.reducer, Reducer::Combiner(_)) && uniform(graph, *node.operands.get(1)?).is_some();
-    let lead = *op.dims.first()?;
-    (is_known && node.results.len() == 1 && lead > 0 && op.dims.iter().copied().eq(lead..rank))
-        .then_some(lead)
+    (is_known && node.results.len() == 1).then_some((&graph.ty(node.operands[0]).shape, &op.dims))
+}
+
+/// The leading dimensions that a reduction of rows keeps.
+fn kept_rows(graph: &Graph, node: &Node) -> Option<usize> {
+    let (shape, dims) = known_reduction(graph, node)?;
+    let lead = *dims.first()?;
+    (lead > 0 && dims.iter().copied().eq(lead..shape.len())).then_some(lead)
+}
+
+/// Whether a reduction takes away the leading dimensions, of many rows that are not too long and more than a number.
+fn is_across_rows(graph: &Graph, node: &Node) -> bool {
+    known_reduction(graph, node).is_some_and(|(shape, dims)| {
+        let (rows, row) = shape.split_at(dims.len());
+        let (rows, elements) = (rows.iter().product::<usize>(), row.iter().product::<usize>());
+        dims.iter().copied().eq(0..dims.len())
+            && rows >= ACROSS_ROWS
+            && elements != 1
+            && elements <= ROW_ELEMENTS
+    })
 }
 
 /// The leading dimensions that a view leaves as they are.
@@ -185,6 +206,8 @@ struct Fuser<'a> {
     shapes: IndexSet<Key<'a>>,
     /// What each place would need of a region of its own; `None` where it is not fused.
     own: Vec<Option<Frame>>,
+    /// Whether the node at a place reduces across rows: nobody in its region reads what it makes.
+    is_across: Vec<bool>,
     /// Of each group.
     frame: Vec<Option<Frame>>,
     /// Group of each place.
@@ -265,6 +288,7 @@ impl<'a> Fuser<'a> {
             kept,
             shapes: IndexSet::new(),
             own: vec![None; count],
+            is_across: vec![false; count],
             frame: vec![None; count],
             group: (0..count).collect(),
             members: (0..count).map(|at| vec![at]).collect(),
@@ -286,9 +310,11 @@ impl<'a> Fuser<'a> {
         let node = self.graph.node(id);
         let is_elementwise = class(self.graph, node) == Class::Elementwise;
         let lead = kept_rows(self.graph, node);
-        if !is_elementwise && lead.is_none() {
+        let is_across = graphs.iter().all(|graph| is_across_rows(graph, graph.node(id)));
+        if !is_elementwise && lead.is_none() && !is_across {
             return;
         }
+        self.is_across[place] = is_across;
         let value = |graph: &Graph| {
             if is_elementwise { graph.node(id).results[0] } else { graph.node(id).operands[0] }
         };
@@ -301,6 +327,7 @@ impl<'a> Fuser<'a> {
         for &operand in &node.operands {
             if let Some((at, kept)) = self.source(operand)
                 && let Some(other) = self.frame[self.group[at]]
+                && !self.is_across[at]
                 && (kept == DIRECT || (is_elementwise && other.sees_through(kept)))
             {
                 groups.insert(self.group[at]);
@@ -361,7 +388,9 @@ impl<'a> Fuser<'a> {
         let mut latest = groups;
         latest.sort_by_key(|&group| std::cmp::Reverse(self.runs_at[group]));
         for group in latest {
-            let is_good = self.can_hoist(place, group) && self.hands_on_no_more(group, place);
+            // What is left of many rows fills no memory.
+            let is_small = self.is_across[place];
+            let is_good = self.can_hoist(place, group) && (is_small || self.hands_on_no_more(group, place));
             if is_good && self.exceeds(&[group], place).is_none() {
                 let at = self.runs_at[group];
                 self.merge(&[group], place, at);
@@ -371,16 +400,17 @@ impl<'a> Fuser<'a> {
     }
 
     /// The place of somebody who reads the group's values before `place` but from within, or from within through a view
-    /// that does not go along the rows.
+    /// that does not go along the rows, or what is reduced across them.
     fn reads_before(&self, group: usize, with: &[usize], place: usize) -> Option<usize> {
         let frame = self.joined(with, place);
         let within = |at: usize| at == place || with.contains(&self.group[at]);
         let runs_at = |at: usize| if within(at) { place } else { self.runs_at[self.group[at]] };
-        self.members[group]
-            .iter()
-            .flat_map(|&member| self.readers_at(member))
-            .find(|&&(at, kept)| !((within(at) && frame.sees_through(kept)) || runs_at(at) > place))
-            .map(|&(at, _)| at)
+        let seen_by = |&member: &usize| {
+            let sees = |kept: Kept| frame.sees_through(kept) && !self.is_across[member];
+            let mut readers = self.readers_at(member);
+            readers.find(|&&(at, kept)| !((within(at) && sees(kept)) || runs_at(at) > place))
+        };
+        self.members[group].iter().find_map(seen_by).map(|&(at, _)| at)
     }
 
     /// Whether the node's operands are there when the group runs.
@@ -389,7 +419,8 @@ impl<'a> Fuser<'a> {
         self.graph.node(self.node(place)).operands.iter().all(|&operand| {
             self.source(operand).is_none_or(|(definition, kept)| {
                 let maker = self.group[definition];
-                (maker == group && kept == DIRECT) || self.runs_at[maker] < at
+                let is_within = maker == group && kept == DIRECT && !self.is_across[definition];
+                is_within || self.runs_at[maker] < at
             })
         })
     }
@@ -508,6 +539,7 @@ impl<'a> Fuser<'a> {
             for &operand in &node.operands {
                 let Some((at, kept)) = self.source(operand) else { continue };
                 if self.own[at].is_none()
+                    || self.is_across[at]
                     || self.group[at] == self.group[place]
                     || !makers.insert(self.group[at])
                 {

@@ -162,8 +162,8 @@ pub struct Start {
 /// How a region is to be run.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RegionKind {
-    /// Elementwise ops, iotas, broadcast scalar constants, reductions of the last dimensions, and views that leave the
-    /// dimensions before those as they are. Without a reduction every input and output has one shape, the iteration
+    /// Elementwise ops, iotas, broadcast scalar constants, reductions of the last dimensions, views that leave the
+    /// dimensions before those as they are, and reductions of the first dimensions that no other op reads. Without a reduction every input and output has one shape, the iteration
     /// shape. The inputs may be views of any strides.
     Fused,
     /// The graph has no node: the one output is a dense copy of the one input.
@@ -190,7 +190,7 @@ impl Region {
         Region { graph, kind, overwrites: Vec::new() }
     }
 
-    /// A region of elementwise ops and reductions of rows.
+    /// A region of elementwise ops and reductions.
     pub fn fused(graph: Graph) -> Region {
         let mut region = Region::new(graph, RegionKind::Fused);
         if region.reduces_rows() {

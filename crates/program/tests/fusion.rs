@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use partita_ir::ops::UnaryKind;
-use partita_ir::{Graph, GraphBuilder, Phase, Role, ValueId};
+use partita_ir::{Graph, GraphBuilder, Op, Phase, Role, ValueId};
 use partita_program::{Fusion, LowerOptions, RegionKind, Why, fusion, lower};
 
 /// The fusion of a step on one rank that reads `x` [3, 3].
@@ -105,6 +105,7 @@ fn reductions_that_run_apart_are_told() {
         b.reduce_sum(y, &[0]).unwrap()
     });
     assert_eq!(why(&columns), [("reduce", "multiply", &Why::AcrossRows)]);
+    assert!(columns.to_string().contains("it is reduced across rows"), "{columns}");
     // The mean of a row, seen along a column.
     let turned = fused(LowerOptions::default(), |b, x| {
         let sums = b.reduce_sum(x, &[1]).unwrap();
@@ -130,6 +131,118 @@ fn reductions_that_run_apart_are_told() {
     };
     assert_eq!(long(1 << 16).regions, [2]);
     assert_eq!(why(&long((1 << 16) + 1)), [("divide", "reduce", &Why::Limit("elements in a row", 1 << 16))]);
+}
+
+/// The regions with more than one op of a step on `x` [rows, columns], as (ops, outputs), and what runs apart.
+fn across(
+    shape: [usize; 2],
+    body: impl Fn(&mut GraphBuilder, ValueId) -> Vec<ValueId>,
+) -> (Vec<(usize, usize)>, Vec<Why>) {
+    let graphs: Vec<Graph> = build(1, |_, b| {
+        let x = b.input("x", f32s(&shape), Role::Input);
+        let outputs = body(b, x).into_iter().enumerate();
+        outputs.map(|(i, value)| (format!("out{i}"), value)).collect()
+    });
+    let set = lower_and_compare(&graphs, &LowerOptions::default());
+    let fusion = fusion(&graphs, &LowerOptions::default(), &Sizes).unwrap();
+    let regions = set.programs[0].regions.iter();
+    let ops = |graph: &Graph| graph.nodes.iter().filter(|node| !is_view(&node.op)).count();
+    let fused = regions.filter(|region| region.kind == RegionKind::Fused);
+    let sizes = fused.map(|region| (ops(&region.graph), region.graph.outputs.len()));
+    (sizes.collect(), fusion.apart.into_iter().map(|apart| apart.why).collect())
+}
+
+fn is_view(op: &Op) -> bool {
+    matches!(op, Op::Constant(_) | Op::BroadcastInDim(_) | Op::Reshape(_))
+}
+
+#[test]
+fn reductions_across_many_rows_belong_to_regions() {
+    let squares = |b: &mut GraphBuilder, x: ValueId| b.multiply(x, x).unwrap();
+    let sums = |b: &mut GraphBuilder, x: ValueId| b.reduce_sum(x, &[0]).unwrap();
+    // Of what is kept, or of what is not.
+    let kept = across([256, 3], |b, x| {
+        let y = squares(b, x);
+        vec![y, sums(b, y)]
+    });
+    assert_eq!(kept, (vec![(2, 2)], vec![]));
+    let gone = across([256, 3], |b, x| {
+        let y = squares(b, x);
+        vec![sums(b, y)]
+    });
+    assert_eq!(gone, (vec![(2, 1)], vec![]));
+    // With reductions of rows.
+    let norm = across([256, 3], |b, x| {
+        let sum = b.reduce_sum(x, &[1]).unwrap();
+        let wide = b.broadcast_in_dim(sum, &[256, 3], &[0]).unwrap();
+        let y = b.subtract(x, wide).unwrap();
+        vec![sums(b, y), y]
+    });
+    assert_eq!(norm, (vec![(3, 2)], vec![]));
+    // Few rows, long ones, and those of one element.
+    let few = across([255, 3], |b, x| {
+        let y = squares(b, x);
+        vec![sums(b, y)]
+    });
+    assert_eq!(few, (vec![(1, 1)], vec![Why::AcrossRows]));
+    let single = across([256, 1], |b, x| {
+        let y = squares(b, x);
+        vec![sums(b, y)]
+    });
+    assert_eq!(single, (vec![(1, 1)], vec![Why::AcrossRows]));
+}
+
+#[test]
+fn what_is_reduced_across_rows_is_read_by_later_regions_alone() {
+    let shape = [256, 3];
+    // Rows less their mean over all rows: its reader also reads what the region of the sum makes.
+    let centred = |b: &mut GraphBuilder, y: ValueId, sum: ValueId| {
+        let mean = b.scale(sum, 1.0 / 256.0).unwrap();
+        let wide = b.broadcast_in_dim(mean, &shape, &[1]).unwrap();
+        b.subtract(y, wide).unwrap()
+    };
+    let (regions, _) = across(shape, |b, x| {
+        let y = b.multiply(x, x).unwrap();
+        let sum = b.reduce_sum(y, &[0]).unwrap();
+        vec![centred(b, y, sum)]
+    });
+    assert_eq!(regions, [(2, 2), (1, 1), (1, 1)]);
+    // Directly, and with more of the same shape in between.
+    let (regions, _) = across(shape, |b, x| {
+        let y = b.multiply(x, x).unwrap();
+        let sum = b.reduce_sum(y, &[0]).unwrap();
+        let wide = b.broadcast_in_dim(sum, &shape, &[1]).unwrap();
+        let z = b.exponential(y).unwrap();
+        let w = b.subtract(z, wide).unwrap();
+        vec![b.add(w, y).unwrap(), b.reduce_sum(w, &[0]).unwrap()]
+    });
+    assert_eq!(regions.iter().map(|(ops, _)| ops).sum::<usize>(), 6);
+    assert_eq!(regions.len(), 2);
+}
+
+#[test]
+fn a_reduction_across_rows_goes_early_to_the_region_that_makes_its_operand() {
+    // As the gradient of a bias, which comes after a product that reads the same.
+    let (regions, apart) = across([256, 3], |b, x| {
+        let y = b.multiply(x, x).unwrap();
+        let weight = b.reduce_max(x, &[0, 1]).unwrap();
+        let weight = b.broadcast_in_dim(weight, &[3, 3], &[]).unwrap();
+        let product = matmul(b, y, weight);
+        let sum = in_phase(b, Phase::WeightGrad, "bias", |b| b.reduce_sum(y, &[0]).unwrap());
+        vec![product, sum]
+    });
+    assert_eq!((regions, apart), (vec![(1, 1)], vec![Why::Phase]));
+    let (regions, apart) = across([256, 3], |b, x| {
+        let weight = b.reduce_max(x, &[0, 1]).unwrap();
+        let weight = b.broadcast_in_dim(weight, &[3, 3], &[]).unwrap();
+        let (y, product) = in_phase(b, Phase::InputGrad, "x", |b| {
+            let y = b.multiply(x, x).unwrap();
+            (y, matmul(b, y, weight))
+        });
+        let sum = in_phase(b, Phase::WeightGrad, "bias", |b| b.reduce_sum(y, &[0]).unwrap());
+        vec![product, sum]
+    });
+    assert_eq!((regions, apart), (vec![(2, 2)], vec![]));
 }
 
 #[test]

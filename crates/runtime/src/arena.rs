@@ -174,7 +174,8 @@ impl Arena {
     }
 
     pub fn memory(&self) -> Memory<'_> {
-        Memory { base: self.base.as_ptr(), bytes: self.pages.len(), moves: &[], arena: PhantomData }
+        let (base, bytes) = (self.base.as_ptr(), self.pages.len());
+        Memory { base, bytes, moves: &[], rows_before: 0, arena: PhantomData }
     }
 
     /// The buffers of one collective, ready to be published.
@@ -231,13 +232,15 @@ pub(crate) struct Memory<'a> {
     bytes: usize,
     /// Bytes by which places lie further on.
     moves: &'a [isize],
+    /// Rows of a part that come before the block at hand.
+    pub rows_before: usize,
     arena: PhantomData<&'a Arena>,
 }
 
 impl<'a> Memory<'a> {
-    /// The memory as seen from another block of a kernel's work.
-    pub fn moved(self, moves: &'a [isize]) -> Memory<'a> {
-        Memory { moves, ..self }
+    /// The memory as seen from another block of a kernel's work, before which a part has so many rows.
+    pub fn moved(self, moves: &'a [isize], rows_before: usize) -> Memory<'a> {
+        Memory { moves, rows_before, ..self }
     }
 
     /// Where element 0 of a place stands, in bytes from the beginning.
@@ -252,7 +255,7 @@ impl<'a> Memory<'a> {
     }
 
     /// The bytes that a place spans.
-    fn span(&self, place: &Place) -> Span {
+    pub fn span(&self, place: &Place) -> Span {
         let span = place.span();
         Span { offset: self.along(place, span.offset), ..span }
     }

@@ -48,9 +48,8 @@ impl Part {
     }
 }
 
-/// Runs after all parts, on the scratch memory that each of them left, in order.
-type Last =
-    Box<dyn Fn(&Memory<'_>, &mut dyn Iterator<Item = Span>) -> partita_base::Result<()> + Send + Sync>;
+/// Runs after all parts, on the scratch memory that each of them left, by its number.
+type Last = Box<dyn Fn(&Memory<'_>, &dyn Fn(usize) -> Span) -> partita_base::Result<()> + Send + Sync>;
 
 /// One compute instruction, ready to run: its parts may run in any order, or at once.
 pub(crate) struct Kernel {
@@ -95,10 +94,7 @@ impl Kernel {
     /// The same kernel with a last part, which begins when all others have ended.
     pub fn then(
         self,
-        last: impl Fn(&Memory<'_>, &mut dyn Iterator<Item = Span>) -> partita_base::Result<()>
-        + Send
-        + Sync
-        + 'static,
+        last: impl Fn(&Memory<'_>, &dyn Fn(usize) -> Span) -> partita_base::Result<()> + Send + Sync + 'static,
     ) -> Kernel {
         Kernel { last: Some(Box::new(last)), ..self }
     }
@@ -121,8 +117,8 @@ impl Kernel {
 
     /// Runs the last part, if there is one. All others must have ended.
     pub fn finish(&self, memory: &Memory<'_>, workspace: Span) -> partita_base::Result<()> {
-        let mut workspaces = self.parts.iter().map(|part| part.workspace_in(workspace));
-        self.last.as_ref().map_or(Ok(()), |last| last(memory, &mut workspaces))
+        let workspace_of = |part: usize| self.parts[part].workspace_in(workspace);
+        self.last.as_ref().map_or(Ok(()), |last| last(memory, &workspace_of))
     }
 
     /// Runs all parts, one after the other.

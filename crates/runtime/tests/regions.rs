@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use partita_ir::ops::{BinaryKind, UnaryKind};
-use partita_ir::{Graph, GraphBuilder, Role, ValueId};
+use partita_ir::{Graph, GraphBuilder, Node, Op, Role, ValueId};
 use partita_program::{LowerOptions, ProgramSet, Region, lower};
 use partita_runtime::{Cpu, Runner, RunnerOptions};
 
@@ -29,10 +29,11 @@ fn random_step(seed: u64, shape: &[usize]) -> Graph {
     let last = shape.len() - 1;
     let rows: Vec<usize> = (0..last).collect();
     let mut stats: Vec<ValueId> = Vec::new();
+    let mut sums: Vec<ValueId> = Vec::new();
     for _ in 0..3 + random.below(12) {
         let x = values[values.len() - 1 - random.below(values.len().min(4))];
         let y = values[random.below(values.len())];
-        let new = match random.below(6) {
+        let new = match random.below(7) {
             0 => b.binary([BinaryKind::Add, BinaryKind::Subtract][random.below(2)], x, y).unwrap(),
             1 => b.unary([UnaryKind::Tanh, UnaryKind::Abs][random.below(2)], x).unwrap(),
             2 => {
@@ -56,6 +57,14 @@ fn random_step(seed: u64, shape: &[usize]) -> Graph {
                 let tall = b.unary(UnaryKind::Negate, turned_back).unwrap();
                 b.transpose(tall, &turned).unwrap()
             }
+            5 => {
+                // Across rows, and now and then read again by what else reads the rows.
+                let sum = b.reduce_sum(x, &rows).unwrap();
+                sums.push(sum);
+                let mean = b.scale(sum, 1.0 / shape[..last].iter().product::<usize>() as f64).unwrap();
+                let wide = b.broadcast_in_dim(mean, shape, &[last]).unwrap();
+                if random.below(2) == 0 { b.subtract(y, wide).unwrap() } else { b.scale(x, 0.5).unwrap() }
+            }
             _ => b.scale(x, 0.75).unwrap(),
         };
         values.push(new);
@@ -64,12 +73,14 @@ fn random_step(seed: u64, shape: &[usize]) -> Graph {
     if let Some(&stat) = stats.last() {
         outputs[0].1 = stat;
     }
+    outputs.extend(sums.into_iter().enumerate().map(|(i, sum)| (format!("sum{i}"), sum)));
     for name in ["first", "second"] {
         let back = random.below(values.len().min(3));
         outputs.push((name.to_string(), values[values.len() - 1 - back]));
     }
     let mut graph = b.finish_named(outputs);
-    graph.aliases = vec![(0, 1), (1, 2)];
+    let states = graph.outputs.len() - 2;
+    graph.aliases = vec![(0, states), (1, states + 1)];
     graph
 }
 
@@ -77,14 +88,22 @@ fn reductions_in_regions(set: &ProgramSet) -> usize {
     set.programs[0].regions.iter().filter(|region| Region::reduces_rows(region)).count()
 }
 
+/// Of those, the ones that reduce across rows.
+fn reductions_across_rows(set: &ProgramSet) -> usize {
+    let across = |node: &Node| matches!(&node.op, Op::Reduce(op) if op.dims.first() == Some(&0));
+    let regions = set.programs[0].regions.iter().filter(|region| Region::reduces_rows(region));
+    regions.filter(|region| region.graph.nodes.iter().any(across)).count()
+}
+
 #[test]
 fn programs_with_reductions_of_rows_compute_what_they_say() {
-    let mut regions = 0;
+    let (mut regions, mut across) = (0, 0);
     for seed in 0..80 {
-        let shape: &[usize] = [&[5, 7][..], &[3, 4, 6], &[1, 300], &[70, 1500], &[4, 1]][seed as usize % 5];
+        let shape: &[usize] = [&[5, 7][..], &[3, 100, 6], &[1, 300], &[270, 500], &[4, 1]][seed as usize % 5];
         let graphs = [random_step(seed, shape)];
         let set = program(&graphs);
         regions += reductions_in_regions(&set);
+        across += reductions_across_rows(&set);
         let inputs = inputs(&graphs, seed);
         let expected = reference(&set, &inputs, 3);
         let options = |threads: usize| RunnerOptions { workers: Some(threads), ..RunnerOptions::default() };
@@ -110,4 +129,5 @@ fn programs_with_reductions_of_rows_compute_what_they_say() {
         assert_eq!(Runner::new(set, options(1)).unwrap().slow_ops(), []);
     }
     assert!(regions > 60, "{regions} regions reduced rows");
+    assert!(across > 10, "{across} regions reduced across rows");
 }

@@ -1,23 +1,27 @@
 //! Elementwise graphs with reductions, block of rows by block of rows: what one kernel makes for the next stays in
 //! cache, so that a softmax or a norm written out reads its inputs and writes its outputs once.
 //!
-//! Rows are the leading dimensions that no reduction takes away. The nodes become kernels in an order that fits: chains
-//! of elementwise nodes of one shape, and reductions. They are those of the nodes by themselves and run on a block
-//! as they would on the whole, so that the bits are the same. Every kernel is made once for all blocks, whose places
-//! differ by what the memory adds to them.
+//! Rows are the leading dimensions that no reduction of rows takes away, and every reduction across rows. The nodes become
+//! kernels in an order that fits: chains of elementwise nodes of one shape, with what is reduced across rows on the way,
+//! and reductions. They are those of the nodes by themselves and run on a block as they would on the whole, so that the
+//! bits are the same. Every kernel is made once for all blocks, whose places differ by what the memory adds to them.
+//!
+//! What is reduced across rows is there at the end alone, when the results of blocks of rows are joined in their order.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use indexmap::{IndexMap, IndexSet};
-use partita_ir::ops::{BroadcastInDim, Constant, Iota, Reshape};
+use partita_base::DType;
+use partita_ir::ops::{BroadcastInDim, Constant, Iota, Reducer, Reshape};
 use partita_ir::{Graph, GraphBuilder, Node, NodeId, Op, Role, TensorType, ValueId};
-use partita_kernels::MAX_RANK;
+use partita_kernels::{self as kernels, MAX_RANK, REDUCE_BLOCK_ROWS, Reduction, Scalar};
 use partita_program::ALIGNMENT_BYTES;
 
 use super::cut::ranges;
-use super::elementwise::{self, Walk, number, obstacle, operand_walk};
-use super::{Kernel, Value, reduce};
+use super::elementwise::{self, Block, Walk, number, obstacle, operand_walk};
+use super::reduce::{self, reduction, rows_across};
+use super::{Kernel, Value};
 use crate::arena::{Memory, Place, Span};
 
 /// Bytes that a block has of all values together: they fit into the second cache.
@@ -42,6 +46,8 @@ struct Rows<'g> {
 fn rows_walk(graph: &Graph, node: &Node, number: usize, walk: &Walk) -> Option<Walk> {
     match &node.op {
         Op::Reduce(_) if number > 0 => Some(Walk::new()),
+        // It is walked along all of its rows.
+        Op::Reduce(_) if rows_across(graph, node).is_some() => Some(walk.clone()),
         Op::Reduce(op) => {
             let mut kept = walk.iter();
             let rank = graph.ty(node.operands[0]).rank();
@@ -54,16 +60,18 @@ fn rows_walk(graph: &Graph, node: &Node, number: usize, walk: &Walk) -> Option<W
 impl<'g> Rows<'g> {
     /// Takes a graph apart; what stands in the way, if it cannot be.
     fn new(graph: &'g Graph) -> Result<Rows<'g>, String> {
-        let reductions = || {
-            graph.nodes.iter().filter_map(|node| if let Op::Reduce(op) = &node.op { Some(op) } else { None })
+        // The leading dimensions that a reduction keeps, or all that it takes away, and what it reduces.
+        let rows = |node: &Node| match &node.op {
+            Op::Reduce(op) if rows_across(graph, node).is_some() => Some((op.dims.len(), node.operands[0])),
+            Op::Reduce(op) => Some((op.dims.first().copied().unwrap_or(0), node.operands[0])),
+            _ => None,
         };
-        let lead = reductions().filter_map(|op| op.dims.first()).min().copied().unwrap_or(0);
-        let first = graph.outputs.first().ok_or("it has no results")?;
+        let rows = graph.nodes.iter().filter_map(rows).min_by_key(|&(lead, _)| lead);
+        let (lead, reduced) = rows.ok_or("it reduces nothing")?;
         if lead == 0 {
             return Err("it reduces its first dimension".into());
         }
-        let shape = &graph.ty(*first).shape;
-        let rows = shape.get(..lead).ok_or("its results have fewer dimensions than its rows")?.to_vec();
+        let rows = graph.ty(reduced).shape[..lead].to_vec();
         let mut this = Rows {
             graph,
             rows,
@@ -81,23 +89,39 @@ impl<'g> Rows<'g> {
         (0..rank).map(|d| self.rows.get(d).is_some_and(|&size| size != 1).then_some(d)).collect()
     }
 
+    /// Whether a value is made by a reduction across rows.
+    fn is_across(&self, value: ValueId) -> bool {
+        let definition = self.graph.value(value).definition;
+        definition.is_some_and(|(node, _)| rows_across(self.graph, self.graph.node(node)).is_some())
+    }
+
     /// From the results back: how the rows of each value are walked.
     fn walk(&mut self) -> Result<(), String> {
         let graph = self.graph;
         for (position, &output) in graph.outputs.iter().enumerate() {
             let shape = &graph.ty(output).shape;
-            if shape.get(..self.rows.len()) != Some(&self.rows[..]) || shape.len() > MAX_RANK {
-                return Err(format!("its results have different rows, {:?} and {shape:?}", self.rows));
-            }
             if graph.outputs[..position].contains(&output) || graph.inputs.contains(&output) {
                 return Err("it hands on a value as it is".into());
+            }
+            if self.is_across(output) {
+                self.walks[output.index()] = Some(vec![None; shape.len()]);
+                continue;
+            }
+            if shape.get(..self.rows.len()) != Some(&self.rows[..]) || shape.len() > MAX_RANK {
+                return Err(format!("its results have different rows, {:?} and {shape:?}", self.rows));
             }
             self.walks[output.index()] = Some(self.in_step(shape.len()));
         }
         for node in graph.nodes.iter().rev() {
             let &[result] = &node.results[..] else { return Err(obstacle(node, "is no elementwise op")) };
-            let Some(walk) = self.walks[result.index()].clone() else { continue };
+            let Some(mut walk) = self.walks[result.index()].clone() else { continue };
+            if self.is_across(result) {
+                walk = self.in_step(graph.ty(node.operands[0]).rank());
+            }
             for (position, &operand) in node.operands.iter().enumerate() {
+                if self.is_across(operand) {
+                    return Err(obstacle(node, "reads what is reduced across rows"));
+                }
                 let along = rows_walk(graph, node, position, &walk)
                     .ok_or_else(|| obstacle(node, "is neither an elementwise op nor a reduction of rows"))?;
                 match &self.walks[operand.index()] {
@@ -132,12 +156,13 @@ impl<'g> Rows<'g> {
             let result = node.results[0];
             let Some(walk) = &self.walks[result.index()] else { continue };
             let needed = node.operands.iter().filter_map(|operand| ready[operand.index()]).max();
-            if self.is_looked_through(node, walk) {
+            let is_across = self.is_across(result);
+            if !is_across && self.is_looked_through(node, walk) {
                 ready[result.index()] = needed;
                 continue;
             }
-            let shape = graph.ty(result).shape.as_slice();
-            let is_reduction = matches!(node.op, Op::Reduce(_));
+            let shape = graph.ty(if is_across { node.operands[0] } else { result }).shape.as_slice();
+            let is_reduction = matches!(node.op, Op::Reduce(_)) && !is_across;
             let joined = latest.get(shape).copied().filter(|&kernel| !is_reduction && Some(kernel) >= needed);
             let kernel = joined.unwrap_or(self.kernels.len());
             if joined.is_none() {
@@ -149,6 +174,12 @@ impl<'g> Rows<'g> {
             }
             (ready[result.index()], self.maker[result.index()]) = (Some(kernel), Some(kernel));
         }
+    }
+
+    /// Reductions across rows in a kernel.
+    fn across(&self, kernel: usize) -> impl Iterator<Item = NodeId> {
+        let is_across = |id: &NodeId| self.is_across(self.graph.node(*id).results[0]);
+        self.kernels[kernel].iter().copied().filter(is_across)
     }
 
     /// The type of a value in a block whose rows have these extents.
@@ -167,12 +198,9 @@ impl<'g> Rows<'g> {
         for &id in &self.kernels[kernel] {
             self.copy_node(id, extents, &mut builder, &mut inner, &mut inputs)?;
         }
-        let read_elsewhere = |value: &ValueId| {
-            let mut later = self.kernels.iter().enumerate().filter(|(number, _)| *number != kernel);
-            self.graph.outputs.contains(value) || later.any(|(_, nodes)| self.reads(nodes, *value))
-        };
         let results = self.kernels[kernel].iter().map(|&id| self.graph.node(id).results[0]);
-        let outputs: Vec<ValueId> = results.filter(read_elsewhere).collect();
+        let outputs: Vec<ValueId> =
+            results.filter(|&value| !self.is_across(value) && self.passes(value)).collect();
         let graph = builder.finish(outputs.iter().map(|value| inner[value]).collect());
         Some((graph, inputs, outputs))
     }
@@ -259,8 +287,20 @@ impl<'g> Rows<'g> {
         Some(Value::Number(number(value)?, Vec::new()))
     }
 
-    /// Rows in one block, for work in so many parts at least.
-    fn extents(&self, parts: usize) -> Vec<usize> {
+    /// Whether a value passes through memory.
+    fn passes(&self, value: ValueId) -> bool {
+        let Some(maker) = self.maker[value.index()] else { return self.graph.inputs.contains(&value) };
+        self.graph.outputs.contains(&value) || self.is_read_elsewhere(value, maker)
+    }
+
+    /// Whether a kernel but this one reads a value.
+    fn is_read_elsewhere(&self, value: ValueId, kernel: usize) -> bool {
+        let mut others = self.kernels.iter().enumerate().filter(|&(number, _)| number != kernel);
+        others.any(|(_, nodes)| self.reads(nodes, value))
+    }
+
+    /// Rows in one block at most.
+    fn block_rows(&self) -> usize {
         let lead = self.rows.len();
         let row_bytes = |value: ValueId| {
             let (ty, walk) = (self.graph.ty(value), self.walks[value.index()].as_ref());
@@ -268,21 +308,94 @@ impl<'g> Rows<'g> {
             let row = ty.shape.get(lead..).filter(|_| is_rows);
             row.map_or(0, |row| row.iter().product::<usize>() * ty.dtype.size_bytes())
         };
-        let made = self.graph.value_ids().filter(|value| self.maker[value.index()].is_some());
-        let bytes: usize = self.graph.inputs.iter().copied().chain(made).map(row_bytes).sum();
-        let rows: usize = self.rows.iter().product();
-        let wanted = (BLOCK_BYTES / bytes.max(1)).min(rows.div_ceil(parts)).max(1);
-        // Whole dimensions from the last on, and of one more a part.
-        let mut extents = vec![1; lead];
-        let mut left = wanted;
-        for (extent, &size) in extents.iter_mut().zip(&self.rows).rev() {
-            *extent = left.clamp(1, size.max(1));
-            if *extent < size {
-                break;
-            }
-            left /= size.max(1);
-        }
-        extents
+        let bytes: usize = self.graph.value_ids().filter(|&value| self.passes(value)).map(row_bytes).sum();
+        (BLOCK_BYTES / bytes.max(1)).max(1)
+    }
+
+    /// What is reduced across rows, by kernel.
+    fn folds(&self, outputs: &[Place]) -> Option<Vec<Fold>> {
+        let kernels = 0..self.kernels.len();
+        let all = kernels.flat_map(|kernel| self.across(kernel).map(move |id| (kernel, self.graph.node(id))));
+        let fold = |(kernel, node): (usize, &Node)| {
+            let Op::Reduce(op) = &node.op else { return None };
+            let Reducer::Combiner(combiner) = op.reducer else { return None };
+            let ty = self.graph.ty(node.operands[0]);
+            let Value::Number(initial, _) = self.initial(node.operands[1])? else { return None };
+            let output = self.graph.outputs.iter().position(|output| *output == node.results[0])?;
+            Some(Fold {
+                kernel,
+                reduction: reduction(combiner),
+                initial,
+                rows_each: ty.shape[self.rows.len()..op.dims.len()].iter().product(),
+                output: outputs[output].clone(),
+            })
+        };
+        all.map(fold).collect()
+    }
+}
+
+/// A reduction across rows, which a kernel does on the way.
+#[derive(Clone)]
+struct Fold {
+    kernel: usize,
+    reduction: Reduction,
+    initial: Scalar,
+    /// Rows that it takes away for each row of a block.
+    rows_each: usize,
+    output: Place,
+}
+
+impl Fold {
+    /// Rows of which parts consist that have whole blocks of this reduction: a power of two.
+    fn step(&self) -> usize {
+        let gcd = |rows: usize| 1 << rows.trailing_zeros().min(REDUCE_BLOCK_ROWS.trailing_zeros());
+        REDUCE_BLOCK_ROWS / gcd(self.rows_each)
+    }
+
+    /// Bytes of its results of so many rows.
+    fn bytes(&self, rows: usize) -> usize {
+        kernels::block_results_bytes(self.output.dtype, rows * self.rows_each, self.output.element_count())
+    }
+
+    /// Joins the results of parts of so many rows, which lie at `place` in their scratch memory.
+    fn finish(&self, memory: &Memory<'_>, place: Span, parts: impl Iterator<Item = (usize, Span)>) {
+        let own = |(rows, workspace): (usize, Span)| {
+            let offset = workspace.offset + place.offset;
+            memory.bytes_mut(Span { offset, bytes: self.bytes(rows) })
+        };
+        kernels::join_blocks(
+            self.reduction,
+            &self.initial,
+            parts.map(own),
+            &mut memory.view_mut(&self.output),
+        );
+    }
+}
+
+/// What all bodies of a kernel have in common: what is done in one part, and where in its scratch memory.
+struct Frame {
+    /// Rows of the longest part.
+    rows: usize,
+    folds: Vec<Fold>,
+    /// Where the results of each fold lie.
+    folded: Vec<Span>,
+}
+
+impl Frame {
+    fn new(rows: usize, folds: Vec<Fold>) -> Frame {
+        let mut offset = 0;
+        let mut next = |fold: &Fold| {
+            let span = Span { offset, bytes: fold.bytes(rows) };
+            offset += span.bytes.next_multiple_of(ALIGNMENT_BYTES);
+            span
+        };
+        let folded = folds.iter().map(&mut next).collect();
+        Frame { rows, folds, folded }
+    }
+
+    /// Bytes of the results of all folds.
+    fn bytes(&self) -> usize {
+        self.folded.last().map_or(0, |span| (span.offset + span.bytes).next_multiple_of(ALIGNMENT_BYTES))
     }
 }
 
@@ -297,14 +410,15 @@ pub(super) fn check(graph: &Graph) -> Result<(), String> {
     let nothing = |value: &ValueId| Place::dense(0, graph.ty(*value).dtype, &graph.ty(*value).shape);
     let inputs: Vec<Value> = graph.inputs.iter().map(|value| Value::Place(nothing(value))).collect();
     let outputs: Vec<Place> = graph.outputs.iter().map(nothing).collect();
-    let body = Body::new(&rows, &rows.extents(1), &inputs, &outputs);
+    let frame = rows.folds(&outputs).map(|folds| Frame::new(1, folds));
+    let body = frame.and_then(|frame| Body::new(&rows, &vec![1; rows.rows.len()], &inputs, &outputs, &frame));
     body.map(|_| ()).ok_or_else(|| "one of its ops has no kernel for rows".into())
 }
 
 /// The kernels of a block, wherever it stands.
 struct Body {
     kernels: Vec<Kernel>,
-    /// What passes between them.
+    /// What passes between them, and the results of folds.
     between_bytes: usize,
     scratch_bytes: usize,
 }
@@ -320,7 +434,13 @@ fn first_block(place: &Place, walk: &Walk, extents: &[usize], slot: usize) -> Pl
 
 impl Body {
     /// `None` where a node has no kernel.
-    fn new(rows: &Rows<'_>, extents: &[usize], inputs: &[Value], outputs: &[Place]) -> Option<Body> {
+    fn new(
+        rows: &Rows<'_>,
+        extents: &[usize],
+        inputs: &[Value],
+        outputs: &[Place],
+        frame: &Frame,
+    ) -> Option<Body> {
         let graph = rows.graph;
         let scratch = inputs.len() + outputs.len();
         if scratch >= MOVES {
@@ -340,7 +460,7 @@ impl Body {
             values[value.index()] =
                 Some(Value::Place(first_block(output, walk, extents, inputs.len() + number)));
         }
-        let mut between_bytes = 0;
+        let mut between_bytes = frame.bytes();
         let mut place_of = |value: ValueId, values: &mut Vec<Option<Value>>| -> Place {
             if let Some(Value::Place(place)) = &values[value.index()] {
                 return place.clone();
@@ -354,17 +474,36 @@ impl Body {
         let mut kernels = Vec::new();
         for (number, nodes) in rows.kernels.iter().enumerate() {
             let first = graph.node(nodes[0]);
-            let kernel = if let Op::Reduce(op) = &first.op {
+            let kernel = if let Op::Reduce(op) = &first.op
+                && !rows.is_across(first.results[0])
+            {
                 let operands =
                     vec![values[first.operands[0].index()].clone()?, rows.initial(first.operands[1])?];
                 let out = place_of(first.results[0], &mut values);
                 reduce::compile(op, operands, &[out])?
             } else {
                 let (chain, from, to) = rows.chain(number, extents)?;
+                let iterated =
+                    if rows.is_across(first.results[0]) { first.operands[0] } else { first.results[0] };
+                let row = graph.ty(iterated).shape.get(rows.rows.len()..);
+                let row_elements = row.map_or(0, |row| row.iter().product());
                 let from =
                     from.iter().map(|value| values[value.index()].clone()).collect::<Option<Vec<_>>>()?;
+                // What other kernels read shall stay in cache.
+                let is_last = to.iter().all(|&value| !rows.is_read_elsewhere(value, number));
                 let to: Vec<Place> = to.iter().map(|&value| place_of(value, &mut values)).collect();
-                elementwise::compile(&chain, &from, &to, 1)?
+                let folds = frame.folds.iter().zip(&frame.folded).filter(|(fold, _)| fold.kernel == number);
+                let place = |(_, span): (&Fold, &Span)| Place {
+                    moved: Some(scratch),
+                    ..Place::dense(span.offset, DType::U8, &[span.bytes])
+                };
+                let folded = folds.map(place).collect();
+                elementwise::compile_block(
+                    &chain,
+                    &from,
+                    &to,
+                    Block { row_elements, lasting_rows: if is_last { frame.rows } else { 0 }, folded },
+                )?
             };
             kernels.push(kernel);
         }
@@ -380,6 +519,8 @@ impl Body {
 /// Blocks of one size, and where they stand.
 struct Blocks {
     body: Arc<Body>,
+    /// For each block the rows of its part that come before.
+    before: Vec<usize>,
     /// For each block the bytes by which every input and output lies further on.
     moves: Vec<isize>,
 }
@@ -387,22 +528,15 @@ struct Blocks {
 /// The graph as one kernel in at most so many parts; `None` where it cannot be run block by block.
 pub(super) fn compile(graph: &Graph, inputs: &[Value], outputs: &[Place], parts: usize) -> Option<Kernel> {
     let rows = Rows::new(graph).ok()?;
-    if rows.rows.contains(&0) {
-        return Some(Kernel::plain(|_| {}));
-    }
-    let extents = rows.extents(parts);
-    // Whole blocks, and what remains of one dimension: those behind it are not cut, those before go one by one.
-    let cut = (0..extents.len()).rfind(|&d| extents[d] < rows.rows[d]).unwrap_or(0);
-    let mut bodies: IndexMap<usize, Arc<Body>> = IndexMap::new();
-    for extent in [extents[cut], rows.rows[cut] % extents[cut]].into_iter().filter(|&extent| extent > 0) {
-        let mut extents = extents.clone();
-        extents[cut] = extent;
-        bodies.insert(extent, Arc::new(Body::new(&rows, &extents, inputs, outputs)?));
-    }
-    let blocks: Vec<Vec<Range<usize>>> = blocks(&rows.rows, &extents);
+    let folds = rows.folds(outputs)?;
+    let (count, step) = (rows.rows.iter().product(), folds.iter().map(Fold::step).max().unwrap_or(1));
+    let shares: Vec<Range<usize>> = ranges(usize::div_ceil(count, step), parts)
+        .map(|share| share.start * step..count.min(share.end * step))
+        .collect();
+    let frame = Frame::new(shares.iter().map(Range::len).max().unwrap_or(0), folds);
     // For each input and output the bytes from one row to the next, along every dimension of rows.
     let steps = |(value, place): (&ValueId, Option<&Place>)| -> Vec<isize> {
-        let mut steps = vec![0; extents.len()];
+        let mut steps = vec![0; rows.rows.len()];
         if let (Some(walk), Some(place)) = (&rows.walks[value.index()], place) {
             let size = place.dtype.size_bytes() as isize;
             for (row, stride) in walk.iter().zip(&place.strides) {
@@ -418,44 +552,84 @@ pub(super) fn compile(graph: &Graph, inputs: &[Value], outputs: &[Place], parts:
             |steps: &Vec<isize>| steps.iter().zip(block).map(|(step, at)| step * at.start as isize).sum();
         steps.iter().map(of).collect()
     };
-    let part = |range: Range<usize>| {
-        let own = blocks[range].chunk_by(|a, b| a[cut].len() == b[cut].len());
-        let runs: Vec<Blocks> = own
-            .map(|run| Blocks {
-                body: bodies[&run[0][cut].len()].clone(),
+    let most = rows.block_rows();
+    let extents = |block: &Vec<Range<usize>>| -> Vec<usize> { block.iter().map(Range::len).collect() };
+    let mut bodies: IndexMap<Vec<usize>, Arc<Body>> = IndexMap::new();
+    let mut kernels = Vec::new();
+    for share in &shares {
+        let blocks = blocks(&rows.rows, share.clone(), most);
+        let (mut runs, mut before) = (Vec::new(), 0);
+        for run in blocks.chunk_by(|a, b| extents(a) == extents(b)) {
+            let own = extents(&run[0]);
+            let body = match bodies.get(&own) {
+                Some(body) => body.clone(),
+                None => Arc::new(Body::new(&rows, &own, inputs, outputs, &frame)?),
+            };
+            let each: usize = own.iter().product();
+            let first = before;
+            before += run.len() * each;
+            runs.push(Blocks {
+                body: body.clone(),
+                before: (first..before).step_by(each).collect(),
                 moves: run.iter().flat_map(moves).collect(),
-            })
-            .collect();
-        run(runs, steps.len())
-    };
-    Some(Kernel::together(ranges(blocks.len(), parts).map(part)))
+            });
+            bodies.insert(own, body);
+        }
+        kernels.push(run_blocks(runs, steps.len(), frame.bytes()));
+    }
+    let kernel = Kernel::together(kernels);
+    if frame.folds.is_empty() {
+        return Some(kernel);
+    }
+    Some(kernel.then(move |memory, workspace| {
+        for (fold, &place) in frame.folds.iter().zip(&frame.folded) {
+            fold.finish(
+                memory,
+                place,
+                shares.iter().map(Range::len).enumerate().map(|(i, rows)| (rows, workspace(i))),
+            );
+        }
+        Ok(())
+    }))
 }
 
-/// All blocks of these extents, in row-major order.
-fn blocks(rows: &[usize], extents: &[usize]) -> Vec<Vec<Range<usize>>> {
-    rows.iter().zip(extents).fold(vec![Vec::new()], |blocks, (&size, &extent)| {
-        let longer = |block: Vec<Range<usize>>| {
-            (0..size).step_by(extent).map(move |start| {
-                let own = start..size.min(start + extent);
-                block.iter().cloned().chain([own]).collect()
-            })
+/// A range of rows as blocks of at most so many, in row-major order. All dimensions of a block but one are whole or one
+/// row, those behind it whole.
+fn blocks(rows: &[usize], range: Range<usize>, most: usize) -> Vec<Vec<Range<usize>>> {
+    let mut blocks = Vec::new();
+    let mut at = range.start;
+    while at < range.end {
+        let left = most.min(range.end - at);
+        let (mut rest, mut inner, mut taken) = (at, rows.iter().product::<usize>(), None);
+        let along = |&size: &usize| {
+            inner /= size;
+            let start = rest / inner;
+            rest %= inner;
+            if taken.is_some() {
+                return 0..size;
+            }
+            let whole = if rest == 0 { (left / inner).min(size - start) } else { 0 };
+            taken = (whole > 0).then_some(whole * inner);
+            start..start + whole.max(1)
         };
-        blocks.into_iter().flat_map(longer).collect()
-    })
+        blocks.push(rows.iter().map(along).collect());
+        at += taken.expect("a block has a row");
+    }
+    blocks
 }
 
-/// A kernel of these blocks, whose places are `slots` inputs and outputs.
-fn run(runs: Vec<Blocks>, slots: usize) -> Kernel {
-    let workspace_bytes = runs.iter().map(|blocks| blocks.body.workspace_bytes()).max().unwrap_or(0);
-    Kernel::new(workspace_bytes, move |memory: &Memory<'_>, workspace: Span| {
+/// A kernel of these blocks, whose places are `slots` inputs and outputs, with so many bytes of results of folds.
+fn run_blocks(runs: Vec<Blocks>, slots: usize, folded_bytes: usize) -> Kernel {
+    let needed = runs.iter().map(|blocks| blocks.body.workspace_bytes()).max();
+    Kernel::new(needed.unwrap_or(folded_bytes), move |memory: &Memory<'_>, workspace: Span| {
         let mut moves = [0isize; MOVES];
         moves[slots] = workspace.offset as isize;
-        for Blocks { body, moves: all } in &runs {
+        for Blocks { body, before, moves: all } in &runs {
             let offset = workspace.offset + body.between_bytes;
             let scratch = Span { offset, bytes: body.scratch_bytes };
-            for block in all.chunks(slots) {
+            for (block, &before) in all.chunks(slots).zip(before) {
                 moves[..slots].copy_from_slice(block);
-                let memory = memory.moved(&moves);
+                let memory = memory.moved(&moves, before);
                 body.kernels.iter().try_for_each(|kernel| kernel.run(&memory, scratch))?;
             }
         }

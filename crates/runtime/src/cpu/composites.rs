@@ -298,8 +298,8 @@ pub(super) fn norm_gradient(
     };
     let (rows, kernels): (Vec<usize>, Vec<Kernel>) = ranges(size.div_ceil(step), parts).map(share).unzip();
     let dtype = dx.dtype;
-    Some(Kernel::together(kernels).then(move |memory, workspaces| {
-        let sums = rows.iter().zip(workspaces).map(|(&rows, span)| (rows, memory.bytes_mut(span)));
+    Some(Kernel::together(kernels).then(move |memory, workspace| {
+        let sums = rows.iter().enumerate().map(|(part, &rows)| (rows, memory.bytes_mut(workspace(part))));
         let [mut dweight, mut dbias] =
             [&dweight, &dbias].map(|out| out.as_ref().map(|out| memory.view_mut(out)));
         kernels::norm_parameter_gradients(sums, dtype, d, dweight.as_mut(), dbias.as_mut());

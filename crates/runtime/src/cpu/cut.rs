@@ -36,6 +36,8 @@ pub(super) struct Cut {
     size: usize,
     /// How many times as many parts as there are threads are worth it, so that who is done early can help.
     pub pieces: usize,
+    /// Steps in a part at least.
+    least: usize,
     operands: Vec<Option<Along>>,
     results: Vec<Along>,
 }
@@ -57,7 +59,7 @@ impl Cut {
                 begins: (dim, range.start * step),
             }
         };
-        ranges(self.size, parts).map(share).collect()
+        ranges(self.size, parts.min(self.size / self.least)).map(share).collect()
     }
 
     /// The factor in every result, and at most once in each operand; always as the major factor of its dimension,
@@ -74,7 +76,7 @@ impl Cut {
         };
         let operands = rule.operands.iter().map(|dims| find(dims)).collect::<Option<Vec<_>>>()?;
         let results = rule.results.iter().map(|dims| find(dims).flatten()).collect::<Option<Vec<_>>>()?;
-        Some(Cut { size: rule.factors[factor].size, pieces: 1, operands, results })
+        Some(Cut { size: rule.factors[factor].size, pieces: 1, least: 1, operands, results })
     }
 
     /// How evenly the work spreads: the smallest mean over the largest part.
@@ -156,7 +158,13 @@ pub(super) fn choose(graph: &Graph, node: &Node, parts: usize) -> Option<Cut> {
         // A factor of what is indexed needs more than its slice.
         Op::Gather(_) => outermost(cuts.filter(|cut| cut.operands[0].is_none()), &results),
         Op::Scatter(_) => best(cuts.filter(|cut| cut.operands[2].is_some()), |cut| (cut.balance(parts), 0)),
-        Op::Composite(_) | Op::Reduce(_) | Op::Concatenate(_) | Op::Pad(_) => outermost(cuts, &results),
+        // A reduction that leaves one element of the last dimensions has another order than one that leaves more.
+        Op::Reduce(op) => outermost(cuts, &results).map(|cut| {
+            let is_behind =
+                cut.operands[0].is_some_and(|(dim, _)| op.dims.iter().any(|&reduced| reduced < dim));
+            Cut { least: 1 + usize::from(is_behind), ..cut }
+        }),
+        Op::Composite(_) | Op::Concatenate(_) | Op::Pad(_) => outermost(cuts, &results),
         Op::BroadcastInDim(_) | Op::Reshape(_) | Op::Transpose(_) => outermost(cuts, &results),
         _ => None,
     }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use indexmap::{IndexMap, IndexSet};
 use partita_base::DType;
-use partita_ir::ops::{BinaryKind, CompareType, Direction, UnaryKind};
+use partita_ir::ops::{BinaryKind, CompareType, Direction, Reduce, Reducer, UnaryKind};
 use partita_ir::{Graph, Node, Op, Operation, ValueId};
 use partita_kernels as kernels;
-use partita_kernels::{ElementwiseProgram, EwInstr, EwOp, MAX_RANK, Scalar, View, ViewMut};
+use partita_kernels::{ElementwiseProgram, EwFold, EwInstr, EwOp, MAX_RANK, Part, Scalar, View, ViewMut};
 
 use super::cut::{outer_dim, ranges};
+use super::reduce::{reduction, rows_across};
 use super::{Kernel, Value, splat};
 use crate::arena::{Memory, Place, Span};
 
@@ -131,9 +132,13 @@ pub(super) fn operand_walk(graph: &Graph, node: &Node, number: usize, walk: &Wal
     }
 }
 
-/// The chain that a graph describes, or what stands in its way.
+/// The chain that a graph describes, or what stands in its way. Reductions across rows are folds of what the chain
+/// makes, and none of its outputs.
 pub(super) fn chain(graph: &Graph) -> Result<Chain, String> {
-    let shapes: IndexSet<&Vec<usize>> = graph.outputs.iter().map(|&v| &graph.ty(v).shape).collect();
+    let folds: Vec<(&Reduce, ValueId)> =
+        graph.nodes.iter().filter_map(|node| Some((rows_across(graph, node)?, node.operands[0]))).collect();
+    let iterated = || graph.outputs.iter().copied().chain(folds.iter().map(|&(_, operand)| operand));
+    let shapes: IndexSet<&Vec<usize>> = iterated().map(|v| &graph.ty(v).shape).collect();
     let shape = match shapes.into_iter().collect::<Vec<_>>()[..] {
         [shape] if shape.len() <= MAX_RANK => shape.clone(),
         [_] => return Err(format!("its results have more than {MAX_RANK} dimensions")),
@@ -156,7 +161,7 @@ pub(super) fn chain(graph: &Graph) -> Result<Chain, String> {
     // From the results back: in which ways each value is walked.
     let mut walks: Vec<IndexSet<Walk>> = vec![IndexSet::new(); graph.values.len()];
     let along: Walk = (0..shape.len()).map(Some).collect();
-    for &output in &graph.outputs {
+    for output in iterated() {
         let (value, walk) = seen(output, along.clone());
         walks[value.index()].insert(walk);
     }
@@ -205,18 +210,26 @@ pub(super) fn chain(graph: &Graph) -> Result<Chain, String> {
             }
         }
     }
-    let mut outputs: Vec<usize> = Vec::new();
+    let made = |value: ValueId| register[&seen(value, along.clone())];
+    let fold = |&(op, operand): &(&Reduce, ValueId)| -> Option<EwFold> {
+        let Reducer::Combiner(combiner) = op.reducer else { return None };
+        let width = shape[op.dims.len()..].iter().product();
+        Some(EwFold { register: made(operand), reduction: reduction(combiner), width })
+    };
+    let folds =
+        folds.iter().map(fold).collect::<Option<Vec<EwFold>>>().ok_or("it combines values in an own way")?;
+    let mut kept: Vec<usize> = Vec::new();
     for &output in &graph.outputs {
-        let mut out = register[&seen(output, along.clone())];
+        let mut out = made(output);
         // Each result has a register of its own.
-        if outputs.contains(&out) {
+        if kept.contains(&out) {
             instructions.push(EwInstr { op: EwOp::Bitcast, args: vec![out], out: registers.len() });
             registers.push(registers[out]);
             out = registers.len() - 1;
         }
-        outputs.push(out);
+        kept.push(out);
     }
-    let program = ElementwiseProgram::new(registers, inputs.len(), instructions, outputs);
+    let program = ElementwiseProgram::with_folds(registers, inputs.len(), instructions, kept, folds);
     let program = program.map_err(|error| match error.expected {
         Some(expected) => format!("{}, and a kernel takes {expected}", error.message),
         None => error.message,
@@ -269,36 +282,70 @@ pub(super) fn number(literal: &partita_ir::Literal) -> Option<Scalar> {
     if nothing { Some(Scalar::from_f64(literal.ty.dtype, 0.0)) } else { splat(literal) }
 }
 
+/// A chain on these operands.
+struct Operands {
+    program: Arc<ElementwiseProgram>,
+    shape: Vec<usize>,
+    inputs: Vec<Value>,
+}
+
+impl Operands {
+    fn new(graph: &Graph, inputs: &[Value]) -> Option<Operands> {
+        let Chain { shape, program, inputs: walked } = chain(graph).ok()?;
+        let walk = |(position, walk): &(usize, Walk)| match &inputs[*position] {
+            Value::Number(scalar, _) => Value::Number(*scalar, shape.clone()),
+            Value::Place(place) => {
+                let stride = |dim: usize| {
+                    walk.iter()
+                        .zip(&place.strides)
+                        .filter(|(along, _)| **along == Some(dim))
+                        .map(|(_, s)| s)
+                        .sum()
+                };
+                let strides = (0..shape.len()).map(stride).collect();
+                Value::Place(Place { shape: shape.clone(), strides, ..place.clone() })
+            }
+        };
+        let inputs: Vec<Value> = walked.iter().map(walk).collect();
+        Some(Operands { program: Arc::new(program), shape, inputs })
+    }
+}
+
+/// How a chain on a block of rows is part of what a thread does.
+pub(super) struct Block {
+    /// Elements of a row.
+    pub row_elements: usize,
+    /// Rows that the thread writes in all, nobody of its own reading them; zero where somebody does.
+    pub lasting_rows: usize,
+    /// Where the results of the folds lie.
+    pub folded: Vec<Place>,
+}
+
+/// The kernel of a block of rows.
+pub(super) fn compile_block(
+    graph: &Graph,
+    inputs: &[Value],
+    outputs: &[Place],
+    block: Block,
+) -> Option<Kernel> {
+    let Operands { program, shape, inputs } = Operands::new(graph, inputs)?;
+    Some(run(program, shape, inputs, outputs.to_vec(), Some(block)))
+}
+
 /// The graph as one kernel in at most so many parts, where it is a chain.
 pub(super) fn compile(graph: &Graph, inputs: &[Value], outputs: &[Place], parts: usize) -> Option<Kernel> {
-    let Chain { shape, program, inputs: walked } = chain(graph).ok()?;
-    let walk = |(position, walk): &(usize, Walk)| match &inputs[*position] {
-        Value::Number(scalar, _) => Value::Number(*scalar, shape.clone()),
-        Value::Place(place) => {
-            let stride = |dim: usize| {
-                walk.iter()
-                    .zip(&place.strides)
-                    .filter(|(along, _)| **along == Some(dim))
-                    .map(|(_, s)| s)
-                    .sum()
-            };
-            let strides = (0..shape.len()).map(stride).collect();
-            Value::Place(Place { shape: shape.clone(), strides, ..place.clone() })
-        }
-    };
-    let inputs: Vec<Value> = walked.iter().map(walk).collect();
-    let program = Arc::new(program);
+    let Operands { program, shape, inputs } = Operands::new(graph, inputs)?;
     // Parts count from zero, so no dimension is cut along which the chain counts.
     let counts = |dim: usize| program.instructions().iter().any(|i| i.op == EwOp::Iota { dim });
     let Some(dim) = outer_dim(&shape).filter(|&dim| !counts(dim)) else {
-        return Some(run(program, shape, inputs, outputs.to_vec()));
+        return Some(run(program, shape, inputs, outputs.to_vec(), None));
     };
     let part = |range: std::ops::Range<usize>| {
         let mut shape = shape.clone();
         shape[dim] = range.len();
         let inputs = inputs.iter().map(|value| value.sliced(dim, range.clone())).collect();
         let outputs = outputs.iter().map(|place| place.sliced(dim, range.clone())).collect();
-        run(program.clone(), shape, inputs, outputs)
+        run(program.clone(), shape, inputs, outputs, None)
     };
     Some(Kernel::together(ranges(shape[dim], parts).map(part)))
 }
@@ -308,8 +355,12 @@ fn run(
     shape: Vec<usize>,
     inputs: Vec<Value>,
     outputs: Vec<Place>,
+    block: Option<Block>,
 ) -> Kernel {
     let workspace_bytes = kernels::elementwise_workspace_bytes(&program);
+    let elements = shape.iter().product();
+    let Block { row_elements, lasting_rows, folded } =
+        block.unwrap_or(Block { row_elements: elements, lasting_rows: 1, folded: Vec::new() });
     Kernel::new(workspace_bytes, move |memory: &Memory<'_>, workspace: Span| {
         let nothing = View::contiguous(&[], DType::U8, &[0]);
         let inputs_at: [View<'_>; ElementwiseProgram::MAX_INPUTS] =
@@ -318,11 +369,19 @@ fn run(
             let place = outputs.get(i);
             place.map_or_else(|| ViewMut::contiguous(&mut [], DType::U8, &[0]), |p| memory.view_mut(p))
         });
-        kernels::run_elementwise(
+        let mut folded_at: [&mut [u8]; ElementwiseProgram::MAX_OUTPUTS] =
+            std::array::from_fn(|i| folded.get(i).map_or(&mut [][..], |p| memory.bytes_mut(memory.span(p))));
+        let part = Part {
+            before: memory.rows_before * row_elements,
+            elements: lasting_rows * row_elements,
+            folded: &mut folded_at[..folded.len()],
+        };
+        kernels::run_elementwise_part(
             &program,
             &inputs_at[..inputs.len()],
             &mut outputs_at[..outputs.len()],
             &shape,
+            part,
             memory.bytes_mut(workspace),
         );
         Ok(())

@@ -1,6 +1,7 @@
 //! `reduce` with a known combiner.
 
 use partita_ir::ops::{Reduce, Reducer};
+use partita_ir::{Graph, Node, Op};
 use partita_kernels::{self as kernels, Reduction};
 use partita_mesh::Combiner;
 
@@ -16,6 +17,15 @@ pub(super) fn reduction(combiner: Combiner) -> Reduction {
         Combiner::And => Reduction::And,
         Combiner::Or => Reduction::Or,
     }
+}
+
+/// A reduction of the first dimensions that leaves more than one element of the others: across rows.
+pub(super) fn rows_across<'g>(graph: &'g Graph, node: &'g Node) -> Option<&'g Reduce> {
+    let Op::Reduce(op) = &node.op else { return None };
+    let &[x, _] = &node.operands[..] else { return None };
+    let (dims, kept) = (&op.dims, graph.ty(x).shape.get(op.dims.len()..)?);
+    let is_first = !dims.is_empty() && dims.iter().copied().eq(0..dims.len());
+    (is_first && kept.iter().product::<usize>() != 1).then_some(op)
 }
 
 pub(super) fn compile(op: &Reduce, operands: Vec<Value>, outputs: &[Place]) -> Option<Kernel> {

@@ -837,12 +837,12 @@ fn what_takes_time_is_cut_for_threads() {
         [norm(&[192, 4]), norm(&[1, 3, 64, 2]), norm(&[4, 32, 2]), norm(&[64, 2]), norm(&[5])],
         [3, 3, 2, 1, 1]
     );
-    // The sums of a bias gradient: each part has its columns. A sum of all has one part.
-    let sum = |dims: &[usize]| {
+    // The sums of a bias gradient: each part has its columns, more than one. A sum of all has one part.
+    let sum = |columns: usize, dims: &[usize]| {
         let reducer = Reducer::Combiner(Combiner::Sum);
-        of(Reduce { dims: dims.to_vec(), reducer }.into(), &[f32s(&[6, 5]), f32s(&[])])
+        of(Reduce { dims: dims.to_vec(), reducer }.into(), &[f32s(&[6, columns]), f32s(&[])])
     };
-    assert_eq!([sum(&[0]), sum(&[0, 1])], [3, 1]);
+    assert_eq!([sum(6, &[0]), sum(5, &[0]), sum(1, &[0]), sum(5, &[0, 1])], [3, 2, 1, 1]);
     let mut b = GraphBuilder::new("chain");
     let x = b.input("", f32s(&[1, 8, 4]), Role::Activation);
     let y = b.input("", f32s(&[1, 8, 4]), Role::Activation);

@@ -268,8 +268,8 @@ mod tests {
                     Ok(())
                 })
             };
-            let kernel = Kernel::together((0..5).map(part)).then(move |memory, workspaces| {
-                assert_eq!(workspaces.count(), 5);
+            let kernel = Kernel::together((0..5).map(part)).then(move |memory, workspace| {
+                assert!((0..5).all(|part| workspace(part).bytes == 0));
                 memory.bytes_mut(byte(5))[0] = memory.bytes(Span { offset: 0, bytes: 5 }).iter().sum();
                 Ok(())
             });
