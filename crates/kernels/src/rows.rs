@@ -83,8 +83,8 @@ multiversion! {
     pub(crate) fn join_exponentials[C: Real](total: &SumExp<C>) -> (C, C) {
         let max = join_lanes::<C, Peak>(total.max);
         let mut sum = total.sum;
-        for l in 0..LANES {
-            sum[l] = sum[l] * (total.max[l] - shift(max)).exp_of_nonpositive();
+        for (sum, &before) in sum.iter_mut().zip(&total.max) {
+            *sum = *sum * (before - shift(max)).exp_of_nonpositive();
         }
         (max, join_lanes::<C, Sum>(sum))
     }

@@ -99,16 +99,30 @@ impl Ahead {
     /// Asks for one chunk, its first two lines at least, without waiting.
     #[inline(always)]
     pub(crate) fn fetch(self, chunk: usize) {
-        #[cfg(target_arch = "x86_64")]
         for line in [0, 64] {
-            use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
-            let at = self.at.wrapping_add(chunk * self.bytes + line).cast();
+            let (at, near) = (self.at.wrapping_add(chunk * self.bytes + line), self.near);
             // SAFETY: part of every x86-64 processor; no address makes it fail.
+            #[cfg(target_arch = "x86_64")]
             unsafe {
-                if self.near { _mm_prefetch::<_MM_HINT_T0>(at) } else { _mm_prefetch::<_MM_HINT_T1>(at) }
-            };
+                use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+                if near {
+                    _mm_prefetch::<_MM_HINT_T0>(at.cast());
+                } else {
+                    _mm_prefetch::<_MM_HINT_T1>(at.cast());
+                }
+            }
+            // SAFETY: a hint; no address makes it fail, and it changes nothing that a program sees.
+            #[cfg(target_arch = "aarch64")]
+            unsafe {
+                use std::arch::asm;
+                if near {
+                    asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
+                } else {
+                    asm!("prfm pldl2keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
+                }
+            }
+            let _ = (at, near);
         }
-        let _ = chunk;
     }
 }
 
