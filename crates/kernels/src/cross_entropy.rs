@@ -3,7 +3,7 @@ use partita_base::{DType, Diagnostic, Result};
 use crate::convert::Cast;
 use crate::element::{Real, dispatch};
 use crate::rows::scale_into;
-use crate::softmax::{row_count, row_exp, row_max, row_sum_exp};
+use crate::softmax::{row_count, row_exp, row_sum_exp};
 use crate::tiles::{Reader, Scratch, TILE, TileBytes, Writer, tiles};
 use crate::workspace::Workspace;
 use crate::{Element, Float, Scalar, View, ViewMut};
@@ -74,11 +74,10 @@ fn forward<T: Float>(logits: &View<'_>, labels: &Labels<'_>, loss: &mut ViewMut<
         let value = match labels.get(row)? {
             None => 0.0,
             Some(label) => {
-                let max = row_max::<T>(&reader, row, count, &mut scratch);
-                let log = row_sum_exp::<T>(&reader, row, count, max, &mut scratch).ln();
+                let (max, sum) = row_sum_exp::<T>(&reader, row, count, &mut scratch);
                 let chosen = reader.widened::<T>(row * count + label, 1, &mut scratch)[0];
                 // Each difference is small where the sum of the parts may be large.
-                (log + (max - chosen)).to_f64()
+                (sum.ln() + (max - chosen)).to_f64()
             }
         };
         writer.store(row, Scalar::from_f64(dtype, value).bytes());

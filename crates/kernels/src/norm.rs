@@ -1,5 +1,5 @@
 use crate::element::{Number, Real, dispatch};
-use crate::reduce::{BLOCK_ROWS, LANES, Sum, fold_into, fold_run, join_lanes};
+use crate::reduce::{BLOCK_ROWS, LANES, Sum, fold_into, join_lanes};
 use crate::rows::lane_sum;
 use crate::simd::{Ahead, multiversion};
 use crate::softmax::row_count;
@@ -9,8 +9,16 @@ use crate::{Float, View, ViewMut};
 use partita_base::DType;
 
 multiversion! {
-    fn sum_squared_deviation[C: Real](x: &[C], mean: C) -> C {
-        lane_sum!(C; x; (x - mean) * (x - mean))
+    /// The sum of x; memory ahead comes meanwhile.
+    fn sum[C: Real](x: &[C], ahead: Ahead) -> C {
+        lane_sum!(C, ahead; x; x)
+    }
+}
+
+multiversion! {
+    /// The sum of (x - mean)^2; memory ahead comes meanwhile.
+    fn sum_squared_deviation[C: Real](x: &[C], mean: C, ahead: Ahead) -> C {
+        lane_sum!(C, ahead; x; (x - mean) * (x - mean))
     }
 }
 
@@ -25,8 +33,7 @@ multiversion! {
 multiversion! {
     /// The sums of dy weight y, where y is the normalized x, and of dy weight; dy y and dy join the totals.
     /// Memory ahead comes meanwhile.
-    fn gradient_sums[C: Real](x: &[C], mean: C, scale: C, weight: &[C], dy: &[C], totals: [&mut [C]; 2], ahead: [Ahead; 3]) -> [C; 2] {
-        let [weight_total, bias_total] = totals;
+    fn gradient_sums[C: Real](x: &[C], mean: C, scale: C, weight: &[C], dy: &[C], weight_total: &mut [C], bias_total: &mut [C], ahead: Ahead) -> [C; 2] {
         let (mut slopes, mut shifts) = ([C::ZERO; LANES], [C::ZERO; LANES]);
         macro_rules! add {
             ($l:ident, $x:expr, $weight:expr, $dy:expr, $weight_total:expr, $bias_total:expr) => {{
@@ -44,9 +51,7 @@ multiversion! {
         let (bias_total, bias_total_rest) = bias_total.as_chunks_mut::<LANES>();
         let whole = x.iter().zip(weight).zip(dy).zip(weight_total.iter_mut().zip(bias_total));
         for (i, (((x, weight), dy), (weight_total, bias_total))) in whole.enumerate() {
-            for ahead in ahead {
-                ahead.fetch(i);
-            }
+            ahead.fetch(i);
             for l in 0..LANES {
                 add!(l, x, weight, dy, weight_total, bias_total);
             }
@@ -54,7 +59,8 @@ multiversion! {
         for l in 0..x_rest.len() {
             add!(l, x_rest, weight_rest, dy_rest, weight_total_rest, bias_total_rest);
         }
-        [slopes, shifts].map(join_lanes::<C, Sum>)
+        // Not by a closure: lanes whose address is taken would live in memory.
+        [join_lanes::<C, Sum>(slopes), join_lanes::<C, Sum>(shifts)]
     }
 }
 
@@ -74,27 +80,30 @@ struct Norm {
 }
 
 impl Norm {
-    /// `(mean, 1 / sqrt(variance + epsilon))` of a row; the mean is zero where the norm is not centered.
+    /// `(mean, 1 / sqrt(variance + epsilon))` of a row; the mean is zero where the norm is not centered. Each of
+    /// the two sums brings one stream of memory `ahead` of an element.
     fn statistics<T: Float>(
         self,
         x: &Reader<'_>,
         row: usize,
         count: usize,
+        ahead: impl Fn(usize) -> [Ahead; 2],
         scratch: &mut Scratch,
     ) -> (T::Compute, T::Compute) {
         let size = T::Compute::from_f64(count as f64);
         let mut mean = T::Compute::ZERO;
         if self.centered {
             for (start, some) in tiles(count) {
-                let tile = x.widened::<T>(row * count + start, some, scratch);
-                mean = mean + fold_run::<T::Compute, Sum>(tile);
+                let at = row * count + start;
+                mean = mean + sum(x.widened::<T>(at, some, scratch), ahead(at)[0]);
             }
             mean = mean / size;
         }
         let mut squares = T::Compute::ZERO;
         for (start, some) in tiles(count) {
-            let tile = x.widened::<T>(row * count + start, some, scratch);
-            squares = squares + sum_squared_deviation(tile, mean);
+            let at = row * count + start;
+            let tile = x.widened::<T>(at, some, scratch);
+            squares = squares + sum_squared_deviation(tile, mean, ahead(at)[1]);
         }
         (mean, T::Compute::ONE / (squares / size + T::Compute::from_f64(self.epsilon)).sqrt())
     }
@@ -181,7 +190,10 @@ fn forward<T: Float>(
     let mut scratch = [Scratch::new(), Scratch::new(), Scratch::new(), Scratch::new()];
     let [x_scratch, weight_scratch, bias_scratch, out_scratch] = &mut scratch;
     for row in 0..rows {
-        let (mean, scale) = norm.statistics::<T>(&reader, row, count, x_scratch);
+        // A second sum finds the row in the first cache: time for where the results go.
+        let out = |at| if norm.centered { writer.ahead(at).near() } else { Ahead::nothing() };
+        let ahead = |at| [Ahead::nothing(), out(at)];
+        let (mean, scale) = norm.statistics::<T>(&reader, row, count, ahead, x_scratch);
         for (start, some) in tiles(count) {
             let x = reader.widened::<T>(row * count + start, some, x_scratch);
             let weight = weight.tile::<T>(start, some, weight_scratch);
@@ -267,20 +279,23 @@ fn backward<T: Float>(
     let sums = block_sums::<T::Compute>(rows, count, workspace);
     sums.fill(T::Compute::ZERO);
     let size = T::Compute::from_f64(count as f64);
+    let next = count.max(TILE);
     for row in 0..rows {
         let block = &mut sums[row / NORM_BLOCK_ROWS * 2 * count..][..2 * count];
         let (weight_block, bias_block) = block.split_at_mut(count);
-        let (mean, scale) = norm.statistics::<T>(&x_reader, row, count, x_scratch);
+        // The passes over a row take turns with what they ask for of the next one: streams side by side hold each other
+        // up.
+        let ahead = |at| [dy_reader.ahead(at + next), x_reader.ahead(at + next)];
+        let (mean, scale) = norm.statistics::<T>(&x_reader, row, count, ahead, x_scratch);
         let (mut shift, mut slope) = (T::Compute::ZERO, T::Compute::ZERO);
         for (start, some) in tiles(count) {
             let at = row * count + start;
             let x = x_reader.widened::<T>(at, some, x_scratch);
             let dy = dy_reader.widened::<T>(at, some, dy_scratch);
             let weight = weight.tile::<T>(start, some, weight_scratch);
-            let totals = [&mut weight_block[start..start + some], &mut bias_block[start..start + some]];
-            let next = at + count.max(TILE);
-            let ahead = [x_reader.ahead(next), dy_reader.ahead(next), writer.ahead(at)];
-            let sums = gradient_sums(x, mean, scale, weight, dy, totals, ahead);
+            let range = start..start + some;
+            let totals = (&mut weight_block[range.clone()], &mut bias_block[range]);
+            let sums = gradient_sums(x, mean, scale, weight, dy, totals.0, totals.1, writer.ahead(at + next));
             slope = slope + sums[0];
             if norm.centered {
                 shift = shift + sums[1];

@@ -1,7 +1,7 @@
 //! Loops over the tiles of a row, shared by softmax, norms, losses and attention. Sums go over fixed lanes.
 
 use crate::element::Real;
-use crate::reduce::{LANES, Sum, join_lanes};
+use crate::reduce::{Fold, LANES, Peak, Sum, join_lanes};
 use crate::simd::{Ahead, multiversion};
 
 /// Sums `$term` over the elements of equally long slices, in lanes, while memory ahead comes where some is named.
@@ -28,10 +28,65 @@ macro_rules! lane_sum {
 }
 pub(crate) use lane_sum;
 
+/// The exponentials of numbers less the largest of them, summed in one pass over memory: each lane knows the largest
+/// number it has met and the sum less that, which shrinks when there is a larger one.
+pub(crate) struct SumExp<C> {
+    max: [C; LANES],
+    sum: [C; LANES],
+}
+
+impl<C: Real> SumExp<C> {
+    /// Of nothing.
+    pub(crate) fn new() -> Self {
+        SumExp { max: [C::LOWEST; LANES], sum: [C::ZERO; LANES] }
+    }
+}
+
+/// What exponentials are taken less: the largest number, or nothing where there is only minus infinity.
+#[inline(always)]
+fn shift<C: Real>(max: C) -> C {
+    if max == C::LOWEST { C::ZERO } else { max }
+}
+
 multiversion! {
-    /// The sum of e^(x - shift), where no x is above the shift; memory ahead comes meanwhile.
-    pub(crate) fn sum_exp[C: Real](x: &[C], shift: C, ahead: Ahead) -> C {
-        lane_sum!(C, ahead; x; (x - shift).exp_of_nonpositive())
+    /// Adds a tile, which is read twice while it is in the first cache. A NaN shows in the sum.
+    pub(crate) fn add_exponentials[C: Real](total: &mut SumExp<C>, x: &[C]) {
+        let (chunks, rest) = x.as_chunks::<LANES>();
+        let mut max = total.max;
+        for chunk in chunks {
+            for (max, &x) in max.iter_mut().zip(chunk) {
+                *max = Peak::apply(*max, x);
+            }
+        }
+        for (max, &x) in max.iter_mut().zip(rest) {
+            *max = Peak::apply(*max, x);
+        }
+        let shifts = max.map(shift);
+        let mut sum = total.sum;
+        for l in 0..LANES {
+            sum[l] = sum[l] * (total.max[l] - shifts[l]).exp_of_nonpositive();
+        }
+        for chunk in chunks {
+            for l in 0..LANES {
+                sum[l] = sum[l] + (chunk[l] - shifts[l]).exp_of_nonpositive();
+            }
+        }
+        for (l, &x) in rest.iter().enumerate() {
+            sum[l] = sum[l] + (x - shifts[l]).exp_of_nonpositive();
+        }
+        *total = SumExp { max, sum };
+    }
+}
+
+multiversion! {
+    /// The largest of all numbers, and the sum of the exponentials of all less that.
+    pub(crate) fn join_exponentials[C: Real](total: &SumExp<C>) -> (C, C) {
+        let max = join_lanes::<C, Peak>(total.max);
+        let mut sum = total.sum;
+        for (sum, &before) in sum.iter_mut().zip(&total.max) {
+            *sum = *sum * (before - shift(max)).exp_of_nonpositive();
+        }
+        (max, join_lanes::<C, Sum>(sum))
     }
 }
 

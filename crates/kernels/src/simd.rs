@@ -70,36 +70,58 @@ macro_rules! multiversion {
 pub(crate) use multiversion;
 
 /// Memory to be read or written later, asked for chunk by chunk while a loop computes on other memory. It goes to the
-/// second cache: what the loop itself works on stays in the first.
+/// second cache: what the loop itself works on stays in the first. What the very next loop needs may go there too.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
     at: *const u8,
     /// Of one chunk.
     bytes: usize,
+    near: bool,
 }
 
 impl Ahead {
     /// Memory from `at` on, in chunks of so many bytes. It need not be anybody's.
     pub(crate) fn new(at: *const u8, bytes: usize) -> Self {
-        Ahead { at, bytes }
+        Ahead { at, bytes, near: false }
+    }
+
+    /// Nothing new: a place that is at hand.
+    pub(crate) fn nothing() -> Self {
+        static HERE: u8 = 0;
+        Ahead::new(&HERE, 0)
+    }
+
+    /// The same, to the first cache.
+    pub(crate) fn near(self) -> Self {
+        Ahead { near: true, ..self }
     }
 
     /// Asks for one chunk, its first two lines at least, without waiting.
     #[inline(always)]
     pub(crate) fn fetch(self, chunk: usize) {
         for line in [0, 64] {
-            let at = self.at.wrapping_add(chunk * self.bytes + line);
+            let (at, near) = (self.at.wrapping_add(chunk * self.bytes + line), self.near);
             // SAFETY: part of every x86-64 processor; no address makes it fail.
             #[cfg(target_arch = "x86_64")]
             unsafe {
-                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(at.cast());
+                use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+                if near {
+                    _mm_prefetch::<_MM_HINT_T0>(at.cast());
+                } else {
+                    _mm_prefetch::<_MM_HINT_T1>(at.cast());
+                }
             }
             // SAFETY: a hint; no address makes it fail, and it changes nothing that a program sees.
             #[cfg(target_arch = "aarch64")]
             unsafe {
-                std::arch::asm!("prfm pldl2keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
+                use std::arch::asm;
+                if near {
+                    asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
+                } else {
+                    asm!("prfm pldl2keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
+                }
             }
-            let _ = at;
+            let _ = (at, near);
         }
     }
 }
@@ -112,7 +134,9 @@ mod tests {
     fn any_address_may_be_asked_for() {
         let x = [0u8; 200];
         Ahead::new(std::ptr::null(), 0).fetch(7);
+        Ahead::nothing().fetch(7);
         Ahead::new(x.as_ptr(), 128).fetch(3);
+        Ahead::new(x.as_ptr(), 128).near().fetch(3);
         Ahead::new(x.as_ptr().wrapping_sub(1 << 40), 64).fetch(0);
         Ahead::new(std::ptr::without_provenance(usize::MAX), 128).fetch(5);
     }

@@ -1,7 +1,8 @@
 use crate::element::{Number, Real, dispatch};
 use crate::reduce::{Peak, fold_run};
 use crate::rows::{
-    dot, exp_into, exp_scaled, scale_in_place, scale_into, softmax_gradient_into, sum_exp, sum_exp_times,
+    SumExp, add_exponentials, dot, exp_into, exp_scaled, join_exponentials, scale_in_place, scale_into,
+    softmax_gradient_into, sum_exp_times,
 };
 use crate::simd::Ahead;
 use crate::tiles::{Reader, Scratch, TILE, Writer, tiles};
@@ -36,20 +37,18 @@ fn next_row(x: &Reader<'_>, at: usize, count: usize) -> Ahead {
     x.ahead(at + count.max(TILE))
 }
 
-/// The sum of e^(x - max) over a row.
+/// The largest number of a row, and the sum of e^(x - largest) over it; a NaN shows in the sum.
 pub(crate) fn row_sum_exp<T: Float>(
     x: &Reader<'_>,
     row: usize,
     count: usize,
-    max: T::Compute,
     scratch: &mut Scratch,
-) -> T::Compute {
-    let mut sum = T::Compute::ZERO;
+) -> (T::Compute, T::Compute) {
+    let mut total = SumExp::new();
     for (start, some) in tiles(count) {
-        let at = row * count + start;
-        sum = sum + sum_exp(x.widened::<T>(at, some, scratch), max, next_row(x, at, count));
+        add_exponentials(&mut total, x.widened::<T>(row * count + start, some, scratch));
     }
-    sum
+    join_exponentials(&total)
 }
 
 /// Fills `powers` with e^(x - max) of a row and returns their sum. Meanwhile the next row comes, and the memory where
@@ -136,8 +135,8 @@ fn log_softmax_rows<T: Float>(x: &View<'_>, out: &mut ViewMut<'_>) {
     let mut writer = Writer::new(out);
     let (mut scratch, mut out_scratch) = (Scratch::new(), Scratch::new());
     for row in 0..rows {
-        let max = row_max::<T>(&reader, row, count, &mut scratch);
-        let log = row_sum_exp::<T>(&reader, row, count, max, &mut scratch).ln();
+        let (max, sum) = row_sum_exp::<T>(&reader, row, count, &mut scratch);
+        let log = sum.ln();
         for (start, some) in tiles(count) {
             let tile = reader.widened::<T>(row * count + start, some, &mut scratch);
             writer.widened::<T>(row * count + start, some, &mut out_scratch, |out| {
@@ -166,9 +165,9 @@ fn softmax_backward_rows<T: Float>(x: &View<'_>, dy: &View<'_>, dx: &mut ViewMut
     let mut scratch = [Scratch::new(), Scratch::new(), Scratch::new(), Scratch::new()];
     let [x_scratch, dy_scratch, y_scratch, dx_scratch] = &mut scratch;
     for row in 0..rows {
-        let max = row_max::<T>(&x, row, count, x_scratch);
         if count <= TILE {
             // One tile: the exponentials are kept.
+            let max = row_max::<T>(&x, row, count, x_scratch);
             let y = y_scratch.wide::<T::Compute>(count);
             let x = x.widened::<T>(row * count, count, x_scratch);
             let scale = T::Compute::ONE / exp_into(x, max, y, &[]);
@@ -179,12 +178,11 @@ fn softmax_backward_rows<T: Float>(x: &View<'_>, dy: &View<'_>, dx: &mut ViewMut
             });
             continue;
         }
-        let (mut sum, mut weighted) = (T::Compute::ZERO, T::Compute::ZERO);
+        let (max, sum) = row_sum_exp::<T>(&x, row, count, x_scratch);
+        let mut weighted = T::Compute::ZERO;
         for (start, some) in tiles(count) {
-            let ahead = next_row(&x, row * count + start, count);
             let x = x.widened::<T>(row * count + start, some, x_scratch);
             let dy = dy.widened::<T>(row * count + start, some, dy_scratch);
-            sum = sum + sum_exp(x, max, ahead);
             weighted = weighted + sum_exp_times(x, max, dy);
         }
         let (scale, mean) = (T::Compute::ONE / sum, weighted / sum);

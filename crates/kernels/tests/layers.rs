@@ -279,6 +279,44 @@ fn softmax_shows_a_number_that_is_none() {
     }
 }
 
+#[test]
+fn the_largest_number_of_a_row_may_come_late_or_not_at_all() {
+    let count = 2500;
+    let hidden = |at: usize, shown: f64| if at < 1100 { f64::NEG_INFINITY } else { shown };
+    let ramp = |at: usize| at as f64 * 0.25 - 300.0;
+    let rows: [&dyn Fn(usize) -> f64; 8] = [
+        &ramp,
+        &|at| ramp(count - at),
+        &|at| hidden(at, ramp(at) / 100.0),
+        &|at| if at + 1 == count { 3e38 } else { -3e38 },
+        &|at| -1000.0 - (at % 7) as f64,
+        // From here on there is no loss.
+        &|_| f64::NEG_INFINITY,
+        &|at| if at == 77 { f64::NAN } else { hidden(at, 0.0) },
+        &|at| if at == 2000 { f64::INFINITY } else { 0.0 },
+    ];
+    for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 2e-6)] {
+        for (number, row) in rows.iter().enumerate() {
+            let logits = Tensor::of(dtype, &[1, count], &(0..count).map(row).collect::<Vec<_>>());
+            let labels = Tensor::of(DType::I64, &[1], &[2499.0]);
+            let [mut loss, mut log] = [vec![1], vec![1, count]].map(|shape| Tensor::zeros(dtype, &shape));
+            cross_entropy(&logits.view(), &labels.view(), -1, &mut loss.view_mut()).unwrap();
+            log_softmax(&logits.view(), &mut log.view_mut());
+            let x = logits.values();
+            let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let right = x.iter().map(|x| (x - max).exp()).sum::<f64>().ln() + (max - x[2499]);
+            assert_eq!(right.is_nan(), number >= 5);
+            for found in [loss.get(0), -log.get(2499)] {
+                let near = (found - right).abs() <= tolerance * (1.0 + right.abs());
+                assert!(
+                    near || (found.is_nan() && right.is_nan()),
+                    "{dtype}, row {number}: {found}, not {right}"
+                );
+            }
+        }
+    }
+}
+
 /// Rows of f32 and a result that begins `skip` elements into its memory, or lies over the rows.
 fn beside_and_over(shape: &[usize], skip: usize, kernel: &dyn Fn(&View<'_>, &mut ViewMut<'_>)) {
     let count: usize = shape.iter().product();
