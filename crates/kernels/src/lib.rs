@@ -53,7 +53,7 @@ pub use fused::{
     ElementwiseProgram, EwInstr, EwOp, STREAM_BYTES, elementwise_workspace_bytes, run_elementwise,
 };
 pub use gather::{gather_rows, scatter_add_rows};
-pub use matmul::{matmul, matmul_workspace_bytes};
+pub use matmul::{matmul, matmul_sum_block, matmul_workspace_bytes};
 pub use norm::{
     NORM_BLOCK_ROWS, layer_norm, layer_norm_backward, norm_backward_workspace_bytes,
     norm_parameter_gradients, rms_norm, rms_norm_backward,
