@@ -22,6 +22,7 @@ pub static ALL: &[&Template] = &[
     &ROTARY,
     &DROPOUT,
     &CROSS_ENTROPY,
+    &DOT_GENERAL_ADD,
     &EMBEDDING,
     &MSE,
     &RANDOM_BITS,
@@ -119,6 +120,15 @@ pub static CROSS_ENTROPY: Template = Template {
     arguments: &["logits", "labels"],
     optional: 0,
     build: build_cross_entropy,
+    rule: None,
+    offsets_operand: None,
+};
+/// `dot_general_add(sum, lhs, rhs) -> sum`: `sum + dot_general(lhs, rhs)`; attributes as [`dot_general_dims`] lists them.
+pub static DOT_GENERAL_ADD: Template = Template {
+    name: "partita.dot_general_add",
+    arguments: &["sum", "lhs", "rhs"],
+    optional: 0,
+    build: build_dot_general_add,
     rule: None,
     offsets_operand: None,
 };
@@ -513,6 +523,25 @@ fn build_cross_entropy(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -
     let nothing = b.full_like(loss, 0.0)?;
     let loss = b.select(counts, loss, nothing)?;
     Ok(vec![b.convert(loss, dtype)?])
+}
+
+/// The dimensions of a product as attributes of [`DOT_GENERAL_ADD`].
+pub fn dot_general_dims(dot: &DotGeneral) -> Attributes {
+    let dims = [&dot.lhs_batch, &dot.rhs_batch, &dot.lhs_contracting, &dot.rhs_contracting];
+    let list = |dims: &Vec<usize>| Attribute::Ints(dims.iter().map(|&dim| dim as i64).collect());
+    DOT_GENERAL_DIMS.iter().map(|name| name.to_string()).zip(dims.map(list)).collect()
+}
+
+const DOT_GENERAL_DIMS: [&str; 4] = ["lhs_batch", "rhs_batch", "lhs_contracting", "rhs_contracting"];
+
+fn build_dot_general_add(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
+    let [lhs_batch, rhs_batch, lhs_contracting, rhs_contracting] =
+        DOT_GENERAL_DIMS.map(|name| a.ints(name).into_iter().map(|dim| dim as usize).collect());
+    let (dtype, own) = (b.ty(args[0]).dtype, b.ty(args[1]).dtype);
+    let result_dtype = (dtype != own).then_some(dtype);
+    let dims = DotGeneral { lhs_batch, rhs_batch, lhs_contracting, rhs_contracting, result_dtype };
+    let product = b.dot_general(args[1], args[2], dims)?;
+    Ok(vec![b.add(args[0], product)?])
 }
 
 fn build_embedding(_: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {

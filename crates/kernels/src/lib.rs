@@ -54,7 +54,7 @@ pub use fused::{
     run_elementwise, run_elementwise_part,
 };
 pub use gather::{gather_rows, scatter_add_rows};
-pub use matmul::{matmul, matmul_workspace_bytes};
+pub use matmul::{matmul, matmul_sum_block, matmul_workspace_bytes};
 pub use norm::{
     NORM_BLOCK_ROWS, layer_norm, layer_norm_backward, norm_backward_workspace_bytes,
     norm_parameter_gradients, rms_norm, rms_norm_backward,

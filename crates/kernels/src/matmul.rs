@@ -1,7 +1,7 @@
 use partita_base::DType;
 
 use crate::element::{Number, Real, dispatch};
-use crate::gemm::{Part, product};
+use crate::gemm::{Part, depth_block, product};
 use crate::tiles::{Reader, Scratch, Writer, tiles};
 use crate::workspace::{Workspace, piece_bytes};
 use crate::{Float, MAX_RANK, View, ViewMut};
@@ -140,6 +140,13 @@ pub fn matmul_workspace_bytes(dtype: DType, m: usize, k: usize, n: usize) -> usi
         }
         _ => 0,
     }
+}
+
+/// Into how long blocks [`matmul`] cuts its sums of `k` products; `None` for types whose sums say nothing of each other.
+/// A block is summed from zero in order, and the sums of blocks are added in order: so a product over some blocks that
+/// is accumulated on that over the blocks before gives every bit of the product over all.
+pub fn matmul_sum_block(dtype: DType, k: usize) -> Option<usize> {
+    matches!(dtype, DType::F32 | DType::F64).then(|| depth_block(k))
 }
 
 /// `out[.., m, n] = lhs[.., m, k] rhs[.., k, n]`, added to what is there if `accumulate`. Strides are free, so

@@ -258,8 +258,8 @@ fn accumulators(program: &Program, module: &str) -> Vec<Vec<usize>> {
     for instruction in &program.instructions {
         let origin = &instruction.origin;
         if let Action::Compute(compute) = &instruction.action
-            && (origin.path.as_str(), origin.what.as_str(), origin.phase)
-                == (module, "add", Phase::WeightGrad)
+            && (origin.path.as_str(), origin.phase) == (module, Phase::WeightGrad)
+            && matches!(origin.what.as_str(), "add" | "dot_general_add")
         {
             let shape = program.buffer(compute.outputs[0]).ty.shape.clone();
             if shape.len() == 2 {

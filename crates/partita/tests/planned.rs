@@ -2,17 +2,21 @@
 
 use partita::compile::{self, Build};
 use partita::config::Config;
-use partita_program::ProgramSet;
+use partita_program::{LowerOptions, ProgramSet};
 use partita_runtime::Cpu;
 
 /// The programs of a config's step on one rank.
 fn lowered(name: &str, sizes: &[String]) -> ProgramSet {
+    lowered_with(name, sizes, &LowerOptions::default())
+}
+
+fn lowered_with(name: &str, sizes: &[String], options: &LowerOptions) -> ProgramSet {
     let config = Config::load(name, sizes).unwrap();
     let build = Build::from_config(&config);
     let model = compile::model(&config, &build).unwrap();
     let mesh = compile::mesh(&config).unwrap();
     let planned = compile::plan_step(&config, &model, &mesh, &build).unwrap();
-    compile::lower(&planned, &Cpu::default()).unwrap()
+    partita_program::lower(&planned.locals, options, &Cpu::default()).unwrap()
 }
 
 /// Bytes of the arena of a GPT's step beside parameters and states, and those of its logits.
@@ -41,6 +45,32 @@ fn logits_are_never_held_twice() {
         (logits_grown..logits_grown * 3 / 2).contains(&grown),
         "{grown} bytes for {logits_grown} of logits"
     );
+}
+
+/// Large logits are made and used up in pieces of as many rows as the product sums at once.
+#[test]
+fn large_logits_are_held_in_pieces() {
+    let (vocab, rows, piece) = (1 << 15, 1536, 384);
+    let sizes = [
+        "mesh.shape=dp=1".to_string(),
+        format!("model.vocab={vocab}"),
+        "model.dim=8".to_string(),
+        "model.heads=2".to_string(),
+        "model.layers=1".to_string(),
+        format!("model.sequence={}", rows / 4),
+        "train.batch=4".to_string(),
+        "optimizer.clip_grad_norm=0".to_string(),
+    ];
+    let bytes = |logits_bytes: usize| {
+        let options = LowerOptions { logits_bytes, ..LowerOptions::default() };
+        lowered_with("gpt", &sizes, &options).programs[0].arena_bytes
+    };
+    let logits = |rows: usize| rows * vocab * 4;
+    assert_eq!(bytes(logits(rows)), bytes(usize::MAX), "not larger than the limit");
+    // When a later piece's gradient needs scratch, a row and a little, the gradient of the weight is there already.
+    let saved = bytes(usize::MAX) - bytes(LowerOptions::default().logits_bytes);
+    let scratch = logits(rows - piece) - saved;
+    assert!((vocab * 4..=vocab * 4 + 256).contains(&scratch), "{scratch} bytes are not saved");
 }
 
 /// Without clipping a parameter is updated when its gradient is there, so few gradients are held; with clipping all of

@@ -4,6 +4,7 @@
 //! Knows: graphs and what one rank executes. Must not know: kernels, transports, threads, how layouts are chosen.
 #![forbid(unsafe_code)]
 
+mod accumulate;
 mod bucket;
 mod check;
 mod classify;
@@ -13,6 +14,7 @@ mod display;
 mod emit;
 mod execute;
 mod fuse;
+mod head;
 mod memory;
 mod order;
 mod overlap;
@@ -36,7 +38,7 @@ pub use program::{
 
 pub use reference::{Reference, interpret};
 
-use partita_base::Result;
+use partita_base::{DType, Result};
 use partita_ir::ops::Composite;
 use partita_ir::{Graph, Role};
 
@@ -58,6 +60,12 @@ pub trait RegionSizes {
         false
     }
 
+    /// Into how long blocks a matrix product in this type cuts a sum of so many products, if it does: it sums each block by
+    /// itself, in order, and adds the sums in order. So a product over all of them may be done block by block.
+    fn product_block(&self, _dtype: DType, _terms: usize) -> Option<usize> {
+        None
+    }
+
     /// (operand, result) positions: whether that kernel may write a result over an operand of its type.
     fn overwrites(&self, _composite: &Composite) -> Vec<(usize, usize)> {
         Vec::new()
@@ -75,11 +83,21 @@ pub struct LowerOptions {
     pub fused_ops: usize,
     /// Inputs of one fused region, at most.
     pub fused_inputs: usize,
+    /// Where the logits of a language model's head take more bytes than this, the head, its cross-entropy and their
+    /// gradients run in pieces of rows. A piece has logits of at most so many bytes, but not less than the rows that
+    /// [`RegionSizes::product_block`] says a product sums at once.
+    pub logits_bytes: usize,
 }
 
 impl Default for LowerOptions {
     fn default() -> Self {
-        LowerOptions { bucket_cap_bytes: 25 << 20, prefetch: true, fused_ops: 64, fused_inputs: 12 }
+        LowerOptions {
+            bucket_cap_bytes: 25 << 20,
+            prefetch: true,
+            fused_ops: 64,
+            fused_inputs: 12,
+            logits_bytes: 32 << 20,
+        }
     }
 }
 
@@ -123,6 +141,7 @@ fn arrange(
 ) -> Result<(Vec<Graph>, Vec<bucket::Bucket>, Vec<order::Item>)> {
     simplify::check_structure(graphs)?;
     let graphs = simplify::decompose(graphs.to_vec(), sizes)?;
+    let graphs = accumulate::accumulate(head::cut_heads(graphs, options, sizes)?, sizes);
     let graphs = repeat::repeat(simplify::simplify(&simplify::scatter_into_sums(graphs))?);
     let buckets = bucket::bucket(&graphs, options)?;
     let items = order::order(&graphs[0], &buckets, options);

@@ -123,7 +123,7 @@ pub(crate) fn scatter_into_sums(mut graphs: Vec<Graph>) -> Vec<Graph> {
                 && adds(&scatter.op)
                 && scatter.microbatch == node.microbatch
                 && graph.ty(node.results[0]) == graph.ty(scattered)
-                && uniform(graph, scatter.operands[0]).is_some_and(is_zero)
+                && is_zeros(graph, scatter.operands[0])
         };
         let node = graphs[0].node(id);
         if node.operands.len() != 2 {
@@ -149,7 +149,7 @@ pub(crate) fn scatter_into_sums(mut graphs: Vec<Graph>) -> Vec<Graph> {
     graphs
 }
 
-fn is_sum(op: &Op) -> bool {
+pub(crate) fn is_sum(op: &Op) -> bool {
     matches!(op, Op::Binary(binary) if binary.kind == BinaryKind::Add)
 }
 
@@ -159,8 +159,15 @@ fn adds(op: &Op) -> bool {
     matches!(scatter.update, Update::Combine(Reducer::Combiner(Combiner::Sum)))
 }
 
-fn is_zero(literal: &Literal) -> bool {
-    literal.to_f64().iter().all(|&value| value == 0.0)
+/// Whether a value is zero throughout. Zeros of which one rank keeps what there is and others put zeros in their place are.
+fn is_zeros(graph: &Graph, value: ValueId) -> bool {
+    let is_zero = |literal: &Literal| literal.to_f64().iter().all(|&value| value == 0.0);
+    match graph.value(value).definition.map(|(id, _)| graph.node(id)) {
+        Some(Node { op: Op::Select(_), operands, .. }) => {
+            operands[1..].iter().all(|&branch| is_zeros(graph, branch))
+        }
+        _ => uniform(graph, value).is_some_and(is_zero),
+    }
 }
 
 /// Removes what needs no work at run time: dead nodes, identities, collectives in which every rank is alone,
@@ -282,7 +289,9 @@ fn is_identity(graphs: &[Graph], nodes: &[&Node]) -> Result<bool> {
         return Ok(alone && everywhere(&gives_itself));
     }
     Ok(everywhere(&|op| match op {
-        Op::Reshape(_) | Op::Convert(_) | Op::OptimizationBarrier(_) | Op::ShardingConstraint(_) => true,
+        Op::Reshape(_) | Op::Convert(_) | Op::ShardingConstraint(_) => true,
+        // Of several values, what is made of one comes after all others.
+        Op::OptimizationBarrier(_) => nodes[0].operands.len() == 1,
         Op::BroadcastInDim(broadcast) => broadcast.dims.is_sorted(),
         Op::Transpose(transpose) => transpose.permutation.is_sorted(),
         _ => false,
@@ -342,7 +351,7 @@ fn bit_equal(a: &Op, b: &Op) -> bool {
 
 /// A graph rebuilt node by node.
 pub(crate) struct Copier {
-    graph: Graph,
+    pub graph: Graph,
     /// What each value of the source has become.
     pub map: Vec<Option<ValueId>>,
 }
@@ -385,7 +394,14 @@ impl Copier {
         self.append(node, op, operands, values)
     }
 
-    fn append(&mut self, origin: &Node, op: Op, operands: Vec<ValueId>, values: Vec<Value>) -> Vec<ValueId> {
+    /// Appends a node that comes from another; operands and values are of the copy.
+    pub fn append(
+        &mut self,
+        origin: &Node,
+        op: Op,
+        operands: Vec<ValueId>,
+        values: Vec<Value>,
+    ) -> Vec<ValueId> {
         let id = NodeId::new(self.graph.nodes.len());
         let mut results = Vec::new();
         for (number, value) in values.into_iter().enumerate() {

@@ -459,39 +459,44 @@ fn work_behind_a_bucket_of_gradients_is_counted() {
 fn a_scatter_into_zeros_that_is_added_goes_into_the_sum() {
     use partita_ir::ops::{Reducer, Scatter, ScatterDims, Update};
     use partita_mesh::Combiner;
-    let graphs = build(1, |_, b| {
-        let x = b.input("x", f32s(&[3, 4]), Role::Input);
-        let w = b.input("w", f32s(&[4, 4]), Role::Input);
-        let head = matmul(b, x, w);
-        let rows = b.input("rows", TensorType::new(DType::I32, [2, 1]), Role::Input);
-        let updates = b.input("updates", f32s(&[2, 4]), Role::Input);
-        let zeros = b.full(&f32s(&[3, 4]), 0.0).unwrap();
-        let scatter = Scatter {
-            dims: ScatterDims {
-                update_window_dims: vec![1],
-                inserted_window_dims: vec![0],
-                input_batching_dims: vec![],
-                scatter_indices_batching_dims: vec![],
-                scatter_dims_to_operand_dims: vec![0],
-                index_vector_dim: 1,
-            },
-            update: Update::Combine(Reducer::Combiner(Combiner::Sum)),
-            indices_are_sorted: false,
-            unique_indices: false,
-        };
-        let scattered = b.push(scatter, &[zeros, rows, updates]).unwrap()[0];
-        let sum = b.add(head, scattered).unwrap();
-        vec![("sum".to_string(), sum)]
-    });
-    let set = lower_and_compare(&graphs, &LowerOptions::default());
-    let program = &set.programs[0];
-    let what: Vec<&str> = program.instructions.iter().map(|i| i.origin.what.as_str()).collect();
-    assert_eq!(what, ["dot_general", "scatter"], "{}", set.display(0));
-    let outputs: Vec<usize> = (0..2)
-        .map(|i| match &program.instructions[i].action {
-            Action::Compute(compute) => program.buffer(compute.outputs[0]).offset_bytes,
-            other => panic!("{other:?}"),
-        })
-        .collect();
-    assert_eq!(outputs[0], outputs[1], "in place");
+    for selected in [false, true] {
+        let graphs = build(1, |_, b| {
+            let x = b.input("x", f32s(&[3, 4]), Role::Input);
+            let w = b.input("w", f32s(&[4, 4]), Role::Input);
+            let head = matmul(b, x, w);
+            let rows = b.input("rows", TensorType::new(DType::I32, [2, 1]), Role::Input);
+            let updates = b.input("updates", f32s(&[2, 4]), Role::Input);
+            // As on a mesh, where one rank keeps what there is and others begin with zeros.
+            let is_first = b.input("is_first", TensorType::scalar(DType::Bool), Role::Input);
+            let zeros = [0, 1].map(|_| b.full(&f32s(&[3, 4]), 0.0).unwrap());
+            let zeros = if selected { b.select(is_first, zeros[0], zeros[1]).unwrap() } else { zeros[0] };
+            let scatter = Scatter {
+                dims: ScatterDims {
+                    update_window_dims: vec![1],
+                    inserted_window_dims: vec![0],
+                    input_batching_dims: vec![],
+                    scatter_indices_batching_dims: vec![],
+                    scatter_dims_to_operand_dims: vec![0],
+                    index_vector_dim: 1,
+                },
+                update: Update::Combine(Reducer::Combiner(Combiner::Sum)),
+                indices_are_sorted: false,
+                unique_indices: false,
+            };
+            let scattered = b.push(scatter, &[zeros, rows, updates]).unwrap()[0];
+            let sum = b.add(head, scattered).unwrap();
+            vec![("sum".to_string(), sum)]
+        });
+        let set = lower_and_compare(&graphs, &LowerOptions::default());
+        let program = &set.programs[0];
+        let what: Vec<&str> = program.instructions.iter().map(|i| i.origin.what.as_str()).collect();
+        assert_eq!(what, ["dot_general", "scatter"], "{}", set.display(0));
+        let outputs: Vec<usize> = (0..2)
+            .map(|i| match &program.instructions[i].action {
+                Action::Compute(compute) => program.buffer(compute.outputs[0]).offset_bytes,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(outputs[0], outputs[1], "in place");
+    }
 }

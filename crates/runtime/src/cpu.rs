@@ -21,6 +21,7 @@ mod shapes;
 #[cfg(test)]
 mod tests;
 
+use partita_base::DType;
 use partita_ir::composite::Origin;
 use partita_ir::graph_edit::open_composites;
 use partita_ir::ops::Composite;
@@ -174,6 +175,10 @@ impl RegionSizes for Cpu {
         if self.kernels.find(composite).is_some() { Vec::new() } else { composites::overwrites(composite) }
     }
 
+    fn product_block(&self, dtype: DType, terms: usize) -> Option<usize> {
+        partita_kernels::matmul_sum_block(dtype, terms)
+    }
+
     fn needs_dense(&self, composite: &Composite) -> bool {
         self.kernels.find(composite).is_some()
     }
@@ -315,7 +320,7 @@ fn op_kernel(op: &Op, share: Share) -> Option<Kernel> {
     let Share { operands, outputs, .. } = share;
     let out = || outputs[0].clone();
     match op {
-        Op::DotGeneral(op) => dot::compile(op, &operands, out()),
+        Op::DotGeneral(op) => dot::compile(op, &operands, None, out()),
         Op::Reduce(op) => reduce::compile(op, operands, &outputs),
         Op::Gather(op) => indexing::gather(op, operands, out()),
         Op::Scatter(op) => indexing::scatter(op, operands, &outputs),

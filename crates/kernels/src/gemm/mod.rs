@@ -166,7 +166,7 @@ impl Band {
 }
 
 /// Into how long blocks a sum is cut: a function of `k` alone.
-fn depth_block(k: usize) -> usize {
+pub(crate) fn depth_block(k: usize) -> usize {
     k.div_ceil(k.div_ceil(DEPTH).max(1)).next_multiple_of(16).max(16)
 }
 

@@ -259,6 +259,38 @@ fn a_part_has_the_bits_of_the_whole() {
     }
 }
 
+/// A product over all may be done block by block, each added to those before.
+#[test]
+fn blocks_of_a_sum_add_up_to_the_bits_of_the_whole() {
+    for k in 1..3000 {
+        let block = depth_block(k);
+        let rest = k % block;
+        assert!(depth_block(block) >= block && depth_block(rest) >= rest, "{k} in blocks of {block}");
+    }
+    let mut numbers = Numbers(5);
+    let [m, n] = [37, 70];
+    for k in [1, 384, 385, 767, 1000] {
+        let lhs = Held::<f32>::new(m, k, Lie::Columns, &mut numbers);
+        let rhs = Held::<f32>::new(k, n, Lie::Rows, &mut numbers);
+        let mut whole = Held::<f32>::new(m, n, Lie::Rows, &mut numbers);
+        let mut blocks = Held::<f32>::new(m, n, Lie::Rows, &mut numbers);
+        // SAFETY: the matrices have these sizes and are apart.
+        unsafe {
+            product([m, k, n], 1.0, lhs.matrix(), rhs.matrix(), whole.matrix_mut(), false, Part::WHOLE);
+            for p in (0..k).step_by(depth_block(k)) {
+                let sizes = [m, depth_block(k).min(k - p), n];
+                let (lhs, rhs) = (lhs.matrix().columns_after(p), rhs.matrix().rows_after(p));
+                product(sizes, 1.0, lhs, rhs, blocks.matrix_mut(), p > 0, Part::WHOLE);
+            }
+        }
+        for i in 0..m {
+            for j in 0..n {
+                assert_eq!(whole.get(i, j).to_bits(), blocks.get(i, j).to_bits(), "{k} at {i}, {j}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_band_leaves_out_what_is_hidden_and_has_the_bits_of_the_rest() {
     let mut numbers = Numbers(5);

@@ -4,14 +4,14 @@
 use std::ops::Range;
 
 use partita_base::DType;
-use partita_ir::ops::Composite;
-use partita_ir::{AttributesExt, TensorType};
+use partita_ir::ops::{Composite, DotGeneral};
+use partita_ir::{AttributesExt, Op, TensorType};
 use partita_kernels::{
     self as kernels, AttentionOptions, ElementwiseProgram, EwInstr, EwOp, MAX_RANK, Scalar, View, ViewMut,
 };
 
 use super::cut::{Share, outer_dim, ranges};
-use super::{Kernel, Value, integer};
+use super::{Kernel, Value, dot, integer};
 use crate::arena::{Memory, Place};
 
 /// Whether a composite runs as one kernel on these types and attributes. The compiler opens all others.
@@ -22,7 +22,7 @@ pub(super) fn has_kernel(composite: &Composite) -> bool {
 /// (operand, result) positions of results that may be written over an operand.
 pub(super) fn overwrites(composite: &Composite) -> Vec<(usize, usize)> {
     match kind(composite) {
-        Some(Kind::CrossEntropyGradient { .. }) => vec![(0, 0)],
+        Some(Kind::CrossEntropyGradient { .. } | Kind::ProductAdded) => vec![(0, 0)],
         _ => Vec::new(),
     }
 }
@@ -62,6 +62,7 @@ enum Kind {
     CrossEntropyGradient {
         ignore_index: i64,
     },
+    ProductAdded,
     Random {
         stream: u64,
         draw: Draw,
@@ -130,6 +131,9 @@ fn kind(composite: &Composite) -> Option<Kind> {
                 true => (wanted == [0]).then_some(Kind::CrossEntropyGradient { ignore_index }),
             }
         }
+        ("dot_general_add", false) => {
+            dot::adds_at_once(product(composite)?, operands.get(1)?, result).then_some(Kind::ProductAdded)
+        }
         ("random_bits" | "uniform" | "normal", false) if result.rank() > 0 && first.dtype.is_integer() => {
             let draw = match base {
                 "random_bits" => Draw::Bits,
@@ -143,6 +147,14 @@ fn kind(composite: &Composite) -> Option<Kind> {
         }
         _ => None,
     }
+}
+
+/// The product that a composite adds to something.
+fn product(composite: &Composite) -> Option<&DotGeneral> {
+    composite.definition.decomposition.nodes.iter().find_map(|node| match &node.op {
+        Op::DotGeneral(dot) => Some(dot),
+        _ => None,
+    })
 }
 
 fn attention(composite: &Composite, own: &[&TensorType], wanted: &[i64], is_gradient: bool) -> Option<Kind> {
@@ -248,6 +260,9 @@ pub(super) fn compile(composite: &Composite, share: Share) -> Option<Kernel> {
                 let (out, scratch) = (&mut memory.view_mut(&outputs[0]), memory.bytes_mut(workspace));
                 kernels::cross_entropy_backward(&logits, &labels, ignore_index, &dloss, out, scratch)
             })
+        }
+        Kind::ProductAdded => {
+            dot::compile(product(composite)?, &operands[1..], operands.first(), outputs[0].clone())?
         }
         Kind::Random { stream, draw } => {
             let global: Vec<u64> =

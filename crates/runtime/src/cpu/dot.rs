@@ -6,6 +6,7 @@
 //! since cutting the sum would change its bits: an operand in which it does not is copied first.
 
 use partita_base::DType;
+use partita_ir::TensorType;
 use partita_ir::ops::DotGeneral;
 use partita_kernels::{self as kernels, MAX_RANK, View, ViewMut};
 
@@ -53,7 +54,20 @@ struct Matrices {
     strides: Vec<isize>,
 }
 
-pub(super) fn compile(op: &DotGeneral, operands: &[Value], out: Place) -> Option<Kernel> {
+/// Whether a product added to a sum gives what the product and then the sum would: if its own sums are taken at once.
+pub(super) fn adds_at_once(op: &DotGeneral, lhs: &TensorType, sum: &TensorType) -> bool {
+    let terms = op.lhs_contracting.iter().map(|&dim| lhs.shape[dim]).product();
+    let block = kernels::matmul_sum_block(lhs.dtype, terms);
+    lhs.dtype == sum.dtype && block.is_some_and(|block| (1..=block).contains(&terms))
+}
+
+/// The product of two operands, added to `sum` if there is one.
+pub(super) fn compile(
+    op: &DotGeneral,
+    operands: &[Value],
+    sum: Option<&Value>,
+    out: Place,
+) -> Option<Kernel> {
     let (lhs, rhs) = (operands[0].place()?, operands[1].place()?);
     let widens = matches!(lhs.dtype, DType::F16 | DType::BF16) && out.dtype == DType::F32;
     if lhs.dtype != rhs.dtype || (out.dtype != lhs.dtype && !widens) {
@@ -117,18 +131,25 @@ pub(super) fn compile(op: &DotGeneral, operands: &[Value], out: Place) -> Option
     };
     // Where the other operand's dimension is missing its stride is 0: it repeats.
     let shapes = [matrices(0, [row, inner]), matrices(1, [inner, column]), matrices(2, [row, column])];
-    let out_place = Place { shape: shapes[2].shape.clone(), strides: shapes[2].strides.clone(), ..out };
+    let out_place =
+        Place { shape: shapes[2].shape.clone(), strides: shapes[2].strides.clone(), ..out.clone() };
     let [lhs_shape, rhs_shape, _] = shapes;
+    // Added in place, where the sum stands elsewhere to what is copied from there.
+    let accumulate = sum.is_some();
+    let copied = sum.filter(|sum| sum.place() != Some(&out)).map(|sum| (sum.clone(), out.clone()));
     let dtype = lhs.place.dtype;
     let product_bytes = kernels::matmul_workspace_bytes(dtype, m_size, k_size, n_size);
     let workspace_bytes = product_bytes + lhs.copy_bytes() + rhs.copy_bytes();
     Some(Kernel::new(workspace_bytes, move |memory: &Memory<'_>, workspace: Span| {
+        if let Some((sum, out)) = &copied {
+            kernels::copy(&sum.view(memory), &mut memory.view_mut(out));
+        }
         let rest = memory.bytes_mut(workspace);
         let (lhs_copy, rest) = rest.split_at_mut(lhs.copy_bytes());
         let (rhs_copy, rest) = rest.split_at_mut(rhs.copy_bytes());
         let lhs = operand(memory, &lhs, &lhs_shape, lhs_copy);
         let rhs = operand(memory, &rhs, &rhs_shape, rhs_copy);
-        kernels::matmul(&lhs, &rhs, &mut memory.view_mut(&out_place), false, rest);
+        kernels::matmul(&lhs, &rhs, &mut memory.view_mut(&out_place), accumulate, rest);
         Ok(())
     }))
 }

@@ -1,0 +1,410 @@
+//! The head of a language model and its cross-entropy in pieces of rows: logits, which have as many columns as there are
+//! words, are never held whole. A piece goes all the way, from its rows of the last hidden state to its share of the
+//! gradients, before the next begins.
+//!
+//! ```text
+//! logits = dot_general(hidden, weight)             rows of logits from rows of hidden
+//! losses = cross_entropy(logits, labels)           row by row
+//! dlogits = cross_entropy.vjp(logits, labels, scale)
+//! dot_general(dlogits, weight)                     rows of the gradient: pieces are joined
+//! dot_general(dlogits, hidden)                     a sum over rows: pieces are added
+//! ```
+//!
+//! Sums over rows go by blocks of as many rows as the device's product sums at once, so that the sum over blocks is the
+//! product's own, bit for bit. What scales the gradient must not depend on the losses: the count of labels does not.
+
+use crate::simplify::{Copier, check_structure};
+use crate::{LowerOptions, RegionSizes};
+use indexmap::IndexMap;
+use partita_base::Result;
+use partita_ir::composite::Origin;
+use partita_ir::composites::CROSS_ENTROPY;
+use partita_ir::ops::{
+    Binary, BinaryKind, Composite, Concatenate, DotGeneral, OptimizationBarrier, Reshape, Slice,
+};
+use partita_ir::{Graph, Node, NodeId, Op, Operation, Role, TensorType, Value, ValueId};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What a product does with the rows of the gradient of the logits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Rows {
+    /// Each gives a row of the result.
+    Kept,
+    /// It sums over them.
+    Summed,
+}
+
+/// A product of the gradient of the logits and something else.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Product {
+    node: NodeId,
+    rows: Rows,
+    /// Which operand the gradient is, and the other one.
+    operand: usize,
+    other: ValueId,
+}
+
+/// A head that can be cut.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Head {
+    /// The product that makes the logits.
+    logits: NodeId,
+    losses: NodeId,
+    /// The gradient of the logits, if the step has one, and the products that read it.
+    gradient: Option<NodeId>,
+    products: Vec<Product>,
+}
+
+/// How rows are cut, on one rank.
+#[derive(Clone, Copy)]
+struct Cut {
+    /// The rows that a product sums at once.
+    block: usize,
+    /// The rows of a piece: some blocks.
+    piece: usize,
+}
+
+/// Cuts every head whose logits are larger than [`LowerOptions::logits_bytes`] on some rank into pieces of as many blocks
+/// as are not, or of one. The graphs keep one structure.
+pub(crate) fn cut_heads(
+    mut graphs: Vec<Graph>,
+    options: &LowerOptions,
+    sizes: &dyn RegionSizes,
+) -> Result<Vec<Graph>> {
+    // A piece is not larger, or it is one block: it is not cut again.
+    while let Some((head, cuts)) = next(&graphs, options.logits_bytes, sizes) {
+        let cut = |(graph, cut): (&Graph, Cut)| Cutter::new(graph, &head).run(&head, cut);
+        graphs = graphs.iter().zip(cuts).map(cut).collect::<Result<_>>()?;
+        check_structure(&graphs)?;
+    }
+    Ok(graphs)
+}
+
+/// A head to cut, and how on each rank.
+fn next(graphs: &[Graph], most_bytes: usize, sizes: &dyn RegionSizes) -> Option<(Head, Vec<Cut>)> {
+    let uses = graphs[0].uses();
+    graphs[0].node_ids().find_map(|losses| {
+        let head = Head::at(&graphs[0], &uses, losses)?;
+        let logits = |graph: &Graph| graph.node(losses).operands[0];
+        let bytes = |graph: &Graph| graph.ty(logits(graph)).bytes();
+        let is_same = |graph: &Graph| Head::at(graph, &uses, losses).as_ref() == Some(&head);
+        if !graphs.iter().any(|graph| bytes(graph) > most_bytes) || !graphs.iter().all(is_same) {
+            return None;
+        }
+        let blocks: Vec<usize> =
+            graphs.iter().map(|graph| head.block_rows(graph, sizes)).collect::<Option<_>>()?;
+        let rows = |graph: &Graph| row_count(graph, logits(graph));
+        let mut counts = graphs.iter().zip(&blocks).map(|(graph, &block)| rows(graph).div_ceil(block));
+        let count = counts.next()?;
+        let fit =
+            |(graph, &block): (&Graph, &usize)| most_bytes / (bytes(graph) / rows(graph) * block).max(1);
+        let together = graphs.iter().zip(&blocks).map(fit).min()?.max(1);
+        let is_cut = count > together && counts.all(|other| other == count);
+        let cuts = blocks.iter().map(|&block| Cut { block, piece: block * together });
+        is_cut.then(|| (head, cuts.collect()))
+    })
+}
+
+/// How many rows a value of logits has: all dimensions but the last.
+fn row_count(graph: &Graph, value: ValueId) -> usize {
+    let shape = &graph.ty(value).shape;
+    shape[..shape.len() - 1].iter().product()
+}
+
+fn is_cross_entropy(origin: &Origin) -> bool {
+    matches!(origin, Origin::Template(template) if template.name == CROSS_ENTROPY.name)
+}
+
+/// Whether a node is the gradient of cross-entropy with respect to logits.
+fn is_gradient(node: &Node) -> bool {
+    let Op::Composite(composite) = &node.op else { return false };
+    matches!(&composite.definition.origin, Origin::Vjp { base, seeded, wanted }
+        if is_cross_entropy(&base.origin) && *seeded == [0] && *wanted == [0])
+}
+
+/// What a product does with the first `rank` dimensions of an operand that has one more.
+fn rows(dot: &DotGeneral, operand: usize, rank: usize) -> Option<Rows> {
+    let leading = |dims: &[usize]| dims.iter().copied().eq(0..rank);
+    if !dot.lhs_batch.is_empty() {
+        None
+    } else if operand == 0 && dot.lhs_contracting == [rank] {
+        Some(Rows::Kept)
+    } else {
+        (leading(&dot.lhs_contracting) && leading(&dot.rhs_contracting)).then_some(Rows::Summed)
+    }
+}
+
+/// Whether two values are the same by what makes them: a weight that is gathered for the forward pass, and again for the
+/// backward pass.
+fn is_twin(graph: &Graph, a: ValueId, b: ValueId) -> bool {
+    let maker = |value: ValueId| graph.value(value).definition.map(|(id, _)| graph.node(id));
+    let alike = |a: &Node, b: &Node| match (&a.operands[..], &b.operands[..]) {
+        (&[x], &[y]) => a.op == b.op && is_twin(graph, x, y),
+        _ => false,
+    };
+    a == b || maker(a).zip(maker(b)).is_some_and(|(a, b)| alike(a, b))
+}
+
+impl Head {
+    /// The head whose losses this node computes, if it is one that can be cut.
+    fn at(graph: &Graph, uses: &[Vec<(NodeId, usize)>], losses: NodeId) -> Option<Head> {
+        let node = graph.node(losses);
+        let Op::Composite(composite) = &node.op else { return None };
+        let &[logits, labels] = &node.operands[..] else { return None };
+        if !is_cross_entropy(&composite.definition.origin) || graph.outputs.contains(&logits) {
+            return None;
+        }
+        let rank = graph.ty(logits).rank() - 1;
+        let maker = graph.value(logits).definition?.0;
+        let Op::DotGeneral(dot) = &graph.node(maker).op else { return None };
+        let hidden = graph.ty(graph.node(maker).operands[0]);
+        if rows(dot, 0, rank) != Some(Rows::Kept) || hidden.rank() != rank + 1 {
+            return None;
+        }
+        let mut head = Head { logits: maker, losses, gradient: None, products: Vec::new() };
+        for &(reader, _) in uses[logits.index()].iter().filter(|(reader, _)| *reader != losses) {
+            let node = graph.node(reader);
+            if head.gradient.is_some() || !is_gradient(node) || node.operands[..2] != [logits, labels] {
+                return None;
+            }
+            head.gradient = Some(reader);
+            let gradient = node.results[0];
+            for &(reader, operand) in &uses[gradient.index()] {
+                let Op::DotGeneral(dot) = &graph.node(reader).op else { return None };
+                let other = graph.node(reader).operands[1 - operand];
+                let weight = graph.node(maker).operands[1];
+                let other = if is_twin(graph, other, weight) { weight } else { other };
+                head.products.push(Product { node: reader, rows: rows(dot, operand, rank)?, operand, other });
+            }
+            if graph.outputs.contains(&gradient) {
+                return None;
+            }
+        }
+        let depends = head.followers(graph);
+        let is_together = |id: NodeId| graph.node(id).microbatch == node.microbatch;
+        let is_known = |value: ValueId| !depends[value.index()];
+        (head.reads(graph).into_iter().all(is_known) && head.nodes().all(is_together)).then_some(head)
+    }
+
+    fn nodes(&self) -> impl Iterator<Item = NodeId> {
+        let products = self.products.iter().map(|product| product.node);
+        [self.logits, self.losses].into_iter().chain(self.gradient).chain(products)
+    }
+
+    /// What the pieces read.
+    fn reads(&self, graph: &Graph) -> Vec<ValueId> {
+        let mut reads = graph.node(self.logits).operands.clone();
+        reads.push(graph.node(self.losses).operands[1]);
+        reads.extend(self.gradient.map(|id| graph.node(id).operands[2]));
+        reads.extend(self.products.iter().map(|product| product.other));
+        reads
+    }
+
+    /// For each value, whether it depends on one of the head's.
+    fn followers(&self, graph: &Graph) -> Vec<bool> {
+        let mut depends = vec![false; graph.values.len()];
+        for id in graph.node_ids() {
+            let node = graph.node(id);
+            if self.nodes().any(|own| own == id) || node.operands.iter().any(|v| depends[v.index()]) {
+                node.results.iter().for_each(|v| depends[v.index()] = true);
+            }
+        }
+        depends
+    }
+
+    /// How many rows the products that sum over rows sum at once, if the device's sums are made of such blocks.
+    fn block_rows(&self, graph: &Graph, sizes: &dyn RegionSizes) -> Option<usize> {
+        let logits = graph.ty(graph.node(self.losses).operands[0]);
+        let is_typed = |product: &Product| {
+            let node = graph.node(product.node);
+            let mut values = node.operands.iter().chain(&node.results);
+            product.rows == Rows::Kept || values.all(|&value| graph.ty(value).dtype == logits.dtype)
+        };
+        let count = row_count(graph, graph.node(self.losses).operands[0]);
+        let block = |terms: usize| sizes.product_block(logits.dtype, terms).filter(|&block| block > 0);
+        let rows = block(count)?.min(count);
+        let is_at_once = |terms: usize| terms == 0 || block(terms).is_some_and(|block| terms <= block);
+        let fits = is_at_once(rows) && is_at_once(count % rows.max(1));
+        (rows > 0 && fits && self.products.iter().all(is_typed)).then_some(rows)
+    }
+}
+
+/// A graph rebuilt with a head in pieces.
+struct Cutter<'a> {
+    graph: &'a Graph,
+    copy: Copier,
+    /// Dimensions that are rows.
+    rank: usize,
+    /// Values of the source with one dimension of rows, as they are called in the copy.
+    flat: IndexMap<ValueId, ValueId>,
+}
+
+impl<'a> Cutter<'a> {
+    fn new(graph: &'a Graph, head: &Head) -> Self {
+        let rank = graph.ty(graph.node(head.losses).results[0]).rank();
+        Cutter { graph, copy: Copier::new(graph), rank, flat: IndexMap::new() }
+    }
+
+    /// The pieces stand where the gradient stood (or the losses, without one); what depends on the losses and stood
+    /// before comes after them.
+    fn run(mut self, head: &Head, cut: Cut) -> Result<Graph> {
+        let graph = self.graph;
+        let place = head.gradient.unwrap_or(head.losses);
+        let depends = head.followers(graph);
+        let mut late = Vec::new();
+        for id in graph.node_ids() {
+            let node = graph.node(id);
+            if id == place {
+                head.reads(graph).into_iter().for_each(|value| self.need(value));
+                self.pieces(head, cut)?;
+                late.drain(..).for_each(|node: &Node| self.copy.node(graph, node, node.op.clone()));
+            } else if head.nodes().any(|own| own == id) {
+                continue;
+            } else if id < place && depends[node.results[0].index()] {
+                late.push(node);
+            } else if self.copy.map[node.results[0].index()].is_none() {
+                self.copy.node(graph, node, node.op.clone());
+            }
+        }
+        Ok(self.copy.finish(graph))
+    }
+
+    /// Copies what makes a value, if that has not happened.
+    fn need(&mut self, value: ValueId) {
+        if self.copy.map[value.index()].is_none() {
+            let graph = self.graph;
+            let (id, _) = graph.value(value).definition.expect("inputs are there");
+            let node = graph.node(id);
+            node.operands.iter().for_each(|&operand| self.need(operand));
+            self.copy.node(graph, node, node.op.clone());
+        }
+    }
+
+    fn pieces(&mut self, head: &Head, cut: Cut) -> Result<()> {
+        let graph = self.graph;
+        let (dot, losses) = (graph.node(head.logits), graph.node(head.losses));
+        let (hidden, labels) = (dot.operands[0], losses.operands[1]);
+        let count = row_count(graph, losses.operands[0]);
+        // Of the losses and of each product.
+        let mut parts: Vec<Vec<ValueId>> = vec![Vec::new(); 1 + head.products.len()];
+        let mut last = None;
+        for start in (0..count).step_by(cut.piece) {
+            let rows = start..count.min(start + cut.piece);
+            let hidden = self.rows(dot, hidden, &rows)?;
+            let labels = self.rows(losses, labels, &rows)?;
+            let logits = self.kept(dot, hidden, dot.operands[1])?;
+            parts[0].push(self.composite(losses, &[logits, labels])?);
+            let Some(node) = head.gradient.map(|id| graph.node(id)) else { continue };
+            let scale = self.rows(node, node.operands[2], &rows)?;
+            let gradient = self.composite(node, &[logits, labels, scale])?;
+            last = Some(gradient);
+            for (product, parts) in head.products.iter().zip(&mut parts[1..]) {
+                let node = graph.node(product.node);
+                match product.rows {
+                    Rows::Kept => parts.push(self.kept(node, gradient, product.other)?),
+                    Rows::Summed => {
+                        let sum = self.summed(product, gradient, &rows, cut.block, parts.pop())?;
+                        parts.push(sum);
+                    }
+                }
+            }
+        }
+        let nodes = [head.losses].into_iter().chain(head.products.iter().map(|product| product.node));
+        nodes.zip(parts).try_for_each(|(id, parts)| self.whole(graph.node(id), &parts, last))
+    }
+
+    /// The product of a node that keeps rows, for some of them.
+    fn kept(&mut self, node: &Node, rows: ValueId, other: ValueId) -> Result<ValueId> {
+        let Op::DotGeneral(dot) = &node.op else { unreachable!("of a product") };
+        let other = self.copy.map[other.index()].expect("needed before");
+        self.push(node, DotGeneral { lhs_contracting: vec![1], ..dot.clone() }.into(), &[rows, other])
+    }
+
+    /// A product that sums over rows, over these rows, added to the sum so far block by block.
+    fn summed(
+        &mut self,
+        product: &Product,
+        gradient: ValueId,
+        rows: &Range<usize>,
+        block: usize,
+        mut sum: Option<ValueId>,
+    ) -> Result<ValueId> {
+        let node = self.graph.node(product.node);
+        let Op::DotGeneral(dot) = &node.op else { unreachable!("of a product") };
+        for start in rows.clone().step_by(block) {
+            let block = start..rows.end.min(start + block);
+            let own = self.slice(node, gradient, &(block.start - rows.start..block.end - rows.start))?;
+            let mut operands = [self.rows(node, product.other, &block)?, own];
+            operands.rotate_left(usize::from(product.operand == 0));
+            let over = DotGeneral { lhs_contracting: vec![0], rhs_contracting: vec![0], ..dot.clone() };
+            let part = self.push(node, over.into(), &operands)?;
+            sum = Some(match sum {
+                Some(sum) => self.push(node, Binary { kind: BinaryKind::Add }.into(), &[sum, part])?,
+                None => part,
+            });
+        }
+        Ok(sum.expect("there are rows"))
+    }
+
+    /// Rows of a value of the source.
+    fn rows(&mut self, origin: &Node, value: ValueId, rows: &Range<usize>) -> Result<ValueId> {
+        let flat = match self.flat.get(&value) {
+            Some(&flat) => flat,
+            None => {
+                let (lead, rest) = self.graph.ty(value).shape.split_at(self.rank);
+                let shape = [&[lead.iter().product()], rest].concat();
+                let whole = self.copy.map[value.index()].expect("needed before");
+                let flat = self.push(origin, Reshape { shape }.into(), &[whole])?;
+                self.flat.insert(value, flat);
+                flat
+            }
+        };
+        self.slice(origin, flat, rows)
+    }
+
+    /// A range of the first dimension.
+    fn slice(&mut self, origin: &Node, value: ValueId, range: &Range<usize>) -> Result<ValueId> {
+        let mut limit = self.copy.graph.ty(value).shape.clone();
+        let (mut start, stride) = (vec![0; limit.len()], vec![1; limit.len()]);
+        (start[0], limit[0]) = (range.start, range.end);
+        self.push(origin, Slice { start, limit, stride }.into(), &[value])
+    }
+
+    /// A composite of the head for some rows.
+    fn composite(&mut self, node: &Node, operands: &[ValueId]) -> Result<ValueId> {
+        let Op::Composite(Composite { attributes, definition }) = &node.op else {
+            unreachable!("of a composite")
+        };
+        let types: Vec<TensorType> = operands.iter().map(|&v| self.copy.graph.ty(v).clone()).collect();
+        let definition = Arc::new(definition.resized(attributes, &types)?);
+        self.push(node, Composite { attributes: attributes.clone(), definition }.into(), operands)
+    }
+
+    /// What the result of a node has become: its rows joined, or the one sum. It comes after `last`, the last gradient of
+    /// logits: what ranks exchange of the losses must not travel with what gradients wait for.
+    fn whole(&mut self, node: &Node, parts: &[ValueId], last: Option<ValueId>) -> Result<()> {
+        let mut joined = match parts {
+            &[sum] => sum,
+            rows => self.push(node, Concatenate { dim: 0 }.into(), rows)?,
+        };
+        if let Some(last) = last {
+            let operands = vec![joined, last];
+            let values = operands.iter().map(|&operand| self.copy.graph.value(operand).clone()).collect();
+            joined = self.copy.append(node, OptimizationBarrier.into(), operands, values)[0];
+        }
+        let value = self.graph.value(node.results[0]);
+        let reshape = Reshape { shape: value.ty.shape.clone() };
+        let whole = self.copy.append(node, reshape.into(), vec![joined], vec![value.clone()])[0];
+        self.copy.map[node.results[0].index()] = Some(whole);
+        Ok(())
+    }
+
+    fn push(&mut self, origin: &Node, op: Op, operands: &[ValueId]) -> Result<ValueId> {
+        let types: Vec<&TensorType> = operands.iter().map(|&v| self.copy.graph.ty(v)).collect();
+        let ty = op.infer(&types)?.remove(0);
+        let value =
+            Value { ty, definition: None, name: String::new(), role: Role::Activation, annotation: None };
+        Ok(self.copy.append(origin, op, operands.to_vec(), vec![value])[0])
+    }
+}
