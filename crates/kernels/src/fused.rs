@@ -11,7 +11,7 @@ use crate::chain::{self, Bound, CHUNK, STREAM_ALIGNMENT, Step};
 use crate::compare::{clamp_tile, compare_tile, select_tile};
 use crate::convert::convert_tile;
 use crate::copy::{fill_tile, iota_tile};
-use crate::reduce::fold_rows;
+use crate::reduce::{fold_along, fold_rows};
 use crate::tiles::{Reader, TILE, TileBytes, Writer, overlap};
 use crate::unary::unary_tile;
 use crate::workspace::{Workspace, piece_bytes};
@@ -86,8 +86,7 @@ pub struct EwInstr {
     pub out: usize,
 }
 
-/// A register that is reduced over all rows but for what a row of `width` elements has: its results are those of blocks of
-/// [`crate::REDUCE_BLOCK_ROWS`] rows, for [`crate::join_blocks`].
+/// A register that is reduced on the way.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct EwFold {
     /// What is reduced.
@@ -96,6 +95,17 @@ pub struct EwFold {
     pub reduction: Reduction,
     /// Elements of a row: those of the last dimensions.
     pub width: usize,
+    /// In which direction.
+    pub direction: FoldDirection,
+}
+
+/// What a reduction of rows takes away.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum FoldDirection {
+    /// The rows. It gives the results of blocks of [`crate::REDUCE_BLOCK_ROWS`] rows, for [`crate::join_blocks`].
+    Across,
+    /// Their elements, which join this one. It gives a number for every row of more than one element.
+    Along(Scalar),
 }
 
 /// Where a register's tile lives.
@@ -142,6 +152,8 @@ pub struct ElementwiseProgram {
     filled: Vec<Option<usize>>,
     /// Whether anything but chains reads an input.
     tiled: Vec<bool>,
+    /// The elements of rows that are reduced, where there are such.
+    row: Option<usize>,
     slots: usize,
     chunks: usize,
 }
@@ -186,6 +198,12 @@ impl ElementwiseProgram {
                 Self::MAX_OUTPUTS
             )));
         }
+        let mut rows =
+            folds.iter().filter(|fold| fold.direction != FoldDirection::Across).map(|fold| fold.width);
+        let row = rows.next();
+        if row.is_some_and(|row| row < 2 || rows.any(|other| other != row)) {
+            return Err(wrong("it reduces rows of different lengths, or of one element".into()));
+        }
         let mut written = vec![false; registers.len()];
         written[..input_count].fill(true);
         for instruction in &instructions {
@@ -210,6 +228,7 @@ impl ElementwiseProgram {
             places: (0..registers.len()).map(Place::Slot).collect(),
             filled: vec![None; registers.len()],
             tiled: vec![false; input_count],
+            row,
             slots: input_count,
             chunks: 0,
             passes: Vec::new(),
@@ -477,7 +496,8 @@ pub struct Part<'a, 'b> {
     pub before: usize,
     /// Elements that are written in all, this part's and those of others, before any is read again.
     pub elements: usize,
-    /// The results of each fold, of [`crate::block_results_bytes`].
+    /// The results of each fold: across rows those of this part and others, [`crate::block_results_bytes`] bytes; along
+    /// rows this part's own.
     pub folded: &'a mut [&'b mut [u8]],
 }
 
@@ -548,8 +568,12 @@ pub fn run_elementwise_part(
     let mut in_chunk = [false; ElementwiseProgram::MAX_INPUTS];
     prepare(program, &readers, slots, chunks, &mut in_chunk, len.min(TILE));
     // Rows that repeat, such as a bias, are read where they are if no tile goes over their end.
-    let step = readers.iter().flatten().filter_map(Reader::even_tile).min().unwrap_or(TILE);
-    for (start, count) in (0..len).step_by(step).map(|start| (start, step.min(len - start))) {
+    let even = readers.iter().flatten().filter_map(Reader::even_tile).min().unwrap_or(TILE);
+    let mut carried = [0u64; ElementwiseProgram::MAX_OUTPUTS];
+    let (mut start, mut count) = (0, 0);
+    while start + count < len {
+        start += count;
+        count = program.row.map_or(even, |row| row_tile(start, row)).min(len - start);
         for (input, (slot, reader)) in slots.iter_mut().zip(readers.iter().flatten()).enumerate() {
             if reader.is_uniform() || reader.lent(start, count).is_some() {
                 continue;
@@ -577,10 +601,18 @@ pub fn run_elementwise_part(
                 }
             }
         }
-        for (fold, folded) in program.folds.iter().zip(&mut *part.folded) {
-            let &EwFold { register, reduction, width } = fold;
+        for ((fold, folded), carried) in program.folds.iter().zip(&mut *part.folded).zip(&mut carried) {
+            let &EwFold { register, reduction, width, direction } = fold;
             let tile = read(program, register, &readers, slots, &[], start, count);
-            fold_rows(reduction, program.registers[register], tile, part.before + start, width, folded);
+            let dtype = program.registers[register];
+            match direction {
+                FoldDirection::Across => {
+                    fold_rows(reduction, dtype, tile, part.before + start, width, folded)
+                }
+                FoldDirection::Along(init) => {
+                    fold_along(reduction, dtype, tile, start, width, &init, carried, folded);
+                }
+            }
         }
         for (output, &register) in program.outputs.iter().enumerate() {
             if program.places[register] != Place::Output(output) {
@@ -591,6 +623,14 @@ pub fn run_elementwise_part(
     if streams.contains(&true) {
         chain::finish_streams();
     }
+}
+
+/// Elements of the tile that begins at `start` where rows are reduced: those of some whole rows, or of one row as many as
+/// are reduced at a time.
+fn row_tile(start: usize, row: usize) -> usize {
+    /// Longer rows are worth a tile of their own: what repeats along them is read where it is.
+    const SHORT: usize = TILE / 4;
+    if row < SHORT { TILE / row * row } else { TILE.min(row - start % row) }
 }
 
 /// Fills what is the same in every tile: constants, and inputs that are one value everywhere.

@@ -50,8 +50,8 @@ pub use cross_entropy::{cross_entropy, cross_entropy_backward};
 pub use element::{Bits, Bool, Element, Float, Number, Real};
 pub use erf_inv::InverseErf;
 pub use fused::{
-    ElementwiseProgram, EwFold, EwInstr, EwOp, Part, STREAM_BYTES, elementwise_workspace_bytes,
-    run_elementwise, run_elementwise_part,
+    ElementwiseProgram, EwFold, EwInstr, EwOp, FoldDirection, Part, STREAM_BYTES,
+    elementwise_workspace_bytes, run_elementwise, run_elementwise_part,
 };
 pub use gather::{gather_rows, scatter_add_rows};
 pub use matmul::{matmul, matmul_sum_block, matmul_workspace_bytes};

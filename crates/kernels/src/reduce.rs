@@ -285,6 +285,47 @@ fn fold_typed_rows<T: Element, F: Fold<T::Compute>>(
     }
 }
 
+/// Elements from number `first` on, of rows of `width` elements, in order: `init` combined with those of a row, as [`reduce`]
+/// does, ends in `out` at the row's number. What they begin and end with are rows or whole tiles of a row; what the last
+/// row has come to is carried from one call to the next.
+pub(crate) fn fold_along(
+    op: Reduction,
+    dtype: DType,
+    x: &[u8],
+    first: usize,
+    width: usize,
+    init: &Scalar,
+    carried: &mut u64,
+    out: &mut [u8],
+) {
+    fold!(op, dtype, T, F => {
+        let carried = &mut cast_slice_mut(std::slice::from_mut(carried))[0];
+        fold_typed_along::<T, F>(cast_slice(x), first, width, init.get(), carried, cast_slice_mut(out))
+    })
+}
+
+#[inline(never)]
+fn fold_typed_along<T: Element, F: Fold<T::Compute>>(
+    mut x: &[T],
+    first: usize,
+    width: usize,
+    init: T,
+    carried: &mut T::Compute,
+    out: &mut [T],
+) {
+    let mut at = first;
+    while !x.is_empty() {
+        let (row, column) = (at / width, at % width);
+        let (own, rest) = x.split_at(x.len().min(width - column));
+        let before = if column == 0 { init.load() } else { *carried };
+        *carried = F::apply(before, fold_run::<T, F>(own));
+        if column + own.len() == width {
+            out[row] = T::store(*carried);
+        }
+        (x, at) = (rest, at + own.len());
+    }
+}
+
 /// `init` combined with the results of all blocks, in order: what [`reduce`] gives. The blocks are used up.
 ///
 /// # Panics

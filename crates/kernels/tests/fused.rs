@@ -286,14 +286,20 @@ proptest! {
     #[test]
     fn folds_give_the_bits_of_reductions(seed: u64) {
         let mut draw = Draw(seed);
-        let shape = [draw.pick(&[0, 1, 63, 64, 65, 130, 200]), 1 + draw.below(3), 2 + draw.below(300)];
+        let shape = [draw.pick(&[0, 1, 63, 64, 65, 130, 200]), 1 + draw.below(3), draw.pick(&[2, 3, 31, 70, 255, 300, 1024, 1100])];
         let types = [[DType::F32; 4].as_slice(), &[DType::BF16, DType::I32, DType::F64, DType::Bool]].concat();
         let program = random_program(&mut draw, 3, &types, 20);
         let folds: Vec<EwFold> = (0..1 + draw.below(3))
-            .map(|_| EwFold {
-                register: draw.below(program.registers().len()),
-                reduction: draw.pick(&[Reduction::Sum, Reduction::Prod, Reduction::Max, Reduction::Min]),
-                width: draw.pick(&[shape[2], shape[1] * shape[2]]),
+            .map(|_| {
+                let register = draw.below(program.registers().len());
+                let init = Scalar::from_f64(program.registers()[register], 1.0);
+                let is_along = draw.chance(2);
+                EwFold {
+                    register,
+                    reduction: draw.pick(&[Reduction::Sum, Reduction::Prod, Reduction::Max, Reduction::Min]),
+                    width: if is_along { shape[2] } else { draw.pick(&[shape[2], shape[1] * shape[2]]) },
+                    direction: if is_along { FoldDirection::Along(init) } else { FoldDirection::Across },
+                }
             })
             .collect();
         let with = |outputs: Vec<usize>, folds: Vec<EwFold>| {
@@ -309,16 +315,13 @@ proptest! {
         let program = with(kept, folds.clone());
         let mut outputs: Vec<Tensor> =
             program.outputs().iter().map(|&r| Tensor::zeros(program.registers()[r], &shape)).collect();
-        let bytes = |fold: &EwFold| {
-            let rows = shape.iter().product::<usize>() / fold.width;
-            block_results_bytes(program.registers()[fold.register], rows, fold.width)
+        let dtype = |fold: &EwFold| program.registers()[fold.register];
+        let rows = |fold: &EwFold| shape.iter().product::<usize>() / fold.width;
+        let bytes = |fold: &EwFold| match fold.direction {
+            FoldDirection::Across => block_results_bytes(dtype(fold), rows(fold), fold.width),
+            FoldDirection::Along(_) => rows(fold) * dtype(fold).size_bytes(),
         };
         let mut folded: Vec<Vec<u64>> = folds.iter().map(|fold| vec![u64::MAX; bytes(fold).div_ceil(8)]).collect();
-        let mut folded: Vec<&mut [u8]> = folded
-            .iter_mut()
-            .zip(&folds)
-            .map(|(folded, fold)| &mut bytemuck::cast_slice_mut(folded)[..bytes(fold)])
-            .collect();
         let mut workspace = vec![0xAAu8; elementwise_workspace_bytes(&program)];
         let mut views_mut: Vec<ViewMut<'_>> = outputs.iter_mut().map(Tensor::view_mut).collect();
         let mut start = 0;
@@ -328,7 +331,15 @@ proptest! {
             let mut some_out: Vec<ViewMut<'_>> =
                 views_mut.iter_mut().map(|view| view.reborrow().slice(0, start, limit, 1)).collect();
             let row = shape[1] * shape[2];
-            let part = Part { before: start * row, elements: shape[0] * row, folded: &mut folded };
+            let mut own: Vec<&mut [u8]> = Vec::new();
+            for (folded, fold) in folded.iter_mut().zip(&folds) {
+                let all: &mut [u8] = &mut bytemuck::cast_slice_mut(folded)[..bytes(fold)];
+                // Along rows, those of this call.
+                let each = rows(fold) / shape[0] * dtype(fold).size_bytes();
+                let is_across = fold.direction == FoldDirection::Across;
+                own.push(if is_across { all } else { &mut all[start * each..limit * each] });
+            }
+            let part = Part { before: start * row, elements: shape[0] * row, folded: &mut own };
             let shape = [limit - start, shape[1], shape[2]];
             run_elementwise_part(&program, &some, &mut some_out, &shape, part, &mut workspace);
             start = limit;
@@ -338,13 +349,19 @@ proptest! {
             prop_assert_eq!(number_bits(found), number_bits(right), "an output of {:?}", program);
         }
         let reduced = one_by_one(&with(folds.iter().map(|fold| fold.register).collect(), vec![]), &inputs, &shape);
-        for ((fold, folded), x) in folds.iter().zip(folded).zip(&reduced) {
-            let dtype = program.registers()[fold.register];
-            let init = Scalar::from_f64(dtype, 1.0);
-            let is_reduced = [true, fold.width == shape[2], false];
-            let kept: &[usize] = if is_reduced[1] { &shape[2..] } else { &shape[1..] };
-            let (mut found, mut right) = (Tensor::zeros(dtype, kept), Tensor::zeros(dtype, kept));
-            join_blocks(fold.reduction, &init, [folded].into_iter(), &mut found.view_mut());
+        for ((fold, folded), x) in folds.iter().zip(&mut folded).zip(&reduced) {
+            let init = Scalar::from_f64(dtype(fold), 1.0);
+            let is_along = fold.direction != FoldDirection::Across;
+            let is_reduced = [!is_along, !is_along && fold.width == shape[2], is_along];
+            let kept: Vec<usize> =
+                shape.into_iter().zip(is_reduced).filter(|(_, reduced)| !reduced).map(|(size, _)| size).collect();
+            let (mut found, mut right) = (Tensor::zeros(dtype(fold), &kept), Tensor::zeros(dtype(fold), &kept));
+            let folded: &mut [u8] = &mut bytemuck::cast_slice_mut(folded)[..bytes(fold)];
+            if is_along {
+                copy(&View::contiguous(folded, dtype(fold), &kept), &mut found.view_mut());
+            } else {
+                join_blocks(fold.reduction, &init, [folded].into_iter(), &mut found.view_mut());
+            }
             reduce(fold.reduction, &x.view(), &is_reduced, &init, &mut right.view_mut());
             prop_assert_eq!(number_bits(&found), number_bits(&right), "{:?} of {:?}", fold, program);
         }
@@ -358,7 +375,7 @@ fn long_outputs_have_the_bits_of_short_ones() {
     let product = EwInstr { op: multiply, args: vec![0, 1], out: 2 };
     let sum = EwInstr { op: add, args: vec![2, 0], out: 3 };
     let f32s = |count: usize| vec![DType::F32; count];
-    let whole = EwFold { register: 2, reduction: Reduction::Sum, width: 1 };
+    let whole = EwFold { register: 2, reduction: Reduction::Sum, width: 1, direction: FoldDirection::Across };
     let programs = [
         ElementwiseProgram::new(f32s(3), 2, vec![product.clone()], vec![2]).unwrap(),
         ElementwiseProgram::new(f32s(3), 2, vec![product.clone()], vec![2, 2]).unwrap(),

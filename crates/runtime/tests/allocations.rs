@@ -43,7 +43,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// An elementwise step of state, with an all-reduce and a softmax: everything but matrix products.
+/// An elementwise step of state, with an all-reduce, a softmax and sums: everything but matrix products.
 fn without_products(ranks: usize) -> Vec<Graph> {
     let group: Vec<usize> = (0..ranks).collect();
     let graph = |_| {
@@ -56,7 +56,17 @@ fn without_products(ranks: usize) -> Vec<Graph> {
         let y = b.scale(y, 0.5).unwrap();
         let turned = b.transpose(y, &[1, 0]).unwrap();
         let sums = b.reduce_sum(turned, &[0]).unwrap();
+        // Reduced in both directions by the region that makes it.
+        let wide = b.broadcast_in_dim(x, &[300, 6, 40], &[1, 2]).unwrap();
+        let wide = b.multiply(wide, wide).unwrap();
+        let means = b.reduce_sum(wide, &[0]).unwrap();
+        let means = b.reduce_sum(means, &[0]).unwrap();
+        let rows = b.reduce_sum(wide, &[2]).unwrap();
+        let rows = b.reduce_sum(rows, &[0, 1]).unwrap();
         let loss = b.reduce_sum(sums, &[0]).unwrap();
+        let loss = b.add(loss, rows).unwrap();
+        let means = b.reduce_sum(means, &[0]).unwrap();
+        let loss = b.subtract(loss, means).unwrap();
         let updated = b.subtract(w, y).unwrap();
         let mut graph = b.finish_named(vec![("loss".into(), loss), ("w".into(), updated)]);
         graph.aliases = vec![(1, 1)];

@@ -2,8 +2,8 @@
 //! cache, so that a softmax or a norm written out reads its inputs and writes its outputs once.
 //!
 //! Rows are the leading dimensions that no reduction of rows takes away, and every reduction across rows. The nodes become
-//! kernels in an order that fits: chains of elementwise nodes of one shape, with what is reduced across rows on the way,
-//! and reductions. They are those of the nodes by themselves and run on a block as they would on the whole, so that the
+//! kernels in an order that fits: chains of elementwise nodes of one shape, with reductions of what they make, and
+//! reductions of what is there. They are those of the nodes by themselves and run on a block as they would on the whole, so that the
 //! bits are the same. Every kernel is made once for all blocks, whose places differ by what the memory adds to them.
 //!
 //! What is reduced across rows is there at the end alone, when the results of blocks of rows are joined in their order.
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use indexmap::{IndexMap, IndexSet};
 use partita_base::DType;
-use partita_ir::ops::{BroadcastInDim, Constant, Iota, Reducer, Reshape};
+use partita_ir::ops::{BroadcastInDim, Iota, Reducer, Reshape};
 use partita_ir::{Graph, GraphBuilder, Node, NodeId, Op, Role, TensorType, ValueId};
 use partita_kernels::{self as kernels, MAX_RANK, REDUCE_BLOCK_ROWS, Reduction, Scalar};
 use partita_program::ALIGNMENT_BYTES;
@@ -95,6 +95,12 @@ impl<'g> Rows<'g> {
         definition.is_some_and(|(node, _)| rows_across(self.graph, self.graph.node(node)).is_some())
     }
 
+    /// Whether a value is made by a reduction.
+    fn is_reduced(&self, value: ValueId) -> bool {
+        let definition = self.graph.value(value).definition;
+        definition.is_some_and(|(node, _)| matches!(self.graph.node(node).op, Op::Reduce(_)))
+    }
+
     /// From the results back: how the rows of each value are walked.
     fn walk(&mut self) -> Result<(), String> {
         let graph = self.graph;
@@ -161,19 +167,42 @@ impl<'g> Rows<'g> {
                 ready[result.index()] = needed;
                 continue;
             }
-            let shape = graph.ty(if is_across { node.operands[0] } else { result }).shape.as_slice();
-            let is_reduction = matches!(node.op, Op::Reduce(_)) && !is_across;
-            let joined = latest.get(shape).copied().filter(|&kernel| !is_reduction && Some(kernel) >= needed);
+            let is_reduction = matches!(node.op, Op::Reduce(_));
+            let shape = graph.ty(if is_reduction { node.operands[0] } else { result }).shape.as_slice();
+            let fits = |&kernel: &usize| {
+                Some(kernel) >= needed && (!is_reduction || is_across || self.may_fold(kernel, node))
+            };
+            let joined = latest.get(shape).copied().filter(fits);
             let kernel = joined.unwrap_or(self.kernels.len());
             if joined.is_none() {
                 self.kernels.push(Vec::new());
             }
             self.kernels[kernel].push(id);
-            if !is_reduction {
+            if !is_reduction || is_across {
                 latest.insert(shape, kernel);
             }
-            (ready[result.index()], self.maker[result.index()]) = (Some(kernel), Some(kernel));
+            self.maker[result.index()] = Some(kernel);
+            // What is reduced on the way is there when the kernel has ended.
+            ready[result.index()] = Some(kernel + usize::from(is_reduction));
         }
+    }
+
+    /// Whether a chain reduces what it makes on the way: rows of more than one element, and of one length.
+    fn may_fold(&self, kernel: usize, reduction: &Node) -> bool {
+        /// More results would take the place of others.
+        const MOST: usize = 4;
+        let row = |node: &Node| match &node.op {
+            Op::Reduce(op) => {
+                Some(self.graph.ty(node.operands[0]).shape[op.dims[0]..].iter().product::<usize>())
+            }
+            _ => None,
+        };
+        let nodes = self.kernels[kernel].iter().map(|&id| self.graph.node(id));
+        let others: Vec<usize> =
+            nodes.filter(|node| !self.is_across(node.results[0])).filter_map(row).collect();
+        self.maker[reduction.operands[0].index()] == Some(kernel)
+            && others.len() < MOST
+            && row(reduction).is_some_and(|row| row > 1 && others.iter().all(|&other| other == row))
     }
 
     /// Reductions across rows in a kernel.
@@ -200,7 +229,7 @@ impl<'g> Rows<'g> {
         }
         let results = self.kernels[kernel].iter().map(|&id| self.graph.node(id).results[0]);
         let outputs: Vec<ValueId> =
-            results.filter(|&value| !self.is_across(value) && self.passes(value)).collect();
+            results.filter(|&value| !self.is_reduced(value) && self.passes(value)).collect();
         let graph = builder.finish(outputs.iter().map(|value| inner[value]).collect());
         Some((graph, inputs, outputs))
     }
@@ -282,9 +311,7 @@ impl<'g> Rows<'g> {
 
     /// The one number of a scalar that a reduction starts from.
     fn initial(&self, value: ValueId) -> Option<Value> {
-        let (definition, _) = self.graph.value(value).definition?;
-        let Op::Constant(Constant { value }) = &self.graph.node(definition).op else { return None };
-        Some(Value::Number(number(value)?, Vec::new()))
+        Some(Value::Number(elementwise::constant(self.graph, value)?, Vec::new()))
     }
 
     /// Whether a value passes through memory.
@@ -492,12 +519,21 @@ impl Body {
                 // What other kernels read shall stay in cache.
                 let is_last = to.iter().all(|&value| !rows.is_read_elsewhere(value, number));
                 let to: Vec<Place> = to.iter().map(|&value| place_of(value, &mut values)).collect();
-                let folds = frame.folds.iter().zip(&frame.folded).filter(|(fold, _)| fold.kernel == number);
-                let place = |(_, span): (&Fold, &Span)| Place {
-                    moved: Some(scratch),
-                    ..Place::dense(span.offset, DType::U8, &[span.bytes])
+                let own = |(fold, _): &(&Fold, &Span)| fold.kernel == number;
+                let mut across = frame.folds.iter().zip(&frame.folded).filter(own);
+                let mut place = |&id: &NodeId| {
+                    let result = graph.node(id).results[0];
+                    if !rows.is_across(result) {
+                        return Some(place_of(result, &mut values));
+                    }
+                    let (_, span) = across.next()?;
+                    Some(Place {
+                        moved: Some(scratch),
+                        ..Place::dense(span.offset, DType::U8, &[span.bytes])
+                    })
                 };
-                let folded = folds.map(place).collect();
+                let folded = nodes.iter().filter(|&&id| rows.is_reduced(graph.node(id).results[0]));
+                let folded = folded.map(&mut place).collect::<Option<Vec<Place>>>()?;
                 elementwise::compile_block(
                     &chain,
                     &from,

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use indexmap::{IndexMap, IndexSet};
 use partita_base::DType;
-use partita_ir::ops::{BinaryKind, CompareType, Direction, Reduce, Reducer, UnaryKind};
+use partita_ir::ops::{BinaryKind, CompareType, Direction, Reducer, UnaryKind};
 use partita_ir::{Graph, Node, Op, Operation, ValueId};
 use partita_kernels as kernels;
-use partita_kernels::{ElementwiseProgram, EwFold, EwInstr, EwOp, MAX_RANK, Part, Scalar, View, ViewMut};
+use partita_kernels::{
+    ElementwiseProgram, EwFold, EwInstr, EwOp, FoldDirection, MAX_RANK, Part, Scalar, View, ViewMut,
+};
 
 use super::cut::{outer_dim, ranges};
 use super::reduce::{reduction, rows_across};
@@ -132,12 +134,19 @@ pub(super) fn operand_walk(graph: &Graph, node: &Node, number: usize, walk: &Wal
     }
 }
 
-/// The chain that a graph describes, or what stands in its way. Reductions across rows are folds of what the chain
-/// makes, and none of its outputs.
+/// The one number of a scalar that is known.
+pub(super) fn constant(graph: &Graph, value: ValueId) -> Option<Scalar> {
+    let (definition, _) = graph.value(value).definition?;
+    let Op::Constant(constant) = &graph.node(definition).op else { return None };
+    number(&constant.value)
+}
+
+/// The chain that a graph describes, or what stands in its way. Its reductions, across rows or of rows, are folds of what
+/// the chain makes, and none of its outputs.
 pub(super) fn chain(graph: &Graph) -> Result<Chain, String> {
-    let folds: Vec<(&Reduce, ValueId)> =
-        graph.nodes.iter().filter_map(|node| Some((rows_across(graph, node)?, node.operands[0]))).collect();
-    let iterated = || graph.outputs.iter().copied().chain(folds.iter().map(|&(_, operand)| operand));
+    let folds = || graph.nodes.iter().filter(|node| matches!(node.op, Op::Reduce(_)));
+    let folded: Vec<ValueId> = folds().map(|node| node.operands[0]).collect();
+    let iterated = || graph.outputs.iter().chain(&folded).copied();
     let shapes: IndexSet<&Vec<usize>> = iterated().map(|v| &graph.ty(v).shape).collect();
     let shape = match shapes.into_iter().collect::<Vec<_>>()[..] {
         [shape] if shape.len() <= MAX_RANK => shape.clone(),
@@ -211,13 +220,20 @@ pub(super) fn chain(graph: &Graph) -> Result<Chain, String> {
         }
     }
     let made = |value: ValueId| register[&seen(value, along.clone())];
-    let fold = |&(op, operand): &(&Reduce, ValueId)| -> Option<EwFold> {
-        let Reducer::Combiner(combiner) = op.reducer else { return None };
-        let width = shape[op.dims.len()..].iter().product();
-        Some(EwFold { register: made(operand), reduction: reduction(combiner), width })
+    let fold = |node: &Node| -> Option<EwFold> {
+        let Op::Reduce(op) = &node.op else { return None };
+        let (&[operand, initial], Reducer::Combiner(combiner)) = (&node.operands[..], &op.reducer) else {
+            return None;
+        };
+        let (first, direction) = match rows_across(graph, node) {
+            Some(_) => (op.dims.len(), FoldDirection::Across),
+            None => (*op.dims.first()?, FoldDirection::Along(constant(graph, initial)?)),
+        };
+        let width = shape[first..].iter().product();
+        Some(EwFold { register: made(operand), reduction: reduction(*combiner), width, direction })
     };
-    let folds =
-        folds.iter().map(fold).collect::<Option<Vec<EwFold>>>().ok_or("it combines values in an own way")?;
+    let folds = folds().map(fold).collect::<Option<Vec<EwFold>>>();
+    let folds = folds.ok_or("it combines values in a way of its own")?;
     let mut kept: Vec<usize> = Vec::new();
     for &output in &graph.outputs {
         let mut out = made(output);
