@@ -87,14 +87,20 @@ impl Ahead {
     /// Asks for one chunk, its first two lines at least, without waiting.
     #[inline(always)]
     pub(crate) fn fetch(self, chunk: usize) {
-        #[cfg(target_arch = "x86_64")]
         for line in [0, 64] {
-            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
             let at = self.at.wrapping_add(chunk * self.bytes + line);
             // SAFETY: part of every x86-64 processor; no address makes it fail.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) };
+            #[cfg(target_arch = "x86_64")]
+            unsafe {
+                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(at.cast());
+            }
+            // SAFETY: a hint; no address makes it fail, and it changes nothing that a program sees.
+            #[cfg(target_arch = "aarch64")]
+            unsafe {
+                std::arch::asm!("prfm pldl2keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
+            }
+            let _ = at;
         }
-        let _ = chunk;
     }
 }
 

@@ -302,12 +302,17 @@ impl Cpu {
                 return Some(kernel);
             }
         }
-        let shares = match cut::choose(graph, node, parts) {
-            None => vec![Share::whole(operands, outputs)],
-            Some(cut) => cut.shares(parts, &operands, outputs),
+        let together = |shares: Vec<Share>| -> Option<Kernel> {
+            let kernels = shares.into_iter().map(|share| op_kernel(&node.op, share));
+            Some(Kernel::together(kernels.collect::<Option<Vec<_>>>()?))
         };
-        let kernels = shares.into_iter().map(|share| op_kernel(&node.op, share));
-        Some(Kernel::together(kernels.collect::<Option<Vec<_>>>()?))
+        let Some(cut) = cut::choose(graph, node, parts) else {
+            return together(vec![Share::whole(operands, outputs)]);
+        };
+        let cut_in = |parts| together(cut.shares(parts, &operands, outputs));
+        let kernel = cut_in(parts * cut.pieces)?;
+        // Scratch memory is had per part.
+        if cut.pieces > 1 && kernel.workspace_bytes() > 0 { cut_in(parts) } else { Some(kernel) }
     }
 }
 

@@ -34,6 +34,8 @@ impl Share {
 #[derive(Clone, Debug)]
 pub(super) struct Cut {
     size: usize,
+    /// How many times as many parts as there are threads are worth it, so that who is done early can help.
+    pub pieces: usize,
     operands: Vec<Option<Along>>,
     results: Vec<Along>,
 }
@@ -72,7 +74,7 @@ impl Cut {
         };
         let operands = rule.operands.iter().map(|dims| find(dims)).collect::<Option<Vec<_>>>()?;
         let results = rule.results.iter().map(|dims| find(dims).flatten()).collect::<Option<Vec<_>>>()?;
-        Some(Cut { size: rule.factors[factor].size, operands, results })
+        Some(Cut { size: rule.factors[factor].size, pieces: 1, operands, results })
     }
 
     /// How evenly the work spreads: the smallest mean over the largest part.
@@ -109,6 +111,13 @@ pub(super) fn part_count(region: &Region, threads: usize) -> usize {
     ((nanoseconds / WORTH_NANOSECONDS) as usize).clamp(1, threads)
 }
 
+/// Each thread gets at most so many pieces of a matrix product, each of so many operations and rows or columns at
+/// least: every piece of rows prepares the right operand anew, every piece of columns reads the left one again.
+const MOST_PIECES: usize = 4;
+const PIECE_FLOPS: f64 = 1e7;
+const PIECE_ROWS: usize = 512;
+const PIECE_COLUMNS: usize = 128;
+
 /// Where to cut an op, if anywhere.
 pub(super) fn choose(graph: &Graph, node: &Node, parts: usize) -> Option<Cut> {
     if parts == 1 {
@@ -121,15 +130,28 @@ pub(super) fn choose(graph: &Graph, node: &Node, parts: usize) -> Option<Cut> {
         .filter_map(|factor| Cut::along(&rule, factor))
         .filter(|cut| cut.size > 1);
     match &node.op {
-        Op::DotGeneral(_) => {
-            // A batch needs nothing twice. Of rows and columns the longer: each part reads all of the other operand.
-            let extent = |operand: usize| operands[operand].element_count();
+        Op::DotGeneral(op) => {
+            let terms: usize = op.lhs_contracting.iter().map(|&dim| operands[0].shape[dim]).product();
+            let lines = |operand: usize| operands[operand].element_count() / terms.max(1);
+            let [row_pieces, column_pieces] =
+                [(0, PIECE_ROWS), (1, PIECE_COLUMNS)].map(|(side, least)| lines(side) / (parts * least));
+            // A batch needs nothing twice. Pieces of columns come next, if there can be some; otherwise of rows and
+            // columns the longer, as each part reads all of the other operand.
             let worth = |cut: &Cut| match (cut.operands[0], cut.operands[1]) {
-                (Some(_), Some(_)) => usize::MAX,
-                (Some(_), None) => extent(0),
-                _ => extent(1),
+                (Some(_), Some(_)) => (2, 0),
+                (None, _) if column_pieces > 1 => (1, 0),
+                (None, _) => (0, lines(1)),
+                (Some(_), None) => (0, lines(0)),
             };
-            best(cuts, |cut| (cut.balance(parts), worth(cut)))
+            let cut = best(cuts, |cut| (cut.balance(parts), worth(cut)))?;
+            let pieces = match (cut.operands[0], cut.operands[1]) {
+                (Some(_), Some(_)) => cut.size / parts,
+                (None, _) => column_pieces,
+                (Some(_), None) => row_pieces,
+            };
+            let flops = node.op.cost(&operands, &results).flops / parts as f64;
+            let most = ((flops / PIECE_FLOPS) as usize).min(MOST_PIECES);
+            Some(Cut { pieces: pieces.min(most).max(1), ..cut })
         }
         // A factor of what is indexed needs more than its slice.
         Op::Gather(_) => outermost(cuts.filter(|cut| cut.operands[0].is_none()), &results),
@@ -141,7 +163,7 @@ pub(super) fn choose(graph: &Graph, node: &Node, parts: usize) -> Option<Cut> {
 }
 
 /// The first of the best.
-fn best(cuts: impl Iterator<Item = Cut>, worth: impl Fn(&Cut) -> (f64, usize)) -> Option<Cut> {
+fn best<W: PartialOrd>(cuts: impl Iterator<Item = Cut>, worth: impl Fn(&Cut) -> W) -> Option<Cut> {
     cuts.fold(None, |best: Option<Cut>, cut| match &best {
         Some(other) if worth(other) >= worth(&cut) => best,
         _ => Some(cut),

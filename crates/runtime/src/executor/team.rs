@@ -1,13 +1,15 @@
 //! The threads of one rank: the worker that plays it, and helpers that run parts of its kernels.
 //!
-//! The worker posts the number of an instruction and runs its own share of the parts; each helper runs its share and
-//! counts itself out; the worker goes on when all have. So an instruction begins after the one before has ended, on
-//! all threads, and which thread runs a part is fixed.
+//! The worker posts an instruction and deals its parts to all threads, neighbours to one. Each takes its own from the
+//! front and then, as long as there are any, others' from the back: who is slow, asleep or has lost its core holds
+//! nobody up for longer than one part takes. The worker goes on when all parts have ended, so an instruction begins after the one
+//! before, on all threads. Which thread runs a part changes no bit.
 
 use std::any::Any;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use partita_base::{Diagnostic, Result};
@@ -24,19 +26,48 @@ enum Failure {
     Panic(Box<dyn Any + Send>),
 }
 
+/// Parts of one post that are dealt to one thread and not yet taken. The word holds the number of the post too: who
+/// comes late to a post finds nothing of it, and takes nothing of the next.
+struct Dealt(AtomicU64);
+
+/// The most parts of an instruction.
+const MOST_PARTS: usize = u16::MAX as usize;
+
+impl Dealt {
+    fn word(post: u32, parts: Range<usize>) -> u64 {
+        debug_assert!(parts.end <= MOST_PARTS);
+        u64::from(post) << 32 | (parts.start as u64) << 16 | parts.end as u64
+    }
+
+    fn put(&self, post: u32, parts: Range<usize>) {
+        self.0.store(Self::word(post, parts), Ordering::SeqCst);
+    }
+
+    /// Takes the first part, or the last one.
+    fn take(&self, post: u32, first: bool) -> Option<usize> {
+        let parts = |word: u64| usize::from((word >> 16) as u16)..usize::from(word as u16);
+        let taken = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |word| {
+            let Range { start, end } = parts(word);
+            let rest = if first { start + 1..end } else { start..end.wrapping_sub(1) };
+            ((word >> 32) as u32 == post && start < end).then(|| Self::word(post, rest))
+        });
+        taken.ok().map(|word| if first { parts(word).start } else { parts(word).end - 1 })
+    }
+}
+
 /// What the threads of a rank share.
 pub(super) struct Team {
     pub body: Body,
-    /// Helpers and the worker.
-    threads: usize,
+    /// Per thread, the worker first, then helpers.
+    dealt: Box<[Dealt]>,
     /// Looks before sleeping.
     spins: u32,
-    /// The instruction that was posted last, counted in `posted`.
-    instruction: AtomicUsize,
+    /// The last post: its number in the upper half, the instruction in the lower.
+    post: AtomicU64,
     posted: Notify,
-    /// Helpers that are still at it.
-    busy: AtomicUsize,
-    returned: Notify,
+    /// Parts of the last post that have not ended.
+    left: AtomicUsize,
+    ended: Notify,
     failure: Mutex<Option<Failure>>,
     is_over: AtomicBool,
 }
@@ -48,12 +79,12 @@ impl Team {
     pub fn new(body: Body, threads: usize, spins: u32) -> Team {
         Team {
             body,
-            threads: threads.max(1),
+            dealt: (0..threads.max(1)).map(|_| Dealt(AtomicU64::new(0))).collect(),
             spins,
-            instruction: AtomicUsize::new(0),
+            post: AtomicU64::new(0),
             posted: Notify::new(),
-            busy: AtomicUsize::new(0),
-            returned: Notify::new(),
+            left: AtomicUsize::new(0),
+            ended: Notify::new(),
             failure: Mutex::new(None),
             is_over: AtomicBool::new(false),
         }
@@ -61,32 +92,37 @@ impl Team {
 
     /// Runs a compute instruction. For the worker.
     pub fn run(&self, instruction: usize) -> Result<()> {
-        self.run_parts(instruction)?;
         let (kernel, workspace) = self.kernel(instruction);
-        kernel.finish(&self.body.arena.memory(), workspace)
+        let memory = self.body.arena.memory();
+        if self.dealt.len() == 1 || kernel.part_count() == 1 || kernel.part_count() > MOST_PARTS {
+            return kernel.run(&memory, workspace);
+        }
+        self.run_parts(instruction, kernel.part_count())?;
+        kernel.finish(&memory, workspace)
     }
 
     /// Runs all parts but the last.
-    fn run_parts(&self, instruction: usize) -> Result<()> {
-        if self.threads == 1 || self.kernel(instruction).0.part_count() == 1 {
-            return self.share(instruction, 0);
+    fn run_parts(&self, instruction: usize, parts: usize) -> Result<()> {
+        let post = ((self.post.load(Ordering::SeqCst) >> 32) as u32).wrapping_add(1);
+        let threads = self.dealt.len();
+        self.left.store(parts, Ordering::SeqCst);
+        for (thread, dealt) in self.dealt.iter().enumerate() {
+            dealt.put(post, parts * thread / threads..parts * (thread + 1) / threads);
         }
-        self.instruction.store(instruction, Ordering::SeqCst);
-        self.busy.store(self.threads - 1, Ordering::SeqCst);
+        self.post.store(u64::from(post) << 32 | instruction as u64, Ordering::SeqCst);
         self.posted.bump();
-        // Helpers look at what the worker does next only when they are done, whatever becomes of its own share.
-        let own = catch_unwind(AssertUnwindSafe(|| self.share(instruction, 0)));
+        self.work_on_parts(0);
         loop {
-            let seen = self.returned.epoch();
-            if self.busy.load(Ordering::SeqCst) == 0 {
+            let seen = self.ended.epoch();
+            if self.left.load(Ordering::SeqCst) == 0 {
                 break;
             }
-            self.returned.wait_for_change(seen, self.spins, NAP);
+            self.ended.wait_for_change(seen, self.spins, NAP);
         }
-        match (own, lock(&self.failure).take()) {
-            (Err(panic), _) | (_, Some(Failure::Panic(panic))) => resume_unwind(panic),
-            (Ok(Err(error)), _) | (_, Some(Failure::Error(error))) => Err(error),
-            (Ok(Ok(())), None) => Ok(()),
+        match lock(&self.failure).take() {
+            Some(Failure::Panic(panic)) => resume_unwind(panic),
+            Some(Failure::Error(error)) => Err(error),
+            None => Ok(()),
         }
     }
 
@@ -98,13 +134,33 @@ impl Team {
         (kernel, *workspace)
     }
 
-    /// The parts of one thread.
-    fn share(&self, instruction: usize, thread: usize) -> Result<()> {
-        let (kernel, workspace) = self.kernel(instruction);
-        let memory = self.body.arena.memory();
-        (thread..kernel.part_count())
-            .step_by(self.threads)
-            .try_for_each(|part| kernel.run_part(part, &memory, workspace))
+    /// Runs parts of the last post on a thread until none is left.
+    fn work_on_parts(&self, thread: usize) {
+        let word = self.post.load(Ordering::SeqCst);
+        let (post, instruction) = ((word >> 32) as u32, word as u32 as usize);
+        let others = || self.dealt[thread + 1..].iter().chain(&self.dealt[..thread]);
+        let next = || {
+            let own = self.dealt[thread].take(post, true);
+            own.or_else(|| others().find_map(|dealt| dealt.take(post, false)))
+        };
+        // A part that was taken holds the post back; after the last one, only its number is looked at.
+        while let Some(part) = next() {
+            let run = || {
+                let (kernel, workspace) = self.kernel(instruction);
+                kernel.run_part(part, &self.body.arena.memory(), workspace)
+            };
+            let failure = match catch_unwind(AssertUnwindSafe(run)) {
+                Ok(Ok(())) => None,
+                Ok(Err(error)) => Some(Failure::Error(error)),
+                Err(panic) => Some(Failure::Panic(panic)),
+            };
+            if let Some(failure) = failure {
+                lock(&self.failure).get_or_insert(failure);
+            }
+            if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
+                self.ended.bump();
+            }
+        }
     }
 
     /// The life of a helper.
@@ -118,18 +174,7 @@ impl Team {
             if self.is_over.load(Ordering::SeqCst) {
                 return;
             }
-            let instruction = self.instruction.load(Ordering::SeqCst);
-            let failure = match catch_unwind(AssertUnwindSafe(|| self.share(instruction, thread))) {
-                Ok(Ok(())) => None,
-                Ok(Err(error)) => Some(Failure::Error(error)),
-                Err(panic) => Some(Failure::Panic(panic)),
-            };
-            if let Some(failure) = failure {
-                lock(&self.failure).get_or_insert(failure);
-            }
-            if self.busy.fetch_sub(1, Ordering::SeqCst) == 1 {
-                self.returned.bump();
-            }
+            self.work_on_parts(thread);
         }
     }
 
@@ -180,6 +225,33 @@ mod tests {
             for step in 1..=200 {
                 team.run(0).unwrap();
                 assert_eq!(bytes(&team), [step; 3], "{threads} threads");
+            }
+            team.end();
+        }
+    }
+
+    #[test]
+    fn who_is_done_takes_what_others_have_not_begun() {
+        let ended = Arc::new(AtomicUsize::new(0));
+        let part = |at: usize| {
+            let ended = ended.clone();
+            Kernel::new(0, move |_, _| {
+                if at > 0 {
+                    ended.fetch_add(1, Ordering::SeqCst);
+                    return Ok(());
+                }
+                // The first one waits for all others, whichever thread has it.
+                while ended.compare_exchange(6, 0, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+                    std::thread::yield_now();
+                }
+                Ok(())
+            })
+        };
+        for threads in 2..=3 {
+            let team = staffed(Kernel::together((0..7).map(part)), 3, threads);
+            for _ in 0..100 {
+                team.run(0).unwrap();
+                assert_eq!(ended.load(Ordering::SeqCst), 0, "{threads} threads");
             }
             team.end();
         }
