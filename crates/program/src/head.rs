@@ -12,6 +12,10 @@
 //!
 //! Sums over rows go by blocks of as many rows as the device's product sums at once, so that the sum over blocks is the
 //! product's own, bit for bit. What scales the gradient must not depend on the losses: the count of labels does not.
+//!
+//! Left as they are: logits that are converted before the loss (halves); logits that are an output; a vocabulary that is
+//! cut, for cross-entropy is then opened and full of collectives; rows that a product sums at once anyway, or that ranks
+//! would have to cut into different numbers of blocks.
 
 use crate::simplify::{Copier, check_structure};
 use crate::{LowerOptions, RegionSizes};

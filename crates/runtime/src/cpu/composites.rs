@@ -149,7 +149,12 @@ fn kind(composite: &Composite) -> Option<Kind> {
     }
 }
 
-/// The product that a composite adds to something.
+/// The product that a composite adds to something, where there is a kernel for it.
+pub(super) fn product_added(composite: &Composite) -> Option<&DotGeneral> {
+    matches!(kind(composite)?, Kind::ProductAdded).then(|| product(composite))?
+}
+
+/// The product in a composite.
 fn product(composite: &Composite) -> Option<&DotGeneral> {
     composite.definition.decomposition.nodes.iter().find_map(|node| match &node.op {
         Op::DotGeneral(dot) => Some(dot),

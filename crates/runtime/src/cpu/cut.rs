@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use partita_ir::ops::DotGeneral;
 use partita_ir::{FactorId, FactorKind, Graph, Node, Op, Operation, Rule};
 use partita_program::Region;
 
@@ -120,6 +121,15 @@ const PIECE_FLOPS: f64 = 1e7;
 const PIECE_ROWS: usize = 512;
 const PIECE_COLUMNS: usize = 128;
 
+/// The matrix product that an op is, perhaps added to something, and the position of its left operand.
+fn product(op: &Op) -> Option<(&DotGeneral, usize)> {
+    match op {
+        Op::DotGeneral(dot) => Some((dot, 0)),
+        Op::Composite(composite) => super::composites::product_added(composite).map(|dot| (dot, 1)),
+        _ => None,
+    }
+}
+
 /// Where to cut an op, if anywhere.
 pub(super) fn choose(graph: &Graph, node: &Node, parts: usize) -> Option<Cut> {
     if parts == 1 {
@@ -131,30 +141,30 @@ pub(super) fn choose(graph: &Graph, node: &Node, parts: usize) -> Option<Cut> {
         .filter(|&factor| rule.factors[factor].kind == FactorKind::Pass)
         .filter_map(|factor| Cut::along(&rule, factor))
         .filter(|cut| cut.size > 1);
+    if let Some((op, first)) = product(&node.op) {
+        let terms: usize = op.lhs_contracting.iter().map(|&dim| operands[first].shape[dim]).product();
+        let lines = |side: usize| operands[first + side].element_count() / terms.max(1);
+        let [row_pieces, column_pieces] =
+            [(0, PIECE_ROWS), (1, PIECE_COLUMNS)].map(|(side, least)| lines(side) / (parts * least));
+        // A batch needs nothing twice. Pieces of columns come next, if there can be some; otherwise of rows and
+        // columns the longer, as each part reads all of the other operand.
+        let worth = |cut: &Cut| match (cut.operands[first], cut.operands[first + 1]) {
+            (Some(_), Some(_)) => (2, 0),
+            (None, _) if column_pieces > 1 => (1, 0),
+            (None, _) => (0, lines(1)),
+            (Some(_), None) => (0, lines(0)),
+        };
+        let cut = best(cuts, |cut| (cut.balance(parts), worth(cut)))?;
+        let pieces = match (cut.operands[first], cut.operands[first + 1]) {
+            (Some(_), Some(_)) => cut.size / parts,
+            (None, _) => column_pieces,
+            (Some(_), None) => row_pieces,
+        };
+        let flops = node.op.cost(&operands, &results).flops / parts as f64;
+        let most = ((flops / PIECE_FLOPS) as usize).min(MOST_PIECES);
+        return Some(Cut { pieces: pieces.min(most).max(1), ..cut });
+    }
     match &node.op {
-        Op::DotGeneral(op) => {
-            let terms: usize = op.lhs_contracting.iter().map(|&dim| operands[0].shape[dim]).product();
-            let lines = |operand: usize| operands[operand].element_count() / terms.max(1);
-            let [row_pieces, column_pieces] =
-                [(0, PIECE_ROWS), (1, PIECE_COLUMNS)].map(|(side, least)| lines(side) / (parts * least));
-            // A batch needs nothing twice. Pieces of columns come next, if there can be some; otherwise of rows and
-            // columns the longer, as each part reads all of the other operand.
-            let worth = |cut: &Cut| match (cut.operands[0], cut.operands[1]) {
-                (Some(_), Some(_)) => (2, 0),
-                (None, _) if column_pieces > 1 => (1, 0),
-                (None, _) => (0, lines(1)),
-                (Some(_), None) => (0, lines(0)),
-            };
-            let cut = best(cuts, |cut| (cut.balance(parts), worth(cut)))?;
-            let pieces = match (cut.operands[0], cut.operands[1]) {
-                (Some(_), Some(_)) => cut.size / parts,
-                (None, _) => column_pieces,
-                (Some(_), None) => row_pieces,
-            };
-            let flops = node.op.cost(&operands, &results).flops / parts as f64;
-            let most = ((flops / PIECE_FLOPS) as usize).min(MOST_PIECES);
-            Some(Cut { pieces: pieces.min(most).max(1), ..cut })
-        }
         // A factor of what is indexed needs more than its slice.
         Op::Gather(_) => outermost(cuts.filter(|cut| cut.operands[0].is_none()), &results),
         Op::Scatter(_) => best(cuts.filter(|cut| cut.operands[2].is_some()), |cut| (cut.balance(parts), 0)),

@@ -348,6 +348,7 @@ fn random_chains_fuse_to_the_same_numbers() {
 
 #[test]
 fn dot_general_with_any_roles_of_dimensions() {
+    let mut added = 0;
     for seed in 0..150 {
         let mut random = Random(seed);
         let dtype = DType::ALL[random.below(DType::ALL.len())];
@@ -392,8 +393,19 @@ fn dot_general_with_any_roles_of_dimensions() {
             random.literal(&TensorType::new(dtype, shape(&lhs))),
             random.literal(&TensorType::new(dtype, shape(&rhs))),
         ];
+        let [lhs, rhs] = &inputs;
+        let sum = random.literal(&op.infer(&[&lhs.ty, &rhs.ty]).unwrap()[0]);
+        let types = [&sum, lhs, rhs].map(|literal| literal.ty.clone());
+        let sums =
+            Composite::new(&templates::DOT_GENERAL_ADD, templates::dot_general_dims(&op), &types).unwrap();
         check_single(op, &inputs, false);
+        if Cpu::default().has_kernel(&sums) {
+            added += 1;
+            let [lhs, rhs] = inputs;
+            check_single(sums, &[sum, lhs, rhs], false);
+        }
     }
+    assert!(added > 10, "{added} were added to something");
 }
 
 #[test]
