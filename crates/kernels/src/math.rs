@@ -45,9 +45,11 @@ fn power_of_two(n: i32) -> f32 {
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
     let (n, q) = reduce_exp(x.clamp(-105.0, 89.0));
-    // Two factors, so that neither leaves the normal range where the result does.
+    // Two factors, so that neither leaves the normal range where the result does: the first product is exact, so
+    // `q` may join in it.
     let half = n >> 1;
-    (1.0 + q) * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+    let first = power_of_two(half);
+    q.mul_add(first, first) * power_of_two(n.wrapping_sub(half))
 }
 
 const TWO_TO_MINUS_64: f32 = f32::from_bits((127 - 64) << 23);
@@ -128,7 +130,10 @@ pub(crate) fn tanh(x: f32) -> f32 {
 /// 1 / (1 + e^-x)
 #[inline(always)]
 pub(crate) fn logistic(x: f32) -> f32 {
-    1.0 / (1.0 + exp(-x))
+    // Above 80 the sum rounds to one. Half of the power is in range wherever the power is, and doubling is exact.
+    let (n, q) = reduce_exp(-x.clamp(-89.0, 80.0));
+    let half = power_of_two(n.wrapping_sub(1));
+    1.0 / q.mul_add(half, half).mul_add(2.0, 1.0)
 }
 
 /// The error function.
@@ -253,6 +258,17 @@ mod tests {
             assert!(
                 found.to_bits() == right.to_bits() || (found.is_nan() && right.is_nan()),
                 "{x:e}: {found:e}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_logistic_function_has_the_bits_of_its_definition() {
+        for x in arguments().chain((0..400_000).map(|i| i as f32 * 1e-3 - 200.0)) {
+            let (found, right) = (logistic(x), 1.0 / (1.0 + exp(-x)));
+            assert!(
+                found.to_bits() == right.to_bits() || (found.is_nan() && right.is_nan()),
+                "{x:e}: {found:e}, not {right:e}"
             );
         }
     }
