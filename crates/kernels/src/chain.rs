@@ -9,16 +9,13 @@ use crate::simd::{Level, level};
 /// Elements that a value between two steps takes at most: the accumulator's.
 pub(crate) const CHUNK: usize = 128;
 
-/// Where an operand of [`Step::Stream`] begins: at a cache line.
+/// Where memory that is streamed to begins: at a cache line.
 pub(crate) const STREAM_ALIGNMENT: usize = 64;
 
-/// What one step does to the accumulator. The first ones have an operand in memory.
+/// What a step does to the accumulator. The first ones have an operand.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Step {
-    Load,
-    Store,
-    /// A store past the caches, to memory aligned to [`STREAM_ALIGNMENT`]; [`finish_streams`] has to follow.
-    Stream,
+#[repr(u8)]
+pub(crate) enum Action {
     Add,
     Sub,
     /// The operand less the accumulator.
@@ -39,15 +36,66 @@ pub(crate) enum Step {
     Tanh,
     Logistic,
 }
+const ACTIONS: u8 = Action::Logistic as u8 + 1;
 
-/// A step on memory at hand.
-#[derive(Clone, Copy)]
-pub(crate) struct Bound {
-    pub step: Step,
-    /// The operand's first element; dangling where there is no operand.
-    pub pointer: *mut f32,
+/// One step: the accumulator may be loaded, is changed, and may be stored. Memory is meant by its number among the
+/// [`Operands`]. All in one word: reading memory is what bounds a chain, its steps included.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Step(u32);
+
+impl Step {
+    /// Where nothing is loaded or stored, or an action has no operand.
+    pub(crate) const NOTHING: u8 = u8::MAX;
+
+    /// `number` says that the operand is one number for all elements.
+    pub(crate) fn new(load: u8, action: Action, operand: u8, number: bool, store: u8) -> Self {
+        Step(u32::from_le_bytes([load, code(action, u8::from(number)), operand, store]))
+    }
+}
+
+const fn code(action: Action, number: u8) -> u8 {
+    action as u8 + number * ACTIONS
+}
+
+/// Memory at hand for the operands of steps.
+pub(crate) struct Operands {
+    /// Of each, its element that is next.
+    pointers: [*mut f32; Self::MOST],
     /// Elements of the operand per element of the chain: one, or zero where a chunk serves all.
-    pub stride: usize,
+    strides: [usize; Self::MOST],
+    streams: [bool; Self::MOST],
+    count: usize,
+}
+
+impl Operands {
+    /// As many as there can be.
+    pub(crate) const MOST: usize = 96;
+
+    pub(crate) fn new() -> Self {
+        let (pointers, strides) = ([std::ptr::null_mut(); Self::MOST], [0; Self::MOST]);
+        Operands { pointers, strides, streams: [false; Self::MOST], count: 0 }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.count = 0;
+    }
+
+    /// Adds the next operand. Where it `streams`, stores go past the caches, to memory aligned to [`STREAM_ALIGNMENT`];
+    /// [`finish_streams`] has to follow.
+    pub(crate) fn push(&mut self, pointer: *mut f32, stride: usize, streams: bool) {
+        self.pointers[self.count] = pointer;
+        self.strides[self.count] = stride;
+        self.streams[self.count] = streams;
+        self.count += 1;
+    }
+
+    /// Moves all on by so many elements.
+    #[inline(always)]
+    fn advance(&mut self, elements: usize) {
+        for (pointer, stride) in self.pointers[..self.count].iter_mut().zip(&self.strides) {
+            *pointer = pointer.wrapping_add(elements * stride);
+        }
+    }
 }
 
 /// A vector of f32.
@@ -170,22 +218,27 @@ lanes! { aarch64, float32x4_t, 4: vld1q_f32 vst1q_f32 vst1q_f32 vdupq_n_f32 vadd
 #[derive(Clone, Copy)]
 struct Accumulator<V, const N: usize>([V; N]);
 
+/// Loops over indices, which the compiler unrolls wherever it stands: the vectors have to end up in registers.
 impl<V: Lanes, const N: usize> Accumulator<V, N> {
     /// # Safety
     /// The accumulator's elements can be read here.
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: the caller's.
-        Accumulator(std::array::from_fn(|i| unsafe { V::load(from.add(i * V::WIDTH)) }))
+        let mut x = Self::splat(0.0);
+        for i in 0..N {
+            // SAFETY: the caller's.
+            x.0[i] = unsafe { V::load(from.add(i * V::WIDTH)) };
+        }
+        x
     }
 
     /// # Safety
     /// The accumulator's elements can be written here.
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
-        for (i, vector) in self.0.into_iter().enumerate() {
+        for i in 0..N {
             // SAFETY: the caller's.
-            unsafe { vector.store(to.add(i * V::WIDTH)) };
+            unsafe { self.0[i].store(to.add(i * V::WIDTH)) };
         }
     }
 
@@ -193,43 +246,46 @@ impl<V: Lanes, const N: usize> Accumulator<V, N> {
     /// The accumulator's elements can be written here, at a place for them to be streamed to.
     #[inline(always)]
     unsafe fn stream(self, to: *mut f32) {
-        for (i, vector) in self.0.into_iter().enumerate() {
+        for i in 0..N {
             // SAFETY: the caller's.
-            unsafe { vector.stream(to.add(i * V::WIDTH)) };
+            unsafe { self.0[i].stream(to.add(i * V::WIDTH)) };
         }
     }
 
-    /// # Safety
-    /// The accumulator's elements can be read at `operand`.
     #[inline(always)]
-    unsafe fn with(self, operand: *const f32, f: impl Fn(V, V) -> V) -> Self {
-        // SAFETY: the caller's.
-        let operand = unsafe { Self::load(operand) };
-        Accumulator(std::array::from_fn(|i| f(self.0[i], operand.0[i])))
+    fn splat(x: f32) -> Self {
+        Accumulator([V::splat(x); N])
     }
 
     #[inline(always)]
-    fn map(self, f: impl Fn(V) -> V) -> Self {
-        Accumulator(self.0.map(f))
+    fn with(mut self, operand: Self, f: impl Fn(V, V) -> V) -> Self {
+        for i in 0..N {
+            self.0[i] = f(self.0[i], operand.0[i]);
+        }
+        self
     }
 
-    /// Element by element, for functions that the compiler vectorises; `operand` as for [`Self::with`].
-    ///
-    /// # Safety
-    /// The accumulator's elements can be read at `operand`.
     #[inline(always)]
-    unsafe fn each_with(self, operand: *const f32, f: impl Fn(f32, f32) -> f32) -> Self {
+    fn map(mut self, f: impl Fn(V) -> V) -> Self {
+        for i in 0..N {
+            self.0[i] = f(self.0[i]);
+        }
+        self
+    }
+
+    /// Element by element, for functions that the compiler vectorises.
+    #[inline(always)]
+    fn each_with(self, operand: Self, f: impl Fn(f32, f32) -> f32) -> Self {
         let (mut own, mut other) = ([0f32; CHUNK], [0f32; CHUNK]);
-        // SAFETY: an accumulator is no longer than a chunk; the operand is the caller's.
+        // SAFETY: an accumulator is no longer than a chunk.
         unsafe {
             self.store(own.as_mut_ptr());
-            Self::load(operand).store(other.as_mut_ptr());
+            operand.store(other.as_mut_ptr());
+            for (x, &y) in own[..N * V::WIDTH].iter_mut().zip(&other) {
+                *x = f(*x, y);
+            }
+            Self::load(own.as_ptr())
         }
-        for (x, &y) in own[..N * V::WIDTH].iter_mut().zip(&other) {
-            *x = f(*x, y);
-        }
-        // SAFETY: as above.
-        unsafe { Self::load(own.as_ptr()) }
     }
 
     #[inline(always)]
@@ -246,79 +302,123 @@ impl<V: Lanes, const N: usize> Accumulator<V, N> {
     }
 }
 
-/// Runs the steps over as many whole accumulators as fit into `from..to`; returns where it stopped.
+/// The codes of actions on an operand in memory, or on a number.
+macro_rules! codes {
+    ($($source:ident $number:literal)*) => {$(
+        mod $source {
+            use super::{Action, code};
+            pub(super) const ADD: u8 = code(Action::Add, $number);
+            pub(super) const SUB: u8 = code(Action::Sub, $number);
+            pub(super) const SUB_FROM: u8 = code(Action::SubFrom, $number);
+            pub(super) const MUL: u8 = code(Action::Mul, $number);
+            pub(super) const DIV: u8 = code(Action::Div, $number);
+            pub(super) const DIV_FROM: u8 = code(Action::DivFrom, $number);
+            pub(super) const MAX: u8 = code(Action::Max, $number);
+            pub(super) const MIN: u8 = code(Action::Min, $number);
+        }
+    )*};
+}
+codes! { memory 0 number 1 }
+/// And those of actions without.
+mod alone {
+    use super::{Action, code};
+    pub(super) const SQUARE: u8 = code(Action::Square, 0);
+    pub(super) const NEG: u8 = code(Action::Neg, 0);
+    pub(super) const ABS: u8 = code(Action::Abs, 0);
+    pub(super) const SQRT: u8 = code(Action::Sqrt, 0);
+    pub(super) const RSQRT: u8 = code(Action::Rsqrt, 0);
+    pub(super) const EXP: u8 = code(Action::Exp, 0);
+    pub(super) const LOG: u8 = code(Action::Log, 0);
+    pub(super) const TANH: u8 = code(Action::Tanh, 0);
+    pub(super) const LOGISTIC: u8 = code(Action::Logistic, 0);
+}
+
+/// Runs the steps over as many whole accumulators as fit into `count` elements; returns how many elements are left.
 ///
 /// # Safety
 /// As for [`run`].
 #[inline(always)]
-unsafe fn sweep<V: Lanes, const N: usize>(steps: &[Bound], from: usize, to: usize) -> usize {
+unsafe fn sweep<V: Lanes, const N: usize>(steps: &[Step], operands: &mut Operands, count: usize) -> usize {
     const { assert!(N * V::WIDTH <= CHUNK) };
-    let mut at = from;
-    while at + N * V::WIDTH <= to {
-        let mut x = Accumulator([V::splat(0.0); N]);
-        for &Bound { step, pointer, stride } in steps {
-            let operand = pointer.wrapping_add(at * stride);
-            // SAFETY: where a step has an operand, these elements of it are the caller's to vouch for.
+    let mut left = count;
+    while left >= N * V::WIDTH {
+        let mut x = Accumulator::<V, N>::splat(0.0);
+        for &Step(step) in steps {
+            let [load, code, operand, store] = step.to_le_bytes();
+            // SAFETY: the steps' operands are there; where one is in memory, these elements of it are the caller's to
+            // vouch for.
             unsafe {
-                x = match step {
-                    Step::Load => Accumulator::load(operand),
-                    Step::Store => {
-                        x.store(operand);
-                        x
+                let pointer = |number: u8| *operands.pointers.get_unchecked(usize::from(number));
+                if load != Step::NOTHING {
+                    x = Accumulator::load(pointer(load));
+                }
+                macro_rules! arms {
+                    ($($source:ident $operand:expr;)*) => {
+                        match code {
+                            $($source::ADD => x.with($operand, V::plus),
+                            $source::SUB => x.with($operand, V::minus),
+                            $source::SUB_FROM => x.with($operand, |x, y| y.minus(x)),
+                            $source::MUL => x.with($operand, V::times),
+                            $source::DIV => x.with($operand, V::over),
+                            $source::DIV_FROM => x.with($operand, |x, y| y.over(x)),
+                            $source::MAX => x.each_with($operand, Number::maximum),
+                            $source::MIN => x.each_with($operand, Number::minimum),)*
+                            alone::SQUARE => x.map(|x| x.times(x)),
+                            alone::NEG => x.each(|x| -x),
+                            alone::ABS => x.each(f32::abs),
+                            alone::SQRT => x.map(V::root),
+                            alone::RSQRT => x.map(|x| V::splat(1.0).over(x.root())),
+                            alone::EXP => x.each(math::exp),
+                            alone::LOG => x.each(math::ln),
+                            alone::TANH => x.each(math::tanh),
+                            alone::LOGISTIC => x.each(math::logistic),
+                            _ => unreachable!("a step's code"),
+                        }
+                    };
+                }
+                x = arms! {
+                    memory Accumulator::load(pointer(operand));
+                    number Accumulator::splat(*pointer(operand));
+                };
+                if store != Step::NOTHING {
+                    if *operands.streams.get_unchecked(usize::from(store)) {
+                        x.stream(pointer(store));
+                    } else {
+                        x.store(pointer(store));
                     }
-                    Step::Stream => {
-                        x.stream(operand);
-                        x
-                    }
-                    Step::Add => x.with(operand, V::plus),
-                    Step::Sub => x.with(operand, V::minus),
-                    Step::SubFrom => x.with(operand, |x, y| y.minus(x)),
-                    Step::Mul => x.with(operand, V::times),
-                    Step::Div => x.with(operand, V::over),
-                    Step::DivFrom => x.with(operand, |x, y| y.over(x)),
-                    Step::Max => x.each_with(operand, Number::maximum),
-                    Step::Min => x.each_with(operand, Number::minimum),
-                    Step::Square => x.map(|x| x.times(x)),
-                    Step::Neg => x.each(|x| -x),
-                    Step::Abs => x.each(f32::abs),
-                    Step::Sqrt => x.map(V::root),
-                    Step::Rsqrt => x.map(|x| V::splat(1.0).over(x.root())),
-                    Step::Exp => x.each(math::exp),
-                    Step::Log => x.each(math::ln),
-                    Step::Tanh => x.each(math::tanh),
-                    Step::Logistic => x.each(math::logistic),
                 }
             };
         }
-        at += N * V::WIDTH;
+        operands.advance(N * V::WIDTH);
+        left -= N * V::WIDTH;
     }
-    at
+    left
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-unsafe fn avx512(steps: &[Bound], count: usize) {
+unsafe fn avx512(steps: &[Step], operands: &mut Operands, count: usize) {
     use std::arch::x86_64::__m512;
     // SAFETY: the caller's.
     unsafe {
-        let at = sweep::<__m512, 8>(steps, 0, count);
-        let at = sweep::<__m512, 1>(steps, at, count);
-        sweep::<f32, 1>(steps, at, count);
+        let left = sweep::<__m512, 8>(steps, operands, count);
+        let left = sweep::<__m512, 1>(steps, operands, left);
+        sweep::<f32, 1>(steps, operands, left);
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn avx2(steps: &[Bound], count: usize) {
+unsafe fn avx2(steps: &[Step], operands: &mut Operands, count: usize) {
     use std::arch::x86_64::__m256;
     // SAFETY: the caller's.
     unsafe {
-        let at = sweep::<__m256, 8>(steps, 0, count);
-        sweep::<f32, 1>(steps, at, count);
+        let left = sweep::<__m256, 8>(steps, operands, count);
+        sweep::<f32, 1>(steps, operands, left);
     }
 }
 
-unsafe fn baseline(steps: &[Bound], count: usize) {
+unsafe fn baseline(steps: &[Step], operands: &mut Operands, count: usize) {
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     use f32 as Vector;
     #[cfg(target_arch = "aarch64")]
@@ -327,33 +427,33 @@ unsafe fn baseline(steps: &[Bound], count: usize) {
     use std::arch::x86_64::__m128 as Vector;
     // SAFETY: the caller's.
     unsafe {
-        let at = sweep::<Vector, 8>(steps, 0, count);
-        sweep::<f32, 1>(steps, at, count);
+        let left = sweep::<Vector, 8>(steps, operands, count);
+        sweep::<f32, 1>(steps, operands, left);
     }
 }
 
 /// Runs the steps over `count` elements.
 ///
 /// # Safety
-/// Every operand has `count` elements, or a chunk of equal or scratch ones where its stride is zero, that may
-/// be read or, by [`Step::Store`] and [`Step::Stream`], written. What a step stores is read again at the same place or
+/// The steps' operands are among these. Each has `count` elements, or a chunk of equal or scratch ones where its stride
+/// is zero, that may be read or, where a step stores, written. What a step stores is read again at the same place or
 /// not at all; what it streams, not at all.
-pub(crate) unsafe fn run(steps: &[Bound], count: usize) {
+pub(crate) unsafe fn run(steps: &[Step], operands: &mut Operands, count: usize) {
     // SAFETY: the caller's; `level` found the features on this machine.
-    unsafe { run_at(level(), steps, count) }
+    unsafe { run_at(level(), steps, operands, count) }
 }
 
 /// # Safety
 /// As for [`run`], on a machine of this level.
-unsafe fn run_at(level: Level, steps: &[Bound], count: usize) {
+unsafe fn run_at(level: Level, steps: &[Step], operands: &mut Operands, count: usize) {
     // SAFETY: the caller's.
     unsafe {
         match level {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => avx512(steps, count),
+            Level::Avx512 => avx512(steps, operands, count),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => avx2(steps, count),
-            Level::Baseline => baseline(steps, count),
+            Level::Avx2 => avx2(steps, operands, count),
+            Level::Baseline => baseline(steps, operands, count),
         }
     }
 }
@@ -371,47 +471,46 @@ pub(crate) fn finish_streams() {
 mod tests {
     use super::*;
 
-    const STEPS: [Step; 17] = [
-        Step::Add,
-        Step::Sub,
-        Step::SubFrom,
-        Step::Mul,
-        Step::Div,
-        Step::DivFrom,
-        Step::Max,
-        Step::Min,
-        Step::Square,
-        Step::Neg,
-        Step::Abs,
-        Step::Sqrt,
-        Step::Rsqrt,
-        Step::Exp,
-        Step::Log,
-        Step::Tanh,
-        Step::Logistic,
+    const ACTIONS: [Action; 17] = [
+        Action::Add,
+        Action::Sub,
+        Action::SubFrom,
+        Action::Mul,
+        Action::Div,
+        Action::DivFrom,
+        Action::Max,
+        Action::Min,
+        Action::Square,
+        Action::Neg,
+        Action::Abs,
+        Action::Sqrt,
+        Action::Rsqrt,
+        Action::Exp,
+        Action::Log,
+        Action::Tanh,
+        Action::Logistic,
     ];
 
-    /// The meaning of a step, spelled out.
-    fn one(step: Step, x: f32, y: f32) -> f32 {
-        match step {
-            Step::Load | Step::Store | Step::Stream => unreachable!(),
-            Step::Add => x + y,
-            Step::Sub => x - y,
-            Step::SubFrom => y - x,
-            Step::Mul => x * y,
-            Step::Div => x / y,
-            Step::DivFrom => y / x,
-            Step::Max => x.max(y) + if x.is_nan() || y.is_nan() { f32::NAN } else { 0.0 },
-            Step::Min => x.min(y) + if x.is_nan() || y.is_nan() { f32::NAN } else { 0.0 },
-            Step::Square => x * x,
-            Step::Neg => -x,
-            Step::Abs => x.abs(),
-            Step::Sqrt => x.sqrt(),
-            Step::Rsqrt => 1.0 / x.sqrt(),
-            Step::Exp => math::exp(x),
-            Step::Log => math::ln(x),
-            Step::Tanh => math::tanh(x),
-            Step::Logistic => math::logistic(x),
+    /// The meaning of an action, spelled out.
+    fn one(action: Action, x: f32, y: f32) -> f32 {
+        match action {
+            Action::Add => x + y,
+            Action::Sub => x - y,
+            Action::SubFrom => y - x,
+            Action::Mul => x * y,
+            Action::Div => x / y,
+            Action::DivFrom => y / x,
+            Action::Max => x.max(y) + if x.is_nan() || y.is_nan() { f32::NAN } else { 0.0 },
+            Action::Min => x.min(y) + if x.is_nan() || y.is_nan() { f32::NAN } else { 0.0 },
+            Action::Square => x * x,
+            Action::Neg => -x,
+            Action::Abs => x.abs(),
+            Action::Sqrt => x.sqrt(),
+            Action::Rsqrt => 1.0 / x.sqrt(),
+            Action::Exp => math::exp(x),
+            Action::Log => math::ln(x),
+            Action::Tanh => math::tanh(x),
+            Action::Logistic => math::logistic(x),
         }
     }
 
@@ -426,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn every_step_means_the_same_at_every_level_and_length() {
+    fn every_action_means_the_same_at_every_level_and_length() {
         let special = [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-40, 3e38, -1.5];
         let number = |i: usize| {
             if i.is_multiple_of(5) { special[i / 5 % 8] } else { (i * 37 % 101) as f32 * 0.1 - 5.0 }
@@ -435,38 +534,43 @@ mod tests {
             let mut x: Vec<f32> = (0..count).map(number).collect();
             let mut y: Vec<f32> = (0..count).map(|i| number(3 * i + 1)).collect();
             let mut chunk = [0.75f32; CHUNK];
-            for (step, level) in STEPS.into_iter().flat_map(|s| levels().into_iter().map(move |l| (s, l))) {
+            let cases = ACTIONS.into_iter().flat_map(|a| [false, true].map(|number| (a, number)));
+            let cases = cases.filter(|&(action, number)| !number || (action as u8) < Action::Square as u8);
+            for ((action, number), level) in cases.flat_map(|c| levels().into_iter().map(move |l| (c, l))) {
                 let mut out = vec![0f32; 3 * count + STREAM_ALIGNMENT];
                 let (direct, rest) = out.split_at_mut(count);
                 let (halved, rest) = rest.split_at_mut(count);
                 let streamed = rest.as_ptr().align_offset(STREAM_ALIGNMENT);
-                let at = |step: Step, of: &mut [f32], stride: usize| Bound {
-                    step,
-                    pointer: of.as_mut_ptr(),
-                    stride,
-                };
+                let mut operands = Operands::new();
+                operands.push(x.as_mut_ptr(), 1, false);
+                if number {
+                    operands.push(chunk.as_mut_ptr(), 0, false);
+                } else {
+                    operands.push(y.as_mut_ptr(), 1, false);
+                }
+                operands.push(direct.as_mut_ptr(), 1, false);
+                operands.push(chunk.as_mut_ptr(), 0, false);
+                operands.push(halved.as_mut_ptr(), 1, false);
+                operands.push(rest[streamed..].as_mut_ptr(), 1, true);
                 let steps = [
-                    at(Step::Load, &mut x, 1),
-                    at(step, &mut y, 1),
-                    at(Step::Store, direct, 1),
-                    at(Step::Mul, &mut chunk, 0),
-                    at(Step::Store, halved, 1),
-                    at(Step::Stream, &mut rest[streamed..], 1),
+                    Step::new(0, action, 1, number, 2),
+                    Step::new(Step::NOTHING, Action::Mul, 3, false, 4),
+                    Step::new(2, Action::Mul, 3, true, 5),
                 ];
                 // SAFETY: all have `count` elements, but for the chunk; the level is the machine's or below.
-                unsafe { run_at(level, &steps, count) };
+                unsafe { run_at(level, &steps, &mut operands, count) };
                 finish_streams();
                 for i in 0..count {
-                    let right = one(step, x[i], y[i]);
+                    let y = if number { chunk[0] } else { y[i] };
+                    let right = one(action, x[i], y);
                     let half = right * 0.75;
                     let streamed = out[2 * count + streamed + i];
                     for (found, right) in [(out[i], right), (out[count + i], half), (streamed, half)] {
-                        let zeros = matches!(step, Step::Max | Step::Min) && found == right;
+                        let zeros = matches!(action, Action::Max | Action::Min) && found == right;
                         assert!(
                             found.to_bits() == right.to_bits() || (found.is_nan() && right.is_nan()) || zeros,
-                            "{step:?}({:e}, {:e}) at {i} of {count}, {level:?}: {found:e}, not {right:e}",
-                            x[i],
-                            y[i]
+                            "{action:?}({:e}, {y:e}) at {i} of {count}, {level:?}: {found:e}, not {right:e}",
+                            x[i]
                         );
                     }
                 }

@@ -7,7 +7,7 @@ use bytemuck::cast_slice_mut;
 use partita_base::{DType, Diagnostic, Result};
 
 use crate::binary::binary_tile;
-use crate::chain::{self, Bound, CHUNK, STREAM_ALIGNMENT, Step};
+use crate::chain::{self, Action, CHUNK, Operands, STREAM_ALIGNMENT, Step};
 use crate::compare::{clamp_tile, compare_tile, select_tile};
 use crate::convert::convert_tile;
 use crate::copy::{fill_tile, iota_tile};
@@ -124,17 +124,24 @@ enum Place {
 /// Where an output is at least so long, it leaves the caches before anybody reads it: it may as well not enter them.
 pub const STREAM_BYTES: usize = 8 << 20;
 
-/// Instructions of one chain at most, and what they come to in steps: two operands and a result each.
+/// Instructions of one chain at most, and the registers they are about: two operands and a result each.
 const CHAIN: usize = 32;
-const CHAIN_STEPS: usize = 3 * CHAIN;
+const _: () = assert!(3 * CHAIN <= Operands::MOST);
 
 /// What runs over a tile as a whole.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Pass {
     /// One instruction, by its number.
     Single(usize),
-    /// Steps, and the registers they are about.
-    Chain(Vec<(Step, usize)>),
+    /// Several instructions at once.
+    Chain(Chain),
+}
+
+/// Steps, whose operands are registers, by their number in a list.
+#[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
+struct Chain {
+    steps: Vec<Step>,
+    registers: Vec<usize>,
 }
 
 /// A chain of elementwise functions over one shape, as data. Registers hold tensors of that shape; the first
@@ -232,9 +239,9 @@ impl ElementwiseProgram {
             slots: input_count,
             chunks: 0,
             passes: Vec::new(),
+            instructions: ordered(instructions, input_count, registers.len()),
             registers,
             input_count,
-            instructions,
             outputs,
             folds,
         };
@@ -252,7 +259,7 @@ impl ElementwiseProgram {
         self.input_count
     }
 
-    /// The steps, in order.
+    /// The steps, in the order they run.
     pub fn instructions(&self) -> &[EwInstr] {
         &self.instructions
     }
@@ -270,6 +277,28 @@ impl ElementwiseProgram {
     fn is_folded(&self, register: usize) -> bool {
         self.folds.iter().any(|fold| fold.register == register)
     }
+}
+
+/// Instructions in an order in which those that read a result follow it wherever they can: then it need not be kept.
+/// Constants come first.
+fn ordered(instructions: Vec<EwInstr>, input_count: usize, registers: usize) -> Vec<EwInstr> {
+    let (mut ordered, mut left): (Vec<_>, Vec<_>) =
+        instructions.into_iter().partition(|i| matches!(i.op, EwOp::Constant(_)));
+    let mut written = vec![false; registers];
+    written[..input_count].fill(true);
+    ordered.iter().for_each(|instruction: &EwInstr| written[instruction.out] = true);
+    let mut last = None;
+    while !left.is_empty() {
+        let follows = |instruction: &EwInstr| {
+            last.is_some_and(|last| instruction.args.contains(&last))
+                && instruction.args.iter().all(|&arg| written[arg])
+        };
+        let next = left.remove(left.iter().position(follows).unwrap_or(0));
+        written[next.out] = true;
+        last = Some(next.out);
+        ordered.push(next);
+    }
+    ordered
 }
 
 impl ElementwiseProgram {
@@ -365,15 +394,12 @@ impl ElementwiseProgram {
             match (chain[number], self.passes.last_mut()) {
                 _ if matches!(op, EwOp::Constant(_)) => {}
                 (None, _) => self.passes.push(Pass::Single(number)),
-                (Some(_), Some(Pass::Chain(steps))) if previous[number].is_some() => {
-                    let held = previous[number].map(|number| self.instructions[number].out);
-                    extend(steps, op, &args, out, held, self.places[out]);
-                }
-                (Some(_), _) => {
-                    let mut steps = Vec::new();
-                    extend(&mut steps, op, &args, out, None, self.places[out]);
-                    self.passes.push(Pass::Chain(steps));
-                }
+                (Some(_), Some(Pass::Chain(_))) if previous[number].is_some() => {}
+                (Some(_), _) => self.passes.push(Pass::Chain(Chain::default())),
+            }
+            if chain[number].is_some() {
+                let held = previous[number].map(|number| self.instructions[number].out);
+                self.extend(op, &args, out, held);
             }
             for (i, &arg) in args.iter().enumerate() {
                 if readers[arg].last() == Some(&number) && !args[..i].contains(&arg) && !lasting(self, arg) {
@@ -444,44 +470,46 @@ impl ElementwiseProgram {
             )
         )
     }
-}
 
-/// Adds an instruction to a chain whose accumulator holds the register `held`.
-fn extend(
-    steps: &mut Vec<(Step, usize)>,
-    op: EwOp,
-    args: &[usize],
-    out: usize,
-    held: Option<usize>,
-    place: Place,
-) {
-    let swapped = args.len() == 2 && held == Some(args[1]) && held != Some(args[0]);
-    if held != Some(args[0]) && !swapped {
-        steps.push((Step::Load, args[0]));
-    }
-    let step = match op {
-        EwOp::Binary(Binary::Add) => Step::Add,
-        EwOp::Binary(Binary::Sub) if swapped => Step::SubFrom,
-        EwOp::Binary(Binary::Sub) => Step::Sub,
-        EwOp::Binary(Binary::Mul) if args[0] == args[1] => Step::Square,
-        EwOp::Binary(Binary::Mul) => Step::Mul,
-        EwOp::Binary(Binary::Div) if swapped => Step::DivFrom,
-        EwOp::Binary(Binary::Div) => Step::Div,
-        EwOp::Binary(Binary::Max) => Step::Max,
-        EwOp::Binary(Binary::Min) => Step::Min,
-        EwOp::Unary(Unary::Neg) => Step::Neg,
-        EwOp::Unary(Unary::Abs) => Step::Abs,
-        EwOp::Unary(Unary::Sqrt) => Step::Sqrt,
-        EwOp::Unary(Unary::Rsqrt) => Step::Rsqrt,
-        EwOp::Unary(Unary::Exp) => Step::Exp,
-        EwOp::Unary(Unary::Log) => Step::Log,
-        EwOp::Unary(Unary::Tanh) => Step::Tanh,
-        EwOp::Unary(Unary::Logistic) => Step::Logistic,
-        _ => unreachable!("no part of a chain"),
-    };
-    steps.push((step, if swapped { args[0] } else { args[args.len() - 1] }));
-    if place != Place::Passing {
-        steps.push((Step::Store, out));
+    /// Adds an instruction to the last chain, whose accumulator holds the register `held`.
+    fn extend(&mut self, op: EwOp, args: &[usize], out: usize, held: Option<usize>) {
+        let Some(Pass::Chain(chain)) = self.passes.last_mut() else { unreachable!("a chain was begun") };
+        let mut number = |register: usize| {
+            let known = chain.registers.iter().position(|&known| known == register);
+            known.unwrap_or_else(|| {
+                chain.registers.push(register);
+                chain.registers.len() - 1
+            }) as u8
+        };
+        let swapped = args.len() == 2 && held == Some(args[1]) && held != Some(args[0]);
+        let action = match op {
+            EwOp::Binary(Binary::Add) => Action::Add,
+            EwOp::Binary(Binary::Sub) if swapped => Action::SubFrom,
+            EwOp::Binary(Binary::Sub) => Action::Sub,
+            EwOp::Binary(Binary::Mul) if args[0] == args[1] => Action::Square,
+            EwOp::Binary(Binary::Mul) => Action::Mul,
+            EwOp::Binary(Binary::Div) if swapped => Action::DivFrom,
+            EwOp::Binary(Binary::Div) => Action::Div,
+            EwOp::Binary(Binary::Max) => Action::Max,
+            EwOp::Binary(Binary::Min) => Action::Min,
+            EwOp::Unary(Unary::Neg) => Action::Neg,
+            EwOp::Unary(Unary::Abs) => Action::Abs,
+            EwOp::Unary(Unary::Sqrt) => Action::Sqrt,
+            EwOp::Unary(Unary::Rsqrt) => Action::Rsqrt,
+            EwOp::Unary(Unary::Exp) => Action::Exp,
+            EwOp::Unary(Unary::Log) => Action::Log,
+            EwOp::Unary(Unary::Tanh) => Action::Tanh,
+            EwOp::Unary(Unary::Logistic) => Action::Logistic,
+            _ => unreachable!("no part of a chain"),
+        };
+        let load = if held == Some(args[0]) || swapped { Step::NOTHING } else { number(args[0]) };
+        let other = args.get(1).filter(|_| action != Action::Square);
+        let other = other.map(|&second| if swapped { args[0] } else { second });
+        let constant =
+            other.is_some_and(|register| register >= self.input_count && self.filled[register].is_some());
+        let operand = other.map_or(Step::NOTHING, &mut number);
+        let store = if self.places[out] == Place::Passing { Step::NOTHING } else { number(out) };
+        chain.steps.push(Step::new(load, action, operand, constant, store));
     }
 }
 
@@ -565,6 +593,7 @@ pub fn run_elementwise_part(
     if len == 0 {
         return;
     }
+    let mut operands = Operands::new();
     let mut in_chunk = [false; ElementwiseProgram::MAX_INPUTS];
     prepare(program, &readers, slots, chunks, &mut in_chunk, len.min(TILE));
     // Rows that repeat, such as a bias, are read where they are if no tile goes over their end.
@@ -595,9 +624,9 @@ pub fn run_elementwise_part(
                     let instruction = &program.instructions[*number];
                     single(program, instruction, &readers, &mut writers, slots, shape, start, count);
                 }
-                Pass::Chain(steps) => {
-                    let held = Held { slots, chunks, in_chunk: &in_chunk };
-                    run_chain(program, steps, &readers, &mut writers, &streams, held, start, count);
+                Pass::Chain(chain) => {
+                    let held = Held { slots, chunks, in_chunk: &in_chunk, operands: &mut operands };
+                    run_chain(program, chain, &readers, &mut writers, &streams, held, start, count);
                 }
             }
         }
@@ -669,12 +698,14 @@ struct Held<'a> {
     chunks: &'a mut [[f32; CHUNK]],
     /// Inputs that are one value all over this tile, in their chunks.
     in_chunk: &'a [bool],
+    /// Room for the memory of a chain.
+    operands: &'a mut Operands,
 }
 
 /// Runs a chain over one tile.
 fn run_chain(
     program: &ElementwiseProgram,
-    steps: &[(Step, usize)],
+    chain: &Chain,
     readers: &[Option<Reader<'_>>],
     writers: &mut [Option<Writer<'_>>],
     streams: &[bool],
@@ -682,36 +713,30 @@ fn run_chain(
     start: usize,
     count: usize,
 ) {
-    let (slots, chunks) = (held.slots.as_mut_ptr(), held.chunks.as_mut_ptr());
-    let nothing = Bound { step: Step::Neg, pointer: std::ptr::null_mut(), stride: 0 };
-    let mut bound = [nothing; CHAIN_STEPS];
-    for (bound, &(step, register)) in bound.iter_mut().zip(steps) {
+    let (slots, chunks, operands) = (held.slots.as_mut_ptr(), held.chunks.as_mut_ptr(), held.operands);
+    operands.clear();
+    for &register in &chain.registers {
         let reader = readers.get(register).and_then(Option::as_ref);
         let direct = reader.and_then(|reader| reader.lent(start, count)).map(<[u8]>::as_ptr);
         let place = match program.filled[register] {
             Some(chunk) if reader.is_none() || held.in_chunk[register] => Place::Chunk(chunk),
             _ => program.places[register],
         };
-        let (pointer, stride) = match (direct, place) {
-            (Some(pointer), _) => (pointer.cast_mut().cast(), 1),
+        let (pointer, stride, streams) = match (direct, place) {
+            (Some(pointer), _) => (pointer.cast_mut().cast(), 1, false),
             (None, Place::Output(output)) => {
                 let writer = writers[output].as_mut().expect("every output has a writer");
-                (writer.pointer_at(start).cast(), 1)
+                (writer.pointer_at(start).cast(), 1, streams[output])
             }
-            (None, Place::Slot(slot)) => (slots.wrapping_add(slot).cast(), 1),
-            (None, Place::Chunk(chunk)) => (chunks.wrapping_add(chunk).cast(), 0),
-            // A step without an operand.
-            (None, Place::Passing) => (std::ptr::null_mut(), 0),
+            (None, Place::Slot(slot)) => (slots.wrapping_add(slot).cast(), 1, false),
+            (None, Place::Chunk(chunk)) => (chunks.wrapping_add(chunk).cast(), 0, false),
+            (None, Place::Passing) => unreachable!("what passes has no memory"),
         };
-        let step = match (step, place) {
-            (Step::Store, Place::Output(output)) if streams[output] => Step::Stream,
-            _ => step,
-        };
-        *bound = Bound { step, pointer, stride };
+        operands.push(pointer, stride, streams);
     }
     // SAFETY: inputs and outputs have `count` elements from `start` on, for which their views vouch; slots are
     // a tile long, chunks a chunk; inputs that an output covers were copied to their slots.
-    unsafe { chain::run(&bound[..steps.len()], count) };
+    unsafe { chain::run(&chain.steps, operands, count) };
 }
 
 /// The bytes of a register: lent by its input, or in its slot, which is not the one at `hole`.

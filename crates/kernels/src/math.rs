@@ -45,9 +45,11 @@ fn power_of_two(n: i32) -> f32 {
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
     let (n, q) = reduce_exp(x.clamp(-105.0, 89.0));
-    // Two factors, so that neither leaves the normal range where the result does.
+    // Two factors, so that neither leaves the normal range where the result does: the first product is exact, so
+    // `q` may join in it.
     let half = n >> 1;
-    (1.0 + q) * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+    let first = power_of_two(half);
+    q.mul_add(first, first) * power_of_two(n.wrapping_sub(half))
 }
 
 /// e^x of an x that is not above zero, for less than [`exp`]: within 1 ulp, and zero from -88 on, where even the first
@@ -133,7 +135,10 @@ pub(crate) fn tanh(x: f32) -> f32 {
 /// 1 / (1 + e^-x)
 #[inline(always)]
 pub(crate) fn logistic(x: f32) -> f32 {
-    1.0 / (1.0 + exp(-x))
+    // Above 80 the sum rounds to one. Half of the power is in range wherever the power is, and doubling is exact.
+    let (n, q) = reduce_exp(-x.clamp(-89.0, 80.0));
+    let half = power_of_two(n.wrapping_sub(1));
+    1.0 / q.mul_add(half, half).mul_add(2.0, 1.0)
 }
 
 /// The error function.
@@ -258,6 +263,17 @@ mod tests {
             let error = f64::from(exp_of_nonpositive(x)) - f64::exp(f64::from(x));
             assert!(error.abs() < f64::from(f32::MIN_POSITIVE), "{x:e}");
             assert!(x > -88.0 || exp_of_nonpositive(x).to_bits() == 0, "{x:e}");
+        }
+    }
+
+    #[test]
+    fn the_logistic_function_has_the_bits_of_its_definition() {
+        for x in arguments().chain((0..400_000).map(|i| i as f32 * 1e-3 - 200.0)) {
+            let (found, right) = (logistic(x), 1.0 / (1.0 + exp(-x)));
+            assert!(
+                found.to_bits() == right.to_bits() || (found.is_nan() && right.is_nan()),
+                "{x:e}: {found:e}, not {right:e}"
+            );
         }
     }
 

@@ -74,7 +74,9 @@ fn number_bits(tensor: &Tensor) -> Vec<u64> {
 
 /// The chain run one kernel after the other.
 fn one_by_one(program: &ElementwiseProgram, inputs: &[Tensor], shape: &[usize]) -> Vec<Tensor> {
-    let mut registers: Vec<Tensor> = inputs.to_vec();
+    let mut registers: Vec<Tensor> =
+        program.registers().iter().map(|&dtype| Tensor::zeros(dtype, shape)).collect();
+    registers[..inputs.len()].clone_from_slice(inputs);
     for instruction in program.instructions() {
         let mut out = Tensor::zeros(program.registers()[instruction.out], shape);
         {
@@ -94,8 +96,7 @@ fn one_by_one(program: &ElementwiseProgram, inputs: &[Tensor], shape: &[usize]) 
                 EwOp::Iota { dim } => iota(dim, out),
             }
         }
-        assert_eq!(registers.len(), instruction.out);
-        registers.push(out);
+        registers[instruction.out] = out;
     }
     program.outputs().iter().map(|&r| registers[r].clone()).collect()
 }
