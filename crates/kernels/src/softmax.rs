@@ -4,7 +4,6 @@ use crate::rows::{
     SumExp, add_exponentials, dot, exp_into, exp_scaled, join_exponentials, scale_in_place, scale_into,
     softmax_gradient_into, sum_exp_times,
 };
-use crate::simd::Ahead;
 use crate::tiles::{Reader, Scratch, TILE, Writer, tiles};
 use crate::workspace::{Workspace, piece_bytes};
 use crate::{Float, View, ViewMut};
@@ -16,12 +15,7 @@ pub(crate) fn row_count(view: &View<'_>) -> usize {
 }
 
 /// The largest number of a row; a NaN shows in the sum of exponentials.
-pub(crate) fn row_max<T: Float>(
-    x: &Reader<'_>,
-    row: usize,
-    count: usize,
-    scratch: &mut Scratch,
-) -> T::Compute {
+fn row_max<T: Float>(x: &Reader<'_>, row: usize, count: usize, scratch: &mut Scratch) -> T::Compute {
     let mut max = T::Compute::LOWEST;
     for (start, some) in tiles(count) {
         let tile = x.widened::<T>(row * count + start, some, scratch);
@@ -29,12 +23,6 @@ pub(crate) fn row_max<T: Float>(
         max = if peak > max { peak } else { max };
     }
     max
-}
-
-/// The elements that come from memory while the exponentials of those from `at` on are computed: of the next row, so
-/// that its maximum is found in a cache, and no closer than a tile.
-fn next_row(x: &Reader<'_>, at: usize, count: usize) -> Ahead {
-    x.ahead(at + count.max(TILE))
 }
 
 /// The largest number of a row, and the sum of e^(x - largest) over it; a NaN shows in the sum.
@@ -51,8 +39,8 @@ pub(crate) fn row_sum_exp<T: Float>(
     join_exponentials(&total)
 }
 
-/// Fills `powers` with e^(x - max) of a row and returns their sum. Meanwhile the next row comes, and the memory where
-/// this one's results go.
+/// Fills `powers` with e^(x - max) of a row and returns their sum. Meanwhile the next row comes, whose maximum is then
+/// found in a cache, and the memory where this one's results go.
 pub(crate) fn row_exp<T: Float>(
     x: &Reader<'_>,
     row: usize,
@@ -65,7 +53,7 @@ pub(crate) fn row_exp<T: Float>(
     let mut sum = T::Compute::ZERO;
     for (start, some) in tiles(count) {
         let at = row * count + start;
-        let ahead = [next_row(x, at, count), out.ahead(at)];
+        let ahead = [x.ahead(at + count.max(TILE)), out.ahead(at)];
         let x = x.widened::<T>(at, some, scratch);
         sum = sum + exp_into(x, max, &mut powers[start..start + some], &ahead);
     }
