@@ -458,6 +458,28 @@ unsafe fn run_at(level: Level, steps: &[Step], operands: &mut Operands, count: u
     }
 }
 
+/// Copies past the caches, to memory aligned to [`STREAM_ALIGNMENT`]; [`finish_streams`] has to follow.
+///
+/// # Safety
+/// As many elements can be written at `to`, where those that are read do not lie.
+pub(crate) unsafe fn stream(from: &[f32], to: *mut f32) {
+    #[cfg(not(target_arch = "x86_64"))]
+    let done = 0;
+    #[cfg(target_arch = "x86_64")]
+    let done = {
+        use std::arch::x86_64::{_mm_loadu_ps, _mm_stream_ps};
+        let (vectors, _) = from.as_chunks::<4>();
+        for (i, vector) in vectors.iter().enumerate() {
+            // SAFETY: the caller's; every x86-64 processor has these vectors.
+            unsafe { _mm_stream_ps(to.add(4 * i), _mm_loadu_ps(vector.as_ptr())) };
+        }
+        4 * vectors.len()
+    };
+    let rest = &from[done..];
+    // SAFETY: the caller's.
+    unsafe { to.add(done).copy_from_nonoverlapping(rest.as_ptr(), rest.len()) };
+}
+
 /// Orders what was streamed before whatever is written next.
 pub(crate) fn finish_streams() {
     #[cfg(target_arch = "x86_64")]

@@ -444,6 +444,7 @@ impl ElementwiseProgram {
         let is_read = || self.instructions.iter().any(|instruction| instruction.args.contains(&register));
         elements * self.registers[register].size_bytes() >= STREAM_BYTES
             && self.registers[register] == DType::F32
+            && self.row.is_none_or(|row| (row * size_of::<f32>()).is_multiple_of(STREAM_ALIGNMENT))
             && view.as_view().as_ptr().addr().is_multiple_of(STREAM_ALIGNMENT)
             && self.outputs.iter().filter(|&&other| other == register).count() == 1
             && !(is_made_there && is_read())
@@ -824,10 +825,8 @@ fn finish(
     }
     let from = read(program, register, readers, slots, &[], start, count);
     if streams[output] {
-        let from = Bound { step: Step::Load, pointer: from.as_ptr().cast_mut().cast(), stride: 1 };
-        let to = Bound { step: Step::Stream, pointer: writer.pointer_at(start).cast(), stride: 1 };
-        // SAFETY: both have `count` elements from `start` on, of f32 where an output is streamed.
-        unsafe { chain::run(&[from, to], count) };
+        // SAFETY: the output has `count` elements from `start` on, of f32 where it is streamed; tiles are cache lines.
+        unsafe { chain::stream(bytemuck::cast_slice(from), writer.pointer_at(start).cast()) };
     } else {
         writer.tile(start, count).expect("outputs are contiguous").copy_from_slice(from);
     }

@@ -369,6 +369,35 @@ proptest! {
     }
 }
 
+/// Whether the tiles of rows are whole cache lines or not.
+#[test]
+fn long_outputs_may_be_reduced_along_rows() {
+    for width in [1008, 1001, 40, 31] {
+        let rows = STREAM_BYTES / size_of::<f32>() / width + 1;
+        let shape = [rows, width];
+        let square = EwInstr { op: EwOp::Binary(Binary::Mul), args: vec![0, 0], out: 1 };
+        let direction = FoldDirection::Along(Scalar::from_f64(DType::F32, 0.0));
+        let fold = EwFold { register: 1, reduction: Reduction::Sum, width, direction };
+        let program =
+            ElementwiseProgram::with_folds(vec![DType::F32; 2], 1, vec![square], vec![1], vec![fold])
+                .unwrap();
+        let x: Vec<f32> = (0..rows * width).map(|i| (i % 1009) as f32 * 0.37 - 80.0).collect();
+        let right: Vec<f32> = x.iter().map(|x| x * x).collect();
+        let mut memory = vec![0f32; rows * width + 16];
+        let start = memory.as_ptr().align_offset(64);
+        let (mut sums, mut expected) = (vec![0f32; rows], vec![0f32; rows]);
+        let mut outs = [ViewMut::of(&mut memory[start..], &shape)];
+        let mut folded = [bytemuck::cast_slice_mut(&mut sums)];
+        let part = Part { before: 0, elements: rows * width, folded: &mut folded };
+        let mut workspace = vec![0u8; elementwise_workspace_bytes(&program)];
+        run_elementwise_part(&program, &[View::of(&x, &shape)], &mut outs, &shape, part, &mut workspace);
+        let zero = Scalar::from_f64(DType::F32, 0.0);
+        let out = &mut ViewMut::of(&mut expected, &[rows]);
+        reduce(Reduction::Sum, &View::of(&right, &shape), &[false, true], &zero, out);
+        assert!(memory[start..][..right.len()] == right[..] && sums == expected, "rows of {width}");
+    }
+}
+
 #[test]
 fn long_outputs_have_the_bits_of_short_ones() {
     // x y, and x y + x: the first is read again in the second program.
