@@ -96,7 +96,7 @@ impl Default for LowerOptions {
             prefetch: true,
             fused_ops: 64,
             fused_inputs: 12,
-            logits_bytes: 32 << 20,
+            logits_bytes: 128 << 20,
         }
     }
 }

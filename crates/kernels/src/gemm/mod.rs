@@ -3,7 +3,7 @@
 //! A block of `rhs` that fits the second-level cache is copied into panels as wide as a register tile, transposed on the
 //! way where its columns are the contiguous ones; a small product reads `rhs` where it is. Then strip after strip of
 //! `lhs` runs over all panels. Rows of `lhs` are only ever broadcast, element by element, which any strides serve:
-//! measured, copying them did not pay.
+//! measured, copying them did not pay, but where they lie so far apart that all want the same places of the first cache.
 //!
 //! **Bits.** An element of `out` depends on its row of `lhs`, its column of `rhs`, `scale` and `accumulate` only: not
 //! on the sizes or the place of the matrices around it, on strides, or on the machine's vectors. The sum over k is cut
@@ -20,13 +20,15 @@ use std::cell::RefCell;
 use crate::matmul::{Matrix, MatrixMut};
 use crate::simd::{Level, level};
 use lanes::Lanes;
-use pack::Pack;
+use pack::{Near, PITCH, Pack, WAY_BYTES};
 use tile::{Panels, Strip, panels};
 
 /// The longest sum that is taken at once: rows of a block of `rhs`.
 const DEPTH: usize = 384;
 /// Bytes of a packed block of `rhs`.
 const RHS_BYTES: usize = 512 << 10;
+/// Bytes of the copy of a strip of `lhs`: at most six rows.
+const STRIP_BYTES: usize = 6 * PITCH * size_of::<f64>();
 /// A product of at most so many rows reads `rhs` where it is, if it can.
 const IN_PLACE_ROWS: usize = 192;
 
@@ -35,8 +37,8 @@ const IN_PLACE_ROWS: usize = 192;
 struct Line(#[allow(dead_code)] [u8; 64]);
 
 thread_local! {
-    /// What a thread packs blocks into: made at its first product, never grown.
-    static PACKED: RefCell<Box<[Line]>> = RefCell::new(vec![Line([0; 64]); RHS_BYTES / 64].into());
+    /// What a thread packs blocks into, and then strips: made at its first product, never grown.
+    static PACKED: RefCell<Box<[Line]>> = RefCell::new(vec![Line([0; 64]); (RHS_BYTES + STRIP_BYTES) / 64].into());
 }
 
 /// A float with lanes on every machine.
@@ -201,6 +203,8 @@ unsafe fn blocks<V: Lanes>(
         n.div_ceil(n.div_ceil(most)).next_multiple_of(V::COUNT)
     };
     let in_place = rhs.column == 1 && n.is_multiple_of(V::COUNT) && m <= IN_PLACE_ROWS;
+    let lhs_row_bytes = lhs.row.unsigned_abs() * size_of::<V::Element>();
+    let copies_lhs = lhs.column == 1 && m > 1 && lhs_row_bytes.is_multiple_of(WAY_BYTES);
     PACKED.with_borrow_mut(|packed| {
         let packed: *mut V::Element = packed.as_mut_ptr().cast();
         for j in (0..n).step_by(columns_block) {
@@ -236,7 +240,15 @@ unsafe fn blocks<V: Lanes>(
                     if wanted == 0 || (depth == 0 && accumulate) {
                         continue;
                     }
-                    let (lhs, out) = (lhs.rows_after(i).columns_after(skip), out.rows_after(i));
+                    let (mut lhs, out) = (lhs.rows_after(i).columns_after(skip), out.rows_after(i));
+                    if copies_lhs && wanted > V::VECTORS * V::COUNT {
+                        // SAFETY: the strip is inside `lhs`, and its copy fits behind the packed block.
+                        unsafe {
+                            let to: *mut V::Element = packed.byte_add(RHS_BYTES);
+                            V::compiled(Near::<V> { from: lhs, rows, depth, to });
+                            lhs = Matrix { pointer: to, row: PITCH as isize, column: 1 };
+                        }
+                    }
                     let strip = Strip { depth, skip, columns, wanted, lhs, rhs, out, scale, accumulate };
                     // SAFETY: the strip is inside the matrices.
                     unsafe {

@@ -1,5 +1,6 @@
-//! Copies of blocks of `rhs` in the order in which tiles read them.
+//! Copies of blocks of `rhs` in the order in which tiles read them, and of strips of `lhs` whose rows are in each other's way.
 
+use super::DEPTH;
 use super::lanes::{Job, Lanes};
 use super::tile::panels;
 use crate::matmul::Matrix;
@@ -26,6 +27,39 @@ impl<V: Lanes> Job for Pack<V> {
                     (1, _) => transposed::<V>(from, self.depth, columns, to),
                     _ => any::<V>(from, self.depth, columns, to),
                 }
+            }
+        }
+    }
+}
+
+/// Copies a strip of `lhs` with contiguous rows to rows of [`PITCH`], and asks for the strip below.
+pub(super) struct Near<V: Lanes> {
+    pub from: Matrix<V::Element>,
+    pub rows: usize,
+    pub depth: usize,
+    pub to: *mut V::Element,
+}
+
+/// Elements from row to row of a strip's copy: the longest row, and whole vectors.
+pub(super) const PITCH: usize = DEPTH + 16;
+
+/// Bytes from row to row at which rows are in each other's way: a multiple of what a way of the first cache holds.
+pub(super) const WAY_BYTES: usize = 4096;
+
+impl<V: Lanes> Job for Near<V> {
+    #[inline(always)]
+    unsafe fn run(self) {
+        let whole = self.depth / V::COUNT * V::COUNT;
+        for row in 0..self.rows {
+            let (from, to) = (self.from.rows_after(row).pointer, self.to.wrapping_add(row * PITCH));
+            let below = self.from.rows_after(row + self.rows).pointer;
+            // SAFETY: all places read are inside `from`, those written in the copy; what is prefetched need not exist.
+            unsafe {
+                for p in (0..whole).step_by(V::COUNT) {
+                    V::load(from.add(p)).store(to.add(p));
+                    V::prefetch(below.wrapping_add(p));
+                }
+                V::load_first(from.add(whole), self.depth - whole).store(to.add(whole));
             }
         }
     }
