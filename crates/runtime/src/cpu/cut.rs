@@ -146,15 +146,18 @@ pub(super) fn choose(graph: &Graph, node: &Node, parts: usize) -> Option<Cut> {
         let lines = |side: usize| operands[first + side].element_count() / terms.max(1);
         let [row_pieces, column_pieces] =
             [(0, PIECE_ROWS), (1, PIECE_COLUMNS)].map(|(side, least)| lines(side) / (parts * least));
-        // A batch needs nothing twice. Pieces of columns come next, if there can be some; otherwise of rows and
-        // columns the longer, as each part reads all of the other operand.
+        // A batch needs nothing twice. Of rows and columns the longer, as each part reads all of the other operand; but
+        // columns unless they are far fewer, if there can be pieces: none prepares anything twice.
+        let by_columns = column_pieces > 1 && 2 * lines(1) >= lines(0);
         let worth = |cut: &Cut| match (cut.operands[first], cut.operands[first + 1]) {
             (Some(_), Some(_)) => (2, 0),
-            (None, _) if column_pieces > 1 => (1, 0),
+            (None, _) if by_columns => (1, 0),
             (None, _) => (0, lines(1)),
             (Some(_), None) => (0, lines(0)),
         };
-        let cut = best(cuts, |cut| (cut.balance(parts), worth(cut)))?;
+        // One line more or less is no reason.
+        let balance = |cut: &Cut| (100.0 * cut.balance(parts)).round();
+        let cut = best(cuts, |cut| (balance(cut), worth(cut)))?;
         let pieces = match (cut.operands[first], cut.operands[first + 1]) {
             (Some(_), Some(_)) => cut.size / parts,
             (None, _) => column_pieces,
