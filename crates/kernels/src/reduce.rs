@@ -247,7 +247,7 @@ fn reduce_columns<T: Element, F: Fold<T::Compute>>(
 /// more than one element: such a reduction may be cut between these blocks, and no bit shows where.
 pub const REDUCE_BLOCK_ROWS: usize = BLOCK_ROWS;
 
-/// Bytes of the results of all blocks of so many rows of `width` elements, for [`fold_rows`] and [`join_blocks`].
+/// Bytes of the results of all blocks of so many rows of `width` elements, for [`join_blocks`].
 pub fn block_results_bytes(dtype: DType, rows: usize, width: usize) -> usize {
     rows.div_ceil(BLOCK_ROWS) * width * dispatch!(dtype, T => size_of::<<T as Element>::Compute>())
 }
