@@ -364,6 +364,11 @@ fn composites(t: &mut Table) {
         let target = t.x(&shape);
         t.composite(&MSE, &[], vec![x, target], 2);
     }
+    let dims =
+        [("lhs_batch", 0..0), ("rhs_batch", 0..0), ("lhs_contracting", 1..2), ("rhs_contracting", 0..1)];
+    let dims = dims.map(|(name, dims)| (name, Attribute::Ints(dims.collect())));
+    let operands = vec![t.x(&[n, 6]), t.x(&[n, 4]), t.x(&[4, 6])];
+    t.composite(&DOT_GENERAL_ADD, &dims, operands, 3);
     let x = t.x(&[n, 3]);
     for tanh in [true, false] {
         t.composite(&GELU, &[("tanh", Attribute::Bool(tanh))], vec![x.clone()], 1);
