@@ -525,6 +525,11 @@ fn build_cross_entropy(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -
     Ok(vec![b.convert(loss, dtype)?])
 }
 
+/// An attribute that lists sizes or dimensions.
+fn sizes(a: &Attributes, name: &str) -> Vec<usize> {
+    a.ints(name).iter().map(|&size| size as usize).collect()
+}
+
 /// The dimensions of a product as attributes of [`DOT_GENERAL_ADD`].
 pub fn dot_general_dims(dot: &DotGeneral) -> Attributes {
     let dims = [&dot.lhs_batch, &dot.rhs_batch, &dot.lhs_contracting, &dot.rhs_contracting];
@@ -536,7 +541,7 @@ const DOT_GENERAL_DIMS: [&str; 4] = ["lhs_batch", "rhs_batch", "lhs_contracting"
 
 fn build_dot_general_add(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
     let [lhs_batch, rhs_batch, lhs_contracting, rhs_contracting] =
-        DOT_GENERAL_DIMS.map(|name| a.ints(name).into_iter().map(|dim| dim as usize).collect());
+        DOT_GENERAL_DIMS.map(|name| sizes(a, name));
     let (dtype, own) = (b.ty(args[0]).dtype, b.ty(args[1]).dtype);
     let result_dtype = (dtype != own).then_some(dtype);
     let dims = DotGeneral { lhs_batch, rhs_batch, lhs_contracting, rhs_contracting, result_dtype };
@@ -595,8 +600,7 @@ const GAMMA: u64 = 0x9E37_79B9_7F4A_7C15;
 /// `key = mix(seed + GAMMA (stream + 1))`, `bits(i) = mix(key + GAMMA (i + 1))`, upper half, where `i` is the
 /// row-major index of the element in the *global* shape: any shard of any mesh draws the same numbers.
 fn build_random_bits(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
-    let shape: Vec<usize> = a.ints("shape").iter().map(|&s| s as usize).collect();
-    let global: Vec<usize> = a.ints("global_shape").iter().map(|&s| s as usize).collect();
+    let (shape, global) = (sizes(a, "shape"), sizes(a, "global_shape"));
     let stream = a.int("stream")? as u64;
     let seed = b.convert(args[0], DType::U64)?;
     let start = u64_full(b, GAMMA.wrapping_mul(stream.wrapping_add(1)), &[])?;

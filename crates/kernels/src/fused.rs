@@ -334,13 +334,14 @@ impl ElementwiseProgram {
                 || program.outputs.contains(&register)
                 || program.is_folded(register)
         };
-        let is_tiled = |(input, readers): (usize, &Vec<usize>)| {
-            self.outputs.contains(&input)
-                || self.is_folded(input)
+        // Whether anyone but chains looks for a register.
+        let is_tiled = |(register, readers): (usize, &Vec<usize>)| {
+            self.outputs.contains(&register)
+                || self.is_folded(register)
                 || readers.iter().any(|&reader| chain[reader].is_none())
         };
-        let tiled = readers.iter().take(self.input_count).enumerate().map(is_tiled).collect();
-        self.tiled = tiled;
+        let tiled: Vec<bool> = readers.iter().enumerate().map(is_tiled).collect();
+        self.tiled = tiled[..self.input_count].to_vec();
         for register in 0..registers {
             let same = writer[register].is_none_or(|number| constant(self, number));
             if same && readers[register].iter().any(|&reader| chain[reader].is_some()) {
@@ -372,22 +373,21 @@ impl ElementwiseProgram {
             let kept = self.outputs.iter().position(|&register| register == out);
             self.places[out] = match kept {
                 _ if constant(self, number) => {
-                    // Made once, in a tile of its own if anyone but chains looks for it.
-                    let tiled = kept.is_some()
-                        || self.is_folded(out)
-                        || readers[out].iter().any(|&reader| chain[reader].is_none());
-                    if tiled { Place::Slot(take(&mut Vec::new(), &mut self.slots)) } else { Place::Passing }
+                    // Made once, in a tile of its own if anyone needs one.
+                    if tiled[out] {
+                        Place::Slot(take(&mut Vec::new(), &mut self.slots))
+                    } else {
+                        Place::Passing
+                    }
                 }
                 // It is made where it must end, if nobody else looks for it in a slot.
                 Some(output) if local => Place::Output(output),
-                None if chain[number].is_some()
-                    && readers[out].iter().all(passes)
-                    && !self.is_folded(out) =>
-                {
-                    Place::Passing
-                }
                 None if local && chain[number].is_some() => {
-                    Place::Chunk(take(&mut free_chunks, &mut self.chunks))
+                    if readers[out].iter().all(passes) {
+                        Place::Passing
+                    } else {
+                        Place::Chunk(take(&mut free_chunks, &mut self.chunks))
+                    }
                 }
                 _ => Place::Slot(take(&mut free_slots, &mut self.slots)),
             };

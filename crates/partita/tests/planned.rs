@@ -19,10 +19,9 @@ fn lowered_with(name: &str, sizes: &[String], options: &LowerOptions) -> Program
     partita_program::lower(&planned.locals, options, &Cpu::default()).unwrap()
 }
 
-/// Bytes of the arena of a GPT's step beside parameters and states, and those of its logits.
-fn activations(vocab: usize) -> (usize, usize) {
-    let (sequence, batch) = (32, 4);
-    let sizes = [
+/// A GPT of one narrow layer, on one rank, and a batch of so many rows of the sequence.
+fn narrow(vocab: usize, sequence: usize, batch: usize) -> Vec<String> {
+    vec![
         "mesh.shape=dp=1".to_string(),
         format!("model.vocab={vocab}"),
         "model.dim=8".to_string(),
@@ -30,8 +29,13 @@ fn activations(vocab: usize) -> (usize, usize) {
         "model.layers=1".to_string(),
         format!("model.sequence={sequence}"),
         format!("train.batch={batch}"),
-    ];
-    let set = lowered("gpt", &sizes);
+    ]
+}
+
+/// Bytes of the arena of a GPT's step beside parameters and states, and those of its logits.
+fn activations(vocab: usize) -> (usize, usize) {
+    let (sequence, batch) = (32, 4);
+    let set = lowered("gpt", &narrow(vocab, sequence, batch));
     let program = &set.programs[0];
     (program.arena_bytes - program.persistent_bytes(), batch * sequence * vocab * 4)
 }
@@ -51,16 +55,8 @@ fn logits_are_never_held_twice() {
 #[test]
 fn large_logits_are_held_in_pieces() {
     let (vocab, rows, piece) = (1 << 15, 1536, 384);
-    let sizes = [
-        "mesh.shape=dp=1".to_string(),
-        format!("model.vocab={vocab}"),
-        "model.dim=8".to_string(),
-        "model.heads=2".to_string(),
-        "model.layers=1".to_string(),
-        format!("model.sequence={}", rows / 4),
-        "train.batch=4".to_string(),
-        "optimizer.clip_grad_norm=0".to_string(),
-    ];
+    let mut sizes = narrow(vocab, rows / 4, 4);
+    sizes.push("optimizer.clip_grad_norm=0".to_string());
     let bytes = |logits_bytes: usize| {
         let options = LowerOptions { logits_bytes, ..LowerOptions::default() };
         lowered_with("gpt", &sizes, &options).programs[0].arena_bytes

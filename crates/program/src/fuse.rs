@@ -13,7 +13,7 @@ use crate::bucket::{Bucket, phase_class};
 use crate::classify::{Class, class, op_name};
 use crate::order::Item;
 use indexmap::{IndexMap, IndexSet};
-use partita_ir::ops::Reducer;
+use partita_ir::ops::{Reduce, Reducer};
 use partita_ir::{Graph, Node, NodeId, Op, Phase, ValueId};
 
 /// Most outputs of a fused region.
@@ -147,31 +147,26 @@ fn is_row_of(shape: &Key<'_>, whole: &Key<'_>, lead: usize) -> bool {
     (shape.1, shape.2) == (whole.1, whole.2) && shape.0.iter().zip(&whole.0).all(fits)
 }
 
-/// The shape and the dimensions that a reduction takes away, where it goes by a known rule from a known number on.
-fn known_reduction<'g>(graph: &'g Graph, node: &'g Node) -> Option<(&'g [usize], &'g [usize])> {
+/// A reduction and the shape of what it reduces, where it goes by a known rule from a known number on.
+fn known_reduction<'g>(graph: &'g Graph, node: &'g Node) -> Option<(&'g [usize], &'g Reduce)> {
     let Op::Reduce(op) = &node.op else { return None };
     let is_known =
         matches!(op.reducer, Reducer::Combiner(_)) && uniform(graph, *node.operands.get(1)?).is_some();
-    (is_known && node.results.len() == 1).then_some((&graph.ty(node.operands[0]).shape, &op.dims))
+    (is_known && node.results.len() == 1).then_some((&graph.ty(node.operands[0]).shape, op))
 }
 
 /// The leading dimensions that a reduction of rows keeps.
 fn kept_rows(graph: &Graph, node: &Node) -> Option<usize> {
-    let (shape, dims) = known_reduction(graph, node)?;
-    let lead = *dims.first()?;
-    (lead > 0 && dims.iter().copied().eq(lead..shape.len())).then_some(lead)
+    let (shape, op) = known_reduction(graph, node)?;
+    let lead = *op.dims.first()?;
+    (lead > 0 && op.dims.iter().copied().eq(lead..shape.len())).then_some(lead)
 }
 
-/// Whether a reduction takes away the leading dimensions, of many rows that are not too long and more than a number.
+/// Whether a node reduces across many rows that are not too long.
 fn is_across_rows(graph: &Graph, node: &Node) -> bool {
-    known_reduction(graph, node).is_some_and(|(shape, dims)| {
-        let (rows, row) = shape.split_at(dims.len());
-        let (rows, elements) = (rows.iter().product::<usize>(), row.iter().product::<usize>());
-        dims.iter().copied().eq(0..dims.len())
-            && rows >= ACROSS_ROWS
-            && elements != 1
-            && elements <= ROW_ELEMENTS
-    })
+    let across = known_reduction(graph, node).and_then(|(shape, op)| op.across_rows(shape));
+    let count = |dims: &[usize]| dims.iter().product::<usize>();
+    across.is_some_and(|(rows, row)| count(rows) >= ACROSS_ROWS && count(row) <= ROW_ELEMENTS)
 }
 
 /// The leading dimensions that a view leaves as they are.

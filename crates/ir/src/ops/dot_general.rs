@@ -51,6 +51,11 @@ impl DotGeneral {
     fn rhs(&self, rank: usize) -> Side {
         Side::new(&self.rhs_batch, &self.rhs_contracting, rank)
     }
+
+    /// How many products each element of the result sums, for a left operand of this shape.
+    pub fn terms(&self, lhs: &[usize]) -> usize {
+        extents(lhs, &self.lhs_contracting).iter().product()
+    }
 }
 
 /// The extents of these dimensions.
@@ -207,8 +212,8 @@ impl Operation for DotGeneral {
 
     fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
         let bytes: usize = operands.iter().chain(results).map(|ty| ty.bytes()).sum();
-        let inner: usize = extents(&operands[0].shape, &self.lhs_contracting).iter().product();
-        Cost { flops: 2.0 * results[0].element_count() as f64 * inner as f64, bytes: bytes as f64 }
+        let terms = self.terms(&operands[0].shape);
+        Cost { flops: 2.0 * results[0].element_count() as f64 * terms as f64, bytes: bytes as f64 }
     }
 
     /// One product per operand, in the result's element type.

@@ -298,6 +298,14 @@ impl GraphBuilder {
 }
 
 impl Reduce {
+    /// Of an input of this shape, the dimensions that disappear and those that stay, where the first ones disappear and
+    /// more than one element stays: a reduction across rows.
+    pub fn across_rows<'s>(&self, shape: &'s [usize]) -> Option<(&'s [usize], &'s [usize])> {
+        let (rows, row) = shape.split_at_checked(self.dims.len())?;
+        let is_first = !rows.is_empty() && self.dims.iter().copied().eq(0..rows.len());
+        (is_first && row.iter().product::<usize>() != 1).then_some((rows, row))
+    }
+
     fn kept(&self, rank: usize) -> Vec<usize> {
         (0..rank).filter(|d| !self.dims.contains(d)).collect()
     }

@@ -309,11 +309,6 @@ impl<'g> Rows<'g> {
         Some(())
     }
 
-    /// The one number of a scalar that a reduction starts from.
-    fn initial(&self, value: ValueId) -> Option<Value> {
-        Some(Value::Number(elementwise::constant(self.graph, value)?, Vec::new()))
-    }
-
     /// Whether a value passes through memory.
     fn passes(&self, value: ValueId) -> bool {
         let Some(maker) = self.maker[value.index()] else { return self.graph.inputs.contains(&value) };
@@ -347,7 +342,7 @@ impl<'g> Rows<'g> {
             let Op::Reduce(op) = &node.op else { return None };
             let Reducer::Combiner(combiner) = op.reducer else { return None };
             let ty = self.graph.ty(node.operands[0]);
-            let Value::Number(initial, _) = self.initial(node.operands[1])? else { return None };
+            let initial = elementwise::constant(self.graph, node.operands[1])?;
             let output = self.graph.outputs.iter().position(|output| *output == node.results[0])?;
             Some(Fold {
                 kernel,
@@ -504,8 +499,8 @@ impl Body {
             let kernel = if let Op::Reduce(op) = &first.op
                 && !rows.is_across(first.results[0])
             {
-                let operands =
-                    vec![values[first.operands[0].index()].clone()?, rows.initial(first.operands[1])?];
+                let initial = Value::Number(elementwise::constant(graph, first.operands[1])?, Vec::new());
+                let operands = vec![values[first.operands[0].index()].clone()?, initial];
                 let out = place_of(first.results[0], &mut values);
                 reduce::compile(op, operands, &[out])?
             } else {

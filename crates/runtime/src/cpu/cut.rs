@@ -142,8 +142,8 @@ pub(super) fn choose(graph: &Graph, node: &Node, parts: usize) -> Option<Cut> {
         .filter_map(|factor| Cut::along(&rule, factor))
         .filter(|cut| cut.size > 1);
     if let Some((op, first)) = product(&node.op) {
-        let terms: usize = op.lhs_contracting.iter().map(|&dim| operands[first].shape[dim]).product();
-        let lines = |side: usize| operands[first + side].element_count() / terms.max(1);
+        let terms = op.terms(&operands[first].shape).max(1);
+        let lines = |side: usize| operands[first + side].element_count() / terms;
         let [row_pieces, column_pieces] =
             [(0, PIECE_ROWS), (1, PIECE_COLUMNS)].map(|(side, least)| lines(side) / (parts * least));
         // A batch needs nothing twice. Of rows and columns the longer, as each part reads all of the other operand; but

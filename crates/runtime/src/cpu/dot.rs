@@ -56,7 +56,7 @@ struct Matrices {
 
 /// Whether a product added to a sum gives what the product and then the sum would: if its own sums are taken at once.
 pub(super) fn adds_at_once(op: &DotGeneral, lhs: &TensorType, sum: &TensorType) -> bool {
-    let terms = op.lhs_contracting.iter().map(|&dim| lhs.shape[dim]).product();
+    let terms = op.terms(&lhs.shape);
     let block = kernels::matmul_sum_block(lhs.dtype, terms);
     lhs.dtype == sum.dtype && block.is_some_and(|block| (1..=block).contains(&terms))
 }

@@ -19,13 +19,11 @@ pub(super) fn reduction(combiner: Combiner) -> Reduction {
     }
 }
 
-/// A reduction of the first dimensions that leaves more than one element of the others: across rows.
+/// A reduction across rows, if the node is one.
 pub(super) fn rows_across<'g>(graph: &'g Graph, node: &'g Node) -> Option<&'g Reduce> {
     let Op::Reduce(op) = &node.op else { return None };
     let &[x, _] = &node.operands[..] else { return None };
-    let (dims, kept) = (&op.dims, graph.ty(x).shape.get(op.dims.len()..)?);
-    let is_first = !dims.is_empty() && dims.iter().copied().eq(0..dims.len());
-    (is_first && kept.iter().product::<usize>() != 1).then_some(op)
+    op.across_rows(&graph.ty(x).shape).map(|_| op)
 }
 
 pub(super) fn compile(op: &Reduce, operands: Vec<Value>, outputs: &[Place]) -> Option<Kernel> {
