@@ -11,6 +11,7 @@
 
 mod lanes;
 mod pack;
+mod soon;
 #[cfg(test)]
 mod tests;
 mod tile;
@@ -21,6 +22,7 @@ use crate::matmul::{Matrix, MatrixMut};
 use crate::simd::{Level, level};
 use lanes::Lanes;
 use pack::{Near, PITCH, Pack, WAY_BYTES};
+use soon::{Later, Next};
 use tile::{Panels, Strip, panels};
 
 /// The longest sum that is taken at once: rows of a block of `rhs`.
@@ -211,13 +213,22 @@ unsafe fn blocks<V: Lanes>(
             let columns = columns_block.min(n - j);
             for p in (0..k.max(1)).step_by(depth_block) {
                 let depth = depth_block.min(k - p);
-                let rhs = rhs.rows_after(p).columns_after(j);
-                let rhs = if in_place {
-                    Panels::<V>::InPlace(rhs)
+                let from = rhs.rows_after(p).columns_after(j);
+                let panels = if in_place {
+                    Panels::<V>::InPlace(from)
                 } else {
                     // SAFETY: the block is inside `rhs` and fits the buffer.
-                    unsafe { V::compiled(Pack::<V> { from: rhs, depth, columns, to: packed }) };
+                    unsafe { V::compiled(Pack::<V> { from, depth, columns, to: packed }) };
                     Panels::Packed(packed, depth)
+                };
+                let block = if in_place {
+                    Later::NOTHING
+                } else {
+                    let (p, j) =
+                        if p + depth_block < k { (p + depth_block, j) } else { (0, j + columns_block) };
+                    let sizes =
+                        [k.saturating_sub(p).min(depth_block), n.saturating_sub(j).min(columns_block)];
+                    Later::block(rhs.rows_after(p).columns_after(j), sizes)
                 };
                 let (lhs, out) = (lhs.columns_after(p), out.columns_after(j));
                 for i in (0..m).step_by(V::ROWS) {
@@ -241,6 +252,8 @@ unsafe fn blocks<V: Lanes>(
                         continue;
                     }
                     let (mut lhs, out) = (lhs.rows_after(i).columns_after(skip), out.rows_after(i));
+                    let next =
+                        Next { below: lhs.rows_after(rows), strips: (m - i - rows).div_ceil(V::ROWS), block };
                     if copies_lhs && wanted > V::VECTORS * V::COUNT {
                         // SAFETY: the strip is inside `lhs`, and its copy fits behind the packed block.
                         unsafe {
@@ -249,7 +262,18 @@ unsafe fn blocks<V: Lanes>(
                             lhs = Matrix { pointer: to, row: PITCH as isize, column: 1 };
                         }
                     }
-                    let strip = Strip { depth, skip, columns, wanted, lhs, rhs, out, scale, accumulate };
+                    let strip = Strip {
+                        depth,
+                        skip,
+                        columns,
+                        wanted,
+                        lhs,
+                        rhs: panels,
+                        next,
+                        out,
+                        scale,
+                        accumulate,
+                    };
                     // SAFETY: the strip is inside the matrices.
                     unsafe {
                         if out.column == 1 {

@@ -32,7 +32,7 @@ impl<V: Lanes> Job for Pack<V> {
     }
 }
 
-/// Copies a strip of `lhs` with contiguous rows to rows of [`PITCH`], and asks for the strip below.
+/// Copies a strip of `lhs` with contiguous rows to rows of [`PITCH`].
 pub(super) struct Near<V: Lanes> {
     pub from: Matrix<V::Element>,
     pub rows: usize,
@@ -52,12 +52,10 @@ impl<V: Lanes> Job for Near<V> {
         let whole = self.depth / V::COUNT * V::COUNT;
         for row in 0..self.rows {
             let (from, to) = (self.from.rows_after(row).pointer, self.to.wrapping_add(row * PITCH));
-            let below = self.from.rows_after(row + self.rows).pointer;
-            // SAFETY: all places read are inside `from`, those written in the copy; what is prefetched need not exist.
+            // SAFETY: all places read are inside `from`, those written in the copy.
             unsafe {
                 for p in (0..whole).step_by(V::COUNT) {
                     V::load(from.add(p)).store(to.add(p));
-                    V::prefetch(below.wrapping_add(p));
                 }
                 V::load_first(from.add(whole), self.depth - whole).store(to.add(whole));
             }

@@ -1,6 +1,7 @@
 //! The innermost loops: strips of the product, tile by tile, each in registers.
 
 use super::lanes::{Job, Lanes};
+use super::soon::{Next, Soon};
 use crate::matmul::{Matrix, MatrixMut};
 
 /// At most `V::ROWS` rows of a block of the product.
@@ -14,6 +15,8 @@ pub(super) struct Strip<V: Lanes> {
     pub wanted: usize,
     pub lhs: Matrix<V::Element>,
     pub rhs: Panels<V>,
+    /// What is read when this strip is done.
+    pub next: Next<V::Element>,
     /// Each row contiguous.
     pub out: MatrixMut<V::Element>,
     pub scale: V::Element,
@@ -90,10 +93,13 @@ impl<V: Lanes, const R: usize> Job for Rows<V, R> {
     #[inline(always)]
     unsafe fn run(self) {
         let strip = self.0;
-        for (first, columns) in panels::<V>(strip.columns) {
+        let cuts = panels::<V>(strip.columns);
+        let tiles = cuts.panels;
+        for (number, (first, columns)) in cuts.enumerate() {
             if first >= strip.wanted {
                 break;
             }
+            let soon = strip.next.soon(number, tiles, V::ROWS, strip.lhs, strip.depth);
             // SAFETY: the tile is inside the strip.
             unsafe {
                 let rhs = match strip.rhs {
@@ -110,12 +116,12 @@ impl<V: Lanes, const R: usize> Job for Rows<V, R> {
                 match vectors {
                     4 => {
                         if const { V::VECTORS >= 4 } {
-                            tile::<V, R, 4>(&strip, rhs, out, columns)
+                            tile::<V, R, 4>(&strip, rhs, out, columns, soon)
                         }
                     }
-                    3 => tile::<V, R, 3>(&strip, rhs, out, columns),
-                    2 => tile::<V, R, 2>(&strip, rhs, out, columns),
-                    _ => tile::<V, R, 1>(&strip, rhs, out, columns),
+                    3 => tile::<V, R, 3>(&strip, rhs, out, columns, soon),
+                    2 => tile::<V, R, 2>(&strip, rhs, out, columns, soon),
+                    _ => tile::<V, R, 1>(&strip, rhs, out, columns, soon),
                 }
             }
         }
@@ -138,19 +144,20 @@ unsafe fn tile<V: Lanes, const R: usize, const W: usize>(
     rhs: Matrix<V::Element>,
     out: MatrixMut<V::Element>,
     columns: usize,
+    mut soon: Soon<V::Element>,
 ) {
     let Strip { depth, lhs, accumulate, .. } = *strip;
     let early = depth.saturating_sub(NOTICE);
     // SAFETY: the caller's; what is prefetched need not exist.
     unsafe {
         let sums = [[V::splat(V::ZERO); W]; R];
-        let sums = sum(sums, early, lhs, rhs);
+        let sums = sum(sums, early, lhs, rhs, &mut soon);
         for r in 0..R {
             for w in 0..W {
                 V::prefetch(out.rows_after(r).pointer.wrapping_add(w * V::COUNT));
             }
         }
-        let sums = sum(sums, depth - early, lhs.columns_after(early), rhs.rows_after(early));
+        let sums = sum(sums, depth - early, lhs.columns_after(early), rhs.rows_after(early), &mut soon);
         let scale = V::splat(strip.scale);
         for r in 0..R {
             for w in 0..W {
@@ -170,8 +177,7 @@ unsafe fn tile<V: Lanes, const R: usize, const W: usize>(
     }
 }
 
-/// `depth` steps of all sums of a tile. The rows below are fetched meanwhile, for the next strip: a cache line of
-/// each in turn where rows are contiguous.
+/// `depth` steps of all sums of a tile. What is needed soon is asked for meanwhile.
 ///
 /// # Safety
 /// As of [`tile`].
@@ -182,22 +188,24 @@ unsafe fn sum<V: Lanes, const R: usize, const W: usize>(
     depth: usize,
     lhs: Matrix<V::Element>,
     rhs: Matrix<V::Element>,
+    soon: &mut Soon<V::Element>,
 ) -> [[V; W]; R] {
-    let next = lhs.rows_after(R);
-    let turns = if lhs.column == 1 { 7 } else { 0 };
-    for p in 0..depth {
-        let (lhs, rhs) = (lhs.columns_after(p), rhs.rows_after(p).pointer);
-        // SAFETY: the caller's; what is prefetched need not exist.
-        unsafe {
-            V::prefetch(next.rows_after(p & turns).columns_after(p & !turns).pointer);
-            let mut right = [V::splat(V::ZERO); W];
-            for w in 0..W {
-                right[w] = V::load(rhs.add(w * V::COUNT));
-            }
-            for r in 0..R {
-                let left = V::splat(lhs.rows_after(r).pointer.read());
+    for start in (0..depth).step_by(soon.steps) {
+        // SAFETY: the caller's.
+        unsafe { soon.ask(|at| V::prefetch(at)) };
+        for p in start..depth.min(start + soon.steps) {
+            let (lhs, rhs) = (lhs.columns_after(p), rhs.rows_after(p).pointer);
+            // SAFETY: the caller's.
+            unsafe {
+                let mut right = [V::splat(V::ZERO); W];
                 for w in 0..W {
-                    sums[r][w] = left.times_plus(right[w], sums[r][w]);
+                    right[w] = V::load(rhs.add(w * V::COUNT));
+                }
+                for r in 0..R {
+                    let left = V::splat(lhs.rows_after(r).pointer.read());
+                    for w in 0..W {
+                        sums[r][w] = left.times_plus(right[w], sums[r][w]);
+                    }
                 }
             }
         }
