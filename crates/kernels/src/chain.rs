@@ -4,7 +4,8 @@
 
 use crate::Number;
 use crate::math;
-use crate::simd::{Level, level};
+use crate::reduce::LANES;
+use crate::simd::{Ahead, Level, level};
 
 /// Elements that a value between two steps takes at most: the accumulator's.
 pub(crate) const CHUNK: usize = 128;
@@ -65,19 +66,33 @@ pub(crate) struct Operands {
     strides: [usize; Self::MOST],
     streams: [bool; Self::MOST],
     count: usize,
+    /// What is asked for meanwhile, in chunks of [`LANES`] elements.
+    ahead: [Ahead; Self::MOST_AHEAD],
+    ahead_count: usize,
+    done: usize,
 }
 
 impl Operands {
     /// As many as there can be.
-    pub(crate) const MOST: usize = 96;
+    pub(crate) const MOST: usize = 112;
+    /// As many as can be asked for.
+    pub(crate) const MOST_AHEAD: usize = 32;
 
     pub(crate) fn new() -> Self {
         let (pointers, strides) = ([std::ptr::null_mut(); Self::MOST], [0; Self::MOST]);
-        Operands { pointers, strides, streams: [false; Self::MOST], count: 0 }
+        let ahead = [Ahead::nothing(); Self::MOST_AHEAD];
+        let streams = [false; Self::MOST];
+        Operands { pointers, strides, streams, count: 0, ahead, ahead_count: 0, done: 0 }
     }
 
     pub(crate) fn clear(&mut self) {
-        self.count = 0;
+        (self.count, self.ahead_count, self.done) = (0, 0, 0);
+    }
+
+    /// Memory to be asked for while the chain runs.
+    pub(crate) fn ask(&mut self, ahead: Ahead) {
+        self.ahead[self.ahead_count] = ahead;
+        self.ahead_count += 1;
     }
 
     /// Adds the next operand. Where it `streams`, stores go past the caches, to memory aligned to [`STREAM_ALIGNMENT`];
@@ -95,6 +110,11 @@ impl Operands {
         for (pointer, stride) in self.pointers[..self.count].iter_mut().zip(&self.strides) {
             *pointer = pointer.wrapping_add(elements * stride);
         }
+        let chunks = self.done / LANES..(self.done + elements) / LANES;
+        for ahead in &self.ahead[..self.ahead_count] {
+            chunks.clone().for_each(|chunk| ahead.fetch(chunk));
+        }
+        self.done += elements;
     }
 }
 

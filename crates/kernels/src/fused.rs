@@ -11,7 +11,7 @@ use crate::chain::{self, Action, CHUNK, Operands, STREAM_ALIGNMENT, Step};
 use crate::compare::{clamp_tile, compare_tile, select_tile};
 use crate::convert::convert_tile;
 use crate::copy::{fill_tile, iota_tile};
-use crate::reduce::{fold_along, fold_rows};
+use crate::reduce::{block_results, fold_along, fold_rows};
 use crate::tiles::{Reader, TILE, TileBytes, Writer, overlap};
 use crate::unary::unary_tile;
 use crate::workspace::{Workspace, piece_bytes};
@@ -126,7 +126,11 @@ pub const STREAM_BYTES: usize = 8 << 20;
 
 /// Instructions of one chain at most, and the registers they are about: two operands and a result each.
 const CHAIN: usize = 32;
-const _: () = assert!(3 * CHAIN <= Operands::MOST);
+const _: () = assert!(3 * CHAIN + ElementwiseProgram::MAX_OUTPUTS <= Operands::MOST);
+const _: () = assert!(ElementwiseProgram::MAX_INPUTS <= Operands::MOST_AHEAD);
+
+/// Shorter rows are not worth tiles of their own.
+const SHORTEST_ROW: usize = TILE / 4;
 
 /// What runs over a tile as a whole.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -137,7 +141,8 @@ enum Pass {
     Chain(Chain),
 }
 
-/// Steps, whose operands are registers, by their number in a list.
+/// Steps, whose operands are registers, by their number in a list; behind the program's registers follow what its folds
+/// give.
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
 struct Chain {
     steps: Vec<Step>,
@@ -153,6 +158,8 @@ pub struct ElementwiseProgram {
     instructions: Vec<EwInstr>,
     outputs: Vec<usize>,
     folds: Vec<EwFold>,
+    /// For each fold, whether a step of a chain does it; the others read tile by tile.
+    in_chain: Vec<bool>,
     passes: Vec<Pass>,
     places: Vec<Place>,
     /// For constants, and inputs that may be one value everywhere: the chunk which that value fills for chains.
@@ -243,8 +250,10 @@ impl ElementwiseProgram {
             registers,
             input_count,
             outputs,
+            in_chain: vec![false; folds.len()],
             folds,
         };
+        program.in_chain = program.folds.iter().map(|fold| program.folds_in_chain(fold)).collect();
         program.arrange();
         Ok(program)
     }
@@ -276,6 +285,29 @@ impl ElementwiseProgram {
 
     fn is_folded(&self, register: usize) -> bool {
         self.folds.iter().any(|fold| fold.register == register)
+    }
+
+    /// Whether a register is folded from its tile.
+    fn is_folded_later(&self, register: usize) -> bool {
+        self.folds.iter().zip(&self.in_chain).any(|(fold, in_chain)| fold.register == register && !in_chain)
+    }
+
+    /// The fold that the chain does which makes a register.
+    fn fold_in_chain(&self, register: usize) -> Option<usize> {
+        let mut folds = self.folds.iter().zip(&self.in_chain);
+        folds.position(|(fold, &in_chain)| in_chain && fold.register == register)
+    }
+
+    /// Whether a fold may be a step of the chain that makes its register: a sum of long rows, each of which is added to
+    /// one row. They end where what streams may begin.
+    fn folds_in_chain(&self, fold: &EwFold) -> bool {
+        let is_made = |instruction: &EwInstr| instruction.out == fold.register && self.chains(instruction);
+        fold.direction == FoldDirection::Across
+            && fold.reduction == Reduction::Sum
+            && fold.width >= SHORTEST_ROW
+            && (fold.width * size_of::<f32>()).is_multiple_of(STREAM_ALIGNMENT)
+            && self.folds.iter().filter(|other| other.register == fold.register).count() == 1
+            && self.instructions.iter().any(is_made)
     }
 }
 
@@ -337,7 +369,7 @@ impl ElementwiseProgram {
         // Whether anyone but chains looks for a register.
         let is_tiled = |(register, readers): (usize, &Vec<usize>)| {
             self.outputs.contains(&register)
-                || self.is_folded(register)
+                || self.is_folded_later(register)
                 || readers.iter().any(|&reader| chain[reader].is_none())
         };
         let tiled: Vec<bool> = readers.iter().enumerate().map(is_tiled).collect();
@@ -369,7 +401,9 @@ impl ElementwiseProgram {
                         || next.op == EwOp::Binary(Binary::Mul))
             };
             // What is folded is read tile by tile.
-            let local = readers[out].iter().all(within) && !self.is_folded(out);
+            let local = readers[out].iter().all(within) && !self.is_folded_later(out);
+            // A sum takes its place in the accumulator.
+            let is_lost = self.fold_in_chain(out).is_some() && !readers[out].is_empty();
             let kept = self.outputs.iter().position(|&register| register == out);
             self.places[out] = match kept {
                 _ if constant(self, number) => {
@@ -383,7 +417,7 @@ impl ElementwiseProgram {
                 // It is made where it must end, if nobody else looks for it in a slot.
                 Some(output) if local => Place::Output(output),
                 None if local && chain[number].is_some() => {
-                    if readers[out].iter().all(passes) {
+                    if readers[out].iter().all(passes) && !is_lost {
                         Place::Passing
                     } else {
                         Place::Chunk(take(&mut free_chunks, &mut self.chunks))
@@ -399,6 +433,7 @@ impl ElementwiseProgram {
             }
             if chain[number].is_some() {
                 let held = previous[number].map(|number| self.instructions[number].out);
+                let held = held.filter(|&register| self.fold_in_chain(register).is_none());
                 self.extend(op, &args, out, held);
             }
             for (i, &arg) in args.iter().enumerate() {
@@ -474,6 +509,7 @@ impl ElementwiseProgram {
 
     /// Adds an instruction to the last chain, whose accumulator holds the register `held`.
     fn extend(&mut self, op: EwOp, args: &[usize], out: usize, held: Option<usize>) {
+        let sum = self.fold_in_chain(out).map(|fold| self.registers.len() + fold);
         let Some(Pass::Chain(chain)) = self.passes.last_mut() else { unreachable!("a chain was begun") };
         let mut number = |register: usize| {
             let known = chain.registers.iter().position(|&known| known == register);
@@ -510,7 +546,11 @@ impl ElementwiseProgram {
             other.is_some_and(|register| register >= self.input_count && self.filled[register].is_some());
         let operand = other.map_or(Step::NOTHING, &mut number);
         let store = if self.places[out] == Place::Passing { Step::NOTHING } else { number(out) };
+        let sum = sum.map(&mut number);
         chain.steps.push(Step::new(load, action, operand, constant, store));
+        if let Some(sum) = sum {
+            chain.steps.push(Step::new(Step::NOTHING, Action::Add, sum, false, sum));
+        }
     }
 }
 
@@ -556,7 +596,7 @@ pub fn run_elementwise_part(
     inputs: &[View<'_>],
     outputs: &mut [ViewMut<'_>],
     shape: &[usize],
-    part: Part<'_, '_>,
+    mut part: Part<'_, '_>,
     workspace: &mut [u8],
 ) {
     assert_eq!(part.folded.len(), program.folds.len(), "a program gets the results of all its folds");
@@ -604,6 +644,11 @@ pub fn run_elementwise_part(
     while start + count < len {
         start += count;
         count = program.row.map_or(even, |row| row_tile(start, row)).min(len - start);
+        for (fold, &in_chain) in program.folds.iter().zip(&program.in_chain) {
+            if in_chain {
+                count = count.min(fold.width - (part.before + start) % fold.width);
+            }
+        }
         for (input, (slot, reader)) in slots.iter_mut().zip(readers.iter().flatten()).enumerate() {
             if reader.is_uniform() || reader.lent(start, count).is_some() {
                 continue;
@@ -627,11 +672,22 @@ pub fn run_elementwise_part(
                 }
                 Pass::Chain(chain) => {
                     let held = Held { slots, chunks, in_chunk: &in_chunk, operands: &mut operands };
-                    run_chain(program, chain, &readers, &mut writers, &streams, held, start, count);
+                    run_chain(
+                        program,
+                        chain,
+                        &readers,
+                        &mut writers,
+                        &streams,
+                        &mut part,
+                        held,
+                        start,
+                        count,
+                    );
                 }
             }
         }
-        for ((fold, folded), carried) in program.folds.iter().zip(&mut *part.folded).zip(&mut carried) {
+        let folds = program.folds.iter().zip(&program.in_chain).zip(&mut *part.folded).zip(&mut carried);
+        for (((fold, _), folded), carried) in folds.filter(|(((_, in_chain), _), _)| !**in_chain) {
             let &EwFold { register, reduction, width, direction } = fold;
             let tile = read(program, register, &readers, slots, &[], start, count);
             let dtype = program.registers[register];
@@ -658,9 +714,7 @@ pub fn run_elementwise_part(
 /// Elements of the tile that begins at `start` where rows are reduced: those of some whole rows, or of one row as many as
 /// are reduced at a time.
 fn row_tile(start: usize, row: usize) -> usize {
-    /// Longer rows are worth a tile of their own: what repeats along them is read where it is.
-    const SHORT: usize = TILE / 4;
-    if row < SHORT { TILE / row * row } else { TILE.min(row - start % row) }
+    if row < SHORTEST_ROW { TILE / row * row } else { TILE.min(row - start % row) }
 }
 
 /// Fills what is the same in every tile: constants, and inputs that are one value everywhere.
@@ -703,6 +757,13 @@ struct Held<'a> {
     operands: &'a mut Operands,
 }
 
+/// Elements of an input that are asked for so many before they are read.
+const AHEAD: usize = 1024;
+
+/// Steps of a chain that are as much work as waiting for memory. Shorter ones wait anyway: asking early would only be
+/// more to do.
+const LONG_CHAIN: usize = 12;
+
 /// Runs a chain over one tile.
 fn run_chain(
     program: &ElementwiseProgram,
@@ -710,13 +771,21 @@ fn run_chain(
     readers: &[Option<Reader<'_>>],
     writers: &mut [Option<Writer<'_>>],
     streams: &[bool],
+    part: &mut Part<'_, '_>,
     held: Held<'_>,
     start: usize,
     count: usize,
 ) {
     let (slots, chunks, operands) = (held.slots.as_mut_ptr(), held.chunks.as_mut_ptr(), held.operands);
     operands.clear();
+    let is_long = chain.steps.len() >= LONG_CHAIN;
     for &register in &chain.registers {
+        if let Some(fold) = register.checked_sub(program.registers.len()) {
+            let results = cast_slice_mut(part.folded[fold]);
+            let results = block_results(results, part.before + start, count, program.folds[fold].width);
+            operands.push(results.as_mut_ptr(), 1, false);
+            continue;
+        }
         let reader = readers.get(register).and_then(Option::as_ref);
         let direct = reader.and_then(|reader| reader.lent(start, count)).map(<[u8]>::as_ptr);
         let place = match program.filled[register] {
@@ -733,6 +802,9 @@ fn run_chain(
             (None, Place::Chunk(chunk)) => (chunks.wrapping_add(chunk).cast(), 0, false),
             (None, Place::Passing) => unreachable!("what passes has no memory"),
         };
+        if let Some(reader) = reader.filter(|reader| is_long && reader.is_direct()) {
+            operands.ask(reader.ahead(start + AHEAD));
+        }
         operands.push(pointer, stride, streams);
     }
     // SAFETY: inputs and outputs have `count` elements from `start` on, for which their views vouch; slots are

@@ -265,6 +265,16 @@ pub(crate) fn fold_rows(
     fold!(op, dtype, T, F => fold_typed_rows::<T, F>(cast_slice(x), first, width, cast_slice_mut(results)))
 }
 
+/// Where the sums of `count` elements from number `first` on are, all of one row: ready for that row to be added.
+pub(crate) fn block_results(results: &mut [f32], first: usize, count: usize, width: usize) -> &mut [f32] {
+    let (row, column) = (first / width, first % width);
+    let results = &mut results[row / BLOCK_ROWS * width + column..][..count];
+    if row.is_multiple_of(BLOCK_ROWS) {
+        results.fill(<Sum as Fold<f32>>::IDENTITY);
+    }
+    results
+}
+
 #[inline(never)]
 fn fold_typed_rows<T: Element, F: Fold<T::Compute>>(
     mut x: &[T],

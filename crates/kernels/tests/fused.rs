@@ -287,7 +287,7 @@ proptest! {
     #[test]
     fn folds_give_the_bits_of_reductions(seed: u64) {
         let mut draw = Draw(seed);
-        let shape = [draw.pick(&[0, 1, 63, 64, 65, 130, 200]), 1 + draw.below(3), draw.pick(&[2, 3, 31, 70, 255, 300, 1024, 1100])];
+        let shape = [draw.pick(&[0, 1, 63, 64, 65, 130, 200]), 1 + draw.below(3), draw.pick(&[2, 3, 31, 70, 255, 272, 300, 1024, 1040, 1100])];
         let types = [[DType::F32; 4].as_slice(), &[DType::BF16, DType::I32, DType::F64, DType::Bool]].concat();
         let program = random_program(&mut draw, 3, &types, 20);
         let folds: Vec<EwFold> = (0..1 + draw.below(3))
@@ -369,14 +369,16 @@ proptest! {
     }
 }
 
-/// Whether the tiles of rows are whole cache lines or not.
+/// Whether the tiles of rows are whole cache lines or not, and whether rows are added as they are made or later.
 #[test]
-fn long_outputs_may_be_reduced_along_rows() {
-    for width in [1008, 1001, 40, 31] {
+fn long_outputs_may_be_reduced_along_and_across_rows() {
+    let zero = Scalar::from_f64(DType::F32, 0.0);
+    for (width, is_along) in [1008, 1001, 1040, 272, 40, 31].into_iter().flat_map(|w| [(w, true), (w, false)])
+    {
         let rows = STREAM_BYTES / size_of::<f32>() / width + 1;
         let shape = [rows, width];
         let square = EwInstr { op: EwOp::Binary(Binary::Mul), args: vec![0, 0], out: 1 };
-        let direction = FoldDirection::Along(Scalar::from_f64(DType::F32, 0.0));
+        let direction = if is_along { FoldDirection::Along(zero) } else { FoldDirection::Across };
         let fold = EwFold { register: 1, reduction: Reduction::Sum, width, direction };
         let program =
             ElementwiseProgram::with_folds(vec![DType::F32; 2], 1, vec![square], vec![1], vec![fold])
@@ -385,16 +387,23 @@ fn long_outputs_may_be_reduced_along_rows() {
         let right: Vec<f32> = x.iter().map(|x| x * x).collect();
         let mut memory = vec![0f32; rows * width + 16];
         let start = memory.as_ptr().align_offset(64);
-        let (mut sums, mut expected) = (vec![0f32; rows], vec![0f32; rows]);
+        let left = if is_along { rows } else { width };
+        let results = if is_along { rows } else { block_results_bytes(DType::F32, rows, width) / 4 };
+        let (mut sums, mut expected) = (vec![0f32; results], vec![0f32; left]);
         let mut outs = [ViewMut::of(&mut memory[start..], &shape)];
         let mut folded = [bytemuck::cast_slice_mut(&mut sums)];
         let part = Part { before: 0, elements: rows * width, folded: &mut folded };
         let mut workspace = vec![0u8; elementwise_workspace_bytes(&program)];
         run_elementwise_part(&program, &[View::of(&x, &shape)], &mut outs, &shape, part, &mut workspace);
-        let zero = Scalar::from_f64(DType::F32, 0.0);
-        let out = &mut ViewMut::of(&mut expected, &[rows]);
-        reduce(Reduction::Sum, &View::of(&right, &shape), &[false, true], &zero, out);
-        assert!(memory[start..][..right.len()] == right[..] && sums == expected, "rows of {width}");
+        if !is_along {
+            let mut joined = vec![0f32; left];
+            let blocks = [bytemuck::cast_slice_mut(&mut sums)].into_iter();
+            join_blocks(Reduction::Sum, &zero, blocks, &mut ViewMut::of(&mut joined, &[left]));
+            sums = joined;
+        }
+        let out = &mut ViewMut::of(&mut expected, &[left]);
+        reduce(Reduction::Sum, &View::of(&right, &shape), &[!is_along, is_along], &zero, out);
+        assert!(memory[start..][..right.len()] == right[..] && sums == expected, "{shape:?}, {is_along}");
     }
 }
 
