@@ -671,18 +671,9 @@ pub fn run_elementwise_part(
                     single(program, instruction, &readers, &mut writers, slots, shape, start, count);
                 }
                 Pass::Chain(chain) => {
-                    let held = Held { slots, chunks, in_chunk: &in_chunk, operands: &mut operands };
-                    run_chain(
-                        program,
-                        chain,
-                        &readers,
-                        &mut writers,
-                        &streams,
-                        &mut part,
-                        held,
-                        start,
-                        count,
-                    );
+                    let (operands, part) = (&mut operands, &mut part);
+                    let held = Held { slots, chunks, in_chunk: &in_chunk, part, operands };
+                    run_chain(program, chain, &readers, &mut writers, &streams, held, start, count);
                 }
             }
         }
@@ -748,11 +739,13 @@ fn prepare(
 }
 
 /// What a tile's registers rest in.
-struct Held<'a> {
+struct Held<'a, 'b, 'c> {
     slots: &'a mut [TileBytes],
     chunks: &'a mut [[f32; CHUNK]],
     /// Inputs that are one value all over this tile, in their chunks.
     in_chunk: &'a [bool],
+    /// Where sums of rows are.
+    part: &'a mut Part<'b, 'c>,
     /// Room for the memory of a chain.
     operands: &'a mut Operands,
 }
@@ -771,8 +764,7 @@ fn run_chain(
     readers: &[Option<Reader<'_>>],
     writers: &mut [Option<Writer<'_>>],
     streams: &[bool],
-    part: &mut Part<'_, '_>,
-    held: Held<'_>,
+    held: Held<'_, '_, '_>,
     start: usize,
     count: usize,
 ) {
@@ -781,8 +773,8 @@ fn run_chain(
     let is_long = chain.steps.len() >= LONG_CHAIN;
     for &register in &chain.registers {
         if let Some(fold) = register.checked_sub(program.registers.len()) {
-            let results = cast_slice_mut(part.folded[fold]);
-            let results = block_results(results, part.before + start, count, program.folds[fold].width);
+            let results = cast_slice_mut(held.part.folded[fold]);
+            let results = block_results(results, held.part.before + start, count, program.folds[fold].width);
             operands.push(results.as_mut_ptr(), 1, false);
             continue;
         }
