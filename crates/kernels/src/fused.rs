@@ -11,8 +11,8 @@ use crate::chain::{self, Action, CHUNK, Operands, STREAM_ALIGNMENT, Step};
 use crate::compare::{clamp_tile, compare_tile, select_tile};
 use crate::convert::convert_tile;
 use crate::copy::{fill_tile, iota_tile};
-use crate::reduce::{block_results, fold_along, fold_rows};
-use crate::tiles::{Reader, TILE, TileBytes, Writer, overlap};
+use crate::reduce::{Sum, block_results, fold_along, fold_rows};
+use crate::tiles::{Reader, SHORTEST_TILE, TILE, TileBytes, Writer, overlap};
 use crate::unary::unary_tile;
 use crate::workspace::{Workspace, piece_bytes};
 use crate::{Binary, Direction, Reduction, Scalar, Unary, View, ViewMut};
@@ -128,9 +128,6 @@ pub const STREAM_BYTES: usize = 8 << 20;
 const CHAIN: usize = 32;
 const _: () = assert!(3 * CHAIN + ElementwiseProgram::MAX_OUTPUTS <= Operands::MOST);
 const _: () = assert!(ElementwiseProgram::MAX_INPUTS <= Operands::MOST_AHEAD);
-
-/// Shorter rows are not worth tiles of their own.
-const SHORTEST_ROW: usize = TILE / 4;
 
 /// What runs over a tile as a whole.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -304,7 +301,7 @@ impl ElementwiseProgram {
         let is_made = |instruction: &EwInstr| instruction.out == fold.register && self.chains(instruction);
         fold.direction == FoldDirection::Across
             && fold.reduction == Reduction::Sum
-            && fold.width >= SHORTEST_ROW
+            && fold.width >= SHORTEST_TILE
             && (fold.width * size_of::<f32>()).is_multiple_of(STREAM_ALIGNMENT)
             && self.folds.iter().filter(|other| other.register == fold.register).count() == 1
             && self.instructions.iter().any(is_made)
@@ -394,16 +391,16 @@ impl ElementwiseProgram {
             let within = |reader: &usize| chain[number].is_some() && chain[*reader] == chain[number];
             let passes = |&reader: &usize| {
                 let next = &self.instructions[reader];
+                // Where the chain sums rows, the sum takes its place in the accumulator.
                 within(&reader)
                     && previous[reader] == Some(number)
+                    && self.fold_in_chain(out).is_none()
                     && (next.args.len() < 2
                         || next.args[0] != next.args[1]
                         || next.op == EwOp::Binary(Binary::Mul))
             };
             // What is folded is read tile by tile.
             let local = readers[out].iter().all(within) && !self.is_folded_later(out);
-            // A sum takes its place in the accumulator.
-            let is_lost = self.fold_in_chain(out).is_some() && !readers[out].is_empty();
             let kept = self.outputs.iter().position(|&register| register == out);
             self.places[out] = match kept {
                 _ if constant(self, number) => {
@@ -417,7 +414,7 @@ impl ElementwiseProgram {
                 // It is made where it must end, if nobody else looks for it in a slot.
                 Some(output) if local => Place::Output(output),
                 None if local && chain[number].is_some() => {
-                    if readers[out].iter().all(passes) && !is_lost {
+                    if readers[out].iter().all(passes) {
                         Place::Passing
                     } else {
                         Place::Chunk(take(&mut free_chunks, &mut self.chunks))
@@ -705,7 +702,7 @@ pub fn run_elementwise_part(
 /// Elements of the tile that begins at `start` where rows are reduced: those of some whole rows, or of one row as many as
 /// are reduced at a time.
 fn row_tile(start: usize, row: usize) -> usize {
-    if row < SHORTEST_ROW { TILE / row * row } else { TILE.min(row - start % row) }
+    if row < SHORTEST_TILE { TILE / row * row } else { TILE.min(row - start % row) }
 }
 
 /// Fills what is the same in every tile: constants, and inputs that are one value everywhere.
@@ -774,7 +771,8 @@ fn run_chain(
     for &register in &chain.registers {
         if let Some(fold) = register.checked_sub(program.registers.len()) {
             let results = cast_slice_mut(held.part.folded[fold]);
-            let results = block_results(results, held.part.before + start, count, program.folds[fold].width);
+            let (first, width) = (held.part.before + start, program.folds[fold].width);
+            let results = block_results::<f32, Sum>(results, first, count, width);
             operands.push(results.as_mut_ptr(), 1, false);
             continue;
         }

@@ -265,12 +265,18 @@ pub(crate) fn fold_rows(
     fold!(op, dtype, T, F => fold_typed_rows::<T, F>(cast_slice(x), first, width, cast_slice_mut(results)))
 }
 
-/// Where the sums of `count` elements from number `first` on are, all of one row: ready for that row to be added.
-pub(crate) fn block_results(results: &mut [f32], first: usize, count: usize, width: usize) -> &mut [f32] {
+/// Where the results are that `count` elements from number `first` on, all of one row, join: begun where they are the
+/// first of a block.
+pub(crate) fn block_results<C: Copy, F: Fold<C>>(
+    results: &mut [C],
+    first: usize,
+    count: usize,
+    width: usize,
+) -> &mut [C] {
     let (row, column) = (first / width, first % width);
     let results = &mut results[row / BLOCK_ROWS * width + column..][..count];
     if row.is_multiple_of(BLOCK_ROWS) {
-        results.fill(<Sum as Fold<f32>>::IDENTITY);
+        results.fill(F::IDENTITY);
     }
     results
 }
@@ -284,13 +290,8 @@ fn fold_typed_rows<T: Element, F: Fold<T::Compute>>(
 ) {
     let mut at = first;
     while !x.is_empty() {
-        let (row, column) = (at / width, at % width);
-        let (own, rest) = x.split_at(x.len().min(width - column));
-        let results = &mut results[row / BLOCK_ROWS * width + column..][..own.len()];
-        if row.is_multiple_of(BLOCK_ROWS) {
-            results.fill(F::IDENTITY);
-        }
-        fold_into::<T, F>(results, own);
+        let (own, rest) = x.split_at(x.len().min(width - at % width));
+        fold_into::<T, F>(block_results::<_, F>(results, at, own.len(), width), own);
         (x, at) = (rest, at + own.len());
     }
 }

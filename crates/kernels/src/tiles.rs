@@ -13,6 +13,8 @@ use crate::{Element, Float, MAX_RANK, View, ViewMut};
 /// Elements handled at a time: small enough for a few tiles to stay in the first cache, large enough to hide
 /// what a tile costs beyond its elements.
 pub const TILE: usize = 1024;
+/// Rows of fewer elements are not worth tiles of their own: those cost more than copying what they save.
+pub(crate) const SHORTEST_TILE: usize = TILE / 4;
 
 /// Scratch for one tile of any type.
 pub(crate) type TileBytes = [u64; TILE];
@@ -184,12 +186,10 @@ impl<'a> Reader<'a> {
     /// How many elements a tile should have, that all of them follow one another in memory, or are one; `None` where that
     /// is no use, or not known.
     pub(crate) fn even_tile(&self) -> Option<usize> {
-        /// Shorter tiles cost more than copying what they save.
-        const SHORTEST: usize = TILE / 4;
         if self.is_direct() || self.is_uniform() || self.detached {
             return None;
         }
-        let row = self.layout.row().filter(|&row| row >= SHORTEST)?;
+        let row = self.layout.row().filter(|&row| row >= SHORTEST_TILE)?;
         let tile = row / row.div_ceil(TILE);
         (row.is_multiple_of(tile) && tile.is_multiple_of(LANES)).then_some(tile)
     }

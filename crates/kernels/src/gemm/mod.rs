@@ -214,21 +214,17 @@ unsafe fn blocks<V: Lanes>(
             for p in (0..k.max(1)).step_by(depth_block) {
                 let depth = depth_block.min(k - p);
                 let from = rhs.rows_after(p).columns_after(j);
-                let panels = if in_place {
-                    Panels::<V>::InPlace(from)
+                let (panels, block) = if in_place {
+                    (Panels::<V>::InPlace(from), Later::NOTHING)
                 } else {
                     // SAFETY: the block is inside `rhs` and fits the buffer.
                     unsafe { V::compiled(Pack::<V> { from, depth, columns, to: packed }) };
-                    Panels::Packed(packed, depth)
-                };
-                let block = if in_place {
-                    Later::NOTHING
-                } else {
                     let (p, j) =
                         if p + depth_block < k { (p + depth_block, j) } else { (0, j + columns_block) };
                     let sizes =
                         [k.saturating_sub(p).min(depth_block), n.saturating_sub(j).min(columns_block)];
-                    Later::block(rhs.rows_after(p).columns_after(j), sizes)
+                    let block = Later::block(rhs.rows_after(p).columns_after(j), sizes);
+                    (Panels::Packed(packed, depth), block)
                 };
                 let (lhs, out) = (lhs.columns_after(p), out.columns_after(j));
                 for i in (0..m).step_by(V::ROWS) {

@@ -252,9 +252,13 @@ fn a_part_has_the_bits_of_the_whole() {
             }
         }
     }
+    assert_same_bits(&whole, &parts, [m, n], "parts");
+}
+
+fn assert_same_bits(whole: &Held<f32>, other: &Held<f32>, [m, n]: [usize; 2], of: &str) {
     for i in 0..m {
         for j in 0..n {
-            assert_eq!(whole.get(i, j).to_bits(), parts.get(i, j).to_bits(), "at {i}, {j}");
+            assert_eq!(whole.get(i, j).to_bits(), other.get(i, j).to_bits(), "{of} at {i}, {j}");
         }
     }
 }
@@ -283,11 +287,7 @@ fn blocks_of_a_sum_add_up_to_the_bits_of_the_whole() {
                 product(sizes, 1.0, lhs, rhs, blocks.matrix_mut(), p > 0, Part::WHOLE);
             }
         }
-        for i in 0..m {
-            for j in 0..n {
-                assert_eq!(whole.get(i, j).to_bits(), blocks.get(i, j).to_bits(), "{k} at {i}, {j}");
-            }
-        }
+        assert_same_bits(&whole, &blocks, [m, n], &format!("blocks of {k}"));
     }
 }
 
