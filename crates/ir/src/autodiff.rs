@@ -180,5 +180,5 @@ pub fn vjp(graph: &Graph, seeded: &[usize], wanted: &[usize]) -> Result<Graph> {
             Ok(gradient.unwrap_or_else(|| builder.constant(Literal::zeros(&ty))))
         })
         .collect::<Result<Vec<ValueId>>>()?;
-    Ok(crate::graph_edit::prune(&builder.finish(results)))
+    Ok(crate::graph_edit::prune(builder.finish(results)))
 }

@@ -195,12 +195,9 @@ impl GraphBuilder {
             let results = self.push_typed(node.op.clone(), &operands, types);
             if keep_origin {
                 let last = self.graph.nodes.last_mut().expect("just pushed");
-                *last = Node {
-                    op: last.op.clone(),
-                    operands: std::mem::take(&mut last.operands),
-                    results: std::mem::take(&mut last.results),
-                    ..node.clone()
-                };
+                last.path.clone_from(&node.path);
+                last.location.clone_from(&node.location);
+                (last.phase, last.microbatch, last.remat) = (node.phase, node.microbatch, node.remat);
             }
             for (&old, &new) in node.results.iter().zip(&results) {
                 let source = graph.value(old);

@@ -166,7 +166,7 @@ impl CompositeDefinition {
             .map(|(i, ty)| builder.input(&format!("arg{i}"), ty.clone(), Role::Activation))
             .collect();
         let outputs = (template.build)(attributes, &mut builder, &inputs)?;
-        let decomposition = crate::graph_edit::prune(&builder.finish(outputs));
+        let decomposition = crate::graph_edit::prune(builder.finish(outputs));
         Ok(CompositeDefinition {
             name: template.name.to_string(),
             decomposition,

@@ -57,7 +57,7 @@ impl CustomOp {
             .map(|(name, ty)| builder.input(name, ty.clone(), Role::Activation))
             .collect();
         let outputs = (self.build)(&mut builder, &inputs)?;
-        let decomposition = graph_edit::prune(&builder.finish(outputs));
+        let decomposition = graph_edit::prune(builder.finish(outputs));
         let definition =
             CompositeDefinition { name: self.name.clone(), decomposition, origin: Origin::Outlined };
         Ok(Composite { attributes: Attributes::new(), definition: Arc::new(definition) })

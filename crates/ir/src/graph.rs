@@ -164,7 +164,31 @@ pub struct Graph {
     pub aliases: Vec<(usize, usize)>,
 }
 
+impl Node {
+    /// Another node in this one's place: with its path, location, phase, microbatch and group.
+    pub fn replaced(&self, op: Op, operands: Vec<ValueId>, results: Vec<ValueId>) -> Node {
+        let Node { path, location, phase, microbatch, remat, .. } = self;
+        let (path, location) = (path.clone(), location.clone());
+        Node { op, operands, results, path, location, phase: *phase, microbatch: *microbatch, remat: *remat }
+    }
+}
+
 impl Graph {
+    /// This graph without inputs, nodes and values, with room for as many nodes and values.
+    pub fn emptied(&self) -> Graph {
+        Graph {
+            name: self.name.clone(),
+            meshes: self.meshes.clone(),
+            values: Vec::with_capacity(self.values.len()),
+            nodes: Vec::with_capacity(self.nodes.len()),
+            inputs: Vec::with_capacity(self.inputs.len()),
+            outputs: self.outputs.clone(),
+            output_names: self.output_names.clone(),
+            output_annotations: self.output_annotations.clone(),
+            aliases: self.aliases.clone(),
+        }
+    }
+
     /// The value with this id.
     pub fn value(&self, id: ValueId) -> &Value {
         &self.values[id.index()]

@@ -1,46 +1,63 @@
 //! Small edits every pass needs: dropping what is unused and opening composites.
 
-use crate::graph::{Graph, Node, ValueId};
+use crate::graph::{Graph, Node, NodeId, ValueId};
 use crate::op::{Op, Operation};
 use crate::{Annotation, GraphBuilder};
 use partita_base::{Diagnostic, Result};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// The graph without nodes whose results nobody needs. Inputs stay; ids are renumbered.
-pub fn prune(graph: &Graph) -> Graph {
+pub fn prune(mut graph: Graph) -> Graph {
     let mut needed = vec![false; graph.values.len()];
     for &output in &graph.outputs {
         needed[output.index()] = true;
     }
     let mut keep = vec![false; graph.nodes.len()];
-    for id in graph.node_ids().rev() {
-        let node = graph.node(id);
-        if node.results.iter().any(|v| needed[v.index()]) {
-            keep[id.index()] = true;
-            for operand in &node.operands {
-                needed[operand.index()] = true;
-            }
+    for (keep, node) in keep.iter_mut().zip(&graph.nodes).rev() {
+        *keep = node.results.iter().any(|v| needed[v.index()]);
+        if *keep {
+            node.operands.iter().for_each(|v| needed[v.index()] = true);
         }
     }
-    rebuild(graph, |builder, _, index, operands| {
-        if !keep[index] {
-            return Ok(None);
+    let mut kept = keep.iter();
+    graph.nodes.retain(|_| *kept.next().expect("one for each node"));
+    // What is left moves up, and is named anew wherever it is named.
+    let mut stays = vec![false; graph.values.len()];
+    let results = graph.nodes.iter().flat_map(|node| &node.results);
+    graph.inputs.iter().chain(results).for_each(|v| stays[v.index()] = true);
+    let mut count = 0;
+    let names: Vec<Option<ValueId>> = stays
+        .iter()
+        .map(|&stays| {
+            count += usize::from(stays);
+            stays.then(|| ValueId::new(count - 1))
+        })
+        .collect();
+    let mut stays = stays.iter();
+    graph.values.retain(|_| *stays.next().expect("one for each value"));
+    let now = |value: &mut ValueId| *value = names[value.index()].expect("what is needed stays");
+    graph.inputs.iter_mut().chain(&mut graph.outputs).for_each(now);
+    for (index, node) in graph.nodes.iter_mut().enumerate() {
+        node.operands.iter_mut().chain(&mut node.results).for_each(now);
+        for (number, result) in node.results.iter().enumerate() {
+            graph.values[result.index()].definition = Some((NodeId::new(index), number));
         }
-        Ok(Some(push_copy(builder, graph, index, operands)))
-    })
-    .expect("copying nodes cannot fail")
+    }
+    for value in &mut graph.values {
+        value.role = value.role.renamed(|v| names[v.index()]);
+    }
+    graph
 }
 
 /// The graph with every composite that `open` selects replaced by its decomposition, composites inside included.
 pub fn open_composites(graph: &Graph, open: &dyn Fn(&crate::ops::Composite) -> bool) -> Result<Graph> {
-    let mut current = graph.clone();
-    loop {
-        let selected = |node: &Node| matches!(&node.op, Op::Composite(c) if open(c));
-        if !current.nodes.iter().any(selected) {
-            return Ok(current);
-        }
-        current = open_once(&current, &selected)?;
+    let selected = |node: &Node| matches!(&node.op, Op::Composite(c) if open(c));
+    let mut current = Cow::Borrowed(graph);
+    while current.nodes.iter().any(selected) {
+        current = Cow::Owned(open_once(&current, &selected)?);
     }
+    Ok(current.into_owned())
 }
 
 /// The graph with every composite node that `open` selects replaced by its decomposition; composites inside stay.
@@ -85,7 +102,7 @@ pub fn reuse_reductions(graph: &Graph, among: &[bool]) -> Result<Option<Graph>> 
         Some(first) => Ok(Some(vec![map[first.index()].expect("it comes first")])),
         None => Ok(Some(push_copy(builder, graph, index, operands))),
     })?;
-    Ok(Some(prune(&reused)))
+    Ok(Some(prune(reused)))
 }
 
 /// Constants of more elements are not compared.
@@ -143,8 +160,7 @@ pub fn rebuild(
     graph: &Graph,
     mut emit: impl FnMut(&mut GraphBuilder, &[Option<ValueId>], usize, &[ValueId]) -> Result<Option<Vec<ValueId>>>,
 ) -> Result<Graph> {
-    let mut builder = GraphBuilder::new(&graph.name);
-    builder.graph_mut().meshes = graph.meshes.clone();
+    let mut builder = GraphBuilder::from_graph(graph.emptied());
     let mut map: Vec<Option<ValueId>> = vec![None; graph.values.len()];
     for &input in &graph.inputs {
         let value = graph.value(input);
@@ -163,12 +179,8 @@ pub fn rebuild(
             }
         }
     }
-    let mut result = builder.finish(
-        graph.outputs.iter().map(|v| map[v.index()].expect("outputs are kept")).collect::<Vec<ValueId>>(),
-    );
-    result.output_names = graph.output_names.clone();
-    result.output_annotations = graph.output_annotations.clone();
-    result.aliases = graph.aliases.clone();
+    let outputs = graph.outputs.iter().map(|v| map[v.index()].expect("outputs are kept")).collect();
+    let mut result = builder.finish(outputs);
     remap_roles(graph, &map, &mut result);
     Ok(result)
 }

@@ -33,31 +33,30 @@ pub fn mark(graph: &mut Graph, nodes: impl IntoIterator<Item = NodeId>) -> Resul
 /// The gradient graph in which what each group does not keep is computed again right before the first node that needs
 /// it, and no node is marked. What is computed again says so: [`Role::RematOf`]. E137 where a marked node is not of the
 /// forward pass.
-pub fn rematerialise(graph: &Graph) -> Result<Graph> {
+pub fn rematerialise(mut graph: Graph) -> Result<Graph> {
     if graph.nodes.iter().all(|node| node.remat.is_none()) {
-        return Ok(graph.clone());
+        return Ok(graph);
     }
     graph.nodes.iter().filter(|node| node.remat.is_some()).try_for_each(check_phase)?;
-    let dropped = dropped(graph);
-    let mut source = graph.clone();
-    source.nodes.iter_mut().for_each(|node| node.remat = None);
+    let dropped = dropped(&graph);
+    let mut needed = needed(&graph, &dropped);
+    graph.nodes.iter_mut().for_each(|node| node.remat = None);
     let mut again: Vec<Option<ValueId>> = vec![None; graph.values.len()];
-    let mut needed = needed(graph, &dropped);
-    let result = graph_edit::rebuild(&source, |builder, map, index, operands| {
+    let result = graph_edit::rebuild(&graph, |builder, map, index, operands| {
         let mut operands = operands.to_vec();
         if graph.nodes[index].phase != Phase::Forward {
             for (old, new) in graph.nodes[index].operands.iter().zip(&mut operands) {
                 let Some(group) = dropped[old.index()] else { continue };
                 // All of a group at its first reader.
                 for id in std::mem::take(&mut needed[group]) {
-                    repeat(builder, &source, source.node(id), map, &mut again);
+                    repeat(builder, &graph, graph.node(id), map, &mut again);
                 }
                 *new = again[old.index()].expect("what is read is needed");
             }
         }
-        Ok(Some(graph_edit::push_copy(builder, &source, index, &operands)))
+        Ok(Some(graph_edit::push_copy(builder, &graph, index, &operands)))
     })?;
-    Ok(graph_edit::prune(&result))
+    Ok(graph_edit::prune(result))
 }
 
 /// For each value that its group does not keep, the group.

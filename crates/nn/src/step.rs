@@ -127,7 +127,7 @@ pub fn gradient_graph_wrt(forward: &Graph, also: &[&str]) -> Result<Graph> {
         }
         outputs.push(&gradient_name(&name), gradient);
     }
-    remat::rematerialise(&graph_edit::prune(&outputs.finish(builder)))
+    remat::rematerialise(graph_edit::prune(outputs.finish(builder)))
 }
 
 /// Completes a graph that has parameters and outputs `loss` and `grad.<parameter>` to a step. New inputs:
@@ -219,7 +219,7 @@ pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
     }
     let mut graph = outputs.finish(b);
     graph.aliases = aliases;
-    Ok(graph_edit::prune(&graph))
+    Ok(graph_edit::prune(graph))
 }
 
 /// The square root of the sum of all squares, parameter by parameter, in order.

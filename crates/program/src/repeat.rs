@@ -106,8 +106,8 @@ fn rewritten(graph: &Graph, uses: &[Vec<(NodeId, usize)>], chosen: &[NodeId]) ->
             let own = match again.get(&(operand, stretch(node))) {
                 Some(&own) => own,
                 None => {
-                    let Node { operands, results, path, location, .. } = maker.clone();
-                    let here = Node { operands, results, path, location, ..node.clone() };
+                    let Node { phase, microbatch, remat, .. } = *node;
+                    let here = Node { phase, microbatch, remat, ..maker.clone() };
                     let own = copy.append_copy(graph, &here, maker.op.clone())[0];
                     again.insert((operand, stretch(node)), own);
                     own

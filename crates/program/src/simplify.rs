@@ -87,8 +87,8 @@ fn inline_marked(graph: &Graph, doomed: &[bool]) -> Graph {
                     inner[input.index()] = copy.map[operand.index()];
                 }
                 for part in &body.nodes {
-                    let (operands, results) = (part.operands.clone(), part.results.clone());
-                    let here = Node { operands, results, ..node.clone() };
+                    let here =
+                        node.replaced(part.op.clone(), part.operands.clone(), part.results.clone());
                     let results = copy.push(body, &here, part.op.clone(), &inner);
                     for (old, new) in part.results.iter().zip(results) {
                         inner[old.index()] = Some(new);
@@ -359,7 +359,7 @@ pub(crate) struct Copier {
 impl Copier {
     /// The inputs of `source`, and no node yet.
     pub fn new(source: &Graph) -> Copier {
-        let mut graph = Graph { values: Vec::new(), nodes: Vec::new(), inputs: Vec::new(), ..source.clone() };
+        let mut graph = source.emptied();
         let mut map = vec![None; source.values.len()];
         for &input in &source.inputs {
             let id = ValueId::new(graph.values.len());
@@ -408,7 +408,7 @@ impl Copier {
             results.push(ValueId::new(self.graph.values.len()));
             self.graph.values.push(Value { definition: Some((id, number)), ..value });
         }
-        self.graph.nodes.push(Node { op, operands, results: results.clone(), ..origin.clone() });
+        self.graph.nodes.push(origin.replaced(op, operands, results.clone()));
         results
     }
 

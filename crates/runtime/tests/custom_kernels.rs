@@ -159,7 +159,7 @@ fn register(
 /// Partitioned over ranks that cut the first input along `dim`, and the programs.
 fn programs(graph: &Graph, ranks: usize, dim: usize, cpu: &Cpu) -> (Partitioned, ProgramSet) {
     let mesh = Mesh::new("mesh", &[("dp", ranks)]);
-    let mut graph = prune(&open_composites(graph, &|c| !cpu.has_kernel(c)).unwrap());
+    let mut graph = prune(open_composites(graph, &|c| !cpu.has_kernel(c)).unwrap());
     graph.meshes = vec![mesh.clone()];
     let x = graph.inputs[0];
     let rank = graph.ty(x).rank();

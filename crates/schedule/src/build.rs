@@ -209,7 +209,7 @@ pub(crate) fn unplaced_forward(
 /// Laid out and partitioned.
 fn place(unplaced: &Unplaced, plan: &Plan, mesh: &Mesh, options: &BuildOptions) -> Result<Built> {
     let applied = apply(plan, &unplaced.graph, mesh, &options.applying())?;
-    let step = graph_edit::prune(&without_outputs(applied.graph, &unplaced.spoken_of));
+    let step = graph_edit::prune(without_outputs(applied.graph, &unplaced.spoken_of));
     let cutting = Options { break_rule_at: options.break_rule_at.clone(), ..Options::default() };
     let partitioned = partition(&step, mesh, &cutting)?;
     let locals = (0..mesh.rank_count())
@@ -257,5 +257,5 @@ fn first_real_input(forward: &Graph) -> Result<&str> {
 /// The graph with every composite opened that the device has no kernel for, and what nobody needs dropped: a gradient
 /// composite that is opened may turn out not to read a weight, which then need not be gathered.
 pub fn open_without_kernels(graph: &Graph, runner: &dyn StepRunner) -> Result<Graph> {
-    Ok(graph_edit::prune(&graph_edit::open_composites(graph, &|c| !runner.has_kernel(c))?))
+    Ok(graph_edit::prune(graph_edit::open_composites(graph, &|c| !runner.has_kernel(c))?))
 }

@@ -128,7 +128,7 @@ impl Pattern {
             error.help = cause.help.clone();
             error.note(format!("{}: {}", cause.code, cause.message))
         })?;
-        Pattern::from_graph(&graph)
+        Pattern::from_graph(graph)
     }
 
     /// A pattern from model code over f32 inputs of these names and shapes. The extents are examples. E241 where it
@@ -143,10 +143,10 @@ impl Pattern {
             .map(|(name, shape)| builder.input(name, TensorType::new(DType::F32, *shape), Role::Input))
             .collect();
         let outputs = build(&mut builder, &values)?;
-        Pattern::from_graph(&builder.finish(outputs))
+        Pattern::from_graph(builder.finish(outputs))
     }
 
-    fn from_graph(graph: &Graph) -> Result<Pattern> {
+    fn from_graph(graph: Graph) -> Result<Pattern> {
         let graph = graph_edit::prune(graph);
         let text = print_with(&graph, &PrintOptions { locations: false });
         let (inputs, form) = compile::compile(&graph)?;

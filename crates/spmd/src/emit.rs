@@ -119,7 +119,10 @@ impl<'a> Emitter<'a> {
             .iter()
             .map(|_| {
                 let mut builder = GraphBuilder::new(&graph.name);
-                builder.graph_mut().meshes = vec![mesh.clone()];
+                let local = builder.graph_mut();
+                local.meshes = vec![mesh.clone()];
+                local.values.reserve(graph.values.len());
+                local.nodes.reserve(graph.nodes.len());
                 builder
             })
             .collect::<Vec<_>>();

@@ -36,12 +36,18 @@ pub fn microbatch_inputs(graph: &Graph, count: usize, batched: &[ValueId]) -> Re
         return Ok(graph.clone());
     }
     let cuts = Cuts::of(graph, count, batched)?;
+    // Opening composites renames values; inputs keep their order.
+    let is_batched: Vec<bool> = graph.inputs.iter().map(|input| batched.contains(input)).collect();
+    let batched = |graph: &Graph| -> Vec<ValueId> {
+        graph.inputs.iter().zip(&is_batched).filter(|(_, is_batched)| **is_batched).map(|(&v, _)| v).collect()
+    };
     // A composite that cannot be cut as one may be cut in its parts: random numbers, for instance, take the place of
     // their piece from the outside, which a composite around them does not pass on.
     let mut graph = open_composites(graph, &|c| holds_random_numbers(&c.definition.decomposition))?;
     loop {
-        match Analysis::of(&graph, batched, &cuts) {
-            Ok(analysis) => return emit::Emitter::run(&graph, batched, &cuts, &analysis),
+        let batched = batched(&graph);
+        match Analysis::of(&graph, &batched, &cuts) {
+            Ok(analysis) => return emit::Emitter::run(&graph, &batched, &cuts, &analysis),
             Err(blocked) => match &graph.node(blocked.node).op {
                 Op::Composite(composite) => {
                     let name = composite.definition.name.clone();

@@ -125,7 +125,7 @@ fn tiny(batch: usize) -> Graph {
     for (name, gradient) in ["embed", "place", "head"].iter().zip(gradients) {
         outputs.push((format!("grad.{name}.weight"), gradient.unwrap()));
     }
-    prune(&b.finish_named(outputs))
+    prune(b.finish_named(outputs))
 }
 
 fn place_param(b: &GraphBuilder) -> ValueId {

@@ -8,7 +8,7 @@ use crate::emit::{Emitter, Stop};
 use crate::propagate::{Layouts, propagate_with};
 use crate::units::{Units, rules_of};
 use partita_base::{Diagnostic, Result};
-use partita_ir::{FactorKind, Graph, NodeId, Op, ValueId, graph_edit};
+use partita_ir::{FactorKind, Graph, NodeId, Op, Rule, ValueId, graph_edit};
 use partita_mesh::{AxisList, Cluster, Mesh, ReshardStep, Sharding};
 use std::collections::BTreeMap;
 
@@ -87,9 +87,7 @@ impl Partitioned {
 
 /// Cuts `graph` for `mesh`. Layouts follow from the graph's annotations by propagation.
 pub fn partition(graph: &Graph, mesh: &Mesh, options: &Options) -> Result<Partitioned> {
-    let (graph, layouts) = open_split_composites(graph, mesh)?;
-    let rules = rules_of(&graph);
-    let units = Units::of(&graph, &rules);
+    let Opened { graph, rules, units, layouts } = open_split_composites(graph, mesh)?;
     let cluster = options.cluster.clone().unwrap_or_else(|| Cluster::uniform(mesh));
     let mut classes: Vec<Vec<usize>> = vec![(0..mesh.rank_count()).collect()];
     // Every refinement splits a class, so there are at most as many rounds as ranks.
@@ -125,10 +123,18 @@ pub fn partition(graph: &Graph, mesh: &Mesh, options: &Options) -> Result<Partit
         .help("this is a bug in partita; please report it"))
 }
 
+/// A graph with all that layouts are about.
+struct Opened {
+    graph: Graph,
+    rules: Vec<Rule>,
+    units: Units,
+    layouts: Layouts,
+}
+
 /// Propagates layouts, opening each composite that would have to gather a dimension its operands have split: its
 /// primitives can often work on the shards. Then a gradient's recomputation of the forward pass would reduce over shards
 /// once more, so reductions of opened composites are shared.
-fn open_split_composites(graph: &Graph, mesh: &Mesh) -> Result<(Graph, Layouts)> {
+fn open_split_composites(graph: &Graph, mesh: &Mesh) -> Result<Opened> {
     let mut graph = graph.clone();
     // Nodes that came out of opened composites.
     let mut inner = vec![false; graph.nodes.len()];
@@ -162,7 +168,7 @@ fn open_split_composites(graph: &Graph, mesh: &Mesh) -> Result<(Graph, Layouts)>
                 graph = fewer;
                 continue;
             }
-            return Ok((graph, layouts));
+            return Ok(Opened { graph, rules, units, layouts });
         }
         let source = graph;
         let mut now_inner: Vec<bool> = Vec::new();

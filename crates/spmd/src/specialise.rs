@@ -56,10 +56,10 @@ fn emit(
     let node = &graph.nodes[index];
     let nothing = Known::Nothing;
     let of = |v: &ValueId| known.get(v.index()).unwrap_or(&nothing);
-    let types: Vec<TensorType> = node.results.iter().map(|&v| graph.ty(v).clone()).collect();
+    let types = || node.results.iter().map(|&v| graph.ty(v).clone()).collect::<Vec<TensorType>>();
     let place = |builder: &mut GraphBuilder, op: Op, operands: &[ValueId]| {
         builder.enter(node);
-        builder.push_typed(op, operands, types.clone())
+        builder.push_typed(op, operands, types())
     };
     let fixed: Vec<bool> = operands.iter().map(|v| of(v).is_fixed()).collect();
     let values: Option<Vec<&Literal>> = operands.iter().map(|v| of(v).literal()).collect();
@@ -103,7 +103,7 @@ fn emit(
     let Some(values) = values.filter(|_| fold) else {
         return Ok((graph_edit::push_copy(builder, graph, index, operands), Known::Nothing));
     };
-    let value = node.op.evaluate(&values, &types)?.remove(0);
+    let value = node.op.evaluate(&values, &types())?.remove(0);
     let is_rank = matches!(node.op, Op::Convert(_)) && matches!(of(&operands[0]), Known::Rank(_));
     let what = if is_rank { Known::Rank(value.clone()) } else { Known::Fixed(value.clone()) };
     Ok((place(builder, Constant { value }.into(), &[]), what))

@@ -656,7 +656,7 @@ impl<'t> Parser<'t> {
                 map[old.index()] = Some(new);
                 results.push(new);
             }
-            graph.nodes.push(Node { operands, results, ..node.clone() });
+            graph.nodes.push(node.replaced(node.op.clone(), operands, results));
         }
         callee.outputs.iter().map(|v| map[v.index()].expect("outputs are defined")).collect()
     }

@@ -234,7 +234,7 @@ fn print_sample(config: &Config, trainer: &TrainLoop, output: &mut Output) -> Re
         .ok_or_else(|| Diagnostic::new("E011", "the model has no output `logits` to sample from"))?;
     forward.outputs = vec![forward.outputs[logits]];
     forward.output_names = vec!["logits".into()];
-    let mut solo = play::solo(&graph_edit::prune(&forward), config.train.seed)?;
+    let mut solo = play::solo(&graph_edit::prune(forward), config.train.seed)?;
     let checkpoint = trainer.checkpoint(Default::default())?;
     for name in model.params.keys() {
         solo.set_tensor(name, &checkpoint.tensors[name])?;

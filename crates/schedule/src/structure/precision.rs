@@ -51,7 +51,7 @@ pub(super) fn compute_in(graph: &Graph, nodes: &BTreeSet<NodeId>, compute: DType
         }
         Ok(Some(outer))
     })?;
-    Ok(graph_edit::prune(&rebuilt))
+    Ok(graph_edit::prune(rebuilt))
 }
 
 /// The op for operands in the new type, and whether its result type must be said.

@@ -284,7 +284,7 @@ impl<'a> Emitter<'a> {
         result.output_annotations = self.graph.output_annotations.clone();
         let moved = |&(input, output): &(usize, usize)| Some((positions[input]?, output));
         result.aliases = self.graph.aliases.iter().filter_map(moved).collect();
-        Ok(prune(&result))
+        Ok(prune(result))
     }
 }
 
