@@ -162,8 +162,10 @@ impl Shared {
             if progress != still.progress {
                 still = Still { progress, since: Instant::now() };
             }
-            // Who waits in a collective can tell more than who stands still without a reason: it speaks first.
-            let patience = if waiting.1.is_some() { self.watchdog } else { 2 * self.watchdog };
+            // Who waits in a collective can tell more than who stands still without a reason: it speaks first. It may have
+            // gone to sleep before the last progress and count from its next look at it, so that it speaks as late as
+            // after twice its patience.
+            let patience = if waiting.1.is_some() { self.watchdog } else { 3 * self.watchdog };
             let left = patience.saturating_sub(still.since.elapsed());
             // A lone worker that gets nowhere never will.
             let alone = self.workers == 1 && self.transport.notify().epoch() == seen;
