@@ -3,11 +3,15 @@
 //! of f32 goes through [`crate::chain`] as far as it goes together, everything else through the loops of the
 //! stand-alone kernels; the bits are theirs either way.
 
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, OnceLock};
+
 use bytemuck::cast_slice_mut;
 use partita_base::{DType, Diagnostic, Result};
 
 use crate::binary::binary_tile;
-use crate::chain::{self, Action, CHUNK, Operands, STREAM_ALIGNMENT, Step};
+use crate::chain::{self, Action, CHUNK, Code, Kind, Operands, STREAM_ALIGNMENT, Step};
 use crate::compare::{clamp_tile, compare_tile, select_tile};
 use crate::convert::convert_tile;
 use crate::copy::{fill_tile, iota_tile};
@@ -144,6 +148,35 @@ enum Pass {
 struct Chain {
     steps: Vec<Step>,
     registers: Vec<usize>,
+    code: Compiled,
+}
+
+/// The machine code of a chain, made when it first runs. It follows from the rest of the program: two that are equal
+/// have the same.
+#[derive(Clone, Default)]
+struct Compiled(Arc<OnceLock<Option<Code>>>);
+
+impl PartialEq for Compiled {
+    fn eq(&self, _: &Compiled) -> bool {
+        true
+    }
+}
+
+impl Eq for Compiled {}
+
+impl Hash for Compiled {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+impl fmt::Debug for Compiled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match self.0.get() {
+            None => "not yet",
+            Some(None) => "not possible",
+            Some(Some(_)) => "there",
+        };
+        f.write_str(state)
+    }
 }
 
 /// A chain of elementwise functions over one shape, as data. Registers hold tensors of that shape; the first
@@ -504,6 +537,26 @@ impl ElementwiseProgram {
         )
     }
 
+    /// The machine code of a chain, where there can be such.
+    fn code<'a>(&self, chain: &'a Chain) -> Option<&'a Code> {
+        let kind = |&register: &usize| {
+            let number = self.instructions.iter().find_map(|instruction| match instruction.op {
+                EwOp::Constant(value) if instruction.out == register => Some(value.get()),
+                _ => None,
+            });
+            match (number, self.places.get(register)) {
+                (Some(number), _) => Kind::Number(number),
+                (None, Some(Place::Chunk(_))) => Kind::Between,
+                (None, _) => Kind::Memory,
+            }
+        };
+        let make = || {
+            let kinds: Vec<Kind> = chain.registers.iter().map(kind).collect();
+            Code::new(&chain.steps, &kinds, (chain.steps.len() >= LONG_CHAIN).then_some(AHEAD))
+        };
+        chain.code.0.get_or_init(make).as_ref()
+    }
+
     /// Adds an instruction to the last chain, whose accumulator holds the register `held`.
     fn extend(&mut self, op: EwOp, args: &[usize], out: usize, held: Option<usize>) {
         let sum = self.fold_in_chain(out).map(|fold| self.registers.len() + fold);
@@ -767,7 +820,9 @@ fn run_chain(
 ) {
     let (slots, chunks, operands) = (held.slots.as_mut_ptr(), held.chunks.as_mut_ptr(), held.operands);
     operands.clear();
-    let is_long = chain.steps.len() >= LONG_CHAIN;
+    let code = program.code(chain);
+    // Code asks by itself.
+    let asks = code.is_none() && chain.steps.len() >= LONG_CHAIN;
     for &register in &chain.registers {
         if let Some(fold) = register.checked_sub(program.registers.len()) {
             let results = cast_slice_mut(held.part.folded[fold]);
@@ -792,14 +847,14 @@ fn run_chain(
             (None, Place::Chunk(chunk)) => (chunks.wrapping_add(chunk).cast(), 0, false),
             (None, Place::Passing) => unreachable!("what passes has no memory"),
         };
-        if let Some(reader) = reader.filter(|reader| is_long && reader.is_direct()) {
+        if let Some(reader) = reader.filter(|reader| asks && reader.is_direct()) {
             operands.ask(reader.ahead(start + AHEAD));
         }
         operands.push(pointer, stride, streams);
     }
     // SAFETY: inputs and outputs have `count` elements from `start` on, for which their views vouch; slots are
     // a tile long, chunks a chunk; inputs that an output covers were copied to their slots.
-    unsafe { chain::run(&chain.steps, operands, count) };
+    unsafe { chain::run(&chain.steps, code, operands, count) };
 }
 
 /// The bytes of a register: lent by its input, or in its slot, which is not the one at `hole`.

@@ -3,6 +3,8 @@
 //! coefficients are Chebyshev fits made for these intervals. Sums of products are fused multiply-adds, one
 //! rounding on every machine; those without the instruction compute them slowly.
 
+use std::ops::{Add, Div, Mul, Neg, Sub};
+
 const LOG2_E: f32 = std::f32::consts::LOG2_E;
 /// ln 2 in two pieces; the first has few enough bits that its product with an exponent is exact.
 const LN2_HIGH: f32 = 0.693_145_75;
@@ -10,14 +12,167 @@ const LN2_LOW: f32 = 1.428_606_8e-6;
 /// Adding 1.5 * 2^23 to a small float leaves its nearest integer in the low mantissa bits.
 const TO_INTEGER: f32 = 12_582_912.0;
 
+/// What the functions of chains are written for, once: an f32, or one whose calculation is written down to become
+/// machine code. Constants stand beside a number that is there.
+pub(crate) trait Single: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> + Neg<Output = Self> {
+    /// 32 bits as a whole number.
+    type Whole: Whole;
+    /// The outcome of a comparison.
+    type Truth: Copy;
+    /// This number.
+    fn of(self, value: f32) -> Self;
+    /// `self * by + and`, rounded once.
+    fn mul_add(self, by: Self, and: Self) -> Self;
+    /// Square root.
+    fn root(self) -> Self;
+    fn to_whole_bits(self) -> Self::Whole;
+    fn from_whole_bits(bits: Self::Whole) -> Self;
+    fn from_whole(value: Self::Whole) -> Self;
+    fn is_less(self, other: Self) -> Self::Truth;
+    fn is_at_most(self, other: Self) -> Self::Truth;
+    fn is_equal(self, other: Self) -> Self::Truth;
+    /// Whether either is not a number.
+    fn is_unordered(self, other: Self) -> Self::Truth;
+    /// One number or the other; both are computed.
+    fn select(truth: Self::Truth, yes: Self, no: Self) -> Self;
+
+    /// Within these bounds; NaN stays.
+    #[inline(always)]
+    fn within(self, low: f32, high: f32) -> Self {
+        let (low, high) = (self.of(low), self.of(high));
+        let x = Self::select(self.is_less(low), low, self);
+        Self::select(high.is_less(x), high, x)
+    }
+
+    /// |self|
+    #[inline(always)]
+    fn magnitude(self) -> Self {
+        let bits = self.to_whole_bits();
+        Self::from_whole_bits(bits.and(bits.of(i32::MAX)))
+    }
+
+    /// |self|, below zero where `sign` is.
+    #[inline(always)]
+    fn signed_as(self, sign: Self) -> Self {
+        let (own, sign) = (self.magnitude().to_whole_bits(), sign.to_whole_bits());
+        Self::from_whole_bits(own.or(sign.and(sign.of(i32::MIN))))
+    }
+}
+
+/// Whole numbers of 32 bits; what does not fit wraps.
+pub(crate) trait Whole: Copy {
+    /// This number.
+    fn of(self, value: i32) -> Self;
+    fn plus(self, other: Self) -> Self;
+    fn minus(self, other: Self) -> Self;
+    fn and(self, other: Self) -> Self;
+    fn or(self, other: Self) -> Self;
+    /// Shifted to the left.
+    fn left<const BITS: u32>(self) -> Self;
+    /// Shifted to the right, keeping the sign.
+    fn right<const BITS: u32>(self) -> Self;
+}
+
+impl Single for f32 {
+    type Whole = i32;
+    type Truth = bool;
+    #[inline(always)]
+    fn of(self, value: f32) -> f32 {
+        value
+    }
+    #[inline(always)]
+    fn mul_add(self, by: f32, and: f32) -> f32 {
+        f32::mul_add(self, by, and)
+    }
+    #[inline(always)]
+    fn root(self) -> f32 {
+        self.sqrt()
+    }
+    #[inline(always)]
+    fn to_whole_bits(self) -> i32 {
+        self.to_bits() as i32
+    }
+    #[inline(always)]
+    fn from_whole_bits(bits: i32) -> f32 {
+        f32::from_bits(bits as u32)
+    }
+    #[inline(always)]
+    fn from_whole(value: i32) -> f32 {
+        value as f32
+    }
+    #[inline(always)]
+    fn is_less(self, other: f32) -> bool {
+        self < other
+    }
+    #[inline(always)]
+    fn is_at_most(self, other: f32) -> bool {
+        self <= other
+    }
+    #[inline(always)]
+    fn is_equal(self, other: f32) -> bool {
+        self == other
+    }
+    #[inline(always)]
+    fn is_unordered(self, other: f32) -> bool {
+        self.is_nan() | other.is_nan()
+    }
+    #[inline(always)]
+    fn select(truth: bool, yes: f32, no: f32) -> f32 {
+        if truth { yes } else { no }
+    }
+    #[inline(always)]
+    fn within(self, low: f32, high: f32) -> f32 {
+        self.clamp(low, high)
+    }
+    #[inline(always)]
+    fn magnitude(self) -> f32 {
+        self.abs()
+    }
+    #[inline(always)]
+    fn signed_as(self, sign: f32) -> f32 {
+        self.copysign(sign)
+    }
+}
+
+impl Whole for i32 {
+    #[inline(always)]
+    fn of(self, value: i32) -> i32 {
+        value
+    }
+    #[inline(always)]
+    fn plus(self, other: i32) -> i32 {
+        self.wrapping_add(other)
+    }
+    #[inline(always)]
+    fn minus(self, other: i32) -> i32 {
+        self.wrapping_sub(other)
+    }
+    #[inline(always)]
+    fn and(self, other: i32) -> i32 {
+        self & other
+    }
+    #[inline(always)]
+    fn or(self, other: i32) -> i32 {
+        self | other
+    }
+    #[inline(always)]
+    fn left<const BITS: u32>(self) -> i32 {
+        self << BITS
+    }
+    #[inline(always)]
+    fn right<const BITS: u32>(self) -> i32 {
+        self >> BITS
+    }
+}
+
 /// `c[0] + c[1] x + c[2] x^2 + ...`
 #[inline(always)]
-fn polynomial<const N: usize>(x: f32, c: [f32; N]) -> f32 {
-    let mut sum = c[N - 1];
+fn polynomial<F: Single, const N: usize>(x: F, c: [f32; N]) -> F {
+    let mut sum = x.of(c[N - 1]);
     let mut i = N - 1;
     while i > 0 {
         i -= 1;
-        sum = sum.mul_add(x, c[i]);
+        sum = sum.mul_add(x, x.of(c[i]));
     }
     sum
 }
@@ -25,11 +180,13 @@ fn polynomial<const N: usize>(x: f32, c: [f32; N]) -> f32 {
 /// Splits `x` into `n ln 2 + r` with |r| <= ln 2 / 2, and returns `(n, e^r - 1)`.
 /// `x` must lie within (-110, 110) or be NaN, which comes out as the second part.
 #[inline(always)]
-fn reduce_exp(x: f32) -> (i32, f32) {
-    let shifted = x.mul_add(LOG2_E, TO_INTEGER);
-    let n = shifted - TO_INTEGER;
-    let integer = (shifted.to_bits() as i32).wrapping_sub(TO_INTEGER.to_bits() as i32);
-    let r = n.mul_add(-LN2_LOW, n.mul_add(-LN2_HIGH, x));
+fn reduce_exp<F: Single>(x: F) -> (F::Whole, F) {
+    let shift = x.of(TO_INTEGER);
+    let shifted = x.mul_add(x.of(LOG2_E), shift);
+    let n = shifted - shift;
+    let integer = shifted.to_whole_bits();
+    let integer = integer.minus(integer.of(TO_INTEGER.to_bits() as i32));
+    let r = n.mul_add(x.of(-LN2_LOW), n.mul_add(x.of(-LN2_HIGH), x));
     let tail =
         polynomial(r, [0.5, 0.166_666_67, 0.041_666_464, 0.008_333_311, 0.001_393_373, 0.000_198_910_8]);
     (integer, (r * r).mul_add(tail, r))
@@ -37,19 +194,19 @@ fn reduce_exp(x: f32) -> (i32, f32) {
 
 /// 2^n for n in -126..=127; a meaningless number outside.
 #[inline(always)]
-fn power_of_two(n: i32) -> f32 {
-    f32::from_bits((n.wrapping_add(127) as u32) << 23)
+fn power_of_two<F: Single>(n: F::Whole) -> F {
+    F::from_whole_bits(n.plus(n.of(127)).left::<23>())
 }
 
 /// e^x. Within 1.1 ulp; subnormal results included.
 #[inline(always)]
-pub(crate) fn exp(x: f32) -> f32 {
-    let (n, q) = reduce_exp(x.clamp(-105.0, 89.0));
+pub(crate) fn exp<F: Single>(x: F) -> F {
+    let (n, q) = reduce_exp(x.within(-105.0, 89.0));
     // Two factors, so that neither leaves the normal range where the result does: the first product is exact, so
     // `q` may join in it.
-    let half = n >> 1;
-    let first = power_of_two(half);
-    q.mul_add(first, first) * power_of_two(n.wrapping_sub(half))
+    let half = n.right::<1>();
+    let first: F = power_of_two(half);
+    q.mul_add(first, first) * power_of_two(n.minus(half))
 }
 
 /// e^x of an x that is not above zero, for less than [`exp`]: within 1 ulp, and zero from -88 on, where even the first
@@ -72,7 +229,7 @@ pub(crate) fn exp_of_nonpositive(x: f32) -> f32 {
 #[inline(always)]
 pub(crate) fn exp_m1(x: f32) -> f32 {
     let (n, q) = reduce_exp(x.clamp(-30.0, 89.0));
-    let half = power_of_two(n.wrapping_sub(1));
+    let half: f32 = power_of_two(n.wrapping_sub(1));
     let value = 2.0 * half.mul_add(q, half - 0.5);
     // Also restores the sign of zero.
     value.copysign(x)
@@ -80,14 +237,14 @@ pub(crate) fn exp_m1(x: f32) -> f32 {
 
 /// Natural logarithm.
 #[inline(always)]
-pub(crate) fn ln(x: f32) -> f32 {
-    let subnormal = x < f32::MIN_POSITIVE;
-    let scaled = if subnormal { x * 8_388_608.0 } else { x };
-    let bits = scaled.to_bits() as i32;
+pub(crate) fn ln<F: Single>(x: F) -> F {
+    let (zero, infinity) = (x.of(0.0), x.of(f32::INFINITY));
+    let is_subnormal = x.is_less(x.of(f32::MIN_POSITIVE));
+    let bits = F::select(is_subnormal, x * x.of(8_388_608.0), x).to_whole_bits();
     // The exponent that leaves a mantissa within [sqrt(1/2), sqrt(2)).
-    let exponent = bits.wrapping_sub(0x3f35_04f3) >> 23;
-    let f = f32::from_bits(bits.wrapping_sub(exponent << 23) as u32) - 1.0;
-    let e = exponent as f32 - if subnormal { 23.0 } else { 0.0 };
+    let exponent = bits.minus(bits.of(0x3f35_04f3)).right::<23>();
+    let f = F::from_whole_bits(bits.minus(exponent.left::<23>())) - x.of(1.0);
+    let e = F::from_whole(exponent) - F::select(is_subnormal, x.of(23.0), zero);
     let tail = polynomial(
         f,
         [
@@ -103,11 +260,11 @@ pub(crate) fn ln(x: f32) -> f32 {
         ],
     );
     let square = f * f;
-    let y = square.mul_add(-0.5, (f * square).mul_add(tail, e * LN2_LOW));
-    let value = e.mul_add(LN2_HIGH, f + y);
-    let value = if x == f32::INFINITY { x } else { value };
-    let value = if x == 0.0 { f32::NEG_INFINITY } else { value };
-    if x >= 0.0 { value } else { f32::NAN }
+    let y = square.mul_add(x.of(-0.5), (f * square).mul_add(tail, e * x.of(LN2_LOW)));
+    let value = e.mul_add(x.of(LN2_HIGH), f + y);
+    let value = F::select(x.is_equal(infinity), x, value);
+    let value = F::select(x.is_equal(zero), x.of(f32::NEG_INFINITY), value);
+    F::select(zero.is_at_most(x), value, x.of(f32::NAN))
 }
 
 /// ln(1 + x), accurate near zero.
@@ -123,22 +280,41 @@ pub(crate) fn ln_1p(x: f32) -> f32 {
 
 /// Hyperbolic tangent: `q / (q + 2)` with `q = e^2|x| - 1`, never beyond one. Within 2.2 ulp.
 #[inline(always)]
-pub(crate) fn tanh(x: f32) -> f32 {
-    let z = x.abs();
+pub(crate) fn tanh<F: Single>(x: F) -> F {
+    let (z, two) = (x.magnitude(), x.of(2.0));
     // Beyond 9.5 the result is one; the comparison, unlike `min`, keeps a NaN.
-    let (n, r) = reduce_exp(2.0 * if z > 9.5 { 9.5 } else { z });
-    let power = power_of_two(n);
-    let q = r.mul_add(power, power - 1.0);
-    (q / (q + 2.0)).copysign(x)
+    let most = x.of(9.5);
+    let (n, r) = reduce_exp(two * F::select(most.is_less(z), most, z));
+    let power: F = power_of_two(n);
+    let q = r.mul_add(power, power - x.of(1.0));
+    (q / (q + two)).signed_as(x)
 }
 
 /// 1 / (1 + e^-x)
 #[inline(always)]
-pub(crate) fn logistic(x: f32) -> f32 {
+pub(crate) fn logistic<F: Single>(x: F) -> F {
     // Above 80 the sum rounds to one. Half of the power is in range wherever the power is, and doubling is exact.
-    let (n, q) = reduce_exp(-x.clamp(-89.0, 80.0));
-    let half = power_of_two(n.wrapping_sub(1));
-    1.0 / q.mul_add(half, half).mul_add(2.0, 1.0)
+    let (n, q) = reduce_exp(-x.within(-89.0, 80.0));
+    let half: F = power_of_two(n.minus(n.of(1)));
+    let one = x.of(1.0);
+    one / q.mul_add(half, half).mul_add(x.of(2.0), one)
+}
+
+/// The larger one; NaN if either is, +0 above -0.
+#[inline(always)]
+pub(crate) fn maximum<F: Single>(x: F, y: F) -> F {
+    // Equal numbers have equal bits, but for the zeros, whose common bits are those of +0.
+    let tie = F::from_whole_bits(x.to_whole_bits().and(y.to_whole_bits()));
+    let larger = F::select(x.is_equal(y), tie, F::select(y.is_less(x), x, y));
+    F::select(x.is_unordered(y), x + y, larger)
+}
+
+/// The smaller one; NaN if either is, -0 below +0.
+#[inline(always)]
+pub(crate) fn minimum<F: Single>(x: F, y: F) -> F {
+    let tie = F::from_whole_bits(x.to_whole_bits().or(y.to_whole_bits()));
+    let smaller = F::select(x.is_equal(y), tie, F::select(x.is_less(y), x, y));
+    F::select(x.is_unordered(y), x + y, smaller)
 }
 
 /// The error function.

@@ -1,8 +1,23 @@
 //! Chains of f32 arithmetic as a machine with one accumulator of a few vectors: a value that only the next step
 //! needs never leaves its registers, others rest in chunks of the first cache. Every step rounds as the function
 //! does by itself, so the bits are the same, at every vector width.
+//!
+//! Where it can be, a chain is made into machine code ([`Code`]), in which no value rests in memory at all: half the time
+//! of a chain that computes more than it reads. The steps remain for the other machines and for what is left over of a
+//! vector.
 
-use crate::Number;
+#[cfg(target_arch = "x86_64")]
+mod code;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "no_code.rs"]
+mod code;
+mod tape;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+pub(crate) use code::Code;
+pub(crate) use tape::Kind;
+
 use crate::math;
 use crate::reduce::LANES;
 use crate::simd::{Ahead, Level, level};
@@ -51,6 +66,33 @@ impl Step {
     /// `number` says that the operand is one number for all elements.
     pub(crate) fn new(load: u8, action: Action, operand: u8, number: bool, store: u8) -> Self {
         Step(u32::from_le_bytes([load, code(action, u8::from(number)), operand, store]))
+    }
+}
+
+impl Action {
+    const ALL: [Action; ACTIONS as usize] = [
+        Action::Add,
+        Action::Sub,
+        Action::SubFrom,
+        Action::Mul,
+        Action::Div,
+        Action::DivFrom,
+        Action::Max,
+        Action::Min,
+        Action::Square,
+        Action::Neg,
+        Action::Abs,
+        Action::Sqrt,
+        Action::Rsqrt,
+        Action::Exp,
+        Action::Log,
+        Action::Tanh,
+        Action::Logistic,
+    ];
+
+    /// The action of a step's code.
+    fn of_code(code: u8) -> Action {
+        Action::ALL[usize::from(code % ACTIONS)]
     }
 }
 
@@ -106,10 +148,16 @@ impl Operands {
 
     /// Moves all on by so many elements.
     #[inline(always)]
-    fn advance(&mut self, elements: usize) {
+    fn skip(&mut self, elements: usize) {
         for (pointer, stride) in self.pointers[..self.count].iter_mut().zip(&self.strides) {
             *pointer = pointer.wrapping_add(elements * stride);
         }
+    }
+
+    /// The same, and asks for what comes later.
+    #[inline(always)]
+    fn advance(&mut self, elements: usize) {
+        self.skip(elements);
         let chunks = self.done / LANES..(self.done + elements) / LANES;
         for ahead in &self.ahead[..self.ahead_count] {
             chunks.clone().for_each(|chunk| ahead.fetch(chunk));
@@ -381,8 +429,8 @@ unsafe fn sweep<V: Lanes, const N: usize>(steps: &[Step], operands: &mut Operand
                             $source::MUL => x.with($operand, V::times),
                             $source::DIV => x.with($operand, V::over),
                             $source::DIV_FROM => x.with($operand, |x, y| y.over(x)),
-                            $source::MAX => x.each_with($operand, Number::maximum),
-                            $source::MIN => x.each_with($operand, Number::minimum),)*
+                            $source::MAX => x.each_with($operand, math::maximum),
+                            $source::MIN => x.each_with($operand, math::minimum),)*
                             alone::SQUARE => x.map(|x| x.times(x)),
                             alone::NEG => x.each(|x| -x),
                             alone::ABS => x.each(f32::abs),
@@ -452,15 +500,20 @@ unsafe fn baseline(steps: &[Step], operands: &mut Operands, count: usize) {
     }
 }
 
-/// Runs the steps over `count` elements.
+/// Runs the steps over `count` elements, by their code if there is one.
 ///
 /// # Safety
 /// The steps' operands are among these. Each has `count` elements, or a chunk of equal or scratch ones where its stride
 /// is zero, that may be read or, where a step stores, written. What a step stores is read again at the same place or
 /// not at all; what it streams, not at all.
-pub(crate) unsafe fn run(steps: &[Step], operands: &mut Operands, count: usize) {
+pub(crate) unsafe fn run(steps: &[Step], code: Option<&Code>, operands: &mut Operands, count: usize) {
     // SAFETY: the caller's; `level` found the features on this machine.
-    unsafe { run_at(level(), steps, operands, count) }
+    unsafe {
+        let left = code.map_or(count, |code| code.run(operands, count));
+        if left > 0 {
+            run_at(level(), steps, operands, left);
+        }
+    }
 }
 
 /// # Safety
@@ -513,26 +566,6 @@ pub(crate) fn finish_streams() {
 mod tests {
     use super::*;
 
-    const ACTIONS: [Action; 17] = [
-        Action::Add,
-        Action::Sub,
-        Action::SubFrom,
-        Action::Mul,
-        Action::Div,
-        Action::DivFrom,
-        Action::Max,
-        Action::Min,
-        Action::Square,
-        Action::Neg,
-        Action::Abs,
-        Action::Sqrt,
-        Action::Rsqrt,
-        Action::Exp,
-        Action::Log,
-        Action::Tanh,
-        Action::Logistic,
-    ];
-
     /// The meaning of an action, spelled out.
     fn one(action: Action, x: f32, y: f32) -> f32 {
         match action {
@@ -576,7 +609,7 @@ mod tests {
             let mut x: Vec<f32> = (0..count).map(number).collect();
             let mut y: Vec<f32> = (0..count).map(|i| number(3 * i + 1)).collect();
             let mut chunk = [0.75f32; CHUNK];
-            let cases = ACTIONS.into_iter().flat_map(|a| [false, true].map(|number| (a, number)));
+            let cases = Action::ALL.into_iter().flat_map(|a| [false, true].map(|number| (a, number)));
             let cases = cases.filter(|&(action, number)| !number || (action as u8) < Action::Square as u8);
             for ((action, number), level) in cases.flat_map(|c| levels().into_iter().map(move |l| (c, l))) {
                 let mut out = vec![0f32; 3 * count + STREAM_ALIGNMENT];
@@ -616,6 +649,82 @@ mod tests {
                         );
                     }
                 }
+            }
+        }
+    }
+
+    /// A chain drawn at random: steps, what kinds of operands they have, and how many.
+    fn random_chain(random: &mut impl FnMut(usize) -> usize) -> (Vec<Step>, Vec<Kind>) {
+        // Two inputs, one that is the same everywhere, a number, two between steps, two outputs.
+        let number = [0.5, -1.25, 3.0][random(3)];
+        let mut kinds = vec![Kind::Memory; 3];
+        kinds.extend([Kind::Number(number), Kind::Between, Kind::Between, Kind::Memory, Kind::Memory]);
+        let mut there: Vec<u8> = (0..4).collect();
+        let mut steps = Vec::new();
+        let length = 1 + random(14);
+        for i in 0..length {
+            let load = if i == 0 || random(3) == 0 { there[random(there.len())] } else { Step::NOTHING };
+            let action = Action::ALL[random(Action::ALL.len())];
+            let operand = there[random(there.len())];
+            let operand = if (action as u8) < Action::Square as u8 { operand } else { Step::NOTHING };
+            let store = match random(3) {
+                _ if i + 1 == length => 7,
+                0 => 4 + random(3) as u8,
+                _ => Step::NOTHING,
+            };
+            steps.push(Step::new(load, action, operand, operand == 3, store));
+            if store != Step::NOTHING && !there.contains(&store) {
+                there.push(store);
+            }
+        }
+        (steps, kinds)
+    }
+
+    #[test]
+    fn code_gives_the_bits_of_the_steps() {
+        let mut state = 7u64;
+        let mut random = |bound: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % bound
+        };
+        let special =
+            [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-40, -1e-40, 3e38, 88.9, -104.0, 1.0];
+        let is_possible = Code::new(&[Step::new(0, Action::Neg, Step::NOTHING, false, 0)], &[Kind::Memory], None);
+        for round in 0..2000 {
+            let (steps, kinds) = random_chain(&mut random);
+            let ahead = (round % 2 == 0).then_some(1024);
+            let Some(code) = Code::new(&steps, &kinds, ahead) else {
+                assert!(is_possible.is_none(), "{steps:?}");
+                return;
+            };
+            let count = [0, 5, 32, 64, 100, 256][random(6)];
+            let mut draw = |len: usize| -> Vec<f32> {
+                let mut number = || match random(6) {
+                    0 => special[random(special.len())],
+                    _ => (random(20_000) as f32 - 10_000.0) * [1e-3, 1e-4, 1e-2][random(3)],
+                };
+                (0..len).map(|_| number()).collect()
+            };
+            let (x, y, same) = (draw(count), draw(count), draw(1)[0]);
+            let run = |code: Option<&Code>| {
+                let (mut x, mut y) = (x.clone(), y.clone());
+                let mut chunks = [[same; CHUNK], [0.0; CHUNK], [0.0; CHUNK], [0.0; CHUNK]];
+                if let Kind::Number(number) = kinds[3] {
+                    chunks[1].fill(number);
+                }
+                let mut outputs = [vec![0f32; count], vec![0f32; count]];
+                let mut operands = Operands::new();
+                operands.push(x.as_mut_ptr(), 1, false);
+                operands.push(y.as_mut_ptr(), 1, false);
+                chunks.iter_mut().for_each(|chunk| operands.push(chunk.as_mut_ptr(), 0, false));
+                outputs.iter_mut().for_each(|output| operands.push(output.as_mut_ptr(), 1, false));
+                // SAFETY: all have `count` elements, but for the chunks.
+                unsafe { run(&steps, code, &mut operands, count) };
+                outputs
+            };
+            for (found, right) in run(Some(&code)).iter().flatten().zip(run(None).iter().flatten()) {
+                let are_equal = found.to_bits() == right.to_bits() || (found.is_nan() && right.is_nan());
+                assert!(are_equal, "{found:e}, not {right:e}, of {steps:?} over {kinds:?}");
             }
         }
     }

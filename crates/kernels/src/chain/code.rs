@@ -1,0 +1,60 @@
+//! Machine code for chains, where the machine has AVX-512 and the system lets a program write code.
+
+use memmap2::{Mmap, MmapMut};
+
+use super::tape::{Kind, Tape};
+use super::x86::{WIDTH, assemble};
+use super::{Operands, Step};
+use crate::simd::{Level, level};
+
+/// A chain as code. Its bits are those of the steps.
+pub(crate) struct Code {
+    /// Can be run, and no longer be written.
+    pages: Mmap,
+    /// The numbers of the operands in memory.
+    memory: Vec<u8>,
+    /// Elements of one round.
+    elements: usize,
+}
+
+impl Code {
+    /// The code of steps on operands of these kinds; it asks for what it reads so many elements before. `None` where the
+    /// steps have to do.
+    pub(crate) fn new(steps: &[Step], kinds: &[Kind], ahead: Option<usize>) -> Option<Code> {
+        if level() != Level::Avx512 {
+            return None;
+        }
+        let assembled = assemble(&Tape::of(steps, kinds), ahead)?;
+        let mut pages = MmapMut::map_anon(assembled.bytes.len()).ok()?;
+        pages[..assembled.bytes.len()].copy_from_slice(&assembled.bytes);
+        // A hardened system may refuse this.
+        let pages = pages.make_exec().ok()?;
+        Some(Code { pages, memory: assembled.memory, elements: assembled.vectors * WIDTH })
+    }
+
+    /// Runs as many whole rounds as fit into `count` elements; returns how many elements are left.
+    ///
+    /// # Safety
+    /// As for [`super::run`], for the steps and kinds of operands that this was made of.
+    pub(crate) unsafe fn run(&self, operands: &mut Operands, count: usize) -> usize {
+        let rounds = count / self.elements;
+        if rounds == 0 {
+            return count;
+        }
+        let mut table = [0usize; 2 * Operands::MOST];
+        let (pointers, steps) = table.split_at_mut(self.memory.len());
+        for ((pointer, step), &number) in pointers.iter_mut().zip(steps).zip(&self.memory) {
+            *pointer = operands.pointers[usize::from(number)].expose_provenance();
+            *step = operands.strides[usize::from(number)] * self.elements * size_of::<f32>();
+        }
+        // SAFETY: the pages hold a function of this signature that was assembled for this machine's level.
+        unsafe {
+            let function: unsafe extern "sysv64" fn(*const usize, usize) =
+                std::mem::transmute(self.pages.as_ptr());
+            // SAFETY: the table has a pointer and a step for each operand in memory; it touches what the steps would.
+            function(table.as_ptr(), rounds);
+        }
+        operands.skip(rounds * self.elements);
+        count - rounds * self.elements
+    }
+}

@@ -1,0 +1,20 @@
+//! What stands for [`Code`] on machines that no code is made for.
+
+use super::tape::Kind;
+use super::{Operands, Step};
+
+/// There is none.
+pub(crate) enum Code {}
+
+impl Code {
+    /// `None`: the steps have to do.
+    pub(crate) fn new(_: &[Step], _: &[Kind], _: Option<usize>) -> Option<Code> {
+        None
+    }
+
+    /// # Safety
+    /// Nobody can call it.
+    pub(crate) unsafe fn run(&self, _: &mut Operands, _: usize) -> usize {
+        match *self {}
+    }
+}

@@ -1,0 +1,467 @@
+//! AVX-512 code for what a [`Tape`](super::tape::Tape) says: a loop whose values are in registers from the first load to
+//! the last store. Encodings are those of Intel's manual, volume 2, section 2.7 for the prefix of four bytes.
+
+use super::tape::{Entry, Name, Pair, Relation};
+
+/// Elements of a vector.
+pub(super) const WIDTH: usize = 16;
+/// Bytes of a vector.
+const BYTES: i32 = 64;
+/// Vectors that are computed side by side, where there are registers for it.
+const MOST_VECTORS: usize = 2;
+const VECTORS: u8 = 32;
+/// The first mask register means that there is no mask.
+const MASKS: u8 = 7;
+
+/// Where the table lies and how many rounds are left.
+const TABLE: u8 = 7;
+const ROUNDS: u8 = 6;
+/// Registers for pointers: those that nobody wants back, then those to be given back.
+const POINTERS: [u8; 13] = [0, 1, 2, 8, 9, 10, 11, 3, 5, 12, 13, 14, 15];
+const FREE_POINTERS: usize = 7;
+
+/// A loop over vectors as machine code.
+///
+/// It takes, as on Unix, a table and a number of rounds, at least one. The table holds a pointer for each of `memory` and
+/// then, for each, by how many bytes it moves on every round.
+pub(super) struct Assembled {
+    pub bytes: Vec<u8>,
+    /// The numbers of the operands in memory.
+    pub memory: Vec<u8>,
+    /// Vectors of a round.
+    pub vectors: usize,
+}
+
+/// The code of `entries`, which asks for memory that is only read so many elements before it is needed. `None` where there
+/// are more values at a time than registers.
+pub(super) fn assemble(entries: &[Entry], ahead: Option<usize>) -> Option<Assembled> {
+    (1..=MOST_VECTORS).rev().find_map(|vectors| Assembler::new(entries, vectors)?.assemble(entries, ahead))
+}
+
+/// Where a value is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// In this vector register of the first of the vectors side by side.
+    Vector(u8),
+    /// In this mask register, likewise.
+    Mask(u8),
+    /// In memory behind the code.
+    Constant(u32),
+    Nowhere,
+}
+
+/// The second source of an instruction.
+#[derive(Clone, Copy)]
+enum Source {
+    Register(u8),
+    /// One number of the pool for all elements.
+    Pool(u32),
+    /// Memory at a pointer.
+    Memory { base: u8, offset: i32 },
+}
+
+/// An instruction on vectors: its map (1: 0F, 2: 0F38), its prefix (0: none, 1: 66) and its opcode.
+#[derive(Clone, Copy)]
+struct Code(u8, u8, u8);
+
+impl Code {
+    const LOAD: Code = Code(1, 0, 0x10);
+    const STORE: Code = Code(1, 0, 0x11);
+    const COPY: Code = Code(1, 0, 0x28);
+    const ROOT: Code = Code(1, 0, 0x51);
+    const FROM_WHOLE: Code = Code(1, 0, 0x5b);
+    const SHIFT: Code = Code(1, 1, 0x72);
+    const COMPARE: Code = Code(1, 0, 0xc2);
+    const SPREAD: Code = Code(2, 1, 0x18);
+    const BLEND: Code = Code(2, 1, 0x65);
+    /// `to = to * source + first`
+    const MUL_ADD_132: Code = Code(2, 1, 0x98);
+    /// `to = first * to + source`
+    const MUL_ADD_213: Code = Code(2, 1, 0xa8);
+    /// `to = first * source + to`
+    const MUL_ADD_231: Code = Code(2, 1, 0xb8);
+
+    fn of(pair: Pair) -> Code {
+        match pair {
+            Pair::Add => Code(1, 0, 0x58),
+            Pair::Mul => Code(1, 0, 0x59),
+            Pair::Sub => Code(1, 0, 0x5c),
+            Pair::Div => Code(1, 0, 0x5e),
+            Pair::And => Code(1, 1, 0xdb),
+            Pair::Or => Code(1, 1, 0xeb),
+            Pair::Xor => Code(1, 1, 0xef),
+            Pair::WholeAdd => Code(1, 1, 0xfe),
+            Pair::WholeSub => Code(1, 1, 0xfa),
+        }
+    }
+}
+
+fn commutes(pair: Pair) -> bool {
+    !matches!(pair, Pair::Sub | Pair::Div | Pair::WholeSub)
+}
+
+struct Assembler {
+    bytes: Vec<u8>,
+    memory: Vec<u8>,
+    vectors: usize,
+    /// Vector and mask registers of the first of the vectors side by side that hold nothing.
+    free_vectors: Vec<u8>,
+    free_masks: Vec<u8>,
+    places: Vec<Place>,
+    /// The entry that is the last to read each value.
+    last_reader: Vec<usize>,
+    pool: Vec<u32>,
+    /// Where the code has to say how far away a number of the pool is: the place of the distance, the end of the
+    /// instruction, the number.
+    distances: Vec<(usize, usize, usize)>,
+}
+
+impl Assembler {
+    /// `None` where more operands are in memory than there are registers for pointers.
+    fn new(entries: &[Entry], vectors: usize) -> Option<Assembler> {
+        let mut memory: Vec<u8> = Vec::new();
+        let mut last_reader = vec![0; entries.len()];
+        for (index, entry) in entries.iter().enumerate() {
+            if let Entry::Load(number) | Entry::Store(number, _) = *entry
+                && !memory.contains(&number)
+            {
+                memory.push(number);
+            }
+            entry.reads().for_each(|name| last_reader[name] = index);
+        }
+        (memory.len() <= POINTERS.len()).then(|| Assembler {
+            bytes: Vec::new(),
+            memory,
+            vectors,
+            free_vectors: (0..VECTORS / vectors as u8).rev().collect(),
+            free_masks: (1..=MASKS / vectors as u8).rev().collect(),
+            places: vec![Place::Nowhere; entries.len()],
+            last_reader,
+            pool: Vec::new(),
+            distances: Vec::new(),
+        })
+    }
+
+    fn assemble(mut self, entries: &[Entry], ahead: Option<usize>) -> Option<Assembled> {
+        let pointers = POINTERS[..self.memory.len()].to_vec();
+        let lent = pointers.get(FREE_POINTERS..).unwrap_or(&[]).to_vec();
+        lent.iter().for_each(|&register| self.push(register));
+        for (index, &pointer) in pointers.iter().enumerate() {
+            self.from_table(0x8b, pointer, index);
+        }
+        let begin = self.bytes.len();
+        self.ask_ahead(entries, ahead);
+        for (index, entry) in entries.iter().enumerate() {
+            self.entry(index, entry)?;
+            let mut gone: Vec<Name> = entry.reads().filter(|&name| self.last_reader[name] == index).collect();
+            // Nobody reads a store, and an unread value rests nowhere.
+            if self.last_reader[index] == 0 && !matches!(entry, Entry::Store(..)) {
+                gone.push(index);
+            }
+            gone.sort_unstable();
+            gone.dedup();
+            gone.into_iter().for_each(|name| self.release(name));
+        }
+        for (index, &pointer) in pointers.iter().enumerate() {
+            self.from_table(0x03, pointer, pointers.len() + index);
+        }
+        // dec, jnz
+        self.bytes.extend([0x48, 0xff, 0xc8 | ROUNDS, 0x0f, 0x85]);
+        let back = begin as i64 - (self.bytes.len() + 4) as i64;
+        self.bytes.extend((back as i32).to_le_bytes());
+        // vzeroupper
+        self.bytes.extend([0xc5, 0xf8, 0x77]);
+        lent.iter().rev().for_each(|&register| self.pop(register));
+        self.bytes.push(0xc3);
+        self.append_pool();
+        Some(Assembled { bytes: self.bytes, memory: self.memory, vectors: self.vectors })
+    }
+
+    fn ask_ahead(&mut self, entries: &[Entry], ahead: Option<usize>) {
+        let Some(ahead) = ahead else { return };
+        let is_stored = |number| entries.iter().any(|e| matches!(e, Entry::Store(to, _) if *to == number));
+        for (number, base) in self.memory.clone().into_iter().zip(POINTERS) {
+            if is_stored(number) {
+                continue;
+            }
+            for vector in 0..self.vectors as i32 {
+                // prefetcht0
+                let offset = (ahead * size_of::<f32>()) as i32 + vector * BYTES;
+                self.bytes.extend((base > 7).then_some(0x41));
+                self.bytes.extend([0x0f, 0x18]);
+                self.address(1, base, offset);
+            }
+        }
+    }
+
+    /// The numbers of the pool behind the code, and how far away they are.
+    fn append_pool(&mut self) {
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0xcc);
+        let start = self.bytes.len();
+        for &(place, end, number) in &self.distances {
+            let distance = (start + 4 * number - end) as u32;
+            self.bytes[place..place + 4].copy_from_slice(&distance.to_le_bytes());
+        }
+        self.bytes.extend(self.pool.iter().flat_map(|number| number.to_le_bytes()));
+    }
+
+    fn entry(&mut self, index: usize, entry: &Entry) -> Option<()> {
+        let pointer = |of: &Self, number: u8| {
+            POINTERS[of.memory.iter().position(|&known| known == number).expect("it is in memory")]
+        };
+        match *entry {
+            Entry::Constant(bits) => self.places[index] = Place::Constant(bits),
+            Entry::Load(number) => {
+                let (base, to) = (pointer(self, number), self.take()?);
+                for vector in 0..self.vectors {
+                    let source = Source::Memory { base, offset: vector as i32 * BYTES };
+                    self.vector(vector, Code::LOAD, to, None, source);
+                }
+                self.places[index] = Place::Vector(to);
+            }
+            Entry::Store(number, value) => {
+                let base = pointer(self, number);
+                let (from, own) = self.register(value)?;
+                for vector in 0..self.vectors {
+                    let source = Source::Memory { base, offset: vector as i32 * BYTES };
+                    self.vector(vector, Code::STORE, from, None, source);
+                }
+                self.give_back(own);
+            }
+            Entry::Pair(pair, a, b) => {
+                let swap = commutes(pair) && matches!(self.places[a], Place::Constant(_));
+                let (a, b) = if swap { (b, a) } else { (a, b) };
+                let (first, own) = self.register(a)?;
+                let (to, source) = (self.take()?, self.source(b));
+                self.all(Code::of(pair), to, Some(first), source);
+                self.give_back(own);
+                self.places[index] = Place::Vector(to);
+            }
+            Entry::MulAdd(a, b, c) => self.mul_add(index, a, b, c)?,
+            Entry::Root(a) => self.single(index, Code::ROOT, a)?,
+            Entry::FromWhole(a) => self.single(index, Code::FROM_WHOLE, a)?,
+            Entry::Left(a, bits) => self.shift(index, 6, a, bits)?,
+            Entry::Right(a, bits) => self.shift(index, 4, a, bits)?,
+            Entry::Compare(relation, a, b) => {
+                let (first, own) = self.register(a)?;
+                let (to, source) = (self.free_masks.pop()?, self.source(b));
+                let relation = match relation {
+                    Relation::Less => 0x11,
+                    Relation::AtMost => 0x12,
+                    Relation::Equal => 0x00,
+                    Relation::Unordered => 0x03,
+                };
+                for vector in 0..self.vectors {
+                    let (to, first) = (self.mask(vector, to), self.side(vector, first));
+                    let source = self.of_side(vector, source);
+                    self.instruction(Code::COMPARE, to, Some(first), source, 0, &[relation]);
+                }
+                self.give_back(own);
+                self.places[index] = Place::Mask(to);
+            }
+            Entry::Select(truth, yes, no) => {
+                let Place::Mask(mask) = self.places[truth] else { unreachable!("a truth is in a mask") };
+                let (first, own) = self.register(no)?;
+                let (to, source) = (self.take()?, self.source(yes));
+                for vector in 0..self.vectors {
+                    let (mask, first) = (self.mask(vector, mask), self.side(vector, first));
+                    let source = self.of_side(vector, source);
+                    self.instruction(Code::BLEND, self.side(vector, to), Some(first), source, mask, &[]);
+                }
+                self.give_back(own);
+                self.places[index] = Place::Vector(to);
+            }
+        }
+        Some(())
+    }
+
+    /// An instruction of one source.
+    fn single(&mut self, index: usize, code: Code, a: Name) -> Option<()> {
+        let (to, source) = (self.take()?, self.source(a));
+        self.all(code, to, None, source);
+        self.places[index] = Place::Vector(to);
+        Some(())
+    }
+
+    /// A shift by `bits`; `extension` says in which direction.
+    fn shift(&mut self, index: usize, extension: u8, a: Name, bits: u8) -> Option<()> {
+        let (to, source) = (self.take()?, self.source(a));
+        for vector in 0..self.vectors {
+            let (to, source) = (self.side(vector, to), self.of_side(vector, source));
+            self.instruction(Code::SHIFT, extension, Some(to), source, 0, &[bits]);
+        }
+        self.places[index] = Place::Vector(to);
+        Some(())
+    }
+
+    /// `a b + c`, over one of the three if nobody reads it any more: the instruction does not keep it.
+    fn mul_add(&mut self, index: usize, a: Name, b: Name, c: Name) -> Option<()> {
+        let is_constant = |of: &Self, name: Name| matches!(of.places[name], Place::Constant(_));
+        let (a, b) = if is_constant(self, a) { (b, a) } else { (a, b) };
+        let is_over = |of: &Self, name: Name| of.last_reader[name] == index && !is_constant(of, name);
+        // Who gives up its register, and what is computed over it.
+        let (over, code, first, second) = if is_over(self, c) || (is_constant(self, b) && !is_over(self, a)) {
+            (c, Code::MUL_ADD_231, a, b)
+        } else if is_constant(self, b) {
+            (a, Code::MUL_ADD_132, c, b)
+        } else if is_over(self, b) && !is_over(self, a) {
+            (b, Code::MUL_ADD_213, a, c)
+        } else {
+            (a, Code::MUL_ADD_213, b, c)
+        };
+        let (first, own) = self.register(first)?;
+        let to = match self.places[over] {
+            Place::Vector(to) if is_over(self, over) => {
+                // The register is the result's now.
+                self.places[over] = Place::Nowhere;
+                to
+            }
+            _ => {
+                let to = self.take()?;
+                let from = self.source(over);
+                let code = if let Source::Pool(_) = from { Code::SPREAD } else { Code::COPY };
+                self.all(code, to, None, from);
+                to
+            }
+        };
+        // A value that is two of the three is still there: it is read before it is written over.
+        let second = if second == over { Source::Register(to) } else { self.source(second) };
+        self.all(code, to, Some(first), second);
+        self.give_back(own);
+        self.places[index] = Place::Vector(to);
+        Some(())
+    }
+
+    /// A register for a value.
+    fn take(&mut self) -> Option<u8> {
+        self.free_vectors.pop()
+    }
+
+    fn give_back(&mut self, own: Option<u8>) {
+        self.free_vectors.extend(own);
+    }
+
+    fn release(&mut self, name: Name) {
+        match std::mem::replace(&mut self.places[name], Place::Nowhere) {
+            Place::Vector(register) => self.free_vectors.push(register),
+            Place::Mask(register) => self.free_masks.push(register),
+            Place::Constant(_) | Place::Nowhere => {}
+        }
+    }
+
+    /// The register that a value is in, and whether it was taken for this: a constant has none of its own.
+    fn register(&mut self, name: Name) -> Option<(u8, Option<u8>)> {
+        match self.places[name] {
+            Place::Vector(register) => Some((register, None)),
+            Place::Constant(bits) => {
+                let to = self.take()?;
+                self.all(Code::SPREAD, to, None, Source::Pool(bits));
+                Some((to, Some(to)))
+            }
+            Place::Mask(_) | Place::Nowhere => unreachable!("a value is read while it is there"),
+        }
+    }
+
+    fn source(&self, name: Name) -> Source {
+        match self.places[name] {
+            Place::Vector(register) => Source::Register(register),
+            Place::Constant(bits) => Source::Pool(bits),
+            Place::Mask(_) | Place::Nowhere => unreachable!("a value is read while it is there"),
+        }
+    }
+
+    /// The register of one of the vectors side by side.
+    fn side(&self, vector: usize, register: u8) -> u8 {
+        register + vector as u8 * (VECTORS / self.vectors as u8)
+    }
+
+    fn mask(&self, vector: usize, register: u8) -> u8 {
+        register + vector as u8 * (MASKS / self.vectors as u8)
+    }
+
+    fn of_side(&self, vector: usize, source: Source) -> Source {
+        match source {
+            Source::Register(register) => Source::Register(self.side(vector, register)),
+            source => source,
+        }
+    }
+
+    /// An instruction for each of the vectors side by side.
+    fn all(&mut self, code: Code, to: u8, first: Option<u8>, source: Source) {
+        for vector in 0..self.vectors {
+            self.vector(vector, code, to, first, self.of_side(vector, source));
+        }
+    }
+
+    fn vector(&mut self, vector: usize, code: Code, to: u8, first: Option<u8>, source: Source) {
+        let (to, first) = (self.side(vector, to), first.map(|first| self.side(vector, first)));
+        self.instruction(code, to, first, source, 0, &[]);
+    }
+
+    /// One instruction on 512 bits, its registers as they are.
+    fn instruction(
+        &mut self,
+        Code(map, prefix, opcode): Code,
+        to: u8,
+        first: Option<u8>,
+        source: Source,
+        mask: u8,
+        immediate: &[u8],
+    ) {
+        let first = first.unwrap_or(0);
+        // The fourth and fifth bits of the second source; of one number, that it is for all elements.
+        let (fourth, fifth, broadcast) = match source {
+            Source::Register(register) => (register >> 3 & 1, register >> 4 & 1, 0),
+            Source::Memory { base, .. } => (base >> 3 & 1, 0, 0),
+            // An instruction that only spreads a number says so by itself.
+            Source::Pool(_) => (0, 0, u8::from((map, opcode) != (Code::SPREAD.0, Code::SPREAD.2))),
+        };
+        let inverted = |bit: u8, place: u8| (bit & 1 ^ 1) << place;
+        self.bytes.extend([
+            0x62,
+            inverted(to >> 3, 7) | inverted(fifth, 6) | inverted(fourth, 5) | inverted(to >> 4, 4) | map,
+            (!first & 0xf) << 3 | 0b100 | prefix,
+            0b10 << 5 | broadcast << 4 | inverted(first >> 4, 3) | mask,
+            opcode,
+        ]);
+        match source {
+            Source::Register(register) => self.bytes.push(0xc0 | (to & 7) << 3 | register & 7),
+            Source::Memory { base, offset } => self.address(to & 7, base, offset),
+            Source::Pool(bits) => {
+                let number = self.pool.iter().position(|&known| known == bits).unwrap_or_else(|| {
+                    self.pool.push(bits);
+                    self.pool.len() - 1
+                });
+                self.bytes.push((to & 7) << 3 | 0b101);
+                let place = self.bytes.len();
+                self.distances.push((place, place + 4 + immediate.len(), number));
+                self.bytes.extend([0; 4]);
+            }
+        }
+        self.bytes.extend(immediate);
+    }
+
+    /// The bytes that say where memory is: a register and a distance of 32 bits.
+    fn address(&mut self, register: u8, base: u8, offset: i32) {
+        self.bytes.push(0x80 | register << 3 | base & 7);
+        // The registers 4 and 12 have to be named once more.
+        self.bytes.extend((base & 7 == 4).then_some(0x24));
+        self.bytes.extend(offset.to_le_bytes());
+    }
+
+    /// An instruction on a pointer and a word of the table.
+    fn from_table(&mut self, opcode: u8, register: u8, word: usize) {
+        self.bytes.extend([0x48 | (register >> 3) << 2, opcode]);
+        self.address(register & 7, TABLE, (word * size_of::<usize>()) as i32);
+    }
+
+    fn push(&mut self, register: u8) {
+        self.bytes.extend((register > 7).then_some(0x41));
+        self.bytes.push(0x50 | register & 7);
+    }
+
+    fn pop(&mut self, register: u8) {
+        self.bytes.extend((register > 7).then_some(0x41));
+        self.bytes.push(0x58 | register & 7);
+    }
+}
