@@ -125,6 +125,9 @@ enum Place {
     Passing,
 }
 
+/// Elements of a tile where there are chains only, which keep nothing of it.
+const CHAIN_TILE: usize = 8 * TILE;
+
 /// Where an output is at least so long, it leaves the caches before anybody reads it: it may as well not enter them.
 pub const STREAM_BYTES: usize = 8 << 20;
 
@@ -478,6 +481,16 @@ impl ElementwiseProgram {
         }
     }
 
+    /// Whether no register needs a slot that is made or looked at tile by tile: then tiles are as long as one likes.
+    fn has_chains_only(&self) -> bool {
+        let is_made_there = |(output, &register): (usize, &usize)| self.places[register] == Place::Output(output);
+        self.passes.iter().all(|pass| matches!(pass, Pass::Chain(_)))
+            && self.slots == self.input_count
+            && self.row.is_none()
+            && self.in_chain.iter().all(|&in_chain| in_chain)
+            && self.outputs.iter().enumerate().all(is_made_there)
+    }
+
     /// Whether everything that reads an input does so before an output is written, chunk by chunk: then the output
     /// may lie where the input does.
     fn reads_first(&self, input: usize, output: usize) -> bool {
@@ -688,7 +701,8 @@ pub fn run_elementwise_part(
     let mut in_chunk = [false; ElementwiseProgram::MAX_INPUTS];
     prepare(program, &readers, slots, chunks, &mut in_chunk, len.min(TILE));
     // Rows that repeat, such as a bias, are read where they are if no tile goes over their end.
-    let even = readers.iter().flatten().filter_map(Reader::even_tile).min().unwrap_or(TILE);
+    let most = if program.has_chains_only() { CHAIN_TILE } else { TILE };
+    let even = readers.iter().flatten().filter_map(|reader| reader.even_tile(most)).min().unwrap_or(most);
     let mut carried = [0u64; ElementwiseProgram::MAX_OUTPUTS];
     let (mut start, mut count) = (0, 0);
     while start + count < len {
@@ -698,6 +712,15 @@ pub fn run_elementwise_part(
             if in_chain {
                 count = count.min(fold.width - (part.before + start) % fold.width);
             }
+        }
+        // What has to be copied first is copied to a slot.
+        let is_at_hand = |reader: &Reader<'_>| {
+            reader.is_uniform()
+                || reader.lent(start, count).is_some()
+                || reader.repeated(start, count).is_some()
+        };
+        if count > TILE && !readers.iter().flatten().all(is_at_hand) {
+            count = TILE;
         }
         for (input, (slot, reader)) in slots.iter_mut().zip(readers.iter().flatten()).enumerate() {
             if reader.is_uniform() || reader.lent(start, count).is_some() {

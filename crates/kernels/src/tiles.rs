@@ -183,14 +183,14 @@ impl<'a> Reader<'a> {
         self.layout.len
     }
 
-    /// How many elements a tile should have, that all of them follow one another in memory, or are one; `None` where that
-    /// is no use, or not known.
-    pub(crate) fn even_tile(&self) -> Option<usize> {
+    /// How many elements a tile of `most` should have, that all of them follow one another in memory, or are one; `None`
+    /// where that is no use, or not known.
+    pub(crate) fn even_tile(&self, most: usize) -> Option<usize> {
         if self.is_direct() || self.is_uniform() || self.detached {
             return None;
         }
         let row = self.layout.row().filter(|&row| row >= SHORTEST_TILE)?;
-        let tile = row / row.div_ceil(TILE);
+        let tile = row / row.div_ceil(most);
         (row.is_multiple_of(tile) && tile.is_multiple_of(LANES)).then_some(tile)
     }
 

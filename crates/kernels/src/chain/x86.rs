@@ -9,6 +9,9 @@ pub(super) const WIDTH: usize = 16;
 const BYTES: i32 = 64;
 /// Vectors that are computed side by side, where there are registers for it.
 const MOST_VECTORS: usize = 2;
+/// Where so many operands are read, what is asked for ahead goes to the first cache; of more, it would push out what is
+/// about to be read, as memory often lies alike modulo the size of a cache's way. Then it goes to the second.
+const MOST_NEAR: usize = 3;
 const VECTORS: u8 = 32;
 /// The first mask register means that there is no mask.
 const MASKS: u8 = 7;
@@ -180,16 +183,16 @@ impl Assembler {
     fn ask_ahead(&mut self, entries: &[Entry], ahead: Option<usize>) {
         let Some(ahead) = ahead else { return };
         let is_stored = |number| entries.iter().any(|e| matches!(e, Entry::Store(to, _) if *to == number));
-        for (number, base) in self.memory.clone().into_iter().zip(POINTERS) {
-            if is_stored(number) {
-                continue;
-            }
+        let places = self.memory.iter().zip(POINTERS).filter(|&(&number, _)| !is_stored(number));
+        let bases: Vec<u8> = places.map(|(_, base)| base).collect();
+        // prefetcht0 or prefetcht1
+        let cache = if bases.len() <= MOST_NEAR { 1 } else { 2 };
+        for base in bases {
             for vector in 0..self.vectors as i32 {
-                // prefetcht0
                 let offset = (ahead * size_of::<f32>()) as i32 + vector * BYTES;
                 self.bytes.extend((base > 7).then_some(0x41));
                 self.bytes.extend([0x0f, 0x18]);
-                self.address(1, base, offset);
+                self.address(cache, base, offset);
             }
         }
     }
