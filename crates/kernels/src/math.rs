@@ -36,13 +36,10 @@ pub(crate) trait Single: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Ou
     /// One number or the other; both are computed.
     fn select(truth: Self::Truth, yes: Self, no: Self) -> Self;
 
-    /// Within these bounds; NaN stays.
-    #[inline(always)]
-    fn within(self, low: f32, high: f32) -> Self {
-        let (low, high) = (self.of(low), self.of(high));
-        let x = Self::select(self.is_less(low), low, self);
-        Self::select(high.is_less(x), high, x)
-    }
+    /// `bound` where this is below it; NaN, unlike in `max`, stays.
+    fn at_least(self, bound: f32) -> Self;
+    /// `bound` where this is above it; NaN stays.
+    fn at_most(self, bound: f32) -> Self;
 
     /// |self|
     #[inline(always)]
@@ -121,8 +118,12 @@ impl Single for f32 {
         if truth { yes } else { no }
     }
     #[inline(always)]
-    fn within(self, low: f32, high: f32) -> f32 {
-        self.clamp(low, high)
+    fn at_least(self, bound: f32) -> f32 {
+        if self < bound { bound } else { self }
+    }
+    #[inline(always)]
+    fn at_most(self, bound: f32) -> f32 {
+        if self > bound { bound } else { self }
     }
     #[inline(always)]
     fn magnitude(self) -> f32 {
@@ -201,7 +202,7 @@ fn power_of_two<F: Single>(n: F::Whole) -> F {
 /// e^x. Within 1.1 ulp; subnormal results included.
 #[inline(always)]
 pub(crate) fn exp<F: Single>(x: F) -> F {
-    let (n, q) = reduce_exp(x.within(-105.0, 89.0));
+    let (n, q) = reduce_exp(x.at_least(-105.0).at_most(89.0));
     // Two factors, so that neither leaves the normal range where the result does: the first product is exact, so
     // `q` may join in it.
     let half = n.right::<1>();
@@ -282,9 +283,8 @@ pub(crate) fn ln_1p(x: f32) -> f32 {
 #[inline(always)]
 pub(crate) fn tanh<F: Single>(x: F) -> F {
     let (z, two) = (x.magnitude(), x.of(2.0));
-    // Beyond 9.5 the result is one; the comparison, unlike `min`, keeps a NaN.
-    let most = x.of(9.5);
-    let (n, r) = reduce_exp(two * F::select(most.is_less(z), most, z));
+    // Beyond 9.5 the result is one.
+    let (n, r) = reduce_exp(two * z.at_most(9.5));
     let power: F = power_of_two(n);
     let q = r.mul_add(power, power - x.of(1.0));
     (q / (q + two)).signed_as(x)
@@ -294,7 +294,7 @@ pub(crate) fn tanh<F: Single>(x: F) -> F {
 #[inline(always)]
 pub(crate) fn logistic<F: Single>(x: F) -> F {
     // Above 80 the sum rounds to one. Half of the power is in range wherever the power is, and doubling is exact.
-    let (n, q) = reduce_exp(-x.within(-89.0, 80.0));
+    let (n, q) = reduce_exp(-x.at_least(-89.0).at_most(80.0));
     let half: F = power_of_two(n.minus(n.of(1)));
     let one = x.of(1.0);
     one / q.mul_add(half, half).mul_add(x.of(2.0), one)

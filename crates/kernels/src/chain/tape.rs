@@ -17,6 +17,10 @@ pub(super) enum Pair {
     Sub,
     Mul,
     Div,
+    /// The second, or the first where that is larger: the second if either is not a number.
+    Larger,
+    /// The second, or the first where that is smaller.
+    Smaller,
     WholeAdd,
     WholeSub,
     And,
@@ -210,6 +214,12 @@ impl<'a> Single for Traced<'a> {
     }
     fn is_unordered(self, other: Self) -> Self {
         self.compare(Relation::Unordered, other)
+    }
+    fn at_least(self, bound: f32) -> Self {
+        Single::of(self, bound).pair(Pair::Larger, self)
+    }
+    fn at_most(self, bound: f32) -> Self {
+        Single::of(self, bound).pair(Pair::Smaller, self)
     }
     fn select(truth: Self, yes: Self, no: Self) -> Self {
         truth.tape.made(Entry::Select(truth.name, yes.name, no.name))

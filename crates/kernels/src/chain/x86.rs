@@ -90,6 +90,8 @@ impl Code {
             Pair::Mul => Code(1, 0, 0x59),
             Pair::Sub => Code(1, 0, 0x5c),
             Pair::Div => Code(1, 0, 0x5e),
+            Pair::Smaller => Code(1, 0, 0x5d),
+            Pair::Larger => Code(1, 0, 0x5f),
             Pair::And => Code(1, 1, 0xdb),
             Pair::Or => Code(1, 1, 0xeb),
             Pair::Xor => Code(1, 1, 0xef),
@@ -100,7 +102,7 @@ impl Code {
 }
 
 fn commutes(pair: Pair) -> bool {
-    !matches!(pair, Pair::Sub | Pair::Div | Pair::WholeSub)
+    matches!(pair, Pair::Add | Pair::Mul | Pair::WholeAdd | Pair::And | Pair::Or | Pair::Xor)
 }
 
 struct Assembler {
