@@ -483,7 +483,8 @@ impl ElementwiseProgram {
 
     /// Whether no register needs a slot that is made or looked at tile by tile: then tiles are as long as one likes.
     fn has_chains_only(&self) -> bool {
-        let is_made_there = |(output, &register): (usize, &usize)| self.places[register] == Place::Output(output);
+        let is_made_there =
+            |(output, &register): (usize, &usize)| self.places[register] == Place::Output(output);
         self.passes.iter().all(|pass| matches!(pass, Pass::Chain(_)))
             && self.slots == self.input_count
             && self.row.is_none()

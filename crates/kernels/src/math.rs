@@ -14,7 +14,9 @@ const TO_INTEGER: f32 = 12_582_912.0;
 
 /// What the functions of chains are written for, once: an f32, or one whose calculation is written down to become
 /// machine code. Constants stand beside a number that is there.
-pub(crate) trait Single: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> + Neg<Output = Self> {
+pub(crate) trait Single:
+    Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> + Neg<Output = Self>
+{
     /// 32 bits as a whole number.
     type Whole: Whole;
     /// The outcome of a comparison.
@@ -24,6 +26,7 @@ pub(crate) trait Single: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Ou
     /// `self * by + and`, rounded once.
     fn mul_add(self, by: Self, and: Self) -> Self;
     /// Square root.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     fn root(self) -> Self;
     fn to_whole_bits(self) -> Self::Whole;
     fn from_whole_bits(bits: Self::Whole) -> Self;

@@ -87,8 +87,7 @@ fn inline_marked(graph: &Graph, doomed: &[bool]) -> Graph {
                     inner[input.index()] = copy.map[operand.index()];
                 }
                 for part in &body.nodes {
-                    let here =
-                        node.replaced(part.op.clone(), part.operands.clone(), part.results.clone());
+                    let here = node.replaced(part.op.clone(), part.operands.clone(), part.results.clone());
                     let results = copy.push(body, &here, part.op.clone(), &inner);
                     for (old, new) in part.results.iter().zip(results) {
                         inner[old.index()] = Some(new);

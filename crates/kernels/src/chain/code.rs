@@ -2,9 +2,9 @@
 
 use memmap2::{Mmap, MmapMut};
 
-use super::tape::{Kind, Tape};
-use super::x86::{WIDTH, assemble};
-use super::{Operands, Step};
+use super::tape::Tape;
+use super::x86::{MOST_OPERANDS, WIDTH, assemble};
+use super::{Kind, Operands, Step};
 use crate::simd::{Level, level};
 
 /// A chain as code. Its bits are those of the steps.
@@ -41,7 +41,7 @@ impl Code {
         if rounds == 0 {
             return count;
         }
-        let mut table = [0usize; 2 * Operands::MOST];
+        let mut table = [0usize; 2 * MOST_OPERANDS];
         let (pointers, steps) = table.split_at_mut(self.memory.len());
         for ((pointer, step), &number) in pointers.iter_mut().zip(steps).zip(&self.memory) {
             *pointer = operands.pointers[usize::from(number)].expose_provenance();

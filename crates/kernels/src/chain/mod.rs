@@ -11,12 +11,12 @@ mod code;
 #[cfg(not(target_arch = "x86_64"))]
 #[path = "no_code.rs"]
 mod code;
+#[cfg(target_arch = "x86_64")]
 mod tape;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 pub(crate) use code::Code;
-pub(crate) use tape::Kind;
 
 use crate::math;
 use crate::reduce::LANES;
@@ -91,6 +91,7 @@ impl Action {
     ];
 
     /// The action of a step's code.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     fn of_code(code: u8) -> Action {
         Action::ALL[usize::from(code % ACTIONS)]
     }
@@ -98,6 +99,17 @@ impl Action {
 
 const fn code(action: Action, number: u8) -> u8 {
     action as u8 + number * ACTIONS
+}
+
+/// Where an operand of a chain is.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) enum Kind {
+    /// In memory, which may be anybody's.
+    Memory,
+    /// Nowhere but between two steps.
+    Between,
+    /// This number everywhere.
+    Number(f32),
 }
 
 /// Memory at hand for the operands of steps.
@@ -689,7 +701,8 @@ mod tests {
         };
         let special =
             [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-40, -1e-40, 3e38, 88.9, -104.0, 1.0];
-        let is_possible = Code::new(&[Step::new(0, Action::Neg, Step::NOTHING, false, 0)], &[Kind::Memory], None);
+        let is_possible =
+            Code::new(&[Step::new(0, Action::Neg, Step::NOTHING, false, 0)], &[Kind::Memory], None);
         for round in 0..2000 {
             let (steps, kinds) = random_chain(&mut random);
             let ahead = (round % 2 == 0).then_some(1024);
@@ -726,6 +739,53 @@ mod tests {
                 let are_equal = found.to_bits() == right.to_bits() || (found.is_nan() && right.is_nan());
                 assert!(are_equal, "{found:e}, not {right:e}, of {steps:?} over {kinds:?}");
             }
+        }
+    }
+
+    /// Runs steps on chunks of one number each, `outputs` of them zero, and gives these.
+    fn on_chunks(steps: &[Step], code: Option<&Code>, inputs: usize, outputs: usize) -> Vec<f32> {
+        let mut chunks: Vec<[f32; CHUNK]> = (0..inputs).map(|i| [0.3 * i as f32 + 0.7; CHUNK]).collect();
+        chunks.resize(inputs + outputs, [0.0; CHUNK]);
+        let mut operands = Operands::new();
+        chunks.iter_mut().for_each(|chunk| operands.push(chunk.as_mut_ptr(), 1, false));
+        // SAFETY: all have as many elements.
+        unsafe { run(steps, code, &mut operands, CHUNK) };
+        chunks[inputs..].iter().map(|chunk| chunk[CHUNK - 1]).collect()
+    }
+
+    #[test]
+    fn code_needs_a_register_for_each_operand_in_memory() {
+        let is_possible =
+            Code::new(&[Step::new(0, Action::Neg, Step::NOTHING, false, 0)], &[Kind::Memory], None).is_some();
+        for inputs in 2..20u8 {
+            let mut steps = vec![Step::new(0, Action::Mul, 1, false, inputs)];
+            steps.extend((1..inputs).map(|i| Step::new(Step::NOTHING, Action::Add, i, false, inputs)));
+            let kinds = vec![Kind::Memory; usize::from(inputs) + 1];
+            let code = Code::new(&steps, &kinds, Some(1024));
+            assert_eq!(code.is_some(), is_possible && inputs < 13, "{inputs} inputs");
+            let run = |code| on_chunks(&steps, code, usize::from(inputs), 1);
+            assert_eq!(run(code.as_ref()), run(None), "{inputs} inputs");
+        }
+    }
+
+    #[test]
+    fn code_takes_fewer_vectors_side_by_side_where_many_values_are_alive() {
+        let is_possible =
+            Code::new(&[Step::new(0, Action::Neg, Step::NOTHING, false, 0)], &[Kind::Memory], None).is_some();
+        for kept in [1u8, 5, 13, 14, 15, 16, 20, 28, 29, 30, 31, 32, 40] {
+            // Powers of the input by the number of their root, which then are subtracted from one another.
+            let root = |i: u8, load| Step::new(load, Action::Sqrt, Step::NOTHING, false, 2 + i);
+            let mut steps = vec![Step::new(0, Action::Abs, Step::NOTHING, false, 2)];
+            steps.extend((1..kept).map(|i| root(i, Step::NOTHING)));
+            steps.extend((0..kept).map(|i| Step::new(Step::NOTHING, Action::SubFrom, 2 + i, false, 1)));
+            let mut kinds = vec![Kind::Memory; 2];
+            kinds.resize(2 + usize::from(kept), Kind::Between);
+            let code = Code::new(&steps, &kinds, None);
+            if kept <= 28 || kept >= 32 {
+                assert_eq!(code.is_some(), is_possible && kept <= 28, "{kept} values");
+            }
+            let run = |code| on_chunks(&steps, code, 1, 1 + usize::from(kept))[0];
+            assert_eq!(run(code.as_ref()).to_bits(), run(None).to_bits(), "{kept} values");
         }
     }
 }

@@ -1,7 +1,6 @@
 //! What stands for [`Code`] on machines that no code is made for.
 
-use super::tape::Kind;
-use super::{Operands, Step};
+use super::{Kind, Operands, Step};
 
 /// There is none.
 pub(crate) enum Code {}

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
-use super::{Action, Step};
+use super::{Action, Kind, Step};
 use crate::math::{self, Single, Whole};
 
 /// Names a value of a [`Tape`].
@@ -72,17 +72,6 @@ impl Entry {
         };
         reads.into_iter().flatten()
     }
-}
-
-/// Where an operand of a chain is.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) enum Kind {
-    /// In memory, which may be anybody's.
-    Memory,
-    /// Nowhere but between two steps.
-    Between,
-    /// This number everywhere.
-    Number(f32),
 }
 
 /// Entries in order; the name of a value is the place of its entry.

@@ -9,18 +9,21 @@ pub(super) const WIDTH: usize = 16;
 const BYTES: i32 = 64;
 /// Vectors that are computed side by side, where there are registers for it.
 const MOST_VECTORS: usize = 2;
-/// Where so many operands are read, what is asked for ahead goes to the first cache; of more, it would push out what is
-/// about to be read, as memory often lies alike modulo the size of a cache's way. Then it goes to the second.
-const MOST_NEAR: usize = 3;
+/// Vector registers.
 const VECTORS: u8 = 32;
-/// The first mask register means that there is no mask.
+/// Mask registers: from one on, as the first means that there is no mask.
 const MASKS: u8 = 7;
+/// Where no more operands than these are read, what is asked for ahead goes to the first cache, otherwise to the second:
+/// memory often lies alike modulo the size of a cache's way, so that more would push out what is about to be read.
+const MOST_NEAR: usize = 3;
 
 /// Where the table lies and how many rounds are left.
 const TABLE: u8 = 7;
 const ROUNDS: u8 = 6;
-/// Registers for pointers: those that nobody wants back, then those to be given back.
-const POINTERS: [u8; 13] = [0, 1, 2, 8, 9, 10, 11, 3, 5, 12, 13, 14, 15];
+/// Operands in memory.
+pub(super) const MOST_OPERANDS: usize = 13;
+/// Registers for pointers to them: those that nobody wants back, then those to be given back.
+const POINTERS: [u8; MOST_OPERANDS] = [0, 1, 2, 8, 9, 10, 11, 3, 5, 12, 13, 14, 15];
 const FREE_POINTERS: usize = 7;
 
 /// A loop over vectors as machine code.
@@ -60,7 +63,10 @@ enum Source {
     /// One number of the pool for all elements.
     Pool(u32),
     /// Memory at a pointer.
-    Memory { base: u8, offset: i32 },
+    Memory {
+        base: u8,
+        offset: i32,
+    },
 }
 
 /// An instruction on vectors: its map (1: 0F, 2: 0F38), its prefix (0: none, 1: 66) and its opcode.
@@ -152,7 +158,7 @@ impl Assembler {
         let lent = pointers.get(FREE_POINTERS..).unwrap_or(&[]).to_vec();
         lent.iter().for_each(|&register| self.push(register));
         for (index, &pointer) in pointers.iter().enumerate() {
-            self.from_table(0x8b, pointer, index);
+            self.word_of_table(0x8b, pointer, index);
         }
         let begin = self.bytes.len();
         self.ask_ahead(entries, ahead);
@@ -168,7 +174,7 @@ impl Assembler {
             gone.into_iter().for_each(|name| self.release(name));
         }
         for (index, &pointer) in pointers.iter().enumerate() {
-            self.from_table(0x03, pointer, pointers.len() + index);
+            self.word_of_table(0x03, pointer, pointers.len() + index);
         }
         // dec, jnz
         self.bytes.extend([0x48, 0xff, 0xc8 | ROUNDS, 0x0f, 0x85]);
@@ -455,7 +461,7 @@ impl Assembler {
     }
 
     /// An instruction on a pointer and a word of the table.
-    fn from_table(&mut self, opcode: u8, register: u8, word: usize) {
+    fn word_of_table(&mut self, opcode: u8, register: u8, word: usize) {
         self.bytes.extend([0x48 | (register >> 3) << 2, opcode]);
         self.address(register & 7, TABLE, (word * size_of::<usize>()) as i32);
     }
