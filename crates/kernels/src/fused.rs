@@ -154,6 +154,13 @@ struct Chain {
     code: Compiled,
 }
 
+impl Chain {
+    /// How many elements before it is read an input is asked for; `None` where that would only be more to do.
+    fn ahead(&self) -> Option<usize> {
+        (self.steps.len() >= LONG_CHAIN).then_some(AHEAD)
+    }
+}
+
 /// The machine code of a chain, made when it first runs. It follows from the rest of the program: two that are equal
 /// have the same.
 #[derive(Clone, Default)]
@@ -566,7 +573,7 @@ impl ElementwiseProgram {
         };
         let make = || {
             let kinds: Vec<Kind> = chain.registers.iter().map(kind).collect();
-            Code::new(&chain.steps, &kinds, (chain.steps.len() >= LONG_CHAIN).then_some(AHEAD))
+            Code::new(&chain.steps, &kinds, chain.ahead())
         };
         chain.code.0.get_or_init(make).as_ref()
     }
@@ -846,7 +853,7 @@ fn run_chain(
     operands.clear();
     let code = program.code(chain);
     // Code asks by itself.
-    let asks = code.is_none() && chain.steps.len() >= LONG_CHAIN;
+    let ahead = chain.ahead().filter(|_| code.is_none());
     for &register in &chain.registers {
         if let Some(fold) = register.checked_sub(program.registers.len()) {
             let results = cast_slice_mut(held.part.folded[fold]);
@@ -871,8 +878,8 @@ fn run_chain(
             (None, Place::Chunk(chunk)) => (chunks.wrapping_add(chunk).cast(), 0, false),
             (None, Place::Passing) => unreachable!("what passes has no memory"),
         };
-        if let Some(reader) = reader.filter(|reader| asks && reader.is_direct()) {
-            operands.ask(reader.ahead(start + AHEAD));
+        if let (Some(ahead), Some(reader)) = (ahead, reader.filter(|reader| reader.is_direct())) {
+            operands.ask(reader.ahead(start + ahead));
         }
         operands.push(pointer, stride, streams);
     }

@@ -71,38 +71,38 @@ enum Source {
 
 /// An instruction on vectors: its map (1: 0F, 2: 0F38), its prefix (0: none, 1: 66) and its opcode.
 #[derive(Clone, Copy)]
-struct Code(u8, u8, u8);
+struct Opcode(u8, u8, u8);
 
-impl Code {
-    const LOAD: Code = Code(1, 0, 0x10);
-    const STORE: Code = Code(1, 0, 0x11);
-    const COPY: Code = Code(1, 0, 0x28);
-    const ROOT: Code = Code(1, 0, 0x51);
-    const FROM_WHOLE: Code = Code(1, 0, 0x5b);
-    const SHIFT: Code = Code(1, 1, 0x72);
-    const COMPARE: Code = Code(1, 0, 0xc2);
-    const SPREAD: Code = Code(2, 1, 0x18);
-    const BLEND: Code = Code(2, 1, 0x65);
+impl Opcode {
+    const LOAD: Opcode = Opcode(1, 0, 0x10);
+    const STORE: Opcode = Opcode(1, 0, 0x11);
+    const COPY: Opcode = Opcode(1, 0, 0x28);
+    const ROOT: Opcode = Opcode(1, 0, 0x51);
+    const FROM_WHOLE: Opcode = Opcode(1, 0, 0x5b);
+    const SHIFT: Opcode = Opcode(1, 1, 0x72);
+    const COMPARE: Opcode = Opcode(1, 0, 0xc2);
+    const SPREAD: Opcode = Opcode(2, 1, 0x18);
+    const BLEND: Opcode = Opcode(2, 1, 0x65);
     /// `to = to * source + first`
-    const MUL_ADD_132: Code = Code(2, 1, 0x98);
+    const MUL_ADD_132: Opcode = Opcode(2, 1, 0x98);
     /// `to = first * to + source`
-    const MUL_ADD_213: Code = Code(2, 1, 0xa8);
+    const MUL_ADD_213: Opcode = Opcode(2, 1, 0xa8);
     /// `to = first * source + to`
-    const MUL_ADD_231: Code = Code(2, 1, 0xb8);
+    const MUL_ADD_231: Opcode = Opcode(2, 1, 0xb8);
 
-    fn of(pair: Pair) -> Code {
+    fn of(pair: Pair) -> Opcode {
         match pair {
-            Pair::Add => Code(1, 0, 0x58),
-            Pair::Mul => Code(1, 0, 0x59),
-            Pair::Sub => Code(1, 0, 0x5c),
-            Pair::Div => Code(1, 0, 0x5e),
-            Pair::Smaller => Code(1, 0, 0x5d),
-            Pair::Larger => Code(1, 0, 0x5f),
-            Pair::And => Code(1, 1, 0xdb),
-            Pair::Or => Code(1, 1, 0xeb),
-            Pair::Xor => Code(1, 1, 0xef),
-            Pair::WholeAdd => Code(1, 1, 0xfe),
-            Pair::WholeSub => Code(1, 1, 0xfa),
+            Pair::Add => Opcode(1, 0, 0x58),
+            Pair::Mul => Opcode(1, 0, 0x59),
+            Pair::Sub => Opcode(1, 0, 0x5c),
+            Pair::Div => Opcode(1, 0, 0x5e),
+            Pair::Smaller => Opcode(1, 0, 0x5d),
+            Pair::Larger => Opcode(1, 0, 0x5f),
+            Pair::And => Opcode(1, 1, 0xdb),
+            Pair::Or => Opcode(1, 1, 0xeb),
+            Pair::Xor => Opcode(1, 1, 0xef),
+            Pair::WholeAdd => Opcode(1, 1, 0xfe),
+            Pair::WholeSub => Opcode(1, 1, 0xfa),
         }
     }
 }
@@ -156,7 +156,7 @@ impl Assembler {
     fn assemble(mut self, entries: &[Entry], ahead: Option<usize>) -> Option<Assembled> {
         let pointers = POINTERS[..self.memory.len()].to_vec();
         let lent = pointers.get(FREE_POINTERS..).unwrap_or(&[]).to_vec();
-        lent.iter().for_each(|&register| self.push(register));
+        lent.iter().for_each(|&register| self.on_stack(0x50, register));
         for (index, &pointer) in pointers.iter().enumerate() {
             self.word_of_table(0x8b, pointer, index);
         }
@@ -182,7 +182,7 @@ impl Assembler {
         self.bytes.extend((back as i32).to_le_bytes());
         // vzeroupper
         self.bytes.extend([0xc5, 0xf8, 0x77]);
-        lent.iter().rev().for_each(|&register| self.pop(register));
+        lent.iter().rev().for_each(|&register| self.on_stack(0x58, register));
         self.bytes.push(0xc3);
         self.append_pool();
         Some(Assembled { bytes: self.bytes, memory: self.memory, vectors: self.vectors })
@@ -217,26 +217,16 @@ impl Assembler {
     }
 
     fn entry(&mut self, index: usize, entry: &Entry) -> Option<()> {
-        let pointer = |of: &Self, number: u8| {
-            POINTERS[of.memory.iter().position(|&known| known == number).expect("it is in memory")]
-        };
         match *entry {
             Entry::Constant(bits) => self.places[index] = Place::Constant(bits),
             Entry::Load(number) => {
-                let (base, to) = (pointer(self, number), self.take()?);
-                for vector in 0..self.vectors {
-                    let source = Source::Memory { base, offset: vector as i32 * BYTES };
-                    self.vector(vector, Code::LOAD, to, None, source);
-                }
+                let to = self.take()?;
+                self.all(Opcode::LOAD, to, None, self.memory(number));
                 self.places[index] = Place::Vector(to);
             }
             Entry::Store(number, value) => {
-                let base = pointer(self, number);
                 let (from, own) = self.register(value)?;
-                for vector in 0..self.vectors {
-                    let source = Source::Memory { base, offset: vector as i32 * BYTES };
-                    self.vector(vector, Code::STORE, from, None, source);
-                }
+                self.all(Opcode::STORE, from, None, self.memory(number));
                 self.give_back(own);
             }
             Entry::Pair(pair, a, b) => {
@@ -244,13 +234,13 @@ impl Assembler {
                 let (a, b) = if swap { (b, a) } else { (a, b) };
                 let (first, own) = self.register(a)?;
                 let (to, source) = (self.take()?, self.source(b));
-                self.all(Code::of(pair), to, Some(first), source);
+                self.all(Opcode::of(pair), to, Some(first), source);
                 self.give_back(own);
                 self.places[index] = Place::Vector(to);
             }
             Entry::MulAdd(a, b, c) => self.mul_add(index, a, b, c)?,
-            Entry::Root(a) => self.single(index, Code::ROOT, a)?,
-            Entry::FromWhole(a) => self.single(index, Code::FROM_WHOLE, a)?,
+            Entry::Root(a) => self.single(index, Opcode::ROOT, a)?,
+            Entry::FromWhole(a) => self.single(index, Opcode::FROM_WHOLE, a)?,
             Entry::Left(a, bits) => self.shift(index, 6, a, bits)?,
             Entry::Right(a, bits) => self.shift(index, 4, a, bits)?,
             Entry::Compare(relation, a, b) => {
@@ -265,7 +255,7 @@ impl Assembler {
                 for vector in 0..self.vectors {
                     let (to, first) = (self.mask(vector, to), self.side(vector, first));
                     let source = self.of_side(vector, source);
-                    self.instruction(Code::COMPARE, to, Some(first), source, 0, &[relation]);
+                    self.instruction(Opcode::COMPARE, to, Some(first), source, 0, &[relation]);
                 }
                 self.give_back(own);
                 self.places[index] = Place::Mask(to);
@@ -277,7 +267,7 @@ impl Assembler {
                 for vector in 0..self.vectors {
                     let (mask, first) = (self.mask(vector, mask), self.side(vector, first));
                     let source = self.of_side(vector, source);
-                    self.instruction(Code::BLEND, self.side(vector, to), Some(first), source, mask, &[]);
+                    self.instruction(Opcode::BLEND, self.side(vector, to), Some(first), source, mask, &[]);
                 }
                 self.give_back(own);
                 self.places[index] = Place::Vector(to);
@@ -287,7 +277,7 @@ impl Assembler {
     }
 
     /// An instruction of one source.
-    fn single(&mut self, index: usize, code: Code, a: Name) -> Option<()> {
+    fn single(&mut self, index: usize, code: Opcode, a: Name) -> Option<()> {
         let (to, source) = (self.take()?, self.source(a));
         self.all(code, to, None, source);
         self.places[index] = Place::Vector(to);
@@ -299,7 +289,7 @@ impl Assembler {
         let (to, source) = (self.take()?, self.source(a));
         for vector in 0..self.vectors {
             let (to, source) = (self.side(vector, to), self.of_side(vector, source));
-            self.instruction(Code::SHIFT, extension, Some(to), source, 0, &[bits]);
+            self.instruction(Opcode::SHIFT, extension, Some(to), source, 0, &[bits]);
         }
         self.places[index] = Place::Vector(to);
         Some(())
@@ -312,13 +302,13 @@ impl Assembler {
         let is_over = |of: &Self, name: Name| of.last_reader[name] == index && !is_constant(of, name);
         // Who gives up its register, and what is computed over it.
         let (over, code, first, second) = if is_over(self, c) || (is_constant(self, b) && !is_over(self, a)) {
-            (c, Code::MUL_ADD_231, a, b)
+            (c, Opcode::MUL_ADD_231, a, b)
         } else if is_constant(self, b) {
-            (a, Code::MUL_ADD_132, c, b)
+            (a, Opcode::MUL_ADD_132, c, b)
         } else if is_over(self, b) && !is_over(self, a) {
-            (b, Code::MUL_ADD_213, a, c)
+            (b, Opcode::MUL_ADD_213, a, c)
         } else {
-            (a, Code::MUL_ADD_213, b, c)
+            (a, Opcode::MUL_ADD_213, b, c)
         };
         let (first, own) = self.register(first)?;
         let to = match self.places[over] {
@@ -330,7 +320,7 @@ impl Assembler {
             _ => {
                 let to = self.take()?;
                 let from = self.source(over);
-                let code = if let Source::Pool(_) = from { Code::SPREAD } else { Code::COPY };
+                let code = if let Source::Pool(_) = from { Opcode::SPREAD } else { Opcode::COPY };
                 self.all(code, to, None, from);
                 to
             }
@@ -366,7 +356,7 @@ impl Assembler {
             Place::Vector(register) => Some((register, None)),
             Place::Constant(bits) => {
                 let to = self.take()?;
-                self.all(Code::SPREAD, to, None, Source::Pool(bits));
+                self.all(Opcode::SPREAD, to, None, Source::Pool(bits));
                 Some((to, Some(to)))
             }
             Place::Mask(_) | Place::Nowhere => unreachable!("a value is read while it is there"),
@@ -381,6 +371,12 @@ impl Assembler {
         }
     }
 
+    /// An operand in memory, of the first of the vectors side by side.
+    fn memory(&self, number: u8) -> Source {
+        let place = self.memory.iter().position(|&known| known == number).expect("it is in memory");
+        Source::Memory { base: POINTERS[place], offset: 0 }
+    }
+
     /// The register of one of the vectors side by side.
     fn side(&self, vector: usize, register: u8) -> u8 {
         register + vector as u8 * (VECTORS / self.vectors as u8)
@@ -393,26 +389,25 @@ impl Assembler {
     fn of_side(&self, vector: usize, source: Source) -> Source {
         match source {
             Source::Register(register) => Source::Register(self.side(vector, register)),
-            source => source,
+            Source::Memory { base, offset } => {
+                Source::Memory { base, offset: offset + vector as i32 * BYTES }
+            }
+            Source::Pool(bits) => Source::Pool(bits),
         }
     }
 
     /// An instruction for each of the vectors side by side.
-    fn all(&mut self, code: Code, to: u8, first: Option<u8>, source: Source) {
+    fn all(&mut self, opcode: Opcode, to: u8, first: Option<u8>, source: Source) {
         for vector in 0..self.vectors {
-            self.vector(vector, code, to, first, self.of_side(vector, source));
+            let (to, first) = (self.side(vector, to), first.map(|first| self.side(vector, first)));
+            self.instruction(opcode, to, first, self.of_side(vector, source), 0, &[]);
         }
-    }
-
-    fn vector(&mut self, vector: usize, code: Code, to: u8, first: Option<u8>, source: Source) {
-        let (to, first) = (self.side(vector, to), first.map(|first| self.side(vector, first)));
-        self.instruction(code, to, first, source, 0, &[]);
     }
 
     /// One instruction on 512 bits, its registers as they are.
     fn instruction(
         &mut self,
-        Code(map, prefix, opcode): Code,
+        Opcode(map, prefix, opcode): Opcode,
         to: u8,
         first: Option<u8>,
         source: Source,
@@ -425,7 +420,7 @@ impl Assembler {
             Source::Register(register) => (register >> 3 & 1, register >> 4 & 1, 0),
             Source::Memory { base, .. } => (base >> 3 & 1, 0, 0),
             // An instruction that only spreads a number says so by itself.
-            Source::Pool(_) => (0, 0, u8::from((map, opcode) != (Code::SPREAD.0, Code::SPREAD.2))),
+            Source::Pool(_) => (0, 0, u8::from((map, opcode) != (Opcode::SPREAD.0, Opcode::SPREAD.2))),
         };
         let inverted = |bit: u8, place: u8| (bit & 1 ^ 1) << place;
         self.bytes.extend([
@@ -466,13 +461,9 @@ impl Assembler {
         self.address(register & 7, TABLE, (word * size_of::<usize>()) as i32);
     }
 
-    fn push(&mut self, register: u8) {
+    /// Brings a register to the stack (0x50) or back (0x58).
+    fn on_stack(&mut self, opcode: u8, register: u8) {
         self.bytes.extend((register > 7).then_some(0x41));
-        self.bytes.push(0x50 | register & 7);
-    }
-
-    fn pop(&mut self, register: u8) {
-        self.bytes.extend((register > 7).then_some(0x41));
-        self.bytes.push(0x58 | register & 7);
+        self.bytes.push(opcode | register & 7);
     }
 }
