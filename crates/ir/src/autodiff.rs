@@ -155,30 +155,40 @@ fn is_constant(graph: &Graph, value: ValueId) -> bool {
 /// The graph of (inputs.., cotangents of `seeded` outputs..) to the cotangents of the inputs at `wanted`; an
 /// input without influence gets zeros.
 pub fn vjp(graph: &Graph, seeded: &[usize], wanted: &[usize]) -> Result<Graph> {
+    vjp_by(graph, seeded, wanted, |builder, inputs, cotangents| {
+        let outputs = builder.inline(graph, inputs, false)?;
+        let seeds: Vec<(ValueId, ValueId)> =
+            outputs.iter().zip(cotangents).filter_map(|(&output, seed)| Some((output, (*seed)?))).collect();
+        backward(builder, &seeds, inputs)
+    })
+}
+
+/// As [`vjp`], by what `gradient` writes: the cotangents of all inputs, from these and the cotangents of the outputs that
+/// have one.
+pub(crate) fn vjp_by(
+    graph: &Graph,
+    seeded: &[usize],
+    wanted: &[usize],
+    gradient: impl FnOnce(&mut GraphBuilder, &[ValueId], &[Option<ValueId>]) -> Result<Vec<Option<ValueId>>>,
+) -> Result<Graph> {
     let mut builder = GraphBuilder::new(&format!("{}.vjp", graph.name));
     let copy_input = |builder: &mut GraphBuilder, v: ValueId| {
         let value = graph.value(v);
         builder.input(&value.name, value.ty.clone(), Role::Activation)
     };
     let inputs: Vec<ValueId> = graph.inputs.iter().map(|&v| copy_input(&mut builder, v)).collect();
-    let seeds: Vec<ValueId> = seeded
+    let mut cotangents = vec![None; graph.outputs.len()];
+    for &output in seeded {
+        let ty = graph.ty(graph.outputs[output]).clone();
+        cotangents[output] = Some(builder.input(&format!("cotangent_{output}"), ty, Role::Activation));
+    }
+    let gradients = gradient(&mut builder, &inputs, &cotangents)?;
+    let results = wanted
         .iter()
-        .map(|&o| {
-            let ty = graph.ty(graph.outputs[o]).clone();
-            builder.input(&format!("cotangent_{o}"), ty, Role::Activation)
+        .map(|&input| {
+            let ty: TensorType = builder.ty(inputs[input]).clone();
+            gradients[input].unwrap_or_else(|| builder.constant(Literal::zeros(&ty)))
         })
         .collect();
-    let outputs = builder.inline(graph, &inputs, false)?;
-    let seeds: Vec<(ValueId, ValueId)> = seeded.iter().zip(seeds).map(|(&o, s)| (outputs[o], s)).collect();
-    let wrt: Vec<ValueId> = wanted.iter().map(|&i| inputs[i]).collect();
-    let gradients = backward(&mut builder, &seeds, &wrt)?;
-    let results = wrt
-        .iter()
-        .zip(gradients)
-        .map(|(&input, gradient)| {
-            let ty: TensorType = builder.ty(input).clone();
-            Ok(gradient.unwrap_or_else(|| builder.constant(Literal::zeros(&ty))))
-        })
-        .collect::<Result<Vec<ValueId>>>()?;
     Ok(crate::graph_edit::prune(builder.finish(results)))
 }

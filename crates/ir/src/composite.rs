@@ -73,6 +73,10 @@ fn missing(name: &str, expected: &str, found: Option<&Attribute>) -> Box<Diagnos
         .found(found.map_or("nothing".to_string(), |a| format!("{a:?}")))
 }
 
+/// How a template's gradient is written: attributes, builder, operands, the results' cotangents.
+pub type Gradient =
+    fn(&Attributes, &mut GraphBuilder, &[ValueId], &[Option<ValueId>]) -> Result<Vec<Option<ValueId>>>;
+
 /// A kind of composite that can be built for any operand types: its decomposition written as model code.
 #[derive(Debug)]
 pub struct Template {
@@ -84,6 +88,9 @@ pub struct Template {
     pub optional: usize,
     /// Builds the decomposition over the operands.
     pub build: fn(&Attributes, &mut GraphBuilder, &[ValueId]) -> Result<Vec<ValueId>>,
+    /// Builds the cotangents of all operands from these and the results' cotangents, of which some may be missing: where
+    /// that is shorter than what differentiation makes of the decomposition, which it does for `None`.
+    pub gradient: Option<Gradient>,
     /// A rule of its own; `None` derives one.
     pub rule: Option<fn(&Attributes, &[&TensorType], &[&TensorType]) -> Rule>,
     /// For an operand that holds the offset of each dimension of result 0 in the global tensor: its position.
@@ -175,10 +182,23 @@ impl CompositeDefinition {
     }
 
     /// The gradient composite for these results and operands.
-    pub fn vjp(self: &Arc<Self>, seeded: &[usize], wanted: &[usize]) -> Result<CompositeDefinition> {
+    pub fn vjp(
+        self: &Arc<Self>,
+        attributes: &Attributes,
+        seeded: &[usize],
+        wanted: &[usize],
+    ) -> Result<CompositeDefinition> {
+        let decomposition = match &self.origin {
+            Origin::Template(Template { gradient: Some(gradient), .. }) => {
+                autodiff::vjp_by(&self.decomposition, seeded, wanted, |builder, operands, cotangents| {
+                    gradient(attributes, builder, operands, cotangents)
+                })?
+            }
+            _ => autodiff::vjp(&self.decomposition, seeded, wanted)?,
+        };
         Ok(CompositeDefinition {
             name: format!("{}.vjp", self.name),
-            decomposition: autodiff::vjp(&self.decomposition, seeded, wanted)?,
+            decomposition,
             origin: Origin::Vjp { base: self.clone(), seeded: seeded.to_vec(), wanted: wanted.to_vec() },
         })
     }
@@ -189,7 +209,7 @@ impl CompositeDefinition {
             Origin::Template(template) => CompositeDefinition::from_template(template, attributes, operands),
             Origin::Vjp { base, seeded, wanted } => {
                 let count = base.decomposition.inputs.len();
-                Arc::new(base.resized(attributes, &operands[..count])?).vjp(seeded, wanted)
+                Arc::new(base.resized(attributes, &operands[..count])?).vjp(attributes, seeded, wanted)
             }
             Origin::Outlined => Ok(CompositeDefinition {
                 name: self.name.clone(),

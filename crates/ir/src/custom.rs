@@ -265,7 +265,8 @@ mod tests {
         let gradient = op.gradient(&[0], &[0]);
         assert_eq!(gradient.arguments, ["x", "cotangent0"]);
         let built = gradient.instantiate(&[f32s(&[2, 4]), f32s(&[2])]).unwrap();
-        let vjp = op.instantiate(&[f32s(&[2, 4])]).unwrap().definition.vjp(&[0], &[0]).unwrap();
+        let vjp =
+            op.instantiate(&[f32s(&[2, 4])]).unwrap().definition.vjp(&Attributes::new(), &[0], &[0]).unwrap();
         assert!(gradient.describes(&Composite { definition: Arc::new(vjp), ..built.clone() }));
         let inputs = [Literal::zeros(&f32s(&[2, 4])), Literal::new([2], vec![4f32, 8.0])];
         let result = evaluate(&built.definition.decomposition, &inputs).unwrap();

@@ -15,8 +15,8 @@ use crate::chain::{self, Action, CHUNK, Code, Kind, Operands, STREAM_ALIGNMENT, 
 use crate::compare::{clamp_tile, compare_tile, select_tile};
 use crate::convert::convert_tile;
 use crate::copy::{fill_tile, iota_tile};
-use crate::reduce::{Sum, block_results, fold_along, fold_rows};
-use crate::tiles::{Reader, SHORTEST_TILE, TILE, TileBytes, Writer, overlap};
+use crate::reduce::{REDUCE_BLOCK_ROWS, Sum, block_results, fold_along, fold_rows};
+use crate::tiles::{Found, Reader, SHORTEST_TILE, TILE, TileBytes, Writer, overlap};
 use crate::unary::unary_tile;
 use crate::workspace::{Workspace, piece_bytes};
 use crate::{Binary, Direction, Reduction, Scalar, Unary, View, ViewMut};
@@ -134,7 +134,7 @@ pub const STREAM_BYTES: usize = 8 << 20;
 /// Instructions of one chain at most, and the registers they are about: two operands and a result each.
 const CHAIN: usize = 32;
 const _: () = assert!(3 * CHAIN + ElementwiseProgram::MAX_OUTPUTS <= Operands::MOST);
-const _: () = assert!(ElementwiseProgram::MAX_INPUTS <= Operands::MOST_AHEAD);
+const _: () = assert!(ElementwiseProgram::MAX_INPUTS <= Operands::MOST_INPUTS);
 
 /// What runs over a tile as a whole.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -499,6 +499,11 @@ impl ElementwiseProgram {
             && self.outputs.iter().enumerate().all(is_made_there)
     }
 
+    /// Whether one chain is all there is to do: then it may go from row to row.
+    fn has_one_chain(&self) -> bool {
+        self.has_chains_only() && self.passes.len() == 1
+    }
+
     /// Whether everything that reads an input does so before an output is written, chunk by chunk: then the output
     /// may lie where the input does.
     fn reads_first(&self, input: usize, output: usize) -> bool {
@@ -685,6 +690,8 @@ pub fn run_elementwise_part(
         }
         Some(reader)
     });
+    // Those that are there: looking at the rest in every tile would take longer than many a tile.
+    let readers = &readers[..program.input_count];
     let mut streams = [false; ElementwiseProgram::MAX_OUTPUTS];
     for (output, (streams, view)) in streams.iter_mut().zip(&*outputs).enumerate() {
         *streams = program.streams(output, view, inputs, part.elements);
@@ -707,61 +714,67 @@ pub fn run_elementwise_part(
     }
     let mut operands = Operands::new();
     let mut in_chunk = [false; ElementwiseProgram::MAX_INPUTS];
-    prepare(program, &readers, slots, chunks, &mut in_chunk, len.min(TILE));
+    prepare(program, readers, slots, chunks, &mut in_chunk, len.min(TILE));
     // Rows that repeat, such as a bias, are read where they are if no tile goes over their end.
     let most = if program.has_chains_only() { CHAIN_TILE } else { TILE };
     let even = readers.iter().flatten().filter_map(|reader| reader.even_tile(most)).min().unwrap_or(most);
+    let mut found = [Found::Scattered; ElementwiseProgram::MAX_INPUTS];
     let mut carried = [0u64; ElementwiseProgram::MAX_OUTPUTS];
-    let (mut start, mut count) = (0, 0);
-    while start + count < len {
-        start += count;
-        count = program.row.map_or(even, |row| row_tile(start, row)).min(len - start);
+    let mut next = 0;
+    while next < len {
+        let start = next;
+        let mut count = program.row.map_or(even, |row| row_tile(start, row)).min(len - start);
         for (fold, &in_chain) in program.folds.iter().zip(&program.in_chain) {
             if in_chain {
                 count = count.min(fold.width - (part.before + start) % fold.width);
             }
         }
-        // What has to be copied first is copied to a slot.
-        let is_at_hand = |reader: &Reader<'_>| {
-            reader.is_uniform()
-                || reader.lent(start, count).is_some()
-                || reader.repeated(start, count).is_some()
+        find_tiles(readers, &mut found, start, count);
+        // What has to be copied first is copied to a slot, which is a tile long.
+        let is_at_hand = |(reader, found): (&Reader<'_>, &Found<'_>)| {
+            reader.is_uniform() || !matches!(found, Found::Scattered)
         };
-        if count > TILE && !readers.iter().flatten().all(is_at_hand) {
+        if count > TILE && !readers.iter().flatten().zip(&found).all(is_at_hand) {
             count = TILE;
+            find_tiles(readers, &mut found, start, count);
         }
         for (input, (slot, reader)) in slots.iter_mut().zip(readers.iter().flatten()).enumerate() {
-            if reader.is_uniform() || reader.lent(start, count).is_some() {
-                continue;
-            }
-            in_chunk[input] = false;
-            if !program.tiled[input]
-                && let Some(chunk) = program.filled[input]
-                && let Some(element) = reader.repeated(start, count)
-            {
-                chunks[chunk].fill(bytemuck::pod_read_unaligned(element));
-                in_chunk[input] = true;
-            } else {
-                reader.tile(start, count, cast_slice_mut(slot));
+            match (found[input], program.filled[input]) {
+                (Found::Together(_), _) => {}
+                _ if reader.is_uniform() => {}
+                (Found::Same(element), Some(chunk)) if !program.tiled[input] => {
+                    chunks[chunk].fill(bytemuck::pod_read_unaligned(element));
+                    in_chunk[input] = true;
+                }
+                _ => {
+                    in_chunk[input] = false;
+                    reader.tile(start, count, cast_slice_mut(slot));
+                }
             }
         }
+        let rows = if program.has_one_chain() {
+            even_rows(program, readers, part.before + start, count, (len - start) / count)
+        } else {
+            1
+        };
+        next = start + rows * count;
         for pass in &program.passes {
             match pass {
                 Pass::Single(number) => {
                     let instruction = &program.instructions[*number];
-                    single(program, instruction, &readers, &mut writers, slots, shape, start, count);
+                    single(program, instruction, readers, &mut writers, slots, shape, start, count);
                 }
                 Pass::Chain(chain) => {
                     let (operands, part) = (&mut operands, &mut part);
-                    let held = Held { slots, chunks, in_chunk: &in_chunk, part, operands };
-                    run_chain(program, chain, &readers, &mut writers, &streams, held, start, count);
+                    let held = Held { slots, chunks, found: &found, in_chunk: &in_chunk, part, operands };
+                    run_chain(program, chain, readers, &mut writers, &streams, held, start, count, rows);
                 }
             }
         }
         let folds = program.folds.iter().zip(&program.in_chain).zip(&mut *part.folded).zip(&mut carried);
         for (((fold, _), folded), carried) in folds.filter(|(((_, in_chain), _), _)| !**in_chain) {
             let &EwFold { register, reduction, width, direction } = fold;
-            let tile = read(program, register, &readers, slots, &[], start, count);
+            let tile = read(program, register, readers, slots, &[], start, count);
             let dtype = program.registers[register];
             match direction {
                 FoldDirection::Across => {
@@ -774,7 +787,7 @@ pub fn run_elementwise_part(
         }
         for (output, &register) in program.outputs.iter().enumerate() {
             if program.places[register] != Place::Output(output) {
-                finish(program, register, output, &readers, &mut writers, &streams, slots, start, count);
+                finish(program, register, output, readers, &mut writers, &streams, slots, start, count);
             }
         }
     }
@@ -787,6 +800,35 @@ pub fn run_elementwise_part(
 /// are reduced at a time.
 fn row_tile(start: usize, row: usize) -> usize {
     if row < SHORTEST_TILE { TILE / row * row } else { TILE.min(row - start % row) }
+}
+
+/// Finds the elements of all inputs from `start` on.
+fn find_tiles<'a>(readers: &'a [Option<Reader<'_>>], found: &mut [Found<'a>], start: usize, count: usize) {
+    for (found, reader) in found.iter_mut().zip(readers.iter().flatten()) {
+        *found = reader.find(start, count);
+    }
+}
+
+/// How many of `most` tiles of `count` elements are rows whose operands lie evenly, and are folded into one row. The first
+/// element is number `first` of what is folded.
+fn even_rows(
+    program: &ElementwiseProgram,
+    readers: &[Option<Reader<'_>>],
+    first: usize,
+    count: usize,
+    most: usize,
+) -> usize {
+    if readers.iter().flatten().any(|reader| reader.row_step(count).is_none()) {
+        return 1;
+    }
+    program.folds.iter().fold(most, |rows, fold| {
+        let (row, column) = (first / fold.width, first % fold.width);
+        if fold.width == count && column == 0 {
+            rows.min(REDUCE_BLOCK_ROWS - row % REDUCE_BLOCK_ROWS)
+        } else {
+            1
+        }
+    })
 }
 
 /// Fills what is the same in every tile: constants, and inputs that are one value everywhere.
@@ -823,6 +865,8 @@ fn prepare(
 struct Held<'a, 'b, 'c> {
     slots: &'a mut [TileBytes],
     chunks: &'a mut [[f32; CHUNK]],
+    /// Where the inputs' tiles are.
+    found: &'a [Found<'a>],
     /// Inputs that are one value all over this tile, in their chunks.
     in_chunk: &'a [bool],
     /// Where sums of rows are.
@@ -838,7 +882,7 @@ const AHEAD: usize = 1024;
 /// more to do.
 const LONG_CHAIN: usize = 12;
 
-/// Runs a chain over one tile.
+/// Runs a chain over one tile, or over so many one after another whose operands lie evenly.
 fn run_chain(
     program: &ElementwiseProgram,
     chain: &Chain,
@@ -848,6 +892,7 @@ fn run_chain(
     held: Held<'_, '_, '_>,
     start: usize,
     count: usize,
+    rows: usize,
 ) {
     let (slots, chunks, operands) = (held.slots.as_mut_ptr(), held.chunks.as_mut_ptr(), held.operands);
     operands.clear();
@@ -859,11 +904,15 @@ fn run_chain(
             let results = cast_slice_mut(held.part.folded[fold]);
             let (first, width) = (held.part.before + start, program.folds[fold].width);
             let results = block_results::<f32, Sum>(results, first, count, width);
-            operands.push(results.as_mut_ptr(), 1, false);
+            operands.push(results.as_mut_ptr(), 1, false, 0);
             continue;
         }
         let reader = readers.get(register).and_then(Option::as_ref);
-        let direct = reader.and_then(|reader| reader.lent(start, count)).map(<[u8]>::as_ptr);
+        let found = held.found.get(register);
+        let direct = match found {
+            Some(Found::Together(bytes)) => Some(bytes.as_ptr()),
+            _ => None,
+        };
         let place = match program.filled[register] {
             Some(chunk) if reader.is_none() || held.in_chunk[register] => Place::Chunk(chunk),
             _ => program.places[register],
@@ -881,11 +930,22 @@ fn run_chain(
         if let (Some(ahead), Some(reader)) = (ahead, reader.filter(|reader| reader.is_direct())) {
             operands.ask(reader.ahead(start + ahead));
         }
-        operands.push(pointer, stride, streams);
+        // Nobody asks for a step where there is one row, and what is the same everywhere takes none.
+        let step = match (reader, place) {
+            (Some(reader), _) => reader.row_step(count).unwrap_or(0),
+            (None, Place::Output(_)) => count as isize,
+            (None, _) => 0,
+        };
+        match (found, place) {
+            (Some(Found::Same(element)), Place::Chunk(chunk)) if step != 0 => {
+                operands.push_of_row(chunks.wrapping_add(chunk), element.as_ptr().cast(), step);
+            }
+            _ => operands.push(pointer, stride, streams, step),
+        }
     }
-    // SAFETY: inputs and outputs have `count` elements from `start` on, for which their views vouch; slots are
-    // a tile long, chunks a chunk; inputs that an output covers were copied to their slots.
-    unsafe { chain::run(&chain.steps, code, operands, count) };
+    // SAFETY: inputs and outputs have `count` elements from `start` on, and in each row after that, for which their views
+    // vouch; slots are a tile long, chunks a chunk; inputs that an output covers were copied to their slots.
+    unsafe { chain::run(&chain.steps, code, operands, rows, count) };
 }
 
 /// The bytes of a register: lent by its input, or in its slot, which is not the one at `hole`.

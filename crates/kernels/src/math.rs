@@ -63,7 +63,6 @@ pub(crate) trait Single:
 pub(crate) trait Whole: Copy {
     /// This number.
     fn of(self, value: i32) -> Self;
-    fn plus(self, other: Self) -> Self;
     fn minus(self, other: Self) -> Self;
     fn and(self, other: Self) -> Self;
     fn or(self, other: Self) -> Self;
@@ -144,10 +143,6 @@ impl Whole for i32 {
         value
     }
     #[inline(always)]
-    fn plus(self, other: i32) -> i32 {
-        self.wrapping_add(other)
-    }
-    #[inline(always)]
     fn minus(self, other: i32) -> i32 {
         self.wrapping_sub(other)
     }
@@ -181,31 +176,32 @@ fn polynomial<F: Single, const N: usize>(x: F, c: [f32; N]) -> F {
     sum
 }
 
-/// Splits `x` into `n ln 2 + r` with |r| <= ln 2 / 2, and returns `(n, e^r - 1)`.
-/// `x` must lie within (-110, 110) or be NaN, which comes out as the second part.
+/// Splits `x` into `n ln 2 + r` with |r| <= ln 2 / 2, and returns a whole number whose lowest bits are `n + BIAS`, and
+/// `e^r - 1`. `x` must lie within (-110, 110) or be NaN, which comes out as the second part.
 #[inline(always)]
-fn reduce_exp<F: Single>(x: F) -> (F::Whole, F) {
-    let shift = x.of(TO_INTEGER);
+fn reduce_exp<F: Single, const BIAS: i32>(x: F) -> (F::Whole, F) {
+    let shift = x.of(TO_INTEGER + BIAS as f32);
     let shifted = x.mul_add(x.of(LOG2_E), shift);
     let n = shifted - shift;
-    let integer = shifted.to_whole_bits();
-    let integer = integer.minus(integer.of(TO_INTEGER.to_bits() as i32));
     let r = n.mul_add(x.of(-LN2_LOW), n.mul_add(x.of(-LN2_HIGH), x));
-    let tail =
-        polynomial(r, [0.5, 0.166_666_67, 0.041_666_464, 0.008_333_311, 0.001_393_373, 0.000_198_910_8]);
-    (integer, (r * r).mul_add(tail, r))
+    let tail = polynomial(r, [0.499_999_94, 0.166_665_21, 0.041_668_266, 0.008_368_677, 0.001_382_073_4]);
+    (shifted.to_whole_bits(), (r * r).mul_add(tail, r))
 }
 
-/// 2^n for n in -126..=127; a meaningless number outside.
+/// The bias of an exponent.
+const ONE: i32 = 127;
+
+/// 2^n of a whole number whose lowest bits are `n + ONE`, for n in -126..=127; zero for n = -127.
 #[inline(always)]
-fn power_of_two<F: Single>(n: F::Whole) -> F {
-    F::from_whole_bits(n.plus(n.of(127)).left::<23>())
+fn power_of_two<F: Single>(biased: F::Whole) -> F {
+    F::from_whole_bits(biased.left::<23>())
 }
 
 /// e^x. Within 1.1 ulp; subnormal results included.
 #[inline(always)]
 pub(crate) fn exp<F: Single>(x: F) -> F {
-    let (n, q) = reduce_exp(x.at_least(-105.0).at_most(89.0));
+    const TWICE: i32 = 2 * ONE;
+    let (n, q) = reduce_exp::<F, TWICE>(x.at_least(-105.0).at_most(89.0));
     // Two factors, so that neither leaves the normal range where the result does: the first product is exact, so
     // `q` may join in it.
     let half = n.right::<1>();
@@ -217,23 +213,18 @@ pub(crate) fn exp<F: Single>(x: F) -> F {
 /// subnormal numbers are left behind.
 #[inline(always)]
 pub(crate) fn exp_of_nonpositive(x: f32) -> f32 {
-    const BIASED: f32 = TO_INTEGER + 127.0;
-    // The comparison, unlike `max`, keeps a NaN.
-    let x = if x < -88.0 { -88.0 } else { x };
-    let shifted = x.mul_add(LOG2_E, BIASED);
-    let n = shifted - BIASED;
-    // The low bits are n with the bias of an exponent: those of 2^n, or of zero where n is -127.
-    let power = f32::from_bits(shifted.to_bits() << 23);
-    let r = n.mul_add(-LN2_LOW, n.mul_add(-LN2_HIGH, x));
-    let tail = polynomial(r, [0.499_999_94, 0.166_665_21, 0.041_668_266, 0.008_368_677, 0.001_382_073_4]);
-    (r * r).mul_add(tail, r).mul_add(power, power)
+    // From -88 on n is -127.
+    let (n, q) = reduce_exp::<f32, ONE>(x.at_least(-88.0));
+    let power: f32 = power_of_two(n);
+    q.mul_add(power, power)
 }
 
 /// e^x - 1, accurate near zero.
 #[inline(always)]
 pub(crate) fn exp_m1(x: f32) -> f32 {
-    let (n, q) = reduce_exp(x.clamp(-30.0, 89.0));
-    let half: f32 = power_of_two(n.wrapping_sub(1));
+    const HALF: i32 = ONE - 1;
+    let (n, q) = reduce_exp::<f32, HALF>(x.clamp(-30.0, 89.0));
+    let half: f32 = power_of_two(n);
     let value = 2.0 * half.mul_add(q, half - 0.5);
     // Also restores the sign of zero.
     value.copysign(x)
@@ -287,7 +278,7 @@ pub(crate) fn ln_1p(x: f32) -> f32 {
 pub(crate) fn tanh<F: Single>(x: F) -> F {
     let (z, two) = (x.magnitude(), x.of(2.0));
     // Beyond 9.5 the result is one.
-    let (n, r) = reduce_exp(two * z.at_most(9.5));
+    let (n, r) = reduce_exp::<F, ONE>(two * z.at_most(9.5));
     let power: F = power_of_two(n);
     let q = r.mul_add(power, power - x.of(1.0));
     (q / (q + two)).signed_as(x)
@@ -297,8 +288,9 @@ pub(crate) fn tanh<F: Single>(x: F) -> F {
 #[inline(always)]
 pub(crate) fn logistic<F: Single>(x: F) -> F {
     // Above 80 the sum rounds to one. Half of the power is in range wherever the power is, and doubling is exact.
-    let (n, q) = reduce_exp(-x.at_least(-89.0).at_most(80.0));
-    let half: F = power_of_two(n.minus(n.of(1)));
+    const HALF: i32 = ONE - 1;
+    let (n, q) = reduce_exp::<F, HALF>(-x.at_least(-89.0).at_most(80.0));
+    let half: F = power_of_two(n);
     let one = x.of(1.0);
     one / q.mul_add(half, half).mul_add(x.of(2.0), one)
 }

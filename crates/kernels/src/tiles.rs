@@ -78,15 +78,18 @@ impl Layout {
     /// Where element `start` stands, and the stride from there, if that goes for `count` elements.
     fn run(&self, start: usize, count: usize) -> Option<(isize, isize)> {
         let inner = self.rank.checked_sub(1)?;
-        if start % self.shape[inner] + count > self.shape[inner] {
-            return None;
-        }
         let (mut rest, mut offset) = (start, 0);
-        for d in (0..self.rank).rev() {
-            offset += (rest % self.shape[d]) as isize * self.strides[d];
+        // No division for the outermost dimension.
+        for d in (1..self.rank).rev() {
+            let index = rest % self.shape[d];
+            if d == inner && index + count > self.shape[d] {
+                return None;
+            }
+            offset += index as isize * self.strides[d];
             rest /= self.shape[d];
         }
-        Some((offset, self.strides[inner]))
+        let inside = if inner == 0 { rest + count <= self.shape[0] } else { rest < self.shape[0] };
+        inside.then_some((offset + rest as isize * self.strides[0], self.strides[inner]))
     }
 
     /// Visits elements `start..start + count` as runs: `(memory offset in elements, stride, run length)`.
@@ -135,6 +138,17 @@ impl Layout {
 /// Whether two ranges of addresses share a byte.
 pub(crate) fn overlap(a: (usize, usize), b: (usize, usize)) -> bool {
     a.0 < b.1 && b.0 < a.1
+}
+
+/// Where some elements of a view are.
+#[derive(Clone, Copy)]
+pub(crate) enum Found<'a> {
+    /// Side by side: their bytes.
+    Together(&'a [u8]),
+    /// All are one element: its bytes.
+    Same(&'a [u8]),
+    /// They have to be copied before they are read.
+    Scattered,
 }
 
 /// Lends tiles of a view.
@@ -194,34 +208,50 @@ impl<'a> Reader<'a> {
         (row.is_multiple_of(tile) && tile.is_multiple_of(LANES)).then_some(tile)
     }
 
-    /// The bytes of elements `start..start + count` in memory, where they lie side by side and may be lent.
+    /// Where elements `start..start + count` are.
     #[inline]
-    pub(crate) fn lent(&self, start: usize, count: usize) -> Option<&[u8]> {
-        if self.is_direct() {
-            return Some(self.tile(start, count, &mut []));
+    pub(crate) fn find(&self, start: usize, count: usize) -> Found<'_> {
+        if self.detached {
+            return Found::Scattered;
         }
-        if self.detached || start + count > self.layout.len {
-            return None;
-        }
-        let (offset, _) = self.layout.run(start, count).filter(|(_, stride)| *stride == 1)?;
-        // SAFETY: the view vouches for elements of its layout; these are `count` of one row, side by side. No output
-        // covers them: the reader is not detached.
+        let (offset, stride) = match self.layout.run(start, count) {
+            Some(run) => run,
+            None if self.is_direct() && start + count <= self.layout.len => (start as isize, 1),
+            None => return Found::Scattered,
+        };
+        let count = match stride {
+            1 => count,
+            0 => 1,
+            _ => return Found::Scattered,
+        };
+        // SAFETY: the view vouches for elements of its layout; these are `count` of one row, side by side, or one. No
+        // output covers them: the reader is not detached.
         let bytes = unsafe {
             std::slice::from_raw_parts(self.pointer.offset(offset * self.size as isize), count * self.size)
         };
-        Some(bytes)
+        if stride == 1 { Found::Together(bytes) } else { Found::Same(bytes) }
     }
 
-    /// The bytes of the one element that all of `start..start + count` are, if they are, and may be lent.
-    pub(crate) fn repeated(&self, start: usize, count: usize) -> Option<&[u8]> {
-        if self.detached || start + count > self.layout.len {
-            return None;
+    /// How far rows of `count` elements are from one another, in elements; `None` where they do not lie evenly, or have
+    /// to be copied.
+    pub(crate) fn row_step(&self, count: usize) -> Option<isize> {
+        let Layout { rank, shape, strides, .. } = &self.layout;
+        match rank {
+            _ if self.detached => None,
+            _ if self.is_direct() => Some(count as isize),
+            _ if self.is_uniform() => Some(0),
+            2 if shape[1] == count && (strides[1] == 0 || strides[1] == 1) => Some(strides[0]),
+            _ => None,
         }
-        let (offset, _) = self.layout.run(start, count).filter(|(_, stride)| *stride == 0)?;
-        // SAFETY: as above, one element.
-        Some(unsafe {
-            std::slice::from_raw_parts(self.pointer.offset(offset * self.size as isize), self.size)
-        })
+    }
+
+    /// The bytes of elements `start..start + count` in memory, where they lie side by side and may be lent.
+    #[inline]
+    pub(crate) fn lent(&self, start: usize, count: usize) -> Option<&[u8]> {
+        match self.find(start, count) {
+            Found::Together(bytes) => Some(bytes),
+            Found::Same(_) | Found::Scattered => None,
+        }
     }
 
     /// The elements from `start` on, in chunks of [`LANES`], to be asked for early. Nothing new where they are scattered

@@ -458,3 +458,66 @@ fn long_outputs_have_the_bits_of_short_ones() {
         }
     }
 }
+
+/// One chain goes from row to row by itself: over a bias, a number for each row, what its output replaces, and sums across
+/// rows.
+#[test]
+fn a_chain_that_goes_from_row_to_row_gives_the_bits_of_its_parts() {
+    let binary = |op, a, b, out| EwInstr { op: EwOp::Binary(op), args: vec![a, b], out };
+    // Of x, a bias, a factor and what is added: (x + bias) factor, which is summed, and that plus what is added.
+    let instructions =
+        [binary(Binary::Add, 0, 1, 4), binary(Binary::Mul, 4, 2, 5), binary(Binary::Add, 5, 3, 6)];
+    let program = |outputs: &[usize], folds: Vec<EwFold>| {
+        let types = vec![DType::F32; 7];
+        ElementwiseProgram::with_folds(types, 4, instructions.to_vec(), outputs.to_vec(), folds).unwrap()
+    };
+    let sizes = [1, 2, 63, 64, 65, 130].into_iter().flat_map(|r| [256, 300, 1024, 1536].map(|c| [r, c]));
+    for shape @ [rows, columns] in sizes {
+        let mut draw = Draw((rows * columns) as u64);
+        let own = [shape, [1, columns], [rows, 1], shape]
+            .map(|shape| Tensor::random(&mut draw, DType::F32, &shape, any_float));
+        let whole = own.each_ref().map(|tensor| {
+            let mut out = Tensor::zeros(DType::F32, &shape);
+            copy(&tensor.view().broadcast_to(&shape), &mut out.view_mut());
+            out
+        });
+        let right = one_by_one(&program(&[5, 6], vec![]), &whole, &shape);
+        let (mut sums, zero) = (Tensor::zeros(DType::F32, &[columns]), Scalar::from_f64(DType::F32, 0.0));
+        reduce(Reduction::Sum, &right[0].view(), &[true, false], &zero, &mut sums.view_mut());
+
+        let direction = FoldDirection::Across;
+        let fold = EwFold { register: 5, reduction: Reduction::Sum, width: columns, direction };
+        let program = program(&[6], vec![fold]);
+        let mut folded = vec![u64::MAX; block_results_bytes(DType::F32, rows, columns) / 8];
+        let mut workspace = vec![0xAAu8; elementwise_workspace_bytes(&program)];
+        let mut memory: Vec<u32> = own[3].all_bits().into_iter().map(|bits| bits as u32).collect();
+        let pointer = memory.as_mut_ptr().cast::<u8>();
+        let strides = [columns as isize, 1];
+        // SAFETY: both views cover all of it with one layout, and nothing else uses it meanwhile.
+        let (added, mut out) = unsafe {
+            (
+                View::from_raw(pointer, DType::F32, &shape, &strides),
+                ViewMut::from_raw(pointer, DType::F32, &shape, &strides),
+            )
+        };
+        // In calls that end within what is summed apart.
+        for start in (0..rows).step_by(50) {
+            let limit = (start + 50).min(rows);
+            let views = own[..3].iter().map(|tensor| tensor.view().broadcast_to(&shape)).chain([added]);
+            let inputs: Vec<View<'_>> = views.map(|view| view.slice(0, start, limit, 1)).collect();
+            let mut outputs = [out.reborrow().slice(0, start, limit, 1)];
+            let mut results = [bytemuck::cast_slice_mut(&mut folded)];
+            let part = Part { before: start * columns, elements: rows * columns, folded: &mut results };
+            let shape = [limit - start, columns];
+            run_elementwise_part(&program, &inputs, &mut outputs, &shape, part, &mut workspace);
+        }
+        let found = View::contiguous(bytemuck::cast_slice(&memory), DType::F32, &shape);
+        let mut replaced = Tensor::zeros(DType::F32, &shape);
+        copy(&found, &mut replaced.view_mut());
+        assert!(number_bits(&replaced) == number_bits(&right[1]), "{shape:?}");
+        let mut found = Tensor::zeros(DType::F32, &[columns]);
+        let folded = [bytemuck::cast_slice_mut(&mut folded)];
+        join_blocks(Reduction::Sum, &zero, folded.into_iter(), &mut found.view_mut());
+        assert!(number_bits(&found) == number_bits(&sums), "sums of {shape:?}");
+    }
+}

@@ -78,7 +78,7 @@ impl Operation for Composite {
         };
         let seeded = present(context.cotangents.iter().map(Option::is_some).collect());
         let wanted = present(context.wanted.to_vec());
-        let definition = self.definition.vjp(&seeded, &wanted)?;
+        let definition = self.definition.vjp(&self.attributes, &seeded, &wanted)?;
         let mut operands = context.operands.to_vec();
         operands.extend(context.cotangents.iter().flatten());
         let mut attributes = self.attributes.clone();

@@ -208,7 +208,7 @@ impl Parser<'_> {
         if !within || !ascending(&seeded) || !ascending(&wanted) {
             return Ok(None);
         }
-        Ok(base.vjp(&seeded, &wanted).ok().filter(|built| built.name == name))
+        Ok(base.vjp(attributes, &seeded, &wanted).ok().filter(|built| built.name == name))
     }
 }
 

@@ -585,7 +585,7 @@ fn a_gradient_composite_knows_what_it_is_the_gradient_of() {
     let template = registry.template("partita.softmax").expect("a template");
     let attributes: Attributes = [("dim".to_string(), crate::Attribute::Int(1))].into_iter().collect();
     let base = Composite::new(template, attributes.clone(), std::slice::from_ref(&ty)).unwrap().definition;
-    let first = std::sync::Arc::new(base.vjp(&[0], &[0]).unwrap());
+    let first = std::sync::Arc::new(base.vjp(&attributes, &[0], &[0]).unwrap());
     let mut builder = GraphBuilder::new("main");
     let x = builder.input("x", ty.clone(), Role::Input);
     let y = builder.push1(Composite { attributes, definition: first }, &[x, x]).unwrap();

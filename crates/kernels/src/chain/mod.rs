@@ -112,6 +112,14 @@ pub(crate) enum Kind {
     Number(f32),
 }
 
+/// An operand that is one value in each row.
+#[derive(Clone, Copy)]
+struct OfRow {
+    chunk: *mut [f32; CHUNK],
+    element: *const f32,
+    step: isize,
+}
+
 /// Memory at hand for the operands of steps.
 pub(crate) struct Operands {
     /// Of each, its element that is next.
@@ -119,9 +127,13 @@ pub(crate) struct Operands {
     /// Elements of the operand per element of the chain: one, or zero where a chunk serves all.
     strides: [usize; Self::MOST],
     streams: [bool; Self::MOST],
+    /// From a row to the next, in elements.
+    steps: [isize; Self::MOST],
     count: usize,
+    of_rows: [OfRow; Self::MOST_INPUTS],
+    of_row_count: usize,
     /// What is asked for meanwhile, in chunks of [`LANES`] elements.
-    ahead: [Ahead; Self::MOST_AHEAD],
+    ahead: [Ahead; Self::MOST_INPUTS],
     ahead_count: usize,
     done: usize,
 }
@@ -129,18 +141,28 @@ pub(crate) struct Operands {
 impl Operands {
     /// As many as there can be.
     pub(crate) const MOST: usize = 112;
-    /// As many as can be asked for.
-    pub(crate) const MOST_AHEAD: usize = 32;
+    /// As many as can be asked for, or be one value in each row.
+    pub(crate) const MOST_INPUTS: usize = 32;
 
     pub(crate) fn new() -> Self {
         let (pointers, strides) = ([std::ptr::null_mut(); Self::MOST], [0; Self::MOST]);
-        let ahead = [Ahead::nothing(); Self::MOST_AHEAD];
-        let streams = [false; Self::MOST];
-        Operands { pointers, strides, streams, count: 0, ahead, ahead_count: 0, done: 0 }
+        let of_row = OfRow { chunk: std::ptr::null_mut(), element: std::ptr::null(), step: 0 };
+        Operands {
+            pointers,
+            strides,
+            streams: [false; Self::MOST],
+            steps: [0; Self::MOST],
+            count: 0,
+            of_rows: [of_row; Self::MOST_INPUTS],
+            of_row_count: 0,
+            ahead: [Ahead::nothing(); Self::MOST_INPUTS],
+            ahead_count: 0,
+            done: 0,
+        }
     }
 
     pub(crate) fn clear(&mut self) {
-        (self.count, self.ahead_count, self.done) = (0, 0, 0);
+        (self.count, self.of_row_count, self.ahead_count, self.done) = (0, 0, 0, 0);
     }
 
     /// Memory to be asked for while the chain runs.
@@ -149,13 +171,38 @@ impl Operands {
         self.ahead_count += 1;
     }
 
-    /// Adds the next operand. Where it `streams`, stores go past the caches, to memory aligned to [`STREAM_ALIGNMENT`];
-    /// [`finish_streams`] has to follow.
-    pub(crate) fn push(&mut self, pointer: *mut f32, stride: usize, streams: bool) {
+    /// Adds the next operand, whose rows are so many elements from one another. Where it `streams`, stores go past the caches,
+    /// to memory aligned to [`STREAM_ALIGNMENT`]; [`finish_streams`] has to follow.
+    pub(crate) fn push(&mut self, pointer: *mut f32, stride: usize, streams: bool, step: isize) {
         self.pointers[self.count] = pointer;
         self.strides[self.count] = stride;
         self.streams[self.count] = streams;
+        self.steps[self.count] = step;
         self.count += 1;
+    }
+
+    /// Adds the next operand, which is one value in each row: `element`, which is in the chunk already, and those that many
+    /// elements from one another.
+    pub(crate) fn push_of_row(&mut self, chunk: *mut [f32; CHUNK], element: *const f32, step: isize) {
+        self.of_rows[self.of_row_count] = OfRow { chunk, element, step };
+        self.of_row_count += 1;
+        self.push(chunk.cast(), 0, false, 0);
+    }
+
+    /// Moves all from the end of a row of so many elements to the next.
+    ///
+    /// # Safety
+    /// There is one, and what is one value there may be read and its chunk written.
+    unsafe fn turn(&mut self, elements: usize) {
+        let moves = self.strides.iter().zip(&self.steps);
+        for (pointer, (stride, step)) in self.pointers[..self.count].iter_mut().zip(moves) {
+            *pointer = pointer.wrapping_offset(step - (elements * stride) as isize);
+        }
+        for OfRow { chunk, element, step } in &mut self.of_rows[..self.of_row_count] {
+            *element = element.wrapping_offset(*step);
+            // SAFETY: the caller's.
+            unsafe { (**chunk).fill(**element) };
+        }
     }
 
     /// Moves all on by so many elements.
@@ -512,18 +559,29 @@ unsafe fn baseline(steps: &[Step], operands: &mut Operands, count: usize) {
     }
 }
 
-/// Runs the steps over `count` elements, by their code if there is one.
+/// Runs the steps over rows of `count` elements, by their code if there is one.
 ///
 /// # Safety
-/// The steps' operands are among these. Each has `count` elements, or a chunk of equal or scratch ones where its stride
-/// is zero, that may be read or, where a step stores, written. What a step stores is read again at the same place or
-/// not at all; what it streams, not at all.
-pub(crate) unsafe fn run(steps: &[Step], code: Option<&Code>, operands: &mut Operands, count: usize) {
-    // SAFETY: the caller's; `level` found the features on this machine.
-    unsafe {
-        let left = code.map_or(count, |code| code.run(operands, count));
-        if left > 0 {
-            run_at(level(), steps, operands, left);
+/// The steps' operands are among these. In each row, each has `count` elements, or a chunk of equal or scratch ones where
+/// its stride is zero, that may be read or, where a step stores, written. What a step stores is read again at the same
+/// place or not at all, or in the next row; what it streams, not at all.
+pub(crate) unsafe fn run(
+    steps: &[Step],
+    code: Option<&Code>,
+    operands: &mut Operands,
+    rows: usize,
+    count: usize,
+) {
+    for row in 0..rows {
+        // SAFETY: the caller's; `level` found the features on this machine.
+        unsafe {
+            if row > 0 {
+                operands.turn(count);
+            }
+            let left = code.map_or(count, |code| code.run(operands, count));
+            if left > 0 {
+                run_at(level(), steps, operands, left);
+            }
         }
     }
 }
@@ -629,16 +687,16 @@ mod tests {
                 let (halved, rest) = rest.split_at_mut(count);
                 let streamed = rest.as_ptr().align_offset(STREAM_ALIGNMENT);
                 let mut operands = Operands::new();
-                operands.push(x.as_mut_ptr(), 1, false);
+                operands.push(x.as_mut_ptr(), 1, false, 0);
                 if number {
-                    operands.push(chunk.as_mut_ptr(), 0, false);
+                    operands.push(chunk.as_mut_ptr(), 0, false, 0);
                 } else {
-                    operands.push(y.as_mut_ptr(), 1, false);
+                    operands.push(y.as_mut_ptr(), 1, false, 0);
                 }
-                operands.push(direct.as_mut_ptr(), 1, false);
-                operands.push(chunk.as_mut_ptr(), 0, false);
-                operands.push(halved.as_mut_ptr(), 1, false);
-                operands.push(rest[streamed..].as_mut_ptr(), 1, true);
+                operands.push(direct.as_mut_ptr(), 1, false, 0);
+                operands.push(chunk.as_mut_ptr(), 0, false, 0);
+                operands.push(halved.as_mut_ptr(), 1, false, 0);
+                operands.push(rest[streamed..].as_mut_ptr(), 1, true, 0);
                 let steps = [
                     Step::new(0, action, 1, number, 2),
                     Step::new(Step::NOTHING, Action::Mul, 3, false, 4),
@@ -731,12 +789,12 @@ mod tests {
                 }
                 let mut outputs = [vec![0f32; count], vec![0f32; count]];
                 let mut operands = Operands::new();
-                operands.push(x.as_mut_ptr(), 1, false);
-                operands.push(y.as_mut_ptr(), 1, false);
-                chunks.iter_mut().for_each(|chunk| operands.push(chunk.as_mut_ptr(), 0, false));
-                outputs.iter_mut().for_each(|output| operands.push(output.as_mut_ptr(), 1, false));
+                operands.push(x.as_mut_ptr(), 1, false, 0);
+                operands.push(y.as_mut_ptr(), 1, false, 0);
+                chunks.iter_mut().for_each(|chunk| operands.push(chunk.as_mut_ptr(), 0, false, 0));
+                outputs.iter_mut().for_each(|output| operands.push(output.as_mut_ptr(), 1, false, 0));
                 // SAFETY: all have `count` elements, but for the chunks.
-                unsafe { run(&steps, code, &mut operands, count) };
+                unsafe { run(&steps, code, &mut operands, 1, count) };
                 outputs
             };
             for (found, right) in run(Some(&code)).iter().flatten().zip(run(None).iter().flatten()) {
@@ -751,9 +809,9 @@ mod tests {
         let mut chunks: Vec<[f32; CHUNK]> = (0..inputs).map(|i| [0.3 * i as f32 + 0.7; CHUNK]).collect();
         chunks.resize(inputs + outputs, [0.0; CHUNK]);
         let mut operands = Operands::new();
-        chunks.iter_mut().for_each(|chunk| operands.push(chunk.as_mut_ptr(), 1, false));
+        chunks.iter_mut().for_each(|chunk| operands.push(chunk.as_mut_ptr(), 1, false, 0));
         // SAFETY: all have as many elements.
-        unsafe { run(steps, code, &mut operands, CHUNK) };
+        unsafe { run(steps, code, &mut operands, 1, CHUNK) };
         chunks[inputs..].iter().map(|chunk| chunk[CHUNK - 1]).collect()
     }
 

@@ -21,7 +21,6 @@ pub(super) enum Pair {
     Larger,
     /// The second, or the first where that is smaller.
     Smaller,
-    WholeAdd,
     WholeSub,
     And,
     Or,
@@ -218,9 +217,6 @@ impl<'a> Single for Traced<'a> {
 impl Whole for Traced<'_> {
     fn of(self, value: i32) -> Self {
         self.tape.made(Entry::Constant(value as u32))
-    }
-    fn plus(self, other: Self) -> Self {
-        self.pair(Pair::WholeAdd, other)
     }
     fn minus(self, other: Self) -> Self {
         self.pair(Pair::WholeSub, other)

@@ -8,7 +8,7 @@ pub(super) const WIDTH: usize = 16;
 /// Bytes of a vector.
 const BYTES: i32 = 64;
 /// Vectors that are computed side by side, where there are registers for it.
-const MOST_VECTORS: usize = 2;
+const MOST_VECTORS: u8 = 2;
 /// Vector registers.
 const VECTORS: u8 = 32;
 /// Mask registers: from one on, as the first means that there is no mask.
@@ -41,7 +41,24 @@ pub(super) struct Assembled {
 /// The code of `entries`, which asks for memory that is only read so many elements before it is needed. `None` where there
 /// are more values at a time than registers.
 pub(super) fn assemble(entries: &[Entry], ahead: Option<usize>) -> Option<Assembled> {
-    (1..=MOST_VECTORS).rev().find_map(|vectors| Assembler::new(entries, vectors)?.assemble(entries, ahead))
+    // Code for one vector tells how many registers it needs: the rest is for another one, then for constants.
+    let all = Share { vectors: 1, registers: VECTORS, masks: MASKS };
+    let mut alone = Assembler::new(entries, all, Vec::new())?;
+    alone.round(entries)?;
+    let taken = alone.taken;
+    let fits = |vectors: &u8| vectors * taken.registers <= VECTORS && vectors * taken.masks <= MASKS;
+    let vectors = (1..=MOST_VECTORS).rev().find(fits).expect("the code of one was written");
+    let mut constants = alone.constants();
+    constants.truncate(usize::from(VECTORS - vectors * taken.registers));
+    Assembler::new(entries, Share { vectors, ..taken }, constants)?.assemble(entries, ahead)
+}
+
+/// How many vectors are computed side by side, and the registers that each has to itself.
+#[derive(Clone, Copy)]
+struct Share {
+    vectors: u8,
+    registers: u8,
+    masks: u8,
 }
 
 /// Where a value is.
@@ -101,20 +118,28 @@ impl Opcode {
             Pair::And => Opcode(1, 1, 0xdb),
             Pair::Or => Opcode(1, 1, 0xeb),
             Pair::Xor => Opcode(1, 1, 0xef),
-            Pair::WholeAdd => Opcode(1, 1, 0xfe),
             Pair::WholeSub => Opcode(1, 1, 0xfa),
         }
     }
 }
 
+/// The register of a number that rests in one.
+fn resting_place(index: usize) -> u8 {
+    VECTORS - 1 - index as u8
+}
+
 fn commutes(pair: Pair) -> bool {
-    matches!(pair, Pair::Add | Pair::Mul | Pair::WholeAdd | Pair::And | Pair::Or | Pair::Xor)
+    matches!(pair, Pair::Add | Pair::Mul | Pair::And | Pair::Or | Pair::Xor)
 }
 
 struct Assembler {
     bytes: Vec<u8>,
     memory: Vec<u8>,
-    vectors: usize,
+    share: Share,
+    /// What was taken of it at most.
+    taken: Share,
+    /// Numbers that rest in a register throughout: in the last one, the one before it, ...
+    resting: Vec<u32>,
     /// Vector and mask registers of the first of the vectors side by side that hold nothing.
     free_vectors: Vec<u8>,
     free_masks: Vec<u8>,
@@ -129,7 +154,7 @@ struct Assembler {
 
 impl Assembler {
     /// `None` where more operands are in memory than there are registers for pointers.
-    fn new(entries: &[Entry], vectors: usize) -> Option<Assembler> {
+    fn new(entries: &[Entry], share: Share, resting: Vec<u32>) -> Option<Assembler> {
         let mut memory: Vec<u8> = Vec::new();
         let mut last_reader = vec![0; entries.len()];
         for (index, entry) in entries.iter().enumerate() {
@@ -143,9 +168,11 @@ impl Assembler {
         (memory.len() <= POINTERS.len()).then(|| Assembler {
             bytes: Vec::new(),
             memory,
-            vectors,
-            free_vectors: (0..VECTORS / vectors as u8).rev().collect(),
-            free_masks: (1..=MASKS / vectors as u8).rev().collect(),
+            share,
+            taken: Share { registers: 0, masks: 0, ..share },
+            resting,
+            free_vectors: (0..share.registers).rev().collect(),
+            free_masks: (1..=share.masks).rev().collect(),
             places: vec![Place::Nowhere; entries.len()],
             last_reader,
             pool: Vec::new(),
@@ -160,19 +187,12 @@ impl Assembler {
         for (index, &pointer) in pointers.iter().enumerate() {
             self.word_of_table(0x8b, pointer, index);
         }
+        for (index, bits) in self.resting.clone().into_iter().enumerate() {
+            self.instruction(Opcode::SPREAD, resting_place(index), None, Source::Pool(bits), 0, &[]);
+        }
         let begin = self.bytes.len();
         self.ask_ahead(entries, ahead);
-        for (index, entry) in entries.iter().enumerate() {
-            self.entry(index, entry)?;
-            let mut gone: Vec<Name> = entry.reads().filter(|&name| self.last_reader[name] == index).collect();
-            // Nobody reads a store, and an unread value rests nowhere.
-            if self.last_reader[index] == 0 && !matches!(entry, Entry::Store(..)) {
-                gone.push(index);
-            }
-            gone.sort_unstable();
-            gone.dedup();
-            gone.into_iter().for_each(|name| self.release(name));
-        }
+        self.round(entries)?;
         for (index, &pointer) in pointers.iter().enumerate() {
             self.word_of_table(0x03, pointer, pointers.len() + index);
         }
@@ -185,7 +205,31 @@ impl Assembler {
         lent.iter().rev().for_each(|&register| self.on_stack(0x58, register));
         self.bytes.push(0xc3);
         self.append_pool();
-        Some(Assembled { bytes: self.bytes, memory: self.memory, vectors: self.vectors })
+        Some(Assembled { bytes: self.bytes, memory: self.memory, vectors: usize::from(self.share.vectors) })
+    }
+
+    /// What is done to the elements of one round; `None` where it takes more registers than there are.
+    fn round(&mut self, entries: &[Entry]) -> Option<()> {
+        for (index, entry) in entries.iter().enumerate() {
+            self.entry(index, entry)?;
+            let mut gone: Vec<Name> = entry.reads().filter(|&name| self.last_reader[name] == index).collect();
+            // Nobody reads a store, and an unread value rests nowhere.
+            if self.last_reader[index] == 0 && !matches!(entry, Entry::Store(..)) {
+                gone.push(index);
+            }
+            gone.sort_unstable();
+            gone.dedup();
+            gone.into_iter().for_each(|name| self.release(name));
+        }
+        Some(())
+    }
+
+    /// The numbers of the pool, those first that are read most.
+    fn constants(&self) -> Vec<u32> {
+        let readers = |number: usize| self.distances.iter().filter(|&&(_, _, read)| read == number).count();
+        let mut numbers: Vec<usize> = (0..self.pool.len()).collect();
+        numbers.sort_by_key(|&number| std::cmp::Reverse(readers(number)));
+        numbers.into_iter().map(|number| self.pool[number]).collect()
     }
 
     fn ask_ahead(&mut self, entries: &[Entry], ahead: Option<usize>) {
@@ -196,7 +240,7 @@ impl Assembler {
         // prefetcht0 or prefetcht1
         let cache = if bases.len() <= MOST_NEAR { 1 } else { 2 };
         for base in bases {
-            for vector in 0..self.vectors as i32 {
+            for vector in 0..i32::from(self.share.vectors) {
                 let offset = (ahead * size_of::<f32>()) as i32 + vector * BYTES;
                 self.bytes.extend((base > 7).then_some(0x41));
                 self.bytes.extend([0x0f, 0x18]);
@@ -246,13 +290,14 @@ impl Assembler {
             Entry::Compare(relation, a, b) => {
                 let (first, own) = self.register(a)?;
                 let (to, source) = (self.free_masks.pop()?, self.source(b));
+                self.taken.masks = self.taken.masks.max(to);
                 let relation = match relation {
                     Relation::Less => 0x11,
                     Relation::AtMost => 0x12,
                     Relation::Equal => 0x00,
                     Relation::Unordered => 0x03,
                 };
-                for vector in 0..self.vectors {
+                for vector in 0..self.share.vectors {
                     let (to, first) = (self.mask(vector, to), self.side(vector, first));
                     let source = self.of_side(vector, source);
                     self.instruction(Opcode::COMPARE, to, Some(first), source, 0, &[relation]);
@@ -264,7 +309,7 @@ impl Assembler {
                 let Place::Mask(mask) = self.places[truth] else { unreachable!("a truth is in a mask") };
                 let (first, own) = self.register(no)?;
                 let (to, source) = (self.take()?, self.source(yes));
-                for vector in 0..self.vectors {
+                for vector in 0..self.share.vectors {
                     let (mask, first) = (self.mask(vector, mask), self.side(vector, first));
                     let source = self.of_side(vector, source);
                     self.instruction(Opcode::BLEND, self.side(vector, to), Some(first), source, mask, &[]);
@@ -287,7 +332,7 @@ impl Assembler {
     /// A shift by `bits`; `extension` says in which direction.
     fn shift(&mut self, index: usize, extension: u8, a: Name, bits: u8) -> Option<()> {
         let (to, source) = (self.take()?, self.source(a));
-        for vector in 0..self.vectors {
+        for vector in 0..self.share.vectors {
             let (to, source) = (self.side(vector, to), self.of_side(vector, source));
             self.instruction(Opcode::SHIFT, extension, Some(to), source, 0, &[bits]);
         }
@@ -335,7 +380,9 @@ impl Assembler {
 
     /// A register for a value.
     fn take(&mut self) -> Option<u8> {
-        self.free_vectors.pop()
+        let register = self.free_vectors.pop()?;
+        self.taken.registers = self.taken.registers.max(register + 1);
+        Some(register)
     }
 
     fn give_back(&mut self, own: Option<u8>) {
@@ -354,11 +401,14 @@ impl Assembler {
     fn register(&mut self, name: Name) -> Option<(u8, Option<u8>)> {
         match self.places[name] {
             Place::Vector(register) => Some((register, None)),
-            Place::Constant(bits) => {
-                let to = self.take()?;
-                self.all(Opcode::SPREAD, to, None, Source::Pool(bits));
-                Some((to, Some(to)))
-            }
+            Place::Constant(bits) => match self.constant(bits) {
+                Source::Register(register) => Some((register, None)),
+                source => {
+                    let to = self.take()?;
+                    self.all(Opcode::SPREAD, to, None, source);
+                    Some((to, Some(to)))
+                }
+            },
             Place::Mask(_) | Place::Nowhere => unreachable!("a value is read while it is there"),
         }
     }
@@ -366,8 +416,16 @@ impl Assembler {
     fn source(&self, name: Name) -> Source {
         match self.places[name] {
             Place::Vector(register) => Source::Register(register),
-            Place::Constant(bits) => Source::Pool(bits),
+            Place::Constant(bits) => self.constant(bits),
             Place::Mask(_) | Place::Nowhere => unreachable!("a value is read while it is there"),
+        }
+    }
+
+    /// A number where it rests, or in the pool.
+    fn constant(&self, bits: u32) -> Source {
+        match self.resting.iter().position(|&resting| resting == bits) {
+            Some(index) => Source::Register(resting_place(index)),
+            None => Source::Pool(bits),
         }
     }
 
@@ -378,19 +436,20 @@ impl Assembler {
     }
 
     /// The register of one of the vectors side by side.
-    fn side(&self, vector: usize, register: u8) -> u8 {
-        register + vector as u8 * (VECTORS / self.vectors as u8)
+    fn side(&self, vector: u8, register: u8) -> u8 {
+        // Beyond are numbers that rest, which all share.
+        if register < self.share.registers { register + vector * self.share.registers } else { register }
     }
 
-    fn mask(&self, vector: usize, register: u8) -> u8 {
-        register + vector as u8 * (MASKS / self.vectors as u8)
+    fn mask(&self, vector: u8, register: u8) -> u8 {
+        register + vector * self.share.masks
     }
 
-    fn of_side(&self, vector: usize, source: Source) -> Source {
+    fn of_side(&self, vector: u8, source: Source) -> Source {
         match source {
             Source::Register(register) => Source::Register(self.side(vector, register)),
             Source::Memory { base, offset } => {
-                Source::Memory { base, offset: offset + vector as i32 * BYTES }
+                Source::Memory { base, offset: offset + i32::from(vector) * BYTES }
             }
             Source::Pool(bits) => Source::Pool(bits),
         }
@@ -398,7 +457,7 @@ impl Assembler {
 
     /// An instruction for each of the vectors side by side.
     fn all(&mut self, opcode: Opcode, to: u8, first: Option<u8>, source: Source) {
-        for vector in 0..self.vectors {
+        for vector in 0..self.share.vectors {
             let (to, first) = (self.side(vector, to), first.map(|first| self.side(vector, first)));
             self.instruction(opcode, to, first, self.of_side(vector, source), 0, &[]);
         }

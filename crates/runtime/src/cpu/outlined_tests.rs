@@ -166,7 +166,8 @@ fn gradients_that_are_elementwise_are_one_kernel() {
         for shape in [[3, 5], [0, 5], [33, 70]] {
             let ty = TensorType::new(dtype, shape);
             let composite = op.instantiate(&[ty.clone(), ty.clone()]).unwrap();
-            let definition = Arc::new(composite.definition.vjp(&[0], &[0, 1]).unwrap());
+            let definition =
+                Arc::new(composite.definition.vjp(&composite.attributes, &[0], &[0, 1]).unwrap());
             assert!(Cpu::default().has_kernel(&Composite { definition, ..composite }));
             check_op(&op.gradient(&[0], &[0, 1]), &[ty.clone(), ty.clone(), ty], &mut random);
         }

@@ -573,7 +573,7 @@ fn composite(
     if wanted.is_empty() {
         return (forward, None);
     }
-    let definition = forward.definition.vjp(&[0], wanted).unwrap();
+    let definition = forward.definition.vjp(&forward.attributes, &[0], wanted).unwrap();
     let mut attributes = forward.attributes.clone();
     attributes.insert("wanted".into(), Attribute::Ints(wanted.iter().map(|&w| w as i64).collect()));
     attributes.insert("seeded".into(), Attribute::Ints(vec![0]));

@@ -81,7 +81,8 @@ impl Table {
         let name = format!("{} of {}", template.name, operands.len());
         if differentiated > 0 && self.dtype.is_float() {
             let wanted: Vec<usize> = (0..differentiated).collect();
-            let vjp = base.definition.vjp(&[0], &wanted).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let vjp =
+                base.definition.vjp(&attributes, &[0], &wanted).unwrap_or_else(|e| panic!("{name}: {e}"));
             let result = base.definition.decomposition.ty(base.definition.decomposition.outputs[0]).clone();
             let mut with_cotangent = operands.clone();
             with_cotangent.push(self.x(&result.shape));
