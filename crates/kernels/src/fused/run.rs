@@ -1,0 +1,418 @@
+//! Running a program: tile by tile, and where one chain is all there is, from row to row.
+
+use bytemuck::cast_slice_mut;
+
+use super::{CHAIN_TILE, Chain, ElementwiseProgram, EwFold, EwInstr, EwOp, FoldDirection, Pass, Place};
+use crate::binary::binary_tile;
+use crate::chain::{self, CHUNK, Operands};
+use crate::compare::{clamp_tile, compare_tile, select_tile};
+use crate::convert::convert_tile;
+use crate::copy::{fill_tile, iota_tile};
+use crate::reduce::{REDUCE_BLOCK_ROWS, Sum, block_results, fold_along, fold_rows};
+use crate::tiles::{Found, Reader, SHORTEST_TILE, TILE, TileBytes, Writer};
+use crate::unary::unary_tile;
+use crate::workspace::{Workspace, piece_bytes};
+use crate::{View, ViewMut};
+
+/// Bytes of workspace that [`run_elementwise`] needs.
+pub fn elementwise_workspace_bytes(program: &ElementwiseProgram) -> usize {
+    piece_bytes::<f32>(program.chunks * CHUNK) + piece_bytes::<u64>(program.slots * TILE)
+}
+
+/// A part of a longer run of a program.
+pub struct Part<'a, 'b> {
+    /// Elements that were done before, since the results of the folds began.
+    pub before: usize,
+    /// Elements that are written in all, this part's and those of others, before any is read again.
+    pub elements: usize,
+    /// The results of each fold: across rows those of this part and others, [`crate::block_results_bytes`] bytes; along
+    /// rows this part's own.
+    pub folded: &'a mut [&'b mut [u8]],
+}
+
+/// Runs a program over `shape`. Inputs have that shape and any strides (zero broadcasts); outputs are
+/// contiguous. An output may be written over an input with the same layout.
+///
+/// # Panics
+/// Where shapes or types are not the program's, an output is not contiguous, or the workspace is too small; and where
+/// the program folds anything.
+pub fn run_elementwise(
+    program: &ElementwiseProgram,
+    inputs: &[View<'_>],
+    outputs: &mut [ViewMut<'_>],
+    shape: &[usize],
+    workspace: &mut [u8],
+) {
+    let whole = Part { before: 0, elements: shape.iter().product(), folded: &mut [] };
+    run_elementwise_part(program, inputs, outputs, shape, whole, workspace);
+}
+
+/// As [`run_elementwise`], for a part of what there is to do.
+///
+/// # Panics
+/// As [`run_elementwise`], and where the results of folds are too small.
+pub fn run_elementwise_part(
+    program: &ElementwiseProgram,
+    inputs: &[View<'_>],
+    outputs: &mut [ViewMut<'_>],
+    shape: &[usize],
+    mut part: Part<'_, '_>,
+    workspace: &mut [u8],
+) {
+    assert_eq!(part.folded.len(), program.folds.len(), "a program gets the results of all its folds");
+    assert_eq!(inputs.len(), program.input_count, "a program gets all its inputs");
+    assert_eq!(outputs.len(), program.outputs.len(), "a program gets all its outputs");
+    let readers: [Option<Reader<'_>>; ElementwiseProgram::MAX_INPUTS] = std::array::from_fn(|i| {
+        let view = inputs.get(i)?;
+        assert_eq!((view.dtype(), view.shape()), (program.registers[i], shape), "input {i} of the program");
+        let mut reader = Reader::new(view);
+        for (number, out) in outputs.iter().enumerate() {
+            let same = view.as_ptr() == out.as_view().as_ptr() && reader.is_direct();
+            if !(same && program.reads_first(i, number)) {
+                reader.keep_apart_from(view, out);
+            }
+        }
+        Some(reader)
+    });
+    // Those that are there: looking at the rest in every tile would take longer than many a tile.
+    let readers = &readers[..program.input_count];
+    let mut streams = [false; ElementwiseProgram::MAX_OUTPUTS];
+    for (output, (streams, view)) in streams.iter_mut().zip(&*outputs).enumerate() {
+        *streams = program.streams(output, view, inputs, part.elements);
+    }
+    let mut views = outputs.iter_mut();
+    let mut writers: [Option<Writer<'_>>; ElementwiseProgram::MAX_OUTPUTS] = std::array::from_fn(|i| {
+        let view = views.next()?;
+        let dtype = program.registers[program.outputs[i]];
+        assert_eq!((view.dtype(), view.shape()), (dtype, shape), "output {i} of the program");
+        let writer = Writer::new(view);
+        assert!(writer.is_direct(), "output {i} of the program is contiguous");
+        Some(writer)
+    });
+    let mut workspace = Workspace::new(workspace);
+    let (chunks, _) = workspace.take::<f32>(program.chunks * CHUNK).as_chunks_mut::<CHUNK>();
+    let (slots, _) = workspace.take::<u64>(program.slots * TILE).as_chunks_mut::<TILE>();
+    let len: usize = shape.iter().product();
+    if len == 0 {
+        return;
+    }
+    let mut operands = Operands::new();
+    let mut in_chunk = [false; ElementwiseProgram::MAX_INPUTS];
+    prepare(program, readers, slots, chunks, &mut in_chunk, len.min(TILE));
+    // Rows that repeat, such as a bias, are read where they are if no tile goes over their end.
+    let most = if program.has_chains_only() { CHAIN_TILE } else { TILE };
+    let even = readers.iter().flatten().filter_map(|reader| reader.even_tile(most)).min().unwrap_or(most);
+    let mut found = [Found::Scattered; ElementwiseProgram::MAX_INPUTS];
+    let mut carried = [0u64; ElementwiseProgram::MAX_OUTPUTS];
+    let mut next = 0;
+    while next < len {
+        let start = next;
+        let mut count = program.row.map_or(even, |row| row_tile(start, row)).min(len - start);
+        for (fold, &in_chain) in program.folds.iter().zip(&program.in_chain) {
+            if in_chain {
+                count = count.min(fold.width - (part.before + start) % fold.width);
+            }
+        }
+        find_tiles(readers, &mut found, start, count);
+        // What has to be copied first is copied to a slot, which is a tile long.
+        let is_at_hand = |(reader, found): (&Reader<'_>, &Found<'_>)| {
+            reader.is_uniform() || !matches!(found, Found::Scattered)
+        };
+        if count > TILE && !readers.iter().flatten().zip(&found).all(is_at_hand) {
+            count = TILE;
+            find_tiles(readers, &mut found, start, count);
+        }
+        for (input, (slot, reader)) in slots.iter_mut().zip(readers.iter().flatten()).enumerate() {
+            match (found[input], program.filled[input]) {
+                (Found::Together(_), _) => {}
+                _ if reader.is_uniform() => {}
+                (Found::Same(element), Some(chunk)) if !program.tiled[input] => {
+                    chunks[chunk].fill(bytemuck::pod_read_unaligned(element));
+                    in_chunk[input] = true;
+                }
+                _ => {
+                    in_chunk[input] = false;
+                    reader.tile(start, count, cast_slice_mut(slot));
+                }
+            }
+        }
+        let rows = if program.has_one_chain() {
+            even_rows(program, readers, part.before + start, count, (len - start) / count)
+        } else {
+            1
+        };
+        next = start + rows * count;
+        for pass in &program.passes {
+            match pass {
+                Pass::Single(number) => {
+                    let instruction = &program.instructions[*number];
+                    single(program, instruction, readers, &mut writers, slots, shape, start, count);
+                }
+                Pass::Chain(chain) => {
+                    let (operands, part) = (&mut operands, &mut part);
+                    let held = Held { slots, chunks, found: &found, in_chunk: &in_chunk, part, operands };
+                    run_chain(program, chain, readers, &mut writers, &streams, held, start, count, rows);
+                }
+            }
+        }
+        let folds = program.folds.iter().zip(&program.in_chain).zip(&mut *part.folded).zip(&mut carried);
+        for (((fold, _), folded), carried) in folds.filter(|(((_, in_chain), _), _)| !**in_chain) {
+            let &EwFold { register, reduction, width, direction } = fold;
+            let tile = read(program, register, readers, slots, &[], start, count);
+            let dtype = program.registers[register];
+            match direction {
+                FoldDirection::Across => {
+                    fold_rows(reduction, dtype, tile, part.before + start, width, folded)
+                }
+                FoldDirection::Along(init) => {
+                    fold_along(reduction, dtype, tile, start, width, &init, carried, folded);
+                }
+            }
+        }
+        for (output, &register) in program.outputs.iter().enumerate() {
+            if program.places[register] != Place::Output(output) {
+                finish(program, register, output, readers, &mut writers, &streams, slots, start, count);
+            }
+        }
+    }
+    if streams.contains(&true) {
+        chain::finish_streams();
+    }
+}
+
+/// Elements of the tile that begins at `start` where rows are reduced: those of some whole rows, or of one row as many as
+/// are reduced at a time.
+fn row_tile(start: usize, row: usize) -> usize {
+    if row < SHORTEST_TILE { TILE / row * row } else { TILE.min(row - start % row) }
+}
+
+/// Finds the elements of all inputs from `start` on.
+fn find_tiles<'a>(readers: &'a [Option<Reader<'_>>], found: &mut [Found<'a>], start: usize, count: usize) {
+    for (found, reader) in found.iter_mut().zip(readers.iter().flatten()) {
+        *found = reader.find(start, count);
+    }
+}
+
+/// How many of `most` tiles of `count` elements are rows whose operands lie evenly, and are folded into one row. The first
+/// element is number `first` of what is folded.
+fn even_rows(
+    program: &ElementwiseProgram,
+    readers: &[Option<Reader<'_>>],
+    first: usize,
+    count: usize,
+    most: usize,
+) -> usize {
+    if readers.iter().flatten().any(|reader| reader.row_step(count).is_none()) {
+        return 1;
+    }
+    program.folds.iter().fold(most, |rows, fold| {
+        let (row, column) = (first / fold.width, first % fold.width);
+        if fold.width == count && column == 0 {
+            rows.min(REDUCE_BLOCK_ROWS - row % REDUCE_BLOCK_ROWS)
+        } else {
+            1
+        }
+    })
+}
+
+/// Fills what is the same in every tile: constants, and inputs that are one value everywhere.
+fn prepare(
+    program: &ElementwiseProgram,
+    readers: &[Option<Reader<'_>>],
+    slots: &mut [TileBytes],
+    chunks: &mut [[f32; CHUNK]],
+    in_chunk: &mut [bool],
+    count: usize,
+) {
+    for (input, (slot, reader)) in slots.iter_mut().zip(readers.iter().flatten()).enumerate() {
+        if !reader.is_direct() && reader.is_uniform() {
+            let tile = reader.tile(0, count, cast_slice_mut(slot));
+            if let Some(chunk) = program.filled[input] {
+                chunks[chunk].fill(bytemuck::cast_slice(tile)[0]);
+                in_chunk[input] = true;
+            }
+        }
+    }
+    for instruction in &program.instructions {
+        let EwOp::Constant(value) = instruction.op else { continue };
+        if let Place::Slot(slot) = program.places[instruction.out] {
+            let bytes = count * value.dtype().size_bytes();
+            fill_tile(&value, &mut cast_slice_mut(&mut slots[slot])[..bytes]);
+        }
+        if let Some(chunk) = program.filled[instruction.out] {
+            chunks[chunk].fill(value.get());
+        }
+    }
+}
+
+/// What a tile's registers rest in.
+struct Held<'a, 'b, 'c> {
+    slots: &'a mut [TileBytes],
+    chunks: &'a mut [[f32; CHUNK]],
+    /// Where the inputs' tiles are.
+    found: &'a [Found<'a>],
+    /// Inputs that are one value all over this tile, in their chunks.
+    in_chunk: &'a [bool],
+    /// Where sums of rows are.
+    part: &'a mut Part<'b, 'c>,
+    /// Room for the memory of a chain.
+    operands: &'a mut Operands,
+}
+
+/// Runs a chain over one tile, or over so many one after another whose operands lie evenly.
+fn run_chain(
+    program: &ElementwiseProgram,
+    chain: &Chain,
+    readers: &[Option<Reader<'_>>],
+    writers: &mut [Option<Writer<'_>>],
+    streams: &[bool],
+    held: Held<'_, '_, '_>,
+    start: usize,
+    count: usize,
+    rows: usize,
+) {
+    let (slots, chunks, operands) = (held.slots.as_mut_ptr(), held.chunks.as_mut_ptr(), held.operands);
+    operands.clear();
+    let code = program.code(chain);
+    // Code asks by itself.
+    let ahead = chain.ahead().filter(|_| code.is_none());
+    for &register in &chain.registers {
+        if let Some(fold) = register.checked_sub(program.registers.len()) {
+            let results = cast_slice_mut(held.part.folded[fold]);
+            let (first, width) = (held.part.before + start, program.folds[fold].width);
+            let results = block_results::<f32, Sum>(results, first, count, width);
+            operands.push(results.as_mut_ptr(), 1, false, 0);
+            continue;
+        }
+        let reader = readers.get(register).and_then(Option::as_ref);
+        let found = held.found.get(register);
+        let direct = match found {
+            Some(Found::Together(bytes)) => Some(bytes.as_ptr()),
+            _ => None,
+        };
+        let place = match program.filled[register] {
+            Some(chunk) if reader.is_none() || held.in_chunk[register] => Place::Chunk(chunk),
+            _ => program.places[register],
+        };
+        let (pointer, stride, streams) = match (direct, place) {
+            (Some(pointer), _) => (pointer.cast_mut().cast(), 1, false),
+            (None, Place::Output(output)) => {
+                let writer = writers[output].as_mut().expect("every output has a writer");
+                (writer.pointer_at(start).cast(), 1, streams[output])
+            }
+            (None, Place::Slot(slot)) => (slots.wrapping_add(slot).cast(), 1, false),
+            (None, Place::Chunk(chunk)) => (chunks.wrapping_add(chunk).cast(), 0, false),
+            (None, Place::Passing) => unreachable!("what passes has no memory"),
+        };
+        if let (Some(ahead), Some(reader)) = (ahead, reader.filter(|reader| reader.is_direct())) {
+            operands.ask(reader.ahead(start + ahead));
+        }
+        // Nobody asks for a step where there is one row, and what is the same everywhere takes none.
+        let step = match (reader, place) {
+            (Some(reader), _) => reader.row_step(count).unwrap_or(0),
+            (None, Place::Output(_)) => count as isize,
+            (None, _) => 0,
+        };
+        match (found, place) {
+            (Some(Found::Same(element)), Place::Chunk(chunk)) if step != 0 => {
+                operands.push_of_row(chunks.wrapping_add(chunk), element.as_ptr().cast(), step);
+            }
+            _ => operands.push(pointer, stride, streams, step),
+        }
+    }
+    // SAFETY: inputs and outputs have `count` elements from `start` on, and in each row after that, for which their views
+    // vouch; slots are a tile long, chunks a chunk; inputs that an output covers were copied to their slots.
+    unsafe { chain::run(&chain.steps, code, operands, rows, count) };
+}
+
+/// The bytes of a register: lent by its input, or in its slot, which is not the one at `hole`.
+fn read<'b>(
+    program: &ElementwiseProgram,
+    register: usize,
+    readers: &'b [Option<Reader<'_>>],
+    before: &'b [TileBytes],
+    after: &'b [TileBytes],
+    start: usize,
+    count: usize,
+) -> &'b [u8] {
+    if let Some(lent) = readers.get(register).and_then(Option::as_ref).and_then(|r| r.lent(start, count)) {
+        return lent;
+    }
+    let Place::Slot(slot) = program.places[register] else {
+        unreachable!("a register that is read has a slot")
+    };
+    let tile = before.get(slot).unwrap_or_else(|| &after[slot - before.len() - 1]);
+    &bytemuck::cast_slice(tile)[..count * program.registers[register].size_bytes()]
+}
+
+fn single(
+    program: &ElementwiseProgram,
+    instruction: &EwInstr,
+    readers: &[Option<Reader<'_>>],
+    writers: &mut [Option<Writer<'_>>],
+    slots: &mut [TileBytes],
+    shape: &[usize],
+    start: usize,
+    count: usize,
+) {
+    let EwInstr { op, args, out: register } = instruction;
+    let to = program.registers[*register];
+    let (before, out, after): (&[TileBytes], &mut [u8], &[TileBytes]) = match program.places[*register] {
+        Place::Output(output) => {
+            let writer = writers[output].as_mut().expect("every output has a writer");
+            (slots, writer.tile(start, count).expect("outputs are contiguous"), &[])
+        }
+        Place::Slot(slot) => {
+            let (before, rest) = slots.split_at_mut(slot);
+            let (tile, after) = rest.split_first_mut().expect("every slot exists");
+            (before, &mut cast_slice_mut(tile)[..count * to.size_bytes()], after)
+        }
+        Place::Chunk(_) | Place::Passing => unreachable!("only chains write there"),
+    };
+    let arg = |i: usize| read(program, args[i], readers, before, after, start, count);
+    let from = args.first().map_or(to, |&register| program.registers[register]);
+    match *op {
+        EwOp::Unary(op) => unary_tile(op, from, arg(0), out),
+        EwOp::Binary(op) => binary_tile(op, from, arg(0), arg(1), out),
+        EwOp::Compare { direction, total_order } => {
+            compare_tile(direction, total_order, from, arg(0), arg(1), out)
+        }
+        EwOp::Select => select_tile(to, arg(0), arg(1), arg(2), out),
+        EwOp::Clamp => clamp_tile(to, arg(0), arg(1), arg(2), out),
+        EwOp::Convert => convert_tile(from, to, arg(0), out),
+        EwOp::Bitcast => out.copy_from_slice(arg(0)),
+        EwOp::Constant(_) => unreachable!("constants are made beforehand"),
+        EwOp::Iota { dim } => {
+            iota_tile(to, shape[dim], shape[dim + 1..].iter().product(), start, out);
+        }
+    }
+}
+
+/// Copies a register that lives elsewhere to its output.
+fn finish(
+    program: &ElementwiseProgram,
+    register: usize,
+    output: usize,
+    readers: &[Option<Reader<'_>>],
+    writers: &mut [Option<Writer<'_>>],
+    streams: &[bool],
+    slots: &[TileBytes],
+    start: usize,
+    count: usize,
+) {
+    let (first, rest) = writers.split_at_mut(output);
+    let writer = rest[0].as_mut().expect("every output has a writer");
+    if let Place::Output(other) = program.places[register] {
+        let into = writer.tile(start, count).expect("outputs are contiguous");
+        let other = first[other].as_mut().expect("an output is made at its first place");
+        into.copy_from_slice(other.tile(start, count).expect("outputs are contiguous"));
+        return;
+    }
+    let from = read(program, register, readers, slots, &[], start, count);
+    if streams[output] {
+        // SAFETY: the output has `count` elements from `start` on, of f32 where it is streamed; tiles are cache lines.
+        unsafe { chain::stream(bytemuck::cast_slice(from), writer.pointer_at(start).cast()) };
+    } else {
+        writer.tile(start, count).expect("outputs are contiguous").copy_from_slice(from);
+    }
+}
