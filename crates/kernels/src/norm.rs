@@ -9,9 +9,8 @@ use crate::{Float, View, ViewMut};
 use partita_base::DType;
 
 multiversion! {
-    /// The sum of x; memory ahead comes meanwhile.
-    fn sum[C: Real](x: &[C], ahead: Ahead) -> C {
-        lane_sum!(C, ahead; x; x)
+    fn sum[C: Real](x: &[C]) -> C {
+        lane_sum!(C; x; x)
     }
 }
 
@@ -65,9 +64,21 @@ multiversion! {
 }
 
 multiversion! {
-    fn gradient[C: Real](x: &[C], mean: C, scale: C, weight: &[C], dy: &[C], shift: C, slope: C, dx: &mut [C]) {
-        for (((dx, &x), &weight), &dy) in dx.iter_mut().zip(x).zip(weight).zip(dy) {
-            *dx = scale * ((dy * weight - shift) - ((x - mean) * scale) * slope);
+    /// The gradient of a row. Memory ahead comes meanwhile.
+    fn gradient[C: Real](x: &[C], mean: C, scale: C, weight: &[C], dy: &[C], shift: C, slope: C, dx: &mut [C], ahead: Ahead) {
+        let of = |x: C, weight: C, dy: C| scale * ((dy * weight - shift) - ((x - mean) * scale) * slope);
+        let (x, x_rest) = x.as_chunks::<LANES>();
+        let (weight, weight_rest) = weight.as_chunks::<LANES>();
+        let (dy, dy_rest) = dy.as_chunks::<LANES>();
+        let (dx, dx_rest) = dx.as_chunks_mut::<LANES>();
+        for (i, (((dx, x), weight), dy)) in dx.iter_mut().zip(x).zip(weight).zip(dy).enumerate() {
+            ahead.fetch(i);
+            for l in 0..LANES {
+                dx[l] = of(x[l], weight[l], dy[l]);
+            }
+        }
+        for (((dx, &x), &weight), &dy) in dx_rest.iter_mut().zip(x_rest).zip(weight_rest).zip(dy_rest) {
+            *dx = of(x, weight, dy);
         }
     }
 }
@@ -80,14 +91,14 @@ struct Norm {
 }
 
 impl Norm {
-    /// `(mean, 1 / sqrt(variance + epsilon))` of a row; the mean is zero where the norm is not centered. Each of
-    /// the two sums brings one stream of memory `ahead` of an element.
+    /// `(mean, 1 / sqrt(variance + epsilon))` of a row; the mean is zero where the norm is not centered. Its second sum,
+    /// which finds the row in the first cache, brings memory `ahead` of an element.
     fn statistics<T: Float>(
         self,
         x: &Reader<'_>,
         row: usize,
         count: usize,
-        ahead: impl Fn(usize) -> [Ahead; 2],
+        ahead: impl Fn(usize) -> Ahead,
         scratch: &mut Scratch,
     ) -> (T::Compute, T::Compute) {
         let size = T::Compute::from_f64(count as f64);
@@ -95,7 +106,7 @@ impl Norm {
         if self.centered {
             for (start, some) in tiles(count) {
                 let at = row * count + start;
-                mean = mean + sum(x.widened::<T>(at, some, scratch), ahead(at)[0]);
+                mean = mean + sum(x.widened::<T>(at, some, scratch));
             }
             mean = mean / size;
         }
@@ -103,7 +114,7 @@ impl Norm {
         for (start, some) in tiles(count) {
             let at = row * count + start;
             let tile = x.widened::<T>(at, some, scratch);
-            squares = squares + sum_squared_deviation(tile, mean, ahead(at)[1]);
+            squares = squares + sum_squared_deviation(tile, mean, ahead(at));
         }
         (mean, T::Compute::ONE / (squares / size + T::Compute::from_f64(self.epsilon)).sqrt())
     }
@@ -190,9 +201,8 @@ fn forward<T: Float>(
     let mut scratch = [Scratch::new(), Scratch::new(), Scratch::new(), Scratch::new()];
     let [x_scratch, weight_scratch, bias_scratch, out_scratch] = &mut scratch;
     for row in 0..rows {
-        // A second sum finds the row in the first cache: time for where the results go.
-        let out = |at| if norm.centered { writer.ahead(at).near() } else { Ahead::nothing() };
-        let ahead = |at| [Ahead::nothing(), out(at)];
+        // Time for where the results go.
+        let ahead = |at| if norm.centered { writer.ahead(at).near() } else { Ahead::nothing() };
         let (mean, scale) = norm.statistics::<T>(&reader, row, count, ahead, x_scratch);
         for (start, some) in tiles(count) {
             let x = reader.widened::<T>(row * count + start, some, x_scratch);
@@ -283,9 +293,9 @@ fn backward<T: Float>(
     for row in 0..rows {
         let block = &mut sums[row / NORM_BLOCK_ROWS * 2 * count..][..2 * count];
         let (weight_block, bias_block) = block.split_at_mut(count);
-        // The passes over a row take turns with what they ask for of the next one: streams side by side hold each other
-        // up.
-        let ahead = |at| [dy_reader.ahead(at + next), x_reader.ahead(at + next)];
+        // Each pass asks for one stream: here for where the results go, then for x and at last for dy of the next row. Many
+        // requests at a time hold each other up, so the longest passes ask for what takes longest.
+        let ahead = |at| writer.ahead(at);
         let (mean, scale) = norm.statistics::<T>(&x_reader, row, count, ahead, x_scratch);
         let (mut shift, mut slope) = (T::Compute::ZERO, T::Compute::ZERO);
         for (start, some) in tiles(count) {
@@ -295,7 +305,8 @@ fn backward<T: Float>(
             let weight = weight.tile::<T>(start, some, weight_scratch);
             let range = start..start + some;
             let totals = (&mut weight_block[range.clone()], &mut bias_block[range]);
-            let sums = gradient_sums(x, mean, scale, weight, dy, totals.0, totals.1, writer.ahead(at + next));
+            let sums =
+                gradient_sums(x, mean, scale, weight, dy, totals.0, totals.1, x_reader.ahead(at + next));
             slope = slope + sums[0];
             if norm.centered {
                 shift = shift + sums[1];
@@ -306,7 +317,17 @@ fn backward<T: Float>(
             let dy = dy_reader.widened::<T>(row * count + start, some, dy_scratch);
             let weight = weight.tile::<T>(start, some, weight_scratch);
             writer.widened::<T>(row * count + start, some, dx_scratch, |dx| {
-                gradient(x, mean, scale, weight, dy, shift / size, slope / size, dx);
+                gradient(
+                    x,
+                    mean,
+                    scale,
+                    weight,
+                    dy,
+                    shift / size,
+                    slope / size,
+                    dx,
+                    dy_reader.ahead(row * count + start + next),
+                );
             });
         }
     }
