@@ -180,7 +180,8 @@ pub struct LowerArgs {
     /// Also compute the gradient with respect to the first real input.
     #[arg(long)]
     pub input_gradient: bool,
-    /// With `--stage program`: also tell which elementwise ops run apart from those whose results they read, and why.
+    /// With `--stage program`: also tell which elementwise ops run apart from those whose results they read, and into how
+    /// many pieces logits are cut, and why.
     #[arg(long, conflicts_with = "counts")]
     pub why: bool,
 }

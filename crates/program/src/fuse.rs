@@ -11,6 +11,7 @@ use std::fmt;
 use crate::LowerOptions;
 use crate::bucket::{Bucket, phase_class};
 use crate::classify::{Class, class, op_name};
+use crate::head::HeadCut;
 use crate::order::Item;
 use indexmap::{IndexMap, IndexSet};
 use partita_ir::ops::{Reduce, Reducer};
@@ -50,6 +51,8 @@ pub struct Fusion {
     pub regions: Vec<usize>,
     /// Such ops that read what another one makes, and do not run together with it.
     pub apart: Vec<Apart>,
+    /// What became of each head of a language model.
+    pub heads: Vec<HeadCut>,
 }
 
 /// Two ops that could be thought to run as one.
@@ -108,7 +111,7 @@ impl fmt::Display for Fusion {
             let times = if all.len() > 1 { format!(" and {} more", all.len() - 1) } else { String::new() };
             writeln!(f, "  {reader} in {at}{times} runs apart from {maker} in {from}: {why}")?;
         }
-        Ok(())
+        self.heads.iter().try_for_each(|head| writeln!(f, "{head}"))
     }
 }
 
@@ -234,7 +237,7 @@ pub(crate) fn fuse(
         _ => None,
     };
     let regions = steps.iter().filter_map(ops).collect();
-    (steps, Fusion { regions, apart })
+    (steps, Fusion { regions, apart, heads: Vec::new() })
 }
 
 impl<'a> Fuser<'a> {

@@ -27,6 +27,7 @@ use partita_ir::ops::{
     Binary, BinaryKind, Composite, Concatenate, DotGeneral, OptimizationBarrier, Reshape, Slice,
 };
 use partita_ir::{Graph, Node, NodeId, Op, Operation, Role, TensorType, Value, ValueId};
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -60,6 +61,56 @@ struct Head {
     products: Vec<Product>,
 }
 
+/// What became of a head: of logits that a cross-entropy reads.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HeadCut {
+    /// The module path of the cross-entropy.
+    pub path: String,
+    /// Bytes of the logits on rank 0.
+    pub logits_bytes: usize,
+    /// How many pieces it is cut into, or why it runs whole.
+    pub pieces: Result<usize, Whole>,
+}
+
+/// Why a head runs whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whole {
+    /// Its logits are not larger than this on any rank.
+    Small {
+        /// [`LowerOptions::logits_bytes`].
+        most_bytes: usize,
+    },
+    /// The logits are not a product of rows and a weight.
+    Made,
+    /// Something but the losses and products reads the logits or their gradient.
+    Read,
+    /// What scales the gradient, or what products read, waits for all losses.
+    Late,
+    /// The device sums all rows at once, or not by blocks.
+    Summed,
+    /// Ranks would have to cut it in different ways.
+    Uneven,
+}
+
+impl fmt::Display for HeadCut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MIB: f64 = (1 << 20) as f64;
+        let place = if self.path.is_empty() { "the step" } else { &self.path };
+        write!(f, "logits of {place}, {:.1} MiB: ", self.logits_bytes as f64 / MIB)?;
+        match self.pieces {
+            Ok(pieces) => write!(f, "in {pieces} pieces of rows"),
+            Err(Whole::Small { most_bytes }) => {
+                write!(f, "whole, as they take no more than {:.1} MiB", most_bytes as f64 / MIB)
+            }
+            Err(Whole::Made) => write!(f, "whole, as they are no product of rows and a weight"),
+            Err(Whole::Read) => write!(f, "whole, as they or their gradient are read elsewhere"),
+            Err(Whole::Late) => write!(f, "whole, as their gradient waits for all losses"),
+            Err(Whole::Summed) => write!(f, "whole, as products sum all rows at once"),
+            Err(Whole::Uneven) => write!(f, "whole, as ranks would cut them in different ways"),
+        }
+    }
+}
+
 /// How rows are cut, on one rank.
 #[derive(Clone, Copy)]
 struct Cut {
@@ -85,35 +136,74 @@ pub(crate) fn cut_heads(
     Ok(graphs)
 }
 
+/// What [`cut_heads`] makes of every head.
+pub(crate) fn cuts_of_heads(
+    graphs: &[Graph],
+    options: &LowerOptions,
+    sizes: &dyn RegionSizes,
+) -> Vec<HeadCut> {
+    let (graph, uses) = (&graphs[0], graphs[0].uses());
+    let cut_of = |losses: NodeId| {
+        let logits = graph.node(losses).operands[0];
+        let cuts = cuts(graphs, &uses, losses, options.logits_bytes, sizes);
+        HeadCut {
+            path: graph.node(losses).path.clone(),
+            logits_bytes: graph.ty(logits).bytes(),
+            pieces: cuts.map(|(_, cuts)| row_count(graph, logits).div_ceil(cuts[0].piece)),
+        }
+    };
+    graph.node_ids().filter(|&id| is_losses(graph.node(id))).map(cut_of).collect()
+}
+
 /// A head to cut, and how on each rank.
 fn next(graphs: &[Graph], most_bytes: usize, sizes: &dyn RegionSizes) -> Option<(Head, Vec<Cut>)> {
     let uses = graphs[0].uses();
-    graphs[0].node_ids().find_map(|losses| {
-        let head = Head::at(&graphs[0], &uses, losses)?;
-        let logits = |graph: &Graph| graph.node(losses).operands[0];
-        let bytes = |graph: &Graph| graph.ty(logits(graph)).bytes();
-        let is_same = |graph: &Graph| Head::at(graph, &uses, losses).as_ref() == Some(&head);
-        if !graphs.iter().any(|graph| bytes(graph) > most_bytes) || !graphs.iter().all(is_same) {
-            return None;
-        }
-        let blocks: Vec<usize> =
-            graphs.iter().map(|graph| head.block_rows(graph, sizes)).collect::<Option<_>>()?;
-        let rows = |graph: &Graph| row_count(graph, logits(graph));
-        let mut counts = graphs.iter().zip(&blocks).map(|(graph, &block)| rows(graph).div_ceil(block));
-        let count = counts.next()?;
-        let fit =
-            |(graph, &block): (&Graph, &usize)| most_bytes / (bytes(graph) / rows(graph) * block).max(1);
-        let together = graphs.iter().zip(&blocks).map(fit).min()?.max(1);
-        let is_cut = count > together && counts.all(|other| other == count);
-        let cuts = blocks.iter().map(|&block| Cut { block, piece: block * together });
-        is_cut.then(|| (head, cuts.collect()))
-    })
+    let mut losses = graphs[0].node_ids().filter(|&id| is_losses(graphs[0].node(id)));
+    losses.find_map(|losses| cuts(graphs, &uses, losses, most_bytes, sizes).ok())
+}
+
+/// The head with these losses and how it is cut on each rank, if it is.
+fn cuts(
+    graphs: &[Graph],
+    uses: &[Vec<(NodeId, usize)>],
+    losses: NodeId,
+    most_bytes: usize,
+    sizes: &dyn RegionSizes,
+) -> Result<(Head, Vec<Cut>), Whole> {
+    let logits = |graph: &Graph| graph.node(losses).operands[0];
+    let bytes = |graph: &Graph| graph.ty(logits(graph)).bytes();
+    if !graphs.iter().any(|graph| bytes(graph) > most_bytes) {
+        return Err(Whole::Small { most_bytes });
+    }
+    let head = Head::at(&graphs[0], uses, losses)?;
+    if !graphs.iter().all(|graph| Head::at(graph, uses, losses).as_ref() == Ok(&head)) {
+        return Err(Whole::Uneven);
+    }
+    let blocks: Option<Vec<usize>> = graphs.iter().map(|graph| head.block_rows(graph, sizes)).collect();
+    let blocks = blocks.ok_or(Whole::Summed)?;
+    let rows = |graph: &Graph| row_count(graph, logits(graph));
+    let mut counts = graphs.iter().zip(&blocks).map(|(graph, &block)| rows(graph).div_ceil(block));
+    let count = counts.next().expect("there is a rank");
+    if !counts.all(|other| other == count) {
+        return Err(Whole::Uneven);
+    }
+    let fit = |(graph, &block): (&Graph, &usize)| most_bytes / (bytes(graph) / rows(graph) * block).max(1);
+    let together = graphs.iter().zip(&blocks).map(fit).min().expect("there is a rank").max(1);
+    if count <= together {
+        return Err(Whole::Summed);
+    }
+    Ok((head, blocks.iter().map(|&block| Cut { block, piece: block * together }).collect()))
 }
 
 /// How many rows a value of logits has: all dimensions but the last.
 fn row_count(graph: &Graph, value: ValueId) -> usize {
     let shape = &graph.ty(value).shape;
     shape[..shape.len() - 1].iter().product()
+}
+
+/// Whether a node is a cross-entropy.
+fn is_losses(node: &Node) -> bool {
+    matches!(&node.op, Op::Composite(composite) if is_cross_entropy(&composite.definition.origin))
 }
 
 fn is_cross_entropy(origin: &Origin) -> bool {
@@ -151,44 +241,45 @@ fn is_twin(graph: &Graph, a: ValueId, b: ValueId) -> bool {
 }
 
 impl Head {
-    /// The head whose losses this node computes, if it is one that can be cut.
-    fn at(graph: &Graph, uses: &[Vec<(NodeId, usize)>], losses: NodeId) -> Option<Head> {
+    /// The head of this cross-entropy, if it is one that can be cut.
+    fn at(graph: &Graph, uses: &[Vec<(NodeId, usize)>], losses: NodeId) -> Result<Head, Whole> {
         let node = graph.node(losses);
-        let Op::Composite(composite) = &node.op else { return None };
-        let &[logits, labels] = &node.operands[..] else { return None };
-        if !is_cross_entropy(&composite.definition.origin) || graph.outputs.contains(&logits) {
-            return None;
+        let (logits, labels) = (node.operands[0], node.operands[1]);
+        if graph.outputs.contains(&logits) {
+            return Err(Whole::Read);
         }
         let rank = graph.ty(logits).rank() - 1;
-        let maker = graph.value(logits).definition?.0;
-        let Op::DotGeneral(dot) = &graph.node(maker).op else { return None };
+        let (maker, _) = graph.value(logits).definition.ok_or(Whole::Made)?;
+        let Op::DotGeneral(dot) = &graph.node(maker).op else { return Err(Whole::Made) };
         let hidden = graph.ty(graph.node(maker).operands[0]);
         if rows(dot, 0, rank) != Some(Rows::Kept) || hidden.rank() != rank + 1 {
-            return None;
+            return Err(Whole::Made);
         }
         let mut head = Head { logits: maker, losses, gradient: None, products: Vec::new() };
         for &(reader, _) in uses[logits.index()].iter().filter(|(reader, _)| *reader != losses) {
             let node = graph.node(reader);
             if head.gradient.is_some() || !is_gradient(node) || node.operands[..2] != [logits, labels] {
-                return None;
+                return Err(Whole::Read);
             }
             head.gradient = Some(reader);
             let gradient = node.results[0];
             for &(reader, operand) in &uses[gradient.index()] {
-                let Op::DotGeneral(dot) = &graph.node(reader).op else { return None };
+                let Op::DotGeneral(dot) = &graph.node(reader).op else { return Err(Whole::Read) };
+                let rows = rows(dot, operand, rank).ok_or(Whole::Read)?;
                 let other = graph.node(reader).operands[1 - operand];
                 let weight = graph.node(maker).operands[1];
                 let other = if is_twin(graph, other, weight) { weight } else { other };
-                head.products.push(Product { node: reader, rows: rows(dot, operand, rank)?, operand, other });
+                head.products.push(Product { node: reader, rows, operand, other });
             }
             if graph.outputs.contains(&gradient) {
-                return None;
+                return Err(Whole::Read);
             }
         }
         let depends = head.followers(graph);
         let is_together = |id: NodeId| graph.node(id).microbatch == node.microbatch;
         let is_known = |value: ValueId| !depends[value.index()];
-        (head.reads(graph).into_iter().all(is_known) && head.nodes().all(is_together)).then_some(head)
+        let is_cut = head.reads(graph).into_iter().all(is_known) && head.nodes().all(is_together);
+        if is_cut { Ok(head) } else { Err(Whole::Late) }
     }
 
     fn nodes(&self) -> impl Iterator<Item = NodeId> {

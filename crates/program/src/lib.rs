@@ -30,6 +30,7 @@ pub use counts::{Counts, KindCount, PhaseCounts, counts, counts_of_graph};
 pub use display::ProgramListing;
 pub use execute::{Communicator, Cursor, Device, Poll, StepOutcome, advance};
 pub use fuse::{Apart, Fusion, Why};
+pub use head::{HeadCut, Whole};
 pub use overlap::{Overlap, gradient_overlap};
 pub use program::{
     Action, Buffer, BufferId, BufferKind, Compute, Instruction, Origin, Port, Program, ProgramSet, Region,
@@ -111,7 +112,7 @@ pub fn lower(graphs: &[Graph], options: &LowerOptions, sizes: &dyn RegionSizes) 
         graph.inputs.iter().map(|&value| graph.value(value).role.clone()).collect()
     };
     let roles: Vec<Vec<Role>> = graphs.iter().map(roles).collect();
-    let (graphs, buckets, items) = arrange(graphs, options, sizes)?;
+    let (graphs, buckets, items) = arrange(open(graphs, sizes)?, options, sizes)?;
     let (steps, _) = fuse::fuse(&graphs, &buckets, &items, options);
     let (collectives, first_meeting) = emit::collectives(&graphs, &buckets);
     let program = |(rank, (graph, roles)): (usize, (&Graph, Vec<Role>))| {
@@ -124,23 +125,29 @@ pub fn lower(graphs: &[Graph], options: &LowerOptions, sizes: &dyn RegionSizes) 
     Ok(set)
 }
 
-/// What fusion makes of a step, and what keeps elementwise ops apart.
+/// What fusion makes of a step, what keeps elementwise ops apart, and what runs in pieces.
 ///
 /// # Errors
 /// As [`lower`].
 pub fn fusion(graphs: &[Graph], options: &LowerOptions, sizes: &dyn RegionSizes) -> Result<Fusion> {
-    let (graphs, buckets, items) = arrange(graphs, options, sizes)?;
-    Ok(fuse::fuse(&graphs, &buckets, &items, options).1)
+    let opened = open(graphs, sizes)?;
+    let heads = head::cuts_of_heads(&opened, options, sizes);
+    let (graphs, buckets, items) = arrange(opened, options, sizes)?;
+    Ok(Fusion { heads, ..fuse::fuse(&graphs, &buckets, &items, options).1 })
+}
+
+/// Graphs of one structure, without the composites that the device has no kernel for.
+fn open(graphs: &[Graph], sizes: &dyn RegionSizes) -> Result<Vec<Graph>> {
+    simplify::check_structure(graphs)?;
+    simplify::decompose(graphs.to_vec(), sizes)
 }
 
 /// Simplified graphs, the buckets of their collectives, and the order in which all of it happens.
 fn arrange(
-    graphs: &[Graph],
+    graphs: Vec<Graph>,
     options: &LowerOptions,
     sizes: &dyn RegionSizes,
 ) -> Result<(Vec<Graph>, Vec<bucket::Bucket>, Vec<order::Item>)> {
-    simplify::check_structure(graphs)?;
-    let graphs = simplify::decompose(graphs.to_vec(), sizes)?;
     let graphs = accumulate::accumulate(head::cut_heads(graphs, options, sizes)?, sizes);
     let graphs = repeat::repeat(simplify::simplify(&simplify::scatter_into_sums(graphs))?);
     let buckets = bucket::bucket(&graphs, options)?;

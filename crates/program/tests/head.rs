@@ -8,7 +8,9 @@ use partita_ir::autodiff::backward;
 use partita_ir::composites::CROSS_ENTROPY;
 use partita_ir::ops::{Composite, Direction, DotGeneral};
 use partita_ir::{Attribute, Graph, GraphBuilder, Literal, Op, Operation, Role, TensorType, ValueId};
-use partita_program::{Action, LowerOptions, ProgramSet, Reference, Region, RegionSizes, lower};
+use partita_program::{
+    Action, HeadCut, LowerOptions, ProgramSet, Reference, Region, RegionSizes, Whole, fusion, lower,
+};
 
 const WORDS: usize = 7;
 
@@ -95,10 +97,19 @@ fn head(b: &mut GraphBuilder, length: usize, varied: Varied) -> Vec<(String, Val
     outputs
 }
 
+/// What is told of the one head.
+fn told(graphs: &[Graph], logits_bytes: usize) -> HeadCut {
+    let options = LowerOptions { logits_bytes, ..LowerOptions::default() };
+    let [head] = &fusion(graphs, &options, &Device).unwrap().heads[..] else { panic!("one head") };
+    head.clone()
+}
+
 /// Lowers with pieces where logits take more than `logits_bytes`, compares what the programs compute with what the graphs
-/// do, and gives the rows of each piece of rank 0.
+/// do, and gives the rows of each piece of rank 0, as many as are told of.
 fn pieces(graphs: &[Graph], logits_bytes: usize) -> Vec<usize> {
     let set = lower(graphs, &LowerOptions { logits_bytes, ..LowerOptions::default() }, &Device).unwrap();
+    let count = single(&set, "partita.cross_entropy").len();
+    assert_eq!(told(graphs, logits_bytes).pieces.unwrap_or(1), count);
     let mut inputs = inputs(graphs, 5);
     for (graph, inputs) in graphs.iter().zip(&mut inputs) {
         let labels = graph.inputs.iter().position(|&v| graph.value(v).name == "labels").unwrap();
@@ -155,6 +166,55 @@ fn only_logits_above_the_limit_are_cut() {
     assert_eq!(pieces(&graphs, 2 * block), [10, 2]);
     assert_eq!(pieces(&graphs, 2 * block - 1), [5, 5, 2]);
     assert_eq!(pieces(&graphs, block - 1), [5, 5, 2]);
+}
+
+#[test]
+fn a_head_tells_why_it_runs_whole() {
+    let of = |length, varied, logits_bytes| {
+        let head = told(&build(1, |_, b| head(b, length, varied)), logits_bytes);
+        (head.pieces, head.to_string())
+    };
+    let plain = Varied::default();
+    let cases = [
+        (6, plain, 0, Ok(3), "in 3 pieces of rows"),
+        (
+            6,
+            plain,
+            1 << 20,
+            Err(Whole::Small { most_bytes: 1 << 20 }),
+            "whole, as they take no more than 1.0 MiB",
+        ),
+        (2, plain, 0, Err(Whole::Summed), "whole, as products sum all rows at once"),
+        (
+            6,
+            Varied { shown: true, ..plain },
+            0,
+            Err(Whole::Read),
+            "whole, as they or their gradient are read elsewhere",
+        ),
+        (
+            6,
+            Varied { scaled_by_loss: true, ..plain },
+            0,
+            Err(Whole::Late),
+            "whole, as their gradient waits for all losses",
+        ),
+    ];
+    for (length, varied, logits_bytes, pieces, text) in cases {
+        assert_eq!(
+            of(length, varied, logits_bytes),
+            (pieces, format!("logits of the step, 0.0 MiB: {text}"))
+        );
+    }
+    let uneven = build(2, |rank, b| head(b, 6 + 2 * rank, Varied { meets: true, ..plain }));
+    assert_eq!(told(&uneven, 0).pieces, Err(Whole::Uneven));
+    let made = build(1, |_, b| {
+        let logits = b.input("logits", f32s(&[6, WORDS]), Role::Input);
+        let labels = b.input("labels", TensorType::new(DType::I32, [6]), Role::Input);
+        let ignored = [("ignore_index", Attribute::Int(-1))];
+        vec![("losses".to_string(), b.composite(&CROSS_ENTROPY, &ignored, &[logits, labels]).unwrap())]
+    });
+    assert_eq!(told(&made, 0).pieces, Err(Whole::Made));
 }
 
 #[test]
