@@ -140,13 +140,13 @@ pub(crate) fn overlap(a: (usize, usize), b: (usize, usize)) -> bool {
     a.0 < b.1 && b.0 < a.1
 }
 
-/// Where some elements of a view are.
+/// Where some elements of a view are; pointers, as an output may lie there.
 #[derive(Clone, Copy)]
-pub(crate) enum Found<'a> {
-    /// Side by side: their bytes.
-    Together(&'a [u8]),
-    /// All are one element: its bytes.
-    Same(&'a [u8]),
+pub(crate) enum Found {
+    /// Side by side from here on.
+    Together(*const u8),
+    /// All are this one.
+    Same(*const u8),
     /// They have to be copied before they are read.
     Scattered,
 }
@@ -210,7 +210,7 @@ impl<'a> Reader<'a> {
 
     /// Where elements `start..start + count` are.
     #[inline]
-    pub(crate) fn find(&self, start: usize, count: usize) -> Found<'_> {
+    pub(crate) fn find(&self, start: usize, count: usize) -> Found {
         if self.detached {
             return Found::Scattered;
         }
@@ -219,17 +219,12 @@ impl<'a> Reader<'a> {
             None if self.is_direct() && start + count <= self.layout.len => (start as isize, 1),
             None => return Found::Scattered,
         };
-        let count = match stride {
-            1 => count,
-            0 => 1,
-            _ => return Found::Scattered,
-        };
-        // SAFETY: the view vouches for elements of its layout; these are `count` of one row, side by side, or one. No
-        // output covers them: the reader is not detached.
-        let bytes = unsafe {
-            std::slice::from_raw_parts(self.pointer.offset(offset * self.size as isize), count * self.size)
-        };
-        if stride == 1 { Found::Together(bytes) } else { Found::Same(bytes) }
+        let pointer = self.pointer.wrapping_offset(offset * self.size as isize);
+        match stride {
+            1 => Found::Together(pointer),
+            0 => Found::Same(pointer),
+            _ => Found::Scattered,
+        }
     }
 
     /// How far rows of `count` elements are from one another, in elements; `None` where they do not lie evenly, or have
@@ -249,7 +244,11 @@ impl<'a> Reader<'a> {
     #[inline]
     pub(crate) fn lent(&self, start: usize, count: usize) -> Option<&[u8]> {
         match self.find(start, count) {
-            Found::Together(bytes) => Some(bytes),
+            // SAFETY: the view vouches for elements of its layout; these are `count` of one row, side by side. No output
+            // covers them: the reader is not detached.
+            Found::Together(pointer) => unsafe {
+                Some(std::slice::from_raw_parts(pointer, count * self.size))
+            },
             Found::Same(_) | Found::Scattered => None,
         }
     }

@@ -115,7 +115,7 @@ pub fn run_elementwise_part(
         }
         find_tiles(readers, &mut found, start, count);
         // What has to be copied first is copied to a slot, which is a tile long.
-        let is_at_hand = |(reader, found): (&Reader<'_>, &Found<'_>)| {
+        let is_at_hand = |(reader, found): (&Reader<'_>, &Found)| {
             reader.is_uniform() || !matches!(found, Found::Scattered)
         };
         if count > TILE && !readers.iter().flatten().zip(&found).all(is_at_hand) {
@@ -127,7 +127,8 @@ pub fn run_elementwise_part(
                 (Found::Together(_), _) => {}
                 _ if reader.is_uniform() => {}
                 (Found::Same(element), Some(chunk)) if !program.tiled[input] => {
-                    chunks[chunk].fill(bytemuck::pod_read_unaligned(element));
+                    // SAFETY: an element of f32, as chains read no others, which its view vouches for.
+                    chunks[chunk].fill(unsafe { element.cast::<f32>().read() });
                     in_chunk[input] = true;
                 }
                 _ => {
@@ -187,7 +188,7 @@ fn row_tile(start: usize, row: usize) -> usize {
 }
 
 /// Finds the elements of all inputs from `start` on.
-fn find_tiles<'a>(readers: &'a [Option<Reader<'_>>], found: &mut [Found<'a>], start: usize, count: usize) {
+fn find_tiles(readers: &[Option<Reader<'_>>], found: &mut [Found], start: usize, count: usize) {
     for (found, reader) in found.iter_mut().zip(readers.iter().flatten()) {
         *found = reader.find(start, count);
     }
@@ -250,7 +251,7 @@ struct Held<'a, 'b, 'c> {
     slots: &'a mut [TileBytes],
     chunks: &'a mut [[f32; CHUNK]],
     /// Where the inputs' tiles are.
-    found: &'a [Found<'a>],
+    found: &'a [Found],
     /// Inputs that are one value all over this tile, in their chunks.
     in_chunk: &'a [bool],
     /// Where sums of rows are.
@@ -287,7 +288,7 @@ fn run_chain(
         let reader = readers.get(register).and_then(Option::as_ref);
         let found = held.found.get(register);
         let direct = match found {
-            Some(Found::Together(bytes)) => Some(bytes.as_ptr()),
+            Some(&Found::Together(pointer)) => Some(pointer),
             _ => None,
         };
         let place = match program.filled[register] {
@@ -315,7 +316,7 @@ fn run_chain(
         };
         match (found, place) {
             (Some(Found::Same(element)), Place::Chunk(chunk)) if step != 0 => {
-                operands.push_of_row(chunks.wrapping_add(chunk), element.as_ptr().cast(), step);
+                operands.push_of_row(chunks.wrapping_add(chunk), element.cast(), step);
             }
             _ => operands.push(pointer, stride, streams, step),
         }
