@@ -145,13 +145,14 @@ def summarise(lines):
 def ratios(peers, key):
     """The best peer's figure over Partita's: above 1, Partita is ahead."""
     own = peers.get("partita", {}).get(key)
-    # A peer that took no more than its bare import has no net memory to compare with.
+    # Who took no more than its bare import has no net memory to compare.
     others = [figures[key] for peer, figures in peers.items() if peer != "partita" and (figures[key] or 0) > 0]
-    return min(others) / own if own and others else None
+    return min(others) / own if (own or 0) > 0 and others else None
 
 
 def table(summary):
     number = lambda value, digits=2: "-" if value is None else f"{value:.{digits}f}"
+    milliseconds = lambda value: f"{value:.2f}" if value >= 1 else f"{value:.3g}"
     names = ["partita", *dict.fromkeys(peer for peers in summary.values() for peer in peers if peer != "partita")]
     head = ["case", *(f"{name} ms" for name in names)]
     head += ["x min", "x median", "x cpu", "x memory", "x net memory", "x first step", "of the limit"]
@@ -160,7 +161,7 @@ def table(summary):
         row = [case]
         for name in names:
             figures = peers.get(name)
-            row.append(f"{figures['min']:.2f} / {figures['median']:.2f}" if figures else "-")
+            row.append(" / ".join(milliseconds(figures[key]) for key in ("min", "median")) if figures else "-")
         row += [number(ratios(peers, key)) for key in ("min", "median", "cpu", "memory", "net", "first")]
         rows.append([*row, number(peers.get("partita", {}).get("limit"))])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
