@@ -159,12 +159,13 @@ pub fn vjp(graph: &Graph, seeded: &[usize], wanted: &[usize]) -> Result<Graph> {
         let outputs = builder.inline(graph, inputs, false)?;
         let seeds: Vec<(ValueId, ValueId)> =
             outputs.iter().zip(cotangents).filter_map(|(&output, seed)| Some((output, (*seed)?))).collect();
-        backward(builder, &seeds, inputs)
+        let wrt: Vec<ValueId> = wanted.iter().map(|&input| inputs[input]).collect();
+        backward(builder, &seeds, &wrt)
     })
 }
 
-/// As [`vjp`], by what `gradient` writes: the cotangents of all inputs, from these and the cotangents of the outputs that
-/// have one.
+/// As [`vjp`], by what `gradient` writes: the cotangents of the inputs at `wanted`, from all inputs and the cotangents of the
+/// outputs that have one.
 pub(crate) fn vjp_by(
     graph: &Graph,
     seeded: &[usize],
@@ -185,9 +186,10 @@ pub(crate) fn vjp_by(
     let gradients = gradient(&mut builder, &inputs, &cotangents)?;
     let results = wanted
         .iter()
-        .map(|&input| {
+        .zip(gradients)
+        .map(|(&input, gradient)| {
             let ty: TensorType = builder.ty(inputs[input]).clone();
-            gradients[input].unwrap_or_else(|| builder.constant(Literal::zeros(&ty)))
+            gradient.unwrap_or_else(|| builder.constant(Literal::zeros(&ty)))
         })
         .collect();
     Ok(crate::graph_edit::prune(builder.finish(results)))

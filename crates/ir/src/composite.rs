@@ -191,7 +191,8 @@ impl CompositeDefinition {
         let decomposition = match &self.origin {
             Origin::Template(Template { gradient: Some(gradient), .. }) => {
                 autodiff::vjp_by(&self.decomposition, seeded, wanted, |builder, operands, cotangents| {
-                    gradient(attributes, builder, operands, cotangents)
+                    let all = gradient(attributes, builder, operands, cotangents)?;
+                    Ok(wanted.iter().map(|&operand| all[operand]).collect())
                 })?
             }
             _ => autodiff::vjp(&self.decomposition, seeded, wanted)?,

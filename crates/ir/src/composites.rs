@@ -337,8 +337,9 @@ fn build_rms_norm(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Res
     affine(b, y, &args[1..], dtype)
 }
 
-/// 2 sqrt(2 / pi)
-const GELU_SLOPE: f64 = 2.0 * std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
+/// sqrt(2 / pi)
+const ROOT_2_OVER_PI: f64 = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
+const GELU_SLOPE: f64 = 2.0 * ROOT_2_OVER_PI;
 const GELU_CUBIC: f64 = 0.044715;
 
 /// `slope (1 + cubic x^2)`
@@ -356,14 +357,19 @@ fn gelu_gate(b: &mut GraphBuilder, x: ValueId) -> Result<(ValueId, ValueId)> {
     Ok((square, b.unary(UnaryKind::Logistic, inner)?))
 }
 
+/// `erf(x / sqrt(2))`
+fn gelu_erf(b: &mut GraphBuilder, x: ValueId) -> Result<ValueId> {
+    let scaled = b.scale(x, std::f64::consts::FRAC_1_SQRT_2)?;
+    b.unary(UnaryKind::Erf, scaled)
+}
+
 fn build_gelu(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
     let x = args[0];
     if a.flag("tanh") {
         let (_, gate) = gelu_gate(b, x)?;
         return Ok(vec![b.multiply(x, gate)?]);
     }
-    let scaled = b.scale(x, std::f64::consts::FRAC_1_SQRT_2)?;
-    let inner = b.unary(UnaryKind::Erf, scaled)?;
+    let inner = gelu_erf(b, x)?;
     let one = b.offset(inner, 1.0)?;
     let half = b.scale(x, 0.5)?;
     Ok(vec![b.multiply(half, one)?])
@@ -389,15 +395,13 @@ fn gelu_gradient(
         let change = b.multiply(change, slope)?;
         b.add(change, gate)?
     } else {
-        let scaled = b.scale(x, std::f64::consts::FRAC_1_SQRT_2)?;
-        let erf = b.unary(UnaryKind::Erf, scaled)?;
+        let erf = gelu_erf(b, x)?;
         let distribution = b.scale(erf, 0.5)?;
         let distribution = b.offset(distribution, 0.5)?;
         let square = b.unary(UnaryKind::Square, x)?;
         let exponent = b.scale(square, -0.5)?;
         let bell = b.exponential(exponent)?;
-        let density =
-            b.scale(bell, 0.5 * std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2)?;
+        let density = b.scale(bell, 0.5 * ROOT_2_OVER_PI)?;
         let change = b.multiply(x, density)?;
         b.add(change, distribution)?
     };

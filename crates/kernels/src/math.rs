@@ -200,8 +200,7 @@ fn power_of_two<F: Single>(biased: F::Whole) -> F {
 /// e^x. Within 1.1 ulp; subnormal results included.
 #[inline(always)]
 pub(crate) fn exp<F: Single>(x: F) -> F {
-    const TWICE: i32 = 2 * ONE;
-    let (n, q) = reduce_exp::<F, TWICE>(x.at_least(-105.0).at_most(89.0));
+    let (n, q) = reduce_exp::<F, { 2 * ONE }>(x.at_least(-105.0).at_most(89.0));
     // Two factors, so that neither leaves the normal range where the result does: the first product is exact, so
     // `q` may join in it.
     let half = n.right::<1>();
@@ -222,8 +221,7 @@ pub(crate) fn exp_of_nonpositive(x: f32) -> f32 {
 /// e^x - 1, accurate near zero.
 #[inline(always)]
 pub(crate) fn exp_m1(x: f32) -> f32 {
-    const HALF: i32 = ONE - 1;
-    let (n, q) = reduce_exp::<f32, HALF>(x.clamp(-30.0, 89.0));
+    let (n, q) = reduce_exp::<f32, { ONE - 1 }>(x.clamp(-30.0, 89.0));
     let half: f32 = power_of_two(n);
     let value = 2.0 * half.mul_add(q, half - 0.5);
     // Also restores the sign of zero.
@@ -288,8 +286,7 @@ pub(crate) fn tanh<F: Single>(x: F) -> F {
 #[inline(always)]
 pub(crate) fn logistic<F: Single>(x: F) -> F {
     // Above 80 the sum rounds to one. Half of the power is in range wherever the power is, and doubling is exact.
-    const HALF: i32 = ONE - 1;
-    let (n, q) = reduce_exp::<F, HALF>(-x.at_least(-89.0).at_most(80.0));
+    let (n, q) = reduce_exp::<F, { ONE - 1 }>(-x.at_least(-89.0).at_most(80.0));
     let half: F = power_of_two(n);
     let one = x.of(1.0);
     one / q.mul_add(half, half).mul_add(x.of(2.0), one)

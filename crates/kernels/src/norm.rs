@@ -313,21 +313,13 @@ fn backward<T: Float>(
             }
         }
         for (start, some) in tiles(count) {
-            let x = x_reader.widened::<T>(row * count + start, some, x_scratch);
-            let dy = dy_reader.widened::<T>(row * count + start, some, dy_scratch);
+            let at = row * count + start;
+            let x = x_reader.widened::<T>(at, some, x_scratch);
+            let dy = dy_reader.widened::<T>(at, some, dy_scratch);
             let weight = weight.tile::<T>(start, some, weight_scratch);
-            writer.widened::<T>(row * count + start, some, dx_scratch, |dx| {
-                gradient(
-                    x,
-                    mean,
-                    scale,
-                    weight,
-                    dy,
-                    shift / size,
-                    slope / size,
-                    dx,
-                    dy_reader.ahead(row * count + start + next),
-                );
+            let (shift, slope, ahead) = (shift / size, slope / size, dy_reader.ahead(at + next));
+            writer.widened::<T>(at, some, dx_scratch, |dx| {
+                gradient(x, mean, scale, weight, dy, shift, slope, dx, ahead);
             });
         }
     }

@@ -92,21 +92,30 @@ pub enum Whole {
     Uneven,
 }
 
+const MIB: f64 = (1 << 20) as f64;
+
 impl fmt::Display for HeadCut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const MIB: f64 = (1 << 20) as f64;
         let place = if self.path.is_empty() { "the step" } else { &self.path };
         write!(f, "logits of {place}, {:.1} MiB: ", self.logits_bytes as f64 / MIB)?;
         match self.pieces {
             Ok(pieces) => write!(f, "in {pieces} pieces of rows"),
-            Err(Whole::Small { most_bytes }) => {
-                write!(f, "whole, as they take no more than {:.1} MiB", most_bytes as f64 / MIB)
+            Err(why) => write!(f, "whole, as {why}"),
+        }
+    }
+}
+
+impl fmt::Display for Whole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Whole::Small { most_bytes } => {
+                write!(f, "they take no more than {:.1} MiB", most_bytes as f64 / MIB)
             }
-            Err(Whole::Made) => write!(f, "whole, as they are no product of rows and a weight"),
-            Err(Whole::Read) => write!(f, "whole, as they or their gradient are read elsewhere"),
-            Err(Whole::Late) => write!(f, "whole, as their gradient waits for all losses"),
-            Err(Whole::Summed) => write!(f, "whole, as products sum all rows at once"),
-            Err(Whole::Uneven) => write!(f, "whole, as ranks would cut them in different ways"),
+            Whole::Made => write!(f, "they are no product of rows and a weight"),
+            Whole::Read => write!(f, "they or their gradient are read elsewhere"),
+            Whole::Late => write!(f, "their gradient waits for all losses"),
+            Whole::Summed => write!(f, "products sum all rows at once"),
+            Whole::Uneven => write!(f, "ranks would cut them in different ways"),
         }
     }
 }

@@ -193,6 +193,22 @@ mod tests {
         assert_eq!(got[1].to_i64(), [8, 5, 2, 3, 6, 9, 0, 1, 4, 7]);
     }
 
+    /// Only what is asked for is differentiated: a sort may stand before what is not.
+    #[test]
+    fn a_sorted_operand_keeps_no_gradient_from_the_others() {
+        let mut b = GraphBuilder::new("main");
+        let ty = TensorType::new(DType::F64, [3]);
+        let [x, y] = ["x", "y"].map(|name| b.input(name, ty.clone(), Role::Input));
+        let sorted = b.push1(by_first(Direction::Lt, 0, &[DType::F64]), &[y]).unwrap();
+        let product = b.multiply(x, sorted).unwrap();
+        let graph = b.finish(vec![product]);
+        let gradient = crate::autodiff::vjp(&graph, &[0], &[0]).unwrap();
+        let numbers = |values: [f64; 3]| Literal::new([3], values.to_vec());
+        let inputs = [numbers([1.0, 2.0, 3.0]), numbers([7.0, 5.0, 6.0]), numbers([1.0; 3])];
+        assert_eq!(interpret::evaluate(&gradient, &inputs).unwrap()[0].to_f64(), [5.0, 6.0, 7.0]);
+        assert_eq!(crate::autodiff::vjp(&graph, &[0], &[1]).unwrap_err().code, "E120");
+    }
+
     #[test]
     fn random_lines_sort_as_the_standard_library_does() {
         let x = random(1, &[3, 17]);

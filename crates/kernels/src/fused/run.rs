@@ -104,6 +104,7 @@ pub fn run_elementwise_part(
     let even = readers.iter().flatten().filter_map(|reader| reader.even_tile(most)).min().unwrap_or(most);
     let mut found = [Found::Scattered; ElementwiseProgram::MAX_INPUTS];
     let mut carried = [0u64; ElementwiseProgram::MAX_OUTPUTS];
+    let has_one_chain = program.has_one_chain();
     let mut next = 0;
     while next < len {
         let start = next;
@@ -137,7 +138,7 @@ pub fn run_elementwise_part(
                 }
             }
         }
-        let rows = if program.has_one_chain() {
+        let rows = if has_one_chain {
             even_rows(program, readers, part.before + start, count, (len - start) / count)
         } else {
             1
@@ -286,24 +287,9 @@ fn run_chain(
             continue;
         }
         let reader = readers.get(register).and_then(Option::as_ref);
-        let found = held.found.get(register);
-        let direct = match found {
-            Some(&Found::Together(pointer)) => Some(pointer),
-            _ => None,
-        };
         let place = match program.filled[register] {
             Some(chunk) if reader.is_none() || held.in_chunk[register] => Place::Chunk(chunk),
             _ => program.places[register],
-        };
-        let (pointer, stride, streams) = match (direct, place) {
-            (Some(pointer), _) => (pointer.cast_mut().cast(), 1, false),
-            (None, Place::Output(output)) => {
-                let writer = writers[output].as_mut().expect("every output has a writer");
-                (writer.pointer_at(start).cast(), 1, streams[output])
-            }
-            (None, Place::Slot(slot)) => (slots.wrapping_add(slot).cast(), 1, false),
-            (None, Place::Chunk(chunk)) => (chunks.wrapping_add(chunk).cast(), 0, false),
-            (None, Place::Passing) => unreachable!("what passes has no memory"),
         };
         if let (Some(ahead), Some(reader)) = (ahead, reader.filter(|reader| reader.is_direct())) {
             operands.ask(reader.ahead(start + ahead));
@@ -314,11 +300,20 @@ fn run_chain(
             (None, Place::Output(_)) => count as isize,
             (None, _) => 0,
         };
-        match (found, place) {
+        match (held.found.get(register), place) {
+            (Some(Found::Together(pointer)), _) => {
+                operands.push(pointer.cast_mut().cast(), 1, false, step);
+            }
             (Some(Found::Same(element)), Place::Chunk(chunk)) if step != 0 => {
                 operands.push_of_row(chunks.wrapping_add(chunk), element.cast(), step);
             }
-            _ => operands.push(pointer, stride, streams, step),
+            (_, Place::Output(output)) => {
+                let writer = writers[output].as_mut().expect("every output has a writer");
+                operands.push(writer.pointer_at(start).cast(), 1, streams[output], step);
+            }
+            (_, Place::Slot(slot)) => operands.push(slots.wrapping_add(slot).cast(), 1, false, step),
+            (_, Place::Chunk(chunk)) => operands.push(chunks.wrapping_add(chunk).cast(), 0, false, step),
+            (_, Place::Passing) => unreachable!("what passes has no memory"),
         }
     }
     // SAFETY: inputs and outputs have `count` elements from `start` on, and in each row after that, for which their views
