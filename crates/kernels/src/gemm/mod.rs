@@ -2,8 +2,9 @@
 //!
 //! A block of `rhs` that fits the second-level cache is copied into panels as wide as a register tile, transposed on the
 //! way where its columns are the contiguous ones; a small product reads `rhs` where it is. Then strip after strip of
-//! `lhs` runs over all panels. Rows of `lhs` are only ever broadcast, element by element, which any strides serve:
-//! measured, copying them did not pay, but where they lie so far apart that all want the same places of the first cache.
+//! `lhs` runs over all panels. Rows of `lhs` are only ever broadcast, element by element, so that they are read where
+//! they are, but for two cases, in which copies are read: rows so far apart that all want the same places of the first
+//! cache, and rows whose elements are not contiguous.
 //!
 //! **Bits.** An element of `out` depends on its row of `lhs`, its column of `rhs`, `scale` and `accumulate` only: not
 //! on the sizes or the place of the matrices around it, on strides, or on the machine's vectors. The sum over k is cut
@@ -21,16 +22,19 @@ use std::cell::RefCell;
 use crate::matmul::{Matrix, MatrixMut};
 use crate::simd::{Level, level};
 use lanes::Lanes;
-use pack::{Near, PITCH, Pack, WAY_BYTES};
+use pack::{Near, PITCH, Pack};
 use soon::{Later, Next};
 use tile::{Panels, Strip, panels};
 
 /// The longest sum that is taken at once: rows of a block of `rhs`.
 const DEPTH: usize = 384;
-/// Bytes of a packed block of `rhs`.
-const RHS_BYTES: usize = 512 << 10;
-/// Bytes of the copy of a strip of `lhs`: at most six rows.
-const STRIP_BYTES: usize = 6 * PITCH * size_of::<f64>();
+/// Bytes of a packed block of `rhs`: as many columns of `f32` as rows.
+const RHS_BYTES: usize = DEPTH * DEPTH * size_of::<f32>();
+/// Most rows of `lhs` that are copied at once: a multiple of the rows of every strip, and of the lanes of every vector.
+const NEAR_ROWS: usize = 96;
+const NEAR_BYTES: usize = NEAR_ROWS * PITCH * size_of::<f64>();
+/// Bytes from row to row at which rows are in each other's way: a multiple of what a way of the first cache holds.
+const WAY_BYTES: usize = 4096;
 /// A product of at most so many rows reads `rhs` where it is, if it can.
 const IN_PLACE_ROWS: usize = 192;
 
@@ -39,8 +43,8 @@ const IN_PLACE_ROWS: usize = 192;
 struct Line(#[allow(dead_code)] [u8; 64]);
 
 thread_local! {
-    /// What a thread packs blocks into, and then strips: made at its first product, never grown.
-    static PACKED: RefCell<Box<[Line]>> = RefCell::new(vec![Line([0; 64]); (RHS_BYTES + STRIP_BYTES) / 64].into());
+    /// What a thread packs blocks of `rhs` into, and then rows of `lhs`: made at its first product, never grown.
+    static PACKED: RefCell<Box<[Line]>> = RefCell::new(vec![Line([0; 64]); (RHS_BYTES + NEAR_BYTES) / 64].into());
 }
 
 /// A float with lanes on every machine.
@@ -205,10 +209,20 @@ unsafe fn blocks<V: Lanes>(
         n.div_ceil(n.div_ceil(most)).next_multiple_of(V::COUNT)
     };
     let in_place = rhs.column == 1 && n.is_multiple_of(V::COUNT) && m <= IN_PLACE_ROWS;
-    let lhs_row_bytes = lhs.row.unsigned_abs() * size_of::<V::Element>();
-    let copies_lhs = lhs.column == 1 && m > 1 && lhs_row_bytes.is_multiple_of(WAY_BYTES);
+    // A copy pays where more than one panel reads it: of contiguous rows strip by strip, of contiguous columns as much as
+    // makes good use of each.
+    let in_the_way = (lhs.row.unsigned_abs() * size_of::<V::Element>()).is_multiple_of(WAY_BYTES);
+    let copied_rows = match (lhs.row, lhs.column) {
+        _ if n <= V::VECTORS * V::COUNT => None,
+        (_, 1) if in_the_way && m > 1 => Some(V::ROWS),
+        (_, 1) => None,
+        (1, _) => Some(NEAR_ROWS),
+        _ => None,
+    };
     PACKED.with_borrow_mut(|packed| {
         let packed: *mut V::Element = packed.as_mut_ptr().cast();
+        // SAFETY: it is inside the buffer.
+        let near: *mut V::Element = unsafe { packed.byte_add(RHS_BYTES) };
         for j in (0..n).step_by(columns_block) {
             let columns = columns_block.min(n - j);
             for p in (0..k.max(1)).step_by(depth_block) {
@@ -241,23 +255,24 @@ unsafe fn blocks<V: Lanes>(
                             }
                         }
                     }
+                    if let Some(copied_rows) = copied_rows.filter(|&rows| i.is_multiple_of(rows)) {
+                        let (from, rows) = (lhs.rows_after(i), copied_rows.min(m - i));
+                        // SAFETY: the rows are inside `lhs`, and their copy fits behind the packed block.
+                        unsafe { V::compiled(Near::<V> { from, rows, depth, to: near }) };
+                    }
                     let (sums, wanted) = part.band.strip(i, rows, [k, n]);
                     let [skip, end] = [sums.start, sums.end].map(|at| at.clamp(p, p + depth) - p);
                     let (depth, wanted) = (end.saturating_sub(skip), columns.min(wanted.saturating_sub(j)));
                     if wanted == 0 || (depth == 0 && accumulate) {
                         continue;
                     }
-                    let (mut lhs, out) = (lhs.rows_after(i).columns_after(skip), out.rows_after(i));
-                    let next =
-                        Next { below: lhs.rows_after(rows), strips: (m - i - rows).div_ceil(V::ROWS), block };
-                    if copies_lhs && wanted > V::VECTORS * V::COUNT {
-                        // SAFETY: the strip is inside `lhs`, and its copy fits behind the packed block.
-                        unsafe {
-                            let to: *mut V::Element = packed.byte_add(RHS_BYTES);
-                            V::compiled(Near::<V> { from: lhs, rows, depth, to });
-                            lhs = Matrix { pointer: to, row: PITCH as isize, column: 1 };
-                        }
-                    }
+                    let (there, out) = (lhs.rows_after(i).columns_after(skip), out.rows_after(i));
+                    let copy = Matrix { pointer: near.cast_const(), row: PITCH as isize, column: 1 };
+                    let lhs = copied_rows
+                        .map_or(there, |copied_rows| copy.rows_after(i % copied_rows).columns_after(skip));
+                    // Where strips are copied one by one, what is copied next; otherwise the next one to be read.
+                    let below = if copied_rows == Some(V::ROWS) { there } else { lhs }.rows_after(rows);
+                    let next = Next { below, strips: (m - i - rows).div_ceil(V::ROWS), block };
                     let strip = Strip {
                         depth,
                         skip,

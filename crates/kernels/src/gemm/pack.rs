@@ -1,4 +1,4 @@
-//! Copies of blocks of `rhs` in the order in which tiles read them, and of strips of `lhs` whose rows are in each other's way.
+//! Copies of blocks of `rhs` in the order in which tiles read them, and of rows of `lhs` that cannot be read well where they are.
 
 use super::DEPTH;
 use super::lanes::{Job, Lanes};
@@ -19,20 +19,13 @@ impl<V: Lanes> Job for Pack<V> {
     unsafe fn run(self) {
         for (first, columns) in panels::<V>(self.columns) {
             let (from, to) = (self.from.columns_after(first), self.to.wrapping_add(first * self.depth));
-            let whole = columns.is_multiple_of(V::COUNT);
             // SAFETY: all places read are inside `from`, those written in the panel.
-            unsafe {
-                match (from.row, from.column) {
-                    (_, 1) if whole => rows::<V>(from, self.depth, columns, to),
-                    (1, _) => transposed::<V>(from, self.depth, columns, to),
-                    _ => any::<V>(from, self.depth, columns, to),
-                }
-            }
+            unsafe { copy::<V>(from, [self.depth, columns], to, columns.next_multiple_of(V::COUNT)) };
         }
     }
 }
 
-/// Copies a strip of `lhs` with contiguous rows to rows of [`PITCH`].
+/// Copies rows of `lhs` to rows of [`PITCH`].
 pub(super) struct Near<V: Lanes> {
     pub from: Matrix<V::Element>,
     pub rows: usize,
@@ -40,65 +33,111 @@ pub(super) struct Near<V: Lanes> {
     pub to: *mut V::Element,
 }
 
-/// Elements from row to row of a strip's copy: the longest row, and whole vectors.
+/// Elements from row to row of a copy of `lhs`: the longest row, and a vector, which keeps rows out of each other's way.
 pub(super) const PITCH: usize = DEPTH + 16;
-
-/// Bytes from row to row at which rows are in each other's way: a multiple of what a way of the first cache holds.
-pub(super) const WAY_BYTES: usize = 4096;
 
 impl<V: Lanes> Job for Near<V> {
     #[inline(always)]
     unsafe fn run(self) {
-        let whole = self.depth / V::COUNT * V::COUNT;
-        for row in 0..self.rows {
-            let (from, to) = (self.from.rows_after(row).pointer, self.to.wrapping_add(row * PITCH));
-            // SAFETY: all places read are inside `from`, those written in the copy.
-            unsafe {
-                for p in (0..whole).step_by(V::COUNT) {
-                    V::load(from.add(p)).store(to.add(p));
-                }
-                V::load_first(from.add(whole), self.depth - whole).store(to.add(whole));
+        // SAFETY: all places read are inside `from`, those written in the copy.
+        unsafe { copy::<V>(self.from, [self.rows, self.depth], self.to, PITCH) };
+    }
+}
+
+/// Copies rows and columns to rows `width` apart, each filled up with zeros to whole vectors.
+///
+/// # Safety
+/// As of [`square`].
+#[inline(always)]
+unsafe fn copy<V: Lanes>(from: Matrix<V::Element>, sizes: [usize; 2], to: *mut V::Element, width: usize) {
+    // SAFETY: the caller's.
+    unsafe {
+        match (from.row, from.column) {
+            (_, 1) => rows::<V>(from, sizes, to, width),
+            (1, _) => transposed::<V>(from, sizes, to, width),
+            _ => any::<V>(from, sizes, to, width),
+        }
+    }
+}
+
+/// [`copy`] of contiguous rows.
+///
+/// # Safety
+/// As of [`square`].
+#[inline(always)]
+unsafe fn rows<V: Lanes>(
+    from: Matrix<V::Element>,
+    [rows, columns]: [usize; 2],
+    to: *mut V::Element,
+    width: usize,
+) {
+    let whole = columns / V::COUNT * V::COUNT;
+    for i in 0..rows {
+        let (from, to) = (from.rows_after(i).pointer, to.wrapping_add(i * width));
+        // SAFETY: the caller's.
+        unsafe {
+            for j in (0..whole).step_by(V::COUNT) {
+                V::load(from.add(j)).store(to.add(j));
+            }
+            if whole < columns {
+                V::load_first(from.add(whole), columns - whole).store(to.add(whole));
             }
         }
     }
 }
 
-/// A panel of whole vectors whose rows are contiguous.
+/// [`copy`] of contiguous columns.
 ///
 /// # Safety
 /// As of [`square`].
 #[inline(always)]
-unsafe fn rows<V: Lanes>(from: Matrix<V::Element>, depth: usize, columns: usize, mut to: *mut V::Element) {
-    for p in 0..depth {
-        let row = from.rows_after(p).pointer;
-        for j in (0..columns).step_by(V::COUNT) {
-            // SAFETY: the caller's.
-            unsafe {
-                V::load(row.add(j)).store(to);
-                to = to.add(V::COUNT);
-            }
-        }
-    }
-}
-
-/// A panel whose columns are contiguous.
-///
-/// # Safety
-/// As of [`square`].
-#[inline(always)]
-unsafe fn transposed<V: Lanes>(from: Matrix<V::Element>, depth: usize, columns: usize, to: *mut V::Element) {
-    let width = columns.next_multiple_of(V::COUNT);
+unsafe fn transposed<V: Lanes>(
+    from: Matrix<V::Element>,
+    [rows, columns]: [usize; 2],
+    to: *mut V::Element,
+    width: usize,
+) {
+    /// Squares before a column is read: columns may lie too far apart for processors to foresee the next.
+    const AHEAD: usize = 2;
     for j in (0..columns).step_by(V::COUNT) {
-        for p in (0..depth).step_by(V::COUNT) {
-            let (from, to) = (from.columns_after(j).rows_after(p), to.wrapping_add(p * width + j));
-            let (rows, columns) = (V::COUNT.min(depth - p), V::COUNT.min(columns - j));
-            // SAFETY: the caller's.
+        for i in (0..rows).step_by(V::COUNT) {
+            let (from, to) = (from.columns_after(j).rows_after(i), to.wrapping_add(i * width + j));
+            let (rows, columns) = (V::COUNT.min(rows - i), V::COUNT.min(columns - j));
+            // SAFETY: the caller's; what is prefetched need not exist.
             unsafe {
+                for column in 0..V::COUNT {
+                    V::prefetch(from.columns_after(AHEAD * V::COUNT + column).pointer);
+                }
                 if rows == V::COUNT && columns == V::COUNT {
                     square::<V>(from, V::COUNT, V::COUNT, to, width);
                 } else {
                     square::<V>(from, rows, columns, to, width);
                 }
+            }
+        }
+    }
+}
+
+/// [`copy`] of any strides.
+///
+/// # Safety
+/// As of [`square`].
+#[inline(always)]
+unsafe fn any<V: Lanes>(
+    from: Matrix<V::Element>,
+    [rows, columns]: [usize; 2],
+    to: *mut V::Element,
+    width: usize,
+) {
+    for i in 0..rows {
+        for j in 0..columns.next_multiple_of(V::COUNT) {
+            // SAFETY: the caller's.
+            unsafe {
+                to.add(i * width + j).write(if j < columns {
+                    from.rows_after(i).columns_after(j).pointer.read()
+                } else {
+                    V::ZERO
+                });
             }
         }
     }
@@ -133,27 +172,6 @@ unsafe fn square<V: Lanes>(
         }
         for i in 0..rows {
             square[i].store(to.add(i * width));
-        }
-    }
-}
-
-/// A panel of any strides.
-///
-/// # Safety
-/// As of [`square`].
-#[inline(always)]
-unsafe fn any<V: Lanes>(from: Matrix<V::Element>, depth: usize, columns: usize, mut to: *mut V::Element) {
-    for p in 0..depth {
-        for j in 0..columns.next_multiple_of(V::COUNT) {
-            // SAFETY: the caller's.
-            unsafe {
-                to.write(if j < columns {
-                    from.rows_after(p).columns_after(j).pointer.read()
-                } else {
-                    V::ZERO
-                });
-                to = to.add(1);
-            }
         }
     }
 }

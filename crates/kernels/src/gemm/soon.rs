@@ -6,7 +6,7 @@ use crate::matmul::Matrix;
 /// What is read when a strip of `lhs` is done.
 #[derive(Clone, Copy)]
 pub(super) struct Next<E> {
-    /// The rows of the next strip, in their own place.
+    /// Rows of `lhs` that are read soon, in their own place.
     pub below: Matrix<E>,
     /// Strips that follow with the same block of `rhs`.
     pub strips: usize,
@@ -15,32 +15,18 @@ pub(super) struct Next<E> {
 }
 
 impl<E: Copy> Next<E> {
-    /// Steps before a column of `lhs` is needed.
-    const AHEAD: usize = 4;
-
-    /// What tile `number` of `tiles` of a strip asks for, whose sums have `depth` steps over `lhs`. The last one asks
-    /// for the rows below, which the `rhs` of others would push out of the first cache again; the last strips' others
-    /// for what is packed next.
+    /// What tile `number` of `tiles` of a strip asks for, whose sums have `depth` steps. The last one asks for the rows
+    /// below, which the `rhs` of others would push out of the first cache again; the last strips' others for what is
+    /// packed next.
     #[inline(always)]
-    pub(super) fn soon(
-        &self,
-        number: usize,
-        tiles: usize,
-        rows: usize,
-        lhs: Matrix<E>,
-        depth: usize,
-    ) -> Soon<E> {
-        let follow =
-            (tiles - 1 - number).checked_sub(1).map(|tiles_here| self.strips * (tiles - 1) + tiles_here);
-        if let Some(block) = follow.and_then(|follow| self.block.of_tile(follow, depth)) {
-            block
-        } else if self.below.column == 1 {
-            Soon::rows(self.below, rows)
-        } else if follow.is_none() {
-            Soon::columns(self.below)
-        } else {
-            // Columns far apart may be in each other's way, so that every tile has to get them anew.
-            Soon::columns(lhs.columns_after(Self::AHEAD))
+    pub(super) fn soon(&self, number: usize, tiles: usize, rows: usize, depth: usize) -> Soon<E> {
+        match (tiles - 1 - number).checked_sub(1) {
+            Some(tiles_here) => {
+                let follow = self.strips * (tiles - 1) + tiles_here;
+                self.block.of_tile(follow, depth).unwrap_or_else(|| Soon::rows(self.below, 0))
+            }
+            None if self.below.column == 1 => Soon::rows(self.below, rows),
+            None => Soon::columns(self.below),
         }
     }
 }

@@ -99,7 +99,7 @@ impl<V: Lanes, const R: usize> Job for Rows<V, R> {
             if first >= strip.wanted {
                 break;
             }
-            let soon = strip.next.soon(number, tiles, V::ROWS, strip.lhs, strip.depth);
+            let soon = strip.next.soon(number, tiles, V::ROWS, strip.depth);
             // SAFETY: the tile is inside the strip.
             unsafe {
                 let rhs = match strip.rhs {
@@ -138,8 +138,30 @@ const NOTICE: usize = 48;
 /// # Safety
 /// The machine has the instructions, and the pointers cover the tile.
 #[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "constant bounds and indices are what becomes registers")]
 unsafe fn tile<V: Lanes, const R: usize, const W: usize>(
+    strip: &Strip<V>,
+    rhs: Matrix<V::Element>,
+    out: MatrixMut<V::Element>,
+    columns: usize,
+    soon: Soon<V::Element>,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        if R == V::ROWS && strip.lhs.column == 1 && rhs.row == (W * V::COUNT) as isize {
+            tile_of::<V, R, W, true>(strip, rhs, out, columns, soon)
+        } else {
+            tile_of::<V, R, W, false>(strip, rhs, out, columns, soon)
+        }
+    }
+}
+
+/// [`tile`], if `NEAR` of contiguous rows of `lhs` and a packed panel of `rhs` as wide as it.
+///
+/// # Safety
+/// As of [`tile`].
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "constant bounds and indices are what becomes registers")]
+unsafe fn tile_of<V: Lanes, const R: usize, const W: usize, const NEAR: bool>(
     strip: &Strip<V>,
     rhs: Matrix<V::Element>,
     out: MatrixMut<V::Element>,
@@ -147,21 +169,35 @@ unsafe fn tile<V: Lanes, const R: usize, const W: usize>(
     mut soon: Soon<V::Element>,
 ) {
     let Strip { depth, lhs, accumulate, .. } = *strip;
+    let (lhs, rhs) = if NEAR {
+        (Matrix { column: 1, ..lhs }, Matrix { row: (W * V::COUNT) as isize, ..rhs })
+    } else {
+        (lhs, rhs)
+    };
     let early = depth.saturating_sub(NOTICE);
+    let place = |r, w| out.rows_after(r).pointer.wrapping_add(w * V::COUNT);
+    let mut asked = 0;
     // SAFETY: the caller's; what is prefetched need not exist.
     unsafe {
         let sums = [[V::splat(V::ZERO); W]; R];
-        let sums = sum(sums, early, lhs, rhs, &mut soon);
+        let sums = sum::<V, R, W, NEAR>(sums, early, lhs, rhs, &mut soon, || {
+            // One place at a time: all at once would make the sum wait for what it reads itself.
+            if asked < R * W {
+                V::prefetch(place(asked / W, asked % W));
+                asked += 1;
+            }
+        });
         for r in 0..R {
             for w in 0..W {
-                V::prefetch(out.rows_after(r).pointer.wrapping_add(w * V::COUNT));
+                V::prefetch(place(r, w));
             }
         }
-        let sums = sum(sums, depth - early, lhs.columns_after(early), rhs.rows_after(early), &mut soon);
+        let (lhs, rhs) = (lhs.columns_after(early), rhs.rows_after(early));
+        let sums = sum::<V, R, W, NEAR>(sums, depth - early, lhs, rhs, &mut soon, || ());
         let scale = V::splat(strip.scale);
         for r in 0..R {
             for w in 0..W {
-                let (to, sum) = (out.rows_after(r).pointer.wrapping_add(w * V::COUNT), sums[r][w]);
+                let (to, sum) = (place(r, w), sums[r][w]);
                 let here = columns - w * V::COUNT;
                 if here >= V::COUNT {
                     let value =
@@ -177,38 +213,68 @@ unsafe fn tile<V: Lanes, const R: usize, const W: usize>(
     }
 }
 
-/// `depth` steps of all sums of a tile. What is needed soon is asked for meanwhile.
+/// `depth` steps of all sums of a tile. What is needed soon is asked for meanwhile, and `between` is done now and then.
+///
+/// # Safety
+/// As of [`tile`].
+#[inline(always)]
+unsafe fn sum<V: Lanes, const R: usize, const W: usize, const NEAR: bool>(
+    mut sums: [[V; W]; R],
+    depth: usize,
+    mut lhs: Matrix<V::Element>,
+    mut rhs: Matrix<V::Element>,
+    soon: &mut Soon<V::Element>,
+    mut between: impl FnMut(),
+) -> [[V; W]; R] {
+    /// Steps without a jump: what is near is read at constant distances, which costs no instructions.
+    const TOGETHER: usize = 4;
+    let mut left = depth;
+    while left > 0 {
+        let mut steps = left.min(soon.steps);
+        left -= steps;
+        // SAFETY: the caller's; what is prefetched need not exist.
+        unsafe {
+            soon.ask(|at| V::prefetch(at));
+            between();
+            while NEAR && steps >= TOGETHER {
+                for p in 0..TOGETHER {
+                    step(&mut sums, lhs.columns_after(p), rhs.rows_after(p).pointer);
+                }
+                (lhs, rhs) = (lhs.columns_after(TOGETHER), rhs.rows_after(TOGETHER));
+                steps -= TOGETHER;
+            }
+            while steps > 0 {
+                step(&mut sums, lhs, rhs.pointer);
+                (lhs, rhs) = (lhs.columns_after(1), rhs.rows_after(1));
+                steps -= 1;
+            }
+        }
+    }
+    sums
+}
+
+/// A step of all sums of a tile.
 ///
 /// # Safety
 /// As of [`tile`].
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "constant bounds and indices are what becomes registers")]
-unsafe fn sum<V: Lanes, const R: usize, const W: usize>(
-    mut sums: [[V; W]; R],
-    depth: usize,
+unsafe fn step<V: Lanes, const R: usize, const W: usize>(
+    sums: &mut [[V; W]; R],
     lhs: Matrix<V::Element>,
-    rhs: Matrix<V::Element>,
-    soon: &mut Soon<V::Element>,
-) -> [[V; W]; R] {
-    for start in (0..depth).step_by(soon.steps) {
-        // SAFETY: the caller's.
-        unsafe { soon.ask(|at| V::prefetch(at)) };
-        for p in start..depth.min(start + soon.steps) {
-            let (lhs, rhs) = (lhs.columns_after(p), rhs.rows_after(p).pointer);
-            // SAFETY: the caller's.
-            unsafe {
-                let mut right = [V::splat(V::ZERO); W];
-                for w in 0..W {
-                    right[w] = V::load(rhs.add(w * V::COUNT));
-                }
-                for r in 0..R {
-                    let left = V::splat(lhs.rows_after(r).pointer.read());
-                    for w in 0..W {
-                        sums[r][w] = left.times_plus(right[w], sums[r][w]);
-                    }
-                }
+    rhs: *const V::Element,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut right = [V::splat(V::ZERO); W];
+        for w in 0..W {
+            right[w] = V::load(rhs.add(w * V::COUNT));
+        }
+        for r in 0..R {
+            let left = V::splat(lhs.rows_after(r).pointer.read());
+            for w in 0..W {
+                sums[r][w] = left.times_plus(right[w], sums[r][w]);
             }
         }
     }
-    sums
 }
