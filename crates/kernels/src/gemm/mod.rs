@@ -36,7 +36,7 @@ const NEAR_BYTES: usize = NEAR_ROWS * PITCH * size_of::<f64>();
 /// Bytes from row to row at which rows are in each other's way: a multiple of what a way of the first cache holds.
 const WAY_BYTES: usize = 4096;
 /// A product of at most so many rows reads `rhs` where it is, if it can.
-const IN_PLACE_ROWS: usize = 192;
+const IN_PLACE_ROWS: usize = 128;
 
 #[derive(Clone, Copy)]
 #[repr(align(64))]

@@ -145,17 +145,20 @@ unsafe fn tile<V: Lanes, const R: usize, const W: usize>(
     columns: usize,
     soon: Soon<V::Element>,
 ) {
+    let packed = const { (W * V::COUNT) as isize };
     // SAFETY: the caller's.
     unsafe {
-        if R == V::ROWS && strip.lhs.column == 1 && rhs.row == (W * V::COUNT) as isize {
-            tile_of::<V, R, W, true>(strip, rhs, out, columns, soon)
-        } else {
-            tile_of::<V, R, W, false>(strip, rhs, out, columns, soon)
+        match (R == V::ROWS && strip.lhs.column == 1, rhs.row == packed) {
+            (true, true) => {
+                tile_of::<V, R, W, true>(strip, Matrix { row: packed, ..rhs }, out, columns, soon)
+            }
+            (true, false) => tile_of::<V, R, W, true>(strip, rhs, out, columns, soon),
+            (false, _) => tile_of::<V, R, W, false>(strip, rhs, out, columns, soon),
         }
     }
 }
 
-/// [`tile`], if `NEAR` of contiguous rows of `lhs` and a packed panel of `rhs` as wide as it.
+/// [`tile`], if `NEAR` of contiguous rows of `lhs`. Where the caller knows strides, the compiler does.
 ///
 /// # Safety
 /// As of [`tile`].
@@ -169,11 +172,7 @@ unsafe fn tile_of<V: Lanes, const R: usize, const W: usize, const NEAR: bool>(
     mut soon: Soon<V::Element>,
 ) {
     let Strip { depth, lhs, accumulate, .. } = *strip;
-    let (lhs, rhs) = if NEAR {
-        (Matrix { column: 1, ..lhs }, Matrix { row: (W * V::COUNT) as isize, ..rhs })
-    } else {
-        (lhs, rhs)
-    };
+    let lhs = Matrix { column: if NEAR { 1 } else { lhs.column }, ..lhs };
     let early = depth.saturating_sub(NOTICE);
     let place = |r, w| out.rows_after(r).pointer.wrapping_add(w * V::COUNT);
     let mut asked = 0;
