@@ -207,6 +207,8 @@ fn long_sums_and_wide_blocks_are_cut_alike() {
         ([70, DEPTH + 1, 9], Lie::Columns, Lie::Rows),
         ([3, 40, RHS_BYTES / 4 / 48 + 100], Lie::Rows, Lie::Columns),
         ([250, 30, 64], Lie::Rows, Lie::Rows),
+        ([IN_PLACE_ROWS, 50, 192], Lie::Rows, Lie::Rows),
+        ([2 * NEAR_ROWS + 7, DEPTH + 90, 150], Lie::Columns, Lie::Rows),
     ] {
         for into in [Lie::Rows, Lie::Columns] {
             check::<f32>(sizes, [left, right, into], 0.5, true, false, &mut numbers);
@@ -295,7 +297,12 @@ fn blocks_of_a_sum_add_up_to_the_bits_of_the_whole() {
 fn a_band_leaves_out_what_is_hidden_and_has_the_bits_of_the_rest() {
     let mut numbers = Numbers(5);
     for round in 0..200 {
-        let [m, k, n] = [50, if round % 8 == 0 { 900 } else { 50 }, 90].map(|most| 1 + numbers.below(most));
+        let (most_rows, most_sums) = match round % 8 {
+            0 => (50, 900),
+            1 => (3 * NEAR_ROWS, 50),
+            _ => (50, 50),
+        };
+        let [m, k, n] = [most_rows, most_sums, 90].map(|most| 1 + numbers.below(most));
         let shift = numbers.below(2 * m.max(k)) as isize - m.max(k) as isize;
         let band = [Band::Out(shift), Band::Lower(shift), Band::Upper(shift)][numbers.below(3)];
         let (accumulate, lies) = (numbers.below(2) == 0, [LIES[numbers.below(4)], LIES[numbers.below(4)]]);
