@@ -6,7 +6,7 @@ use crate::matmul::Matrix;
 /// What is read when a strip of `lhs` is done.
 #[derive(Clone, Copy)]
 pub(super) struct Next<E> {
-    /// Rows of `lhs` that are read soon, in their own place.
+    /// Rows of `lhs` that are read soon, where they are.
     pub below: Matrix<E>,
     /// Strips that follow with the same block of `rhs`.
     pub strips: usize,
@@ -23,7 +23,7 @@ impl<E: Copy> Next<E> {
         match (tiles - 1 - number).checked_sub(1) {
             Some(tiles_here) => {
                 let follow = self.strips * (tiles - 1) + tiles_here;
-                self.block.of_tile(follow, depth).unwrap_or_else(|| Soon::rows(self.below, 0))
+                self.block.of_tile(follow, depth).unwrap_or(Soon::NOTHING)
             }
             None if self.below.column == 1 => Soon::rows(self.below, rows),
             None => Soon::columns(self.below),
@@ -43,6 +43,9 @@ pub(super) struct Soon<E> {
 }
 
 impl<E: Copy> Soon<E> {
+    const NOTHING: Self =
+        Soon { at: std::ptr::null(), lines: 0, apart: 0, steps: 64 / size_of::<E>(), onward: 0 };
+
     /// Rows of contiguous elements, as many of these as the sum has steps.
     #[inline(always)]
     fn rows(from: Matrix<E>, rows: usize) -> Self {
