@@ -312,12 +312,13 @@ fn backward<T: Float>(
                 shift = shift + sums[1];
             }
         }
+        let (shift, slope) = (shift / size, slope / size);
         for (start, some) in tiles(count) {
             let at = row * count + start;
             let x = x_reader.widened::<T>(at, some, x_scratch);
             let dy = dy_reader.widened::<T>(at, some, dy_scratch);
             let weight = weight.tile::<T>(start, some, weight_scratch);
-            let (shift, slope, ahead) = (shift / size, slope / size, dy_reader.ahead(at + next));
+            let ahead = dy_reader.ahead(at + next);
             writer.widened::<T>(at, some, dx_scratch, |dx| {
                 gradient(x, mean, scale, weight, dy, shift, slope, dx, ahead);
             });

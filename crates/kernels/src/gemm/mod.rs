@@ -215,8 +215,7 @@ unsafe fn blocks<V: Lanes>(
     let copied_rows = match (lhs.row, lhs.column) {
         _ if n <= V::VECTORS * V::COUNT => None,
         (_, 1) if in_the_way && m > 1 => Some(V::ROWS),
-        (_, 1) => None,
-        (1, _) => Some(NEAR_ROWS),
+        (1, column) if column != 1 => Some(NEAR_ROWS),
         _ => None,
     };
     PACKED.with_borrow_mut(|packed| {
@@ -270,8 +269,8 @@ unsafe fn blocks<V: Lanes>(
                     let copy = Matrix { pointer: near.cast_const(), row: PITCH as isize, column: 1 };
                     let lhs = copied_rows
                         .map_or(there, |copied_rows| copy.rows_after(i % copied_rows).columns_after(skip));
-                    // Where strips are copied one by one, what is copied next; otherwise the next one to be read.
-                    let below = if copied_rows == Some(V::ROWS) { there } else { lhs }.rows_after(rows);
+                    // Contiguous rows are asked for where they are: that is where they are read, or copied strip by strip.
+                    let below = if there.column == 1 { there } else { lhs }.rows_after(rows);
                     let next = Next { below, strips: (m - i - rows).div_ceil(V::ROWS), block };
                     let strip = Strip {
                         depth,

@@ -43,14 +43,16 @@ pub(super) struct Soon<E> {
 }
 
 impl<E: Copy> Soon<E> {
-    const NOTHING: Self =
-        Soon { at: std::ptr::null(), lines: 0, apart: 0, steps: 64 / size_of::<E>(), onward: 0 };
+    /// Elements in a line of memory.
+    const LINE: usize = 64 / size_of::<E>();
+
+    const NOTHING: Self = Soon { at: std::ptr::null(), lines: 0, apart: 0, steps: Self::LINE, onward: 0 };
 
     /// Rows of contiguous elements, as many of these as the sum has steps.
     #[inline(always)]
     fn rows(from: Matrix<E>, rows: usize) -> Self {
-        let steps = 64 / size_of::<E>();
-        Soon { at: from.pointer, lines: rows, apart: from.row, steps, onward: steps as isize }
+        let onward = Self::LINE as isize;
+        Soon { at: from.pointer, lines: rows, apart: from.row, steps: Self::LINE, onward }
     }
 
     /// The first elements of columns, as many as the sum has steps.

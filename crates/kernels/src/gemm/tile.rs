@@ -186,6 +186,7 @@ unsafe fn tile_of<V: Lanes, const R: usize, const W: usize, const NEAR: bool>(
                 asked += 1;
             }
         });
+        // Once more, and those that were not reached: `rhs` may have pushed them out of the first cache.
         for r in 0..R {
             for w in 0..W {
                 V::prefetch(place(r, w));
