@@ -15,20 +15,13 @@ use crate::transport::{CollectiveId, Failure, Poll, Transport};
 pub struct Communicator<'a> {
     transport: &'a dyn Transport,
     rank: usize,
-    spins: u32,
     patience: Duration,
 }
 
 impl<'a> Communicator<'a> {
-    /// The view of `rank`. Does not spin, and gives up after a minute in one collective.
+    /// The view of `rank`. Gives up after a minute in one collective.
     pub fn new(transport: &'a dyn Transport, rank: usize) -> Self {
-        Communicator { transport, rank, spins: 0, patience: Duration::from_secs(60) }
-    }
-
-    /// Looks `spins` times before it sleeps: worth it where every rank has a core of its own.
-    pub fn with_spins(mut self, spins: u32) -> Self {
-        self.spins = spins;
-        self
+        Communicator { transport, rank, patience: Duration::from_secs(60) }
     }
 
     /// How long a collective may take before this rank declares the run failed and names who is missing.
@@ -116,7 +109,7 @@ impl<'a> Communicator<'a> {
                 ));
                 break;
             }
-            self.transport.notify().wait_for_change(seen, self.spins, left);
+            self.transport.notify().wait_for_change(seen, Duration::ZERO, left);
         }
         let failure = self.transport.failure().expect("a failed poll follows a recorded failure");
         Err(failure.diagnostic())

@@ -4,6 +4,7 @@
 //! that does not come after all reads. A thread that sleeps for good is a deadlock, which is complained about too.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
@@ -185,7 +186,7 @@ fn who_was_told_of_a_change_sees_it() {
             if value.load(Ordering::Relaxed) == 1 {
                 break;
             }
-            notify.wait_for_change(seen, 0, std::time::Duration::from_secs(60));
+            notify.wait_for_change(seen, Duration::ZERO, Duration::from_secs(60));
         }
         peer.join().unwrap();
     });
@@ -242,7 +243,7 @@ fn a_thread_that_plays_two_ranks_misses_no_change() {
             let before = open.len();
             open.retain(|&rank| world.poll(CollectiveId::new(0), rank) != Poll::Ready);
             if open.len() == before {
-                world.notify.wait_for_change(seen, 0, std::time::Duration::from_secs(60));
+                world.notify.wait_for_change(seen, Duration::ZERO, Duration::from_secs(60));
             }
         }
         world.end(0, 1);

@@ -3,7 +3,10 @@
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use crate::sync::{AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, fence, spin_loop};
+use crate::sync::{AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, fence, spin_loop, yield_now};
+
+/// Looks, some ten microseconds of them, after which who is awake lets others have the core that need it.
+const LOOKS: u32 = 400;
 
 /// A counter that moves whenever a rank arrives, makes progress or fails, and on which threads can sleep.
 ///
@@ -43,17 +46,21 @@ impl Notify {
         }
     }
 
-    /// Waits until the epoch differs from `seen`: first `spins` looks without sleeping, then asleep. Returns
-    /// false where `timeout` passed without a change.
-    pub fn wait_for_change(&self, seen: u64, spins: u32, timeout: Duration) -> bool {
-        for _ in 0..spins {
-            if self.epoch() != seen {
-                return true;
+    /// Waits until the epoch differs from `seen`: for the time `awake` it looks again and again, then it sleeps.
+    /// Returns false where `timeout` passed without a change.
+    pub fn wait_for_change(&self, seen: u64, awake: Duration, timeout: Duration) -> bool {
+        let begun = Instant::now();
+        while begun.elapsed() < awake.min(timeout) {
+            for _ in 0..LOOKS {
+                if self.epoch() != seen {
+                    return true;
+                }
+                spin_loop();
             }
-            spin_loop();
+            yield_now();
         }
         // Capped, as a far enough point in time cannot be represented.
-        let deadline = Instant::now() + timeout.min(Duration::from_secs(1 << 30));
+        let deadline = begun + timeout.min(Duration::from_secs(1 << 30));
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.sleepers.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);

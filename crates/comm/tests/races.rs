@@ -106,7 +106,7 @@ fn two_threads_play_four_ranks_each() {
                 return;
             }
             if !progress {
-                let woken = world.notify().wait_for_change(seen, 0, Duration::from_secs(20));
+                let woken = world.notify().wait_for_change(seen, Duration::ZERO, Duration::from_secs(20));
                 assert!(woken, "stuck: {:?}", players.iter().map(|p| (p.rank, p.step)).collect::<Vec<_>>());
             }
         }

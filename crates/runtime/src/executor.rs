@@ -60,6 +60,10 @@ impl Default for RunnerOptions {
     }
 }
 
+/// How long a thread that waits stays awake, where nobody else needs its core: longer than most waits between and within
+/// steps. A core that slept comes back late, above all that of a virtual machine whose host has other work.
+const AWAKE: Duration = Duration::from_millis(50);
+
 /// The cores that this process may use.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
@@ -111,17 +115,15 @@ impl Runner {
         let cores = cores();
         let workers = options.threads().clamp(1, rank_count.max(1));
         let threads = if options.deterministic { 1 } else { options.cpu.threads.max(1) };
-        // Looking without sleeping pays where nobody else needs the core.
-        let spins = |pays: bool| if pays { 4000 } else { 0 };
-        let team_spins = spins(workers * threads <= cores);
-        let rank = |program| Rank::new(&set, program, &options, threads, team_spins).map(Mutex::new);
+        let awake = if workers * threads <= cores { AWAKE } else { Duration::ZERO };
+        let rank = |program| Rank::new(&set, program, &options, threads, awake).map(Mutex::new);
         let ranks = set.programs.iter().map(rank).collect::<Result<Vec<Mutex<Rank>>>>()?;
         let teams: Vec<Arc<Team>> = ranks.iter().map(|rank| lock(rank).team.clone()).collect();
         let shared = Arc::new(Shared {
             ranks,
             transport,
             workers,
-            spins: spins(workers <= cores && workers > 1),
+            awake,
             watchdog: options.watchdog,
             pulse: Pulse {
                 progress: AtomicU64::new(0),

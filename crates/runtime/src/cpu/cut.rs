@@ -119,7 +119,7 @@ pub(super) fn part_count(region: &Region, threads: usize) -> usize {
 const MOST_PIECES: usize = 4;
 const PIECE_FLOPS: f64 = 1e7;
 const PIECE_ROWS: usize = 512;
-const PIECE_COLUMNS: usize = 128;
+const PIECE_COLUMNS: usize = 256;
 
 /// The matrix product that an op is, perhaps added to something, and the position of its left operand.
 fn product(op: &Op) -> Option<(&DotGeneral, usize)> {

@@ -818,7 +818,7 @@ fn what_takes_time_is_cut_for_threads() {
     // Rows, columns, and where neither has three.
     assert_eq!([dot(&[9, 4], &[4, 2]), dot(&[2, 4], &[4, 7]), dot(&[2, 4], &[4, 1])], [3, 3, 2]);
     // Long ones in pieces for who is done early: columns where there are enough, else rows.
-    let long = [dot(&[600, 256], &[256, 1536]), dot(&[4608, 64], &[64, 384]), dot(&[384, 600], &[600, 384])];
+    let long = [dot(&[600, 256], &[256, 3072]), dot(&[4608, 64], &[64, 384]), dot(&[384, 600], &[600, 384])];
     assert_eq!(long, [12, 9, 3]);
     let halves = TensorType { dtype: DType::BF16, ..f32s(&[600, 600]) };
     let op = DotGeneral { lhs_contracting: vec![1], rhs_contracting: vec![0], ..Default::default() };

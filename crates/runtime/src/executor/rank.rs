@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use partita_base::{DType, Diagnostic, Result};
 use partita_comm::{Poll as CommPoll, SharedMemory, Transport};
@@ -138,13 +138,13 @@ pub(super) struct Rank {
 }
 
 impl Rank {
-    /// The threads of its team, the worker among them, look so often before they sleep. E426 where there is no memory.
+    /// The threads of its team, the worker among them, stay `awake` so long while they wait. E426 where there is no memory.
     pub fn new(
         set: &ProgramSet,
         program: &Program,
         options: &RunnerOptions,
         threads: usize,
-        spins: u32,
+        awake: Duration,
     ) -> Result<Rank> {
         let kernels: Vec<Option<Kernel>> = program
             .instructions
@@ -229,7 +229,7 @@ impl Rank {
             body.guard(program);
         }
         let mut rank = Rank {
-            team: Arc::new(Team::new(body, threads, spins)),
+            team: Arc::new(Team::new(body, threads, awake)),
             cursor: Cursor::default(),
             is_done: false,
             high_water_bytes: 0,

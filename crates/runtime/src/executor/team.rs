@@ -60,8 +60,8 @@ pub(super) struct Team {
     pub body: Body,
     /// Per thread, the worker first, then helpers.
     dealt: Box<[Dealt]>,
-    /// Looks before sleeping.
-    spins: u32,
+    /// How long a thread that waits stays awake.
+    awake: Duration,
     /// The last post: its number in the upper half, the instruction in the lower.
     post: AtomicU64,
     posted: Notify,
@@ -72,15 +72,12 @@ pub(super) struct Team {
     is_over: AtomicBool,
 }
 
-/// How long a thread sleeps at most before it looks again; it is woken before.
-const NAP: Duration = Duration::from_secs(1);
-
 impl Team {
-    pub fn new(body: Body, threads: usize, spins: u32) -> Team {
+    pub fn new(body: Body, threads: usize, awake: Duration) -> Team {
         Team {
             body,
             dealt: (0..threads.max(1)).map(|_| Dealt(AtomicU64::new(0))).collect(),
-            spins,
+            awake,
             post: AtomicU64::new(0),
             posted: Notify::new(),
             left: AtomicUsize::new(0),
@@ -117,7 +114,7 @@ impl Team {
             if self.left.load(Ordering::SeqCst) == 0 {
                 break;
             }
-            self.ended.wait_for_change(seen, self.spins, NAP);
+            self.ended.wait_for_change(seen, self.awake, Duration::MAX);
         }
         match lock(&self.failure).take() {
             Some(Failure::Panic(panic)) => resume_unwind(panic),
@@ -167,9 +164,7 @@ impl Team {
     pub fn help(&self, thread: usize) {
         let mut seen = 0;
         loop {
-            if !self.posted.wait_for_change(seen, self.spins, NAP) {
-                continue;
-            }
+            self.posted.wait_for_change(seen, self.awake, Duration::MAX);
             seen = self.posted.epoch();
             if self.is_over.load(Ordering::SeqCst) {
                 return;
@@ -206,7 +201,7 @@ mod tests {
     fn staffed(kernel: Kernel, bytes: usize, threads: usize) -> Arc<Team> {
         let instructions = vec![Ready::Compute { kernel, workspace: Span::default() }];
         let body = Body::new(instructions, Arena::new(bytes, false).unwrap());
-        let team = Arc::new(Team::new(body, threads, 10));
+        let team = Arc::new(Team::new(body, threads, Duration::from_micros(10)));
         for thread in 1..threads {
             let team = team.clone();
             std::thread::spawn(move || team.help(thread));

@@ -1,12 +1,12 @@
 //! The workers: who plays which rank, when they sleep, and how a run ends when something fails.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use partita_base::{Diagnostic, Id, Result};
-use partita_comm::{Failure, SharedMemory, Transport};
+use partita_comm::{Failure, Notify, SharedMemory, Transport};
 use partita_program::{CollectiveId, ProgramSet};
 
 use super::lock;
@@ -22,8 +22,8 @@ pub(super) struct Shared {
     pub ranks: Vec<Mutex<Rank>>,
     pub transport: SharedMemory,
     pub workers: usize,
-    /// Looks at the transport before sleeping.
-    pub spins: u32,
+    /// How long a worker that waits stays awake.
+    pub awake: Duration,
     pub watchdog: Duration,
     pub pulse: Pulse,
     pub control: Control,
@@ -35,7 +35,7 @@ pub(super) struct Shared {
 #[derive(Default)]
 pub(super) struct Control {
     state: Mutex<State>,
-    changed: Condvar,
+    changed: Notify,
 }
 
 #[derive(Default)]
@@ -58,11 +58,14 @@ impl Shared {
             state.step += 1;
             state.busy = self.workers - 1;
         }
-        self.control.changed.notify_all();
+        self.control.changed.bump();
         self.play(0);
-        let mut state = lock(&self.control.state);
         let mut deadline = None;
-        while state.busy > 0 {
+        loop {
+            let seen = self.control.changed.epoch();
+            if !self.has_stragglers() {
+                break;
+            }
             let wait = if self.has_failed.load(Ordering::SeqCst) {
                 let deadline = *deadline.get_or_insert_with(|| Instant::now() + GRACE);
                 let left = deadline.saturating_duration_since(Instant::now());
@@ -74,9 +77,8 @@ impl Shared {
                 // Woken by the last worker; looks up now and then because a failure may not wake it.
                 Duration::from_millis(100)
             };
-            state = self.control.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
+            self.control.changed.wait_for_change(seen, self.awake, wait);
         }
-        drop(state);
         self.failed()
     }
 
@@ -89,30 +91,31 @@ impl Shared {
 
     /// The life of a worker other than the calling thread.
     pub fn serve(&self, worker: usize) {
-        let mut seen = 0;
+        let mut played = 0;
         loop {
-            let mut state = lock(&self.control.state);
-            while state.step == seen && !state.is_stopped {
-                state = self.control.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-            }
-            if state.is_stopped {
+            let seen = self.control.changed.epoch();
+            let State { step, is_stopped, .. } = *lock(&self.control.state);
+            if is_stopped {
                 return;
             }
-            seen = state.step;
-            drop(state);
+            if step == played {
+                self.control.changed.wait_for_change(seen, self.awake, Duration::MAX);
+                continue;
+            }
+            played = step;
             self.play(worker);
             lock(&self.control.state).busy -= 1;
-            self.control.changed.notify_all();
+            self.control.changed.bump();
         }
     }
 
     /// Sends the workers home.
     pub fn stop(&self) {
         lock(&self.control.state).is_stopped = true;
-        self.control.changed.notify_all();
+        self.control.changed.bump();
     }
 
-    /// Whether a worker has not come back from a failed step.
+    /// Whether a worker has not come back from a step.
     pub fn has_stragglers(&self) -> bool {
         lock(&self.control.state).busy > 0
     }
@@ -172,7 +175,7 @@ impl Shared {
             if left.is_zero() || alone {
                 return self.fail(waiting.0, self.stuck(waiting, still.since.elapsed()));
             }
-            self.transport.notify().wait_for_change(seen, self.spins, left);
+            self.transport.notify().wait_for_change(seen, self.awake, left);
         }
     }
 
@@ -182,7 +185,7 @@ impl Shared {
         lock(&self.failure).get_or_insert(error);
         self.has_failed.store(true, Ordering::SeqCst);
         self.transport.fail(Failure { rank, message });
-        self.control.changed.notify_all();
+        self.control.changed.bump();
     }
 
     fn at(&self, rank: usize, index: usize) -> String {
