@@ -116,7 +116,7 @@ pub(super) fn part_count(region: &Region, threads: usize) -> usize {
 
 /// Each thread gets at most so many pieces of a matrix product, each of so many operations and rows or columns at
 /// least: every piece of rows prepares the right operand anew, every piece of columns reads the left one again.
-const MOST_PIECES: usize = 4;
+const MOST_PIECES: usize = 8;
 const PIECE_FLOPS: f64 = 1e7;
 const PIECE_ROWS: usize = 512;
 const PIECE_COLUMNS: usize = 256;
