@@ -1,4 +1,4 @@
-//! Parking until something has changed.
+//! Waiting until something has changed, awake and then asleep.
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};

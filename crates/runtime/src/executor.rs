@@ -1,9 +1,10 @@
 //! The executor: plays the programs of all ranks of one process, step after step, on a few worker threads.
 //!
 //! A rank is its arena, its compiled kernels and a cursor. Each worker plays a fixed set of ranks in turn: it runs
-//! one until a collective is pending, then the next; where none can go on it sleeps until the transport reports
-//! a change. Worker 0 is the calling thread; the others are parked between steps. When a rank fails, for whatever
-//! reason, the first diagnostic is kept, the transport is told to fail, and all ranks end.
+//! one until a collective is pending, then the next; where none can go on it waits until the transport reports
+//! a change. Worker 0 is the calling thread; the others wait for the next step. Who waits looks again and again for a
+//! while where each thread has a core, and then sleeps. When a rank fails, for whatever reason, the first diagnostic
+//! is kept, the transport is told to fail, and all ranks end.
 
 mod rank;
 mod team;

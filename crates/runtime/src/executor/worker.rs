@@ -31,7 +31,7 @@ pub(super) struct Shared {
     pub failure: Mutex<Option<Box<Diagnostic>>>,
 }
 
-/// Where workers are parked between steps.
+/// Where workers wait between steps.
 #[derive(Default)]
 pub(super) struct Control {
     state: Mutex<State>,
