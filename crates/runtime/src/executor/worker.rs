@@ -66,17 +66,14 @@ impl Shared {
             if !self.has_stragglers() {
                 break;
             }
-            let wait = if self.has_failed.load(Ordering::SeqCst) {
+            let mut wait = Duration::MAX;
+            if self.has_failed.load(Ordering::SeqCst) {
                 let deadline = *deadline.get_or_insert_with(|| Instant::now() + GRACE);
-                let left = deadline.saturating_duration_since(Instant::now());
-                if left.is_zero() {
+                wait = deadline.saturating_duration_since(Instant::now());
+                if wait.is_zero() {
                     break;
                 }
-                left
-            } else {
-                // Woken by the last worker; looks up now and then because a failure may not wake it.
-                Duration::from_millis(100)
-            };
+            }
             self.control.changed.wait_for_change(seen, self.awake, wait);
         }
         self.failed()
