@@ -120,16 +120,30 @@ fn main() {
     let mut wide = vec![0f32; rows * n];
     let flops = 2.0 * (rows * d * n) as f64;
     time("matmul x w", flops, "GFlop/s", || {
-        matmul(&a, &View::of(&weight, &[d, n]), &mut ViewMut::of(&mut wide, &[rows, n]), false, &mut []);
+        matmul(
+            Products::Fastest,
+            &a,
+            &View::of(&weight, &[d, n]),
+            &mut ViewMut::of(&mut wide, &[rows, n]),
+            false,
+            &mut [],
+        );
     });
     time("matmul x w^T", flops, "GFlop/s", || {
         let weight = View::of(&weight, &[n, d]).permute(&[1, 0]);
-        matmul(&a, &weight, &mut ViewMut::of(&mut wide, &[rows, n]), false, &mut []);
+        matmul(Products::Fastest, &a, &weight, &mut ViewMut::of(&mut wide, &[rows, n]), false, &mut []);
     });
     let mut dweight = vec![0f32; d * n];
     time("matmul x^T dy", flops, "GFlop/s", || {
         let dy = View::of(&wide, &[rows, n]);
-        matmul(&a.permute(&[1, 0]), &dy, &mut ViewMut::of(&mut dweight, &[d, n]), false, &mut []);
+        matmul(
+            Products::Fastest,
+            &a.permute(&[1, 0]),
+            &dy,
+            &mut ViewMut::of(&mut dweight, &[d, n]),
+            false,
+            &mut [],
+        );
     });
 
     // Heads interleaved in memory, as a projection leaves them.

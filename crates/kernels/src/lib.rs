@@ -54,6 +54,7 @@ pub use fused::{
     elementwise_workspace_bytes, run_elementwise, run_elementwise_part,
 };
 pub use gather::{gather_rows, scatter_add_rows};
+pub use gemm::{Products, has_matrix_unit};
 pub use matmul::{matmul, matmul_sum_block, matmul_workspace_bytes};
 pub use norm::{
     NORM_BLOCK_ROWS, layer_norm, layer_norm_backward, norm_backward_workspace_bytes,

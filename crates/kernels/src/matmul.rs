@@ -1,7 +1,7 @@
 use partita_base::DType;
 
 use crate::element::{Number, Real, dispatch};
-use crate::gemm::{Part, depth_block, product};
+use crate::gemm::{Part, Products, depth_block, product, whole_product};
 use crate::tiles::{Reader, Scratch, Writer, tiles};
 use crate::workspace::{Workspace, piece_bytes};
 use crate::{Float, MAX_RANK, View, ViewMut};
@@ -89,26 +89,10 @@ impl<C> MatrixMut<C> {
     }
 }
 
-/// `out[m, n] = scale * lhs[m, k] rhs[k, n]`, added to what is there if `accumulate`.
+/// `out[m, n] = scale * lhs[m, k] rhs[k, n]`, added to what is there if `accumulate`; of it a part.
 ///
 /// # Safety
 /// The matrices have these sizes, and `out` overlaps neither of the others.
-pub(crate) unsafe fn gemm<C: Real>(
-    [m, k, n]: [usize; 3],
-    scale: C,
-    lhs: Matrix<C>,
-    rhs: Matrix<C>,
-    out: MatrixMut<C>,
-    accumulate: bool,
-) {
-    // SAFETY: the caller's.
-    unsafe { gemm_part(Part::WHOLE, [m, k, n], scale, lhs, rhs, out, accumulate) }
-}
-
-/// [`gemm`] of a part.
-///
-/// # Safety
-/// As of [`gemm`].
 pub(crate) unsafe fn gemm_part<C: Real>(
     part: Part<'_>,
     sizes: [usize; 3],
@@ -151,11 +135,19 @@ pub fn matmul_sum_block(dtype: DType, k: usize) -> Option<usize> {
 
 /// `out[.., m, n] = lhs[.., m, k] rhs[.., k, n]`, added to what is there if `accumulate`. Strides are free, so
 /// a transposed operand costs no copy. Leading dimensions of an operand that are missing or have size one
-/// repeat. Halves multiply in f32, round once, and may also write an f32 `out`; integers wrap.
+/// repeat. Halves multiply in f32, round once, and may also write an f32 `out`; integers wrap. `products` says how f32
+/// multiplies.
 ///
 /// # Panics
 /// Where shapes or types do not fit or the workspace is too small.
-pub fn matmul(lhs: &View<'_>, rhs: &View<'_>, out: &mut ViewMut<'_>, accumulate: bool, workspace: &mut [u8]) {
+pub fn matmul(
+    products: Products,
+    lhs: &View<'_>,
+    rhs: &View<'_>,
+    out: &mut ViewMut<'_>,
+    accumulate: bool,
+    workspace: &mut [u8],
+) {
     let rank = out.rank();
     assert!(rank >= 2 && lhs.rank() >= 2 && rhs.rank() >= 2, "a matrix has two dimensions");
     let dtype = lhs.dtype();
@@ -182,11 +174,18 @@ pub fn matmul(lhs: &View<'_>, rhs: &View<'_>, out: &mut ViewMut<'_>, accumulate:
         return;
     }
     let problem = Problem::new(&lhs, &rhs, out, [m, k, n]);
+    let sizes = problem.sizes;
     match dtype {
-        DType::F32 => problem.real::<f32>(&lhs, &rhs, out, accumulate),
-        DType::F64 => problem.real::<f64>(&lhs, &rhs, out, accumulate),
-        DType::F16 => half_matmul::<half::f16>(&lhs, &rhs, out, accumulate, workspace),
-        DType::BF16 => half_matmul::<half::bf16>(&lhs, &rhs, out, accumulate, workspace),
+        // SAFETY: the views vouch for the matrices, whose sizes were checked against each other.
+        DType::F32 => problem.for_each(&lhs, &rhs, out, |a, b, c| unsafe {
+            whole_product(products, sizes, 1.0, a, b, c, accumulate)
+        }),
+        // SAFETY: as above.
+        DType::F64 => problem.for_each(&lhs, &rhs, out, |a, b, c| unsafe {
+            product::<f64>(sizes, 1.0, a, b, c, accumulate, Part::WHOLE)
+        }),
+        DType::F16 => half_matmul::<half::f16>(products, &lhs, &rhs, out, accumulate, workspace),
+        DType::BF16 => half_matmul::<half::bf16>(products, &lhs, &rhs, out, accumulate, workspace),
         _ => dispatch!(bits dtype, T => problem.naive::<T>(&lhs, &rhs, out, accumulate)),
     }
 }
@@ -249,13 +248,6 @@ impl Problem {
         }
     }
 
-    fn real<C: Real>(&self, lhs: &View<'_>, rhs: &View<'_>, out: &mut ViewMut<'_>, accumulate: bool) {
-        self.for_each(lhs, rhs, out, |a, b, c| {
-            // SAFETY: the views vouch for the matrices, whose sizes were checked against each other.
-            unsafe { gemm::<C>(self.sizes, C::ONE, a, b, c, accumulate) }
-        });
-    }
-
     /// For types without a fast product.
     fn naive<T: Number>(&self, lhs: &View<'_>, rhs: &View<'_>, out: &mut ViewMut<'_>, accumulate: bool) {
         let [m, k, n] = self.sizes;
@@ -297,6 +289,7 @@ pub(crate) fn round<T: Float>(from: &[T::Compute], view: &mut ViewMut<'_>, scrat
 
 /// The products of a batch one by one, through f32 copies.
 fn half_matmul<T: Float<Compute = f32>>(
+    products: Products,
     lhs: &View<'_>,
     rhs: &View<'_>,
     out: &mut ViewMut<'_>,
@@ -307,7 +300,7 @@ fn half_matmul<T: Float<Compute = f32>>(
     if rank > 2 {
         for i in 0..out.shape()[0] {
             let mut out = out.reborrow().index(0, i);
-            half_matmul::<T>(&lhs.index(0, i), &rhs.index(0, i), &mut out, accumulate, workspace);
+            half_matmul::<T>(products, &lhs.index(0, i), &rhs.index(0, i), &mut out, accumulate, workspace);
         }
         return;
     }
@@ -327,7 +320,10 @@ fn half_matmul<T: Float<Compute = f32>>(
         }
     }
     // SAFETY: the three pieces of the workspace are apart and have these sizes.
-    unsafe { gemm([m, k, n], 1.0, Matrix::of(a, k), Matrix::of(b, n), MatrixMut::of(c, n), accumulate) };
+    unsafe {
+        let (a, b, c) = (Matrix::of(a, k), Matrix::of(b, n), MatrixMut::of(c, n));
+        whole_product(products, [m, k, n], 1.0, a, b, c, accumulate);
+    }
     if wide {
         round::<f32>(c, out, &mut scratch);
     } else {

@@ -198,7 +198,8 @@ proptest! {
         let before = out.clone();
         let accumulate = draw.chance(2);
         let mut workspace = vec![0; matmul_workspace_bytes(dtype, m, k, n)];
-        matmul(&a.view(), &b.view(), &mut out.view_mut(), accumulate, &mut workspace);
+        let products = draw.pick(&[Products::Portable, Products::Fastest]);
+        matmul(products, &a.view(), &b.view(), &mut out.view_mut(), accumulate, &mut workspace);
         for i in 0..out.len() {
             let (row, column) = (i / n % m, i % n);
             let matrix_of = |operand: &Tensor| {

@@ -105,6 +105,9 @@ pub struct TrainArgs {
     /// Play all ranks on one thread, in a fixed order.
     #[arg(long, conflicts_with = "workers")]
     pub deterministic: bool,
+    /// Compute the same bits on every machine: do without matrix units, which are faster and round in other places.
+    #[arg(long)]
+    pub portable: bool,
     /// Print every so many steps.
     #[arg(long, value_name = "STEPS")]
     pub log_every: Option<u64>,
@@ -207,6 +210,9 @@ pub struct BenchArgs {
     /// Threads in all, where a case does not name them; one per core by default.
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
+    /// Do without matrix units.
+    #[arg(long)]
+    pub portable: bool,
     /// Also tell where the time goes, per kind of instruction.
     #[arg(long)]
     pub profile: bool,

@@ -115,6 +115,9 @@ fn features() -> Vec<String> {
             ($($name:tt)*) => { $(if is_x86_feature_detected!($name) { found.push($name.to_string()); })* };
         }
         detect!("avx" "avx2" "fma" "f16c" "avx512f" "avx512bw" "avx512dq" "avx512vl");
+        if partita_kernels::has_matrix_unit() {
+            found.push("amx-bf16".to_string());
+        }
     }
     #[cfg(target_arch = "aarch64")]
     found.push("neon".to_string());

@@ -26,7 +26,7 @@ use partita_ir::composite::Origin;
 use partita_ir::graph_edit::open_composites;
 use partita_ir::ops::Composite;
 use partita_ir::{Graph, Node, Op, Operation, ValueId};
-use partita_kernels::{MAX_RANK, Scalar, View};
+use partita_kernels::{MAX_RANK, Products, Scalar, View};
 use partita_program::{ALIGNMENT_BYTES, Compute, Program, Region, RegionKind, RegionSizes};
 
 use crate::arena::{Memory, Place, Span};
@@ -148,12 +148,14 @@ pub struct Cpu {
     pub kernels: CpuKernels,
     /// Threads that share the work of one rank; at least one. Results do not depend on it.
     pub threads: usize,
+    /// How products of `f32` are computed. Every other op gives the same bits on every machine.
+    pub products: Products,
 }
 
 impl Default for Cpu {
-    /// No kernels of the user's, one thread for a rank.
+    /// No kernels of the user's, one thread for a rank, the fastest products.
     fn default() -> Self {
-        Cpu { kernels: CpuKernels::default(), threads: 1 }
+        Cpu { kernels: CpuKernels::default(), threads: 1, products: Products::default() }
     }
 }
 
@@ -299,7 +301,7 @@ impl Cpu {
             }
         }
         let together = |shares: Vec<Share>| -> Option<Kernel> {
-            let kernels = shares.into_iter().map(|share| op_kernel(&node.op, share));
+            let kernels = shares.into_iter().map(|share| op_kernel(&node.op, share, self.products));
             Some(Kernel::together(kernels.collect::<Option<Vec<_>>>()?))
         };
         let Some(cut) = cut::choose(graph, node, parts) else {
@@ -313,14 +315,14 @@ impl Cpu {
 }
 
 /// The kernel of an op for a share of its results.
-fn op_kernel(op: &Op, share: Share) -> Option<Kernel> {
+fn op_kernel(op: &Op, share: Share, products: Products) -> Option<Kernel> {
     if let Op::Composite(composite) = op {
-        return composites::compile(composite, share);
+        return composites::compile(composite, share, products);
     }
     let Share { operands, outputs, .. } = share;
     let out = || outputs[0].clone();
     match op {
-        Op::DotGeneral(op) => dot::compile(op, &operands, None, out()),
+        Op::DotGeneral(op) => dot::compile(op, products, &operands, None, out()),
         Op::Reduce(op) => reduce::compile(op, operands, &outputs),
         Op::Gather(op) => indexing::gather(op, operands, out()),
         Op::Scatter(op) => indexing::scatter(op, operands, &outputs),

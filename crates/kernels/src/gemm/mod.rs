@@ -6,10 +6,14 @@
 //! they are, but for two cases, in which copies are read: rows so far apart that all want the same places of the first
 //! cache, and rows whose elements are not contiguous.
 //!
+//! That is [`product`]. Where a machine multiplies matrices by itself, [`whole_product`] may let it (`amx.rs`).
+//!
 //! **Bits.** An element of `out` depends on its row of `lhs`, its column of `rhs`, `scale` and `accumulate` only: not
 //! on the sizes or the place of the matrices around it, on strides, or on the machine's vectors. The sum over k is cut
 //! into blocks that only k decides, and each is summed in order (see `tile.rs`). Only which NaN a NaN is may differ.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod lanes;
 mod pack;
 mod soon;
@@ -33,6 +37,7 @@ const RHS_BYTES: usize = DEPTH * DEPTH * size_of::<f32>();
 /// Most rows of `lhs` that are copied at once: a multiple of the rows of every strip, and of the lanes of every vector.
 const NEAR_ROWS: usize = 96;
 const NEAR_BYTES: usize = NEAR_ROWS * PITCH * size_of::<f64>();
+const BLOCK_BYTES: usize = RHS_BYTES + NEAR_BYTES;
 /// Bytes from row to row at which rows are in each other's way: a multiple of what a way of the first cache holds.
 const WAY_BYTES: usize = 4096;
 /// A product of at most so many rows reads `rhs` where it is, if it can.
@@ -44,7 +49,15 @@ struct Line(#[allow(dead_code)] [u8; 64]);
 
 thread_local! {
     /// What a thread packs blocks of `rhs` into, and then rows of `lhs`: made at its first product, never grown.
-    static PACKED: RefCell<Box<[Line]>> = RefCell::new(vec![Line([0; 64]); (RHS_BYTES + NEAR_BYTES) / 64].into());
+    static PACKED: RefCell<Box<[Line]>> = RefCell::new(vec![Line([0; 64]); packed_bytes() / 64].into());
+}
+
+fn packed_bytes() -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if amx::available() {
+        return const { if amx::PACKED_BYTES > BLOCK_BYTES { amx::PACKED_BYTES } else { BLOCK_BYTES } };
+    }
+    BLOCK_BYTES
 }
 
 /// A float with lanes on every machine.
@@ -116,6 +129,56 @@ pub(crate) unsafe fn product<C: Factor>(
     unsafe { C::product_at(level(), sizes, scale, lhs, rhs, out, accumulate, part) }
 }
 
+/// How a machine computes products of `f32`, if the choice is its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Products {
+    /// To the same bits on every machine: each product of a sum by one fused multiply-add, in order.
+    Portable,
+    /// As fast as it can: where there is a matrix unit (Intel's AMX) by six products of parts of numbers, which is at least
+    /// as near to the true sum. All machines with such a unit, and all without, give the same bits.
+    #[default]
+    Fastest,
+}
+
+impl Products {
+    /// Portable ones if so wanted, the fastest otherwise.
+    pub fn new(portable: bool) -> Products {
+        if portable { Products::Portable } else { Products::Fastest }
+    }
+}
+
+/// Whether this machine has a matrix unit that [`Products::Fastest`] uses.
+pub fn has_matrix_unit() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return amx::available();
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// [`product`] of whole matrices of `f32`.
+///
+/// # Safety
+/// As of [`product`].
+pub(crate) unsafe fn whole_product(
+    products: Products,
+    sizes: [usize; 3],
+    scale: f32,
+    lhs: Matrix<f32>,
+    rhs: Matrix<f32>,
+    out: MatrixMut<f32>,
+    accumulate: bool,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        if products == Products::Fastest && amx::available() {
+            return amx::product(sizes, scale, lhs, rhs, out, accumulate);
+        }
+        let _ = products;
+        product(sizes, scale, lhs, rhs, out, accumulate, Part::WHOLE)
+    }
+}
+
 /// What to compute of a product, and what to fetch meanwhile.
 #[derive(Clone, Copy)]
 pub(crate) struct Part<'a> {
@@ -175,7 +238,7 @@ impl Band {
 
 /// Into how long blocks a sum is cut: a function of `k` alone.
 pub(crate) fn depth_block(k: usize) -> usize {
-    k.div_ceil(k.div_ceil(DEPTH).max(1)).next_multiple_of(16).max(16)
+    k.div_ceil(k.div_ceil(DEPTH).max(1)).next_multiple_of(32).max(32)
 }
 
 /// [`product`] with the lanes of one level.

@@ -49,7 +49,12 @@ impl<V: Lanes> Job for Near<V> {
 /// # Safety
 /// As of [`square`].
 #[inline(always)]
-unsafe fn copy<V: Lanes>(from: Matrix<V::Element>, sizes: [usize; 2], to: *mut V::Element, width: usize) {
+pub(super) unsafe fn copy<V: Lanes>(
+    from: Matrix<V::Element>,
+    sizes: [usize; 2],
+    to: *mut V::Element,
+    width: usize,
+) {
     // SAFETY: the caller's.
     unsafe {
         match (from.row, from.column) {

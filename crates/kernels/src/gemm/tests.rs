@@ -348,3 +348,177 @@ fn a_band_leaves_out_what_is_hidden_and_has_the_bits_of_the_rest() {
         }
     }
 }
+
+/// What [`Products::Fastest`] promises where there is a matrix unit, in plain Rust.
+mod twin {
+    use super::*;
+
+    /// Small numbers are zero to the unit.
+    fn normal(x: f32) -> f32 {
+        if x.is_subnormal() { 0.0f32.copysign(x) } else { x }
+    }
+
+    pub fn parts(x: f32) -> [f32; 3] {
+        let nearest = |x: f32| f32::from_bits(x.to_bits().wrapping_add(0x8000) & 0xffff_0000);
+        let first = nearest(x);
+        let second = nearest(x - first);
+        let third = (x - first) - second;
+        [first, second, f32::from_bits(third.to_bits() & 0xffff_0000)].map(normal)
+    }
+
+    /// The sum of a row of `lhs` with a column of `rhs` in one block.
+    pub fn sum(row: &[f32], column: &[f32]) -> f32 {
+        let has_parts = |numbers: &[f32]| {
+            numbers.iter().all(|x| x.is_finite() && parts(*x).iter().all(|part| part.is_finite()))
+        };
+        if !has_parts(row) || !has_parts(column) {
+            return row.iter().zip(column).fold(0.0, |sum, (a, b)| a.mul_add(*b, sum));
+        }
+        let mut sum = 0.0;
+        for (row, column) in row.chunks(32).zip(column.chunks(32)) {
+            for (left, right) in [(0, 2), (0, 1), (1, 1), (1, 0), (2, 0), (0, 0)] {
+                let mut halves = [0.0; 2];
+                for (p, (a, b)) in row.iter().zip(column).enumerate() {
+                    halves[p % 2] = normal(parts(*a)[left].mul_add(parts(*b)[right], halves[p % 2]));
+                }
+                sum = normal(sum + normal(halves[0] + halves[1]));
+            }
+        }
+        sum
+    }
+
+    pub fn product(
+        [m, k, n]: [usize; 3],
+        scale: f32,
+        lhs: &Held<f32>,
+        rhs: &Held<f32>,
+        out: &mut Held<f32>,
+        accumulate: bool,
+    ) {
+        for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
+            let at = out.at(i, j);
+            for p in (0..k.max(1)).step_by(depth_block(k)) {
+                let block = p..k.min(p + depth_block(k));
+                let row: Vec<f32> = block.clone().map(|p| lhs.get(i, p)).collect();
+                let column: Vec<f32> = block.map(|p| rhs.get(p, j)).collect();
+                let (sum, there) = (sum(&row, &column), out.elements[at]);
+                out.elements[at] = if accumulate || p > 0 { sum.mul_add(scale, there) } else { sum * scale };
+            }
+        }
+    }
+}
+
+/// Runs [`whole_product`] as fast as it can, in turn with what it promises.
+fn check_fastest(
+    sizes: [usize; 3],
+    [left, right, into]: [Lie; 3],
+    scale: f32,
+    accumulate: bool,
+    numbers: &mut Numbers,
+    change: impl Fn(&mut [f32], &mut Numbers),
+) {
+    let [m, k, n] = sizes;
+    let mut lhs = Held::<f32>::new(m, k, left, numbers);
+    let mut rhs = Held::<f32>::new(k, n, right, numbers);
+    change(&mut lhs.elements, numbers);
+    change(&mut rhs.elements, numbers);
+    let mut found = Held::<f32>::new(m, n, into, numbers);
+    let mut expected = Held { elements: found.elements.clone(), ..found };
+    // SAFETY: the matrices have these sizes and are apart.
+    unsafe {
+        let (lhs, rhs, out) = (lhs.matrix(), rhs.matrix(), found.matrix_mut());
+        whole_product(Products::Fastest, sizes, scale, lhs, rhs, out, accumulate);
+    }
+    if has_matrix_unit() {
+        twin::product(sizes, scale, &lhs, &rhs, &mut expected, accumulate);
+    } else {
+        // SAFETY: as above.
+        unsafe {
+            let (lhs, rhs, out) = (lhs.matrix(), rhs.matrix(), expected.matrix_mut());
+            product(sizes, scale, lhs, rhs, out, accumulate, Part::WHOLE);
+        }
+    }
+    for (at, (found, expected)) in found.elements.iter().zip(&expected.elements).enumerate() {
+        assert!(
+            found.to_bits() == expected.to_bits() || (found.is_nan() && expected.is_nan()),
+            "{found:?} is not {expected:?} at {at}: {m} x {k} x {n}, {left:?} {right:?} {into:?}"
+        );
+    }
+}
+
+#[test]
+fn the_fastest_products_have_the_promised_bits() {
+    let mut numbers = Numbers(6);
+    for round in 0..300 {
+        let most = if round % 10 == 0 { 150 } else { 40 };
+        let sizes = std::array::from_fn(|_| numbers.below(most));
+        let lies = [LIES[numbers.below(6)], LIES[numbers.below(6)], LIES[numbers.below(4)]];
+        let scale = [1.0, -0.375][numbers.below(2)];
+        let accumulate = numbers.below(2) == 0;
+        check_fastest(sizes, lies, scale, accumulate, &mut numbers, |elements, numbers| match round % 5 {
+            // Some without parts, some of which parts are lost, and some far apart.
+            0 => {
+                let odd = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, -f32::MAX][numbers.below(5)];
+                let at = numbers.below(elements.len());
+                elements[at] = odd;
+            }
+            1 => elements.iter_mut().for_each(|x| *x *= 2f32.powi(numbers.below(200) as i32 - 140)),
+            2 => elements.iter_mut().for_each(|x| *x = f32::from_bits(x.to_bits() & 0xffff_8000)),
+            _ => {}
+        });
+    }
+    // More than a block in every direction.
+    for (sizes, left, right) in [
+        ([35, 2 * DEPTH + 5, 40], Lie::Rows, Lie::Columns),
+        ([70, DEPTH + 1, 33], Lie::Columns, Lie::Rows),
+        ([3, 40, 8000], Lie::Rows, Lie::Rows),
+    ] {
+        for into in [Lie::Rows, Lie::Columns] {
+            check_fastest(sizes, [left, right, into], 1.0, true, &mut numbers, |_, _| ());
+        }
+    }
+}
+
+/// Six products of parts are as good as one of the whole numbers.
+#[test]
+fn sums_of_parts_are_nearer_to_the_truth_than_sums_in_order() {
+    let mut numbers = Numbers(7);
+    let mut squares = [0.0; 2];
+    for _ in 0..200 {
+        let [row, column]: [Vec<f32>; 2] = std::array::from_fn(|_| {
+            (0..384).map(|_| (numbers.next() * (8.0 * numbers.next()).exp()) as f32).collect()
+        });
+        let terms = || row.iter().zip(&column).map(|(a, b)| *a as f64 * *b as f64);
+        let (truth, size): (f64, f64) = (terms().sum(), terms().map(f64::abs).sum());
+        let in_order = row.iter().zip(&column).fold(0f32, |sum, (a, b)| a.mul_add(*b, sum));
+        for (square, sum) in squares.iter_mut().zip([twin::sum(&row, &column), in_order]) {
+            *square += ((sum as f64 - truth) / size).powi(2);
+        }
+        // One number alone: no sum hides the products' own error.
+        let (a, b) = (row[0], column[0]);
+        let error = (twin::sum(&[a], &[b]) as f64 - a as f64 * b as f64).abs();
+        assert!(
+            error <= 1.01 * f32::EPSILON as f64 * (a as f64 * b as f64).abs(),
+            "{a} x {b} is off by {error}"
+        );
+    }
+    assert!(squares[0] < squares[1], "{squares:?}");
+}
+
+#[test]
+fn portable_products_use_no_matrix_unit() {
+    let mut numbers = Numbers(8);
+    let [m, k, n] = [40, 70, 50];
+    let lhs = Held::<f32>::new(m, k, Lie::Rows, &mut numbers);
+    let rhs = Held::<f32>::new(k, n, Lie::Rows, &mut numbers);
+    let mut found = Held::<f32>::new(m, n, Lie::Rows, &mut numbers);
+    // SAFETY: the matrices have these sizes and are apart.
+    unsafe {
+        let (left, right, out) = (lhs.matrix(), rhs.matrix(), found.matrix_mut());
+        whole_product(Products::Portable, [m, k, n], 1.0, left, right, out, false);
+    }
+    for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
+        let sum = (0..k).fold(0f32, |sum, p| lhs.get(i, p).mul_add(rhs.get(p, j), sum));
+        assert_eq!(found.get(i, j).to_bits(), sum.to_bits());
+    }
+}

@@ -23,7 +23,7 @@ use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::Registry;
 use partita_mesh::Mesh;
 use partita_nn::{Model, Optimizer, StepOptions};
-use partita_runtime::{Runner, RunnerOptions, TrainLoop};
+use partita_runtime::{Cpu, Products, Runner, RunnerOptions, TrainLoop};
 use partita_schedule::{
     BuildOptions, Built, Plan, ReadyOptions, Tools, build, build_evaluation, build_gradients, feed,
     ready_plan,
@@ -112,7 +112,7 @@ pub fn bench(args: &BenchArgs, output: &mut Output) -> Result<()> {
     for group in &groups {
         let mut prepared = Vec::new();
         for case in group {
-            let mut entry = Prepared::new(case, args.profile)?;
+            let mut entry = Prepared::new(case, args)?;
             for _ in 1..args.warmup {
                 entry.run()?;
             }
@@ -214,8 +214,10 @@ enum Player {
 
 impl Prepared {
     /// Plans, lowers and runs it once.
-    fn new(case: &Case, profile: bool) -> Result<Prepared> {
-        let options = RunnerOptions { profile, workers: case.threads, ..RunnerOptions::default() };
+    fn new(case: &Case, args: &BenchArgs) -> Result<Prepared> {
+        let cpu = Cpu { products: Products::new(args.portable), ..Cpu::default() };
+        let (profile, workers) = (args.profile, case.threads);
+        let options = RunnerOptions { cpu, profile, workers, ..RunnerOptions::default() };
         let mut prepared = match &case.work {
             Work::Step(step) => prepare_step(step, &case.mesh, options)?,
             Work::Traffic { traffic, bytes, times } => {

@@ -14,7 +14,7 @@ use partita_base::{Diagnostic, Result};
 use partita_ir::{Registry, Role, graph_edit};
 use partita_nn::ModelConfig;
 use partita_runtime::checkpoint::{self, FileStorage};
-use partita_runtime::{RunnerOptions, TrainLoop};
+use partita_runtime::{Cpu, Products, RunnerOptions, TrainLoop};
 use partita_schedule::{Tools, build_evaluation};
 use partita_spmd::Pieces;
 use std::path::{Path, PathBuf};
@@ -39,6 +39,7 @@ pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<b
     output.note(feed.describe());
 
     let options = RunnerOptions {
+        cpu: Cpu { products: Products::new(args.portable), ..Cpu::default() },
         workers: args.workers,
         deterministic: args.deterministic,
         ..RunnerOptions::default()

@@ -7,7 +7,8 @@ use partita_base::DType;
 use partita_ir::ops::{Composite, DotGeneral};
 use partita_ir::{AttributesExt, Op, TensorType};
 use partita_kernels::{
-    self as kernels, AttentionOptions, ElementwiseProgram, EwInstr, EwOp, MAX_RANK, Scalar, View, ViewMut,
+    self as kernels, AttentionOptions, ElementwiseProgram, EwInstr, EwOp, MAX_RANK, Products, Scalar, View,
+    ViewMut,
 };
 
 use super::cut::{Share, outer_dim, ranges};
@@ -192,7 +193,7 @@ fn attention(composite: &Composite, own: &[&TensorType], wanted: &[i64], is_grad
 }
 
 /// The kernel of a composite for a share of its results.
-pub(super) fn compile(composite: &Composite, share: Share) -> Option<Kernel> {
+pub(super) fn compile(composite: &Composite, share: Share, products: Products) -> Option<Kernel> {
     let kind = kind(composite)?;
     let Share { operands, outputs, begins } = share;
     let dtype = outputs[0].dtype;
@@ -267,7 +268,8 @@ pub(super) fn compile(composite: &Composite, share: Share) -> Option<Kernel> {
             })
         }
         Kind::ProductAdded => {
-            dot::compile(product(composite)?, &operands[1..], operands.first(), outputs[0].clone())?
+            let (op, out) = (product(composite)?, outputs[0].clone());
+            dot::compile(op, products, &operands[1..], operands.first(), out)?
         }
         Kind::Random { stream, draw } => {
             let global: Vec<u64> =

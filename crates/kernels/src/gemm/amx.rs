@@ -1,0 +1,585 @@
+//! The product of matrices of `f32` on the matrix unit of Intel's processors (AMX), which multiplies tiles of `bf16` and
+//! adds up in `f32`.
+//!
+//! A float has 24 bits, a `bf16` has eight: `x = x1 + x2 + x3`, exactly, where each part is what those before leave,
+//! rounded to the nearest. Of the nine products of two numbers' parts the six largest are taken; the other three add up
+//! to no more than half a unit in the last place of the product. So a sum is as near to the true one as if every product
+//! were rounded once, and nearer than a sum in order, since sixteen products are added up before they meet the rest.
+//! (Three parts and six products: G. Henry, P. T. P. Tang and A. Heinecke, "Leveraging the bfloat16 Artificial
+//! Intelligence Datatype For Higher-Precision Computations", ARITH 2019; `BF16_BF16_F32_X6` among JAX's algorithms.)
+//!
+//! The unit takes numbers below the smallest normal one for zero, so numbers below 2^-109 lose their last bits. What is
+//! not finite, or rounds to infinity, has no parts: its row of `lhs` or column of `rhs` is computed without the unit.
+//!
+//! **Bits.** An element of `out` depends on its row of `lhs`, its column of `rhs`, `scale` and `accumulate` only. Blocks of
+//! the sum over k are those of the other products; in each, 32 products at a time are added up, in
+//! the order of `sums!`; the twin in `tests.rs` does so in plain Rust.
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::sync::OnceLock;
+
+use super::lanes::Lanes;
+use super::pack::{PITCH, copy};
+use super::{DEPTH, PACKED, depth_block};
+use crate::matmul::{Matrix, MatrixMut};
+use crate::simd::{Level, level};
+
+/// Rows and columns of a tile of `out`, and `f32` in one of its rows.
+const TILE: usize = 16;
+/// Rows or columns of two tiles: what is computed at once.
+const PANEL: usize = 2 * TILE;
+/// Products that one instruction adds to an element.
+const STEP: usize = 32;
+/// Parts of a number.
+const PARTS: usize = 3;
+const TILE_BYTES: usize = 1024;
+/// Of a panel, for each step: the first part of both tiles, the second, the third.
+const STEP_BYTES: usize = PARTS * 2 * TILE_BYTES;
+/// Most bytes of a packed block of `rhs`, which stays in the second cache.
+const RHS_BYTES: usize = 5 << 18;
+const LHS_BYTES: usize = DEPTH / STEP * STEP_BYTES;
+const WHOLE_BYTES: usize = PANEL * PITCH * size_of::<f32>();
+const SUMS_BYTES: usize = size_of::<Sums>();
+/// What a thread packs into.
+pub(super) const PACKED_BYTES: usize = RHS_BYTES + LHS_BYTES + WHOLE_BYTES + 2 * SUMS_BYTES;
+
+/// The sums of a panel of `lhs` with one of `rhs`.
+type Sums = [f32; PANEL * PANEL];
+
+/// Whether this machine has the unit, and the system lets this process use it.
+pub(crate) fn available() -> bool {
+    static AVAILABLE: OnceLock<bool> = OnceLock::new();
+    *AVAILABLE.get_or_init(|| {
+        if level() != Level::Avx512 {
+            return false;
+        }
+        const BF16: u32 = 1 << 22;
+        const TILES: u32 = 1 << 24;
+        let (found, wanted) = (__cpuid_count(7, 0).edx, BF16 | TILES);
+        found & wanted == wanted && permitted()
+    })
+}
+
+/// Asks the system to keep the unit's registers when it changes threads.
+fn permitted() -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        const ARCH_PRCTL: i64 = 158;
+        const ASK_FOR: i64 = 0x1023;
+        const TILE_DATA: i64 = 18;
+        let mut result = ARCH_PRCTL;
+        // SAFETY: a system call that writes no memory.
+        unsafe {
+            asm!(
+                "syscall", inout("rax") result, in("rdi") ASK_FOR, in("rsi") TILE_DATA,
+                out("rcx") _, out("r11") _, options(nostack),
+            );
+        }
+        result == 0
+    }
+    #[cfg(not(target_os = "linux"))]
+    false
+}
+
+/// `out[m, n] = scale * lhs[m, k] rhs[k, n]`, added to what is there if `accumulate`.
+///
+/// # Safety
+/// The unit is [`available`], the matrices have these sizes, and `out` overlaps neither of the others.
+pub(super) unsafe fn product(
+    [m, k, n]: [usize; 3],
+    scale: f32,
+    lhs: Matrix<f32>,
+    rhs: Matrix<f32>,
+    out: MatrixMut<f32>,
+    accumulate: bool,
+) {
+    if m == 0 || n == 0 {
+        return;
+    }
+    let depth_block = depth_block(k);
+    let steps_block = depth_block.div_ceil(STEP);
+    let columns_block = {
+        let most = RHS_BYTES / (steps_block * STEP_BYTES) * PANEL;
+        n.div_ceil(n.div_ceil(most)).next_multiple_of(PANEL)
+    };
+    PACKED.with_borrow_mut(|packed| {
+        let right: *mut u8 = packed.as_mut_ptr().cast();
+        // SAFETY: the machine has the instructions; parts of blocks are inside the matrices; the pieces of the buffer are
+        // apart and inside it.
+        unsafe {
+            let left = right.add(RHS_BYTES);
+            let whole: *mut f32 = left.add(LHS_BYTES).cast();
+            let sums = &mut *left.add(LHS_BYTES + WHOLE_BYTES).cast::<Sums>();
+            let turned = &mut *left.add(LHS_BYTES + WHOLE_BYTES + SUMS_BYTES).cast::<Sums>();
+            configure();
+            for j in (0..n).step_by(columns_block) {
+                let columns = columns_block.min(n - j);
+                for p in (0..k.max(1)).step_by(depth_block) {
+                    let depth = depth_block.min(k - p);
+                    let steps = depth.div_ceil(STEP);
+                    let accumulate = accumulate || p > 0;
+                    let (lhs, rhs) = (lhs.columns_after(p), rhs.rows_after(p).columns_after(j));
+                    let mut odd_columns = [0u32; RHS_BYTES / STEP_BYTES];
+                    let panels = columns.div_ceil(PANEL);
+                    // Along what is contiguous.
+                    let order = |at: usize| match rhs.column {
+                        1 => (at / panels, at % panels),
+                        _ => (at % steps, at / steps),
+                    };
+                    for (step, panel) in (0..steps * panels).map(order) {
+                        let from = rhs.rows_after(step * STEP).columns_after(panel * PANEL);
+                        let sizes = [STEP.min(depth - step * STEP), PANEL.min(columns - panel * PANEL)];
+                        let to = right.add((panel * steps + step) * STEP_BYTES);
+                        odd_columns[panel] |= pack_rhs(from, sizes, to, turned);
+                    }
+                    for i in (0..m).step_by(PANEL) {
+                        let rows = PANEL.min(m - i);
+                        let lhs = lhs.rows_after(i);
+                        let odd_rows = pack_lhs(lhs, [rows, depth], left, whole);
+                        for (panel, odd) in (0..columns).step_by(PANEL).zip(&odd_columns) {
+                            let columns = PANEL.min(columns - panel);
+                            let rhs_panel = right.add(panel / PANEL * steps * STEP_BYTES);
+                            let out = out.rows_after(i).columns_after(j + panel);
+                            let ahead = Ahead::new(panel / PANEL, lhs.rows_after(PANEL), out);
+                            sum([rows, columns], steps, left, rhs_panel, sums.as_mut_ptr(), &ahead);
+                            if odd_rows | odd != 0 {
+                                let rhs = rhs.columns_after(panel);
+                                one_by_one([rows, depth, columns], lhs, rhs, [odd_rows, *odd], sums);
+                            }
+                            write([rows, columns], sums, turned, scale, out, accumulate);
+                        }
+                    }
+                }
+            }
+            release();
+        }
+    });
+}
+
+/// Eight tiles of sixteen rows of 64 bytes.
+///
+/// # Safety
+/// The unit is available.
+unsafe fn configure() {
+    #[repr(C, align(64))]
+    struct Configuration {
+        palette: u8,
+        start_row: u8,
+        reserved: [u8; 14],
+        row_bytes: [u16; 16],
+        rows: [u8; 16],
+    }
+    let mut configuration =
+        Configuration { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
+    configuration.row_bytes[..8].fill(64);
+    configuration.rows[..8].fill(16);
+    // SAFETY: the caller's; nothing else uses tiles.
+    unsafe { asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack, readonly, preserves_flags)) }
+}
+
+/// Gives the tiles back: the system need not keep them any more.
+///
+/// # Safety
+/// The unit is available.
+unsafe fn release() {
+    // SAFETY: the caller's.
+    unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
+}
+
+macro_rules! when {
+    (both $text:literal) => {
+        $text
+    };
+    (one $text:literal) => {
+        ""
+    };
+}
+
+/// Asks for a tile that is loaded soon.
+macro_rules! soon {
+    ($panel:literal, $at:literal) => {
+        concat!(
+            soon!(@line $panel, $at, 0), soon!(@line $panel, $at, 64), soon!(@line $panel, $at, 128),
+            soon!(@line $panel, $at, 192), soon!(@line $panel, $at, 256), soon!(@line $panel, $at, 320),
+            soon!(@line $panel, $at, 384), soon!(@line $panel, $at, 448), soon!(@line $panel, $at, 512),
+            soon!(@line $panel, $at, 576), soon!(@line $panel, $at, 640), soon!(@line $panel, $at, 704),
+            soon!(@line $panel, $at, 768), soon!(@line $panel, $at, 832), soon!(@line $panel, $at, 896),
+            soon!(@line $panel, $at, 960),
+        )
+    };
+    (@line $panel:literal, $at:literal, $line:literal) => {
+        concat!("prefetcht0 [{", $panel, "} + ", $at, " + ", $line, "]\n")
+    };
+}
+
+/// The products of one part of `lhs`, in tmm4 and 5, and one of `rhs`, in tmm6 and 7. Meanwhile two tiles are asked for.
+macro_rules! multiply {
+    ($rows:tt, $columns:tt, $first:expr, $second:expr) => {
+        concat!(
+            "tdpbf16ps tmm0, tmm4, tmm6\n",
+            $first,
+            when!($columns "tdpbf16ps tmm1, tmm4, tmm7\n"),
+            when!($rows "tdpbf16ps tmm2, tmm5, tmm6\n"),
+            $second,
+            multiply!(@last $rows, $columns),
+        )
+    };
+    (@last both, both) => { "tdpbf16ps tmm3, tmm5, tmm7\n" };
+    (@last $rows:tt, $columns:tt) => { "" };
+}
+
+macro_rules! load_lhs {
+    ($rows:tt, $part:literal, $part_second:literal) => {
+        concat!(
+            "tileloadd tmm4, [{lhs} + {row} + ", $part, "]\n",
+            load_lhs!(@second $rows, $part_second),
+        )
+    };
+    (@second both, $at:literal) => { concat!("tileloadd tmm5, [{lhs} + {row} + ", $at, "]\n") };
+    (@second one, $at:literal) => { "" };
+}
+
+macro_rules! load_rhs {
+    ($columns:tt, $part:literal, $part_second:literal) => {
+        concat!(
+            "tileloadd tmm6, [{rhs} + {row} + ", $part, "]\n",
+            load_rhs!(@second $columns, $part_second),
+        )
+    };
+    (@second both, $at:literal) => { concat!("tileloadd tmm7, [{rhs} + {row} + ", $at, "]\n") };
+    (@second one, $at:literal) => { "" };
+}
+
+/// Sums of a panel of `lhs` with one of `rhs`. The order of parts is that of sizes, but for what saves loads.
+macro_rules! sums {
+    ($rows:tt, $columns:tt, $steps:ident, $lhs:ident, $rhs:ident, $sums:ident, $ahead:ident) => {
+        asm!(
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            "test {steps}, {steps}",
+            "jz 3f",
+            "2:",
+            "lea {ahead}, [{lhs} + 6144]",
+            "cmp {steps}, 1",
+            "cmove {ahead}, {first}",
+            load_lhs!($rows, 0, 1024),
+            load_rhs!($columns, 4096, 5120),
+            "prefetcht1 [{next}]",
+            "prefetcht1 [{next} + 64]",
+            "prefetcht1 [{next} + {apart}]",
+            "prefetcht1 [{next} + {apart} + 64]",
+            multiply!($rows, $columns, soon!("ahead", 0), soon!("ahead", 1024)),
+            load_rhs!($columns, 2048, 3072),
+            "lea {next}, [{next} + {apart} * 2]",
+            "prefetcht1 [{next}]",
+            "prefetcht1 [{next} + 64]",
+            "prefetcht1 [{next} + {apart}]",
+            "prefetcht1 [{next} + {apart} + 64]",
+            multiply!($rows, $columns, soon!("rhs", 10240), soon!("rhs", 11264)),
+            load_lhs!($rows, 2048, 3072),
+            "add {next}, {onward}",
+            "prefetcht1 [{out}]",
+            "prefetcht1 [{out} + 64]",
+            "prefetcht1 [{out} + {pitch}]",
+            "prefetcht1 [{out} + {pitch} + 64]",
+            multiply!($rows, $columns, soon!("rhs", 8192), soon!("rhs", 9216)),
+            load_rhs!($columns, 0, 1024),
+            "lea {out}, [{out} + {pitch} * 2]",
+            "prefetcht1 [{out}]",
+            "prefetcht1 [{out} + 64]",
+            "prefetcht1 [{out} + {pitch}]",
+            "prefetcht1 [{out} + {pitch} + 64]",
+            multiply!($rows, $columns, soon!("rhs", 6144), soon!("rhs", 7168)),
+            load_lhs!($rows, 4096, 5120),
+            "lea {out}, [{out} + {pitch} * 2]",
+            multiply!($rows, $columns, soon!("ahead", 2048), soon!("ahead", 3072)),
+            load_lhs!($rows, 0, 1024),
+            multiply!($rows, $columns, soon!("ahead", 4096), soon!("ahead", 5120)),
+            "add {lhs}, 6144",
+            "add {rhs}, 6144",
+            "dec {steps}",
+            "jnz 2b",
+            "3:",
+            "mov {row}, 128",
+            "tilestored [{sums} + {row}], tmm0",
+            "tilestored [{sums} + {row} + 64], tmm1",
+            "tilestored [{sums} + {row} + 2048], tmm2",
+            "tilestored [{sums} + {row} + 2112], tmm3",
+            steps = inout(reg) $steps => _,
+            lhs = inout(reg) $lhs => _,
+            rhs = inout(reg) $rhs => _,
+            row = inout(reg) 64usize => _,
+            sums = in(reg) $sums,
+            next = inout(reg) $ahead.next => _,
+            apart = in(reg) $ahead.apart,
+            onward = in(reg) $ahead.onward - 2 * $ahead.apart,
+            first = in(reg) $lhs,
+            ahead = out(reg) _,
+            out = inout(reg) $ahead.out => _,
+            pitch = in(reg) $ahead.pitch,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        )
+    };
+}
+
+/// What each step of a sum asks for: strides are in bytes.
+struct Ahead {
+    /// Four places of `lhs` that are this far apart, and at the next step this far on.
+    next: *const f32,
+    apart: isize,
+    onward: isize,
+    /// Four rows of `out`.
+    out: *const f32,
+    pitch: isize,
+}
+
+impl Ahead {
+    /// While panel `number` is summed: of the rows below, which are packed next, and of where the sums will be written.
+    fn new(number: usize, below: Matrix<f32>, out: MatrixMut<f32>) -> Self {
+        const F32: isize = size_of::<f32>() as isize;
+        let out = if out.column == 1 { out } else { MatrixMut { row: out.column, ..out } };
+        let (next, apart, onward) = if below.column == 1 {
+            (below.rows_after(4 * number), below.row, STEP as isize)
+        } else {
+            (below.columns_after(4 * number), below.column, STEP as isize * below.column)
+        };
+        Ahead {
+            next: next.pointer,
+            apart: apart * F32,
+            onward: onward * F32,
+            out: out.pointer.cast_const(),
+            pitch: out.row * F32,
+        }
+    }
+}
+
+/// The sums of a panel, [`PANEL`] rows of [`PANEL`], of which so many rows and columns are wanted.
+///
+/// # Safety
+/// The unit is configured, the panels have so many steps, and there is room for the sums.
+unsafe fn sum(
+    [rows, columns]: [usize; 2],
+    steps: usize,
+    lhs: *const u8,
+    rhs: *const u8,
+    sums: *mut f32,
+    ahead: &Ahead,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        match (rows > TILE, columns > TILE) {
+            (true, true) => sums!(both, both, steps, lhs, rhs, sums, ahead),
+            (true, false) => sums!(both, one, steps, lhs, rhs, sums, ahead),
+            (false, true) => sums!(one, both, steps, lhs, rhs, sums, ahead),
+            (false, false) => sums!(one, one, steps, lhs, rhs, sums, ahead),
+        }
+    }
+}
+
+/// The parts of 32 numbers in the order of `lanes`, and a vector that is NaN where a number has none.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn parts(low: __m512, high: __m512, lanes: __m512i) -> ([__m512i; PARTS], __m512) {
+    let (low, low_parts) = apart(low);
+    let (high, high_parts) = apart(high);
+    let mut parts = [_mm512_setzero_si512(); PARTS];
+    for (part, (low, high)) in parts.iter_mut().zip(low_parts.into_iter().zip(high_parts)) {
+        *part = _mm512_permutex2var_epi16(low, lanes, high);
+    }
+    (parts, _mm512_add_ps(low, high))
+}
+
+/// What three parts leave of numbers, which is nothing, or NaN if they have none; and floats whose upper halves the
+/// parts are.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn apart(number: __m512) -> (__m512, [__m512i; PARTS]) {
+    let nearest = |number: __m512| {
+        let half = _mm512_set1_epi32(0x8000);
+        let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+        _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(number), half), upper)
+    };
+    let first = nearest(number);
+    let left = _mm512_sub_ps(number, _mm512_castsi512_ps(first));
+    let second = nearest(left);
+    let left = _mm512_sub_ps(left, _mm512_castsi512_ps(second));
+    // No more than eight bits are left.
+    (left, [first, second, _mm512_castps_si512(left)])
+}
+
+/// The first elements of a row, at most as many as a vector has, and zeros.
+///
+/// # Safety
+/// The elements are readable.
+#[inline(always)]
+unsafe fn first<V: Lanes>(from: Matrix<V::Element>, count: usize) -> V {
+    // SAFETY: the caller's.
+    unsafe { if count >= V::COUNT { V::load(from.pointer) } else { V::load_first(from.pointer, count) } }
+}
+
+/// Packs rows of `lhs`. Says which have numbers without parts.
+///
+/// # Safety
+/// The places are readable, and there is room for the parts.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+unsafe fn pack_lhs(mut from: Matrix<f32>, [rows, depth]: [usize; 2], to: *mut u8, whole: *mut f32) -> u32 {
+    let mut odd = 0;
+    let mut nothing = [_mm512_setzero_ps(); PANEL];
+    // SAFETY: the caller's.
+    unsafe {
+        if from.column != 1 {
+            copy::<__m512>(from, [rows, depth], whole, PITCH);
+            from = Matrix { pointer: whole, row: PITCH as isize, column: 1 };
+        }
+        let mut lanes = [0i16; 32];
+        (0..32).for_each(|i| lanes[i as usize] = 2 * i + 1);
+        let lanes = _mm512_loadu_si512(lanes.as_ptr().cast());
+        for (step, p) in (0..depth).step_by(STEP).enumerate() {
+            for (row, nothing) in nothing[..rows].iter_mut().enumerate() {
+                let from = from.rows_after(row).columns_after(p);
+                let to = to.add(step * STEP_BYTES + row / TILE * TILE_BYTES + row % TILE * 64);
+                let low = first::<__m512>(from, depth - p);
+                let high = first::<__m512>(from.columns_after(TILE), (depth - p).saturating_sub(TILE));
+                let (parts, left) = parts(low, high, lanes);
+                for (part, bits) in parts.into_iter().enumerate() {
+                    _mm512_store_si512(to.add(part * 2 * TILE_BYTES).cast(), bits);
+                }
+                *nothing = _mm512_fmadd_ps(left, _mm512_setzero_ps(), *nothing);
+            }
+        }
+        for (row, nothing) in nothing.into_iter().enumerate() {
+            let is_odd = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(nothing, nothing) != 0;
+            odd |= (is_odd as u32) << row;
+        }
+    }
+    odd
+}
+
+/// Packs a step of a panel of `rhs`, of two rows the elements of each column side by side. Says which columns have
+/// numbers without parts.
+///
+/// # Safety
+/// The places are readable, and there is room for the parts.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+unsafe fn pack_rhs(
+    mut from: Matrix<f32>,
+    [rows, columns]: [usize; 2],
+    to: *mut u8,
+    turned: &mut Sums,
+) -> u32 {
+    let mut lanes = [0i16; 32];
+    (0..32).for_each(|i| lanes[i] = (i / 2 * 2 + 1 + i % 2 * 32) as i16);
+    let mut odd = 0;
+    // SAFETY: the caller's.
+    unsafe {
+        let lanes = _mm512_loadu_si512(lanes.as_ptr().cast());
+        if from.column != 1 {
+            copy::<__m512>(from, [rows, columns], turned.as_mut_ptr(), PANEL);
+            from = Matrix { pointer: turned.as_ptr(), row: PANEL as isize, column: 1 };
+        }
+        for tile in (0..columns).step_by(TILE) {
+            let columns = columns - tile;
+            let to = to.add(tile / TILE * TILE_BYTES);
+            let mut nothing = _mm512_setzero_ps();
+            for pair in 0..TILE {
+                let from = from.rows_after(2 * pair).columns_after(tile);
+                // SAFETY: what is prefetched need not exist.
+                for row in [STEP, STEP + 1] {
+                    _mm_prefetch::<_MM_HINT_T1>(from.rows_after(row).pointer.cast());
+                }
+                let low = first::<__m512>(from, if 2 * pair < rows { columns } else { 0 });
+                let high = first::<__m512>(from.rows_after(1), if 2 * pair + 1 < rows { columns } else { 0 });
+                let (parts, left) = parts(low, high, lanes);
+                for (part, bits) in parts.into_iter().enumerate() {
+                    _mm512_store_si512(to.add(part * 2 * TILE_BYTES + pair * 64).cast(), bits);
+                }
+                nothing = _mm512_fmadd_ps(left, _mm512_setzero_ps(), nothing);
+            }
+            odd |= (_mm512_cmp_ps_mask::<_CMP_UNORD_Q>(nothing, nothing) as u32) << tile;
+        }
+    }
+    odd
+}
+
+/// Computes sums of rows and columns that have no parts.
+///
+/// # Safety
+/// The matrices have these sizes.
+#[cold]
+unsafe fn one_by_one(
+    [rows, depth, columns]: [usize; 3],
+    lhs: Matrix<f32>,
+    rhs: Matrix<f32>,
+    [odd_rows, odd_columns]: [u32; 2],
+    sums: &mut Sums,
+) {
+    for i in 0..rows {
+        for j in 0..columns {
+            if (odd_rows >> i | odd_columns >> j) & 1 != 0 {
+                sums[i * PANEL + j] = (0..depth).fold(0.0, |sum, p| {
+                    let [left, right] =
+                        [lhs.rows_after(i).columns_after(p), rhs.rows_after(p).columns_after(j)];
+                    // SAFETY: inside the matrices.
+                    let [left, right] = [left, right].map(|at| unsafe { at.pointer.read() });
+                    f32::mul_add(left, right, sum)
+                });
+            }
+        }
+    }
+}
+
+/// Scales sums and writes them, or adds them to what is there.
+///
+/// # Safety
+/// `out` has these sizes.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+unsafe fn write(
+    [mut rows, mut columns]: [usize; 2],
+    sums: &Sums,
+    turned: &mut Sums,
+    scale: f32,
+    mut out: MatrixMut<f32>,
+    accumulate: bool,
+) {
+    let mut sums = sums;
+    // SAFETY: the caller's.
+    unsafe {
+        if out.column != 1 {
+            let from = Matrix { pointer: sums.as_ptr(), row: 1, column: PANEL as isize };
+            copy::<__m512>(from, [PANEL, PANEL], turned.as_mut_ptr(), PANEL);
+            (sums, rows, columns) = (turned, columns, rows);
+            out = MatrixMut { row: out.column, column: out.row, ..out };
+        }
+        if out.column != 1 {
+            for i in 0..rows {
+                for j in 0..columns {
+                    let (sum, at) = (sums[i * PANEL + j], out.rows_after(i).columns_after(j).pointer);
+                    at.write(if accumulate { sum.mul_add(scale, at.read()) } else { sum * scale });
+                }
+            }
+            return;
+        }
+        let scale = <__m512 as Lanes>::splat(scale);
+        for i in 0..rows {
+            for j in (0..columns).step_by(TILE) {
+                let sum = <__m512 as Lanes>::load(&sums[i * PANEL + j]);
+                let at = out.rows_after(i).pointer.add(j);
+                if columns - j >= TILE {
+                    let value =
+                        if accumulate { sum.times_plus(scale, Lanes::load(at)) } else { sum.times(scale) };
+                    value.store(at);
+                } else {
+                    let there =
+                        if accumulate { Lanes::load_first(at, columns - j) } else { _mm512_setzero_ps() };
+                    let value = if accumulate { sum.times_plus(scale, there) } else { sum.times(scale) };
+                    value.store_first(at, columns - j);
+                }
+            }
+        }
+    }
+}
