@@ -120,24 +120,24 @@ fn cut(model: &str, settings: &[&str]) -> Vec<usize> {
 
 #[test]
 fn pieces_have_the_bits_of_the_whole() {
-    assert_eq!(cut("gpt", &[]), [272, 272, 256]);
-    assert_eq!(cut("gpt", &["train.batch=3", "model.sequence=129"]), [208, 179]);
-    assert_eq!(cut("llama", &["train.batch=2"]), [208, 192]);
-    assert_eq!(cut("gpt", &["train.dtype=f64", "train.batch=2"]), [208, 192]);
+    assert_eq!(cut("gpt", &[]), [288, 288, 224]);
+    assert_eq!(cut("gpt", &["train.batch=3", "model.sequence=129"]), [224, 163]);
+    assert_eq!(cut("llama", &["train.batch=2"]), [224, 176]);
+    assert_eq!(cut("gpt", &["train.dtype=f64", "train.batch=2"]), [224, 176]);
     // Short enough for one sum.
     assert_eq!(cut("gpt", &["train.batch=1"]), [200]);
 }
 
 #[test]
 fn so_they_have_on_meshes() {
-    assert_eq!(cut("gpt", &["mesh.shape=dp=2"]), [208, 192]);
+    assert_eq!(cut("gpt", &["mesh.shape=dp=2"]), [224, 176]);
     // 600 and 400 rows.
-    assert_eq!(cut("gpt", &["mesh.shape=dp=2", "train.batch=5"]), [304, 296]);
+    assert_eq!(cut("gpt", &["mesh.shape=dp=2", "train.batch=5"]), [320, 280]);
     // 400 and 200 rows, which cannot go in as many pieces.
     assert_eq!(cut("gpt", &["mesh.shape=dp=2", "train.batch=3"]), [400]);
-    assert_eq!(cut("gpt", &["mesh.shape=fsdp=2"]), [208, 192]);
-    assert_eq!(cut("gpt", &["mesh.shape=dp=2,tp=2"]), [208, 192]);
-    assert_eq!(cut("gpt", &["train.microbatches=2"]), [208, 192, 208, 192]);
+    assert_eq!(cut("gpt", &["mesh.shape=fsdp=2"]), [224, 176]);
+    assert_eq!(cut("gpt", &["mesh.shape=dp=2,tp=2"]), [224, 176]);
+    assert_eq!(cut("gpt", &["train.microbatches=2"]), [224, 176, 224, 176]);
     // The vocabulary is cut, and cross-entropy full of collectives.
     assert_eq!(cut("gpt", &["mesh.shape=tp=2", "plan.vocab_parallel=true"]), [0; 0]);
 }
