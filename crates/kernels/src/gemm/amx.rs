@@ -564,20 +564,33 @@ unsafe fn write(
             }
             return;
         }
-        let scale = <__m512 as Lanes>::splat(scale);
-        for i in 0..rows {
-            for j in (0..columns).step_by(TILE) {
-                let sum = <__m512 as Lanes>::load(&sums[i * PANEL + j]);
-                let at = out.rows_after(i).pointer.add(j);
-                if columns - j >= TILE {
-                    let value =
-                        if accumulate { sum.times_plus(scale, Lanes::load(at)) } else { sum.times(scale) };
-                    value.store(at);
-                } else {
-                    let there =
-                        if accumulate { Lanes::load_first(at, columns - j) } else { _mm512_setzero_ps() };
-                    let value = if accumulate { sum.times_plus(scale, there) } else { sum.times(scale) };
-                    value.store_first(at, columns - j);
+        let scale = _mm512_set1_ps(scale);
+        let ones = |count: usize| ((1_u32 << count.min(TILE)) - 1) as u16;
+        let masks = [ones(columns), ones(columns.saturating_sub(TILE))];
+        // Rows may lie a multiple of 4096 bytes apart, where a load waits for the store before it: so several loads, and
+        // then as many stores.
+        const TOGETHER: usize = 8;
+        for first in (0..rows).step_by(TOGETHER) {
+            let row =
+                |i: usize| (out.rows_after(first + i).pointer, if first + i < rows { masks } else { [0; 2] });
+            let mut there = [[_mm512_setzero_ps(); 2]; TOGETHER];
+            if accumulate {
+                for (i, there) in there.iter_mut().enumerate() {
+                    let (at, [low, high]) = row(i);
+                    *there =
+                        [_mm512_maskz_loadu_ps(low, at), _mm512_maskz_loadu_ps(high, at.wrapping_add(TILE))];
+                }
+            }
+            for (i, there) in there.iter().enumerate() {
+                let (at, masks) = row(i);
+                for (half, (there, mask)) in there.iter().zip(masks).enumerate() {
+                    let sum = _mm512_loadu_ps(&sums[(first + i) * PANEL + half * TILE]);
+                    let value = if accumulate {
+                        _mm512_fmadd_ps(sum, scale, *there)
+                    } else {
+                        _mm512_mul_ps(sum, scale)
+                    };
+                    _mm512_mask_storeu_ps(at.wrapping_add(half * TILE), mask, value);
                 }
             }
         }
