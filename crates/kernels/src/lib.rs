@@ -2,9 +2,10 @@
 //! products, attention, norms, losses, row gathers and counter-based random bits.
 //!
 //! Knows element types, views and arithmetic; not graphs, meshes or programs. A kernel runs on the calling
-//! thread, allocates nothing (but for the packing buffer of 876 KiB that a thread makes at its first matrix product, and
-//! pages for the code of a chain that runs for the first time) and gives the same bits for the same shapes and values,
-//! whatever the strides and whatever vector width the machine has.
+//! thread, allocates nothing (but for the packing buffer of 876 KiB, or 1410 where there is a matrix unit, that a thread
+//! makes at its first matrix product, and pages for the code of a chain that runs for the first time) and gives the same
+//! bits for the same shapes and values, whatever the strides and whatever vector width the machine has; only
+//! [`Products`] may differ between machines, if they may.
 //! Kernels that need scratch take a workspace and say beforehand how large it must be.
 //!
 //! Views that do not fit a kernel are mistakes of the caller and panic, as slices do; what depends on data (a

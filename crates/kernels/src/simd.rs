@@ -2,7 +2,8 @@
 //! widest one the machine has is chosen at each call (a few cached flag reads).
 //!
 //! Rust neither contracts `a * b + c` into one rounding nor reorders float sums, and `mul_add` rounds once
-//! everywhere, so the three give the same bits: results do not depend on the machine a run happens to land on.
+//! everywhere, so the three give the same bits: results do not depend on the machine a run happens to land on, but
+//! for products on matrix units ([`crate::Products`]).
 
 /// What the machine offers; the wide levels have fused multiply-add.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

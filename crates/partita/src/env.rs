@@ -124,10 +124,11 @@ fn features() -> Vec<String> {
     found
 }
 
-/// As the kernels choose: AVX-512 needs four parts of it.
+/// As the kernels choose: AVX-512 needs four parts of it, a matrix unit stands beside it.
 fn kernel_level(features: &[String]) -> &'static str {
     let has = |name: &str| features.iter().any(|feature| feature == name);
     match () {
+        _ if has("amx-bf16") => "avx512 and amx",
         _ if ["avx512f", "avx512bw", "avx512dq", "avx512vl"].into_iter().all(has) => "avx512",
         _ if has("avx2") => "avx2",
         _ => "baseline",
@@ -173,6 +174,7 @@ mod tests {
         let named = |names: &[&str]| names.iter().map(|n| n.to_string()).collect::<Vec<_>>();
         let all = named(&["avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl"]);
         assert_eq!(kernel_level(&all), "avx512");
+        assert_eq!(kernel_level(&[all.clone(), named(&["amx-bf16"])].concat()), "avx512 and amx");
         assert_eq!(kernel_level(&all[..4]), "avx2");
         assert_eq!(kernel_level(&[]), "baseline");
     }

@@ -11,9 +11,9 @@
 //! The unit takes numbers below the smallest normal one for zero, so numbers below 2^-109 lose their last bits. What is
 //! not finite, or rounds to infinity, has no parts: its row of `lhs` or column of `rhs` is computed without the unit.
 //!
-//! **Bits.** An element of `out` depends on its row of `lhs`, its column of `rhs`, `scale` and `accumulate` only. Blocks of
-//! the sum over k are those of the other products; in each, 32 products at a time are added up, in
-//! the order of `sums!`; the twin in `tests.rs` does so in plain Rust.
+//! **Bits.** An element of `out` depends on its row of `lhs`, its column of `rhs`, `scale` and `accumulate` only. The sum
+//! over k is cut into the same blocks as in the other products; each starts at zero and takes 32 products of each of six
+//! pairs of parts at a time, in the order of `sums!`. A twin in plain Rust (`tests.rs`) gives the same bits.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -29,7 +29,7 @@ use crate::simd::{Level, level};
 const TILE: usize = 16;
 /// Rows or columns of two tiles: what is computed at once.
 const PANEL: usize = 2 * TILE;
-/// Products that one instruction adds to an element.
+/// Products of parts that one instruction adds to an element.
 const STEP: usize = 32;
 /// Parts of a number.
 const PARTS: usize = 3;
@@ -38,7 +38,9 @@ const TILE_BYTES: usize = 1024;
 const STEP_BYTES: usize = PARTS * 2 * TILE_BYTES;
 /// Most bytes of a packed block of `rhs`, which stays in the second cache.
 const RHS_BYTES: usize = 5 << 18;
+/// Of a packed panel of `lhs`.
 const LHS_BYTES: usize = DEPTH / STEP * STEP_BYTES;
+/// Of rows of `lhs` before they are taken apart, if they are not contiguous.
 const WHOLE_BYTES: usize = PANEL * PITCH * size_of::<f32>();
 const SUMS_BYTES: usize = size_of::<Sums>();
 /// What a thread packs into.
@@ -174,7 +176,8 @@ unsafe fn configure() {
         Configuration { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
     configuration.row_bytes[..8].fill(64);
     configuration.rows[..8].fill(16);
-    // SAFETY: the caller's; nothing else uses tiles.
+    // SAFETY: the caller's; compilers put nothing into tiles, so nothing is lost, and what is there stays until they are
+    // released.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack, readonly, preserves_flags)) }
 }
 
@@ -187,6 +190,7 @@ unsafe fn release() {
     unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
 }
 
+/// Text for what is done of both tiles only.
 macro_rules! when {
     (both $text:literal) => {
         $text
@@ -229,6 +233,7 @@ macro_rules! multiply {
     (@last $rows:tt, $columns:tt) => { "" };
 }
 
+/// One part of `lhs`: its tile of rows, and the next tile if both are wanted.
 macro_rules! load_lhs {
     ($rows:tt, $part:literal, $part_second:literal) => {
         concat!(
@@ -240,6 +245,7 @@ macro_rules! load_lhs {
     (@second one, $at:literal) => { "" };
 }
 
+/// One part of `rhs`: its tile of columns, and the next tile if both are wanted.
 macro_rules! load_rhs {
     ($columns:tt, $part:literal, $part_second:literal) => {
         concat!(
@@ -251,7 +257,12 @@ macro_rules! load_rhs {
     (@second one, $at:literal) => { "" };
 }
 
-/// Sums of a panel of `lhs` with one of `rhs`. The order of parts is that of sizes, but for what saves loads.
+/// Sums of a panel of `lhs` with one of `rhs`. In a step of a panel parts are 2048 bytes apart and their tiles 1024, and the
+/// next step is 6144 bytes on; a row of sums has 128 bytes. Small products go first, as far as that spares loads: of
+/// parts 1 and 3, 1 and 2, 2 and 2, 2 and 1, 3 and 1, 1 and 1.
+///
+/// All of the next step is asked for meanwhile: where two threads share a core, a tile is not loaded while another is
+/// multiplied, so that loads from the second cache would take a fifth of the time.
 macro_rules! sums {
     ($rows:tt, $columns:tt, $steps:ident, $lhs:ident, $rhs:ident, $sums:ident, $ahead:ident) => {
         asm!(
