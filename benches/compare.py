@@ -231,6 +231,8 @@ measured beside it, over its time.
 ## What is measured
 
 The sizes are those of `crates/partita/src/commands/bench/models.rs` and `benches/measure.py`: f32, whole steps.
+Where the kernels are said to have `amx`, Partita's products run on the matrix unit, as six products of `bf16` parts that
+together are at least as near to the true sum as products of `f32`; peers multiply in `f32`, as they do by default.
 
 - `gemm`: products `m x k x n`, on one thread and two.
 - `mlp/slapo`: two layers of 1024 with GELU between, 1024 rows, forward and backward. `mlp/alpa`: 1024-4096-1024-4096-1024

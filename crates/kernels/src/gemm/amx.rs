@@ -38,6 +38,9 @@ const TILE_BYTES: usize = 1024;
 const STEP_BYTES: usize = PARTS * 2 * TILE_BYTES;
 /// Most bytes of a packed block of `rhs`, which stays in the second cache.
 const RHS_BYTES: usize = 5 << 18;
+/// Rows that are loaded before any of them is stored: where rows lie a multiple of 4096 bytes apart, a load waits for the
+/// store before it.
+const TOGETHER: usize = 8;
 /// Of a packed panel of `lhs`.
 const LHS_BYTES: usize = DEPTH / STEP * STEP_BYTES;
 /// Of rows of `lhs` before they are taken apart, if they are not contiguous.
@@ -144,12 +147,21 @@ pub(super) unsafe fn product(
                             let rhs_panel = right.add(panel / PANEL * steps * STEP_BYTES);
                             let out = out.rows_after(i).columns_after(j + panel);
                             let ahead = Ahead::new(panel / PANEL, lhs.rows_after(PANEL), out);
-                            sum([rows, columns], steps, left, rhs_panel, sums.as_mut_ptr(), &ahead);
-                            if odd_rows | odd != 0 {
+                            let sizes = [rows, columns];
+                            let is_odd = odd_rows | odd != 0;
+                            let is_whole = sizes == [PANEL; 2] && out.column == 1;
+                            if is_whole && !is_odd && !accumulate && scale == 1.0 {
+                                let into = Into::new(out.pointer, out.row);
+                                sum(sizes, steps, left, rhs_panel, &into, &ahead);
+                                continue;
+                            }
+                            let into = Into::new(sums.as_mut_ptr(), PANEL as isize);
+                            sum(sizes, steps, left, rhs_panel, &into, &ahead);
+                            if is_odd {
                                 let rhs = rhs.columns_after(panel);
                                 one_by_one([rows, depth, columns], lhs, rhs, [odd_rows, *odd], sums);
                             }
-                            write([rows, columns], sums, turned, scale, out, accumulate);
+                            write(sizes, sums, turned, scale, out, accumulate);
                         }
                     }
                 }
@@ -258,13 +270,13 @@ macro_rules! load_rhs {
 }
 
 /// Sums of a panel of `lhs` with one of `rhs`. In a step of a panel parts are 2048 bytes apart and their tiles 1024, and the
-/// next step is 6144 bytes on; a row of sums has 128 bytes. Small products go first, as far as that spares loads: of
+/// next step is 6144 bytes on. Small products go first, as far as that spares loads: of
 /// parts 1 and 3, 1 and 2, 2 and 2, 2 and 1, 3 and 1, 1 and 1.
 ///
 /// All of the next step is asked for meanwhile: where two threads share a core, a tile is not loaded while another is
 /// multiplied, so that loads from the second cache would take a fifth of the time.
 macro_rules! sums {
-    ($rows:tt, $columns:tt, $steps:ident, $lhs:ident, $rhs:ident, $sums:ident, $ahead:ident) => {
+    ($rows:tt, $columns:tt, $steps:ident, $lhs:ident, $rhs:ident, $into:ident, $ahead:ident) => {
         asm!(
             "tilezero tmm0",
             "tilezero tmm1",
@@ -314,16 +326,18 @@ macro_rules! sums {
             "dec {steps}",
             "jnz 2b",
             "3:",
-            "mov {row}, 128",
-            "tilestored [{sums} + {row}], tmm0",
-            "tilestored [{sums} + {row} + 64], tmm1",
-            "tilestored [{sums} + {row} + 2048], tmm2",
-            "tilestored [{sums} + {row} + 2112], tmm3",
+            "mov {lhs}, [{into}]",
+            "mov {rhs}, [{into} + 8]",
+            "mov {row}, [{into} + 16]",
+            "tilestored [{lhs} + {row}], tmm0",
+            "tilestored [{lhs} + {row} + 64], tmm1",
+            "tilestored [{rhs} + {row}], tmm2",
+            "tilestored [{rhs} + {row} + 64], tmm3",
             steps = inout(reg) $steps => _,
             lhs = inout(reg) $lhs => _,
             rhs = inout(reg) $rhs => _,
             row = inout(reg) 64usize => _,
-            sums = in(reg) $sums,
+            into = in(reg) $into,
             next = inout(reg) $ahead.next => _,
             apart = in(reg) $ahead.apart,
             onward = in(reg) $ahead.onward - 2 * $ahead.apart,
@@ -336,6 +350,21 @@ macro_rules! sums {
             options(nostack),
         )
     };
+}
+
+/// Where the sums of a panel go: the first row and the seventeenth, and bytes from row to row.
+#[repr(C)]
+struct Into {
+    first: *mut f32,
+    second: *mut f32,
+    pitch: isize,
+}
+
+impl Into {
+    fn new(first: *mut f32, row: isize) -> Self {
+        let second = first.wrapping_offset(TILE as isize * row);
+        Into { first, second, pitch: row * size_of::<f32>() as isize }
+    }
 }
 
 /// What each step of a sum asks for: strides are in bytes.
@@ -372,22 +401,22 @@ impl Ahead {
 /// The sums of a panel, [`PANEL`] rows of [`PANEL`], of which so many rows and columns are wanted.
 ///
 /// # Safety
-/// The unit is configured, the panels have so many steps, and there is room for the sums.
+/// The unit is configured, the panels have so many steps, and there is room for all sums.
 unsafe fn sum(
     [rows, columns]: [usize; 2],
     steps: usize,
     lhs: *const u8,
     rhs: *const u8,
-    sums: *mut f32,
+    into: &Into,
     ahead: &Ahead,
 ) {
     // SAFETY: the caller's.
     unsafe {
         match (rows > TILE, columns > TILE) {
-            (true, true) => sums!(both, both, steps, lhs, rhs, sums, ahead),
-            (true, false) => sums!(both, one, steps, lhs, rhs, sums, ahead),
-            (false, true) => sums!(one, both, steps, lhs, rhs, sums, ahead),
-            (false, false) => sums!(one, one, steps, lhs, rhs, sums, ahead),
+            (true, true) => sums!(both, both, steps, lhs, rhs, into, ahead),
+            (true, false) => sums!(both, one, steps, lhs, rhs, into, ahead),
+            (false, true) => sums!(one, both, steps, lhs, rhs, into, ahead),
+            (false, false) => sums!(one, one, steps, lhs, rhs, into, ahead),
         }
     }
 }
@@ -430,7 +459,7 @@ fn apart(number: __m512) -> (__m512, [__m512i; PARTS]) {
 #[inline(always)]
 unsafe fn first<V: Lanes>(from: Matrix<V::Element>, count: usize) -> V {
     // SAFETY: the caller's.
-    unsafe { if count >= V::COUNT { V::load(from.pointer) } else { V::load_first(from.pointer, count) } }
+    unsafe { V::load_first(from.pointer, count.min(V::COUNT)) }
 }
 
 /// Packs rows of `lhs`. Says which have numbers without parts.
@@ -451,16 +480,23 @@ unsafe fn pack_lhs(mut from: Matrix<f32>, [rows, depth]: [usize; 2], to: *mut u8
         (0..32).for_each(|i| lanes[i as usize] = 2 * i + 1);
         let lanes = _mm512_loadu_si512(lanes.as_ptr().cast());
         for (step, p) in (0..depth).step_by(STEP).enumerate() {
-            for (row, nothing) in nothing[..rows].iter_mut().enumerate() {
-                let from = from.rows_after(row).columns_after(p);
-                let to = to.add(step * STEP_BYTES + row / TILE * TILE_BYTES + row % TILE * 64);
-                let low = first::<__m512>(from, depth - p);
-                let high = first::<__m512>(from.columns_after(TILE), (depth - p).saturating_sub(TILE));
-                let (parts, left) = parts(low, high, lanes);
-                for (part, bits) in parts.into_iter().enumerate() {
-                    _mm512_store_si512(to.add(part * 2 * TILE_BYTES).cast(), bits);
+            for group in (0..rows).step_by(TOGETHER) {
+                let mut numbers = [[_mm512_setzero_ps(); 2]; TOGETHER];
+                for (i, [low, high]) in numbers.iter_mut().enumerate() {
+                    let from = from.rows_after(group + i).columns_after(p);
+                    let count = if group + i < rows { depth - p } else { 0 };
+                    *low = first::<__m512>(from, count);
+                    *high = first::<__m512>(from.columns_after(TILE), count.saturating_sub(TILE));
                 }
-                *nothing = _mm512_fmadd_ps(left, _mm512_setzero_ps(), *nothing);
+                let to = to.add(step * STEP_BYTES + group / TILE * TILE_BYTES + group % TILE * 64);
+                for (i, [low, high]) in numbers.into_iter().enumerate() {
+                    let (parts, left) = parts(low, high, lanes);
+                    for (part, bits) in parts.into_iter().enumerate() {
+                        _mm512_store_si512(to.add(part * 2 * TILE_BYTES + i * 64).cast(), bits);
+                    }
+                    let nothing = &mut nothing[group + i];
+                    *nothing = _mm512_fmadd_ps(left, _mm512_setzero_ps(), *nothing);
+                }
             }
         }
         for (row, nothing) in nothing.into_iter().enumerate() {
@@ -498,13 +534,13 @@ unsafe fn pack_rhs(
             let to = to.add(tile / TILE * TILE_BYTES);
             let mut nothing = _mm512_setzero_ps();
             for pair in 0..TILE {
-                let from = from.rows_after(2 * pair).columns_after(tile);
-                // SAFETY: what is prefetched need not exist.
-                for row in [STEP, STEP + 1] {
-                    _mm_prefetch::<_MM_HINT_T1>(from.rows_after(row).pointer.cast());
-                }
-                let low = first::<__m512>(from, if 2 * pair < rows { columns } else { 0 });
-                let high = first::<__m512>(from.rows_after(1), if 2 * pair + 1 < rows { columns } else { 0 });
+                let [low, high] = [0, 1].map(|at| {
+                    let row = 2 * pair + at;
+                    let from = from.rows_after(row).columns_after(tile);
+                    // What is prefetched need not exist.
+                    _mm_prefetch::<_MM_HINT_T1>(from.rows_after(STEP).pointer.cast());
+                    first::<__m512>(from, if row < rows { columns } else { 0 })
+                });
                 let (parts, left) = parts(low, high, lanes);
                 for (part, bits) in parts.into_iter().enumerate() {
                     _mm512_store_si512(to.add(part * 2 * TILE_BYTES + pair * 64).cast(), bits);
@@ -578,9 +614,6 @@ unsafe fn write(
         let scale = _mm512_set1_ps(scale);
         let ones = |count: usize| ((1_u32 << count.min(TILE)) - 1) as u16;
         let masks = [ones(columns), ones(columns.saturating_sub(TILE))];
-        // Rows may lie a multiple of 4096 bytes apart, where a load waits for the store before it: so several loads, and
-        // then as many stores.
-        const TOGETHER: usize = 8;
         for first in (0..rows).step_by(TOGETHER) {
             let row =
                 |i: usize| (out.rows_after(first + i).pointer, if first + i < rows { masks } else { [0; 2] });
