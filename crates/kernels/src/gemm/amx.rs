@@ -151,11 +151,11 @@ pub(super) unsafe fn product(
                             let is_odd = odd_rows | odd != 0;
                             let is_whole = sizes == [PANEL; 2] && out.column == 1;
                             if is_whole && !is_odd && !accumulate && scale == 1.0 {
-                                let into = Into::new(out.pointer, out.row);
+                                let into = Target::new(out.pointer, out.row);
                                 sum(sizes, steps, left, rhs_panel, &into, &ahead);
                                 continue;
                             }
-                            let into = Into::new(sums.as_mut_ptr(), PANEL as isize);
+                            let into = Target::new(sums.as_mut_ptr(), PANEL as isize);
                             sum(sizes, steps, left, rhs_panel, &into, &ahead);
                             if is_odd {
                                 let rhs = rhs.columns_after(panel);
@@ -354,16 +354,16 @@ macro_rules! sums {
 
 /// Where the sums of a panel go: the first row and the seventeenth, and bytes from row to row.
 #[repr(C)]
-struct Into {
+struct Target {
     first: *mut f32,
     second: *mut f32,
     pitch: isize,
 }
 
-impl Into {
+impl Target {
     fn new(first: *mut f32, row: isize) -> Self {
         let second = first.wrapping_offset(TILE as isize * row);
-        Into { first, second, pitch: row * size_of::<f32>() as isize }
+        Target { first, second, pitch: row * size_of::<f32>() as isize }
     }
 }
 
@@ -407,7 +407,7 @@ unsafe fn sum(
     steps: usize,
     lhs: *const u8,
     rhs: *const u8,
-    into: &Into,
+    into: &Target,
     ahead: &Ahead,
 ) {
     // SAFETY: the caller's.
