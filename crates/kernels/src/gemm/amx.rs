@@ -125,19 +125,7 @@ pub(super) unsafe fn product(
                     let steps = depth.div_ceil(STEP);
                     let accumulate = accumulate || p > 0;
                     let (lhs, rhs) = (lhs.columns_after(p), rhs.rows_after(p).columns_after(j));
-                    let mut odd_columns = [0u32; RHS_BYTES / STEP_BYTES];
-                    let panels = columns.div_ceil(PANEL);
-                    // Along what is contiguous.
-                    let order = |at: usize| match rhs.column {
-                        1 => (at / panels, at % panels),
-                        _ => (at % steps, at / steps),
-                    };
-                    for (step, panel) in (0..steps * panels).map(order) {
-                        let from = rhs.rows_after(step * STEP).columns_after(panel * PANEL);
-                        let sizes = [STEP.min(depth - step * STEP), PANEL.min(columns - panel * PANEL)];
-                        let to = right.add((panel * steps + step) * STEP_BYTES);
-                        odd_columns[panel] |= pack_rhs(from, sizes, to, turned);
-                    }
+                    let odd_columns = pack_block(rhs, [depth, columns], right, turned);
                     for i in (0..m).step_by(PANEL) {
                         let rows = PANEL.min(m - i);
                         let lhs = lhs.rows_after(i);
@@ -204,10 +192,10 @@ unsafe fn release() {
 
 /// Text for what is done of both tiles only.
 macro_rules! when {
-    (both $text:literal) => {
+    (both $text:expr) => {
         $text
     };
-    (one $text:literal) => {
+    (one $text:expr) => {
         ""
     };
 }
@@ -238,40 +226,27 @@ macro_rules! multiply {
             when!($columns "tdpbf16ps tmm1, tmm4, tmm7\n"),
             when!($rows "tdpbf16ps tmm2, tmm5, tmm6\n"),
             $second,
-            multiply!(@last $rows, $columns),
+            when!($rows when!($columns "tdpbf16ps tmm3, tmm5, tmm7\n")),
         )
     };
-    (@last both, both) => { "tdpbf16ps tmm3, tmm5, tmm7\n" };
-    (@last $rows:tt, $columns:tt) => { "" };
 }
 
-/// One part of `lhs`: its tile of rows, and the next tile if both are wanted.
-macro_rules! load_lhs {
-    ($rows:tt, $part:literal, $part_second:literal) => {
+/// One part of a step of a panel: its first tile, and its second if both are wanted, into registers of these numbers.
+macro_rules! load {
+    ($wanted:tt, $panel:literal, $first:literal at $at:literal, $second:literal at $second_at:literal) => {
         concat!(
-            "tileloadd tmm4, [{lhs} + {row} + ", $part, "]\n",
-            load_lhs!(@second $rows, $part_second),
+            load!(@tile $panel, $first, $at),
+            when!($wanted load!(@tile $panel, $second, $second_at)),
         )
     };
-    (@second both, $at:literal) => { concat!("tileloadd tmm5, [{lhs} + {row} + ", $at, "]\n") };
-    (@second one, $at:literal) => { "" };
-}
-
-/// One part of `rhs`: its tile of columns, and the next tile if both are wanted.
-macro_rules! load_rhs {
-    ($columns:tt, $part:literal, $part_second:literal) => {
-        concat!(
-            "tileloadd tmm6, [{rhs} + {row} + ", $part, "]\n",
-            load_rhs!(@second $columns, $part_second),
-        )
+    (@tile $panel:literal, $tile:literal, $at:literal) => {
+        concat!("tileloadd tmm", $tile, ", [{", $panel, "} + {row} + ", $at, "]\n")
     };
-    (@second both, $at:literal) => { concat!("tileloadd tmm7, [{rhs} + {row} + ", $at, "]\n") };
-    (@second one, $at:literal) => { "" };
 }
 
 /// Sums of a panel of `lhs` with one of `rhs`. In a step of a panel parts are 2048 bytes apart and their tiles 1024, and the
-/// next step is 6144 bytes on. Small products go first, as far as that spares loads: of
-/// parts 1 and 3, 1 and 2, 2 and 2, 2 and 1, 3 and 1, 1 and 1.
+/// next step is 6144 bytes on. Small products go first, as far as that spares loads: of parts 1 and 3, 1 and 2, 2 and 2, 2
+/// and 1, 3 and 1, 1 and 1.
 ///
 /// All of the next step is asked for meanwhile: where two threads share a core, a tile is not loaded while another is
 /// multiplied, so that loads from the second cache would take a fifth of the time.
@@ -288,38 +263,38 @@ macro_rules! sums {
             "lea {ahead}, [{lhs} + 6144]",
             "cmp {steps}, 1",
             "cmove {ahead}, {first}",
-            load_lhs!($rows, 0, 1024),
-            load_rhs!($columns, 4096, 5120),
+            load!($rows, "lhs", 4 at 0, 5 at 1024),
+            load!($columns, "rhs", 6 at 4096, 7 at 5120),
             "prefetcht1 [{next}]",
             "prefetcht1 [{next} + 64]",
             "prefetcht1 [{next} + {apart}]",
             "prefetcht1 [{next} + {apart} + 64]",
             multiply!($rows, $columns, soon!("ahead", 0), soon!("ahead", 1024)),
-            load_rhs!($columns, 2048, 3072),
+            load!($columns, "rhs", 6 at 2048, 7 at 3072),
             "lea {next}, [{next} + {apart} * 2]",
             "prefetcht1 [{next}]",
             "prefetcht1 [{next} + 64]",
             "prefetcht1 [{next} + {apart}]",
             "prefetcht1 [{next} + {apart} + 64]",
             multiply!($rows, $columns, soon!("rhs", 10240), soon!("rhs", 11264)),
-            load_lhs!($rows, 2048, 3072),
+            load!($rows, "lhs", 4 at 2048, 5 at 3072),
             "add {next}, {onward}",
             "prefetcht1 [{out}]",
             "prefetcht1 [{out} + 64]",
             "prefetcht1 [{out} + {pitch}]",
             "prefetcht1 [{out} + {pitch} + 64]",
             multiply!($rows, $columns, soon!("rhs", 8192), soon!("rhs", 9216)),
-            load_rhs!($columns, 0, 1024),
+            load!($columns, "rhs", 6 at 0, 7 at 1024),
             "lea {out}, [{out} + {pitch} * 2]",
             "prefetcht1 [{out}]",
             "prefetcht1 [{out} + 64]",
             "prefetcht1 [{out} + {pitch}]",
             "prefetcht1 [{out} + {pitch} + 64]",
             multiply!($rows, $columns, soon!("rhs", 6144), soon!("rhs", 7168)),
-            load_lhs!($rows, 4096, 5120),
+            load!($rows, "lhs", 4 at 4096, 5 at 5120),
             "lea {out}, [{out} + {pitch} * 2]",
             multiply!($rows, $columns, soon!("ahead", 2048), soon!("ahead", 3072)),
-            load_lhs!($rows, 0, 1024),
+            load!($rows, "lhs", 4 at 0, 5 at 1024),
             multiply!($rows, $columns, soon!("ahead", 4096), soon!("ahead", 5120)),
             "add {lhs}, 6144",
             "add {rhs}, 6144",
@@ -421,10 +396,23 @@ unsafe fn sum(
     }
 }
 
+/// Where the upper halves of two vectors' floats are among 64 lanes: one vector's before the other's, or both in turn.
+const fn upper_halves(in_turn: bool) -> [i16; 32] {
+    let mut lanes = [0; 32];
+    let mut i = 0;
+    while i < 32 {
+        lanes[i] = (if in_turn { i / 2 * 2 + 1 + i % 2 * 32 } else { 2 * i + 1 }) as i16;
+        i += 1;
+    }
+    lanes
+}
+
 /// The parts of 32 numbers in the order of `lanes`, and a vector that is NaN where a number has none.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn parts(low: __m512, high: __m512, lanes: __m512i) -> ([__m512i; PARTS], __m512) {
+fn parts(low: __m512, high: __m512, lanes: &[i16; 32]) -> ([__m512i; PARTS], __m512) {
+    // SAFETY: all lanes are there.
+    let lanes = unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) };
     let (low, low_parts) = apart(low);
     let (high, high_parts) = apart(high);
     let mut parts = [_mm512_setzero_si512(); PARTS];
@@ -457,9 +445,9 @@ fn apart(number: __m512) -> (__m512, [__m512i; PARTS]) {
 /// # Safety
 /// The elements are readable.
 #[inline(always)]
-unsafe fn first<V: Lanes>(from: Matrix<V::Element>, count: usize) -> V {
+unsafe fn first(from: Matrix<f32>, count: usize) -> __m512 {
     // SAFETY: the caller's.
-    unsafe { V::load_first(from.pointer, count.min(V::COUNT)) }
+    unsafe { Lanes::load_first(from.pointer, count.min(TILE)) }
 }
 
 /// Packs rows of `lhs`. Says which have numbers without parts.
@@ -476,21 +464,18 @@ unsafe fn pack_lhs(mut from: Matrix<f32>, [rows, depth]: [usize; 2], to: *mut u8
             copy::<__m512>(from, [rows, depth], whole, PITCH);
             from = Matrix { pointer: whole, row: PITCH as isize, column: 1 };
         }
-        let mut lanes = [0i16; 32];
-        (0..32).for_each(|i| lanes[i as usize] = 2 * i + 1);
-        let lanes = _mm512_loadu_si512(lanes.as_ptr().cast());
         for (step, p) in (0..depth).step_by(STEP).enumerate() {
             for group in (0..rows).step_by(TOGETHER) {
                 let mut numbers = [[_mm512_setzero_ps(); 2]; TOGETHER];
                 for (i, [low, high]) in numbers.iter_mut().enumerate() {
                     let from = from.rows_after(group + i).columns_after(p);
                     let count = if group + i < rows { depth - p } else { 0 };
-                    *low = first::<__m512>(from, count);
-                    *high = first::<__m512>(from.columns_after(TILE), count.saturating_sub(TILE));
+                    *low = first(from, count);
+                    *high = first(from.columns_after(TILE), count.saturating_sub(TILE));
                 }
                 let to = to.add(step * STEP_BYTES + group / TILE * TILE_BYTES + group % TILE * 64);
                 for (i, [low, high]) in numbers.into_iter().enumerate() {
-                    let (parts, left) = parts(low, high, lanes);
+                    let (parts, left) = parts(low, high, &const { upper_halves(false) });
                     for (part, bits) in parts.into_iter().enumerate() {
                         _mm512_store_si512(to.add(part * 2 * TILE_BYTES + i * 64).cast(), bits);
                     }
@@ -507,6 +492,34 @@ unsafe fn pack_lhs(mut from: Matrix<f32>, [rows, depth]: [usize; 2], to: *mut u8
     odd
 }
 
+/// Packs a block of `rhs` panel by panel. Says for each which columns have numbers without parts.
+///
+/// # Safety
+/// The places are readable, and there is room for the parts.
+unsafe fn pack_block(
+    from: Matrix<f32>,
+    [depth, columns]: [usize; 2],
+    to: *mut u8,
+    turned: &mut Sums,
+) -> [u32; RHS_BYTES / STEP_BYTES] {
+    let mut odd = [0; RHS_BYTES / STEP_BYTES];
+    let (steps, panels) = (depth.div_ceil(STEP), columns.div_ceil(PANEL));
+    // Along what is contiguous.
+    let order = |at: usize| match from.column {
+        1 => (at / panels, at % panels),
+        _ => (at % steps, at / steps),
+    };
+    for (step, panel) in (0..steps * panels).map(order) {
+        let sizes = [STEP.min(depth - step * STEP), PANEL.min(columns - panel * PANEL)];
+        // SAFETY: the caller's.
+        odd[panel] |= unsafe {
+            let to = to.add((panel * steps + step) * STEP_BYTES);
+            pack_rhs(from.rows_after(step * STEP).columns_after(panel * PANEL), sizes, to, turned)
+        };
+    }
+    odd
+}
+
 /// Packs a step of a panel of `rhs`, of two rows the elements of each column side by side. Says which columns have
 /// numbers without parts.
 ///
@@ -519,12 +532,9 @@ unsafe fn pack_rhs(
     to: *mut u8,
     turned: &mut Sums,
 ) -> u32 {
-    let mut lanes = [0i16; 32];
-    (0..32).for_each(|i| lanes[i] = (i / 2 * 2 + 1 + i % 2 * 32) as i16);
     let mut odd = 0;
     // SAFETY: the caller's.
     unsafe {
-        let lanes = _mm512_loadu_si512(lanes.as_ptr().cast());
         if from.column != 1 {
             copy::<__m512>(from, [rows, columns], turned.as_mut_ptr(), PANEL);
             from = Matrix { pointer: turned.as_ptr(), row: PANEL as isize, column: 1 };
@@ -539,9 +549,9 @@ unsafe fn pack_rhs(
                     let from = from.rows_after(row).columns_after(tile);
                     // What is prefetched need not exist.
                     _mm_prefetch::<_MM_HINT_T1>(from.rows_after(STEP).pointer.cast());
-                    first::<__m512>(from, if row < rows { columns } else { 0 })
+                    first(from, if row < rows { columns } else { 0 })
                 });
-                let (parts, left) = parts(low, high, lanes);
+                let (parts, left) = parts(low, high, &const { upper_halves(true) });
                 for (part, bits) in parts.into_iter().enumerate() {
                     _mm512_store_si512(to.add(part * 2 * TILE_BYTES + pair * 64).cast(), bits);
                 }
