@@ -125,7 +125,7 @@ fn backward<T: Float>(
     // Nothing of a row is borrowed any more when it is written.
     let reader = Reader::new(logits);
     let dloss = Reader::new(dloss);
-    let mut writer = Writer::new(dlogits);
+    let mut writer = Writer::streaming(dlogits, &[logits]);
     let powers = Workspace::new(workspace).take::<T::Compute>(count);
     let (mut scratch, mut out_scratch) = (Scratch::new(), Scratch::new());
     let mut one: TileBytes = [0; TILE];

@@ -33,6 +33,7 @@ mod rows;
 mod scalar;
 mod simd;
 mod softmax;
+mod stream;
 mod tiles;
 mod unary;
 mod view;
@@ -51,8 +52,8 @@ pub use cross_entropy::{cross_entropy, cross_entropy_backward};
 pub use element::{Bits, Bool, Element, Float, Number, Real};
 pub use erf_inv::InverseErf;
 pub use fused::{
-    ElementwiseProgram, EwFold, EwInstr, EwOp, FoldDirection, Part, STREAM_BYTES,
-    elementwise_workspace_bytes, run_elementwise, run_elementwise_part,
+    ElementwiseProgram, EwFold, EwInstr, EwOp, FoldDirection, Part, elementwise_workspace_bytes,
+    run_elementwise, run_elementwise_part,
 };
 pub use gather::{gather_rows, scatter_add_rows};
 pub use gemm::{Products, has_matrix_unit};
@@ -65,6 +66,7 @@ pub use random::{mix, random_bits, random_bits_at, random_key, symmetric_draws};
 pub use reduce::{REDUCE_BLOCK_ROWS, Reduction, argmax, block_results_bytes, join_blocks, reduce};
 pub use scalar::Scalar;
 pub use softmax::{log_softmax, row_workspace_bytes, softmax, softmax_backward};
+pub use stream::STREAM_BYTES;
 pub use tiles::TILE;
 pub use unary::{Unary, unary};
 pub use view::{View, ViewMut};

@@ -197,12 +197,17 @@ fn forward<T: Float>(
     let reader = Reader::apart_from(x, out);
     let weight = Along::new(weight, 1.0, x.dtype(), count, out);
     let bias = Along::new(bias, 0.0, x.dtype(), count, out);
-    let mut writer = Writer::new(out);
+    let mut writer = Writer::streaming(out, &[x]);
     let mut scratch = [Scratch::new(), Scratch::new(), Scratch::new(), Scratch::new()];
     let [x_scratch, weight_scratch, bias_scratch, out_scratch] = &mut scratch;
+    let next = count.max(TILE);
     for row in 0..rows {
-        // Time for where the results go.
-        let ahead = |at| if norm.centered { writer.ahead(at).near() } else { Ahead::nothing() };
+        // Time for where the results go, or for the next row if they go past the caches.
+        let ahead = |at| match (writer.streams(), norm.centered) {
+            (true, _) => reader.ahead(at + next).near(),
+            (false, true) => writer.ahead(at).near(),
+            (false, false) => Ahead::nothing(),
+        };
         let (mean, scale) = norm.statistics::<T>(&reader, row, count, ahead, x_scratch);
         for (start, some) in tiles(count) {
             let x = reader.widened::<T>(row * count + start, some, x_scratch);
@@ -283,7 +288,7 @@ fn backward<T: Float>(
     let (rows, count) = (row_count(x), x.shape()[x.rank() - 1]);
     let (x_reader, dy_reader) = (Reader::apart_from(x, dx), Reader::apart_from(dy, dx));
     let weight = Along::new(weight, 1.0, x.dtype(), count, dx);
-    let mut writer = Writer::new(dx);
+    let mut writer = Writer::streaming(dx, &[x, dy]);
     let mut scratch = [Scratch::new(), Scratch::new(), Scratch::new(), Scratch::new()];
     let [x_scratch, dy_scratch, weight_scratch, dx_scratch] = &mut scratch;
     let sums = block_sums::<T::Compute>(rows, count, workspace);

@@ -49,8 +49,9 @@ fn shift<C: Real>(max: C) -> C {
 }
 
 multiversion! {
-    /// Adds a tile, which is read twice while it is in the first cache. A NaN shows in the sum.
-    pub(crate) fn add_exponentials[C: Real](total: &mut SumExp<C>, x: &[C]) {
+    /// Adds a tile, which is read twice while it is in the first cache. A NaN shows in the sum. Memory ahead comes
+    /// meanwhile.
+    pub(crate) fn add_exponentials[C: Real](total: &mut SumExp<C>, x: &[C], ahead: Ahead) {
         let (chunks, rest) = x.as_chunks::<LANES>();
         let mut max = total.max;
         for chunk in chunks {
@@ -66,7 +67,8 @@ multiversion! {
         for l in 0..LANES {
             sum[l] = sum[l] * (total.max[l] - shifts[l]).exp_of_nonpositive();
         }
-        for chunk in chunks {
+        for (i, chunk) in chunks.iter().enumerate() {
+            ahead.fetch(i);
             for l in 0..LANES {
                 sum[l] = sum[l] + (chunk[l] - shifts[l]).exp_of_nonpositive();
             }

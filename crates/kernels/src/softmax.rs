@@ -34,7 +34,8 @@ pub(crate) fn row_sum_exp<T: Float>(
 ) -> (T::Compute, T::Compute) {
     let mut total = SumExp::new();
     for (start, some) in tiles(count) {
-        add_exponentials(&mut total, x.widened::<T>(row * count + start, some, scratch));
+        let at = row * count + start;
+        add_exponentials(&mut total, x.widened::<T>(at, some, scratch), x.ahead(at + TILE));
     }
     join_exponentials(&total)
 }
@@ -85,7 +86,7 @@ pub fn softmax(x: &View<'_>, out: &mut ViewMut<'_>, workspace: &mut [u8]) {
 fn softmax_rows<T: Float>(x: &View<'_>, out: &mut ViewMut<'_>, workspace: &mut [u8]) {
     let (rows, count) = (row_count(x), x.shape()[x.rank() - 1]);
     let reader = Reader::apart_from(x, out);
-    let mut writer = Writer::new(out);
+    let mut writer = Writer::streaming(out, &[x]);
     let (mut scratch, mut out_scratch) = (Scratch::new(), Scratch::new());
     let powers = Workspace::new(workspace).take::<T::Compute>(count);
     for row in 0..rows {
@@ -93,8 +94,9 @@ fn softmax_rows<T: Float>(x: &View<'_>, out: &mut ViewMut<'_>, workspace: &mut [
             // One tile: the exponentials stay in the first cache.
             let max = row_max::<T>(&reader, row, count, &mut scratch);
             let tile = reader.widened::<T>(row * count, count, &mut scratch);
+            let next = [reader.ahead((row + 1) * count).near()];
             writer.widened::<T>(row * count, count, &mut out_scratch, |out| {
-                let sum = exp_into(tile, max, out, &[]);
+                let sum = exp_into(tile, max, out, &next);
                 scale_in_place(out, T::Compute::ONE / sum);
             });
             continue;
@@ -120,7 +122,7 @@ pub fn log_softmax(x: &View<'_>, out: &mut ViewMut<'_>) {
 fn log_softmax_rows<T: Float>(x: &View<'_>, out: &mut ViewMut<'_>) {
     let (rows, count) = (row_count(x), x.shape()[x.rank() - 1]);
     let reader = Reader::apart_from(x, out);
-    let mut writer = Writer::new(out);
+    let mut writer = Writer::streaming(out, &[x]);
     let (mut scratch, mut out_scratch) = (Scratch::new(), Scratch::new());
     for row in 0..rows {
         let (max, sum) = row_sum_exp::<T>(&reader, row, count, &mut scratch);
@@ -148,8 +150,9 @@ pub fn softmax_backward(x: &View<'_>, dy: &View<'_>, dx: &mut ViewMut<'_>) {
 
 fn softmax_backward_rows<T: Float>(x: &View<'_>, dy: &View<'_>, dx: &mut ViewMut<'_>) {
     let (rows, count) = (row_count(x), x.shape()[x.rank() - 1]);
+    let inputs = [x, dy];
     let (x, dy) = (Reader::apart_from(x, dx), Reader::apart_from(dy, dx));
-    let mut writer = Writer::new(dx);
+    let mut writer = Writer::streaming(dx, &inputs);
     let mut scratch = [Scratch::new(), Scratch::new(), Scratch::new(), Scratch::new()];
     let [x_scratch, dy_scratch, y_scratch, dx_scratch] = &mut scratch;
     for row in 0..rows {

@@ -8,6 +8,9 @@ use std::marker::PhantomData;
 
 use crate::reduce::LANES;
 use crate::simd::Ahead;
+use crate::stream::{STREAM_ALIGNMENT, STREAM_BYTES, Streaming, stream};
+use partita_base::DType;
+
 use crate::{Element, Float, MAX_RANK, View, ViewMut};
 
 /// Elements handled at a time: small enough for a few tiles to stay in the first cache, large enough to hide
@@ -344,6 +347,8 @@ pub(crate) struct Writer<'a> {
     pointer: *mut u8,
     size: usize,
     layout: Layout,
+    /// Tiles of [`Writer::widened`] go past the caches.
+    streaming: Option<Streaming>,
     lifetime: PhantomData<&'a mut [u8]>,
 }
 
@@ -353,17 +358,36 @@ impl<'a> Writer<'a> {
             pointer: view.as_mut_ptr(),
             size: view.dtype().size_bytes(),
             layout: Layout::new(view.shape(), view.strides()),
+            streaming: None,
             lifetime: PhantomData,
         }
+    }
+
+    /// A writer whose tiles go past the caches where there are so many that they would leave them unread, unless one of
+    /// `inputs`, which the caches have then, lies there.
+    pub(crate) fn streaming(view: &'a mut ViewMut<'_>, inputs: &[&View<'_>]) -> Self {
+        let is_apart = |input: &&View<'_>| !overlap(input.address_range(), view.address_range());
+        let may_stream = view.dtype() == DType::F32 && inputs.iter().all(is_apart);
+        let writer = Writer::new(view);
+        let streams = may_stream
+            && writer.layout.len * writer.size >= STREAM_BYTES
+            && writer.is_direct()
+            && writer.pointer.addr().is_multiple_of(STREAM_ALIGNMENT);
+        Writer { streaming: streams.then_some(Streaming), ..writer }
+    }
+
+    /// Whether tiles go past the caches: then nothing is gained by asking for where they go.
+    pub(crate) fn streams(&self) -> bool {
+        self.streaming.is_some()
     }
 
     pub(crate) fn len(&self) -> usize {
         self.layout.len
     }
 
-    /// As [`Reader::ahead`]: memory that is at hand is written without a wait.
+    /// As [`Reader::ahead`]: memory that is at hand is written without a wait. Nothing new where tiles go past the caches.
     pub(crate) fn ahead(&self, start: usize) -> Ahead {
-        self.layout.ahead(self.pointer, self.size, start)
+        if self.streams() { Ahead::nothing() } else { self.layout.ahead(self.pointer, self.size, start) }
     }
 
     /// Whether tiles can be written in place.
@@ -436,6 +460,14 @@ impl<'a> Writer<'a> {
         scratch: &mut Scratch,
         make: impl FnOnce(&mut [T::Compute]),
     ) {
+        const LINE: usize = STREAM_ALIGNMENT / size_of::<f32>();
+        if self.streams() && start.is_multiple_of(LINE) && count.is_multiple_of(LINE) {
+            assert!(start + count <= self.layout.len, "a tile lies inside its view");
+            let tile: &mut [f32] = &mut bytemuck::cast_slice_mut(&mut scratch.wide)[..count];
+            make(bytemuck::cast_slice_mut(tile));
+            // SAFETY: the view vouches for the tile, which is of f32 and lies side by side; scratch is elsewhere.
+            return unsafe { stream(tile, self.pointer.cast::<f32>().add(start)) };
+        }
         if T::DTYPE == T::Compute::DTYPE
             && let Some(tile) = self.tile(start, count)
         {

@@ -63,7 +63,7 @@ impl Default for RunnerOptions {
 
 /// How long a thread that waits stays awake, where nobody else needs its core: longer than most waits between and within
 /// steps. A core that slept comes back late, above all that of a virtual machine whose host has other work.
-const AWAKE: Duration = Duration::from_millis(50);
+pub const AWAKE: Duration = Duration::from_millis(50);
 
 /// The cores that this process may use.
 pub(crate) fn cores() -> usize {

@@ -16,6 +16,6 @@ pub mod train;
 
 pub use cpu::{Cpu, SlowOp, fusible};
 pub use custom_kernels::{CpuKernel, CpuKernels, TensorView, TensorViewMut};
-pub use executor::{Fault, Runner, RunnerOptions};
+pub use executor::{AWAKE, Fault, Runner, RunnerOptions};
 pub use partita_kernels::Products;
 pub use train::{BatchTensor, Pieces, StepReport, TensorLayout, TrainLoop};

@@ -25,9 +25,6 @@ use crate::simd::{Ahead, Level, level};
 /// Elements that a value between two steps takes at most: the accumulator's.
 pub(crate) const CHUNK: usize = 128;
 
-/// Where memory that is streamed to begins: at a cache line.
-pub(crate) const STREAM_ALIGNMENT: usize = 64;
-
 /// What a step does to the accumulator. The first ones have an operand.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
@@ -172,7 +169,7 @@ impl Operands {
     }
 
     /// Adds the next operand, whose rows are so many elements from one another. Where it `streams`, stores go past the caches,
-    /// to memory aligned to [`STREAM_ALIGNMENT`]; [`finish_streams`] has to follow.
+    /// to memory aligned to [`crate::stream::STREAM_ALIGNMENT`]; while there is a [`crate::stream::Streaming`].
     pub(crate) fn push(&mut self, pointer: *mut f32, stride: usize, streams: bool, step: isize) {
         self.pointers[self.count] = pointer;
         self.strides[self.count] = stride;
@@ -601,40 +598,10 @@ unsafe fn run_at(level: Level, steps: &[Step], operands: &mut Operands, count: u
     }
 }
 
-/// Copies past the caches, to memory aligned to [`STREAM_ALIGNMENT`]; [`finish_streams`] has to follow.
-///
-/// # Safety
-/// As many elements can be written at `to`, where those that are read do not lie.
-pub(crate) unsafe fn stream(from: &[f32], to: *mut f32) {
-    #[cfg(not(target_arch = "x86_64"))]
-    let done = 0;
-    #[cfg(target_arch = "x86_64")]
-    let done = {
-        use std::arch::x86_64::{_mm_loadu_ps, _mm_stream_ps};
-        let (vectors, _) = from.as_chunks::<4>();
-        for (i, vector) in vectors.iter().enumerate() {
-            // SAFETY: the caller's; every x86-64 processor has these vectors.
-            unsafe { _mm_stream_ps(to.add(4 * i), _mm_loadu_ps(vector.as_ptr())) };
-        }
-        4 * vectors.len()
-    };
-    let rest = &from[done..];
-    // SAFETY: the caller's.
-    unsafe { to.add(done).copy_from_nonoverlapping(rest.as_ptr(), rest.len()) };
-}
-
-/// Orders what was streamed before whatever is written next.
-pub(crate) fn finish_streams() {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: part of every x86-64 processor.
-    unsafe {
-        std::arch::x86_64::_mm_sfence()
-    };
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stream::{STREAM_ALIGNMENT, Streaming};
 
     /// The meaning of an action, spelled out.
     fn one(action: Action, x: f32, y: f32) -> f32 {
@@ -702,9 +669,10 @@ mod tests {
                     Step::new(Step::NOTHING, Action::Mul, 3, false, 4),
                     Step::new(2, Action::Mul, 3, true, 5),
                 ];
+                let streaming = Streaming;
                 // SAFETY: all have `count` elements, but for the chunk; the level is the machine's or below.
                 unsafe { run_at(level, &steps, &mut operands, count) };
-                finish_streams();
+                drop(streaming);
                 for i in 0..count {
                     let y = if number { chunk[0] } else { y[i] };
                     let right = one(action, x[i], y);

@@ -11,7 +11,8 @@ use std::sync::{Arc, OnceLock};
 
 use partita_base::{DType, Diagnostic, Result};
 
-use crate::chain::{Action, Code, Kind, Operands, STREAM_ALIGNMENT, Step};
+use crate::chain::{Action, Code, Kind, Operands, Step};
+use crate::stream::{STREAM_ALIGNMENT, STREAM_BYTES};
 use crate::tiles::{SHORTEST_TILE, TILE, overlap};
 use crate::{Binary, Direction, Reduction, Scalar, Unary, View, ViewMut};
 
@@ -124,9 +125,6 @@ enum Place {
 /// Elements of a tile where there are chains only, which keep nothing of it.
 const CHAIN_TILE: usize = 8 * TILE;
 
-/// Where an output is at least so long, it leaves the caches before anybody reads it: it may as well not enter them.
-pub const STREAM_BYTES: usize = 8 << 20;
-
 /// Instructions of one chain at most, and the registers they are about: two operands and a result each.
 const CHAIN: usize = 32;
 const _: () = assert!(3 * CHAIN + ElementwiseProgram::MAX_OUTPUTS <= Operands::MOST);
@@ -155,13 +153,6 @@ struct Chain {
     steps: Vec<Step>,
     registers: Vec<usize>,
     code: Compiled,
-}
-
-impl Chain {
-    /// How many elements before it is read an input is asked for; `None` where that would only be more to do.
-    fn ahead(&self) -> Option<usize> {
-        (self.steps.len() >= LONG_CHAIN).then_some(AHEAD)
-    }
 }
 
 /// The machine code of a chain, made when it first runs. It follows from the rest of the program: two that are equal
@@ -566,6 +557,13 @@ impl ElementwiseProgram {
         )
     }
 
+    /// How many elements before it is read a chain asks for an input; `None` where that would only be more to do. Where rows
+    /// are reduced, the first chain of a row waits for memory and the last one has all at hand: it asks for the next row.
+    fn ahead(&self, chain: &Chain) -> Option<usize> {
+        let is_last = || matches!(self.passes.last(), Some(Pass::Chain(last)) if std::ptr::eq(last, chain));
+        (chain.steps.len() >= LONG_CHAIN || self.row.is_some() && is_last()).then_some(AHEAD)
+    }
+
     /// The machine code of a chain, where there can be such.
     fn code<'a>(&self, chain: &'a Chain) -> Option<&'a Code> {
         let kind = |&register: &usize| {
@@ -581,7 +579,7 @@ impl ElementwiseProgram {
         };
         let make = || {
             let kinds: Vec<Kind> = chain.registers.iter().map(kind).collect();
-            Code::new(&chain.steps, &kinds, chain.ahead())
+            Code::new(&chain.steps, &kinds, self.ahead(chain))
         };
         chain.code.0.get_or_init(make).as_ref()
     }

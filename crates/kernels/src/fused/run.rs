@@ -9,6 +9,7 @@ use crate::compare::{clamp_tile, compare_tile, select_tile};
 use crate::convert::convert_tile;
 use crate::copy::{fill_tile, iota_tile};
 use crate::reduce::{REDUCE_BLOCK_ROWS, Sum, block_results, fold_along, fold_rows};
+use crate::stream::{Streaming, stream};
 use crate::tiles::{Found, Reader, SHORTEST_TILE, TILE, TileBytes, Writer};
 use crate::unary::unary_tile;
 use crate::workspace::{Workspace, piece_bytes};
@@ -80,6 +81,7 @@ pub fn run_elementwise_part(
     for (output, (streams, view)) in streams.iter_mut().zip(&*outputs).enumerate() {
         *streams = program.streams(output, view, inputs, part.elements);
     }
+    let _streaming = streams.contains(&true).then_some(Streaming);
     let mut views = outputs.iter_mut();
     let mut writers: [Option<Writer<'_>>; ElementwiseProgram::MAX_OUTPUTS] = std::array::from_fn(|i| {
         let view = views.next()?;
@@ -176,9 +178,6 @@ pub fn run_elementwise_part(
                 finish(program, register, output, readers, &mut writers, &streams, slots, start, count);
             }
         }
-    }
-    if streams.contains(&true) {
-        chain::finish_streams();
     }
 }
 
@@ -277,7 +276,7 @@ fn run_chain(
     operands.clear();
     let code = program.code(chain);
     // Code asks by itself.
-    let ahead = chain.ahead().filter(|_| code.is_none());
+    let ahead = program.ahead(chain).filter(|_| code.is_none());
     for &register in &chain.registers {
         if let Some(fold) = register.checked_sub(program.registers.len()) {
             let results = cast_slice_mut(held.part.folded[fold]);
@@ -407,7 +406,7 @@ fn finish(
     let from = read(program, register, readers, slots, &[], start, count);
     if streams[output] {
         // SAFETY: the output has `count` elements from `start` on, of f32 where it is streamed; tiles are cache lines.
-        unsafe { chain::stream(bytemuck::cast_slice(from), writer.pointer_at(start).cast()) };
+        unsafe { stream(bytemuck::cast_slice(from), writer.pointer_at(start).cast()) };
     } else {
         writer.tile(start, count).expect("outputs are contiguous").copy_from_slice(from);
     }

@@ -23,7 +23,7 @@ use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::Registry;
 use partita_mesh::Mesh;
 use partita_nn::{Model, Optimizer, StepOptions};
-use partita_runtime::{Cpu, Products, Runner, RunnerOptions, TrainLoop};
+use partita_runtime::{AWAKE, Cpu, Products, Runner, RunnerOptions, TrainLoop};
 use partita_schedule::{
     BuildOptions, Built, Plan, ReadyOptions, Tools, build, build_evaluation, build_gradients, feed,
     ready_plan,
@@ -123,8 +123,13 @@ pub fn bench(args: &BenchArgs, output: &mut Output) -> Result<()> {
             done += u64::from(args.warmup);
             output.progress(done);
         }
+        let takes_turns = prepared.len() > 1;
         for _ in 0..args.repeats {
             for entry in &mut prepared {
+                if takes_turns {
+                    // The threads of the case before look out for a next step of theirs.
+                    std::thread::sleep(2 * AWAKE);
+                }
                 entry.run()?;
                 done += 1;
                 output.progress(done);
