@@ -1,8 +1,9 @@
 //! The executor: plays the programs of all ranks of one process, step after step, on a few worker threads.
 //!
-//! A rank is its arena, its compiled kernels and a cursor. Each worker plays a fixed set of ranks in turn: it runs
-//! one until a collective is pending, then the next; where none can go on it waits until the transport reports
-//! a change. Worker 0 is the calling thread; the others wait for the next step. Who waits looks again and again for a
+//! A rank is its arena, its compiled kernels and a cursor. Each worker plays a fixed set of ranks in turn, perhaps none:
+//! it runs one until a collective is pending, then the next; where none can go on it runs parts of others' kernels, and
+//! where there are none it waits until the transport or another worker reports a change. Worker 0 is the calling
+//! thread; the others wait for the next step. Who waits looks again and again for a
 //! while where each thread has a core, and then sleeps. When a rank fails, for whatever reason, the first diagnostic
 //! is kept, the transport is told to fail, and all ranks end.
 
@@ -31,8 +32,8 @@ use worker::{Control, Shared};
 pub struct RunnerOptions {
     /// The device, as lowering saw it.
     pub cpu: Cpu,
-    /// Threads in all, as many as there are cores by default. Ranks are dealt to them; what is left over when every
-    /// rank has one helps with the work of single ranks if [`RunnerOptions::sharing`] says so.
+    /// Threads in all, as many as there are cores by default. Ranks are dealt to them; who has none, or none that can go
+    /// on, helps with the work of others if [`RunnerOptions::sharing`] says so.
     pub workers: Option<usize>,
     /// One thread, which is the calling one.
     pub deterministic: bool,
@@ -76,9 +77,12 @@ impl RunnerOptions {
         if self.deterministic { 1 } else { self.workers.unwrap_or_else(cores).max(1) }
     }
 
-    /// These options with as many threads for each of `ranks` as there are for all of them.
+    /// These options with as many threads for each of `ranks` as there are for all of them. Where every thread has a core,
+    /// there are at least two: one whose ranks wait helps another.
     pub fn sharing(mut self, ranks: usize) -> RunnerOptions {
-        self.cpu.threads = (self.threads() / ranks.max(1)).max(1);
+        let threads = self.threads();
+        let least = if threads > cores() { 1 } else { threads.min(2) };
+        self.cpu.threads = (threads / ranks.max(1)).max(least);
         self
     }
 }
@@ -113,15 +117,17 @@ impl Runner {
         partita_program::check(&set)?;
         let rank_count = set.programs.len();
         let transport = SharedMemory::new(rank_count, set.collectives.iter().map(spec).collect())?;
-        let cores = cores();
-        let workers = options.threads().clamp(1, rank_count.max(1));
-        let threads = if options.deterministic { 1 } else { options.cpu.threads.max(1) };
-        let awake = if workers * threads <= cores { AWAKE } else { Duration::ZERO };
-        let rank = |program| Rank::new(&set, program, &options, threads, awake).map(Mutex::new);
+        let places = if options.deterministic { 1 } else { options.cpu.threads.max(1) };
+        // Nobody needs more threads than there are places at all ranks together.
+        let workers = options.threads().clamp(1, rank_count.max(1) * places);
+        let awake = if workers <= cores() { AWAKE } else { Duration::ZERO };
+        let rank = |program| Rank::new(&set, program, &options, places, awake).map(Mutex::new);
         let ranks = set.programs.iter().map(rank).collect::<Result<Vec<Mutex<Rank>>>>()?;
         let teams: Vec<Arc<Team>> = ranks.iter().map(|rank| lock(rank).team.clone()).collect();
         let shared = Arc::new(Shared {
             ranks,
+            teams,
+            open: AtomicUsize::new(0),
             transport,
             workers,
             awake,
@@ -140,12 +146,6 @@ impl Runner {
         for worker in 1..workers {
             let shared = runner.shared.clone();
             runner.spawn(format!("partita worker {worker}"), move || shared.serve(worker))?;
-        }
-        for (rank, team) in teams.into_iter().enumerate() {
-            for thread in 1..threads {
-                let team = team.clone();
-                runner.spawn(format!("partita rank {rank}.{thread}"), move || team.help(thread))?;
-            }
         }
         Ok(runner)
     }
@@ -181,10 +181,10 @@ impl Runner {
 
     /// The number of threads that play ranks, the calling one included.
     pub fn worker_count(&self) -> usize {
-        self.shared.workers
+        self.shared.workers.min(self.rank_count())
     }
 
-    /// The number of threads in all: those that play ranks, and those that help them.
+    /// The number of threads in all: those that play ranks, and those that only help.
     pub fn thread_count(&self) -> usize {
         self.threads.len() + 1
     }
@@ -350,12 +350,6 @@ impl Runner {
 impl Drop for Runner {
     fn drop(&mut self) {
         self.shared.stop();
-        for rank in &self.shared.ranks {
-            // A worker that hangs keeps its rank, and its helpers with it.
-            if let Ok(rank) = rank.try_lock() {
-                rank.team.end();
-            }
-        }
         // A worker that hangs in a kernel keeps what it needs alive; waiting for it would hang as well.
         if !self.shared.has_stragglers() {
             for thread in self.threads.drain(..) {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use partita_base::{DType, Diagnostic, Result};
-use partita_comm::{Poll as CommPoll, SharedMemory, Transport};
+use partita_comm::{Notify, Poll as CommPoll, SharedMemory, Transport};
 use partita_ir::Role;
 use partita_kernels::Scalar;
 use partita_program::{
@@ -138,12 +138,13 @@ pub(super) struct Rank {
 }
 
 impl Rank {
-    /// The threads of its team, the worker among them, stay `awake` so long while they wait. E426 where there is no memory.
+    /// Its team has so many places, and its worker stays `awake` so long while it waits for helpers. E426 where there is no
+    /// memory.
     pub fn new(
         set: &ProgramSet,
         program: &Program,
         options: &RunnerOptions,
-        threads: usize,
+        places: usize,
         awake: Duration,
     ) -> Result<Rank> {
         let kernels: Vec<Option<Kernel>> = program
@@ -229,7 +230,7 @@ impl Rank {
             body.guard(program);
         }
         let mut rank = Rank {
-            team: Arc::new(Team::new(body, threads, awake)),
+            team: Arc::new(Team::new(body, places, awake)),
             cursor: Cursor::default(),
             is_done: false,
             high_water_bytes: 0,
@@ -264,7 +265,8 @@ impl Rank {
         let body = &team.body;
         let (fault, touched) = (*fault, Cell::from_mut(high_water_bytes));
         let clock = Clock { nanos: Cell::from_mut(nanos.as_mut_slice()).as_slice_of_cells() };
-        let mut player = Player { team, memory: body.arena.memory(), touched, clock, fault, pulse };
+        let idle = transport.notify();
+        let mut player = Player { team, idle, memory: body.arena.memory(), touched, clock, fault, pulse };
         let mut link = Link { body, memory: body.arena.memory(), touched, clock, transport, fault, pulse };
         match advance(program, cursor, &mut player, &mut link) {
             StepOutcome::Done => Outcome::Done,
@@ -322,6 +324,8 @@ impl Clock<'_> {
 /// Runs compute instructions.
 struct Player<'a> {
     team: &'a Team,
+    /// Where workers wait that could help.
+    idle: &'a Notify,
     memory: Memory<'a>,
     touched: &'a Cell<usize>,
     clock: Clock<'a>,
@@ -340,7 +344,7 @@ impl Device for Player<'_> {
         }
         let result = match fault {
             Some(Fault::Error) => Err(Diagnostic::new("E411", "told to fail")),
-            _ => self.clock.time(|| index, || self.team.run(index)),
+            _ => self.clock.time(|| index, || self.team.run(index, self.idle)),
         };
         result.map_err(|error| refused(program, index, error))?;
         self.touched.update(|bytes| bytes.max(self.team.body.ends[index]));

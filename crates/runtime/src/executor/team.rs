@@ -1,15 +1,16 @@
-//! The threads of one rank: the worker that plays it, and helpers that run parts of its kernels.
+//! The threads at work on one rank: the worker that plays it, and whoever has nothing to do and helps.
 //!
-//! The worker posts an instruction and deals its parts to all threads, neighbours to one. Each takes its own from the
-//! front and then, as long as there are any, others' from the back: who is slow, asleep or has lost its core holds
-//! nobody up for longer than one part takes. The worker goes on when all parts have ended, so an instruction begins after the one
-//! before, on all threads. Which thread runs a part changes no bit.
+//! The worker posts an instruction and deals its parts to the places of the team, neighbours to one. The worker takes its own
+//! from the front, a helper those of its place, and then, as long as there are any, both take others' from the back: who
+//! is slow, asleep, elsewhere or has lost its core holds nobody up for longer than one part takes. The worker goes on when
+//! all parts have ended, so an instruction begins after the one before, on all threads. Which thread runs a part changes
+//! no bit.
 
 use std::any::Any;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use partita_base::{Diagnostic, Result};
@@ -55,60 +56,56 @@ impl Dealt {
     }
 }
 
-/// What the threads of a rank share.
+/// What the threads at work on a rank share.
 pub(super) struct Team {
     pub body: Body,
-    /// Per thread, the worker first, then helpers.
+    /// Per place, the worker's first.
     dealt: Box<[Dealt]>,
-    /// How long a thread that waits stays awake.
+    /// How long a worker that waits for helpers stays awake.
     awake: Duration,
     /// The last post: its number in the upper half, the instruction in the lower.
     post: AtomicU64,
-    posted: Notify,
     /// Parts of the last post that have not ended.
     left: AtomicUsize,
     ended: Notify,
     failure: Mutex<Option<Failure>>,
-    is_over: AtomicBool,
 }
 
 impl Team {
-    pub fn new(body: Body, threads: usize, awake: Duration) -> Team {
+    pub fn new(body: Body, places: usize, awake: Duration) -> Team {
         Team {
             body,
-            dealt: (0..threads.max(1)).map(|_| Dealt(AtomicU64::new(0))).collect(),
+            dealt: (0..places.max(1)).map(|_| Dealt(AtomicU64::new(0))).collect(),
             awake,
             post: AtomicU64::new(0),
-            posted: Notify::new(),
             left: AtomicUsize::new(0),
             ended: Notify::new(),
             failure: Mutex::new(None),
-            is_over: AtomicBool::new(false),
         }
     }
 
-    /// Runs a compute instruction. For the worker.
-    pub fn run(&self, instruction: usize) -> Result<()> {
+    /// Runs a compute instruction. For the worker; `idle` tells of it those who could help.
+    pub fn run(&self, instruction: usize, idle: &Notify) -> Result<()> {
         let (kernel, workspace) = self.kernel(instruction);
         let memory = self.body.arena.memory();
         if self.dealt.len() == 1 || kernel.part_count() == 1 || kernel.part_count() > MOST_PARTS {
             return kernel.run(&memory, workspace);
         }
-        self.run_parts(instruction, kernel.part_count())?;
+        self.run_parts(instruction, kernel.part_count(), idle)?;
         kernel.finish(&memory, workspace)
     }
 
     /// Runs all parts but the last.
-    fn run_parts(&self, instruction: usize, parts: usize) -> Result<()> {
+    fn run_parts(&self, instruction: usize, parts: usize, idle: &Notify) -> Result<()> {
         let post = ((self.post.load(Ordering::SeqCst) >> 32) as u32).wrapping_add(1);
-        let threads = self.dealt.len();
+        let places = self.dealt.len();
         self.left.store(parts, Ordering::SeqCst);
-        for (thread, dealt) in self.dealt.iter().enumerate() {
-            dealt.put(post, parts * thread / threads..parts * (thread + 1) / threads);
+        for (place, dealt) in self.dealt.iter().enumerate() {
+            dealt.put(post, parts * place / places..parts * (place + 1) / places);
         }
         self.post.store(u64::from(post) << 32 | instruction as u64, Ordering::SeqCst);
-        self.posted.bump();
-        self.work_on_parts(0);
+        idle.bump();
+        while self.run_one_part(0) {}
         loop {
             let seen = self.ended.epoch();
             if self.left.load(Ordering::SeqCst) == 0 {
@@ -131,52 +128,33 @@ impl Team {
         (kernel, *workspace)
     }
 
-    /// Runs parts of the last post on a thread until none is left.
-    fn work_on_parts(&self, thread: usize) {
+    /// Runs a part of the last post, of those dealt to a place if there are any. Whether there was one.
+    pub fn run_one_part(&self, place: usize) -> bool {
+        let place = place % self.dealt.len();
         let word = self.post.load(Ordering::SeqCst);
         let (post, instruction) = ((word >> 32) as u32, word as u32 as usize);
-        let others = || self.dealt[thread + 1..].iter().chain(&self.dealt[..thread]);
-        let next = || {
-            let own = self.dealt[thread].take(post, true);
-            own.or_else(|| others().find_map(|dealt| dealt.take(post, false)))
+        let mut others = self.dealt[place + 1..].iter().chain(&self.dealt[..place]);
+        let own = self.dealt[place].take(post, true);
+        // A part that was taken holds the post back; if there was none, only the post's number was looked at.
+        let Some(part) = own.or_else(|| others.find_map(|dealt| dealt.take(post, false))) else {
+            return false;
         };
-        // A part that was taken holds the post back; after the last one, only its number is looked at.
-        while let Some(part) = next() {
-            let run = || {
-                let (kernel, workspace) = self.kernel(instruction);
-                kernel.run_part(part, &self.body.arena.memory(), workspace)
-            };
-            let failure = match catch_unwind(AssertUnwindSafe(run)) {
-                Ok(Ok(())) => None,
-                Ok(Err(error)) => Some(Failure::Error(error)),
-                Err(panic) => Some(Failure::Panic(panic)),
-            };
-            if let Some(failure) = failure {
-                lock(&self.failure).get_or_insert(failure);
-            }
-            if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
-                self.ended.bump();
-            }
+        let run = || {
+            let (kernel, workspace) = self.kernel(instruction);
+            kernel.run_part(part, &self.body.arena.memory(), workspace)
+        };
+        let failure = match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(Failure::Error(error)),
+            Err(panic) => Some(Failure::Panic(panic)),
+        };
+        if let Some(failure) = failure {
+            lock(&self.failure).get_or_insert(failure);
         }
-    }
-
-    /// The life of a helper.
-    pub fn help(&self, thread: usize) {
-        let mut seen = 0;
-        loop {
-            self.posted.wait_for_change(seen, self.awake, Duration::MAX);
-            seen = self.posted.epoch();
-            if self.is_over.load(Ordering::SeqCst) {
-                return;
-            }
-            self.work_on_parts(thread);
+        if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.ended.bump();
         }
-    }
-
-    /// Sends the helpers home.
-    pub fn end(&self) {
-        self.is_over.store(true, Ordering::SeqCst);
-        self.posted.bump();
+        true
     }
 }
 
@@ -184,10 +162,40 @@ impl Team {
 mod tests {
     use super::*;
     use crate::arena::Arena;
+    use std::ops::Deref;
     use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    /// A team and its helpers, who go home when it is dropped.
+    struct Staffed {
+        team: Arc<Team>,
+        idle: Arc<Notify>,
+        is_over: Arc<AtomicBool>,
+    }
+
+    impl Staffed {
+        fn run(&self, instruction: usize) -> Result<()> {
+            self.team.run(instruction, &self.idle)
+        }
+    }
+
+    impl Deref for Staffed {
+        type Target = Team;
+
+        fn deref(&self) -> &Team {
+            &self.team
+        }
+    }
+
+    impl Drop for Staffed {
+        fn drop(&mut self) {
+            self.is_over.store(true, Ordering::SeqCst);
+            self.idle.bump();
+        }
+    }
 
     /// Three bytes of work: each part adds one to its own, or does something else.
-    fn team(threads: usize, last: fn() -> Result<()>) -> Arc<Team> {
+    fn team(threads: usize, last: fn() -> Result<()>) -> Staffed {
         let part = |at: usize, end: fn() -> Result<()>| {
             Kernel::new(0, move |memory, _| {
                 memory.bytes_mut(Span { offset: at, bytes: 1 })[0] += 1;
@@ -198,15 +206,23 @@ mod tests {
     }
 
     /// A team, its helpers at work, with one instruction on so many bytes.
-    fn staffed(kernel: Kernel, bytes: usize, threads: usize) -> Arc<Team> {
+    fn staffed(kernel: Kernel, bytes: usize, threads: usize) -> Staffed {
         let instructions = vec![Ready::Compute { kernel, workspace: Span::default() }];
         let body = Body::new(instructions, Arena::new(bytes, false).unwrap());
         let team = Arc::new(Team::new(body, threads, Duration::from_micros(10)));
-        for thread in 1..threads {
-            let team = team.clone();
-            std::thread::spawn(move || team.help(thread));
+        let (idle, is_over) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
+        for place in 1..threads {
+            let (team, idle, is_over) = (team.clone(), idle.clone(), is_over.clone());
+            std::thread::spawn(move || {
+                while !is_over.load(Ordering::SeqCst) {
+                    let seen = idle.epoch();
+                    if !team.run_one_part(place) {
+                        idle.wait_for_change(seen, Duration::from_micros(10), Duration::from_millis(1));
+                    }
+                }
+            });
         }
-        team
+        Staffed { team, idle, is_over }
     }
 
     fn bytes(team: &Team) -> Vec<u8> {
@@ -221,7 +237,6 @@ mod tests {
                 team.run(0).unwrap();
                 assert_eq!(bytes(&team), [step; 3], "{threads} threads");
             }
-            team.end();
         }
     }
 
@@ -248,7 +263,6 @@ mod tests {
                 team.run(0).unwrap();
                 assert_eq!(ended.load(Ordering::SeqCst), 0, "{threads} threads");
             }
-            team.end();
         }
     }
 
@@ -273,7 +287,6 @@ mod tests {
                 team.run(0).unwrap();
                 assert_eq!(team.body.arena.memory().bytes(byte(5)), [5 * step], "{threads} threads");
             }
-            team.end();
         }
     }
 
@@ -285,12 +298,10 @@ mod tests {
             // All are there for the next instruction.
             assert_eq!(refusing.run(0).unwrap_err().code, "E411");
             assert_eq!(bytes(&refusing), [2; 3]);
-            refusing.end();
             let panicking = team(threads, || panic!("told to panic"));
             let panic = catch_unwind(AssertUnwindSafe(|| panicking.run(0))).unwrap_err();
             assert_eq!(panic.downcast_ref::<&str>(), Some(&"told to panic"));
             assert_eq!(bytes(&panicking), [1; 3]);
-            panicking.end();
         }
     }
 }

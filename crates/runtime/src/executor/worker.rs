@@ -1,8 +1,8 @@
 //! The workers: who plays which rank, when they sleep, and how a run ends when something fails.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use partita_base::{Diagnostic, Id, Result};
@@ -11,6 +11,7 @@ use partita_program::{CollectiveId, ProgramSet};
 
 use super::lock;
 use super::rank::{Outcome, Pulse, Rank};
+use super::team::Team;
 
 /// How long a failed step waits for workers that are inside a kernel.
 const GRACE: Duration = Duration::from_secs(3);
@@ -20,6 +21,10 @@ pub(super) struct Shared {
     pub set: ProgramSet,
     /// One worker plays a rank, so these locks are only contended when something has gone wrong.
     pub ranks: Vec<Mutex<Rank>>,
+    /// Per rank, what others help with.
+    pub teams: Vec<Arc<Team>>,
+    /// Ranks that have not come to the end of the step.
+    pub open: AtomicUsize,
     pub transport: SharedMemory,
     pub workers: usize,
     /// How long a worker that waits stays awake.
@@ -53,6 +58,7 @@ impl Shared {
         for rank in &self.ranks {
             lock(rank).is_done = false;
         }
+        self.open.store(self.ranks.len(), Ordering::SeqCst);
         {
             let mut state = lock(&self.control.state);
             state.step += 1;
@@ -117,15 +123,15 @@ impl Shared {
         lock(&self.control.state).busy > 0
     }
 
-    /// Plays this worker's ranks to the end of the step, or until the run has failed.
+    /// Plays this worker's ranks, and helps others where it cannot go on, until the step ends or the run has failed.
     fn play(&self, worker: usize) {
         let mut still = Still { progress: 0, since: Instant::now() };
         loop {
-            if self.has_failed.load(Ordering::SeqCst) {
+            if self.has_failed.load(Ordering::SeqCst) || self.open.load(Ordering::SeqCst) == 0 {
                 return;
             }
             let seen = self.transport.notify().epoch();
-            let (mut open, mut moved, mut waiting) = (0, false, None);
+            let (mut moved, mut waiting) = (false, None);
             for rank in (worker..self.ranks.len()).step_by(self.workers) {
                 let mut player = lock(&self.ranks[rank]);
                 if player.is_done {
@@ -139,9 +145,11 @@ impl Shared {
                     Ok(Outcome::Done) => {
                         player.is_done = true;
                         moved = true;
+                        if self.open.fetch_sub(1, Ordering::SeqCst) == 1 {
+                            self.transport.notify().bump();
+                        }
                     }
                     Ok(Outcome::Blocked(collective)) => {
-                        open += 1;
                         moved |= player.cursor != before;
                         if let (None | Some((_, None)), at) = (waiting, collective) {
                             waiting = Some((rank, at));
@@ -154,10 +162,13 @@ impl Shared {
                     }
                 }
             }
-            let Some(waiting) = waiting.filter(|_| open > 0) else { return };
-            if moved {
+            if moved || self.help(worker) {
                 continue;
             }
+            let Some(waiting) = waiting else {
+                self.transport.notify().wait_for_change(seen, self.awake, Duration::MAX);
+                continue;
+            };
             let progress = self.pulse.progress.load(Ordering::Relaxed);
             if progress != still.progress {
                 still = Still { progress, since: Instant::now() };
@@ -174,6 +185,16 @@ impl Shared {
             }
             self.transport.notify().wait_for_change(seen, self.awake, left);
         }
+    }
+
+    /// Runs a part of a kernel of a rank that another worker plays. Whether there was one.
+    fn help(&self, worker: usize) -> bool {
+        let count = self.ranks.len();
+        let mut others = (worker + 1..worker + 1 + count).map(|rank| rank % count);
+        others.any(|rank| {
+            let place = (worker + self.workers - rank % self.workers) % self.workers;
+            place > 0 && self.teams[rank].run_one_part(place)
+        })
     }
 
     /// Ends the run for all ranks. The first failure is the one that is told.
