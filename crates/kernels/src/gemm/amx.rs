@@ -1,10 +1,11 @@
 //! The product of matrices of `f32` on the matrix unit of Intel's processors (AMX), which multiplies tiles of `bf16` and
 //! adds up in `f32`.
 //!
-//! A float has 24 bits, a `bf16` has eight: `x = x1 + x2 + x3`, exactly, where each part is what those before leave,
-//! rounded to the nearest. Of the nine products of two numbers' parts the six largest are taken; the other three add up
-//! to no more than half a unit in the last place of the product. So a sum is as near to the true one as if every product
-//! were rounded once, and nearer than a sum in order, since sixteen products are added up before they meet the rest.
+//! A float has 24 bits, a `bf16` has eight: `x = x1 + x2 + x3`, exactly, where the first part is the number rounded to the
+//! nearest, the second what that leaves, cut off, and the third the rest. Of the nine products of two numbers' parts the six
+//! largest are taken; the other three add up to no more than half a unit in the last place of the product, up or down as it
+//! happens. So a sum is as near to the true one as if every product were rounded once, and nearer than a sum in order,
+//! since sixteen products are added up before they meet the rest.
 //! (Three parts and six products: G. Henry, P. T. P. Tang and A. Heinecke, "Leveraging the bfloat16 Artificial
 //! Intelligence Datatype For Higher-Precision Computations", ARITH 2019; `BF16_BF16_F32_X6` among JAX's algorithms.)
 //!
@@ -13,13 +14,12 @@
 //!
 //! **Bits.** An element of `out` depends on its row of `lhs`, its column of `rhs`, `scale` and `accumulate` only. The sum
 //! over k is cut into the same blocks as in the other products; each starts at zero and takes 32 products of each of six
-//! pairs of parts at a time, in the order of `sums!`. A twin in plain Rust (`tests.rs`) gives the same bits.
+//! pairs of parts at a time, in the order of `sums!`, number i of a step together with number 16 + i. A twin in plain Rust (`tests.rs`) gives the same bits.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::sync::OnceLock;
 
-use super::lanes::Lanes;
 use super::pack::{PITCH, copy};
 use super::{DEPTH, PACKED, depth_block};
 use crate::matmul::{Matrix, MatrixMut};
@@ -396,30 +396,24 @@ unsafe fn sum(
     }
 }
 
-/// Where the upper halves of two vectors' floats are among 64 lanes: one vector's before the other's, or both in turn.
-const fn upper_halves(in_turn: bool) -> [i16; 32] {
-    let mut lanes = [0; 32];
-    let mut i = 0;
-    while i < 32 {
-        lanes[i] = (if in_turn { i / 2 * 2 + 1 + i % 2 * 32 } else { 2 * i + 1 }) as i16;
-        i += 1;
-    }
-    lanes
-}
-
-/// The parts of 32 numbers in the order of `lanes`, and a vector that is NaN where a number has none.
+/// The parts of two vectors, side by side lane by lane, and a vector that is NaN where a number has none.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn parts(low: __m512, high: __m512, lanes: &[i16; 32]) -> ([__m512i; PARTS], __m512) {
-    // SAFETY: all lanes are there.
-    let lanes = unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) };
+fn parts(low: __m512, high: __m512) -> ([__m512i; PARTS], __m512) {
     let (low, low_parts) = apart(low);
     let (high, high_parts) = apart(high);
     let mut parts = [_mm512_setzero_si512(); PARTS];
     for (part, (low, high)) in parts.iter_mut().zip(low_parts.into_iter().zip(high_parts)) {
-        *part = _mm512_permutex2var_epi16(low, lanes, high);
+        // The upper half of one behind that of the other: a | b & c.
+        *part = _mm512_ternarylogic_epi32::<0xf8>(_mm512_srli_epi32::<16>(low), high, upper_halves());
     }
     (parts, _mm512_add_ps(low, high))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn upper_halves() -> __m512i {
+    _mm512_set1_epi32(0xffff_0000_u32 as i32)
 }
 
 /// What three parts leave of numbers, which is nothing, or NaN if they have none; and floats whose upper halves the
@@ -427,27 +421,35 @@ fn parts(low: __m512, high: __m512, lanes: &[i16; 32]) -> ([__m512i; PARTS], __m
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn apart(number: __m512) -> (__m512, [__m512i; PARTS]) {
-    let nearest = |number: __m512| {
-        let half = _mm512_set1_epi32(0x8000);
-        let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
-        _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(number), half), upper)
-    };
-    let first = nearest(number);
+    let upper = |number: __m512i| _mm512_and_si512(number, upper_halves());
+    let half = _mm512_set1_epi32(0x8000);
+    let first = upper(_mm512_add_epi32(_mm512_castps_si512(number), half));
     let left = _mm512_sub_ps(number, _mm512_castsi512_ps(first));
-    let second = nearest(left);
+    let second = upper(_mm512_castps_si512(left));
     let left = _mm512_sub_ps(left, _mm512_castsi512_ps(second));
     // No more than eight bits are left.
     (left, [first, second, _mm512_castps_si512(left)])
 }
 
-/// The first elements of a row, at most as many as a vector has, and zeros.
+/// Whether a number has no parts: it is not finite, or rounds to infinity.
+fn is_odd(number: f32) -> bool {
+    number.to_bits() & 0x7fff_ffff >= 0x7f7f_8000
+}
+
+/// A vector, of which all elements are there if `WHOLE`, otherwise those of the mask.
 ///
 /// # Safety
-/// The elements are readable.
-#[inline(always)]
-unsafe fn first(from: Matrix<f32>, count: usize) -> __m512 {
+/// They are readable.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn load<const WHOLE: bool>(from: *const f32, mask: u16) -> __m512 {
     // SAFETY: the caller's.
-    unsafe { Lanes::load_first(from.pointer, count.min(TILE)) }
+    unsafe { if WHOLE { _mm512_loadu_ps(from) } else { _mm512_maskz_loadu_ps(mask, from) } }
+}
+
+/// The lanes of so many elements.
+fn lanes(count: usize) -> u16 {
+    ((1_u32 << count.min(TILE)) - 1) as u16
 }
 
 /// Packs rows of `lhs`. Says which have numbers without parts.
@@ -456,8 +458,7 @@ unsafe fn first(from: Matrix<f32>, count: usize) -> __m512 {
 /// The places are readable, and there is room for the parts.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 unsafe fn pack_lhs(mut from: Matrix<f32>, [rows, depth]: [usize; 2], to: *mut u8, whole: *mut f32) -> u32 {
-    let mut odd = 0;
-    let mut nothing = [_mm512_setzero_ps(); PANEL];
+    let mut nothing = _mm512_setzero_ps();
     // SAFETY: the caller's.
     unsafe {
         if from.column != 1 {
@@ -466,30 +467,64 @@ unsafe fn pack_lhs(mut from: Matrix<f32>, [rows, depth]: [usize; 2], to: *mut u8
         }
         for (step, p) in (0..depth).step_by(STEP).enumerate() {
             for group in (0..rows).step_by(TOGETHER) {
-                let mut numbers = [[_mm512_setzero_ps(); 2]; TOGETHER];
-                for (i, [low, high]) in numbers.iter_mut().enumerate() {
-                    let from = from.rows_after(group + i).columns_after(p);
-                    let count = if group + i < rows { depth - p } else { 0 };
-                    *low = first(from, count);
-                    *high = first(from.columns_after(TILE), count.saturating_sub(TILE));
-                }
+                let sizes = [rows - group, depth - p];
+                let from = from.rows_after(group).columns_after(p);
                 let to = to.add(step * STEP_BYTES + group / TILE * TILE_BYTES + group % TILE * 64);
-                for (i, [low, high]) in numbers.into_iter().enumerate() {
-                    let (parts, left) = parts(low, high, &const { upper_halves(false) });
-                    for (part, bits) in parts.into_iter().enumerate() {
-                        _mm512_store_si512(to.add(part * 2 * TILE_BYTES + i * 64).cast(), bits);
-                    }
-                    let nothing = &mut nothing[group + i];
-                    *nothing = _mm512_fmadd_ps(left, _mm512_setzero_ps(), *nothing);
-                }
+                let left = if sizes[0] >= TOGETHER && sizes[1] >= STEP {
+                    pack_rows::<true>(from, sizes, to)
+                } else {
+                    pack_rows::<false>(from, sizes, to)
+                };
+                nothing = _mm512_fmadd_ps(left, _mm512_setzero_ps(), nothing);
             }
         }
-        for (row, nothing) in nothing.into_iter().enumerate() {
-            let is_odd = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(nothing, nothing) != 0;
-            odd |= (is_odd as u32) << row;
+        if _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(nothing, nothing) == 0 {
+            0
+        } else {
+            odd_rows(from, [rows, depth])
         }
     }
-    odd
+}
+
+/// Packs [`TOGETHER`] rows of a step of `lhs`, of each the numbers of its two vectors side by side. NaN where one has no
+/// parts.
+///
+/// # Safety
+/// Rows and columns, or as many as are packed, are readable, and there is room for the parts.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn pack_rows<const WHOLE: bool>(from: Matrix<f32>, [rows, depth]: [usize; 2], to: *mut u8) -> __m512 {
+    let mut numbers = [[_mm512_setzero_ps(); 2]; TOGETHER];
+    let mut nothing = _mm512_setzero_ps();
+    let masks = [lanes(depth), lanes(depth.saturating_sub(TILE))];
+    // SAFETY: the caller's.
+    unsafe {
+        for (i, [low, high]) in numbers.iter_mut().enumerate() {
+            let row = from.rows_after(i).pointer;
+            let masks = if WHOLE || i < rows { masks } else { [0; 2] };
+            *low = load::<WHOLE>(row, masks[0]);
+            *high = load::<WHOLE>(row.wrapping_add(TILE), masks[1]);
+        }
+        for (i, [low, high]) in numbers.into_iter().enumerate() {
+            let (parts, left) = parts(low, high);
+            for (part, bits) in parts.into_iter().enumerate() {
+                _mm512_store_si512(to.add(part * 2 * TILE_BYTES + i * 64).cast(), bits);
+            }
+            nothing = _mm512_fmadd_ps(left, _mm512_setzero_ps(), nothing);
+        }
+    }
+    nothing
+}
+
+/// Which rows have numbers without parts.
+///
+/// # Safety
+/// The places are readable.
+#[cold]
+unsafe fn odd_rows(from: Matrix<f32>, [rows, depth]: [usize; 2]) -> u32 {
+    // SAFETY: the caller's.
+    let at = |row: usize, p: usize| unsafe { from.rows_after(row).columns_after(p).pointer.read() };
+    (0..rows).fold(0, |odd, row| odd | u32::from((0..depth).any(|p| is_odd(at(row, p)))) << row)
 }
 
 /// Packs a block of `rhs` panel by panel. Says for each which columns have numbers without parts.
@@ -520,8 +555,8 @@ unsafe fn pack_block(
     odd
 }
 
-/// Packs a step of a panel of `rhs`, of two rows the elements of each column side by side. Says which columns have
-/// numbers without parts.
+/// Packs a step of a panel of `rhs`: of two rows, half a step apart, the numbers of each column side by side. Says which
+/// columns have numbers without parts.
 ///
 /// # Safety
 /// The places are readable, and there is room for the parts.
@@ -540,27 +575,47 @@ unsafe fn pack_rhs(
             from = Matrix { pointer: turned.as_ptr(), row: PANEL as isize, column: 1 };
         }
         for tile in (0..columns).step_by(TILE) {
-            let columns = columns - tile;
-            let to = to.add(tile / TILE * TILE_BYTES);
-            let mut nothing = _mm512_setzero_ps();
-            for pair in 0..TILE {
-                let [low, high] = [0, 1].map(|at| {
-                    let row = 2 * pair + at;
-                    let from = from.rows_after(row).columns_after(tile);
-                    // What is prefetched need not exist.
-                    _mm_prefetch::<_MM_HINT_T1>(from.rows_after(STEP).pointer.cast());
-                    first(from, if row < rows { columns } else { 0 })
-                });
-                let (parts, left) = parts(low, high, &const { upper_halves(true) });
-                for (part, bits) in parts.into_iter().enumerate() {
-                    _mm512_store_si512(to.add(part * 2 * TILE_BYTES + pair * 64).cast(), bits);
-                }
-                nothing = _mm512_fmadd_ps(left, _mm512_setzero_ps(), nothing);
-            }
-            odd |= (_mm512_cmp_ps_mask::<_CMP_UNORD_Q>(nothing, nothing) as u32) << tile;
+            let sizes = [rows, columns - tile];
+            let (from, to) = (from.columns_after(tile), to.add(tile / TILE * TILE_BYTES));
+            odd |= if rows == STEP && sizes[1] >= TILE {
+                pack_columns::<true>(from, sizes, to)
+            } else {
+                pack_columns::<false>(from, sizes, to)
+            } << tile;
         }
     }
     odd
+}
+
+/// Packs a tile of `rhs`. Says which columns have numbers without parts.
+///
+/// # Safety
+/// As of [`pack_rhs`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn pack_columns<const WHOLE: bool>(
+    from: Matrix<f32>,
+    [rows, columns]: [usize; 2],
+    to: *mut u8,
+) -> u32 {
+    let mut nothing = _mm512_setzero_ps();
+    let mask = lanes(columns);
+    // SAFETY: the caller's; what is prefetched need not exist.
+    unsafe {
+        for pair in 0..TILE {
+            let [low, high] = [from.rows_after(pair).pointer, from.rows_after(pair + TILE).pointer];
+            _mm_prefetch::<_MM_HINT_T1>(low.wrapping_offset(STEP as isize * from.row).cast());
+            _mm_prefetch::<_MM_HINT_T1>(high.wrapping_offset(STEP as isize * from.row).cast());
+            let low = load::<WHOLE>(low, if pair < rows { mask } else { 0 });
+            let high = load::<WHOLE>(high, if pair + TILE < rows { mask } else { 0 });
+            let (parts, left) = parts(low, high);
+            for (part, bits) in parts.into_iter().enumerate() {
+                _mm512_store_si512(to.add(part * 2 * TILE_BYTES + pair * 64).cast(), bits);
+            }
+            nothing = _mm512_fmadd_ps(left, _mm512_setzero_ps(), nothing);
+        }
+    }
+    u32::from(_mm512_cmp_ps_mask::<_CMP_UNORD_Q>(nothing, nothing))
 }
 
 /// Computes sums of rows and columns that have no parts.
@@ -622,8 +677,7 @@ unsafe fn write(
             return;
         }
         let scale = _mm512_set1_ps(scale);
-        let ones = |count: usize| ((1_u32 << count.min(TILE)) - 1) as u16;
-        let masks = [ones(columns), ones(columns.saturating_sub(TILE))];
+        let masks = [lanes(columns), lanes(columns.saturating_sub(TILE))];
         for first in (0..rows).step_by(TOGETHER) {
             let row =
                 |i: usize| (out.rows_after(first + i).pointer, if first + i < rows { masks } else { [0; 2] });

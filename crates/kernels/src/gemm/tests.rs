@@ -365,11 +365,11 @@ mod twin {
     }
 
     pub fn parts(x: f32) -> [f32; 3] {
-        let nearest = |x: f32| f32::from_bits(x.to_bits().wrapping_add(0x8000) & 0xffff_0000);
-        let first = nearest(x);
-        let second = nearest(x - first);
+        let upper = |bits: u32| f32::from_bits(bits & 0xffff_0000);
+        let first = upper(x.to_bits().wrapping_add(0x8000));
+        let second = upper((x - first).to_bits());
         let third = (x - first) - second;
-        [first, second, f32::from_bits(third.to_bits() & 0xffff_0000)].map(normal)
+        [first, second, upper(third.to_bits())].map(normal)
     }
 
     /// The sum of a row of `lhs` with a column of `rhs` in one block.
@@ -385,7 +385,8 @@ mod twin {
             for (left, right) in [(0, 2), (0, 1), (1, 1), (1, 0), (2, 0), (0, 0)] {
                 let mut halves = [0.0; 2];
                 for (p, (a, b)) in row.iter().zip(column).enumerate() {
-                    halves[p % 2] = normal(parts(*a)[left].mul_add(parts(*b)[right], halves[p % 2]));
+                    let half = &mut halves[p / 16];
+                    *half = normal(parts(*a)[left].mul_add(parts(*b)[right], *half));
                 }
                 sum = normal(sum + normal(halves[0] + halves[1]));
             }
