@@ -71,7 +71,7 @@ def path(line):
 def suits(peer, case):
     """Whether a peer can run a case, and in a way of its own."""
     suite, *rest = case.split("/")
-    if suite == "fused":
+    if suite == "fused" or rest[-1] == "sequence":
         return False
     if suite == "collectives":
         own = rest[0] == "exchange" or (peer == "jax" and rest[0] == "copy")
@@ -240,7 +240,8 @@ together are at least as near to the true sum as products of `f32`; peers multip
 - `gpt`: decoders with learned positions, norms first, GELU by tanh, causal attention, a tied head, AdamW with decay on all
   parameters, no clipping and no norm of the gradients. (vocabulary, features, layers, heads, positions, rows): tiny (256, 128, 4, 4, 128, 16), small
   (256, 384, 6, 6, 256, 8), gpt2 (50257, 768, 12, 12, 256, 2).
-- `dist`: the tiny and small GPT on several ranks that share the same cores; small8h has 8 heads. PyTorch uses gloo
+- `dist`: the tiny and small GPT on several ranks that share the same cores; small8h has 8 heads, and with
+  `sequence` a residual stream that is cut along the sequence. PyTorch uses gloo
   processes (DTensor, DistributedDataParallel, fully_shard), JAX host devices of one process.
 - `collectives`: one tensor of the given size: what is reduced, what is gathered, what is scattered. `copy`: every rank copies
   its share; `exchange`: it passes on to the next one what it has just been given, so that all bytes cross between cores.

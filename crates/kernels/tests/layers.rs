@@ -395,3 +395,54 @@ fn parts_of_whole_blocks_of_rows_do_not_show_in_norm_gradients() {
         }
     }
 }
+
+/// A kernel from two tensors of so many rows to one.
+type RowKernel = fn(&View<'_>, &View<'_>, &mut ViewMut<'_>);
+
+/// Long results go past the caches; row by row they do not, and the bits are the same, on cache lines and off them.
+#[test]
+fn long_results_have_the_bits_of_short_ones() {
+    let weight: Vec<f32> = (0..3000).map(|i| 1.0 + (i % 7) as f32 * 0.1).collect();
+    let kernels: [(&str, RowKernel); 5] = [
+        ("softmax", |x, _, out| {
+            let mut workspace = vec![1u8; row_workspace_bytes(DType::F32, x.shape()[1])];
+            softmax(x, out, &mut workspace);
+        }),
+        ("log_softmax", |x, _, out| log_softmax(x, out)),
+        ("softmax_backward", softmax_backward),
+        ("rms_norm", |x, _, out| rms_norm(x, None, 1e-3, out)),
+        ("layer_norm_backward", |x, dy, out| {
+            let bytes = norm_backward_workspace_bytes(DType::F32, x.shape()[0], x.shape()[1]);
+            layer_norm_backward(x, None, dy, 1e-3, out, &mut vec![1u8; bytes]);
+        }),
+    ];
+    for (columns, skip) in [(1024, 0), (1040, 0), (2064, 0), (1001, 0), (1024, 1)] {
+        let rows = STREAM_BYTES / size_of::<f32>() / columns + 1;
+        let shape = [rows, columns];
+        let numbers = |step: usize| -> Vec<f32> {
+            (0..rows * columns).map(|i| (i * step % 1009) as f32 * 0.01 - 5.0).collect()
+        };
+        let (x, dy) = (numbers(1), numbers(17));
+        let (x, dy) = (View::of(&x, &shape), View::of(&dy, &shape));
+        let weight = View::of(&weight[..columns], &[columns]);
+        let mut memory = [(); 2].map(|()| vec![7f32; rows * columns + 48]);
+        let starts = memory.each_ref().map(|memory| memory.as_ptr().align_offset(64) + skip);
+        let mut check = |name: &str, run: &dyn Fn(&View<'_>, &View<'_>, &mut ViewMut<'_>)| {
+            let [long, short] = &mut memory;
+            // With some elements behind, which nobody may touch.
+            let count = rows * columns + 16;
+            let [long, short] = [&mut long[starts[0]..][..count], &mut short[starts[1]..][..count]];
+            run(&x, &dy, &mut ViewMut::of(long, &shape));
+            for row in 0..rows {
+                let [x, dy] = [x, dy].map(|view| view.slice(0, row, row + 1, 1));
+                run(&x, &dy, &mut ViewMut::of(short, &shape).slice(0, row, row + 1, 1));
+            }
+            let [long, short] = [long, short].map(|out| out.iter().map(|y| y.to_bits()));
+            assert!(long.eq(short), "{name} of {shape:?}, {skip} off");
+        };
+        for (name, kernel) in kernels {
+            check(name, &kernel);
+        }
+        check("layer_norm", &|x, _, out| layer_norm(x, Some(&weight), Some(&weight), 1e-3, out));
+    }
+}

@@ -76,6 +76,9 @@ pub struct Measurement {
     /// For a collective: the same at the bandwidth of the plain exchange beside it, whose bytes another core has written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub of_exchange: Option<f64>,
+    /// For a step on several ranks: its time over that of one rank with all threads in the same round, of rounds the middle.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub of_one_rank: Option<f64>,
     /// From the model to programs that are ready to run, the memory of parameters apart.
     pub compile_ms: f64,
     /// Giving parameters their initial values, which brings in their memory: a model that others are given has them.
@@ -138,6 +141,7 @@ pub fn bench(args: &BenchArgs, output: &mut Output) -> Result<()> {
         let mut measured: Vec<Measurement> =
             prepared.iter().zip(group).map(|(entry, case)| entry.measurement(case)).collect();
         compare_with_copy(group, &mut measured);
+        compare_with_one_rank(&prepared, &mut measured);
         for ((entry, case), measurement) in prepared.iter().zip(group).zip(&measured) {
             output.measurement(measurement);
             if args.profile {
@@ -224,7 +228,7 @@ impl Prepared {
         let (profile, workers) = (args.profile, case.threads);
         let options = RunnerOptions { cpu, profile, workers, ..RunnerOptions::default() };
         let mut prepared = match &case.work {
-            Work::Step(step) => prepare_step(step, &case.mesh, options)?,
+            Work::Step(step) => prepare_step(step, &case.mesh, &case.ready, options)?,
             Work::Traffic { traffic, bytes, times } => {
                 let begin = Instant::now();
                 let ranks = Mesh::parse(&case.mesh, None)?.rank_count();
@@ -289,10 +293,11 @@ impl Prepared {
     }
 
     fn measurement(&self, case: &Case) -> Measurement {
-        let mut sorted = self.seconds.clone();
-        sorted.sort_by(f64::total_cmp);
-        let (fastest, slowest) = (sorted[0], sorted[sorted.len() - 1]);
-        let median = (sorted[(sorted.len() - 1) / 2] + sorted[sorted.len() / 2]) / 2.0;
+        let (fastest, slowest) = self
+            .seconds
+            .iter()
+            .fold((f64::INFINITY, 0.0), |(fastest, slowest), &run| (run.min(fastest), run.max(slowest)));
+        let median = middle(self.seconds.clone());
         let (gflops, gbytes_per_s) = match &case.work {
             Work::Step(step) => match step.least_traffic_bytes() {
                 Some(bytes) => (None, Some(bytes as f64 / fastest / 1e9)),
@@ -306,7 +311,7 @@ impl Prepared {
             mesh: case.mesh.clone(),
             ranks: self.runner().rank_count(),
             threads: self.runner().thread_count(),
-            repeats: sorted.len(),
+            repeats: self.seconds.len(),
             median_ms: 1e3 * median,
             min_ms: 1e3 * fastest,
             spread: (slowest - fastest) / median,
@@ -315,6 +320,7 @@ impl Prepared {
             gbytes_per_s,
             of_limit: None,
             of_exchange: None,
+            of_one_rank: None,
             compile_ms: self.compile_ms,
             initialize_ms: self.initialize_ms,
             first_step_ms: self.first_step_ms,
@@ -328,12 +334,12 @@ impl Prepared {
 const MIB: f64 = (1 << 20) as f64;
 
 /// A model's step on a mesh, with weights and a batch.
-fn prepare_step(step: &Step, mesh: &str, options: RunnerOptions) -> Result<Prepared> {
+fn prepare_step(step: &Step, mesh: &str, ready: &ReadyOptions, options: RunnerOptions) -> Result<Prepared> {
     let begin = Instant::now();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mesh = Mesh::parse(mesh, Some(cores))?;
     let model = step.model()?;
-    let (built, learning_rate) = plan(step, &model, &mesh)?;
+    let (built, learning_rate) = plan(step, &model, &mesh, ready)?;
     let mut trainer = Trainer::uninitialized(&built, SEED, options)?;
     let compile_ms = 1e3 * begin.elapsed().as_secs_f64();
     let begin = Instant::now();
@@ -345,9 +351,9 @@ fn prepare_step(step: &Step, mesh: &str, options: RunnerOptions) -> Result<Prepa
 }
 
 /// The step planned for a mesh by the ready plan of its model, and its learning rate.
-fn plan(step: &Step, model: &Model, mesh: &Mesh) -> Result<(Built, f64)> {
+fn plan(step: &Step, model: &Model, mesh: &Mesh, ready: &ReadyOptions) -> Result<(Built, f64)> {
     let plan = match step.plan() {
-        Some(name) => ready_plan(name, &model.forward, mesh, &ReadyOptions::default())?,
+        Some(name) => ready_plan(name, &model.forward, mesh, ready)?,
         None => Plan::default(),
     };
     let tools = Tools { registry: &Registry::default(), runner: &CpuStep::default() };
@@ -389,6 +395,25 @@ fn compare_with_copy(group: &[Case], measured: &mut [Measurement]) {
     }
 }
 
+/// Puts steps on several ranks beside the one on one rank that took turns with them.
+fn compare_with_one_rank(prepared: &[Prepared], measured: &mut [Measurement]) {
+    let Some(alone) = prepared.iter().zip(&*measured).position(|(_, measurement)| measurement.ranks == 1)
+    else {
+        return;
+    };
+    for (entry, measurement) in prepared.iter().zip(measured).filter(|(_, measurement)| measurement.ranks > 1)
+    {
+        let ratios = entry.seconds.iter().zip(&prepared[alone].seconds).map(|(own, alone)| own / alone);
+        measurement.of_one_rank = Some(middle(ratios.collect()));
+    }
+}
+
+/// The median.
+fn middle(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0
+}
+
 /// Milliseconds in three places after the point, microseconds where that says little.
 fn time(ms: f64) -> String {
     if ms < 1.0 { format!("{:>9.2} us", 1e3 * ms) } else { format!("{ms:>9.3} ms") }
@@ -427,7 +452,9 @@ impl Measurement {
         let of = |what: &str, share: Option<f64>| {
             share.map_or(String::new(), |share| format!("  {share:.2} of the {what}"))
         };
-        let limit = of("limit", self.of_limit) + &of("exchange", self.of_exchange);
+        let limit = of("limit", self.of_limit)
+            + &of("exchange", self.of_exchange)
+            + &of("time of one rank", self.of_one_rank);
         let cpu = self.cpu_ms.map_or(String::new(), |ms| format!("  cpu {ms:>9.3} ms"));
         let first =
             format!("  initialize {:.0} ms  first step {:.0} ms", self.initialize_ms, self.first_step_ms);

@@ -4,6 +4,7 @@ use super::exchange::Traffic;
 use super::fused::Pass;
 use super::models::Step;
 use clap::ValueEnum;
+use partita_schedule::ReadyOptions;
 
 /// A set of measurements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -65,6 +66,8 @@ pub struct Case {
     pub name: String,
     /// The mesh it runs on.
     pub mesh: String,
+    /// Choices of its ready plan.
+    pub ready: ReadyOptions,
     /// Threads in all; as many as cores where none is said.
     pub threads: Option<usize>,
     /// What it runs.
@@ -98,6 +101,7 @@ pub fn cases(suite: Suite, mesh: Option<&str>) -> Vec<Vec<Case>> {
         suite,
         name,
         mesh: mesh.to_string(),
+        ready: ReadyOptions::default(),
         threads: None,
         work,
     };
@@ -121,7 +125,15 @@ pub fn cases(suite: Suite, mesh: Option<&str>) -> Vec<Vec<Case>> {
                 let on = |mesh: &&str| case(format!("{size}/{mesh}"), mesh, Work::Step(Step::gpt(size)));
                 meshes.iter().map(on).collect()
             };
-            vec![on("tiny", &MESHES), on("small", &MESHES), on("small8h", &["dp=1", "tp=4"])]
+            // The residual stream cut along the sequence, so that no rank repeats another's norms.
+            let sequence = |size: &str, mesh: &str| {
+                let work = Work::Step(Step::gpt(size));
+                let ready = ReadyOptions { sequence_parallel: true, ..ReadyOptions::default() };
+                Case { ready, ..case(format!("{size}/{mesh}/sequence"), mesh, work) }
+            };
+            let mut eight_heads = on("small8h", &["dp=1", "tp=4"]);
+            eight_heads.push(sequence("small8h", "tp=4"));
+            vec![on("tiny", &MESHES), on("small", &MESHES), eight_heads]
         }
         Suite::Collectives => [(4 << 10, "4KiB", 64), (1 << 20, "1MiB", 16), (64 << 20, "64MiB", 1)]
             .iter()
@@ -158,7 +170,7 @@ mod tests {
             .map(|case| case.path())
             .collect();
         let distinct: std::collections::BTreeSet<&String> = all.iter().collect();
-        assert_eq!((all.len(), distinct.len()), (14 + 2 + 3 + 14 + 30 + 18, all.len()));
+        assert_eq!((all.len(), distinct.len()), (14 + 2 + 3 + 15 + 30 + 18, all.len()));
         assert!(distinct.contains(&"gemm/2048x768x3072/2".to_string()), "{all:?}");
         assert!(distinct.contains(&"collectives/all_reduce/64MiB/4".to_string()), "{all:?}");
         assert!(cases(Suite::Gpt, Some("tp=2")).concat().iter().all(|case| case.mesh == "tp=2"));
