@@ -4,13 +4,12 @@
 //! from memory where they lie side by side, otherwise gathered into a scratch tile; a [`Writer`] takes them.
 
 use bytemuck::Pod;
+use partita_base::DType;
 use std::marker::PhantomData;
 
 use crate::reduce::LANES;
 use crate::simd::Ahead;
 use crate::stream::{STREAM_ALIGNMENT, STREAM_BYTES, Streaming, stream};
-use partita_base::DType;
-
 use crate::{Element, Float, MAX_RANK, View, ViewMut};
 
 /// Elements handled at a time: small enough for a few tiles to stay in the first cache, large enough to hide

@@ -2,10 +2,10 @@
 //!
 //! A rank is its arena, its compiled kernels and a cursor. Each worker plays a fixed set of ranks in turn, perhaps none:
 //! it runs one until a collective is pending, then the next; where none can go on it runs parts of others' kernels, and
-//! where there are none it waits until the transport or another worker reports a change. Worker 0 is the calling
-//! thread; the others wait for the next step. Who waits looks again and again for a
-//! while where each thread has a core, and then sleeps. When a rank fails, for whatever reason, the first diagnostic
-//! is kept, the transport is told to fail, and all ranks end.
+//! where there are none it waits until the transport or another worker reports a change. Worker 0 is the calling thread;
+//! the others wait for the next step. Who waits looks again and again for a while where each thread has a core, and then
+//! sleeps. When a rank fails, for whatever reason, the first diagnostic is kept, the transport is told to fail, and all
+//! ranks end.
 
 mod rank;
 mod team;
