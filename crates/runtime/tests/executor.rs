@@ -84,6 +84,22 @@ fn any_number_of_workers_gives_the_same_bits() {
     }
 }
 
+/// Who only helps must not sleep through the end of a step. Steps as short as these end just where it goes to sleep.
+#[test]
+fn a_worker_without_a_rank_comes_back_from_every_step() {
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let graphs = step_graphs(1);
+        let helped = RunnerOptions { nan_guard: false, ..options(2).sharing(1) };
+        let mut runner = Runner::new(program(&graphs), helped).unwrap();
+        assert_eq!(runner.thread_count(), 2);
+        feed(&mut runner, &graphs, &inputs(&graphs, 1));
+        (0..20_000).for_each(|_| runner.step().unwrap());
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(Duration::from_secs(60)).expect("20 000 short steps end");
+}
+
 #[test]
 fn the_memory_touched_is_the_memory_planned() {
     for ranks in [1, 3] {

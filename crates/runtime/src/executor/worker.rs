@@ -127,10 +127,11 @@ impl Shared {
     fn play(&self, worker: usize) {
         let mut still = Still { progress: 0, since: Instant::now() };
         loop {
+            // Before any look at what it tells of: what changes after that look ends the wait below.
+            let seen = self.transport.notify().epoch();
             if self.has_failed.load(Ordering::SeqCst) || self.open.load(Ordering::SeqCst) == 0 {
                 return;
             }
-            let seen = self.transport.notify().epoch();
             let (mut moved, mut waiting) = (false, None);
             for rank in (worker..self.ranks.len()).step_by(self.workers) {
                 let mut player = lock(&self.ranks[rank]);
