@@ -13,7 +13,8 @@
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use memmap2::MmapMut;
 use partita_base::{DType, Diagnostic, Result};
@@ -123,18 +124,14 @@ unsafe impl Sync for Arena {}
 
 impl Arena {
     /// E426 where the system does not give so many bytes.
-    pub fn new(bytes: usize, large_pages: bool) -> Result<Arena> {
+    pub fn new(bytes: usize) -> Result<Arena> {
         let refused = |error: std::io::Error| {
             Diagnostic::new("E426", format!("no memory for {bytes} bytes of a rank"))
                 .found(error.to_string())
                 .help("cut parameters and states over more ranks (fsdp), compute layers again, or take smaller batches")
         };
         let mut pages = MmapMut::map_anon(bytes.max(1)).map_err(refused)?;
-        // A wish: without large pages everything works as well.
-        #[cfg(target_os = "linux")]
-        if large_pages {
-            let _ = pages.advise(memmap2::Advice::HugePage);
-        }
+        wish_for_large_pages(&pages, true);
         let base = NonNull::new(pages.as_mut_ptr()).expect("mapped memory is somewhere");
         assert!(base.as_ptr().addr().is_multiple_of(ALIGNMENT), "pages are aligned");
         Ok(Arena { pages, base })
@@ -144,9 +141,17 @@ impl Arena {
     /// of offset, which somebody else writes and thereby brings in before the first step. A page that is read before it is
     /// written, as a state that begins at zero is, costs several times as much: the system lends the one page of zeros
     /// first and has to take it back.
+    ///
+    /// Large pages come in less time than as many bytes of small ones, and spare translations of addresses later. Yet a
+    /// virtual machine may have to wait for its host for each of them: where they turn out to be slow, no more are asked
+    /// for.
     pub fn bring_in(&mut self, apart: &[Span]) {
         /// Bytes that a thread brings in at a time.
         const SHARE: usize = 8 << 20;
+        /// Shares after which large pages are judged, and the time that each may have taken then: four times that of
+        /// small pages.
+        const TRIED: u32 = 8;
+        const PATIENCE: Duration = Duration::from_millis(16);
         /// The smallest page of any machine.
         const PAGE: usize = 4096;
         let cut = |span: Span| {
@@ -156,15 +161,25 @@ impl Arena {
                 .map(move |offset| Span { offset, bytes: SHARE.min(end - offset) })
         };
         let shares: Vec<Span> = rest(apart, self.pages.len()).flat_map(cut).collect();
-        let (next, arena) = (AtomicUsize::new(0), &*self);
+        let (next, came, waited_nanos) = (AtomicUsize::new(0), AtomicU32::new(0), AtomicU64::new(0));
+        let arena = &*self;
+        let bring = |share: Span| {
+            #[cfg(target_os = "linux")]
+            if arena.pages.advise_range(memmap2::Advice::PopulateWrite, share.offset, share.bytes).is_ok() {
+                return;
+            }
+            arena.memory().bytes_mut(share).iter_mut().step_by(PAGE).for_each(|byte| *byte = 0);
+        };
         let work = || {
-            while let Some(&Span { offset, bytes }) = shares.get(next.fetch_add(1, Ordering::Relaxed)) {
-                #[cfg(target_os = "linux")]
-                if arena.pages.advise_range(memmap2::Advice::PopulateWrite, offset, bytes).is_ok() {
-                    continue;
+            while let Some(&share) = shares.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let begin = Instant::now();
+                bring(share);
+                let nanos = begin.elapsed().as_nanos() as u64;
+                let waited = Duration::from_nanos(waited_nanos.fetch_add(nanos, Ordering::SeqCst) + nanos);
+                let is_judged = came.fetch_add(1, Ordering::SeqCst) + 1 == TRIED;
+                if is_judged && waited > PATIENCE * TRIED {
+                    wish_for_large_pages(&arena.pages, false);
                 }
-                let pages = arena.memory().bytes_mut(Span { offset, bytes });
-                pages.iter_mut().step_by(PAGE).for_each(|byte| *byte = 0);
             }
         };
         std::thread::scope(|scope| {
@@ -192,6 +207,14 @@ impl Arena {
                 .collect(),
         }
     }
+}
+
+/// Whether pages that have not come yet should be large: without them everything works as well.
+fn wish_for_large_pages(pages: &MmapMut, wish: bool) {
+    #[cfg(target_os = "linux")]
+    let _ = pages.advise(if wish { memmap2::Advice::HugePage } else { memmap2::Advice::NoHugePage });
+    #[cfg(not(target_os = "linux"))]
+    let _ = (pages, wish);
 }
 
 /// What of so many bytes lies in none of these ranges, which are in order of offset.
@@ -338,7 +361,7 @@ mod tests {
     #[test]
     fn what_is_brought_in_is_zero_and_can_be_written() {
         let bytes = (20 << 20) + 5;
-        let mut arena = Arena::new(bytes, false).unwrap();
+        let mut arena = Arena::new(bytes).unwrap();
         arena.bring_in(&[Span { offset: 5000, bytes: 100_000 }]);
         let memory = arena.memory().bytes_mut(Span { offset: 0, bytes });
         assert!(memory.iter().all(|&byte| byte == 0));

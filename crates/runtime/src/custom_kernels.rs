@@ -245,7 +245,7 @@ fn check(entry: &Entry, example: &[TensorType]) -> Result<()> {
             .help("give examples that `supports` accepts")
     })?;
     let workspace = Span { offset: end, bytes: kernel.workspace_bytes() };
-    let arena = Arena::new(end + workspace.bytes, false)?;
+    let arena = Arena::new(end + workspace.bytes)?;
     let memory = arena.memory();
     // What the kernel leaves as it was shows in one of the two.
     for background in [0xff, 0x00] {

@@ -37,9 +37,6 @@ pub struct RunnerOptions {
     pub workers: Option<usize>,
     /// One thread, which is the calling one.
     pub deterministic: bool,
-    /// Ask the system for large pages. They spare translations of addresses; on virtual machines they can take seconds
-    /// per gigabyte to come.
-    pub large_pages: bool,
     /// End the step where a float scalar among the outputs (the loss, the norm of the gradients) is not finite.
     pub nan_guard: bool,
     /// How long all ranks may stand still before the run is declared stuck.
@@ -54,7 +51,6 @@ impl Default for RunnerOptions {
             cpu: Cpu::default(),
             workers: None,
             deterministic: false,
-            large_pages: false,
             nan_guard: true,
             watchdog: Duration::from_secs(120),
             profile: false,

@@ -136,7 +136,7 @@ pub(super) fn run_parts(
     let region = Region::new(graph.clone(), kind);
     let kernel = Cpu::default().compile_parts(&region, places.clone(), outputs.clone(), parts);
     let workspace = Span { offset: end.next_multiple_of(64), bytes: kernel.workspace_bytes() };
-    let arena = Arena::new(workspace.offset + workspace.bytes, false).unwrap();
+    let arena = Arena::new(workspace.offset + workspace.bytes).unwrap();
     let memory = arena.memory();
     memory.bytes_mut(Span { offset: 0, bytes: workspace.offset + workspace.bytes }).fill(0xa5);
     for (place, literal) in places.iter().zip(inputs) {

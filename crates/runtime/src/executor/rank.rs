@@ -176,7 +176,7 @@ impl Rank {
         });
         let arena_bytes =
             spans.map(|span| span.offset + span.bytes).max().unwrap_or(0).max(program.arena_bytes);
-        let mut arena = Arena::new(arena_bytes, options.large_pages)?;
+        let mut arena = Arena::new(arena_bytes)?;
         // Parameters are written before the first step, whether they are drawn or read from a checkpoint.
         let parameters = program.inputs.iter().filter(|port| port.role == Role::Param);
         let mut written: Vec<Span> = parameters.map(|port| buffer_span(program, port.buffer)).collect();

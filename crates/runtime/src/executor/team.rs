@@ -208,7 +208,7 @@ mod tests {
     /// A team, its helpers at work, with one instruction on so many bytes.
     fn staffed(kernel: Kernel, bytes: usize, threads: usize) -> Staffed {
         let instructions = vec![Ready::Compute { kernel, workspace: Span::default() }];
-        let body = Body::new(instructions, Arena::new(bytes, false).unwrap());
+        let body = Body::new(instructions, Arena::new(bytes).unwrap());
         let team = Arc::new(Team::new(body, threads, Duration::from_micros(10)));
         let (idle, is_over) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
         for place in 1..threads {
