@@ -12,6 +12,7 @@ use partita_ir::ops::Composite;
 use partita_ir::{CustomOp, Graph, Literal, TensorType, evaluate, literal::indices};
 use partita_kernels::{self as kernels, MAX_RANK};
 pub use partita_kernels::{Bool, Element};
+use smallvec::SmallVec;
 
 use crate::arena::{Arena, Memory, Place, Span};
 use crate::cpu::{Kernel, Value};
@@ -194,26 +195,23 @@ impl CpuKernels {
         let bytes = kernel.workspace_bytes(&operand_types, &result_types);
         let (operands, outputs) = (operands.to_vec(), outputs.to_vec());
         Some(Kernel::new(bytes, move |memory: &Memory<'_>, workspace: Span| {
-            let views: [TensorView<'_>; MOST_TENSORS] = std::array::from_fn(|i| match operands.get(i) {
-                Some(Value::Place(place)) => {
+            let mut views = SmallVec::<[TensorView<'_>; MOST_TENSORS]>::new();
+            views.extend(operands.iter().map(|operand| match operand {
+                Value::Place(place) => {
                     TensorView { dtype: place.dtype, shape: &place.shape, bytes: memory.bytes(place.span()) }
                 }
-                Some(Value::Number(scalar, shape)) => {
+                Value::Number(scalar, shape) => {
                     TensorView { dtype: scalar.dtype(), shape, bytes: scalar.bytes() }
                 }
-                None => TensorView { dtype: DType::U8, shape: &[0], bytes: &[] },
-            });
-            let mut results: [TensorViewMut<'_>; MOST_TENSORS] =
-                std::array::from_fn(|i| match outputs.get(i) {
-                    Some(place) => TensorViewMut {
-                        dtype: place.dtype,
-                        shape: &place.shape,
-                        bytes: memory.bytes_mut(place.span()),
-                    },
-                    None => TensorViewMut { dtype: DType::U8, shape: &[0], bytes: &mut [] },
-                });
+            }));
+            let mut results = SmallVec::<[TensorViewMut<'_>; MOST_TENSORS]>::new();
+            results.extend(outputs.iter().map(|place| TensorViewMut {
+                dtype: place.dtype,
+                shape: &place.shape,
+                bytes: memory.bytes_mut(place.span()),
+            }));
             let scratch = memory.bytes_mut(Span { bytes, ..workspace });
-            kernel.run(&views[..operands.len()], &mut results[..outputs.len()], scratch)
+            kernel.run(&views, &mut results, scratch)
         }))
     }
 }

@@ -44,8 +44,9 @@ impl Code {
         let mut table = [0usize; 2 * MOST_OPERANDS];
         let (pointers, steps) = table.split_at_mut(self.memory.len());
         for ((pointer, step), &number) in pointers.iter_mut().zip(steps).zip(&self.memory) {
-            *pointer = operands.pointers[usize::from(number)].expose_provenance();
-            *step = operands.strides[usize::from(number)] * self.elements * size_of::<f32>();
+            let operand = operands.all[usize::from(number)];
+            *pointer = operand.pointer.expose_provenance();
+            *step = operand.stride * self.elements * size_of::<f32>();
         }
         // SAFETY: the pages hold a function of this signature that was assembled for this machine's level.
         unsafe {

@@ -18,6 +18,8 @@ mod x86;
 
 pub(crate) use code::Code;
 
+use smallvec::SmallVec;
+
 use crate::math;
 use crate::reduce::LANES;
 use crate::simd::{Ahead, Level, level};
@@ -117,21 +119,25 @@ struct OfRow {
     step: isize,
 }
 
+/// Memory at hand for an operand of steps.
+#[derive(Clone, Copy)]
+struct Operand {
+    /// Its element that is next.
+    pointer: *mut f32,
+    /// Its elements per element of the chain: one, or zero where a chunk serves all.
+    stride: usize,
+    /// From a row to the next, in elements.
+    step: isize,
+    /// Whether stores go past the caches.
+    streams: bool,
+}
+
 /// Memory at hand for the operands of steps.
 pub(crate) struct Operands {
-    /// Of each, its element that is next.
-    pointers: [*mut f32; Self::MOST],
-    /// Elements of the operand per element of the chain: one, or zero where a chunk serves all.
-    strides: [usize; Self::MOST],
-    streams: [bool; Self::MOST],
-    /// From a row to the next, in elements.
-    steps: [isize; Self::MOST],
-    count: usize,
-    of_rows: [OfRow; Self::MOST_INPUTS],
-    of_row_count: usize,
+    all: SmallVec<[Operand; Self::MOST]>,
+    of_rows: SmallVec<[OfRow; Self::MOST_INPUTS]>,
     /// What is asked for meanwhile, in chunks of [`LANES`] elements.
-    ahead: [Ahead; Self::MOST_INPUTS],
-    ahead_count: usize,
+    ahead: SmallVec<[Ahead; Self::MOST_INPUTS]>,
     done: usize,
 }
 
@@ -142,47 +148,31 @@ impl Operands {
     pub(crate) const MOST_INPUTS: usize = 32;
 
     pub(crate) fn new() -> Self {
-        let (pointers, strides) = ([std::ptr::null_mut(); Self::MOST], [0; Self::MOST]);
-        let of_row = OfRow { chunk: std::ptr::null_mut(), element: std::ptr::null(), step: 0 };
-        Operands {
-            pointers,
-            strides,
-            streams: [false; Self::MOST],
-            steps: [0; Self::MOST],
-            count: 0,
-            of_rows: [of_row; Self::MOST_INPUTS],
-            of_row_count: 0,
-            ahead: [Ahead::nothing(); Self::MOST_INPUTS],
-            ahead_count: 0,
-            done: 0,
-        }
+        Operands { all: SmallVec::new(), of_rows: SmallVec::new(), ahead: SmallVec::new(), done: 0 }
     }
 
     pub(crate) fn clear(&mut self) {
-        (self.count, self.of_row_count, self.ahead_count, self.done) = (0, 0, 0, 0);
+        self.all.clear();
+        self.of_rows.clear();
+        self.ahead.clear();
+        self.done = 0;
     }
 
     /// Memory to be asked for while the chain runs.
     pub(crate) fn ask(&mut self, ahead: Ahead) {
-        self.ahead[self.ahead_count] = ahead;
-        self.ahead_count += 1;
+        self.ahead.push(ahead);
     }
 
     /// Adds the next operand, whose rows are so many elements from one another. Where it `streams`, stores go past the caches,
     /// to memory aligned to [`crate::stream::STREAM_ALIGNMENT`]; while there is a [`crate::stream::Streaming`].
     pub(crate) fn push(&mut self, pointer: *mut f32, stride: usize, streams: bool, step: isize) {
-        self.pointers[self.count] = pointer;
-        self.strides[self.count] = stride;
-        self.streams[self.count] = streams;
-        self.steps[self.count] = step;
-        self.count += 1;
+        self.all.push(Operand { pointer, stride, step, streams });
     }
 
     /// Adds the next operand, which is one value in each row: `element`, which is in the chunk already, and those that many
     /// elements from one another.
     pub(crate) fn push_of_row(&mut self, chunk: *mut [f32; CHUNK], element: *const f32, step: isize) {
-        self.of_rows[self.of_row_count] = OfRow { chunk, element, step };
-        self.of_row_count += 1;
+        self.of_rows.push(OfRow { chunk, element, step });
         self.push(chunk.cast(), 0, false, 0);
     }
 
@@ -191,11 +181,10 @@ impl Operands {
     /// # Safety
     /// There is one, and what is one value there may be read and its chunk written.
     unsafe fn turn(&mut self, elements: usize) {
-        let moves = self.strides.iter().zip(&self.steps);
-        for (pointer, (stride, step)) in self.pointers[..self.count].iter_mut().zip(moves) {
-            *pointer = pointer.wrapping_offset(step - (elements * stride) as isize);
+        for Operand { pointer, stride, step, .. } in &mut self.all {
+            *pointer = pointer.wrapping_offset(*step - (elements * *stride) as isize);
         }
-        for OfRow { chunk, element, step } in &mut self.of_rows[..self.of_row_count] {
+        for OfRow { chunk, element, step } in &mut self.of_rows {
             *element = element.wrapping_offset(*step);
             // SAFETY: the caller's.
             unsafe { (**chunk).fill(**element) };
@@ -205,8 +194,8 @@ impl Operands {
     /// Moves all on by so many elements.
     #[inline(always)]
     fn skip(&mut self, elements: usize) {
-        for (pointer, stride) in self.pointers[..self.count].iter_mut().zip(&self.strides) {
-            *pointer = pointer.wrapping_add(elements * stride);
+        for Operand { pointer, stride, .. } in &mut self.all {
+            *pointer = pointer.wrapping_add(elements * *stride);
         }
     }
 
@@ -215,7 +204,7 @@ impl Operands {
     fn advance(&mut self, elements: usize) {
         self.skip(elements);
         let chunks = self.done / LANES..(self.done + elements) / LANES;
-        for ahead in &self.ahead[..self.ahead_count] {
+        for ahead in &self.ahead {
             chunks.clone().for_each(|chunk| ahead.fetch(chunk));
         }
         self.done += elements;
@@ -467,12 +456,13 @@ unsafe fn sweep<V: Lanes, const N: usize>(steps: &[Step], operands: &mut Operand
     let mut left = count;
     while left >= N * V::WIDTH {
         let mut x = Accumulator::<V, N>::splat(0.0);
+        let all = operands.all.as_slice();
         for &Step(step) in steps {
             let [load, code, operand, store] = step.to_le_bytes();
             // SAFETY: the steps' operands are there; where one is in memory, these elements of it are the caller's to
             // vouch for.
             unsafe {
-                let pointer = |number: u8| *operands.pointers.get_unchecked(usize::from(number));
+                let pointer = |number: u8| all.get_unchecked(usize::from(number)).pointer;
                 if load != Step::NOTHING {
                     x = Accumulator::load(pointer(load));
                 }
@@ -505,7 +495,7 @@ unsafe fn sweep<V: Lanes, const N: usize>(steps: &[Step], operands: &mut Operand
                     number Accumulator::splat(*pointer(operand));
                 };
                 if store != Step::NOTHING {
-                    if *operands.streams.get_unchecked(usize::from(store)) {
+                    if all.get_unchecked(usize::from(store)).streams {
                         x.stream(pointer(store));
                     } else {
                         x.store(pointer(store));

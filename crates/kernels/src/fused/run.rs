@@ -1,6 +1,7 @@
 //! Running a program: tile by tile, and where one chain is all there is, from row to row.
 
 use bytemuck::cast_slice_mut;
+use smallvec::SmallVec;
 
 use super::{CHAIN_TILE, Chain, ElementwiseProgram, EwFold, EwInstr, EwOp, FoldDirection, Pass, Place};
 use crate::binary::binary_tile;
@@ -63,8 +64,9 @@ pub fn run_elementwise_part(
     assert_eq!(part.folded.len(), program.folds.len(), "a program gets the results of all its folds");
     assert_eq!(inputs.len(), program.input_count, "a program gets all its inputs");
     assert_eq!(outputs.len(), program.outputs.len(), "a program gets all its outputs");
-    let readers: [Option<Reader<'_>>; ElementwiseProgram::MAX_INPUTS] = std::array::from_fn(|i| {
-        let view = inputs.get(i)?;
+    // Made where they stay: such lists are long for what a program of a few inputs does on a block.
+    let mut readers = SmallVec::<[Reader<'_>; ElementwiseProgram::MAX_INPUTS]>::new();
+    for (i, view) in inputs.iter().enumerate() {
         assert_eq!((view.dtype(), view.shape()), (program.registers[i], shape), "input {i} of the program");
         let mut reader = Reader::new(view);
         for (number, out) in outputs.iter().enumerate() {
@@ -73,24 +75,23 @@ pub fn run_elementwise_part(
                 reader.keep_apart_from(view, out);
             }
         }
-        Some(reader)
-    });
-    // Those that are there: looking at the rest in every tile would take longer than many a tile.
-    let readers = &readers[..program.input_count];
+        readers.push(reader);
+    }
+    let readers = readers.as_slice();
     let mut streams = [false; ElementwiseProgram::MAX_OUTPUTS];
     for (output, (streams, view)) in streams.iter_mut().zip(&*outputs).enumerate() {
         *streams = program.streams(output, view, inputs, part.elements);
     }
     let _streaming = streams.contains(&true).then_some(Streaming);
-    let mut views = outputs.iter_mut();
-    let mut writers: [Option<Writer<'_>>; ElementwiseProgram::MAX_OUTPUTS] = std::array::from_fn(|i| {
-        let view = views.next()?;
+    let mut writers = SmallVec::<[Writer<'_>; ElementwiseProgram::MAX_OUTPUTS]>::new();
+    for (i, view) in outputs.iter_mut().enumerate() {
         let dtype = program.registers[program.outputs[i]];
         assert_eq!((view.dtype(), view.shape()), (dtype, shape), "output {i} of the program");
         let writer = Writer::new(view);
         assert!(writer.is_direct(), "output {i} of the program is contiguous");
-        Some(writer)
-    });
+        writers.push(writer);
+    }
+    let writers = writers.as_mut_slice();
     let mut workspace = Workspace::new(workspace);
     let (chunks, _) = workspace.take::<f32>(program.chunks * CHUNK).as_chunks_mut::<CHUNK>();
     let (slots, _) = workspace.take::<u64>(program.slots * TILE).as_chunks_mut::<TILE>();
@@ -103,7 +104,7 @@ pub fn run_elementwise_part(
     prepare(program, readers, slots, chunks, &mut in_chunk, len.min(TILE));
     // Rows that repeat, such as a bias, are read where they are if no tile goes over their end.
     let most = if program.has_chains_only() { CHAIN_TILE } else { TILE };
-    let even = readers.iter().flatten().filter_map(|reader| reader.even_tile(most)).min().unwrap_or(most);
+    let even = readers.iter().filter_map(|reader| reader.even_tile(most)).min().unwrap_or(most);
     let mut found = [Found::Scattered; ElementwiseProgram::MAX_INPUTS];
     let mut carried = [0u64; ElementwiseProgram::MAX_OUTPUTS];
     let has_one_chain = program.has_one_chain();
@@ -121,11 +122,11 @@ pub fn run_elementwise_part(
         let is_at_hand = |(reader, found): (&Reader<'_>, &Found)| {
             reader.is_uniform() || !matches!(found, Found::Scattered)
         };
-        if count > TILE && !readers.iter().flatten().zip(&found).all(is_at_hand) {
+        if count > TILE && !readers.iter().zip(&found).all(is_at_hand) {
             count = TILE;
             find_tiles(readers, &mut found, start, count);
         }
-        for (input, (slot, reader)) in slots.iter_mut().zip(readers.iter().flatten()).enumerate() {
+        for (input, (slot, reader)) in slots.iter_mut().zip(readers.iter()).enumerate() {
             match (found[input], program.filled[input]) {
                 (Found::Together(_), _) => {}
                 _ if reader.is_uniform() => {}
@@ -150,12 +151,12 @@ pub fn run_elementwise_part(
             match pass {
                 Pass::Single(number) => {
                     let instruction = &program.instructions[*number];
-                    single(program, instruction, readers, &mut writers, slots, shape, start, count);
+                    single(program, instruction, readers, writers, slots, shape, start, count);
                 }
                 Pass::Chain(chain) => {
                     let (operands, part) = (&mut operands, &mut part);
                     let held = Held { slots, chunks, found: &found, in_chunk: &in_chunk, part, operands };
-                    run_chain(program, chain, readers, &mut writers, &streams, held, start, count, rows);
+                    run_chain(program, chain, readers, writers, &streams, held, start, count, rows);
                 }
             }
         }
@@ -175,7 +176,7 @@ pub fn run_elementwise_part(
         }
         for (output, &register) in program.outputs.iter().enumerate() {
             if program.places[register] != Place::Output(output) {
-                finish(program, register, output, readers, &mut writers, &streams, slots, start, count);
+                finish(program, register, output, readers, writers, &streams, slots, start, count);
             }
         }
     }
@@ -188,8 +189,8 @@ fn row_tile(start: usize, row: usize) -> usize {
 }
 
 /// Finds the elements of all inputs from `start` on.
-fn find_tiles(readers: &[Option<Reader<'_>>], found: &mut [Found], start: usize, count: usize) {
-    for (found, reader) in found.iter_mut().zip(readers.iter().flatten()) {
+fn find_tiles(readers: &[Reader<'_>], found: &mut [Found], start: usize, count: usize) {
+    for (found, reader) in found.iter_mut().zip(readers.iter()) {
         *found = reader.find(start, count);
     }
 }
@@ -198,12 +199,12 @@ fn find_tiles(readers: &[Option<Reader<'_>>], found: &mut [Found], start: usize,
 /// element is number `first` of what is folded.
 fn even_rows(
     program: &ElementwiseProgram,
-    readers: &[Option<Reader<'_>>],
+    readers: &[Reader<'_>],
     first: usize,
     count: usize,
     most: usize,
 ) -> usize {
-    if readers.iter().flatten().any(|reader| reader.row_step(count).is_none()) {
+    if readers.iter().any(|reader| reader.row_step(count).is_none()) {
         return 1;
     }
     program.folds.iter().fold(most, |rows, fold| {
@@ -219,13 +220,13 @@ fn even_rows(
 /// Fills what is the same in every tile: constants, and inputs that are one value everywhere.
 fn prepare(
     program: &ElementwiseProgram,
-    readers: &[Option<Reader<'_>>],
+    readers: &[Reader<'_>],
     slots: &mut [TileBytes],
     chunks: &mut [[f32; CHUNK]],
     in_chunk: &mut [bool],
     count: usize,
 ) {
-    for (input, (slot, reader)) in slots.iter_mut().zip(readers.iter().flatten()).enumerate() {
+    for (input, (slot, reader)) in slots.iter_mut().zip(readers.iter()).enumerate() {
         if !reader.is_direct() && reader.is_uniform() {
             let tile = reader.tile(0, count, cast_slice_mut(slot));
             if let Some(chunk) = program.filled[input] {
@@ -264,8 +265,8 @@ struct Held<'a, 'b, 'c> {
 fn run_chain(
     program: &ElementwiseProgram,
     chain: &Chain,
-    readers: &[Option<Reader<'_>>],
-    writers: &mut [Option<Writer<'_>>],
+    readers: &[Reader<'_>],
+    writers: &mut [Writer<'_>],
     streams: &[bool],
     held: Held<'_, '_, '_>,
     start: usize,
@@ -285,7 +286,7 @@ fn run_chain(
             operands.push(results.as_mut_ptr(), 1, false, 0);
             continue;
         }
-        let reader = readers.get(register).and_then(Option::as_ref);
+        let reader = readers.get(register);
         let place = match program.filled[register] {
             Some(chunk) if reader.is_none() || held.in_chunk[register] => Place::Chunk(chunk),
             _ => program.places[register],
@@ -307,7 +308,7 @@ fn run_chain(
                 operands.push_of_row(chunks.wrapping_add(chunk), element.cast(), step);
             }
             (_, Place::Output(output)) => {
-                let writer = writers[output].as_mut().expect("every output has a writer");
+                let writer = &mut writers[output];
                 operands.push(writer.pointer_at(start).cast(), 1, streams[output], step);
             }
             (_, Place::Slot(slot)) => operands.push(slots.wrapping_add(slot).cast(), 1, false, step),
@@ -324,13 +325,13 @@ fn run_chain(
 fn read<'b>(
     program: &ElementwiseProgram,
     register: usize,
-    readers: &'b [Option<Reader<'_>>],
+    readers: &'b [Reader<'_>],
     before: &'b [TileBytes],
     after: &'b [TileBytes],
     start: usize,
     count: usize,
 ) -> &'b [u8] {
-    if let Some(lent) = readers.get(register).and_then(Option::as_ref).and_then(|r| r.lent(start, count)) {
+    if let Some(lent) = readers.get(register).and_then(|r| r.lent(start, count)) {
         return lent;
     }
     let Place::Slot(slot) = program.places[register] else {
@@ -343,8 +344,8 @@ fn read<'b>(
 fn single(
     program: &ElementwiseProgram,
     instruction: &EwInstr,
-    readers: &[Option<Reader<'_>>],
-    writers: &mut [Option<Writer<'_>>],
+    readers: &[Reader<'_>],
+    writers: &mut [Writer<'_>],
     slots: &mut [TileBytes],
     shape: &[usize],
     start: usize,
@@ -354,7 +355,7 @@ fn single(
     let to = program.registers[*register];
     let (before, out, after): (&[TileBytes], &mut [u8], &[TileBytes]) = match program.places[*register] {
         Place::Output(output) => {
-            let writer = writers[output].as_mut().expect("every output has a writer");
+            let writer = &mut writers[output];
             (slots, writer.tile(start, count).expect("outputs are contiguous"), &[])
         }
         Place::Slot(slot) => {
@@ -388,19 +389,18 @@ fn finish(
     program: &ElementwiseProgram,
     register: usize,
     output: usize,
-    readers: &[Option<Reader<'_>>],
-    writers: &mut [Option<Writer<'_>>],
+    readers: &[Reader<'_>],
+    writers: &mut [Writer<'_>],
     streams: &[bool],
     slots: &[TileBytes],
     start: usize,
     count: usize,
 ) {
     let (first, rest) = writers.split_at_mut(output);
-    let writer = rest[0].as_mut().expect("every output has a writer");
+    let writer = &mut rest[0];
     if let Place::Output(other) = program.places[register] {
         let into = writer.tile(start, count).expect("outputs are contiguous");
-        let other = first[other].as_mut().expect("an output is made at its first place");
-        into.copy_from_slice(other.tile(start, count).expect("outputs are contiguous"));
+        into.copy_from_slice(first[other].tile(start, count).expect("outputs are contiguous"));
         return;
     }
     let from = read(program, register, readers, slots, &[], start, count);

@@ -11,6 +11,7 @@ use partita_kernels as kernels;
 use partita_kernels::{
     ElementwiseProgram, EwFold, EwInstr, EwOp, FoldDirection, MAX_RANK, Part, Scalar, View, ViewMut,
 };
+use smallvec::SmallVec;
 
 use super::cut::{outer_dim, ranges};
 use super::reduce::{reduction, rows_across};
@@ -378,24 +379,22 @@ fn run(
     let Block { row_elements, lasting_rows, folded } =
         block.unwrap_or(Block { row_elements: elements, lasting_rows: 1, folded: Vec::new() });
     Kernel::new(workspace_bytes, move |memory: &Memory<'_>, workspace: Span| {
-        let nothing = View::contiguous(&[], DType::U8, &[0]);
-        let inputs_at: [View<'_>; ElementwiseProgram::MAX_INPUTS] =
-            std::array::from_fn(|i| inputs.get(i).map_or(nothing, |value| value.view(memory)));
-        let mut outputs_at: [ViewMut<'_>; ElementwiseProgram::MAX_OUTPUTS] = std::array::from_fn(|i| {
-            let place = outputs.get(i);
-            place.map_or_else(|| ViewMut::contiguous(&mut [], DType::U8, &[0]), |p| memory.view_mut(p))
-        });
-        let mut folded_at: [&mut [u8]; ElementwiseProgram::MAX_OUTPUTS] =
-            std::array::from_fn(|i| folded.get(i).map_or(&mut [][..], |p| memory.bytes_mut(memory.span(p))));
+        // Made where they stay, as the lists of the kernel.
+        let mut inputs_at = SmallVec::<[View<'_>; ElementwiseProgram::MAX_INPUTS]>::new();
+        inputs_at.extend(inputs.iter().map(|value| value.view(memory)));
+        let mut outputs_at = SmallVec::<[ViewMut<'_>; ElementwiseProgram::MAX_OUTPUTS]>::new();
+        outputs_at.extend(outputs.iter().map(|place| memory.view_mut(place)));
+        let mut folded_at = SmallVec::<[&mut [u8]; ElementwiseProgram::MAX_OUTPUTS]>::new();
+        folded_at.extend(folded.iter().map(|place| memory.bytes_mut(memory.span(place))));
         let part = Part {
             before: memory.rows_before * row_elements,
             elements: lasting_rows * row_elements,
-            folded: &mut folded_at[..folded.len()],
+            folded: &mut folded_at,
         };
         kernels::run_elementwise_part(
             &program,
-            &inputs_at[..inputs.len()],
-            &mut outputs_at[..outputs.len()],
+            &inputs_at,
+            &mut outputs_at,
             &shape,
             part,
             memory.bytes_mut(workspace),
