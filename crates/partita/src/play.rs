@@ -55,9 +55,8 @@ pub fn player(
 }
 
 /// A graph on one rank, without a plan.
-pub fn solo(graph: &Graph, seed: u64) -> Result<TrainLoop> {
+pub fn solo(graph: &Graph, seed: u64, options: RunnerOptions) -> Result<TrainLoop> {
     let mesh = Mesh::new("one", &[("dp", 1)]);
-    let options = RunnerOptions { deterministic: true, ..RunnerOptions::default() };
     let graph = open_without_kernels(graph, &CpuStep { options: options.clone() })?;
     let partitioned = partition(&graph, &mesh, &Options::default())?;
     player(&partitioned, &virtual_ranks::rank_graphs(&partitioned)?, &[], seed, options)

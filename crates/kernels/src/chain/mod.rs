@@ -163,8 +163,9 @@ impl Operands {
         self.ahead.push(ahead);
     }
 
-    /// Adds the next operand, whose rows are so many elements from one another. Where it `streams`, stores go past the caches,
-    /// to memory aligned to [`crate::stream::STREAM_ALIGNMENT`]; while there is a [`crate::stream::Streaming`].
+    /// Adds the next operand, whose rows are so many elements from one another. Where it `streams`, stores go past the
+    /// caches, to memory aligned to [`crate::stream::STREAM_ALIGNMENT`], and the caller holds a
+    /// [`crate::stream::Streaming`] until the last of them.
     pub(crate) fn push(&mut self, pointer: *mut f32, stride: usize, streams: bool, step: isize) {
         self.all.push(Operand { pointer, stride, step, streams });
     }

@@ -14,7 +14,8 @@
 //!
 //! **Bits.** An element of `out` depends on its row of `lhs`, its column of `rhs`, `scale` and `accumulate` only. The sum
 //! over k is cut into the same blocks as in the other products; each starts at zero and takes 32 products of each of six
-//! pairs of parts at a time, in the order of `sums!`, number i of a step together with number 16 + i. A twin in plain Rust (`tests.rs`) gives the same bits.
+//! pairs of parts at a time, in the order of `sums!`, number i of a step together with number 16 + i. A twin in plain
+//! Rust (`tests.rs`) gives the same bits.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -396,18 +397,23 @@ unsafe fn sum(
     }
 }
 
-/// The parts of two vectors, side by side lane by lane, and a vector that is NaN where a number has none.
+/// Packs one row of a pair of tiles for each part: those of two vectors, side by side lane by lane. Makes `nothing` NaN
+/// where a number has none.
+///
+/// # Safety
+/// There is room for the row, aligned to its 64 bytes, and for those of the other parts.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn parts(low: __m512, high: __m512) -> ([__m512i; PARTS], __m512) {
+unsafe fn pack_parts(low: __m512, high: __m512, to: *mut u8, nothing: __m512) -> __m512 {
     let (low, low_parts) = apart(low);
     let (high, high_parts) = apart(high);
-    let mut parts = [_mm512_setzero_si512(); PARTS];
-    for (part, (low, high)) in parts.iter_mut().zip(low_parts.into_iter().zip(high_parts)) {
+    for (part, (low, high)) in low_parts.into_iter().zip(high_parts).enumerate() {
         // The upper half of one behind that of the other: a | b & c.
-        *part = _mm512_ternarylogic_epi32::<0xf8>(_mm512_srli_epi32::<16>(low), high, upper_halves());
+        let pair = _mm512_ternarylogic_epi32::<0xf8>(_mm512_srli_epi32::<16>(low), high, upper_halves());
+        // SAFETY: the caller's.
+        unsafe { _mm512_store_si512(to.add(part * 2 * TILE_BYTES).cast(), pair) };
     }
-    (parts, _mm512_add_ps(low, high))
+    _mm512_fmadd_ps(_mm512_add_ps(low, high), _mm512_setzero_ps(), nothing)
 }
 
 #[inline]
@@ -506,11 +512,7 @@ unsafe fn pack_rows<const WHOLE: bool>(from: Matrix<f32>, [rows, depth]: [usize;
             *high = load::<WHOLE>(row.wrapping_add(TILE), masks[1]);
         }
         for (i, [low, high]) in numbers.into_iter().enumerate() {
-            let (parts, left) = parts(low, high);
-            for (part, bits) in parts.into_iter().enumerate() {
-                _mm512_store_si512(to.add(part * 2 * TILE_BYTES + i * 64).cast(), bits);
-            }
-            nothing = _mm512_fmadd_ps(left, _mm512_setzero_ps(), nothing);
+            nothing = pack_parts(low, high, to.add(i * 64), nothing);
         }
     }
     nothing
@@ -608,11 +610,7 @@ unsafe fn pack_columns<const WHOLE: bool>(
             _mm_prefetch::<_MM_HINT_T1>(high.wrapping_offset(STEP as isize * from.row).cast());
             let low = load::<WHOLE>(low, if pair < rows { mask } else { 0 });
             let high = load::<WHOLE>(high, if pair + TILE < rows { mask } else { 0 });
-            let (parts, left) = parts(low, high);
-            for (part, bits) in parts.into_iter().enumerate() {
-                _mm512_store_si512(to.add(part * 2 * TILE_BYTES + pair * 64).cast(), bits);
-            }
-            nothing = _mm512_fmadd_ps(left, _mm512_setzero_ps(), nothing);
+            nothing = pack_parts(low, high, to.add(pair * 64), nothing);
         }
     }
     u32::from(_mm512_cmp_ps_mask::<_CMP_UNORD_Q>(nothing, nothing))

@@ -75,7 +75,7 @@ pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<b
     if config.train.steps > first {
         prepare_folder(&dir)?;
     }
-    let mut validator = Validator::new(config, &planned.plan, options)?;
+    let mut validator = Validator::new(config, &planned.plan, options.clone())?;
 
     let mut saved = None;
     let mut last = None;
@@ -125,7 +125,7 @@ pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<b
         }
     }
     if config.train.sample_bytes > 0 {
-        print_sample(config, &trainer.player, output)?;
+        print_sample(config, &trainer.player, options, output)?;
     }
     let baselines = feed.baselines(config.train.validate_batches);
     let steps_run = config.train.steps.saturating_sub(first);
@@ -221,7 +221,12 @@ impl Validator {
 }
 
 /// What the model writes, on one rank, from the beginning of the held-out text's format: a new line.
-fn print_sample(config: &Config, trainer: &TrainLoop, output: &mut Output) -> Result<()> {
+fn print_sample(
+    config: &Config,
+    trainer: &TrainLoop,
+    options: RunnerOptions,
+    output: &mut Output,
+) -> Result<()> {
     let sequence = match &config.model {
         ModelConfig::Gpt(model) => model.sequence,
         ModelConfig::Llama(model) => model.sequence,
@@ -235,7 +240,7 @@ fn print_sample(config: &Config, trainer: &TrainLoop, output: &mut Output) -> Re
         .ok_or_else(|| Diagnostic::new("E011", "the model has no output `logits` to sample from"))?;
     forward.outputs = vec![forward.outputs[logits]];
     forward.output_names = vec!["logits".into()];
-    let mut solo = play::solo(&graph_edit::prune(forward), config.train.seed)?;
+    let mut solo = play::solo(&graph_edit::prune(forward), config.train.seed, options)?;
     let checkpoint = trainer.checkpoint(Default::default())?;
     for name in model.params.keys() {
         solo.set_tensor(name, &checkpoint.tensors[name])?;
