@@ -367,8 +367,8 @@ pub trait Real:
     fn to_f64(self) -> f64;
     /// e^x
     fn exp(self) -> Self;
-    /// e^x of an x that is not above zero, with the bits of [`Real::exp`].
-    fn exp_of_nonpositive(self) -> Self;
+    /// e^x of an x that is not above 88.
+    fn exp_below_88(self) -> Self;
     /// e^x - 1
     fn exp_m1(self) -> Self;
     /// Natural logarithm.
@@ -504,7 +504,7 @@ macro_rules! real {
 }
 real!(f32, u32, i32 {
     exp = math::exp;
-    exp_of_nonpositive = math::exp_of_nonpositive;
+    exp_below_88 = math::exp_below_88;
     exp_m1 = math::exp_m1;
     ln = math::ln;
     ln_1p = math::ln_1p;
@@ -525,7 +525,7 @@ real!(f32, u32, i32 {
 });
 real!(f64, u64, i64 {
     exp = f64::exp;
-    exp_of_nonpositive = f64::exp;
+    exp_below_88 = f64::exp;
     exp_m1 = f64::exp_m1;
     ln = f64::ln;
     ln_1p = f64::ln_1p;

@@ -3,7 +3,7 @@ use crate::reduce::{BLOCK_ROWS, LANES, Sum, fold_into, join_lanes};
 use crate::rows::lane_sum;
 use crate::simd::{Ahead, multiversion};
 use crate::softmax::row_count;
-use crate::tiles::{Reader, Scratch, TILE, Writer, tiles};
+use crate::tiles::{Reader, Scratch, Writer, tiles};
 use crate::workspace::{Workspace, piece_bytes};
 use crate::{Float, View, ViewMut};
 use partita_base::DType;
@@ -200,20 +200,16 @@ fn forward<T: Float>(
     let mut writer = Writer::streaming(out, &[x]);
     let mut scratch = [Scratch::new(), Scratch::new(), Scratch::new(), Scratch::new()];
     let [x_scratch, weight_scratch, bias_scratch, out_scratch] = &mut scratch;
-    let next = count.max(TILE);
     for row in 0..rows {
-        // Time for where the results go, or for the next row if they go past the caches.
-        let ahead = |at| match (writer.streams(), norm.centered) {
-            (true, _) => reader.ahead(at + next).near(),
-            (false, true) => writer.ahead(at).near(),
-            (false, false) => Ahead::nothing(),
-        };
+        // Time for where the results go.
+        let ahead = |at| if norm.centered { writer.ahead(at, count) } else { Ahead::nothing() };
         let (mean, scale) = norm.statistics::<T>(&reader, row, count, ahead, x_scratch);
-        for (start, some) in tiles(count) {
+        for (start, some) in writer.tiles(count) {
+            let ahead = reader.ahead(row * count + start, count);
             let x = reader.widened::<T>(row * count + start, some, x_scratch);
             let weight = weight.tile::<T>(start, some, weight_scratch);
             let bias = bias.tile::<T>(start, some, bias_scratch);
-            writer.widened::<T>(row * count + start, some, out_scratch, |out| {
+            writer.widened::<T>(row * count + start, some, out_scratch, ahead, |out| {
                 normalize(x, mean, scale, weight, bias, out);
             });
         }
@@ -294,13 +290,12 @@ fn backward<T: Float>(
     let sums = block_sums::<T::Compute>(rows, count, workspace);
     sums.fill(T::Compute::ZERO);
     let size = T::Compute::from_f64(count as f64);
-    let next = count.max(TILE);
     for row in 0..rows {
         let block = &mut sums[row / NORM_BLOCK_ROWS * 2 * count..][..2 * count];
         let (weight_block, bias_block) = block.split_at_mut(count);
-        // Each pass asks for one stream: here for where the results go, then for x and at last for dy of the next row. Many
+        // Each pass asks for one stream: here for where results go, then for x and at last for dy of the next rows. Many
         // requests at a time hold each other up, so the longest passes ask for what takes longest.
-        let ahead = |at| writer.ahead(at);
+        let ahead = |at| writer.ahead(at, count);
         let (mean, scale) = norm.statistics::<T>(&x_reader, row, count, ahead, x_scratch);
         let (mut shift, mut slope) = (T::Compute::ZERO, T::Compute::ZERO);
         for (start, some) in tiles(count) {
@@ -311,20 +306,20 @@ fn backward<T: Float>(
             let range = start..start + some;
             let totals = (&mut weight_block[range.clone()], &mut bias_block[range]);
             let sums =
-                gradient_sums(x, mean, scale, weight, dy, totals.0, totals.1, x_reader.ahead(at + next));
+                gradient_sums(x, mean, scale, weight, dy, totals.0, totals.1, x_reader.ahead(at, count));
             slope = slope + sums[0];
             if norm.centered {
                 shift = shift + sums[1];
             }
         }
         let (shift, slope) = (shift / size, slope / size);
-        for (start, some) in tiles(count) {
+        for (start, some) in writer.tiles(count) {
             let at = row * count + start;
             let x = x_reader.widened::<T>(at, some, x_scratch);
             let dy = dy_reader.widened::<T>(at, some, dy_scratch);
             let weight = weight.tile::<T>(start, some, weight_scratch);
-            let ahead = dy_reader.ahead(at + next);
-            writer.widened::<T>(at, some, dx_scratch, |dx| {
+            let ahead = dy_reader.ahead(at, count);
+            writer.widened::<T>(at, some, dx_scratch, Ahead::nothing(), |dx| {
                 gradient(x, mean, scale, weight, dy, shift, slope, dx, ahead);
             });
         }

@@ -28,24 +28,27 @@ macro_rules! lane_sum {
 }
 pub(crate) use lane_sum;
 
-/// The exponentials of numbers less the largest of them, summed in one pass over memory: each lane knows the largest
-/// number it has met and the sum less that, which shrinks when there is a larger one.
+/// The sum of the exponentials of numbers, in one pass over memory: of all less a shift, which no number is far above. It
+/// moves only when one is, so that most tiles wait for nothing that was found in the tiles before.
 pub(crate) struct SumExp<C> {
-    max: [C; LANES],
+    shift: C,
     sum: [C; LANES],
 }
+
+/// How far numbers may be above the shift: the rounding of so small a difference costs less than that of an exponential.
+const SLACK: f64 = 4.0;
 
 impl<C: Real> SumExp<C> {
     /// Of nothing.
     pub(crate) fn new() -> Self {
-        SumExp { max: [C::LOWEST; LANES], sum: [C::ZERO; LANES] }
+        SumExp { shift: C::LOWEST, sum: [C::ZERO; LANES] }
     }
 }
 
-/// What exponentials are taken less: the largest number, or nothing where there is only minus infinity.
+/// What exponentials are taken less: a number that was met, or nothing where there is only minus infinity.
 #[inline(always)]
-fn shift<C: Real>(max: C) -> C {
-    if max == C::LOWEST { C::ZERO } else { max }
+fn finite<C: Real>(shift: C) -> C {
+    if shift == C::LOWEST { C::ZERO } else { shift }
 }
 
 multiversion! {
@@ -53,49 +56,49 @@ multiversion! {
     /// meanwhile.
     pub(crate) fn add_exponentials[C: Real](total: &mut SumExp<C>, x: &[C], ahead: Ahead) {
         let (chunks, rest) = x.as_chunks::<LANES>();
-        let mut max = total.max;
+        let mut peaks = [C::LOWEST; LANES];
         for chunk in chunks {
-            for (max, &x) in max.iter_mut().zip(chunk) {
-                *max = Peak::apply(*max, x);
+            for (peak, &x) in peaks.iter_mut().zip(chunk) {
+                *peak = Peak::apply(*peak, x);
             }
         }
-        for (max, &x) in max.iter_mut().zip(rest) {
-            *max = Peak::apply(*max, x);
+        for (peak, &x) in peaks.iter_mut().zip(rest) {
+            *peak = Peak::apply(*peak, x);
         }
-        let shifts = max.map(shift);
+        let peak = join_lanes::<C, Peak>(peaks);
         let mut sum = total.sum;
-        for l in 0..LANES {
-            sum[l] = sum[l] * (total.max[l] - shifts[l]).exp_of_nonpositive();
+        if peak > total.shift + C::from_f64(SLACK) {
+            let scale = (total.shift - peak).exp_below_88();
+            for sum in &mut sum {
+                *sum = *sum * scale;
+            }
+            total.shift = peak;
         }
+        let shift = finite(total.shift);
         for (i, chunk) in chunks.iter().enumerate() {
             ahead.fetch(i);
             for l in 0..LANES {
-                sum[l] = sum[l] + (chunk[l] - shifts[l]).exp_of_nonpositive();
+                sum[l] = sum[l] + (chunk[l] - shift).exp_below_88();
             }
         }
         for (l, &x) in rest.iter().enumerate() {
-            sum[l] = sum[l] + (x - shifts[l]).exp_of_nonpositive();
+            sum[l] = sum[l] + (x - shift).exp_below_88();
         }
-        *total = SumExp { max, sum };
+        total.sum = sum;
     }
 }
 
 multiversion! {
-    /// The largest of all numbers, and the sum of the exponentials of all less that.
+    /// What no number is far above, and the sum of the exponentials of all less that.
     pub(crate) fn join_exponentials[C: Real](total: &SumExp<C>) -> (C, C) {
-        let max = join_lanes::<C, Peak>(total.max);
-        let mut sum = total.sum;
-        for (sum, &before) in sum.iter_mut().zip(&total.max) {
-            *sum = *sum * (before - shift(max)).exp_of_nonpositive();
-        }
-        (max, join_lanes::<C, Sum>(sum))
+        (finite(total.shift), join_lanes::<C, Sum>(total.sum))
     }
 }
 
 multiversion! {
     /// The sum of e^(x - shift) w, where no x is above the shift.
     pub(crate) fn sum_exp_times[C: Real](x: &[C], shift: C, w: &[C]) -> C {
-        lane_sum!(C; x, w; (x - shift).exp_of_nonpositive() * w)
+        lane_sum!(C; x, w; (x - shift).exp_below_88() * w)
     }
 }
 
@@ -103,7 +106,7 @@ multiversion! {
     /// `out = e^(x - shift) scale`, where no x is above the shift.
     pub(crate) fn exp_scaled[C: Real](x: &[C], shift: C, scale: C, out: &mut [C]) {
         for (out, &x) in out.iter_mut().zip(x) {
-            *out = (x - shift).exp_of_nonpositive() * scale;
+            *out = (x - shift).exp_below_88() * scale;
         }
     }
 }
@@ -119,12 +122,12 @@ multiversion! {
                 ahead.fetch(i);
             }
             for l in 0..LANES {
-                out[l] = (chunk[l] - shift).exp_of_nonpositive();
+                out[l] = (chunk[l] - shift).exp_below_88();
                 lanes[l] = lanes[l] + out[l];
             }
         }
         for ((lane, &x), out) in lanes.iter_mut().zip(rest).zip(out_rest) {
-            *out = (x - shift).exp_of_nonpositive();
+            *out = (x - shift).exp_below_88();
             *lane = *lane + *out;
         }
         join_lanes::<C, Sum>(lanes)

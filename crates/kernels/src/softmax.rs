@@ -4,6 +4,7 @@ use crate::rows::{
     SumExp, add_exponentials, dot, exp_into, exp_scaled, join_exponentials, scale_in_place, scale_into,
     softmax_gradient_into, sum_exp_times,
 };
+use crate::simd::Ahead;
 use crate::tiles::{Reader, Scratch, TILE, Writer, tiles};
 use crate::workspace::{Workspace, piece_bytes};
 use crate::{Float, View, ViewMut};
@@ -35,7 +36,7 @@ pub(crate) fn row_sum_exp<T: Float>(
     let mut total = SumExp::new();
     for (start, some) in tiles(count) {
         let at = row * count + start;
-        add_exponentials(&mut total, x.widened::<T>(at, some, scratch), x.ahead(at + TILE));
+        add_exponentials(&mut total, x.widened::<T>(at, some, scratch), x.ahead(at, 0));
     }
     join_exponentials(&total)
 }
@@ -54,7 +55,7 @@ pub(crate) fn row_exp<T: Float>(
     let mut sum = T::Compute::ZERO;
     for (start, some) in tiles(count) {
         let at = row * count + start;
-        let ahead = [x.ahead(at + count.max(TILE)), out.ahead(at)];
+        let ahead = [x.ahead(at, count), out.ahead(at, count)];
         let x = x.widened::<T>(at, some, scratch);
         sum = sum + exp_into(x, max, &mut powers[start..start + some], &ahead);
     }
@@ -94,8 +95,8 @@ fn softmax_rows<T: Float>(x: &View<'_>, out: &mut ViewMut<'_>, workspace: &mut [
             // One tile: the exponentials stay in the first cache.
             let max = row_max::<T>(&reader, row, count, &mut scratch);
             let tile = reader.widened::<T>(row * count, count, &mut scratch);
-            let next = [reader.ahead((row + 1) * count).near()];
-            writer.widened::<T>(row * count, count, &mut out_scratch, |out| {
+            let next = [reader.ahead(row * count, 0)];
+            writer.widened::<T>(row * count, count, &mut out_scratch, Ahead::nothing(), |out| {
                 let sum = exp_into(tile, max, out, &next);
                 scale_in_place(out, T::Compute::ONE / sum);
             });
@@ -103,7 +104,7 @@ fn softmax_rows<T: Float>(x: &View<'_>, out: &mut ViewMut<'_>, workspace: &mut [
         }
         let scale = T::Compute::ONE / row_exp::<T>(&reader, row, powers, &writer, &mut scratch);
         for (start, some) in tiles(count) {
-            writer.widened::<T>(row * count + start, some, &mut out_scratch, |out| {
+            writer.widened::<T>(row * count + start, some, &mut out_scratch, Ahead::nothing(), |out| {
                 scale_into(&powers[start..start + some], scale, out);
             });
         }
@@ -129,7 +130,7 @@ fn log_softmax_rows<T: Float>(x: &View<'_>, out: &mut ViewMut<'_>) {
         let log = sum.ln();
         for (start, some) in tiles(count) {
             let tile = reader.widened::<T>(row * count + start, some, &mut scratch);
-            writer.widened::<T>(row * count + start, some, &mut out_scratch, |out| {
+            writer.widened::<T>(row * count + start, some, &mut out_scratch, Ahead::nothing(), |out| {
                 for (out, &x) in out.iter_mut().zip(tile) {
                     *out = (x - max) - log;
                 }
@@ -164,7 +165,7 @@ fn softmax_backward_rows<T: Float>(x: &View<'_>, dy: &View<'_>, dx: &mut ViewMut
             let scale = T::Compute::ONE / exp_into(x, max, y, &[]);
             let dy = dy.widened::<T>(row * count, count, dy_scratch);
             let mean = dot(y, dy) * scale;
-            writer.widened::<T>(row * count, count, dx_scratch, |dx| {
+            writer.widened::<T>(row * count, count, dx_scratch, Ahead::nothing(), |dx| {
                 softmax_gradient_into(y, scale, dy, mean, dx);
             });
             continue;
@@ -182,7 +183,7 @@ fn softmax_backward_rows<T: Float>(x: &View<'_>, dy: &View<'_>, dx: &mut ViewMut
             let dy = dy.widened::<T>(row * count + start, some, dy_scratch);
             let y = y_scratch.wide::<T::Compute>(some);
             exp_scaled(x, max, scale, y);
-            writer.widened::<T>(row * count + start, some, dx_scratch, |dx| {
+            writer.widened::<T>(row * count + start, some, dx_scratch, Ahead::nothing(), |dx| {
                 softmax_gradient_into(y, T::Compute::ONE, dy, mean, dx);
             });
         }

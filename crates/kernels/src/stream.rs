@@ -1,6 +1,9 @@
 //! Writing past the caches: what is long has left them before anybody reads it, and what is written line by line need not
 //! be read first.
 
+use crate::reduce::LANES;
+use crate::simd::Ahead;
+
 /// Where an output is at least so long, it leaves the caches before anybody reads it: it may as well not enter them.
 pub const STREAM_BYTES: usize = 8 << 20;
 /// Where memory that is streamed to begins: at a cache line.
@@ -19,22 +22,26 @@ impl Drop for Streaming {
     }
 }
 
-/// Copies past the caches, to memory aligned to [`STREAM_ALIGNMENT`], while there is a [`Streaming`].
+/// Copies past the caches, to memory aligned to [`STREAM_ALIGNMENT`], while there is a [`Streaming`]. Memory ahead comes
+/// meanwhile.
 ///
 /// # Safety
 /// As many elements can be written at `to`, where those that are read do not lie.
-pub(crate) unsafe fn stream(from: &[f32], to: *mut f32) {
+pub(crate) unsafe fn stream(from: &[f32], to: *mut f32, ahead: Ahead) {
     #[cfg(not(target_arch = "x86_64"))]
     let done = 0;
     #[cfg(target_arch = "x86_64")]
     let done = {
         use std::arch::x86_64::{_mm_loadu_ps, _mm_stream_ps};
-        let (vectors, _) = from.as_chunks::<4>();
-        for (i, vector) in vectors.iter().enumerate() {
-            // SAFETY: the caller's; every x86-64 processor has these vectors.
-            unsafe { _mm_stream_ps(to.add(4 * i), _mm_loadu_ps(vector.as_ptr())) };
+        let (chunks, _) = from.as_chunks::<LANES>();
+        for (i, chunk) in chunks.iter().enumerate() {
+            ahead.fetch(i);
+            for (j, vector) in chunk.as_chunks::<4>().0.iter().enumerate() {
+                // SAFETY: the caller's; every x86-64 processor has these vectors.
+                unsafe { _mm_stream_ps(to.add(i * LANES + 4 * j), _mm_loadu_ps(vector.as_ptr())) };
+            }
         }
-        4 * vectors.len()
+        LANES * chunks.len()
     };
     let rest = &from[done..];
     // SAFETY: the caller's.

@@ -8,7 +8,7 @@ use partita_base::DType;
 use std::marker::PhantomData;
 
 use crate::reduce::LANES;
-use crate::simd::Ahead;
+use crate::simd::{Ahead, BLOCK_BYTES};
 use crate::stream::{STREAM_ALIGNMENT, STREAM_BYTES, Streaming, stream};
 use crate::{Element, Float, MAX_RANK, View, ViewMut};
 
@@ -57,12 +57,12 @@ impl Layout {
     }
 
     /// The memory of elements from `start` on, of so many bytes each, in chunks of [`LANES`].
-    fn ahead(&self, pointer: *const u8, size: usize, start: usize) -> Ahead {
-        if start < self.len && self.is_contiguous() {
-            Ahead::new(pointer.wrapping_add(start * size), LANES * size)
+    fn ahead(&self, pointer: *const u8, size: usize, start: usize, reread: usize) -> Ahead {
+        let further = BLOCK_BYTES.max(reread * size);
+        if self.is_contiguous() && start * size + further < self.len * size {
+            Ahead::new(pointer.wrapping_add(start * size), LANES * size, further)
         } else {
-            // One place, which is at hand.
-            Ahead::new(pointer, 0)
+            Ahead::nothing()
         }
     }
 
@@ -255,10 +255,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The elements from `start` on, in chunks of [`LANES`], to be asked for early. Nothing new where they are scattered
-    /// or where there are none.
-    pub(crate) fn ahead(&self, start: usize) -> Ahead {
-        self.layout.ahead(self.pointer, self.size, start)
+    /// What is to be read a block after the elements from `start` on, in chunks of [`LANES`]; or `reread` elements after
+    /// them, where that is further: so many are read several times before any others. Nothing new where elements are
+    /// scattered or there are none.
+    pub(crate) fn ahead(&self, start: usize, reread: usize) -> Ahead {
+        self.layout.ahead(self.pointer, self.size, start, reread)
     }
 
     /// The bytes of elements `start..start + count`, in memory or in `scratch`.
@@ -385,8 +386,12 @@ impl<'a> Writer<'a> {
     }
 
     /// As [`Reader::ahead`]: memory that is at hand is written without a wait. Nothing new where tiles go past the caches.
-    pub(crate) fn ahead(&self, start: usize) -> Ahead {
-        if self.streams() { Ahead::nothing() } else { self.layout.ahead(self.pointer, self.size, start) }
+    pub(crate) fn ahead(&self, start: usize, reread: usize) -> Ahead {
+        if self.streams() {
+            Ahead::nothing()
+        } else {
+            self.layout.ahead(self.pointer, self.size, start, reread)
+        }
     }
 
     /// Whether tiles can be written in place.
@@ -450,13 +455,21 @@ impl<'a> Writer<'a> {
         });
     }
 
-    /// Lets `make` fill a tile in the compute type, and writes it rounded.
+    /// Splits a row into the tiles in which it is written: `(start, count)`. Short ones where they go past the caches,
+    /// so that some are on their way to memory while the next are computed.
+    pub(crate) fn tiles(&self, len: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let tile = if self.streams() { TILE / 4 } else { TILE };
+        (0..len).step_by(tile).map(move |start| (start, tile.min(len - start)))
+    }
+
+    /// Lets `make` fill a tile in the compute type, and writes it rounded. Memory ahead comes while it goes past the caches.
     #[inline]
     pub(crate) fn widened<T: Float>(
         &mut self,
         start: usize,
         count: usize,
         scratch: &mut Scratch,
+        ahead: Ahead,
         make: impl FnOnce(&mut [T::Compute]),
     ) {
         const LINE: usize = STREAM_ALIGNMENT / size_of::<f32>();
@@ -465,7 +478,7 @@ impl<'a> Writer<'a> {
             let tile: &mut [f32] = &mut bytemuck::cast_slice_mut(&mut scratch.wide)[..count];
             make(bytemuck::cast_slice_mut(tile));
             // SAFETY: the view vouches for the tile, which is of f32 and lies side by side; scratch is elsewhere.
-            return unsafe { stream(tile, self.pointer.cast::<f32>().add(start)) };
+            return unsafe { stream(tile, self.pointer.cast::<f32>().add(start), ahead) };
         }
         if T::DTYPE == T::Compute::DTYPE
             && let Some(tile) = self.tile(start, count)

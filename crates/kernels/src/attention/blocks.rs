@@ -225,7 +225,7 @@ multiversion! {
             let mut lanes = [C::ZERO; LANES];
             for scores in scores {
                 for (lane, score) in lanes.iter_mut().zip(scores) {
-                    *score = (*score - max).exp_of_nonpositive();
+                    *score = (*score - max).exp_below_88();
                     *lane = *lane + *score;
                 }
             }
@@ -234,7 +234,7 @@ multiversion! {
             } else if before == C::LOWEST {
                 C::ZERO
             } else {
-                (before - max).exp_of_nonpositive()
+                (before - max).exp_below_88()
             };
             rows.factor[row] = factor;
             rows.sum[row] = rows.sum[row] * factor + join_lanes::<C, Sum>(lanes);
@@ -253,7 +253,7 @@ multiversion! {
                 continue;
             }
             for score in scores.as_flattened_mut() {
-                *score = (*score - max[row]).exp_of_nonpositive();
+                *score = (*score - max[row]).exp_below_88();
             }
         }
     }

@@ -18,13 +18,13 @@ pub(crate) struct Code {
 }
 
 impl Code {
-    /// The code of steps on operands of these kinds; it asks for what it reads so many elements before. `None` where the
-    /// steps have to do.
-    pub(crate) fn new(steps: &[Step], kinds: &[Kind], ahead: Option<usize>) -> Option<Code> {
+    /// The code of steps on operands of these kinds; where it `asks`, for what will be read later. `None` where the steps
+    /// have to do.
+    pub(crate) fn new(steps: &[Step], kinds: &[Kind], asks: bool) -> Option<Code> {
         if level() != Level::Avx512 {
             return None;
         }
-        let assembled = assemble(&Tape::of(steps, kinds), ahead)?;
+        let assembled = assemble(&Tape::of(steps, kinds), asks)?;
         let mut pages = MmapMut::map_anon(assembled.bytes.len()).ok()?;
         pages[..assembled.bytes.len()].copy_from_slice(&assembled.bytes);
         // A hardened system may refuse this.

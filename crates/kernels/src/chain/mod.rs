@@ -711,7 +711,7 @@ mod tests {
 
     /// Whether this machine and its system allow code.
     fn is_code_possible() -> bool {
-        Code::new(&[Step::new(0, Action::Neg, Step::NOTHING, false, 0)], &[Kind::Memory], None).is_some()
+        Code::new(&[Step::new(0, Action::Neg, Step::NOTHING, false, 0)], &[Kind::Memory], false).is_some()
     }
 
     #[test]
@@ -726,8 +726,8 @@ mod tests {
         let is_possible = is_code_possible();
         for round in 0..2000 {
             let (steps, kinds) = random_chain(&mut random);
-            let ahead = (round % 2 == 0).then_some(1024);
-            let Some(code) = Code::new(&steps, &kinds, ahead) else {
+            let asks = round % 2 == 0;
+            let Some(code) = Code::new(&steps, &kinds, asks) else {
                 assert!(!is_possible, "{steps:?}");
                 return;
             };
@@ -781,7 +781,7 @@ mod tests {
             let mut steps = vec![Step::new(0, Action::Mul, 1, false, inputs)];
             steps.extend((1..inputs).map(|i| Step::new(Step::NOTHING, Action::Add, i, false, inputs)));
             let kinds = vec![Kind::Memory; usize::from(inputs) + 1];
-            let code = Code::new(&steps, &kinds, Some(1024));
+            let code = Code::new(&steps, &kinds, true);
             assert_eq!(code.is_some(), is_possible && inputs < 13, "{inputs} inputs");
             let run = |code| on_chunks(&steps, code, usize::from(inputs), 1);
             assert_eq!(run(code.as_ref()), run(None), "{inputs} inputs");
@@ -799,7 +799,7 @@ mod tests {
             steps.extend((0..kept).map(|i| Step::new(Step::NOTHING, Action::SubFrom, 2 + i, false, 1)));
             let mut kinds = vec![Kind::Memory; 2];
             kinds.resize(2 + usize::from(kept), Kind::Between);
-            let code = Code::new(&steps, &kinds, None);
+            let code = Code::new(&steps, &kinds, false);
             if kept <= 28 || kept >= 32 {
                 assert_eq!(code.is_some(), is_possible && kept <= 28, "{kept} values");
             }

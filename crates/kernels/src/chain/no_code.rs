@@ -7,7 +7,7 @@ pub(crate) enum Code {}
 
 impl Code {
     /// `None`: the steps have to do.
-    pub(crate) fn new(_: &[Step], _: &[Kind], _: Option<usize>) -> Option<Code> {
+    pub(crate) fn new(_: &[Step], _: &[Kind], _: bool) -> Option<Code> {
         None
     }
 

@@ -2,6 +2,7 @@
 //! the last store. Encodings are those of Intel's manual, volume 2, section 2.7 for the prefix of four bytes.
 
 use super::tape::{Entry, Name, Pair, Relation};
+use crate::simd::{BLOCK_BYTES, PAGE_BITS, PAGE_BYTES, PIECE_BYTES};
 
 /// Elements of a vector.
 pub(super) const WIDTH: usize = 16;
@@ -13,9 +14,8 @@ const MOST_VECTORS: u8 = 2;
 const VECTORS: u8 = 32;
 /// Mask registers: from one on, as the first means that there is no mask.
 const MASKS: u8 = 7;
-/// Where no more operands than these are read, what is asked for ahead goes to the first cache, otherwise to the second:
-/// memory often lies alike modulo the size of a cache's way, so that more would push out what is about to be read.
-const MOST_NEAR: usize = 3;
+/// Where no more operands than these are read, what is asked for goes round several pages. More are on as many pages anyway.
+const MOST_SPREAD: usize = 3;
 
 /// Where the table lies and how many rounds are left.
 const TABLE: u8 = 7;
@@ -38,9 +38,9 @@ pub(super) struct Assembled {
     pub vectors: usize,
 }
 
-/// The code of `entries`, which asks for memory that is only read so many elements before it is needed. `None` where there
-/// are more values at a time than registers.
-pub(super) fn assemble(entries: &[Entry], ahead: Option<usize>) -> Option<Assembled> {
+/// The code of `entries`. Where it `asks`, it does so for memory that is only read, as [`crate::simd::Ahead`] does. `None`
+/// where there are more values at a time than registers.
+pub(super) fn assemble(entries: &[Entry], asks: bool) -> Option<Assembled> {
     // Code for one vector tells how many registers it needs: the rest is for another one, then for constants.
     let all = Share { vectors: 1, registers: VECTORS, masks: MASKS };
     let mut alone = Assembler::new(entries, all, Vec::new())?;
@@ -50,7 +50,7 @@ pub(super) fn assemble(entries: &[Entry], ahead: Option<usize>) -> Option<Assemb
     let vectors = (1..=MOST_VECTORS).rev().find(fits).expect("the code of one was written");
     let mut constants = alone.constants();
     constants.truncate(usize::from(VECTORS - vectors * taken.registers));
-    Assembler::new(entries, Share { vectors, ..taken }, constants)?.assemble(entries, ahead)
+    Assembler::new(entries, Share { vectors, ..taken }, constants)?.assemble(entries, asks)
 }
 
 /// How many vectors are computed side by side, and the registers that each has to itself.
@@ -180,9 +180,11 @@ impl Assembler {
         })
     }
 
-    fn assemble(mut self, entries: &[Entry], ahead: Option<usize>) -> Option<Assembled> {
-        let pointers = POINTERS[..self.memory.len()].to_vec();
-        let lent = pointers.get(FREE_POINTERS..).unwrap_or(&[]).to_vec();
+    fn assemble(mut self, entries: &[Entry], asks: bool) -> Option<Assembled> {
+        let (pointers, others) = POINTERS.split_at(self.memory.len());
+        // One more register to ask with, if there is one.
+        let asking = others.first().copied().filter(|_| asks);
+        let lent = POINTERS.get(FREE_POINTERS..pointers.len() + usize::from(asking.is_some())).unwrap_or(&[]);
         lent.iter().for_each(|&register| self.on_stack(0x50, register));
         for (index, &pointer) in pointers.iter().enumerate() {
             self.word_of_table(0x8b, pointer, index);
@@ -191,7 +193,9 @@ impl Assembler {
             self.instruction(Opcode::SPREAD, resting_place(index), None, Source::Pool(bits), 0, &[]);
         }
         let begin = self.bytes.len();
-        self.ask_ahead(entries, ahead);
+        if let Some(asking) = asking {
+            self.ask_ahead(entries, asking);
+        }
         self.round(entries)?;
         for (index, &pointer) in pointers.iter().enumerate() {
             self.word_of_table(0x03, pointer, pointers.len() + index);
@@ -232,21 +236,34 @@ impl Assembler {
         numbers.into_iter().map(|number| self.pool[number]).collect()
     }
 
-    fn ask_ahead(&mut self, entries: &[Entry], ahead: Option<usize>) {
-        let Some(ahead) = ahead else { return };
+    /// Asks for what comes later of each operand that is read only: a piece of a block further, of which
+    /// [`crate::simd::Ahead`] says which, or where there are many operands what is a page further.
+    fn ask_ahead(&mut self, entries: &[Entry], register: u8) {
         let is_stored = |number| entries.iter().any(|e| matches!(e, Entry::Store(to, _) if *to == number));
         let places = self.memory.iter().zip(POINTERS).filter(|&(&number, _)| !is_stored(number));
         let bases: Vec<u8> = places.map(|(_, base)| base).collect();
-        // prefetcht0 or prefetcht1
-        let cache = if bases.len() <= MOST_NEAR { 1 } else { 2 };
-        for base in bases {
-            for vector in 0..i32::from(self.share.vectors) {
-                let offset = (ahead * size_of::<f32>()) as i32 + vector * BYTES;
-                self.bytes.extend((base > 7).then_some(0x41));
-                self.bytes.extend([0x0f, 0x18]);
-                self.address(cache, base, offset);
-            }
+        if bases.len() > MOST_SPREAD {
+            let lines = (0..i32::from(self.share.vectors)).map(|vector| PAGE_BYTES as i32 + vector * BYTES);
+            return lines.for_each(|line| bases.iter().for_each(|&base| self.prefetch(base, line)));
         }
+        let high = register >> 3;
+        let shift = PIECE_BYTES.trailing_zeros() as u8;
+        for base in bases {
+            // mov register, base
+            self.bytes.extend([0x48 | (base >> 3) << 2 | high, 0x89, 0xc0 | (base & 7) << 3 | register & 7]);
+            // shr; ror of the lowest byte; shl
+            self.bytes.extend([0x48 | high, 0xc1, 0xe8 | register & 7, shift]);
+            self.bytes.extend([0x40 | high, 0xc0, 0xc8 | register & 7, PAGE_BITS as u8]);
+            self.bytes.extend([0x48 | high, 0xc1, 0xe0 | register & 7, shift]);
+            [0, BYTES].into_iter().for_each(|line| self.prefetch(register, BLOCK_BYTES as i32 + line));
+        }
+    }
+
+    /// prefetcht1
+    fn prefetch(&mut self, base: u8, offset: i32) {
+        self.bytes.extend((base > 7).then_some(0x41));
+        self.bytes.extend([0x0f, 0x18]);
+        self.address(2, base, offset);
     }
 
     /// The numbers of the pool behind the code, and how far away they are.

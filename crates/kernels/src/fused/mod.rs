@@ -130,12 +130,8 @@ const CHAIN: usize = 32;
 const _: () = assert!(3 * CHAIN + ElementwiseProgram::MAX_OUTPUTS <= Operands::MOST);
 const _: () = assert!(ElementwiseProgram::MAX_INPUTS <= Operands::MOST_INPUTS);
 
-/// Elements of an input that are asked for so many before they are read.
-const AHEAD: usize = 1024;
-
-/// Steps of a chain that are as much work as waiting for memory. Shorter ones wait anyway: asking early would only be
-/// more to do.
-const LONG_CHAIN: usize = 12;
+/// What is shorter than so many bytes may still be in a cache: asking for it would only be more to do.
+const LEAST_ASKED: usize = 1 << 20;
 
 /// What runs over a tile as a whole.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -155,10 +151,10 @@ struct Chain {
     code: Compiled,
 }
 
-/// The machine code of a chain, made when it first runs. It follows from the rest of the program: two that are equal
-/// have the same.
+/// The machine code of a chain, made when it first runs, and of the same that asks for memory. It follows from the rest of
+/// the program: two that are equal have the same.
 #[derive(Clone, Default)]
-struct Compiled(Arc<OnceLock<Option<Code>>>);
+struct Compiled(Arc<[OnceLock<Option<Code>>; 2]>);
 
 impl PartialEq for Compiled {
     fn eq(&self, _: &Compiled) -> bool {
@@ -174,12 +170,12 @@ impl Hash for Compiled {
 
 impl fmt::Debug for Compiled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match self.0.get() {
+        let state = |code: &OnceLock<_>| match code.get() {
             None => "not yet",
             Some(None) => "not possible",
             Some(Some(_)) => "there",
         };
-        f.write_str(state)
+        f.debug_list().entries(self.0.iter().map(state)).finish()
     }
 }
 
@@ -557,15 +553,15 @@ impl ElementwiseProgram {
         )
     }
 
-    /// How many elements before it is read a chain asks for an input; `None` where that would only be more to do. Where rows
-    /// are reduced, the first chain of a row waits for memory and the last one has all at hand: it asks for the next row.
-    fn ahead(&self, chain: &Chain) -> Option<usize> {
+    /// Whether a chain asks for what its inputs hold further on, of tensors of so many elements. Where rows are reduced, the
+    /// first chain of a row waits for memory and the last one has all at hand: it asks.
+    fn asks(&self, chain: &Chain, elements: usize) -> bool {
         let is_last = || matches!(self.passes.last(), Some(Pass::Chain(last)) if std::ptr::eq(last, chain));
-        (chain.steps.len() >= LONG_CHAIN || self.row.is_some() && is_last()).then_some(AHEAD)
+        elements * size_of::<f32>() >= LEAST_ASKED && (self.row.is_none() || is_last())
     }
 
-    /// The machine code of a chain, where there can be such.
-    fn code<'a>(&self, chain: &'a Chain) -> Option<&'a Code> {
+    /// The machine code of a chain that asks or does not, where there can be such.
+    fn code<'a>(&self, chain: &'a Chain, asks: bool) -> Option<&'a Code> {
         let kind = |&register: &usize| {
             let number = self.instructions.iter().find_map(|instruction| match instruction.op {
                 EwOp::Constant(value) if instruction.out == register => Some(value.get()),
@@ -579,9 +575,9 @@ impl ElementwiseProgram {
         };
         let make = || {
             let kinds: Vec<Kind> = chain.registers.iter().map(kind).collect();
-            Code::new(&chain.steps, &kinds, self.ahead(chain))
+            Code::new(&chain.steps, &kinds, asks)
         };
-        chain.code.0.get_or_init(make).as_ref()
+        chain.code.0[usize::from(asks)].get_or_init(make).as_ref()
     }
 
     /// Adds an instruction to the last chain, whose accumulator holds the register `held`.

@@ -10,6 +10,7 @@ use crate::compare::{clamp_tile, compare_tile, select_tile};
 use crate::convert::convert_tile;
 use crate::copy::{fill_tile, iota_tile};
 use crate::reduce::{REDUCE_BLOCK_ROWS, Sum, block_results, fold_along, fold_rows};
+use crate::simd::Ahead;
 use crate::stream::{Streaming, stream};
 use crate::tiles::{Found, Reader, SHORTEST_TILE, TILE, TileBytes, Writer};
 use crate::unary::unary_tile;
@@ -275,9 +276,10 @@ fn run_chain(
 ) {
     let (slots, chunks, operands) = (held.slots.as_mut_ptr(), held.chunks.as_mut_ptr(), held.operands);
     operands.clear();
-    let code = program.code(chain);
+    let mut asks = program.asks(chain, held.part.elements);
+    let code = program.code(chain, asks);
     // Code asks by itself.
-    let ahead = program.ahead(chain).filter(|_| code.is_none());
+    asks &= code.is_none();
     for &register in &chain.registers {
         if let Some(fold) = register.checked_sub(program.registers.len()) {
             let results = cast_slice_mut(held.part.folded[fold]);
@@ -291,8 +293,8 @@ fn run_chain(
             Some(chunk) if reader.is_none() || held.in_chunk[register] => Place::Chunk(chunk),
             _ => program.places[register],
         };
-        if let (Some(ahead), Some(reader)) = (ahead, reader.filter(|reader| reader.is_direct())) {
-            operands.ask(reader.ahead(start + ahead));
+        if let Some(reader) = reader.filter(|reader| asks && reader.is_direct()) {
+            operands.ask(reader.ahead(start, 0));
         }
         // Nobody asks for a step where there is one row, and what is the same everywhere takes none.
         let step = match (reader, place) {
@@ -406,7 +408,7 @@ fn finish(
     let from = read(program, register, readers, slots, &[], start, count);
     if streams[output] {
         // SAFETY: the output has `count` elements from `start` on, of f32 where it is streamed; tiles are cache lines.
-        unsafe { stream(bytemuck::cast_slice(from), writer.pointer_at(start).cast()) };
+        unsafe { stream(bytemuck::cast_slice(from), writer.pointer_at(start).cast(), Ahead::nothing()) };
     } else {
         writer.tile(start, count).expect("outputs are contiguous").copy_from_slice(from);
     }
