@@ -35,7 +35,7 @@ pub(crate) struct SumExp<C> {
     sum: [C; LANES],
 }
 
-/// How far numbers may be above the shift: the rounding of so small a difference costs less than that of an exponential.
+/// How far numbers may be above the shift: the rounding of so small a difference costs no more than that of an exponential.
 const SLACK: f64 = 4.0;
 
 impl<C: Real> SumExp<C> {
@@ -96,14 +96,14 @@ multiversion! {
 }
 
 multiversion! {
-    /// The sum of e^(x - shift) w, where no x is above the shift.
+    /// The sum of e^(x - shift) w, where no x is far above the shift.
     pub(crate) fn sum_exp_times[C: Real](x: &[C], shift: C, w: &[C]) -> C {
         lane_sum!(C; x, w; (x - shift).exp_below_88() * w)
     }
 }
 
 multiversion! {
-    /// `out = e^(x - shift) scale`, where no x is above the shift.
+    /// `out = e^(x - shift) scale`, where no x is far above the shift.
     pub(crate) fn exp_scaled[C: Real](x: &[C], shift: C, scale: C, out: &mut [C]) {
         for (out, &x) in out.iter_mut().zip(x) {
             *out = (x - shift).exp_below_88() * scale;
@@ -112,7 +112,7 @@ multiversion! {
 }
 
 multiversion! {
-    /// `out = e^(x - shift)`, where no x is above the shift; returns the sum. Memory ahead comes meanwhile.
+    /// `out = e^(x - shift)`, where no x is far above the shift; returns the sum. Memory ahead comes meanwhile.
     pub(crate) fn exp_into[C: Real](x: &[C], shift: C, out: &mut [C], ahead: &[Ahead]) -> C {
         let mut lanes = [C::ZERO; LANES];
         let (chunks, rest) = x.as_chunks::<LANES>();

@@ -102,7 +102,8 @@ impl Ahead {
     /// Nothing new: a place that is at hand.
     pub(crate) fn nothing() -> Self {
         static HERE: u8 = 0;
-        Ahead::new(&HERE, 0, 0)
+        let here = &raw const HERE;
+        Ahead::new(here, 0, here.addr().wrapping_sub(Self::turned(here).addr()))
     }
 
     /// The piece to be asked for when the one at `at` is worked on, in the same block: the first pieces of all its pages,

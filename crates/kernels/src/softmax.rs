@@ -26,7 +26,7 @@ fn row_max<T: Float>(x: &Reader<'_>, row: usize, count: usize, scratch: &mut Scr
     max
 }
 
-/// The largest number of a row, and the sum of e^(x - largest) over it; a NaN shows in the sum.
+/// What no number of a row is far above, and the sum of e^(x - that) over it; a NaN shows in the sum.
 pub(crate) fn row_sum_exp<T: Float>(
     x: &Reader<'_>,
     row: usize,
