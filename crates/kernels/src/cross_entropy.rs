@@ -3,7 +3,6 @@ use partita_base::{DType, Diagnostic, Result};
 use crate::convert::Cast;
 use crate::element::{Real, dispatch};
 use crate::rows::scale_into;
-use crate::simd::Ahead;
 use crate::softmax::{row_count, row_exp, row_sum_exp};
 use crate::tiles::{Reader, Scratch, TILE, TileBytes, Writer};
 use crate::workspace::Workspace;
@@ -135,7 +134,7 @@ fn backward<T: Float>(
         let weight = T::Compute::from_f64(Scalar::from_bytes(dtype, bytes).to_f64());
         let Some(label) = labels.get(row)? else {
             for (start, some) in writer.tiles(count) {
-                writer.widened::<T>(row * count + start, some, &mut out_scratch, Ahead::nothing(), |out| {
+                writer.widened::<T>(row * count + start, some, &mut out_scratch, |out| {
                     out.fill(T::Compute::default());
                 });
             }
@@ -143,7 +142,7 @@ fn backward<T: Float>(
         };
         let scale = weight / row_exp::<T>(&reader, row, powers, &writer, &mut scratch);
         for (start, some) in writer.tiles(count) {
-            writer.widened::<T>(row * count + start, some, &mut out_scratch, Ahead::nothing(), |out| {
+            writer.widened::<T>(row * count + start, some, &mut out_scratch, |out| {
                 scale_into(&powers[start..start + some], scale, out);
                 if let Some(chosen) = label.checked_sub(start).and_then(|at| out.get_mut(at)) {
                     *chosen = *chosen - weight;

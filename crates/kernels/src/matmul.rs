@@ -2,7 +2,6 @@ use partita_base::DType;
 
 use crate::element::{Number, Real, dispatch};
 use crate::gemm::{Part, Products, depth_block, product, whole_product};
-use crate::simd::Ahead;
 use crate::tiles::{Reader, Scratch, Writer, tiles};
 use crate::workspace::{Workspace, piece_bytes};
 use crate::{Float, MAX_RANK, View, ViewMut};
@@ -284,9 +283,7 @@ pub(crate) fn widen<T: Float>(view: &View<'_>, into: &mut [T::Compute], scratch:
 pub(crate) fn round<T: Float>(from: &[T::Compute], view: &mut ViewMut<'_>, scratch: &mut Scratch) {
     let mut writer = Writer::new(view);
     for (start, count) in tiles(writer.len()) {
-        writer.widened::<T>(start, count, scratch, Ahead::nothing(), |tile| {
-            tile.copy_from_slice(&from[start..start + count])
-        });
+        writer.widened::<T>(start, count, scratch, |tile| tile.copy_from_slice(&from[start..start + count]));
     }
 }
 

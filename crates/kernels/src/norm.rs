@@ -209,7 +209,7 @@ fn forward<T: Float>(
             let x = reader.widened::<T>(row * count + start, some, x_scratch);
             let weight = weight.tile::<T>(start, some, weight_scratch);
             let bias = bias.tile::<T>(start, some, bias_scratch);
-            writer.widened::<T>(row * count + start, some, out_scratch, ahead, |out| {
+            writer.widened_asking::<T>(row * count + start, some, out_scratch, ahead, |out| {
                 normalize(x, mean, scale, weight, bias, out);
             });
         }
@@ -319,7 +319,7 @@ fn backward<T: Float>(
             let dy = dy_reader.widened::<T>(at, some, dy_scratch);
             let weight = weight.tile::<T>(start, some, weight_scratch);
             let ahead = dy_reader.ahead(at, count);
-            writer.widened::<T>(at, some, dx_scratch, Ahead::nothing(), |dx| {
+            writer.widened::<T>(at, some, dx_scratch, |dx| {
                 gradient(x, mean, scale, weight, dy, shift, slope, dx, ahead);
             });
         }

@@ -4,7 +4,6 @@ use crate::rows::{
     SumExp, add_exponentials, dot, exp_into, exp_scaled, join_exponentials, scale_in_place, scale_into,
     softmax_gradient_into, sum_exp_times,
 };
-use crate::simd::Ahead;
 use crate::tiles::{Reader, Scratch, TILE, Writer, tiles};
 use crate::workspace::{Workspace, piece_bytes};
 use crate::{Float, View, ViewMut};
@@ -96,7 +95,7 @@ fn softmax_rows<T: Float>(x: &View<'_>, out: &mut ViewMut<'_>, workspace: &mut [
             let max = row_max::<T>(&reader, row, count, &mut scratch);
             let tile = reader.widened::<T>(row * count, count, &mut scratch);
             let next = [reader.ahead(row * count, 0)];
-            writer.widened::<T>(row * count, count, &mut out_scratch, Ahead::nothing(), |out| {
+            writer.widened::<T>(row * count, count, &mut out_scratch, |out| {
                 let sum = exp_into(tile, max, out, &next);
                 scale_in_place(out, T::Compute::ONE / sum);
             });
@@ -104,7 +103,7 @@ fn softmax_rows<T: Float>(x: &View<'_>, out: &mut ViewMut<'_>, workspace: &mut [
         }
         let scale = T::Compute::ONE / row_exp::<T>(&reader, row, powers, &writer, &mut scratch);
         for (start, some) in tiles(count) {
-            writer.widened::<T>(row * count + start, some, &mut out_scratch, Ahead::nothing(), |out| {
+            writer.widened::<T>(row * count + start, some, &mut out_scratch, |out| {
                 scale_into(&powers[start..start + some], scale, out);
             });
         }
@@ -130,7 +129,7 @@ fn log_softmax_rows<T: Float>(x: &View<'_>, out: &mut ViewMut<'_>) {
         let log = sum.ln();
         for (start, some) in tiles(count) {
             let tile = reader.widened::<T>(row * count + start, some, &mut scratch);
-            writer.widened::<T>(row * count + start, some, &mut out_scratch, Ahead::nothing(), |out| {
+            writer.widened::<T>(row * count + start, some, &mut out_scratch, |out| {
                 for (out, &x) in out.iter_mut().zip(tile) {
                     *out = (x - max) - log;
                 }
@@ -165,7 +164,7 @@ fn softmax_backward_rows<T: Float>(x: &View<'_>, dy: &View<'_>, dx: &mut ViewMut
             let scale = T::Compute::ONE / exp_into(x, max, y, &[]);
             let dy = dy.widened::<T>(row * count, count, dy_scratch);
             let mean = dot(y, dy) * scale;
-            writer.widened::<T>(row * count, count, dx_scratch, Ahead::nothing(), |dx| {
+            writer.widened::<T>(row * count, count, dx_scratch, |dx| {
                 softmax_gradient_into(y, scale, dy, mean, dx);
             });
             continue;
@@ -183,7 +182,7 @@ fn softmax_backward_rows<T: Float>(x: &View<'_>, dy: &View<'_>, dx: &mut ViewMut
             let dy = dy.widened::<T>(row * count + start, some, dy_scratch);
             let y = y_scratch.wide::<T::Compute>(some);
             exp_scaled(x, max, scale, y);
-            writer.widened::<T>(row * count + start, some, dx_scratch, Ahead::nothing(), |dx| {
+            writer.widened::<T>(row * count + start, some, dx_scratch, |dx| {
                 softmax_gradient_into(y, T::Compute::ONE, dy, mean, dx);
             });
         }

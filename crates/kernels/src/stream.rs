@@ -28,22 +28,24 @@ impl Drop for Streaming {
 /// # Safety
 /// As many elements can be written at `to`, where those that are read do not lie.
 pub(crate) unsafe fn stream(from: &[f32], to: *mut f32, ahead: Ahead) {
-    #[cfg(not(target_arch = "x86_64"))]
-    let done = 0;
-    #[cfg(target_arch = "x86_64")]
-    let done = {
-        use std::arch::x86_64::{_mm_loadu_ps, _mm_stream_ps};
-        let (chunks, _) = from.as_chunks::<LANES>();
-        for (i, chunk) in chunks.iter().enumerate() {
-            ahead.fetch(i);
+    let (chunks, rest) = from.as_chunks::<LANES>();
+    for (i, chunk) in chunks.iter().enumerate() {
+        ahead.fetch(i);
+        // SAFETY: the caller's; every x86-64 processor has these vectors.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            use std::arch::x86_64::{_mm_loadu_ps, _mm_stream_ps};
             for (j, vector) in chunk.as_chunks::<4>().0.iter().enumerate() {
-                // SAFETY: the caller's; every x86-64 processor has these vectors.
-                unsafe { _mm_stream_ps(to.add(i * LANES + 4 * j), _mm_loadu_ps(vector.as_ptr())) };
+                _mm_stream_ps(to.add(i * LANES + 4 * j), _mm_loadu_ps(vector.as_ptr()));
             }
         }
-        LANES * chunks.len()
-    };
-    let rest = &from[done..];
+        // SAFETY: the caller's.
+        #[cfg(not(target_arch = "x86_64"))]
+        unsafe {
+            to.add(i * LANES).copy_from_nonoverlapping(chunk.as_ptr(), LANES)
+        };
+    }
+    let done = from.len() - rest.len();
     // SAFETY: the caller's.
     unsafe { to.add(done).copy_from_nonoverlapping(rest.as_ptr(), rest.len()) };
 }

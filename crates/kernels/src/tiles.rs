@@ -458,13 +458,24 @@ impl<'a> Writer<'a> {
     /// Splits a row into the tiles in which it is written: `(start, count)`. Short ones where they go past the caches,
     /// so that some are on their way to memory while the next are computed.
     pub(crate) fn tiles(&self, len: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let tile = if self.streams() { TILE / 4 } else { TILE };
-        (0..len).step_by(tile).map(move |start| (start, tile.min(len - start)))
+        split(len, if self.streams() { TILE / 4 } else { TILE })
     }
 
-    /// Lets `make` fill a tile in the compute type, and writes it rounded. Memory ahead comes while it goes past the caches.
+    /// Lets `make` fill a tile in the compute type, and writes it rounded.
     #[inline]
     pub(crate) fn widened<T: Float>(
+        &mut self,
+        start: usize,
+        count: usize,
+        scratch: &mut Scratch,
+        make: impl FnOnce(&mut [T::Compute]),
+    ) {
+        self.widened_asking::<T>(start, count, scratch, Ahead::nothing(), make);
+    }
+
+    /// The same; memory ahead comes while the tile goes past the caches, if it does.
+    #[inline]
+    pub(crate) fn widened_asking<T: Float>(
         &mut self,
         start: usize,
         count: usize,
@@ -514,7 +525,12 @@ impl Scratch {
 
 /// Splits `0..len` into tiles: `(start, count)`.
 pub(crate) fn tiles(len: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..len).step_by(TILE).map(move |start| (start, TILE.min(len - start)))
+    split(len, TILE)
+}
+
+/// The same, of tiles of so many elements.
+fn split(len: usize, tile: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..len).step_by(tile).map(move |start| (start, tile.min(len - start)))
 }
 
 /// Applies `f` to corresponding bytes of all inputs and the output, in one piece where all lie side by side,

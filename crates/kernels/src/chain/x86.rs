@@ -182,8 +182,10 @@ impl Assembler {
 
     fn assemble(mut self, entries: &[Entry], asks: bool) -> Option<Assembled> {
         let (pointers, others) = POINTERS.split_at(self.memory.len());
-        // One more register to ask with, if there is one.
-        let asking = others.first().copied().filter(|_| asks);
+        let asked = if asks { self.only_read(entries) } else { Vec::new() };
+        // One more register to ask with, where it is of use and there is one.
+        let is_spread = (1..=MOST_SPREAD).contains(&asked.len());
+        let asking = others.first().copied().filter(|_| is_spread);
         let lent = POINTERS.get(FREE_POINTERS..pointers.len() + usize::from(asking.is_some())).unwrap_or(&[]);
         lent.iter().for_each(|&register| self.on_stack(0x50, register));
         for (index, &pointer) in pointers.iter().enumerate() {
@@ -193,9 +195,7 @@ impl Assembler {
             self.instruction(Opcode::SPREAD, resting_place(index), None, Source::Pool(bits), 0, &[]);
         }
         let begin = self.bytes.len();
-        if let Some(asking) = asking {
-            self.ask_ahead(entries, asking);
-        }
+        self.ask_ahead(&asked, asking);
         self.round(entries)?;
         for (index, &pointer) in pointers.iter().enumerate() {
             self.word_of_table(0x03, pointer, pointers.len() + index);
@@ -236,19 +236,23 @@ impl Assembler {
         numbers.into_iter().map(|number| self.pool[number]).collect()
     }
 
-    /// Asks for what comes later of each operand that is read only: a piece of a block further, of which
-    /// [`crate::simd::Ahead`] says which, or where there are many operands what is a page further.
-    fn ask_ahead(&mut self, entries: &[Entry], register: u8) {
+    /// The pointers to operands that nothing is stored to.
+    fn only_read(&self, entries: &[Entry]) -> Vec<u8> {
         let is_stored = |number| entries.iter().any(|e| matches!(e, Entry::Store(to, _) if *to == number));
         let places = self.memory.iter().zip(POINTERS).filter(|&(&number, _)| !is_stored(number));
-        let bases: Vec<u8> = places.map(|(_, base)| base).collect();
-        if bases.len() > MOST_SPREAD {
+        places.map(|(_, base)| base).collect()
+    }
+
+    /// Asks for what comes later behind each of these pointers: a piece of a block further, of which
+    /// [`crate::simd::Ahead`] says which, or where there is no register for that what is a page further.
+    fn ask_ahead(&mut self, bases: &[u8], register: Option<u8>) {
+        let Some(register) = register else {
             let lines = (0..i32::from(self.share.vectors)).map(|vector| PAGE_BYTES as i32 + vector * BYTES);
             return lines.for_each(|line| bases.iter().for_each(|&base| self.prefetch(base, line)));
-        }
+        };
         let high = register >> 3;
         let shift = PIECE_BYTES.trailing_zeros() as u8;
-        for base in bases {
+        for &base in bases {
             // mov register, base
             self.bytes.extend([0x48 | (base >> 3) << 2 | high, 0x89, 0xc0 | (base & 7) << 3 | register & 7]);
             // shr; ror of the lowest byte; shl
