@@ -161,6 +161,7 @@ pub(crate) unsafe fn copy_bytes(
 /// See [`copy_bytes`]; at least a cache line.
 #[cfg(target_arch = "x86_64")]
 unsafe fn stream_bytes(source: *const u8, target: *mut u8, bytes: usize) {
+    use crate::fold::ask_ahead;
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
     const LINE_BYTES: usize = 64;
     let head = target.addr().wrapping_neg() % LINE_BYTES;
@@ -170,7 +171,9 @@ unsafe fn stream_bytes(source: *const u8, target: *mut u8, bytes: usize) {
     unsafe {
         target.copy_from_nonoverlapping(source, head);
         for line in 0..lines {
-            let from = source.add(head + line * LINE_BYTES).cast::<__m128i>();
+            let from = source.add(head + line * LINE_BYTES);
+            ask_ahead(from, LINE_BYTES);
+            let from = from.cast::<__m128i>();
             let to = target.add(head + line * LINE_BYTES).cast::<__m128i>();
             let words = [0, 1, 2, 3].map(|i| _mm_loadu_si128(from.add(i)));
             for (i, word) in words.into_iter().enumerate() {

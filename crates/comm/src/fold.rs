@@ -54,6 +54,23 @@ pub(crate) unsafe fn fold<N: Number>(
     }
 }
 
+/// Asks for what lies a little further on than the next so many bytes. It need not exist. Processors foresee what is read of
+/// a page, but not which page is the next.
+#[inline(always)]
+pub(crate) fn ask_ahead(from: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        const FURTHER_BYTES: usize = 1024;
+        for line in (0..bytes).step_by(64) {
+            // SAFETY: part of every x86-64 processor; it reads nothing.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(FURTHER_BYTES + line).cast()) };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (from, bytes);
+}
+
 /// Copies `bytes` bytes to every target, reading them once.
 ///
 /// # Safety
@@ -104,6 +121,7 @@ unsafe fn spread_by<V: Copy>(
     // SAFETY: all offsets are below `bytes`.
     unsafe {
         for begin in (0..whole).step_by(block) {
+            ask_ahead(source.add(begin), block);
             let from = source.add(begin).cast::<V>();
             let held = [0, 1, 2, 3].map(|i| from.add(i).read_unaligned());
             for target in targets.clone() {
@@ -205,10 +223,12 @@ unsafe fn fold_block<N: Number, const LEN: usize>(
     let mut held = [N::zeroed(); LEN];
     // SAFETY: the caller's promise.
     unsafe {
+        ask_ahead(first.wrapping_add(begin).cast(), size_of::<[N; LEN]>());
         for (i, held) in held.iter_mut().enumerate() {
             *held = first.add(begin + i).read_unaligned();
         }
         for source in sources {
+            ask_ahead(source.wrapping_add(begin).cast(), size_of::<[N; LEN]>());
             for (i, held) in held.iter_mut().enumerate() {
                 *held = combine(*held, source.add(begin + i).read_unaligned());
             }

@@ -112,9 +112,9 @@ multiversion! {
 }
 
 multiversion! {
-    /// `out = e^(x - shift)`, where no x is far above the shift; returns the sum. Memory ahead comes meanwhile.
-    pub(crate) fn exp_into[C: Real](x: &[C], shift: C, out: &mut [C], ahead: &[Ahead]) -> C {
-        let mut lanes = [C::ZERO; LANES];
+    /// `out = e^(x - shift)`, where no x is far above the shift, and adds them to `sum`. Memory ahead comes meanwhile.
+    pub(crate) fn exp_into[C: Real](x: &[C], shift: C, out: &mut [C], sum: &mut [C; LANES], ahead: &[Ahead]) {
+        let mut lanes = *sum;
         let (chunks, rest) = x.as_chunks::<LANES>();
         let (out_chunks, out_rest) = out.as_chunks_mut::<LANES>();
         for (i, (out, chunk)) in out_chunks.iter_mut().zip(chunks).enumerate() {
@@ -130,7 +130,7 @@ multiversion! {
             *out = (x - shift).exp_below_88();
             *lane = *lane + *out;
         }
-        join_lanes::<C, Sum>(lanes)
+        *sum = lanes;
     }
 }
 

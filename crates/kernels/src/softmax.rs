@@ -1,5 +1,5 @@
 use crate::element::{Number, Real, dispatch};
-use crate::reduce::{Peak, fold_run};
+use crate::reduce::{LANES, Peak, Sum, fold_run, join_lanes};
 use crate::rows::{
     SumExp, add_exponentials, dot, exp_into, exp_scaled, join_exponentials, scale_in_place, scale_into,
     softmax_gradient_into, sum_exp_times,
@@ -56,7 +56,9 @@ pub(crate) fn row_exp<T: Float>(
         let at = row * count + start;
         let ahead = [x.ahead(at, count), out.ahead(at, count)];
         let x = x.widened::<T>(at, some, scratch);
-        sum = sum + exp_into(x, max, &mut powers[start..start + some], &ahead);
+        let mut lanes = [T::Compute::ZERO; LANES];
+        exp_into(x, max, &mut powers[start..start + some], &mut lanes, &ahead);
+        sum = sum + join_lanes::<T::Compute, Sum>(lanes);
     }
     sum
 }
@@ -88,6 +90,9 @@ fn softmax_rows<T: Float>(x: &View<'_>, out: &mut ViewMut<'_>, workspace: &mut [
     let reader = Reader::apart_from(x, out);
     let mut writer = Writer::streaming(out, &[x]);
     let (mut scratch, mut out_scratch) = (Scratch::new(), Scratch::new());
+    if count <= TILE && writer.streams() {
+        return softmax_short_rows::<T>(&reader, &mut writer, [rows, count]);
+    }
     let powers = Workspace::new(workspace).take::<T::Compute>(count);
     for row in 0..rows {
         if count <= TILE {
@@ -96,8 +101,9 @@ fn softmax_rows<T: Float>(x: &View<'_>, out: &mut ViewMut<'_>, workspace: &mut [
             let tile = reader.widened::<T>(row * count, count, &mut scratch);
             let next = [reader.ahead(row * count, 0)];
             writer.widened::<T>(row * count, count, &mut out_scratch, |out| {
-                let sum = exp_into(tile, max, out, &next);
-                scale_in_place(out, T::Compute::ONE / sum);
+                let mut sum = [T::Compute::ZERO; LANES];
+                exp_into(tile, max, out, &mut sum, &next);
+                scale_in_place(out, T::Compute::ONE / join_lanes::<T::Compute, Sum>(sum));
             });
             continue;
         }
@@ -107,6 +113,33 @@ fn softmax_rows<T: Float>(x: &View<'_>, out: &mut ViewMut<'_>, workspace: &mut [
                 scale_into(&powers[start..start + some], scale, out);
             });
         }
+    }
+}
+
+/// Rows of a tile at most, which go past the caches: a row is written, piece by piece, while the next one is computed, so
+/// that memory and arithmetic do not wait for each other.
+fn softmax_short_rows<T: Float>(x: &Reader<'_>, writer: &mut Writer<'_>, [rows, count]: [usize; 2]) {
+    let mut scratch = [Scratch::new(), Scratch::new(), Scratch::new(), Scratch::new()];
+    let [x_scratch, out_scratch, powers, written] = &mut scratch;
+    let (mut powers, mut written) = (powers.wide(count), written.wide(count));
+    let mut scale = T::Compute::ZERO;
+    for row in 0..=rows {
+        let max = if row < rows { row_max::<T>(x, row, count, x_scratch) } else { T::Compute::ZERO };
+        let mut sum = [T::Compute::ZERO; LANES];
+        for (start, some) in writer.tiles(count) {
+            let at = row * count + start;
+            if row < rows {
+                let (ahead, x) = ([x.ahead(at, 0)], x.widened::<T>(at, some, x_scratch));
+                exp_into(x, max, &mut powers[start..start + some], &mut sum, &ahead);
+            }
+            if row > 0 {
+                writer.widened::<T>(at - count, some, out_scratch, |out| {
+                    scale_into(&written[start..start + some], scale, out);
+                });
+            }
+        }
+        scale = T::Compute::ONE / join_lanes::<T::Compute, Sum>(sum);
+        std::mem::swap(&mut powers, &mut written);
     }
 }
 
@@ -161,7 +194,9 @@ fn softmax_backward_rows<T: Float>(x: &View<'_>, dy: &View<'_>, dx: &mut ViewMut
             let max = row_max::<T>(&x, row, count, x_scratch);
             let y = y_scratch.wide::<T::Compute>(count);
             let x = x.widened::<T>(row * count, count, x_scratch);
-            let scale = T::Compute::ONE / exp_into(x, max, y, &[]);
+            let mut sum = [T::Compute::ZERO; LANES];
+            exp_into(x, max, y, &mut sum, &[]);
+            let scale = T::Compute::ONE / join_lanes::<T::Compute, Sum>(sum);
             let dy = dy.widened::<T>(row * count, count, dy_scratch);
             let mean = dot(y, dy) * scale;
             writer.widened::<T>(row * count, count, dx_scratch, |dx| {

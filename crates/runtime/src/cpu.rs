@@ -57,6 +57,8 @@ pub(crate) struct Kernel {
     parts: Vec<Part>,
     /// What needs all parts to have ended.
     last: Option<Last>,
+    /// All of it by one thread, where parts do some work that one of them could do for all.
+    alone: Option<Part>,
     /// Runs on the interpreter, which allocates.
     pub is_slow: bool,
 }
@@ -67,7 +69,12 @@ impl Kernel {
         run: impl Fn(&Memory<'_>, Span) -> partita_base::Result<()> + Send + Sync + 'static,
     ) -> Kernel {
         let workspace = Span { offset: 0, bytes: workspace_bytes };
-        Kernel { parts: vec![Part { run: Box::new(run), workspace }], last: None, is_slow: false }
+        Kernel {
+            parts: vec![Part { run: Box::new(run), workspace }],
+            last: None,
+            alone: None,
+            is_slow: false,
+        }
     }
 
     fn plain(run: impl Fn(&Memory<'_>) + Send + Sync + 'static) -> Kernel {
@@ -79,9 +86,9 @@ impl Kernel {
 
     /// One kernel of the parts of several, which write different elements. None of them has a last part.
     pub fn together(kernels: impl IntoIterator<Item = Kernel>) -> Kernel {
-        let mut whole = Kernel { parts: Vec::new(), last: None, is_slow: false };
+        let mut whole = Kernel { parts: Vec::new(), last: None, alone: None, is_slow: false };
         for kernel in kernels {
-            debug_assert!(kernel.last.is_none());
+            debug_assert!(kernel.last.is_none() && kernel.alone.is_none());
             let base = whole.workspace_bytes().next_multiple_of(ALIGNMENT_BYTES);
             whole.is_slow |= kernel.is_slow;
             whole.parts.extend(kernel.parts.into_iter().map(|part| Part {
@@ -100,9 +107,21 @@ impl Kernel {
         Kernel { last: Some(Box::new(last)), ..self }
     }
 
+    /// The same kernel, which one thread runs as this one: of one part, to the same bits.
+    pub fn or_alone(self, kernel: Kernel) -> Kernel {
+        debug_assert!(self.last.is_none() && kernel.last.is_none() && kernel.parts.len() == 1);
+        Kernel { alone: kernel.parts.into_iter().next(), ..self }
+    }
+
     /// Bytes of scratch memory for all parts.
     pub fn workspace_bytes(&self) -> usize {
-        self.parts.last().map_or(0, |part| part.workspace.offset + part.workspace.bytes)
+        let end = |part: &Part| part.workspace.offset + part.workspace.bytes;
+        self.parts.last().into_iter().chain(&self.alone).map(end).max().unwrap_or(0)
+    }
+
+    /// Whether one thread has less to do than several together.
+    pub fn is_better_alone(&self) -> bool {
+        self.alone.is_some()
     }
 
     /// Into how many parts the work is cut, the last one aside.
@@ -122,8 +141,11 @@ impl Kernel {
         self.last.as_ref().map_or(Ok(()), |last| last(memory, &workspace_of))
     }
 
-    /// Runs all parts, one after the other.
+    /// Runs all of it.
     pub fn run(&self, memory: &Memory<'_>, workspace: Span) -> partita_base::Result<()> {
+        if let Some(alone) = &self.alone {
+            return (alone.run)(memory, alone.workspace_in(workspace));
+        }
         (0..self.part_count()).try_for_each(|part| self.run_part(part, memory, workspace))?;
         self.finish(memory, workspace)
     }
@@ -308,9 +330,15 @@ impl Cpu {
             return together(vec![Share::whole(operands, outputs)]);
         };
         let cut_in = |parts| together(cut.shares(parts, &operands, outputs));
-        let kernel = cut_in(parts * cut.pieces)?;
+        let mut kernel = cut_in(parts * cut.pieces)?;
         // Scratch memory is had per part.
-        if cut.pieces > 1 && kernel.workspace_bytes() > 0 { cut_in(parts) } else { Some(kernel) }
+        if cut.pieces > 1 && kernel.workspace_bytes() > 0 {
+            kernel = cut_in(parts)?;
+        }
+        if cut.repeats && kernel.part_count() > 1 {
+            kernel = kernel.or_alone(op_kernel(&node.op, Share::whole(operands, outputs), self.products)?);
+        }
+        Some(kernel)
     }
 }
 

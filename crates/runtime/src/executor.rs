@@ -123,6 +123,7 @@ impl Runner {
         let shared = Arc::new(Shared {
             ranks,
             teams,
+            idle: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
             transport,
             workers,

@@ -37,6 +37,8 @@ pub(super) struct Cut {
     size: usize,
     /// How many times as many parts as there are threads are worth it, so that who is done early can help.
     pub pieces: usize,
+    /// Whether each part prepares what all of them read.
+    pub repeats: bool,
     /// Steps in a part at least.
     least: usize,
     operands: Vec<Option<Along>>,
@@ -77,7 +79,7 @@ impl Cut {
         };
         let operands = rule.operands.iter().map(|dims| find(dims)).collect::<Option<Vec<_>>>()?;
         let results = rule.results.iter().map(|dims| find(dims).flatten()).collect::<Option<Vec<_>>>()?;
-        Some(Cut { size: rule.factors[factor].size, pieces: 1, least: 1, operands, results })
+        Some(Cut { size: rule.factors[factor].size, pieces: 1, repeats: false, least: 1, operands, results })
     }
 
     /// How evenly the work spreads: the smallest mean over the largest part.
@@ -165,7 +167,8 @@ pub(super) fn choose(graph: &Graph, node: &Node, parts: usize) -> Option<Cut> {
         };
         let flops = node.op.cost(&operands, &results).flops / parts as f64;
         let most = ((flops / PIECE_FLOPS) as usize).min(MOST_PIECES);
-        return Some(Cut { pieces: pieces.min(most).max(1), ..cut });
+        let repeats = cut.operands[first..][..2].contains(&None);
+        return Some(Cut { pieces: pieces.min(most).max(1), repeats, ..cut });
     }
     match &node.op {
         // A factor of what is indexed needs more than its slice.

@@ -145,7 +145,21 @@ pub(super) fn run_parts(
             memory.bytes_mut(element_span(place, &index)).copy_from_slice(&bytes[position * size..][..size]);
         }
     }
-    kernel.run(&memory, workspace).map_err(|error| error.to_string())?;
+    // As several threads run it, and then as one does where that is different.
+    let part = |part| kernel.run_part(part, &memory, workspace);
+    let together =
+        (0..kernel.part_count()).try_for_each(part).and_then(|()| kernel.finish(&memory, workspace));
+    together.map_err(|error| error.to_string())?;
+    let written = |place: &Place| {
+        let bytes = place.element_count() * place.dtype.size_bytes();
+        memory.bytes_mut(Span { offset: place.offset_bytes, bytes })
+    };
+    if kernel.is_better_alone() {
+        let together: Vec<Vec<u8>> = outputs.iter().map(|place| written(place).to_vec()).collect();
+        outputs.iter().for_each(|place| written(place).fill(0xa5));
+        kernel.run(&memory, workspace).map_err(|error| error.to_string())?;
+        assert!(outputs.iter().zip(together).all(|(place, bytes)| written(place) == bytes), "one thread");
+    }
     let read = |place: &Place| {
         let ty = TensorType::new(place.dtype, place.shape.clone());
         let bytes = memory.bytes(Span { offset: place.offset_bytes, bytes: ty.bytes() });

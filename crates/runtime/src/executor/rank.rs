@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use partita_base::{DType, Diagnostic, Result};
-use partita_comm::{Notify, Poll as CommPoll, SharedMemory, Transport};
+use partita_comm::{Poll as CommPoll, SharedMemory, Transport};
 use partita_ir::Role;
 use partita_kernels::Scalar;
 use partita_program::{
@@ -14,7 +14,7 @@ use partita_program::{
     StepOutcome, View, advance,
 };
 
-use super::team::Team;
+use super::team::{Idle, Team};
 use super::{Fault, RunnerOptions};
 use crate::arena::{Arena, Memory, Publication, Span};
 use crate::cpu::{self, Kernel};
@@ -260,12 +260,17 @@ impl Rank {
     }
 
     /// Runs until the step is done or a collective is pending.
-    pub fn advance(&mut self, program: &Program, transport: &SharedMemory, pulse: &Pulse) -> Outcome {
+    pub fn advance(
+        &mut self,
+        program: &Program,
+        transport: &SharedMemory,
+        idle: &Idle,
+        pulse: &Pulse,
+    ) -> Outcome {
         let Rank { team, cursor, high_water_bytes, nanos, fault, .. } = self;
         let body = &team.body;
         let (fault, touched) = (*fault, Cell::from_mut(high_water_bytes));
         let clock = Clock { nanos: Cell::from_mut(nanos.as_mut_slice()).as_slice_of_cells() };
-        let idle = transport.notify();
         let mut player = Player { team, idle, memory: body.arena.memory(), touched, clock, fault, pulse };
         let mut link = Link { body, memory: body.arena.memory(), touched, clock, transport, fault, pulse };
         match advance(program, cursor, &mut player, &mut link) {
@@ -324,8 +329,7 @@ impl Clock<'_> {
 /// Runs compute instructions.
 struct Player<'a> {
     team: &'a Team,
-    /// Where workers wait that could help.
-    idle: &'a Notify,
+    idle: &'a Idle<'a>,
     memory: Memory<'a>,
     touched: &'a Cell<usize>,
     clock: Clock<'a>,
@@ -342,6 +346,7 @@ impl Device for Player<'_> {
             Some(Fault::Hang) => return Err(Diagnostic::new(HANG, "")),
             _ => {}
         }
+        self.idle.count_me(false);
         let result = match fault {
             Some(Fault::Error) => Err(Diagnostic::new("E411", "told to fail")),
             _ => self.clock.time(|| index, || self.team.run(index, self.idle)),

@@ -7,6 +7,7 @@
 //! no bit.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Mutex;
@@ -56,6 +57,48 @@ impl Dealt {
     }
 }
 
+/// The workers that have nothing of their own to do, and so help others.
+pub(super) struct Idle<'a> {
+    count: &'a AtomicUsize,
+    /// Where they wait.
+    notify: &'a Notify,
+    /// Whether the worker that asks is one of them.
+    is_counted: Cell<bool>,
+}
+
+impl<'a> Idle<'a> {
+    pub fn new(count: &'a AtomicUsize, notify: &'a Notify) -> Idle<'a> {
+        Idle { count, notify, is_counted: Cell::new(false) }
+    }
+
+    /// Whether this worker is one of them from now on.
+    pub fn count_me(&self, is_idle: bool) {
+        match (self.is_counted.replace(is_idle), is_idle) {
+            (false, true) => _ = self.count.fetch_add(1, Ordering::SeqCst),
+            (true, false) => _ = self.count.fetch_sub(1, Ordering::SeqCst),
+            _ => {}
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.count.load(Ordering::SeqCst) == 0
+    }
+
+    /// Tells them of a post. Who becomes one of them counts itself and then looks for posts, this looks for them after
+    /// the post: so one sees the other.
+    fn call(&self) {
+        if !self.is_empty() {
+            self.notify.bump();
+        }
+    }
+}
+
+impl Drop for Idle<'_> {
+    fn drop(&mut self) {
+        self.count_me(false);
+    }
+}
+
 /// What the threads at work on a rank share.
 pub(super) struct Team {
     pub body: Body,
@@ -84,11 +127,12 @@ impl Team {
         }
     }
 
-    /// Runs a compute instruction. For the worker; `idle` tells of it those who could help.
-    pub fn run(&self, instruction: usize, idle: &Notify) -> Result<()> {
+    /// Runs a compute instruction. For the worker.
+    pub fn run(&self, instruction: usize, idle: &Idle) -> Result<()> {
         let (kernel, workspace) = self.kernel(instruction);
         let memory = self.body.arena.memory();
-        if self.dealt.len() == 1 || kernel.part_count() == 1 || kernel.part_count() > MOST_PARTS {
+        let is_alone = self.dealt.len() == 1 || (kernel.is_better_alone() && idle.is_empty());
+        if is_alone || kernel.part_count() == 1 || kernel.part_count() > MOST_PARTS {
             return kernel.run(&memory, workspace);
         }
         self.run_parts(instruction, kernel.part_count(), idle)?;
@@ -96,7 +140,7 @@ impl Team {
     }
 
     /// Runs all parts but the last.
-    fn run_parts(&self, instruction: usize, parts: usize, idle: &Notify) -> Result<()> {
+    fn run_parts(&self, instruction: usize, parts: usize, idle: &Idle) -> Result<()> {
         let post = ((self.post.load(Ordering::SeqCst) >> 32) as u32).wrapping_add(1);
         let places = self.dealt.len();
         self.left.store(parts, Ordering::SeqCst);
@@ -104,7 +148,7 @@ impl Team {
             dealt.put(post, parts * place / places..parts * (place + 1) / places);
         }
         self.post.store(u64::from(post) << 32 | instruction as u64, Ordering::SeqCst);
-        idle.bump();
+        idle.call();
         while self.run_one_part(0) {}
         loop {
             let seen = self.ended.epoch();
@@ -170,12 +214,13 @@ mod tests {
     struct Staffed {
         team: Arc<Team>,
         idle: Arc<Notify>,
+        idle_count: AtomicUsize,
         is_over: Arc<AtomicBool>,
     }
 
     impl Staffed {
         fn run(&self, instruction: usize) -> Result<()> {
-            self.team.run(instruction, &self.idle)
+            self.team.run(instruction, &Idle::new(&self.idle_count, &self.idle))
         }
     }
 
@@ -222,7 +267,7 @@ mod tests {
                 }
             });
         }
-        Staffed { team, idle, is_over }
+        Staffed { team, idle, idle_count: AtomicUsize::new(threads - 1), is_over }
     }
 
     fn bytes(team: &Team) -> Vec<u8> {
@@ -264,6 +309,42 @@ mod tests {
                 assert_eq!(ended.load(Ordering::SeqCst), 0, "{threads} threads");
             }
         }
+    }
+
+    #[test]
+    fn what_is_better_alone_is_shared_only_with_those_who_have_nothing_to_do() {
+        let add = |at: usize, what: u8| {
+            Kernel::new(0, move |memory, _| {
+                memory.bytes_mut(Span { offset: at, bytes: 1 })[0] += what;
+                Ok(())
+            })
+        };
+        let kernel = || Kernel::together((0..3).map(|at| add(at, 1))).or_alone(add(0, 7));
+        for (threads, idle, expected) in [(1, 0, [7, 0, 0]), (2, 0, [7, 0, 0]), (2, 1, [1; 3])] {
+            let team = staffed(kernel(), 3, threads);
+            team.idle_count.store(idle, Ordering::SeqCst);
+            team.run(0).unwrap();
+            assert_eq!(bytes(&team), expected, "{threads} threads, {idle} of them idle");
+        }
+    }
+
+    #[test]
+    fn a_worker_counts_once_and_only_while_it_has_nothing_to_do() {
+        let (count, notify) = (AtomicUsize::new(0), Notify::new());
+        let (one, other) = (Idle::new(&count, &notify), Idle::new(&count, &notify));
+        let idle = |worker: &Idle, is_idle: bool| {
+            worker.count_me(is_idle);
+            count.load(Ordering::SeqCst)
+        };
+        assert_eq!([idle(&one, false), idle(&one, true), idle(&one, true), idle(&other, true)], [0, 1, 1, 2]);
+        let epoch = notify.epoch();
+        other.call();
+        assert!(notify.epoch() > epoch);
+        drop(one);
+        assert_eq!(idle(&other, false), 0);
+        let epoch = notify.epoch();
+        other.call();
+        assert_eq!(notify.epoch(), epoch, "nobody is called");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use partita_program::{CollectiveId, ProgramSet};
 
 use super::lock;
 use super::rank::{Outcome, Pulse, Rank};
-use super::team::Team;
+use super::team::{Idle, Team};
 
 /// How long a failed step waits for workers that are inside a kernel.
 const GRACE: Duration = Duration::from_secs(3);
@@ -23,6 +23,8 @@ pub(super) struct Shared {
     pub ranks: Vec<Mutex<Rank>>,
     /// Per rank, what others help with.
     pub teams: Vec<Arc<Team>>,
+    /// Workers that have nothing of their own to do.
+    pub idle: AtomicUsize,
     /// Ranks that have not come to the end of the step.
     pub open: AtomicUsize,
     pub transport: SharedMemory,
@@ -126,6 +128,7 @@ impl Shared {
     /// Plays this worker's ranks, and helps others where it cannot go on, until the step ends or the run has failed.
     fn play(&self, worker: usize) {
         let mut still = Still { progress: 0, since: Instant::now() };
+        let idle = Idle::new(&self.idle, self.transport.notify());
         loop {
             // Before any look at what it tells of: what changes after that look ends the wait below.
             let seen = self.transport.notify().epoch();
@@ -140,8 +143,9 @@ impl Shared {
                 }
                 let before = player.cursor;
                 let program = &self.set.programs[rank];
-                let outcome =
-                    catch_unwind(AssertUnwindSafe(|| player.advance(program, &self.transport, &self.pulse)));
+                let outcome = catch_unwind(AssertUnwindSafe(|| {
+                    player.advance(program, &self.transport, &idle, &self.pulse)
+                }));
                 match outcome {
                     Ok(Outcome::Done) => {
                         player.is_done = true;
@@ -163,7 +167,11 @@ impl Shared {
                     }
                 }
             }
-            if moved || self.help(worker) {
+            if moved {
+                continue;
+            }
+            idle.count_me(true);
+            if self.help(worker) {
                 continue;
             }
             let Some(waiting) = waiting else {
