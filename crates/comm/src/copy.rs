@@ -133,6 +133,7 @@ impl StridedCopy {
 }
 
 /// Runs shorter than this are not worth streaming: parts of lines at both ends are written through the cache.
+#[cfg(target_arch = "x86_64")]
 const LEAST_STREAM_BYTES: usize = 512;
 
 /// Copies `bytes` bytes to every target, reading them once. Where `streams`, whole cache lines go to memory without

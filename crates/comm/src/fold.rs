@@ -7,6 +7,7 @@ use bytemuck::Pod;
 use partita_base::Combiner;
 
 /// Elements of a block: those of four bytes fill four of the widest registers, or eight of the narrow ones.
+#[cfg(target_arch = "x86_64")]
 const WIDE_BLOCK: usize = 64;
 const NARROW_BLOCK: usize = 32;
 
