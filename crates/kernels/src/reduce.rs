@@ -87,20 +87,26 @@ pub(crate) fn join_lanes<C: Number, F: Fold<C>>(mut lanes: [C; LANES]) -> C {
     lanes[0]
 }
 
+/// [`fold_run`], for loops that are compiled for every level themselves.
+#[inline(always)]
+pub(crate) fn fold_lanes<T: Element, F: Fold<T::Compute>>(x: &[T]) -> T::Compute {
+    let mut lanes = [F::IDENTITY; LANES];
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (lane, &x) in lanes.iter_mut().zip(chunk) {
+            *lane = F::apply(*lane, x.load());
+        }
+    }
+    for (lane, &x) in lanes.iter_mut().zip(rest) {
+        *lane = F::apply(*lane, x.load());
+    }
+    join_lanes::<T::Compute, F>(lanes)
+}
+
 multiversion! {
     /// Combines a run of elements: element `i` joins lane `i mod LANES`, then the lanes join pairwise.
     pub(crate) fn fold_run[T: Element, F: Fold<T::Compute>; T](x: &[T]) -> T::Compute {
-        let mut lanes = [F::IDENTITY; LANES];
-        let (chunks, rest) = x.as_chunks::<LANES>();
-        for chunk in chunks {
-            for (lane, &x) in lanes.iter_mut().zip(chunk) {
-                *lane = F::apply(*lane, x.load());
-            }
-        }
-        for (lane, &x) in lanes.iter_mut().zip(rest) {
-            *lane = F::apply(*lane, x.load());
-        }
-        join_lanes::<T::Compute, F>(lanes)
+        fold_lanes::<T, F>(x)
     }
 }
 

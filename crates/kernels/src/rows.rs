@@ -1,7 +1,7 @@
 //! Loops over the tiles of a row, shared by softmax, norms, losses and attention. Sums go over fixed lanes.
 
 use crate::element::Real;
-use crate::reduce::{Fold, LANES, Peak, Sum, join_lanes};
+use crate::reduce::{LANES, Peak, Sum, fold_lanes, join_lanes};
 use crate::simd::{Ahead, multiversion};
 
 /// Sums `$term` over the elements of equally long slices, in lanes, while memory ahead comes where some is named.
@@ -55,17 +55,8 @@ multiversion! {
     /// Adds a tile, which is read twice while it is in the first cache. A NaN shows in the sum. Memory ahead comes
     /// meanwhile.
     pub(crate) fn add_exponentials[C: Real](total: &mut SumExp<C>, x: &[C], ahead: Ahead) {
+        let peak = fold_lanes::<C, Peak>(x);
         let (chunks, rest) = x.as_chunks::<LANES>();
-        let mut peaks = [C::LOWEST; LANES];
-        for chunk in chunks {
-            for (peak, &x) in peaks.iter_mut().zip(chunk) {
-                *peak = Peak::apply(*peak, x);
-            }
-        }
-        for (peak, &x) in peaks.iter_mut().zip(rest) {
-            *peak = Peak::apply(*peak, x);
-        }
-        let peak = join_lanes::<C, Peak>(peaks);
         let mut sum = total.sum;
         if peak > total.shift + C::from_f64(SLACK) {
             let scale = (total.shift - peak).exp_below_88();
@@ -111,9 +102,16 @@ multiversion! {
     }
 }
 
+/// `out = e^(x - shift)`, where no x is far above the shift; returns the sum. Memory ahead comes meanwhile.
+pub(crate) fn exp_into<C: Real>(x: &[C], shift: C, out: &mut [C], ahead: &[Ahead]) -> C {
+    let mut sum = [C::ZERO; LANES];
+    add_exp_into(x, shift, out, &mut sum, ahead);
+    join_lanes::<C, Sum>(sum)
+}
+
 multiversion! {
-    /// `out = e^(x - shift)`, where no x is far above the shift, and adds them to `sum`. Memory ahead comes meanwhile.
-    pub(crate) fn exp_into[C: Real](x: &[C], shift: C, out: &mut [C], sum: &mut [C; LANES], ahead: &[Ahead]) {
+    /// [`exp_into`] of a piece of a row, which is added to the lanes of the sum.
+    pub(crate) fn add_exp_into[C: Real](x: &[C], shift: C, out: &mut [C], sum: &mut [C; LANES], ahead: &[Ahead]) {
         let mut lanes = *sum;
         let (chunks, rest) = x.as_chunks::<LANES>();
         let (out_chunks, out_rest) = out.as_chunks_mut::<LANES>();

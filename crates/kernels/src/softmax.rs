@@ -1,8 +1,8 @@
 use crate::element::{Number, Real, dispatch};
 use crate::reduce::{LANES, Peak, Sum, fold_run, join_lanes};
 use crate::rows::{
-    SumExp, add_exponentials, dot, exp_into, exp_scaled, join_exponentials, scale_in_place, scale_into,
-    softmax_gradient_into, sum_exp_times,
+    SumExp, add_exp_into, add_exponentials, dot, exp_into, exp_scaled, join_exponentials, scale_in_place,
+    scale_into, softmax_gradient_into, sum_exp_times,
 };
 use crate::tiles::{Reader, Scratch, TILE, Writer, tiles};
 use crate::workspace::{Workspace, piece_bytes};
@@ -56,9 +56,7 @@ pub(crate) fn row_exp<T: Float>(
         let at = row * count + start;
         let ahead = [x.ahead(at, count), out.ahead(at, count)];
         let x = x.widened::<T>(at, some, scratch);
-        let mut lanes = [T::Compute::ZERO; LANES];
-        exp_into(x, max, &mut powers[start..start + some], &mut lanes, &ahead);
-        sum = sum + join_lanes::<T::Compute, Sum>(lanes);
+        sum = sum + exp_into(x, max, &mut powers[start..start + some], &ahead);
     }
     sum
 }
@@ -101,9 +99,8 @@ fn softmax_rows<T: Float>(x: &View<'_>, out: &mut ViewMut<'_>, workspace: &mut [
             let tile = reader.widened::<T>(row * count, count, &mut scratch);
             let next = [reader.ahead(row * count, 0)];
             writer.widened::<T>(row * count, count, &mut out_scratch, |out| {
-                let mut sum = [T::Compute::ZERO; LANES];
-                exp_into(tile, max, out, &mut sum, &next);
-                scale_in_place(out, T::Compute::ONE / join_lanes::<T::Compute, Sum>(sum));
+                let sum = exp_into(tile, max, out, &next);
+                scale_in_place(out, T::Compute::ONE / sum);
             });
             continue;
         }
@@ -130,7 +127,7 @@ fn softmax_short_rows<T: Float>(x: &Reader<'_>, writer: &mut Writer<'_>, [rows, 
             let at = row * count + start;
             if row < rows {
                 let (ahead, x) = ([x.ahead(at, 0)], x.widened::<T>(at, some, x_scratch));
-                exp_into(x, max, &mut powers[start..start + some], &mut sum, &ahead);
+                add_exp_into(x, max, &mut powers[start..start + some], &mut sum, &ahead);
             }
             if row > 0 {
                 writer.widened::<T>(at - count, some, out_scratch, |out| {
@@ -194,9 +191,7 @@ fn softmax_backward_rows<T: Float>(x: &View<'_>, dy: &View<'_>, dx: &mut ViewMut
             let max = row_max::<T>(&x, row, count, x_scratch);
             let y = y_scratch.wide::<T::Compute>(count);
             let x = x.widened::<T>(row * count, count, x_scratch);
-            let mut sum = [T::Compute::ZERO; LANES];
-            exp_into(x, max, y, &mut sum, &[]);
-            let scale = T::Compute::ONE / join_lanes::<T::Compute, Sum>(sum);
+            let scale = T::Compute::ONE / exp_into(x, max, y, &[]);
             let dy = dy.widened::<T>(row * count, count, dy_scratch);
             let mean = dot(y, dy) * scale;
             writer.widened::<T>(row * count, count, dx_scratch, |dx| {

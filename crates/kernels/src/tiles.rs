@@ -56,7 +56,7 @@ impl Layout {
         self.len <= 1 || (self.rank == 1 && self.strides[0] == 1)
     }
 
-    /// The memory of elements from `start` on, of so many bytes each, in chunks of [`LANES`].
+    /// See [`Reader::ahead`]; of elements of so many bytes each.
     fn ahead(&self, pointer: *const u8, size: usize, start: usize, reread: usize) -> Ahead {
         let further = BLOCK_BYTES.max(reread * size);
         if self.is_contiguous() && start * size + further < self.len * size {

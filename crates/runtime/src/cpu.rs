@@ -69,12 +69,11 @@ impl Kernel {
         run: impl Fn(&Memory<'_>, Span) -> partita_base::Result<()> + Send + Sync + 'static,
     ) -> Kernel {
         let workspace = Span { offset: 0, bytes: workspace_bytes };
-        Kernel {
-            parts: vec![Part { run: Box::new(run), workspace }],
-            last: None,
-            alone: None,
-            is_slow: false,
-        }
+        Kernel::of_parts(vec![Part { run: Box::new(run), workspace }])
+    }
+
+    fn of_parts(parts: Vec<Part>) -> Kernel {
+        Kernel { parts, last: None, alone: None, is_slow: false }
     }
 
     fn plain(run: impl Fn(&Memory<'_>) + Send + Sync + 'static) -> Kernel {
@@ -86,7 +85,7 @@ impl Kernel {
 
     /// One kernel of the parts of several, which write different elements. None of them has a last part.
     pub fn together(kernels: impl IntoIterator<Item = Kernel>) -> Kernel {
-        let mut whole = Kernel { parts: Vec::new(), last: None, alone: None, is_slow: false };
+        let mut whole = Kernel::of_parts(Vec::new());
         for kernel in kernels {
             debug_assert!(kernel.last.is_none() && kernel.alone.is_none());
             let base = whole.workspace_bytes().next_multiple_of(ALIGNMENT_BYTES);
@@ -141,11 +140,16 @@ impl Kernel {
         self.last.as_ref().map_or(Ok(()), |last| last(memory, &workspace_of))
     }
 
-    /// Runs all of it.
+    /// Runs all of it, by one thread.
     pub fn run(&self, memory: &Memory<'_>, workspace: Span) -> partita_base::Result<()> {
-        if let Some(alone) = &self.alone {
-            return (alone.run)(memory, alone.workspace_in(workspace));
+        match &self.alone {
+            Some(alone) => (alone.run)(memory, alone.workspace_in(workspace)),
+            None => self.run_parts(memory, workspace),
         }
+    }
+
+    /// Runs all parts, one after the other.
+    fn run_parts(&self, memory: &Memory<'_>, workspace: Span) -> partita_base::Result<()> {
         (0..self.part_count()).try_for_each(|part| self.run_part(part, memory, workspace))?;
         self.finish(memory, workspace)
     }

@@ -146,10 +146,7 @@ pub(super) fn run_parts(
         }
     }
     // As several threads run it, and then as one does where that is different.
-    let part = |part| kernel.run_part(part, &memory, workspace);
-    let together =
-        (0..kernel.part_count()).try_for_each(part).and_then(|()| kernel.finish(&memory, workspace));
-    together.map_err(|error| error.to_string())?;
+    kernel.run_parts(&memory, workspace).map_err(|error| error.to_string())?;
     let written = |place: &Place| {
         let bytes = place.element_count() * place.dtype.size_bytes();
         memory.bytes_mut(Span { offset: place.offset_bytes, bytes })

@@ -127,7 +127,7 @@ impl Team {
         }
     }
 
-    /// Runs a compute instruction. For the worker.
+    /// Runs a compute instruction, by this thread alone where nobody is idle and that spares work. For the worker.
     pub fn run(&self, instruction: usize, idle: &Idle) -> Result<()> {
         let (kernel, workspace) = self.kernel(instruction);
         let memory = self.body.arena.memory();
