@@ -203,7 +203,6 @@ unsafe fn fold_blocks<N: Number, const BLOCK: usize>(
     // SAFETY: the blocks lie within `count` elements.
     unsafe {
         for begin in (0..whole).step_by(BLOCK) {
-            sources.clone().for_each(|source| ask_ahead(source.add(begin).cast(), size_of::<[N; BLOCK]>()));
             fold_block::<N, BLOCK>(sources.clone(), targets.clone(), begin, combine);
         }
         for begin in whole..count {
@@ -225,10 +224,12 @@ unsafe fn fold_block<N: Number, const LEN: usize>(
     let mut held = [N::zeroed(); LEN];
     // SAFETY: the caller's promise.
     unsafe {
+        ask_ahead(first.wrapping_add(begin).cast(), size_of::<[N; LEN]>());
         for (i, held) in held.iter_mut().enumerate() {
             *held = first.add(begin + i).read_unaligned();
         }
         for source in sources {
+            ask_ahead(source.wrapping_add(begin).cast(), size_of::<[N; LEN]>());
             for (i, held) in held.iter_mut().enumerate() {
                 *held = combine(*held, source.add(begin + i).read_unaligned());
             }
