@@ -72,6 +72,12 @@ impl<C> MatrixMut<C> {
         MatrixMut { pointer: view.as_mut_ptr().cast(), row, column }
     }
 
+    /// The same places, to be read.
+    #[inline(always)]
+    pub(crate) fn read(self) -> Matrix<C> {
+        Matrix { pointer: self.pointer, row: self.row, column: self.column }
+    }
+
     fn cast<D>(self) -> MatrixMut<D> {
         MatrixMut { pointer: self.pointer.cast(), row: self.row, column: self.column }
     }

@@ -42,6 +42,8 @@ const RHS_BYTES: usize = 5 << 18;
 /// Rows that are loaded before any of them is stored: where rows lie a multiple of 4096 bytes apart, a load waits for the
 /// store before it.
 const TOGETHER: usize = 8;
+/// Rows of `lhs` and of `out` that each step of a sum asks for.
+const ASKED_ROWS: usize = 4;
 /// Of a packed panel of `lhs`.
 const LHS_BYTES: usize = DEPTH / STEP * STEP_BYTES;
 /// Of rows of `lhs` before they are taken apart, if they are not contiguous.
@@ -105,6 +107,8 @@ pub(super) unsafe fn product(
     }
     let depth_block = depth_block(k);
     let steps_block = depth_block.div_ceil(STEP);
+    // Sums over few columns do not ask for all rows of `lhs`; copies of columns ask for them.
+    let leaves_lhs = lhs.column == 1 && n < PANEL / ASKED_ROWS * PANEL;
     let columns_block = {
         let most = RHS_BYTES / (steps_block * STEP_BYTES) * PANEL;
         n.div_ceil(n.div_ceil(most)).next_multiple_of(PANEL)
@@ -130,12 +134,18 @@ pub(super) unsafe fn product(
                     for i in (0..m).step_by(PANEL) {
                         let rows = PANEL.min(m - i);
                         let lhs = lhs.rows_after(i);
+                        let below = lhs.rows_after(PANEL);
+                        if leaves_lhs && i + PANEL < m {
+                            (0..depth).step_by(STEP).for_each(|p| ask(below.columns_after(p), 0..PANEL));
+                        }
                         let odd_rows = pack_lhs(lhs, [rows, depth], left, whole);
                         for (panel, odd) in (0..columns).step_by(PANEL).zip(&odd_columns) {
                             let columns = PANEL.min(columns - panel);
                             let rhs_panel = right.add(panel / PANEL * steps * STEP_BYTES);
                             let out = out.rows_after(i).columns_after(j + panel);
-                            let ahead = Ahead::new(panel / PANEL, lhs.rows_after(PANEL), out);
+                            // What so few steps do not ask for.
+                            ask(out.read(), ASKED_ROWS * steps..PANEL);
+                            let ahead = Ahead::new(panel / PANEL, below, out.read());
                             let sizes = [rows, columns];
                             let is_odd = odd_rows | odd != 0;
                             let is_whole = sizes == [PANEL; 2] && out.column == 1;
@@ -356,20 +366,33 @@ struct Ahead {
 
 impl Ahead {
     /// While panel `number` is summed: of the rows below, which are packed next, and of where the sums will be written.
-    fn new(number: usize, below: Matrix<f32>, out: MatrixMut<f32>) -> Self {
+    fn new(number: usize, below: Matrix<f32>, out: Matrix<f32>) -> Self {
         const F32: isize = size_of::<f32>() as isize;
-        let out = if out.column == 1 { out } else { MatrixMut { row: out.column, ..out } };
-        let (next, apart, onward) = if below.column == 1 {
-            (below.rows_after(4 * number), below.row, STEP as isize)
-        } else {
-            (below.columns_after(4 * number), below.column, STEP as isize * below.column)
-        };
+        let (next, out) = (lines(below), lines(out));
+        let onward = STEP as isize * below.column;
         Ahead {
-            next: next.pointer,
-            apart: apart * F32,
+            next: next.rows_after(ASKED_ROWS * number).pointer,
+            apart: next.row * F32,
             onward: onward * F32,
-            out: out.pointer.cast_const(),
+            out: out.pointer,
             pitch: out.row * F32,
+        }
+    }
+}
+
+/// A matrix, or its transpose, whose rows are contiguous if one of the two has such rows.
+fn lines(matrix: Matrix<f32>) -> Matrix<f32> {
+    if matrix.column == 1 { matrix } else { matrix.transposed() }
+}
+
+/// Asks for the first [`PANEL`] numbers of rows, or of columns if these are contiguous.
+fn ask(from: Matrix<f32>, rows: std::ops::Range<usize>) {
+    for row in rows {
+        let row = lines(from).rows_after(row).pointer;
+        // SAFETY: what is prefetched need not exist.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T1>(row.cast());
+            _mm_prefetch::<_MM_HINT_T1>(row.wrapping_add(TILE).cast());
         }
     }
 }
