@@ -369,6 +369,8 @@ pub trait Real:
     fn exp(self) -> Self;
     /// e^x of an x that is not above 88.
     fn exp_below_88(self) -> Self;
+    /// This number and e^x of an x that is not above 88.
+    fn plus_exp_below_88(self, x: Self) -> Self;
     /// e^x - 1
     fn exp_m1(self) -> Self;
     /// Natural logarithm.
@@ -412,7 +414,7 @@ pub trait Real:
 }
 
 macro_rules! real {
-    ($type:ident, $bits:ident, $signed:ident { $($name:ident = $function:expr;)* }) => {
+    ($type:ident, $bits:ident, $signed:ident, $plus_exp:expr, { $($name:ident = $function:expr;)* }) => {
         impl Number for $type {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
@@ -480,6 +482,10 @@ macro_rules! real {
                 f64::from(self)
             }
             #[inline(always)]
+            fn plus_exp_below_88(self, x: Self) -> Self {
+                ($plus_exp)(self, x)
+            }
+            #[inline(always)]
             fn atan2(self, other: Self) -> Self {
                 $type::atan2(self, other)
             }
@@ -502,7 +508,7 @@ macro_rules! real {
         }
     };
 }
-real!(f32, u32, i32 {
+real!(f32, u32, i32, math::plus_exp_below_88, {
     exp = math::exp;
     exp_below_88 = math::exp_below_88;
     exp_m1 = math::exp_m1;
@@ -523,7 +529,7 @@ real!(f32, u32, i32 {
     erfc = |x| libm::erfc(f64::from(x)) as f32;
     erf_inv = |x| math::erf_inv(f64::from(x)) as f32;
 });
-real!(f64, u64, i64 {
+real!(f64, u64, i64, |sum, x: f64| sum + x.exp(), {
     exp = f64::exp;
     exp_below_88 = f64::exp;
     exp_m1 = f64::exp_m1;

@@ -69,11 +69,11 @@ multiversion! {
         for (i, chunk) in chunks.iter().enumerate() {
             ahead.fetch(i);
             for l in 0..LANES {
-                sum[l] = sum[l] + (chunk[l] - shift).exp_below_88();
+                sum[l] = sum[l].plus_exp_below_88(chunk[l] - shift);
             }
         }
         for (l, &x) in rest.iter().enumerate() {
-            sum[l] = sum[l] + (x - shift).exp_below_88();
+            sum[l] = sum[l].plus_exp_below_88(x - shift);
         }
         total.sum = sum;
     }
