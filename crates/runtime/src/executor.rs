@@ -176,12 +176,7 @@ impl Runner {
         self.shared.set.programs.len()
     }
 
-    /// The number of threads that play ranks, the calling one included.
-    pub fn worker_count(&self) -> usize {
-        self.shared.workers.min(self.rank_count())
-    }
-
-    /// The number of threads in all: those that play ranks, and those that only help.
+    /// The number of threads in all: those that play ranks, the calling one included, and those that only help.
     pub fn thread_count(&self) -> usize {
         self.threads.len() + 1
     }
@@ -283,14 +278,14 @@ impl Runner {
         (0..self.rank_count()).map(|rank| self.rank(rank).map_or(0, |rank| rank.high_water_bytes)).collect()
     }
 
-    /// Nanoseconds that a rank has spent in each instruction of its program so far, over all steps; empty unless
-    /// [`RunnerOptions::profile`] is set. A wait counts the work its rank does in it, for itself and for
-    /// others, not the time it sleeps.
+    /// Nanoseconds that threads have spent in each instruction of a rank's program so far, over all steps: the one that plays
+    /// the rank, and those that help. Empty unless [`RunnerOptions::profile`] is set. A wait counts the work its rank does
+    /// in it, for itself and for others, not the time it sleeps.
     ///
     /// # Errors
     /// E417 where a worker never came back with the rank.
     pub fn instruction_nanos(&self, rank: usize) -> Result<Vec<u64>> {
-        Ok(self.rank(rank)?.nanos.clone())
+        Ok(self.rank(rank)?.team.body.clock.nanos())
     }
 
     /// The ops that run on the interpreter, most frequent first.

@@ -74,6 +74,34 @@ pub(super) enum Ready {
     Wait,
 }
 
+/// Where the time goes, if anybody asked: nanoseconds in each instruction so far, of all threads that had a part in it, the
+/// polls of a wait included.
+#[derive(Default)]
+pub(super) struct Clock(Box<[AtomicU64]>);
+
+impl Clock {
+    /// Of so many instructions.
+    pub fn of(instructions: usize) -> Clock {
+        Clock((0..instructions).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// Runs `work` on behalf of the instruction that `index` names.
+    pub fn time<T>(&self, index: impl FnOnce() -> usize, work: impl FnOnce() -> T) -> T {
+        if self.0.is_empty() {
+            return work();
+        }
+        let begin = Instant::now();
+        let result = work();
+        self.0[index()].fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        result
+    }
+
+    /// What it shows; nothing where nobody asked.
+    pub fn nanos(&self) -> Vec<u64> {
+        self.0.iter().map(|nanos| nanos.load(Ordering::Relaxed)).collect()
+    }
+}
+
 /// A rank's program, ready to run, and its memory.
 pub(super) struct Body {
     pub instructions: Vec<Ready>,
@@ -82,6 +110,7 @@ pub(super) struct Body {
     /// Per instruction, and per collective: what must be finite after it.
     checks: Vec<Vec<Check>>,
     collective_checks: Vec<Vec<Check>>,
+    pub clock: Clock,
     // Last: what holds pointers into it goes before.
     pub arena: Arena,
 }
@@ -93,6 +122,7 @@ impl Body {
             checks: instructions.iter().map(|_| Vec::new()).collect(),
             ends: vec![0; instructions.len()],
             collective_checks: Vec::new(),
+            clock: Clock::default(),
             instructions,
             arena,
         }
@@ -130,8 +160,6 @@ pub(super) struct Rank {
     pub cursor: Cursor,
     pub is_done: bool,
     pub high_water_bytes: usize,
-    /// Nanoseconds spent in each instruction so far, a wait's polls included; empty where nobody asked.
-    pub nanos: Vec<u64>,
     /// (op, module path) of instructions that run on the interpreter.
     pub slow: Vec<(String, String)>,
     pub fault: Option<(usize, Fault)>,
@@ -225,6 +253,9 @@ impl Rank {
             }
         }
         let mut body = Body { ends, ..Body::new(instructions, arena) };
+        if options.profile {
+            body.clock = Clock::of(program.instructions.len());
+        }
         if options.nan_guard {
             body.collective_checks.resize_with(set.collectives.len(), Vec::new);
             body.guard(program);
@@ -234,7 +265,6 @@ impl Rank {
             cursor: Cursor::default(),
             is_done: false,
             high_water_bytes: 0,
-            nanos: vec![0; if options.profile { program.instructions.len() } else { 0 }],
             slow,
             fault: None,
         };
@@ -267,12 +297,11 @@ impl Rank {
         idle: &Idle,
         pulse: &Pulse,
     ) -> Outcome {
-        let Rank { team, cursor, high_water_bytes, nanos, fault, .. } = self;
+        let Rank { team, cursor, high_water_bytes, fault, .. } = self;
         let body = &team.body;
         let (fault, touched) = (*fault, Cell::from_mut(high_water_bytes));
-        let clock = Clock { nanos: Cell::from_mut(nanos.as_mut_slice()).as_slice_of_cells() };
-        let mut player = Player { team, idle, memory: body.arena.memory(), touched, clock, fault, pulse };
-        let mut link = Link { body, memory: body.arena.memory(), touched, clock, transport, fault, pulse };
+        let mut player = Player { team, idle, memory: body.arena.memory(), touched, fault, pulse };
+        let mut link = Link { body, memory: body.arena.memory(), touched, transport, fault, pulse };
         match advance(program, cursor, &mut player, &mut link) {
             StepOutcome::Done => Outcome::Done,
             StepOutcome::Blocked(collective) => Outcome::Blocked(Some(collective)),
@@ -306,33 +335,12 @@ fn hit(fault: Option<(usize, Fault)>, index: usize) -> Option<Fault> {
     fault.filter(|(at, _)| *at == index).map(|(_, fault)| fault)
 }
 
-/// Where the time goes, if anybody asked.
-#[derive(Clone, Copy)]
-struct Clock<'a> {
-    nanos: &'a [Cell<u64>],
-}
-
-impl Clock<'_> {
-    /// Runs `work` on behalf of the instruction that `index` names.
-    fn time<T>(self, index: impl FnOnce() -> usize, work: impl FnOnce() -> T) -> T {
-        if self.nanos.is_empty() {
-            return work();
-        }
-        let begin = Instant::now();
-        let result = work();
-        let elapsed = begin.elapsed().as_nanos() as u64;
-        self.nanos[index()].update(|nanos| nanos + elapsed);
-        result
-    }
-}
-
 /// Runs compute instructions.
 struct Player<'a> {
     team: &'a Team,
     idle: &'a Idle<'a>,
     memory: Memory<'a>,
     touched: &'a Cell<usize>,
-    clock: Clock<'a>,
     fault: Option<(usize, Fault)>,
     pulse: &'a Pulse,
 }
@@ -349,7 +357,7 @@ impl Device for Player<'_> {
         self.idle.count_me(false);
         let result = match fault {
             Some(Fault::Error) => Err(Diagnostic::new("E411", "told to fail")),
-            _ => self.clock.time(|| index, || self.team.run(index, self.idle)),
+            _ => self.team.run(index, self.idle),
         };
         result.map_err(|error| refused(program, index, error))?;
         self.touched.update(|bytes| bytes.max(self.team.body.ends[index]));
@@ -389,7 +397,6 @@ struct Link<'a> {
     body: &'a Body,
     memory: Memory<'a>,
     touched: &'a Cell<usize>,
-    clock: Clock<'a>,
     transport: &'a SharedMemory,
     fault: Option<(usize, Fault)>,
     pulse: &'a Pulse,
@@ -408,14 +415,18 @@ impl Communicator for Link<'_> {
         };
         self.touched.update(|bytes| bytes.max(self.body.ends[index]));
         let id = partita_base::Id::new(start.collective.index());
-        self.clock.time(|| index, || publication.start(self.transport, id, program.rank));
+        self.body.clock.time(|| index, || publication.start(self.transport, id, program.rank));
         self.pulse.end();
         Ok(())
     }
 
     fn poll(&mut self, program: &Program, collective: CollectiveId) -> Result<Poll> {
         let id = partita_base::Id::new(collective.index());
-        match self.clock.time(|| wait_index(program, collective), || self.transport.poll(id, program.rank)) {
+        match self
+            .body
+            .clock
+            .time(|| wait_index(program, collective), || self.transport.poll(id, program.rank))
+        {
             CommPoll::Pending => Ok(Poll::Pending),
             // The rank that failed has told why.
             CommPoll::Failed => Err(Diagnostic::new("E418", "another rank failed")),

@@ -132,11 +132,12 @@ impl Team {
         let (kernel, workspace) = self.kernel(instruction);
         let memory = self.body.arena.memory();
         let is_alone = self.dealt.len() == 1 || (kernel.is_better_alone() && idle.is_empty());
+        let clock = &self.body.clock;
         if is_alone || kernel.part_count() == 1 || kernel.part_count() > MOST_PARTS {
-            return kernel.run(&memory, workspace);
+            return clock.time(|| instruction, || kernel.run(&memory, workspace));
         }
         self.run_parts(instruction, kernel.part_count(), idle)?;
-        kernel.finish(&memory, workspace)
+        clock.time(|| instruction, || kernel.finish(&memory, workspace))
     }
 
     /// Runs all parts but the last.
@@ -185,7 +186,8 @@ impl Team {
         };
         let run = || {
             let (kernel, workspace) = self.kernel(instruction);
-            kernel.run_part(part, &self.body.arena.memory(), workspace)
+            let memory = self.body.arena.memory();
+            self.body.clock.time(|| instruction, || kernel.run_part(part, &memory, workspace))
         };
         let failure = match catch_unwind(AssertUnwindSafe(run)) {
             Ok(Ok(())) => None,
@@ -204,6 +206,7 @@ impl Team {
 
 #[cfg(test)]
 mod tests {
+    use super::super::rank::Clock;
     use super::*;
     use crate::arena::Arena;
     use std::ops::Deref;
@@ -252,8 +255,14 @@ mod tests {
 
     /// A team, its helpers at work, with one instruction on so many bytes.
     fn staffed(kernel: Kernel, bytes: usize, threads: usize) -> Staffed {
+        staffed_with(Clock::default(), kernel, bytes, threads)
+    }
+
+    /// With this clock.
+    fn staffed_with(clock: Clock, kernel: Kernel, bytes: usize, threads: usize) -> Staffed {
         let instructions = vec![Ready::Compute { kernel, workspace: Span::default() }];
-        let body = Body::new(instructions, Arena::new(bytes).unwrap());
+        let mut body = Body::new(instructions, Arena::new(bytes).unwrap());
+        body.clock = clock;
         let team = Arc::new(Team::new(body, threads, Duration::from_micros(10)));
         let (idle, is_over) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
         for place in 1..threads {
@@ -367,6 +376,36 @@ mod tests {
             for step in 1..=40 {
                 team.run(0).unwrap();
                 assert_eq!(team.body.arena.memory().bytes(byte(5)), [5 * step], "{threads} threads");
+            }
+        }
+    }
+
+    #[test]
+    fn the_clock_counts_the_time_of_every_thread() {
+        const PARTS: usize = 3;
+        let nap = Duration::from_millis(2);
+        for threads in 1..=PARTS {
+            let begun = Arc::new(AtomicUsize::new(0));
+            let part = |_| {
+                let begun = begun.clone();
+                Kernel::new(0, move |_, _| {
+                    // Every thread has a part.
+                    begun.fetch_add(1, Ordering::SeqCst);
+                    while begun.load(Ordering::SeqCst) < threads {
+                        std::thread::yield_now();
+                    }
+                    std::thread::sleep(nap);
+                    Ok(())
+                })
+            };
+            for clock in [Clock::of(1), Clock::default()] {
+                begun.store(0, Ordering::SeqCst);
+                let team = staffed_with(clock, Kernel::together((0..PARTS).map(part)), 0, threads);
+                let is_asked = !team.body.clock.nanos().is_empty();
+                team.run(0).unwrap();
+                let nanos = team.body.clock.nanos();
+                let least = PARTS as u64 * nap.as_nanos() as u64;
+                assert!(nanos.len() == usize::from(is_asked) && nanos.iter().all(|&nanos| nanos >= least));
             }
         }
     }

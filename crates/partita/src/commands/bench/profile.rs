@@ -104,7 +104,7 @@ impl Profile {
             // Operations in a nanosecond are 10^9 in a second.
             let nanos = (nanos as f64).max(1.0);
             let (gflops, gbytes_per_s) = (flops / nanos, bytes / nanos);
-            let ms = nanos / runner.worker_count() as f64 / 1e6;
+            let ms = nanos / runner.thread_count() as f64 / 1e6;
             Row { what, phase, instructions, ms, gflops, gbytes_per_s }
         };
         let mut rows: Vec<Row> = kinds.into_iter().map(row).collect();
