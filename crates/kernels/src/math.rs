@@ -177,25 +177,18 @@ fn polynomial<F: Single, const N: usize>(x: F, c: [f32; N]) -> F {
     sum
 }
 
+/// `(e^r - 1 - r) / r^2` for |r| <= ln 2 / 2.
+const EXP_TAIL: [f32; 5] = [0.499_999_94, 0.166_665_21, 0.041_668_266, 0.008_368_677, 0.001_382_073_4];
+
 /// Splits `x` into `n ln 2 + r` with |r| <= ln 2 / 2, and returns a whole number whose lowest bits are `n + BIAS`, and
-/// `r`. `x` must lie within (-110, 110) or be NaN, which comes out as the second part.
+/// `e^r - 1`. `x` must lie within (-110, 110) or be NaN, which comes out as the second part.
 #[inline(always)]
 fn reduce_exp<F: Single, const BIAS: i32>(x: F) -> (F::Whole, F) {
     let shift = x.of(TO_INTEGER + BIAS as f32);
     let shifted = x.mul_add(x.of(LOG2_E), shift);
     let n = shifted - shift;
     let r = n.mul_add(x.of(-LN2_LOW), n.mul_add(x.of(-LN2_HIGH), x));
-    (shifted.to_whole_bits(), r)
-}
-
-/// `(e^r - 1 - r) / r^2` for |r| <= ln 2 / 2.
-const EXP_TAIL: [f32; 5] = [0.499_999_94, 0.166_665_21, 0.041_668_266, 0.008_368_677, 0.001_382_073_4];
-
-/// [`reduce_exp`] with `e^r - 1` instead of `r`.
-#[inline(always)]
-fn reduce_exp_m1<F: Single, const BIAS: i32>(x: F) -> (F::Whole, F) {
-    let (n, r) = reduce_exp::<F, BIAS>(x);
-    (n, (r * r).mul_add(polynomial(r, EXP_TAIL), r))
+    (shifted.to_whole_bits(), (r * r).mul_add(polynomial(r, EXP_TAIL), r))
 }
 
 /// The bias of an exponent.
@@ -210,7 +203,7 @@ fn power_of_two<F: Single>(biased: F::Whole) -> F {
 /// e^x. Within 1.1 ulp; subnormal results included.
 #[inline(always)]
 pub(crate) fn exp<F: Single>(x: F) -> F {
-    let (n, q) = reduce_exp_m1::<F, { 2 * ONE }>(x.at_least(-105.0).at_most(89.0));
+    let (n, q) = reduce_exp::<F, { 2 * ONE }>(x.at_least(-105.0).at_most(89.0));
     // Two factors, so that neither leaves the normal range where the result does: the first product is exact, so
     // `q` may join in it.
     let half = n.right::<1>();
@@ -251,7 +244,7 @@ pub(crate) fn plus_exp_below_88(sum: f32, x: f32) -> f32 {
 /// e^x - 1, accurate near zero.
 #[inline(always)]
 pub(crate) fn exp_m1(x: f32) -> f32 {
-    let (n, q) = reduce_exp_m1::<f32, { ONE - 1 }>(x.clamp(-30.0, 89.0));
+    let (n, q) = reduce_exp::<f32, { ONE - 1 }>(x.clamp(-30.0, 89.0));
     let half: f32 = power_of_two(n);
     let value = 2.0 * half.mul_add(q, half - 0.5);
     // Also restores the sign of zero.
@@ -306,9 +299,9 @@ pub(crate) fn ln_1p(x: f32) -> f32 {
 pub(crate) fn tanh<F: Single>(x: F) -> F {
     let (z, two) = (x.magnitude(), x.of(2.0));
     // Beyond 9.5 the result is one.
-    let (n, q) = reduce_exp_m1::<F, ONE>(two * z.at_most(9.5));
+    let (n, r) = reduce_exp::<F, ONE>(two * z.at_most(9.5));
     let power: F = power_of_two(n);
-    let q = q.mul_add(power, power - x.of(1.0));
+    let q = r.mul_add(power, power - x.of(1.0));
     (q / (q + two)).signed_as(x)
 }
 
@@ -316,7 +309,7 @@ pub(crate) fn tanh<F: Single>(x: F) -> F {
 #[inline(always)]
 pub(crate) fn logistic<F: Single>(x: F) -> F {
     // Above 80 the sum rounds to one. Half of the power is in range wherever the power is, and doubling is exact.
-    let (n, q) = reduce_exp_m1::<F, { ONE - 1 }>(-x.at_least(-89.0).at_most(80.0));
+    let (n, q) = reduce_exp::<F, { ONE - 1 }>(-x.at_least(-89.0).at_most(80.0));
     let half: F = power_of_two(n);
     let one = x.of(1.0);
     one / q.mul_add(half, half).mul_add(x.of(2.0), one)
