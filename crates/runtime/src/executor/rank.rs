@@ -422,11 +422,8 @@ impl Communicator for Link<'_> {
 
     fn poll(&mut self, program: &Program, collective: CollectiveId) -> Result<Poll> {
         let id = partita_base::Id::new(collective.index());
-        match self
-            .body
-            .clock
-            .time(|| wait_index(program, collective), || self.transport.poll(id, program.rank))
-        {
+        let poll = || self.transport.poll(id, program.rank);
+        match self.body.clock.time(|| wait_index(program, collective), poll) {
             CommPoll::Pending => Ok(Poll::Pending),
             // The rank that failed has told why.
             CommPoll::Failed => Err(Diagnostic::new("E418", "another rank failed")),
