@@ -7,6 +7,7 @@
 //! sleeps. When a rank fails, for whatever reason, the first diagnostic is kept, the transport is told to fail, and all
 //! ranks end.
 
+mod cores;
 mod rank;
 mod team;
 mod worker;
@@ -23,6 +24,8 @@ use partita_program::{BufferId, Port, ProgramSet};
 
 use crate::collectives::spec;
 use crate::cpu::{Cpu, SlowOp};
+use cores::Homes;
+pub(crate) use cores::cores;
 use rank::{Pulse, Rank};
 use team::Team;
 use worker::{Control, Shared};
@@ -61,11 +64,6 @@ impl Default for RunnerOptions {
 /// How long a thread that waits stays awake, where nobody else needs its core: longer than most waits between and within
 /// steps. A core that slept comes back late, above all that of a virtual machine whose host has other work.
 pub const AWAKE: Duration = Duration::from_millis(50);
-
-/// The cores that this process may use.
-pub(crate) fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
-}
 
 impl RunnerOptions {
     /// The threads there may be.
@@ -127,6 +125,7 @@ impl Runner {
             open: AtomicUsize::new(0),
             transport,
             workers,
+            homes: Homes::new(workers),
             awake,
             watchdog: options.watchdog,
             pulse: Pulse {

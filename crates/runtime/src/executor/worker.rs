@@ -9,6 +9,7 @@ use partita_base::{Diagnostic, Id, Result};
 use partita_comm::{Failure, Notify, SharedMemory, Transport};
 use partita_program::{CollectiveId, ProgramSet};
 
+use super::cores::Homes;
 use super::lock;
 use super::rank::{Outcome, Pulse, Rank};
 use super::team::{Idle, Team};
@@ -29,6 +30,7 @@ pub(super) struct Shared {
     pub open: AtomicUsize,
     pub transport: SharedMemory,
     pub workers: usize,
+    pub homes: Homes,
     /// How long a worker that waits stays awake.
     pub awake: Duration,
     pub watchdog: Duration,
@@ -127,6 +129,7 @@ impl Shared {
 
     /// Plays this worker's ranks, and helps others where it cannot go on, until the step ends or the run has failed.
     fn play(&self, worker: usize) {
+        self.homes.settle(worker);
         let mut still = Still { progress: 0, since: Instant::now() };
         let idle = Idle::new(&self.idle, self.transport.notify());
         loop {

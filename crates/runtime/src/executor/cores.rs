@@ -1,0 +1,107 @@
+//! The cores that this process may use, and on which of them a worker begins a step.
+
+/// The cores that this process may use.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// A core for each worker, where there are as many of them.
+///
+/// Some systems fill one core before they use the next, virtual machines' above all: workers that wake together then
+/// take turns on one core until the system notices, which takes longer than many small collectives. So a worker that
+/// does not begin a step on its own core moves there. It is not held there: the system may have better reasons.
+#[derive(Debug)]
+pub(super) struct Homes(Vec<usize>);
+
+#[cfg(target_os = "linux")]
+impl Homes {
+    /// None where cores are left over, or too few: then the system knows better which to use.
+    pub fn new(workers: usize) -> Homes {
+        let all = rustix::thread::sched_getaffinity(None).unwrap_or_default();
+        let cores: Vec<usize> =
+            (0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| all.is_set(core)).collect();
+        Homes(if cores.len() == workers { cores } else { Vec::new() })
+    }
+
+    /// Moves the calling thread to the worker's core, if it may run there.
+    pub fn settle(&self, worker: usize) {
+        use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+        let Some(&home) = self.0.get(worker) else { return };
+        if sched_getcpu() == home {
+            return;
+        }
+        // What the thread itself may use: whoever started it may have restricted it.
+        let Ok(own) = sched_getaffinity(None) else { return };
+        let mut only = CpuSet::new();
+        only.set(home);
+        if own.is_set(home) && sched_setaffinity(None, &only).is_ok() {
+            // A thread may always use what it could use before; if not, it stays on a core that is its own.
+            _ = sched_setaffinity(None, &own);
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Homes {
+    /// None: other systems do not let a thread choose.
+    pub fn new(_: usize) -> Homes {
+        Homes(Vec::new())
+    }
+
+    /// Does nothing.
+    pub fn settle(&self, worker: usize) {
+        debug_assert!(self.0.get(worker).is_none());
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+
+    fn usable() -> Vec<usize> {
+        let all = sched_getaffinity(None).unwrap();
+        (0..CpuSet::MAX_CPU).filter(|&core| all.is_set(core)).collect()
+    }
+
+    #[test]
+    fn a_worker_settles_on_its_core_and_stays_free() {
+        let cores = usable();
+        let homes = Homes::new(cores.len());
+        assert_eq!(homes.0, cores);
+        let free = sched_getaffinity(None).unwrap();
+        for (worker, &core) in cores.iter().enumerate() {
+            // The system may move it again at any time.
+            let settles = || {
+                homes.settle(worker);
+                sched_getcpu() == core
+            };
+            assert!((0..1000).any(|_| settles()), "worker {worker}");
+            assert_eq!(sched_getaffinity(None).unwrap(), free);
+        }
+    }
+
+    #[test]
+    fn nobody_is_sent_where_cores_are_left_over_or_too_few() {
+        let count = usable().len();
+        for workers in [count - 1, count + 1] {
+            assert!(Homes::new(workers).0.is_empty(), "{workers} workers on {count} cores");
+        }
+    }
+
+    #[test]
+    fn a_restricted_thread_stays_restricted() {
+        let cores = usable();
+        let homes = Homes::new(cores.len());
+        let mut first = CpuSet::new();
+        first.set(cores[0]);
+        std::thread::spawn(move || {
+            sched_setaffinity(None, &first).unwrap();
+            (0..cores.len()).for_each(|worker| homes.settle(worker));
+            assert_eq!(sched_getaffinity(None).unwrap(), first);
+            assert_eq!(sched_getcpu(), cores[0]);
+        })
+        .join()
+        .unwrap();
+    }
+}
