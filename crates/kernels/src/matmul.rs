@@ -73,6 +73,7 @@ impl<C> MatrixMut<C> {
     }
 
     /// The same places, to be read.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(crate) fn read(self) -> Matrix<C> {
         Matrix { pointer: self.pointer, row: self.row, column: self.column }

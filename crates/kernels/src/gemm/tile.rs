@@ -119,7 +119,11 @@ impl<V: Lanes, const R: usize> Job for Rows<V, R> {
                             tile::<V, R, 4>(&strip, rhs, out, columns, soon)
                         }
                     }
-                    3 => tile::<V, R, 3>(&strip, rhs, out, columns, soon),
+                    3 => {
+                        if const { V::VECTORS >= 3 } {
+                            tile::<V, R, 3>(&strip, rhs, out, columns, soon)
+                        }
+                    }
                     2 => tile::<V, R, 2>(&strip, rhs, out, columns, soon),
                     _ => tile::<V, R, 1>(&strip, rhs, out, columns, soon),
                 }

@@ -24,7 +24,7 @@ pub(super) struct Shared {
     pub ranks: Vec<Mutex<Rank>>,
     /// Per rank, what others help with.
     pub teams: Vec<Arc<Team>>,
-    /// Workers that have nothing of their own to do.
+    /// Workers that have nothing of their own to do; those without a rank always.
     pub idle: AtomicUsize,
     /// Ranks that have not come to the end of the step.
     pub open: AtomicUsize,
@@ -132,6 +132,7 @@ impl Shared {
         self.homes.settle(worker);
         let mut still = Still { progress: 0, since: Instant::now() };
         let idle = Idle::new(&self.idle, self.transport.notify());
+        let has_ranks = worker < self.ranks.len();
         loop {
             // Before any look at what it tells of: what changes after that look ends the wait below.
             let seen = self.transport.notify().epoch();
@@ -173,7 +174,7 @@ impl Shared {
             if moved {
                 continue;
             }
-            idle.count_me(true);
+            idle.count_me(has_ranks);
             if self.help(worker) {
                 continue;
             }
