@@ -326,6 +326,13 @@ impl Cpu {
                 return Some(kernel);
             }
         }
+        if reduce::rows_across(graph, node).is_some() {
+            // Cut between rows, as where ops before it make them, it reads memory in one piece.
+            let inputs: Vec<Value> = inputs.iter().cloned().map(Value::Place).collect();
+            if let Some(kernel) = fused(graph, &inputs, outputs, parts) {
+                return Some(kernel);
+            }
+        }
         let together = |shares: Vec<Share>| -> Option<Kernel> {
             let kernels = shares.into_iter().map(|share| op_kernel(&node.op, share, self.products));
             Some(Kernel::together(kernels.collect::<Option<Vec<_>>>()?))
