@@ -72,7 +72,7 @@ fn round_to_odd(x: f64) -> f32 {
 /// The nearest f16.
 #[inline(always)]
 fn f16_from_f64(x: f64) -> f16 {
-    f16::from_f32(round_to_odd(x))
+    f16::store(round_to_odd(x))
 }
 
 /// The nearest bf16.
@@ -101,19 +101,19 @@ macro_rules! to_halves {
     )*};
 }
 to_halves! {
-    Bool via f32 f16::from_f32, bf16::store;
-    i8 via f32 f16::from_f32, bf16::store;
-    u8 via f32 f16::from_f32, bf16::store;
-    i16 via f32 f16::from_f32, bf16::store;
-    u16 via f32 f16::from_f32, bf16::store;
+    Bool via f32 f16::store, bf16::store;
+    i8 via f32 f16::store, bf16::store;
+    u8 via f32 f16::store, bf16::store;
+    i16 via f32 f16::store, bf16::store;
+    u16 via f32 f16::store, bf16::store;
     i32 via f64 f16_from_f64, bf16_from_f64;
     u32 via f64 f16_from_f64, bf16_from_f64;
     i64 via f64 f16_from_f64, bf16_from_f64;
     u64 via f64 f16_from_f64, bf16_from_f64;
-    f32 via f32 f16::from_f32, bf16::store;
+    f32 via f32 f16::store, bf16::store;
     f64 via f64 f16_from_f64, bf16_from_f64;
-    bf16 via f32 f16::from_f32, bf16::store;
-    f16 via f32 f16::from_f32, bf16::store;
+    bf16 via f32 f16::store, bf16::store;
+    f16 via f32 f16::store, bf16::store;
 }
 macro_rules! same_truth {
     ($($from:ident: $x:ident => $value:expr;)*) => {$(

@@ -4,6 +4,7 @@ use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
 use partita_base::DType;
 
+use crate::halves::{bf16_from_f32, bf16_to_f32, f16_from_f32, f16_to_f32};
 use crate::math;
 
 /// A truth value of one byte. Any byte but zero reads as true; kernels write 0 or 1.
@@ -38,7 +39,14 @@ pub trait Element: Pod + Default + std::fmt::Debug + sealed::Sealed {
     /// Whether loops over the type are compiled for wide vectors: what training steps are made of.
     const COMMON: bool = matches!(
         Self::DTYPE,
-        DType::Bool | DType::I32 | DType::I64 | DType::U32 | DType::BF16 | DType::F32 | DType::F64
+        DType::Bool
+            | DType::I32
+            | DType::I64
+            | DType::U32
+            | DType::F16
+            | DType::BF16
+            | DType::F32
+            | DType::F64
     );
     /// The type in which arithmetic happens.
     type Compute: Number;
@@ -138,22 +146,8 @@ element!(u32, U32);
 element!(u64, U64);
 element!(f32, F32);
 element!(f64, F64);
-element!(f16, F16, f32, f16::to_f32, f16::from_f32);
+element!(f16, F16, f32, f16_to_f32, f16_from_f32);
 element!(bf16, BF16, f32, bf16_to_f32, bf16_from_f32);
-
-#[inline(always)]
-fn bf16_to_f32(x: bf16) -> f32 {
-    f32::from_bits(u32::from(x.to_bits()) << 16)
-}
-
-/// Rounds to nearest, ties to even; without branches so that loops over it vectorise.
-#[inline(always)]
-fn bf16_from_f32(x: f32) -> bf16 {
-    let bits = x.to_bits();
-    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
-    let quiet = (bits >> 16) | 0x40;
-    bf16::from_bits(if x.is_nan() { quiet } else { rounded } as u16)
-}
 
 macro_rules! integer {
     ($type:ty, $unsigned:ty, $signed:ty, $all_ones:expr, $sign:expr, $pow:expr) => {

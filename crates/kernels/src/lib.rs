@@ -24,6 +24,7 @@ mod erf_inv;
 mod fused;
 mod gather;
 mod gemm;
+mod halves;
 mod math;
 mod matmul;
 mod norm;
