@@ -13,7 +13,7 @@
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use memmap2::MmapMut;
@@ -137,31 +137,23 @@ impl Arena {
         Ok(Arena { pages, base })
     }
 
-    /// Has the pages brought in while nothing lies in them yet, on all cores; all but those of `apart`, ranges in order
-    /// of offset, which somebody else writes and thereby brings in before the first step. A page that is read before it is
-    /// written, as a state that begins at zero is, costs several times as much: the system lends the one page of zeros
-    /// first and has to take it back.
+    /// Has all pages brought in, on all cores, before anything lies in them. One by one, as they are written, they take
+    /// longer; those that are read first, as a state that begins at zero is, several times as long, since the system lends
+    /// the one page of zeros first and has to take it back.
     ///
     /// Large pages come in less time than as many bytes of small ones, and spare translations of addresses later. Yet a
-    /// virtual machine may have to wait for its host for each of them: where they turn out to be slow, no more are asked
-    /// for.
-    pub fn bring_in(&mut self, apart: &[Span]) {
+    /// virtual machine may have to wait for its host for each of them: where they turn out to be slow, the rest are small.
+    /// The system may still join those while steps run.
+    pub fn bring_in(&mut self) {
         /// Bytes that a thread brings in at a time.
         const SHARE: usize = 8 << 20;
-        /// Shares after which large pages are judged, and the time that each may have taken then: four times that of
-        /// small pages.
-        const TRIED: u32 = 8;
-        const PATIENCE: Duration = Duration::from_millis(16);
+        /// The time that a share may take: twice that of small pages.
+        const PATIENCE: Duration = Duration::from_millis(8);
+        /// Shares that took longer, after which no more large pages are asked for: one may have had bad luck.
+        const SLOW: u32 = 2;
         /// The smallest page of any machine.
         const PAGE: usize = 4096;
-        let cut = |span: Span| {
-            let end = span.offset + span.bytes;
-            (span.offset..end)
-                .step_by(SHARE)
-                .map(move |offset| Span { offset, bytes: SHARE.min(end - offset) })
-        };
-        let shares: Vec<Span> = rest(apart, self.pages.len()).flat_map(cut).collect();
-        let (next, came, waited_nanos) = (AtomicUsize::new(0), AtomicU32::new(0), AtomicU64::new(0));
+        let (shares, next, slow) = (self.pages.len().div_ceil(SHARE), AtomicUsize::new(0), AtomicU32::new(0));
         let arena = &*self;
         let bring = |share: Span| {
             #[cfg(target_os = "linux")]
@@ -170,22 +162,22 @@ impl Arena {
             }
             arena.memory().bytes_mut(share).iter_mut().step_by(PAGE).for_each(|byte| *byte = 0);
         };
+        let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&share| share < shares);
         let work = || {
-            while let Some(&share) = shares.get(next.fetch_add(1, Ordering::Relaxed)) {
+            while let Some(share) = take() {
+                let offset = share * SHARE;
                 let begin = Instant::now();
-                bring(share);
-                let nanos = begin.elapsed().as_nanos() as u64;
-                let waited = Duration::from_nanos(waited_nanos.fetch_add(nanos, Ordering::SeqCst) + nanos);
-                let is_judged = came.fetch_add(1, Ordering::SeqCst) + 1 == TRIED;
-                if is_judged && waited > PATIENCE * TRIED {
+                bring(Span { offset, bytes: SHARE.min(arena.pages.len() - offset) });
+                if begin.elapsed() > PATIENCE && slow.fetch_add(1, Ordering::SeqCst) + 1 == SLOW {
                     wish_for_large_pages(&arena.pages, false);
                 }
             }
         };
         std::thread::scope(|scope| {
-            (1..cores().min(shares.len())).for_each(|_| drop(scope.spawn(work)));
+            (1..cores().min(shares)).for_each(|_| drop(scope.spawn(work)));
             work();
         });
+        wish_for_large_pages(&self.pages, true);
     }
 
     pub fn memory(&self) -> Memory<'_> {
@@ -209,23 +201,13 @@ impl Arena {
     }
 }
 
-/// Whether pages that have not come yet should be large: without them everything works as well.
+/// Whether pages should be large, if they have not come or the system finds the time to join small ones: without them
+/// everything works as well.
 fn wish_for_large_pages(pages: &MmapMut, wish: bool) {
     #[cfg(target_os = "linux")]
     let _ = pages.advise(if wish { memmap2::Advice::HugePage } else { memmap2::Advice::NoHugePage });
     #[cfg(not(target_os = "linux"))]
     let _ = (pages, wish);
-}
-
-/// What of so many bytes lies in none of these ranges, which are in order of offset.
-fn rest(apart: &[Span], bytes: usize) -> impl Iterator<Item = Span> {
-    let end = Span { offset: bytes, bytes: 0 };
-    let mut start = 0;
-    apart.iter().copied().chain([end]).filter_map(move |span| {
-        let before = Span { offset: start, bytes: span.offset.saturating_sub(start) };
-        start = start.max(span.offset + span.bytes);
-        (before.bytes > 0).then_some(before)
-    })
 }
 
 /// The buffers that a rank publishes in a collective.
@@ -341,28 +323,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rest_is_what_lies_in_no_range() {
-        let spans = |ranges: &[(usize, usize)]| {
-            ranges.iter().map(|&(offset, bytes)| Span { offset, bytes }).collect()
-        };
-        let cases: [(&[(usize, usize)], &[(usize, usize)]); 5] = [
-            (&[], &[(0, 100)]),
-            (&[(0, 100)], &[]),
-            (&[(10, 20), (30, 0), (30, 10), (90, 10)], &[(0, 10), (40, 50)]),
-            (&[(10, 20), (15, 5), (25, 15)], &[(0, 10), (40, 60)]),
-            (&[(0, 1), (99, 1)], &[(1, 98)]),
-        ];
-        for (apart, expected) in cases {
-            let (apart, expected): (Vec<Span>, Vec<Span>) = (spans(apart), spans(expected));
-            assert_eq!(rest(&apart, 100).collect::<Vec<_>>(), expected);
-        }
-    }
-
-    #[test]
     fn what_is_brought_in_is_zero_and_can_be_written() {
         let bytes = (20 << 20) + 5;
         let mut arena = Arena::new(bytes).unwrap();
-        arena.bring_in(&[Span { offset: 5000, bytes: 100_000 }]);
+        arena.bring_in();
         let memory = arena.memory().bytes_mut(Span { offset: 0, bytes });
         assert!(memory.iter().all(|&byte| byte == 0));
         memory.fill(1);

@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn who_has_no_rank_is_idle_from_the_first_instruction_on() {
         let mut b = GraphBuilder::new("doubled");
-        let x = b.input("x", TensorType::new(DType::F32, &[4]), Role::Activation);
+        let x = b.input("x", TensorType::new(DType::F32, [4]), Role::Activation);
         let sum = b.add(x, x).unwrap();
         let graph = b.finish(vec![sum]);
         for (ranks, workers, idle) in [(1, 1, 0), (1, 3, 2), (2, 2, 0), (2, 3, 1), (3, 2, 0)] {

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use partita_base::{DType, Diagnostic, Result};
 use partita_comm::{Poll as CommPoll, SharedMemory, Transport};
-use partita_ir::Role;
 use partita_kernels::Scalar;
 use partita_program::{
     Action, BufferId, CollectiveId, Communicator, Compute, Cursor, Device, Poll, Program, ProgramSet, Start,
@@ -205,11 +204,7 @@ impl Rank {
         let arena_bytes =
             spans.map(|span| span.offset + span.bytes).max().unwrap_or(0).max(program.arena_bytes);
         let mut arena = Arena::new(arena_bytes)?;
-        // Parameters are written before the first step, whether they are drawn or read from a checkpoint.
-        let parameters = program.inputs.iter().filter(|port| port.role == Role::Param);
-        let mut written: Vec<Span> = parameters.map(|port| buffer_span(program, port.buffer)).collect();
-        written.sort_by_key(|span| span.offset);
-        arena.bring_in(&written);
+        arena.bring_in();
 
         let (mut instructions, mut ends, mut slow) = (Vec::new(), Vec::new(), Vec::new());
         for (instruction, kernel) in program.instructions.iter().zip(kernels) {
