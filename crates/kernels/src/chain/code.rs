@@ -1,9 +1,9 @@
-//! Machine code for chains, where the machine has AVX-512 and the system lets a program write code.
+//! Machine code for chains, where the machine has AVX-512 or AVX2 and the system lets a program write code.
 
 use memmap2::{Mmap, MmapMut};
 
 use super::tape::Tape;
-use super::x86::{MOST_OPERANDS, WIDTH, assemble};
+use super::x86::{MOST_OPERANDS, Machine, assemble};
 use super::{Kind, Operands, Step};
 use crate::simd::{Level, level};
 
@@ -21,15 +21,22 @@ impl Code {
     /// The code of steps on operands of these kinds; where it `asks`, for what will be read later. `None` where the steps
     /// have to do.
     pub(crate) fn new(steps: &[Step], kinds: &[Kind], asks: bool) -> Option<Code> {
-        if level() != Level::Avx512 {
-            return None;
-        }
-        let assembled = assemble(&Tape::of(steps, kinds), asks)?;
+        Self::at(level(), steps, kinds, asks)
+    }
+
+    /// [`Code::new`] on a machine of this level.
+    pub(super) fn at(level: Level, steps: &[Step], kinds: &[Kind], asks: bool) -> Option<Code> {
+        let machine = match level {
+            Level::Avx512 => Machine::Avx512,
+            Level::Avx2 => Machine::Avx2,
+            Level::Baseline => return None,
+        };
+        let assembled = assemble(machine, &Tape::of(steps, kinds), asks)?;
         let mut pages = MmapMut::map_anon(assembled.bytes.len()).ok()?;
         pages[..assembled.bytes.len()].copy_from_slice(&assembled.bytes);
         // A hardened system may refuse this.
         let pages = pages.make_exec().ok()?;
-        Some(Code { pages, memory: assembled.memory, elements: assembled.vectors * WIDTH })
+        Some(Code { pages, memory: assembled.memory, elements: assembled.elements })
     }
 
     /// Runs as many whole rounds as fit into `count` elements; returns how many elements are left.

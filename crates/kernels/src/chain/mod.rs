@@ -709,9 +709,18 @@ mod tests {
         (steps, kinds)
     }
 
-    /// Whether this machine and its system allow code.
-    fn is_code_possible() -> bool {
-        Code::new(&[Step::new(0, Action::Neg, Step::NOTHING, false, 0)], &[Kind::Memory], false).is_some()
+    /// The levels of this machine at which its system allows code, with how many registers for vectors each has.
+    fn levels_of_code() -> Vec<(Level, usize)> {
+        let is_possible = |level: &Level| {
+            let negation = [Step::new(0, Action::Neg, Step::NOTHING, false, 0)];
+            Code::at(*level, &negation, &[Kind::Memory], false).is_some()
+        };
+        let registers = |level: Level| match level {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => (level, 32),
+            _ => (level, 16),
+        };
+        levels().into_iter().filter(is_possible).map(registers).collect()
     }
 
     #[test]
@@ -723,14 +732,12 @@ mod tests {
         };
         let special =
             [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-40, -1e-40, 3e38, 88.9, -104.0, 1.0];
-        let is_possible = is_code_possible();
-        for round in 0..2000 {
+        const ROUNDS: usize = 2000;
+        let levels = levels_of_code();
+        let mut without_code = vec![0; levels.len()];
+        for round in 0..ROUNDS {
             let (steps, kinds) = random_chain(&mut random);
             let asks = round % 2 == 0;
-            let Some(code) = Code::new(&steps, &kinds, asks) else {
-                assert!(!is_possible, "{steps:?}");
-                return;
-            };
             let count = [0, 5, 32, 64, 100, 256][random(6)];
             let mut draw = |len: usize| -> Vec<f32> {
                 let mut number = || match random(6) {
@@ -756,10 +763,22 @@ mod tests {
                 unsafe { run(&steps, code, &mut operands, 1, count) };
                 outputs
             };
-            for (found, right) in run(Some(&code)).iter().flatten().zip(run(None).iter().flatten()) {
-                let are_equal = found.to_bits() == right.to_bits() || (found.is_nan() && right.is_nan());
-                assert!(are_equal, "{found:e}, not {right:e}, of {steps:?} over {kinds:?}");
+            let right = run(None);
+            for (&(level, _), without_code) in levels.iter().zip(&mut without_code) {
+                let Some(code) = Code::at(level, &steps, &kinds, asks) else {
+                    *without_code += 1;
+                    continue;
+                };
+                for (found, right) in run(Some(&code)).iter().flatten().zip(right.iter().flatten()) {
+                    let are_equal = found.to_bits() == right.to_bits() || (found.is_nan() && right.is_nan());
+                    assert!(are_equal, "{found:e}, not {right:e}, of {steps:?} over {kinds:?}, {level:?}");
+                }
             }
+        }
+        for (&(level, registers), without_code) in levels.iter().zip(without_code) {
+            // Few chains have more values at a time than fit into half as many registers.
+            let most = if registers == 32 { 0 } else { ROUNDS / 20 };
+            assert!(without_code <= most, "{without_code} chains of {ROUNDS} have no code, {level:?}");
         }
     }
 
@@ -776,22 +795,24 @@ mod tests {
 
     #[test]
     fn code_needs_a_register_for_each_operand_in_memory() {
-        let is_possible = is_code_possible();
-        for inputs in 2..20u8 {
+        for (inputs, (level, _)) in (2..20u8).flat_map(|n| levels_of_code().into_iter().map(move |l| (n, l)))
+        {
             let mut steps = vec![Step::new(0, Action::Mul, 1, false, inputs)];
             steps.extend((1..inputs).map(|i| Step::new(Step::NOTHING, Action::Add, i, false, inputs)));
             let kinds = vec![Kind::Memory; usize::from(inputs) + 1];
-            let code = Code::new(&steps, &kinds, true);
-            assert_eq!(code.is_some(), is_possible && inputs < 13, "{inputs} inputs");
+            let code = Code::at(level, &steps, &kinds, true);
+            assert_eq!(code.is_some(), inputs < 13, "{inputs} inputs, {level:?}");
             let run = |code| on_chunks(&steps, code, usize::from(inputs), 1);
-            assert_eq!(run(code.as_ref()), run(None), "{inputs} inputs");
+            assert_eq!(run(code.as_ref()), run(None), "{inputs} inputs, {level:?}");
         }
     }
 
     #[test]
     fn code_takes_fewer_vectors_side_by_side_where_many_values_are_alive() {
-        let is_possible = is_code_possible();
-        for kept in [1u8, 5, 13, 14, 15, 16, 20, 28, 29, 30, 31, 32, 40] {
+        let kept = [1u8, 2, 3, 5, 6, 12, 13, 14, 15, 16, 20, 28, 29, 30, 31, 32, 40];
+        for (kept, (level, registers)) in
+            kept.into_iter().flat_map(|n| levels_of_code().into_iter().map(move |l| (n, l)))
+        {
             // Powers of the input by the number of their root, which then are subtracted from one another.
             let root = |i: u8, load| Step::new(load, Action::Sqrt, Step::NOTHING, false, 2 + i);
             let mut steps = vec![Step::new(0, Action::Abs, Step::NOTHING, false, 2)];
@@ -799,12 +820,13 @@ mod tests {
             steps.extend((0..kept).map(|i| Step::new(Step::NOTHING, Action::SubFrom, 2 + i, false, 1)));
             let mut kinds = vec![Kind::Memory; 2];
             kinds.resize(2 + usize::from(kept), Kind::Between);
-            let code = Code::new(&steps, &kinds, false);
-            if kept <= 28 || kept >= 32 {
-                assert_eq!(code.is_some(), is_possible && kept <= 28, "{kept} values");
+            let code = Code::at(level, &steps, &kinds, false);
+            let (few, many) = (usize::from(kept) <= registers - 4, usize::from(kept) >= registers);
+            if few || many {
+                assert_eq!(code.is_some(), few, "{kept} values, {level:?}");
             }
             let run = |code| on_chunks(&steps, code, 1, 1 + usize::from(kept))[0];
-            assert_eq!(run(code.as_ref()).to_bits(), run(None).to_bits(), "{kept} values");
+            assert_eq!(run(code.as_ref()).to_bits(), run(None).to_bits(), "{kept} values, {level:?}");
         }
     }
 }

@@ -1,21 +1,60 @@
-//! AVX-512 code for what a [`Tape`](super::tape::Tape) says: a loop whose values are in registers from the first load to
-//! the last store. Encodings are those of Intel's manual, volume 2, section 2.7 for the prefix of four bytes.
+//! Code for what a [`Tape`](super::tape::Tape) says, with AVX-512 or AVX2: a loop whose values are in registers from the
+//! first load to the last store. Encodings are those of Intel's manual, volume 2, sections 2.3 and 2.7 for the prefixes of
+//! three bytes and of four.
 
 use super::tape::{Entry, Name, Pair, Relation};
 use crate::simd::{BLOCK_BYTES, PAGE_BITS, PAGE_BYTES, PIECE_BYTES};
 
-/// Elements of a vector.
-pub(super) const WIDTH: usize = 16;
-/// Bytes of a vector.
-const BYTES: i32 = 64;
-/// Vectors that are computed side by side, where there are registers for it.
-const MOST_VECTORS: u8 = 2;
-/// Vector registers.
-const VECTORS: u8 = 32;
-/// Mask registers: from one on, as the first means that there is no mask.
-const MASKS: u8 = 7;
+/// The vectors of a machine. Whatever both have is written in one way, but for the prefix.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Machine {
+    Avx2,
+    Avx512,
+}
+
+impl Machine {
+    /// Bytes of a vector.
+    const fn bytes(self) -> usize {
+        match self {
+            Machine::Avx2 => 32,
+            Machine::Avx512 => 64,
+        }
+    }
+
+    /// Vector registers.
+    const fn vectors(self) -> u8 {
+        match self {
+            Machine::Avx2 => 16,
+            Machine::Avx512 => 32,
+        }
+    }
+
+    /// Mask registers: from one on, as the first means that there is no mask. Where there are none, truths are in vector
+    /// registers.
+    const fn masks(self) -> u8 {
+        match self {
+            Machine::Avx2 => 0,
+            Machine::Avx512 => 7,
+        }
+    }
+
+    /// Bytes of a number of the pool: as many as an instruction reads, which with AVX-512 may be one for all elements.
+    const fn number_bytes(self) -> usize {
+        match self {
+            Machine::Avx2 => self.bytes(),
+            Machine::Avx512 => size_of::<u32>(),
+        }
+    }
+}
+
+/// How many vectors are computed side by side, where there are registers for it and they are no more than is asked for at
+/// a time: the most first.
+const SIDE_BY_SIDE: [u8; 3] = [4, 2, 1];
 /// Where no more operands than these are read, what is asked for goes round several pages. More are on as many pages anyway.
 const MOST_SPREAD: usize = 3;
+
+/// What a request for memory brings.
+const LINE_BYTES: usize = 64;
 
 /// Where the table lies and how many rounds are left.
 const TABLE: u8 = 7;
@@ -34,23 +73,27 @@ pub(super) struct Assembled {
     pub bytes: Vec<u8>,
     /// The numbers of the operands in memory.
     pub memory: Vec<u8>,
-    /// Vectors of a round.
-    pub vectors: usize,
+    /// Elements of a round.
+    pub elements: usize,
 }
 
-/// The code of `entries`. Where it `asks`, it does so for memory that is only read, as [`crate::simd::Ahead`] does. `None`
-/// where there are more values at a time than registers.
-pub(super) fn assemble(entries: &[Entry], asks: bool) -> Option<Assembled> {
-    // Code for one vector tells how many registers it needs: the rest is for another one, then for constants.
-    let all = Share { vectors: 1, registers: VECTORS, masks: MASKS };
-    let mut alone = Assembler::new(entries, all, Vec::new())?;
+/// The code of `entries` for a machine. Where it `asks`, it does so for memory that is only read, as
+/// [`crate::simd::Ahead`] does. `None` where there are more values at a time than registers.
+pub(super) fn assemble(machine: Machine, entries: &[Entry], asks: bool) -> Option<Assembled> {
+    // Code for one vector tells how many registers it needs: the rest is for others, then for constants.
+    let all = Share { vectors: 1, registers: machine.vectors(), masks: machine.masks() };
+    let mut alone = Assembler::new(machine, entries, all, Vec::new())?;
     alone.round(entries)?;
     let taken = alone.taken;
-    let fits = |vectors: &u8| vectors * taken.registers <= VECTORS && vectors * taken.masks <= MASKS;
-    let vectors = (1..=MOST_VECTORS).rev().find(fits).expect("the code of one was written");
+    let fits = |vectors: &u8| {
+        usize::from(*vectors) * machine.bytes() <= PIECE_BYTES
+            && vectors * taken.registers <= machine.vectors()
+            && vectors * taken.masks <= machine.masks()
+    };
+    let vectors = SIDE_BY_SIDE.into_iter().find(fits).expect("the code of one was written");
     let mut constants = alone.constants();
-    constants.truncate(usize::from(VECTORS - vectors * taken.registers));
-    Assembler::new(entries, Share { vectors, ..taken }, constants)?.assemble(entries, asks)
+    constants.truncate(usize::from(machine.vectors() - vectors * taken.registers));
+    Assembler::new(machine, entries, Share { vectors, ..taken }, constants)?.assemble(entries, asks)
 }
 
 /// How many vectors are computed side by side, and the registers that each has to itself.
@@ -86,7 +129,7 @@ enum Source {
     },
 }
 
-/// An instruction on vectors: its map (1: 0F, 2: 0F38), its prefix (0: none, 1: 66) and its opcode.
+/// An instruction on vectors: its map (1: 0F, 2: 0F38, 3: 0F3A), its prefix (0: none, 1: 66) and its opcode.
 #[derive(Clone, Copy)]
 struct Opcode(u8, u8, u8);
 
@@ -99,7 +142,10 @@ impl Opcode {
     const SHIFT: Opcode = Opcode(1, 1, 0x72);
     const COMPARE: Opcode = Opcode(1, 0, 0xc2);
     const SPREAD: Opcode = Opcode(2, 1, 0x18);
+    /// By a mask register.
     const BLEND: Opcode = Opcode(2, 1, 0x65);
+    /// By a vector register.
+    const BLEND_BY: Opcode = Opcode(3, 1, 0x4a);
     /// `to = to * source + first`
     const MUL_ADD_132: Opcode = Opcode(2, 1, 0x98);
     /// `to = first * to + source`
@@ -123,16 +169,12 @@ impl Opcode {
     }
 }
 
-/// The register of a number that rests in one.
-fn resting_place(index: usize) -> u8 {
-    VECTORS - 1 - index as u8
-}
-
 fn commutes(pair: Pair) -> bool {
     matches!(pair, Pair::Add | Pair::Mul | Pair::And | Pair::Or | Pair::Xor)
 }
 
 struct Assembler {
+    machine: Machine,
     bytes: Vec<u8>,
     memory: Vec<u8>,
     share: Share,
@@ -154,7 +196,7 @@ struct Assembler {
 
 impl Assembler {
     /// `None` where more operands are in memory than there are registers for pointers.
-    fn new(entries: &[Entry], share: Share, resting: Vec<u32>) -> Option<Assembler> {
+    fn new(machine: Machine, entries: &[Entry], share: Share, resting: Vec<u32>) -> Option<Assembler> {
         let mut memory: Vec<u8> = Vec::new();
         let mut last_reader = vec![0; entries.len()];
         for (index, entry) in entries.iter().enumerate() {
@@ -166,6 +208,7 @@ impl Assembler {
             entry.reads().for_each(|name| last_reader[name] = index);
         }
         (memory.len() <= POINTERS.len()).then(|| Assembler {
+            machine,
             bytes: Vec::new(),
             memory,
             share,
@@ -192,7 +235,8 @@ impl Assembler {
             self.word_of_table(0x8b, pointer, index);
         }
         for (index, bits) in self.resting.clone().into_iter().enumerate() {
-            self.instruction(Opcode::SPREAD, resting_place(index), None, Source::Pool(bits), 0, &[]);
+            let to = self.resting_place(index);
+            self.instruction(Opcode::SPREAD, to, None, Source::Pool(bits), 0, &[]);
         }
         let begin = self.bytes.len();
         self.ask_ahead(&asked, asking);
@@ -209,7 +253,8 @@ impl Assembler {
         lent.iter().rev().for_each(|&register| self.on_stack(0x58, register));
         self.bytes.push(0xc3);
         self.append_pool();
-        Some(Assembled { bytes: self.bytes, memory: self.memory, vectors: usize::from(self.share.vectors) })
+        let elements = usize::from(self.share.vectors) * self.machine.bytes() / size_of::<f32>();
+        Some(Assembled { bytes: self.bytes, memory: self.memory, elements })
     }
 
     /// What is done to the elements of one round; `None` where it takes more registers than there are.
@@ -247,7 +292,8 @@ impl Assembler {
     /// [`crate::simd::Ahead`] says which, or where there is no register for that what is a page further.
     fn ask_ahead(&mut self, bases: &[u8], register: Option<u8>) {
         let Some(register) = register else {
-            let lines = (0..i32::from(self.share.vectors)).map(|vector| PAGE_BYTES as i32 + vector * BYTES);
+            let lines = (0..usize::from(self.share.vectors) * self.machine.bytes()).step_by(LINE_BYTES);
+            let lines = lines.map(|line| (PAGE_BYTES + line) as i32);
             return lines.for_each(|line| bases.iter().for_each(|&base| self.prefetch(base, line)));
         };
         let high = register >> 3;
@@ -259,7 +305,8 @@ impl Assembler {
             self.bytes.extend([0x48 | high, 0xc1, 0xe8 | register & 7, shift]);
             self.bytes.extend([0x40 | high, 0xc0, 0xc8 | register & 7, PAGE_BITS as u8]);
             self.bytes.extend([0x48 | high, 0xc1, 0xe0 | register & 7, shift]);
-            [0, BYTES].into_iter().for_each(|line| self.prefetch(register, BLOCK_BYTES as i32 + line));
+            let lines = (0..PIECE_BYTES).step_by(LINE_BYTES);
+            lines.for_each(|line| self.prefetch(register, (BLOCK_BYTES + line) as i32));
         }
     }
 
@@ -272,13 +319,15 @@ impl Assembler {
 
     /// The numbers of the pool behind the code, and how far away they are.
     fn append_pool(&mut self) {
-        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0xcc);
+        let width = self.machine.number_bytes();
+        self.bytes.resize(self.bytes.len().next_multiple_of(width), 0xcc);
         let start = self.bytes.len();
         for &(place, end, number) in &self.distances {
-            let distance = (start + 4 * number - end) as u32;
+            let distance = (start + width * number - end) as u32;
             self.bytes[place..place + 4].copy_from_slice(&distance.to_le_bytes());
         }
-        self.bytes.extend(self.pool.iter().flat_map(|number| number.to_le_bytes()));
+        let repeated = |number: &u32| std::iter::repeat_n(number.to_le_bytes(), width / size_of::<u32>());
+        self.bytes.extend(self.pool.iter().flat_map(repeated).flatten());
     }
 
     fn entry(&mut self, index: usize, entry: &Entry) -> Option<()> {
@@ -310,8 +359,7 @@ impl Assembler {
             Entry::Right(a, bits) => self.shift(index, 4, a, bits)?,
             Entry::Compare(relation, a, b) => {
                 let (first, own) = self.register(a)?;
-                let (to, source) = (self.free_masks.pop()?, self.source(b));
-                self.taken.masks = self.taken.masks.max(to);
+                let (to, source) = (self.take_truth()?, self.source(b));
                 let relation = match relation {
                     Relation::Less => 0x11,
                     Relation::AtMost => 0x12,
@@ -319,21 +367,25 @@ impl Assembler {
                     Relation::Unordered => 0x03,
                 };
                 for vector in 0..self.share.vectors {
-                    let (to, first) = (self.mask(vector, to), self.side(vector, first));
+                    let (to, first) = (self.truth(vector, to), self.side(vector, first));
                     let source = self.of_side(vector, source);
                     self.instruction(Opcode::COMPARE, to, Some(first), source, 0, &[relation]);
                 }
                 self.give_back(own);
-                self.places[index] = Place::Mask(to);
+                self.places[index] = to;
             }
             Entry::Select(truth, yes, no) => {
-                let Place::Mask(mask) = self.places[truth] else { unreachable!("a truth is in a mask") };
+                let truth = self.places[truth];
                 let (first, own) = self.register(no)?;
                 let (to, source) = (self.take()?, self.source(yes));
                 for vector in 0..self.share.vectors {
-                    let (mask, first) = (self.mask(vector, mask), self.side(vector, first));
-                    let source = self.of_side(vector, source);
-                    self.instruction(Opcode::BLEND, self.side(vector, to), Some(first), source, mask, &[]);
+                    let (truth_here, first) = (self.truth(vector, truth), self.side(vector, first));
+                    let (to, source) = (self.side(vector, to), self.of_side(vector, source));
+                    if let Place::Mask(_) = truth {
+                        self.instruction(Opcode::BLEND, to, Some(first), source, truth_here, &[]);
+                    } else {
+                        self.instruction(Opcode::BLEND_BY, to, Some(first), source, 0, &[truth_here << 4]);
+                    }
                 }
                 self.give_back(own);
                 self.places[index] = Place::Vector(to);
@@ -352,11 +404,13 @@ impl Assembler {
 
     /// A shift by `bits`; `extension` says in which direction.
     fn shift(&mut self, index: usize, extension: u8, a: Name, bits: u8) -> Option<()> {
-        let (to, source) = (self.take()?, self.source(a));
+        let (from, own) = self.register(a)?;
+        let to = self.take()?;
         for vector in 0..self.share.vectors {
-            let (to, source) = (self.side(vector, to), self.of_side(vector, source));
-            self.instruction(Opcode::SHIFT, extension, Some(to), source, 0, &[bits]);
+            let (to, from) = (self.side(vector, to), Source::Register(self.side(vector, from)));
+            self.instruction(Opcode::SHIFT, extension, Some(to), from, 0, &[bits]);
         }
+        self.give_back(own);
         self.places[index] = Place::Vector(to);
         Some(())
     }
@@ -406,6 +460,16 @@ impl Assembler {
         Some(register)
     }
 
+    /// A place for a truth.
+    fn take_truth(&mut self) -> Option<Place> {
+        if self.machine.masks() == 0 {
+            return self.take().map(Place::Vector);
+        }
+        let mask = self.free_masks.pop()?;
+        self.taken.masks = self.taken.masks.max(mask);
+        Some(Place::Mask(mask))
+    }
+
     fn give_back(&mut self, own: Option<u8>) {
         self.free_vectors.extend(own);
     }
@@ -445,9 +509,14 @@ impl Assembler {
     /// A number where it rests, or in the pool.
     fn constant(&self, bits: u32) -> Source {
         match self.resting.iter().position(|&resting| resting == bits) {
-            Some(index) => Source::Register(resting_place(index)),
+            Some(index) => Source::Register(self.resting_place(index)),
             None => Source::Pool(bits),
         }
+    }
+
+    /// The register of a number that rests in one.
+    fn resting_place(&self, index: usize) -> u8 {
+        self.machine.vectors() - 1 - index as u8
     }
 
     /// An operand in memory, of the first of the vectors side by side.
@@ -462,15 +531,20 @@ impl Assembler {
         if register < self.share.registers { register + vector * self.share.registers } else { register }
     }
 
-    fn mask(&self, vector: u8, register: u8) -> u8 {
-        register + vector * self.share.masks
+    /// The register of a truth of one of the vectors side by side.
+    fn truth(&self, vector: u8, truth: Place) -> u8 {
+        match truth {
+            Place::Mask(register) => register + vector * self.share.masks,
+            Place::Vector(register) => self.side(vector, register),
+            Place::Constant(_) | Place::Nowhere => unreachable!("a truth is in a register"),
+        }
     }
 
     fn of_side(&self, vector: u8, source: Source) -> Source {
         match source {
             Source::Register(register) => Source::Register(self.side(vector, register)),
             Source::Memory { base, offset } => {
-                Source::Memory { base, offset: offset + i32::from(vector) * BYTES }
+                Source::Memory { base, offset: offset + i32::from(vector) * self.machine.bytes() as i32 }
             }
             Source::Pool(bits) => Source::Pool(bits),
         }
@@ -484,7 +558,7 @@ impl Assembler {
         }
     }
 
-    /// One instruction on 512 bits, its registers as they are.
+    /// One instruction on whole vectors, its registers as they are.
     fn instruction(
         &mut self,
         Opcode(map, prefix, opcode): Opcode,
@@ -503,13 +577,19 @@ impl Assembler {
             Source::Pool(_) => (0, 0, u8::from((map, opcode) != (Opcode::SPREAD.0, Opcode::SPREAD.2))),
         };
         let inverted = |bit: u8, place: u8| (bit & 1 ^ 1) << place;
-        self.bytes.extend([
-            0x62,
-            inverted(to >> 3, 7) | inverted(fifth, 6) | inverted(fourth, 5) | inverted(to >> 4, 4) | map,
-            (!first & 0xf) << 3 | 0b100 | prefix,
-            0b10 << 5 | broadcast << 4 | inverted(first >> 4, 3) | mask,
-            opcode,
-        ]);
+        let registers = inverted(to >> 3, 7) | inverted(fifth, 6) | inverted(fourth, 5);
+        // The bit that four bytes always have says of three that it is about 256 bits.
+        let others = (!first & 0xf) << 3 | 0b100 | prefix;
+        match self.machine {
+            Machine::Avx2 => self.bytes.extend([0xc4, registers | map, others, opcode]),
+            Machine::Avx512 => self.bytes.extend([
+                0x62,
+                registers | inverted(to >> 4, 4) | map,
+                others,
+                0b10 << 5 | broadcast << 4 | inverted(first >> 4, 3) | mask,
+                opcode,
+            ]),
+        }
         match source {
             Source::Register(register) => self.bytes.push(0xc0 | (to & 7) << 3 | register & 7),
             Source::Memory { base, offset } => self.address(to & 7, base, offset),
