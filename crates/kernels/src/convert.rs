@@ -69,52 +69,22 @@ fn round_to_odd(x: f64) -> f32 {
     f32::from_bits(if wide.abs() > x.abs() { bits - 1 } else { bits + 1 })
 }
 
-/// The nearest f16.
-#[inline(always)]
-fn f16_from_f64(x: f64) -> f16 {
-    f16::store(round_to_odd(x))
-}
-
-/// The nearest bf16.
-#[inline(always)]
-fn bf16_from_f64(x: f64) -> bf16 {
-    bf16::store(round_to_odd(x))
-}
-
 /// Casts to the halves, each by one rounding from a type that holds the source (but for integers above 2^53).
 macro_rules! to_halves {
-    ($($from:ident via $via:ident $to_f16:expr, $to_bf16:expr;)*) => {$(
-        impl Cast<f16> for $from {
+    ($($half:ident)*: $from:ident via $via:ident $to_f32:expr) => {$(
+        impl Cast<$half> for $from {
             #[inline(always)]
-            fn cast(self) -> f16 {
+            fn cast(self) -> $half {
                 let wide: $via = self.cast();
-                $to_f16(wide)
-            }
-        }
-        impl Cast<bf16> for $from {
-            #[inline(always)]
-            fn cast(self) -> bf16 {
-                let wide: $via = self.cast();
-                $to_bf16(wide)
+                $half::store($to_f32(wide))
             }
         }
     )*};
+    (via f32: $($from:ident)*) => {$( to_halves! { f16 bf16: $from via f32 |x| x } )*};
+    (via f64: $($from:ident)*) => {$( to_halves! { f16 bf16: $from via f64 round_to_odd } )*};
 }
-to_halves! {
-    Bool via f32 f16::store, bf16::store;
-    i8 via f32 f16::store, bf16::store;
-    u8 via f32 f16::store, bf16::store;
-    i16 via f32 f16::store, bf16::store;
-    u16 via f32 f16::store, bf16::store;
-    i32 via f64 f16_from_f64, bf16_from_f64;
-    u32 via f64 f16_from_f64, bf16_from_f64;
-    i64 via f64 f16_from_f64, bf16_from_f64;
-    u64 via f64 f16_from_f64, bf16_from_f64;
-    f32 via f32 f16::store, bf16::store;
-    f64 via f64 f16_from_f64, bf16_from_f64;
-    bf16 via f32 f16::store, bf16::store;
-    f16 via f32 f16::store, bf16::store;
-}
+to_halves! { via f32: Bool i8 u8 i16 u16 f32 bf16 f16 }
+to_halves! { via f64: i32 u32 i64 u64 f64 }
 macro_rules! same_truth {
     ($($from:ident: $x:ident => $value:expr;)*) => {$(
         impl Cast<Bool> for $from {

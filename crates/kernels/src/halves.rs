@@ -67,7 +67,7 @@ mod tests {
         places.flat_map(|at| [-1, 0, 1].map(|by| f32::from_bits(at.to_bits().wrapping_add_signed(by))))
     }
 
-    /// Every so manieth of all there are.
+    /// A sample of all there are.
     fn others() -> impl Iterator<Item = f32> {
         (0..=u32::MAX).step_by(4099).map(f32::from_bits)
     }

@@ -153,7 +153,7 @@ impl Arena {
         const SLOW: u32 = 2;
         /// The smallest page of any machine.
         const PAGE: usize = 4096;
-        let (shares, next, slow) = (self.pages.len().div_ceil(SHARE), AtomicUsize::new(0), AtomicU32::new(0));
+        let (bytes, next, slow) = (self.pages.len(), AtomicUsize::new(0), AtomicU32::new(0));
         let arena = &*self;
         let bring = |share: Span| {
             #[cfg(target_os = "linux")]
@@ -162,19 +162,19 @@ impl Arena {
             }
             arena.memory().bytes_mut(share).iter_mut().step_by(PAGE).for_each(|byte| *byte = 0);
         };
-        let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&share| share < shares);
-        let work = || {
-            while let Some(share) = take() {
-                let offset = share * SHARE;
-                let begin = Instant::now();
-                bring(Span { offset, bytes: SHARE.min(arena.pages.len() - offset) });
-                if begin.elapsed() > PATIENCE && slow.fetch_add(1, Ordering::SeqCst) + 1 == SLOW {
-                    wish_for_large_pages(&arena.pages, false);
-                }
+        let work = || loop {
+            let offset = next.fetch_add(SHARE, Ordering::Relaxed);
+            if offset >= bytes {
+                return;
+            }
+            let begin = Instant::now();
+            bring(Span { offset, bytes: SHARE.min(bytes - offset) });
+            if begin.elapsed() > PATIENCE && slow.fetch_add(1, Ordering::SeqCst) + 1 == SLOW {
+                wish_for_large_pages(&arena.pages, false);
             }
         };
         std::thread::scope(|scope| {
-            (1..cores().min(shares)).for_each(|_| drop(scope.spawn(work)));
+            (1..cores().min(bytes.div_ceil(SHARE))).for_each(|_| drop(scope.spawn(work)));
             work();
         });
         wish_for_large_pages(&self.pages, true);

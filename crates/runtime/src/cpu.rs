@@ -299,10 +299,15 @@ impl Cpu {
         let kernel = if !inputs.iter().chain(&outputs).all(fits) {
             None
         } else {
+            let graph = &region.graph;
+            let single = || self.single(graph, &inputs, &outputs, parts);
+            let is_across = |node: &Node| reduce::rows_across(graph, node).is_some();
             match region.kind {
                 RegionKind::Copy => Some(shapes::copy(&inputs[0], &outputs[0], parts)),
                 RegionKind::Fused => chain(),
-                RegionKind::Single => self.single(&region.graph, &inputs, &outputs, parts).or_else(chain),
+                // Cut between rows, as where ops before it make them, it reads memory in one piece.
+                RegionKind::Single if graph.nodes.last().is_some_and(is_across) => chain().or_else(single),
+                RegionKind::Single => single().or_else(chain),
             }
         };
         kernel.unwrap_or_else(|| interpret::compile(region.graph.clone(), inputs, outputs))
@@ -323,13 +328,6 @@ impl Cpu {
                 return own.or_else(|| fused(&opened(composite), &operands, outputs, parts));
             }
             if let Some(kernel) = composites::norm_gradient(composite, &operands, outputs, parts) {
-                return Some(kernel);
-            }
-        }
-        if reduce::rows_across(graph, node).is_some() {
-            // Cut between rows, as where ops before it make them, it reads memory in one piece.
-            let inputs: Vec<Value> = inputs.iter().cloned().map(Value::Place).collect();
-            if let Some(kernel) = fused(graph, &inputs, outputs, parts) {
                 return Some(kernel);
             }
         }

@@ -795,38 +795,38 @@ mod tests {
 
     #[test]
     fn code_needs_a_register_for_each_operand_in_memory() {
-        for (inputs, (level, _)) in (2..20u8).flat_map(|n| levels_of_code().into_iter().map(move |l| (n, l)))
-        {
-            let mut steps = vec![Step::new(0, Action::Mul, 1, false, inputs)];
-            steps.extend((1..inputs).map(|i| Step::new(Step::NOTHING, Action::Add, i, false, inputs)));
-            let kinds = vec![Kind::Memory; usize::from(inputs) + 1];
-            let code = Code::at(level, &steps, &kinds, true);
-            assert_eq!(code.is_some(), inputs < 13, "{inputs} inputs, {level:?}");
-            let run = |code| on_chunks(&steps, code, usize::from(inputs), 1);
-            assert_eq!(run(code.as_ref()), run(None), "{inputs} inputs, {level:?}");
+        for (level, _) in levels_of_code() {
+            for inputs in 2..20u8 {
+                let mut steps = vec![Step::new(0, Action::Mul, 1, false, inputs)];
+                steps.extend((1..inputs).map(|i| Step::new(Step::NOTHING, Action::Add, i, false, inputs)));
+                let kinds = vec![Kind::Memory; usize::from(inputs) + 1];
+                let code = Code::at(level, &steps, &kinds, true);
+                assert_eq!(code.is_some(), inputs < 13, "{inputs} inputs, {level:?}");
+                let run = |code| on_chunks(&steps, code, usize::from(inputs), 1);
+                assert_eq!(run(code.as_ref()), run(None), "{inputs} inputs, {level:?}");
+            }
         }
     }
 
     #[test]
     fn code_takes_fewer_vectors_side_by_side_where_many_values_are_alive() {
-        let kept = [1u8, 2, 3, 5, 6, 12, 13, 14, 15, 16, 20, 28, 29, 30, 31, 32, 40];
-        for (kept, (level, registers)) in
-            kept.into_iter().flat_map(|n| levels_of_code().into_iter().map(move |l| (n, l)))
-        {
-            // Powers of the input by the number of their root, which then are subtracted from one another.
-            let root = |i: u8, load| Step::new(load, Action::Sqrt, Step::NOTHING, false, 2 + i);
-            let mut steps = vec![Step::new(0, Action::Abs, Step::NOTHING, false, 2)];
-            steps.extend((1..kept).map(|i| root(i, Step::NOTHING)));
-            steps.extend((0..kept).map(|i| Step::new(Step::NOTHING, Action::SubFrom, 2 + i, false, 1)));
-            let mut kinds = vec![Kind::Memory; 2];
-            kinds.resize(2 + usize::from(kept), Kind::Between);
-            let code = Code::at(level, &steps, &kinds, false);
-            let (few, many) = (usize::from(kept) <= registers - 4, usize::from(kept) >= registers);
-            if few || many {
-                assert_eq!(code.is_some(), few, "{kept} values, {level:?}");
+        for (level, registers) in levels_of_code() {
+            for kept in [1u8, 2, 3, 5, 6, 12, 13, 14, 15, 16, 20, 28, 29, 30, 31, 32, 40] {
+                // Powers of the input by the number of their root, which then are subtracted from one another.
+                let root = |i: u8, load| Step::new(load, Action::Sqrt, Step::NOTHING, false, 2 + i);
+                let mut steps = vec![Step::new(0, Action::Abs, Step::NOTHING, false, 2)];
+                steps.extend((1..kept).map(|i| root(i, Step::NOTHING)));
+                steps.extend((0..kept).map(|i| Step::new(Step::NOTHING, Action::SubFrom, 2 + i, false, 1)));
+                let mut kinds = vec![Kind::Memory; 2];
+                kinds.resize(2 + usize::from(kept), Kind::Between);
+                let code = Code::at(level, &steps, &kinds, false);
+                let (few, many) = (usize::from(kept) <= registers - 4, usize::from(kept) >= registers);
+                if few || many {
+                    assert_eq!(code.is_some(), few, "{kept} values, {level:?}");
+                }
+                let run = |code| on_chunks(&steps, code, 1, 1 + usize::from(kept))[0];
+                assert_eq!(run(code.as_ref()).to_bits(), run(None).to_bits(), "{kept} values, {level:?}");
             }
-            let run = |code| on_chunks(&steps, code, 1, 1 + usize::from(kept))[0];
-            assert_eq!(run(code.as_ref()).to_bits(), run(None).to_bits(), "{kept} values, {level:?}");
         }
     }
 }

@@ -13,56 +13,62 @@ pub(crate) fn cores() -> usize {
 #[derive(Debug)]
 pub(super) struct Homes(Vec<usize>);
 
-#[cfg(target_os = "linux")]
 impl Homes {
     /// None where cores are left over, or too few: then the system knows better which to use.
     pub fn new(workers: usize) -> Homes {
-        let all = rustix::thread::sched_getaffinity(None).unwrap_or_default();
-        let cores: Vec<usize> =
-            (0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| all.is_set(core)).collect();
+        let cores = system::usable();
         Homes(if cores.len() == workers { cores } else { Vec::new() })
     }
 
     /// Moves the calling thread to the worker's core, if it may run there.
     pub fn settle(&self, worker: usize) {
-        use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
-        let Some(&home) = self.0.get(worker) else { return };
-        if sched_getcpu() == home {
+        if let Some(&home) = self.0.get(worker) {
+            system::move_to(home);
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod system {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+
+    /// The cores that the calling thread may use, by their numbers.
+    pub fn usable() -> Vec<usize> {
+        let all = sched_getaffinity(None).unwrap_or_default();
+        (0..CpuSet::MAX_CPU).filter(|&core| all.is_set(core)).collect()
+    }
+
+    /// Moves the calling thread to a core, if it may run there.
+    pub fn move_to(core: usize) {
+        if sched_getcpu() == core {
             return;
         }
         // What the thread itself may use: whoever started it may have restricted it.
         let Ok(own) = sched_getaffinity(None) else { return };
         let mut only = CpuSet::new();
-        only.set(home);
-        if own.is_set(home) && sched_setaffinity(None, &only).is_ok() {
+        only.set(core);
+        if own.is_set(core) && sched_setaffinity(None, &only).is_ok() {
             // A thread may always use what it could use before; if not, it stays on a core that is its own.
             _ = sched_setaffinity(None, &own);
         }
     }
 }
 
+/// Other systems do not let a thread choose.
 #[cfg(not(target_os = "linux"))]
-impl Homes {
-    /// None: other systems do not let a thread choose.
-    pub fn new(_: usize) -> Homes {
-        Homes(Vec::new())
+mod system {
+    pub fn usable() -> Vec<usize> {
+        Vec::new()
     }
 
-    /// Does nothing.
-    pub fn settle(&self, worker: usize) {
-        debug_assert!(self.0.get(worker).is_none());
-    }
+    pub fn move_to(_: usize) {}
 }
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
+    use super::system::usable;
     use super::*;
     use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
-
-    fn usable() -> Vec<usize> {
-        let all = sched_getaffinity(None).unwrap();
-        (0..CpuSet::MAX_CPU).filter(|&core| all.is_set(core)).collect()
-    }
 
     #[test]
     fn a_worker_settles_on_its_core_and_stays_free() {
