@@ -1,23 +1,58 @@
 use crate::element::{Number, Real, dispatch};
-use crate::reduce::{BLOCK_ROWS, LANES, Sum, fold_into, join_lanes};
-use crate::rows::lane_sum;
+use crate::reduce::{BLOCK_ROWS, LANES, Sum, fold_into, join_lanes, padded};
+use crate::rows::sum_in_lanes;
 use crate::simd::{Ahead, multiversion};
 use crate::softmax::row_count;
-use crate::tiles::{Reader, Scratch, Writer, tiles};
+use crate::tiles::{Rows, Scratch, TILE, Writer};
 use crate::workspace::{Workspace, piece_bytes};
 use crate::{Float, View, ViewMut};
 use partita_base::DType;
 
+/// The most rows that are worked on together: none waits for its own sums alone.
+const TOGETHER: usize = 2;
+
+/// Rows of `count` elements that are worked on together: as many as stay in the first cache, a power of two.
+fn together<T: Float>(inputs: &[&Rows<'_, T>], count: usize) -> usize {
+    if inputs.iter().all(|rows| rows.are_lent()) {
+        1 << (4 * TILE / count).clamp(1, TOGETHER).ilog2()
+    } else {
+        1
+    }
+}
+
+/// Sums of some rows.
+type Sums<C> = [C; TOGETHER];
+
+/// The lanes that make up the sums of some rows.
+type Lanes<C> = [[C; LANES]; TOGETHER];
+
+/// The sums of the first `rows` rows. Not inlined: where the compiler
+/// sees what becomes of lanes, it takes their vectors apart.
+#[inline(never)]
+fn join<C: Real>(lanes: &Lanes<C>, rows: usize) -> Sums<C> {
+    let mut sums = [C::ZERO; TOGETHER];
+    for (sum, lanes) in sums.iter_mut().zip(lanes).take(rows) {
+        *sum = join_lanes::<C, Sum>(*lanes);
+    }
+    sums
+}
+
 multiversion! {
-    fn sum[C: Real](x: &[C]) -> C {
-        lane_sum!(C; x; x)
+    /// The sum of each row.
+    fn sums[C: Real](x: &[C], count: usize, lanes: &mut Lanes<C>) {
+        for (x, lanes) in x.chunks_exact(count).zip(lanes) {
+            *lanes = sum_in_lanes!(C; x; x);
+        }
     }
 }
 
 multiversion! {
-    /// The sum of (x - mean)^2; memory ahead comes meanwhile.
-    fn sum_squared_deviation[C: Real](x: &[C], mean: C, ahead: Ahead) -> C {
-        lane_sum!(C, ahead; x; (x - mean) * (x - mean))
+    /// The sum of (x - mean)^2 of each row; memory ahead comes meanwhile.
+    fn sums_of_squared_deviations[C: Real](x: &[C], count: usize, mean: &Sums<C>, ahead: Ahead, lanes: &mut Lanes<C>) {
+        for (row, ((x, lanes), &mean)) in x.chunks_exact(count).zip(lanes).zip(mean).enumerate() {
+            let ahead = ahead.after(row * count / LANES);
+            *lanes = sum_in_lanes!(C, ahead; x; (x - mean) * (x - mean));
+        }
     }
 }
 
@@ -32,17 +67,8 @@ multiversion! {
 multiversion! {
     /// The sums of dy weight y, where y is the normalized x, and of dy weight; dy y and dy join the totals.
     /// Memory ahead comes meanwhile.
-    fn gradient_sums[C: Real](x: &[C], mean: C, scale: C, weight: &[C], dy: &[C], weight_total: &mut [C], bias_total: &mut [C], ahead: Ahead) -> [C; 2] {
+    fn gradient_sums[C: Real](x: &[C], mean: C, scale: C, weight: &[C], dy: &[C], weight_total: &mut [C], bias_total: &mut [C], ahead: Ahead, slope: &mut [C; LANES], shift: &mut [C; LANES]) {
         let (mut slopes, mut shifts) = ([C::ZERO; LANES], [C::ZERO; LANES]);
-        macro_rules! add {
-            ($l:ident, $x:expr, $weight:expr, $dy:expr, $weight_total:expr, $bias_total:expr) => {{
-                let (y, seen) = (($x[$l] - mean) * scale, $dy[$l] * $weight[$l]);
-                slopes[$l] = slopes[$l] + seen * y;
-                shifts[$l] = shifts[$l] + seen;
-                $weight_total[$l] = $weight_total[$l] + $dy[$l] * y;
-                $bias_total[$l] = $bias_total[$l] + $dy[$l];
-            }};
-        }
         let (x, x_rest) = x.as_chunks::<LANES>();
         let (weight, weight_rest) = weight.as_chunks::<LANES>();
         let (dy, dy_rest) = dy.as_chunks::<LANES>();
@@ -52,14 +78,29 @@ multiversion! {
         for (i, (((x, weight), dy), (weight_total, bias_total))) in whole.enumerate() {
             ahead.fetch(i);
             for l in 0..LANES {
-                add!(l, x, weight, dy, weight_total, bias_total);
+                let (y, seen) = ((x[l] - mean) * scale, dy[l] * weight[l]);
+                slopes[l] = slopes[l] + seen * y;
+                shifts[l] = shifts[l] + seen;
+                weight_total[l] = weight_total[l] + dy[l] * y;
+                bias_total[l] = bias_total[l] + dy[l];
             }
         }
-        for l in 0..x_rest.len() {
-            add!(l, x_rest, weight_rest, dy_rest, weight_total_rest, bias_total_rest);
+        if !x_rest.is_empty() {
+            let count = x_rest.len();
+            let (x, weight, dy) = (padded(x_rest), padded(weight_rest), padded(dy_rest));
+            for l in 0..LANES {
+                let (y, seen) = ((x[l] - mean) * scale, dy[l] * weight[l]);
+                slopes[l] = if l < count { slopes[l] + seen * y } else { slopes[l] };
+                shifts[l] = if l < count { shifts[l] + seen } else { shifts[l] };
+            }
+            for l in 0..count {
+                weight_total_rest[l] = weight_total_rest[l] + dy[l] * ((x[l] - mean) * scale);
+                bias_total_rest[l] = bias_total_rest[l] + dy[l];
+            }
         }
         // Not by a closure: lanes whose address is taken would live in memory.
-        [join_lanes::<C, Sum>(slopes), join_lanes::<C, Sum>(shifts)]
+        *slope = slopes;
+        *shift = shifts;
     }
 }
 
@@ -91,68 +132,39 @@ struct Norm {
 }
 
 impl Norm {
-    /// `(mean, 1 / sqrt(variance + epsilon))` of a row; the mean is zero where the norm is not centered. Its second sum,
-    /// which finds the row in the first cache, brings memory `ahead` of an element.
-    fn statistics<T: Float>(
-        self,
-        x: &Reader<'_>,
-        row: usize,
-        count: usize,
-        ahead: impl Fn(usize) -> Ahead,
-        scratch: &mut Scratch,
-    ) -> (T::Compute, T::Compute) {
-        let size = T::Compute::from_f64(count as f64);
-        let mut mean = T::Compute::ZERO;
+    /// The mean and `1 / sqrt(variance + epsilon)` of some rows; the mean is zero where the norm is not centered. The second
+    /// sums, which find the rows in the first cache, bring memory `ahead`.
+    fn statistics<C: Real>(self, x: &[C], count: usize, ahead: Ahead) -> (Sums<C>, Sums<C>) {
+        let rows = x.len() / count;
+        let size = C::from_f64(count as f64);
+        let mut lanes = [[C::ZERO; LANES]; TOGETHER];
+        let mut mean = [C::ZERO; TOGETHER];
         if self.centered {
-            for (start, some) in tiles(count) {
-                let at = row * count + start;
-                mean = mean + sum(x.widened::<T>(at, some, scratch));
-            }
-            mean = mean / size;
+            sums(x, count, &mut lanes);
+            mean = join(&lanes, rows).map(|sum| sum / size);
         }
-        let mut squares = T::Compute::ZERO;
-        for (start, some) in tiles(count) {
-            let at = row * count + start;
-            let tile = x.widened::<T>(at, some, scratch);
-            squares = squares + sum_squared_deviation(tile, mean, ahead(at));
-        }
-        (mean, T::Compute::ONE / (squares / size + T::Compute::from_f64(self.epsilon)).sqrt())
+        sums_of_squared_deviations(x, count, &mean, ahead, &mut lanes);
+        let epsilon = C::from_f64(self.epsilon);
+        (mean, join(&lanes, rows).map(|squares| C::ONE / (squares / size + epsilon).sqrt()))
     }
 }
 
 /// A vector along the last dimension, or one value for all of it.
-enum Along<'a> {
-    Vector(Reader<'a>),
-    Value(f64),
-}
-
-impl<'a> Along<'a> {
-    fn new(vector: Option<&View<'a>>, otherwise: f64, dtype: DType, count: usize, out: &ViewMut<'_>) -> Self {
-        match vector {
-            None => Along::Value(otherwise),
-            Some(view) => {
-                assert!(
-                    view.shape() == [count] && view.dtype() == dtype,
-                    "weight and bias are [{count}] of {dtype}"
-                );
-                Along::Vector(Reader::apart_from(view, out))
-            }
-        }
-    }
-
-    fn tile<'b, T: Float>(
-        &'b self,
-        start: usize,
-        count: usize,
-        scratch: &'b mut Scratch,
-    ) -> &'b [T::Compute] {
-        match self {
-            Along::Vector(reader) => reader.widened::<T>(start, count, scratch),
-            Along::Value(value) => {
-                let tile = scratch.wide(count);
-                tile.fill(T::Compute::from_f64(*value));
-                tile
-            }
+fn along<'a, T: Float>(
+    vector: Option<&View<'a>>,
+    otherwise: f64,
+    count: usize,
+    out: &ViewMut<'_>,
+) -> Rows<'a, T> {
+    match vector {
+        None => Rows::of(T::Compute::from_f64(otherwise), count),
+        Some(view) => {
+            assert!(
+                view.shape() == [count] && view.dtype() == T::DTYPE,
+                "weight and bias are [{count}] of {}",
+                T::DTYPE
+            );
+            Rows::apart_from(view, out)
         }
     }
 }
@@ -194,24 +206,32 @@ fn forward<T: Float>(
     assert!(out.rank() > 0, "a norm needs a dimension");
     assert!(x.shape() == out.shape() && x.dtype() == out.dtype(), "a norm keeps shape and type");
     let (rows, count) = (row_count(x), x.shape()[x.rank() - 1]);
-    let reader = Reader::apart_from(x, out);
-    let weight = Along::new(weight, 1.0, x.dtype(), count, out);
-    let bias = Along::new(bias, 0.0, x.dtype(), count, out);
+    if out.is_empty() {
+        return;
+    }
+    let (mut weight, mut bias) = (along::<T>(weight, 1.0, count, out), along::<T>(bias, 0.0, count, out));
+    let (weight, bias) = (weight.get(0, 1), bias.get(0, 1));
+    let mut x_rows = Rows::<T>::apart_from(x, out);
     let mut writer = Writer::streaming(out, &[x]);
-    let mut scratch = [Scratch::new(), Scratch::new(), Scratch::new(), Scratch::new()];
-    let [x_scratch, weight_scratch, bias_scratch, out_scratch] = &mut scratch;
-    for row in 0..rows {
-        // Time for where the results go.
-        let ahead = |at| if norm.centered { writer.ahead(at, count) } else { Ahead::nothing() };
-        let (mean, scale) = norm.statistics::<T>(&reader, row, count, ahead, x_scratch);
-        for (start, some) in writer.tiles(count) {
-            let ahead = reader.ahead(row * count + start, count);
-            let x = reader.widened::<T>(row * count + start, some, x_scratch);
-            let weight = weight.tile::<T>(start, some, weight_scratch);
-            let bias = bias.tile::<T>(start, some, bias_scratch);
-            writer.widened_asking::<T>(row * count + start, some, out_scratch, ahead, |out| {
-                normalize(x, mean, scale, weight, bias, out);
-            });
+    let mut scratch = Scratch::new();
+    let step = together(&[&x_rows], count);
+    for first in (0..rows).step_by(step) {
+        let some_rows = step.min(rows - first);
+        // What the loops below wait for: where results go, or else the next rows.
+        let ahead = if writer.streams() || !norm.centered {
+            x_rows.ahead(first, some_rows)
+        } else {
+            writer.ahead(first * count, some_rows * count)
+        };
+        let x = x_rows.get(first, some_rows);
+        let (mean, scale) = norm.statistics(x, count, ahead);
+        for (i, x) in x.chunks_exact(count).enumerate() {
+            for (start, some) in writer.tiles(count) {
+                writer.widened::<T>((first + i) * count + start, some, &mut scratch, |out| {
+                    let [x, weight, bias] = [x, weight, bias].map(|row| &row[start..start + some]);
+                    normalize(x, mean[i], scale[i], weight, bias, out);
+                });
+            }
         }
     }
 }
@@ -282,46 +302,64 @@ fn backward<T: Float>(
         assert!(view.shape() == dx.shape() && view.dtype() == dx.dtype(), "a norm keeps shape and type");
     }
     let (rows, count) = (row_count(x), x.shape()[x.rank() - 1]);
-    let (x_reader, dy_reader) = (Reader::apart_from(x, dx), Reader::apart_from(dy, dx));
-    let weight = Along::new(weight, 1.0, x.dtype(), count, dx);
-    let mut writer = Writer::streaming(dx, &[x, dy]);
-    let mut scratch = [Scratch::new(), Scratch::new(), Scratch::new(), Scratch::new()];
-    let [x_scratch, dy_scratch, weight_scratch, dx_scratch] = &mut scratch;
     let sums = block_sums::<T::Compute>(rows, count, workspace);
     sums.fill(T::Compute::ZERO);
+    if dx.is_empty() {
+        return;
+    }
+    let mut weight = along::<T>(weight, 1.0, count, dx);
+    let weight = weight.get(0, 1);
+    let (mut x_rows, mut dy_rows) = (Rows::<T>::apart_from(x, dx), Rows::<T>::apart_from(dy, dx));
+    let mut writer = Writer::streaming(dx, &[x, dy]);
+    let mut scratch = Scratch::new();
     let size = T::Compute::from_f64(count as f64);
-    for row in 0..rows {
-        let block = &mut sums[row / NORM_BLOCK_ROWS * 2 * count..][..2 * count];
-        let (weight_block, bias_block) = block.split_at_mut(count);
+    let mut slopes = [[T::Compute::ZERO; LANES]; TOGETHER];
+    let mut shifts = slopes;
+    let step = together(&[&x_rows, &dy_rows], count);
+    const { assert!(NORM_BLOCK_ROWS.is_multiple_of(TOGETHER)) };
+    for first in (0..rows).step_by(step) {
+        let some_rows = step.min(rows - first);
         // Each pass asks for one stream: here for where results go, then for x and at last for dy of the next rows. Many
         // requests at a time hold each other up, so the longest passes ask for what takes longest.
-        let ahead = |at| writer.ahead(at, count);
-        let (mean, scale) = norm.statistics::<T>(&x_reader, row, count, ahead, x_scratch);
-        let (mut shift, mut slope) = (T::Compute::ZERO, T::Compute::ZERO);
-        for (start, some) in tiles(count) {
-            let at = row * count + start;
-            let x = x_reader.widened::<T>(at, some, x_scratch);
-            let dy = dy_reader.widened::<T>(at, some, dy_scratch);
-            let weight = weight.tile::<T>(start, some, weight_scratch);
-            let range = start..start + some;
-            let totals = (&mut weight_block[range.clone()], &mut bias_block[range]);
-            let sums =
-                gradient_sums(x, mean, scale, weight, dy, totals.0, totals.1, x_reader.ahead(at, count));
-            slope = slope + sums[0];
-            if norm.centered {
-                shift = shift + sums[1];
-            }
+        let mut ahead = [
+            writer.ahead(first * count, some_rows * count),
+            x_rows.ahead(first, some_rows),
+            dy_rows.ahead(first, some_rows),
+        ];
+        if writer.streams() {
+            ahead.swap(0, 1);
         }
-        let (shift, slope) = (shift / size, slope / size);
-        for (start, some) in writer.tiles(count) {
-            let at = row * count + start;
-            let x = x_reader.widened::<T>(at, some, x_scratch);
-            let dy = dy_reader.widened::<T>(at, some, dy_scratch);
-            let weight = weight.tile::<T>(start, some, weight_scratch);
-            let ahead = dy_reader.ahead(at, count);
-            writer.widened::<T>(at, some, dx_scratch, |dx| {
-                gradient(x, mean, scale, weight, dy, shift, slope, dx, ahead);
-            });
+        let (x, dy) = (x_rows.get(first, some_rows), dy_rows.get(first, some_rows));
+        let (mean, scale) = norm.statistics(x, count, ahead[0]);
+        let block = &mut sums[first / NORM_BLOCK_ROWS * 2 * count..][..2 * count];
+        let (weight_total, bias_total) = block.split_at_mut(count);
+        for (i, (x, dy)) in x.chunks_exact(count).zip(dy.chunks_exact(count)).enumerate() {
+            let ahead = ahead[1].after(i * count / LANES);
+            let lanes = (&mut slopes[i], &mut shifts[i]);
+            gradient_sums(
+                x,
+                mean[i],
+                scale[i],
+                weight,
+                dy,
+                weight_total,
+                bias_total,
+                ahead,
+                lanes.0,
+                lanes.1,
+            );
+        }
+        let slope = join(&slopes, some_rows);
+        let shift = if norm.centered { join(&shifts, some_rows) } else { [T::Compute::ZERO; TOGETHER] };
+        for (i, (x, dy)) in x.chunks_exact(count).zip(dy.chunks_exact(count)).enumerate() {
+            let (shift, slope) = (shift[i] / size, slope[i] / size);
+            for (start, some) in writer.tiles(count) {
+                let ahead = ahead[2].after((i * count + start) / LANES);
+                writer.widened::<T>((first + i) * count + start, some, &mut scratch, |dx| {
+                    let [x, weight, dy] = [x, weight, dy].map(|row| &row[start..start + some]);
+                    gradient(x, mean[i], scale[i], weight, dy, shift, slope, dx, ahead);
+                });
+            }
         }
     }
 }

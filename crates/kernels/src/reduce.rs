@@ -87,6 +87,14 @@ pub(crate) fn join_lanes<C: Number, F: Fold<C>>(mut lanes: [C; LANES]) -> C {
     lanes[0]
 }
 
+/// What is left of a run, filled up to whole lanes. Lanes that are all treated alike stay in vectors.
+#[inline(always)]
+pub(crate) fn padded<T: Element>(rest: &[T]) -> [T; LANES] {
+    let mut lanes = [T::zeroed(); LANES];
+    lanes[..rest.len()].copy_from_slice(rest);
+    lanes
+}
+
 /// [`fold_run`], for loops that are compiled for every level themselves.
 #[inline(always)]
 pub(crate) fn fold_lanes<T: Element, F: Fold<T::Compute>>(x: &[T]) -> T::Compute {
@@ -97,8 +105,11 @@ pub(crate) fn fold_lanes<T: Element, F: Fold<T::Compute>>(x: &[T]) -> T::Compute
             *lane = F::apply(*lane, x.load());
         }
     }
-    for (lane, &x) in lanes.iter_mut().zip(rest) {
-        *lane = F::apply(*lane, x.load());
+    if !rest.is_empty() {
+        let last = padded(rest);
+        for l in 0..LANES {
+            lanes[l] = if l < rest.len() { F::apply(lanes[l], last[l].load()) } else { lanes[l] };
+        }
     }
     join_lanes::<T::Compute, F>(lanes)
 }

@@ -1,11 +1,11 @@
 //! Loops over the tiles of a row, shared by softmax, norms, losses and attention. Sums go over fixed lanes.
 
 use crate::element::Real;
-use crate::reduce::{LANES, Peak, Sum, fold_lanes, join_lanes};
+use crate::reduce::{LANES, Peak, Sum, fold_lanes, join_lanes, padded};
 use crate::simd::{Ahead, multiversion};
 
-/// Sums `$term` over the elements of equally long slices, in lanes, while memory ahead comes where some is named.
-macro_rules! lane_sum {
+/// Sums `$term` over the elements of equally long slices in lanes, while memory ahead comes where some is named.
+macro_rules! sum_in_lanes {
     ($C:ty $(, $ahead:ident)?; $first:ident $(, $other:ident)*; $term:expr) => {{
         let mut lanes = [<$C>::ZERO; LANES];
         let (chunks, rest) = $first.as_chunks::<LANES>();
@@ -19,12 +19,26 @@ macro_rules! lane_sum {
                 lanes[l] = lanes[l] + $term;
             }
         }
-        for (l, &$first) in rest.iter().enumerate() {
-            $(let $other = $other.1[l];)*
-            lanes[l] = lanes[l] + $term;
+        if !rest.is_empty() {
+            let count = rest.len();
+            let rest = $crate::reduce::padded(rest);
+            $(let $other = $crate::reduce::padded($other.1);)*
+            for l in 0..LANES {
+                let $first = rest[l];
+                $(let $other = $other[l];)*
+                lanes[l] = if l < count { lanes[l] + $term } else { lanes[l] };
+            }
         }
-        join_lanes::<$C, Sum>(lanes)
+        lanes
     }};
+}
+pub(crate) use sum_in_lanes;
+
+/// The same, joined.
+macro_rules! lane_sum {
+    ($C:ty; $($arguments:tt)*) => {
+        join_lanes::<$C, Sum>($crate::rows::sum_in_lanes!($C; $($arguments)*))
+    };
 }
 pub(crate) use lane_sum;
 
@@ -72,8 +86,11 @@ multiversion! {
                 sum[l] = sum[l].plus_exp_below_88(chunk[l] - shift);
             }
         }
-        for (l, &x) in rest.iter().enumerate() {
-            sum[l] = sum[l].plus_exp_below_88(x - shift);
+        if !rest.is_empty() {
+            let last = padded(rest);
+            for l in 0..LANES {
+                sum[l] = if l < rest.len() { sum[l].plus_exp_below_88(last[l] - shift) } else { sum[l] };
+            }
         }
         total.sum = sum;
     }
@@ -124,9 +141,13 @@ multiversion! {
                 lanes[l] = lanes[l] + out[l];
             }
         }
-        for ((lane, &x), out) in lanes.iter_mut().zip(rest).zip(out_rest) {
-            *out = (x - shift).exp_below_88();
-            *lane = *lane + *out;
+        if !rest.is_empty() {
+            let mut last = padded(rest);
+            for l in 0..LANES {
+                last[l] = (last[l] - shift).exp_below_88();
+                lanes[l] = if l < rest.len() { lanes[l] + last[l] } else { lanes[l] };
+            }
+            out_rest.copy_from_slice(&last[..rest.len()]);
         }
         *sum = lanes;
     }

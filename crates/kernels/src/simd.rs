@@ -106,6 +106,11 @@ impl Ahead {
         Ahead::new(here, 0, here.addr().wrapping_sub(Self::turned(here).addr()))
     }
 
+    /// From so many chunks on.
+    pub(crate) fn after(self, chunks: usize) -> Self {
+        Ahead { at: self.at.wrapping_add(chunks * self.bytes), ..self }
+    }
+
     /// The piece to be asked for when the one at `at` is worked on, in the same block: the first pieces of all its pages,
     /// then their second ones, and so on.
     #[inline(always)]

@@ -2,7 +2,6 @@
 //! be read first.
 
 use crate::reduce::LANES;
-use crate::simd::Ahead;
 
 /// Where an output is at least so long, it leaves the caches before anybody reads it: it may as well not enter them.
 pub const STREAM_BYTES: usize = 8 << 20;
@@ -22,15 +21,13 @@ impl Drop for Streaming {
     }
 }
 
-/// Copies past the caches, to memory aligned to [`STREAM_ALIGNMENT`], while there is a [`Streaming`]. Memory ahead comes
-/// meanwhile.
+/// Copies past the caches, to memory aligned to [`STREAM_ALIGNMENT`], while there is a [`Streaming`].
 ///
 /// # Safety
 /// As many elements can be written at `to`, where those that are read do not lie.
-pub(crate) unsafe fn stream(from: &[f32], to: *mut f32, ahead: Ahead) {
+pub(crate) unsafe fn stream(from: &[f32], to: *mut f32) {
     let (chunks, rest) = from.as_chunks::<LANES>();
     for (i, chunk) in chunks.iter().enumerate() {
-        ahead.fetch(i);
         // SAFETY: the caller's; every x86-64 processor has these vectors.
         #[cfg(target_arch = "x86_64")]
         unsafe {

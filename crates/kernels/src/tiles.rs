@@ -342,6 +342,60 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Lends whole rows in the compute type, straight from memory where they lie so, otherwise copied one at a time.
+pub(crate) struct Rows<'a, T: Float> {
+    /// None of one value throughout, which is in `copied`.
+    reader: Option<Reader<'a>>,
+    count: usize,
+    copied: Vec<T::Compute>,
+    /// Room for a tile of what does not lie side by side.
+    scratch: Vec<u64>,
+}
+
+impl<'a, T: Float> Rows<'a, T> {
+    /// The rows of a view along its last dimension, of which there is one; no borrow is kept of memory that `out` covers.
+    pub(crate) fn apart_from(view: &View<'a>, out: &ViewMut<'_>) -> Self {
+        let count = *view.shape().last().expect("rows have a dimension");
+        Rows { reader: Some(Reader::apart_from(view, out)), count, copied: Vec::new(), scratch: Vec::new() }
+    }
+
+    /// A row of one value.
+    pub(crate) fn of(value: T::Compute, count: usize) -> Self {
+        Rows { reader: None, count, copied: vec![value; count], scratch: Vec::new() }
+    }
+
+    /// Whether several can be lent at a time.
+    pub(crate) fn are_lent(&self) -> bool {
+        let is_direct = self.reader.as_ref().is_some_and(Reader::is_direct);
+        is_direct && T::DTYPE == T::Compute::DTYPE
+    }
+
+    /// See [`Reader::ahead`]: what follows on so many rows, which are read several times.
+    pub(crate) fn ahead(&self, first: usize, rows: usize) -> Ahead {
+        let reader = self.reader.as_ref();
+        reader.map_or(Ahead::nothing(), |reader| reader.ahead(first * self.count, rows * self.count))
+    }
+
+    /// So many rows, one after the other: a single one, unless they are lent.
+    pub(crate) fn get(&mut self, first: usize, rows: usize) -> &[T::Compute] {
+        let (start, count) = (first * self.count, rows * self.count);
+        let is_lent = self.are_lent();
+        let Some(reader) = &self.reader else { return &self.copied };
+        if is_lent {
+            return bytemuck::cast_slice(reader.tile(start, count, &mut []));
+        }
+        if !reader.is_direct() {
+            self.scratch.resize(TILE, 0);
+        }
+        self.copied.clear();
+        for (at, some) in tiles(count) {
+            let tile = reader.tile(start + at, some, bytemuck::cast_slice_mut(&mut self.scratch));
+            self.copied.extend(bytemuck::cast_slice::<u8, T>(tile).iter().map(|x| x.load()));
+        }
+        &self.copied
+    }
+}
+
 /// Takes tiles of a view.
 pub(crate) struct Writer<'a> {
     pointer: *mut u8,
@@ -470,26 +524,13 @@ impl<'a> Writer<'a> {
         scratch: &mut Scratch,
         make: impl FnOnce(&mut [T::Compute]),
     ) {
-        self.widened_asking::<T>(start, count, scratch, Ahead::nothing(), make);
-    }
-
-    /// The same; memory ahead comes while the tile goes past the caches, if it does.
-    #[inline]
-    pub(crate) fn widened_asking<T: Float>(
-        &mut self,
-        start: usize,
-        count: usize,
-        scratch: &mut Scratch,
-        ahead: Ahead,
-        make: impl FnOnce(&mut [T::Compute]),
-    ) {
         const LINE: usize = STREAM_ALIGNMENT / size_of::<f32>();
         if self.streams() && start.is_multiple_of(LINE) && count.is_multiple_of(LINE) {
             assert!(start + count <= self.layout.len, "a tile lies inside its view");
             let tile: &mut [f32] = &mut bytemuck::cast_slice_mut(&mut scratch.wide)[..count];
             make(bytemuck::cast_slice_mut(tile));
             // SAFETY: the view vouches for the tile, which is of f32 and lies side by side; scratch is elsewhere.
-            return unsafe { stream(tile, self.pointer.cast::<f32>().add(start), ahead) };
+            return unsafe { stream(tile, self.pointer.cast::<f32>().add(start)) };
         }
         if T::DTYPE == T::Compute::DTYPE
             && let Some(tile) = self.tile(start, count)

@@ -10,7 +10,6 @@ use crate::compare::{clamp_tile, compare_tile, select_tile};
 use crate::convert::convert_tile;
 use crate::copy::{fill_tile, iota_tile};
 use crate::reduce::{REDUCE_BLOCK_ROWS, Sum, block_results, fold_along, fold_rows};
-use crate::simd::Ahead;
 use crate::stream::{Streaming, stream};
 use crate::tiles::{Found, Reader, SHORTEST_TILE, TILE, TileBytes, Writer};
 use crate::unary::unary_tile;
@@ -408,7 +407,7 @@ fn finish(
     let from = read(program, register, readers, slots, &[], start, count);
     if streams[output] {
         // SAFETY: the output has `count` elements from `start` on, of f32 where it is streamed; tiles are cache lines.
-        unsafe { stream(bytemuck::cast_slice(from), writer.pointer_at(start).cast(), Ahead::nothing()) };
+        unsafe { stream(bytemuck::cast_slice(from), writer.pointer_at(start).cast()) };
     } else {
         writer.tile(start, count).expect("outputs are contiguous").copy_from_slice(from);
     }
