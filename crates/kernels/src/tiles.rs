@@ -353,7 +353,7 @@ pub(crate) struct Rows<'a, T: Float> {
 }
 
 impl<'a, T: Float> Rows<'a, T> {
-    /// The rows of a view along its last dimension, of which there is one; no borrow is kept of memory that `out` covers.
+    /// The rows of a view, which has a last dimension that they lie along; no borrow is kept of memory that `out` covers.
     pub(crate) fn apart_from(view: &View<'a>, out: &ViewMut<'_>) -> Self {
         let count = *view.shape().last().expect("rows have a dimension");
         Rows { reader: Some(Reader::apart_from(view, out)), count, copied: Vec::new(), scratch: Vec::new() }

@@ -79,9 +79,9 @@ pub struct Measurement {
     /// For a step on several ranks: its time over that of one rank with all threads in the same round, of rounds the middle.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub of_one_rank: Option<f64>,
-    /// From the model to programs that are ready to run, the memory of parameters apart.
+    /// From the model to programs that are ready to run in memory that has been brought in, that of parameters included.
     pub compile_ms: f64,
-    /// Giving parameters their initial values, which brings in their memory: a model that others are given has them.
+    /// Giving parameters their initial values, which a model that others are given has.
     pub initialize_ms: f64,
     /// From the model to the end of the first run, less `initialize_ms`.
     pub first_step_ms: f64,
