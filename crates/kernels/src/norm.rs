@@ -11,13 +11,10 @@ use partita_base::DType;
 /// The most rows that are worked on together: none waits for its own sums alone.
 const TOGETHER: usize = 2;
 
-/// Rows of `count` elements that are worked on together: as many as stay in the first cache, a power of two.
+/// Rows of `count` elements that are worked on together: one where they do not stay in the first cache or have to be copied.
 fn together<T: Float>(inputs: &[&Rows<'_, T>], count: usize) -> usize {
-    if inputs.iter().all(|rows| rows.are_lent()) {
-        1 << (4 * TILE / count).clamp(1, TOGETHER).ilog2()
-    } else {
-        1
-    }
+    let stay = TOGETHER * count <= 4 * TILE;
+    if stay && inputs.iter().all(|rows| rows.are_lent()) { TOGETHER } else { 1 }
 }
 
 /// Sums of some rows.
@@ -26,8 +23,8 @@ type Sums<C> = [C; TOGETHER];
 /// The lanes that make up the sums of some rows.
 type Lanes<C> = [[C; LANES]; TOGETHER];
 
-/// The sums of the first `rows` rows. Not inlined: where the compiler
-/// sees what becomes of lanes, it takes their vectors apart.
+/// The sums of the first `rows` rows. Not inlined: where the compiler sees what becomes of lanes, it takes their vectors
+/// apart.
 #[inline(never)]
 fn join<C: Real>(lanes: &Lanes<C>, rows: usize) -> Sums<C> {
     let mut sums = [C::ZERO; TOGETHER];
@@ -320,7 +317,8 @@ fn backward<T: Float>(
     for first in (0..rows).step_by(step) {
         let some_rows = step.min(rows - first);
         // Each pass asks for one stream: here for where results go, then for x and at last for dy of the next rows. Many
-        // requests at a time hold each other up, so the longest passes ask for what takes longest.
+        // requests at a time hold each other up, so the longest passes ask for what takes longest. Where results go past
+        // the caches, x comes first.
         let mut ahead = [
             writer.ahead(first * count, some_rows * count),
             x_rows.ahead(first, some_rows),
