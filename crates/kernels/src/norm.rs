@@ -66,6 +66,18 @@ multiversion! {
     /// Memory ahead comes meanwhile.
     fn gradient_sums[C: Real](x: &[C], mean: C, scale: C, weight: &[C], dy: &[C], weight_total: &mut [C], bias_total: &mut [C], ahead: Ahead, slope: &mut [C; LANES], shift: &mut [C; LANES]) {
         let (mut slopes, mut shifts) = ([C::ZERO; LANES], [C::ZERO; LANES]);
+        // Of so many lanes, the others keep what they have.
+        macro_rules! add {
+            ($count:expr, $x:expr, $weight:expr, $dy:expr, $weight_total:expr, $bias_total:expr) => {
+                for l in 0..LANES {
+                    let (y, seen) = (($x[l] - mean) * scale, $dy[l] * $weight[l]);
+                    slopes[l] = if l < $count { slopes[l] + seen * y } else { slopes[l] };
+                    shifts[l] = if l < $count { shifts[l] + seen } else { shifts[l] };
+                    $weight_total[l] = $weight_total[l] + $dy[l] * y;
+                    $bias_total[l] = $bias_total[l] + $dy[l];
+                }
+            };
+        }
         let (x, x_rest) = x.as_chunks::<LANES>();
         let (weight, weight_rest) = weight.as_chunks::<LANES>();
         let (dy, dy_rest) = dy.as_chunks::<LANES>();
@@ -74,26 +86,15 @@ multiversion! {
         let whole = x.iter().zip(weight).zip(dy).zip(weight_total.iter_mut().zip(bias_total));
         for (i, (((x, weight), dy), (weight_total, bias_total))) in whole.enumerate() {
             ahead.fetch(i);
-            for l in 0..LANES {
-                let (y, seen) = ((x[l] - mean) * scale, dy[l] * weight[l]);
-                slopes[l] = slopes[l] + seen * y;
-                shifts[l] = shifts[l] + seen;
-                weight_total[l] = weight_total[l] + dy[l] * y;
-                bias_total[l] = bias_total[l] + dy[l];
-            }
+            add!(LANES, x, weight, dy, weight_total, bias_total);
         }
         if !x_rest.is_empty() {
             let count = x_rest.len();
             let (x, weight, dy) = (padded(x_rest), padded(weight_rest), padded(dy_rest));
-            for l in 0..LANES {
-                let (y, seen) = ((x[l] - mean) * scale, dy[l] * weight[l]);
-                slopes[l] = if l < count { slopes[l] + seen * y } else { slopes[l] };
-                shifts[l] = if l < count { shifts[l] + seen } else { shifts[l] };
-            }
-            for l in 0..count {
-                weight_total_rest[l] = weight_total_rest[l] + dy[l] * ((x[l] - mean) * scale);
-                bias_total_rest[l] = bias_total_rest[l] + dy[l];
-            }
+            let (mut weight_total, mut bias_total) = (padded(weight_total_rest), padded(bias_total_rest));
+            add!(count, x, weight, dy, weight_total, bias_total);
+            weight_total_rest.copy_from_slice(&weight_total[..count]);
+            bias_total_rest.copy_from_slice(&bias_total[..count]);
         }
         // Not by a closure: lanes whose address is taken would live in memory.
         *slope = slopes;
