@@ -1,44 +1,39 @@
-use partita_base::{DType, Diagnostic, Result};
+use partita_base::{Diagnostic, Result};
 
 use crate::convert::Cast;
 use crate::element::{Real, dispatch};
 use crate::rows::scale_into;
-use crate::softmax::{row_count, row_exp, row_sum_exp};
-use crate::tiles::{Reader, Scratch, TILE, TileBytes, Writer};
-use crate::workspace::Workspace;
+use crate::softmax::{finish_exponentials, row_count, row_sum_exp};
+use crate::tiles::{Reader, Scratch, Writer};
 use crate::{Element, Float, Scalar, View, ViewMut};
 
-/// Reads the labels of rows one by one.
-struct Labels<'a> {
-    reader: Reader<'a>,
-    dtype: DType,
+/// The classes of rows, of which there are so many; nobody's where a row is ignored.
+struct Labels {
+    of_rows: Vec<Option<usize>>,
     classes: usize,
-    ignored: i64,
 }
 
-impl<'a> Labels<'a> {
-    fn new(labels: &View<'a>, logits: &View<'_>, ignored: i64) -> Self {
+impl Labels {
+    fn read(labels: &View<'_>, logits: &View<'_>, ignored: i64) -> Result<Self> {
         let lead = &logits.shape()[..logits.rank() - 1];
         assert_eq!(labels.shape(), lead, "one label for each row of logits");
         let classes = logits.shape()[logits.rank() - 1];
-        Labels { reader: Reader::new(labels), dtype: labels.dtype(), classes, ignored }
-    }
-
-    /// The class of a row, or `None` where it is ignored.
-    fn get(&self, row: usize) -> Result<Option<usize>> {
+        let (reader, dtype) = (Reader::new(labels), labels.dtype());
         let mut scratch = [0u64];
-        let bytes = self.reader.tile(row, 1, bytemuck::cast_slice_mut(&mut scratch));
-        let label: i64 =
-            dispatch!(index self.dtype, T => Scalar::from_bytes(T::DTYPE, bytes).get::<T>().cast());
-        if label == self.ignored {
-            return Ok(None);
-        }
-        match usize::try_from(label) {
-            Ok(class) if class < self.classes => Ok(Some(class)),
-            _ => Err(Diagnostic::new("E422", format!("label {label} of row {row} is not a class"))
-                .expected(format!("0..{}, or {} to ignore the row", self.classes, self.ignored))
-                .found(label.to_string())),
-        }
+        let mut class = |row: usize| {
+            let bytes = reader.tile(row, 1, bytemuck::cast_slice_mut(&mut scratch));
+            let label: i64 =
+                dispatch!(index dtype, T => Scalar::from_bytes(T::DTYPE, bytes).get::<T>().cast());
+            match usize::try_from(label) {
+                _ if label == ignored => Ok(None),
+                Ok(class) if class < classes => Ok(Some(class)),
+                _ => Err(Diagnostic::new("E422", format!("label {label} of row {row} is not a class"))
+                    .expected(format!("0..{classes}, or {ignored} to ignore the row"))
+                    .found(label.to_string())),
+            }
+        };
+        let of_rows = (0..row_count(logits)).map(&mut class).collect::<Result<_>>()?;
+        Ok(Labels { of_rows, classes })
     }
 }
 
@@ -60,18 +55,19 @@ pub fn cross_entropy(
         logits.rank() > 0 && loss.shape() == &logits.shape()[..logits.rank() - 1],
         "one loss for each row"
     );
-    let labels = Labels::new(labels, logits, ignore_index);
-    dispatch!(float logits.dtype(), T => forward::<T>(logits, &labels, loss))
+    let labels = Labels::read(labels, logits, ignore_index)?;
+    dispatch!(float logits.dtype(), T => forward::<T>(logits, &labels, loss));
+    Ok(())
 }
 
-fn forward<T: Float>(logits: &View<'_>, labels: &Labels<'_>, loss: &mut ViewMut<'_>) -> Result<()> {
-    let (rows, count) = (row_count(logits), labels.classes);
+fn forward<T: Float>(logits: &View<'_>, labels: &Labels, loss: &mut ViewMut<'_>) {
+    let count = labels.classes;
     let dtype = loss.dtype();
     let reader = Reader::new(logits);
     let mut writer = Writer::new(loss);
     let mut scratch = Scratch::new();
-    for row in 0..rows {
-        let value = match labels.get(row)? {
+    for (row, &label) in labels.of_rows.iter().enumerate() {
+        let value = match label {
             None => 0.0,
             Some(label) => {
                 let (max, sum) = row_sum_exp::<T>(&reader, row, count, &mut scratch);
@@ -82,7 +78,6 @@ fn forward<T: Float>(logits: &View<'_>, labels: &Labels<'_>, loss: &mut ViewMut<
         };
         writer.store(row, Scalar::from_f64(dtype, value).bytes());
     }
-    Ok(())
 }
 
 /// The gradient of [`cross_entropy`]: `dlogits = (softmax(logits) - onehot(label)) dloss[row]`, zero in
@@ -109,46 +104,39 @@ pub fn cross_entropy_backward(
         dlogits.shape() == logits.shape() && dlogits.dtype() == logits.dtype(),
         "the gradient of logits is like them"
     );
-    let labels = Labels::new(labels, logits, ignore_index);
-    dispatch!(float logits.dtype(), T => backward::<T>(logits, &labels, dloss, dlogits, workspace))
+    let labels = Labels::read(labels, logits, ignore_index)?;
+    dispatch!(float logits.dtype(), T => backward::<T>(logits, &labels, dloss, dlogits, workspace));
+    Ok(())
 }
 
 fn backward<T: Float>(
     logits: &View<'_>,
-    labels: &Labels<'_>,
+    labels: &Labels,
     dloss: &View<'_>,
     dlogits: &mut ViewMut<'_>,
     workspace: &mut [u8],
-) -> Result<()> {
-    let (rows, count) = (row_count(logits), labels.classes);
-    let dtype = dloss.dtype();
+) {
     // Nothing of a row is borrowed any more when it is written.
     let reader = Reader::new(logits);
-    let dloss = Reader::new(dloss);
-    let mut writer = Writer::streaming(dlogits, &[logits]);
-    let powers = Workspace::new(workspace).take::<T::Compute>(count);
-    let (mut scratch, mut out_scratch) = (Scratch::new(), Scratch::new());
-    let mut one: TileBytes = [0; TILE];
-    for row in 0..rows {
-        let bytes = dloss.tile(row, 1, bytemuck::cast_slice_mut(&mut one));
-        let weight = T::Compute::from_f64(Scalar::from_bytes(dtype, bytes).to_f64());
-        let Some(label) = labels.get(row)? else {
-            for (start, some) in writer.tiles(count) {
-                writer.widened::<T>(row * count + start, some, &mut out_scratch, |out| {
-                    out.fill(T::Compute::default());
-                });
+    let (dloss, dtype) = (Reader::new(dloss), dloss.dtype());
+    let weight = |row: usize| {
+        let mut scratch = [0u64];
+        let bytes = dloss.tile(row, 1, bytemuck::cast_slice_mut(&mut scratch));
+        T::Compute::from_f64(Scalar::from_bytes(dtype, bytes).to_f64())
+    };
+    finish_exponentials::<T, _>(
+        &reader,
+        &mut Writer::streaming(dlogits, &[logits]),
+        [labels.of_rows.len(), labels.classes],
+        workspace,
+        |row| labels.of_rows[row].is_some(),
+        |row, sum| (labels.of_rows[row], weight(row), weight(row) / sum),
+        |&(label, weight, scale), start, powers, out| {
+            scale_into(powers, scale, out);
+            let chosen = label.and_then(|label| out.get_mut(label.checked_sub(start)?));
+            if let Some(chosen) = chosen {
+                *chosen = *chosen - weight;
             }
-            continue;
-        };
-        let scale = weight / row_exp::<T>(&reader, row, powers, &writer, &mut scratch);
-        for (start, some) in writer.tiles(count) {
-            writer.widened::<T>(row * count + start, some, &mut out_scratch, |out| {
-                scale_into(&powers[start..start + some], scale, out);
-                if let Some(chosen) = label.checked_sub(start).and_then(|at| out.get_mut(at)) {
-                    *chosen = *chosen - weight;
-                }
-            });
-        }
-    }
-    Ok(())
+        },
+    );
 }

@@ -11,9 +11,10 @@ use partita_base::DType;
 /// The most rows that are worked on together: none waits for its own sums alone.
 const TOGETHER: usize = 2;
 
-/// Rows of `count` elements that are worked on together: one where they do not stay in the first cache or have to be copied.
-fn together<T: Float>(inputs: &[&Rows<'_, T>], count: usize) -> usize {
-    let stay = TOGETHER * count <= 4 * TILE;
+/// Rows of `count` elements that are worked on together: one where they do not stay in the first cache or have to be copied,
+/// or where results go past the caches: each row is then on its way to memory while the next is computed.
+fn together<T: Float>(inputs: &[&Rows<'_, T>], out: &Writer<'_>, count: usize) -> usize {
+    let stay = TOGETHER * count <= 4 * TILE && !out.streams();
     if stay && inputs.iter().all(|rows| rows.are_lent()) { TOGETHER } else { 1 }
 }
 
@@ -212,7 +213,7 @@ fn forward<T: Float>(
     let mut x_rows = Rows::<T>::apart_from(x, out);
     let mut writer = Writer::streaming(out, &[x]);
     let mut scratch = Scratch::new();
-    let step = together(&[&x_rows], count);
+    let step = together(&[&x_rows], &writer, count);
     for first in (0..rows).step_by(step) {
         let some_rows = step.min(rows - first);
         // What the loops below wait for: where results go, or else the next rows.
@@ -313,7 +314,7 @@ fn backward<T: Float>(
     let size = T::Compute::from_f64(count as f64);
     let mut slopes = [[T::Compute::ZERO; LANES]; TOGETHER];
     let mut shifts = slopes;
-    let step = together(&[&x_rows, &dy_rows], count);
+    let step = together(&[&x_rows, &dy_rows], &writer, count);
     const { assert!(NORM_BLOCK_ROWS.is_multiple_of(TOGETHER)) };
     for first in (0..rows).step_by(step) {
         let some_rows = step.min(rows - first);

@@ -119,15 +119,15 @@ multiversion! {
     }
 }
 
-/// `out = e^(x - shift)`, where no x is far above the shift; returns the sum. Memory ahead comes meanwhile.
-pub(crate) fn exp_into<C: Real>(x: &[C], shift: C, out: &mut [C], ahead: &[Ahead]) -> C {
+/// `out = e^(x - shift)`, where no x is far above the shift; returns the sum.
+pub(crate) fn exp_into<C: Real>(x: &[C], shift: C, out: &mut [C]) -> C {
     let mut sum = [C::ZERO; LANES];
-    add_exp_into(x, shift, out, &mut sum, ahead);
+    add_exp_into(x, shift, out, &mut sum, &[]);
     join_lanes::<C, Sum>(sum)
 }
 
 multiversion! {
-    /// [`exp_into`] of a piece of a row, which is added to the lanes of the sum.
+    /// [`exp_into`] of a piece of a row, which is added to the lanes of the sum. Memory ahead comes meanwhile.
     pub(crate) fn add_exp_into[C: Real](x: &[C], shift: C, out: &mut [C], sum: &mut [C; LANES], ahead: &[Ahead]) {
         let mut lanes = *sum;
         let (chunks, rest) = x.as_chunks::<LANES>();
@@ -158,15 +158,6 @@ multiversion! {
     pub(crate) fn scale_into[C: Real](x: &[C], scale: C, out: &mut [C]) {
         for (out, &x) in out.iter_mut().zip(x) {
             *out = x * scale;
-        }
-    }
-}
-
-multiversion! {
-    /// `x = x scale` in place.
-    pub(crate) fn scale_in_place[C: Real](x: &mut [C], scale: C) {
-        for x in x {
-            *x = *x * scale;
         }
     }
 }

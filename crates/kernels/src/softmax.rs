@@ -1,8 +1,8 @@
 use crate::element::{Number, Real, dispatch};
 use crate::reduce::{LANES, Peak, Sum, fold_run, join_lanes};
 use crate::rows::{
-    SumExp, add_exp_into, add_exponentials, dot, exp_into, exp_scaled, join_exponentials, scale_in_place,
-    scale_into, softmax_gradient_into, sum_exp_times,
+    SumExp, add_exp_into, add_exponentials, dot, exp_into, exp_scaled, join_exponentials, scale_into,
+    softmax_gradient_into, sum_exp_times,
 };
 use crate::tiles::{Reader, Scratch, TILE, Writer, tiles};
 use crate::workspace::{Workspace, piece_bytes};
@@ -40,31 +40,52 @@ pub(crate) fn row_sum_exp<T: Float>(
     join_exponentials(&total)
 }
 
-/// Fills `powers` with e^(x - max) of a row and returns their sum. Meanwhile the next row comes, whose maximum is then
-/// found in a cache, and the memory where this one's results go.
-pub(crate) fn row_exp<T: Float>(
+/// Writes what `finish` makes of the exponentials of rows: of e^(x - max), from an element of the row on, and of what
+/// `join` knows of the row and their sum. Rows that are not wanted become zeros. `writer` may write over `x`; the
+/// workspace is of [`row_workspace_bytes`].
+///
+/// A row is written, piece by piece, while the next one is computed and the one after that is asked for, so that memory and
+/// arithmetic do not wait for each other.
+pub(crate) fn finish_exponentials<T: Float, R>(
     x: &Reader<'_>,
-    row: usize,
-    powers: &mut [T::Compute],
-    out: &Writer<'_>,
-    scratch: &mut Scratch,
-) -> T::Compute {
-    let count = powers.len();
-    let max = row_max::<T>(x, row, count, scratch);
-    let mut sum = T::Compute::ZERO;
-    for (start, some) in tiles(count) {
-        let at = row * count + start;
-        let ahead = [x.ahead(at, count), out.ahead(at, count)];
-        let x = x.widened::<T>(at, some, scratch);
-        sum = sum + exp_into(x, max, &mut powers[start..start + some], &ahead);
+    writer: &mut Writer<'_>,
+    [rows, count]: [usize; 2],
+    workspace: &mut [u8],
+    is_wanted: impl Fn(usize) -> bool,
+    join: impl Fn(usize, T::Compute) -> R,
+    finish: impl Fn(&R, usize, &[T::Compute], &mut [T::Compute]),
+) {
+    let mut workspace = Workspace::new(workspace);
+    let (mut powers, mut written) = (workspace.take(count), workspace.take(count));
+    let (mut x_scratch, mut out_scratch) = (Scratch::new(), Scratch::new());
+    let mut before = None;
+    for row in 0..=rows {
+        let is_computed = row < rows && is_wanted(row);
+        let max = if is_computed { row_max::<T>(x, row, count, &mut x_scratch) } else { T::Compute::ZERO };
+        let mut sum = [T::Compute::ZERO; LANES];
+        for (start, some) in writer.tiles(count) {
+            let at = row * count + start;
+            if is_computed {
+                let ahead = [x.ahead(at, count), writer.ahead(at, count)];
+                let x = x.widened::<T>(at, some, &mut x_scratch);
+                add_exp_into(x, max, &mut powers[start..start + some], &mut sum, &ahead);
+            }
+            if row > 0 {
+                writer.widened::<T>(at - count, some, &mut out_scratch, |out| match &before {
+                    Some(joined) => finish(joined, start, &written[start..start + some], out),
+                    None => out.fill(T::Compute::ZERO),
+                });
+            }
+        }
+        before = is_computed.then(|| join(row, join_lanes::<T::Compute, Sum>(sum)));
+        std::mem::swap(&mut powers, &mut written);
     }
-    sum
 }
 
 /// Bytes of workspace that [`softmax`] and [`crate::cross_entropy_backward`] need for a last dimension of size `d`: a
-/// row as it is computed.
+/// row as it is computed, and the one before it.
 pub fn row_workspace_bytes(dtype: DType, d: usize) -> usize {
-    if dtype == DType::F64 { piece_bytes::<f64>(d) } else { piece_bytes::<f32>(d) }
+    2 * if dtype == DType::F64 { piece_bytes::<f64>(d) } else { piece_bytes::<f32>(d) }
 }
 
 fn check(inputs: &[&View<'_>], out: &ViewMut<'_>) {
@@ -87,57 +108,15 @@ fn softmax_rows<T: Float>(x: &View<'_>, out: &mut ViewMut<'_>, workspace: &mut [
     let (rows, count) = (row_count(x), x.shape()[x.rank() - 1]);
     let reader = Reader::apart_from(x, out);
     let mut writer = Writer::streaming(out, &[x]);
-    let (mut scratch, mut out_scratch) = (Scratch::new(), Scratch::new());
-    if count <= TILE && writer.streams() {
-        return softmax_short_rows::<T>(&reader, &mut writer, [rows, count]);
-    }
-    let powers = Workspace::new(workspace).take::<T::Compute>(count);
-    for row in 0..rows {
-        if count <= TILE {
-            // One tile: the exponentials stay in the first cache.
-            let max = row_max::<T>(&reader, row, count, &mut scratch);
-            let tile = reader.widened::<T>(row * count, count, &mut scratch);
-            let next = [reader.ahead(row * count, 0)];
-            writer.widened::<T>(row * count, count, &mut out_scratch, |out| {
-                let sum = exp_into(tile, max, out, &next);
-                scale_in_place(out, T::Compute::ONE / sum);
-            });
-            continue;
-        }
-        let scale = T::Compute::ONE / row_exp::<T>(&reader, row, powers, &writer, &mut scratch);
-        for (start, some) in tiles(count) {
-            writer.widened::<T>(row * count + start, some, &mut out_scratch, |out| {
-                scale_into(&powers[start..start + some], scale, out);
-            });
-        }
-    }
-}
-
-/// Rows of a tile at most, which go past the caches: a row is written, piece by piece, while the next one is computed, so
-/// that memory and arithmetic do not wait for each other.
-fn softmax_short_rows<T: Float>(x: &Reader<'_>, writer: &mut Writer<'_>, [rows, count]: [usize; 2]) {
-    let mut scratch = [Scratch::new(), Scratch::new(), Scratch::new(), Scratch::new()];
-    let [x_scratch, out_scratch, powers, written] = &mut scratch;
-    let (mut powers, mut written) = (powers.wide(count), written.wide(count));
-    let mut scale = T::Compute::ZERO;
-    for row in 0..=rows {
-        let max = if row < rows { row_max::<T>(x, row, count, x_scratch) } else { T::Compute::ZERO };
-        let mut sum = [T::Compute::ZERO; LANES];
-        for (start, some) in writer.tiles(count) {
-            let at = row * count + start;
-            if row < rows {
-                let (ahead, x) = ([x.ahead(at, 0)], x.widened::<T>(at, some, x_scratch));
-                add_exp_into(x, max, &mut powers[start..start + some], &mut sum, &ahead);
-            }
-            if row > 0 {
-                writer.widened::<T>(at - count, some, out_scratch, |out| {
-                    scale_into(&written[start..start + some], scale, out);
-                });
-            }
-        }
-        scale = T::Compute::ONE / join_lanes::<T::Compute, Sum>(sum);
-        std::mem::swap(&mut powers, &mut written);
-    }
+    finish_exponentials::<T, _>(
+        &reader,
+        &mut writer,
+        [rows, count],
+        workspace,
+        |_| true,
+        |_, sum| T::Compute::ONE / sum,
+        |&scale, _, powers, out| scale_into(powers, scale, out),
+    );
 }
 
 /// `out = x - ln(sum(e^x))` along the last dimension, safe from overflow. Floats; halves compute in f32.
@@ -191,7 +170,7 @@ fn softmax_backward_rows<T: Float>(x: &View<'_>, dy: &View<'_>, dx: &mut ViewMut
             let max = row_max::<T>(&x, row, count, x_scratch);
             let y = y_scratch.wide::<T::Compute>(count);
             let x = x.widened::<T>(row * count, count, x_scratch);
-            let scale = T::Compute::ONE / exp_into(x, max, y, &[]);
+            let scale = T::Compute::ONE / exp_into(x, max, y);
             let dy = dy.widened::<T>(row * count, count, dy_scratch);
             let mean = dot(y, dy) * scale;
             writer.widened::<T>(row * count, count, dx_scratch, |dx| {

@@ -1,7 +1,8 @@
 //! Writing past the caches: what is long has left them before anybody reads it, and what is written line by line need not
 //! be read first.
 
-use crate::reduce::LANES;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Level, level};
 
 /// Where an output is at least so long, it leaves the caches before anybody reads it: it may as well not enter them.
 pub const STREAM_BYTES: usize = 8 << 20;
@@ -21,29 +22,85 @@ impl Drop for Streaming {
     }
 }
 
-/// Copies past the caches, to memory aligned to [`STREAM_ALIGNMENT`], while there is a [`Streaming`].
+/// Copies past the caches, to memory aligned to [`STREAM_ALIGNMENT`], while there is a [`Streaming`]. As wide as the machine
+/// can: what waits on its way to memory takes a place for each vector.
 ///
 /// # Safety
 /// As many elements can be written at `to`, where those that are read do not lie.
 pub(crate) unsafe fn stream(from: &[f32], to: *mut f32) {
-    // Eight vectors a turn: one by one, large results of softmax take a sixth longer.
-    let (chunks, rest) = from.as_chunks::<LANES>();
-    for (i, chunk) in chunks.iter().enumerate() {
-        // SAFETY: the caller's; every x86-64 processor has these vectors.
-        #[cfg(target_arch = "x86_64")]
-        unsafe {
-            use std::arch::x86_64::{_mm_loadu_ps, _mm_stream_ps};
-            for (j, vector) in chunk.as_chunks::<4>().0.iter().enumerate() {
-                _mm_stream_ps(to.add(i * LANES + 4 * j), _mm_loadu_ps(vector.as_ptr()));
+    // SAFETY: the caller's; `level` found what they need on this machine.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        match level() {
+            Level::Avx512 => stream_avx512(from, to),
+            Level::Avx2 => stream_avx2(from, to),
+            Level::Baseline => stream_baseline(from, to),
+        }
+    }
+    // SAFETY: the caller's.
+    #[cfg(not(target_arch = "x86_64"))]
+    unsafe {
+        to.copy_from_nonoverlapping(from.as_ptr(), from.len())
+    };
+}
+
+/// [`stream`] in vectors of so many elements.
+#[cfg(target_arch = "x86_64")]
+macro_rules! stream_in_vectors {
+    ($name:ident, $feature:literal, $width:literal, $load:ident, $store:ident) => {
+        /// # Safety
+        /// That of [`stream`].
+        #[target_feature(enable = $feature)]
+        unsafe fn $name(from: &[f32], to: *mut f32) {
+            let (vectors, rest) = from.as_chunks::<$width>();
+            for (i, vector) in vectors.iter().enumerate() {
+                // SAFETY: the caller's.
+                unsafe {
+                    std::arch::x86_64::$store(to.add(i * $width), std::arch::x86_64::$load(vector.as_ptr()))
+                };
+            }
+            // SAFETY: the caller's.
+            unsafe { to.add(from.len() - rest.len()).copy_from_nonoverlapping(rest.as_ptr(), rest.len()) };
+        }
+    };
+}
+#[cfg(target_arch = "x86_64")]
+stream_in_vectors!(stream_avx512, "avx512f", 16, _mm512_loadu_ps, _mm512_stream_ps);
+#[cfg(target_arch = "x86_64")]
+stream_in_vectors!(stream_avx2, "avx", 8, _mm256_loadu_ps, _mm256_stream_ps);
+#[cfg(target_arch = "x86_64")]
+stream_in_vectors!(stream_baseline, "sse", 4, _mm_loadu_ps, _mm_stream_ps);
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_width_copies_all_elements_and_no_more() {
+        #[repr(align(64))]
+        struct Memory([f32; 80]);
+        let from: Vec<f32> = (0..67).map(|i| i as f32 + 0.5).collect();
+        let is_usable = |width: &Level| match width {
+            Level::Baseline => true,
+            Level::Avx2 => level() != Level::Baseline,
+            Level::Avx512 => level() == Level::Avx512,
+        };
+        for width in [Level::Baseline, Level::Avx2, Level::Avx512].iter().filter(|width| is_usable(width)) {
+            for count in [0, 1, 15, 16, 31, 64, 67] {
+                let mut memory = Memory([-1.0; 80]);
+                let (from, to) = (&from[..count], memory.0.as_mut_ptr());
+                // SAFETY: there are 80 aligned elements at `to`, and the machine has the width.
+                unsafe {
+                    let _streaming = Streaming;
+                    match width {
+                        Level::Baseline => stream_baseline(from, to),
+                        Level::Avx2 => stream_avx2(from, to),
+                        Level::Avx512 => stream_avx512(from, to),
+                    }
+                }
+                let (copied, rest) = memory.0.split_at(count);
+                assert!(copied == from && rest.iter().all(|&x| x == -1.0), "{width:?} {count}");
             }
         }
-        // SAFETY: the caller's.
-        #[cfg(not(target_arch = "x86_64"))]
-        unsafe {
-            to.add(i * LANES).copy_from_nonoverlapping(chunk.as_ptr(), LANES)
-        };
     }
-    let done = from.len() - rest.len();
-    // SAFETY: the caller's.
-    unsafe { to.add(done).copy_from_nonoverlapping(rest.as_ptr(), rest.len()) };
 }
