@@ -44,8 +44,8 @@ pub(crate) fn row_sum_exp<T: Float>(
 /// `join` knows of the row and their sum. Rows that are not wanted become zeros. `writer` may write over `x`; the
 /// workspace is of [`row_workspace_bytes`].
 ///
-/// A row is written, piece by piece, while the next one is computed and the one after that is asked for, so that memory and
-/// arithmetic do not wait for each other.
+/// A row is written, piece by piece, while the next one is computed in its place and the one after that is asked for, so that
+/// memory and arithmetic do not wait for each other.
 pub(crate) fn finish_exponentials<T: Float, R>(
     x: &Reader<'_>,
     writer: &mut Writer<'_>,
@@ -55,8 +55,7 @@ pub(crate) fn finish_exponentials<T: Float, R>(
     join: impl Fn(usize, T::Compute) -> R,
     finish: impl Fn(&R, usize, &[T::Compute], &mut [T::Compute]),
 ) {
-    let mut workspace = Workspace::new(workspace);
-    let (mut powers, mut written) = (workspace.take(count), workspace.take(count));
+    let powers: &mut [T::Compute] = Workspace::new(workspace).take(count);
     let (mut x_scratch, mut out_scratch) = (Scratch::new(), Scratch::new());
     let mut before = None;
     for row in 0..=rows {
@@ -65,27 +64,27 @@ pub(crate) fn finish_exponentials<T: Float, R>(
         let mut sum = [T::Compute::ZERO; LANES];
         for (start, some) in writer.tiles(count) {
             let at = row * count + start;
-            if is_computed {
-                let ahead = [x.ahead(at, count), writer.ahead(at, count)];
-                let x = x.widened::<T>(at, some, &mut x_scratch);
-                add_exp_into(x, max, &mut powers[start..start + some], &mut sum, &ahead);
-            }
+            let powers = &mut powers[start..start + some];
             if row > 0 {
                 writer.widened::<T>(at - count, some, &mut out_scratch, |out| match &before {
-                    Some(joined) => finish(joined, start, &written[start..start + some], out),
+                    Some(joined) => finish(joined, start, powers, out),
                     None => out.fill(T::Compute::ZERO),
                 });
             }
+            if is_computed {
+                let ahead = [x.ahead(at, count), writer.ahead(at, count)];
+                let x = x.widened::<T>(at, some, &mut x_scratch);
+                add_exp_into(x, max, powers, &mut sum, &ahead);
+            }
         }
         before = is_computed.then(|| join(row, join_lanes::<T::Compute, Sum>(sum)));
-        std::mem::swap(&mut powers, &mut written);
     }
 }
 
 /// Bytes of workspace that [`softmax`] and [`crate::cross_entropy_backward`] need for a last dimension of size `d`: a
-/// row as it is computed, and the one before it.
+/// row as it is computed.
 pub fn row_workspace_bytes(dtype: DType, d: usize) -> usize {
-    2 * if dtype == DType::F64 { piece_bytes::<f64>(d) } else { piece_bytes::<f32>(d) }
+    if dtype == DType::F64 { piece_bytes::<f64>(d) } else { piece_bytes::<f32>(d) }
 }
 
 fn check(inputs: &[&View<'_>], out: &ViewMut<'_>) {
