@@ -7,8 +7,9 @@ use crate::softmax::{finish_exponentials, row_count, row_sum_exp};
 use crate::tiles::{Reader, Scratch, Writer};
 use crate::{Element, Float, Scalar, View, ViewMut};
 
-/// The classes of rows, of which there are so many; nobody's where a row is ignored.
+/// What the labels of rows say.
 struct Labels {
+    /// The class of each row; none where it is ignored.
     of_rows: Vec<Option<usize>>,
     classes: usize,
 }
@@ -20,7 +21,7 @@ impl Labels {
         let classes = logits.shape()[logits.rank() - 1];
         let (reader, dtype) = (Reader::new(labels), labels.dtype());
         let mut scratch = [0u64];
-        let mut class = |row: usize| {
+        let class = |row: usize| {
             let bytes = reader.tile(row, 1, bytemuck::cast_slice_mut(&mut scratch));
             let label: i64 =
                 dispatch!(index dtype, T => Scalar::from_bytes(T::DTYPE, bytes).get::<T>().cast());
@@ -32,7 +33,7 @@ impl Labels {
                     .found(label.to_string())),
             }
         };
-        let of_rows = (0..row_count(logits)).map(&mut class).collect::<Result<_>>()?;
+        let of_rows = (0..row_count(logits)).map(class).collect::<Result<_>>()?;
         Ok(Labels { of_rows, classes })
     }
 }
@@ -130,7 +131,10 @@ fn backward<T: Float>(
         [labels.of_rows.len(), labels.classes],
         workspace,
         |row| labels.of_rows[row].is_some(),
-        |row, sum| (labels.of_rows[row], weight(row), weight(row) / sum),
+        |row, sum| {
+            let weight = weight(row);
+            (labels.of_rows[row], weight, weight / sum)
+        },
         |&(label, weight, scale), start, powers, out| {
             scale_into(powers, scale, out);
             let chosen = label.and_then(|label| out.get_mut(label.checked_sub(start)?));
