@@ -201,7 +201,7 @@ pub(crate) fn iota_tile(dtype: DType, size: usize, inner: usize, start: usize, o
     })
 }
 
-/// `out[.., i, ..] = i`, the index along `dim`, converted as [`crate::convert`] does.
+/// `out[.., i, ..] = i`, the index along `dim`, converted as [`crate::convert()`] does.
 ///
 /// # Panics
 /// Where there is no such dimension.

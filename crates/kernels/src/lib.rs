@@ -37,6 +37,7 @@ mod softmax;
 mod stream;
 mod tiles;
 mod unary;
+mod vector;
 mod view;
 mod workspace;
 

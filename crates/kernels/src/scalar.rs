@@ -35,7 +35,7 @@ impl Scalar {
         Scalar { dtype, bytes }
     }
 
-    /// `value` converted to `dtype` as [`crate::convert`] does.
+    /// `value` converted to `dtype` as [`crate::convert()`] does.
     pub fn from_f64(dtype: DType, value: f64) -> Self {
         dispatch!(dtype, T => Scalar::new::<T>(value.cast()))
     }

@@ -72,7 +72,7 @@ pub(crate) fn finish_exponentials<T: Float, R>(
                 });
             }
             if is_computed {
-                let ahead = [x.ahead(at, count), writer.ahead(at, count)];
+                let ahead = [x.ahead(at, count), writer.ahead(at, 0)];
                 let x = x.widened::<T>(at, some, &mut x_scratch);
                 add_exp_into(x, max, powers, &mut sum, &ahead);
             }

@@ -3,6 +3,8 @@
 
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Level, level};
+#[cfg(target_arch = "x86_64")]
+use crate::vector::Vector;
 
 /// Where an output is at least so long, it leaves the caches before anybody reads it: it may as well not enter them.
 pub const STREAM_BYTES: usize = 8 << 20;
@@ -44,32 +46,31 @@ pub(crate) unsafe fn stream(from: &[f32], to: *mut f32) {
     };
 }
 
-/// [`stream`] in vectors of so many elements.
+/// [`stream`] in vectors of one type.
 #[cfg(target_arch = "x86_64")]
 macro_rules! stream_in_vectors {
-    ($name:ident, $feature:literal, $width:literal, $load:ident, $store:ident) => {
+    ($name:ident, $feature:literal, $vector:ident) => {
         /// # Safety
-        /// That of [`stream`].
+        /// That of [`stream`], and the machine has the vectors.
         #[target_feature(enable = $feature)]
         unsafe fn $name(from: &[f32], to: *mut f32) {
-            let (vectors, rest) = from.as_chunks::<$width>();
-            for (i, vector) in vectors.iter().enumerate() {
+            use std::arch::x86_64::$vector;
+            let (vectors, rest) = from.split_at(from.len() / $vector::WIDTH * $vector::WIDTH);
+            for at in (0..vectors.len()).step_by($vector::WIDTH) {
                 // SAFETY: the caller's.
-                unsafe {
-                    std::arch::x86_64::$store(to.add(i * $width), std::arch::x86_64::$load(vector.as_ptr()))
-                };
+                unsafe { $vector::load(vectors.as_ptr().add(at)).stream(to.add(at)) };
             }
             // SAFETY: the caller's.
-            unsafe { to.add(from.len() - rest.len()).copy_from_nonoverlapping(rest.as_ptr(), rest.len()) };
+            unsafe { to.add(vectors.len()).copy_from_nonoverlapping(rest.as_ptr(), rest.len()) };
         }
     };
 }
 #[cfg(target_arch = "x86_64")]
-stream_in_vectors!(stream_avx512, "avx512f", 16, _mm512_loadu_ps, _mm512_stream_ps);
+stream_in_vectors!(stream_avx512, "avx512f", __m512);
 #[cfg(target_arch = "x86_64")]
-stream_in_vectors!(stream_avx2, "avx", 8, _mm256_loadu_ps, _mm256_stream_ps);
+stream_in_vectors!(stream_avx2, "avx", __m256);
 #[cfg(target_arch = "x86_64")]
-stream_in_vectors!(stream_baseline, "sse", 4, _mm_loadu_ps, _mm_stream_ps);
+stream_in_vectors!(stream_baseline, "sse", __m128);
 
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {

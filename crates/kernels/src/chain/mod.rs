@@ -23,6 +23,7 @@ use smallvec::SmallVec;
 use crate::math;
 use crate::reduce::LANES;
 use crate::simd::{Ahead, Level, level};
+use crate::vector::Vector;
 
 /// Elements that a value between two steps takes at most: the accumulator's.
 pub(crate) const CHUNK: usize = 128;
@@ -212,128 +213,12 @@ impl Operands {
     }
 }
 
-/// A vector of f32.
-trait Lanes: Copy {
-    const WIDTH: usize;
-    /// # Safety
-    /// `WIDTH` elements can be read here.
-    unsafe fn load(from: *const f32) -> Self;
-    /// # Safety
-    /// `WIDTH` elements can be written here.
-    unsafe fn store(self, to: *mut f32);
-    /// # Safety
-    /// `WIDTH` elements can be written here, which is aligned to as many.
-    unsafe fn stream(self, to: *mut f32);
-    fn splat(x: f32) -> Self;
-    fn plus(self, other: Self) -> Self;
-    fn minus(self, other: Self) -> Self;
-    fn times(self, other: Self) -> Self;
-    fn over(self, other: Self) -> Self;
-    fn root(self) -> Self;
-}
-
-/// One element: ends of chains, and machines without the vectors below.
-impl Lanes for f32 {
-    const WIDTH: usize = 1;
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> f32 {
-        // SAFETY: the caller's.
-        unsafe { from.read() }
-    }
-    #[inline(always)]
-    unsafe fn store(self, to: *mut f32) {
-        // SAFETY: the caller's.
-        unsafe { to.write(self) }
-    }
-    #[inline(always)]
-    unsafe fn stream(self, to: *mut f32) {
-        // SAFETY: the caller's.
-        unsafe { self.store(to) }
-    }
-    #[inline(always)]
-    fn splat(x: f32) -> f32 {
-        x
-    }
-    #[inline(always)]
-    fn plus(self, other: f32) -> f32 {
-        self + other
-    }
-    #[inline(always)]
-    fn minus(self, other: f32) -> f32 {
-        self - other
-    }
-    #[inline(always)]
-    fn times(self, other: f32) -> f32 {
-        self * other
-    }
-    #[inline(always)]
-    fn over(self, other: f32) -> f32 {
-        self / other
-    }
-    #[inline(always)]
-    fn root(self) -> f32 {
-        self.sqrt()
-    }
-}
-
-/// A machine's vector type; its functions are called only where the machine was found to have them.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-macro_rules! lanes {
-    ($arch:ident, $type:ident, $width:literal: $load:ident $store:ident $stream:ident $splat:ident $add:ident $sub:ident $mul:ident $div:ident $sqrt:ident) => {
-        #[allow(unused_unsafe)]
-        impl Lanes for std::arch::$arch::$type {
-            const WIDTH: usize = $width;
-            #[inline(always)]
-            unsafe fn load(from: *const f32) -> Self {
-                // SAFETY: the caller's; this code runs only on machines with the instruction, as all below.
-                unsafe { std::arch::$arch::$load(from) }
-            }
-            #[inline(always)]
-            unsafe fn store(self, to: *mut f32) {
-                // SAFETY: the caller's.
-                unsafe { std::arch::$arch::$store(to, self) }
-            }
-            #[inline(always)]
-            unsafe fn stream(self, to: *mut f32) {
-                // SAFETY: the caller's.
-                unsafe { std::arch::$arch::$stream(to, self) }
-            }
-            #[inline(always)]
-            fn splat(x: f32) -> Self {
-                // SAFETY: no memory is touched, as in all below.
-                unsafe { std::arch::$arch::$splat(x) }
-            }
-            lanes! { @pairs $arch: plus $add, minus $sub, times $mul, over $div }
-            #[inline(always)]
-            fn root(self) -> Self {
-                // SAFETY: as above.
-                unsafe { std::arch::$arch::$sqrt(self) }
-            }
-        }
-    };
-    (@pairs $arch:ident: $($name:ident $function:ident),*) => {$(
-        #[inline(always)]
-        fn $name(self, other: Self) -> Self {
-            // SAFETY: as above.
-            unsafe { std::arch::$arch::$function(self, other) }
-        }
-    )*};
-}
-#[cfg(target_arch = "x86_64")]
-lanes! { x86_64, __m512, 16: _mm512_loadu_ps _mm512_storeu_ps _mm512_stream_ps _mm512_set1_ps _mm512_add_ps _mm512_sub_ps _mm512_mul_ps _mm512_div_ps _mm512_sqrt_ps }
-#[cfg(target_arch = "x86_64")]
-lanes! { x86_64, __m256, 8: _mm256_loadu_ps _mm256_storeu_ps _mm256_stream_ps _mm256_set1_ps _mm256_add_ps _mm256_sub_ps _mm256_mul_ps _mm256_div_ps _mm256_sqrt_ps }
-#[cfg(target_arch = "x86_64")]
-lanes! { x86_64, __m128, 4: _mm_loadu_ps _mm_storeu_ps _mm_stream_ps _mm_set1_ps _mm_add_ps _mm_sub_ps _mm_mul_ps _mm_div_ps _mm_sqrt_ps }
-#[cfg(target_arch = "aarch64")]
-lanes! { aarch64, float32x4_t, 4: vld1q_f32 vst1q_f32 vst1q_f32 vdupq_n_f32 vaddq_f32 vsubq_f32 vmulq_f32 vdivq_f32 vsqrtq_f32 }
-
 /// An accumulator of `N` vectors.
 #[derive(Clone, Copy)]
 struct Accumulator<V, const N: usize>([V; N]);
 
 /// Loops over indices, which the compiler unrolls wherever it stands: the vectors have to end up in registers.
-impl<V: Lanes, const N: usize> Accumulator<V, N> {
+impl<V: Vector, const N: usize> Accumulator<V, N> {
     /// # Safety
     /// The accumulator's elements can be read here.
     #[inline(always)]
@@ -452,7 +337,7 @@ mod alone {
 /// # Safety
 /// As for [`run`].
 #[inline(always)]
-unsafe fn sweep<V: Lanes, const N: usize>(steps: &[Step], operands: &mut Operands, count: usize) -> usize {
+unsafe fn sweep<V: Vector, const N: usize>(steps: &[Step], operands: &mut Operands, count: usize) -> usize {
     const { assert!(N * V::WIDTH <= CHUNK) };
     let mut left = count;
     while left >= N * V::WIDTH {

@@ -25,7 +25,7 @@ pub enum EwOp {
     Unary(Unary),
     /// A function of two arguments of one type.
     Binary(Binary),
-    /// Two arguments of one type give bool; `total_order` as for [`crate::compare`].
+    /// Two arguments of one type give bool; `total_order` as for [`crate::compare()`].
     Compare {
         /// The relation.
         direction: Direction,
