@@ -120,7 +120,7 @@ def measure(options):
 
 
 def summarise(lines):
-    """Per case and peer: minima of minima, medians of medians; of memory the most, of first steps the median."""
+    """Per case and peer: minima of minima, medians of medians; of memory the most, of first steps the median, of limits both."""
     cases = {}
     for line in lines:
         cases.setdefault(path(line), {}).setdefault(line["peer"], []).append(line)
@@ -136,6 +136,7 @@ def summarise(lines):
             "memory": max(every("peak_rss_mb"), default=None),
             "net": max((line["peak_rss_mb"] - (line.get("bare_rss_mb") or 0) for line in rounds), default=None),
             "limit": max(every("of_limit"), default=None),
+            "middle limit": middle("of_limit"),
             "rounds": len(rounds),
         }
 
@@ -163,7 +164,9 @@ def table(summary):
             figures = peers.get(name)
             row.append(" / ".join(milliseconds(figures[key]) for key in ("min", "median")) if figures else "-")
         row += [number(ratios(peers, key)) for key in ("min", "median", "cpu", "memory", "net", "first")]
-        rows.append([*row, number(peers.get("partita", {}).get("limit"))])
+        own = peers.get("partita", {})
+        limits = [own[key] for key in ("limit", "middle limit") if own.get(key) is not None]
+        rows.append([*row, " / ".join(map(number, limits)) or "-"])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
@@ -223,8 +226,9 @@ Milliseconds: fastest / middle run, over all rounds. `x`: the best peer's figure
 *cpu* is processor time, which a busy machine disturbs least (a peer's threads that spin while they wait count in it);
 *memory* is the resident peak of the whole process, libraries included, *net memory* less what the bare import (or a
 `partita` that only tells its version) takes; *first step* is everything from the model, built
-and initialised, to the end of the first step. *Of the limit*: a collective's least traffic at the bandwidth of a plain copy
-measured beside it, over its time.
+and initialised, to the end of the first step. *Of the limit*: the least traffic of a collective,
+or of a pass over memory, at the bandwidth of a plain copy measured beside it, over its time (fastest runs): best / middle
+round. Where the two are far apart, the copy itself had two speeds.
 
 ![Ratios](benches/chart.svg)
 
