@@ -2,6 +2,7 @@ use partita_base::{Diagnostic, Result};
 
 use crate::convert::Cast;
 use crate::element::{Real, dispatch};
+use crate::reduce::LANES;
 use crate::rows::scale_into;
 use crate::softmax::{finish_exponentials, row_count, row_sum_exp};
 use crate::tiles::{Reader, Scratch, Writer};
@@ -135,12 +136,19 @@ fn backward<T: Float>(
             let weight = weight(row);
             (labels.of_rows[row], weight, weight / sum)
         },
-        |&(label, weight, scale), start, powers, out| {
-            scale_into(powers, scale, out);
-            let chosen = label.and_then(|label| out.get_mut(label.checked_sub(start)?));
-            if let Some(chosen) = chosen {
-                *chosen = *chosen - weight;
+        |&(label, weight, scale), start, powers, out, streaming| {
+            let Some(chosen) = label.and_then(|label| label.checked_sub(start)).filter(|&at| at < out.len())
+            else {
+                return scale_into(powers, scale, out, streaming);
+            };
+            // What is read again does not go past the caches.
+            let chunk = chosen / LANES * LANES;
+            let pieces =
+                [0..chunk, chunk..out.len().min(chunk + LANES), out.len().min(chunk + LANES)..out.len()];
+            for (piece, streaming) in pieces.into_iter().zip([streaming, None, streaming]) {
+                scale_into(&powers[piece.clone()], scale, &mut out[piece], streaming);
             }
+            out[chosen] = out[chosen] - weight;
         },
     );
 }

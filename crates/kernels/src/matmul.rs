@@ -290,7 +290,8 @@ pub(crate) fn widen<T: Float>(view: &View<'_>, into: &mut [T::Compute], scratch:
 pub(crate) fn round<T: Float>(from: &[T::Compute], view: &mut ViewMut<'_>, scratch: &mut Scratch) {
     let mut writer = Writer::new(view);
     for (start, count) in tiles(writer.len()) {
-        writer.widened::<T>(start, count, scratch, |tile| tile.copy_from_slice(&from[start..start + count]));
+        writer
+            .widened::<T>(start, count, scratch, |tile, _| tile.copy_from_slice(&from[start..start + count]));
     }
 }
 

@@ -1,9 +1,10 @@
 use crate::element::{Number, Real, dispatch};
 use crate::reduce::{BLOCK_ROWS, LANES, Sum, fold_into, join_lanes, padded};
-use crate::rows::sum_in_lanes;
+use crate::rows::{map_into, sum_in_lanes};
 use crate::simd::{Ahead, multiversion};
 use crate::softmax::row_count;
-use crate::tiles::{Rows, Scratch, TILE, Writer};
+use crate::stream::{Streaming, put, stream};
+use crate::tiles::{Rows, Scratch, TILE, Writer, tiles};
 use crate::workspace::{Workspace, piece_bytes};
 use crate::{Float, View, ViewMut};
 use partita_base::DType;
@@ -17,6 +18,9 @@ fn together<T: Float>(inputs: &[&Rows<'_, T>], out: &Writer<'_>, count: usize) -
     let stay = TOGETHER * count <= 4 * TILE && !out.streams();
     if stay && inputs.iter().all(|rows| rows.are_lent()) { TOGETHER } else { 1 }
 }
+
+/// Elements of a gradient that are computed before they go past the caches together, beside three streams that are read.
+const PIECE: usize = TILE / 4;
 
 /// Sums of some rows.
 type Sums<C> = [C; TOGETHER];
@@ -54,10 +58,57 @@ multiversion! {
     }
 }
 
+/// A tile of a row that is written while sums are taken of the same elements of the next rows: of squared deviations of
+/// the one, and of the elements of the one after that. So no row waits for its own sums, memory is read and written
+/// throughout, and is asked for a row once.
+struct Row<'a, C> {
+    x: &'a [C],
+    mean: C,
+    scale: C,
+    weight: &'a [C],
+    bias: &'a [C],
+    next: &'a [C],
+    next_mean: C,
+    after_next: &'a [C],
+    ahead: Ahead,
+    /// Whether the sums begin here, not with what their lanes hold. Zeros that are stored to be read again would wait
+    /// behind all that is on its way to memory.
+    begins: bool,
+}
+
 multiversion! {
-    fn normalize[C: Real](x: &[C], mean: C, scale: C, weight: &[C], bias: &[C], out: &mut [C]) {
-        for (((out, &x), &weight), &bias) in out.iter_mut().zip(x).zip(weight).zip(bias) {
-            *out = (x - mean) * scale * weight + bias;
+    /// Writes a tile of a row; its lanes are of squared deviations and of elements.
+    fn normalize(M)[C: Real](row: &Row<'_, C>, out: &mut [C], streaming: Option<&Streaming>, lanes: &mut Lanes<C>) {
+        let &Row { mean, scale, next_mean, ahead, begins, .. } = row;
+        let ([mut squares, mut sums], zeros) = (*lanes, [C::ZERO; LANES]);
+        if begins {
+            (squares, sums) = (zeros, zeros);
+        }
+        let of = |x: C, weight: C, bias: C| (x - mean) * scale * weight + bias;
+        let (x, x_rest) = row.x.as_chunks::<LANES>();
+        let (weight, weight_rest) = row.weight.as_chunks::<LANES>();
+        let (bias, bias_rest) = row.bias.as_chunks::<LANES>();
+        let (next, next_rest) = row.next.as_chunks::<LANES>();
+        let (after_next, after_next_rest) = row.after_next.as_chunks::<LANES>();
+        let (out, out_rest) = out.as_chunks_mut::<LANES>();
+        let whole = out.iter_mut().zip(x).zip(weight).zip(bias).zip(next).zip(after_next);
+        for (i, (((((out, x), weight), bias), next), after_next)) in whole.enumerate() {
+            ahead.fetch(i);
+            let mut values = zeros;
+            for l in 0..LANES {
+                values[l] = of(x[l], weight[l], bias[l]);
+                let deviation = next[l] - next_mean;
+                squares[l] = squares[l] + deviation * deviation;
+                sums[l] = sums[l] + after_next[l];
+            }
+            put::<M, C>(values, out, streaming);
+        }
+        *lanes = [squares, sums];
+        for l in 0..x_rest.len() {
+            out_rest[l] = of(x_rest[l], weight_rest[l], bias_rest[l]);
+            let deviation = next_rest[l] - next_mean;
+            lanes[0][l] = lanes[0][l] + deviation * deviation;
+            lanes[1][l] = lanes[1][l] + after_next_rest[l];
         }
     }
 }
@@ -105,21 +156,9 @@ multiversion! {
 
 multiversion! {
     /// The gradient of a row. Memory ahead comes meanwhile.
-    fn gradient[C: Real](x: &[C], mean: C, scale: C, weight: &[C], dy: &[C], shift: C, slope: C, dx: &mut [C], ahead: Ahead) {
-        let of = |x: C, weight: C, dy: C| scale * ((dy * weight - shift) - ((x - mean) * scale) * slope);
-        let (x, x_rest) = x.as_chunks::<LANES>();
-        let (weight, weight_rest) = weight.as_chunks::<LANES>();
-        let (dy, dy_rest) = dy.as_chunks::<LANES>();
-        let (dx, dx_rest) = dx.as_chunks_mut::<LANES>();
-        for (i, (((dx, x), weight), dy)) in dx.iter_mut().zip(x).zip(weight).zip(dy).enumerate() {
-            ahead.fetch(i);
-            for l in 0..LANES {
-                dx[l] = of(x[l], weight[l], dy[l]);
-            }
-        }
-        for (((dx, &x), &weight), &dy) in dx_rest.iter_mut().zip(x_rest).zip(weight_rest).zip(dy_rest) {
-            *dx = of(x, weight, dy);
-        }
+    fn gradient(M)[C: Real](x: &[C], mean: C, scale: C, weight: &[C], dy: &[C], shift: C, slope: C, dx: &mut [C], ahead: Ahead) {
+        let streaming = None;
+        map_into!(M, C, ahead; x, weight, dy; scale * ((dy * weight - shift) - ((x - mean) * scale) * slope); dx, streaming);
     }
 }
 
@@ -131,20 +170,31 @@ struct Norm {
 }
 
 impl Norm {
-    /// The mean and `1 / sqrt(variance + epsilon)` of some rows; the mean is zero where the norm is not centered. The second
-    /// sums, which find the rows in the first cache, bring memory `ahead`.
-    fn statistics<C: Real>(self, x: &[C], count: usize, ahead: Ahead) -> (Sums<C>, Sums<C>) {
-        let rows = x.len() / count;
-        let size = C::from_f64(count as f64);
+    /// The mean of a row of `count` elements by their sum; zero where the norm is not centered.
+    fn mean<C: Real>(self, sum: C, count: usize) -> C {
+        if self.centered { sum / C::from_f64(count as f64) } else { C::ZERO }
+    }
+
+    /// `1 / sqrt(variance + epsilon)` of a row by the sum of its squared deviations.
+    fn scale<C: Real>(self, squares: C, count: usize) -> C {
+        C::ONE / (squares / C::from_f64(count as f64) + C::from_f64(self.epsilon)).sqrt()
+    }
+
+    /// The means of some rows.
+    fn means<C: Real>(self, x: &[C], count: usize) -> Sums<C> {
         let mut lanes = [[C::ZERO; LANES]; TOGETHER];
-        let mut mean = [C::ZERO; TOGETHER];
         if self.centered {
             sums(x, count, &mut lanes);
-            mean = join(&lanes, rows).map(|sum| sum / size);
         }
+        join(&lanes, x.len() / count).map(|sum| self.mean(sum, count))
+    }
+
+    /// The mean and scale of some rows. The second sums, which find the rows in the first cache, bring memory `ahead`.
+    fn statistics<C: Real>(self, x: &[C], count: usize, ahead: Ahead) -> (Sums<C>, Sums<C>) {
+        let mut lanes = [[C::ZERO; LANES]; TOGETHER];
+        let mean = self.means(x, count);
         sums_of_squared_deviations(x, count, &mean, ahead, &mut lanes);
-        let epsilon = C::from_f64(self.epsilon);
-        (mean, join(&lanes, rows).map(|squares| C::ONE / (squares / size + epsilon).sqrt()))
+        (mean, join(&lanes, x.len() / count).map(|squares| self.scale(squares, count)))
     }
 }
 
@@ -210,28 +260,38 @@ fn forward<T: Float>(
     }
     let (mut weight, mut bias) = (along::<T>(weight, 1.0, count, out), along::<T>(bias, 0.0, count, out));
     let (weight, bias) = (weight.get(0, 1), bias.get(0, 1));
-    let mut x_rows = Rows::<T>::apart_from(x, out);
+    // What is written, and the two rows after it, of which sums are taken meanwhile.
+    let mut x_rows: [_; 3] = std::array::from_fn(|_| Rows::<T>::apart_from(x, out));
     let mut writer = Writer::streaming(out, &[x]);
-    let mut scratch = Scratch::new();
-    let step = together(&[&x_rows], &writer, count);
-    for first in (0..rows).step_by(step) {
-        let some_rows = step.min(rows - first);
-        // What the loops below wait for: where results go, or else the next rows.
-        let ahead = if writer.streams() || !norm.centered {
-            x_rows.ahead(first, some_rows)
-        } else {
-            writer.ahead(first * count, some_rows * count)
-        };
-        let x = x_rows.get(first, some_rows);
-        let (mean, scale) = norm.statistics(x, count, ahead);
-        for (i, x) in x.chunks_exact(count).enumerate() {
-            for (start, some) in writer.tiles(count) {
-                writer.widened::<T>((first + i) * count + start, some, &mut scratch, |out| {
-                    let [x, weight, bias] = [x, weight, bias].map(|row| &row[start..start + some]);
-                    normalize(x, mean[i], scale[i], weight, bias, out);
-                });
-            }
+    let (mut scratch, mut lanes) = (Scratch::new(), [[T::Compute::ZERO; LANES]; 2]);
+    let ([mut mean, _], [mut scale, _]) = norm.statistics(x_rows[0].get(0, 1), count, Ahead::nothing());
+    let second = 1.min(rows - 1);
+    let [mut next_mean, _] = norm.means(x_rows[second].get(second, 1), count);
+    for row in 0..rows {
+        // After the last row comes itself, whose sums nobody reads.
+        let [next, after_next] = [1, 2].map(|later| (row + later).min(rows - 1));
+        if after_next == row + 2 {
+            x_rows[after_next % 3].get(after_next, 1);
         }
+        // What is waited for: where results go, or else the next rows.
+        let ahead = if writer.streams() || !norm.centered {
+            x_rows[after_next % 3].ahead(after_next, 1)
+        } else {
+            writer.ahead(row * count, count)
+        };
+        let [x, next, after_next] = [row, next, after_next].map(|row| x_rows[row % 3].again(row, 1));
+        for (start, some) in tiles(count) {
+            let [x, next, after_next, weight, bias] =
+                [x, next, after_next, weight, bias].map(|row| &row[start..start + some]);
+            let (ahead, begins) = (ahead.after(start / LANES), start == 0);
+            let tile = Row { x, mean, scale, weight, bias, next, next_mean, after_next, ahead, begins };
+            writer.widened::<T>(row * count + start, some, &mut scratch, |out, streaming| {
+                normalize(&tile, out, streaming, &mut lanes);
+            });
+        }
+        let [squares, sum] = join(&lanes, 2);
+        (mean, scale) = (next_mean, norm.scale(squares, count));
+        next_mean = norm.mean(sum, count);
     }
 }
 
@@ -311,6 +371,7 @@ fn backward<T: Float>(
     let (mut x_rows, mut dy_rows) = (Rows::<T>::apart_from(x, dx), Rows::<T>::apart_from(dy, dx));
     let mut writer = Writer::streaming(dx, &[x, dy]);
     let mut scratch = Scratch::new();
+    let mut piece = [T::Compute::ZERO; PIECE];
     let size = T::Compute::from_f64(count as f64);
     let mut slopes = [[T::Compute::ZERO; LANES]; TOGETHER];
     let mut shifts = slopes;
@@ -353,11 +414,21 @@ fn backward<T: Float>(
         let shift = if norm.centered { join(&shifts, some_rows) } else { [T::Compute::ZERO; TOGETHER] };
         for (i, (x, dy)) in x.chunks_exact(count).zip(dy.chunks_exact(count)).enumerate() {
             let (shift, slope) = (shift[i] / size, slope[i] / size);
-            for (start, some) in writer.tiles(count) {
+            for (start, some) in tiles(count) {
                 let ahead = ahead[2].after((i * count + start) / LANES);
-                writer.widened::<T>((first + i) * count + start, some, &mut scratch, |dx| {
+                writer.widened::<T>((first + i) * count + start, some, &mut scratch, |dx, streaming| {
                     let [x, weight, dy] = [x, weight, dy].map(|row| &row[start..start + some]);
-                    gradient(x, mean[i], scale[i], weight, dy, shift, slope, dx, ahead);
+                    let write = |at: usize, dx: &mut [T::Compute]| {
+                        let [x, weight, dy] = [x, weight, dy].map(|row| &row[at..at + dx.len()]);
+                        let ahead = ahead.after(at / LANES);
+                        gradient(x, mean[i], scale[i], weight, dy, shift, slope, dx, ahead);
+                    };
+                    let Some(streaming) = streaming else { return write(0, dx) };
+                    for (number, dx) in dx.chunks_mut(PIECE).enumerate() {
+                        let piece = &mut piece[..dx.len()];
+                        write(number * PIECE, piece);
+                        stream(bytemuck::cast_slice(piece), bytemuck::cast_slice_mut(dx), streaming);
+                    }
                 });
             }
         }

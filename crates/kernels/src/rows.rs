@@ -3,6 +3,7 @@
 use crate::element::Real;
 use crate::reduce::{LANES, Peak, Sum, fold_lanes, join_lanes, padded};
 use crate::simd::{Ahead, multiversion};
+use crate::stream::Streaming;
 
 /// Sums `$term` over the elements of equally long slices in lanes, while memory ahead comes where some is named.
 macro_rules! sum_in_lanes {
@@ -41,6 +42,31 @@ macro_rules! lane_sum {
     };
 }
 pub(crate) use lane_sum;
+
+/// [`put`](crate::stream::put)s `$term` of the elements of equally long slices, while memory ahead comes where some is named.
+macro_rules! map_into {
+    ($M:ty, $C:ty $(, $ahead:ident)?; $first:ident $(, $other:ident)*; $term:expr; $out:ident, $streaming:ident) => {{
+        let (chunks, rest) = $first.as_chunks::<LANES>();
+        let (out_chunks, out_rest) = $out.as_chunks_mut::<LANES>();
+        $(let (other_chunks, other_rest) = $other.as_chunks::<LANES>(); let $other = (other_chunks, other_rest);)*
+        for (i, out) in out_chunks.iter_mut().enumerate() {
+            $($ahead.fetch(i);)?
+            let mut values = [<$C>::ZERO; LANES];
+            for l in 0..LANES {
+                let $first = chunks[i][l];
+                $(let $other = $other.0[i][l];)*
+                values[l] = $term;
+            }
+            $crate::stream::put::<$M, $C>(values, out, $streaming);
+        }
+        for (l, out) in out_rest.iter_mut().enumerate() {
+            let $first = rest[l];
+            $(let $other = $other.1[l];)*
+            *out = $term;
+        }
+    }};
+}
+pub(crate) use map_into;
 
 /// The sum of the exponentials of numbers, in one pass over memory: of all less a shift, which no number is far above. It
 /// moves only when one is, so that most tiles wait for nothing that was found in the tiles before.
@@ -155,10 +181,8 @@ multiversion! {
 
 multiversion! {
     /// `out = x scale`
-    pub(crate) fn scale_into[C: Real](x: &[C], scale: C, out: &mut [C]) {
-        for (out, &x) in out.iter_mut().zip(x) {
-            *out = x * scale;
-        }
+    pub(crate) fn scale_into(M)[C: Real](x: &[C], scale: C, out: &mut [C], streaming: Option<&Streaming>) {
+        map_into!(M, C; x; x * scale; out, streaming);
     }
 }
 
@@ -171,9 +195,14 @@ multiversion! {
 
 multiversion! {
     /// `out = p scale (d - shift)`: the gradient through a softmax of unscaled exponentials.
-    pub(crate) fn softmax_gradient_into[C: Real](p: &[C], scale: C, d: &[C], shift: C, out: &mut [C]) {
-        for ((out, &p), &d) in out.iter_mut().zip(p).zip(d) {
-            *out = p * scale * (d - shift);
-        }
+    pub(crate) fn softmax_gradient_into(M)[C: Real](p: &[C], scale: C, d: &[C], shift: C, out: &mut [C], streaming: Option<&Streaming>) {
+        map_into!(M, C; p, d; p * scale * (d - shift); out, streaming);
+    }
+}
+
+multiversion! {
+    /// `out = (x - max) - log`
+    pub(crate) fn log_softmax_into(M)[C: Real](x: &[C], max: C, log: C, out: &mut [C], streaming: Option<&Streaming>) {
+        map_into!(M, C; x; (x - max) - log; out, streaming);
     }
 }

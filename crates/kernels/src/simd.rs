@@ -5,6 +5,8 @@
 //! everywhere, so the three give the same bits: results do not depend on the machine a run happens to land on, but
 //! for products on matrix units ([`crate::Products`]).
 
+use crate::vector::Vector;
+
 /// What the machine offers; the wide levels have fused multiply-add.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Level {
@@ -34,25 +36,55 @@ pub(crate) fn level() -> Level {
     Level::Baseline
 }
 
+/// The [`Level`] that code is compiled for, as its type: named by functions that pick instructions themselves.
+pub(crate) trait Machine {
+    type Vector: Vector;
+}
+
+macro_rules! machines {
+    ($($name:ident: $vector:ty),*) => {$(
+        pub(crate) struct $name;
+        impl Machine for $name {
+            type Vector = $vector;
+        }
+    )*};
+}
+#[cfg(target_arch = "x86_64")]
+machines! { Baseline: std::arch::x86_64::__m128, Avx2: std::arch::x86_64::__m256, Avx512: std::arch::x86_64::__m512 }
+#[cfg(target_arch = "aarch64")]
+machines! { Baseline: std::arch::aarch64::float32x4_t }
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+machines! { Baseline: f32 }
+
 /// Defines a generic function whose body is compiled once per [`Level`] and dispatched at the call.
 /// Everything the body calls must be `#[inline(always)]` to be compiled along with it. A type after a semicolon
-/// limits this to common element types; the rest make do with the baseline, which saves compile time.
+/// limits this to common element types; the rest make do with the baseline, which saves compile time. A name after the
+/// function's is what the body calls its [`Machine`].
 macro_rules! multiversion {
-    ($(#[$meta:meta])* $vis:vis fn $name:ident[$($g:ident : $bound:path),* $(; $common:ident)?]($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident$(($M:ident))?[$($g:ident : $bound:path),* $(; $common:ident)?]($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
         $(#[$meta])*
         #[allow(clippy::extra_unused_type_parameters)]
         $vis fn $name<$($g: $bound),*>($($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
-            fn body<$($g: $bound),*>($($arg: $ty),*) $(-> $ret)? $body
+            fn body<$($M: $crate::simd::Machine,)? $($g: $bound),*>($($arg: $ty),*) $(-> $ret)? $body
             // Once, not in every caller.
             #[inline(never)]
-            fn baseline<$($g: $bound),*>($($arg: $ty),*) $(-> $ret)? { body::<$($g),*>($($arg),*) }
+            fn baseline<$($g: $bound),*>($($arg: $ty),*) $(-> $ret)? {
+                $(type $M = $crate::simd::Baseline;)?
+                body::<$($M,)? $($g),*>($($arg),*)
+            }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-            fn avx512<$($g: $bound),*>($($arg: $ty),*) $(-> $ret)? { body::<$($g),*>($($arg),*) }
+            fn avx512<$($g: $bound),*>($($arg: $ty),*) $(-> $ret)? {
+                $(type $M = $crate::simd::Avx512;)?
+                body::<$($M,)? $($g),*>($($arg),*)
+            }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
-            fn avx2<$($g: $bound),*>($($arg: $ty),*) $(-> $ret)? { body::<$($g),*>($($arg),*) }
+            fn avx2<$($g: $bound),*>($($arg: $ty),*) $(-> $ret)? {
+                $(type $M = $crate::simd::Avx2;)?
+                body::<$($M,)? $($g),*>($($arg),*)
+            }
             if const { false $(|| !$common::COMMON)? } {
                 return baseline::<$($g),*>($($arg),*);
             }
@@ -112,11 +144,9 @@ impl Ahead {
     /// The piece to be asked for when the one at `at` is worked on, in the same block: the first pieces of all its pages,
     /// then their second ones, and so on.
     #[inline(always)]
-    fn turned(at: *const u8) -> *const u8 {
-        at.map_addr(|at| {
-            let piece = at / PIECE_BYTES;
-            (piece & !0xff | usize::from((piece as u8).rotate_right(PAGE_BITS))) * PIECE_BYTES
-        })
+    fn turned(at: usize) -> usize {
+        let piece = (at / PIECE_BYTES) as u8;
+        (at & !(BLOCK_BYTES - 1)) | (usize::from(piece.rotate_right(PAGE_BITS)) * PIECE_BYTES)
     }
 
     /// Asks, without waiting, when a chunk is worked on, or the first piece of it.
@@ -125,9 +155,10 @@ impl Ahead {
         if self.bytes == 0 {
             return;
         }
-        let piece = Self::turned(self.at.wrapping_add(chunk * self.bytes)).wrapping_add(self.further);
+        let piece = Self::turned(self.at.addr().wrapping_add(chunk * self.bytes)).wrapping_add(self.further);
         for line in [0, 64] {
-            let at = piece.wrapping_add(line);
+            // Nobody reads by this pointer.
+            let at = std::ptr::without_provenance::<u8>(piece.wrapping_add(line));
             // SAFETY: part of every x86-64 processor; no address makes it fail.
             #[cfg(target_arch = "x86_64")]
             unsafe {
@@ -162,9 +193,7 @@ mod tests {
     #[test]
     fn every_piece_of_a_block_is_asked_for_once_and_neighbours_in_time_are_on_different_pages() {
         let block = 5 * BLOCK_BYTES;
-        let at = |piece: usize| {
-            Ahead::turned(std::ptr::without_provenance(block + piece * PIECE_BYTES + 64)).addr() - block
-        };
+        let at = |piece: usize| Ahead::turned(block + piece * PIECE_BYTES + 64) - block;
         let mut asked: Vec<usize> = (0..1 << u8::BITS).map(at).collect();
         let pages: Vec<usize> = asked.iter().map(|at| at / PAGE_BYTES).collect();
         assert_eq!(pages[..9], [0, 1, 2, 3, 4, 5, 6, 7, 0]);

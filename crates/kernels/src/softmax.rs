@@ -1,9 +1,10 @@
 use crate::element::{Number, Real, dispatch};
 use crate::reduce::{LANES, Peak, Sum, fold_run, join_lanes};
 use crate::rows::{
-    SumExp, add_exp_into, add_exponentials, dot, exp_into, exp_scaled, join_exponentials, scale_into,
-    softmax_gradient_into, sum_exp_times,
+    SumExp, add_exp_into, add_exponentials, dot, exp_into, exp_scaled, join_exponentials, log_softmax_into,
+    scale_into, softmax_gradient_into, sum_exp_times,
 };
+use crate::stream::Streaming;
 use crate::tiles::{Reader, Scratch, TILE, Writer, tiles};
 use crate::workspace::{Workspace, piece_bytes};
 use crate::{Float, View, ViewMut};
@@ -53,7 +54,7 @@ pub(crate) fn finish_exponentials<T: Float, R>(
     workspace: &mut [u8],
     is_wanted: impl Fn(usize) -> bool,
     join: impl Fn(usize, T::Compute) -> R,
-    finish: impl Fn(&R, usize, &[T::Compute], &mut [T::Compute]),
+    finish: impl Fn(&R, usize, &[T::Compute], &mut [T::Compute], Option<&Streaming>),
 ) {
     let powers: &mut [T::Compute] = Workspace::new(workspace).take(count);
     let (mut x_scratch, mut out_scratch) = (Scratch::new(), Scratch::new());
@@ -62,12 +63,12 @@ pub(crate) fn finish_exponentials<T: Float, R>(
         let is_computed = row < rows && is_wanted(row);
         let max = if is_computed { row_max::<T>(x, row, count, &mut x_scratch) } else { T::Compute::ZERO };
         let mut sum = [T::Compute::ZERO; LANES];
-        for (start, some) in writer.tiles(count) {
+        for (start, some) in tiles(count) {
             let at = row * count + start;
             let powers = &mut powers[start..start + some];
             if row > 0 {
-                writer.widened::<T>(at - count, some, &mut out_scratch, |out| match &before {
-                    Some(joined) => finish(joined, start, powers, out),
+                writer.widened::<T>(at - count, some, &mut out_scratch, |out, streaming| match &before {
+                    Some(joined) => finish(joined, start, powers, out, streaming),
                     None => out.fill(T::Compute::ZERO),
                 });
             }
@@ -114,7 +115,7 @@ fn softmax_rows<T: Float>(x: &View<'_>, out: &mut ViewMut<'_>, workspace: &mut [
         workspace,
         |_| true,
         |_, sum| T::Compute::ONE / sum,
-        |&scale, _, powers, out| scale_into(powers, scale, out),
+        |&scale, _, powers, out, streaming| scale_into(powers, scale, out, streaming),
     );
 }
 
@@ -137,10 +138,8 @@ fn log_softmax_rows<T: Float>(x: &View<'_>, out: &mut ViewMut<'_>) {
         let log = sum.ln();
         for (start, some) in tiles(count) {
             let tile = reader.widened::<T>(row * count + start, some, &mut scratch);
-            writer.widened::<T>(row * count + start, some, &mut out_scratch, |out| {
-                for (out, &x) in out.iter_mut().zip(tile) {
-                    *out = (x - max) - log;
-                }
+            writer.widened::<T>(row * count + start, some, &mut out_scratch, |out, streaming| {
+                log_softmax_into(tile, max, log, out, streaming);
             });
         }
     }
@@ -172,8 +171,8 @@ fn softmax_backward_rows<T: Float>(x: &View<'_>, dy: &View<'_>, dx: &mut ViewMut
             let scale = T::Compute::ONE / exp_into(x, max, y);
             let dy = dy.widened::<T>(row * count, count, dy_scratch);
             let mean = dot(y, dy) * scale;
-            writer.widened::<T>(row * count, count, dx_scratch, |dx| {
-                softmax_gradient_into(y, scale, dy, mean, dx);
+            writer.widened::<T>(row * count, count, dx_scratch, |dx, streaming| {
+                softmax_gradient_into(y, scale, dy, mean, dx, streaming);
             });
             continue;
         }
@@ -190,8 +189,8 @@ fn softmax_backward_rows<T: Float>(x: &View<'_>, dy: &View<'_>, dx: &mut ViewMut
             let dy = dy.widened::<T>(row * count + start, some, dy_scratch);
             let y = y_scratch.wide::<T::Compute>(some);
             exp_scaled(x, max, scale, y);
-            writer.widened::<T>(row * count + start, some, dx_scratch, |dx| {
-                softmax_gradient_into(y, T::Compute::ONE, dy, mean, dx);
+            writer.widened::<T>(row * count + start, some, dx_scratch, |dx, streaming| {
+                softmax_gradient_into(y, T::Compute::ONE, dy, mean, dx, streaming);
             });
         }
     }

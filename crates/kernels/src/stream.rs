@@ -1,9 +1,10 @@
 //! Writing past the caches: what is long has left them before anybody reads it, and what is written line by line need not
 //! be read first.
 
-#[cfg(target_arch = "x86_64")]
-use crate::simd::{Level, level};
-#[cfg(target_arch = "x86_64")]
+use bytemuck::Pod;
+
+use crate::reduce::LANES;
+use crate::simd::{Machine, multiversion};
 use crate::vector::Vector;
 
 /// Where an output is at least so long, it leaves the caches before anybody reads it: it may as well not enter them.
@@ -24,84 +25,85 @@ impl Drop for Streaming {
     }
 }
 
-/// Copies past the caches, to memory aligned to [`STREAM_ALIGNMENT`], while there is a [`Streaming`]. As wide as the machine
-/// can: what waits on its way to memory takes a place for each vector.
-///
-/// # Safety
-/// As many elements can be written at `to`, where those that are read do not lie.
-pub(crate) unsafe fn stream(from: &[f32], to: *mut f32) {
-    // SAFETY: the caller's; `level` found what they need on this machine.
-    #[cfg(target_arch = "x86_64")]
-    unsafe {
-        match level() {
-            Level::Avx512 => stream_avx512(from, to),
-            Level::Avx2 => stream_avx2(from, to),
-            Level::Baseline => stream_baseline(from, to),
-        }
+/// Writes values, and while there is a [`Streaming`] past the caches where they go to a whole line: as wide as the machine
+/// can, as what waits on its way to memory takes a place for each vector.
+#[inline(always)]
+pub(crate) fn put<M: Machine, C: Pod>(
+    values: [C; LANES],
+    to: &mut [C; LANES],
+    streaming: Option<&Streaming>,
+) {
+    if streaming.is_none() || !to.as_ptr().addr().is_multiple_of(STREAM_ALIGNMENT) {
+        *to = values;
+        return;
     }
-    // SAFETY: the caller's.
-    #[cfg(not(target_arch = "x86_64"))]
-    unsafe {
-        to.copy_from_nonoverlapping(from.as_ptr(), from.len())
-    };
+    let values: &[f32] = bytemuck::cast_slice(&values);
+    let to: &mut [f32] = bytemuck::cast_slice_mut(to);
+    for at in (0..values.len()).step_by(M::Vector::WIDTH) {
+        // SAFETY: lanes are whole vectors, and `to` is aligned for any.
+        unsafe { M::Vector::load(values.as_ptr().add(at)).stream(to.as_mut_ptr().add(at)) };
+    }
 }
 
-/// [`stream`] in vectors of one type.
-#[cfg(target_arch = "x86_64")]
-macro_rules! stream_in_vectors {
-    ($name:ident, $feature:literal, $vector:ident) => {
-        /// # Safety
-        /// That of [`stream`], and the machine has the vectors.
-        #[target_feature(enable = $feature)]
-        unsafe fn $name(from: &[f32], to: *mut f32) {
-            use std::arch::x86_64::$vector;
-            let (vectors, rest) = from.split_at(from.len() / $vector::WIDTH * $vector::WIDTH);
-            for at in (0..vectors.len()).step_by($vector::WIDTH) {
-                // SAFETY: the caller's.
-                unsafe { $vector::load(vectors.as_ptr().add(at)).stream(to.add(at)) };
-            }
-            // SAFETY: the caller's.
-            unsafe { to.add(vectors.len()).copy_from_nonoverlapping(rest.as_ptr(), rest.len()) };
+multiversion! {
+    /// Copies past the caches, while there is a [`Streaming`].
+    pub(crate) fn stream(M)[](from: &[f32], to: &mut [f32], streaming: &Streaming) {
+        let (from, from_rest) = from.as_chunks();
+        let (to, to_rest) = to.as_chunks_mut();
+        for (from, to) in from.iter().zip(to) {
+            put::<M, f32>(*from, to, Some(streaming));
         }
-    };
+        to_rest.copy_from_slice(from_rest);
+    }
 }
-#[cfg(target_arch = "x86_64")]
-stream_in_vectors!(stream_avx512, "avx512f", __m512);
-#[cfg(target_arch = "x86_64")]
-stream_in_vectors!(stream_avx2, "avx", __m256);
-#[cfg(target_arch = "x86_64")]
-stream_in_vectors!(stream_baseline, "sse", __m128);
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::Baseline;
+    #[cfg(target_arch = "x86_64")]
+    use crate::simd::{Level, level};
+
+    #[repr(align(64))]
+    struct Memory([f32; 3 * LANES]);
+
+    /// Lanes from element `first` on are written, and no others, on a whole line or not.
+    fn is_written_whole<M: Machine>() {
+        let values = std::array::from_fn(|i| i as f32 + 0.5);
+        for (first, streams) in [(0, true), (LANES, true), (7, true), (16, true), (LANES, false)] {
+            let mut memory = Memory([-1.0; 3 * LANES]);
+            let streaming = streams.then_some(Streaming);
+            let to = memory.0[first..].first_chunk_mut().expect("there is room");
+            put::<M, f32>(values, to, streaming.as_ref());
+            drop(streaming);
+            let (before, rest) = memory.0.split_at(first);
+            let (written, after) = rest.split_at(LANES);
+            assert_eq!(written, values);
+            assert!(before.iter().chain(after).all(|&x| x == -1.0), "around {first}");
+        }
+    }
 
     #[test]
-    fn every_width_copies_all_elements_and_no_more() {
-        #[repr(align(64))]
-        struct Memory([f32; 80]);
-        let from: Vec<f32> = (0..67).map(|i| i as f32 + 0.5).collect();
-        let is_usable = |width: &Level| match width {
-            Level::Baseline => true,
-            Level::Avx2 => level() != Level::Baseline,
-            Level::Avx512 => level() == Level::Avx512,
-        };
-        for width in [Level::Baseline, Level::Avx2, Level::Avx512].iter().filter(|width| is_usable(width)) {
-            for count in [0, 1, 15, 16, 31, 64, 67] {
-                let mut memory = Memory([-1.0; 80]);
-                let (from, to) = (&from[..count], memory.0.as_mut_ptr());
-                // SAFETY: there are 80 aligned elements at `to`, and the machine has the width.
-                unsafe {
-                    let _streaming = Streaming;
-                    match width {
-                        Level::Baseline => stream_baseline(from, to),
-                        Level::Avx2 => stream_avx2(from, to),
-                        Level::Avx512 => stream_avx512(from, to),
-                    }
-                }
-                let (copied, rest) = memory.0.split_at(count);
-                assert!(copied == from && rest.iter().all(|&x| x == -1.0), "{width:?} {count}");
-            }
+    fn every_width_writes_all_lanes_and_no_more() {
+        is_written_whole::<Baseline>();
+        #[cfg(target_arch = "x86_64")]
+        if level() != Level::Baseline {
+            is_written_whole::<crate::simd::Avx2>();
+        }
+        #[cfg(target_arch = "x86_64")]
+        if level() == Level::Avx512 {
+            is_written_whole::<crate::simd::Avx512>();
+        }
+    }
+
+    #[test]
+    fn copies_of_any_length_are_whole() {
+        let from: Vec<f32> = (0..67).map(|i| i as f32).collect();
+        for count in [0, 1, 31, 32, 64, 67] {
+            let mut memory = Memory([-1.0; 3 * LANES]);
+            stream(&from[..count], &mut memory.0[..count], &Streaming);
+            let (copied, rest) = memory.0.split_at(count);
+            assert!(copied == &from[..count] && rest.iter().all(|&x| x == -1.0), "{count}");
         }
     }
 }

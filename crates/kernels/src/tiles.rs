@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 
 use crate::reduce::LANES;
 use crate::simd::{Ahead, BLOCK_BYTES};
-use crate::stream::{STREAM_ALIGNMENT, STREAM_BYTES, Streaming, stream};
+use crate::stream::{STREAM_ALIGNMENT, STREAM_BYTES, Streaming};
 use crate::{Element, Float, MAX_RANK, View, ViewMut};
 
 /// Elements handled at a time: small enough for a few tiles to stay in the first cache, large enough to hide
@@ -190,6 +190,17 @@ impl<'a> Reader<'a> {
         self.layout.is_contiguous() && !self.detached
     }
 
+    /// All bytes, where they lie side by side and may be lent.
+    pub(crate) fn whole(&self) -> Option<&'a [u8]> {
+        if self.layout.len == 0 {
+            return Some(bytemuck::cast_slice::<u64, u8>(&[]));
+        }
+        // SAFETY: the view vouches for all elements, side by side, as long as it lives. No output covers them: the reader
+        // is not detached.
+        self.is_direct()
+            .then(|| unsafe { std::slice::from_raw_parts(self.pointer, self.layout.len * self.size) })
+    }
+
     /// Whether all elements are one.
     pub(crate) fn is_uniform(&self) -> bool {
         self.layout.is_uniform()
@@ -347,6 +358,8 @@ pub(crate) struct Rows<'a, T: Float> {
     /// None of one value throughout, which is in `copied`.
     reader: Option<Reader<'a>>,
     count: usize,
+    /// All rows, where memory has them as they are computed with.
+    lent: Option<&'a [T::Compute]>,
     copied: Vec<T::Compute>,
     /// Room for a tile of what does not lie side by side.
     scratch: Vec<u64>,
@@ -356,18 +369,19 @@ impl<'a, T: Float> Rows<'a, T> {
     /// The rows of a view, which has a last dimension that they lie along; no borrow is kept of memory that `out` covers.
     pub(crate) fn apart_from(view: &View<'a>, out: &ViewMut<'_>) -> Self {
         let count = *view.shape().last().expect("rows have a dimension");
-        Rows { reader: Some(Reader::apart_from(view, out)), count, copied: Vec::new(), scratch: Vec::new() }
+        let reader = Reader::apart_from(view, out);
+        let lent = reader.whole().filter(|_| T::DTYPE == T::Compute::DTYPE).map(bytemuck::cast_slice);
+        Rows { reader: Some(reader), count, lent, copied: Vec::new(), scratch: Vec::new() }
     }
 
     /// A row of one value.
     pub(crate) fn of(value: T::Compute, count: usize) -> Self {
-        Rows { reader: None, count, copied: vec![value; count], scratch: Vec::new() }
+        Rows { reader: None, count, lent: None, copied: vec![value; count], scratch: Vec::new() }
     }
 
     /// Whether several can be lent at a time.
     pub(crate) fn are_lent(&self) -> bool {
-        let is_direct = self.reader.as_ref().is_some_and(Reader::is_direct);
-        is_direct && T::DTYPE == T::Compute::DTYPE
+        self.lent.is_some()
     }
 
     /// See [`Reader::ahead`]: what follows on so many rows, which are read several times.
@@ -377,22 +391,32 @@ impl<'a, T: Float> Rows<'a, T> {
     }
 
     /// So many rows, one after the other: a single one, unless they are lent.
+    #[inline]
     pub(crate) fn get(&mut self, first: usize, rows: usize) -> &[T::Compute] {
-        let (start, count) = (first * self.count, rows * self.count);
-        let is_lent = self.are_lent();
-        let Some(reader) = &self.reader else { return &self.copied };
-        if is_lent {
-            return bytemuck::cast_slice(reader.tile(start, count, &mut []));
+        if self.lent.is_none() {
+            self.copy(first, rows);
         }
+        self.again(first, rows)
+    }
+
+    #[inline(never)]
+    fn copy(&mut self, first: usize, rows: usize) {
+        let Some(reader) = &self.reader else { return };
         if !reader.is_direct() {
             self.scratch.resize(TILE, 0);
         }
         self.copied.clear();
-        for (at, some) in tiles(count) {
-            let tile = reader.tile(start + at, some, bytemuck::cast_slice_mut(&mut self.scratch));
+        for (at, some) in tiles(rows * self.count) {
+            let scratch = bytemuck::cast_slice_mut(&mut self.scratch);
+            let tile = reader.tile(first * self.count + at, some, scratch);
             self.copied.extend(bytemuck::cast_slice::<u8, T>(tile).iter().map(|x| x.load()));
         }
-        &self.copied
+    }
+
+    /// The same rows as [`Rows::get`] gave last.
+    #[inline]
+    pub(crate) fn again(&self, first: usize, rows: usize) -> &[T::Compute] {
+        self.lent.map_or(&self.copied, |lent| &lent[first * self.count..][..rows * self.count])
     }
 }
 
@@ -401,7 +425,7 @@ pub(crate) struct Writer<'a> {
     pointer: *mut u8,
     size: usize,
     layout: Layout,
-    /// Tiles of [`Writer::widened`] go past the caches.
+    /// Held where tiles of [`Writer::widened`] go past the caches.
     streaming: Option<Streaming>,
     lifetime: PhantomData<&'a mut [u8]>,
 }
@@ -509,36 +533,25 @@ impl<'a> Writer<'a> {
         });
     }
 
-    /// Splits a row into the tiles in which it is written: `(start, count)`. Short ones where they go past the caches,
-    /// so that some are on their way to memory while the next are computed.
-    pub(crate) fn tiles(&self, len: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
-        split(len, if self.streams() { TILE / 4 } else { TILE })
-    }
-
-    /// Lets `make` fill a tile in the compute type, and writes it rounded.
+    /// Lets `make` fill a tile in the compute type, and writes it rounded. Where tiles go past the caches, `make` is told
+    /// so, to [`put`](crate::stream::put) them there.
     #[inline]
     pub(crate) fn widened<T: Float>(
         &mut self,
         start: usize,
         count: usize,
         scratch: &mut Scratch,
-        make: impl FnOnce(&mut [T::Compute]),
+        make: impl FnOnce(&mut [T::Compute], Option<&Streaming>),
     ) {
-        const LINE: usize = STREAM_ALIGNMENT / size_of::<f32>();
-        if self.streams() && start.is_multiple_of(LINE) && count.is_multiple_of(LINE) {
-            assert!(start + count <= self.layout.len, "a tile lies inside its view");
-            let tile: &mut [f32] = &mut bytemuck::cast_slice_mut(&mut scratch.wide)[..count];
-            make(bytemuck::cast_slice_mut(tile));
-            // SAFETY: the view vouches for the tile, which is of f32 and lies side by side; scratch is elsewhere.
-            return unsafe { stream(tile, self.pointer.cast::<f32>().add(start)) };
-        }
-        if T::DTYPE == T::Compute::DTYPE
-            && let Some(tile) = self.tile(start, count)
-        {
-            return make(bytemuck::cast_slice_mut(tile));
+        if T::DTYPE == T::Compute::DTYPE && self.is_direct() {
+            let streaming = self.streaming.take();
+            let tile = self.tile(start, count).expect("a direct writer lends its memory");
+            make(bytemuck::cast_slice_mut(tile), streaming.as_ref());
+            self.streaming = streaming;
+            return;
         }
         let wide: &mut [T::Compute] = &mut bytemuck::cast_slice_mut(&mut scratch.wide)[..count];
-        make(wide);
+        make(wide, None);
         let raw: &mut [T] = &mut bytemuck::cast_slice_mut(&mut scratch.raw)[..count];
         for (raw, &x) in raw.iter_mut().zip(wide.iter()) {
             *raw = T::store(x);
@@ -566,12 +579,7 @@ impl Scratch {
 
 /// Splits `0..len` into tiles: `(start, count)`.
 pub(crate) fn tiles(len: usize) -> impl Iterator<Item = (usize, usize)> {
-    split(len, TILE)
-}
-
-/// The same, of tiles of so many elements.
-fn split(len: usize, tile: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..len).step_by(tile).map(move |start| (start, tile.min(len - start)))
+    (0..len).step_by(TILE).map(move |start| (start, TILE.min(len - start)))
 }
 
 /// Applies `f` to corresponding bytes of all inputs and the output, in one piece where all lie side by side,

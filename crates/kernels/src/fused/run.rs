@@ -78,11 +78,10 @@ pub fn run_elementwise_part(
         readers.push(reader);
     }
     let readers = readers.as_slice();
-    let mut streams = [false; ElementwiseProgram::MAX_OUTPUTS];
-    for (output, (streams, view)) in streams.iter_mut().zip(&*outputs).enumerate() {
-        *streams = program.streams(output, view, inputs, part.elements);
+    let mut streaming = [const { None }; ElementwiseProgram::MAX_OUTPUTS];
+    for (output, (streaming, view)) in streaming.iter_mut().zip(&*outputs).enumerate() {
+        *streaming = program.streams(output, view, inputs, part.elements).then_some(Streaming);
     }
-    let _streaming = streams.contains(&true).then_some(Streaming);
     let mut writers = SmallVec::<[Writer<'_>; ElementwiseProgram::MAX_OUTPUTS]>::new();
     for (i, view) in outputs.iter_mut().enumerate() {
         let dtype = program.registers[program.outputs[i]];
@@ -156,7 +155,7 @@ pub fn run_elementwise_part(
                 Pass::Chain(chain) => {
                     let (operands, part) = (&mut operands, &mut part);
                     let held = Held { slots, chunks, found: &found, in_chunk: &in_chunk, part, operands };
-                    run_chain(program, chain, readers, writers, &streams, held, start, count, rows);
+                    run_chain(program, chain, readers, writers, &streaming, held, start, count, rows);
                 }
             }
         }
@@ -176,7 +175,7 @@ pub fn run_elementwise_part(
         }
         for (output, &register) in program.outputs.iter().enumerate() {
             if program.places[register] != Place::Output(output) {
-                finish(program, register, output, readers, writers, &streams, slots, start, count);
+                finish(program, register, output, readers, writers, &streaming, slots, start, count);
             }
         }
     }
@@ -267,7 +266,7 @@ fn run_chain(
     chain: &Chain,
     readers: &[Reader<'_>],
     writers: &mut [Writer<'_>],
-    streams: &[bool],
+    streaming: &[Option<Streaming>],
     held: Held<'_, '_, '_>,
     start: usize,
     count: usize,
@@ -310,7 +309,7 @@ fn run_chain(
             }
             (_, Place::Output(output)) => {
                 let writer = &mut writers[output];
-                operands.push(writer.pointer_at(start).cast(), 1, streams[output], step);
+                operands.push(writer.pointer_at(start).cast(), 1, streaming[output].is_some(), step);
             }
             (_, Place::Slot(slot)) => operands.push(slots.wrapping_add(slot).cast(), 1, false, step),
             (_, Place::Chunk(chunk)) => operands.push(chunks.wrapping_add(chunk).cast(), 0, false, step),
@@ -392,7 +391,7 @@ fn finish(
     output: usize,
     readers: &[Reader<'_>],
     writers: &mut [Writer<'_>],
-    streams: &[bool],
+    streaming: &[Option<Streaming>],
     slots: &[TileBytes],
     start: usize,
     count: usize,
@@ -405,10 +404,9 @@ fn finish(
         return;
     }
     let from = read(program, register, readers, slots, &[], start, count);
-    if streams[output] {
-        // SAFETY: the output has `count` elements from `start` on, of f32 where it is streamed; tiles are cache lines.
-        unsafe { stream(bytemuck::cast_slice(from), writer.pointer_at(start).cast()) };
-    } else {
-        writer.tile(start, count).expect("outputs are contiguous").copy_from_slice(from);
+    let into = writer.tile(start, count).expect("outputs are contiguous");
+    match &streaming[output] {
+        Some(streaming) => stream(bytemuck::cast_slice(from), cast_slice_mut(into), streaming),
+        None => into.copy_from_slice(from),
     }
 }
