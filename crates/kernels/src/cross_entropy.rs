@@ -142,10 +142,10 @@ fn backward<T: Float>(
                 return scale_into(powers, scale, out, streaming);
             };
             // What is read again does not go past the caches.
-            let chunk = chosen / LANES * LANES;
-            let pieces =
-                [0..chunk, chunk..out.len().min(chunk + LANES), out.len().min(chunk + LANES)..out.len()];
-            for (piece, streaming) in pieces.into_iter().zip([streaming, None, streaming]) {
+            let first = chosen / LANES * LANES;
+            let end = out.len().min(first + LANES);
+            for (piece, streaming) in [(0..first, streaming), (first..end, None), (end..out.len(), streaming)]
+            {
                 scale_into(&powers[piece.clone()], scale, &mut out[piece], streaming);
             }
             out[chosen] = out[chosen] - weight;

@@ -157,8 +157,7 @@ multiversion! {
 multiversion! {
     /// The gradient of a row. Memory ahead comes meanwhile.
     fn gradient(M)[C: Real](x: &[C], mean: C, scale: C, weight: &[C], dy: &[C], shift: C, slope: C, dx: &mut [C], ahead: Ahead) {
-        let streaming = None;
-        map_into!(M, C, ahead; x, weight, dy; scale * ((dy * weight - shift) - ((x - mean) * scale) * slope); dx, streaming);
+        map_into!(M, C, ahead; x, weight, dy; scale * ((dy * weight - shift) - ((x - mean) * scale) * slope); dx, None);
     }
 }
 

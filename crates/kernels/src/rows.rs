@@ -45,7 +45,7 @@ pub(crate) use lane_sum;
 
 /// [`put`](crate::stream::put)s `$term` of the elements of equally long slices, while memory ahead comes where some is named.
 macro_rules! map_into {
-    ($M:ty, $C:ty $(, $ahead:ident)?; $first:ident $(, $other:ident)*; $term:expr; $out:ident, $streaming:ident) => {{
+    ($M:ty, $C:ty $(, $ahead:ident)?; $first:ident $(, $other:ident)*; $term:expr; $out:ident, $streaming:expr) => {{
         let (chunks, rest) = $first.as_chunks::<LANES>();
         let (out_chunks, out_rest) = $out.as_chunks_mut::<LANES>();
         $(let (other_chunks, other_rest) = $other.as_chunks::<LANES>(); let $other = (other_chunks, other_rest);)*
