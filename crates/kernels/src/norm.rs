@@ -1,163 +1,177 @@
 use crate::element::{Number, Real, dispatch};
-use crate::reduce::{BLOCK_ROWS, LANES, Sum, fold_into, join_lanes, padded};
-use crate::rows::{map_into, sum_in_lanes};
+use crate::reduce::{BLOCK_ROWS, LANES, Sum, fold_into, join_lanes};
 use crate::simd::{Ahead, multiversion};
 use crate::softmax::row_count;
-use crate::stream::{Streaming, put, stream};
-use crate::tiles::{Rows, Scratch, TILE, Writer, tiles};
+use crate::stream::{Streaming, put};
+use crate::tiles::{Rows, Scratch, Writer, tiles};
 use crate::workspace::{Workspace, piece_bytes};
 use crate::{Float, View, ViewMut};
 use partita_base::DType;
 
-/// The most rows that are worked on together: none waits for its own sums alone.
-const TOGETHER: usize = 2;
-
-/// Rows of `count` elements that are worked on together: one where they do not stay in the first cache or have to be copied,
-/// or where results go past the caches: each row is then on its way to memory while the next is computed.
-fn together<T: Float>(inputs: &[&Rows<'_, T>], out: &Writer<'_>, count: usize) -> usize {
-    let stay = TOGETHER * count <= 4 * TILE && !out.streams();
-    if stay && inputs.iter().all(|rows| rows.are_lent()) { TOGETHER } else { 1 }
+/// What is found of a row by and by.
+#[derive(Clone, Copy)]
+struct Found<C> {
+    mean: C,
+    scale: C,
+    /// The mean of dy weight, and of that times the normalized row.
+    shift: C,
+    slope: C,
 }
 
-/// Elements of a gradient that are computed before they go past the caches together, beside three streams that are read.
-const PIECE: usize = TILE / 4;
+impl<C: Real> Found<C> {
+    const NOTHING: Self = Found { mean: C::ZERO, scale: C::ZERO, shift: C::ZERO, slope: C::ZERO };
+}
 
-/// Sums of some rows.
-type Sums<C> = [C; TOGETHER];
+/// The lanes of some sums.
+type Lanes<C, const SUMS: usize> = [[C; LANES]; SUMS];
 
-/// The lanes that make up the sums of some rows.
-type Lanes<C> = [[C; LANES]; TOGETHER];
-
-/// The sums of the first `rows` rows. Not inlined: where the compiler sees what becomes of lanes, it takes their vectors
-/// apart.
+/// Not inlined: where the compiler sees what becomes of lanes, it takes their vectors apart.
 #[inline(never)]
-fn join<C: Real>(lanes: &Lanes<C>, rows: usize) -> Sums<C> {
-    let mut sums = [C::ZERO; TOGETHER];
-    for (sum, lanes) in sums.iter_mut().zip(lanes).take(rows) {
+fn join<C: Real, const SUMS: usize>(lanes: &Lanes<C, SUMS>) -> [C; SUMS] {
+    let mut sums = [C::ZERO; SUMS];
+    for (sum, lanes) in sums.iter_mut().zip(lanes) {
         *sum = join_lanes::<C, Sum>(*lanes);
     }
     sums
 }
 
-multiversion! {
-    /// The sum of each row.
-    fn sums[C: Real](x: &[C], count: usize, lanes: &mut Lanes<C>) {
-        for (x, lanes) in x.chunks_exact(count).zip(lanes) {
-            *lanes = sum_in_lanes!(C; x; x);
-        }
-    }
-}
-
-multiversion! {
-    /// The sum of (x - mean)^2 of each row; memory ahead comes meanwhile.
-    fn sums_of_squared_deviations[C: Real](x: &[C], count: usize, mean: &Sums<C>, ahead: Ahead, lanes: &mut Lanes<C>) {
-        for (row, ((x, lanes), &mean)) in x.chunks_exact(count).zip(lanes).zip(mean).enumerate() {
-            let ahead = ahead.after(row * count / LANES);
-            *lanes = sum_in_lanes!(C, ahead; x; (x - mean) * (x - mean));
-        }
-    }
+/// The lanes that a tile's elements join: zeros where its row begins. Zeros that are stored to be read again would wait
+/// behind all that is on its way to memory.
+#[inline(always)]
+fn begun<C: Real, const SUMS: usize>(lanes: &Lanes<C, SUMS>, begins: bool) -> Lanes<C, SUMS> {
+    if begins { [[C::ZERO; LANES]; SUMS] } else { *lanes }
 }
 
 /// A tile of a row that is written while sums are taken of the same elements of the next rows: of squared deviations of
 /// the one, and of the elements of the one after that. So no row waits for its own sums, memory is read and written
 /// throughout, and is asked for a row once.
-struct Row<'a, C> {
-    x: &'a [C],
-    mean: C,
-    scale: C,
+struct Normal<'a, C> {
+    x: [&'a [C]; 3],
+    found: [Found<C>; 2],
     weight: &'a [C],
     bias: &'a [C],
-    next: &'a [C],
-    next_mean: C,
-    after_next: &'a [C],
     ahead: Ahead,
-    /// Whether the sums begin here, not with what their lanes hold. Zeros that are stored to be read again would wait
-    /// behind all that is on its way to memory.
     begins: bool,
 }
 
 multiversion! {
     /// Writes a tile of a row; its lanes are of squared deviations and of elements.
-    fn normalize(M)[C: Real](row: &Row<'_, C>, out: &mut [C], streaming: Option<&Streaming>, lanes: &mut Lanes<C>) {
-        let &Row { mean, scale, next_mean, ahead, begins, .. } = row;
-        let ([mut squares, mut sums], zeros) = (*lanes, [C::ZERO; LANES]);
-        if begins {
-            (squares, sums) = (zeros, zeros);
-        }
+    fn normalize(M)[C: Real](tile: &Normal<'_, C>, out: &mut [C], streaming: Option<&Streaming>, lanes: &mut Lanes<C, 2>) {
+        let &Normal { found: [Found { mean, scale, .. }, Found { mean: next_mean, .. }], ahead, .. } = tile;
         let of = |x: C, weight: C, bias: C| (x - mean) * scale * weight + bias;
-        let (x, x_rest) = row.x.as_chunks::<LANES>();
-        let (weight, weight_rest) = row.weight.as_chunks::<LANES>();
-        let (bias, bias_rest) = row.bias.as_chunks::<LANES>();
-        let (next, next_rest) = row.next.as_chunks::<LANES>();
-        let (after_next, after_next_rest) = row.after_next.as_chunks::<LANES>();
+        let [mut squares, mut sums] = begun(lanes, tile.begins);
+        let [(x, x_rest), (next, next_rest), (last, last_rest)] = tile.x.map(<[C]>::as_chunks::<LANES>);
+        let [(weight, weight_rest), (bias, bias_rest)] = [tile.weight, tile.bias].map(<[C]>::as_chunks::<LANES>);
         let (out, out_rest) = out.as_chunks_mut::<LANES>();
-        let whole = out.iter_mut().zip(x).zip(weight).zip(bias).zip(next).zip(after_next);
-        for (i, (((((out, x), weight), bias), next), after_next)) in whole.enumerate() {
+        let whole = out.iter_mut().zip(x).zip(weight).zip(bias).zip(next).zip(last);
+        for (i, (((((out, x), weight), bias), next), last)) in whole.enumerate() {
             ahead.fetch(i);
-            let mut values = zeros;
+            let mut values = [C::ZERO; LANES];
             for l in 0..LANES {
                 values[l] = of(x[l], weight[l], bias[l]);
                 let deviation = next[l] - next_mean;
                 squares[l] = squares[l] + deviation * deviation;
-                sums[l] = sums[l] + after_next[l];
+                sums[l] = sums[l] + last[l];
             }
             put::<M, C>(values, out, streaming);
         }
         *lanes = [squares, sums];
+        let [squares, sums] = lanes;
         for l in 0..x_rest.len() {
             out_rest[l] = of(x_rest[l], weight_rest[l], bias_rest[l]);
             let deviation = next_rest[l] - next_mean;
-            lanes[0][l] = lanes[0][l] + deviation * deviation;
-            lanes[1][l] = lanes[1][l] + after_next_rest[l];
+            squares[l] = squares[l] + deviation * deviation;
+            sums[l] = sums[l] + last_rest[l];
         }
     }
 }
 
+/// A tile of a row whose gradient is written while the next row is summed for its own, as [`Normal`].
+struct Gradient<'a, C> {
+    x: [&'a [C]; 4],
+    dy: [&'a [C]; 2],
+    found: [Found<C>; 3],
+    weight: &'a [C],
+    ahead: [Ahead; 3],
+    begins: bool,
+}
+
 multiversion! {
-    /// The sums of dy weight y, where y is the normalized x, and of dy weight; dy y and dy join the totals.
-    /// Memory ahead comes meanwhile.
-    fn gradient_sums[C: Real](x: &[C], mean: C, scale: C, weight: &[C], dy: &[C], weight_total: &mut [C], bias_total: &mut [C], ahead: Ahead, slope: &mut [C; LANES], shift: &mut [C; LANES]) {
-        let (mut slopes, mut shifts) = ([C::ZERO; LANES], [C::ZERO; LANES]);
-        // Of so many lanes, the others keep what they have.
-        macro_rules! add {
-            ($count:expr, $x:expr, $weight:expr, $dy:expr, $weight_total:expr, $bias_total:expr) => {
-                for l in 0..LANES {
-                    let (y, seen) = (($x[l] - mean) * scale, $dy[l] * $weight[l]);
-                    slopes[l] = if l < $count { slopes[l] + seen * y } else { slopes[l] };
-                    shifts[l] = if l < $count { shifts[l] + seen } else { shifts[l] };
-                    $weight_total[l] = $weight_total[l] + $dy[l] * y;
-                    $bias_total[l] = $bias_total[l] + $dy[l];
-                }
-            };
-        }
-        let (x, x_rest) = x.as_chunks::<LANES>();
-        let (weight, weight_rest) = weight.as_chunks::<LANES>();
-        let (dy, dy_rest) = dy.as_chunks::<LANES>();
+    /// Writes the gradient of a tile of a row; dy y and dy of the next one, where y is the normalized x, join the totals.
+    /// The lanes are of dy weight y and of dy weight of that row, and then as those of [`normalize`].
+    fn differentiate(M)[C: Real](tile: &Gradient<'_, C>, dx: &mut [C], streaming: Option<&Streaming>, weight_total: &mut [C], bias_total: &mut [C], lanes: &mut Lanes<C, 4>) {
+        let &Gradient { found: [Found { mean, scale, shift, slope }, next, Found { mean: third_mean, .. }], ahead, .. } = tile;
+        let of = |x: C, dy: C, weight: C| scale * ((dy * weight - shift) - ((x - mean) * scale) * slope);
+        let [mut slopes, mut shifts, mut squares, mut sums] = begun(lanes, tile.begins);
+        let [(x, x_rest), (next_x, next_x_rest), (third, third_rest), (last, last_rest)] = tile.x.map(<[C]>::as_chunks::<LANES>);
+        let [(dy, dy_rest), (next_dy, next_dy_rest)] = tile.dy.map(<[C]>::as_chunks::<LANES>);
+        let (weight, weight_rest) = tile.weight.as_chunks::<LANES>();
         let (weight_total, weight_total_rest) = weight_total.as_chunks_mut::<LANES>();
         let (bias_total, bias_total_rest) = bias_total.as_chunks_mut::<LANES>();
-        let whole = x.iter().zip(weight).zip(dy).zip(weight_total.iter_mut().zip(bias_total));
-        for (i, (((x, weight), dy), (weight_total, bias_total))) in whole.enumerate() {
-            ahead.fetch(i);
-            add!(LANES, x, weight, dy, weight_total, bias_total);
+        let (dx, dx_rest) = dx.as_chunks_mut::<LANES>();
+        let totals = weight_total.iter_mut().zip(bias_total);
+        let whole = dx.iter_mut().zip(x).zip(dy).zip(weight).zip(next_x).zip(next_dy).zip(totals).zip(third).zip(last);
+        for (i, ((((((((dx, x), dy), weight), next_x), next_dy), (weight_total, bias_total)), third), last)) in whole.enumerate() {
+            for ahead in ahead {
+                ahead.fetch(i);
+            }
+            let (mut values, mut weight_sums, mut bias_sums) = ([C::ZERO; LANES], *weight_total, *bias_total);
+            for l in 0..LANES {
+                values[l] = of(x[l], dy[l], weight[l]);
+                let (y, seen) = ((next_x[l] - next.mean) * next.scale, next_dy[l] * weight[l]);
+                slopes[l] = slopes[l] + seen * y;
+                shifts[l] = shifts[l] + seen;
+                weight_sums[l] = weight_sums[l] + next_dy[l] * y;
+                bias_sums[l] = bias_sums[l] + next_dy[l];
+                let deviation = third[l] - third_mean;
+                squares[l] = squares[l] + deviation * deviation;
+                sums[l] = sums[l] + last[l];
+            }
+            (*weight_total, *bias_total) = (weight_sums, bias_sums);
+            put::<M, C>(values, dx, streaming);
         }
-        if !x_rest.is_empty() {
-            let count = x_rest.len();
-            let (x, weight, dy) = (padded(x_rest), padded(weight_rest), padded(dy_rest));
-            let (mut weight_total, mut bias_total) = (padded(weight_total_rest), padded(bias_total_rest));
-            add!(count, x, weight, dy, weight_total, bias_total);
-            weight_total_rest.copy_from_slice(&weight_total[..count]);
-            bias_total_rest.copy_from_slice(&bias_total[..count]);
+        *lanes = [slopes, shifts, squares, sums];
+        let [slopes, shifts, squares, sums] = lanes;
+        for l in 0..x_rest.len() {
+            dx_rest[l] = of(x_rest[l], dy_rest[l], weight_rest[l]);
+            let (y, seen) = ((next_x_rest[l] - next.mean) * next.scale, next_dy_rest[l] * weight_rest[l]);
+            slopes[l] = slopes[l] + seen * y;
+            shifts[l] = shifts[l] + seen;
+            weight_total_rest[l] = weight_total_rest[l] + next_dy_rest[l] * y;
+            bias_total_rest[l] = bias_total_rest[l] + next_dy_rest[l];
+            let deviation = third_rest[l] - third_mean;
+            squares[l] = squares[l] + deviation * deviation;
+            sums[l] = sums[l] + last_rest[l];
         }
-        // Not by a closure: lanes whose address is taken would live in memory.
-        *slope = slopes;
-        *shift = shifts;
     }
 }
 
-multiversion! {
-    /// The gradient of a row. Memory ahead comes meanwhile.
-    fn gradient(M)[C: Real](x: &[C], mean: C, scale: C, weight: &[C], dy: &[C], shift: C, slope: C, dx: &mut [C], ahead: Ahead) {
-        map_into!(M, C, ahead; x, weight, dy; scale * ((dy * weight - shift) - ((x - mean) * scale) * slope); dx, None);
+/// Rows that follow one another, of which none is copied twice.
+struct Window<'a, T: Float, const ROWS: usize> {
+    rows: [Rows<'a, T>; ROWS],
+    count: usize,
+}
+
+impl<'a, T: Float, const ROWS: usize> Window<'a, T, ROWS> {
+    /// Before the first rows; no borrow is kept of memory that `out` covers.
+    fn apart_from(view: &View<'a>, out: &ViewMut<'_>) -> Self {
+        Window { rows: std::array::from_fn(|_| Rows::apart_from(view, out)), count: row_count(view) }
+    }
+
+    /// The rows from `first` on, which goes up by one at a time until it is the last; it is below zero as long as not all
+    /// have come. For rows that are not there come others, for sums that nobody reads.
+    fn from(&mut self, first: isize) -> [&[T::Compute]; ROWS] {
+        let of = |row: isize| row.clamp(0, self.count as isize - 1) as usize;
+        let newest = first + ROWS as isize - 1;
+        if newest < self.count as isize {
+            self.rows[of(newest) % ROWS].get(of(newest));
+        }
+        std::array::from_fn(|i| self.rows[of(first + i as isize) % ROWS].again(of(first + i as isize)))
+    }
+
+    /// See [`Rows::ahead`].
+    fn ahead(&self, row: isize) -> Ahead {
+        usize::try_from(row).map_or(Ahead::nothing(), |row| self.rows[0].ahead(row))
     }
 }
 
@@ -177,23 +191,6 @@ impl Norm {
     /// `1 / sqrt(variance + epsilon)` of a row by the sum of its squared deviations.
     fn scale<C: Real>(self, squares: C, count: usize) -> C {
         C::ONE / (squares / C::from_f64(count as f64) + C::from_f64(self.epsilon)).sqrt()
-    }
-
-    /// The means of some rows.
-    fn means<C: Real>(self, x: &[C], count: usize) -> Sums<C> {
-        let mut lanes = [[C::ZERO; LANES]; TOGETHER];
-        if self.centered {
-            sums(x, count, &mut lanes);
-        }
-        join(&lanes, x.len() / count).map(|sum| self.mean(sum, count))
-    }
-
-    /// The mean and scale of some rows. The second sums, which find the rows in the first cache, bring memory `ahead`.
-    fn statistics<C: Real>(self, x: &[C], count: usize, ahead: Ahead) -> (Sums<C>, Sums<C>) {
-        let mut lanes = [[C::ZERO; LANES]; TOGETHER];
-        let mean = self.means(x, count);
-        sums_of_squared_deviations(x, count, &mean, ahead, &mut lanes);
-        (mean, join(&lanes, x.len() / count).map(|squares| self.scale(squares, count)))
     }
 }
 
@@ -244,6 +241,26 @@ pub fn rms_norm(x: &View<'_>, weight: Option<&View<'_>>, epsilon: f64, out: &mut
     dispatch!(float x.dtype(), T => forward::<T>(norm, x, weight, None, out))
 }
 
+/// So many elements of rows.
+fn span<'a, C>(start: usize, count: usize) -> impl Fn(&'a [C]) -> &'a [C] + Copy {
+    move |row| &row[start..start + count]
+}
+
+/// Lets `make` write a tile from element `start` on; nowhere before the first row.
+#[inline]
+fn write_tile<T: Float>(
+    writer: &mut Writer<'_>,
+    start: Option<usize>,
+    count: usize,
+    scratch: &mut Scratch,
+    make: impl FnOnce(&mut [T::Compute], Option<&Streaming>),
+) {
+    match start {
+        Some(start) => writer.widened::<T>(start, count, scratch, make),
+        None => make(scratch.wide(count), None),
+    }
+}
+
 fn forward<T: Float>(
     norm: Norm,
     x: &View<'_>,
@@ -258,39 +275,36 @@ fn forward<T: Float>(
         return;
     }
     let (mut weight, mut bias) = (along::<T>(weight, 1.0, count, out), along::<T>(bias, 0.0, count, out));
-    let (weight, bias) = (weight.get(0, 1), bias.get(0, 1));
-    // What is written, and the two rows after it, of which sums are taken meanwhile.
-    let mut x_rows: [_; 3] = std::array::from_fn(|_| Rows::<T>::apart_from(x, out));
+    let (weight, bias) = (weight.get(0), bias.get(0));
+    let mut x_rows = Window::<T, 3>::apart_from(x, out);
     let mut writer = Writer::streaming(out, &[x]);
     let (mut scratch, mut lanes) = (Scratch::new(), [[T::Compute::ZERO; LANES]; 2]);
-    let ([mut mean, _], [mut scale, _]) = norm.statistics(x_rows[0].get(0, 1), count, Ahead::nothing());
-    let second = 1.min(rows - 1);
-    let [mut next_mean, _] = norm.means(x_rows[second].get(second, 1), count);
-    for row in 0..rows {
-        // After the last row comes itself, whose sums nobody reads.
-        let [next, after_next] = [1, 2].map(|later| (row + later).min(rows - 1));
-        if after_next == row + 2 {
-            x_rows[after_next % 3].get(after_next, 1);
-        }
+    let mut found = [Found::NOTHING; 2];
+    for row in -2..rows as isize {
+        let written = usize::try_from(row).ok();
         // What is waited for: where results go, or else the next rows.
-        let ahead = if writer.streams() || !norm.centered {
-            x_rows[after_next % 3].ahead(after_next, 1)
-        } else {
-            writer.ahead(row * count, count)
+        let ahead = match written {
+            Some(row) if !writer.streams() && norm.centered => writer.ahead(row * count, count),
+            _ => x_rows.ahead(row + 2),
         };
-        let [x, next, after_next] = [row, next, after_next].map(|row| x_rows[row % 3].again(row, 1));
+        let x = x_rows.from(row);
         for (start, some) in tiles(count) {
-            let [x, next, after_next, weight, bias] =
-                [x, next, after_next, weight, bias].map(|row| &row[start..start + some]);
+            let of = span(start, some);
             let (ahead, begins) = (ahead.after(start / LANES), start == 0);
-            let tile = Row { x, mean, scale, weight, bias, next, next_mean, after_next, ahead, begins };
-            writer.widened::<T>(row * count + start, some, &mut scratch, |out, streaming| {
-                normalize(&tile, out, streaming, &mut lanes);
-            });
+            let tile = Normal { x: x.map(of), found, weight: of(weight), bias: of(bias), ahead, begins };
+            write_tile::<T>(
+                &mut writer,
+                written.map(|row| row * count + start),
+                some,
+                &mut scratch,
+                |out, streaming| {
+                    normalize(&tile, out, streaming, &mut lanes);
+                },
+            );
         }
-        let [squares, sum] = join(&lanes, 2);
-        (mean, scale) = (next_mean, norm.scale(squares, count));
-        next_mean = norm.mean(sum, count);
+        let [squares, sum] = join(&lanes);
+        found[0] = Found { scale: norm.scale(squares, count), ..found[1] };
+        found[1].mean = norm.mean(sum, count);
     }
 }
 
@@ -366,71 +380,49 @@ fn backward<T: Float>(
         return;
     }
     let mut weight = along::<T>(weight, 1.0, count, dx);
-    let weight = weight.get(0, 1);
-    let (mut x_rows, mut dy_rows) = (Rows::<T>::apart_from(x, dx), Rows::<T>::apart_from(dy, dx));
+    let weight = weight.get(0);
+    let (mut x_rows, mut dy_rows) = (Window::<T, 4>::apart_from(x, dx), Window::<T, 2>::apart_from(dy, dx));
     let mut writer = Writer::streaming(dx, &[x, dy]);
     let mut scratch = Scratch::new();
-    let mut piece = [T::Compute::ZERO; PIECE];
     let size = T::Compute::from_f64(count as f64);
-    let mut slopes = [[T::Compute::ZERO; LANES]; TOGETHER];
-    let mut shifts = slopes;
-    let step = together(&[&x_rows, &dy_rows], &writer, count);
-    const { assert!(NORM_BLOCK_ROWS.is_multiple_of(TOGETHER)) };
-    for first in (0..rows).step_by(step) {
-        let some_rows = step.min(rows - first);
-        // Each pass asks for one stream: here for where results go, then for x and at last for dy of the next rows. Many
-        // requests at a time hold each other up, so the longest passes ask for what takes longest. Where results go past
-        // the caches, x comes first.
-        let mut ahead = [
-            writer.ahead(first * count, some_rows * count),
-            x_rows.ahead(first, some_rows),
-            dy_rows.ahead(first, some_rows),
+    let mut lanes = [[T::Compute::ZERO; LANES]; 4];
+    let mut found = [Found::NOTHING; 3];
+    // Where rows that are not there join.
+    let mut nowhere = vec![T::Compute::ZERO; 2 * count];
+    for row in -3..rows as isize {
+        let written = usize::try_from(row).ok();
+        let ahead = [
+            x_rows.ahead(row + 3),
+            dy_rows.ahead(row + 1),
+            written.map_or(Ahead::nothing(), |row| writer.ahead(row * count, count)),
         ];
-        if writer.streams() {
-            ahead.swap(0, 1);
-        }
-        let (x, dy) = (x_rows.get(first, some_rows), dy_rows.get(first, some_rows));
-        let (mean, scale) = norm.statistics(x, count, ahead[0]);
-        let block = &mut sums[first / NORM_BLOCK_ROWS * 2 * count..][..2 * count];
-        let (weight_total, bias_total) = block.split_at_mut(count);
-        for (i, (x, dy)) in x.chunks_exact(count).zip(dy.chunks_exact(count)).enumerate() {
-            let ahead = ahead[1].after(i * count / LANES);
-            let lanes = (&mut slopes[i], &mut shifts[i]);
-            gradient_sums(
-                x,
-                mean[i],
-                scale[i],
-                weight,
-                dy,
-                weight_total,
-                bias_total,
-                ahead,
-                lanes.0,
-                lanes.1,
+        let (x, dy) = (x_rows.from(row), dy_rows.from(row));
+        let totals = match usize::try_from(row + 1) {
+            Ok(summed) if summed < rows => &mut sums[summed / NORM_BLOCK_ROWS * 2 * count..][..2 * count],
+            _ => &mut nowhere,
+        };
+        let (weight_total, bias_total) = totals.split_at_mut(count);
+        for (start, some) in tiles(count) {
+            let of = span(start, some);
+            let (ahead, begins) = (ahead.map(|ahead| ahead.after(start / LANES)), start == 0);
+            let tile = Gradient { x: x.map(of), dy: dy.map(of), found, weight: of(weight), ahead, begins };
+            let totals = [&mut weight_total[start..start + some], &mut bias_total[start..start + some]];
+            write_tile::<T>(
+                &mut writer,
+                written.map(|row| row * count + start),
+                some,
+                &mut scratch,
+                |dx, streaming| {
+                    let [weight_total, bias_total] = totals;
+                    differentiate(&tile, dx, streaming, weight_total, bias_total, &mut lanes);
+                },
             );
         }
-        let slope = join(&slopes, some_rows);
-        let shift = if norm.centered { join(&shifts, some_rows) } else { [T::Compute::ZERO; TOGETHER] };
-        for (i, (x, dy)) in x.chunks_exact(count).zip(dy.chunks_exact(count)).enumerate() {
-            let (shift, slope) = (shift[i] / size, slope[i] / size);
-            for (start, some) in tiles(count) {
-                let ahead = ahead[2].after((i * count + start) / LANES);
-                writer.widened::<T>((first + i) * count + start, some, &mut scratch, |dx, streaming| {
-                    let [x, weight, dy] = [x, weight, dy].map(|row| &row[start..start + some]);
-                    let write = |at: usize, dx: &mut [T::Compute]| {
-                        let [x, weight, dy] = [x, weight, dy].map(|row| &row[at..at + dx.len()]);
-                        let ahead = ahead.after(at / LANES);
-                        gradient(x, mean[i], scale[i], weight, dy, shift, slope, dx, ahead);
-                    };
-                    let Some(streaming) = streaming else { return write(0, dx) };
-                    for (number, dx) in dx.chunks_mut(PIECE).enumerate() {
-                        let piece = &mut piece[..dx.len()];
-                        write(number * PIECE, piece);
-                        stream(bytemuck::cast_slice(piece), bytemuck::cast_slice_mut(dx), streaming);
-                    }
-                });
-            }
-        }
+        let [slope, shift, squares, sum] = join(&lanes);
+        let shift = if norm.centered { shift / size } else { T::Compute::ZERO };
+        found[0] = Found { shift, slope: slope / size, ..found[1] };
+        found[1] = Found { scale: norm.scale(squares, count), ..found[2] };
+        found[2].mean = norm.mean(sum, count);
     }
 }
 

@@ -5,15 +5,14 @@ use crate::reduce::{LANES, Peak, Sum, fold_lanes, join_lanes, padded};
 use crate::simd::{Ahead, multiversion};
 use crate::stream::Streaming;
 
-/// Sums `$term` over the elements of equally long slices in lanes, while memory ahead comes where some is named.
-macro_rules! sum_in_lanes {
-    ($C:ty $(, $ahead:ident)?; $first:ident $(, $other:ident)*; $term:expr) => {{
+/// Sums `$term` over the elements of equally long slices: in lanes, which are joined.
+macro_rules! lane_sum {
+    ($C:ty; $first:ident $(, $other:ident)*; $term:expr) => {{
         let mut lanes = [<$C>::ZERO; LANES];
         let (chunks, rest) = $first.as_chunks::<LANES>();
         $(let (other_chunks, other_rest) = $other.as_chunks::<LANES>(); let $other = (other_chunks, other_rest);)*
         #[allow(clippy::needless_range_loop)]
         for i in 0..chunks.len() {
-            $($ahead.fetch(i);)?
             for l in 0..LANES {
                 let $first = chunks[i][l];
                 $(let $other = $other.0[i][l];)*
@@ -30,27 +29,18 @@ macro_rules! sum_in_lanes {
                 lanes[l] = if l < count { lanes[l] + $term } else { lanes[l] };
             }
         }
-        lanes
+        join_lanes::<$C, Sum>(lanes)
     }};
-}
-pub(crate) use sum_in_lanes;
-
-/// The same, joined.
-macro_rules! lane_sum {
-    ($C:ty; $($arguments:tt)*) => {
-        join_lanes::<$C, Sum>($crate::rows::sum_in_lanes!($C; $($arguments)*))
-    };
 }
 pub(crate) use lane_sum;
 
-/// [`put`](crate::stream::put)s `$term` of the elements of equally long slices, while memory ahead comes where some is named.
+/// [`put`](crate::stream::put)s `$term` of the elements of equally long slices.
 macro_rules! map_into {
-    ($M:ty, $C:ty $(, $ahead:ident)?; $first:ident $(, $other:ident)*; $term:expr; $out:ident, $streaming:expr) => {{
+    ($M:ty, $C:ty; $first:ident $(, $other:ident)*; $term:expr; $out:ident, $streaming:ident) => {{
         let (chunks, rest) = $first.as_chunks::<LANES>();
         let (out_chunks, out_rest) = $out.as_chunks_mut::<LANES>();
         $(let (other_chunks, other_rest) = $other.as_chunks::<LANES>(); let $other = (other_chunks, other_rest);)*
         for (i, out) in out_chunks.iter_mut().enumerate() {
-            $($ahead.fetch(i);)?
             let mut values = [<$C>::ZERO; LANES];
             for l in 0..LANES {
                 let $first = chunks[i][l];
@@ -66,7 +56,6 @@ macro_rules! map_into {
         }
     }};
 }
-pub(crate) use map_into;
 
 /// The sum of the exponentials of numbers, in one pass over memory: of all less a shift, which no number is far above. It
 /// moves only when one is, so that most tiles wait for nothing that was found in the tiles before.

@@ -379,44 +379,38 @@ impl<'a, T: Float> Rows<'a, T> {
         Rows { reader: None, count, lent: None, copied: vec![value; count], scratch: Vec::new() }
     }
 
-    /// Whether several can be lent at a time.
-    pub(crate) fn are_lent(&self) -> bool {
-        self.lent.is_some()
-    }
-
-    /// See [`Reader::ahead`]: what follows on so many rows, which are read several times.
-    pub(crate) fn ahead(&self, first: usize, rows: usize) -> Ahead {
+    /// See [`Reader::ahead`]: what follows on a row, which is read several times.
+    pub(crate) fn ahead(&self, row: usize) -> Ahead {
         let reader = self.reader.as_ref();
-        reader.map_or(Ahead::nothing(), |reader| reader.ahead(first * self.count, rows * self.count))
+        reader.map_or(Ahead::nothing(), |reader| reader.ahead(row * self.count, self.count))
     }
 
-    /// So many rows, one after the other: a single one, unless they are lent.
     #[inline]
-    pub(crate) fn get(&mut self, first: usize, rows: usize) -> &[T::Compute] {
+    pub(crate) fn get(&mut self, row: usize) -> &[T::Compute] {
         if self.lent.is_none() {
-            self.copy(first, rows);
+            self.copy(row);
         }
-        self.again(first, rows)
+        self.again(row)
     }
 
     #[inline(never)]
-    fn copy(&mut self, first: usize, rows: usize) {
+    fn copy(&mut self, row: usize) {
         let Some(reader) = &self.reader else { return };
         if !reader.is_direct() {
             self.scratch.resize(TILE, 0);
         }
         self.copied.clear();
-        for (at, some) in tiles(rows * self.count) {
+        for (at, some) in tiles(self.count) {
             let scratch = bytemuck::cast_slice_mut(&mut self.scratch);
-            let tile = reader.tile(first * self.count + at, some, scratch);
+            let tile = reader.tile(row * self.count + at, some, scratch);
             self.copied.extend(bytemuck::cast_slice::<u8, T>(tile).iter().map(|x| x.load()));
         }
     }
 
-    /// The same rows as [`Rows::get`] gave last.
+    /// The row that [`Rows::get`] gave last.
     #[inline]
-    pub(crate) fn again(&self, first: usize, rows: usize) -> &[T::Compute] {
-        self.lent.map_or(&self.copied, |lent| &lent[first * self.count..][..rows * self.count])
+    pub(crate) fn again(&self, row: usize) -> &[T::Compute] {
+        self.lent.map_or(&self.copied, |lent| &lent[row * self.count..][..self.count])
     }
 }
 
