@@ -8,18 +8,19 @@ use crate::workspace::{Workspace, piece_bytes};
 use crate::{Float, View, ViewMut};
 use partita_base::DType;
 
-/// What is found of a row by and by.
+/// What is known of a row: more, the nearer it is to being written.
 #[derive(Clone, Copy)]
-struct Found<C> {
+struct Statistics<C> {
     mean: C,
+    /// See [`Norm::scale`].
     scale: C,
     /// The mean of dy weight, and of that times the normalized row.
     shift: C,
     slope: C,
 }
 
-impl<C: Real> Found<C> {
-    const NOTHING: Self = Found { mean: C::ZERO, scale: C::ZERO, shift: C::ZERO, slope: C::ZERO };
+impl<C: Real> Statistics<C> {
+    const UNKNOWN: Self = Statistics { mean: C::ZERO, scale: C::ZERO, shift: C::ZERO, slope: C::ZERO };
 }
 
 /// The lanes of some sums.
@@ -47,17 +48,18 @@ fn begun<C: Real, const SUMS: usize>(lanes: &Lanes<C, SUMS>, begins: bool) -> La
 /// throughout, and is asked for a row once.
 struct Normal<'a, C> {
     x: [&'a [C]; 3],
-    found: [Found<C>; 2],
+    known: [Statistics<C>; 2],
     weight: &'a [C],
     bias: &'a [C],
     ahead: Ahead,
+    /// Whether the row begins here.
     begins: bool,
 }
 
 multiversion! {
     /// Writes a tile of a row; its lanes are of squared deviations and of elements.
     fn normalize(M)[C: Real](tile: &Normal<'_, C>, out: &mut [C], streaming: Option<&Streaming>, lanes: &mut Lanes<C, 2>) {
-        let &Normal { found: [Found { mean, scale, .. }, Found { mean: next_mean, .. }], ahead, .. } = tile;
+        let &Normal { known: [Statistics { mean, scale, .. }, Statistics { mean: next_mean, .. }], ahead, .. } = tile;
         let of = |x: C, weight: C, bias: C| (x - mean) * scale * weight + bias;
         let [mut squares, mut sums] = begun(lanes, tile.begins);
         let [(x, x_rest), (next, next_rest), (last, last_rest)] = tile.x.map(<[C]>::as_chunks::<LANES>);
@@ -90,9 +92,10 @@ multiversion! {
 struct Gradient<'a, C> {
     x: [&'a [C]; 4],
     dy: [&'a [C]; 2],
-    found: [Found<C>; 3],
+    known: [Statistics<C>; 3],
     weight: &'a [C],
     ahead: [Ahead; 3],
+    /// Whether the row begins here.
     begins: bool,
 }
 
@@ -100,7 +103,7 @@ multiversion! {
     /// Writes the gradient of a tile of a row; dy y and dy of the next one, where y is the normalized x, join the totals.
     /// The lanes are of dy weight y and of dy weight of that row, and then as those of [`normalize`].
     fn differentiate(M)[C: Real](tile: &Gradient<'_, C>, dx: &mut [C], streaming: Option<&Streaming>, weight_total: &mut [C], bias_total: &mut [C], lanes: &mut Lanes<C, 4>) {
-        let &Gradient { found: [Found { mean, scale, shift, slope }, next, Found { mean: third_mean, .. }], ahead, .. } = tile;
+        let &Gradient { known: [Statistics { mean, scale, shift, slope }, next, Statistics { mean: third_mean, .. }], ahead, .. } = tile;
         let of = |x: C, dy: C, weight: C| scale * ((dy * weight - shift) - ((x - mean) * scale) * slope);
         let [mut slopes, mut shifts, mut squares, mut sums] = begun(lanes, tile.begins);
         let [(x, x_rest), (next_x, next_x_rest), (third, third_rest), (last, last_rest)] = tile.x.map(<[C]>::as_chunks::<LANES>);
@@ -146,24 +149,25 @@ multiversion! {
     }
 }
 
-/// Rows that follow one another, of which none is copied twice.
+/// Some rows that follow one another.
 struct Window<'a, T: Float, const ROWS: usize> {
     rows: [Rows<'a, T>; ROWS],
-    count: usize,
+    /// How many there are in all.
+    len: usize,
 }
 
 impl<'a, T: Float, const ROWS: usize> Window<'a, T, ROWS> {
     /// Before the first rows; no borrow is kept of memory that `out` covers.
     fn apart_from(view: &View<'a>, out: &ViewMut<'_>) -> Self {
-        Window { rows: std::array::from_fn(|_| Rows::apart_from(view, out)), count: row_count(view) }
+        Window { rows: std::array::from_fn(|_| Rows::apart_from(view, out)), len: row_count(view) }
     }
 
-    /// The rows from `first` on, which goes up by one at a time until it is the last; it is below zero as long as not all
-    /// have come. For rows that are not there come others, for sums that nobody reads.
+    /// The rows from `first` on, which is below zero at the beginning and goes up by one at a time. In place of rows before
+    /// the first and after the last come these, for sums that nobody reads.
     fn from(&mut self, first: isize) -> [&[T::Compute]; ROWS] {
-        let of = |row: isize| row.clamp(0, self.count as isize - 1) as usize;
+        let of = |row: isize| row.clamp(0, self.len as isize - 1) as usize;
         let newest = first + ROWS as isize - 1;
-        if newest < self.count as isize {
+        if newest < self.len as isize {
             self.rows[of(newest) % ROWS].get(of(newest));
         }
         std::array::from_fn(|i| self.rows[of(first + i as isize) % ROWS].again(of(first + i as isize)))
@@ -279,7 +283,7 @@ fn forward<T: Float>(
     let mut x_rows = Window::<T, 3>::apart_from(x, out);
     let mut writer = Writer::streaming(out, &[x]);
     let (mut scratch, mut lanes) = (Scratch::new(), [[T::Compute::ZERO; LANES]; 2]);
-    let mut found = [Found::NOTHING; 2];
+    let mut known = [Statistics::UNKNOWN; 2];
     for row in -2..rows as isize {
         let written = usize::try_from(row).ok();
         // What is waited for: where results go, or else the next rows.
@@ -291,7 +295,7 @@ fn forward<T: Float>(
         for (start, some) in tiles(count) {
             let of = span(start, some);
             let (ahead, begins) = (ahead.after(start / LANES), start == 0);
-            let tile = Normal { x: x.map(of), found, weight: of(weight), bias: of(bias), ahead, begins };
+            let tile = Normal { x: x.map(of), known, weight: of(weight), bias: of(bias), ahead, begins };
             write_tile::<T>(
                 &mut writer,
                 written.map(|row| row * count + start),
@@ -303,8 +307,8 @@ fn forward<T: Float>(
             );
         }
         let [squares, sum] = join(&lanes);
-        found[0] = Found { scale: norm.scale(squares, count), ..found[1] };
-        found[1].mean = norm.mean(sum, count);
+        known[0] = Statistics { scale: norm.scale(squares, count), ..known[1] };
+        known[1].mean = norm.mean(sum, count);
     }
 }
 
@@ -386,7 +390,7 @@ fn backward<T: Float>(
     let mut scratch = Scratch::new();
     let size = T::Compute::from_f64(count as f64);
     let mut lanes = [[T::Compute::ZERO; LANES]; 4];
-    let mut found = [Found::NOTHING; 3];
+    let mut known = [Statistics::UNKNOWN; 3];
     // Where rows that are not there join.
     let mut nowhere = vec![T::Compute::ZERO; 2 * count];
     for row in -3..rows as isize {
@@ -405,7 +409,7 @@ fn backward<T: Float>(
         for (start, some) in tiles(count) {
             let of = span(start, some);
             let (ahead, begins) = (ahead.map(|ahead| ahead.after(start / LANES)), start == 0);
-            let tile = Gradient { x: x.map(of), dy: dy.map(of), found, weight: of(weight), ahead, begins };
+            let tile = Gradient { x: x.map(of), dy: dy.map(of), known, weight: of(weight), ahead, begins };
             let totals = [&mut weight_total[start..start + some], &mut bias_total[start..start + some]];
             write_tile::<T>(
                 &mut writer,
@@ -420,9 +424,9 @@ fn backward<T: Float>(
         }
         let [slope, shift, squares, sum] = join(&lanes);
         let shift = if norm.centered { shift / size } else { T::Compute::ZERO };
-        found[0] = Found { shift, slope: slope / size, ..found[1] };
-        found[1] = Found { scale: norm.scale(squares, count), ..found[2] };
-        found[2].mean = norm.mean(sum, count);
+        known[0] = Statistics { shift, slope: slope / size, ..known[1] };
+        known[1] = Statistics { scale: norm.scale(squares, count), ..known[2] };
+        known[2].mean = norm.mean(sum, count);
     }
 }
 
