@@ -21,6 +21,23 @@ struct Statistics<C> {
 
 impl<C: Real> Statistics<C> {
     const UNKNOWN: Self = Statistics { mean: C::ZERO, scale: C::ZERO, shift: C::ZERO, slope: C::ZERO };
+
+    #[inline(always)]
+    fn squared_deviation(self, x: C) -> C {
+        let deviation = x - self.mean;
+        deviation * deviation
+    }
+
+    #[inline(always)]
+    fn normalized(self, x: C) -> C {
+        (x - self.mean) * self.scale
+    }
+
+    /// The gradient with respect to x.
+    #[inline(always)]
+    fn gradient(self, x: C, dy: C, weight: C) -> C {
+        self.scale * ((dy * weight - self.shift) - self.normalized(x) * self.slope)
+    }
 }
 
 /// The lanes of some sums.
@@ -59,8 +76,7 @@ struct Normal<'a, C> {
 multiversion! {
     /// Writes a tile of a row; its lanes are of squared deviations and of elements.
     fn normalize(M)[C: Real](tile: &Normal<'_, C>, out: &mut [C], streaming: Option<&Streaming>, lanes: &mut Lanes<C, 2>) {
-        let &Normal { known: [Statistics { mean, scale, .. }, Statistics { mean: next_mean, .. }], ahead, .. } = tile;
-        let of = |x: C, weight: C, bias: C| (x - mean) * scale * weight + bias;
+        let &Normal { known: [known, next_known], ahead, .. } = tile;
         let [mut squares, mut sums] = begun(lanes, tile.begins);
         let [(x, x_rest), (next, next_rest), (last, last_rest)] = tile.x.map(<[C]>::as_chunks::<LANES>);
         let [(weight, weight_rest), (bias, bias_rest)] = [tile.weight, tile.bias].map(<[C]>::as_chunks::<LANES>);
@@ -70,9 +86,8 @@ multiversion! {
             ahead.fetch(i);
             let mut values = [C::ZERO; LANES];
             for l in 0..LANES {
-                values[l] = of(x[l], weight[l], bias[l]);
-                let deviation = next[l] - next_mean;
-                squares[l] = squares[l] + deviation * deviation;
+                values[l] = known.normalized(x[l]) * weight[l] + bias[l];
+                squares[l] = squares[l] + next_known.squared_deviation(next[l]);
                 sums[l] = sums[l] + last[l];
             }
             put::<M, C>(values, out, streaming);
@@ -80,9 +95,8 @@ multiversion! {
         *lanes = [squares, sums];
         let [squares, sums] = lanes;
         for l in 0..x_rest.len() {
-            out_rest[l] = of(x_rest[l], weight_rest[l], bias_rest[l]);
-            let deviation = next_rest[l] - next_mean;
-            squares[l] = squares[l] + deviation * deviation;
+            out_rest[l] = known.normalized(x_rest[l]) * weight_rest[l] + bias_rest[l];
+            squares[l] = squares[l] + next_known.squared_deviation(next_rest[l]);
             sums[l] = sums[l] + last_rest[l];
         }
     }
@@ -103,8 +117,7 @@ multiversion! {
     /// Writes the gradient of a tile of a row; dy y and dy of the next one, where y is the normalized x, join the totals.
     /// The lanes are of dy weight y and of dy weight of that row, and then as those of [`normalize`].
     fn differentiate(M)[C: Real](tile: &Gradient<'_, C>, dx: &mut [C], streaming: Option<&Streaming>, weight_total: &mut [C], bias_total: &mut [C], lanes: &mut Lanes<C, 4>) {
-        let &Gradient { known: [Statistics { mean, scale, shift, slope }, next, Statistics { mean: third_mean, .. }], ahead, .. } = tile;
-        let of = |x: C, dy: C, weight: C| scale * ((dy * weight - shift) - ((x - mean) * scale) * slope);
+        let &Gradient { known: [known, next_known, third_known], ahead, .. } = tile;
         let [mut slopes, mut shifts, mut squares, mut sums] = begun(lanes, tile.begins);
         let [(x, x_rest), (next_x, next_x_rest), (third, third_rest), (last, last_rest)] = tile.x.map(<[C]>::as_chunks::<LANES>);
         let [(dy, dy_rest), (next_dy, next_dy_rest)] = tile.dy.map(<[C]>::as_chunks::<LANES>);
@@ -120,14 +133,13 @@ multiversion! {
             }
             let (mut values, mut weight_sums, mut bias_sums) = ([C::ZERO; LANES], *weight_total, *bias_total);
             for l in 0..LANES {
-                values[l] = of(x[l], dy[l], weight[l]);
-                let (y, seen) = ((next_x[l] - next.mean) * next.scale, next_dy[l] * weight[l]);
+                values[l] = known.gradient(x[l], dy[l], weight[l]);
+                let (y, seen) = (next_known.normalized(next_x[l]), next_dy[l] * weight[l]);
                 slopes[l] = slopes[l] + seen * y;
                 shifts[l] = shifts[l] + seen;
                 weight_sums[l] = weight_sums[l] + next_dy[l] * y;
                 bias_sums[l] = bias_sums[l] + next_dy[l];
-                let deviation = third[l] - third_mean;
-                squares[l] = squares[l] + deviation * deviation;
+                squares[l] = squares[l] + third_known.squared_deviation(third[l]);
                 sums[l] = sums[l] + last[l];
             }
             (*weight_total, *bias_total) = (weight_sums, bias_sums);
@@ -136,14 +148,13 @@ multiversion! {
         *lanes = [slopes, shifts, squares, sums];
         let [slopes, shifts, squares, sums] = lanes;
         for l in 0..x_rest.len() {
-            dx_rest[l] = of(x_rest[l], dy_rest[l], weight_rest[l]);
-            let (y, seen) = ((next_x_rest[l] - next.mean) * next.scale, next_dy_rest[l] * weight_rest[l]);
+            dx_rest[l] = known.gradient(x_rest[l], dy_rest[l], weight_rest[l]);
+            let (y, seen) = (next_known.normalized(next_x_rest[l]), next_dy_rest[l] * weight_rest[l]);
             slopes[l] = slopes[l] + seen * y;
             shifts[l] = shifts[l] + seen;
             weight_total_rest[l] = weight_total_rest[l] + next_dy_rest[l] * y;
             bias_total_rest[l] = bias_total_rest[l] + next_dy_rest[l];
-            let deviation = third_rest[l] - third_mean;
-            squares[l] = squares[l] + deviation * deviation;
+            squares[l] = squares[l] + third_known.squared_deviation(third_rest[l]);
             sums[l] = sums[l] + last_rest[l];
         }
     }
