@@ -41,6 +41,10 @@ pub(crate) struct Modules<'a> {
     uses: Vec<Vec<(NodeId, usize)>>,
     /// For each module path itself, its forward nodes.
     forward: BTreeMap<&'a str, Vec<NodeId>>,
+    /// For each module path itself, its parameters.
+    params: BTreeMap<&'a str, Vec<ValueId>>,
+    /// For each module path itself, its named constants.
+    buffers: BTreeMap<&'a str, Vec<ValueId>>,
 }
 
 impl<'a> Modules<'a> {
@@ -60,7 +64,18 @@ impl<'a> Modules<'a> {
         for id in graph.node_ids().filter(|&id| graph.node(id).phase == Phase::Forward) {
             forward.entry(&graph.node(id).path).or_default().push(id);
         }
-        Modules { graph, paths, uses: graph.uses(), forward }
+        let mut params: BTreeMap<&str, Vec<ValueId>> = BTreeMap::new();
+        for param in graph.params() {
+            params.entry(owner(&graph.value(param).name).0).or_default().push(param);
+        }
+        let mut buffers: BTreeMap<&str, Vec<ValueId>> = BTreeMap::new();
+        for node in graph.nodes.iter().filter(|n| matches!(n.op, Op::Constant(_))) {
+            let name = &graph.value(node.results[0]).name;
+            if !name.is_empty() {
+                buffers.entry(owner(name).0).or_default().push(node.results[0]);
+            }
+        }
+        Modules { graph, paths, uses: graph.uses(), forward, params, buffers }
     }
 
     /// The readers of a value, with operand positions.
@@ -97,24 +112,19 @@ impl<'a> Modules<'a> {
             let (module, _) = owner(name);
             matches_around(pattern, module) || matches(pattern, "")
         };
-        let named = self.parameters_named(pattern);
+        let named: BTreeSet<ValueId> = self.parameters_named(pattern).into_iter().collect();
         let all = self.graph.params();
         all.into_iter().filter(|p| named.contains(p) || around(&self.graph.value(*p).name)).collect()
     }
 
     /// The parameters a module owns itself.
     pub fn parameters_of(&self, module: &str) -> Vec<ValueId> {
-        self.graph.params().into_iter().filter(|&p| owner(&self.graph.value(p).name).0 == module).collect()
+        self.params.get(module).cloned().unwrap_or_default()
     }
 
     /// The named constants a module owns itself.
     pub fn buffers_of(&self, module: &str) -> Vec<ValueId> {
-        let constants = self.graph.nodes.iter().filter(|n| matches!(n.op, Op::Constant(_)));
-        let named = |v: &ValueId| {
-            let name = &self.graph.value(*v).name;
-            !name.is_empty() && owner(name).0 == module
-        };
-        constants.map(|n| n.results[0]).filter(named).collect()
+        self.buffers.get(module).cloned().unwrap_or_default()
     }
 
     /// The parameters of a module and all modules in it.
@@ -130,13 +140,9 @@ impl<'a> Modules<'a> {
 
     /// The forward nodes of a module and all modules in it, in order.
     pub fn forward_nodes(&self, module: &str) -> Vec<NodeId> {
-        let mut nodes: Vec<NodeId> = self
-            .forward
-            .iter()
-            .filter(|(path, _)| is_inside(path, module))
-            .flat_map(|(_, n)| n)
-            .copied()
-            .collect();
+        let begins_alike = self.forward.range(module..).take_while(|(path, _)| path.starts_with(module));
+        let inside = begins_alike.filter(|(path, _)| is_inside(path, module));
+        let mut nodes: Vec<NodeId> = inside.flat_map(|(_, nodes)| nodes).copied().collect();
         nodes.sort();
         nodes
     }
