@@ -189,6 +189,13 @@ impl Graph {
         }
     }
 
+    /// For each value, whether it is one of the graph's results.
+    pub fn is_output(&self) -> Vec<bool> {
+        let mut is_output = vec![false; self.values.len()];
+        self.outputs.iter().for_each(|value| is_output[value.index()] = true);
+        is_output
+    }
+
     /// The value with this id.
     pub fn value(&self, id: ValueId) -> &Value {
         &self.values[id.index()]

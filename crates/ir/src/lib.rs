@@ -6,6 +6,7 @@
 
 pub mod autodiff;
 pub mod builder;
+mod class_graph;
 pub mod composite;
 pub mod composites;
 pub mod custom;
@@ -25,6 +26,7 @@ pub mod types;
 pub mod verify;
 
 pub use builder::GraphBuilder;
+pub use class_graph::ClassGraph;
 pub use composite::{Attribute, Attributes, AttributesExt, CompositeDefinition, Registry};
 pub use custom::{CustomOp, Named};
 pub use graph::{Annotation, Graph, Location, Node, NodeId, Phase, Role, Value, ValueId};

@@ -189,6 +189,8 @@ ops! {
     BitcastConvert,
     /// A literal.
     Constant,
+    /// A literal for each rank of a class.
+    RankConstant,
     /// Indices along a dimension.
     Iota,
     /// Repetition along new dimensions.

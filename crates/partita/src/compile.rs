@@ -38,13 +38,7 @@ impl Build {
 pub fn mesh(config: &Config) -> Result<Mesh> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mesh = Mesh::parse(&config.mesh, Some(cores))?;
-    let ranks = mesh.rank_count();
-    if ranks > MOST_RANKS {
-        return Err(Diagnostic::new("E007", format!("mesh {mesh} does not fit"))
-            .at("mesh.shape")
-            .expected(format!("at most {MOST_RANKS} ranks in one process"))
-            .found(format!("{ranks} ranks")));
-    }
+    fits(&mesh, MOST_PLANNED_RANKS, "in a plan")?;
     for axis in &mesh.axes {
         if axis.name == "pp" && axis.size > 1 {
             return Err(Diagnostic::new("E008", "pipeline stages are not there yet")
@@ -56,8 +50,27 @@ pub fn mesh(config: &Config) -> Result<Mesh> {
     Ok(mesh)
 }
 
-/// More ranks than this in one process is a typo.
-const MOST_RANKS: usize = 256;
+/// Planning takes memory for every rank of a collective: a mesh larger than any machine is a typo.
+const MOST_PLANNED_RANKS: usize = 65_536;
+
+/// All ranks that run live in one process.
+const MOST_RUNNING_RANKS: usize = 256;
+
+/// E007 where a process cannot run all ranks of the mesh.
+pub fn runs_here(mesh: &Mesh) -> Result<()> {
+    fits(mesh, MOST_RUNNING_RANKS, "that run in one process")
+}
+
+fn fits(mesh: &Mesh, most: usize, what: &str) -> Result<()> {
+    let ranks = mesh.rank_count();
+    if ranks <= most {
+        return Ok(());
+    }
+    Err(Diagnostic::new("E007", format!("mesh {mesh} does not fit"))
+        .at("mesh.shape")
+        .expected(format!("at most {most} ranks {what}"))
+        .found(format!("{ranks} ranks")))
+}
 
 /// The model for training.
 pub fn model(config: &Config, build: &Build) -> Result<Model> {
@@ -109,5 +122,5 @@ pub fn plan_of(config: &Config, model: &Model, mesh: &Mesh) -> Result<Plan> {
 
 /// The programs of all ranks.
 pub fn lower(planned: &Built, sizes: &dyn RegionSizes) -> Result<ProgramSet> {
-    partita_program::lower(&planned.locals, &LowerOptions::default(), sizes)
+    partita_program::lower(&planned.classes, &LowerOptions::default(), sizes)
 }

@@ -1,9 +1,10 @@
 //! Playing graphs on the CPU device: from a placed graph to a loop that runs it.
 
+use crate::compile::runs_here;
 use indexmap::IndexMap;
 use partita_base::Result;
 use partita_ir::ops::Composite;
-use partita_ir::{Graph, Literal};
+use partita_ir::{ClassGraph, Graph, Literal};
 use partita_mesh::{Mesh, Sharding};
 use partita_program::LowerOptions;
 use partita_runtime::checkpoint::TensorData;
@@ -13,16 +14,17 @@ use partita_schedule::verify::{Interpreter, StepRunner};
 use partita_spmd::{Options, Partitioned, partition, virtual_ranks};
 use std::sync::Arc;
 
-/// A partitioned graph, lowered from each rank's `locals` and ready to step. Parameters and state are zeros until set.
+/// A partitioned graph, lowered from the local graphs of its classes and ready to step. Parameters and state are zeros until set.
 pub fn player(
     partitioned: &Partitioned,
-    locals: &[Graph],
+    classes: &[ClassGraph],
     pieces: &[partita_spmd::Pieces],
     seed: u64,
     options: RunnerOptions,
 ) -> Result<TrainLoop> {
-    let options = options.sharing(locals.len());
-    let set = partita_program::lower(locals, &LowerOptions::default(), &options.cpu)?;
+    runs_here(&partitioned.mesh)?;
+    let options = options.sharing(partitioned.mesh.rank_count());
+    let set = partita_program::lower(classes, &LowerOptions::default(), &options.cpu)?;
     let runner = Runner::new(set, options)?;
     let graph = &partitioned.graph;
     let mesh = Arc::new(partitioned.mesh.clone());
@@ -59,7 +61,7 @@ pub fn solo(graph: &Graph, seed: u64, options: RunnerOptions) -> Result<TrainLoo
     let mesh = Mesh::new("one", &[("dp", 1)]);
     let graph = open_without_kernels(graph, &CpuStep { options: options.clone() })?;
     let partitioned = partition(&graph, &mesh, &Options::default())?;
-    player(&partitioned, &virtual_ranks::rank_graphs(&partitioned)?, &[], seed, options)
+    player(&partitioned, &virtual_ranks::class_graphs(&partitioned)?, &[], seed, options)
 }
 
 /// A tensor as the runtime stores it.
@@ -127,9 +129,11 @@ impl StepRunner for CpuStep {
 
     fn run(&self, partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>> {
         let graph = &partitioned.graph;
-        let locals = virtual_ranks::rank_graphs(partitioned)?;
-        let options = RunnerOptions { nan_guard: false, ..self.options.clone() }.sharing(locals.len());
-        let set = partita_program::lower(&locals, &LowerOptions::default(), &options.cpu)?;
+        runs_here(&partitioned.mesh)?;
+        let classes = virtual_ranks::class_graphs(partitioned)?;
+        let ranks = partitioned.mesh.rank_count();
+        let options = RunnerOptions { nan_guard: false, ..self.options.clone() }.sharing(ranks);
+        let set = partita_program::lower(&classes, &LowerOptions::default(), &options.cpu)?;
         let mut runner = Runner::new(set, options)?;
         let mesh = &partitioned.mesh;
         for ((&value, sharding), literal) in graph.inputs.iter().zip(&partitioned.inputs).zip(inputs) {

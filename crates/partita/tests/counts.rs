@@ -12,7 +12,7 @@ use partita::commands::lower::{LowerRequest, plan};
 use partita::compile::{self, Build};
 use partita::config::Config;
 use partita_base::DType;
-use partita_ir::{Graph, Phase};
+use partita_ir::{ClassGraph, Graph, Phase};
 use partita_mesh::Mesh;
 use partita_nn::{Context, Linear, Model};
 use partita_program::{
@@ -387,8 +387,8 @@ fn two_layers_between_cut_rows_gather_once_and_scatter_once() {
         let counts = counts_of_graph(local);
         assert_eq!(seen(&counts.forward), [("all_gather", 1, 1), ("reduce_scatter", 1, 1)]);
     }
-    let set =
-        partita_program::lower(&locals, &Default::default(), &Cpu::default()).expect("it can be lowered");
+    let set = partita_program::lower(&ClassGraph::each(locals.clone()), &Default::default(), &Cpu::default())
+        .expect("it can be lowered");
     assert_eq!(seen(&counts(&set).forward), [("all_gather", 1, 1), ("reduce_scatter", 1, 1)]);
 }
 

@@ -32,7 +32,7 @@ fn planned(model: &str, settings: &[&str]) -> Built {
 /// Cut where logits take more than so many bytes.
 fn lowered(planned: &Built, logits_bytes: usize, cpu: &Cpu) -> ProgramSet {
     let options = LowerOptions { logits_bytes, ..LowerOptions::default() };
-    lower(&planned.locals, &options, cpu).unwrap()
+    lower(&planned.classes, &options, cpu).unwrap()
 }
 
 /// Rows of the logits of each piece.
@@ -87,7 +87,7 @@ fn outputs(planned: &Built, set: &ProgramSet, cpu: &Cpu) -> Vec<Vec<u8>> {
         }
         runner.step().unwrap();
     }
-    let ports = set.programs.iter().flat_map(|p| p.outputs.iter().map(move |port| (p.rank, &port.name)));
+    let ports = set.programs.iter().flat_map(|p| p.outputs.iter().map(move |port| (p.rank(), &port.name)));
     ports.map(|(rank, name)| runner.read_output(rank, name).unwrap()).collect()
 }
 

@@ -43,7 +43,7 @@ fn steps(name: &str, again: bool, overrides: &[&str]) -> Vec<(u64, u64)> {
     let model = compile::model(&config, &Build::from_config(&config)).unwrap();
     let mut player = player(
         &planned.partitioned,
-        &planned.locals,
+        &planned.classes,
         &planned.pieces,
         config.train.seed,
         RunnerOptions::default(),

@@ -11,7 +11,8 @@ use partita_ir::{Graph, NodeId, Op, ValueId};
 pub(crate) fn accumulate(mut graphs: Vec<Graph>, sizes: &dyn RegionSizes) -> Vec<Graph> {
     let first = &graphs[0];
     let uses = first.uses();
-    let is_alone = |value: &ValueId| uses[value.index()].len() == 1 && !first.outputs.contains(value);
+    let is_output = first.is_output();
+    let is_alone = |value: &ValueId| uses[value.index()].len() == 1 && !is_output[value.index()];
     let sums: Vec<NodeId> = first
         .node_ids()
         .filter(|&id| is_sum(&first.node(id).op) && first.node(id).operands.iter().all(is_alone))

@@ -3,11 +3,13 @@
 
 use crate::LowerOptions;
 use crate::classify::{Class, class};
-use crate::collective::{CollectiveKind, kind, meetings};
-use indexmap::IndexMap;
+use crate::collective::{CollectiveKind, groups, kind, meetings};
+use crate::ranks::Classes;
+use indexmap::{IndexMap, IndexSet};
 use partita_base::{Diagnostic, Result};
 use partita_ir::{Graph, Node, NodeId, Op, Phase, Role, ValueId};
 use partita_mesh::Combiner;
+use std::sync::Arc;
 
 /// Where a bucket stands in a training step, which decides when it starts and ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -28,7 +30,7 @@ pub(crate) struct Bucket {
     /// The merged nodes, in graph order; the same on every rank.
     pub nodes: Vec<NodeId>,
     /// The groups of ranks that meet; every rank stands in one.
-    pub meetings: Vec<Vec<usize>>,
+    pub meetings: Arc<[Arc<[usize]>]>,
     /// Forward, backward (`InputGrad`) or update.
     pub phase: Phase,
     pub microbatch: Option<usize>,
@@ -92,7 +94,7 @@ fn combiner(op: &Op) -> Option<Combiner> {
 /// - all others: when they are of one block, and no work of another microbatch stands between: it would have to wait.
 ///
 /// E400 where ranks disagree on groups.
-pub(crate) fn bucket(graphs: &[Graph], options: &LowerOptions) -> Result<Vec<Bucket>> {
+pub(crate) fn bucket(graphs: &[Graph], classes: &Classes, options: &LowerOptions) -> Result<Vec<Bucket>> {
     let first = &graphs[0];
     let mut buckets: Vec<Bucket> = Vec::new();
     let mut bucket_of: Vec<Option<usize>> = vec![None; first.nodes.len()];
@@ -101,23 +103,31 @@ pub(crate) fn bucket(graphs: &[Graph], options: &LowerOptions) -> Result<Vec<Buc
     // How often the graph has gone on to another microbatch.
     let (mut turn, mut microbatch) = (0, None);
     let mut turn_of: Vec<usize> = Vec::new();
+    // Most collectives of a step have one of a few groupings: each is held once.
+    let mut groupings: IndexSet<Arc<[Arc<[usize]>]>> = IndexSet::new();
     for id in first.node_ids() {
         let node = first.node(id);
         if node.microbatch.is_some() && node.microbatch != microbatch {
             (turn, microbatch) = (turn + 1, node.microbatch);
         }
         let Some(kind) = kind(&node.op) else { continue };
-        let groups = meetings(&node.op, graphs.len())?;
-        for (rank, graph) in graphs.iter().enumerate() {
+        let ranks = classes.rank_count();
+        let own = meetings(&node.op, ranks)?;
+        for (graph, members) in graphs.iter().zip(&classes.ranks) {
             let other = graph.node(id);
-            if meetings(&other.op, graphs.len())? != groups || combiner(&other.op) != combiner(&node.op) {
+            let meets_alike = groups(&other.op) == groups(&node.op) || meetings(&other.op, ranks)? == own;
+            if !meets_alike || combiner(&other.op) != combiner(&node.op) {
+                let (one, two) = (classes.ranks[0][0], members[0]);
                 return Err(Diagnostic::new(
                     "E400",
-                    format!("ranks 0 and {rank} disagree on who meets in {}", kind.name()),
+                    format!("ranks {one} and {two} disagree on who meets in {}", kind.name()),
                 )
                 .at(node.path.clone()));
             }
         }
+        let own: Arc<[Arc<[usize]>]> = own.into_iter().map(Arc::from).collect();
+        let meeting = groupings.get(&own).cloned().unwrap_or(own);
+        groupings.insert(meeting.clone());
         let class = bucket_class(first, node, kind);
         let bytes = graphs.iter().map(|g| g.ty(g.node(id).operands[0]).bytes()).max().unwrap_or(0);
         let capped =
@@ -129,7 +139,7 @@ pub(crate) fn bucket(graphs: &[Graph], options: &LowerOptions) -> Result<Vec<Buc
             _ => Vec::new(),
         };
         let key = (
-            (kind, groups.clone(), combiner(&node.op), permutation),
+            (kind, meeting.clone(), combiner(&node.op), permutation),
             (class, phase, node.microbatch),
             if capped { None } else { Some(block.clone()) },
         );
@@ -157,7 +167,7 @@ pub(crate) fn bucket(graphs: &[Graph], options: &LowerOptions) -> Result<Vec<Buc
             kind,
             class,
             nodes: vec![id],
-            meetings: groups,
+            meetings: meeting,
             phase,
             microbatch: node.microbatch,
             block,

@@ -15,7 +15,7 @@
 use crate::ALIGNMENT_BYTES;
 use crate::collective::{Collective, CollectiveId, Exchange, Transfer};
 use crate::memory::may_overwrite;
-use crate::program::{Action, BufferId, BufferKind, Program, ProgramSet, Start, View};
+use crate::program::{Action, BufferId, BufferKind, Instruction, Program, ProgramSet, Start, View};
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result};
 use partita_ir::TensorType;
@@ -35,6 +35,10 @@ pub struct CheckReport {
 
 /// Checks the programs of all ranks against each other and against their memory maps. E401 to E409: the table
 /// is at the head of this file.
+///
+/// A program is checked once for all ranks of its class. Where all classes start and wait for the same buckets in the
+/// same order, as lowering makes them, and every bucket's groups divide the ranks, they cannot miss or block each other;
+/// otherwise the calls of each rank are compared one by one.
 pub fn check(set: &ProgramSet) -> Result<CheckReport> {
     for collective in &set.collectives {
         check_collective(collective)?;
@@ -43,25 +47,137 @@ pub fn check(set: &ProgramSet) -> Result<CheckReport> {
         check_pairing(set, program)?;
         check_types(set, program)?;
     }
-    check_membership(set)?;
-    check_order(set)?;
-    check_progress(set)?;
+    check_class_types(set)?;
+    if !is_one_order(set) {
+        let calls = calls_of_ranks(set);
+        check_membership(set, &calls)?;
+        check_order(set, &calls)?;
+        check_progress(set, &calls)?;
+    }
     for program in &set.programs {
         check_accesses(set, program)?;
         check_map(program)?;
     }
+    let by_rank = |of: &dyn Fn(&Program) -> usize| -> Vec<usize> {
+        let mut values = vec![0; set.rank_count()];
+        for program in &set.programs {
+            let value = of(program);
+            program.ranks.iter().for_each(|&rank| values[rank] = value);
+        }
+        values
+    };
     Ok(CheckReport {
-        peak_bytes: set.programs.iter().map(|p| p.arena_bytes).collect(),
-        persistent_bytes: set.programs.iter().map(Program::persistent_bytes).collect(),
-        instructions: set.programs.iter().map(|p| p.instructions.len()).collect(),
+        peak_bytes: by_rank(&|p| p.arena_bytes),
+        persistent_bytes: by_rank(&Program::persistent_bytes),
+        instructions: by_rank(&|p| p.instructions.len()),
         meetings: set.collectives.iter().filter(|c| c.members.len() > 1).count(),
     })
 }
 
+/// A rank's part in a collective.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Call {
+    Start(CollectiveId),
+    Wait(CollectiveId),
+}
+
+impl Call {
+    fn of(instruction: &Instruction) -> Option<Call> {
+        match &instruction.action {
+            Action::Compute(_) => None,
+            Action::Start(start) => Some(Call::Start(start.collective)),
+            Action::Wait(collective) => Some(Call::Wait(*collective)),
+        }
+    }
+}
+
+/// What one rank starts and waits for, with the number of each instruction.
+struct Calls<'a> {
+    rank: usize,
+    program: &'a Program,
+    calls: Vec<(usize, Call)>,
+}
+
+/// The collectives of each bucket: one per group.
+fn by_bucket(set: &ProgramSet) -> IndexMap<usize, Vec<usize>> {
+    let mut buckets: IndexMap<usize, Vec<usize>> = IndexMap::new();
+    for (number, collective) in set.collectives.iter().enumerate() {
+        buckets.entry(collective.bucket).or_default().push(number);
+    }
+    buckets
+}
+
+/// Whether all classes start and wait for the same buckets, each once, in one order, and each bucket's groups divide the
+/// ranks.
+fn is_one_order(set: &ProgramSet) -> bool {
+    let bucket = |id: CollectiveId| set.collectives.get(id.index()).map(|c| c.bucket);
+    let calls = |program: &Program| -> Vec<(bool, Option<usize>)> {
+        let call = |call: Call| match call {
+            Call::Start(id) => (true, bucket(id)),
+            Call::Wait(id) => (false, bucket(id)),
+        };
+        program.instructions.iter().filter_map(Call::of).map(call).collect()
+    };
+    let mut all = set.programs.iter().map(calls);
+    let Some(first) = all.next() else { return true };
+    let mut started: Vec<Option<usize>> = first.iter().filter(|(start, _)| *start).map(|c| c.1).collect();
+    let count = started.len();
+    started.sort_unstable();
+    started.dedup();
+    let rank_count = set.rank_count();
+    let divides = |groups: &Vec<usize>| {
+        let mut taken = vec![false; rank_count];
+        groups
+            .iter()
+            .flat_map(|&number| set.collectives[number].members.iter())
+            .all(|&rank| taken.get_mut(rank).is_some_and(|taken| !std::mem::replace(taken, true)))
+            && !taken.contains(&false)
+    };
+    let buckets = by_bucket(set);
+    started.len() == count
+        && count == buckets.len()
+        && all.all(|other| other == first)
+        && buckets.values().all(divides)
+}
+
+/// The calls of each rank, in rank order.
+fn calls_of_ranks(set: &ProgramSet) -> Vec<Calls<'_>> {
+    let groups = by_bucket(set);
+    let mut ranks: Vec<Calls> = Vec::new();
+    for program in &set.programs {
+        for &rank in &program.ranks {
+            let own = |id: CollectiveId| {
+                let bucket = set.collectives.get(id.index()).map(|c| c.bucket);
+                let mut groups = bucket.iter().flat_map(|bucket| &groups[bucket]);
+                match groups.find(|&&number| set.collectives[number].members.contains(&rank)) {
+                    // A program of one rank names its collectives itself.
+                    Some(&number) if program.ranks.len() > 1 => CollectiveId::new(number),
+                    _ => id,
+                }
+            };
+            let call = |(index, instruction): (usize, &Instruction)| {
+                let call = match Call::of(instruction)? {
+                    Call::Start(id) => Call::Start(own(id)),
+                    Call::Wait(id) => Call::Wait(own(id)),
+                };
+                Some((index, call))
+            };
+            let calls = program.instructions.iter().enumerate().filter_map(call).collect();
+            ranks.push(Calls { rank, program, calls });
+        }
+    }
+    ranks.sort_by_key(|calls| calls.rank);
+    ranks
+}
+
 fn at(program: &Program, index: usize) -> String {
+    at_rank(program, program.rank(), index)
+}
+
+fn at_rank(program: &Program, rank: usize, index: usize) -> String {
     let origin = &program.instructions[index].origin;
     let path = if origin.path.is_empty() { "<root>" } else { &origin.path };
-    format!("rank {}, instruction {index}: {} in {path}", program.rank, origin.what)
+    format!("rank {rank}, instruction {index}: {} in {path}", origin.what)
 }
 
 fn started(program: &Program) -> impl Iterator<Item = (usize, &Start)> {
@@ -95,7 +211,7 @@ fn check_collective(collective: &Collective) -> Result<()> {
             ty
         };
         let fits = match exchange {
-            Exchange::AllReduce { .. } => inputs.iter().chain(outputs).all(|ty| ty == &inputs[0]),
+            Exchange::AllReduce { .. } => inputs.iter().chain(outputs.iter()).all(|ty| ty == &inputs[0]),
             Exchange::AllGather { dim, extents } => {
                 let full = with(&inputs[0], *dim, extents.iter().sum());
                 extents.len() == count
@@ -112,7 +228,7 @@ fn check_collective(collective: &Collective) -> Result<()> {
                 let (split, concat) = (split_extents.iter().sum(), concat_extents.iter().sum());
                 split_extents.len() == count
                     && concat_extents.len() == count
-                    && inputs.iter().zip(outputs).enumerate().all(|(member, (input, output))| {
+                    && inputs.iter().zip(outputs.iter()).enumerate().all(|(member, (input, output))| {
                         // What one member gives and gets, with the other dimension at this member's extent.
                         let mut given = with(&inputs[0], *split_dim, split);
                         let mut got = given.clone();
@@ -225,7 +341,7 @@ fn check_types(set: &ProgramSet, program: &Program) -> Result<()> {
             }
             Action::Start(start) => {
                 let collective = &set.collectives[start.collective.index()];
-                let Some(member) = collective.member(program.rank) else { continue };
+                let Some(member) = collective.member(program.rank()) else { continue };
                 count_fits(collective.transfers.len(), start.inputs.len())?;
                 count_fits(collective.transfers.len(), start.outputs.len())?;
                 for (number, transfer) in collective.transfers.iter().enumerate() {
@@ -241,14 +357,55 @@ fn check_types(set: &ProgramSet, program: &Program) -> Result<()> {
     Ok(())
 }
 
-/// The members of a collective, and nobody else, start it.
-fn check_membership(set: &ProgramSet) -> Result<()> {
+/// All ranks of a class bring tensors of one type to the groups of a bucket.
+fn check_class_types(set: &ProgramSet) -> Result<()> {
+    let groups = by_bucket(set);
+    let mut class_of_rank = vec![usize::MAX; set.rank_count()];
+    for (class, program) in set.programs.iter().enumerate() {
+        program.ranks.iter().for_each(|&rank| class_of_rank[rank] = class);
+    }
+    for (class, program) in set.programs.iter().enumerate().filter(|(_, program)| program.ranks.len() > 1) {
+        for (index, start) in started(program) {
+            let first = &set.collectives[start.collective.index()];
+            let Some(own) = first.member(program.rank()) else { continue };
+            for &number in &groups[&first.bucket] {
+                let collective = &set.collectives[number];
+                let members = collective.members.iter().enumerate();
+                for (member, &rank) in members.filter(|(_, rank)| class_of_rank.get(**rank) == Some(&class)) {
+                    for (expected, found) in first.transfers.iter().zip(&collective.transfers) {
+                        let (input, output) = (&expected.inputs[own], &expected.outputs[own]);
+                        if (&found.inputs[member], &found.outputs[member]) != (input, output) {
+                            return Err(Diagnostic::new(
+                                "E403",
+                                "ranks of one class bring different tensors",
+                            )
+                            .at(at(program, index))
+                            .expected(format!("{input} -> {output}"))
+                            .found(format!(
+                                "{} -> {} on rank {rank}",
+                                found.inputs[member], found.outputs[member]
+                            )));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The members of a collective, and no other ranks, start it.
+fn check_membership(set: &ProgramSet, ranks: &[Calls]) -> Result<()> {
     let mut came: Vec<Vec<usize>> = vec![Vec::new(); set.collectives.len()];
-    for program in &set.programs {
-        started(program).for_each(|(_, start)| came[start.collective.index()].push(program.rank));
+    for Calls { rank, calls, .. } in ranks {
+        for (_, call) in calls {
+            if let Call::Start(id) = call {
+                came[id.index()].push(*rank);
+            }
+        }
     }
     for (collective, came) in set.collectives.iter().zip(came) {
-        let mut members = collective.members.clone();
+        let mut members = collective.members.to_vec();
         members.sort_unstable();
         if members != came {
             return Err(Diagnostic::new(
@@ -262,21 +419,22 @@ fn check_membership(set: &ProgramSet) -> Result<()> {
     Ok(())
 }
 
-/// Ranks that meet in several collectives of the same members start them in one order.
-fn check_order(set: &ProgramSet) -> Result<()> {
+/// Ranks that take part in several collectives of the same members start them in one order.
+fn check_order(set: &ProgramSet, ranks: &[Calls]) -> Result<()> {
     let mut sequences: IndexMap<&[usize], Vec<CollectiveId>> = IndexMap::new();
-    for program in &set.programs {
+    for Calls { rank, calls, .. } in ranks {
         let mut own: IndexMap<&[usize], Vec<CollectiveId>> = IndexMap::new();
-        for (_, start) in started(program) {
-            let members = set.collectives[start.collective.index()].members.as_slice();
-            own.entry(members).or_default().push(start.collective);
+        for (_, call) in calls {
+            if let Call::Start(id) = call {
+                own.entry(&set.collectives[id.index()].members).or_default().push(*id);
+            }
         }
         for (members, sequence) in own {
             let expected = sequences.entry(members).or_insert_with(|| sequence.clone());
             if let Some((a, b)) = expected.iter().zip(&sequence).find(|(a, b)| a != b) {
                 let label =
                     |id: &CollectiveId| format!("#{} {}", id.index(), set.collectives[id.index()].label);
-                let message = format!("rank {} meets ranks {members:?} in another order", program.rank);
+                let message = format!("rank {rank} meets ranks {members:?} in another order");
                 return Err(Diagnostic::new("E401", message).expected(label(a)).found(label(b)));
             }
         }
@@ -284,22 +442,21 @@ fn check_order(set: &ProgramSet) -> Result<()> {
     Ok(())
 }
 
-/// Plays all ranks: a wait goes on once every member has started. Somebody can always go on until all are done.
-fn check_progress(set: &ProgramSet) -> Result<()> {
+/// Runs the calls of all ranks: a wait returns once every member has started. Until all ranks are done, one of them can
+/// always go on.
+fn check_progress(set: &ProgramSet, ranks: &[Calls]) -> Result<()> {
     let mut arrived = vec![0usize; set.collectives.len()];
-    let mut cursors = vec![0usize; set.programs.len()];
+    let mut cursors = vec![0usize; ranks.len()];
     loop {
         let mut moved = false;
-        for (program, cursor) in set.programs.iter().zip(&mut cursors) {
-            while let Some(instruction) = program.instructions.get(*cursor) {
-                match &instruction.action {
-                    Action::Compute(_) => {}
-                    Action::Start(start) => arrived[start.collective.index()] += 1,
-                    Action::Wait(id) => {
-                        if arrived[id.index()] < set.collectives[id.index()].members.len() {
-                            break;
-                        }
+        for (rank, cursor) in ranks.iter().zip(&mut cursors) {
+            while let Some((_, call)) = rank.calls.get(*cursor) {
+                match call {
+                    Call::Start(id) => arrived[id.index()] += 1,
+                    Call::Wait(id) if arrived[id.index()] < set.collectives[id.index()].members.len() => {
+                        break;
                     }
+                    Call::Wait(_) => {}
                 }
                 *cursor += 1;
                 moved = true;
@@ -308,21 +465,15 @@ fn check_progress(set: &ProgramSet) -> Result<()> {
         if moved {
             continue;
         }
-        let blocked: Vec<&Program> = set
-            .programs
-            .iter()
-            .zip(&cursors)
-            .filter(|(p, c)| **c < p.instructions.len())
-            .map(|(p, _)| p)
-            .collect();
-        if blocked.is_empty() {
-            return Ok(());
-        }
         let mut error = Diagnostic::new("E405", "ranks wait for each other");
-        for program in blocked {
-            error = error.note(format!("waits at {}", at(program, cursors[program.rank])));
+        let mut is_blocked = false;
+        for (rank, &cursor) in ranks.iter().zip(&cursors) {
+            if let Some(&(index, _)) = rank.calls.get(cursor) {
+                is_blocked = true;
+                error = error.note(format!("waits at {}", at_rank(rank.program, rank.rank, index)));
+            }
         }
-        return Err(error);
+        return if is_blocked { Err(error) } else { Ok(()) };
     }
 }
 
@@ -339,7 +490,9 @@ enum State {
 /// No buffer is read before it is written, used outside its span, or touched while a collective owns it.
 fn check_accesses(set: &ProgramSet, program: &Program) -> Result<()> {
     let mut state = vec![State::Unwritten; program.buffers.len()];
-    let loaded = program.inputs.iter().map(|port| port.buffer).chain(program.constants.iter().map(|c| c.0));
+    let constants = program.constants.iter().map(|c| c.0);
+    let constants = constants.chain(program.rank_constants.iter().map(|c| c.0));
+    let loaded = program.inputs.iter().map(|port| port.buffer).chain(constants);
     loaded.for_each(|id| state[id.index()] = State::Written);
     let what = |id: BufferId| format!("%{} ({})", id.index(), program.buffer(id).what);
     let in_span = |id: BufferId, index: usize| -> Result<()> {
@@ -407,7 +560,7 @@ fn check_accesses(set: &ProgramSet, program: &Program) -> Result<()> {
     for port in &program.outputs {
         if state[port.buffer.index()] != State::Written {
             return Err(Diagnostic::new("E406", format!("output `{}` is never written", port.name))
-                .at(format!("rank {}", program.rank)));
+                .at(format!("rank {}", program.rank())));
         }
     }
     Ok(())
@@ -433,7 +586,7 @@ fn check_map(program: &Program) -> Result<()> {
         if !fits {
             return Err(Diagnostic::new(
                 "E408",
-                format!("rank {}: a buffer has no proper place", program.rank),
+                format!("rank {}: a buffer has no proper place", program.rank()),
             )
             .expected(format!("a multiple of {ALIGNMENT_BYTES} in an arena of {} bytes", program.arena_bytes))
             .found(describe(index)));
@@ -449,9 +602,12 @@ fn check_map(program: &Program) -> Result<()> {
             if first.last < second.first || second.last < first.first || in_place(program, a, b) {
                 continue;
             }
-            return Err(Diagnostic::new("E408", format!("rank {}: two live buffers overlap", program.rank))
-                .note(describe(a))
-                .note(describe(b)));
+            return Err(Diagnostic::new(
+                "E408",
+                format!("rank {}: two live buffers overlap", program.rank()),
+            )
+            .note(describe(a))
+            .note(describe(b)));
         }
     }
     Ok(())

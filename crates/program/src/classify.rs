@@ -22,6 +22,13 @@ pub(crate) enum Class {
     Refused,
 }
 
+/// The constant that a value is, of one rank or of each rank of a class.
+pub(crate) fn known(graph: &Graph, value: ValueId) -> Option<&Op> {
+    let (definition, _) = graph.value(value).definition?;
+    let op = &graph.node(definition).op;
+    matches!(op, Op::Constant(_) | Op::RankConstant(_)).then_some(op)
+}
+
 /// How a node is lowered.
 pub(crate) fn class(graph: &Graph, node: &Node) -> Class {
     let width = |value: ValueId| graph.ty(value).dtype.size_bytes();
@@ -30,7 +37,10 @@ pub(crate) fn class(graph: &Graph, node: &Node) -> Class {
             Class::Elementwise
         }
         Op::BitcastConvert(_) if width(node.operands[0]) == width(node.results[0]) => Class::Elementwise,
-        Op::Constant(_) => Class::Constant,
+        Op::Constant(_) | Op::RankConstant(_) => Class::Constant,
+        Op::DynamicSlice(_) if node.operands[1..].iter().all(|&start| known(graph, start).is_some()) => {
+            Class::View
+        }
         Op::Iota(_) => Class::Iota,
         Op::BroadcastInDim(_)
         | Op::Reshape(_)

@@ -7,6 +7,7 @@ use partita_ir::ops::{
 };
 use partita_ir::{Literal, Op, Operation, Phase, TensorType};
 use partita_mesh::Combiner;
+use std::sync::Arc;
 
 /// Names a [`Collective`] of a program set.
 pub type CollectiveId = Id<Collective>;
@@ -122,9 +123,9 @@ pub struct Transfer {
     /// What happens to it.
     pub exchange: Exchange,
     /// Per member, the type of its input.
-    pub inputs: Vec<TensorType>,
+    pub inputs: Arc<[TensorType]>,
     /// Per member, the type of its output.
-    pub outputs: Vec<TensorType>,
+    pub outputs: Arc<[TensorType]>,
     /// The value it makes: a name or module path, for messages.
     pub what: String,
 }
@@ -135,7 +136,7 @@ pub struct Collective {
     /// Kind of every transfer.
     pub kind: CollectiveKind,
     /// The ranks that take part. A *member* is a position in this list; reductions run in its order.
-    pub members: Vec<usize>,
+    pub members: Arc<[usize]>,
     /// The tensors.
     pub transfers: Vec<Transfer>,
     /// What messages call it: kind and module path.
@@ -158,15 +159,8 @@ impl Collective {
 /// The groups of ranks that meet in a collective op, in member order; ranks that are in no group meet alone.
 /// E400 where a rank does not exist or stands in two groups.
 pub(crate) fn meetings(op: &Op, rank_count: usize) -> Result<Vec<Vec<usize>>> {
-    let mut groups = match op {
-        Op::AllReduce(AllReduce { groups, .. })
-        | Op::AllGather(AllGather { groups, .. })
-        | Op::ReduceScatter(ReduceScatter { groups, .. })
-        | Op::AllToAll(AllToAll { groups, .. })
-        | Op::CollectiveBroadcast(CollectiveBroadcast { groups }) => groups.clone(),
-        Op::CollectivePermute(CollectivePermute { pairs }) => connected(pairs),
-        _ => Vec::new(),
-    };
+    let (groups, pairs) = groups(op);
+    let mut groups = if pairs.is_empty() { groups.to_vec() } else { connected(pairs) };
     groups.retain(|group| !group.is_empty());
     let mut taken = vec![false; rank_count];
     for &rank in groups.iter().flatten() {
@@ -179,6 +173,19 @@ pub(crate) fn meetings(op: &Op, rank_count: usize) -> Result<Vec<Vec<usize>>> {
     }
     groups.extend((0..rank_count).filter(|&rank| !taken[rank]).map(|rank| vec![rank]));
     Ok(groups)
+}
+
+/// What says who meets in a collective op: equal for two ops, they have equal [`meetings`].
+pub(crate) fn groups(op: &Op) -> (&[Vec<usize>], &[(usize, usize)]) {
+    match op {
+        Op::AllReduce(AllReduce { groups, .. })
+        | Op::AllGather(AllGather { groups, .. })
+        | Op::ReduceScatter(ReduceScatter { groups, .. })
+        | Op::AllToAll(AllToAll { groups, .. })
+        | Op::CollectiveBroadcast(CollectiveBroadcast { groups }) => (groups, &[]),
+        Op::CollectivePermute(CollectivePermute { pairs }) => (&[], pairs),
+        _ => (&[], &[]),
+    }
 }
 
 /// Sets of ranks that pairs connect, each ascending.

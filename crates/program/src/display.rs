@@ -14,13 +14,14 @@ fn short(dtype: DType, shape: &[usize]) -> String {
 /// A program's listing; see [`ProgramSet::display`].
 pub struct ProgramListing<'a> {
     set: &'a ProgramSet,
-    program: &'a Program,
+    program: Program,
 }
 
 impl ProgramSet {
-    /// The listing of one rank's program: ports, then instructions with buffers `%n@offset` and module paths.
+    /// The listing of one rank's program: ports, then instructions with buffers `%n@offset` and module paths. Nothing
+    /// where there is no such rank.
     pub fn display(&self, rank: usize) -> ProgramListing<'_> {
-        ProgramListing { set: self, program: &self.programs[rank] }
+        ProgramListing { set: self, program: self.program(rank).unwrap_or_default() }
     }
 }
 
@@ -67,11 +68,11 @@ fn place(origin: &Origin) -> String {
 
 impl fmt::Display for ProgramListing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let program = self.program;
+        let program = &self.program;
         writeln!(
             f,
             "program of rank {}: {} instructions, {} buffers, arena {} bytes ({} persistent)",
-            program.rank,
+            program.ranks.first().copied().unwrap_or_default(),
             program.instructions.len(),
             program.buffers.len(),
             program.arena_bytes,

@@ -3,29 +3,44 @@
 
 use crate::RegionSizes;
 use crate::bucket::Bucket;
-use crate::classify::{Class, class, describe, op_name};
+use crate::classify::{Class, class, describe, known, op_name};
 use crate::collective::{Collective, CollectiveId, Transfer, exchange};
 use crate::fuse::{Step, uniform};
 use crate::program::{
     Action, Buffer, BufferId, BufferKind, Compute, Instruction, Origin, Port, Program, Region, RegionId,
     RegionKind, Start, View,
 };
-use indexmap::IndexMap;
-use partita_ir::ops::{BroadcastInDim, Constant, Iota};
-use partita_ir::{Graph, GraphBuilder, Literal, Node, NodeId, Op, Phase, Role, TensorType, ValueId};
+use crate::ranks::Classes;
+use indexmap::{IndexMap, IndexSet};
+use partita_ir::ops::{BroadcastInDim, Iota, Slice};
+use partita_ir::{Graph, GraphBuilder, Node, NodeId, Op, Phase, Role, TensorType, ValueId};
+use std::sync::Arc;
 
 /// The meetings of all buckets, and the first meeting of each bucket.
-pub(crate) fn collectives(graphs: &[Graph], buckets: &[Bucket]) -> (Vec<Collective>, Vec<usize>) {
+pub(crate) fn collectives(
+    graphs: &[Graph],
+    classes: &Classes,
+    buckets: &[Bucket],
+) -> (Vec<Collective>, Vec<usize>) {
     let mut collectives = Vec::new();
+    // Lists of types repeat from group to group and from layer to layer: each is held once.
+    let mut lists: IndexSet<Arc<[TensorType]>> = IndexSet::new();
     let mut first = Vec::new();
     for (number, bucket) in buckets.iter().enumerate() {
         first.push(collectives.len());
-        for members in &bucket.meetings {
-            let transfer = |&id: &NodeId| {
-                let graph = &graphs[members[0]];
+        for members in bucket.meetings.iter() {
+            let mut transfer = |&id: &NodeId| {
+                let graph = classes.graph(graphs, members[0]);
                 let node = graph.node(id);
-                let types = |select: fn(&Node) -> ValueId| {
-                    members.iter().map(|&m| graphs[m].ty(select(graphs[m].node(id))).clone()).collect()
+                let mut types = |select: fn(&Node) -> ValueId| {
+                    let of = |&member: &usize| {
+                        let graph = classes.graph(graphs, member);
+                        graph.ty(select(graph.node(id))).clone()
+                    };
+                    let list: Arc<[TensorType]> = members.iter().map(of).collect();
+                    let list = lists.get(&list).cloned().unwrap_or(list);
+                    lists.insert(list.clone());
+                    list
                 };
                 Transfer {
                     exchange: exchange(&node.op, members, graph.ty(node.operands[0])),
@@ -39,7 +54,7 @@ pub(crate) fn collectives(graphs: &[Graph], buckets: &[Bucket]) -> (Vec<Collecti
             collectives.push(Collective {
                 kind: bucket.kind,
                 members: members.clone(),
-                transfers: bucket.nodes.iter().map(transfer).collect(),
+                transfers: bucket.nodes.iter().map(&mut transfer).collect(),
                 label: if path.is_empty() {
                     bucket.kind.name().into()
                 } else {
@@ -92,10 +107,10 @@ struct Emitter<'a> {
     dense: Vec<Option<View>>,
 }
 
-/// Emits the program of one rank. `first_meeting` is the collective number of each bucket's first meeting.
-/// Buffers have no place yet.
+/// Emits the program of a class of ranks. `first_meeting` is the collective number of each bucket's first meeting; the
+/// program names those of the class's first rank. Buffers have no place yet.
 pub(crate) fn emit(
-    rank: usize,
+    ranks: &[usize],
     graph: &Graph,
     roles: Vec<Role>,
     steps: &[Step],
@@ -104,7 +119,8 @@ pub(crate) fn emit(
     sizes: &dyn RegionSizes,
 ) -> Program {
     let count = graph.values.len();
-    let program = Program { rank, ..Program::default() };
+    let program = Program { ranks: ranks.to_vec(), ..Program::default() };
+    let rank = ranks[0];
     let (views, dense) = (vec![None; count], vec![None; count]);
     let mut emitter = Emitter { graph, sizes, program, views, dense };
     emitter.inputs(roles);
@@ -149,10 +165,14 @@ impl Emitter<'_> {
 
     fn inputs(&mut self, roles: Vec<Role>) {
         let graph = self.graph;
+        let mut is_replaced = vec![false; graph.inputs.len()];
+        graph.aliases.iter().for_each(|&(input, _)| is_replaced[input] = true);
         for (position, (&value, role)) in graph.inputs.iter().zip(roles).enumerate() {
-            let replaced = graph.aliases.iter().any(|&(input, _)| input == position);
-            let kind =
-                if role == Role::Input && !replaced { BufferKind::Input } else { BufferKind::Persistent };
+            let kind = if role == Role::Input && !is_replaced[position] {
+                BufferKind::Input
+            } else {
+                BufferKind::Persistent
+            };
             let ty = graph.ty(value);
             let buffer = self.buffer(ty, describe(graph, value), kind);
             self.views[value.index()] = Some(View::whole(buffer, &ty.shape));
@@ -176,8 +196,15 @@ impl Emitter<'_> {
         let ty = graph.ty(value);
         let view = match class(graph, node) {
             Class::Constant => {
-                let Op::Constant(constant) = &node.op else { unreachable!("of the constant class") };
-                self.constant(&constant.value, describe(graph, value))
+                let buffer = self.buffer(ty, describe(graph, value), BufferKind::Persistent);
+                match &node.op {
+                    Op::Constant(constant) => self.program.constants.push((buffer, constant.value.clone())),
+                    Op::RankConstant(constant) => {
+                        self.program.rank_constants.push((buffer, constant.clone()));
+                    }
+                    other => unreachable!("{} is no constant", op_name(other)),
+                }
+                View::whole(buffer, &ty.shape)
             }
             Class::Iota => {
                 let (region, inputs) = self.fused_region(&[id], &[value]);
@@ -187,9 +214,13 @@ impl Emitter<'_> {
             Class::View => {
                 let operand = node.operands[number.min(node.operands.len() - 1)];
                 let base = self.view(operand);
-                match base.apply(&node.op) {
-                    Some(view) => view,
-                    None => self.dense(operand).apply(&node.op).expect("dense elements have any shape"),
+                if let Op::DynamicSlice(slice) = &node.op {
+                    base.slice_by_rank(&self.starts(node, &slice.sizes), &slice.sizes)
+                } else {
+                    match base.apply(&node.op) {
+                        Some(view) => view,
+                        None => self.dense(operand).apply(&node.op).expect("dense elements have any shape"),
+                    }
                 }
             }
             other => unreachable!("{other:?} values are computed before they are read"),
@@ -198,10 +229,20 @@ impl Emitter<'_> {
         view
     }
 
-    fn constant(&mut self, literal: &Literal, what: String) -> View {
-        let buffer = self.buffer(&literal.ty, what, BufferKind::Persistent);
-        self.program.constants.push((buffer, literal.clone()));
-        View::whole(buffer, &literal.ty.shape)
+    /// Where a dynamic slice at known places begins, for each rank of the class.
+    fn starts(&self, node: &Node, sizes: &[usize]) -> Vec<Vec<usize>> {
+        let graph = self.graph;
+        let shape = &graph.ty(node.operands[0]).shape;
+        let of_rank = |position: usize| -> Vec<usize> {
+            let start = |value: &ValueId| match known(graph, *value) {
+                Some(Op::Constant(constant)) => constant.value.to_i64()[0],
+                Some(Op::RankConstant(constant)) => constant.at(position).to_i64()[0],
+                _ => unreachable!("a dynamic slice is a view where its places are known"),
+            };
+            let starts: Vec<i64> = node.operands[1..].iter().map(start).collect();
+            Slice::clamped(&starts, sizes, shape).start
+        };
+        (0..self.program.ranks.len()).map(of_rank).collect()
     }
 
     /// A view of the value whose elements stand in row-major order.
@@ -249,9 +290,9 @@ impl Emitter<'_> {
                 let mapped = known.unwrap_or_else(|| {
                     let ty = graph.ty(operand).with_shape(shape.to_vec());
                     let iota = graph.value(operand).definition.map(|(node, _)| &graph.node(node).op);
-                    if let Some(value) = uniform(graph, operand) {
-                        let scalar = Constant { value: value.clone() };
-                        let scalar = builder.push_typed(scalar, &[], vec![value.ty.clone()])[0];
+                    if let Some(constant) = uniform(graph, operand) {
+                        let scalar = TensorType::scalar(ty.dtype);
+                        let scalar = builder.push_typed(constant.clone(), &[], vec![scalar])[0];
                         if shape.is_empty() {
                             scalar
                         } else {
@@ -303,8 +344,8 @@ impl Emitter<'_> {
             }
             let definition = graph.value(operand).definition.map(|(node, _)| &graph.node(node).op);
             let mapped = match definition {
-                Some(Op::Constant(constant)) if constant.value.ty.rank() == 0 => {
-                    builder.push_typed(constant.clone(), &[], vec![constant.value.ty.clone()])[0]
+                Some(op @ (Op::Constant(_) | Op::RankConstant(_))) if graph.ty(operand).rank() == 0 => {
+                    builder.push_typed(op.clone(), &[], vec![graph.ty(operand).clone()])[0]
                 }
                 _ => {
                     inputs.push(if needs_dense { self.dense(operand) } else { self.view(operand) });
@@ -340,7 +381,13 @@ impl Emitter<'_> {
         origin: Origin,
     ) -> Vec<BufferId> {
         let outputs: Vec<BufferId> = results.iter().map(|&value| self.result(value)).collect();
-        let bytes = self.sizes.workspace_bytes(&region);
+        let bytes = if region.is_by_rank() {
+            let mut own = region.clone();
+            own.bind(self.program.ranks[0]);
+            self.sizes.workspace_bytes(&own)
+        } else {
+            self.sizes.workspace_bytes(&region)
+        };
         let workspace = (bytes > 0).then(|| {
             let ty = TensorType::new(partita_base::DType::U8, [bytes]);
             self.buffer(&ty, format!("workspace of {}", origin.what), BufferKind::Workspace)
@@ -377,12 +424,14 @@ impl Emitter<'_> {
     /// Gives every output a buffer of its own, except an input that replaces itself.
     fn outputs(&mut self) {
         let graph = self.graph;
-        let mut taken: Vec<BufferId> = Vec::new();
+        let mut taken: IndexSet<BufferId> = IndexSet::new();
+        let replaced: IndexMap<usize, usize> =
+            graph.aliases.iter().rev().map(|&(input, output)| (output, input)).collect();
         for (position, &value) in graph.outputs.iter().enumerate() {
             let ty = graph.ty(value);
             let view = self.view(value);
             let buffer = &self.program.buffers[view.buffer.index()];
-            let replaces = graph.aliases.iter().find(|(_, o)| *o == position).map(|&(input, _)| input);
+            let replaces = replaced.get(&position).copied();
             let is_itself = replaces.is_some_and(|input| self.program.inputs[input].buffer == view.buffer);
             let is_free = buffer.kind == BufferKind::Temporary && !taken.contains(&view.buffer);
             let buffer = if view.is_whole(&buffer.ty) && (is_free || is_itself) {
@@ -391,7 +440,7 @@ impl Emitter<'_> {
                 self.copy(value)
             };
             debug_assert_eq!(&self.program.buffer(buffer).ty, ty);
-            taken.push(buffer);
+            taken.insert(buffer);
             if !is_itself || buffer != view.buffer {
                 self.program.buffers[buffer.index()].kind = BufferKind::Output;
             }

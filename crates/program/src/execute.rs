@@ -69,7 +69,9 @@ pub fn advance(
             let origin = &instruction.origin;
             return StepOutcome::Failed(error.note(format!(
                 "rank {}, instruction {index}: {} in {}",
-                program.rank, origin.what, origin.path
+                program.rank(),
+                origin.what,
+                origin.path
             )));
         }
         cursor.next += 1;

@@ -10,7 +10,7 @@ use std::fmt;
 
 use crate::LowerOptions;
 use crate::bucket::{Bucket, phase_class};
-use crate::classify::{Class, class, op_name};
+use crate::classify::{Class, class, known, op_name};
 use crate::head::HeadCut;
 use crate::order::Item;
 use indexmap::{IndexMap, IndexSet};
@@ -623,13 +623,13 @@ impl<'a> Fuser<'a> {
     }
 }
 
-/// The scalar constant that fills a value, if one does.
-pub(crate) fn uniform(graph: &Graph, mut value: ValueId) -> Option<&partita_ir::Literal> {
+/// The scalar constant, of one rank or of each rank of a class, that fills a value, if one does.
+pub(crate) fn uniform(graph: &Graph, mut value: ValueId) -> Option<&Op> {
     loop {
         let node = graph.node(graph.value(value).definition?.0);
         match &node.op {
-            Op::Constant(constant) if constant.value.ty.rank() == 0 => return Some(&constant.value),
             Op::BroadcastInDim(_) | Op::Reshape(_) => value = node.operands[0],
+            _ if graph.ty(value).rank() == 0 => return known(graph, value),
             _ => return None,
         }
     }

@@ -19,6 +19,7 @@ mod memory;
 mod order;
 mod overlap;
 mod program;
+mod ranks;
 mod reference;
 mod repeat;
 mod simplify;
@@ -41,7 +42,8 @@ pub use reference::{Reference, interpret};
 
 use partita_base::{DType, Result};
 use partita_ir::ops::Composite;
-use partita_ir::{Graph, Role};
+use partita_ir::{ClassGraph, Graph, Role};
+use ranks::Classes;
 
 /// Every buffer begins at a multiple of this many bytes of its arena: a cache line, and the widest vector.
 pub const ALIGNMENT_BYTES: usize = 64;
@@ -102,24 +104,25 @@ impl Default for LowerOptions {
     }
 }
 
-/// Lowers the local graphs of all ranks, one each, to programs. The graphs have one structure: the same nodes with
-/// the same operands; shapes and attributes may differ from rank to rank.
+/// Lowers the local graphs of all ranks to programs, one per class of alike ranks. The graphs have one structure: the
+/// same nodes with the same operands; shapes and attributes may differ from class to class.
 ///
 /// # Errors
 /// E400 where they do not, or hold what cannot be lowered; and what [`check`] finds, which would be a bug here.
-pub fn lower(graphs: &[Graph], options: &LowerOptions, sizes: &dyn RegionSizes) -> Result<ProgramSet> {
-    let roles = |graph: &Graph| -> Vec<Role> {
-        graph.inputs.iter().map(|&value| graph.value(value).role.clone()).collect()
+pub fn lower(locals: &[ClassGraph], options: &LowerOptions, sizes: &dyn RegionSizes) -> Result<ProgramSet> {
+    let classes = Classes::of(locals)?;
+    let roles = |class: &ClassGraph| -> Vec<Role> {
+        class.graph.inputs.iter().map(|&value| class.graph.value(value).role.clone()).collect()
     };
-    let roles: Vec<Vec<Role>> = graphs.iter().map(roles).collect();
-    let (graphs, buckets, items) = arrange(open(graphs, sizes)?, options, sizes)?;
+    let roles: Vec<Vec<Role>> = locals.iter().map(roles).collect();
+    let (graphs, buckets, items) = arrange(open(locals, sizes)?, &classes, options, sizes)?;
     let (steps, _) = fuse::fuse(&graphs, &buckets, &items, options);
-    let (collectives, first_meeting) = emit::collectives(&graphs, &buckets);
-    let program = |(rank, (graph, roles)): (usize, (&Graph, Vec<Role>))| {
-        let program = emit::emit(rank, graph, roles, &steps, &buckets, &first_meeting, sizes);
+    let (collectives, first_meeting) = emit::collectives(&graphs, &classes, &buckets);
+    let program = |((graph, ranks), roles): ((&Graph, &Vec<usize>), Vec<Role>)| {
+        let program = emit::emit(ranks, graph, roles, &steps, &buckets, &first_meeting, sizes);
         memory::assign(memory::replace_inputs(program))
     };
-    let programs = graphs.iter().zip(roles).enumerate().map(program).collect();
+    let programs = graphs.iter().zip(&classes.ranks).zip(roles).map(program).collect();
     let set = ProgramSet { programs, collectives };
     check(&set)?;
     Ok(set)
@@ -129,28 +132,31 @@ pub fn lower(graphs: &[Graph], options: &LowerOptions, sizes: &dyn RegionSizes) 
 ///
 /// # Errors
 /// As [`lower`].
-pub fn fusion(graphs: &[Graph], options: &LowerOptions, sizes: &dyn RegionSizes) -> Result<Fusion> {
-    let opened = open(graphs, sizes)?;
+pub fn fusion(locals: &[ClassGraph], options: &LowerOptions, sizes: &dyn RegionSizes) -> Result<Fusion> {
+    let classes = Classes::of(locals)?;
+    let opened = open(locals, sizes)?;
     let heads = head::cuts_of_heads(&opened, options, sizes);
-    let (graphs, buckets, items) = arrange(opened, options, sizes)?;
+    let (graphs, buckets, items) = arrange(opened, &classes, options, sizes)?;
     Ok(Fusion { heads, ..fuse::fuse(&graphs, &buckets, &items, options).1 })
 }
 
 /// Graphs of one structure, without the composites that the device has no kernel for.
-fn open(graphs: &[Graph], sizes: &dyn RegionSizes) -> Result<Vec<Graph>> {
-    simplify::check_structure(graphs)?;
-    simplify::decompose(graphs.to_vec(), sizes)
+fn open(locals: &[ClassGraph], sizes: &dyn RegionSizes) -> Result<Vec<Graph>> {
+    let graphs: Vec<Graph> = locals.iter().map(|class| class.graph.clone()).collect();
+    simplify::check_structure(&graphs)?;
+    simplify::decompose(graphs, sizes)
 }
 
 /// Simplified graphs, the buckets of their collectives, and the order in which all of it happens.
 fn arrange(
     graphs: Vec<Graph>,
+    classes: &Classes,
     options: &LowerOptions,
     sizes: &dyn RegionSizes,
 ) -> Result<(Vec<Graph>, Vec<bucket::Bucket>, Vec<order::Item>)> {
     let graphs = accumulate::accumulate(head::cut_heads(graphs, options, sizes)?, sizes);
-    let graphs = repeat::repeat(simplify::simplify(&simplify::scatter_into_sums(graphs))?);
-    let buckets = bucket::bucket(&graphs, options)?;
+    let graphs = repeat::repeat(simplify::simplify(&simplify::scatter_into_sums(graphs), classes)?);
+    let buckets = bucket::bucket(&graphs, classes, options)?;
     let items = order::order(&graphs[0], &buckets, options);
     Ok((graphs, buckets, items))
 }

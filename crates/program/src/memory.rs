@@ -148,6 +148,7 @@ fn rename(mut program: Program, renamed: &[BufferId]) -> Program {
     }
     program.inputs.iter_mut().chain(&mut program.outputs).for_each(|port| rename(&mut port.buffer));
     program.constants.iter_mut().for_each(|(buffer, _)| rename(buffer));
+    program.rank_constants.iter_mut().for_each(|(buffer, _)| rename(buffer));
     program
 }
 

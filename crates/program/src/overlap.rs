@@ -23,7 +23,7 @@ pub struct Overlap {
 
 /// Every bucket of gradients that a rank exchanges with others, in the order of their starts.
 pub fn gradient_overlap(set: &ProgramSet, rank: usize) -> Vec<Overlap> {
-    let program = &set.programs[rank];
+    let Some(program) = set.program(rank) else { return Vec::new() };
     let mut open = IndexMap::new();
     let mut overlaps: Vec<Overlap> = Vec::new();
     for instruction in &program.instructions {

@@ -2,7 +2,9 @@
 
 use crate::collective::{Collective, CollectiveId};
 use partita_base::Id;
+use partita_ir::ops::RankConstant;
 use partita_ir::{Cost, Graph, Literal, Op, Operation, Phase, Role, TensorType, ValueId};
+use std::sync::Arc;
 
 /// Names a [`Buffer`] of a program.
 pub type BufferId = Id<Buffer>;
@@ -12,17 +14,18 @@ pub type RegionId = Id<Region>;
 /// The programs of all ranks and the collectives they meet in.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ProgramSet {
-    /// One program per rank; `programs[r].rank == r`.
+    /// One program per class of alike ranks; [`ProgramSet::program`] is a rank's own.
     pub programs: Vec<Program>,
     /// Every collective with its members. Ranks that meet in groups have one collective per group.
     pub collectives: Vec<Collective>,
 }
 
-/// What one rank executes at every step.
+/// What each rank of a class executes at every step. Where the ranks differ (slices, constants, the groups of
+/// collectives), this is the first rank's, and [`ProgramSet::program`] says the others'.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Program {
-    /// The rank that plays this program.
-    pub rank: usize,
+    /// The ranks that run this program, ascending.
+    pub ranks: Vec<usize>,
     /// What to do, in order.
     pub instructions: Vec<Instruction>,
     /// Every buffer with its place in the arena.
@@ -37,6 +40,8 @@ pub struct Program {
     pub outputs: Vec<Port>,
     /// What must stand in these persistent buffers before the first step.
     pub constants: Vec<(BufferId, Literal)>,
+    /// As `constants`, where the ranks of the class differ.
+    pub rank_constants: Vec<(BufferId, RankConstant)>,
 }
 
 /// How long a buffer's contents matter.
@@ -95,6 +100,8 @@ pub struct View {
     pub buffer: BufferId,
     /// Position of element 0 in the buffer.
     pub offset_elements: usize,
+    /// Where the ranks of a class differ in it: the offset of each of them; `offset_elements` is the first.
+    pub offsets_by_rank: Option<Arc<[usize]>>,
     /// Extents of the view.
     pub shape: Vec<usize>,
     /// Steps in elements, one per dimension.
@@ -264,6 +271,11 @@ pub struct Port {
 }
 
 impl Program {
+    /// The rank of a program that is one rank's own; the first of several.
+    pub fn rank(&self) -> usize {
+        self.ranks[0]
+    }
+
     /// The buffer with this id.
     pub fn buffer(&self, id: BufferId) -> &Buffer {
         &self.buffers[id.index()]

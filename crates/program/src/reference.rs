@@ -12,8 +12,9 @@ use std::rc::Rc;
 const POISON: u8 = 0xa5;
 
 /// All ranks of a program set on one thread.
-pub struct Reference<'a> {
-    set: &'a ProgramSet,
+pub struct Reference {
+    /// With a program for each rank.
+    set: ProgramSet,
     arenas: Rc<Arenas>,
 }
 
@@ -24,7 +25,7 @@ struct Arenas {
 impl Arenas {
     fn read(&self, program: &Program, view: &View) -> Literal {
         let buffer = program.buffer(view.buffer);
-        let arena = self.bytes[program.rank].borrow();
+        let arena = self.bytes[program.rank()].borrow();
         let range = buffer.offset_bytes..buffer.offset_bytes + buffer.bytes;
         let whole =
             Literal::from_bytes(&buffer.ty, &arena[range]).expect("a buffer has the bytes of its type");
@@ -35,13 +36,13 @@ impl Arenas {
         let buffer = program.buffer(buffer);
         assert_eq!(buffer.ty, literal.ty, "{}", buffer.what);
         let range = buffer.offset_bytes..buffer.offset_bytes + buffer.bytes;
-        self.bytes[program.rank].borrow_mut()[range].copy_from_slice(&literal.to_bytes());
+        self.bytes[program.rank()].borrow_mut()[range].copy_from_slice(&literal.to_bytes());
     }
 
     fn poison(&self, program: &Program, buffer: BufferId) {
         let buffer = program.buffer(buffer);
         let range = buffer.offset_bytes..buffer.offset_bytes + buffer.bytes;
-        self.bytes[program.rank].borrow_mut()[range].fill(POISON);
+        self.bytes[program.rank()].borrow_mut()[range].fill(POISON);
     }
 }
 
@@ -90,7 +91,7 @@ impl Exchanger<'_> {
                 .iter()
                 .map(|(program, start)| self.arenas.read(program, &start.inputs[number]))
                 .collect();
-            let types: Vec<TensorType> = transfer.outputs.clone();
+            let types: Vec<TensorType> = transfer.outputs.to_vec();
             let outputs = transfer.exchange.apply(&inputs, &types)?;
             for ((program, start), literal) in starts.iter().zip(&outputs) {
                 self.arenas.write(program, start.outputs[number], literal);
@@ -105,7 +106,7 @@ impl Communicator for Exchanger<'_> {
         let collective = &self.set.collectives[start.collective.index()];
         let meeting = &mut self.meetings[start.collective.index()];
         meeting.arrived.resize(collective.members.len(), None);
-        let member = collective.member(program.rank).expect("the checks saw that it is a member");
+        let member = collective.member(program.rank()).expect("the checks saw that it is a member");
         meeting.arrived[member] = Some(start.clone());
         start.outputs.iter().for_each(|&buffer| self.arenas.poison(program, buffer));
         Ok(())
@@ -129,9 +130,10 @@ impl Communicator for Exchanger<'_> {
     }
 }
 
-impl<'a> Reference<'a> {
+impl Reference {
     /// Fresh arenas with the constants loaded.
-    pub fn new(set: &'a ProgramSet) -> Self {
+    pub fn new(set: &ProgramSet) -> Self {
+        let set = set.each_rank();
         let bytes = set.programs.iter().map(|p| RefCell::new(vec![POISON; p.arena_bytes])).collect();
         let arenas = Rc::new(Arenas { bytes });
         for program in &set.programs {
@@ -177,7 +179,7 @@ impl<'a> Reference<'a> {
     pub fn step(&mut self) -> Result<()> {
         let mut device = Evaluator(self.arenas.clone());
         let meetings = vec![Meeting::default(); self.set.collectives.len()];
-        let mut communicator = Exchanger { set: self.set, arenas: self.arenas.clone(), meetings };
+        let mut communicator = Exchanger { set: &self.set, arenas: self.arenas.clone(), meetings };
         let mut cursors = vec![Cursor::default(); self.set.programs.len()];
         let mut waiting: Vec<usize> = (0..cursors.len()).collect();
         while !waiting.is_empty() {
@@ -209,7 +211,7 @@ pub fn interpret(set: &ProgramSet, inputs: &[Vec<Literal>]) -> Result<Vec<Vec<Li
     }
     reference.step()?;
     let outputs = |program: &Program| {
-        (0..program.outputs.len()).map(|position| reference.output(program.rank, position)).collect()
+        (0..program.outputs.len()).map(|position| reference.output(program.rank(), position)).collect()
     };
-    Ok(set.programs.iter().map(outputs).collect())
+    Ok(reference.set.programs.iter().map(outputs).collect())
 }

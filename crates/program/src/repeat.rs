@@ -20,8 +20,9 @@ fn stretch(node: &Node) -> Stretch {
 /// Repeats what pays. The graphs keep one structure.
 pub(crate) fn repeat(graphs: Vec<Graph>) -> Vec<Graph> {
     let uses = graphs[0].uses();
-    let chosen: Vec<NodeId> =
-        graphs[0].node_ids().filter(|&id| graphs.iter().all(|graph| pays(graph, &uses, id))).collect();
+    let is_output = graphs[0].is_output();
+    let all_pay = |id: &NodeId| graphs.iter().all(|graph| pays(graph, &uses, &is_output, *id));
+    let chosen: Vec<NodeId> = graphs[0].node_ids().filter(all_pay).collect();
     if chosen.is_empty() {
         return graphs;
     }
@@ -30,7 +31,7 @@ pub(crate) fn repeat(graphs: Vec<Graph>) -> Vec<Graph> {
 
 /// Whether a node is cheap, keeps nothing alive but the one large operand that nobody else needs, and is read by
 /// elementwise nodes alone, by some of them later.
-fn pays(graph: &Graph, uses: &[Vec<(NodeId, usize)>], id: NodeId) -> bool {
+fn pays(graph: &Graph, uses: &[Vec<(NodeId, usize)>], is_output: &[bool], id: NodeId) -> bool {
     let node = graph.node(id);
     let is_cheap = match &node.op {
         Op::Binary(op) => matches!(
@@ -59,7 +60,7 @@ fn pays(graph: &Graph, uses: &[Vec<(NodeId, usize)>], id: NodeId) -> bool {
     };
     let readers = |value: ValueId| uses[value.index()].iter().map(|&(reader, _)| reader);
     let result = node.results[0];
-    let is_kept = |value: ValueId| graph.outputs.contains(&value);
+    let is_kept = |value: ValueId| is_output[value.index()];
     is_at_hand(large)
         && !is_kept(large)
         && !is_kept(result)

@@ -1,27 +1,31 @@
-//! Rewrites of all ranks' graphs in step, so that they keep one structure: the same nodes with the same operands,
-//! only shapes and attributes may differ from rank to rank.
+//! Rewrites of the graphs of all classes in step, so that they keep one structure: the same nodes with the same
+//! operands; only shapes and attributes may differ from class to class.
 
 use crate::RegionSizes;
 use crate::classify::{Class, class, describe, op_name};
 use crate::collective::meetings;
 use crate::fuse::uniform;
+use crate::ranks::Classes;
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result};
-use partita_ir::ops::{BinaryKind, BroadcastInDim, Constant, Reducer, Update};
+use partita_ir::ops::{BinaryKind, BroadcastInDim, Constant, RankConstant, Reducer, Update};
 use partita_ir::{Graph, Literal, Node, NodeId, Op, Role, TensorType, Value, ValueId};
 use partita_mesh::Combiner;
 
-/// Whether all ranks' graphs have one structure. E400 names the first difference.
+/// Whether the graphs of all classes have one structure. E400 names the first difference.
 pub(crate) fn check_structure(graphs: &[Graph]) -> Result<()> {
     let Some(first) = graphs.first() else {
         return Err(Diagnostic::new("E400", "there is no rank to lower a program for"));
     };
-    for (rank, graph) in graphs.iter().enumerate() {
+    for (number, graph) in graphs.iter().enumerate() {
         let differ = |what: &str, expected: String, found: String| {
-            Err(Diagnostic::new("E400", format!("the local graphs of ranks 0 and {rank} differ in {what}"))
-                .expected(expected)
-                .found(found)
-                .help("ranks may differ in shapes and attributes, not in structure"))
+            Err(Diagnostic::new(
+                "E400",
+                format!("the local graphs of rank classes 0 and {number} differ in {what}"),
+            )
+            .expected(expected)
+            .found(found)
+            .help("ranks may differ in shapes and attributes, not in structure"))
         };
         let sizes = |g: &Graph| (g.values.len(), g.nodes.len());
         if sizes(first) != sizes(graph) {
@@ -109,7 +113,7 @@ fn inline_marked(graph: &Graph, doomed: &[bool]) -> Graph {
 /// table that is also read elsewhere, such as a tied head, has such a gradient.
 pub(crate) fn scatter_into_sums(mut graphs: Vec<Graph>) -> Vec<Graph> {
     let uses = graphs[0].uses();
-    let is_output = |value: ValueId| graphs[0].outputs.contains(&value);
+    let is_output = graphs[0].is_output();
     let mut rewritten: Vec<(NodeId, usize)> = Vec::new();
     for id in graphs[0].node_ids() {
         // The position of the other operand.
@@ -130,7 +134,7 @@ pub(crate) fn scatter_into_sums(mut graphs: Vec<Graph>) -> Vec<Graph> {
         }
         let alone = |other: usize| {
             let scattered = node.operands[1 - other];
-            uses[scattered.index()].len() == 1 && !is_output(scattered)
+            uses[scattered.index()].len() == 1 && !is_output[scattered.index()]
         };
         let other = [0, 1].into_iter().find(|&o| alone(o) && graphs.iter().all(|graph| fits(o, graph)));
         rewritten.extend(other.map(|other| (id, other)));
@@ -160,7 +164,12 @@ fn adds(op: &Op) -> bool {
 
 /// Whether a value is zero throughout. Zeros of which one rank keeps what there is and others put zeros in their place are.
 fn is_zeros(graph: &Graph, value: ValueId) -> bool {
-    let is_zero = |literal: &Literal| literal.to_f64().iter().all(|&value| value == 0.0);
+    let are_zeros = |literal: &Literal| literal.to_f64().iter().all(|&value| value == 0.0);
+    let is_zero = |op: &Op| match op {
+        Op::Constant(constant) => are_zeros(&constant.value),
+        Op::RankConstant(constant) => are_zeros(&constant.values),
+        _ => false,
+    };
     match graph.value(value).definition.map(|(id, _)| graph.node(id)) {
         Some(Node { op: Op::Select(_), operands, .. }) => {
             operands[1..].iter().all(|&branch| is_zeros(graph, branch))
@@ -173,7 +182,7 @@ fn is_zeros(graph: &Graph, value: ValueId) -> bool {
 /// repeated constants and elementwise scalars. Constants of one number become broadcast scalars, a rank's number
 /// becomes a constant.
 /// E400 for ops that should have been rewritten before.
-pub(crate) fn simplify(graphs: &[Graph]) -> Result<Vec<Graph>> {
+pub(crate) fn simplify(graphs: &[Graph], classes: &Classes) -> Result<Vec<Graph>> {
     let first = &graphs[0];
     let mut live = vec![false; first.values.len()];
     for output in &first.outputs {
@@ -192,7 +201,7 @@ pub(crate) fn simplify(graphs: &[Graph]) -> Result<Vec<Graph>> {
             continue;
         }
         let nodes: Vec<&Node> = graphs.iter().map(|graph| graph.node(id)).collect();
-        if is_identity(graphs, &nodes)? {
+        if is_identity(graphs, classes, &nodes)? {
             for copy in &mut copies {
                 for (operand, result) in node.operands.iter().zip(&node.results) {
                     copy.map[result.index()] = copy.map[operand.index()];
@@ -200,9 +209,8 @@ pub(crate) fn simplify(graphs: &[Graph]) -> Result<Vec<Graph>> {
             }
             continue;
         }
-        let splats: Option<Vec<Literal>> = nodes.iter().map(|node| splat(&node.op)).collect();
+        let splats: Option<Vec<Op>> = nodes.iter().map(|node| splat(&node.op)).collect();
         if let Some(scalars) = splats {
-            let scalars: Vec<Op> = scalars.into_iter().map(|value| Constant { value }.into()).collect();
             let types: Vec<TensorType> =
                 graphs.iter().map(|g| TensorType::scalar(g.ty(node.results[0]).dtype)).collect();
             let scalar = seen.push(&mut copies, &nodes, scalars, &[], types);
@@ -215,7 +223,8 @@ pub(crate) fn simplify(graphs: &[Graph]) -> Result<Vec<Graph>> {
             copies.iter_mut().for_each(|copy| copy.map[node.results[0].index()] = Some(full));
             continue;
         }
-        let ops: Vec<Op> = nodes.iter().enumerate().map(|(rank, node)| with_rank(&node.op, rank)).collect();
+        let ops: Vec<Op> =
+            nodes.iter().zip(&classes.ranks).map(|(node, ranks)| with_ranks(&node.op, ranks)).collect();
         // Every parameter's update asks for the same rates and corrections.
         let is_scalar = |graph: &Graph| {
             let result = graph.value(node.results[0]);
@@ -228,7 +237,12 @@ pub(crate) fn simplify(graphs: &[Graph]) -> Result<Vec<Graph>> {
                     .at(node.path.clone())
                     .help("partition the graph first"));
             }
-            op if is_repeated || matches!(op, Op::Constant(_) | Op::Iota(_) | Op::BroadcastInDim(_)) => {
+            op if is_repeated
+                || matches!(
+                    op,
+                    Op::Constant(_) | Op::RankConstant(_) | Op::Iota(_) | Op::BroadcastInDim(_)
+                ) =>
+            {
                 let operands: Vec<ValueId> = node
                     .operands
                     .iter()
@@ -248,28 +262,42 @@ pub(crate) fn simplify(graphs: &[Graph]) -> Result<Vec<Graph>> {
     Ok(copies.into_iter().zip(graphs).map(|(copy, graph)| copy.finish(graph)).collect())
 }
 
-fn with_rank(op: &Op, rank: usize) -> Op {
-    match op {
-        Op::PartitionId(_) => Constant { value: Literal::scalar(DType::U32, rank as f64) }.into(),
-        other => other.clone(),
+/// A rank's number is known for each rank of a class.
+fn with_ranks(op: &Op, ranks: &[usize]) -> Op {
+    match (op, ranks) {
+        (Op::PartitionId(_), &[rank]) => op.on_rank(rank),
+        (Op::PartitionId(_), ranks) => {
+            let number = |&rank: &usize| Literal::scalar(DType::U32, rank as f64);
+            RankConstant::new(ranks, &ranks.iter().map(number).collect::<Vec<_>>()).into()
+        }
+        (other, _) => other.clone(),
     }
 }
 
-/// The scalar of a constant that is one number in a larger shape.
-fn splat(op: &Op) -> Option<Literal> {
-    let Op::Constant(Constant { value }) = op else { return None };
-    if value.ty.rank() == 0 || !value.is_splat() {
-        return None;
+/// The scalar of a constant that is one number in a larger shape, of one rank or of each rank of a class.
+fn splat(op: &Op) -> Option<Op> {
+    let scalar = |value: &Literal| -> Option<Literal> {
+        if value.ty.rank() == 0 || !value.is_splat() {
+            return None;
+        }
+        let ty = TensorType::scalar(value.ty.dtype);
+        if value.ty.element_count() == 0 {
+            return Some(Literal::zeros(&ty));
+        }
+        Some(Literal { data: value.data.pick(std::iter::once(0)), ty })
+    };
+    match op {
+        Op::Constant(constant) => Some(Constant { value: scalar(&constant.value)? }.into()),
+        Op::RankConstant(constant) => {
+            let scalars: Vec<Literal> = constant.each().map(|value| scalar(&value)).collect::<Option<_>>()?;
+            Some(RankConstant::new(&constant.ranks, &scalars).into())
+        }
+        _ => None,
     }
-    let ty = TensorType::scalar(value.ty.dtype);
-    if value.ty.element_count() == 0 {
-        return Some(Literal::zeros(&ty));
-    }
-    Some(Literal { data: value.data.pick(std::iter::once(0)), ty })
 }
 
 /// Whether the node gives back its operands on every rank.
-fn is_identity(graphs: &[Graph], nodes: &[&Node]) -> Result<bool> {
+fn is_identity(graphs: &[Graph], classes: &Classes, nodes: &[&Node]) -> Result<bool> {
     let same_type = |graph: &Graph, node: &Node| {
         node.operands.len() == node.results.len()
             && node.operands.iter().zip(&node.results).all(|(&o, &r)| graph.ty(o) == graph.ty(r))
@@ -279,10 +307,11 @@ fn is_identity(graphs: &[Graph], nodes: &[&Node]) -> Result<bool> {
     }
     let everywhere = |test: &dyn Fn(&Op) -> bool| nodes.iter().all(|node| test(&node.op));
     if class(&graphs[0], nodes[0]) == Class::Collective {
-        let alone = meetings(&nodes[0].op, graphs.len())?.iter().all(|group| group.len() == 1);
+        let ranks = classes.rank_count();
+        let alone = meetings(&nodes[0].op, ranks)?.iter().all(|group| group.len() == 1);
         let gives_itself = |op: &Op| match op {
-            Op::CollectivePermute(permute) => (0..graphs.len()).all(|r| permute.pairs.contains(&(r, r))),
-            Op::CollectiveBroadcast(op) => op.groups.iter().map(|g| g.len()).sum::<usize>() == graphs.len(),
+            Op::CollectivePermute(permute) => (0..ranks).all(|r| permute.pairs.contains(&(r, r))),
+            Op::CollectiveBroadcast(op) => op.groups.iter().map(|g| g.len()).sum::<usize>() == ranks,
             _ => true,
         };
         return Ok(alone && everywhere(&gives_itself));
@@ -343,6 +372,9 @@ fn bit_equal(a: &Op, b: &Op) -> bool {
     match (a, b) {
         (Op::Constant(a), Op::Constant(b)) => {
             a.value.ty == b.value.ty && a.value.to_bytes() == b.value.to_bytes()
+        }
+        (Op::RankConstant(a), Op::RankConstant(b)) => {
+            a.ranks == b.ranks && a.values.ty == b.values.ty && a.values.to_bytes() == b.values.to_bytes()
         }
         _ => a == b,
     }

@@ -3,12 +3,13 @@
 use crate::program::{BufferId, View};
 use partita_ir::types::row_major_strides;
 use partita_ir::{Op, TensorType};
+use std::sync::Arc;
 
 impl View {
     /// All of a dense buffer of this shape.
     pub fn whole(buffer: BufferId, shape: &[usize]) -> View {
         let strides = row_major_strides(shape).into_iter().map(|s| s as isize).collect();
-        View { buffer, offset_elements: 0, shape: shape.to_vec(), strides }
+        View { buffer, offset_elements: 0, offsets_by_rank: None, shape: shape.to_vec(), strides }
     }
 
     /// Number of elements seen.
@@ -25,7 +26,10 @@ impl View {
 
     /// Whether this is all of a buffer of this type, in its shape.
     pub fn is_whole(&self, ty: &TensorType) -> bool {
-        self.offset_elements == 0 && self.shape == ty.shape && self.is_dense()
+        self.offset_elements == 0
+            && self.offsets_by_rank.is_none()
+            && self.shape == ty.shape
+            && self.is_dense()
     }
 
     /// Positions in the buffer of all elements, in row-major order of the view.
@@ -36,7 +40,7 @@ impl View {
         })
     }
 
-    /// The smallest and largest position seen; `None` where there is no element.
+    /// The smallest and largest position that a rank sees; `None` where there is no element.
     pub fn bounds(&self) -> Option<(usize, usize)> {
         if self.element_count() == 0 {
             return None;
@@ -45,8 +49,9 @@ impl View {
             let steps = self.shape.iter().zip(&self.strides).map(|(&n, &s)| (n as isize - 1) * s);
             steps.filter(|step| step * sign > 0).sum()
         };
-        let base = self.offset_elements as isize;
-        Some(((base + reach(-1)).max(0) as usize, (base + reach(1)) as usize))
+        let offsets = self.offsets_by_rank.as_deref().unwrap_or(std::slice::from_ref(&self.offset_elements));
+        let (low, high) = (offsets.iter().min()?, offsets.iter().max()?);
+        Some(((*low as isize + reach(-1)).max(0) as usize, (*high as isize + reach(1)) as usize))
     }
 
     /// One number seen as a whole shape.
@@ -60,28 +65,53 @@ impl View {
 
     fn slice(&self, start: &[usize], steps: &[usize], shape: &[usize]) -> View {
         let mut view = View { shape: shape.to_vec(), ..self.clone() };
-        let mut offset = self.offset_elements as isize;
+        let mut offset = 0;
         for (dim, stride) in view.strides.iter_mut().enumerate() {
             offset += start[dim] as isize * *stride;
             *stride *= steps[dim] as isize;
         }
-        if view.element_count() > 0 {
-            view.offset_elements = offset as usize;
+        view.moved(|_| offset)
+    }
+
+    /// This view with its offset moved, for the rank at each position of the class. A view of nothing stays.
+    fn moved(mut self, by: impl Fn(usize) -> isize) -> View {
+        if self.element_count() == 0 {
+            return self;
         }
-        view
+        let moved = |position: usize, offset: usize| (offset as isize + by(position)) as usize;
+        self.offset_elements = moved(0, self.offset_elements);
+        if let Some(offsets) = &self.offsets_by_rank {
+            let offsets: Arc<[usize]> = offsets.iter().enumerate().map(|(p, &o)| moved(p, o)).collect();
+            self.offset_elements = offsets[0];
+            self.offsets_by_rank = offsets.iter().any(|&offset| offset != offsets[0]).then_some(offsets);
+        }
+        self
+    }
+
+    /// A window of this shape at a start that each rank of the class has for itself.
+    pub(crate) fn slice_by_rank(&self, starts: &[Vec<usize>], shape: &[usize]) -> View {
+        let view = View { shape: shape.to_vec(), ..self.clone() };
+        let by = |position: usize| -> isize {
+            starts[position].iter().zip(&self.strides).map(|(&start, &stride)| start as isize * stride).sum()
+        };
+        let is_one = (1..starts.len()).all(|position| by(position) == by(0));
+        let count = if is_one { 0 } else { starts.len() };
+        let known = view.offsets_by_rank.clone();
+        let spread = known.or_else(|| (count > 0).then(|| vec![view.offset_elements; count].into()));
+        View { offsets_by_rank: spread, ..view }.moved(by)
     }
 
     fn reverse(&self, dims: &[usize]) -> View {
         let mut view = self.clone();
-        if view.element_count() > 0 {
-            let mut offset = self.offset_elements as isize;
-            for &dim in dims {
-                offset += (view.shape[dim] as isize - 1) * view.strides[dim];
-                view.strides[dim] = -view.strides[dim];
-            }
-            view.offset_elements = offset as usize;
+        if view.element_count() == 0 {
+            return view;
         }
-        view
+        let mut offset = 0;
+        for &dim in dims {
+            offset += (view.shape[dim] as isize - 1) * view.strides[dim];
+            view.strides[dim] = -view.strides[dim];
+        }
+        view.moved(|_| offset)
     }
 
     /// The same elements in row-major order under another shape; `None` where no strides can say so.
@@ -125,7 +155,8 @@ impl View {
         with(strides)
     }
 
-    /// The view that a view op makes of its operand; `None` where the elements must be copied first.
+    /// The view that a view op makes of its operand; `None` where the elements must be copied first. The places of a
+    /// dynamic slice are operands: see [`View::slice_by_rank`].
     pub(crate) fn apply(&self, op: &Op) -> Option<View> {
         match op {
             Op::BroadcastInDim(op) => Some(self.broadcast(&op.shape, &op.dims)),

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use partita_ir::{Graph, Role};
+use partita_ir::{ClassGraph, Graph, Role};
 use partita_program::*;
 
 /// Two collectives in a row between two ranks, a permutation after them.
@@ -17,7 +17,7 @@ fn sound() -> ProgramSet {
         let sum = b.add(second, first).unwrap();
         vec![("sum".into(), sum)]
     });
-    lower(&graphs, &LowerOptions::default(), &Sizes).unwrap()
+    lower(&ClassGraph::each(graphs.clone()), &LowerOptions::default(), &Sizes).unwrap()
 }
 
 fn code(set: &ProgramSet) -> &'static str {
@@ -53,7 +53,7 @@ fn ranks_that_meet_in_another_order_are_found() {
         let second = permute(b, x, &[(0, 1), (1, 0)]);
         vec![("first".into(), first), ("second".into(), second)]
     });
-    let mut set = lower(&graphs, &LowerOptions::default(), &Sizes).unwrap();
+    let mut set = lower(&ClassGraph::each(graphs.clone()), &LowerOptions::default(), &Sizes).unwrap();
     let starts: Vec<usize> = (0..4).filter(|&i| is_start(&set.programs[1].instructions[i].action)).collect();
     set.programs[1].instructions.swap(starts[0], starts[1]);
     assert_eq!(code(&set), "E401");
@@ -62,7 +62,7 @@ fn ranks_that_meet_in_another_order_are_found() {
 #[test]
 fn a_missing_or_uninvited_rank_is_found() {
     let mut set = sound();
-    set.collectives[0].members = vec![0, 2];
+    set.collectives[0].members = vec![0, 2].into();
     assert_eq!(code(&set), "E402");
     let mut set = sound();
     set.programs[1].instructions.retain(|i| !is_start(&i.action) && !is_wait(&i.action));
@@ -72,7 +72,8 @@ fn a_missing_or_uninvited_rank_is_found() {
 #[test]
 fn shapes_that_do_not_fit_are_found() {
     let mut set = sound();
-    set.collectives[0].transfers[0].inputs[1] = f32s(&[7]);
+    let transfer = &mut set.collectives[0].transfers[0];
+    transfer.inputs = [&transfer.inputs[..1], &[f32s(&[7])], &transfer.inputs[2..]].concat().into();
     assert_eq!(code(&set), "E403");
     let mut set = sound();
     let start = find(&set.programs[0], is_start);
@@ -109,9 +110,9 @@ fn a_deadlock_is_found() {
         let sums: Vec<_> = pairs.iter().map(|pair| all_reduce(b, x, &[pair])).collect();
         sums.iter().enumerate().map(|(i, &v)| (format!("out{i}"), v)).collect()
     });
-    let mut set = lower(&graphs, &LowerOptions::default(), &Sizes).unwrap();
+    let mut set = lower(&ClassGraph::each(graphs.clone()), &LowerOptions::default(), &Sizes).unwrap();
     let meeting = |a, b| {
-        let id = set.collectives.iter().position(|c| c.members == [a, b]).expect("they meet");
+        let id = set.collectives.iter().position(|c| c.members[..] == [a, b]).expect("they meet");
         CollectiveId::new(id)
     };
     let (ab, bc, ca) = (meeting(0, 1), meeting(1, 2), meeting(2, 0));

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use partita_ir::ops::UnaryKind;
-use partita_ir::{Graph, GraphBuilder, Op, Phase, Role, ValueId};
+use partita_ir::{ClassGraph, Graph, GraphBuilder, Op, Phase, Role, ValueId};
 use partita_program::{Fusion, LowerOptions, RegionKind, Why, fusion, lower};
 
 /// The fusion of a step on one rank that reads `x` [3, 3].
@@ -14,8 +14,8 @@ fn fused(options: LowerOptions, body: impl Fn(&mut GraphBuilder, ValueId) -> Val
         let y = body(b, x);
         vec![("y".to_string(), y)]
     });
-    let fusion = fusion(&graphs, &options, &Sizes).unwrap();
-    let set = lower(&graphs, &options, &Sizes).unwrap();
+    let fusion = fusion(&ClassGraph::each(graphs.clone()), &options, &Sizes).unwrap();
+    let set = lower(&ClassGraph::each(graphs.clone()), &options, &Sizes).unwrap();
     let regions = set.programs[0].regions.iter();
     let joined = regions.filter(|region| region.kind == RegionKind::Fused);
     assert_eq!(joined.count(), fusion.regions.len(), "it tells of the program that is made");
@@ -127,7 +127,7 @@ fn reductions_that_run_apart_are_told() {
             let wide = b.broadcast_in_dim(sums, &[2, columns], &[0]).unwrap();
             vec![("y".to_string(), b.divide(x, wide).unwrap())]
         });
-        fusion(&graphs, &LowerOptions::default(), &Sizes).unwrap()
+        fusion(&ClassGraph::each(graphs.clone()), &LowerOptions::default(), &Sizes).unwrap()
     };
     assert_eq!(long(1 << 16).regions, [2]);
     assert_eq!(why(&long((1 << 16) + 1)), [("divide", "reduce", &Why::Limit("elements in a row", 1 << 16))]);
@@ -144,7 +144,7 @@ fn across(
         outputs.map(|(i, value)| (format!("out{i}"), value)).collect()
     });
     let set = lower_and_compare(&graphs, &LowerOptions::default());
-    let fusion = fusion(&graphs, &LowerOptions::default(), &Sizes).unwrap();
+    let fusion = fusion(&ClassGraph::each(graphs.clone()), &LowerOptions::default(), &Sizes).unwrap();
     let regions = set.programs[0].regions.iter();
     let ops = |graph: &Graph| graph.nodes.iter().filter(|node| !is_view(&node.op)).count();
     let fused = regions.filter(|region| region.kind == RegionKind::Fused);
@@ -259,7 +259,7 @@ fn rows_are_written_over_what_nobody_looks_at_any_more() {
             outputs
         });
         alias(&mut graphs, &[(0, 0)]);
-        let set = lower(&graphs, &LowerOptions::default(), &Sizes).unwrap();
+        let set = lower(&ClassGraph::each(graphs.clone()), &LowerOptions::default(), &Sizes).unwrap();
         let program = &set.programs[0];
         program.regions.iter().map(|region| region.kind).collect::<Vec<RegionKind>>()
     };
@@ -286,7 +286,7 @@ fn biased(
         let outputs = [Some(y), Some(z), more].into_iter().flatten();
         outputs.enumerate().map(|(i, value)| (format!("out{i}"), value)).collect()
     });
-    let set = lower(&graphs, &LowerOptions::default(), &Sizes).unwrap();
+    let set = lower(&ClassGraph::each(graphs.clone()), &LowerOptions::default(), &Sizes).unwrap();
     let fused = set.programs[0].regions.iter().filter(|region| region.kind == RegionKind::Fused);
     fused.map(|region| (region.graph.nodes.len(), region.graph.outputs.len())).collect()
 }

@@ -7,7 +7,9 @@ use partita_base::DType;
 use partita_ir::autodiff::backward;
 use partita_ir::composites::CROSS_ENTROPY;
 use partita_ir::ops::{Composite, Direction, DotGeneral};
-use partita_ir::{Attribute, Graph, GraphBuilder, Literal, Op, Operation, Role, TensorType, ValueId};
+use partita_ir::{
+    Attribute, ClassGraph, Graph, GraphBuilder, Literal, Op, Operation, Role, TensorType, ValueId,
+};
 use partita_program::{
     Action, HeadCut, LowerOptions, ProgramSet, Reference, Region, RegionSizes, Whole, fusion, lower,
 };
@@ -100,14 +102,21 @@ fn head(b: &mut GraphBuilder, length: usize, varied: Varied) -> Vec<(String, Val
 /// What is told of the one head.
 fn told(graphs: &[Graph], logits_bytes: usize) -> HeadCut {
     let options = LowerOptions { logits_bytes, ..LowerOptions::default() };
-    let [head] = &fusion(graphs, &options, &Device).unwrap().heads[..] else { panic!("one head") };
+    let [head] = &fusion(&ClassGraph::each(graphs.to_vec()), &options, &Device).unwrap().heads[..] else {
+        panic!("one head")
+    };
     head.clone()
 }
 
 /// Lowers with pieces where logits take more than `logits_bytes`, compares what the programs compute with what the graphs
 /// do, and gives the rows of each piece of rank 0, as many as are told of.
 fn pieces(graphs: &[Graph], logits_bytes: usize) -> Vec<usize> {
-    let set = lower(graphs, &LowerOptions { logits_bytes, ..LowerOptions::default() }, &Device).unwrap();
+    let set = lower(
+        &ClassGraph::each(graphs.to_vec()),
+        &LowerOptions { logits_bytes, ..LowerOptions::default() },
+        &Device,
+    )
+    .unwrap();
     let count = single(&set, "partita.cross_entropy").len();
     assert_eq!(told(graphs, logits_bytes).pieces.unwrap_or(1), count);
     let mut inputs = inputs(graphs, 5);
@@ -231,7 +240,12 @@ fn ranks_cut_into_as_many_pieces_or_not_at_all() {
 #[test]
 fn a_piece_is_done_with_before_the_next() {
     let graphs = build(2, |_, b| head(b, 6, Varied { meets: true, ..Varied::default() }));
-    let set = lower(&graphs, &LowerOptions { logits_bytes: 0, ..LowerOptions::default() }, &Device).unwrap();
+    let set = lower(
+        &ClassGraph::each(graphs.clone()),
+        &LowerOptions { logits_bytes: 0, ..LowerOptions::default() },
+        &Device,
+    )
+    .unwrap();
     let mut logits: Vec<(usize, usize)> = set.programs[0]
         .buffers
         .iter()
@@ -258,7 +272,7 @@ fn a_product_is_added_to_another_in_its_place() {
             let sum = b.add(sum, products[2]).unwrap();
             vec![("sum".to_string(), sum)]
         });
-        let set = lower(&graphs, &LowerOptions::default(), &Device).unwrap();
+        let set = lower(&ClassGraph::each(graphs.clone()), &LowerOptions::default(), &Device).unwrap();
         lower_and_compare(&graphs, &LowerOptions::default());
         let mut machine = Reference::new(&set);
         let inputs = inputs(&graphs, 5);

@@ -6,7 +6,7 @@ use common::*;
 use partita_base::DType;
 use partita_ir::composite::Attributes;
 use partita_ir::ops::Constant;
-use partita_ir::{Graph, GraphBuilder, Literal, Op, Phase, Role, TensorType, ValueId};
+use partita_ir::{ClassGraph, Graph, GraphBuilder, Literal, Op, Phase, Role, TensorType, ValueId};
 use partita_program::*;
 
 /// Two layers whose weights [5, 4] are sharded by rows 3 + 2: gathered before use in forward and backward, gradients
@@ -202,7 +202,7 @@ fn groups_meet_apart_and_a_rank_alone_meets_itself() {
         vec![("y".into(), y), ("z".into(), z)]
     });
     let set = lower_and_compare(&graphs, &LowerOptions::default());
-    let members: Vec<&[usize]> = set.collectives.iter().map(|c| c.members.as_slice()).collect();
+    let members: Vec<&[usize]> = set.collectives.iter().map(|c| &c.members[..]).collect();
     assert_eq!(members, [&[0, 2][..], &[3, 1], &[4], &[0, 1], &[2], &[3], &[4]]);
     assert_eq!(counts(&set).forward.total().count, 2);
 }
@@ -380,10 +380,11 @@ fn a_composite_without_a_kernel_is_inlined() {
             vec![("z".into(), b.negate(y).unwrap())]
         })
     };
-    let known = lower(&graph("test.known"), &LowerOptions::default(), &OneKernel).unwrap();
+    let known = lower(&ClassGraph::each(graph("test.known")), &LowerOptions::default(), &OneKernel).unwrap();
     assert_eq!(known.programs[0].regions.len(), 2);
     assert!(matches!(known.programs[0].regions[0].single().unwrap().op, Op::Composite(_)));
-    let unknown = lower(&graph("test.other"), &LowerOptions::default(), &OneKernel).unwrap();
+    let unknown =
+        lower(&ClassGraph::each(graph("test.other")), &LowerOptions::default(), &OneKernel).unwrap();
     assert_eq!(unknown.programs[0].regions.len(), 1);
     lower_and_compare(&graph("test.other"), &LowerOptions::default());
     let inputs = vec![vec![Literal::new([3], vec![1.0f32, 2.0, 3.0])]];
@@ -415,7 +416,10 @@ fn ranks_of_different_structure_are_refused() {
         let y = if rank == 0 { b.negate(x) } else { b.exponential(x) };
         vec![("y".into(), y.unwrap())]
     });
-    assert_eq!(lower(&graphs, &LowerOptions::default(), &Sizes).unwrap_err().code, "E400");
+    assert_eq!(
+        lower(&ClassGraph::each(graphs.clone()), &LowerOptions::default(), &Sizes).unwrap_err().code,
+        "E400"
+    );
 }
 
 #[test]

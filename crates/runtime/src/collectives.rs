@@ -50,5 +50,5 @@ fn exchange(transfer: &Transfer) -> Exchange {
 /// The transport's description of a collective.
 pub(crate) fn spec(collective: &program::Collective) -> CollectiveSpec {
     let exchanges = collective.transfers.iter().map(exchange).collect();
-    CollectiveSpec::new(collective.label.clone(), collective.members.clone(), exchanges)
+    CollectiveSpec::new(collective.label.clone(), collective.members.to_vec(), exchanges)
 }

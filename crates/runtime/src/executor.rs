@@ -109,6 +109,7 @@ impl Runner {
     /// no threads or no memory.
     pub fn new(set: ProgramSet, options: RunnerOptions) -> Result<Runner> {
         partita_program::check(&set)?;
+        let set = set.each_rank();
         let rank_count = set.programs.len();
         let transport = SharedMemory::new(rank_count, set.collectives.iter().map(spec).collect())?;
         let places = if options.deterministic { 1 } else { options.cpu.threads.max(1) };
@@ -165,7 +166,7 @@ impl Runner {
         self.shared.step()
     }
 
-    /// The programs.
+    /// The programs, one for each rank.
     pub fn programs(&self) -> &ProgramSet {
         &self.shared.set
     }
@@ -358,7 +359,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_ir::{GraphBuilder, Role};
+    use partita_ir::{ClassGraph, GraphBuilder, Role};
     use partita_program::{LowerOptions, lower};
     use std::sync::atomic::Ordering;
 
@@ -370,7 +371,8 @@ mod tests {
         let graph = b.finish(vec![sum]);
         for (ranks, workers, idle) in [(1, 1, 0), (1, 3, 2), (2, 2, 0), (2, 3, 1), (3, 2, 0)] {
             let cpu = Cpu { threads: 3, ..Cpu::default() };
-            let set = lower(&vec![graph.clone(); ranks], &LowerOptions::default(), &cpu).unwrap();
+            let set =
+                lower(&ClassGraph::each(vec![graph.clone(); ranks]), &LowerOptions::default(), &cpu).unwrap();
             let options = RunnerOptions { cpu, workers: Some(workers), ..RunnerOptions::default() };
             let mut runner = Runner::new(set, options).unwrap();
             for _ in 0..3 {

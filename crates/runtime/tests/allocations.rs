@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::*;
 use partita_base::Result;
-use partita_ir::{CustomOp, Graph, GraphBuilder, Role, TensorType};
+use partita_ir::{ClassGraph, CustomOp, Graph, GraphBuilder, Role, TensorType};
 use partita_program::{LowerOptions, lower};
 use partita_runtime::{Cpu, CpuKernel, Runner, RunnerOptions, TensorView, TensorViewMut};
 
@@ -130,7 +130,7 @@ fn measure(graphs: &[Graph], options: RunnerOptions) -> (usize, usize) {
     let inputs = inputs(graphs, 3);
     let bytes: Vec<Vec<Vec<u8>>> =
         inputs.iter().map(|rank| rank.iter().map(|l| l.to_bytes()).collect()).collect();
-    let set = lower(graphs, &LowerOptions::default(), &options.cpu).unwrap();
+    let set = lower(&ClassGraph::each(graphs.to_vec()), &LowerOptions::default(), &options.cpu).unwrap();
     let mut runner = Runner::new(set, options).unwrap();
     feed(&mut runner, graphs, &inputs);
     // Threads and kernels set up what they keep.

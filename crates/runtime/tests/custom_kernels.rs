@@ -10,8 +10,8 @@ use partita_base::{DType, Result};
 use partita_ir::graph_edit::{open_composites, prune};
 use partita_ir::ops::{Composite, UnaryKind};
 use partita_ir::{
-    Annotation, CustomOp, Graph, GraphBuilder, Literal, Operation, Role, TensorType, ValueId, autodiff,
-    evaluate,
+    Annotation, ClassGraph, CustomOp, Graph, GraphBuilder, Literal, Operation, Role, TensorType, ValueId,
+    autodiff, evaluate,
 };
 use partita_mesh::{Mesh, Sharding};
 use partita_program::{Action, LowerOptions, ProgramSet, lower};
@@ -169,7 +169,7 @@ fn programs(graph: &Graph, ranks: usize, dim: usize, cpu: &Cpu) -> (Partitioned,
         Some(Annotation { mesh: 0, sharding, open, replicated: vec![], origin: "test".into() });
     let partitioned = partition(&graph, &mesh, &Options::default()).unwrap();
     let locals = virtual_ranks::rank_graphs(&partitioned).unwrap();
-    let set = lower(&locals, &LowerOptions::default(), cpu).unwrap();
+    let set = lower(&ClassGraph::each(locals.clone()), &LowerOptions::default(), cpu).unwrap();
     (partitioned, set)
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use partita_base::DType;
-use partita_ir::{Annotation, Graph, Literal, Role, TensorType, ValueId, evaluate};
+use partita_ir::{Annotation, ClassGraph, Graph, Literal, Role, TensorType, ValueId, evaluate};
 use partita_mesh::{Mesh, Sharding};
 use partita_nn::{
     BertConfig, GptConfig, LlamaConfig, MlpConfig, Model, ModelConfig, Optimizer, StepOptions, train_step,
@@ -71,7 +71,7 @@ fn train_loop(step: &Graph, mesh: &Mesh, options: RunnerOptions) -> TrainLoop {
     let partitioned = partition(&graph, mesh, &Options::default()).unwrap();
     let locals: Vec<Graph> =
         (0..mesh.rank_count()).map(|rank| specialise(partitioned.local(rank), rank).unwrap()).collect();
-    let set = lower(&locals, &LowerOptions::default(), &Cpu::default()).unwrap();
+    let set = lower(&ClassGraph::each(locals.clone()), &LowerOptions::default(), &Cpu::default()).unwrap();
     let whole = &partitioned.graph;
     let inputs = layouts(
         &partitioned,

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use partita_ir::ops::{BinaryKind, UnaryKind};
-use partita_ir::{Graph, GraphBuilder, Node, Op, Role, ValueId};
+use partita_ir::{ClassGraph, Graph, GraphBuilder, Node, Op, Role, ValueId};
 use partita_program::{LowerOptions, ProgramSet, Region, lower};
 use partita_runtime::{Cpu, Runner, RunnerOptions};
 
@@ -117,13 +117,13 @@ fn programs_with_reductions_of_rows_compute_what_they_say() {
         }
         // Neither threads nor fusion change a bit.
         let device = Cpu { threads: 3, ..Cpu::default() };
-        let cut = lower(&graphs, &LowerOptions::default(), &device).unwrap();
+        let cut = lower(&ClassGraph::each(graphs.clone()), &LowerOptions::default(), &device).unwrap();
         assert!(
             run(&graphs, &cut, options(3), &inputs, 3) == found,
             "seed {seed}: other bits on three threads"
         );
         let apart = LowerOptions { fused_ops: 1, ..LowerOptions::default() };
-        let apart = lower(&graphs, &apart, &Cpu::default()).unwrap();
+        let apart = lower(&ClassGraph::each(graphs.clone()), &apart, &Cpu::default()).unwrap();
         assert_eq!(reductions_in_regions(&apart), 0);
         assert!(run(&graphs, &apart, options(1), &inputs, 3) == found, "seed {seed}: other bits op by op");
         assert_eq!(Runner::new(set, options(1)).unwrap().slow_ops(), []);

@@ -1,4 +1,4 @@
-//! The life of a step up to each rank's graph, one function per stage.
+//! The life of a step up to the local graphs of its ranks, one function per stage.
 
 use crate::apply::{ApplyOptions, apply};
 use crate::plan::Plan;
@@ -7,12 +7,14 @@ use crate::verify::StepRunner;
 use partita_base::{Diagnostic, Result};
 use partita_ir::composites::DROPOUT;
 use partita_ir::ops::Composite;
-use partita_ir::{Attribute, Graph, Op, Role, TensorType, Value, graph_edit};
+use partita_ir::{Attribute, ClassGraph, Graph, Op, Role, TensorType, Value, graph_edit};
 use partita_mesh::Mesh;
 use partita_nn::{Model, StepOptions, append_update, gradient_graph_wrt, train_step};
-use partita_spmd::{Options, Partitioned, Pieces, microbatch, partition, specialise, split_fused};
+use partita_spmd::{
+    Options, Partitioned, Pieces, microbatch, partition, specialise, split_fused, virtual_ranks,
+};
 
-/// A step planned for a mesh, up to each rank's local graph.
+/// A step planned for a mesh, up to the local graphs of its ranks.
 #[derive(Clone, Debug)]
 pub struct Built {
     /// The global step with the plan's annotations.
@@ -23,13 +25,23 @@ pub struct Built {
     pub pieces: Vec<Pieces>,
     /// Layouts and class graphs.
     pub partitioned: Partitioned,
-    /// Each rank's graph.
-    pub locals: Vec<Graph>,
+    /// The local graph of each class of ranks.
+    pub classes: Vec<ClassGraph>,
     /// Facts worth telling.
     pub notes: Vec<String>,
 }
 
 impl Built {
+    /// The local graph of one rank: that of its class with the rank's number folded in. E014 where there is no such rank.
+    pub fn local(&self, rank: usize) -> Result<Graph> {
+        let ranks = self.partitioned.mesh.rank_count();
+        if rank >= ranks {
+            return Err(Diagnostic::new("E014", format!("there is no rank {rank}"))
+                .expected(format!("a rank below {ranks} of mesh {}", self.partitioned.mesh)));
+        }
+        specialise(self.partitioned.local(rank), rank)
+    }
+
     /// The shape of an input (a parameter, a state, a fed tensor) on each rank; `None` where there is none of the name.
     pub fn local_shapes(&self, input: &str) -> Option<Vec<Vec<usize>>> {
         let Partitioned { graph, mesh, inputs, .. } = &self.partitioned;
@@ -212,12 +224,10 @@ fn place(unplaced: &Unplaced, plan: &Plan, mesh: &Mesh, options: &BuildOptions) 
     let step = graph_edit::prune(without_outputs(applied.graph, &unplaced.spoken_of));
     let cutting = Options { break_rule_at: options.break_rule_at.clone(), ..Options::default() };
     let partitioned = partition(&step, mesh, &cutting)?;
-    let locals = (0..mesh.rank_count())
-        .map(|rank| specialise(partitioned.local(rank), rank))
-        .collect::<Result<Vec<Graph>>>()?;
+    let classes = virtual_ranks::class_graphs(&partitioned)?;
     let mut notes = applied.notes;
     notes.extend(partitioned.notes.iter().cloned());
-    Ok(Built { step, plan: plan.clone(), pieces: unplaced.pieces.clone(), partitioned, locals, notes })
+    Ok(Built { step, plan: plan.clone(), pieces: unplaced.pieces.clone(), partitioned, classes, notes })
 }
 
 /// What a forward graph says beside its loss, where that was not asked for. Returned, it would live to the end of the

@@ -34,7 +34,7 @@ use std::panic::Location;
 /// sch.at("layers.1")?.shard("weight", 1)?.sync("fwd_post", "all_reduce")?;
 /// assert_eq!(sch.plan().entries.len(), 4);
 /// let built = sch.build()?;
-/// assert_eq!(built.locals.len(), 2);
+/// assert_eq!(built.partitioned.mesh.rank_count(), 2);
 /// # Ok::<(), Box<partita_base::Diagnostic>>(())
 /// ```
 pub struct Schedule {

@@ -64,7 +64,7 @@ const PAIR: &str = "sch[\"layers.0\"].shard(\"weight\", 0)\n\
 
 /// The bytes that a rank's collectives carry, and those of its parameters, read off its graph.
 fn counted(built: &Built) -> (usize, usize) {
-    let local = &built.locals[0];
+    let local = &built.classes[0].graph;
     let carried = |node: &partita_ir::Node| match node.op.short_name() {
         "all_reduce" | "reduce_scatter" | "all_to_all" => local.ty(node.operands[0]).bytes(),
         "all_gather" => local.ty(node.results[0]).bytes(),

@@ -350,7 +350,7 @@ fn check(recipe: &Recipe, tally: &RefCell<Tally>) -> std::result::Result<(), Tes
     let report = sch.compare().map_err(|error| fail(format!("{}\n{calls}\n{error}", recipe.mesh())))?;
     prop_assert!(report.ok, "{}\n{calls}\n{:?}\n{:?}", recipe.mesh(), report.worst(), report.first_diverging);
     let built = sch.build().map_err(|error| fail(format!("{calls}\n{error}")))?;
-    prop_assert_eq!(built.locals.len(), recipe.mesh().rank_count());
+    prop_assert_eq!(built.partitioned.mesh.rank_count(), recipe.mesh().rank_count());
     // A microbatch may hold one sample, and what the model says is put together from microbatches: over the data axes
     // both lie otherwise than where there are none.
     if recipe.microbatches == 1 {
@@ -368,8 +368,9 @@ fn check(recipe: &Recipe, tally: &RefCell<Tally>) -> std::result::Result<(), Tes
         let mut again = recipe.schedule(&model).map_err(|error| fail(error.to_string()))?;
         let same = again.extend(&plan).and_then(|()| again.build());
         let same = same.map_err(|error| fail(format!("{spelled}\n{error}")))?;
-        for (mine, other) in built.locals.iter().zip(&same.locals) {
-            prop_assert!(text::print(mine) == text::print(other), "{spelled}");
+        for rank in 0..recipe.mesh().rank_count() {
+            let [mine, other] = [&built, &same].map(|built| text::print(&built.local(rank).expect("a rank")));
+            prop_assert!(mine == other, "{spelled}");
         }
     }
     Ok(())

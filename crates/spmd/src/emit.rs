@@ -7,6 +7,7 @@
 
 mod context;
 mod fetch;
+mod shards;
 mod steps;
 
 use crate::assign::{Assignment, Situation, assign, fixed};
@@ -17,6 +18,7 @@ use context::NodeContext;
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::{Graph, GraphBuilder, NodeId, Op, Operation, Phase, Role, Rule, TensorType, ValueId};
 use partita_mesh::{AxisList, Cluster, Mesh, Sharding};
+use shards::Shards;
 use std::collections::BTreeMap;
 
 /// Why emission ended early.
@@ -101,6 +103,7 @@ pub struct Emitter<'a> {
     prices: BTreeMap<(Vec<usize>, usize, Sharding, Sharding), f64>,
     break_rule_at: Option<String>,
     fixed: &'a BTreeMap<usize, Vec<AxisList>>,
+    shards: Shards<'a>,
 }
 
 impl<'a> Emitter<'a> {
@@ -150,6 +153,7 @@ impl<'a> Emitter<'a> {
             prices: BTreeMap::new(),
             break_rule_at: options.break_rule_at.clone(),
             fixed: &options.fixed,
+            shards: Shards::new(mesh),
         }
     }
 
@@ -245,6 +249,7 @@ impl<'a> Emitter<'a> {
                 node: id,
                 rule,
                 mesh: self.mesh,
+                shards: &self.shards,
                 assignment: &assignment,
                 rank: self.classes[class][0],
                 builder: &mut self.builders[class],
@@ -372,12 +377,15 @@ impl<'a> Emitter<'a> {
         sharding: &Sharding,
         ty: &TensorType,
     ) -> std::result::Result<Vec<TensorType>, Stop> {
-        (0..self.classes.len())
-            .map(|class| {
-                let shape = self.same_for_class(class, |r| sharding.local_shape(self.mesh, &ty.shape, r))?;
-                Ok(ty.with_shape(shape))
-            })
-            .collect()
+        let dims = sharding.dims.iter().zip(&ty.shape);
+        let is_even = dims.into_iter().all(|(dim, &size)| self.shards.pieces(dim, size).is_even);
+        let local = |rank: usize| self.shards.local_shape(sharding, &ty.shape, rank);
+        let of_class = |class: usize| {
+            let first = self.classes[class][0];
+            let shape = if is_even { local(first) } else { self.same_for_class(class, local)? };
+            Ok(ty.with_shape(shape))
+        };
+        (0..self.classes.len()).map(of_class).collect()
     }
 
     /// What `of` says of every member of a class, which must be the same; else the class is split by it.

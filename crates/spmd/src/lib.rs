@@ -21,5 +21,5 @@ pub mod virtual_ranks;
 pub use microbatch::{microbatch, microbatch_inputs};
 pub use partition::{Move, Options, Partitioned, Placement, partition};
 pub use propagate::{Cause, Layouts, propagate};
-pub use specialise::specialise;
+pub use specialise::{specialise, specialise_class};
 pub use split_fused::{Pieces, split_fused};

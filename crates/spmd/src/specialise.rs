@@ -1,11 +1,16 @@
-//! A class graph made into one rank's: its number becomes a constant and what follows from it is computed.
+//! What follows from a rank's number, computed before anything runs.
+//!
+//! Partition writes one graph for a class of ranks, in which places (the offset of a shard, the rows of a table) are
+//! looked up by `partition_id`. Here these lookups are folded: into constants for one rank ([`specialise`]), or into
+//! [`RankConstant`]s for all ranks of a class at once ([`specialise_class`]). A dynamic slice whose place is then known
+//! is a view of its operand.
 
 use partita_base::Result;
-use partita_ir::ops::{Constant, Slice};
-use partita_ir::{Graph, GraphBuilder, Literal, Op, Operation, TensorType, ValueId, graph_edit};
+use partita_ir::ops::{Constant, RankConstant, Slice};
+use partita_ir::{ClassGraph, Graph, GraphBuilder, Literal, Op, Operation, TensorType, ValueId, graph_edit};
 
-/// What is known of a value while a class graph is made into one rank's. It must not depend on the rank which of these
-/// a value is, or the ranks' graphs would come apart: the sizes of shards never decide.
+/// What is known of a value before the step runs. Which of these a value is must not depend on the rank, or the graphs
+/// of different classes would differ in structure: the sizes of shards never decide.
 #[derive(Clone)]
 enum Known {
     /// Computed by the step.
@@ -14,97 +19,142 @@ enum Known {
     Constant(Literal),
     /// A constant of the same shape on every rank: a scalar, or computed from such.
     Fixed(Literal),
-    /// The rank itself, under some element type: what indexes tables over ranks.
-    Rank(Literal),
+    /// Computed from the rank's number: a literal for each rank of the class, of the same shape on every rank.
+    ByRank(Vec<Literal>),
+    /// The rank's number, under some element type: what indexes tables over ranks.
+    Rank(Vec<Literal>),
 }
 
 impl Known {
-    fn literal(&self) -> Option<&Literal> {
+    /// The value on the rank at this position of the class.
+    fn at(&self, position: usize) -> Option<&Literal> {
         match self {
             Known::Nothing => None,
-            Known::Constant(value) | Known::Fixed(value) | Known::Rank(value) => Some(value),
+            Known::Constant(value) | Known::Fixed(value) => Some(value),
+            Known::ByRank(values) | Known::Rank(values) => values.get(position),
         }
     }
 
     fn is_fixed(&self) -> bool {
-        matches!(self, Known::Fixed(_) | Known::Rank(_))
+        matches!(self, Known::Fixed(_) | Known::ByRank(_) | Known::Rank(_))
+    }
+
+    fn is_by_rank(&self) -> bool {
+        matches!(self, Known::ByRank(_) | Known::Rank(_))
     }
 }
 
-/// Replaces `partition_id` by `rank`, looks up tables over ranks, and computes what follows for places and offsets; a
-/// dynamic slice at known places becomes a slice. Nodes stay one to one, so that all ranks' graphs keep one structure.
+/// The graph of one rank: `partition_id` becomes its number, tables over ranks are looked up, and a dynamic slice at a
+/// known place becomes a slice. Nodes stay one to one, so that all ranks' graphs keep one structure.
 pub fn specialise(graph: &Graph, rank: usize) -> Result<Graph> {
-    let mut known: Vec<Known> = Vec::new();
-    graph_edit::rebuild(graph, |builder, _, index, operands| {
-        let (results, what) = emit(builder, graph, index, operands, rank, &known)?;
-        known.resize(builder.graph().values.len(), Known::Nothing);
-        if let [result] = results[..] {
-            known[result.index()] = what;
-        }
-        Ok(Some(results))
-    })
+    Folder { graph, ranks: &[rank], keeps_ranks: false }.run()
 }
 
-fn emit(
-    builder: &mut GraphBuilder,
-    graph: &Graph,
-    index: usize,
-    operands: &[ValueId],
-    rank: usize,
-    known: &[Known],
-) -> Result<(Vec<ValueId>, Known)> {
-    let node = &graph.nodes[index];
-    let nothing = Known::Nothing;
-    let of = |v: &ValueId| known.get(v.index()).unwrap_or(&nothing);
-    let types = || node.results.iter().map(|&v| graph.ty(v).clone()).collect::<Vec<TensorType>>();
-    let place = |builder: &mut GraphBuilder, op: Op, operands: &[ValueId]| {
-        builder.enter(node);
-        builder.push_typed(op, operands, types())
-    };
-    let fixed: Vec<bool> = operands.iter().map(|v| of(v).is_fixed()).collect();
-    let values: Option<Vec<&Literal>> = operands.iter().map(|v| of(v).literal()).collect();
-    let fold = match &node.op {
-        Op::PartitionId(_) | Op::While(_) | Op::Case(_) => {
-            let op = node.op.on_rank(rank);
-            let what = match &op {
-                Op::Constant(constant) => Known::Rank(constant.value.clone()),
-                _ => Known::Nothing,
-            };
-            return Ok((place(builder, op, operands), what));
-        }
-        Op::Constant(constant) => {
-            let value = constant.value.clone();
-            let what = if value.ty.rank() == 0 { Known::Fixed(value) } else { Known::Constant(value) };
-            return Ok((graph_edit::push_copy(builder, graph, index, operands), what));
-        }
-        Op::DynamicSlice(slice) => {
-            let lookup = matches!(operands, [_, start] if matches!(of(start), Known::Rank(_)));
-            let starts: Option<Vec<i64>> =
-                operands[1..].iter().map(|v| of(v).literal().map(|l| l.to_i64()[0])).collect();
-            if let (Some(starts), false) = (starts, lookup) {
-                let shape = builder.shape(operands[0]);
-                let start: Vec<usize> = starts
-                    .iter()
-                    .zip(&shape)
-                    .zip(&slice.sizes)
-                    .map(|((&s, &extent), &size)| s.clamp(0, (extent - size) as i64) as usize)
-                    .collect();
-                let limit = start.iter().zip(&slice.sizes).map(|(a, b)| a + b).collect();
-                let op = Slice { start, limit, stride: vec![1; shape.len()] };
-                return Ok((place(builder, op.into(), &operands[..1]), Known::Nothing));
+/// The graph of a class of ranks: as [`specialise`], with [`RankConstant`]s for what differs by rank. A dynamic slice
+/// whose place differs by rank stays one, at constant places.
+pub fn specialise_class(graph: &Graph, ranks: &[usize]) -> Result<ClassGraph> {
+    let graph = Folder { graph, ranks, keeps_ranks: true }.run()?;
+    Ok(ClassGraph { graph, ranks: ranks.to_vec() })
+}
+
+struct Folder<'a> {
+    graph: &'a Graph,
+    ranks: &'a [usize],
+    /// Whether what differs by rank is written as rank constants.
+    keeps_ranks: bool,
+}
+
+impl Folder<'_> {
+    fn run(&self) -> Result<Graph> {
+        let mut known: Vec<Known> = Vec::new();
+        graph_edit::rebuild(self.graph, |builder, _, index, operands| {
+            let (results, what) = self.emit(builder, index, operands, &known)?;
+            known.resize(builder.graph().values.len(), Known::Nothing);
+            if let [result] = results[..] {
+                known[result.index()] = what;
             }
-            lookup
+            Ok(Some(results))
+        })
+    }
+
+    fn emit(
+        &self,
+        builder: &mut GraphBuilder,
+        index: usize,
+        operands: &[ValueId],
+        known: &[Known],
+    ) -> Result<(Vec<ValueId>, Known)> {
+        let graph = self.graph;
+        let node = &graph.nodes[index];
+        let nothing = Known::Nothing;
+        let of = |v: &ValueId| known.get(v.index()).unwrap_or(&nothing);
+        let types = || node.results.iter().map(|&v| graph.ty(v).clone()).collect::<Vec<TensorType>>();
+        let place = |builder: &mut GraphBuilder, op: Op, operands: &[ValueId]| {
+            builder.enter(node);
+            builder.push_typed(op, operands, types())
+        };
+        let copy = |builder: &mut GraphBuilder| graph_edit::push_copy(builder, graph, index, operands);
+        let is_known = |operands: &[ValueId]| operands.iter().all(|v| of(v).at(0).is_some());
+        let fixed: Vec<bool> = operands.iter().map(|v| of(v).is_fixed()).collect();
+        let folds = match &node.op {
+            Op::PartitionId(_) => {
+                let number = |&rank: &usize| Literal::new([], vec![rank as u32]);
+                let numbers: Vec<Literal> = self.ranks.iter().map(number).collect();
+                return Ok((place(builder, self.constant(&numbers), &[]), Known::Rank(numbers)));
+            }
+            // Bodies ask for the rank's number themselves: for a class they do so when a program is bound to a rank.
+            Op::While(_) | Op::Case(_) if !self.keeps_ranks => {
+                return Ok((place(builder, node.op.on_rank(self.ranks[0]), operands), Known::Nothing));
+            }
+            Op::Constant(constant) => {
+                let value = constant.value.clone();
+                let what = if value.ty.rank() == 0 { Known::Fixed(value) } else { Known::Constant(value) };
+                return Ok((copy(builder), what));
+            }
+            Op::DynamicSlice(slice) => {
+                let is_lookup = matches!(operands, [_, start] if matches!(of(start), Known::Rank(_)));
+                let starts = &operands[1..];
+                if is_known(starts) && !is_lookup {
+                    if self.keeps_ranks && starts.iter().any(|v| of(v).is_by_rank()) {
+                        return Ok((copy(builder), Known::Nothing));
+                    }
+                    let starts: Vec<i64> =
+                        starts.iter().filter_map(|v| of(v).at(0)).map(|l| l.to_i64()[0]).collect();
+                    let shape = builder.shape(operands[0]);
+                    let op = Slice::clamped(&starts, &slice.sizes, &shape);
+                    return Ok((place(builder, op.into(), &operands[..1]), Known::Nothing));
+                }
+                is_lookup
+            }
+            // Elementwise on a fixed shape, the other operand being a constant of that shape.
+            Op::Binary(_) | Op::Compare(_) => fixed.contains(&true),
+            Op::Convert(_) | Op::Reshape(_) | Op::Concatenate(_) | Op::Select(_) => !fixed.contains(&false),
+            _ => false,
+        };
+        if !folds || !is_known(operands) {
+            return Ok((copy(builder), Known::Nothing));
         }
-        // Elementwise on a fixed shape, the other operand being a constant of that shape.
-        Op::Binary(_) | Op::Compare(_) => fixed.contains(&true),
-        Op::Convert(_) | Op::Reshape(_) | Op::Concatenate(_) | Op::Select(_) => !fixed.contains(&false),
-        _ => false,
-    };
-    let Some(values) = values.filter(|_| fold) else {
-        return Ok((graph_edit::push_copy(builder, graph, index, operands), Known::Nothing));
-    };
-    let value = node.op.evaluate(&values, &types())?.remove(0);
-    let is_rank = matches!(node.op, Op::Convert(_)) && matches!(of(&operands[0]), Known::Rank(_));
-    let what = if is_rank { Known::Rank(value.clone()) } else { Known::Fixed(value.clone()) };
-    Ok((place(builder, Constant { value }.into(), &[]), what))
+        let is_by_rank = operands.iter().any(|v| of(v).is_by_rank());
+        let positions = if is_by_rank { self.ranks.len() } else { 1 };
+        let value = |position: usize| -> Result<Literal> {
+            let values: Vec<&Literal> = operands.iter().filter_map(|v| of(v).at(position)).collect();
+            Ok(node.op.evaluate(&values, &types())?.remove(0))
+        };
+        let values: Vec<Literal> = (0..positions).map(value).collect::<Result<_>>()?;
+        if !is_by_rank {
+            let value = values[0].clone();
+            return Ok((place(builder, Constant { value: value.clone() }.into(), &[]), Known::Fixed(value)));
+        }
+        let is_rank = matches!(node.op, Op::Convert(_)) && matches!(of(&operands[0]), Known::Rank(_));
+        let results = place(builder, self.constant(&values), &[]);
+        Ok((results, if is_rank { Known::Rank(values) } else { Known::ByRank(values) }))
+    }
+
+    fn constant(&self, values: &[Literal]) -> Op {
+        if self.keeps_ranks {
+            RankConstant::new(self.ranks, values).into()
+        } else {
+            Constant { value: values[0].clone() }.into()
+        }
+    }
 }

@@ -1,10 +1,10 @@
 //! Running a partition on virtual ranks with the reference interpreter: what `verify` and the tests stand on.
 
 use crate::partition::Partitioned;
-use crate::specialise::specialise;
+use crate::specialise::{specialise, specialise_class};
 use partita_base::{Diagnostic, Result};
 use partita_ir::builder::identity;
-use partita_ir::{Graph, Literal, TensorType, interpret};
+use partita_ir::{ClassGraph, Graph, Literal, TensorType, interpret};
 use partita_mesh::{Combiner, Mesh, Sharding};
 
 /// The shard of a global value that a rank holds. A partial layout gives the value to the first rank along its
@@ -85,6 +85,16 @@ fn combine(combiner: Combiner, a: &Literal, b: &Literal) -> Literal {
             Combiner::Or => ((x as i64) | (y as i64)) as f64,
         }),
     )
+}
+
+/// The local graph of each class of ranks, with what follows from the ranks' numbers folded.
+pub fn class_graphs(partitioned: &Partitioned) -> Result<Vec<ClassGraph>> {
+    let members = |class: usize| -> Vec<usize> {
+        let of_class = |rank: &usize| partitioned.class_of_rank[*rank] == class;
+        (0..partitioned.class_of_rank.len()).filter(of_class).collect()
+    };
+    let graphs = partitioned.locals.iter().enumerate();
+    graphs.map(|(class, graph)| specialise_class(graph, &members(class))).collect()
 }
 
 /// Each rank's local graph, its number folded in.

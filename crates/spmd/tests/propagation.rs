@@ -229,7 +229,7 @@ fn explicit_collectives_stand_beside_automatic_ones() {
     let mut body = GraphBuilder::new("body");
     let shard = body.input("shard", f64s(&[4, 6]), Role::Input);
     let sum = body.reduce_sum(shard, &[0]).unwrap();
-    let all = AllReduce { groups: mesh.groups(&[dp]), combiner: Combiner::Sum };
+    let all = AllReduce { groups: mesh.groups(&[dp]).into(), combiner: Combiner::Sum };
     let all = body.push1(all, &[sum]).unwrap();
     let manual = ManualComputation {
         mesh: 0,

@@ -752,7 +752,7 @@ mod tests {
         let inputs: Vec<ValueId> =
             op.body.inputs.iter().map(|&v| b.input("", op.body.ty(v).clone(), Role::Input)).collect();
         let out = b.inline(&op.body, &inputs, false).unwrap();
-        let sum = AllReduce { groups: vec![vec![0, 1]], combiner: Combiner::Sum };
+        let sum = AllReduce { groups: vec![vec![0, 1]].into(), combiner: Combiner::Sum };
         let sum = b.push1(sum, &[out[2]]).unwrap();
         op.body = Box::new(b.finish(vec![out[0], out[1], sum]));
         let op = Op::from(op);

@@ -267,7 +267,7 @@ impl Operation for ManualComputation {
             results.push(match gradient {
                 Some(gradient) if !unused.is_empty() => {
                     let groups = self.mesh_value.groups(&unused);
-                    body.push1(AllReduce { groups, combiner: Combiner::Sum }, &[gradient])?
+                    body.push1(AllReduce { groups: groups.into(), combiner: Combiner::Sum }, &[gradient])?
                 }
                 Some(gradient) => gradient,
                 None => body.full(&ty, 0.0)?,
@@ -531,7 +531,7 @@ mod tests {
         let w = b.input("w", ty(&[2, 5]), Role::Input);
         let bias = b.input("bias", ty(&[5]), Role::Input);
         let product = b.dot_general(x, w, matmul()).unwrap();
-        let sum = AllReduce { groups: m.groups(&[tp]), combiner: Combiner::Sum };
+        let sum = AllReduce { groups: m.groups(&[tp]).into(), combiner: Combiner::Sum };
         let sum = b.push1(sum, &[product]).unwrap();
         let bias = b.broadcast_in_dim(bias, &[2, 5], &[1]).unwrap();
         let y = b.add(sum, bias).unwrap();

@@ -13,6 +13,7 @@ mod dynamic_slice;
 mod elementwise;
 mod gather;
 mod manual;
+mod rank_constant;
 mod reduce;
 mod reduce_window;
 mod scatter;
@@ -21,7 +22,8 @@ mod slice;
 mod sort;
 
 pub use collectives::{
-    AllGather, AllReduce, AllToAll, CollectiveBroadcast, CollectivePermute, PartitionId, ReduceScatter,
+    AllGather, AllReduce, AllToAll, CollectiveBroadcast, CollectivePermute, Groups, PartitionId,
+    ReduceScatter,
 };
 pub use compare::{Clamp, Compare, CompareType, Direction, Select};
 pub use composite::Composite;
@@ -33,6 +35,7 @@ pub use dynamic_slice::{DynamicSlice, DynamicUpdateSlice};
 pub use elementwise::{Binary, BinaryKind, Unary, UnaryKind};
 pub use gather::{Gather, GatherDims};
 pub use manual::{ManualComputation, ShardingConstraint};
+pub use rank_constant::RankConstant;
 pub use reduce::{Reduce, Reducer};
 pub use reduce_window::ReduceWindow;
 pub use scatter::{Scatter, ScatterDims, Update};
@@ -57,6 +60,7 @@ pub(crate) fn parsers() -> impl Iterator<Item = (&'static str, ParseOp)> {
         dynamic_slice::PARSERS,
         gather::PARSERS,
         manual::PARSERS,
+        rank_constant::PARSERS,
         reduce::PARSERS,
         reduce_window::PARSERS,
         scatter::PARSERS,

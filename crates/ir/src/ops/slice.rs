@@ -40,6 +40,15 @@ pub struct Pad {
 }
 
 impl Slice {
+    /// What a dynamic slice of `sizes` at `start` reads of a tensor of `shape`: starts are clamped so that it fits.
+    pub fn clamped(start: &[i64], sizes: &[usize], shape: &[usize]) -> Slice {
+        let fitting = start.iter().zip(shape).zip(sizes);
+        let start: Vec<usize> =
+            fitting.map(|((&s, &extent), &size)| s.clamp(0, (extent - size) as i64) as usize).collect();
+        let limit = start.iter().zip(sizes).map(|(start, size)| start + size).collect();
+        Slice { stride: vec![1; start.len()], start, limit }
+    }
+
     /// Extent of the result along a dimension.
     fn extent(&self, dim: usize) -> usize {
         (self.limit[dim] - self.start[dim]).div_ceil(self.stride[dim])

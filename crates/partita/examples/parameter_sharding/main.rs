@@ -75,7 +75,7 @@ pub fn run(say: &mut dyn FnMut(&str)) -> Result<()> {
         let shown: Vec<String> = shapes.iter().flatten().map(|shape| format!("{shape:?}")).collect();
         say(&format!("{name:<15} {:<10} {}", format!("{:?}", spec.ty.shape), shown.join(" ")));
     }
-    say(&format!("\ncollectives of a rank\n{}", counts_of_graph(&built.locals[0])));
+    say(&format!("\ncollectives of a rank\n{}", counts_of_graph(&built.local(0)?)));
 
     let losses = train(&built, &model)?;
     say("step  four ranks  one device");

@@ -107,7 +107,7 @@ pub fn run(say: &mut dyn FnMut(&str)) -> Result<()> {
             let mut sch = Schedule::new(&model, &Mesh::parse(mesh, None)?)?.on(CpuStep::default());
             let report = sch.verify(schedule)?;
             say(&format!("on {mesh}: {} tensors agree with one device", report.tensors.len()));
-            say(counts_of_graph(&sch.build()?.locals[0]).to_string().trim_end());
+            say(counts_of_graph(&sch.build()?.local(0)?).to_string().trim_end());
             calls = sch.plan().to_calls();
             if Plan::parse(&calls, "calls")? != *sch.plan() {
                 return Err(Diagnostic::new("E253", "the calls read back as another plan").found(calls));

@@ -41,7 +41,7 @@ pub fn run(say: &mut dyn FnMut(&str)) -> Result<()> {
             built.local_shapes(input).into_iter().flatten().map(|shape| format!("{shape:?}")).collect();
         say(&format!("  {input:<34} {}", shapes.join(" ")));
     }
-    say(&format!("collectives of a rank\n{}", counts_of_graph(&built.locals[0])));
+    say(&format!("collectives of a rank\n{}", counts_of_graph(&built.local(0)?)));
     let mut trainer = Trainer::new(&built, &model, 0, RunnerOptions::default())?;
     let batch = random_feed(&model, 1, 0.0);
     for step in 1..=5 {
@@ -62,7 +62,7 @@ pub fn run(say: &mut dyn FnMut(&str)) -> Result<()> {
     say("\nthe toy of Slapo, 30-30-30 on two ranks");
     say(&format!("verified: {} tensors agree with one device", report.tensors.len()));
     say("collectives of a rank");
-    say(counts_of_graph(&sch.build()?.locals[0]).to_string().trim_end());
+    say(counts_of_graph(&sch.build()?.local(0)?).to_string().trim_end());
     // The gather's way back sums the gradient of the input already: once more would double it.
     match sch.at("linear1")?.sync("bwd_post", "all_reduce") {
         Ok(_) => Err(Diagnostic::new("E233", "a doubled collective was accepted")),

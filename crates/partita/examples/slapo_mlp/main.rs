@@ -55,7 +55,7 @@ pub fn run(say: &mut dyn FnMut(&str)) -> Result<()> {
     ops.iter().for_each(|(path, op)| say(format!("  {op:<18} {path}").trim_end()));
 
     let built = sch.build()?;
-    say(&format!("\ncollectives of a rank\n{}", counts_of_graph(&built.locals[0])));
+    say(&format!("\ncollectives of a rank\n{}", counts_of_graph(&built.local(0)?)));
 
     let mut trainer = Trainer::new(&built, &model, 0, RunnerOptions::default())?;
     let batch = random_feed(&model, 1, 0.0);

@@ -37,7 +37,7 @@ pub fn counts(config: &Config, request: LowerRequest, sizes: &dyn RegionSizes) -
 
 /// What a rank computes while its gradients are under way. E014 for a rank that is not there.
 pub fn overlap(programs: &ProgramSet, rank: usize) -> Result<Overlaps> {
-    check_rank(rank, programs.programs.len())?;
+    check_rank(rank, programs.rank_count())?;
     let bucket = |overlap: Overlap| Bucket {
         kind: overlap.kind.name(),
         first: overlap.what,
@@ -50,16 +50,16 @@ pub fn overlap(programs: &ProgramSet, rank: usize) -> Result<Overlaps> {
 
 /// What fusion makes of a planned step, and what keeps elementwise ops apart.
 pub fn fusion(planned: &Built, sizes: &dyn RegionSizes) -> Result<Fusion> {
-    partita_program::fusion(&planned.locals, &LowerOptions::default(), sizes)
+    partita_program::fusion(&planned.classes, &LowerOptions::default(), sizes)
 }
 
 /// A planned step at a stage as text; `rank` says whose, where ranks differ. E014 for a rank that is not there.
 pub fn stage(planned: &Built, stage: Stage, rank: usize, sizes: &dyn RegionSizes) -> Result<String> {
-    check_rank(rank, planned.locals.len())?;
+    check_rank(rank, planned.partitioned.mesh.rank_count())?;
     Ok(match stage {
         Stage::Global => text::print(&planned.step),
         Stage::Sharded => text::print(&with_layouts(&planned.partitioned)),
-        Stage::Local => text::print(&planned.locals[rank]),
+        Stage::Local => text::print(&planned.local(rank)?),
         Stage::Program => compile::lower(planned, sizes)?.display(rank).to_string(),
     })
 }

@@ -124,10 +124,10 @@ pub struct Memory {
 pub fn memory(set: &ProgramSet) -> Vec<Memory> {
     let of = |program: &partita_program::Program| {
         let mut memory = Memory { arena: program.arena_bytes, ..Memory::default() };
-        let mut named: Vec<usize> = Vec::new();
+        let mut is_port = vec![false; program.buffers.len()];
         for port in &program.inputs {
             let bytes = program.buffer(port.buffer).bytes;
-            named.push(port.buffer.index());
+            is_port[port.buffer.index()] = true;
             match port.role {
                 Role::Param => memory.parameters += bytes,
                 Role::StateOf(_) => memory.states += bytes,
@@ -135,7 +135,7 @@ pub fn memory(set: &ProgramSet) -> Vec<Memory> {
             }
         }
         for (index, buffer) in program.buffers.iter().enumerate() {
-            if buffer.kind == BufferKind::Persistent && !named.contains(&index) {
+            if buffer.kind == BufferKind::Persistent && !is_port[index] {
                 memory.constants += buffer.bytes;
             }
         }
@@ -143,7 +143,21 @@ pub fn memory(set: &ProgramSet) -> Vec<Memory> {
         memory.activations = memory.arena.saturating_sub(kept);
         memory
     };
-    set.programs.iter().map(of).collect()
+    let mut ranks = vec![Memory::default(); set.rank_count()];
+    for program in &set.programs {
+        let memory = of(program);
+        program.ranks.iter().for_each(|&rank| ranks[rank] = memory);
+    }
+    ranks
+}
+
+/// Ranks as a list in which long runs are written as `4-11`.
+fn rank_list(ranks: &[usize]) -> String {
+    let runs = ranks.chunk_by(|a, b| a + 1 == *b).map(|run| match run {
+        [first, .., last] if run.len() > 4 => format!("{first}-{last}"),
+        _ => run.iter().map(|rank| rank.to_string()).collect::<Vec<_>>().join(","),
+    });
+    runs.collect::<Vec<_>>().join(",")
 }
 
 /// [`memory`] as a table, ranks with equal figures in one row.
@@ -156,7 +170,6 @@ pub fn memory_table(set: &ProgramSet) -> String {
         }
     }
     let row = |(memory, ranks): &(Memory, Vec<usize>)| {
-        let ranks: Vec<String> = ranks.iter().map(|r| r.to_string()).collect();
         let figures = [
             memory.parameters,
             memory.states,
@@ -165,7 +178,7 @@ pub fn memory_table(set: &ProgramSet) -> String {
             memory.activations,
             memory.arena,
         ];
-        let mut row = vec![ranks.join(",")];
+        let mut row = vec![rank_list(ranks)];
         row.extend(figures.iter().map(|&figure| bytes(figure as u64)));
         row
     };

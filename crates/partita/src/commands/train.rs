@@ -200,7 +200,7 @@ impl Validator {
             .map(|&v| placed.step.value(v).name.clone())
             .collect();
         let player =
-            play::player(&placed.partitioned, &placed.locals, &placed.pieces, config.train.seed, options)?;
+            play::player(&placed.partitioned, &placed.classes, &placed.pieces, config.train.seed, options)?;
         Ok(Validator { player, pieces: placed.pieces, parameters })
     }
 

@@ -4,7 +4,7 @@
 
 use partita_base::DType;
 use partita_ir::ops::{AllGather, AllReduce, CollectivePermute, DotGeneral, ReduceScatter};
-use partita_ir::{Graph, GraphBuilder, Literal, Op, Operation, Phase, Role, TensorType, ValueId};
+use partita_ir::{ClassGraph, Graph, GraphBuilder, Literal, Op, Operation, Phase, Role, TensorType, ValueId};
 use partita_mesh::Combiner;
 use partita_program::{LowerOptions, ProgramSet, Reference, Region, RegionSizes, lower};
 
@@ -54,7 +54,7 @@ pub fn alias(graphs: &mut [Graph], pairs: &[(usize, usize)]) {
 }
 
 pub fn all_reduce(b: &mut GraphBuilder, x: ValueId, groups: &[&[usize]]) -> ValueId {
-    let groups = groups.iter().map(|g| g.to_vec()).collect();
+    let groups = groups.iter().map(|g| g.to_vec()).collect::<Vec<_>>().into();
     let ty = b.ty(x).clone();
     b.push_typed(AllReduce { groups, combiner: Combiner::Sum }, &[x], vec![ty])[0]
 }
@@ -69,8 +69,11 @@ pub fn all_gather(
     let mut shape = b.shape(x);
     shape[dim] = extents.iter().sum();
     let ty = b.ty(x).with_shape(shape);
-    b.push_typed(AllGather { dim, groups: vec![group.to_vec()], extents: extents.to_vec() }, &[x], vec![ty])
-        [0]
+    b.push_typed(
+        AllGather { dim, groups: vec![group.to_vec()].into(), extents: extents.to_vec() },
+        &[x],
+        vec![ty],
+    )[0]
 }
 
 pub fn reduce_scatter(
@@ -86,7 +89,7 @@ pub fn reduce_scatter(
     let ty = b.ty(x).with_shape(shape);
     let op = ReduceScatter {
         dim,
-        groups: vec![group.to_vec()],
+        groups: vec![group.to_vec()].into(),
         combiner: Combiner::Sum,
         extents: extents.to_vec(),
     };
@@ -210,7 +213,7 @@ pub fn oracle(graphs: &[Graph], inputs: &[Vec<Literal>]) -> Vec<Vec<Literal>> {
 
 /// Lowers, then runs two steps in the arena and on the graphs; inputs that are replaced carry over.
 pub fn lower_and_compare(graphs: &[Graph], options: &LowerOptions) -> ProgramSet {
-    let set = lower(graphs, options, &Sizes).unwrap();
+    let set = lower(&ClassGraph::each(graphs.to_vec()), options, &Sizes).unwrap();
     let mut machine = Reference::new(&set);
     let mut state = inputs(graphs, 3);
     for (rank, inputs) in state.iter().enumerate() {

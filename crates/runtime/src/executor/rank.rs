@@ -342,7 +342,7 @@ struct Player<'a> {
 
 impl Device for Player<'_> {
     fn run(&mut self, program: &Program, index: usize, compute: &Compute) -> Result<()> {
-        self.pulse.begin(program.rank, index);
+        self.pulse.begin(program.rank(), index);
         let fault = hit(self.fault, index);
         match fault {
             Some(Fault::Panic) => panic!("told to panic"),
@@ -372,7 +372,7 @@ impl Device for Player<'_> {
 fn refused(program: &Program, index: usize, mut error: Box<Diagnostic>) -> Box<Diagnostic> {
     let what = &program.instructions[index].origin.what;
     error.code = "E411";
-    error.message = format!("rank {}: {what} failed: {}", program.rank, error.message);
+    error.message = format!("rank {}: {what} failed: {}", program.rank(), error.message);
     placed(program, index, error)
 }
 
@@ -399,7 +399,7 @@ struct Link<'a> {
 
 impl Communicator for Link<'_> {
     fn start(&mut self, program: &Program, index: usize, start: &Start) -> Result<()> {
-        self.pulse.begin(program.rank, index);
+        self.pulse.begin(program.rank(), index);
         match hit(self.fault, index) {
             Some(Fault::Panic) => panic!("told to panic"),
             Some(Fault::Hang) => return Err(Diagnostic::new(HANG, "")),
@@ -410,14 +410,14 @@ impl Communicator for Link<'_> {
         };
         self.touched.update(|bytes| bytes.max(self.body.ends[index]));
         let id = partita_base::Id::new(start.collective.index());
-        self.body.clock.time(|| index, || publication.start(self.transport, id, program.rank));
+        self.body.clock.time(|| index, || publication.start(self.transport, id, program.rank()));
         self.pulse.end();
         Ok(())
     }
 
     fn poll(&mut self, program: &Program, collective: CollectiveId) -> Result<Poll> {
         let id = partita_base::Id::new(collective.index());
-        let poll = || self.transport.poll(id, program.rank);
+        let poll = || self.transport.poll(id, program.rank());
         match self.body.clock.time(|| wait_index(program, collective), poll) {
             CommPoll::Pending => Ok(Poll::Pending),
             // The rank that failed has told why.

@@ -3,7 +3,7 @@
 
 use partita_base::DType;
 use partita_ir::ops::{AllGather, AllReduce, AllToAll, CollectivePermute, DotGeneral, ReduceScatter};
-use partita_ir::{Graph, GraphBuilder, Literal, Role, TensorType, ValueId};
+use partita_ir::{ClassGraph, Graph, GraphBuilder, Literal, Role, TensorType, ValueId};
 use partita_mesh::Combiner;
 use partita_program::{LowerOptions, ProgramSet, Reference, lower};
 use partita_runtime::{Cpu, Runner, RunnerOptions};
@@ -23,7 +23,8 @@ pub fn f32s(shape: &[usize]) -> TensorType {
 
 pub fn all_reduce(b: &mut GraphBuilder, x: ValueId, group: &[usize]) -> ValueId {
     let ty = b.ty(x).clone();
-    b.push_typed(AllReduce { groups: vec![group.to_vec()], combiner: Combiner::Sum }, &[x], vec![ty])[0]
+    b.push_typed(AllReduce { groups: vec![group.to_vec()].into(), combiner: Combiner::Sum }, &[x], vec![ty])
+        [0]
 }
 
 pub fn all_gather(
@@ -36,7 +37,7 @@ pub fn all_gather(
     let mut shape = b.shape(x);
     shape[dim] = extents.iter().sum();
     let ty = b.ty(x).with_shape(shape);
-    let op = AllGather { dim, groups: vec![group.to_vec()], extents: extents.to_vec() };
+    let op = AllGather { dim, groups: vec![group.to_vec()].into(), extents: extents.to_vec() };
     b.push_typed(op, &[x], vec![ty])[0]
 }
 
@@ -51,7 +52,7 @@ pub fn reduce_scatter(
     let mut shape = b.shape(x);
     shape[dim] = extents[rank];
     let ty = b.ty(x).with_shape(shape);
-    let groups = vec![group.to_vec()];
+    let groups = vec![group.to_vec()].into();
     let op = ReduceScatter { dim, groups, combiner: Combiner::Sum, extents: extents.to_vec() };
     b.push_typed(op, &[x], vec![ty])[0]
 }
@@ -68,7 +69,7 @@ pub fn all_to_all(
     let op = AllToAll {
         split_dim: 0,
         concat_dim: 1,
-        groups: vec![group.to_vec()],
+        groups: vec![group.to_vec()].into(),
         split_extents: split.to_vec(),
         concat_extents: concat.to_vec(),
     };
@@ -144,7 +145,8 @@ pub fn split(size: usize, parts: usize) -> Vec<usize> {
 }
 
 pub fn program(graphs: &[Graph]) -> ProgramSet {
-    lower(graphs, &LowerOptions::default(), &Cpu::default()).expect("the graphs can be lowered")
+    lower(&ClassGraph::each(graphs.to_vec()), &LowerOptions::default(), &Cpu::default())
+        .expect("the graphs can be lowered")
 }
 
 /// Inputs of every rank by name. Inputs of one shape on all ranks get one value.

@@ -1,5 +1,6 @@
 //! An op's view of one class while it is rewritten for its shards.
 
+use super::shards::Shards;
 use super::steps::lookup;
 use crate::assign::Assignment;
 use partita_base::{DType, Result};
@@ -13,6 +14,7 @@ pub(super) struct NodeContext<'a> {
     pub(super) node: NodeId,
     pub(super) rule: &'a Rule,
     pub(super) mesh: &'a Mesh,
+    pub(super) shards: &'a Shards<'a>,
     pub(super) assignment: &'a Assignment,
     pub(super) rank: usize,
     pub(super) builder: &'a mut GraphBuilder,
@@ -23,9 +25,8 @@ pub(super) struct NodeContext<'a> {
 
 impl NodeContext<'_> {
     fn offset(&mut self, sharding: &Sharding, shape: &[usize], dim: usize) -> Result<ValueId> {
-        let table: Vec<i64> = (0..self.mesh.rank_count())
-            .map(|rank| sharding.local_offset(self.mesh, shape, rank)[dim] as i64)
-            .collect();
+        let pieces = self.shards.pieces(&sharding.dims[dim], shape[dim]);
+        let table: Vec<i64> = pieces.offsets.iter().map(|&offset| offset as i64).collect();
         lookup(self.builder, self.tables, DType::I64, &table)
     }
 }

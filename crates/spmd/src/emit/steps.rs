@@ -22,20 +22,15 @@ impl Emitter<'_> {
         let mesh = self.mesh;
         let after = &step.after;
         let types = self.local_types(after, ty)?;
-        let extents = |sharding: &Sharding, dim: usize, axes: &[AxisRef], rank: usize| -> Vec<usize> {
-            let group = mesh.group_of(rank, axes);
-            group.into_iter().map(|m| sharding.local_shape(mesh, &ty.shape, m)[dim]).collect()
-        };
         let mut result = local;
         for (class, local_type) in types.into_iter().enumerate() {
             let op: Op = match &step.step {
                 Step::Slice { dim, .. } => {
-                    let table: Vec<i64> = (0..mesh.rank_count())
-                        .map(|r| {
-                            let start = after.local_offset(mesh, &ty.shape, r)[*dim];
-                            (start - before.local_offset(mesh, &ty.shape, r)[*dim]) as i64
-                        })
-                        .collect();
+                    let size = ty.shape[*dim];
+                    let old = self.shards.pieces(&before.dims[*dim], size);
+                    let new = self.shards.pieces(&after.dims[*dim], size);
+                    let table: Vec<i64> =
+                        new.offsets.iter().zip(&old.offsets).map(|(new, old)| (new - old) as i64).collect();
                     let rank_of_tensor = ty.rank();
                     let start =
                         lookup(&mut self.builders[class], &mut self.tables[class], DType::I64, &table)?;
@@ -55,24 +50,24 @@ impl Emitter<'_> {
                     continue;
                 }
                 Step::AllReduce { axes, combiner } => {
-                    AllReduce { groups: mesh.groups(axes), combiner: *combiner }.into()
+                    AllReduce { groups: self.shards.groups(axes), combiner: *combiner }.into()
                 }
                 Step::AllGather { dim, axes } => {
-                    let mine = self.same_for_class(class, |r| extents(before, *dim, axes, r))?;
-                    AllGather { dim: *dim, groups: mesh.groups(axes), extents: mine }.into()
+                    let mine = self.extents(class, before, ty, *dim, axes)?;
+                    AllGather { dim: *dim, groups: self.shards.groups(axes), extents: mine }.into()
                 }
                 Step::ReduceScatter { dim, axes, combiner } => {
-                    let mine = self.same_for_class(class, |r| extents(after, *dim, axes, r))?;
-                    let groups = mesh.groups(axes);
+                    let mine = self.extents(class, after, ty, *dim, axes)?;
+                    let groups = self.shards.groups(axes);
                     ReduceScatter { dim: *dim, groups, combiner: *combiner, extents: mine }.into()
                 }
                 Step::AllToAll { from_dim, to_dim, axes } => {
-                    let cut = self.same_for_class(class, |r| extents(after, *to_dim, axes, r))?;
-                    let join = self.same_for_class(class, |r| extents(before, *from_dim, axes, r))?;
+                    let cut = self.extents(class, after, ty, *to_dim, axes)?;
+                    let join = self.extents(class, before, ty, *from_dim, axes)?;
                     AllToAll {
                         split_dim: *to_dim,
                         concat_dim: *from_dim,
-                        groups: mesh.groups(axes),
+                        groups: self.shards.groups(axes),
                         split_extents: cut,
                         concat_extents: join,
                     }
@@ -85,6 +80,27 @@ impl Emitter<'_> {
             result = self.builders[class].push_typed(op, &[local], vec![local_type])[0];
         }
         Ok(result)
+    }
+}
+
+impl Emitter<'_> {
+    /// What each member of the groups over `axes` holds of a dimension, the same in all groups of a class.
+    fn extents(
+        &self,
+        class: usize,
+        sharding: &Sharding,
+        ty: &TensorType,
+        dim: usize,
+        axes: &[AxisRef],
+    ) -> std::result::Result<Vec<usize>, Stop> {
+        let pieces = self.shards.pieces(&sharding.dims[dim], ty.shape[dim]);
+        if pieces.is_even {
+            return Ok(vec![pieces.extents[0]; self.mesh.axes_size(axes)]);
+        }
+        self.same_for_class(class, |rank| {
+            let group = self.mesh.group_of(rank, axes);
+            group.into_iter().map(|member| pieces.extents[member]).collect::<Vec<usize>>()
+        })
     }
 }
 

@@ -30,7 +30,7 @@ every_op! {
         Transpose, Slice, DynamicSlice, DynamicUpdateSlice, Concatenate, Pad, Reverse, OptimizationBarrier, DotGeneral,
         Reduce, ReduceWindow, Gather, Scatter, Sort, While, Case, ShardingConstraint, Composite;
     placed_by_partition: AllReduce, AllGather, ReduceScatter, AllToAll, CollectivePermute, CollectiveBroadcast,
-        PartitionId, ManualComputation,
+        PartitionId, RankConstant, ManualComputation,
 }
 
 /// The cases of one extent and element type.

@@ -5,12 +5,14 @@
 //! transpose of a sum over ranks is the sum over ranks of the cotangents, a gather turns into a reduce-scatter and
 //! back, and exchanges run backwards.
 
+mod groups;
 mod movement;
 mod partition_id;
 mod reduction;
 #[cfg(test)]
 mod tests;
 
+pub use groups::Groups;
 pub use movement::{AllGather, AllToAll, CollectiveBroadcast, CollectivePermute};
 pub use partition_id::PartitionId;
 pub use reduction::{AllReduce, ReduceScatter};

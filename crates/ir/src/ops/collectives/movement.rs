@@ -5,7 +5,7 @@ use super::super::checks::{operand_count, sizes};
 use super::super::control::shapes_of;
 use super::super::reduce::refused;
 use super::{
-    CHANNEL, ReduceScatter, alone, check_dim, check_groups, check_operand, check_ranks, checked, cut,
+    CHANNEL, Groups, ReduceScatter, alone, check_dim, check_groups, check_operand, check_ranks, checked, cut,
     dim_extent, even_extent, even_pieces, generic, join, memberships, movement, not_manual, parse_extents,
     parse_groups, print_groups, start_of, transposed,
 };
@@ -24,7 +24,7 @@ pub struct AllGather {
     /// The dimension joined along.
     pub dim: usize,
     /// The groups, each in joining order.
-    pub groups: Vec<Vec<usize>>,
+    pub groups: Groups,
     /// The extent along `dim` that each member brings, by position in the group.
     pub extents: Vec<usize>,
 }
@@ -38,7 +38,7 @@ pub struct AllToAll {
     /// The dimension joined along.
     pub concat_dim: usize,
     /// The groups.
-    pub groups: Vec<Vec<usize>>,
+    pub groups: Groups,
     /// The extent along `split_dim` of the piece for each member.
     pub split_extents: Vec<usize>,
     /// The extent along `concat_dim` that each member brings.
@@ -56,7 +56,7 @@ pub struct CollectivePermute {
 #[derive(Clone, PartialEq, Debug)]
 pub struct CollectiveBroadcast {
     /// The groups.
-    pub groups: Vec<Vec<usize>>,
+    pub groups: Groups,
 }
 
 const ALL_GATHER: &str = "stablehlo.all_gather";
@@ -104,7 +104,7 @@ impl Operation for AllGather {
     }
 
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        alone(AllGather { groups: Vec::new(), ..self.clone() }, operands, results)
+        alone(AllGather { groups: Groups::default(), ..self.clone() }, operands, results)
     }
 
     fn evaluate_ranks(&self, ranks: &[RankCall]) -> Result<Vec<Vec<Literal>>> {
@@ -197,7 +197,7 @@ impl Operation for AllToAll {
     }
 
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        alone(AllToAll { groups: Vec::new(), ..self.clone() }, operands, results)
+        alone(AllToAll { groups: Groups::default(), ..self.clone() }, operands, results)
     }
 
     fn evaluate_ranks(&self, ranks: &[RankCall]) -> Result<Vec<Vec<Literal>>> {
@@ -313,7 +313,7 @@ impl Operation for CollectiveBroadcast {
 
     /// A rank on its own has its own value.
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        alone(CollectiveBroadcast { groups: vec![vec![0]] }, operands, results)
+        alone(CollectiveBroadcast { groups: vec![vec![0]].into() }, operands, results)
     }
 
     fn evaluate_ranks(&self, ranks: &[RankCall]) -> Result<Vec<Vec<Literal>>> {
@@ -371,7 +371,7 @@ fn parse_all_gather(op: &mut OpParser) -> Result<Vec<ValueId>> {
     let members = groups.first().map_or(1, Vec::len).max(1);
     let even = vec![dim_extent(op, dim)?; members];
     let extents = parse_extents(op, "partita.extents", Some(even))?;
-    op.finish(AllGather { dim, groups, extents })
+    op.finish(AllGather { dim, groups: groups.into(), extents })
 }
 
 impl TextForm for AllToAll {
@@ -409,7 +409,7 @@ fn parse_all_to_all(op: &mut OpParser) -> Result<Vec<ValueId>> {
     // A dimension split and joined again keeps its pieces.
     let own = vec![dim_extent(op, concat_dim)?; members];
     let concat_extents = parse_extents(op, "partita.concat_extents", Some(own))?;
-    op.finish(AllToAll { split_dim, concat_dim, groups, split_extents, concat_extents })
+    op.finish(AllToAll { split_dim, concat_dim, groups: groups.into(), split_extents, concat_extents })
 }
 
 impl TextForm for CollectivePermute {
@@ -450,5 +450,5 @@ fn parse_collective_broadcast(op: &mut OpParser) -> Result<Vec<ValueId>> {
     generic(op)?;
     op.arity(1)?;
     let groups = parse_groups(op)?;
-    op.finish(CollectiveBroadcast { groups })
+    op.finish(CollectiveBroadcast { groups: groups.into() })
 }

@@ -68,6 +68,7 @@ impl Op {
                 Case { branches: op.branches.iter().map(|branch| graph_on_rank(branch, rank)).collect() }
                     .into()
             }
+            Op::RankConstant(op) => op.on_rank(rank).map_or_else(|| self.clone(), Op::from),
             other => other.clone(),
         }
     }

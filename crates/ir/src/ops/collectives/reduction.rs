@@ -5,9 +5,9 @@ use super::super::checks::{operand_count, sizes};
 use super::super::control::shapes_of;
 use super::super::reduce::{Numbers, Reducer, check_combiner, combiner_region, refused};
 use super::{
-    AllGather, CHANNEL, alone, check_dim, check_groups, check_operand, check_ranks, checked, cut, dim_extent,
-    even_extent, even_pieces, generic, memberships, movement, not_manual, parse_extents, parse_groups,
-    print_groups, start_of, transposed,
+    AllGather, CHANNEL, Groups, alone, check_dim, check_groups, check_operand, check_ranks, checked, cut,
+    dim_extent, even_extent, even_pieces, generic, memberships, movement, not_manual, parse_extents,
+    parse_groups, print_groups, start_of, transposed,
 };
 use crate::graph::ValueId;
 use crate::literal::Literal;
@@ -22,7 +22,7 @@ use partita_mesh::Combiner;
 #[derive(Clone, PartialEq, Debug)]
 pub struct AllReduce {
     /// The groups, each in combination order.
-    pub groups: Vec<Vec<usize>>,
+    pub groups: Groups,
     /// The combiner.
     pub combiner: Combiner,
 }
@@ -33,7 +33,7 @@ pub struct ReduceScatter {
     /// The dimension cut.
     pub dim: usize,
     /// The groups, each in combination order.
-    pub groups: Vec<Vec<usize>>,
+    pub groups: Groups,
     /// The combiner.
     pub combiner: Combiner,
     /// The extent along `dim` that each member keeps.
@@ -86,7 +86,7 @@ impl Operation for AllReduce {
     }
 
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        alone(AllReduce { groups: Vec::new(), ..self.clone() }, operands, results)
+        alone(AllReduce { groups: Groups::default(), ..self.clone() }, operands, results)
     }
 
     fn evaluate_ranks(&self, ranks: &[RankCall]) -> Result<Vec<Vec<Literal>>> {
@@ -151,7 +151,7 @@ impl Operation for ReduceScatter {
     }
 
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        alone(ReduceScatter { groups: Vec::new(), ..self.clone() }, operands, results)
+        alone(ReduceScatter { groups: Groups::default(), ..self.clone() }, operands, results)
     }
 
     fn evaluate_ranks(&self, ranks: &[RankCall]) -> Result<Vec<Vec<Literal>>> {
@@ -214,7 +214,7 @@ fn parse_all_reduce(op: &mut OpParser) -> Result<Vec<ValueId>> {
     generic(op)?;
     op.at_least(1)?;
     op.check_operands()?;
-    let all_reduce = AllReduce { groups: parse_groups(op)?, combiner: parse_combiner(op)? };
+    let all_reduce = AllReduce { groups: parse_groups(op)?.into(), combiner: parse_combiner(op)? };
     if op.operands.len() == 1 {
         return op.finish(all_reduce);
     }
@@ -252,5 +252,5 @@ fn parse_reduce_scatter(op: &mut OpParser) -> Result<Vec<ValueId>> {
     let even = even_pieces(dim_extent(op, dim)?, &groups);
     let extents = parse_extents(op, "partita.extents", even)?;
     let combiner = parse_combiner(op)?;
-    op.finish(ReduceScatter { dim, groups, combiner, extents })
+    op.finish(ReduceScatter { dim, groups: groups.into(), combiner, extents })
 }

@@ -35,7 +35,7 @@ fn groups_combine_and_a_rank_in_none_keeps_its_own() {
     for (combiner, function) in
         [(Combiner::Sum, (|a, b| a + b) as fn(f64, f64) -> f64), (Combiner::Max, f64::max)]
     {
-        let op = AllReduce { groups: groups(), combiner };
+        let op = AllReduce { groups: groups().into(), combiner };
         let got = run(op, &inputs, &[&[2, 3][..]; 7]).unwrap();
         for group in groups().into_iter().chain([vec![5]]) {
             for &member in &group {
@@ -53,7 +53,7 @@ fn gathers_join_unequal_pieces_in_group_order() {
     // Rank 3 brings 2 columns, rank 0 none, rank 1 one.
     let shapes: [&[usize]; 4] = [&[2, 0], &[2, 1], &[2, 3], &[2, 2]];
     let inputs: Vec<Literal> = shapes.iter().zip(1..).map(|(s, seed)| random(seed, s)).collect();
-    let op = AllGather { dim: 1, groups: vec![vec![3, 0, 1]], extents: vec![2, 0, 1] };
+    let op = AllGather { dim: 1, groups: vec![vec![3, 0, 1]].into(), extents: vec![2, 0, 1] };
     let got = run(op.clone(), &inputs, &[&[2, 3][..]; 4]).unwrap();
     for rank in [0, 1, 3] {
         for i in 0..2 {
@@ -64,7 +64,7 @@ fn gathers_join_unequal_pieces_in_group_order() {
     }
     assert_eq!(got[2], inputs[2]);
     assert_eq!(run(op, &inputs, &[&[2, 4][..]; 4]).unwrap_err().code, "E118");
-    let wrong = AllGather { dim: 1, groups: vec![vec![3, 0, 1]], extents: vec![0, 2, 1] };
+    let wrong = AllGather { dim: 1, groups: vec![vec![3, 0, 1]].into(), extents: vec![0, 2, 1] };
     assert_eq!(run(wrong, &inputs, &[&[2, 3][..]; 4]).unwrap_err().code, "E118");
 }
 
@@ -73,7 +73,7 @@ fn scattered_sums_are_pieces_of_the_sum() {
     let inputs: Vec<Literal> = (0..3).map(|r| random(r, &[5, 2])).collect();
     let op = ReduceScatter {
         dim: 0,
-        groups: vec![vec![2, 0, 1]],
+        groups: vec![vec![2, 0, 1]].into(),
         combiner: Combiner::Sum,
         extents: vec![2, 2, 1],
     };
@@ -97,7 +97,7 @@ fn exchanges_move_a_cut_from_one_dimension_to_another_and_back() {
     let there = AllToAll {
         split_dim: 1,
         concat_dim: 0,
-        groups: vec![vec![0, 1]],
+        groups: vec![vec![0, 1]].into(),
         split_extents: vec![2, 3],
         concat_extents: vec![3, 1],
     };
@@ -105,7 +105,7 @@ fn exchanges_move_a_cut_from_one_dimension_to_another_and_back() {
     let back = AllToAll {
         split_dim: 0,
         concat_dim: 1,
-        groups: vec![vec![0, 1]],
+        groups: vec![vec![0, 1]].into(),
         split_extents: vec![3, 1],
         concat_extents: vec![2, 3],
     };
@@ -120,7 +120,7 @@ fn permutes_and_broadcasts_leave_zeros_where_nothing_arrives() {
     let op = CollectivePermute { pairs: vec![(0, 2), (2, 1), (3, 3)] };
     let got = run(op, &inputs, &shapes).unwrap();
     assert_eq!(got, [zero.clone(), inputs[2].clone(), inputs[0].clone(), inputs[3].clone()]);
-    let op = CollectiveBroadcast { groups: vec![vec![3, 0], vec![1]] };
+    let op = CollectiveBroadcast { groups: vec![vec![3, 0], vec![1]].into() };
     let got = run(op, &inputs, &shapes).unwrap();
     assert_eq!(got, [inputs[3].clone(), inputs[1].clone(), zero, inputs[3].clone()]);
 }
@@ -171,18 +171,22 @@ fn gradients_are_the_transposed_exchanges() {
     let inputs: Vec<Literal> = (0..3).map(|r| random(r, &[3, 4])).collect();
     let groups = vec![vec![2, 0, 1]];
     let even: [&[usize]; 3] = [&[3, 4]; 3];
-    check_transpose(AllReduce { groups: groups.clone(), combiner: Combiner::Sum }, &inputs, &even);
+    check_transpose(AllReduce { groups: groups.clone().into(), combiner: Combiner::Sum }, &inputs, &even);
     check_transpose(CollectivePermute { pairs: vec![(0, 1), (1, 2)] }, &inputs, &even);
     let pieces: Vec<Literal> = [2, 1, 1].iter().zip(5..).map(|(&n, seed)| random(seed, &[3, n])).collect();
-    let gather = AllGather { dim: 1, groups: groups.clone(), extents: vec![1, 2, 1] };
+    let gather = AllGather { dim: 1, groups: groups.clone().into(), extents: vec![1, 2, 1] };
     check_transpose(gather, &pieces, &even);
-    let scatter =
-        ReduceScatter { dim: 1, groups: groups.clone(), combiner: Combiner::Sum, extents: vec![1, 2, 1] };
+    let scatter = ReduceScatter {
+        dim: 1,
+        groups: groups.clone().into(),
+        combiner: Combiner::Sum,
+        extents: vec![1, 2, 1],
+    };
     check_transpose(scatter, &inputs, &[&[3, 2], &[3, 1], &[3, 1]]);
     let exchange = AllToAll {
         split_dim: 1,
         concat_dim: 0,
-        groups,
+        groups: groups.into(),
         split_extents: vec![1, 2, 1],
         concat_extents: vec![3, 3, 3],
     };
@@ -194,20 +198,20 @@ fn what_does_not_fit_is_refused() {
     let ty = TensorType::new(DType::F32, [4, 6]);
     let code = |op: Op| op.infer(&[&ty]).unwrap_err().code;
     let twice = vec![vec![0, 1], vec![1, 2]];
-    assert_eq!(code(AllReduce { groups: twice, combiner: Combiner::Sum }.into()), "E110");
-    assert_eq!(code(AllReduce { groups: vec![], combiner: Combiner::Or }.into()), "E103");
-    let gather = |dim, extents| AllGather { dim, groups: vec![vec![0, 1]], extents };
+    assert_eq!(code(AllReduce { groups: twice.into(), combiner: Combiner::Sum }.into()), "E110");
+    assert_eq!(code(AllReduce { groups: vec![].into(), combiner: Combiner::Or }.into()), "E103");
+    let gather = |dim, extents| AllGather { dim, groups: vec![vec![0, 1]].into(), extents };
     assert_eq!(code(gather(2, vec![4, 4]).into()), "E105");
     assert_eq!(code(gather(0, vec![4]).into()), "E110");
     assert_eq!(code(gather(0, vec![3, 3]).into()), "E106");
     let scatter =
-        |extents| ReduceScatter { dim: 1, groups: vec![vec![0, 1]], combiner: Combiner::Sum, extents };
+        |extents| ReduceScatter { dim: 1, groups: vec![vec![0, 1]].into(), combiner: Combiner::Sum, extents };
     assert_eq!(code(scatter(vec![3, 2]).into()), "E106");
     let uneven = Op::from(scatter(vec![4, 2])).infer(&[&ty]).unwrap_err();
     assert_eq!((uneven.code, uneven.help.unwrap().contains("push_typed")), ("E118", true));
     assert_eq!(Op::from(scatter(vec![3, 3])).infer(&[&ty]).unwrap()[0].shape, [4, 3]);
     assert_eq!(code(CollectivePermute { pairs: vec![(0, 1), (2, 1)] }.into()), "E110");
     let inputs = [random(1, &[2]), random(2, &[2])];
-    let far = AllReduce { groups: vec![vec![0, 2]], combiner: Combiner::Sum };
+    let far = AllReduce { groups: vec![vec![0, 2]].into(), combiner: Combiner::Sum };
     assert_eq!(run(far, &inputs, &[&[2], &[2]]).unwrap_err().code, "E110");
 }

@@ -77,11 +77,11 @@ pub fn programs(traffic: Traffic, bytes: usize, ranks: usize, times: usize) -> P
     };
     let collective = |exchange: &Exchange| Collective {
         kind: exchange.kind(),
-        members: (0..ranks).collect(),
+        members: (0..ranks).collect::<Vec<_>>().into(),
         transfers: vec![Transfer {
             exchange: exchange.clone(),
-            inputs: vec![input.clone(); ranks],
-            outputs: vec![output.clone(); ranks],
+            inputs: vec![input.clone(); ranks].into(),
+            outputs: vec![output.clone(); ranks].into(),
             what: "output".to_string(),
         }],
         label: CollectiveKind::name(exchange.kind()).to_string(),
@@ -130,7 +130,7 @@ fn program(rank: usize, traffic: Traffic, input: &TensorType, output: &TensorTyp
         _ => Vec::new(),
     };
     Program {
-        rank,
+        ranks: vec![rank],
         buffers: vec![buffer(input, 0, "input"), buffer(output, second, "output")],
         instructions,
         regions,
@@ -139,6 +139,7 @@ fn program(rank: usize, traffic: Traffic, input: &TensorType, output: &TensorTyp
         inputs: vec![Port { name: "input".into(), role: Role::Input, buffer: Id::new(0), replaces: None }],
         outputs: Vec::new(),
         constants: Vec::new(),
+        rank_constants: Vec::new(),
     }
 }
 

@@ -1,0 +1,78 @@
+//! One program per class of alike ranks: what it is bound to for a rank is what the rank's own graph lowers to, and a
+//! larger mesh of alike ranks has no more programs.
+
+use partita::compile::{self, Build};
+use partita::config::Config;
+use partita_ir::ClassGraph;
+use partita_program::{LowerOptions, ProgramSet, counts, lower};
+use partita_runtime::Cpu;
+use partita_schedule::Built;
+use partita_spmd::virtual_ranks;
+
+fn planned(model: &str, overrides: &[&str]) -> Built {
+    let overrides: Vec<String> = overrides.iter().map(|item| item.to_string()).collect();
+    let config = Config::load(model, &overrides).unwrap_or_else(|error| panic!("{error}"));
+    let build = Build::from_config(&config);
+    let mesh = compile::mesh(&config).unwrap_or_else(|error| panic!("{error}"));
+    let model = compile::model(&config, &build).unwrap_or_else(|error| panic!("{error}"));
+    compile::plan_step(&config, &model, &mesh, &build).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn lowered(classes: &[ClassGraph]) -> ProgramSet {
+    lower(classes, &LowerOptions::default(), &Cpu::default()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn a_class_bound_to_a_rank_is_the_rank_s_own_program() {
+    let cases: [(&str, &[&str]); 8] = [
+        ("mlp", &["mesh.shape=dp=2,tp=2"]),
+        ("gpt", &["mesh.shape=dp=2,tp=2", "plan.sequence_parallel=true"]),
+        ("gpt", &["mesh.shape=dp=3,tp=2", "train.microbatches=2"]),
+        ("gpt", &["mesh.shape=tp=3", "plan.vocab_parallel=true"]),
+        ("gpt", &["mesh.shape=fsdp=3,tp=2", "model.fused_qkv=true"]),
+        ("llama", &["mesh.shape=tp=3,sp=2"]),
+        ("bert", &["mesh.shape=sp=2,dp=2"]),
+        ("bert", &["mesh.shape=fsdp=4", "train.dtype=bf16"]),
+    ];
+    let mut shared = 0;
+    for (model, overrides) in cases {
+        let built = planned(model, overrides);
+        let by_class = lowered(&built.classes);
+        let rank_graphs = virtual_ranks::rank_graphs(&built.partitioned).unwrap();
+        let by_rank = lowered(&ClassGraph::each(rank_graphs));
+        assert_eq!(by_class.rank_count(), by_rank.rank_count());
+        shared += by_rank.programs.len() - by_class.programs.len();
+        assert_eq!(counts(&by_class), counts(&by_rank), "{model} {overrides:?}");
+        assert_eq!(by_class.collectives, by_rank.collectives, "{model} {overrides:?}");
+        for (own, bound) in by_rank.programs.iter().zip(by_class.each_rank().programs) {
+            assert_eq!(own.ranks, bound.ranks);
+            assert_eq!(own.arena_bytes, bound.arena_bytes, "{model} {overrides:?}");
+            assert_eq!(own.instructions, bound.instructions, "{model} {overrides:?}, rank {}", own.rank());
+            assert_eq!(own.buffers, bound.buffers, "{model} {overrides:?}, rank {}", own.rank());
+            assert_eq!(own.regions, bound.regions, "{model} {overrides:?}, rank {}", own.rank());
+        }
+    }
+    assert!(shared >= 12, "{shared} ranks share a program with another");
+}
+
+/// A thousand alike ranks have one program, with the collectives of sixteen.
+#[test]
+fn alike_ranks_share_one_program_on_any_mesh() {
+    let sizes = ["model.heads=8", "model.dim=128", "train.batch=256"];
+    let on = |mesh: &str| {
+        let mesh = format!("mesh.shape={mesh}");
+        let overrides: Vec<&str> = sizes.iter().copied().chain([mesh.as_str()]).collect();
+        lowered(&planned("gpt", &overrides).classes)
+    };
+    let (small, large) = (on("dp=2,tp=8"), on("dp=128,tp=8"));
+    assert_eq!((small.rank_count(), large.rank_count()), (16, 1024));
+    assert_eq!((small.programs.len(), large.programs.len()), (1, 1));
+    assert_eq!(small.programs[0].instructions.len(), large.programs[0].instructions.len());
+    let kinds = |set: &ProgramSet| -> Vec<usize> {
+        counts(set).phases().iter().map(|(_, phase)| phase.total().count).collect()
+    };
+    assert_eq!(kinds(&small), kinds(&large));
+    let last = large.program(1023).expect("the last rank");
+    assert_eq!(last.ranks, [1023]);
+    assert_eq!(large.program(1024), None);
+}
