@@ -34,6 +34,8 @@ pub enum Command {
     Explain(ExplainArgs),
     /// Print what a step is lowered to.
     Lower(LowerArgs),
+    /// Run named passes on a program in StableHLO text and print it.
+    Opt(OptArgs),
     /// Measure steps, matrix products and collectives in the sizes that others are measured in.
     Bench(BenchArgs),
     /// Describe this build and this machine.
@@ -187,6 +189,33 @@ pub struct LowerArgs {
     /// many pieces logits are cut, and why.
     #[arg(long, conflicts_with = "counts")]
     pub why: bool,
+    /// Print what the named passes of lowering made of the rank's graph; `all` for every pass. `partita opt --list` has
+    /// their names.
+    #[arg(long, value_name = "PASS,..", value_delimiter = ',', conflicts_with_all = ["counts", "stage"])]
+    pub print_after: Vec<String>,
+}
+
+/// Flags of `opt`.
+#[derive(Args, Clone, Debug)]
+pub struct OptArgs {
+    /// A file of StableHLO text; `-` reads standard input.
+    #[arg(required_unless_present = "list")]
+    pub file: Option<PathBuf>,
+    /// The passes to run, in this order: propagate,partition,simplify.
+    #[arg(long = "pass", value_name = "NAME,..", value_delimiter = ',')]
+    pub passes: Vec<String>,
+    /// The mesh, where the text declares none.
+    #[arg(long, value_name = "AXES")]
+    pub mesh: Option<String>,
+    /// Read the text as the local graph of this many alike ranks.
+    #[arg(long, value_name = "N")]
+    pub ranks: Option<usize>,
+    /// Print the program after each pass, not only after the last.
+    #[arg(long)]
+    pub each: bool,
+    /// List the passes and what they do.
+    #[arg(long)]
+    pub list: bool,
 }
 
 /// Flags of `bench`.
@@ -325,7 +354,7 @@ impl Command {
             Command::Lower(args) => Some((&args.config, args.flags.overrides())),
             Command::Explain(args) if args.code().is_some() => None,
             Command::Explain(args) => Some((&args.config, args.flags.overrides())),
-            Command::Bench(_) | Command::Env => None,
+            Command::Bench(_) | Command::Opt(_) | Command::Env => None,
         }
     }
 

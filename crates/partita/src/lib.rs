@@ -10,6 +10,7 @@ pub mod config;
 pub mod env;
 pub mod feeds;
 mod keys;
+pub mod opt;
 pub mod output;
 pub mod play;
 pub mod prelude;

@@ -4,6 +4,7 @@ use crate::cli::{Cli, Command, Runner};
 use crate::commands::bench::bench;
 use crate::commands::explain::{Explained, page};
 use crate::commands::lower::{self, LowerRequest};
+use crate::commands::opt;
 use crate::commands::show;
 use crate::commands::train::train;
 use crate::commands::verify::{VERIFY_BATCH, verify};
@@ -40,6 +41,10 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
             Ok(true)
         }
         (Command::Bench(args), _) => bench(args, output).map(|()| true),
+        (Command::Opt(args), _) => {
+            output.text(opt::opt(args)?);
+            Ok(true)
+        }
         (Command::Env, _) | (_, None) => {
             let environment = Environment::detect();
             output.emit(&environment);
@@ -77,7 +82,10 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
         }
         (Command::Lower(args), Some(config)) => {
             let request = LowerRequest { input_gradient: args.input_gradient };
-            if args.counts {
+            if !args.print_after.is_empty() {
+                let planned = lower::plan(&config, request)?;
+                output.text(lower::after_passes(&planned, &args.print_after, args.rank, &Cpu::default())?);
+            } else if args.counts {
                 let programs = lower::programs(&config, request, &Cpu::default())?;
                 let overlaps = lower::overlap(&programs, args.rank)?;
                 output.counts(&Counts::from(&partita_program::counts(&programs)));

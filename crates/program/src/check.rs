@@ -14,7 +14,7 @@
 
 use crate::ALIGNMENT_BYTES;
 use crate::collective::{Collective, CollectiveId, Exchange, Transfer};
-use crate::memory::may_overwrite;
+use crate::passes::memory::may_overwrite;
 use crate::program::{Action, BufferId, BufferKind, Instruction, Program, ProgramSet, Start, View};
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result};

@@ -1,7 +1,7 @@
 //! How often ranks meet, and how much they carry.
 
-use crate::bucket::phase_class;
 use crate::collective::{CollectiveKind, kind};
+use crate::passes::bucket::phase_class;
 use crate::program::ProgramSet;
 use indexmap::IndexMap;
 use partita_ir::{Graph, Phase, TensorType};

@@ -4,25 +4,17 @@
 //! Knows: graphs and what one rank executes. Must not know: kernels, transports, threads, how layouts are chosen.
 #![forbid(unsafe_code)]
 
-mod accumulate;
-mod bucket;
 mod check;
 mod classify;
 mod collective;
 mod counts;
 mod display;
-mod emit;
 mod execute;
-mod fuse;
-mod head;
-mod memory;
-mod order;
 mod overlap;
+mod passes;
 mod program;
 mod ranks;
 mod reference;
-mod repeat;
-mod simplify;
 mod view;
 
 pub use check::{CheckReport, check};
@@ -30,9 +22,10 @@ pub use collective::{Collective, CollectiveId, CollectiveKind, Exchange, Transfe
 pub use counts::{Counts, KindCount, PhaseCounts, counts, counts_of_graph};
 pub use display::ProgramListing;
 pub use execute::{Communicator, Cursor, Device, Poll, StepOutcome, advance};
-pub use fuse::{Apart, Fusion, Why};
-pub use head::{HeadCut, Whole};
 pub use overlap::{Overlap, gradient_overlap};
+pub use passes::fuse::{Apart, Fusion, Why};
+pub use passes::head::{HeadCut, Whole};
+pub use passes::{Lowering, PASSES, Pass, PassContext, find_pass};
 pub use program::{
     Action, Buffer, BufferId, BufferKind, Compute, Instruction, Origin, Port, Program, ProgramSet, Region,
     RegionId, RegionKind, Start, View,
@@ -41,9 +34,8 @@ pub use program::{
 pub use reference::{Reference, interpret};
 
 use partita_base::{DType, Result};
+use partita_ir::ClassGraph;
 use partita_ir::ops::Composite;
-use partita_ir::{ClassGraph, Graph, Role};
-use ranks::Classes;
 
 /// Every buffer begins at a multiple of this many bytes of its arena: a cache line, and the widest vector.
 pub const ALIGNMENT_BYTES: usize = 64;
@@ -104,59 +96,26 @@ impl Default for LowerOptions {
     }
 }
 
-/// Lowers the local graphs of all ranks to programs, one per class of alike ranks. The graphs have one structure: the
-/// same nodes with the same operands; shapes and attributes may differ from class to class.
+/// Lowers the local graphs of all ranks to programs, one per class of alike ranks: runs all of [`PASSES`]. The graphs
+/// have one structure: the same nodes with the same operands; shapes and attributes may differ from class to class.
 ///
 /// # Errors
 /// E400 where they do not, or hold what cannot be lowered; and what [`check`] finds, which would be a bug here.
 pub fn lower(locals: &[ClassGraph], options: &LowerOptions, sizes: &dyn RegionSizes) -> Result<ProgramSet> {
-    let classes = Classes::of(locals)?;
-    let roles = |class: &ClassGraph| -> Vec<Role> {
-        class.graph.inputs.iter().map(|&value| class.graph.value(value).role.clone()).collect()
-    };
-    let roles: Vec<Vec<Role>> = locals.iter().map(roles).collect();
-    let (graphs, buckets, items) = arrange(open(locals, sizes)?, &classes, options, sizes)?;
-    let (steps, _) = fuse::fuse(&graphs, &buckets, &items, options);
-    let (collectives, first_meeting) = emit::collectives(&graphs, &classes, &buckets);
-    let program = |((graph, ranks), roles): ((&Graph, &Vec<usize>), Vec<Role>)| {
-        let program = emit::emit(ranks, graph, roles, &steps, &buckets, &first_meeting, sizes);
-        memory::assign(memory::replace_inputs(program))
-    };
-    let programs = graphs.iter().zip(&classes.ranks).zip(roles).map(program).collect();
-    let set = ProgramSet { programs, collectives };
-    check(&set)?;
-    Ok(set)
+    let context = PassContext { options, sizes };
+    let lowering = Lowering::new(locals)?.run(PASSES, &context, &mut |_, _| {})?;
+    Ok(lowering.into_programs().expect("the pass `emit` is on the list"))
 }
 
-/// What fusion makes of a step, what keeps elementwise ops apart, and what runs in pieces.
+/// What fusion makes of a step, what keeps elementwise ops apart, and what runs in chunks.
 ///
 /// # Errors
 /// As [`lower`].
 pub fn fusion(locals: &[ClassGraph], options: &LowerOptions, sizes: &dyn RegionSizes) -> Result<Fusion> {
-    let classes = Classes::of(locals)?;
-    let opened = open(locals, sizes)?;
-    let heads = head::cuts_of_heads(&opened, options, sizes);
-    let (graphs, buckets, items) = arrange(opened, &classes, options, sizes)?;
-    Ok(Fusion { heads, ..fuse::fuse(&graphs, &buckets, &items, options).1 })
-}
-
-/// Graphs of one structure, without the composites that the device has no kernel for.
-fn open(locals: &[ClassGraph], sizes: &dyn RegionSizes) -> Result<Vec<Graph>> {
-    let graphs: Vec<Graph> = locals.iter().map(|class| class.graph.clone()).collect();
-    simplify::check_structure(&graphs)?;
-    simplify::decompose(graphs, sizes)
-}
-
-/// Simplified graphs, the buckets of their collectives, and the order in which all of it happens.
-fn arrange(
-    graphs: Vec<Graph>,
-    classes: &Classes,
-    options: &LowerOptions,
-    sizes: &dyn RegionSizes,
-) -> Result<(Vec<Graph>, Vec<bucket::Bucket>, Vec<order::Item>)> {
-    let graphs = accumulate::accumulate(head::cut_heads(graphs, options, sizes)?, sizes);
-    let graphs = repeat::repeat(simplify::simplify(&simplify::scatter_into_sums(graphs), classes)?);
-    let buckets = bucket::bucket(&graphs, classes, options)?;
-    let items = order::order(&graphs[0], &buckets, options);
-    Ok((graphs, buckets, items))
+    let context = PassContext { options, sizes };
+    let lowering = Lowering::new(locals)?;
+    let heads = lowering.heads(&context)?;
+    let until_fusion = &PASSES[..=find_pass("fuse")?];
+    let lowering = lowering.run(until_fusion, &context, &mut |_, _| {})?;
+    Ok(Fusion { heads, ..lowering.fusion().expect("the pass `fuse` has run").clone() })
 }

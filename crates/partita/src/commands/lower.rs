@@ -6,9 +6,13 @@ use crate::config::Config;
 use crate::output::events::{Bucket, Overlaps};
 use partita_base::{Diagnostic, Result};
 use partita_ir::{Annotation, Graph, ValueId, text};
-use partita_program::{Counts, Fusion, LowerOptions, Overlap, ProgramSet, RegionSizes, gradient_overlap};
+use partita_mesh::Mesh;
+use partita_program::{
+    Counts, Fusion, LowerOptions, Lowering, Overlap, PASSES, PassContext, ProgramSet, RegionSizes, find_pass,
+    gradient_overlap,
+};
 use partita_schedule::Built;
-use partita_spmd::{Cause, Partitioned};
+use partita_spmd::{Cause, Layouts, Partitioned};
 
 /// What is lowered beside what the config says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -64,6 +68,32 @@ pub fn stage(planned: &Built, stage: Stage, rank: usize, sizes: &dyn RegionSizes
     })
 }
 
+/// What the passes of lowering make of a rank's graph: after each of the named ones, or after all of them for `all`.
+/// E400 for a pass that does not exist, E014 for a rank that does not.
+pub fn after_passes(
+    planned: &Built,
+    names: &[String],
+    rank: usize,
+    sizes: &dyn RegionSizes,
+) -> Result<String> {
+    check_rank(rank, planned.partitioned.mesh.rank_count())?;
+    let is_all = names.iter().any(|name| name == "all");
+    let wanted: Vec<usize> =
+        names.iter().filter(|name| *name != "all").map(|name| find_pass(name)).collect::<Result<_>>()?;
+    let last = if is_all { PASSES.len() - 1 } else { wanted.iter().copied().max().unwrap_or(0) };
+    let context = PassContext { options: &LowerOptions::default(), sizes };
+    let mut printed = String::new();
+    let mut number = 0;
+    Lowering::new(&planned.classes)?.run(&PASSES[..=last], &context, &mut |pass, lowering| {
+        if is_all || wanted.contains(&number) {
+            printed +=
+                &format!("// after {}: {}\n{}\n", pass.name, pass.about, lowering.print(rank).trim_end());
+        }
+        number += 1;
+    })?;
+    Ok(printed)
+}
+
 fn check_rank(rank: usize, ranks: usize) -> Result<()> {
     if rank < ranks {
         return Ok(());
@@ -75,15 +105,20 @@ fn check_rank(rank: usize, ranks: usize) -> Result<()> {
 
 /// The global graph with the layout of every value as its annotation, and the cause as the annotation's origin.
 pub fn with_layouts(partitioned: &Partitioned) -> Graph {
-    let mut graph = partitioned.graph.clone();
-    let mesh = graph.meshes.iter().position(|m| *m == partitioned.mesh).unwrap_or_else(|| {
-        graph.meshes.push(partitioned.mesh.clone());
+    annotated(&partitioned.graph, &partitioned.mesh, &partitioned.layouts)
+}
+
+/// A graph with the layout of every value as its annotation, and the cause as the annotation's origin.
+pub fn annotated(source: &Graph, on: &Mesh, layouts: &Layouts) -> Graph {
+    let mut graph = source.clone();
+    let mesh = graph.meshes.iter().position(|mesh| mesh == on).unwrap_or_else(|| {
+        graph.meshes.push(on.clone());
         graph.meshes.len() - 1
     });
-    for value in partitioned.graph.value_ids() {
-        let sharding = partitioned.layouts.sharding(value).clone();
+    for value in source.value_ids() {
+        let sharding = layouts.sharding(value).clone();
         let open = vec![false; sharding.dims.len()];
-        let origin = origin(partitioned, value);
+        let origin = origin(source, layouts, value);
         graph.value_mut(value).annotation =
             Some(Annotation { mesh, sharding, open, replicated: vec![], origin });
     }
@@ -91,10 +126,9 @@ pub fn with_layouts(partitioned: &Partitioned) -> Graph {
 }
 
 /// Why a value lies where it lies; empty where nothing cuts it.
-pub fn origin(partitioned: &Partitioned, value: ValueId) -> String {
-    let graph = &partitioned.graph;
+pub fn origin(graph: &Graph, layouts: &Layouts, value: ValueId) -> String {
     let mut causes: Vec<String> = Vec::new();
-    for cause in partitioned.layouts.causes[value.index()].iter().flatten() {
+    for cause in layouts.causes[value.index()].iter().flatten() {
         let text = match cause {
             Cause::Pinned(who) => who.clone(),
             Cause::Through { from, .. } => format!("from {}", graph.describe(*from)),

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod explain;
 pub mod lower;
+pub mod opt;
 pub mod show;
 pub mod train;
 pub mod verify;

@@ -2,10 +2,10 @@
 //! until then but formed again, in the region that reads it. The product is kept in its place, so that no memory is spent,
 //! and the forward region writes one tensor less.
 
-use crate::bucket::phase_class;
 use crate::classify::{Class, class};
-use crate::fuse::uniform;
-use crate::simplify::Copier;
+use crate::passes::bucket::phase_class;
+use crate::passes::fuse::uniform;
+use crate::passes::simplify::Copier;
 use indexmap::IndexMap;
 use partita_ir::ops::{BinaryKind, UnaryKind};
 use partita_ir::{Graph, Node, NodeId, Op, Phase, ValueId};

@@ -4,7 +4,7 @@
 use crate::RegionSizes;
 use crate::classify::{Class, class, describe, op_name};
 use crate::collective::meetings;
-use crate::fuse::uniform;
+use crate::passes::fuse::uniform;
 use crate::ranks::Classes;
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result};

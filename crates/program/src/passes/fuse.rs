@@ -9,10 +9,10 @@
 use std::fmt;
 
 use crate::LowerOptions;
-use crate::bucket::{Bucket, phase_class};
 use crate::classify::{Class, class, known, op_name};
-use crate::head::HeadCut;
-use crate::order::Item;
+use crate::passes::bucket::{Bucket, phase_class};
+use crate::passes::head::HeadCut;
+use crate::passes::order::Item;
 use indexmap::{IndexMap, IndexSet};
 use partita_ir::ops::{Reduce, Reducer};
 use partita_ir::{Graph, Node, NodeId, Op, Phase, ValueId};

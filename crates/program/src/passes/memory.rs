@@ -1,7 +1,7 @@
 //! The memory map: which outputs take the place of inputs, when each buffer is live, where it lies.
 
 use crate::ALIGNMENT_BYTES;
-use crate::emit::push_copy;
+use crate::passes::emit::push_copy;
 use crate::program::{Action, BufferId, BufferKind, Compute, Instruction, Origin, Program, RegionKind, View};
 use indexmap::IndexMap;
 

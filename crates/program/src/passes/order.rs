@@ -6,8 +6,8 @@
 //! happen; dependencies make sure that they can.
 
 use crate::LowerOptions;
-use crate::bucket::{Bucket, BucketClass};
 use crate::classify::{Class, class};
+use crate::passes::bucket::{Bucket, BucketClass};
 use partita_ir::{Graph, NodeId, Phase, ValueId};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -17,7 +17,7 @@
 //! cut, for cross-entropy is then opened and full of collectives; rows that a product sums at once anyway, or that ranks
 //! would have to cut into different numbers of blocks.
 
-use crate::simplify::{Copier, check_structure};
+use crate::passes::simplify::{Copier, check_structure};
 use crate::{LowerOptions, RegionSizes};
 use indexmap::IndexMap;
 use partita_base::Result;

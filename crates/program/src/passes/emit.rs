@@ -2,10 +2,10 @@
 //! where strides cannot say it, or where the reader needs dense memory (collectives, outputs).
 
 use crate::RegionSizes;
-use crate::bucket::Bucket;
 use crate::classify::{Class, class, describe, known, op_name};
 use crate::collective::{Collective, CollectiveId, Transfer, exchange};
-use crate::fuse::{Step, uniform};
+use crate::passes::bucket::Bucket;
+use crate::passes::fuse::{Step, uniform};
 use crate::program::{
     Action, Buffer, BufferId, BufferKind, Compute, Instruction, Origin, Port, Program, Region, RegionId,
     RegionKind, Start, View,

@@ -1,7 +1,7 @@
 //! Sums of products: a product that is added to another one is added in its place, where that gives the same bits.
 
 use crate::RegionSizes;
-use crate::simplify::is_sum;
+use crate::passes::simplify::is_sum;
 use partita_ir::composites::{DOT_GENERAL_ADD, dot_general_dims};
 use partita_ir::ops::{Composite, DotGeneral, Reshape};
 use partita_ir::{Graph, NodeId, Op, ValueId};

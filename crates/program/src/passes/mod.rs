@@ -1,0 +1,308 @@
+//! Lowering as a list of passes.
+//!
+//! A [`Lowering`] begins as the local graphs of all classes of ranks and ends as their programs. Each pass of
+//! [`PASSES`] is one function from value to value: the first ones rewrite graphs, the middle ones decide what runs
+//! together and when, the last ones write instructions and place buffers. Any prefix of the list can be run and printed:
+//! `partita lower --print-after NAME`, `partita opt FILE --pass NAME`.
+
+pub(crate) mod accumulate;
+pub(crate) mod bucket;
+pub(crate) mod emit;
+pub(crate) mod fuse;
+pub(crate) mod head;
+pub(crate) mod memory;
+pub(crate) mod order;
+pub(crate) mod repeat;
+pub(crate) mod simplify;
+
+use crate::check::check;
+use crate::classify::op_name;
+use crate::program::{Program, ProgramSet};
+use crate::ranks::Classes;
+use crate::{LowerOptions, RegionSizes};
+use bucket::Bucket;
+use fuse::{Fusion, Step};
+use head::HeadCut;
+use order::Item;
+use partita_base::{Diagnostic, Result, did_you_mean};
+use partita_ir::{ClassGraph, Graph, NodeId, Role, text};
+use std::fmt::Write;
+
+/// What every pass may ask: the choices of lowering, and the device.
+#[derive(Clone, Copy)]
+pub struct PassContext<'a> {
+    /// The choices of lowering.
+    pub options: &'a LowerOptions,
+    /// What will run the regions.
+    pub sizes: &'a dyn RegionSizes,
+}
+
+/// A step on its way from local graphs to programs.
+pub struct Lowering {
+    classes: Classes,
+    /// One graph per class, of one structure: the same nodes with the same operands.
+    graphs: Vec<Graph>,
+    /// The roles of the inputs, by class, in terms of the values of the graphs that lowering was given.
+    roles: Vec<Vec<Role>>,
+    /// Collectives that run as one.
+    buckets: Vec<Bucket>,
+    /// When nodes run and collectives start and end.
+    items: Vec<Item>,
+    /// What becomes one instruction.
+    steps: Vec<Step>,
+    /// What fusion did and why not more.
+    fusion: Option<Fusion>,
+    /// Instructions, from the pass `emit` on.
+    set: Option<ProgramSet>,
+}
+
+/// A named step of lowering.
+pub struct Pass {
+    /// What it is called on the command line and in tests.
+    pub name: &'static str,
+    /// What it does, in a few words.
+    pub about: &'static str,
+    run: fn(Lowering, &PassContext) -> Result<Lowering>,
+}
+
+/// Every pass, in the order in which [`crate::lower`] runs them.
+pub const PASSES: &[Pass] = &[
+    Pass {
+        name: "decompose",
+        about: "inline composites that the device has no kernel for",
+        run: |lowering, context| lowering.rewritten(|graphs| simplify::decompose(graphs, context.sizes)),
+    },
+    Pass {
+        name: "chunk-head",
+        about: "split large logits, their loss and their gradients into chunks of rows",
+        run: |lowering, context| {
+            lowering.rewritten(|graphs| head::cut_heads(graphs, context.options, context.sizes))
+        },
+    },
+    Pass {
+        name: "accumulate",
+        about: "add a matmul to another one in place",
+        run: |lowering, context| {
+            lowering.rewritten(|graphs| Ok(accumulate::accumulate(graphs, context.sizes)))
+        },
+    },
+    Pass {
+        name: "scatter-into-sums",
+        about: "turn a sum with a scatter into zeros into a scatter into the other operand",
+        run: |lowering, _| lowering.rewritten(|graphs| Ok(simplify::scatter_into_sums(graphs))),
+    },
+    Pass {
+        name: "simplify",
+        about: "drop identities, unused nodes and repeated constants",
+        run: |mut lowering, _| {
+            lowering.graphs = simplify::simplify(&lowering.graphs, &lowering.classes)?;
+            Ok(lowering)
+        },
+    },
+    Pass {
+        name: "recompute",
+        about: "recompute cheap elementwise ops in the backward pass instead of storing them",
+        run: |lowering, _| lowering.rewritten(|graphs| Ok(repeat::repeat(graphs))),
+    },
+    Pass {
+        name: "bucket",
+        about: "merge collectives of one kind and group when no reader is delayed by it",
+        run: |mut lowering, context| {
+            lowering.buckets = bucket::bucket(&lowering.graphs, &lowering.classes, context.options)?;
+            Ok(lowering)
+        },
+    },
+    Pass {
+        name: "order",
+        about: "order nodes, and start and wait for collectives so that they overlap with compute",
+        run: |mut lowering, context| {
+            lowering.items = order::order(&lowering.graphs[0], &lowering.buckets, context.options);
+            Ok(lowering)
+        },
+    },
+    Pass {
+        name: "fuse",
+        about: "fuse elementwise ops and reductions into regions",
+        run: |mut lowering, context| {
+            let Lowering { graphs, buckets, items, .. } = &lowering;
+            let (steps, fusion) = fuse::fuse(graphs, buckets, items, context.options);
+            (lowering.steps, lowering.fusion) = (steps, Some(fusion));
+            Ok(lowering)
+        },
+    },
+    Pass {
+        name: "emit",
+        about: "write instructions over views of buffers",
+        run: |mut lowering, context| {
+            lowering.set = Some(lowering.emitted(context));
+            Ok(lowering)
+        },
+    },
+    Pass {
+        name: "replace-inputs",
+        about: "write new parameters and states over the old ones",
+        run: |lowering, _| Ok(lowering.each_program(memory::replace_inputs)),
+    },
+    Pass {
+        name: "place",
+        about: "give every buffer its place in the arena",
+        run: |lowering, _| Ok(lowering.each_program(memory::assign)),
+    },
+    Pass {
+        name: "check",
+        about: "check the programs of all ranks against each other and against their memory maps",
+        run: |lowering, _| {
+            lowering.set.as_ref().map_or(Ok(()), |set| check(set).map(|_| ()))?;
+            Ok(lowering)
+        },
+    },
+];
+
+/// The position of a pass in [`PASSES`]. E400 with the nearest name where there is none.
+pub fn find_pass(name: &str) -> Result<usize> {
+    PASSES.iter().position(|pass| pass.name == name).ok_or_else(|| {
+        let names: Vec<&str> = PASSES.iter().map(|pass| pass.name).collect();
+        let mut error = Diagnostic::new("E400", format!("lowering has no pass `{name}`"))
+            .expected(format!("one of {}", names.join(", ")));
+        error.help = did_you_mean(name, names);
+        error
+    })
+}
+
+impl Lowering {
+    /// The local graphs of all classes, before the first pass.
+    ///
+    /// # Errors
+    /// E400 where they differ in structure, or do not divide the ranks.
+    pub fn new(locals: &[ClassGraph]) -> Result<Lowering> {
+        let classes = Classes::of(locals)?;
+        let graphs: Vec<Graph> = locals.iter().map(|class| class.graph.clone()).collect();
+        simplify::check_structure(&graphs)?;
+        let roles = |graph: &Graph| -> Vec<Role> {
+            graph.inputs.iter().map(|&value| graph.value(value).role.clone()).collect()
+        };
+        let roles = graphs.iter().map(roles).collect();
+        let (buckets, items, steps) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Lowering { classes, graphs, roles, buckets, items, steps, fusion: None, set: None })
+    }
+
+    /// Runs these passes in turn; `after` sees what each one made.
+    ///
+    /// # Errors
+    /// What the passes find.
+    pub fn run(
+        mut self,
+        passes: &[Pass],
+        context: &PassContext,
+        after: &mut dyn FnMut(&Pass, &Lowering),
+    ) -> Result<Lowering> {
+        for pass in passes {
+            self = (pass.run)(self, context)?;
+            after(pass, &self);
+        }
+        Ok(self)
+    }
+
+    /// The graph of each class as far as it has come, while no instructions have been written.
+    pub fn graphs(&self) -> Vec<ClassGraph> {
+        let ranks = self.classes.ranks.iter();
+        self.graphs
+            .iter()
+            .zip(ranks)
+            .map(|(graph, ranks)| ClassGraph { graph: graph.clone(), ranks: ranks.clone() })
+            .collect()
+    }
+
+    /// The programs, once they are written.
+    pub fn programs(&self) -> Option<&ProgramSet> {
+        self.set.as_ref()
+    }
+
+    /// As [`Lowering::programs`], consuming the lowering.
+    pub fn into_programs(self) -> Option<ProgramSet> {
+        self.set
+    }
+
+    /// What fusion did, once it has run.
+    pub fn fusion(&self) -> Option<&Fusion> {
+        self.fusion.as_ref()
+    }
+
+    /// What a rank has at this point, as text: its program, else its order of steps, else its class's graph.
+    pub fn print(&self, rank: usize) -> String {
+        let Some(&class) = self.classes.of_rank.get(rank) else { return String::new() };
+        let graph = &self.graphs[class];
+        if let Some(set) = &self.set {
+            return set.display(rank).to_string();
+        }
+        if self.items.is_empty() && self.buckets.is_empty() {
+            return text::print(graph);
+        }
+        let mut lines = String::new();
+        for (number, bucket) in self.buckets.iter().enumerate() {
+            let groups: Vec<&[usize]> = bucket.meetings.iter().map(|group| &group[..]).collect();
+            let ops: Vec<String> = bucket.nodes.iter().map(|&id| node_line(graph, id)).collect();
+            let kind = bucket.kind.name();
+            let _ = writeln!(lines, "bucket {number}: {kind} over {groups:?}\n  {}", ops.join("\n  "));
+        }
+        if self.steps.is_empty() {
+            for item in &self.items {
+                let _ = match item {
+                    Item::Node(id) => writeln!(lines, "{}", node_line(graph, *id)),
+                    Item::Start(bucket) => writeln!(lines, "start {bucket}"),
+                    Item::Wait(bucket) => writeln!(lines, "wait {bucket}"),
+                };
+            }
+        }
+        for step in &self.steps {
+            let _ = match step {
+                Step::Fused { nodes, .. } => {
+                    let ops: Vec<String> = nodes.iter().map(|&id| node_line(graph, id)).collect();
+                    writeln!(lines, "fused\n  {}", ops.join("\n  "))
+                }
+                Step::Single(id) => writeln!(lines, "single\n  {}", node_line(graph, *id)),
+                Step::Start(bucket) => writeln!(lines, "start {bucket}"),
+                Step::Wait(bucket) => writeln!(lines, "wait {bucket}"),
+            };
+        }
+        lines
+    }
+
+    /// What will become of each head of a language model.
+    ///
+    /// # Errors
+    /// What the pass `decompose` finds.
+    pub(crate) fn heads(&self, context: &PassContext) -> Result<Vec<HeadCut>> {
+        let opened = simplify::decompose(self.graphs.clone(), context.sizes)?;
+        Ok(head::cuts_of_heads(&opened, context.options, context.sizes))
+    }
+
+    fn rewritten(mut self, pass: impl FnOnce(Vec<Graph>) -> Result<Vec<Graph>>) -> Result<Lowering> {
+        self.graphs = pass(std::mem::take(&mut self.graphs))?;
+        Ok(self)
+    }
+
+    fn emitted(&self, context: &PassContext) -> ProgramSet {
+        let (collectives, first_meeting) = emit::collectives(&self.graphs, &self.classes, &self.buckets);
+        let program = |((graph, ranks), roles): ((&Graph, &Vec<usize>), &Vec<Role>)| {
+            emit::emit(ranks, graph, roles.clone(), &self.steps, &self.buckets, &first_meeting, context.sizes)
+        };
+        let programs = self.graphs.iter().zip(&self.classes.ranks).zip(&self.roles).map(program).collect();
+        ProgramSet { programs, collectives }
+    }
+
+    fn each_program(mut self, pass: fn(Program) -> Program) -> Lowering {
+        if let Some(set) = &mut self.set {
+            set.programs = std::mem::take(&mut set.programs).into_iter().map(pass).collect();
+        }
+        self
+    }
+}
+
+/// An op and its module path: `add in layers.0.mlp (tensor<4x8xf32>)`.
+fn node_line(graph: &Graph, id: NodeId) -> String {
+    let node = graph.node(id);
+    let path = if node.path.is_empty() { "<root>" } else { &node.path };
+    let types: Vec<String> = node.results.iter().map(|&result| graph.ty(result).to_string()).collect();
+    format!("{} in {path} ({})", op_name(&node.op), types.join(", "))
+}
