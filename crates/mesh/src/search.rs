@@ -8,7 +8,6 @@
 use crate::mesh::{AxisList, AxisRef, Mesh};
 use crate::reshard::{ReshardStep, Step};
 use crate::sharding::{DimSharding, Sharding, merged};
-use crate::split::{piece, split_extents};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
@@ -58,8 +57,7 @@ fn atoms(mesh: &Mesh, from: &Sharding, to: &Sharding, shape: &[usize]) -> (Shard
     }
     for sharding in [&mut from, &mut to] {
         for (dim, &size) in sharding.dims.iter_mut().zip(shape) {
-            let extents = dim.extents(size);
-            dim.axes = cut_up(&dim.axes, &cuts, |axes| split_extents(size, dim.unit, axes) == extents);
+            cut_up_dim(dim, &cuts, size);
         }
         if let Some(combiner) = sharding.combiner() {
             let axes = cut_up(&sharding.partial_axes(), &cuts, |_| true);
@@ -70,13 +68,28 @@ fn atoms(mesh: &Mesh, from: &Sharding, to: &Sharding, shape: &[usize]) -> (Shard
     (from, to)
 }
 
+/// A dimension of `size` elements with its axes cut, those in units and those by element apart.
+fn cut_up_dim(dim: &mut DimSharding, cuts: &BTreeSet<(usize, usize)>, size: usize) {
+    let extents = dim.extents(size);
+    let (in_units, by_element) = dim.by_granularity();
+    let (in_units, by_element) = (AxisList::from_slice(in_units), AxisList::from_slice(by_element));
+    let layout = |in_units: &[AxisRef], by_element: &[AxisRef]| DimSharding {
+        axes: in_units.iter().chain(by_element).copied().collect(),
+        unit: dim.unit,
+        by_element: by_element.len(),
+    };
+    let in_units = cut_up(&in_units, cuts, |finer| layout(finer, &by_element).extents(size) == extents);
+    let by_element = cut_up(&by_element, cuts, |finer| layout(&in_units, finer).extents(size) == extents);
+    *dim = layout(&in_units, &by_element);
+}
+
 /// The axes, cut at each of `cuts` (an axis and a `pre`) where `harmless` allows the outcome.
 fn cut_up(
-    axes: &AxisList,
+    axes: &[AxisRef],
     cuts: &BTreeSet<(usize, usize)>,
     harmless: impl Fn(&[AxisRef]) -> bool,
 ) -> AxisList {
-    let mut axes = axes.clone();
+    let mut axes = AxisList::from_slice(axes);
     let mut at = 0;
     while at < axes.len() {
         let axis = axes[at];
@@ -172,8 +185,11 @@ impl Search<'_> {
     fn in_place(&self, state: &Sharding, dim: usize) -> usize {
         let (now, then) = (&state.dims[dim], &self.target.dims[dim]);
         let mut count = now.axes.iter().zip(&then.axes).take_while(|(a, b)| a == b).count();
-        let splits = |unit, count| split_extents(self.shape[dim], unit, &now.axes[..count]);
-        while now.unit != then.unit && count > 0 && splits(now.unit, count) != splits(then.unit, count) {
+        let splits_alike = |count| {
+            let (now, then) = (now.truncated(count), then.truncated(count));
+            now == then || now.extents(self.shape[dim]) == then.extents(self.shape[dim])
+        };
+        while !splits_alike(count) {
             count -= 1;
         }
         count
@@ -312,7 +328,7 @@ impl Search<'_> {
         let (now, then) = (&state.dims[dim], &self.target.dims[dim]);
         let pieces = self.mesh.axes_size(&now.axes);
         let count = (1..=then.axes.len()).find(|&n| self.mesh.axes_size(&then.axes[..n]) == pieces)?;
-        let there = DimSharding { axes: AxisList::from_slice(&then.axes[..count]), unit: then.unit };
+        let there = then.truncated(count);
         (now.extents(self.shape[dim]) == there.extents(self.shape[dim])).then_some(there)
     }
 
@@ -326,7 +342,7 @@ impl Search<'_> {
                 let (old, new, size) = (&before.dims[dim], &after.dims[dim], self.shape[dim]);
                 let extents = old.extents(size);
                 let even = extents.iter().all(|e| *e == extents[0]);
-                let held = |d: &DimSharding, rank| piece(self.mesh, size, d.unit, &d.axes, rank).1;
+                let held = |d: &DimSharding, rank| d.piece(self.mesh, size, rank).1;
                 old == new
                     || extents == new.extents(size)
                         && (even
@@ -350,13 +366,19 @@ impl Search<'_> {
         ReshardStep { after: without_partial(state, &axes), step: Step::AllReduce { axes, combiner } }
     }
 
-    /// `axes` as minor-most on `dim`. A dimension that is as in the target so far goes on in the target's unit.
+    /// `axes` as minor-most on `dim`. A dimension that is as in the target so far goes on in the target's unit; what the
+    /// target cuts by element is cut so, and so is all that comes after it.
     fn appended(&self, state: &Sharding, dim: usize, axes: &[AxisRef]) -> Sharding {
         let mut after = state.clone();
-        if self.in_place(state, dim) == state.dims[dim].axes.len() {
-            after.dims[dim].unit = self.target.dims[dim].unit;
+        let (cut, target) = (&mut after.dims[dim], &self.target.dims[dim]);
+        if self.in_place(state, dim) == cut.axes.len() {
+            *cut = DimSharding { axes: cut.axes.clone(), ..target.truncated(cut.axes.len()) };
+            cut.unit = target.unit;
         }
-        after.dims[dim].axes.extend_from_slice(axes);
+        let (_, by_element) = target.by_granularity();
+        let finer = axes.iter().filter(|axis| by_element.contains(axis)).count();
+        cut.by_element += if cut.by_element > 0 { axes.len() } else { finer };
+        cut.axes.extend_from_slice(axes);
         after
     }
 
@@ -385,11 +407,7 @@ impl Search<'_> {
 /// `state` without the `count` minor-most axes of `dim`.
 fn shortened(state: &Sharding, dim: usize, count: usize) -> Sharding {
     let mut after = state.clone();
-    let axes = &mut after.dims[dim].axes;
-    axes.truncate(axes.len() - count);
-    if axes.is_empty() {
-        after.dims[dim].unit = 1;
-    }
+    after.dims[dim] = state.dims[dim].truncated(state.dims[dim].axes.len() - count);
     after
 }
 

@@ -11,6 +11,9 @@ pub struct DimSharding {
     pub axes: AxisList,
     /// Cut in whole units of this many elements; 1 by default. Divides the dimension.
     pub unit: usize,
+    /// How many of the axes, the minor-most ones, cut by single elements whatever the unit: those over which a tensor
+    /// is stored in pieces that no op computes with. 0 by default.
+    pub by_element: usize,
 }
 
 /// How one tensor lies on a mesh: the axes that cut each dimension, and the axes along which ranks hold parts that
@@ -27,17 +30,45 @@ pub struct Sharding {
 impl DimSharding {
     /// A dimension that is not cut.
     pub fn whole() -> DimSharding {
-        DimSharding { axes: AxisList::new(), unit: 1 }
+        DimSharding::over([])
     }
 
     /// A dimension cut along these axes, major to minor, with unit 1.
     pub fn over(axes: impl IntoIterator<Item = AxisRef>) -> DimSharding {
-        DimSharding { axes: axes.into_iter().collect(), unit: 1 }
+        DimSharding { axes: axes.into_iter().collect(), unit: 1, by_element: 0 }
+    }
+
+    /// The axes that cut in whole units, and those after them, which cut by single elements.
+    pub fn by_granularity(&self) -> (&[AxisRef], &[AxisRef]) {
+        self.axes.split_at(self.axes.len().saturating_sub(self.by_element))
+    }
+
+    /// The same without all but the `count` major axes.
+    pub(crate) fn truncated(&self, count: usize) -> DimSharding {
+        let (in_units, _) = self.by_granularity();
+        DimSharding {
+            axes: AxisList::from_slice(&self.axes[..count]),
+            unit: if count == 0 { 1 } else { self.unit },
+            by_element: count.saturating_sub(in_units.len()),
+        }
     }
 
     /// [`split_extents`] of a dimension of `size` elements.
     pub fn extents(&self, size: usize) -> Vec<usize> {
-        split_extents(size, self.unit, &self.axes)
+        let (in_units, by_element) = self.by_granularity();
+        let pieces = split_extents(size, self.unit, in_units);
+        match by_element.is_empty() {
+            true => pieces,
+            false => pieces.iter().flat_map(|&piece| split_extents(piece, 1, by_element)).collect(),
+        }
+    }
+
+    /// The offset and extent of one rank's piece of a dimension of `size` elements.
+    pub(crate) fn piece(&self, mesh: &Mesh, size: usize, rank: usize) -> (usize, usize) {
+        let (in_units, by_element) = self.by_granularity();
+        let (start, length) = piece(mesh, size, self.unit, in_units, rank);
+        let (offset, extent) = piece(mesh, length, 1, by_element, rank);
+        (start + offset, extent)
     }
 }
 
@@ -89,6 +120,12 @@ impl Sharding {
         self
     }
 
+    /// Lets this many of the axes of `dim`, the minor-most ones, cut by single elements.
+    pub fn with_by_element(mut self, dim: usize, count: usize) -> Sharding {
+        self.dims[dim].by_element = count;
+        self
+    }
+
     /// Makes the value partial over these axes too.
     pub fn with_partial(mut self, axes: impl IntoIterator<Item = AxisRef>, combiner: Combiner) -> Sharding {
         self.partial.extend(axes.into_iter().map(|axis| (axis, combiner)));
@@ -98,13 +135,17 @@ impl Sharding {
 
     /// Brings the sharding into the one form among those that mean the same for every shape: no axes of size 1,
     /// adjacent parts of an axis merged wherever that changes no split, partial axes merged and sorted, unit 1 on
-    /// dimensions that are not cut.
+    /// dimensions that no axis cuts in units.
     pub fn canonicalise(&mut self, _mesh: &Mesh) {
         for dim in &mut self.dims {
-            dim.axes = merged(&dim.axes);
-            if dim.axes.is_empty() {
-                dim.unit = 1;
-            }
+            let (in_units, by_element) = dim.by_granularity();
+            let (mut axes, by_element) = (merged(in_units), merged(by_element));
+            (dim.unit, dim.by_element) = match (axes.is_empty(), dim.unit) {
+                (true, _) | (_, 1) => (1, 0),
+                (false, unit) => (unit, by_element.len()),
+            };
+            axes.extend(by_element);
+            dim.axes = if dim.unit == 1 { merged(&axes) } else { axes };
         }
         self.partial.sort();
         let mut partial: Vec<(AxisRef, Combiner)> = Vec::new();
@@ -127,19 +168,29 @@ impl Sharding {
         self.canonicalise(mesh);
         for (dim, &size) in self.dims.iter_mut().zip(shape) {
             let extents = dim.extents(size);
-            if dim.unit != 1 && split_extents(size, 1, &dim.axes) == extents {
-                dim.unit = 1;
+            let same = |other: &DimSharding| other.extents(size) == extents;
+            if dim.unit != 1 {
+                let simpler = [(1, 0), (dim.unit, 0)].map(|(unit, by_element)| DimSharding {
+                    unit,
+                    by_element,
+                    axes: dim.axes.clone(),
+                });
+                if let Some(simpler) = simpler.into_iter().find(|simpler| simpler != dim && same(simpler)) {
+                    *dim = simpler;
+                }
             }
             let mut at = 1;
             while at < dim.axes.len() {
-                let mut fewer = dim.axes.clone();
-                let minor = fewer.remove(at);
-                match fewer[at - 1].joined(minor) {
-                    Some(joined) => fewer[at - 1] = joined,
-                    None => fewer.clear(),
+                let mut fewer = dim.clone();
+                let minor = fewer.axes.remove(at);
+                let within = at != dim.axes.len() - dim.by_element;
+                match fewer.axes[at - 1].joined(minor).filter(|_| within) {
+                    Some(joined) => fewer.axes[at - 1] = joined,
+                    None => fewer.axes.clear(),
                 }
-                if !fewer.is_empty() && split_extents(size, dim.unit, &fewer) == extents {
-                    dim.axes = fewer;
+                fewer.by_element -= usize::from(at > dim.axes.len() - dim.by_element);
+                if !fewer.axes.is_empty() && same(&fewer) {
+                    *dim = fewer;
                 } else {
                     at += 1;
                 }
@@ -157,8 +208,7 @@ impl Sharding {
         }
         let differing = |(i, _): &(usize, &usize)| one.dims[*i] != two.dims[*i];
         shape.iter().enumerate().filter(differing).all(|(i, &size)| {
-            let held =
-                |d: &DimSharding, rank| Some(piece(mesh, size, d.unit, &d.axes, rank)).filter(|p| p.1 > 0);
+            let held = |d: &DimSharding, rank| Some(d.piece(mesh, size, rank)).filter(|p| p.1 > 0);
             (0..mesh.rank_count()).all(|rank| held(&one.dims[i], rank) == held(&two.dims[i], rank))
         })
     }
@@ -250,11 +300,15 @@ impl Sharding {
         })
     }
 
-    /// `[{dp}, {tp}, {}] partial={tp: sum}`; a part of an axis as `tp:(1)2`, a unit as `{tp; unit=4}`.
+    /// `[{dp}, {tp}, {}] partial={tp: sum}`; a part of an axis as `tp:(1)2`, a unit as `{tp; unit=4}`, axes that cut by
+    /// single elements after one that cuts in units as `{tp; unit=4; fsdp}`.
     pub fn display(&self, mesh: &Mesh) -> String {
-        let dim = |d: &DimSharding| match d.unit {
-            1 => format!("{{{}}}", mesh.display_axes(&d.axes)),
-            unit => format!("{{{}; unit={unit}}}", mesh.display_axes(&d.axes)),
+        let dim = |d: &DimSharding| match (d.unit, d.by_granularity()) {
+            (1, _) | (_, ([], _)) => format!("{{{}}}", mesh.display_axes(&d.axes)),
+            (unit, (in_units, [])) => format!("{{{}; unit={unit}}}", mesh.display_axes(in_units)),
+            (unit, (in_units, by_element)) => {
+                format!("{{{}; unit={unit}; {}}}", mesh.display_axes(in_units), mesh.display_axes(by_element))
+            }
         };
         let dims: Vec<String> = self.dims.iter().map(dim).collect();
         let partial: Vec<String> =
@@ -278,7 +332,7 @@ impl Sharding {
         shape: &'a [usize],
         rank: usize,
     ) -> impl Iterator<Item = (usize, usize)> + 'a {
-        self.dims.iter().zip(shape).map(move |(d, &size)| piece(mesh, size, d.unit, &d.axes, rank))
+        self.dims.iter().zip(shape).map(move |(d, &size)| d.piece(mesh, size, rank))
     }
 }
 

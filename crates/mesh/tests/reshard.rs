@@ -47,6 +47,7 @@ fn some_sharding(mesh: &Mesh, shape: &[usize], choices: &mut Choices) -> Shardin
         let units: Vec<usize> = (1..=size.max(1)).filter(|unit| size.is_multiple_of(*unit)).collect();
         if choices.below(3) == 1 {
             dim.unit = units[choices.below(units.len())];
+            dim.by_element = choices.below(dim.axes.len() + 1);
         }
     }
     sharding
@@ -231,6 +232,36 @@ fn another_unit_is_another_layout() {
         found,
         [Step::AllGather { dim: 0, axes: list(&[x]) }, Step::Slice { dim: 0, axes: list(&[x]) }]
     );
+}
+
+#[test]
+fn what_is_stored_by_element_is_gathered_into_pieces_of_whole_units() {
+    let mesh = Mesh::new("m", &[("tp", 3), ("fsdp", 2)]);
+    let (tp, fsdp) = (mesh.full_axis(0), mesh.full_axis(1));
+    let combiner = Combiner::Sum;
+    // Four heads of 4 over three ranks are 2, 1 and 1 heads; their halves are not whole heads.
+    let (heads, used) = (layout(&[&[tp, fsdp]]).with_unit(0, 4), layout(&[&[tp]]).with_unit(0, 4));
+    let stored = heads.clone().with_by_element(0, 1);
+    assert_eq!(stored.display(&mesh), "[{tp; unit=4; fsdp}]");
+    assert_eq!(stored.dims[0].extents(16), [4, 4, 2, 2, 2, 2]);
+    assert_eq!(heads.dims[0].extents(16), [4, 4, 4, 0, 4, 0]);
+    let held: Vec<(usize, usize)> = (0..6)
+        .map(|r| (stored.local_offset(&mesh, &[16], r)[0], stored.local_shape(&mesh, &[16], r)[0]))
+        .collect();
+    assert_eq!(held, [(0, 4), (4, 4), (8, 2), (10, 2), (12, 2), (14, 2)]);
+    let axes = list(&[fsdp]);
+    assert_eq!(steps(&mesh, &[16], &stored, &used), [Step::AllGather { dim: 0, axes: axes.clone() }]);
+    assert_eq!(steps(&mesh, &[16], &used, &stored), [Step::Slice { dim: 0, axes: axes.clone() }]);
+    let sum = used.clone().with_partial([fsdp], combiner);
+    assert_eq!(steps(&mesh, &[16], &sum, &stored), [Step::ReduceScatter { dim: 0, axes, combiner }]);
+    assert_eq!(
+        steps(&mesh, &[16], &stored, &layout(&[&[]])),
+        [Step::AllGather { dim: 0, axes: list(&[tp, fsdp]) }]
+    );
+    // Without an axis that cuts in units there is nothing left of the unit.
+    let mut alone = layout(&[&[fsdp]]).with_unit(0, 4).with_by_element(0, 1);
+    alone.normalise(&mesh, &[12]);
+    assert_eq!(alone, layout(&[&[fsdp]]));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use partita_mesh::Mesh;
 use partita_nn::Model;
 use partita_program::{LowerOptions, ProgramSet, RegionSizes};
 use partita_schedule::{BuildOptions, Built, Plan, ReadyOptions, Tools, build, ready_plan};
+use partita_spmd::better_mesh;
 
 /// What is varied between a training run and a verification of it.
 #[derive(Clone, Debug)]
@@ -83,11 +84,32 @@ pub fn plan_step(config: &Config, model: &Model, mesh: &Mesh, varied: &Build) ->
     let tools = Tools { registry: &Registry::default(), runner: &CpuStep::default() };
     let built = build(model, &plan, mesh, &build_options(config, varied), &tools)?;
     if config.plan.strict
-        && let Some(note) = built.partitioned.notes.first()
+        && let Some(idle) = built.partitioned.notes.first()
     {
-        return Err(Diagnostic::new("E009", "the mesh leaves ranks idle").at("--strict").note(note.clone()));
+        let mut error =
+            Diagnostic::new("E009", "the mesh leaves ranks idle").at("--strict").note(idle.clone());
+        error.help = advice(config, model, &built, varied);
+        return Err(error);
     }
     Ok(built)
+}
+
+/// What is worth telling of a planned step, a better mesh included where ranks are idle.
+pub fn notes(config: &Config, model: &Model, built: &Built, varied: &Build) -> Vec<String> {
+    let advice = advice(config, model, built, varied);
+    built.notes.iter().cloned().chain(advice).collect()
+}
+
+/// A better mesh, where ranks are idle and the cost model knows one.
+fn advice(config: &Config, model: &Model, built: &Built, varied: &Build) -> Option<String> {
+    if built.partitioned.notes.is_empty() {
+        return None;
+    }
+    let tools = Tools { registry: &Registry::default(), runner: &CpuStep::default() };
+    let options = build_options(config, varied);
+    let mut on =
+        |mesh: &Mesh| Ok(build(model, &plan_of(config, model, mesh)?, mesh, &options, &tools)?.partitioned);
+    better_mesh(&built.partitioned, &mut on).map(|better| better.to_string())
 }
 
 /// What a config and its variation say of a build.

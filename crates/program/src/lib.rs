@@ -42,8 +42,8 @@ pub const ALIGNMENT_BYTES: usize = 64;
 
 /// What lowering asks of whoever will run the regions.
 pub trait RegionSizes {
-    /// Scratch memory that a region needs, 0 for none.
-    fn workspace_bytes(&self, region: &Region) -> usize;
+    /// Scratch memory that a region needs where its inputs are these views, 0 for none.
+    fn workspace_bytes(&self, region: &Region, inputs: &[View]) -> usize;
 
     /// Whether a composite can be run as one region; if not, its decomposition is inlined.
     fn has_kernel(&self, _composite: &Composite) -> bool {

@@ -11,7 +11,7 @@ use partita_ir::{
     Attribute, ClassGraph, Graph, GraphBuilder, Literal, Op, Operation, Role, TensorType, ValueId,
 };
 use partita_program::{
-    Action, HeadCut, LowerOptions, ProgramSet, Reference, Region, RegionSizes, Whole, fusion, lower,
+    Action, HeadCut, LowerOptions, ProgramSet, Reference, Region, RegionSizes, View, Whole, fusion, lower,
 };
 
 const WORDS: usize = 7;
@@ -20,7 +20,7 @@ const WORDS: usize = 7;
 struct Device;
 
 impl RegionSizes for Device {
-    fn workspace_bytes(&self, _: &Region) -> usize {
+    fn workspace_bytes(&self, _: &Region, _: &[View]) -> usize {
         0
     }
 

@@ -351,7 +351,7 @@ fn constants_are_loaded_once_and_shared() {
 struct OneKernel;
 
 impl RegionSizes for OneKernel {
-    fn workspace_bytes(&self, _region: &Region) -> usize {
+    fn workspace_bytes(&self, _: &Region, _: &[View]) -> usize {
         0
     }
     fn has_kernel(&self, composite: &partita_ir::ops::Composite) -> bool {

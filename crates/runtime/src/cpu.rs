@@ -186,13 +186,16 @@ impl Default for Cpu {
 }
 
 impl RegionSizes for Cpu {
-    fn workspace_bytes(&self, region: &Region) -> usize {
-        let types = |values: &[ValueId]| -> Vec<Place> {
-            let place = |&v: &ValueId| Place::dense(0, region.graph.ty(v).dtype, &region.graph.ty(v).shape);
-            values.iter().map(place).collect()
+    fn workspace_bytes(&self, region: &Region, inputs: &[partita_program::View]) -> usize {
+        let graph = &region.graph;
+        let dense = |&v: &ValueId| Place::dense(0, graph.ty(v).dtype, &graph.ty(v).shape);
+        // A product may have to copy an operand of which it reads a view.
+        let viewed = |(v, view): (&ValueId, &partita_program::View)| Place {
+            strides: view.strides.clone(),
+            ..dense(v)
         };
-        self.compile_region(region, types(&region.graph.inputs), types(&region.graph.outputs))
-            .workspace_bytes()
+        let inputs = graph.inputs.iter().zip(inputs).map(viewed).collect();
+        self.compile_region(region, inputs, graph.outputs.iter().map(dense).collect()).workspace_bytes()
     }
 
     fn has_kernel(&self, composite: &Composite) -> bool {

@@ -221,6 +221,22 @@ fn a_llama_trains_as_the_interpreter_does() {
     check(ModelConfig::Llama(config), DType::F32, &MESHES);
 }
 
+/// The value gradient of a head that three query heads share sums over heads and positions at once: the product copies
+/// its operand, and that copy is planned too.
+#[test]
+fn scratch_memory_of_shared_heads_is_planned() {
+    let config = LlamaConfig {
+        vocab: 12,
+        dim: 24,
+        layers: 1,
+        heads: 6,
+        kv_heads: Some(1),
+        sequence: 5,
+        ..LlamaConfig::default()
+    };
+    check(ModelConfig::Llama(config), DType::F32, &[&[("tp", 2)]]);
+}
+
 #[test]
 fn a_bert_trains_as_the_interpreter_does() {
     let config = BertConfig { vocab: 12, dim: 24, layers: 1, heads: 6, sequence: 5, ..BertConfig::default() };

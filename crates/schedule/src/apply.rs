@@ -424,14 +424,14 @@ impl<'a> Planner<'a> {
                 continue;
             }
             let before = self.pins.at(parameter).clone();
-            let dim = storage_dim(&before, &same, axis) as isize;
+            let dim = storage_dim(&before, &same, axis);
             for state in states {
-                self.pins.shard(state, dim, axis, &origin)?;
+                self.pins.shard(state, dim as isize, axis, &origin)?;
+                self.pins.at(state).stored.push(axis);
                 self.pins.at(state).close();
             }
             let mut cut = before.clone();
-            cut.axes[dim as usize].push(axis);
-            cut.close();
+            cut.store(dim, axis);
             cut.asked_by(&origin);
             match entry.style.kind {
                 Kind::Fsdp => {

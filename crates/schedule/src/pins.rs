@@ -14,13 +14,22 @@ pub(crate) struct Pin {
     pub open: Vec<bool>,
     /// Axes that must not shard the value.
     pub replicated: Vec<AxisRef>,
+    /// Those of its axes over which the value is only stored in pieces. They come after the others on a dimension and cut
+    /// by single elements, as no op computes with such a piece.
+    pub stored: Vec<AxisRef>,
     /// Who asked.
     pub origins: Vec<String>,
 }
 
 impl Pin {
     pub fn free(rank: usize) -> Pin {
-        Pin { axes: vec![AxisList::new(); rank], open: vec![true; rank], replicated: vec![], origins: vec![] }
+        Pin {
+            axes: vec![AxisList::new(); rank],
+            open: vec![true; rank],
+            replicated: vec![],
+            stored: vec![],
+            origins: vec![],
+        }
     }
 
     /// Takes over what a graph asks already.
@@ -29,6 +38,7 @@ impl Pin {
             axes: annotation.sharding.dims.iter().map(|d| d.axes.clone()).collect(),
             open: annotation.open.clone(),
             replicated: annotation.replicated.clone(),
+            stored: annotation.sharding.dims.iter().flat_map(|d| d.by_granularity().1).copied().collect(),
             origins: vec![annotation.origin.clone()],
         }
     }
@@ -37,6 +47,7 @@ impl Pin {
         let mut sharding = Sharding::replicated(self.axes.len());
         for (dim, axes) in sharding.dims.iter_mut().zip(&self.axes) {
             dim.axes = axes.clone();
+            dim.by_element = axes.iter().rev().take_while(|axis| self.stored.contains(axis)).count();
         }
         Annotation {
             mesh,
@@ -60,6 +71,13 @@ impl Pin {
 
     pub fn uses(&self, axis: AxisRef) -> bool {
         self.axes.iter().flatten().any(|a| a.axis == axis.axis)
+    }
+
+    /// Cuts a dimension along one more axis, the minor-most, for storage alone.
+    pub fn store(&mut self, dim: usize, axis: AxisRef) {
+        self.axes[dim].push(axis);
+        self.stored.push(axis);
+        self.close();
     }
 
     /// Keeps the value whole over an axis; a later wish than that of cutting it undoes the cut.

@@ -6,6 +6,7 @@
 //! cheapest wins among those that repeat the least work; the first of equals, so the outcome is deterministic.
 
 use crate::factors::{axes_of_factors, dim_sharding, may_split};
+use crate::propagate::Layouts;
 use crate::units::Units;
 use partita_ir::{Cost, FactorKind, Graph, Node, Operation, Role, Rule, ValueId};
 use partita_mesh::{AxisList, AxisRef, Cluster, Combiner, Mesh, Sharding};
@@ -43,6 +44,8 @@ pub struct Situation<'a> {
     pub cluster: &'a Cluster,
     /// Granularity of dimensions.
     pub units: &'a Units,
+    /// Which axes cut which values by single elements.
+    pub layouts: &'a Layouts,
     /// The layout each operand is held in.
     pub held: Vec<Sharding>,
     /// The layout each result is wanted in.
@@ -241,10 +244,13 @@ fn layouts_of(
     through: &[(AxisRef, usize, Combiner)],
 ) -> Option<Assignment> {
     let rule = situation.rule;
+    let by_element = by_element(situation, &factors);
     let layout = |value: ValueId, dims: &[Vec<usize>]| -> Option<Sharding> {
         let mut sharding = Sharding::replicated(dims.len());
         for (dim, list) in dims.iter().enumerate() {
-            sharding.dims[dim] = dim_sharding(rule, list, &factors, situation.units.unit(value, dim))?;
+            let by_element = list.first().map_or(0, |&major| by_element[major]);
+            let unit = situation.units.unit(value, dim);
+            sharding.dims[dim] = dim_sharding(rule, list, &factors, unit, by_element)?;
         }
         Some(sharding)
     };
@@ -298,6 +304,21 @@ fn layouts_of(
     Some(Assignment { factors, required, produced })
 }
 
+/// How many of each factor's axes, the minor-most ones, cut by single elements: those that cut any tensor of the op so
+/// along this factor.
+fn by_element(situation: &Situation, factors: &[AxisList]) -> Vec<usize> {
+    let (rule, node) = (situation.rule, situation.node);
+    let operands = node.operands.iter().zip(&rule.operands);
+    let tensors = || operands.clone().chain(node.results.iter().zip(&rule.results));
+    let along = |factor: usize, axis: AxisRef| {
+        let majors = |dims: &Vec<Vec<usize>>| dims.iter().any(|d| d.first() == Some(&factor));
+        tensors().any(|(&value, dims)| majors(dims) && situation.layouts.cuts_by_element(value, axis))
+    };
+    let count =
+        |(factor, axes): (usize, &AxisList)| axes.iter().rev().take_while(|&&a| along(factor, a)).count();
+    factors.iter().enumerate().map(count).collect()
+}
+
 /// Checks that each split factor has the same extents in every tensor that has it: granularity may differ where the
 /// unit of one tensor does not divide another's extent.
 fn consistent(situation: &Situation, required: &[Sharding], produced: &[Sharding]) -> Option<()> {
@@ -314,7 +335,7 @@ fn consistent(situation: &Situation, required: &[Sharding], produced: &[Sharding
             }
             let below: usize = minor.iter().map(|&f| rule.factors[f].size).product();
             let size = situation.graph.ty(value).shape[dim];
-            let whole = partita_mesh::split_extents(size, entry.unit, &entry.axes);
+            let whole = entry.extents(size);
             // Splits that reach into minor factors are even by construction.
             if below == 0 || whole.iter().any(|e| e % below != 0) {
                 if whole.iter().all(|e| *e == whole[0]) {

@@ -306,6 +306,7 @@ impl<'a> Emitter<'a> {
             mesh: self.mesh,
             cluster: self.cluster,
             units: self.units,
+            layouts: self.layouts,
             held: node.operands.iter().map(|v| self.held[v.index()][0].sharding.clone()).collect(),
             wanted: node.results.iter().map(|&v| self.layouts.sharding(v).clone()).collect(),
         };

@@ -28,13 +28,15 @@ pub fn axes_of_factors(rule: &Rule, factors: &[FactorId], axes: &[AxisRef]) -> V
 }
 
 /// The layout of one dimension when its factors are split over `assignment`. `unit` is the dimension's unit where
-/// its major factor is split. `None` when no contiguous split expresses it (a minor factor is split while the one
-/// above it is not split to the end).
+/// its major factor is split, `by_element` how many of that factor's minor-most axes cut by single elements. `None`
+/// when no contiguous split expresses it (a minor factor is split while the one above it is not split to the end, or a
+/// piece ends within an element of the major factor).
 pub fn dim_sharding(
     rule: &Rule,
     factors: &[FactorId],
     assignment: &[AxisList],
     unit: usize,
+    by_element: usize,
 ) -> Option<DimSharding> {
     let mut axes = AxisList::new();
     let mut result_unit = 1;
@@ -51,18 +53,18 @@ pub fn dim_sharding(
         }
         let ways: usize = list.iter().map(|a| a.size).product();
         let below: usize = factors[position + 1..].iter().map(|&f| rule.factors[f].size).product();
-        let even = size.is_multiple_of(ways);
-        complete = even && size == ways;
-        result_unit = if even {
-            below.max(1)
-        } else if position == 0 && unit.is_multiple_of(below.max(1)) {
-            unit
-        } else {
-            below.max(1)
-        };
+        if position == 0 && by_element > 0 {
+            let dim = DimSharding { axes: list.clone(), unit, by_element };
+            let in_whole = below <= 1 || dim.extents(size * below).iter().all(|e| e.is_multiple_of(below));
+            let alone = factors[1..].iter().all(|&f| assignment[f].is_empty());
+            return (in_whole && alone).then_some(dim);
+        }
+        // The unit holds for the major factor, also where single elements of it would divide evenly.
+        result_unit = if position == 0 && unit.is_multiple_of(below.max(1)) { unit } else { below.max(1) };
+        complete = size == ways && result_unit == below.max(1);
         axes.extend(list.iter().copied());
     }
-    Some(DimSharding { axes, unit: result_unit })
+    Some(DimSharding { axes, unit: result_unit, by_element: 0 })
 }
 
 /// Whether axes may be put on a factor at all.

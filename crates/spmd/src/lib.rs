@@ -7,6 +7,7 @@
 //! local graphs. Collectives are never written by hand: they follow from layouts.
 #![forbid(unsafe_code)]
 
+pub mod advice;
 pub mod assign;
 pub mod emit;
 pub mod factors;
@@ -18,6 +19,7 @@ pub mod split_fused;
 pub mod units;
 pub mod virtual_ranks;
 
+pub use advice::{BetterMesh, better_mesh, step_s};
 pub use microbatch::{microbatch, microbatch_inputs};
 pub use partition::{Move, Options, Partitioned, Placement, partition};
 pub use propagate::{Cause, Layouts, propagate};

@@ -4,6 +4,7 @@
 //! `partition_id`. Classes are refined on demand: when a layout gives two members of a class different shapes, the
 //! class is split and emission starts again.
 
+use crate::advice::idle_notes;
 use crate::emit::{Emitter, Stop};
 use crate::propagate::{Layouts, propagate_with};
 use crate::units::{Units, rules_of};
@@ -186,40 +187,4 @@ fn open_split_composites(graph: &Graph, mesh: &Mesh) -> Result<Opened> {
         })?;
         inner = now_inner;
     }
-}
-
-/// Names ranks that hold nothing of some value because there are fewer pieces than ranks.
-fn idle_notes(graph: &Graph, mesh: &Mesh, layouts: &Layouts) -> Vec<String> {
-    let mut notes: Vec<String> = Vec::new();
-    for id in graph.value_ids() {
-        let value = graph.value(id);
-        for (dim, sharding) in layouts.sharding(id).dims.iter().enumerate() {
-            let ways = mesh.axes_size(&sharding.axes);
-            let pieces = value.ty.shape[dim] / sharding.unit.max(1);
-            if pieces == 0 || pieces >= ways || value.role != partita_ir::Role::Param {
-                continue;
-            }
-            let idle: Vec<String> = (0..mesh.rank_count())
-                .filter(|&r| layouts.sharding(id).local_shape(mesh, &value.ty.shape, r)[dim] == 0)
-                .map(|r| r.to_string())
-                .collect();
-            let better = mesh.axes.iter().map(|axis| {
-                let mine = sharding.axes.iter().any(|a| mesh.axes[a.axis].name == axis.name);
-                format!("{}={}", axis.name, if mine { axis.size.min(pieces) } else { axis.size })
-            });
-            let note = format!(
-                "`{}` {} has {pieces} pieces along dimension {dim} for {ways} ranks over {}: ranks {} are idle \
-                 there; the next best mesh is {}",
-                graph.describe(id),
-                value.ty,
-                mesh.display_axes(&sharding.axes),
-                idle.join(", "),
-                better.collect::<Vec<_>>().join(",")
-            );
-            if notes.len() < 4 {
-                notes.push(note);
-            }
-        }
-    }
-    notes
 }

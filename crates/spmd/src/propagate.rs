@@ -44,12 +44,19 @@ pub struct Layouts {
     pub outputs: Vec<Sharding>,
     /// For each value and dimension, what put the axes there.
     pub causes: Vec<Vec<Option<Cause>>>,
+    /// For each value, the axes that cut it by single elements: it is stored so, and no op needs whole units of it there.
+    pub by_element: Vec<AxisList>,
 }
 
 impl Layouts {
     /// The layout of a value.
     pub fn sharding(&self, value: ValueId) -> &Sharding {
         &self.shardings[value.index()]
+    }
+
+    /// Whether an axis cuts a value by single elements.
+    pub fn cuts_by_element(&self, value: ValueId, axis: AxisRef) -> bool {
+        self.by_element[value.index()].iter().any(|known| known.overlaps(axis))
     }
 }
 
@@ -60,6 +67,8 @@ struct State<'a> {
     axes: Vec<Vec<AxisList>>,
     open: Vec<Vec<bool>>,
     blocked: Vec<Vec<AxisRef>>,
+    /// For each value, the axes that cut it by single elements; an axis keeps that as it spreads.
+    by_element: Vec<AxisList>,
     causes: Vec<Vec<Option<Cause>>>,
 }
 
@@ -82,6 +91,7 @@ pub fn propagate_with(graph: &Graph, mesh: &Mesh, rules: &[Rule], units: &Units)
         axes: graph.values.iter().map(|v| vec![AxisList::new(); v.ty.rank()]).collect(),
         open: graph.values.iter().map(|v| vec![true; v.ty.rank()]).collect(),
         blocked: vec![Vec::new(); count],
+        by_element: vec![AxisList::new(); count],
         causes: graph.values.iter().map(|v| vec![None; v.ty.rank()]).collect(),
     };
     for id in graph.value_ids() {
@@ -138,6 +148,8 @@ pub fn propagate_with(graph: &Graph, mesh: &Mesh, rules: &[Rule], units: &Units)
         let mut sharding = Sharding::replicated(graph.ty(id).rank());
         for (dim, entry) in sharding.dims.iter_mut().enumerate() {
             (entry.axes, entry.unit) = (axes(dim), units.unit(id, dim));
+            let minor = entry.axes.iter().rev();
+            entry.by_element = minor.take_while(|axis| state.by_element[id.index()].contains(axis)).count();
         }
         sharding.normalise(mesh, &graph.ty(id).shape);
         sharding
@@ -149,7 +161,8 @@ pub fn propagate_with(graph: &Graph, mesh: &Mesh, rules: &[Rule], units: &Units)
         None => shardings[id.index()].clone(),
     };
     let outputs = graph.outputs.iter().zip(&own).map(output).collect();
-    Ok(Layouts { mesh: mesh.clone(), shardings, outputs, causes: state.causes })
+    let (causes, by_element) = (state.causes, state.by_element);
+    Ok(Layouts { mesh: mesh.clone(), shardings, outputs, causes, by_element })
 }
 
 /// The code of two pins that contradict each other.
@@ -235,6 +248,8 @@ impl State<'_> {
             }
             self.axes[index][dim] = axes;
             self.open[index][dim] &= is_open(dim);
+            let (_, stored) = sharding.dims[dim].by_granularity();
+            self.by_element[index].extend(stored.iter().copied());
         }
         self.blocked[index].extend(annotation.replicated.iter().copied());
         Ok(())
@@ -339,9 +354,10 @@ impl State<'_> {
                 break;
             }
             assignment[factor].push(axis);
-            match dim_sharding(rule, factors, &assignment, 1) {
+            match dim_sharding(rule, factors, &assignment, 1, 0) {
                 Some(sharding) => {
                     self.axes[value.index()][dim] = sharding.axes;
+                    self.keep_granularity(from, value, &[axis]);
                     self.causes[value.index()][dim].get_or_insert(Cause::Through { node, from });
                     grown = true;
                 }
@@ -349,6 +365,13 @@ impl State<'_> {
             }
         }
         grown
+    }
+
+    /// Axes that spread from one value to another cut both by single elements, or both in whole units.
+    fn keep_granularity(&mut self, from: ValueId, to: ValueId, axes: &[AxisRef]) {
+        let known = &self.by_element[from.index()];
+        let spread: AxisList = axes.iter().copied().filter(|axis| known.contains(axis)).collect();
+        self.by_element[to.index()].extend(spread);
     }
 
     /// Whether a value neither uses any of these axes nor must stay whole over them.
@@ -368,6 +391,7 @@ impl State<'_> {
             self.axes[to] = self.axes[from].clone();
             self.open[to] = self.open[from].clone();
             self.blocked[to] = self.blocked[from].clone();
+            self.by_element[to] = self.by_element[from].clone();
             let cause = |axes: &AxisList| (!axes.is_empty()).then_some(Cause::RematOf(of));
             self.causes[to] = self.axes[to].iter().map(cause).collect();
         }
@@ -402,6 +426,7 @@ impl State<'_> {
                     && self.is_free(id, &axes)
                 {
                     if !axes.is_empty() {
+                        self.keep_granularity(source, id, &axes);
                         self.axes[id.index()][dim] = axes;
                         self.causes[id.index()][dim] = Some(Cause::GradientOf(of));
                     }
@@ -421,6 +446,7 @@ impl State<'_> {
                     let free = self.is_free(to, &axes);
                     let take = self.open[to.index()][dim] && self.axes[to.index()][dim].is_empty() && free;
                     if take && !axes.is_empty() {
+                        self.keep_granularity(from, to, &axes);
                         self.axes[to.index()][dim] = axes;
                         self.causes[to.index()][dim] = Some(Cause::Alias(from));
                     }

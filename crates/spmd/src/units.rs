@@ -2,7 +2,9 @@
 //!
 //! A dimension of 128 that is 4 heads of 32 can go to 3 ranks as 2, 1 and 1 heads, but not as 43, 43 and 42
 //! elements. The unit of a dimension follows from the reshapes it meets, through every op that ties it to another
-//! dimension. It only matters where a split is uneven.
+//! dimension. It only matters where a split is uneven, and only for layouts that ops compute in: an axis over which a
+//! tensor is merely stored in pieces (`fsdp`, `zero1`, `zero2`) cuts by single elements, see
+//! [`Layouts::by_element`](crate::propagate::Layouts::by_element).
 
 use partita_ir::{Graph, Operation, Rule, ValueId};
 

@@ -89,6 +89,11 @@ impl Parser<'_> {
         if let Some(Value::Ints(units)) = pick("partita.units") {
             set_units(&mut annotation.sharding, units);
         }
+        if let Some(Value::Ints(counts)) = pick("partita.by_element") {
+            for (dim, &count) in annotation.sharding.dims.iter_mut().zip(counts) {
+                dim.by_element = usize::try_from(count).unwrap_or(0).min(dim.axes.len());
+            }
+        }
         annotation
     }
 

@@ -9,7 +9,7 @@
 //! | name of a value | `partita.name = "x"` on arguments and ops (a list on ops with several results); `loc("x")` on region arguments |
 //! | name of an output | `jax.result_info = "loss"` |
 //! | role of a value | `partita.role = "param"`, `"input"`, `"state_of %arg0"`, `"grad_of %3"` |
-//! | layout asked for | `sdy.sharding`, with `partita.origin`, and `partita.units` where a unit is not 1 |
+//! | layout asked for | `sdy.sharding`, with `partita.origin`, and `partita.units` where a unit is not 1, `partita.by_element` where axes cut by single elements |
 //! | an output that replaces an input | `tf.aliasing_output = 0 : i32` |
 //! | module path, phase, microbatch | the location's name: `loc("weight_grad@2/layers.0.attn"("model.rs":12:0))` |
 //! | extents of an uneven collective | `partita.extents = array<i64: 2, 1>` |

@@ -8,7 +8,7 @@ use super::sharding::{print_mesh, print_sharding};
 use crate::composite::CompositeDefinition;
 use crate::graph::{Annotation, Graph, Role, ValueId};
 use crate::op::TextForm;
-use partita_mesh::{Mesh, Sharding};
+use partita_mesh::{DimSharding, Mesh, Sharding};
 use std::sync::Arc;
 
 /// Text under construction.
@@ -311,7 +311,7 @@ impl Printer {
     }
 }
 
-/// `partita.origin` and `partita.units` of annotations.
+/// `partita.origin`, `partita.units` and `partita.by_element` of annotations.
 pub(crate) fn origin_attributes(annotations: &[&Annotation]) -> Vec<(String, String)> {
     let origins = annotations.iter().map(|a| quote(&a.origin)).collect();
     let mut attributes = vec![("partita.origin".to_string(), one_or_list(origins))];
@@ -319,14 +319,26 @@ pub(crate) fn origin_attributes(annotations: &[&Annotation]) -> Vec<(String, Str
     if let Some(units) = print_units(&shardings) {
         attributes.push(("partita.units".to_string(), units));
     }
+    if let Some(counts) = print_per_dim(&shardings, 0, |dim| dim.by_element) {
+        attributes.push(("partita.by_element".to_string(), counts));
+    }
     attributes
 }
 
 /// The units of shardings, unless all are 1.
 pub(crate) fn print_units(shardings: &[&Sharding]) -> Option<String> {
-    let trivial = shardings.iter().all(|s| s.dims.iter().all(|d| d.unit == 1));
-    let units = |s: &&Sharding| print_array(&s.dims.iter().map(|d| d.unit).collect::<Vec<_>>());
-    (!trivial).then(|| one_or_list(shardings.iter().map(units).collect()))
+    print_per_dim(shardings, 1, |dim| dim.unit)
+}
+
+/// A number for each dimension of shardings, unless all are the usual one.
+fn print_per_dim(
+    shardings: &[&Sharding],
+    usual: usize,
+    number: impl Fn(&DimSharding) -> usize,
+) -> Option<String> {
+    let numbers = |s: &&Sharding| s.dims.iter().map(&number).collect::<Vec<usize>>();
+    let trivial = shardings.iter().flat_map(numbers).all(|number| number == usual);
+    (!trivial).then(|| one_or_list(shardings.iter().map(|s| print_array(&numbers(s))).collect()))
 }
 
 fn one_or_list(texts: Vec<String>) -> String {

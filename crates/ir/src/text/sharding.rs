@@ -131,7 +131,7 @@ impl Parser<'_> {
         self.mark('[')?;
         while self.kind() == Kind::Mark('{') {
             let (axes, open) = self.dimension(index)?;
-            text.sharding.dims.push(DimSharding { axes, unit: 1 });
+            text.sharding.dims.push(DimSharding::over(axes));
             text.open.push(open);
             if !self.eat(',') {
                 break;

@@ -8,7 +8,7 @@ use crate::ops::*;
 use crate::{GraphBuilder, Literal, Storage, TensorType};
 use half::{bf16, f16};
 use partita_base::DType;
-use partita_mesh::{AxisList, AxisRef, Combiner, DimSharding, Mesh, Sharding};
+use partita_mesh::{AxisRef, Combiner, DimSharding, Mesh, Sharding};
 use proptest::prelude::*;
 
 const FIXTURES: [&str; 10] = [
@@ -455,7 +455,7 @@ fn mesh() -> Mesh {
 }
 
 fn layout(dims: &[&[AxisRef]], open: &[bool]) -> Annotation {
-    let dims = dims.iter().map(|axes| DimSharding { axes: AxisList::from_slice(axes), unit: 1 }).collect();
+    let dims = dims.iter().map(|axes| DimSharding::over(axes.iter().copied())).collect();
     Annotation {
         mesh: 0,
         sharding: Sharding { dims, partial: Vec::new() },
@@ -479,6 +479,7 @@ fn annotated_graph() -> Graph {
         layout(&[&[mesh.full_axis(0)], &[AxisRef { axis: 1, pre: 2, size: 2 }]], &[true, false]);
     annotation.replicated = vec![AxisRef { axis: 1, pre: 1, size: 2 }];
     annotation.sharding.dims[0].unit = 4;
+    annotation.sharding.dims[1].by_element = 1;
     builder.annotate(weight, annotation.clone());
     builder.path = "layers.0.attn".into();
     builder.phase = Phase::WeightGrad;

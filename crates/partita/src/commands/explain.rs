@@ -108,6 +108,7 @@ impl Page {
 pub struct Explained {
     built: Built,
     forward: Graph,
+    notes: Vec<String>,
 }
 
 impl Explained {
@@ -118,7 +119,8 @@ impl Explained {
         let built = compile::plan_step(config, &model, &mesh, &varied)?;
         let tools = Tools { registry: &Registry::default(), runner: &CpuStep::default() };
         let forward = restructure(&built.plan, &model, &tools)?.model.forward;
-        Ok(Explained { built, forward })
+        let notes = compile::notes(config, &model, &built, &varied);
+        Ok(Explained { built, forward, notes })
     }
 
     /// The whole step.
@@ -129,7 +131,7 @@ impl Explained {
             lines: explain.lines(&self.forward),
             counts: Counts::from(&partita_program::counts(&compile::lower(&self.built, sizes)?)),
             collectives: explain.collectives(),
-            notes: self.built.notes.clone(),
+            notes: self.notes.clone(),
         })
     }
 

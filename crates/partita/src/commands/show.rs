@@ -2,7 +2,7 @@
 
 use crate::cli::PlanForm;
 use crate::commands::lower::{LowerRequest, plan};
-use crate::compile;
+use crate::compile::{self, Build};
 use crate::config::Config;
 use crate::output::format::{bytes, table};
 use partita_base::Result;
@@ -27,19 +27,21 @@ pub fn plan_of(config: &Config, form: PlanForm) -> Result<String> {
 
 /// Everything: mesh, parameters and their layouts, plan, memory by rank, notes.
 pub fn show(config: &Config, sizes: &dyn RegionSizes) -> Result<String> {
-    let planned = plan(config, LowerRequest::default())?;
+    let varied = Build::from_config(config);
+    let (mesh, model) = (compile::mesh(config)?, compile::model(config, &varied)?);
+    let planned = compile::plan_step(config, &model, &mesh, &varied)?;
     let set = compile::lower(&planned, sizes)?;
-    let mesh = &planned.partitioned.mesh;
     let mut text = format!("model {} on mesh {mesh} ({} ranks)\n\n", config.model.name(), mesh.rank_count());
     text += &parameters(&planned);
     let lines = planned.plan.to_dict_toml();
     let nothing = "[plan]\n# no lines: only the batch is cut\n";
     let _ = write!(text, "\n{}\n", if planned.plan.entries.is_empty() { nothing } else { &lines });
     text += &memory_table(&set);
-    for note in &planned.notes {
+    let notes = compile::notes(config, &model, &planned, &varied);
+    for note in &notes {
         let _ = write!(text, "\nnote: {note}");
     }
-    if !planned.notes.is_empty() {
+    if !notes.is_empty() {
         text.push('\n');
     }
     Ok(text)

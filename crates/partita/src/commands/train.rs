@@ -45,8 +45,8 @@ pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<b
         ..RunnerOptions::default()
     };
     let planned = compile::plan_step(config, &model, &mesh, &build)?;
-    for note in &planned.notes {
-        output.note(note.clone());
+    for note in compile::notes(config, &model, &planned, &build) {
+        output.note(note);
     }
     let mut verify_ok = None;
     if !args.no_verify {

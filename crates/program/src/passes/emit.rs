@@ -381,13 +381,13 @@ impl Emitter<'_> {
         origin: Origin,
     ) -> Vec<BufferId> {
         let outputs: Vec<BufferId> = results.iter().map(|&value| self.result(value)).collect();
-        let bytes = if region.is_by_rank() {
+        // The device sizes scratch memory for a region as a rank runs it.
+        let own = region.is_by_rank().then(|| {
             let mut own = region.clone();
             own.bind(self.program.ranks[0]);
-            self.sizes.workspace_bytes(&own)
-        } else {
-            self.sizes.workspace_bytes(&region)
-        };
+            own
+        });
+        let bytes = self.sizes.workspace_bytes(own.as_ref().unwrap_or(&region), &inputs);
         let workspace = (bytes > 0).then(|| {
             let ty = TensorType::new(partita_base::DType::U8, [bytes]);
             self.buffer(&ty, format!("workspace of {}", origin.what), BufferKind::Workspace)

@@ -6,7 +6,7 @@ use partita_base::DType;
 use partita_ir::ops::{AllGather, AllReduce, CollectivePermute, DotGeneral, ReduceScatter};
 use partita_ir::{ClassGraph, Graph, GraphBuilder, Literal, Op, Operation, Phase, Role, TensorType, ValueId};
 use partita_mesh::Combiner;
-use partita_program::{LowerOptions, ProgramSet, Reference, Region, RegionSizes, lower};
+use partita_program::{LowerOptions, ProgramSet, Reference, Region, RegionSizes, View, lower};
 
 /// Numbers that depend on nothing but the seed.
 pub struct Random(pub u64);
@@ -29,7 +29,7 @@ impl Random {
 pub struct Sizes;
 
 impl RegionSizes for Sizes {
-    fn workspace_bytes(&self, region: &Region) -> usize {
+    fn workspace_bytes(&self, region: &Region, _: &[View]) -> usize {
         if region.single().is_some() { 100 } else { 0 }
     }
 }

@@ -1,0 +1,182 @@
+//! Advice on meshes: which ranks are idle, and a mesh on which the step takes less time by the cost model.
+
+use crate::partition::Partitioned;
+use crate::propagate::Layouts;
+use partita_base::Result;
+use partita_ir::{Graph, Operation};
+use partita_mesh::{Axis, AxisList, Cluster, Mesh, Step};
+
+/// Ranks that hold nothing of some parameters, since these have fewer pieces than there are ranks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Idle {
+    /// The first such parameter, with its type.
+    first: String,
+    /// How many more there are.
+    others: usize,
+    /// The dimension of the first one.
+    dim: usize,
+    /// Into how many pieces it can be cut.
+    pieces: usize,
+    /// The axes that cut it.
+    axes: AxisList,
+    ranks: Vec<usize>,
+}
+
+/// What is idle under these layouts. An axis over which parameters are only stored in pieces leaves no rank idle: each
+/// use gathers them.
+fn idle(graph: &Graph, mesh: &Mesh, layouts: &Layouts) -> Vec<Idle> {
+    let mut found: Vec<Idle> = Vec::new();
+    for id in graph.params() {
+        let value = graph.value(id);
+        for (dim, cut) in layouts.sharding(id).dims.iter().enumerate() {
+            let mut cut = cut.clone();
+            cut.axes.retain(|axis| !layouts.cuts_by_element(id, *axis));
+            cut.by_element = 0;
+            let pieces = value.ty.shape[dim] / cut.unit.max(1);
+            if pieces == 0 || pieces >= mesh.axes_size(&cut.axes) {
+                continue;
+            }
+            let extents = cut.extents(value.ty.shape[dim]);
+            let is_idle = |rank: &usize| extents[mesh.position(*rank, &cut.axes)] == 0;
+            let ranks: Vec<usize> = (0..mesh.rank_count()).filter(is_idle).collect();
+            let alike =
+                |idle: &&mut Idle| (idle.pieces, &idle.axes, &idle.ranks) == (pieces, &cut.axes, &ranks);
+            match found.iter_mut().find(alike) {
+                Some(idle) => idle.others += 1,
+                None => {
+                    let first = format!("`{}` {}", graph.describe(id), value.ty);
+                    found.push(Idle { first, others: 0, dim, pieces, axes: cut.axes, ranks });
+                }
+            }
+        }
+    }
+    found
+}
+
+/// One sentence for each group of idle ranks.
+pub(crate) fn idle_notes(graph: &Graph, mesh: &Mesh, layouts: &Layouts) -> Vec<String> {
+    let note = |idle: Idle| {
+        let ranks: Vec<String> = idle.ranks.iter().map(usize::to_string).collect();
+        let others = match idle.others {
+            0 => String::new(),
+            1 => ", and so has 1 more parameter".to_string(),
+            more => format!(", and so have {more} more parameters"),
+        };
+        let are_idle = match ranks.as_slice() {
+            [one] => format!("rank {one} is idle"),
+            _ => format!("ranks {} are idle", ranks.join(", ")),
+        };
+        let (first, pieces, dim) = (&idle.first, idle.pieces, idle.dim);
+        let (ways, axes) = (mesh.axes_size(&idle.axes), mesh.display_axes(&idle.axes));
+        format!(
+            "{first} has {pieces} pieces along dimension {dim} for {ways} ranks over {axes}{others}: {are_idle} there"
+        )
+    };
+    idle(graph, mesh, layouts).into_iter().map(note).collect()
+}
+
+/// Seconds of a step on its slowest rank by the cost model: the work of its ops, and its collectives one after another.
+pub fn step_s(partitioned: &Partitioned, cluster: &Cluster) -> f64 {
+    let work_s = |local: &Graph| {
+        let own = local.nodes.iter().filter(|node| !node.op.is_collective());
+        own.map(|node| {
+            let cost = node.op.cost(&local.operand_types(node), &local.result_types(node));
+            cost.flops / cluster.device_flops_per_s + cost.bytes / cluster.device_bytes_per_s
+        })
+        .sum::<f64>()
+    };
+    let local = |step: &Step| matches!(step, Step::Slice { .. } | Step::ToPartial { .. });
+    let exchanges = partitioned.moves.iter().filter(|m| !local(&m.step.step));
+    let exchanged_s = exchanges.map(|m| {
+        let ty = partitioned.graph.ty(m.value);
+        cluster.step_s(&partitioned.mesh, &ty.shape, ty.dtype.size_bytes(), &m.before, &m.step)
+    });
+    partitioned.locals.iter().map(work_s).fold(0.0, f64::max) + exchanged_s.sum::<f64>()
+}
+
+/// A mesh for the same step that is better than the one at hand.
+#[derive(Clone, PartialEq, Debug)]
+pub struct BetterMesh {
+    /// The mesh.
+    pub mesh: Mesh,
+    /// Seconds of a step on it, by the cost model.
+    pub step_s: f64,
+    /// Seconds of a step on the mesh at hand.
+    pub given_s: f64,
+}
+
+impl std::fmt::Display for BetterMesh {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let percent = 100.0 * self.step_s / self.given_s;
+        write!(
+            f,
+            "the next best mesh is {}: a step takes {percent:.0} % of the time by the cost model",
+            self.mesh
+        )
+    }
+}
+
+/// The best of a few meshes on which fewer ranks are idle, where it is better than the mesh of `given`: less time for a
+/// step by the cost model, or the same time on fewer ranks. `on` cuts the same step for another mesh; a mesh that it
+/// refuses is left out.
+pub fn better_mesh(
+    given: &Partitioned,
+    on: &mut dyn FnMut(&Mesh) -> Result<Partitioned>,
+) -> Option<BetterMesh> {
+    let mut best = None;
+    let given_s = step_s(given, &Cluster::uniform(&given.mesh));
+    let mut least = (given_s, given.mesh.rank_count());
+    for mesh in candidates(&given.mesh, &idle(&given.graph, &given.mesh, &given.layouts)) {
+        let Ok(other) = on(&mesh) else { continue };
+        let (step_s, ranks) = (step_s(&other, &Cluster::uniform(&mesh)), mesh.rank_count());
+        let is_same = (step_s - least.0).abs() <= SAME * least.0;
+        let is_better = if is_same { ranks < least.1 } else { step_s < least.0 };
+        if is_better {
+            least = (step_s, ranks);
+            best = Some(BetterMesh { mesh, step_s, given_s });
+        }
+    }
+    best
+}
+
+/// Times that differ by less than this part are the same.
+const SAME: f64 = 1e-6;
+
+/// Meshes with smaller axes where ranks are idle: as many ranks as there are pieces, and the most that divide the axis.
+/// What the axis loses goes to the batch, or is left out.
+fn candidates(mesh: &Mesh, idle: &[Idle]) -> Vec<Mesh> {
+    let mut found: Vec<Mesh> = Vec::new();
+    let mut add = |candidate: Mesh| {
+        if candidate.axes != mesh.axes && !found.iter().any(|known| known.axes == candidate.axes) {
+            found.push(candidate);
+        }
+    };
+    for idle in idle {
+        for &axis in &idle.axes {
+            let size = mesh.axes[axis.axis].size;
+            let others = mesh.axes_size(&idle.axes) / axis.size;
+            let most = (idle.pieces / others).clamp(1, size);
+            let divides = (1..=most).rev().find(|n| size.is_multiple_of(*n)).unwrap_or(1);
+            for fewer in [most, divides] {
+                let mut narrower = mesh.clone();
+                narrower.device_ids = None;
+                narrower.axes[axis.axis].size = fewer;
+                if size.is_multiple_of(fewer) {
+                    add(with_more_data_ranks(&narrower, size / fewer));
+                }
+                add(narrower);
+            }
+        }
+    }
+    found
+}
+
+/// The mesh with `dp` that many times as large.
+fn with_more_data_ranks(mesh: &Mesh, times: usize) -> Mesh {
+    let mut mesh = mesh.clone();
+    match mesh.axis_named("dp") {
+        Some(dp) => mesh.axes[dp.axis].size *= times,
+        None => mesh.axes.insert(0, Axis { name: "dp".to_string(), size: times }),
+    }
+    mesh
+}
