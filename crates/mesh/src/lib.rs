@@ -17,7 +17,7 @@ mod sharding;
 mod split;
 
 pub use cluster::{Cluster, Link};
-pub use mesh::{Axis, AxisList, AxisRef, Mesh};
+pub use mesh::{Axis, AxisList, AxisRef, Mesh, rank_list};
 pub use partita_base::Combiner;
 pub use reshard::{ReshardStep, Step, permute_pairs, reshard};
 pub use sharding::{DimSharding, Sharding};

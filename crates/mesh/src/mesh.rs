@@ -255,6 +255,15 @@ impl fmt::Display for Mesh {
     }
 }
 
+/// Ascending ranks as a list in which long runs are written as `4-11`.
+pub fn rank_list(ranks: &[usize]) -> String {
+    let runs = ranks.chunk_by(|a, b| a + 1 == *b).map(|run| match run {
+        [first, .., last] if run.len() > 4 => format!("{first}-{last}"),
+        _ => run.iter().map(usize::to_string).collect::<Vec<_>>().join(","),
+    });
+    runs.collect::<Vec<_>>().join(",")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -293,6 +302,13 @@ mod tests {
         let mesh = Mesh::new("m", &[("a", 2), ("b", 3), ("c", 2)]);
         assert_eq!(mesh.coordinates(7), [1, 0, 1]);
         assert!((0..12).all(|rank| mesh.rank_at(&mesh.coordinates(rank)) == rank));
+    }
+
+    #[test]
+    fn long_runs_of_ranks_are_written_short() {
+        assert_eq!(rank_list(&[]), "");
+        assert_eq!(rank_list(&[0, 1, 2, 3]), "0,1,2,3");
+        assert_eq!(rank_list(&[0, 2, 3, 4, 5, 6, 9]), "0,2-6,9");
     }
 
     #[test]

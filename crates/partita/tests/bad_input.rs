@@ -132,12 +132,12 @@ fn fewer_heads_than_ranks_is_told_and_strict_refuses() {
     let heads = ["--set", "model.heads=2", "--set", "train.steps=1"];
     let outcome = place.train("gpt", "tp=4", &heads);
     assert_eq!(outcome.code, Some(0), "{}", outcome.err);
-    for fact in ["ranks 1, 3 are idle", "the next best mesh is dp=2,tp=2"] {
+    for fact in ["ranks 1,3 are idle", "the next best mesh is dp=2,tp=2"] {
         let told = |note: &serde_json::Value| note["message"].as_str().unwrap().contains(fact);
         assert!(outcome.of("note").iter().any(told), "{}", outcome.out);
     }
     let strict = place.train("gpt", "tp=4", &[&heads[..], &["--strict"]].concat());
-    strict.refuses("E009", &["leaves ranks idle", "ranks 1, 3 are idle", "the next best mesh is dp=2,tp=2"]);
+    strict.refuses("E009", &["leaves ranks idle", "ranks 1,3 are idle", "the next best mesh is dp=2,tp=2"]);
 }
 
 #[test]

@@ -253,5 +253,5 @@ fn where_no_other_mesh_is_better_only_the_idle_ranks_are_named() {
     let varied = Build::from_config(&config);
     let notes = compile::notes(&config, &compile::model(&config, &varied).unwrap(), &built, &varied);
     assert_eq!(notes.len(), 1, "{notes:?}");
-    assert!(notes[0].contains("ranks 1, 3 are idle there"), "{notes:?}");
+    assert!(notes[0].contains("ranks 1,3 are idle there"), "{notes:?}");
 }

@@ -4,7 +4,7 @@ use crate::partition::Partitioned;
 use crate::propagate::Layouts;
 use partita_base::Result;
 use partita_ir::{Graph, Operation};
-use partita_mesh::{Axis, AxisList, Cluster, Mesh, Step};
+use partita_mesh::{Axis, AxisList, Cluster, Mesh, Step, rank_list};
 
 /// Ranks that hold nothing of some parameters, since these have fewer pieces than there are ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,15 +56,14 @@ fn idle(graph: &Graph, mesh: &Mesh, layouts: &Layouts) -> Vec<Idle> {
 /// One sentence for each group of idle ranks.
 pub(crate) fn idle_notes(graph: &Graph, mesh: &Mesh, layouts: &Layouts) -> Vec<String> {
     let note = |idle: Idle| {
-        let ranks: Vec<String> = idle.ranks.iter().map(usize::to_string).collect();
         let others = match idle.others {
             0 => String::new(),
             1 => ", and so has 1 more parameter".to_string(),
             more => format!(", and so have {more} more parameters"),
         };
-        let are_idle = match ranks.as_slice() {
+        let are_idle = match idle.ranks.as_slice() {
             [one] => format!("rank {one} is idle"),
-            _ => format!("ranks {} are idle", ranks.join(", ")),
+            ranks => format!("ranks {} are idle", rank_list(ranks)),
         };
         let (first, pieces, dim) = (&idle.first, idle.pieces, idle.dim);
         let (ways, axes) = (mesh.axes_size(&idle.axes), mesh.display_axes(&idle.axes));

@@ -7,6 +7,7 @@ use crate::config::Config;
 use crate::output::format::{bytes, table};
 use partita_base::Result;
 use partita_ir::Role;
+use partita_mesh::rank_list;
 use partita_program::{BufferKind, ProgramSet, RegionSizes};
 use partita_schedule::{Built, Plan};
 use std::fmt::Write;
@@ -151,15 +152,6 @@ pub fn memory(set: &ProgramSet) -> Vec<Memory> {
         program.ranks.iter().for_each(|&rank| ranks[rank] = memory);
     }
     ranks
-}
-
-/// Ranks as a list in which long runs are written as `4-11`.
-fn rank_list(ranks: &[usize]) -> String {
-    let runs = ranks.chunk_by(|a, b| a + 1 == *b).map(|run| match run {
-        [first, .., last] if run.len() > 4 => format!("{first}-{last}"),
-        _ => run.iter().map(|rank| rank.to_string()).collect::<Vec<_>>().join(","),
-    });
-    runs.collect::<Vec<_>>().join(",")
 }
 
 /// [`memory`] as a table, ranks with equal figures in one row.
