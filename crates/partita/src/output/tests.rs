@@ -44,6 +44,31 @@ fn step(step: u64) -> Step {
     }
 }
 
+/// A comparison of two builds reads the bits of a loss from its decimals.
+#[test]
+fn json_numbers_read_back_to_the_same_bits() {
+    let losses = [
+        0.1 + 0.2,
+        1.0 / 3.0,
+        f64::from(5.514_751_4_f32),
+        f64::from_bits(1.0f64.to_bits() + 1),
+        f64::MIN_POSITIVE / 3.0,
+        -0.0,
+        1.234_567_890_123_456_7e-300,
+    ];
+    for loss in losses {
+        let (mut output, out, _) = output(true, None);
+        output.step(&Step { loss, grad_norm: Some(loss / 7.0), ..step(1) });
+        let text = out.text();
+        let number = |key: &str| -> f64 {
+            let (_, rest) = text.split_once(&format!("\"{key}\":")).unwrap();
+            rest.split([',', '}']).next().unwrap().parse().unwrap()
+        };
+        assert_eq!(number("loss").to_bits(), loss.to_bits(), "{text}");
+        assert_eq!(number("grad_norm").to_bits(), (loss / 7.0).to_bits(), "{text}");
+    }
+}
+
 fn report(ok: bool) -> Report {
     let tensor = |index: usize| TensorError {
         tensor: format!("grad.{index}"),
