@@ -2,19 +2,29 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
 
-/// An index into an arena of `T`: as cheap as a `u32`, but an id of one kind cannot index another.
+/// An index into an arena of `T`: as cheap as two `u32`, but an id of one kind cannot index another. It may know whose
+/// arena it was made for, which is no part of its identity: ids of equal index are equal.
 pub struct Id<T> {
     index: u32,
+    owner: u32,
     marker: PhantomData<fn() -> T>,
 }
 
 impl<T> Id<T> {
     /// The id of the element at `index`.
     pub fn new(index: usize) -> Self {
-        Id {
-            index: u32::try_from(index).expect("an arena holds fewer than 2^32 elements"),
-            marker: PhantomData,
-        }
+        Id::owned(index, 0)
+    }
+
+    /// As [`Id::new`], for the arena of this owner; 0 is nobody.
+    pub fn owned(index: usize, owner: u32) -> Self {
+        let index = u32::try_from(index).expect("an arena holds fewer than 2^32 elements");
+        Id { index, owner, marker: PhantomData }
+    }
+
+    /// Whose arena it was made for; 0 where nobody said.
+    pub fn owner(self) -> u32 {
+        self.owner
     }
 
     /// Where the element stands in its arena.

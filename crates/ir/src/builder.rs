@@ -3,15 +3,25 @@
 use crate::graph::{Annotation, Graph, Location, Node, NodeId, Phase, Role, Value, ValueId};
 use crate::literal::Literal;
 use crate::op::{Op, Operation};
+use crate::ops::checks::distinct_dims;
 use crate::ops::*;
 use crate::types::TensorType;
 use partita_base::{DType, Diagnostic, Result};
 use partita_mesh::Combiner;
+use std::panic::Location as Caller;
+use std::sync::OnceLock;
 
 /// A graph under construction. New nodes get the current module path, phase and location.
+///
+/// A value belongs to the builder that made it. Given to another one, it is refused with E160: where it is out of range,
+/// and where the two builders were made at different places in the source or under different names.
 #[derive(Clone, Debug, Default)]
 pub struct GraphBuilder {
     graph: Graph,
+    /// Marks the values made here; 0 where values of any builder are taken.
+    owner: u32,
+    /// The first mistake of a call that could not report it; whatever can, reports it next.
+    mistake: OnceLock<Box<Diagnostic>>,
     /// Module path of new nodes.
     pub path: String,
     /// Phase of new nodes.
@@ -26,14 +36,16 @@ pub struct GraphBuilder {
 
 impl GraphBuilder {
     /// An empty graph.
+    #[track_caller]
     pub fn new(name: &str) -> Self {
         GraphBuilder {
             graph: Graph { name: name.to_string(), ..Graph::default() },
+            owner: owner_of(name, Caller::caller()),
             ..GraphBuilder::default()
         }
     }
 
-    /// Continues an existing graph.
+    /// Continues an existing graph, whose values may come from any builder.
     pub fn from_graph(graph: Graph) -> Self {
         GraphBuilder { graph, ..GraphBuilder::default() }
     }
@@ -48,6 +60,49 @@ impl GraphBuilder {
         &mut self.graph
     }
 
+    /// Notes a mistake in a call that cannot return it: the next one that returns a `Result` does. The first counts.
+    pub fn reject(&self, mistake: Box<Diagnostic>) {
+        let _ = self.mistake.set(mistake);
+    }
+
+    /// Whether values may be used here. E160 for one of another graph; what was noted by [`GraphBuilder::reject`].
+    pub fn check(&self, values: &[ValueId]) -> Result<()> {
+        if let Some(mistake) = self.mistake.get() {
+            return Err(mistake.clone());
+        }
+        match values.iter().find(|v| self.is_foreign(**v)) {
+            Some(&value) => Err(self.foreign(value)),
+            None => Ok(()),
+        }
+    }
+
+    fn is_foreign(&self, value: ValueId) -> bool {
+        let another = self.owner != 0 && value.owner() != 0 && value.owner() != self.owner;
+        another || value.index() >= self.graph.values.len()
+    }
+
+    fn foreign(&self, value: ValueId) -> Box<Diagnostic> {
+        let path = if self.path.is_empty() { "<root>" } else { &self.path };
+        let at = match &self.location {
+            Some(location) => format!("{path} at {location}"),
+            None => path.to_string(),
+        };
+        let count = self.graph.values.len();
+        Diagnostic::new("E160", "a value of another graph")
+            .at(at)
+            .expected(format!("one of the {count} values of `{}`", self.graph.name))
+            .found(format!("value {} of another context or builder", value.index()))
+            .help("a value is used in the context that made it: build a model in one context")
+    }
+
+    /// As [`GraphBuilder::finish_named`], where the outputs come from code that may be wrong. E160 as
+    /// [`GraphBuilder::check`].
+    pub fn finish_checked(self, outputs: Vec<(String, ValueId)>) -> Result<Graph> {
+        let values: Vec<ValueId> = outputs.iter().map(|(_, value)| *value).collect();
+        self.check(&values)?;
+        Ok(self.finish_named(outputs))
+    }
+
     /// Ends construction with these outputs, without names.
     pub fn finish(mut self, outputs: Vec<ValueId>) -> Graph {
         self.graph.outputs = outputs;
@@ -60,14 +115,19 @@ impl GraphBuilder {
         self.graph
     }
 
-    /// The type of a value.
+    /// The type of a value. For one of another graph a scalar, and the next op reports E160.
     pub fn ty(&self, value: ValueId) -> &TensorType {
+        static UNKNOWN: TensorType = TensorType { dtype: DType::F32, shape: Vec::new() };
+        if self.is_foreign(value) {
+            self.reject(self.foreign(value));
+            return &UNKNOWN;
+        }
         self.graph.ty(value)
     }
 
-    /// The shape of a value.
+    /// The shape of a value, as [`GraphBuilder::ty`].
     pub fn shape(&self, value: ValueId) -> Vec<usize> {
-        self.graph.ty(value).shape.clone()
+        self.ty(value).shape.clone()
     }
 
     /// Runs `body` with `name` appended to the module path.
@@ -81,7 +141,7 @@ impl GraphBuilder {
 
     /// A new graph input.
     pub fn input(&mut self, name: &str, ty: TensorType, role: Role) -> ValueId {
-        let id = ValueId::new(self.graph.values.len());
+        let id = ValueId::owned(self.graph.values.len(), self.owner);
         self.graph.values.push(Value {
             ty,
             definition: None,
@@ -93,9 +153,12 @@ impl GraphBuilder {
         id
     }
 
-    /// Asks for a layout of a value.
+    /// Asks for a layout of a value. For one of another graph nothing, and the next op reports E160.
     pub fn annotate(&mut self, value: ValueId, annotation: Annotation) {
-        self.graph.value_mut(value).annotation = Some(annotation);
+        match self.is_foreign(value) {
+            true => self.reject(self.foreign(value)),
+            false => self.graph.value_mut(value).annotation = Some(annotation),
+        }
     }
 
     /// New nodes get the path, phase, location, microbatch and group of this one.
@@ -107,8 +170,9 @@ impl GraphBuilder {
         self.remat = node.remat;
     }
 
-    /// Appends a node. E100 wraps what type inference finds, with the module path.
+    /// Appends a node. E160 as [`GraphBuilder::check`], else what type inference finds, with the module path.
     pub fn push(&mut self, op: impl Into<Op>, operands: &[ValueId]) -> Result<Vec<ValueId>> {
+        self.check(operands)?;
         let op = op.into();
         let types: Vec<&TensorType> = operands.iter().map(|&v| self.graph.ty(v)).collect();
         let results = op.infer(&types).map_err(|mut error| {
@@ -124,7 +188,7 @@ impl GraphBuilder {
         Ok(self.push_typed(op, operands, results))
     }
 
-    /// Appends a node whose result types are already known.
+    /// Appends a node whose operands and result types are already known to fit.
     pub fn push_typed(
         &mut self,
         op: impl Into<Op>,
@@ -136,7 +200,7 @@ impl GraphBuilder {
             .into_iter()
             .enumerate()
             .map(|(number, ty)| {
-                let id = ValueId::new(self.graph.values.len());
+                let id = ValueId::owned(self.graph.values.len(), self.owner);
                 self.graph.values.push(Value {
                     ty,
                     definition: Some((node, number)),
@@ -160,13 +224,18 @@ impl GraphBuilder {
         results
     }
 
-    /// Appends a node with one result.
+    /// Appends a node and returns its first result. E101 for an op without results.
     pub fn push1(&mut self, op: impl Into<Op>, operands: &[ValueId]) -> Result<ValueId> {
-        Ok(self.push(op, operands)?[0])
+        let results = self.push(op, operands)?;
+        results
+            .first()
+            .copied()
+            .ok_or_else(|| Diagnostic::new("E101", "an op without results, where one is read"))
     }
 
     /// Copies the nodes of `graph` here, its inputs bound to `arguments`; returns its outputs. Where `keep_origin` is
-    /// false, they get the builder's path, phase, location, microbatch and group.
+    /// false, they get the builder's path, phase, location, microbatch and group. E131 for another number of arguments,
+    /// E152 for a graph that is not well formed.
     pub fn inline(
         &mut self,
         graph: &Graph,
@@ -181,16 +250,20 @@ impl GraphBuilder {
             .expected(graph.inputs.len().to_string())
             .found(arguments.len().to_string()));
         }
+        self.check(arguments)?;
         let mut map: Vec<Option<ValueId>> = vec![None; graph.values.len()];
         for (&input, &argument) in graph.inputs.iter().zip(arguments) {
             map[input.index()] = Some(argument);
         }
+        let defined = |map: &[Option<ValueId>], v: &ValueId| {
+            map.get(v.index()).copied().flatten().ok_or_else(|| {
+                Diagnostic::new("E152", format!("`{}` uses a value before it is defined", graph.name))
+                    .found(format!("value {}", v.index()))
+            })
+        };
         for node in &graph.nodes {
-            let operands: Vec<ValueId> = node
-                .operands
-                .iter()
-                .map(|v| map[v.index()].expect("nodes stand in execution order"))
-                .collect();
+            let operands: Vec<ValueId> =
+                node.operands.iter().map(|v| defined(&map, v)).collect::<Result<_>>()?;
             let types = node.results.iter().map(|&v| graph.ty(v).clone()).collect();
             let results = self.push_typed(node.op.clone(), &operands, types);
             if keep_origin {
@@ -207,7 +280,7 @@ impl GraphBuilder {
                 map[old.index()] = Some(new);
             }
         }
-        Ok(graph.outputs.iter().map(|v| map[v.index()].expect("outputs are defined")).collect())
+        graph.outputs.iter().map(|v| defined(&map, v)).collect()
     }
 
     // ---- constants -------------------------------------------------------------------------------------
@@ -358,9 +431,11 @@ impl GraphBuilder {
         self.push1(Transpose { permutation: permutation.to_vec() }, &[x])
     }
 
-    /// The elements `start..limit` of one dimension.
+    /// The elements `start..limit` of one dimension. E105 where there is no such dimension.
     pub fn slice_dim(&mut self, x: ValueId, dim: usize, start: usize, limit: usize) -> Result<ValueId> {
+        self.check(&[x])?;
         let shape = self.shape(x);
+        distinct_dims("slice_dim", "dim", &[dim], shape.len())?;
         let mut low = vec![0; shape.len()];
         let mut high = shape.clone();
         (low[dim], high[dim]) = (start, limit);
@@ -404,6 +479,16 @@ impl GraphBuilder {
     }
 }
 
+/// A number for a builder, the same in every run: by its name and where in the source it is made. Never 0.
+fn owner_of(name: &str, place: &Caller) -> u32 {
+    let mut hash: u32 = 0x811C_9DC5; // FNV-1a
+    let numbers = [place.line(), place.column()].map(u32::to_le_bytes);
+    for &byte in name.as_bytes().iter().chain(place.file().as_bytes()).chain(numbers.as_flattened()) {
+        hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    }
+    hash.max(1)
+}
+
 /// The identity element of a combiner, as a scalar.
 pub fn identity(combiner: Combiner, dtype: DType) -> Literal {
     let lowest = |dtype: DType| match dtype {
@@ -433,3 +518,7 @@ pub fn identity(combiner: Combiner, dtype: DType) -> Literal {
         Combiner::Min => highest(dtype),
     }
 }
+
+#[cfg(test)]
+#[path = "builder_tests.rs"]
+mod tests;

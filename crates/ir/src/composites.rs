@@ -5,10 +5,11 @@
 use crate::composite::{Attribute, Attributes, AttributesExt, Template};
 use crate::graph::ValueId;
 use crate::literal::Literal;
+use crate::ops::checks::element_type;
 use crate::ops::{BinaryKind, Composite, Direction, DotGeneral, Iota, UnaryKind};
 use crate::rule::{FactorKind, Rule};
 use crate::{GraphBuilder, TensorType};
-use partita_base::{DType, Result};
+use partita_base::{DType, Diagnostic, Result};
 
 /// Every template of this file.
 pub static ALL: &[&Template] = &[
@@ -204,6 +205,7 @@ impl GraphBuilder {
         attributes: &[(&str, Attribute)],
         operands: &[ValueId],
     ) -> Result<ValueId> {
+        self.check(operands)?;
         let attributes: Attributes = attributes.iter().map(|(k, v)| (k.to_string(), v.clone())).collect();
         let types: Vec<TensorType> = operands.iter().map(|&v| self.ty(v).clone()).collect();
         let composite = Composite::new(template, attributes, &types)?;
@@ -235,13 +237,28 @@ impl GraphBuilder {
 
     /// Repeats `x` (the result of reducing the last dimension of `shape`) along that dimension again.
     fn spread_last(&mut self, x: ValueId, shape: &[usize]) -> Result<ValueId> {
-        let dims: Vec<usize> = (0..shape.len() - 1).collect();
+        let dims: Vec<usize> = (0..shape.len().saturating_sub(1)).collect();
         self.broadcast_in_dim(x, shape, &dims)
     }
 }
 
-fn last(b: &GraphBuilder, x: ValueId) -> usize {
-    b.ty(x).rank() - 1
+/// The last dimension. E104 for a scalar.
+fn last(b: &GraphBuilder, x: ValueId) -> Result<usize> {
+    let ty = b.ty(x);
+    ty.rank().checked_sub(1).ok_or_else(|| {
+        Diagnostic::new("E104", format!("`{}` works along the last dimension", b.graph().name))
+            .expected("a tensor of at least 1 dimension")
+            .found(ty.to_string())
+    })
+}
+
+/// The extents of an operand of as many dimensions. E104 for another number.
+fn extents<const RANK: usize>(b: &GraphBuilder, x: ValueId, what: &str) -> Result<[usize; RANK]> {
+    b.shape(x).try_into().map_err(|found: Vec<usize>| {
+        Diagnostic::new("E104", format!("{what} of `{}`", b.graph().name))
+            .expected(format!("a tensor of {RANK} dimensions"))
+            .found(format!("{found:?}"))
+    })
 }
 
 /// Computes in f32 when the type is narrower.
@@ -255,7 +272,7 @@ fn widened(b: &mut GraphBuilder, x: ValueId) -> Result<(ValueId, DType)> {
 /// gradient flows through the maximum.
 fn shifted(b: &mut GraphBuilder, x: ValueId) -> Result<ValueId> {
     let shape = b.shape(x);
-    let dim = last(b, x);
+    let dim = last(b, x)?;
     let max = b.reduce_max(x, &[dim])?;
     let max = b.stop_gradient(max)?;
     let max = b.spread_last(max, &shape)?;
@@ -265,7 +282,7 @@ fn shifted(b: &mut GraphBuilder, x: ValueId) -> Result<ValueId> {
 fn build_softmax(_: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
     let (x, dtype) = widened(b, args[0])?;
     let shape = b.shape(x);
-    let dim = last(b, x);
+    let dim = last(b, x)?;
     let x = shifted(b, x)?;
     let e = b.exponential(x)?;
     let sum = b.reduce_sum(e, &[dim])?;
@@ -276,7 +293,7 @@ fn build_softmax(_: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Resu
 
 fn log_softmax(b: &mut GraphBuilder, x: ValueId) -> Result<ValueId> {
     let shape = b.shape(x);
-    let dim = last(b, x);
+    let dim = last(b, x)?;
     let x = shifted(b, x)?;
     let e = b.exponential(x)?;
     let sum = b.reduce_sum(e, &[dim])?;
@@ -306,7 +323,7 @@ fn build_layer_norm(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> R
     let epsilon = a.float("epsilon")?;
     let (x, dtype) = widened(b, args[0])?;
     let shape = b.shape(x);
-    let dim = last(b, x);
+    let dim = last(b, x)?;
     let count = shape[dim] as f64;
     let mean = b.reduce_sum(x, &[dim])?;
     let mean = b.scale(mean, 1.0 / count)?;
@@ -326,7 +343,7 @@ fn build_rms_norm(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Res
     let epsilon = a.float("epsilon")?;
     let (x, dtype) = widened(b, args[0])?;
     let shape = b.shape(x);
-    let dim = last(b, x);
+    let dim = last(b, x)?;
     let squares = b.multiply(x, x)?;
     let mean = b.reduce_sum(squares, &[dim])?;
     let mean = b.scale(mean, 1.0 / shape[dim] as f64)?;
@@ -451,7 +468,7 @@ fn build_attention(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Re
         allowed = Some(b.compare(Direction::Ge, row, column)?);
     }
     if let Some(&mask) = args.get(3) {
-        let ms = b.shape(mask);
+        let ms: [usize; 4] = extents(b, mask, "mask")?;
         let mask = if ms[1] == 1 {
             let mask = b.reshape(mask, &[ms[0], ms[2], ms[3]])?;
             let dims = [0, 3, 4];
@@ -498,8 +515,8 @@ fn build_attention(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Re
     Ok(vec![b.convert(out, dtype)?])
 }
 
-fn attention_shape(found: &[usize]) -> Box<partita_base::Diagnostic> {
-    partita_base::Diagnostic::new("E116", "attention operands")
+fn attention_shape(found: &[usize]) -> Box<Diagnostic> {
+    Diagnostic::new("E116", "attention operands")
         .expected("q [batch, heads, s, d]; k, v [batch, groups, t, d]; heads a multiple of groups")
         .found(format!("{found:?}"))
 }
@@ -539,7 +556,7 @@ fn attention_rule(a: &Attributes, operands: &[&TensorType], _: &[&TensorType]) -
 fn build_rotary(_: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
     let x = args[0];
     let shape = b.shape(x);
-    let dim = shape.len() - 1;
+    let dim = last(b, x)?;
     let half = shape[dim] / 2;
     let low = b.slice_dim(x, dim, 0, half)?;
     let high = b.slice_dim(x, dim, half, shape[dim])?;
@@ -569,7 +586,9 @@ fn build_cross_entropy(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -
     let (logits, dtype) = widened(b, args[0])?;
     let labels = args[1];
     let shape = b.shape(logits);
-    let dim = shape.len() - 1;
+    let dim = last(b, logits)?;
+    let found = b.ty(labels).dtype;
+    element_type("partita.cross_entropy", found.is_integer(), "labels of whole numbers", found)?;
     // log(sum(exp(x))) - x[label], shifted: neither half of the gradient needs a sum over classes of its own.
     let shifted = shifted(b, logits)?;
     let e = b.exponential(shifted)?;
@@ -617,7 +636,7 @@ fn build_dot_general_add(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId])
 }
 
 fn build_embedding(_: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
-    let (table, ids) = (b.shape(args[0]), b.shape(args[1]));
+    let (table, ids) = (extents::<2>(b, args[0], "table")?, b.shape(args[1]));
     let gather = crate::ops::Gather {
         dims: crate::ops::GatherDims {
             offset_dims: vec![ids.len()],

@@ -57,6 +57,7 @@ impl CustomOp {
             .map(|(name, ty)| builder.input(name, ty.clone(), Role::Activation))
             .collect();
         let outputs = (self.build)(&mut builder, &inputs)?;
+        builder.check(&outputs)?;
         let decomposition = graph_edit::prune(builder.finish(outputs));
         let definition =
             CompositeDefinition { name: self.name.clone(), decomposition, origin: Origin::Outlined };
@@ -68,6 +69,7 @@ impl CustomOp {
     /// # Errors
     /// As [`CustomOp::instantiate`].
     pub fn apply(&self, builder: &mut GraphBuilder, operands: &[ValueId]) -> Result<Vec<ValueId>> {
+        builder.check(operands)?;
         let types: Vec<TensorType> = operands.iter().map(|&v| builder.ty(v).clone()).collect();
         builder.push(self.instantiate(&types)?, operands)
     }

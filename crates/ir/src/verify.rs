@@ -1,6 +1,6 @@
 //! The verifier: what makes a graph well formed. It stands after every pass in tests and debug builds.
 
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, NodeId, ValueId};
 use crate::op::{Op, Operation};
 use partita_base::{Diagnostic, Result};
 
@@ -9,6 +9,7 @@ use partita_base::{Diagnostic, Result};
 pub fn verify(graph: &Graph) -> Result<()> {
     let mut defined = vec![false; graph.values.len()];
     for &input in &graph.inputs {
+        in_range(graph, input)?;
         if std::mem::replace(&mut defined[input.index()], true) || graph.value(input).definition.is_some() {
             return Err(problem("E151", graph, "an input is defined twice").found(graph.describe(input)));
         }
@@ -17,6 +18,7 @@ pub fn verify(graph: &Graph) -> Result<()> {
         verify_node(graph, id, &mut defined)?;
     }
     for &output in &graph.outputs {
+        in_range(graph, output)?;
         if !defined[output.index()] {
             return Err(problem("E152", graph, "an output is not defined").found(graph.describe(output)));
         }
@@ -52,9 +54,21 @@ pub fn verify(graph: &Graph) -> Result<()> {
     Ok(())
 }
 
+/// E152 for the id of a value that the graph does not hold.
+fn in_range(graph: &Graph, value: ValueId) -> Result<()> {
+    let count = graph.values.len();
+    if value.index() < count {
+        return Ok(());
+    }
+    Err(problem("E152", graph, "a value of another graph")
+        .expected(format!("one of {count} values"))
+        .found(format!("value {}", value.index())))
+}
+
 fn verify_node(graph: &Graph, id: NodeId, defined: &mut [bool]) -> Result<()> {
     let node = graph.node(id);
     for &operand in &node.operands {
+        in_range(graph, operand)?;
         if !defined[operand.index()] {
             return Err(problem("E152", graph, "a value is used before it is defined")
                 .at(node.path.clone())
@@ -62,6 +76,7 @@ fn verify_node(graph: &Graph, id: NodeId, defined: &mut [bool]) -> Result<()> {
         }
     }
     for (position, &result) in node.results.iter().enumerate() {
+        in_range(graph, result)?;
         let twice = std::mem::replace(&mut defined[result.index()], true);
         if twice || graph.value(result).definition != Some((id, position)) {
             return Err(problem("E151", graph, "a value is defined twice")
@@ -102,7 +117,7 @@ fn problem(code: &'static str, graph: &Graph, message: &str) -> Box<Diagnostic> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{GraphBuilder, Role, TensorType, ValueId};
+    use crate::{GraphBuilder, Role, TensorType};
     use partita_base::DType;
 
     fn sum() -> Graph {
@@ -141,6 +156,20 @@ mod tests {
         graph.nodes.clear();
         graph.values[1].definition = None;
         assert_eq!(code(&graph), "E152");
+    }
+
+    #[test]
+    fn a_value_of_another_graph_is_found() {
+        for place in 0..4 {
+            let (mut graph, other) = (sum(), ValueId::new(7));
+            match place {
+                0 => graph.inputs[0] = other,
+                1 => graph.outputs[0] = other,
+                2 => graph.nodes[0].operands[1] = other,
+                _ => graph.nodes[0].results[0] = other,
+            }
+            assert_eq!(code(&graph), "E152");
+        }
     }
 
     #[test]

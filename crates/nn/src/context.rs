@@ -36,6 +36,9 @@ impl ParamSpec {
 
 /// A model under construction. Parameters are named by the module path they are declared under; declaring the same
 /// name twice means the same parameter.
+///
+/// A mistake in a call that returns no `Result` (an input or a module with a wrong name) is reported by the next call
+/// that does, at the latest by [`Context::finish`].
 #[derive(Debug)]
 pub struct Context {
     /// The graph so far; model code may use any of its ops.
@@ -48,10 +51,13 @@ pub struct Context {
     step_seed: Option<ValueId>,
     cache: IndexMap<String, Vec<ValueId>>,
     modules: IndexMap<String, String>,
+    /// Names of what is fed.
+    fed: Vec<String>,
 }
 
 impl Context {
     /// An empty model whose parameters and activations are of `dtype`. Dropout acts only when `training`.
+    #[track_caller]
     pub fn new(name: &str, dtype: DType, training: bool) -> Context {
         Context {
             builder: GraphBuilder::new(name),
@@ -63,6 +69,7 @@ impl Context {
             step_seed: None,
             cache: IndexMap::new(),
             modules: IndexMap::new(),
+            fed: Vec::new(),
         }
     }
 
@@ -76,7 +83,7 @@ impl Context {
         self.training
     }
 
-    /// The shape of a value.
+    /// The shape of a value. For one of another context empty, and the next call reports E160.
     pub fn shape(&self, value: ValueId) -> Vec<usize> {
         self.builder.shape(value)
     }
@@ -86,14 +93,43 @@ impl Context {
         if self.builder.path.is_empty() { name.to_string() } else { format!("{}.{name}", self.builder.path) }
     }
 
-    /// Something fed at every step. Its name is taken as it is, whatever the module path.
+    /// Something fed at every step. Its name is taken as it is, whatever the module path. A name that another input or
+    /// a parameter has is E161.
     pub fn input(&mut self, name: &str, dtype: DType, shape: &[usize]) -> ValueId {
+        if name.is_empty() || self.fed.iter().any(|other| other == name) || self.params.contains_key(name) {
+            self.builder.reject(self.doubled_input(name));
+        }
+        self.fed.push(name.to_string());
         self.builder.input(name, TensorType::new(dtype, shape), Role::Input)
     }
 
-    /// The parameter `name` of the current module. E051 when it exists with another shape.
+    fn doubled_input(&self, name: &str) -> Box<Diagnostic> {
+        let message = match name {
+            "" => "an input without a name".to_string(),
+            name => format!("`{name}` is the name of two inputs"),
+        };
+        Diagnostic::new("E161", message)
+            .at(self.builder.path.clone())
+            .expected("a name of its own for each input: what is fed is found by it")
+            .found(format!("inputs {}", self.fed.join(", ")))
+    }
+
+    /// The parameter `name` of the current module. E051 when it exists with another shape, E050 when it holds nothing,
+    /// or more than memory can, E161 when an input has its name, E162 when that is none.
     pub fn param(&mut self, name: &str, shape: &[usize], init: Init) -> Result<ValueId> {
         let full = self.full_name(name);
+        self.builder.check(&[])?;
+        check_name(name, &full)?;
+        if self.fed.contains(&full) {
+            return Err(self.doubled_input(&full));
+        }
+        let bytes = shape.iter().try_fold(self.dtype.size_bytes(), |bytes, &n| bytes.checked_mul(n));
+        if bytes.is_none_or(|bytes| bytes == 0 || bytes > isize::MAX as usize) {
+            return Err(Diagnostic::new("E050", format!("the sizes of parameter `{full}` make no sense"))
+                .at(full)
+                .expected("at least 1 along each dimension, and no more than memory can hold")
+                .found(format!("{shape:?}")));
+        }
         let ty = TensorType::new(self.dtype, shape);
         if let Some(value) = self.lookup(&full) {
             let found = self.builder.ty(value);
@@ -115,6 +151,7 @@ impl Context {
     /// gradient, the sum over all uses. E053 when there is none.
     pub fn tie(&mut self, name: &str, existing: &str) -> Result<ValueId> {
         let full = self.full_name(name);
+        check_name(name, &full)?;
         let Some((value, _)) = self.params.get(existing) else {
             let mut error =
                 Diagnostic::new("E053", format!("`{full}` is tied to `{existing}`, which is no parameter"));
@@ -161,7 +198,8 @@ impl Context {
         Ok(values)
     }
 
-    /// Runs `body` one level deeper in the module path; its nodes carry the caller's source location.
+    /// Runs `body` one level deeper in the module path; its nodes carry the caller's source location. For a name that is
+    /// none the next call reports E162.
     #[track_caller]
     pub fn scope<T>(&mut self, name: &str, body: impl FnOnce(&mut Context) -> T) -> T {
         let caller = panic::Location::caller();
@@ -172,21 +210,22 @@ impl Context {
         result
     }
 
-    /// Applies a module under `name`; its nodes carry the caller's source location.
+    /// Applies a module under `name`; its nodes carry the caller's source location. E162 for a name that is none, E160
+    /// for a value of another context, and what the module says.
     #[track_caller]
     pub fn call(&mut self, name: &str, module: &dyn Module, x: ValueId) -> Result<ValueId> {
-        self.scope(name, |cx| {
-            cx.note_kind(module);
-            module.forward(cx, x)
-        })
+        self.scope(name, |cx| cx.forward(module, x))
     }
 
     /// As [`Context::call`], keeping the location.
     pub(crate) fn apply(&mut self, name: &str, module: &dyn Module, x: ValueId) -> Result<ValueId> {
-        self.inside(name, |cx| {
-            cx.note_kind(module);
-            module.forward(cx, x)
-        })
+        self.inside(name, |cx| cx.forward(module, x))
+    }
+
+    fn forward(&mut self, module: &dyn Module, x: ValueId) -> Result<ValueId> {
+        self.builder.check(&[x])?;
+        self.note_kind(module);
+        module.forward(self, x)
     }
 
     /// Notes what stands at the current module path.
@@ -196,8 +235,11 @@ impl Context {
 
     /// As [`Context::scope`], keeping the location: inside this crate's modules, the user's line says more.
     pub(crate) fn inside<T>(&mut self, name: &str, body: impl FnOnce(&mut Context) -> T) -> T {
-        let outer = self.full_name(name);
-        let outer = std::mem::replace(&mut self.builder.path, outer);
+        let path = self.full_name(name);
+        if let Err(error) = check_name(name, &path) {
+            self.builder.reject(error);
+        }
+        let outer = std::mem::replace(&mut self.builder.path, path);
         let result = body(self);
         self.builder.path = outer;
         result
@@ -207,6 +249,7 @@ impl Context {
     /// training. Each call is a site with random numbers of its own; masks change with the step. E052 unless
     /// `0 <= rate < 1`.
     pub fn dropout(&mut self, x: ValueId, rate: f64) -> Result<ValueId> {
+        self.builder.check(&[x])?;
         if !(0.0..1.0).contains(&rate) {
             return Err(Diagnostic::new("E052", "dropout rate out of range")
                 .at(self.builder.path.clone())
@@ -242,15 +285,34 @@ impl Context {
         Ok(combined)
     }
 
-    /// Ends construction. Inputs of the graph are first what is fed, then the parameters.
-    pub fn finish(self, outputs: Vec<(String, ValueId)>) -> Model {
-        let mut forward = self.builder.finish_named(outputs);
+    /// Ends construction. Inputs of the graph are first what is fed, then the parameters. E160 for an output of another
+    /// context, E161 for two outputs of one name, and what no earlier call could report.
+    pub fn finish(self, outputs: Vec<(String, ValueId)>) -> Result<Model> {
+        for (number, (name, _)) in outputs.iter().enumerate() {
+            if outputs[..number].iter().any(|(other, _)| other == name) {
+                return Err(Diagnostic::new("E161", format!("`{name}` is the name of two outputs"))
+                    .expected("a name of its own for each output: what is computed is found by it"));
+            }
+        }
+        let mut forward = self.builder.finish_checked(outputs)?;
         let is_param = |v: &ValueId| forward.value(*v).role == Role::Param;
         let (params, mut inputs): (Vec<ValueId>, Vec<ValueId>) =
             forward.inputs.iter().partition(|v| is_param(v));
         inputs.extend(params);
         forward.inputs = inputs;
         let params = self.params.into_iter().map(|(name, (_, spec))| (name, spec)).collect();
-        Model { forward, params, ties: self.ties, modules: self.modules }
+        Ok(Model { forward, params, ties: self.ties, modules: self.modules })
     }
+}
+
+/// E162 unless a name, its parts between dots, can stand in a module path: a plan finds modules by theirs.
+fn check_name(name: &str, path: &str) -> Result<()> {
+    let is_mark = |c: char| c.is_whitespace() || c.is_control() || "*#,:;=\"'`()[]{}".contains(c);
+    if name.split('.').all(|part| !part.is_empty()) && !name.contains(is_mark) {
+        return Ok(());
+    }
+    Err(Diagnostic::new("E162", "this is no name of a module or a parameter")
+        .at(path)
+        .expected("letters, digits and `_`; in plans `*` stands for any name")
+        .found(format!("{name:?}")))
 }

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod context;
+mod functional;
 pub mod init;
 pub mod initializer;
 pub mod losses;

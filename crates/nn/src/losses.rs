@@ -5,7 +5,7 @@
 
 use crate::accumulation_dtype;
 use crate::context::Context;
-use partita_base::Result;
+use partita_base::{Diagnostic, Result};
 use partita_ir::Attribute;
 use partita_ir::ValueId;
 use partita_ir::composites::{CROSS_ENTROPY, MSE};
@@ -15,9 +15,22 @@ use partita_ir::ops::Direction;
 pub const IGNORE_INDEX: i64 = -100;
 
 /// `logits[.., v], labels[..] -> scalar`: the mean negative log-likelihood over labels other than [`IGNORE_INDEX`]; 0
-/// when there are none.
+/// when there are none. E050 for labels that are no whole numbers, or not one for each row.
 pub fn cross_entropy(cx: &mut Context, logits: ValueId, labels: ValueId) -> Result<ValueId> {
     cx.inside("loss", |cx| {
+        cx.real(logits, "cross_entropy")?;
+        cx.builder.check(&[labels])?;
+        let (scores, classes) = (cx.builder.ty(logits), cx.builder.ty(labels));
+        let fits = scores.shape.split_last().is_some_and(|(_, rows)| rows == classes.shape);
+        if !fits || !classes.dtype.is_integer() {
+            return Err(Diagnostic::new("E050", "labels that do not fit the logits")
+                .at(cx.builder.path.clone())
+                .expected(match scores.shape.split_last() {
+                    Some((count, rows)) => format!("whole numbers below {count} of shape {rows:?}"),
+                    None => "logits [.., classes]".to_string(),
+                })
+                .found(format!("labels {classes} for logits {scores}")));
+        }
         let b = &mut cx.builder;
         let dtype = accumulation_dtype(b.ty(logits).dtype);
         let logits = b.convert(logits, dtype)?;
@@ -41,9 +54,12 @@ pub fn cross_entropy(cx: &mut Context, logits: ValueId, labels: ValueId) -> Resu
     })
 }
 
-/// `prediction[..], target[..] -> scalar`: the mean squared error over all elements.
+/// `prediction[..], target[..] -> scalar`: the mean squared error over all elements. E050 for predictions that are no
+/// real numbers.
 pub fn mse(cx: &mut Context, prediction: ValueId, target: ValueId) -> Result<ValueId> {
     cx.inside("loss", |cx| {
+        cx.real(prediction, "mse")?;
+        cx.builder.check(&[target])?;
         let b = &mut cx.builder;
         let dtype = accumulation_dtype(b.ty(prediction).dtype);
         let prediction = b.convert(prediction, dtype)?;

@@ -21,7 +21,7 @@ fn chosen_gradients(dtype: DType) -> Graph {
     let wx = cx.builder.reduce_sum(wx, &[0, 1]).unwrap();
     let by = cx.builder.reduce_sum(by, &[0]).unwrap();
     let loss = cx.builder.add(wx, by).unwrap();
-    cx.finish(vec![("loss".into(), loss)]).forward
+    cx.finish(vec![("loss".into(), loss)]).unwrap().forward
 }
 
 const RATES: [f64; 4] = [0.1, 0.1, 0.05, 0.02];
@@ -256,7 +256,7 @@ fn a_parameter_without_influence_gets_a_zero_gradient() {
     let used = cx.param("used", &[2], Init::Ones).unwrap();
     cx.param("unused", &[3], Init::Ones).unwrap();
     let loss = cx.builder.reduce_sum(used, &[0]).unwrap();
-    let graph = gradient_graph(&cx.finish(vec![("loss".into(), loss)]).forward).unwrap();
+    let graph = gradient_graph(&cx.finish(vec![("loss".into(), loss)]).unwrap().forward).unwrap();
     let mut values = Values::new();
     values.insert("used".into(), f64s(&[2], &[1.0, 2.0]));
     values.insert("unused".into(), f64s(&[3], &[1.0, 2.0, 3.0]));

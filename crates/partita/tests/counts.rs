@@ -359,7 +359,7 @@ fn toy(rows: usize, loss: bool) -> Model {
         Ok(vec![("loss".to_string(), partita_nn::losses::mse(cx, y, targets)?)])
     };
     let outputs = build(&mut cx).unwrap_or_else(|error: Box<partita_base::Diagnostic>| panic!("{error}"));
-    cx.finish(outputs)
+    cx.finish(outputs).unwrap()
 }
 
 const TOY_PLAN: &str =

@@ -3,11 +3,13 @@
 //! The graph is the whole step, after autodiff and optimizer. What a line of the plan means is spelled out here once;
 //! what it implies for everything else is propagation's business.
 
-use crate::modules::{Modules, around, is_inside, owner};
+use crate::contradictions::{Claim, overruled};
+use crate::modules::{Modules, is_inside, owner};
 use crate::pins::{Constraints, Pin, Pins};
 use crate::plan::{Entry, Plan};
-use crate::style::{Kind, Layout, Style};
-use crate::weights::{forms_of, matrix_dims, weights_of};
+use crate::sides::Side;
+use crate::style::{Kind, Layout, Layouts, Style};
+use crate::weights::{matrix_dims, weights_of};
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::ops::{BinaryKind, ShardingConstraint};
@@ -28,12 +30,15 @@ pub struct ApplyOptions {
 pub struct Applied {
     /// The step with annotations and sharding constraints.
     pub graph: Graph,
-    /// Facts worth telling: mesh axes that nothing uses.
+    /// Facts worth telling: options without effect, mesh axes that nothing uses.
     pub notes: Vec<String>,
 }
 
 /// Axes over which the batch is cut, where the mesh has them.
 const DATA_AXES: [&str; 2] = ["dp", "fsdp"];
+
+/// The axis over which [`ApplyOptions::sequence_parallel`] cuts.
+const SEQUENCE_PARALLEL_AXIS: &str = "tp";
 
 /// Asks for the layouts of a plan.
 ///
@@ -59,14 +64,21 @@ pub fn apply(plan: &Plan, step: &Graph, mesh: &Mesh, options: &ApplyOptions) -> 
         modules: &modules,
         sequence_parallel: options.sequence_parallel,
         used: BTreeSet::new(),
-        stored: BTreeSet::new(),
         constraints: Constraints::default(),
+        notes: Vec::new(),
     };
     planner.feed()?;
     let declared: Vec<Declared> = plan.entries.iter().filter_map(Declared::of).collect();
+    declared.iter().for_each(|line| planner.note_options(line));
     let lines = planner.layer_lines(&declared)?;
+    if options.sequence_parallel {
+        planner.note_sequence_parallel();
+    }
     for module in lines.keys() {
         planner.layer(module, &lines)?;
+    }
+    for &line in declared.iter().filter(|line| line.style.kind == Kind::Prepare) {
+        planner.prepared(line)?;
     }
     for &line in &declared {
         planner.parameters(line)?;
@@ -76,11 +88,13 @@ pub fn apply(plan: &Plan, step: &Graph, mesh: &Mesh, options: &ApplyOptions) -> 
     }
     planner.placements(plan)?;
     planner.states_follow();
+    let kept = planner.storage_lines(&declared);
     for &line in declared.iter().filter(|line| line.style.is_storage()) {
-        planner.storage(line)?;
+        planner.storage(line, &kept)?;
     }
-    let notes = planner.unused_axes(plan);
-    let Planner { pins, constraints, .. } = planner;
+    let unused = planner.unused_axes(plan);
+    let Planner { pins, constraints, mut notes, .. } = planner;
+    notes.extend(unused);
     let pinned = pins.of;
     let graph = write(&graph, mesh_index, &pinned, &constraints)?;
     Ok(Applied { graph, notes })
@@ -88,10 +102,10 @@ pub fn apply(plan: &Plan, step: &Graph, mesh: &Mesh, options: &ApplyOptions) -> 
 
 /// A line of a plan that declares a style.
 #[derive(Clone, Copy)]
-struct Declared<'p> {
-    modules: &'p str,
-    style: &'p Style,
-    entry: &'p Entry,
+pub(crate) struct Declared<'p> {
+    pub modules: &'p str,
+    pub style: &'p Style,
+    pub entry: &'p Entry,
 }
 
 impl<'p> Declared<'p> {
@@ -99,7 +113,7 @@ impl<'p> Declared<'p> {
         entry.primitive.style().map(|style| Declared { modules: &entry.modules, style, entry })
     }
 
-    fn describe(&self) -> String {
+    pub fn describe(&self) -> String {
         self.entry.describe()
     }
 }
@@ -110,16 +124,15 @@ pub(crate) struct Planner<'a> {
     pub mesh: &'a Mesh,
     pub pins: Pins<'a>,
     pub modules: &'a Modules<'a>,
-    sequence_parallel: bool,
+    pub sequence_parallel: bool,
     /// Mesh axes that something lies over.
     used: BTreeSet<usize>,
-    /// Parameters that a storage line is about, with its mesh axis.
-    stored: BTreeSet<(ValueId, usize)>,
     pub constraints: Constraints,
+    pub notes: Vec<String>,
 }
 
 impl<'a> Planner<'a> {
-    fn axis(&mut self, entry: Declared) -> Result<AxisRef> {
+    pub(crate) fn axis(&mut self, entry: Declared) -> Result<AxisRef> {
         self.axis_named(entry.style.axis_name(), entry.entry)
     }
 
@@ -165,9 +178,10 @@ impl<'a> Planner<'a> {
     }
 
     /// The layer line that holds for each module: the last one that matches.
-    fn layer_lines<'p>(&self, declared: &[Declared<'p>]) -> Result<IndexMap<String, Declared<'p>>> {
+    fn layer_lines<'p>(&mut self, declared: &[Declared<'p>]) -> Result<IndexMap<String, Declared<'p>>> {
         let mut lines: IndexMap<String, Declared> = IndexMap::new();
-        for &entry in declared.iter().filter(|line| !line.style.is_storage()) {
+        let mut claims: Vec<Claim<&Style>> = Vec::new();
+        for &entry in declared.iter().filter(|line| line.style.is_layer()) {
             let matching = self.modules.matching(entry.modules);
             if matching.is_empty() && self.modules.parameters_named(entry.modules).is_empty() {
                 return Err(self.modules.unmatched(entry.modules, &entry.describe()));
@@ -191,10 +205,13 @@ impl<'a> Planner<'a> {
                 }
                 return Err(error);
             }
-            for module in acting {
+            for module in &acting {
                 lines.insert(module.to_string(), entry);
             }
+            let about = acting.into_iter().collect();
+            claims.push(Claim { line: entry.describe(), about, asks: entry.style });
         }
+        self.notes.extend(overruled(&claims));
         Ok(lines)
     }
 
@@ -204,7 +221,10 @@ impl<'a> Planner<'a> {
         let axis = self.axis(entry)?;
         let origin = entry.describe();
         let style = &entry.style;
-        let (mut input, mut output) = (style.input, style.output);
+        let (mut input, mut output) = (style.input.clone(), style.output.clone());
+        if input.is_none() && style.input_from.is_some() {
+            input = self.read_by(style.kind, module);
+        }
         match style.kind {
             Kind::Colwise | Kind::Rowwise => {
                 let colwise = style.kind == Kind::Colwise;
@@ -225,14 +245,17 @@ impl<'a> Planner<'a> {
                     self.pins.at(bias).close();
                 }
                 let sequence = self.sequence_parallel && self.is_sequence(module);
-                let own = match (colwise, sequence) {
+                if sequence {
+                    self.note_against_sequence(&entry, colwise);
+                }
+                let own: Layout = match (colwise, sequence) {
                     (true, _) => Layout::Shard(-1),
                     (false, true) => Layout::Shard(1),
                     (false, false) => Layout::Replicate,
                 };
-                output = output.or(Some(own));
+                output = output.or(Some(own.into()));
                 if colwise && sequence {
-                    input = input.or(Some(Layout::Replicate));
+                    input = input.or(Some(Layout::Replicate.into()));
                 }
             }
             Kind::Sequence => {
@@ -240,14 +263,14 @@ impl<'a> Planner<'a> {
                     self.pins.replicate(parameter, axis, &origin)?;
                 }
                 for value in self.modules.outputs_of(module) {
-                    if self.graph.ty(value).rank() < 3 {
+                    if output.is_none() && self.graph.ty(value).rank() < 3 {
                         return Err(Diagnostic::new("E224", format!("`{module}` has no sequence dimension"))
                             .at(origin)
                             .expected("activations [batch, sequence, features]")
                             .found(self.graph.ty(value).to_string()));
                     }
                 }
-                output = output.or(Some(Layout::Shard(1)));
+                output = output.or(Some(Layout::Shard(1).into()));
             }
             Kind::Replicate => {
                 for parameter in self.parameters_under(module, lines) {
@@ -263,18 +286,18 @@ impl<'a> Planner<'a> {
                     self.pins.at(parameter).close();
                 }
             }
-            Kind::Fsdp | Kind::Zero1 | Kind::Zero2 => unreachable!("storage styles are no layer styles"),
-        }
-        if let Some(layout) = output {
-            for value in self.modules.outputs_of(module) {
-                match layout {
-                    Layout::Shard(dim) => self.pins.shard(value, dim, axis, &origin)?,
-                    Layout::Replicate => self.pins.replicate(value, axis, &origin)?,
-                }
+            Kind::Prepare | Kind::Fsdp | Kind::Zero1 | Kind::Zero2 => {
+                unreachable!("these are no layer styles")
             }
         }
-        if let Some(layout) = input {
-            self.entering(module, layout, axis, &origin)?;
+        if let Some(layouts) = &output {
+            self.lies(module, Side::Leaves, layouts, axis, &origin)?;
+        }
+        if let Some(layouts) = &style.input_from {
+            self.lies(module, Side::Enters, layouts, axis, &origin)?;
+        }
+        if let Some(layouts) = &input {
+            self.is_read(module, Side::Enters, layouts, axis, &origin)?;
         }
         Ok(())
     }
@@ -307,29 +330,6 @@ impl<'a> Planner<'a> {
         self.modules.outputs_of(module).iter().any(|&v| self.graph.ty(v).rank() == 3)
     }
 
-    /// Asks for a layout of what enters a module, by a constraint that modules with the same wish share.
-    fn entering(&mut self, module: &str, layout: Layout, axis: AxisRef, origin: &str) -> Result<()> {
-        for (value, readers) in self.modules.inputs_of(module) {
-            let mut pin = Pin::free(self.graph.ty(value).rank());
-            match layout {
-                Layout::Replicate => pin.keep_whole(axis),
-                Layout::Shard(dim) => {
-                    let dim = self.pins.dim(value, dim, origin)?;
-                    if axis.size > 1 {
-                        pin.axes[dim].push(axis);
-                    }
-                    pin.open[dim] = false;
-                }
-            }
-            pin.asked_by(origin);
-            let place = self.constraints.place(value, pin, around(module));
-            for reader in readers {
-                self.constraints.readers.entry(reader).or_insert(place);
-            }
-        }
-        Ok(())
-    }
-
     /// A line that names parameters themselves.
     fn parameters(&mut self, entry: Declared) -> Result<()> {
         let named = self.modules.parameters_named(entry.modules);
@@ -342,7 +342,7 @@ impl<'a> Planner<'a> {
             .at(entry.describe())
             .expected("the path of a module, or `shard(dim)` or `replicate`")
         };
-        if named.is_empty() || entry.style.is_storage() {
+        if named.is_empty() || !entry.style.is_layer() {
             return Ok(());
         }
         for parameter in named {
@@ -370,7 +370,7 @@ impl<'a> Planner<'a> {
 
     /// Sequence parallelism between modules: sums into the residual stream and norms keep the sequence cut.
     fn residual_stream(&mut self) -> Result<()> {
-        let Some(axis) = self.mesh.axis_named("tp") else { return Ok(()) };
+        let Some(axis) = self.mesh.axis_named(SEQUENCE_PARALLEL_AXIS) else { return Ok(()) };
         self.used.insert(axis.axis);
         for node in self.graph.nodes.iter().filter(|n| n.phase == Phase::Forward) {
             let is_block = node.path.rsplit('.').next().is_some_and(|last| last.parse::<usize>().is_ok());
@@ -402,96 +402,25 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// How matched parameters, their gradients and their states are kept.
-    fn storage(&mut self, entry: Declared) -> Result<()> {
-        let axis = self.axis(entry)?;
-        let origin = entry.describe();
-        let parameters = self.modules.parameters_matching(entry.modules);
-        if parameters.is_empty() {
-            return Err(self.modules.unmatched(entry.modules, &origin));
-        }
-        if axis.size == 1 {
-            return Ok(());
-        }
-        for parameter in parameters.into_iter().filter(|&p| self.graph.ty(p).rank() > 0) {
-            let same = self.graph.ty(parameter).shape.clone();
-            let states = self.graph.inputs.iter().copied().filter(|&v| {
-                self.graph.value(v).role == Role::StateOf(parameter) && self.graph.ty(v).shape == same
-            });
-            let states: Vec<ValueId> = states.collect();
-            // An earlier line keeps it in pieces along this axis already, or its states: an evaluation has none.
-            if self.pins.at(parameter).uses(axis) || !self.stored.insert((parameter, axis.axis)) {
-                continue;
-            }
-            let before = self.pins.at(parameter).clone();
-            let dim = storage_dim(&before, &same, axis);
-            for state in states {
-                self.pins.shard(state, dim as isize, axis, &origin)?;
-                self.pins.at(state).stored.push(axis);
-                self.pins.at(state).close();
-            }
-            let mut cut = before.clone();
-            cut.store(dim, axis);
-            cut.asked_by(&origin);
-            match entry.style.kind {
-                Kind::Fsdp => {
-                    for form in forms_of(self.graph, self.modules, parameter) {
-                        self.pins.of.insert(form, cut.clone());
-                        self.gather_for_use(parameter, form, &before, axis, &origin);
-                    }
-                    self.gradients(parameter, &cut);
-                }
-                Kind::Zero1 | Kind::Zero2 => {
-                    self.pins.replicate(parameter, axis, &origin)?;
-                    if entry.style.kind == Kind::Zero2 {
-                        self.gradients(parameter, &cut);
-                    }
-                }
-                _ => unreachable!("layer styles are no storage styles"),
-            }
-        }
-        Ok(())
-    }
-
-    /// Each use of a cut parameter reads it whole over the axis: one gather for each module, phase and microbatch, so
-    /// that the whole lives as short as its use.
-    fn gather_for_use(
-        &mut self,
-        parameter: ValueId,
-        form: ValueId,
-        before: &Pin,
-        axis: AxisRef,
-        origin: &str,
-    ) {
-        let mut groups: BTreeMap<(bool, &str, Option<usize>), Vec<(NodeId, usize)>> = BTreeMap::new();
-        let others = forms_of(self.graph, self.modules, parameter);
-        for &(id, position) in self.modules.uses(form) {
-            let node = self.graph.node(id);
-            let conversion = form == parameter && others.contains(&node.results[0]);
-            if node.phase != Phase::Update && !conversion {
-                let key = (node.phase.is_backward(), node.path.as_str(), node.microbatch);
-                groups.entry(key).or_default().push((id, position));
-            }
-        }
-        let mut pin = before.clone();
-        for (axes, open) in pin.axes.iter().zip(&mut pin.open) {
-            *open = axes.is_empty();
-        }
-        pin.keep_whole(axis);
-        pin.asked_by(origin);
-        for readers in groups.into_values() {
-            self.constraints.add(form, pin.clone(), &self.graph.value(parameter).name, None, &readers);
+    /// What `--sequence-parallel` cannot do here.
+    fn note_sequence_parallel(&mut self) {
+        if self.mesh.axis_named(SEQUENCE_PARALLEL_AXIS).is_none_or(|axis| axis.size == 1) {
+            self.notes.push(format!(
+                "`--sequence-parallel` changes nothing: mesh {} has no axis `{SEQUENCE_PARALLEL_AXIS}` of several ranks",
+                self.mesh
+            ));
         }
     }
 
-    /// Every gradient of a parameter, contributions of microbatches included, in this layout: reduce-scattered before
-    /// it accumulates.
-    fn gradients(&mut self, parameter: ValueId, pin: &Pin) {
-        for value in self.graph.value_ids() {
-            let is_gradient = self.graph.value(value).role == Role::GradOf(parameter);
-            if is_gradient && self.graph.ty(value).shape == self.graph.ty(parameter).shape {
-                self.pins.of.insert(value, pin.clone());
-            }
+    /// Whether a line keeps whole what `--sequence-parallel` would cut, or reads cut what it would gather.
+    fn note_against_sequence(&mut self, line: &Declared, colwise: bool) {
+        let (asked, would) = match colwise {
+            true => (&line.style.input, Layouts::All(Layout::Replicate)),
+            false => (&line.style.output, Layouts::All(Layout::Shard(1))),
+        };
+        let note = format!("{} holds, although `--sequence-parallel` says {would} there", line.describe());
+        if asked.as_ref().is_some_and(|asked| *asked != would) && !self.notes.contains(&note) {
+            self.notes.push(note);
         }
     }
 
@@ -513,20 +442,6 @@ impl<'a> Planner<'a> {
         };
         self.mesh.axes.iter().enumerate().filter(idle).map(note).collect()
     }
-}
-
-/// The dimension along which a parameter is kept in pieces: the first if it divides, else the largest that does, else
-/// the first. What other axes cut counts as cut.
-fn storage_dim(pin: &Pin, shape: &[usize], axis: AxisRef) -> usize {
-    let rest = |dim: usize| shape[dim] / pin.ways(dim);
-    let divides = |&dim: &usize| {
-        shape[dim].is_multiple_of(pin.ways(dim)) && rest(dim) > 0 && rest(dim).is_multiple_of(axis.size)
-    };
-    if divides(&0) {
-        return 0;
-    }
-    // The first of equals.
-    (0..shape.len()).filter(divides).max_by_key(|&d| (rest(d), std::cmp::Reverse(d))).unwrap_or(0)
 }
 
 /// The graph with the annotations and the constraints. What replaces an input at the next step needs none: it gets the

@@ -1,5 +1,6 @@
 use super::*;
 use crate::ready::{ReadyOptions, ready_plan};
+use crate::storage::storage_dim;
 use partita_base::DType;
 use partita_ir::{Operation, TensorType};
 use partita_nn::{BertConfig, GptConfig, LlamaConfig, MlpConfig, ModelConfig, Optimizer, StepOptions};
@@ -370,4 +371,24 @@ fn what_a_graph_asks_already_stays() {
     let graph = applied(&b.finish(vec![x]), &mesh, &[]);
     assert_eq!(graph.meshes.len(), 1);
     assert_eq!(input(&graph, "x"), "[{dp}, {tp}] ..");
+}
+
+#[test]
+fn sequence_parallelism_says_which_lines_hold_against_it() {
+    let options = ApplyOptions { sequence_parallel: true };
+    let notes =
+        |mesh: &Mesh, lines: &[(&str, &str)]| apply(&plan(lines), &gpt(), mesh, &options).unwrap().notes;
+    let mesh = Mesh::new("mesh", &[("tp", 2)]);
+    let lines =
+        [("layers.*.mlp.up_proj", "colwise"), ("layers.*.mlp.down_proj", "rowwise(output=replicate)")];
+    let [note] = &notes(&mesh, &lines)[..] else { panic!("one for both layers") };
+    assert!(note.contains("\"rowwise(output=replicate)\" (test) holds"), "{note}");
+    assert!(note.contains("`--sequence-parallel` says shard(1) there"), "{note}");
+    let lines = [("layers.*.mlp.up_proj", "colwise(input=shard(1))"), ("layers.*.mlp.down_proj", "rowwise")];
+    let [note] = &notes(&mesh, &lines)[..] else { panic!("one for both layers") };
+    assert!(note.contains("`--sequence-parallel` says replicate there"), "{note}");
+    let lines = [("layers.*.mlp.down_proj", "rowwise(output=shard(1))")];
+    assert!(notes(&mesh, &lines).is_empty(), "it says the same");
+    let [note] = &notes(&Mesh::new("mesh", &[("dp", 2)]), &[])[..] else { panic!("one") };
+    assert!(note.starts_with("`--sequence-parallel` changes nothing: mesh dp=2 has no axis `tp`"), "{note}");
 }

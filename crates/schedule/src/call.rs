@@ -22,6 +22,7 @@ pub enum Argument {
     Bool(bool),
     /// A word or a quoted text.
     Text(String),
+    /// A list or a tuple.
     List(Vec<Argument>),
     Call(Call),
 }
@@ -40,7 +41,7 @@ impl Call {
 
     /// Reads a call; a bare name has no arguments. E222 says where reading stopped.
     pub fn parse(text: &str) -> Result<Call> {
-        let mut reader = Reader { text, place: 0 };
+        let mut reader = Reader { text, place: 0, depth: 0 };
         let call = reader.call()?;
         reader.end()?;
         Ok(call)
@@ -128,9 +129,34 @@ fn is_inside_word(letter: char) -> bool {
     letter.is_alphanumeric() || matches!(letter, '_' | '.' | '/')
 }
 
+/// Values inside each other: more is a mistake, or an attack on the stack.
+pub(crate) const MOST_DEPTH: usize = 32;
+
+/// Where `letter` first stands outside quotes and, but for comments, outside inner parentheses.
+pub(crate) fn closing(text: &str, letter: char) -> Option<usize> {
+    let (mut quote, mut escaped, mut depth) = (None, false, 0usize);
+    for (place, c) in text.char_indices() {
+        match quote {
+            Some(_) if escaped => escaped = false,
+            Some('"') if c == '\\' => escaped = true,
+            Some(open) if c == open => quote = None,
+            Some(_) => {}
+            None if c == letter && (depth == 0 || letter == '#') => return Some(place),
+            None => match c {
+                '"' | '\'' => quote = Some(c),
+                '(' | '[' => depth += 1,
+                ')' | ']' => depth = depth.saturating_sub(1),
+                _ => {}
+            },
+        }
+    }
+    None
+}
+
 struct Reader<'a> {
     text: &'a str,
     place: usize,
+    depth: usize,
 }
 
 impl<'a> Reader<'a> {
@@ -159,7 +185,11 @@ impl<'a> Reader<'a> {
     fn wrong(&self, expected: &str) -> Box<Diagnostic> {
         let rest: String = self.rest().chars().take(20).collect();
         let rest = if rest.is_empty() { "the end".to_string() } else { format!("`{rest}`") };
-        Diagnostic::new("E222", format!("`{}` cannot be read", self.text))
+        let text: String = match self.text.char_indices().nth(120) {
+            Some((end, _)) => format!("{}..", &self.text[..end]),
+            None => self.text.to_string(),
+        };
+        Diagnostic::new("E222", format!("`{text}` cannot be read"))
             .expected(expected)
             .found(format!("{rest} at letter {}", self.text[..self.place].chars().count() + 1))
             .help("write `name(argument, key=value)`: `shard(weight, 0)`, `colwise(output=shard(1))`")
@@ -210,6 +240,16 @@ impl<'a> Reader<'a> {
     }
 
     fn value(&mut self) -> Result<Argument> {
+        self.depth += 1;
+        if self.depth > MOST_DEPTH {
+            return Err(self.wrong(&format!("at most {MOST_DEPTH} values inside each other")));
+        }
+        let value = self.one_value();
+        self.depth -= 1;
+        value
+    }
+
+    fn one_value(&mut self) -> Result<Argument> {
         match self.peek() {
             Some('"') => self.quoted(),
             Some('\'') => {
@@ -219,18 +259,20 @@ impl<'a> Reader<'a> {
                 self.place += end + 2;
                 Ok(Argument::text(&inside[..end]))
             }
-            Some('[') => {
-                self.take('[');
-                let mut values = Vec::new();
-                while !self.take(']') {
-                    values.push(self.value()?);
-                    if !self.take(',') && self.peek() != Some(']') {
-                        return Err(self.wrong("`,` or `]`"));
-                    }
-                }
-                Ok(Argument::List(values))
-            }
+            Some('[') => Ok(Argument::List(self.list(']')?.0)),
+            Some('(') => match self.list(')')? {
+                // In parentheses, without a comma: no tuple.
+                (mut values, false) if values.len() == 1 => Ok(values.remove(0)),
+                (values, _) => Ok(Argument::List(values)),
+            },
             Some(c) if c.is_ascii_digit() || matches!(c, '-' | '+' | '.') => self.number(),
+            // A function: as its text, to be refused by name.
+            _ if self.rest().starts_with("lambda ") || self.rest().starts_with("lambda:") => {
+                let rest = self.rest();
+                let end = closing(rest, ')').ok_or_else(|| self.wrong("`)`"))?;
+                self.place += end;
+                Ok(Argument::text(rest[..end].trim()))
+            }
             _ => {
                 let call = self.call()?;
                 let is_call = self.text[..self.place].ends_with(')');
@@ -242,6 +284,21 @@ impl<'a> Reader<'a> {
                 })
             }
         }
+    }
+
+    /// A list up to and with its closing letter, and whether there is a comma in it.
+    fn list(&mut self, close: char) -> Result<(Vec<Argument>, bool)> {
+        self.place += 1;
+        let (mut values, mut comma) = (Vec::new(), false);
+        while !self.take(close) {
+            values.push(self.value()?);
+            let separated = self.take(',');
+            comma |= separated;
+            if !separated && self.peek() != Some(close) {
+                return Err(self.wrong(&format!("`,` or `{close}`")));
+            }
+        }
+        Ok((values, comma))
     }
 
     /// A text with JSON's escapes.
@@ -290,6 +347,7 @@ mod tests {
             assert_eq!(Call::parse(quoted).unwrap(), call, "{text}");
         }
         assert_eq!(Call::parse(" a( 'b c' ,d = 2., ) ").unwrap().to_string(), "a(\"b c\", d=2.0)");
+        assert_eq!(Call::parse("a((b, 1), (c), (d,), ())").unwrap().to_string(), "a([b, 1], c, [d], [])");
     }
 
     #[test]
@@ -301,6 +359,10 @@ mod tests {
             let error = Call::parse(text).unwrap_err();
             assert_eq!(error.code, "E222", "{text}");
             assert!(error.found.as_deref().unwrap().contains("letter"), "{error}");
+        }
+        for open in ["(", "[", "a("] {
+            let error = Call::parse(&format!("a({}", open.repeat(100_000))).unwrap_err();
+            assert!(error.expected.as_deref().unwrap().contains("at most 32"), "{:?}", error.expected);
         }
     }
 }

@@ -35,7 +35,7 @@ pub(crate) fn matches_around(pattern: &str, path: &str) -> bool {
 
 /// An index of a graph by module path.
 pub(crate) struct Modules<'a> {
-    graph: &'a Graph,
+    pub graph: &'a Graph,
     /// Every module path and those above it, in order of appearance.
     pub paths: Vec<String>,
     uses: Vec<Vec<(NodeId, usize)>>,

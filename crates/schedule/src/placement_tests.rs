@@ -56,7 +56,7 @@ fn model() -> Graph {
     let y = cx.call("linear2", &Linear::new(8, 6), h).unwrap();
     let target = cx.input("target", DType::F64, &[2, 4, 6]);
     let loss = losses::mse(&mut cx, y, target).unwrap();
-    cx.finish(vec![("loss".to_string(), loss), ("prediction".to_string(), y)]).forward
+    cx.finish(vec![("loss".to_string(), loss), ("prediction".to_string(), y)]).unwrap().forward
 }
 
 fn gpt(config: GptConfig) -> Graph {

@@ -1,7 +1,8 @@
 //! Plans as data: an ordered list of lines, and their three spellings.
 
-use crate::call::{Argument, Call};
+use crate::call::{Argument, Call, closing};
 use crate::primitive::Primitive;
+use crate::python;
 use partita_base::{Diagnostic, Result, did_you_mean};
 
 /// One line of a plan.
@@ -53,12 +54,35 @@ impl Plan {
         self.entries.push(Entry { modules: modules.to_string(), primitive, origin: origin.to_string() });
     }
 
-    /// Reads a plan in any of its spellings: calls where the first line that says something starts with `sch`, TOML
-    /// otherwise. Errors as [`Plan::from_calls`] and [`Plan::from_toml`].
+    /// Reads a plan in any of its spellings: calls where the first line that says something starts with `sch`; else a
+    /// Python dictionary where `origin` ends in `.py`, TOML otherwise. Errors as [`Plan::from_calls`],
+    /// [`Plan::from_python`] and [`Plan::from_toml`].
     pub fn parse(text: &str, origin: &str) -> Result<Plan> {
-        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let is_calls = lines.next().is_some_and(|line| line.starts_with("sch[") || line.starts_with("sch."));
-        if is_calls { Plan::from_calls(text, origin) } else { Plan::from_toml(text, origin) }
+        let mut lines = text.lines().map(|line| split_comment(line).0.trim());
+        let first = lines.find(|line| !line.is_empty() && !is_import(line)).unwrap_or_default();
+        if first.starts_with("sch[") || first.starts_with("sch.") {
+            Plan::from_calls(text, origin)
+        } else if origin.ends_with(".py") {
+            Plan::from_python(text, origin)
+        } else {
+            Plan::from_toml(text, origin)
+        }
+    }
+
+    /// Reads the dictionary of a Python text, called `parallelize_plan`, `plan`, `tp_plan` or `base_model_tp_plan`:
+    ///
+    /// ```python
+    /// parallelize_plan = {
+    ///     "layers.*.mlp.up_proj": ColwiseParallel(),
+    ///     "layers.*.mlp.down_proj": RowwiseParallel(output_layouts=Shard(1)),
+    ///     "norm": "sequence",
+    /// }
+    /// ```
+    ///
+    /// The text is read as a literal, never run; imports and comments are passed over. E260 for anything that is no
+    /// literal, E261 for a pattern that comes twice, E222 for a style that does not exist; each with line and column.
+    pub fn from_python(text: &str, origin: &str) -> Result<Plan> {
+        python::parse(text, origin)
     }
 
     /// Reads the `plan` of a TOML text:
@@ -148,15 +172,15 @@ impl Plan {
     /// sch.trace(flatten=True)
     /// ```
     ///
-    /// What stands behind `#` on a line is its origin; a line without it has `origin` and its number. E228 for a line that is none, E222 for a primitive that does not
-    /// exist.
+    /// What stands behind `#` on a line is its origin; a line without it has `origin` and its number. Imports are passed
+    /// over. E228 for a line that is none, E222 for a primitive that does not exist.
     pub fn from_calls(text: &str, origin: &str) -> Result<Plan> {
         let mut plan = Plan::default();
         for (number, line) in text.lines().enumerate() {
             let place = format!("{origin}:{}", number + 1);
             let (code, comment) = split_comment(line);
             let code = code.trim();
-            if code.is_empty() {
+            if code.is_empty() || is_import(code) {
                 continue;
             }
             let wrong = || {
@@ -324,33 +348,17 @@ fn argument_of(origin: &str, key: &str, value: &toml::Value) -> Result<Argument>
     })
 }
 
+/// Whether a line of Python only makes names known.
+fn is_import(line: &str) -> bool {
+    line.starts_with("import ") || line.starts_with("from ")
+}
+
 /// A line of code and the comment behind it.
 fn split_comment(line: &str) -> (&str, &str) {
     match closing(line, '#') {
         Some(place) => (&line[..place], line[place + 1..].trim()),
         None => (line, ""),
     }
-}
-
-/// Where `letter` first stands outside quotes and, but for comments, outside inner parentheses.
-fn closing(text: &str, letter: char) -> Option<usize> {
-    let (mut quote, mut escaped, mut depth) = (None, false, 0usize);
-    for (place, c) in text.char_indices() {
-        match quote {
-            Some(_) if escaped => escaped = false,
-            Some('"') if c == '\\' => escaped = true,
-            Some(open) if c == open => quote = None,
-            Some(_) => {}
-            None if c == letter && (depth == 0 || letter == '#') => return Some(place),
-            None => match c {
-                '"' | '\'' => quote = Some(c),
-                '(' | '[' => depth += 1,
-                ')' | ']' => depth = depth.saturating_sub(1),
-                _ => {}
-            },
-        }
-    }
-    None
 }
 
 fn text_of<'a>(origin: &str, key: &str, value: &'a toml::Value) -> Result<&'a str> {
@@ -432,6 +440,8 @@ sch["norm"].replace("partita.layer_norm", epsilon=1e-05, x="hidden", at=[0, 2])
     #[test]
     fn three_spellings_of_one_plan_read_back_equal() {
         let plan = Plan::parse(CALLS, "plan.py").unwrap();
+        let imported = format!("import slapo\n{CALLS}");
+        assert_eq!(Plan::parse(&imported, "plan.py").unwrap(), plan);
         assert_eq!(plan.entries.len(), 10);
         assert_eq!(
             (plan.entries[0].origin.as_str(), plan.entries[2].origin.as_str()),

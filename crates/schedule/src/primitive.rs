@@ -2,6 +2,7 @@
 
 use crate::call::{Argument, Call};
 use crate::style::Style;
+use crate::sync::{SyncMode, SyncOp, function_as_sync};
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use std::fmt;
@@ -53,8 +54,8 @@ pub enum Primitive {
         /// Which matches, from 0; empty is all.
         at: Vec<usize>,
     },
-    /// Puts a composite, or a kernel of one's own, in the place of the module or of each match of a pattern. It must
-    /// compute the same.
+    /// Puts a composite, or a kernel of one's own, in the place of the module, of each match of a pattern, or of ops in a
+    /// row. It must compute the same.
     Replace {
         /// The name in the registry.
         with: String,
@@ -62,6 +63,8 @@ pub enum Primitive {
         pattern: Option<String>,
         /// Which matches, from 0; empty is all.
         at: Vec<usize>,
+        /// The first of the ops and the one behind the last, by their numbers among the forward ops of the modules.
+        ops: Option<(usize, usize)>,
         /// Arguments by the kernel's names where they differ from the subgraph's, and attributes.
         bindings: IndexMap<String, Argument>,
     },
@@ -94,125 +97,19 @@ pub enum Primitive {
     ForkRng,
 }
 
+/// What [`Primitive::PipelineSplit`] does.
+pub(crate) const PIPELINE_NOTE: &str =
+    "changes nothing yet: the end of a stage is recorded, and every rank computes all of the model";
+
+/// Compilers of PyTorch that a plan may name as a backend: what fuses here are our own kernels.
+pub(crate) const FOREIGN_COMPILERS: [&str; 3] = ["TorchScript", "TorchInductor", "torch.compile"];
+
 /// What [`Primitive::ForkRng`] does.
 pub(crate) const FORK_RNG_NOTE: &str = "changes nothing: random numbers follow the global index of an element, so ranks \
                                         that hold different elements draw different numbers already";
 
-/// At which side of a module values are exchanged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SyncMode {
-    /// What enters, before the module computes.
-    FwdPre,
-    /// What leaves.
-    FwdPost,
-    /// The gradient of what enters, after the module's backward pass.
-    BwdPost,
-}
-
-/// How values are exchanged. Dimensions count from the last where negative.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum SyncOp {
-    /// A sum over the ranks; each holds all of it.
-    AllReduce,
-    /// The pieces put together; `None` is the dimension that is cut.
-    AllGather(Option<isize>),
-    /// A sum over the ranks; each holds a piece.
-    ReduceScatter(isize),
-    /// Each rank keeps its piece of what all hold.
-    Scatter(isize),
-    /// From one layout of the last two dimensions to another.
-    Reshard(MatrixLayout, MatrixLayout),
-}
-
-/// How the last two dimensions of an activation lie over an axis.
-#[allow(missing_docs)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MatrixLayout {
-    /// `RR`: whole.
-    Whole,
-    /// `RS`: the last dimension is cut.
-    Last,
-    /// `SR`: the one before the last is cut.
-    BeforeLast,
-}
-
-impl MatrixLayout {
-    /// The dimension that is cut, from the last.
-    pub fn dim(self) -> Option<isize> {
-        match self {
-            MatrixLayout::Whole => None,
-            MatrixLayout::Last => Some(-1),
-            MatrixLayout::BeforeLast => Some(-2),
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            MatrixLayout::Whole => "RR",
-            MatrixLayout::Last => "RS",
-            MatrixLayout::BeforeLast => "SR",
-        }
-    }
-
-    fn parse(text: &str) -> Option<MatrixLayout> {
-        let all = [MatrixLayout::Whole, MatrixLayout::Last, MatrixLayout::BeforeLast];
-        all.into_iter().find(|layout| layout.name() == text.trim())
-    }
-}
-
-/// The words of [`SyncMode`], in its order.
-const MODES: [(&str, SyncMode); 3] =
-    [("fwd_pre", SyncMode::FwdPre), ("fwd_post", SyncMode::FwdPost), ("bwd_post", SyncMode::BwdPost)];
-
-impl SyncMode {
-    /// `fwd_pre`, `fwd_post` or `bwd_post`.
-    pub fn name(self) -> &'static str {
-        MODES.iter().find(|(_, mode)| *mode == self).expect("every mode has a word").0
-    }
-
-    /// Reads a mode. E222 when there is none of this name.
-    pub fn parse(text: &str) -> Result<SyncMode> {
-        let found = MODES.iter().find(|(name, _)| *name == text);
-        found
-            .map(|(_, mode)| *mode)
-            .ok_or_else(|| choice("mode of sync", text, MODES.map(|(name, _)| name).as_slice()))
-    }
-}
-
-const SYNC_OPS: [&str; 6] = ["all_reduce", "all_gather", "reduce_scatter", "scatter", "RS->SR", "SR->RR"];
-
-impl SyncOp {
-    /// Reads an op: `all_reduce`, `all_gather`, `reduce_scatter`, `scatter` with a dimension (0 for the last two where
-    /// absent), or `RS->SR`: from and to a layout of `RR`, `RS` (the last dimension is cut), `SR` (the one before).
-    /// E222 when there is none of this name.
-    pub fn parse(text: &str, dim: Option<isize>) -> Result<SyncOp> {
-        if let Some((from, to)) = text.split_once("->")
-            && let (Some(from), Some(to)) = (MatrixLayout::parse(from), MatrixLayout::parse(to))
-        {
-            return Ok(SyncOp::Reshard(from, to));
-        }
-        match text {
-            "all_reduce" => Ok(SyncOp::AllReduce),
-            "all_gather" => Ok(SyncOp::AllGather(dim)),
-            "reduce_scatter" => Ok(SyncOp::ReduceScatter(dim.unwrap_or(0))),
-            "scatter" => Ok(SyncOp::Scatter(dim.unwrap_or(0))),
-            _ => Err(choice("op of sync", text, &SYNC_OPS)),
-        }
-    }
-
-    /// The word, and the dimension beside it.
-    pub fn parts(&self) -> (String, Option<isize>) {
-        match self {
-            SyncOp::AllReduce => ("all_reduce".to_string(), None),
-            SyncOp::AllGather(dim) => ("all_gather".to_string(), *dim),
-            SyncOp::ReduceScatter(dim) => ("reduce_scatter".to_string(), Some(*dim)),
-            SyncOp::Scatter(dim) => ("scatter".to_string(), Some(*dim)),
-            SyncOp::Reshard(from, to) => (format!("{}->{}", from.name(), to.name()), None),
-        }
-    }
-}
-
-fn choice(what: &str, found: &str, all: &[&str]) -> Box<Diagnostic> {
+/// E222 for a word that is none of a few.
+pub(crate) fn choice(what: &str, found: &str, all: &[&str]) -> Box<Diagnostic> {
     let mut error =
         Diagnostic::new("E222", format!("no {what} `{found}`")).expected(all.join(", ")).found(found);
     error.help = did_you_mean(found, all.iter().copied());
@@ -246,13 +143,17 @@ const SIGNATURES: [Signature; 12] = [
     signature("decompose", &[], 0, 0),
     signature("trace", &["flatten"], 0, 0),
     signature("fuse", &["pattern", "name", "backend", "at"], 1, 2),
-    Signature { open: true, ..signature("replace", &["with", "pattern", "at"], 1, 1) },
+    Signature { open: true, ..signature("replace", &["with", "pattern", "at", "ops"], 1, 1) },
     Signature { open: true, ..signature("replace_all", &["kind", "with"], 2, 2) },
     signature("pipeline_split", &[], 0, 0),
     signature("annotate", &["tensor", "key", "value"], 3, 3),
     signature("precision", &["compute"], 1, 1),
     signature("fork_rng", &[], 0, 0),
 ];
+
+/// Keys of other schedule languages: primitive, their key, ours.
+const ALIASES: [(&str, &str, &str); 3] =
+    [("fuse", "compiler", "backend"), ("sync", "sync_op_or_fn", "op"), ("shard", "tensor_name", "tensor")];
 
 /// The names of all primitives.
 pub fn primitive_names() -> impl Iterator<Item = &'static str> {
@@ -284,6 +185,13 @@ impl Arguments {
                     .arguments
                     .get(position)
                     .ok_or_else(|| wrong(format!("takes at most {} arguments", signature.arguments.len())))?,
+            };
+            let alias = ALIASES.iter().find(|(of, theirs, _)| (*of, *theirs) == (signature.name, key));
+            let key = match (alias, value) {
+                (Some((_, _, ours)), _) => ours,
+                // An axis with a number is a dimension of the tensor there, a name is an axis of the mesh here.
+                (None, Argument::Int(_)) if key == "axis" && signature.arguments.contains(&"dim") => "dim",
+                (None, _) => key,
             };
             if !signature.arguments.contains(&key) && !signature.open {
                 let mut error = wrong(format!("has no argument `{key}`"));
@@ -338,6 +246,19 @@ impl Arguments {
         })
     }
 
+    /// Ops in a row: one number, or `first:end` as a slice of Python.
+    fn range(&mut self, key: &str) -> Result<Option<(usize, usize)>> {
+        let read = |value: &Argument| match value {
+            Argument::Int(one) => usize::try_from(*one).ok().map(|one| (one, one.saturating_add(1))),
+            Argument::Text(text) => {
+                let (first, end) = text.split_once(':')?;
+                Some((first.trim().parse().ok()?, end.trim().parse().ok()?))
+            }
+            _ => None,
+        };
+        self.take(key, "the number of an op, or `first:end` from 0, the end not included", read)
+    }
+
     fn indices(&mut self, key: &str) -> Result<Vec<usize>> {
         let index = |value: &Argument| match value {
             Argument::Int(value) => usize::try_from(*value).ok(),
@@ -376,9 +297,13 @@ impl Primitive {
             },
             "sync" => {
                 let dim = a.int("dim")?;
+                let op = match a.values.shift_remove("op").expect(CHECKED) {
+                    Argument::Text(op) => SyncOp::parse(&op, dim)?,
+                    other => return Err(function_as_sync(&other.describe())),
+                };
                 Primitive::Sync {
                     mode: SyncMode::parse(&a.text("mode")?.expect(CHECKED))?,
-                    op: SyncOp::parse(&a.text("op")?.expect(CHECKED), dim)?,
+                    op,
                     axis: a.text("axis")?,
                 }
             }
@@ -391,12 +316,19 @@ impl Primitive {
                 backend: a.text("backend")?,
                 at: a.indices("at")?,
             },
-            "replace" => Primitive::Replace {
-                with: a.text("with")?.expect(CHECKED),
-                pattern: a.text("pattern")?,
-                at: a.indices("at")?,
-                bindings: arguments.values,
-            },
+            "replace" => {
+                let (with, pattern) = (a.text("with")?.expect(CHECKED), a.text("pattern")?);
+                let (at, ops) = (a.indices("at")?, a.range("ops")?);
+                if ops.is_some() && (pattern.is_some() || !at.is_empty()) {
+                    return Err(Diagnostic::new(
+                        "E222",
+                        format!("`{call}`: ops are meant by number or by pattern"),
+                    )
+                    .expected("`ops`, or `pattern` with `at`")
+                    .found("both"));
+                }
+                Primitive::Replace { with, pattern, at, ops, bindings: arguments.values }
+            }
             "replace_all" => Primitive::ReplaceAll {
                 kind: a.text("kind")?.expect(CHECKED),
                 with: a.text("with")?.expect(CHECKED),
@@ -456,10 +388,11 @@ impl Primitive {
                 named.push(("at", indices(at)));
                 "fuse"
             }
-            Primitive::Replace { with, pattern, at, bindings } => {
+            Primitive::Replace { with, pattern, at, ops, bindings } => {
                 named.push(("with", Some(text(with))));
                 named.push(("pattern", pattern.as_ref().map(text)));
                 named.push(("at", indices(at)));
+                named.push(("ops", ops.map(range)));
                 named.extend(bindings.iter().map(|(key, value)| (key.as_str(), Some(value.clone()))));
                 "replace"
             }
@@ -514,6 +447,14 @@ fn indices(at: &[usize]) -> Option<Argument> {
     (!at.is_empty()).then(|| Argument::List(at.iter().map(|&i| Argument::Int(i as i64)).collect()))
 }
 
+/// Ops in a row, as they are written.
+fn range((first, end): (usize, usize)) -> Argument {
+    match first.checked_add(1) == Some(end) {
+        true => Argument::Int(first as i64),
+        false => Argument::Text(format!("{first}:{end}")),
+    }
+}
+
 impl From<Style> for Primitive {
     fn from(style: Style) -> Primitive {
         Primitive::Style(style)
@@ -548,6 +489,8 @@ mod tests {
             "fuse(\"gelu(x + b)\", name=bias_gelu, backend=cpu, at=[0, 2])",
             "replace(partita.layer_norm, epsilon=1e-5, x=hidden)",
             "replace(mine, pattern=\"a + b\", at=[1])",
+            "replace(mine, ops=3)",
+            "replace(mine, ops=\"0:3\", x=hidden)",
             "replace_all(LayerNorm, partita.layer_norm, epsilon=1e-5)",
             "pipeline_split",
             "annotate(weight, replicated_param, true)",
@@ -559,6 +502,19 @@ mod tests {
             let primitive = Primitive::parse(text).unwrap();
             assert_eq!(primitive.to_string(), text);
             assert_eq!(Primitive::parse(&primitive.to_call().quoted()).unwrap(), primitive, "{text}");
+        }
+        for (theirs, ours) in [
+            ("shard(\"weight\", axis=0)", "shard(weight, 0)"),
+            (
+                "sync(mode=\"fwd_post\", sync_op_or_fn=\"all_gather\", axis=1)",
+                "sync(fwd_post, all_gather, dim=1)",
+            ),
+            (
+                "fuse(\"gelu(x)\", compiler=\"TorchScript\", name=\"BiasGeLU\")",
+                "fuse(\"gelu(x)\", name=BiasGeLU, backend=TorchScript)",
+            ),
+        ] {
+            assert_eq!(Primitive::parse(theirs).unwrap().to_string(), ours);
         }
         let named = Primitive::parse("shard(dim=1, tensor=weight)").unwrap();
         assert_eq!(named.to_string(), "shard(weight, 1)");
@@ -578,12 +534,26 @@ mod tests {
             ("sync(fwd, all_reduce)", "fwd_pre"),
             ("sync(fwd_post, all_reduec)", "`all_reduce`"),
             ("sync(fwd_post, \"RS->XX\")", "op of sync"),
+            ("sync(fwd_post, my_reduce)", "follow from how values lie"),
             ("precision(i32)", "bf16"),
             ("fuse(\"a + b\", name=x, at=[-1])", "numbers from 0"),
+            ("replace(mine, ops=\"3\")", "`first:end`"),
+            ("replace(mine, ops=-1)", "`first:end`"),
+            ("replace(mine, pattern=\"a + b\", ops=1)", "by number or by pattern"),
+            ("shard(weight, 0, axis=1)", "given twice"),
         ] {
             let error = Primitive::parse(text).unwrap_err();
             assert_eq!(error.code, "E222", "{text}");
             assert!(error.to_string().contains(what), "{text}: {error}");
+        }
+        for op in
+            ["my_fn", "\"hooks.reduce\"", "partial(reduce_forward_output, group=none)", "lambda x, y: x + y"]
+        {
+            let error = Primitive::parse(&format!("sync(fwd_post, {op})")).unwrap_err();
+            assert_eq!(error.code, "E263", "{op}");
+            let text = error.to_string();
+            assert!(text.contains("all_reduce, all_gather, reduce_scatter, scatter"), "{text}");
+            assert!(text.contains("follow from how values lie"), "{text}");
         }
     }
 }

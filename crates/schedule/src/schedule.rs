@@ -3,19 +3,21 @@
 use crate::apply::apply;
 use crate::build::{BuildOptions, Built, Unplaced, build_structured, unplaced_forward, unplaced_step};
 use crate::call::Argument;
-use crate::modules::{Modules, is_inside, matches_around, owner};
+use crate::modules::{Modules, matches_around, owner};
 use crate::pattern::{Match, Pattern};
 use crate::plan::{Entry, Plan};
-use crate::primitive::{Primitive, SyncMode, SyncOp};
-use crate::structure::{Structured, Tools, restructure};
+use crate::primitive::Primitive;
+use crate::structure::{Structured, Tools, forward_ops, restructure};
 use crate::style::Style;
+use crate::sync::{SyncMode, SyncOp};
 use crate::verify::{Interpreter, Report, StepRunner, Verification};
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result};
-use partita_ir::{Graph, Operation, Registry};
+use partita_ir::{Graph, NodeId, Op, Operation, Registry, ValueId};
 use partita_mesh::Mesh;
 use partita_nn::{Model, Optimizer, StepOptions};
 use std::fmt;
+use std::ops::{Deref, Range};
 use std::panic::Location;
 
 /// A model, a mesh, and what has been asked of them so far.
@@ -264,6 +266,20 @@ pub struct Subgraphs {
     pub matches: Vec<Match>,
     /// Which of them are meant; empty is all.
     pub at: Vec<usize>,
+    /// Each match in words.
+    words: Vec<String>,
+}
+
+impl fmt::Display for Subgraphs {
+    /// What is meant, one line for each match: its number, the modules with their ops, the types of the results.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, words) in self.words.iter().enumerate() {
+            if self.at.is_empty() || self.at.contains(&number) {
+                writeln!(f, "{number:>4}  {words}")?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Subgraphs {
@@ -361,7 +377,8 @@ impl At<'_> {
         let entry = Entry { modules: self.path.clone(), primitive, origin: "find".to_string() };
         let place = |error: Box<Diagnostic>| error.at(format!("sch[\"{}\"].find(..)", self.path));
         let matches = self.schedule.structured.found(pattern, &entry).map_err(place)?;
-        Ok(Subgraphs { pattern: pattern.clone(), matches, at: Vec::new() })
+        let words = matches.iter().map(|found| in_words(self.schedule.graph(), found)).collect();
+        Ok(Subgraphs { pattern: pattern.clone(), matches, at: Vec::new(), words })
     }
 
     /// Makes each subgraph one composite; with a `backend`, one kernel of it. E252 where it is none.
@@ -380,7 +397,21 @@ impl At<'_> {
     #[track_caller]
     pub fn replace(&mut self, with: &str, bindings: &[(&str, Argument)]) -> Result<&mut Self> {
         let bindings = owned(bindings);
-        self.apply(Primitive::Replace { with: with.to_string(), pattern: None, at: Vec::new(), bindings })
+        let with = with.to_string();
+        self.apply(Primitive::Replace { with, pattern: None, at: Vec::new(), ops: None, bindings })
+    }
+
+    /// As [`At::replace`], in the place of ops in a row, by their numbers in [`At::forward_ops`]. E264 where there are no
+    /// such ops.
+    #[track_caller]
+    pub fn replace_ops(
+        &mut self,
+        ops: Range<usize>,
+        with: &str,
+        bindings: &[(&str, Argument)],
+    ) -> Result<&mut Self> {
+        let (with, ops, bindings) = (with.to_string(), Some((ops.start, ops.end)), owned(bindings));
+        self.apply(Primitive::Replace { with, pattern: None, at: Vec::new(), ops, bindings })
     }
 
     /// As [`At::replace`], in the place of each subgraph.
@@ -393,7 +424,7 @@ impl At<'_> {
     ) -> Result<&mut Self> {
         let pattern = Some(subgraphs.pattern.text().to_string());
         let (at, bindings) = (subgraphs.at.clone(), owned(bindings));
-        self.apply(Primitive::Replace { with: with.to_string(), pattern, at, bindings })
+        self.apply(Primitive::Replace { with: with.to_string(), pattern, at, ops: None, bindings })
     }
 
     /// As [`At::replace`], for every module of a kind inside.
@@ -435,16 +466,70 @@ impl At<'_> {
         self.apply(Primitive::ForkRng)
     }
 
-    /// The ops of the forward pass inside, in order: module path and op name.
-    pub fn forward_ops(&self) -> Vec<(String, String)> {
+    /// The ops of the forward pass inside, in order: module path and op name. Printed, each has the number by which
+    /// [`At::replace_ops`] means it.
+    pub fn forward_ops(&self) -> ForwardOps {
         let graph = self.schedule.graph();
         let modules = Modules::of(graph);
-        let matching = modules.matching(&self.path);
-        let within =
-            |path: &str| self.path.is_empty() || matching.iter().any(|module| is_inside(path, module));
-        let nodes = graph.nodes.iter().filter(|node| within(&node.path));
-        nodes.map(|node| (node.path.clone(), node.op.short_name().to_string())).collect()
+        let matching = if self.path.is_empty() { vec![""] } else { modules.matching(&self.path) };
+        let nodes = forward_ops(graph, &matching);
+        let op = |id: &NodeId| (graph.node(*id).path.clone(), graph.node(*id).op.short_name().to_string());
+        ForwardOps {
+            ops: nodes.iter().map(op).collect(),
+            results: nodes.iter().map(|&id| types_of(graph, &graph.node(id).results)).collect(),
+        }
     }
+}
+
+/// Ops of the forward pass in order: module path and op name of each.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ForwardOps {
+    ops: Vec<(String, String)>,
+    results: Vec<String>,
+}
+
+impl Deref for ForwardOps {
+    type Target = [(String, String)];
+    fn deref(&self) -> &Self::Target {
+        &self.ops
+    }
+}
+
+impl fmt::Display for ForwardOps {
+    /// One line for each: number, module path, op, and the types of its results.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width =
+            |of: fn(&(String, String)) -> &String| self.ops.iter().map(|op| of(op).len()).max().unwrap_or(0);
+        let (paths, names) = (width(|(path, _)| path), width(|(_, op)| op));
+        for (number, ((path, op), results)) in self.ops.iter().zip(&self.results).enumerate() {
+            writeln!(f, "{number:>4}  {path:<paths$}  {op:<names$}  {results}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The types of values, in order.
+fn types_of(graph: &Graph, values: &[ValueId]) -> String {
+    values.iter().map(|&v| graph.ty(v).to_string()).collect::<Vec<String>>().join(", ")
+}
+
+/// A match in words: the modules in order with their ops, constants apart, and the types of its results.
+fn in_words(graph: &Graph, found: &Match) -> String {
+    let mut parts: Vec<(&str, Vec<&str>)> = Vec::new();
+    for &id in &found.nodes {
+        let node = graph.node(id);
+        match parts.last_mut() {
+            _ if matches!(node.op, Op::Constant(_)) => {}
+            Some((path, ops)) if *path == node.path => ops.push(node.op.short_name()),
+            _ => parts.push((&node.path, vec![node.op.short_name()])),
+        }
+    }
+    let part = |(path, ops): &(&str, Vec<&str>)| match *path {
+        "" => ops.join(" "),
+        path => format!("{path}: {}", ops.join(" ")),
+    };
+    let parts: Vec<String> = parts.iter().map(part).collect();
+    format!("{} -> {}", parts.join("; "), types_of(graph, &found.outputs))
 }
 
 fn owned(bindings: &[(&str, Argument)]) -> IndexMap<String, Argument> {

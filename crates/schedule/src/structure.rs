@@ -8,7 +8,7 @@ mod replace;
 use crate::modules::{Modules, is_inside};
 use crate::pattern::{Match, Pattern};
 use crate::plan::{Entry, Plan};
-use crate::primitive::{FORK_RNG_NOTE, Primitive};
+use crate::primitive::{FOREIGN_COMPILERS, FORK_RNG_NOTE, PIPELINE_NOTE, Primitive};
 use crate::{Argument, verify::StepRunner};
 use frames::Frames;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
@@ -50,6 +50,8 @@ pub struct Structured {
     pub notes: Vec<String>,
     /// The narrowest element type a module computes in by request.
     pub precision: Option<DType>,
+    /// Lines that ask for an element type, the modules they are about, and the type.
+    computed: Vec<(String, BTreeSet<String>, DType)>,
     frames: Frames,
 }
 
@@ -78,6 +80,7 @@ impl Structured {
             stages: Vec::new(),
             notes: Vec::new(),
             precision: None,
+            computed: Vec::new(),
             frames: Frames::of(model),
         }
     }
@@ -120,12 +123,32 @@ impl Structured {
                 self.each_match(&pattern, at, entry, |graph, found| {
                     fuse(graph, &found.nodes, name, backend.as_deref(), entry, tools)
                 })?;
+                if let Some(foreign) = backend.as_deref().filter(|b| FOREIGN_COMPILERS.contains(b)) {
+                    self.notes.push(format!(
+                        "{}: {}",
+                        entry.describe(),
+                        foreign_note(foreign, tools.runner.name())
+                    ));
+                }
+            }
+            Primitive::Replace { with, ops: Some((first, end)), bindings, .. } => {
+                let within = named(&modules, entry)?;
+                let nodes = forward_ops(graph, &within);
+                let chosen =
+                    nodes.get(*first..*end).filter(|chosen| !chosen.is_empty()).ok_or_else(|| {
+                        Diagnostic::new("E264", format!("`{}` has no such ops", entry.modules))
+                            .at(entry.describe())
+                            .expected(format!("ops in a row from 0 to {}, the end not included", nodes.len()))
+                            .found(format!("{first}:{end}"))
+                            .help("print the ops of a module with their numbers: `forward_ops()`")
+                    })?;
+                self.model.forward = replace::ops(graph, chosen, with, bindings, entry, tools)?;
             }
             Primitive::Replace { with, pattern: None, bindings, .. } => {
                 let paths: Vec<String> = named(&modules, entry)?.into_iter().map(str::to_string).collect();
                 self.replace_modules(&paths, with, bindings, entry, tools)?;
             }
-            Primitive::Replace { with, pattern: Some(pattern), at, bindings } => {
+            Primitive::Replace { with, pattern: Some(pattern), at, bindings, .. } => {
                 let pattern = Pattern::parse(pattern)?;
                 self.each_match(&pattern, at, entry, |graph, found| {
                     replace::subgraph(graph, found, with, bindings, entry, tools)
@@ -155,6 +178,7 @@ impl Structured {
                     stages.push(module.to_string());
                 }
                 self.stages = stages;
+                self.notes.push(format!("{}: {PIPELINE_NOTE}", entry.describe()));
             }
             Primitive::Annotate { tensor, key, value } => {
                 let mut tags = Vec::new();
@@ -168,14 +192,39 @@ impl Structured {
                     }
                     tags.push(Tag { parameter: full, key: key.clone(), value: value.clone() });
                 }
-                self.tags.extend(tags);
+                for tag in tags {
+                    let same = |other: &Tag| (&other.parameter, &other.key) == (&tag.parameter, &tag.key);
+                    if let Some(place) = self.tags.iter().position(same) {
+                        let before = self.tags.remove(place);
+                        if before.value != tag.value {
+                            self.notes.push(format!(
+                                "{}: `{}` of `{}` is no longer {}, as an earlier line says",
+                                entry.describe(),
+                                tag.key,
+                                tag.parameter,
+                                before.value.describe()
+                            ));
+                        }
+                    }
+                    self.tags.push(tag);
+                }
             }
             Primitive::Precision { compute } => {
                 let mut nodes: BTreeSet<NodeId> = BTreeSet::new();
                 for module in named(&modules, entry)? {
                     nodes.extend(modules.forward_nodes(module));
                 }
+                let modules: BTreeSet<String> =
+                    named(&modules, entry)?.into_iter().map(str::to_string).collect();
                 self.model.forward = precision::compute_in(graph, &nodes, *compute)?;
+                let line = entry.describe();
+                for (before, earlier, other) in &self.computed {
+                    let inside = |path: &String| modules.iter().any(|module| is_inside(path, module));
+                    if other != compute && earlier.iter().all(inside) {
+                        self.notes.push(format!("{line} holds, and {before} does not any more"));
+                    }
+                }
+                self.computed.push((line, modules, *compute));
                 let narrower = self.precision.is_none_or(|before| compute.size_bytes() < before.size_bytes());
                 self.precision = if narrower { Some(*compute) } else { self.precision };
             }
@@ -342,6 +391,17 @@ impl Structured {
     }
 }
 
+/// What a compiler of PyTorch is here.
+fn foreign_note(compiler: &str, runner: &str) -> String {
+    format!("{compiler} is no backend here: the subgraph runs as one kernel of `{runner}`")
+}
+
+/// The forward ops inside these modules, in order: what numbers of ops count.
+pub(crate) fn forward_ops(graph: &Graph, modules: &[&str]) -> Vec<NodeId> {
+    let inside = |id: &NodeId| modules.iter().any(|module| is_inside(&graph.node(*id).path, module));
+    graph.node_ids().filter(inside).collect()
+}
+
 /// One composite of these nodes.
 fn fuse(
     graph: &Graph,
@@ -360,11 +420,12 @@ fn fuse(
     let (fused, id) = outline(graph, nodes, name).map_err(|error| error.note(entry.describe()))?;
     if let Some(backend) = backend {
         let runner = tools.runner.name();
-        if backend != runner {
+        if backend != runner && !FOREIGN_COMPILERS.contains(&backend) {
             return Err(Diagnostic::new("E252", format!("there is no backend `{backend}` here"))
                 .at(entry.describe())
                 .expected(runner)
                 .found(backend)
+                .note(format!("{} stand for `{runner}`", FOREIGN_COMPILERS.join(", ")))
                 .help("leave `backend` out to name the subgraph and let any device run it"));
         }
         let Op::Composite(composite) = &fused.node(id).op else {

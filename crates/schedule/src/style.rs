@@ -15,6 +15,40 @@ pub enum Layout {
     Shard(isize),
 }
 
+/// How the activations at one side of a module lie.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Layouts {
+    /// All of them alike.
+    All(Layout),
+    /// Each by its place: what enters in order of first use, what leaves in order of computation. Nothing is asked of
+    /// those with `None` and of those behind the last.
+    Each(Vec<Option<Layout>>),
+}
+
+impl From<Layout> for Layouts {
+    fn from(layout: Layout) -> Layouts {
+        Layouts::All(layout)
+    }
+}
+
+impl Layouts {
+    /// What is asked of the activation at this place.
+    pub fn at(&self, place: usize) -> Option<Layout> {
+        match self {
+            Layouts::All(layout) => Some(*layout),
+            Layouts::Each(layouts) => layouts.get(place).copied().flatten(),
+        }
+    }
+
+    /// How many activations there must be.
+    pub fn needed(&self) -> usize {
+        match self {
+            Layouts::All(_) => 1,
+            Layouts::Each(layouts) => layouts.iter().rposition(Option::is_some).map_or(0, |last| last + 1),
+        }
+    }
+}
+
 /// What a style does.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
@@ -29,6 +63,8 @@ pub enum Kind {
     Replicate,
     /// Parameters are cut along this dimension; a negative number counts from the last.
     Shard(isize),
+    /// Only what enters and leaves is spoken of; whatever else the module or its modules are asked for holds too.
+    Prepare,
     /// Parameters, gradients and optimizer states are cut; parameters are gathered for each use (ZeRO-3).
     Fsdp,
     /// Optimizer states are cut.
@@ -44,19 +80,31 @@ pub struct Style {
     pub kind: Kind,
     /// The mesh axis; `None` is the kind's own: `tp`, for `fsdp` `fsdp`, for `zero1` and `zero2` `dp`.
     pub axis: Option<String>,
-    /// The layout asked of what enters the module.
-    pub input: Option<Layout>,
+    /// The layout in which what enters the module arrives.
+    pub input_from: Option<Layouts>,
+    /// The layout in which the module reads what enters. Where only `input_from` is given, `colwise` reads it whole
+    /// and `rowwise` cut along its features.
+    pub input: Option<Layouts>,
+    /// The layout in which the module computes what leaves, where others read it in another: for `prepare`.
+    pub output_from: Option<Layouts>,
     /// The layout asked of what leaves the module, where it is not the kind's own.
-    pub output: Option<Layout>,
+    pub output: Option<Layouts>,
+    /// `use_local_output` of PyTorch: without effect, and said so.
+    pub local: Option<bool>,
 }
 
+/// What `use_local_output` does.
+pub(crate) const LOCAL_NOTE: &str =
+    "`use_local_output` changes nothing: a model here reads whole tensors, wherever their shards lie";
+
 /// Every spelling of a style's head.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 18] = [
     "colwise",
     "rowwise",
     "sequence",
     "replicate",
     "shard(dim)",
+    "prepare",
     "fsdp",
     "zero1",
     "zero2",
@@ -66,23 +114,52 @@ const NAMES: [&str; 13] = [
     "sequence_parallel",
     "ColwiseParallel",
     "RowwiseParallel",
+    "SequenceParallel",
+    "PrepareModuleInput",
+    "PrepareModuleOutput",
+    "PrepareModuleInputOutput",
+];
+
+/// Every option, ours and those of PyTorch.
+const OPTIONS: [&str; 13] = [
+    "axis",
+    "input",
+    "output",
+    "input_from",
+    "output_from",
+    "input_layouts",
+    "desired_input_layouts",
+    "output_layouts",
+    "desired_output_layouts",
+    "use_local_input",
+    "use_local_output",
+    "sequence_dim",
+    "input_kwarg_layouts",
 ];
 
 impl Style {
     /// A style without options.
     pub fn new(kind: Kind) -> Style {
-        Style { kind, axis: None, input: None, output: None }
+        Style {
+            kind,
+            axis: None,
+            input_from: None,
+            input: None,
+            output_from: None,
+            output: None,
+            local: None,
+        }
     }
 
     /// With the layout of what enters.
-    pub fn input(mut self, layout: Layout) -> Style {
-        self.input = Some(layout);
+    pub fn input(mut self, layout: impl Into<Layouts>) -> Style {
+        self.input = Some(layout.into());
         self
     }
 
     /// With the layout of what leaves.
-    pub fn output(mut self, layout: Layout) -> Style {
-        self.output = Some(layout);
+    pub fn output(mut self, layout: impl Into<Layouts>) -> Style {
+        self.output = Some(layout.into());
         self
     }
 
@@ -97,13 +174,23 @@ impl Style {
         self.axis.as_deref().unwrap_or(match self.kind {
             Kind::Fsdp => "fsdp",
             Kind::Zero1 | Kind::Zero2 => "dp",
-            Kind::Colwise | Kind::Rowwise | Kind::Sequence | Kind::Replicate | Kind::Shard(_) => "tp",
+            Kind::Colwise
+            | Kind::Rowwise
+            | Kind::Sequence
+            | Kind::Replicate
+            | Kind::Shard(_)
+            | Kind::Prepare => "tp",
         })
     }
 
     /// Whether it speaks of how parameters and states are kept rather than of how a layer computes.
     pub fn is_storage(&self) -> bool {
         matches!(self.kind, Kind::Fsdp | Kind::Zero1 | Kind::Zero2)
+    }
+
+    /// Whether it says how a layer computes: of several for one module the last one holds.
+    pub fn is_layer(&self) -> bool {
+        !self.is_storage() && self.kind != Kind::Prepare
     }
 
     /// Reads a style. E222 when there is no such style or option, with what is near.
@@ -120,6 +207,9 @@ impl Style {
             "rowwise_rep" => Style::new(Kind::Rowwise).input(Layout::Replicate),
             "sequence" | "sequence_parallel" | "SequenceParallel" => Style::new(Kind::Sequence),
             "replicate" => Style::new(Kind::Replicate),
+            "prepare" | "PrepareModuleInput" | "PrepareModuleOutput" | "PrepareModuleInputOutput" => {
+                Style::new(Kind::Prepare)
+            }
             "fsdp" => Style::new(Kind::Fsdp),
             "zero1" => Style::new(Kind::Zero1),
             "zero2" => Style::new(Kind::Zero2),
@@ -134,19 +224,53 @@ impl Style {
             let Some(key) = key else {
                 return Err(unknown(call, &format!("`{}` is not `option=value`", value.describe())));
             };
-            match (key.as_str(), value) {
-                ("axis", Argument::Text(axis)) => style.axis = Some(axis.clone()),
-                ("input", _) if !style.is_storage() => style.input = Some(layout_of(call, value)?),
-                ("output", _) if !style.is_storage() => style.output = Some(layout_of(call, value)?),
-                _ => {
-                    let near = did_you_mean(key, ["axis", "input", "output"]);
-                    let mut error = unknown(call, &format!("`{}` has no option `{key}`", call.name));
-                    error.help = near.or(error.help);
-                    return Err(error);
+            style.set(call, key, value)?;
+        }
+        if style.kind == Kind::Prepare {
+            let sides = [
+                (&style.input_from, &style.input, "`desired_input_layouts` (`input`)"),
+                (&style.output_from, &style.output, "`desired_output_layouts` (`output`)"),
+            ];
+            for (from, to, missing) in sides {
+                if from.is_some() && to.is_none() {
+                    return Err(unknown(call, &format!("{missing} is missing: what the layout becomes")));
                 }
+            }
+            if style.input.is_none() && style.output.is_none() {
+                return Err(unknown(call, "it says neither what enters nor what leaves"));
             }
         }
         Ok(style)
+    }
+
+    /// Sets one option. `input_layouts` of PyTorch is how a value arrives. `output_layouts` is how it leaves, but for
+    /// modules that are only prepared, where it is how it lies before `desired_output_layouts`.
+    fn set(&mut self, call: &Call, key: &str, value: &Argument) -> Result<()> {
+        let prepare = self.kind == Kind::Prepare;
+        let single = self.kind != Kind::Prepare || OUR_OPTIONS.contains(&key);
+        let layouts = || layouts_of(call, value, single);
+        match (key, value) {
+            ("axis", Argument::Text(axis)) => self.axis = Some(axis.clone()),
+            _ if self.is_storage() => return Err(no_option(call, key)),
+            ("input", _) => self.input = layouts()?,
+            ("desired_input_layouts", _) if prepare => self.input = layouts()?,
+            ("input_from" | "input_layouts", _) => self.input_from = layouts()?,
+            ("output", _) => self.output = layouts()?,
+            ("desired_output_layouts", _) if prepare => self.output = layouts()?,
+            ("output_from" | "output_layouts", _) if prepare => self.output_from = layouts()?,
+            ("output_layouts", _) => self.output = layouts()?,
+            ("use_local_output" | "use_local_input", Argument::Bool(local)) => self.local = Some(*local),
+            ("sequence_dim", Argument::Int(dim)) if self.kind == Kind::Sequence => {
+                // Dimension 1 is the kind's own.
+                self.output = (*dim != 1).then_some(Layout::Shard(*dim as isize).into());
+            }
+            ("input_kwarg_layouts" | "desired_input_kwarg_layouts", _) if prepare => {
+                return Err(unknown(call, &format!("`{key}`: what enters a module has no names here"))
+                    .help("list the layouts in order of use: `input_layouts=(Shard(0), None)`"));
+            }
+            _ => return Err(no_option(call, key)),
+        }
+        Ok(())
     }
 
     /// The call that reads back as this.
@@ -157,6 +281,7 @@ impl Style {
             Kind::Sequence => "sequence",
             Kind::Replicate => "replicate",
             Kind::Shard(_) => "shard",
+            Kind::Prepare => "prepare",
             Kind::Fsdp => "fsdp",
             Kind::Zero1 => "zero1",
             Kind::Zero2 => "zero2",
@@ -164,9 +289,18 @@ impl Style {
         if let Kind::Shard(dim) = self.kind {
             call = call.with(None, Argument::Int(dim as i64));
         }
-        let layouts = [("input", self.input), ("output", self.output)];
-        for (key, layout) in layouts.iter().filter_map(|(key, layout)| Some((key, (*layout)?))) {
-            call = call.with(Some(key), layout.to_argument());
+        let layouts = [
+            ("input_from", &self.input_from),
+            ("input", &self.input),
+            ("output_from", &self.output_from),
+            ("output", &self.output),
+        ];
+        for (key, layouts) in layouts.into_iter().filter_map(|(key, layouts)| Some((key, layouts.as_ref()?)))
+        {
+            call = call.with(Some(key), layouts.to_argument());
+        }
+        if let Some(local) = self.local {
+            call = call.with(Some("use_local_output"), Argument::Bool(local));
         }
         match &self.axis {
             Some(axis) => call.with(Some("axis"), Argument::text(axis.clone())),
@@ -174,6 +308,9 @@ impl Style {
         }
     }
 }
+
+/// Options of our own notation, where one layout speaks of all activations.
+const OUR_OPTIONS: [&str; 4] = ["input", "output", "input_from", "output_from"];
 
 impl Layout {
     fn to_argument(self) -> Argument {
@@ -184,11 +321,24 @@ impl Layout {
     }
 }
 
+impl Layouts {
+    fn to_argument(&self) -> Argument {
+        match self {
+            Layouts::All(layout) => layout.to_argument(),
+            Layouts::Each(layouts) => {
+                let one =
+                    |layout: &Option<Layout>| layout.map_or(Argument::text("none"), Layout::to_argument);
+                Argument::List(layouts.iter().map(one).collect())
+            }
+        }
+    }
+}
+
 fn unknown(call: &Call, why: &str) -> Box<Diagnostic> {
     let mut error = Diagnostic::new("E222", format!("`{call}`: {why}"))
         .expected(format!(
-            "colwise, rowwise, sequence, replicate, shard(dim), fsdp, zero1 or zero2, with `axis=`, `input=`, `output=`; \
-             or {}",
+            "colwise, rowwise, sequence, replicate, shard(dim), prepare, fsdp, zero1 or zero2, with `axis=`, `input=`, \
+             `output=`, `input_from=`; or {}",
             primitive_names().collect::<Vec<_>>().join(", ")
         ))
         .found(call.to_string());
@@ -196,13 +346,50 @@ fn unknown(call: &Call, why: &str) -> Box<Diagnostic> {
     error
 }
 
-fn layout_of(call: &Call, value: &Argument) -> Result<Layout> {
+fn no_option(call: &Call, key: &str) -> Box<Diagnostic> {
+    let mut error = unknown(call, &format!("`{}` has no option `{key}`", call.name));
+    // What it has and does not take in this form is no help.
+    let near = did_you_mean(key, OPTIONS).filter(|_| !OPTIONS.contains(&key));
+    error.help = near.or(error.help);
+    error
+}
+
+/// Layouts as a list or a tuple, or one: for all activations where `single` says so, else for the first. `None` for a
+/// bare `None`, which leaves an option as it is without it.
+fn layouts_of(call: &Call, value: &Argument, single: bool) -> Result<Option<Layouts>> {
+    let is_none =
+        |value: &Argument| matches!(value, Argument::Text(text) if text == "none" || text == "None");
+    let one = |value: &Argument| match is_none(value) {
+        true => Ok(None),
+        false => layout_of(call, value).map(Some),
+    };
     match value {
-        Argument::Text(text) if text == "replicate" => return Ok(Layout::Replicate),
-        Argument::Call(layout) if layout.name == "shard" => {
-            if let [(None, Argument::Int(dim))] = layout.arguments[..] {
-                return Ok(Layout::Shard(dim as isize));
-            }
+        Argument::List(layouts) if layouts.iter().all(is_none) => {
+            Err(unknown(call, &format!("`{}` says nothing", value.describe())))
+        }
+        Argument::List(layouts) => Ok(Some(Layouts::Each(layouts.iter().map(one).collect::<Result<_>>()?))),
+        value if single => Ok(one(value)?.map(Layouts::All)),
+        value => Ok(one(value)?.map(|layout| Layouts::Each(vec![Some(layout)]))),
+    }
+}
+
+fn layout_of(call: &Call, value: &Argument) -> Result<Layout> {
+    let written = match value {
+        Argument::Text(name) => Some((name.as_str(), &[][..])),
+        Argument::Call(layout) => Some((layout.name.as_str(), &layout.arguments[..])),
+        _ => None,
+    };
+    match written {
+        Some(("replicate" | "Replicate", [])) => return Ok(Layout::Replicate),
+        Some(("shard" | "Shard", [(key, Argument::Int(dim))]))
+            if key.as_deref().is_none_or(|k| k == "dim") =>
+        {
+            return Ok(Layout::Shard(*dim as isize));
+        }
+        Some(("partial" | "Partial", _)) => {
+            return Err(unknown(call, "no value is handed from module to module as parts of a sum")
+                .expected("replicate or shard(dim)")
+                .help("leave it out: a sum is made where what it is read for needs it whole"));
         }
         _ => {}
     }
@@ -213,6 +400,12 @@ fn layout_of(call: &Call, value: &Argument) -> Result<Layout> {
 }
 
 impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.to_argument().describe())
+    }
+}
+
+impl fmt::Display for Layouts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.to_argument().describe())
     }
@@ -247,6 +440,11 @@ mod tests {
             "fsdp(axis=dp)",
             "zero2",
             "sequence",
+            "sequence(output=shard(0))",
+            "colwise(input_from=shard(0), use_local_output=false)",
+            "rowwise(input_from=shard(-1), input=replicate, output=shard(0))",
+            "prepare(input_from=[shard(1), none], input=[replicate])",
+            "prepare(output_from=shard(0), output=replicate, axis=model)",
         ] {
             assert_eq!(Style::parse(text).unwrap().to_string(), text);
         }
@@ -255,6 +453,55 @@ mod tests {
             Style::parse(" rowwise( output = shard( 1 ) ) ").unwrap().to_string(),
             "rowwise(output=shard(1))"
         );
+    }
+
+    #[test]
+    fn pytorchs_words_read_as_ours() {
+        for (theirs, ours) in [
+            ("ColwiseParallel()", "colwise"),
+            ("ColwiseParallel(input_layouts=Shard(0))", "colwise(input_from=shard(0))"),
+            ("ColwiseParallel(input_layouts=Replicate(),)", "colwise(input_from=replicate)"),
+            (
+                "ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate(), use_local_output=False)",
+                "colwise(input_from=shard(1), output=replicate, use_local_output=false)",
+            ),
+            ("RowwiseParallel(output_layouts=Shard(dim=0))", "rowwise(output=shard(0))"),
+            ("RowwiseParallel(input_layouts=Shard(-1))", "rowwise(input_from=shard(-1))"),
+            ("RowwiseParallel(input_layouts=None)", "rowwise"),
+            ("SequenceParallel()", "sequence"),
+            ("SequenceParallel(sequence_dim=1, use_local_output=True)", "sequence(use_local_output=true)"),
+            ("SequenceParallel(sequence_dim=0)", "sequence(output=shard(0))"),
+            (
+                "PrepareModuleInput(input_layouts=(Shard(1), None), desired_input_layouts=(Replicate(), None))",
+                "prepare(input_from=[shard(1), none], input=[replicate, none])",
+            ),
+            (
+                "PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate())",
+                "prepare(input_from=[shard(1)], input=[replicate])",
+            ),
+            (
+                "PrepareModuleOutput(output_layouts=(Shard(0),), desired_output_layouts=(Replicate(),))",
+                "prepare(output_from=[shard(0)], output=[replicate])",
+            ),
+            ("colwise(input_layouts=Shard(0))", "colwise(input_from=shard(0))"),
+        ] {
+            assert_eq!(Style::parse(theirs).unwrap().to_string(), ours, "{theirs}");
+        }
+        for (text, what) in [
+            ("PrepareModuleInput(input_layouts=Shard(0))", "`desired_input_layouts` (`input`) is missing"),
+            ("PrepareModuleOutput()", "neither what enters nor what leaves"),
+            ("prepare(input=[none])", "`[none]` says nothing"),
+            ("ColwiseParallel(input_layouts=Partial())", "a sum is made"),
+            ("ColwiseParallel(input_layouts=Shard(x))", "no layout `Shard(x)`"),
+            ("ColwiseParallel(desired_input_layouts=Shard(0))", "has no option"),
+            ("ColwiseParallel(use_local_outptu=True)", "did you mean `use_local_output`"),
+            ("ColwiseParallel(Shard(0))", "is not `option=value`"),
+            ("PrepareModuleInput(input_kwarg_layouts=Shard(0))", "in order of use"),
+        ] {
+            let error = Style::parse(text).unwrap_err();
+            assert_eq!(error.code, "E222", "{text}");
+            assert!(error.to_string().contains(what), "{text}: {error}");
+        }
     }
 
     #[test]

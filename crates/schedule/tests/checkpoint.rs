@@ -34,7 +34,7 @@ fn blocks() -> Model {
         Ok(vec![("loss".to_string(), losses::mse(&mut cx, y, targets)?), ("dropped".to_string(), dropped)])
     };
     let outputs = build().unwrap_or_else(|error| panic!("{error}"));
-    cx.finish(outputs)
+    cx.finish(outputs).unwrap()
 }
 
 fn built(model: &Model, mesh: &str, calls: &str) -> Built {

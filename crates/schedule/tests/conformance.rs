@@ -28,7 +28,7 @@ fn model(shape: &[usize], body: impl FnOnce(&mut Context, ValueId) -> Result<Val
     let shape = cx.shape(y);
     let target = cx.input("target", DType::F64, &shape);
     let loss = losses::mse(&mut cx, y, target).unwrap();
-    cx.finish(vec![("loss".to_string(), loss), ("prediction".to_string(), y)])
+    cx.finish(vec![("loss".to_string(), loss), ("prediction".to_string(), y)]).unwrap()
 }
 
 /// Two linear layers, an activation between them.
@@ -251,7 +251,7 @@ fn l10_d1_every_id_of_a_cut_vocabulary_finds_its_row() {
     let rows = cx.call("embed", &Embedding::new(100, 6), x).unwrap();
     let target = cx.input("target", DType::F64, &[ids.len(), 6]);
     let loss = losses::mse(&mut cx, rows, target).unwrap();
-    let model = cx.finish(vec![("loss".to_string(), loss), ("prediction".to_string(), rows)]);
+    let model = cx.finish(vec![("loss".to_string(), loss), ("prediction".to_string(), rows)]).unwrap();
     let graph = differentiated(&model, &[]);
     let mut inputs = inputs_of(&model, &graph);
     inputs[0] = Literal::from_f64(&inputs[0].ty, ids.iter().map(|&id| id as f64));
@@ -480,6 +480,150 @@ fn a_step_of_the_optimizer_ends_where_one_device_ends() {
     let inputs = inputs_of(&mlp, &step);
     for ranks in RANKS {
         hold_against_one_device(&step, &inputs, &tp(ranks), MEGATRON);
+    }
+}
+
+/// The collectives of rank 0 outside of the loss, in the forward pass and in the backward pass.
+fn exchanged(partitioned: &Partitioned) -> (Vec<String>, Vec<String>) {
+    let local = partitioned.local(0);
+    let exchanges = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"];
+    let mut found = (Vec::new(), Vec::new());
+    for node in local.nodes.iter().filter(|node| node.path != "loss") {
+        let name = exchanges.into_iter().find(|exchange| node.op.name().ends_with(exchange));
+        let of = if node.phase.is_backward() { &mut found.1 } else { &mut found.0 };
+        of.extend(name.map(str::to_string));
+    }
+    found
+}
+
+#[test]
+fn pytorchs_sequence_parallel_toy_gathers_once_and_scatters_once() {
+    let toy = pair(&[8, 10], [10, 32, 5], &ReLU);
+    let plan = "sch['linear1'].ColwiseParallel(input_layouts=Shard(0))\n\
+                sch['linear2'].RowwiseParallel(output_layouts=Shard(0))";
+    holds_on_all_ranks(&toy, &["x"], plan);
+    let graph = differentiated(&toy, &[]);
+    let partitioned = hold_against_one_device(&graph, &inputs_of(&toy, &graph), &tp(2), plan);
+    assert_eq!(local_shapes(&partitioned, "x"), vec![vec![4, 10]; 2], "the input arrives in pieces");
+    assert_eq!(local_shapes(&partitioned, "linear1.weight"), vec![vec![16, 10]; 2]);
+    assert_eq!(local_shapes(&partitioned, "linear2.weight"), vec![vec![5, 16]; 2]);
+    let (forward, backward) = exchanged(&partitioned);
+    assert_eq!(forward, ["all_gather", "reduce_scatter"]);
+    // The way back of the scatter, and the sum of the gradient of the bias, whose rows are cut.
+    assert_eq!(backward, ["all_gather", "all_reduce"]);
+    // The way back of the gather, where the input has a gradient.
+    let graph = differentiated(&toy, &["x"]);
+    let (_, backward) = exchanged(&cut(&graph, &tp(2), plan));
+    assert_eq!(backward, ["all_gather", "all_reduce", "reduce_scatter"]);
+    // Beside data parallelism the rows of a rank of `dp` lie over its ranks of `tp`.
+    let mesh = Mesh::new("mesh", &[("dp", 2), ("tp", 2)]);
+    let partitioned = hold_against_one_device(&graph, &inputs_of(&toy, &graph), &mesh, plan);
+    assert_eq!(local_shapes(&partitioned, "x"), vec![vec![2, 10]; 4]);
+}
+
+#[test]
+fn what_pytorch_says_of_inputs_and_outputs_is_what_is_exchanged() {
+    let three = model(&[6, 4, 12], |cx, x| {
+        let h = cx.call("linear1", &Linear::new(12, 12), x)?;
+        let h = cx.call("activation", &GELU::default(), h)?;
+        let h = cx.call("linear2", &Linear::new(12, 12), h)?;
+        cx.call("next", &Linear::new(12, 12), h)
+    });
+    let graph = differentiated(&three, &["x"]);
+    let values = inputs_of(&three, &graph);
+    let pair = "sch['linear1'].ColwiseParallel()\nsch['linear2'].RowwiseParallel()\n";
+    for (plan, expected) in [
+        (pair.to_string(), &["all_reduce"][..]),
+        // Arrives whole: nothing to gather.
+        (format!("{pair}sch['linear1'].ColwiseParallel(input_layouts=Replicate())"), &["all_reduce"]),
+        ("sch['next'].ColwiseParallel(output_layouts=Replicate())".to_string(), &["all_gather"]),
+        // From rows to features.
+        ("sch['linear2'].RowwiseParallel(input_layouts=Shard(0))".to_string(), &["all_to_all", "all_reduce"]),
+        (
+            "sch['linear2'].RowwiseParallel(input_layouts=Shard(-1), output_layouts=Shard(1))".to_string(),
+            &["reduce_scatter"],
+        ),
+        (
+            format!(
+                "{pair}sch['next'].PrepareModuleInput(input_layouts=(Shard(1),), \
+                 desired_input_layouts=(Replicate(),))\nsch['linear2'].RowwiseParallel(output_layouts=Shard(1))"
+            ),
+            &["reduce_scatter", "all_gather"],
+        ),
+        (
+            "sch['activation'].PrepareModuleOutput(output_layouts=Shard(0), desired_output_layouts=Replicate())"
+                .to_string(),
+            &["all_gather"],
+        ),
+        (
+            "sch['activation'].PrepareModuleInputOutput(input_layouts=Shard(0), desired_input_layouts=Shard(1), \
+             output_layouts=Shard(1), desired_output_layouts=Replicate())"
+                .to_string(),
+            &["all_to_all", "all_gather"],
+        ),
+        ("sch['activation'].SequenceParallel()\nsch['linear2'].prepare(input=replicate)".to_string(), &[
+            "all_gather",
+        ]),
+        ("sch['activation'].SequenceParallel(sequence_dim=0)\nsch['linear2'].prepare(input=replicate)".to_string(), &[
+            "all_gather",
+        ]),
+    ] {
+        holds_on_all_ranks(&three, &["x"], &plan);
+        let (forward, _) = exchanged(&hold_against_one_device(&graph, &values, &tp(2), &plan));
+        assert_eq!(forward, expected, "{plan}");
+    }
+}
+
+#[test]
+fn layouts_by_place_speak_of_each_microbatch() {
+    let model = model(&[6, 4], |cx, x| {
+        let a = cx.call("a", &Linear::new(4, 8), x)?;
+        let b = cx.call("b", &Linear::new(4, 8), x)?;
+        cx.scope("mix", |cx| {
+            let h = cx.builder.multiply(b, a)?;
+            cx.call("out", &Linear::new(8, 4), h)
+        })
+    });
+    let step = partita_spmd::microbatch(&differentiated(&model, &[]), 2).unwrap();
+    // In order of use, which is not that of computation: `b` is the first.
+    let calls = "sch['a'].shard('weight', 0)\nsch['b'].shard('weight', 0)\n\
+                 sch['mix'].PrepareModuleInput(input_layouts=(Shard(-1), Shard(1)), \
+                 desired_input_layouts=(Replicate(), None))";
+    let planned = applied(&step, &tp(2), calls).graph;
+    let constraints: Vec<&partita_ir::Node> =
+        planned.nodes.iter().filter(|n| n.op.name().contains("constraint")).collect();
+    let of: Vec<&str> = constraints
+        .iter()
+        .map(|n| planned.node(planned.value(n.operands[0]).definition.unwrap().0).path.as_str())
+        .collect();
+    assert_eq!(of, ["b", "b"], "one for each microbatch");
+    hold_against_one_device(&step, &inputs_of(&model, &step), &tp(2), calls);
+    let more = calls.replace("(Replicate(), None)", "(Replicate(), None, Shard(0))");
+    let error = refused(&step, &tp(2), &more);
+    assert_eq!(error.code, "E262", "{error}");
+    assert!(error.to_string().contains("`mix` reads 2 tensors"), "{error}");
+    // What arrives in pieces by one line cannot arrive whole by another.
+    let against = format!(
+        "{calls}\nsch['mix.out'].RowwiseParallel(input_layouts=Replicate())\n\
+                           sch['mix.out'].prepare(input_from=shard(0), input=replicate)"
+    );
+    assert_eq!(refused(&step, &tp(2), &against).code, "E227");
+}
+
+#[test]
+fn a_layer_norm_over_two_dimensions_holds_in_every_layout() {
+    let model = model(&[4, 6, 8], |cx, x| {
+        let h = cx.call("norm", &partita_nn::LayerNorm::over(&[6, 8]), x)?;
+        cx.call("linear1", &Linear::new(8, 8), h)
+    });
+    for plan in [
+        "sch['norm'].shard('output', 0)",
+        "sch['norm'].shard('output', 1)",
+        "sch['norm'].shard('output', -1)",
+        "sch['norm'].shard('weight', 0).shard('bias', 1)",
+        "sch.shard('input', 1)",
+    ] {
+        holds_on_all_ranks(&model, &["x"], plan);
     }
 }
 

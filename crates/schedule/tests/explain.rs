@@ -244,6 +244,7 @@ fn lines_say_what_they_did() {
     // The backward pass reads what enters the GELU and what leaves it: 4 x 4 rows of 32 features, half of them here.
     assert_eq!(checkpoint.recomputed_bytes, 2 * (4 * 4 * 16 * 8), "{checkpoint:?}");
     assert!(fork.note.as_ref().is_some_and(|note| note.starts_with("changes nothing")), "{fork:?}");
+    assert!(split.note.as_ref().is_some_and(|note| note.starts_with("changes nothing yet")), "{split:?}");
     assert_eq!((split.stages, annotate.annotations), (1, 1));
     assert!(built.notes.iter().any(|note| note.contains("fork_rng changes nothing")), "{:?}", built.notes);
 }

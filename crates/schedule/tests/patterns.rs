@@ -66,7 +66,7 @@ fn functional_relu_is_the_module() {
     let mut cx = Context::new("net", DType::F32, true);
     let x = cx.input("x", DType::F32, &SHAPE);
     let y = cx.call("act", &ReLU, x).unwrap();
-    let graph = cx.finish(vec![("y".into(), y)]).forward;
+    let graph = cx.finish(vec![("y".into(), y)]).unwrap().forward;
     for pattern in ["relu(x)", "module(\"act\", x)"] {
         let found = find(pattern, &graph);
         assert_eq!(found.len(), 1, "{pattern}");
@@ -265,7 +265,7 @@ fn projections_with_a_transpose_are_three_matches_of_two() {
         outputs.push((name.to_string(), y));
     }
     let expected: Vec<ValueId> = outputs.iter().map(|(_, v)| *v).collect();
-    let graph = cx.finish(outputs).forward;
+    let graph = cx.finish(outputs).unwrap().forward;
     let found = find("transpose(module(\"[qkv]_proj\", x))", &graph);
     assert_eq!(found.iter().map(|m| m.outputs[0]).collect::<Vec<_>>(), expected[..3]);
     for found in &found {
@@ -360,7 +360,7 @@ fn linear_and_relu_of_a_head_are_two_matches() {
         .push_named("relu2", ReLU)
         .push_named("fc3", Linear::new(8, 4));
     let y = cx.call("head", &head, x).unwrap();
-    let graph = cx.finish(vec![("y".into(), y)]).forward;
+    let graph = cx.finish(vec![("y".into(), y)]).unwrap().forward;
     let found = find("relu(linear(x, w, b))", &graph);
     let weights: Vec<Vec<(&str, &str)>> = found.iter().map(|m| bound(&graph, m)[1..].to_vec()).collect();
     let of = |module: &str| vec![format!("head.{module}.weight"), format!("head.{module}.bias")];
@@ -433,7 +433,7 @@ fn text_reads_back_to_the_same_pattern() {
     let mut cx = Context::new("net", DType::F32, true);
     let x = cx.input("x", DType::F32, &[2, 4, 6]);
     let y = cx.call("attn", &MultiheadAttention::new(6, 2), x).unwrap();
-    let graph = cx.finish(vec![("y".into(), y)]).forward;
+    let graph = cx.finish(vec![("y".into(), y)]).unwrap().forward;
     let attention = Pattern::from_model(&[("x", &[2, 4, 6]), ("w", &[6, 6]), ("b", &[6])], |b, v| {
         let y = b.linear(v[0], v[1])?;
         let bias = b.broadcast_trailing(v[2], &b.shape(y))?;
@@ -516,7 +516,7 @@ fn a_module_that_nobody_reads_has_no_output() {
     let x = cx.input("x", DType::F32, &SHAPE);
     cx.call("dead", &ReLU, x).unwrap();
     let y = cx.call("live", &ReLU, x).unwrap();
-    let graph = cx.finish(vec![("y".into(), y)]).forward;
+    let graph = cx.finish(vec![("y".into(), y)]).unwrap().forward;
     let found = find("module(\"dead|live\", x)", &graph);
     assert_eq!(found.iter().map(|m| m.outputs[0]).collect::<Vec<_>>(), [y]);
 }

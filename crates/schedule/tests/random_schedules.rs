@@ -149,7 +149,7 @@ impl Recipe {
             let targets = cx.input("targets", DType::F64, &shape);
             (losses::mse(&mut cx, y, targets)?, y)
         };
-        Ok(cx.finish(vec![("loss".to_string(), loss), ("prediction".to_string(), y)]))
+        cx.finish(vec![("loss".to_string(), loss), ("prediction".to_string(), y)])
     }
 
     fn mesh(&self) -> Mesh {
@@ -197,7 +197,7 @@ const PATTERNS: [&str; 8] = [
     "linear(x, weight) + bias",
 ];
 
-const STYLES: [&str; 14] = [
+const STYLES: [&str; 22] = [
     "colwise",
     "rowwise",
     "sequence",
@@ -212,6 +212,14 @@ const STYLES: [&str; 14] = [
     "fsdp(axis=tp)",
     "zero2(axis=tp)",
     "zero1(axis=dp)",
+    "ColwiseParallel(input_layouts=Shard(0))",
+    "ColwiseParallel(input_layouts=Shard(1), use_local_output=False)",
+    "RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(0))",
+    "SequenceParallel(sequence_dim=0)",
+    "PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))",
+    "PrepareModuleInput(input_layouts=(None, Shard(0)), desired_input_layouts=(Shard(-1), Replicate()))",
+    "PrepareModuleOutput(output_layouts=Shard(0), desired_output_layouts=Shard(1))",
+    "prepare(input=shard(1), output=replicate)",
 ];
 
 fn pick<'a, T: ?Sized>(from: &[&'a T], by: u8) -> &'a T {
@@ -278,7 +286,10 @@ fn decode(sch: &Schedule, model: &Model, [kind, place, a, b]: [u8; 4]) -> Option
             ];
             let (with, pattern) = replacements[a as usize % replacements.len()];
             let (with, pattern) = (with.to_string(), pattern.map(str::to_string));
-            Primitive::Replace { with, pattern, at, bindings: Default::default() }
+            // Or ops by their numbers.
+            let ops = (b % 4 == 3).then(|| (place as usize % 8, place as usize % 8 + 1 + (b / 64) as usize));
+            let (pattern, at) = if ops.is_some() { (None, Vec::new()) } else { (pattern, at) };
+            Primitive::Replace { with, pattern, at, ops, bindings: Default::default() }
         }
         19 => {
             let epsilon = |e| [("epsilon".to_string(), Argument::Float(e))].into_iter().collect();

@@ -250,7 +250,7 @@ fn fuse_over_a_boundary() {
     }));
     let y = ok(cx.call("activation", &GELU::default(), h));
     let loss = ok(losses::mse(&mut cx, y, x));
-    let mut sch = schedule(&cx.finish(vec![("loss".to_string(), loss)]));
+    let mut sch = schedule(&cx.finish(vec![("loss".to_string(), loss)]).unwrap());
     let pattern = ok(Pattern::parse("gelu(tanh(x))"));
     let error = refused(&mut sch, |s| s.root().find(&pattern));
     says(&error, "E248", &["boundary of the module `around`"], "sch.trace(flatten=True)");
@@ -270,7 +270,7 @@ fn fuse_with_something_between() {
         cx.builder.add(a, between)
     }));
     let loss = ok(losses::mse(&mut cx, outputs, x));
-    let mut sch = schedule(&cx.finish(vec![("loss".to_string(), loss)]));
+    let mut sch = schedule(&cx.finish(vec![("loss".to_string(), loss)]).unwrap());
     let found = ok(sch.at("body").unwrap().find(&ok(Pattern::parse("a = x * x; a + y"))));
     let error = refused(&mut sch, |s| s.at("body")?.fuse(&found, "mine.sum", None).map(|_| ()));
     let parts = ["`mine.sum` would read what depends on its own results", "body"];
@@ -318,7 +318,7 @@ fn l5_replace_with_wrong_maths() {
     let [q, k, v] = ["q", "k", "v"].map(|name| ok(cx.call(name, &Linear::new(4, 4), x)));
     let y = ok(cx.scope("core", |cx| attention(&mut cx.builder, [q, k, v])));
     let loss = ok(losses::mse(&mut cx, y, x));
-    let model = cx.finish(vec![("loss".to_string(), loss), ("prediction".to_string(), y)]);
+    let model = cx.finish(vec![("loss".to_string(), loss), ("prediction".to_string(), y)]).unwrap();
     let mut registry = Registry::default();
     let kernel =
         CustomOp::new("mine.attention", &["q", "k", "v"], |b, v| Ok(vec![attention(b, [v[0], v[1], v[2]])?]));
@@ -397,7 +397,7 @@ fn what_cannot_be_built_is_refused_when_it_is_asked_for() {
     let attention = MultiheadAttention { fused_qkv: true, ..MultiheadAttention::new(4, 2) };
     let y = ok(cx.call("attention", &attention, x));
     let loss = ok(losses::mse(&mut cx, y, x));
-    let model = cx.finish(vec![("loss".to_string(), loss), ("prediction".to_string(), y)]);
+    let model = cx.finish(vec![("loss".to_string(), loss), ("prediction".to_string(), y)]).unwrap();
     let mut sch = schedule(&model);
     ok(sch.at("attention").unwrap().style("fsdp(axis=tp)"));
     let error = refused(&mut sch, |s| s.at("attention.qkv_proj")?.style("rowwise").map(|_| ()));
@@ -419,7 +419,7 @@ fn evaluation_drops_nothing_and_knows_every_line() {
         let h = ok(cx.call("linear", &Linear::new(4, 4), x));
         let y = ok(cx.call("dropout", &Dropout { rate: 0.5 }, h));
         let loss = ok(losses::mse(&mut cx, y, x));
-        cx.finish(vec![("loss".to_string(), loss)])
+        cx.finish(vec![("loss".to_string(), loss)]).unwrap()
     };
     let lines = "sch['linear'].zero2(axis='tp')\nsch['**'].fsdp(axis='tp')\nsch['dropout'].shard('output', 0)\nsch.fuse('dropout(x, seed)', name='mine.drop')\n\
                  sch['dropout'].fork_rng()";

@@ -4,6 +4,9 @@ mod common;
 
 use common::{block, ok};
 use partita_base::{DType, Result};
+use partita_ir::composites::GELU;
+use partita_ir::custom::CustomOp;
+use partita_ir::{Attribute, GraphBuilder, Registry, ValueId};
 use partita_mesh::Mesh;
 use partita_schedule::{Argument, Pattern, Plan, Schedule};
 
@@ -101,7 +104,7 @@ fn a_norm_is_replaced_by_an_equal_one_and_nothing_else_changes() {
     let opened = sch.at("norm").unwrap().forward_ops().len();
     ok(sch.verify(|s| s.root().replace_all("LayerNorm", "partita.layer_norm", &epsilon).map(|_| ())));
     assert!(opened > 3);
-    assert_eq!(sch.at("norm").unwrap().forward_ops(), [("norm".to_string(), "layer_norm".to_string())]);
+    assert_eq!(sch.at("norm").unwrap().forward_ops()[..], [("norm".to_string(), "layer_norm".to_string())]);
 }
 
 #[test]
@@ -124,7 +127,11 @@ fn a_checkpoint_is_verified_and_recorded_splits_and_notes_change_nothing() {
         s.at("linear1")?.annotate("weight", "tag", Argument::text("kept"))?;
         s.at("linear2")?.style("rowwise").map(|_| ())
     }));
-    assert_eq!(sch.notes().len(), 1, "{:?}", sch.notes());
+    let [pipeline, fork] = sch.notes() else { panic!("{:?}", sch.notes()) };
+    assert!(pipeline.contains("pipeline_split") && pipeline.contains("changes nothing yet"), "{pipeline}");
+    assert!(fork.contains("fork_rng"), "{fork}");
+    let built = ok(sch.build());
+    assert!(sch.notes().iter().all(|note| built.notes.contains(note)), "{:?}", built.notes);
     ok(sch.verify(|s| s.at("activation")?.checkpoint().map(|_| ())));
     assert_eq!(code(sch.at("activation").unwrap().checkpoint().map(|_| ())), "E136");
     for text in [sch.plan().to_calls(), sch.plan().to_toml(), sch.plan().to_dict_toml()] {
@@ -134,4 +141,197 @@ fn a_checkpoint_is_verified_and_recorded_splits_and_notes_change_nothing() {
         ok(again.extend(&plan));
         assert!(graph(&again) == graph(&sch));
     }
+}
+
+#[test]
+fn what_was_found_is_printed_with_modules_ops_and_results() {
+    let mut sch = schedule("tp=2");
+    ok(sch.at("linear1").unwrap().decompose());
+    let found = ok(sch.root().find(&ok(Pattern::parse("gelu(x + bias)"))));
+    assert_eq!(
+        found.to_string(),
+        "   0  linear1: broadcast_in_dim add; activation: gelu -> tensor<6x12xf64>\n"
+    );
+    let linears = ok(sch.root().find(&ok(Pattern::parse("linear(x, w)"))));
+    assert_eq!(linears.count(), 2);
+    let second = "   1  linear2: dot_general -> tensor<6x4xf64>\n";
+    assert_eq!(linears.to_string(), format!("   0  linear1: dot_general -> tensor<6x12xf64>\n{second}"));
+    assert_eq!(linears.only(&[1]).to_string(), second);
+}
+
+/// Composites that compute what ops of the block compute.
+fn registry() -> Registry {
+    let mut registry = Registry::default();
+    let layer = |b: &mut GraphBuilder, x: ValueId, w: ValueId, bias: ValueId| -> Result<ValueId> {
+        let y = b.linear(x, w)?;
+        let shape = b.shape(y);
+        let bias = b.broadcast_trailing(bias, &shape)?;
+        b.add(y, bias)
+    };
+    let gelu =
+        |b: &mut GraphBuilder, x: ValueId| b.composite(&GELU, &[("tanh", Attribute::Bool(false))], &[x]);
+    for op in [
+        CustomOp::new("mine.linear", &["x", "weight", "bias"], move |b, v| {
+            Ok(vec![layer(b, v[0], v[1], v[2])?])
+        }),
+        CustomOp::new("mine.block", &["x", "w1", "b1", "w2", "b2"], move |b, v| {
+            let h = layer(b, v[0], v[1], v[2])?;
+            let h = gelu(b, h)?;
+            Ok(vec![layer(b, h, v[3], v[4])?])
+        }),
+        CustomOp::new("mine.negate", &["x"], |b, v| Ok(vec![b.negate(v[0])?])),
+    ] {
+        ok(registry.add_custom(op));
+    }
+    registry
+}
+
+#[test]
+fn ops_are_replaced_by_their_numbers() {
+    let mut sch = schedule("tp=2").with_registry(registry());
+    let ops = sch.root().forward_ops();
+    let shown = ops.to_string();
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!(lines.len(), ops.len());
+    assert_eq!(lines[0], "   0  norm        layer_norm        tensor<6x4xf64>");
+    assert_eq!(lines[1], "   1  linear1     dot_general       tensor<6x12xf64>");
+    // One op, by the name of what it is.
+    ok(sch.verify(|s| {
+        let epsilon = ("epsilon", Argument::Float(1e-5));
+        s.root().replace_ops(0..1, "partita.layer_norm", &[epsilon]).map(|_| ())
+    }));
+    // The ops of one layer, then of three: names that two parameters share are said in full.
+    let mut one = schedule("tp=2").with_registry(registry());
+    ok(one.verify(|s| s.root().replace_ops(1..4, "mine.linear", &[]).map(|_| ())));
+    assert_eq!(one.root().forward_ops()[1], ("linear1".to_string(), "linear".to_string()));
+    let names = |pairs: [(&'static str, &str); 4]| pairs.map(|(key, name)| (key, Argument::text(name)));
+    let bindings = names([
+        ("w1", "linear1.weight"),
+        ("b1", "linear1.bias"),
+        ("w2", "linear2.weight"),
+        ("b2", "linear2.bias"),
+    ]);
+    ok(sch.verify(|s| s.root().replace_ops(1..8, "mine.block", &bindings).map(|_| ())));
+    assert_eq!(sch.root().forward_ops()[1].1, "block");
+    // Numbers are those of the modules they are asked of.
+    let mut inner = schedule("tp=2").with_registry(registry());
+    ok(inner.at("linear2").unwrap().replace_ops(0..3, "mine.linear", &[]));
+    assert_eq!(inner.at("linear2").unwrap().forward_ops().len(), 1);
+    for plan in [sch.plan(), inner.plan()] {
+        for text in [plan.to_calls(), plan.to_toml(), plan.to_dict_toml()] {
+            assert_eq!(&ok(Plan::parse(&text, "again")), plan, "{text}");
+        }
+    }
+    let before = (inner.plan().clone(), graph(&inner));
+    let count = inner.root().forward_ops().len();
+    for (ops, with, expected) in [
+        (count..count + 1, "mine.linear", "E264"),
+        (2..2, "mine.linear", "E264"),
+        (0..usize::MAX, "mine.linear", "E264"),
+        (4..5, "mine.negate", "E251"),
+        (1..3, "mine.linear", "E250"),
+        (1..2, "mine.nothing", "E244"),
+    ] {
+        let result = inner.root().replace_ops(ops.clone(), with, &[]).map(|_| ());
+        assert_eq!(code(result), expected, "{ops:?} {with}");
+    }
+    #[allow(clippy::reversed_empty_ranges)]
+    let backwards = inner.root().replace_ops(3..1, "mine.linear", &[]).map(|_| ());
+    assert_eq!(code(backwards), "E264");
+    assert!(before == (inner.plan().clone(), graph(&inner)));
+}
+
+#[test]
+fn compilers_of_pytorch_stand_for_our_kernels_and_a_note_says_so() {
+    for compiler in ["TorchScript", "TorchInductor"] {
+        let mut sch = schedule("tp=2");
+        ok(sch.at("linear1").unwrap().decompose());
+        let found = ok(sch.root().find(&ok(Pattern::parse("gelu(x + bias)"))));
+        ok(sch.verify(|s| s.root().fuse(&found, "BiasGeLU", Some(compiler)).map(|_| ())));
+        let [note] = sch.notes() else { panic!("{:?}", sch.notes()) };
+        assert!(note.contains(&format!("{compiler} is no backend here")), "{note}");
+        assert!(note.contains("one kernel of `interpreter`"), "{note}");
+        let called = format!("sch.fuse('gelu(x + bias)', compiler='{compiler}', name='BiasGeLU')");
+        assert_eq!(ok(Plan::from_calls(&called, "case")).entries[0], sch.plan().entries[1]);
+    }
+    let mut sch = schedule("tp=2");
+    let found = ok(sch.root().find(&ok(Pattern::parse("gelu(x)"))));
+    let error = sch.root().fuse(&found, "mine.gelu", Some("nvfuser")).map(|_| ()).unwrap_err();
+    assert_eq!(error.code, "E252");
+    assert!(error.to_string().contains("TorchScript, TorchInductor"), "{error}");
+}
+
+#[test]
+fn options_without_effect_are_noted_and_a_sync_by_a_function_is_refused() {
+    let mut sch = schedule("tp=2");
+    ok(sch.verify(|s| s.at("linear1")?.style("ColwiseParallel(use_local_output=False)").map(|_| ())));
+    let built = ok(sch.build());
+    let [note] = &built.notes[..] else { panic!("{:?}", built.notes) };
+    assert!(note.contains("\"linear1\"") && note.contains("`use_local_output` changes nothing"), "{note}");
+    let before = sch.plan().clone();
+    let error = sch.at("linear2").unwrap().sync("fwd_post", "sync_fn").map(|_| ()).unwrap_err();
+    assert_eq!(error.code, "E263");
+    let plan = "sch['linear2'].sync('fwd_post', sync_op_or_fn=lambda module, x, y: reduce(y))";
+    let error = Plan::from_calls(plan, "plan.py").unwrap_err();
+    assert_eq!((error.code, error.at.as_deref()), ("E263", Some("plan.py:1")));
+    assert_eq!(error.found.as_deref(), Some("lambda module, x, y: reduce(y)"));
+    assert_eq!(sch.plan(), &before);
+}
+
+/// The notes of a plan.
+fn notes(mesh: &str, calls: &str, sequence_parallel: bool) -> Vec<String> {
+    let mut sch = schedule(mesh);
+    sch.options().sequence_parallel = sequence_parallel;
+    ok(sch.extend(&ok(Plan::from_calls(calls, "plan"))));
+    assert!(ok(sch.compare()).ok, "{calls}");
+    ok(sch.build()).notes
+}
+
+#[test]
+fn lines_that_undo_others_are_noted_with_both_and_which_one_holds() {
+    let single = |mesh: &str, calls: &str, parts: &[&str]| {
+        let notes = notes(mesh, calls, false);
+        let [note] = &notes[..] else { panic!("{calls}: {notes:?}") };
+        assert!(parts.iter().all(|part| note.contains(part)), "{calls}: {note}");
+    };
+    let holds = "(plan:2) holds, the later line";
+    // Two styles for one module, and a default that comes last.
+    single(
+        "tp=2",
+        "sch['linear1'].colwise()\nsch['linear1'].rowwise()",
+        &["`linear1`: ", "\"colwise\" (plan:1) does not", "\"rowwise\"", holds],
+    );
+    single("tp=2", "sch['linear1'].colwise()\nsch['**'].replicate()", &["`linear1`: ", holds]);
+    // A default with an exception is no contradiction, nor is a line twice.
+    assert!(notes("tp=2", "sch['**'].replicate()\nsch['linear1'].colwise()", false).is_empty());
+    assert!(notes("tp=2", "sch['linear1'].colwise()\nsch['linear1'].colwise()", false).is_empty());
+    // How parameters are kept.
+    single("dp=2", "sch['**'].zero1()\nsch['**'].zero2()", &["linear1.bias` and ", "\"zero2\"", holds]);
+    assert!(notes("dp=2", "sch['**'].zero1()\nsch['linear1'].zero2()", false).is_empty());
+    single(
+        "tp=2",
+        "sch['linear1'].colwise()\nsch['linear1'].fsdp(axis='tp')",
+        &["\"fsdp(axis=tp)\" (plan:2): nothing is added for", "cut along `tp` by another line"],
+    );
+    // What is noted about a parameter, and what a module computes in.
+    single(
+        "tp=1",
+        "sch['linear1'].annotate('weight', 'tag', 1)\nsch['linear1'].annotate('weight', 'tag', 2)",
+        &["`tag` of `linear1.weight` is no longer 1", "(plan:2)"],
+    );
+    single(
+        "tp=1",
+        "sch['linear1'].precision('f32')\nsch['linear1'].precision('f64')",
+        &["\"precision(f64)\" (plan:2) holds", "\"precision(f32)\" (plan:1) does not"],
+    );
+}
+
+#[test]
+fn the_last_line_holds_for_how_a_parameter_is_kept() {
+    let mut sch = schedule("dp=2");
+    ok(sch.extend(&ok(Plan::from_calls("sch['**'].zero1()\nsch['linear1'].fsdp(axis='dp')", "plan"))));
+    let built = ok(sch.build());
+    assert_eq!(built.local_shapes("linear1.weight").unwrap(), vec![vec![6, 4]; 2]);
+    assert_eq!(built.local_shapes("linear2.weight").unwrap(), vec![vec![4, 12]; 2]);
+    assert!(ok(sch.compare()).ok);
 }

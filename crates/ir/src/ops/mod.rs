@@ -1,7 +1,7 @@
 //! The ops, one file per op or tight family: semantics, type inference, factor rule, cost, gradient, reference
 //! evaluation, local rewriting, text form and tests together.
 
-mod checks;
+pub(crate) mod checks;
 mod collectives;
 mod compare;
 mod composite;

@@ -78,7 +78,7 @@ impl ModelConfig {
             ModelConfig::Llama(config) => config.forward(&mut cx, batch)?,
             ModelConfig::Bert(config) => config.forward(&mut cx, batch)?,
         };
-        Ok(cx.finish(outputs))
+        cx.finish(outputs)
     }
 }
 

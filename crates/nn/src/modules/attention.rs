@@ -81,6 +81,8 @@ impl MultiheadAttention {
     /// Attention with a mask `i1[batch, 1, sequence or 1, sequence]`: false hides a key.
     pub fn forward_masked(&self, cx: &mut Context, x: ValueId, mask: Option<ValueId>) -> Result<ValueId> {
         self.validate()?;
+        cx.builder.check(&[x])?;
+        cx.builder.check(mask.as_slice())?;
         let shape = cx.shape(x);
         let [batch, sequence, _] = shape[..] else {
             return Err(Diagnostic::new("E050", "attention input")

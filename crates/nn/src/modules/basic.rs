@@ -4,7 +4,7 @@ use super::Module;
 use crate::accumulation_dtype;
 use crate::context::Context;
 use crate::init::Init;
-use partita_base::{DType, Result};
+use partita_base::{DType, Diagnostic, Result};
 use partita_ir::composites::{EMBEDDING, GELU as GELU_TEMPLATE, LAYER_NORM, RMS_NORM, SILU};
 use partita_ir::ops::{Direction, UnaryKind};
 use partita_ir::{Attribute, ValueId};
@@ -90,16 +90,23 @@ impl Embedding {
 
 impl Module for Embedding {
     fn forward(&self, cx: &mut Context, ids: ValueId) -> Result<ValueId> {
+        let dtype = cx.builder.ty(ids).dtype;
+        if !dtype.is_integer() {
+            return Err(Diagnostic::new("E050", "ids of an embedding that are no whole numbers")
+                .at(cx.builder.path.clone())
+                .expected("i32 or i64")
+                .found(dtype.name()));
+        }
         let weight = self.table(cx)?;
         cx.builder.composite(&EMBEDDING, &[], &[weight, ids])
     }
 }
 
-/// Normalises the last dimension to mean 0 and variance 1, then scales and shifts it.
+/// Normalises the last dimensions together to mean 0 and variance 1, then scales and shifts each element.
 #[derive(Clone, Debug)]
 pub struct LayerNorm {
-    /// Extent of the last dimension.
-    pub dim: usize,
+    /// Extents of the last dimensions, which are normalised; those of weight and bias.
+    pub normalized_shape: Vec<usize>,
     /// Added to the variance.
     pub epsilon: f64,
     /// Whether there is a shift.
@@ -107,9 +114,14 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
-    /// With weight and bias and an epsilon of 1e-5.
+    /// Over the last dimension, with weight and bias and an epsilon of 1e-5.
     pub fn new(dim: usize) -> LayerNorm {
-        LayerNorm { dim, epsilon: 1e-5, bias: true }
+        LayerNorm::over(&[dim])
+    }
+
+    /// As [`LayerNorm::new`], over as many of the last dimensions as there are extents.
+    pub fn over(normalized_shape: &[usize]) -> LayerNorm {
+        LayerNorm { normalized_shape: normalized_shape.to_vec(), epsilon: 1e-5, bias: true }
     }
 
     /// With another epsilon.
@@ -127,12 +139,44 @@ impl LayerNorm {
 
 impl Module for LayerNorm {
     fn forward(&self, cx: &mut Context, x: ValueId) -> Result<ValueId> {
-        let mut operands = vec![x, cx.param("weight", &[self.dim], Init::Ones)?];
-        if self.bias {
-            operands.push(cx.param("bias", &[self.dim], Init::Zeros)?);
+        check_epsilon(cx, self.epsilon)?;
+        let (own, shape) = (&self.normalized_shape, cx.shape(x));
+        if own.is_empty() || !shape.ends_with(own) {
+            return Err(Diagnostic::new("E050", "the last dimensions are not those that are normalised")
+                .at(cx.builder.path.clone())
+                .expected(if own.is_empty() {
+                    "at least one extent".into()
+                } else {
+                    format!("[.., {own:?}]")
+                })
+                .found(format!("{shape:?}")));
         }
-        cx.builder.composite(&LAYER_NORM, &[("epsilon", Attribute::Float(self.epsilon))], &operands)
+        let mut operands = vec![x, cx.param("weight", own, Init::Ones)?];
+        if self.bias {
+            operands.push(cx.param("bias", own, Init::Zeros)?);
+        }
+        let epsilon = [("epsilon", Attribute::Float(self.epsilon))];
+        // The composite normalises one dimension: several become one, and one several.
+        let (batch, count) = (shape[..shape.len() - own.len()].to_vec(), own.iter().product());
+        let flat = |shape: &[usize]| [shape, &[count]].concat();
+        operands[0] = cx.builder.reshape(operands[0], &flat(&batch))?;
+        for parameter in &mut operands[1..] {
+            *parameter = cx.builder.reshape(*parameter, &flat(&[]))?;
+        }
+        let y = cx.builder.composite(&LAYER_NORM, &epsilon, &operands)?;
+        cx.builder.reshape(y, &shape)
     }
+}
+
+/// E050 unless an epsilon keeps a variance from being divided by nothing, and is a number.
+fn check_epsilon(cx: &Context, epsilon: f64) -> Result<()> {
+    if epsilon.is_finite() && epsilon >= 0.0 {
+        return Ok(());
+    }
+    Err(Diagnostic::new("E050", "epsilon out of range")
+        .at(cx.builder.path.clone())
+        .expected("a finite number, at least 0")
+        .found(epsilon.to_string()))
 }
 
 /// Divides the last dimension by its root mean square and scales it.
@@ -163,7 +207,9 @@ impl Module for RMSNorm {
             DType::F64 => f64::EPSILON,
             _ => f32::EPSILON as f64,
         };
-        let epsilon = Attribute::Float(self.epsilon.unwrap_or(machine));
+        let epsilon = self.epsilon.unwrap_or(machine);
+        check_epsilon(cx, epsilon)?;
+        let epsilon = Attribute::Float(epsilon);
         let weight = cx.param("weight", &[self.dim], Init::Ones)?;
         cx.builder.composite(&RMS_NORM, &[("epsilon", epsilon)], &[x, weight])
     }

@@ -68,7 +68,7 @@ fn model(rows: usize, dim: usize) -> Result<Model> {
     })?;
     let y = cx.call("head", &Linear::new(dim, 1), h[0])?;
     let loss = losses::mse(&mut cx, y, target)?;
-    Ok(cx.finish(vec![("loss".to_string(), loss)]))
+    cx.finish(vec![("loss".to_string(), loss)])
 }
 
 /// [`add_norm`] in one pass over each row.

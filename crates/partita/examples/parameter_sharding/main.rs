@@ -33,7 +33,7 @@ fn mlp() -> Result<Model> {
     let h = cx.call("relu", &ReLU, h)?;
     let y = cx.call("linear2", &Linear::new(SIZES[1], SIZES[2]), h)?;
     let loss = losses::mse(&mut cx, y, target)?;
-    Ok(cx.finish(vec![("loss".to_string(), loss)]))
+    cx.finish(vec![("loss".to_string(), loss)])
 }
 
 /// Five steps of AdamW: the losses.

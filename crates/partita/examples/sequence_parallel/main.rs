@@ -13,7 +13,7 @@ fn toy(shape: &[usize], names: [&str; 2], hidden: usize, out: usize) -> Result<M
     let target_shape = cx.shape(y);
     let target = cx.input("target", DType::F32, &target_shape);
     let loss = losses::mse(&mut cx, y, target)?;
-    Ok(cx.finish(vec![("loss".to_string(), loss), ("prediction".to_string(), y)]))
+    cx.finish(vec![("loss".to_string(), loss), ("prediction".to_string(), y)])
 }
 
 fn main() -> Result<()> {

@@ -14,7 +14,7 @@ fn mlp() -> Result<Model> {
     let h = cx.call("activation", &GELU::default(), h)?;
     let y = cx.call("linear2", &Linear::new(2 * DIM, DIM), h)?;
     let loss = losses::mse(&mut cx, y, target)?;
-    Ok(cx.finish(vec![("loss".to_string(), loss), ("prediction".to_string(), y)]))
+    cx.finish(vec![("loss".to_string(), loss), ("prediction".to_string(), y)])
 }
 
 fn main() -> Result<()> {

@@ -2,7 +2,8 @@
 
 use super::Explain;
 use crate::modules::matches_around;
-use crate::primitive::{FORK_RNG_NOTE, Primitive};
+use crate::primitive::{FORK_RNG_NOTE, PIPELINE_NOTE, Primitive};
+use crate::style::LOCAL_NOTE;
 use partita_ir::{Graph, Op, Phase, Role, ValueId};
 use serde::Serialize;
 
@@ -87,11 +88,14 @@ pub(super) fn lines(explain: &Explain, forward: &Graph) -> Vec<Line> {
             Primitive::Replace { with, .. } | Primitive::ReplaceAll { with, .. } => {
                 line.composites = composites(with)
             }
-            Primitive::PipelineSplit => line.stages = line.modules,
+            Primitive::PipelineSplit => {
+                line.stages = line.modules;
+                line.note = Some(PIPELINE_NOTE.to_string());
+            }
             Primitive::Annotate { .. } => line.annotations = line.modules,
             Primitive::ForkRng => line.note = Some(FORK_RNG_NOTE.to_string()),
-            Primitive::Style(_)
-            | Primitive::Shard { .. }
+            Primitive::Style(style) => line.note = style.local.map(|_| LOCAL_NOTE.to_string()),
+            Primitive::Shard { .. }
             | Primitive::Sync { .. }
             | Primitive::Decompose
             | Primitive::Trace { .. }

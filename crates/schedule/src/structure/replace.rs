@@ -13,8 +13,8 @@ use partita_ir::{
 };
 use partita_nn::random::Draws;
 
-/// A module replaced. Its tensors go by the parameters' own names, its activations by `x`, or `x0`, `x1`, .. in order of
-/// use where there are several.
+/// A module replaced. Its tensors go by the parameters' own names, by their full ones where two of them share those; its
+/// activations by `x`, or `x0`, `x1`, .. in order of use where there are several.
 pub(super) fn module(
     graph: &Graph,
     path: &str,
@@ -25,21 +25,42 @@ pub(super) fn module(
 ) -> Result<Graph> {
     let nodes = Modules::of(graph).forward_nodes(path);
     let (outlined, id) = outline(graph, &nodes, with).map_err(|error| error.note(entry.describe()))?;
-    let operands = &outlined.node(id).operands;
-    let activations = operands.iter().filter(|v| outlined.value(**v).role != Role::Param).count();
+    exchange(&outlined, id, &operand_names(&outlined, id), with, bindings, entry, tools)
+}
+
+/// Ops in a row replaced. What they read goes by names as in [`module`].
+pub(super) fn ops(
+    graph: &Graph,
+    nodes: &[NodeId],
+    with: &str,
+    bindings: &IndexMap<String, Argument>,
+    entry: &Entry,
+    tools: &Tools,
+) -> Result<Graph> {
+    let (outlined, id) = outline(graph, nodes, with).map_err(|error| error.note(entry.describe()))?;
+    exchange(&outlined, id, &operand_names(&outlined, id), with, bindings, entry, tools)
+}
+
+/// A name for each operand of a composite, with its position.
+fn operand_names(graph: &Graph, id: NodeId) -> IndexMap<String, usize> {
+    let values = || graph.node(id).operands.iter().map(|&v| graph.value(v));
+    let activations = values().filter(|value| value.role != Role::Param).count();
+    let shared = |own: &str| {
+        values().filter(|value| value.role == Role::Param && owner(&value.name).1 == own).count() > 1
+    };
     let mut number = 0;
     let mut names: IndexMap<String, usize> = IndexMap::new();
-    for (position, &operand) in operands.iter().enumerate() {
-        let value = outlined.value(operand);
+    for (position, value) in values().enumerate() {
         let name = if value.role == Role::Param {
-            owner(&value.name).1.to_string()
+            let own = owner(&value.name).1;
+            if shared(own) { value.name.clone() } else { own.to_string() }
         } else {
             number += 1;
             if activations == 1 { "x".to_string() } else { format!("x{}", number - 1) }
         };
         names.entry(name).or_insert(position);
     }
-    exchange(&outlined, id, &names, with, bindings, entry, tools)
+    names
 }
 
 /// A match of a pattern replaced. What it reads goes by the names of the pattern's inputs.

@@ -17,7 +17,7 @@ pub fn block() -> Model {
         Ok(vec![("loss".to_string(), losses::mse(&mut cx, y, goal)?), ("prediction".to_string(), y)])
     };
     let outputs = ok(build());
-    cx.finish(outputs)
+    cx.finish(outputs).unwrap()
 }
 
 /// What must have worked.

@@ -123,7 +123,7 @@ impl Pass {
             }
         };
         let named = results.into_iter().enumerate().map(|(i, value)| (format!("result.{i}"), value));
-        Ok(cx.finish(named.collect()))
+        cx.finish(named.collect())
     }
 }
 

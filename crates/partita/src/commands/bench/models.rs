@@ -70,7 +70,7 @@ impl Step {
                     ..DotGeneral::default()
                 };
                 let product = cx.builder.dot_general(lhs, rhs, dims)?;
-                Ok(cx.finish(vec![("product".to_string(), product)]))
+                cx.finish(vec![("product".to_string(), product)])
             }
             Step::Slapo => stack(&[2, ROWS / 2], &SLAPO, Activation::Gelu, false),
             Step::Alpa => stack(&[ROWS], &ALPA, Activation::Relu, true),
@@ -145,7 +145,7 @@ fn stack(rows: &[usize], dims: &[usize], activation: Activation, closed: bool) -
         }
     }
     let loss = losses::mse(&mut cx, x, targets)?;
-    Ok(cx.finish(vec![("loss".to_string(), loss)]))
+    cx.finish(vec![("loss".to_string(), loss)])
 }
 
 #[cfg(test)]

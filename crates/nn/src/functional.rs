@@ -1,0 +1,106 @@
+//! Functions without parameters that model code is written with, each checked where it is called.
+
+use crate::accumulation_dtype;
+use crate::context::Context;
+use partita_base::{Diagnostic, Result};
+use partita_ir::ValueId;
+use partita_ir::composites::SOFTMAX;
+
+impl Context {
+    /// `e^x` over its sum along a dimension; a negative number counts from the last. E163 where there is no such
+    /// dimension, E050 for numbers that are not real.
+    pub fn softmax(&mut self, x: ValueId, dim: isize) -> Result<ValueId> {
+        self.real(x, "softmax")?;
+        let dim = self.dims(x, &[dim], "softmax")?[0];
+        // The composite works along the last dimension.
+        let mut order: Vec<usize> = (0..self.builder.ty(x).rank()).collect();
+        let last = order.len() - 1;
+        order.swap(dim, last);
+        let turned = if dim == last { x } else { self.builder.transpose(x, &order)? };
+        let y = self.builder.composite(&SOFTMAX, &[], &[turned])?;
+        // Exchanging two dimensions twice changes nothing.
+        if dim == last { Ok(y) } else { self.builder.transpose(y, &order) }
+    }
+
+    /// The mean along these dimensions, which the result does not have any more; a negative number counts from the
+    /// last. E163 where one does not exist, comes twice, or is empty, E050 for numbers that are not real.
+    pub fn mean(&mut self, x: ValueId, dims: &[isize]) -> Result<ValueId> {
+        self.real(x, "mean")?;
+        let own = self.builder.ty(x).clone();
+        let mut dims = self.dims(x, dims, "mean")?;
+        dims.sort_unstable();
+        let count: usize = dims.iter().map(|&dim| own.shape[dim]).product();
+        if count == 0 {
+            return Err(self.misfit(
+                "there is no mean of nothing",
+                "dimensions with elements",
+                own.to_string(),
+            ));
+        }
+        let b = &mut self.builder;
+        let wide = b.convert(x, accumulation_dtype(own.dtype))?;
+        let sum = b.reduce_sum(wide, &dims)?;
+        let mean = b.scale(sum, 1.0 / count as f64)?;
+        b.convert(mean, own.dtype)
+    }
+
+    /// `x` repeated to a shape, as NumPy does: dimensions are aligned at the end, missing ones and those of extent 1 are
+    /// repeated. E163 where another extent would have to change.
+    pub fn broadcast(&mut self, x: ValueId, shape: &[usize]) -> Result<ValueId> {
+        self.builder.check(&[x])?;
+        let own = self.builder.shape(x);
+        let fits = own.len() <= shape.len()
+            && own.iter().rev().zip(shape.iter().rev()).all(|(own, to)| own == to || *own == 1);
+        if !fits {
+            let expected = format!("extents that end in those of {own:?}, or in any where those are 1");
+            return Err(self.misfit(
+                "a tensor cannot be broadcast to this shape",
+                &expected,
+                format!("{shape:?}"),
+            ));
+        }
+        self.builder.broadcast_trailing(x, shape)
+    }
+
+    /// E050 unless a value is of real numbers; E160 for one of another context.
+    pub(crate) fn real(&self, x: ValueId, what: &str) -> Result<()> {
+        self.builder.check(&[x])?;
+        let ty = self.builder.ty(x);
+        if ty.dtype.is_float() {
+            return Ok(());
+        }
+        Err(Diagnostic::new("E050", format!("`{what}` of numbers that are not real"))
+            .at(self.builder.path.clone())
+            .expected("f32, f64, bf16 or f16")
+            .found(ty.to_string()))
+    }
+
+    /// Different dimensions of a value, counted from the first.
+    fn dims(&self, x: ValueId, dims: &[isize], what: &str) -> Result<Vec<usize>> {
+        let ty = self.builder.ty(x);
+        let rank = ty.rank() as isize;
+        let mut counted: Vec<usize> = Vec::with_capacity(dims.len());
+        for &dim in dims {
+            let from_first = if dim < 0 { dim.saturating_add(rank) } else { dim };
+            let exists = (0..rank).contains(&from_first);
+            if !exists || counted.contains(&(from_first as usize)) {
+                let found = if exists { "it comes twice" } else { "there is none" };
+                let expected = match rank {
+                    0 => "a tensor that has dimensions; this is a scalar".to_string(),
+                    _ => format!("different dimensions of {ty}, from {} to {}", -rank, rank - 1),
+                };
+                return Err(self.misfit(
+                    &format!("dimension {dim} of `{what}`"),
+                    &expected,
+                    found.to_string(),
+                ));
+            }
+            counted.push(from_first as usize);
+        }
+        Ok(counted)
+    }
+
+    fn misfit(&self, message: &str, expected: &str, found: String) -> Box<Diagnostic> {
+        Diagnostic::new("E163", message).at(self.builder.path.clone()).expected(expected).found(found)
+    }
+}

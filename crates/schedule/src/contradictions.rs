@@ -1,0 +1,78 @@
+//! Lines that ask for one thing in two ways. Where both cannot be meant, applying them is an error; where the later one
+//! holds, this says so, with both lines and what they are about.
+
+use std::collections::BTreeSet;
+
+/// A line, what it is about by name, and what it asks.
+pub(crate) struct Claim<'a, T> {
+    pub line: String,
+    pub about: BTreeSet<&'a str>,
+    pub asks: T,
+}
+
+/// What no longer holds because a later line asks for something else. An exception from a default, a later line about a
+/// part of what an earlier one is about, is no contradiction.
+pub(crate) fn overruled<T: PartialEq>(claims: &[Claim<T>]) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (number, before) in claims.iter().enumerate() {
+        let overrules = |after: &&Claim<T>| {
+            let exception = after.about.len() < before.about.len() && after.about.is_subset(&before.about);
+            after.asks != before.asks && !exception && !after.about.is_disjoint(&before.about)
+        };
+        if let Some(after) = claims[number + 1..].iter().find(overrules) {
+            let common: Vec<&str> = before.about.intersection(&after.about).copied().collect();
+            notes.push(format!(
+                "{}: {} holds, the later line; {} does not",
+                named(&common),
+                after.line,
+                before.line
+            ));
+        }
+    }
+    notes
+}
+
+/// The first of some names, and how many more there are.
+pub(crate) fn named(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => format!("`{one}`"),
+        [first, rest @ ..] => format!("`{first}` and {} more", rest.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_default_has_exceptions_and_everything_else_is_told() {
+        let claims = |lines: &[(&'static str, &'static [&'static str], u8)]| -> Vec<Claim<'static, u8>> {
+            let claim = |&(line, about, asks): &(&str, &'static [&'static str], u8)| Claim {
+                line: line.to_string(),
+                about: about.iter().copied().collect(),
+                asks,
+            };
+            lines.iter().map(claim).collect()
+        };
+        let notes = |lines: &[(&'static str, &'static [&'static str], u8)]| overruled(&claims(lines));
+        assert!(notes(&[("A", &["a", "b"], 1), ("B", &["a"], 2)]).is_empty(), "an exception");
+        assert!(notes(&[("A", &["a"], 1), ("B", &["a", "b"], 1)]).is_empty(), "the same twice");
+        assert!(notes(&[("A", &["a"], 1), ("B", &["b"], 2)]).is_empty(), "nothing in common");
+        let said = |text: &str| vec![text.to_string()];
+        assert_eq!(
+            notes(&[("A", &["a"], 1), ("B", &["a"], 2)]),
+            said("`a`: B holds, the later line; A does not")
+        );
+        assert_eq!(
+            notes(&[("A", &["a", "b"], 1), ("B", &["a", "b", "c"], 2)]),
+            said("`a` and 1 more: B holds, the later line; A does not"),
+            "a default that comes too late"
+        );
+        assert_eq!(
+            notes(&[("A", &["a", "b", "d"], 1), ("B", &["b", "c"], 2)]),
+            said("`b`: B holds, the later line; A does not"),
+            "neither is an exception"
+        );
+    }
+}

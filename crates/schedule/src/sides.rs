@@ -1,0 +1,195 @@
+//! What a style asks of the activations at the two sides of a module: how they arrive, how the module reads them, how
+//! it computes what leaves, and how others read that.
+
+use crate::apply::{Declared, Planner};
+use crate::modules::{Modules, around, is_inside};
+use crate::pins::Pin;
+use crate::style::{Kind, LOCAL_NOTE, Layout, Layouts};
+use partita_base::{Diagnostic, Result};
+use partita_ir::{NodeId, Phase, ValueId};
+use partita_mesh::AxisRef;
+
+/// A side of a module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Side {
+    Enters,
+    Leaves,
+}
+
+/// An activation at a side of a module.
+pub(crate) struct Passing {
+    pub value: ValueId,
+    /// Who reads it there: nodes inside of what enters, nodes outside of what leaves; with operand positions.
+    pub readers: Vec<(NodeId, usize)>,
+    /// Its place among those of its microbatch: what enters in order of first use, what leaves in node order.
+    pub place: usize,
+}
+
+/// What enters a module, or leaves it, in the forward pass.
+pub(crate) fn passing(modules: &Modules, module: &str, side: Side) -> Vec<Passing> {
+    let graph = modules.graph;
+    let mut found: Vec<(Option<usize>, Passing)> = Vec::new();
+    let place = |found: &[(Option<usize>, Passing)], microbatch| {
+        found.iter().filter(|(other, _)| *other == microbatch).count()
+    };
+    match side {
+        Side::Enters => {
+            let mut reads: Vec<((NodeId, usize), ValueId)> = modules
+                .inputs_of(module)
+                .into_iter()
+                .flat_map(|(value, readers)| readers.into_iter().map(move |reader| (reader, value)))
+                .collect();
+            reads.sort();
+            for (reader, value) in reads {
+                let microbatch = graph.node(reader.0).microbatch;
+                match found.iter_mut().find(|(m, p)| *m == microbatch && p.value == value) {
+                    Some((_, passing)) => passing.readers.push(reader),
+                    None => {
+                        let place = place(&found, microbatch);
+                        found.push((microbatch, Passing { value, readers: vec![reader], place }));
+                    }
+                }
+            }
+        }
+        Side::Leaves => {
+            for value in modules.outputs_of(module) {
+                let microbatch = graph.value(value).definition.and_then(|(id, _)| graph.node(id).microbatch);
+                let outside = |reader: &&(NodeId, usize)| {
+                    let node = graph.node(reader.0);
+                    node.phase == Phase::Forward && !is_inside(&node.path, module)
+                };
+                let readers = modules.uses(value).iter().filter(outside).copied().collect();
+                let place = place(&found, microbatch);
+                found.push((microbatch, Passing { value, readers, place }));
+            }
+        }
+    }
+    found.into_iter().map(|(_, passing)| passing).collect()
+}
+
+impl<'a> Planner<'a> {
+    /// The lines that only say what enters and leaves modules. E221 where a pattern matches no module.
+    pub(crate) fn prepared(&mut self, line: Declared) -> Result<()> {
+        let (axis, origin) = (self.axis(line)?, line.describe());
+        let modules = self.modules.named(line.modules, &origin)?;
+        for module in modules {
+            let style = line.style;
+            if let Some(from) = &style.input_from {
+                self.lies(module, Side::Enters, from, axis, &origin)?;
+            }
+            if let Some(input) = &style.input {
+                self.is_read(module, Side::Enters, input, axis, &origin)?;
+            }
+            match (&style.output_from, &style.output) {
+                (None, Some(output)) => self.lies(module, Side::Leaves, output, axis, &origin)?,
+                (Some(from), Some(output)) => {
+                    self.lies(module, Side::Leaves, from, axis, &origin)?;
+                    self.is_read(module, Side::Leaves, output, axis, &origin)?;
+                }
+                (_, None) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// How a layer reads what enters, where a line only says how that arrives: a `rowwise` product takes its features
+    /// in pieces, a lookup takes ids as they are.
+    pub(crate) fn read_by(&self, kind: Kind, module: &str) -> Option<Layouts> {
+        let ids = |passing: &Passing| !self.graph.ty(passing.value).dtype.is_float();
+        match kind {
+            Kind::Colwise => Some(Layout::Replicate.into()),
+            Kind::Rowwise if passing(self.modules, module, Side::Enters).iter().any(ids) => {
+                Some(Layout::Replicate.into())
+            }
+            Kind::Rowwise => Some(Layout::Shard(-1).into()),
+            _ => None,
+        }
+    }
+
+    /// Asks for the layout in which values at a side of a module lie. E227 where another line asks for another.
+    pub(crate) fn lies(
+        &mut self,
+        module: &str,
+        side: Side,
+        layouts: &Layouts,
+        axis: AxisRef,
+        origin: &str,
+    ) -> Result<()> {
+        for (passing, layout) in self.asked(module, side, layouts, origin)? {
+            match layout {
+                Layout::Shard(dim) => self.pins.shard(passing.value, dim, axis, origin)?,
+                Layout::Replicate => self.pins.replicate(passing.value, axis, origin)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for the layout in which values at a side of a module are read there, by a constraint that modules with the
+    /// same wish share.
+    pub(crate) fn is_read(
+        &mut self,
+        module: &str,
+        side: Side,
+        layouts: &Layouts,
+        axis: AxisRef,
+        origin: &str,
+    ) -> Result<()> {
+        for (passing, layout) in self.asked(module, side, layouts, origin)? {
+            if passing.readers.is_empty() {
+                continue;
+            }
+            let value = passing.value;
+            let mut pin = Pin::free(self.graph.ty(value).rank());
+            match layout {
+                Layout::Replicate => pin.keep_whole(axis),
+                Layout::Shard(dim) => {
+                    let dim = self.pins.dim(value, dim, origin)?;
+                    if axis.size > 1 {
+                        pin.axes[dim].push(axis);
+                    }
+                    pin.open[dim] = false;
+                }
+            }
+            pin.asked_by(origin);
+            let place = self.constraints.place(value, pin, around(module));
+            for reader in passing.readers {
+                self.constraints.readers.entry(reader).or_insert(place);
+            }
+        }
+        Ok(())
+    }
+
+    /// The values that layouts speak of. E262 where they speak of more than there are.
+    fn asked(
+        &self,
+        module: &str,
+        side: Side,
+        layouts: &Layouts,
+        origin: &str,
+    ) -> Result<Vec<(Passing, Layout)>> {
+        let all = passing(self.modules, module, side);
+        let count = all.iter().map(|passing| passing.place + 1).max().unwrap_or(0);
+        if let Layouts::Each(_) = layouts
+            && layouts.needed() > count
+        {
+            let (what, verb) = match side {
+                Side::Enters => ("reads", "enter"),
+                Side::Leaves => ("hands on", "leave"),
+            };
+            let tensors = if count == 1 { "tensor" } else { "tensors" };
+            return Err(Diagnostic::new("E262", format!("`{module}` {what} {count} {tensors}"))
+                .at(origin)
+                .expected(format!("layouts of the {count} that {verb}"))
+                .found(format!("layouts of {}", layouts.needed()))
+                .help("write `None` for a tensor that nothing is asked of, and none behind the last"));
+        }
+        Ok(all.into_iter().filter_map(|p| layouts.at(p.place).map(|layout| (p, layout))).collect())
+    }
+
+    /// Says which options of a line have no effect.
+    pub(crate) fn note_options(&mut self, line: &Declared) {
+        if line.style.local.is_some() {
+            self.notes.push(format!("{}: {LOCAL_NOTE}", line.describe()));
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The words of `sync`: where values are exchanged, and how.
+
+use crate::primitive::choice;
+use partita_base::{Diagnostic, Result, did_you_mean};
+
+/// At which side of a module values are exchanged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SyncMode {
+    /// What enters, before the module computes.
+    FwdPre,
+    /// What leaves.
+    FwdPost,
+    /// The gradient of what enters, after the module's backward pass.
+    BwdPost,
+}
+
+/// How values are exchanged. Dimensions count from the last where negative.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SyncOp {
+    /// A sum over the ranks; each holds all of it.
+    AllReduce,
+    /// The pieces put together; `None` is the dimension that is cut.
+    AllGather(Option<isize>),
+    /// A sum over the ranks; each holds a piece.
+    ReduceScatter(isize),
+    /// Each rank keeps its piece of what all hold.
+    Scatter(isize),
+    /// From one layout of the last two dimensions to another.
+    Reshard(MatrixLayout, MatrixLayout),
+}
+
+/// How the last two dimensions of an activation lie over an axis.
+#[allow(missing_docs)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MatrixLayout {
+    /// `RR`: whole.
+    Whole,
+    /// `RS`: the last dimension is cut.
+    Last,
+    /// `SR`: the one before the last is cut.
+    BeforeLast,
+}
+
+impl MatrixLayout {
+    /// The dimension that is cut, from the last.
+    pub fn dim(self) -> Option<isize> {
+        match self {
+            MatrixLayout::Whole => None,
+            MatrixLayout::Last => Some(-1),
+            MatrixLayout::BeforeLast => Some(-2),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            MatrixLayout::Whole => "RR",
+            MatrixLayout::Last => "RS",
+            MatrixLayout::BeforeLast => "SR",
+        }
+    }
+
+    fn parse(text: &str) -> Option<MatrixLayout> {
+        let all = [MatrixLayout::Whole, MatrixLayout::Last, MatrixLayout::BeforeLast];
+        all.into_iter().find(|layout| layout.name() == text.trim())
+    }
+}
+
+/// The words of [`SyncMode`], in its order.
+const MODES: [(&str, SyncMode); 3] =
+    [("fwd_pre", SyncMode::FwdPre), ("fwd_post", SyncMode::FwdPost), ("bwd_post", SyncMode::BwdPost)];
+
+impl SyncMode {
+    /// `fwd_pre`, `fwd_post` or `bwd_post`.
+    pub fn name(self) -> &'static str {
+        MODES.iter().find(|(_, mode)| *mode == self).expect("every mode has a word").0
+    }
+
+    /// Reads a mode. E222 when there is none of this name.
+    pub fn parse(text: &str) -> Result<SyncMode> {
+        let found = MODES.iter().find(|(name, _)| *name == text);
+        found
+            .map(|(_, mode)| *mode)
+            .ok_or_else(|| choice("mode of sync", text, MODES.map(|(name, _)| name).as_slice()))
+    }
+}
+
+const SYNC_OPS: [&str; 6] = ["all_reduce", "all_gather", "reduce_scatter", "scatter", "RS->SR", "SR->RR"];
+
+impl SyncOp {
+    /// Reads an op: `all_reduce`, `all_gather`, `reduce_scatter`, `scatter` with a dimension (0 for the last two where
+    /// absent), or `RS->SR`: from and to a layout of `RR`, `RS` (the last dimension is cut), `SR` (the one before).
+    /// E222 when there is none of this name, E263 for a function.
+    pub fn parse(text: &str, dim: Option<isize>) -> Result<SyncOp> {
+        if let Some((from, to)) = text.split_once("->")
+            && let (Some(from), Some(to)) = (MatrixLayout::parse(from), MatrixLayout::parse(to))
+        {
+            return Ok(SyncOp::Reshard(from, to));
+        }
+        match text {
+            "all_reduce" => Ok(SyncOp::AllReduce),
+            "all_gather" => Ok(SyncOp::AllGather(dim)),
+            "reduce_scatter" => Ok(SyncOp::ReduceScatter(dim.unwrap_or(0))),
+            "scatter" => Ok(SyncOp::Scatter(dim.unwrap_or(0))),
+            // A misspelt word rather than a function.
+            _ if text.contains("->") || (is_word(text) && did_you_mean(text, SYNC_OPS).is_some()) => {
+                Err(choice("op of sync", text, &SYNC_OPS).note(NO_FUNCTION))
+            }
+            _ => Err(function_as_sync(text)),
+        }
+    }
+
+    /// The word, and the dimension beside it.
+    pub fn parts(&self) -> (String, Option<isize>) {
+        match self {
+            SyncOp::AllReduce => ("all_reduce".to_string(), None),
+            SyncOp::AllGather(dim) => ("all_gather".to_string(), *dim),
+            SyncOp::ReduceScatter(dim) => ("reduce_scatter".to_string(), Some(*dim)),
+            SyncOp::Scatter(dim) => ("scatter".to_string(), Some(*dim)),
+            SyncOp::Reshard(from, to) => (format!("{}->{}", from.name(), to.name()), None),
+        }
+    }
+}
+
+/// Why `sync` takes words alone.
+const NO_FUNCTION: &str = "exchanges, and those of the gradients, follow from how values lie before and after; what a \
+                           function does could not be derived backward or checked";
+
+fn is_word(text: &str) -> bool {
+    text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// E263.
+pub(crate) fn function_as_sync(found: &str) -> Box<Diagnostic> {
+    Diagnostic::new("E263", "`sync` takes no function of one's own")
+        .expected(SYNC_OPS.join(", "))
+        .found(found)
+        .note(NO_FUNCTION)
+        .help("say how the value lies afterwards: whole (`all_reduce`, `all_gather`) or cut (`reduce_scatter`, `scatter`)")
+}
