@@ -6,11 +6,13 @@
 mod combiner;
 mod diagnostic;
 mod dtype;
+mod format;
 mod id;
 mod nearest;
 
 pub use combiner::Combiner;
 pub use diagnostic::{Diagnostic, Result};
 pub use dtype::DType;
+pub use format::format_bytes;
 pub use id::Id;
 pub use nearest::{did_you_mean, nearest};

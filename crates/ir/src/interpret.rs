@@ -1,6 +1,6 @@
 //! The reference interpreter.
 
-use crate::graph::Graph;
+use crate::graph::{Graph, NodeId, ValueId};
 use crate::literal::Literal;
 use crate::op::{Operation, RankCall};
 use partita_base::{Diagnostic, Result};
@@ -14,8 +14,23 @@ pub fn evaluate(graph: &Graph, inputs: &[Literal]) -> Result<Vec<Literal>> {
 /// Evaluates one graph per rank in lock step, node by node, so that collectives see all ranks. The graphs may
 /// differ in shapes and attributes but must agree in structure: node `i` is the same kind of op everywhere.
 pub fn evaluate_ranks(graphs: &[&Graph], inputs: &[Vec<Literal>]) -> Result<Vec<Vec<Literal>>> {
-    let environments = evaluate_ranks_all(graphs, inputs)?;
-    Ok(graphs
+    Ok(outputs(graphs, evaluate_ranks_all(graphs, inputs, None)?))
+}
+
+/// Told the operations of each node (see [`work`]) over all ranks, once it is evaluated.
+pub type Watch<'a> = Option<&'a dyn Fn(f64)>;
+
+/// As [`evaluate_ranks`], for large graphs: watched, and a value is dropped once nothing reads it any more.
+pub fn evaluate_ranks_lean(
+    graphs: &[&Graph],
+    inputs: &[Vec<Literal>],
+    watch: Watch,
+) -> Result<Vec<Vec<Literal>>> {
+    Ok(outputs(graphs, run(graphs, inputs, false, watch)?))
+}
+
+fn outputs(graphs: &[&Graph], environments: Vec<Vec<Option<Literal>>>) -> Vec<Vec<Literal>> {
+    graphs
         .iter()
         .zip(environments)
         .map(|(graph, environment)| {
@@ -25,11 +40,77 @@ pub fn evaluate_ranks(graphs: &[&Graph], inputs: &[Vec<Literal>]) -> Result<Vec<
                 .map(|v| environment[v.index()].clone().expect("outputs are defined"))
                 .collect()
         })
-        .collect())
+        .collect()
 }
 
 /// As [`evaluate_ranks`], returning every value of every rank by value id: what `verify` compares.
-pub fn evaluate_ranks_all(graphs: &[&Graph], inputs: &[Vec<Literal>]) -> Result<Vec<Vec<Option<Literal>>>> {
+pub fn evaluate_ranks_all(
+    graphs: &[&Graph],
+    inputs: &[Vec<Literal>],
+    watch: Watch,
+) -> Result<Vec<Vec<Option<Literal>>>> {
+    run(graphs, inputs, true, watch)
+}
+
+/// What evaluating a graph on one rank takes.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Work {
+    /// Nodes.
+    pub nodes: usize,
+    /// Operations on elements, as the ops estimate them; at least one for each element of a result.
+    pub operations: f64,
+    /// The most bytes of values that are held at once: each from where it is defined to where it is last read.
+    pub peak_bytes: u64,
+    /// The bytes of all values.
+    pub bytes: u64,
+}
+
+/// What evaluating a graph on one rank takes.
+pub fn work(graph: &Graph) -> Work {
+    let bytes = |v: ValueId| graph.ty(v).bytes() as u64;
+    let inputs: u64 = graph.inputs.iter().map(|&v| bytes(v)).sum();
+    let mut work = Work { nodes: graph.nodes.len(), peak_bytes: inputs, bytes: inputs, operations: 0.0 };
+    let mut held = inputs;
+    for (id, dead) in graph.node_ids().zip(last_reads(graph)) {
+        let results: u64 = graph.node(id).results.iter().map(|&v| bytes(v)).sum();
+        held += results;
+        work.bytes += results;
+        work.peak_bytes = work.peak_bytes.max(held);
+        work.operations += operations(graph, id);
+        held -= dead.into_iter().map(bytes).sum::<u64>();
+    }
+    work
+}
+
+fn operations(graph: &Graph, id: NodeId) -> f64 {
+    let node = graph.node(id);
+    let results = graph.result_types(node);
+    let elements: usize = results.iter().map(|ty| ty.element_count()).sum();
+    node.op.cost(&graph.operand_types(node), &results).flops.max(elements as f64)
+}
+
+/// For each node, the values that nothing reads after it.
+fn last_reads(graph: &Graph) -> Vec<Vec<ValueId>> {
+    let mut seen = vec![false; graph.values.len()];
+    graph.outputs.iter().for_each(|v| seen[v.index()] = true);
+    let mut dead = vec![Vec::new(); graph.nodes.len()];
+    for (node, dead) in graph.nodes.iter().zip(&mut dead).rev() {
+        for &value in node.results.iter().chain(&node.operands) {
+            if !std::mem::replace(&mut seen[value.index()], true) {
+                dead.push(value);
+            }
+        }
+    }
+    dead
+}
+
+/// The values of every rank by value id: all of them, or those that are outputs.
+fn run(
+    graphs: &[&Graph],
+    inputs: &[Vec<Literal>],
+    keep_all: bool,
+    watch: Watch,
+) -> Result<Vec<Vec<Option<Literal>>>> {
     let first = graphs.first().expect("at least one rank");
     let mut environments: Vec<Vec<Option<Literal>>> = Vec::new();
     for (rank, (graph, inputs)) in graphs.iter().zip(inputs).enumerate() {
@@ -54,6 +135,7 @@ pub fn evaluate_ranks_all(graphs: &[&Graph], inputs: &[Vec<Literal>]) -> Result<
         }
         environments.push(environment);
     }
+    let dead = if keep_all { Vec::new() } else { last_reads(first) };
     for id in first.node_ids() {
         let calls: Vec<RankCall> = graphs
             .iter()
@@ -81,6 +163,64 @@ pub fn evaluate_ranks_all(graphs: &[&Graph], inputs: &[Vec<Literal>]) -> Result<
                 environment[value.index()] = Some(literal);
             }
         }
+        for environment in &mut environments {
+            let dead = dead.get(id.index()).into_iter().flatten();
+            dead.for_each(|value| environment[value.index()] = None);
+        }
+        if let Some(watch) = watch {
+            watch(graphs.iter().map(|graph| operations(graph, id)).sum());
+        }
     }
     Ok(environments)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::builder::GraphBuilder;
+    use crate::graph::Role;
+    use crate::types::TensorType;
+    use partita_base::DType;
+    use std::cell::Cell;
+
+    /// `(x + x) x w^T` of 2 x 3 and 4 x 3, and a value that nothing reads.
+    fn chain() -> Graph {
+        let mut b = GraphBuilder::new("chain");
+        let x = b.input("x", TensorType::new(DType::F32, [2, 3]), Role::Input);
+        let w = b.input("w", TensorType::new(DType::F32, [4, 3]), Role::Input);
+        let sum = b.add(x, x).unwrap();
+        b.negate(sum).unwrap();
+        let product = b.linear(sum, w).unwrap();
+        let last = b.negate(product).unwrap();
+        b.finish(vec![last])
+    }
+
+    #[test]
+    fn the_work_of_a_graph_is_counted_exactly() {
+        // Live: x w | x w sum | w sum (unread) | w sum product | product last, in elements of four bytes.
+        let expected = Work {
+            nodes: 4,
+            operations: 6.0 + 6.0 + 2.0 * 8.0 * 3.0 + 8.0,
+            peak_bytes: 4 * (12 + 6 + 8),
+            bytes: 4 * (6 + 12 + 6 + 6 + 8 + 8),
+        };
+        assert_eq!(work(&chain()), expected);
+    }
+
+    #[test]
+    fn a_lean_evaluation_gives_the_same_and_tells_all_its_work() {
+        let graph = chain();
+        let literal = |input: usize| {
+            let ty = graph.ty(graph.inputs[input]);
+            Literal::from_f64(ty, (0..ty.element_count()).map(|i| i as f64 - 2.0))
+        };
+        let inputs = vec![literal(0), literal(1)];
+        let done = Cell::new(0.0);
+        let watch = |operations: f64| done.set(done.get() + operations);
+        let lean =
+            evaluate_ranks_lean(&[&graph, &graph], &[inputs.clone(), inputs.clone()], Some(&watch)).unwrap();
+        let expected = evaluate(&graph, &inputs).unwrap();
+        assert_eq!(lean, [expected.clone(), expected]);
+        assert_eq!(done.get(), 2.0 * work(&graph).operations);
+    }
 }

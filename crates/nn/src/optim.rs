@@ -152,6 +152,41 @@ impl Optimizer {
         }
     }
 
+    /// The formula for one element, in f64: parameter and states (in the order of [`Optimizer::slots`], the rest unused)
+    /// after a step (the first is 1) with this gradient. What [`StepOptions`](crate::StepOptions) makes of gradients
+    /// before, such as clipping, is up to the caller; `decay` says whether weight decay applies.
+    pub fn element(&self, before: [f64; 3], gradient: f64, rate: f64, step: i32, decay: bool) -> [f64; 3] {
+        let [p, first, second] = before;
+        let decayed = |weight_decay: f64| if decay { weight_decay } else { 0.0 };
+        match *self {
+            Optimizer::Sgd { momentum, weight_decay, nesterov } => {
+                let g = gradient + decayed(weight_decay) * p;
+                let buffer = momentum * first + g;
+                let direction = if nesterov { g + momentum * buffer } else { buffer };
+                [p - rate * direction, buffer, second]
+            }
+            Optimizer::Adam { beta1, beta2, epsilon, weight_decay }
+            | Optimizer::AdamW { beta1, beta2, epsilon, weight_decay } => {
+                let joins = matches!(self, Optimizer::Adam { .. });
+                let (pull, keep) = match joins {
+                    true => (decayed(weight_decay) * p, 1.0),
+                    false => (0.0, 1.0 - rate * decayed(weight_decay)),
+                };
+                let g = gradient + pull;
+                let mean = beta1 * first + (1.0 - beta1) * g;
+                let square = beta2 * second + (1.0 - beta2) * g * g;
+                let root = (square / (1.0 - beta2.powi(step))).sqrt();
+                [p * keep - rate * mean / (1.0 - beta1.powi(step)) / (root + epsilon), mean, square]
+            }
+            Optimizer::Lion { beta1, beta2, weight_decay } => {
+                let blended = beta1 * first + (1.0 - beta1) * gradient;
+                let sign = if blended == 0.0 { 0.0 } else { blended.signum() };
+                let keep = 1.0 - rate * decayed(weight_decay);
+                [p * keep - rate * sign, beta2 * first + (1.0 - beta2) * gradient, second]
+            }
+        }
+    }
+
     /// The scalars of a step from its `learning_rate` (a float) and `step` (i64, from 1).
     pub(crate) fn shared(&self, b: &mut GraphBuilder, rate: ValueId, step: ValueId) -> Result<Shared> {
         let rate = b.convert(rate, DType::F64)?;

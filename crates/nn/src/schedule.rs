@@ -1,5 +1,7 @@
 //! Learning-rate schedules, computed on the host and fed as the input `learning_rate`.
 
+use partita_base::{Diagnostic, Result};
+
 /// What follows the warm-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Decay {
@@ -43,6 +45,18 @@ impl LrSchedule {
     /// The same rate at every step.
     pub fn constant(rate: f64) -> LrSchedule {
         LrSchedule { peak: rate, floor: rate, warmup_steps: 0, total_steps: 0, decay: Decay::Constant }
+    }
+
+    /// E057 when a rate is negative or not finite.
+    pub fn validate(&self) -> Result<()> {
+        for (name, rate) in [("learning_rate", self.peak), ("floor", self.floor)] {
+            if !(rate.is_finite() && rate >= 0.0) {
+                return Err(Diagnostic::new("E057", format!("`{name}` out of range"))
+                    .expected("a finite number, at least 0")
+                    .found(rate.to_string()));
+            }
+        }
+        Ok(())
     }
 
     /// The rate of a step; the first step is 1. Warm-up step `s` of `w` gets `peak s / w`.

@@ -44,6 +44,7 @@ fn compare(options: StepOptions, formula: impl Fn(&mut f64, f64, &mut [f64; 2], 
         }
     }
     let (mut w, mut b) = (W.to_vec(), B.to_vec());
+    let mut elements: Vec<[f64; 3]> = W.iter().chain(&B).map(|&value| [value, 0.0, 0.0]).collect();
     let (mut w_states, mut b_states) = ([[0.0; 2]; 4], [[0.0; 2]; 2]);
     for (index, rate) in RATES.into_iter().enumerate() {
         let (gw, gb) = gradients_of(index);
@@ -60,6 +61,12 @@ fn compare(options: StepOptions, formula: impl Fn(&mut f64, f64, &mut [f64; 2], 
         }
         assert_close(&outputs["layer.weight"].to_f64(), &w, 1e-12, "weight");
         assert_close(&outputs["layer.bias"].to_f64(), &b, 1e-12, "bias");
+        for (i, element) in elements.iter_mut().enumerate() {
+            let (g, decays) = if i < 4 { (gw[i], true) } else { (gb[i - 4], options.decay_1d) };
+            *element = options.optimizer.element(*element, g, rate, index as i32 + 1, decays);
+        }
+        let after: Vec<f64> = elements.iter().map(|element| element[0]).collect();
+        assert_close(&after, &[&w[..], &b[..]].concat(), 1e-12, "one element at a time");
         values.extend(outputs);
     }
 }

@@ -2,7 +2,9 @@
 
 use crate::commands::bench::Suite;
 use crate::commands::explain::is_code;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use partita_base::{Diagnostic, Result};
 use std::path::{Path, PathBuf};
 use toml::Value;
 
@@ -20,6 +22,37 @@ pub struct Cli {
 
 const AFTER_HELP: &str = "CONFIG is a TOML file or one of mlp, gpt, llama, bert.\n\
     Exit codes: 0 done, 1 the check failed, 2 bad input or a failed run.";
+
+/// What is wrong with a command line; `Err` gives back what is no error, such as `--help`.
+pub fn usage_error(error: clap::Error) -> std::result::Result<Box<Diagnostic>, clap::Error> {
+    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return Err(error);
+    }
+    let text = error.render().to_string();
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+    let head = lines.next().unwrap_or_default().trim_start_matches("error: ").to_string();
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        Some(ContextValue::Strings(texts)) => Some(texts.join(", ")),
+        _ => None,
+    };
+    let mut diagnostic = Diagnostic::new("E033", head);
+    diagnostic.at = context(ContextKind::InvalidArg);
+    diagnostic.expected = context(ContextKind::ValidValue).or(context(ContextKind::ValidSubcommand));
+    diagnostic.found = context(ContextKind::InvalidValue).or(context(ContextKind::InvalidSubcommand));
+    let mut help = None;
+    for line in lines {
+        match line.trim() {
+            line if line.starts_with("tip: ") => help = Some(line.trim_start_matches("tip: ").to_string()),
+            line if line.starts_with("Usage: ") => diagnostic.notes.push(line.to_string()),
+            // Names of what is missing, one in a line.
+            line if line.starts_with(['<', '-']) => diagnostic.notes.push(line.to_string()),
+            _ => {}
+        }
+    }
+    diagnostic.help = help.or(Some("`partita COMMAND --help` lists what there is".to_string()));
+    Ok(diagnostic)
+}
 
 /// The subcommands.
 #[derive(Clone, Debug, Subcommand)]
@@ -44,22 +77,23 @@ pub enum Command {
 
 /// Flags that change the config; each stands for one key, any other is set with `--set`.
 #[derive(Args, Clone, Debug, Default)]
+#[command(allow_negative_numbers = true)]
 pub struct ConfigFlags {
     /// The mesh, e.g. dp=2,tp=2,pp=1; -1 takes the ranks that are left.
     #[arg(long, value_name = "AXES")]
     pub mesh: Option<String>,
-    /// Optimizer steps.
+    /// Optimizer steps, at least one.
     #[arg(long, value_name = "N")]
-    pub steps: Option<u64>,
+    pub steps: Option<i64>,
     /// Seed of initial values, data order and dropout.
     #[arg(long, value_name = "N")]
-    pub seed: Option<u64>,
+    pub seed: Option<i64>,
     /// Rows of the whole batch, over all ranks.
     #[arg(long, value_name = "ROWS")]
-    pub batch: Option<u64>,
+    pub batch: Option<i64>,
     /// Pieces the batch is worked off in.
     #[arg(long, value_name = "N")]
-    pub microbatches: Option<u64>,
+    pub microbatches: Option<i64>,
     /// Type of parameters and activations: f32, f64, bf16 or f16.
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<String>,
@@ -78,6 +112,12 @@ pub struct ConfigFlags {
     /// Ranks that hold nothing are an error.
     #[arg(long)]
     pub strict: bool,
+    /// The most memory to take: a share such as 80%, the default, or bytes such as 8G.
+    #[arg(long, value_name = "LIMIT")]
+    pub memory_limit: Option<String>,
+    /// The most operations on elements that a verification may cost on the interpreter.
+    #[arg(long, value_name = "OPERATIONS")]
+    pub verify_limit: Option<f64>,
     /// Set any key of the config: train.steps=50. Later ones win, and win over the flags above.
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     pub set: Vec<String>,
@@ -97,7 +137,7 @@ pub struct TrainArgs {
     pub checkpoint_dir: Option<PathBuf>,
     /// Steps between checkpoints.
     #[arg(long, value_name = "STEPS")]
-    pub checkpoint_every: Option<u64>,
+    pub checkpoint_every: Option<i64>,
     /// Go on from a checkpoint; without PATH, from the newest in the checkpoint folder.
     #[arg(long, value_name = "PATH", num_args = 0..=1)]
     pub resume: Option<Option<PathBuf>>,
@@ -111,14 +151,17 @@ pub struct TrainArgs {
     #[arg(long)]
     pub portable: bool,
     /// Print every so many steps.
-    #[arg(long, value_name = "STEPS")]
+    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
     pub log_every: Option<u64>,
     /// Do not print a sample at the end.
     #[arg(long)]
     pub no_sample: bool,
-    /// Do not verify the plan before training.
+    /// Do not verify the plan before training. Without this, nothing is trained where verification fails.
     #[arg(long)]
     pub no_verify: bool,
+    /// For tests of the check itself: forgets one reduction in the modules at this path while verifying.
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub break_rule: Option<String>,
 }
 
 /// Flags of `verify`.
@@ -220,6 +263,7 @@ pub struct OptArgs {
 
 /// Flags of `bench`.
 #[derive(Args, Clone, Debug)]
+#[command(allow_negative_numbers = true)]
 pub struct BenchArgs {
     /// Only this suite.
     #[arg(value_enum)]
@@ -242,6 +286,9 @@ pub struct BenchArgs {
     /// Do without matrix units.
     #[arg(long)]
     pub portable: bool,
+    /// The most memory to take: a share such as 80%, the default, or bytes such as 8G.
+    #[arg(long, value_name = "LIMIT")]
+    pub memory_limit: Option<String>,
     /// Also tell where the time goes, per kind of instruction.
     #[arg(long)]
     pub profile: bool,
@@ -289,18 +336,29 @@ fn item(key: &str, value: impl Into<Value>) -> String {
     format!("{key}={}", value.into())
 }
 
-fn path_item(key: &str, path: &Path) -> String {
-    item(key, path.to_string_lossy().into_owned())
+/// E034 for a path that is not UTF-8: configs, which are kept beside checkpoints, cannot hold it.
+fn path_item(key: &str, path: &Path) -> Result<String> {
+    let text = path.to_str().ok_or_else(|| {
+        Diagnostic::new("E034", "a path is not UTF-8")
+            .at(key)
+            .expected("a path that is valid UTF-8, as texts in configs are")
+            .found(format!("{path:?}"))
+            .help("rename the file or folder, or give it a link with such a name")
+    })?;
+    Ok(item(key, text))
 }
 
-/// A number; what TOML cannot hold is left for the config to refuse.
-fn count_item(key: &str, count: u64) -> String {
+/// A number, which is left for the config to refuse.
+fn count_item(key: &str, count: i64) -> String {
     format!("{key}={count}")
 }
 
 impl ConfigFlags {
     /// The overrides these flags stand for, as [`crate::config::Config::load`] takes them: those of `--set` last.
-    pub fn overrides(&self) -> Vec<String> {
+    ///
+    /// # Errors
+    /// E034 for a path that is not UTF-8.
+    pub fn overrides(&self) -> Result<Vec<String>> {
         let mut items = Vec::new();
         items.extend(self.mesh.as_ref().map(|mesh| item("mesh.shape", mesh.clone())));
         let counts = [
@@ -311,8 +369,10 @@ impl ConfigFlags {
         ];
         items.extend(counts.iter().filter_map(|(key, count)| Some(count_item(key, (*count)?))));
         items.extend(self.dtype.as_ref().map(|dtype| item("train.dtype", dtype.clone())));
-        items.extend(self.data.as_ref().map(|path| path_item("data.path", path)));
-        items.extend(self.plan.as_ref().map(|path| path_item("plan.file", path)));
+        items.extend(self.data.as_ref().map(|path| path_item("data.path", path)).transpose()?);
+        items.extend(self.plan.as_ref().map(|path| path_item("plan.file", path)).transpose()?);
+        items.extend(self.memory_limit.as_ref().map(|limit| item("train.memory_limit", limit.clone())));
+        items.extend(self.verify_limit.map(|limit| item("train.verify_limit", limit)));
         let switches = [
             ("plan.sequence_parallel", self.sequence_parallel),
             ("plan.vocab_parallel", self.vocab_parallel),
@@ -320,19 +380,22 @@ impl ConfigFlags {
         ];
         items.extend(switches.iter().filter(|(_, on)| *on).map(|(key, _)| item(key, true)));
         items.extend(self.set.iter().cloned());
-        items
+        Ok(items)
     }
 }
 
 impl TrainArgs {
     /// As [`ConfigFlags::overrides`], with the flags only `train` has.
-    pub fn overrides(&self) -> Vec<String> {
+    ///
+    /// # Errors
+    /// E034 for a path that is not UTF-8.
+    pub fn overrides(&self) -> Result<Vec<String>> {
         let mut items = Vec::new();
-        items.extend(self.checkpoint_dir.as_ref().map(|path| path_item("checkpoint.dir", path)));
+        items.extend(self.checkpoint_dir.as_ref().map(|path| path_item("checkpoint.dir", path)).transpose()?);
         items.extend(self.checkpoint_every.map(|every| count_item("checkpoint.every", every)));
         items.extend(self.no_sample.then(|| count_item("train.sample_bytes", 0)));
-        items.extend(self.flags.overrides());
-        items
+        items.extend(self.flags.overrides()?);
+        Ok(items)
     }
 }
 
@@ -346,7 +409,7 @@ impl ExplainArgs {
 
 impl Command {
     /// The config a command is about, and the overrides of its flags; `None` for `bench`, `env` and the page of a code.
-    pub fn config(&self) -> Option<(&str, Vec<String>)> {
+    pub fn config(&self) -> Option<(&str, Result<Vec<String>>)> {
         match self {
             Command::Train(args) => Some((&args.config, args.overrides())),
             Command::Verify(args) => Some((&args.config, args.flags.overrides())),
@@ -373,6 +436,7 @@ mod tests {
     use crate::config::Config;
     use clap::CommandFactory;
     use partita_base::DType;
+    use partita_runtime::MemoryLimit;
 
     fn parse(line: &str) -> Command {
         Cli::try_parse_from(line.split_whitespace()).unwrap_or_else(|error| panic!("{error}")).command
@@ -381,7 +445,7 @@ mod tests {
     fn config(line: &str) -> Config {
         let command = parse(line);
         let (name, overrides) = command.config().unwrap();
-        Config::load(name, &overrides).unwrap_or_else(|error| panic!("{error}"))
+        Config::load(name, &overrides.unwrap()).unwrap_or_else(|error| panic!("{error}"))
     }
 
     #[test]
@@ -394,12 +458,13 @@ mod tests {
         let config = config(
             "partita train bert --mesh dp=-1,tp=2 --steps 7 --seed 9 --batch 16 --microbatches 4 --dtype f64 \
              --data 1.5 --plan true --sequence-parallel --vocab-parallel --strict --checkpoint-dir out \
-             --checkpoint-every 3 --no-sample --set train.validate_every=2",
+             --checkpoint-every 3 --no-sample --memory-limit 8G --verify-limit 1e6 --set train.validate_every=2",
         );
         assert_eq!((config.model.name(), config.mesh.as_str()), ("bert", "dp=-1,tp=2"));
         let train = &config.train;
         assert_eq!((train.steps, train.seed, train.batch, train.microbatches), (7, 9, 16, 4));
         assert_eq!((train.dtype, train.sample_bytes, train.validate_every), (DType::F64, 0, 2));
+        assert_eq!((train.memory_limit, train.verify_limit), (MemoryLimit::Bytes(8 << 30), 1e6));
         // Paths stay paths, whatever they look like.
         assert_eq!(config.data.path.as_deref(), Some(Path::new("1.5")));
         assert_eq!(config.plan.file.as_deref(), Some(Path::new("true")));
@@ -411,7 +476,7 @@ mod tests {
     #[test]
     fn without_flags_nothing_is_overridden_and_set_wins() {
         let (name, overrides) = (parse("partita train"), Vec::<String>::new());
-        assert_eq!(name.config(), Some(("gpt", overrides)));
+        assert_eq!(name.config(), Some(("gpt", Ok(overrides))));
         assert_eq!(config("partita verify mlp --set train.steps=3 --steps 2").train.steps, 3);
         assert_eq!(config("partita lower mlp --set train.steps=3 --set train.steps=4").train.steps, 4);
         assert!(parse("partita env").config().is_none());
@@ -420,7 +485,8 @@ mod tests {
     #[test]
     fn strings_with_quotes_and_newlines_survive() {
         let flags = ConfigFlags { data: Some("a \"b\"\\c\n'd'".into()), ..Default::default() };
-        let config = Config::load("gpt", &flags.overrides()).unwrap_or_else(|error| panic!("{error}"));
+        let config =
+            Config::load("gpt", &flags.overrides().unwrap()).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(config.data.path.as_deref(), Some(Path::new("a \"b\"\\c\n'd'")));
     }
 

@@ -5,6 +5,8 @@ use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_nn::{
     BertConfig, Decay, GptConfig, LlamaConfig, LrSchedule, MlpConfig, ModelConfig, Optimizer, StepOptions,
 };
+use partita_runtime::MemoryLimit;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
@@ -37,6 +39,8 @@ pub struct Config {
     pub checkpoint: CheckpointConfig,
     /// The config as one table, overrides included: what is written beside checkpoints.
     pub resolved: Table,
+    /// What was left out of a bundled config.
+    pub notes: Vec<String>,
 }
 
 /// The `[train]` section.
@@ -58,6 +62,29 @@ pub struct Train {
     pub validate_batches: u64,
     /// Bytes of the sample printed at the end; 0 for none.
     pub sample_bytes: usize,
+    /// How much memory the process takes at most: `80%` of what there is, or bytes such as `8G`.
+    pub memory_limit: MemoryLimit,
+    /// Operations that a verification may cost on the interpreter.
+    pub verify_limit: f64,
+}
+
+impl Train {
+    /// Refuses counts with which nothing could be trained: E031. That there are no more microbatches than rows is
+    /// checked where the batch is split (E225).
+    pub fn check(&self) -> Result<()> {
+        at_least_one("train.steps", self.steps)?;
+        at_least_one("train.batch", self.batch as u64)?;
+        at_least_one("train.microbatches", self.microbatches as u64)?;
+        at_least_one("train.validate_batches", self.validate_batches)
+    }
+}
+
+/// E031 for a count of zero.
+fn at_least_one(key: &str, count: u64) -> Result<()> {
+    if count > 0 {
+        return Ok(());
+    }
+    Err(Diagnostic::new("E031", format!("`{key}` is zero")).expected("an integer of at least 1").found("0"))
 }
 
 /// The `[data]` section.
@@ -99,12 +126,16 @@ pub struct CheckpointConfig {
     pub keep: usize,
 }
 
+/// Operations that a verification may cost unless the config says otherwise: several minutes on the interpreter.
+const VERIFY_LIMIT: f64 = 1e11;
+
 const SECTIONS: &[&str] = &["model", "train", "optimizer", "data", "mesh", "plan", "checkpoint"];
 
 impl Config {
     /// Reads a config file or a bundled config and applies `overrides` (`section.key=value`).
     pub fn load(name: &str, overrides: &[String]) -> Result<Config> {
-        let text = match BUNDLED.iter().find(|(n, _)| *n == name) {
+        let bundled = BUNDLED.iter().find(|(n, _)| *n == name);
+        let text = match bundled {
             Some((_, text)) => text.to_string(),
             None => read_file(name)?,
         };
@@ -114,17 +145,53 @@ impl Config {
                 .at(format!("{name}:{line}"))
                 .found(error.message().to_string())
         })?;
+        let before = table.clone();
         for item in overrides {
             apply_override(&mut table, item)?;
         }
-        Config::from_table(table)
+        let other_kind = |section: &str| kind_of(&before, section) != kind_of(&table, section);
+        let changed: Vec<&str> = ["model", "optimizer"].into_iter().filter(|s| other_kind(s)).collect();
+        if bundled.is_none() {
+            return Config::from_table(table.clone()).map_err(|error| blame_file(error, name, &changed));
+        }
+        // Who asks for another kind has not written the keys that a bundled config holds for its own.
+        let mut own = Optional::new();
+        for section in &changed {
+            let keys = before.get(*section).and_then(Value::as_table).into_iter().flat_map(Table::keys);
+            let set = |key: &String| {
+                let path = format!("{section}.{key}=");
+                overrides.iter().any(|item| item.starts_with(&path))
+            };
+            own.insert(section, keys.filter(|key| !set(key)).cloned().collect());
+        }
+        Config::read(table, &own, name)
     }
 
     /// A config from its table.
     pub fn from_table(table: Table) -> Result<Config> {
-        let resolved = table.clone();
+        Config::read(table, &Optional::new(), "")
+    }
+
+    /// A config from its table; keys that are `optional` may be unknown, and are then left out.
+    fn read(table: Table, optional: &Optional, name: &str) -> Result<Config> {
+        let mut resolved = table.clone();
         let mut root = table;
-        let model = model(Section::take(&mut root, "model")?)?;
+        if !root.contains_key("model") {
+            let sections: Vec<String> = root.keys().map(|section| format!("[{section}]")).collect();
+            return Err(Diagnostic::new("E035", "the config has no model")
+                .at("[model]")
+                .expected("a section [model], such as the line `kind = \"gpt\"` below it")
+                .found(if sections.is_empty() {
+                    "no section at all".to_string()
+                } else {
+                    sections.join(", ")
+                })
+                .help("begin with a bundled config: `partita train gpt`; the README shows one"));
+        }
+        let may_lack = |section: &str| optional.get(section).map_or(&[][..], Vec::as_slice);
+        let mut left_out = Vec::new();
+        let section = Section::take(&mut root, "model")?.with_optional(may_lack("model"));
+        let model = model(section, &mut left_out)?;
         let mut train = Section::take(&mut root, "train")?;
         let dtype = train.text("dtype")?.unwrap_or_else(|| "f32".into());
         let known = ["f32", "f64", "bf16", "f16"];
@@ -135,15 +202,25 @@ impl Config {
         let train_section = Train {
             steps,
             batch: train.count("batch")?.unwrap_or(32),
-            microbatches: train.count("microbatches")?.unwrap_or(1).max(1),
+            microbatches: train.count("microbatches")?.unwrap_or(1),
             seed: train.count("seed")?.unwrap_or(1) as u64,
             dtype,
             validate_every: train.count("validate_every")?.unwrap_or(0) as u64,
-            validate_batches: train.count("validate_batches")?.unwrap_or(8).max(1) as u64,
+            validate_batches: train.count("validate_batches")?.unwrap_or(8) as u64,
             sample_bytes: train.count("sample_bytes")?.unwrap_or(240),
+            memory_limit: match train.value("memory_limit") {
+                None => MemoryLimit::default(),
+                Some(Value::String(text)) => MemoryLimit::parse(&text)?,
+                Some(other) => MemoryLimit::parse(&other.to_string())?,
+            },
+            verify_limit: train.number("verify_limit")?.unwrap_or(VERIFY_LIMIT),
         };
         train.end()?;
-        let (step, schedule) = optimizer(Section::take(&mut root, "optimizer")?, steps)?;
+        train_section.check()?;
+        let (step, schedule) = {
+            let section = Section::take(&mut root, "optimizer")?.with_optional(may_lack("optimizer"));
+            optimizer(section, steps, &mut left_out)?
+        };
         let mut data = Section::take(&mut root, "data")?;
         let data_section = Data {
             path: data.text("path")?.map(PathBuf::from),
@@ -167,14 +244,29 @@ impl Config {
         let checkpoint_section = CheckpointConfig {
             dir: checkpoint.text("dir")?.map(PathBuf::from),
             every: checkpoint.count("every")?.unwrap_or(0) as u64,
-            keep: checkpoint.count("keep")?.unwrap_or(2).max(1),
+            keep: checkpoint.count("keep")?.unwrap_or(2),
         };
+        at_least_one("checkpoint.keep", checkpoint_section.keep as u64)?;
         checkpoint.end()?;
         check_sizes(&model, train_section.batch)?;
         if let Some(key) = root.keys().next() {
             let known: Vec<String> = SECTIONS.iter().map(|s| s.to_string()).collect();
             return Err(unknown("the top of the config", key, &known));
         }
+        for path in &left_out {
+            if let Some((section, key)) = path.split_once('.')
+                && let Some(Value::Table(table)) = resolved.get_mut(section)
+            {
+                table.remove(key);
+            }
+        }
+        let notes = match left_out.is_empty() {
+            true => Vec::new(),
+            false => vec![format!(
+                "left out of the bundled config `{name}`, because the kind that was asked for does not have it: {}",
+                left_out.join(", ")
+            )],
+        };
         Ok(Config {
             model,
             train: train_section,
@@ -185,9 +277,33 @@ impl Config {
             plan: plan_section,
             checkpoint: checkpoint_section,
             resolved,
+            notes,
         })
     }
 }
+
+/// By section, the keys that may be unknown.
+type Optional<'a> = BTreeMap<&'a str, Vec<String>>;
+
+/// `kind` in a section.
+fn kind_of<'a>(table: &'a Table, section: &str) -> Option<&'a Value> {
+    table.get(section)?.get("kind")
+}
+
+/// Says of an unknown key where it comes from, if another kind was asked for than the file is written for.
+fn blame_file(error: Box<Diagnostic>, file: &str, changed: &[&str]) -> Box<Diagnostic> {
+    let of = |section: &&&str| error.at.as_ref().is_some_and(|at| at.starts_with(&format!("[{section}] ")));
+    match changed.iter().find(of) {
+        Some(section) if error.code == "E001" => {
+            let note = format!("`{file}` holds the key; `{section}.kind` is another than there");
+            error.note(note)
+        }
+        _ => error,
+    }
+}
+
+/// A model with more layers than this is a typo.
+const MOST_LAYERS: usize = 4096;
 
 /// A tensor with more elements than this (64 GiB in single precision) is a typo; products of sizes below it cannot
 /// overflow either.
@@ -216,6 +332,19 @@ fn check_sizes(model: &ModelConfig, batch: usize) -> Result<()> {
             vec![("batch x features", real(batch) * widest), ("features x features", widest * widest)]
         }
     };
+    let layers = match model {
+        ModelConfig::Gpt(c) => c.layers,
+        ModelConfig::Bert(c) => c.layers,
+        ModelConfig::Llama(c) => c.layers,
+        ModelConfig::Mlp(c) => c.dims.len(),
+    };
+    if layers > MOST_LAYERS {
+        return Err(Diagnostic::new("E015", "the model or its batch is too large for one process")
+            .at("[model]")
+            .expected(format!("at most {MOST_LAYERS} layers"))
+            .found(format!("{layers} layers"))
+            .help("check the sizes for a typo"));
+    }
     match tensors.into_iter().find(|(_, elements)| *elements > MOST_ELEMENTS) {
         None => Ok(()),
         Some((what, elements)) => {
@@ -268,7 +397,7 @@ fn apply_override(table: &mut Table, item: &str) -> Result<()> {
     Ok(())
 }
 
-fn model(mut s: Section) -> Result<ModelConfig> {
+fn model(mut s: Section, left_out: &mut Vec<String>) -> Result<ModelConfig> {
     let kind = s.text("kind")?.unwrap_or_else(|| "gpt".into());
     let config = match kind.as_str() {
         "gpt" => {
@@ -338,12 +467,12 @@ fn model(mut s: Section) -> Result<ModelConfig> {
             return Err(error);
         }
     };
-    s.end()?;
+    left_out.extend(s.end()?);
     config.validate()?;
     Ok(config)
 }
 
-fn optimizer(mut s: Section, steps: u64) -> Result<(StepOptions, LrSchedule)> {
+fn optimizer(mut s: Section, steps: u64, left_out: &mut Vec<String>) -> Result<(StepOptions, LrSchedule)> {
     let kind = s.text("kind")?.unwrap_or_else(|| "adamw".into());
     let mut optimizer = Optimizer::from_name(&kind).ok_or_else(|| {
         Diagnostic::new("E004", format!("no optimizer `{kind}`")).expected("sgd, adam, adamw or lion")
@@ -391,8 +520,9 @@ fn optimizer(mut s: Section, steps: u64) -> Result<(StepOptions, LrSchedule)> {
     let mut options = StepOptions::new(optimizer);
     options.clip_grad_norm = s.number("clip_grad_norm")?.filter(|n| *n > 0.0);
     options.decay_1d = s.flag("decay_1d")?.unwrap_or(false);
-    s.end()?;
+    left_out.extend(s.end()?);
     options.validate()?;
+    schedule.validate()?;
     Ok((options, schedule))
 }
 

@@ -3,6 +3,7 @@
 use crate::feeds::default_corpus;
 use crate::output::events::Event;
 use crate::output::format::bytes;
+use partita_runtime::Machine;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -76,7 +77,7 @@ impl Environment {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             kernels: kernel_level(&features).to_string(),
             features,
-            memory_bytes: memory_bytes(),
+            memory_bytes: Machine::now().total,
             data: default_corpus().ok().map(|(path, _)| path.display().to_string()),
             launcher,
         }
@@ -141,20 +142,6 @@ fn cpu_model(cpuinfo: &str) -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_string())
 }
 
-/// What `/proc/meminfo` says, or the control group's limit where that is smaller.
-fn memory_bytes() -> Option<u64> {
-    let total = read("/proc/meminfo").and_then(|text| total_bytes(&text))?;
-    let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
-    // "max" and absurdly large numbers both mean no limit.
-    let limit = limits.iter().find_map(|path| read(path)?.trim().parse().ok());
-    Some(limit.unwrap_or(total).min(total))
-}
-
-fn total_bytes(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,8 +152,7 @@ mod tests {
             cpu_model("processor\t: 0\nmodel name\t: A CPU: 2\nmodel name\t: B").as_deref(),
             Some("A CPU: 2")
         );
-        assert_eq!(total_bytes("MemFree: 1 kB\nMemTotal:       16 kB\n"), Some(16 * 1024));
-        assert_eq!((cpu_model(""), total_bytes("MemTotal: lots")), (None, None));
+        assert_eq!(cpu_model(""), None);
     }
 
     #[test]

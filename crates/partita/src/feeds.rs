@@ -11,7 +11,7 @@ pub use regression::RegressionFeed;
 pub use text::TextFeed;
 
 use crate::config::Config;
-use partita_base::{Diagnostic, Result};
+use partita_base::Result;
 use partita_nn::ModelConfig;
 use std::collections::BTreeMap;
 
@@ -56,12 +56,10 @@ pub struct Baselines {
     pub bigram_nats: f64,
 }
 
-/// The feed of a config's model and data. Opens the data: E004 for an empty batch, E301 to E303, E305 where it does not suit the model.
+/// The feed of a config's model and data. Opens the data: E031 for an empty batch, E301 to E303, E305 where it does not suit the model.
 pub fn feed(config: &Config) -> Result<Box<dyn Feed>> {
     let (batch, seed) = (config.train.batch, config.train.seed);
-    if batch == 0 {
-        return Err(Diagnostic::new("E004", "`train.batch` is zero").expected("at least 1").found("0"));
-    }
+    config.train.check()?;
     let text = |sequence, vocab| -> Result<TextFeed> {
         let (corpus, source) = open_corpus(&config.data)?;
         TextFeed::new(&corpus, &source, config.data.validation_fraction, sequence, batch, vocab, seed)

@@ -8,6 +8,8 @@ pub struct Section {
     name: String,
     table: Table,
     asked: Vec<String>,
+    /// Keys that may go unread.
+    optional: Vec<String>,
 }
 
 impl Section {
@@ -18,7 +20,13 @@ impl Section {
             Some(Value::Table(table)) => table,
             Some(other) => return Err(wrong(name, "a table", &other)),
         };
-        Ok(Section { name: name.to_string(), table, asked: Vec::new() })
+        Ok(Section { name: name.to_string(), table, asked: Vec::new(), optional: Vec::new() })
+    }
+
+    /// Lets these keys go unread.
+    pub fn with_optional(mut self, keys: &[String]) -> Section {
+        self.optional = keys.to_vec();
+        self
     }
 
     fn full(&self, key: &str) -> String {
@@ -107,10 +115,10 @@ impl Section {
         std::mem::take(&mut self.table)
     }
 
-    /// E001 where a key is left that nobody asked for.
-    pub fn end(self) -> Result<()> {
-        match self.table.keys().next() {
-            None => Ok(()),
+    /// E001 where a key is left that nobody asked for and that is not optional; returns those that are.
+    pub fn end(self) -> Result<Vec<String>> {
+        match self.table.keys().find(|key| !self.optional.contains(key)) {
+            None => Ok(self.table.keys().map(|key| self.full(key)).collect()),
             Some(key) => Err(unknown(&format!("[{}] {key}", self.name), key, &self.asked)),
         }
     }
@@ -127,7 +135,7 @@ pub fn unknown(at: &str, key: &str, known: &[String]) -> Box<Diagnostic> {
 
 /// E002: a value of the wrong type.
 pub fn wrong(key: &str, expected: &str, found: &Value) -> Box<Diagnostic> {
-    Diagnostic::new("E002", format!("config key `{key}` has the wrong type"))
+    Diagnostic::new("E002", format!("config key `{key}` does not take this value"))
         .expected(expected)
         .found(format!("{} ({})", found, found.type_str()))
 }

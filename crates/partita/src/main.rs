@@ -3,12 +3,15 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use partita::cli::Cli;
+use partita::cli::{Cli, usage_error};
 use partita::output::Output;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return not_parsed(error),
+    };
     let mut output = Output::new(cli.json, cli.command.log_every());
     match partita::run::run(&cli, &mut output) {
         Ok(true) => ExitCode::SUCCESS,
@@ -17,5 +20,22 @@ fn main() -> ExitCode {
             output.error(&diagnostic);
             ExitCode::from(2)
         }
+    }
+}
+
+/// A command line that is wrong, or asks for help. With `--json`, help is an event too.
+fn not_parsed(error: clap::Error) -> ExitCode {
+    let json = std::env::args_os().any(|argument| argument == "--json");
+    let mut output = Output::new(json, None);
+    match usage_error(error) {
+        Ok(diagnostic) => {
+            output.error(&diagnostic);
+            ExitCode::from(2)
+        }
+        Err(help) if json && !help.use_stderr() => {
+            output.text(help.render().to_string());
+            ExitCode::SUCCESS
+        }
+        Err(help) => help.exit(),
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod events;
 pub mod format;
+pub mod progress;
 
 use crate::commands::bench::Measurement;
 use crate::commands::bench::profile::Profile;
@@ -15,11 +16,15 @@ use format::{bytes, duration, number, short, table};
 use indicatif::{ProgressBar, ProgressStyle};
 use partita_base::Diagnostic;
 use partita_schedule::verify::Report;
+use progress::{Pace, Working};
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
 
 /// Where nobody watches, a run prints about this many steps.
 const STEPS_SHOWN: u64 = 50;
+/// A step is shown where nothing has been for so long, whatever else says so.
+const LONGEST_SILENCE: Duration = Duration::from_secs(10);
 /// Tensors shown by a verification.
 const TENSORS_SHOWN: usize = 5;
 
@@ -40,9 +45,13 @@ pub struct Output {
     colour: bool,
     /// Standard error is a terminal: a bar may be drawn.
     bar_wanted: bool,
+    /// How long work is told on standard error; `None` where nothing is.
+    pace: Option<Pace>,
     log_every: Option<u64>,
     first_step: u64,
     total_steps: u64,
+    /// When a step was shown last, or the loop began.
+    shown: Instant,
     bar: Option<ProgressBar>,
     out: Box<dyn Write>,
     err: Box<dyn Write>,
@@ -58,6 +67,7 @@ impl Output {
             terminal: std::io::stdout().is_terminal(),
             colour: error_terminal && !set("NO_COLOR") && !dumb,
             bar_wanted: error_terminal && !json && !dumb,
+            pace: Some(Pace::of(error_terminal && !dumb)),
             ..Output::to(Box::new(std::io::stdout()), Box::new(std::io::stderr()), json, log_every)
         }
     }
@@ -69,9 +79,11 @@ impl Output {
             terminal: false,
             colour: false,
             bar_wanted: false,
+            pace: None,
             log_every: log_every.map(|every| every.max(1)),
             first_step: 1,
             total_steps: 0,
+            shown: Instant::now(),
             bar: None,
             out,
             err,
@@ -96,6 +108,7 @@ impl Output {
     /// A step loop begins: `first` is the first step to be done (1 in a fresh run), `total` the last.
     pub fn begin(&mut self, first: u64, total: u64) {
         (self.first_step, self.total_steps) = (first, total);
+        self.shown = Instant::now();
         if !self.bar_wanted {
             return;
         }
@@ -126,6 +139,7 @@ impl Output {
         if !self.shows(step.step) {
             return;
         }
+        self.shown = Instant::now();
         self.emit(step);
         if self.json {
             return;
@@ -151,7 +165,8 @@ impl Output {
             None if self.json || self.terminal => 1,
             None => (self.total_steps + 1).saturating_sub(self.first_step).div_ceil(STEPS_SHOWN).max(1),
         };
-        step == self.first_step || step == self.total_steps || step.is_multiple_of(every)
+        let is_due = step == self.first_step || step == self.total_steps || step.is_multiple_of(every);
+        is_due || self.shown.elapsed() >= LONGEST_SILENCE
     }
 
     /// A validation was done.
@@ -246,7 +261,21 @@ impl Output {
         }
     }
 
-    /// That something takes a while: on standard error.
+    /// Work that may take long begins; its end is told by dropping what this returns.
+    pub fn working(&self, what: &str) -> Working {
+        match self.pace {
+            Some(pace) => Working::telling(what, pace, std::io::stderr()),
+            None => Working::silently(),
+        }
+    }
+
+    /// Does some work that may take long.
+    pub fn during<T>(&self, what: &str, work: impl FnOnce() -> T) -> T {
+        let _working = self.working(what);
+        work()
+    }
+
+    /// Something to know meanwhile: on standard error.
     pub fn waiting(&mut self, message: &str) {
         let _ = writeln!(self.err, "{message}");
         let _ = self.err.flush();
@@ -258,6 +287,9 @@ impl Output {
         self.emit(&Failure {
             code: diagnostic.code.to_string(),
             message: diagnostic.message.clone(),
+            at: diagnostic.at.clone(),
+            expected: diagnostic.expected.clone(),
+            found: diagnostic.found.clone(),
             help: diagnostic.help.clone(),
         });
         let text = if self.colour { coloured(diagnostic) } else { diagnostic.to_string() };
@@ -319,26 +351,27 @@ fn summary_table(summary: &Summary) -> String {
 
 fn verify_text(report: &Report) -> String {
     let mut worst: Vec<_> = report.tensors.iter().collect();
-    worst.sort_by(|a, b| (b.wrong > 0).cmp(&(a.wrong > 0)).then(b.rel_error.total_cmp(&a.rel_error)));
+    worst.sort_by(|a, b| (b.wrong > 0).cmp(&(a.wrong > 0)).then(b.of_permitted.total_cmp(&a.of_permitted)));
     let row = |error: &partita_schedule::verify::TensorError| {
         let count = |n: usize| if n == 0 { "-".to_string() } else { n.to_string() };
         vec![
             error.tensor.clone(),
             format!("{:.1e}", error.rel_error),
+            format!("{:.2}", error.of_permitted),
             count(error.wrong),
             count(error.excused),
         ]
     };
     let rows: Vec<Vec<String>> = worst.iter().take(TENSORS_SHOWN).map(|error| row(error)).collect();
     // Nothing is compared where ranks disagree among themselves.
-    let header = ["tensor", "relative error", "wrong", "excused"];
+    let header = ["tensor", "relative error", "of permitted", "wrong", "excused"];
     let mut text = if rows.is_empty() { String::new() } else { table(&header, &rows) };
     if worst.len() > rows.len() {
         text += &format!("and {} more tensors, closer than these\n", worst.len() - rows.len());
     }
     if report.excused() > 0 {
         text += &format!(
-            "{} elements are beyond the tolerance, but their gradient is within rounding of zero\n",
+            "{} elements are beyond the tolerance, by no more than the rounding of their gradient explains\n",
             report.excused()
         );
     }
@@ -351,7 +384,7 @@ fn verify_text(report: &Report) -> String {
             format!("verified: {count} tensors agree with one device within {tolerance:.0e}\n")
         }
         _ if count == 0 => "NOT verified: ranks disagree on what should be one value\n".to_string(),
-        wrong => format!("NOT verified: {wrong} of {count} tensors differ by more than {tolerance:.0e}\n"),
+        wrong => format!("NOT verified: {wrong} of {count} tensors differ by more than rounding explains\n"),
     };
     text
 }

@@ -1,6 +1,7 @@
 //! Playing graphs on the CPU device: from a placed graph to a loop that runs it.
 
 use crate::compile::runs_here;
+use crate::config::Config;
 use indexmap::IndexMap;
 use partita_base::Result;
 use partita_ir::ops::Composite;
@@ -8,7 +9,9 @@ use partita_ir::{ClassGraph, Graph, Literal};
 use partita_mesh::{Mesh, Sharding};
 use partita_program::LowerOptions;
 use partita_runtime::checkpoint::TensorData;
-use partita_runtime::{BatchTensor, Cpu, Pieces, Runner, RunnerOptions, TensorLayout, TrainLoop};
+use partita_runtime::{
+    BatchTensor, Cpu, MemoryLimit, Pieces, Runner, RunnerOptions, TensorLayout, TrainLoop,
+};
 use partita_schedule::open_without_kernels;
 use partita_schedule::verify::{Interpreter, StepRunner};
 use partita_spmd::{Options, Partitioned, partition, virtual_ranks};
@@ -24,7 +27,9 @@ pub fn player(
 ) -> Result<TrainLoop> {
     runs_here(&partitioned.mesh)?;
     let options = options.sharing(partitioned.mesh.rank_count());
+    let memory = options.memory;
     let set = partita_program::lower(classes, &LowerOptions::default(), &options.cpu)?;
+    memory.check("lowering the step")?;
     let runner = Runner::new(set, options)?;
     let graph = &partitioned.graph;
     let mesh = Arc::new(partitioned.mesh.clone());
@@ -93,11 +98,20 @@ pub struct CpuStep {
     pub options: RunnerOptions,
 }
 
+impl CpuStep {
+    /// As a config says.
+    pub fn of(config: &Config) -> CpuStep {
+        CpuStep { options: RunnerOptions { memory: config.train.memory_limit, ..RunnerOptions::default() } }
+    }
+}
+
 /// What the CPU device would run, on the reference interpreter.
 #[derive(Clone, Debug, Default)]
 pub struct InterpretedCpuStep {
     /// The device.
     pub cpu: Cpu,
+    /// How much memory a build may take.
+    pub memory: MemoryLimit,
 }
 
 impl StepRunner for InterpretedCpuStep {
@@ -112,6 +126,23 @@ impl StepRunner for InterpretedCpuStep {
     fn run(&self, partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>> {
         Interpreter.run(partitioned, inputs)
     }
+
+    fn run_watched(
+        &self,
+        partitioned: &Partitioned,
+        inputs: &[Literal],
+        watch: &dyn Fn(f64),
+    ) -> Result<Vec<Literal>> {
+        Interpreter.run_watched(partitioned, inputs, watch)
+    }
+
+    fn interprets(&self) -> bool {
+        true
+    }
+
+    fn at_stage(&self, stage: &str) -> Result<()> {
+        self.memory.check(stage)
+    }
 }
 
 impl StepRunner for CpuStep {
@@ -125,6 +156,10 @@ impl StepRunner for CpuStep {
 
     fn fusible(&self, composite: &Composite) -> std::result::Result<(), String> {
         partita_runtime::fusible(composite)
+    }
+
+    fn at_stage(&self, stage: &str) -> Result<()> {
+        self.options.memory.check(stage)
     }
 
     fn run(&self, partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>> {

@@ -7,7 +7,8 @@ use crate::commands::lower::{self, LowerRequest};
 use crate::commands::opt;
 use crate::commands::show;
 use crate::commands::train::train;
-use crate::commands::verify::{VERIFY_BATCH, verify};
+use crate::commands::verify::{Guard, verification_batch, verify_watched};
+use crate::compile::{self, Build};
 use crate::config::Config;
 use crate::env::Environment;
 use crate::output::Output;
@@ -24,9 +25,12 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Runs a command. `false`: it ran, and the check failed.
 pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
     let config = match cli.command.config() {
-        Some((name, overrides)) => Some(Config::load(name, &overrides)?),
+        Some((name, overrides)) => Some(Config::load(name, &overrides?)?),
         None => None,
     };
+    for note in config.iter().flat_map(|config| &config.notes) {
+        output.waiting(note);
+    }
     match (&cli.command, config) {
         (Command::Explain(args), None) => {
             let page = page(args.code().unwrap_or(&args.config))?;
@@ -56,12 +60,27 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
         (Command::Train(args), Some(config)) => train(args, &config, output),
         (Command::Verify(args), Some(config)) => {
             let runner: Box<dyn StepRunner> = match args.runner {
-                Runner::Interpreter => Box::new(InterpretedCpuStep::default()),
-                Runner::Cpu => Box::new(CpuStep::default()),
+                Runner::Interpreter => {
+                    let memory = config.train.memory_limit;
+                    Box::new(InterpretedCpuStep { memory, ..InterpretedCpuStep::default() })
+                }
+                Runner::Cpu => Box::new(CpuStep::of(&config)),
             };
+            let mesh = compile::mesh(&config)?;
+            if config.plan.strict {
+                // Of the step as it would be trained, not of the small one that is compared.
+                let build = Build::from_config(&config);
+                let model = compile::model(&config, &build)?;
+                output.during("planning the step", || compile::plan_step(&config, &model, &mesh, &build))?;
+            }
             // A small batch shows as much; who names one gets it.
-            let batch = if args.flags.batch.is_some() { config.train.batch } else { VERIFY_BATCH };
-            let verified = verify(&config, batch, runner.as_ref(), args.break_rule.clone())?;
+            let batch = match args.flags.batch {
+                Some(_) => config.train.batch,
+                None => verification_batch(&config, &mesh),
+            };
+            let guard = Guard::new(&config, output, true);
+            let verified = verify_watched(&config, batch, runner.as_ref(), args.break_rule.clone(), &guard)?;
+            drop(guard);
             for note in verified.notes {
                 output.note(note);
             }
@@ -69,6 +88,7 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
             Ok(verified.report.ok)
         }
         (Command::Show(args), Some(config)) => {
+            let working = output.working("planning the step");
             let text = match (args.form, args.stage) {
                 (Some(form), _) => show::plan_of(&config, form)?,
                 (None, Some(stage)) => {
@@ -77,6 +97,7 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
                 }
                 (None, None) => show::show(&config, &Cpu::default())?,
             };
+            drop(working);
             output.text(text);
             Ok(true)
         }
@@ -86,13 +107,17 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
                 let planned = lower::plan(&config, request)?;
                 output.text(lower::after_passes(&planned, &args.print_after, args.rank, &Cpu::default())?);
             } else if args.counts {
-                let programs = lower::programs(&config, request, &Cpu::default())?;
+                let programs = output
+                    .during("lowering the step", || lower::programs(&config, request, &Cpu::default()))?;
                 let overlaps = lower::overlap(&programs, args.rank)?;
                 output.counts(&Counts::from(&partita_program::counts(&programs)));
                 output.overlaps(&overlaps);
             } else {
+                let working = output.working("lowering the step");
                 let planned = lower::plan(&config, request)?;
-                output.text(lower::stage(&planned, args.stage, args.rank, &Cpu::default())?);
+                let stage = lower::stage(&planned, args.stage, args.rank, &Cpu::default())?;
+                drop(working);
+                output.text(stage);
                 if args.why {
                     output.text(lower::fusion(&planned, &Cpu::default())?.to_string());
                 }
@@ -104,7 +129,7 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
 
 /// Says why the step of a config, or something in it, is as it is.
 fn explain(name: Option<&str>, config: &Config, output: &mut Output) -> Result<()> {
-    let explained = Explained::of(config)?;
+    let explained = output.during("planning the step", || Explained::of(config))?;
     let text = match name {
         None => {
             let overview = explained.overview(&Cpu::default())?;

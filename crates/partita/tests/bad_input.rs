@@ -40,7 +40,6 @@ fn a_word_that_is_no_choice_names_the_choices() {
     refused(&["optimizer.kind=adamm"], "E004", &["`adamm`", "sgd, adam, adamw or lion"]);
     refused(&["model.kind=lama"], "E004", &["did you mean `llama`"]);
     refused(&["data.validation_fraction=1.5"], "E004", &["below 1", "1.5"]);
-    refused(&["train.batch=0"], "E004", &["`train.batch` is zero"]);
 }
 
 #[test]

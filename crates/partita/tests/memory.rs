@@ -69,7 +69,7 @@ fn a_run_stays_within_its_planned_memory() {
     ];
     let cli = Cli::parse_from(line);
     let (name, overrides) = cli.command.config().unwrap();
-    let config = Config::load(name, &overrides).unwrap();
+    let config = Config::load(name, &overrides.unwrap()).unwrap();
     let Command::Train(arguments) = &cli.command else { panic!("train") };
 
     let before = status_bytes("VmRSS");

@@ -24,6 +24,7 @@ use partita_program::{BufferId, Port, ProgramSet};
 
 use crate::collectives::spec;
 use crate::cpu::{Cpu, SlowOp};
+use crate::memory::MemoryLimit;
 use cores::Homes;
 pub(crate) use cores::cores;
 use rank::{Pulse, Rank};
@@ -44,6 +45,8 @@ pub struct RunnerOptions {
     pub nan_guard: bool,
     /// How long all ranks may stand still before the run is declared stuck.
     pub watchdog: Duration,
+    /// How much memory the process takes at most: the arenas of all ranks are held against it before they are allocated.
+    pub memory: MemoryLimit,
     /// Measure how long each instruction takes: [`Runner::instruction_nanos`].
     pub profile: bool,
 }
@@ -56,6 +59,7 @@ impl Default for RunnerOptions {
             deterministic: false,
             nan_guard: true,
             watchdog: Duration::from_secs(120),
+            memory: MemoryLimit::default(),
             profile: false,
         }
     }
@@ -65,10 +69,27 @@ impl Default for RunnerOptions {
 /// steps. A core that slept comes back late, above all that of a virtual machine whose host has other work.
 pub const AWAKE: Duration = Duration::from_millis(50);
 
+/// The most worker threads of one process: far more than any machine has cores, and few enough for every system.
+pub const MOST_WORKERS: usize = 1024;
+
 impl RunnerOptions {
+    /// E032 where the number of workers is none that a process can have.
+    pub fn check(&self) -> Result<()> {
+        match self.workers {
+            Some(workers) if !(1..=MOST_WORKERS).contains(&workers) => {
+                Err(Diagnostic::new("E032", format!("{workers} worker threads are not possible"))
+                    .at("workers")
+                    .expected(format!("1 to {MOST_WORKERS} threads in all"))
+                    .found(workers.to_string())
+                    .help("leave the number out: there is then one thread for each core"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The threads there may be.
     fn threads(&self) -> usize {
-        if self.deterministic { 1 } else { self.workers.unwrap_or_else(cores).max(1) }
+        if self.deterministic { 1 } else { self.workers.unwrap_or_else(cores).clamp(1, MOST_WORKERS) }
     }
 
     /// These options with as many threads for each of `ranks` as there are for all of them. Where every thread has a core,
@@ -105,12 +126,16 @@ impl Runner {
     /// every compute instruction and starts the workers.
     ///
     /// # Errors
-    /// What the static checks find (E401 to E409), or the transport (E440 to E442); E416 and E426 where the system has
-    /// no threads or no memory.
+    /// What the static checks find (E401 to E409), or the transport (E440 to E442); E032 where no process can have so many
+    /// workers; E040 where the arenas
+    /// would pass the limit on memory; E416 and E426 where the system has no threads or no memory.
     pub fn new(set: ProgramSet, options: RunnerOptions) -> Result<Runner> {
+        options.check()?;
         partita_program::check(&set)?;
         let set = set.each_rank();
         let rank_count = set.programs.len();
+        let arenas: u64 = set.programs.iter().map(|program| program.arena_bytes as u64).sum();
+        options.memory.request(arenas, &format!("the planned buffers of all ranks ({rank_count})"))?;
         let transport = SharedMemory::new(rank_count, set.collectives.iter().map(spec).collect())?;
         let places = if options.deterministic { 1 } else { options.cpu.threads.max(1) };
         // Nobody needs more threads than there are places at all ranks together.

@@ -11,11 +11,13 @@ pub mod cpu;
 pub mod custom_kernels;
 pub mod data;
 pub mod executor;
+pub mod memory;
 pub mod sharded;
 pub mod train;
 
 pub use cpu::{Cpu, SlowOp, fusible};
 pub use custom_kernels::{CpuKernel, CpuKernels, TensorView, TensorViewMut};
-pub use executor::{AWAKE, Fault, Runner, RunnerOptions};
+pub use executor::{AWAKE, Fault, MOST_WORKERS, Runner, RunnerOptions};
+pub use memory::{Machine, MemoryLimit};
 pub use partita_kernels::Products;
 pub use train::{BatchTensor, Pieces, StepReport, TensorLayout, TrainLoop};

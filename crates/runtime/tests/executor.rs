@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use common::*;
 use partita_ir::Literal;
 use partita_program::{Action, ProgramSet};
-use partita_runtime::{Fault, Runner, RunnerOptions};
+use partita_runtime::{Fault, MOST_WORKERS, MemoryLimit, Runner, RunnerOptions};
 
 fn options(workers: usize) -> RunnerOptions {
     RunnerOptions { workers: Some(workers), watchdog: Duration::from_millis(300), ..RunnerOptions::default() }
@@ -237,6 +237,34 @@ fn more_memory_than_there_is_is_refused() {
     let x = b.input("x", f32s(&[1 << 56]), partita_ir::Role::Input);
     let y = b.add(x, x).unwrap();
     let graph = b.finish_named(vec![("y".into(), y)]);
-    let error = Runner::new(program(&[graph]), deterministic()).err().expect("no machine has so much");
+    let set = program(&[graph]);
+    let error = Runner::new(set.clone(), deterministic()).err().expect("no machine has so much");
+    assert_eq!(error.code, "E040", "{error}");
+    // Where the limit lets it pass, the system does not.
+    let options = RunnerOptions { memory: MemoryLimit::Bytes(u64::MAX), ..deterministic() };
+    let error = Runner::new(set, options).err().expect("no machine has so much");
     assert_eq!(error.code, "E426", "{error}");
+}
+
+#[test]
+fn more_workers_than_a_process_can_have_are_refused() {
+    let set = program(&step_graphs(2));
+    for workers in [0, MOST_WORKERS + 1, usize::MAX] {
+        let error = Runner::new(set.clone(), options(workers)).map(|_| ()).unwrap_err();
+        assert_eq!(error.code, "E032");
+        assert!(error.to_string().contains("1 to 1024 threads"), "{error}");
+    }
+}
+
+#[test]
+fn arenas_that_pass_the_limit_on_memory_are_refused() {
+    let set = program(&step_graphs(3));
+    let planned: u64 = set.programs.iter().map(|program| program.arena_bytes as u64).sum();
+    let limited = |bytes| RunnerOptions { memory: MemoryLimit::Bytes(bytes), ..options(1) };
+    let error = Runner::new(set.clone(), limited(planned)).map(|_| ()).unwrap_err();
+    assert_eq!(error.code, "E040");
+    let text = error.to_string();
+    let need = format!("{} needed", partita_base::format_bytes(planned));
+    assert!(text.contains("the planned buffers of all ranks (3)") && text.contains(&need), "{text}");
+    assert!(Runner::new(set, limited(1 << 40)).is_ok());
 }

@@ -40,6 +40,11 @@ const DATA_AXES: [&str; 2] = ["dp", "fsdp"];
 /// The axis over which [`ApplyOptions::sequence_parallel`] cuts.
 const SEQUENCE_PARALLEL_AXIS: &str = "tp";
 
+/// Into how many shards a mesh splits the rows of a batch: the product of its axes `dp` and `fsdp`.
+pub fn batch_shards(mesh: &Mesh) -> usize {
+    mesh.axes.iter().filter(|axis| DATA_AXES.contains(&axis.name.as_str())).map(|axis| axis.size).product()
+}
+
 /// Asks for the layouts of a plan.
 ///
 /// The batch, dimension 0 of every fed tensor, lies over `dp` and `fsdp`, sequences of tokens over `sp`, in mesh order.

@@ -118,7 +118,7 @@ pub(crate) fn build_structured(
     options: &BuildOptions,
     runner: &dyn StepRunner,
 ) -> Result<Built> {
-    let mut built = place(&unplaced_step(structured, options, runner)?, plan, mesh, options)?;
+    let mut built = place(&unplaced_step(structured, options, runner)?, plan, mesh, options, runner)?;
     built.notes.splice(0..0, structured.notes.iter().cloned());
     Ok(built)
 }
@@ -133,7 +133,7 @@ pub fn build_gradients(
 ) -> Result<Built> {
     let (graph, pieces, spoken_of) = gradients_of(&restructure(plan, model, tools)?, options)?;
     let graph = open_without_kernels(&graph, tools.runner)?;
-    place(&Unplaced { graph, pieces, spoken_of }, plan, mesh, options)
+    place(&Unplaced { graph, pieces, spoken_of }, plan, mesh, options, tools.runner)
 }
 
 /// The loss alone of a model made for training, planned for `mesh`, with nothing dropped out. Every line of the plan
@@ -147,7 +147,7 @@ pub fn build_evaluation(
 ) -> Result<Built> {
     let model = Model { forward: without_dropout(&model.forward)?, ..model.clone() };
     let structured = restructure(plan, &model, tools)?;
-    place(&unplaced_forward(&structured, options, tools.runner)?, plan, mesh, options)
+    place(&unplaced_forward(&structured, options, tools.runner)?, plan, mesh, options, tools.runner)
 }
 
 /// The forward graph in which dropout drops nothing, and is still there.
@@ -184,6 +184,7 @@ pub(crate) fn unplaced_step(
     runner: &dyn StepRunner,
 ) -> Result<Unplaced> {
     let (gradients, pieces, spoken_of) = gradients_of(structured, options)?;
+    runner.at_stage("differentiating the model")?;
     let step = append_update(&gradients, &options.step)?;
     let graph = open_without_kernels(&step, runner)?;
     Ok(Unplaced { graph, pieces, spoken_of })
@@ -219,12 +220,22 @@ pub(crate) fn unplaced_forward(
 }
 
 /// Laid out and partitioned.
-fn place(unplaced: &Unplaced, plan: &Plan, mesh: &Mesh, options: &BuildOptions) -> Result<Built> {
+fn place(
+    unplaced: &Unplaced,
+    plan: &Plan,
+    mesh: &Mesh,
+    options: &BuildOptions,
+    runner: &dyn StepRunner,
+) -> Result<Built> {
+    runner.at_stage("writing the step")?;
     let applied = apply(plan, &unplaced.graph, mesh, &options.applying())?;
     let step = graph_edit::prune(without_outputs(applied.graph, &unplaced.spoken_of));
     let cutting = Options { break_rule_at: options.break_rule_at.clone(), ..Options::default() };
+    runner.at_stage("applying the plan")?;
     let partitioned = partition(&step, mesh, &cutting)?;
+    runner.at_stage("partitioning the step")?;
     let classes = virtual_ranks::class_graphs(&partitioned)?;
+    runner.at_stage("writing the local graphs")?;
     let mut notes = applied.notes;
     notes.extend(partitioned.notes.iter().cloned());
     Ok(Built { step, plan: plan.clone(), pieces: unplaced.pieces.clone(), partitioned, classes, notes })

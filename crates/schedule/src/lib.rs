@@ -32,7 +32,7 @@ pub mod tensors;
 pub mod verify;
 mod weights;
 
-pub use apply::{Applied, ApplyOptions, apply};
+pub use apply::{Applied, ApplyOptions, apply, batch_shards};
 pub use build::{
     BuildOptions, Built, build, build_evaluation, build_gradients, open_without_kernels, reference_step,
 };

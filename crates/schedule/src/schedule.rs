@@ -10,7 +10,7 @@ use crate::primitive::Primitive;
 use crate::structure::{Structured, Tools, forward_ops, restructure};
 use crate::style::Style;
 use crate::sync::{SyncMode, SyncOp};
-use crate::verify::{Interpreter, Report, StepRunner, Verification};
+use crate::verify::{Interpreter, Report, StepRunner, Unwatched, Verification};
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::{Graph, NodeId, Op, Operation, Registry, ValueId};
@@ -203,6 +203,7 @@ impl Schedule {
             tools: self.tools(),
             seed: 0,
             learning_rate: 1e-3,
+            watcher: &Unwatched,
         };
         Ok(verification.run(&self.plan, &self.mesh)?.report)
     }

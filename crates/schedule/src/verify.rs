@@ -1,17 +1,23 @@
 //! Verification: the planned step on a mesh against the original step on one device.
 //!
 //! Both run on the same inputs. Loss, outputs, every gradient, every parameter and every optimizer state after the
-//! step are compared; where something differs, the first value that diverges is named.
+//! step are compared; where something differs, the first value that diverges is named. How much may differ, and why no
+//! learning rate changes the verdict, says [`bounds`].
+
+pub mod bounds;
+
+pub use bounds::{Update, tolerance, visible_rate};
+
+use bounds::{Bound, Bounds};
 
 use crate::build::{BuildOptions, build, reference_step};
 use crate::feed::{Fed, random_feed, scalars};
 use crate::plan::Plan;
 use crate::structure::{Tools, reference_model};
 use crate::tensors::{inputs_of, outputs_by_name, zero_states};
-use indexmap::IndexMap;
 use partita_base::{DType, Result};
 use partita_ir::ops::Composite;
-use partita_ir::{Graph, Literal, evaluate, interpret};
+use partita_ir::{Graph, Literal, interpret};
 use partita_mesh::Mesh;
 use partita_nn::Model;
 use partita_spmd::Partitioned;
@@ -26,6 +32,25 @@ pub trait StepRunner {
     /// Whether it runs a composite as it is; others are opened before they are laid out.
     fn has_kernel(&self, _composite: &Composite) -> bool {
         true
+    }
+    /// As [`StepRunner::run`]; a runner that interprets tells `watch` the operations of each node once it is done.
+    fn run_watched(
+        &self,
+        partitioned: &Partitioned,
+        inputs: &[Literal],
+        watch: &dyn Fn(f64),
+    ) -> Result<Vec<Literal>> {
+        let _ = watch;
+        self.run(partitioned, inputs)
+    }
+    /// Whether it runs steps on the reference interpreter.
+    fn interprets(&self) -> bool {
+        false
+    }
+    /// A build has come to the end of a stage. An error ends the build, for instance because memory runs short.
+    fn at_stage(&self, stage: &str) -> Result<()> {
+        let _ = stage;
+        Ok(())
     }
     /// Why it does not run a composite that a schedule made as one kernel.
     fn fusible(&self, _composite: &Composite) -> std::result::Result<(), String> {
@@ -43,6 +68,95 @@ impl StepRunner for Interpreter {
     fn run(&self, partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>> {
         virtual_ranks::interpret(partitioned, inputs)
     }
+    fn run_watched(
+        &self,
+        partitioned: &Partitioned,
+        inputs: &[Literal],
+        watch: &dyn Fn(f64),
+    ) -> Result<Vec<Literal>> {
+        virtual_ranks::interpret_watched(partitioned, inputs, watch)
+    }
+    fn interprets(&self) -> bool {
+        true
+    }
+}
+
+/// What the reference interpreter has to do for a verification.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Work {
+    /// Ranks of the planned step.
+    pub ranks: usize,
+    /// Nodes, over all ranks and the step on one device.
+    pub nodes: usize,
+    /// Operations on elements, likewise.
+    pub operations: f64,
+    /// The most bytes of values held at once.
+    pub bytes: u64,
+}
+
+impl Work {
+    /// Of evaluating graphs one after another, then the graphs of all ranks of a planned step together.
+    fn of(ranks: usize, alone: &[&Graph], planned: Option<&Partitioned>) -> Work {
+        let alone: Vec<interpret::Work> = alone.iter().map(|graph| interpret::work(graph)).collect();
+        let together = planned.map_or(Vec::new(), Work::of_ranks);
+        let all = || alone.iter().chain(&together);
+        Work {
+            ranks,
+            nodes: all().map(|work| work.nodes).sum(),
+            operations: all().map(|work| work.operations).sum(),
+            bytes: alone
+                .iter()
+                .map(|work| work.peak_bytes)
+                .chain([together.iter().map(|work| work.peak_bytes).sum()])
+                .max()
+                .unwrap_or(0),
+        }
+    }
+
+    /// Of evaluating a graph and those of all ranks and keeping every value.
+    fn of_trace(partitioned: &Partitioned) -> Work {
+        let mut all = Work::of_ranks(partitioned);
+        all.push(interpret::work(&partitioned.graph));
+        Work {
+            ranks: partitioned.mesh.rank_count(),
+            nodes: all.iter().map(|work| work.nodes).sum(),
+            operations: all.iter().map(|work| work.operations).sum(),
+            bytes: all.iter().map(|work| work.bytes).sum(),
+        }
+    }
+
+    /// Of each rank; alike ranks have one graph.
+    fn of_ranks(partitioned: &Partitioned) -> Vec<interpret::Work> {
+        let classes: Vec<interpret::Work> = partitioned.locals.iter().map(interpret::work).collect();
+        partitioned.class_of_rank.iter().map(|&class| classes[class]).collect()
+    }
+}
+
+/// What the interpreter is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Task {
+    /// The step on one device and, where the runner interprets, the planned step.
+    Compare,
+    /// Every value of both, to name the first one that differs. Refused, it is left out.
+    Trace,
+}
+
+/// Who watches a verification.
+pub trait Watcher {
+    /// The interpreter is about to begin with this work. An error refuses it.
+    fn begins(&self, task: Task, work: &Work) -> Result<()>;
+    /// So many operations more are done.
+    fn advances(&self, operations: f64);
+}
+
+/// Nobody watches.
+pub struct Unwatched;
+
+impl Watcher for Unwatched {
+    fn begins(&self, _: Task, _: &Work) -> Result<()> {
+        Ok(())
+    }
+    fn advances(&self, _: f64) {}
 }
 
 /// How one tensor compares.
@@ -50,12 +164,13 @@ impl StepRunner for Interpreter {
 pub struct TensorError {
     /// Name: an output, `grad.<parameter>`, a parameter or a state.
     pub tensor: String,
-    /// The largest difference over the tensor's largest magnitude.
+    /// The largest difference over the tensor's largest magnitude, excused elements aside.
     pub rel_error: f64,
-    /// Elements beyond the tolerance that rounding explains: the gradient there is below ten times the gradient error
-    /// that the element type itself makes.
+    /// The largest difference of an element over what is permitted for it: above 1, it is wrong.
+    pub of_permitted: f64,
+    /// Elements beyond the tolerance that rounding explains.
     pub excused: usize,
-    /// Elements beyond the tolerance that nothing explains.
+    /// Elements that differ by more than rounding explains.
     pub wrong: usize,
 }
 
@@ -73,11 +188,11 @@ pub struct Report {
 }
 
 impl Report {
-    /// The tensor with the largest error; unexplained ones first.
+    /// The tensor that comes nearest to what is permitted or goes furthest beyond.
     pub fn worst(&self) -> Option<&TensorError> {
         self.tensors
             .iter()
-            .max_by(|a, b| (a.wrong > 0).cmp(&(b.wrong > 0)).then(a.rel_error.total_cmp(&b.rel_error)))
+            .max_by(|a, b| (a.wrong > 0).cmp(&(b.wrong > 0)).then(a.of_permitted.total_cmp(&b.of_permitted)))
     }
 
     /// Elements that only rounding separates.
@@ -98,8 +213,10 @@ pub struct Verification<'a> {
     pub tools: Tools<'a>,
     /// Seed of parameters, inputs and dropout.
     pub seed: u64,
-    /// The step's learning rate.
+    /// The step's learning rate; at least [`visible_rate`] is fed, so that the update can be seen.
     pub learning_rate: f64,
+    /// Hears what the interpreter has to do and how far it is.
+    pub watcher: &'a dyn Watcher,
 }
 
 /// The outcome, with what a reader wants to know of the two sides.
@@ -124,158 +241,124 @@ impl Verification<'_> {
         let mut tensors: Fed = self.model.initial(self.seed);
         tensors.extend(zero_states(&reference));
         tensors.extend(random_feed(self.model, self.seed, 0.3));
-        tensors.extend(scalars(&reference, self.seed, 1, self.learning_rate));
+        let learning_rate = self.learning_rate.max(visible_rate(of_params.unwrap_or(dtype)));
+        tensors.extend(scalars(&reference, self.seed, 1, learning_rate));
         let by_name = |graph: &Graph, outputs: Vec<Literal>| -> Fed {
             graph.output_names.iter().cloned().zip(outputs).collect()
         };
         let inputs = inputs_of(&reference, &[], &tensors)?;
-        let expected = by_name(&reference, evaluate(&reference, &inputs)?);
-        let precise = match self.precise {
+        let precise = self.precise.map(|model| reference_step(model, &self.options.step)).transpose()?;
+        let alone: Vec<&Graph> = [Some(&reference), precise.as_ref()].into_iter().flatten().collect();
+        let interpreted = self.tools.runner.interprets().then_some(&built.partitioned);
+        self.watcher.begins(Task::Compare, &Work::of(mesh.rank_count(), &alone, interpreted))?;
+        let watch = |operations: f64| self.watcher.advances(operations);
+        let evaluate = |graph: &Graph, inputs: Vec<Literal>| -> Result<Fed> {
+            let mut outputs = interpret::evaluate_ranks_lean(&[graph], &[inputs], Some(&watch))?;
+            Ok(by_name(graph, outputs.remove(0)))
+        };
+        let expected = evaluate(&reference, inputs)?;
+        let precise = match &precise {
             None => None,
-            Some(model) => {
-                let step = reference_step(model, &self.options.step)?;
-                let inputs: Vec<Literal> = inputs_of(&step, &[], &tensors)?
+            Some(step) => {
+                let inputs: Vec<Literal> = inputs_of(step, &[], &tensors)?
                     .into_iter()
                     .zip(&step.inputs)
                     .map(|(value, &input)| Literal::from_f64(step.ty(input), value.to_f64().into_iter()))
                     .collect();
-                Some(by_name(&step, evaluate(&step, &inputs)?))
+                Some(evaluate(step, inputs)?)
             }
         };
         let inputs = inputs_of(&built.step, &built.pieces, &tensors)?;
-        let outputs = match self.tools.runner.run(&built.partitioned, &inputs) {
+        let outputs = match self.tools.runner.run_watched(&built.partitioned, &inputs, &watch) {
             Ok(outputs) => outputs,
             // Ranks that should agree and do not: let the trace below say where.
             Err(error) if error.code == "E230" => {
                 let tolerance = tolerance(dtype);
-                let first = first_diverging(&built.partitioned, &inputs, tolerance)?;
+                let first = self.first_diverging(&built.partitioned, &inputs, tolerance)?;
                 let report = Report { ok: false, tensors: Vec::new(), tolerance, first_diverging: first };
                 return Ok(Verified { report, notes: built.notes });
             }
             Err(error) => return Err(error),
         };
         let actual = outputs_by_name(&built.step, &built.pieces, outputs);
-        let mut report = compare(&expected, &actual, precise.as_ref(), dtype);
+        let update = Update { options: &self.options.step, before: &tensors, learning_rate };
+        let mut report = compare(&expected, &actual, precise.as_ref(), Some(update), dtype);
         if !report.ok {
-            report.first_diverging = first_diverging(&built.partitioned, &inputs, report.tolerance)?;
+            report.first_diverging = self.first_diverging(&built.partitioned, &inputs, report.tolerance)?;
         }
         Ok(Verified { report, notes: built.notes })
     }
-}
 
-/// The tolerance for an element type, relative to a tensor's largest magnitude: 1e-9 for f64, 1e-4 for f32.
-pub fn tolerance(dtype: DType) -> f64 {
-    match dtype {
-        DType::F64 => 1e-9,
-        DType::F32 => 1e-4,
-        _ => 3e-2,
+    /// [`first_diverging`], where the watcher lets it run.
+    fn first_diverging(
+        &self,
+        partitioned: &Partitioned,
+        inputs: &[Literal],
+        tolerance: f64,
+    ) -> Result<Option<String>> {
+        match self.watcher.begins(Task::Trace, &Work::of_trace(partitioned)) {
+            Ok(()) => first_diverging(partitioned, inputs, tolerance, &|done| self.watcher.advances(done)),
+            Err(_) => Ok(None),
+        }
     }
 }
 
-/// Below this magnitude a tensor counts as zero: the difference is then measured against it.
-const TINY: f64 = 1e-6;
-/// The same for parameters. Where a gradient is zero but for round-off, as for key biases, Adam makes steps of
-/// round-off over epsilon of it, and a bias that starts at zero has no other magnitude.
-const TINY_PARAMETER: f64 = 1e-3;
-
-/// Compares the planned outputs with the reference, by name. `precise` are the reference's outputs in f64 where both
-/// sides ran in a narrower type: they tell how large the rounding error of each gradient is.
+/// Compares the planned outputs with the reference, by name: each element must be within what rounding explains, see
+/// [`bounds`]. `precise` are the reference's outputs in f64 where both sides ran in a narrower type, and `update` is what
+/// made new parameters and states; without it they are held to the tolerance.
 pub fn compare(
-    reference: &IndexMap<String, Literal>,
-    planned: &IndexMap<String, Literal>,
-    precise: Option<&IndexMap<String, Literal>>,
+    reference: &Fed,
+    planned: &Fed,
+    precise: Option<&Fed>,
+    update: Option<Update>,
     dtype: DType,
 ) -> Report {
-    let tolerance = tolerance(dtype);
-    let mut tensors = Vec::new();
-    for (name, expected) in reference {
-        let Some(actual) = planned.get(name) else {
-            let count = expected.ty.element_count().max(1);
-            tensors.push(TensorError {
-                tensor: name.clone(),
-                rel_error: f64::INFINITY,
-                excused: 0,
-                wrong: count,
-            });
-            continue;
-        };
-        let noise = precise.and_then(|p| gradient_noise(reference, planned, p, name, tolerance));
-        let is_parameter = reference.contains_key(&format!("grad.{name}"));
-        tensors.push(compare_tensor(name, expected, actual, noise.as_ref(), is_parameter, tolerance));
-    }
+    let bounds = Bounds::new(reference, precise, update, tolerance(dtype));
+    let compared = |(name, expected): (&String, &Literal)| match planned.get(name) {
+        Some(actual) => compare_tensor(name, expected, actual, &bounds.of(name, expected)),
+        None => TensorError {
+            tensor: name.clone(),
+            rel_error: f64::INFINITY,
+            of_permitted: f64::INFINITY,
+            excused: 0,
+            wrong: expected.ty.element_count().max(1),
+        },
+    };
+    let tensors: Vec<TensorError> = reference.iter().map(compared).collect();
     let ok = tensors.iter().all(|t| t.wrong == 0);
-    Report { ok, tensors, tolerance, first_diverging: None }
+    Report { ok, tensors, tolerance: bounds.tolerance, first_diverging: None }
 }
 
-/// The gradient that drives a tensor's elements, and ten times the error the element type makes in it.
-struct Noise {
-    gradient: Vec<f64>,
-    below: f64,
-}
-
-/// The error is measured on both sides: the reference may round less often than a device does. What the planned side
-/// adds counts for parameters and states only, and only up to the tolerance its gradient is held to, so that a wrong
-/// gradient never excuses itself.
-fn gradient_noise(
-    reference: &IndexMap<String, Literal>,
-    planned: &IndexMap<String, Literal>,
-    precise: &IndexMap<String, Literal>,
-    name: &str,
-    tolerance: f64,
-) -> Option<Noise> {
-    let (parameter, is_gradient) = match (name.strip_prefix("optimizer."), name.strip_prefix("grad.")) {
-        (Some(rest), _) => (rest.split_once('.')?.1, false),
-        (None, Some(parameter)) => (parameter, true),
-        (None, None) => (name, false),
-    };
-    let key = format!("grad.{parameter}");
-    let gradient = precise.get(&key)?.to_f64();
-    let error = |side: &IndexMap<String, Literal>| -> Option<f64> {
-        let rounded = side.get(&key)?.to_f64();
-        Some(rounded.iter().zip(&gradient).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max))
-    };
-    let mut largest = error(reference)?;
-    if !is_gradient {
-        let magnitude = gradient.iter().fold(0.0f64, |m, v| m.max(v.abs()));
-        largest = largest.max(error(planned)?.min(tolerance * magnitude));
-    }
-    Some(Noise { gradient, below: 10.0 * largest })
-}
-
-fn compare_tensor(
-    name: &str,
-    expected: &Literal,
-    actual: &Literal,
-    noise: Option<&Noise>,
-    is_parameter: bool,
-    tolerance: f64,
-) -> TensorError {
+fn compare_tensor(name: &str, expected: &Literal, actual: &Literal, bound: &Bound) -> TensorError {
     let (e, a) = (expected.to_f64(), actual.to_f64());
-    let floor = if is_parameter { TINY_PARAMETER } else { TINY };
-    let magnitude = e.iter().fold(0.0f64, |m, v| m.max(v.abs())).max(floor);
-    let mut error = TensorError { tensor: name.to_string(), rel_error: 0.0, excused: 0, wrong: 0 };
+    let tensor = name.to_string();
+    let mut error = TensorError { tensor, rel_error: 0.0, of_permitted: 0.0, excused: 0, wrong: 0 };
     if expected.ty != actual.ty {
-        error.rel_error = f64::INFINITY;
+        (error.rel_error, error.of_permitted) = (f64::INFINITY, f64::INFINITY);
         error.wrong = e.len().max(1);
         return error;
     }
     for (index, (x, y)) in e.iter().zip(&a).enumerate() {
-        let difference = if x.to_bits() == y.to_bits() { 0.0 } else { (x - y).abs() / magnitude };
-        // NaN compares false with everything: it must not pass.
-        if difference <= tolerance {
-            error.rel_error = error.rel_error.max(difference);
+        if x.to_bits() == y.to_bits() {
             continue;
         }
-        let explained = noise.is_some_and(|n| n.gradient.get(index).is_some_and(|g| g.abs() < n.below));
-        if explained {
+        let (difference, permitted) = ((x - y).abs(), bound.explained.of(index));
+        // NaN compares false with everything: it must not pass.
+        let explained = difference <= permitted;
+        error.of_permitted = largest(error.of_permitted, difference / permitted);
+        if explained && difference > bound.plain {
             error.excused += 1;
-        } else {
-            error.wrong += 1;
-            error.rel_error =
-                if difference.is_nan() { f64::INFINITY } else { error.rel_error.max(difference) };
+            continue;
         }
+        error.wrong += usize::from(!explained);
+        error.rel_error = largest(error.rel_error, difference / bound.magnitude);
     }
     error
+}
+
+/// The larger one, where what is not a number is larger than all.
+fn largest(a: f64, b: f64) -> f64 {
+    if b.is_nan() { f64::INFINITY } else { a.max(b) }
 }
 
 /// The first value, in execution order, whose shards do not make up what one device computes; with the node that
@@ -284,10 +367,11 @@ pub fn first_diverging(
     partitioned: &Partitioned,
     inputs: &[Literal],
     tolerance: f64,
+    watch: &dyn Fn(f64),
 ) -> Result<Option<String>> {
     let graph: &Graph = &partitioned.graph;
     let mesh = &partitioned.mesh;
-    let whole = interpret::evaluate_ranks_all(&[graph], &[inputs.to_vec()])?.remove(0);
+    let whole = interpret::evaluate_ranks_all(&[graph], &[inputs.to_vec()], Some(watch))?.remove(0);
     let ranks = mesh.rank_count();
     let locals: Vec<Vec<Literal>> = (0..ranks)
         .map(|rank| {
@@ -299,7 +383,9 @@ pub fn first_diverging(
         })
         .collect();
     let graphs: Vec<&Graph> = (0..ranks).map(|r| partitioned.local(r)).collect();
-    let environments = interpret::evaluate_ranks_all(&graphs, &locals)?;
+    let environments = interpret::evaluate_ranks_all(&graphs, &locals, Some(watch))?;
+    let nothing = Fed::new();
+    let bounds = Bounds::new(&nothing, None, None, tolerance);
     for placement in &partitioned.placements {
         let Some(expected) = &whole[placement.global.index()] else { continue };
         let shards: Vec<&Literal> = environments
@@ -314,7 +400,7 @@ pub fn first_diverging(
             Ok(actual) => actual,
             Err(error) => return Ok(Some(format!("{name}: {laid}: {}", error.message))),
         };
-        let error = compare_tensor(&name, expected, &actual, None, false, tolerance);
+        let error = compare_tensor(&name, expected, &actual, &bounds.of("", expected));
         if error.wrong > 0 {
             return Ok(Some(format!("{name}: {laid}: off by {:.1e}", error.rel_error)));
         }

@@ -130,7 +130,7 @@ fn l11_masks_follow_the_global_index_and_recomputation_repeats_them() {
     for (mesh, layouts) in [("tp=2", &layouts[..]), ("dp=2", &layouts[..1]), ("dp=2,tp=2", &layouts[..])] {
         for layout in layouts {
             let plain = outputs(&model, &built(&model, mesh, layout));
-            let report = verify::compare(&one, &plain, None, DType::F64);
+            let report = verify::compare(&one, &plain, None, None, DType::F64);
             assert!(report.ok, "{mesh} {layout}: {:?}", report.worst());
             assert_eq!(mask(&plain), mask(&one), "{mesh} {layout}");
             for more in [
@@ -145,7 +145,7 @@ fn l11_masks_follow_the_global_index_and_recomputation_repeats_them() {
                 assert_eq!(drawn_again(&built.step), drawn, "{mesh} {more}");
                 let again = outputs(&model, &built);
                 assert_eq!(mask(&again), mask(&one), "{mesh} {layout}{more}");
-                let report = verify::compare(&one, &again, None, DType::F64);
+                let report = verify::compare(&one, &again, None, None, DType::F64);
                 assert!(report.ok, "{mesh} {layout}{more}: {:?}", report.worst());
             }
         }

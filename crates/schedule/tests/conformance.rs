@@ -91,7 +91,7 @@ fn hold_against_one_device(graph: &Graph, inputs: &[Literal], mesh: &Mesh, calls
     let first = Interpreter.run(&partitioned, inputs).unwrap_or_else(|error| panic!("{mesh}: {error}"));
     let again = Interpreter.run(&partitioned, inputs).unwrap();
     assert_eq!(first, again, "D6: inputs stay as they are");
-    let report = verify::compare(&reference, &named(graph, first), None, DType::F64);
+    let report = verify::compare(&reference, &named(graph, first), None, None, DType::F64);
     assert!(report.ok, "{mesh}: {:?}\n{calls}", report.worst());
     partitioned
 }
@@ -234,7 +234,7 @@ fn l6_a_missing_sync_is_none_and_a_broken_rule_is_noticed() {
         let options = Options { break_rule_at: Some("linear2".to_string()), ..Options::default() };
         let broken = partition(&applied(&graph, &tp(2), calls).graph, &tp(2), &options).unwrap();
         let same = match Interpreter.run(&broken, &inputs) {
-            Ok(outputs) => verify::compare(&reference, &named(&graph, outputs), None, DType::F64).ok,
+            Ok(outputs) => verify::compare(&reference, &named(&graph, outputs), None, None, DType::F64).ok,
             // Copies that should be equal are not.
             Err(error) => error.code != "E230",
         };

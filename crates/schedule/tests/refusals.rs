@@ -350,7 +350,9 @@ fn a_typo() {
     let error = refused(&mut sch, |s| s.at("linear1")?.shard("wieght", 0).map(|_| ()));
     says(&error, "E232", &["`linear1` has no tensor `wieght`", "weight, bias"], "did you mean `weight`");
     let error = refused(&mut sch, |s| s.at("linear1")?.over("pt").shard("weight", 0).map(|_| ()));
-    says(&error, "E223", &["the mesh has no axis `pt`", "an axis of tp=2"], "write `axis=` with one it has");
+    says(&error, "E223", &["the mesh has no axis `pt`", "an axis of tp=2"], "did you mean `tp`?");
+    let error = refused(&mut sch, |s| s.at("linear1")?.over("model").shard("weight", 0).map(|_| ()));
+    says(&error, "E223", &["no axis `model`", "an axis of tp=2"], "write `axis=` with one it has");
     let error = refused(&mut sch, |s| s.at("linear1")?.sync("fwd_psot", "all_reduce").map(|_| ()));
     says(&error, "E222", &["no mode of sync `fwd_psot`"], "fwd_post");
     let error = refused(&mut sch, |s| s.at("linear1")?.sync("fwd_post", "allreduce").map(|_| ()));

@@ -104,6 +104,15 @@ pub fn rank_graphs(partitioned: &Partitioned) -> Result<Vec<Graph>> {
 
 /// Evaluates the partition on global inputs; returns global outputs.
 pub fn interpret(partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>> {
+    interpret_watched(partitioned, inputs, &|_| ())
+}
+
+/// As [`interpret`]; `watch` is told the operations of each node over all ranks once it is evaluated.
+pub fn interpret_watched(
+    partitioned: &Partitioned,
+    inputs: &[Literal],
+    watch: &dyn Fn(f64),
+) -> Result<Vec<Literal>> {
     let graph = &partitioned.graph;
     let ranks = partitioned.mesh.rank_count();
     let locals: Vec<Vec<Literal>> = (0..ranks)
@@ -116,7 +125,7 @@ pub fn interpret(partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Li
         })
         .collect();
     let graphs: Vec<&Graph> = (0..ranks).map(|r| partitioned.local(r)).collect();
-    let results = interpret::evaluate_ranks(&graphs, &locals)?;
+    let results = interpret::evaluate_ranks_lean(&graphs, &locals, Some(watch))?;
     graph
         .outputs
         .iter()

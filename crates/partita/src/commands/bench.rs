@@ -23,7 +23,7 @@ use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::Registry;
 use partita_mesh::Mesh;
 use partita_nn::{Model, Optimizer, StepOptions};
-use partita_runtime::{AWAKE, Cpu, Products, Runner, RunnerOptions, TrainLoop};
+use partita_runtime::{AWAKE, Cpu, MemoryLimit, Products, Runner, RunnerOptions, TrainLoop};
 use partita_schedule::{
     BuildOptions, Built, Plan, ReadyOptions, Tools, build, build_evaluation, build_gradients, feed,
     ready_plan,
@@ -226,7 +226,11 @@ impl Prepared {
     fn new(case: &Case, args: &BenchArgs) -> Result<Prepared> {
         let cpu = Cpu { products: Products::new(args.portable), ..Cpu::default() };
         let (profile, workers) = (args.profile, case.threads);
-        let options = RunnerOptions { cpu, profile, workers, ..RunnerOptions::default() };
+        let memory = match &args.memory_limit {
+            Some(text) => MemoryLimit::parse(text)?,
+            None => MemoryLimit::default(),
+        };
+        let options = RunnerOptions { cpu, profile, workers, memory, ..RunnerOptions::default() };
         let mut prepared = match &case.work {
             Work::Step(step) => prepare_step(step, &case.mesh, &case.ready, options)?,
             Work::Traffic { traffic, bytes, times } => {

@@ -1,7 +1,7 @@
 //! `partita train`: verify, train, validate, sample, save, summarise.
 
 use crate::cli::TrainArgs;
-use crate::commands::verify::{VERIFY_BATCH, verify};
+use crate::commands::verify::{Guard, refused_to_train, verification_batch, verify_watched};
 use crate::compile::{self, Build};
 use crate::config::Config;
 use crate::feeds::{self, Fed, Feed};
@@ -23,10 +23,10 @@ use std::time::Instant;
 /// Where checkpoints go when nobody says.
 const DEFAULT_DIR: &str = "runs";
 
-/// Runs the command. `false`: everything ran, but verification found a difference.
+/// Runs the command. `false`: verification found a difference, and nothing was trained.
 pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<bool> {
     let mesh = compile::mesh(config)?;
-    let feed = feeds::feed(config)?;
+    let feed = output.during("reading the data", || feeds::feed(config))?;
     let build = Build::from_config(config);
     let model = compile::model(config, &build)?;
     output.note(format!(
@@ -41,21 +41,31 @@ pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<b
     let options = RunnerOptions {
         cpu: Cpu { products: Products::new(args.portable), ..Cpu::default() },
         workers: args.workers,
+        memory: config.train.memory_limit,
         deterministic: args.deterministic,
         ..RunnerOptions::default()
     };
-    let planned = compile::plan_step(config, &model, &mesh, &build)?;
+    options.check()?;
+    let planned = output.during("planning the step", || compile::plan_step(config, &model, &mesh, &build))?;
     for note in compile::notes(config, &model, &planned, &build) {
         output.note(note);
     }
     let mut verify_ok = None;
     if !args.no_verify {
-        let verified = verify(config, VERIFY_BATCH, &CpuStep { options: options.clone() }, None)?;
+        let rows = verification_batch(config, &mesh);
+        let (guard, runner) = (Guard::new(config, output, false), CpuStep { options: options.clone() });
+        let verified = verify_watched(config, rows, &runner, args.break_rule.clone(), &guard)?;
+        drop(guard);
         output.verify(&verified.report);
+        if !verified.report.ok {
+            output.error(&refused_to_train());
+            return Ok(false);
+        }
         verify_ok = Some(verified.report.ok);
     }
 
-    let mut trainer = Trainer::new(&planned, &model, config.train.seed, options.clone())?;
+    let mut trainer = output
+        .during("lowering the step", || Trainer::new(&planned, &model, config.train.seed, options.clone()))?;
     let runner = trainer.player.runner();
     if let Some(slow) = runner.slow_ops().first() {
         output.note(format!(

@@ -86,6 +86,8 @@ pub struct Worst {
     pub tensor: String,
     /// The largest difference over the largest magnitude; null in JSON where there is nothing to compare.
     pub rel_error: f64,
+    /// The largest difference over what is permitted for its element; null likewise.
+    pub of_permitted: f64,
 }
 
 /// The outcome of a verification.
@@ -106,9 +108,11 @@ impl From<&Report> for Verify {
     fn from(report: &Report) -> Verify {
         Verify {
             ok: report.ok,
-            worst: report
-                .worst()
-                .map(|worst| Worst { tensor: worst.tensor.clone(), rel_error: worst.rel_error }),
+            worst: report.worst().map(|worst| Worst {
+                tensor: worst.tensor.clone(),
+                rel_error: worst.rel_error,
+                of_permitted: worst.of_permitted,
+            }),
             first_diverging: report.first_diverging.clone(),
             excused: report.excused(),
         }
@@ -265,6 +269,12 @@ pub struct Failure {
     pub code: String,
     /// What is wrong.
     pub message: String,
+    /// Where.
+    pub at: Option<String>,
+    /// What would have been right.
+    pub expected: Option<String>,
+    /// What was there instead.
+    pub found: Option<String>,
     /// What to do.
     pub help: Option<String>,
 }

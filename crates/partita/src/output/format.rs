@@ -1,20 +1,6 @@
 //! Numbers and tables for people.
 
-/// Bytes in the largest binary unit that keeps at least one: `512 B`, `1.5 KiB`, `3.2 MiB`.
-pub fn bytes(count: u64) -> String {
-    if count < 1024 {
-        return format!("{count} B");
-    }
-    let mut amount = count as f64 / 1024.0;
-    for unit in ["KiB", "MiB", "GiB", "TiB"] {
-        // What would be shown as 1024 belongs to the next unit.
-        if amount < 1023.95 {
-            return format!("{amount:.1} {unit}");
-        }
-        amount /= 1024.0;
-    }
-    format!("{amount:.1} PiB")
-}
+pub use partita_base::format_bytes as bytes;
 
 /// A count in three digits or so: `87`, `12.3k`, `4.5M`.
 pub fn short(count: f64) -> String {
@@ -78,13 +64,6 @@ mod tests {
 
     #[test]
     fn amounts_keep_to_their_units() {
-        let cases =
-            [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1536, "1.5 KiB"), (1 << 20, "1.0 MiB")];
-        for (count, text) in cases {
-            assert_eq!(bytes(count), text);
-        }
-        assert_eq!(bytes((1 << 20) - 1), "1.0 MiB");
-        assert_eq!(bytes(u64::MAX), "16384.0 PiB");
         assert_eq!([87.4, 999.6, 12_345.0, 4.5e6, f64::NAN].map(short), ["87", "1.0k", "12.3k", "4.5M", "-"]);
         assert_eq!([2.34567, 0.0, 1.5e-5, 2e7].map(number), ["2.3457", "0.0000", "1.500e-5", "2.000e7"]);
         assert_eq!(number(f64::NAN), "NaN");

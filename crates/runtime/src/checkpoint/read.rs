@@ -149,8 +149,11 @@ fn parse(file: &Path, bytes: &[u8], into: &mut IndexMap<String, TensorData>) -> 
 
 fn not_found(path: &Path, error: &std::io::Error) -> Box<Diagnostic> {
     let folder = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
-    let there = FileStorage.list(if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
-    let there = match there {
+    let (folder, name) = match folder.as_os_str().is_empty() {
+        true => (Path::new("."), "the current folder".to_string()),
+        false => (folder, folder.display().to_string()),
+    };
+    let there = match FileStorage.list(folder) {
         Ok(names) if names.is_empty() => "nothing".to_string(),
         Ok(names) => shortened(names),
         Err(error) => error.to_string(),
@@ -159,7 +162,7 @@ fn not_found(path: &Path, error: &std::io::Error) -> Box<Diagnostic> {
         .at(path.display().to_string())
         .expected(format!("a folder with {STATE_FILE}, {MODEL_FILE} and {OPTIMIZER_FILE}"))
         .found(error.to_string())
-        .note(format!("in {}:\n{there}", folder.display()))
+        .note(format!("in {name}:\n{there}"))
         .help("name a step's folder or the folder a run writes its checkpoints to")
 }
 

@@ -1,4 +1,5 @@
 //! What several tests of schedules start from.
+#![allow(dead_code)]
 
 use partita_base::{DType, Result};
 use partita_nn::modules::GELU;

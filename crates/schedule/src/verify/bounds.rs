@@ -1,0 +1,227 @@
+//! How far rounding alone may separate an output of the planned step from the same output of one device.
+//!
+//! **Outputs of the model** (loss, predictions, the gradient norm) may differ by the tolerance times the largest magnitude
+//! of the tensor.
+//!
+//! **Gradients** are the inputs of the update. Both sides add up the same terms in another order, so they may differ by the
+//! *permitted difference* δ: the tolerance times the largest magnitude of that gradient, or the noise that the element type
+//! makes in it where that is larger. The noise is ten times the error of the reference against the same step in f64 where
+//! that is known, else a few units in the last place of the largest gradient of all. It matters where terms cancel: the
+//! gradient of a key bias is zero in exact arithmetic and pure rounding in practice.
+//!
+//! **Parameters and optimizer states** are what the optimizer's formula U makes of a gradient. Old parameter, old states,
+//! learning rate and step are the same numbers on both sides. So only two things can separate the results: the gradient,
+//! by at most δ, and rounding within U. The bound is
+//!
+//! ```text
+//! |new' - new|  <=  max { |U(g + h) - U(g)| : |h| <= δ }  +  rounding
+//! ```
+//!
+//! To first order the maximum is δ times the derivative of U. For SGD that is exact: the learning rate times δ. For Adam it
+//! is not: its first step moves a parameter by rate x g / (|g| + epsilon), whose derivative rises to rate / epsilon at
+//! g = 0 although the step itself never exceeds the rate; Lion's sign has no derivative there at all. So U is evaluated at
+//! both ends, g - δ and g + δ. That gives the maximum, because in a first step (all states are zero) every formula is
+//! monotone in the gradient, and the second moment, g squared, is largest at an end.
+//!
+//! Clipping multiplies the gradient by f = min(1, limit / norm). The norm may differ by the tolerance τ, so that δ becomes
+//! f (δ + τ |g|).
+//!
+//! Rounding within U is a few units in the last place of the old and the new value in the type of the arithmetic, and one in
+//! the type of the parameter.
+//!
+//! **The learning rate** multiplies the maximum, so it cannot change the verdict on a right plan. It also multiplies what a
+//! wrong update adds, such as a weight decay that is left out; but of a change that is smaller than the rounding of the
+//! parameter nothing can be seen. No plan reads the learning rate, which is an input of the step; therefore verification
+//! feeds at least [`visible_rate`].
+
+use crate::feed::Fed;
+use partita_base::DType;
+use partita_ir::Literal;
+use partita_nn::step::{gradient_name, state_name};
+use partita_nn::{StepOptions, accumulation_dtype};
+
+/// Below this magnitude a tensor counts as zero: a relative difference is then relative to it.
+const TINY: f64 = 1e-6;
+/// The same for parameters: a bias that starts at zero has no other magnitude.
+const TINY_PARAMETER: f64 = 1e-3;
+/// The noise of a gradient over the error of the reference against f64. The planned side rounds more often.
+const NOISE_OVER_ERROR: f64 = 10.0;
+/// The noise of a gradient where there is no step in f64, in units in the last place of the largest gradient.
+const NOISE_UNITS: f64 = 64.0;
+/// Units in the last place that the arithmetic of an update may lose, of the old and of the new value.
+const UPDATE_UNITS: f64 = 8.0;
+
+/// The tolerance for an element type, relative to a tensor's largest magnitude: 1e-9 for f64, 1e-4 for f32.
+pub fn tolerance(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => 1e-9,
+        DType::F32 => 1e-4,
+        _ => 3e-2,
+    }
+}
+
+/// The smallest learning rate at which a weight decay of one percent (of ten in f16 and bf16) stands out of the rounding
+/// of parameters of this type.
+pub fn visible_rate(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => 1e-6,
+        DType::F32 => 1e-3,
+        _ => 1e-1,
+    }
+}
+
+/// The distance from 1 to the next number of a float type.
+fn unit(dtype: DType) -> f64 {
+    match dtype {
+        DType::BF16 => 2f64.powi(-7),
+        DType::F16 => 2f64.powi(-10),
+        DType::F32 => f64::from(f32::EPSILON),
+        _ => f64::EPSILON,
+    }
+}
+
+/// The update that turned gradients into new parameters and states: the first step, whose states are zero.
+#[derive(Clone, Copy, Debug)]
+pub struct Update<'a> {
+    /// Optimizer, clipping, decay.
+    pub options: &'a StepOptions,
+    /// Parameters and states before the step, by name.
+    pub before: &'a Fed,
+    /// The learning rate.
+    pub learning_rate: f64,
+}
+
+/// The largest permitted difference of each element of one output.
+pub(super) struct Bound {
+    /// The difference that the tolerance permits: elements beyond it need an explanation.
+    pub plain: f64,
+    /// What a relative error is relative to.
+    pub magnitude: f64,
+    /// What rounding explains, for each element.
+    pub explained: Explained,
+}
+
+/// What rounding explains.
+pub(super) enum Explained {
+    /// The same for every element.
+    All(f64),
+    /// For each element.
+    Each(Vec<f64>),
+}
+
+impl Explained {
+    pub fn of(&self, index: usize) -> f64 {
+        match self {
+            Explained::All(bound) => *bound,
+            Explained::Each(bounds) => bounds[index],
+        }
+    }
+}
+
+/// The bounds of a comparison.
+pub(super) struct Bounds<'a> {
+    pub tolerance: f64,
+    reference: &'a Fed,
+    precise: Option<&'a Fed>,
+    update: Option<Update<'a>>,
+    /// The largest magnitude of any gradient.
+    largest_gradient: f64,
+    /// The factor that clipping applies.
+    clipping: f64,
+}
+
+impl<'a> Bounds<'a> {
+    /// For the outputs of the reference by name, the same in f64 where both sides ran in a narrower type, and what is
+    /// known of the update.
+    pub fn new(
+        reference: &'a Fed,
+        precise: Option<&'a Fed>,
+        update: Option<Update<'a>>,
+        tolerance: f64,
+    ) -> Bounds<'a> {
+        let gradients = || reference.iter().filter(|(name, _)| name.starts_with("grad.")).map(|(_, g)| g);
+        let norm = || match reference.get("grad_norm") {
+            Some(norm) => norm.to_f64()[0],
+            None => gradients().flat_map(Literal::to_f64).map(|g| g * g).sum::<f64>().sqrt(),
+        };
+        let limit = update.and_then(|update| update.options.clip_grad_norm);
+        Bounds {
+            tolerance,
+            reference,
+            precise,
+            update,
+            largest_gradient: gradients().map(magnitude).fold(0.0, f64::max),
+            clipping: limit.map_or(1.0, |limit| (limit / (norm() + 1e-6)).min(1.0)),
+        }
+    }
+
+    /// The bound of an output.
+    pub fn of(&self, name: &str, expected: &Literal) -> Bound {
+        let is_parameter = self.reference.contains_key(&gradient_name(name));
+        let magnitude = magnitude(expected).max(if is_parameter { TINY_PARAMETER } else { TINY });
+        let plain = self.tolerance * magnitude;
+        let explained = match name.starts_with("grad.") {
+            true => Explained::All(self.gradient_difference(name, expected)),
+            false => self.updated(name).unwrap_or(Explained::All(plain)),
+        };
+        Bound { plain, magnitude, explained }
+    }
+
+    /// δ: by how much a gradient may differ.
+    fn gradient_difference(&self, name: &str, gradient: &Literal) -> f64 {
+        let measured = self.precise.and_then(|precise| {
+            let (rounded, exact) = (gradient.to_f64(), precise.get(name)?.to_f64());
+            let errors = rounded.iter().zip(&exact).map(|(a, b)| (a - b).abs());
+            Some(NOISE_OVER_ERROR * errors.fold(0.0, f64::max))
+        });
+        let noise = measured.unwrap_or_else(|| {
+            (NOISE_UNITS * unit(gradient.ty.dtype)).min(self.tolerance) * self.largest_gradient
+        });
+        (self.tolerance * magnitude(gradient)).max(noise)
+    }
+
+    /// What the permitted difference of its gradient and rounding explain of a new parameter or state; `None` for what
+    /// no update made.
+    fn updated(&self, name: &str) -> Option<Explained> {
+        let update = self.update?;
+        let (slot, parameter) = match name.strip_prefix("optimizer.") {
+            Some(rest) => rest.split_once('.').map(|(slot, parameter)| (Some(slot), parameter))?,
+            None => (None, name),
+        };
+        let optimizer = &update.options.optimizer;
+        // The place of what is compared in what the formula returns.
+        let place = match slot {
+            Some(slot) => 1 + optimizer.slots().iter().position(|known| *known == slot)?,
+            None => 0,
+        };
+        let gradient = self.reference.get(&gradient_name(parameter))?;
+        let difference = self.gradient_difference(&gradient_name(parameter), gradient);
+        let old = update.before.get(parameter)?;
+        let states: Vec<Vec<f64>> = optimizer
+            .slots()
+            .iter()
+            .map(|slot| Some(update.before.get(&state_name(slot, parameter))?.to_f64()))
+            .collect::<Option<_>>()?;
+        let own = if slot.is_none() { old.ty.dtype } else { accumulation_dtype(old.ty.dtype) };
+        let arithmetic = unit(accumulation_dtype(old.ty.dtype));
+        let decays = update.options.decay_1d || old.ty.rank() >= 2;
+        let clips = update.options.clip_grad_norm.is_some();
+        let bounds = old.to_f64().into_iter().zip(gradient.to_f64()).enumerate().map(|(index, (old, g))| {
+            let of_norm = if clips { self.tolerance * g.abs() } else { 0.0 };
+            let (g, h) = (self.clipping * g, self.clipping * (difference + of_norm));
+            let mut before = [old, 0.0, 0.0];
+            states.iter().zip(&mut before[1..]).for_each(|(state, place)| *place = state[index]);
+            let after = |g: f64| optimizer.element(before, g, update.learning_rate, 1, decays)[place];
+            let new = after(g);
+            let spread = (after(g - h) - new).abs().max((after(g + h) - new).abs());
+            let rounding =
+                UPDATE_UNITS * arithmetic * (before[place].abs() + new.abs()) + unit(own) * new.abs();
+            spread + rounding
+        });
+        Some(Explained::Each(bounds.collect()))
+    }
+}
+
+fn magnitude(tensor: &Literal) -> f64 {
+    tensor.to_f64().iter().fold(0.0f64, |largest, v| largest.max(v.abs()))
+}
