@@ -97,7 +97,7 @@ pub struct ConfigFlags {
     /// Type of parameters and activations: f32, f64, bf16 or f16.
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<String>,
-    /// A file or folder of text to train on.
+    /// A file or folder of text to train on; the bundled text otherwise.
     #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
     /// A file that says how the mesh is used.

@@ -1,5 +1,6 @@
 //! The config of a run: strict TOML, bundled ones by name, any key overridable.
 
+use crate::feeds::BUNDLED_CORPUS;
 use crate::keys::{Section, unknown};
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_nn::{
@@ -90,11 +91,11 @@ fn at_least_one(key: &str, count: u64) -> Result<()> {
 /// The `[data]` section.
 #[derive(Clone, Debug)]
 pub struct Data {
-    /// A file or folder of text; absent: the Rust sources of this machine.
+    /// A file or folder of text; absent: [the bundled text](crate::feeds::bundled_corpus).
     pub path: Option<PathBuf>,
-    /// File endings to read; absent: all that is text.
+    /// File endings to read below `path`; absent: all that is text.
     pub extensions: Option<Vec<String>>,
-    /// No more than this many bytes in total.
+    /// No more than this many bytes of `path` in total.
     pub max_bytes: Option<u64>,
     /// Share held out for validation.
     pub validation_fraction: f64,
@@ -229,6 +230,7 @@ impl Config {
             validation_fraction: data.number("validation_fraction")?.unwrap_or(0.05),
         };
         data.end()?;
+        check_data(&data_section)?;
         let mut mesh = Section::take(&mut root, "mesh")?;
         let shape = mesh.text("shape")?.unwrap_or_else(|| "dp=1".into());
         mesh.end()?;
@@ -304,6 +306,19 @@ fn blame_file(error: Box<Diagnostic>, file: &str, changed: &[&str]) -> Box<Diagn
 
 /// A model with more layers than this is a typo.
 const MOST_LAYERS: usize = 4096;
+
+/// E340 where a key says which part of `data.path` is read, and there is no path.
+fn check_data(data: &Data) -> Result<()> {
+    let keys = [("extensions", data.extensions.is_some()), ("max_bytes", data.max_bytes.is_some())];
+    match keys.into_iter().find(|(_, given)| *given && data.path.is_none()) {
+        None => Ok(()),
+        Some((key, _)) => Err(Diagnostic::new("E340", format!("`data.{key}` without `data.path`"))
+            .at(format!("[data] {key}"))
+            .expected("a file or folder of text in `data.path`")
+            .found(format!("no path: the bundled text {BUNDLED_CORPUS}, which is always read whole"))
+            .help(format!("name the text with --data PATH, or remove `data.{key}`"))),
+    }
+}
 
 /// A tensor with more elements than this (64 GiB in single precision) is a typo; products of sizes below it cannot
 /// overflow either.

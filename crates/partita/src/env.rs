@@ -1,6 +1,6 @@
 //! What `partita env` reports: the build, the machine, and what a run would find on it.
 
-use crate::feeds::default_corpus;
+use crate::feeds::bundled_corpus;
 use crate::output::events::Event;
 use crate::output::format::bytes;
 use partita_runtime::Machine;
@@ -46,8 +46,8 @@ pub struct Environment {
     pub features: Vec<String>,
     /// Memory this process may use, in bytes: the machine's, or a smaller limit of the container.
     pub memory_bytes: Option<u64>,
-    /// Where text comes from without `--data`.
-    pub data: Option<String>,
+    /// The text without `--data`.
+    pub data: String,
     /// Launcher variables that are set.
     pub launcher: BTreeMap<String, String>,
 }
@@ -78,7 +78,7 @@ impl Environment {
             kernels: kernel_level(&features).to_string(),
             features,
             memory_bytes: Machine::now().total,
-            data: default_corpus().ok().map(|(path, _)| path.display().to_string()),
+            data: bundled_corpus().describe(),
             launcher,
         }
     }
@@ -95,7 +95,7 @@ impl Environment {
             ("cores", self.cores.to_string()),
             ("kernels", format!("{} ({})", self.kernels, self.features.join(" "))),
             ("memory", self.memory_bytes.map_or("unknown".to_string(), bytes)),
-            ("data", self.data.clone().unwrap_or_else(|| "none found: use --data PATH".to_string())),
+            ("data", self.data.clone()),
         ];
         let set: Vec<String> = self.launcher.iter().map(|(name, value)| format!("{name}={value}")).collect();
         rows.push(("launcher", if set.is_empty() { "none".to_string() } else { set.join(" ") }));
@@ -173,8 +173,13 @@ mod tests {
             "{}",
             found.text()
         );
-        let bare = Environment { cpu: None, data: None, launcher: BTreeMap::new(), ..found };
+        let bare = Environment { cpu: None, launcher: BTreeMap::new(), ..found };
         assert!(bare.text().contains("cpu       unknown\n"), "{}", bare.text());
-        assert!(bare.text().contains("--data PATH") && bare.text().ends_with("launcher  none\n"));
+        assert!(
+            bare.text().contains("\ndata      partita-corpus-1, 3786429 bytes, sha256:"),
+            "{}",
+            bare.text()
+        );
+        assert!(bare.text().ends_with("launcher  none\n"));
     }
 }

@@ -5,7 +5,7 @@ mod masked;
 mod regression;
 mod text;
 
-pub use corpus::{default_corpus, open_corpus};
+pub use corpus::{BUNDLED_CORPUS, bundled_corpus, open_corpus};
 pub use masked::MaskedTextFeed;
 pub use regression::RegressionFeed;
 pub use text::TextFeed;
@@ -61,8 +61,8 @@ pub fn feed(config: &Config) -> Result<Box<dyn Feed>> {
     let (batch, seed) = (config.train.batch, config.train.seed);
     config.train.check()?;
     let text = |sequence, vocab| -> Result<TextFeed> {
-        let (corpus, source) = open_corpus(&config.data)?;
-        TextFeed::new(&corpus, &source, config.data.validation_fraction, sequence, batch, vocab, seed)
+        let corpus = open_corpus(&config.data)?;
+        TextFeed::new(&corpus, config.data.validation_fraction, sequence, batch, vocab, seed)
     };
     Ok(match &config.model {
         ModelConfig::Gpt(model) => Box::new(text(model.sequence, model.vocab)?),

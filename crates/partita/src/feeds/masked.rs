@@ -123,8 +123,8 @@ mod tests {
 
     fn feed(batch: usize) -> MaskedTextFeed {
         // 200 bytes that never occur in the text stay recognisable as replacements.
-        let corpus = Corpus::from_bytes((0..60_000u32).map(|i| (i % 56) as u8).collect());
-        let text = TextFeed::new(&corpus, "memory", 0.1, 50, batch, 257, 3).unwrap();
+        let corpus = Corpus::from_bytes("counting", (0..60_000u32).map(|i| (i % 56) as u8).collect());
+        let text = TextFeed::new(&corpus, 0.1, 50, batch, 257, 3).unwrap();
         MaskedTextFeed::new(text, 257, 2, true, 3).unwrap()
     }
 
@@ -181,8 +181,8 @@ mod tests {
 
     #[test]
     fn a_vocabulary_without_the_mask_is_refused() {
-        let corpus = Corpus::from_bytes(vec![1; 1000]);
-        let text = TextFeed::new(&corpus, "memory", 0.1, 8, 2, 256, 0).unwrap();
+        let corpus = Corpus::from_bytes("ones", vec![1; 1000]);
+        let text = TextFeed::new(&corpus, 0.1, 8, 2, 256, 0).unwrap();
         assert_eq!(MaskedTextFeed::new(text, 256, 0, false, 0).err().unwrap().code, "E305");
     }
 }

@@ -18,11 +18,10 @@ pub struct TextFeed {
 }
 
 impl TextFeed {
-    /// Batches of `batch` windows of `sequence` bytes. `source` tells people where the text is from. E004 unless `0 <=
-    /// validation_fraction < 1`, E303 for too little text, E305 for a vocabulary of fewer than 256 tokens.
+    /// Batches of `batch` windows of `sequence` bytes. E004 unless `0 <= validation_fraction < 1`, E303 for too little
+    /// text, E305 for a vocabulary of fewer than 256 tokens.
     pub fn new(
         corpus: &Corpus,
-        source: &str,
         validation_fraction: f64,
         sequence: usize,
         batch: usize,
@@ -38,8 +37,7 @@ impl TextFeed {
         let (train, rest) = corpus.split(validation_fraction, sequence)?;
         let train_batches = Batches::new(train.clone(), sequence, batch, seed)?;
         let held_out = (!rest.is_empty()).then(|| Batches::new(rest, sequence, batch, seed)).transpose()?;
-        let description = format!("{}, from {source}", corpus.report().summary());
-        Ok(TextFeed { train, train_batches, held_out, batch, sequence, description })
+        Ok(TextFeed { train, train_batches, held_out, batch, sequence, description: corpus.describe() })
     }
 
     /// The training bytes of a step, before they become tensors.
@@ -137,7 +135,7 @@ mod tests {
 
     fn feed(fraction: f64, vocab: usize) -> Result<TextFeed> {
         let text = b"the quick brown fox jumps over the lazy dog. ".repeat(40);
-        TextFeed::new(&Corpus::from_bytes(text), "memory", fraction, 16, 4, vocab, 7)
+        TextFeed::new(&Corpus::from_bytes("memory", text), fraction, 16, 4, vocab, 7)
     }
 
     #[test]

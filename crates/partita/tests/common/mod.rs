@@ -64,7 +64,12 @@ impl Place {
 
     /// Runs it.
     pub fn run(&self, arguments: &[&str]) -> Outcome {
-        let output = self.command(arguments).output().expect("the command starts");
+        self.run_with(arguments, |command| command)
+    }
+
+    /// Runs it with another environment.
+    pub fn run_with(&self, arguments: &[&str], change: fn(&mut Command) -> &mut Command) -> Outcome {
+        let output = change(&mut self.command(arguments)).output().expect("the command starts");
         Outcome {
             code: output.status.code(),
             out: String::from_utf8(output.stdout).expect("text"),

@@ -16,7 +16,6 @@ pub struct Batches {
     batch_size: usize,
     seed: u64,
     windows: u64,
-    fingerprint: u64,
 }
 
 /// One step's tokens and the token that follows each.
@@ -52,8 +51,7 @@ impl Batches {
             .found(format!("{} bytes", split.len()))
             .help("use shorter sequences or more text"));
         }
-        let fingerprint = split.fingerprint();
-        Ok(Batches { split, sequence_length, batch_size, seed, windows, fingerprint })
+        Ok(Batches { split, sequence_length, batch_size, seed, windows })
     }
 
     /// Sequences in one pass over the text.
@@ -82,13 +80,17 @@ impl Batches {
         Permutation::new(self.windows, self.seed, epoch).at(place)
     }
 
-    /// Where the data stands after `steps` steps, as written into checkpoints.
+    /// Where the data stands after `steps` steps, as written into checkpoints. `data.corpus` tells people which text it
+    /// was; `data.digest` is what [`Batches::resume`] compares.
     pub fn position(&self, steps: u64) -> BTreeMap<String, String> {
+        let range = self.split.range();
         [
             ("data.samples", (steps * self.batch_size as u64).to_string()),
             ("data.seed", self.seed.to_string()),
             ("data.sequence_length", self.sequence_length.to_string()),
-            ("data.fingerprint", format!("{:016x}", self.fingerprint)),
+            ("data.corpus", self.split.corpus_name().to_string()),
+            ("data.digest", self.split.corpus_digest().to_string()),
+            ("data.range", format!("{}..{}", range.start, range.end)),
         ]
         .into_iter()
         .map(|(key, value)| (key.to_string(), value))
@@ -98,16 +100,28 @@ impl Batches {
     /// The step to go on with from a [`Batches::position`]; the batch size may have changed.
     ///
     /// # Errors
-    /// E304 if the text, the seed or the sequence length is another one, or the samples seen so far do not fill
-    /// whole batches.
+    /// E304 if the text, the part of it to train on, the seed or the sequence length is another one, or the samples
+    /// seen so far do not fill whole batches.
     pub fn resume(&self, position: &BTreeMap<String, String>) -> Result<u64> {
         let saved = |key: &str| position.get(key).map_or("nothing", String::as_str);
-        for (key, now) in self.position(0) {
-            if key != "data.samples" && saved(&key) != now {
-                return Err(Diagnostic::new("E304", format!("the checkpoint was made with another {key}"))
-                    .expected(saved(&key))
-                    .found(now)
-                    .help("resume with the same data, seed and sequence length, or start a new run from the weights"));
+        let refused = |what: &str, expected: String, found: String| {
+            Diagnostic::new("E304", format!("the checkpoint was made with another {what}"))
+                .expected(expected)
+                .found(found)
+                .help("resume with the same data, seed and sequence length, or start a new run from the weights")
+        };
+        let now = self.position(0);
+        if saved("data.digest") != now["data.digest"] {
+            let text = |name: &str, digest: &str| format!("{name}, {digest}");
+            return Err(refused(
+                "text",
+                text(saved("data.corpus"), saved("data.digest")),
+                text(&now["data.corpus"], &now["data.digest"]),
+            ));
+        }
+        for key in ["data.range", "data.seed", "data.sequence_length"] {
+            if saved(key) != now[key] {
+                return Err(refused(key, saved(key).to_string(), now[key].clone()));
             }
         }
         let batch = self.batch_size as u64;
@@ -184,7 +198,7 @@ mod tests {
 
     /// Bytes whose value tells their place.
     fn counting(length: u64) -> Split {
-        Corpus::from_bytes((0..length).map(|i| i as u8).collect()).whole()
+        Corpus::from_bytes("counting", (0..length).map(|i| i as u8).collect()).whole()
     }
 
     #[test]
@@ -247,7 +261,7 @@ mod tests {
 
     #[test]
     fn training_never_sees_what_is_held_out() {
-        let corpus = Corpus::from_bytes((0..200).collect());
+        let corpus = Corpus::from_bytes("counting", (0..200).collect());
         let (train, validation) = corpus.split(0.1, 6).unwrap();
         let seen = |split: Split| -> BTreeSet<i32> {
             let batches = Batches::new(split, 6, 2, 9).unwrap();
@@ -268,6 +282,36 @@ mod tests {
             assert_eq!(other.resume(&position).unwrap_err().code, "E304");
         }
         assert_eq!(batches(300, 5, 4).resume(&BTreeMap::new()).unwrap_err().code, "E304");
+    }
+
+    #[test]
+    fn a_position_names_the_text_and_compares_its_digest() {
+        let batches = |name: &str, text: &[u8], fraction| {
+            let corpus = Corpus::from_bytes(name, text.to_vec());
+            Batches::new(corpus.split(fraction, 4).unwrap().0, 4, 2, 1).unwrap()
+        };
+        let text = b"the quick brown fox jumps over the lazy dog";
+        let position = batches("first", text, 0.2).position(3);
+        assert_eq!(position["data.corpus"], "first");
+        assert_eq!(position["data.range"], "0..35");
+
+        // The same text under another name is the same text.
+        assert_eq!(batches("moved", text, 0.2).resume(&position).unwrap(), 3);
+
+        // One byte, anywhere: here in what is held out.
+        let mut changed = text.to_vec();
+        *changed.last_mut().unwrap() = b'G';
+        let error = batches("second", &changed, 0.2).resume(&position).unwrap_err();
+        assert_eq!(
+            (error.code, error.message.as_str()),
+            ("E304", "the checkpoint was made with another text")
+        );
+        assert!(error.expected.as_ref().unwrap().starts_with("first, sha256:"), "{error}");
+        assert!(error.found.as_ref().unwrap().starts_with("second, sha256:"), "{error}");
+
+        let error = batches("first", text, 0.3).resume(&position).unwrap_err();
+        assert_eq!(error.message, "the checkpoint was made with another data.range");
+        assert_eq!((error.expected.as_deref(), error.found.as_deref()), (Some("0..35"), Some("0..31")));
     }
 
     #[test]

@@ -7,11 +7,17 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use hmac_sha256::Hash as Sha256;
 use memmap2::Mmap;
 use partita_base::{Diagnostic, Result};
 
 /// How much of a file is looked at to tell text from binary.
 const SNIFF_BYTES: usize = 8 * 1024;
+
+/// A digest covers a text of up to `DIGEST_SAMPLES * DIGEST_SAMPLE_BYTES` bytes (64 MiB) whole, and that many samples of
+/// a longer one.
+const DIGEST_SAMPLES: u64 = 64;
+const DIGEST_SAMPLE_BYTES: u64 = 1 << 20;
 
 /// Which files of a folder are read.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +32,7 @@ pub struct FileFilter {
 /// What was read and what was left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CorpusReport {
-    /// Files read.
+    /// Files read; 0 where the text was in memory.
     pub files: usize,
     /// Bytes of text in them.
     pub bytes: u64,
@@ -59,8 +65,12 @@ impl CorpusReport {
         .filter(|(count, _)| *count > 0)
         .map(|(count, what)| format!("{count} {what}"))
         .collect();
-        let files = if self.files == 1 { "1 file".to_string() } else { format!("{} files", self.files) };
-        let mut text = format!("{files}, {} bytes", self.bytes);
+        let mut text = match self.files {
+            0 if self.bytes > 0 => String::new(),
+            1 => "1 file, ".to_string(),
+            files => format!("{files} files, "),
+        };
+        text += &format!("{} bytes", self.bytes);
         if !skipped.is_empty() {
             text += &format!(" (skipped: {})", skipped.join(", "));
         }
@@ -69,7 +79,7 @@ impl CorpusReport {
 }
 
 /// A file or folder of text, mapped into memory and seen as one run of bytes: the files one after another, in
-/// the order of their paths.
+/// the order of their paths. Or bytes that are in memory already.
 #[derive(Debug)]
 pub struct Corpus {
     text: Arc<Text>,
@@ -95,7 +105,7 @@ impl Corpus {
             walk.files.push(path.to_path_buf());
         }
         let Walk { mut report, files, .. } = walk;
-        let mut text = Text::default();
+        let mut text = Text::named(path.display().to_string());
         for file in &files {
             let room = filter.max_bytes.unwrap_or(u64::MAX) - text.length();
             match read(file) {
@@ -120,16 +130,21 @@ impl Corpus {
                 .found(report.summary())
                 .help("name a text file or a folder of text files, or widen the extensions"));
         }
-        Ok(Corpus { text: Arc::new(text), report })
+        Ok(Corpus { text: Arc::new(text.finish()), report })
     }
 
-    /// A corpus of bytes already in memory.
-    pub fn from_bytes(bytes: Vec<u8>) -> Corpus {
-        let report = CorpusReport { files: 1, bytes: bytes.len() as u64, ..CorpusReport::default() };
-        let mut text = Text::default();
+    /// A corpus of bytes already in memory, with a name for people.
+    pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Corpus {
+        let report = CorpusReport { bytes: bytes.len() as u64, ..CorpusReport::default() };
+        let mut text = Text::named(name.to_string());
         let length = bytes.len();
         text.push(Piece::Owned(bytes), length);
-        Corpus { text: Arc::new(text), report }
+        Corpus { text: Arc::new(text.finish()), report }
+    }
+
+    /// One line for people: name, size, what was left out, and the beginning of the digest.
+    pub fn describe(&self) -> String {
+        format!("{}, {}, {:.19}", self.text.name, self.report.summary(), self.text.digest)
     }
 
     /// What was read and what was left out.
@@ -216,18 +231,16 @@ impl Split {
         self.text.chunks(self.range.clone()).flatten().copied()
     }
 
-    /// A number that tells this text from another: changes with its length and, almost surely, with its bytes
-    /// (64 samples of 64 bytes are looked at). FNV-1a.
-    pub fn fingerprint(&self) -> u64 {
-        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        let mut add = |byte: u8| hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-        self.len().to_le_bytes().into_iter().for_each(&mut add);
-        let mut sample = vec![0; self.len().min(64) as usize];
-        for i in 0..64 {
-            self.read((self.len() - sample.len() as u64) / 63 * i, &mut sample);
-            sample.iter().copied().for_each(&mut add);
-        }
-        hash
+    /// The name of the whole corpus.
+    pub fn corpus_name(&self) -> &str {
+        &self.text.name
+    }
+
+    /// What tells the whole corpus from another: `sha256:` and the SHA-256 of its bytes in hexadecimal, as `sha256sum`
+    /// prints it. Of a text over 64 MiB, `sha256-of-samples:` and the hash of its length and of 64 samples of 1 MiB,
+    /// evenly spaced from its first byte to its last.
+    pub fn corpus_digest(&self) -> &str {
+        &self.text.digest
     }
 }
 
@@ -247,13 +260,40 @@ impl Piece {
 }
 
 /// Pieces laid end to end; `ends[i]` is where piece i stops, and a piece may be used only up to there.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Text {
+    name: String,
+    digest: String,
     pieces: Vec<Piece>,
     ends: Vec<u64>,
 }
 
 impl Text {
+    fn named(name: String) -> Text {
+        Text { name, digest: String::new(), pieces: Vec::new(), ends: Vec::new() }
+    }
+
+    /// Computes the digest of the pieces.
+    fn finish(mut self) -> Text {
+        let total = self.length();
+        let mut hash = Sha256::new();
+        let mut add = |range| self.chunks(range).for_each(|chunk| hash.update(chunk));
+        let kind = if total <= DIGEST_SAMPLES * DIGEST_SAMPLE_BYTES {
+            add(0..total);
+            "sha256"
+        } else {
+            for i in 0..DIGEST_SAMPLES {
+                let start = (total - DIGEST_SAMPLE_BYTES) * i / (DIGEST_SAMPLES - 1);
+                add(start..start + DIGEST_SAMPLE_BYTES);
+            }
+            hash.update(total.to_le_bytes());
+            "sha256-of-samples"
+        };
+        let hexadecimal: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        self.digest = format!("{kind}:{hexadecimal}");
+        self
+    }
+
     fn push(&mut self, piece: Piece, length: usize) {
         self.ends.push(self.length() + length as u64);
         self.pieces.push(piece);
@@ -479,7 +519,7 @@ mod tests {
 
     #[test]
     fn the_end_is_held_out_and_never_smaller_than_a_window() {
-        let corpus = Corpus::from_bytes((0..100).collect());
+        let corpus = Corpus::from_bytes("counting", (0..100).collect());
         for (fraction, sequence, held_out) in [(0.2, 7, 20), (0.01, 7, 8), (0.0, 99, 0), (0.5, 49, 50)] {
             let (train, validation) = corpus.split(fraction, sequence).unwrap();
             assert_eq!((train.range().end, validation.range().start), (100 - held_out, 100 - held_out));
@@ -492,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_cross_files_and_fingerprints_see_changes() {
+    fn windows_cross_files() {
         let folder = folder(&[("1", b"abc"), ("2", b"d"), ("3", b"efgh")]);
         let split = Corpus::open(folder.path(), &FileFilter::default()).unwrap().whole();
         for start in 0..8u64 {
@@ -502,8 +542,37 @@ mod tests {
                 assert_eq!(window, b"abcdefgh"[start as usize..][..length]);
             }
         }
-        assert_eq!(split.fingerprint(), Corpus::from_bytes(b"abcdefgh".to_vec()).whole().fingerprint());
-        assert_ne!(split.fingerprint(), Corpus::from_bytes(b"abcdefgx".to_vec()).whole().fingerprint());
-        assert_ne!(split.fingerprint(), Corpus::from_bytes(b"abcdefg".to_vec()).whole().fingerprint());
+    }
+
+    #[test]
+    fn a_digest_is_the_hash_of_the_text_however_it_lies_in_files() {
+        // `printf abc | sha256sum`; FIPS 180-2, example B.1.
+        let abc = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        let folder = folder(&[("1", b"a"), ("2", b"bc")]);
+        let corpus = Corpus::open(folder.path(), &FileFilter::default()).unwrap();
+        assert_eq!(corpus.whole().corpus_digest(), abc);
+        assert_eq!(corpus.split(0.0, 1).unwrap().0.corpus_digest(), abc);
+        let path = folder.path().display();
+        assert_eq!(corpus.describe(), format!("{path}, 2 files, 3 bytes, sha256:ba7816bf8f01"));
+        let memory = Corpus::from_bytes("abc", b"abc".to_vec());
+        assert_eq!(memory.describe(), "abc, 3 bytes, sha256:ba7816bf8f01");
+        assert_eq!(memory.whole().corpus_name(), "abc");
+    }
+
+    #[test]
+    fn a_digest_of_a_long_text_covers_its_length_and_both_ends() {
+        let digest = |length: usize, changed: usize| {
+            let mut bytes = vec![b'a'; length];
+            bytes[changed] = b'b';
+            Corpus::from_bytes("long", bytes).whole().corpus_digest().to_string()
+        };
+        let whole = 64 << 20;
+        assert!(digest(whole, 0).starts_with("sha256:"));
+        let digests: BTreeSet<String> =
+            [(whole + 9, 0), (whole + 9, whole + 8), (whole + 9, 1), (whole + 8, 0)]
+                .map(|(length, changed)| digest(length, changed))
+                .into();
+        assert_eq!(digests.len(), 4);
+        assert!(digests.iter().all(|digest| digest.starts_with("sha256-of-samples:")), "{digests:?}");
     }
 }
