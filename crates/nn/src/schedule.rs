@@ -83,6 +83,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn rates_are_finite_and_at_least_zero() {
+        assert!(LrSchedule::constant(0.0).validate().is_ok());
+        for rate in [-1e-3, f64::NAN, f64::INFINITY] {
+            assert_eq!(LrSchedule::constant(rate).validate().unwrap_err().code, "E057");
+            let floor = LrSchedule { floor: rate, ..LrSchedule::constant(1.0) };
+            assert!(floor.validate().unwrap_err().message.contains("`floor`"));
+        }
+    }
+
+    #[test]
     fn the_rate_rises_to_the_peak_and_falls_to_the_floor() {
         let cosine =
             LrSchedule { peak: 1.0, floor: 0.1, warmup_steps: 10, total_steps: 30, decay: Decay::Cosine };

@@ -21,7 +21,7 @@ pub struct Cli {
 }
 
 const AFTER_HELP: &str = "CONFIG is a TOML file or one of mlp, gpt, llama, bert.\n\
-    Exit codes: 0 done, 1 the check failed, 2 bad input or a failed run.";
+    Exit codes: 0 done, 1 the check failed, 2 bad input or a failed run, 130 stopped by Ctrl-C.";
 
 /// What is wrong with a command line; `Err` gives back what is no error, such as `--help`.
 pub fn usage_error(error: clap::Error) -> std::result::Result<Box<Diagnostic>, clap::Error> {
@@ -132,13 +132,18 @@ pub struct TrainArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub flags: ConfigFlags,
-    /// Folder to write checkpoints to.
+    /// Folder to write checkpoints to, without checkpoints of another run. By default runs/MODEL, or the next of
+    /// runs/MODEL-2, runs/MODEL-3, .. that no run uses.
     #[arg(long, value_name = "DIR")]
     pub checkpoint_dir: Option<PathBuf>,
     /// Steps between checkpoints.
     #[arg(long, value_name = "STEPS")]
     pub checkpoint_every: Option<i64>,
-    /// Go on from a checkpoint; without PATH, from the newest in the checkpoint folder.
+    /// How many of this run's checkpoints are kept, the newest; 2 by default. Others are not touched.
+    #[arg(long, value_name = "N")]
+    pub checkpoint_keep: Option<i64>,
+    /// Go on from a checkpoint or the newest in a run's folder; without PATH, with --checkpoint-dir or else the run of this
+    /// model that wrote last in runs.
     #[arg(long, value_name = "PATH", num_args = 0..=1)]
     pub resume: Option<Option<PathBuf>>,
     /// Threads in all, one per core by default. Where there are fewer ranks, each rank has several.
@@ -393,6 +398,7 @@ impl TrainArgs {
         let mut items = Vec::new();
         items.extend(self.checkpoint_dir.as_ref().map(|path| path_item("checkpoint.dir", path)).transpose()?);
         items.extend(self.checkpoint_every.map(|every| count_item("checkpoint.every", every)));
+        items.extend(self.checkpoint_keep.map(|keep| count_item("checkpoint.keep", keep)));
         items.extend(self.no_sample.then(|| count_item("train.sample_bytes", 0)));
         items.extend(self.flags.overrides()?);
         Ok(items)
@@ -458,7 +464,8 @@ mod tests {
         let config = config(
             "partita train bert --mesh dp=-1,tp=2 --steps 7 --seed 9 --batch 16 --microbatches 4 --dtype f64 \
              --data 1.5 --plan true --sequence-parallel --vocab-parallel --strict --checkpoint-dir out \
-             --checkpoint-every 3 --no-sample --memory-limit 8G --verify-limit 1e6 --set train.validate_every=2",
+             --checkpoint-every 3 --checkpoint-keep 5 --no-sample --memory-limit 8G --verify-limit 1e6 \
+             --set train.validate_every=2",
         );
         assert_eq!((config.model.name(), config.mesh.as_str()), ("bert", "dp=-1,tp=2"));
         let train = &config.train;
@@ -470,7 +477,7 @@ mod tests {
         assert_eq!(config.plan.file.as_deref(), Some(Path::new("true")));
         assert!(config.plan.sequence_parallel && config.plan.vocab_parallel && config.plan.strict);
         assert_eq!(config.checkpoint.dir.as_deref(), Some(Path::new("out")));
-        assert_eq!(config.checkpoint.every, 3);
+        assert_eq!((config.checkpoint.every, config.checkpoint.keep), (3, 5));
     }
 
     #[test]

@@ -119,11 +119,11 @@ pub struct PlanConfig {
 /// The `[checkpoint]` section.
 #[derive(Clone, Debug)]
 pub struct CheckpointConfig {
-    /// Folder of the checkpoints.
+    /// Folder of the checkpoints, of this run alone; absent: `runs/<model>`, or the next such folder that no run uses.
     pub dir: Option<PathBuf>,
     /// Steps between checkpoints; 0 saves at the end only.
     pub every: u64,
-    /// How many are kept.
+    /// How many of this run's checkpoints are kept, the newest; 2 unless said otherwise, at least 1.
     pub keep: usize,
 }
 

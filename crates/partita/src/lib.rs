@@ -9,7 +9,9 @@ pub mod compile;
 pub mod config;
 pub mod env;
 pub mod feeds;
+pub mod interrupt;
 mod keys;
+pub mod one_device;
 pub mod opt;
 pub mod output;
 pub mod play;
@@ -17,5 +19,6 @@ pub mod prelude;
 pub mod run;
 pub mod sample;
 mod trainer;
+pub mod training;
 
 pub use trainer::Trainer;

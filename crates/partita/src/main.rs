@@ -1,5 +1,5 @@
 //! The `partita` command. Exit codes: 0 done, 1 the check failed, 2 bad input or a run that failed (it diverged, the
-//! disk is full); the diagnostic's code tells which.
+//! disk is full); the diagnostic's code tells which; 130 stopped by Ctrl-C.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
@@ -14,8 +14,7 @@ fn main() -> ExitCode {
     };
     let mut output = Output::new(cli.json, cli.command.log_every());
     match partita::run::run(&cli, &mut output) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(1),
+        Ok(ending) => ExitCode::from(ending.exit_code()),
         Err(diagnostic) => {
             output.error(&diagnostic);
             ExitCode::from(2)

@@ -10,7 +10,7 @@ pub mod progress;
 use crate::commands::bench::Measurement;
 use crate::commands::bench::profile::Profile;
 use events::{
-    Bucket, Counts, Event, Failure, Note, Overlaps, Sample, Step, Summary, Text, Validation, Verify,
+    Bucket, Counts, Event, Failure, Note, Overlaps, Sample, Step, Stopped, Summary, Text, Validation, Verify,
 };
 use format::{bytes, duration, number, short, table};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -192,6 +192,33 @@ impl Output {
         }
     }
 
+    /// The run was stopped before its last step.
+    pub fn stopped(&mut self, stopped: &Stopped) {
+        self.end();
+        self.emit(stopped);
+        if !self.json {
+            let Stopped { step, checkpoint, resume } = stopped;
+            let saved =
+                checkpoint.as_ref().map_or(String::new(), |path| format!("; the checkpoint is {path}"));
+            self.print(&format!("\nstopped after step {step} of {}{saved}\n", self.total_steps));
+            self.print(&format!("to go on, run the same command with --resume {resume}\n"));
+        }
+    }
+
+    /// Writes one line to standard error, from any thread, above the bar where there is one.
+    pub fn announcer(&self) -> impl FnOnce(&str) + Send + use<> {
+        let bar = self.bar.clone();
+        move |message: &str| {
+            let write = || {
+                let _ = writeln!(std::io::stderr(), "{message}");
+            };
+            match bar {
+                Some(bar) => bar.suspend(write),
+                None => write(),
+            }
+        }
+    }
+
     /// A verification was done; people see the tensors that are furthest off.
     pub fn verify(&mut self, report: &Report) {
         self.emit(&Verify::from(report));
@@ -341,6 +368,9 @@ fn summary_table(summary: &Summary) -> String {
     add("bigram counts", summary.bigram_nats.map(nats));
     add("unigram counts", summary.unigram_nats.map(nats));
     add("speed", Some(format!("{} tokens/s", short(summary.tokens_per_s))));
+    let alone =
+        |speed: f64| format!("{} tokens/s, with the cores that the ranks of the mesh share", short(speed));
+    add("one device", summary.tokens_per_s_one_device.map(alone));
     add("time", Some(duration(summary.seconds)));
     let used = summary.peak_bytes_used.map_or(String::new(), |used| format!(", {} used", bytes(used)));
     add("memory per rank", Some(format!("{} planned{used}", bytes(summary.peak_bytes_planned))));

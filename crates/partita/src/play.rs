@@ -28,7 +28,7 @@ pub fn player(
     runs_here(&partitioned.mesh)?;
     let options = options.sharing(partitioned.mesh.rank_count());
     let memory = options.memory;
-    let set = partita_program::lower(classes, &LowerOptions::default(), &options.cpu)?;
+    let set = partita_program::lower(classes, &lower_options(&options), &options.cpu)?;
     memory.check("lowering the step")?;
     let runner = Runner::new(set, options)?;
     let graph = &partitioned.graph;
@@ -61,6 +61,11 @@ pub fn player(
     TrainLoop::new(runner, inputs, outputs, pieces, seed)
 }
 
+/// How programs are lowered that will run with these options.
+fn lower_options(options: &RunnerOptions) -> LowerOptions {
+    LowerOptions { guard: options.nan_guard, ..LowerOptions::default() }
+}
+
 /// A graph on one rank, without a plan.
 pub fn solo(graph: &Graph, seed: u64, options: RunnerOptions) -> Result<TrainLoop> {
     let mesh = Mesh::new("one", &[("dp", 1)]);
@@ -86,7 +91,12 @@ pub fn with_batch<T>(batch: &IndexMap<String, Literal>, with: impl FnOnce(&[Batc
     let tensors: Vec<BatchTensor<'_>> = batch
         .iter()
         .zip(&bytes)
-        .map(|((name, value), bytes)| BatchTensor { name, shape: &value.ty.shape, bytes })
+        .map(|((name, value), bytes)| BatchTensor {
+            name,
+            dtype: value.ty.dtype,
+            shape: &value.ty.shape,
+            bytes,
+        })
         .collect();
     with(&tensors)
 }
@@ -168,7 +178,7 @@ impl StepRunner for CpuStep {
         let classes = virtual_ranks::class_graphs(partitioned)?;
         let ranks = partitioned.mesh.rank_count();
         let options = RunnerOptions { nan_guard: false, ..self.options.clone() }.sharing(ranks);
-        let set = partita_program::lower(&classes, &LowerOptions::default(), &options.cpu)?;
+        let set = partita_program::lower(&classes, &lower_options(&self.options), &options.cpu)?;
         let mut runner = Runner::new(set, options)?;
         let mesh = &partitioned.mesh;
         for ((&value, sharding), literal) in graph.inputs.iter().zip(&partitioned.inputs).zip(inputs) {

@@ -11,6 +11,7 @@ use crate::commands::verify::{Guard, verification_batch, verify_watched};
 use crate::compile::{self, Build};
 use crate::config::Config;
 use crate::env::Environment;
+use crate::interrupt;
 use crate::output::Output;
 use crate::output::events::Counts;
 use crate::play::{CpuStep, InterpretedCpuStep};
@@ -22,8 +23,30 @@ use std::time::{Duration, Instant};
 /// Who waits longer hears how far it is.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Runs a command. `false`: it ran, and the check failed.
-pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
+/// How a command ended that was given no bad input.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// It is done.
+    Done,
+    /// It is done, and the check failed.
+    CheckFailed,
+    /// It was asked to stop before it was done, and did.
+    Stopped,
+}
+
+impl Ending {
+    /// The exit code of the process.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Ending::Done => 0,
+            Ending::CheckFailed => 1,
+            Ending::Stopped => interrupt::EXIT_CODE,
+        }
+    }
+}
+
+/// Runs a command.
+pub fn run(cli: &Cli, output: &mut Output) -> Result<Ending> {
     let config = match cli.command.config() {
         Some((name, overrides)) => Some(Config::load(name, &overrides?)?),
         None => None,
@@ -38,16 +61,16 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
             if !output.is_json() {
                 output.text(page.text());
             }
-            Ok(true)
+            Ok(Ending::Done)
         }
         (Command::Explain(args), Some(config)) => {
             explain(args.name.as_deref(), &config, output)?;
-            Ok(true)
+            Ok(Ending::Done)
         }
-        (Command::Bench(args), _) => bench(args, output).map(|()| true),
+        (Command::Bench(args), _) => bench(args, output).map(|()| Ending::Done),
         (Command::Opt(args), _) => {
             output.text(opt::opt(args)?);
-            Ok(true)
+            Ok(Ending::Done)
         }
         (Command::Env, _) | (_, None) => {
             let environment = Environment::detect();
@@ -55,7 +78,7 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
             if !output.is_json() {
                 output.text(environment.text());
             }
-            Ok(true)
+            Ok(Ending::Done)
         }
         (Command::Train(args), Some(config)) => train(args, &config, output),
         (Command::Verify(args), Some(config)) => {
@@ -85,7 +108,7 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
                 output.note(note);
             }
             output.verify(&verified.report);
-            Ok(verified.report.ok)
+            Ok(if verified.report.ok { Ending::Done } else { Ending::CheckFailed })
         }
         (Command::Show(args), Some(config)) => {
             let working = output.working("planning the step");
@@ -99,7 +122,7 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
             };
             drop(working);
             output.text(text);
-            Ok(true)
+            Ok(Ending::Done)
         }
         (Command::Lower(args), Some(config)) => {
             let request = LowerRequest { input_gradient: args.input_gradient };
@@ -122,7 +145,7 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<bool> {
                     output.text(lower::fusion(&planned, &Cpu::default())?.to_string());
                 }
             }
-            Ok(true)
+            Ok(Ending::Done)
         }
     }
 }

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Place, newest};
+use partita::prelude::*;
 use std::fs;
 use std::process::Stdio;
 
@@ -48,6 +49,7 @@ fn sizes_that_make_no_sense_are_refused() {
     refused(&["model.layers=0"], "E050", &["`layers` is zero"]);
     refused(&["model.dropout=1.0"], "E050", &["less than 1"]);
     refused(&["train.microbatches=9"], "E225", &["9 microbatches of a batch of 8"]);
+    refused(&["optimizer.learning_rate=-1e-3"], "E057", &["`learning_rate` out of range", "at least 0"]);
     refused(&["model.vocab=100"], "E305", &["at least 256", "100"]);
     for size in ["train.batch=9223372036854775807", "model.dim=99999999996", "train.batch=1000000000000"] {
         refused(&[size], "E015", &["too large", "typo"]);
@@ -208,6 +210,22 @@ fn a_folder_that_cannot_be_written_stops_the_run_before_its_first_step() {
     let outcome = place.train("gpt", "tp=2", &["--checkpoint-dir", "text.txt/below"]);
     outcome.refuses("E315", &["text.txt/below", "--checkpoint-dir"]);
     assert!(outcome.of("step").is_empty());
+}
+
+#[test]
+fn a_trainer_refuses_a_batch_without_an_input() {
+    let model = ModelConfig::Mlp(MlpConfig::default()).build(8, DType::F32, true).unwrap();
+    let schedule = Schedule::new(&model, &Mesh::parse("dp=2", None).unwrap()).unwrap().on(CpuStep::default());
+    let mut trainer = Trainer::new(&schedule.build().unwrap(), &model, 0, RunnerOptions::default()).unwrap();
+    let mut batch = random_feed(&model, 1, 0.0);
+    let error = trainer.step(&Fed::new(), 0.01).unwrap_err();
+    assert_eq!((error.code, error.message.as_str()), ("E430", "the batch has no `inputs`, no `targets`"));
+    let targets = batch.shift_remove("targets").unwrap();
+    let error = trainer.step(&batch, 0.01).unwrap_err();
+    assert_eq!((error.code, error.message.as_str()), ("E430", "the batch has no `targets`"));
+    assert_eq!(error.expected.as_deref(), Some("inputs: f32[8, 32], targets: f32[8, 32]"));
+    batch.insert("targets".to_string(), targets);
+    assert_eq!(trainer.step(&batch, 0.01).unwrap().step, 1);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use partita::compile::{self, Build};
 use partita::config::Config;
 use partita::output::Output;
 use partita::play::CpuStep;
+use partita::run::Ending;
 use partita_ir::Registry;
 use partita_runtime::Cpu;
 use partita_schedule::Tools;
@@ -74,7 +75,7 @@ fn a_run_stays_within_its_planned_memory() {
 
     let before = status_bytes("VmRSS");
     let mut output = Output::to(Box::new(std::io::sink()), Box::new(std::io::sink()), true, None);
-    assert!(partita::commands::train::train(arguments, &config, &mut output).unwrap());
+    assert_eq!(partita::commands::train::train(arguments, &config, &mut output).unwrap(), Ending::Done);
     let held = status_bytes("VmHWM") - before;
 
     let planned = planned_bytes(&config);

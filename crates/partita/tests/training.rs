@@ -144,7 +144,7 @@ fn a_run_goes_on_on_another_mesh() {
     let first = ["--checkpoint-dir", "first", "--set", "train.steps=3"];
     train(&place, "gpt", "dp=2,tp=2", &[], &first).losses();
     for mesh in ["dp=1", "tp=3", "fsdp=4"] {
-        let rest = train(&place, "gpt", mesh, &[], &["--resume", "first", "--checkpoint-dir", "other"]);
+        let rest = train(&place, "gpt", mesh, &[], &["--resume", "first", "--checkpoint-dir", mesh]);
         assert_close(&expected[3..], &rest.losses(), mesh);
     }
 }
@@ -267,6 +267,7 @@ fn events_have_exactly_the_documented_fields() {
                 "bigram_nats",
                 "unigram_nats",
                 "tokens_per_s",
+                "tokens_per_s_one_device",
                 "seconds",
                 "checkpoint",
                 "verify_ok",

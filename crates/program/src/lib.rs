@@ -27,8 +27,8 @@ pub use passes::fuse::{Apart, Fusion, Why};
 pub use passes::head::{HeadCut, Whole};
 pub use passes::{Lowering, PASSES, Pass, PassContext, find_pass};
 pub use program::{
-    Action, Buffer, BufferId, BufferKind, Compute, Instruction, Origin, Port, Program, ProgramSet, Region,
-    RegionId, RegionKind, Start, View,
+    Action, Buffer, BufferId, BufferKind, Checked, Compute, Instruction, Origin, Port, Program, ProgramSet,
+    Region, RegionId, RegionKind, Start, View,
 };
 
 pub use reference::{Reference, interpret};
@@ -82,6 +82,11 @@ pub struct LowerOptions {
     /// gradients run in pieces of rows. A piece has logits of at most so many bytes, but not less than the rows that
     /// [`RegionSizes::product_block`] says a product sums at once.
     pub logits_bytes: usize,
+    /// Parameters and states are replaced only when the numbers are known that the step is checked by
+    /// ([`Program::checked`]), so that a step which fails its check leaves them as they were. Where one of the numbers is the
+    /// norm of the gradients, all gradients are held until then, with or without clipping. Otherwise a parameter is
+    /// replaced as soon as its gradient is there.
+    pub guard: bool,
 }
 
 impl Default for LowerOptions {
@@ -92,6 +97,7 @@ impl Default for LowerOptions {
             fused_ops: 64,
             fused_inputs: 12,
             logits_bytes: 128 << 20,
+            guard: true,
         }
     }
 }

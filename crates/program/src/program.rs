@@ -270,6 +270,17 @@ pub struct Port {
     pub replaces: Option<usize>,
 }
 
+/// A number that a step is checked by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Checked<'a> {
+    /// The output's name.
+    pub name: &'a str,
+    /// What holds it when it is known first.
+    pub buffer: BufferId,
+    /// The instruction after which it is known: the one that computes it, or the wait for its collective.
+    pub known: usize,
+}
+
 impl Program {
     /// The rank of a program that is one rank's own; the first of several.
     pub fn rank(&self) -> usize {
@@ -294,6 +305,48 @@ impl Program {
     /// The output with this name.
     pub fn output_named(&self, name: &str) -> Option<&Port> {
         self.outputs.iter().find(|port| port.name == name)
+    }
+
+    /// The numbers that a step is checked by: the loss, the norm of the gradients, and whatever else is a float scalar
+    /// among the outputs and replaces no input. With [`crate::LowerOptions::guard`] no instruction up to the last
+    /// [`Checked::known`] writes what an output replaces.
+    pub fn checked(&self) -> Vec<Checked<'_>> {
+        let is_checked = |port: &&Port| {
+            let ty = &self.buffer(port.buffer).ty;
+            ty.rank() == 0 && ty.dtype.is_float() && port.replaces.is_none()
+        };
+        let first_known = |port| self.known(port);
+        self.outputs.iter().filter(is_checked).filter_map(first_known).collect()
+    }
+
+    /// Where an output is known first: an output that is a copy is known with what it is a copy of. `None` where no
+    /// instruction makes it.
+    fn known<'a>(&'a self, port: &'a Port) -> Option<Checked<'a>> {
+        let mut buffer = port.buffer;
+        loop {
+            let writes = |instruction: &Instruction| match &instruction.action {
+                Action::Compute(compute) => compute.outputs.contains(&buffer),
+                Action::Start(start) => start.outputs.contains(&buffer),
+                Action::Wait(_) => false,
+            };
+            let writer = self.instructions.iter().position(writes)?;
+            let known = match &self.instructions[writer].action {
+                Action::Compute(compute) if self.region(compute.region).kind == RegionKind::Copy => {
+                    let source = compute.inputs[0].buffer;
+                    if self.buffer(source).ty == self.buffer(buffer).ty {
+                        buffer = source;
+                        continue;
+                    }
+                    writer
+                }
+                Action::Start(start) => {
+                    let wait = Action::Wait(start.collective);
+                    self.instructions.iter().position(|instruction| instruction.action == wait)?
+                }
+                Action::Compute(_) | Action::Wait(_) => writer,
+            };
+            return Some(Checked { name: &port.name, buffer, known });
+        }
     }
 
     /// Bytes of persistent buffers: parameters, optimizer state, constants.

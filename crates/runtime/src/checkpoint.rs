@@ -1,13 +1,14 @@
 //! Checkpoints: global tensors in safetensors files, readable by anything that reads safetensors and by a run
 //! on any mesh.
 //!
-//! A run's folder holds `step-00000123` folders and a file `latest` with the name of one of them. Each step's
-//! folder holds
+//! A run's folder ([`RunFolder`]) holds `step-00000123` folders, a file `latest` with the name of one of them, and the
+//! file that is locked while the run writes. Each step's folder holds
 //!
 //! * `model.safetensors`: the parameters, under their module paths;
 //! * `optimizer.safetensors`: the optimizer's tensors, as `optimizer.<slot>.<module path>`;
-//! * `state.json`: step, data position and other text, and the size and checksum of the two files.
+//! * `state.json`: step, the run that wrote it, data position and other text, and the size and checksum of the two files.
 
+mod folder;
 mod read;
 mod save;
 mod storage;
@@ -21,8 +22,8 @@ use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
 
-pub use read::{import_weights, latest, list, load};
-pub use save::save;
+pub use folder::{RunFolder, newest_run};
+pub use read::{find, import_weights, latest, list, load, run_folder};
 pub use storage::{FileStorage, Storage};
 
 /// A name that begins so belongs to the optimizer.
@@ -175,6 +176,18 @@ fn checksum(bytes: &[u8]) -> String {
     words.iter().for_each(|word| add(u64::from_le_bytes(*word)));
     rest.iter().for_each(|&byte| add(u64::from(byte)));
     format!("{:016x}", hash ^ (hash >> 32))
+}
+
+/// The name that a folder or file has before it is complete, or while it is removed.
+fn unfinished(name: &str) -> String {
+    format!("{name}{UNFINISHED}{}", std::process::id())
+}
+
+/// Whether a name is [`unfinished`], of whatever process.
+fn is_unfinished(name: &str) -> bool {
+    name.split_once(UNFINISHED).is_some_and(|(name, process)| {
+        process.parse::<u32>().is_ok() && (name == LATEST_FILE || parse_folder_name(name).is_some())
+    })
 }
 
 /// The name of a step's folder; `revision` is above 0 where that step was saved before.

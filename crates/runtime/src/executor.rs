@@ -41,7 +41,8 @@ pub struct RunnerOptions {
     pub workers: Option<usize>,
     /// One thread, which is the calling one.
     pub deterministic: bool,
-    /// End the step where a float scalar among the outputs (the loss, the norm of the gradients) is not finite.
+    /// End the step where a number that it is checked by (the loss, the norm of the gradients) is not finite, before
+    /// programs that were lowered with a guard replace parameters and states: they stay those of the step before.
     pub nan_guard: bool,
     /// How long all ranks may stand still before the run is declared stuck.
     pub watchdog: Duration,
@@ -101,6 +102,10 @@ impl RunnerOptions {
         self
     }
 }
+
+/// The code of a step that ended since a number it is checked by is not finite. The state is that of the step before, where
+/// its programs were lowered with a guard.
+pub const DIVERGED: &str = "E412";
 
 /// Something that goes wrong on purpose, for tests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

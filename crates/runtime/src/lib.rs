@@ -17,7 +17,7 @@ pub mod train;
 
 pub use cpu::{Cpu, SlowOp, fusible};
 pub use custom_kernels::{CpuKernel, CpuKernels, TensorView, TensorViewMut};
-pub use executor::{AWAKE, Fault, MOST_WORKERS, Runner, RunnerOptions};
+pub use executor::{AWAKE, DIVERGED, Fault, MOST_WORKERS, Runner, RunnerOptions};
 pub use memory::{Machine, MemoryLimit};
 pub use partita_kernels::Products;
 pub use train::{BatchTensor, Pieces, StepReport, TensorLayout, TrainLoop};

@@ -3,7 +3,7 @@
 //!
 //! It knows names, shapes and layouts as plain data; which model, optimizer or plan they come from it does not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -63,6 +63,8 @@ pub struct Pieces {
 pub struct BatchTensor<'a> {
     /// The input's name; with microbatches the inputs are `<name>.micro0`, `<name>.micro1`, ...
     pub name: &'a str,
+    /// Element type.
+    pub dtype: DType,
     /// Global shape.
     pub shape: &'a [usize],
     /// Dense elements of the input's type.
@@ -86,10 +88,33 @@ pub struct StepReport {
     pub peak_bytes_used: usize,
 }
 
+/// Inputs that the loop feeds itself: scalars of the step.
+const OWN_INPUTS: [&str; 3] = ["learning_rate", "step", "seed"];
+
+/// A tensor that every batch must have.
+#[derive(Clone, Debug)]
+struct BatchInput {
+    /// As the caller knows it: without the number of a microbatch.
+    name: String,
+    dtype: DType,
+    /// Of the whole batch.
+    shape: Vec<usize>,
+    /// In order of the rows: the input of a microbatch, how many rows it has, and its layouts.
+    parts: Vec<(String, usize, Vec<usize>)>,
+}
+
+impl std::fmt::Display for BatchInput {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}{:?}", self.name, self.dtype, self.shape)
+    }
+}
+
 /// Trains, step by step.
 pub struct TrainLoop {
     runner: Runner,
     inputs: Vec<TensorLayout>,
+    /// What a batch consists of, in input order.
+    batch: Vec<BatchInput>,
     outputs: Vec<TensorLayout>,
     pieces: Vec<Pieces>,
     /// Random seed, fed as the input `seed` where there is one.
@@ -126,7 +151,43 @@ impl TrainLoop {
                 }
             }
         }
-        Ok(TrainLoop { runner, inputs, outputs, pieces, seed, step: 0 })
+        let mut train = TrainLoop { runner, inputs, batch: Vec::new(), outputs, pieces, seed, step: 0 };
+        train.batch = train.batch_inputs();
+        Ok(train)
+    }
+
+    /// What a batch consists of: every input that is no state and that the loop does not feed itself. Inputs
+    /// `<name>.micro0`, `<name>.micro1`, .. are the rows of one tensor.
+    fn batch_inputs(&self) -> Vec<BatchInput> {
+        let state: BTreeSet<&str> = self.state_names().into_iter().collect();
+        let mut parts: IndexMap<&str, Vec<usize>> = IndexMap::new();
+        for (index, layout) in self.inputs.iter().enumerate() {
+            let name = layout.name.as_str();
+            if !state.contains(name) && !OWN_INPUTS.contains(&name) {
+                parts.entry(name).or_default().push(index);
+            }
+        }
+        let mut whole: IndexMap<&str, BatchInput> = IndexMap::new();
+        for (&part, layouts) in &parts {
+            let layout = &self.inputs[layouts[0]];
+            let name = match part.rsplit_once(".micro") {
+                Some((name, number)) if number.parse::<usize>().is_ok() => name,
+                _ => part,
+            };
+            let rows = layout.shape.first().copied().unwrap_or(1);
+            let part = (part.to_string(), rows, layouts.clone());
+            let input = whole.entry(name).or_insert_with(|| BatchInput {
+                name: name.to_string(),
+                dtype: layout.dtype,
+                shape: layout.shape.clone(),
+                parts: Vec::new(),
+            });
+            if !input.parts.is_empty() {
+                input.shape[0] += rows;
+            }
+            input.parts.push(part);
+        }
+        whole.into_values().collect()
     }
 
     /// The runner.
@@ -144,14 +205,17 @@ impl TrainLoop {
         self.step
     }
 
-    /// Runs one step on a global batch. The inputs `learning_rate`, `step` (from 1) and `seed` are fed where they
-    /// exist.
+    /// Runs one step on a global batch, which has every input of the step that is no parameter and no state. The inputs
+    /// `learning_rate`, `step` (from 1) and `seed` are fed where they exist; the batch need not have them.
     ///
     /// # Errors
-    /// What [`Runner::step`] says; E412 also names the step. E414 and E415 where the batch does not fit the inputs.
+    /// E414, E415, E430 where the batch does not fit the inputs, E431 for a learning rate that is no finite number of at
+    /// least 0: nothing is changed then. What [`Runner::step`] says; E412 also names the step.
     pub fn step(&mut self, batch: &[BatchTensor<'_>], learning_rate: f64) -> Result<StepReport> {
         let begin = Instant::now();
         let step = self.step + 1;
+        self.check_batch(batch)?;
+        self.check_rate(learning_rate)?;
         for tensor in batch {
             self.feed(tensor)?;
         }
@@ -176,33 +240,84 @@ impl TrainLoop {
         })
     }
 
-    /// Writes one tensor of a batch to the input of its name, or to the inputs of its microbatches.
-    fn feed(&mut self, tensor: &BatchTensor<'_>) -> Result<()> {
-        let whole: Vec<usize> = self.inputs_named(tensor.name);
-        if !whole.is_empty() {
-            return self.write(&whole, tensor.name, tensor.shape, tensor.bytes);
-        }
-        let micro = |i: usize| format!("{}.micro{i}", tensor.name);
-        let count = (0..).take_while(|&i| !self.inputs_named(&micro(i)).is_empty()).count();
-        if count == 0 {
-            return Err(self.unknown_input(tensor.name));
-        }
-        let rows = tensor.shape.first().copied().unwrap_or(0);
-        let row_bytes = tensor.bytes.len().checked_div(rows).unwrap_or(0);
-        let mut start = 0;
-        for i in 0..count {
-            let limit = start + rows / count + usize::from(i < rows % count);
-            let mut shape = tensor.shape.to_vec();
-            if let Some(first) = shape.first_mut() {
-                *first = limit - start;
+    fn batch_input(&self, name: &str) -> Option<&BatchInput> {
+        self.batch.iter().find(|input| input.name == name)
+    }
+
+    /// Whether the loop feeds an input of this name itself.
+    fn is_own(&self, name: &str) -> bool {
+        OWN_INPUTS.contains(&name) && self.inputs.iter().any(|layout| layout.name == name)
+    }
+
+    /// E414 for a tensor that the step does not want, E415 for one of another shape or type, E430 for one that is missing.
+    fn check_batch(&self, batch: &[BatchTensor<'_>]) -> Result<()> {
+        let wanted = || {
+            let inputs: Vec<String> = self.batch.iter().map(BatchInput::to_string).collect();
+            if inputs.is_empty() { "no tensors".to_string() } else { inputs.join(", ") }
+        };
+        for tensor in batch.iter().filter(|tensor| !self.is_own(tensor.name)) {
+            let input = self.batch_input(tensor.name).ok_or_else(|| self.unwanted(tensor.name, wanted()))?;
+            let bytes = input.shape.iter().product::<usize>() * input.dtype.size_bytes();
+            if (tensor.dtype, tensor.shape) != (input.dtype, input.shape.as_slice())
+                || tensor.bytes.len() != bytes
+            {
+                let what = if tensor.dtype == input.dtype { "shape" } else { "element type" };
+                return Err(Diagnostic::new("E415", format!("input `{}` has another {what}", tensor.name))
+                    .expected(format!("{}{:?}, {bytes} bytes", input.dtype, input.shape))
+                    .found(format!("{}{:?}, {} bytes", tensor.dtype, tensor.shape, tensor.bytes.len())));
             }
-            let name = micro(i);
-            self.write(
-                &self.inputs_named(&name),
-                &name,
-                &shape,
-                &tensor.bytes[start * row_bytes..limit * row_bytes],
-            )?;
+        }
+        let is_missing = |input: &&BatchInput| !batch.iter().any(|tensor| tensor.name == input.name);
+        let missing: Vec<String> =
+            self.batch.iter().filter(is_missing).map(|input| format!("`{}`", input.name)).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let found: Vec<&str> = batch.iter().map(|tensor| tensor.name).collect();
+        Err(Diagnostic::new("E430", format!("the batch has no {}", missing.join(", no ")))
+            .expected(wanted())
+            .found(if found.is_empty() { "an empty batch".to_string() } else { found.join(", ") })
+            .help("give the step every tensor it reads; parameters and states keep their values"))
+    }
+
+    /// E414: a tensor of a batch that is no input, or one that no batch sets.
+    fn unwanted(&self, name: &str, wanted: String) -> Box<Diagnostic> {
+        if self.inputs.iter().any(|layout| layout.name == name) {
+            return Diagnostic::new("E414", format!("`{name}` does not belong to a batch"))
+                .expected(wanted)
+                .help("the step keeps its parameters and states itself; they are set by `set_tensor`");
+        }
+        let error = Diagnostic::new("E414", format!("the step has no input `{name}`")).expected(wanted);
+        match did_you_mean(name, self.batch.iter().map(|input| input.name.as_str())) {
+            Some(help) => error.help(help),
+            None => error,
+        }
+    }
+
+    /// E431 unless a rate is finite and at least 0, also as the step computes with it.
+    fn check_rate(&self, learning_rate: f64) -> Result<()> {
+        let layout = self.inputs.iter().find(|layout| layout.name == "learning_rate");
+        let fed = layout.map_or(learning_rate, |l| Scalar::from_f64(l.dtype, learning_rate).to_f64());
+        if fed.is_finite() && learning_rate >= 0.0 {
+            return Ok(());
+        }
+        let within = layout.map_or(String::new(), |layout| format!(" within the range of {}", layout.dtype));
+        Err(Diagnostic::new("E431", "the learning rate is out of range")
+            .expected(format!("a finite number of at least 0{within}"))
+            .found(learning_rate.to_string()))
+    }
+
+    /// Writes one tensor of a batch, which fits, to the input of its name or to those of its microbatches.
+    fn feed(&mut self, tensor: &BatchTensor<'_>) -> Result<()> {
+        let Some(input) = self.batch_input(tensor.name) else { return Ok(()) };
+        let parts = input.parts.clone();
+        let row_bytes =
+            tensor.bytes.len().checked_div(tensor.shape.first().copied().unwrap_or(1)).unwrap_or(0);
+        let mut start = 0;
+        for (name, rows, places) in parts {
+            let limit = start + rows * row_bytes;
+            let shape = self.inputs[places[0]].shape.clone();
+            self.write(&places, &name, &shape, &tensor.bytes[start..limit])?;
             start = limit;
         }
         Ok(())
@@ -214,7 +329,7 @@ impl TrainLoop {
             DType::I64 => Scalar::new(value as i64),
             _ => Scalar::from_f64(dtype, value as f64),
         };
-        for name in ["learning_rate", "step", "seed"] {
+        for name in OWN_INPUTS {
             let places = self.inputs_named(name);
             let Some(&first) = places.first() else { continue };
             let dtype = self.inputs[first].dtype;

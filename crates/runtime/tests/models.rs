@@ -176,7 +176,12 @@ fn check(model: ModelConfig, dtype: DType, meshes: &[&[(&str, usize)]]) {
             let tensors: Vec<BatchTensor<'_>> = batch
                 .iter()
                 .zip(&bytes)
-                .map(|((name, literal), bytes)| BatchTensor { name, shape: &literal.ty.shape, bytes })
+                .map(|((name, literal), bytes)| BatchTensor {
+                    name,
+                    dtype: literal.ty.dtype,
+                    shape: &literal.ty.shape,
+                    bytes,
+                })
                 .collect();
             let report = train.step(&tensors, RATE).unwrap();
             let close = (report.loss - loss).abs() <= 2e-5 * loss.abs();

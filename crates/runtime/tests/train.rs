@@ -124,7 +124,7 @@ fn start(train: &mut TrainLoop) {
 fn steps(train: &mut TrainLoop, range: std::ops::Range<u64>) -> Vec<f64> {
     let step = |i: u64| {
         let x = numbers(50 + i, ROWS * 6);
-        let batch = BatchTensor { name: "x", shape: &[ROWS, 6], bytes: &x };
+        let batch = BatchTensor { name: "x", dtype: DType::F32, shape: &[ROWS, 6], bytes: &x };
         let report = train.step(&[batch], 1.0 / 4096.0).unwrap();
         assert_eq!(report.step, i + 1);
         assert_eq!((report.grad_norm, report.peak_bytes_used), (None, report.peak_bytes_planned));
@@ -202,17 +202,96 @@ fn a_loss_that_is_not_a_number_names_the_step() {
     let product = instructions.iter().position(|i| i.origin.what == "dot_general").unwrap();
     train.runner_mut().inject(1, product, Fault::Nan);
     let x = numbers(5, ROWS * 6);
-    let error = train.step(&[BatchTensor { name: "x", shape: &[ROWS, 6], bytes: &x }], 0.1).unwrap_err();
+    let error = train
+        .step(&[BatchTensor { name: "x", dtype: DType::F32, shape: &[ROWS, 6], bytes: &x }], 0.1)
+        .unwrap_err();
     let text = error.to_string();
     assert!(error.code == "E412" && text.contains("at step 3") && text.contains("learning rate"), "{text}");
 }
 
+/// Runs a step that must fail with `code`, and checks that parameters, states and the count of steps stay as they are.
+#[track_caller]
+fn fails(train: &mut TrainLoop, batch: &[BatchTensor<'_>], rate: f64, code: &str, words: &[&str]) {
+    let before = train.checkpoint(BTreeMap::new()).unwrap();
+    let error = train.step(batch, rate).unwrap_err();
+    let text = error.to_string();
+    assert_eq!(error.code, code, "{text}");
+    words.iter().for_each(|word| assert!(text.contains(word), "`{word}` is not in\n{text}"));
+    assert_eq!(train.checkpoint(BTreeMap::new()).unwrap(), before, "{text}");
+}
+
 #[test]
-fn batches_that_do_not_fit_are_refused() {
-    let mut train = train(2, 1, 1);
-    let x = numbers(5, ROWS * 6);
-    let error = train.step(&[BatchTensor { name: "y", shape: &[ROWS, 6], bytes: &x }], 0.1).unwrap_err();
-    assert_eq!(error.code, "E414");
-    let error = train.step(&[BatchTensor { name: "x", shape: &[6, ROWS], bytes: &x }], 0.1).unwrap_err();
-    assert_eq!(error.code, "E415");
+fn a_step_that_is_refused_names_what_is_wrong_and_changes_nothing() {
+    for micro in [1, 3] {
+        let [mut train, mut other] = [(); 2].map(|()| {
+            let mut train = train(2, micro, 2);
+            start(&mut train);
+            steps(&mut train, 0..2);
+            train
+        });
+        let bytes = numbers(5, ROWS * 6);
+        let tensor =
+            |name, dtype, shape, count: usize| BatchTensor { name, dtype, shape, bytes: &bytes[..count] };
+        let x = tensor("x", DType::F32, &[ROWS, 6], bytes.len());
+        let wanted = "x: f32[7, 6]";
+        fails(&mut train, &[], 0.1, "E430", &["has no `x`", wanted, "an empty batch"]);
+        let unknown = tensor("xs", DType::F32, &[ROWS, 6], bytes.len());
+        fails(&mut train, &[x, unknown], 0.1, "E414", &["no input `xs`", wanted, "did you mean `x`?"]);
+        let state = tensor("w#0", DType::F32, &[6, 2], 48);
+        fails(&mut train, &[x, state], 0.1, "E414", &["`w#0` does not belong to a batch", wanted]);
+        let turned = tensor("x", DType::F32, &[6, ROWS], bytes.len());
+        fails(&mut train, &[turned], 0.1, "E415", &["another shape", "f32[7, 6]", "f32[6, 7]"]);
+        let short = tensor("x", DType::F32, &[ROWS, 6], bytes.len() - 4);
+        fails(&mut train, &[short], 0.1, "E415", &["168 bytes", "164 bytes"]);
+        let whole_numbers = tensor("x", DType::I32, &[ROWS, 6], bytes.len());
+        fails(&mut train, &[whole_numbers], 0.1, "E415", &["another element type", "i32[7, 6]"]);
+        for rate in [-1e-3, f64::NAN, f64::INFINITY, 1e39] {
+            fails(&mut train, &[x], rate, "E431", &["learning rate", "within the range of f32"]);
+        }
+        // The scalars of a step may stand in a batch; the loop's own values win.
+        let seed = BatchTensor { name: "seed", dtype: DType::U64, shape: &[], bytes: &[9; 8] };
+        train.step(&[x, seed], 0.0).unwrap();
+        assert_eq!(train.output("seen").unwrap().bytes, 43i64.to_ne_bytes());
+        other.step(&[x], 0.0).unwrap();
+        assert_eq!(steps(&mut train, 3..5), steps(&mut other, 3..5));
+    }
+}
+
+#[test]
+fn a_step_that_diverges_leaves_the_state_of_the_one_before() {
+    for (ranks, micro, workers) in [(1, 1, 1), (1, 3, 1), (2, 1, 2), (3, 2, 2), (4, 1, 4)] {
+        let mut train = train(ranks, micro, workers);
+        start(&mut train);
+        steps(&mut train, 0..2);
+        let mut bytes = numbers(5, ROWS * 6);
+        bytes[..4].copy_from_slice(&f32::NAN.to_le_bytes());
+        let x = BatchTensor { name: "x", dtype: DType::F32, shape: &[ROWS, 6], bytes: &bytes };
+        fails(
+            &mut train,
+            &[x],
+            0.1,
+            "E412",
+            &["`loss` is not a finite number", "at step 3", "the step before"],
+        );
+        assert_eq!(train.steps_taken(), 2);
+    }
+}
+
+#[test]
+fn whatever_goes_wrong_before_the_loss_is_known_leaves_the_state() {
+    let instructions = train(1, 1, 1).runner().programs().programs[0].instructions.len();
+    let bytes = numbers(5, ROWS * 6);
+    let x = BatchTensor { name: "x", dtype: DType::F32, shape: &[ROWS, 6], bytes: &bytes };
+    let mut failed = 0;
+    for at in 0..instructions {
+        let mut train = train(1, 1, 1);
+        start(&mut train);
+        let before = train.checkpoint(BTreeMap::new()).unwrap();
+        train.runner_mut().inject(0, at, Fault::Nan);
+        if train.step(&[x], 0.1).is_err() {
+            failed += 1;
+            assert_eq!(train.checkpoint(BTreeMap::new()).unwrap(), before, "instruction {at}");
+        }
+    }
+    assert!(failed > 0 && failed < instructions, "{failed} of {instructions}");
 }

@@ -4,27 +4,32 @@ use crate::cli::TrainArgs;
 use crate::commands::verify::{Guard, refused_to_train, verification_batch, verify_watched};
 use crate::compile::{self, Build};
 use crate::config::Config;
-use crate::feeds::{self, Fed, Feed};
+use crate::feeds;
+use crate::interrupt::Interrupt;
+use crate::one_device;
 use crate::output::Output;
-use crate::output::events::{Step, Summary, Validation};
+use crate::output::events::{Stopped, Summary};
 use crate::play::{self, CpuStep};
+use crate::run::Ending;
 use crate::sample::{self, Sampler};
 use crate::trainer::Trainer;
+use crate::training::{Finished, Progress, Training, Validator, default_dir, find_checkpoint};
 use partita_base::{Diagnostic, Result};
-use partita_ir::{Registry, Role, graph_edit};
+use partita_ir::graph_edit;
 use partita_nn::ModelConfig;
-use partita_runtime::checkpoint::{self, FileStorage};
-use partita_runtime::{Cpu, Products, RunnerOptions, TrainLoop};
-use partita_schedule::{Tools, build_evaluation};
-use partita_spmd::Pieces;
-use std::path::{Path, PathBuf};
-use std::time::Instant;
+use partita_runtime::{Cpu, Products, Runner, RunnerOptions, TrainLoop};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
-/// Where checkpoints go when nobody says.
-const DEFAULT_DIR: &str = "runs";
+/// What the first Ctrl-C is answered with.
+const STOPPING: &str = "stopping: the step at hand is completed and saved; once more ends at once";
 
-/// Runs the command. `false`: verification found a difference, and nothing was trained.
-pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<bool> {
+/// Runs the command.
+pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<Ending> {
+    let interrupt = Interrupt::catch();
+    if let Err(error) = &interrupt {
+        output.note(format!("Ctrl-C will end this run without a checkpoint: {error}"));
+    }
     let mesh = compile::mesh(config)?;
     let feed = output.during("reading the data", || feeds::feed(config))?;
     let build = Build::from_config(config);
@@ -46,10 +51,31 @@ pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<b
         ..RunnerOptions::default()
     };
     options.check()?;
+    // What is wrong with the checkpoint or the folder is said before the verification, which takes a while.
+    let checkpoint = args.resume.as_ref().map(|path| find_checkpoint(config, path.as_deref())).transpose()?;
+    let resumed = checkpoint.as_ref().map(|(path, checkpoint)| (path.clone(), checkpoint.step));
     let planned = output.during("planning the step", || compile::plan_step(config, &model, &mesh, &build))?;
     for note in compile::notes(config, &model, &planned, &build) {
         output.note(note);
     }
+    let trainer = output.during("lowering the step", || {
+        Trainer::uninitialized(&planned, config.train.seed, options.clone())
+    })?;
+    let mut training = Training::new(trainer, config, feed.as_ref(), checkpoint)?;
+    if let Some((path, step)) = &resumed {
+        output.note(format!("resumed {} after step {step}", path.display()));
+        if training.first_batch() != *step {
+            output
+                .note(format!("the data goes on at step {} of this batch size", training.first_batch() + 1));
+        }
+    } else if config.checkpoint.dir.is_none() && training.folder() != default_dir(config) {
+        output.note(format!(
+            "checkpoints go to {}: another run uses {}",
+            training.folder().display(),
+            default_dir(config).display()
+        ));
+    }
+
     let mut verify_ok = None;
     if !args.no_verify {
         let rows = verification_batch(config, &mesh);
@@ -59,174 +85,85 @@ pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<b
         output.verify(&verified.report);
         if !verified.report.ok {
             output.error(&refused_to_train());
-            return Ok(false);
+            return Ok(Ending::CheckFailed);
         }
         verify_ok = Some(verified.report.ok);
     }
-
-    let mut trainer = output
-        .during("lowering the step", || Trainer::new(&planned, &model, config.train.seed, options.clone()))?;
-    let runner = trainer.player.runner();
-    if let Some(slow) = runner.slow_ops().first() {
-        output.note(format!(
-            "{} of {} instructions run on the reference interpreter, slowly; most often {} in {}",
-            runner.slow_ops().iter().map(|op| op.count).sum::<usize>(),
-            runner.programs().programs.iter().map(|p| p.instructions.len()).sum::<usize>(),
-            slow.op,
-            slow.path
-        ));
+    if resumed.is_none() {
+        training.trainer.initialize(&model, config.train.seed)?;
     }
-    let dir =
-        config.checkpoint.dir.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_DIR).join(config.model.name()));
-    let first = match &args.resume {
-        None => 0,
-        Some(path) => resume(&mut trainer.player, feed.as_ref(), path.as_deref().unwrap_or(&dir), output)?,
-    };
-    if config.train.steps > first {
-        prepare_folder(&dir)?;
-    }
+    note_slow_ops(training.trainer.player.runner(), output);
     let mut validator = Validator::new(config, &planned.plan, options.clone())?;
 
-    let mut saved = None;
-    let mut last = None;
-    let mut validation_loss = None;
-    let began = Instant::now();
-    let mut seconds_validating = 0.0;
-    output.begin(first + 1, config.train.steps);
-    for step in first..config.train.steps {
-        let batch = feed.batch(step)?;
-        let rate = config.schedule.at(step + 1);
-        let report = trainer.step(&batch, rate)?;
-        let done = step + 1;
-        output.step(&Step {
-            step: done,
-            loss: report.loss,
-            grad_norm: report.grad_norm,
-            tokens_per_s: report.tokens_per_s,
-            peak_bytes_planned: report.peak_bytes_planned as u64,
-            peak_bytes_used: Some(report.peak_bytes_used as u64),
-            learning_rate: rate,
-        });
-        last = Some(report);
-        let every = |period: u64| period > 0 && done.is_multiple_of(period);
-        let is_last = done == config.train.steps;
-        if is_last || every(config.train.validate_every) {
-            let pause = Instant::now();
-            if let Some(loss) =
-                validator.loss(&trainer.player, feed.as_ref(), config.train.validate_batches)?
-            {
-                output.validation(&Validation { step: done, loss });
-                validation_loss = Some(loss);
-            }
-            seconds_validating += pause.elapsed().as_secs_f64();
-        }
-        if is_last || every(config.checkpoint.every) {
-            let checkpoint = trainer.player.checkpoint(metadata(config, feed.as_ref(), done))?;
-            saved = Some(checkpoint::save(&FileStorage, &dir, &checkpoint, config.checkpoint.keep)?);
-        }
-    }
+    output.begin(training.first() + 1, config.train.steps);
+    let announcer = output.announcer();
+    let mut run = |stop: &AtomicBool| {
+        training.run(&mut validator, stop, &mut |progress| match progress {
+            Progress::Step(step) => output.step(&step),
+            Progress::Validation(validation) => output.validation(&validation),
+            Progress::Note(note) => output.note(note),
+        })
+    };
+    let finished = match &interrupt {
+        Ok(interrupt) => interrupt.defer(|| announcer(STOPPING), run),
+        Err(_) => run(&AtomicBool::new(false)),
+    }?;
     output.end();
-    let seconds = (began.elapsed().as_secs_f64() - seconds_validating).max(1e-9);
-    if let Some(path) = &saved {
-        let resolved = toml::to_string(&config.resolved).expect("a table prints");
-        // The checkpoint is complete without it: a failure here must not undo the run.
-        if let Err(error) = std::fs::write(path.join("config.toml"), resolved) {
-            output.note(format!("could not write config.toml beside the checkpoint: {error}"));
-        }
+    if finished.is_stopped {
+        output.stopped(&Stopped {
+            step: finished.done,
+            checkpoint: finished.saved.map(|(_, path)| path.display().to_string()),
+            resume: training.folder().display().to_string(),
+        });
+        return Ok(Ending::Stopped);
     }
+
     if config.train.sample_bytes > 0 {
-        print_sample(config, &trainer.player, options, output)?;
+        print_sample(config, &training.trainer.player, options.clone(), output)?;
     }
+    let Finished { done, last, validation_loss, saved, duration, .. } = finished;
+    let steps = done - training.first();
+    // Two of them would be more memory than the run was planned with.
+    drop((training, validator));
+    let one_device = match mesh.rank_count() > 1 && steps > 0 {
+        true => one_device::tokens_per_s(config, &model, feed.as_ref(), options, mean(duration, steps))?,
+        false => None,
+    };
     let baselines = feed.baselines(config.train.validate_batches);
-    let steps_run = config.train.steps.saturating_sub(first);
+    let seconds = duration.as_secs_f64().max(1e-9);
     output.summary(&Summary {
-        steps: config.train.steps.max(first),
+        steps: done,
         loss: last.map(|r| r.loss),
         validation_loss,
         model_nats: baselines.and(validation_loss),
         bigram_nats: baselines.map(|b| b.bigram_nats),
         unigram_nats: baselines.map(|b| b.unigram_nats),
-        tokens_per_s: steps_run as f64 * feed.tokens_per_batch() as f64 / seconds,
+        tokens_per_s: steps as f64 * feed.tokens_per_batch() as f64 / seconds,
+        tokens_per_s_one_device: one_device,
         seconds,
-        checkpoint: saved.map(|path| path.display().to_string()),
+        checkpoint: saved.map(|(_, path)| path.display().to_string()),
         verify_ok,
         peak_bytes_planned: last.map_or(0, |r| r.peak_bytes_planned as u64),
         peak_bytes_used: last.map(|r| r.peak_bytes_used as u64),
     });
-    Ok(verify_ok != Some(false))
+    Ok(Ending::Done)
 }
 
-/// Creates the checkpoint folder, so that a run that could not be saved does not begin. E315.
-fn prepare_folder(dir: &Path) -> Result<()> {
-    std::fs::create_dir_all(dir).map_err(|error| {
-        Diagnostic::new("E315", "the checkpoint folder cannot be created")
-            .at(dir.display().to_string())
-            .found(error.to_string())
-            .help("name another one with --checkpoint-dir, or check the permissions")
-    })
+fn mean(duration: Duration, steps: u64) -> Duration {
+    duration.div_f64(steps as f64)
 }
 
-/// Restores a checkpoint; returns the steps done.
-fn resume(trainer: &mut TrainLoop, feed: &dyn Feed, path: &Path, output: &mut Output) -> Result<u64> {
-    let checkpoint = checkpoint::load(path)?;
-    trainer.restore(&checkpoint)?;
-    let step = feed.resume(&checkpoint.meta)?;
-    output.note(format!("resumed {} after step {}", path.display(), checkpoint.step));
-    if step != checkpoint.step {
-        output.note(format!("the data goes on at step {} of this batch size", step + 1));
-    }
-    Ok(checkpoint.step)
-}
-
-fn metadata(config: &Config, feed: &dyn Feed, steps: u64) -> std::collections::BTreeMap<String, String> {
-    let mut meta = feed.position(steps);
-    meta.insert("model".into(), config.model.name().into());
-    meta.insert("mesh".into(), config.mesh.clone());
-    meta.insert("seed".into(), config.train.seed.to_string());
-    meta.insert("optimizer".into(), config.step.optimizer.name().into());
-    meta
-}
-
-/// The loss without dropout on what is held out, on the same mesh and plan.
-struct Validator {
-    player: TrainLoop,
-    pieces: Vec<Pieces>,
-    parameters: Vec<String>,
-}
-
-impl Validator {
-    fn new(config: &Config, plan: &partita_schedule::Plan, options: RunnerOptions) -> Result<Validator> {
-        let mesh = compile::mesh(config)?;
-        let model = config.model.build(config.train.batch, config.train.dtype, true)?;
-        let build_options = compile::build_options(config, &Build::from_config(config));
-        let runner = CpuStep { options: options.clone() };
-        let tools = Tools { registry: &Registry::default(), runner: &runner };
-        let placed = build_evaluation(&model, plan, &mesh, &build_options, &tools)?;
-        let parameters = placed
-            .step
-            .inputs
-            .iter()
-            .filter(|&&v| placed.step.value(v).role == Role::Param)
-            .map(|&v| placed.step.value(v).name.clone())
-            .collect();
-        let player =
-            play::player(&placed.partitioned, &placed.classes, &placed.pieces, config.train.seed, options)?;
-        Ok(Validator { player, pieces: placed.pieces, parameters })
-    }
-
-    /// The mean over up to `batches` held-out batches; `None` where nothing is held out.
-    fn loss(&mut self, trainer: &TrainLoop, feed: &dyn Feed, batches: u64) -> Result<Option<f64>> {
-        debug_assert!(self.pieces.iter().all(|p| !self.parameters.contains(&p.name)));
-        for name in &self.parameters {
-            self.player.set_tensor(name, &trainer.tensor(name)?)?;
-        }
-        let batches = batches.min(feed.validation_batches());
-        let mut sum = 0.0;
-        for index in 0..batches {
-            let batch: Fed = feed.validation(index)?;
-            sum += play::with_batch(&batch, |batch| self.player.step(batch, 0.0))?.loss;
-        }
-        Ok((batches > 0).then(|| sum / batches as f64))
+/// Tells which instructions have no kernel.
+fn note_slow_ops(runner: &Runner, output: &mut Output) {
+    let slow_ops = runner.slow_ops();
+    if let Some(slow) = slow_ops.first() {
+        output.note(format!(
+            "{} of {} instructions run on the reference interpreter, slowly; most often {} in {}",
+            slow_ops.iter().map(|op| op.count).sum::<usize>(),
+            runner.programs().programs.iter().map(|p| p.instructions.len()).sum::<usize>(),
+            slow.op,
+            slow.path
+        ));
     }
 }
 

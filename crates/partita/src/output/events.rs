@@ -66,6 +66,8 @@ pub struct Summary {
     pub unigram_nats: Option<f64>,
     /// Tokens (rows, without tokens) per second of training.
     pub tokens_per_s: f64,
+    /// The same of one device that has the cores which the ranks share; `None` where nobody measured it.
+    pub tokens_per_s_one_device: Option<f64>,
     /// Seconds of training.
     pub seconds: f64,
     /// Where the last checkpoint was written.
@@ -78,6 +80,18 @@ pub struct Summary {
     pub peak_bytes_used: Option<u64>,
 }
 event!(Summary, "summary");
+
+/// A run was asked to stop before its last step, and did.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Stopped {
+    /// Steps done.
+    pub step: u64,
+    /// The checkpoint of that step.
+    pub checkpoint: Option<String>,
+    /// What `--resume` takes to go on.
+    pub resume: String,
+}
+event!(Stopped, "stopped");
 
 /// A tensor and how far off it is.
 #[derive(Clone, PartialEq, Debug, Serialize)]

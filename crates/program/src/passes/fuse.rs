@@ -12,7 +12,7 @@ use crate::LowerOptions;
 use crate::classify::{Class, class, known, op_name};
 use crate::passes::bucket::{Bucket, phase_class};
 use crate::passes::head::HeadCut;
-use crate::passes::order::Item;
+use crate::passes::order::{Item, checked_outputs, maker};
 use indexmap::{IndexMap, IndexSet};
 use partita_ir::ops::{Reduce, Reducer};
 use partita_ir::{Graph, Node, NodeId, Op, Phase, ValueId};
@@ -204,6 +204,10 @@ struct Fuser<'a> {
     shapes: IndexSet<Key<'a>>,
     /// What each place would need of a region of its own; `None` where it is not fused.
     own: Vec<Option<Frame>>,
+    /// The last place that computes a number which the step is checked by.
+    checked: Option<usize>,
+    /// Whether the node at a place computes what replaces an input.
+    replaces: Vec<bool>,
     /// Whether the node at a place reduces across rows: nobody in its region reads what it makes.
     is_across: Vec<bool>,
     /// Of each group.
@@ -276,6 +280,12 @@ impl<'a> Fuser<'a> {
             }
         }
         let count = items.len();
+        let made_at = |value: ValueId| maker(graph, value).and_then(|node| place[node.index()]);
+        let checked = checked_outputs(graph, options).filter_map(made_at).max();
+        let mut replaces = vec![false; count];
+        graph.aliases.iter().filter_map(|&(_, output)| made_at(graph.outputs[output])).for_each(|at| {
+            replaces[at] = true;
+        });
         Fuser {
             graph,
             options,
@@ -286,6 +296,8 @@ impl<'a> Fuser<'a> {
             kept,
             shapes: IndexSet::new(),
             own: vec![None; count],
+            checked,
+            replaces,
             is_across: vec![false; count],
             frame: vec![None; count],
             group: (0..count).collect(),
@@ -411,9 +423,13 @@ impl<'a> Fuser<'a> {
         self.members[group].iter().find_map(seen_by).map(|&(at, _)| at)
     }
 
-    /// Whether the node's operands are there when the group runs.
+    /// Whether the node's operands are there when the group runs, and if it replaces an input, the numbers that the step is
+    /// checked by.
     fn can_hoist(&self, place: usize, group: usize) -> bool {
         let at = self.runs_at[group];
+        if self.replaces[place] && self.checked.is_some_and(|checked| at <= checked) {
+            return false;
+        }
         self.graph.node(self.node(place)).operands.iter().all(|&operand| {
             self.source(operand).is_none_or(|(definition, kept)| {
                 let maker = self.group[definition];

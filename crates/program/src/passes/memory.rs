@@ -77,11 +77,13 @@ pub(crate) fn may_overwrite(
 }
 
 /// Makes outputs that replace inputs land in the inputs' buffers: written there directly where nobody needs the
-/// old contents any more, copied at the end of the step otherwise.
-pub(crate) fn replace_inputs(mut program: Program) -> Program {
+/// old contents any more, copied at the end of the step otherwise. With `guard` none is written before the numbers are
+/// known that the step is checked by.
+pub(crate) fn replace_inputs(mut program: Program, guard: bool) -> Program {
     let mut accesses = accesses(&program);
     let mut renamed: Vec<BufferId> = (0..program.buffers.len()).map(BufferId::new).collect();
     let mut late = Vec::new();
+    let known = program.checked().iter().map(|checked| checked.known).max().filter(|_| guard);
     for position in 0..program.outputs.len() {
         let port = &program.outputs[position];
         let Some(input) = port.replaces else { continue };
@@ -90,11 +92,12 @@ pub(crate) fn replace_inputs(mut program: Program) -> Program {
             continue;
         }
         let writer = accesses[new.index()].writes[0].0;
-        let is_direct = match accesses[old.index()].last() {
+        let is_free = match accesses[old.index()].last() {
             None => true,
             Some(last) if last == writer => may_overwrite(&program, &program.instructions[writer], old, new),
             Some(last) => last < writer,
         };
+        let is_direct = is_free && known.is_none_or(|known| known < writer);
         if is_direct {
             renamed[new.index()] = old;
             let moved = std::mem::take(&mut accesses[new.index()]);

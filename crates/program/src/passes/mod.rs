@@ -141,7 +141,10 @@ pub const PASSES: &[Pass] = &[
     Pass {
         name: "replace-inputs",
         about: "write new parameters and states over the old ones",
-        run: |lowering, _| Ok(lowering.each_program(memory::replace_inputs)),
+        run: |lowering, context| {
+            let guard = context.options.guard;
+            Ok(lowering.each_program(|program| memory::replace_inputs(program, guard)))
+        },
     },
     Pass {
         name: "place",
@@ -291,7 +294,7 @@ impl Lowering {
         ProgramSet { programs, collectives }
     }
 
-    fn each_program(mut self, pass: fn(Program) -> Program) -> Lowering {
+    fn each_program(mut self, pass: impl Fn(Program) -> Program) -> Lowering {
         if let Some(set) = &mut self.set {
             set.programs = std::mem::take(&mut set.programs).into_iter().map(pass).collect();
         }

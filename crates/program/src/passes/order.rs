@@ -2,7 +2,8 @@
 //!
 //! A topological sort that always takes the ready unit with the smallest key. Plain nodes have their place in
 //! the graph as key, so they only move where a bucket makes them wait; those of the update run as soon as they can,
-//! while gradients are in cache and so that few of them are held. The keys of starts and waits say when they should
+//! while gradients are in cache and so that few of them are held, but with [`LowerOptions::guard`] none replaces a
+//! parameter or a state before the numbers are known that the step is checked by. The keys of starts and waits say when they should
 //! happen; dependencies make sure that they can.
 
 use crate::LowerOptions;
@@ -73,6 +74,20 @@ pub(crate) fn order(graph: &Graph, buckets: &[Bucket], options: &LowerOptions) -
             missing[begins(unit_of[writer.index()])] += 1;
         }
     }
+    // What replaces a parameter or a state comes after the numbers that the step is checked by.
+    let checked: Vec<usize> = checked_outputs(graph, options)
+        .filter_map(|value| graph.value(value).definition)
+        .map(|(node, _)| unit_of[node.index()])
+        .collect();
+    let precedes = predecessors(&followers, &checked);
+    for &(_, output) in &graph.aliases {
+        let Some(writer) = maker(graph, graph.outputs[output]) else { continue };
+        let writer = begins(unit_of[writer.index()]);
+        if !precedes[writer] {
+            checked.iter().for_each(|&unit| followers[unit].push(writer));
+            missing[writer] += checked.len();
+        }
+    }
 
     let key = keys(graph, buckets, options);
     let mut ready: BinaryHeap<Reverse<(Key, usize)>> = BinaryHeap::new();
@@ -121,6 +136,47 @@ pub(crate) fn order(graph: &Graph, buckets: &[Bucket], options: &LowerOptions) -
     }
     debug_assert!((0..unit_count).all(|unit| done[unit] || !is_unit(unit)), "buckets make no cycle");
     items
+}
+
+/// The numbers that a step is checked by before it replaces parameters and states: float scalars among the outputs, such
+/// as the loss and the norm of the gradients, that replace nothing themselves. None without [`LowerOptions::guard`].
+pub(crate) fn checked_outputs<'g>(
+    graph: &'g Graph,
+    options: &LowerOptions,
+) -> impl Iterator<Item = ValueId> + use<'g> {
+    let guard = options.guard;
+    let replaces = |position: usize| graph.aliases.iter().any(|&(_, output)| output == position);
+    graph.outputs.iter().enumerate().filter_map(move |(position, &value)| {
+        let ty = graph.ty(value);
+        (guard && ty.rank() == 0 && ty.dtype.is_float() && !replaces(position)).then_some(value)
+    })
+}
+
+/// The node that computes a value, seen through views; `None` for an input.
+pub(crate) fn maker(graph: &Graph, mut value: ValueId) -> Option<NodeId> {
+    loop {
+        let (id, _) = graph.value(value).definition?;
+        if class(graph, graph.node(id)) != Class::View {
+            return Some(id);
+        }
+        value = *graph.node(id).operands.first()?;
+    }
+}
+
+/// The units that have to come before one of `units`, and these themselves.
+fn predecessors(followers: &[Vec<usize>], units: &[usize]) -> Vec<bool> {
+    let mut leaders: Vec<Vec<usize>> = vec![Vec::new(); followers.len()];
+    for (unit, after) in followers.iter().enumerate() {
+        after.iter().for_each(|&follower| leaders[follower].push(unit));
+    }
+    let mut found = vec![false; followers.len()];
+    let mut open = units.to_vec();
+    while let Some(unit) = open.pop() {
+        if !std::mem::replace(&mut found[unit], true) {
+            open.extend(&leaders[unit]);
+        }
+    }
+    found
 }
 
 /// Who reads a value, seen through views, in the forward and backward pass: before any update.

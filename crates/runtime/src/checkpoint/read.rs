@@ -40,18 +40,31 @@ pub fn latest(dir: &Path) -> Result<Option<PathBuf>> {
     Ok(pointed.filter(|path| all.contains(path)).or_else(|| all.last().cloned()))
 }
 
+/// The step's folder that a path leads to: itself, or for a run's folder the [`latest`] in it. A path that leads to
+/// neither stays as it is, for [`load`] to say what is wrong with it.
+///
+/// # Errors
+/// E311 if the folder is there but cannot be read.
+pub fn find(path: &Path) -> Result<PathBuf> {
+    let is_run = path.is_dir() && !path.join(STATE_FILE).exists();
+    let newest = if is_run { latest(path)? } else { None };
+    Ok(newest.unwrap_or_else(|| path.to_path_buf()))
+}
+
+/// The run's folder that a step's folder lies in; `None` for a folder that does not have the name of a step.
+pub fn run_folder(step: &Path) -> Option<&Path> {
+    parse_folder_name(step.file_name()?.to_str()?)?;
+    step.parent().map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
+}
+
 /// Reads a checkpoint: a step's folder, or a run's folder, of which the [`latest`] is taken.
 ///
 /// # Errors
 /// E311 if there is none, with what is there instead; E312 if a file is cut short or damaged; E313 if there are
 /// safetensors files that no run of ours wrote.
 pub fn load(path: &Path) -> Result<Checkpoint> {
-    if path.is_dir()
-        && !path.join(STATE_FILE).exists()
-        && let Some(newest) = latest(path)?
-    {
-        return load(&newest);
-    }
+    let found = find(path)?;
+    let path = found.as_path();
     let state_path = path.join(STATE_FILE);
     let state = match fs::read(&state_path) {
         Ok(bytes) => bytes,

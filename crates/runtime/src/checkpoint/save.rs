@@ -9,16 +9,11 @@ use safetensors::tensor::TensorView;
 
 use super::*;
 
-/// Writes a checkpoint to `dir/step-<step>` and returns that path; a step saved before gets a folder with a
-/// number at the end (`step-00000100.1`). Older checkpoints beyond the `keep` newest (at least 1) are removed.
-///
-/// The folder is written under another name, brought to the disk and renamed, then the file `latest` is replaced
-/// the same way: whoever dies in between leaves the last good checkpoint as it was. One process writes at a time.
+/// Writes a checkpoint to a folder of its own in `dir` and returns the folder's name.
 ///
 /// # Errors
-/// E315 if the disk is full or refuses; the checkpoints before stay. Failing to remove old ones is no error:
-/// the next save tries again.
-pub fn save(storage: &dyn Storage, dir: &Path, checkpoint: &Checkpoint, keep: usize) -> Result<PathBuf> {
+/// E315 if the disk is full or refuses; the checkpoints before stay.
+pub(super) fn write(storage: &dyn Storage, dir: &Path, checkpoint: &Checkpoint) -> Result<String> {
     let files = encode(checkpoint);
     let before = storage.list(dir).unwrap_or_default();
     let revision = before
@@ -29,13 +24,11 @@ pub fn save(storage: &dyn Storage, dir: &Path, checkpoint: &Checkpoint, keep: us
         .max()
         .unwrap_or(0);
     let name = folder_name(checkpoint.step, revision);
-    let unfinished = format!("{name}{UNFINISHED}{}", std::process::id());
-    commit(storage, dir, &files, &name, &unfinished).map_err(|error| {
-        let _ = storage.remove(&dir.join(&unfinished));
+    commit(storage, dir, &files, &name).map_err(|error| {
+        let _ = storage.remove(&dir.join(unfinished(&name)));
         refused(storage, dir, &before, &files, &error)
     })?;
-    prune(storage, dir, &name, keep.max(1));
-    Ok(dir.join(name))
+    Ok(name)
 }
 
 /// The files of a checkpoint, in the order in which they are written.
@@ -75,17 +68,11 @@ struct Refusal {
     error: io::Error,
 }
 
-fn commit(
-    storage: &dyn Storage,
-    dir: &Path,
-    files: &[(&str, Vec<u8>)],
-    name: &str,
-    unfinished: &str,
-) -> Result<(), Refusal> {
+fn commit(storage: &dyn Storage, dir: &Path, files: &[(&str, Vec<u8>)], name: &str) -> Result<(), Refusal> {
     let on = |path: &Path, result: io::Result<()>| {
         result.map_err(|error| Refusal { path: path.to_path_buf(), error })
     };
-    let folder = dir.join(unfinished);
+    let folder = dir.join(unfinished(name));
     on(&folder, storage.create_folder(&folder))?;
     for (file, bytes) in files {
         let path = folder.join(file);
@@ -95,30 +82,10 @@ fn commit(
     on(&folder, storage.rename(&folder, &dir.join(name)))?;
     on(dir, storage.sync_folder(dir))?;
     // Only now, with the folder on the disk for good, is it announced.
-    let pointer = dir.join(format!("{LATEST_FILE}{UNFINISHED}{}", std::process::id()));
+    let pointer = dir.join(unfinished(LATEST_FILE));
     on(&pointer, storage.write(&pointer, name.as_bytes()))?;
     on(&pointer, storage.rename(&pointer, &dir.join(LATEST_FILE)))?;
     on(dir, storage.sync_folder(dir))
-}
-
-/// Removes what is unfinished or too old. A folder loses its name first, so none is ever half there.
-fn prune(storage: &dyn Storage, dir: &Path, newest: &str, keep: usize) {
-    let Ok(names) = storage.list(dir) else { return };
-    for name in names.iter().filter(|name| name.contains(UNFINISHED)) {
-        let _ = storage.remove(&dir.join(name));
-    }
-    let mut old: Vec<((u64, u32), &String)> = names
-        .iter()
-        .filter(|name| *name != newest)
-        .filter_map(|name| parse_folder_name(name).map(|key| (key, name)))
-        .collect();
-    old.sort();
-    for (_, name) in old.iter().rev().skip(keep - 1) {
-        let doomed = dir.join(format!("{name}{UNFINISHED}{}", std::process::id()));
-        if storage.rename(&dir.join(name), &doomed).is_ok() {
-            let _ = storage.remove(&doomed);
-        }
-    }
 }
 
 fn refused(

@@ -22,7 +22,7 @@ fn checkpoint(step: u64) -> Checkpoint {
         .into_iter()
         .collect(),
         step,
-        meta: [("seed".to_string(), "42".to_string())].into_iter().collect(),
+        meta: [("seed", "42"), ("run", "one")].map(|(key, value)| (key.into(), value.into())).into(),
     }
 }
 
@@ -102,8 +102,16 @@ impl Storage for Faulty {
     }
 }
 
+/// But for the file that is locked, which stays.
 fn names(dir: &Path) -> Vec<String> {
-    FileStorage.list(dir).unwrap()
+    let mut names = FileStorage.list(dir).unwrap();
+    names.retain(|name| name != "lock");
+    names
+}
+
+/// Saves to the folder of the run that the checkpoint names, which keeps so many.
+fn save(storage: &dyn Storage, dir: &Path, saved: &Checkpoint, keep: usize) -> Result<PathBuf> {
+    RunFolder::reopen(dir, saved, keep)?.save(storage, saved.clone())
 }
 
 fn latest_checkpoint(dir: &Path) -> Option<Checkpoint> {
@@ -119,6 +127,7 @@ fn every_element_type_comes_back_bit_for_bit_and_in_order() {
         saved.tensors.insert(format!("optimizer.m.{dtype}"), TensorData::new(dtype, vec![], fill(1)));
     }
     saved.tensors.insert("empty".into(), TensorData::new(DType::F32, vec![0, 4], vec![]));
+    saved.meta.insert("run".into(), "one".into());
     saved.meta.insert("config".into(), "width = 3\n\"quoted\" \u{e9}".into());
     let dir = tempfile::tempdir().unwrap();
     let path = save(&FileStorage, dir.path(), &saved, 2).unwrap();
@@ -230,6 +239,9 @@ fn a_full_disk_loses_nothing_and_says_so() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("run"), "a file where the folder should be").unwrap();
     let error = save(&FileStorage, &dir.path().join("run"), &checkpoint(1), 1).unwrap_err();
+    assert_eq!((error.code, error.found.as_deref()), ("E315", Some("a file of this name")));
+    let storage = Faulty { room: Some(Cell::new(9)), ..Faulty::default() };
+    let error = save(&storage, &dir.path().join("new"), &checkpoint(1), 1).unwrap_err();
     assert_eq!((error.code, error.notes[0].as_str()), ("E315", "there is no earlier checkpoint"));
 }
 
@@ -334,4 +346,82 @@ fn names_and_shapes_that_differ_are_listed() {
             "extra:\nlayers.0.weight: f32[3, 1]",
         ]
     );
+}
+
+/// Steps whose folders are in a run's folder.
+fn steps(dir: &Path) -> Vec<u64> {
+    list(dir).unwrap().iter().map(|path| load(path).unwrap().step).collect()
+}
+
+#[test]
+fn a_run_has_a_folder_of_its_own_and_removes_only_what_it_wrote() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = RunFolder::create(dir.path(), 2).unwrap();
+    for step in 1..=3 {
+        first.save(&FileStorage, Checkpoint { meta: BTreeMap::new(), ..checkpoint(step) }).unwrap();
+    }
+    assert_eq!(steps(dir.path()), [2, 3]);
+    // While it writes, nobody else does; afterwards its checkpoints keep others away.
+    assert_eq!(RunFolder::create(dir.path(), 1).unwrap_err().code, "E330");
+    assert_eq!(RunFolder::reopen(dir.path(), &checkpoint(3), 1).unwrap_err().code, "E331");
+    drop(first);
+    let error = RunFolder::create(dir.path(), 1).unwrap_err();
+    assert_eq!((error.code, error.found.as_deref()), ("E330", Some("2 checkpoints, up to step-00000003")));
+    assert_eq!(steps(dir.path()), [2, 3]);
+
+    // It goes on: what it wrote before is its own. What others wrote or put there is not.
+    fs::write(dir.path().join("notes.tmp-7"), "mine").unwrap();
+    fs::create_dir(dir.path().join("step-00000009.tmp-7")).unwrap();
+    save(&FileStorage, &dir.path().join("other"), &checkpoint(1), 1).unwrap();
+    fs::rename(dir.path().join("other/step-00000001"), dir.path().join("step-00000001")).unwrap();
+    // Nor is one that does not say who wrote it.
+    save::write(&FileStorage, dir.path(), &Checkpoint { meta: BTreeMap::new(), ..checkpoint(0) }).unwrap();
+    fs::write(dir.path().join(LATEST_FILE), "step-00000003").unwrap();
+    let resumed = RunFolder::reopen(dir.path(), &load(dir.path()).unwrap(), 1).unwrap();
+    resumed.save(&FileStorage, checkpoint(4)).unwrap();
+    assert_eq!(steps(dir.path()), [0, 1, 4]);
+    let kept = ["latest", "notes.tmp-7", "other", "step-00000000", "step-00000001", "step-00000004"];
+    assert_eq!(names(dir.path()), kept);
+}
+
+#[test]
+fn a_new_run_in_the_default_place_takes_the_next_number_and_the_newest_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().join("runs/gpt");
+    assert_eq!(newest_run(&base).unwrap(), None);
+    let paths: Vec<PathBuf> = (1..=3)
+        .map(|step| {
+            let run = RunFolder::create_numbered(&base, 1).unwrap();
+            run.save(&FileStorage, checkpoint(step)).unwrap();
+            // Files know the time to a few milliseconds.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            run.path().to_path_buf()
+        })
+        .collect();
+    assert_eq!(paths, ["runs/gpt", "runs/gpt-2", "runs/gpt-3"].map(|name| dir.path().join(name)));
+    assert_eq!(newest_run(&base).unwrap().as_ref(), Some(&paths[2]));
+    // One without a checkpoint is free unless somebody writes there.
+    let fourth = RunFolder::create_numbered(&base, 1).unwrap();
+    let fifth = RunFolder::create_numbered(&base, 1).unwrap();
+    assert_eq!([fourth.path(), fifth.path()], ["runs/gpt-4", "runs/gpt-5"].map(|name| dir.path().join(name)));
+    drop(fourth);
+    assert!(RunFolder::create_numbered(&base, 1).unwrap().path().ends_with("gpt-4"));
+    // Not the highest number, but the one that wrote last.
+    let second = load(&paths[1]).unwrap();
+    RunFolder::reopen(&paths[1], &second, 1).unwrap().save(&FileStorage, checkpoint(7)).unwrap();
+    assert_eq!(newest_run(&base).unwrap().as_ref(), Some(&paths[1]));
+    fs::create_dir(dir.path().join("runs/gpt-mine")).unwrap();
+    assert_eq!(newest_run(&base).unwrap().as_ref(), Some(&paths[1]));
+}
+
+#[test]
+fn a_path_leads_to_a_step_and_its_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = save(&FileStorage, dir.path(), &checkpoint(2), 1).unwrap();
+    assert_eq!(find(dir.path()).unwrap(), path);
+    assert_eq!(find(&path).unwrap(), path);
+    assert_eq!(run_folder(&path), Some(dir.path()));
+    assert_eq!(run_folder(Path::new("step-00000002")), Some(Path::new(".")));
+    assert_eq!(run_folder(&dir.path().join("copy")), None);
+    assert_eq!(find(&dir.path().join("nowhere")).unwrap(), dir.path().join("nowhere"));
 }

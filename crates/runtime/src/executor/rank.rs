@@ -14,7 +14,7 @@ use partita_program::{
 };
 
 use super::team::{Idle, Team};
-use super::{Fault, RunnerOptions};
+use super::{DIVERGED, Fault, RunnerOptions};
 use crate::arena::{Arena, Memory, Publication, Span};
 use crate::cpu::{self, Kernel};
 
@@ -60,9 +60,9 @@ impl Check {
         if value.is_finite() {
             return Ok(());
         }
-        Err(Diagnostic::new("E412", format!("`{}` is not a finite number", self.name))
+        Err(Diagnostic::new(DIVERGED, format!("`{}` is not a finite number", self.name))
             .found(value.to_string())
-            .help("lower the learning rate, clip gradients, lengthen the warm-up, or use a wider type; the last checkpoint is from before"))
+            .help("lower the learning rate, clip gradients, lengthen the warm-up, or use a wider type; parameters and states are those of the step before"))
     }
 }
 
@@ -127,27 +127,15 @@ impl Body {
         }
     }
 
-    /// Notes where scalar float outputs are written.
+    /// Notes where the numbers that the step is checked by become known.
     fn guard(&mut self, program: &Program) {
-        for port in &program.outputs {
-            let ty = &program.buffer(port.buffer).ty;
-            if !ty.dtype.is_float() || ty.element_count() != 1 {
-                continue;
-            }
-            let check = || {
-                let span = buffer_span(program, port.buffer);
-                Check { name: port.name.clone(), dtype: ty.dtype, span }
-            };
-            for (index, instruction) in program.instructions.iter().enumerate() {
-                match &instruction.action {
-                    Action::Compute(compute) if compute.outputs.contains(&port.buffer) => {
-                        self.checks[index].push(check());
-                    }
-                    Action::Start(start) if start.outputs.contains(&port.buffer) => {
-                        self.collective_checks[start.collective.index()].push(check());
-                    }
-                    Action::Compute(_) | Action::Start(_) | Action::Wait(_) => {}
-                }
+        for checked in program.checked() {
+            let dtype = program.buffer(checked.buffer).ty.dtype;
+            let span = buffer_span(program, checked.buffer);
+            let check = Check { name: checked.name.to_string(), dtype, span };
+            match &program.instructions[checked.known].action {
+                Action::Wait(collective) => self.collective_checks[collective.index()].push(check),
+                Action::Compute(_) | Action::Start(_) => self.checks[checked.known].push(check),
             }
         }
     }

@@ -1,0 +1,210 @@
+//! The folder of a run: one run writes to it, and that run removes nothing but what it wrote itself.
+//!
+//! Every checkpoint says which run wrote it. A run that is resumed in its own folder keeps its name, so the checkpoints
+//! it wrote before are its own. While a run writes, it holds a lock on a file of the folder; the system releases
+//! the lock when the process ends, however it ends.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::save::write;
+use super::*;
+
+/// What is locked while a run writes.
+const LOCK_FILE: &str = "lock";
+/// The key under which a checkpoint says which run wrote it.
+const RUN_KEY: &str = "run";
+
+/// The folder that a run writes its checkpoints to. While this lives, no other run writes there.
+#[derive(Debug)]
+pub struct RunFolder {
+    path: PathBuf,
+    run: String,
+    keep: usize,
+    _lock: File,
+}
+
+impl RunFolder {
+    /// The folder of a new run, which is created if it is not there. Of this run's checkpoints the `keep` newest (at least
+    /// 1) are kept.
+    ///
+    /// # Errors
+    /// E315 where it cannot be created or written to, E330 where it holds checkpoints, E331 where another run writes there.
+    pub fn create(path: &Path, keep: usize) -> Result<RunFolder> {
+        prepare(path)?;
+        unused(path)?;
+        let folder = RunFolder::lock(path, new_run(), keep)?;
+        // A run that held the lock a moment ago may have written one.
+        unused(path)?;
+        Ok(folder)
+    }
+
+    /// As [`RunFolder::create`], in the first of the folders `base`, `base-2`, `base-3`, .. that no other run uses.
+    ///
+    /// # Errors
+    /// E315 where a folder cannot be created or written to.
+    pub fn create_numbered(base: &Path, keep: usize) -> Result<RunFolder> {
+        let mut number = 1;
+        loop {
+            match RunFolder::create(&numbered(base, number), keep) {
+                Err(error) if ["E330", "E331"].contains(&error.code) => number += 1,
+                result => return result,
+            }
+        }
+    }
+
+    /// The folder of the run that wrote `checkpoint` there and goes on. What it wrote before counts as its own.
+    ///
+    /// # Errors
+    /// E315 where it cannot be written to, E331 where a run writes there.
+    pub fn reopen(path: &Path, checkpoint: &Checkpoint, keep: usize) -> Result<RunFolder> {
+        prepare(path)?;
+        let run = checkpoint.meta.get(RUN_KEY).cloned().unwrap_or_else(new_run);
+        RunFolder::lock(path, run, keep)
+    }
+
+    fn lock(path: &Path, run: String, keep: usize) -> Result<RunFolder> {
+        let file = path.join(LOCK_FILE);
+        let lock = OpenOptions::new().create(true).append(true).open(&file);
+        let lock = lock.map_err(|error| unwritable(path, error.to_string()))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(RunFolder { path: path.to_path_buf(), run, keep: keep.max(1), _lock: lock }),
+            Err(TryLockError::WouldBlock) => {
+                Err(Diagnostic::new("E331", "another run writes its checkpoints here")
+                    .at(path.display().to_string())
+                    .expected("a folder that no other process trains in")
+                    .found(format!("a lock on {}", file.display()))
+                    .help("wait until that run ends, or name another folder with --checkpoint-dir"))
+            }
+            Err(TryLockError::Error(error)) => Err(unwritable(path, error.to_string())),
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes a checkpoint to `step-<step>` in the folder and returns that path; a step saved before gets a folder with a
+    /// number at the end (`step-00000100.1`). Older checkpoints of this run beyond those to be kept are removed, and what
+    /// an interrupted save left unfinished.
+    ///
+    /// The checkpoint is written under another name, brought to the disk and renamed, then the file `latest` is replaced
+    /// the same way: whoever dies in between leaves the last good checkpoint as it was.
+    ///
+    /// # Errors
+    /// E315 if the disk is full or refuses; the checkpoints before stay. Failing to remove old ones is no error:
+    /// the next save tries again.
+    pub fn save(&self, storage: &dyn Storage, mut checkpoint: Checkpoint) -> Result<PathBuf> {
+        checkpoint.meta.insert(RUN_KEY.to_string(), self.run.clone());
+        let name = write(storage, &self.path, &checkpoint)?;
+        self.prune(storage, &name);
+        Ok(self.path.join(name))
+    }
+
+    /// Removes what is unfinished, and this run's checkpoints that are too old. A folder loses its name first, so none is
+    /// ever half there.
+    fn prune(&self, storage: &dyn Storage, newest: &str) {
+        let Ok(names) = storage.list(&self.path) else { return };
+        for name in names.iter().filter(|name| is_unfinished(name)) {
+            let _ = storage.remove(&self.path.join(name));
+        }
+        let mut own: Vec<((u64, u32), &String)> = names
+            .iter()
+            .filter(|name| *name != newest)
+            .filter_map(|name| parse_folder_name(name).map(|key| (key, name)))
+            .filter(|(_, name)| self.wrote(storage, name))
+            .collect();
+        own.sort();
+        for (_, name) in own.iter().rev().skip(self.keep - 1) {
+            let doomed = self.path.join(unfinished(name));
+            if storage.rename(&self.path.join(name), &doomed).is_ok() {
+                let _ = storage.remove(&doomed);
+            }
+        }
+    }
+
+    /// Whether a checkpoint says that this run wrote it.
+    fn wrote(&self, storage: &dyn Storage, name: &str) -> bool {
+        let state = storage.read(&self.path.join(name).join(STATE_FILE)).ok();
+        let state = state.and_then(|bytes| serde_json::from_slice::<State>(&bytes).ok());
+        state.is_some_and(|state| state.meta.get(RUN_KEY) == Some(&self.run))
+    }
+}
+
+/// The folder of the run that wrote last, among `base`, `base-2`, `base-3`, ..; `None` where none of them holds a
+/// checkpoint.
+///
+/// # Errors
+/// E311 if one is there but cannot be read.
+pub fn newest_run(base: &Path) -> Result<Option<PathBuf>> {
+    let parent = base.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = base.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let number = |found: &String| match found.strip_prefix(&name)? {
+        "" => Some(1),
+        rest => rest.strip_prefix('-')?.parse::<usize>().ok().filter(|&number| number > 1),
+    };
+    let numbers = FileStorage.list(parent).unwrap_or_default();
+    let mut runs = Vec::new();
+    for number in numbers.iter().filter_map(number) {
+        let path = numbered(base, number);
+        if !path.is_dir() {
+            continue;
+        }
+        if let Some(checkpoint) = latest(&path)? {
+            let written = fs::metadata(checkpoint.join(STATE_FILE)).and_then(|state| state.modified()).ok();
+            runs.push((written, number, path));
+        }
+    }
+    Ok(runs.into_iter().max().map(|(_, _, path)| path))
+}
+
+/// `base`, or `base-2`, `base-3`, ..
+fn numbered(base: &Path, number: usize) -> PathBuf {
+    if number == 1 {
+        return base.to_path_buf();
+    }
+    let mut path = base.as_os_str().to_os_string();
+    path.push(format!("-{number}"));
+    PathBuf::from(path)
+}
+
+/// A name for a run that no other run has.
+fn new_run() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    format!("{:x}-{:x}", now.as_nanos(), std::process::id())
+}
+
+/// Creates the folder if it is not there. E315.
+fn prepare(path: &Path) -> Result<()> {
+    fs::create_dir_all(path).map_err(|error| {
+        unwritable(path, if path.is_file() { "a file of this name".to_string() } else { error.to_string() })
+    })
+}
+
+fn unwritable(path: &Path, found: String) -> Box<Diagnostic> {
+    Diagnostic::new("E315", "the checkpoint folder cannot be written to")
+        .at(path.display().to_string())
+        .expected("a folder in which files can be created")
+        .found(found)
+        .help("name another one with --checkpoint-dir, or check the permissions")
+}
+
+/// E330 where a folder holds checkpoints.
+fn unused(path: &Path) -> Result<()> {
+    let all = list(path)?;
+    let Some(newest) = all.last() else { return Ok(()) };
+    let name = newest.file_name().unwrap_or_default().to_string_lossy();
+    Err(Diagnostic::new("E330", "the checkpoint folder belongs to another run")
+        .at(path.display().to_string())
+        .expected("a folder without checkpoints")
+        .found(match all.len() {
+            1 => name.to_string(),
+            count => format!("{count} checkpoints, up to {name}"),
+        })
+        .help(format!(
+            "go on with that run by --resume {}, or name another folder with --checkpoint-dir",
+            path.display()
+        )))
+}
