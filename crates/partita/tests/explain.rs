@@ -50,6 +50,39 @@ fn a_plan_reads_back_from_each_of_its_spellings() {
 }
 
 #[test]
+fn a_dictionary_of_pytorch_is_a_plan_file() {
+    let text = "from torch.distributed.tensor.parallel import *\n\nparallelize_plan = {\n    \
+                \"layers.0\": ColwiseParallel(input_layouts=Shard(0), use_local_output=False),\n    \
+                \"layers.1\": RowwiseParallel(output_layouts=Shard(0)),\n}\n";
+    let place = with_plan(text);
+    let plan = Plan::parse(text, "here.py").unwrap();
+    for form in ["calls", "dict", "toml"] {
+        let shown = place.run(&["show", "mlp", "--mesh", "tp=2", "--plan", "plan.py", "--as", form]);
+        assert_eq!(Plan::parse(&shown.out, "shown").unwrap(), plan, "{form}: {}", shown.err);
+    }
+    let verified = place.run(&["verify", "mlp", "--mesh", "tp=2", "--plan", "plan.py"]);
+    assert_eq!(verified.code, Some(0), "{}", verified.err);
+    let said = format!("{}{}", verified.out, verified.err);
+    assert!(said.contains("`use_local_output` changes nothing"), "{said}");
+}
+
+#[test]
+fn every_command_says_that_pipeline_splits_do_nothing_yet() {
+    let place = with_plan("sch[\"layers.0\"].pipeline_split()\n");
+    for command in ["show", "explain", "verify"] {
+        let outcome = place.run(&[command, "mlp", "--mesh", "dp=2", "--plan", "plan.py"]);
+        assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+        let said = format!("{}{}", outcome.out, outcome.err);
+        assert!(said.contains("\"pipeline_split\" (plan.py:1): changes nothing yet"), "{command}: {said}");
+    }
+    let trained =
+        place.run(&["train", "mlp", "--mesh", "dp=2", "--plan", "plan.py", "--steps", "1", "--no-verify"]);
+    assert_eq!(trained.code, Some(0), "{}", trained.err);
+    let said = format!("{}{}", trained.out, trained.err);
+    assert!(said.contains("changes nothing yet"), "{said}");
+}
+
+#[test]
 fn the_screen_shows_lines_meetings_and_notes() {
     let place = with_plan(PLAN);
     let outcome = place.run(&["explain", "mlp", "--mesh", "dp=2,tp=2", "--plan", "plan.py"]);

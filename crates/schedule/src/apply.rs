@@ -409,12 +409,19 @@ impl<'a> Planner<'a> {
 
     /// What `--sequence-parallel` cannot do here.
     fn note_sequence_parallel(&mut self) {
-        if self.mesh.axis_named(SEQUENCE_PARALLEL_AXIS).is_none_or(|axis| axis.size == 1) {
-            self.notes.push(format!(
-                "`--sequence-parallel` changes nothing: mesh {} has no axis `{SEQUENCE_PARALLEL_AXIS}` of several ranks",
-                self.mesh
-            ));
-        }
+        let is_stream = |&v: &ValueId| {
+            let ty = self.graph.ty(v);
+            ty.rank() == 3 && ty.dtype.is_float()
+        };
+        let mut forward = self.graph.nodes.iter().filter(|node| node.phase == Phase::Forward);
+        let missing = if self.mesh.axis_named(SEQUENCE_PARALLEL_AXIS).is_none_or(|axis| axis.size == 1) {
+            format!("mesh {} has no axis `{SEQUENCE_PARALLEL_AXIS}` of several ranks", self.mesh)
+        } else if !forward.any(|node| node.results.iter().any(is_stream)) {
+            "the model has no activations [batch, sequence, features]".to_string()
+        } else {
+            return;
+        };
+        self.notes.push(format!("`--sequence-parallel` changes nothing: {missing}"));
     }
 
     /// Whether a line keeps whole what `--sequence-parallel` would cut, or reads cut what it would gather.

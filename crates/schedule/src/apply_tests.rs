@@ -391,4 +391,10 @@ fn sequence_parallelism_says_which_lines_hold_against_it() {
     assert!(notes(&mesh, &lines).is_empty(), "it says the same");
     let [note] = &notes(&Mesh::new("mesh", &[("dp", 2)]), &[])[..] else { panic!("one") };
     assert!(note.starts_with("`--sequence-parallel` changes nothing: mesh dp=2 has no axis `tp`"), "{note}");
+    let mlp = step_of(ModelConfig::Mlp(MlpConfig::default()));
+    let notes = apply(&plan(&[("layers.0", "colwise")]), &mlp, &mesh, &options).unwrap().notes;
+    assert_eq!(
+        notes,
+        ["`--sequence-parallel` changes nothing: the model has no activations [batch, sequence, features]"]
+    );
 }

@@ -42,6 +42,12 @@ impl Built {
         specialise(self.partitioned.local(rank), rank)
     }
 
+    /// With what there is to tell of the structural lines, before all else.
+    fn noting(mut self, structured: &Structured) -> Built {
+        self.notes.splice(0..0, structured.notes.iter().cloned());
+        self
+    }
+
     /// The shape of an input (a parameter, a state, a fed tensor) on each rank; `None` where there is none of the name.
     pub fn local_shapes(&self, input: &str) -> Option<Vec<Vec<usize>>> {
         let Partitioned { graph, mesh, inputs, .. } = &self.partitioned;
@@ -118,9 +124,8 @@ pub(crate) fn build_structured(
     options: &BuildOptions,
     runner: &dyn StepRunner,
 ) -> Result<Built> {
-    let mut built = place(&unplaced_step(structured, options, runner)?, plan, mesh, options, runner)?;
-    built.notes.splice(0..0, structured.notes.iter().cloned());
-    Ok(built)
+    let built = place(&unplaced_step(structured, options, runner)?, plan, mesh, options, runner)?;
+    Ok(built.noting(structured))
 }
 
 /// The forward and backward pass of a model planned for `mesh`, without an update: outputs `loss` and `grad.<parameter>`.
@@ -131,9 +136,11 @@ pub fn build_gradients(
     options: &BuildOptions,
     tools: &Tools,
 ) -> Result<Built> {
-    let (graph, pieces, spoken_of) = gradients_of(&restructure(plan, model, tools)?, options)?;
+    let structured = restructure(plan, model, tools)?;
+    let (graph, pieces, spoken_of) = gradients_of(&structured, options)?;
     let graph = open_without_kernels(&graph, tools.runner)?;
-    place(&Unplaced { graph, pieces, spoken_of }, plan, mesh, options, tools.runner)
+    let built = place(&Unplaced { graph, pieces, spoken_of }, plan, mesh, options, tools.runner)?;
+    Ok(built.noting(&structured))
 }
 
 /// The loss alone of a model made for training, planned for `mesh`, with nothing dropped out. Every line of the plan
@@ -147,7 +154,9 @@ pub fn build_evaluation(
 ) -> Result<Built> {
     let model = Model { forward: without_dropout(&model.forward)?, ..model.clone() };
     let structured = restructure(plan, &model, tools)?;
-    place(&unplaced_forward(&structured, options, tools.runner)?, plan, mesh, options, tools.runner)
+    let built =
+        place(&unplaced_forward(&structured, options, tools.runner)?, plan, mesh, options, tools.runner)?;
+    Ok(built.noting(&structured))
 }
 
 /// The forward graph in which dropout drops nothing, and is still there.

@@ -431,15 +431,20 @@ impl<'a> Reader<'a> {
         let letter = letter.ok_or_else(|| self.wrong(start, "a text that ends"))?;
         self.place += letter.len_utf8();
         let digits = match letter {
-            '\n' => return Ok(()),
-            '\\' | '\'' | '"' => return Ok(text.push(letter)),
-            'n' => return Ok(text.push('\n')),
-            't' => return Ok(text.push('\t')),
-            'r' => return Ok(text.push('\r')),
             'x' => 2,
             'u' => 4,
-            // As Python does.
-            _ => return Ok(text.extend(['\\', letter])),
+            _ => {
+                match letter {
+                    '\n' => {}
+                    '\\' | '\'' | '"' => text.push(letter),
+                    'n' => text.push('\n'),
+                    't' => text.push('\t'),
+                    'r' => text.push('\r'),
+                    // As Python does.
+                    _ => text.extend(['\\', letter]),
+                }
+                return Ok(());
+            }
         };
         let code = self.rest().get(..digits).and_then(|code| u32::from_str_radix(code, 16).ok());
         let decoded = code.and_then(char::from_u32);
