@@ -310,6 +310,9 @@ fn by_element(situation: &Situation, factors: &[AxisList]) -> Vec<usize> {
     let (rule, node) = (situation.rule, situation.node);
     let operands = node.operands.iter().zip(&rule.operands);
     let tensors = || operands.clone().chain(node.results.iter().zip(&rule.results));
+    if tensors().all(|(value, _)| situation.layouts.by_element[value.index()].is_empty()) {
+        return vec![0; factors.len()];
+    }
     let along = |factor: usize, axis: AxisRef| {
         let majors = |dims: &Vec<Vec<usize>>| dims.iter().any(|d| d.first() == Some(&factor));
         tensors().any(|(&value, dims)| majors(dims) && situation.layouts.cuts_by_element(value, axis))
