@@ -223,7 +223,7 @@ fn a_trainer_refuses_a_batch_without_an_input() {
     let targets = batch.shift_remove("targets").unwrap();
     let error = trainer.step(&batch, 0.01).unwrap_err();
     assert_eq!((error.code, error.message.as_str()), ("E430", "the batch has no `targets`"));
-    assert_eq!(error.expected.as_deref(), Some("inputs: f32[8, 32], targets: f32[8, 32]"));
+    assert_eq!(error.expected.as_deref(), Some("inputs: f32[8, 8], targets: f32[8, 4]"));
     batch.insert("targets".to_string(), targets);
     assert_eq!(trainer.step(&batch, 0.01).unwrap().step, 1);
 }

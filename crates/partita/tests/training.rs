@@ -258,7 +258,7 @@ fn events_have_exactly_the_documented_fields() {
             "validation" => &["step", "loss"],
             "sample" => &["prompt", "text"],
             "verify" => &["ok", "worst", "first_diverging", "excused"],
-            "error" => &["code", "message", "help"],
+            "error" => &["code", "message", "at", "expected", "found", "help"],
             "summary" => &[
                 "steps",
                 "loss",

@@ -120,6 +120,8 @@ pub struct TrainLoop {
     /// Random seed, fed as the input `seed` where there is one.
     pub seed: u64,
     step: u64,
+    /// Whether the inputs of the next step are written.
+    is_fed: bool,
 }
 
 impl TrainLoop {
@@ -151,7 +153,8 @@ impl TrainLoop {
                 }
             }
         }
-        let mut train = TrainLoop { runner, inputs, batch: Vec::new(), outputs, pieces, seed, step: 0 };
+        let mut train =
+            TrainLoop { runner, inputs, batch: Vec::new(), outputs, pieces, seed, step: 0, is_fed: false };
         train.batch = train.batch_inputs();
         Ok(train)
     }
@@ -205,39 +208,61 @@ impl TrainLoop {
         self.step
     }
 
-    /// Runs one step on a global batch, which has every input of the step that is no parameter and no state. The inputs
-    /// `learning_rate`, `step` (from 1) and `seed` are fed where they exist; the batch need not have them.
+    /// Runs one step on a global batch: [`TrainLoop::feed`], then [`TrainLoop::run`].
     ///
     /// # Errors
-    /// E414, E415, E430 where the batch does not fit the inputs, E431 for a learning rate that is no finite number of at
-    /// least 0: nothing is changed then. What [`Runner::step`] says; E412 also names the step.
+    /// What these say.
     pub fn step(&mut self, batch: &[BatchTensor<'_>], learning_rate: f64) -> Result<StepReport> {
         let begin = Instant::now();
-        let step = self.step + 1;
-        self.check_batch(batch)?;
-        self.check_rate(learning_rate)?;
-        for tensor in batch {
-            self.feed(tensor)?;
-        }
-        self.feed_scalars(step, learning_rate)?;
-        self.runner.step().map_err(|error| error.note(format!("at step {step}")))?;
-        self.step = step;
-        let loss = self.number("loss")?.ok_or_else(|| {
-            Diagnostic::new("E414", "no rank has an output `loss`")
-                .help("the step graph must name its loss so")
-        })?;
-        let grad_norm = self.number("grad_norm")?;
+        self.feed(batch, learning_rate)?;
+        let (loss, grad_norm) = self.run()?;
         let is_tokens = |t: &&BatchTensor<'_>| t.name == "tokens";
         let rows = batch.first().and_then(|t| t.shape.first().copied());
         let tokens = batch.iter().find(is_tokens).map(|t| t.shape.iter().product()).or(rows).unwrap_or(0);
         Ok(StepReport {
-            step,
+            step: self.step,
             loss,
             grad_norm,
             tokens_per_s: tokens as f64 / begin.elapsed().as_secs_f64().max(1e-9),
             peak_bytes_planned: self.runner.planned_bytes().into_iter().max().unwrap_or(0),
             peak_bytes_used: self.runner.peak_bytes_used().into_iter().max().unwrap_or(0),
         })
+    }
+
+    /// Writes what the next step runs on: a global batch, which has every input of the step that is no parameter and no
+    /// state, and the inputs `learning_rate`, `step` (from 1) and `seed` where they exist. A batch may have these three
+    /// too; they are passed over.
+    ///
+    /// # Errors
+    /// E414, E415 and E430 where the batch does not fit the inputs, E431 for a learning rate that is no finite number of at
+    /// least 0. Nothing is changed then.
+    pub fn feed(&mut self, batch: &[BatchTensor<'_>], learning_rate: f64) -> Result<()> {
+        self.check_batch(batch)?;
+        self.check_rate(learning_rate)?;
+        for tensor in batch {
+            self.feed_tensor(tensor)?;
+        }
+        self.feed_scalars(self.step + 1, learning_rate)?;
+        self.is_fed = true;
+        Ok(())
+    }
+
+    /// Runs the step that was fed; returns its outputs `loss` and, where there is one, `grad_norm`.
+    ///
+    /// # Errors
+    /// E430 where no batch was fed since the last step. What [`Runner::step`] says, with the number of the step.
+    pub fn run(&mut self) -> Result<(f64, Option<f64>)> {
+        if !std::mem::take(&mut self.is_fed) {
+            return Err(Diagnostic::new("E430", "a step was not fed").help("call `feed` before each `run`"));
+        }
+        let step = self.step + 1;
+        self.runner.step().map_err(|error| error.note(format!("at step {step}")))?;
+        self.step = step;
+        let loss = self.number("loss")?.ok_or_else(|| {
+            Diagnostic::new("E414", "no rank has an output `loss`")
+                .help("the step graph must name its loss so")
+        })?;
+        Ok((loss, self.number("grad_norm")?))
     }
 
     fn batch_input(&self, name: &str) -> Option<&BatchInput> {
@@ -308,7 +333,7 @@ impl TrainLoop {
     }
 
     /// Writes one tensor of a batch, which fits, to the input of its name or to those of its microbatches.
-    fn feed(&mut self, tensor: &BatchTensor<'_>) -> Result<()> {
+    fn feed_tensor(&mut self, tensor: &BatchTensor<'_>) -> Result<()> {
         let Some(input) = self.batch_input(tensor.name) else { return Ok(()) };
         let parts = input.parts.clone();
         let row_bytes =

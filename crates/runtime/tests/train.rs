@@ -248,6 +248,8 @@ fn a_step_that_is_refused_names_what_is_wrong_and_changes_nothing() {
         for rate in [-1e-3, f64::NAN, f64::INFINITY, 1e39] {
             fails(&mut train, &[x], rate, "E431", &["learning rate", "within the range of f32"]);
         }
+        // Every step is fed anew.
+        assert_eq!(train.run().unwrap_err().code, "E430");
         // The scalars of a step may stand in a batch; the loop's own values win.
         let seed = BatchTensor { name: "seed", dtype: DType::U64, shape: &[], bytes: &[9; 8] };
         train.step(&[x, seed], 0.0).unwrap();

@@ -269,18 +269,16 @@ impl Prepared {
         }
     }
 
-    /// One run: the step itself is timed, with its scalars and its loss, and the whole batch is in place before.
+    /// One run: the step itself is timed, with its loss; the batch is in place before.
     fn run(&mut self) -> Result<()> {
         if let Player::Steps(trainer) = &mut self.player {
-            for (name, value) in &self.fed {
-                trainer.set_tensor(name, &play::tensor_data(value))?;
-            }
+            play::with_batch(&self.fed, |batch| trainer.feed(batch, self.learning_rate))?;
         }
         let cpu_before = cpu_ms();
         let begin = Instant::now();
         match &mut self.player {
             Player::Steps(trainer) if trainer.runner().has_output(0, "loss") => {
-                let loss = trainer.step(&[], self.learning_rate)?.loss;
+                let (loss, _) = trainer.run()?;
                 if self.losses.len() < LOSSES {
                     self.losses.push(loss);
                 }

@@ -153,8 +153,8 @@ mod tests {
             ((32, 8, 2), 16),
             ((32, 8, 1), 8),
             ((32, 8, 4), 32),
-            // Microbatches of 5, 5, 4, 4: two shards get 3 and 2 or 2 and 2.
-            ((18, 4, 2), 10),
+            // Microbatches of 5, 5, 4 and 4 rows are split over two shards as those of 3, 2, 2 and 2 are.
+            ((18, 4, 2), 9),
             // Fewer rows than shards stay so.
             ((3, 1, 4), 3),
             ((4, 2, 4), 4),

@@ -24,10 +24,10 @@
 //! monotone in the gradient, and the second moment, g squared, is largest at an end.
 //!
 //! Clipping multiplies the gradient by f = min(1, limit / norm). The norm may differ by the tolerance τ, so that δ becomes
-//! f (δ + τ |g|).
+//! f (δ + τ (|g| + δ)).
 //!
-//! Rounding within U is a few units in the last place of the old and the new value in the type of the arithmetic, and one in
-//! the type of the parameter.
+//! Rounding within U is a few units in the last place of the old value and of the largest new one in the type of the
+//! arithmetic, and one in the type of the parameter.
 //!
 //! **The learning rate** multiplies the maximum, so it cannot change the verdict on a right plan. It also multiplies what a
 //! wrong update adds, such as a weight decay that is left out; but of a change that is smaller than the rounding of the
@@ -207,16 +207,15 @@ impl<'a> Bounds<'a> {
         let decays = update.options.decay_1d || old.ty.rank() >= 2;
         let clips = update.options.clip_grad_norm.is_some();
         let bounds = old.to_f64().into_iter().zip(gradient.to_f64()).enumerate().map(|(index, (old, g))| {
-            let of_norm = if clips { self.tolerance * g.abs() } else { 0.0 };
+            let of_norm = if clips { self.tolerance * (g.abs() + difference) } else { 0.0 };
             let (g, h) = (self.clipping * g, self.clipping * (difference + of_norm));
             let mut before = [old, 0.0, 0.0];
             states.iter().zip(&mut before[1..]).for_each(|(state, place)| *place = state[index]);
             let after = |g: f64| optimizer.element(before, g, update.learning_rate, 1, decays)[place];
-            let new = after(g);
-            let spread = (after(g - h) - new).abs().max((after(g + h) - new).abs());
-            let rounding =
-                UPDATE_UNITS * arithmetic * (before[place].abs() + new.abs()) + unit(own) * new.abs();
-            spread + rounding
+            let (low, new, high) = (after(g - h), after(g), after(g + h));
+            let largest = low.abs().max(new.abs()).max(high.abs());
+            let rounding = UPDATE_UNITS * arithmetic * (before[place].abs() + largest) + unit(own) * largest;
+            (low - new).abs().max((high - new).abs()) + rounding
         });
         Some(Explained::Each(bounds.collect()))
     }
