@@ -63,7 +63,7 @@ enum Matcher {
     /// The product of a linear layer: the last dimension of operand 0 with dimension 1 of operand 1.
     Linear,
     /// A whole module whose path, or the end of it, matches a regular expression.
-    Module(regex::Regex),
+    Module(regex_lite::Regex),
 }
 
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::ops::{Compare, Direction};
 use partita_ir::{Registry, TensorType, ops};
-use regex::Regex;
+use regex_lite::Regex;
 
 /// Reads an expression. See [`Pattern::parse`].
 pub(super) fn parse(text: &str) -> Result<Pattern> {
