@@ -44,11 +44,12 @@ impl Interrupt {
         let done = AtomicBool::new(false);
         let result = std::thread::scope(|scope| {
             let watcher = scope.spawn(|| {
-                while !done.load(Ordering::SeqCst) {
-                    if self.stop.load(Ordering::SeqCst) {
-                        return announce();
-                    }
+                while !self.stop.load(Ordering::SeqCst) && !done.load(Ordering::SeqCst) {
                     std::thread::park_timeout(LOOK_EVERY);
+                }
+                // The work may have ended since: it ended because of the signal.
+                if self.stop.load(Ordering::SeqCst) {
+                    announce();
                 }
             });
             let _end = End { done: &done, watcher: watcher.thread() };

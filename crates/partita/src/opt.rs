@@ -20,7 +20,7 @@ pub struct Unit {
 
 enum State {
     /// One graph, for the whole mesh.
-    Global(Graph),
+    Global(Box<Graph>),
     /// Local graphs, or what lowering has made of them.
     Local(Box<Lowering>),
 }
@@ -97,7 +97,7 @@ impl Unit {
     pub fn read(source: &str, file: &str, options: &OptOptions) -> Result<Unit> {
         let graph = text::parse_with(source, file, &Registry::default())?;
         let state = match options.ranks {
-            None => State::Global(graph),
+            None => State::Global(Box::new(graph)),
             Some(ranks) => State::Local(Box::new(Lowering::new(&ClassGraph::alike(graph, ranks))?)),
         };
         Ok(Unit { state, partitioned: None })
@@ -124,7 +124,7 @@ impl Unit {
             State::Global(graph) => {
                 if let Some(pass) = GRAPH_PASSES.iter().find(|pass| pass.name == name) {
                     return Ok(Unit {
-                        state: State::Global((pass.run)(&graph, options, number)?),
+                        state: State::Global(Box::new((pass.run)(&graph, options, number)?)),
                         partitioned,
                     });
                 }

@@ -76,13 +76,20 @@ fn a_mesh_that_does_not_fit_is_refused() {
         ("dp=0", "E204", ["size zero", "leave `dp` out"]),
         ("dp=-1,tp=-1", "E205", ["only one", "dp=-1,tp=-1"]),
         ("dp=18446744073709551615,tp=2", "E207", ["too many ranks", "at most"]),
-        ("dp=300", "E007", ["at most 256 ranks", "300 ranks"]),
+        ("dp=70000", "E007", ["at most 65536 ranks", "70000 ranks"]),
     ] {
         for command in ["train", "verify", "show", "lower"] {
             let outcome = place.run(&[command, "mlp", "--mesh", mesh, "--json"]);
             outcome.refuses(code, &words);
         }
     }
+    // More ranks can be planned than one process runs.
+    for command in [&["train", "mlp"][..], &["verify", "mlp", "--runner", "cpu"]] {
+        let outcome = place.run(&[command, &["--mesh", "dp=300", "--json"]].concat());
+        outcome.refuses("E007", &["at most 256 ranks that run", "300 ranks"]);
+    }
+    let planned = place.run(&["show", "mlp", "--mesh", "dp=300"]);
+    assert_eq!(planned.code, Some(0), "{}", planned.err);
 }
 
 #[test]

@@ -78,7 +78,7 @@ fn outputs(planned: &Built, set: &ProgramSet, cpu: &Cpu) -> Vec<Vec<u8>> {
         let placed = graph.inputs.iter().zip(&planned.partitioned.inputs);
         for ((&input, sharding), literal) in placed.zip(&inputs) {
             let value = graph.value(input);
-            for rank in 0..set.programs.len() {
+            for rank in 0..set.rank_count() {
                 if step == 0 || value.role == Role::Input {
                     let own = virtual_ranks::distribute(literal, sharding, &planned.partitioned.mesh, rank);
                     runner.write_input(rank, &value.name, &own.to_bytes()).unwrap();
@@ -87,7 +87,8 @@ fn outputs(planned: &Built, set: &ProgramSet, cpu: &Cpu) -> Vec<Vec<u8>> {
         }
         runner.step().unwrap();
     }
-    let ports = set.programs.iter().flat_map(|p| p.outputs.iter().map(move |port| (p.rank(), &port.name)));
+    let ranks = set.programs.iter().flat_map(|p| p.ranks.iter().map(move |&rank| (rank, &p.outputs)));
+    let ports = ranks.flat_map(|(rank, ports)| ports.iter().map(move |port| (rank, &port.name)));
     ports.map(|(rank, name)| runner.read_output(rank, name).unwrap()).collect()
 }
 

@@ -40,7 +40,7 @@ fn planned_bytes(config: &Config) -> u64 {
     [planned, validation]
         .iter()
         .flat_map(|placed| compile::lower(placed, &Cpu::default()).unwrap().programs)
-        .map(|program| program.arena_bytes as u64)
+        .map(|program| (program.arena_bytes * program.ranks.len()) as u64)
         .sum()
 }
 
