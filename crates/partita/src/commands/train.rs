@@ -93,7 +93,8 @@ pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<E
         training.trainer.initialize(&model, config.train.seed)?;
     }
     note_slow_ops(training.trainer.player.runner(), output);
-    let mut validator = Validator::new(config, &planned.plan, options.clone())?;
+    let mut validator = output
+        .during("lowering the validation", || Validator::new(config, &planned.plan, options.clone()))?;
 
     output.begin(training.first() + 1, config.train.steps);
     let announcer = output.announcer();

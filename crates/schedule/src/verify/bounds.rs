@@ -11,25 +11,26 @@
 //!
 //! **Parameters and optimizer states** are what the optimizer's formula U makes of a gradient. Old parameter, old states,
 //! learning rate and step are the same numbers on both sides. So only two things can separate the results: the gradient,
-//! by at most δ, and rounding within U. The bound is
+//! by at most δ, and rounding within U. Both results lie in the range of U around the gradient, and the bound is
 //!
 //! ```text
-//! |new' - new|  <=  max { |U(g + h) - U(g)| : |h| <= δ }  +  rounding
+//! |new' - new|  <=  max U(g + h) - min U(g + h), over all |h| <= δ,  +  rounding
 //! ```
 //!
-//! To first order the maximum is δ times the derivative of U. For SGD that is exact: the learning rate times δ. For Adam it
-//! is not: its first step moves a parameter by rate x g / (|g| + epsilon), whose derivative rises to rate / epsilon at
+//! To first order that range is 2 δ times the derivative of U. For SGD that is exact: twice the learning rate times δ. For
+//! Adam it is not: its first step moves a parameter by rate x g / (|g| + epsilon), whose derivative rises to rate / epsilon at
 //! g = 0 although the step itself never exceeds the rate; Lion's sign has no derivative there at all. So U is evaluated at
-//! both ends, g - δ and g + δ. That gives the maximum, because in a first step (all states are zero) every formula is
-//! monotone in the gradient, and the second moment, g squared, is largest at an end.
+//! both ends, g - δ and g + δ, and at g. That gives the range, because in a first step (all states are zero) every formula is
+//! monotone in the gradient. The second moment, g squared, is not where the interval holds zero, but from g it falls by less
+//! there than it rises at the far end.
 //!
 //! Clipping multiplies the gradient by f = min(1, limit / norm). The norm may differ by the tolerance τ, so that δ becomes
-//! f (δ + τ (|g| + δ)).
+//! f (δ + τ (|g| + δ)), and one step of the smallest numbers of the gradient's type: in f16, a clipped gradient soon is one.
 //!
 //! Rounding within U is a few units in the last place of the old value and of the largest new one in the type of the
 //! arithmetic, and one in the type of the parameter.
 //!
-//! **The learning rate** multiplies the maximum, so it cannot change the verdict on a right plan. It also multiplies what a
+//! **The learning rate** multiplies that range, so it cannot change the verdict on a right plan. It also multiplies what a
 //! wrong update adds, such as a weight decay that is left out; but of a change that is smaller than the rounding of the
 //! parameter nothing can be seen. No plan reads the learning rate, which is an input of the step; therefore verification
 //! feeds at least [`visible_rate`].
@@ -77,6 +78,16 @@ fn unit(dtype: DType) -> f64 {
         DType::F16 => 2f64.powi(-10),
         DType::F32 => f64::from(f32::EPSILON),
         _ => f64::EPSILON,
+    }
+}
+
+/// The smallest number above zero of a float type.
+fn smallest(dtype: DType) -> f64 {
+    match dtype {
+        DType::BF16 => 2f64.powi(-133),
+        DType::F16 => 2f64.powi(-24),
+        DType::F32 => 2f64.powi(-149),
+        _ => f64::from_bits(1),
     }
 }
 
@@ -207,15 +218,18 @@ impl<'a> Bounds<'a> {
         let decays = update.options.decay_1d || old.ty.rank() >= 2;
         let clips = update.options.clip_grad_norm.is_some();
         let bounds = old.to_f64().into_iter().zip(gradient.to_f64()).enumerate().map(|(index, (old, g))| {
-            let of_norm = if clips { self.tolerance * (g.abs() + difference) } else { 0.0 };
-            let (g, h) = (self.clipping * g, self.clipping * (difference + of_norm));
+            let mut h = self.clipping * difference;
+            if clips {
+                h += self.tolerance * self.clipping * (g.abs() + difference) + smallest(gradient.ty.dtype);
+            }
+            let g = self.clipping * g;
             let mut before = [old, 0.0, 0.0];
             states.iter().zip(&mut before[1..]).for_each(|(state, place)| *place = state[index]);
             let after = |g: f64| optimizer.element(before, g, update.learning_rate, 1, decays)[place];
             let (low, new, high) = (after(g - h), after(g), after(g + h));
             let largest = low.abs().max(new.abs()).max(high.abs());
             let rounding = UPDATE_UNITS * arithmetic * (before[place].abs() + largest) + unit(own) * largest;
-            (low - new).abs().max((high - new).abs()) + rounding
+            low.max(new).max(high) - low.min(new).min(high) + rounding
         });
         Some(Explained::Each(bounds.collect()))
     }
@@ -223,4 +237,69 @@ impl<'a> Bounds<'a> {
 
 fn magnitude(tensor: &Literal) -> f64 {
     tensor.to_f64().iter().fold(0.0f64, |largest, v| largest.max(v.abs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verify::compare;
+    use partita_ir::TensorType;
+    use partita_nn::Optimizer;
+
+    fn fed(dtype: DType, values: &[(&str, f64)]) -> Fed {
+        let ty = |name: &str| match name {
+            "grad_norm" => TensorType::scalar(accumulation_dtype(dtype)),
+            _ => TensorType::new(dtype, [1]),
+        };
+        values.iter().map(|(name, value)| (name.to_string(), Literal::splat(&ty(name), *value))).collect()
+    }
+
+    /// Elements wrong and excused of a parameter that starts at zero, with these gradients and new values on both sides.
+    fn of_parameter(dtype: DType, gradients: [f64; 2], values: [f64; 2]) -> (usize, usize) {
+        let options = StepOptions { clip_grad_norm: Some(1.0), ..StepOptions::new(Optimizer::adamw()) };
+        let mut before = fed(dtype, &[("w", 0.0)]);
+        let states = ["exp_avg", "exp_avg_sq"].map(|slot| state_name(slot, "w"));
+        before.extend(states.map(|name| (name, Literal::splat(&TensorType::new(DType::F32, [1]), 0.0))));
+        let side = |i: usize| fed(dtype, &[("grad.w", gradients[i]), ("w", values[i]), ("grad_norm", 1.5)]);
+        let update = Update { options: &options, before: &before, learning_rate: 0.5 };
+        let precise = fed(DType::F64, &[("grad.w", 0.0)]);
+        let report = compare(&side(0), &side(1), Some(&precise), Some(update), dtype);
+        let tensor = report.tensors.iter().find(|tensor| tensor.tensor == "w").expect("it is compared");
+        (tensor.wrong, tensor.excused)
+    }
+
+    #[test]
+    fn a_step_may_point_either_way_where_its_gradient_is_noise_and_no_further() {
+        // One and four steps of the smallest f16: clipping rounds the first up, so that its parameter moves further than
+        // the exact formula says.
+        let smallest = smallest(DType::F16);
+        for (values, expected) in [
+            ([-0.428, 0.48], (0, 1)),
+            ([-0.428, -0.428], (0, 0)),
+            ([-0.428, 0.6], (1, 0)),
+            ([-0.428, f64::NAN], (1, 0)),
+        ] {
+            assert_eq!(of_parameter(DType::F16, [smallest, -4.0 * smallest], values), expected, "{values:?}");
+        }
+        // A gradient beyond its noise settles the direction.
+        assert_eq!(of_parameter(DType::F32, [1e-3, 1e-3], [-0.5, -0.5]), (0, 0));
+        let settled = |value| {
+            let options = StepOptions::new(Optimizer::adamw());
+            let mut before = fed(DType::F32, &[("w", 0.0)]);
+            before.extend(fed(DType::F32, &[("optimizer.exp_avg.w", 0.0), ("optimizer.exp_avg_sq.w", 0.0)]));
+            let side = |value| fed(DType::F32, &[("grad.w", 1e-3), ("w", value)]);
+            let update = Update { options: &options, before: &before, learning_rate: 0.5 };
+            let exact = fed(DType::F64, &[("grad.w", 1e-3)]);
+            compare(&side(-0.5), &side(value), Some(&exact), Some(update), DType::F32).ok
+        };
+        assert!(settled(-0.5) && settled(-0.5000002) && !settled(-0.50001) && !settled(0.5));
+    }
+
+    #[test]
+    fn the_far_end_rounds_in_the_parameters_own_type() {
+        // Zero on one side; 0.49999 on the other, which is 0.5 in bf16.
+        assert_eq!(of_parameter(DType::BF16, [0.0, 0.0], [0.0, 0.0]), (0, 0));
+        assert_eq!(of_parameter(DType::BF16, [1e-4, -1e-4], [-0.5, 0.5]), (0, 1));
+        assert_eq!(of_parameter(DType::BF16, [1e-4, -1e-4], [-0.5, 0.52]), (1, 0));
+    }
 }
