@@ -82,6 +82,9 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<Ending> {
         }
         (Command::Train(args), Some(config)) => train(args, &config, output),
         (Command::Verify(args), Some(config)) => {
+            if args.runner == Runner::Cpu {
+                compile::runs_here(&compile::mesh(&config)?)?;
+            }
             let runner: Box<dyn StepRunner> = match args.runner {
                 Runner::Interpreter => {
                     let memory = config.train.memory_limit;

@@ -31,6 +31,7 @@ pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<E
         output.note(format!("Ctrl-C will end this run without a checkpoint: {error}"));
     }
     let mesh = compile::mesh(config)?;
+    compile::runs_here(&mesh)?;
     let feed = output.during("reading the data", || feeds::feed(config))?;
     let build = Build::from_config(config);
     let model = compile::model(config, &build)?;
