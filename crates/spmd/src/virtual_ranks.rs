@@ -107,7 +107,7 @@ pub fn interpret(partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Li
     interpret_watched(partitioned, inputs, &|_| ())
 }
 
-/// As [`interpret`]; `watch` is told the operations of each node over all ranks once it is evaluated.
+/// As [`interpret()`]; `watch` is told the operations of each node over all ranks once it is evaluated.
 pub fn interpret_watched(
     partitioned: &Partitioned,
     inputs: &[Literal],
