@@ -11,8 +11,8 @@ use std::time::Duration;
 /// The exit code of a process that was stopped by Ctrl-C.
 pub const EXIT_CODE: u8 = 130;
 
-/// How often somebody looks whether a signal has come.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often the watcher thread checks for a signal.
+const CHECK_EVERY: Duration = Duration::from_millis(50);
 
 /// Ends the process with [`EXIT_CODE`] on either signal: at once, or the second time while [`Interrupt::defer`] runs.
 pub struct Interrupt {
@@ -45,7 +45,7 @@ impl Interrupt {
         let result = std::thread::scope(|scope| {
             let watcher = scope.spawn(|| {
                 while !self.stop.load(Ordering::SeqCst) && !done.load(Ordering::SeqCst) {
-                    std::thread::park_timeout(LOOK_EVERY);
+                    std::thread::park_timeout(CHECK_EVERY);
                 }
                 // The work may have ended since: it ended because of the signal.
                 if self.stop.load(Ordering::SeqCst) {

@@ -78,7 +78,7 @@ pub fn passes() -> Vec<(&'static str, &'static str)> {
     graph.chain([PARTITION]).chain(PASSES.iter().map(|pass| (pass.name, pass.about))).collect()
 }
 
-/// The mesh of the options, else the one of the graph. E008 where there is none, or more than one.
+/// The mesh of the options, else the one of the graph. E017 where there is none, or more than one.
 fn mesh_of(graph: &Graph, options: &OptOptions) -> Result<Mesh> {
     match (&options.mesh, &graph.meshes[..]) {
         (Some(mesh), _) => Ok(mesh.clone()),

@@ -82,17 +82,17 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<Ending> {
         }
         (Command::Train(args), Some(config)) => train(args, &config, output),
         (Command::Verify(args), Some(config)) => {
-            if args.runner == Runner::Cpu {
-                compile::runs_here(&compile::mesh(&config)?)?;
-            }
+            let mesh = compile::mesh(&config)?;
             let runner: Box<dyn StepRunner> = match args.runner {
                 Runner::Interpreter => {
                     let memory = config.train.memory_limit;
                     Box::new(InterpretedCpuStep { memory, ..InterpretedCpuStep::default() })
                 }
-                Runner::Cpu => Box::new(CpuStep::of(&config)),
+                Runner::Cpu => {
+                    compile::runs_here(&mesh)?;
+                    Box::new(CpuStep::of(&config))
+                }
             };
-            let mesh = compile::mesh(&config)?;
             if config.plan.strict {
                 // Of the step as it would be trained, not of the small one that is compared.
                 let build = Build::from_config(&config);

@@ -142,19 +142,11 @@ fn is_one_order(set: &ProgramSet) -> bool {
 
 /// The calls of each rank, in rank order.
 fn calls_of_ranks(set: &ProgramSet) -> Vec<Calls<'_>> {
-    let groups = by_bucket(set);
     let mut ranks: Vec<Calls> = Vec::new();
     for program in &set.programs {
         for &rank in &program.ranks {
-            let own = |id: CollectiveId| {
-                let bucket = set.collectives.get(id.index()).map(|c| c.bucket);
-                let mut groups = bucket.iter().flat_map(|bucket| &groups[bucket]);
-                match groups.find(|&&number| set.collectives[number].members.contains(&rank)) {
-                    // A program of one rank names its collectives itself.
-                    Some(&number) if program.ranks.len() > 1 => CollectiveId::new(number),
-                    _ => id,
-                }
-            };
+            // A program of one rank names its collectives itself.
+            let own = |id: CollectiveId| if program.ranks.len() > 1 { set.meeting(id, rank) } else { id };
             let call = |(index, instruction): (usize, &Instruction)| {
                 let call = match Call::of(instruction)? {
                     Call::Start(id) => Call::Start(own(id)),

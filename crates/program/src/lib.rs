@@ -119,9 +119,9 @@ pub fn lower(locals: &[ClassGraph], options: &LowerOptions, sizes: &dyn RegionSi
 /// As [`lower`].
 pub fn fusion(locals: &[ClassGraph], options: &LowerOptions, sizes: &dyn RegionSizes) -> Result<Fusion> {
     let context = PassContext { options, sizes };
-    let lowering = Lowering::new(locals)?;
-    let heads = lowering.heads(&context)?;
-    let until_fusion = &PASSES[..=find_pass("fuse")?];
-    let lowering = lowering.run(until_fusion, &context, &mut |_, _| {})?;
+    let (decompose, fuse) = (find_pass("decompose")?, find_pass("fuse")?);
+    let lowering = Lowering::new(locals)?.run(&PASSES[..=decompose], &context, &mut |_, _| {})?;
+    let heads = lowering.heads(&context);
+    let lowering = lowering.run(&PASSES[decompose + 1..=fuse], &context, &mut |_, _| {})?;
     Ok(Fusion { heads, ..lowering.fusion().expect("the pass `fuse` has run").clone() })
 }

@@ -103,7 +103,7 @@ impl ProgramSet {
 
     /// The collective in which a rank takes part where the first rank of its class takes part in `first`: that of the
     /// rank's own group.
-    fn meeting(&self, first: CollectiveId, rank: usize) -> CollectiveId {
+    pub(crate) fn meeting(&self, first: CollectiveId, rank: usize) -> CollectiveId {
         let bucket = self.collectives[first.index()].bucket;
         let takes_part = |number: &usize| {
             let collective = &self.collectives[*number];

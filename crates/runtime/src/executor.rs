@@ -132,8 +132,8 @@ impl Runner {
     ///
     /// # Errors
     /// What the static checks find (E401 to E409), or the transport (E440 to E442); E032 where no process can have so many
-    /// workers; E040 where the arenas
-    /// would pass the limit on memory; E416 and E426 where the system has no threads or no memory.
+    /// workers; E040 where the arenas would pass the limit on memory; E416 and E426 where the system has no threads or
+    /// no memory.
     pub fn new(set: ProgramSet, options: RunnerOptions) -> Result<Runner> {
         options.check()?;
         partita_program::check(&set)?;

@@ -271,13 +271,9 @@ impl Lowering {
         lines
     }
 
-    /// What will become of each head of a language model.
-    ///
-    /// # Errors
-    /// What the pass `decompose` finds.
-    pub(crate) fn heads(&self, context: &PassContext) -> Result<Vec<HeadCut>> {
-        let opened = simplify::decompose(self.graphs.clone(), context.sizes)?;
-        Ok(head::cuts_of_heads(&opened, context.options, context.sizes))
+    /// What the pass `chunk-head` will make of each head of a language model.
+    pub(crate) fn heads(&self, context: &PassContext) -> Vec<HeadCut> {
+        head::cuts_of_heads(&self.graphs, context.options, context.sizes)
     }
 
     fn rewritten(mut self, pass: impl FnOnce(Vec<Graph>) -> Result<Vec<Graph>>) -> Result<Lowering> {

@@ -2,9 +2,9 @@
 //!
 //! A topological sort that always takes the ready unit with the smallest key. Plain nodes have their place in
 //! the graph as key, so they only move where a bucket makes them wait; those of the update run as soon as they can,
-//! while gradients are in cache and so that few of them are held, but with [`LowerOptions::guard`] none replaces a
-//! parameter or a state before the numbers are known that the step is checked by. The keys of starts and waits say when they should
-//! happen; dependencies make sure that they can.
+//! while gradients are in cache and so that few of them are held. With [`LowerOptions::guard`] none of them replaces a
+//! parameter or a state before the loss and the gradient norm, which the step is checked by, are known. The keys of starts
+//! and waits say when they should happen; dependencies make sure that they can.
 
 use crate::LowerOptions;
 use crate::classify::{Class, class};

@@ -2,13 +2,14 @@
 //!
 //! A step has many values but few layouts, so that tables over all ranks are shared between them.
 
+use partita_ir::ops::Groups;
 use partita_mesh::{AxisRef, DimSharding, Mesh, Sharding};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// The offset and the extent of each rank's piece, by rank.
-pub(super) struct Pieces {
+pub(super) struct ShardTable {
     pub offsets: Vec<usize>,
     pub extents: Vec<usize>,
     /// Whether all ranks have equal extents.
@@ -18,8 +19,8 @@ pub(super) struct Pieces {
 /// Tables over the ranks of a mesh, made on demand.
 pub(super) struct Shards<'a> {
     mesh: &'a Mesh,
-    pieces: RefCell<BTreeMap<(DimSharding, usize), Rc<Pieces>>>,
-    groups: RefCell<BTreeMap<Vec<AxisRef>, partita_ir::ops::Groups>>,
+    pieces: RefCell<BTreeMap<(DimSharding, usize), Rc<ShardTable>>>,
+    groups: RefCell<BTreeMap<Vec<AxisRef>, Groups>>,
 }
 
 impl<'a> Shards<'a> {
@@ -28,7 +29,7 @@ impl<'a> Shards<'a> {
     }
 
     /// The pieces of a dimension of `size` elements.
-    pub fn pieces(&self, dim: &DimSharding, size: usize) -> Rc<Pieces> {
+    pub fn pieces(&self, dim: &DimSharding, size: usize) -> Rc<ShardTable> {
         let key = (dim.clone(), size);
         if let Some(known) = self.pieces.borrow().get(&key) {
             return known.clone();
@@ -40,7 +41,7 @@ impl<'a> Shards<'a> {
         let positions: Vec<usize> =
             (0..self.mesh.rank_count()).map(|rank| self.mesh.position(rank, &dim.axes)).collect();
         let of = |table: &[usize]| positions.iter().map(|&position| table[position]).collect();
-        let pieces = Rc::new(Pieces { offsets: of(&offsets), extents: of(&extents), is_even });
+        let pieces = Rc::new(ShardTable { offsets: of(&offsets), extents: of(&extents), is_even });
         self.pieces.borrow_mut().insert(key, pieces.clone());
         pieces
     }
@@ -52,7 +53,7 @@ impl<'a> Shards<'a> {
     }
 
     /// [`Mesh::groups`], shared.
-    pub fn groups(&self, axes: &[AxisRef]) -> partita_ir::ops::Groups {
+    pub fn groups(&self, axes: &[AxisRef]) -> Groups {
         let mut known = self.groups.borrow_mut();
         known.entry(axes.to_vec()).or_insert_with(|| self.mesh.groups(axes).into()).clone()
     }
