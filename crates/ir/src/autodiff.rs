@@ -23,8 +23,8 @@ pub fn backward(
     let value_count = builder.graph().values.len();
     let reach = Reach::of(builder.graph(), wrt);
     let mut cotangents: Vec<Option<ValueId>> = vec![None; value_count];
-    let outer =
-        (builder.path.clone(), builder.phase, builder.location.clone(), builder.microbatch, builder.remat);
+    let (path, location) = (builder.path.clone(), builder.location.clone());
+    let outer = (builder.phase, builder.microbatch, builder.stage, builder.remat);
     for &(value, cotangent) in seeds {
         accumulate(builder, &mut cotangents, value, cotangent)?;
     }
@@ -75,7 +75,8 @@ pub fn backward(
             }
         }
     }
-    (builder.path, builder.phase, builder.location, builder.microbatch, builder.remat) = outer;
+    (builder.path, builder.location) = (path, location);
+    (builder.phase, builder.microbatch, builder.stage, builder.remat) = outer;
     for (index, cotangent) in cotangents.iter().enumerate() {
         if let Some(cotangent) = *cotangent {
             let value = ValueId::new(index);

@@ -30,6 +30,8 @@ pub struct GraphBuilder {
     pub location: Option<Location>,
     /// Microbatch of new nodes.
     pub microbatch: Option<usize>,
+    /// Pipeline stage of new nodes.
+    pub stage: usize,
     /// Group of new nodes to be computed again in the backward pass.
     pub remat: Option<usize>,
 }
@@ -161,12 +163,13 @@ impl GraphBuilder {
         }
     }
 
-    /// New nodes get the path, phase, location, microbatch and group of this one.
+    /// New nodes get the path, phase, location, microbatch, stage and group of this one.
     pub fn enter(&mut self, node: &Node) {
         self.path = node.path.clone();
         self.phase = node.phase;
         self.location = node.location.clone();
         self.microbatch = node.microbatch;
+        self.stage = node.stage;
         self.remat = node.remat;
     }
 
@@ -219,6 +222,7 @@ impl GraphBuilder {
             location: self.location.clone(),
             phase: self.phase,
             microbatch: self.microbatch,
+            stage: self.stage,
             remat: self.remat,
         });
         results
@@ -234,7 +238,7 @@ impl GraphBuilder {
     }
 
     /// Copies the nodes of `graph` here, its inputs bound to `arguments`; returns its outputs. Where `keep_origin` is
-    /// false, they get the builder's path, phase, location, microbatch and group. E131 for another number of arguments,
+    /// false, they get the builder's path, phase, location, microbatch, stage and group. E131 for another number of arguments,
     /// E152 for a graph that is not well formed.
     pub fn inline(
         &mut self,
@@ -270,7 +274,8 @@ impl GraphBuilder {
                 let last = self.graph.nodes.last_mut().expect("just pushed");
                 last.path.clone_from(&node.path);
                 last.location.clone_from(&node.location);
-                (last.phase, last.microbatch, last.remat) = (node.phase, node.microbatch, node.remat);
+                (last.phase, last.microbatch) = (node.phase, node.microbatch);
+                (last.stage, last.remat) = (node.stage, node.remat);
             }
             for (&old, &new) in node.results.iter().zip(&results) {
                 let source = graph.value(old);

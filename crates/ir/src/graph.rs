@@ -134,6 +134,8 @@ pub struct Node {
     pub phase: Phase,
     /// Which microbatch it belongs to, where the step is cut into several.
     pub microbatch: Option<usize>,
+    /// The pipeline stage it belongs to; 0 where the step is one stage.
+    pub stage: usize,
     /// The number of the group of forward nodes whose intermediate values the backward pass computes again instead of
     /// keeping them; `None`: they are kept. See [`crate::remat`].
     pub remat: Option<usize>,
@@ -165,11 +167,11 @@ pub struct Graph {
 }
 
 impl Node {
-    /// Another node in this one's place: with its path, location, phase, microbatch and group.
+    /// Another node in this one's place: with its path, location, phase, microbatch, stage and group.
     pub fn replaced(&self, op: Op, operands: Vec<ValueId>, results: Vec<ValueId>) -> Node {
-        let Node { path, location, phase, microbatch, remat, .. } = self;
-        let (path, location) = (path.clone(), location.clone());
-        Node { op, operands, results, path, location, phase: *phase, microbatch: *microbatch, remat: *remat }
+        let &Node { phase, microbatch, stage, remat, .. } = self;
+        let (path, location) = (self.path.clone(), self.location.clone());
+        Node { op, operands, results, path, location, phase, microbatch, stage, remat }
     }
 }
 

@@ -103,6 +103,7 @@ pub fn gradient_graph_wrt(forward: &Graph, also: &[&str]) -> Result<Graph> {
     let mut builder = GraphBuilder::from_graph(forward.clone());
     builder.phase = Phase::InputGrad;
     builder.path = "loss".to_string();
+    builder.stage = stage_of(builder.graph(), loss);
     let one = builder.scalar(ty.dtype, 1.0);
     let gradients = autodiff::backward(&mut builder, &[(loss, one)], &params)?;
     let mut outputs = Outputs::default();
@@ -182,6 +183,7 @@ pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
     for (index, &parameter) in params.iter().enumerate() {
         b.path = module_path(&names[index]);
         let mut gradient = gradients[index];
+        b.stage = stage_of(b.graph(), gradient);
         if let Some(factor) = factor {
             let ty = b.ty(gradient).clone();
             let factor = b.convert(factor, ty.dtype)?;
@@ -227,6 +229,7 @@ fn gradient_norm(b: &mut GraphBuilder, gradients: &[ValueId], dtype: DType) -> R
     b.path = "grad_norm".to_string();
     let mut total: Option<ValueId> = None;
     for &gradient in gradients {
+        b.stage = stage_of(b.graph(), gradient);
         let own = accumulation_dtype(b.ty(gradient).dtype);
         let wide = b.convert(gradient, own)?;
         let squares = b.multiply(wide, wide)?;
@@ -259,6 +262,11 @@ fn parameters(graph: &Graph) -> Result<Vec<ValueId>> {
         return Err(Diagnostic::new("E055", format!("`{}` has no parameters to train", graph.name)));
     }
     Ok(params)
+}
+
+/// The stage that computes a value. A parameter is updated where its gradient is complete.
+fn stage_of(graph: &Graph, value: ValueId) -> usize {
+    graph.value(value).definition.map_or(0, |(node, _)| graph.node(node).stage)
 }
 
 /// The path of the module that owns a parameter.

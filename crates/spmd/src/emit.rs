@@ -79,6 +79,7 @@ struct Place {
     phase: Phase,
     location: Option<partita_ir::Location>,
     microbatch: Option<usize>,
+    stage: usize,
 }
 
 /// The state of one emission.
@@ -414,6 +415,7 @@ impl<'a> Emitter<'a> {
             builder.phase = place.phase;
             builder.location = place.location.clone();
             builder.microbatch = place.microbatch;
+            builder.stage = place.stage;
         }
     }
 }
@@ -449,5 +451,6 @@ fn place_of(node: &partita_ir::Node) -> Place {
         phase: node.phase,
         location: node.location.clone(),
         microbatch: node.microbatch,
+        stage: node.stage,
     }
 }

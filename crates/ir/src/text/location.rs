@@ -1,7 +1,7 @@
 //! Locations: where the module path, phase, microbatch and group of a node live in text.
 //!
-//! A node prints `loc("forward/layers.0.attn"("model.rs":12:0))`: phase, `@` and the microbatch where there is one, `~`
-//! and the group of nodes to be computed again where it is in one, `/`, module path; inside, the source location where it is known. A node in no module of the forward phase prints
+//! A node prints `loc("forward/layers.0.attn"("model.rs":12:0))`: phase, `@` and the microbatch where there is one, `^` and the
+//! pipeline stage where it is not the first, `~` and the group of nodes to be computed again where it is in one, `/`, module path; inside, the source location where it is known. A node in no module of the forward phase prints
 //! its bare source location, or nothing. Of JAX's names (`jit(step)/jvp(layers_0)/dot_general`) the
 //! modules become the path, without what wraps them, `jit(..)` and the last part, which names the primitive.
 
@@ -26,6 +26,7 @@ pub(crate) struct Origin {
     pub path: String,
     pub phase: Phase,
     pub microbatch: Option<usize>,
+    pub stage: usize,
     pub remat: Option<usize>,
     pub location: Option<Location>,
 }
@@ -41,12 +42,15 @@ impl LocationText {
                 None => (text.len(), None),
             };
             let (end, remat) = number(head, '~');
+            let (end, stage) = number(&head[..end], '^');
             let (phase_end, microbatch) = number(&head[..end], '@');
             let phases = [Phase::Forward, Phase::InputGrad, Phase::WeightGrad, Phase::Update];
             let known = phases.into_iter().find(|p| p.name() == &head[..phase_end]);
-            let numbers = head.contains('@') == microbatch.is_some() && head.contains('~') == remat.is_some();
+            let numbers = [('@', microbatch), ('^', stage), ('~', remat)];
+            let numbers = numbers.iter().all(|(mark, number)| head.contains(*mark) == number.is_some());
             if let (Some(phase), true) = (known, numbers) {
-                (origin.phase, origin.microbatch, origin.remat) = (phase, microbatch, remat);
+                (origin.phase, origin.microbatch) = (phase, microbatch);
+                (origin.stage, origin.remat) = (stage.unwrap_or(0), remat);
                 origin.path = path.to_string();
                 return origin;
             }
@@ -72,6 +76,7 @@ fn module_of(part: &str) -> &str {
 pub(crate) fn print_location(node: &Node) -> String {
     let source = node.location.as_ref().map(|l| format!("{}:{}:0", quote(&l.file), l.line));
     let numbers = node.microbatch.map_or(String::new(), |m| format!("@{m}"))
+        + &Some(node.stage).filter(|&stage| stage > 0).map_or(String::new(), |stage| format!("^{stage}"))
         + &node.remat.map_or(String::new(), |group| format!("~{group}"));
     let plain = node.path.is_empty() && node.phase == Phase::Forward && numbers.is_empty();
     match (plain, source) {

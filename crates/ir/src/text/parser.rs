@@ -674,6 +674,9 @@ impl<'t> Parser<'t> {
                 node.phase = origin.phase;
             }
             node.microbatch = node.microbatch.or(origin.microbatch);
+            if node.stage == 0 {
+                node.stage = origin.stage;
+            }
             node.remat = node.remat.or(origin.remat);
         }
     }
@@ -722,6 +725,7 @@ impl<'t> Parser<'t> {
             location: None,
             phase: Default::default(),
             microbatch: None,
+            stage: 0,
             remat: None,
         });
         Ok(results)

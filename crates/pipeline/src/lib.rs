@@ -1,0 +1,16 @@
+//! Pipeline stages: where a step is cut, what crosses the cuts, and the order in which each stage works.
+//!
+//! A stage is the part of a step that one slice of the mesh runs. [`mark`] says which node belongs to which stage,
+//! [`cut()`] turns one step into a graph per stage with edges between them, and a [`Timetable`] orders the work of all
+//! stages. A step that is not pipelined is the case of one stage without edges.
+//!
+//! Knows: graphs and the phases and microbatches of their nodes. Must not know: layouts, plans, programs.
+#![forbid(unsafe_code)]
+
+mod cut;
+pub mod mark;
+mod timetable;
+pub mod timetables;
+
+pub use cut::{Cut, Edge, Sink, Source, StageGraph, cut};
+pub use timetable::{Task, TaskKind, Timetable};

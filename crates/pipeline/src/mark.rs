@@ -1,0 +1,129 @@
+//! Which stage each node of a forward graph belongs to. Marks are set before differentiation, which hands them on: the
+//! gradient of a node lies in the node's stage.
+
+use partita_base::{Diagnostic, Result};
+use partita_ir::{Graph, Operation};
+
+/// Ends a stage after each of these positions in execution order: node `n` lies in the stage whose number is that of the
+/// ends before `n`.
+pub fn after(forward: &mut Graph, ends: &[usize]) {
+    let mut ends = ends.to_vec();
+    ends.sort_unstable();
+    for (index, node) in forward.nodes.iter_mut().enumerate() {
+        node.stage = ends.partition_point(|&end| end < index);
+    }
+}
+
+/// Cuts the forward graph into `count` stages of equal work, as nearly as whole blocks allow: the largest stage has the
+/// fewest floating-point operations. A block is what lies between two places at which the numbered module of the path
+/// changes (`layers.3`), or, without numbered modules, the outermost module.
+///
+/// # Errors
+/// E460 where there are fewer blocks than stages.
+pub fn evenly(forward: &mut Graph, count: usize) -> Result<()> {
+    let blocks = blocks(forward);
+    if blocks.len() < count {
+        return Err(Diagnostic::new("E460", format!("{count} pipeline stages of {} blocks", blocks.len()))
+            .at("mesh axis pp")
+            .expected(format!("at most {} stages: one for each block of the model", blocks.len()))
+            .found(count.to_string())
+            .help("give the model more layers, or the axis pp fewer ranks"));
+    }
+    let work: Vec<f64> = blocks
+        .iter()
+        .map(|block| {
+            let nodes = forward.nodes[block.start..block.end].iter();
+            nodes.map(|n| n.op.cost(&forward.operand_types(n), &forward.result_types(n)).flops).sum()
+        })
+        .collect();
+    let ends: Vec<usize> = balanced(&work, count).into_iter().map(|last| blocks[last].end - 1).collect();
+    after(forward, &ends);
+    Ok(())
+}
+
+struct Block {
+    start: usize,
+    end: usize,
+}
+
+/// Runs of nodes of one block, in execution order.
+fn blocks(forward: &Graph) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut current: Option<&str> = None;
+    for (index, node) in forward.nodes.iter().enumerate() {
+        let name = block_of(&node.path);
+        // Nodes between modules (a residual sum, a mask) join the block before them.
+        if !name.is_empty() && current != Some(name) {
+            if current.is_some() {
+                blocks.push(Block { start: index, end: index });
+            }
+            current = Some(name);
+        }
+        match blocks.last_mut() {
+            Some(block) => block.end = index + 1,
+            None => blocks.push(Block { start: 0, end: index + 1 }),
+        }
+    }
+    blocks
+}
+
+/// The module path up to and including its first number; without one, its first part.
+fn block_of(path: &str) -> &str {
+    let mut end = 0;
+    for part in path.split('.') {
+        end += part.len();
+        if !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()) {
+            return &path[..end];
+        }
+        end += 1;
+    }
+    path.split('.').next().unwrap_or_default()
+}
+
+/// The last block of each group but the last one, where the blocks are cut into `count` groups in order so that the
+/// largest sum is smallest. Dynamic programming over (groups, blocks).
+fn balanced(work: &[f64], count: usize) -> Vec<usize> {
+    let blocks = work.len();
+    let sums: Vec<f64> = std::iter::once(0.0)
+        .chain(work.iter().scan(0.0, |sum, w| {
+            *sum += w;
+            Some(*sum)
+        }))
+        .collect();
+    // largest[g][b]: the least possible largest sum of the first `b` blocks in `g + 1` groups, and where its last begins.
+    let mut largest = vec![vec![(f64::INFINITY, 0); blocks + 1]; count];
+    for end in 0..=blocks {
+        largest[0][end] = (sums[end], 0);
+    }
+    for groups in 1..count {
+        for end in groups + 1..=blocks {
+            for begin in groups..end {
+                let sum = largest[groups - 1][begin].0.max(sums[end] - sums[begin]);
+                if sum < largest[groups][end].0 {
+                    largest[groups][end] = (sum, begin);
+                }
+            }
+        }
+    }
+    let (mut ends, mut end) = (Vec::new(), blocks);
+    for groups in (1..count).rev() {
+        end = largest[groups][end].1;
+        ends.push(end - 1);
+    }
+    ends.reverse();
+    ends
+}
+
+#[cfg(test)]
+mod tests {
+    use super::balanced;
+
+    #[test]
+    fn the_largest_group_is_as_small_as_possible() {
+        assert_eq!(balanced(&[1.0, 1.0, 1.0, 1.0], 2), [1]);
+        assert_eq!(balanced(&[1.0, 1.0, 1.0, 5.0], 2), [2]);
+        assert_eq!(balanced(&[4.0, 1.0, 1.0, 1.0, 4.0], 3), [0, 3]);
+        assert_eq!(balanced(&[1.0, 2.0], 1), []);
+        assert_eq!(balanced(&[0.0, 9.0, 0.0], 3), [0, 1]);
+    }
+}
