@@ -3,6 +3,7 @@
 //! Knows nothing of tensors, graphs, meshes or files; every other crate may use it.
 #![forbid(unsafe_code)]
 
+mod collective;
 mod combiner;
 mod diagnostic;
 mod dtype;
@@ -10,6 +11,7 @@ mod format;
 mod id;
 mod nearest;
 
+pub use collective::{AnyCollective, CollectiveId};
 pub use combiner::Combiner;
 pub use diagnostic::{Diagnostic, Result};
 pub use dtype::DType;

@@ -13,8 +13,8 @@
 //!
 //! This crate knows bytes, element types, groups and extents. It knows nothing of graphs, meshes or programs.
 
-mod communicator;
 mod copy;
+mod endpoint;
 mod fold;
 mod meeting;
 #[cfg(test)]
@@ -27,9 +27,9 @@ mod spec;
 mod sync;
 mod transport;
 
-pub use communicator::{Communicator, run_ranks};
+pub use endpoint::{Endpoint, run_ranks};
 pub use notify::Notify;
-pub use partita_base::Combiner;
+pub use partita_base::{CollectiveId, Combiner};
 pub use shared_memory::SharedMemory;
 pub use spec::{BoxMove, CollectiveSpec, Exchange, Moves};
-pub use transport::{CollectiveId, Failure, Poll, Transport};
+pub use transport::{Failure, Poll, Transport};

@@ -10,12 +10,13 @@ use loom::cell::UnsafeCell;
 use loom::model::Builder;
 use loom::thread;
 
-use crate::communicator::Communicator;
+use crate::endpoint::Endpoint;
 use crate::meeting::{Gate, Meeting};
 use crate::notify::Notify;
 use crate::spec::CollectiveSpec;
 use crate::sync::{AtomicUsize, Ordering};
-use crate::transport::{CollectiveId, Failure, Poll, Transport};
+use crate::transport::{Failure, Poll, Transport};
+use partita_base::CollectiveId;
 
 /// One collective whose chunks read an input of every member that they touch and write to an output of each.
 struct World {
@@ -103,7 +104,7 @@ impl World {
     }
 
     fn wait(&self, rank: usize) -> Result<(), String> {
-        Communicator::new(self, rank).wait(CollectiveId::new(0)).map_err(|error| error.message)
+        Endpoint::new(self, rank).wait(CollectiveId::new(0)).map_err(|error| error.message)
     }
 }
 

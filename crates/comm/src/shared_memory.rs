@@ -7,7 +7,7 @@
 use std::ptr;
 use std::sync::OnceLock;
 
-use partita_base::Result;
+use partita_base::{CollectiveId, Result};
 
 use crate::copy::finish_streams;
 use crate::meeting::{Gate, Meeting};
@@ -15,7 +15,7 @@ use crate::notify::Notify;
 use crate::share::{Action, Piece, Plan};
 use crate::spec::CollectiveSpec;
 use crate::sync::{AtomicPtr, Ordering};
-use crate::transport::{CollectiveId, Failure, Poll, Transport};
+use crate::transport::{Failure, Poll, Transport};
 
 /// Collectives over the memory of one process. Everything is allocated here, once; a use of a collective
 /// allocates nothing.

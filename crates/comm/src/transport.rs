@@ -1,12 +1,9 @@
 //! What a transport offers to those who run programs.
 
-use partita_base::{Diagnostic, Id};
+use partita_base::{CollectiveId, Diagnostic};
 
 use crate::notify::Notify;
 use crate::spec::CollectiveSpec;
-
-/// A position in the list of collectives that a transport was made with.
-pub type CollectiveId = Id<CollectiveSpec>;
 
 /// How far a rank is in a collective.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -17,6 +17,7 @@ pub mod literal;
 pub mod op;
 pub mod ops;
 pub mod outline;
+mod pieces;
 pub mod remat;
 pub mod rule;
 #[cfg(test)]
@@ -33,5 +34,6 @@ pub use graph::{Annotation, Graph, Location, Node, NodeId, Phase, Role, Value, V
 pub use interpret::{evaluate, evaluate_ranks};
 pub use literal::{Literal, Storage};
 pub use op::{Cost, GradientContext, LocalContext, Op, Operation};
+pub use pieces::Pieces;
 pub use rule::{Factor, FactorId, FactorKind, LinearGroup, Rule};
 pub use types::TensorType;

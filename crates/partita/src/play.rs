@@ -5,13 +5,11 @@ use crate::config::Config;
 use indexmap::IndexMap;
 use partita_base::Result;
 use partita_ir::ops::Composite;
-use partita_ir::{ClassGraph, Graph, Literal};
+use partita_ir::{ClassGraph, Graph, Literal, Pieces};
 use partita_mesh::{Mesh, Sharding};
 use partita_program::LowerOptions;
 use partita_runtime::checkpoint::TensorData;
-use partita_runtime::{
-    BatchTensor, Cpu, MemoryLimit, Pieces, Runner, RunnerOptions, TensorLayout, TrainLoop,
-};
+use partita_runtime::{BatchTensor, Cpu, MemoryLimit, Runner, RunnerOptions, TensorLayout, TrainLoop};
 use partita_schedule::open_without_kernels;
 use partita_schedule::verify::{Interpreter, StepRunner};
 use partita_spmd::{Options, Partitioned, partition, virtual_ranks};
@@ -21,7 +19,7 @@ use std::sync::Arc;
 pub fn player(
     partitioned: &Partitioned,
     classes: &[ClassGraph],
-    pieces: &[partita_spmd::Pieces],
+    pieces: &[Pieces],
     seed: u64,
     options: RunnerOptions,
 ) -> Result<TrainLoop> {
@@ -54,11 +52,7 @@ pub fn player(
         .zip(&partitioned.outputs)
         .map(|((&value, name), sharding)| layout(name, value, sharding))
         .collect();
-    let pieces = pieces
-        .iter()
-        .map(|p| Pieces { name: p.name.clone(), dim: p.dim, limits: p.limits.clone() })
-        .collect();
-    TrainLoop::new(runner, inputs, outputs, pieces, seed)
+    TrainLoop::new(runner, inputs, outputs, pieces.to_vec(), seed)
 }
 
 /// How programs are lowered that will run with these options.

@@ -3,11 +3,11 @@
 use crate::play;
 use partita_base::Result;
 use partita_ir::Literal;
+use partita_ir::Pieces;
 use partita_nn::{Initializer, Model, ParamSpec};
 use partita_runtime::{RunnerOptions, StepReport, TrainLoop};
 use partita_schedule::Built;
 use partita_schedule::feed::Fed;
-use partita_spmd::Pieces;
 
 /// A planned step with its parameters, ready to train.
 ///

@@ -13,11 +13,11 @@
 //! | E409 | a permutation sends twice to one member, or to none |
 
 use crate::ALIGNMENT_BYTES;
-use crate::collective::{Collective, CollectiveId, Exchange, Transfer};
+use crate::collective::{Collective, CollectiveOp, Transfer};
 use crate::passes::memory::may_overwrite;
 use crate::program::{Action, BufferId, BufferKind, Instruction, Program, ProgramSet, Start, View};
 use indexmap::IndexMap;
-use partita_base::{Diagnostic, Result};
+use partita_base::{CollectiveId, Diagnostic, Result};
 use partita_ir::TensorType;
 
 /// What the checks found out about a sound program set.
@@ -203,20 +203,20 @@ fn check_collective(collective: &Collective) -> Result<()> {
             ty
         };
         let fits = match exchange {
-            Exchange::AllReduce { .. } => inputs.iter().chain(outputs.iter()).all(|ty| ty == &inputs[0]),
-            Exchange::AllGather { dim, extents } => {
+            CollectiveOp::AllReduce { .. } => inputs.iter().chain(outputs.iter()).all(|ty| ty == &inputs[0]),
+            CollectiveOp::AllGather { dim, extents } => {
                 let full = with(&inputs[0], *dim, extents.iter().sum());
                 extents.len() == count
                     && inputs.iter().zip(extents).all(|(ty, &extent)| *ty == with(&full, *dim, extent))
                     && outputs.iter().all(|ty| *ty == full)
             }
-            Exchange::ReduceScatter { dim, extents, .. } => {
+            CollectiveOp::ReduceScatter { dim, extents, .. } => {
                 let full = with(&outputs[0], *dim, extents.iter().sum());
                 extents.len() == count
                     && inputs.iter().all(|ty| *ty == full)
                     && outputs.iter().zip(extents).all(|(ty, &extent)| *ty == with(&full, *dim, extent))
             }
-            Exchange::AllToAll { split_dim, concat_dim, split_extents, concat_extents } => {
+            CollectiveOp::AllToAll { split_dim, concat_dim, split_extents, concat_extents } => {
                 let (split, concat) = (split_extents.iter().sum(), concat_extents.iter().sum());
                 split_extents.len() == count
                     && concat_extents.len() == count
@@ -234,7 +234,7 @@ fn check_collective(collective: &Collective) -> Result<()> {
                         *input == given && *output == got
                     })
             }
-            Exchange::CollectivePermute { pairs } => {
+            CollectiveOp::CollectivePermute { pairs } => {
                 let mut targets: Vec<usize> = pairs.iter().map(|&(_, target)| target).collect();
                 let mut sources: Vec<usize> = pairs.iter().map(|&(source, _)| source).collect();
                 for ends in [&mut targets, &mut sources] {
@@ -246,8 +246,8 @@ fn check_collective(collective: &Collective) -> Result<()> {
                 }
                 pairs.iter().all(|&(source, target)| inputs[source] == outputs[target])
             }
-            Exchange::CollectiveBroadcast { .. } => outputs.iter().all(|ty| *ty == inputs[0]),
-            Exchange::Send => count == 2 && inputs[0] == outputs[1],
+            CollectiveOp::CollectiveBroadcast { .. } => outputs.iter().all(|ty| *ty == inputs[0]),
+            CollectiveOp::Send => count == 2 && inputs[0] == outputs[1],
         };
         if !fits {
             return wrong("E403", "the members' tensors do not fit together");

@@ -1,16 +1,13 @@
 //! Collectives as programs see them: one group of ranks, one or several tensors.
 
 use crate::classify::op_name;
-use partita_base::{DType, Diagnostic, Id, Result};
+use partita_base::{DType, Diagnostic, Result};
 use partita_ir::ops::{
     AllGather, AllReduce, AllToAll, Binary, BinaryKind, CollectiveBroadcast, CollectivePermute, ReduceScatter,
 };
 use partita_ir::{Literal, Op, Operation, Phase, TensorType};
 use partita_mesh::Combiner;
 use std::sync::Arc;
-
-/// Names a [`Collective`] of a program set.
-pub type CollectiveId = Id<Collective>;
 
 /// What kind of exchange a collective is.
 #[allow(missing_docs)]
@@ -52,9 +49,9 @@ impl CollectiveKind {
     }
 }
 
-/// What happens to one tensor, in terms of member positions, not ranks.
+/// What a collective does to one tensor, in terms of dimensions and of member positions, not ranks.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Exchange {
+pub enum CollectiveOp {
     /// Every member gets the combination, in member order.
     AllReduce {
         /// How elements are combined.
@@ -102,17 +99,17 @@ pub enum Exchange {
     Send,
 }
 
-impl Exchange {
+impl CollectiveOp {
     /// Its kind.
     pub fn kind(&self) -> CollectiveKind {
         match self {
-            Exchange::AllReduce { .. } => CollectiveKind::AllReduce,
-            Exchange::AllGather { .. } => CollectiveKind::AllGather,
-            Exchange::ReduceScatter { .. } => CollectiveKind::ReduceScatter,
-            Exchange::AllToAll { .. } => CollectiveKind::AllToAll,
-            Exchange::CollectivePermute { .. } => CollectiveKind::CollectivePermute,
-            Exchange::CollectiveBroadcast { .. } => CollectiveKind::CollectiveBroadcast,
-            Exchange::Send => CollectiveKind::Send,
+            CollectiveOp::AllReduce { .. } => CollectiveKind::AllReduce,
+            CollectiveOp::AllGather { .. } => CollectiveKind::AllGather,
+            CollectiveOp::ReduceScatter { .. } => CollectiveKind::ReduceScatter,
+            CollectiveOp::AllToAll { .. } => CollectiveKind::AllToAll,
+            CollectiveOp::CollectivePermute { .. } => CollectiveKind::CollectivePermute,
+            CollectiveOp::CollectiveBroadcast { .. } => CollectiveKind::CollectiveBroadcast,
+            CollectiveOp::Send => CollectiveKind::Send,
         }
     }
 }
@@ -121,7 +118,7 @@ impl Exchange {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Transfer {
     /// What happens to it.
-    pub exchange: Exchange,
+    pub exchange: CollectiveOp,
     /// Per member, the type of its input.
     pub inputs: Arc<[TensorType]>,
     /// Per member, the type of its output.
@@ -220,20 +217,20 @@ pub(crate) fn kind(op: &Op) -> Option<CollectiveKind> {
 
 /// What a collective op does among these members, one of its [`meetings`]; the op and the type of its operand
 /// are one member's.
-pub(crate) fn exchange(op: &Op, members: &[usize], operand: &TensorType) -> Exchange {
+pub(crate) fn exchange(op: &Op, members: &[usize], operand: &TensorType) -> CollectiveOp {
     // The extents of an op describe its groups; a rank in no group has only its own.
     let extents = |dim: usize, extents: Vec<usize>| {
         if members.len() == 1 { vec![operand.shape[dim]] } else { extents }
     };
     let is_in = |groups: &[Vec<usize>]| groups.iter().flatten().any(|r| members.contains(r));
     match op.clone() {
-        Op::AllReduce(op) => Exchange::AllReduce { combiner: op.combiner },
-        Op::AllGather(op) => Exchange::AllGather { dim: op.dim, extents: extents(op.dim, op.extents) },
+        Op::AllReduce(op) => CollectiveOp::AllReduce { combiner: op.combiner },
+        Op::AllGather(op) => CollectiveOp::AllGather { dim: op.dim, extents: extents(op.dim, op.extents) },
         Op::ReduceScatter(op) => {
             let extents = extents(op.dim, op.extents);
-            Exchange::ReduceScatter { combiner: op.combiner, dim: op.dim, extents }
+            CollectiveOp::ReduceScatter { combiner: op.combiner, dim: op.dim, extents }
         }
-        Op::AllToAll(op) => Exchange::AllToAll {
+        Op::AllToAll(op) => CollectiveOp::AllToAll {
             split_dim: op.split_dim,
             concat_dim: op.concat_dim,
             split_extents: extents(op.split_dim, op.split_extents),
@@ -242,47 +239,49 @@ pub(crate) fn exchange(op: &Op, members: &[usize], operand: &TensorType) -> Exch
         Op::CollectivePermute(op) => {
             let member = |rank: usize| members.iter().position(|&m| m == rank);
             let pairs = op.pairs.iter().filter_map(|&(a, b)| Some((member(a)?, member(b)?))).collect();
-            Exchange::CollectivePermute { pairs }
+            CollectiveOp::CollectivePermute { pairs }
         }
-        Op::CollectiveBroadcast(op) => Exchange::CollectiveBroadcast { has_root: is_in(&op.groups) },
+        Op::CollectiveBroadcast(op) => CollectiveOp::CollectiveBroadcast { has_root: is_in(&op.groups) },
         other => unreachable!("{} is not a collective", op_name(&other)),
     }
 }
 
-impl Exchange {
+impl CollectiveOp {
     /// What the exchange makes of all members' inputs: its meaning, slow and plain.
     pub(crate) fn apply(&self, inputs: &[Literal], outputs: &[TensorType]) -> Result<Vec<Literal>> {
         match self {
-            Exchange::AllReduce { combiner } => {
+            CollectiveOp::AllReduce { combiner } => {
                 let sum = combine(*combiner, inputs)?;
                 Ok(vec![sum; outputs.len()])
             }
-            Exchange::ReduceScatter { combiner, dim, extents } => {
+            CollectiveOp::ReduceScatter { combiner, dim, extents } => {
                 let sum = combine(*combiner, inputs)?;
                 Ok(pieces(&sum, *dim, extents))
             }
-            Exchange::AllGather { dim, .. } => {
+            CollectiveOp::AllGather { dim, .. } => {
                 Ok(outputs.iter().map(|ty| join(inputs.iter(), *dim, ty)).collect())
             }
-            Exchange::AllToAll { split_dim, concat_dim, split_extents, .. } => {
+            CollectiveOp::AllToAll { split_dim, concat_dim, split_extents, .. } => {
                 let cut: Vec<Vec<Literal>> =
                     inputs.iter().map(|input| pieces(input, *split_dim, split_extents)).collect();
                 let received =
                     |(to, ty): (usize, &TensorType)| join(cut.iter().map(|p| &p[to]), *concat_dim, ty);
                 Ok(outputs.iter().enumerate().map(received).collect())
             }
-            Exchange::CollectivePermute { pairs } => {
+            CollectiveOp::CollectivePermute { pairs } => {
                 let mut results: Vec<Literal> = outputs.iter().map(Literal::zeros).collect();
                 for &(from, to) in pairs {
                     results[to] = inputs[from].clone();
                 }
                 Ok(results)
             }
-            Exchange::CollectiveBroadcast { has_root: true } => Ok(vec![inputs[0].clone(); outputs.len()]),
-            Exchange::CollectiveBroadcast { has_root: false } => {
+            CollectiveOp::CollectiveBroadcast { has_root: true } => {
+                Ok(vec![inputs[0].clone(); outputs.len()])
+            }
+            CollectiveOp::CollectiveBroadcast { has_root: false } => {
                 Ok(outputs.iter().map(Literal::zeros).collect())
             }
-            Exchange::Send => Ok(vec![Literal::zeros(&outputs[0]), inputs[0].clone()]),
+            CollectiveOp::Send => Ok(vec![Literal::zeros(&outputs[0]), inputs[0].clone()]),
         }
     }
 }

@@ -1,9 +1,8 @@
 //! The executor: a program is a list plus a cursor, so one worker can play several ranks in turn. What runs a
 //! region and what moves data are traits; memory is spoken of in views, which an implementation resolves.
 
-use crate::collective::CollectiveId;
 use crate::program::{Action, Compute, Program, Start};
-use partita_base::{Diagnostic, Result};
+use partita_base::{CollectiveId, Diagnostic, Result};
 
 /// What runs compute instructions on one rank's arena.
 pub trait Device {
@@ -12,21 +11,13 @@ pub trait Device {
     fn run(&mut self, program: &Program, index: usize, compute: &Compute) -> Result<()>;
 }
 
-/// Whether a collective has ended for a rank.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Poll {
-    /// Outputs are complete and no peer will read this rank's inputs again.
-    Ready,
-    /// Not yet.
-    Pending,
-}
-
 /// What moves data between the ranks' arenas.
 pub trait Communicator {
     /// Publishes this rank's inputs and outputs of a collective; never blocks.
     fn start(&mut self, program: &Program, index: usize, start: &Start) -> Result<()>;
-    /// Asks whether a started collective has ended for this rank; never blocks. Not called again after `Ready`.
-    fn poll(&mut self, program: &Program, collective: CollectiveId) -> Result<Poll>;
+    /// Whether a started collective has ended for this rank: its outputs are complete and no peer will read its inputs
+    /// again. Never blocks, and is not called again after `true`.
+    fn has_ended(&mut self, program: &Program, collective: CollectiveId) -> Result<bool>;
 }
 
 /// Where [`advance`] stopped.
@@ -59,9 +50,9 @@ pub fn advance(
         let result = match &instruction.action {
             Action::Compute(compute) => device.run(program, index, compute),
             Action::Start(start) => communicator.start(program, index, start),
-            Action::Wait(collective) => match communicator.poll(program, *collective) {
-                Ok(Poll::Ready) => Ok(()),
-                Ok(Poll::Pending) => return StepOutcome::Blocked(*collective),
+            Action::Wait(collective) => match communicator.has_ended(program, *collective) {
+                Ok(true) => Ok(()),
+                Ok(false) => return StepOutcome::Blocked(*collective),
                 Err(error) => Err(error),
             },
         };

@@ -18,11 +18,12 @@ mod reference;
 mod view;
 
 pub use check::{CheckReport, check};
-pub use collective::{Collective, CollectiveId, CollectiveKind, Exchange, Transfer};
+pub use collective::{Collective, CollectiveKind, CollectiveOp, Transfer};
 pub use counts::{Counts, KindCount, PhaseCounts, counts, counts_of_graph};
 pub use display::ProgramListing;
-pub use execute::{Communicator, Cursor, Device, Poll, StepOutcome, advance};
+pub use execute::{Communicator, Cursor, Device, StepOutcome, advance};
 pub use overlap::{Overlap, gradient_overlap};
+pub use partita_base::CollectiveId;
 pub use passes::fuse::{Apart, Fusion, Why};
 pub use passes::head::{HeadCut, Whole};
 pub use passes::{Lowering, PASSES, Pass, PassContext, find_pass};

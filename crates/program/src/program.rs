@@ -1,7 +1,7 @@
 //! What one rank executes, as plain data: instructions over views of buffers, all buffers in one arena.
 
-use crate::collective::{Collective, CollectiveId};
-use partita_base::Id;
+use crate::collective::Collective;
+use partita_base::{CollectiveId, Id};
 use partita_ir::ops::RankConstant;
 use partita_ir::{Cost, Graph, Literal, Op, Operation, Phase, Role, TensorType, ValueId};
 use std::sync::Arc;

@@ -4,9 +4,8 @@
 //! follow from the rank's number: scalars folded from tables over ranks, the places of slices, and the group in which
 //! the rank takes part in a collective. [`ProgramSet::program`] fills them in.
 
-use crate::collective::CollectiveId;
 use crate::program::{Action, Program, ProgramSet, Region, View};
-use partita_base::{Diagnostic, Result};
+use partita_base::{CollectiveId, Diagnostic, Result};
 use partita_ir::{ClassGraph, Graph, Op};
 
 /// The ranks of each class.

@@ -1,10 +1,9 @@
 //! A slow executor that keeps every tensor in its place of the arena, so that a wrong memory map shows as wrong
 //! numbers: what must never be read is poisoned, and collectives move their data as late as they may.
 
-use crate::collective::CollectiveId;
-use crate::execute::{Communicator, Cursor, Device, Poll, StepOutcome, advance};
+use crate::execute::{Communicator, Cursor, Device, StepOutcome, advance};
 use crate::program::{BufferId, Compute, Program, ProgramSet, Start, View};
-use partita_base::{Diagnostic, Result};
+use partita_base::{CollectiveId, Diagnostic, Result};
 use partita_ir::{Literal, TensorType, evaluate};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -112,11 +111,11 @@ impl Communicator for Exchanger<'_> {
         Ok(())
     }
 
-    fn poll(&mut self, _program: &Program, id: CollectiveId) -> Result<Poll> {
+    fn has_ended(&mut self, _program: &Program, id: CollectiveId) -> Result<bool> {
         let meeting = &self.meetings[id.index()];
         if !meeting.is_done {
             if meeting.arrived.iter().any(Option::is_none) {
-                return Ok(Poll::Pending);
+                return Ok(false);
             }
             self.exchange(id)?;
             self.meetings[id.index()].is_done = true;
@@ -126,7 +125,7 @@ impl Communicator for Exchanger<'_> {
         if meeting.left == meeting.arrived.len() {
             *meeting = Meeting::default();
         }
-        Ok(Poll::Ready)
+        Ok(true)
     }
 }
 

@@ -184,6 +184,7 @@ fn overlapping_buffers_are_found() {
 #[test]
 fn a_permutation_with_two_senders_is_found() {
     let mut set = sound();
-    set.collectives[1].transfers[0].exchange = Exchange::CollectivePermute { pairs: vec![(0, 1), (1, 1)] };
+    set.collectives[1].transfers[0].exchange =
+        CollectiveOp::CollectivePermute { pairs: vec![(0, 1), (1, 1)] };
     assert_eq!(code(&set), "E409");
 }

@@ -18,17 +18,17 @@ fn exchange(transfer: &Transfer) -> Exchange {
         Exchange::collective_permute(pairs, &bytes(&transfer.inputs), &bytes(&transfer.outputs))
     };
     match &transfer.exchange {
-        program::Exchange::AllReduce { combiner: c } => {
+        program::CollectiveOp::AllReduce { combiner: c } => {
             Exchange::all_reduce(*c, dtype, first.element_count())
         }
-        program::Exchange::AllGather { dim, extents } => {
+        program::CollectiveOp::AllGather { dim, extents } => {
             let row_bytes: Vec<usize> = under(*dim, extents).iter().map(|n| n * dtype.size_bytes()).collect();
             Exchange::all_gather(outer(*dim), &row_bytes)
         }
-        program::Exchange::ReduceScatter { combiner: c, dim, extents } => {
+        program::CollectiveOp::ReduceScatter { combiner: c, dim, extents } => {
             Exchange::reduce_scatter(*c, dtype, outer(*dim), under(*dim, extents))
         }
-        program::Exchange::AllToAll { split_dim, concat_dim, split_extents, concat_extents } => {
+        program::CollectiveOp::AllToAll { split_dim, concat_dim, split_extents, concat_extents } => {
             Exchange::all_to_all(
                 dtype.size_bytes(),
                 shape,
@@ -38,12 +38,12 @@ fn exchange(transfer: &Transfer) -> Exchange {
                 concat_extents,
             )
         }
-        program::Exchange::CollectivePermute { pairs } => whole(pairs),
-        program::Exchange::CollectiveBroadcast { has_root: true } => {
+        program::CollectiveOp::CollectivePermute { pairs } => whole(pairs),
+        program::CollectiveOp::CollectiveBroadcast { has_root: true } => {
             whole(&(0..transfer.outputs.len()).map(|target| (0, target)).collect::<Vec<_>>())
         }
-        program::Exchange::CollectiveBroadcast { has_root: false } => whole(&[]),
-        program::Exchange::Send => whole(&[(0, 1)]),
+        program::CollectiveOp::CollectiveBroadcast { has_root: false } => whole(&[]),
+        program::CollectiveOp::Send => whole(&[(0, 1)]),
     }
 }
 

@@ -20,4 +20,4 @@ pub use custom_kernels::{CpuKernel, CpuKernels, TensorView, TensorViewMut};
 pub use executor::{AWAKE, DIVERGED, Fault, MOST_WORKERS, Runner, RunnerOptions};
 pub use memory::{Machine, MemoryLimit};
 pub use partita_kernels::Products;
-pub use train::{BatchTensor, Pieces, StepReport, TensorLayout, TrainLoop};
+pub use train::{BatchTensor, StepReport, TensorLayout, TrainLoop};

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
-use partita_ir::Role;
+use partita_ir::{Pieces, Role};
 use partita_kernels::Scalar;
 use partita_mesh::{Mesh, Sharding};
 
@@ -45,17 +45,6 @@ impl TensorLayout {
             .expected(format!("{}{:?}, {expected} bytes", self.dtype, self.shape))
             .found(format!("{shape:?}, {bytes} bytes")))
     }
-}
-
-/// A parameter that is stored as pieces under names of their own, and its optimizer state likewise.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Pieces {
-    /// The global name.
-    pub name: String,
-    /// The dimension that is cut.
-    pub dim: usize,
-    /// For each piece in order: its name, where it starts and where it ends along `dim`.
-    pub limits: Vec<(String, usize, usize)>,
 }
 
 /// One global tensor of a batch; its rows are along dimension 0.

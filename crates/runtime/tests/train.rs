@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use common::*;
 use partita_base::DType;
-use partita_ir::{Graph, GraphBuilder, Role, TensorType, ValueId};
+use partita_ir::{Graph, GraphBuilder, Pieces, Role, TensorType, ValueId};
 use partita_mesh::{Mesh, Sharding, split_extents};
 use partita_runtime::checkpoint::TensorData;
-use partita_runtime::{BatchTensor, Fault, Pieces, Runner, RunnerOptions, TensorLayout, TrainLoop};
+use partita_runtime::{BatchTensor, Fault, Runner, RunnerOptions, TensorLayout, TrainLoop};
 
 const ROWS: usize = 7;
 

@@ -7,12 +7,10 @@ use crate::verify::StepRunner;
 use partita_base::{Diagnostic, Result};
 use partita_ir::composites::DROPOUT;
 use partita_ir::ops::Composite;
-use partita_ir::{Attribute, ClassGraph, Graph, Op, Role, TensorType, Value, graph_edit};
+use partita_ir::{Attribute, ClassGraph, Graph, Op, Pieces, Role, TensorType, Value, graph_edit};
 use partita_mesh::Mesh;
 use partita_nn::{Model, StepOptions, append_update, gradient_graph_wrt, train_step};
-use partita_spmd::{
-    Options, Partitioned, Pieces, microbatch, partition, specialise, split_fused, virtual_ranks,
-};
+use partita_spmd::{Options, Partitioned, microbatch, partition, specialise, split_fused, virtual_ranks};
 
 /// A step planned for a mesh, up to the local graphs of its ranks.
 #[derive(Clone, Debug)]

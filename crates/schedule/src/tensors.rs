@@ -2,8 +2,8 @@
 
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result};
+use partita_ir::Pieces;
 use partita_ir::{Graph, Literal, Role};
-use partita_spmd::Pieces;
 
 /// Every input of a step graph by position: what is fed, parameters (whole or in pieces), optimizer states, from
 /// tensors by their global names. Microbatch inputs are cut from the whole ones. E010 names what is missing.

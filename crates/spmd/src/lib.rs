@@ -24,4 +24,4 @@ pub use microbatch::{microbatch, microbatch_inputs};
 pub use partition::{Move, Options, Partitioned, Placement, partition};
 pub use propagate::{Cause, Layouts, propagate};
 pub use specialise::{specialise, specialise_class};
-pub use split_fused::{Pieces, split_fused};
+pub use split_fused::split_fused;

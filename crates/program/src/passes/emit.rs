@@ -3,7 +3,7 @@
 
 use crate::RegionSizes;
 use crate::classify::{Class, class, describe, known, op_name};
-use crate::collective::{Collective, CollectiveId, Transfer, exchange};
+use crate::collective::{Collective, Transfer, exchange};
 use crate::passes::bucket::Bucket;
 use crate::passes::fuse::{Step, uniform};
 use crate::program::{
@@ -12,6 +12,7 @@ use crate::program::{
 };
 use crate::ranks::Classes;
 use indexmap::{IndexMap, IndexSet};
+use partita_base::CollectiveId;
 use partita_ir::ops::{BroadcastInDim, Iota, Slice};
 use partita_ir::{Graph, GraphBuilder, Node, NodeId, Op, Phase, Role, TensorType, ValueId};
 use std::sync::Arc;

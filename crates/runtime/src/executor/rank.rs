@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use partita_base::{DType, Diagnostic, Result};
-use partita_comm::{Poll as CommPoll, SharedMemory, Transport};
+use partita_comm::{Poll, SharedMemory, Transport};
 use partita_kernels::Scalar;
 use partita_program::{
-    Action, BufferId, CollectiveId, Communicator, Compute, Cursor, Device, Poll, Program, ProgramSet, Start,
+    Action, BufferId, CollectiveId, Communicator, Compute, Cursor, Device, Program, ProgramSet, Start,
     StepOutcome, View, advance,
 };
 
@@ -397,20 +397,19 @@ impl Communicator for Link<'_> {
             unreachable!("starts are compiled")
         };
         self.touched.update(|bytes| bytes.max(self.body.ends[index]));
-        let id = partita_base::Id::new(start.collective.index());
-        self.body.clock.time(|| index, || publication.start(self.transport, id, program.rank()));
+        let start = || publication.start(self.transport, start.collective, program.rank());
+        self.body.clock.time(|| index, start);
         self.pulse.end();
         Ok(())
     }
 
-    fn poll(&mut self, program: &Program, collective: CollectiveId) -> Result<Poll> {
-        let id = partita_base::Id::new(collective.index());
-        let poll = || self.transport.poll(id, program.rank());
+    fn has_ended(&mut self, program: &Program, collective: CollectiveId) -> Result<bool> {
+        let poll = || self.transport.poll(collective, program.rank());
         match self.body.clock.time(|| wait_index(program, collective), poll) {
-            CommPoll::Pending => Ok(Poll::Pending),
+            Poll::Pending => Ok(false),
             // The rank that failed has told why.
-            CommPoll::Failed => Err(Diagnostic::new("E418", "another rank failed")),
-            CommPoll::Ready => {
+            Poll::Failed => Err(Diagnostic::new("E418", "another rank failed")),
+            Poll::Ready => {
                 self.pulse.end();
                 let checks = self.body.collective_checks.get(collective.index());
                 checks
@@ -418,7 +417,7 @@ impl Communicator for Link<'_> {
                     .flatten()
                     .try_for_each(|check| check.run(&self.memory))
                     .map_err(|error| placed(program, wait_index(program, collective), error))?;
-                Ok(Poll::Ready)
+                Ok(true)
             }
         }
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use partita_base::{Diagnostic, Id, Result};
+use partita_base::{Diagnostic, Result};
 use partita_comm::{Failure, Notify, SharedMemory, Transport};
 use partita_program::{CollectiveId, ProgramSet};
 
@@ -251,7 +251,7 @@ impl Shared {
                 .found(format!("no progress on any rank for {waited:.1?}"));
         };
         let collective = &self.set.collectives[id.index()];
-        let missing = self.transport.missing(Id::new(id.index()));
+        let missing = self.transport.missing(id);
         let mut error = Diagnostic::new("E413", format!("rank {rank} waits in vain in {}", collective.label))
             .at(collective.transfers.first().map_or_else(|| collective.label.clone(), |t| t.what.clone()))
             .expected(format!("ranks {:?} to take part", collective.members))

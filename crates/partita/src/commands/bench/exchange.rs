@@ -4,8 +4,8 @@ use partita_base::{DType, Id};
 use partita_ir::{Graph, GraphBuilder, Phase, Role, TensorType};
 use partita_mesh::Combiner;
 use partita_program::{
-    ALIGNMENT_BYTES, Action, Buffer, BufferKind, Collective, CollectiveKind, Compute, Exchange, Instruction,
-    Origin, Port, Program, ProgramSet, Region, RegionKind, Start, Transfer, View,
+    ALIGNMENT_BYTES, Action, Buffer, BufferKind, Collective, CollectiveKind, CollectiveOp, Compute,
+    Instruction, Origin, Port, Program, ProgramSet, Region, RegionKind, Start, Transfer, View,
 };
 
 /// What happens to a tensor.
@@ -67,15 +67,15 @@ pub fn programs(traffic: Traffic, bytes: usize, ranks: usize, times: usize) -> P
         Traffic::Copy => None,
         Traffic::Exchange => {
             let next = |rank: usize| (rank, (rank + 1) % ranks);
-            Some(Exchange::CollectivePermute { pairs: (0..ranks).map(next).collect() })
+            Some(CollectiveOp::CollectivePermute { pairs: (0..ranks).map(next).collect() })
         }
-        Traffic::AllReduce => Some(Exchange::AllReduce { combiner: Combiner::Sum }),
-        Traffic::AllGather => Some(Exchange::AllGather { dim: 0, extents: vec![share; ranks] }),
+        Traffic::AllReduce => Some(CollectiveOp::AllReduce { combiner: Combiner::Sum }),
+        Traffic::AllGather => Some(CollectiveOp::AllGather { dim: 0, extents: vec![share; ranks] }),
         Traffic::ReduceScatter => {
-            Some(Exchange::ReduceScatter { combiner: Combiner::Sum, dim: 0, extents: vec![share; ranks] })
+            Some(CollectiveOp::ReduceScatter { combiner: Combiner::Sum, dim: 0, extents: vec![share; ranks] })
         }
     };
-    let collective = |exchange: &Exchange| Collective {
+    let collective = |exchange: &CollectiveOp| Collective {
         kind: exchange.kind(),
         members: (0..ranks).collect::<Vec<_>>().into(),
         transfers: vec![Transfer {

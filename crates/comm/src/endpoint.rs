@@ -4,24 +4,24 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
-use partita_base::Result;
+use partita_base::{CollectiveId, Result};
 
 use crate::shared_memory::SharedMemory;
 use crate::spec::CollectiveSpec;
-use crate::transport::{CollectiveId, Failure, Poll, Transport};
+use crate::transport::{Failure, Poll, Transport};
 
 /// A rank that runs its collectives one at a time, asleep while it waits.
 #[derive(Clone, Copy)]
-pub struct Communicator<'a> {
+pub struct Endpoint<'a> {
     transport: &'a dyn Transport,
     rank: usize,
     patience: Duration,
 }
 
-impl<'a> Communicator<'a> {
+impl<'a> Endpoint<'a> {
     /// The view of `rank`. Gives up after a minute in one collective.
     pub fn new(transport: &'a dyn Transport, rank: usize) -> Self {
-        Communicator { transport, rank, patience: Duration::from_secs(60) }
+        Endpoint { transport, rank, patience: Duration::from_secs(60) }
     }
 
     /// How long a collective may take before this rank declares the run failed and names who is missing.
@@ -65,7 +65,7 @@ impl<'a> Communicator<'a> {
         result
     }
 
-    /// [`Communicator::complete`] for a collective of one tensor, with typed buffers.
+    /// [`Endpoint::complete`] for a collective of one tensor, with typed buffers.
     ///
     /// # Errors
     /// As there.
@@ -78,7 +78,7 @@ impl<'a> Communicator<'a> {
         self.complete(collective, &[bytemuck::cast_slice(input)], &mut [bytemuck::cast_slice_mut(output)])
     }
 
-    /// Waits at a barrier: [`Communicator::complete`] for a collective without tensors.
+    /// Waits at a barrier: [`Endpoint::complete`] for a collective without tensors.
     ///
     /// # Errors
     /// As there.
@@ -122,7 +122,7 @@ impl<'a> Communicator<'a> {
 }
 
 /// Makes sure that nobody reads buffers that are going away.
-struct Abandon<'a>(&'a Communicator<'a>);
+struct Abandon<'a>(&'a Endpoint<'a>);
 
 impl Drop for Abandon<'_> {
     fn drop(&mut self) {
@@ -138,21 +138,21 @@ impl Drop for Abandon<'_> {
 pub fn run_ranks<T: Send>(
     rank_count: usize,
     collectives: Vec<CollectiveSpec>,
-    body: impl Fn(Communicator) -> Result<T> + Sync,
+    body: impl Fn(Endpoint) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
     let world = SharedMemory::new(rank_count, collectives)?;
     let run = |rank: usize| {
-        let communicator = Communicator::new(&world, rank);
-        match catch_unwind(AssertUnwindSafe(|| body(communicator))) {
+        let endpoint = Endpoint::new(&world, rank);
+        match catch_unwind(AssertUnwindSafe(|| body(endpoint))) {
             Ok(Ok(value)) => Some(value),
             Ok(Err(error)) => {
-                communicator.fail(error.message);
+                endpoint.fail(error.message);
                 None
             }
             Err(panic) => {
                 let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
                 let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-                communicator.fail(format!("panicked: {}", text.unwrap_or_else(|| "no message".into())));
+                endpoint.fail(format!("panicked: {}", text.unwrap_or_else(|| "no message".into())));
                 None
             }
         }
