@@ -111,8 +111,7 @@ fn run(
     keep_all: bool,
     watch: Watch,
 ) -> Result<Vec<Vec<Option<Literal>>>> {
-    let first = graphs.first().expect("at least one rank");
-    let mut environments: Vec<Vec<Option<Literal>>> = Vec::new();
+    let mut evaluation = Evaluation::new(graphs, keep_all);
     for (rank, (graph, inputs)) in graphs.iter().zip(inputs).enumerate() {
         if graph.inputs.len() != inputs.len() {
             return Err(Diagnostic::new("E130", "wrong number of inputs")
@@ -120,35 +119,92 @@ fn run(
                 .expected(graph.inputs.len().to_string())
                 .found(inputs.len().to_string()));
         }
-        let mut environment = vec![None; graph.values.len()];
-        for (&id, literal) in graph.inputs.iter().zip(inputs) {
-            if graph.ty(id) != &literal.ty {
-                return Err(Diagnostic::new(
-                    "E130",
-                    format!("input `{}` has the wrong type", graph.describe(id)),
-                )
-                .at(format!("rank {rank} of `{}`", graph.name))
-                .expected(graph.ty(id).to_string())
-                .found(literal.ty.to_string()));
-            }
-            environment[id.index()] = Some(literal.clone());
+        for (position, literal) in inputs.iter().enumerate() {
+            evaluation.feed(rank, position, literal.clone())?;
         }
-        environments.push(environment);
     }
-    let dead = if keep_all { Vec::new() } else { last_reads(first) };
-    for id in first.node_ids() {
-        let calls: Vec<RankCall> = graphs
+    evaluation.advance(watch)?;
+    Ok(evaluation.into_values())
+}
+
+/// The evaluation of one graph per rank in lock step, as far as inputs are there: nodes that depend on an input which has
+/// not been fed wait until it has been.
+pub struct Evaluation<'a> {
+    graphs: Vec<&'a Graph>,
+    values: Vec<Vec<Option<Literal>>>,
+    /// How often each value is still read; an output, once more than that.
+    reads: Vec<usize>,
+    keeps_all: bool,
+    /// Nodes that have not been evaluated, in order.
+    open: Vec<NodeId>,
+}
+
+impl<'a> Evaluation<'a> {
+    /// Before the first node. Values that nothing reads any more are dropped, unless `keep_all` says otherwise.
+    pub fn new(graphs: &[&'a Graph], keep_all: bool) -> Evaluation<'a> {
+        let first = graphs.first().expect("at least one rank");
+        let mut reads = vec![0; first.values.len()];
+        let read = first.nodes.iter().flat_map(|node| &node.operands).chain(&first.outputs);
+        read.for_each(|value| reads[value.index()] += 1);
+        Evaluation {
+            graphs: graphs.to_vec(),
+            values: graphs.iter().map(|graph| vec![None; graph.values.len()]).collect(),
+            reads,
+            keeps_all: keep_all,
+            open: first.node_ids().collect(),
+        }
+    }
+
+    /// Feeds an input of a rank. E130 where it does not fit.
+    pub fn feed(&mut self, rank: usize, position: usize, literal: Literal) -> Result<()> {
+        let graph = self.graphs[rank];
+        let id = graph.inputs[position];
+        if graph.ty(id) != &literal.ty {
+            return Err(Diagnostic::new(
+                "E130",
+                format!("input `{}` has the wrong type", graph.describe(id)),
+            )
+            .at(format!("rank {rank} of `{}`", graph.name))
+            .expected(graph.ty(id).to_string())
+            .found(literal.ty.to_string()));
+        }
+        self.values[rank][id.index()] = Some(literal);
+        Ok(())
+    }
+
+    /// The value on each rank; `None` where it has not been computed yet.
+    pub fn value(&self, select: impl Fn(&Graph) -> ValueId) -> Option<Vec<&Literal>> {
+        self.graphs
             .iter()
-            .zip(&environments)
-            .map(|(graph, environment)| {
+            .zip(&self.values)
+            .map(|(graph, values)| values[select(graph).index()].as_ref())
+            .collect()
+    }
+
+    /// Evaluates every node whose operands are there. Returns whether all have been evaluated.
+    pub fn advance(&mut self, watch: Watch) -> Result<bool> {
+        let first = self.graphs[0];
+        for id in std::mem::take(&mut self.open) {
+            match first.node(id).operands.iter().all(|v| self.values[0][v.index()].is_some()) {
+                true => self.step(id, watch)?,
+                false => self.open.push(id),
+            }
+        }
+        Ok(self.open.is_empty())
+    }
+
+    fn step(&mut self, id: NodeId, watch: Watch) -> Result<()> {
+        let first = self.graphs[0];
+        let calls: Vec<RankCall> = self
+            .graphs
+            .iter()
+            .zip(&self.values)
+            .map(|(graph, values)| {
                 let node = graph.node(id);
+                let value = |v: &ValueId| values[v.index()].as_ref().expect("nodes stand in execution order");
                 RankCall {
                     op: &node.op,
-                    operands: node
-                        .operands
-                        .iter()
-                        .map(|v| environment[v.index()].as_ref().expect("nodes stand in execution order"))
-                        .collect(),
+                    operands: node.operands.iter().map(value).collect(),
                     results: graph.result_types(node).into_iter().cloned().collect(),
                 }
             })
@@ -157,21 +213,29 @@ fn run(
             error.notes.push(format!("while evaluating {}", first.describe(first.node(id).results[0])));
             error
         })?;
-        for ((graph, environment), results) in graphs.iter().zip(&mut environments).zip(results) {
+        for ((graph, values), results) in self.graphs.iter().zip(&mut self.values).zip(results) {
             for (&value, literal) in graph.node(id).results.iter().zip(results) {
                 debug_assert_eq!(graph.ty(value), &literal.ty, "{}", graph.describe(value));
-                environment[value.index()] = Some(literal);
+                values[value.index()] = Some(literal);
             }
         }
-        for environment in &mut environments {
-            let dead = dead.get(id.index()).into_iter().flatten();
-            dead.for_each(|value| environment[value.index()] = None);
+        let node = first.node(id);
+        node.operands.iter().for_each(|value| self.reads[value.index()] -= 1);
+        for value in node.operands.iter().chain(&node.results) {
+            if !self.keeps_all && self.reads[value.index()] == 0 {
+                self.values.iter_mut().for_each(|values| values[value.index()] = None);
+            }
         }
         if let Some(watch) = watch {
-            watch(graphs.iter().map(|graph| operations(graph, id)).sum());
+            watch(self.graphs.iter().map(|graph| operations(graph, id)).sum());
         }
+        Ok(())
     }
-    Ok(environments)
+
+    /// The values of every rank by value id, as far as they are kept.
+    pub fn into_values(self) -> Vec<Vec<Option<Literal>>> {
+        self.values
+    }
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! From a config to programs.
 
 use crate::config::Config;
-use crate::play::CpuStep;
+use crate::play::{self, CpuStep};
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::Registry;
 use partita_mesh::Mesh;
 use partita_nn::Model;
-use partita_program::{LowerOptions, ProgramSet, RegionSizes};
+use partita_program::{LowerOptions, ProgramSet, RegionSizes, lower_stages};
 use partita_schedule::{BuildOptions, Built, Plan, ReadyOptions, Tools, build, ready_plan};
 use partita_spmd::better_mesh;
 
@@ -40,14 +40,6 @@ pub fn mesh(config: &Config) -> Result<Mesh> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mesh = Mesh::parse(&config.mesh, Some(cores))?;
     fits(&mesh, MOST_PLANNED_RANKS, "in a plan")?;
-    for axis in &mesh.axes {
-        if axis.name == "pp" && axis.size > 1 {
-            return Err(Diagnostic::new("E008", "pipeline stages are not there yet")
-                .at("mesh.shape")
-                .found(format!("pp={}", axis.size))
-                .help("use dp, fsdp, tp or sp"));
-        }
-    }
     Ok(mesh)
 }
 
@@ -84,7 +76,7 @@ pub fn plan_step(config: &Config, model: &Model, mesh: &Mesh, varied: &Build) ->
     let tools = Tools { registry: &Registry::default(), runner: &CpuStep::of(config) };
     let built = build(model, &plan, mesh, &build_options(config, varied), &tools)?;
     if config.plan.strict
-        && let Some(idle) = built.partitioned.notes.first()
+        && let Some(idle) = built.stages.iter().find_map(|stage| stage.partitioned.notes.first())
     {
         let mut error =
             Diagnostic::new("E009", "the mesh leaves ranks idle").at("--strict").note(idle.clone());
@@ -102,14 +94,18 @@ pub fn notes(config: &Config, model: &Model, built: &Built, varied: &Build) -> V
 
 /// A better mesh, where ranks are idle and the cost model knows one.
 fn advice(config: &Config, model: &Model, built: &Built, varied: &Build) -> Option<String> {
-    if built.partitioned.notes.is_empty() {
+    // Of pipelines the cost model knows nothing yet: their stages overlap.
+    let [stage] = &built.stages[..] else { return None };
+    if stage.partitioned.notes.is_empty() {
         return None;
     }
     let tools = Tools { registry: &Registry::default(), runner: &CpuStep::default() };
     let options = build_options(config, varied);
-    let mut on =
-        |mesh: &Mesh| Ok(build(model, &plan_of(config, model, mesh)?, mesh, &options, &tools)?.partitioned);
-    better_mesh(&built.partitioned, &mut on).map(|better| better.to_string())
+    let mut on = |mesh: &Mesh| {
+        let built = build(model, &plan_of(config, model, mesh)?, mesh, &options, &tools)?;
+        Ok(built.stages.into_iter().next().expect("a step has a stage").partitioned)
+    };
+    better_mesh(&stage.partitioned, &mut on).map(|better| better.to_string())
 }
 
 /// What a config and its variation say of a build.
@@ -144,5 +140,5 @@ pub fn plan_of(config: &Config, model: &Model, mesh: &Mesh) -> Result<Plan> {
 
 /// The programs of all ranks.
 pub fn lower(planned: &Built, sizes: &dyn RegionSizes) -> Result<ProgramSet> {
-    partita_program::lower(&planned.classes, &LowerOptions::default(), sizes)
+    lower_stages(&play::stages(planned), &LowerOptions::default(), sizes)
 }

@@ -5,54 +5,68 @@ use crate::config::Config;
 use indexmap::IndexMap;
 use partita_base::Result;
 use partita_ir::ops::Composite;
-use partita_ir::{ClassGraph, Graph, Literal, Pieces};
-use partita_mesh::{Mesh, Sharding};
-use partita_program::LowerOptions;
+use partita_ir::{Graph, Literal};
+use partita_mesh::Sharding;
+use partita_program::{Edge, LowerOptions, Stage, Stages, lower_stages};
 use partita_runtime::checkpoint::TensorData;
 use partita_runtime::{BatchTensor, Cpu, MemoryLimit, Runner, RunnerOptions, TensorLayout, TrainLoop};
-use partita_schedule::open_without_kernels;
 use partita_schedule::verify::{Interpreter, StepRunner};
-use partita_spmd::{Options, Partitioned, partition, virtual_ranks};
+use partita_schedule::{Built, moves};
+use partita_spmd::{Partitioned, virtual_ranks};
 use std::sync::Arc;
 
-/// A partitioned graph, lowered from the local graphs of its classes and ready to step. Parameters and state are zeros until set.
-pub fn player(
-    partitioned: &Partitioned,
-    classes: &[ClassGraph],
-    pieces: &[Pieces],
-    seed: u64,
-    options: RunnerOptions,
-) -> Result<TrainLoop> {
-    runs_here(&partitioned.mesh)?;
-    let options = options.sharing(partitioned.mesh.rank_count());
+/// A built step, lowered and ready to run. Parameters and state are zeros until set.
+pub fn player(built: &Built, seed: u64, options: RunnerOptions) -> Result<TrainLoop> {
+    runs_here(&built.mesh)?;
+    let options = options.sharing(built.mesh.rank_count());
     let memory = options.memory;
-    let set = partita_program::lower(classes, &lower_options(&options), &options.cpu)?;
+    let set = lower_stages(&stages(built), &lower_options(&options), &options.cpu)?;
     memory.check("lowering the step")?;
     let runner = Runner::new(set, options)?;
-    let graph = &partitioned.graph;
-    let mesh = Arc::new(partitioned.mesh.clone());
-    let layout = |name: &str, value, sharding: &Sharding| TensorLayout {
-        name: name.to_string(),
-        dtype: graph.ty(value).dtype,
-        shape: graph.ty(value).shape.clone(),
-        sharding: sharding.clone(),
-        mesh: mesh.clone(),
-        ranks: (0..mesh.rank_count()).collect(),
+    let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
+    for stage in &built.stages {
+        let Partitioned { graph, mesh, .. } = &stage.partitioned;
+        let mesh = Arc::new(mesh.clone());
+        let layout = |name: &str, value, sharding: &Sharding| TensorLayout {
+            name: name.to_string(),
+            dtype: graph.ty(value).dtype,
+            shape: graph.ty(value).shape.clone(),
+            sharding: sharding.clone(),
+            mesh: mesh.clone(),
+            ranks: stage.ranks.clone(),
+        };
+        inputs.extend(stage.fed().map(|(position, _)| {
+            let value = graph.inputs[position];
+            layout(&graph.value(value).name, value, &stage.partitioned.inputs[position])
+        }));
+        outputs.extend(stage.returned().map(|(position, _)| {
+            let (value, name) = (graph.outputs[position], &graph.output_names[position]);
+            layout(name, value, &stage.partitioned.outputs[position])
+        }));
+    }
+    TrainLoop::new(runner, inputs, outputs, built.pieces.clone(), seed)
+}
+
+/// What lowering takes of a built step.
+pub fn stages(built: &Built) -> Stages<'_> {
+    let edge = |edge| {
+        let (members, boxes) = moves(&built.stages, edge);
+        Edge { name: edge.name.clone(), members, boxes }
     };
-    let inputs = graph
-        .inputs
-        .iter()
-        .zip(&partitioned.inputs)
-        .map(|(&value, sharding)| layout(&graph.value(value).name, value, sharding))
-        .collect();
-    let outputs = graph
-        .outputs
-        .iter()
-        .zip(&graph.output_names)
-        .zip(&partitioned.outputs)
-        .map(|((&value, name), sharding)| layout(name, value, sharding))
-        .collect();
-    TrainLoop::new(runner, inputs, outputs, pieces.to_vec(), seed)
+    Stages {
+        stages: built.stages.iter().map(stage).collect(),
+        edges: built.edges.iter().map(edge).collect(),
+        timetable: built.timetable.as_ref(),
+    }
+}
+
+fn stage(stage: &partita_schedule::Stage) -> Stage<'_> {
+    Stage {
+        classes: &stage.classes,
+        ranks: stage.ranks.clone(),
+        received: stage.received(),
+        sent: stage.sent(),
+    }
 }
 
 /// How programs are lowered that will run with these options.
@@ -62,10 +76,7 @@ fn lower_options(options: &RunnerOptions) -> LowerOptions {
 
 /// A graph on one rank, without a plan.
 pub fn solo(graph: &Graph, seed: u64, options: RunnerOptions) -> Result<TrainLoop> {
-    let mesh = Mesh::new("one", &[("dp", 1)]);
-    let graph = open_without_kernels(graph, &CpuStep { options: options.clone() })?;
-    let partitioned = partition(&graph, &mesh, &Options::default())?;
-    player(&partitioned, &virtual_ranks::class_graphs(&partitioned)?, &[], seed, options)
+    player(&Built::solo(graph, &CpuStep { options: options.clone() })?, seed, options)
 }
 
 /// A tensor as the runtime stores it.
@@ -127,17 +138,12 @@ impl StepRunner for InterpretedCpuStep {
         self.cpu.has_kernel(composite)
     }
 
-    fn run(&self, partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>> {
-        Interpreter.run(partitioned, inputs)
+    fn run(&self, built: &Built, inputs: &[Literal]) -> Result<Vec<Literal>> {
+        Interpreter.run(built, inputs)
     }
 
-    fn run_watched(
-        &self,
-        partitioned: &Partitioned,
-        inputs: &[Literal],
-        watch: &dyn Fn(f64),
-    ) -> Result<Vec<Literal>> {
-        Interpreter.run_watched(partitioned, inputs, watch)
+    fn run_watched(&self, built: &Built, inputs: &[Literal], watch: &dyn Fn(f64)) -> Result<Vec<Literal>> {
+        Interpreter.run_watched(built, inputs, watch)
     }
 
     fn interprets(&self) -> bool {
@@ -166,40 +172,38 @@ impl StepRunner for CpuStep {
         self.options.memory.check(stage)
     }
 
-    fn run(&self, partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>> {
-        let graph = &partitioned.graph;
-        runs_here(&partitioned.mesh)?;
-        let classes = virtual_ranks::class_graphs(partitioned)?;
-        let ranks = partitioned.mesh.rank_count();
-        let options = RunnerOptions { nan_guard: false, ..self.options.clone() }.sharing(ranks);
-        let set = partita_program::lower(&classes, &lower_options(&self.options), &options.cpu)?;
+    fn run(&self, built: &Built, inputs: &[Literal]) -> Result<Vec<Literal>> {
+        runs_here(&built.mesh)?;
+        let options =
+            RunnerOptions { nan_guard: false, ..self.options.clone() }.sharing(built.mesh.rank_count());
+        let set = lower_stages(&stages(built), &lower_options(&self.options), &options.cpu)?;
         let mut runner = Runner::new(set, options)?;
-        let mesh = &partitioned.mesh;
-        for ((&value, sharding), literal) in graph.inputs.iter().zip(&partitioned.inputs).zip(inputs) {
-            let name = &graph.value(value).name;
-            for rank in 0..mesh.rank_count() {
-                let local = virtual_ranks::distribute(literal, sharding, mesh, rank);
-                runner.write_input(rank, name, &local.to_bytes())?;
+        for stage in &built.stages {
+            let Partitioned { graph, mesh, inputs: layouts, .. } = &stage.partitioned;
+            for (position, of_step) in stage.fed() {
+                let name = &graph.value(graph.inputs[position]).name;
+                for (local, &rank) in stage.ranks.iter().enumerate() {
+                    let shard = virtual_ranks::distribute(&inputs[of_step], &layouts[position], mesh, local);
+                    runner.write_input(rank, name, &shard.to_bytes())?;
+                }
             }
         }
         runner.step()?;
-        graph
-            .outputs
-            .iter()
-            .zip(&graph.output_names)
-            .zip(&partitioned.outputs)
-            .map(|((&value, name), sharding)| {
-                let ty = graph.ty(value);
-                let locals = (0..mesh.rank_count())
-                    .map(|rank| {
-                        let shape = sharding.local_shape(mesh, &ty.shape, rank);
-                        let bytes = runner.read_output(rank, name)?;
-                        Ok(Literal::from_bytes(&ty.with_shape(shape), &bytes)
-                            .expect("an output fills its type"))
-                    })
-                    .collect::<Result<Vec<Literal>>>()?;
-                virtual_ranks::collect(ty, sharding, mesh, &locals.iter().collect::<Vec<_>>())
-            })
-            .collect()
+        let mut outputs: Vec<Option<Literal>> = vec![None; built.step.outputs.len()];
+        for stage in &built.stages {
+            let Partitioned { graph, mesh, outputs: layouts, .. } = &stage.partitioned;
+            for (position, of_step) in stage.returned() {
+                let ty = graph.ty(graph.outputs[position]);
+                let shard = |(local, &rank): (usize, &usize)| {
+                    let shape = layouts[position].local_shape(mesh, &ty.shape, local);
+                    let bytes = runner.read_output(rank, &graph.output_names[position])?;
+                    Ok(Literal::from_bytes(&ty.with_shape(shape), &bytes).expect("an output fills its type"))
+                };
+                let locals = stage.ranks.iter().enumerate().map(shard).collect::<Result<Vec<Literal>>>()?;
+                let locals: Vec<&Literal> = locals.iter().collect();
+                outputs[of_step] = Some(virtual_ranks::collect(ty, &layouts[position], mesh, &locals)?);
+            }
+        }
+        Ok(outputs.into_iter().map(|output| output.expect("a stage returns it")).collect())
     }
 }

@@ -47,7 +47,7 @@ impl Trainer {
     /// # Errors
     /// What lowering and the runner say.
     pub fn uninitialized(built: &Built, seed: u64, options: RunnerOptions) -> Result<Trainer> {
-        let player = play::player(&built.partitioned, &built.classes, &built.pieces, seed, options)?;
+        let player = play::player(built, seed, options)?;
         Ok(Trainer { player, pieces: built.pieces.clone() })
     }
 

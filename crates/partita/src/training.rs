@@ -271,8 +271,7 @@ impl Validator {
             .filter(|&&v| placed.step.value(v).role == Role::Param)
             .map(|&v| placed.step.value(v).name.clone())
             .collect();
-        let player =
-            play::player(&placed.partitioned, &placed.classes, &placed.pieces, config.train.seed, options)?;
+        let player = play::player(&placed, config.train.seed, options)?;
         Ok(Validator { player, pieces: placed.pieces, parameters })
     }
 

@@ -37,8 +37,8 @@ fn a_class_bound_to_a_rank_is_the_rank_s_own_program() {
     let mut shared = 0;
     for (model, overrides) in cases {
         let built = planned(model, overrides);
-        let by_class = lowered(&built.classes);
-        let rank_graphs = virtual_ranks::rank_graphs(&built.partitioned).unwrap();
+        let by_class = lowered(&built.stages[0].classes);
+        let rank_graphs = virtual_ranks::rank_graphs(&built.stages[0].partitioned).unwrap();
         let by_rank = lowered(&ClassGraph::each(rank_graphs));
         assert_eq!(by_class.rank_count(), by_rank.rank_count());
         shared += by_rank.programs.len() - by_class.programs.len();
@@ -66,7 +66,7 @@ fn alike_ranks_share_one_program_on_any_mesh() {
     let on = |dp: usize| {
         let (mesh, batch) = (format!("mesh.shape=dp={dp},tp=8"), format!("train.batch={}", 2 * dp));
         let overrides = ["model.heads=8", "model.dim=128", mesh.as_str(), batch.as_str()];
-        lowered(&planned("gpt", &overrides).classes)
+        lowered(&planned("gpt", &overrides).stages[0].classes)
     };
     let (small, large) = (on(2), on(128));
     assert_eq!((small.rank_count(), large.rank_count()), (16, 1024));

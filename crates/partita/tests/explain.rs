@@ -73,13 +73,16 @@ fn every_command_says_that_pipeline_splits_do_nothing_yet() {
         let outcome = place.run(&[command, "mlp", "--mesh", "dp=2", "--plan", "plan.py"]);
         assert_eq!(outcome.code, Some(0), "{}", outcome.err);
         let said = format!("{}{}", outcome.out, outcome.err);
-        assert!(said.contains("\"pipeline_split\" (plan.py:1): changes nothing yet"), "{command}: {said}");
+        assert!(
+            said.contains("\"pipeline_split\" (plan.py:1): a pipeline stage ends here on"),
+            "{command}: {said}"
+        );
     }
     let trained =
         place.run(&["train", "mlp", "--mesh", "dp=2", "--plan", "plan.py", "--steps", "1", "--no-verify"]);
     assert_eq!(trained.code, Some(0), "{}", trained.err);
     let said = format!("{}{}", trained.out, trained.err);
-    assert!(said.contains("changes nothing yet"), "{said}");
+    assert!(said.contains("a pipeline stage ends here on"), "{said}");
 }
 
 #[test]

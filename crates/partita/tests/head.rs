@@ -32,7 +32,7 @@ fn planned(model: &str, settings: &[&str]) -> Built {
 /// Cut where logits take more than so many bytes.
 fn lowered(planned: &Built, logits_bytes: usize, cpu: &Cpu) -> ProgramSet {
     let options = LowerOptions { logits_bytes, ..LowerOptions::default() };
-    lower(&planned.classes, &options, cpu).unwrap()
+    lower(&planned.stages[0].classes, &options, cpu).unwrap()
 }
 
 /// Rows of the logits of each piece.
@@ -48,7 +48,7 @@ fn pieces(program: &Program) -> Vec<usize> {
 
 /// Something for each input of the step: states of zero, words, small numbers.
 fn inputs(planned: &Built) -> Vec<Literal> {
-    let graph = &planned.partitioned.graph;
+    let graph = &planned.stages[0].partitioned.graph;
     let mut state = 7u64;
     let mut next = move || {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -72,15 +72,20 @@ fn inputs(planned: &Built) -> Vec<Literal> {
 fn outputs(planned: &Built, set: &ProgramSet, cpu: &Cpu) -> Vec<Vec<u8>> {
     let options = RunnerOptions { cpu: cpu.clone(), ..RunnerOptions::default() };
     let mut runner = Runner::new(set.clone(), options).unwrap();
-    let graph = &planned.partitioned.graph;
+    let graph = &planned.stages[0].partitioned.graph;
     let inputs = inputs(planned);
     for step in 0..2 {
-        let placed = graph.inputs.iter().zip(&planned.partitioned.inputs);
+        let placed = graph.inputs.iter().zip(&planned.stages[0].partitioned.inputs);
         for ((&input, sharding), literal) in placed.zip(&inputs) {
             let value = graph.value(input);
             for rank in 0..set.rank_count() {
                 if step == 0 || value.role == Role::Input {
-                    let own = virtual_ranks::distribute(literal, sharding, &planned.partitioned.mesh, rank);
+                    let own = virtual_ranks::distribute(
+                        literal,
+                        sharding,
+                        &planned.stages[0].partitioned.mesh,
+                        rank,
+                    );
                     runner.write_input(rank, &value.name, &own.to_bytes()).unwrap();
                 }
             }

@@ -41,14 +41,7 @@ fn mark_layer(forward: &mut Graph, layer: usize) {
 fn steps(name: &str, again: bool, overrides: &[&str]) -> Vec<(u64, u64)> {
     let (config, planned) = planned(name, 2, again, overrides);
     let model = compile::model(&config, &Build::from_config(&config)).unwrap();
-    let mut player = player(
-        &planned.partitioned,
-        &planned.classes,
-        &planned.pieces,
-        config.train.seed,
-        RunnerOptions::default(),
-    )
-    .unwrap();
+    let mut player = player(&planned, config.train.seed, RunnerOptions::default()).unwrap();
     for (name, literal) in model.initial(config.train.seed) {
         player.set_tensor(&name, &tensor_data(&literal)).unwrap();
     }

@@ -34,7 +34,7 @@ fn rows(built: &Built, input: &str) -> Vec<usize> {
 
 /// The names of parameters and states, scalars left out.
 fn stored(built: &Built) -> Vec<String> {
-    let graph = &built.partitioned.graph;
+    let graph = &built.stages[0].partitioned.graph;
     let kept = graph
         .inputs
         .iter()
@@ -60,9 +60,9 @@ fn fewer_heads_than_ranks_store_as_many_rows_on_each_rank() {
             assert_eq!(rows(&built, &input), [each; 8], "{input}");
         }
     }
-    assert_eq!(built.partitioned.notes, [""; 0]);
-    let parameters = built.partitioned.graph.params().into_iter();
-    let elements: usize = parameters.map(|p| built.partitioned.graph.ty(p).element_count()).sum();
+    assert_eq!(built.stages[0].partitioned.notes, [""; 0]);
+    let parameters = built.stages[0].partitioned.graph.params().into_iter();
+    let elements: usize = parameters.map(|p| built.stages[0].partitioned.graph.ty(p).element_count()).sum();
     for rank in memory(&lowered(&built)) {
         assert_eq!((rank.parameters, rank.states), (elements * 4 / 8, elements * 2 * 4 / 8));
     }
@@ -116,7 +116,7 @@ fn tensor_parallel_heads_are_stored_evenly_within_their_shard() {
                 "{mesh} {parameter}"
             );
         }
-        assert_eq!(built.partitioned.notes, [""; 0], "{mesh}");
+        assert_eq!(built.stages[0].partitioned.notes, [""; 0], "{mesh}");
     }
 }
 
@@ -216,7 +216,9 @@ fn an_advised_mesh_is_better_by_the_cost_model() {
     for (name, mesh, heads, advised) in cases {
         let on = |mesh: &str| planned(name, &["train.batch=16", heads, &format!("mesh.shape={mesh}")]);
         let given = on(mesh);
-        let better = better_mesh(&given.partitioned, &mut |mesh| Ok(on(&mesh.to_string()).partitioned));
+        let better = better_mesh(&given.stages[0].partitioned, &mut |mesh| {
+            Ok(on(&mesh.to_string()).stages[0].partitioned.clone())
+        });
         assert_eq!(
             better.as_ref().map(|better| better.mesh.to_string()).as_deref(),
             advised,
@@ -233,8 +235,8 @@ fn an_advised_mesh_is_better_by_the_cost_model() {
         };
         assert_eq!(notes, [&better.to_string()]);
         let price = |built: &Built| {
-            let mesh = &built.partitioned.mesh;
-            step_s(&built.partitioned, &partita_mesh::Cluster::uniform(mesh))
+            let mesh = &built.stages[0].partitioned.mesh;
+            step_s(&built.stages[0].partitioned, &partita_mesh::Cluster::uniform(mesh))
         };
         let (given_s, step_s) = (price(&given), price(&on(&better.mesh.to_string())));
         assert_eq!((better.given_s, better.step_s), (given_s, step_s));

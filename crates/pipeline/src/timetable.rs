@@ -190,3 +190,7 @@ impl Timetable {
 fn illegal(message: String) -> Box<Diagnostic> {
     Diagnostic::new("E461", message).at("timetable")
 }
+
+#[cfg(test)]
+#[path = "timetable_tests.rs"]
+mod tests;

@@ -13,12 +13,13 @@
 //! | E409 | a permutation sends twice to one member, or to none |
 
 use crate::ALIGNMENT_BYTES;
-use crate::collective::{Collective, CollectiveOp, Transfer};
+use crate::collective::{Collective, CollectiveKind, CollectiveOp, Transfer};
 use crate::passes::memory::may_overwrite;
 use crate::program::{Action, BufferId, BufferKind, Instruction, Program, ProgramSet, Start, View};
 use indexmap::IndexMap;
 use partita_base::{CollectiveId, Diagnostic, Result};
 use partita_ir::TensorType;
+use partita_mesh::BoxMove;
 
 /// What the checks found out about a sound program set.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -247,13 +248,43 @@ fn check_collective(collective: &Collective) -> Result<()> {
                 pairs.iter().all(|&(source, target)| inputs[source] == outputs[target])
             }
             CollectiveOp::CollectiveBroadcast { .. } => outputs.iter().all(|ty| *ty == inputs[0]),
-            CollectiveOp::Send => count == 2 && inputs[0] == outputs[1],
+            CollectiveOp::Send { boxes } => sends_fit(boxes, inputs, outputs),
         };
         if !fits {
             return wrong("E403", "the members' tensors do not fit together");
         }
     }
     Ok(())
+}
+
+/// Whether boxes lie inside what they are taken from and fill the outputs, each element once.
+fn sends_fit(boxes: &[BoxMove], inputs: &[TensorType], outputs: &[TensorType]) -> bool {
+    let inside = |start: &[usize], extents: &[usize], ty: &TensorType| {
+        start.len() == ty.rank()
+            && extents.len() == ty.rank()
+            && start.iter().zip(extents).zip(&ty.shape).all(|((start, extent), size)| start + extent <= *size)
+    };
+    let fits = |moved: &BoxMove| {
+        let (Some(input), Some(output)) = (inputs.get(moved.source), outputs.get(moved.target)) else {
+            return false;
+        };
+        input.dtype == output.dtype
+            && inside(&moved.source_start, &moved.extents, input)
+            && inside(&moved.target_start, &moved.extents, output)
+    };
+    let overlap = |a: &BoxMove, b: &BoxMove| {
+        (0..a.extents.len()).all(|d| {
+            a.target_start[d] < b.target_start[d] + b.extents[d]
+                && b.target_start[d] < a.target_start[d] + a.extents[d]
+        })
+    };
+    let filled = |(member, output): (usize, &TensorType)| {
+        let own: Vec<&BoxMove> = boxes.iter().filter(|moved| moved.target == member).collect();
+        let elements: usize = own.iter().map(|moved| moved.extents.iter().product::<usize>()).sum();
+        let apart = own.iter().enumerate().all(|(n, a)| own[..n].iter().all(|b| !overlap(a, b)));
+        elements == output.element_count() && apart
+    };
+    boxes.iter().all(fits) && outputs.iter().enumerate().all(filled)
 }
 
 /// Every start of a rank has one wait, later, and the other way round.
@@ -411,13 +442,16 @@ fn check_membership(set: &ProgramSet, ranks: &[Calls]) -> Result<()> {
     Ok(())
 }
 
-/// Ranks that take part in several collectives of the same members start them in one order.
+/// Ranks that take part in several collectives of the same members start them in one order. Sends are told apart by their
+/// edges: one stage may start to receive what another one sends later.
 fn check_order(set: &ProgramSet, ranks: &[Calls]) -> Result<()> {
     let mut sequences: IndexMap<&[usize], Vec<CollectiveId>> = IndexMap::new();
     for Calls { rank, calls, .. } in ranks {
         let mut own: IndexMap<&[usize], Vec<CollectiveId>> = IndexMap::new();
         for (_, call) in calls {
-            if let Call::Start(id) = call {
+            if let Call::Start(id) = call
+                && set.collectives[id.index()].kind != CollectiveKind::Send
+            {
                 own.entry(&set.collectives[id.index()].members).or_default().push(*id);
             }
         }
@@ -506,6 +540,8 @@ fn check_accesses(set: &ProgramSet, program: &Program) -> Result<()> {
         in_span(view.buffer, index)?;
         let state = &mut state[view.buffer.index()];
         match *state {
+            // What a stage gives that only receives.
+            State::Unwritten if program.buffer(view.buffer).bytes == 0 => {}
             State::Unwritten => {
                 let message = format!("buffer {} is read before it is written", what(view.buffer));
                 return Err(Diagnostic::new("E406", message).at(at(program, index)));

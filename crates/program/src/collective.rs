@@ -1,12 +1,13 @@
 //! Collectives as programs see them: one group of ranks, one or several tensors.
 
 use crate::classify::op_name;
+use crate::counts::full_bytes;
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::ops::{
     AllGather, AllReduce, AllToAll, Binary, BinaryKind, CollectiveBroadcast, CollectivePermute, ReduceScatter,
 };
 use partita_ir::{Literal, Op, Operation, Phase, TensorType};
-use partita_mesh::Combiner;
+use partita_mesh::{BoxMove, Combiner};
 use std::sync::Arc;
 
 /// What kind of exchange a collective is.
@@ -19,7 +20,7 @@ pub enum CollectiveKind {
     AllToAll,
     CollectivePermute,
     CollectiveBroadcast,
-    /// From one rank to another.
+    /// From the ranks of one pipeline stage to those of others.
     Send,
 }
 
@@ -95,8 +96,12 @@ pub enum CollectiveOp {
         /// Whether member 0 gives anything.
         has_root: bool,
     },
-    /// The input of member 0 becomes the output of member 1.
-    Send,
+    /// Boxes of the inputs of some members, those that send, become the outputs of the others. A member that receives has
+    /// an input without elements, one that sends an output without elements.
+    Send {
+        /// What moves; every element of an output is in one box.
+        boxes: Arc<[BoxMove]>,
+    },
 }
 
 impl CollectiveOp {
@@ -109,7 +114,7 @@ impl CollectiveOp {
             CollectiveOp::AllToAll { .. } => CollectiveKind::AllToAll,
             CollectiveOp::CollectivePermute { .. } => CollectiveKind::CollectivePermute,
             CollectiveOp::CollectiveBroadcast { .. } => CollectiveKind::CollectiveBroadcast,
-            CollectiveOp::Send => CollectiveKind::Send,
+            CollectiveOp::Send { .. } => CollectiveKind::Send,
         }
     }
 }
@@ -125,6 +130,20 @@ pub struct Transfer {
     pub outputs: Arc<[TensorType]>,
     /// The value it makes: a name or module path, for messages.
     pub what: String,
+}
+
+impl Transfer {
+    /// Bytes of the full tensor, as a member sees it; of a send, all bytes that move.
+    pub fn full_bytes(&self, member: usize) -> usize {
+        let (input, output) = (&self.inputs[member], &self.outputs[member]);
+        match &self.exchange {
+            CollectiveOp::Send { boxes } => {
+                let elements = boxes.iter().map(|moved| moved.extents.iter().product::<usize>());
+                elements.sum::<usize>() * input.dtype.size_bytes()
+            }
+            other => full_bytes(other.kind(), input, output),
+        }
+    }
 }
 
 /// One meeting of some ranks, in which several tensors of one kind may travel together.
@@ -144,6 +163,8 @@ pub struct Collective {
     pub microbatch: Option<usize>,
     /// The meetings of the different groups of one collective have the same bucket number.
     pub bucket: usize,
+    /// The edge between stages that it serves, for a send.
+    pub edge: Option<usize>,
 }
 
 impl Collective {
@@ -281,7 +302,14 @@ impl CollectiveOp {
             CollectiveOp::CollectiveBroadcast { has_root: false } => {
                 Ok(outputs.iter().map(Literal::zeros).collect())
             }
-            CollectiveOp::Send => Ok(vec![Literal::zeros(&outputs[0]), inputs[0].clone()]),
+            CollectiveOp::Send { boxes } => {
+                let mut results: Vec<Literal> = outputs.iter().map(Literal::zeros).collect();
+                for moved in boxes.iter() {
+                    let sent = inputs[moved.source].window(&moved.source_start, &moved.extents);
+                    results[moved.target].set_window(&moved.target_start, &sent);
+                }
+                Ok(results)
+            }
         }
     }
 }

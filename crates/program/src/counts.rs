@@ -110,8 +110,7 @@ pub fn counts(set: &ProgramSet) -> Counts {
     let mut buckets: IndexMap<usize, (Phase, CollectiveKind, KindCount)> = IndexMap::new();
     for collective in set.collectives.iter().filter(|c| c.members.len() > 1) {
         let bytes = |member: usize| -> usize {
-            let of = |t: &crate::Transfer| full_bytes(collective.kind, &t.inputs[member], &t.outputs[member]);
-            collective.transfers.iter().map(of).sum()
+            collective.transfers.iter().map(|transfer| transfer.full_bytes(member)).sum()
         };
         let bytes = (0..collective.members.len()).map(bytes).max().unwrap_or(0);
         let fresh = (collective.phase, collective.kind, KindCount::default());

@@ -15,6 +15,7 @@ mod passes;
 mod program;
 mod ranks;
 mod reference;
+mod stages;
 mod view;
 
 pub use check::{CheckReport, check};
@@ -33,10 +34,11 @@ pub use program::{
 };
 
 pub use reference::{Reference, interpret};
+pub use stages::{Edge, Stage, Stages, lower_stages};
 
 use partita_base::{DType, Result};
-use partita_ir::ClassGraph;
 use partita_ir::ops::Composite;
+use partita_ir::{ClassGraph, Phase};
 
 /// Every buffer begins at a multiple of this many bytes of its arena: a cache line, and the widest vector.
 pub const ALIGNMENT_BYTES: usize = 64;
@@ -88,6 +90,16 @@ pub struct LowerOptions {
     /// norm of the gradients, all gradients are held until then, with or without clipping. Otherwise a parameter is
     /// replaced as soon as its gradient is there.
     pub guard: bool,
+    /// The gradients with respect to activations and those with respect to parameters share no region and no collective, so
+    /// that a timetable may run them at different times. Set where it does.
+    pub split_backward: bool,
+}
+
+impl LowerOptions {
+    /// What runs together of a step: its phases, both gradients as one unless they are to be split.
+    pub(crate) fn part(&self, phase: Phase) -> Phase {
+        if self.split_backward { phase } else { passes::bucket::phase_class(phase) }
+    }
 }
 
 impl Default for LowerOptions {
@@ -99,6 +111,7 @@ impl Default for LowerOptions {
             fused_inputs: 12,
             logits_bytes: 128 << 20,
             guard: true,
+            split_backward: false,
         }
     }
 }
@@ -109,9 +122,7 @@ impl Default for LowerOptions {
 /// # Errors
 /// E400 where they do not, or hold what cannot be lowered; and what [`check`] finds, which would be a bug here.
 pub fn lower(locals: &[ClassGraph], options: &LowerOptions, sizes: &dyn RegionSizes) -> Result<ProgramSet> {
-    let context = PassContext { options, sizes };
-    let lowering = Lowering::new(locals)?.run(PASSES, &context, &mut |_, _| {})?;
-    Ok(lowering.into_programs().expect("the pass `emit` is on the list"))
+    lower_stages(&Stages::one(locals), options, sizes)
 }
 
 /// What fusion makes of a step, what keeps elementwise ops apart, and what runs in chunks.

@@ -1,7 +1,6 @@
 //! What a rank computes while its gradients are under way.
 
 use crate::collective::CollectiveKind;
-use crate::counts::full_bytes;
 use crate::program::{Action, ProgramSet};
 use indexmap::IndexMap;
 use partita_ir::Phase;
@@ -31,16 +30,16 @@ pub fn gradient_overlap(set: &ProgramSet, rank: usize) -> Vec<Overlap> {
             Action::Start(start) => {
                 let collective = &set.collectives[start.collective.index()];
                 let member = collective.members.iter().position(|&member| member == rank);
-                let (Phase::WeightGrad, Some(member), 2..) =
-                    (instruction.origin.phase, member, collective.members.len())
-                else {
+                let (Phase::WeightGrad, Some(member), 2.., true) = (
+                    instruction.origin.phase,
+                    member,
+                    collective.members.len(),
+                    collective.kind != CollectiveKind::Send,
+                ) else {
                     continue;
                 };
                 let transfers = &collective.transfers;
-                let bytes = transfers
-                    .iter()
-                    .map(|t| full_bytes(collective.kind, &t.inputs[member], &t.outputs[member]))
-                    .sum();
+                let bytes = transfers.iter().map(|transfer| transfer.full_bytes(member)).sum();
                 open.insert(start.collective, overlaps.len());
                 overlaps.push(Overlap {
                     kind: collective.kind,

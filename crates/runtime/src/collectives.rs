@@ -1,6 +1,6 @@
 //! The collectives of a program set as the transport wants them.
 
-use partita_comm::{CollectiveSpec, Exchange};
+use partita_comm::{BoxMove, CollectiveSpec, Exchange, Moves};
 use partita_program as program;
 use partita_program::Transfer;
 
@@ -43,7 +43,26 @@ fn exchange(transfer: &Transfer) -> Exchange {
             whole(&(0..transfer.outputs.len()).map(|target| (0, target)).collect::<Vec<_>>())
         }
         program::CollectiveOp::CollectiveBroadcast { has_root: false } => whole(&[]),
-        program::CollectiveOp::Send => whole(&[(0, 1)]),
+        program::CollectiveOp::Send { boxes } => {
+            let shapes = |types: &[partita_ir::TensorType]| types.iter().map(|ty| ty.shape.clone()).collect();
+            Exchange::Moves(Moves {
+                element_bytes: dtype.size_bytes(),
+                input_shapes: shapes(&transfer.inputs),
+                output_shapes: shapes(&transfer.outputs),
+                boxes: boxes.iter().map(box_move).collect(),
+                zero_fill: vec![false; transfer.outputs.len()],
+            })
+        }
+    }
+}
+
+fn box_move(moved: &partita_mesh::BoxMove) -> BoxMove {
+    BoxMove {
+        source: moved.source,
+        target: moved.target,
+        source_start: moved.source_start.clone(),
+        target_start: moved.target_start.clone(),
+        extents: moved.extents.clone(),
     }
 }
 

@@ -2,14 +2,17 @@
 
 use crate::apply::{ApplyOptions, apply};
 use crate::plan::Plan;
+use crate::primitive::PIPELINE_NOTE;
+use crate::stages::{self, PIPELINE_AXIS, Stage};
 use crate::structure::{Structured, Tools, restructure};
 use crate::verify::StepRunner;
 use partita_base::{Diagnostic, Result};
 use partita_ir::composites::DROPOUT;
 use partita_ir::ops::Composite;
-use partita_ir::{Attribute, ClassGraph, Graph, Op, Pieces, Role, TensorType, Value, graph_edit};
+use partita_ir::{Attribute, Graph, Op, Pieces, Role, TensorType, Value, graph_edit};
 use partita_mesh::Mesh;
 use partita_nn::{Model, StepOptions, append_update, gradient_graph_wrt, train_step};
+use partita_pipeline::{Edge, Timetable, timetables};
 use partita_spmd::{Options, Partitioned, microbatch, partition, specialise, split_fused, virtual_ranks};
 
 /// A step planned for a mesh, up to the local graphs of its ranks.
@@ -21,10 +24,14 @@ pub struct Built {
     pub plan: Plan,
     /// Parameters stored in pieces.
     pub pieces: Vec<Pieces>,
-    /// Layouts and class graphs.
-    pub partitioned: Partitioned,
-    /// The local graph of each class of ranks.
-    pub classes: Vec<ClassGraph>,
+    /// The whole mesh.
+    pub mesh: Mesh,
+    /// What each slice of the mesh runs: one stage where the step is no pipeline.
+    pub stages: Vec<Stage>,
+    /// What goes from stage to stage.
+    pub edges: Vec<Edge>,
+    /// In which order the stages work on the microbatches; `None` for one stage.
+    pub timetable: Option<Timetable>,
     /// Facts worth telling.
     pub notes: Vec<String>,
 }
@@ -32,26 +39,66 @@ pub struct Built {
 impl Built {
     /// The local graph of one rank: that of its class with the rank's number folded in. E014 where there is no such rank.
     pub fn local(&self, rank: usize) -> Result<Graph> {
-        let ranks = self.partitioned.mesh.rank_count();
-        if rank >= ranks {
-            return Err(Diagnostic::new("E014", format!("there is no rank {rank}"))
-                .expected(format!("a rank below {ranks} of mesh {}", self.partitioned.mesh)));
-        }
-        specialise(self.partitioned.local(rank), rank)
+        let (stage, rank) = self.stage_of(rank)?;
+        specialise(stage.partitioned.local(rank), rank)
+    }
+
+    /// The stage that a rank belongs to, and the rank's number within it. E014 where there is no such rank.
+    pub fn stage_of(&self, rank: usize) -> Result<(&Stage, usize)> {
+        let within = |stage| Some((stage, Stage::position(stage, rank)?));
+        self.stages.iter().find_map(within).ok_or_else(|| {
+            Diagnostic::new("E014", format!("there is no rank {rank}")).expected(format!(
+                "a rank below {} of mesh {}",
+                self.mesh.rank_count(),
+                self.mesh
+            ))
+        })
+    }
+
+    /// A graph on one rank, without a plan.
+    pub fn solo(graph: &Graph, runner: &dyn StepRunner) -> Result<Built> {
+        let mesh = Mesh::new("one", &[("dp", 1)]);
+        let step = open_without_kernels(graph, runner)?;
+        Built::of(step, &mesh, &Options::default())
+    }
+
+    /// A step whose layouts follow from its annotations, on one mesh.
+    pub fn of(step: Graph, mesh: &Mesh, options: &Options) -> Result<Built> {
+        let partitioned = partition(&step, mesh, options)?;
+        let notes = partitioned.notes.clone();
+        Ok(Built {
+            step,
+            plan: Plan::default(),
+            pieces: Vec::new(),
+            mesh: mesh.clone(),
+            stages: vec![Stage::whole(partitioned)?],
+            edges: Vec::new(),
+            timetable: None,
+            notes,
+        })
     }
 
     /// With what there is to tell of the structural lines, before all else.
     fn noting(mut self, structured: &Structured) -> Built {
-        self.notes.splice(0..0, structured.notes.iter().cloned());
+        // With stages, a mark of where one ends needs no explanation.
+        let is_told = |note: &&String| self.stages.len() == 1 || !note.ends_with(PIPELINE_NOTE);
+        let told: Vec<String> = structured.notes.iter().filter(is_told).cloned().collect();
+        self.notes.splice(0..0, told);
         self
     }
 
-    /// The shape of an input (a parameter, a state, a fed tensor) on each rank; `None` where there is none of the name.
+    /// The shape of an input (a parameter, a state, a fed tensor) on each rank that has it; `None` where there is none of
+    /// the name.
     pub fn local_shapes(&self, input: &str) -> Option<Vec<Vec<usize>>> {
-        let Partitioned { graph, mesh, inputs, .. } = &self.partitioned;
-        let position = graph.inputs.iter().position(|&v| graph.value(v).name == input)?;
-        let shape = &graph.ty(graph.inputs[position]).shape;
-        Some((0..mesh.rank_count()).map(|rank| inputs[position].local_shape(mesh, shape, rank)).collect())
+        let shapes = self.stages.iter().filter_map(|stage| {
+            let Partitioned { graph, mesh, inputs, .. } = &stage.partitioned;
+            let position = graph.inputs.iter().position(|&v| graph.value(v).name == input)?;
+            let shape = &graph.ty(graph.inputs[position]).shape;
+            let local = |rank| inputs[position].local_shape(mesh, shape, rank);
+            Some((0..mesh.rank_count()).map(local).collect::<Vec<_>>())
+        });
+        let shapes: Vec<Vec<usize>> = shapes.flatten().collect();
+        (!shapes.is_empty()).then_some(shapes)
     }
 }
 
@@ -68,6 +115,8 @@ pub struct BuildOptions {
     pub output_predictions: bool,
     /// Whether the step also returns the gradient with respect to the first real input, `grad.<input>`.
     pub input_gradient: bool,
+    /// The order in which pipeline stages work on the microbatches: a name of [`partita_pipeline::timetables`].
+    pub timetable: String,
     /// Test hook: see [`Options::break_rule_at`].
     pub break_rule_at: Option<String>,
 }
@@ -81,6 +130,7 @@ impl BuildOptions {
             sequence_parallel: false,
             output_predictions: false,
             input_gradient: false,
+            timetable: timetables::ALL[0].name.to_string(),
             break_rule_at: None,
         }
     }
@@ -122,7 +172,7 @@ pub(crate) fn build_structured(
     options: &BuildOptions,
     runner: &dyn StepRunner,
 ) -> Result<Built> {
-    let built = place(&unplaced_step(structured, options, runner)?, plan, mesh, options, runner)?;
+    let built = place(&unplaced_step(structured, mesh, options, runner)?, plan, mesh, options, runner)?;
     Ok(built.noting(structured))
 }
 
@@ -135,9 +185,11 @@ pub fn build_gradients(
     tools: &Tools,
 ) -> Result<Built> {
     let structured = restructure(plan, model, tools)?;
-    let (graph, pieces, spoken_of) = gradients_of(&structured, options)?;
+    let (graph, pieces, spoken_of) = gradients_of(&structured, mesh, options)?;
     let graph = open_without_kernels(&graph, tools.runner)?;
-    let built = place(&Unplaced { graph, pieces, spoken_of }, plan, mesh, options, tools.runner)?;
+    let microbatches = options.microbatches;
+    let built =
+        place(&Unplaced { graph, pieces, spoken_of, microbatches }, plan, mesh, options, tools.runner)?;
     Ok(built.noting(&structured))
 }
 
@@ -152,8 +204,13 @@ pub fn build_evaluation(
 ) -> Result<Built> {
     let model = Model { forward: without_dropout(&model.forward)?, ..model.clone() };
     let structured = restructure(plan, &model, tools)?;
-    let built =
-        place(&unplaced_forward(&structured, options, tools.runner)?, plan, mesh, options, tools.runner)?;
+    let built = place(
+        &unplaced_forward(&structured, mesh, options, tools.runner)?,
+        plan,
+        mesh,
+        options,
+        tools.runner,
+    )?;
     Ok(built.noting(&structured))
 }
 
@@ -182,27 +239,31 @@ pub(crate) struct Unplaced {
     pieces: Vec<Pieces>,
     /// Outputs that a plan may speak of but nobody asked for.
     spoken_of: Vec<String>,
+    microbatches: usize,
 }
 
 /// The training step of a model after the structural lines.
 pub(crate) fn unplaced_step(
     structured: &Structured,
+    mesh: &Mesh,
     options: &BuildOptions,
     runner: &dyn StepRunner,
 ) -> Result<Unplaced> {
-    let (gradients, pieces, spoken_of) = gradients_of(structured, options)?;
+    let (gradients, pieces, spoken_of) = gradients_of(structured, mesh, options)?;
     runner.at_stage("differentiating the model")?;
     let step = append_update(&gradients, &options.step)?;
     let graph = open_without_kernels(&step, runner)?;
-    Ok(Unplaced { graph, pieces, spoken_of })
+    Ok(Unplaced { graph, pieces, spoken_of, microbatches: options.microbatches })
 }
 
 /// Forward and backward pass, parameters that were taken apart, outputs that nobody asked for.
 fn gradients_of(
     structured: &Structured,
+    mesh: &Mesh,
     options: &BuildOptions,
 ) -> Result<(Graph, Vec<Pieces>, Vec<String>)> {
-    let (forward, pieces) = split_fused(&structured.model.forward)?;
+    let (mut forward, pieces) = split_fused(&structured.model.forward)?;
+    stages::mark(&mut forward, &structured.stages, mesh)?;
     let input = if options.input_gradient { Some(first_real_input(&forward)?) } else { None };
     let gradients = gradient_graph_wrt(&forward, input.as_slice())?;
     let gradients = match options.microbatches {
@@ -215,18 +276,20 @@ fn gradients_of(
 /// The forward pass of a model after the structural lines.
 pub(crate) fn unplaced_forward(
     structured: &Structured,
+    mesh: &Mesh,
     options: &BuildOptions,
     runner: &dyn StepRunner,
 ) -> Result<Unplaced> {
     let mut forward = structured.model.forward.clone();
     // There is no backward pass to compute anything again for.
     forward.nodes.iter_mut().for_each(|node| node.remat = None);
-    let (forward, pieces) = split_fused(&forward)?;
+    let (mut forward, pieces) = split_fused(&forward)?;
+    stages::mark(&mut forward, &structured.stages, mesh)?;
     let graph = open_without_kernels(&forward, runner)?;
-    Ok(Unplaced { graph, pieces, spoken_of: predictions(&forward, options) })
+    Ok(Unplaced { graph, pieces, spoken_of: predictions(&forward, options), microbatches: 1 })
 }
 
-/// Laid out and partitioned.
+/// Laid out, cut into stages and partitioned. A step that is no pipeline is cut into one stage, which is the whole step.
 fn place(
     unplaced: &Unplaced,
     plan: &Plan,
@@ -235,17 +298,40 @@ fn place(
     runner: &dyn StepRunner,
 ) -> Result<Built> {
     runner.at_stage("writing the step")?;
-    let applied = apply(plan, &unplaced.graph, mesh, &options.applying())?;
+    let slices = mesh.slices(PIPELINE_AXIS);
+    let applied = apply(plan, &unplaced.graph, &slices[0].mesh, &options.applying())?;
     let step = graph_edit::prune(without_outputs(applied.graph, &unplaced.spoken_of));
-    let cutting = Options { break_rule_at: options.break_rule_at.clone(), ..Options::default() };
     runner.at_stage("applying the plan")?;
-    let partitioned = partition(&step, mesh, &cutting)?;
+    let timetable = match slices.len() {
+        1 => None,
+        count => Some((timetables::find(&options.timetable)?.make)(count, unplaced.microbatches)),
+    };
+    let slice_of: Option<Vec<usize>> = timetable.as_ref().map(Timetable::slice_of_stage);
+    let cut =
+        partita_pipeline::cut(&step, slices.len(), &|stage| slice_of.as_ref().map_or(0, |of| of[stage]));
+    let partitioning = Options { break_rule_at: options.break_rule_at.clone(), ..Options::default() };
+    let mut partitions = Vec::with_capacity(slices.len());
+    for (stage, slice) in cut.stages.iter().zip(&slices) {
+        partitions.push(partition(&stage.graph, &slice.mesh, &partitioning)?);
+    }
     runner.at_stage("partitioning the step")?;
-    let classes = virtual_ranks::class_graphs(&partitioned)?;
-    runner.at_stage("writing the local graphs")?;
     let mut notes = applied.notes;
-    notes.extend(partitioned.notes.iter().cloned());
-    Ok(Built { step, plan: plan.clone(), pieces: unplaced.pieces.clone(), partitioned, classes, notes })
+    let mut stages = Vec::with_capacity(slices.len());
+    for ((partitioned, stage), slice) in partitions.into_iter().zip(cut.stages).zip(slices) {
+        notes.extend(
+            partitioned.notes.iter().filter(|note| !notes.contains(note)).cloned().collect::<Vec<_>>(),
+        );
+        stages.push(Stage {
+            classes: virtual_ranks::class_graphs(&partitioned)?,
+            partitioned,
+            ranks: slice.ranks,
+            inputs: stage.inputs,
+            outputs: stage.outputs,
+        });
+    }
+    runner.at_stage("writing the local graphs")?;
+    let (plan, pieces, mesh) = (plan.clone(), unplaced.pieces.clone(), mesh.clone());
+    Ok(Built { step, plan, pieces, mesh, stages, edges: cut.edges, timetable, notes })
 }
 
 /// What a forward graph says beside its loss, where that was not asked for. Returned, it would live to the end of the

@@ -13,7 +13,7 @@ use crate::weights::weights_of;
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::{Graph, Node, Op, Operation, Role, ValueId};
 use partita_mesh::{Cluster, Mesh, Sharding};
-use partita_spmd::Move;
+use partita_spmd::{Move, Partitioned};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -118,6 +118,7 @@ pub enum Subject {
 /// A built step to be asked about.
 pub struct Explain<'a> {
     built: &'a Built,
+    partitioned: &'a Partitioned,
     graph: &'a Graph,
     mesh: &'a Mesh,
     modules: Modules<'a>,
@@ -126,15 +127,16 @@ pub struct Explain<'a> {
 }
 
 impl<'a> Explain<'a> {
-    /// Prepares a step for questions.
-    pub fn new(built: &'a Built) -> Explain<'a> {
-        let partitioned = &built.partitioned;
+    /// Prepares a stage of a step for questions.
+    pub fn new(built: &'a Built, stage: usize) -> Explain<'a> {
+        let partitioned = &built.stages[stage].partitioned;
         let mut computed: BTreeMap<ValueId, &Sharding> = BTreeMap::new();
         for placement in &partitioned.placements {
             computed.insert(placement.global, &placement.sharding);
         }
         Explain {
             built,
+            partitioned,
             graph: &partitioned.graph,
             mesh: &partitioned.mesh,
             modules: Modules::of(&partitioned.graph),
@@ -149,10 +151,9 @@ impl<'a> Explain<'a> {
 
     /// The collectives of rank 0's step, in order.
     pub fn collectives(&self) -> Vec<Collective> {
-        let local = self.built.partitioned.local(0);
+        let local = self.partitioned.local(0);
         let cluster = Cluster::uniform(self.mesh);
-        let moves: BTreeMap<ValueId, &Move> =
-            self.built.partitioned.moves.iter().map(|m| (m.local, m)).collect();
+        let moves: BTreeMap<ValueId, &Move> = self.partitioned.moves.iter().map(|m| (m.local, m)).collect();
         let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
         let mut found = Vec::new();
         for node in local.nodes.iter().filter(|node| is_exchange(node)) {
@@ -343,7 +344,7 @@ impl<'a> Explain<'a> {
     }
 
     fn layout(&self, value: ValueId) -> &'a Sharding {
-        self.built.partitioned.layouts.sharding(value)
+        self.partitioned.layouts.sharding(value)
     }
 }
 

@@ -98,8 +98,7 @@ pub enum Primitive {
 }
 
 /// What [`Primitive::PipelineSplit`] does.
-pub(crate) const PIPELINE_NOTE: &str =
-    "changes nothing yet: the end of a stage is recorded, and every rank computes all of the model";
+pub(crate) const PIPELINE_NOTE: &str = "a pipeline stage ends here on a mesh with the axis `pp`; without it every rank computes all of the model";
 
 /// Compilers of PyTorch that a plan may name as a backend: what fuses here are our own kernels.
 pub(crate) const FOREIGN_COMPILERS: [&str; 3] = ["TorchScript", "TorchInductor", "torch.compile"];

@@ -7,6 +7,7 @@ use crate::modules::{Modules, matches_around, owner};
 use crate::pattern::{Match, Pattern};
 use crate::plan::{Entry, Plan};
 use crate::primitive::Primitive;
+use crate::stages::PIPELINE_AXIS;
 use crate::structure::{Structured, Tools, forward_ops, restructure};
 use crate::style::Style;
 use crate::sync::{SyncMode, SyncOp};
@@ -36,7 +37,7 @@ use std::panic::Location;
 /// sch.at("layers.1")?.shard("weight", 1)?.sync("fwd_post", "all_reduce")?;
 /// assert_eq!(sch.plan().entries.len(), 4);
 /// let built = sch.build()?;
-/// assert_eq!(built.partitioned.mesh.rank_count(), 2);
+/// assert_eq!(built.mesh.rank_count(), 2);
 /// # Ok::<(), Box<partita_base::Diagnostic>>(())
 /// ```
 pub struct Schedule {
@@ -154,12 +155,12 @@ impl Schedule {
         let unplaced = match known {
             Some(unplaced) => unplaced,
             None if structured.model.forward.output_position("loss").is_some() => {
-                unplaced_step(&structured, &self.options, &*self.runner)?
+                unplaced_step(&structured, &self.mesh, &self.options, &*self.runner)?
             }
             // Nothing to train.
-            None => unplaced_forward(&structured, &self.options, &*self.runner)?,
+            None => unplaced_forward(&structured, &self.mesh, &self.options, &*self.runner)?,
         };
-        apply(&plan, &unplaced.graph, &self.mesh, &self.options.applying())?;
+        apply(&plan, &unplaced.graph, &self.mesh.slices(PIPELINE_AXIS)[0].mesh, &self.options.applying())?;
         (self.plan, self.structured, self.unplaced) = (plan, structured, Some(unplaced));
         Ok(())
     }

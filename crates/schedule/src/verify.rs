@@ -10,38 +10,34 @@ pub use bounds::{Update, tolerance, visible_rate};
 
 use bounds::{Bound, Bounds};
 
-use crate::build::{BuildOptions, build, reference_step};
+use crate::build::{BuildOptions, Built, build, reference_step};
 use crate::feed::{Fed, random_feed, scalars};
 use crate::plan::Plan;
+use crate::stages::{Stage, interpret as interpret_stages, trace};
 use crate::structure::{Tools, reference_model};
 use crate::tensors::{inputs_of, outputs_by_name, zero_states};
 use partita_base::{DType, Result};
 use partita_ir::ops::Composite;
-use partita_ir::{Graph, Literal, interpret};
+use partita_ir::{Graph, Literal, Phase, interpret};
 use partita_mesh::Mesh;
 use partita_nn::Model;
 use partita_spmd::Partitioned;
 use partita_spmd::virtual_ranks;
 
-/// What runs a partitioned step on global inputs and gives global outputs.
+/// What runs a built step on global inputs and gives global outputs.
 pub trait StepRunner {
     /// A name for messages: `interpreter`, `cpu`.
     fn name(&self) -> &str;
     /// One step.
-    fn run(&self, partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>>;
+    fn run(&self, built: &Built, inputs: &[Literal]) -> Result<Vec<Literal>>;
     /// Whether it runs a composite as it is; others are opened before they are laid out.
     fn has_kernel(&self, _composite: &Composite) -> bool {
         true
     }
     /// As [`StepRunner::run`]; a runner that interprets tells `watch` the operations of each node once it is done.
-    fn run_watched(
-        &self,
-        partitioned: &Partitioned,
-        inputs: &[Literal],
-        watch: &dyn Fn(f64),
-    ) -> Result<Vec<Literal>> {
+    fn run_watched(&self, built: &Built, inputs: &[Literal], watch: &dyn Fn(f64)) -> Result<Vec<Literal>> {
         let _ = watch;
-        self.run(partitioned, inputs)
+        self.run(built, inputs)
     }
     /// Whether it runs steps on the reference interpreter.
     fn interprets(&self) -> bool {
@@ -65,16 +61,11 @@ impl StepRunner for Interpreter {
     fn name(&self) -> &str {
         "interpreter"
     }
-    fn run(&self, partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>> {
-        virtual_ranks::interpret(partitioned, inputs)
+    fn run(&self, built: &Built, inputs: &[Literal]) -> Result<Vec<Literal>> {
+        self.run_watched(built, inputs, &|_| ())
     }
-    fn run_watched(
-        &self,
-        partitioned: &Partitioned,
-        inputs: &[Literal],
-        watch: &dyn Fn(f64),
-    ) -> Result<Vec<Literal>> {
-        virtual_ranks::interpret_watched(partitioned, inputs, watch)
+    fn run_watched(&self, built: &Built, inputs: &[Literal], watch: &dyn Fn(f64)) -> Result<Vec<Literal>> {
+        interpret_stages(&built.stages, &built.edges, inputs, watch)
     }
     fn interprets(&self) -> bool {
         true
@@ -96,7 +87,7 @@ pub struct Work {
 
 impl Work {
     /// Of evaluating graphs one after another, then the graphs of all ranks of a planned step together.
-    fn of(ranks: usize, alone: &[&Graph], planned: Option<&Partitioned>) -> Work {
+    fn of(ranks: usize, alone: &[&Graph], planned: Option<&Built>) -> Work {
         let alone: Vec<interpret::Work> = alone.iter().map(|graph| interpret::work(graph)).collect();
         let together = planned.map_or(Vec::new(), Work::of_ranks);
         let all = || alone.iter().chain(&together);
@@ -114,11 +105,11 @@ impl Work {
     }
 
     /// Of evaluating a graph and those of all ranks and keeping every value.
-    fn of_trace(partitioned: &Partitioned) -> Work {
-        let mut all = Work::of_ranks(partitioned);
-        all.push(interpret::work(&partitioned.graph));
+    fn of_trace(built: &Built) -> Work {
+        let mut all = Work::of_ranks(built);
+        all.extend(built.stages.iter().map(|stage| interpret::work(&stage.partitioned.graph)));
         Work {
-            ranks: partitioned.mesh.rank_count(),
+            ranks: built.mesh.rank_count(),
             nodes: all.iter().map(|work| work.nodes).sum(),
             operations: all.iter().map(|work| work.operations).sum(),
             bytes: all.iter().map(|work| work.bytes).sum(),
@@ -126,9 +117,13 @@ impl Work {
     }
 
     /// Of each rank; alike ranks have one graph.
-    fn of_ranks(partitioned: &Partitioned) -> Vec<interpret::Work> {
-        let classes: Vec<interpret::Work> = partitioned.locals.iter().map(interpret::work).collect();
-        partitioned.class_of_rank.iter().map(|&class| classes[class]).collect()
+    fn of_ranks(built: &Built) -> Vec<interpret::Work> {
+        let of_stage = |stage: &Stage| {
+            let Partitioned { locals, class_of_rank, .. } = &stage.partitioned;
+            let classes: Vec<interpret::Work> = locals.iter().map(interpret::work).collect();
+            class_of_rank.iter().map(|&class| classes[class]).collect::<Vec<_>>()
+        };
+        built.stages.iter().flat_map(of_stage).collect()
     }
 }
 
@@ -249,7 +244,7 @@ impl Verification<'_> {
         let inputs = inputs_of(&reference, &[], &tensors)?;
         let precise = self.precise.map(|model| reference_step(model, &self.options.step)).transpose()?;
         let alone: Vec<&Graph> = [Some(&reference), precise.as_ref()].into_iter().flatten().collect();
-        let interpreted = self.tools.runner.interprets().then_some(&built.partitioned);
+        let interpreted = self.tools.runner.interprets().then_some(&built);
         self.watcher.begins(Task::Compare, &Work::of(mesh.rank_count(), &alone, interpreted))?;
         let watch = |operations: f64| self.watcher.advances(operations);
         let evaluate = |graph: &Graph, inputs: Vec<Literal>| -> Result<Fed> {
@@ -269,12 +264,12 @@ impl Verification<'_> {
             }
         };
         let inputs = inputs_of(&built.step, &built.pieces, &tensors)?;
-        let outputs = match self.tools.runner.run_watched(&built.partitioned, &inputs, &watch) {
+        let outputs = match self.tools.runner.run_watched(&built, &inputs, &watch) {
             Ok(outputs) => outputs,
             // Ranks that should agree and do not: let the trace below say where.
             Err(error) if error.code == "E230" => {
                 let tolerance = tolerance(dtype);
-                let first = self.first_diverging(&built.partitioned, &inputs, tolerance)?;
+                let first = self.first_diverging(&built, &inputs, tolerance)?;
                 let report = Report { ok: false, tensors: Vec::new(), tolerance, first_diverging: first };
                 return Ok(Verified { report, notes: built.notes });
             }
@@ -284,20 +279,15 @@ impl Verification<'_> {
         let update = Update { options: &self.options.step, before: &tensors, learning_rate };
         let mut report = compare(&expected, &actual, precise.as_ref(), Some(update), dtype);
         if !report.ok {
-            report.first_diverging = self.first_diverging(&built.partitioned, &inputs, report.tolerance)?;
+            report.first_diverging = self.first_diverging(&built, &inputs, report.tolerance)?;
         }
         Ok(Verified { report, notes: built.notes })
     }
 
     /// [`first_diverging`], where the watcher lets it run.
-    fn first_diverging(
-        &self,
-        partitioned: &Partitioned,
-        inputs: &[Literal],
-        tolerance: f64,
-    ) -> Result<Option<String>> {
-        match self.watcher.begins(Task::Trace, &Work::of_trace(partitioned)) {
-            Ok(()) => first_diverging(partitioned, inputs, tolerance, &|done| self.watcher.advances(done)),
+    fn first_diverging(&self, built: &Built, inputs: &[Literal], tolerance: f64) -> Result<Option<String>> {
+        match self.watcher.begins(Task::Trace, &Work::of_trace(built)) {
+            Ok(()) => first_diverging(built, inputs, tolerance, &|done| self.watcher.advances(done)),
             Err(_) => Ok(None),
         }
     }
@@ -361,49 +351,48 @@ fn largest(a: f64, b: f64) -> f64 {
     if b.is_nan() { f64::INFINITY } else { a.max(b) }
 }
 
-/// The first value, in execution order, whose shards do not make up what one device computes; with the node that
-/// computes it. Runs both sides on the interpreter.
+/// The first value whose shards do not make up what one device computes, with the node that computes it: by the part of the
+/// step, by stage, by execution order. Runs both sides on the interpreter.
 pub fn first_diverging(
-    partitioned: &Partitioned,
+    built: &Built,
     inputs: &[Literal],
     tolerance: f64,
     watch: &dyn Fn(f64),
 ) -> Result<Option<String>> {
-    let graph: &Graph = &partitioned.graph;
-    let mesh = &partitioned.mesh;
-    let whole = interpret::evaluate_ranks_all(&[graph], &[inputs.to_vec()], Some(watch))?.remove(0);
-    let ranks = mesh.rank_count();
-    let locals: Vec<Vec<Literal>> = (0..ranks)
-        .map(|rank| {
-            inputs
-                .iter()
-                .zip(&partitioned.inputs)
-                .map(|(value, sharding)| virtual_ranks::distribute(value, sharding, mesh, rank))
-                .collect()
-        })
-        .collect();
-    let graphs: Vec<&Graph> = (0..ranks).map(|r| partitioned.local(r)).collect();
-    let environments = interpret::evaluate_ranks_all(&graphs, &locals, Some(watch))?;
+    let trace = trace(&built.stages, &built.edges, inputs, watch)?;
     let nothing = Fed::new();
     let bounds = Bounds::new(&nothing, None, None, tolerance);
-    for placement in &partitioned.placements {
-        let Some(expected) = &whole[placement.global.index()] else { continue };
-        let shards: Vec<&Literal> = environments
-            .iter()
-            .map(|environment| {
-                environment[placement.local.index()].as_ref().expect("every node was evaluated")
-            })
-            .collect();
-        let name = graph.describe(placement.global);
-        let laid = format!("{}, laid out {}", expected.ty, placement.sharding.display(mesh));
-        let actual = match virtual_ranks::collect(&expected.ty, &placement.sharding, mesh, &shards) {
-            Ok(actual) => actual,
-            Err(error) => return Ok(Some(format!("{name}: {laid}: {}", error.message))),
-        };
-        let error = compare_tensor(&name, expected, &actual, &bounds.of("", expected));
-        if error.wrong > 0 {
-            return Ok(Some(format!("{name}: {laid}: off by {:.1e}", error.rel_error)));
+    let mut first: Option<(Phase, String)> = None;
+    for (number, stage) in built.stages.iter().enumerate() {
+        let Partitioned { graph, mesh, placements, .. } = &stage.partitioned;
+        for placement in placements {
+            let Some(expected) = &trace.whole[number][placement.global.index()] else { continue };
+            let maker = graph.value(placement.global).definition;
+            let phase = maker.map_or(Phase::Forward, |(node, _)| graph.node(node).phase);
+            if first.as_ref().is_some_and(|(earlier, _)| *earlier <= phase) {
+                continue;
+            }
+            let shard = |values: &'_ Vec<Option<Literal>>| values[placement.local.index()].clone();
+            let shards: Vec<Literal> = trace.on_ranks[number]
+                .iter()
+                .map(shard)
+                .collect::<Option<_>>()
+                .expect("every node was evaluated");
+            let name = graph.describe(placement.global);
+            let laid = format!("{}, laid out {}", expected.ty, placement.sharding.display(mesh));
+            let shards: Vec<&Literal> = shards.iter().collect();
+            let actual = match virtual_ranks::collect(&expected.ty, &placement.sharding, mesh, &shards) {
+                Ok(actual) => actual,
+                Err(error) => {
+                    first = Some((phase, format!("{name}: {laid}: {}", error.message)));
+                    continue;
+                }
+            };
+            let error = compare_tensor(&name, expected, &actual, &bounds.of("", expected));
+            if error.wrong > 0 {
+                first = Some((phase, format!("{name}: {laid}: off by {:.1e}", error.rel_error)));
+            }
         }
     }
-    Ok(None)
+    Ok(first.map(|(_, found)| found))
 }

@@ -361,7 +361,7 @@ fn check(recipe: &Recipe, tally: &RefCell<Tally>) -> std::result::Result<(), Tes
     let report = sch.compare().map_err(|error| fail(format!("{}\n{calls}\n{error}", recipe.mesh())))?;
     prop_assert!(report.ok, "{}\n{calls}\n{:?}\n{:?}", recipe.mesh(), report.worst(), report.first_diverging);
     let built = sch.build().map_err(|error| fail(format!("{calls}\n{error}")))?;
-    prop_assert_eq!(built.partitioned.mesh.rank_count(), recipe.mesh().rank_count());
+    prop_assert_eq!(built.stages[0].partitioned.mesh.rank_count(), recipe.mesh().rank_count());
     // A microbatch may hold one sample, and what the model says is put together from microbatches: over the data axes
     // both lie otherwise than where there are none.
     if recipe.microbatches == 1 {
@@ -403,7 +403,7 @@ fn check_evaluation(
         let plain = recipe.model(false)?;
         let mut fed = model.initial(1);
         fed.extend(random_feed(model, 1, 0.3));
-        let found = Interpreter.run(&built.partitioned, &inputs_of(&built.step, &built.pieces, &fed)?)?;
+        let found = Interpreter.run(&built, &inputs_of(&built.step, &built.pieces, &fed)?)?;
         let expected = evaluate(&plain.forward, &inputs_of(&plain.forward, &[], &fed)?)?;
         Ok([&found, &expected].map(|outputs| outputs[0].to_f64()[0]))
     };

@@ -432,7 +432,7 @@ fn evaluation_drops_nothing_and_knows_every_line() {
     let mut fed = model(true).initial(1);
     fed.extend(random_feed(&model(true), 1, 0.0));
     let inputs = ok(inputs_of(&built.step, &built.pieces, &fed));
-    let found = ok(Interpreter.run(&built.partitioned, &inputs))[0].to_f64()[0];
+    let found = ok(Interpreter.run(&built, &inputs))[0].to_f64()[0];
     let plain = model(false).forward;
     let expected = ok(evaluate(&plain, &ok(inputs_of(&plain, &[], &fed))))[0].to_f64()[0];
     assert!((found - expected).abs() < 1e-12, "{found} and {expected}");

@@ -128,7 +128,10 @@ fn a_checkpoint_is_verified_and_recorded_splits_and_notes_change_nothing() {
         s.at("linear2")?.style("rowwise").map(|_| ())
     }));
     let [pipeline, fork] = sch.notes() else { panic!("{:?}", sch.notes()) };
-    assert!(pipeline.contains("pipeline_split") && pipeline.contains("changes nothing yet"), "{pipeline}");
+    assert!(
+        pipeline.contains("pipeline_split") && pipeline.contains("a pipeline stage ends here on"),
+        "{pipeline}"
+    );
     assert!(fork.contains("fork_rng"), "{fork}");
     let built = ok(sch.build());
     assert!(sch.notes().iter().all(|note| built.notes.contains(note)), "{:?}", built.notes);

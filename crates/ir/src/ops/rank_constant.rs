@@ -54,6 +54,11 @@ impl RankConstant {
         (0..self.ranks.len()).map(|position| self.at(position))
     }
 
+    /// This constant with other numbers for its ranks. `name` keeps their order.
+    pub fn renumbered(&self, name: &dyn Fn(usize) -> usize) -> RankConstant {
+        RankConstant { ranks: self.ranks.iter().map(|&rank| name(rank)).collect(), ..self.clone() }
+    }
+
     /// The constant of one rank; `None` where the rank is none of them.
     pub fn on_rank(&self, rank: usize) -> Option<Constant> {
         let position = self.ranks.binary_search(&rank).ok()?;

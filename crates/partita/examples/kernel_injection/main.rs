@@ -202,7 +202,7 @@ pub fn run(
         say(&format!("{name}: {} ops in the forward pass", sch.root().forward_ops().len()));
         let built = sch.build()?;
         // What has no kernel was opened when the step was built.
-        let composites = built.classes[0].graph.nodes.iter().filter_map(|node| match &node.op {
+        let composites = built.stages[0].classes[0].graph.nodes.iter().filter_map(|node| match &node.op {
             Op::Composite(composite) => Some(composite.definition.name.as_str()),
             _ => None,
         });

@@ -125,12 +125,13 @@ impl Explained {
 
     /// The whole step.
     pub fn overview(&self, sizes: &dyn RegionSizes) -> Result<Overview> {
-        let explain = Explain::new(&self.built);
+        let explained = (0..self.built.stages.len()).map(|stage| Explain::new(&self.built, stage));
+        let explained: Vec<Explain> = explained.collect();
         Ok(Overview {
-            mesh: self.built.partitioned.mesh.to_string(),
-            lines: explain.lines(&self.forward),
+            mesh: self.built.mesh.to_string(),
+            lines: explained[0].lines(&self.forward),
             counts: Counts::from(&partita_program::counts(&compile::lower(&self.built, sizes)?)),
-            collectives: explain.collectives(),
+            collectives: explained.iter().flat_map(Explain::collectives).collect(),
             notes: self.notes.clone(),
         })
     }
@@ -138,10 +139,18 @@ impl Explained {
     /// What a name stands for, and what else it might be; `progress` hears how many other layouts were tried, of how
     /// many. E257 and E258 for a name that is nothing.
     pub fn about(&self, name: &str, progress: &mut dyn FnMut(usize, usize)) -> Result<Answer> {
-        let explain = Explain::new(&self.built);
-        let subject = explain.subject(name)?;
-        let choices = explain.choices(&subject, progress);
-        Ok(Answer { subject, choices })
+        let mut refused = None;
+        for stage in 0..self.built.stages.len() {
+            let explain = Explain::new(&self.built, stage);
+            match explain.subject(name) {
+                Ok(subject) => {
+                    let choices = explain.choices(&subject, progress);
+                    return Ok(Answer { subject, choices });
+                }
+                Err(error) => _ = refused.get_or_insert(error),
+            }
+        }
+        Err(refused.expect("a step has a stage"))
     }
 }
 
@@ -190,7 +199,7 @@ fn effects(line: &Line) -> String {
         (line.recomputed_bytes > 0)
             .then(|| format!("{} not kept on a rank", bytes(line.recomputed_bytes as u64))),
         some(line.composites, "composite", "composites"),
-        some(line.stages, "stage ends (recorded, not yet run)", "stages end (recorded, not yet run)"),
+        some(line.stages, "pipeline stage ends", "pipeline stages end"),
         some(line.annotations, "note on a parameter", "notes on parameters"),
         line.note.clone(),
     ]

@@ -54,15 +54,20 @@ pub fn overlap(programs: &ProgramSet, rank: usize) -> Result<Overlaps> {
 
 /// What fusion makes of a planned step, and what keeps elementwise ops apart.
 pub fn fusion(planned: &Built, sizes: &dyn RegionSizes) -> Result<Fusion> {
-    partita_program::fusion(&planned.classes, &LowerOptions::default(), sizes)
+    let of_stage = |stage: &partita_schedule::Stage| {
+        partita_program::fusion(&stage.classes, &LowerOptions::default(), sizes)
+    };
+    let mut stages = planned.stages.iter().map(of_stage);
+    let first = stages.next().expect("a step has a stage")?;
+    stages.try_fold(first, |all, stage| Ok(all.with(stage?)))
 }
 
 /// A planned step at a stage as text; `rank` says whose, where ranks differ. E014 for a rank that is not there.
 pub fn stage(planned: &Built, stage: Stage, rank: usize, sizes: &dyn RegionSizes) -> Result<String> {
-    check_rank(rank, planned.partitioned.mesh.rank_count())?;
+    check_rank(rank, planned.mesh.rank_count())?;
     Ok(match stage {
         Stage::Global => text::print(&planned.step),
-        Stage::Sharded => text::print(&with_layouts(&planned.partitioned)),
+        Stage::Sharded => text::print(&with_layouts(&planned.stage_of(rank)?.0.partitioned)),
         Stage::Local => text::print(&planned.local(rank)?),
         Stage::Program => compile::lower(planned, sizes)?.display(rank).to_string(),
     })
@@ -76,7 +81,7 @@ pub fn after_passes(
     rank: usize,
     sizes: &dyn RegionSizes,
 ) -> Result<String> {
-    check_rank(rank, planned.partitioned.mesh.rank_count())?;
+    check_rank(rank, planned.mesh.rank_count())?;
     let is_all = names.iter().any(|name| name == "all");
     let wanted: Vec<usize> =
         names.iter().filter(|name| *name != "all").map(|name| find_pass(name)).collect::<Result<_>>()?;
@@ -84,7 +89,8 @@ pub fn after_passes(
     let context = PassContext { options: &LowerOptions::default(), sizes };
     let mut printed = String::new();
     let mut number = 0;
-    Lowering::new(&planned.classes)?.run(&PASSES[..=last], &context, &mut |pass, lowering| {
+    let (stage, rank) = planned.stage_of(rank)?;
+    Lowering::new(&stage.classes)?.run(&PASSES[..=last], &context, &mut |pass, lowering| {
         if is_all || wanted.contains(&number) {
             printed +=
                 &format!("// after {}: {}\n{}\n", pass.name, pass.about, lowering.print(rank).trim_end());

@@ -9,7 +9,7 @@ use partita_base::Result;
 use partita_ir::Role;
 use partita_mesh::rank_list;
 use partita_program::{BufferKind, ProgramSet, RegionSizes};
-use partita_schedule::{Built, Plan};
+use partita_schedule::{Built, Plan, Stage};
 use std::fmt::Write;
 
 /// A plan in a form that `--plan` reads back.
@@ -50,16 +50,13 @@ pub fn show(config: &Config, sizes: &dyn RegionSizes) -> Result<String> {
 
 /// The parameters as a tree of modules: global shape, layout, the shapes ranks hold, bytes of the largest.
 pub fn parameters(planned: &Built) -> String {
-    let partitioned = &planned.partitioned;
-    let (graph, mesh) = (&partitioned.graph, &partitioned.mesh);
     let mut rows: Vec<Vec<String>> = Vec::new();
     let mut open: Vec<&str> = Vec::new();
-    let (mut elements, mut most_bytes) = (0, vec![0; mesh.rank_count()]);
-    for (position, &input) in graph.inputs.iter().enumerate() {
-        let value = graph.value(input);
-        if value.role != Role::Param {
-            continue;
-        }
+    let (mut elements, mut most_bytes) = (0, vec![0; planned.mesh.rank_count()]);
+    for (stage, position) in parameters_in_order(planned) {
+        let partitioned = &stage.partitioned;
+        let (graph, mesh) = (&partitioned.graph, &partitioned.mesh);
+        let value = graph.value(graph.inputs[position]);
         let sharding = &partitioned.inputs[position];
         let parts: Vec<&str> = value.name.split('.').collect();
         let (own, modules) = parts.split_last().expect("splitting gives at least one part");
@@ -74,10 +71,10 @@ pub fn parameters(planned: &Built) -> String {
             (0..mesh.rank_count()).map(|rank| sharding.local_shape(mesh, &value.ty.shape, rank)).collect();
         let mut shapes: Vec<String> = Vec::new();
         let mut largest = 0;
-        for (local, total) in locals.iter().zip(&mut most_bytes) {
+        for (local, &rank) in locals.iter().zip(&stage.ranks) {
             let held = value.ty.with_shape(local.clone()).bytes();
             largest = largest.max(held);
-            *total += held;
+            most_bytes[rank] += held;
             let shape = extents(local);
             if !shapes.contains(&shape) {
                 shapes.push(shape);
@@ -87,7 +84,7 @@ pub fn parameters(planned: &Built) -> String {
         rows.push(vec![
             format!("{}{own}", "  ".repeat(modules.len())),
             extents(&value.ty.shape),
-            sharding.display(mesh),
+            layout_on(planned, stage, &sharding.display(mesh)),
             shapes.join(" or "),
             bytes(largest as u64),
         ]);
@@ -96,6 +93,27 @@ pub fn parameters(planned: &Built) -> String {
     let most = most_bytes.iter().max().copied().unwrap_or(0);
     let _ = writeln!(text, "{elements} elements; at most {} on a rank", bytes(most as u64));
     text
+}
+
+/// The stage and the input position of each parameter, in the order of the step.
+fn parameters_in_order(planned: &Built) -> Vec<(&Stage, usize)> {
+    let mut found: Vec<(usize, &Stage, usize)> = Vec::new();
+    for stage in &planned.stages {
+        let graph = &stage.partitioned.graph;
+        let is_parameter = |position: usize| graph.value(graph.inputs[position]).role == Role::Param;
+        let own = stage.fed().filter(|&(position, _)| is_parameter(position));
+        found.extend(own.map(|(position, of_step)| (of_step, stage, position)));
+    }
+    found.sort_by_key(|&(of_step, ..)| of_step);
+    found.into_iter().map(|(_, stage, position)| (stage, position)).collect()
+}
+
+/// A layout, with the stage where there are several.
+fn layout_on(planned: &Built, stage: &Stage, layout: &str) -> String {
+    match planned.stages.iter().position(|other| std::ptr::eq(other, stage)) {
+        Some(number) if planned.stages.len() > 1 => format!("stage {number} {layout}"),
+        _ => layout.to_string(),
+    }
 }
 
 /// `4x3`; a scalar is `1`.

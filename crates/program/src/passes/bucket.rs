@@ -20,6 +20,10 @@ pub(crate) enum BucketClass {
     GradientReduction,
     /// Anything else: the next op waits for it.
     Activation,
+    /// Goes to other stages.
+    Sent,
+    /// Comes from another stage.
+    Received,
 }
 
 /// Collective nodes that become one meeting.
@@ -27,8 +31,10 @@ pub(crate) enum BucketClass {
 pub(crate) struct Bucket {
     pub kind: CollectiveKind,
     pub class: BucketClass,
-    /// The merged nodes, in graph order; the same on every rank.
+    /// The merged nodes, in graph order; the same on every rank. None where a value goes from stage to stage.
     pub nodes: Vec<NodeId>,
+    /// The edge between stages, with the value that goes over it: an output of the graph, or an input.
+    pub edge: Option<(usize, ValueId)>,
     /// The groups of ranks that meet; every rank stands in one.
     pub meetings: Arc<[Arc<[usize]>]>,
     /// Forward, backward (`InputGrad`) or update.
@@ -38,6 +44,50 @@ pub(crate) struct Bucket {
     pub block: String,
     /// Bytes of all operands, on the rank where they are largest.
     bytes: usize,
+}
+
+impl Bucket {
+    /// What ranks give, in the order of the transfers.
+    pub fn operands(&self, graph: &Graph) -> Vec<ValueId> {
+        match self.edge {
+            Some((_, value)) if self.class == BucketClass::Sent => vec![value],
+            Some(_) => Vec::new(),
+            None => self.nodes.iter().map(|&id| graph.node(id).operands[0]).collect(),
+        }
+    }
+
+    /// What ranks get, likewise.
+    pub fn results(&self, graph: &Graph) -> Vec<ValueId> {
+        match self.edge {
+            Some((_, value)) if self.class == BucketClass::Received => vec![value],
+            Some(_) => Vec::new(),
+            None => self.nodes.iter().map(|&id| graph.node(id).results[0]).collect(),
+        }
+    }
+
+    /// The transfer of a value over an edge between stages, as the ranks of one of them see it.
+    pub fn of_edge(
+        graph: &Graph,
+        class: BucketClass,
+        (edge, value): (usize, ValueId),
+        ranks: usize,
+    ) -> Bucket {
+        let node = match class {
+            BucketClass::Received => graph.nodes.iter().find(|node| node.operands.contains(&value)),
+            _ => graph.value(value).definition.map(|(id, _)| graph.node(id)),
+        };
+        Bucket {
+            kind: CollectiveKind::Send,
+            class,
+            nodes: Vec::new(),
+            edge: Some((edge, value)),
+            meetings: [(0..ranks).collect()].into(),
+            phase: node.map_or(Phase::Forward, |node| node.phase),
+            microbatch: node.and_then(|node| node.microbatch),
+            block: node.map_or(String::new(), |node| block(&node.path).to_string()),
+            bytes: graph.ty(value).bytes(),
+        }
+    }
 }
 
 /// The module path up to and including the first numeric component; without one, the first component.
@@ -133,7 +183,7 @@ pub(crate) fn bucket(graphs: &[Graph], classes: &Classes, options: &LowerOptions
         let capped =
             kind == CollectiveKind::AllReduce && matches!(node.phase, Phase::WeightGrad | Phase::Update);
         let block = block(&node.path).to_string();
-        let phase = phase_class(node.phase);
+        let phase = options.part(node.phase);
         let permutation = match &node.op {
             Op::CollectivePermute(permute) => permute.pairs.clone(),
             _ => Vec::new(),
@@ -167,6 +217,7 @@ pub(crate) fn bucket(graphs: &[Graph], classes: &Classes, options: &LowerOptions
             kind,
             class,
             nodes: vec![id],
+            edge: None,
             meetings: meeting,
             phase,
             microbatch: node.microbatch,

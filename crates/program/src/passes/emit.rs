@@ -4,7 +4,7 @@
 use crate::RegionSizes;
 use crate::classify::{Class, class, describe, known, op_name};
 use crate::collective::{Collective, Transfer, exchange};
-use crate::passes::bucket::Bucket;
+use crate::passes::bucket::{Bucket, BucketClass};
 use crate::passes::fuse::{Step, uniform};
 use crate::program::{
     Action, Buffer, BufferId, BufferKind, Compute, Instruction, Origin, Port, Program, Region, RegionId,
@@ -64,10 +64,16 @@ pub(crate) fn collectives(
                 phase: bucket.phase,
                 microbatch: bucket.microbatch,
                 bucket: number,
+                edge: bucket.edge.map(|(edge, _)| edge),
             });
         }
     }
     (collectives, first)
+}
+
+/// The type of what a rank gives or gets that gives or gets nothing.
+pub(crate) fn nothing(ty: &TensorType) -> TensorType {
+    ty.with_shape(vec![0])
 }
 
 /// The longest module path that all nodes share.
@@ -108,12 +114,20 @@ struct Emitter<'a> {
     dense: Vec<Option<View>>,
 }
 
+/// What of a graph's inputs and outputs is a port of the program: the first ones. The others come and go over edges.
+pub(crate) struct Ports<'a> {
+    /// The role of each input.
+    pub roles: &'a [Role],
+    /// How many outputs.
+    pub outputs: usize,
+}
+
 /// Emits the program of a class of ranks. `first_meeting` is the collective number of each bucket's first meeting; the
 /// program names those of the class's first rank. Buffers have no place yet.
 pub(crate) fn emit(
     ranks: &[usize],
     graph: &Graph,
-    roles: Vec<Role>,
+    ports: Ports,
     steps: &[Step],
     buckets: &[Bucket],
     first_meeting: &[usize],
@@ -124,7 +138,7 @@ pub(crate) fn emit(
     let rank = ranks[0];
     let (views, dense) = (vec![None; count], vec![None; count]);
     let mut emitter = Emitter { graph, sizes, program, views, dense };
-    emitter.inputs(roles);
+    emitter.inputs(ports.roles);
     for step in steps {
         match step {
             Step::Fused { nodes, results } => emitter.fused(nodes, results),
@@ -145,7 +159,7 @@ pub(crate) fn emit(
             }
         }
     }
-    emitter.outputs();
+    emitter.outputs(ports.outputs);
     emitter.program
 }
 
@@ -164,12 +178,12 @@ impl Emitter<'_> {
         id
     }
 
-    fn inputs(&mut self, roles: Vec<Role>) {
+    fn inputs(&mut self, roles: &[Role]) {
         let graph = self.graph;
         let mut is_replaced = vec![false; graph.inputs.len()];
         graph.aliases.iter().for_each(|&(input, _)| is_replaced[input] = true);
         for (position, (&value, role)) in graph.inputs.iter().zip(roles).enumerate() {
-            let kind = if role == Role::Input && !is_replaced[position] {
+            let kind = if *role == Role::Input && !is_replaced[position] {
                 BufferKind::Input
             } else {
                 BufferKind::Persistent
@@ -179,7 +193,7 @@ impl Emitter<'_> {
             self.views[value.index()] = Some(View::whole(buffer, &ty.shape));
             self.program.inputs.push(Port {
                 name: graph.value(value).name.clone(),
-                role,
+                role: role.clone(),
                 buffer,
                 replaces: None,
             });
@@ -409,26 +423,49 @@ impl Emitter<'_> {
     }
 
     fn bucket_origin(&self, bucket: &Bucket) -> Origin {
-        let nodes: Vec<&Node> = bucket.nodes.iter().map(|&id| self.graph.node(id)).collect();
-        origin(&nodes)
+        let Some((_, value)) = bucket.edge else {
+            let nodes: Vec<&Node> = bucket.nodes.iter().map(|&id| self.graph.node(id)).collect();
+            return origin(&nodes);
+        };
+        let node = match self.graph.value(value).definition {
+            Some((node, _)) => Some(self.graph.node(node)),
+            None => self.graph.nodes.iter().find(|node| node.operands.contains(&value)),
+        };
+        let what = if bucket.class == BucketClass::Sent { "send" } else { "receive" };
+        Origin {
+            path: node.map_or(String::new(), |node| node.path.clone()),
+            what: what.to_string(),
+            phase: bucket.phase,
+            microbatch: bucket.microbatch,
+        }
     }
 
     fn start(&mut self, bucket: &Bucket, collective: CollectiveId) {
         let graph = self.graph;
-        let inputs = bucket.nodes.iter().map(|&id| self.dense(graph.node(id).operands[0])).collect();
-        let outputs = bucket.nodes.iter().map(|&id| self.result(graph.node(id).results[0])).collect();
+        let mut inputs: Vec<View> = bucket.operands(graph).into_iter().map(|v| self.dense(v)).collect();
+        let mut outputs: Vec<BufferId> = bucket.results(graph).into_iter().map(|v| self.result(v)).collect();
+        if let Some((_, value)) = bucket.edge {
+            // A rank of the sending stage gets nothing, one of the receiving stage gives nothing.
+            let nothing = nothing(graph.ty(value));
+            let buffer = self.buffer(&nothing, "nothing".to_string(), BufferKind::Temporary);
+            if inputs.is_empty() {
+                inputs.push(View::whole(buffer, &nothing.shape));
+            } else {
+                outputs.push(buffer);
+            }
+        }
         let origin = self.bucket_origin(bucket);
         let action = Action::Start(Start { collective, inputs, outputs });
         self.program.instructions.push(Instruction { action, origin });
     }
 
-    /// Gives every output a buffer of its own, except an input that replaces itself.
-    fn outputs(&mut self) {
+    /// Gives every output that is a port a buffer of its own, except an input that replaces itself.
+    fn outputs(&mut self, count: usize) {
         let graph = self.graph;
         let mut taken: IndexSet<BufferId> = IndexSet::new();
         let replaced: IndexMap<usize, usize> =
             graph.aliases.iter().rev().map(|&(input, output)| (output, input)).collect();
-        for (position, &value) in graph.outputs.iter().enumerate() {
+        for (position, &value) in graph.outputs.iter().enumerate().take(count) {
             let ty = graph.ty(value);
             let view = self.view(value);
             let buffer = &self.program.buffers[view.buffer.index()];

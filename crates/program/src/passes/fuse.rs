@@ -6,11 +6,12 @@
 //! be delayed to a later place while nobody in between reads it, or hoisted to an earlier one where its operands
 //! are there already. So regions never change what is computed, or the order of collectives.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::LowerOptions;
 use crate::classify::{Class, class, known, op_name};
-use crate::passes::bucket::{Bucket, phase_class};
+use crate::passes::bucket::{Bucket, BucketClass};
 use crate::passes::head::HeadCut;
 use crate::passes::order::{Item, checked_outputs, maker};
 use indexmap::{IndexMap, IndexSet};
@@ -194,6 +195,8 @@ struct Fuser<'a> {
     items: &'a [Item],
     /// Place of the item that computes each node.
     place: Vec<Option<usize>>,
+    /// Place of the item that receives a value from another stage.
+    received_at: BTreeMap<ValueId, usize>,
     /// Who reads each value.
     readers: Vec<Vec<Reader>>,
     /// Whether the value is an output, perhaps through views.
@@ -244,6 +247,16 @@ pub(crate) fn fuse(
     (steps, Fusion { regions, apart, heads: Vec::new() })
 }
 
+impl Fusion {
+    /// This and what happened to other graphs of the same step.
+    pub fn with(mut self, other: Fusion) -> Fusion {
+        self.regions.extend(other.regions);
+        self.apart.extend(other.apart);
+        self.heads.extend(other.heads);
+        self
+    }
+}
+
 impl<'a> Fuser<'a> {
     fn new(graphs: &'a [Graph], buckets: &[Bucket], items: &'a [Item], options: &'a LowerOptions) -> Self {
         let graph = &graphs[0];
@@ -260,6 +273,19 @@ impl<'a> Fuser<'a> {
             }
         }
         let mut readers: Vec<Vec<Reader>> = vec![Vec::new(); graph.values.len()];
+        let mut received_at = BTreeMap::new();
+        for (at, item) in items.iter().enumerate() {
+            match *item {
+                Item::Start(bucket) if buckets[bucket].class == BucketClass::Sent => {
+                    let sent = buckets[bucket].operands(graph);
+                    sent.iter().for_each(|value| readers[value.index()].push((at, DIRECT)));
+                }
+                Item::Wait(bucket) if buckets[bucket].class == BucketClass::Received => {
+                    received_at.extend(buckets[bucket].results(graph).into_iter().map(|value| (value, at)));
+                }
+                _ => {}
+            }
+        }
         let mut is_output = vec![false; graph.values.len()];
         graph.outputs.iter().for_each(|v| is_output[v.index()] = true);
         for id in graph.node_ids().rev() {
@@ -280,7 +306,10 @@ impl<'a> Fuser<'a> {
             }
         }
         let count = items.len();
-        let made_at = |value: ValueId| maker(graph, value).and_then(|node| place[node.index()]);
+        let made_at = |value: ValueId| match maker(graph, value) {
+            Some(node) => place[node.index()],
+            None => received_at.get(&value).copied(),
+        };
         let checked = checked_outputs(graph, options).filter_map(made_at).max();
         let mut replaces = vec![false; count];
         graph.aliases.iter().filter_map(|&(_, output)| made_at(graph.outputs[output])).for_each(|at| {
@@ -291,6 +320,7 @@ impl<'a> Fuser<'a> {
             options,
             items,
             place,
+            received_at,
             readers,
             is_output,
             kept,
@@ -329,7 +359,7 @@ impl<'a> Fuser<'a> {
             if is_elementwise { graph.node(id).results[0] } else { graph.node(id).operands[0] }
         };
         let shape = graphs.iter().map(|graph| graph.ty(value(graph)).shape.as_slice()).collect();
-        let shape = self.shapes.insert_full((shape, phase_class(node.phase), node.microbatch)).0;
+        let shape = self.shapes.insert_full((shape, self.options.part(node.phase), node.microbatch)).0;
         let mut frame = Frame { shape, lead };
         self.own[place] = Some(frame);
         self.frame[place] = Some(frame);
@@ -443,7 +473,9 @@ impl<'a> Fuser<'a> {
     fn source(&self, value: ValueId) -> Option<(usize, Kept)> {
         let (mut value, mut kept) = (value, DIRECT);
         loop {
-            let (node, number) = self.graph.value(value).definition?;
+            let Some((node, number)) = self.graph.value(value).definition else {
+                return self.received_at.get(&value).map(|&place| (place, kept));
+            };
             if let Some(place) = self.place[node.index()] {
                 return Some((place, kept));
             }

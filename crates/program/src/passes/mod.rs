@@ -14,19 +14,30 @@ pub(crate) mod memory;
 pub(crate) mod order;
 pub(crate) mod repeat;
 pub(crate) mod simplify;
+pub(crate) mod timing;
 
 use crate::check::check;
 use crate::classify::op_name;
 use crate::program::{Program, ProgramSet};
 use crate::ranks::Classes;
 use crate::{LowerOptions, RegionSizes};
-use bucket::Bucket;
+use bucket::{Bucket, BucketClass};
 use fuse::{Fusion, Step};
 use head::HeadCut;
 use order::Item;
 use partita_base::{Diagnostic, Result, did_you_mean};
-use partita_ir::{ClassGraph, Graph, NodeId, Role, text};
+use partita_ir::{ClassGraph, Graph, NodeId, Role, ValueId, text};
 use std::fmt::Write;
+use timing::Timing;
+
+/// The edges of a stage: (position among the inputs or outputs of its graph, number of the edge).
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) struct Edges {
+    /// Inputs, which come behind all others.
+    pub received: Vec<(usize, usize)>,
+    /// Outputs, likewise.
+    pub sent: Vec<(usize, usize)>,
+}
 
 /// What every pass may ask: the choices of lowering, and the device.
 #[derive(Clone, Copy)]
@@ -44,7 +55,11 @@ pub struct Lowering {
     graphs: Vec<Graph>,
     /// The roles of the inputs, by class, in terms of the values of the graphs that lowering was given.
     roles: Vec<Vec<Role>>,
-    /// Collectives that run as one.
+    /// The edges over which values come and go, with the positions among inputs and outputs. No ports of the program.
+    edges: Edges,
+    /// When tasks run, where a timetable orders them.
+    timing: Option<Timing>,
+    /// Collectives that run as one, and what goes over edges.
     buckets: Vec<Bucket>,
     /// When nodes run and collectives start and end.
     items: Vec<Item>,
@@ -109,6 +124,12 @@ pub const PASSES: &[Pass] = &[
         about: "merge collectives of one kind and group when no reader is delayed by it",
         run: |mut lowering, context| {
             lowering.buckets = bucket::bucket(&lowering.graphs, &lowering.classes, context.options)?;
+            let (graph, ranks) = (&lowering.graphs[0], lowering.classes.rank_count());
+            let of_edge = |class, ends| Bucket::of_edge(graph, class, ends, ranks);
+            let received = lowering.received().into_iter().map(|end| of_edge(BucketClass::Received, end));
+            let sent = lowering.sent().into_iter().map(|end| of_edge(BucketClass::Sent, end));
+            let of_edges: Vec<Bucket> = received.chain(sent).collect();
+            lowering.buckets.extend(of_edges);
             Ok(lowering)
         },
     },
@@ -116,7 +137,8 @@ pub const PASSES: &[Pass] = &[
         name: "order",
         about: "order nodes, and start and wait for collectives so that they overlap with compute",
         run: |mut lowering, context| {
-            lowering.items = order::order(&lowering.graphs[0], &lowering.buckets, context.options);
+            let Lowering { graphs, buckets, timing, .. } = &lowering;
+            lowering.items = order::order(&graphs[0], buckets, context.options, timing.as_ref());
             Ok(lowering)
         },
     },
@@ -178,6 +200,11 @@ impl Lowering {
     /// # Errors
     /// E400 where they differ in structure, or do not divide the ranks.
     pub fn new(locals: &[ClassGraph]) -> Result<Lowering> {
+        Lowering::with_edges(locals, Edges::default())
+    }
+
+    /// As [`Lowering::new`] for a stage whose last inputs and outputs are no ports but come and go over edges.
+    pub(crate) fn with_edges(locals: &[ClassGraph], edges: Edges) -> Result<Lowering> {
         let classes = Classes::of(locals)?;
         let graphs: Vec<Graph> = locals.iter().map(|class| class.graph.clone()).collect();
         simplify::check_structure(&graphs)?;
@@ -186,7 +213,8 @@ impl Lowering {
         };
         let roles = graphs.iter().map(roles).collect();
         let (buckets, items, steps) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Lowering { classes, graphs, roles, buckets, items, steps, fusion: None, set: None })
+        let timing = None;
+        Ok(Lowering { classes, graphs, roles, edges, timing, buckets, items, steps, fusion: None, set: None })
     }
 
     /// Runs these passes in turn; `after` sees what each one made.
@@ -271,6 +299,28 @@ impl Lowering {
         lines
     }
 
+    /// The graph of the first class.
+    pub(crate) fn graph(&self) -> &Graph {
+        &self.graphs[0]
+    }
+
+    /// The edges that bring a value, with the value.
+    pub(crate) fn received(&self) -> Vec<(usize, ValueId)> {
+        let value = |&(position, edge): &(usize, usize)| (edge, self.graphs[0].inputs[position]);
+        self.edges.received.iter().map(value).collect()
+    }
+
+    /// The edges that take a value away, with the value.
+    pub(crate) fn sent(&self) -> Vec<(usize, ValueId)> {
+        let value = |&(position, edge): &(usize, usize)| (edge, self.graphs[0].outputs[position]);
+        self.edges.sent.iter().map(value).collect()
+    }
+
+    /// Orders tasks from now on.
+    pub(crate) fn timed(self, timing: Timing) -> Lowering {
+        Lowering { timing: Some(timing), ..self }
+    }
+
     /// What the pass `chunk-head` will make of each head of a language model.
     pub(crate) fn heads(&self, context: &PassContext) -> Vec<HeadCut> {
         head::cuts_of_heads(&self.graphs, context.options, context.sizes)
@@ -284,7 +334,10 @@ impl Lowering {
     fn emitted(&self, context: &PassContext) -> ProgramSet {
         let (collectives, first_meeting) = emit::collectives(&self.graphs, &self.classes, &self.buckets);
         let program = |((graph, ranks), roles): ((&Graph, &Vec<usize>), &Vec<Role>)| {
-            emit::emit(ranks, graph, roles.clone(), &self.steps, &self.buckets, &first_meeting, context.sizes)
+            let (inputs, outputs) =
+                (graph.inputs.len() - self.edges.received.len(), graph.outputs.len() - self.edges.sent.len());
+            let ports = emit::Ports { roles: &roles[..inputs], outputs };
+            emit::emit(ranks, graph, ports, &self.steps, &self.buckets, &first_meeting, context.sizes)
         };
         let programs = self.graphs.iter().zip(&self.classes.ranks).zip(&self.roles).map(program).collect();
         ProgramSet { programs, collectives }

@@ -9,9 +9,10 @@
 use crate::LowerOptions;
 use crate::classify::{Class, class};
 use crate::passes::bucket::{Bucket, BucketClass};
+use crate::passes::timing::{Places, Timing};
 use partita_ir::{Graph, NodeId, Phase, ValueId};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 
 /// One entry of the order. Constants, iotas and views do not appear: whoever reads them takes care of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,17 +25,39 @@ pub(crate) enum Item {
     Wait(usize),
 }
 
-/// Major: a place in the graph. Minor: around the node there: 0 waits for it, 1 prefetches, 2 the node,
-/// 3 starts with its result.
-type Key = (isize, u8);
+/// When a unit should happen: a place in the order of nodes, and what happens around the node there.
+type Key = (isize, At);
+
+/// What happens around the node at a place, in this order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum At {
+    /// A value from another stage may arrive from here on.
+    Receive,
+    /// What was sent to another stage has been taken.
+    Release,
+    /// A collective has to end, since the node reads it.
+    Wait,
+    /// Parameters of a later block are gathered.
+    Prefetch,
+    /// The node itself.
+    Node,
+    /// A collective of its result starts.
+    Start,
+}
 
 /// Whether the node has no place of its own in the order.
 pub(crate) fn is_free(graph: &Graph, id: NodeId) -> bool {
     matches!(class(graph, graph.node(id)), Class::View | Class::Constant | Class::Iota)
 }
 
-/// Orders a graph with its buckets. `graph` is any rank's: they have one structure.
-pub(crate) fn order(graph: &Graph, buckets: &[Bucket], options: &LowerOptions) -> Vec<Item> {
+/// Orders a graph with its buckets. `graph` is any rank's: they have one structure. With a timetable, the nodes of a task
+/// come after those of the tasks before it.
+pub(crate) fn order(
+    graph: &Graph,
+    buckets: &[Bucket],
+    options: &LowerOptions,
+    timing: Option<&Timing>,
+) -> Vec<Item> {
     let node_count = graph.nodes.len();
     let start = |bucket: usize| node_count + bucket;
     let wait = |bucket: usize| node_count + buckets.len() + bucket;
@@ -45,21 +68,35 @@ pub(crate) fn order(graph: &Graph, buckets: &[Bucket], options: &LowerOptions) -
     for (number, bucket) in buckets.iter().enumerate() {
         bucket.nodes.iter().for_each(|node| unit_of[node.index()] = wait(number));
     }
+    let mut received: BTreeMap<ValueId, usize> = BTreeMap::new();
+    for (number, bucket) in buckets.iter().enumerate() {
+        let values = bucket.edge.filter(|_| bucket.class == BucketClass::Received);
+        received.extend(values.map(|(_, value)| (value, wait(number))));
+    }
+    let source = |value: ValueId| match graph.value(value).definition {
+        Some((definition, _)) => Some(unit_of[definition.index()]),
+        None => received.get(&value).copied(),
+    };
     let mut followers: Vec<Vec<usize>> = vec![Vec::new(); unit_count];
     let mut missing = vec![0usize; unit_count];
     for id in graph.node_ids() {
         let unit = unit_of[id.index()];
         let reader = if unit == id.index() { unit } else { unit - buckets.len() };
         for operand in &graph.node(id).operands {
-            if let Some((definition, _)) = graph.value(*operand).definition {
-                followers[unit_of[definition.index()]].push(reader);
+            if let Some(unit) = source(*operand) {
+                followers[unit].push(reader);
                 missing[reader] += 1;
             }
         }
     }
-    for bucket in 0..buckets.len() {
-        followers[start(bucket)].push(wait(bucket));
-        missing[wait(bucket)] += 1;
+    for (number, bucket) in buckets.iter().enumerate() {
+        followers[start(number)].push(wait(number));
+        missing[wait(number)] += 1;
+        let sent = bucket.edge.filter(|_| bucket.class == BucketClass::Sent);
+        if let Some(unit) = sent.and_then(|(_, value)| source(value)) {
+            followers[unit].push(start(number));
+            missing[start(number)] += 1;
+        }
     }
     // What replaces a parameter comes after all who need the old one.
     let uses = graph.uses();
@@ -75,10 +112,7 @@ pub(crate) fn order(graph: &Graph, buckets: &[Bucket], options: &LowerOptions) -
         }
     }
     // What replaces a parameter or a state comes after the numbers that the step is checked by.
-    let checked: Vec<usize> = checked_outputs(graph, options)
-        .filter_map(|value| graph.value(value).definition)
-        .map(|(node, _)| unit_of[node.index()])
-        .collect();
+    let checked: Vec<usize> = checked_outputs(graph, options).filter_map(source).collect();
     let precedes = predecessors(&followers, &checked);
     for &(_, output) in &graph.aliases {
         let Some(writer) = maker(graph, graph.outputs[output]) else { continue };
@@ -89,7 +123,7 @@ pub(crate) fn order(graph: &Graph, buckets: &[Bucket], options: &LowerOptions) -
         }
     }
 
-    let key = keys(graph, buckets, options);
+    let key = keys(graph, buckets, options, timing);
     let mut ready: BinaryHeap<Reverse<(Key, usize)>> = BinaryHeap::new();
     let is_unit = |unit: usize| unit >= node_count || unit_of[unit] == unit;
     for unit in (0..unit_count).filter(|&unit| is_unit(unit) && missing[unit] == 0) {
@@ -196,24 +230,41 @@ fn readers_before_update(graph: &Graph, uses: &[Vec<(NodeId, usize)>], value: Va
 }
 
 /// When each unit should happen.
-fn keys(graph: &Graph, buckets: &[Bucket], options: &LowerOptions) -> Vec<Key> {
+fn keys(graph: &Graph, buckets: &[Bucket], options: &LowerOptions, timing: Option<&Timing>) -> Vec<Key> {
     let node_count = graph.nodes.len();
     let end = node_count as isize;
+    let places = Places::of(graph, timing);
     // The first node that needs a value, seen through views.
     let mut first_use = vec![end; graph.values.len()];
+    // What other stages wait for is needed as soon as it can be there.
+    for bucket in buckets.iter().filter(|bucket| bucket.class == BucketClass::Sent) {
+        for value in bucket.operands(graph) {
+            if let Some((node, _)) = graph.value(value).definition {
+                first_use[value.index()] = places.of_node[node.index()];
+            }
+        }
+    }
     for id in graph.node_ids().rev() {
         let node = graph.node(id);
         let place = match class(graph, node) {
             Class::View => node.results.iter().map(|r| first_use[r.index()]).min().unwrap_or(end),
-            _ => id.index() as isize,
+            _ => places.of_node[id.index()],
         };
         node.operands.iter().for_each(|o| first_use[o.index()] = first_use[o.index()].min(place));
     }
     let bucket_use = |bucket: &Bucket| {
-        let results = bucket.nodes.iter().flat_map(|&node| &graph.node(node).results);
+        let results = bucket.results(graph).into_iter();
         results.map(|r| first_use[r.index()]).min().unwrap_or(end)
     };
-    let waits: Vec<Key> = buckets.iter().map(|bucket| (bucket_use(bucket), 0)).collect();
+    let waits: Vec<Key> = buckets
+        .iter()
+        .map(|bucket| match bucket.edge {
+            Some((edge, _)) if bucket.class == BucketClass::Sent => {
+                (places.begin_of(timing.and_then(|timing| timing.release(edge))), At::Release)
+            }
+            _ => (bucket_use(bucket), At::Wait),
+        })
+        .collect();
 
     let mut key: Vec<Key> = Vec::with_capacity(node_count);
     let mut bucket_of = vec![None; node_count];
@@ -226,20 +277,26 @@ fn keys(graph: &Graph, buckets: &[Bucket], options: &LowerOptions) -> Vec<Key> {
             Some(bucket) => waits[bucket],
             // As early as possible.
             None if is_free(graph, id) => {
-                definitions.map(|(node, _)| key[node.index()]).max().unwrap_or((-1, 0))
+                definitions.map(|(node, _)| key[node.index()]).max().unwrap_or((-1, At::Wait))
             }
-            None if graph.node(id).phase == Phase::Update => (-1, 2),
-            None => (id.index() as isize, 2),
+            None if graph.node(id).phase == Phase::Update => (-1, At::Node),
+            None => (places.of_node[id.index()], At::Node),
         });
     }
     // Starts as soon as the last operand is there.
     let mut starts: Vec<Key> = buckets
         .iter()
         .map(|bucket| {
-            let operands = bucket.nodes.iter().flat_map(|&node| &graph.node(node).operands);
-            let definitions = operands.filter_map(|o| graph.value(*o).definition);
-            let (place, _) = definitions.map(|(node, _)| key[node.index()]).max().unwrap_or((-1, 0));
-            (place, 3)
+            if let (BucketClass::Received, Some((edge, _))) = (bucket.class, bucket.edge) {
+                let task = places.reader(edge);
+                // With prefetch, while the task before runs.
+                let task = task.map(|task| if options.prefetch { task.saturating_sub(1) } else { task });
+                return (places.begin_of(task), At::Receive);
+            }
+            let operands = bucket.operands(graph).into_iter();
+            let definitions = operands.filter_map(|o| graph.value(o).definition);
+            let (place, _) = definitions.map(|(node, _)| key[node.index()]).max().unwrap_or((-1, At::Wait));
+            (place, At::Start)
         })
         .collect();
 
@@ -251,10 +308,11 @@ fn keys(graph: &Graph, buckets: &[Bucket], options: &LowerOptions) -> Vec<Key> {
         let Bucket { phase, microbatch, block, .. } = &buckets[bucket];
         (*phase, *microbatch, block)
     };
-    let mut previous: Key = (-1, 0);
+    let mut previous: Key = (-1, At::Wait);
     for blocks in gathers.chunk_by(|&a, &b| set(a) == set(b)) {
         for &bucket in blocks {
-            starts[bucket] = if options.prefetch { (previous.0, 1) } else { (waits[bucket].0, 0) };
+            starts[bucket] =
+                if options.prefetch { (previous.0, At::Prefetch) } else { (waits[bucket].0, At::Wait) };
             // What stands between the parameter and its gather (a conversion) goes along.
             let mut stack: Vec<NodeId> = buckets[bucket].nodes.clone();
             while let Some(id) = stack.pop() {

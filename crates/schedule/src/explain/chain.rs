@@ -29,7 +29,7 @@ impl Explain<'_> {
         if self.dim_over(value, axis).is_none() {
             return self.whole(value, axis, &over);
         }
-        let layouts = &self.built.partitioned.layouts;
+        let layouts = &self.partitioned.layouts;
         let mut chain = Chain::default();
         let mut seen = BTreeSet::new();
         let mut at = value;

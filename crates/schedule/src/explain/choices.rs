@@ -43,7 +43,7 @@ pub(super) fn choices(
     let present = explain.layout(first);
     let axes: Vec<AxisRef> =
         (0..mesh.axes.len()).map(|axis| mesh.full_axis(axis)).filter(|axis| axis.size > 1).collect();
-    let now = figures(&explain.built.partitioned);
+    let now = figures(explain.partitioned);
     let total = axes.len() * dims;
     let mut done = 0;
     let mut found = Vec::new();

@@ -59,27 +59,35 @@ impl Op {
     pub fn on_rank(&self, rank: usize) -> Op {
         match self {
             Op::PartitionId(_) => Constant { value: Literal::new([], vec![rank as u32]) }.into(),
-            Op::While(op) => While {
-                condition: Box::new(graph_on_rank(&op.condition, rank)),
-                body: Box::new(graph_on_rank(&op.body, rank)),
-            }
-            .into(),
-            Op::Case(op) => {
-                Case { branches: op.branches.iter().map(|branch| graph_on_rank(branch, rank)).collect() }
-                    .into()
-            }
             Op::RankConstant(op) => op.on_rank(rank).map_or_else(|| self.clone(), Op::from),
+            _ => self.with_inner_ops(&|op| op.on_rank(rank)),
+        }
+    }
+
+    /// The op with other numbers for the ranks that its constants are about, in loops and branches too. `name` keeps their
+    /// order.
+    pub fn renumbered(&self, name: &dyn Fn(usize) -> usize) -> Op {
+        match self {
+            Op::RankConstant(op) => op.renumbered(name).into(),
+            _ => self.with_inner_ops(&|op| op.renumbered(name)),
+        }
+    }
+
+    /// The op with other ops in its loops and branches.
+    fn with_inner_ops(&self, map: &dyn Fn(&Op) -> Op) -> Op {
+        let inner = |graph: &Graph| {
+            let mut graph = graph.clone();
+            graph.nodes.iter_mut().for_each(|node| node.op = map(&node.op));
+            graph
+        };
+        match self {
+            Op::While(op) => {
+                While { condition: Box::new(inner(&op.condition)), body: Box::new(inner(&op.body)) }.into()
+            }
+            Op::Case(op) => Case { branches: op.branches.iter().map(inner).collect() }.into(),
             other => other.clone(),
         }
     }
-}
-
-fn graph_on_rank(graph: &Graph, rank: usize) -> Graph {
-    let mut graph = graph.clone();
-    for node in &mut graph.nodes {
-        node.op = node.op.on_rank(rank);
-    }
-    graph
 }
 
 // ---- text ----

@@ -88,6 +88,7 @@ pub fn programs(traffic: Traffic, bytes: usize, ranks: usize, times: usize) -> P
         phase: Phase::Forward,
         microbatch: None,
         bucket: 0,
+        edge: None,
     };
     let collectives: Vec<Collective> =
         exchange.iter().flat_map(|exchange| (0..times).map(|_| collective(exchange))).collect();

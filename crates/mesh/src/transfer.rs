@@ -1,0 +1,105 @@
+//! What moves where a tensor goes from the ranks of one mesh to those of another: a reshard across meshes.
+
+use crate::mesh::Mesh;
+use crate::sharding::Sharding;
+use std::collections::BTreeMap;
+
+/// A box of elements that moves from one rank to another.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct BoxMove {
+    /// The member that sends: a rank of the first mesh.
+    pub source: usize,
+    /// The member that receives: the size of the first mesh plus a rank of the second.
+    pub target: usize,
+    /// Where the box begins in the shard of the source.
+    pub source_start: Vec<usize>,
+    /// Where it begins in the shard of the target.
+    pub target_start: Vec<usize>,
+    /// Its extents.
+    pub extents: Vec<usize>,
+}
+
+/// The boxes by which a tensor of this shape goes from one layout and mesh to another layout and mesh. Each rank of the
+/// second mesh receives every element of its shard once. Where several ranks of the first mesh hold the same shard, they
+/// send in turn. `from` must not be partial.
+pub fn transfer(
+    shape: &[usize],
+    (from, from_mesh): (&Sharding, &Mesh),
+    (to, to_mesh): (&Sharding, &Mesh),
+) -> Vec<BoxMove> {
+    // The distinct shards of the first mesh, by where they begin, with the ranks that hold them.
+    let mut holders: BTreeMap<(Vec<usize>, Vec<usize>), Vec<usize>> = BTreeMap::new();
+    for rank in 0..from_mesh.rank_count() {
+        let shard = (from.local_offset(from_mesh, shape, rank), from.local_shape(from_mesh, shape, rank));
+        holders.entry(shard).or_default().push(rank);
+    }
+    let mut moves = Vec::new();
+    for rank in 0..to_mesh.rank_count() {
+        let (offset, extents) = (to.local_offset(to_mesh, shape, rank), to.local_shape(to_mesh, shape, rank));
+        for ((start, size), ranks) in &holders {
+            let begin: Vec<usize> = start.iter().zip(&offset).map(|(a, b)| *a.max(b)).collect();
+            let end = (0..shape.len()).map(|d| (start[d] + size[d]).min(offset[d] + extents[d]));
+            let common: Option<Vec<usize>> =
+                end.zip(&begin).map(|(end, begin)| end.checked_sub(*begin).filter(|&e| e > 0)).collect();
+            let Some(common) = common else { continue };
+            let within = |origin: &[usize]| begin.iter().zip(origin).map(|(b, o)| b - o).collect();
+            moves.push(BoxMove {
+                source: ranks[rank % ranks.len()],
+                target: from_mesh.rank_count() + rank,
+                source_start: within(start),
+                target_start: within(&offset),
+                extents: common,
+            });
+        }
+    }
+    moves
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sharding::DimSharding;
+    use proptest::prelude::*;
+
+    fn layout(mesh: &Mesh, dims: &[&[usize]], shape: &[usize]) -> Sharding {
+        let mut sharding = Sharding::replicated(shape.len());
+        for (dim, axes) in dims.iter().enumerate() {
+            sharding.dims[dim] = DimSharding::over(axes.iter().map(|&axis| mesh.full_axis(axis)));
+        }
+        sharding
+    }
+
+    proptest! {
+        /// Every element of every receiver is written once, with the value of its global place.
+        #[test]
+        fn receivers_get_each_element_once(
+            (rows, columns) in (1usize..7, 1usize..7),
+            (a, b) in (0usize..4, 0usize..4),
+            (p, q, r) in (1usize..4, 1usize..4, 1usize..4),
+        ) {
+            let shape = [rows, columns];
+            let from_mesh = Mesh::new("a", &[("x", p), ("y", q)]);
+            let to_mesh = Mesh::new("b", &[("x", r), ("y", 2)]);
+            let dims: [[&[usize]; 2]; 4] = [[&[], &[]], [&[0], &[1]], [&[1], &[]], [&[], &[0, 1]]];
+            let (from, to) = (layout(&from_mesh, &dims[a], &shape), layout(&to_mesh, &dims[b], &shape));
+            let moves = transfer(&shape, (&from, &from_mesh), (&to, &to_mesh));
+            for rank in 0..to_mesh.rank_count() {
+                let (offset, extents) =
+                    (to.local_offset(&to_mesh, &shape, rank), to.local_shape(&to_mesh, &shape, rank));
+                let mut seen = vec![0; extents[0] * extents[1]];
+                for m in moves.iter().filter(|m| m.target == from_mesh.rank_count() + rank) {
+                    let held = from.local_offset(&from_mesh, &shape, m.source);
+                    for i in 0..m.extents[0] {
+                        for j in 0..m.extents[1] {
+                            let at = [m.target_start[0] + i, m.target_start[1] + j];
+                            prop_assert_eq!(held[0] + m.source_start[0] + i, offset[0] + at[0]);
+                            prop_assert_eq!(held[1] + m.source_start[1] + j, offset[1] + at[1]);
+                            seen[at[0] * extents[1] + at[1]] += 1;
+                        }
+                    }
+                }
+                prop_assert!(seen.iter().all(|&times| times == 1));
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Steps in pipeline stages: the programs of different stages on different slices of the mesh, with sends between them,
+//! give what one device gives.
+
+use partita::commands::lower::{LowerRequest, plan};
+use partita::commands::verify::verify;
+use partita::config::Config;
+use partita::play::{CpuStep, InterpretedCpuStep, stages};
+use partita_ir::{Literal, Phase, Role};
+use partita_pipeline::{Task, TaskKind, Timetable, timetables};
+use partita_program::{Action, CollectiveKind, LowerOptions, ProgramSet, lower_stages};
+use partita_runtime::Cpu;
+use partita_schedule::Built;
+use partita_schedule::verify::{Interpreter, StepRunner};
+
+fn config(model: &str, overrides: &[&str]) -> Config {
+    let sizes: &[&str] = match model {
+        "mlp" => &["train.batch=8", "train.dtype=f64"],
+        _ => &[
+            "model.layers=3",
+            "model.dim=16",
+            "model.heads=2",
+            "model.sequence=8",
+            "train.batch=8",
+            "train.dtype=f64",
+        ],
+    };
+    let overrides: Vec<String> = sizes.iter().chain(overrides).map(|item| item.to_string()).collect();
+    Config::load(model, &overrides).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn built(model: &str, overrides: &[&str]) -> Built {
+    plan(&config(model, overrides), LowerRequest::default()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn lowered(built: &Built) -> ProgramSet {
+    lower_stages(&stages(built), &LowerOptions::default(), &Cpu::default())
+        .unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn stages_give_what_one_device_gives() {
+    let cases = [
+        ("gpt", "pp=2", "1", "0.1"),
+        ("gpt", "pp=3", "2", "0"),
+        ("gpt", "pp=2,tp=2", "3", "0"),
+        ("gpt", "tp=2,pp=2", "2", "0"),
+        ("llama", "pp=2,dp=2", "2", "0"),
+        ("llama", "pp=3", "8", "0"),
+        ("bert", "pp=2,fsdp=2", "2", "0"),
+        ("bert", "pp=2,tp=3", "1", "0"),
+        ("mlp", "pp=2", "3", ""),
+        ("mlp", "pp=2,dp=3", "1", ""),
+    ];
+    for (model, mesh, microbatches, dropout) in cases {
+        let mut overrides = vec![format!("mesh.shape={mesh}"), format!("train.microbatches={microbatches}")];
+        if !dropout.is_empty() && dropout != "0" {
+            overrides.push(format!("model.dropout={dropout}"));
+        }
+        let overrides: Vec<&str> = overrides.iter().map(String::as_str).collect();
+        let config = config(model, &overrides);
+        for runner in [&CpuStep::default() as &dyn StepRunner, &InterpretedCpuStep::default()] {
+            let verified = verify(&config, 8, runner, None)
+                .unwrap_or_else(|error| panic!("{model} on {mesh} by {}: {error}", runner.name()));
+            let report = &verified.report;
+            assert!(report.ok, "{model} on {mesh} by {}: {:?}", runner.name(), report.worst());
+            assert!(report.tolerance <= 1e-9);
+        }
+    }
+}
+
+#[test]
+fn a_wrong_rule_in_a_later_stage_is_found() {
+    let config = config("gpt", &["mesh.shape=pp=2,tp=2"]);
+    let broken = verify(&config, 8, &InterpretedCpuStep::default(), Some("layers.2.mlp".into())).unwrap();
+    assert!(!broken.report.ok);
+    let first = broken.report.first_diverging.expect("something differs");
+    assert!(first.contains("layers.2.mlp"), "{first}");
+}
+
+#[test]
+fn each_rank_holds_the_parameters_of_its_stage() {
+    let built = built("gpt", &["mesh.shape=pp=3"]);
+    let set = lowered(&built);
+    let of_rank = |rank: usize| -> Vec<String> {
+        let program = set.program(rank).unwrap();
+        let parameters = program.inputs.iter().filter(|port| port.role == Role::Param);
+        parameters.map(|port| port.name.clone()).collect()
+    };
+    let all: Vec<String> = (0..3).flat_map(of_rank).collect();
+    assert_eq!(all.len(), built.step.params().len(), "each parameter lives once");
+    let layers = all.iter().filter_map(|name| name.strip_prefix("layers.")?.split('.').next());
+    let layers: Vec<&str> = layers.collect();
+    assert!(layers.is_sorted(), "stages have their layers in order: {layers:?}");
+    assert!((0..3).all(|rank| !of_rank(rank).is_empty()));
+}
+
+#[test]
+fn values_cross_once_for_each_microbatch() {
+    // Between two stages: an activation and its gradient per microbatch. The loss, the norm of the gradients and its parts
+    // go to the stage that lacks them.
+    let built = built("mlp", &["mesh.shape=pp=2", "train.microbatches=4"]);
+    let set = lowered(&built);
+    let sends: Vec<_> = set.collectives.iter().filter(|c| c.kind == CollectiveKind::Send).collect();
+    let large = |phase: Phase| {
+        let of_phase = sends.iter().filter(|c| c.phase == phase && c.microbatch.is_some());
+        let tensors = of_phase.filter(|c| c.transfers[0].inputs.iter().any(|ty| ty.element_count() > 1));
+        tensors.map(|c| c.transfers[0].full_bytes(0)).collect::<Vec<_>>()
+    };
+    let (forward, backward) = (large(Phase::Forward), large(Phase::InputGrad));
+    assert_eq!(forward.len(), 4);
+    assert_eq!(backward.len(), 4);
+    let width = forward[0];
+    assert!(forward.iter().chain(&backward).all(|&bytes| bytes == width), "{forward:?} {backward:?}");
+}
+
+/// The outputs of a step on the CPU device, with every input a ramp of small numbers.
+fn outputs(built: &Built, runner: &dyn StepRunner) -> Vec<Literal> {
+    let input = |(number, &value): (usize, &partita_ir::ValueId)| {
+        let ty = built.step.ty(value);
+        let number = number as f64 + 1.0;
+        Literal::from_f64(ty, (0..ty.element_count()).map(|i| ((i as f64) * number * 0.37).sin().abs() * 0.1))
+    };
+    let inputs: Vec<Literal> = built.step.inputs.iter().enumerate().map(input).collect();
+    runner.run(built, &inputs).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// 1F1B with the two halves of each backward pass apart, and those of parameters as late as possible.
+fn late_weights(stages: usize, microbatches: usize) -> Timetable {
+    let whole = timetables::one_f_one_b(stages, microbatches);
+    let split = |tasks: &Vec<Task>| {
+        let halves = |task: &Task| match task.kind {
+            TaskKind::Backward => Task { kind: TaskKind::InputGrad, ..*task },
+            _ => *task,
+        };
+        let weights = tasks.iter().filter(|task| task.kind == TaskKind::Backward);
+        let weights = weights.map(|task| Task { kind: TaskKind::WeightGrad, ..*task });
+        tasks.iter().map(halves).chain(weights).collect()
+    };
+    Timetable { slices: whole.slices.iter().map(split).collect(), ..whole }
+}
+
+#[test]
+fn timetables_change_the_order_and_no_number() {
+    let mut built = built("mlp", &["mesh.shape=pp=2", "train.microbatches=4"]);
+    let expected = outputs(&built, &Interpreter);
+    let close = |found: &[Literal]| {
+        for (a, b) in expected.iter().zip(found) {
+            let worst = a.to_f64().iter().zip(b.to_f64()).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            assert!(worst < 1e-12, "{worst}");
+        }
+    };
+    for make in [timetables::one_f_one_b, timetables::gpipe, late_weights] {
+        built.timetable = Some(make(2, 4));
+        close(&outputs(&built, &CpuStep::default()));
+    }
+    // Apart: every matmul for a parameter of stage 0 comes after all those for activations and all sends.
+    let set = lowered(&built);
+    let program = set.program(1).unwrap();
+    let last_send = program.instructions.iter().rposition(|instruction| {
+        matches!(instruction.action, Action::Start(_)) && instruction.origin.phase == Phase::InputGrad
+    });
+    let weights = program.instructions.iter().position(|instruction| {
+        instruction.origin.phase == Phase::WeightGrad && instruction.origin.what.contains("dot_general")
+    });
+    assert!(last_send.unwrap() < weights.unwrap(), "{last_send:?} {weights:?}");
+}
+
+#[test]
+fn stages_that_cannot_be_are_refused() {
+    let refused = |model: &str, overrides: &[&str]| {
+        plan(&config(model, overrides), LowerRequest::default()).map(|_| ()).unwrap_err().code
+    };
+    assert_eq!(refused("gpt", &["mesh.shape=pp=32"]), "E460");
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("plan.py");
+    std::fs::write(&file, "sch[\"layers.0\"].pipeline_split()\n").unwrap();
+    let file = format!("plan.file={}", file.display());
+    assert_eq!(refused("gpt", &[&file, "mesh.shape=pp=3"]), "E463");
+    let split = built("gpt", &[&file, "mesh.shape=pp=2"]);
+    let params = split.stages[1].partitioned.graph.params();
+    let graph = &split.stages[1].partitioned.graph;
+    let of_layers: Vec<&str> = params
+        .iter()
+        .map(|&p| graph.value(p).name.as_str())
+        .filter(|name| name.starts_with("layers."))
+        .collect();
+    assert!(of_layers.iter().all(|name| !name.starts_with("layers.0.")) && of_layers.len() > 10);
+}

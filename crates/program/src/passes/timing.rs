@@ -1,0 +1,253 @@
+//! When the nodes of a stage run, by the tasks of a timetable.
+//!
+//! A node belongs to the task of its stage, phase and microbatch. A node of no microbatch (a sum over all of them) belongs
+//! to the first task in which all that it reads is there. What follows from fed tensors alone (a mask, the number of tokens
+//! in the whole batch) belongs to the first task that reads it. Updates come after all tasks.
+
+use crate::passes::order::maker;
+use partita_base::Result;
+use partita_ir::{Graph, NodeId, Phase, Role, ValueId};
+use partita_pipeline::{Task, TaskKind, Timetable};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The tasks of the mesh slice that runs a graph, and when values go over its edges.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Timing {
+    tasks: Vec<Task>,
+    /// When each task begins.
+    slots: Vec<usize>,
+    microbatches: usize,
+    /// Values from other stages, with their edges.
+    received: BTreeMap<ValueId, usize>,
+    /// Values for other stages, likewise.
+    sent: BTreeMap<usize, ValueId>,
+    /// For each edge, the slot in which the sender has the value: `None` before the first one.
+    ready: BTreeMap<usize, Option<usize>>,
+    /// For each edge, the slot in which the last of its readers begins to read it.
+    taken: BTreeMap<usize, usize>,
+}
+
+/// The slot of updates: after all tasks.
+const UPDATE: usize = usize::MAX;
+
+impl Timing {
+    /// The timing of each stage of a step: `graphs` are the stages' graphs, with the values that they receive and send
+    /// and the edges these go over.
+    ///
+    /// # Errors
+    /// E461 where the timetable is none for these stages.
+    pub fn of_stages(
+        timetable: &Timetable,
+        graphs: &[(&Graph, Vec<(usize, ValueId)>, Vec<(usize, ValueId)>)],
+    ) -> Result<Vec<Timing>> {
+        let slots = timetable.slots()?;
+        let mut all: Vec<Timing> = graphs
+            .iter()
+            .enumerate()
+            .map(|(slice, (_, received, sent))| Timing {
+                tasks: timetable.slices.get(slice).cloned().unwrap_or_default(),
+                slots: slots.get(slice).cloned().unwrap_or_default(),
+                microbatches: timetable.microbatches,
+                received: received.iter().map(|&(edge, value)| (value, edge)).collect(),
+                sent: sent.iter().copied().collect(),
+                ready: BTreeMap::new(),
+                taken: BTreeMap::new(),
+            })
+            .collect();
+        // Whether a node without a microbatch can run depends on what other stages send: settled when nothing changes.
+        let mut ready: BTreeMap<usize, Option<usize>> = BTreeMap::new();
+        loop {
+            let mut now = BTreeMap::new();
+            for (timing, (graph, ..)) in all.iter_mut().zip(graphs) {
+                timing.ready.clone_from(&ready);
+                let of_node = timing.tasks_of_nodes(graph);
+                for (&edge, &value) in &timing.sent {
+                    let task = maker(graph, value).map(|node| of_node[node.index()]);
+                    now.insert(edge, task.map(|task| timing.slot(task)));
+                }
+            }
+            if now == ready {
+                break;
+            }
+            ready = now;
+        }
+        let mut taken: BTreeMap<usize, usize> = BTreeMap::new();
+        for (timing, (graph, ..)) in all.iter().zip(graphs) {
+            for (&edge, task) in &timing.readers(graph) {
+                let slot = taken.entry(edge).or_default();
+                *slot = (*slot).max(timing.slot(*task));
+            }
+        }
+        for timing in &mut all {
+            timing.taken.clone_from(&taken);
+        }
+        Ok(all)
+    }
+
+    fn slot(&self, task: usize) -> usize {
+        self.slots.get(task).copied().unwrap_or(UPDATE)
+    }
+
+    /// The first task that begins at a slot or after it.
+    fn task_at(&self, slot: usize) -> usize {
+        self.slots.partition_point(|&begin| begin < slot)
+    }
+
+    /// The task of each node; the number of tasks for updates.
+    fn tasks_of_nodes(&self, graph: &Graph) -> Vec<usize> {
+        let mut of_phase: BTreeMap<(usize, Phase, usize), usize> = BTreeMap::new();
+        for (number, task) in self.tasks.iter().enumerate() {
+            for phase in [Phase::Forward, Phase::InputGrad, Phase::WeightGrad] {
+                if task.kind.includes(phase) {
+                    of_phase.insert((task.stage, phase, task.microbatch), number);
+                }
+            }
+        }
+        // A step of one microbatch does not number it.
+        let only = (self.microbatches == 1).then_some(0);
+        let mut of_node: Vec<usize> = Vec::with_capacity(graph.nodes.len());
+        let from_feed = self.follow_from_feed(graph);
+        for node in &graph.nodes {
+            let own = node.microbatch.or(only).and_then(|m| of_phase.get(&(node.stage, node.phase, m)));
+            let of_operand = |value: &ValueId| match graph.value(*value).definition {
+                Some((maker, _)) if from_feed[maker.index()] => 0,
+                Some((maker, _)) => of_node[maker.index()],
+                None => match self.received.get(value).and_then(|edge| self.ready.get(edge)) {
+                    Some(&Some(UPDATE)) => self.tasks.len(),
+                    Some(&Some(slot)) => self.task_at(slot + 1),
+                    _ => 0,
+                },
+            };
+            of_node.push(match own {
+                _ if node.phase == Phase::Update => self.tasks.len(),
+                Some(&task) => task,
+                None => node.operands.iter().map(of_operand).max().unwrap_or(0),
+            });
+        }
+        let mut first_reader: Vec<Option<usize>> = vec![None; graph.nodes.len()];
+        for id in graph.node_ids().rev() {
+            if from_feed[id.index()] {
+                of_node[id.index()] = first_reader[id.index()].unwrap_or(of_node[id.index()]);
+            }
+            let task = of_node[id.index()];
+            for (maker, _) in graph.node(id).operands.iter().filter_map(|v| graph.value(*v).definition) {
+                let first = &mut first_reader[maker.index()];
+                *first = Some(first.map_or(task, |other| other.min(task)));
+            }
+        }
+        of_node
+    }
+
+    /// For each node, whether it depends on nothing but constants and fed tensors.
+    fn follow_from_feed(&self, graph: &Graph) -> Vec<bool> {
+        let mut replaced = vec![false; graph.values.len()];
+        graph.aliases.iter().for_each(|&(input, _)| replaced[graph.inputs[input].index()] = true);
+        let mut from_feed: Vec<bool> = Vec::with_capacity(graph.nodes.len());
+        for node in &graph.nodes {
+            let is_fed = |value: &ValueId| match graph.value(*value).definition {
+                Some((maker, _)) => from_feed[maker.index()],
+                None => {
+                    graph.value(*value).role == Role::Input
+                        && !self.received.contains_key(value)
+                        && !replaced[value.index()]
+                }
+            };
+            from_feed.push(node.operands.iter().all(is_fed));
+        }
+        from_feed
+    }
+
+    /// For each node, whether its results are read for nothing but to be sent.
+    fn only_send(&self, graph: &Graph) -> Vec<bool> {
+        let mut is_read = vec![false; graph.values.len()];
+        let sent: BTreeSet<ValueId> = self.sent.values().copied().collect();
+        let returned = graph.outputs.len() - self.sent.len();
+        graph.outputs[..returned].iter().for_each(|value| is_read[value.index()] = true);
+        let mut only_send = vec![false; graph.nodes.len()];
+        let mut leads_to_send = vec![false; graph.values.len()];
+        sent.iter().for_each(|value| leads_to_send[value.index()] = true);
+        for id in graph.node_ids().rev() {
+            let node = graph.node(id);
+            let is_only = node.results.iter().all(|v| !is_read[v.index()])
+                && node.results.iter().any(|v| leads_to_send[v.index()]);
+            only_send[id.index()] = is_only;
+            let marks = if is_only { &mut leads_to_send } else { &mut is_read };
+            node.operands.iter().for_each(|v| marks[v.index()] = true);
+        }
+        only_send
+    }
+
+    /// For each edge that brings a value, the first task that reads it.
+    fn readers(&self, graph: &Graph) -> BTreeMap<usize, usize> {
+        let of_node = self.tasks_of_nodes(graph);
+        let mut first = BTreeMap::new();
+        for (node, &task) in graph.nodes.iter().zip(&of_node) {
+            for edge in node.operands.iter().filter_map(|operand| self.received.get(operand)) {
+                let reader = first.entry(*edge).or_insert(task);
+                *reader = task.min(*reader);
+            }
+        }
+        // What is only returned is read at the end.
+        self.received.values().for_each(|&edge| _ = first.entry(edge).or_insert(self.tasks.len()));
+        first
+    }
+
+    /// The first task here that begins when the readers of what goes over an edge read it, or later: the number of tasks
+    /// where that is after all of them. `None` where updates read it: then the end of the step is early enough.
+    pub fn release(&self, edge: usize) -> Option<usize> {
+        self.taken.get(&edge).filter(|&&slot| slot != UPDATE).map(|&slot| self.task_at(slot))
+    }
+}
+
+/// The places of the nodes of a graph in the order in which their tasks run.
+pub(crate) struct Places {
+    /// By node.
+    pub of_node: Vec<isize>,
+    /// The first place of each task, and of the updates.
+    begin: Vec<isize>,
+    /// Behind all nodes.
+    end: isize,
+    /// For each edge that brings a value, the first task that reads it.
+    readers: BTreeMap<usize, usize>,
+}
+
+impl Places {
+    /// Graph order; with a timetable, the order of tasks first.
+    pub fn of(graph: &Graph, timing: Option<&Timing>) -> Places {
+        let end = graph.nodes.len() as isize;
+        let Some(timing) = timing else {
+            return Places { of_node: (0..end).collect(), begin: Vec::new(), end, readers: BTreeMap::new() };
+        };
+        let task_of = timing.tasks_of_nodes(graph);
+        // What only serves to send a value comes right after what it is made of.
+        let only_sends = timing.only_send(graph);
+        let mut after: Vec<usize> = Vec::with_capacity(graph.nodes.len());
+        for id in graph.node_ids() {
+            let makers = graph.node(id).operands.iter().filter_map(|v| graph.value(*v).definition);
+            let last = makers.map(|(maker, _)| after[maker.index()]).max().unwrap_or(0);
+            after.push(if only_sends[id.index()] { last } else { id.index() });
+        }
+        let mut order: Vec<NodeId> = graph.node_ids().collect();
+        order.sort_by_key(|id| (task_of[id.index()], after[id.index()], id.index()));
+        let mut of_node = vec![0; graph.nodes.len()];
+        order.iter().enumerate().for_each(|(place, id)| of_node[id.index()] = place as isize);
+        let first = |task| order.partition_point(|id| task_of[id.index()] < task) as isize;
+        let begin = (0..=timing.tasks.len()).map(first).collect();
+        Places { of_node, begin, end, readers: timing.readers(graph) }
+    }
+
+    /// Where a task begins; behind all nodes where there is none.
+    pub fn begin_of(&self, task: Option<usize>) -> isize {
+        task.and_then(|task| self.begin.get(task)).copied().unwrap_or(self.end)
+    }
+
+    /// The first task that reads what an edge brings.
+    pub fn reader(&self, edge: usize) -> Option<usize> {
+        self.readers.get(&edge).copied()
+    }
+}
+
+/// Whether a timetable runs the two gradients at different times.
+pub(crate) fn splits_backward(timetable: &Timetable) -> bool {
+    timetable.slices.iter().flatten().any(|task| task.kind == TaskKind::WeightGrad)
+}

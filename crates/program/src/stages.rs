@@ -1,0 +1,202 @@
+//! Lowering of a step in stages: today's passes on each stage, then one set of programs with the sends between them.
+
+use crate::collective::{Collective, CollectiveKind, CollectiveOp, Transfer};
+use crate::passes::emit::nothing;
+use crate::passes::timing::{Timing, splits_backward};
+use crate::passes::{Edges, Lowering, PASSES, PassContext, find_pass};
+use crate::program::{Action, Program, ProgramSet};
+use crate::{LowerOptions, RegionSizes, check};
+use indexmap::IndexMap;
+use partita_base::{CollectiveId, Result};
+use partita_ir::{ClassGraph, TensorType};
+use partita_mesh::BoxMove;
+use partita_pipeline::Timetable;
+use std::sync::Arc;
+
+/// A step in stages, ready to be lowered. A step that is no pipeline is one stage without edges.
+#[derive(Clone, Debug)]
+pub struct Stages<'a> {
+    /// What each slice of the mesh runs.
+    pub stages: Vec<Stage<'a>>,
+    /// What goes from stage to stage.
+    pub edges: Vec<Edge>,
+    /// The order of tasks; graph order where there is none.
+    pub timetable: Option<&'a Timetable>,
+}
+
+/// What one slice of the mesh runs.
+#[derive(Clone, Debug)]
+pub struct Stage<'a> {
+    /// The local graph of each class of ranks; ranks are numbered from 0 within the slice. What comes over edges are the
+    /// last inputs, what goes over edges the last outputs.
+    pub classes: &'a [ClassGraph],
+    /// The rank of the whole mesh that each rank of the slice is, ascending.
+    pub ranks: Vec<usize>,
+    /// (position among the inputs, number of the edge).
+    pub received: Vec<(usize, usize)>,
+    /// (position among the outputs, number of the edge).
+    pub sent: Vec<(usize, usize)>,
+}
+
+/// A value that goes from one stage to others.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Edge {
+    /// What messages call the value.
+    pub name: String,
+    /// The ranks that send it, then those that receive it, stage by stage.
+    pub members: Vec<usize>,
+    /// What moves between these members.
+    pub boxes: Vec<BoxMove>,
+}
+
+impl<'a> Stages<'a> {
+    /// A step that one mesh runs.
+    pub fn one(classes: &'a [ClassGraph]) -> Stages<'a> {
+        let count = classes.iter().map(|class| class.ranks.len()).sum();
+        let stage = Stage { classes, ranks: (0..count).collect(), received: Vec::new(), sent: Vec::new() };
+        Stages { stages: vec![stage], edges: Vec::new(), timetable: None }
+    }
+}
+
+/// Lowers each stage with all of [`PASSES`], in the order that the timetable says, and puts the programs together.
+///
+/// # Errors
+/// As [`crate::lower`]; E461 where the timetable does not suit the stages.
+pub fn lower_stages(step: &Stages, options: &LowerOptions, sizes: &dyn RegionSizes) -> Result<ProgramSet> {
+    let mut options = options.clone();
+    options.split_backward |= step.timetable.is_some_and(splits_backward);
+    let context = PassContext { options: &options, sizes };
+    let (order, last) = (find_pass("order")?, find_pass("check")?);
+    let mut lowerings = Vec::with_capacity(step.stages.len());
+    for stage in &step.stages {
+        let edges = Edges { received: stage.received.clone(), sent: stage.sent.clone() };
+        let lowering = Lowering::with_edges(stage.classes, edges)?;
+        lowerings.push(lowering.run(&PASSES[..order], &context, &mut |_, _| {})?);
+    }
+    if let Some(timetable) = step.timetable {
+        let graphs: Vec<_> = lowerings.iter().map(|l| (l.graph(), l.received(), l.sent())).collect();
+        let timings = Timing::of_stages(timetable, &graphs)?;
+        lowerings = lowerings.into_iter().zip(timings).map(|(l, timing)| l.timed(timing)).collect();
+    }
+    let mut types = vec![Types::default(); step.edges.len()];
+    let mut whole = ProgramSet::default();
+    let mut sends: IndexMap<usize, Collective> = IndexMap::new();
+    for (lowering, stage) in lowerings.into_iter().zip(&step.stages) {
+        types_of_edges(stage, &mut types);
+        let lowering = lowering.run(&PASSES[order..last], &context, &mut |_, _| {})?;
+        let set = lowering.into_programs().expect("the pass `emit` is on the list");
+        append(&mut whole, set, &stage.ranks, &mut sends);
+    }
+    let first_send = whole.collectives.len();
+    let number = |edge: usize| first_send + sends.get_index_of(&edge).expect("it was met");
+    for program in &mut whole.programs {
+        rename(program, &|id| match id.index().checked_sub(EDGES) {
+            Some(edge) => CollectiveId::new(number(edge)),
+            None => id,
+        });
+    }
+    let buckets = whole.collectives.last().map_or(0, |last| last.bucket + 1);
+    for (position, (edge, placeholder)) in sends.into_iter().enumerate() {
+        whole.collectives.push(send(placeholder, &step.edges[edge], &types[edge], buckets + position));
+    }
+    check(&whole)?;
+    Ok(whole)
+}
+
+/// What each rank gives to an edge and gets from it.
+#[derive(Clone, Default)]
+struct Types {
+    inputs: IndexMap<usize, TensorType>,
+    outputs: IndexMap<usize, TensorType>,
+}
+
+fn types_of_edges(stage: &Stage, types: &mut [Types]) {
+    for class in stage.classes {
+        for &rank in &class.ranks {
+            let (graph, rank) = (&class.graph, stage.ranks[rank]);
+            for &(position, edge) in &stage.sent {
+                types[edge].inputs.insert(rank, graph.ty(graph.outputs[position]).clone());
+            }
+            for &(position, edge) in &stage.received {
+                types[edge].outputs.insert(rank, graph.ty(graph.inputs[position]).clone());
+            }
+        }
+    }
+}
+
+/// Collective ids from here on stand for edges, until all stages are together.
+const EDGES: usize = 1 << 31;
+
+/// Adds the programs of a stage, whose ranks become ranks of the whole mesh. Of the edges that it names, one placeholder
+/// is kept.
+fn append(whole: &mut ProgramSet, set: ProgramSet, ranks: &[usize], sends: &mut IndexMap<usize, Collective>) {
+    let mut numbers = Vec::with_capacity(set.collectives.len());
+    let first_bucket = whole.collectives.last().map_or(0, |last| last.bucket + 1);
+    for mut collective in set.collectives {
+        match collective.edge {
+            Some(edge) => {
+                numbers.push(CollectiveId::new(EDGES + edge));
+                sends.entry(edge).or_insert(collective);
+            }
+            None => {
+                numbers.push(CollectiveId::new(whole.collectives.len()));
+                collective.members = collective.members.iter().map(|&member| ranks[member]).collect();
+                collective.bucket += first_bucket;
+                whole.collectives.push(collective);
+            }
+        }
+    }
+    for mut program in set.programs {
+        rename(&mut program, &|id| numbers[id.index()]);
+        if ranks.iter().enumerate().any(|(local, &rank)| local != rank) {
+            renumber(&mut program, ranks);
+        }
+        whole.programs.push(program);
+    }
+}
+
+/// Renames the collectives of a program.
+fn rename(program: &mut Program, name: &dyn Fn(CollectiveId) -> CollectiveId) {
+    for instruction in &mut program.instructions {
+        match &mut instruction.action {
+            Action::Compute(_) => {}
+            Action::Start(start) => start.collective = name(start.collective),
+            Action::Wait(collective) => *collective = name(*collective),
+        }
+    }
+}
+
+/// Makes ranks of a slice ranks of the whole mesh.
+fn renumber(program: &mut Program, ranks: &[usize]) {
+    let name = |rank: usize| ranks[rank];
+    program.ranks.iter_mut().for_each(|rank| *rank = name(*rank));
+    for (_, constant) in &mut program.rank_constants {
+        *constant = constant.renumbered(&name);
+    }
+    for region in &mut program.regions {
+        for node in &mut region.graph.nodes {
+            node.op = node.op.renumbered(&name);
+        }
+    }
+}
+
+/// The collective of an edge.
+fn send(placeholder: Collective, edge: &Edge, types: &Types, bucket: usize) -> Collective {
+    let any = types.inputs.values().next().expect("a stage sends it");
+    let nothing = nothing(any);
+    let of = |types: &IndexMap<usize, TensorType>| -> Arc<[TensorType]> {
+        edge.members.iter().map(|rank| types.get(rank).unwrap_or(&nothing).clone()).collect()
+    };
+    let exchange = CollectiveOp::Send { boxes: edge.boxes.clone().into() };
+    let (inputs, outputs) = (of(&types.inputs), of(&types.outputs));
+    Collective {
+        kind: CollectiveKind::Send,
+        members: edge.members.clone().into(),
+        transfers: vec![Transfer { exchange, inputs, outputs, what: edge.name.clone() }],
+        label: format!("send of {}", edge.name),
+        phase: placeholder.phase,
+        microbatch: placeholder.microbatch,
+        bucket,
+        edge: placeholder.edge,
+    }
+}

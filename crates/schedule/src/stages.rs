@@ -1,0 +1,272 @@
+//! The stages of a built step: what each slice of the mesh runs, what goes between them, and how all of them are
+//! interpreted together.
+
+use crate::modules::is_inside;
+use partita_base::{Diagnostic, Result};
+use partita_ir::interpret::Evaluation;
+use partita_ir::{ClassGraph, Graph, Literal, ValueId};
+use partita_mesh::{BoxMove, Mesh, Slice, transfer};
+use partita_pipeline::{Edge, Sink, Source, mark as marks};
+use partita_spmd::{Partitioned, virtual_ranks};
+
+/// The mesh axis along which a pipeline's stages lie.
+pub const PIPELINE_AXIS: &str = "pp";
+
+/// What one slice of the mesh runs.
+#[derive(Clone, Debug)]
+pub struct Stage {
+    /// Layouts and class graphs, on the mesh of the slice.
+    pub partitioned: Partitioned,
+    /// The local graph of each class of ranks; ranks are numbered from 0 within the slice.
+    pub classes: Vec<ClassGraph>,
+    /// The rank of the whole mesh that each rank of the slice is, ascending.
+    pub ranks: Vec<usize>,
+    /// Where each input comes from.
+    pub inputs: Vec<Source>,
+    /// Where each output goes to.
+    pub outputs: Vec<Sink>,
+}
+
+impl Stage {
+    /// A partitioned step that is no pipeline.
+    pub fn whole(partitioned: Partitioned) -> Result<Stage> {
+        Ok(Stage {
+            classes: virtual_ranks::class_graphs(&partitioned)?,
+            ranks: Slice::whole(&partitioned.mesh).ranks,
+            inputs: (0..partitioned.graph.inputs.len()).map(Source::Step).collect(),
+            outputs: (0..partitioned.graph.outputs.len()).map(Sink::Step).collect(),
+            partitioned,
+        })
+    }
+
+    /// The number within the stage of a rank of the whole mesh.
+    pub fn position(&self, rank: usize) -> Option<usize> {
+        self.ranks.binary_search(&rank).ok()
+    }
+
+    /// (position, edge) of each input that comes from another stage.
+    pub fn received(&self) -> Vec<(usize, usize)> {
+        let edge = |(position, source): (usize, &Source)| match source {
+            Source::Edge(edge) => Some((position, *edge)),
+            Source::Step(_) => None,
+        };
+        self.inputs.iter().enumerate().filter_map(edge).collect()
+    }
+
+    /// (position, edge) of each output that goes to other stages.
+    pub fn sent(&self) -> Vec<(usize, usize)> {
+        let edge = |(position, sink): (usize, &Sink)| match sink {
+            Sink::Edge(edge) => Some((position, *edge)),
+            Sink::Step(_) => None,
+        };
+        self.outputs.iter().enumerate().filter_map(edge).collect()
+    }
+
+    /// (position, position among the inputs of the step) of each input that is fed or kept.
+    pub fn fed(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        self.inputs.iter().enumerate().filter_map(|(position, source)| match source {
+            Source::Step(of_step) => Some((position, *of_step)),
+            Source::Edge(_) => None,
+        })
+    }
+
+    /// (position, position among the outputs of the step) of each output that is returned.
+    pub fn returned(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        self.outputs.iter().enumerate().filter_map(|(position, sink)| match sink {
+            Sink::Step(of_step) => Some((position, *of_step)),
+            Sink::Edge(_) => None,
+        })
+    }
+}
+
+/// Says to which stage each node of a forward graph belongs: a stage ends after each of the modules `ends`; without any,
+/// the work is cut evenly. On a mesh without the axis `pp` there is one stage.
+///
+/// # Errors
+/// E460 where the model has fewer blocks than the mesh has stages, E463 where the marks make another number of stages, or
+/// a marked module computes nothing.
+pub(crate) fn mark(forward: &mut Graph, ends: &[String], mesh: &Mesh) -> Result<()> {
+    let count = mesh.slices(PIPELINE_AXIS).len();
+    if count == 1 {
+        return Ok(());
+    }
+    if ends.is_empty() {
+        return marks::evenly(forward, count);
+    }
+    if ends.len() + 1 != count {
+        return Err(Diagnostic::new(
+            "E463",
+            "the plan and the mesh disagree on the number of pipeline stages",
+        )
+        .at("pipeline_split")
+        .expected(format!("{} marks: one less than the axis `{PIPELINE_AXIS}` has ranks", count - 1))
+        .found(format!("{}: after {}", ends.len(), ends.join(", ")))
+        .help(format!("use `{PIPELINE_AXIS}={}`, or leave the marks out", ends.len() + 1)));
+    }
+    let last = |module: &String| {
+        let inside = |node: &partita_ir::Node| is_inside(&node.path, module);
+        forward.nodes.iter().rposition(inside).ok_or_else(|| {
+            Diagnostic::new("E463", format!("no pipeline stage can end after `{module}`"))
+                .at("pipeline_split")
+                .expected("a module that computes something")
+        })
+    };
+    let ends = ends.iter().map(last).collect::<Result<Vec<usize>>>()?;
+    marks::after(forward, &ends);
+    Ok(())
+}
+
+/// The ranks of the whole mesh that take part in the transfer over an edge (those that send, then those that receive,
+/// stage by stage), and what moves between them.
+pub fn moves(stages: &[Stage], edge: &Edge) -> (Vec<usize>, Vec<BoxMove>) {
+    let (stage, output) = edge.from;
+    let from = &stages[stage];
+    let sent = &from.partitioned;
+    let shape = &sent.graph.ty(sent.graph.outputs[output]).shape;
+    let (mut members, mut boxes) = (from.ranks.clone(), Vec::new());
+    for &(stage, input) in &edge.to {
+        let to = &stages[stage];
+        let behind = members.len() - from.ranks.len();
+        let target = (&to.partitioned.inputs[input], &to.partitioned.mesh);
+        boxes.extend(
+            transfer(shape, (&sent.outputs[output], &sent.mesh), target)
+                .into_iter()
+                .map(|moved| BoxMove { target: moved.target + behind, ..moved }),
+        );
+        members.extend(&to.ranks);
+    }
+    (members, boxes)
+}
+
+/// Evaluates all stages on global inputs of the step, each on its virtual ranks in lock step; returns the global outputs.
+pub fn interpret(
+    stages: &[Stage],
+    edges: &[Edge],
+    inputs: &[Literal],
+    watch: &dyn Fn(f64),
+) -> Result<Vec<Literal>> {
+    let mut evaluations = on_ranks(stages, inputs, false)?;
+    advance(stages, edges, &mut evaluations, watch, &over_ranks(stages))?;
+    let count = stages.iter().flat_map(Stage::returned).map(|(_, of_step)| of_step + 1).max().unwrap_or(0);
+    let mut outputs: Vec<Option<Literal>> = vec![None; count];
+    for (stage, evaluation) in stages.iter().zip(&evaluations) {
+        let Partitioned { graph, mesh, outputs: layouts, .. } = &stage.partitioned;
+        for (position, of_step) in stage.returned() {
+            let locals = evaluation.value(|graph| graph.outputs[position]).expect("all nodes are evaluated");
+            let ty = graph.ty(graph.outputs[position]);
+            outputs[of_step] = Some(virtual_ranks::collect(ty, &layouts[position], mesh, &locals)?);
+        }
+    }
+    Ok(outputs.into_iter().map(|output| output.expect("a stage returns it")).collect())
+}
+
+/// Every value of the stages: on one device each, and on their ranks.
+pub(crate) struct Trace {
+    /// By stage and value of its graph.
+    pub whole: Vec<Vec<Option<Literal>>>,
+    /// By stage, rank and value of the local graph.
+    pub on_ranks: Vec<Vec<Vec<Option<Literal>>>>,
+}
+
+/// As [`interpret`], keeping everything.
+pub(crate) fn trace(
+    stages: &[Stage],
+    edges: &[Edge],
+    inputs: &[Literal],
+    watch: &dyn Fn(f64),
+) -> Result<Trace> {
+    let mut whole = Vec::with_capacity(stages.len());
+    for stage in stages {
+        let mut evaluation = Evaluation::new(&[&stage.partitioned.graph], true);
+        for (position, of_step) in stage.fed() {
+            evaluation.feed(0, position, inputs[of_step].clone())?;
+        }
+        whole.push(evaluation);
+    }
+    let same = |sent: &[&Literal], _: &Edge, _: (usize, usize)| Ok(vec![sent[0].clone()]);
+    advance(stages, edges, &mut whole, watch, &same)?;
+    // Every stage gets the right values: what differs in it is made by it.
+    let right = |_: &[&Literal], edge: &Edge, (stage, input): (usize, usize)| {
+        let sent =
+            whole[edge.from.0].value(|graph| graph.outputs[edge.from.1]).expect("all nodes are evaluated");
+        let to = &stages[stage].partitioned;
+        let local = |rank| virtual_ranks::distribute(sent[0], &to.inputs[input], &to.mesh, rank);
+        Ok((0..to.mesh.rank_count()).map(local).collect())
+    };
+    let mut evaluations = on_ranks(stages, inputs, true)?;
+    advance(stages, edges, &mut evaluations, watch, &right)?;
+    Ok(Trace {
+        whole: whole.into_iter().map(|evaluation| evaluation.into_values().remove(0)).collect(),
+        on_ranks: evaluations.into_iter().map(Evaluation::into_values).collect(),
+    })
+}
+
+/// The stages on their ranks, fed.
+fn on_ranks<'a>(stages: &'a [Stage], inputs: &[Literal], keep_all: bool) -> Result<Vec<Evaluation<'a>>> {
+    let mut evaluations = Vec::with_capacity(stages.len());
+    for stage in stages {
+        let Partitioned { mesh, inputs: layouts, .. } = &stage.partitioned;
+        let graphs: Vec<&Graph> = (0..mesh.rank_count()).map(|rank| stage.partitioned.local(rank)).collect();
+        let mut evaluation = Evaluation::new(&graphs, keep_all);
+        for (position, of_step) in stage.fed() {
+            for rank in 0..mesh.rank_count() {
+                let local = virtual_ranks::distribute(&inputs[of_step], &layouts[position], mesh, rank);
+                evaluation.feed(rank, position, local)?;
+            }
+        }
+        evaluations.push(evaluation);
+    }
+    Ok(evaluations)
+}
+
+/// What arrives on the ranks of a stage, from what the ranks of another one sent: by way of the global tensor.
+type Deliver<'a> = dyn Fn(&[&Literal], &Edge, (usize, usize)) -> Result<Vec<Literal>> + 'a;
+
+fn over_ranks(stages: &[Stage]) -> impl Fn(&[&Literal], &Edge, (usize, usize)) -> Result<Vec<Literal>> + '_ {
+    |sent, edge, (stage, input)| {
+        let (from, output) = (&stages[edge.from.0].partitioned, edge.from.1);
+        let ty = from.graph.ty(from.graph.outputs[output]);
+        let global = virtual_ranks::collect(ty, &from.outputs[output], &from.mesh, sent)?;
+        let to = &stages[stage].partitioned;
+        let local = |rank| virtual_ranks::distribute(&global, &to.inputs[input], &to.mesh, rank);
+        Ok((0..to.mesh.rank_count()).map(local).collect())
+    }
+}
+
+/// Runs every stage as far as it goes, delivers what it has sent, and begins again until all are done.
+fn advance(
+    stages: &[Stage],
+    edges: &[Edge],
+    evaluations: &mut [Evaluation],
+    watch: &dyn Fn(f64),
+    deliver: &Deliver,
+) -> Result<()> {
+    let mut is_open = vec![true; edges.len()];
+    loop {
+        let mut is_done = true;
+        for evaluation in evaluations.iter_mut() {
+            is_done &= evaluation.advance(Some(watch))?;
+        }
+        let mut has_delivered = false;
+        for (edge, is_open) in edges.iter().zip(&mut is_open).filter(|(_, is_open)| **is_open) {
+            let output = |graph: &Graph| -> ValueId { graph.outputs[edge.from.1] };
+            let Some(sent) = evaluations[edge.from.0].value(output) else { continue };
+            let arrived =
+                edge.to.iter().map(|&to| deliver(&sent, edge, to)).collect::<Result<Vec<Vec<Literal>>>>()?;
+            for (&(stage, input), literals) in edge.to.iter().zip(arrived) {
+                for (rank, literal) in literals.into_iter().enumerate() {
+                    evaluations[stage].feed(rank, input, literal)?;
+                }
+            }
+            (*is_open, has_delivered) = (false, true);
+        }
+        match (is_done, has_delivered) {
+            (true, false) => return Ok(()),
+            (false, false) => {
+                return Err(Diagnostic::new("E464", format!("{} stages wait for each other", stages.len()))
+                    .help("this is a bug in partita; please report it"));
+            }
+            (_, true) => {}
+        }
+    }
+}
