@@ -1,7 +1,6 @@
 use super::*;
-use crate::op::{Op, Operation};
 use crate::ops::UnaryKind;
-use crate::{Literal, TensorType, autodiff, evaluate, text};
+use crate::{TensorType, autodiff, text};
 use partita_base::DType;
 
 /// `loss = sum(tanh(exp(tanh(x * w)) * w))`, each factor of it under a path of its own.
@@ -36,96 +35,6 @@ fn gradient(forward: &Graph) -> Graph {
     let gradients = autodiff::backward(&mut b, &[(loss, one)], &[w]).unwrap();
     let outputs = vec![("loss".into(), loss), ("grad.w".into(), gradients[0].unwrap())];
     graph_edit::prune(b.finish_named(outputs))
-}
-
-fn numbers(graph: &Graph) -> Vec<Literal> {
-    let ty = TensorType::new(DType::F64, [3, 2]);
-    let ramp = |from: f64| Literal::from_f64(&ty, (0..6).map(|i| from + 0.3 * f64::from(i)));
-    evaluate(graph, &[ramp(-0.8), ramp(0.5)]).unwrap()
-}
-
-/// (path, op) of the nodes computed again, in order.
-fn repeated(graph: &Graph) -> Vec<(&str, &str)> {
-    let again = |node: &&Node| matches!(graph.value(node.results[0]).role, Role::RematOf(_));
-    graph.nodes.iter().filter(again).map(|node| (node.path.as_str(), node.op.name())).collect()
-}
-
-#[test]
-fn a_group_keeps_what_leaves_it_and_repeats_what_its_gradient_reads() {
-    let mut graph = forward();
-    let nodes = inside(&graph, "first");
-    mark(&mut graph, nodes).unwrap();
-    let plain = gradient(&forward());
-    let before = gradient(&graph);
-    let after = rematerialise(before.clone()).unwrap();
-    // The gradient of exp reads its result, which leaves the group; that of tanh its own, which does not.
-    let names = ["stablehlo.multiply", "stablehlo.tanh"];
-    assert_eq!(repeated(&after), names.map(|name| ("first", name)));
-    assert!(after.nodes.iter().all(|node| node.remat.is_none()));
-    assert_eq!(after.nodes.len(), plain.nodes.len() + 2);
-    assert_eq!(numbers(&after), numbers(&plain));
-
-    // They stand together, right before the gradient of tanh, and are what its gradient reads.
-    let is_again = |node: &Node| matches!(after.value(node.results[0]).role, Role::RematOf(_));
-    let first = after.nodes.iter().position(is_again).unwrap();
-    let tanh = &after.nodes[first + 1];
-    assert!(is_again(tanh) && tanh.phase == Phase::InputGrad);
-    assert_eq!(tanh.operands, after.nodes[first].results);
-    let Role::RematOf(original) = after.value(tanh.results[0]).role else { panic!("computed again") };
-    let readers = |value| after.uses()[ValueId::index(value)].clone();
-    let [(exponential, 0)] = readers(original)[..] else { panic!("one forward reader") };
-    assert_eq!(after.node(exponential).phase, Phase::Forward);
-    assert!(readers(tanh.results[0]).iter().all(|(id, _)| after.node(*id).phase.is_backward()));
-    assert_eq!(readers(tanh.results[0])[0].0.index(), first + 2);
-}
-
-#[test]
-fn a_chain_of_groups_keeps_only_what_they_read() {
-    let mut graph = forward();
-    for module in ["first", "second"] {
-        let nodes = inside(&graph, module);
-        mark(&mut graph, nodes).unwrap();
-    }
-    let after = rematerialise(gradient(&graph)).unwrap();
-    assert_eq!(numbers(&after), numbers(&gradient(&forward())));
-    // The last tanh is read by the loss.
-    assert_eq!(repeated(&after), ["stablehlo.multiply", "stablehlo.tanh"].map(|name| ("first", name)));
-
-    // Of forward values, the backward pass reads the input of each group alone, and what the second one returns.
-    let of_forward = |v: &&ValueId| {
-        after.value(**v).definition.is_some_and(|(id, _)| after.node(id).phase == Phase::Forward)
-    };
-    let backward = after.nodes.iter().filter(|node| node.phase.is_backward());
-    let mut kept: Vec<(&str, &str)> = backward
-        .flat_map(|node| node.operands.iter().filter(of_forward))
-        .map(|v| after.node(after.value(*v).definition.unwrap().0))
-        .filter(|node| !matches!(node.op, Op::Constant(_)))
-        .map(|node| (node.path.as_str(), node.op.name()))
-        .collect();
-    kept.sort();
-    kept.dedup();
-    assert_eq!(kept, [("first", "stablehlo.exponential"), ("second", "stablehlo.tanh")]);
-}
-
-#[test]
-fn one_group_of_everything_repeats_everything_but_its_results() {
-    let mut graph = forward();
-    let nodes: Vec<NodeId> = graph.node_ids().collect();
-    mark(&mut graph, nodes).unwrap();
-    let after = rematerialise(gradient(&graph)).unwrap();
-    assert_eq!(numbers(&after), numbers(&gradient(&forward())));
-    let (first, second) = (("first", "stablehlo.multiply"), ("second", "stablehlo.multiply"));
-    let (tanh, exponential) = ("stablehlo.tanh", "stablehlo.exponential");
-    assert_eq!(repeated(&after), [first, ("first", tanh), ("first", exponential), second, ("second", tanh)]);
-}
-
-#[test]
-fn groups_that_nobody_reads_back_vanish() {
-    let mut graph = forward();
-    let nodes: Vec<NodeId> = graph.node_ids().collect();
-    mark(&mut graph, nodes).unwrap();
-    assert_eq!(rematerialise(graph).unwrap(), forward());
-    assert_eq!(rematerialise(forward()).unwrap(), forward());
 }
 
 #[test]

@@ -69,3 +69,16 @@ fn a_closed_pipe_does_not_fail_the_command() {
     let result = child.wait_with_output().unwrap();
     assert_eq!((result.status.code(), text(&result.stderr)), (Some(0), String::new()));
 }
+
+#[test]
+fn opt_takes_what_stands_in_the_run_line_of_a_file_test() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/files/place/chain_op_by_op.mlir");
+    let items = "device=plain,fused_ops=1,..check";
+    let result = partita(&["opt", file, "--pass", items, "--ranks", "1"]);
+    assert!(text(&result.stdout).contains("6 instructions, 7 buffers, arena 128 bytes"), "{result:?}");
+    let result = partita(&["opt", file, "--pass", "fused_ops=few", "--ranks", "1"]);
+    assert_eq!(result.status.code(), Some(2));
+    assert!(text(&result.stderr).contains("E017"), "{result:?}");
+    let list = text(&partita(&["opt", "--list"]).stdout);
+    assert!(list.contains("print-fusion") && list.contains("..NAME"), "{list}");
+}

@@ -1,26 +1,36 @@
 //! Passes tested from files: each `.mlir` file below `tests/files` says in comments which passes to run and what must
-//! hold of the outcome. `tests/files/README.md` explains the lines; `UPDATE=1` writes expected outcomes anew.
+//! hold of the outcome. `tests/files/README.md` explains the lines; `FILE=text` runs the files whose path has the text,
+//! and `UPDATE=1` writes expected outcomes anew.
 
 use partita::opt::{OptOptions, Unit};
 use partita_ir::{Literal, TensorType};
 use partita_mesh::Mesh;
-use partita_program::LowerOptions;
 use partita_runtime::Cpu;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
+/// Steps in a row that `EQUAL` compares: what replaces an input in the first is read by the second.
+const STEPS: usize = 2;
+
+/// A text that is looked for behind what was found before.
+struct Check {
+    text: String,
+    /// Only on the line that follows.
+    next_line: bool,
+}
+
 /// The lines of a file that say something of the test.
 #[derive(Default)]
 struct Directives {
-    passes: Vec<String>,
+    /// Passes and choices of lowering.
+    items: Vec<String>,
     mesh: Option<String>,
     ranks: Option<usize>,
-    lower: LowerOptions,
-    checks: Vec<String>,
+    checks: Vec<Check>,
     absent: Vec<String>,
     counts: Vec<(String, usize)>,
     equal: Option<f64>,
-    error: Option<String>,
+    errors: Vec<String>,
 }
 
 fn directives(text: &str) -> Result<Directives, String> {
@@ -35,19 +45,16 @@ fn directives(text: &str) -> Result<Directives, String> {
                 for item in rest.split_whitespace() {
                     match item.split_once('=') {
                         Some(("mesh", axes)) => found.mesh = Some(axes.to_string()),
-                        Some(("ranks", n)) => found.ranks = n.parse().ok(),
-                        Some(("bucket_cap_bytes", n)) => {
-                            found.lower.bucket_cap_bytes = n.parse().map_err(|_| format!("`{item}`"))?;
+                        Some(("ranks", n)) => {
+                            found.ranks = Some(n.parse().map_err(|_| format!("RUN: {item}"))?);
                         }
-                        Some(("logits_bytes", n)) => {
-                            found.lower.logits_bytes = n.parse().map_err(|_| format!("`{item}`"))?;
-                        }
-                        Some(("prefetch", on)) => found.lower.prefetch = on == "true",
-                        _ => found.passes.push(item.to_string()),
+                        _ => found.items.push(item.to_string()),
                     }
                 }
             }
-            "CHECK" => found.checks.push(rest.to_string()),
+            "CHECK" | "NEXT" => {
+                found.checks.push(Check { text: rest.to_string(), next_line: word == "NEXT" });
+            }
             "ABSENT" => found.absent.push(rest.to_string()),
             "COUNT" => {
                 let (op, count) = rest.rsplit_once(' ').ok_or(format!("COUNT: {rest}"))?;
@@ -59,11 +66,14 @@ fn directives(text: &str) -> Result<Directives, String> {
                     bound => bound.parse().map_err(|_| format!("EQUAL: {rest}"))?,
                 });
             }
-            "ERROR" => found.error = Some(rest.to_string()),
+            "ERROR" => found.errors.push(rest.to_string()),
+            _ if word.chars().all(|c| c.is_ascii_uppercase()) => {
+                return Err(format!("there is no line `{word}`"));
+            }
             _ => {}
         }
     }
-    if found.passes.is_empty() {
+    if found.items.is_empty() {
         return Err("no RUN line names a pass".to_string());
     }
     Ok(found)
@@ -105,32 +115,46 @@ fn run(path: &Path) -> Result<(), String> {
     let wanted = directives(&text)?;
     let mesh = wanted.mesh.as_ref().map(|mesh| Mesh::parse(mesh, None)).transpose();
     let mesh = mesh.map_err(|error| error.to_string())?;
-    let options = OptOptions { mesh, ranks: wanted.ranks, lower: wanted.lower.clone() };
+    let mut options = OptOptions { mesh, ranks: wanted.ranks, ..OptOptions::default() };
     let name = path.file_name().expect("a file").to_string_lossy().into_owned();
-    let passed = || -> partita_base::Result<Unit> {
+    let mut passed = || -> partita_base::Result<Unit> {
         let mut unit = Unit::read(&text, &name, &options)?;
-        for pass in &wanted.passes {
-            unit = unit.run(pass, &options, &Cpu::default())?;
+        for item in &wanted.items {
+            if !options.set(item)? {
+                unit = unit.run(item, &options, &Cpu::default())?;
+            }
         }
         Ok(unit)
     };
-    let unit = match (passed(), &wanted.error) {
-        (Ok(unit), None) => unit,
-        (Ok(_), Some(error)) => return Err(format!("no error, where `{error}` was expected")),
-        (Err(error), None) => return Err(error.to_string()),
-        (Err(error), Some(expected)) => {
-            return match error.to_string().contains(expected.as_str()) {
-                true => Ok(()),
-                false => Err(format!("another error than `{expected}`:\n{error}")),
+    let unit = match passed() {
+        Ok(unit) if wanted.errors.is_empty() => unit,
+        Ok(_) => return Err(format!("no error, where `{}` was expected", wanted.errors.join("`, `"))),
+        Err(error) if wanted.errors.is_empty() => return Err(error.to_string()),
+        Err(error) => {
+            let found = error.to_string();
+            return match wanted.errors.iter().find(|text| !found.contains(text.as_str())) {
+                None => Ok(()),
+                Some(text) => Err(format!("another error than `{text}`:\n{found}")),
             };
         }
     };
     let printed = unit.print();
+    if std::env::var_os("FILE").is_some() {
+        println!("{printed}");
+    }
     let mut rest = printed.as_str();
-    for check in &wanted.checks {
-        match rest.find(check.as_str()) {
-            Some(at) => rest = &rest[at + check.len()..],
-            None => return Err(format!("`{check}` is not in the rest of the outcome:\n{rest}")),
+    for Check { text, next_line } in &wanted.checks {
+        let found = match next_line {
+            false => rest.find(text.as_str()),
+            true => {
+                let line = rest.find('\n').map_or("", |end| &rest[end + 1..]);
+                let start = rest.len() - line.len();
+                line.lines().next().and_then(|line| line.find(text.as_str())).map(|at| start + at)
+            }
+        };
+        match found {
+            Some(at) => rest = &rest[at + text.len()..],
+            None => return Err(format!("`{text}` is not in the rest of the outcome:\n{rest}")),
         }
     }
     if let Some(text) = wanted.absent.iter().find(|text| printed.contains(text.as_str())) {
@@ -146,15 +170,18 @@ fn run(path: &Path) -> Result<(), String> {
         let before = Unit::read(&text, &name, &options).map_err(|error| error.to_string())?;
         let inputs: Vec<Literal> =
             before.inputs().iter().enumerate().map(|(seed, ty)| numbers(ty, seed)).collect();
-        let expected = before.interpret(&inputs).map_err(|error| error.to_string())?;
-        let found = unit.interpret(&inputs).map_err(|error| error.to_string())?;
-        if expected.len() != found.len() {
-            return Err(format!("{} outputs, where {} were expected", found.len(), expected.len()));
-        }
-        for (number, (expected, found)) in expected.iter().zip(&found).enumerate() {
-            let difference = difference(expected, found);
-            if difference > bound {
-                return Err(format!("output {number} differs by {difference:e}:\n{expected:?}\n{found:?}"));
+        let outputs = |unit: &Unit| unit.interpret(&inputs, STEPS).map_err(|error| error.to_string());
+        let (expected, found) = (outputs(&before)?, outputs(&unit)?);
+        for (step, (expected, found)) in expected.iter().zip(&found).enumerate() {
+            if expected.len() != found.len() {
+                return Err(format!("{} outputs, where {} were expected", found.len(), expected.len()));
+            }
+            for (number, (expected, found)) in expected.iter().zip(found).enumerate() {
+                let difference = difference(expected, found);
+                if difference > bound {
+                    let place = format!("output {number} of step {step}");
+                    return Err(format!("{place} differs by {difference:e}:\n{expected:?}\n{found:?}"));
+                }
             }
         }
     }
@@ -201,6 +228,9 @@ fn every_file_holds() {
     let mut found = Vec::new();
     files(&folder, &mut found);
     found.sort();
+    if let Ok(wanted) = std::env::var("FILE") {
+        found.retain(|path| path.to_string_lossy().contains(&wanted));
+    }
     assert!(!found.is_empty(), "no files below {}", folder.display());
     let mut failures = String::new();
     for path in &found {
@@ -210,4 +240,20 @@ fn every_file_holds() {
         }
     }
     assert!(failures.is_empty(), "{failures}");
+}
+
+#[test]
+fn buffers_without_a_place_are_not_interpreted() {
+    let text = "module {
+  func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
+    %0 = stablehlo.negate %x : tensor<2xf32>
+    return %0 : tensor<2xf32>
+  }
+}";
+    let options = OptOptions { ranks: Some(1), ..OptOptions::default() };
+    let unit =
+        Unit::read(text, "text", &options).and_then(|unit| unit.run("..emit", &options, &Cpu::default()));
+    let unit = unit.unwrap_or_else(|error| panic!("{error}"));
+    let inputs: Vec<Literal> = unit.inputs().iter().map(|ty| numbers(ty, 0)).collect();
+    assert_eq!(unit.interpret(&inputs, 1).expect_err("it has no places").code, "E017");
 }

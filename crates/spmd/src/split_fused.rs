@@ -315,20 +315,6 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_covered_in_order_stays_fused() {
-        for limits in [vec![(0, 4), (4, 7)], vec![(0, 5), (4, 8)], vec![(0, 8)]] {
-            let before = fused(true, &limits);
-            let (after, pieces) = split_fused(&before).unwrap();
-            assert!(pieces.is_empty() && after == before, "{limits:?}");
-        }
-        // A second reader of the whole product.
-        let mut before = fused(false, &[(0, 4), (4, 8)]);
-        let product = before.nodes[0].results[0];
-        before.outputs.push(product);
-        assert!(split_fused(&before).unwrap().1.is_empty());
-    }
-
-    #[test]
     fn pieces_join_to_what_was_split() {
         let ty = TensorType::new(DType::F32, [2, 7]);
         let whole = ramp(&ty, 1);

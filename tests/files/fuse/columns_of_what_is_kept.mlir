@@ -1,0 +1,16 @@
+// From 256 rows on, a sum of columns belongs to the region that makes its operand: here the squares are an output too.
+// RUN: device=plain print-fusion ..check ranks=1
+// CHECK: 1 instructions, 3 buffers
+// CHECK: , %2@
+// CHECK: = multiply+reduce(
+// CHECK: fusion: 2 ops in 1 regions, 1 of several
+// ABSENT: runs apart
+// EQUAL: exact
+module {
+  func.func @main(%x: tensor<256x3xf32> {partita.role = "input"}) -> (tensor<256x3xf32>, tensor<3xf32>) {
+    %zero = stablehlo.constant dense<0.0> : tensor<f32>
+    %y = stablehlo.multiply %x, %x : tensor<256x3xf32>
+    %sums = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<256x3xf32>, tensor<f32>) -> tensor<3xf32>
+    return %y, %sums : tensor<256x3xf32>, tensor<3xf32>
+  }
+}

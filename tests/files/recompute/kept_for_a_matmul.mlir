@@ -1,0 +1,20 @@
+// Where a matmul reads the sum, it must be stored, and is not formed again.
+// RUN: device=plain print-fusion ..check ranks=1
+// CHECK: 4 instructions, 7 buffers
+// CHECK: , %4@
+// CHECK: = add+tanh(
+// CHECK: = multiply(
+// CHECK: = dot_general(
+// CHECK: fusion: 3 ops in 2 regions, 1 of several
+// EQUAL: exact
+module {
+  func.func @main(%x: tensor<3x3xf32> {partita.role = "input"}, %bias: tensor<3xf32> {partita.role = "param"}) -> (tensor<3x3xf32>, tensor<3x3xf32>, tensor<3x3xf32>) {
+    %product = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0] : (tensor<3x3xf32>, tensor<3x3xf32>) -> tensor<3x3xf32>
+    %wide = stablehlo.broadcast_in_dim %bias, dims = [1] : (tensor<3xf32>) -> tensor<3x3xf32>
+    %sum = stablehlo.add %product, %wide : tensor<3x3xf32>
+    %y = stablehlo.tanh %sum : tensor<3x3xf32>
+    %z = stablehlo.multiply %sum, %y : tensor<3x3xf32> loc("input_grad/backward")
+    %more = stablehlo.dot_general %sum, %sum, contracting_dims = [1] x [0] : (tensor<3x3xf32>, tensor<3x3xf32>) -> tensor<3x3xf32>
+    return %y, %z, %more : tensor<3x3xf32>, tensor<3x3xf32>, tensor<3x3xf32>
+  }
+}
