@@ -7,6 +7,7 @@
 use crate::graph::{Graph, NodeId, Phase, Role, ValueId};
 use crate::literal::Literal;
 use crate::op::{GradientContext, Op, Operation};
+use crate::traits::Traits;
 use crate::{GraphBuilder, TensorType};
 use partita_base::{Diagnostic, Result};
 
@@ -146,7 +147,7 @@ fn is_constant(graph: &Graph, value: ValueId) -> bool {
     match graph.value(value).definition {
         Some((node, _)) => {
             let node = graph.node(node);
-            matches!(node.op, Op::Constant(_) | Op::Iota(_))
+            matches!(graph.traits(node), Traits::Constant(_) | Traits::Iota { .. })
                 || (matches!(node.op, Op::BroadcastInDim(_)) && is_constant(graph, node.operands[0]))
         }
         None => false,

@@ -9,6 +9,7 @@ use crate::custom::CustomOp;
 use crate::graph::{Graph, Role, ValueId};
 use crate::op::Operation;
 use crate::rule::{FactorKind, Rule};
+use crate::traits::{ConstantOp, Traits};
 use crate::{GraphBuilder, TensorType};
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result};
@@ -339,14 +340,17 @@ mod derived {
                         }
                     }
                 }
+                let has_offsets =
+                    matches!(&node.op, Op::Composite(composite) if composite.offsets_operand().is_some());
                 // Counting or choosing by position needs to know where the shard starts.
                 for &result in &node.results {
                     for dim in 0..graph.ty(result).rank() {
-                        let looks_at_places = match &node.op {
-                            Op::Iota(iota) => iota.dim == dim,
-                            Op::Constant(constant) => !constant.value.is_splat(),
-                            Op::Composite(composite) => composite.offsets_operand().is_some(),
-                            _ => false,
+                        let looks_at_places = match graph.traits(node) {
+                            Traits::Iota { dim: counted } => counted == dim,
+                            Traits::Constant(ConstantOp::OfAll(constant)) => !constant.value.is_splat(),
+                            Traits::Constant(ConstantOp::ByRank(constant)) => !constant.values.is_splat(),
+                            Traits::Elementwise(_) | Traits::View(_) | Traits::Opaque => has_offsets,
+                            Traits::Collective(_) | Traits::Refused => false,
                         };
                         if looks_at_places {
                             let slot = slots.first[result.index()] + dim;

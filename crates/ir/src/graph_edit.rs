@@ -64,13 +64,13 @@ pub fn open_composites(graph: &Graph, open: &dyn Fn(&crate::ops::Composite) -> b
 pub fn open_once(graph: &Graph, open: &dyn Fn(&Node) -> bool) -> Result<Graph> {
     rebuild(graph, |builder, _, index, operands| {
         let node = &graph.nodes[index];
-        match &node.op {
-            Op::Composite(composite) if open(node) => {
-                builder.enter(node);
-                Ok(Some(builder.inline(&composite.definition.decomposition, operands, false)?))
-            }
-            _ => Ok(Some(push_copy(builder, graph, index, operands))),
+        if let Op::Composite(composite) = &node.op
+            && open(node)
+        {
+            builder.enter(node);
+            return Ok(Some(builder.inline(&composite.definition.decomposition, operands, false)?));
         }
+        Ok(Some(push_copy(builder, graph, index, operands)))
     })
 }
 
@@ -121,10 +121,7 @@ pub fn unroll_collective_loops(graph: &Graph) -> Result<Graph> {
                 return Ok(Some(push_copy(builder, &source, index, operands)));
             }
             builder.enter(node);
-            let unrolled = match &node.op {
-                Op::While(op) => op.unroll(builder, operands)?,
-                _ => None,
-            };
+            let unrolled = if let Op::While(op) = &node.op { op.unroll(builder, operands)? } else { None };
             unrolled.map(Some).ok_or_else(|| {
                 let name = node.op.name();
                 Diagnostic::new(

@@ -20,9 +20,11 @@ pub mod outline;
 mod pieces;
 pub mod remat;
 pub mod rule;
+pub mod target;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod text;
+pub mod traits;
 pub mod types;
 pub mod verify;
 
@@ -36,4 +38,6 @@ pub use literal::{Literal, Storage};
 pub use op::{Cost, GradientContext, LocalContext, Op, Operation};
 pub use pieces::Pieces;
 pub use rule::{Factor, FactorId, FactorKind, LinearGroup, Rule};
+pub use target::Target;
+pub use traits::Traits;
 pub use types::TensorType;

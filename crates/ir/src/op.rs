@@ -1,13 +1,15 @@
-//! What every op must answer, and the closed set of ops.
+//! What every op must answer, and what is made of the list of ops.
 
 use crate::builder::GraphBuilder;
-use crate::graph::{Graph, ValueId};
+use crate::graph::{Graph, Node, ValueId};
 use crate::literal::Literal;
-use crate::ops::*;
 use crate::rule::{FactorId, Rule};
 use crate::text::OpPrinter;
+use crate::traits::Traits;
 use crate::types::TensorType;
 use partita_base::Result;
+
+pub use crate::ops::Op;
 
 /// Work of one op application.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -103,6 +105,25 @@ pub trait Operation {
     /// Emits this op on one rank's shards. Ops whose attributes hold sizes, offsets or indices adjust them.
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>>;
 
+    /// What the op is to those who lower and run it. `node` is the application of it in `graph`.
+    fn traits(&self, graph: &Graph, node: &Node) -> Traits<'_>;
+
+    /// A view op that makes a result of this shape, for a part of its operand; `None` where that takes another op.
+    fn onto_shape(&self, _shape: &[usize]) -> Option<Op> {
+        None
+    }
+
+    /// Whether the other op, on its operands, does the same to tensors of other extents and element types. `None` where
+    /// only equal ops do.
+    fn is_alike(&self, _own: &[&TensorType], _other: &Op, _others: &[&TensorType]) -> Option<bool> {
+        None
+    }
+
+    /// (operand, result) positions: results of which most is the operand as it was, so that an op may write over it.
+    fn overwrites(&self) -> &'static [(usize, usize)] {
+        &[]
+    }
+
     /// Graphs held by the op: loop bodies, combiners, decompositions.
     fn regions(&self) -> Vec<&Graph> {
         Vec::new()
@@ -120,136 +141,99 @@ pub(crate) trait TextForm {
     fn print(&self, printer: &mut OpPrinter);
 }
 
+/// Makes of the list of ops, which stands in `ops/mod.rs`, everything that has to know all of them: the modules, what they
+/// export, the enum `Op`, its answers to [`Operation`] and [`TextForm`], and the table of parsers. A line names a file, its
+/// ops, and the types beside them that others use.
 macro_rules! ops {
-    ($($(#[$doc:meta])* $variant:ident),* $(,)?) => {
-        /// Every op. No code outside `ops/` matches on it with a wildcard, so a new op does not compile until
-        /// every concern is answered.
-        #[derive(Clone, PartialEq, Debug)]
-        pub enum Op { $($(#[$doc])* $variant($variant)),* }
+    ($(
+        $module:ident $(read by $parsers:ident)? {
+            $($variant:ident: $doc:literal),+ $(,)? $(; also $($extra:ident),+)?
+        }
+    )*) => {
+        $(mod $module;)*
+        $(pub use $module::{$($variant),+ $(, $($extra),+)?};)*
 
-        $(impl From<$variant> for Op {
+        /// Every op.
+        #[derive(Clone, PartialEq, Debug)]
+        pub enum Op { $($(#[doc = $doc] $variant($variant)),+),* }
+
+        impl Op {
+            /// The names of all variants.
+            pub const VARIANTS: &'static [&'static str] = &[$($(stringify!($variant)),+),*];
+
+            /// The name of this variant.
+            pub fn variant(&self) -> &'static str {
+                match self { $($(Op::$variant(_) => stringify!($variant)),+),* }
+            }
+        }
+
+        $($(impl From<$variant> for Op {
             fn from(op: $variant) -> Op { Op::$variant(op) }
-        })*
+        })+)*
+
+        /// How each op of the language is read, by name.
+        pub(crate) fn parsers() -> impl Iterator<Item = (&'static str, ParseOp)> {
+            std::iter::empty()$(.chain(ops!(@parsers $module $($parsers)?)))*
+        }
 
         impl TextForm for Op {
-            fn print(&self, printer: &mut OpPrinter) {
-                match self { $(Op::$variant(op) => op.print(printer)),* }
+            fn print(&self, printer: &mut crate::text::OpPrinter) {
+                ops!(@each [$($($variant)+)*] self, op => op.print(printer))
             }
         }
 
         impl Operation for Op {
             fn name(&self) -> &str {
-                match self { $(Op::$variant(op) => op.name()),* }
+                ops!(@each [$($($variant)+)*] self, op => op.name())
             }
             fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
-                match self { $(Op::$variant(op) => op.infer(operands)),* }
+                ops!(@each [$($($variant)+)*] self, op => op.infer(operands))
             }
             fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
-                match self { $(Op::$variant(op) => op.rule(operands, results)),* }
+                ops!(@each [$($($variant)+)*] self, op => op.rule(operands, results))
             }
             fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
-                match self { $(Op::$variant(op) => op.cost(operands, results)),* }
+                ops!(@each [$($($variant)+)*] self, op => op.cost(operands, results))
             }
             fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-                match self { $(Op::$variant(op) => op.gradient(context)),* }
+                ops!(@each [$($($variant)+)*] self, op => op.gradient(context))
             }
             fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-                match self { $(Op::$variant(op) => op.evaluate(operands, results)),* }
+                ops!(@each [$($($variant)+)*] self, op => op.evaluate(operands, results))
             }
             fn evaluate_ranks(&self, ranks: &[RankCall]) -> Result<Vec<Vec<Literal>>> {
-                match self { $(Op::$variant(op) => op.evaluate_ranks(ranks)),* }
+                ops!(@each [$($($variant)+)*] self, op => op.evaluate_ranks(ranks))
             }
             fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-                match self { $(Op::$variant(op) => op.localise(context)),* }
+                ops!(@each [$($($variant)+)*] self, op => op.localise(context))
+            }
+            fn traits(&self, graph: &Graph, node: &Node) -> Traits<'_> {
+                ops!(@each [$($($variant)+)*] self, op => op.traits(graph, node))
+            }
+            fn onto_shape(&self, shape: &[usize]) -> Option<Op> {
+                ops!(@each [$($($variant)+)*] self, op => op.onto_shape(shape))
+            }
+            fn is_alike(&self, own: &[&TensorType], other: &Op, others: &[&TensorType]) -> Option<bool> {
+                ops!(@each [$($($variant)+)*] self, op => op.is_alike(own, other, others))
+            }
+            fn overwrites(&self) -> &'static [(usize, usize)] {
+                ops!(@each [$($($variant)+)*] self, op => op.overwrites())
             }
             fn regions(&self) -> Vec<&Graph> {
-                match self { $(Op::$variant(op) => op.regions()),* }
+                ops!(@each [$($($variant)+)*] self, op => op.regions())
             }
             fn is_collective(&self) -> bool {
-                match self { $(Op::$variant(op) => op.is_collective()),* }
+                ops!(@each [$($($variant)+)*] self, op => op.is_collective())
             }
         }
     };
+    (@parsers $module:ident) => { $module::PARSERS.iter().copied() };
+    (@parsers $module:ident $parsers:ident) => { $module::$parsers() };
+    (@each [$($variant:ident)+] $self:ident, $op:ident => $answer:expr) => {
+        match $self { $(Op::$variant($op) => $answer),+ }
+    };
 }
-
-ops! {
-    /// Elementwise function of one operand.
-    Unary,
-    /// Elementwise function of two operands.
-    Binary,
-    /// Elementwise comparison.
-    Compare,
-    /// Elementwise choice.
-    Select,
-    /// Elementwise limits.
-    Clamp,
-    /// Element type conversion.
-    Convert,
-    /// Reinterpretation of bits.
-    BitcastConvert,
-    /// A literal.
-    Constant,
-    /// A literal for each rank of a class.
-    RankConstant,
-    /// Indices along a dimension.
-    Iota,
-    /// Repetition along new dimensions.
-    BroadcastInDim,
-    /// Same elements, other shape.
-    Reshape,
-    /// Permutation of dimensions.
-    Transpose,
-    /// A static window.
-    Slice,
-    /// A window at a computed place.
-    DynamicSlice,
-    /// A window replaced at a computed place.
-    DynamicUpdateSlice,
-    /// Pieces joined along a dimension.
-    Concatenate,
-    /// Edges added or cut.
-    Pad,
-    /// Order along dimensions reversed.
-    Reverse,
-    /// Identity that orders computation.
-    OptimizationBarrier,
-    /// Generalised matrix product.
-    DotGeneral,
-    /// Combination along dimensions.
-    Reduce,
-    /// Combination over sliding windows.
-    ReduceWindow,
-    /// Windows collected at given indices.
-    Gather,
-    /// Windows combined into given indices.
-    Scatter,
-    /// Sorting along a dimension.
-    Sort,
-    /// A loop.
-    While,
-    /// A choice among branches.
-    Case,
-    /// Combination across ranks.
-    AllReduce,
-    /// Concatenation across ranks.
-    AllGather,
-    /// Combination across ranks, each keeping a piece.
-    ReduceScatter,
-    /// Exchange of pieces.
-    AllToAll,
-    /// Exchange of whole values.
-    CollectivePermute,
-    /// One rank's value for all.
-    CollectiveBroadcast,
-    /// This rank's number.
-    PartitionId,
-    /// A layout asked for in the middle of a graph.
-    ShardingConstraint,
-    /// A body written for one shard over named axes.
-    ManualComputation,
-    /// A named subgraph.
-    Composite,
-}
+pub(crate) use ops;
 
 /// Emits `op` on the local operands with the local types of its `results` results: the local rewriting of every
 /// op whose attributes already are what the shards need.

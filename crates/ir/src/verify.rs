@@ -1,7 +1,8 @@
 //! The verifier: what makes a graph well formed. It stands after every pass in tests and debug builds.
 
 use crate::graph::{Graph, NodeId, ValueId};
-use crate::op::{Op, Operation};
+use crate::op::Operation;
+use crate::traits::CollectiveRef;
 use partita_base::{Diagnostic, Result};
 
 /// Checks a graph and the graphs its ops hold: values are defined once and before use, types are what inference says,
@@ -88,7 +89,13 @@ fn verify_node(graph: &Graph, id: NodeId, defined: &mut [bool]) -> Result<()> {
         verify(region)?;
     }
     // What a member of a group keeps depends on the rank, which the types of one graph do not show.
-    if matches!(node.op, Op::ReduceScatter(_) | Op::AllToAll(_) | Op::AllGather(_)) {
+    let depends_on_rank = |op: CollectiveRef| match op {
+        CollectiveRef::ReduceScatter(_) | CollectiveRef::AllToAll(_) | CollectiveRef::AllGather(_) => true,
+        CollectiveRef::AllReduce(_)
+        | CollectiveRef::CollectivePermute(_)
+        | CollectiveRef::CollectiveBroadcast(_) => false,
+    };
+    if node.op.is_collective() && graph.traits(node).collective().is_some_and(depends_on_rank) {
         return Ok(());
     }
     let inferred = node.op.infer(&graph.operand_types(node)).map_err(|mut error| {

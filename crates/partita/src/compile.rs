@@ -6,7 +6,7 @@ use partita_base::{DType, Diagnostic, Result};
 use partita_ir::Registry;
 use partita_mesh::Mesh;
 use partita_nn::Model;
-use partita_program::{LowerOptions, ProgramSet, RegionSizes, lower_stages};
+use partita_program::{LowerOptions, ProgramSet, RegionTarget, lower_stages};
 use partita_schedule::{BuildOptions, Built, Plan, ReadyOptions, Tools, build, ready_plan};
 use partita_spmd::better_mesh;
 
@@ -139,6 +139,6 @@ pub fn plan_of(config: &Config, model: &Model, mesh: &Mesh) -> Result<Plan> {
 }
 
 /// The programs of all ranks.
-pub fn lower(planned: &Built, sizes: &dyn RegionSizes) -> Result<ProgramSet> {
-    lower_stages(&play::stages(planned), &LowerOptions::default(), sizes)
+pub fn lower(planned: &Built, target: &dyn RegionTarget) -> Result<ProgramSet> {
+    lower_stages(&play::stages(planned), &LowerOptions::default(), target)
 }

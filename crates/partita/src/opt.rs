@@ -7,14 +7,15 @@
 
 use crate::commands::lower::{annotated, origin};
 use partita_base::{Diagnostic, Result, did_you_mean};
+use partita_ir::ops::Composite;
 use partita_ir::{
-    ClassGraph, Graph, Literal, Operation, Registry, Role, TensorType, evaluate, evaluate_ranks, graph_edit,
-    remat, text,
+    ClassGraph, Graph, Literal, Operation, Registry, Role, Target, TensorType, evaluate, evaluate_ranks,
+    graph_edit, remat, text,
 };
 use partita_mesh::Mesh;
 use partita_program::{
-    KindCount, LowerOptions, Lowering, PASSES, PassContext, ProgramSet, Reference, Region, RegionSizes, View,
-    counts, counts_of_graph, find_pass, fusion,
+    KindCount, LowerOptions, Lowering, PASSES, PassContext, ProgramSet, Reference, Region, RegionTarget,
+    View, counts, counts_of_graph, find_pass, fusion,
 };
 use partita_spmd::{Options, Partitioned, microbatch, partition, propagate, split_fused, virtual_ranks};
 use std::fmt::Write;
@@ -52,7 +53,13 @@ pub struct OptOptions {
 /// A device without kernels of composites and without scratch.
 struct PlainDevice;
 
-impl RegionSizes for PlainDevice {
+impl Target for PlainDevice {
+    fn has_kernel(&self, _: &Composite) -> bool {
+        false
+    }
+}
+
+impl RegionTarget for PlainDevice {
     fn workspace_bytes(&self, _: &Region, _: &[View]) -> usize {
         0
     }
@@ -173,7 +180,7 @@ impl Unit {
     ///
     /// # Errors
     /// E017 for a pass that does not exist, or cannot run here; and what the pass finds.
-    pub fn run(self, pass: &str, options: &OptOptions, sizes: &dyn RegionSizes) -> Result<Unit> {
+    pub fn run(self, pass: &str, options: &OptOptions, target: &dyn RegionTarget) -> Result<Unit> {
         let (name, number) = match pass.split_once('=') {
             None => (pass, None),
             Some((name, number)) => {
@@ -186,7 +193,7 @@ impl Unit {
             }
         };
         let Unit { state, partitioned, mut reports } = self;
-        let sizes = if options.plain_device { &PlainDevice } else { sizes };
+        let target = if options.plain_device { &PlainDevice } else { target };
         let state = match state {
             State::Global(graph) if name == PRINT_LAYOUTS.0 => {
                 reports += &layouts(&graph, &mesh_of(&graph, options)?)?;
@@ -208,7 +215,7 @@ impl Unit {
             State::Local(lowering) if name == PRINT_FUSION.0 => {
                 reports += &match lowering.fusion() {
                     Some(fusion) => fusion.to_string(),
-                    None => fusion(&lowering.graphs(), &options.lower, sizes)?.to_string(),
+                    None => fusion(&lowering.graphs(), &options.lower, target)?.to_string(),
                 };
                 State::Local(lowering)
             }
@@ -221,7 +228,7 @@ impl Unit {
                 let last_position = find_pass(last)
                     .map_err(|_| misplaced(last, "local graphs go through the passes of lowering"))?;
                 let first_position = if name == last { last_position } else { 0 };
-                let context = PassContext { options: &options.lower, sizes };
+                let context = PassContext { options: &options.lower, target };
                 let passes = &PASSES[first_position..=last_position];
                 State::Local(Box::new(lowering.run(passes, &context, &mut |_, _| {})?))
             }

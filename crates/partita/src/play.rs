@@ -5,7 +5,7 @@ use crate::config::Config;
 use indexmap::IndexMap;
 use partita_base::Result;
 use partita_ir::ops::Composite;
-use partita_ir::{Graph, Literal};
+use partita_ir::{Graph, Literal, Target};
 use partita_mesh::Sharding;
 use partita_program::{Edge, LowerOptions, Stage, Stages, lower_stages};
 use partita_runtime::checkpoint::TensorData;
@@ -129,13 +129,19 @@ pub struct InterpretedCpuStep {
     pub memory: MemoryLimit,
 }
 
+impl Target for InterpretedCpuStep {
+    fn has_kernel(&self, composite: &Composite) -> bool {
+        self.cpu.has_kernel(composite)
+    }
+}
+
 impl StepRunner for InterpretedCpuStep {
     fn name(&self) -> &str {
         "interpreter"
     }
 
-    fn has_kernel(&self, composite: &Composite) -> bool {
-        self.cpu.has_kernel(composite)
+    fn target(&self) -> &dyn Target {
+        self
     }
 
     fn run(&self, built: &Built, inputs: &[Literal]) -> Result<Vec<Literal>> {
@@ -160,12 +166,8 @@ impl StepRunner for CpuStep {
         "cpu"
     }
 
-    fn has_kernel(&self, composite: &Composite) -> bool {
-        self.options.cpu.has_kernel(composite)
-    }
-
-    fn fusible(&self, composite: &Composite) -> std::result::Result<(), String> {
-        partita_runtime::fusible(composite)
+    fn target(&self) -> &dyn Target {
+        &self.options.cpu
     }
 
     fn at_stage(&self, stage: &str) -> Result<()> {

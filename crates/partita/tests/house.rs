@@ -285,3 +285,175 @@ fn every_diagnostic_code_is_explained_and_belongs_to_its_crates() {
     }
     report("codes that docs/ERRORS.md does not explain: add `| code | crates | meaning |`", offenders);
 }
+
+/// What ops are told apart by: the enum of ops, and what their traits say of them.
+const OP_ENUMS: &[&str] = &["Op", "Traits", "Elementwise", "ConstantOp", "ViewMap", "CollectiveRef"];
+
+/// Matches over ops outside of `ir/src/ops` that decide for ops which they do not name, each with the reason why that is
+/// right for an op that does not exist yet.
+const OPEN_MATCHES: &[(&str, &str)] = &[
+    (
+        "runtime/src/cpu.rs",
+        "op_kernel: an op without a kernel runs on the interpreter, and the report says so",
+    ),
+    ("runtime/src/cpu/cut.rs", "choose: a kernel that nobody knows how to cut is run by one thread"),
+];
+
+/// The text with blanks in place of comments and of what stands in quotes.
+fn code_of(text: &str) -> String {
+    let chars: Vec<char> = text.chars().collect();
+    let at = |place: usize| chars.get(place).copied().unwrap_or(' ');
+    let mut code = String::with_capacity(text.len());
+    let mut place = 0;
+    while place < chars.len() {
+        let begin = place;
+        match at(place) {
+            '/' if at(place + 1) == '/' => {
+                while place < chars.len() && at(place) != '\n' {
+                    place += 1;
+                }
+            }
+            'r' if at(place + 1) == '#' && at(place + 2) == '"' => {
+                place += 3;
+                while place < chars.len() && (at(place), at(place + 1)) != ('"', '#') {
+                    place += 1;
+                }
+                place += 2;
+            }
+            '"' => {
+                place += 1;
+                while place < chars.len() && at(place) != '"' {
+                    place += if at(place) == '\\' { 2 } else { 1 };
+                }
+                place += 1;
+            }
+            '\'' if at(place + 1) == '\\' => place += 3 + usize::from(at(place + 3) != '\''),
+            '\'' if at(place + 2) == '\'' => place += 3,
+            other => {
+                code.push(other);
+                place += 1;
+                continue;
+            }
+        }
+        code.extend(chars[begin..place.min(chars.len())].iter().map(|&c| if c == '\n' { c } else { ' ' }));
+    }
+    code
+}
+
+/// The patterns of each `match` in code without comments and quotes, and the line where it begins.
+fn matches_in(code: &str) -> Vec<(usize, Vec<String>)> {
+    let mut found = Vec::new();
+    for (begin, _) in code.match_indices("match ") {
+        if code[..begin].chars().next_back().is_some_and(|c| c.is_alphanumeric() || c == '_') {
+            continue;
+        }
+        let (mut depth, mut is_pattern, mut in_block) = (0, true, false);
+        let (mut patterns, mut pattern) = (Vec::new(), String::new());
+        // What is matched on ends at the first brace outside of parentheses.
+        let mut parentheses = 0;
+        let body = code[begin..].char_indices().find(|&(_, c)| {
+            parentheses += i32::from(matches!(c, '(' | '[')) - i32::from(matches!(c, ')' | ']'));
+            c == '{' && parentheses == 0
+        });
+        let Some((body, _)) = body else { continue };
+        let rest = &code[begin + body + 1..];
+        for (place, c) in rest.char_indices() {
+            match c {
+                '(' | '[' | '{' => depth += 1,
+                ')' | ']' | '}' if depth == 0 => break,
+                ')' | ']' | '}' => depth -= 1,
+                _ => {}
+            }
+            let ends = depth == 0 && !is_pattern && (c == ',' || (c == '}' && in_block));
+            if ends {
+                (is_pattern, in_block) = (true, false);
+            } else if is_pattern && depth == 0 && rest[place..].starts_with("=>") {
+                patterns.push(std::mem::take(&mut pattern).trim_matches([',', ' ', '\n']).to_string());
+                is_pattern = false;
+                in_block = rest[place + 2..].trim_start().starts_with('{');
+            } else if is_pattern {
+                pattern.push(c);
+            }
+        }
+        found.push((1 + code[..begin].matches('\n').count(), patterns));
+    }
+    found
+}
+
+/// Whether a pattern names a variant of one of the enums of ops.
+fn names_an_op(pattern: &str) -> bool {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut words = pattern.match_indices("::").map(|(end, _)| {
+        let begin = pattern[..end].rfind(|c| !is_word(c)).map_or(0, |before| before + 1);
+        &pattern[begin..end]
+    });
+    words.any(|word| OP_ENUMS.contains(&word))
+}
+
+/// Whether a pattern takes whatever there is: `_`, `other`, `Some(_)`, `(_, b)`.
+fn takes_anything(pattern: &str) -> bool {
+    let open = pattern.replace("Some(", " ").replace("Ok(", " ");
+    let mut words = open.split(|c: char| "(),&| \n".contains(c)).filter(|word| !word.is_empty()).peekable();
+    words.peek().is_some()
+        && words.all(|word| word.starts_with(|c: char| c == '_' || c.is_lowercase()))
+        && !pattern.split_whitespace().any(|word| word == "if")
+}
+
+/// The lines of matches over ops that have an arm for whatever else there is.
+fn open_matches(text: &str) -> Vec<usize> {
+    let is_open = |patterns: &[String]| {
+        patterns.iter().any(|pattern| names_an_op(pattern)) && patterns.iter().any(|p| takes_anything(p))
+    };
+    let found = matches_in(&code_of(text)).into_iter();
+    found.filter(|(_, patterns)| is_open(patterns)).map(|(line, _)| line).collect()
+}
+
+#[test]
+fn open_matches_over_ops_are_found() {
+    let open = [
+        "match &node.op { Op::Sort(_) => 1, _ => 2 }",
+        "match op {\n  Op::Reduce(op) if { op.is_sum() } => { 1 }\n  other => f(other),\n}",
+        "match (a, b) { (Op::Slice(a), Op::Slice(b)) => a == b, (a, b) => a == b }",
+        "match graph.traits(node) { Traits::View(ViewMap::Reshape) => Some(1), _ => None }",
+        "x(match definition { Some(Op::Iota(_)) => '}', Some(_) => '{', None => ' ' })",
+    ];
+    let closed = [
+        "match op { EwOp::Clamp => 1, _ => 2 }",
+        "match kind { Some(kind) => matches!(op, Op::Sort(_)), _ => match kind { _ => false } }",
+        "match view { ViewMap::Reshape | ViewMap::Identity => 1, ViewMap::Slice { .. } => 2 }",
+        "match op { /* _ => */ Op::Sort(_) => \"_ => {\", Op::Iota(_) => 2 } // Op::Sort(_) => 1, _ => 2",
+        "match constant { Some(ConstantOp::OfAll(c)) => { c } Some(ConstantOp::ByRank(_)) | None => 0 }",
+    ];
+    for text in open {
+        assert_eq!(open_matches(text).len(), 1, "{text}");
+    }
+    for text in closed {
+        assert_eq!(open_matches(text).len(), 0, "{text}");
+    }
+}
+
+#[test]
+fn no_match_outside_ops_decides_for_ops_that_it_does_not_name() {
+    let mut offenders = Vec::new();
+    let mut left: Vec<&str> = OPEN_MATCHES.iter().map(|(file, _)| *file).collect();
+    for name in crates() {
+        for (file, text) in sources(&name) {
+            let file = format!("{name}/src/{file}");
+            if file.starts_with("ir/src/ops/") {
+                continue;
+            }
+            for line in open_matches(&text) {
+                match left.iter().position(|other| *other == file) {
+                    Some(place) => drop(left.remove(place)),
+                    None => offenders.push(format!("crates/{file}:{line}")),
+                }
+            }
+        }
+    }
+    offenders
+        .extend(left.iter().map(|file| format!("crates/{file} has no such match: take it off the list")));
+    report(
+        "matches over ops with an arm for all others: name them, ask for their traits, or use `if let`",
+        offenders,
+    );
+}

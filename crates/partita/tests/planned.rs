@@ -16,7 +16,7 @@ fn lowered_with(name: &str, sizes: &[String], options: &LowerOptions) -> Program
     let model = compile::model(&config, &build).unwrap();
     let mesh = compile::mesh(&config).unwrap();
     let planned = compile::plan_step(&config, &model, &mesh, &build).unwrap();
-    partita_program::lower(&planned.classes, options, &Cpu::default()).unwrap()
+    partita_program::lower(&planned.stages[0].classes, options, &Cpu::default()).unwrap()
 }
 
 /// A GPT of one narrow layer, on one rank, and a batch of so many rows of the sequence.

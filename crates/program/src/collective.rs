@@ -1,12 +1,12 @@
 //! Collectives as programs see them: one group of ranks, one or several tensors.
 
-use crate::classify::op_name;
 use crate::counts::full_bytes;
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::ops::{
     AllGather, AllReduce, AllToAll, Binary, BinaryKind, CollectiveBroadcast, CollectivePermute, ReduceScatter,
 };
-use partita_ir::{Literal, Op, Operation, Phase, TensorType};
+use partita_ir::traits::CollectiveRef;
+use partita_ir::{Literal, Operation, Phase, TensorType};
 use partita_mesh::{BoxMove, Combiner};
 use std::sync::Arc;
 
@@ -176,14 +176,14 @@ impl Collective {
 
 /// The groups of ranks that meet in a collective op, in member order; ranks that are in no group meet alone.
 /// E400 where a rank does not exist or stands in two groups.
-pub(crate) fn meetings(op: &Op, rank_count: usize) -> Result<Vec<Vec<usize>>> {
+pub(crate) fn meetings(op: CollectiveRef, rank_count: usize) -> Result<Vec<Vec<usize>>> {
     let (groups, pairs) = groups(op);
     let mut groups = if pairs.is_empty() { groups.to_vec() } else { connected(pairs) };
     groups.retain(|group| !group.is_empty());
     let mut taken = vec![false; rank_count];
     for &rank in groups.iter().flatten() {
         if taken.get(rank).is_none_or(|&taken| taken) {
-            return Err(Diagnostic::new("E400", format!("{} has wrong groups", op_name(op)))
+            return Err(Diagnostic::new("E400", format!("{} has wrong groups", kind(op).name()))
                 .expected(format!("each rank below {rank_count} at most once"))
                 .found(format!("{groups:?}")));
         }
@@ -194,15 +194,14 @@ pub(crate) fn meetings(op: &Op, rank_count: usize) -> Result<Vec<Vec<usize>>> {
 }
 
 /// What says who meets in a collective op: equal for two ops, they have equal [`meetings`].
-pub(crate) fn groups(op: &Op) -> (&[Vec<usize>], &[(usize, usize)]) {
+pub(crate) fn groups(op: CollectiveRef<'_>) -> (&[Vec<usize>], &[(usize, usize)]) {
     match op {
-        Op::AllReduce(AllReduce { groups, .. })
-        | Op::AllGather(AllGather { groups, .. })
-        | Op::ReduceScatter(ReduceScatter { groups, .. })
-        | Op::AllToAll(AllToAll { groups, .. })
-        | Op::CollectiveBroadcast(CollectiveBroadcast { groups }) => (groups, &[]),
-        Op::CollectivePermute(CollectivePermute { pairs }) => (&[], pairs),
-        _ => (&[], &[]),
+        CollectiveRef::AllReduce(AllReduce { groups, .. })
+        | CollectiveRef::AllGather(AllGather { groups, .. })
+        | CollectiveRef::ReduceScatter(ReduceScatter { groups, .. })
+        | CollectiveRef::AllToAll(AllToAll { groups, .. })
+        | CollectiveRef::CollectiveBroadcast(CollectiveBroadcast { groups }) => (groups, &[]),
+        CollectiveRef::CollectivePermute(CollectivePermute { pairs }) => (&[], pairs),
     }
 }
 
@@ -223,47 +222,49 @@ fn connected(pairs: &[(usize, usize)]) -> Vec<Vec<usize>> {
     sets
 }
 
-/// The kind of a collective op; `None` for other ops.
-pub(crate) fn kind(op: &Op) -> Option<CollectiveKind> {
+/// The kind of a collective op.
+pub(crate) fn kind(op: CollectiveRef) -> CollectiveKind {
     match op {
-        Op::AllReduce(_) => Some(CollectiveKind::AllReduce),
-        Op::AllGather(_) => Some(CollectiveKind::AllGather),
-        Op::ReduceScatter(_) => Some(CollectiveKind::ReduceScatter),
-        Op::AllToAll(_) => Some(CollectiveKind::AllToAll),
-        Op::CollectivePermute(_) => Some(CollectiveKind::CollectivePermute),
-        Op::CollectiveBroadcast(_) => Some(CollectiveKind::CollectiveBroadcast),
-        _ => None,
+        CollectiveRef::AllReduce(_) => CollectiveKind::AllReduce,
+        CollectiveRef::AllGather(_) => CollectiveKind::AllGather,
+        CollectiveRef::ReduceScatter(_) => CollectiveKind::ReduceScatter,
+        CollectiveRef::AllToAll(_) => CollectiveKind::AllToAll,
+        CollectiveRef::CollectivePermute(_) => CollectiveKind::CollectivePermute,
+        CollectiveRef::CollectiveBroadcast(_) => CollectiveKind::CollectiveBroadcast,
     }
 }
 
 /// What a collective op does among these members, one of its [`meetings`]; the op and the type of its operand
 /// are one member's.
-pub(crate) fn exchange(op: &Op, members: &[usize], operand: &TensorType) -> CollectiveOp {
+pub(crate) fn exchange(op: CollectiveRef, members: &[usize], operand: &TensorType) -> CollectiveOp {
     // The extents of an op describe its groups; a rank in no group has only its own.
-    let extents = |dim: usize, extents: Vec<usize>| {
-        if members.len() == 1 { vec![operand.shape[dim]] } else { extents }
+    let extents = |dim: usize, extents: &[usize]| {
+        if members.len() == 1 { vec![operand.shape[dim]] } else { extents.to_vec() }
     };
     let is_in = |groups: &[Vec<usize>]| groups.iter().flatten().any(|r| members.contains(r));
-    match op.clone() {
-        Op::AllReduce(op) => CollectiveOp::AllReduce { combiner: op.combiner },
-        Op::AllGather(op) => CollectiveOp::AllGather { dim: op.dim, extents: extents(op.dim, op.extents) },
-        Op::ReduceScatter(op) => {
-            let extents = extents(op.dim, op.extents);
+    match op {
+        CollectiveRef::AllReduce(op) => CollectiveOp::AllReduce { combiner: op.combiner },
+        CollectiveRef::AllGather(op) => {
+            CollectiveOp::AllGather { dim: op.dim, extents: extents(op.dim, &op.extents) }
+        }
+        CollectiveRef::ReduceScatter(op) => {
+            let extents = extents(op.dim, &op.extents);
             CollectiveOp::ReduceScatter { combiner: op.combiner, dim: op.dim, extents }
         }
-        Op::AllToAll(op) => CollectiveOp::AllToAll {
+        CollectiveRef::AllToAll(op) => CollectiveOp::AllToAll {
             split_dim: op.split_dim,
             concat_dim: op.concat_dim,
-            split_extents: extents(op.split_dim, op.split_extents),
-            concat_extents: extents(op.concat_dim, op.concat_extents),
+            split_extents: extents(op.split_dim, &op.split_extents),
+            concat_extents: extents(op.concat_dim, &op.concat_extents),
         },
-        Op::CollectivePermute(op) => {
+        CollectiveRef::CollectivePermute(op) => {
             let member = |rank: usize| members.iter().position(|&m| m == rank);
             let pairs = op.pairs.iter().filter_map(|&(a, b)| Some((member(a)?, member(b)?))).collect();
             CollectiveOp::CollectivePermute { pairs }
         }
-        Op::CollectiveBroadcast(op) => CollectiveOp::CollectiveBroadcast { has_root: is_in(&op.groups) },
-        other => unreachable!("{} is not a collective", op_name(&other)),
+        CollectiveRef::CollectiveBroadcast(op) => {
+            CollectiveOp::CollectiveBroadcast { has_root: is_in(&op.groups) }
+        }
     }
 }
 

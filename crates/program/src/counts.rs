@@ -133,7 +133,8 @@ pub fn counts(set: &ProgramSet) -> Counts {
 pub fn counts_of_graph(graph: &Graph) -> Counts {
     let mut counts = Counts::default();
     for node in &graph.nodes {
-        if let Some(kind) = kind(&node.op) {
+        if let Some(op) = graph.traits(node).collective() {
+            let kind = kind(op);
             let total = counts.of_mut(node.phase, kind);
             total.count += 1;
             total.logical += 1;

@@ -1,11 +1,30 @@
 //! The executor: a program is a list plus a cursor, so one worker can play several ranks in turn. What runs a
 //! region and what moves data are traits; memory is spoken of in views, which an implementation resolves.
 
-use crate::program::{Action, Compute, Program, Start};
+use crate::RegionTarget;
+use crate::program::{Action, BufferId, Compute, Program, Start};
 use partita_base::{CollectiveId, Diagnostic, Result};
 
+/// A kind of device: what programs are lowered for, as [`RegionTarget`] says, and what their ranks run on. The CPU is
+/// one; another compiler or a simulator stands beside it.
+pub trait Device: RegionTarget {
+    /// A rank on this kind of device.
+    type Rank: RankDevice + RankMemory;
+
+    /// A rank with its own memory, ready to run its program: the constants in place, the regions compiled.
+    fn rank(&self, program: &Program) -> Result<Self::Rank>;
+}
+
+/// The buffers of one rank, as those see them who feed it, read it, or move data between ranks.
+pub trait RankMemory {
+    /// The bytes of a buffer.
+    fn read(&self, program: &Program, buffer: BufferId) -> &[u8];
+    /// Replaces the bytes of a buffer, by as many.
+    fn write(&mut self, program: &Program, buffer: BufferId, bytes: &[u8]);
+}
+
 /// What runs compute instructions on one rank's arena.
-pub trait Device {
+pub trait RankDevice {
     /// Runs `program.region(compute.region)`: reads the views, writes every output buffer in full. `index` is
     /// the instruction's position, for traces and per-instruction caches.
     fn run(&mut self, program: &Program, index: usize, compute: &Compute) -> Result<()>;
@@ -42,7 +61,7 @@ pub struct Cursor {
 pub fn advance(
     program: &Program,
     cursor: &mut Cursor,
-    device: &mut dyn Device,
+    device: &mut dyn RankDevice,
     communicator: &mut dyn Communicator,
 ) -> StepOutcome {
     while let Some(instruction) = program.instructions.get(cursor.next) {

@@ -5,7 +5,6 @@
 #![forbid(unsafe_code)]
 
 mod check;
-mod classify;
 mod collective;
 mod counts;
 mod display;
@@ -22,7 +21,7 @@ pub use check::{CheckReport, check};
 pub use collective::{Collective, CollectiveKind, CollectiveOp, Transfer};
 pub use counts::{Counts, KindCount, PhaseCounts, counts, counts_of_graph};
 pub use display::ProgramListing;
-pub use execute::{Communicator, Cursor, Device, StepOutcome, advance};
+pub use execute::{Communicator, Cursor, Device, RankDevice, RankMemory, StepOutcome, advance};
 pub use overlap::{Overlap, gradient_overlap};
 pub use partita_base::CollectiveId;
 pub use passes::fuse::{Apart, Fusion, Why};
@@ -33,41 +32,19 @@ pub use program::{
     Region, RegionId, RegionKind, Start, View,
 };
 
-pub use reference::{Reference, interpret};
+pub use reference::{Evaluation, Reference, interpret};
 pub use stages::{Edge, Stage, Stages, lower_stages};
 
-use partita_base::{DType, Result};
-use partita_ir::ops::Composite;
-use partita_ir::{ClassGraph, Phase};
+use partita_base::Result;
+use partita_ir::{ClassGraph, Phase, Target};
 
 /// Every buffer begins at a multiple of this many bytes of its arena: a cache line, and the widest vector.
 pub const ALIGNMENT_BYTES: usize = 64;
 
-/// What lowering asks of whoever will run the regions.
-pub trait RegionSizes {
+/// What lowering asks of the device beyond what [`Target`] says of graphs: of regions, which it makes.
+pub trait RegionTarget: Target {
     /// Scratch memory that a region needs where its inputs are these views, 0 for none.
     fn workspace_bytes(&self, region: &Region, inputs: &[View]) -> usize;
-
-    /// Whether a composite can be run as one region; if not, its decomposition is inlined.
-    fn has_kernel(&self, _composite: &Composite) -> bool {
-        false
-    }
-
-    /// Whether that kernel needs the elements of its operands in row-major order: views are copied before.
-    fn needs_dense(&self, _composite: &Composite) -> bool {
-        false
-    }
-
-    /// Into how long blocks a matrix product in this type cuts a sum of so many products, if it does: it sums each block by
-    /// itself, in order, and adds the sums in order. So a product over all of them may be done block by block.
-    fn product_block(&self, _dtype: DType, _terms: usize) -> Option<usize> {
-        None
-    }
-
-    /// (operand, result) positions: whether that kernel may write a result over an operand of its type.
-    fn overwrites(&self, _composite: &Composite) -> Vec<(usize, usize)> {
-        Vec::new()
-    }
 }
 
 /// Choices of lowering.
@@ -83,7 +60,7 @@ pub struct LowerOptions {
     pub fused_inputs: usize,
     /// Where the logits of a language model's head take more bytes than this, the head, its cross-entropy and their
     /// gradients run in pieces of rows. A piece has logits of at most so many bytes, but not less than the rows that
-    /// [`RegionSizes::product_block`] says a product sums at once.
+    /// [`Target::product_block`] says a product sums at once.
     pub logits_bytes: usize,
     /// Parameters and states are replaced only when the numbers are known that the step is checked by
     /// ([`Program::checked`]), so that a step which fails its check leaves them as they were. Where one of the numbers is the
@@ -121,16 +98,16 @@ impl Default for LowerOptions {
 ///
 /// # Errors
 /// E400 where they do not, or hold what cannot be lowered; and what [`check`] finds, which would be a bug here.
-pub fn lower(locals: &[ClassGraph], options: &LowerOptions, sizes: &dyn RegionSizes) -> Result<ProgramSet> {
-    lower_stages(&Stages::one(locals), options, sizes)
+pub fn lower(locals: &[ClassGraph], options: &LowerOptions, target: &dyn RegionTarget) -> Result<ProgramSet> {
+    lower_stages(&Stages::one(locals), options, target)
 }
 
 /// What fusion makes of a step, what keeps elementwise ops apart, and what runs in chunks.
 ///
 /// # Errors
 /// As [`lower`].
-pub fn fusion(locals: &[ClassGraph], options: &LowerOptions, sizes: &dyn RegionSizes) -> Result<Fusion> {
-    let context = PassContext { options, sizes };
+pub fn fusion(locals: &[ClassGraph], options: &LowerOptions, target: &dyn RegionTarget) -> Result<Fusion> {
+    let context = PassContext { options, target };
     let (decompose, fuse) = (find_pass("decompose")?, find_pass("fuse")?);
     let lowering = Lowering::new(locals)?.run(&PASSES[..=decompose], &context, &mut |_, _| {})?;
     let heads = lowering.heads(&context);

@@ -6,7 +6,7 @@
 
 use crate::program::{Action, Program, ProgramSet, Region, View};
 use partita_base::{CollectiveId, Diagnostic, Result};
-use partita_ir::{ClassGraph, Graph, Op};
+use partita_ir::{ClassGraph, Graph};
 
 /// The ranks of each class.
 pub(crate) struct Classes {
@@ -119,10 +119,7 @@ impl ProgramSet {
 impl Region {
     /// Whether the region of one rank of a class differs from that of another.
     pub(crate) fn is_by_rank(&self) -> bool {
-        self.graph
-            .nodes
-            .iter()
-            .any(|node| matches!(node.op, Op::RankConstant(_) | Op::While(_) | Op::Case(_)))
+        self.graph.nodes.iter().any(|node| node.op.is_by_rank())
     }
 
     /// Makes this the region of one rank.

@@ -1,63 +1,113 @@
 //! A slow executor that keeps every tensor in its place of the arena, so that a wrong memory map shows as wrong
 //! numbers: what must never be read is poisoned, and collectives move their data as late as they may.
 
-use crate::execute::{Communicator, Cursor, Device, StepOutcome, advance};
-use crate::program::{BufferId, Compute, Program, ProgramSet, Start, View};
+use crate::RegionTarget;
+use crate::execute::{Communicator, Cursor, Device, RankDevice, RankMemory, StepOutcome, advance};
+use crate::program::{BufferId, Compute, Program, ProgramSet, Region, Start, View};
 use partita_base::{CollectiveId, Diagnostic, Result};
-use partita_ir::{Literal, TensorType, evaluate};
+use partita_ir::ops::Composite;
+use partita_ir::{Literal, Target, TensorType, evaluate};
 use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
 
 const POISON: u8 = 0xa5;
 
-/// All ranks of a program set on one thread.
-pub struct Reference {
+/// All ranks of a program set on one thread, on any kind of device.
+pub struct Reference<D: Device = Evaluation> {
     /// With a program for each rank.
     set: ProgramSet,
-    arenas: Rc<Arenas>,
+    ranks: Ranks<D>,
 }
 
-struct Arenas {
-    bytes: Vec<RefCell<Vec<u8>>>,
+/// Each of them is borrowed for as long as an instruction or an exchange takes.
+type Ranks<D> = Rc<[RefCell<<D as Device>::Rank>]>;
+
+fn read(program: &Program, rank: &impl RankMemory, view: &View) -> Literal {
+    let buffer = program.buffer(view.buffer);
+    let bytes = rank.read(program, view.buffer);
+    let whole = Literal::from_bytes(&buffer.ty, bytes).expect("a buffer has the bytes of its type");
+    Literal { ty: buffer.ty.with_shape(view.shape.clone()), data: whole.data.pick(view.positions()) }
 }
 
-impl Arenas {
-    fn read(&self, program: &Program, view: &View) -> Literal {
-        let buffer = program.buffer(view.buffer);
-        let arena = self.bytes[program.rank()].borrow();
-        let range = buffer.offset_bytes..buffer.offset_bytes + buffer.bytes;
-        let whole =
-            Literal::from_bytes(&buffer.ty, &arena[range]).expect("a buffer has the bytes of its type");
-        Literal { ty: buffer.ty.with_shape(view.shape.clone()), data: whole.data.pick(view.positions()) }
+fn write(program: &Program, rank: &mut impl RankMemory, buffer: BufferId, literal: &Literal) {
+    assert_eq!(program.buffer(buffer).ty, literal.ty, "{}", program.buffer(buffer).what);
+    rank.write(program, buffer, &literal.to_bytes());
+}
+
+fn poison(program: &Program, rank: &mut impl RankMemory, buffer: BufferId) {
+    rank.write(program, buffer, &vec![POISON; program.buffer(buffer).bytes]);
+}
+
+/// The reference interpreter as a device, with a kernel for everything: what its ranks have not written is poisoned.
+pub struct Evaluation;
+
+impl Target for Evaluation {
+    fn has_kernel(&self, _: &Composite) -> bool {
+        true
     }
+}
 
-    fn write(&self, program: &Program, buffer: BufferId, literal: &Literal) {
+impl RegionTarget for Evaluation {
+    fn workspace_bytes(&self, _: &Region, _: &[View]) -> usize {
+        0
+    }
+}
+
+impl Device for Evaluation {
+    type Rank = EvaluatedRank;
+
+    fn rank(&self, program: &Program) -> Result<EvaluatedRank> {
+        let mut rank = EvaluatedRank { arena: vec![POISON; program.arena_bytes] };
+        for (buffer, literal) in &program.constants {
+            write(program, &mut rank, *buffer, literal);
+        }
+        Ok(rank)
+    }
+}
+
+/// A rank of [`Evaluation`].
+pub struct EvaluatedRank {
+    arena: Vec<u8>,
+}
+
+impl EvaluatedRank {
+    fn range(program: &Program, buffer: BufferId) -> Range<usize> {
         let buffer = program.buffer(buffer);
-        assert_eq!(buffer.ty, literal.ty, "{}", buffer.what);
-        let range = buffer.offset_bytes..buffer.offset_bytes + buffer.bytes;
-        self.bytes[program.rank()].borrow_mut()[range].copy_from_slice(&literal.to_bytes());
-    }
-
-    fn poison(&self, program: &Program, buffer: BufferId) {
-        let buffer = program.buffer(buffer);
-        let range = buffer.offset_bytes..buffer.offset_bytes + buffer.bytes;
-        self.bytes[program.rank()].borrow_mut()[range].fill(POISON);
+        buffer.offset_bytes..buffer.offset_bytes + buffer.bytes
     }
 }
 
-struct Evaluator(Rc<Arenas>);
+impl RankMemory for EvaluatedRank {
+    fn read(&self, program: &Program, buffer: BufferId) -> &[u8] {
+        &self.arena[Self::range(program, buffer)]
+    }
 
-impl Device for Evaluator {
+    fn write(&mut self, program: &Program, buffer: BufferId, bytes: &[u8]) {
+        self.arena[Self::range(program, buffer)].copy_from_slice(bytes);
+    }
+}
+
+impl RankDevice for EvaluatedRank {
     fn run(&mut self, program: &Program, _index: usize, compute: &Compute) -> Result<()> {
-        let inputs: Vec<Literal> = compute.inputs.iter().map(|view| self.0.read(program, view)).collect();
+        let inputs: Vec<Literal> = compute.inputs.iter().map(|view| read(program, self, view)).collect();
         let outputs = evaluate(&program.region(compute.region).graph, &inputs)?;
         if let Some(workspace) = compute.workspace {
-            self.0.poison(program, workspace);
+            poison(program, self, workspace);
         }
         for (&buffer, literal) in compute.outputs.iter().zip(&outputs) {
-            self.0.write(program, buffer, literal);
+            write(program, self, buffer, literal);
         }
         Ok(())
+    }
+}
+
+/// A rank that is borrowed for one instruction at a time.
+struct OnRank<'a, D: Device>(&'a RefCell<D::Rank>);
+
+impl<D: Device> RankDevice for OnRank<'_, D> {
+    fn run(&mut self, program: &Program, index: usize, compute: &Compute) -> Result<()> {
+        self.0.borrow_mut().run(program, index, compute)
     }
 }
 
@@ -69,13 +119,13 @@ struct Meeting {
     left: usize,
 }
 
-struct Exchanger<'a> {
+struct Exchanger<'a, D: Device> {
     set: &'a ProgramSet,
-    arenas: Rc<Arenas>,
+    ranks: Ranks<D>,
     meetings: Vec<Meeting>,
 }
 
-impl Exchanger<'_> {
+impl<D: Device> Exchanger<'_, D> {
     fn exchange(&self, id: CollectiveId) -> Result<()> {
         let collective = &self.set.collectives[id.index()];
         let arrived = &self.meetings[id.index()].arrived;
@@ -88,26 +138,30 @@ impl Exchanger<'_> {
         for (number, transfer) in collective.transfers.iter().enumerate() {
             let inputs: Vec<Literal> = starts
                 .iter()
-                .map(|(program, start)| self.arenas.read(program, &start.inputs[number]))
+                .map(|(program, start)| {
+                    read(program, &*self.ranks[program.rank()].borrow(), &start.inputs[number])
+                })
                 .collect();
             let types: Vec<TensorType> = transfer.outputs.to_vec();
             let outputs = transfer.exchange.apply(&inputs, &types)?;
             for ((program, start), literal) in starts.iter().zip(&outputs) {
-                self.arenas.write(program, start.outputs[number], literal);
+                let rank = &mut *self.ranks[program.rank()].borrow_mut();
+                write(program, rank, start.outputs[number], literal);
             }
         }
         Ok(())
     }
 }
 
-impl Communicator for Exchanger<'_> {
+impl<D: Device> Communicator for Exchanger<'_, D> {
     fn start(&mut self, program: &Program, _index: usize, start: &Start) -> Result<()> {
         let collective = &self.set.collectives[start.collective.index()];
         let meeting = &mut self.meetings[start.collective.index()];
         meeting.arrived.resize(collective.members.len(), None);
         let member = collective.member(program.rank()).expect("the checks saw that it is a member");
         meeting.arrived[member] = Some(start.clone());
-        start.outputs.iter().for_each(|&buffer| self.arenas.poison(program, buffer));
+        let rank = &mut *self.ranks[program.rank()].borrow_mut();
+        start.outputs.iter().for_each(|&buffer| poison(program, rank, buffer));
         Ok(())
     }
 
@@ -130,17 +184,22 @@ impl Communicator for Exchanger<'_> {
 }
 
 impl Reference {
-    /// Fresh arenas with the constants loaded.
+    /// On the reference interpreter.
     pub fn new(set: &ProgramSet) -> Self {
+        Reference::on(set, &Evaluation).expect("the interpreter refuses no program")
+    }
+}
+
+impl<D: Device> Reference<D> {
+    /// On ranks of this device, with the constants loaded.
+    ///
+    /// # Errors
+    /// What the device says where it cannot run a program.
+    pub fn on(set: &ProgramSet, device: &D) -> Result<Self> {
         let set = set.each_rank();
-        let bytes = set.programs.iter().map(|p| RefCell::new(vec![POISON; p.arena_bytes])).collect();
-        let arenas = Rc::new(Arenas { bytes });
-        for program in &set.programs {
-            for (buffer, literal) in &program.constants {
-                arenas.write(program, *buffer, literal);
-            }
-        }
-        Reference { set, arenas }
+        let ranks = set.programs.iter().map(|program| device.rank(program).map(RefCell::new));
+        let ranks = ranks.collect::<Result<Vec<_>>>()?.into();
+        Ok(Reference { set, ranks })
     }
 
     /// Writes an input of a rank. E403 where it does not fit.
@@ -156,7 +215,7 @@ impl Reference {
             .expected(ty.to_string())
             .found(literal.ty.to_string()));
         }
-        self.arenas.write(program, port.buffer, literal);
+        write(program, &mut *self.ranks[rank].borrow_mut(), port.buffer, literal);
         Ok(())
     }
 
@@ -164,27 +223,28 @@ impl Reference {
     pub fn output(&self, rank: usize, position: usize) -> Literal {
         let program = &self.set.programs[rank];
         let buffer = program.outputs[position].buffer;
-        self.arenas.read(program, &View::whole(buffer, &program.buffer(buffer).ty.shape))
+        read(program, &*self.ranks[rank].borrow(), &View::whole(buffer, &program.buffer(buffer).ty.shape))
     }
 
     /// Reads an input's buffer of a rank: after a step, what replaced it.
     pub fn input(&self, rank: usize, position: usize) -> Literal {
         let program = &self.set.programs[rank];
         let buffer = program.inputs[position].buffer;
-        self.arenas.read(program, &View::whole(buffer, &program.buffer(buffer).ty.shape))
+        read(program, &*self.ranks[rank].borrow(), &View::whole(buffer, &program.buffer(buffer).ty.shape))
     }
 
     /// Runs one step on all ranks in turn. E405 where they block each other.
     pub fn step(&mut self) -> Result<()> {
-        let mut device = Evaluator(self.arenas.clone());
         let meetings = vec![Meeting::default(); self.set.collectives.len()];
-        let mut communicator = Exchanger { set: &self.set, arenas: self.arenas.clone(), meetings };
+        let mut communicator: Exchanger<'_, D> =
+            Exchanger { set: &self.set, ranks: self.ranks.clone(), meetings };
         let mut cursors = vec![Cursor::default(); self.set.programs.len()];
         let mut waiting: Vec<usize> = (0..cursors.len()).collect();
         while !waiting.is_empty() {
             let before = cursors.clone();
             let mut still = Vec::new();
             for rank in std::mem::take(&mut waiting) {
+                let mut device = OnRank::<D>(&self.ranks[rank]);
                 match advance(&self.set.programs[rank], &mut cursors[rank], &mut device, &mut communicator) {
                     StepOutcome::Done => {}
                     StepOutcome::Blocked(_) => still.push(rank),

@@ -5,7 +5,7 @@ use crate::passes::emit::nothing;
 use crate::passes::timing::{Timing, splits_backward};
 use crate::passes::{Edges, Lowering, PASSES, PassContext, find_pass};
 use crate::program::{Action, Program, ProgramSet};
-use crate::{LowerOptions, RegionSizes, check};
+use crate::{LowerOptions, RegionTarget, check};
 use indexmap::IndexMap;
 use partita_base::{CollectiveId, Result};
 use partita_ir::{ClassGraph, TensorType};
@@ -62,10 +62,10 @@ impl<'a> Stages<'a> {
 ///
 /// # Errors
 /// As [`crate::lower`]; E461 where the timetable does not suit the stages.
-pub fn lower_stages(step: &Stages, options: &LowerOptions, sizes: &dyn RegionSizes) -> Result<ProgramSet> {
+pub fn lower_stages(step: &Stages, options: &LowerOptions, target: &dyn RegionTarget) -> Result<ProgramSet> {
     let mut options = options.clone();
     options.split_backward |= step.timetable.is_some_and(splits_backward);
-    let context = PassContext { options: &options, sizes };
+    let context = PassContext { options: &options, target };
     let (order, last) = (find_pass("order")?, find_pass("check")?);
     let mut lowerings = Vec::with_capacity(step.stages.len());
     for stage in &step.stages {

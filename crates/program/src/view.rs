@@ -1,8 +1,9 @@
 //! The algebra of strided views: which ops only look at their operand in another way.
 
 use crate::program::{BufferId, View};
+use partita_ir::TensorType;
+use partita_ir::traits::ViewMap;
 use partita_ir::types::row_major_strides;
-use partita_ir::{Op, TensorType};
 use std::sync::Arc;
 
 impl View {
@@ -89,7 +90,7 @@ impl View {
     }
 
     /// A window of this shape at a start that each rank of the class has for itself.
-    pub(crate) fn slice_by_rank(&self, starts: &[Vec<usize>], shape: &[usize]) -> View {
+    fn slice_by_rank(&self, starts: &[Vec<usize>], shape: &[usize]) -> View {
         let view = View { shape: shape.to_vec(), ..self.clone() };
         let by = |position: usize| -> isize {
             starts[position].iter().zip(&self.strides).map(|(&start, &stride)| start as isize * stride).sum()
@@ -155,25 +156,20 @@ impl View {
         with(strides)
     }
 
-    /// The view that a view op makes of its operand; `None` where the elements must be copied first. The places of a
-    /// dynamic slice are operands: see [`View::slice_by_rank`].
-    pub(crate) fn apply(&self, op: &Op) -> Option<View> {
-        match op {
-            Op::BroadcastInDim(op) => Some(self.broadcast(&op.shape, &op.dims)),
-            Op::Reshape(op) => self.reshape(&op.shape),
-            Op::Transpose(op) => {
-                let shape = op.permutation.iter().map(|&d| self.shape[d]).collect();
-                let strides = op.permutation.iter().map(|&d| self.strides[d]).collect();
-                Some(View { shape, strides, ..self.clone() })
+    /// What a view op of this map makes of its operand, in this shape; `None` where the elements must be copied first.
+    /// `starts` are where a window begins, for each rank of the class.
+    pub(crate) fn apply(&self, map: ViewMap, shape: &[usize], starts: &[Vec<usize>]) -> Option<View> {
+        match map {
+            ViewMap::Identity => Some(self.clone()),
+            ViewMap::Broadcast { dims } => Some(self.broadcast(shape, dims)),
+            ViewMap::Reshape => self.reshape(shape),
+            ViewMap::Transpose { permutation } => {
+                let strides = permutation.iter().map(|&d| self.strides[d]).collect();
+                Some(View { shape: shape.to_vec(), strides, ..self.clone() })
             }
-            Op::Slice(op) => {
-                let ends = op.start.iter().zip(&op.limit).zip(&op.stride);
-                let shape: Vec<usize> = ends.map(|((a, b), s)| (b - a).div_ceil(*s)).collect();
-                Some(self.slice(&op.start, &op.stride, &shape))
-            }
-            Op::Reverse(op) => Some(self.reverse(&op.dims)),
-            // The others of the view class are identities.
-            _ => Some(self.clone()),
+            ViewMap::Slice { start, stride } => Some(self.slice(start, stride, shape)),
+            ViewMap::Reverse { dims } => Some(self.reverse(dims)),
+            ViewMap::Window { sizes } => Some(self.slice_by_rank(starts, sizes)),
         }
     }
 }
@@ -182,7 +178,7 @@ impl View {
 mod tests {
     use super::*;
     use partita_ir::ops::{BroadcastInDim, Reshape, Reverse, Slice, Transpose};
-    use partita_ir::{Literal, Operation};
+    use partita_ir::{GraphBuilder, Literal, Op, Operation, Role, Traits};
 
     /// Applies random view ops to a view and to the literal it shows; both must show the same elements.
     #[test]
@@ -233,7 +229,12 @@ mod tests {
                 };
                 let ty = op.infer(&[&literal.ty]).unwrap();
                 literal = op.evaluate(&[&literal], &ty).unwrap().remove(0);
-                match view.apply(&op) {
+                let mut builder = GraphBuilder::new("one");
+                let input = builder.input("x", base.ty.with_shape(shape), Role::Activation);
+                let result = builder.push(op.clone(), &[input]).unwrap();
+                let graph = builder.finish(result);
+                let Traits::View(map) = graph.traits(&graph.nodes[0]) else { panic!("{op:?} is a view") };
+                match view.apply(map, &ty[0].shape, &[]) {
                     Some(next) => view = next,
                     None => {
                         copies += 1;

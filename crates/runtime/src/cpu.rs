@@ -16,6 +16,7 @@ mod indexing;
 mod interpret;
 #[cfg(test)]
 mod outlined_tests;
+mod rank;
 mod reduce;
 mod shapes;
 #[cfg(test)]
@@ -25,13 +26,16 @@ use partita_base::DType;
 use partita_ir::composite::Origin;
 use partita_ir::graph_edit::open_composites;
 use partita_ir::ops::Composite;
-use partita_ir::{Graph, Node, Op, Operation, ValueId};
+use partita_ir::traits::{Traits, ViewMap};
+use partita_ir::{Graph, Node, Op, Operation, Target, ValueId};
 use partita_kernels::{MAX_RANK, Products, Scalar, View};
-use partita_program::{ALIGNMENT_BYTES, Compute, Program, Region, RegionKind, RegionSizes};
+use partita_program::{ALIGNMENT_BYTES, Compute, Program, Region, RegionKind, RegionTarget};
 
 use crate::arena::{Memory, Place, Span};
 use crate::custom_kernels::CpuKernels;
 use cut::Share;
+pub use rank::CpuRank;
+pub(crate) use rank::buffer_span;
 
 /// Runs on the memory of a rank, with scratch memory of at least [`Kernel::workspace_bytes`].
 type Run = Box<dyn Fn(&Memory<'_>, Span) -> partita_base::Result<()> + Send + Sync>;
@@ -185,7 +189,7 @@ impl Default for Cpu {
     }
 }
 
-impl RegionSizes for Cpu {
+impl RegionTarget for Cpu {
     fn workspace_bytes(&self, region: &Region, inputs: &[partita_program::View]) -> usize {
         let graph = &region.graph;
         let dense = |&v: &ValueId| Place::dense(0, graph.ty(v).dtype, &graph.ty(v).shape);
@@ -197,9 +201,29 @@ impl RegionSizes for Cpu {
         let inputs = graph.inputs.iter().zip(inputs).map(viewed).collect();
         self.compile_region(region, inputs, graph.outputs.iter().map(dense).collect()).workspace_bytes()
     }
+}
 
+impl Target for Cpu {
+    /// The compiler opens all others.
     fn has_kernel(&self, composite: &Composite) -> bool {
-        self.has_kernel(composite)
+        self.kernels.find(composite).is_some()
+            || composites::has_kernel(composite)
+            || (is_outlined(&composite.definition.origin) && self.fusible(composite).is_ok())
+    }
+
+    /// A composite of elementwise ops and reductions of rows runs as one kernel where somebody made it on purpose, and so do
+    /// its gradients: templates without a kernel are opened, and fuse with what stands around them.
+    fn fusible(&self, composite: &Composite) -> Result<(), String> {
+        let graph = opened(composite);
+        if blocks::has_reduction(&graph) {
+            blocks::check(&graph)
+        } else {
+            elementwise::chain(&graph).map(|_| ())
+        }
+    }
+
+    fn needs_dense(&self, composite: &Composite) -> bool {
+        self.kernels.find(composite).is_some()
     }
 
     fn overwrites(&self, composite: &Composite) -> Vec<(usize, usize)> {
@@ -209,21 +233,6 @@ impl RegionSizes for Cpu {
     fn product_block(&self, dtype: DType, terms: usize) -> Option<usize> {
         partita_kernels::matmul_sum_block(dtype, terms)
     }
-
-    fn needs_dense(&self, composite: &Composite) -> bool {
-        self.kernels.find(composite).is_some()
-    }
-}
-
-/// Whether the CPU device can run a composite of elementwise ops and reductions of rows as one kernel; if not, what
-/// stands in the way. It does so for composites that somebody made on purpose, and for their gradients: templates
-/// without a kernel are opened, and fuse with what stands around them.
-///
-/// # Errors
-/// A phrase such as "dot_general in `mlp.up_proj` is no elementwise op".
-pub fn fusible(composite: &Composite) -> Result<(), String> {
-    let graph = opened(composite);
-    if blocks::has_reduction(&graph) { blocks::check(&graph) } else { elementwise::chain(&graph).map(|_| ()) }
 }
 
 /// The kernel of a graph of elementwise ops and reductions of rows.
@@ -266,13 +275,6 @@ pub(crate) fn view_place(program: &Program, view: &partita_program::View) -> Pla
 }
 
 impl Cpu {
-    /// Whether a composite runs as one kernel on its types and attributes. The compiler opens all others.
-    pub fn has_kernel(&self, composite: &Composite) -> bool {
-        self.kernels.find(composite).is_some()
-            || composites::has_kernel(composite)
-            || (is_outlined(&composite.definition.origin) && fusible(composite).is_ok())
-    }
-
     /// The kernel of one compute instruction.
     pub(crate) fn compile(&self, program: &Program, compute: &Compute) -> Kernel {
         let inputs = compute.inputs.iter().map(|view| view_place(program, view)).collect();
@@ -474,13 +476,14 @@ fn operands(graph: &Graph, inputs: &[Place]) -> Option<Vec<Value>> {
     for node in before {
         let result = node.results[0];
         let shape = graph.ty(result).shape.clone();
-        let number = match &node.op {
-            Op::Constant(constant) => splat(&constant.value)?,
-            Op::BroadcastInDim(_) | Op::Reshape(_) => match values[node.operands[0].index()].as_ref()? {
-                Value::Number(number, _) => *number,
-                Value::Place(_) => return None,
-            },
-            _ => return None,
+        let number = if let Op::Constant(constant) = &node.op {
+            splat(&constant.value)?
+        } else {
+            let Traits::View(ViewMap::Broadcast { .. } | ViewMap::Reshape) = graph.traits(node) else {
+                return None;
+            };
+            let Value::Number(number, _) = values[node.operands[0].index()].as_ref()? else { return None };
+            *number
         };
         values[result.index()] = Some(Value::Number(number, shape));
     }

@@ -15,7 +15,7 @@ pub mod memory;
 pub mod sharded;
 pub mod train;
 
-pub use cpu::{Cpu, SlowOp, fusible};
+pub use cpu::{Cpu, CpuRank, SlowOp};
 pub use custom_kernels::{CpuKernel, CpuKernels, TensorView, TensorViewMut};
 pub use executor::{AWAKE, DIVERGED, Fault, MOST_WORKERS, Runner, RunnerOptions};
 pub use memory::{Machine, MemoryLimit};

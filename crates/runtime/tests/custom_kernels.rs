@@ -10,12 +10,12 @@ use partita_base::{DType, Result};
 use partita_ir::graph_edit::{open_composites, prune};
 use partita_ir::ops::{Composite, UnaryKind};
 use partita_ir::{
-    Annotation, ClassGraph, CustomOp, Graph, GraphBuilder, Literal, Operation, Role, TensorType, ValueId,
-    autodiff, evaluate,
+    Annotation, ClassGraph, CustomOp, Graph, GraphBuilder, Literal, Operation, Role, Target, TensorType,
+    ValueId, autodiff, evaluate,
 };
 use partita_mesh::{Mesh, Sharding};
 use partita_program::{Action, LowerOptions, ProgramSet, lower};
-use partita_runtime::{Cpu, CpuKernel, Runner, RunnerOptions, TensorView, TensorViewMut, fusible};
+use partita_runtime::{Cpu, CpuKernel, Runner, RunnerOptions, TensorView, TensorViewMut};
 use partita_spmd::{Options, Partitioned, partition, virtual_ranks};
 
 // ---- two ops of one's own and their kernels ----
@@ -433,7 +433,8 @@ fn an_elementwise_composite_is_one_instruction() {
 #[test]
 fn what_cannot_be_one_kernel_says_why_and_is_opened() {
     let cpu = Cpu::default();
-    let reason = |op: &CustomOp, types: &[TensorType]| fusible(&op.instantiate(types).unwrap());
+    let reason =
+        |op: &CustomOp, types: &[TensorType]| Cpu::default().fusible(&op.instantiate(types).unwrap());
     let types = [f32s(&[4, 8]), f32s(&[8])];
     assert_eq!(reason(&bias_gelu(), &types), Ok(()));
     assert_eq!(reason(&norm(), &types), Ok(()));

@@ -13,7 +13,7 @@ use crate::weights::{matrix_dims, weights_of};
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::ops::{BinaryKind, ShardingConstraint};
-use partita_ir::{Annotation, Graph, GraphBuilder, NodeId, Op, Phase, Role, ValueId, graph_edit};
+use partita_ir::{Annotation, Graph, GraphBuilder, NodeId, Op, Operation, Phase, Role, ValueId, graph_edit};
 use partita_mesh::{AxisRef, Mesh};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -379,13 +379,9 @@ impl<'a> Planner<'a> {
         self.used.insert(axis.axis);
         for node in self.graph.nodes.iter().filter(|n| n.phase == Phase::Forward) {
             let is_block = node.path.rsplit('.').next().is_some_and(|last| last.parse::<usize>().is_ok());
-            let stream = match &node.op {
-                Op::Binary(binary) => is_block && binary.kind == BinaryKind::Add,
-                Op::Composite(c) => {
-                    matches!(c.definition.name.as_str(), "partita.layer_norm" | "partita.rms_norm")
-                }
-                _ => false,
-            };
+            let adds = matches!(&node.op, Op::Binary(binary) if binary.kind == BinaryKind::Add);
+            let stream =
+                (is_block && adds) || matches!(node.op.name(), "partita.layer_norm" | "partita.rms_norm");
             let value = node.results[0];
             let ty = self.graph.ty(value);
             let free = !self.pins.at(value).uses(axis) && !self.pins.at(value).replicated.contains(&axis);

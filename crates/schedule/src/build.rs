@@ -9,7 +9,7 @@ use crate::verify::StepRunner;
 use partita_base::{Diagnostic, Result};
 use partita_ir::composites::DROPOUT;
 use partita_ir::ops::Composite;
-use partita_ir::{Attribute, Graph, Op, Pieces, Role, TensorType, Value, graph_edit};
+use partita_ir::{Attribute, Graph, Pieces, Role, TensorType, Value, graph_edit};
 use partita_mesh::Mesh;
 use partita_nn::{Model, StepOptions, append_update, gradient_graph_wrt, train_step};
 use partita_pipeline::{Edge, Timetable, timetables};
@@ -218,16 +218,14 @@ pub fn build_evaluation(
 fn without_dropout(forward: &Graph) -> Result<Graph> {
     graph_edit::rebuild(forward, |builder, _, index, operands| {
         let node = &forward.nodes[index];
-        match &node.op {
-            Op::Composite(composite) if composite.definition.name == DROPOUT.name => {
-                let mut attributes = composite.attributes.clone();
-                attributes.insert("rate".to_string(), Attribute::Float(0.0));
-                let types: Vec<TensorType> = forward.operand_types(node).into_iter().cloned().collect();
-                builder.enter(node);
-                Ok(Some(builder.push(Composite::new(&DROPOUT, attributes, &types)?, operands)?))
-            }
-            _ => Ok(Some(graph_edit::push_copy(builder, forward, index, operands))),
-        }
+        let Some(composite) = node.op.composite().filter(|c| c.definition.name == DROPOUT.name) else {
+            return Ok(Some(graph_edit::push_copy(builder, forward, index, operands)));
+        };
+        let mut attributes = composite.attributes.clone();
+        attributes.insert("rate".to_string(), Attribute::Float(0.0));
+        let types: Vec<TensorType> = forward.operand_types(node).into_iter().cloned().collect();
+        builder.enter(node);
+        Ok(Some(builder.push(Composite::new(&DROPOUT, attributes, &types)?, operands)?))
     })
 }
 
@@ -371,5 +369,5 @@ fn first_real_input(forward: &Graph) -> Result<&str> {
 /// The graph with every composite opened that the device has no kernel for, and what nobody needs dropped: a gradient
 /// composite that is opened may turn out not to read a weight, which then need not be gathered.
 pub fn open_without_kernels(graph: &Graph, runner: &dyn StepRunner) -> Result<Graph> {
-    Ok(graph_edit::prune(graph_edit::open_composites(graph, &|c| !runner.has_kernel(c))?))
+    Ok(graph_edit::prune(graph_edit::open_composites(graph, &|c| !runner.target().has_kernel(c))?))
 }

@@ -11,7 +11,8 @@ use crate::build::Built;
 use crate::modules::{Modules, owner};
 use crate::weights::weights_of;
 use partita_base::{Diagnostic, Result, did_you_mean};
-use partita_ir::{Graph, Node, Op, Operation, Role, ValueId};
+use partita_ir::traits::CollectiveRef;
+use partita_ir::{Graph, Node, Operation, Role, ValueId};
 use partita_mesh::{Cluster, Mesh, Sharding};
 use partita_spmd::{Move, Partitioned};
 use serde::Serialize;
@@ -156,7 +157,8 @@ impl<'a> Explain<'a> {
         let moves: BTreeMap<ValueId, &Move> = self.partitioned.moves.iter().map(|m| (m.local, m)).collect();
         let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
         let mut found = Vec::new();
-        for node in local.nodes.iter().filter(|node| is_exchange(node)) {
+        for node in &local.nodes {
+            let Some(bytes) = exchanged_bytes(local, node) else { continue };
             let kind = node.op.short_name();
             let number = numbers.entry(kind).or_default();
             *number += 1;
@@ -169,7 +171,7 @@ impl<'a> Explain<'a> {
                 tensor: local.ty(node.operands[0]).to_string(),
                 before: String::new(),
                 after: String::new(),
-                bytes: exchanged_bytes(local, node),
+                bytes,
                 cost_us: 0.0,
                 because: String::new(),
                 chain: vec!["written out in a manual computation".to_string()],
@@ -198,7 +200,7 @@ impl<'a> Explain<'a> {
     /// or a collective such as `all_reduce:3`. E257 for a name that is nothing, E258 for a collective that is not there.
     pub fn subject(&self, name: &str) -> Result<Subject> {
         if let Some((kind, number)) = name.split_once(':')
-            && EXCHANGES.contains(&kind)
+            && CollectiveRef::NAMES.contains(&kind)
         {
             let mut all = self.collectives();
             let place = all.iter().position(|collective| collective.name == name);
@@ -348,25 +350,14 @@ impl<'a> Explain<'a> {
     }
 }
 
-/// The ops by which ranks meet.
-const EXCHANGES: [&str; 6] = [
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "collective_permute",
-    "collective_broadcast",
-];
-
-fn is_exchange(node: &Node) -> bool {
-    EXCHANGES.contains(&node.op.short_name())
-}
-
-/// The full tensor of an exchange, in bytes.
-fn exchanged_bytes(local: &Graph, node: &Node) -> usize {
-    let full = match node.op {
-        Op::AllGather(_) | Op::CollectiveBroadcast(_) => node.results[0],
-        _ => node.operands[0],
+/// The full tensor of a collective, in bytes; `None` for other ops.
+fn exchanged_bytes(local: &Graph, node: &Node) -> Option<usize> {
+    let full = match local.traits(node).collective()? {
+        CollectiveRef::AllGather(_) | CollectiveRef::CollectiveBroadcast(_) => node.results[0],
+        CollectiveRef::AllReduce(_)
+        | CollectiveRef::ReduceScatter(_)
+        | CollectiveRef::AllToAll(_)
+        | CollectiveRef::CollectivePermute(_) => node.operands[0],
     };
-    local.ty(full).bytes()
+    Some(local.ty(full).bytes())
 }

@@ -2,7 +2,7 @@
 
 use indexmap::IndexMap;
 use partita_base::DType;
-use partita_ir::{Graph, Literal, Op, Role, TensorType, ValueId};
+use partita_ir::{Graph, Literal, Op, Operation, Role, TensorType, ValueId};
 use partita_nn::Model;
 use partita_nn::losses::IGNORE_INDEX;
 use partita_nn::random::Draws;
@@ -57,17 +57,16 @@ pub fn scalars(graph: &Graph, seed: u64, step: u64, learning_rate: f64) -> Fed {
 /// says.
 fn choices(graph: &Graph, value: ValueId) -> usize {
     let readers = graph.nodes.iter().filter(|node| node.operands.contains(&value));
-    let counts = readers.filter_map(|node| match &node.op {
-        Op::Composite(composite) => {
-            let first = &graph.ty(node.operands[0]).shape;
-            match composite.definition.name.as_str() {
-                "partita.embedding" => first.first().copied(),
-                "partita.cross_entropy" => first.last().copied(),
-                _ => None,
-            }
+    let counts = readers.filter_map(|node| {
+        if matches!(node.op, Op::Reshape(_) | Op::Convert(_)) {
+            return Some(choices(graph, node.results[0]));
         }
-        Op::Reshape(_) | Op::Convert(_) => Some(choices(graph, node.results[0])),
-        _ => None,
+        let first = &graph.ty(node.operands[0]).shape;
+        match node.op.name() {
+            "partita.embedding" => first.first().copied(),
+            "partita.cross_entropy" => first.last().copied(),
+            _ => None,
+        }
     });
     counts.min().unwrap_or(2)
 }

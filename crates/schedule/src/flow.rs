@@ -194,13 +194,13 @@ fn through(
         let results = rule.results.iter().map(result).collect();
         return (results, Some((factor, why)));
     }
-    match &node.op {
-        // What a composite needs whole, its parts may take in pieces.
-        Op::Composite(composite) if operands.iter().any(|o| matches!(o.state, State::Cut(_))) => {
-            (inside(&composite.definition.decomposition, operands, name), None)
-        }
-        _ => (vec![Standing { parameter, ..uncut(node, rule, operands, name) }; node.results.len()], None),
+    // What a composite needs whole, its parts may take in pieces.
+    if let Op::Composite(composite) = &node.op
+        && operands.iter().any(|o| matches!(o.state, State::Cut(_)))
+    {
+        return (inside(&composite.definition.decomposition, operands, name), None);
     }
+    (vec![Standing { parameter, ..uncut(node, rule, operands, name) }; node.results.len()], None)
 }
 
 /// The results of a graph of its own.

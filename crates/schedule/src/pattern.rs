@@ -191,13 +191,14 @@ fn number_behind(graph: &Graph, value: ValueId) -> Option<(&partita_ir::Literal,
     loop {
         let (id, _) = graph.value(value).definition?;
         nodes.push(id);
-        match &graph.node(id).op {
-            Op::BroadcastInDim(_) | Op::Convert(_) => value = graph.node(id).operands[0],
-            Op::Constant(constant) => {
-                let full = constant.value.is_splat() && constant.value.ty.element_count() > 0;
-                return full.then_some((&constant.value, nodes));
-            }
-            _ => return None,
+        let op = &graph.node(id).op;
+        if let Op::Constant(constant) = op {
+            let full = constant.value.is_splat() && constant.value.ty.element_count() > 0;
+            return full.then_some((&constant.value, nodes));
         }
+        if !matches!(op, Op::BroadcastInDim(_) | Op::Convert(_)) {
+            return None;
+        }
+        value = graph.node(id).operands[0];
     }
 }

@@ -26,11 +26,8 @@ fn refused(graph: &Graph, mesh: &Mesh, calls: &str) -> Box<Diagnostic> {
 
 /// A layout asked for, as text: the cuts, and what it is kept whole over.
 fn shown(graph: &Graph, value: ValueId) -> String {
-    let definition = graph.value(value).definition.map(|(id, _)| &graph.node(id).op);
-    let annotation = match definition {
-        Some(Op::ShardingConstraint(constraint)) => Some(&constraint.annotation),
-        _ => graph.value(value).annotation.as_ref(),
-    };
+    let constraint = graph.value(value).definition.and_then(|(id, _)| graph.node(id).op.constraint());
+    let annotation = constraint.or(graph.value(value).annotation.as_ref());
     let Some(a) = annotation else { return "nothing".to_string() };
     let mesh = &graph.meshes[a.mesh];
     let whole = mesh.display_axes(&a.replicated);

@@ -520,8 +520,10 @@ fn in_words(graph: &Graph, found: &Match) -> String {
     let mut parts: Vec<(&str, Vec<&str>)> = Vec::new();
     for &id in &found.nodes {
         let node = graph.node(id);
+        if matches!(node.op, Op::Constant(_)) {
+            continue;
+        }
         match parts.last_mut() {
-            _ if matches!(node.op, Op::Constant(_)) => {}
             Some((path, ops)) if *path == node.path => ops.push(node.op.short_name()),
             _ => parts.push((&node.path, vec![node.op.short_name()])),
         }

@@ -431,7 +431,7 @@ fn fuse(
         let Op::Composite(composite) = &fused.node(id).op else {
             unreachable!("outlining gives a composite")
         };
-        if let Err(why) = tools.runner.fusible(composite) {
+        if let Err(why) = tools.runner.target().fusible(composite) {
             return Err(Diagnostic::new("E252", format!("`{backend}` does not run `{name}` as one kernel"))
                 .at(entry.describe())
                 .found(why)

@@ -18,7 +18,7 @@ use crate::structure::{Tools, reference_model};
 use crate::tensors::{inputs_of, outputs_by_name, zero_states};
 use partita_base::{DType, Result};
 use partita_ir::ops::Composite;
-use partita_ir::{Graph, Literal, Phase, interpret};
+use partita_ir::{Graph, Literal, Phase, Target, interpret};
 use partita_mesh::Mesh;
 use partita_nn::Model;
 use partita_spmd::Partitioned;
@@ -30,9 +30,9 @@ pub trait StepRunner {
     fn name(&self) -> &str;
     /// One step.
     fn run(&self, built: &Built, inputs: &[Literal]) -> Result<Vec<Literal>>;
-    /// Whether it runs a composite as it is; others are opened before they are laid out.
-    fn has_kernel(&self, _composite: &Composite) -> bool {
-        true
+    /// What it runs on: which composites stay as they are, and others are opened before they are laid out.
+    fn target(&self) -> &dyn Target {
+        &Interpreter
     }
     /// As [`StepRunner::run`]; a runner that interprets tells `watch` the operations of each node once it is done.
     fn run_watched(&self, built: &Built, inputs: &[Literal], watch: &dyn Fn(f64)) -> Result<Vec<Literal>> {
@@ -48,14 +48,16 @@ pub trait StepRunner {
         let _ = stage;
         Ok(())
     }
-    /// Why it does not run a composite that a schedule made as one kernel.
-    fn fusible(&self, _composite: &Composite) -> std::result::Result<(), String> {
-        Ok(())
-    }
 }
 
 /// The reference interpreter on virtual ranks in lock step: slow and plain.
 pub struct Interpreter;
+
+impl Target for Interpreter {
+    fn has_kernel(&self, _composite: &Composite) -> bool {
+        true
+    }
+}
 
 impl StepRunner for Interpreter {
     fn name(&self) -> &str {

@@ -1,7 +1,7 @@
 //! Which dimension of a parameter is its output and which its input, read off its use.
 
 use crate::modules::{Modules, owner};
-use partita_ir::{Graph, Op, Phase, ValueId};
+use partita_ir::{Graph, Op, Operation, Phase, ValueId};
 
 /// A parameter itself and its conversions to another element type.
 pub(crate) fn forms_of(graph: &Graph, modules: &Modules, parameter: ValueId) -> Vec<ValueId> {
@@ -49,20 +49,18 @@ pub(crate) fn matrix_dims(
     let mut uses: Vec<_> = forms_of(graph, modules, weight).into_iter().flat_map(forward).collect();
     // A tied table is looked up by one module and multiplied by another.
     uses.sort_by_key(|(id, _)| graph.node(*id).path != module);
-    let read = |(id, position): (partita_ir::NodeId, usize)| match &graph.node(id).op {
-        Op::DotGeneral(dot) => {
+    let read = |(id, position): (partita_ir::NodeId, usize)| {
+        let op = &graph.node(id).op;
+        if let Op::DotGeneral(dot) = op {
             let (contracted, batch) = match position {
                 0 => (&dot.lhs_contracting, &dot.lhs_batch),
                 _ => (&dot.rhs_contracting, &dot.rhs_batch),
             };
             let free = (0..rank).find(|d| !contracted.contains(d) && !batch.contains(d));
-            Some((free?, *contracted.first()?))
+            return Some((free?, *contracted.first()?));
         }
-        Op::Gather(_) if position == 0 => Some((rank - 1, 0)),
-        Op::Composite(composite) if position == 0 && composite.definition.name == "partita.embedding" => {
-            Some((rank - 1, 0))
-        }
-        _ => None,
+        let looks_up = matches!(op, Op::Gather(_)) || op.name() == "partita.embedding";
+        (looks_up && position == 0).then_some((rank - 1, 0))
     };
     Some(uses.into_iter().find_map(read).unwrap_or((0, 1)))
 }

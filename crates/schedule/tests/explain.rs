@@ -36,14 +36,14 @@ fn built(model: &Model, mesh: &str, plan: &Plan) -> Built {
 }
 
 fn tensor(built: &Built, name: &str) -> Tensor {
-    match ok(Explain::new(built).subject(name)) {
+    match ok(Explain::new(built, 0).subject(name)) {
         Subject::Tensor(tensor) => tensor,
         Subject::Collective(collective) => panic!("{}", collective.name),
     }
 }
 
 fn collective(built: &Built, name: &str) -> Collective {
-    match ok(Explain::new(built).subject(name)) {
+    match ok(Explain::new(built, 0).subject(name)) {
         Subject::Collective(collective) => collective,
         Subject::Tensor(tensor) => panic!("{}", tensor.name),
     }
@@ -54,7 +54,7 @@ fn over<'t>(tensor: &'t Tensor, axis: &str) -> &'t Over {
 }
 
 fn choices(built: &Built, name: &str) -> Vec<Choice> {
-    let explain = Explain::new(built);
+    let explain = Explain::new(built, 0);
     explain.choices(&ok(explain.subject(name)), &mut |_, _| {})
 }
 
@@ -141,7 +141,7 @@ fn of_several_lines_each_axis_names_its_own() {
     assert!(first("fsdp").starts_with("\"**\" = \"fsdp\" (hand): cuts"), "{}", first("fsdp"));
     // Each use gathers it, because the line says so.
     let gathers: Vec<Collective> =
-        Explain::new(&built).collectives().into_iter().filter(|c| c.kind == "all_gather").collect();
+        Explain::new(&built, 0).collectives().into_iter().filter(|c| c.kind == "all_gather").collect();
     assert!(!gathers.is_empty() && gathers.iter().any(|c| c.value == "layers.0.weight"));
     assert!(gathers.iter().all(|c| c.because == "\"**\" = \"fsdp\" (hand)"), "{gathers:?}");
 }
@@ -236,7 +236,7 @@ fn lines_say_what_they_did() {
     let tools = Tools { registry: &Registry::default(), runner: &Interpreter };
     let built = ok(build(&model, &plan, &mesh, &options, &tools));
     let forward = ok(restructure(&plan, &model, &tools)).model.forward;
-    let lines = Explain::new(&built).lines(&forward);
+    let lines = Explain::new(&built, 0).lines(&forward);
     let [style, checkpoint, fork, split, annotate] = &lines[..] else { panic!("five lines") };
     // Weight and bias with two states each; what the layer hands on, and that computed again.
     assert_eq!((style.parameters, style.states), (2, 4));
@@ -255,7 +255,7 @@ fn lines_say_what_they_did() {
 #[test]
 fn a_name_that_is_nothing_gets_the_nearest_and_a_number_its_range() {
     let built = built(&mlp(), "tp=2", &plan(PAIR));
-    let explain = Explain::new(&built);
+    let explain = Explain::new(&built, 0);
     let error = explain.subject("layers.1.wieght").unwrap_err();
     assert_eq!(error.code, "E257");
     assert!(error.help.as_deref().unwrap().contains("`layers.1.weight`"), "{error}");

@@ -163,10 +163,13 @@ impl<'a> Emitter<'a> {
         let inputs = self.emit_inputs()?;
         for id in self.graph.node_ids() {
             self.current = Some(id);
-            match &self.graph.node(id).op {
-                Op::ShardingConstraint(_) => self.emit_constraint(id)?,
-                Op::ManualComputation(_) => self.emit_manual(id)?,
-                _ => self.emit_node(id)?,
+            let op = &self.graph.node(id).op;
+            if matches!(op, Op::ShardingConstraint(_)) {
+                self.emit_constraint(id)?;
+            } else if matches!(op, Op::ManualComputation(_)) {
+                self.emit_manual(id)?;
+            } else {
+                self.emit_node(id)?;
             }
         }
         self.current = None;

@@ -11,7 +11,7 @@ mod emit;
 use crate::units::rules_of;
 use partita_base::{Diagnostic, Result};
 use partita_ir::graph_edit::open_composites;
-use partita_ir::{FactorId, FactorKind, Graph, Node, NodeId, Op, Operation, Role, Rule, TensorType, ValueId};
+use partita_ir::{FactorId, FactorKind, Graph, Node, NodeId, Operation, Role, Rule, TensorType, ValueId};
 use partita_mesh::Combiner;
 
 /// Cuts the batch, dimension 0 of every [`Role::Input`] of rank 1 or more, into `count` microbatches.
@@ -48,25 +48,22 @@ pub fn microbatch_inputs(graph: &Graph, count: usize, batched: &[ValueId]) -> Re
         let batched = batched(&graph);
         match Analysis::of(&graph, &batched, &cuts) {
             Ok(analysis) => return emit::Emitter::run(&graph, &batched, &cuts, &analysis),
-            Err(blocked) => match &graph.node(blocked.node).op {
-                Op::Composite(composite) => {
-                    let name = composite.definition.name.clone();
-                    graph = open_composites(&graph, &|c| c.definition.name == name)?;
-                }
-                _ => return Err(blocked.error),
-            },
+            Err(blocked) => {
+                let Some(composite) = graph.node(blocked.node).op.composite() else {
+                    return Err(blocked.error);
+                };
+                let name = composite.definition.name.clone();
+                graph = open_composites(&graph, &|c| c.definition.name == name)?;
+            }
         }
     }
 }
 
 fn holds_random_numbers(graph: &Graph) -> bool {
-    graph.nodes.iter().any(|node| match &node.op {
-        Op::Composite(inner) => {
-            let own = matches!(&inner.definition.origin,
-                partita_ir::composite::Origin::Template(t) if t.offsets_operand.is_some());
-            own || holds_random_numbers(&inner.definition.decomposition)
-        }
-        _ => false,
+    graph.nodes.iter().filter_map(|node| node.op.composite()).any(|inner| {
+        let own = matches!(&inner.definition.origin,
+            partita_ir::composite::Origin::Template(t) if t.offsets_operand.is_some());
+        own || holds_random_numbers(&inner.definition.decomposition)
     })
 }
 

@@ -175,12 +175,12 @@ fn open_split_composites(graph: &Graph, mesh: &Mesh) -> Result<Opened> {
         let mut now_inner: Vec<bool> = Vec::new();
         graph = graph_edit::rebuild(&source, |builder, _, index, operands| {
             let node = &source.nodes[index];
-            let results = match &node.op {
-                Op::Composite(composite) if split[index] => {
+            let results = match node.op.composite().filter(|_| split[index]) {
+                Some(composite) => {
                     builder.enter(node);
                     builder.inline(&composite.definition.decomposition, operands, false)?
                 }
-                _ => graph_edit::push_copy(builder, &source, index, operands),
+                None => graph_edit::push_copy(builder, &source, index, operands),
             };
             now_inner.resize(builder.graph().nodes.len(), inner[index] || split[index]);
             Ok(Some(results))

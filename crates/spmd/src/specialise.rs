@@ -7,6 +7,7 @@
 
 use partita_base::Result;
 use partita_ir::ops::{Constant, RankConstant, Slice};
+use partita_ir::traits::{Elementwise, Traits, ViewMap};
 use partita_ir::{ClassGraph, Graph, GraphBuilder, Literal, Op, Operation, TensorType, ValueId, graph_edit};
 
 /// What is known of a value before the step runs. Which of these a value is must not depend on the rank, or the graphs
@@ -96,40 +97,48 @@ impl Folder<'_> {
         let copy = |builder: &mut GraphBuilder| graph_edit::push_copy(builder, graph, index, operands);
         let is_known = |operands: &[ValueId]| operands.iter().all(|v| of(v).at(0).is_some());
         let fixed: Vec<bool> = operands.iter().map(|v| of(v).is_fixed()).collect();
-        let folds = match &node.op {
-            Op::PartitionId(_) => {
-                let number = |&rank: &usize| Literal::new([], vec![rank as u32]);
-                let numbers: Vec<Literal> = self.ranks.iter().map(number).collect();
-                return Ok((place(builder, self.constant(&numbers), &[]), Known::Rank(numbers)));
+        if matches!(node.op, Op::PartitionId(_)) {
+            let number = |&rank: &usize| Literal::new([], vec![rank as u32]);
+            let numbers: Vec<Literal> = self.ranks.iter().map(number).collect();
+            return Ok((place(builder, self.constant(&numbers), &[]), Known::Rank(numbers)));
+        }
+        // Bodies ask for the rank's number themselves: for a class they do so when a program is bound to a rank.
+        let has_bodies = !node.op.regions().is_empty();
+        if has_bodies && node.op.is_by_rank() && !self.keeps_ranks {
+            return Ok((place(builder, node.op.on_rank(self.ranks[0]), operands), Known::Nothing));
+        }
+        if let Op::Constant(constant) = &node.op {
+            let value = constant.value.clone();
+            let what = if value.ty.rank() == 0 { Known::Fixed(value) } else { Known::Constant(value) };
+            return Ok((copy(builder), what));
+        }
+        let is_lookup = matches!(node.op, Op::DynamicSlice(_))
+            && matches!(operands, [_, start] if matches!(of(start), Known::Rank(_)));
+        if let Op::DynamicSlice(slice) = &node.op
+            && !is_lookup
+            && is_known(&operands[1..])
+        {
+            let starts = &operands[1..];
+            if self.keeps_ranks && starts.iter().any(|v| of(v).is_by_rank()) {
+                return Ok((copy(builder), Known::Nothing));
             }
-            // Bodies ask for the rank's number themselves: for a class they do so when a program is bound to a rank.
-            Op::While(_) | Op::Case(_) if !self.keeps_ranks => {
-                return Ok((place(builder, node.op.on_rank(self.ranks[0]), operands), Known::Nothing));
-            }
-            Op::Constant(constant) => {
-                let value = constant.value.clone();
-                let what = if value.ty.rank() == 0 { Known::Fixed(value) } else { Known::Constant(value) };
-                return Ok((copy(builder), what));
-            }
-            Op::DynamicSlice(slice) => {
-                let is_lookup = matches!(operands, [_, start] if matches!(of(start), Known::Rank(_)));
-                let starts = &operands[1..];
-                if is_known(starts) && !is_lookup {
-                    if self.keeps_ranks && starts.iter().any(|v| of(v).is_by_rank()) {
-                        return Ok((copy(builder), Known::Nothing));
-                    }
-                    let starts: Vec<i64> =
-                        starts.iter().filter_map(|v| of(v).at(0)).map(|l| l.to_i64()[0]).collect();
-                    let shape = builder.shape(operands[0]);
-                    let op = Slice::clamped(&starts, &slice.sizes, &shape);
-                    return Ok((place(builder, op.into(), &operands[..1]), Known::Nothing));
-                }
-                is_lookup
-            }
-            // Elementwise on a fixed shape, the other operand being a constant of that shape.
-            Op::Binary(_) | Op::Compare(_) => fixed.contains(&true),
-            Op::Convert(_) | Op::Reshape(_) | Op::Concatenate(_) | Op::Select(_) => !fixed.contains(&false),
-            _ => false,
+            let starts: Vec<i64> = starts.iter().filter_map(|v| of(v).at(0)).map(|l| l.to_i64()[0]).collect();
+            let shape = builder.shape(operands[0]);
+            let op = Slice::clamped(&starts, &slice.sizes, &shape);
+            return Ok((place(builder, op.into(), &operands[..1]), Known::Nothing));
+        }
+        // On a fixed shape, every operand or the other one being a constant of that shape.
+        let any = fixed.contains(&true);
+        let all = !fixed.contains(&false);
+        let folds = match graph.traits(node) {
+            Traits::Elementwise(function) => match function {
+                Elementwise::Binary(_) | Elementwise::Compare(_) => any,
+                Elementwise::Convert | Elementwise::Select => all,
+                Elementwise::Unary(_) | Elementwise::Clamp | Elementwise::Bitcast => false,
+            },
+            Traits::View(ViewMap::Reshape) => all,
+            Traits::View(_) | Traits::Opaque => is_lookup || (matches!(node.op, Op::Concatenate(_)) && all),
+            Traits::Constant(_) | Traits::Iota { .. } | Traits::Collective(_) | Traits::Refused => false,
         };
         if !folds || !is_known(operands) {
             return Ok((copy(builder), Known::Nothing));

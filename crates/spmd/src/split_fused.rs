@@ -57,10 +57,10 @@ fn find(graph: &Graph, uses: &[Vec<(NodeId, usize)>], weight: ValueId) -> Option
     let through_conversions = |mut value: ValueId, nodes: &mut Vec<NodeId>| loop {
         let (id, position) = only_use(value)?;
         nodes.push(id);
-        match graph.node(id).op {
-            Op::Convert(_) => value = graph.node(id).results[0],
-            _ => return Some((id, position)),
+        if !matches!(graph.node(id).op, Op::Convert(_)) {
+            return Some((id, position));
         }
+        value = graph.node(id).results[0];
     };
     let mut nodes = Vec::new();
     let (product, position) = through_conversions(weight, &mut nodes)?;
@@ -97,15 +97,14 @@ fn free_dim(dot: &DotGeneral, rank: usize) -> Option<usize> {
 /// The rank-1 parameter that `value` is the broadcast of, along dimension `last`.
 fn bias_of(graph: &Graph, value: ValueId, last: usize) -> Option<ValueId> {
     let (id, _) = graph.value(value).definition?;
-    let mut source = match &graph.node(id).op {
-        Op::BroadcastInDim(broadcast) if broadcast.dims == [last] => graph.node(id).operands[0],
-        _ => return None,
-    };
+    let Op::BroadcastInDim(broadcast) = &graph.node(id).op else { return None };
+    if broadcast.dims != [last] {
+        return None;
+    }
+    let mut source = graph.node(id).operands[0];
     while let Some((id, _)) = graph.value(source).definition {
-        match &graph.node(id).op {
-            Op::Convert(_) => source = graph.node(id).operands[0],
-            _ => return None,
-        }
+        let Op::Convert(_) = &graph.node(id).op else { return None };
+        source = graph.node(id).operands[0];
     }
     let fits = graph.ty(source).rank() == 1 && graph.ty(source).shape[0] == graph.ty(value).shape[last];
     (fits && graph.value(source).role == Role::Param).then_some(source)
@@ -228,15 +227,14 @@ fn project(
         let node = graph.node(id);
         let operand = |v: &ValueId| local.get(v).copied().or(map[v.index()]).expect("nodes stand in order");
         let operands: Vec<ValueId> = node.operands.iter().map(operand).collect();
-        let op = match &node.op {
-            Op::BroadcastInDim(broadcast) => {
-                let mut shape = broadcast.shape.clone();
-                if let Some(dim) = shape.last_mut() {
-                    *dim = extent;
-                }
-                Op::from(BroadcastInDim { shape, dims: broadcast.dims.clone() })
+        let op = if let Op::BroadcastInDim(broadcast) = &node.op {
+            let mut shape = broadcast.shape.clone();
+            if let Some(dim) = shape.last_mut() {
+                *dim = extent;
             }
-            other => other.clone(),
+            Op::from(BroadcastInDim { shape, dims: broadcast.dims.clone() })
+        } else {
+            node.op.clone()
         };
         builder.enter(node);
         last = builder.push1(op, &operands)?;

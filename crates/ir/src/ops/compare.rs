@@ -3,10 +3,11 @@
 use super::checks::{element_type, operand_count, same_dtype, same_type, shapes};
 use super::elementwise::float_max;
 use crate::builder::GraphBuilder;
-use crate::graph::ValueId;
+use crate::graph::{Graph, Node, ValueId};
 use crate::literal::{Literal, Storage};
-use crate::op::{GradientContext, LocalContext, Operation, localise_same};
+use crate::op::{GradientContext, LocalContext, Op, Operation, localise_same};
 use crate::rule::Rule;
+use crate::traits::{Elementwise, Traits};
 use crate::types::TensorType;
 use partita_base::{DType, Diagnostic, Result};
 use std::cmp::Ordering;
@@ -114,6 +115,14 @@ impl Operation for Compare {
         Ok(vec![Literal::new(x.ty.shape.clone(), holds)])
     }
 
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Elementwise(Elementwise::Compare(self))
+    }
+
+    fn is_alike(&self, _: &[&TensorType], other: &Op, _: &[&TensorType]) -> Option<bool> {
+        Some(matches!(other, Op::Compare(other) if self.direction == other.direction))
+    }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         localise_same(self.clone(), context, 1)
     }
@@ -187,6 +196,10 @@ impl Operation for Select {
             }
         }
         Ok(vec![result])
+    }
+
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Elementwise(Elementwise::Select)
     }
 
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
@@ -269,6 +282,10 @@ impl Operation for Clamp {
             let values = limited([low.to_i128(), x.to_i128(), high.to_i128()], limit);
             Literal::from_i128(&results[0], values.into_iter())
         }])
+    }
+
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Elementwise(Elementwise::Clamp)
     }
 
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {

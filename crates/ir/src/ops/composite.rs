@@ -1,11 +1,12 @@
 //! A named subgraph with a meaning of its own.
 
 use crate::composite::{Attribute, Attributes, CompositeDefinition, Origin, Template};
-use crate::graph::{Graph, ValueId};
+use crate::graph::{Graph, Node, ValueId};
 use crate::interpret;
 use crate::literal::Literal;
-use crate::op::{Cost, GradientContext, LocalContext, Operation};
+use crate::op::{Cost, GradientContext, LocalContext, Op, Operation};
 use crate::rule::Rule;
+use crate::traits::Traits;
 use crate::types::TensorType;
 use partita_base::{DType, Diagnostic, Result};
 use std::sync::Arc;
@@ -36,6 +37,13 @@ impl Composite {
             Origin::Template(template) => template.offsets_operand,
             Origin::Outlined | Origin::Vjp { .. } => None,
         }
+    }
+}
+
+impl Op {
+    /// The composite that the op is.
+    pub fn composite(&self) -> Option<&Composite> {
+        if let Op::Composite(composite) = self { Some(composite) } else { None }
     }
 }
 
@@ -97,6 +105,15 @@ impl Operation for Composite {
     fn evaluate(&self, operands: &[&Literal], _: &[TensorType]) -> Result<Vec<Literal>> {
         let operands: Vec<Literal> = operands.iter().map(|&l| l.clone()).collect();
         interpret::evaluate(&self.definition.decomposition, &operands)
+    }
+
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Opaque
+    }
+
+    fn is_alike(&self, _: &[&TensorType], other: &Op, _: &[&TensorType]) -> Option<bool> {
+        Some(matches!(other, Op::Composite(other)
+            if self.definition.name == other.definition.name && self.attributes == other.attributes))
     }
 
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {

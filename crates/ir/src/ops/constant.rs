@@ -2,10 +2,11 @@
 
 use super::checks::{distinct_dims, element_type, movement_cost, operand_count};
 use super::{Convert, DynamicSlice};
-use crate::graph::ValueId;
+use crate::graph::{Graph, Node, ValueId};
 use crate::literal::{Literal, indices};
-use crate::op::{Cost, GradientContext, LocalContext, Operation};
+use crate::op::{Cost, GradientContext, LocalContext, Op, Operation};
 use crate::rule::Rule;
+use crate::traits::{ConstantOp, Traits};
 use crate::types::TensorType;
 use partita_base::{DType, Result};
 
@@ -52,6 +53,10 @@ impl Operation for Constant {
     }
 
     /// Equal elements just become fewer; otherwise every rank holds the whole and slices its shard out.
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Constant(ConstantOp::OfAll(self))
+    }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         let ty = context.local_result(0);
         // Decided by the split, not by this rank's shape: all ranks emit the same nodes.
@@ -102,6 +107,15 @@ impl Operation for Iota {
     }
 
     /// Counts from the shard's offset. The sum is taken in integers, so that floats round once as they do globally.
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Iota { dim: self.dim }
+    }
+
+    fn is_alike(&self, _: &[&TensorType], other: &Op, _: &[&TensorType]) -> Option<bool> {
+        Some(matches!(other, Op::Iota(other)
+            if self.dim == other.dim && self.ty.rank() == other.ty.rank()))
+    }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         let ty = context.local_result(0);
         let sharded = context.is_sharded(self.dim);

@@ -3,11 +3,12 @@
 use super::checks::{element_type, shapes};
 use super::reduce::{refused, region_signature};
 use crate::builder::GraphBuilder;
-use crate::graph::{Graph, NodeId, ValueId};
+use crate::graph::{Graph, Node, NodeId, ValueId};
 use crate::interpret;
 use crate::literal::Literal;
 use crate::op::{Cost, GradientContext, LocalContext, Op, Operation, RankCall, localise_same};
 use crate::rule::{FactorKind, Rule};
+use crate::traits::{Traits, ViewMap};
 use crate::types::TensorType;
 use partita_base::{DType, Diagnostic, Result};
 use std::collections::BTreeSet;
@@ -253,6 +254,10 @@ impl Operation for While {
         }
     }
 
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Opaque
+    }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         localise_same(self.clone(), context, self.body.outputs.len())
     }
@@ -339,6 +344,10 @@ impl Operation for Case {
         interpret::evaluate_ranks(&branches, &captured)
     }
 
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Opaque
+    }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         localise_same(self.clone(), context, self.branches[0].outputs.len())
     }
@@ -384,6 +393,10 @@ impl Operation for OptimizationBarrier {
 
     fn evaluate(&self, operands: &[&Literal], _: &[TensorType]) -> Result<Vec<Literal>> {
         Ok(operands.iter().map(|&x| x.clone()).collect())
+    }
+
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::View(ViewMap::Identity)
     }
 
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {

@@ -1,10 +1,11 @@
 //! Element type changes.
 
 use super::checks::{element_type, operand_count, shapes};
-use crate::graph::ValueId;
+use crate::graph::{Graph, Node, ValueId};
 use crate::literal::Literal;
-use crate::op::{GradientContext, LocalContext, Operation, localise_same};
+use crate::op::{GradientContext, LocalContext, Op, Operation, localise_same};
 use crate::rule::{FactorKind, Rule};
+use crate::traits::{Elementwise, Traits};
 use crate::types::TensorType;
 use partita_base::{DType, Result};
 
@@ -59,6 +60,14 @@ impl Operation for Convert {
         }])
     }
 
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Elementwise(Elementwise::Convert)
+    }
+
+    fn is_alike(&self, _: &[&TensorType], other: &Op, _: &[&TensorType]) -> Option<bool> {
+        Some(matches!(other, Op::Convert(_)))
+    }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         localise_same(self.clone(), context, 1)
     }
@@ -111,6 +120,16 @@ impl Operation for BitcastConvert {
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
         let result = Literal::from_bytes(&results[0], &operands[0].to_bytes());
         Ok(vec![result.expect("inference keeps the number of bytes")])
+    }
+
+    fn traits(&self, graph: &Graph, node: &Node) -> Traits<'_> {
+        let width = |value: ValueId| graph.ty(value).dtype.size_bytes();
+        let is_same = width(node.operands[0]) == width(node.results[0]);
+        if is_same { Traits::Elementwise(Elementwise::Bitcast) } else { Traits::Opaque }
+    }
+
+    fn is_alike(&self, _: &[&TensorType], other: &Op, _: &[&TensorType]) -> Option<bool> {
+        Some(matches!(other, Op::BitcastConvert(_)))
     }
 
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {

@@ -3,10 +3,11 @@
 use super::checks::{distinct_dims, operand_count, same_dtype, shapes};
 use super::reduce::Numbers;
 use crate::builder::GraphBuilder;
-use crate::graph::ValueId;
+use crate::graph::{Graph, Node, ValueId};
 use crate::literal::{Literal, indices};
-use crate::op::{Cost, GradientContext, LocalContext, Operation, localise_same};
+use crate::op::{Cost, GradientContext, LocalContext, Op, Operation, localise_same};
 use crate::rule::{FactorKind, Rule};
+use crate::traits::Traits;
 use crate::types::TensorType;
 use partita_base::{DType, Diagnostic, Result};
 use partita_mesh::Combiner;
@@ -265,6 +266,15 @@ impl Operation for DotGeneral {
             _ => unreachable!("operands have one element type"),
         };
         Ok(vec![numbers.literal(&results[0])])
+    }
+
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Opaque
+    }
+
+    fn is_alike(&self, _: &[&TensorType], other: &Op, _: &[&TensorType]) -> Option<bool> {
+        Some(matches!(other, Op::DotGeneral(other)
+            if *self == DotGeneral { result_dtype: self.result_dtype, ..other.clone() }))
     }
 
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {

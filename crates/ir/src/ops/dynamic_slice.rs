@@ -2,10 +2,11 @@
 
 use super::checks::{movement_cost, one_per_dim, operand_count, same_dtype, same_type, shapes, sizes};
 use crate::builder::GraphBuilder;
-use crate::graph::ValueId;
+use crate::graph::{Graph, Node, ValueId};
 use crate::literal::Literal;
-use crate::op::{Cost, GradientContext, LocalContext, Operation, localise_same};
+use crate::op::{Cost, GradientContext, LocalContext, Op, Operation, localise_same};
 use crate::rule::{FactorKind, Rule};
+use crate::traits::{Traits, ViewMap};
 use crate::types::TensorType;
 use partita_base::{Diagnostic, Result};
 
@@ -103,6 +104,15 @@ impl Operation for DynamicSlice {
     }
 
     /// Along dimensions taken in full the start clamps to 0 on every shard, as it does globally.
+    fn traits(&self, graph: &Graph, node: &Node) -> Traits<'_> {
+        let is_known = node.operands[1..].iter().all(|&start| graph.constant(start).is_some());
+        if is_known { Traits::View(ViewMap::Window { sizes: &self.sizes }) } else { Traits::Opaque }
+    }
+
+    fn is_alike(&self, own: &[&TensorType], other: &Op, others: &[&TensorType]) -> Option<bool> {
+        Some(matches!(other, Op::DynamicSlice(_)) && own.len() == others.len())
+    }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         let sizes = context.local_result(0).shape;
         localise_same(DynamicSlice { sizes }, context, 1)
@@ -177,6 +187,14 @@ impl Operation for DynamicUpdateSlice {
         let mut result = operands[0].clone();
         result.set_window(&offset, operands[1]);
         Ok(vec![result])
+    }
+
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Opaque
+    }
+
+    fn overwrites(&self) -> &'static [(usize, usize)] {
+        &[(0, 0)]
     }
 
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {

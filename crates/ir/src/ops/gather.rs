@@ -4,10 +4,11 @@ use super::checks::{distinct_dims, element_type, operand_count, shapes, sizes};
 use super::scatter::{Scatter, ScatterDims, Update};
 use super::{Clamp, Direction, Reducer};
 use crate::builder::GraphBuilder;
-use crate::graph::ValueId;
+use crate::graph::{Graph, Node, ValueId};
 use crate::literal::{Literal, indices};
 use crate::op::{Cost, GradientContext, LocalContext, Operation};
 use crate::rule::{FactorId, FactorKind, Rule};
+use crate::traits::Traits;
 use crate::types::TensorType;
 use partita_base::{DType, Diagnostic, Result};
 use partita_mesh::Combiner;
@@ -413,6 +414,10 @@ impl Operation for Gather {
 
     /// Windows shrink with the operand's shard. Along cut dimensions of picked elements, indices are taken relative
     /// to the shard, and what lies elsewhere contributes zero.
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Opaque
+    }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         let (global, index_type) = (context.global_operand(0).clone(), context.global_operand(1).clone());
         let rule = self.rule(&[&global, &index_type], &[&context.global_result(0).clone()]);

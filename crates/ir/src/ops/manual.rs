@@ -6,11 +6,12 @@ use super::control::shapes_of;
 use super::reduce::{Numbers, refused, region_signature};
 use crate::autodiff;
 use crate::builder::{GraphBuilder, identity};
-use crate::graph::{Annotation, Graph, Role, ValueId};
+use crate::graph::{Annotation, Graph, Node, Role, ValueId};
 use crate::interpret;
 use crate::literal::{Literal, indices};
-use crate::op::{Cost, GradientContext, LocalContext, Operation};
+use crate::op::{Cost, GradientContext, LocalContext, Op, Operation};
 use crate::rule::Rule;
+use crate::traits::{Traits, ViewMap};
 use crate::types::TensorType;
 use partita_base::{Diagnostic, Result};
 use partita_mesh::{AxisList, AxisRef, Combiner, Mesh, Sharding};
@@ -45,6 +46,13 @@ pub struct ManualComputation {
 
 const CONSTRAINT: &str = "sdy.sharding_constraint";
 const MANUAL: &str = "sdy.manual_computation";
+
+impl Op {
+    /// What a sharding constraint asks for, where the op is one.
+    pub fn constraint(&self) -> Option<&Annotation> {
+        if let Op::ShardingConstraint(constraint) = self { Some(&constraint.annotation) } else { None }
+    }
+}
 
 impl Operation for ShardingConstraint {
     fn name(&self) -> &str {
@@ -85,6 +93,10 @@ impl Operation for ShardingConstraint {
     }
 
     /// Layouts are given before; nothing is left to do.
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::View(ViewMap::Identity)
+    }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         Ok(context.operands().to_vec())
     }
@@ -306,6 +318,10 @@ impl Operation for ManualComputation {
     }
 
     /// E119: partitioning places the body instead.
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Refused
+    }
+
     fn localise(&self, _: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         Err(Diagnostic::new("E119", format!("`{MANUAL}` has no rewriting for one rank"))
             .expected("its body in the per-rank graph")

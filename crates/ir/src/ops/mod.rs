@@ -2,73 +2,78 @@
 //! evaluation, local rewriting, text form and tests together.
 
 pub(crate) mod checks;
-mod collectives;
-mod compare;
-mod composite;
-mod constant;
-mod control;
-mod convert;
-mod dot_general;
-mod dynamic_slice;
-mod elementwise;
-mod gather;
-mod manual;
-mod rank_constant;
-mod reduce;
-mod reduce_window;
-mod scatter;
-mod shape;
-mod slice;
-mod sort;
 
-pub use collectives::{
-    AllGather, AllReduce, AllToAll, CollectiveBroadcast, CollectivePermute, Groups, PartitionId,
-    ReduceScatter,
-};
-pub use compare::{Clamp, Compare, CompareType, Direction, Select};
-pub use composite::Composite;
-pub use constant::{Constant, Iota};
-pub use control::{Case, OptimizationBarrier, While};
-pub use convert::{BitcastConvert, Convert};
-pub use dot_general::DotGeneral;
-pub use dynamic_slice::{DynamicSlice, DynamicUpdateSlice};
-pub use elementwise::{Binary, BinaryKind, Unary, UnaryKind};
-pub use gather::{Gather, GatherDims};
-pub use manual::{ManualComputation, ShardingConstraint};
-pub use rank_constant::RankConstant;
-pub use reduce::{Reduce, Reducer};
-pub use reduce_window::ReduceWindow;
-pub use scatter::{Scatter, ScatterDims, Update};
-pub use shape::{BroadcastInDim, Reshape, Reverse, Transpose};
-pub use slice::{Concatenate, Pad, Slice};
-pub use sort::Sort;
-
-// ---- text ----
+use crate::graph::{Graph, Node, ValueId};
+use crate::literal::Literal;
+use crate::op::{Cost, GradientContext, LocalContext, Operation, RankCall, TextForm, ops};
+use crate::rule::Rule;
+use crate::traits::Traits;
+use crate::types::TensorType;
+use partita_base::Result;
 
 /// Reads what follows an op's name and appends its node; returns its results.
-pub(crate) type ParseOp = fn(&mut crate::text::OpParser) -> partita_base::Result<Vec<crate::graph::ValueId>>;
+pub(crate) type ParseOp = fn(&mut crate::text::OpParser) -> Result<Vec<ValueId>>;
 
-/// How each op of the language is read, by name.
-pub(crate) fn parsers() -> impl Iterator<Item = (&'static str, ParseOp)> {
-    let tables = [
-        compare::PARSERS,
-        composite::PARSERS,
-        constant::PARSERS,
-        control::PARSERS,
-        convert::PARSERS,
-        dot_general::PARSERS,
-        dynamic_slice::PARSERS,
-        gather::PARSERS,
-        manual::PARSERS,
-        rank_constant::PARSERS,
-        reduce::PARSERS,
-        reduce_window::PARSERS,
-        scatter::PARSERS,
-        shape::PARSERS,
-        slice::PARSERS,
-        sort::PARSERS,
-    ];
-    tables.into_iter().flatten().copied().chain(collectives::parsers()).chain(elementwise::parsers())
+// The only list of ops. A new op is its file and a line here.
+ops! {
+    elementwise read by parsers {
+        Unary: "Elementwise function of one operand.",
+        Binary: "Elementwise function of two operands.";
+        also BinaryKind, UnaryKind
+    }
+    compare {
+        Compare: "Elementwise comparison.",
+        Select: "Elementwise choice.",
+        Clamp: "Elementwise limits.";
+        also CompareType, Direction
+    }
+    convert {
+        Convert: "Element type conversion.",
+        BitcastConvert: "Reinterpretation of bits.",
+    }
+    constant { Constant: "A literal.", Iota: "Indices along a dimension." }
+    rank_constant { RankConstant: "A literal for each rank of a class." }
+    shape {
+        BroadcastInDim: "Repetition along new dimensions.",
+        Reshape: "Same elements, other shape.",
+        Transpose: "Permutation of dimensions.",
+        Reverse: "Order along dimensions reversed.",
+    }
+    slice {
+        Slice: "A static window.",
+        Concatenate: "Pieces joined along a dimension.",
+        Pad: "Edges added or cut.",
+    }
+    dynamic_slice {
+        DynamicSlice: "A window at a computed place.",
+        DynamicUpdateSlice: "A window replaced at a computed place.",
+    }
+    dot_general { DotGeneral: "Generalised matrix product." }
+    reduce { Reduce: "Combination along dimensions."; also Reducer }
+    reduce_window { ReduceWindow: "Combination over sliding windows." }
+    gather { Gather: "Windows collected at given indices."; also GatherDims }
+    scatter { Scatter: "Windows combined into given indices."; also ScatterDims, Update }
+    sort { Sort: "Sorting along a dimension." }
+    control {
+        While: "A loop.",
+        Case: "A choice among branches.",
+        OptimizationBarrier: "Identity that orders computation.",
+    }
+    collectives read by parsers {
+        AllReduce: "Combination across ranks.",
+        AllGather: "Concatenation across ranks.",
+        ReduceScatter: "Combination across ranks, each keeping a piece.",
+        AllToAll: "Exchange of pieces.",
+        CollectivePermute: "Exchange of whole values.",
+        CollectiveBroadcast: "One rank's value for all.",
+        PartitionId: "This rank's number.";
+        also Groups
+    }
+    manual {
+        ShardingConstraint: "A layout asked for in the middle of a graph.",
+        ManualComputation: "A body written for one shard over named axes.",
+    }
+    composite { Composite: "A named subgraph." }
 }
 
 /// The names of all ops in text: `stablehlo.add`.

@@ -2,11 +2,12 @@
 
 use super::checks::operand_count;
 use super::{Constant, ParseOp};
-use crate::graph::ValueId;
+use crate::graph::{Graph, Node, ValueId};
 use crate::literal::Literal;
 use crate::op::{Cost, GradientContext, LocalContext, Op, Operation, RankCall, TextForm};
 use crate::rule::Rule;
 use crate::text::{self, OpParser, OpPrinter, print_dense};
+use crate::traits::{ConstantOp, Traits};
 use crate::types::TensorType;
 use partita_base::{Diagnostic, Result};
 use std::sync::Arc;
@@ -106,6 +107,10 @@ impl Operation for RankConstant {
     }
 
     /// It is made by partition, and is not partitioned again.
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Constant(ConstantOp::ByRank(self))
+    }
+
     fn localise(&self, _: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         Err(Diagnostic::new("E119", format!("{RANK_CONSTANT} stands in graphs of ranks only"))
             .help("partition the global graph instead"))

@@ -3,11 +3,12 @@
 use super::checks::{distinct_dims, element_type, operand_count, same_dtype, shapes};
 use super::{BinaryKind, Direction};
 use crate::builder::{GraphBuilder, identity};
-use crate::graph::{Graph, ValueId};
+use crate::graph::{Graph, Node, ValueId};
 use crate::interpret;
 use crate::literal::{Literal, indices};
 use crate::op::{Cost, GradientContext, LocalContext, Op, Operation};
 use crate::rule::{FactorId, FactorKind, Rule};
+use crate::traits::Traits;
 use crate::types::TensorType;
 use partita_base::{DType, Diagnostic, Result};
 use partita_mesh::Combiner;
@@ -460,6 +461,10 @@ impl Operation for Reduce {
 
     /// Where a reduced dimension is cut, only the leader starts from the initial value. (The largest or smallest of
     /// several equal initial values is that value, so Max, Min, And and Or need no care.)
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Opaque
+    }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         let mut operands = context.operands().to_vec();
         if let Reducer::Combiner(combiner @ (Combiner::Sum | Combiner::Prod)) = self.reducer {

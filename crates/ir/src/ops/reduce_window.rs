@@ -4,10 +4,11 @@ use super::Pad;
 use super::checks::{one_per_dim, operand_count, same_dtype, shapes, sizes};
 use super::reduce::{Reducer, fold, refused};
 use crate::builder::identity;
-use crate::graph::{Graph, ValueId};
+use crate::graph::{Graph, Node, ValueId};
 use crate::literal::{Literal, indices};
 use crate::op::{Cost, GradientContext, LocalContext, Operation, localise_same};
 use crate::rule::{FactorKind, Rule};
+use crate::traits::Traits;
 use crate::types::TensorType;
 use partita_base::{DType, Result};
 use partita_mesh::Combiner;
@@ -201,6 +202,10 @@ impl Operation for ReduceWindow {
             })
         });
         fold(&self.reducer, inputs, initial, results, steps)
+    }
+
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Opaque
     }
 
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {

@@ -5,11 +5,12 @@ use super::gather::{Gather, GatherDims, Indexing};
 use super::reduce::{Numbers, Reducer, element, refused};
 use super::{Clamp, Direction, Pad};
 use crate::builder::{GraphBuilder, identity};
-use crate::graph::{Graph, ValueId};
+use crate::graph::{Graph, Node, ValueId};
 use crate::interpret;
 use crate::literal::{Literal, indices};
 use crate::op::{Cost, GradientContext, LocalContext, Operation};
 use crate::rule::{FactorId, FactorKind, Rule};
+use crate::traits::Traits;
 use crate::types::TensorType;
 use partita_base::{DType, Result};
 use partita_mesh::Combiner;
@@ -327,6 +328,14 @@ impl Operation for Scatter {
 
     /// Indices are taken relative to the shard, so what belongs elsewhere falls outside. Where updates are cut, only
     /// the leader starts from the operand.
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Opaque
+    }
+
+    fn overwrites(&self) -> &'static [(usize, usize)] {
+        &[(0, 0)]
+    }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         let types: Vec<TensorType> = (0..3).map(|i| context.global_operand(i).clone()).collect();
         let rule = self.rule(&types.iter().collect::<Vec<_>>(), &[&types[0]]);

@@ -1,10 +1,11 @@
 //! Ops that move elements without looking at them.
 
 use super::checks::{distinct_dims, movement_cost, one_per_dim, operand_count, shapes};
-use crate::graph::ValueId;
+use crate::graph::{Graph, Node, ValueId};
 use crate::literal::{Literal, indices};
-use crate::op::{Cost, GradientContext, LocalContext, Operation, localise_same};
+use crate::op::{Cost, GradientContext, LocalContext, Op, Operation, localise_same};
 use crate::rule::{FactorId, FactorKind, Rule};
+use crate::traits::{Traits, ViewMap};
 use crate::types::TensorType;
 use partita_base::Result;
 
@@ -109,6 +110,14 @@ impl Operation for BroadcastInDim {
         let extents = &x.ty.shape;
         let source = |index: &[usize], dim: usize| if extents[dim] == 1 { 0 } else { index[self.dims[dim]] };
         Ok(vec![rearranged(x, &self.shape, source)])
+    }
+
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::View(ViewMap::Broadcast { dims: &self.dims })
+    }
+
+    fn onto_shape(&self, shape: &[usize]) -> Option<Op> {
+        Some(BroadcastInDim { shape: shape.to_vec(), dims: self.dims.clone() }.into())
     }
 
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
@@ -248,6 +257,19 @@ impl Operation for Reshape {
         Ok(vec![Literal { ty: results[0].clone(), data: operands[0].data.clone() }])
     }
 
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::View(ViewMap::Reshape)
+    }
+
+    fn onto_shape(&self, shape: &[usize]) -> Option<Op> {
+        Some(Reshape { shape: shape.to_vec() }.into())
+    }
+
+    fn is_alike(&self, own: &[&TensorType], other: &Op, others: &[&TensorType]) -> Option<bool> {
+        Some(matches!(other, Op::Reshape(other)
+            if own[0].rank() == others[0].rank() && self.shape.len() == other.shape.len()))
+    }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         let shape = context.local_result(0).shape;
         localise_same(Reshape { shape }, context, 1)
@@ -294,6 +316,14 @@ impl Operation for Transpose {
         Ok(vec![Literal { ty: results[0].clone(), data }])
     }
 
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::View(ViewMap::Transpose { permutation: &self.permutation })
+    }
+
+    fn onto_shape(&self, _: &[usize]) -> Option<Op> {
+        Some(self.clone().into())
+    }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         localise_same(self.clone(), context, 1)
     }
@@ -333,6 +363,10 @@ impl Operation for Reverse {
             if self.dims.contains(&dim) { shape[dim] - 1 - index[dim] } else { index[dim] }
         };
         Ok(vec![rearranged(operands[0], shape, source)])
+    }
+
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::View(ViewMap::Reverse { dims: &self.dims })
     }
 
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {

@@ -2,10 +2,11 @@
 
 use super::checks::{movement_cost, one_per_dim, operand_count, same_dtype, shapes, sizes};
 use super::shape::rearranged;
-use crate::graph::ValueId;
+use crate::graph::{Graph, Node, ValueId};
 use crate::literal::{Literal, indices};
-use crate::op::{Cost, GradientContext, LocalContext, Operation, localise_same};
+use crate::op::{Cost, GradientContext, LocalContext, Op, Operation, localise_same};
 use crate::rule::{FactorKind, Rule};
+use crate::traits::{Traits, ViewMap};
 use crate::types::TensorType;
 use partita_base::{Diagnostic, Result};
 
@@ -71,6 +72,17 @@ fn rule_of_windows(operands: &[&TensorType], result: &TensorType, pass: impl Fn(
     rule
 }
 
+impl Slice {
+    /// Start, limit and step of each dimension; `None` for one that is taken whole.
+    fn cuts(&self, operand: &TensorType) -> Vec<Option<(usize, usize, usize)>> {
+        let cut = |(dim, &extent): (usize, &usize)| {
+            let cut = (self.start[dim], self.limit[dim], self.stride[dim]);
+            (cut != (0, extent, 1)).then_some(cut)
+        };
+        operand.shape.iter().enumerate().map(cut).collect()
+    }
+}
+
 impl Operation for Slice {
     fn name(&self) -> &str {
         "stablehlo.slice"
@@ -132,6 +144,14 @@ impl Operation for Slice {
     }
 
     /// Dimensions taken in full end where the shard ends; the others are whole on every rank.
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::View(ViewMap::Slice { start: &self.start, stride: &self.stride })
+    }
+
+    fn is_alike(&self, own: &[&TensorType], other: &Op, others: &[&TensorType]) -> Option<bool> {
+        Some(matches!(other, Op::Slice(other) if self.cuts(own[0]) == other.cuts(others[0])))
+    }
+
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         let (whole, local) = (context.global_result(0).shape.clone(), context.local_result(0).shape);
         let extents = context.global_operand(0).shape.clone();
@@ -208,6 +228,10 @@ impl Operation for Concatenate {
             offset[self.dim] += operand.ty.shape[self.dim];
         }
         Ok(vec![result])
+    }
+
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Opaque
     }
 
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
@@ -314,6 +338,10 @@ impl Operation for Pad {
             }
         }
         Ok(vec![result])
+    }
+
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Opaque
     }
 
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {

@@ -2,11 +2,12 @@
 
 use super::checks::{operand_count, shapes};
 use super::reduce::{element, refused, region_signature};
-use crate::graph::{Graph, ValueId};
+use crate::graph::{Graph, Node, ValueId};
 use crate::interpret;
 use crate::literal::{Literal, indices};
 use crate::op::{Cost, GradientContext, LocalContext, Operation, localise_same};
 use crate::rule::{FactorKind, Rule};
+use crate::traits::Traits;
 use crate::types::TensorType;
 use partita_base::{DType, Diagnostic, Result};
 
@@ -118,6 +119,10 @@ impl Operation for Sort {
         }
         let pick = |x: &&Literal| Literal { ty: x.ty.clone(), data: x.data.pick(source.iter().copied()) };
         Ok(operands.iter().map(pick).collect())
+    }
+
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Opaque
     }
 
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {

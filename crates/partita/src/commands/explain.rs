@@ -8,7 +8,7 @@ use crate::output::format::{bytes, table};
 use crate::play::CpuStep;
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::{Graph, Registry};
-use partita_program::RegionSizes;
+use partita_program::RegionTarget;
 use partita_schedule::explain::{Choice, Collective, Explain, Line, Over, Subject, Tensor};
 use partita_schedule::{Built, Tools, restructure};
 use serde::Serialize;
@@ -124,13 +124,13 @@ impl Explained {
     }
 
     /// The whole step.
-    pub fn overview(&self, sizes: &dyn RegionSizes) -> Result<Overview> {
+    pub fn overview(&self, target: &dyn RegionTarget) -> Result<Overview> {
         let explained = (0..self.built.stages.len()).map(|stage| Explain::new(&self.built, stage));
         let explained: Vec<Explain> = explained.collect();
         Ok(Overview {
             mesh: self.built.mesh.to_string(),
             lines: explained[0].lines(&self.forward),
-            counts: Counts::from(&partita_program::counts(&compile::lower(&self.built, sizes)?)),
+            counts: Counts::from(&partita_program::counts(&compile::lower(&self.built, target)?)),
             collectives: explained.iter().flat_map(Explain::collectives).collect(),
             notes: self.notes.clone(),
         })

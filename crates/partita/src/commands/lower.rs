@@ -8,8 +8,8 @@ use partita_base::{Diagnostic, Result};
 use partita_ir::{Annotation, Graph, ValueId, text};
 use partita_mesh::Mesh;
 use partita_program::{
-    Counts, Fusion, LowerOptions, Lowering, Overlap, PASSES, PassContext, ProgramSet, RegionSizes, find_pass,
-    gradient_overlap,
+    Counts, Fusion, LowerOptions, Lowering, Overlap, PASSES, PassContext, ProgramSet, RegionTarget,
+    find_pass, gradient_overlap,
 };
 use partita_schedule::Built;
 use partita_spmd::{Cause, Layouts, Partitioned};
@@ -30,13 +30,13 @@ pub fn plan(config: &Config, request: LowerRequest) -> Result<Built> {
 }
 
 /// The programs of all ranks of a config's step.
-pub fn programs(config: &Config, request: LowerRequest, sizes: &dyn RegionSizes) -> Result<ProgramSet> {
-    compile::lower(&plan(config, request)?, sizes)
+pub fn programs(config: &Config, request: LowerRequest, target: &dyn RegionTarget) -> Result<ProgramSet> {
+    compile::lower(&plan(config, request)?, target)
 }
 
 /// How often ranks meet in a step of `config`, after bucketing and before.
-pub fn counts(config: &Config, request: LowerRequest, sizes: &dyn RegionSizes) -> Result<Counts> {
-    Ok(partita_program::counts(&programs(config, request, sizes)?))
+pub fn counts(config: &Config, request: LowerRequest, target: &dyn RegionTarget) -> Result<Counts> {
+    Ok(partita_program::counts(&programs(config, request, target)?))
 }
 
 /// What a rank computes while its gradients are under way. E014 for a rank that is not there.
@@ -53,9 +53,9 @@ pub fn overlap(programs: &ProgramSet, rank: usize) -> Result<Overlaps> {
 }
 
 /// What fusion makes of a planned step, and what keeps elementwise ops apart.
-pub fn fusion(planned: &Built, sizes: &dyn RegionSizes) -> Result<Fusion> {
+pub fn fusion(planned: &Built, target: &dyn RegionTarget) -> Result<Fusion> {
     let of_stage = |stage: &partita_schedule::Stage| {
-        partita_program::fusion(&stage.classes, &LowerOptions::default(), sizes)
+        partita_program::fusion(&stage.classes, &LowerOptions::default(), target)
     };
     let mut stages = planned.stages.iter().map(of_stage);
     let first = stages.next().expect("a step has a stage")?;
@@ -63,13 +63,13 @@ pub fn fusion(planned: &Built, sizes: &dyn RegionSizes) -> Result<Fusion> {
 }
 
 /// A planned step at a stage as text; `rank` says whose, where ranks differ. E014 for a rank that is not there.
-pub fn stage(planned: &Built, stage: Stage, rank: usize, sizes: &dyn RegionSizes) -> Result<String> {
+pub fn stage(planned: &Built, stage: Stage, rank: usize, target: &dyn RegionTarget) -> Result<String> {
     check_rank(rank, planned.mesh.rank_count())?;
     Ok(match stage {
         Stage::Global => text::print(&planned.step),
         Stage::Sharded => text::print(&with_layouts(&planned.stage_of(rank)?.0.partitioned)),
         Stage::Local => text::print(&planned.local(rank)?),
-        Stage::Program => compile::lower(planned, sizes)?.display(rank).to_string(),
+        Stage::Program => compile::lower(planned, target)?.display(rank).to_string(),
     })
 }
 
@@ -79,14 +79,14 @@ pub fn after_passes(
     planned: &Built,
     names: &[String],
     rank: usize,
-    sizes: &dyn RegionSizes,
+    target: &dyn RegionTarget,
 ) -> Result<String> {
     check_rank(rank, planned.mesh.rank_count())?;
     let is_all = names.iter().any(|name| name == "all");
     let wanted: Vec<usize> =
         names.iter().filter(|name| *name != "all").map(|name| find_pass(name)).collect::<Result<_>>()?;
     let last = if is_all { PASSES.len() - 1 } else { wanted.iter().copied().max().unwrap_or(0) };
-    let context = PassContext { options: &LowerOptions::default(), sizes };
+    let context = PassContext { options: &LowerOptions::default(), target };
     let mut printed = String::new();
     let mut number = 0;
     let (stage, rank) = planned.stage_of(rank)?;

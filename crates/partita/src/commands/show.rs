@@ -8,7 +8,7 @@ use crate::output::format::{bytes, table};
 use partita_base::Result;
 use partita_ir::Role;
 use partita_mesh::rank_list;
-use partita_program::{BufferKind, ProgramSet, RegionSizes};
+use partita_program::{BufferKind, ProgramSet, RegionTarget};
 use partita_schedule::{Built, Plan, Stage};
 use std::fmt::Write;
 
@@ -27,11 +27,11 @@ pub fn plan_of(config: &Config, form: PlanForm) -> Result<String> {
 }
 
 /// Everything: mesh, parameters and their layouts, plan, memory by rank, notes.
-pub fn show(config: &Config, sizes: &dyn RegionSizes) -> Result<String> {
+pub fn show(config: &Config, target: &dyn RegionTarget) -> Result<String> {
     let varied = Build::from_config(config);
     let (mesh, model) = (compile::mesh(config)?, compile::model(config, &varied)?);
     let planned = compile::plan_step(config, &model, &mesh, &varied)?;
-    let set = compile::lower(&planned, sizes)?;
+    let set = compile::lower(&planned, target)?;
     let mut text = format!("model {} on mesh {mesh} ({} ranks)\n\n", config.model.name(), mesh.rank_count());
     text += &parameters(&planned);
     let lines = planned.plan.to_dict_toml();

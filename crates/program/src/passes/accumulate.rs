@@ -1,14 +1,13 @@
 //! Sums of products: a product that is added to another one is added in its place, where that gives the same bits.
 
-use crate::RegionSizes;
 use crate::passes::simplify::is_sum;
 use partita_ir::composites::{DOT_GENERAL_ADD, dot_general_dims};
 use partita_ir::ops::{Composite, DotGeneral, Reshape};
-use partita_ir::{Graph, NodeId, Op, ValueId};
+use partita_ir::{Graph, NodeId, Op, Target, ValueId};
 
 /// Sums of two products that nobody else reads become the earlier one with the later one added to it: at the later one's
 /// place, so that nothing is held longer. The graphs keep one structure.
-pub(crate) fn accumulate(mut graphs: Vec<Graph>, sizes: &dyn RegionSizes) -> Vec<Graph> {
+pub(crate) fn accumulate(mut graphs: Vec<Graph>, target: &dyn Target) -> Vec<Graph> {
     let first = &graphs[0];
     let uses = first.uses();
     let is_output = first.is_output();
@@ -25,14 +24,11 @@ pub(crate) fn accumulate(mut graphs: Vec<Graph>, sizes: &dyn RegionSizes) -> Vec
         let maker = |value: ValueId| first.value(value).definition.map(|(node, _)| node);
         let (Some(a_maker), Some(b_maker)) = (maker(a), maker(b)) else { continue };
         let (sum, product, place) = if a_maker < b_maker { (a, b, b_maker) } else { (b, a, a_maker) };
-        let is_product = match &first.node(a_maker.min(b_maker)).op {
-            Op::DotGeneral(_) => true,
-            Op::Composite(composite) => composite.definition.name == DOT_GENERAL_ADD.name,
-            _ => false,
-        };
+        let earlier = &first.node(a_maker.min(b_maker)).op;
+        let is_product = matches!(earlier, Op::DotGeneral(_)) || is_product_added(earlier);
         let added = |graph: &Graph| {
             let Op::DotGeneral(dot) = &graph.node(place).op else { return None };
-            added(graph, dot, sum, place).filter(|composite| sizes.has_kernel(composite))
+            added(graph, dot, sum, place).filter(|composite| target.has_kernel(composite))
         };
         let added: Option<Vec<Composite>> = graphs.iter().map(added).collect();
         let Some(added) = added.filter(|_| is_product) else { continue };
@@ -48,6 +44,10 @@ pub(crate) fn accumulate(mut graphs: Vec<Graph>, sizes: &dyn RegionSizes) -> Vec
         became[result.index()] = product;
     }
     graphs
+}
+
+fn is_product_added(op: &Op) -> bool {
+    matches!(op, Op::Composite(composite) if composite.definition.name == DOT_GENERAL_ADD.name)
 }
 
 /// The product at `place` added to `sum`.

@@ -2,11 +2,11 @@
 //! last of them.
 
 use crate::LowerOptions;
-use crate::classify::{Class, class};
 use crate::collective::{CollectiveKind, groups, kind, meetings};
 use crate::ranks::Classes;
 use indexmap::{IndexMap, IndexSet};
 use partita_base::{Diagnostic, Result};
+use partita_ir::traits::CollectiveRef;
 use partita_ir::{Graph, Node, NodeId, Op, Phase, Role, ValueId};
 use partita_mesh::Combiner;
 use std::sync::Arc;
@@ -112,7 +112,7 @@ pub(crate) fn phase_class(phase: Phase) -> Phase {
 fn is_parameter(graph: &Graph, mut value: ValueId) -> bool {
     while let Some((definition, _)) = graph.value(value).definition {
         let node = graph.node(definition);
-        if class(graph, node) != Class::View && !matches!(node.op, Op::Convert(_)) {
+        if !graph.traits(node).is_view() && !matches!(node.op, Op::Convert(_)) {
             return false;
         }
         value = node.operands[0];
@@ -130,11 +130,19 @@ fn bucket_class(graph: &Graph, node: &Node, kind: CollectiveKind) -> BucketClass
     }
 }
 
-fn combiner(op: &Op) -> Option<Combiner> {
+/// The collective that a node is known to be, as the class of this graph has it.
+fn exchange_of(graph: &Graph, id: NodeId) -> CollectiveRef<'_> {
+    graph.traits(graph.node(id)).collective().expect("all classes have one structure")
+}
+
+fn combiner(op: CollectiveRef) -> Option<Combiner> {
     match op {
-        Op::AllReduce(op) => Some(op.combiner),
-        Op::ReduceScatter(op) => Some(op.combiner),
-        _ => None,
+        CollectiveRef::AllReduce(op) => Some(op.combiner),
+        CollectiveRef::ReduceScatter(op) => Some(op.combiner),
+        CollectiveRef::AllGather(_)
+        | CollectiveRef::AllToAll(_)
+        | CollectiveRef::CollectivePermute(_)
+        | CollectiveRef::CollectiveBroadcast(_) => None,
     }
 }
 
@@ -160,13 +168,13 @@ pub(crate) fn bucket(graphs: &[Graph], classes: &Classes, options: &LowerOptions
         if node.microbatch.is_some() && node.microbatch != microbatch {
             (turn, microbatch) = (turn + 1, node.microbatch);
         }
-        let Some(kind) = kind(&node.op) else { continue };
-        let ranks = classes.rank_count();
-        let own = meetings(&node.op, ranks)?;
+        let Some(op) = first.traits(node).collective() else { continue };
+        let (kind, ranks) = (kind(op), classes.rank_count());
+        let own = meetings(op, ranks)?;
         for (graph, members) in graphs.iter().zip(&classes.ranks) {
-            let other = graph.node(id);
-            let meets_alike = groups(&other.op) == groups(&node.op) || meetings(&other.op, ranks)? == own;
-            if !meets_alike || combiner(&other.op) != combiner(&node.op) {
+            let other = exchange_of(graph, id);
+            let meets_alike = groups(other) == groups(op) || meetings(other, ranks)? == own;
+            if !meets_alike || combiner(other) != combiner(op) {
                 let (one, two) = (classes.ranks[0][0], members[0]);
                 return Err(Diagnostic::new(
                     "E400",
@@ -184,12 +192,9 @@ pub(crate) fn bucket(graphs: &[Graph], classes: &Classes, options: &LowerOptions
             kind == CollectiveKind::AllReduce && matches!(node.phase, Phase::WeightGrad | Phase::Update);
         let block = block(&node.path).to_string();
         let phase = options.part(node.phase);
-        let permutation = match &node.op {
-            Op::CollectivePermute(permute) => permute.pairs.clone(),
-            _ => Vec::new(),
-        };
+        let (_, pairs) = groups(op);
         let key = (
-            (kind, meeting.clone(), combiner(&node.op), permutation),
+            (kind, meeting.clone(), combiner(op), pairs.to_vec()),
             (class, phase, node.microbatch),
             if capped { None } else { Some(block.clone()) },
         );

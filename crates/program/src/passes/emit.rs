@@ -1,10 +1,10 @@
 //! One rank's instructions: regions over views of buffers. View ops become strides here; a copy is made only
 //! where strides cannot say it, or where the reader needs dense memory (collectives, outputs).
 
-use crate::RegionSizes;
-use crate::classify::{Class, class, describe, known, op_name};
+use crate::RegionTarget;
 use crate::collective::{Collective, Transfer, exchange};
 use crate::passes::bucket::{Bucket, BucketClass};
+use crate::passes::describe;
 use crate::passes::fuse::{Step, uniform};
 use crate::program::{
     Action, Buffer, BufferId, BufferKind, Compute, Instruction, Origin, Port, Program, Region, RegionId,
@@ -14,7 +14,8 @@ use crate::ranks::Classes;
 use indexmap::{IndexMap, IndexSet};
 use partita_base::CollectiveId;
 use partita_ir::ops::{BroadcastInDim, Iota, Slice};
-use partita_ir::{Graph, GraphBuilder, Node, NodeId, Op, Phase, Role, TensorType, ValueId};
+use partita_ir::traits::{ConstantOp, Traits, ViewMap};
+use partita_ir::{Graph, GraphBuilder, Node, NodeId, Op, Operation, Phase, Role, TensorType, ValueId};
 use std::sync::Arc;
 
 /// The meetings of all buckets, and the first meeting of each bucket.
@@ -43,8 +44,9 @@ pub(crate) fn collectives(
                     lists.insert(list.clone());
                     list
                 };
+                let op = graph.traits(node).collective().expect("buckets hold collectives");
                 Transfer {
-                    exchange: exchange(&node.op, members, graph.ty(node.operands[0])),
+                    exchange: exchange(op, members, graph.ty(node.operands[0])),
                     inputs: types(|node| node.operands[0]),
                     outputs: types(|node| node.results[0]),
                     what: describe(graph, node.results[0]),
@@ -88,7 +90,7 @@ fn common_path(nodes: &[&Node]) -> String {
 
 fn origin(nodes: &[&Node]) -> Origin {
     let mut counts: IndexMap<&str, usize> = IndexMap::new();
-    nodes.iter().for_each(|node| *counts.entry(op_name(&node.op)).or_default() += 1);
+    nodes.iter().for_each(|node| *counts.entry(node.op.short_name()).or_default() += 1);
     let name = |(name, count): (&&str, &usize)| {
         if *count > 1 { format!("{count}*{name}") } else { name.to_string() }
     };
@@ -106,7 +108,7 @@ fn origin(nodes: &[&Node]) -> Origin {
 
 struct Emitter<'a> {
     graph: &'a Graph,
-    sizes: &'a dyn RegionSizes,
+    target: &'a dyn RegionTarget,
     program: Program,
     /// How each value is seen, once it is known.
     views: Vec<Option<View>>,
@@ -131,13 +133,13 @@ pub(crate) fn emit(
     steps: &[Step],
     buckets: &[Bucket],
     first_meeting: &[usize],
-    sizes: &dyn RegionSizes,
+    target: &dyn RegionTarget,
 ) -> Program {
     let count = graph.values.len();
     let program = Program { ranks: ranks.to_vec(), ..Program::default() };
     let rank = ranks[0];
     let (views, dense) = (vec![None; count], vec![None; count]);
-    let mut emitter = Emitter { graph, sizes, program, views, dense };
+    let mut emitter = Emitter { graph, target, program, views, dense };
     emitter.inputs(ports.roles);
     for step in steps {
         match step {
@@ -209,50 +211,53 @@ impl Emitter<'_> {
         let (id, number) = graph.value(value).definition.expect("inputs are seen from the beginning");
         let node = graph.node(id);
         let ty = graph.ty(value);
-        let view = match class(graph, node) {
-            Class::Constant => {
+        let view = match graph.traits(node) {
+            Traits::Constant(constant) => {
                 let buffer = self.buffer(ty, describe(graph, value), BufferKind::Persistent);
-                match &node.op {
-                    Op::Constant(constant) => self.program.constants.push((buffer, constant.value.clone())),
-                    Op::RankConstant(constant) => {
+                match constant {
+                    ConstantOp::OfAll(constant) => {
+                        self.program.constants.push((buffer, constant.value.clone()));
+                    }
+                    ConstantOp::ByRank(constant) => {
                         self.program.rank_constants.push((buffer, constant.clone()));
                     }
-                    other => unreachable!("{} is no constant", op_name(other)),
                 }
                 View::whole(buffer, &ty.shape)
             }
-            Class::Iota => {
+            Traits::Iota { .. } => {
                 let (region, inputs) = self.fused_region(&[id], &[value]);
                 let outputs = self.compute(region, inputs, &[value], origin(&[node]));
                 View::whole(outputs[0], &ty.shape)
             }
-            Class::View => {
-                let operand = node.operands[number.min(node.operands.len() - 1)];
-                let base = self.view(operand);
-                if let Op::DynamicSlice(slice) = &node.op {
-                    base.slice_by_rank(&self.starts(node, &slice.sizes), &slice.sizes)
-                } else {
-                    match base.apply(&node.op) {
-                        Some(view) => view,
-                        None => self.dense(operand).apply(&node.op).expect("dense elements have any shape"),
+            Traits::View(map) => {
+                let operand = if map == ViewMap::Identity { node.operands[number] } else { node.operands[0] };
+                let starts =
+                    if let ViewMap::Window { sizes } = map { self.starts(node, sizes) } else { Vec::new() };
+                match self.view(operand).apply(map, &ty.shape, &starts) {
+                    Some(view) => view,
+                    None => {
+                        let view = self.dense(operand).apply(map, &ty.shape, &starts);
+                        view.expect("dense elements have any shape")
                     }
                 }
             }
-            other => unreachable!("{other:?} values are computed before they are read"),
+            Traits::Elementwise(_) | Traits::Collective(_) | Traits::Opaque | Traits::Refused => {
+                unreachable!("{} is computed before it is read", node.op.name())
+            }
         };
         self.views[value.index()] = Some(view.clone());
         view
     }
 
-    /// Where a dynamic slice at known places begins, for each rank of the class.
+    /// Where a window at known places begins, for each rank of the class.
     fn starts(&self, node: &Node, sizes: &[usize]) -> Vec<Vec<usize>> {
         let graph = self.graph;
         let shape = &graph.ty(node.operands[0]).shape;
         let of_rank = |position: usize| -> Vec<usize> {
-            let start = |value: &ValueId| match known(graph, *value) {
-                Some(Op::Constant(constant)) => constant.value.to_i64()[0],
-                Some(Op::RankConstant(constant)) => constant.at(position).to_i64()[0],
-                _ => unreachable!("a dynamic slice is a view where its places are known"),
+            let start = |value: &ValueId| match graph.constant(*value).expect("a window begins at constants")
+            {
+                ConstantOp::OfAll(constant) => constant.value.to_i64()[0],
+                ConstantOp::ByRank(constant) => constant.at(position).to_i64()[0],
             };
             let starts: Vec<i64> = node.operands[1..].iter().map(start).collect();
             Slice::clamped(&starts, sizes, shape).start
@@ -299,7 +304,7 @@ impl Emitter<'_> {
             let node = graph.node(id);
             let mut operands = Vec::new();
             for &operand in &node.operands {
-                let own = class(graph, node) != Class::Elementwise;
+                let own = !graph.traits(node).is_elementwise();
                 let shape = graph.ty(if own { operand } else { node.results[0] }).shape.as_slice();
                 let known = inner.get(&(operand, shape)).copied();
                 let mapped = known.unwrap_or_else(|| {
@@ -307,7 +312,7 @@ impl Emitter<'_> {
                     let iota = graph.value(operand).definition.map(|(node, _)| &graph.node(node).op);
                     if let Some(constant) = uniform(graph, operand) {
                         let scalar = TensorType::scalar(ty.dtype);
-                        let scalar = builder.push_typed(constant.clone(), &[], vec![scalar])[0];
+                        let scalar = builder.push_typed(constant.op(), &[], vec![scalar])[0];
                         if shape.is_empty() {
                             scalar
                         } else {
@@ -342,14 +347,14 @@ impl Emitter<'_> {
         let graph = self.graph;
         let (region, inputs) = self.fused_region(nodes, results);
         let nodes = nodes.iter().map(|&id| graph.node(id));
-        let ops: Vec<&Node> = nodes.filter(|node| class(graph, node) != Class::View).collect();
+        let ops: Vec<&Node> = nodes.filter(|node| !graph.traits(node).is_view()).collect();
         self.compute(region, inputs, results, origin(&ops));
     }
 
     fn single(&mut self, id: NodeId) {
         let graph = self.graph;
         let node = graph.node(id);
-        let needs_dense = matches!(&node.op, Op::Composite(composite) if self.sizes.needs_dense(composite));
+        let needs_dense = matches!(&node.op, Op::Composite(composite) if self.target.needs_dense(composite));
         let mut builder = GraphBuilder::new("single");
         let mut inner: IndexMap<ValueId, ValueId> = IndexMap::new();
         let mut inputs = Vec::new();
@@ -357,12 +362,10 @@ impl Emitter<'_> {
             if inner.contains_key(&operand) {
                 continue;
             }
-            let definition = graph.value(operand).definition.map(|(node, _)| &graph.node(node).op);
-            let mapped = match definition {
-                Some(op @ (Op::Constant(_) | Op::RankConstant(_))) if graph.ty(operand).rank() == 0 => {
-                    builder.push_typed(op.clone(), &[], vec![graph.ty(operand).clone()])[0]
-                }
-                _ => {
+            let constant = graph.constant(operand).filter(|_| graph.ty(operand).rank() == 0);
+            let mapped = match constant {
+                Some(constant) => builder.push_typed(constant.op(), &[], vec![graph.ty(operand).clone()])[0],
+                None => {
                     inputs.push(if needs_dense { self.dense(operand) } else { self.view(operand) });
                     builder.input(&graph.value(operand).name, graph.ty(operand).clone(), Role::Activation)
                 }
@@ -373,11 +376,9 @@ impl Emitter<'_> {
         let types = node.results.iter().map(|&r| graph.ty(r).clone()).collect();
         let results = builder.push_typed(node.op.clone(), &operands, types);
         let graph = builder.finish(results);
-        let overwrites = match &node.op {
-            Op::Composite(composite) => self.sizes.overwrites(composite),
-            // Most of it stays as it is.
-            Op::Scatter(_) | Op::DynamicUpdateSlice(_) => vec![(0, 0)],
-            _ => Vec::new(),
+        let overwrites = match node.op.composite() {
+            Some(composite) => self.target.overwrites(composite),
+            None => node.op.overwrites().to_vec(),
         };
         let input = |&(operand, result): &(usize, usize)| {
             Some((graph.inputs.iter().position(|&v| v == operands[operand])?, result))
@@ -402,7 +403,7 @@ impl Emitter<'_> {
             own.bind(self.program.ranks[0]);
             own
         });
-        let bytes = self.sizes.workspace_bytes(own.as_ref().unwrap_or(&region), &inputs);
+        let bytes = self.target.workspace_bytes(own.as_ref().unwrap_or(&region), &inputs);
         let workspace = (bytes > 0).then(|| {
             let ty = TensorType::new(partita_base::DType::U8, [bytes]);
             self.buffer(&ty, format!("workspace of {}", origin.what), BufferKind::Workspace)

@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::LowerOptions;
-use crate::classify::{Class, class, known, op_name};
 use crate::passes::bucket::{Bucket, BucketClass};
 use crate::passes::head::HeadCut;
 use crate::passes::order::{Item, checked_outputs, maker};
 use indexmap::{IndexMap, IndexSet};
 use partita_ir::ops::{Reduce, Reducer};
-use partita_ir::{Graph, Node, NodeId, Op, Phase, ValueId};
+use partita_ir::traits::{ConstantOp, Traits, ViewMap};
+use partita_ir::{Graph, Node, NodeId, Op, Operation, Phase, ValueId};
 
 /// Most outputs of a fused region.
 const FUSED_OUTPUTS: usize = 16;
@@ -178,14 +178,21 @@ fn kept_by_view(graph: &Graph, node: &Node) -> Kept {
     let (&[operand], &[result]) = (&node.operands[..], &node.results[..]) else { return 0 };
     let (from, to) = (&graph.ty(operand).shape, &graph.ty(result).shape);
     let same = from.iter().zip(to).take_while(|(from, to)| from == to).count();
-    match &node.op {
-        Op::BroadcastInDim(op) => op.dims.iter().enumerate().take_while(|(d, to)| d == *to).count().min(same),
+    let Traits::View(view) = graph.traits(node) else { return 0 };
+    match view {
+        ViewMap::Broadcast { dims } => {
+            dims.iter().enumerate().take_while(|(d, to)| d == *to).count().min(same)
+        }
         // What follows the rows has no elements but one, before or after.
-        Op::Reshape(_) => {
+        ViewMap::Reshape => {
             let ones = |shape: &[usize]| shape[same..].iter().all(|&size| size == 1);
             if ones(from) && ones(to) { same } else { 0 }
         }
-        _ => 0,
+        ViewMap::Identity
+        | ViewMap::Transpose { .. }
+        | ViewMap::Slice { .. }
+        | ViewMap::Reverse { .. }
+        | ViewMap::Window { .. } => 0,
     }
 }
 
@@ -237,7 +244,7 @@ pub(crate) fn fuse(
         fuser.place_node(graphs, place);
     }
     let apart = fuser.apart();
-    let is_op = |id: &&NodeId| class(&graphs[0], graphs[0].node(**id)) != Class::View;
+    let is_op = |id: &&NodeId| !graphs[0].traits(graphs[0].node(**id)).is_view();
     let steps = fuser.steps();
     let ops = |step: &Step| match step {
         Step::Fused { nodes, .. } => Some(nodes.iter().filter(is_op).count()),
@@ -348,7 +355,7 @@ impl<'a> Fuser<'a> {
     fn place_node(&mut self, graphs: &'a [Graph], place: usize) {
         let Item::Node(id) = self.items[place] else { return };
         let node = self.graph.node(id);
-        let is_elementwise = class(self.graph, node) == Class::Elementwise;
+        let is_elementwise = self.graph.traits(node).is_elementwise();
         let lead = kept_rows(self.graph, node);
         let is_across = graphs.iter().all(|graph| is_across_rows(graph, graph.node(id)));
         if !is_elementwise && lead.is_none() && !is_across {
@@ -533,7 +540,7 @@ impl<'a> Fuser<'a> {
             let node = self.graph.node(id);
             inputs.extend(node.operands.iter().filter(|&&operand| {
                 let definition = self.graph.value(operand).definition.map(|(node, _)| node);
-                let is_iota = |node| class(self.graph, self.graph.node(node)) == Class::Iota;
+                let is_iota = |node| matches!(self.graph.traits(self.graph.node(node)), Traits::Iota { .. });
                 definition.is_none_or(|node| !nodes.contains(&node) && !is_iota(node))
                     && uniform(self.graph, operand).is_none()
             }));
@@ -550,7 +557,7 @@ impl<'a> Fuser<'a> {
             Item::Node(id) => {
                 let node = self.graph.node(id);
                 let path = if node.path.is_empty() { "<root>" } else { &node.path };
-                (op_name(&node.op).to_string(), path.to_string())
+                (node.op.short_name().to_string(), path.to_string())
             }
             Item::Start(_) | Item::Wait(_) => ("a collective".to_string(), "<root>".to_string()),
         }
@@ -658,7 +665,7 @@ impl<'a> Fuser<'a> {
                 Item::Start(bucket) => Step::Start(bucket),
                 Item::Wait(bucket) => Step::Wait(bucket),
                 Item::Node(id)
-                    if members.len() == 1 && class(self.graph, self.graph.node(id)) == Class::Single =>
+                    if members.len() == 1 && self.graph.traits(self.graph.node(id)) == Traits::Opaque =>
                 {
                     Step::Single(id)
                 }
@@ -672,13 +679,11 @@ impl<'a> Fuser<'a> {
 }
 
 /// The scalar constant, of one rank or of each rank of a class, that fills a value, if one does.
-pub(crate) fn uniform(graph: &Graph, mut value: ValueId) -> Option<&Op> {
+pub(crate) fn uniform(graph: &Graph, mut value: ValueId) -> Option<ConstantOp<'_>> {
     loop {
         let node = graph.node(graph.value(value).definition?.0);
-        match &node.op {
-            Op::BroadcastInDim(_) | Op::Reshape(_) => value = node.operands[0],
-            _ if graph.ty(value).rank() == 0 => return known(graph, value),
-            _ => return None,
-        }
+        let Traits::View(ViewMap::Broadcast { .. } | ViewMap::Reshape) = graph.traits(node) else { break };
+        value = node.operands[0];
     }
+    if graph.ty(value).rank() == 0 { graph.constant(value) } else { None }
 }

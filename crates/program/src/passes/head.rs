@@ -17,8 +17,8 @@
 //! cut, for cross-entropy is then opened and full of collectives; rows that a product sums at once anyway, or that ranks
 //! would have to cut into different numbers of blocks.
 
+use crate::LowerOptions;
 use crate::passes::simplify::{Copier, check_structure};
-use crate::{LowerOptions, RegionSizes};
 use indexmap::IndexMap;
 use partita_base::Result;
 use partita_ir::composite::Origin;
@@ -26,7 +26,7 @@ use partita_ir::composites::CROSS_ENTROPY;
 use partita_ir::ops::{
     Binary, BinaryKind, Composite, Concatenate, DotGeneral, OptimizationBarrier, Reshape, Slice,
 };
-use partita_ir::{Graph, Node, NodeId, Op, Operation, Role, TensorType, Value, ValueId};
+use partita_ir::{Graph, Node, NodeId, Op, Operation, Role, Target, TensorType, Value, ValueId};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -134,10 +134,10 @@ struct Cut {
 pub(crate) fn cut_heads(
     mut graphs: Vec<Graph>,
     options: &LowerOptions,
-    sizes: &dyn RegionSizes,
+    target: &dyn Target,
 ) -> Result<Vec<Graph>> {
     // A piece is not larger, or it is one block: it is not cut again.
-    while let Some((head, cuts)) = next(&graphs, options.logits_bytes, sizes) {
+    while let Some((head, cuts)) = next(&graphs, options.logits_bytes, target) {
         let cut = |(graph, cut): (&Graph, Cut)| Cutter::new(graph, &head).run(&head, cut);
         graphs = graphs.iter().zip(cuts).map(cut).collect::<Result<_>>()?;
         check_structure(&graphs)?;
@@ -146,15 +146,11 @@ pub(crate) fn cut_heads(
 }
 
 /// What [`cut_heads`] makes of every head.
-pub(crate) fn cuts_of_heads(
-    graphs: &[Graph],
-    options: &LowerOptions,
-    sizes: &dyn RegionSizes,
-) -> Vec<HeadCut> {
+pub(crate) fn cuts_of_heads(graphs: &[Graph], options: &LowerOptions, target: &dyn Target) -> Vec<HeadCut> {
     let (graph, uses) = (&graphs[0], graphs[0].uses());
     let cut_of = |losses: NodeId| {
         let logits = graph.node(losses).operands[0];
-        let cuts = cuts(graphs, &uses, losses, options.logits_bytes, sizes);
+        let cuts = cuts(graphs, &uses, losses, options.logits_bytes, target);
         HeadCut {
             path: graph.node(losses).path.clone(),
             logits_bytes: graph.ty(logits).bytes(),
@@ -165,10 +161,10 @@ pub(crate) fn cuts_of_heads(
 }
 
 /// A head to cut, and how on each rank.
-fn next(graphs: &[Graph], most_bytes: usize, sizes: &dyn RegionSizes) -> Option<(Head, Vec<Cut>)> {
+fn next(graphs: &[Graph], most_bytes: usize, target: &dyn Target) -> Option<(Head, Vec<Cut>)> {
     let uses = graphs[0].uses();
     let mut losses = graphs[0].node_ids().filter(|&id| is_losses(graphs[0].node(id)));
-    losses.find_map(|losses| cuts(graphs, &uses, losses, most_bytes, sizes).ok())
+    losses.find_map(|losses| cuts(graphs, &uses, losses, most_bytes, target).ok())
 }
 
 /// The head with these losses and how it is cut on each rank, if it is.
@@ -177,7 +173,7 @@ fn cuts(
     uses: &[Vec<(NodeId, usize)>],
     losses: NodeId,
     most_bytes: usize,
-    sizes: &dyn RegionSizes,
+    target: &dyn Target,
 ) -> Result<(Head, Vec<Cut>), Whole> {
     let logits = |graph: &Graph| graph.node(losses).operands[0];
     let bytes = |graph: &Graph| graph.ty(logits(graph)).bytes();
@@ -188,7 +184,7 @@ fn cuts(
     if !graphs.iter().all(|graph| Head::at(graph, uses, losses).as_ref() == Ok(&head)) {
         return Err(Whole::Uneven);
     }
-    let blocks: Option<Vec<usize>> = graphs.iter().map(|graph| head.block_rows(graph, sizes)).collect();
+    let blocks: Option<Vec<usize>> = graphs.iter().map(|graph| head.block_rows(graph, target)).collect();
     let blocks = blocks.ok_or(Whole::Summed)?;
     let rows = |graph: &Graph| row_count(graph, logits(graph));
     let mut counts = graphs.iter().zip(&blocks).map(|(graph, &block)| rows(graph).div_ceil(block));
@@ -318,7 +314,7 @@ impl Head {
     }
 
     /// How many rows the products that sum over rows sum at once, if the device's sums are made of such blocks.
-    fn block_rows(&self, graph: &Graph, sizes: &dyn RegionSizes) -> Option<usize> {
+    fn block_rows(&self, graph: &Graph, target: &dyn Target) -> Option<usize> {
         let logits = graph.ty(graph.node(self.losses).operands[0]);
         let is_typed = |product: &Product| {
             let node = graph.node(product.node);
@@ -326,7 +322,7 @@ impl Head {
             product.rows == Rows::Kept || values.all(|&value| graph.ty(value).dtype == logits.dtype)
         };
         let count = row_count(graph, graph.node(self.losses).operands[0]);
-        let block = |terms: usize| sizes.product_block(logits.dtype, terms).filter(|&block| block > 0);
+        let block = |terms: usize| target.product_block(logits.dtype, terms).filter(|&block| block > 0);
         let rows = block(count)?.min(count);
         let is_at_once = |terms: usize| terms == 0 || block(terms).is_some_and(|block| terms <= block);
         let fits = is_at_once(rows) && is_at_once(count % rows.max(1));

@@ -17,16 +17,15 @@ pub(crate) mod simplify;
 pub(crate) mod timing;
 
 use crate::check::check;
-use crate::classify::op_name;
 use crate::program::{Program, ProgramSet};
 use crate::ranks::Classes;
-use crate::{LowerOptions, RegionSizes};
+use crate::{LowerOptions, RegionTarget};
 use bucket::{Bucket, BucketClass};
 use fuse::{Fusion, Step};
 use head::HeadCut;
 use order::Item;
 use partita_base::{Diagnostic, Result, did_you_mean};
-use partita_ir::{ClassGraph, Graph, NodeId, Role, ValueId, text};
+use partita_ir::{ClassGraph, Graph, NodeId, Operation, Role, ValueId, text};
 use std::fmt::Write;
 use timing::Timing;
 
@@ -45,7 +44,7 @@ pub struct PassContext<'a> {
     /// The choices of lowering.
     pub options: &'a LowerOptions,
     /// What will run the regions.
-    pub sizes: &'a dyn RegionSizes,
+    pub target: &'a dyn RegionTarget,
 }
 
 /// A step on its way from local graphs to programs.
@@ -85,20 +84,20 @@ pub const PASSES: &[Pass] = &[
     Pass {
         name: "decompose",
         about: "inline composites that the device has no kernel for",
-        run: |lowering, context| lowering.rewritten(|graphs| simplify::decompose(graphs, context.sizes)),
+        run: |lowering, context| lowering.rewritten(|graphs| simplify::decompose(graphs, context.target)),
     },
     Pass {
         name: "chunk-head",
         about: "split large logits, their loss and their gradients into chunks of rows",
         run: |lowering, context| {
-            lowering.rewritten(|graphs| head::cut_heads(graphs, context.options, context.sizes))
+            lowering.rewritten(|graphs| head::cut_heads(graphs, context.options, context.target))
         },
     },
     Pass {
         name: "accumulate",
         about: "add a matmul to another one in place",
         run: |lowering, context| {
-            lowering.rewritten(|graphs| Ok(accumulate::accumulate(graphs, context.sizes)))
+            lowering.rewritten(|graphs| Ok(accumulate::accumulate(graphs, context.target)))
         },
     },
     Pass {
@@ -323,7 +322,7 @@ impl Lowering {
 
     /// What the pass `chunk-head` will make of each head of a language model.
     pub(crate) fn heads(&self, context: &PassContext) -> Vec<HeadCut> {
-        head::cuts_of_heads(&self.graphs, context.options, context.sizes)
+        head::cuts_of_heads(&self.graphs, context.options, context.target)
     }
 
     fn rewritten(mut self, pass: impl FnOnce(Vec<Graph>) -> Result<Vec<Graph>>) -> Result<Lowering> {
@@ -337,7 +336,7 @@ impl Lowering {
             let (inputs, outputs) =
                 (graph.inputs.len() - self.edges.received.len(), graph.outputs.len() - self.edges.sent.len());
             let ports = emit::Ports { roles: &roles[..inputs], outputs };
-            emit::emit(ranks, graph, ports, &self.steps, &self.buckets, &first_meeting, context.sizes)
+            emit::emit(ranks, graph, ports, &self.steps, &self.buckets, &first_meeting, context.target)
         };
         let programs = self.graphs.iter().zip(&self.classes.ranks).zip(&self.roles).map(program).collect();
         ProgramSet { programs, collectives }
@@ -356,5 +355,18 @@ fn node_line(graph: &Graph, id: NodeId) -> String {
     let node = graph.node(id);
     let path = if node.path.is_empty() { "<root>" } else { &node.path };
     let types: Vec<String> = node.results.iter().map(|&result| graph.ty(result).to_string()).collect();
-    format!("{} in {path} ({})", op_name(&node.op), types.join(", "))
+    format!("{} in {path} ({})", node.op.short_name(), types.join(", "))
+}
+
+/// A readable name for a value: its own, else the op and module path that compute it.
+pub(crate) fn describe(graph: &Graph, value: ValueId) -> String {
+    let name = &graph.value(value).name;
+    match graph.value(value).definition {
+        Some((node, _)) if name.is_empty() => {
+            let node = graph.node(node);
+            let path = if node.path.is_empty() { "<root>" } else { &node.path };
+            format!("{} in {path}", node.op.short_name())
+        }
+        _ => name.clone(),
+    }
 }

@@ -7,10 +7,9 @@
 //! and waits say when they should happen; dependencies make sure that they can.
 
 use crate::LowerOptions;
-use crate::classify::{Class, class};
 use crate::passes::bucket::{Bucket, BucketClass};
 use crate::passes::timing::{Places, Timing};
-use partita_ir::{Graph, NodeId, Phase, ValueId};
+use partita_ir::{Graph, NodeId, Phase, Traits, ValueId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -47,7 +46,7 @@ enum At {
 
 /// Whether the node has no place of its own in the order.
 pub(crate) fn is_free(graph: &Graph, id: NodeId) -> bool {
-    matches!(class(graph, graph.node(id)), Class::View | Class::Constant | Class::Iota)
+    matches!(graph.traits(graph.node(id)), Traits::View(_) | Traits::Constant(_) | Traits::Iota { .. })
 }
 
 /// Orders a graph with its buckets. `graph` is any rank's: they have one structure. With a timetable, the nodes of a task
@@ -190,7 +189,7 @@ pub(crate) fn checked_outputs<'g>(
 pub(crate) fn maker(graph: &Graph, mut value: ValueId) -> Option<NodeId> {
     loop {
         let (id, _) = graph.value(value).definition?;
-        if class(graph, graph.node(id)) != Class::View {
+        if !graph.traits(graph.node(id)).is_view() {
             return Some(id);
         }
         value = *graph.node(id).operands.first()?;
@@ -219,7 +218,7 @@ fn readers_before_update(graph: &Graph, uses: &[Vec<(NodeId, usize)>], value: Va
     while let Some(value) = values.pop() {
         for &(id, _) in &uses[value.index()] {
             let node = graph.node(id);
-            if class(graph, node) == Class::View {
+            if graph.traits(node).is_view() {
                 values.extend(&node.results);
             } else if node.phase != Phase::Update {
                 readers.push(id);
@@ -246,9 +245,10 @@ fn keys(graph: &Graph, buckets: &[Bucket], options: &LowerOptions, timing: Optio
     }
     for id in graph.node_ids().rev() {
         let node = graph.node(id);
-        let place = match class(graph, node) {
-            Class::View => node.results.iter().map(|r| first_use[r.index()]).min().unwrap_or(end),
-            _ => places.of_node[id.index()],
+        let place = if graph.traits(node).is_view() {
+            node.results.iter().map(|r| first_use[r.index()]).min().unwrap_or(end)
+        } else {
+            places.of_node[id.index()]
         };
         node.operands.iter().for_each(|o| first_use[o.index()] = first_use[o.index()].min(place));
     }

@@ -2,13 +2,13 @@
 //! until then but formed again, in the region that reads it. The product is kept in its place, so that no memory is spent,
 //! and the forward region writes one tensor less.
 
-use crate::classify::{Class, class};
 use crate::passes::bucket::phase_class;
 use crate::passes::fuse::uniform;
 use crate::passes::simplify::Copier;
 use indexmap::IndexMap;
 use partita_ir::ops::{BinaryKind, UnaryKind};
-use partita_ir::{Graph, Node, NodeId, Op, Phase, ValueId};
+use partita_ir::traits::{Elementwise, Traits, ViewMap};
+use partita_ir::{Graph, Node, NodeId, Phase, ValueId};
 
 /// What runs together: part of the step and microbatch.
 type Stretch = (Phase, Option<usize>);
@@ -33,17 +33,22 @@ pub(crate) fn repeat(graphs: Vec<Graph>) -> Vec<Graph> {
 /// elementwise nodes alone, by some of them later.
 fn pays(graph: &Graph, uses: &[Vec<(NodeId, usize)>], is_output: &[bool], id: NodeId) -> bool {
     let node = graph.node(id);
-    let is_cheap = match &node.op {
-        Op::Binary(op) => matches!(
-            op.kind,
+    let Traits::Elementwise(function) = graph.traits(node) else { return false };
+    let is_cheap = match function {
+        Elementwise::Binary(kind) => matches!(
+            kind,
             BinaryKind::Add
                 | BinaryKind::Subtract
                 | BinaryKind::Multiply
                 | BinaryKind::Maximum
                 | BinaryKind::Minimum
         ),
-        Op::Unary(op) => matches!(op.kind, UnaryKind::Negate | UnaryKind::Abs),
-        _ => false,
+        Elementwise::Unary(kind) => matches!(kind, UnaryKind::Negate | UnaryKind::Abs),
+        Elementwise::Compare(_)
+        | Elementwise::Select
+        | Elementwise::Clamp
+        | Elementwise::Convert
+        | Elementwise::Bitcast => false,
     };
     if !is_cheap {
         return false;
@@ -55,7 +60,7 @@ fn pays(graph: &Graph, uses: &[Vec<(NodeId, usize)>], is_output: &[bool], id: No
     let is_at_hand = |value: ValueId| {
         graph.value(value).definition.is_none_or(|(maker, _)| {
             let maker = graph.node(maker);
-            class(graph, maker) != Class::View && stretch(maker) == stretch(node)
+            !graph.traits(maker).is_view() && stretch(maker) == stretch(node)
         })
     };
     let readers = |value: ValueId| uses[value.index()].iter().map(|&(reader, _)| reader);
@@ -65,7 +70,7 @@ fn pays(graph: &Graph, uses: &[Vec<(NodeId, usize)>], is_output: &[bool], id: No
         && !is_kept(large)
         && !is_kept(result)
         && readers(large).all(|reader| reader == id)
-        && readers(result).all(|reader| class(graph, graph.node(reader)) == Class::Elementwise)
+        && readers(result).all(|reader| graph.traits(graph.node(reader)).is_elementwise())
         && readers(result).any(|reader| stretch(graph.node(reader)) != stretch(node))
 }
 
@@ -77,10 +82,12 @@ fn is_small(graph: &Graph, value: ValueId) -> bool {
     let (mut source, mut grows) = (value, false);
     while let Some((definition, _)) = graph.value(source).definition {
         let node = graph.node(definition);
-        let (Op::BroadcastInDim(_) | Op::Reshape(_)) = &node.op else { return false };
+        let Traits::View(view @ (ViewMap::Broadcast { .. } | ViewMap::Reshape)) = graph.traits(node) else {
+            return false;
+        };
         source = node.operands[0];
         grows |= graph.ty(source).rank() < graph.ty(node.results[0]).rank()
-            && matches!(node.op, Op::BroadcastInDim(_));
+            && matches!(view, ViewMap::Broadcast { .. });
     }
     grows
 }

@@ -1,15 +1,15 @@
 //! Rewrites of the graphs of all classes in step, so that they keep one structure: the same nodes with the same
 //! operands; only shapes and attributes may differ from class to class.
 
-use crate::RegionSizes;
-use crate::classify::{Class, class, describe, op_name};
 use crate::collective::meetings;
+use crate::passes::describe;
 use crate::passes::fuse::uniform;
 use crate::ranks::Classes;
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::ops::{BinaryKind, BroadcastInDim, Constant, RankConstant, Reducer, Update};
-use partita_ir::{Graph, Literal, Node, NodeId, Op, Role, TensorType, Value, ValueId};
+use partita_ir::traits::{CollectiveRef, ConstantOp, Elementwise, Traits, ViewMap};
+use partita_ir::{Graph, Literal, Node, NodeId, Op, Operation, Role, Target, TensorType, Value, ValueId};
 use partita_mesh::Combiner;
 
 /// Whether the graphs of all classes have one structure. E400 names the first difference.
@@ -41,10 +41,11 @@ pub(crate) fn check_structure(graphs: &[Graph]) -> Result<()> {
                 "" => "the outermost module".to_string(),
                 path => format!("`{path}`"),
             };
-            if op_name(&a.op) != op_name(&b.op) || a.operands != b.operands || a.results != b.results {
-                return differ(&place(), op_name(&a.op).into(), op_name(&b.op).into());
+            let (name, other) = (a.op.short_name(), b.op.short_name());
+            if name != other || a.operands != b.operands || a.results != b.results {
+                return differ(&place(), name.into(), other.into());
             }
-            if class(first, a) != class(graph, b) {
+            if !first.traits(a).is_like(graph.traits(b)) {
                 return differ(&place(), "one element width".into(), "another".into());
             }
         }
@@ -63,15 +64,12 @@ pub(crate) fn check_structure(graphs: &[Graph]) -> Result<()> {
 }
 
 /// Inlines composites that some rank has no kernel for, until none is left.
-pub(crate) fn decompose(graphs: Vec<Graph>, sizes: &dyn RegionSizes) -> Result<Vec<Graph>> {
+pub(crate) fn decompose(graphs: Vec<Graph>, target: &dyn Target) -> Result<Vec<Graph>> {
     let mut graphs = graphs;
     loop {
-        let has_kernel = |graph: &Graph, node: NodeId| match &graph.node(node).op {
-            Op::Composite(composite) => sizes.has_kernel(composite),
-            _ => true,
-        };
+        let has_none = |graph: &Graph, node: NodeId| matches!(&graph.node(node).op, Op::Composite(composite) if !target.has_kernel(composite));
         let doomed: Vec<bool> =
-            graphs[0].node_ids().map(|node| graphs.iter().any(|graph| !has_kernel(graph, node))).collect();
+            graphs[0].node_ids().map(|node| graphs.iter().any(|graph| has_none(graph, node))).collect();
         if !doomed.contains(&true) {
             return Ok(graphs);
         }
@@ -83,27 +81,24 @@ pub(crate) fn decompose(graphs: Vec<Graph>, sizes: &dyn RegionSizes) -> Result<V
 fn inline_marked(graph: &Graph, doomed: &[bool]) -> Graph {
     let mut copy = Copier::new(graph);
     for (node, &doomed) in graph.nodes.iter().zip(doomed) {
-        match &node.op {
-            Op::Composite(composite) if doomed => {
-                let body = &composite.definition.decomposition;
-                let mut inner = vec![None; body.values.len()];
-                for (input, operand) in body.inputs.iter().zip(&node.operands) {
-                    inner[input.index()] = copy.map[operand.index()];
-                }
-                for part in &body.nodes {
-                    let here = node.replaced(part.op.clone(), part.operands.clone(), part.results.clone());
-                    let results = copy.push(body, &here, part.op.clone(), &inner);
-                    for (old, new) in part.results.iter().zip(results) {
-                        inner[old.index()] = Some(new);
-                    }
-                }
-                for (result, output) in node.results.iter().zip(&body.outputs) {
-                    copy.map[result.index()] = inner[output.index()];
-                }
+        let Some(composite) = node.op.composite().filter(|_| doomed) else {
+            copy.node(graph, node, node.op.clone());
+            continue;
+        };
+        let body = &composite.definition.decomposition;
+        let mut inner = vec![None; body.values.len()];
+        for (input, operand) in body.inputs.iter().zip(&node.operands) {
+            inner[input.index()] = copy.map[operand.index()];
+        }
+        for part in &body.nodes {
+            let here = node.replaced(part.op.clone(), part.operands.clone(), part.results.clone());
+            let results = copy.push(body, &here, part.op.clone(), &inner);
+            for (old, new) in part.results.iter().zip(results) {
+                inner[old.index()] = Some(new);
             }
-            _ => {
-                copy.node(graph, node, node.op.clone());
-            }
+        }
+        for (result, output) in node.results.iter().zip(&body.outputs) {
+            copy.map[result.index()] = inner[output.index()];
         }
     }
     copy.finish(graph)
@@ -165,17 +160,16 @@ fn adds(op: &Op) -> bool {
 /// Whether a value is zero throughout. Zeros of which one rank keeps what there is and others put zeros in their place are.
 fn is_zeros(graph: &Graph, value: ValueId) -> bool {
     let are_zeros = |literal: &Literal| literal.to_f64().iter().all(|&value| value == 0.0);
-    let is_zero = |op: &Op| match op {
-        Op::Constant(constant) => are_zeros(&constant.value),
-        Op::RankConstant(constant) => are_zeros(&constant.values),
-        _ => false,
+    let is_zero = |constant: ConstantOp| match constant {
+        ConstantOp::OfAll(constant) => are_zeros(&constant.value),
+        ConstantOp::ByRank(constant) => are_zeros(&constant.values),
     };
-    match graph.value(value).definition.map(|(id, _)| graph.node(id)) {
-        Some(Node { op: Op::Select(_), operands, .. }) => {
-            operands[1..].iter().all(|&branch| is_zeros(graph, branch))
-        }
-        _ => uniform(graph, value).is_some_and(is_zero),
+    if let Some((id, _)) = graph.value(value).definition
+        && let Node { op: Op::Select(_), operands, .. } = graph.node(id)
+    {
+        return operands[1..].iter().all(|&branch| is_zeros(graph, branch));
     }
+    uniform(graph, value).is_some_and(is_zero)
 }
 
 /// Removes what needs no work at run time: dead nodes, identities, collectives in which every rank is alone,
@@ -209,7 +203,8 @@ pub(crate) fn simplify(graphs: &[Graph], classes: &Classes) -> Result<Vec<Graph>
             }
             continue;
         }
-        let splats: Option<Vec<Op>> = nodes.iter().map(|node| splat(&node.op)).collect();
+        let traits = graphs[0].traits(node);
+        let splats: Option<Vec<Op>> = graphs.iter().map(|graph| splat(graph, graph.node(id))).collect();
         if let Some(scalars) = splats {
             let types: Vec<TensorType> =
                 graphs.iter().map(|g| TensorType::scalar(g.ty(node.results[0]).dtype)).collect();
@@ -230,32 +225,31 @@ pub(crate) fn simplify(graphs: &[Graph], classes: &Classes) -> Result<Vec<Graph>
             let result = graph.value(node.results[0]);
             result.ty.rank() == 0 && result.name.is_empty()
         };
-        let is_repeated = class(first, node) == Class::Elementwise && graphs.iter().all(is_scalar);
-        match &ops[0] {
-            Op::ManualComputation(_) => {
-                return Err(Diagnostic::new("E400", format!("{} cannot be lowered", op_name(&ops[0])))
+        let is_repeated = traits.is_elementwise() && graphs.iter().all(is_scalar);
+        let is_shared = match traits {
+            Traits::Constant(_) | Traits::Iota { .. } | Traits::View(ViewMap::Broadcast { .. }) => true,
+            Traits::Elementwise(_) => is_repeated,
+            // A rank's number has become a constant.
+            Traits::Refused if matches!(node.op, Op::PartitionId(_)) => true,
+            Traits::Refused => {
+                return Err(Diagnostic::new("E400", format!("{} cannot be lowered", node.op.short_name()))
                     .at(node.path.clone())
                     .help("partition the graph first"));
             }
-            op if is_repeated
-                || matches!(
-                    op,
-                    Op::Constant(_) | Op::RankConstant(_) | Op::Iota(_) | Op::BroadcastInDim(_)
-                ) =>
-            {
-                let operands: Vec<ValueId> = node
-                    .operands
-                    .iter()
-                    .map(|o| copies[0].map[o.index()].expect("nodes stand in execution order"))
-                    .collect();
-                let types = graphs.iter().map(|g| g.ty(node.results[0]).clone()).collect();
-                let value = seen.push(&mut copies, &nodes, ops, &operands, types);
-                copies.iter_mut().for_each(|copy| copy.map[node.results[0].index()] = Some(value));
-            }
-            _ => {
-                for (((copy, graph), node), op) in copies.iter_mut().zip(graphs).zip(&nodes).zip(ops) {
-                    copy.node(graph, node, op);
-                }
+            Traits::View(_) | Traits::Collective(_) | Traits::Opaque => false,
+        };
+        if is_shared {
+            let operands: Vec<ValueId> = node
+                .operands
+                .iter()
+                .map(|o| copies[0].map[o.index()].expect("nodes stand in execution order"))
+                .collect();
+            let types = graphs.iter().map(|g| g.ty(node.results[0]).clone()).collect();
+            let value = seen.push(&mut copies, &nodes, ops, &operands, types);
+            copies.iter_mut().for_each(|copy| copy.map[node.results[0].index()] = Some(value));
+        } else {
+            for (((copy, graph), node), op) in copies.iter_mut().zip(graphs).zip(&nodes).zip(ops) {
+                copy.node(graph, node, op);
             }
         }
     }
@@ -264,18 +258,18 @@ pub(crate) fn simplify(graphs: &[Graph], classes: &Classes) -> Result<Vec<Graph>
 
 /// A rank's number is known for each rank of a class.
 fn with_ranks(op: &Op, ranks: &[usize]) -> Op {
-    match (op, ranks) {
-        (Op::PartitionId(_), &[rank]) => op.on_rank(rank),
-        (Op::PartitionId(_), ranks) => {
-            let number = |&rank: &usize| Literal::scalar(DType::U32, rank as f64);
-            RankConstant::new(ranks, &ranks.iter().map(number).collect::<Vec<_>>()).into()
-        }
-        (other, _) => other.clone(),
+    if !matches!(op, Op::PartitionId(_)) {
+        return op.clone();
     }
+    if let &[rank] = ranks {
+        return op.on_rank(rank);
+    }
+    let number = |&rank: &usize| Literal::scalar(DType::U32, rank as f64);
+    RankConstant::new(ranks, &ranks.iter().map(number).collect::<Vec<_>>()).into()
 }
 
 /// The scalar of a constant that is one number in a larger shape, of one rank or of each rank of a class.
-fn splat(op: &Op) -> Option<Op> {
+fn splat(graph: &Graph, node: &Node) -> Option<Op> {
     let scalar = |value: &Literal| -> Option<Literal> {
         if value.ty.rank() == 0 || !value.is_splat() {
             return None;
@@ -286,13 +280,13 @@ fn splat(op: &Op) -> Option<Op> {
         }
         Some(Literal { data: value.data.pick(std::iter::once(0)), ty })
     };
-    match op {
-        Op::Constant(constant) => Some(Constant { value: scalar(&constant.value)? }.into()),
-        Op::RankConstant(constant) => {
+    let Traits::Constant(constant) = graph.traits(node) else { return None };
+    match constant {
+        ConstantOp::OfAll(constant) => Some(Constant { value: scalar(&constant.value)? }.into()),
+        ConstantOp::ByRank(constant) => {
             let scalars: Vec<Literal> = constant.each().map(|value| scalar(&value)).collect::<Option<_>>()?;
             Some(RankConstant::new(&constant.ranks, &scalars).into())
         }
-        _ => None,
     }
 }
 
@@ -305,25 +299,38 @@ fn is_identity(graphs: &[Graph], classes: &Classes, nodes: &[&Node]) -> Result<b
     if !graphs.iter().zip(nodes).all(|(graph, node)| same_type(graph, node)) {
         return Ok(false);
     }
-    let everywhere = |test: &dyn Fn(&Op) -> bool| nodes.iter().all(|node| test(&node.op));
-    if class(&graphs[0], nodes[0]) == Class::Collective {
+    if let Some(op) = graphs[0].traits(nodes[0]).collective() {
         let ranks = classes.rank_count();
-        let alone = meetings(&nodes[0].op, ranks)?.iter().all(|group| group.len() == 1);
-        let gives_itself = |op: &Op| match op {
-            Op::CollectivePermute(permute) => (0..ranks).all(|r| permute.pairs.contains(&(r, r))),
-            Op::CollectiveBroadcast(op) => op.groups.iter().map(|g| g.len()).sum::<usize>() == ranks,
-            _ => true,
+        let alone = meetings(op, ranks)?.iter().all(|group| group.len() == 1);
+        let gives_itself = |op: CollectiveRef| match op {
+            CollectiveRef::CollectivePermute(permute) => (0..ranks).all(|r| permute.pairs.contains(&(r, r))),
+            CollectiveRef::CollectiveBroadcast(op) => {
+                op.groups.iter().map(|g| g.len()).sum::<usize>() == ranks
+            }
+            CollectiveRef::AllReduce(_)
+            | CollectiveRef::AllGather(_)
+            | CollectiveRef::ReduceScatter(_)
+            | CollectiveRef::AllToAll(_) => true,
         };
-        return Ok(alone && everywhere(&gives_itself));
+        let mut all = graphs.iter().zip(nodes).filter_map(|(graph, node)| graph.traits(node).collective());
+        return Ok(alone && all.all(gives_itself));
     }
-    Ok(everywhere(&|op| match op {
-        Op::Reshape(_) | Op::Convert(_) | Op::ShardingConstraint(_) => true,
+    // Where types are the same.
+    let is_identity = |(graph, node): (&Graph, &&Node)| match graph.traits(node) {
+        Traits::View(ViewMap::Reshape) | Traits::Elementwise(Elementwise::Convert) => true,
         // Of several values, what is made of one comes after all others.
-        Op::OptimizationBarrier(_) => nodes[0].operands.len() == 1,
-        Op::BroadcastInDim(broadcast) => broadcast.dims.is_sorted(),
-        Op::Transpose(transpose) => transpose.permutation.is_sorted(),
-        _ => false,
-    }))
+        Traits::View(ViewMap::Identity) => node.operands.len() == 1,
+        Traits::View(ViewMap::Broadcast { dims }) => dims.is_sorted(),
+        Traits::View(ViewMap::Transpose { permutation }) => permutation.is_sorted(),
+        Traits::View(ViewMap::Slice { .. } | ViewMap::Reverse { .. } | ViewMap::Window { .. })
+        | Traits::Elementwise(_)
+        | Traits::Constant(_)
+        | Traits::Iota { .. }
+        | Traits::Collective(_)
+        | Traits::Opaque
+        | Traits::Refused => false,
+    };
+    Ok(graphs.iter().zip(nodes).all(is_identity))
 }
 
 /// Nodes without effects that were pushed already, to be found again.
@@ -344,7 +351,7 @@ impl Seen {
     ) -> ValueId {
         let candidates = self
             .found
-            .entry((op_name(&ops[0]).to_string(), operands.to_vec(), types[0].clone()))
+            .entry((ops[0].short_name().to_string(), operands.to_vec(), types[0].clone()))
             .or_default();
         for &candidate in candidates.iter() {
             let equal = |(copy, op): (&Copier, &Op)| {
@@ -369,14 +376,13 @@ impl Seen {
 
 /// Equality that tells -0 from 0 and NaNs apart.
 fn bit_equal(a: &Op, b: &Op) -> bool {
-    match (a, b) {
-        (Op::Constant(a), Op::Constant(b)) => {
-            a.value.ty == b.value.ty && a.value.to_bytes() == b.value.to_bytes()
-        }
-        (Op::RankConstant(a), Op::RankConstant(b)) => {
-            a.ranks == b.ranks && a.values.ty == b.values.ty && a.values.to_bytes() == b.values.to_bytes()
-        }
-        _ => a == b,
+    let same = |a: &Literal, b: &Literal| a.ty == b.ty && a.to_bytes() == b.to_bytes();
+    if let (Op::Constant(a), Op::Constant(b)) = (a, b) {
+        same(&a.value, &b.value)
+    } else if let (Op::RankConstant(a), Op::RankConstant(b)) = (a, b) {
+        a.ranks == b.ranks && same(&a.values, &b.values)
+    } else {
+        a == b
     }
 }
 

@@ -3,10 +3,12 @@
 #![allow(dead_code)]
 
 use partita_base::DType;
-use partita_ir::ops::{AllGather, AllReduce, CollectivePermute, DotGeneral, ReduceScatter};
-use partita_ir::{ClassGraph, Graph, GraphBuilder, Literal, Op, Operation, Phase, Role, TensorType, ValueId};
+use partita_ir::ops::{AllGather, AllReduce, CollectivePermute, Composite, DotGeneral, ReduceScatter};
+use partita_ir::{
+    ClassGraph, Graph, GraphBuilder, Literal, Op, Operation, Phase, Role, Target, TensorType, ValueId,
+};
 use partita_mesh::Combiner;
-use partita_program::{LowerOptions, ProgramSet, Reference, Region, RegionSizes, View, lower};
+use partita_program::{LowerOptions, ProgramSet, Reference, Region, RegionTarget, View, lower};
 
 /// Numbers that depend on nothing but the seed.
 pub struct Random(pub u64);
@@ -28,7 +30,13 @@ impl Random {
 /// A few bytes of scratch for everything but elementwise regions.
 pub struct Sizes;
 
-impl RegionSizes for Sizes {
+impl Target for Sizes {
+    fn has_kernel(&self, _: &Composite) -> bool {
+        false
+    }
+}
+
+impl RegionTarget for Sizes {
     fn workspace_bytes(&self, region: &Region, _: &[View]) -> usize {
         if region.single().is_some() { 100 } else { 0 }
     }

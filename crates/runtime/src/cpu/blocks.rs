@@ -13,8 +13,9 @@ use std::sync::Arc;
 
 use indexmap::{IndexMap, IndexSet};
 use partita_base::DType;
-use partita_ir::ops::{BroadcastInDim, Iota, Reducer, Reshape};
-use partita_ir::{Graph, GraphBuilder, Node, NodeId, Op, Role, TensorType, ValueId};
+use partita_ir::ops::{BroadcastInDim, Iota, Reducer};
+use partita_ir::traits::{ConstantOp, Traits, ViewMap};
+use partita_ir::{Graph, GraphBuilder, Node, NodeId, Op, Operation, Role, TensorType, ValueId};
 use partita_kernels::{self as kernels, MAX_RANK, REDUCE_BLOCK_ROWS, Reduction, Scalar};
 use partita_program::ALIGNMENT_BYTES;
 
@@ -44,27 +45,28 @@ struct Rows<'g> {
 
 /// How a node walks along the rows of its operand number `number`.
 fn rows_walk(graph: &Graph, node: &Node, number: usize, walk: &Walk) -> Option<Walk> {
-    match &node.op {
-        Op::Reduce(_) if number > 0 => Some(Walk::new()),
-        // It is walked along all of its rows.
-        Op::Reduce(_) if rows_across(graph, node).is_some() => Some(walk.clone()),
-        Op::Reduce(op) => {
-            let mut kept = walk.iter();
-            let rank = graph.ty(node.operands[0]).rank();
-            Some((0..rank).map(|d| if op.dims.contains(&d) { None } else { *kept.next()? }).collect())
-        }
-        _ => operand_walk(graph, node, number, walk),
+    let Op::Reduce(op) = &node.op else { return operand_walk(graph, node, number, walk) };
+    if number > 0 {
+        return Some(Walk::new());
     }
+    // It is walked along all of its rows.
+    if rows_across(graph, node).is_some() {
+        return Some(walk.clone());
+    }
+    let mut kept = walk.iter();
+    let rank = graph.ty(node.operands[0]).rank();
+    Some((0..rank).map(|d| if op.dims.contains(&d) { None } else { *kept.next()? }).collect())
 }
 
 impl<'g> Rows<'g> {
     /// Takes a graph apart; what stands in the way, if it cannot be.
     fn new(graph: &'g Graph) -> Result<Rows<'g>, String> {
         // The leading dimensions that a reduction keeps, or all that it takes away, and what it reduces.
-        let rows = |node: &Node| match &node.op {
-            Op::Reduce(op) if rows_across(graph, node).is_some() => Some((op.dims.len(), node.operands[0])),
-            Op::Reduce(op) => Some((op.dims.first().copied().unwrap_or(0), node.operands[0])),
-            _ => None,
+        let rows = |node: &Node| {
+            let Op::Reduce(op) = &node.op else { return None };
+            let is_across = rows_across(graph, node).is_some();
+            let lead = if is_across { op.dims.len() } else { op.dims.first().copied().unwrap_or(0) };
+            Some((lead, node.operands[0]))
         };
         let rows = graph.nodes.iter().filter_map(rows).min_by_key(|&(lead, _)| lead);
         let (lead, reduced) = rows.ok_or("it reduces nothing")?;
@@ -143,10 +145,11 @@ impl<'g> Rows<'g> {
 
     /// Whether everybody who needs the node's result looks through it at its operands.
     fn is_looked_through(&self, node: &Node, walk: &Walk) -> bool {
-        let is_view = matches!(
-            node.op,
-            Op::BroadcastInDim(_) | Op::Reshape(_) | Op::Transpose(_) | Op::Constant(_) | Op::Iota(_)
-        );
+        let is_view = match self.graph.traits(node) {
+            Traits::View(map) => map != ViewMap::Identity,
+            Traits::Constant(_) | Traits::Iota { .. } => true,
+            Traits::Elementwise(_) | Traits::Collective(_) | Traits::Opaque | Traits::Refused => false,
+        };
         let is_output = self.graph.outputs.contains(&node.results[0]);
         !is_output && (is_view || *walk != self.in_step(walk.len()))
     }
@@ -191,11 +194,9 @@ impl<'g> Rows<'g> {
     fn may_fold(&self, kernel: usize, reduction: &Node) -> bool {
         /// More results would take the place of others.
         const MOST: usize = 4;
-        let row = |node: &Node| match &node.op {
-            Op::Reduce(op) => {
-                Some(self.graph.ty(node.operands[0]).shape[op.dims[0]..].iter().product::<usize>())
-            }
-            _ => None,
+        let row = |node: &Node| {
+            let Op::Reduce(op) = &node.op else { return None };
+            Some(self.graph.ty(node.operands[0]).shape[op.dims[0]..].iter().product::<usize>())
         };
         let nodes = self.kernels[kernel].iter().map(|&id| self.graph.node(id));
         let others: Vec<usize> =
@@ -283,18 +284,18 @@ impl<'g> Rows<'g> {
         let (result, ty) = (node.results[0], self.block_type(node.results[0], extents));
         let operands: Vec<ValueId> = node.operands.iter().map(|operand| inner[operand]).collect();
         let shape = ty.shape.clone();
-        let op: Op = match &node.op {
-            Op::BroadcastInDim(op) => BroadcastInDim { shape, ..op.clone() }.into(),
-            Op::Reshape(_) => Reshape { shape }.into(),
-            Op::Iota(op) => {
+        let op: Op = match self.graph.traits(node) {
+            Traits::Elementwise(_) | Traits::View(ViewMap::Identity) => node.op.clone(),
+            Traits::View(_) => node.op.onto_shape(&shape)?,
+            Traits::Iota { dim } => {
                 // Blocks count from zero.
                 let walk = self.walks[result.index()].as_ref()?;
-                if walk[op.dim].is_some() {
+                if walk[dim].is_some() {
                     return None;
                 }
-                Iota { ty: ty.clone(), dim: op.dim }.into()
+                Iota { ty: ty.clone(), dim }.into()
             }
-            Op::Constant(op) if op.value.ty.rank() > 0 => {
+            Traits::Constant(ConstantOp::OfAll(op)) if op.value.ty.rank() > 0 => {
                 number(&op.value)?;
                 let scalar = op.value.window(&vec![0; op.value.ty.rank()], &vec![1; op.value.ty.rank()]);
                 let scalar = partita_ir::Literal { ty: ty.with_shape(Vec::new()), ..scalar };
@@ -303,7 +304,9 @@ impl<'g> Rows<'g> {
                 inner.insert(result, builder.push_typed(wide, &[one], vec![ty])[0]);
                 return Some(());
             }
-            other => other.clone(),
+            // Of what runs by itself, reductions alone have got here.
+            Traits::Constant(_) | Traits::Opaque => node.op.clone(),
+            Traits::Collective(_) | Traits::Refused => return None,
         };
         inner.insert(result, builder.push_typed(op, &operands, vec![ty])[0]);
         Some(())

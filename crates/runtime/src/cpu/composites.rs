@@ -157,10 +157,12 @@ pub(super) fn product_added(composite: &Composite) -> Option<&DotGeneral> {
 
 /// The product in a composite.
 fn product(composite: &Composite) -> Option<&DotGeneral> {
-    composite.definition.decomposition.nodes.iter().find_map(|node| match &node.op {
-        Op::DotGeneral(dot) => Some(dot),
-        _ => None,
-    })
+    composite
+        .definition
+        .decomposition
+        .nodes
+        .iter()
+        .find_map(|node| if let Op::DotGeneral(dot) = &node.op { Some(dot) } else { None })
 }
 
 fn attention(composite: &Composite, own: &[&TensorType], wanted: &[i64], is_gradient: bool) -> Option<Kind> {

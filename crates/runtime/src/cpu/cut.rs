@@ -125,11 +125,10 @@ const PIECE_COLUMNS: usize = 256;
 
 /// The matrix product that an op is, perhaps added to something, and the position of its left operand.
 fn product(op: &Op) -> Option<(&DotGeneral, usize)> {
-    match op {
-        Op::DotGeneral(dot) => Some((dot, 0)),
-        Op::Composite(composite) => super::composites::product_added(composite).map(|dot| (dot, 1)),
-        _ => None,
+    if let Op::DotGeneral(dot) = op {
+        return Some((dot, 0));
     }
+    super::composites::product_added(op.composite()?).map(|dot| (dot, 1))
 }
 
 /// Where to cut an op, if anywhere.

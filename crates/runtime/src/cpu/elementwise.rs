@@ -6,6 +6,7 @@ use std::sync::Arc;
 use indexmap::{IndexMap, IndexSet};
 use partita_base::DType;
 use partita_ir::ops::{BinaryKind, CompareType, Direction, Reducer, UnaryKind};
+use partita_ir::traits::{ConstantOp, Elementwise, Traits, ViewMap};
 use partita_ir::{Graph, Node, Op, Operation, ValueId};
 use partita_kernels as kernels;
 use partita_kernels::{
@@ -109,29 +110,31 @@ pub(super) fn obstacle(node: &Node, why: &str) -> String {
 pub(super) fn operand_walk(graph: &Graph, node: &Node, number: usize, walk: &Walk) -> Option<Walk> {
     let from = &graph.ty(node.operands[number]).shape;
     let to = &graph.ty(node.results[0]).shape;
-    match &node.op {
-        Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select(_) | Op::Clamp(_) | Op::Convert(_) => {
-            // Predicates and limits may be scalars.
-            Some(if from.is_empty() { Walk::new() } else { walk.clone() })
+    match graph.traits(node) {
+        // Predicates and limits may be scalars.
+        Traits::Elementwise(_) => Some(if from.is_empty() { Walk::new() } else { walk.clone() }),
+        Traits::View(ViewMap::Identity) => Some(walk.clone()),
+        Traits::View(ViewMap::Broadcast { dims }) => {
+            let repeats = |d: usize| from[d] != to[dims[d]];
+            Some((0..from.len()).map(|d| if repeats(d) { None } else { walk[dims[d]] }).collect())
         }
-        Op::BitcastConvert(_) if from == to => Some(walk.clone()),
-        Op::OptimizationBarrier(_) | Op::ShardingConstraint(_) => Some(walk.clone()),
-        Op::BroadcastInDim(op) => {
-            let repeats = |d: usize| from[d] != to[op.dims[d]];
-            Some((0..from.len()).map(|d| if repeats(d) { None } else { walk[op.dims[d]] }).collect())
-        }
-        Op::Transpose(op) => {
+        Traits::View(ViewMap::Transpose { permutation }) => {
             let mut turned = vec![None; from.len()];
-            op.permutation.iter().zip(walk).for_each(|(&d, &along)| turned[d] = along);
+            permutation.iter().zip(walk).for_each(|(&d, &along)| turned[d] = along);
             Some(turned)
         }
-        Op::Reshape(_) => {
+        Traits::View(ViewMap::Reshape) => {
             // Dimensions of one element come and go.
             let mut larger = (0..to.len()).filter(|&d| to[d] != 1);
             let mut same = |size: usize| larger.next().filter(|&d| to[d] == size).map(|d| walk[d]);
             from.iter().map(|&size| if size == 1 { Some(None) } else { same(size) }).collect()
         }
-        _ => None,
+        Traits::View(ViewMap::Slice { .. } | ViewMap::Reverse { .. } | ViewMap::Window { .. })
+        | Traits::Constant(_)
+        | Traits::Iota { .. }
+        | Traits::Collective(_)
+        | Traits::Opaque
+        | Traits::Refused => None,
     }
 }
 
@@ -160,10 +163,20 @@ pub(super) fn chain(graph: &Graph) -> Result<Chain, String> {
     let mut filled: Vec<Option<ValueId>> = vec![None; graph.values.len()];
     for node in &graph.nodes {
         let Some(&result) = node.results.first() else { continue };
-        filled[result.index()] = match &node.op {
-            Op::Constant(constant) => number(&constant.value).map(|_| result),
-            Op::BroadcastInDim(_) | Op::Reshape(_) | Op::Transpose(_) => filled[node.operands[0].index()],
-            _ => None,
+        filled[result.index()] = match graph.traits(node) {
+            Traits::Constant(ConstantOp::OfAll(constant)) => number(&constant.value).map(|_| result),
+            Traits::View(ViewMap::Broadcast { .. } | ViewMap::Reshape | ViewMap::Transpose { .. }) => {
+                filled[node.operands[0].index()]
+            }
+            Traits::View(
+                ViewMap::Identity | ViewMap::Slice { .. } | ViewMap::Reverse { .. } | ViewMap::Window { .. },
+            )
+            | Traits::Constant(ConstantOp::ByRank(_))
+            | Traits::Elementwise(_)
+            | Traits::Iota { .. }
+            | Traits::Collective(_)
+            | Traits::Opaque
+            | Traits::Refused => None,
         };
     }
     let seen = |value: ValueId, walk: Walk| filled[value.index()].map_or((value, walk), |c| (c, Walk::new()));
@@ -178,7 +191,7 @@ pub(super) fn chain(graph: &Graph) -> Result<Chain, String> {
     for node in graph.nodes.iter().rev() {
         for (position, result) in node.results.iter().enumerate() {
             for walk in walks[result.index()].clone() {
-                for number in operands_of(node, position) {
+                for number in operands_of(graph, node, position) {
                     let operand = operand_walk(graph, node, number, &walk)
                         .ok_or_else(|| obstacle(node, "is no elementwise op"))?;
                     let (value, walk) = seen(node.operands[number], operand);
@@ -204,13 +217,13 @@ pub(super) fn chain(graph: &Graph) -> Result<Chain, String> {
         for (position, &result) in node.results.iter().enumerate() {
             let dtype = graph.ty(result).dtype;
             for walk in &walks[result.index()] {
-                let mut args: Vec<usize> = operands_of(node, position)
+                let mut args: Vec<usize> = operands_of(graph, node, position)
                     .map(|number| {
                         let operand = operand_walk(graph, node, number, walk).expect("it was walked before");
                         register[&seen(node.operands[number], operand)]
                     })
                     .collect();
-                let Some(op) = op(node, walk, dtype, &mut args)? else {
+                let Some(op) = op(graph, node, walk, dtype, &mut args)? else {
                     register.insert((result, walk.clone()), args[0]);
                     continue;
                 };
@@ -255,41 +268,52 @@ pub(super) fn chain(graph: &Graph) -> Result<Chain, String> {
 }
 
 /// The operands that a result is made of: all, unless the op hands on several values.
-fn operands_of(node: &Node, result: usize) -> std::ops::Range<usize> {
-    match &node.op {
-        Op::OptimizationBarrier(_) => result..result + 1,
-        _ => 0..node.operands.len(),
-    }
+fn operands_of(graph: &Graph, node: &Node, result: usize) -> std::ops::Range<usize> {
+    let hands_on = graph.traits(node) == Traits::View(ViewMap::Identity);
+    if hands_on { result..result + 1 } else { 0..node.operands.len() }
 }
 
 /// What an op does at each place; `None` where it hands on its operand.
-fn op(node: &Node, walk: &Walk, dtype: DType, args: &mut Vec<usize>) -> Result<Option<EwOp>, String> {
-    Ok(Some(match &node.op {
-        Op::Constant(constant) => EwOp::Constant(
+fn op(
+    graph: &Graph,
+    node: &Node,
+    walk: &Walk,
+    dtype: DType,
+    args: &mut Vec<usize>,
+) -> Result<Option<EwOp>, String> {
+    Ok(Some(match graph.traits(node) {
+        Traits::Constant(ConstantOp::OfAll(constant)) => EwOp::Constant(
             number(&constant.value).ok_or_else(|| obstacle(node, "is more than one number repeated"))?,
         ),
-        Op::Iota(iota) => match walk[iota.dim] {
+        Traits::Iota { dim } => match walk[dim] {
             Some(dim) => EwOp::Iota { dim },
             None => EwOp::Constant(Scalar::from_f64(dtype, 0.0)),
         },
-        Op::Unary(op) if op.kind == UnaryKind::Square => {
-            args.push(args[0]);
-            EwOp::Binary(kernels::Binary::Mul)
-        }
-        Op::Unary(op) => {
-            EwOp::Unary(unary(op.kind).ok_or_else(|| obstacle(node, "has no kernel for single elements"))?)
-        }
-        Op::Binary(op) => EwOp::Binary(binary(op.kind)),
-        Op::Compare(op) => EwOp::Compare {
-            direction: direction(op.direction),
-            total_order: op.compare_type == Some(CompareType::TotalOrder),
+        Traits::Elementwise(function) => match function {
+            Elementwise::Unary(UnaryKind::Square) => {
+                args.push(args[0]);
+                EwOp::Binary(kernels::Binary::Mul)
+            }
+            Elementwise::Unary(kind) => {
+                EwOp::Unary(unary(kind).ok_or_else(|| obstacle(node, "has no kernel for single elements"))?)
+            }
+            Elementwise::Binary(kind) => EwOp::Binary(binary(kind)),
+            Elementwise::Compare(op) => EwOp::Compare {
+                direction: direction(op.direction),
+                total_order: op.compare_type == Some(CompareType::TotalOrder),
+            },
+            Elementwise::Select => EwOp::Select,
+            Elementwise::Clamp => EwOp::Clamp,
+            Elementwise::Convert => EwOp::Convert,
+            Elementwise::Bitcast => EwOp::Bitcast,
         },
-        Op::Select(_) => EwOp::Select,
-        Op::Clamp(_) => EwOp::Clamp,
-        Op::Convert(_) => EwOp::Convert,
-        Op::BitcastConvert(_) => EwOp::Bitcast,
-        _ if args.len() == 1 => return Ok(None),
-        _ => return Err(obstacle(node, "is no elementwise op")),
+        Traits::View(_) => return Ok(None),
+        Traits::Constant(ConstantOp::ByRank(_))
+        | Traits::Collective(_)
+        | Traits::Opaque
+        | Traits::Refused => {
+            return Err(obstacle(node, "is no elementwise op"));
+        }
     }))
 }
 

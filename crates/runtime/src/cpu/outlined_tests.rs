@@ -5,16 +5,16 @@ use std::sync::Arc;
 use partita_base::{DType, Result};
 use partita_ir::composites as templates;
 use partita_ir::ops::*;
-use partita_ir::{CustomOp, Graph, GraphBuilder, Literal, Role, TensorType, ValueId};
+use partita_ir::{CustomOp, Graph, GraphBuilder, Literal, Role, Target, TensorType, ValueId};
 use partita_program::RegionKind;
 
+use super::Cpu;
 use super::tests::{Random, check};
-use super::{Cpu, fusible};
 
 /// A graph of one composite, as a region has it.
 fn region(op: &CustomOp, types: &[TensorType]) -> Graph {
     let composite = op.instantiate(types).unwrap();
-    assert_eq!(fusible(&composite), Ok(()), "{op:?}");
+    assert_eq!(Cpu::default().fusible(&composite), Ok(()), "{op:?}");
     assert!(Cpu::default().has_kernel(&composite));
     let mut b = GraphBuilder::new("region");
     let operands: Vec<ValueId> = types.iter().map(|ty| b.input("", ty.clone(), Role::Activation)).collect();

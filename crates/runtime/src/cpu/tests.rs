@@ -6,7 +6,8 @@ use partita_ir::composites as templates;
 use partita_ir::literal::indices;
 use partita_ir::ops::*;
 use partita_ir::{
-    Attribute, Graph, GraphBuilder, Literal, Op, Operation, Role, Storage, TensorType, ValueId, evaluate,
+    Attribute, Graph, GraphBuilder, Literal, Op, Operation, Role, Storage, Target, TensorType, ValueId,
+    evaluate,
 };
 use partita_mesh::Combiner;
 use partita_program::{Region, RegionKind};
@@ -293,13 +294,9 @@ fn every_elementwise_op_on_every_type_it_takes() {
         }
         ops.push((Clamp.into(), 3));
         for (op, count) in ops {
-            let same_width = match &op {
-                Op::BitcastConvert(to) => {
-                    // Other widths change the shape; other bytes than 0 and 1 are no truth values.
-                    to.dtype.size_bytes() == dtype.size_bytes() && to.dtype != DType::Bool
-                }
-                _ => true,
-            };
+            // Other widths change the shape; other bytes than 0 and 1 are no truth values.
+            let changes = |to: DType| to.size_bytes() != dtype.size_bytes() || to == DType::Bool;
+            let same_width = !matches!(&op, Op::BitcastConvert(to) if changes(to.dtype));
             let Some(graph) = single(op.clone(), &vec![ty.clone(); count]).filter(|_| same_width) else {
                 continue;
             };

@@ -9,14 +9,14 @@ use partita_base::{DType, Diagnostic, Result};
 use partita_comm::{Poll, SharedMemory, Transport};
 use partita_kernels::Scalar;
 use partita_program::{
-    Action, BufferId, CollectiveId, Communicator, Compute, Cursor, Device, Program, ProgramSet, Start,
-    StepOutcome, View, advance,
+    Action, BufferId, CollectiveId, Communicator, Compute, Cursor, Device, Program, ProgramSet, RankDevice,
+    Start, StepOutcome, View, advance,
 };
 
 use super::team::{Idle, Team};
 use super::{DIVERGED, Fault, RunnerOptions};
 use crate::arena::{Arena, Memory, Publication, Span};
-use crate::cpu::{self, Kernel};
+use crate::cpu::{self, CpuRank, Kernel, buffer_span};
 
 /// How far the ranks of a process are, for those who watch.
 pub(super) struct Pulse {
@@ -162,45 +162,13 @@ impl Rank {
         places: usize,
         awake: Duration,
     ) -> Result<Rank> {
-        let kernels: Vec<Option<Kernel>> = program
-            .instructions
-            .iter()
-            .map(|instruction| match &instruction.action {
-                Action::Compute(compute) => Some(options.cpu.compile(program, compute)),
-                Action::Start(_) | Action::Wait(_) => None,
-            })
-            .collect();
-        // Scratch that was not planned lies behind the arena proper; all instructions share it.
-        let planned = |compute: &Compute| {
-            compute.workspace.map_or(Span::default(), |id| {
-                let buffer = program.buffer(id);
-                Span { offset: buffer.offset_bytes, bytes: buffer.bytes }
-            })
-        };
-        let spill_offset = program.arena_bytes.next_multiple_of(partita_program::ALIGNMENT_BYTES);
-        let workspace = |compute: &Compute, kernel: &Kernel| {
-            let planned = planned(compute);
-            let spill = Span { offset: spill_offset, bytes: kernel.workspace_bytes() };
-            if kernel.workspace_bytes() <= planned.bytes { planned } else { spill }
-        };
-        let spans = kernels.iter().zip(&program.instructions).filter_map(|(kernel, instruction)| {
-            match (&instruction.action, kernel) {
-                (Action::Compute(compute), Some(kernel)) => Some(workspace(compute, kernel)),
-                _ => None,
-            }
-        });
-        let arena_bytes =
-            spans.map(|span| span.offset + span.bytes).max().unwrap_or(0).max(program.arena_bytes);
-        let mut arena = Arena::new(arena_bytes)?;
-        arena.bring_in();
-
+        let CpuRank { kernels, arena } = options.cpu.rank(program)?;
         let (mut instructions, mut ends, mut slow) = (Vec::new(), Vec::new(), Vec::new());
         for (instruction, kernel) in program.instructions.iter().zip(kernels) {
             let end_of_view = |view: &View| end(cpu::view_place(program, view).span());
             let end_of_buffer = |&id: &BufferId| end(buffer_span(program, id));
             match (&instruction.action, kernel) {
-                (Action::Compute(compute), Some(kernel)) => {
-                    let workspace = workspace(compute, &kernel);
+                (Action::Compute(compute), Some((kernel, workspace))) => {
                     let reads = compute.inputs.iter().map(end_of_view);
                     let touched =
                         reads.chain(compute.outputs.iter().map(end_of_buffer)).chain([end(workspace)]);
@@ -243,18 +211,15 @@ impl Rank {
             body.collective_checks.resize_with(set.collectives.len(), Vec::new);
             body.guard(program);
         }
-        let mut rank = Rank {
+        let constants = program.constants.iter().map(|(buffer, _)| end(buffer_span(program, *buffer)));
+        Ok(Rank {
+            high_water_bytes: constants.max().unwrap_or(0),
             team: Arc::new(Team::new(body, places, awake)),
             cursor: Cursor::default(),
             is_done: false,
-            high_water_bytes: 0,
             slow,
             fault: None,
-        };
-        for (buffer, literal) in &program.constants {
-            rank.write(program, *buffer, literal.bytes());
-        }
-        Ok(rank)
+        })
     }
 
     pub fn write(&mut self, program: &Program, buffer: BufferId, bytes: &[u8]) {
@@ -298,11 +263,6 @@ fn end(span: Span) -> usize {
     if span.bytes == 0 { 0 } else { span.offset + span.bytes }
 }
 
-fn buffer_span(program: &Program, id: BufferId) -> Span {
-    let buffer = program.buffer(id);
-    Span { offset: buffer.offset_bytes, bytes: buffer.bytes }
-}
-
 /// The buffers of a start, one input and one output per tensor: a rank that only sends or only receives lists
 /// none on the other side.
 fn publication(arena: &Arena, program: &Program, start: &Start, tensors: usize) -> Publication {
@@ -328,7 +288,7 @@ struct Player<'a> {
     pulse: &'a Pulse,
 }
 
-impl Device for Player<'_> {
+impl RankDevice for Player<'_> {
     fn run(&mut self, program: &Program, index: usize, compute: &Compute) -> Result<()> {
         self.pulse.begin(program.rank(), index);
         let fault = hit(self.fault, index);

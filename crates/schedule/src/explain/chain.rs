@@ -3,7 +3,7 @@
 use super::Explain;
 use crate::plan::Entry;
 use crate::primitive::Primitive;
-use partita_ir::{Annotation, NodeId, Op, Role, ValueId};
+use partita_ir::{Annotation, NodeId, Role, ValueId};
 use partita_mesh::{AxisRef, Step};
 use partita_spmd::{Cause, Move};
 use std::collections::BTreeSet;
@@ -122,10 +122,7 @@ impl Explain<'_> {
     /// What was asked of a value's layout.
     pub(super) fn asked(&self, value: ValueId) -> Option<&Annotation> {
         let of = self.graph.value(value);
-        let constraint = of.definition.and_then(|(node, _)| match &self.graph.node(node).op {
-            Op::ShardingConstraint(constraint) => Some(&constraint.annotation),
-            _ => None,
-        });
+        let constraint = of.definition.and_then(|(node, _)| self.graph.node(node).op.constraint());
         of.annotation.as_ref().or(constraint)
     }
 
@@ -168,12 +165,12 @@ impl Explain<'_> {
                 let by = asked.as_ref().map_or(String::new(), |origin| format!("{origin}: "));
                 (asked, format!("{by}`{name}` is to lie {to}"))
             }
-            Some(node) => match &node.op {
-                Op::ShardingConstraint(constraint) => {
-                    let origin = self.who(&constraint.annotation.origin, axis);
+            Some(node) => match node.op.constraint() {
+                Some(annotation) => {
+                    let origin = self.who(&annotation.origin, axis);
                     (Some(origin.clone()), format!("{origin}: `{name}` is to be read {to}"))
                 }
-                _ => (None, format!("{} reads `{name}` as {to}", self.op_of(node))),
+                None => (None, format!("{} reads `{name}` as {to}", self.op_of(node))),
             },
             None => (None, format!("the step returns `{name}` as {to}")),
         };

@@ -1,6 +1,6 @@
 //! The layouts a value might have instead, partitioned and counted.
 
-use super::{Explain, exchanged_bytes, is_exchange};
+use super::{Explain, exchanged_bytes};
 use crate::weights::forms_of;
 use partita_base::Result;
 use partita_ir::ops::ShardingConstraint;
@@ -83,9 +83,8 @@ pub(super) fn choices(
 
 /// Bytes that a rank exchanges, and bytes of the parameters on a rank; the largest of any rank.
 fn figures(partitioned: &Partitioned) -> (usize, usize) {
-    let exchanged = |local: &Graph| -> usize {
-        local.nodes.iter().filter(|node| is_exchange(node)).map(|node| exchanged_bytes(local, node)).sum()
-    };
+    let exchanged =
+        |local: &Graph| -> usize { local.nodes.iter().filter_map(|node| exchanged_bytes(local, node)).sum() };
     let parameters =
         |local: &Graph| -> usize { local.params().into_iter().map(|p| local.ty(p).bytes()).sum() };
     let most = |of: &dyn Fn(&Graph) -> usize| partitioned.locals.iter().map(of).max().unwrap_or(0);
@@ -111,11 +110,10 @@ fn tried(explain: &Explain, values: &[ValueId], axis: AxisRef, dim: Option<usize
             Some(dim) => annotation.open[dim] = false,
             None => annotation.replicated.push(axis),
         }
-        match graph.value(value).definition.map(|(node, _)| node) {
-            Some(node) if matches!(graph.node(node).op, Op::ShardingConstraint(_)) => {
-                changed.nodes[node.index()].op = ShardingConstraint { annotation }.into();
-            }
-            _ => changed.value_mut(value).annotation = Some(annotation),
+        let definition = graph.value(value).definition.map(|(node, _)| node);
+        match definition.filter(|&node| graph.node(node).op.constraint().is_some()) {
+            Some(node) => changed.nodes[node.index()].op = ShardingConstraint { annotation }.into(),
+            None => changed.value_mut(value).annotation = Some(annotation),
         }
     }
     partition(&changed, mesh, &Options::default()).map(|partitioned| figures(&partitioned))
@@ -152,11 +150,8 @@ fn together(explain: &Explain, values: &[ValueId], axis: AxisRef) -> Vec<ValueId
     }
     let seen = |id: partita_ir::NodeId| {
         let node = graph.node(id);
-        let asks = |op: &Op| match op {
-            Op::ShardingConstraint(c) => {
-                c.annotation.sharding.sharded_axes().iter().any(|a| a.axis == axis.axis)
-            }
-            _ => false,
+        let asks = |op: &Op| {
+            op.constraint().is_some_and(|a| a.sharding.sharded_axes().iter().any(|a| a.axis == axis.axis))
         };
         asks(&node.op).then(|| node.results[0])
     };

@@ -44,14 +44,8 @@ pub(super) fn lines(explain: &Explain, forward: &Graph) -> Vec<Line> {
         .value_ids()
         .filter_map(|v| Some((step.value(v).annotation.as_ref()?.origin.as_str(), v)))
         .collect();
-    let constraints: Vec<&str> = step
-        .nodes
-        .iter()
-        .filter_map(|node| match &node.op {
-            Op::ShardingConstraint(constraint) => Some(constraint.annotation.origin.as_str()),
-            _ => None,
-        })
-        .collect();
+    let constraints: Vec<&str> =
+        step.nodes.iter().filter_map(|node| Some(node.op.constraint()?.origin.as_str())).collect();
     let composites = |name: &str| {
         let named = |op: &Op| matches!(op, Op::Composite(c) if c.definition.name == name);
         forward.nodes.iter().filter(|node| named(&node.op)).count()

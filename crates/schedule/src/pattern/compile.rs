@@ -2,8 +2,7 @@
 
 use super::{Broadcast, Form, Matcher, Operand, PatternNode, Source, number_behind, views};
 use partita_base::{Diagnostic, Result};
-use partita_ir::ops::{DotGeneral, Slice};
-use partita_ir::{Graph, Op, TensorType, ValueId};
+use partita_ir::{Graph, Op, Operation, TensorType, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// E241: what keeps a pattern from being searched for.
@@ -73,31 +72,6 @@ pub(super) fn compile(graph: &Graph) -> Result<(Vec<String>, Form)> {
 
 /// Whether two ops do the same to tensors of other extents and element types.
 pub(super) fn alike(a: &Op, a_operands: &[TensorType], b: &Op, b_operands: &[&TensorType]) -> bool {
-    match (a, b) {
-        (Op::Convert(_), Op::Convert(_)) | (Op::BitcastConvert(_), Op::BitcastConvert(_)) => true,
-        (Op::Reshape(a), Op::Reshape(b)) => {
-            a_operands[0].rank() == b_operands[0].rank() && a.shape.len() == b.shape.len()
-        }
-        (Op::Iota(a), Op::Iota(b)) => a.dim == b.dim && a.ty.rank() == b.ty.rank(),
-        (Op::Compare(a), Op::Compare(b)) => a.direction == b.direction,
-        (Op::Slice(a), Op::Slice(b)) => cuts(a, &a_operands[0]) == cuts(b, b_operands[0]),
-        (Op::DotGeneral(a), Op::DotGeneral(b)) => {
-            let dims = |dot: &DotGeneral| DotGeneral { result_dtype: None, ..dot.clone() };
-            dims(a) == dims(b)
-        }
-        (Op::DynamicSlice(_), Op::DynamicSlice(_)) => a_operands.len() == b_operands.len(),
-        (Op::Composite(a), Op::Composite(b)) => {
-            a.definition.name == b.definition.name && a.attributes == b.attributes
-        }
-        _ => a == b,
-    }
-}
-
-/// Start, limit and step of each dimension; `None` for one that is taken whole.
-fn cuts(slice: &Slice, operand: &TensorType) -> Vec<Option<(usize, usize, usize)>> {
-    let cut = |(dim, &extent): (usize, &usize)| {
-        let cut = (slice.start[dim], slice.limit[dim], slice.stride[dim]);
-        (cut != (0, extent, 1)).then_some(cut)
-    };
-    operand.shape.iter().enumerate().map(cut).collect()
+    let a_operands: Vec<&TensorType> = a_operands.iter().collect();
+    a.is_alike(&a_operands, b, b_operands).unwrap_or_else(|| a == b)
 }

@@ -3,7 +3,7 @@
 use super::compile::alike;
 use super::{Broadcast, Form, Match, Matcher, Operand, Pattern, Source, number_behind, views};
 use crate::modules::{Modules, is_inside};
-use partita_ir::ops::{BinaryKind, DotGeneral};
+use partita_ir::ops::DotGeneral;
 use partita_ir::{Graph, Literal, Node, NodeId, Op, Operation, Phase, Role, TensorType, ValueId};
 
 impl Pattern {
@@ -53,19 +53,7 @@ struct Unit {
 
 impl Unit {
     fn of_node(id: NodeId, node: &Node) -> Unit {
-        let commutes = match &node.op {
-            Op::Binary(binary) => matches!(
-                binary.kind,
-                BinaryKind::Add
-                    | BinaryKind::Multiply
-                    | BinaryKind::Maximum
-                    | BinaryKind::Minimum
-                    | BinaryKind::And
-                    | BinaryKind::Or
-                    | BinaryKind::Xor
-            ),
-            _ => false,
-        };
+        let commutes = matches!(&node.op, Op::Binary(binary) if binary.kind.commutes());
         let (operands, results) = (node.operands.clone(), node.results.clone());
         Unit { nodes: vec![id], operands, results, commutes }
     }
@@ -95,11 +83,11 @@ impl Unit {
 fn is_parameter(graph: &Graph, value: ValueId) -> bool {
     match graph.value(value).definition {
         None => graph.value(value).role == Role::Param,
-        Some((id, _)) => match &graph.node(id).op {
-            Op::Constant(_) => true,
-            Op::Convert(_) | Op::BroadcastInDim(_) => is_parameter(graph, graph.node(id).operands[0]),
-            _ => false,
-        },
+        Some((id, _)) => {
+            let Node { op, operands, .. } = graph.node(id);
+            let is_view = matches!(op, Op::Convert(_) | Op::BroadcastInDim(_));
+            matches!(op, Op::Constant(_)) || (is_view && is_parameter(graph, operands[0]))
+        }
     }
 }
 
@@ -139,16 +127,17 @@ fn fits(graph: &Graph, matcher: &Matcher, node: &Node) -> bool {
         Matcher::Like { op, operands } => {
             operands.len() == node.operands.len() && alike(op, operands, &node.op, &graph.operand_types(node))
         }
-        Matcher::Linear => match &node.op {
-            Op::DotGeneral(DotGeneral { lhs_batch, lhs_contracting, rhs_contracting, .. }) => {
-                let last = graph.ty(node.operands[0]).rank().checked_sub(1);
-                lhs_batch.is_empty()
-                    && lhs_contracting.len() == 1
-                    && lhs_contracting.first() == last.as_ref()
-                    && rhs_contracting[..] == [1]
-            }
-            _ => false,
-        },
+        Matcher::Linear => {
+            let Op::DotGeneral(DotGeneral { lhs_batch, lhs_contracting, rhs_contracting, .. }) = &node.op
+            else {
+                return false;
+            };
+            let last = graph.ty(node.operands[0]).rank().checked_sub(1);
+            lhs_batch.is_empty()
+                && lhs_contracting.len() == 1
+                && lhs_contracting.first() == last.as_ref()
+                && rhs_contracting[..] == [1]
+        }
         Matcher::Module(_) => false,
     }
 }

@@ -56,29 +56,25 @@ pub(super) fn compute_in(graph: &Graph, nodes: &BTreeSet<NodeId>, compute: DType
 
 /// The op for operands in the new type, and whether its result type must be said.
 fn retyped(op: &Op, graph: &Graph, operands: &[ValueId], compute: DType) -> Result<(Op, bool)> {
-    Ok(match op {
-        Op::Constant(constant) if constant.value.ty.dtype.is_float() => (
-            Constant {
-                value: Literal::from_f64(
-                    &constant.value.ty.with_dtype(compute),
-                    constant.value.to_f64().into_iter(),
-                ),
-            }
-            .into(),
-            false,
-        ),
-        Op::Convert(convert) if convert.dtype.is_float() => (Convert { dtype: compute }.into(), false),
-        Op::Composite(composite) => {
-            let types: Vec<_> = operands.iter().map(|&v| graph.ty(v).clone()).collect();
-            let mut attributes = composite.attributes.clone();
-            if let Some(Attribute::DType(dtype)) = attributes.get_mut("dtype")
-                && dtype.is_float()
-            {
-                *dtype = compute;
-            }
-            let definition = Arc::new(composite.definition.resized(&attributes, &types)?);
-            (Composite { attributes, definition }.into(), false)
+    if let Op::Constant(Constant { value }) = op
+        && value.ty.dtype.is_float()
+    {
+        let value = Literal::from_f64(&value.ty.with_dtype(compute), value.to_f64().into_iter());
+        return Ok((Constant { value }.into(), false));
+    }
+    if matches!(op, Op::Convert(convert) if convert.dtype.is_float()) {
+        return Ok((Convert { dtype: compute }.into(), false));
+    }
+    if let Op::Composite(composite) = op {
+        let types: Vec<_> = operands.iter().map(|&v| graph.ty(v).clone()).collect();
+        let mut attributes = composite.attributes.clone();
+        if let Some(Attribute::DType(dtype)) = attributes.get_mut("dtype")
+            && dtype.is_float()
+        {
+            *dtype = compute;
         }
-        other => (other.clone(), true),
-    })
+        let definition = Arc::new(composite.definition.resized(&attributes, &types)?);
+        return Ok((Composite { attributes, definition }.into(), false));
+    }
+    Ok((op.clone(), true))
 }

@@ -101,14 +101,11 @@ impl Emitter<'_> {
     fn is_fill(&self, value: ValueId, required: &Sharding) -> bool {
         let Some((node, _)) = self.graph.value(value).definition else { return false };
         let node = self.graph.node(node);
-        let fills = match &node.op {
-            Op::Constant(constant) => constant.value.is_splat(),
-            Op::BroadcastInDim(_) => {
-                let scalar = node.operands[0];
-                self.graph.ty(scalar).rank() == 0 && !self.held[scalar.index()][0].sharding.is_partial()
-            }
-            _ => false,
+        let repeats = |scalar: ValueId| {
+            self.graph.ty(scalar).rank() == 0 && !self.held[scalar.index()][0].sharding.is_partial()
         };
+        let fills = matches!(&node.op, Op::Constant(constant) if constant.value.is_splat())
+            || (matches!(node.op, Op::BroadcastInDim(_)) && repeats(node.operands[0]));
         fills && !required.is_partial()
     }
 
@@ -120,15 +117,12 @@ impl Emitter<'_> {
         self.enter(&Place { path: node.path.clone(), ..reader.clone() });
         let mut local = ValueId::new(0);
         for (class, ty) in types.into_iter().enumerate() {
-            let (op, operands): (Op, Vec<ValueId>) = match &node.op {
-                Op::Constant(constant) => {
-                    let value = constant.value.window(&vec![0; ty.rank()], &ty.shape);
-                    (Constant { value }.into(), Vec::new())
-                }
-                _ => {
-                    let scalar = self.held[node.operands[0].index()][0].local;
-                    (BroadcastInDim { shape: ty.shape.clone(), dims: vec![] }.into(), vec![scalar])
-                }
+            let (op, operands): (Op, Vec<ValueId>) = if let Op::Constant(constant) = &node.op {
+                let value = constant.value.window(&vec![0; ty.rank()], &ty.shape);
+                (Constant { value }.into(), Vec::new())
+            } else {
+                let scalar = self.held[node.operands[0].index()][0].local;
+                (BroadcastInDim { shape: ty.shape.clone(), dims: vec![] }.into(), vec![scalar])
             };
             local = self.builders[class].push_typed(op, &operands, vec![ty])[0];
         }

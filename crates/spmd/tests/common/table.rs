@@ -11,27 +11,18 @@ use std::sync::Arc;
 /// One application of an op: a name, the op, its operands.
 pub type Case = (String, Op, Vec<Literal>);
 
-macro_rules! every_op {
-    (in_table: $($covered:ident),*; placed_by_partition: $($placed:ident),* $(,)?) => {
-        /// The op's variant. No wildcard, so that a new op must be put on one of the two lists.
-        pub fn variant(op: &Op) -> &'static str {
-            match op {
-                $(Op::$covered(_) => stringify!($covered),)*
-                $(Op::$placed(_) => stringify!($placed),)*
-            }
-        }
-        /// The variants that the table must have.
-        pub const IN_TABLE: &[&str] = &[$(stringify!($covered)),*];
-    };
-}
-
-every_op! {
-    in_table: Unary, Binary, Compare, Select, Clamp, Convert, BitcastConvert, Constant, Iota, BroadcastInDim, Reshape,
-        Transpose, Slice, DynamicSlice, DynamicUpdateSlice, Concatenate, Pad, Reverse, OptimizationBarrier, DotGeneral,
-        Reduce, ReduceWindow, Gather, Scatter, Sort, While, Case, ShardingConstraint, Composite;
-    placed_by_partition: AllReduce, AllGather, ReduceScatter, AllToAll, CollectivePermute, CollectiveBroadcast,
-        PartitionId, RankConstant, ManualComputation,
-}
+/// Ops that partition places or refuses, and that no layout splits. All others have a case.
+pub const PLACED: &[&str] = &[
+    "AllReduce",
+    "AllGather",
+    "ReduceScatter",
+    "AllToAll",
+    "CollectivePermute",
+    "CollectiveBroadcast",
+    "PartitionId",
+    "RankConstant",
+    "ManualComputation",
+];
 
 /// The cases of one extent and element type.
 struct Table {

@@ -9,11 +9,12 @@ use super::{
     dim_extent, even_extent, even_pieces, generic, join, memberships, movement, not_manual, parse_extents,
     parse_groups, print_groups, start_of, transposed,
 };
-use crate::graph::ValueId;
+use crate::graph::{Graph, Node, ValueId};
 use crate::literal::Literal;
 use crate::op::{Cost, GradientContext, LocalContext, Op, Operation, RankCall, TextForm};
 use crate::rule::Rule;
 use crate::text::{OpParser, OpPrinter, print_array};
+use crate::traits::{CollectiveRef, Traits};
 use crate::types::TensorType;
 use partita_base::Result;
 use partita_mesh::Combiner;
@@ -131,6 +132,10 @@ impl Operation for AllGather {
         checked(ALL_GATHER, ranks, results)
     }
 
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Collective(CollectiveRef::AllGather(self))
+    }
+
     fn localise(&self, _: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         Err(not_manual(ALL_GATHER))
     }
@@ -226,6 +231,10 @@ impl Operation for AllToAll {
         checked(ALL_TO_ALL, ranks, results)
     }
 
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Collective(CollectiveRef::AllToAll(self))
+    }
+
     fn localise(&self, _: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         Err(not_manual(ALL_TO_ALL))
     }
@@ -278,6 +287,10 @@ impl Operation for CollectivePermute {
         checked(PERMUTE, ranks, results.collect())
     }
 
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Collective(CollectiveRef::CollectivePermute(self))
+    }
+
     fn localise(&self, _: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         Err(not_manual(PERMUTE))
     }
@@ -324,6 +337,10 @@ impl Operation for CollectiveBroadcast {
             None => Literal::zeros(&ranks[rank].results[0]),
         });
         checked(BROADCAST, ranks, results.collect())
+    }
+
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Collective(CollectiveRef::CollectiveBroadcast(self))
     }
 
     fn localise(&self, _: &mut dyn LocalContext) -> Result<Vec<ValueId>> {

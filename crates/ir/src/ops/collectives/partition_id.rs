@@ -4,11 +4,12 @@ use super::super::checks::operand_count;
 use super::super::control::shapes_of;
 use super::super::{Case, Constant, ParseOp, While};
 use super::not_manual;
-use crate::graph::{Graph, ValueId};
+use crate::graph::{Graph, Node, ValueId};
 use crate::literal::Literal;
 use crate::op::{Cost, GradientContext, LocalContext, Op, Operation, RankCall, TextForm};
 use crate::rule::Rule;
 use crate::text::{OpParser, OpPrinter};
+use crate::traits::Traits;
 use crate::types::TensorType;
 use partita_base::{DType, Result};
 
@@ -49,12 +50,21 @@ impl Operation for PartitionId {
         Ok((0..ranks.len()).map(|rank| vec![Literal::new([], vec![rank as u32])]).collect())
     }
 
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Refused
+    }
+
     fn localise(&self, _: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         Err(not_manual(PARTITION_ID))
     }
 }
 
 impl Op {
+    /// Whether [`Op::on_rank`] may differ from rank to rank.
+    pub fn is_by_rank(&self) -> bool {
+        matches!(self, Op::PartitionId(_) | Op::While(_) | Op::Case(_) | Op::RankConstant(_))
+    }
+
     /// The op as this rank runs it: the rank's number is a constant, in loops and branches too.
     pub fn on_rank(&self, rank: usize) -> Op {
         match self {

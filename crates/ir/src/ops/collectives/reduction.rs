@@ -9,11 +9,12 @@ use super::{
     dim_extent, even_extent, even_pieces, generic, memberships, movement, not_manual, parse_extents,
     parse_groups, print_groups, start_of, transposed,
 };
-use crate::graph::ValueId;
+use crate::graph::{Graph, Node, ValueId};
 use crate::literal::Literal;
 use crate::op::{Cost, GradientContext, LocalContext, Op, Operation, RankCall, TextForm};
 use crate::rule::Rule;
 use crate::text::{OpParser, OpPrinter, print_array};
+use crate::traits::{CollectiveRef, Traits};
 use crate::types::TensorType;
 use partita_base::Result;
 use partita_mesh::Combiner;
@@ -102,6 +103,10 @@ impl Operation for AllReduce {
         checked(ALL_REDUCE, ranks, results)
     }
 
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Collective(CollectiveRef::AllReduce(self))
+    }
+
     fn localise(&self, _: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         Err(not_manual(ALL_REDUCE))
     }
@@ -170,6 +175,10 @@ impl Operation for ReduceScatter {
             });
         }
         checked(REDUCE_SCATTER, ranks, results)
+    }
+
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Collective(CollectiveRef::ReduceScatter(self))
     }
 
     fn localise(&self, _: &mut dyn LocalContext) -> Result<Vec<ValueId>> {

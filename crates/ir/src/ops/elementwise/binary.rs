@@ -4,11 +4,12 @@ use super::super::checks::{element_type, operand_count, same_type};
 use super::super::{Direction, ParseOp};
 use super::{TRANSCENDENTAL_FLOPS, UnaryKind, bit_mask, bits, elementwise_cost};
 use crate::builder::GraphBuilder;
-use crate::graph::ValueId;
+use crate::graph::{Graph, Node, ValueId};
 use crate::literal::Literal;
 use crate::op::{Cost, GradientContext, LocalContext, Operation, TextForm, localise_same};
 use crate::rule::Rule;
 use crate::text::{OpParser, OpPrinter};
+use crate::traits::{Elementwise, Traits};
 use crate::types::TensorType;
 use partita_base::{DType, Result};
 
@@ -41,6 +42,27 @@ pub struct Binary {
 }
 
 impl BinaryKind {
+    /// Whether the operands may change places.
+    pub fn commutes(self) -> bool {
+        match self {
+            BinaryKind::Add
+            | BinaryKind::Multiply
+            | BinaryKind::Maximum
+            | BinaryKind::Minimum
+            | BinaryKind::And
+            | BinaryKind::Or
+            | BinaryKind::Xor => true,
+            BinaryKind::Subtract
+            | BinaryKind::Divide
+            | BinaryKind::Remainder
+            | BinaryKind::Power
+            | BinaryKind::Atan2
+            | BinaryKind::ShiftLeft
+            | BinaryKind::ShiftRightLogical
+            | BinaryKind::ShiftRightArithmetic => false,
+        }
+    }
+
     /// The op's name in text.
     fn name(self) -> &'static str {
         match self {
@@ -266,6 +288,10 @@ impl Operation for Binary {
             let pairs = x.to_i128().into_iter().zip(y.to_i128());
             Literal::from_i128(&results[0], pairs.map(|(x, y)| kind.of_integers(x, y, dtype)))
         }])
+    }
+
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Elementwise(Elementwise::Binary(self.kind))
     }
 
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {

@@ -4,11 +4,12 @@ use super::super::ParseOp;
 use super::super::checks::{element_type, operand_count};
 use super::{TRANSCENDENTAL_FLOPS, bit_mask, elementwise_cost};
 use crate::builder::GraphBuilder;
-use crate::graph::ValueId;
+use crate::graph::{Graph, Node, ValueId};
 use crate::literal::Literal;
 use crate::op::{Cost, GradientContext, LocalContext, Operation, TextForm, localise_same};
 use crate::rule::Rule;
 use crate::text::{OpParser, OpPrinter};
+use crate::traits::{Elementwise, Traits};
 use crate::types::TensorType;
 use partita_base::{DType, Result};
 use std::f64::consts::{FRAC_2_SQRT_PI, PI};
@@ -287,6 +288,10 @@ impl Operation for Unary {
         } else {
             Literal::from_i128(&results[0], x.to_i128().into_iter().map(|x| self.kind.of_integer(x, dtype)))
         }])
+    }
+
+    fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
+        Traits::Elementwise(Elementwise::Unary(self.kind))
     }
 
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
