@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use bytemuck::Pod;
 use partita_base::{CollectiveId, Result};
 
-use crate::shared_memory::SharedMemory;
 use crate::spec::CollectiveSpec;
 use crate::transport::{Failure, Poll, Transport};
+use crate::world::World;
 
 /// A rank that runs its collectives one at a time, asleep while it waits.
 #[derive(Clone, Copy)]
@@ -117,7 +117,7 @@ impl<'a> Endpoint<'a> {
 
     /// Ends the run for all ranks.
     pub fn fail(&self, message: impl Into<String>) {
-        self.transport.fail(Failure { rank: self.rank, message: message.into() });
+        self.transport.fail(Failure { rank: self.rank, code: "E443".into(), message: message.into() });
     }
 }
 
@@ -140,9 +140,10 @@ pub fn run_ranks<T: Send>(
     collectives: Vec<CollectiveSpec>,
     body: impl Fn(Endpoint) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
-    let world = SharedMemory::new(rank_count, collectives)?;
+    let world = World::in_process(rank_count, collectives)?;
+    let world = world.transport();
     let run = |rank: usize| {
-        let endpoint = Endpoint::new(&world, rank);
+        let endpoint = Endpoint::new(world, rank);
         match catch_unwind(AssertUnwindSafe(|| body(endpoint))) {
             Ok(Ok(value)) => Some(value),
             Ok(Err(error)) => {

@@ -1,5 +1,5 @@
-//! Collectives between the ranks of one process, over shared memory, behind a [`Transport`] trait that other
-//! transports (processes over a mapped file, MPI) can implement too.
+//! Collectives between ranks, behind a [`Transport`] trait: over the memory of one process, or over a mapped file
+//! between processes of one host ([`Processes`]). A [`World`] is a transport with the ranks that this process runs.
 //!
 //! All collectives of a program are known before it runs: a [`CollectiveSpec`] lists the member ranks and, for
 //! each tensor of the bucket, an [`Exchange`]. There are two mechanisms: *moves* of N-dimensional boxes between
@@ -16,20 +16,24 @@
 mod copy;
 mod endpoint;
 mod fold;
+mod mapped_file;
 mod meeting;
 #[cfg(test)]
 mod meeting_tests;
 mod notify;
+mod processes;
 mod reduce;
 mod share;
 mod shared_memory;
 mod spec;
 mod sync;
 mod transport;
+mod world;
 
 pub use endpoint::{Endpoint, run_ranks};
 pub use notify::Notify;
 pub use partita_base::{CollectiveId, Combiner};
-pub use shared_memory::SharedMemory;
+pub use processes::Processes;
 pub use spec::{BoxMove, CollectiveSpec, Exchange, Moves};
-pub use transport::{Failure, Poll, Transport};
+pub use transport::{Failure, PROCESS_ENDED, Poll, Transport};
+pub use world::World;

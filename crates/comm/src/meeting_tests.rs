@@ -16,7 +16,7 @@ use crate::notify::Notify;
 use crate::spec::CollectiveSpec;
 use crate::sync::{AtomicUsize, Ordering};
 use crate::transport::{Failure, Poll, Transport};
-use partita_base::CollectiveId;
+use partita_base::{CollectiveId, Result as Checked};
 
 /// One collective whose chunks read an input of every member that they touch and write to an output of each.
 struct World {
@@ -140,6 +140,10 @@ impl Transport for World {
 
     fn missing(&self, _: CollectiveId) -> Vec<usize> {
         Vec::new()
+    }
+
+    fn control_all_gather(&self, _: &[u8]) -> Checked<Vec<Vec<u8>>> {
+        unreachable!("a model has no control channel")
     }
 }
 
@@ -270,7 +274,7 @@ fn a_failure_ends_all_and_frees_all_buffers() {
             if arrives {
                 world.begin(1, 1);
             }
-            world.fail(Failure { rank: 1, message: "out of luck".into() });
+            world.fail(Failure { rank: 1, code: "E443".into(), message: "out of luck".into() });
             // Nobody touches what is the failed rank's own any more.
             world.members[1].input.with_mut(|_| ());
             world.members[1].outputs.iter().flatten().for_each(|output| output.with_mut(|_| ()));

@@ -55,6 +55,40 @@ impl CollectiveSpec {
     }
 }
 
+impl CollectiveSpec {
+    /// Panics unless a member's buffers are as many, as large and aligned as they must be, and inputs apart from outputs.
+    pub(crate) fn expect_buffers(&self, index: usize, inputs: &[*const [u8]], outputs: &[*mut [u8]]) {
+        let (label, rank) = (&self.label, self.members[index]);
+        assert_eq!(inputs.len(), self.exchanges.len(), "inputs of `{label}`: one per tensor of the bucket");
+        assert_eq!(outputs.len(), self.exchanges.len(), "outputs of `{label}`: one per tensor of the bucket");
+        for ((exchange, &input), &output) in self.exchanges.iter().zip(inputs).zip(outputs) {
+            assert_eq!(
+                input.len(),
+                exchange.input_bytes(index),
+                "bytes of an input of `{label}`, rank {rank}"
+            );
+            assert_eq!(
+                output.len(),
+                exchange.output_bytes(index),
+                "bytes of an output of `{label}`, rank {rank}"
+            );
+            let (from, to) = (input.cast::<u8>().addr(), output.cast::<u8>().addr());
+            let aligned = |address: usize, bytes: usize| {
+                bytes == 0 || address.is_multiple_of(exchange.alignment_bytes())
+            };
+            assert!(
+                aligned(from, input.len()) && aligned(to, output.len()),
+                "alignment of buffers of `{label}`"
+            );
+            let apart = input.len() == 0
+                || output.len() == 0
+                || from + input.len() <= to
+                || to + output.len() <= from;
+            assert!(apart, "an input of `{label}` overlaps its output on rank {rank}");
+        }
+    }
+}
+
 /// What happens to one tensor. Buffers are dense and row-major.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Exchange {

@@ -1,6 +1,6 @@
 //! What a transport offers to those who run programs.
 
-use partita_base::{CollectiveId, Diagnostic};
+use partita_base::{CollectiveId, Diagnostic, Result};
 
 use crate::notify::Notify;
 use crate::spec::CollectiveSpec;
@@ -18,11 +18,16 @@ pub enum Poll {
     Failed,
 }
 
+/// The code of what cannot go on since another process of the run has ended.
+pub const PROCESS_ENDED: &str = "E447";
+
 /// Why a run cannot go on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
     /// The rank that found out.
     pub rank: usize,
+    /// The code of its diagnostic.
+    pub code: String,
     /// What happened.
     pub message: String,
 }
@@ -68,7 +73,7 @@ pub trait Transport: Send + Sync {
     /// mostly done by the same thread.
     fn poll(&self, collective: CollectiveId, rank: usize) -> Poll;
 
-    /// What to sleep on when polls are pending.
+    /// What to sleep on when polls are pending. Moves as well when another process has got ahead.
     fn notify(&self) -> &Notify;
 
     /// Ends the run: from now on every poll returns `Failed`. The first failure is kept. When this returns,
@@ -80,4 +85,12 @@ pub trait Transport: Send + Sync {
 
     /// The member ranks that have not started this use of the collective while others have.
     fn missing(&self, collective: CollectiveId) -> Vec<usize>;
+
+    /// The control channel, for what is no collective of a program: returns what every process gives, in the order of
+    /// the processes. Called by one thread of each, at the same points of the run. It outlives [`Transport::fail`], so
+    /// that processes can save what a failed step has left.
+    ///
+    /// # Errors
+    /// E447 where another process has ended.
+    fn control_all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>>;
 }

@@ -305,7 +305,8 @@ proptest! {
         let random = &mut Random(seed);
         let (spec, cases) = bucket(random, 6);
         let members = spec.members.clone();
-        let world = SharedMemory::new(6, vec![spec]).unwrap();
+        let world = World::in_process(6, vec![spec]).unwrap();
+        let world = world.transport();
         let id = CollectiveId::new(0);
         for _ in 0..2 {
             let inputs: Vec<_> = (0..members.len()).map(|m| aligned_inputs(&cases, m)).collect();
@@ -340,7 +341,7 @@ proptest! {
 
 #[test]
 fn collectives_that_make_no_sense_are_refused_with_a_code() {
-    let code = |spec: CollectiveSpec| SharedMemory::new(3, vec![spec]).err().map(|d| d.code);
+    let code = |spec: CollectiveSpec| World::in_process(3, vec![spec]).err().map(|d| d.code);
     let with = |exchange: Exchange| CollectiveSpec::new("c", vec![0, 1], vec![exchange]);
     assert_eq!(code(CollectiveSpec::barrier(vec![])), Some("E440"));
     assert_eq!(code(CollectiveSpec::barrier(vec![0, 3])), Some("E440"));

@@ -73,7 +73,8 @@ fn two_threads_play_four_ranks_each() {
     specs.extend([sum(vec![0, 1, 2, 3], lens[1]), sum(vec![7, 6, 5, 4], lens[1])]);
     specs.extend((0..4).map(|i| sum(vec![i, 7 - i], lens[2])));
     let program = |rank: usize| [0, 1 + rank / 4, 3 + rank.min(7 - rank)];
-    let world = SharedMemory::new(ranks, specs).unwrap();
+    let world = World::in_process(ranks, specs).unwrap();
+    let world = world.transport();
     let play = |thread: usize| {
         let mine = (0..ranks).filter(|r| r % 2 == thread);
         let mut players: Vec<Player> = mine
@@ -136,12 +137,13 @@ fn a_failure_wakes_all_and_the_first_one_is_told() {
 
 #[test]
 fn every_poll_after_a_failure_says_so_and_the_second_failure_is_dropped() {
-    let world = SharedMemory::new(2, vec![CollectiveSpec::barrier(vec![0, 1])]).unwrap();
+    let world = World::in_process(2, vec![CollectiveSpec::barrier(vec![0, 1])]).unwrap();
+    let world = world.transport();
     assert_eq!(world.poll(id(0), 0), Poll::Ready);
-    world.fail(Failure { rank: 1, message: "first".into() });
-    world.fail(Failure { rank: 0, message: "second".into() });
+    world.fail(Failure { rank: 1, code: "E443".into(), message: "first".into() });
+    world.fail(Failure { rank: 0, code: "E443".into(), message: "second".into() });
     assert_eq!(world.poll(id(0), 0), Poll::Failed);
-    assert_eq!(world.failure(), Some(Failure { rank: 1, message: "first".into() }));
+    assert_eq!(world.failure(), Some(Failure { rank: 1, code: "E443".into(), message: "first".into() }));
 }
 
 #[test]
@@ -159,7 +161,8 @@ fn who_loses_patience_names_the_absent() {
 
 #[test]
 fn missing_counts_by_use_of_the_collective() {
-    let world = SharedMemory::new(3, vec![CollectiveSpec::barrier(vec![2, 0, 1])]).unwrap();
+    let world = World::in_process(3, vec![CollectiveSpec::barrier(vec![2, 0, 1])]).unwrap();
+    let world = world.transport();
     // SAFETY: there are no buffers.
     let start = |rank| unsafe { world.start(id(0), rank, &[], &[]) };
     assert_eq!(world.missing(id(0)), []);
@@ -175,7 +178,8 @@ fn missing_counts_by_use_of_the_collective() {
 
 #[test]
 fn a_waiting_rank_does_the_work_of_peers_that_compute() {
-    let world = SharedMemory::new(2, vec![sum(vec![0, 1], 5000)]).unwrap();
+    let world = World::in_process(2, vec![sum(vec![0, 1], 5000)]).unwrap();
+    let world = world.transport();
     let inputs = [vec![1f32; 5000], vec![2f32; 5000]];
     let mut outputs = [vec![0f32; 5000], vec![0f32; 5000]];
     for (rank, (input, output)) in inputs.iter().zip(&mut outputs).enumerate() {
@@ -195,7 +199,8 @@ fn a_waiting_rank_does_the_work_of_peers_that_compute() {
 #[test]
 #[should_panic(expected = "overlaps its output")]
 fn input_and_output_must_be_apart() {
-    let world = SharedMemory::new(1, vec![sum(vec![0], 4)]).unwrap();
+    let world = World::in_process(1, vec![sum(vec![0], 4)]).unwrap();
+    let world = world.transport();
     let mut buffer = [0f32; 4];
     let bytes: *mut [u8] = bytemuck::cast_slice_mut::<f32, u8>(&mut buffer);
     // SAFETY: refused before anything is touched.
@@ -205,7 +210,8 @@ fn input_and_output_must_be_apart() {
 #[test]
 #[should_panic(expected = "still in flight")]
 fn a_rank_must_be_ready_before_it_starts_again() {
-    let world = SharedMemory::new(2, vec![CollectiveSpec::barrier(vec![0, 1])]).unwrap();
+    let world = World::in_process(2, vec![CollectiveSpec::barrier(vec![0, 1])]).unwrap();
+    let world = world.transport();
     // SAFETY: there are no buffers.
     unsafe {
         world.start(id(0), 0, &[], &[]);

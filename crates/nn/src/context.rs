@@ -8,6 +8,7 @@ use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_ir::composites::DROPOUT;
 use partita_ir::ops::BinaryKind;
+use partita_ir::port::{SEED, STEP};
 use partita_ir::{Attribute, GraphBuilder, Literal, Location, Role, TensorType, ValueId};
 use std::panic;
 
@@ -272,8 +273,8 @@ impl Context {
         if let Some(seed) = self.step_seed {
             return Ok(seed);
         }
-        let seed = self.input("seed", DType::U64, &[]);
-        let step = self.input("step", DType::I64, &[]);
+        let seed = self.input(SEED, DType::U64, &[]);
+        let step = self.input(STEP, DType::I64, &[]);
         let combined = self.shared("step_seed", |b| {
             let ty = TensorType::scalar(DType::U64);
             let factor = b.constant(Literal::splat_int(&ty, 0xD134_2543_DE82_EF95));

@@ -7,6 +7,7 @@ use crate::accumulation_dtype;
 use crate::optim::Optimizer;
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::ops::UnaryKind;
+use partita_ir::port::{GRADIENT_NORM, LEARNING_RATE, LOSS, STEP, gradient_name, state_name};
 use partita_ir::{Graph, GraphBuilder, Phase, Role, TensorType, ValueId, autodiff, graph_edit, remat};
 
 /// How parameters are updated.
@@ -49,16 +50,6 @@ impl StepOptions {
     }
 }
 
-/// The name of a parameter's gradient: `grad.<parameter>`.
-pub fn gradient_name(parameter: &str) -> String {
-    format!("grad.{parameter}")
-}
-
-/// The name of an optimizer state: `optimizer.<slot>.<parameter>`.
-pub fn state_name(slot: &str, parameter: &str) -> String {
-    format!("optimizer.{slot}.{parameter}")
-}
-
 /// The whole step: [`gradient_graph`], then [`append_update`].
 pub fn train_step(forward: &Graph, options: &StepOptions) -> Result<Graph> {
     append_update(&gradient_graph(forward)?, options)
@@ -74,7 +65,7 @@ pub fn gradient_graph(forward: &Graph) -> Result<Graph> {
 /// As [`gradient_graph`], with the gradients of these inputs too: further outputs `grad.<input>`. E055 when there is no
 /// float input of that name.
 pub fn gradient_graph_wrt(forward: &Graph, also: &[&str]) -> Result<Graph> {
-    let loss = forward.output_named("loss").ok_or_else(|| {
+    let loss = forward.output_named(LOSS).ok_or_else(|| {
         Diagnostic::new("E055", format!("`{}` has no loss to differentiate", forward.name))
             .expected("an output named `loss`")
             .found(format!("{:?}", forward.output_names))
@@ -107,8 +98,8 @@ pub fn gradient_graph_wrt(forward: &Graph, also: &[&str]) -> Result<Graph> {
     let one = builder.scalar(ty.dtype, 1.0);
     let gradients = autodiff::backward(&mut builder, &[(loss, one)], &params)?;
     let mut outputs = Outputs::default();
-    outputs.push("loss", loss);
-    outputs.extend_others(forward, |name| name == "loss");
+    outputs.push(LOSS, loss);
+    outputs.extend_others(forward, |name| name == LOSS);
     for (&parameter, gradient) in params.iter().zip(gradients) {
         let name = builder.graph().value(parameter).name.clone();
         let gradient = match gradient {
@@ -138,7 +129,7 @@ pub fn gradient_graph_wrt(forward: &Graph, also: &[&str]) -> Result<Graph> {
 pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
     options.validate()?;
     let params = parameters(graph)?;
-    let loss = graph.output_named("loss").ok_or_else(|| {
+    let loss = graph.output_named(LOSS).ok_or_else(|| {
         Diagnostic::new("E056", "an update needs a gradient graph").expected("an output named `loss`")
     })?;
     let mut names = Vec::with_capacity(params.len());
@@ -158,10 +149,10 @@ pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
     b.phase = Phase::Update;
     b.path = "optimizer".to_string();
     let wide = accumulation_dtype(b.ty(params[0]).dtype);
-    let rate = b.input("learning_rate", TensorType::scalar(wide), Role::Input);
-    let step = match graph.input_named("step") {
+    let rate = b.input(LEARNING_RATE, TensorType::scalar(wide), Role::Input);
+    let step = match graph.input_named(STEP) {
         Some(step) => step,
-        None => b.input("step", TensorType::scalar(DType::I64), Role::Input),
+        None => b.input(STEP, TensorType::scalar(DType::I64), Role::Input),
     };
     let mut states: Vec<Vec<ValueId>> = Vec::with_capacity(params.len());
     for (&parameter, name) in params.iter().zip(&names) {
@@ -198,11 +189,11 @@ pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
     }
 
     let mut outputs = Outputs::default();
-    outputs.push("loss", loss);
+    outputs.push(LOSS, loss);
     if let Some(norm) = norm {
-        outputs.push("grad_norm", norm);
+        outputs.push(GRADIENT_NORM, norm);
     }
-    outputs.extend_others(graph, |name| name == "loss" || is_gradient(name));
+    outputs.extend_others(graph, |name| name == LOSS || is_gradient(name));
     let mut aliases = Vec::new();
     let position = |b: &GraphBuilder, input: ValueId| {
         b.graph().inputs.iter().position(|&v| v == input).expect("parameters and states are inputs")

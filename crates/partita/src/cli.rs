@@ -5,6 +5,7 @@ use crate::commands::explain::is_code;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use partita_base::{Diagnostic, Result};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use toml::Value;
 
@@ -71,6 +72,8 @@ pub enum Command {
     Opt(OptArgs),
     /// Measure steps, matrix products and collectives in the sizes that others are measured in.
     Bench(BenchArgs),
+    /// Run a command in several processes of this host that share the ranks.
+    Launch(LaunchArgs),
     /// Describe this build and this machine.
     Env,
 }
@@ -266,6 +269,17 @@ pub struct OptArgs {
     pub list: bool,
 }
 
+/// Flags of `launch`.
+#[derive(Args, Clone, Debug)]
+pub struct LaunchArgs {
+    /// How many processes.
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub processes: u32,
+    /// What each of them runs: `partita train ..`.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
 /// Flags of `bench`.
 #[derive(Args, Clone, Debug)]
 #[command(allow_negative_numbers = true)]
@@ -423,7 +437,7 @@ impl Command {
             Command::Lower(args) => Some((&args.config, args.flags.overrides())),
             Command::Explain(args) if args.code().is_some() => None,
             Command::Explain(args) => Some((&args.config, args.flags.overrides())),
-            Command::Bench(_) | Command::Opt(_) | Command::Env => None,
+            Command::Bench(_) | Command::Launch(_) | Command::Opt(_) | Command::Env => None,
         }
     }
 

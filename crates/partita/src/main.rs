@@ -4,6 +4,7 @@
 
 use clap::Parser;
 use partita::cli::{Cli, usage_error};
+use partita::commands::launch;
 use partita::output::Output;
 use std::process::ExitCode;
 
@@ -15,6 +16,8 @@ fn main() -> ExitCode {
     let mut output = Output::new(cli.json, cli.command.log_every());
     match partita::run::run(&cli, &mut output) {
         Ok(ending) => ExitCode::from(ending.exit_code()),
+        // The process that failed first tells why.
+        Err(diagnostic) if launch::is_consequence(&diagnostic) => ExitCode::from(launch::CONSEQUENCE),
         Err(diagnostic) => {
             output.error(&diagnostic);
             ExitCode::from(2)

@@ -22,7 +22,8 @@ pub fn player(built: &Built, seed: u64, options: RunnerOptions) -> Result<TrainL
     let memory = options.memory;
     let set = lower_stages(&stages(built), &lower_options(&options), &options.cpu)?;
     memory.check("lowering the step")?;
-    let runner = Runner::new(set, options)?;
+    let world = options.world(&set)?;
+    let runner = Runner::new(set, world, options)?;
     let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
     for stage in &built.stages {
         let Partitioned { graph, mesh, .. } = &stage.partitioned;
@@ -176,10 +177,12 @@ impl StepRunner for CpuStep {
 
     fn run(&self, built: &Built, inputs: &[Literal]) -> Result<Vec<Literal>> {
         runs_here(&built.mesh)?;
-        let options =
-            RunnerOptions { nan_guard: false, ..self.options.clone() }.sharing(built.mesh.rank_count());
+        // Every process verifies for itself.
+        let options = RunnerOptions { nan_guard: false, processes: None, ..self.options.clone() };
+        let options = options.sharing(built.mesh.rank_count());
         let set = lower_stages(&stages(built), &lower_options(&self.options), &options.cpu)?;
-        let mut runner = Runner::new(set, options)?;
+        let world = options.world(&set)?;
+        let mut runner = Runner::new(set, world, options)?;
         for stage in &built.stages {
             let Partitioned { graph, mesh, inputs: layouts, .. } = &stage.partitioned;
             for (position, of_step) in stage.fed() {

@@ -3,6 +3,7 @@
 use crate::cli::{Cli, Command, Runner};
 use crate::commands::bench::bench;
 use crate::commands::explain::{Explained, page};
+use crate::commands::launch::launch;
 use crate::commands::lower::{self, LowerRequest};
 use crate::commands::opt;
 use crate::commands::show;
@@ -32,6 +33,8 @@ pub enum Ending {
     CheckFailed,
     /// It was asked to stop before it was done, and did.
     Stopped,
+    /// It failed, and has said why.
+    Failed,
 }
 
 impl Ending {
@@ -40,6 +43,7 @@ impl Ending {
         match self {
             Ending::Done => 0,
             Ending::CheckFailed => 1,
+            Ending::Failed => 2,
             Ending::Stopped => interrupt::EXIT_CODE,
         }
     }
@@ -68,6 +72,7 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<Ending> {
             Ok(Ending::Done)
         }
         (Command::Bench(args), _) => bench(args, output).map(|()| Ending::Done),
+        (Command::Launch(args), _) => launch(args, output),
         (Command::Opt(args), _) => {
             output.text(opt::opt(args)?);
             Ok(Ending::Done)

@@ -93,7 +93,8 @@ pub struct Training<'a> {
     pub trainer: Trainer,
     config: &'a Config,
     feed: &'a dyn Feed,
-    folder: RunFolder,
+    /// Of the process that writes for all.
+    folder: Option<RunFolder>,
     /// Steps of the resumed run.
     first: u64,
     /// The step of the data to go on with: not `first` where the resumed run had batches of another size.
@@ -119,7 +120,8 @@ impl<'a> Training<'a> {
             first_batch = feed.resume(&checkpoint.meta).map_err(at)?;
             first = checkpoint.step;
         }
-        let folder = folder(config, resumed.as_ref())?;
+        let is_first = trainer.player.runner().world().is_first();
+        let folder = is_first.then(|| folder(config, resumed.as_ref())).transpose()?;
         Ok(Training { trainer, config, feed, folder, first, first_batch })
     }
 
@@ -133,12 +135,12 @@ impl<'a> Training<'a> {
         self.first_batch
     }
 
-    /// Where it saves.
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
+    /// Where it saves; `None` where another process does.
+    pub fn folder(&self) -> Option<&Path> {
+        self.folder.as_ref().map(RunFolder::path)
     }
 
-    /// Trains to the last step, or until `stop` is set: then the step at hand is completed and saved.
+    /// Trains to the last step, or until `stop` is set on any process: then the step at hand is completed and saved.
     ///
     /// # Errors
     /// What the data, [`Trainer::step`] and [`RunFolder::save`] say. Where a step diverges, the state before it is saved.
@@ -173,7 +175,9 @@ impl<'a> Training<'a> {
             }));
             let every = |period: u64| period > 0 && done.is_multiple_of(period);
             let is_last = done == total;
-            let is_asked = || !is_last && stop.load(Ordering::SeqCst);
+            let is_asked = |player: &TrainLoop| {
+                Ok(!is_last && player.runner().world().any(stop.load(Ordering::SeqCst))?)
+            };
             if is_last || every(config.train.validate_every) {
                 let pause = Instant::now();
                 let batches = config.train.validate_batches;
@@ -183,7 +187,7 @@ impl<'a> Training<'a> {
                 }
                 validating += pause.elapsed();
             }
-            finished.is_stopped = is_asked();
+            finished.is_stopped = is_asked(&self.trainer.player)?;
             if is_last || finished.is_stopped || every(config.checkpoint.every) {
                 self.save(&mut finished, tell)?;
             }
@@ -203,12 +207,22 @@ impl<'a> Training<'a> {
     /// Saves the state, and the config beside it.
     fn save(&self, finished: &mut Finished, tell: &mut dyn FnMut(Progress)) -> Result<()> {
         let meta = self.metadata(finished.done);
-        let path = self.folder.save(&FileStorage, self.trainer.player.checkpoint(meta)?)?;
-        let resolved = toml::to_string(&self.config.resolved).expect("a table prints");
-        // The checkpoint is complete without it: a failure here must not undo the run.
-        if let Err(error) = std::fs::write(path.join("config.toml"), resolved) {
-            tell(Progress::Note(format!("could not write config.toml beside the checkpoint: {error}")));
-        }
+        let player = &self.trainer.player;
+        let checkpoint = player.checkpoint(meta)?;
+        let mut own = None;
+        let told = player.runner().world().broadcast(0, || {
+            let folder = self.folder.as_ref().expect("the process of rank 0 has the folder");
+            let path = folder.save(&FileStorage, checkpoint)?;
+            let resolved = toml::to_string(&self.config.resolved).expect("a table prints");
+            // The checkpoint is complete without it: a failure here must not undo the run.
+            if let Err(error) = std::fs::write(path.join("config.toml"), resolved) {
+                tell(Progress::Note(format!("could not write config.toml beside the checkpoint: {error}")));
+            }
+            let told = path.to_string_lossy().into_owned().into_bytes();
+            own = Some(path);
+            Ok(told)
+        })?;
+        let path = own.unwrap_or_else(|| PathBuf::from(String::from_utf8_lossy(&told).into_owned()));
         finished.saved = Some((finished.done, path));
         Ok(())
     }
@@ -281,7 +295,7 @@ impl Validator {
         trainer: &TrainLoop,
         feed: &dyn Feed,
         batches: u64,
-        stop: &dyn Fn() -> bool,
+        stop: &dyn Fn(&TrainLoop) -> Result<bool>,
     ) -> Result<Option<f64>> {
         debug_assert!(self.pieces.iter().all(|p| !self.parameters.contains(&p.name)));
         for name in &self.parameters {
@@ -290,7 +304,7 @@ impl Validator {
         let batches = batches.min(feed.validation_batches());
         let mut sum = 0.0;
         for index in 0..batches {
-            if stop() {
+            if stop(trainer)? {
                 return Ok(None);
             }
             let batch: Fed = feed.validation(index)?;

@@ -71,7 +71,7 @@ fn inputs(planned: &Built) -> Vec<Literal> {
 /// Every output of every rank after two steps.
 fn outputs(planned: &Built, set: &ProgramSet, cpu: &Cpu) -> Vec<Vec<u8>> {
     let options = RunnerOptions { cpu: cpu.clone(), ..RunnerOptions::default() };
-    let mut runner = Runner::new(set.clone(), options).unwrap();
+    let mut runner = Runner::new(set.clone(), options.world(set).unwrap(), options).unwrap();
     let graph = &planned.stages[0].partitioned.graph;
     let inputs = inputs(planned);
     for step in 0..2 {

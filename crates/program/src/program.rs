@@ -3,7 +3,7 @@
 use crate::collective::Collective;
 use partita_base::{CollectiveId, Id};
 use partita_ir::ops::RankConstant;
-use partita_ir::{Cost, Graph, Literal, Op, Operation, Phase, Role, TensorType, ValueId};
+use partita_ir::{Cost, Graph, InputKind, Literal, Op, Operation, Phase, Role, TensorType, ValueId};
 use std::sync::Arc;
 
 /// Names a [`Buffer`] of a program.
@@ -305,6 +305,13 @@ impl Program {
     /// The output with this name.
     pub fn output_named(&self, name: &str) -> Option<&Port> {
         self.outputs.iter().find(|port| port.name == name)
+    }
+
+    /// What the input at a position is.
+    pub fn input_kind(&self, position: usize) -> InputKind {
+        let Port { name, role, .. } = &self.inputs[position];
+        let is_replaced = self.outputs.iter().any(|port| port.replaces == Some(position));
+        InputKind::of(name, role, is_replaced)
     }
 
     /// The numbers that a step is checked by: the loss, the norm of the gradients, and whatever else is a float scalar

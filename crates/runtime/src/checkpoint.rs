@@ -26,9 +26,6 @@ pub use folder::{RunFolder, newest_run};
 pub use read::{find, import_weights, latest, list, load, run_folder};
 pub use storage::{FileStorage, Storage};
 
-/// A name that begins so belongs to the optimizer.
-pub const OPTIMIZER_PREFIX: &str = "optimizer.";
-
 const MODEL_FILE: &str = "model.safetensors";
 const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 const STATE_FILE: &str = "state.json";

@@ -1,8 +1,7 @@
 //! The collectives of a program set as the transport wants them.
 
 use partita_comm::{BoxMove, CollectiveSpec, Exchange, Moves};
-use partita_program as program;
-use partita_program::Transfer;
+use partita_program::{Collective, CollectiveOp, ProgramSet, Transfer};
 
 /// One tensor of a bucket. Extents along a dimension become extents of what lies under it.
 fn exchange(transfer: &Transfer) -> Exchange {
@@ -18,17 +17,15 @@ fn exchange(transfer: &Transfer) -> Exchange {
         Exchange::collective_permute(pairs, &bytes(&transfer.inputs), &bytes(&transfer.outputs))
     };
     match &transfer.exchange {
-        program::CollectiveOp::AllReduce { combiner: c } => {
-            Exchange::all_reduce(*c, dtype, first.element_count())
-        }
-        program::CollectiveOp::AllGather { dim, extents } => {
+        CollectiveOp::AllReduce { combiner: c } => Exchange::all_reduce(*c, dtype, first.element_count()),
+        CollectiveOp::AllGather { dim, extents } => {
             let row_bytes: Vec<usize> = under(*dim, extents).iter().map(|n| n * dtype.size_bytes()).collect();
             Exchange::all_gather(outer(*dim), &row_bytes)
         }
-        program::CollectiveOp::ReduceScatter { combiner: c, dim, extents } => {
+        CollectiveOp::ReduceScatter { combiner: c, dim, extents } => {
             Exchange::reduce_scatter(*c, dtype, outer(*dim), under(*dim, extents))
         }
-        program::CollectiveOp::AllToAll { split_dim, concat_dim, split_extents, concat_extents } => {
+        CollectiveOp::AllToAll { split_dim, concat_dim, split_extents, concat_extents } => {
             Exchange::all_to_all(
                 dtype.size_bytes(),
                 shape,
@@ -38,12 +35,12 @@ fn exchange(transfer: &Transfer) -> Exchange {
                 concat_extents,
             )
         }
-        program::CollectiveOp::CollectivePermute { pairs } => whole(pairs),
-        program::CollectiveOp::CollectiveBroadcast { has_root: true } => {
+        CollectiveOp::CollectivePermute { pairs } => whole(pairs),
+        CollectiveOp::CollectiveBroadcast { has_root: true } => {
             whole(&(0..transfer.outputs.len()).map(|target| (0, target)).collect::<Vec<_>>())
         }
-        program::CollectiveOp::CollectiveBroadcast { has_root: false } => whole(&[]),
-        program::CollectiveOp::Send { boxes } => {
+        CollectiveOp::CollectiveBroadcast { has_root: false } => whole(&[]),
+        CollectiveOp::Send { boxes } => {
             let shapes = |types: &[partita_ir::TensorType]| types.iter().map(|ty| ty.shape.clone()).collect();
             Exchange::Moves(Moves {
                 element_bytes: dtype.size_bytes(),
@@ -66,8 +63,11 @@ fn box_move(moved: &partita_mesh::BoxMove) -> BoxMove {
     }
 }
 
-/// The transport's description of a collective.
-pub(crate) fn spec(collective: &program::Collective) -> CollectiveSpec {
-    let exchanges = collective.transfers.iter().map(exchange).collect();
-    CollectiveSpec::new(collective.label.clone(), collective.members.to_vec(), exchanges)
+/// The collectives of a program set as the transport of its world wants them, by id.
+pub fn collective_specs(programs: &ProgramSet) -> Vec<CollectiveSpec> {
+    let spec = |collective: &Collective| {
+        let exchanges = collective.transfers.iter().map(exchange).collect();
+        CollectiveSpec::new(collective.label.clone(), collective.members.to_vec(), exchanges)
+    };
+    programs.collectives.iter().map(spec).collect()
 }

@@ -1,4 +1,4 @@
-//! The executor: plays the programs of all ranks of one process, step after step, on a few worker threads.
+//! The executor: plays the programs of the ranks of one process, step after step, on a few worker threads.
 //!
 //! A rank is its arena, its compiled kernels and a cursor. Each worker plays a fixed set of ranks in turn, perhaps none:
 //! it runs one until a collective is pending, then the next; where none can go on it runs parts of others' kernels, and
@@ -9,6 +9,7 @@
 
 mod cores;
 mod rank;
+mod recorder;
 mod team;
 mod worker;
 
@@ -18,16 +19,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
-use partita_comm::SharedMemory;
+use partita_comm::{Processes, World};
 use partita_ir::TensorType;
-use partita_program::{BufferId, Port, ProgramSet};
+use partita_program::{BufferId, Event, Port, Program, ProgramSet};
 
-use crate::collectives::spec;
+use crate::collectives::collective_specs;
 use crate::cpu::{Cpu, SlowOp};
 use crate::memory::MemoryLimit;
 use cores::Homes;
 pub(crate) use cores::cores;
 use rank::{Pulse, Rank};
+use recorder::Recorder;
 use team::Team;
 use worker::{Control, Shared};
 
@@ -48,8 +50,10 @@ pub struct RunnerOptions {
     pub watchdog: Duration,
     /// How much memory the process takes at most: the arenas of all ranks are held against it before they are allocated.
     pub memory: MemoryLimit,
-    /// Measure how long each instruction takes: [`Runner::instruction_nanos`].
-    pub profile: bool,
+    /// Record what each thread does for each instruction: [`Runner::events`], [`Runner::instruction_nanos`].
+    pub record: bool,
+    /// The processes that share the ranks; without them this process runs all.
+    pub processes: Option<Arc<Processes>>,
 }
 
 impl Default for RunnerOptions {
@@ -61,7 +65,8 @@ impl Default for RunnerOptions {
             nan_guard: true,
             watchdog: Duration::from_secs(120),
             memory: MemoryLimit::default(),
-            profile: false,
+            record: false,
+            processes: None,
         }
     }
 }
@@ -88,6 +93,18 @@ impl RunnerOptions {
         }
     }
 
+    /// The world for programs that run with these options.
+    ///
+    /// # Errors
+    /// E440 to E442 for collectives that no transport can run, E448 where the processes cannot meet.
+    pub fn world(&self, programs: &ProgramSet) -> Result<World> {
+        let (rank_count, collectives) = (programs.rank_count(), collective_specs(programs));
+        match &self.processes {
+            Some(processes) => processes.world(rank_count, collectives),
+            None => World::in_process(rank_count, collectives),
+        }
+    }
+
     /// The threads there may be.
     fn threads(&self) -> usize {
         if self.deterministic { 1 } else { self.workers.unwrap_or_else(cores).clamp(1, MOST_WORKERS) }
@@ -107,6 +124,9 @@ impl RunnerOptions {
 /// its programs were lowered with a guard.
 pub const DIVERGED: &str = "E412";
 
+/// The code of a step that ended since another rank failed, which tells why.
+pub const PEER_FAILED: &str = "E418";
+
 /// Something that goes wrong on purpose, for tests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
@@ -124,52 +144,63 @@ pub enum Fault {
 pub struct Runner {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    /// Of the last step.
+    events: Vec<Event>,
+    /// Per local rank and instruction, over all steps.
+    nanos: Vec<Vec<u64>>,
 }
 
 impl Runner {
-    /// Checks the programs, allocates one arena of exactly the planned size per rank, loads constants, compiles
-    /// every compute instruction and starts the workers.
+    /// Checks the programs, and for each local rank of the world allocates an arena of exactly the planned size, loads
+    /// constants and compiles every compute instruction. Then starts the workers. The world's transport has the
+    /// [`collective_specs`] of the programs.
     ///
     /// # Errors
-    /// What the static checks find (E401 to E409), or the transport (E440 to E442); E032 where no process can have so many
-    /// workers; E040 where the arenas would pass the limit on memory; E416 and E426 where the system has no threads or
-    /// no memory.
-    pub fn new(set: ProgramSet, options: RunnerOptions) -> Result<Runner> {
+    /// What the static checks find (E401 to E409); E445 where the world is not that of the programs; E032 where no process
+    /// can have so many workers; E040 where the arenas would pass the limit on memory; E416 and E426 where the system has
+    /// no threads or no memory.
+    pub fn new(set: ProgramSet, world: World, options: RunnerOptions) -> Result<Runner> {
         options.check()?;
         partita_program::check(&set)?;
-        let set = set.each_rank();
-        let rank_count = set.programs.len();
-        let arenas: u64 = set.programs.iter().map(|program| program.arena_bytes as u64).sum();
-        options.memory.request(arenas, &format!("the planned buffers of all ranks ({rank_count})"))?;
-        let transport = SharedMemory::new(rank_count, set.collectives.iter().map(spec).collect())?;
+        fits(&set, &world)?;
+        let programs: Vec<Program> =
+            world.local_ranks().iter().filter_map(|&rank| set.program(rank)).collect();
+        let rank_count = programs.len();
+        let arenas: u64 = programs.iter().map(|program| program.arena_bytes as u64).sum();
+        let whose = if world.is_whole() { "all ranks" } else { "the ranks of this process" };
+        options.memory.request(arenas, &format!("the planned buffers of {whose} ({rank_count})"))?;
         let places = if options.deterministic { 1 } else { options.cpu.threads.max(1) };
         // Nobody needs more threads than there are places at all ranks together.
         let workers = options.threads().clamp(1, rank_count.max(1) * places);
         let awake = if workers <= cores() { AWAKE } else { Duration::ZERO };
         let rank = |program| Rank::new(&set, program, &options, places, awake).map(Mutex::new);
-        let ranks = set.programs.iter().map(rank).collect::<Result<Vec<Mutex<Rank>>>>()?;
+        let ranks = programs.iter().map(rank).collect::<Result<Vec<Mutex<Rank>>>>()?;
         let teams: Vec<Arc<Team>> = ranks.iter().map(|rank| lock(rank).team.clone()).collect();
         let shared = Arc::new(Shared {
             ranks,
             teams,
             idle: AtomicUsize::new(workers.saturating_sub(rank_count)),
             open: AtomicUsize::new(0),
-            transport,
             workers,
             homes: Homes::new(workers),
             awake,
             watchdog: options.watchdog,
             pulse: Pulse {
                 progress: AtomicU64::new(0),
-                positions: (0..rank_count).map(|_| AtomicUsize::new(0)).collect(),
+                positions: (0..world.rank_count()).map(|_| AtomicUsize::new(0)).collect(),
             },
+            recorder: Recorder::new(if options.record { workers } else { 0 }),
             has_failed: AtomicBool::new(false),
             control: Control::default(),
             failure: Mutex::new(None),
             set,
+            world,
+            programs,
         });
         // From here on a runner, so that the threads end where one of them cannot be started.
-        let mut runner = Runner { shared, threads: Vec::new() };
+        let count = |program: &Program| if options.record { program.instructions.len() } else { 0 };
+        let nanos = shared.programs.iter().map(|program| vec![0; count(program)]).collect();
+        let mut runner = Runner { shared, threads: Vec::new(), events: Vec::new(), nanos };
         for worker in 1..workers {
             let shared = runner.shared.clone();
             runner.spawn(format!("partita worker {worker}"), move || shared.serve(worker))?;
@@ -187,23 +218,53 @@ impl Runner {
         Ok(())
     }
 
-    /// Runs one step on all ranks. Inputs must have been written before.
+    /// Runs one step on the local ranks, together with those of other processes. Inputs must have been written before.
     ///
     /// # Errors
     /// E410 where a rank panicked, E411 where a kernel refused its data, E412 where a checked output is not finite,
-    /// E413 where ranks stand still. The runner is of no use afterwards: later steps return the same.
+    /// E413 where ranks stand still, E418 where a rank of another process failed. The runner is of no use afterwards: later steps return the same.
     pub fn step(&mut self) -> Result<()> {
-        self.shared.step()
+        let outcome = self.shared.step();
+        if self.shared.recorder.is_on() {
+            self.events = self.shared.recorder.take();
+            for event in &self.events {
+                if let Some(local) = self.shared.world.position(event.rank) {
+                    self.nanos[local][event.instruction] += event.nanos();
+                }
+            }
+        }
+        outcome
     }
 
-    /// The programs, one for each rank.
-    pub fn programs(&self) -> &ProgramSet {
+    /// What each thread did in the last step: thread by thread, in each thread's order. Empty unless
+    /// [`RunnerOptions::record`] is set.
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// The programs of all ranks, as given.
+    pub fn program_set(&self) -> &ProgramSet {
         &self.shared.set
     }
 
-    /// The number of ranks.
+    /// The programs of the local ranks, in their order.
+    pub fn programs(&self) -> &[Program] {
+        &self.shared.programs
+    }
+
+    /// The world: which ranks are local, and the control channel to the processes of the others.
+    pub fn world(&self) -> &World {
+        &self.shared.world
+    }
+
+    /// The ranks that this runner runs, ascending. Methods that take a rank give E446 for another one.
+    pub fn local_ranks(&self) -> &[usize] {
+        self.shared.world.local_ranks()
+    }
+
+    /// The number of ranks, over all processes.
     pub fn rank_count(&self) -> usize {
-        self.shared.set.programs.len()
+        self.shared.world.rank_count()
     }
 
     /// The number of threads in all: those that play ranks, the calling one included, and those that only help.
@@ -211,23 +272,23 @@ impl Runner {
         self.threads.len() + 1
     }
 
-    /// Whether the rank has an input of this name.
+    /// Whether the rank, local or not, has an input of this name.
     pub fn has_input(&self, rank: usize, name: &str) -> bool {
-        self.shared.set.programs.get(rank).is_some_and(|program| program.input_named(name).is_some())
+        self.shared.set.class_of(rank).is_some_and(|program| program.input_named(name).is_some())
     }
 
-    /// Whether the rank has an output of this name.
+    /// Whether the rank, local or not, has an output of this name.
     pub fn has_output(&self, rank: usize, name: &str) -> bool {
-        self.shared.set.programs.get(rank).is_some_and(|program| program.output_named(name).is_some())
+        self.shared.set.class_of(rank).is_some_and(|program| program.output_named(name).is_some())
     }
 
-    /// The local type of an input.
+    /// The type of an input on a rank, local or not.
     ///
     /// # Errors
     /// E414 where there is none of this name.
     pub fn input_type(&self, rank: usize, name: &str) -> Result<&TensorType> {
-        let buffer = self.port(rank, name, true)?;
-        Ok(&self.shared.set.programs[rank].buffer(buffer).ty)
+        let program = self.class(rank)?;
+        Ok(&program.buffer(port(program, rank, name, true)?).ty)
     }
 
     /// Writes an input: dense bytes of its local shape, booleans as one byte. Parameters and state are inputs too;
@@ -236,14 +297,14 @@ impl Runner {
     /// # Errors
     /// E414 where there is none of this name, E415 where the bytes do not fill it.
     pub fn write_input(&mut self, rank: usize, name: &str, bytes: &[u8]) -> Result<()> {
-        let buffer = self.port(rank, name, true)?;
-        let ty = &self.shared.set.programs[rank].buffer(buffer).ty;
+        let (program, buffer, mut guard) = self.place(rank, name, true)?;
+        let ty = &program.buffer(buffer).ty;
         if bytes.len() != ty.bytes() {
             return Err(Diagnostic::new("E415", format!("input `{name}` of rank {rank} has another size"))
                 .expected(format!("{} bytes, {ty}", ty.bytes()))
                 .found(format!("{} bytes", bytes.len())));
         }
-        self.rank(rank)?.write(&self.shared.set.programs[rank], buffer, bytes);
+        guard.write(program, buffer, bytes);
         Ok(())
     }
 
@@ -257,10 +318,9 @@ impl Runner {
         name: &str,
         fill: impl FnOnce(Vec<&mut [u8]>),
     ) -> Result<()> {
-        let place = |&rank: &usize| Ok((self.port(rank, name, true)?, rank, self.rank(rank)?));
-        let mut places = ranks.iter().map(place).collect::<Result<Vec<_>>>()?;
-        let programs = &self.shared.set.programs;
-        fill(places.iter_mut().map(|(buffer, rank, guard)| guard.place(&programs[*rank], *buffer)).collect());
+        let places = ranks.iter().map(|&rank| self.place(rank, name, true));
+        let mut places = places.collect::<Result<Vec<_>>>()?;
+        fill(places.iter_mut().map(|(program, buffer, guard)| guard.place(program, *buffer)).collect());
         Ok(())
     }
 
@@ -269,8 +329,8 @@ impl Runner {
     /// # Errors
     /// E414 where there is none of this name.
     pub fn read_input(&self, rank: usize, name: &str) -> Result<Vec<u8>> {
-        let buffer = self.port(rank, name, true)?;
-        Ok(self.rank(rank)?.read(&self.shared.set.programs[rank], buffer).to_vec())
+        let (program, buffer, guard) = self.place(rank, name, true)?;
+        Ok(guard.read(program, buffer).to_vec())
     }
 
     /// Reads an output after a step, before the next one.
@@ -278,8 +338,8 @@ impl Runner {
     /// # Errors
     /// E414 where there is none of this name.
     pub fn read_output(&self, rank: usize, name: &str) -> Result<Vec<u8>> {
-        let buffer = self.port(rank, name, false)?;
-        Ok(self.rank(rank)?.read(&self.shared.set.programs[rank], buffer).to_vec())
+        let (program, buffer, guard) = self.place(rank, name, false)?;
+        Ok(guard.read(program, buffer).to_vec())
     }
 
     /// The first element of a float output, such as the loss.
@@ -287,41 +347,40 @@ impl Runner {
     /// # Errors
     /// E414 where there is none of this name.
     pub fn read_number(&self, rank: usize, name: &str) -> Result<f64> {
-        let buffer = self.port(rank, name, false)?;
-        let program = &self.shared.set.programs[rank];
+        let (program, buffer, guard) = self.place(rank, name, false)?;
         let dtype: DType = program.buffer(buffer).ty.dtype;
-        let guard = self.rank(rank)?;
         let bytes = guard.read(program, buffer);
         Ok(bytes
             .get(..dtype.size_bytes())
             .map_or(0.0, |first| partita_kernels::Scalar::from_bytes(dtype, first).to_f64()))
     }
 
-    /// Bytes of each rank's arena as planned at compile time.
+    /// Bytes of each local rank's arena as planned at compile time.
     pub fn planned_bytes(&self) -> Vec<usize> {
-        self.shared.set.programs.iter().map(|program| program.arena_bytes).collect()
+        self.shared.programs.iter().map(|program| program.arena_bytes).collect()
     }
 
-    /// The end of the highest bytes that instructions, constants and inputs of each rank have touched so far. More
+    /// The end of the highest bytes that instructions, constants and inputs of each local rank have touched so far. More
     /// than planned only where a kernel needed scratch memory that lowering did not reserve.
     pub fn peak_bytes_used(&self) -> Vec<usize> {
-        (0..self.rank_count()).map(|rank| self.rank(rank).map_or(0, |rank| rank.high_water_bytes)).collect()
+        let used = |&rank: &usize| self.rank(rank).map_or(0, |rank| rank.high_water_bytes);
+        self.local_ranks().iter().map(used).collect()
     }
 
     /// Nanoseconds that threads have spent in each instruction of a rank's program so far, over all steps: the one that plays
-    /// the rank, and those that help. Empty unless [`RunnerOptions::profile`] is set. A wait counts the work its rank does
+    /// the rank, and those that help: its [events](Runner::events), summed up. Empty unless [`RunnerOptions::record`] is set. A wait counts the work its rank does
     /// in it, for itself and for others, not the time it sleeps.
     ///
     /// # Errors
-    /// E417 where a worker never came back with the rank.
-    pub fn instruction_nanos(&self, rank: usize) -> Result<Vec<u64>> {
-        Ok(self.rank(rank)?.team.body.clock.nanos())
+    /// E414 where there is no such rank, E446 where another process runs it.
+    pub fn instruction_nanos(&self, rank: usize) -> Result<&[u64]> {
+        Ok(&self.nanos[self.position(rank)?])
     }
 
-    /// The ops that run on the interpreter, most frequent first.
+    /// The ops that run on the interpreter on local ranks, most frequent first.
     pub fn slow_ops(&self) -> Vec<SlowOp> {
         let mut ops: Vec<SlowOp> = Vec::new();
-        for rank in 0..self.rank_count() {
+        for &rank in self.local_ranks() {
             let Ok(rank) = self.rank(rank) else { continue };
             for (op, path) in &rank.slow {
                 match ops.iter_mut().find(|known| &known.op == op) {
@@ -336,30 +395,43 @@ impl Runner {
 
     /// Makes something go wrong at an instruction of a rank, at the next step. For tests.
     #[doc(hidden)]
-    pub fn inject(&mut self, rank: usize, instruction: usize, fault: Fault) {
-        lock(&self.shared.ranks[rank]).fault = Some((instruction, fault));
+    pub fn inject(&mut self, rank: usize, instruction: usize, fault: Fault) -> Result<()> {
+        self.rank(rank)?.fault = Some((instruction, fault));
+        Ok(())
     }
 
-    fn port(&self, rank: usize, name: &str, is_input: bool) -> Result<BufferId> {
-        let program = self.shared.set.programs.get(rank).ok_or_else(|| {
+    /// E414 where there is no such rank.
+    fn class(&self, rank: usize) -> Result<&Program> {
+        self.shared.set.class_of(rank).ok_or_else(|| {
             Diagnostic::new("E414", format!("there is no rank {rank}"))
                 .expected(format!("a rank below {}", self.rank_count()))
-        })?;
-        let ports: &[Port] = if is_input { &program.inputs } else { &program.outputs };
-        let kind = if is_input { "input" } else { "output" };
-        ports.iter().find(|port| port.name == name).map(|port| port.buffer).ok_or_else(|| {
-            let names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
-            let error = Diagnostic::new("E414", format!("rank {rank} has no {kind} `{name}`"));
-            match did_you_mean(name, names) {
-                Some(help) => error.help(help),
-                None => error,
-            }
         })
     }
 
-    /// A rank between steps. E417 where a worker never came back with it.
+    /// The program of a local rank, where it keeps an input or output, and the rank.
+    fn place(
+        &self,
+        rank: usize,
+        name: &str,
+        is_input: bool,
+    ) -> Result<(&Program, BufferId, MutexGuard<'_, Rank>)> {
+        let program = &self.shared.programs[self.position(rank)?];
+        Ok((program, port(program, rank, name, is_input)?, self.rank(rank)?))
+    }
+
+    /// The position of a rank among the local ones: E414 where there is none, E446 where another process runs it.
+    fn position(&self, rank: usize) -> Result<usize> {
+        self.class(rank)?;
+        self.shared.world.position(rank).ok_or_else(|| {
+            Diagnostic::new("E446", format!("another process runs rank {rank}"))
+                .expected(format!("one of the ranks of this process: {:?}", self.local_ranks()))
+                .help("ask the process that runs it, or gather over the world")
+        })
+    }
+
+    /// A local rank between steps. E417 where a worker never came back with it.
     fn rank(&self, rank: usize) -> Result<MutexGuard<'_, Rank>> {
-        match self.shared.ranks[rank].try_lock() {
+        match self.shared.ranks[self.position(rank)?].try_lock() {
             Ok(guard) => Ok(guard),
             Err(std::sync::TryLockError::Poisoned(error)) => Ok(error.into_inner()),
             Err(std::sync::TryLockError::WouldBlock) => {
@@ -367,6 +439,33 @@ impl Runner {
             }
         }
     }
+}
+
+/// E445 unless the world has the ranks and the collectives of the programs.
+fn fits(set: &ProgramSet, world: &World) -> Result<()> {
+    let has_collectives = || world.transport().collectives() == collective_specs(set).as_slice();
+    if world.rank_count() == set.rank_count() && has_collectives() {
+        return Ok(());
+    }
+    let what = |ranks: usize, collectives: usize| format!("{ranks} ranks, {collectives} collectives");
+    Err(Diagnostic::new("E445", "the world was made for other programs")
+        .expected(what(set.rank_count(), set.collectives.len()))
+        .found(what(world.rank_count(), world.transport().collectives().len()))
+        .help("make it from the `collective_specs` of the same programs"))
+}
+
+/// Where a program keeps an input or output: E414 where there is none of this name.
+fn port(program: &Program, rank: usize, name: &str, is_input: bool) -> Result<BufferId> {
+    let ports: &[Port] = if is_input { &program.inputs } else { &program.outputs };
+    let kind = if is_input { "input" } else { "output" };
+    ports.iter().find(|port| port.name == name).map(|port| port.buffer).ok_or_else(|| {
+        let names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
+        let error = Diagnostic::new("E414", format!("rank {rank} has no {kind} `{name}`"));
+        match did_you_mean(name, names) {
+            Some(help) => error.help(help),
+            None => error,
+        }
+    })
 }
 
 impl Drop for Runner {
@@ -404,7 +503,8 @@ mod tests {
             let set =
                 lower(&ClassGraph::each(vec![graph.clone(); ranks]), &LowerOptions::default(), &cpu).unwrap();
             let options = RunnerOptions { cpu, workers: Some(workers), ..RunnerOptions::default() };
-            let mut runner = Runner::new(set, options).unwrap();
+            let world = options.world(&set).unwrap();
+            let mut runner = Runner::new(set, world, options).unwrap();
             for _ in 0..3 {
                 let found = runner.shared.idle.load(Ordering::SeqCst);
                 assert_eq!(found, idle, "{workers} workers for {ranks} ranks, before a step");

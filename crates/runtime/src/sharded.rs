@@ -60,7 +60,7 @@ pub fn scatter(
 }
 
 /// The global tensor from what each position of the mesh holds, asked for by `local`. Of positions that hold the
-/// same piece, only the lowest is asked.
+/// same piece, only the lowest is asked. `None` where it has no answer: another process gathers the tensor.
 ///
 /// # Errors
 /// Those of `local`.
@@ -69,11 +69,11 @@ pub fn gather<E>(
     shape: &[usize],
     sharding: &Sharding,
     mesh: &Mesh,
-    mut local: impl FnMut(usize) -> Result<Vec<u8>, E>,
-) -> Result<Vec<u8>, E> {
+    mut local: impl FnMut(usize) -> Result<Option<Vec<u8>>, E>,
+) -> Result<Option<Vec<u8>>, E> {
     let size = dtype.size_bytes();
     let zero = vec![0; shape.len()];
-    let mut global = vec![0; shape.iter().product::<usize>() * size];
+    let mut global = Some(vec![0; shape.iter().product::<usize>() * size]);
     let mut seen: Vec<Vec<usize>> = Vec::new();
     for rank in 0..mesh.rank_count() {
         let extents = sharding.local_shape(mesh, shape, rank);
@@ -82,9 +82,14 @@ pub fn gather<E>(
         if extents.contains(&0) || seen.contains(&offset) {
             continue;
         }
-        let piece = local(rank)?;
-        let from = Window { shape: &extents, start: &zero };
-        copy_box(size, &extents, (&piece, from), (&mut global, Window { shape, start: &offset }));
+        match (local(rank)?, &mut global) {
+            (Some(piece), Some(global)) => {
+                let from = Window { shape: &extents, start: &zero };
+                copy_box(size, &extents, (&piece, from), (global, Window { shape, start: &offset }));
+            }
+            // The rest is asked for all the same: whoever gathers it waits for the answers.
+            _ => global = None,
+        }
         seen.push(offset);
     }
     Ok(global)
@@ -157,9 +162,9 @@ mod tests {
                 let mut asked = Vec::new();
                 let back = gather(DType::U16, &shape, layout, &mesh, |rank| {
                     asked.push(rank);
-                    Ok::<_, ()>(locals[rank].clone())
+                    Ok::<_, ()>(Some(locals[rank].clone()))
                 });
-                assert_eq!(back, Ok(global.clone()));
+                assert_eq!(back, Ok(Some(global.clone())));
                 if layout.is_replicated() && count > 0 {
                     assert_eq!(asked, [0]);
                 }
@@ -172,7 +177,8 @@ mod tests {
         let mesh = Mesh::new("m", &[("a", 2)]);
         let layout = Sharding::replicated(0);
         assert_eq!(scatter(&[1, 2, 3, 4], DType::F32, &[], &layout, &mesh, 1), [1, 2, 3, 4]);
-        let back = gather(DType::F32, &[], &layout, &mesh, |_| Ok::<_, ()>(vec![4, 3, 2, 1]));
-        assert_eq!(back, Ok(vec![4, 3, 2, 1]));
+        let back = gather(DType::F32, &[], &layout, &mesh, |_| Ok::<_, ()>(Some(vec![4, 3, 2, 1])));
+        assert_eq!(back, Ok(Some(vec![4, 3, 2, 1])));
+        assert_eq!(gather(DType::F32, &[], &layout, &mesh, |_| Ok::<_, ()>(None)), Ok(None));
     }
 }

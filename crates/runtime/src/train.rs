@@ -1,21 +1,26 @@
 //! The training loop over a [`Runner`]: global batches in, reports out, global parameters and optimizer state
 //! saved and restored whatever the mesh.
 //!
-//! It knows names, shapes and layouts as plain data; which model, optimizer or plan they come from it does not.
+//! It knows names, shapes and layouts as plain data; which model, optimizer or plan they come from it does not. Where the
+//! world has several processes, each of them has a loop of its own, and all call the same methods in the same order: what
+//! a method writes it writes to the local ranks, and what it reads of others comes over the control channel.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod state;
+
 use std::sync::Arc;
 use std::time::Instant;
 
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
-use partita_ir::{Pieces, Role};
+use partita_ir::port::TOKENS;
+use partita_ir::{InputKind, OutputKind, Pieces, Role};
 use partita_kernels::Scalar;
 use partita_mesh::{Mesh, Sharding};
+use partita_program::Program;
 
-use crate::checkpoint::{self, Checkpoint, OPTIMIZER_PREFIX, TensorData};
+use crate::checkpoint::TensorData;
 use crate::executor::Runner;
-use crate::sharded::{self, Piece};
+use crate::sharded;
 
 /// A global tensor and where its shards live. A name may occur several times, once per mesh that has a copy.
 #[derive(Clone, Debug)]
@@ -50,7 +55,7 @@ impl TensorLayout {
 /// One global tensor of a batch; its rows are along dimension 0.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchTensor<'a> {
-    /// The input's name; with microbatches the inputs are `<name>.micro0`, `<name>.micro1`, ...
+    /// The input's name, also where the step has an input for each microbatch's rows.
     pub name: &'a str,
     /// Element type.
     pub dtype: DType,
@@ -65,20 +70,17 @@ pub struct BatchTensor<'a> {
 pub struct StepReport {
     /// The step, counted from 1.
     pub step: u64,
-    /// The output `loss`.
+    /// The loss.
     pub loss: f64,
-    /// The output `grad_norm`, where there is one.
+    /// The norm of the gradients, where it is an output.
     pub grad_norm: Option<f64>,
     /// Elements of the batch's integer tensor `tokens` (or else rows of its first tensor) per second of this step.
     pub tokens_per_s: f64,
-    /// Planned bytes of the largest arena.
+    /// Planned bytes of the largest arena of all ranks.
     pub peak_bytes_planned: usize,
-    /// Bytes touched so far of the arena that was touched most.
+    /// Bytes touched so far of the arena of this process that was touched most.
     pub peak_bytes_used: usize,
 }
-
-/// Inputs that the loop feeds itself: scalars of the step.
-const OWN_INPUTS: [&str; 3] = ["learning_rate", "step", "seed"];
 
 /// A tensor that every batch must have.
 #[derive(Clone, Debug)]
@@ -102,6 +104,8 @@ impl std::fmt::Display for BatchInput {
 pub struct TrainLoop {
     runner: Runner,
     inputs: Vec<TensorLayout>,
+    /// What each of them is.
+    kinds: Vec<InputKind>,
     /// What a batch consists of, in input order.
     batch: Vec<BatchInput>,
     outputs: Vec<TensorLayout>,
@@ -127,7 +131,9 @@ impl TrainLoop {
         pieces: Vec<Pieces>,
         seed: u64,
     ) -> Result<TrainLoop> {
+        let mut kinds = Vec::with_capacity(inputs.len());
         for layout in &inputs {
+            kinds.push(kind(&runner, layout));
             for (position, &rank) in layout.ranks.iter().enumerate() {
                 let ty = runner.input_type(rank, &layout.name)?;
                 let shape = layout.sharding.local_shape(&layout.mesh, &layout.shape, position);
@@ -142,30 +148,34 @@ impl TrainLoop {
                 }
             }
         }
-        let mut train =
-            TrainLoop { runner, inputs, batch: Vec::new(), outputs, pieces, seed, step: 0, is_fed: false };
+        let mut train = TrainLoop {
+            runner,
+            inputs,
+            kinds,
+            batch: Vec::new(),
+            outputs,
+            pieces,
+            seed,
+            step: 0,
+            is_fed: false,
+        };
         train.batch = train.batch_inputs();
         Ok(train)
     }
 
-    /// What a batch consists of: every input that is no state and that the loop does not feed itself. Inputs
-    /// `<name>.micro0`, `<name>.micro1`, .. are the rows of one tensor.
+    /// What a batch consists of: every input that is no state and that the loop does not feed itself. The inputs of
+    /// microbatches are the rows of one tensor.
     fn batch_inputs(&self) -> Vec<BatchInput> {
-        let state: BTreeSet<&str> = self.state_names().into_iter().collect();
-        let mut parts: IndexMap<&str, Vec<usize>> = IndexMap::new();
-        for (index, layout) in self.inputs.iter().enumerate() {
-            let name = layout.name.as_str();
-            if !state.contains(name) && !OWN_INPUTS.contains(&name) {
-                parts.entry(name).or_default().push(index);
+        // Several layouts of one name are copies on several meshes.
+        let mut parts: IndexMap<&str, (&str, Vec<usize>)> = IndexMap::new();
+        for (index, (layout, kind)) in self.inputs.iter().zip(&self.kinds).enumerate() {
+            if let InputKind::Batch { name, .. } = kind {
+                parts.entry(&layout.name).or_insert_with(|| (name, Vec::new())).1.push(index);
             }
         }
         let mut whole: IndexMap<&str, BatchInput> = IndexMap::new();
-        for (&part, layouts) in &parts {
+        for (&part, (name, layouts)) in &parts {
             let layout = &self.inputs[layouts[0]];
-            let name = match part.rsplit_once(".micro") {
-                Some((name, number)) if number.parse::<usize>().is_ok() => name,
-                _ => part,
-            };
             let rows = layout.shape.first().copied().unwrap_or(1);
             let part = (part.to_string(), rows, layouts.clone());
             let input = whole.entry(name).or_insert_with(|| BatchInput {
@@ -205,21 +215,22 @@ impl TrainLoop {
         let begin = Instant::now();
         self.feed(batch, learning_rate)?;
         let (loss, grad_norm) = self.run()?;
-        let is_tokens = |t: &&BatchTensor<'_>| t.name == "tokens";
+        let is_tokens = |t: &&BatchTensor<'_>| t.name == TOKENS;
         let rows = batch.first().and_then(|t| t.shape.first().copied());
+        let planned = self.runner.program_set().programs.iter();
         let tokens = batch.iter().find(is_tokens).map(|t| t.shape.iter().product()).or(rows).unwrap_or(0);
         Ok(StepReport {
             step: self.step,
             loss,
             grad_norm,
             tokens_per_s: tokens as f64 / begin.elapsed().as_secs_f64().max(1e-9),
-            peak_bytes_planned: self.runner.planned_bytes().into_iter().max().unwrap_or(0),
+            peak_bytes_planned: planned.map(|program| program.arena_bytes).max().unwrap_or(0),
             peak_bytes_used: self.runner.peak_bytes_used().into_iter().max().unwrap_or(0),
         })
     }
 
     /// Writes what the next step runs on: a global batch, which has every input of the step that is no parameter and no
-    /// state, and the inputs `learning_rate`, `step` (from 1) and `seed` where they exist. A batch may have these three
+    /// state, and the learning rate, the step (from 1) and the seed where they are inputs. A batch may have these three
     /// too; they are passed over.
     ///
     /// # Errors
@@ -236,7 +247,7 @@ impl TrainLoop {
         Ok(())
     }
 
-    /// Runs the step that was fed; returns its outputs `loss` and, where there is one, `grad_norm`.
+    /// Runs the step that was fed; returns its loss and, where it is an output, the norm of the gradients.
     ///
     /// # Errors
     /// E430 where no batch was fed since the last step. What [`Runner::step`] says, with the number of the step.
@@ -247,11 +258,11 @@ impl TrainLoop {
         let step = self.step + 1;
         self.runner.step().map_err(|error| error.note(format!("at step {step}")))?;
         self.step = step;
-        let loss = self.number("loss")?.ok_or_else(|| {
+        let loss = self.number(OutputKind::Loss)?.ok_or_else(|| {
             Diagnostic::new("E414", "no rank has an output `loss`")
                 .help("the step graph must name its loss so")
         })?;
-        Ok((loss, self.number("grad_norm")?))
+        Ok((loss, self.number(OutputKind::GradientNorm)?))
     }
 
     fn batch_input(&self, name: &str) -> Option<&BatchInput> {
@@ -260,7 +271,8 @@ impl TrainLoop {
 
     /// Whether the loop feeds an input of this name itself.
     fn is_own(&self, name: &str) -> bool {
-        OWN_INPUTS.contains(&name) && self.inputs.iter().any(|layout| layout.name == name)
+        let mut named = self.inputs.iter().zip(&self.kinds).filter(|(layout, _)| layout.name == name);
+        named.any(|(_, kind)| kind.is_scalar_of_step())
     }
 
     /// E414 for a tensor that the step does not want, E415 for one of another shape or type, E430 for one that is missing.
@@ -310,7 +322,8 @@ impl TrainLoop {
 
     /// E431 unless a rate is finite and at least 0, also as the step computes with it.
     fn check_rate(&self, learning_rate: f64) -> Result<()> {
-        let layout = self.inputs.iter().find(|layout| layout.name == "learning_rate");
+        let place = self.kinds.iter().position(|kind| *kind == InputKind::LearningRate);
+        let layout = place.map(|place| &self.inputs[place]);
         let fed = layout.map_or(learning_rate, |l| Scalar::from_f64(l.dtype, learning_rate).to_f64());
         if fed.is_finite() && learning_rate >= 0.0 {
             return Ok(());
@@ -343,16 +356,15 @@ impl TrainLoop {
             DType::I64 => Scalar::new(value as i64),
             _ => Scalar::from_f64(dtype, value as f64),
         };
-        for name in OWN_INPUTS {
-            let places = self.inputs_named(name);
-            let Some(&first) = places.first() else { continue };
-            let dtype = self.inputs[first].dtype;
-            let value = match name {
-                "learning_rate" => Scalar::from_f64(dtype, learning_rate),
-                "step" => integer(dtype, step),
-                _ => integer(dtype, self.seed),
+        for place in 0..self.inputs.len() {
+            let TensorLayout { name, dtype, .. } = self.inputs[place].clone();
+            let value = match self.kinds[place] {
+                InputKind::LearningRate => Scalar::from_f64(dtype, learning_rate),
+                InputKind::Step => integer(dtype, step),
+                InputKind::Seed => integer(dtype, self.seed),
+                _ => continue,
             };
-            self.write(&places, name, &[], value.bytes())?;
+            self.write(&[place], &name, &[], value.bytes())?;
         }
         Ok(())
     }
@@ -369,12 +381,15 @@ impl TrainLoop {
         }
     }
 
-    /// Distributes a global tensor to all copies of an input.
+    /// Distributes a global tensor to all copies of an input on the local ranks.
     fn write(&mut self, places: &[usize], name: &str, shape: &[usize], bytes: &[u8]) -> Result<()> {
         for &place in places {
             let layout = &self.inputs[place];
             layout.expect(shape, bytes.len())?;
             for (position, &rank) in layout.ranks.iter().enumerate() {
+                if !self.runner.world().is_local(rank) {
+                    continue;
+                }
                 let TensorLayout { dtype, shape, sharding, mesh, .. } = layout;
                 let local = sharded::scatter(bytes, *dtype, shape, sharding, mesh, position);
                 self.runner.write_input(rank, name, &local)?;
@@ -384,9 +399,15 @@ impl TrainLoop {
     }
 
     /// A scalar output of the lowest rank that has it.
-    fn number(&self, name: &str) -> Result<Option<f64>> {
-        let rank = (0..self.runner.rank_count()).find(|&rank| self.runner.has_output(rank, name));
-        rank.map(|rank| self.runner.read_number(rank, name)).transpose()
+    fn number(&self, kind: OutputKind) -> Result<Option<f64>> {
+        let name = kind.to_string();
+        let Some(rank) = (0..self.runner.rank_count()).find(|&rank| self.runner.has_output(rank, &name))
+        else {
+            return Ok(None);
+        };
+        let number = || Ok(self.runner.read_number(rank, &name)?.to_le_bytes().to_vec());
+        let bytes = self.runner.world().broadcast(rank, number)?;
+        Ok(bytes.as_slice().try_into().ok().map(f64::from_le_bytes))
     }
 
     /// Writes a parameter or any other input by its name in the programs.
@@ -427,7 +448,8 @@ impl TrainLoop {
             layout.expect(shape, shape.iter().product::<usize>() * dtype.size_bytes())?;
             let TensorLayout { sharding, mesh, ranks, .. } = layout;
             let mut pieces: IndexMap<(Vec<usize>, Vec<usize>), Vec<usize>> = IndexMap::new();
-            for (position, &rank) in ranks.iter().enumerate() {
+            let world = self.runner.world();
+            for (position, &rank) in ranks.iter().enumerate().filter(|(_, rank)| world.is_local(**rank)) {
                 let offset = sharding.local_offset(mesh, shape, position);
                 let extent = sharding.local_shape(mesh, shape, position);
                 pieces.entry((offset, extent)).or_default().push(rank);
@@ -446,7 +468,7 @@ impl TrainLoop {
     pub fn tensor(&self, name: &str) -> Result<TensorData> {
         let layout =
             self.inputs.iter().find(|layout| layout.name == name).ok_or_else(|| self.unknown_input(name))?;
-        collect(layout, |rank| self.runner.read_input(rank, name))
+        self.collect(layout, |rank| self.runner.read_input(rank, name))
     }
 
     /// The global value of an output of the last step.
@@ -461,133 +483,43 @@ impl TrainLoop {
                 None => error,
             }
         })?;
-        collect(layout, |rank| self.runner.read_output(rank, name))
+        self.collect(layout, |rank| self.runner.read_output(rank, name))
+    }
+
+    /// The global tensor from its shards, on every process.
+    fn collect(&self, layout: &TensorLayout, local: impl Fn(usize) -> Result<Vec<u8>>) -> Result<TensorData> {
+        let world = self.runner.world();
+        let tensor = collect(layout, |rank| world.broadcast(rank, || local(rank)).map(Some))?;
+        Ok(tensor.expect("every shard came"))
     }
 
     /// The names of parameters and optimizer state, in input order, without repetition.
     pub fn state_names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
-        for layout in &self.inputs {
-            let Some(&rank) = layout.ranks.first() else { continue };
-            let program = &self.runner.programs().programs[rank];
-            let position = program.inputs.iter().position(|port| port.name == layout.name);
-            let is_state = position.is_some_and(|position| {
-                matches!(program.inputs[position].role, Role::Param | Role::StateOf(_))
-                    || program.outputs.iter().any(|port| port.replaces == Some(position))
-            });
-            if is_state && !names.contains(&layout.name.as_str()) {
+        for (layout, kind) in self.inputs.iter().zip(&self.kinds) {
+            if kind.is_kept() && !names.contains(&layout.name.as_str()) {
                 names.push(&layout.name);
             }
         }
         names
     }
+}
 
-    /// Where a state tensor goes in a checkpoint: under its own name, or as a piece of a whole.
-    fn home(&self, layout: &TensorLayout) -> Home {
-        // `optimizer.<slot>.<parameter>`: a slot has no dot.
-        let (prefix, parameter) =
-            match layout.name.strip_prefix(OPTIMIZER_PREFIX).and_then(|rest| rest.split_once('.')) {
-                Some((slot, parameter)) => (format!("{OPTIMIZER_PREFIX}{slot}."), parameter),
-                None => (String::new(), layout.name.as_str()),
-            };
-        for pieces in &self.pieces {
-            let Some((_, start, limit)) = pieces.limits.iter().find(|(piece, ..)| piece == parameter) else {
-                continue;
-            };
-            // State of another shape than its parameter cannot be joined along the parameter's dimension.
-            if layout.shape.get(pieces.dim) == Some(&(limit - start)) {
-                let total = pieces.limits.iter().map(|(_, _, limit)| *limit).max().unwrap_or(0);
-                let mut shape = layout.shape.clone();
-                shape[pieces.dim] = total;
-                let name = format!("{prefix}{}", pieces.name);
-                return Home { name, shape, piece: Some((pieces.dim, *start, *limit)) };
-            }
-        }
-        Home { name: layout.name.clone(), shape: layout.shape.clone(), piece: None }
-    }
-
-    /// The first layout of every state tensor and its place in a checkpoint.
-    fn homes(&self) -> Vec<(usize, Home)> {
-        let names = self.state_names();
-        let place = |name: &&str| {
-            let first =
-                self.inputs.iter().position(|layout| layout.name == **name).expect("a name of a layout");
-            (first, self.home(&self.inputs[first]))
-        };
-        names.iter().map(place).collect()
-    }
-
-    /// Name, type and global shape of every tensor a checkpoint of this run holds.
-    pub fn checkpoint_tensors(&self) -> Vec<(String, DType, Vec<usize>)> {
-        let mut tensors: IndexMap<String, (DType, Vec<usize>)> = IndexMap::new();
-        for (layout, home) in self.homes() {
-            tensors.insert(home.name, (self.inputs[layout].dtype, home.shape));
-        }
-        tensors.into_iter().map(|(name, (dtype, shape))| (name, dtype, shape)).collect()
-    }
-
-    /// Everything needed to go on, on any mesh: global parameters and optimizer state, pieces joined, and steps taken.
-    ///
-    /// # Errors
-    /// E417 where the last step failed and a worker never came back.
-    pub fn checkpoint(&self, meta: BTreeMap<String, String>) -> Result<Checkpoint> {
-        let mut tensors: IndexMap<String, TensorData> = IndexMap::new();
-        for (index, home) in self.homes() {
-            let layout = &self.inputs[index];
-            let value = collect(layout, |rank| self.runner.read_input(rank, &layout.name))?;
-            let Some((dim, start, limit)) = home.piece else {
-                tensors.insert(home.name, value);
-                continue;
-            };
-            let size = layout.dtype.size_bytes();
-            let whole = tensors.entry(home.name).or_insert_with(|| {
-                let bytes = vec![0; home.shape.iter().product::<usize>() * size];
-                TensorData::new(layout.dtype, home.shape.clone(), bytes)
-            });
-            Piece { shape: &home.shape, dim, start, limit }.put(size, &value.bytes, &mut whole.bytes);
-        }
-        Ok(Checkpoint { tensors, step: self.step, meta })
-    }
-
-    /// Goes on from a checkpoint, whatever mesh it was made on. Only what the step computes with is replaced; the
-    /// seed and the data position are the caller's.
-    ///
-    /// # Errors
-    /// E314 with a table where names, types or shapes differ.
-    pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
-        checkpoint::compare(&self.checkpoint_tensors(), checkpoint)?;
-        for (index, home) in self.homes() {
-            let (name, dtype, shape) = {
-                let layout = &self.inputs[index];
-                (layout.name.clone(), layout.dtype, layout.shape.clone())
-            };
-            let whole = &checkpoint.tensors[&home.name];
-            let places = self.inputs_named(&name);
-            match home.piece {
-                None => self.write(&places, &name, &shape, &whole.bytes)?,
-                Some((dim, start, limit)) => {
-                    let size = dtype.size_bytes();
-                    let mut piece = vec![0; shape.iter().product::<usize>() * size];
-                    Piece { shape: &home.shape, dim, start, limit }.take(size, &whole.bytes, &mut piece);
-                    self.write(&places, &name, &shape, &piece)?;
-                }
-            }
-        }
-        self.step = checkpoint.step;
-        Ok(())
+/// What the input of a layout is, as the program of its first rank says.
+fn kind(runner: &Runner, layout: &TensorLayout) -> InputKind {
+    let program = layout.ranks.first().and_then(|&rank| runner.program_set().class_of(rank));
+    let position = |program: &Program| program.inputs.iter().position(|port| port.name == layout.name);
+    match program.and_then(|program| Some((program, position(program)?))) {
+        Some((program, position)) => program.input_kind(position),
+        None => InputKind::of(&layout.name, &Role::Input, false),
     }
 }
 
-/// A state tensor's place in a checkpoint.
-struct Home {
-    name: String,
-    shape: Vec<usize>,
-    /// Dimension, start and end of the piece.
-    piece: Option<(usize, usize, usize)>,
-}
-
-/// The global tensor from its shards.
-fn collect(layout: &TensorLayout, mut local: impl FnMut(usize) -> Result<Vec<u8>>) -> Result<TensorData> {
+/// The global tensor from the shards that `local` returns; `None` where it returns none.
+fn collect(
+    layout: &TensorLayout,
+    mut local: impl FnMut(usize) -> Result<Option<Vec<u8>>>,
+) -> Result<Option<TensorData>> {
     let TensorLayout { name, dtype, shape, sharding, mesh, ranks } = layout;
     if sharding.is_partial() {
         return Err(Diagnostic::new(
@@ -597,5 +529,5 @@ fn collect(layout: &TensorLayout, mut local: impl FnMut(usize) -> Result<Vec<u8>
         .found(sharding.display(mesh)));
     }
     let bytes = sharded::gather(*dtype, shape, sharding, mesh, |position| local(ranks[position]))?;
-    Ok(TensorData::new(*dtype, shape.clone(), bytes))
+    Ok(bytes.map(|bytes| TensorData::new(*dtype, shape.clone(), bytes)))
 }

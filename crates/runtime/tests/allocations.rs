@@ -131,7 +131,7 @@ fn measure(graphs: &[Graph], options: RunnerOptions) -> (usize, usize) {
     let bytes: Vec<Vec<Vec<u8>>> =
         inputs.iter().map(|rank| rank.iter().map(|l| l.to_bytes()).collect()).collect();
     let set = lower(&ClassGraph::each(graphs.to_vec()), &LowerOptions::default(), &options.cpu).unwrap();
-    let mut runner = Runner::new(set, options).unwrap();
+    let mut runner = in_process(set, options).unwrap();
     feed(&mut runner, graphs, &inputs);
     // Threads and kernels set up what they keep.
     for _ in 0..3 {

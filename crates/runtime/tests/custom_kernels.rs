@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{f32s, literal};
+use common::{f32s, in_process, literal};
 use partita_base::{DType, Result};
 use partita_ir::graph_edit::{open_composites, prune};
 use partita_ir::ops::{Composite, UnaryKind};
@@ -15,7 +15,7 @@ use partita_ir::{
 };
 use partita_mesh::{Mesh, Sharding};
 use partita_program::{Action, LowerOptions, ProgramSet, lower};
-use partita_runtime::{Cpu, CpuKernel, Runner, RunnerOptions, TensorView, TensorViewMut};
+use partita_runtime::{Cpu, CpuKernel, RunnerOptions, TensorView, TensorViewMut};
 use partita_spmd::{Options, Partitioned, partition, virtual_ranks};
 
 // ---- two ops of one's own and their kernels ----
@@ -189,7 +189,7 @@ fn computed(set: &ProgramSet) -> Vec<String> {
 /// Global outputs of one step on the device.
 fn run(partitioned: &Partitioned, set: &ProgramSet, cpu: &Cpu, inputs: &[Literal]) -> Vec<Literal> {
     let options = RunnerOptions { cpu: cpu.clone(), nan_guard: false, ..RunnerOptions::default() };
-    let mut runner = Runner::new(set.clone(), options).unwrap();
+    let mut runner = in_process(set.clone(), options).unwrap();
     let (graph, mesh) = (&partitioned.graph, &partitioned.mesh);
     for ((&value, sharding), input) in graph.inputs.iter().zip(&partitioned.inputs).zip(inputs) {
         for rank in 0..mesh.rank_count() {

@@ -91,7 +91,7 @@ fn a_worker_without_a_rank_comes_back_from_every_step() {
     std::thread::spawn(move || {
         let graphs = step_graphs(1);
         let helped = RunnerOptions { nan_guard: false, ..options(2).sharing(1) };
-        let mut runner = Runner::new(program(&graphs), helped).unwrap();
+        let mut runner = in_process(program(&graphs), helped).unwrap();
         assert_eq!(runner.thread_count(), 2);
         feed(&mut runner, &graphs, &inputs(&graphs, 1));
         (0..20_000).for_each(|_| runner.step().unwrap());
@@ -105,7 +105,7 @@ fn the_memory_touched_is_the_memory_planned() {
     for ranks in [1, 3] {
         let graphs = step_graphs(ranks);
         let set = program(&graphs);
-        let mut runner = Runner::new(set, deterministic()).unwrap();
+        let mut runner = in_process(set, deterministic()).unwrap();
         feed(&mut runner, &graphs, &inputs(&graphs, 1));
         runner.step().unwrap();
         assert_eq!(runner.peak_bytes_used(), runner.planned_bytes());
@@ -127,11 +127,11 @@ fn fail(fault: Fault, rank: usize, at: impl Fn(&Action) -> bool, options: Runner
     let graphs = step_graphs(4);
     let set = program(&graphs);
     let instruction = position(&set, rank, at);
-    let mut runner = Runner::new(set, options).unwrap();
+    let mut runner = in_process(set, options).unwrap();
     feed(&mut runner, &graphs, &inputs(&graphs, 1));
     runner.step().unwrap();
     feed(&mut runner, &graphs, &inputs(&graphs, 1));
-    runner.inject(rank, instruction, fault);
+    runner.inject(rank, instruction, fault).unwrap();
     let begin = Instant::now();
     let error = runner.step().unwrap_err();
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
@@ -177,9 +177,9 @@ fn a_loss_that_is_not_a_number_is_found() {
     let unguarded = RunnerOptions { nan_guard: false, ..deterministic() };
     let graphs = step_graphs(2);
     let set = program(&graphs);
-    let mut runner = Runner::new(set, unguarded).unwrap();
+    let mut runner = in_process(set, unguarded).unwrap();
     feed(&mut runner, &graphs, &inputs(&graphs, 1));
-    runner.inject(0, 0, Fault::Nan);
+    runner.inject(0, 0, Fault::Nan).unwrap();
     runner.step().unwrap();
     assert!(runner.read_number(0, "loss").unwrap().is_nan());
 }
@@ -198,7 +198,7 @@ fn a_rank_that_never_comes_is_named_by_those_who_wait() {
 #[test]
 fn names_and_sizes_are_checked() {
     let graphs = step_graphs(2);
-    let mut runner = Runner::new(program(&graphs), deterministic()).unwrap();
+    let mut runner = in_process(program(&graphs), deterministic()).unwrap();
     let error = runner.write_input(0, "ratte", &[]).unwrap_err();
     assert!(error.code == "E414" && error.to_string().contains("did you mean `rate`?"), "{error}");
     let error = runner.write_input(0, "rate", &[0; 3]).unwrap_err();
@@ -209,7 +209,7 @@ fn names_and_sizes_are_checked() {
 #[test]
 fn state_stays_between_steps_and_can_be_replaced() {
     let graphs = step_graphs(2);
-    let mut runner = Runner::new(program(&graphs), options(2)).unwrap();
+    let mut runner = in_process(program(&graphs), options(2)).unwrap();
     feed(&mut runner, &graphs, &inputs(&graphs, 1));
     runner.step().unwrap();
     let state = runner.read_input(1, "w").unwrap();
@@ -238,11 +238,11 @@ fn more_memory_than_there_is_is_refused() {
     let y = b.add(x, x).unwrap();
     let graph = b.finish_named(vec![("y".into(), y)]);
     let set = program(&[graph]);
-    let error = Runner::new(set.clone(), deterministic()).err().expect("no machine has so much");
+    let error = in_process(set.clone(), deterministic()).err().expect("no machine has so much");
     assert_eq!(error.code, "E040", "{error}");
     // Where the limit lets it pass, the system does not.
     let options = RunnerOptions { memory: MemoryLimit::Bytes(u64::MAX), ..deterministic() };
-    let error = Runner::new(set, options).err().expect("no machine has so much");
+    let error = in_process(set, options).err().expect("no machine has so much");
     assert_eq!(error.code, "E426", "{error}");
 }
 
@@ -250,7 +250,7 @@ fn more_memory_than_there_is_is_refused() {
 fn more_workers_than_a_process_can_have_are_refused() {
     let set = program(&step_graphs(2));
     for workers in [0, MOST_WORKERS + 1, usize::MAX] {
-        let error = Runner::new(set.clone(), options(workers)).map(|_| ()).unwrap_err();
+        let error = in_process(set.clone(), options(workers)).map(|_| ()).unwrap_err();
         assert_eq!(error.code, "E032");
         assert!(error.to_string().contains("1 to 1024 threads"), "{error}");
     }
@@ -261,10 +261,45 @@ fn arenas_that_pass_the_limit_on_memory_are_refused() {
     let set = program(&step_graphs(3));
     let planned: u64 = set.programs.iter().map(|program| program.arena_bytes as u64).sum();
     let limited = |bytes| RunnerOptions { memory: MemoryLimit::Bytes(bytes), ..options(1) };
-    let error = Runner::new(set.clone(), limited(planned)).map(|_| ()).unwrap_err();
+    let error = in_process(set.clone(), limited(planned)).map(|_| ()).unwrap_err();
     assert_eq!(error.code, "E040");
     let text = error.to_string();
     let need = format!("{} needed", partita_base::format_bytes(planned));
     assert!(text.contains("the planned buffers of all ranks (3)") && text.contains(&need), "{text}");
-    assert!(Runner::new(set, limited(1 << 40)).is_ok());
+    assert!(in_process(set, limited(1 << 40)).is_ok());
+}
+
+#[test]
+fn events_tell_what_each_thread_did_in_the_last_step() {
+    let graphs = step_graphs(2);
+    for (options, threads) in [(deterministic(), 1), (options(2), 2)] {
+        let set = program(&graphs);
+        let mut runner = in_process(set.clone(), RunnerOptions { record: true, ..options.clone() }).unwrap();
+        feed(&mut runner, &graphs, &inputs(&graphs, 1));
+        let mut spent = vec![vec![0; set.programs[0].instructions.len()]; 2];
+        for _ in 0..2 {
+            runner.step().unwrap();
+            let events = runner.events();
+            let order: Vec<_> = events.iter().map(|event| (event.thread, event.begin_ns)).collect();
+            assert!(order.is_sorted(), "{order:?}");
+            assert!(events.iter().all(|event| event.thread < threads && event.begin_ns <= event.end_ns));
+            for (rank, program) in set.programs.iter().enumerate() {
+                for (index, instruction) in program.instructions.iter().enumerate() {
+                    let own = || events.iter().filter(|e| (e.rank, e.instruction) == (rank, index));
+                    assert!(own().count() > 0, "rank {rank} did not run instruction {index}");
+                    if let Action::Start(start) = &instruction.action {
+                        let given = start.inputs.iter().map(|view| view.shape.iter().product::<usize>() * 4);
+                        assert_eq!(own().map(|e| e.bytes).collect::<Vec<_>>(), [given.sum::<usize>()]);
+                    }
+                    spent[rank][index] += own().map(|event| event.nanos()).sum::<u64>();
+                }
+            }
+        }
+        assert_eq!(runner.instruction_nanos(1).unwrap(), spent[1]);
+        assert_eq!(runner.instruction_nanos(2).unwrap_err().code, "E414");
+        let mut silent = in_process(set, options).unwrap();
+        feed(&mut silent, &graphs, &inputs(&graphs, 1));
+        silent.step().unwrap();
+        assert!(silent.events().is_empty() && silent.instruction_nanos(0).unwrap().is_empty());
+    }
 }

@@ -81,7 +81,8 @@ fn train_loop(step: &Graph, mesh: &Mesh, options: RunnerOptions) -> TrainLoop {
     );
     let outputs =
         layouts(&partitioned, |i| whole.output_names[i].clone(), &whole.outputs, &partitioned.outputs);
-    TrainLoop::new(Runner::new(set, options).unwrap(), inputs, outputs, vec![], 7).unwrap()
+    let world = options.world(&set).unwrap();
+    TrainLoop::new(Runner::new(set, world, options).unwrap(), inputs, outputs, vec![], 7).unwrap()
 }
 
 fn step_graph(model: &Model) -> Graph {

@@ -6,7 +6,7 @@ use common::*;
 use partita_ir::ops::{BinaryKind, UnaryKind};
 use partita_ir::{ClassGraph, Graph, GraphBuilder, Node, Op, Role, ValueId};
 use partita_program::{LowerOptions, ProgramSet, Region, lower};
-use partita_runtime::{Cpu, Runner, RunnerOptions};
+use partita_runtime::{Cpu, RunnerOptions};
 
 /// Numbers that depend on nothing but the seed.
 struct Random(u64);
@@ -126,7 +126,7 @@ fn programs_with_reductions_of_rows_compute_what_they_say() {
         let apart = lower(&ClassGraph::each(graphs.clone()), &apart, &Cpu::default()).unwrap();
         assert_eq!(reductions_in_regions(&apart), 0);
         assert!(run(&graphs, &apart, options(1), &inputs, 3) == found, "seed {seed}: other bits op by op");
-        assert_eq!(Runner::new(set, options(1)).unwrap().slow_ops(), []);
+        assert_eq!(in_process(set, options(1)).unwrap().slow_ops(), []);
     }
     assert!(regions > 60, "{regions} regions reduced rows");
     assert!(across > 10, "{across} regions reduced across rows");

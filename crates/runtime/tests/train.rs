@@ -4,13 +4,15 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::*;
 use partita_base::DType;
 use partita_ir::{Graph, GraphBuilder, Pieces, Role, TensorType, ValueId};
 use partita_mesh::{Mesh, Sharding, split_extents};
+use partita_program::{Action, Instruction};
 use partita_runtime::checkpoint::TensorData;
-use partita_runtime::{BatchTensor, Fault, Runner, RunnerOptions, TensorLayout, TrainLoop};
+use partita_runtime::{BatchTensor, Fault, Processes, RunnerOptions, TensorLayout, TrainLoop, World};
 
 const ROWS: usize = 7;
 
@@ -104,9 +106,12 @@ fn pieces() -> Vec<Pieces> {
 }
 
 fn train(ranks: usize, micro: usize, workers: usize) -> TrainLoop {
+    train_with(ranks, micro, RunnerOptions { workers: Some(workers), ..RunnerOptions::default() })
+}
+
+fn train_with(ranks: usize, micro: usize, options: RunnerOptions) -> TrainLoop {
     let Model { graphs, inputs, outputs } = model(ranks, micro);
-    let options = RunnerOptions { workers: Some(workers), ..RunnerOptions::default() };
-    TrainLoop::new(Runner::new(program(&graphs), options).unwrap(), inputs, outputs, pieces(), 40).unwrap()
+    TrainLoop::new(in_process(program(&graphs), options).unwrap(), inputs, outputs, pieces(), 40).unwrap()
 }
 
 fn numbers(seed: u64, count: usize) -> Vec<u8> {
@@ -198,9 +203,9 @@ fn a_loss_that_is_not_a_number_names_the_step() {
     let mut train = train(2, 1, 2);
     start(&mut train);
     steps(&mut train, 0..2);
-    let instructions = &train.runner().programs().programs[1].instructions;
+    let instructions = &train.runner().programs()[1].instructions;
     let product = instructions.iter().position(|i| i.origin.what == "dot_general").unwrap();
-    train.runner_mut().inject(1, product, Fault::Nan);
+    train.runner_mut().inject(1, product, Fault::Nan).unwrap();
     let x = numbers(5, ROWS * 6);
     let error = train
         .step(&[BatchTensor { name: "x", dtype: DType::F32, shape: &[ROWS, 6], bytes: &x }], 0.1)
@@ -281,7 +286,7 @@ fn a_step_that_diverges_leaves_the_state_of_the_one_before() {
 
 #[test]
 fn whatever_goes_wrong_before_the_loss_is_known_leaves_the_state() {
-    let instructions = train(1, 1, 1).runner().programs().programs[0].instructions.len();
+    let instructions = train(1, 1, 1).runner().programs()[0].instructions.len();
     let bytes = numbers(5, ROWS * 6);
     let x = BatchTensor { name: "x", dtype: DType::F32, shape: &[ROWS, 6], bytes: &bytes };
     let mut failed = 0;
@@ -289,11 +294,86 @@ fn whatever_goes_wrong_before_the_loss_is_known_leaves_the_state() {
         let mut train = train(1, 1, 1);
         start(&mut train);
         let before = train.checkpoint(BTreeMap::new()).unwrap();
-        train.runner_mut().inject(0, at, Fault::Nan);
+        train.runner_mut().inject(0, at, Fault::Nan).unwrap();
         if train.step(&[x], 0.1).is_err() {
             failed += 1;
             assert_eq!(train.checkpoint(BTreeMap::new()).unwrap(), before, "instruction {at}");
         }
     }
     assert!(failed > 0 && failed < instructions, "{failed} of {instructions}");
+}
+
+#[test]
+fn two_processes_train_and_save_to_the_bits_of_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut alone = train(3, 2, 2);
+    start(&mut alone);
+    let losses = steps(&mut alone, 0..4);
+    let saved = alone.checkpoint(BTreeMap::new()).unwrap();
+    let process = |index: usize| {
+        let processes = Processes::join(folder.path(), index, 2, Duration::from_secs(30)).unwrap();
+        let options = RunnerOptions {
+            workers: Some(2),
+            processes: Some(processes.clone()),
+            ..RunnerOptions::default()
+        };
+        let mut train = train_with(3, 2, options.clone());
+        start(&mut train);
+        assert_eq!(steps(&mut train, 0..2), losses[..2]);
+        let half = train.checkpoint(BTreeMap::new()).unwrap();
+        assert_eq!((half.step, half.tensors.is_empty()), (2, index == 1));
+        assert_eq!(steps(&mut train, 2..4), losses[2..]);
+        let ended = train.checkpoint(BTreeMap::new()).unwrap();
+        assert_eq!(ended.tensors, if index == 0 { saved.tensors.clone() } else { Default::default() });
+        assert_eq!(train.tensor("w#0").unwrap(), alone_tensor(&saved));
+        // From the checkpoint of one process.
+        train.restore(&saved).unwrap();
+        assert_eq!(train.steps_taken(), 4);
+        // Of other processes there is nothing to read or write.
+        let (runner, other) = (train.runner_mut(), if index == 0 { 2 } else { 0 });
+        assert_eq!(runner.local_ranks(), [&[0][..], &[1, 2]][index]);
+        for error in [
+            runner.read_output(other, "loss").unwrap_err(),
+            runner.read_number(other, "loss").unwrap_err(),
+            runner.read_input(other, "w#0").unwrap_err(),
+            runner.write_input(other, "w#0", &[]).unwrap_err(),
+            runner.fill_inputs(&[other], "w#0", |_| ()).unwrap_err(),
+            runner.instruction_nanos(other).unwrap_err(),
+            runner.inject(other, 0, Fault::Nan).unwrap_err(),
+        ] {
+            assert_eq!(error.code, "E446", "{error}");
+        }
+        assert!(runner.has_output(other, "loss") && runner.input_type(other, "w#0").is_ok());
+        // A world of other programs.
+        let set = program(&model(2, 1).graphs);
+        let error =
+            partita_runtime::Runner::new(set, World::in_process(3, vec![]).unwrap(), options).err().unwrap();
+        assert_eq!(error.code, "E445", "{error}");
+        // What fails on one ends all.
+        runner.world().barrier().unwrap();
+        if index == 1 {
+            let at = |i: &Instruction| matches!(i.action, Action::Compute(_));
+            let first = runner.programs()[1].instructions.iter().position(at).unwrap();
+            runner.inject(2, first, Fault::Error).unwrap();
+        }
+        let x = numbers(50, ROWS * 6);
+        let batch = BatchTensor { name: "x", dtype: DType::F32, shape: &[ROWS, 6], bytes: &x };
+        let error = train.step(&[batch], 1.0 / 4096.0).unwrap_err();
+        (error.code, error.message.clone())
+    };
+    let told = std::thread::scope(|scope| {
+        let process = &process;
+        let both = [0, 1].map(|index| scope.spawn(move || process(index)));
+        both.map(|thread| thread.join().unwrap())
+    });
+    let [(other, consequence), (own, reason)] = told;
+    assert_eq!((other, own), ("E418", "E411"));
+    assert_eq!(consequence, format!("rank 2 failed: {reason}"));
+}
+
+/// The first piece of the parameter in a checkpoint.
+fn alone_tensor(saved: &partita_runtime::checkpoint::Checkpoint) -> TensorData {
+    let whole = &saved.tensors["w"];
+    let rows = whole.bytes.chunks(5 * 4).flat_map(|row| &row[..2 * 4]);
+    TensorData::new(DType::F32, vec![6, 2], rows.copied().collect())
 }

@@ -9,6 +9,7 @@ use crate::verify::StepRunner;
 use partita_base::{Diagnostic, Result};
 use partita_ir::composites::DROPOUT;
 use partita_ir::ops::Composite;
+use partita_ir::port::LOSS;
 use partita_ir::{Attribute, Graph, Pieces, Role, TensorType, Value, graph_edit};
 use partita_mesh::Mesh;
 use partita_nn::{Model, StepOptions, append_update, gradient_graph_wrt, train_step};
@@ -59,22 +60,20 @@ impl Built {
     pub fn solo(graph: &Graph, runner: &dyn StepRunner) -> Result<Built> {
         let mesh = Mesh::new("one", &[("dp", 1)]);
         let step = open_without_kernels(graph, runner)?;
-        Built::of(step, &mesh, &Options::default())
+        Built::of(partition(&step, &mesh, &Options::default())?)
     }
 
-    /// A step whose layouts follow from its annotations, on one mesh.
-    pub fn of(step: Graph, mesh: &Mesh, options: &Options) -> Result<Built> {
-        let partitioned = partition(&step, mesh, options)?;
-        let notes = partitioned.notes.clone();
+    /// A partitioned step that is no pipeline.
+    pub fn of(partitioned: Partitioned) -> Result<Built> {
         Ok(Built {
-            step,
+            step: partitioned.graph.clone(),
             plan: Plan::default(),
             pieces: Vec::new(),
-            mesh: mesh.clone(),
+            mesh: partitioned.mesh.clone(),
+            notes: partitioned.notes.clone(),
             stages: vec![Stage::whole(partitioned)?],
             edges: Vec::new(),
             timetable: None,
-            notes,
         })
     }
 
@@ -335,9 +334,9 @@ fn place(
 /// What a forward graph says beside its loss, where that was not asked for. Returned, it would live to the end of the
 /// step.
 fn predictions(forward: &Graph, options: &BuildOptions) -> Vec<String> {
-    match options.output_predictions || forward.output_position("loss").is_none() {
+    match options.output_predictions || forward.output_position(LOSS).is_none() {
         true => Vec::new(),
-        false => forward.output_names.iter().filter(|name| *name != "loss").cloned().collect(),
+        false => forward.output_names.iter().filter(|name| *name != LOSS).cloned().collect(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use indexmap::IndexMap;
 use partita_base::DType;
-use partita_ir::{Graph, Literal, Op, Operation, Role, TensorType, ValueId};
+use partita_ir::{Graph, InputKind, Literal, Op, Operation, Role, TensorType, ValueId};
 use partita_nn::Model;
 use partita_nn::losses::IGNORE_INDEX;
 use partita_nn::random::Draws;
@@ -42,10 +42,10 @@ pub fn scalars(graph: &Graph, seed: u64, step: u64, learning_rate: f64) -> Fed {
         if value.role != Role::Input || value.ty.rank() != 0 {
             continue;
         }
-        let literal = match value.name.as_str() {
-            "seed" => Literal::splat_int(&value.ty, i128::from(seed)),
-            "step" => Literal::splat_int(&value.ty, i128::from(step)),
-            "learning_rate" => Literal::splat(&value.ty, learning_rate),
+        let literal = match InputKind::of(&value.name, &value.role, false) {
+            InputKind::Seed => Literal::splat_int(&value.ty, i128::from(seed)),
+            InputKind::Step => Literal::splat_int(&value.ty, i128::from(step)),
+            InputKind::LearningRate => Literal::splat(&value.ty, learning_rate),
             _ => continue,
         };
         fed.insert(value.name.clone(), literal);

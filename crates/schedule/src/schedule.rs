@@ -14,6 +14,7 @@ use crate::sync::{SyncMode, SyncOp};
 use crate::verify::{Interpreter, Report, StepRunner, Unwatched, Verification};
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result};
+use partita_ir::port::LOSS;
 use partita_ir::{Graph, NodeId, Op, Operation, Registry, ValueId};
 use partita_mesh::Mesh;
 use partita_nn::{Model, Optimizer, StepOptions};
@@ -154,7 +155,7 @@ impl Schedule {
         // Every line so far must still find what it is about in what will be built, and none may contradict another.
         let unplaced = match known {
             Some(unplaced) => unplaced,
-            None if structured.model.forward.output_position("loss").is_some() => {
+            None if structured.model.forward.output_position(LOSS).is_some() => {
                 unplaced_step(&structured, &self.mesh, &self.options, &*self.runner)?
             }
             // Nothing to train.

@@ -3,6 +3,7 @@
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result};
 use partita_ir::Pieces;
+use partita_ir::port::microbatch_of;
 use partita_ir::{Graph, Literal, Role};
 
 /// Every input of a step graph by position: what is fed, parameters (whole or in pieces), optimizer states, from
@@ -32,7 +33,7 @@ pub fn inputs_of(
             if let Some(value) = tensors.get(name).or_else(|| cut.get(name)) {
                 return Ok(value.clone());
             }
-            if let Some((whole, index)) = micro_name(name)
+            if let Some((whole, index)) = microbatch_of(name)
                 && let Some(value) = tensors.get(whole)
             {
                 let rows = value.ty.shape[0];
@@ -47,16 +48,10 @@ pub fn inputs_of(
         .collect()
 }
 
-/// `tokens.micro1` is piece 1 of `tokens`.
-pub fn micro_name(name: &str) -> Option<(&str, usize)> {
-    let (whole, index) = name.rsplit_once(".micro")?;
-    Some((whole, index.parse().ok()?))
-}
-
 fn micro_counts(step: &Graph) -> IndexMap<String, usize> {
     let mut counts: IndexMap<String, usize> = IndexMap::new();
     for &input in &step.inputs {
-        if let Some((whole, index)) = micro_name(&step.value(input).name) {
+        if let Some((whole, index)) = microbatch_of(&step.value(input).name) {
             let count = counts.entry(whole.to_string()).or_default();
             *count = (*count).max(index + 1);
         }

@@ -11,7 +11,7 @@ use partita_nn::{
     gradient_graph_wrt, losses, train_step,
 };
 use partita_schedule::verify::{self, Interpreter, StepRunner};
-use partita_schedule::{Applied, ApplyOptions, Plan, apply};
+use partita_schedule::{Applied, ApplyOptions, Built, Plan, apply};
 use partita_spmd::{Options, Partitioned, partition};
 
 const RANKS: [usize; 3] = [2, 3, 4];
@@ -88,8 +88,10 @@ fn cut(graph: &Graph, mesh: &Mesh, calls: &str) -> Partitioned {
 fn hold_against_one_device(graph: &Graph, inputs: &[Literal], mesh: &Mesh, calls: &str) -> Partitioned {
     let partitioned = cut(graph, mesh, calls);
     let reference = named(graph, evaluate(graph, inputs).unwrap());
-    let first = Interpreter.run(&partitioned, inputs).unwrap_or_else(|error| panic!("{mesh}: {error}"));
-    let again = Interpreter.run(&partitioned, inputs).unwrap();
+    let first = Interpreter
+        .run(&Built::of(partitioned.clone()).unwrap(), inputs)
+        .unwrap_or_else(|error| panic!("{mesh}: {error}"));
+    let again = Interpreter.run(&Built::of(partitioned.clone()).unwrap(), inputs).unwrap();
     assert_eq!(first, again, "D6: inputs stay as they are");
     let report = verify::compare(&reference, &named(graph, first), None, None, DType::F64);
     assert!(report.ok, "{mesh}: {:?}\n{calls}", report.worst());
@@ -233,7 +235,7 @@ fn l6_a_missing_sync_is_none_and_a_broken_rule_is_noticed() {
     for calls in [MEGATRON, bare] {
         let options = Options { break_rule_at: Some("linear2".to_string()), ..Options::default() };
         let broken = partition(&applied(&graph, &tp(2), calls).graph, &tp(2), &options).unwrap();
-        let same = match Interpreter.run(&broken, &inputs) {
+        let same = match Interpreter.run(&Built::of(broken.clone()).unwrap(), &inputs) {
             Ok(outputs) => verify::compare(&reference, &named(&graph, outputs), None, None, DType::F64).ok,
             // Copies that should be equal are not.
             Err(error) => error.code != "E230",
@@ -260,7 +262,8 @@ fn l10_d1_every_id_of_a_cut_vocabulary_finds_its_row() {
         for sync in ["all_reduce", "reduce_scatter"] {
             let calls = format!("sch['embed'].shard('weight', 0).sync('fwd_post', '{sync}')");
             let partitioned = hold_against_one_device(&graph, &inputs, &tp(ranks), &calls);
-            let outputs = named(&graph, Interpreter.run(&partitioned, &inputs).unwrap());
+            let outputs =
+                named(&graph, Interpreter.run(&Built::of(partitioned.clone()).unwrap(), &inputs).unwrap());
             for (row, &id) in outputs["prediction"].to_f64().chunks(6).zip(&ids) {
                 assert_eq!(row, &table[id * 6..][..6], "id {id} on {ranks} ranks");
             }
@@ -410,7 +413,8 @@ fn a_row_parallel_layer_adds_its_bias_once() {
         for sync in ["", ".sync('fwd_post', 'all_reduce')", ".sync('fwd_post', 'reduce_scatter', dim=-1)"] {
             let calls = format!("sch['linear'].shard('weight', 1){sync}");
             let partitioned = hold_against_one_device(&graph, &inputs, &tp(ranks), &calls);
-            let outputs = named(&graph, Interpreter.run(&partitioned, &inputs).unwrap());
+            let outputs =
+                named(&graph, Interpreter.run(&Built::of(partitioned.clone()).unwrap(), &inputs).unwrap());
             assert_eq!(outputs["prediction"].to_f64(), vec![1.0; 15], "{calls} on {ranks} ranks");
         }
     }

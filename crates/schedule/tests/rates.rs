@@ -15,8 +15,7 @@ use partita_schedule::tensors::inputs_of;
 use partita_schedule::verify::{
     Interpreter, StepRunner, Task, Unwatched, Verification, Verified, Watcher, Work,
 };
-use partita_schedule::{BuildOptions, ReadyOptions, Tools, ready_plan};
-use partita_spmd::Partitioned;
+use partita_schedule::{BuildOptions, Built, ReadyOptions, Tools, ready_plan};
 use std::cell::RefCell;
 
 const RATES: [f64; 7] = [1e-6, 1e-4, 1e-2, 0.1, 0.5, 1.0, 10.0];
@@ -93,9 +92,9 @@ impl StepRunner for Faulty {
         "faulty"
     }
 
-    fn run(&self, partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>> {
-        let outputs = Interpreter.run(partitioned, inputs)?;
-        let graph = &partitioned.graph;
+    fn run(&self, built: &Built, inputs: &[Literal]) -> Result<Vec<Literal>> {
+        let outputs = Interpreter.run(built, inputs)?;
+        let graph = &built.step;
         let names = graph.inputs.iter().map(|&input| graph.value(input).name.clone());
         let fed: Fed = names.zip(inputs.iter().cloned()).collect();
         let faulty = evaluate(&self.step, &inputs_of(&self.step, &[], &fed)?)?;
@@ -190,15 +189,15 @@ fn a_learning_rate_that_is_not_the_one_fed_is_found() {
         fn name(&self) -> &str {
             "faster"
         }
-        fn run(&self, partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>> {
-            let graph = &partitioned.graph;
+        fn run(&self, built: &Built, inputs: &[Literal]) -> Result<Vec<Literal>> {
+            let graph = &built.step;
             let mut inputs = inputs.to_vec();
             for (&input, value) in graph.inputs.iter().zip(&mut inputs) {
                 if graph.value(input).name == "learning_rate" {
                     *value = Literal::splat(&value.ty, 1.01 * value.to_f64()[0]);
                 }
             }
-            Interpreter.run(partitioned, &inputs)
+            Interpreter.run(built, &inputs)
         }
     }
     for optimizer in optimizers() {

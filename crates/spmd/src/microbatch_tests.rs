@@ -4,7 +4,7 @@ use partita_ir::GraphBuilder;
 use partita_ir::composites::{ATTENTION, CROSS_ENTROPY, DROPOUT, EMBEDDING};
 use partita_ir::graph_edit::prune;
 use partita_ir::ops::Direction;
-use partita_ir::{Attribute, Literal, Phase, autodiff, evaluate};
+use partita_ir::{Attribute, Literal, Op, Phase, autodiff, evaluate};
 use partita_nn::models::{BertConfig, GptConfig, LlamaConfig, MlpConfig, ModelConfig};
 use partita_nn::step::gradient_graph;
 use std::collections::BTreeMap;

@@ -6,6 +6,7 @@ use crate::losses;
 use crate::modules::{Activation, Linear, Module};
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::ValueId;
+use partita_ir::port::LOSS;
 
 /// Layers `layers.0`, `layers.1`, .. with an activation between them.
 ///
@@ -60,6 +61,6 @@ impl MlpConfig {
             return with_loss(cx, x, goal);
         }
         let loss = losses::mse(cx, x, goal)?;
-        Ok(vec![("loss".to_string(), loss), ("prediction".to_string(), x)])
+        Ok(vec![(LOSS.to_string(), loss), ("prediction".to_string(), x)])
     }
 }

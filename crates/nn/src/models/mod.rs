@@ -15,6 +15,7 @@ use crate::losses;
 use crate::model::Model;
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::ValueId;
+use partita_ir::port::LOSS;
 
 /// A model and its sizes.
 #[derive(Clone, PartialEq, Debug)]
@@ -114,5 +115,5 @@ fn token_inputs(cx: &mut Context, batch: usize, sequence: usize) -> (ValueId, Va
 /// `loss` from logits and labels, and the `logits`.
 fn with_loss(cx: &mut Context, logits: ValueId, labels: ValueId) -> Result<Vec<(String, ValueId)>> {
     let loss = losses::cross_entropy(cx, logits, labels)?;
-    Ok(vec![("loss".to_string(), loss), ("logits".to_string(), logits)])
+    Ok(vec![(LOSS.to_string(), loss), ("logits".to_string(), logits)])
 }

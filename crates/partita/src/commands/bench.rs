@@ -21,6 +21,7 @@ use exchange::Traffic;
 use models::{Extent, Step};
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::Registry;
+use partita_ir::port::LOSS;
 use partita_mesh::Mesh;
 use partita_nn::{Model, Optimizer, StepOptions};
 use partita_runtime::{AWAKE, Cpu, MemoryLimit, Products, Runner, RunnerOptions, TrainLoop};
@@ -225,18 +226,20 @@ impl Prepared {
     /// Plans, lowers and runs it once.
     fn new(case: &Case, args: &BenchArgs) -> Result<Prepared> {
         let cpu = Cpu { products: Products::new(args.portable), ..Cpu::default() };
-        let (profile, workers) = (args.profile, case.threads);
+        let (record, workers) = (args.profile, case.threads);
         let memory = match &args.memory_limit {
             Some(text) => MemoryLimit::parse(text)?,
             None => MemoryLimit::default(),
         };
-        let options = RunnerOptions { cpu, profile, workers, memory, ..RunnerOptions::default() };
+        let options = RunnerOptions { cpu, record, workers, memory, ..RunnerOptions::default() };
         let mut prepared = match &case.work {
             Work::Step(step) => prepare_step(step, &case.mesh, &case.ready, options)?,
             Work::Traffic { traffic, bytes, times } => {
                 let begin = Instant::now();
                 let ranks = Mesh::parse(&case.mesh, None)?.rank_count();
-                let runner = Runner::new(exchange::programs(*traffic, *bytes, ranks, *times), options)?;
+                let set = exchange::programs(*traffic, *bytes, ranks, *times);
+                let world = options.world(&set)?;
+                let runner = Runner::new(set, world, options)?;
                 let compile_ms = 1e3 * begin.elapsed().as_secs_f64();
                 Prepared::ready(Player::Programs(runner), compile_ms, *times)
             }
@@ -277,7 +280,7 @@ impl Prepared {
         let cpu_before = cpu_ms();
         let begin = Instant::now();
         match &mut self.player {
-            Player::Steps(trainer) if trainer.runner().has_output(0, "loss") => {
+            Player::Steps(trainer) if trainer.runner().has_output(0, LOSS) => {
                 let (loss, _) = trainer.run()?;
                 if self.losses.len() < LOSSES {
                     self.losses.push(loss);

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod explain;
+pub mod launch;
 pub mod lower;
 pub mod opt;
 pub mod show;

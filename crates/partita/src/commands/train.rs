@@ -1,6 +1,7 @@
 //! `partita train`: verify, train, validate, sample, save, summarise.
 
 use crate::cli::TrainArgs;
+use crate::commands::launch;
 use crate::commands::verify::{Guard, refused_to_train, verification_batch, verify_watched};
 use crate::compile::{self, Build};
 use crate::config::Config;
@@ -52,6 +53,7 @@ pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<E
         ..RunnerOptions::default()
     };
     options.check()?;
+    let options = launch::share(options)?;
     // What is wrong with the checkpoint or the folder is said before the verification, which takes a while.
     let checkpoint = args.resume.as_ref().map(|path| find_checkpoint(config, path.as_deref())).transpose()?;
     let resumed = checkpoint.as_ref().map(|(path, checkpoint)| (path.clone(), checkpoint.step));
@@ -69,10 +71,13 @@ pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<E
             output
                 .note(format!("the data goes on at step {} of this batch size", training.first_batch() + 1));
         }
-    } else if config.checkpoint.dir.is_none() && training.folder() != default_dir(config) {
+    } else if let Some(folder) = training.folder()
+        && config.checkpoint.dir.is_none()
+        && folder != default_dir(config)
+    {
         output.note(format!(
             "checkpoints go to {}: another run uses {}",
-            training.folder().display(),
+            folder.display(),
             default_dir(config).display()
         ));
     }
@@ -115,7 +120,7 @@ pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<E
         output.stopped(&Stopped {
             step: finished.done,
             checkpoint: finished.saved.map(|(_, path)| path.display().to_string()),
-            resume: training.folder().display().to_string(),
+            resume: training.folder().unwrap_or(&default_dir(config)).display().to_string(),
         });
         return Ok(Ending::Stopped);
     }
@@ -162,7 +167,7 @@ fn note_slow_ops(runner: &Runner, output: &mut Output) {
         output.note(format!(
             "{} of {} instructions run on the reference interpreter, slowly; most often {} in {}",
             slow_ops.iter().map(|op| op.count).sum::<usize>(),
-            runner.programs().programs.iter().map(|p| p.instructions.len()).sum::<usize>(),
+            runner.programs().iter().map(|p| p.instructions.len()).sum::<usize>(),
             slow.op,
             slow.path
         ));
@@ -191,6 +196,9 @@ fn print_sample(
     forward.output_names = vec!["logits".into()];
     let mut solo = play::solo(&graph_edit::prune(forward), config.train.seed, options)?;
     let checkpoint = trainer.checkpoint(Default::default())?;
+    if !trainer.runner().world().is_first() {
+        return Ok(());
+    }
     for name in model.params.keys() {
         solo.set_tensor(name, &checkpoint.tensors[name])?;
     }

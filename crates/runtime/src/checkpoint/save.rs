@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use partita_base::{Diagnostic, Result};
 use safetensors::tensor::TensorView;
 
+use partita_ir::port::OPTIMIZER_PREFIX;
+
 use super::*;
 
 /// Writes a checkpoint to a folder of its own in `dir` and returns the folder's name.

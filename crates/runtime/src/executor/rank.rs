@@ -3,18 +3,19 @@
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use partita_base::{DType, Diagnostic, Result};
-use partita_comm::{Poll, SharedMemory, Transport};
+use partita_comm::{Poll, Transport};
 use partita_kernels::Scalar;
 use partita_program::{
     Action, BufferId, CollectiveId, Communicator, Compute, Cursor, Device, Program, ProgramSet, RankDevice,
     Start, StepOutcome, View, advance,
 };
 
+use super::recorder::Track;
 use super::team::{Idle, Team};
-use super::{DIVERGED, Fault, RunnerOptions};
+use super::{DIVERGED, Fault, PEER_FAILED, RunnerOptions};
 use crate::arena::{Arena, Memory, Publication, Span};
 use crate::cpu::{self, CpuRank, Kernel, buffer_span};
 
@@ -73,34 +74,6 @@ pub(super) enum Ready {
     Wait,
 }
 
-/// Where the time goes, if anybody asked: nanoseconds in each instruction so far, of all threads that had a part in it, the
-/// polls of a wait included.
-#[derive(Default)]
-pub(super) struct Clock(Box<[AtomicU64]>);
-
-impl Clock {
-    /// Of so many instructions.
-    pub fn of(instructions: usize) -> Clock {
-        Clock((0..instructions).map(|_| AtomicU64::new(0)).collect())
-    }
-
-    /// Runs `work` on behalf of the instruction that `index` names.
-    pub fn time<T>(&self, index: impl FnOnce() -> usize, work: impl FnOnce() -> T) -> T {
-        if self.0.is_empty() {
-            return work();
-        }
-        let begin = Instant::now();
-        let result = work();
-        self.0[index()].fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        result
-    }
-
-    /// What it shows; nothing where nobody asked.
-    pub fn nanos(&self) -> Vec<u64> {
-        self.0.iter().map(|nanos| nanos.load(Ordering::Relaxed)).collect()
-    }
-}
-
 /// A rank's program, ready to run, and its memory.
 pub(super) struct Body {
     pub instructions: Vec<Ready>,
@@ -109,7 +82,9 @@ pub(super) struct Body {
     /// Per instruction, and per collective: what must be finite after it.
     checks: Vec<Vec<Check>>,
     collective_checks: Vec<Vec<Check>>,
-    pub clock: Clock,
+    rank: usize,
+    /// Per instruction: what its events say of it.
+    bytes: Vec<usize>,
     // Last: what holds pointers into it goes before.
     pub arena: Arena,
 }
@@ -121,10 +96,16 @@ impl Body {
             checks: instructions.iter().map(|_| Vec::new()).collect(),
             ends: vec![0; instructions.len()],
             collective_checks: Vec::new(),
-            clock: Clock::default(),
+            rank: 0,
+            bytes: vec![0; instructions.len()],
             instructions,
             arena,
         }
+    }
+
+    /// What an event of an instruction names.
+    pub fn event(&self, instruction: usize) -> (usize, usize, usize) {
+        (self.rank, instruction, self.bytes[instruction])
     }
 
     /// Notes where the numbers that the step is checked by become known.
@@ -203,10 +184,12 @@ impl Rank {
                 }
             }
         }
-        let mut body = Body { ends, ..Body::new(instructions, arena) };
-        if options.profile {
-            body.clock = Clock::of(program.instructions.len());
-        }
+        let bytes = program.instructions.iter().map(|instruction| match options.record {
+            true => traffic(program, &instruction.action),
+            false => 0,
+        });
+        let bytes = bytes.collect();
+        let mut body = Body { rank: program.rank(), bytes, ends, ..Body::new(instructions, arena) };
         if options.nan_guard {
             body.collective_checks.resize_with(set.collectives.len(), Vec::new);
             body.guard(program);
@@ -241,20 +224,42 @@ impl Rank {
     pub fn advance(
         &mut self,
         program: &Program,
-        transport: &SharedMemory,
+        transport: &dyn Transport,
         idle: &Idle,
+        track: Track,
         pulse: &Pulse,
     ) -> Outcome {
         let Rank { team, cursor, high_water_bytes, fault, .. } = self;
         let body = &team.body;
         let (fault, touched) = (*fault, Cell::from_mut(high_water_bytes));
-        let mut player = Player { team, idle, memory: body.arena.memory(), touched, fault, pulse };
-        let mut link = Link { body, memory: body.arena.memory(), touched, transport, fault, pulse };
+        let mut player = Player { team, idle, track, memory: body.arena.memory(), touched, fault, pulse };
+        let mut link = Link { body, track, memory: body.arena.memory(), touched, transport, fault, pulse };
         match advance(program, cursor, &mut player, &mut link) {
             StepOutcome::Done => Outcome::Done,
             StepOutcome::Blocked(collective) => Outcome::Blocked(Some(collective)),
             StepOutcome::Failed(error) if error.code == HANG => Outcome::Blocked(None),
             StepOutcome::Failed(error) => Outcome::Failed(error),
+        }
+    }
+}
+
+/// The bytes that an instruction reads and writes.
+fn traffic(program: &Program, action: &Action) -> usize {
+    let viewed = |view: &View| {
+        view.shape.iter().product::<usize>() * program.buffer(view.buffer).ty.dtype.size_bytes()
+    };
+    let read = |views: &[View]| views.iter().map(viewed).sum::<usize>();
+    let written = |ids: &[BufferId]| ids.iter().map(|&id| program.buffer(id).bytes).sum::<usize>();
+    match action {
+        Action::Compute(compute) => read(&compute.inputs) + written(&compute.outputs),
+        Action::Start(start) => read(&start.inputs),
+        Action::Wait(collective) => {
+            let mut starts =
+                program.instructions.iter().filter_map(|instruction| match &instruction.action {
+                    Action::Start(start) if start.collective == *collective => Some(start),
+                    _ => None,
+                });
+            starts.next().map_or(0, |start| written(&start.outputs))
         }
     }
 }
@@ -282,6 +287,7 @@ fn hit(fault: Option<(usize, Fault)>, index: usize) -> Option<Fault> {
 struct Player<'a> {
     team: &'a Team,
     idle: &'a Idle<'a>,
+    track: Track<'a>,
     memory: Memory<'a>,
     touched: &'a Cell<usize>,
     fault: Option<(usize, Fault)>,
@@ -300,7 +306,7 @@ impl RankDevice for Player<'_> {
         self.idle.count_me(false);
         let result = match fault {
             Some(Fault::Error) => Err(Diagnostic::new("E411", "told to fail")),
-            _ => self.team.run(index, self.idle),
+            _ => self.team.run(index, self.idle, self.track),
         };
         result.map_err(|error| refused(program, index, error))?;
         self.touched.update(|bytes| bytes.max(self.team.body.ends[index]));
@@ -335,12 +341,23 @@ fn placed(program: &Program, index: usize, error: Box<Diagnostic>) -> Box<Diagno
     error.at(if path.is_empty() { "<root>" } else { path })
 }
 
+/// Why a rank ended whose peers have failed. Where the first of them is of this process, it has told so itself.
+fn ended(transport: &dyn Transport) -> Box<Diagnostic> {
+    match transport.failure() {
+        // Every rank goes on from the state of the step before.
+        Some(first) if first.code == DIVERGED => Diagnostic::new(DIVERGED, first.message),
+        Some(first) => Diagnostic::new(PEER_FAILED, format!("rank {} failed: {}", first.rank, first.message)),
+        None => Diagnostic::new(PEER_FAILED, "another rank failed"),
+    }
+}
+
 /// Runs collectives.
 struct Link<'a> {
     body: &'a Body,
+    track: Track<'a>,
     memory: Memory<'a>,
     touched: &'a Cell<usize>,
-    transport: &'a SharedMemory,
+    transport: &'a dyn Transport,
     fault: Option<(usize, Fault)>,
     pulse: &'a Pulse,
 }
@@ -358,17 +375,16 @@ impl Communicator for Link<'_> {
         };
         self.touched.update(|bytes| bytes.max(self.body.ends[index]));
         let start = || publication.start(self.transport, start.collective, program.rank());
-        self.body.clock.time(|| index, start);
+        self.track.time(|| self.body.event(index), start);
         self.pulse.end();
         Ok(())
     }
 
     fn has_ended(&mut self, program: &Program, collective: CollectiveId) -> Result<bool> {
         let poll = || self.transport.poll(collective, program.rank());
-        match self.body.clock.time(|| wait_index(program, collective), poll) {
+        match self.track.time(|| self.body.event(wait_index(program, collective)), poll) {
             Poll::Pending => Ok(false),
-            // The rank that failed has told why.
-            Poll::Failed => Err(Diagnostic::new("E418", "another rank failed")),
+            Poll::Failed => Err(ended(self.transport)),
             Poll::Ready => {
                 self.pulse.end();
                 let checks = self.body.collective_checks.get(collective.index());

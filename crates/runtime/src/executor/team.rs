@@ -19,6 +19,7 @@ use partita_comm::Notify;
 
 use super::lock;
 use super::rank::{Body, Ready};
+use super::recorder::Track;
 use crate::arena::Span;
 use crate::cpu::Kernel;
 
@@ -128,20 +129,20 @@ impl Team {
     }
 
     /// Runs a compute instruction, by this thread alone where nobody is idle and that spares work. For the worker.
-    pub fn run(&self, instruction: usize, idle: &Idle) -> Result<()> {
+    pub fn run(&self, instruction: usize, idle: &Idle, track: Track) -> Result<()> {
         let (kernel, workspace) = self.kernel(instruction);
         let memory = self.body.arena.memory();
         let is_alone = self.dealt.len() == 1 || (kernel.is_better_alone() && idle.is_empty());
-        let clock = &self.body.clock;
+        let what = || self.body.event(instruction);
         if is_alone || kernel.part_count() == 1 || kernel.part_count() > MOST_PARTS {
-            return clock.time(|| instruction, || kernel.run(&memory, workspace));
+            return track.time(what, || kernel.run(&memory, workspace));
         }
-        self.run_parts(instruction, kernel.part_count(), idle)?;
-        clock.time(|| instruction, || kernel.finish(&memory, workspace))
+        self.run_parts(instruction, kernel.part_count(), idle, track)?;
+        track.time(what, || kernel.finish(&memory, workspace))
     }
 
     /// Runs all parts but the last.
-    fn run_parts(&self, instruction: usize, parts: usize, idle: &Idle) -> Result<()> {
+    fn run_parts(&self, instruction: usize, parts: usize, idle: &Idle, track: Track) -> Result<()> {
         let post = ((self.post.load(Ordering::SeqCst) >> 32) as u32).wrapping_add(1);
         let places = self.dealt.len();
         self.left.store(parts, Ordering::SeqCst);
@@ -150,7 +151,7 @@ impl Team {
         }
         self.post.store(u64::from(post) << 32 | instruction as u64, Ordering::SeqCst);
         idle.call();
-        while self.run_one_part(0) {}
+        while self.run_one_part(0, track) {}
         loop {
             let seen = self.ended.epoch();
             if self.left.load(Ordering::SeqCst) == 0 {
@@ -174,7 +175,7 @@ impl Team {
     }
 
     /// Runs a part of the last post, of those dealt to a place if there are any. Whether there was one.
-    pub fn run_one_part(&self, place: usize) -> bool {
+    pub fn run_one_part(&self, place: usize, track: Track) -> bool {
         let place = place % self.dealt.len();
         let word = self.post.load(Ordering::SeqCst);
         let (post, instruction) = ((word >> 32) as u32, word as u32 as usize);
@@ -187,7 +188,7 @@ impl Team {
         let run = || {
             let (kernel, workspace) = self.kernel(instruction);
             let memory = self.body.arena.memory();
-            self.body.clock.time(|| instruction, || kernel.run_part(part, &memory, workspace))
+            track.time(|| self.body.event(instruction), || kernel.run_part(part, &memory, workspace))
         };
         let failure = match catch_unwind(AssertUnwindSafe(run)) {
             Ok(Ok(())) => None,
@@ -206,9 +207,10 @@ impl Team {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rank::Clock;
+    use super::super::recorder::Recorder;
     use super::*;
     use crate::arena::Arena;
+    use partita_program::Event;
     use std::ops::Deref;
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
@@ -219,11 +221,13 @@ mod tests {
         idle: Arc<Notify>,
         idle_count: AtomicUsize,
         is_over: Arc<AtomicBool>,
+        recorder: Arc<Recorder>,
     }
 
     impl Staffed {
         fn run(&self, instruction: usize) -> Result<()> {
-            self.team.run(instruction, &Idle::new(&self.idle_count, &self.idle))
+            let idle = Idle::new(&self.idle_count, &self.idle);
+            self.team.run(instruction, &idle, self.recorder.track(0))
         }
     }
 
@@ -255,28 +259,29 @@ mod tests {
 
     /// A team, its helpers at work, with one instruction on so many bytes.
     fn staffed(kernel: Kernel, bytes: usize, threads: usize) -> Staffed {
-        staffed_with(Clock::default(), kernel, bytes, threads)
+        staffed_with(Recorder::new(0), kernel, bytes, threads)
     }
 
-    /// With this clock.
-    fn staffed_with(clock: Clock, kernel: Kernel, bytes: usize, threads: usize) -> Staffed {
+    /// With this recorder.
+    fn staffed_with(recorder: Recorder, kernel: Kernel, bytes: usize, threads: usize) -> Staffed {
+        let recorder = Arc::new(recorder);
         let instructions = vec![Ready::Compute { kernel, workspace: Span::default() }];
-        let mut body = Body::new(instructions, Arena::new(bytes).unwrap());
-        body.clock = clock;
+        let body = Body::new(instructions, Arena::new(bytes).unwrap());
         let team = Arc::new(Team::new(body, threads, Duration::from_micros(10)));
         let (idle, is_over) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
         for place in 1..threads {
             let (team, idle, is_over) = (team.clone(), idle.clone(), is_over.clone());
+            let recorder = recorder.clone();
             std::thread::spawn(move || {
                 while !is_over.load(Ordering::SeqCst) {
                     let seen = idle.epoch();
-                    if !team.run_one_part(place) {
+                    if !team.run_one_part(place, recorder.track(place)) {
                         idle.wait_for_change(seen, Duration::from_micros(10), Duration::from_millis(1));
                     }
                 }
             });
         }
-        Staffed { team, idle, idle_count: AtomicUsize::new(threads - 1), is_over }
+        Staffed { team, idle, idle_count: AtomicUsize::new(threads - 1), is_over, recorder }
     }
 
     fn bytes(team: &Team) -> Vec<u8> {
@@ -381,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_counts_the_time_of_every_thread() {
+    fn events_tell_what_every_thread_did_in_its_order() {
         const PARTS: usize = 3;
         let nap = Duration::from_millis(2);
         for threads in 1..=PARTS {
@@ -398,14 +403,24 @@ mod tests {
                     Ok(())
                 })
             };
-            for clock in [Clock::of(1), Clock::default()] {
+            for recorder in [Recorder::new(threads), Recorder::new(0)] {
                 begun.store(0, Ordering::SeqCst);
-                let team = staffed_with(clock, Kernel::together((0..PARTS).map(part)), 0, threads);
-                let is_asked = !team.body.clock.nanos().is_empty();
+                let is_on = recorder.is_on();
+                let team = staffed_with(recorder, Kernel::together((0..PARTS).map(part)), 0, threads);
                 team.run(0).unwrap();
-                let nanos = team.body.clock.nanos();
-                let least = PARTS as u64 * nap.as_nanos() as u64;
-                assert!(nanos.len() == usize::from(is_asked) && nanos.iter().all(|&nanos| nanos >= least));
+                let events = team.recorder.take();
+                if !is_on {
+                    assert_eq!(events, []);
+                    continue;
+                }
+                let spent: u64 = events.iter().map(Event::nanos).sum();
+                assert!(spent >= PARTS as u64 * nap.as_nanos() as u64, "{events:?}");
+                for thread in 0..threads {
+                    let own: Vec<_> = events.iter().filter(|event| event.thread == thread).collect();
+                    assert!(!own.is_empty(), "thread {thread} of {threads} had no part");
+                    assert!(own.windows(2).all(|pair| pair[0].end_ns <= pair[1].begin_ns));
+                    assert!(own.iter().all(|event| (event.rank, event.instruction) == (0, 0)));
+                }
             }
         }
     }

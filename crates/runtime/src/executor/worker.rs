@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use partita_base::{Diagnostic, Result};
-use partita_comm::{Failure, Notify, SharedMemory, Transport};
-use partita_program::{CollectiveId, ProgramSet};
+use partita_comm::{CollectiveId, Failure, Notify, World};
+use partita_program::{Program, ProgramSet};
 
 use super::cores::Homes;
 use super::lock;
 use super::rank::{Outcome, Pulse, Rank};
+use super::recorder::{Recorder, Track};
 use super::team::{Idle, Team};
 
 /// How long a failed step waits for workers that are inside a kernel.
@@ -19,7 +20,11 @@ const GRACE: Duration = Duration::from_secs(3);
 
 /// What all workers share.
 pub(super) struct Shared {
+    /// As given, of all ranks.
     pub set: ProgramSet,
+    pub world: World,
+    /// Of the local ranks, as all that follows per rank.
+    pub programs: Vec<Program>,
     /// One worker plays a rank, so these locks are only contended when something has gone wrong.
     pub ranks: Vec<Mutex<Rank>>,
     /// Per rank, what others help with.
@@ -28,13 +33,13 @@ pub(super) struct Shared {
     pub idle: AtomicUsize,
     /// Ranks that have not come to the end of the step.
     pub open: AtomicUsize,
-    pub transport: SharedMemory,
     pub workers: usize,
     pub homes: Homes,
     /// How long a worker that waits stays awake.
     pub awake: Duration,
     pub watchdog: Duration,
     pub pulse: Pulse,
+    pub recorder: Recorder,
     pub control: Control,
     pub has_failed: AtomicBool,
     pub failure: Mutex<Option<Box<Diagnostic>>>,
@@ -131,31 +136,33 @@ impl Shared {
     fn play(&self, worker: usize) {
         self.homes.settle(worker);
         let mut still = Still { progress: 0, since: Instant::now() };
-        let idle = Idle::new(&self.idle, self.transport.notify());
+        let idle = Idle::new(&self.idle, self.world.transport().notify());
+        let track = self.recorder.track(worker);
         let has_ranks = worker < self.ranks.len();
         loop {
             // Before any look at what it tells of: what changes after that look ends the wait below.
-            let seen = self.transport.notify().epoch();
+            let seen = self.world.transport().notify().epoch();
             if self.has_failed.load(Ordering::SeqCst) || self.open.load(Ordering::SeqCst) == 0 {
                 return;
             }
             let (mut moved, mut waiting) = (false, None);
-            for rank in (worker..self.ranks.len()).step_by(self.workers) {
-                let mut player = lock(&self.ranks[rank]);
+            for local in (worker..self.ranks.len()).step_by(self.workers) {
+                let mut player = lock(&self.ranks[local]);
                 if player.is_done {
                     continue;
                 }
                 let before = player.cursor;
-                let program = &self.set.programs[rank];
+                let program = &self.programs[local];
+                let rank = program.rank();
                 let outcome = catch_unwind(AssertUnwindSafe(|| {
-                    player.advance(program, &self.transport, &idle, &self.pulse)
+                    player.advance(program, self.world.transport(), &idle, track, &self.pulse)
                 }));
                 match outcome {
                     Ok(Outcome::Done) => {
                         player.is_done = true;
                         moved = true;
                         if self.open.fetch_sub(1, Ordering::SeqCst) == 1 {
-                            self.transport.notify().bump();
+                            self.world.transport().notify().bump();
                         }
                     }
                     Ok(Outcome::Blocked(collective)) => {
@@ -175,11 +182,11 @@ impl Shared {
                 continue;
             }
             idle.count_me(has_ranks);
-            if self.help(worker) {
+            if self.help(worker, track) {
                 continue;
             }
             let Some(waiting) = waiting else {
-                self.transport.notify().wait_for_change(seen, self.awake, Duration::MAX);
+                self.world.transport().notify().wait_for_change(seen, self.awake, Duration::MAX);
                 continue;
             };
             let progress = self.pulse.progress.load(Ordering::Relaxed);
@@ -191,36 +198,43 @@ impl Shared {
             // after twice its patience.
             let patience = if waiting.1.is_some() { self.watchdog } else { 3 * self.watchdog };
             let left = patience.saturating_sub(still.since.elapsed());
-            // A lone worker that gets nowhere never will.
-            let alone = self.workers == 1 && self.transport.notify().epoch() == seen;
+            // A lone worker that gets nowhere never will, unless another process helps.
+            let alone =
+                self.workers == 1 && self.world.is_whole() && self.world.transport().notify().epoch() == seen;
             if left.is_zero() || alone {
                 return self.fail(waiting.0, self.stuck(waiting, still.since.elapsed()));
             }
-            self.transport.notify().wait_for_change(seen, self.awake, left);
+            self.world.transport().notify().wait_for_change(seen, self.awake, left);
         }
     }
 
     /// Runs a part of a kernel of a rank that another worker plays. Whether there was one.
-    fn help(&self, worker: usize) -> bool {
+    fn help(&self, worker: usize, track: Track) -> bool {
         let count = self.ranks.len();
         let mut others = (worker + 1..worker + 1 + count).map(|rank| rank % count);
         others.any(|rank| {
             let place = (worker + self.workers - rank % self.workers) % self.workers;
-            place > 0 && self.teams[rank].run_one_part(place)
+            place > 0 && self.teams[rank].run_one_part(place, track)
         })
     }
 
     /// Ends the run for all ranks. The first failure is the one that is told.
     fn fail(&self, rank: usize, error: Box<Diagnostic>) {
-        let message = error.message.clone();
+        let (code, message) = (error.code.to_string(), error.message.clone());
         lock(&self.failure).get_or_insert(error);
         self.has_failed.store(true, Ordering::SeqCst);
-        self.transport.fail(Failure { rank, message });
+        self.world.transport().fail(Failure { rank, code, message });
         self.control.changed.bump();
     }
 
+    /// The program of a local rank.
+    fn program(&self, rank: usize) -> Option<&Program> {
+        self.world.position(rank).map(|local| &self.programs[local])
+    }
+
     fn at(&self, rank: usize, index: usize) -> String {
-        match self.set.programs[rank].instructions.get(index) {
+        let Some(program) = self.program(rank) else { return "a place in another process".to_string() };
+        match program.instructions.get(index) {
             Some(instruction) => {
                 let origin = &instruction.origin;
                 let path = if origin.path.is_empty() { "<root>" } else { &origin.path };
@@ -234,8 +248,11 @@ impl Shared {
         let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
         let text = text.unwrap_or_else(|| "no message".into());
-        let origin =
-            self.set.programs[rank].instructions.get(index).map(|i| i.origin.clone()).unwrap_or_default();
+        let origin = self
+            .program(rank)
+            .and_then(|p| p.instructions.get(index))
+            .map(|i| i.origin.clone())
+            .unwrap_or_default();
         Diagnostic::new("E410", format!("rank {rank} panicked in {}: {text}", origin.what))
             .at(if origin.path.is_empty() { "<root>".to_string() } else { origin.path })
             .note(format!("rank {rank}, {}", self.at(rank, index)))
@@ -251,7 +268,7 @@ impl Shared {
                 .found(format!("no progress on any rank for {waited:.1?}"));
         };
         let collective = &self.set.collectives[id.index()];
-        let missing = self.transport.missing(id);
+        let missing = self.world.transport().missing(id);
         let mut error = Diagnostic::new("E413", format!("rank {rank} waits in vain in {}", collective.label))
             .at(collective.transfers.first().map_or_else(|| collective.label.clone(), |t| t.what.clone()))
             .expected(format!("ranks {:?} to take part", collective.members))

@@ -1,7 +1,7 @@
 //! Small step graphs of several ranks, and running them.
 #![allow(dead_code)]
 
-use partita_base::DType;
+use partita_base::{DType, Result};
 use partita_ir::ops::{AllGather, AllReduce, AllToAll, CollectivePermute, DotGeneral, ReduceScatter};
 use partita_ir::{ClassGraph, Graph, GraphBuilder, Literal, Role, TensorType, ValueId};
 use partita_mesh::Combiner;
@@ -201,7 +201,7 @@ pub fn run(
     inputs: &[Vec<Literal>],
     steps: usize,
 ) -> Vec<Vec<Vec<u8>>> {
-    let mut runner = Runner::new(set.clone(), options).unwrap();
+    let mut runner = in_process(set.clone(), options).unwrap();
     feed(&mut runner, graphs, inputs);
     for step in 0..steps {
         if step > 0 {
@@ -220,4 +220,10 @@ pub fn run(
         names.map(|port| runner.read_output(rank, &port.name).unwrap()).collect()
     };
     (0..set.programs.len()).map(outputs).collect()
+}
+
+/// A runner of all ranks in this process.
+pub fn in_process(set: ProgramSet, options: RunnerOptions) -> Result<Runner> {
+    let world = options.world(&set)?;
+    Runner::new(set, world, options)
 }

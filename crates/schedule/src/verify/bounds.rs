@@ -37,8 +37,8 @@
 
 use crate::feed::Fed;
 use partita_base::DType;
-use partita_ir::Literal;
-use partita_nn::step::{gradient_name, state_name};
+use partita_ir::port::{GRADIENT_NORM, gradient_name, state_name, state_of};
+use partita_ir::{Literal, OutputKind};
 use partita_nn::{StepOptions, accumulation_dtype};
 
 /// Below this magnitude a tensor counts as zero: a relative difference is then relative to it.
@@ -141,6 +141,10 @@ pub(super) struct Bounds<'a> {
     clipping: f64,
 }
 
+fn is_gradient(name: &str) -> bool {
+    matches!(OutputKind::of(name, false), OutputKind::Gradient(_))
+}
+
 impl<'a> Bounds<'a> {
     /// For the outputs of the reference by name, the same in f64 where both sides ran in a narrower type, and what is
     /// known of the update.
@@ -150,8 +154,8 @@ impl<'a> Bounds<'a> {
         update: Option<Update<'a>>,
         tolerance: f64,
     ) -> Bounds<'a> {
-        let gradients = || reference.iter().filter(|(name, _)| name.starts_with("grad.")).map(|(_, g)| g);
-        let norm = || match reference.get("grad_norm") {
+        let gradients = || reference.iter().filter(|(name, _)| is_gradient(name)).map(|(_, g)| g);
+        let norm = || match reference.get(GRADIENT_NORM) {
             Some(norm) => norm.to_f64()[0],
             None => gradients().flat_map(Literal::to_f64).map(|g| g * g).sum::<f64>().sqrt(),
         };
@@ -171,7 +175,7 @@ impl<'a> Bounds<'a> {
         let is_parameter = self.reference.contains_key(&gradient_name(name));
         let magnitude = magnitude(expected).max(if is_parameter { TINY_PARAMETER } else { TINY });
         let plain = self.tolerance * magnitude;
-        let explained = match name.starts_with("grad.") {
+        let explained = match is_gradient(name) {
             true => Explained::All(self.gradient_difference(name, expected)),
             false => self.updated(name).unwrap_or(Explained::All(plain)),
         };
@@ -195,8 +199,8 @@ impl<'a> Bounds<'a> {
     /// no update made.
     fn updated(&self, name: &str) -> Option<Explained> {
         let update = self.update?;
-        let (slot, parameter) = match name.strip_prefix("optimizer.") {
-            Some(rest) => rest.split_once('.').map(|(slot, parameter)| (Some(slot), parameter))?,
+        let (slot, parameter) = match state_of(name) {
+            Some((slot, parameter)) => (Some(slot), parameter),
             None => (None, name),
         };
         let optimizer = &update.options.optimizer;
@@ -248,7 +252,7 @@ mod tests {
 
     fn fed(dtype: DType, values: &[(&str, f64)]) -> Fed {
         let ty = |name: &str| match name {
-            "grad_norm" => TensorType::scalar(accumulation_dtype(dtype)),
+            GRADIENT_NORM => TensorType::scalar(accumulation_dtype(dtype)),
             _ => TensorType::new(dtype, [1]),
         };
         values.iter().map(|(name, value)| (name.to_string(), Literal::splat(&ty(name), *value))).collect()

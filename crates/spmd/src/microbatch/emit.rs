@@ -4,6 +4,7 @@ use super::{Analysis, Cuts, Run, State, holds, splits_cleanly};
 use partita_base::{DType, Result};
 use partita_ir::graph_edit::prune;
 use partita_ir::ops::BinaryKind;
+use partita_ir::port::microbatch_name;
 use partita_ir::{
     FactorId, FactorKind, Graph, GraphBuilder, LocalContext, Node, NodeId, Operation, Rule, TensorType,
     ValueId,
@@ -82,7 +83,7 @@ impl<'a> Emitter<'a> {
             positions.push(None);
             for index in 0..self.cuts.count() {
                 let ty = self.cuts.piece_type(&value.ty, 0, index);
-                let new = self.builder.input(&format!("{}.micro{index}", value.name), ty, value.role.clone());
+                let new = self.builder.input(&microbatch_name(&value.name, index), ty, value.role.clone());
                 self.builder.graph_mut().value_mut(new).annotation = value.annotation.clone();
                 self.settled.insert(new);
                 self.pieces[input.index()][index] = Some(new);
@@ -247,7 +248,7 @@ impl<'a> Emitter<'a> {
         }
         if !source.name.is_empty() {
             target.name = match microbatch {
-                Some(index) => format!("{}.micro{index}", source.name),
+                Some(index) => microbatch_name(&source.name, index),
                 None => source.name.clone(),
             };
         }

@@ -167,7 +167,9 @@ mod tests {
                         Port { buffer: Id::new(1), name: "output".into(), ..program.inputs[0].clone() };
                     program.outputs.push(port);
                 }
-                let mut runner = Runner::new(set, RunnerOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+                let options = RunnerOptions::default();
+                let world = options.world(&set).unwrap();
+                let mut runner = Runner::new(set, world, options).unwrap_or_else(|e| panic!("{e}"));
                 for rank in 0..ranks {
                     let count = runner.input_type(rank, "input").unwrap().element_count();
                     let bytes = vec![rank as f32 + 1.0; count]

@@ -48,7 +48,7 @@ impl Event for Profile {
 
 /// The clocks of a runner: nanoseconds per rank and instruction.
 pub fn clocks(runner: &Runner) -> Result<Vec<Vec<u64>>> {
-    (0..runner.rank_count()).map(|rank| runner.instruction_nanos(rank)).collect()
+    runner.local_ranks().iter().map(|&rank| Ok(runner.instruction_nanos(rank)?.to_vec())).collect()
 }
 
 /// How long each instruction took in the run in which it was fastest: others that want the same core disturb that least.
@@ -88,7 +88,7 @@ impl Profile {
     /// From the nanoseconds of every instruction of every rank of `runner`, and the milliseconds of the whole step.
     pub fn new(case: String, runner: &Runner, nanos: &[Vec<u64>], step_ms: f64) -> Profile {
         let mut kinds: IndexMap<(String, &'static str), (usize, u64, f64, f64)> = IndexMap::new();
-        for (program, spent) in runner.programs().programs.iter().zip(nanos) {
+        for (program, spent) in runner.programs().iter().zip(nanos) {
             for (index, instruction) in program.instructions.iter().enumerate() {
                 let key = (describe(program, instruction), instruction.origin.phase.name());
                 let (count, nanos, flops, bytes) = kinds.entry(key).or_default();

@@ -1,0 +1,111 @@
+//! The processes of one host that share a world: how they find each other, and how one knows that another has ended.
+//!
+//! They meet in a folder. Each holds a lock on a file of its own there for as long as it lives, which the system gives
+//! back however a process ends. Each world that they make is a file there too.
+
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use partita_base::{Diagnostic, Result};
+
+use crate::mapped_file::MappedFile;
+use crate::spec::CollectiveSpec;
+use crate::world::World;
+
+/// How often the processes look for those that have not come.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// This process among those of a run.
+#[derive(Debug)]
+pub struct Processes {
+    folder: PathBuf,
+    index: usize,
+    count: usize,
+    /// Worlds made so far. All processes make the same ones in the same order.
+    worlds: AtomicUsize,
+    /// Locked.
+    _life: File,
+}
+
+impl Processes {
+    /// Joins the others in a folder that exists, as process `index` of `count`, and returns when all are there.
+    ///
+    /// # Errors
+    /// E448 where the folder cannot be used, another process has this index, or not all have come after `patience`.
+    pub fn join(folder: &Path, index: usize, count: usize, patience: Duration) -> Result<Arc<Processes>> {
+        let refused = |what: &str, found: String| {
+            Diagnostic::new("E448", format!("process {index} of {count} cannot join the others: {what}"))
+                .at(folder.display().to_string())
+                .found(found)
+        };
+        if index >= count {
+            return Err(refused("there is no such process", format!("index {index}"))
+                .expected(format!("an index below {count}")));
+        }
+        let life = File::options().create(true).truncate(false).write(true).open(life(folder, index));
+        let life = life.map_err(|error| refused("its file cannot be opened", error.to_string()))?;
+        life.try_lock().map_err(|error| refused("its place is taken", error.to_string()))?;
+        let joined = |index: usize| folder.join(format!("joined-{index}"));
+        File::create(joined(index)).map_err(|e| refused("its file cannot be written", e.to_string()))?;
+        let begin = Instant::now();
+        loop {
+            let missing: Vec<usize> = (0..count).filter(|&other| !joined(other).exists()).collect();
+            if missing.is_empty() {
+                break;
+            }
+            if begin.elapsed() > patience {
+                let found = format!("processes {missing:?} have not come after {patience:?}");
+                return Err(refused("not all are there", found));
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        let folder = folder.to_path_buf();
+        Ok(Arc::new(Processes { folder, index, count, worlds: AtomicUsize::new(0), _life: life }))
+    }
+
+    /// The position of this process.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// The number of processes.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The ranks of a process, of so many in all: consecutive ones, as evenly as possible.
+    pub fn ranks(&self, process: usize, rank_count: usize) -> Range<usize> {
+        rank_count * process / self.count..rank_count * (process + 1) / self.count
+    }
+
+    /// The next world of all processes, of which this one runs its share of the ranks. Where there are fewer ranks than
+    /// processes, each process runs all of them for itself.
+    ///
+    /// # Errors
+    /// See [`CollectiveSpec::validate`]; E448 where the file of the world cannot be made; E447 where the first process has
+    /// ended.
+    pub fn world(self: &Arc<Self>, rank_count: usize, collectives: Vec<CollectiveSpec>) -> Result<World> {
+        if rank_count < self.count || self.count == 1 {
+            return World::in_process(rank_count, collectives);
+        }
+        let number = self.worlds.fetch_add(1, Ordering::SeqCst);
+        let path = self.folder.join(format!("world-{number}"));
+        let transport = MappedFile::open(self.clone(), &path, rank_count, collectives)?;
+        World::new(Arc::new(transport), self.ranks(self.index, rank_count).collect())
+    }
+
+    /// Whether another process has ended, however.
+    pub(crate) fn has_ended(&self, process: usize) -> bool {
+        let Ok(life) = File::open(life(&self.folder, process)) else { return true };
+        life.try_lock_shared().is_ok()
+    }
+}
+
+/// The file that a process keeps locked.
+fn life(folder: &Path, process: usize) -> PathBuf {
+    folder.join(format!("process-{process}"))
+}

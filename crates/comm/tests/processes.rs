@@ -1,0 +1,241 @@
+//! Worlds of several processes, here threads that each have a place among the processes of their own.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use half::bf16;
+use partita_base::{DType, Diagnostic, Id, Result};
+use partita_comm::{
+    CollectiveSpec, Combiner, Endpoint, Exchange, Failure, Poll, Processes, World, run_ranks,
+};
+
+const RANKS: usize = 5;
+
+/// Runs `body` once for each of `count` processes and returns what they return, in order.
+fn each<T: Send>(count: usize, body: impl Fn(Arc<Processes>) -> T + Sync) -> Vec<T> {
+    let folder = tempfile::tempdir().unwrap();
+    std::thread::scope(|scope| {
+        let process = |index: usize| {
+            let (folder, body) = (folder.path(), &body);
+            scope.spawn(move || body(Processes::join(folder, index, count, Duration::from_secs(30)).unwrap()))
+        };
+        let processes: Vec<_> = (0..count).map(process).collect();
+        processes.into_iter().map(|process| process.join().unwrap()).collect()
+    })
+}
+
+/// Collectives of every kind, uneven ones and those of some ranks among them.
+fn specs() -> Vec<CollectiveSpec> {
+    let all = || (0..RANKS).collect::<Vec<_>>();
+    let sum = |dtype, len| Exchange::all_reduce(Combiner::Sum, dtype, len);
+    let spec = CollectiveSpec::new;
+    vec![
+        spec("bucket", all(), vec![sum(DType::F32, 1031), sum(DType::BF16, 77), sum(DType::F32, 0)]),
+        spec("max", vec![4, 0, 2], vec![Exchange::all_reduce(Combiner::Max, DType::F32, 9)]),
+        spec(
+            "rows",
+            all(),
+            vec![Exchange::reduce_scatter(Combiner::Sum, DType::F32, 3, vec![4, 0, 7, 1, 2])],
+        ),
+        spec("gathered", all(), vec![Exchange::all_gather(3, &[8, 4, 0, 12, 4])]),
+        spec("turned", vec![3, 1], vec![Exchange::all_to_all(4, &[6, 5], 0, 1, &[4, 2], &[2, 3])]),
+        spec(
+            "ring",
+            all(),
+            vec![Exchange::collective_permute(&[(0, 1), (1, 2), (4, 0)], &[12; 5], &[12; 5])],
+        ),
+        spec("root", vec![2, 3, 0], vec![Exchange::broadcast(3, 1, 40)]),
+        CollectiveSpec::send(1, 4, 16),
+        CollectiveSpec::barrier(all()),
+    ]
+}
+
+/// Bytes that are finite in every type.
+fn bytes(spec: &CollectiveSpec, exchange: &Exchange, member: usize, round: usize) -> Vec<u8> {
+    let number = |i: usize| ((i * 37 + member * 101 + round * 13) % 997) as f32 / 31.0 - 9.0;
+    let count = exchange.input_bytes(member);
+    match exchange {
+        Exchange::AllReduce { dtype: DType::BF16, .. } => {
+            (0..count / 2).flat_map(|i| bf16::from_f32(number(i)).to_ne_bytes()).collect()
+        }
+        _ => (0..count.div_ceil(4))
+            .flat_map(|i| number(i + spec.label.len()).to_ne_bytes())
+            .take(count)
+            .collect(),
+    }
+}
+
+/// What a rank gets of all collectives, used several times.
+fn results(endpoint: Endpoint) -> Result<Vec<Vec<u8>>> {
+    let mut results = Vec::new();
+    for round in 0..20 {
+        for (id, spec) in specs().iter().enumerate() {
+            let Some(member) = spec.members.iter().position(|&rank| rank == endpoint.rank()) else {
+                continue;
+            };
+            let inputs: Vec<_> = spec.exchanges.iter().map(|e| bytes(spec, e, member, round)).collect();
+            let mut outputs: Vec<_> =
+                spec.exchanges.iter().map(|e| vec![0xee; e.output_bytes(member)]).collect();
+            let given: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
+            let mut got: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
+            endpoint.complete(Id::new(id), &given, &mut got)?;
+            results.extend(outputs);
+        }
+    }
+    Ok(results)
+}
+
+#[test]
+fn collectives_have_the_bits_that_they_have_in_one_process() {
+    let expected = run_ranks(RANKS, specs(), results).unwrap();
+    for count in [2, 3, RANKS] {
+        let found = each(count, |processes| {
+            let world = processes.world(RANKS, specs()).unwrap();
+            assert_eq!(world.local_ranks(), processes.ranks(processes.index(), RANKS).collect::<Vec<_>>());
+            assert_eq!((world.is_first(), world.is_whole()), (processes.index() == 0, false));
+            std::thread::scope(|scope| {
+                let rank = |&rank: &usize| {
+                    let world = &world;
+                    scope.spawn(move || results(Endpoint::new(world.transport(), rank)).unwrap())
+                };
+                let ranks: Vec<_> = world.local_ranks().iter().map(rank).collect();
+                ranks.into_iter().map(|rank| rank.join().unwrap()).collect::<Vec<_>>()
+            })
+        });
+        assert!(found.concat() == expected, "{count} processes");
+    }
+}
+
+#[test]
+fn processes_agree_and_hand_each_other_bytes() {
+    // Longer than what is handed over at once.
+    let long = |rank: usize| (0..600_000 + rank).map(|i| (i * 7 + rank) as u8).collect::<Vec<u8>>();
+    let codes = each(3, |processes| {
+        let index = processes.index();
+        let world = processes.world(RANKS, vec![]).unwrap();
+        assert_eq!(world.largest(10 + index as u64).unwrap(), 12);
+        assert_eq!([world.any(index == 1).unwrap(), world.any(false).unwrap()], [true, false]);
+        for rank in 0..RANKS {
+            assert!(world.broadcast(rank, || Ok(long(rank))).unwrap() == long(rank));
+            let gathered = world.gather(rank, || Ok(vec![rank as u8])).unwrap();
+            assert_eq!(gathered, (index == 0).then(|| vec![rank as u8]));
+        }
+        world.barrier().unwrap();
+        // Rank 4 is of the last process.
+        let failed = world.broadcast(4, || Err(Diagnostic::new("E417", "busy"))).unwrap_err();
+        assert_eq!(world.largest(7).unwrap(), 7, "a failed answer ends no run");
+        assert_eq!(world.broadcast(RANKS, || Ok(vec![])).unwrap_err().code, "E447");
+        // Fewer ranks than processes: each has them all.
+        assert!(processes.world(2, vec![]).unwrap().is_whole());
+        (failed.code, failed.message.clone())
+    });
+    let [(first, message), (second, _), (third, _)] = codes.try_into().unwrap();
+    assert_eq!((first, second, third), ("E447", "E447", "E417"));
+    assert_eq!(message, "rank 4 cannot go on: busy");
+}
+
+#[test]
+fn a_failure_ends_the_collectives_of_all_but_not_what_they_say_to_each_other() {
+    each(2, |processes| {
+        let world = processes.world(2, vec![CollectiveSpec::barrier(vec![0, 1])]).unwrap();
+        let transport = world.transport();
+        if processes.index() == 1 {
+            transport.fail(Failure { rank: 1, code: "E412".into(), message: "`loss` is ∞".into() });
+            transport.fail(Failure { rank: 1, code: "E410".into(), message: "second".into() });
+        } else {
+            let begin = Instant::now();
+            let error = Endpoint::new(transport, 0).barrier(Id::new(0)).unwrap_err();
+            assert_eq!(error.message, "rank 1 failed: `loss` is ∞");
+            assert!(begin.elapsed() < Duration::from_secs(20));
+        }
+        assert_eq!(transport.failure().unwrap().code, "E412");
+        assert_eq!(transport.poll(Id::new(0), processes.index()), Poll::Failed);
+        assert_eq!(world.largest(processes.index() as u64).unwrap(), 1);
+    });
+}
+
+#[test]
+fn a_process_that_leaves_is_missed() {
+    let ends = |goes_on: &(dyn Fn(&World) -> String + Sync)| {
+        let told = each(2, |processes| {
+            let world = processes.world(2, vec![CollectiveSpec::barrier(vec![0, 1])]).unwrap();
+            if processes.index() == 0 { goes_on(&world) } else { String::new() }
+        });
+        told[0].clone()
+    };
+    let barrier =
+        |world: &World| Endpoint::new(world.transport(), 0).barrier(Id::new(0)).unwrap_err().message;
+    let told = ends(&barrier);
+    assert!(told.contains("process 1 has"), "{told}");
+    let told = ends(&|world| world.barrier().unwrap_err().message);
+    assert_eq!(told, "process 1 has ended");
+}
+
+#[test]
+fn places_among_the_processes_are_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let join = |index, count| Processes::join(folder.path(), index, count, Duration::from_millis(30));
+    let code = |joined: Result<Arc<Processes>>| joined.unwrap_err().code;
+    assert_eq!(code(join(2, 2)), "E448");
+    let alone = join(0, 1).unwrap();
+    assert!(alone.world(3, vec![]).unwrap().is_whole());
+    let taken = join(0, 1).unwrap_err();
+    assert!(taken.code == "E448" && taken.message.contains("its place is taken"), "{taken}");
+    let missing = join(1, 3).unwrap_err();
+    assert!(missing.found.as_ref().is_some_and(|found| found.contains("[2]")), "{missing}");
+    let transport = || World::in_process(3, vec![]).unwrap();
+    for ranks in [vec![], vec![1, 0], vec![1, 1], vec![0, 3]] {
+        let whole: Arc<dyn partita_comm::Transport> = Arc::new(Silent);
+        assert_eq!(World::new(whole, ranks).err().map(|error| error.code), Some("E444"));
+    }
+    assert_eq!(transport().local_ranks(), [0, 1, 2]);
+}
+
+/// A transport between three ranks of which nothing is asked.
+struct Silent;
+
+impl partita_comm::Transport for Silent {
+    fn rank_count(&self) -> usize {
+        3
+    }
+    fn collectives(&self) -> &[CollectiveSpec] {
+        &[]
+    }
+    unsafe fn start(&self, _: partita_comm::CollectiveId, _: usize, _: &[*const [u8]], _: &[*mut [u8]]) {
+        unreachable!()
+    }
+    fn poll(&self, _: partita_comm::CollectiveId, _: usize) -> Poll {
+        unreachable!()
+    }
+    fn notify(&self) -> &partita_comm::Notify {
+        unreachable!()
+    }
+    fn fail(&self, _: Failure) {
+        unreachable!()
+    }
+    fn failure(&self) -> Option<Failure> {
+        None
+    }
+    fn missing(&self, _: partita_comm::CollectiveId) -> Vec<usize> {
+        vec![]
+    }
+    fn control_all_gather(&self, _: &[u8]) -> Result<Vec<Vec<u8>>> {
+        Ok(vec![])
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_made_is_told_and_waited_for_by_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("world-0.tmp")).unwrap();
+    let process = |index: usize| {
+        let processes = Processes::join(folder.path(), index, 2, Duration::from_secs(30)).unwrap();
+        let error = processes.world(2, vec![CollectiveSpec::send(0, 1, 8)]).err().unwrap();
+        error.code
+    };
+    let process = &process;
+    let codes = std::thread::scope(|scope| {
+        [0, 1].map(|index| scope.spawn(move || process(index))).map(|thread| thread.join().unwrap())
+    });
+    assert_eq!(codes, ["E448", "E447"]);
+}

@@ -1,0 +1,198 @@
+//! What the inputs and outputs of a training step are. The protocol of their names is written here and nowhere else:
+//! builders of steps print names, whoever feeds or reads a step matches on the kind.
+
+use crate::graph::Role;
+use std::fmt;
+
+/// The name of the number that is minimised.
+pub const LOSS: &str = "loss";
+/// The name of the norm of all gradients, before clipping.
+pub const GRADIENT_NORM: &str = "grad_norm";
+/// The name of the scalar input that the update multiplies with.
+pub const LEARNING_RATE: &str = "learning_rate";
+/// The name of the scalar input that counts steps, from 1.
+pub const STEP: &str = "step";
+/// The name of the scalar input that random numbers begin from.
+pub const SEED: &str = "seed";
+/// The batch tensor whose elements are counted in tokens per second.
+pub const TOKENS: &str = "tokens";
+/// What the names of optimizer states begin with.
+pub const OPTIMIZER_PREFIX: &str = "optimizer.";
+
+const GRADIENT_PREFIX: &str = "grad.";
+const MICROBATCH_MARK: &str = ".micro";
+
+/// The name of the gradient of a parameter or input: `grad.<parameter>`.
+pub fn gradient_name(parameter: &str) -> String {
+    format!("{GRADIENT_PREFIX}{parameter}")
+}
+
+/// The name of an optimizer state: `optimizer.<slot>.<parameter>`.
+pub fn state_name(slot: &str, parameter: &str) -> String {
+    format!("{OPTIMIZER_PREFIX}{slot}.{parameter}")
+}
+
+/// The slot and the parameter of an optimizer state's name. A slot has no dot.
+pub fn state_of(name: &str) -> Option<(&str, &str)> {
+    name.strip_prefix(OPTIMIZER_PREFIX)?.split_once('.')
+}
+
+/// The name of the rows that a microbatch has of a batch tensor: `<name>.micro0`, `<name>.micro1`, ..
+pub fn microbatch_name(name: &str, microbatch: usize) -> String {
+    format!("{name}{MICROBATCH_MARK}{microbatch}")
+}
+
+/// The batch tensor and the microbatch of a [`microbatch_name`].
+pub fn microbatch_of(name: &str) -> Option<(&str, usize)> {
+    let (whole, microbatch) = name.rsplit_once(MICROBATCH_MARK)?;
+    Some((whole, microbatch.parse().ok()?))
+}
+
+/// What an input of a step is.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum InputKind {
+    /// A trained tensor.
+    Parameter(String),
+    /// A state of the optimizer, or any other input that an output replaces.
+    State(String),
+    /// A tensor of the batch, or the rows of it that are a microbatch's.
+    Batch {
+        /// The whole tensor's name.
+        name: String,
+        /// The microbatch, where the batch is cut.
+        microbatch: Option<usize>,
+    },
+    /// [`LEARNING_RATE`].
+    LearningRate,
+    /// [`STEP`].
+    Step,
+    /// [`SEED`].
+    Seed,
+}
+
+impl InputKind {
+    /// Of an input of this name and role; `is_replaced` where an output takes its place after the step.
+    pub fn of(name: &str, role: &Role, is_replaced: bool) -> InputKind {
+        match (role, name) {
+            (Role::Param, _) => InputKind::Parameter(name.to_string()),
+            (Role::StateOf(_), _) => InputKind::State(name.to_string()),
+            _ if is_replaced => InputKind::State(name.to_string()),
+            (_, LEARNING_RATE) => InputKind::LearningRate,
+            (_, STEP) => InputKind::Step,
+            (_, SEED) => InputKind::Seed,
+            _ => match microbatch_of(name) {
+                Some((whole, index)) => InputKind::Batch { name: whole.to_string(), microbatch: Some(index) },
+                None => InputKind::Batch { name: name.to_string(), microbatch: None },
+            },
+        }
+    }
+
+    /// Whether it keeps its value from step to step.
+    pub fn is_kept(&self) -> bool {
+        matches!(self, InputKind::Parameter(_) | InputKind::State(_))
+    }
+
+    /// Whether it is a number that belongs to the step, not to the batch.
+    pub fn is_scalar_of_step(&self) -> bool {
+        matches!(self, InputKind::LearningRate | InputKind::Step | InputKind::Seed)
+    }
+}
+
+impl fmt::Display for InputKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            InputKind::Parameter(name) | InputKind::State(name) => f.write_str(name),
+            InputKind::Batch { name, microbatch: None } => f.write_str(name),
+            InputKind::Batch { name, microbatch: Some(index) } => f.write_str(&microbatch_name(name, *index)),
+            InputKind::LearningRate => f.write_str(LEARNING_RATE),
+            InputKind::Step => f.write_str(STEP),
+            InputKind::Seed => f.write_str(SEED),
+        }
+    }
+}
+
+/// What an output of a step is.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum OutputKind {
+    /// [`LOSS`].
+    Loss,
+    /// [`GRADIENT_NORM`].
+    GradientNorm,
+    /// The gradient of this parameter or input.
+    Gradient(String),
+    /// What replaces the input of this name.
+    NewValue(String),
+    /// Anything else that the model computes.
+    Metric(String),
+}
+
+impl OutputKind {
+    /// Of an output of this name; `replaces` where it takes the place of an input.
+    pub fn of(name: &str, replaces: bool) -> OutputKind {
+        match (name, name.strip_prefix(GRADIENT_PREFIX)) {
+            _ if replaces => OutputKind::NewValue(name.to_string()),
+            (LOSS, _) => OutputKind::Loss,
+            (GRADIENT_NORM, _) => OutputKind::GradientNorm,
+            (_, Some(parameter)) => OutputKind::Gradient(parameter.to_string()),
+            _ => OutputKind::Metric(name.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for OutputKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OutputKind::Loss => f.write_str(LOSS),
+            OutputKind::GradientNorm => f.write_str(GRADIENT_NORM),
+            OutputKind::Gradient(parameter) => f.write_str(&gradient_name(parameter)),
+            OutputKind::NewValue(name) | OutputKind::Metric(name) => f.write_str(name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita_base::Id;
+
+    #[test]
+    fn the_kind_of_an_input_follows_from_role_and_name_and_prints_the_name() {
+        let batch = |name: &str, microbatch| InputKind::Batch { name: name.to_string(), microbatch };
+        let state = state_name("momentum", "layers.0.weight");
+        for (name, role, is_replaced, kind) in [
+            ("loss", Role::Param, false, InputKind::Parameter("loss".into())),
+            ("seed", Role::Param, true, InputKind::Parameter("seed".into())),
+            (&state, Role::StateOf(Id::new(0)), true, InputKind::State(state.clone())),
+            ("step", Role::Input, true, InputKind::State("step".into())),
+            ("learning_rate", Role::Input, false, InputKind::LearningRate),
+            ("step", Role::Activation, false, InputKind::Step),
+            ("seed", Role::Input, false, InputKind::Seed),
+            ("tokens", Role::Input, false, batch("tokens", None)),
+            ("tokens.micro12", Role::Input, false, batch("tokens", Some(12))),
+            ("a.micro1.micro0", Role::Input, false, batch("a.micro1", Some(0))),
+            ("tokens.microscope", Role::Input, false, batch("tokens.microscope", None)),
+        ] {
+            let found = InputKind::of(name, &role, is_replaced);
+            assert_eq!(found, kind, "{name}");
+            assert_eq!(found.to_string(), name);
+        }
+    }
+
+    #[test]
+    fn the_kind_of_an_output_follows_from_its_name_and_prints_it() {
+        for (name, replaces, kind) in [
+            ("loss", false, OutputKind::Loss),
+            ("loss", true, OutputKind::NewValue("loss".into())),
+            ("grad_norm", false, OutputKind::GradientNorm),
+            ("grad.a.weight", false, OutputKind::Gradient("a.weight".into())),
+            ("gradual", false, OutputKind::Metric("gradual".into())),
+            ("a.weight", true, OutputKind::NewValue("a.weight".into())),
+        ] {
+            let found = OutputKind::of(name, replaces);
+            assert_eq!(found, kind, "{name}");
+            assert_eq!(found.to_string(), name);
+        }
+        assert_eq!(state_of(&state_name("m", "a.b")), Some(("m", "a.b")));
+        assert_eq!(state_of("optimizer.step"), None);
+    }
+}

@@ -1,0 +1,117 @@
+//! What a training run saves and goes on from: parameters and optimizer state as global tensors, pieces joined.
+
+use std::collections::BTreeMap;
+
+use indexmap::IndexMap;
+use partita_base::{DType, Result};
+use partita_ir::port::{state_name, state_of};
+
+use super::{TensorLayout, TrainLoop, collect};
+use crate::checkpoint::{self, Checkpoint, TensorData};
+use crate::sharded::Piece;
+
+/// A state tensor's place in a checkpoint.
+struct Home {
+    name: String,
+    shape: Vec<usize>,
+    /// Dimension, start and end of the piece.
+    piece: Option<(usize, usize, usize)>,
+}
+
+impl TrainLoop {
+    /// Where a state tensor goes in a checkpoint: under its own name, or as a piece of a whole.
+    fn home(&self, layout: &TensorLayout) -> Home {
+        let (slot, parameter) = match state_of(&layout.name) {
+            Some((slot, parameter)) => (Some(slot), parameter),
+            None => (None, layout.name.as_str()),
+        };
+        for pieces in &self.pieces {
+            let Some((_, start, limit)) = pieces.limits.iter().find(|(piece, ..)| piece == parameter) else {
+                continue;
+            };
+            // State of another shape than its parameter cannot be joined along the parameter's dimension.
+            if layout.shape.get(pieces.dim) == Some(&(limit - start)) {
+                let total = pieces.limits.iter().map(|(_, _, limit)| *limit).max().unwrap_or(0);
+                let mut shape = layout.shape.clone();
+                shape[pieces.dim] = total;
+                let name = slot.map_or_else(|| pieces.name.clone(), |slot| state_name(slot, &pieces.name));
+                return Home { name, shape, piece: Some((pieces.dim, *start, *limit)) };
+            }
+        }
+        Home { name: layout.name.clone(), shape: layout.shape.clone(), piece: None }
+    }
+
+    /// The first layout of every state tensor and its place in a checkpoint.
+    fn homes(&self) -> Vec<(usize, Home)> {
+        let names = self.state_names();
+        let place = |name: &&str| {
+            let first =
+                self.inputs.iter().position(|layout| layout.name == **name).expect("a name of a layout");
+            (first, self.home(&self.inputs[first]))
+        };
+        names.iter().map(place).collect()
+    }
+
+    /// Name, type and global shape of every tensor a checkpoint of this run holds.
+    pub fn checkpoint_tensors(&self) -> Vec<(String, DType, Vec<usize>)> {
+        let mut tensors: IndexMap<String, (DType, Vec<usize>)> = IndexMap::new();
+        for (layout, home) in self.homes() {
+            tensors.insert(home.name, (self.inputs[layout].dtype, home.shape));
+        }
+        tensors.into_iter().map(|(name, (dtype, shape))| (name, dtype, shape)).collect()
+    }
+
+    /// Everything needed to go on, on any mesh: global parameters and optimizer state, pieces joined, and steps taken.
+    /// The process of rank 0 gets it; in the checkpoint that another gets are no tensors.
+    ///
+    /// # Errors
+    /// E417 where the last step failed and a worker never came back.
+    pub fn checkpoint(&self, meta: BTreeMap<String, String>) -> Result<Checkpoint> {
+        let world = self.runner.world();
+        let mut tensors: IndexMap<String, TensorData> = IndexMap::new();
+        for (index, home) in self.homes() {
+            let layout = &self.inputs[index];
+            let read = |rank: usize| world.gather(rank, || self.runner.read_input(rank, &layout.name));
+            let Some(value) = collect(layout, read)? else { continue };
+            let Some((dim, start, limit)) = home.piece else {
+                tensors.insert(home.name, value);
+                continue;
+            };
+            let size = layout.dtype.size_bytes();
+            let whole = tensors.entry(home.name).or_insert_with(|| {
+                let bytes = vec![0; home.shape.iter().product::<usize>() * size];
+                TensorData::new(layout.dtype, home.shape.clone(), bytes)
+            });
+            Piece { shape: &home.shape, dim, start, limit }.put(size, &value.bytes, &mut whole.bytes);
+        }
+        Ok(Checkpoint { tensors, step: self.step, meta })
+    }
+
+    /// Goes on from a checkpoint, whatever mesh it was made on. Only what the step computes with is replaced; the
+    /// seed and the data position are the caller's.
+    ///
+    /// # Errors
+    /// E314 with a table where names, types or shapes differ.
+    pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
+        checkpoint::compare(&self.checkpoint_tensors(), checkpoint)?;
+        for (index, home) in self.homes() {
+            let (name, dtype, shape) = {
+                let layout = &self.inputs[index];
+                (layout.name.clone(), layout.dtype, layout.shape.clone())
+            };
+            let whole = &checkpoint.tensors[&home.name];
+            let places = self.inputs_named(&name);
+            match home.piece {
+                None => self.write(&places, &name, &shape, &whole.bytes)?,
+                Some((dim, start, limit)) => {
+                    let size = dtype.size_bytes();
+                    let mut piece = vec![0; shape.iter().product::<usize>() * size];
+                    Piece { shape: &home.shape, dim, start, limit }.take(size, &whole.bytes, &mut piece);
+                    self.write(&places, &name, &shape, &piece)?;
+                }
+            }
+        }
+        self.step = checkpoint.step;
+        Ok(())
+    }
+}
