@@ -29,10 +29,54 @@ pub enum DType {
     F32,
     /// IEEE double precision.
     F64,
+    /// A type that a program may name and nothing here computes with.
+    Inert(InertType),
+}
+
+macro_rules! inert {
+    ($($variant:ident $name:literal $bytes:literal $about:literal),* $(,)?) => {
+        /// An element type that is read, carried and printed, and refused where numbers are asked for.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+        pub enum InertType { $(#[doc = $about] $variant),* }
+
+        impl InertType {
+            /// Every one, in declaration order.
+            pub const ALL: &'static [InertType] = &[$(InertType::$variant),*];
+
+            /// The spelling of StableHLO, which is the only one.
+            pub fn name(self) -> &'static str {
+                match self { $(InertType::$variant => $name),* }
+            }
+
+            /// Bytes of one element; parts of a byte take a whole one.
+            pub fn size_bytes(self) -> usize {
+                match self { $(InertType::$variant => $bytes),* }
+            }
+        }
+    };
+}
+inert! {
+    Complex64 "complex<f32>" 8 "Two singles, real and imaginary part.",
+    Complex128 "complex<f64>" 16 "Two doubles, real and imaginary part.",
+    F8E3M4 "f8E3M4" 1 "A float of 8 bits, 3 of them exponent.",
+    F8E4M3 "f8E4M3" 1 "A float of 8 bits, 4 of them exponent, with infinities.",
+    F8E4M3FN "f8E4M3FN" 1 "A float of 8 bits, 4 of them exponent, without infinities.",
+    F8E4M3FNUZ "f8E4M3FNUZ" 1 "As f8E4M3FN, with one zero and another bias.",
+    F8E4M3B11FNUZ "f8E4M3B11FNUZ" 1 "As f8E4M3FNUZ, with a bias of 11.",
+    F8E5M2 "f8E5M2" 1 "The upper half of a half: 5 exponent bits.",
+    F8E5M2FNUZ "f8E5M2FNUZ" 1 "As f8E5M2, with one zero, no infinities and another bias.",
+    F8E8M0FNU "f8E8M0FNU" 1 "A power of two of 8 bits: the scales of block formats.",
+    F6E2M3FN "f6E2M3FN" 1 "A float of 6 bits, 2 of them exponent.",
+    F6E3M2FN "f6E3M2FN" 1 "A float of 6 bits, 3 of them exponent.",
+    F4E2M1FN "f4E2M1FN" 1 "A float of 4 bits, 2 of them exponent.",
+    I2 "i2" 1 "Signed 2-bit integer.",
+    I4 "i4" 1 "Signed 4-bit integer.",
+    U2 "ui2" 1 "Unsigned 2-bit integer.",
+    U4 "ui4" 1 "Unsigned 4-bit integer.",
 }
 
 impl DType {
-    /// Every element type, in declaration order.
+    /// Every element type that is computed with, in declaration order.
     pub const ALL: [DType; 13] = [
         DType::Bool,
         DType::I8,
@@ -56,6 +100,7 @@ impl DType {
             DType::I16 | DType::U16 | DType::F16 | DType::BF16 => 2,
             DType::I32 | DType::U32 | DType::F32 => 4,
             DType::I64 | DType::U64 | DType::F64 => 8,
+            DType::Inert(inert) => inert.size_bytes(),
         }
     }
 
@@ -75,6 +120,7 @@ impl DType {
             DType::BF16 => "bf16",
             DType::F32 => "f32",
             DType::F64 => "f64",
+            DType::Inert(inert) => inert.name(),
         }
     }
 
@@ -95,9 +141,15 @@ impl DType {
         DType::ALL.into_iter().find(|d| d.name() == name)
     }
 
-    /// The type with this [`DType::mlir_name`].
+    /// The type with this [`DType::mlir_name`], inert ones included.
     pub fn from_mlir_name(name: &str) -> Option<DType> {
-        DType::ALL.into_iter().find(|d| d.mlir_name() == name)
+        let inert = InertType::ALL.iter().map(|&inert| DType::Inert(inert));
+        DType::ALL.into_iter().chain(inert).find(|d| d.mlir_name() == name)
+    }
+
+    /// Whether nothing computes with this type.
+    pub fn is_inert(self) -> bool {
+        matches!(self, DType::Inert(_))
     }
 
     /// f16, bf16, f32 or f64.
@@ -124,5 +176,25 @@ impl DType {
 impl fmt::Display for DType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_is_found_by_its_name_and_inert_ones_only_in_programs() {
+        for dtype in DType::ALL {
+            assert_eq!(DType::from_name(dtype.name()), Some(dtype));
+            assert_eq!(DType::from_mlir_name(dtype.mlir_name()), Some(dtype));
+            assert!(!dtype.is_inert());
+        }
+        for &inert in InertType::ALL {
+            let dtype = DType::Inert(inert);
+            assert_eq!(DType::from_mlir_name(inert.name()), Some(dtype));
+            assert_eq!(DType::from_name(inert.name()), None, "no config asks for {inert:?}");
+            assert!(dtype.is_inert() && !dtype.is_float() && !dtype.is_integer() && dtype.size_bytes() > 0);
+        }
     }
 }

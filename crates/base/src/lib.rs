@@ -14,7 +14,7 @@ mod nearest;
 pub use collective::{AnyCollective, CollectiveId};
 pub use combiner::Combiner;
 pub use diagnostic::{Diagnostic, Result};
-pub use dtype::DType;
+pub use dtype::{DType, InertType};
 pub use format::format_bytes;
 pub use id::Id;
 pub use nearest::{did_you_mean, nearest};

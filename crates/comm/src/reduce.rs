@@ -90,6 +90,7 @@ impl Reduction {
                 DType::BF16 => self.run_as::<bf16>(self.combiner, inputs, outputs, streams),
                 DType::F32 => self.run_as::<f32>(self.combiner, inputs, outputs, streams),
                 DType::F64 => self.run_as::<f64>(self.combiner, inputs, outputs, streams),
+                DType::Inert(inert) => unreachable!("lowering refuses {}", inert.name()),
             }
         }
     }

@@ -149,7 +149,7 @@ pub(crate) fn check_arguments(
 }
 
 /// A composite's meaning and its answers, for given operand types.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, Debug)]
 pub struct CompositeDefinition {
     /// `partita.softmax`.
     pub name: String,
@@ -157,6 +157,16 @@ pub struct CompositeDefinition {
     pub decomposition: Graph,
     /// Where it comes from.
     pub origin: Origin,
+}
+
+impl PartialEq for CompositeDefinition {
+    /// A shared definition is itself: decompositions that apply composites are not compared as the trees they unfold to.
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+            || (self.name == other.name
+                && self.origin == other.origin
+                && self.decomposition == other.decomposition)
+    }
 }
 
 impl CompositeDefinition {
@@ -285,17 +295,6 @@ impl Registry {
     /// Every name: templates, then ops of the user's, each in order of addition.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.templates.keys().copied().chain(self.custom.keys().map(String::as_str))
-    }
-}
-
-impl Default for Registry {
-    /// The composites of [`crate::composites`].
-    fn default() -> Self {
-        let mut registry = Registry::empty();
-        for template in crate::composites::ALL {
-            registry.add(template);
-        }
-        registry
     }
 }
 

@@ -43,3 +43,4 @@ pub use rule::{Factor, FactorId, FactorKind, LinearGroup, Rule};
 pub use target::Target;
 pub use traits::Traits;
 pub use types::TensorType;
+pub use verify::runnable;

@@ -2,48 +2,135 @@
 
 use crate::types::TensorType;
 use half::{bf16, f16};
-use partita_base::DType;
+use partita_base::{DType, InertType};
+use std::borrow::Cow;
+use std::fmt;
+
+/// Equal elements that a message writes out one by one.
+const SHOWN: usize = 1024;
 
 macro_rules! storage {
     ($($variant:ident($ty:ty)),*) => {
         /// Row-major elements of one type.
-        #[derive(Clone, PartialEq, Debug)]
-        pub enum Storage { $(#[allow(missing_docs)] $variant(Vec<$ty>)),* }
+        #[derive(Clone)]
+        pub enum Storage {
+            $(#[allow(missing_docs)] $variant(Vec<$ty>),)*
+            /// One element, repeated: never filled in until its elements are changed one by one.
+            Splat(Box<Storage>, usize),
+            /// Elements that nothing computes with, as text writes them.
+            Inert(InertType, Vec<String>),
+        }
 
         impl Storage {
             /// The element type.
             pub fn dtype(&self) -> DType {
-                match self { $(Storage::$variant(_) => DType::$variant),* }
+                match self {
+                    $(Storage::$variant(_) => DType::$variant,)*
+                    Storage::Splat(one, _) => one.dtype(),
+                    Storage::Inert(inert, _) => DType::Inert(*inert),
+                }
             }
             /// The number of elements.
             pub fn len(&self) -> usize {
-                match self { $(Storage::$variant(v) => v.len()),* }
+                match self {
+                    $(Storage::$variant(v) => v.len(),)*
+                    Storage::Splat(_, count) => *count,
+                    Storage::Inert(_, elements) => elements.len(),
+                }
             }
             /// Whether there are no elements.
             pub fn is_empty(&self) -> bool { self.len() == 0 }
             /// `count` default elements (zero, false).
             pub fn zeros(dtype: DType, count: usize) -> Storage {
-                match dtype { $(DType::$variant => Storage::$variant(vec![<$ty>::default(); count])),* }
+                match dtype {
+                    $(DType::$variant => Storage::$variant(vec![<$ty>::default(); count]),)*
+                    DType::Inert(_) => Storage::from_f64(dtype, std::iter::repeat_n(0.0, count)),
+                }
             }
             /// Elements converted from f64, each [rounded](Rounded) once.
             pub fn from_f64(dtype: DType, values: impl Iterator<Item = f64>) -> Storage {
                 match dtype {
-                    $(DType::$variant => Storage::$variant(values.map(<$ty>::rounded).collect())),*
+                    $(DType::$variant => Storage::$variant(values.map(<$ty>::rounded).collect()),)*
+                    DType::Inert(inert) => Storage::Inert(inert, values.map(|v| inert_element(inert, v)).collect()),
                 }
             }
+            /// The elements, each in its place.
+            pub fn filled(&self) -> Cow<'_, Storage> {
+                let Storage::Splat(one, count) = self else { return Cow::Borrowed(self) };
+                Cow::Owned(match &**one {
+                    $(Storage::$variant(v) => Storage::$variant(vec![v[0]; *count]),)*
+                    Storage::Inert(inert, v) => Storage::Inert(*inert, vec![v[0].clone(); *count]),
+                    Storage::Splat(..) => unreachable!("a splat repeats an element"),
+                })
+            }
             /// Little-endian bytes, booleans as 0 and 1.
-            pub fn bytes(&self) -> &[u8] {
-                match self { $(Storage::$variant(v) => bytemuck::cast_slice(v)),* }
+            pub fn bytes(&self) -> Cow<'_, [u8]> {
+                match self {
+                    $(Storage::$variant(v) => Cow::Borrowed(bytemuck::cast_slice(v)),)*
+                    Storage::Splat(one, count) => Cow::Owned(one.bytes().repeat(*count)),
+                    // Of elements as text there are no bytes; none are asked for where such types are refused.
+                    Storage::Inert(inert, v) => Cow::Owned(vec![0; v.len() * inert.size_bytes()]),
+                }
             }
             /// The elements at these positions.
-            pub fn pick(&self, positions: impl Iterator<Item = usize>) -> Storage {
-                match self { $(Storage::$variant(v) => Storage::$variant(positions.map(|p| v[p]).collect())),* }
+            pub fn pick(&self, mut positions: impl Iterator<Item = usize>) -> Storage {
+                match self {
+                    $(Storage::$variant(v) => Storage::$variant(positions.map(|p| v[p]).collect()),)*
+                    Storage::Inert(inert, v) => {
+                        Storage::Inert(*inert, positions.map(|p| v[p].clone()).collect())
+                    }
+                    Storage::Splat(one, count) => {
+                        let picked = positions.by_ref().inspect(|p| assert!(p < count)).count();
+                        one.repeated(picked)
+                    }
+                }
+            }
+            /// The first element, repeated.
+            pub fn repeated(&self, count: usize) -> Storage {
+                match self {
+                    Storage::Splat(one, _) => one.repeated(count),
+                    _ if count < 2 => self.pick(std::iter::repeat_n(0, count)),
+                    _ => Storage::Splat(Box::new(self.pick(std::iter::once(0))), count),
+                }
             }
             /// Copies element `from` of `source` to position `to`. The types must agree.
             pub fn put(&mut self, to: usize, source: &Storage, from: usize) {
+                if let Storage::Splat(..) = self {
+                    *self = self.filled().into_owned();
+                }
                 match (self, source) {
                     $((Storage::$variant(d), Storage::$variant(s)) => d[to] = s[from],)*
+                    (Storage::Inert(_, d), Storage::Inert(_, s)) => d[to] = s[from].clone(),
+                    (d, Storage::Splat(one, _)) => d.put(to, one, 0),
                     (d, s) => panic!("put of {} into {}", s.dtype(), d.dtype()),
+                }
+            }
+        }
+
+        impl PartialEq for Storage {
+            /// Element by element: a splat equals what it stands for.
+            fn eq(&self, other: &Storage) -> bool {
+                match (self, other) {
+                    $((Storage::$variant(a), Storage::$variant(b)) => a == b,)*
+                    (Storage::Splat(a, n), Storage::Splat(b, m)) => n == m && a == b,
+                    (Storage::Inert(a, v), Storage::Inert(b, w)) => a == b && v == w,
+                    (Storage::Inert(..), Storage::Splat(..)) => *self == *other.filled(),
+                    (Storage::Splat(..), Storage::Inert(..)) => *self.filled() == *other,
+                    $((Storage::$variant(v), Storage::Splat(one, n)) | (Storage::Splat(one, n), Storage::$variant(v)) => {
+                        v.len() == *n && matches!(&**one, Storage::$variant(o) if v.iter().all(|x| *x == o[0]))
+                    })*
+                    _ => false,
+                }
+            }
+        }
+
+        impl fmt::Debug for Storage {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    $(Storage::$variant(v) => f.debug_tuple(stringify!($variant)).field(v).finish(),)*
+                    Storage::Inert(inert, v) => f.debug_tuple(inert.name()).field(v).finish(),
+                    Storage::Splat(_, count) if *count <= SHOWN => self.filled().fmt(f),
+                    Storage::Splat(one, count) => f.debug_tuple("Splat").field(one).field(count).finish(),
                 }
             }
         }
@@ -96,6 +183,9 @@ macro_rules! with_storage {
             $crate::Storage::BF16($v) => $body,
             $crate::Storage::F32($v) => $body,
             $crate::Storage::F64($v) => $body,
+            $crate::Storage::Splat(..) | $crate::Storage::Inert(..) => {
+                unreachable!("elements are numbers, and filled in, before they are changed")
+            }
         }
     };
 }
@@ -116,18 +206,18 @@ impl Literal {
 
     /// A type filled with one number, converted from f64 (saturating for integers, nonzero is true).
     pub fn splat(ty: &TensorType, value: f64) -> Literal {
-        Literal::from_f64(ty, std::iter::repeat_n(value, ty.element_count()))
+        let data = Storage::from_f64(ty.dtype, std::iter::once(value)).repeated(ty.element_count());
+        Literal { ty: ty.clone(), data }
     }
 
     /// A type filled with one integer: exact for 64-bit values, which f64 is not.
     pub fn splat_int(ty: &TensorType, value: i128) -> Literal {
-        let n = ty.element_count();
-        let data = match ty.dtype {
-            DType::I64 => Storage::I64(vec![value as i64; n]),
-            DType::U64 => Storage::U64(vec![value as u64; n]),
+        let one = match ty.dtype {
+            DType::I64 => Storage::I64(vec![value as i64]),
+            DType::U64 => Storage::U64(vec![value as u64]),
             _ => return Literal::splat(ty, value as f64),
         };
-        Literal { ty: ty.clone(), data }
+        Literal { ty: ty.clone(), data: one.repeated(ty.element_count()) }
     }
 
     /// A value whose elements are converted from f64, rounded once.
@@ -159,7 +249,14 @@ impl Literal {
             Storage::BF16(v) => v.iter().map(|x| x.to_f64()).collect(),
             Storage::F32(v) => v.iter().map(|&x| x as f64).collect(),
             Storage::F64(v) => v.clone(),
+            Storage::Splat(one, count) => vec![self.one(one).to_f64()[0]; *count],
+            Storage::Inert(_, v) => v.iter().map(|text| text.parse().unwrap_or(f64::NAN)).collect(),
         }
+    }
+
+    /// The element of a splat.
+    fn one(&self, element: &Storage) -> Literal {
+        Literal { ty: TensorType::scalar(self.ty.dtype), data: element.clone() }
     }
 
     /// A value whose elements are converted from integers: wrapped to integer types, rounded once to float
@@ -180,6 +277,7 @@ impl Literal {
             DType::BF16 => Storage::BF16(values.map(bf16_from_i128).collect()),
             DType::F32 => Storage::F32(values.map(|v| v as f32).collect()),
             DType::F64 => Storage::F64(values.map(|v| v as f64).collect()),
+            DType::Inert(_) => Storage::from_f64(ty.dtype, values.map(|v| v as f64)),
         };
         let literal = Literal { ty: ty.clone(), data };
         assert_eq!(literal.data.len(), ty.element_count(), "elements of {ty}");
@@ -191,6 +289,7 @@ impl Literal {
         match &self.data {
             Storage::I64(v) => v.iter().map(|&x| x.into()).collect(),
             Storage::U64(v) => v.iter().map(|&x| x.into()).collect(),
+            Storage::Splat(one, count) => vec![self.one(one).to_i128()[0]; *count],
             _ => self.to_f64().into_iter().map(|v| v as i128).collect(),
         }
     }
@@ -200,25 +299,32 @@ impl Literal {
         match &self.data {
             Storage::I64(v) => v.clone(),
             Storage::U64(v) => v.iter().map(|&x| i64::try_from(x).unwrap_or(i64::MAX)).collect(),
+            Storage::Splat(one, count) => vec![self.one(one).to_i64()[0]; *count],
             _ => self.to_f64().into_iter().map(|v| v as i64).collect(),
         }
     }
 
     /// Whether every element equals the first, bit for bit; true for fewer than two elements.
     pub fn is_splat(&self) -> bool {
+        if let Storage::Splat(..) = self.data {
+            return true;
+        }
+        if let Storage::Inert(_, elements) = &self.data {
+            return elements.iter().all(|element| *element == elements[0]);
+        }
         let size = self.ty.dtype.size_bytes();
         let bytes = self.bytes();
         bytes.chunks(size).all(|c| c == &bytes[..size])
     }
 
     /// Little-endian bytes, booleans as 0 and 1.
-    pub fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> Cow<'_, [u8]> {
         self.data.bytes()
     }
 
     /// As [`Literal::bytes`], to keep.
     pub fn to_bytes(&self) -> Vec<u8> {
-        self.bytes().to_vec()
+        self.bytes().into_owned()
     }
 
     /// The inverse of [`Literal::to_bytes`]; `None` when the byte count does not fit the type.
@@ -243,6 +349,7 @@ impl Literal {
             DType::BF16 => Storage::BF16(cast(bytes)),
             DType::F32 => Storage::F32(cast(bytes)),
             DType::F64 => Storage::F64(cast(bytes)),
+            DType::Inert(_) => return None,
         };
         Some(Literal { ty: ty.clone(), data })
     }
@@ -263,6 +370,17 @@ impl Literal {
             let to = index.iter().zip(offset).zip(&strides).map(|((i, o), s)| (i + o) * s).sum();
             self.data.put(to, &piece.data, from);
         }
+    }
+}
+
+/// A number as text writes it as an element of an inert type.
+fn inert_element(inert: InertType, value: f64) -> String {
+    let is_complex = matches!(inert, InertType::Complex64 | InertType::Complex128);
+    let is_integer = matches!(inert, InertType::I2 | InertType::I4 | InertType::U2 | InertType::U4);
+    match (is_complex, is_integer) {
+        (true, _) => format!("({value:?}, 0.0)"),
+        (_, true) => format!("{}", value as i64),
+        _ => format!("{value:?}"),
     }
 }
 
@@ -353,6 +471,31 @@ mod tests {
         let from_int = |value| Literal::from_i128(&TensorType::scalar(DType::BF16), [value].into_iter());
         assert_eq!(from_int((1 << 40) + (1 << 32) + 1).to_f64(), [(1u64 << 40) as f64 + (1u64 << 33) as f64]);
         assert_eq!(from_int((1 << 40) + (1 << 32)).to_f64(), [(1u64 << 40) as f64]);
+    }
+
+    #[test]
+    fn a_splat_is_what_it_stands_for() {
+        for dtype in DType::ALL {
+            let ty = TensorType::new(dtype, [3, 2]);
+            let (splat, full) = (Literal::splat(&ty, 1.0), Literal::from_f64(&ty, [1.0; 6].into_iter()));
+            assert!(matches!(splat.data, Storage::Splat(..)) && !matches!(full.data, Storage::Splat(..)));
+            assert_eq!(splat, full);
+            assert_eq!((splat.to_bytes(), splat.to_f64()), (full.to_bytes(), full.to_f64()));
+            assert_eq!((splat.to_i64(), splat.to_i128()), (full.to_i64(), full.to_i128()));
+            assert_eq!((splat.data.len(), splat.data.dtype(), splat.is_splat()), (6, dtype, true));
+            assert_eq!(format!("{splat:?}"), format!("{full:?}"));
+            assert_eq!(splat.window(&[1, 0], &[2, 1]), full.window(&[1, 0], &[2, 1]));
+            let mut changed = splat.clone();
+            changed.set_window(&[1, 1], &Literal::splat(&ty.with_shape([1, 1]), 0.0));
+            assert_eq!(changed.to_f64(), [1.0, 1.0, 1.0, 0.0, 1.0, 1.0]);
+            assert!(changed != splat && splat != changed && !changed.is_splat());
+        }
+        // Of no or one element there is nothing to save.
+        let small = |shape: &[usize]| Literal::splat(&TensorType::new(DType::F32, shape), 2.0).data;
+        assert_eq!(format!("{:?} {:?}", small(&[]), small(&[0, 4])), "F32([2.0]) F32([])");
+        assert!(matches!(small(&[]), Storage::F32(_)) && matches!(small(&[0, 4]), Storage::F32(_)));
+        let largest = Literal::splat_int(&TensorType::new(DType::U64, [1 << 40]), u64::MAX as i128);
+        assert_eq!(largest.data.pick([0, 1 << 39].into_iter()), vec![u64::MAX; 2].into());
     }
 
     #[test]

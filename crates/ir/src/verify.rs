@@ -55,6 +55,32 @@ pub fn verify(graph: &Graph) -> Result<()> {
     Ok(())
 }
 
+/// E170 where a graph, or one that its ops hold, has values of a type that nothing computes with.
+pub fn runnable(graph: &Graph) -> Result<()> {
+    runnable_values(graph)?;
+    graph.nodes.iter().flat_map(|node| node.op.regions()).try_for_each(runnable)
+}
+
+/// As [`runnable`], of the values of the graph itself: those of regions are met when they run.
+pub(crate) fn runnable_values(graph: &Graph) -> Result<()> {
+    for id in graph.value_ids() {
+        let dtype = graph.ty(id).dtype;
+        if dtype.is_inert() {
+            let known: Vec<&str> = partita_base::DType::ALL.iter().map(|dtype| dtype.mlir_name()).collect();
+            return Err(problem(
+                "E170",
+                graph,
+                &format!("values of element type {dtype} cannot be computed"),
+            )
+            .at(graph.describe(id))
+            .expected(format!("one of {}", known.join(", ")))
+            .found(graph.ty(id).to_string())
+            .help("such programs are read and printed; convert to another element type to run them"));
+        }
+    }
+    Ok(())
+}
+
 /// E152 for the id of a value that the graph does not hold.
 fn in_range(graph: &Graph, value: ValueId) -> Result<()> {
     let count = graph.values.len();

@@ -555,7 +555,8 @@ macro_rules! dispatch {
     };
     ($dtype:expr, $T:ident => $body:expr) => {
         crate::element::dispatch!(@arms $dtype, $T, $body, [Bool crate::Bool, I8 i8, I16 i16, I32 i32, I64 i64,
-            U8 u8, U16 u16, U32 u32, U64 u64, F16 half::f16, BF16 half::bf16, F32 f32, F64 f64])
+            U8 u8, U16 u16, U32 u32, U64 u64, F16 half::f16, BF16 half::bf16, F32 f32, F64 f64],
+            "needs a type that is computed with")
     };
     (float $dtype:expr, $T:ident => $body:expr) => {
         crate::element::dispatch!(@arms $dtype, $T, $body,

@@ -131,6 +131,58 @@ impl Mesh {
         self.axes.iter().map(|a| a.size).product()
     }
 
+    /// The device that a rank runs on.
+    pub fn device(&self, rank: usize) -> usize {
+        self.device_ids.as_ref().and_then(|ids| ids.get(rank)).copied().unwrap_or(rank)
+    }
+
+    /// Whether each rank runs on the device of its own number.
+    pub fn is_in_device_order(&self) -> bool {
+        self.device_ids.iter().flatten().enumerate().all(|(rank, &device)| rank == device)
+    }
+
+    /// Whether ranks of the same number run on the same device.
+    pub fn has_devices_of(&self, other: &Mesh) -> bool {
+        let ranks = self.rank_count();
+        let given = self.device_ids.is_some() || other.device_ids.is_some();
+        ranks == other.rank_count()
+            && (!given || (0..ranks).all(|rank| self.device(rank) == other.device(rank)))
+    }
+
+    /// A list of axes of `other` that orders all ranks as `axis` of this mesh does: the same layout said in the axes of
+    /// the other mesh. `None` where there is none, or where the ranks of the two run on different devices.
+    pub fn axis_on(&self, axis: AxisRef, other: &Mesh) -> Option<AxisList> {
+        let known = self
+            .axes
+            .get(axis.axis)
+            .is_some_and(|full| axis.end() > 0 && full.size.is_multiple_of(axis.end()));
+        if !known || !self.has_devices_of(other) {
+            return None;
+        }
+        let mut axes = AxisList::new();
+        // Of the wanted ranks, those from `stride` on are still to be covered, up to `end`.
+        let (mut stride, end) = (self.stride(axis), self.stride(axis) * axis.size);
+        for index in (0..other.axes.len()).rev() {
+            let full = other.full_axis(index);
+            let from = other.stride(full);
+            let until = from * full.size;
+            if stride == end || until <= stride || full.size == 1 {
+                continue;
+            }
+            let upper = until.min(end);
+            let fits = from <= stride
+                && (stride / from) * from == stride
+                && upper.is_multiple_of(stride)
+                && until.is_multiple_of(upper);
+            if !fits {
+                return None;
+            }
+            axes.insert(0, AxisRef { axis: index, pre: until / upper, size: upper / stride });
+            stride = upper;
+        }
+        (stride == end).then_some(axes)
+    }
+
     /// The rank's place along each axis.
     pub fn coordinates(&self, rank: usize) -> Vec<usize> {
         let mut rest = rank;
@@ -302,6 +354,33 @@ mod tests {
         let mesh = Mesh::new("m", &[("a", 2), ("b", 3), ("c", 2)]);
         assert_eq!(mesh.coordinates(7), [1, 0, 1]);
         assert!((0..12).all(|rank| mesh.rank_at(&mesh.coordinates(rank)) == rank));
+    }
+
+    #[test]
+    fn an_axis_is_found_again_on_a_mesh_of_other_axes() {
+        let meshes = [
+            Mesh::new("a", &[("x", 2), ("y", 4)]),
+            Mesh::new("b", &[("y", 4), ("x", 2)]),
+            Mesh::new("c", &[("all", 8)]),
+            Mesh::new("d", &[("p", 2), ("q", 2), ("one", 1), ("r", 2)]),
+        ];
+        for (from, to) in meshes.iter().flat_map(|from| meshes.iter().map(move |to| (from, to))) {
+            for axis in (0..from.axes.len()).map(|axis| from.full_axis(axis)) {
+                let axes = from.axis_on(axis, to).expect("powers of two always fit");
+                for rank in 0..8 {
+                    assert_eq!(to.position(rank, &axes), from.place(rank, axis), "{from} {to} {axis:?}");
+                }
+            }
+        }
+        let major = AxisRef { axis: 0, pre: 1, size: 2 };
+        assert_eq!(meshes[1].axis_on(major, &meshes[0]).unwrap().to_vec(), [major]);
+        // Thirds of six are no part of halves and thirds in the other order, nor are other devices.
+        let (a, b) = (Mesh::new("a", &[("x", 2), ("y", 3)]), Mesh::new("b", &[("y", 3), ("x", 2)]));
+        assert_eq!(a.axis_on(a.full_axis(1), &b), None);
+        let turned = Mesh { device_ids: Some(vec![1, 2, 3, 4, 5, 0]), ..a.clone() };
+        assert_eq!(a.axis_on(a.full_axis(0), &turned), None);
+        assert!(turned.axis_on(a.full_axis(0), &turned).is_some() && !turned.is_in_device_order());
+        assert_eq!(a.axis_on(a.full_axis(0), &meshes[0]), None);
     }
 
     #[test]

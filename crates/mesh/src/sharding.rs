@@ -73,6 +73,34 @@ impl DimSharding {
 }
 
 impl Sharding {
+    /// The same layout, given on mesh `from`, in the axes of mesh `to`; `None` where these cannot say it.
+    pub fn on_mesh(&self, from: &Mesh, to: &Mesh) -> Option<Sharding> {
+        if !from.has_devices_of(to) {
+            return None;
+        }
+        let axes_on = |axes: &[AxisRef]| -> Option<AxisList> {
+            let mut list = AxisList::new();
+            for &axis in axes {
+                list.extend(from.axis_on(axis, to)?);
+            }
+            Some(list)
+        };
+        let mut dims = Vec::with_capacity(self.dims.len());
+        for dim in &self.dims {
+            let (whole, by_element) = dim.by_granularity();
+            let (mut axes, minor) = (axes_on(whole)?, axes_on(by_element)?);
+            let by_element = minor.len();
+            axes.extend(minor);
+            dims.push(DimSharding { axes, unit: dim.unit, by_element });
+        }
+        let mut partial = Vec::new();
+        for &(axis, combiner) in &self.partial {
+            partial.extend(axes_on(&[axis])?.into_iter().map(|axis| (axis, combiner)));
+        }
+        partial.sort();
+        Some(Sharding { dims, partial })
+    }
+
     /// Every rank holds the whole tensor, of `rank` dimensions.
     pub fn replicated(rank: usize) -> Sharding {
         Sharding { dims: vec![DimSharding::whole(); rank], partial: Vec::new() }

@@ -175,7 +175,7 @@ mod tests {
                     let mut copies = vec![vec![0; expected.ty.bytes()]; 2];
                     let targets = copies.iter_mut().map(Vec::as_mut_slice).collect();
                     Initializer::new(11).fill(&spec, &offset, &extent, targets);
-                    assert!(copies.iter().all(|copy| copy == expected.bytes()), "{init:?} {dtype}");
+                    assert!(copies.iter().all(|copy| copy[..] == *expected.bytes()), "{init:?} {dtype}");
                 }
             }
         }

@@ -12,6 +12,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("mesh", 1),
     ("kernels", 1),
     ("comm", 1),
+    ("mlir", 1),
     ("ir", 2),
     ("nn", 3),
     ("pipeline", 4),

@@ -157,6 +157,7 @@ fn to_safetensors(dtype: DType) -> Dtype {
         DType::BF16 => Dtype::BF16,
         DType::F32 => Dtype::F32,
         DType::F64 => Dtype::F64,
+        DType::Inert(inert) => unreachable!("no parameter is of type {}", inert.name()),
     }
 }
 

@@ -459,10 +459,8 @@ fn integer(scalar: Scalar) -> i64 {
 
 /// The one number that a literal repeats, if it does.
 fn splat(literal: &partita_ir::Literal) -> Option<Scalar> {
-    let size = literal.ty.dtype.size_bytes();
-    let bytes = literal.to_bytes();
-    let first = bytes.get(..size)?;
-    literal.is_splat().then(|| Scalar::from_bytes(literal.ty.dtype, first))
+    let is_one = literal.is_splat() && !literal.data.is_empty();
+    is_one.then(|| Scalar::from_bytes(literal.ty.dtype, &literal.data.pick(std::iter::once(0)).bytes()))
 }
 
 /// The operands of the last node: inputs, or constants that earlier nodes make. `None` where other work is done

@@ -11,6 +11,7 @@ use partita_base::{Diagnostic, Result};
 use partita_ir::ops::ManualComputation;
 use partita_ir::{Annotation, FactorKind, Graph, NodeId, Op, Phase, Role, Rule, ValueId};
 use partita_mesh::{AxisList, AxisRef, Mesh, Sharding};
+use std::borrow::Cow;
 
 /// Why a dimension of a value has its axes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -74,7 +75,7 @@ struct State<'a> {
 
 /// Gives every value of `graph` a layout on `mesh`. Pins come from value annotations, sharding constraints and
 /// output annotations. E210 when a pin does not fit its value, E215 when two pins of one value contradict each other,
-/// E216 when one names a mesh that is not there.
+/// E216 when one names a mesh that is not there, or one whose layouts cannot be said in the axes of this mesh.
 pub fn propagate(graph: &Graph, mesh: &Mesh) -> Result<Layouts> {
     let rules = rules_of(graph);
     let units = Units::of(graph, &rules);
@@ -96,15 +97,18 @@ pub fn propagate_with(graph: &Graph, mesh: &Mesh, rules: &[Rule], units: &Units)
     };
     for id in graph.value_ids() {
         if let Some(annotation) = &graph.value(id).annotation {
-            state.pin(id, annotation)?;
+            let annotation = on_mesh(graph, mesh, id, annotation)?;
+            state.pin(id, &annotation)?;
         }
     }
     for node in &graph.nodes {
         if let Op::ShardingConstraint(constraint) = &node.op {
-            state.pin(node.results[0], &constraint.annotation)?;
+            let value = node.results[0];
+            let annotation = on_mesh(graph, mesh, value, &constraint.annotation)?;
+            state.pin(value, &annotation)?;
         }
         if let Op::ManualComputation(manual) = &node.op {
-            if manual.mesh_value.axes != mesh.axes {
+            if manual.mesh_value.axes != mesh.axes || !manual.mesh_value.has_devices_of(mesh) {
                 return Err(Diagnostic::new("E216", "a manual computation is written for another mesh")
                     .at(graph.describe(node.results[0]))
                     .expected(mesh.to_string())
@@ -121,15 +125,16 @@ pub fn propagate_with(graph: &Graph, mesh: &Mesh, rules: &[Rule], units: &Units)
         }
     }
     // An output may be returned in another layout than its value has elsewhere.
-    let mut own: Vec<Option<&Annotation>> = vec![None; graph.outputs.len()];
+    let mut own: Vec<Option<Annotation>> = vec![None; graph.outputs.len()];
     for (position, annotation) in graph.output_annotations.iter().enumerate() {
-        if let Some(annotation) = annotation
-            && let Err(error) = state.pin(graph.outputs[position], annotation)
-        {
+        let Some(annotation) = annotation else { continue };
+        let output = graph.outputs[position];
+        let annotation = on_mesh(graph, mesh, output, annotation)?;
+        if let Err(error) = state.pin(output, &annotation) {
             if error.code != CONTRADICTION {
                 return Err(error);
             }
-            own[position] = Some(annotation);
+            own[position] = Some(annotation.into_owned());
         }
     }
     let forward = |node: NodeId| graph.node(node).phase == Phase::Forward;
@@ -156,13 +161,45 @@ pub fn propagate_with(graph: &Graph, mesh: &Mesh, rules: &[Rule], units: &Units)
     };
     let shardings: Vec<Sharding> =
         graph.value_ids().map(|id| with_units(id, &|dim| state.axes[id.index()][dim].clone())).collect();
-    let output = |(&id, own): (&ValueId, &Option<&Annotation>)| match own {
+    let output = |(&id, own): (&ValueId, &Option<Annotation>)| match own {
         Some(annotation) => with_units(id, &|dim| annotation.sharding.dims[dim].axes.clone()),
         None => shardings[id.index()].clone(),
     };
     let outputs = graph.outputs.iter().zip(&own).map(output).collect();
     let (causes, by_element) = (state.causes, state.by_element);
     Ok(Layouts { mesh: mesh.clone(), shardings, outputs, causes, by_element })
+}
+
+/// The layout in the axes of `mesh`: as it is where it is given on that mesh, else the same layout said in other axes.
+/// E216 where there is no such layout.
+fn on_mesh<'a>(
+    graph: &Graph,
+    mesh: &Mesh,
+    value: ValueId,
+    annotation: &'a Annotation,
+) -> Result<Cow<'a, Annotation>> {
+    let Some(own) = graph.meshes.get(annotation.mesh) else { return Ok(Cow::Borrowed(annotation)) };
+    if own.axes == mesh.axes && own.has_devices_of(mesh) {
+        return Ok(Cow::Borrowed(annotation));
+    }
+    let translated = annotation.sharding.on_mesh(own, mesh).and_then(|sharding| {
+        let replicated = annotation.replicated.iter().map(|&axis| own.axis_on(axis, mesh));
+        let replicated = replicated.collect::<Option<Vec<AxisList>>>()?.concat();
+        Some(Annotation { sharding, replicated, ..annotation.clone() })
+    });
+    translated.map(Cow::Owned).ok_or_else(|| {
+        let devices = |mesh: &Mesh| match &mesh.device_ids {
+            Some(ids) if ids.len() <= 16 => format!(" on devices {ids:?}"),
+            Some(ids) => format!(" on {} devices in another order", ids.len()),
+            None => String::new(),
+        };
+        let what = format!("the layout of `{}` is on another mesh", graph.describe(value));
+        Diagnostic::new("E216", what)
+            .at(annotation.origin.clone())
+            .expected(format!("a layout that can be said in the axes of {mesh}{}", devices(mesh)))
+            .found(format!("a layout in the axes of {own}{}", devices(own)))
+            .help("give the layout on the mesh that the program is partitioned on")
+    })
 }
 
 /// The code of two pins that contradict each other.

@@ -1,9 +1,12 @@
 //! Why values have their layouts. Where layouts spread to and where data moves is said by files below `tests/files`.
 
+mod common;
+
+use common::{check, numbers};
 use partita_base::DType;
-use partita_ir::{Annotation, GraphBuilder, Op, Role, TensorType, ValueId};
+use partita_ir::{Annotation, Graph, GraphBuilder, Literal, Op, Role, TensorType, ValueId, evaluate};
 use partita_mesh::{Mesh, Sharding};
-use partita_spmd::{Cause, propagate};
+use partita_spmd::{Cause, Options, propagate};
 
 /// An input [rows, columns] with its first dimension over an axis, and its second one open where that is asked for.
 fn input(
@@ -73,4 +76,64 @@ fn every_split_dimension_leads_back_to_what_somebody_asked_for() {
     }
     assert!(chains > 20, "{chains}");
     assert!(graph.nodes.iter().any(|n| matches!(n.op, Op::DotGeneral(_))));
+}
+
+fn shown(graph: &Graph, mesh: &Mesh, value: ValueId) -> String {
+    propagate(graph, mesh).expect("layouts fit").sharding(value).display(mesh)
+}
+
+/// One addition whose operand is laid out on the second of two meshes.
+fn on_second_mesh(first: &str, second: &str, sharding: &str) -> Graph {
+    let text = format!(
+        "module {{\n sdy.mesh @first = <{first}>\n sdy.mesh @second = <{second}>\n func.func public @main(%x: \
+         tensor<8x12xf64> {{sdy.sharding = #sdy.sharding<@second, {sharding}>}}) -> (tensor<8x12xf64> {{sdy.sharding = \
+         #sdy.sharding<@second, {sharding}>}}) {{\n %0 = stablehlo.add %x, %x : tensor<8x12xf64>\n return %0 : \
+         tensor<8x12xf64>\n }}\n}}"
+    );
+    partita_ir::text::parse(&text).expect("the text is well formed")
+}
+
+#[test]
+fn layouts_on_another_mesh_are_said_in_the_axes_of_this_one() {
+    let (first, second) = (r#"["x"=2, "y"=4]"#, r#"["y"=4, "x"=2]"#);
+    for (sharding, expected) in [
+        (r#"[{"x"}, {}]"#, "[{y:(2)2}, {}]"),
+        (r#"[{"y"}, {}]"#, "[{x, y:(1)2}, {}]"),
+        (r#"[{"y":(2)2}, {"x"}]"#, "[{y:(1)2}, {y:(2)2}]"),
+        (r#"[{"y", "x"}, {}]"#, "[{x, y}, {}]"),
+        (r#"[{}, {?}]"#, "[{}, {}]"),
+    ] {
+        let graph = on_second_mesh(first, second, sharding);
+        let mesh = graph.meshes[0].clone();
+        assert_eq!(shown(&graph, &mesh, graph.inputs[0]), expected, "{sharding}");
+        let inputs: Vec<Literal> = vec![numbers(&[8, 12], 0, DType::F64)];
+        let expected = evaluate(&graph, &inputs).expect("a valid graph");
+        let partitioned = check(&graph, &mesh, &Options::default(), &inputs, &expected)
+            .unwrap_or_else(|(code, text)| panic!("{code}: {text}"));
+        // Every rank holds what the layout on the second mesh gives it.
+        let own = &graph.meshes[1];
+        let asked = &graph.value(graph.inputs[0]).annotation.as_ref().expect("a layout").sharding;
+        for rank in 0..8 {
+            let here = partitioned.inputs[0].local_offset(&mesh, &[8, 12], rank);
+            assert_eq!(here, asked.local_offset(own, &[8, 12], rank), "{sharding} on rank {rank}");
+        }
+    }
+}
+
+#[test]
+fn layouts_that_this_mesh_cannot_say_are_refused() {
+    for (first, second, sharding) in [
+        (r#"["x"=2, "y"=3]"#, r#"["y"=3, "x"=2]"#, r#"[{"x"}, {}]"#),
+        (r#"["x"=4]"#, r#"["x"=4], device_ids=[1, 2, 3, 0]"#, r#"[{"x"}, {}]"#),
+        (r#"["x"=4]"#, r#"["x"=2]"#, r#"[{"x"}, {}]"#),
+        (r#"["x"=4]"#, r#"[], device_ids=[2]"#, r#"[{}, {}]"#),
+    ] {
+        let graph = on_second_mesh(first, second, sharding);
+        let error = propagate(&graph, &graph.meshes[0]).unwrap_err();
+        assert_eq!(error.code, "E216", "{error}");
+    }
+    // Meshes of the same devices agree, in whatever order these are.
+    let turned = r#"["x"=4], device_ids=[1, 2, 3, 0]"#;
+    let graph = on_second_mesh(turned, turned, r#"[{"x"}, {}]"#);
+    assert_eq!(shown(&graph, &graph.meshes[0], graph.inputs[0]), "[{x}, {}]");
 }

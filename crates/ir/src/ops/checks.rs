@@ -35,9 +35,9 @@ pub(crate) fn same_dtype(name: &str, expected: &TensorType, found: &TensorType) 
     })
 }
 
-/// E103 unless `allowed`; `expected` says what is.
+/// E103 unless `allowed`; `expected` says what is. Inert types pass: who runs the op refuses them ([`crate::runnable`]).
 pub(crate) fn element_type(name: &str, allowed: bool, expected: &str, found: DType) -> Result<()> {
-    check(allowed, || {
+    check(allowed || found.is_inert(), || {
         Diagnostic::new("E103", format!("`{name}` is not defined for this element type"))
             .expected(expected)
             .found(found.name())

@@ -188,7 +188,8 @@ impl Operation for Select {
     }
 
     fn evaluate(&self, operands: &[&Literal], _results: &[TensorType]) -> Result<Vec<Literal>> {
-        let Storage::Bool(predicate) = &operands[0].data else { unreachable!("inference asks for i1") };
+        let predicate = operands[0].data.filled();
+        let Storage::Bool(predicate) = &*predicate else { unreachable!("inference asks for i1") };
         let mut result = operands[2].clone();
         for position in 0..result.data.len() {
             if predicate[if predicate.len() == 1 { 0 } else { position }] {

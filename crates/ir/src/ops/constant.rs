@@ -3,7 +3,7 @@
 use super::checks::{distinct_dims, element_type, movement_cost, operand_count};
 use super::{Convert, DynamicSlice};
 use crate::graph::{Graph, Node, ValueId};
-use crate::literal::{Literal, indices};
+use crate::literal::{Literal, Storage, indices};
 use crate::op::{Cost, GradientContext, LocalContext, Op, Operation};
 use crate::rule::Rule;
 use crate::traits::{ConstantOp, Traits};
@@ -64,7 +64,11 @@ impl Operation for Constant {
             return Ok(vec![context.builder().constant(self.value.clone())]);
         }
         if self.value.is_splat() {
-            let data = self.value.data.pick(std::iter::repeat_n(0, ty.element_count()));
+            let count = ty.element_count();
+            let data = match self.value.data.is_empty() {
+                true => Storage::zeros(ty.dtype, count),
+                false => self.value.data.repeated(count),
+            };
             return Ok(vec![context.builder().constant(Literal { ty, data })]);
         }
         let mut operands = vec![context.builder().constant(self.value.clone())];

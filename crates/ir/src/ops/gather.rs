@@ -298,10 +298,11 @@ impl Operation for Gather {
         for (dim, (&slice, &extent)) in self.slice_sizes.iter().zip(&operand.shape).enumerate() {
             let single = indexing.absent_dims.contains(&dim) || indexing.operand_batching.contains(&dim);
             let limit = if single { extent.min(1) } else { extent };
+            // A dimension that disappears gives one element, so an empty window has nothing to give.
             sizes(
-                slice <= limit,
+                slice <= limit && (slice == limit || !single),
                 format!("the window of `{NAME}` does not fit dimension {dim}"),
-                format!("at most {limit}"),
+                format!("{}{limit}", if single { "" } else { "at most " }),
                 slice.to_string(),
             )?;
         }
@@ -665,6 +666,7 @@ mod tests {
         assert_eq!(code(&Gather { slice_sizes: vec![1], ..op.clone() }), "E105");
         assert_eq!(code(&Gather { slice_sizes: vec![1, 4], ..op.clone() }), "E106");
         assert_eq!(code(&Gather { slice_sizes: vec![2, 3], ..op.clone() }), "E106");
+        assert_eq!(code(&Gather { slice_sizes: vec![0, 3], ..op.clone() }), "E106");
         let bad = |dims| Gather { dims, ..op.clone() };
         assert_eq!(code(&bad(GatherDims { offset_dims: vec![3], ..op.dims.clone() })), "E105");
         assert_eq!(code(&bad(GatherDims { index_vector_dim: 3, ..op.dims.clone() })), "E105");

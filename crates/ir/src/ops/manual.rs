@@ -429,6 +429,14 @@ impl TextForm for ManualComputation {
     }
 }
 
+/// Whether numbers of ranks matter anywhere in a graph.
+fn names_ranks(graph: &Graph) -> bool {
+    graph.nodes.iter().any(|node| {
+        let number = matches!(node.op, Op::PartitionId(_) | Op::RankConstant(_));
+        number || node.op.is_collective() || node.op.regions().into_iter().any(names_ranks)
+    })
+}
+
 fn parse_manual_computation(op: &mut OpParser) -> Result<Vec<ValueId>> {
     op.parser
         .mark('(')
@@ -478,6 +486,16 @@ fn parse_manual_computation(op: &mut OpParser) -> Result<Vec<ValueId>> {
         return Err(
             op.error("E148", format!("mesh `@{}` has no axis `{axis}`", op.parser.meshes[first].name))
         );
+    }
+    let mesh = &op.parser.meshes[first];
+    if !mesh.is_in_device_order() && names_ranks(&body) {
+        return Err(op
+            .error(
+                "E144",
+                format!("collectives over mesh `@{}`, whose `device_ids` are not in order", mesh.name),
+            )
+            .expected("a mesh whose ranks run on the devices of their numbers")
+            .found(format!("device_ids={:?}", mesh.device_ids.as_deref().unwrap_or_default())));
     }
     let ranks_fit = ins.len() == op.operands.len()
         && outs.len() == op.result_types.len()

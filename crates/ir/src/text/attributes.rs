@@ -1,11 +1,11 @@
 //! Attribute values and dictionaries, as far as StableHLO uses them.
 
-use super::lexer::{Kind, unquote};
 use super::literals::{parse_f64, parse_integer};
 use super::parser::Parser;
 use super::sharding::ShardingText;
 use crate::literal::Literal;
 use partita_base::{DType, Result};
+use partita_mlir::{Attribute, Kind, Named, Tree, Type, unquote};
 
 /// An attribute value.
 #[derive(Clone, Debug)]
@@ -63,9 +63,21 @@ pub(crate) const INTEGER_LIMIT: i128 = 1 << 40;
 impl Parser<'_> {
     /// `{a = b, c}`.
     pub fn dictionary(&mut self) -> Result<Attributes> {
-        self.mark('{')?;
-        let attributes = self.fields('}')?;
-        self.mark('}')?;
+        let tree = self.tree.clone();
+        let mut cursor = self.cursor(&tree);
+        let list = cursor.dictionary()?;
+        let attributes = self.named(&tree, &list)?;
+        self.position = cursor.position;
+        Ok(attributes)
+    }
+
+    /// What attributes of the tree mean.
+    pub fn named(&mut self, tree: &Tree, list: &[Named]) -> Result<Attributes> {
+        let mut attributes = Attributes { list: Vec::with_capacity(list.len()) };
+        for named in list {
+            let value = self.meaning(tree, &named.value)?;
+            attributes.list.push((unquote(tree.text(named.name)), value));
+        }
         Ok(attributes)
     }
 
@@ -95,80 +107,59 @@ impl Parser<'_> {
 
     /// One attribute value, with its type where it has one.
     pub fn value(&mut self) -> Result<Value> {
-        self.enter()?;
-        let value = self.value_inner();
-        self.leave();
-        value
+        let tree = self.tree.clone();
+        let mut cursor = self.cursor(&tree);
+        let attribute = cursor.attribute()?;
+        let value = self.meaning(&tree, &attribute)?;
+        self.position = cursor.position;
+        Ok(value)
     }
 
-    fn value_inner(&mut self) -> Result<Value> {
-        match self.kind() {
-            Kind::Text => {
-                let text = unquote(self.text());
-                self.advance();
-                Ok(Value::Text(text))
-            }
-            Kind::Symbol => {
-                let name = self.symbol()?;
-                Ok(Value::Symbol(name))
-            }
-            Kind::Number => self.number_value(),
-            Kind::Mark('[') => {
-                self.advance();
-                let mut values = Vec::new();
-                while self.kind() != Kind::Mark(']') {
-                    values.push(self.value()?);
-                    if !self.eat(',') {
-                        break;
-                    }
-                }
-                self.mark(']')?;
-                Ok(Value::List(values))
-            }
-            Kind::Mark('{') => self.dictionary().map(Value::Dictionary),
-            Kind::Hash => self.dialect_value(),
-            Kind::Word => match self.text() {
-                word @ ("true" | "false") => {
-                    self.advance();
-                    Ok(Value::Bool(word == "true"))
-                }
-                "array" => self.array().map(Value::Ints),
-                "dense" | "dense_resource" => self.dense().map(Value::Dense),
-                "unit" => {
-                    self.advance();
-                    Ok(Value::Unit)
-                }
-                "loc" => {
-                    self.location()?;
-                    Ok(Value::Other)
-                }
-                "tensor" => {
-                    self.tensor_type()?;
-                    Ok(Value::Other)
-                }
-                word => match DType::from_mlir_name(word) {
-                    Some(dtype) => {
-                        self.advance();
-                        Ok(Value::DType(dtype))
-                    }
-                    None => Err(self.unexpected("an attribute value")),
-                },
+    /// What an attribute of the tree means here.
+    fn meaning(&mut self, tree: &Tree, attribute: &Attribute) -> Result<Value> {
+        Ok(match attribute {
+            Attribute::Unit => Value::Unit,
+            Attribute::Plain(token, ty) => match self.kind_at(*token) {
+                Kind::Text => Value::Text(unquote(tree.text(*token))),
+                Kind::Number => self.number_value(*token, ty.as_deref())?,
+                _ => Value::Bool(tree.text(*token) == "true"),
             },
-            _ => Err(self.unexpected("an attribute value")),
-        }
+            Attribute::Symbol(span) => {
+                let parts = tree.slice(span).split("::").map(|part| unquote(part.trim_start_matches('@')));
+                Value::Symbol(parts.collect::<Vec<_>>().join("::"))
+            }
+            Attribute::List(list) => {
+                Value::List(list.iter().map(|value| self.meaning(tree, value)).collect::<Result<_>>()?)
+            }
+            Attribute::Dictionary(list) => Value::Dictionary(self.named(tree, list)?),
+            Attribute::Builtin(word, ..) => {
+                self.position = *word;
+                match tree.text(*word) {
+                    "array" => Value::Ints(self.array()?),
+                    "dense" | "dense_resource" => Value::Dense(self.dense()?),
+                    _ => Value::Other,
+                }
+            }
+            Attribute::Dialect(name, ..) => {
+                self.position = *name;
+                self.dialect_value()?
+            }
+            Attribute::Type(Type::Plain(word)) => match DType::from_mlir_name(tree.text(*word)) {
+                Some(dtype) => Value::DType(dtype),
+                None => {
+                    self.position = *word;
+                    return Err(self.unexpected("an attribute value"));
+                }
+            },
+            Attribute::Type(_) | Attribute::Location(_) => Value::Other,
+        })
     }
 
-    fn number_value(&mut self) -> Result<Value> {
-        let start = self.position;
-        let text = self.text();
-        self.advance();
-        let ty = if self.kind() == Kind::Mark(':') && self.kind_at(self.position + 1) == Kind::Word {
-            self.advance();
-            let ty = self.text();
-            self.advance();
-            DType::from_mlir_name(ty)
-        } else {
-            None
+    fn number_value(&self, token: usize, ty: Option<&Type>) -> Result<Value> {
+        let text = self.text_at(token);
+        let ty = match ty {
+            Some(Type::Plain(word)) => DType::from_mlir_name(self.text_at(*word)),
+            _ => None,
         };
         let as_float = text.contains('.') || ty.is_some_and(DType::is_float);
         if as_float {
@@ -178,13 +169,13 @@ impl Parser<'_> {
                 }
                 _ => parse_f64(text),
             };
-            return narrow.map(Value::Float).ok_or_else(|| self.error_at(start, "E145", "not a number"));
+            return narrow.map(Value::Float).ok_or_else(|| self.error_at(token, "E145", "not a number"));
         }
         // Integers of attributes may be written unsigned in 64 bits; their bits are what is kept.
         parse_integer(text)
             .and_then(|v| i64::try_from(v).ok().or_else(|| u64::try_from(v).ok().map(|v| v as i64)))
             .map(Value::Int)
-            .ok_or_else(|| self.error_at(start, "E145", "this integer has more than 64 bits"))
+            .ok_or_else(|| self.error_at(token, "E145", "this integer has more than 64 bits"))
     }
 
     /// `array<i64: 1, 2>`, `array<i64>`, `array<i1: true>`.
@@ -258,7 +249,7 @@ impl Parser<'_> {
                 Kind::Mark('<') => depth += 1,
                 Kind::Mark('>') => depth -= 1,
                 Kind::Mark('(' | '[' | '{') => {
-                    self.position = self.tokens.closing[self.position];
+                    self.position = self.tree.tokens.closing[self.position];
                 }
                 Kind::End | Kind::Mark(')' | ']' | '}') => return Err(self.unexpected("`>`")),
                 _ => {}

@@ -177,6 +177,8 @@ impl Parser<'_> {
         }
         let definition = Arc::new(definition);
         self.definitions.push(definition.clone());
+        let depth = self.definition_extent(&definition).depth;
+        self.check_depth(1 + depth, at)?;
         Ok(definition)
     }
 

@@ -1,13 +1,13 @@
 //! `dense<..>` literals: nested lists, splats, hexadecimal bit patterns, raw bytes.
 
-use super::lexer::{Kind, unquote};
 use super::parser::Parser;
 use crate::literal::{Literal, Storage};
 use crate::types::TensorType;
 use half::{bf16, f16};
-use partita_base::{DType, Result};
+use partita_base::{DType, InertType, Result};
+use partita_mlir::{Kind, unquote};
 
-/// Elements a literal may have: a splat of a large type takes its memory in full.
+/// Elements a literal may have: one that repeats a number stays small, but what computes with it fills it in.
 const ELEMENT_LIMIT: usize = 1 << 27;
 
 /// Elements beyond which a literal is printed as raw bytes.
@@ -40,18 +40,27 @@ impl Parser<'_> {
             return Err(self.error_at(start, "E149", format!("a literal of {ty} is too large")));
         }
         match dense {
+            Dense::Bytes(_) if ty.dtype.is_inert() => Err(self
+                .error_at(start, "E144", format!("raw bytes of {} are not supported", ty.dtype))
+                .help("print the literal element by element")),
             Dense::Bytes(bytes) => {
                 let size = ty.dtype.size_bytes();
-                let full = if bytes.len() == size { bytes.repeat(ty.element_count()) } else { bytes };
-                Literal::from_bytes(&ty, &full).ok_or_else(|| {
+                let one = TensorType::scalar(ty.dtype);
+                let literal = match Literal::from_bytes(&one, &bytes) {
+                    Some(one) => {
+                        Some(Literal { data: one.data.repeated(ty.element_count()), ty: ty.clone() })
+                    }
+                    None => Literal::from_bytes(&ty, &bytes),
+                };
+                literal.ok_or_else(|| {
                     self.error_at(start, "E145", "raw bytes do not fill the type")
                         .expected(format!("{} or {} bytes for {ty}", size, ty.bytes()))
-                        .found(full.len().to_string())
+                        .found(bytes.len().to_string())
                 })
             }
             Dense::Splat(token) => {
                 let one = self.elements(&ty, &[token])?;
-                let data = one.pick(std::iter::repeat_n(0, ty.element_count()));
+                let data = one.repeated(ty.element_count());
                 Ok(Literal { ty, data })
             }
             Dense::List(shape, elements) => {
@@ -89,7 +98,11 @@ impl Parser<'_> {
                 Ok(Dense::Bytes(bytes))
             }
             Kind::Mark('[') => self.dense_list(),
-            Kind::Mark('(') => Err(self.error("E142", "complex element types are not supported")),
+            Kind::Mark('(') => {
+                let at = self.position;
+                self.position = self.tree.tokens.closing[at] + 1;
+                Ok(Dense::Splat(at))
+            }
             _ => {
                 self.advance();
                 Ok(Dense::Splat(self.position - 1))
@@ -118,15 +131,15 @@ impl Parser<'_> {
                     continue;
                 }
                 Kind::Mark(']') => {}
-                Kind::Mark('(') => {
-                    return Err(self.error("E142", "complex element types are not supported"));
-                }
-                Kind::Number | Kind::Word => {
+                Kind::Number | Kind::Word | Kind::Mark('(') => {
                     if *leaf_depth.get_or_insert(counts.len()) != counts.len() {
                         return Err(ragged(self));
                     }
                     elements.push(self.position);
-                    self.advance();
+                    self.position = match self.kind() {
+                        Kind::Mark(_) => self.tree.tokens.closing[self.position] + 1,
+                        _ => self.position + 1,
+                    };
                     *counts.last_mut().expect("inside a list") += 1;
                 }
                 _ => return Err(self.unexpected("an element")),
@@ -202,6 +215,11 @@ impl Parser<'_> {
                 })
             })?),
             DType::F64 => Storage::F64(self.float_elements(tokens, ty, parse_f64)?),
+            DType::Inert(inert) => {
+                let texts =
+                    tokens.iter().map(|&t| self.inert_element(t, inert, ty)).collect::<Result<_>>()?;
+                Storage::Inert(inert, texts)
+            }
         })
     }
 
@@ -218,6 +236,35 @@ impl Parser<'_> {
         parse_integer(self.text_at(token))
             .and_then(|v| T::try_from(v).ok())
             .ok_or_else(|| self.bad_element(token, ty))
+    }
+
+    /// An element of a type that nothing computes with, as it is written: `(1.0, 2.0)`, `-3`, `1.5`, `0x3C`.
+    fn inert_element(&self, token: usize, inert: InertType, ty: &TensorType) -> Result<String> {
+        let tree = &self.tree;
+        let is_number = |at: usize| self.kind_at(at) == Kind::Number;
+        let is_complex = matches!(inert, InertType::Complex64 | InertType::Complex128);
+        if !is_complex {
+            let fits = is_number(token) && {
+                let value = parse_integer(self.text_at(token));
+                match inert {
+                    InertType::I2 => value.is_some_and(|v| (-2..2).contains(&v)),
+                    InertType::I4 => value.is_some_and(|v| (-8..8).contains(&v)),
+                    InertType::U2 => value.is_some_and(|v| (0..4).contains(&v)),
+                    InertType::U4 => value.is_some_and(|v| (0..16).contains(&v)),
+                    _ => true,
+                }
+            };
+            return if fits { Ok(self.text_at(token).to_string()) } else { Err(self.bad_element(token, ty)) };
+        }
+        let is_pair = self.kind_at(token) == Kind::Mark('(')
+            && tree.tokens.closing[token] == token + 4
+            && is_number(token + 1)
+            && is_number(token + 3)
+            && self.kind_at(token + 2) == Kind::Mark(',');
+        match is_pair {
+            true => Ok(format!("({}, {})", self.text_at(token + 1), self.text_at(token + 3))),
+            false => Err(self.bad_element(token, ty)),
+        }
     }
 
     fn bad_element(&self, token: usize, ty: &TensorType) -> Box<partita_base::Diagnostic> {
@@ -266,7 +313,7 @@ pub(crate) fn print_dense(literal: &Literal) -> String {
     if literal.is_splat() {
         return format!("dense<{}>", print_element(&literal.data, 0));
     }
-    if count > LISTED && literal.ty.dtype != DType::Bool {
+    if count > LISTED && literal.ty.dtype != DType::Bool && !literal.ty.dtype.is_inert() {
         let digits: String = literal.to_bytes().iter().map(|b| format!("{b:02X}")).collect();
         return format!("dense<\"0x{digits}\">");
     }
@@ -311,6 +358,8 @@ fn print_element(data: &Storage, at: usize) -> String {
         Storage::F32(v) if v[at].is_finite() => print_decimal(format!("{:e}", v[at])),
         Storage::F32(v) => format!("0x{:08X}", v[at].to_bits()),
         Storage::F64(v) => print_f64(v[at]),
+        Storage::Splat(one, _) => print_element(one, 0),
+        Storage::Inert(_, elements) => elements[at].clone(),
     }
 }
 

@@ -5,10 +5,10 @@
 //! its bare source location, or nothing. Of JAX's names (`jit(step)/jvp(layers_0)/dot_general`) the
 //! modules become the path, without what wraps them, `jit(..)` and the last part, which names the primitive.
 
-use super::lexer::{Kind, quote, unquote};
 use super::parser::Parser;
 use crate::graph::{Location, Node, Phase};
 use partita_base::Result;
+use partita_mlir::{Kind, quote, unquote};
 
 /// How many aliases a location may go through.
 const ALIAS_LIMIT: usize = 32;
@@ -101,7 +101,7 @@ impl Parser<'_> {
         if self.kind() != Kind::Mark('(') {
             return Err(self.unexpected("`(`"));
         }
-        let close = self.tokens.closing[self.position];
+        let close = self.tree.tokens.closing[self.position];
         self.advance();
         let location = self.location_body(ALIAS_LIMIT)?;
         self.position = close + 1;

@@ -24,16 +24,16 @@
 mod attributes;
 mod canonical;
 mod facts;
-mod lexer;
 mod literals;
 mod location;
 mod op_parser;
 mod op_printer;
 mod parser;
 mod printer;
+#[cfg(test)]
+mod reader_tests;
 mod scope;
 mod sharding;
-mod source;
 #[cfg(test)]
 mod tests;
 mod types;
@@ -42,10 +42,10 @@ pub use canonical::canonical;
 
 pub(crate) use attributes::Value;
 pub(crate) use facts::set_units;
-pub(crate) use lexer::{Kind, is_plain_symbol, quote, unquote};
 pub(crate) use literals::{print_dense, print_f64};
 pub(crate) use op_parser::OpParser;
 pub(crate) use op_printer::OpPrinter;
+pub(crate) use partita_mlir::{Kind, is_plain_symbol, quote, unquote};
 pub(crate) use printer::{join, origin_attributes, print_array, print_dictionary, print_units};
 pub(crate) use scope::{Capture, Region};
 pub(crate) use sharding::{ShardingText, print_sharding};
@@ -91,5 +91,5 @@ pub fn parse_named(text: &str, file_name: &str) -> Result<Graph> {
 /// As [`parse_named`]; a composite whose decomposition is what the registry's template of its name builds is that
 /// template's.
 pub fn parse_with(text: &str, file_name: &str, registry: &Registry) -> Result<Graph> {
-    parser::Parser::new(source::Source { text, file: file_name }, registry)?.module()
+    parser::Parser::new(partita_mlir::Source { text, file: file_name }, registry)?.module()
 }

@@ -1,7 +1,6 @@
 //! What an op's file needs to read its own text: operands, clauses, attributes, regions, types.
 
 use super::attributes::{Attributes, INTEGER_LIMIT, Value};
-use super::lexer::Kind;
 use super::parser::Parser;
 use super::scope::{Capture, Region};
 use crate::graph::{Graph, ValueId};
@@ -9,8 +8,9 @@ use crate::literal::Literal;
 use crate::op::Op;
 use crate::types::TensorType;
 use partita_base::{Diagnostic, Result};
+use partita_mlir::{Form, Kind, OperationId};
 
-/// One op being read. Both forms of text fill the same fields, so an op reads its clauses where the text is pretty
+/// One op being read from its place in the tree: its pretty form token by token, its generic form as structure. Both forms of text fill the same fields, so an op reads its clauses where the text is pretty
 /// and its attributes where it is generic, and then goes on alike.
 pub(crate) struct OpParser<'p, 't> {
     /// The parser, past the op's name.
@@ -19,7 +19,7 @@ pub(crate) struct OpParser<'p, 't> {
     pub name: String,
     /// Where the name stands.
     pub at: usize,
-    is_generic: bool,
+    id: OperationId,
     /// The operands read so far.
     pub operands: Vec<ValueId>,
     /// Properties and attributes read so far.
@@ -33,12 +33,12 @@ pub(crate) struct OpParser<'p, 't> {
 }
 
 impl<'p, 't> OpParser<'p, 't> {
-    pub fn new(parser: &'p mut Parser<'t>, name: String, at: usize, is_generic: bool) -> Self {
+    pub fn new(parser: &'p mut Parser<'t>, name: String, at: usize, id: OperationId) -> Self {
         OpParser {
             parser,
             name,
             at,
-            is_generic,
+            id,
             operands: Vec::new(),
             attributes: Attributes::default(),
             regions: Vec::new(),
@@ -59,28 +59,22 @@ impl<'p, 't> OpParser<'p, 't> {
 
     /// As [`OpParser::generic`], with regions that may use values of the graph around them.
     pub fn generic_with(&mut self, capture: Capture) -> Result<bool> {
-        if !self.is_generic {
-            return Ok(false);
+        let tree = self.parser.tree.clone();
+        let Form::Generic(generic) = &tree.operation(self.id).form else { return Ok(false) };
+        for &operand in &generic.operands {
+            self.operands.push(self.parser.resolve(tree.text(operand), operand)?);
         }
-        self.parser.mark('(')?;
-        self.operands()?;
-        self.parser.mark(')')?;
-        if self.parser.eat('<') {
-            let properties = self.parser.dictionary()?;
-            self.attributes.list.extend(properties.list);
-            self.parser.mark('>')?;
+        self.attributes = self.parser.named(&tree, &generic.attributes)?;
+        for &region in &generic.regions {
+            self.parser.position = tree.region(region).span.start;
+            let region = self.parser.region(capture)?;
+            self.regions.push(region);
         }
-        if self.parser.eat('(') {
-            loop {
-                let region = self.parser.region(capture)?;
-                self.regions.push(region);
-                if !self.parser.eat(',') {
-                    break;
-                }
-            }
-            self.parser.mark(')')?;
-        }
-        self.types()?;
+        self.parser.position = generic.signature.start;
+        self.operand_types = Some(self.parser.result_types()?);
+        // The tree has the arrow here.
+        self.parser.advance();
+        self.result_types = self.parser.result_types()?;
         Ok(true)
     }
 

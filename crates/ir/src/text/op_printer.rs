@@ -1,10 +1,10 @@
 //! What an op's file needs to write its own text.
 
-use super::lexer::quote;
 use super::printer::{Printer, join, print_dictionary};
 use super::types::{print_results, print_types};
 use crate::graph::{Graph, Node};
 use crate::types::TensorType;
+use partita_mlir::quote;
 
 /// One op being printed: its name, clauses, attributes and types are appended in order.
 pub(crate) struct OpPrinter<'a> {

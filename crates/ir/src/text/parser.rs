@@ -1,11 +1,9 @@
 //! Modules, functions, scopes and calls. What follows an op's name is read by the op's own file.
 
 use super::attributes::{Attributes, Value};
-use super::lexer::{Kind, Token, Tokens, tokenize, unquote};
 use super::location::{LocationText, Origin};
 use super::op_parser::OpParser;
 use super::scope::{Capture, Frame, add_value};
-use super::source::Source;
 use crate::composite::{CompositeDefinition, Registry};
 use crate::graph::{Annotation, Graph, Node, NodeId, ValueId};
 use crate::op::{Op, Operation};
@@ -14,13 +12,12 @@ use crate::types::TensorType;
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_mesh::Mesh;
+use partita_mlir::{Attribute, Cursor, DEPTH_LIMIT, Kind, OperationId, Source, Span, Token, Tree, unquote};
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
-/// How deep regions, calls and attributes may nest, all together: a bound on recursion.
-const DEPTH_LIMIT: usize = 64;
-
-/// Nodes that inlining calls may add up to: calls of calls could otherwise multiply without bound.
+/// Nodes that calls and composites may unfold to: calls of calls could otherwise multiply without bound.
 const NODE_LIMIT: usize = 1 << 20;
 
 /// A function of the module: where it stands, and its graph once read.
@@ -34,19 +31,40 @@ struct Function {
 enum State {
     Unread,
     InProgress,
-    Read(Arc<Graph>),
+    Read(Arc<Graph>, Extent),
 }
 
-/// The parser: an index over tokens, the module's symbols, and the graphs under construction.
+/// What a graph unfolds to, regions and decompositions included.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Extent {
+    /// Nodes, a region counting as a few.
+    pub nodes: usize,
+    /// How deep regions and decompositions nest.
+    pub depth: usize,
+}
+
+/// What a region takes beside its nodes, in nodes.
+const REGION_NODES: usize = 4;
+
+/// The reader: the tree of the text, a place in the tokens of the op being read, the module's symbols, and the graphs
+/// under construction.
 pub(crate) struct Parser<'t> {
     pub source: Source<'t>,
-    pub tokens: Tokens,
+    pub tree: Rc<Tree<'t>>,
     pub position: usize,
+    /// The last `{` passed.
+    pub brace: usize,
     pub meshes: Vec<Mesh>,
-    pub aliases: HashMap<&'t str, usize>,
+    /// `mhlo.num_replicas` of the module.
+    pub replicas: Option<usize>,
+    /// `mhlo.num_partitions` of the module.
+    partitions: Option<usize>,
+    pub aliases: HashMap<String, usize>,
     functions: IndexMap<String, Function>,
     pub registry: &'t Registry,
     pub definitions: Vec<Arc<CompositeDefinition>>,
+    /// What decompositions unfold to, by address; the definitions are kept so that addresses stay theirs.
+    extents: HashMap<*const CompositeDefinition, (Arc<CompositeDefinition>, Extent)>,
     parsers: HashMap<&'static str, ops::ParseOp>,
     pub frames: Vec<Frame<'t>>,
     line_starts: Vec<usize>,
@@ -56,18 +74,22 @@ pub(crate) struct Parser<'t> {
 
 impl<'t> Parser<'t> {
     pub fn new(source: Source<'t>, registry: &'t Registry) -> Result<Parser<'t>> {
-        let tokens = tokenize(&source)?;
+        let tree = Rc::new(Tree::parse(source)?);
         let newlines = source.text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(at, _)| at + 1);
         Ok(Parser {
             line_starts: std::iter::once(0).chain(newlines).collect(),
             source,
-            tokens,
+            tree,
             position: 0,
+            brace: 0,
             meshes: Vec::new(),
+            replicas: None,
+            partitions: None,
             aliases: HashMap::new(),
             functions: IndexMap::new(),
             registry,
             definitions: Vec::new(),
+            extents: HashMap::new(),
             parsers: ops::parsers().collect(),
             frames: Vec::new(),
             depth: 0,
@@ -78,7 +100,7 @@ impl<'t> Parser<'t> {
     // ---- tokens ----------------------------------------------------------------------------------------
 
     pub fn token(&self) -> Token {
-        self.tokens.list[self.position]
+        self.tree.tokens.list[self.position]
     }
 
     pub fn kind(&self) -> Kind {
@@ -86,11 +108,11 @@ impl<'t> Parser<'t> {
     }
 
     pub fn kind_at(&self, position: usize) -> Kind {
-        self.tokens.list.get(position).map_or(Kind::End, |t| t.kind)
+        self.tree.tokens.list.get(position).map_or(Kind::End, |t| t.kind)
     }
 
     pub fn text_at(&self, position: usize) -> &'t str {
-        let token = self.tokens.list[position];
+        let token = self.tree.tokens.list[position];
         &self.source.text[token.start..token.end]
     }
 
@@ -111,6 +133,9 @@ impl<'t> Parser<'t> {
     pub fn eat(&mut self, mark: char) -> bool {
         let found = self.kind() == Kind::Mark(mark);
         if found {
+            if mark == '{' {
+                self.brace = self.position;
+            }
             self.advance();
         }
         found
@@ -140,7 +165,7 @@ impl<'t> Parser<'t> {
 
     /// Skips a bracketed group.
     fn skip_group(&mut self) {
-        let closing = self.tokens.closing[self.position];
+        let closing = self.tree.tokens.closing[self.position];
         if closing != usize::MAX {
             self.position = closing;
         }
@@ -149,7 +174,12 @@ impl<'t> Parser<'t> {
 
     /// The line of a token, from 1.
     pub fn line(&self, position: usize) -> usize {
-        self.line_starts.partition_point(|&start| start <= self.tokens.list[position].start)
+        self.line_starts.partition_point(|&start| start <= self.tree.tokens.list[position].start)
+    }
+
+    /// A cursor of the syntax at the current token.
+    pub fn cursor<'a>(&self, tree: &'a Tree<'t>) -> Cursor<'a, 't> {
+        Cursor { source: self.source, tokens: &tree.tokens, position: self.position, depth: self.depth }
     }
 
     // ---- errors ----------------------------------------------------------------------------------------
@@ -160,7 +190,7 @@ impl<'t> Parser<'t> {
         code: &'static str,
         message: impl Into<String>,
     ) -> Box<Diagnostic> {
-        self.source.error(code, message, self.tokens.list[position].start)
+        self.source.error(code, message, self.tree.tokens.list[position].start)
     }
 
     pub fn error(&self, code: &'static str, message: impl Into<String>) -> Box<Diagnostic> {
@@ -185,10 +215,16 @@ impl<'t> Parser<'t> {
     /// One level deeper. E149 at the limit.
     pub fn enter(&mut self) -> Result<()> {
         self.depth += 1;
-        if self.depth > DEPTH_LIMIT {
-            return Err(self.error("E149", format!("this nests deeper than {DEPTH_LIMIT} levels")));
-        }
-        Ok(())
+        if self.depth > DEPTH_LIMIT { Err(self.too_deep(self.position)) } else { Ok(()) }
+    }
+
+    /// E149 where something that nests so deep would stand too deep here.
+    pub fn check_depth(&self, depth: usize, at: usize) -> Result<()> {
+        if self.depth + depth > DEPTH_LIMIT { Err(self.too_deep(at)) } else { Ok(()) }
+    }
+
+    fn too_deep(&self, at: usize) -> Box<Diagnostic> {
+        self.error_at(at, "E149", format!("this nests deeper than {DEPTH_LIMIT} levels"))
     }
 
     pub fn leave(&mut self) {
@@ -210,7 +246,7 @@ impl<'t> Parser<'t> {
             self.meshes.push(mesh);
         }
         let entry = self.entry()?;
-        let graph = self.function(&entry, 0)?;
+        let (graph, _) = self.function_with_extent(&entry, 0)?;
         self.functions.clear();
         let mut graph = Arc::try_unwrap(graph).unwrap_or_else(|shared| (*shared).clone());
         if graph.meshes.is_empty() {
@@ -219,59 +255,68 @@ impl<'t> Parser<'t> {
         Ok(graph)
     }
 
-    /// Notes where functions, meshes and location aliases stand, skipping bodies.
+    /// Notes where functions, meshes and location aliases stand, bodies unread.
     fn index_module(&mut self, meshes: &mut Vec<usize>) -> Result<()> {
-        let mut open_modules = 0;
-        loop {
-            match self.kind() {
-                Kind::End => return Ok(()),
-                Kind::Mark('}') if open_modules > 0 => {
-                    open_modules -= 1;
-                    self.advance();
-                    self.optional_location()?;
-                }
-                // `{-# .. #-}`: resources of other dialects.
-                Kind::Mark('{') if self.kind_at(self.position + 1) == Kind::Mark('-') => self.skip_group(),
-                Kind::Hash => {
-                    let name = self.text();
-                    self.advance();
-                    self.mark('=')?;
-                    if self.at_word("loc") {
-                        self.aliases.insert(name, self.position + 2);
-                        self.advance();
-                        self.skip_group();
-                    } else {
-                        self.value()?;
-                    }
-                }
-                Kind::Word if matches!(self.text(), "module" | "builtin.module") => {
-                    self.advance();
-                    if self.kind() == Kind::Symbol {
-                        self.advance();
-                    }
-                    if self.at_word("attributes") {
-                        self.advance();
-                        self.skip_group();
-                    }
-                    self.mark('{')?;
-                    open_modules += 1;
-                }
-                Kind::Word if self.at_word("sdy.mesh") => {
-                    self.advance();
-                    meshes.push(self.position);
-                    self.symbol()?;
-                    self.mark('=')?;
-                    self.mark('<')?;
-                    self.skip_angle()?;
-                    if self.kind() == Kind::Mark('{') {
-                        self.skip_group();
-                    }
-                    self.optional_location()?;
-                }
-                Kind::Word if matches!(self.text(), "func.func" | "func") => self.index_function()?,
-                _ => return Err(self.unexpected("`module`, `func.func` or `sdy.mesh`")),
+        let tree = self.tree.clone();
+        for alias in &tree.aliases {
+            if let Attribute::Location(span) = &alias.value {
+                self.aliases.insert(alias.name.clone(), span.start + 1);
             }
         }
+        self.index(&tree, &tree.top, meshes)
+    }
+
+    fn index(&mut self, tree: &Tree, operations: &[OperationId], meshes: &mut Vec<usize>) -> Result<()> {
+        for &id in operations {
+            let operation = tree.operation(id);
+            self.position = operation.span.start;
+            match tree.text(operation.name) {
+                _ if operation.name != operation.span.start => return Err(self.not_in_a_module()),
+                "module" | "builtin.module" => {
+                    for &region in operation.regions() {
+                        let region = tree.region(region);
+                        self.module_attributes(operation.name..region.span.start);
+                        for block in &region.blocks {
+                            self.index(tree, &block.operations, meshes)?;
+                        }
+                    }
+                }
+                "sdy.mesh" => meshes.push(operation.name + 1),
+                "func.func" | "func" => {
+                    self.index_function()?;
+                    if self.position != operation.span.end {
+                        return Err(self.not_in_a_module());
+                    }
+                }
+                _ => return Err(self.not_in_a_module()),
+            }
+        }
+        Ok(())
+    }
+
+    fn not_in_a_module(&self) -> Box<Diagnostic> {
+        self.unexpected("`module`, `func.func` or `sdy.mesh`")
+    }
+
+    /// What a module says of itself: how many replicas and partitions the program has. The rest is skipped.
+    fn module_attributes(&mut self, tokens: Span) {
+        for at in tokens {
+            let count = match self.kind_at(at + 1) {
+                Kind::Mark('=') if self.kind_at(at + 2) == Kind::Number => self.text_at(at + 2).parse().ok(),
+                _ => None,
+            };
+            match self.text_at(at) {
+                "mhlo.num_replicas" => self.replicas = count.or(self.replicas),
+                "mhlo.num_partitions" => self.partitions = count.or(self.partitions),
+                _ => {}
+            }
+        }
+    }
+
+    /// The number of partitions: what the module says, or the ranks of its meshes where they agree.
+    pub fn partition_count(&self) -> Option<usize> {
+        let mut ranks = self.meshes.iter().map(Mesh::rank_count);
+        self.partitions.or_else(|| ranks.next().filter(|&first| ranks.all(|count| count == first)))
     }
 
     fn index_function(&mut self) -> Result<()> {
@@ -340,6 +385,11 @@ impl<'t> Parser<'t> {
 
     /// The graph of a function, read at its first use.
     pub fn function(&mut self, name: &str, used_at: usize) -> Result<Arc<Graph>> {
+        Ok(self.function_with_extent(name, used_at)?.0)
+    }
+
+    /// As [`Parser::function`], with what the graph unfolds to. E149 where that is too much.
+    fn function_with_extent(&mut self, name: &str, used_at: usize) -> Result<(Arc<Graph>, Extent)> {
         let Some(function) = self.functions.get_mut(name) else {
             let mut error = self.error_at(used_at, "E143", format!("there is no function `@{name}`"));
             error.help = did_you_mean(name, self.functions.keys().map(|k| k.as_str()));
@@ -347,7 +397,7 @@ impl<'t> Parser<'t> {
         };
         let start = function.start;
         match &function.state {
-            State::Read(graph) => return Ok(graph.clone()),
+            State::Read(graph, extent) => return Ok((graph.clone(), *extent)),
             State::InProgress => {
                 return Err(self.error_at(used_at, "E149", format!("function `@{name}` calls itself")));
             }
@@ -356,8 +406,42 @@ impl<'t> Parser<'t> {
         let back = std::mem::replace(&mut self.position, start);
         let graph = Arc::new(self.function_body(name)?);
         self.position = back;
-        self.functions[name].state = State::Read(graph.clone());
-        Ok(graph)
+        let extent = self.extent(&graph);
+        // What stands in the text is bounded by the text.
+        if extent.nodes > NODE_LIMIT + self.tree.tokens.list.len() {
+            return Err(self.too_many_nodes(used_at));
+        }
+        self.functions[name].state = State::Read(graph.clone(), extent);
+        Ok((graph, extent))
+    }
+
+    fn too_many_nodes(&self, at: usize) -> Box<Diagnostic> {
+        self.error_at(at, "E149", format!("calls and composites unfold to more than {NODE_LIMIT} nodes"))
+    }
+
+    /// What a graph unfolds to. Each decomposition is counted once and remembered.
+    fn extent(&mut self, graph: &Graph) -> Extent {
+        let mut total = Extent { nodes: graph.nodes.len(), depth: 0 };
+        for node in &graph.nodes {
+            let mut add = |inner: Extent| {
+                total.nodes = total.nodes.saturating_add(REGION_NODES).saturating_add(inner.nodes);
+                total.depth = total.depth.max(1 + inner.depth);
+            };
+            match &node.op {
+                Op::Composite(composite) => add(self.definition_extent(&composite.definition)),
+                op => op.regions().into_iter().for_each(|region| add(self.extent(region))),
+            }
+        }
+        total
+    }
+
+    pub fn definition_extent(&mut self, definition: &Arc<CompositeDefinition>) -> Extent {
+        if let Some((_, extent)) = self.extents.get(&Arc::as_ptr(definition)) {
+            return *extent;
+        }
+        let extent = self.extent(&definition.decomposition);
+        self.extents.insert(Arc::as_ptr(definition), (definition.clone(), extent));
+        extent
     }
 
     /// `(%a: T {..}, ..) -> (T {..}, ..) attributes {..} { .. }`.
@@ -395,10 +479,9 @@ impl<'t> Parser<'t> {
                 self.frame().graph.name = name.to_string();
             }
         }
-        if self.kind() != Kind::Mark('{') {
+        if !self.eat('{') {
             return Err(self.unexpected("the function's body"));
         }
-        self.advance();
         let return_at = self.block()?;
         self.optional_location()?;
         let graph = &self.frame().graph;
@@ -415,6 +498,14 @@ impl<'t> Parser<'t> {
                     .expected(format!("a number below {}", types.len()))
                     .found(output.to_string())
             })?;
+            let graph = self.graph();
+            let replaced = graph.ty(graph.inputs[input]);
+            if *replaced != types[output] {
+                return Err(self
+                    .error_at(at, "E156", "an output cannot replace an input of another type")
+                    .expected(replaced.to_string())
+                    .found(types[output].to_string()));
+            }
             self.frame().graph.aliases.push((input, output));
         }
         let region = self.pop_frame()?;
@@ -492,7 +583,7 @@ impl<'t> Parser<'t> {
     // ---- statements ------------------------------------------------------------------------------------
 
     /// `%a, %b:2 = op ..` or `op ..`.
-    pub fn statement(&mut self) -> Result<()> {
+    pub fn statement(&mut self, id: OperationId) -> Result<()> {
         let start = self.position;
         let mut names: Vec<(usize, usize)> = Vec::new();
         while self.kind() == Kind::Value {
@@ -518,7 +609,7 @@ impl<'t> Parser<'t> {
         let first_value = self.graph().values.len();
         let op_at = self.position;
         let wanted: usize = names.iter().map(|(_, count)| count).sum();
-        let (results, attributes) = self.operation()?;
+        let (results, attributes) = self.operation(id)?;
         let origin = self.optional_location()?.map(LocationText::origin).unwrap_or_default();
         self.set_origin(first_node, origin);
         if wanted != results.len() && !names.is_empty() {
@@ -541,7 +632,7 @@ impl<'t> Parser<'t> {
     }
 
     /// The op at the current token, with its operands, attributes, regions and types.
-    fn operation(&mut self) -> Result<(Vec<ValueId>, Attributes)> {
+    fn operation(&mut self, id: OperationId) -> Result<(Vec<ValueId>, Attributes)> {
         let at = self.position;
         let generic = self.kind() == Kind::Text;
         let name = match self.kind() {
@@ -555,7 +646,7 @@ impl<'t> Parser<'t> {
         }
         let Some(&parse) = self.parsers.get(name.as_str()) else { return Err(self.unknown_op(&name)) };
         self.advance();
-        let mut op = OpParser::new(self, name, at, generic);
+        let mut op = OpParser::new(self, name, at, id);
         let results = parse(&mut op)?;
         let attributes = std::mem::take(&mut op.attributes);
         Ok((results, attributes))
@@ -606,30 +697,31 @@ impl<'t> Parser<'t> {
             name = callee.clone();
         }
         self.mark(':')?;
-        self.result_types()?;
+        let declared = self.result_types()?;
         if self.kind() != Kind::Arrow {
             return Err(self.unexpected("`->`"));
         }
         self.advance();
         let results = self.result_types()?;
-        let callee = self.function(&name, at)?;
+        let (callee, extent) = self.function_with_extent(&name, at)?;
         let graph = self.graph();
         let given: Vec<TensorType> = arguments.iter().map(|&v| graph.ty(v).clone()).collect();
         let taken: Vec<TensorType> = callee.inputs.iter().map(|&v| callee.ty(v).clone()).collect();
         let returned: Vec<TensorType> = callee.outputs.iter().map(|&v| callee.ty(v).clone()).collect();
-        if given != taken || returned != results {
+        if given != taken || declared != taken || returned != results {
             let show = |a: &[TensorType], b: &[TensorType]| {
                 format!("({}) -> {}", super::types::print_types(a), super::types::print_results(b))
             };
             return Err(self
                 .error_at(at, "E146", format!("this call does not fit `@{name}`"))
                 .expected(show(&taken, &returned))
-                .found(show(&given, &results)));
+                .found(show(if given == taken { &declared } else { &given }, &results)));
         }
-        self.inlined_nodes += callee.nodes.len();
+        self.inlined_nodes = self.inlined_nodes.saturating_add(extent.nodes);
         if self.inlined_nodes > NODE_LIMIT {
-            return Err(self.error_at(at, "E149", format!("calls unfold to more than {NODE_LIMIT} nodes")));
+            return Err(self.too_many_nodes(at));
         }
+        self.check_depth(extent.depth, at)?;
         Ok((self.inline(&callee, &arguments), attributes))
     }
 
@@ -698,10 +790,20 @@ impl<'t> Parser<'t> {
             error.notes.extend(here.notes);
             error
         };
-        let inferred = op.infer(&operand_types).map_err(place)?;
-        // Uneven collectives differ by rank, so only the text knows their types.
+        // Uneven collectives differ by rank, so only the text knows which of their types this is.
+        let of_rank = match (operand_types.as_slice(), declared) {
+            ([operand], Some([result])) if op.is_collective() => Some((*operand, result)),
+            _ => None,
+        };
+        let inferred = match (op.infer(&operand_types), of_rank) {
+            (Err(error), Some((operand, result)))
+                if error.code == "E118" && op.yields_on_some_rank(operand, result) =>
+            {
+                vec![result.clone()]
+            }
+            (inferred, _) => inferred.map_err(place)?,
+        };
         let types = match declared {
-            Some(declared) if op.is_collective() => declared.to_vec(),
             Some(declared) if declared != inferred => {
                 return Err(self
                     .error_at(at, "E146", format!("`{}` does not yield the declared type", op.name()))

@@ -1,7 +1,6 @@
 //! Modules, functions and values as text. What stands after an op's name is written by the op's own file.
 
 use super::PrintOptions;
-use super::lexer::{is_plain_symbol, quote};
 use super::location::print_location;
 use super::op_printer::OpPrinter;
 use super::sharding::{print_mesh, print_sharding};
@@ -9,6 +8,7 @@ use crate::composite::CompositeDefinition;
 use crate::graph::{Annotation, Graph, Role, ValueId};
 use crate::op::TextForm;
 use partita_mesh::{DimSharding, Mesh, Sharding};
+use partita_mlir::{is_plain_symbol, quote};
 use std::sync::Arc;
 
 /// Text under construction.

@@ -1,12 +1,15 @@
 //! Scopes: the graphs being read, the names their values have, and what regions see of the graphs around them.
 
-use super::lexer::{Kind, unquote};
 use super::parser::Parser;
 use crate::graph::{Graph, Node, NodeId, Role, Value, ValueId};
 use crate::op::Op;
 use crate::types::TensorType;
 use partita_base::{Result, did_you_mean};
+use partita_mlir::{Form, Kind};
 use std::collections::HashMap;
+
+/// Names of the ops that end a block.
+const TERMINATORS: [&str; 5] = ["return", "func.return", "stablehlo.return", "sdy.return", "chlo.return"];
 
 /// What a region does with a value of the graph around it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -120,30 +123,37 @@ impl<'t> Parser<'t> {
         self.pop_frame()
     }
 
-    /// Statements up to the terminator and the closing bracket. Returns where the terminator stands.
+    /// The statements behind the `{` passed last, up to the terminator and the closing bracket. Returns where the
+    /// terminator stands.
     pub fn block(&mut self) -> Result<usize> {
-        loop {
-            let at = self.position;
-            let name = match self.kind() {
-                Kind::Text => unquote(self.text()),
-                _ => self.text().to_string(),
-            };
-            let terminators = ["return", "func.return", "stablehlo.return", "sdy.return", "chlo.return"];
-            if matches!(self.kind(), Kind::Word | Kind::Text) && terminators.contains(&name.as_str()) {
-                let generic = self.kind() == Kind::Text;
+        let tree = self.tree.clone();
+        let (open, close) = (self.brace, tree.tokens.closing[self.brace]);
+        let blocks = tree.region_at(open).map_or(&[][..], |region| &region.blocks);
+        if let Some(label) = blocks.get(1).and_then(|block| block.label) {
+            return Err(self.error_at(label, "E144", "a region of several blocks is not supported"));
+        }
+        let operations = blocks.first().map_or(&[][..], |block| &block.operations);
+        for (number, &id) in operations.iter().enumerate() {
+            let operation = tree.operation(id);
+            self.position = operation.span.start;
+            let is_terminator = TERMINATORS.contains(&tree.text(operation.name).trim_matches('"'));
+            if is_terminator && operation.results.is_empty() {
+                let at = self.position;
                 self.advance();
-                self.terminator(generic)?;
-                if self.kind() != Kind::Mark('}') {
+                self.terminator(matches!(operation.form, Form::Generic(_)))?;
+                if number + 1 < operations.len() || self.position != operation.span.end {
                     return Err(self.unexpected("`}` after the return"));
                 }
-                self.advance();
+                self.position = close + 1;
                 return Ok(at);
             }
-            if self.kind() == Kind::Mark('}') {
+            self.statement(id)?;
+            if self.position != operation.span.end {
                 return Err(self.unexpected("an operation or `return`"));
             }
-            self.statement()?;
         }
+        self.position = close;
+        Err(self.unexpected("an operation or `return`"))
     }
 
     fn terminator(&mut self, generic: bool) -> Result<()> {

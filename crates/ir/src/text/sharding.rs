@@ -4,14 +4,17 @@
 //! to minor, and `?` where propagation may add more; a part of an axis as `"y":(pre)size`; axes over which the
 //! value is partial, with the combiner where it is not the sum. A priority (`p1`) is read and dropped.
 
-use super::lexer::{Kind, quote, unquote};
 use super::parser::Parser;
 use crate::graph::Annotation;
 use partita_base::{Result, did_you_mean};
 use partita_mesh::{Axis, AxisList, AxisRef, Combiner, DimSharding, Mesh, Sharding};
+use partita_mlir::{Kind, quote, unquote};
 
 /// The most positions an axis, and the most ranks a mesh, may have.
 const RANK_LIMIT: i64 = 1 << 24;
+
+/// The most axes a mesh may have: beyond the 24 that can cut anything, they only cost time.
+const AXIS_LIMIT: usize = 256;
 
 /// A sharding as text has it.
 #[derive(Clone, Debug)]
@@ -59,6 +62,9 @@ impl Parser<'_> {
         self.mark('[')?;
         while self.kind() == Kind::Text {
             let axis = unquote(self.text());
+            if mesh.axes.len() == AXIS_LIMIT {
+                return Err(self.error("E149", format!("a mesh has at most {AXIS_LIMIT} axes")));
+            }
             if mesh.axes.iter().any(|a| a.name == axis) {
                 return Err(self.error("E148", format!("the mesh has two axes named `{axis}`")));
             }
@@ -89,12 +95,17 @@ impl Parser<'_> {
             let ids = self.integer_list()?;
             let ids: Option<Vec<usize>> = ids.into_iter().map(|id| usize::try_from(id).ok()).collect();
             let ranks: usize = mesh.axes.iter().map(|a| a.size).product();
+            let is_named_once = |ids: &[usize]| {
+                let mut sorted = ids.to_vec();
+                sorted.sort_unstable();
+                sorted.windows(2).all(|pair| pair[0] < pair[1])
+            };
             match ids {
-                Some(ids) if ids.len() == ranks => mesh.device_ids = Some(ids),
+                Some(ids) if ids.len() == ranks && is_named_once(&ids) => mesh.device_ids = Some(ids),
                 _ => {
                     return Err(self
                         .error_at(at, "E148", "a mesh names one device for each rank")
-                        .expected(format!("{ranks} device numbers")));
+                        .expected(format!("{ranks} device numbers, each once")));
                 }
             }
         }

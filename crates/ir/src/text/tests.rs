@@ -698,8 +698,8 @@ fn wrong_texts_are_explained_where_they_are_wrong() {
             "error[E146]: the operands of `stablehlo.add` do not have the types after `:`\n        at: f.mlir:2:8\n  expected: tensor<4xf32>, tensor<4xf32>\n     found: tensor<5xf32>, tensor<5xf32>\n      note: %0 = stablehlo.add %a, %b : tensor<5xf32>\n                 ^",
         ),
         (
-            line("%0 = stablehlo.add %a, %b : tensor<4xcomplex<f32>>"),
-            "error[E142]: complex element types are not supported\n        at: f.mlir:2:31\n     found: `tensor<4xcomplex<f32>`\n      note: %0 = stablehlo.add %a, %b : tensor<4xcomplex<f32>>\n                                        ^",
+            line("%0 = stablehlo.add %a, %b : tensor<4x!quant.uniform<i8:f32, 0.5>>"),
+            "error[E142]: quantized element types are not supported\n        at: f.mlir:2:31\n     found: `tensor<4x!quant.uniform<i8:f32, 0.5>>`\n      note: %0 = stablehlo.add %a, %b : tensor<4x!quant.uniform<i8:f32, 0.5>>\n                                        ^",
         ),
         (
             line("%0 = stablehlo.add %a, %b : tensor<?xf32>"),

@@ -1,9 +1,9 @@
 //! `tensor<2x3xf32>` and lists of types.
 
-use super::lexer::Kind;
 use super::parser::Parser;
 use crate::types::TensorType;
 use partita_base::{DType, Diagnostic, Result};
+use partita_mlir::Kind;
 
 /// Elements a type may have: far beyond any tensor, far below overflow.
 const ELEMENT_LIMIT: u128 = 1 << 48;
@@ -22,17 +22,17 @@ impl Parser<'_> {
             return Err(self.unexpected("a type"));
         }
         self.advance();
-        self.mark('<')?;
-        let from = self.tokens.list[self.position - 1].end;
-        let length = self.source.text[from..]
-            .find('>')
-            .ok_or_else(|| self.source.error("E142", "this type does not end", start))?;
-        let raw = &self.source.text[from..from + length];
+        if self.kind() != Kind::Mark('<') {
+            return Err(self.unexpected("`<`"));
+        }
+        let tree = self.tree.clone();
+        let mut cursor = self.cursor(&tree);
+        cursor.angle().map_err(|_| self.source.error("E142", "this type does not end", start))?;
+        let (open, close) = (tree.tokens.list[self.position], tree.tokens.list[cursor.position - 1]);
+        let raw = &self.source.text[open.end..close.start];
         let refuse = |what: &str| self.source.error("E142", what, start).found(format!("`tensor<{raw}>`"));
         let ty = parse_type(raw, &refuse)?;
-        while self.token().start <= from + length && self.kind() != Kind::End {
-            self.advance();
-        }
+        self.position = cursor.position;
         Ok(ty)
     }
 
@@ -60,9 +60,6 @@ impl Parser<'_> {
 /// The inside of `tensor<..>`.
 fn parse_type(raw: &str, refuse: &dyn Fn(&str) -> Box<Diagnostic>) -> Result<TensorType> {
     let compact: String = raw.chars().filter(|c| !c.is_whitespace()).collect();
-    if compact.contains("complex") {
-        return Err(refuse("complex element types are not supported"));
-    }
     if compact.contains('?') || compact.contains('*') {
         return Err(refuse("shapes must be static").help("lower the program with concrete shapes"));
     }

@@ -197,13 +197,14 @@ impl Lowering {
     /// The local graphs of all classes, before the first pass.
     ///
     /// # Errors
-    /// E400 where they differ in structure, or do not divide the ranks.
+    /// E400 where they differ in structure, or do not divide the ranks; E170 for element types that nothing computes with.
     pub fn new(locals: &[ClassGraph]) -> Result<Lowering> {
         Lowering::with_edges(locals, Edges::default())
     }
 
     /// As [`Lowering::new`] for a stage whose last inputs and outputs are no ports but come and go over edges.
     pub(crate) fn with_edges(locals: &[ClassGraph], edges: Edges) -> Result<Lowering> {
+        locals.iter().try_for_each(|class| partita_ir::runnable(&class.graph))?;
         let classes = Classes::of(locals)?;
         let graphs: Vec<Graph> = locals.iter().map(|class| class.graph.clone()).collect();
         simplify::check_structure(&graphs)?;

@@ -159,7 +159,10 @@ fn adds(op: &Op) -> bool {
 
 /// Whether a value is zero throughout. Zeros of which one rank keeps what there is and others put zeros in their place are.
 fn is_zeros(graph: &Graph, value: ValueId) -> bool {
-    let are_zeros = |literal: &Literal| literal.to_f64().iter().all(|&value| value == 0.0);
+    let are_zeros = |literal: &Literal| match literal.is_splat() && !literal.data.is_empty() {
+        true => literal.window(&vec![0; literal.ty.rank()], &vec![1; literal.ty.rank()]).to_f64() == [0.0],
+        false => literal.to_f64().iter().all(|&value| value == 0.0),
+    };
     let is_zero = |constant: ConstantOp| match constant {
         ConstantOp::OfAll(constant) => are_zeros(&constant.value),
         ConstantOp::ByRank(constant) => are_zeros(&constant.values),

@@ -45,7 +45,7 @@ impl Device for Cpu {
         arena.bring_in();
         let mut rank = CpuRank { kernels, arena };
         for (buffer, literal) in &program.constants {
-            rank.write(program, *buffer, literal.bytes());
+            rank.write(program, *buffer, &literal.bytes());
         }
         Ok(rank)
     }

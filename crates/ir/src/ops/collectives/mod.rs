@@ -23,7 +23,7 @@ use crate::builder::GraphBuilder;
 use crate::graph::ValueId;
 use crate::literal::Literal;
 use crate::op::{Cost, GradientContext, Op, Operation, RankCall};
-use crate::text::OpParser;
+use crate::text::{self, OpParser};
 use crate::types::TensorType;
 use partita_base::{Diagnostic, Result};
 
@@ -170,6 +170,33 @@ fn transposed(
     Ok(vec![Some(emit(context.builder, cotangent, ty)?)])
 }
 
+impl Op {
+    /// Whether a member of the groups may declare this result where inference cannot say which member it is: members of
+    /// uneven groups keep different pieces.
+    pub(crate) fn yields_on_some_rank(&self, operand: &TensorType, result: &TensorType) -> bool {
+        let piece = |of: &TensorType, dim: usize, extents: &[usize]| {
+            extents.iter().any(|&extent| {
+                let mut ty = of.clone();
+                ty.shape[dim] = extent;
+                ty == *result
+            })
+        };
+        match self {
+            Op::ReduceScatter(op) => piece(operand, op.dim, &op.extents),
+            Op::AllToAll(op) if op.split_dim != op.concat_dim => {
+                let mut joined = operand.clone();
+                joined.shape[op.concat_dim] = op.concat_extents.iter().sum();
+                piece(&joined, op.split_dim, &op.split_extents)
+            }
+            Op::AllToAll(op) => {
+                let own: Vec<usize> = op.split_extents.iter().map(|e| e * op.split_extents.len()).collect();
+                piece(operand, op.split_dim, &own)
+            }
+            _ => false,
+        }
+    }
+}
+
 /// The op on a single rank.
 fn alone(op: impl Into<Op>, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
     let op = op.into();
@@ -200,7 +227,15 @@ fn print_groups(groups: &[Vec<usize>]) -> String {
     format!("dense<{list}> : tensor<{}x{width}xi64>", groups.len())
 }
 
+/// Entries that groups may have: the ranks of the largest mesh.
+const GROUPS_LIMIT: usize = 1 << 24;
+
 fn parse_groups(op: &OpParser) -> Result<Vec<Vec<usize>>> {
+    if let Some(text::Value::Dense(groups)) = op.attributes.get("replica_groups")
+        && groups.ty.element_count() > GROUPS_LIMIT
+    {
+        return Err(op.error("E149", "`replica_groups` names more ranks than a mesh may have"));
+    }
     let rows = op.rows_of("replica_groups", 0)?;
     let group = |row: Vec<i64>| -> Option<Vec<usize>> {
         row.into_iter().filter(|&rank| rank != -1).map(|rank| usize::try_from(rank).ok()).collect()
@@ -209,6 +244,102 @@ fn parse_groups(op: &OpParser) -> Result<Vec<Vec<usize>>> {
         .map(group)
         .collect::<Option<_>>()
         .ok_or_else(|| op.error("E147", "`replica_groups` has a negative rank"))
+}
+
+/// What the numbers in the groups of a collective name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Named {
+    /// Replicas: each partition exchanges data with itself on other replicas.
+    Replicas,
+    /// Replicas, of which all partitions take part.
+    ReplicasOfAllPartitions,
+    /// Ranks.
+    Ranks,
+}
+
+/// Whether `channel_handle` has a handle above 0: then partitions take part, not only replicas.
+fn has_channel(op: &OpParser) -> bool {
+    match op.attributes.get("channel_handle") {
+        Some(text::Value::Record(fields)) => match fields.get("handle") {
+            Some(&text::Value::Int(handle)) => handle > 0,
+            _ => false,
+        },
+        Some(&text::Value::Int(handle)) => handle > 0,
+        _ => false,
+    }
+}
+
+/// What the groups of `all_reduce`, `all_gather` and `reduce_scatter` name. E147 for global numbers without a channel.
+fn named_by_flags(op: &OpParser) -> Result<Named> {
+    match (has_channel(op), op.flag("use_global_device_ids")) {
+        (false, false) => Ok(Named::Replicas),
+        (true, false) => Ok(Named::ReplicasOfAllPartitions),
+        (true, true) => Ok(Named::Ranks),
+        (false, true) => Err(op
+            .error("E147", format!("`use_global_device_ids` of `{}` needs a channel", op.name))
+            .expected(format!("{} = {}", CHANNEL.0, CHANNEL.1))),
+    }
+}
+
+/// What the groups of the other collectives name.
+fn named_by_channel(op: &OpParser) -> Named {
+    if has_channel(op) { Named::Ranks } else { Named::Replicas }
+}
+
+/// The groups of a collective as groups of ranks, in a program with one replica; `None` where every rank takes part
+/// alone. E144 for groups of more replicas, and where the number of ranks is asked for and not known.
+fn parse_rank_groups(op: &OpParser, named: Named) -> Result<Option<Vec<Vec<usize>>>> {
+    one_replica(op)?;
+    let groups = parse_groups(op)?;
+    if named == Named::Ranks {
+        return Ok(Some(groups));
+    }
+    only_replica(op, groups.iter().flatten().copied())?;
+    if named == Named::Replicas || groups.concat().is_empty() {
+        return Ok(None);
+    }
+    match op.parser.partition_count() {
+        Some(count) => Ok(Some(vec![(0..count).collect()])),
+        None => Err(op
+            .error("E144", format!("`{}` is over all partitions, whose number is not known", op.name))
+            .expected("`use_global_device_ids` with the ranks in `replica_groups`")
+            .help("or say `module attributes {mhlo.num_partitions = 4 : i32}`")),
+    }
+}
+
+/// E144 for a program of several replicas.
+fn one_replica(op: &OpParser) -> Result<()> {
+    match op.parser.replicas {
+        None | Some(1) => Ok(()),
+        Some(count) => Err(op
+            .error("E144", format!("`{}` in a program of several replicas is not supported", op.name))
+            .expected("`mhlo.num_replicas = 1`, all ranks being partitions")
+            .found(count.to_string())),
+    }
+}
+
+/// E144 unless all these replicas are number 0.
+fn only_replica(op: &OpParser, mut replicas: impl Iterator<Item = usize>) -> Result<()> {
+    match replicas.find(|&replica| replica > 0) {
+        None => Ok(()),
+        Some(replica) => Err(op
+            .error("E144", format!("`{}` names several replicas, and there is one", op.name))
+            .expected(format!("{} = {}, for numbers of partitions", CHANNEL.0, CHANNEL.1))
+            .found(format!("replica {replica}"))),
+    }
+}
+
+/// The operand itself: a collective in which every rank takes part alone.
+fn identity(op: &OpParser) -> Result<Vec<ValueId>> {
+    op.check_operands()?;
+    let operands: Vec<TensorType> = (0..op.operands.len()).map(|i| op.operand_type(i).clone()).collect();
+    if operands == op.result_types {
+        return Ok(op.operands.clone());
+    }
+    Err(op
+        .error("E146", format!("`{}` does not yield the declared type", op.name))
+        .expected(text::print_results(&operands))
+        .found(text::print_results(&op.result_types)))
 }
 
 const CHANNEL: (&str, &str) = ("channel_handle", "#stablehlo.channel_handle<handle = 1, type = 1>");

@@ -5,9 +5,10 @@ use super::super::checks::{operand_count, sizes};
 use super::super::control::shapes_of;
 use super::super::reduce::refused;
 use super::{
-    CHANNEL, Groups, ReduceScatter, alone, check_dim, check_groups, check_operand, check_ranks, checked, cut,
-    dim_extent, even_extent, even_pieces, generic, join, memberships, movement, not_manual, parse_extents,
-    parse_groups, print_groups, start_of, transposed,
+    CHANNEL, Groups, Named, ReduceScatter, alone, check_dim, check_groups, check_operand, check_ranks,
+    checked, cut, dim_extent, even_extent, even_pieces, generic, identity, join, memberships, movement,
+    named_by_channel, named_by_flags, not_manual, one_replica, only_replica, parse_extents,
+    parse_rank_groups, print_groups, start_of, transposed,
 };
 use crate::graph::{Graph, Node, ValueId};
 use crate::literal::Literal;
@@ -384,7 +385,7 @@ fn parse_all_gather(op: &mut OpParser) -> Result<Vec<ValueId>> {
     generic(op)?;
     op.arity(1)?;
     let dim = op.index_of("all_gather_dim")?;
-    let groups = parse_groups(op)?;
+    let Some(groups) = parse_rank_groups(op, named_by_flags(op)?)? else { return identity(op) };
     let members = groups.first().map_or(1, Vec::len).max(1);
     let even = vec![dim_extent(op, dim)?; members];
     let extents = parse_extents(op, "partita.extents", Some(even))?;
@@ -419,7 +420,7 @@ fn parse_all_to_all(op: &mut OpParser) -> Result<Vec<ValueId>> {
     generic(op)?;
     op.arity(1)?;
     let (split_dim, concat_dim) = (op.index_of("split_dimension")?, op.index_of("concat_dimension")?);
-    let groups = parse_groups(op)?;
+    let Some(groups) = parse_rank_groups(op, named_by_channel(op))? else { return identity(op) };
     let members = groups.first().map_or(1, Vec::len).max(1);
     let even = even_pieces(dim_extent(op, split_dim)?, &groups);
     let split_extents = parse_extents(op, "partita.split_extents", even)?;
@@ -446,12 +447,19 @@ fn parse_collective_permute(op: &mut OpParser) -> Result<Vec<ValueId>> {
     generic(op)?;
     op.arity(1)?;
     let pair = |row: Vec<i64>| Some((usize::try_from(row[0]).ok()?, usize::try_from(row[1]).ok()?));
-    let pairs = op
+    let pairs: Vec<(usize, usize)> = op
         .rows_of("source_target_pairs", 2)?
         .into_iter()
         .map(pair)
         .collect::<Option<_>>()
         .ok_or_else(|| op.error("E147", "`source_target_pairs` has a negative rank"))?;
+    one_replica(op)?;
+    if named_by_channel(op) == Named::Replicas {
+        only_replica(op, pairs.iter().flat_map(|&(from, to)| [from, to]))?;
+        if !pairs.is_empty() {
+            return identity(op);
+        }
+    }
     op.finish(CollectivePermute { pairs })
 }
 
@@ -466,6 +474,6 @@ impl TextForm for CollectiveBroadcast {
 fn parse_collective_broadcast(op: &mut OpParser) -> Result<Vec<ValueId>> {
     generic(op)?;
     op.arity(1)?;
-    let groups = parse_groups(op)?;
+    let Some(groups) = parse_rank_groups(op, named_by_channel(op))? else { return identity(op) };
     op.finish(CollectiveBroadcast { groups: groups.into() })
 }

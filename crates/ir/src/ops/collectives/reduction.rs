@@ -6,8 +6,8 @@ use super::super::control::shapes_of;
 use super::super::reduce::{Numbers, Reducer, check_combiner, combiner_region, refused};
 use super::{
     AllGather, CHANNEL, Groups, alone, check_dim, check_groups, check_operand, check_ranks, checked, cut,
-    dim_extent, even_extent, even_pieces, generic, memberships, movement, not_manual, parse_extents,
-    parse_groups, print_groups, start_of, transposed,
+    dim_extent, even_extent, even_pieces, generic, identity, memberships, movement, named_by_flags,
+    not_manual, parse_extents, parse_rank_groups, print_groups, start_of, transposed,
 };
 use crate::graph::{Graph, Node, ValueId};
 use crate::literal::Literal;
@@ -223,10 +223,13 @@ fn parse_all_reduce(op: &mut OpParser) -> Result<Vec<ValueId>> {
     generic(op)?;
     op.at_least(1)?;
     op.check_operands()?;
-    let all_reduce = AllReduce { groups: parse_groups(op)?.into(), combiner: parse_combiner(op)? };
+    let combiner = parse_combiner(op)?;
+    let Some(groups) = parse_rank_groups(op, named_by_flags(op)?)? else { return identity(op) };
+    let all_reduce = AllReduce { groups: groups.into(), combiner };
     if op.operands.len() == 1 {
         return op.finish(all_reduce);
     }
+    identity(op)?;
     let operands = std::mem::take(&mut op.operands);
     let mut results = Vec::new();
     for operand in operands {
@@ -257,7 +260,7 @@ fn parse_reduce_scatter(op: &mut OpParser) -> Result<Vec<ValueId>> {
     generic(op)?;
     op.arity(1)?;
     let dim = op.index_of("scatter_dimension")?;
-    let groups = parse_groups(op)?;
+    let Some(groups) = parse_rank_groups(op, named_by_flags(op)?)? else { return identity(op) };
     let even = even_pieces(dim_extent(op, dim)?, &groups);
     let extents = parse_extents(op, "partita.extents", even)?;
     let combiner = parse_combiner(op)?;

@@ -52,7 +52,7 @@ fn inference_keeps_the_type_and_names_what_it_refuses() {
 
 #[test]
 fn singles_agree_with_the_processor() {
-    let values = |literal: &Literal| match &literal.data {
+    let values = |literal: &Literal| match &*literal.data.filled() {
         crate::Storage::F32(v) => v.clone(),
         other => panic!("{other:?}"),
     };

@@ -5,7 +5,7 @@ use partita_base::Result;
 
 /// What a token is. Its text is a slice of the source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// `stablehlo.add`, `tensor`, `true`: letters, digits, `_`, `$`, `.`.
     Word,
     /// `12`, `-1.5e+00`, `0x7F800000`.
@@ -30,15 +30,20 @@ pub(crate) enum Kind {
 
 /// A token: kind and place, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Token {
+pub struct Token {
+    /// What it is.
     pub kind: Kind,
+    /// Its first byte.
     pub start: usize,
+    /// One past its last byte.
     pub end: usize,
 }
 
 /// The tokens, and for each opening `(`, `[` or `{` the index of the token that closes it.
-pub(crate) struct Tokens {
+pub struct Tokens {
+    /// The tokens in order; the last one is [`Kind::End`].
     pub list: Vec<Token>,
+    /// For each token that opens a bracket, the index of the one that closes it; `usize::MAX` for others.
     pub closing: Vec<usize>,
 }
 
@@ -47,7 +52,7 @@ fn is_word_byte(byte: u8) -> bool {
 }
 
 /// Cuts the source. E140 for text that no token starts with, an unfinished string, and unpaired brackets.
-pub(crate) fn tokenize(source: &Source) -> Result<Tokens> {
+pub fn tokenize(source: &Source) -> Result<Tokens> {
     let text = source.text;
     let bytes = text.as_bytes();
     let mut list: Vec<Token> = Vec::with_capacity(bytes.len() / 4);
@@ -214,7 +219,7 @@ fn number_end(bytes: &[u8], mut at: usize) -> usize {
 
 /// The meaning of a string token: quotes off, `\n`, `\t`, `\"`, `\\` and two-digit hexadecimal escapes resolved.
 /// Bytes that are not UTF-8 become the replacement character.
-pub(crate) fn unquote(token: &str) -> String {
+pub fn unquote(token: &str) -> String {
     let inner = token.strip_prefix('"').and_then(|t| t.strip_suffix('"')).unwrap_or(token);
     let mut bytes = Vec::with_capacity(inner.len());
     let raw = inner.as_bytes();
@@ -251,7 +256,7 @@ pub(crate) fn unquote(token: &str) -> String {
 }
 
 /// The inverse of [`unquote`], with quotes.
-pub(crate) fn quote(text: &str) -> String {
+pub fn quote(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
     for character in text.chars() {
@@ -267,7 +272,7 @@ pub(crate) fn quote(text: &str) -> String {
 }
 
 /// Whether a name can stand after `@` without quotes.
-pub(crate) fn is_plain_symbol(name: &str) -> bool {
+pub fn is_plain_symbol(name: &str) -> bool {
     let mut bytes = name.bytes();
     bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_') && bytes.all(is_word_byte)
 }

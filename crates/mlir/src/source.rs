@@ -7,8 +7,10 @@ const SHOWN: usize = 96;
 
 /// A text with the name it goes by in messages.
 #[derive(Clone, Copy)]
-pub(crate) struct Source<'t> {
+pub struct Source<'t> {
+    /// The whole text.
     pub text: &'t str,
+    /// The name of the file, as messages show it.
     pub file: &'t str,
 }
 

@@ -1,0 +1,52 @@
+//! The negative log-likelihood of labels.
+
+use super::softmax::shifted;
+use super::{last, widened};
+use crate::GraphBuilder;
+use crate::composite::AttributesExt;
+use crate::composite::{Attributes, Template};
+use crate::graph::ValueId;
+use crate::ops::checks::element_type;
+use crate::ops::{Direction, UnaryKind};
+use partita_base::Result;
+
+/// `cross_entropy(logits[.., v], labels[..]) -> [..]`: the negative log-likelihood of each label in the logits'
+/// type, 0 where the label is `ignore_index`. The mean is the caller's, over the whole batch's count.
+pub static CROSS_ENTROPY: Template = Template {
+    name: "partita.cross_entropy",
+    arguments: &["logits", "labels"],
+    optional: 0,
+    build: build_cross_entropy,
+    gradient: None,
+    rule: None,
+    offsets_operand: None,
+};
+
+fn build_cross_entropy(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<Vec<ValueId>> {
+    let (logits, dtype) = widened(b, args[0])?;
+    let labels = args[1];
+    let shape = b.shape(logits);
+    let dim = last(b, logits)?;
+    let found = b.ty(labels).dtype;
+    element_type("partita.cross_entropy", found.is_integer(), "labels of whole numbers", found)?;
+    // log(sum(exp(x))) - x[label], shifted: neither half of the gradient needs a sum over classes of its own.
+    let shifted = shifted(b, logits)?;
+    let e = b.exponential(shifted)?;
+    let sum = b.reduce_sum(e, &[dim])?;
+    let log = b.unary(UnaryKind::Log, sum)?;
+    // Picking by comparison rather than by gather lets the class dimension be sharded: each shard finds or does not
+    // find the label, and the sum is over all.
+    let label_ty = b.ty(labels).clone();
+    let classes = b.iota(label_ty.with_shape(shape.clone()), dim)?;
+    let wide = b.spread_last(labels, &shape)?;
+    let hit = b.compare(Direction::Eq, classes, wide)?;
+    let zero = b.full_like(shifted, 0.0)?;
+    let picked = b.select(hit, shifted, zero)?;
+    let picked = b.reduce_sum(picked, &[dim])?;
+    let loss = b.subtract(log, picked)?;
+    let ignored = b.full_like(labels, a.float("ignore_index")?)?;
+    let counts = b.compare(Direction::Ne, labels, ignored)?;
+    let nothing = b.full_like(loss, 0.0)?;
+    let loss = b.select(counts, loss, nothing)?;
+    Ok(vec![b.convert(loss, dtype)?])
+}
