@@ -243,6 +243,8 @@ fn ends_here(cursor: &Cursor, start: usize) -> bool {
         Kind::Mark('{') if cursor.ahead(1) == Kind::Mark('-') => true,
         // Nothing else begins right behind the name.
         _ if cursor.position == start && !is_first_on_line(cursor) => false,
+        // A list of names is looked through once, from its first.
+        Kind::Value if cursor.tokens.list[cursor.position - 1].kind == Kind::Mark(',') => false,
         Kind::Value => {
             let mut at = *cursor;
             loop {

@@ -197,6 +197,11 @@ fn what_is_not_well_formed_or_too_deep_is_told_where() {
     ] {
         assert_eq!(error(&text).code, "E149", "{}", &text[..40]);
     }
+    // Long lists are looked through once: 200,000 operands, each of which could begin results.
+    let many: Vec<String> = (0..200_000).map(|i| format!("%{i}")).collect();
+    let list = many.join(", ");
+    let text = format!("a.b {list} : f32\n{list} = a.c {list} : f32");
+    assert_eq!(parse(&text).map(|tree| tree.top.len()).ok(), Some(2));
     // Brackets that hold no structure are passed over, however deep.
     let body = deep("<", "x", ">");
     assert!(parse(&format!("\"a.b\"() {{k = #a.b{body}}} : () -> ()")).is_ok());

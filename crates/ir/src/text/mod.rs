@@ -17,15 +17,18 @@
 //! Other tools read all of it but two things they have no form for: uneven collectives, and layouts that are partial
 //! under another combiner than the sum (`unreduced={"x" max}`).
 //!
-//! Reading never panics, and takes time in proportion to the text and what its calls unfold to. Diagnostics: E140
+//! The text is first a syntax tree (`partita_mlir`), of which modules, functions and ops then read their parts, each op
+//! in its own file. Reading never panics, and takes time in proportion to the text and what its calls unfold to. Diagnostics: E140
 //! syntax, E141 unknown op, E142 type, E143 name, E144 known but not supported, E145 literal, E146 types that do not
 //! agree, E147 attribute, E148 sharding, E149 limits.
 
 mod attributes;
 mod canonical;
 mod facts;
+mod functions;
 mod literals;
 mod location;
+mod module;
 mod op_parser;
 mod op_printer;
 mod parser;
@@ -34,6 +37,7 @@ mod printer;
 mod reader_tests;
 mod scope;
 mod sharding;
+mod statements;
 #[cfg(test)]
 mod tests;
 mod types;

@@ -383,3 +383,30 @@ fn types_that_nothing_computes_with_are_read_printed_and_refused_by_name() {
         assert_eq!(code(&constant("0", ty)), "E142", "{ty}");
     }
 }
+
+#[test]
+fn deep_types_and_locations_end_in_words() {
+    let repeat = |open: &str, inner: &str, close: &str| {
+        format!("{}{inner}{}", open.repeat(100_000), close.repeat(100_000))
+    };
+    let typed = |ty: &str| scalar_function(&format!("%0 = stablehlo.tanh %x {{a = {ty}}} : tensor<f32>"));
+    assert_eq!(code(&typed(&repeat("(", "f32", ") -> f32"))), "E149");
+    assert!(parse(&typed(&repeat("tuple<", "f32", ">"))).is_ok(), "what is not looked into may nest");
+    let located =
+        |location: &str| scalar_function(&format!("%0 = stablehlo.tanh %x : tensor<f32> loc({location})"));
+    for location in [
+        repeat("callsite(", "\"f\"", " at unknown)"),
+        repeat("fused[", "\"f\"", "]"),
+        repeat("\"a\"(", "\"f\":1:2", ")"),
+    ] {
+        assert!(parse(&located(&location)).is_ok(), "{}", &location[..30]);
+    }
+    let aliases: String = (0..1000).map(|i| format!("#l{i} = loc(\"n\"(#l{}))\n", (i + 1) % 1000)).collect();
+    assert!(parse(&format!("{}\n{aliases}", located("#l0"))).is_ok());
+    assert_eq!(code(&scalar_function(&repeat("%0 = \"a.b\"() ({\n", "", "}) : () -> ()\n"))), "E149");
+    let huge = |literal: &str| format!("func.func @main() {{\n%0 = stablehlo.constant {literal}\nreturn\n}}");
+    assert_eq!(code(&huge("dense<1> : tensor<134217729xi8>")), "E149");
+    assert_eq!(code(&huge("dense<1> : tensor<281474976710657xi8>")), "E142");
+    assert_eq!(code(&huge("dense<1> : tensor<99999999999999999999999xi8>")), "E142");
+    assert_eq!(code(&huge(&format!("dense<{}> : tensor<1xi8>", repeat("[", "1", "]")))), "E149");
+}
