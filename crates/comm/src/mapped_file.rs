@@ -1,8 +1,10 @@
 //! The transport between processes of one host, over a file that all of them map.
 //!
-//! A member that starts a collective copies its inputs into the file. When all have done so, each makes its own outputs
-//! from there, by the pieces of the same plan and in the same order as within a process, so to the same bits. A member is
-//! ready when all have made theirs: then the places in the file are free for the next use.
+//! A member that starts a collective copies its inputs into the file. Once all have done so, each makes its own outputs
+//! from there, by the pieces of the same plan and in the same order as within a process, so to the same bits. Then it is
+//! ready: it waits for no other member to make its outputs, which another stage of a pipeline may do much later. Uses take
+//! turns with two places for each input. A member that starts use `n` has ended use `n - 1`, so all members have started that
+//! one, so all have ended use `n - 2`: nobody reads its inputs any more.
 //!
 //! Everything in the file begins as zero bytes. Counters only grow. What a counter
 //! speaks of is written before it moves (`Release`) and read after it was seen to have moved (`Acquire`).
@@ -98,11 +100,10 @@ struct Slot {
 
 struct Member {
     process: usize,
-    /// Uses that it has started, and of which it has made its outputs.
+    /// Uses that it has started.
     arrived: Place,
-    done: Place,
-    /// Per exchange, where its input is copied to.
-    inputs: Vec<Place>,
+    /// By turn and exchange, where its input is copied to.
+    inputs: [Vec<Place>; 2],
     /// Of this process's members: their current use.
     own: Mutex<Use>,
 }
@@ -110,7 +111,16 @@ struct Member {
 #[derive(Default)]
 struct Use {
     number: u64,
+    /// Whether its outputs are still to be made.
+    is_open: bool,
     outputs: Vec<Output>,
+}
+
+impl Use {
+    /// Which of the two places of each input a use takes.
+    fn turn(number: u64) -> usize {
+        (number % 2) as usize
+    }
 }
 
 /// An output of the current use.
@@ -291,8 +301,8 @@ impl MappedFile {
             let member = |(member, &rank): (usize, &usize)| Member {
                 process: process_of(rank),
                 arrived: places.take(size_of::<u64>()),
-                done: places.take(size_of::<u64>()),
-                inputs: spec.exchanges.iter().map(|e| places.take(e.input_bytes(member))).collect(),
+                inputs: [(); 2]
+                    .map(|()| spec.exchanges.iter().map(|e| places.take(e.input_bytes(member))).collect()),
                 own: Mutex::default(),
             };
             Slot { plan: Plan::new(spec), members: spec.members.iter().enumerate().map(member).collect() }
@@ -332,7 +342,7 @@ impl MappedFile {
     }
 
     /// Makes a member's outputs from the inputs of all, which are there.
-    fn make(&self, slot: &Slot, member: usize, outputs: &[Output]) {
+    fn make(&self, slot: &Slot, member: usize, turn: usize, outputs: &[Output]) {
         for &exchange in &slot.plan.zero_fills[member] {
             // SAFETY: lent by `start` until this use has ended, as the outputs below.
             unsafe { outputs[exchange].pointer.write_bytes(0, outputs[exchange].bytes) };
@@ -343,15 +353,16 @@ impl MappedFile {
                 continue;
             }
             // SAFETY: a position in the file.
-            let inputs = slot.members.iter().map(|member| unsafe { base.add(member.inputs[*exchange]) });
+            let inputs =
+                slot.members.iter().map(|member| unsafe { base.add(member.inputs[turn][*exchange]) });
             let output = std::iter::once(outputs[*exchange].pointer);
-            // SAFETY: all members have arrived, so inputs are written, and they stay as they are until this member is done
-            // as well. They have the sizes of a valid collective and begin on lines. The output is this member's alone.
+            // SAFETY: all members have arrived, so inputs are written, and they stay as they are until this member has ended
+            // its next use as well. They have the sizes of a valid collective and begin on lines. The output is this member's alone.
             unsafe {
                 match action {
                     Action::Reduce(reduction) => reduction.run(inputs, output, false),
                     Action::Copy(source, copy) => {
-                        copy.run(base.add(slot.members[*source].inputs[*exchange]), output, false);
+                        copy.run(base.add(slot.members[*source].inputs[turn][*exchange]), output, false);
                     }
                 }
             }
@@ -360,7 +371,7 @@ impl MappedFile {
 
     /// Pending, unless a process that all wait for has gone.
     fn pending(&self, slot: &Slot, rank: usize, number: u64) -> Poll {
-        let is_late = |member: &&Member| self.board.get(member.done) < number;
+        let is_late = |member: &&Member| self.board.get(member.arrived) < number;
         let state = |member: &Member| self.board.get(self.board.posts[member.process].state);
         let gone = slot.members.iter().filter(is_late).find(|member| state(member) == LEFT);
         match gone.filter(is_late) {
@@ -429,18 +440,19 @@ impl Transport for MappedFile {
         spec.expect_buffers(index, inputs, outputs);
         let member = &self.slots[collective.index()].members[index];
         let mut own = lock(&member.own);
-        let is_done = |member: &Member| self.board.get(member.done) >= own.number;
         assert!(
-            self.board.has_failed() || self.slots[collective.index()].members.iter().all(is_done),
+            self.board.has_failed() || !own.is_open,
             "rank {rank} starts `{label}` while it is still in flight there"
         );
-        for (&input, &place) in inputs.iter().zip(&member.inputs) {
+        let turn = Use::turn(own.number + 1);
+        for (&input, &place) in inputs.iter().zip(&member.inputs[turn]) {
             // SAFETY: the caller's promise: inputs are valid and not written. A buffer of no bytes may have any address.
             if input.len() > 0 {
                 self.board.write(place, unsafe { &*input });
             }
         }
         own.number += 1;
+        own.is_open = true;
         let lent = |output: &*mut [u8]| Output { pointer: output.cast::<u8>(), bytes: output.len() };
         own.outputs = outputs.iter().map(lent).collect();
         self.board.set(member.arrived, own.number);
@@ -451,22 +463,19 @@ impl Transport for MappedFile {
         let slot = &self.slots[collective.index()];
         let index = self.member(collective, rank);
         let member = &slot.members[index];
-        let own = lock(&member.own);
+        let mut own = lock(&member.own);
         if self.board.has_failed() {
             return Poll::Failed;
         }
-        let all = |place: fn(&Member) -> Place| {
-            slot.members.iter().all(|member| self.board.get(place(member)) >= own.number)
-        };
-        if self.board.get(member.done) < own.number {
-            if !all(|member| member.arrived) {
-                return self.pending(slot, rank, own.number);
-            }
-            self.make(slot, index, &own.outputs);
-            self.board.set(member.done, own.number);
-            self.board.bump();
+        let number = own.number;
+        if !slot.members.iter().all(|member| self.board.get(member.arrived) >= number) {
+            return self.pending(slot, rank, number);
         }
-        if all(|member| member.done) { Poll::Ready } else { self.pending(slot, rank, own.number) }
+        if own.is_open {
+            self.make(slot, index, Use::turn(number), &own.outputs);
+            own.is_open = false;
+        }
+        Poll::Ready
     }
 
     fn notify(&self) -> &Notify {

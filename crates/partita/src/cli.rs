@@ -94,9 +94,12 @@ pub struct ConfigFlags {
     /// Rows of the whole batch, over all ranks.
     #[arg(long, value_name = "ROWS")]
     pub batch: Option<i64>,
-    /// Pieces the batch is worked off in.
+    /// Number of microbatches per step.
     #[arg(long, value_name = "N")]
     pub microbatches: Option<i64>,
+    /// The order in which pipeline stages work on the microbatches: 1f1b or gpipe.
+    #[arg(long, value_name = "NAME")]
+    pub timetable: Option<String>,
     /// Type of parameters and activations: f32, f64, bf16 or f16.
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<String>,
@@ -387,6 +390,7 @@ impl ConfigFlags {
             ("train.microbatches", self.microbatches),
         ];
         items.extend(counts.iter().filter_map(|(key, count)| Some(count_item(key, (*count)?))));
+        items.extend(self.timetable.as_ref().map(|name| item("train.timetable", name.clone())));
         items.extend(self.dtype.as_ref().map(|dtype| item("train.dtype", dtype.clone())));
         items.extend(self.data.as_ref().map(|path| path_item("data.path", path)).transpose()?);
         items.extend(self.plan.as_ref().map(|path| path_item("plan.file", path)).transpose()?);

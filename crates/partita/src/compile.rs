@@ -112,6 +112,7 @@ fn advice(config: &Config, model: &Model, built: &Built, varied: &Build) -> Opti
 pub fn build_options(config: &Config, varied: &Build) -> BuildOptions {
     BuildOptions {
         microbatches: config.train.microbatches,
+        timetable: config.train.timetable.clone(),
         sequence_parallel: config.plan.sequence_parallel,
         input_gradient: varied.input_gradient,
         break_rule_at: varied.break_rule_at.clone(),

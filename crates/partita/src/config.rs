@@ -6,6 +6,7 @@ use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_nn::{
     BertConfig, Decay, GptConfig, LlamaConfig, LrSchedule, MlpConfig, ModelConfig, Optimizer, StepOptions,
 };
+use partita_pipeline::timetables;
 use partita_runtime::MemoryLimit;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -51,8 +52,10 @@ pub struct Train {
     pub steps: u64,
     /// Rows of the whole batch.
     pub batch: usize,
-    /// Pieces the batch is worked off in.
+    /// Number of microbatches per step.
     pub microbatches: usize,
+    /// The order in which pipeline stages work on the microbatches: a name of [`partita_pipeline::timetables`].
+    pub timetable: String,
     /// Seed of initial values, data order and dropout.
     pub seed: u64,
     /// Type of parameters and activations.
@@ -204,6 +207,7 @@ impl Config {
             steps,
             batch: train.count("batch")?.unwrap_or(32),
             microbatches: train.count("microbatches")?.unwrap_or(1),
+            timetable: timetable(train.text("timetable")?)?,
             seed: train.count("seed")?.unwrap_or(1) as u64,
             dtype,
             validate_every: train.count("validate_every")?.unwrap_or(0) as u64,
@@ -306,6 +310,15 @@ fn blame_file(error: Box<Diagnostic>, file: &str, changed: &[&str]) -> Box<Diagn
 
 /// A model with more layers than this is a typo.
 const MOST_LAYERS: usize = 4096;
+
+/// The name of a timetable, the default one where none is given. E462 for one that does not exist.
+fn timetable(name: Option<String>) -> Result<String> {
+    let known = match &name {
+        Some(name) => timetables::find(name).map_err(|error| error.at("train.timetable"))?,
+        None => &timetables::ALL[0],
+    };
+    Ok(known.name.to_string())
+}
 
 /// E340 where a key says which part of `data.path` is read, and there is no path.
 fn check_data(data: &Data) -> Result<()> {

@@ -35,7 +35,7 @@ pub use program::{
 };
 
 pub use reference::{Evaluation, Reference, interpret};
-pub use stages::{Edge, Stage, Stages, lower_stages};
+pub use stages::{Edge, Stage, Stages, lower_stages, lower_stages_watched};
 
 use partita_base::Result;
 use partita_ir::{ClassGraph, Phase, Target};

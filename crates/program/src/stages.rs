@@ -3,7 +3,7 @@
 use crate::collective::{Collective, CollectiveKind, CollectiveOp, Transfer};
 use crate::passes::emit::nothing;
 use crate::passes::timing::{Timing, splits_backward};
-use crate::passes::{Edges, Lowering, PASSES, PassContext, find_pass};
+use crate::passes::{Edges, Lowering, PASSES, Pass, PassContext, find_pass};
 use crate::program::{Action, Program, ProgramSet};
 use crate::{LowerOptions, RegionTarget, check};
 use indexmap::IndexMap;
@@ -63,15 +63,28 @@ impl<'a> Stages<'a> {
 /// # Errors
 /// As [`crate::lower`]; E461 where the timetable does not suit the stages.
 pub fn lower_stages(step: &Stages, options: &LowerOptions, target: &dyn RegionTarget) -> Result<ProgramSet> {
+    lower_stages_watched(step, options, target, &mut |_, _, _| {})
+}
+
+/// As [`lower_stages`]; `after` sees what each pass made of each stage.
+///
+/// # Errors
+/// As [`lower_stages`].
+pub fn lower_stages_watched(
+    step: &Stages,
+    options: &LowerOptions,
+    target: &dyn RegionTarget,
+    after: &mut dyn FnMut(usize, &Pass, &Lowering),
+) -> Result<ProgramSet> {
     let mut options = options.clone();
     options.split_backward |= step.timetable.is_some_and(splits_backward);
     let context = PassContext { options: &options, target };
     let (order, last) = (find_pass("order")?, find_pass("check")?);
     let mut lowerings = Vec::with_capacity(step.stages.len());
-    for stage in &step.stages {
+    for (number, stage) in step.stages.iter().enumerate() {
         let edges = Edges { received: stage.received.clone(), sent: stage.sent.clone() };
         let lowering = Lowering::with_edges(stage.classes, edges)?;
-        lowerings.push(lowering.run(&PASSES[..order], &context, &mut |_, _| {})?);
+        lowerings.push(lowering.run(&PASSES[..order], &context, &mut |pass, l| after(number, pass, l))?);
     }
     if let Some(timetable) = step.timetable {
         let graphs: Vec<_> = lowerings.iter().map(|l| (l.graph(), l.received(), l.sent())).collect();
@@ -81,11 +94,13 @@ pub fn lower_stages(step: &Stages, options: &LowerOptions, target: &dyn RegionTa
     let mut types = vec![Types::default(); step.edges.len()];
     let mut whole = ProgramSet::default();
     let mut sends: IndexMap<usize, Collective> = IndexMap::new();
-    for (lowering, stage) in lowerings.into_iter().zip(&step.stages) {
+    let mut lowered = Vec::with_capacity(step.stages.len());
+    for (number, (lowering, stage)) in lowerings.into_iter().zip(&step.stages).enumerate() {
         types_of_edges(stage, &mut types);
-        let lowering = lowering.run(&PASSES[order..last], &context, &mut |_, _| {})?;
-        let set = lowering.into_programs().expect("the pass `emit` is on the list");
+        let lowering = lowering.run(&PASSES[order..last], &context, &mut |pass, l| after(number, pass, l))?;
+        let set = lowering.programs().expect("the pass `emit` is on the list").clone();
         append(&mut whole, set, &stage.ranks, &mut sends);
+        lowered.push(lowering);
     }
     let first_send = whole.collectives.len();
     let number = |edge: usize| first_send + sends.get_index_of(&edge).expect("it was met");
@@ -99,7 +114,9 @@ pub fn lower_stages(step: &Stages, options: &LowerOptions, target: &dyn RegionTa
     for (position, (edge, placeholder)) in sends.into_iter().enumerate() {
         whole.collectives.push(send(placeholder, &step.edges[edge], &types[edge], buckets + position));
     }
+    // The last pass checks programs against each other, those of all stages together.
     check(&whole)?;
+    lowered.iter().enumerate().for_each(|(number, lowering)| after(number, &PASSES[last], lowering));
     Ok(whole)
 }
 

@@ -40,14 +40,14 @@ pub struct Built {
 impl Built {
     /// The local graph of one rank: that of its class with the rank's number folded in. E014 where there is no such rank.
     pub fn local(&self, rank: usize) -> Result<Graph> {
-        let (stage, rank) = self.stage_of(rank)?;
-        specialise(stage.partitioned.local(rank), rank)
+        let (stage, rank) = self.place_of(rank)?;
+        specialise(self.stages[stage].partitioned.local(rank), rank)
     }
 
-    /// The stage that a rank belongs to, and the rank's number within it. E014 where there is no such rank.
-    pub fn stage_of(&self, rank: usize) -> Result<(&Stage, usize)> {
-        let within = |stage| Some((stage, Stage::position(stage, rank)?));
-        self.stages.iter().find_map(within).ok_or_else(|| {
+    /// The number of the stage that a rank belongs to, and the rank's number within it. E014 where there is no such rank.
+    pub fn place_of(&self, rank: usize) -> Result<(usize, usize)> {
+        let within = |(number, stage): (usize, &Stage)| Some((number, stage.position(rank)?));
+        self.stages.iter().enumerate().find_map(within).ok_or_else(|| {
             Diagnostic::new("E014", format!("there is no rank {rank}")).expected(format!(
                 "a rank below {} of mesh {}",
                 self.mesh.rank_count(),

@@ -4,12 +4,13 @@ use crate::cli::Stage;
 use crate::compile::{self, Build};
 use crate::config::Config;
 use crate::output::events::{Bucket, Overlaps};
+use crate::play;
 use partita_base::{Diagnostic, Result};
 use partita_ir::{Annotation, Graph, ValueId, text};
 use partita_mesh::Mesh;
 use partita_program::{
-    Counts, Fusion, LowerOptions, Lowering, Overlap, PASSES, PassContext, ProgramSet, RegionTarget,
-    find_pass, gradient_overlap,
+    Counts, Fusion, LowerOptions, Lowering, Overlap, PASSES, Pass, ProgramSet, RegionTarget, find_pass,
+    gradient_overlap, lower_stages_watched,
 };
 use partita_schedule::Built;
 use partita_spmd::{Cause, Layouts, Partitioned};
@@ -67,7 +68,7 @@ pub fn stage(planned: &Built, stage: Stage, rank: usize, target: &dyn RegionTarg
     check_rank(rank, planned.mesh.rank_count())?;
     Ok(match stage {
         Stage::Global => text::print(&planned.step),
-        Stage::Sharded => text::print(&with_layouts(&planned.stage_of(rank)?.0.partitioned)),
+        Stage::Sharded => text::print(&with_layouts(&planned.stages[planned.place_of(rank)?.0].partitioned)),
         Stage::Local => text::print(&planned.local(rank)?),
         Stage::Program => compile::lower(planned, target)?.display(rank).to_string(),
     })
@@ -85,18 +86,16 @@ pub fn after_passes(
     let is_all = names.iter().any(|name| name == "all");
     let wanted: Vec<usize> =
         names.iter().filter(|name| *name != "all").map(|name| find_pass(name)).collect::<Result<_>>()?;
-    let last = if is_all { PASSES.len() - 1 } else { wanted.iter().copied().max().unwrap_or(0) };
-    let context = PassContext { options: &LowerOptions::default(), target };
+    let (stage, rank) = planned.place_of(rank)?;
     let mut printed = String::new();
-    let mut number = 0;
-    let (stage, rank) = planned.stage_of(rank)?;
-    Lowering::new(&stage.classes)?.run(&PASSES[..=last], &context, &mut |pass, lowering| {
-        if is_all || wanted.contains(&number) {
+    let mut after = |number: usize, pass: &Pass, lowering: &Lowering| {
+        let is_wanted = is_all || wanted.iter().any(|&wanted| PASSES[wanted].name == pass.name);
+        if number == stage && is_wanted {
             printed +=
                 &format!("// after {}: {}\n{}\n", pass.name, pass.about, lowering.print(rank).trim_end());
         }
-        number += 1;
-    })?;
+    };
+    lower_stages_watched(&play::stages(planned), &LowerOptions::default(), target, &mut after)?;
     Ok(printed)
 }
 
