@@ -286,7 +286,10 @@ def main():
     (folder / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "chart.svg").write_text(chart(summary))
     text = TEXT.format(machine=describe(options, lines), table=table(summary))
-    (options.out / "BENCHMARKS.md").write_text(text)
+    page = options.out / "BENCHMARKS.md"
+    # What benches/scale.py wrote stays.
+    _, heading, scale = page.read_text().partition("\n## Planning at scale\n") if page.exists() else ("", "", "")
+    page.write_text(text + heading + scale)
 
 
 if __name__ == "__main__":

@@ -63,6 +63,43 @@ impl DimSharding {
         }
     }
 
+    /// The extent of every piece of a dimension of `size` elements, where all are equal.
+    pub fn even_extent(&self, size: usize) -> Option<usize> {
+        let count = |axes: &[AxisRef]| axes.iter().map(|axis| axis.size).product::<usize>();
+        let (in_units, by_element) = self.by_granularity();
+        let (units, ways) = (size / self.unit, count(in_units));
+        let piece = units.is_multiple_of(ways).then(|| units / ways * self.unit)?;
+        let ways = count(by_element);
+        piece.is_multiple_of(ways).then(|| piece / ways)
+    }
+
+    /// The extent of the piece at position 0, which is the largest.
+    fn largest(&self, size: usize) -> usize {
+        let nested = |length: usize, axes: &[AxisRef]| {
+            axes.iter()
+                .flat_map(|axis| primes(axis.size))
+                .fold(length, |length, prime| length.div_ceil(prime))
+        };
+        let (in_units, by_element) = self.by_granularity();
+        nested(nested(size / self.unit, in_units) * self.unit, by_element)
+    }
+
+    /// Whether both have equal pieces of a dimension of `size` elements, along the same axes or parts of them.
+    fn cuts_as(&self, other: &DimSharding, size: usize) -> bool {
+        match (self.even_extent(size), other.even_extent(size)) {
+            (None, None) if self.largest(size) != other.largest(size) => false,
+            (None, None) if self.axes == other.axes && self.unit.min(other.unit) == 1 => {
+                // In whole units they agree or do not; cuts by single elements nest in equal pieces alike.
+                let whole = if self.unit == 1 { other } else { self };
+                let (in_units, _) = whole.by_granularity();
+                split_extents(size, whole.unit, in_units) == split_extents(size, 1, in_units)
+            }
+            (None, None) => self.extents(size) == other.extents(size),
+            // Both have as many pieces.
+            (one, two) => one == two,
+        }
+    }
+
     /// The offset and extent of one rank's piece of a dimension of `size` elements.
     pub(crate) fn piece(&self, mesh: &Mesh, size: usize, rank: usize) -> (usize, usize) {
         let (in_units, by_element) = self.by_granularity();
@@ -195,8 +232,8 @@ impl Sharding {
     pub fn normalise(&mut self, mesh: &Mesh, shape: &[usize]) {
         self.canonicalise(mesh);
         for (dim, &size) in self.dims.iter_mut().zip(shape) {
-            let extents = dim.extents(size);
-            let same = |other: &DimSharding| other.extents(size) == extents;
+            let given = dim.clone();
+            let same = |other: &DimSharding| other.cuts_as(&given, size);
             if dim.unit != 1 {
                 let simpler = [(1, 0), (dim.unit, 0)].map(|(unit, by_element)| DimSharding {
                     unit,

@@ -9,6 +9,7 @@ use partita_base::{DType, Diagnostic, Result};
 use partita_ir::ops::UnaryKind;
 use partita_ir::port::{GRADIENT_NORM, LEARNING_RATE, LOSS, STEP, gradient_name, state_name};
 use partita_ir::{Graph, GraphBuilder, Phase, Role, TensorType, ValueId, autodiff, graph_edit, remat};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How parameters are updated.
 #[derive(Clone, PartialEq, Debug)]
@@ -132,18 +133,21 @@ pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
     let loss = graph.output_named(LOSS).ok_or_else(|| {
         Diagnostic::new("E056", "an update needs a gradient graph").expected("an output named `loss`")
     })?;
+    // Of outputs of one name the first counts.
+    let outputs = graph.output_names.iter().map(String::as_str).zip(graph.outputs.iter().copied());
+    let named: BTreeMap<&str, ValueId> = outputs.rev().collect();
     let mut names = Vec::with_capacity(params.len());
     let mut gradients = Vec::with_capacity(params.len());
     for &parameter in &params {
         let name = graph.value(parameter).name.clone();
-        let gradient = graph.output_named(&gradient_name(&name)).ok_or_else(|| {
+        let gradient = named.get(gradient_name(&name).as_str()).copied().ok_or_else(|| {
             Diagnostic::new("E056", format!("parameter `{name}` has no gradient"))
                 .expected(format!("an output named `{}`", gradient_name(&name)))
         })?;
         names.push(name);
         gradients.push(gradient);
     }
-    let is_gradient = |name: &str| names.iter().any(|n| gradient_name(n) == name);
+    let gradient_names: BTreeSet<String> = names.iter().map(|name| gradient_name(name)).collect();
 
     let mut b = GraphBuilder::from_graph(graph.clone());
     b.phase = Phase::Update;
@@ -193,17 +197,16 @@ pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
     if let Some(norm) = norm {
         outputs.push(GRADIENT_NORM, norm);
     }
-    outputs.extend_others(graph, |name| name == LOSS || is_gradient(name));
+    outputs.extend_others(graph, |name| name == LOSS || gradient_names.contains(name));
     let mut aliases = Vec::new();
-    let position = |b: &GraphBuilder, input: ValueId| {
-        b.graph().inputs.iter().position(|&v| v == input).expect("parameters and states are inputs")
-    };
+    let inputs = b.graph().inputs.iter().enumerate();
+    let position: BTreeMap<ValueId, usize> = inputs.map(|(position, &input)| (input, position)).collect();
     for ((&old, &new), name) in params.iter().zip(&new_params).zip(&names) {
-        aliases.push((position(&b, old), outputs.push(name, new)));
+        aliases.push((position[&old], outputs.push(name, new)));
     }
     for (old, new) in states.iter().flatten().zip(new_states.iter().flatten()) {
         let name = b.graph().value(*old).name.clone();
-        aliases.push((position(&b, *old), outputs.push(&name, *new)));
+        aliases.push((position[old], outputs.push(&name, *new)));
     }
     if options.output_gradients {
         for (name, &gradient) in names.iter().zip(&gradients) {

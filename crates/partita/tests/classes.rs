@@ -3,11 +3,12 @@
 
 use partita::compile::{self, Build};
 use partita::config::Config;
-use partita_ir::ClassGraph;
-use partita_program::{Buffer, LowerOptions, Program, ProgramSet, counts, lower};
+use partita_ir::{ClassGraph, TensorType};
+use partita_program::{Buffer, LowerOptions, Program, ProgramSet, Transfer, counts, lower};
 use partita_runtime::Cpu;
 use partita_schedule::Built;
 use partita_spmd::virtual_ranks;
+use std::collections::BTreeSet;
 
 fn planned(model: &str, overrides: &[&str]) -> Built {
     let overrides: Vec<String> = overrides.iter().map(|item| item.to_string()).collect();
@@ -59,17 +60,21 @@ fn a_class_bound_to_a_rank_is_the_rank_s_own_program() {
     assert!(shared >= 12, "{shared} ranks share a program with another");
 }
 
-/// A thousand alike ranks have one program, with the collectives of sixteen.
+/// A thousand alike ranks have one program, with the collectives of sixteen, and take no more work than those: tables over
+/// ranks are as many, and all groups of a collective share what they carry.
 #[test]
 fn alike_ranks_share_one_program_on_any_mesh() {
     // Two rows of the batch on each rank.
     let on = |dp: usize| {
         let (mesh, batch) = (format!("mesh.shape=dp={dp},tp=8"), format!("train.batch={}", 2 * dp));
         let overrides = ["model.heads=8", "model.dim=128", mesh.as_str(), batch.as_str()];
-        lowered(&planned("gpt", &overrides).stages[0].classes)
+        let built = planned("gpt", &overrides);
+        (lowered(&built.stages[0].classes), built.stages[0].partitioned.rank_tables)
     };
-    let (small, large) = (on(2), on(128));
+    let ((small, small_tables), (large, large_tables)) = (on(2), on(128));
     assert_eq!((small.rank_count(), large.rank_count()), (16, 1024));
+    assert_eq!(small_tables, large_tables);
+    assert_eq!(lists(&small), lists(&large));
     assert_eq!((small.programs.len(), large.programs.len()), (1, 1));
     assert_eq!(small.programs[0].instructions.len(), large.programs[0].instructions.len());
     let kinds = |set: &ProgramSet| -> Vec<usize> {
@@ -79,4 +84,13 @@ fn alike_ranks_share_one_program_on_any_mesh() {
     let last = large.program(1023).expect("the last rank");
     assert_eq!(last.ranks, [1023]);
     assert_eq!(large.program(1024), None);
+}
+
+/// How many lists of transfers and of types the collectives hold.
+fn lists(set: &ProgramSet) -> (usize, usize) {
+    let transfers: BTreeSet<*const Transfer> = set.collectives.iter().map(|c| c.transfers.as_ptr()).collect();
+    let all = set.collectives.iter().flat_map(|c| c.transfers.iter());
+    let types: BTreeSet<*const TensorType> =
+        all.flat_map(|t| [t.inputs.as_ptr(), t.outputs.as_ptr()]).collect();
+    (transfers.len(), types.len())
 }

@@ -139,7 +139,7 @@ fn sequence_parallel_scatters_and_gathers_instead_and_holds_less() {
             ]
         );
         let reduced = cut.collectives.iter().filter(|c| c.kind == CollectiveKind::AllReduce);
-        let backward = reduced.filter(|c| c.phase.is_backward()).flat_map(|c| &c.transfers);
+        let backward = reduced.filter(|c| c.phase.is_backward()).flat_map(|c| c.transfers.iter());
         assert!(backward.into_iter().all(|t| t.what.starts_with("grad.")), "no activation is all-reduced");
         let (whole, less) = (plain.programs[0].arena_bytes, cut.programs[0].arena_bytes);
         assert!(less < whole, "{layers} layers: {less} bytes with sequence parallel, {whole} without");

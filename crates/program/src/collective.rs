@@ -153,8 +153,8 @@ pub struct Collective {
     pub kind: CollectiveKind,
     /// The ranks that take part. A *member* is a position in this list; reductions run in its order.
     pub members: Arc<[usize]>,
-    /// The tensors.
-    pub transfers: Vec<Transfer>,
+    /// The tensors; groups whose members bring the same share one list.
+    pub transfers: Arc<[Transfer]>,
     /// What messages call it: kind and module path.
     pub label: String,
     /// Part of the step.

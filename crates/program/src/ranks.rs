@@ -6,7 +6,7 @@
 
 use crate::program::{Action, Program, ProgramSet, Region, View};
 use partita_base::{CollectiveId, Diagnostic, Result};
-use partita_ir::{ClassGraph, Graph};
+use partita_ir::ClassGraph;
 
 /// The ranks of each class.
 pub(crate) struct Classes {
@@ -41,11 +41,6 @@ impl Classes {
 
     pub fn rank_count(&self) -> usize {
         self.of_rank.len()
-    }
-
-    /// The graph of a rank, of the graphs of all classes.
-    pub fn graph<'g>(&self, graphs: &'g [Graph], rank: usize) -> &'g Graph {
-        &graphs[self.of_rank[rank]]
     }
 }
 

@@ -209,7 +209,7 @@ fn send(placeholder: Collective, edge: &Edge, types: &Types, bucket: usize) -> C
     Collective {
         kind: CollectiveKind::Send,
         members: edge.members.clone().into(),
-        transfers: vec![Transfer { exchange, inputs, outputs, what: edge.name.clone() }],
+        transfers: [Transfer { exchange, inputs, outputs, what: edge.name.clone() }].into(),
         label: format!("send of {}", edge.name),
         phase: placeholder.phase,
         microbatch: placeholder.microbatch,

@@ -5,6 +5,7 @@ mod common;
 use common::*;
 use partita_ir::{ClassGraph, Graph, Role};
 use partita_program::*;
+use std::sync::Arc;
 
 /// Two collectives in a row between two ranks, a permutation after them.
 fn sound() -> ProgramSet {
@@ -72,7 +73,7 @@ fn a_missing_or_uninvited_rank_is_found() {
 #[test]
 fn shapes_that_do_not_fit_are_found() {
     let mut set = sound();
-    let transfer = &mut set.collectives[0].transfers[0];
+    let transfer = &mut Arc::make_mut(&mut set.collectives[0].transfers)[0];
     transfer.inputs = [&transfer.inputs[..1], &[f32s(&[7])], &transfer.inputs[2..]].concat().into();
     assert_eq!(code(&set), "E403");
     let mut set = sound();
@@ -184,7 +185,7 @@ fn overlapping_buffers_are_found() {
 #[test]
 fn a_permutation_with_two_senders_is_found() {
     let mut set = sound();
-    set.collectives[1].transfers[0].exchange =
+    Arc::make_mut(&mut set.collectives[1].transfers)[0].exchange =
         CollectiveOp::CollectivePermute { pairs: vec![(0, 1), (1, 1)] };
     assert_eq!(code(&set), "E409");
 }

@@ -349,7 +349,7 @@ fn without_outputs(mut graph: Graph, names: &[String]) -> Graph {
     graph.outputs = pick(&graph.outputs, &kept);
     graph.output_annotations = pick(&graph.output_annotations, &kept);
     graph.output_names = pick(&graph.output_names, &kept);
-    let now = |(input, output): &(usize, usize)| Some((*input, kept.iter().position(|k| k == output)?));
+    let now = |(input, output): &(usize, usize)| Some((*input, kept.binary_search(output).ok()?));
     graph.aliases = graph.aliases.iter().filter_map(now).collect();
     graph
 }

@@ -9,7 +9,7 @@ use crate::factors::{axes_of_factors, dim_sharding, may_split};
 use crate::propagate::Layouts;
 use crate::units::Units;
 use partita_ir::{Cost, FactorKind, Graph, Node, Operation, Role, Rule, ValueId};
-use partita_mesh::{AxisList, AxisRef, Cluster, Combiner, Mesh, Sharding};
+use partita_mesh::{AxisList, AxisRef, Cluster, Combiner, DimSharding, Mesh, Sharding};
 
 /// How one op is split.
 #[derive(Clone, Debug)]
@@ -326,7 +326,11 @@ fn by_element(situation: &Situation, factors: &[AxisList]) -> Vec<usize> {
 /// unit of one tensor does not divide another's extent.
 fn consistent(situation: &Situation, required: &[Sharding], produced: &[Sharding]) -> Option<()> {
     let rule = situation.rule;
-    let mut extents: Vec<Option<Vec<usize>>> = vec![None; rule.factors.len()];
+    // For each factor a dimension that it is the major factor of: how that is cut, its size, and what is below.
+    let mut cuts: Vec<Option<(&DimSharding, usize, usize)>> = vec![None; rule.factors.len()];
+    let extents = |(cut, size, below): (&DimSharding, usize, usize)| -> Vec<usize> {
+        cut.extents(size).iter().map(|extent| extent / below).collect()
+    };
     let tensors = required.iter().zip(&rule.operands).zip(&situation.node.operands);
     let tensors = tensors.chain(produced.iter().zip(&rule.results).zip(&situation.node.results));
     for ((sharding, dims), &value) in tensors {
@@ -338,18 +342,23 @@ fn consistent(situation: &Situation, required: &[Sharding], produced: &[Sharding
             }
             let below: usize = minor.iter().map(|&f| rule.factors[f].size).product();
             let size = situation.graph.ty(value).shape[dim];
-            let whole = entry.extents(size);
+            let is_whole = below == 1
+                || (below > 0
+                    && match entry.even_extent(size) {
+                        Some(extent) => extent % below == 0,
+                        None => entry.extents(size).iter().all(|extent| extent % below == 0),
+                    });
             // Splits that reach into minor factors are even by construction.
-            if below == 0 || whole.iter().any(|e| e % below != 0) {
-                if whole.iter().all(|e| *e == whole[0]) {
+            if !is_whole {
+                if entry.even_extent(size).is_some() {
                     continue;
                 }
                 return None;
             }
-            let mine: Vec<usize> = whole.iter().map(|e| e / below).collect();
-            match &extents[major] {
-                Some(other) if *other != mine => return None,
-                _ => extents[major] = Some(mine),
+            let mine = (entry, size, below);
+            match cuts[major] {
+                Some(other) if other != mine && extents(other) != extents(mine) => return None,
+                _ => cuts[major] = Some(mine),
             }
         }
     }

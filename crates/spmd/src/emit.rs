@@ -18,8 +18,9 @@ use context::NodeContext;
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::{Graph, GraphBuilder, NodeId, Op, Operation, Phase, Role, Rule, TensorType, ValueId};
 use partita_mesh::{AxisList, Cluster, Mesh, Sharding};
-use shards::Shards;
+use shards::{ShardTable, Shards};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 /// Why emission ended early.
 pub enum Stop {
@@ -49,6 +50,8 @@ pub struct Emitted {
     pub placements: Vec<Placement>,
     /// How values changed their layouts.
     pub moves: Vec<Move>,
+    /// How many tables with an entry for each rank were made.
+    pub rank_tables: usize,
 }
 
 /// A part of the step across which gathered copies are not kept.
@@ -92,8 +95,8 @@ pub struct Emitter<'a> {
     units: &'a Units,
     classes: Vec<Vec<usize>>,
     builders: Vec<GraphBuilder>,
-    /// For each class, values looked up by rank: from the table to the scalar.
-    tables: Vec<BTreeMap<(DType, Vec<i64>), ValueId>>,
+    /// For each class, values looked up by rank: from the type and the id of the table to the scalar.
+    tables: Vec<BTreeMap<(DType, usize), ValueId>>,
     held: Vec<Vec<Held>>,
     /// For each value, how many nodes of a span read it.
     readers: Vec<BTreeMap<Span, usize>>,
@@ -144,6 +147,7 @@ impl<'a> Emitter<'a> {
             rules,
             units,
             tables: vec![BTreeMap::new(); classes.len()],
+            shards: Shards::new(mesh, &classes),
             classes,
             builders,
             held: vec![Vec::new(); graph.values.len()],
@@ -154,7 +158,6 @@ impl<'a> Emitter<'a> {
             prices: BTreeMap::new(),
             break_rule_at: options.break_rule_at.clone(),
             fixed: &options.fixed,
-            shards: Shards::new(mesh),
         }
     }
 
@@ -192,6 +195,7 @@ impl<'a> Emitter<'a> {
             outputs: outputs.into_iter().map(|(_, s)| s).collect(),
             placements: self.placements,
             moves: self.moves,
+            rank_tables: self.shards.made(),
         })
     }
 
@@ -252,7 +256,6 @@ impl<'a> Emitter<'a> {
                 graph: self.graph,
                 node: id,
                 rule,
-                mesh: self.mesh,
                 shards: &self.shards,
                 assignment: &assignment,
                 rank: self.classes[class][0],
@@ -383,11 +386,15 @@ impl<'a> Emitter<'a> {
         ty: &TensorType,
     ) -> std::result::Result<Vec<TensorType>, Stop> {
         let dims = sharding.dims.iter().zip(&ty.shape);
-        let is_even = dims.into_iter().all(|(dim, &size)| self.shards.pieces(dim, size).is_even);
-        let local = |rank: usize| self.shards.local_shape(sharding, &ty.shape, rank);
+        let pieces: Vec<Rc<ShardTable>> = dims.map(|(dim, &size)| self.shards.pieces(dim, size)).collect();
         let of_class = |class: usize| {
-            let first = self.classes[class][0];
-            let shape = if is_even { local(first) } else { self.same_for_class(class, local)? };
+            let known: Option<Vec<usize>> = pieces.iter().map(|dim| dim.of_class[class]).collect();
+            let shape = match known {
+                Some(shape) => shape,
+                None => self.same_for_class(class, |rank| -> Vec<usize> {
+                    pieces.iter().map(|dim| dim.extents[rank]).collect()
+                })?,
+            };
             Ok(ty.with_shape(shape))
         };
         (0..self.classes.len()).map(of_class).collect()

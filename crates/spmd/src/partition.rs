@@ -75,6 +75,8 @@ pub struct Partitioned {
     pub placements: Vec<Placement>,
     /// Every change of a layout, in execution order.
     pub moves: Vec<Move>,
+    /// How many tables with an entry for each rank it took: one for each way that something is cut, not for each value.
+    pub rank_tables: usize,
     /// Facts worth telling: idle ranks.
     pub notes: Vec<String>,
 }
@@ -111,6 +113,7 @@ pub fn partition(graph: &Graph, mesh: &Mesh, options: &Options) -> Result<Partit
                     outputs: emitted.outputs,
                     placements: emitted.placements,
                     moves: emitted.moves,
+                    rank_tables: emitted.rank_tables,
                     notes,
                     layouts,
                     graph,

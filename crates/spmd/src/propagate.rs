@@ -71,6 +71,9 @@ struct State<'a> {
     /// For each value, the axes that cut it by single elements; an axis keeps that as it spreads.
     by_element: Vec<AxisList>,
     causes: Vec<Vec<Option<Cause>>>,
+    uses: Vec<Vec<(NodeId, usize)>>,
+    /// For each node, whether the layout of a value of it has changed since it was last visited.
+    stale: Vec<bool>,
 }
 
 /// Gives every value of `graph` a layout on `mesh`. Pins come from value annotations, sharding constraints and
@@ -94,6 +97,8 @@ pub fn propagate_with(graph: &Graph, mesh: &Mesh, rules: &[Rule], units: &Units)
         blocked: vec![Vec::new(); count],
         by_element: vec![AxisList::new(); count],
         causes: graph.values.iter().map(|v| vec![None; v.ty.rank()]).collect(),
+        uses: graph.uses(),
+        stale: vec![true; graph.nodes.len()],
     };
     for id in graph.value_ids() {
         if let Some(annotation) = &graph.value(id).annotation {
@@ -293,12 +298,13 @@ impl State<'_> {
     }
 
     /// Sweeps over the nodes that `take_part`, forwards and backwards, until nothing changes. Lists of axes only
-    /// grow, so this ends.
+    /// grow, so this ends. A node none of whose values changed has nothing to spread.
     fn settle(&mut self, take_part: &dyn Fn(NodeId) -> bool) {
         loop {
             let mut changed = false;
             for id in self.graph.node_ids().chain(self.graph.node_ids().rev()) {
-                if take_part(id) {
+                if self.stale[id.index()] && take_part(id) {
+                    self.stale[id.index()] = false;
                     changed |= self.spread(id);
                 }
             }
@@ -306,6 +312,13 @@ impl State<'_> {
                 return;
             }
         }
+    }
+
+    /// Notes that the layout of a value has changed: for the nodes that define and read it.
+    fn touch(&mut self, value: ValueId) {
+        let definition = self.graph.value(value).definition.map(|(node, _)| node);
+        let readers = self.uses[value.index()].iter().map(|&(node, _)| node);
+        definition.into_iter().chain(readers).for_each(|node| self.stale[node.index()] = true);
     }
 
     /// One op: for each factor, the longest list of axes that no tensor contradicts, given to every tensor that
@@ -401,6 +414,9 @@ impl State<'_> {
                 None => break,
             }
         }
+        if grown {
+            self.touch(value);
+        }
         grown
     }
 
@@ -431,6 +447,7 @@ impl State<'_> {
             self.by_element[to] = self.by_element[from].clone();
             let cause = |axes: &AxisList| (!axes.is_empty()).then_some(Cause::RematOf(of));
             self.causes[to] = self.axes[to].iter().map(cause).collect();
+            self.touch(id);
         }
     }
 
@@ -470,6 +487,7 @@ impl State<'_> {
                     self.open[id.index()][dim] = !of_parameter || self.open[source.index()][dim];
                 }
             }
+            self.touch(id);
         }
     }
 
@@ -486,6 +504,7 @@ impl State<'_> {
                         self.keep_granularity(from, to, &axes);
                         self.axes[to.index()][dim] = axes;
                         self.causes[to.index()][dim] = Some(Cause::Alias(from));
+                        self.touch(to);
                     }
                 }
             }

@@ -8,7 +8,11 @@
 use partita_base::Result;
 use partita_ir::ops::{Constant, RankConstant, Slice};
 use partita_ir::traits::{Elementwise, Traits, ViewMap};
-use partita_ir::{ClassGraph, Graph, GraphBuilder, Literal, Op, Operation, TensorType, ValueId, graph_edit};
+use partita_ir::{
+    ClassGraph, Graph, GraphBuilder, Literal, Node, Op, Operation, TensorType, ValueId, graph_edit,
+};
+use std::borrow::Cow;
+use std::sync::Arc;
 
 /// What is known of a value before the step runs. Which of these a value is must not depend on the rank, or the graphs
 /// of different classes would differ in structure: the sizes of shards never decide.
@@ -21,18 +25,33 @@ enum Known {
     /// A constant of the same shape on every rank: a scalar, or computed from such.
     Fixed(Literal),
     /// Computed from the rank's number: a literal for each rank of the class, of the same shape on every rank.
-    ByRank(Vec<Literal>),
+    ByRank(RankConstant),
     /// The rank's number, under some element type: what indexes tables over ranks.
-    Rank(Vec<Literal>),
+    Rank(RankConstant),
 }
 
 impl Known {
     /// The value on the rank at this position of the class.
-    fn at(&self, position: usize) -> Option<&Literal> {
+    fn at(&self, position: usize) -> Option<Cow<'_, Literal>> {
         match self {
             Known::Nothing => None,
-            Known::Constant(value) | Known::Fixed(value) => Some(value),
-            Known::ByRank(values) | Known::Rank(values) => values.get(position),
+            Known::Constant(value) | Known::Fixed(value) => Some(Cow::Borrowed(value)),
+            Known::ByRank(values) | Known::Rank(values) => Some(Cow::Owned(values.at(position))),
+        }
+    }
+
+    /// The values on all of `count` ranks, stacked along a new first dimension.
+    fn stacked(&self, count: usize) -> Option<Cow<'_, Literal>> {
+        let repeated = |value: &Literal| {
+            let elements = value.ty.element_count();
+            let ty = stacked_type(&value.ty, count);
+            let data = value.data.pick((0..count).flat_map(|_| 0..elements));
+            Cow::Owned(Literal { ty, data })
+        };
+        match self {
+            Known::Nothing => None,
+            Known::Constant(value) | Known::Fixed(value) => Some(repeated(value)),
+            Known::ByRank(values) | Known::Rank(values) => Some(Cow::Borrowed(&values.values)),
         }
     }
 
@@ -48,19 +67,19 @@ impl Known {
 /// The graph of one rank: `partition_id` becomes its number, tables over ranks are looked up, and a dynamic slice at a
 /// known place becomes a slice. Nodes stay one to one, so that all ranks' graphs keep one structure.
 pub fn specialise(graph: &Graph, rank: usize) -> Result<Graph> {
-    Folder { graph, ranks: &[rank], keeps_ranks: false }.run()
+    Folder { graph, ranks: [rank].into(), keeps_ranks: false }.run()
 }
 
 /// The graph of a class of ranks: as [`specialise`], with [`RankConstant`]s for what differs by rank. A dynamic slice
 /// whose place differs by rank stays one, at constant places.
 pub fn specialise_class(graph: &Graph, ranks: &[usize]) -> Result<ClassGraph> {
-    let graph = Folder { graph, ranks, keeps_ranks: true }.run()?;
+    let graph = Folder { graph, ranks: ranks.into(), keeps_ranks: true }.run()?;
     Ok(ClassGraph { graph, ranks: ranks.to_vec() })
 }
 
 struct Folder<'a> {
     graph: &'a Graph,
-    ranks: &'a [usize],
+    ranks: Arc<[usize]>,
     /// Whether what differs by rank is written as rank constants.
     keeps_ranks: bool,
 }
@@ -98,8 +117,8 @@ impl Folder<'_> {
         let is_known = |operands: &[ValueId]| operands.iter().all(|v| of(v).at(0).is_some());
         let fixed: Vec<bool> = operands.iter().map(|v| of(v).is_fixed()).collect();
         if matches!(node.op, Op::PartitionId(_)) {
-            let number = |&rank: &usize| Literal::new([], vec![rank as u32]);
-            let numbers: Vec<Literal> = self.ranks.iter().map(number).collect();
+            let numbers: Vec<u32> = self.ranks.iter().map(|&rank| rank as u32).collect();
+            let numbers = self.by_rank(Literal::new([numbers.len()], numbers));
             return Ok((place(builder, self.constant(&numbers), &[]), Known::Rank(numbers)));
         }
         // Bodies ask for the rank's number themselves: for a class they do so when a program is bound to a rank.
@@ -144,26 +163,74 @@ impl Folder<'_> {
             return Ok((copy(builder), Known::Nothing));
         }
         let is_by_rank = operands.iter().any(|v| of(v).is_by_rank());
-        let positions = if is_by_rank { self.ranks.len() } else { 1 };
-        let value = |position: usize| -> Result<Literal> {
-            let values: Vec<&Literal> = operands.iter().filter_map(|v| of(v).at(position)).collect();
-            Ok(node.op.evaluate(&values, &types())?.remove(0))
-        };
-        let values: Vec<Literal> = (0..positions).map(value).collect::<Result<_>>()?;
+        let known: Vec<&Known> = operands.iter().map(of).collect();
         if !is_by_rank {
-            let value = values[0].clone();
+            let value = self.evaluated(node, &known, 0)?;
             return Ok((place(builder, Constant { value: value.clone() }.into(), &[]), Known::Fixed(value)));
         }
+        let values = self.evaluated_on_all(node, &known)?;
         let is_rank = matches!(node.op, Op::Convert(_)) && matches!(of(&operands[0]), Known::Rank(_));
         let results = place(builder, self.constant(&values), &[]);
         Ok((results, if is_rank { Known::Rank(values) } else { Known::ByRank(values) }))
     }
 
-    fn constant(&self, values: &[Literal]) -> Op {
-        if self.keeps_ranks {
-            RankConstant::new(self.ranks, values).into()
-        } else {
-            Constant { value: values[0].clone() }.into()
+    /// What an op makes of known operands on the rank at this position.
+    fn evaluated(&self, node: &Node, operands: &[&Known], position: usize) -> Result<Literal> {
+        let values: Vec<Cow<Literal>> = operands.iter().filter_map(|known| known.at(position)).collect();
+        let values: Vec<&Literal> = values.iter().map(Cow::as_ref).collect();
+        Ok(node.op.evaluate(&values, &[self.graph.ty(node.results[0]).clone()])?.remove(0))
+    }
+
+    /// What an op makes of known operands on every rank of the class: for all at once where it works element by element
+    /// or looks up a number.
+    fn evaluated_on_all(&self, node: &Node, operands: &[&Known]) -> Result<RankConstant> {
+        let (graph, count) = (self.graph, self.ranks.len());
+        let ty = stacked_type(graph.ty(node.results[0]), count);
+        if let (Op::DynamicSlice(slice), [Known::Constant(table), Known::Rank(numbers)]) =
+            (&node.op, operands)
+            && slice.sizes == [1]
+        {
+            let last = table.ty.element_count() as i64 - 1;
+            let places = numbers.values.to_i64().into_iter().map(|number| number.clamp(0, last) as usize);
+            return Ok(self.by_rank(Literal { ty, data: table.data.pick(places) }));
+        }
+        let is_elementwise = match graph.traits(node) {
+            Traits::Elementwise(_) => {
+                let shape = &graph.ty(node.results[0]).shape;
+                node.operands.iter().all(|&operand| graph.ty(operand).shape == *shape)
+            }
+            Traits::View(view) => matches!(view, ViewMap::Reshape),
+            Traits::Opaque
+            | Traits::Constant(_)
+            | Traits::Iota { .. }
+            | Traits::Collective(_)
+            | Traits::Refused => false,
+        };
+        if !is_elementwise {
+            let each = (0..count).map(|position| self.evaluated(node, operands, position));
+            return Ok(RankConstant::new(&self.ranks, &each.collect::<Result<Vec<Literal>>>()?));
+        }
+        let values: Vec<Cow<Literal>> = operands.iter().filter_map(|known| known.stacked(count)).collect();
+        if matches!(graph.traits(node), Traits::View(_)) {
+            return Ok(self.by_rank(Literal { ty, data: values[0].data.clone() }));
+        }
+        let values: Vec<&Literal> = values.iter().map(Cow::as_ref).collect();
+        Ok(self.by_rank(node.op.evaluate(&values, &[ty])?.remove(0)))
+    }
+
+    fn by_rank(&self, values: Literal) -> RankConstant {
+        RankConstant { ranks: self.ranks.clone(), values: Arc::new(values) }
+    }
+
+    fn constant(&self, values: &RankConstant) -> Op {
+        match self.keeps_ranks {
+            true => values.clone().into(),
+            false => Constant { value: values.at(0) }.into(),
         }
     }
+}
+
+/// `count` of a type along a new first dimension.
+fn stacked_type(ty: &TensorType, count: usize) -> TensorType {
+    ty.with_shape([&[count], &ty.shape[..]].concat())
 }

@@ -163,6 +163,8 @@ pub(crate) fn bucket(graphs: &[Graph], classes: &Classes, options: &LowerOptions
     let mut turn_of: Vec<usize> = Vec::new();
     // Most collectives of a step have one of a few groupings: each is held once.
     let mut groupings: IndexSet<Arc<[Arc<[usize]>]>> = IndexSet::new();
+    // The lists that ops share, with what they are held as.
+    let mut shared: Vec<(&[Vec<usize>], Arc<[Arc<[usize]>]>)> = Vec::new();
     for id in first.node_ids() {
         let node = first.node(id);
         if node.microbatch.is_some() && node.microbatch != microbatch {
@@ -170,12 +172,28 @@ pub(crate) fn bucket(graphs: &[Graph], classes: &Classes, options: &LowerOptions
         }
         let Some(op) = first.traits(node).collective() else { continue };
         let (kind, ranks) = (kind(op), classes.rank_count());
-        let own = meetings(op, ranks)?;
-        for (graph, members) in graphs.iter().zip(&classes.ranks) {
+        let (members, pairs) = groups(op);
+        let known = shared.iter().find(|(list, _)| pairs.is_empty() && std::ptr::eq(*list, members));
+        let meeting = match known {
+            Some((_, meeting)) => meeting.clone(),
+            None => {
+                let own: Arc<[Arc<[usize]>]> = meetings(op, ranks)?.into_iter().map(Arc::from).collect();
+                let meeting = groupings.get(&own).cloned().unwrap_or(own);
+                groupings.insert(meeting.clone());
+                if pairs.is_empty() {
+                    shared.push((members, meeting.clone()));
+                }
+                meeting
+            }
+        };
+        for (graph, of_class) in graphs.iter().zip(&classes.ranks) {
             let other = exchange_of(graph, id);
-            let meets_alike = groups(other) == groups(op) || meetings(other, ranks)? == own;
+            let is_shared = std::ptr::eq(groups(other).0, members) && groups(other).1 == pairs;
+            let meets_alike = is_shared
+                || groups(other) == (members, pairs)
+                || meetings(other, ranks)?.iter().map(Vec::as_slice).eq(meeting.iter().map(|group| &**group));
             if !meets_alike || combiner(other) != combiner(op) {
-                let (one, two) = (classes.ranks[0][0], members[0]);
+                let (one, two) = (classes.ranks[0][0], of_class[0]);
                 return Err(Diagnostic::new(
                     "E400",
                     format!("ranks {one} and {two} disagree on who meets in {}", kind.name()),
@@ -183,16 +201,12 @@ pub(crate) fn bucket(graphs: &[Graph], classes: &Classes, options: &LowerOptions
                 .at(node.path.clone()));
             }
         }
-        let own: Arc<[Arc<[usize]>]> = own.into_iter().map(Arc::from).collect();
-        let meeting = groupings.get(&own).cloned().unwrap_or(own);
-        groupings.insert(meeting.clone());
         let class = bucket_class(first, node, kind);
         let bytes = graphs.iter().map(|g| g.ty(g.node(id).operands[0]).bytes()).max().unwrap_or(0);
         let capped =
             kind == CollectiveKind::AllReduce && matches!(node.phase, Phase::WeightGrad | Phase::Update);
         let block = block(&node.path).to_string();
         let phase = options.part(node.phase);
-        let (_, pairs) = groups(op);
         let key = (
             (kind, meeting.clone(), combiner(op), pairs.to_vec()),
             (class, phase, node.microbatch),

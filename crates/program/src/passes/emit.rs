@@ -2,7 +2,7 @@
 //! where strides cannot say it, or where the reader needs dense memory (collectives, outputs).
 
 use crate::RegionTarget;
-use crate::collective::{Collective, Transfer, exchange};
+use crate::collective::{Collective, CollectiveKind, Transfer, exchange};
 use crate::passes::bucket::{Bucket, BucketClass};
 use crate::passes::describe;
 use crate::passes::fuse::{Step, uniform};
@@ -30,16 +30,28 @@ pub(crate) fn collectives(
     let mut first = Vec::new();
     for (number, bucket) in buckets.iter().enumerate() {
         first.push(collectives.len());
+        let nodes: Vec<&Node> = bucket.nodes.iter().map(|&id| graphs[0].node(id)).collect();
+        let path = common_path(&nodes);
+        let label = match path.is_empty() {
+            true => bucket.kind.name().into(),
+            false => format!("{} in {path}", bucket.kind.name()),
+        };
+        // What travels follows from the classes of the members, but where ops name single ranks.
+        let names_ranks =
+            matches!(bucket.kind, CollectiveKind::CollectivePermute | CollectiveKind::CollectiveBroadcast);
+        let mut of_classes: IndexMap<Vec<usize>, Arc<[Transfer]>> = IndexMap::new();
         for members in bucket.meetings.iter() {
+            let member_classes: Vec<usize> = members.iter().map(|&rank| classes.of_rank[rank]).collect();
+            let known = of_classes.get(&member_classes).filter(|_| !names_ranks).cloned();
             let mut transfer = |&id: &NodeId| {
-                let graph = classes.graph(graphs, members[0]);
+                let graph = &graphs[member_classes[0]];
                 let node = graph.node(id);
                 let mut types = |select: fn(&Node) -> ValueId| {
-                    let of = |&member: &usize| {
-                        let graph = classes.graph(graphs, member);
+                    let of = |&class: &usize| {
+                        let graph = &graphs[class];
                         graph.ty(select(graph.node(id))).clone()
                     };
-                    let list: Arc<[TensorType]> = members.iter().map(of).collect();
+                    let list: Arc<[TensorType]> = member_classes.iter().map(of).collect();
                     let list = lists.get(&list).cloned().unwrap_or(list);
                     lists.insert(list.clone());
                     list
@@ -52,17 +64,13 @@ pub(crate) fn collectives(
                     what: describe(graph, node.results[0]),
                 }
             };
-            let nodes: Vec<&Node> = bucket.nodes.iter().map(|&id| graphs[0].node(id)).collect();
-            let path = common_path(&nodes);
+            let transfers = known.unwrap_or_else(|| bucket.nodes.iter().map(&mut transfer).collect());
+            of_classes.insert(member_classes, transfers.clone());
             collectives.push(Collective {
                 kind: bucket.kind,
                 members: members.clone(),
-                transfers: bucket.nodes.iter().map(&mut transfer).collect(),
-                label: if path.is_empty() {
-                    bucket.kind.name().into()
-                } else {
-                    format!("{} in {path}", bucket.kind.name())
-                },
+                transfers,
+                label: label.clone(),
                 phase: bucket.phase,
                 microbatch: bucket.microbatch,
                 bucket: number,
@@ -253,14 +261,16 @@ impl Emitter<'_> {
     fn starts(&self, node: &Node, sizes: &[usize]) -> Vec<Vec<usize>> {
         let graph = self.graph;
         let shape = &graph.ty(node.operands[0]).shape;
+        // For each dimension one number, or one for each rank.
+        let start = |value: &ValueId| match graph.constant(*value).expect("a window begins at constants") {
+            ConstantOp::OfAll(constant) => constant.value.to_i64(),
+            ConstantOp::ByRank(constant) => constant.values.to_i64(),
+        };
+        let starts: Vec<Vec<i64>> = node.operands[1..].iter().map(start).collect();
         let of_rank = |position: usize| -> Vec<usize> {
-            let start = |value: &ValueId| match graph.constant(*value).expect("a window begins at constants")
-            {
-                ConstantOp::OfAll(constant) => constant.value.to_i64()[0],
-                ConstantOp::ByRank(constant) => constant.at(position).to_i64()[0],
-            };
-            let starts: Vec<i64> = node.operands[1..].iter().map(start).collect();
-            Slice::clamped(&starts, sizes, shape).start
+            let own: Vec<i64> =
+                starts.iter().map(|of| of[if of.len() == 1 { 0 } else { position }]).collect();
+            Slice::clamped(&own, sizes, shape).start
         };
         (0..self.program.ranks.len()).map(of_rank).collect()
     }

@@ -2,6 +2,7 @@
 
 use crate::ALIGNMENT_BYTES;
 use crate::passes::emit::push_copy;
+use crate::passes::occupied::{Crowd, Occupied};
 use crate::program::{Action, BufferId, BufferKind, Compute, Instruction, Origin, Program, RegionKind, View};
 use indexmap::IndexMap;
 
@@ -156,10 +157,10 @@ fn rename(mut program: Program, renamed: &[BufferId]) -> Program {
 }
 
 /// Memory shared by buffers that follow one another in place.
-struct Storage {
-    first: usize,
-    last: usize,
-    bytes: usize,
+pub(super) struct Storage {
+    pub first: usize,
+    pub last: usize,
+    pub bytes: usize,
 }
 
 /// Gives every buffer its span and its place.
@@ -199,16 +200,12 @@ pub(crate) fn assign(mut program: Program) -> Program {
             storage.bytes = storage.bytes.max(aligned(buffer.bytes));
         }
     }
-    let mut live = vec![0; program.instructions.len()];
-    for storage in storages.values() {
-        live.iter_mut().take(storage.last + 1).skip(storage.first).for_each(|total| *total += storage.bytes);
-    }
-    let most_live = |s: &Storage| live.iter().take(s.last + 1).skip(s.first).max().copied().unwrap_or(0);
+    let crowd = Crowd::of(storages.values(), program.instructions.len());
     let mut by_size: Vec<usize> = (0..storages.len()).collect();
     by_size.sort_by_key(|&s| (std::cmp::Reverse(storages[s].bytes), storages[s].first, s));
     let mut by_crowd = by_size.clone();
-    by_crowd.sort_by_cached_key(|&s| std::cmp::Reverse(most_live(&storages[s])));
-    let maps = [by_size, by_crowd].map(|order| place(&storages, &order, base));
+    by_crowd.sort_by_cached_key(|&s| std::cmp::Reverse(crowd.most_live(&storages[s])));
+    let maps = [by_size, by_crowd].map(|order| place(&storages, &order, base, program.instructions.len()));
     let (_, offsets) = maps.into_iter().min_by_key(|(end, _)| *end).expect("there are two");
     for (index, buffer) in program.buffers.iter_mut().enumerate() {
         if buffer.kind != BufferKind::Persistent {
@@ -221,35 +218,52 @@ pub(crate) fn assign(mut program: Program) -> Program {
 }
 
 /// Places storages behind `base` in this order: where the last one ends, and the offset of each.
-fn place(storages: &IndexMap<usize, Storage>, order: &[usize], base: usize) -> (usize, Vec<usize>) {
-    struct Placed {
-        first: usize,
-        last: usize,
-        offset: usize,
-        end: usize,
-    }
+fn place(
+    storages: &IndexMap<usize, Storage>,
+    order: &[usize],
+    base: usize,
+    instructions: usize,
+) -> (usize, Vec<usize>) {
     let mut offsets = vec![base; storages.len()];
-    // By offset.
-    let mut placed: Vec<Placed> = Vec::with_capacity(storages.len());
+    let mut occupied = Occupied::new(instructions);
     let mut end = base;
-    for &storage in order {
+    for (number, &storage) in order.iter().enumerate() {
         let Storage { first, last, bytes } = storages[storage];
+        let ranges = match bytes {
+            0 => in_order(storages, &order[..number], &offsets, first, last),
+            _ => occupied.during(first, last),
+        };
         let mut free_from = base;
         let mut best: Option<(usize, usize)> = None;
-        for other in placed.iter().filter(|other| other.last >= first && other.first <= last) {
-            let gap = other.offset.saturating_sub(free_from);
+        for (from, to) in ranges {
+            let gap = from.saturating_sub(free_from);
             if gap >= bytes && best.is_none_or(|(smallest, _)| gap < smallest) {
                 best = Some((gap, free_from));
             }
-            free_from = free_from.max(other.end);
+            free_from = free_from.max(to);
         }
         let offset = best.map_or(free_from, |(_, offset)| offset);
         offsets[storage] = offset;
         end = end.max(offset + bytes);
-        let at = placed.partition_point(|other| other.offset <= offset);
-        placed.insert(at, Placed { first, last, offset, end: offset + bytes });
+        occupied.add(first, last, (offset, offset + bytes));
     }
     (end, offsets)
+}
+
+/// The ranges of those of the `placed` storages whose spans meet this one, by offset: what a storage without bytes, which
+/// fits between neighbours that touch, chooses from.
+fn in_order(
+    storages: &IndexMap<usize, Storage>,
+    placed: &[usize],
+    offsets: &[usize],
+    first: usize,
+    last: usize,
+) -> Vec<(usize, usize)> {
+    let meets = |&&storage: &&usize| storages[storage].last >= first && storages[storage].first <= last;
+    let range = |&storage: &usize| (offsets[storage], offsets[storage] + storages[storage].bytes);
+    let mut ranges: Vec<(usize, usize)> = placed.iter().filter(meets).map(range).collect();
+    ranges.sort_by_key(|&(from, _)| from);
+    ranges
 }
 
 /// For each buffer, the first buffer whose memory it takes over in place; itself where there is none.

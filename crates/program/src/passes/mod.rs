@@ -11,6 +11,7 @@ pub(crate) mod emit;
 pub(crate) mod fuse;
 pub(crate) mod head;
 pub(crate) mod memory;
+mod occupied;
 pub(crate) mod order;
 pub(crate) mod repeat;
 pub(crate) mod simplify;

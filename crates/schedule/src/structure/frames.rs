@@ -17,11 +17,19 @@ impl Frames {
     /// Layers without parameters, such as activations, are as good as the function they apply.
     pub fn of(model: &Model) -> Frames {
         let all = &model.modules;
-        let has_inside = |path: &str| all.keys().any(|other| other != path && is_inside(other, path));
-        let leaves: BTreeSet<String> = all.keys().filter(|path| !has_inside(path)).cloned().collect();
-        let owned = |path: &String| model.params.keys().any(|name| owner(name).0 == path);
-        let tied = |path: &String| model.ties.iter().any(|(alias, _)| owner(alias).0 == path);
-        let opened = leaves.iter().filter(|path| !owned(path) && !tied(path)).cloned().collect();
+        let mut with_inside: BTreeSet<&str> = BTreeSet::new();
+        for path in all.keys() {
+            let mut path = path.as_str();
+            while !path.is_empty() {
+                path = around(path);
+                with_inside.insert(path);
+            }
+        }
+        let leaves: BTreeSet<String> =
+            all.keys().filter(|path| !with_inside.contains(path.as_str())).cloned().collect();
+        let parameters = model.params.keys().chain(model.ties.iter().map(|(alias, _)| alias));
+        let owners: BTreeSet<&str> = parameters.map(|name| owner(name).0).collect();
+        let opened = leaves.iter().filter(|path| !owners.contains(path.as_str())).cloned().collect();
         Frames { leaves, opened }
     }
 

@@ -5,7 +5,7 @@ use super::steps::lookup;
 use crate::assign::Assignment;
 use partita_base::{DType, Result};
 use partita_ir::{FactorId, Graph, GraphBuilder, LocalContext, NodeId, Rule, TensorType, ValueId};
-use partita_mesh::{AxisRef, Mesh, Sharding};
+use partita_mesh::{AxisRef, Sharding};
 use std::collections::BTreeMap;
 
 /// What an op sees of one class while it is rewritten.
@@ -13,12 +13,11 @@ pub(super) struct NodeContext<'a> {
     pub(super) graph: &'a Graph,
     pub(super) node: NodeId,
     pub(super) rule: &'a Rule,
-    pub(super) mesh: &'a Mesh,
     pub(super) shards: &'a Shards<'a>,
     pub(super) assignment: &'a Assignment,
     pub(super) rank: usize,
     pub(super) builder: &'a mut GraphBuilder,
-    pub(super) tables: &'a mut BTreeMap<(DType, Vec<i64>), ValueId>,
+    pub(super) tables: &'a mut BTreeMap<(DType, usize), ValueId>,
     pub(super) operands: Vec<ValueId>,
     pub(super) local_results: Vec<TensorType>,
 }
@@ -26,8 +25,7 @@ pub(super) struct NodeContext<'a> {
 impl NodeContext<'_> {
     fn offset(&mut self, sharding: &Sharding, shape: &[usize], dim: usize) -> Result<ValueId> {
         let pieces = self.shards.pieces(&sharding.dims[dim], shape[dim]);
-        let table: Vec<i64> = pieces.offsets.iter().map(|&offset| offset as i64).collect();
-        lookup(self.builder, self.tables, DType::I64, &table)
+        lookup(self.builder, self.tables, DType::I64, &pieces.offsets)
     }
 }
 
@@ -64,8 +62,6 @@ impl LocalContext for NodeContext<'_> {
     fn leader(&mut self, factors: &[FactorId]) -> Result<ValueId> {
         let axes: Vec<AxisRef> =
             factors.iter().flat_map(|&f| self.assignment.factors[f].iter().copied()).collect();
-        let table: Vec<i64> =
-            (0..self.mesh.rank_count()).map(|r| (self.mesh.position(r, &axes) == 0) as i64).collect();
-        lookup(self.builder, self.tables, DType::Bool, &table)
+        lookup(self.builder, self.tables, DType::Bool, &self.shards.leads(&axes))
     }
 }

@@ -1,5 +1,6 @@
 //! The steps of a reshard as ops of the local graphs.
 
+use super::shards::RankTable;
 use super::{Emitter, Stop};
 use partita_base::{DType, Result};
 use partita_ir::builder::identity;
@@ -26,11 +27,7 @@ impl Emitter<'_> {
         for (class, local_type) in types.into_iter().enumerate() {
             let op: Op = match &step.step {
                 Step::Slice { dim, .. } => {
-                    let size = ty.shape[*dim];
-                    let old = self.shards.pieces(&before.dims[*dim], size);
-                    let new = self.shards.pieces(&after.dims[*dim], size);
-                    let table: Vec<i64> =
-                        new.offsets.iter().zip(&old.offsets).map(|(new, old)| (new - old) as i64).collect();
+                    let table = self.shards.within(&before.dims[*dim], &after.dims[*dim], ty.shape[*dim]);
                     let rank_of_tensor = ty.rank();
                     let start =
                         lookup(&mut self.builders[class], &mut self.tables[class], DType::I64, &table)?;
@@ -42,8 +39,7 @@ impl Emitter<'_> {
                     continue;
                 }
                 Step::ToPartial { axes, combiner } => {
-                    let table: Vec<i64> =
-                        (0..mesh.rank_count()).map(|r| (mesh.position(r, axes) == 0) as i64).collect();
+                    let table = self.shards.leads(axes);
                     let builder = &mut self.builders[class];
                     let leader = lookup(builder, &mut self.tables[class], DType::Bool, &table)?;
                     result = leader_or_identity(builder, leader, local, *combiner)?;
@@ -97,24 +93,27 @@ impl Emitter<'_> {
         if pieces.is_even {
             return Ok(vec![pieces.extents[0]; self.mesh.axes_size(axes)]);
         }
-        self.same_for_class(class, |rank| {
-            let group = self.mesh.group_of(rank, axes);
-            group.into_iter().map(|member| pieces.extents[member]).collect::<Vec<usize>>()
-        })
+        let groups = self.shards.in_groups(&sharding.dims[dim], ty.shape[dim], axes);
+        let list = match groups.of_class[class] {
+            Some(list) => list,
+            None => self.same_for_class(class, |rank| groups.of_rank[rank])?,
+        };
+        Ok(groups.lists[list].clone())
     }
 }
 
 /// The scalar of this rank in a table over all ranks; a plain constant where all agree.
 pub(super) fn lookup(
     builder: &mut GraphBuilder,
-    tables: &mut BTreeMap<(DType, Vec<i64>), ValueId>,
+    tables: &mut BTreeMap<(DType, usize), ValueId>,
     dtype: DType,
-    table: &[i64],
+    table: &RankTable,
 ) -> Result<ValueId> {
-    let key = (dtype, table.to_vec());
+    let key = (dtype, table.id);
     if let Some(&value) = tables.get(&key) {
         return Ok(value);
     }
+    let table = &table.values;
     let value = if table.iter().all(|t| *t == table[0]) {
         builder.scalar(dtype, table[0] as f64)
     } else {

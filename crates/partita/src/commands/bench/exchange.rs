@@ -78,12 +78,13 @@ pub fn programs(traffic: Traffic, bytes: usize, ranks: usize, times: usize) -> P
     let collective = |exchange: &CollectiveOp| Collective {
         kind: exchange.kind(),
         members: (0..ranks).collect::<Vec<_>>().into(),
-        transfers: vec![Transfer {
+        transfers: [Transfer {
             exchange: exchange.clone(),
             inputs: vec![input.clone(); ranks].into(),
             outputs: vec![output.clone(); ranks].into(),
             what: "output".to_string(),
-        }],
+        }]
+        .into(),
         label: CollectiveKind::name(exchange.kind()).to_string(),
         phase: Phase::Forward,
         microbatch: None,
