@@ -1,10 +1,10 @@
-//! Ids of collectives: the same in the programs that name them and in the transport that runs them.
+//! Ids of collectives, shared by the programs that name them and the transport that runs them.
 
 use crate::id::Id;
 
-/// What a [`CollectiveId`] is an id of.
+/// The type that a [`CollectiveId`] is an id of.
 #[derive(Debug)]
 pub enum AnyCollective {}
 
-/// A position in the list of the collectives of a program set, and in that of the transport which runs them.
+/// An index into the list of collectives of a program set, and into that of its transport.
 pub type CollectiveId = Id<AnyCollective>;

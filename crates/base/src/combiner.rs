@@ -1,14 +1,17 @@
+//! Combiners: the reductions of partial values.
+
 use crate::DType;
 use std::fmt;
 
-/// How partial values become one. Associative and commutative up to rounding; where order matters, it is rank order.
+/// How partial values are reduced. Associative and commutative up to rounding; if order matters, it
+/// is rank order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Combiner {
     /// Addition; identity 0. Integers wrap; on booleans the same as `Or`.
     Sum,
-    /// The larger; identity the smallest value. NaN wins, and +0 is larger than -0.
+    /// The larger; identity the smallest value. NaN propagates, and +0 is larger than -0.
     Max,
-    /// The smaller; identity the largest value. NaN wins, and -0 is smaller than +0.
+    /// The smaller; identity the largest value. NaN propagates, and -0 is smaller than +0.
     Min,
     /// Multiplication; identity 1. Integers wrap; on booleans the same as `And`.
     Prod,
@@ -35,7 +38,7 @@ impl Combiner {
         }
     }
 
-    /// Whether the combiner has a meaning on elements of this type.
+    /// Whether the combiner is defined on elements of this type.
     pub fn is_defined_on(self, dtype: DType) -> bool {
         !(dtype.is_float() && matches!(self, Combiner::And | Combiner::Or))
     }

@@ -1,23 +1,25 @@
+//! Diagnostics: the one error type of all crates, with a code that `docs/ERRORS.md` explains.
+
 use std::fmt;
 
-/// What goes wrong is told to the user in one form: a code, what happened, what was expected and found,
-/// where, and what to do.
+/// The form of every error message: code, message, what was expected and found, location, notes,
+/// and a hint.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Diagnostic {
     /// `E` and three digits. E0xx input and config, E1xx graphs and ops, E2xx meshes and plans,
     /// E3xx data and checkpoints, E4xx programs and running.
     pub code: &'static str,
-    /// One line: what is wrong, in global shapes and module paths.
+    /// One line: the problem, in global shapes and module paths.
     pub message: String,
-    /// What would have been right.
+    /// The expected value.
     pub expected: Option<String>,
-    /// What was there instead.
+    /// The value that was found.
     pub found: Option<String>,
     /// `file:line`, a module path, or a config key.
     pub at: Option<String>,
-    /// Facts that help to understand.
+    /// Further facts.
     pub notes: Vec<String>,
-    /// What to do.
+    /// A hint how to fix it.
     pub help: Option<String>,
 }
 
@@ -38,31 +40,31 @@ impl Diagnostic {
         })
     }
 
-    /// Says what would have been right.
+    /// Adds the expected value.
     pub fn expected(mut self: Box<Self>, text: impl Into<String>) -> Box<Self> {
         self.expected = Some(text.into());
         self
     }
 
-    /// Says what was there instead.
+    /// Adds the value that was found.
     pub fn found(mut self: Box<Self>, text: impl Into<String>) -> Box<Self> {
         self.found = Some(text.into());
         self
     }
 
-    /// Says where.
+    /// Adds the location.
     pub fn at(mut self: Box<Self>, text: impl Into<String>) -> Box<Self> {
         self.at = Some(text.into());
         self
     }
 
-    /// Adds a fact.
+    /// Adds a note.
     pub fn note(mut self: Box<Self>, text: impl Into<String>) -> Box<Self> {
         self.notes.push(text.into());
         self
     }
 
-    /// Says what to do.
+    /// Adds a hint.
     pub fn help(mut self: Box<Self>, text: impl Into<String>) -> Box<Self> {
         self.help = Some(text.into());
         self

@@ -1,9 +1,11 @@
+//! Element types and their names.
+
 use std::fmt;
 
 /// An element type. `Bool` takes one byte, 0 or 1.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum DType {
-    /// Truth value, one byte.
+    /// Boolean, one byte.
     Bool,
     /// Signed 8-bit integer.
     I8,
@@ -29,13 +31,14 @@ pub enum DType {
     F32,
     /// IEEE double precision.
     F64,
-    /// A type that a program may name and nothing here computes with.
+    /// A type that a program may name but that has no arithmetic here.
     Inert(InertType),
 }
 
 macro_rules! inert {
     ($($variant:ident $name:literal $bytes:literal $about:literal),* $(,)?) => {
-        /// An element type that is read, carried and printed, and refused where numbers are asked for.
+        /// An element type that is parsed, stored and printed, and rejected where numbers are
+        /// needed.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
         pub enum InertType { $(#[doc = $about] $variant),* }
 
@@ -43,12 +46,12 @@ macro_rules! inert {
             /// Every one, in declaration order.
             pub const ALL: &'static [InertType] = &[$(InertType::$variant),*];
 
-            /// The spelling of StableHLO, which is the only one.
+            /// The spelling of StableHLO.
             pub fn name(self) -> &'static str {
                 match self { $(InertType::$variant => $name),* }
             }
 
-            /// Bytes of one element; parts of a byte take a whole one.
+            /// Bytes of one element; types smaller than a byte take a whole one.
             pub fn size_bytes(self) -> usize {
                 match self { $(InertType::$variant => $bytes),* }
             }
@@ -76,7 +79,7 @@ inert! {
 }
 
 impl DType {
-    /// Every element type that is computed with, in declaration order.
+    /// Every element type with arithmetic, in declaration order.
     pub const ALL: [DType; 13] = [
         DType::Bool,
         DType::I8,
@@ -147,7 +150,7 @@ impl DType {
         DType::ALL.into_iter().chain(inert).find(|d| d.mlir_name() == name)
     }
 
-    /// Whether nothing computes with this type.
+    /// Whether this type has no arithmetic.
     pub fn is_inert(self) -> bool {
         matches!(self, DType::Inert(_))
     }

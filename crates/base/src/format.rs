@@ -1,4 +1,4 @@
-//! Amounts as people read them.
+//! Human-readable amounts.
 
 /// Bytes in the largest binary unit that keeps at least one: `512 B`, `1.5 KiB`, `3.2 MiB`.
 pub fn format_bytes(count: u64) -> String {
@@ -7,7 +7,7 @@ pub fn format_bytes(count: u64) -> String {
     }
     let mut amount = count as f64 / 1024.0;
     for unit in ["KiB", "MiB", "GiB", "TiB"] {
-        // What would be shown as 1024 belongs to the next unit.
+        // What would print as 1024 uses the next unit.
         if amount < 1023.95 {
             return format!("{amount:.1} {unit}");
         }

@@ -1,9 +1,11 @@
+//! Typed indices into vectors.
+
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
 
-/// An index into an arena of `T`: as cheap as two `u32`, but an id of one kind cannot index another. It may know whose
-/// arena it was made for, which is no part of its identity: ids of equal index are equal.
+/// An index into an arena of `T`: as cheap as two `u32`, but an id of one kind cannot index
+/// another. It may carry the owner of its arena; ids of equal index are equal regardless of owner.
 pub struct Id<T> {
     index: u32,
     owner: u32,
@@ -16,24 +18,24 @@ impl<T> Id<T> {
         Id::owned(index, 0)
     }
 
-    /// As [`Id::new`], for the arena of this owner; 0 is nobody.
+    /// [`Id::new`] for the arena of this owner; 0 is no owner.
     pub fn owned(index: usize, owner: u32) -> Self {
         let index = u32::try_from(index).expect("an arena holds fewer than 2^32 elements");
         Id { index, owner, marker: PhantomData }
     }
 
-    /// Whose arena it was made for; 0 where nobody said.
+    /// The owner of its arena; 0 if unknown.
     pub fn owner(self) -> u32 {
         self.owner
     }
 
-    /// Where the element stands in its arena.
+    /// The index of the element in its arena.
     pub fn index(self) -> usize {
         self.index as usize
     }
 }
 
-// Written out because derives would ask the same of `T`.
+// Written out because derives would require the same traits of `T`.
 impl<T> Clone for Id<T> {
     fn clone(&self) -> Self {
         *self

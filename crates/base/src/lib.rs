@@ -1,4 +1,4 @@
-//! The ground floor: element types, combiners, typed ids, diagnostics and name suggestions.
+//! The lowest layer: element types, combiners, typed ids, diagnostics and name suggestions.
 //!
 //! Knows nothing of tensors, graphs, meshes or files; every other crate may use it.
 #![forbid(unsafe_code)]

@@ -1,8 +1,10 @@
-/// Up to three of `candidates` that `name` may be a slip of, best first.
+//! Suggestions for misspelt names, by Damerau-Levenshtein distance.
+
+/// Up to three of `candidates` that `name` may be a misspelling of, best first.
 ///
-/// A slip is at most one edit (a letter added, left out or changed, or two neighbours swapped) for every three letters of
-/// the shorter name, and at least one; case does not count. Of names with dots, the longer one may have more components
-/// in front.
+/// A misspelling is at most one edit (a letter inserted, deleted or replaced, or two neighbours
+/// swapped) for every three letters of the shorter name, and at least one; case is ignored. Of
+/// dotted names, the longer one may have more components in front.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let mut scored: Vec<(usize, &str)> =
         candidates.into_iter().filter_map(|candidate| Some((slips(name, candidate)?, candidate))).collect();
@@ -11,7 +13,7 @@ pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     scored.into_iter().take(3).map(|(_, candidate)| candidate.to_string()).collect()
 }
 
-/// The edits from one name to another; `None` where they are too many for a slip.
+/// The number of edits from one name to another; `None` if it is too large for a misspelling.
 fn slips(name: &str, candidate: &str) -> Option<usize> {
     let (name, candidate) = (name.to_lowercase(), candidate.to_lowercase());
     let within = |a: &str, b: &str| {
@@ -33,7 +35,7 @@ fn slips(name: &str, candidate: &str) -> Option<usize> {
     within(&name, &candidate).or(aligned)
 }
 
-/// `did you mean \`a\` or \`b\`?`, or `None` where nothing is near.
+/// `did you mean \`a\` or \`b\`?`, or `None` if no candidate is near.
 pub fn did_you_mean<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let near = nearest(name, candidates);
     if near.is_empty() {

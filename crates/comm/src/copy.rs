@@ -1,8 +1,10 @@
-//! Moving one N-dimensional box between two dense buffers, and bytes past the caches.
+//! Copies of one N-dimensional box between two dense buffers, and of bytes with non-temporal
+//! stores.
 
 use crate::fold::spread;
 
-/// A box copy in its simplest form: runs of contiguous bytes under as few strided loops as possible.
+/// A box copy in its simplest form: contiguous runs of bytes under as few strided loops as
+/// possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StridedCopy {
     source_offset: usize,
@@ -20,8 +22,8 @@ struct Loop {
 }
 
 impl StridedCopy {
-    /// The copy of a box of `extents` elements that begins at `*_start` in dense row-major buffers of `*_shape`.
-    /// `None` where the box is empty. The box must lie within both shapes.
+    /// The copy of a box of `extents` elements at `*_start` in dense row-major buffers of
+    /// `*_shape`. `None` for an empty box. The box must be inside both shapes.
     pub(crate) fn of_box(
         element_bytes: usize,
         source_shape: &[usize],
@@ -36,8 +38,8 @@ impl StridedCopy {
         let mut copy =
             StridedCopy { source_offset: 0, target_offset: 0, run_bytes: element_bytes, loops: Vec::new() };
         let (mut source_stride, mut target_stride) = (element_bytes, element_bytes);
-        // From the innermost dimension outwards: a dimension whose stride continues what is already there, on
-        // both sides, joins it; otherwise it becomes a loop of its own.
+        // From the innermost dimension outwards: a dimension whose stride continues the run or loop
+        // below it, on both sides, is merged with it; otherwise it becomes a loop.
         for d in (0..extents.len()).rev() {
             copy.source_offset += source_start[d] * source_stride;
             copy.target_offset += target_start[d] * target_stride;
@@ -95,19 +97,20 @@ impl StridedCopy {
         (0..outer.count).step_by(step).flat_map(part).collect()
     }
 
-    /// Copies to every target; past the caches where `streams`.
+    /// Copies to every target; with non-temporal stores if `streams`.
     ///
     /// # Safety
-    /// The box must lie within all buffers; they do not overlap; nobody writes the source's box or touches the
-    /// targets' boxes meanwhile.
+    /// The box must be inside all buffers; they do not overlap; no other thread writes the source's
+    /// box or accesses the targets' boxes meanwhile.
     pub(crate) unsafe fn run(
         &self,
         source: *const u8,
         targets: impl Iterator<Item = *mut u8> + Clone,
         streams: bool,
     ) {
-        // SAFETY: the caller's promise: offsets and strides stay within the buffers. Short runs get a copy of
-        // constant length, which compiles to one load and one store instead of a call.
+        // SAFETY: the caller guarantees that offsets and strides stay within the buffers. Short
+        // runs get a copy of constant length, which compiles to one load and one store instead of a
+        // call.
         unsafe {
             let source = source.add(self.source_offset);
             let targets = targets.map(|target| target.add(self.target_offset));
@@ -132,22 +135,24 @@ impl StridedCopy {
     }
 }
 
-/// Runs shorter than this are not worth streaming: parts of lines at both ends are written through the cache.
+/// Shorter runs are not worth streaming: the partial lines at both ends go through the cache.
 #[cfg(target_arch = "x86_64")]
 const LEAST_STREAM_BYTES: usize = 512;
 
-/// Copies `bytes` bytes to every target, reading them once. Where `streams`, whole cache lines go to memory without
-/// being read first and without staying in a cache; [`finish_streams`] has to follow before others are told.
+/// Copies `bytes` bytes to every target, reading them once. If `streams`, whole cache lines are
+/// written with non-temporal stores (no read for ownership, no cache pollution); [`finish_streams`]
+/// must follow before other threads are notified.
 ///
 /// # Safety
-/// All ranges must be valid and apart; nobody writes the source or touches the targets meanwhile.
+/// All ranges must be valid and disjoint; no other thread writes the source or accesses the targets
+/// meanwhile.
 pub(crate) unsafe fn copy_bytes(
     source: *const u8,
     targets: impl Iterator<Item = *mut u8> + Clone,
     bytes: usize,
     streams: bool,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         if streams && bytes >= LEAST_STREAM_BYTES {
@@ -185,7 +190,7 @@ unsafe fn stream_bytes(source: *const u8, target: *mut u8, bytes: usize) {
     }
 }
 
-/// Orders streamed bytes before whatever is written next.
+/// Orders non-temporal stores before later stores (a store fence).
 pub(crate) fn finish_streams() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: part of every x86-64 processor.
@@ -194,7 +199,7 @@ pub(crate) fn finish_streams() {
     };
 }
 
-/// Calls `copy` with the offsets, in the source and in a target, of each position that the loops visit.
+/// Calls `copy` with the offsets in the source and in a target at each loop position.
 fn nest(loops: &[Loop], source: usize, target: usize, copy: &impl Fn(usize, usize)) {
     let Some((outer, inner)) = loops.split_first() else { return copy(source, target) };
     for i in 0..outer.count {

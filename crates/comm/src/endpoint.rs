@@ -1,4 +1,4 @@
-//! One rank's view of a transport, for those who want to wait.
+//! A blocking view of a transport for one rank.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::spec::CollectiveSpec;
 use crate::transport::{Failure, Poll, Transport};
 use crate::world::World;
 
-/// A rank that runs its collectives one at a time, asleep while it waits.
+/// A rank that runs its collectives one at a time and sleeps while it waits.
 #[derive(Clone, Copy)]
 pub struct Endpoint<'a> {
     transport: &'a dyn Transport,
@@ -19,12 +19,12 @@ pub struct Endpoint<'a> {
 }
 
 impl<'a> Endpoint<'a> {
-    /// The view of `rank`. Gives up after a minute in one collective.
+    /// The view of `rank`, with a timeout of one minute per collective.
     pub fn new(transport: &'a dyn Transport, rank: usize) -> Self {
         Endpoint { transport, rank, patience: Duration::from_secs(60) }
     }
 
-    /// How long a collective may take before this rank declares the run failed and names who is missing.
+    /// The timeout of a collective; after it, this rank fails the run and names the missing ranks.
     pub fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
@@ -35,7 +35,7 @@ impl<'a> Endpoint<'a> {
         self.rank
     }
 
-    /// What it runs on.
+    /// The transport.
     pub fn transport(&self) -> &'a dyn Transport {
         self.transport
     }
@@ -43,7 +43,7 @@ impl<'a> Endpoint<'a> {
     /// Runs one collective from start to end: one input and one output per tensor of its bucket.
     ///
     /// # Errors
-    /// E443 where any rank failed, or where this one lost its patience.
+    /// E443 if any rank failed, or after the timeout.
     ///
     /// # Panics
     /// See [`Transport::start`].
@@ -57,8 +57,8 @@ impl<'a> Endpoint<'a> {
         let outputs: Vec<*mut [u8]> =
             outputs.iter_mut().map(|output| std::ptr::from_mut(&mut **output)).collect();
         let guard = Abandon(self);
-        // SAFETY: the borrows last for the whole call, and it ends only after `Ready`, `Failed`, or, should
-        // anything unwind, after the guard's `fail`.
+        // SAFETY: the borrows last for the whole call, and it ends only after `Ready`, `Failed`,
+        // or, on a panic, after the guard's `fail`.
         unsafe { self.transport.start(collective, self.rank, &inputs, &outputs) };
         let result = self.wait(collective);
         std::mem::forget(guard);
@@ -68,7 +68,7 @@ impl<'a> Endpoint<'a> {
     /// [`Endpoint::complete`] for a collective of one tensor, with typed buffers.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Endpoint::complete`].
     pub fn complete_one<T: Pod>(
         &self,
         collective: CollectiveId,
@@ -81,7 +81,7 @@ impl<'a> Endpoint<'a> {
     /// Waits at a barrier: [`Endpoint::complete`] for a collective without tensors.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Endpoint::complete`].
     pub fn barrier(&self, collective: CollectiveId) -> Result<()> {
         self.complete(collective, &[], &mut [])
     }
@@ -89,7 +89,7 @@ impl<'a> Endpoint<'a> {
     /// Waits for a collective that was started on the transport.
     ///
     /// # Errors
-    /// E443 where any rank failed, or where this one lost its patience. Nobody touches any buffer then.
+    /// E443 if any rank failed, or after the timeout. The transport accesses no buffer after that.
     pub fn wait(&self, collective: CollectiveId) -> Result<()> {
         let begin = Instant::now();
         loop {
@@ -121,7 +121,7 @@ impl<'a> Endpoint<'a> {
     }
 }
 
-/// Makes sure that nobody reads buffers that are going away.
+/// Fails the run on a panic, so that no peer reads buffers that are being freed.
 struct Abandon<'a>(&'a Endpoint<'a>);
 
 impl Drop for Abandon<'_> {
@@ -130,11 +130,11 @@ impl Drop for Abandon<'_> {
     }
 }
 
-/// Runs `body` once per rank, each on a thread of its own, and returns what they return, by rank.
+/// Runs `body` once per rank, each on its own thread, and returns the results by rank.
 ///
 /// # Errors
-/// What is wrong with the collectives; or the first failure, be it an error or a panic of a rank: the others
-/// then get errors from their collectives.
+/// Invalid collectives, or the first failure (error or panic) of a rank; the other ranks then get
+/// errors from their collectives.
 pub fn run_ranks<T: Send>(
     rank_count: usize,
     collectives: Vec<CollectiveSpec>,

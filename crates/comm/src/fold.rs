@@ -1,17 +1,18 @@
-//! Several stretches of memory into several others: combined element by element, in the order of the sources.
+//! Elementwise reduction of several memory ranges into several others, in source order.
 //!
-//! A stretch is walked in blocks that fit registers, so that every source is read once and every target written once,
-//! with nothing in between.
+//! A range is processed in blocks that fit registers: every source is read once and every target
+//! written once, without intermediate buffers.
 
 use bytemuck::Pod;
 use partita_base::Combiner;
 
-/// Elements of a block: those of four bytes fill four of the widest registers, or eight of the narrow ones.
+/// Elements of a block: with four bytes each, they fill four of the widest registers, or eight of
+/// the narrow ones.
 #[cfg(target_arch = "x86_64")]
 const WIDE_BLOCK: usize = 64;
 const NARROW_BLOCK: usize = 32;
 
-/// What can be combined.
+/// An element type with combiners.
 pub(crate) trait Number: Pod {
     fn sum(self, other: Self) -> Self;
     fn prod(self, other: Self) -> Self;
@@ -21,20 +22,20 @@ pub(crate) trait Number: Pod {
     fn or(self, other: Self) -> Self;
 }
 
-/// Vectors that the processor may be asked for. The arithmetic is the same with all.
+/// The vector width to use. The arithmetic is the same for all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Vectors {
-    /// Those that every processor of the family has: where data comes from memory, wider ones are slower by a third.
+    /// The baseline of the architecture: for data from memory, wider vectors are slower by a third.
     Narrow,
-    /// The widest there are.
+    /// The widest that the CPU has.
     Wide,
 }
 
-/// Combines `count` elements of all sources, of which there is at least one, into every target.
+/// Combines `count` elements of all sources, at least one, into every target.
 ///
 /// # Safety
-/// All pointers must be valid for that many elements, aligned or not; sources are initialised and not written
-/// meanwhile, unless a target is one of them; nobody else touches the targets.
+/// All pointers must be valid for that many elements, aligned or not; sources are initialised and
+/// not written meanwhile, unless a target is one of them; no other thread accesses the targets.
 pub(crate) unsafe fn fold<N: Number>(
     combiner: Combiner,
     sources: impl Iterator<Item = *const N> + Clone,
@@ -42,7 +43,7 @@ pub(crate) unsafe fn fold<N: Number>(
     count: usize,
     vectors: Vectors,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match combiner {
             Combiner::Sum => fold_by(sources, targets, count, vectors, N::sum),
@@ -55,8 +56,8 @@ pub(crate) unsafe fn fold<N: Number>(
     }
 }
 
-/// Asks for what lies a little further on than the next so many bytes. It need not exist. Processors foresee what is read of
-/// a page, but not which page is the next.
+/// Software prefetch into L1 at a distance beyond the next `bytes` bytes; the address need not be
+/// valid. Hardware prefetchers stop at page boundaries.
 #[inline(always)]
 pub(crate) fn ask_ahead(from: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -75,9 +76,10 @@ pub(crate) fn ask_ahead(from: *const u8, bytes: usize) {
 /// Copies `bytes` bytes to every target, reading them once.
 ///
 /// # Safety
-/// All pointers must be valid for that many bytes; nobody writes the source or touches the targets meanwhile.
+/// All pointers must be valid for that many bytes; no other thread writes the source or accesses
+/// the targets meanwhile.
 pub(crate) unsafe fn spread(source: *const u8, targets: impl Iterator<Item = *mut u8> + Clone, bytes: usize) {
-    // SAFETY: the caller's promise; the processor has what the functions need.
+    // SAFETY: guaranteed by the caller; the CPU has the features that the functions need.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx512f") {
@@ -94,7 +96,7 @@ pub(crate) unsafe fn spread(source: *const u8, targets: impl Iterator<Item = *mu
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn spread_avx512(source: *const u8, targets: impl Iterator<Item = *mut u8> + Clone, bytes: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { spread_by::<std::arch::x86_64::__m512i>(source, targets, bytes) };
 }
 
@@ -103,7 +105,7 @@ unsafe fn spread_avx512(source: *const u8, targets: impl Iterator<Item = *mut u8
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn spread_avx2(source: *const u8, targets: impl Iterator<Item = *mut u8> + Clone, bytes: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { spread_by::<std::arch::x86_64::__m256i>(source, targets, bytes) };
 }
 
@@ -147,7 +149,7 @@ unsafe fn fold_by<N: Number>(
     vectors: Vectors,
     combine: impl Fn(N, N) -> N + Copy,
 ) {
-    // SAFETY: the caller's promise; the processor has what the functions need.
+    // SAFETY: guaranteed by the caller; the CPU has the features that the functions need.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         if vectors == Vectors::Wide {
@@ -172,7 +174,7 @@ unsafe fn fold_avx512<N: Number>(
     count: usize,
     combine: impl Fn(N, N) -> N + Copy,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { fold_blocks::<N, WIDE_BLOCK>(sources, targets, count, combine) };
 }
 
@@ -186,7 +188,7 @@ unsafe fn fold_avx2<N: Number>(
     count: usize,
     combine: impl Fn(N, N) -> N + Copy,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { fold_blocks::<N, WIDE_BLOCK>(sources, targets, count, combine) };
 }
 
@@ -200,7 +202,7 @@ unsafe fn fold_blocks<N: Number, const BLOCK: usize>(
     combine: impl Fn(N, N) -> N + Copy,
 ) {
     let whole = count / BLOCK * BLOCK;
-    // SAFETY: the blocks lie within `count` elements.
+    // SAFETY: the blocks are within `count` elements.
     unsafe {
         for begin in (0..whole).step_by(BLOCK) {
             fold_block::<N, BLOCK>(sources.clone(), targets.clone(), begin, combine);
@@ -222,7 +224,7 @@ unsafe fn fold_block<N: Number, const LEN: usize>(
 ) {
     let first = sources.next().expect("something is combined");
     let mut held = [N::zeroed(); LEN];
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         ask_ahead(first.wrapping_add(begin).cast(), size_of::<[N; LEN]>());
         for (i, held) in held.iter_mut().enumerate() {
@@ -269,8 +271,8 @@ macro_rules! floats {
             fn sum(self, other: $t) -> $t { self + other }
             #[inline(always)]
             fn prod(self, other: $t) -> $t { self * other }
-            // IEEE 754-2019 maximum and minimum: NaN wins (a comparison with it is false, so `other` is taken
-            // where only that one is NaN), and zeros are ordered by sign.
+            // IEEE 754-2019 maximum and minimum: NaN propagates (a comparison with it is false, so
+            // `other` is chosen if only that one is NaN), and zeros are ordered by sign.
             #[inline(always)]
             fn max(self, other: $t) -> $t {
                 let keep = (self > other) | self.is_nan() | ((self == other) & other.is_sign_negative());
@@ -292,14 +294,14 @@ floats!(f32, f64);
 mod tests {
     use super::*;
 
-    /// Random-looking values, the special ones among them.
+    /// Pseudo-random values, with the special ones among them.
     fn values(len: usize, stream: usize) -> Vec<f32> {
         let special = [0.0, -0.0, 1.5, -1e30, 1e-40, 3.4e38, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
         let value = |i: usize| special[i * i / 7 % 9] * ((i % 5) as f32 + 0.3);
         (0..len).map(|i| value(3 * stream * i + i + stream)).collect()
     }
 
-    /// Which NaN comes out is nobody's concern.
+    /// NaN payloads are not compared.
     fn bits(values: &[f32]) -> Vec<u32> {
         values.iter().map(|x| if x.is_nan() { u32::MAX } else { x.to_bits() }).collect()
     }
@@ -322,7 +324,7 @@ mod tests {
                         let mut targets = vec![vec![7.0f32; len + 1]; 2];
                         let to: Vec<*mut f32> = targets.iter_mut().map(|t| t.as_mut_ptr()).collect();
                         let from = sources.iter().map(|s| s.as_ptr());
-                        // SAFETY: all are at least so long, and apart.
+                        // SAFETY: all have at least this length and are disjoint.
                         unsafe { fold(combiner, from, to.iter().copied(), len, vectors) };
                         for target in targets {
                             assert_eq!(bits(&target[..len]), expected, "{combiner:?} {len} {vectors:?}");
@@ -333,7 +335,7 @@ mod tests {
                     if is_x86_feature_detected!("avx2") {
                         let mut target = vec![7.0f32; len];
                         let to = std::iter::once(target.as_mut_ptr());
-                        // SAFETY: as above, and the processor has it.
+                        // SAFETY: as above, and the CPU has the feature.
                         unsafe { fold_avx2(sources.iter().map(|s| s.as_ptr()), to, len, combine) };
                         assert_eq!(bits(&target), expected, "{combiner:?} {len}");
                     }
@@ -348,7 +350,7 @@ mod tests {
         for (start, bytes) in [(0, 0), (1, 3), (2, 4), (3, 256), (0, 257), (5, 611)] {
             let mut targets = [[0xee; 700], [0xee; 700], [0xee; 700]];
             let to: Vec<*mut u8> = targets.iter_mut().map(|t| t.as_mut_ptr()).collect();
-            // SAFETY: all have 700 bytes, and are apart.
+            // SAFETY: all have 700 bytes and are disjoint.
             unsafe { spread(source.as_ptr().add(start), to.iter().map(|t| t.add(start + 1)), bytes) };
             let mut expected = [0xee; 700];
             expected[start + 1..start + 1 + bytes].copy_from_slice(&source[start..start + bytes]);

@@ -1,17 +1,20 @@
-//! Collectives between ranks, behind a [`Transport`] trait: over the memory of one process, or over a mapped file
-//! between processes of one host ([`Processes`]). A [`World`] is a transport with the ranks that this process runs.
+//! Collectives between ranks, behind a [`Transport`] trait: over the memory of one process, or over
+//! a mapped file between processes of one host ([`Processes`]). A [`World`] is a transport with the
+//! ranks that this process runs.
 //!
-//! All collectives of a program are known before it runs: a [`CollectiveSpec`] lists the member ranks and, for
-//! each tensor of the bucket, an [`Exchange`]. There are two mechanisms: *moves* of N-dimensional boxes between
-//! the members' buffers (all-gather, all-to-all, permute, broadcast, send) and *reductions* in member order
-//! (all-reduce, reduce-scatter), whose bits therefore do not depend on timing. Extents may differ between
-//! members and may be zero.
+//! All collectives of a program are known before it runs: a [`CollectiveSpec`] lists the member
+//! ranks and, for each tensor of the bucket, an [`Exchange`]. There are two mechanisms: *moves* of
+//! N-dimensional boxes between the members' buffers (all-gather, all-to-all, permute, broadcast,
+//! send) and *reductions* in member order (all-reduce, reduce-scatter), so that results are bitwise
+//! independent of timing. Extents may differ between members and may be zero.
 //!
-//! A rank issues a collective with `start`, which publishes its buffers and never blocks, and ends it when
-//! `poll` says [`Poll::Ready`]: the result is complete and no peer will read this rank's buffers again. A thread
-//! may play many ranks; a poll that finds nothing to do for its own rank works for the others.
+//! A rank issues a collective with `start`, which publishes its buffers and never blocks. The
+//! collective ends when `poll` returns [`Poll::Ready`]: then the result is complete and no peer
+//! reads this rank's buffers again. A thread may run many ranks; a poll without work for its own
+//! rank works for the others.
 //!
-//! This crate knows bytes, element types, groups and extents. It knows nothing of graphs, meshes or programs.
+//! This crate knows bytes, element types, groups and extents. It knows nothing of graphs, meshes or
+//! programs.
 
 mod copy;
 mod endpoint;

@@ -1,13 +1,14 @@
 //! The transport between processes of one host, over a file that all of them map.
 //!
-//! A member that starts a collective copies its inputs into the file. Once all have done so, each makes its own outputs
-//! from there, by the pieces of the same plan and in the same order as within a process, so to the same bits. Then it is
-//! ready: it waits for no other member to make its outputs, which another stage of a pipeline may do much later. Uses take
-//! turns with two places for each input. A member that starts use `n` has ended use `n - 1`, so all members have started that
-//! one, so all have ended use `n - 2`: nobody reads its inputs any more.
+//! A member that starts a collective copies its inputs into the file. Once all members have done so, each
+//! computes its own outputs from there, with the plan of the in-process transport and in the same
+//! order, so the results are bitwise equal. Then it is ready: it does not wait until other members
+//! have computed their outputs, which another pipeline stage may do much later. Consecutive uses
+//! alternate between two places for each input. A member that starts use `n` has ended use `n - 1`,
+//! so all members have started `n - 1`, so all have ended `n - 2`, and its inputs can be overwritten.
 //!
-//! Everything in the file begins as zero bytes. Counters only grow. What a counter
-//! speaks of is written before it moves (`Release`) and read after it was seen to have moved (`Acquire`).
+//! The file is zero at first. Counters only grow. Data is written before its counter moves
+//! (`Release`) and read after the counter was seen to move (`Acquire`).
 
 use std::fs::File;
 use std::io::Write;
@@ -28,31 +29,31 @@ use crate::share::{Action, Piece, Plan};
 use crate::spec::CollectiveSpec;
 use crate::transport::{Failure, PROCESS_ENDED, Poll, Transport};
 
-/// What begins on lines of its own, so that no two processes write one.
+/// Alignment of data of one writer, so that no two processes write one cache line.
 const LINE_BYTES: usize = 128;
 
-/// What a process gives at once over the control channel.
+/// The chunk size of the control channel.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// The longest message of a failure, its code included.
+/// The longest failure message, its code included.
 const MESSAGE_BYTES: usize = 4096;
 
-/// How often other processes are looked at: whether they have got ahead, and whether they are alive.
+/// The polling interval for other processes: for their progress, and whether they are alive.
 const LOOK_EVERY: Duration = Duration::from_micros(50);
 const CHECK_EVERY: Duration = Duration::from_millis(100);
 
-/// States of a process in a world: not yet there, there, gone.
+/// States of a process in a world: not joined, joined, left.
 const JOINED: u64 = 1;
 const LEFT: u64 = 2;
 
-/// Whether there is a failure: no, it is being written, it can be read.
+/// States of the failure message: none, being written, readable.
 const WRITING: u64 = 1;
 const WRITTEN: u64 = 2;
 
 /// A position in the file.
 type Place = usize;
 
-/// Gives out positions.
+/// Allocates positions in the file.
 #[derive(Default)]
 struct Places {
     end: usize,
@@ -66,18 +67,18 @@ impl Places {
     }
 }
 
-/// What a process writes for all others.
+/// The values that one process writes and all others read.
 struct Post {
     state: Place,
-    /// Chunks that it has given over the control channel, and seen of all.
+    /// Chunks sent over the control channel, and chunks received from all.
     given: Place,
     seen: Place,
-    /// Bytes that are left to give, this chunk included.
+    /// Bytes left to send, this chunk included.
     left: Place,
     chunk: Place,
 }
 
-/// The file, and what is where.
+/// The file and its layout.
 struct Board {
     map: MmapRaw,
     processes: Arc<Processes>,
@@ -100,11 +101,11 @@ struct Slot {
 
 struct Member {
     process: usize,
-    /// Uses that it has started.
+    /// Uses started.
     arrived: Place,
-    /// By turn and exchange, where its input is copied to.
+    /// By turn and exchange, the position of its input copy.
     inputs: [Vec<Place>; 2],
-    /// Of this process's members: their current use.
+    /// The current use of each member of this process.
     own: Mutex<Use>,
 }
 
@@ -129,10 +130,10 @@ struct Output {
     bytes: usize,
 }
 
-// SAFETY: a pointer that its owner has lent to the collective, whichever thread polls it.
+// SAFETY: the owner lent the pointer to the collective, whichever thread polls it.
 unsafe impl Send for Output {}
 
-/// See the module.
+/// The transport; see the module.
 pub(crate) struct MappedFile {
     board: Arc<Board>,
     rank_count: usize,
@@ -147,8 +148,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Board {
     fn counter(&self, place: Place) -> &AtomicU64 {
-        // SAFETY: `Places` gave it out, aligned, within the file, which is mapped as long as `self` lives; it is only ever
-        // touched as an atomic.
+        // SAFETY: `Places` allocated it, aligned, within the file, which is mapped as long as
+        // `self` lives; it is only accessed as an atomic.
         unsafe { &*self.map.as_mut_ptr().add(place).cast::<AtomicU64>() }
     }
 
@@ -162,13 +163,14 @@ impl Board {
 
     /// Copies bytes into the file.
     fn write(&self, place: Place, bytes: &[u8]) {
-        // SAFETY: `Places` gave out so many bytes, and the protocol lets only this thread touch them now.
+        // SAFETY: `Places` allocated this many bytes, and by the protocol only this thread accesses
+        // them now.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.map.as_mut_ptr().add(place), bytes.len()) };
     }
 
-    /// Bytes of the file that nobody writes as long as they are looked at.
+    /// Bytes of the file that no process writes while they are borrowed.
     fn read(&self, place: Place, bytes: usize) -> &[u8] {
-        // SAFETY: as above, with the counter seen that was moved after they were written.
+        // SAFETY: as above; the counter that moves after they were written was seen.
         unsafe { slice::from_raw_parts(self.map.as_ptr().add(place), bytes) }
     }
 
@@ -202,7 +204,7 @@ impl Board {
             match self.get(self.failed) {
                 0 => return None,
                 WRITING if begin.elapsed() < CHECK_EVERY => std::thread::sleep(LOOK_EVERY),
-                // Who wrote it has ended meanwhile.
+                // The writing process has ended meanwhile.
                 WRITING => {
                     return Some(Failure { rank: 0, code: PROCESS_ENDED.into(), message: String::new() });
                 }
@@ -221,12 +223,12 @@ impl Board {
         (0..self.processes.count()).filter(|&process| process != self.processes.index())
     }
 
-    /// Whether a process gives nothing more.
+    /// Whether a process sends nothing more.
     fn is_gone(&self, process: usize) -> bool {
         self.get(self.posts[process].state) == LEFT || self.processes.has_ended(process)
     }
 
-    /// The life of the thread that looks at the other processes.
+    /// The thread that watches the other processes.
     fn watch(&self, rank_count: usize) {
         let (mut seen, mut checked) = (0, Instant::now());
         while !self.is_over.load(Ordering::SeqCst) {
@@ -250,7 +252,7 @@ impl Board {
         }
     }
 
-    /// Waits until all processes have moved a counter so far. E447 where one has ended before.
+    /// Waits until all processes have moved a counter to this number. E447 if one ended before.
     fn await_all(&self, counter: impl Fn(&Post) -> Place, number: u64) -> Result<()> {
         let mut checked = Instant::now();
         loop {
@@ -258,7 +260,7 @@ impl Board {
             let Some(late) = (0..self.posts.len()).find(behind) else { return Ok(()) };
             if checked.elapsed() > CHECK_EVERY {
                 checked = Instant::now();
-                // It may have moved the counter before it went.
+                // It may have moved the counter before it ended.
                 if self.is_gone(late) && behind(&late) {
                     return Err(Diagnostic::new(PROCESS_ENDED, format!("process {late} has ended"))
                         .expected("all processes of the run to go on"));
@@ -270,10 +272,12 @@ impl Board {
 }
 
 impl MappedFile {
-    /// The world in the file at `path`, which the first process makes. Every process brings the same collectives.
+    /// The world in the file at `path`, which the first process creates. Every process passes the
+    /// same collectives.
     ///
     /// # Errors
-    /// See [`CollectiveSpec::validate`]; E448 where the file cannot be made; E447 where the first process has ended.
+    /// See [`CollectiveSpec::validate`]; E448 if the file cannot be created; E447 if the first
+    /// process has ended.
     pub fn open(
         processes: Arc<Processes>,
         path: &Path,
@@ -341,7 +345,7 @@ impl MappedFile {
             .unwrap_or_else(|| panic!("rank {rank} takes no part in collective `{}`", spec.label))
     }
 
-    /// Makes a member's outputs from the inputs of all, which are there.
+    /// Computes a member's outputs after the inputs of all have arrived.
     fn make(&self, slot: &Slot, member: usize, turn: usize, outputs: &[Output]) {
         for &exchange in &slot.plan.zero_fills[member] {
             // SAFETY: lent by `start` until this use has ended, as the outputs below.
@@ -356,8 +360,9 @@ impl MappedFile {
             let inputs =
                 slot.members.iter().map(|member| unsafe { base.add(member.inputs[turn][*exchange]) });
             let output = std::iter::once(outputs[*exchange].pointer);
-            // SAFETY: all members have arrived, so inputs are written, and they stay as they are until this member has ended
-            // its next use as well. They have the sizes of a valid collective and begin on lines. The output is this member's alone.
+            // SAFETY: all members have arrived, so inputs are written, and they do not change until
+            // this member has ended its next use as well. They have the sizes of a valid collective
+            // and are aligned to lines. Only this member accesses the output.
             unsafe {
                 match action {
                     Action::Reduce(reduction) => reduction.run(inputs, output, false),
@@ -369,7 +374,7 @@ impl MappedFile {
         }
     }
 
-    /// Pending, unless a process that all wait for has gone.
+    /// The pending state; fails if a process that the collective needs has ended.
     fn pending(&self, slot: &Slot, rank: usize, number: u64) -> Poll {
         let is_late = |member: &&Member| self.board.get(member.arrived) < number;
         let state = |member: &Member| self.board.get(self.board.posts[member.process].state);
@@ -385,8 +390,8 @@ impl MappedFile {
     }
 }
 
-/// Maps a file of so many zero bytes, which the first process makes. It writes them, so that a full disk shows here and
-/// not when a mapped byte is touched. The others wait for it.
+/// Maps a file of this many zero bytes, which the first process creates while the others wait. It
+/// writes the zeros, so that a full disk is an error here and not a signal on access.
 fn map(path: &Path, bytes: usize, processes: &Processes) -> Result<MmapRaw> {
     let refused = |error: std::io::Error| {
         Diagnostic::new("E448", "the file that processes share cannot be made")
@@ -446,7 +451,8 @@ impl Transport for MappedFile {
         );
         let turn = Use::turn(own.number + 1);
         for (&input, &place) in inputs.iter().zip(&member.inputs[turn]) {
-            // SAFETY: the caller's promise: inputs are valid and not written. A buffer of no bytes may have any address.
+            // SAFETY: the caller guarantees that inputs are valid and not written. A buffer of no
+            // bytes may have any address.
             if input.len() > 0 {
                 self.board.write(place, unsafe { &*input });
             }
@@ -484,7 +490,7 @@ impl Transport for MappedFile {
 
     fn fail(&self, failure: Failure) {
         self.board.fail(&failure);
-        // Whoever polls a local member now ends first; later ones find the failure.
+        // Threads that poll a local member now finish first; later ones see the failure.
         for member in self.slots.iter().flat_map(|slot| &slot.members) {
             drop(lock(&member.own));
         }

@@ -1,42 +1,47 @@
-//! How the members of a collective meet, share its work, and know when their buffers are their own again.
+//! The rendezvous of one collective: how members arrive, share its work, and learn when they may
+//! reuse their buffers.
 //!
-//! The work is cut into *shares*, one per member, and these into chunks; a share *touches* the buffers of some
-//! members. Each share has two counters:
+//! The work is split into *shares*, one per member, and these into chunks; a share *touches* the
+//! buffers of some members. Each share has two counters:
 //!
-//! - `taken` holds the use (epoch) at which its member is, and how many of the share's chunks somebody has taken in
-//!   that use. Arriving moves it to the next epoch; taking a chunk is a compare-and-swap on it.
+//! - `taken` holds the epoch (number of the use) of its member, and how many of the share's chunks
+//!   have been claimed in it. Arriving advances it to the next epoch; claiming a chunk is a
+//!   compare-and-swap on it.
 //! - `finished` counts finished chunks over all uses.
 //!
-//! A share is *open* when all members that it touches have arrived at the epoch of its own member. A member is
-//! *complete* when every share that touches its buffers is finished for its epoch.
+//! A share is *open* when all members that it touches have arrived at the epoch of its own member.
+//! A member is *complete* when every share that touches its buffers is finished for its epoch.
 //!
 //! # Why it is correct
 //!
-//! - *Data.* Whoever moves a counter has written before, with `Release`, what it speaks of; whoever then touches that
-//!   has loaded it with `Acquire`. Buffers and pointers that were there before a member arrived are seen by those
-//!   that found the share open; what a chunk has read and written came before the load that finds it finished, and
-//!   additions to a counter continue each other's release sequence.
-//! - *Reuse.* A member arrives at the next epoch only when complete. So while a chunk of an epoch is taken and not
-//!   finished, no member that it touches moves on: its pointers are those of this use, its buffers are not reused.
-//!   A swap names the epoch, so who was late with it cannot take a chunk of a later, perhaps not yet open, use.
-//! - *One writer.* A chunk is taken once, and no two chunks write the same bytes.
+//! - *Data.* A thread writes data first and then advances the counter that guards it, with
+//!   `Release`; a thread that reads the data has loaded that counter with `Acquire`. So a thread
+//!   that finds a share open sees the buffers and pointers written before each arrival, and a
+//!   thread that finds a chunk finished sees all its reads and writes as done. Additions to a
+//!   counter continue each other's release sequence.
+//! - *Reuse.* A member arrives at the next epoch only when complete. So while a chunk of an epoch
+//!   is claimed and not finished, no member that it touches advances: its pointers are those of
+//!   this use, and its buffers are not reused. The compare-and-swap includes the epoch, so a late
+//!   thread cannot claim a chunk of a later use.
+//! - *One writer.* A chunk is claimed once, and no two chunks write the same bytes.
 
 use crate::notify::Notify;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Line, Ordering, fence, yield_now};
 use crate::transport::Poll;
 
-/// The low bits of `taken`: chunks. The others hold the epoch.
+/// The low bits of `taken` count chunks. The others hold the epoch.
 const CHUNK_BITS: u32 = 24;
 const CHUNK_MASK: u64 = (1 << CHUNK_BITS) - 1;
 
-/// Where the members of one collective meet.
+/// The rendezvous of the members of one collective.
 pub(crate) struct Meeting {
     shares: Vec<Line<Share>>,
 }
 
 struct Share {
     chunks: u64,
-    /// Members whose buffers the chunks read or write, its own included; empty where there are no chunks.
+    /// Members whose buffers the chunks read or write, its own included; empty if there are no
+    /// chunks.
     touches: Vec<usize>,
     /// Shares that touch the buffers of this one's member.
     users: Vec<usize>,
@@ -45,8 +50,8 @@ struct Share {
 }
 
 impl Meeting {
-    /// A meeting of as many members as there are shares: the number of chunks of each, and the members that it
-    /// touches (its own member among them unless there are no chunks).
+    /// A rendezvous with one member per share: the number of chunks of each, and the members that
+    /// it touches (its own member among them unless there are no chunks).
     pub(crate) fn new(shares: &[(usize, Vec<usize>)]) -> Self {
         let share = |(member, (chunks, touches)): (usize, &(usize, Vec<usize>))| {
             let chunks = *chunks as u64;
@@ -57,7 +62,7 @@ impl Meeting {
                 chunks,
                 touches: touches.clone(),
                 users: users.collect(),
-                // Use 0 is over.
+                // Use 0 is finished.
                 taken: AtomicU64::new(chunks),
                 finished: AtomicU64::new(0),
             })
@@ -70,7 +75,7 @@ impl Meeting {
         self.shares[member].0.taken.load(Ordering::Acquire) >> CHUNK_BITS
     }
 
-    /// Whether a member's output is complete and nobody will touch its buffers any more.
+    /// Whether a member's output is complete and no thread will access its buffers any more.
     pub(crate) fn is_complete(&self, member: usize) -> bool {
         let epoch = self.epoch(member);
         self.shares[member].0.users.iter().all(|&user| {
@@ -79,22 +84,22 @@ impl Meeting {
         })
     }
 
-    /// Lets a member that is complete arrive once more, after `publish` has left its pointers, and tells the others.
-    /// To be called by one thread at a time for each member.
+    /// Lets a complete member arrive once more, after `publish` has stored its pointers, and
+    /// notifies the others. Only one thread at a time may call this for a member.
     pub(crate) fn arrive(&self, member: usize, notify: &Notify, publish: impl FnOnce()) {
         let taken = &self.shares[member].0.taken;
         publish();
-        // All chunks are taken, so nobody else moves the counter now.
+        // All chunks are claimed, so no other thread changes the counter now.
         let epoch = taken.load(Ordering::Relaxed) >> CHUNK_BITS;
         taken.store((epoch + 1) << CHUNK_BITS, Ordering::Release);
         notify.bump();
     }
 
-    /// Gets a member ahead as far as that is possible without waiting. `run` runs a chunk of a share.
+    /// Advances a member as far as possible without waiting. `run` runs a chunk of a share.
     ///
-    /// The member's own share comes first. Where nothing is left of it the others' follow, but not in the same poll:
-    /// a thread that plays many members turns to those before it takes work from other threads, whose caches hold
-    /// what they had the last time.
+    /// The member's own share comes first. When it is used up, the shares of others follow, but not
+    /// in the same poll: a thread that runs many members polls those first, before it takes work
+    /// from other threads, whose caches still hold their buffers from the previous use.
     pub(crate) fn poll(
         &self,
         member: usize,
@@ -120,7 +125,7 @@ impl Meeting {
         if self.is_complete(member) { Poll::Ready } else { Poll::Pending }
     }
 
-    /// Runs the chunks of an open share that nobody has taken yet. Returns whether there were any.
+    /// Runs the unclaimed chunks of an open share. Returns whether there were any.
     fn work(&self, index: usize, run: impl Fn(usize, usize)) -> bool {
         let share = &self.shares[index].0;
         let mut taken = share.taken.load(Ordering::Acquire);
@@ -131,7 +136,8 @@ impl Meeting {
         }
         let mut progress = false;
         while has_chunks(taken) {
-            // Relaxed: what the chunk touches was seen above, and cannot change before it is finished.
+            // Relaxed: the chunk's data was acquired above, and cannot change before the chunk is
+            // finished.
             match share.taken.compare_exchange(taken, taken + 1, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => {
                     run(index, (taken & CHUNK_MASK) as usize);
@@ -146,11 +152,12 @@ impl Meeting {
     }
 }
 
-/// Keeps work and the end of a run apart: once it is shut, nobody is inside.
+/// Separates work from the end of a run: after the gate is shut, no thread is inside.
 ///
-/// Who enters counts itself and then looks whether the gate is shut; who shuts it does so and then looks at the
-/// counts. Between the two steps of each stands a sequentially consistent fence, so at least one sees the other: who
-/// missed that the gate was shut is waited for. Nobody waits inside, so that ends.
+/// `enter` increments a count, then checks whether the gate is shut; `shut` sets the flag, then
+/// waits for the counts to reach zero. A sequentially consistent fence between the two steps of
+/// each guarantees that at least one sees the other (Dekker's protocol): `shut` waits for every
+/// thread that missed the flag. No thread blocks inside the gate, so the wait ends.
 pub(crate) struct Gate {
     is_shut: AtomicBool,
     /// Per rank.
@@ -168,7 +175,8 @@ impl Gate {
         self.inside.len()
     }
 
-    /// Stays inside until the result is dropped. `None` where the gate is shut; everybody has left then.
+    /// Enters until the result is dropped. `None` if the gate is shut, after waiting for all
+    /// threads to leave.
     pub(crate) fn enter(&self, rank: usize) -> Option<Inside<'_>> {
         let count = &self.inside[rank].0;
         count.fetch_add(1, Ordering::Relaxed);
@@ -182,10 +190,10 @@ impl Gate {
         Some(inside)
     }
 
-    /// Shuts the gate, wakes those who wait, and waits until everybody has left.
+    /// Shuts the gate, wakes all waiting threads, and waits until all threads have left.
     pub(crate) fn shut(&self, notify: &Notify) {
         self.is_shut.store(true, Ordering::Release);
-        // Has the fence.
+        // `bump` contains the fence.
         notify.bump();
         self.wait_until_empty();
     }
@@ -199,7 +207,7 @@ impl Gate {
     }
 }
 
-/// Somebody inside a gate, also while unwinding.
+/// A thread inside a gate, also while unwinding.
 pub(crate) struct Inside<'a>(&'a AtomicUsize);
 
 impl Drop for Inside<'_> {

@@ -1,7 +1,9 @@
-//! The protocol under every interleaving of a few threads, and every value that the orderings let a load return.
+//! Tests of the protocol under every interleaving of a few threads, and every value that the
+//! orderings let a load return (loom).
 //!
-//! Buffers are cells that complain about a read or a write that does not come after the last write, or about a write
-//! that does not come after all reads. A thread that sleeps for good is a deadlock, which is complained about too.
+//! Buffers are cells that report a read or write that is not ordered after the last write, and a
+//! write that is not ordered after all reads. A thread that sleeps for ever is a deadlock and is
+//! reported too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,15 +32,15 @@ struct World {
 }
 
 struct Member {
-    /// Stands for a pointer: the use that it belongs to.
+    /// Represents a pointer: the number of its use.
     pointer: AtomicUsize,
     input: UnsafeCell<usize>,
     /// Per share and chunk.
     outputs: Vec<Vec<UnsafeCell<usize>>>,
 }
 
-// SAFETY: cells are accessed as the protocol allows; that it does is what is tested, and loom stops a test that
-// accesses them otherwise.
+// SAFETY: cells are accessed as the protocol allows; the tests check that, and loom stops a test
+// that violates it.
 unsafe impl Send for World {}
 // SAFETY: as above.
 unsafe impl Sync for World {}
@@ -62,7 +64,7 @@ impl World {
         })
     }
 
-    /// What a rank does before a use: it fills its input and clears its outputs, which are its own.
+    /// The work of a rank before a use: it fills its input and clears its outputs, which it owns.
     fn begin(&self, rank: usize, using: usize) {
         let member = &self.members[rank];
         // SAFETY: see `World`.
@@ -74,7 +76,7 @@ impl World {
         self.meeting.arrive(rank, &self.notify, || member.pointer.store(using, Ordering::Relaxed));
     }
 
-    /// What a rank does after a use: it looks at its outputs.
+    /// The work of a rank after a use: it reads its outputs.
     fn end(&self, rank: usize, using: usize) {
         for (share, (_, touches)) in self.shares.iter().enumerate() {
             for output in &self.members[rank].outputs[share] {
@@ -147,7 +149,7 @@ impl Transport for World {
     }
 }
 
-/// Runs a test with at most so many preemptions, each at any place.
+/// Runs a test with at most `preemptions` preemptions, each at any point.
 fn explore(preemptions: usize, test: impl Fn() + Send + Sync + 'static) {
     let mut model = Builder::new();
     model.preemption_bound = Some(preemptions);
@@ -239,7 +241,7 @@ fn a_thread_that_plays_two_ranks_misses_no_change() {
             peer.wait(1).unwrap();
             peer.end(1, 1);
         });
-        // As workers of the executor do.
+        // Like the workers of the executor.
         world.begin(0, 1);
         world.begin(2, 1);
         let mut open = vec![0, 2];
@@ -275,7 +277,7 @@ fn a_failure_ends_all_and_frees_all_buffers() {
                 world.begin(1, 1);
             }
             world.fail(Failure { rank: 1, code: "E443".into(), message: "out of luck".into() });
-            // Nobody touches what is the failed rank's own any more.
+            // No thread accesses the failed rank's buffers any more.
             world.members[1].input.with_mut(|_| ());
             world.members[1].outputs.iter().flatten().for_each(|output| output.with_mut(|_| ()));
             peer.join().unwrap();

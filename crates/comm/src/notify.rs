@@ -1,17 +1,17 @@
-//! Waiting until something has changed, awake and then asleep.
+//! Waiting for a change: spin first, then sleep.
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use crate::sync::{AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, fence, spin_loop, yield_now};
 
-/// Looks, some ten microseconds of them, after which who is awake lets others have the core that need it.
+/// Spins before the thread yields its core, about 10 microseconds.
 const LOOKS: u32 = 400;
 
-/// A counter that moves whenever a rank arrives, makes progress or fails, and on which threads can sleep.
+/// A counter of arrivals, progress and failures, on which threads can sleep.
 ///
-/// Read [`Notify::epoch`], then poll; if nothing was ready, pass that epoch to [`Notify::wait_for_change`]: what
-/// happened in between is not missed.
+/// Read [`Notify::epoch`], then poll; if nothing was ready, pass that epoch to
+/// [`Notify::wait_for_change`]: no change in between is missed.
 #[derive(Debug, Default)]
 pub struct Notify {
     epoch: AtomicU64,
@@ -33,10 +33,10 @@ impl Notify {
 
     /// Counts a change and wakes all sleepers.
     ///
-    /// Costs one atomic addition while nobody sleeps. A wake-up is not lost: a sleeper counts itself and then
-    /// reads the epoch, this counts the epoch and then reads the sleepers, with a sequentially consistent fence
-    /// between the two steps of each, so at least one sees the other; and a sleeper holds the lock from its look at
-    /// the epoch until it sleeps.
+    /// Costs one atomic addition if no thread sleeps. No wake-up is lost: a sleeper counts itself
+    /// and then reads the epoch; this method increments the epoch and then reads the sleepers, with
+    /// a sequentially consistent fence between the two steps of each, so at least one sees the
+    /// other. A sleeper also holds the lock from its check of the epoch until it sleeps.
     pub fn bump(&self) {
         self.epoch.fetch_add(1, Ordering::Release);
         fence(Ordering::SeqCst);
@@ -46,8 +46,8 @@ impl Notify {
         }
     }
 
-    /// Waits until the epoch differs from `seen`: for the time `awake` it looks again and again, then it sleeps.
-    /// Returns false where `timeout` passed without a change.
+    /// Waits until the epoch differs from `seen`: spins for the time `awake`, then sleeps. Returns
+    /// false if `timeout` passed without a change.
     pub fn wait_for_change(&self, seen: u64, awake: Duration, timeout: Duration) -> bool {
         let begun = Instant::now();
         while begun.elapsed() < awake.min(timeout) {
@@ -59,7 +59,7 @@ impl Notify {
             }
             yield_now();
         }
-        // Capped, as a far enough point in time cannot be represented.
+        // Capped, because an instant too far in the future cannot be represented.
         let deadline = begun + timeout.min(Duration::from_secs(1 << 30));
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.sleepers.fetch_add(1, Ordering::Relaxed);

@@ -1,7 +1,8 @@
-//! The processes of one host that share a world: how they find each other, and how one knows that another has ended.
+//! The processes of one host that share a world: how they find each other, and how one detects that
+//! another has ended.
 //!
-//! They meet in a folder. Each holds a lock on a file of its own there for as long as it lives, which the system gives
-//! back however a process ends. Each world that they make is a file there too.
+//! They use a common folder. Each process locks a file of its own there; the system releases the
+//! lock when the process ends, however it ends. Each world is a file there too.
 
 use std::fs::File;
 use std::ops::Range;
@@ -16,26 +17,28 @@ use crate::mapped_file::MappedFile;
 use crate::spec::CollectiveSpec;
 use crate::world::World;
 
-/// How often the processes look for those that have not come.
+/// The polling interval while waiting for other processes.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// This process among those of a run.
+/// This process in the group of a run.
 #[derive(Debug)]
 pub struct Processes {
     folder: PathBuf,
     index: usize,
     count: usize,
-    /// Worlds made so far. All processes make the same ones in the same order.
+    /// The number of worlds so far. All processes make the same ones in the same order.
     worlds: AtomicUsize,
-    /// Locked.
+    /// Locked as long as the process lives.
     _life: File,
 }
 
 impl Processes {
-    /// Joins the others in a folder that exists, as process `index` of `count`, and returns when all are there.
+    /// Joins the others in an existing folder, as process `index` of `count`, and returns when all
+    /// have joined.
     ///
     /// # Errors
-    /// E448 where the folder cannot be used, another process has this index, or not all have come after `patience`.
+    /// E448 if the folder cannot be used, another process has this index, or some process has not
+    /// joined within `patience`.
     pub fn join(folder: &Path, index: usize, count: usize, patience: Duration) -> Result<Arc<Processes>> {
         let refused = |what: &str, found: String| {
             Diagnostic::new("E448", format!("process {index} of {count} cannot join the others: {what}"))
@@ -67,7 +70,7 @@ impl Processes {
         Ok(Arc::new(Processes { folder, index, count, worlds: AtomicUsize::new(0), _life: life }))
     }
 
-    /// The position of this process.
+    /// The index of this process.
     pub fn index(&self) -> usize {
         self.index
     }
@@ -77,17 +80,17 @@ impl Processes {
         self.count
     }
 
-    /// The ranks of a process, of so many in all: consecutive ones, as evenly as possible.
+    /// The ranks of a process out of `rank_count`: consecutive ones, as evenly as possible.
     pub fn ranks(&self, process: usize, rank_count: usize) -> Range<usize> {
         rank_count * process / self.count..rank_count * (process + 1) / self.count
     }
 
-    /// The next world of all processes, of which this one runs its share of the ranks. Where there are fewer ranks than
-    /// processes, each process runs all of them for itself.
+    /// The next world of all processes, with this process's part of the ranks. If there are fewer
+    /// ranks than processes, each process runs all of them for itself.
     ///
     /// # Errors
-    /// See [`CollectiveSpec::validate`]; E448 where the file of the world cannot be made; E447 where the first process has
-    /// ended.
+    /// See [`CollectiveSpec::validate`]; E448 if the file of the world cannot be created; E447 if
+    /// the first process has ended.
     pub fn world(self: &Arc<Self>, rank_count: usize, collectives: Vec<CollectiveSpec>) -> Result<World> {
         if rank_count < self.count || self.count == 1 {
             return World::in_process(rank_count, collectives);
@@ -98,14 +101,14 @@ impl Processes {
         World::new(Arc::new(transport), self.ranks(self.index, rank_count).collect())
     }
 
-    /// Whether another process has ended, however.
+    /// Whether another process has ended, for any reason.
     pub(crate) fn has_ended(&self, process: usize) -> bool {
         let Ok(life) = File::open(life(&self.folder, process)) else { return true };
         life.try_lock_shared().is_ok()
     }
 }
 
-/// The file that a process keeps locked.
+/// The lock file of a process.
 fn life(folder: &Path, process: usize) -> PathBuf {
     folder.join(format!("process-{process}"))
 }

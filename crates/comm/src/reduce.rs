@@ -1,8 +1,8 @@
-//! Reducing the same stretch of several buffers, in the order of the buffers.
+//! Reduces the same range of several buffers, in buffer order.
 //!
-//! Element by element the association is `((x0 + x1) + x2) + ...`, whatever the chunks, so the bits depend only
-//! on the inputs. What is in a cache goes through registers. Elements that accumulate in another type, and what comes
-//! from memory, go chunk by chunk through accumulators in the first-level cache.
+//! Each element is `((x0 + x1) + x2) + ...` whatever the chunks, so the result depends bitwise only
+//! on the inputs. Data in a cache is reduced in registers. Elements with a wider accumulator type,
+//! and data from memory, are reduced chunk by chunk in accumulators in L1.
 
 use std::iter::once;
 
@@ -14,23 +14,24 @@ use partita_base::{Combiner, DType};
 use crate::copy::copy_bytes;
 use crate::fold::{Number, Vectors, fold};
 
-/// Elements that are accumulated before they are stored: with accumulators of four bytes half a page, so that what is
-/// held does not compete with the inputs for the same sets of the first-level cache.
+/// Elements per accumulator chunk: with four-byte accumulators half a page, so that the chunk does
+/// not compete with the inputs for the same L1 sets.
 const CHUNK: usize = 512;
 
-/// Elements on lines of the cache, so that no vector straddles two.
+/// Elements aligned to cache lines, so that no vector straddles two.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct Chunk<T>([T; CHUNK]);
 
-/// Part of the elements of every member's input, reduced into the same place of outputs: `rows` stretches of `len` elements.
+/// A part of the elements of every member's input, reduced into the same positions of the outputs:
+/// `rows` ranges of `len` elements.
 #[derive(Clone, Debug)]
 pub(crate) struct Reduction {
     pub(crate) combiner: Combiner,
     pub(crate) dtype: DType,
     pub(crate) rows: usize,
     pub(crate) len: usize,
-    /// Elements before the first stretch, and from one stretch to the next.
+    /// Elements before the first range, and from one range to the next.
     pub(crate) input_offset: usize,
     pub(crate) input_stride: usize,
     pub(crate) output_offset: usize,
@@ -43,7 +44,8 @@ impl Reduction {
         self.rows * self.len * self.dtype.size_bytes()
     }
 
-    /// The same reduction in parts that read at most `most` bytes of each input. None where there is nothing to do.
+    /// The same reduction in parts that read at most `most` bytes of each input; no parts if it is
+    /// empty.
     pub(crate) fn split(&self, most: usize) -> Vec<Reduction> {
         let most = (most / self.dtype.size_bytes()).max(1);
         let (rows, len) = ((most / self.len.max(1)).max(1), most.min(self.len).max(1));
@@ -58,23 +60,23 @@ impl Reduction {
         (0..self.rows).step_by(rows).flat_map(parts).collect()
     }
 
-    /// Reduces the inputs, in their order, into all outputs; past the caches where `streams`.
+    /// Reduces the inputs, in order, into all outputs; with non-temporal stores if `streams`.
     ///
     /// # Safety
-    /// Every stretch must lie within its buffer; buffers are aligned to the element; inputs are initialised and
-    /// not written meanwhile; nobody else touches the outputs' stretches.
+    /// Every range must be inside its buffer; buffers are aligned to the element; inputs are
+    /// initialised and not written meanwhile; no other thread accesses the outputs' ranges.
     pub(crate) unsafe fn run(
         &self,
         inputs: impl Iterator<Item = *const u8> + Clone,
         outputs: impl Iterator<Item = *mut u8> + Clone,
         streams: bool,
     ) {
-        // Booleans are bytes of 0 or 1, on which everything is either `or` or `and`.
+        // Booleans are bytes of 0 or 1, on which every combiner is `or` or `and`.
         let logical = match self.combiner {
             Combiner::Sum | Combiner::Max | Combiner::Or => Combiner::Or,
             Combiner::Prod | Combiner::Min | Combiner::And => Combiner::And,
         };
-        // SAFETY: the caller's promise, passed on; `dtype` is the type of the buffers' elements.
+        // SAFETY: guaranteed by the caller; `dtype` is the element type of the buffers.
         unsafe {
             match self.dtype {
                 DType::Bool => self.run_as::<u8>(logical, inputs, outputs, streams),
@@ -106,12 +108,13 @@ impl Reduction {
     ) {
         for row in 0..self.rows {
             let first = self.input_offset + row * self.input_stride;
-            // SAFETY: where stretches begin, by the caller's promise.
+            // SAFETY: the start of each range, guaranteed by the caller.
             let sources = inputs.clone().map(|input| unsafe { input.cast::<T>().add(first) });
             let first = self.output_offset + row * self.output_stride;
             // SAFETY: as above.
             let targets = outputs.clone().map(|output| unsafe { output.cast::<T>().add(first) });
-            // SAFETY: the caller's promise; accumulators are the elements themselves where the trait says so.
+            // SAFETY: guaranteed by the caller; accumulators are the elements themselves if the
+            // trait says so.
             unsafe {
                 if T::IS_ACCUMULATOR && !streams {
                     let sources = sources.map(|source| source.cast::<T::Accumulator>());
@@ -124,10 +127,10 @@ impl Reduction {
         }
     }
 
-    /// One row by way of accumulators that are held in the first-level cache.
+    /// Reduces one row through accumulators in L1.
     ///
     /// # Safety
-    /// See [`Reduction::run`]; here pointers are to where the row's stretches begin.
+    /// See [`Reduction::run`]; here pointers are to the start of the row's ranges.
     unsafe fn run_held<T: Element>(
         &self,
         combiner: Combiner,
@@ -141,13 +144,13 @@ impl Reduction {
         for begin in (0..self.len).step_by(CHUNK) {
             let count = CHUNK.min(self.len - begin);
             let [held, scratch] = buffers.each_mut().map(|chunk| &mut chunk.0[..count]);
-            // SAFETY: inside a stretch of that input, aligned and not written meanwhile.
+            // SAFETY: inside a range of that input, aligned and not written meanwhile.
             unsafe {
                 let sources = sources.clone().map(|source| source.add(begin));
                 T::accumulate(combiner, sources, held, scratch, vectors);
             }
             let result = T::narrow(held, &mut narrow.0[..count]);
-            // SAFETY: inside a stretch of that output, which is ours alone.
+            // SAFETY: inside a range of that output, which only this call accesses.
             unsafe {
                 let targets = targets.clone().map(|target| target.add(begin).cast());
                 copy_bytes(result.as_ptr().cast(), targets, size_of_val(result), streams);
@@ -156,13 +159,13 @@ impl Reduction {
     }
 }
 
-/// What is stored in buffers.
+/// An element type of buffers.
 trait Element: Pod {
-    /// What sums are kept in.
+    /// The type that sums are accumulated in.
     type Accumulator: Number;
-    /// Whether that is the element itself.
+    /// Whether that is the element type itself.
     const IS_ACCUMULATOR: bool;
-    /// Combines as many elements of all sources as `held` takes; `scratch` is as long.
+    /// Combines `held.len()` elements of all sources into `held`; `scratch` has the same length.
     ///
     /// # Safety
     /// As for [`fold`]; sources are aligned.
@@ -173,7 +176,8 @@ trait Element: Pod {
         scratch: &mut [Self::Accumulator],
         vectors: Vectors,
     );
-    /// The accumulators as elements, each rounded once: themselves, or converted into `scratch`.
+    /// The accumulators as elements, each rounded once: the slice itself, or converted into
+    /// `scratch`.
     fn narrow<'a>(source: &'a [Self::Accumulator], scratch: &'a mut [Self]) -> &'a [Self];
 }
 
@@ -189,7 +193,7 @@ macro_rules! own_accumulator {
                 _scratch: &mut [$t],
                 vectors: Vectors,
             ) {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { fold(combiner, sources, once(held.as_mut_ptr()), held.len(), vectors) };
             }
             fn narrow<'a>(source: &'a [$t], _scratch: &'a mut [$t]) -> &'a [$t] {
@@ -213,7 +217,7 @@ macro_rules! half_accumulator {
                 vectors: Vectors,
             ) {
                 let count = held.len();
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 let slice = |source: *const $t| unsafe { std::slice::from_raw_parts(source, count) };
                 let first = sources.next().expect("a collective has members");
                 slice(first).convert_to_f32_slice(held);

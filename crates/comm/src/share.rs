@@ -1,4 +1,4 @@
-//! A spec, cut into the chunks that each member's share consists of.
+//! Splits a collective into the shares of its members, and these into chunks.
 
 use std::ops::Range;
 
@@ -6,31 +6,34 @@ use crate::copy::StridedCopy;
 use crate::reduce::Reduction;
 use crate::spec::{CollectiveSpec, Exchange, Moves};
 
-/// Bytes of one input that a piece covers: few enough to stay in a second-level cache with their twins in other buffers
-/// while they are combined or copied several times.
+/// Bytes of one input per piece: small enough that the piece and its counterparts in other buffers
+/// stay in L2 while they are combined or copied several times.
 ///
-/// Where outputs are written past the caches, so much is a chunk as well, enough to hide the price of taking it: who is
-/// done first helps. Otherwise a share is one chunk, and who begins it ends it. What it touches lies in the cache of the
-/// core that did it the last time, and every counter that moves in between would first wait for all that was written.
+/// With non-temporal stores, a chunk is one piece, large enough to hide the cost of claiming it, so
+/// that fast members can help slow ones. Otherwise a share is one chunk, run by one thread: its
+/// data is in the cache of the core that ran it last time, and a counter update in between would
+/// first wait for all earlier stores.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// A member's slice of an all-reduce is no smaller: sharing the arithmetic would cost more than doing it.
+/// The least slice of a member in an all-reduce: below it, sharing the arithmetic costs more than
+/// it saves.
 const LEAST_SLICE_BYTES: usize = 4096;
 
-/// Slices of an all-reduce begin on cache lines, so that no two members write one line.
+/// Slices of an all-reduce are aligned to cache lines, so that no two members write one line.
 const LINE_BYTES: usize = 64;
 
-/// Where the buffers of a collective take more than this, all members together, they do not stay in a cache until
-/// somebody reads them: outputs are written past it, which spares memory from being read first.
+/// If the buffers of a collective, all members together, exceed this size, they do not stay in a
+/// cache until they are read: outputs are written with non-temporal stores, which avoids reading
+/// them first.
 const STREAM_BYTES: usize = 32 << 20;
 
-/// What is done in a collective.
+/// The work of a collective.
 pub(crate) struct Plan {
-    /// By the member that does it first.
+    /// Indexed by the member that polls each one first.
     pub(crate) shares: Vec<Share>,
-    /// Per member: exchanges whose output it fills with zeros before it arrives.
+    /// Per member: exchanges whose output it zero-fills before it arrives.
     pub(crate) zero_fills: Vec<Vec<usize>>,
-    /// Whether outputs are written past the caches.
+    /// Whether outputs are written with non-temporal stores.
     pub(crate) streams: bool,
 }
 
@@ -38,28 +41,28 @@ pub(crate) struct Plan {
 #[derive(Debug, Default)]
 pub(crate) struct Share {
     pub(crate) chunks: Vec<Vec<Piece>>,
-    /// The members, in order, whose buffers the chunks read or write.
+    /// The members, in order, whose buffers the chunks access.
     pub(crate) touches: Vec<usize>,
-    /// Input bytes that the last chunk covers, and those that it may cover.
+    /// Input bytes in the last chunk, and their limit.
     filled_bytes: usize,
     chunk_bytes: usize,
 }
 
-/// Something to do with one tensor of the bucket.
+/// One operation on one tensor of the bucket.
 #[derive(Debug)]
 pub(crate) struct Piece {
     /// Its position in the bucket.
     pub(crate) exchange: usize,
-    /// The members whose outputs get the result.
+    /// The members whose outputs receive the result.
     pub(crate) targets: Range<usize>,
     pub(crate) action: Action,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
-    /// Of the inputs of all members.
+    /// A reduction of the inputs of all members.
     Reduce(Reduction),
-    /// From the input of one member.
+    /// A copy from the input of one member.
     Copy(usize, StridedCopy),
 }
 
@@ -81,14 +84,15 @@ impl Share {
     }
 }
 
-/// The elements of an all-reduce that a member reduces for everybody.
+/// The slice of an all-reduce that a member reduces for all.
 fn slice(len: usize, element_bytes: usize, member_count: usize, member: usize) -> Range<usize> {
     let even = len.div_ceil(member_count).next_multiple_of(LINE_BYTES / element_bytes);
     let extent = even.max(LEAST_SLICE_BYTES / element_bytes);
     (extent * member).min(len)..(extent * (member + 1)).min(len)
 }
 
-/// Copies of a `Moves`, by source; what is the same for consecutive targets is read once and written to all of them.
+/// Copies of a `Moves`, by source; data for consecutive targets is read once and written to all of
+/// them.
 fn copies(moves: &Moves) -> Vec<(usize, Range<usize>, StridedCopy)> {
     let mut copies: Vec<(usize, Range<usize>, StridedCopy)> = Vec::new();
     for moved in &moves.boxes {
@@ -114,7 +118,7 @@ fn copies(moves: &Moves) -> Vec<(usize, Range<usize>, StridedCopy)> {
 }
 
 impl Plan {
-    /// What is to be done for a valid collective.
+    /// The work of a valid collective.
     pub(crate) fn new(spec: &CollectiveSpec) -> Self {
         let count = spec.members.len();
         let buffers = spec.exchanges.iter().flat_map(|exchange| {
@@ -173,7 +177,7 @@ impl Plan {
             }
         }
         if spec.exchanges.is_empty() {
-            // A barrier: nothing to do, but only when all are there.
+            // A barrier has no work, but its share opens only when all members have arrived.
             shares[0].chunks.push(Vec::new());
         }
         for (member, share) in shares.iter_mut().enumerate().filter(|(_, share)| !share.chunks.is_empty()) {

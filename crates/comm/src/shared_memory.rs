@@ -1,8 +1,9 @@
 //! The transport between the ranks of one process.
 //!
-//! [`Meeting`] says when a chunk of work may be run and when a rank's buffers are its own again, [`Gate`] keeps
-//! buffers from being touched after a failure, [`Notify`] wakes those who wait; what they promise is argued there
-//! and model-checked. Here are the pointers, and the work.
+//! [`Meeting`] decides when a chunk may run and when a rank may reuse its buffers, [`Gate`]
+//! prevents buffer accesses after a failure, [`Notify`] wakes waiting threads; each of these files
+//! contains its correctness argument, and they are model-checked. This file has the pointers and
+//! the work.
 
 use std::ptr;
 use std::sync::OnceLock;
@@ -17,8 +18,8 @@ use crate::spec::CollectiveSpec;
 use crate::sync::{AtomicPtr, Ordering};
 use crate::transport::{Failure, Poll, Transport};
 
-/// Collectives over the memory of one process. Everything is allocated here, once; a use of a collective
-/// allocates nothing.
+/// Collectives over the memory of one process. All allocation happens here, once; a use of a
+/// collective allocates nothing.
 pub struct SharedMemory {
     specs: Vec<CollectiveSpec>,
     slots: Vec<Slot>,
@@ -27,7 +28,7 @@ pub struct SharedMemory {
     failure: OnceLock<Failure>,
 }
 
-/// What is needed to run one collective.
+/// The state of one collective.
 struct Slot {
     plan: Plan,
     meeting: Meeting,
@@ -35,27 +36,29 @@ struct Slot {
     buffers: Vec<Buffers>,
 }
 
-/// The members' buffers in their current use, in their order. Published by their arrivals; atomic only so that no
-/// protocol error can be a data race.
+/// The members' buffers in their current use, in member order. Published by arrival; atomic only so
+/// that no protocol error can be a data race.
 struct Buffers {
     inputs: Vec<AtomicPtr<u8>>,
     outputs: Vec<AtomicPtr<u8>>,
 }
 
-/// Leaves a pointer for others. It is mostly the one of the last use, which they still have in their caches.
+/// Stores a pointer for the other members. It is usually unchanged since the last use, so that
+/// their cached copy stays valid.
 fn publish(place: &AtomicPtr<u8>, pointer: *mut u8) {
     if place.load(Ordering::Relaxed) != pointer {
         place.store(pointer, Ordering::Relaxed);
     }
 }
 
-/// Where the buffers are that were left there.
+/// The published pointers.
 fn published(places: &[AtomicPtr<u8>]) -> impl Iterator<Item = *mut u8> + Clone + '_ {
     places.iter().map(|place| place.load(Ordering::Relaxed))
 }
 
 impl SharedMemory {
-    /// A world of `rank_count` ranks and all collectives they will ever use; ids are positions in the list.
+    /// A world of `rank_count` ranks with all collectives that they will use; ids are positions in
+    /// the list.
     ///
     /// # Errors
     /// See [`CollectiveSpec::validate`].
@@ -106,7 +109,8 @@ impl Transport for SharedMemory {
         );
         for &exchange in &slot.plan.zero_fills[index] {
             if outputs[exchange].len() > 0 {
-                // SAFETY: the caller's promise: the output is valid, and until it is published ours alone.
+                // SAFETY: the caller guarantees a valid output, and until it is published only this
+                // thread accesses it.
                 unsafe { outputs[exchange].cast::<u8>().write_bytes(0, outputs[exchange].len()) };
             }
         }
@@ -129,7 +133,7 @@ impl Transport for SharedMemory {
     }
 
     fn fail(&self, failure: Failure) {
-        // Who comes second leaves the first message in place.
+        // A later failure does not replace the first message.
         let _ = self.failure.set(failure);
         self.gate.shut(&self.notify);
     }
@@ -163,16 +167,16 @@ impl Slot {
         }
     }
 
-    /// Runs a chunk that [`Meeting`] has given out.
+    /// Runs a chunk that was claimed from [`Meeting`].
     fn run(&self, share: usize, chunk: usize) {
         let streams = self.plan.streams;
         for Piece { exchange, targets, action } in &self.plan.shares[share].chunks[chunk] {
             let Buffers { inputs, outputs } = &self.buffers[*exchange];
             let outputs = published(&outputs[targets.clone()]);
-            // SAFETY: a chunk is run once in a use, and only while all members that it touches are in that use:
-            // pointers, sizes and alignment are those that `start` has seen, inputs are not written, and outputs
-            // are written by the collective only. Validation and the plan have seen to it that pieces lie within
-            // the buffers and that no two write the same bytes.
+            // SAFETY: a chunk runs once per use, and only while all members that it touches are in
+            // that use: pointers, sizes and alignment are those that `start` checked, inputs are
+            // not written, and only the collective writes outputs. Validation and the plan ensure
+            // that pieces are inside the buffers and that no two write the same bytes.
             unsafe {
                 match action {
                     Action::Reduce(reduction) => {

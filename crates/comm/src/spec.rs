@@ -1,18 +1,18 @@
-//! What a collective does, as plain data.
+//! The description of a collective, as plain data.
 
 use partita_base::{Combiner, DType, Diagnostic, Result};
 
-/// One collective of a program: who takes part, and what happens to each tensor of the bucket.
+/// One collective of a program: its members, and an exchange for each tensor of the bucket.
 ///
 /// A collective without exchanges is a barrier.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CollectiveSpec {
-    /// What messages call it: a module path, or the kind of the collective.
+    /// Its name in messages: a module path, or the kind of the collective.
     pub label: String,
-    /// The ranks that take part. A *member* index is a position in this list; reductions run in its order.
+    /// The member ranks. A *member* index is a position in this list; reductions run in its order.
     pub members: Vec<usize>,
-    /// The bucket: one exchange per tensor, all done in one rendezvous. Every member passes one input and one
-    /// output per exchange (empty ones where it has nothing to give or to receive).
+    /// The bucket: one exchange per tensor, all done in one rendezvous. Every member passes one
+    /// input and one output per exchange (empty ones if it sends or receives nothing).
     pub exchanges: Vec<Exchange>,
 }
 
@@ -22,7 +22,7 @@ impl CollectiveSpec {
         CollectiveSpec { label: label.into(), members, exchanges }
     }
 
-    /// No data: ready when every member has arrived.
+    /// A barrier: ready when every member has arrived.
     pub fn barrier(members: Vec<usize>) -> Self {
         CollectiveSpec::new("barrier", members, Vec::new())
     }
@@ -32,10 +32,11 @@ impl CollectiveSpec {
         CollectiveSpec::new("send", vec![source, target], vec![Exchange::send(bytes)])
     }
 
-    /// Whether this collective can be run in a world of `rank_count` ranks.
+    /// Checks that this collective can run in a world of `rank_count` ranks.
     ///
     /// # Errors
-    /// E440 for members, E441 for a combiner without meaning, E442 for extents that do not fit.
+    /// E440 for members, E441 for a combiner that is undefined for the type, E442 for extents that
+    /// do not fit.
     pub fn validate(&self, rank_count: usize) -> Result<()> {
         let count = self.members.len();
         if count == 0 {
@@ -56,7 +57,8 @@ impl CollectiveSpec {
 }
 
 impl CollectiveSpec {
-    /// Panics unless a member's buffers are as many, as large and aligned as they must be, and inputs apart from outputs.
+    /// Panics unless a member's buffers have the right number, sizes and alignment, and inputs are
+    /// disjoint from outputs.
     pub(crate) fn expect_buffers(&self, index: usize, inputs: &[*const [u8]], outputs: &[*mut [u8]]) {
         let (label, rank) = (&self.label, self.members[index]);
         assert_eq!(inputs.len(), self.exchanges.len(), "inputs of `{label}`: one per tensor of the bucket");
@@ -89,10 +91,10 @@ impl CollectiveSpec {
     }
 }
 
-/// What happens to one tensor. Buffers are dense and row-major.
+/// The operation on one tensor. Buffers are dense and row-major.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Exchange {
-    /// Every member gives `len` elements and gets their reduction.
+    /// Every member passes `len` elements and gets their reduction.
     AllReduce {
         /// How elements are combined.
         combiner: Combiner,
@@ -101,7 +103,8 @@ pub enum Exchange {
         /// Elements of the input and of the output.
         len: usize,
     },
-    /// Every member gives `[outer, sum(extents)]`; member `i` gets its `[outer, extents[i]]` columns, reduced.
+    /// Every member passes `[outer, sum(extents)]`; member `i` gets its `[outer, extents[i]]`
+    /// columns, reduced.
     ReduceScatter {
         /// How elements are combined.
         combiner: Combiner,
@@ -112,11 +115,11 @@ pub enum Exchange {
         /// Per member: elements of its part of one row (the scattered dimension times those after it).
         extents: Vec<usize>,
     },
-    /// Boxes move between buffers, unchanged.
+    /// Boxes are copied between buffers.
     Moves(Moves),
 }
 
-/// Boxes that move from members' inputs to members' outputs.
+/// Boxes copied from members' inputs to members' outputs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Moves {
     /// Bytes of one element.
@@ -125,28 +128,28 @@ pub struct Moves {
     pub input_shapes: Vec<Vec<usize>>,
     /// Per member: the shape of its output.
     pub output_shapes: Vec<Vec<usize>>,
-    /// What moves. Boxes that arrive at one member must not overlap there.
+    /// The boxes. Boxes that arrive at one member must not overlap there.
     pub boxes: Vec<BoxMove>,
     /// Per member: whether its output is filled with zeros before boxes arrive.
     pub zero_fill: Vec<bool>,
 }
 
-/// One box on its way from the input of one member to the output of another.
+/// One box, copied from the input of one member to the output of another.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BoxMove {
-    /// The member it comes from.
+    /// The sending member.
     pub source: usize,
-    /// The member it goes to.
+    /// The receiving member.
     pub target: usize,
-    /// Where it begins in the input of `source`, per dimension.
+    /// Its start in the input of `source`, per dimension.
     pub source_start: Vec<usize>,
-    /// Where it begins in the output of `target`, per dimension.
+    /// Its start in the output of `target`, per dimension.
     pub target_start: Vec<usize>,
     /// Its extents; buffers and box have the same number of dimensions.
     pub extents: Vec<usize>,
 }
 
-/// Where each extent begins when they are laid end to end.
+/// The start of each extent when they are concatenated.
 fn starts(extents: &[usize]) -> impl Iterator<Item = usize> + '_ {
     extents.iter().scan(0, |end, extent| {
         *end += extent;
@@ -165,7 +168,8 @@ impl Exchange {
         Exchange::ReduceScatter { combiner, dtype, outer, extents }
     }
 
-    /// Member `i` gives `[outer, row_bytes[i]]`; all get `[outer, sum(row_bytes)]`, joined row by row.
+    /// Member `i` passes `[outer, row_bytes[i]]`; all get `[outer, sum(row_bytes)]`, concatenated
+    /// row by row.
     pub fn all_gather(outer: usize, row_bytes: &[usize]) -> Self {
         let count = row_bytes.len();
         let boxes = starts(row_bytes).zip(row_bytes).enumerate().flat_map(|(source, (start, &bytes))| {
@@ -186,13 +190,14 @@ impl Exchange {
         })
     }
 
-    /// Every member cuts its input along `split` and gives piece `j` to member `j`, which joins what it gets
-    /// along `concat`, in member order.
+    /// Every member splits its input along `split` and sends part `j` to member `j`, which
+    /// concatenates what it receives along `concat`, in member order.
     ///
-    /// `shape` holds the dimensions common to all; its entries at `split` and `concat` are ignored. Input of
-    /// member `i`: `sum(split_extents)` along `split`, `concat_extents[i]` along `concat`. Output of member `j`:
-    /// `split_extents[j]` along `split`, `sum(concat_extents)` along `concat`. Where `split == concat`, member
-    /// `j` gets one piece of `split_extents[j]` from each member and `concat_extents` is ignored.
+    /// `shape` holds the dimensions common to all; its entries at `split` and `concat` are ignored.
+    /// Input of member `i`: `sum(split_extents)` along `split`, `concat_extents[i]` along `concat`.
+    /// Output of member `j`: `split_extents[j]` along `split`, `sum(concat_extents)` along
+    /// `concat`. If `split == concat`, member `j` gets one part of `split_extents[j]` from each
+    /// member and `concat_extents` is ignored.
     pub fn all_to_all(
         element_bytes: usize,
         shape: &[usize],
@@ -248,8 +253,8 @@ impl Exchange {
         Exchange::Moves(moves)
     }
 
-    /// For each `(source, target)` pair of members the whole input of `source` becomes the output of `target`.
-    /// A member that is nobody's target gets zeros.
+    /// For each `(source, target)` pair of members the whole input of `source` becomes the output
+    /// of `target`. A member that is no target gets zeros.
     pub fn collective_permute(
         pairs: &[(usize, usize)],
         input_bytes: &[usize],
@@ -272,14 +277,15 @@ impl Exchange {
         })
     }
 
-    /// The input of member `root` (`bytes` bytes; the others give nothing) becomes the output of every member.
+    /// The input of member `root` (`bytes` bytes; the others pass nothing) becomes the output of
+    /// every member.
     pub fn broadcast(member_count: usize, root: usize, bytes: usize) -> Self {
         let pairs: Vec<_> = (0..member_count).map(|target| (root, target)).collect();
         let input_bytes: Vec<_> = (0..member_count).map(|m| if m == root { bytes } else { 0 }).collect();
         Exchange::collective_permute(&pairs, &input_bytes, &vec![bytes; member_count])
     }
 
-    /// `bytes` bytes from member 0, which gets nothing, to member 1, which gives nothing.
+    /// `bytes` bytes from member 0, which receives nothing, to member 1, which sends nothing.
     pub fn send(bytes: usize) -> Self {
         Exchange::collective_permute(&[(0, 1)], &[bytes, 0], &[0, bytes])
     }
@@ -306,7 +312,7 @@ impl Exchange {
         }
     }
 
-    /// Bytes to which the addresses of both buffers must be aligned.
+    /// The required alignment of both buffers, in bytes.
     pub fn alignment_bytes(&self) -> usize {
         match self {
             Exchange::AllReduce { dtype, .. } | Exchange::ReduceScatter { dtype, .. } => dtype.size_bytes(),
@@ -352,7 +358,7 @@ impl Moves {
             .found(format!("{moved:?}")))
     }
 
-    /// Boxes arrive in any order, so they may not overlap.
+    /// Boxes arrive in any order, so they must not overlap.
     fn arrive_apart(&self, target: usize) -> Result<()> {
         let boxes: Vec<&BoxMove> = self.boxes.iter().filter(|b| b.target == target).collect();
         for (index, a) in boxes.iter().enumerate() {

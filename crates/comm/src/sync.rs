@@ -1,5 +1,6 @@
-//! The atomics and locks of the protocol: those of the standard library, and in unit tests those of loom, which
-//! runs a test under every interleaving and every reordering that the orderings allow.
+//! The atomics and locks of the protocol: those of the standard library, and in unit tests those of
+//! loom, a model checker that runs a test under every interleaving and every reordering that the
+//! orderings allow.
 
 #[cfg(test)]
 pub(crate) use loom::{
@@ -16,7 +17,8 @@ pub(crate) use std::{
     thread::yield_now,
 };
 
-/// Keeps what different threads write on different cache lines (in pairs, as prefetchers fetch them).
+/// Puts data written by different threads on different cache lines (in pairs, because the
+/// adjacent-line prefetcher fetches pairs).
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Line<T>(pub(crate) T);

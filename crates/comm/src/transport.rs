@@ -1,30 +1,30 @@
-//! What a transport offers to those who run programs.
+//! The transport interface for executors.
 
 use partita_base::{CollectiveId, Diagnostic, Result};
 
 use crate::notify::Notify;
 use crate::spec::CollectiveSpec;
 
-/// How far a rank is in a collective.
+/// The state of a rank in a collective.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Poll {
-    /// The output is complete and nobody will touch this rank's buffers any more. Also the state of a rank that
-    /// has nothing in flight.
+    /// The output is complete and no thread will access this rank's buffers any more. Also the
+    /// state of a rank without a collective in flight.
     Ready,
-    /// Others have to act first.
+    /// The rank waits for others.
     Pending,
-    /// Some rank failed; see [`Transport::failure`]. Nobody will touch any buffer any more.
+    /// Some rank failed; see [`Transport::failure`]. No thread will access any buffer any more.
     Failed,
 }
 
-/// The code of what cannot go on since another process of the run has ended.
+/// The code for a run that cannot continue because another of its processes has ended.
 pub const PROCESS_ENDED: &str = "E447";
 
-/// Why a run cannot go on.
+/// Why a run failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// The rank that found out.
+    /// The rank that detected it.
     pub rank: usize,
     /// The code of its diagnostic.
     pub code: String,
@@ -33,7 +33,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// As told to the user: E443.
+    /// The diagnostic for the user: E443.
     pub fn diagnostic(&self) -> Box<Diagnostic> {
         Diagnostic::new("E443", format!("rank {} failed: {}", self.rank, self.message))
     }
@@ -41,8 +41,8 @@ impl Failure {
 
 /// Runs the collectives of a program between ranks.
 ///
-/// A collective may be used again and again (steps, loops), but a rank must be `Ready` in it before it starts it
-/// again. Ranks need not be tied to threads.
+/// A collective may be used repeatedly (steps, loops), but a rank must be `Ready` in it before it
+/// starts it again. Ranks need not be tied to threads.
 pub trait Transport: Send + Sync {
     /// The number of ranks, over all processes.
     fn rank_count(&self) -> usize;
@@ -50,16 +50,17 @@ pub trait Transport: Send + Sync {
     /// The collectives, by id.
     fn collectives(&self) -> &[CollectiveSpec];
 
-    /// Publishes `rank`'s buffers, one input and one output per exchange of the bucket. Never blocks.
+    /// Publishes `rank`'s buffers, one input and one output per exchange of the bucket. Never
+    /// blocks.
     ///
     /// # Panics
-    /// Where the rank is no member, is still in flight, or where buffers have the wrong number, size or
-    /// alignment, or an input overlaps its output. Buffers of zero bytes may have any address.
+    /// If the rank is no member or still in flight, if buffers have the wrong number, size or
+    /// alignment, or if an input overlaps its output. Buffers of zero bytes may have any address.
     ///
     /// # Safety
-    /// Until `poll` has returned `Ready` or `Failed` for this rank, or `fail` has returned: the inputs are
-    /// valid, initialised and not written; the outputs are valid, and are accessed by nobody
-    /// but this collective. No two threads start the same rank at a time.
+    /// Until `poll` has returned `Ready` or `Failed` for this rank, or `fail` has returned: the
+    /// inputs are valid, initialised and not written; the outputs are valid, and only this
+    /// collective accesses them. No two threads start the same rank at a time.
     unsafe fn start(
         &self,
         collective: CollectiveId,
@@ -68,29 +69,31 @@ pub trait Transport: Send + Sync {
         outputs: &[*mut [u8]],
     );
 
-    /// Does what can be done now, without waiting: this rank's part of the work, and where nothing is left of
-    /// that, its peers'. A thread that plays many ranks polls them all before it sleeps, so that each rank's part is
-    /// mostly done by the same thread.
+    /// Does the work that is possible without waiting: this rank's share, and when that is used up,
+    /// its peers'. A thread that runs many ranks polls them all before it sleeps, so that each
+    /// rank's share is usually done by the same thread.
     fn poll(&self, collective: CollectiveId, rank: usize) -> Poll;
 
-    /// What to sleep on when polls are pending. Moves as well when another process has got ahead.
+    /// The counter to sleep on when polls are pending. It also moves when another process makes
+    /// progress.
     fn notify(&self) -> &Notify;
 
-    /// Ends the run: from now on every poll returns `Failed`. The first failure is kept. When this returns,
-    /// nobody touches any buffer any more.
+    /// Fails the run: from now on every poll returns `Failed`. The first failure is kept. After
+    /// this returns, no thread accesses any buffer.
     fn fail(&self, failure: Failure);
 
     /// The first failure.
     fn failure(&self) -> Option<Failure>;
 
-    /// The member ranks that have not started this use of the collective while others have.
+    /// The member ranks that have not started this use of the collective although others have.
     fn missing(&self, collective: CollectiveId) -> Vec<usize>;
 
-    /// The control channel, for what is no collective of a program: returns what every process gives, in the order of
-    /// the processes. Called by one thread of each, at the same points of the run. It outlives [`Transport::fail`], so
-    /// that processes can save what a failed step has left.
+    /// The control channel, for communication outside the collectives of a program: an all-gather
+    /// of bytes in process order. One thread of each process calls it, at the same points of the
+    /// run. It still works after [`Transport::fail`], so that processes can save their state after
+    /// a failed step.
     ///
     /// # Errors
-    /// E447 where another process has ended.
+    /// E447 if another process has ended.
     fn control_all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>>;
 }

@@ -1,7 +1,8 @@
-//! The world of a run: a transport, and which of its ranks this process runs.
+//! The world of a run: a transport, and the ranks that this process runs.
 //!
-//! Between steps the processes of a world talk over a control channel. Its calls are made by every process, at the same
-//! points of the run and in the same order, each by one thread. Where one process runs all ranks they cost nothing.
+//! Between steps the processes of a world communicate over a control channel. Every process makes
+//! the same calls, at the same points of the run and in the same order, each on one thread. If one
+//! process runs all ranks, the calls cost nothing.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::shared_memory::SharedMemory;
 use crate::spec::CollectiveSpec;
 use crate::transport::{PROCESS_ENDED, Transport};
 
-/// A transport and the ranks that are local: those that this process runs. It is one runner's.
+/// A transport and the local ranks: those that this process runs. Each runner has its own.
 pub struct World {
     transport: Arc<dyn Transport>,
     /// Ascending.
@@ -19,8 +20,8 @@ pub struct World {
 }
 
 impl World {
-    /// All of `rank_count` ranks in this process, over its memory, with all collectives that they will ever use; ids are
-    /// positions in the list.
+    /// A world with all of `rank_count` ranks in this process, over its memory, with all
+    /// collectives that they will use; ids are positions in the list.
     ///
     /// # Errors
     /// See [`CollectiveSpec::validate`].
@@ -29,7 +30,7 @@ impl World {
         Ok(World { transport, local_ranks: (0..rank_count).collect() })
     }
 
-    /// The ranks that this process runs of those that a transport connects.
+    /// A world with these local ranks out of those that a transport connects.
     ///
     /// # Errors
     /// E444 unless they are ascending, at least one, and ranks of the transport.
@@ -43,7 +44,7 @@ impl World {
         Ok(World { transport, local_ranks })
     }
 
-    /// What moves data between the ranks.
+    /// The transport.
     pub fn transport(&self) -> &dyn Transport {
         self.transport.as_ref()
     }
@@ -73,23 +74,23 @@ impl World {
         self.local_ranks.len() == self.rank_count()
     }
 
-    /// Whether this process runs rank 0: it writes files for all.
+    /// Whether this process runs rank 0: that process writes files for all.
     pub fn is_first(&self) -> bool {
         self.is_local(0)
     }
 
-    /// Returns when every process has called it.
+    /// Returns after every process has called it.
     ///
     /// # Errors
-    /// E447 where another process has ended.
+    /// E447 if another process has ended.
     pub fn barrier(&self) -> Result<()> {
         self.largest(0).map(|_| ())
     }
 
-    /// The largest of the numbers that the processes give.
+    /// The maximum of the numbers passed by the processes.
     ///
     /// # Errors
-    /// E447 where another process has ended.
+    /// E447 if another process has ended.
     pub fn largest(&self, number: u64) -> Result<u64> {
         if self.is_whole() {
             return Ok(number);
@@ -99,24 +100,24 @@ impl World {
         Ok(numbers.max().unwrap_or(number))
     }
 
-    /// Whether the answer of any process is yes.
+    /// Whether any process passed true.
     ///
     /// # Errors
-    /// E447 where another process has ended.
+    /// E447 if another process has ended.
     pub fn any(&self, answer: bool) -> Result<bool> {
         Ok(self.largest(u64::from(answer))? > 0)
     }
 
-    /// The bytes that the process of rank `source` makes, on every process. Where it fails to make them, all get an
-    /// error: it its own, the others E447.
+    /// Sends the bytes of the process of rank `source` to every process. If it fails to make them,
+    /// it returns its own error and the others E447.
     ///
     /// # Errors
-    /// As said; E447 where another process has ended.
+    /// As above; E447 if another process has ended.
     pub fn broadcast(&self, source: usize, bytes: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
         if self.is_whole() {
             return bytes();
         }
-        // The first byte says what follows: nothing, what was asked for, or why there is none.
+        // The first byte encodes what follows: nothing, the requested bytes, or an error.
         let (mut given, mut error) = (vec![NOTHING], None);
         if self.is_local(source) {
             match bytes() {
@@ -152,10 +153,10 @@ impl World {
             .expected(format!("a rank below {}", self.rank_count())))
     }
 
-    /// As [`World::broadcast`], for the process of rank 0 alone: the others get `None`.
+    /// [`World::broadcast`] to the process of rank 0 only: the others get `None`.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`World::broadcast`].
     pub fn gather(&self, source: usize, bytes: impl FnOnce() -> Result<Vec<u8>>) -> Result<Option<Vec<u8>>> {
         let bytes = self.broadcast(source, bytes)?;
         Ok(self.is_first().then_some(bytes))

@@ -1,12 +1,12 @@
-//! Every collective against a sequential twin that works element by element, on random groups, extents and
-//! types; played by a thread per rank, and by one thread that plays all ranks in random order.
+//! Every collective against a sequential reference that works element by element, on random groups,
+//! extents and types; run by one thread per rank, and by one thread for all ranks in random order.
 
 use half::{bf16, f16};
 use partita_base::DType;
 use partita_comm::*;
 use proptest::prelude::*;
 
-/// A small random generator, so that inputs follow from one number.
+/// A small random generator, so that inputs are determined by one number.
 #[derive(Clone)]
 struct Random(u64);
 
@@ -48,8 +48,8 @@ impl Random {
     }
 }
 
-/// The reduction of one element of each member, in wide arithmetic where that is exact and in the order and
-/// precision that is promised where it is not.
+/// The reduction of one element of each member, in wide arithmetic if that is exact, else in the
+/// promised order and precision.
 fn twin_element(combiner: Combiner, dtype: DType, elements: &[&[u8]]) -> Vec<u8> {
     fn float<T: Copy + PartialOrd + std::ops::Add<Output = T> + std::ops::Mul<Output = T>>(
         combiner: Combiner,
@@ -117,7 +117,7 @@ fn twin_reduce(combiner: Combiner, dtype: DType, inputs: &[Vec<u8>]) -> Vec<u8> 
     (0..inputs[0].len() / size).flat_map(element).collect()
 }
 
-/// One exchange with the inputs of all members and the outputs that they must get.
+/// One exchange with the inputs of all members and the expected outputs.
 struct Case {
     exchange: Exchange,
     inputs: Vec<Vec<u8>>,
@@ -163,7 +163,7 @@ fn random_case(random: &mut Random, count: usize) -> Case {
         }
         3 => all_to_all_case(random, count),
         4 => {
-            // A random permutation of which some pairs are left out.
+            // A random permutation without some of its pairs.
             let targets = random.members(count, count);
             let bytes = random.extents(count, 50);
             let pairs: Vec<_> = targets.into_iter().enumerate().filter(|_| random.below(4) > 0).collect();
@@ -196,7 +196,8 @@ fn random_reduction(random: &mut Random) -> (Combiner, DType) {
     }
 }
 
-/// The twin of all-to-all speaks of coordinates: it takes each element of each input to its place.
+/// The reference of all-to-all uses coordinates: it maps each element of each input to its
+/// position.
 fn all_to_all_case(random: &mut Random, count: usize) -> Case {
     let dims = 1 + random.below(4);
     let (split, concat) = (random.below(dims), random.below(dims));
@@ -241,7 +242,7 @@ fn all_to_all_case(random: &mut Random, count: usize) -> Case {
     Case { exchange, inputs: inputs.into_iter().map(|i| i.1).collect(), outputs }
 }
 
-/// Bytes at an address that suits every element type.
+/// Bytes at an address aligned for every element type.
 struct Aligned(Vec<u64>, usize);
 
 impl Aligned {
@@ -284,7 +285,7 @@ proptest! {
         let buckets: Vec<_> = (0..3).map(|_| bucket(random, rank_count)).collect();
         let specs = buckets.iter().map(|b| b.0.clone()).collect();
         run_ranks(rank_count, specs, |rank| {
-            // Twice, so that slots are used again.
+            // Twice, so that slots are reused.
             for (id, (spec, cases)) in buckets.iter().enumerate().chain(buckets.iter().enumerate()) {
                 let Some(member) = spec.members.iter().position(|&r| r == rank.rank()) else { continue };
                 let inputs = aligned_inputs(cases, member);
@@ -323,7 +324,7 @@ proptest! {
                     let i: Vec<*const [u8]> = inputs[member].iter().map(|b| b.bytes() as *const [u8]).collect();
                     let o: Vec<*mut [u8]> =
                         outputs[member].iter_mut().map(|b| b.bytes_mut() as *mut [u8]).collect();
-                    // SAFETY: the buffers live, untouched, until all members are ready.
+                    // SAFETY: the buffers live and are not accessed until all members are ready.
                     unsafe { world.start(id, members[member], &i, &o) };
                     started[member] = true;
                 } else {

@@ -1,4 +1,5 @@
-//! Worlds of several processes, here threads that each have a place among the processes of their own.
+//! Worlds of several processes, simulated by threads that each have their own place among the
+//! processes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -65,7 +66,7 @@ fn bytes(spec: &CollectiveSpec, exchange: &Exchange, member: usize, round: usize
     }
 }
 
-/// What a rank gets of all collectives, used several times.
+/// The results of a rank from all collectives, used several times.
 fn results(endpoint: Endpoint) -> Result<Vec<Vec<u8>>> {
     let mut results = Vec::new();
     for round in 0..20 {
@@ -108,7 +109,7 @@ fn collectives_have_the_bits_that_they_have_in_one_process() {
 
 #[test]
 fn processes_agree_and_hand_each_other_bytes() {
-    // Longer than what is handed over at once.
+    // Longer than one chunk of the control channel.
     let long = |rank: usize| (0..600_000 + rank).map(|i| (i * 7 + rank) as u8).collect::<Vec<u8>>();
     let codes = each(3, |processes| {
         let index = processes.index();
@@ -121,7 +122,7 @@ fn processes_agree_and_hand_each_other_bytes() {
             assert_eq!(gathered, (index == 0).then(|| vec![rank as u8]));
         }
         world.barrier().unwrap();
-        // Rank 4 is of the last process.
+        // Rank 4 belongs to the last process.
         let failed = world.broadcast(4, || Err(Diagnostic::new("E417", "busy"))).unwrap_err();
         assert_eq!(world.largest(7).unwrap(), 7, "a failed answer ends no run");
         assert_eq!(world.broadcast(RANKS, || Ok(vec![])).unwrap_err().code, "E447");
@@ -191,7 +192,7 @@ fn places_among_the_processes_are_checked() {
     assert_eq!(transport().local_ranks(), [0, 1, 2]);
 }
 
-/// A transport between three ranks of which nothing is asked.
+/// A transport between three ranks that is never used.
 struct Silent;
 
 impl partita_comm::Transport for Silent {

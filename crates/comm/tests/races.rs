@@ -1,4 +1,5 @@
-//! Timing: many uses of the same slots, several ranks per thread, failures, and who is told to be missing.
+//! Timing: many uses of the same slots, several ranks per thread, failures, and reports of missing
+//! ranks.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +27,8 @@ fn thousands_of_steps_reuse_the_same_slots() {
         let mine = rank.rank();
         let (mut input, mut output) = (vec![0f32; len], vec![0f32; len]);
         for step in 0..steps {
-            // Overwritten as soon as the last use is over: were a peer still reading, its sum would be wrong.
+            // Overwritten right after the last use: if a peer still read it, its sum would be
+            // wrong.
             input.iter_mut().enumerate().for_each(|(i, x)| *x = (step * (mine + 1) + i % 5) as f32);
             rank.complete_one(id(0), &input, &mut output)?;
             for (i, x) in output.iter().enumerate() {
@@ -55,7 +57,7 @@ fn thousands_of_steps_reuse_the_same_slots() {
     .unwrap();
 }
 
-/// A rank as a list of collectives and a cursor, as an executor plays it.
+/// A rank as a list of collectives and a cursor, as in the executor.
 struct Player {
     rank: usize,
     step: usize,
@@ -91,7 +93,7 @@ fn two_threads_play_four_ranks_each() {
                     player.output = vec![f32::NAN; player.input.len()];
                     let input: &[u8] = bytemuck::cast_slice(&player.input);
                     let output: &mut [u8] = bytemuck::cast_slice_mut(&mut player.output);
-                    // SAFETY: both are left alone until the poll below says `Ready`.
+                    // SAFETY: neither is accessed until the poll below returns `Ready`.
                     unsafe { world.start(id(slot), player.rank, &[input], &[output]) };
                     player.in_flight = true;
                     progress = true;
@@ -185,11 +187,11 @@ fn a_waiting_rank_does_the_work_of_peers_that_compute() {
     for (rank, (input, output)) in inputs.iter().zip(&mut outputs).enumerate() {
         let (input, output): (&[u8], &mut [u8]) =
             (bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output));
-        // SAFETY: the buffers are left alone until both ranks are ready.
+        // SAFETY: the buffers are not accessed until both ranks are ready.
         unsafe { world.start(id(0), rank, &[input], &[output]) };
     }
-    // Rank 0 has started and is busy with something else: it never polls before rank 1 is ready, which does its own
-    // part first and then the other.
+    // Rank 0 has started and never polls before rank 1 is ready; rank 1 does its own share first
+    // and then the other.
     assert_eq!(world.poll(id(0), 1), Poll::Pending);
     assert_eq!(world.poll(id(0), 1), Poll::Ready);
     assert_eq!(world.poll(id(0), 0), Poll::Ready);
@@ -203,7 +205,7 @@ fn input_and_output_must_be_apart() {
     let world = world.transport();
     let mut buffer = [0f32; 4];
     let bytes: *mut [u8] = bytemuck::cast_slice_mut::<f32, u8>(&mut buffer);
-    // SAFETY: refused before anything is touched.
+    // SAFETY: rejected before any access.
     unsafe { world.start(id(0), 0, &[bytes.cast_const()], &[bytes]) };
 }
 

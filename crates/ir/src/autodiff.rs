@@ -1,8 +1,9 @@
-//! Reverse-mode differentiation, graph to graph.
+//! Reverse-mode automatic differentiation, graph to graph.
 //!
-//! The backward pass walks the nodes in reverse and asks each op for the cotangents of its operands. What an op
-//! refuses (a `while`, a `case`, a reduction or scatter with a general body, a sort) is an error that names it:
-//! E120.
+//! The backward pass walks the nodes in reverse and calls
+//! [`Operation::gradient`](crate::Operation::gradient) of each op for the cotangents of its
+//! operands. Ops without a gradient (a `while`, a `case`, a reduction or scatter with a general
+//! body, a sort) give error E120, which names the op.
 
 use crate::graph::{Graph, NodeId, Phase, Role, ValueId};
 use crate::literal::Literal;
@@ -11,10 +12,10 @@ use crate::traits::Traits;
 use crate::{GraphBuilder, TensorType};
 use partita_base::{Diagnostic, Result};
 
-/// Appends to `builder` the cotangents of `wrt`, given cotangents of some values (`seeds`: value, cotangent).
-/// `None` where a value does not influence any seeded value. The new nodes carry the module path of the node
-/// they differentiate and phase [`Phase::WeightGrad`] where only parameters are on the other side,
-/// [`Phase::InputGrad`] otherwise.
+/// Appends to `builder` the cotangents of `wrt`, given cotangents of some values (`seeds`: value,
+/// cotangent). A value that does not influence any seeded value gets `None`. The new nodes carry
+/// the module path of the node they differentiate. Their phase is [`Phase::WeightGrad`] if the
+/// cotangent is for parameters only, else [`Phase::InputGrad`].
 pub fn backward(
     builder: &mut GraphBuilder,
     seeds: &[(ValueId, ValueId)],
@@ -42,8 +43,8 @@ pub fn backward(
             node.operands.iter().map(|v| reach.only_parameters[v.index()]).collect();
         builder.enter(&node);
         builder.remat = None;
-        // A composite's gradient is one composite; elsewhere the two sides are separate nodes, so that weight
-        // gradients can be moved on their own.
+        // A composite's gradient is one composite; other ops get separate nodes for weights and
+        // inputs, so that a schedule can move weight gradients.
         let parts: Vec<(Phase, Vec<bool>)> = if matches!(node.op, Op::Composite(_)) {
             let all = wanted.iter().zip(&of_parameters).all(|(w, p)| !w || *p);
             vec![(if all { Phase::WeightGrad } else { Phase::InputGrad }, wanted)]
@@ -92,7 +93,7 @@ pub fn backward(
     Ok(wrt.iter().map(|v| cotangents[v.index()]).collect())
 }
 
-/// Sums cotangents of one value in the order they arrive.
+/// Sums cotangents of one value in order of arrival.
 fn accumulate(
     builder: &mut GraphBuilder,
     cotangents: &mut [Option<ValueId>],
@@ -116,7 +117,8 @@ fn accumulate(
 /// Which values depend on the differentiated ones.
 struct Reach {
     influenced: Vec<bool>,
-    /// Influenced, and only through parameters: views and reshapes of weights.
+    /// Values that depend on differentiated ones through parameters only: views and reshapes of
+    /// weights.
     only_parameters: Vec<bool>,
 }
 
@@ -130,7 +132,7 @@ impl Reach {
         }
         for node in &graph.nodes {
             let any = node.operands.iter().any(|v| influenced[v.index()]);
-            // Constants may take part; anything fed or computed from data may not.
+            // Constants are allowed; fed values and values computed from data are not.
             let only = any
                 && node.operands.len() <= 2
                 && node.operands.iter().all(|v| only_parameters[v.index()] || is_constant(graph, *v));
@@ -166,8 +168,8 @@ pub fn vjp(graph: &Graph, seeded: &[usize], wanted: &[usize]) -> Result<Graph> {
     })
 }
 
-/// As [`vjp`], by what `gradient` writes: the cotangents of the inputs at `wanted`, from all inputs and the cotangents of the
-/// outputs that have one.
+/// [`vjp`] with the builder code `gradient`: it returns the cotangents of the inputs at `wanted`,
+/// from all inputs and the cotangents of the seeded outputs.
 pub(crate) fn vjp_by(
     graph: &Graph,
     seeded: &[usize],

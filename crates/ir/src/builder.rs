@@ -13,14 +13,15 @@ use std::sync::OnceLock;
 
 /// A graph under construction. New nodes get the current module path, phase and location.
 ///
-/// A value belongs to the builder that made it. Given to another one, it is refused with E160: where it is out of range,
-/// and where the two builders were made at different places in the source or under different names.
+/// A value belongs to the builder that made it. Another builder rejects it with E160 if its id is
+/// out of range, or if the two builders have different names or were created at different source
+/// locations.
 #[derive(Clone, Debug, Default)]
 pub struct GraphBuilder {
     graph: Graph,
-    /// Marks the values made here; 0 where values of any builder are taken.
+    /// Identifies the values made here; 0 accepts values of any builder.
     owner: u32,
-    /// The first mistake of a call that could not report it; whatever can, reports it next.
+    /// The first error of a call that cannot return it; the next call that can, returns it.
     mistake: OnceLock<Box<Diagnostic>>,
     /// Module path of new nodes.
     pub path: String,
@@ -32,7 +33,7 @@ pub struct GraphBuilder {
     pub microbatch: Option<usize>,
     /// Pipeline stage of new nodes.
     pub stage: usize,
-    /// Group of new nodes to be computed again in the backward pass.
+    /// Recomputation group of new nodes (activation checkpointing).
     pub remat: Option<usize>,
 }
 
@@ -57,17 +58,19 @@ impl GraphBuilder {
         &self.graph
     }
 
-    /// The graph so far, to change.
+    /// The graph so far, mutable.
     pub fn graph_mut(&mut self) -> &mut Graph {
         &mut self.graph
     }
 
-    /// Notes a mistake in a call that cannot return it: the next one that returns a `Result` does. The first counts.
+    /// Records an error in a call that cannot return one; the next call with a `Result` returns it.
+    /// Only the first is kept.
     pub fn reject(&self, mistake: Box<Diagnostic>) {
         let _ = self.mistake.set(mistake);
     }
 
-    /// Whether values may be used here. E160 for one of another graph; what was noted by [`GraphBuilder::reject`].
+    /// Checks that values may be used here. E160 for one of another graph; also an error recorded
+    /// by [`GraphBuilder::reject`].
     pub fn check(&self, values: &[ValueId]) -> Result<()> {
         if let Some(mistake) = self.mistake.get() {
             return Err(mistake.clone());
@@ -97,8 +100,7 @@ impl GraphBuilder {
             .help("a value is used in the context that made it: build a model in one context")
     }
 
-    /// As [`GraphBuilder::finish_named`], where the outputs come from code that may be wrong. E160 as
-    /// [`GraphBuilder::check`].
+    /// [`GraphBuilder::finish_named`] for outputs from user code. E160 as [`GraphBuilder::check`].
     pub fn finish_checked(self, outputs: Vec<(String, ValueId)>) -> Result<Graph> {
         let values: Vec<ValueId> = outputs.iter().map(|(_, value)| *value).collect();
         self.check(&values)?;
@@ -117,7 +119,8 @@ impl GraphBuilder {
         self.graph
     }
 
-    /// The type of a value. For one of another graph a scalar, and the next op reports E160.
+    /// The type of a value. A value of another graph gives a scalar type, and the next op returns
+    /// E160.
     pub fn ty(&self, value: ValueId) -> &TensorType {
         static UNKNOWN: TensorType = TensorType { dtype: DType::F32, shape: Vec::new() };
         if self.is_foreign(value) {
@@ -127,7 +130,7 @@ impl GraphBuilder {
         self.graph.ty(value)
     }
 
-    /// The shape of a value, as [`GraphBuilder::ty`].
+    /// The shape of a value; see [`GraphBuilder::ty`].
     pub fn shape(&self, value: ValueId) -> Vec<usize> {
         self.ty(value).shape.clone()
     }
@@ -155,7 +158,8 @@ impl GraphBuilder {
         id
     }
 
-    /// Asks for a layout of a value. For one of another graph nothing, and the next op reports E160.
+    /// Requests a layout for a value. A value of another graph is ignored, and the next op returns
+    /// E160.
     pub fn annotate(&mut self, value: ValueId, annotation: Annotation) {
         match self.is_foreign(value) {
             true => self.reject(self.foreign(value)),
@@ -173,7 +177,8 @@ impl GraphBuilder {
         self.remat = node.remat;
     }
 
-    /// Appends a node. E160 as [`GraphBuilder::check`], else what type inference finds, with the module path.
+    /// Appends a node. E160 as [`GraphBuilder::check`], else the error of type inference with the
+    /// module path.
     pub fn push(&mut self, op: impl Into<Op>, operands: &[ValueId]) -> Result<Vec<ValueId>> {
         self.check(operands)?;
         let op = op.into();
@@ -191,7 +196,7 @@ impl GraphBuilder {
         Ok(self.push_typed(op, operands, results))
     }
 
-    /// Appends a node whose operands and result types are already known to fit.
+    /// Appends a node whose operand and result types are known to be correct.
     pub fn push_typed(
         &mut self,
         op: impl Into<Op>,
@@ -237,9 +242,9 @@ impl GraphBuilder {
             .ok_or_else(|| Diagnostic::new("E101", "an op without results, where one is read"))
     }
 
-    /// Copies the nodes of `graph` here, its inputs bound to `arguments`; returns its outputs. Where `keep_origin` is
-    /// false, they get the builder's path, phase, location, microbatch, stage and group. E131 for another number of arguments,
-    /// E152 for a graph that is not well formed.
+    /// Copies the nodes of `graph` here, with its inputs bound to `arguments`; returns its outputs.
+    /// Unless `keep_origin`, the nodes get the builder's path, phase, location, microbatch, stage
+    /// and group. E131 for a wrong number of arguments, E152 for an ill-formed graph.
     pub fn inline(
         &mut self,
         graph: &Graph,
@@ -301,13 +306,13 @@ impl GraphBuilder {
         self.constant(Literal::scalar(dtype, value))
     }
 
-    /// One number in a whole shape: a scalar constant, broadcast.
+    /// A shape filled with one number: a scalar constant, broadcast.
     pub fn full(&mut self, ty: &TensorType, value: f64) -> Result<ValueId> {
         let scalar = self.scalar(ty.dtype, value);
         self.broadcast_scalar(scalar, &ty.shape)
     }
 
-    /// One number in the type of `like`.
+    /// The type of `like` filled with one number.
     pub fn full_like(&mut self, like: ValueId, value: f64) -> Result<ValueId> {
         let ty = self.ty(like).clone();
         self.full(&ty, value)
@@ -392,12 +397,12 @@ impl GraphBuilder {
         self.push1(Select, &[predicate, on_true, on_false])
     }
 
-    /// Another element type; the identity when it is the same.
+    /// Another element type; the identity if it is the same.
     pub fn convert(&mut self, x: ValueId, dtype: DType) -> Result<ValueId> {
         if self.ty(x).dtype == dtype { Ok(x) } else { self.push1(Convert { dtype }, &[x]) }
     }
 
-    /// The identity, with no gradient: a reinterpretation of the bits as the type they already have.
+    /// The identity without a gradient: a bitcast to the same type.
     pub fn stop_gradient(&mut self, x: ValueId) -> Result<ValueId> {
         let dtype = self.ty(x).dtype;
         self.push1(BitcastConvert { dtype }, &[x])
@@ -426,7 +431,7 @@ impl GraphBuilder {
         self.broadcast_in_dim(x, shape, &dims)
     }
 
-    /// Another shape of the same element count; the identity when it is the same.
+    /// Another shape with the same element count; the identity if it is the same.
     pub fn reshape(&mut self, x: ValueId, shape: &[usize]) -> Result<ValueId> {
         if self.ty(x).shape == shape { Ok(x) } else { self.push1(Reshape { shape: shape.to_vec() }, &[x]) }
     }
@@ -436,7 +441,7 @@ impl GraphBuilder {
         self.push1(Transpose { permutation: permutation.to_vec() }, &[x])
     }
 
-    /// The elements `start..limit` of one dimension. E105 where there is no such dimension.
+    /// The elements `start..limit` of one dimension. E105 if the dimension does not exist.
     pub fn slice_dim(&mut self, x: ValueId, dim: usize, start: usize, limit: usize) -> Result<ValueId> {
         self.check(&[x])?;
         let shape = self.shape(x);
@@ -447,14 +452,14 @@ impl GraphBuilder {
         self.push1(Slice { start: low, limit: high, stride: vec![1; shape.len()] }, &[x])
     }
 
-    /// Joins along a dimension.
+    /// Concatenates along a dimension.
     pub fn concatenate(&mut self, pieces: &[ValueId], dim: usize) -> Result<ValueId> {
         self.push1(Concatenate { dim }, pieces)
     }
 
     // ---- contraction -----------------------------------------------------------------------------------
 
-    /// The generalised matrix product.
+    /// The generalised matmul.
     pub fn dot_general(&mut self, a: ValueId, b: ValueId, dims: DotGeneral) -> Result<ValueId> {
         self.push1(dims, &[a, b])
     }
@@ -467,24 +472,24 @@ impl GraphBuilder {
         self.dot_general(x, weight, dims)
     }
 
-    /// Combines along dimensions, starting from the combiner's identity.
+    /// Reduces along dimensions, starting from the combiner's identity.
     pub fn reduce(&mut self, combiner: Combiner, x: ValueId, dims: &[usize]) -> Result<ValueId> {
         let initial = self.constant(identity(combiner, self.ty(x).dtype));
         self.push1(Reduce { dims: dims.to_vec(), reducer: Reducer::Combiner(combiner) }, &[x, initial])
     }
 
-    /// Sums along dimensions.
+    /// Sum along dimensions.
     pub fn reduce_sum(&mut self, x: ValueId, dims: &[usize]) -> Result<ValueId> {
         self.reduce(Combiner::Sum, x, dims)
     }
 
-    /// The largest along dimensions.
+    /// Maximum along dimensions.
     pub fn reduce_max(&mut self, x: ValueId, dims: &[usize]) -> Result<ValueId> {
         self.reduce(Combiner::Max, x, dims)
     }
 }
 
-/// A number for a builder, the same in every run: by its name and where in the source it is made. Never 0.
+/// The number of a builder, equal in every run: a hash of its name and source location. Never 0.
 fn owner_of(name: &str, place: &Caller) -> u32 {
     let mut hash: u32 = 0x811C_9DC5; // FNV-1a
     let numbers = [place.line(), place.column()].map(u32::to_le_bytes);

@@ -1,3 +1,5 @@
+//! Tests of the builder: foreign values and rejected calls.
+
 use super::*;
 use crate::Attribute;
 use crate::composites::{ALL, CROSS_ENTROPY, EMBEDDING, LAYER_NORM, SOFTMAX};
@@ -29,13 +31,13 @@ fn a_value_of_another_builder_is_refused_by_every_call() {
     assert_eq!(code(b.inline(&other.clone().finish(vec![foreign]), &[foreign], true)), "E160");
     let op = CustomOp::new("mine.negate", &["x"], |b, v| Ok(vec![b.negate(v[0])?]));
     assert_eq!(code(op.apply(&mut b, &[foreign])), "E160");
-    // What a custom op computes from a value outside of it.
+    // A custom op that reads a value from outside of it.
     let outside = CustomOp::new("mine.sum", &["x"], move |b, v| Ok(vec![b.add(v[0], foreign)?]));
     assert_eq!(code(outside.apply(&mut b, &[x])), "E160");
     let outside = CustomOp::new("mine.other", &["x"], move |_, _| Ok(vec![foreign]));
     assert_eq!(code(outside.apply(&mut b, &[x])), "E160");
     assert_eq!(code(b.clone().finish_checked(vec![("y".into(), foreign)])), "E160");
-    // Nothing of this has changed anything.
+    // None of this changed anything.
     let sum = b.add(x, x).unwrap();
     verify(&b.finish_checked(vec![("sum".into(), sum)]).unwrap()).unwrap();
 }
@@ -170,7 +172,8 @@ fn no_call_panics_whatever_it_is_given() {
                     values.push(value);
                     built += 1;
                 }
-                // What `full_like` or another looked at was foreign: from here on all is refused.
+                // `full_like` or another method received a foreign value: all later calls are
+                // rejected.
                 Err(_) if b.check(&[]).is_err() => break,
                 Err(_) => refused += 1,
             }

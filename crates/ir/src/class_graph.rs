@@ -1,8 +1,8 @@
-//! One graph for all ranks that run the same ops on the same shapes.
+//! One graph for all ranks that run the same ops on the same shapes (a rank class).
 //!
-//! What differs between such ranks are places: the offset of a shard, the rows of a table. In a class graph these are
-//! [`RankConstant`](crate::ops::RankConstant)s, which hold one value per rank; everything else is there once, however
-//! many ranks share it.
+//! Such ranks differ only in positions: the offset of a shard, the rows of a table. In a class
+//! graph these are [`RankConstant`](crate::ops::RankConstant)s, which hold one value per rank; all
+//! else exists once, however many ranks share it.
 
 use crate::graph::Graph;
 

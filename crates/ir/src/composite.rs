@@ -1,8 +1,8 @@
-//! Composites: named subgraphs with a decomposition into primitives, which always says what they mean.
+//! Composites: named subgraphs with a decomposition into primitives, which defines their meaning.
 //!
-//! A composite may have a fast kernel (found by name when a program is lowered) and a rule of its own; without one
-//! its rule is derived from the decomposition. Its gradient is a composite too, `<name>.vjp`, unless it asks to be
-//! inlined.
+//! A composite may have a fast kernel (found by name during lowering) and its own rule; otherwise
+//! its rule is derived from the decomposition. Its gradient is a composite too, `<name>.vjp`,
+//! unless it must be inlined.
 
 use crate::autodiff;
 use crate::custom::CustomOp;
@@ -31,13 +31,13 @@ pub enum Attribute {
 /// Attributes by name, in order.
 pub type Attributes = IndexMap<String, Attribute>;
 
-/// Reads of attributes with a clear error: E132.
+/// Access to attributes with a clear error: E132.
 pub trait AttributesExt {
     /// A float; an integer counts as one.
     fn float(&self, name: &str) -> Result<f64>;
     /// An integer.
     fn int(&self, name: &str) -> Result<i64>;
-    /// A truth value; absent is false.
+    /// A boolean; absent is false.
     fn flag(&self, name: &str) -> bool;
     /// A list of integers; absent is empty.
     fn ints(&self, name: &str) -> Vec<i64>;
@@ -74,7 +74,7 @@ fn missing(name: &str, expected: &str, found: Option<&Attribute>) -> Box<Diagnos
         .found(found.map_or("nothing".to_string(), |a| format!("{a:?}")))
 }
 
-/// How a template's gradient is written: attributes, builder, operands, the results' cotangents.
+/// Builds a template's gradient: attributes, builder, operands, the results' cotangents.
 pub type Gradient =
     fn(&Attributes, &mut GraphBuilder, &[ValueId], &[Option<ValueId>]) -> Result<Vec<Option<ValueId>>>;
 
@@ -85,20 +85,22 @@ pub struct Template {
     pub name: &'static str,
     /// Names of the operands, in order.
     pub arguments: &'static [&'static str],
-    /// How many arguments at the end may be left out.
+    /// The number of trailing arguments that are optional.
     pub optional: usize,
     /// Builds the decomposition over the operands.
     pub build: fn(&Attributes, &mut GraphBuilder, &[ValueId]) -> Result<Vec<ValueId>>,
-    /// Builds the cotangents of all operands from these and the results' cotangents, of which some may be missing: where
-    /// that is shorter than what differentiation makes of the decomposition, which it does for `None`.
+    /// Builds the cotangents of all operands from the operands and the results' cotangents, some of
+    /// which may be missing. It is given if it is shorter than the derivative of the decomposition;
+    /// `None` differentiates the decomposition.
     pub gradient: Option<Gradient>,
-    /// A rule of its own; `None` derives one.
+    /// Its own rule; `None` derives one.
     pub rule: Option<fn(&Attributes, &[&TensorType], &[&TensorType]) -> Rule>,
-    /// For an operand that holds the offset of each dimension of result 0 in the global tensor: its position.
+    /// The position of the operand that holds the offset of each dimension of result 0 in the
+    /// global tensor, if there is one.
     pub offsets_operand: Option<usize>,
 }
 
-/// Where a composite comes from, which is how it is rebuilt for other shapes.
+/// The origin of a composite, from which it is rebuilt for other shapes.
 #[derive(Clone, Debug)]
 pub enum Origin {
     /// A template, applied to operand types and attributes.
@@ -108,7 +110,7 @@ pub enum Origin {
     /// The gradient of another composite: operands are its operands, then the cotangents of the results `seeded`;
     /// results are the cotangents of the operands `wanted`.
     Vjp {
-        /// What is differentiated.
+        /// The composite that is differentiated.
         base: Arc<CompositeDefinition>,
         /// Result positions with a cotangent.
         seeded: Vec<usize>,
@@ -131,7 +133,7 @@ impl PartialEq for Origin {
     }
 }
 
-/// Whether there are as many operands as arguments, of which some at the end are optional. E245 otherwise.
+/// E245 unless the number of operands fits the arguments, of which some at the end are optional.
 pub(crate) fn check_arguments(
     name: &str,
     arguments: &[&str],
@@ -148,19 +150,19 @@ pub(crate) fn check_arguments(
         .found(operands.len().to_string()))
 }
 
-/// A composite's meaning and its answers, for given operand types.
+/// A composite's definition for given operand types.
 #[derive(Clone, Debug)]
 pub struct CompositeDefinition {
     /// `partita.softmax`.
     pub name: String,
-    /// What it computes.
+    /// The subgraph that defines its meaning.
     pub decomposition: Graph,
-    /// Where it comes from.
+    /// Its origin.
     pub origin: Origin,
 }
 
 impl PartialEq for CompositeDefinition {
-    /// A shared definition is itself: decompositions that apply composites are not compared as the trees they unfold to.
+    /// Equal if shared: decompositions that apply composites are not compared as expanded trees.
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
             || (self.name == other.name
@@ -215,7 +217,7 @@ impl CompositeDefinition {
         })
     }
 
-    /// The same composite over other operand types: what a shard of it computes.
+    /// The same composite over other operand types: the local version for a shard.
     pub fn resized(&self, attributes: &Attributes, operands: &[TensorType]) -> Result<CompositeDefinition> {
         match &self.origin {
             Origin::Template(template) => CompositeDefinition::from_template(template, attributes, operands),
@@ -231,7 +233,8 @@ impl CompositeDefinition {
         }
     }
 
-    /// The factor rule: the template's own, the base's turned around for a gradient, or derived.
+    /// The factor rule: the template's own, the transposed rule of the base for a gradient, or a
+    /// derived one.
     pub fn rule(&self, attributes: &Attributes, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
         match &self.origin {
             Origin::Template(Template { rule: Some(rule), .. }) => rule(attributes, operands, results),
@@ -247,8 +250,8 @@ impl CompositeDefinition {
     }
 }
 
-/// The rule of a gradient from the rule of what it differentiates: what an operand lacked was shared along that
-/// factor, so its cotangent is summed over it.
+/// The rule of a gradient from the rule of its base: an operand that lacks a factor is shared along
+/// it, so its cotangent is summed over that factor.
 fn transposed_rule(base: &Rule, seeded: &[usize], wanted: &[usize]) -> Rule {
     let mut rule = Rule {
         factors: base.factors.clone(),
@@ -264,12 +267,12 @@ fn transposed_rule(base: &Rule, seeded: &[usize], wanted: &[usize]) -> Rule {
             _ => FactorKind::Whole,
         };
     }
-    // Linear in the cotangents, all together.
+    // Linear in all cotangents together.
     rule.linear_in(&(base.operands.len()..base.operands.len() + seeded.len()).collect::<Vec<usize>>())
 }
 
-/// The composites known to a compilation, by name: consulted by the parser, the schedule and lowering. A value,
-/// never a global.
+/// The composites known to a compilation, by name: used by the parser, the schedule and lowering. A
+/// value, never a global.
 #[derive(Clone, Debug)]
 pub struct Registry {
     templates: IndexMap<&'static str, &'static Template>,
@@ -292,20 +295,21 @@ impl Registry {
         self.templates.get(name).copied()
     }
 
-    /// Every name: templates, then ops of the user's, each in order of addition.
+    /// Every name: templates, then custom ops, each in order of addition.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.templates.keys().copied().chain(self.custom.keys().map(String::as_str))
     }
 }
 
-/// Rules and shapes of composites without a template, from their decomposition.
+/// Rules and shapes of composites without a template, derived from their decomposition.
 mod derived {
     use super::*;
     use crate::graph::Node;
     use crate::op::LocalContext;
     use crate::{Factor, FactorId, Op};
 
-    /// Dimensions of values that must be sharded alike: (value, dim) numbered densely and united.
+    /// Dimensions of values that must be sharded in the same way: (value, dim) numbered densely and
+    /// joined by union-find.
     struct Slots {
         first: Vec<usize>,
         parent: Vec<usize>,
@@ -334,14 +338,14 @@ mod derived {
                                 }
                                 seen[*factor] = Some(slot);
                             }
-                            // Compound or unmapped dimensions stay whole.
+                            // Compound or unmapped dimensions must not be sharded.
                             _ => slots.block(slot),
                         }
                     }
                 }
                 let has_offsets =
                     matches!(&node.op, Op::Composite(composite) if composite.offsets_operand().is_some());
-                // Counting or choosing by position needs to know where the shard starts.
+                // Ops that count or choose by position need the offset of the shard.
                 for &result in &node.results {
                     for dim in 0..graph.ty(result).rank() {
                         let looks_at_places = match graph.traits(node) {
@@ -357,8 +361,8 @@ mod derived {
                         }
                     }
                 }
-                // So does looking up by index: dimensions that indices address, and sums over updates, which only
-                // one rank may start from the operand.
+                // So do lookups by index: dimensions that indices address, and sums over updates,
+                // for which only one rank may start from the operand.
                 if matches!(node.op, Op::Gather(_) | Op::Scatter(_)) {
                     let passes = |factor: &FactorId| rule.factors[*factor].kind == FactorKind::Pass;
                     let windows =
@@ -417,7 +421,8 @@ mod derived {
         Partial(Combiner),
     }
 
-    /// Shards one class of dimensions symbolically and sees what becomes of the outputs. `None`: not possible.
+    /// Shards one class of dimensions symbolically and returns the effect on the outputs; `None` if
+    /// impossible.
     fn shard_class(graph: &Graph, slots: &Slots, class: usize) -> Option<Vec<State>> {
         let has = |v: ValueId| (0..graph.ty(v).rank()).any(|d| slots.class(v, d) == class);
         let mut states = vec![State::Whole; graph.values.len()];
@@ -512,7 +517,7 @@ mod derived {
         }
     }
 
-    /// The decomposition over smaller inputs: classes of dimensions shrink together.
+    /// The decomposition over smaller inputs: all dimensions of a class shrink together.
     pub(super) fn resize(graph: &Graph, operands: &[TensorType]) -> Result<Graph> {
         let slots = Slots::of(graph);
         let mut extents: IndexMap<usize, usize> = IndexMap::new();
@@ -552,7 +557,8 @@ mod derived {
         Ok(builder.finish(outputs))
     }
 
-    /// The local context of a resize: sizes change, places do not (dimensions that look at places are blocked).
+    /// The local context of a resize: sizes change, positions do not (dimensions with
+    /// position-dependent ops are blocked).
     struct Resize<'a> {
         builder: &'a mut GraphBuilder,
         operands: Vec<ValueId>,

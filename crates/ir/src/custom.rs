@@ -1,7 +1,7 @@
-//! Composites of the user's own, and everything that can be found by name.
+//! Custom composites of the user, and lookup by name of all composites.
 //!
-//! What a custom op means is its decomposition, model code that works for any operand types. So it has a gradient,
-//! a factor rule and numbers on every device before anybody writes a kernel for it.
+//! The meaning of a custom op is its decomposition: model code that works for any operand types. So
+//! it has a gradient, a factor rule and a result on every device before it has a kernel.
 
 use crate::composite::{Attributes, CompositeDefinition, Origin, Registry, Template, check_arguments};
 use crate::graph::{Graph, Role, ValueId};
@@ -11,10 +11,10 @@ use partita_base::{Diagnostic, Result, did_you_mean};
 use std::fmt;
 use std::sync::Arc;
 
-/// Writes a decomposition over operands of any types.
+/// Builds a decomposition over operands of any types.
 pub type Build = dyn Fn(&mut GraphBuilder, &[ValueId]) -> Result<Vec<ValueId>> + Send + Sync;
 
-/// A named composite of the user's.
+/// A named custom composite.
 #[derive(Clone)]
 pub struct CustomOp {
     /// `mine.bias_gelu`.
@@ -42,11 +42,12 @@ impl CustomOp {
         CustomOp { name: name.into(), arguments, build: Arc::new(build) }
     }
 
-    /// The op on operands of these types. A shard of it is made from this decomposition, not built anew: a number
-    /// that follows from the whole size, such as the count in a mean, stays that of the whole.
+    /// The op on operands of these types. A shard of it is derived from this decomposition and not
+    /// built again, so a number that depends on the full size, such as the count in a mean, keeps
+    /// the full size.
     ///
     /// # Errors
-    /// E245 for another number of operands than arguments, and what `build` says.
+    /// E245 for a wrong number of operands, and any error of `build`.
     pub fn instantiate(&self, operands: &[TensorType]) -> Result<Composite> {
         let names: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
         check_arguments(&self.name, &names, 0, operands)?;
@@ -74,8 +75,8 @@ impl CustomOp {
         builder.push(self.instantiate(&types)?, operands)
     }
 
-    /// Whether a composite of this name computes what `build` writes for its operand types. A shard may not: its
-    /// part of a mean divides by the whole count.
+    /// Whether a composite of this name computes what `build` builds for its operand types. A shard
+    /// may not: its part of a mean divides by the full count.
     pub fn describes(&self, composite: &Composite) -> bool {
         if composite.definition.name != self.name {
             return false;
@@ -85,9 +86,9 @@ impl CustomOp {
         self.instantiate(&types).is_ok_and(|built| computes_alike(&built.definition.decomposition, found))
     }
 
-    /// The gradient that reverse mode asks for: its operands are this op's, then the cotangents of the results
-    /// `seeded`; its results are the cotangents of the operands `wanted`. Give it a kernel to have the gradient run
-    /// as one.
+    /// The gradient for reverse mode: its operands are this op's, then the cotangents of the
+    /// results `seeded`; its results are the cotangents of the operands `wanted`. Register a kernel
+    /// for it to run it as one.
     pub fn gradient(&self, seeded: &[usize], wanted: &[usize]) -> CustomOp {
         let cotangents = seeded.iter().map(|result| format!("cotangent{result}"));
         let (base, seeded, wanted) = (self.clone(), seeded.to_vec(), wanted.to_vec());
@@ -105,7 +106,7 @@ impl CustomOp {
     }
 }
 
-/// Whether two graphs are the same ops on the same types, whatever the names.
+/// Whether two graphs are the same ops on the same types, regardless of names.
 fn computes_alike(a: &Graph, b: &Graph) -> bool {
     let types = |graph: &Graph| -> Vec<TensorType> { graph.values.iter().map(|v| v.ty.clone()).collect() };
     (&a.inputs, &a.outputs, types(a)) == (&b.inputs, &b.outputs, types(b))
@@ -119,9 +120,9 @@ fn computes_alike(a: &Graph, b: &Graph) -> bool {
 /// A composite found by name.
 #[derive(Clone, Copy, Debug)]
 pub enum Named<'a> {
-    /// One of Partita's.
+    /// A bundled template.
     Template(&'static Template),
-    /// One of the user's.
+    /// A custom op.
     Custom(&'a CustomOp),
 }
 
@@ -134,7 +135,7 @@ impl Named<'_> {
         }
     }
 
-    /// How many arguments at the end may be left out.
+    /// The number of trailing arguments that are optional.
     pub fn optional(&self) -> usize {
         match self {
             Named::Template(template) => template.optional,
@@ -142,10 +143,10 @@ impl Named<'_> {
         }
     }
 
-    /// The composite on operands of these types. Ops of the user's have no attributes.
+    /// The composite on operands of these types. Custom ops have no attributes.
     ///
     /// # Errors
-    /// E245 for a wrong number of operands, and what the decomposition says.
+    /// E245 for a wrong number of operands, and any error of the decomposition.
     pub fn instantiate(&self, attributes: &Attributes, operands: &[TensorType]) -> Result<Composite> {
         match self {
             Named::Template(template) => Composite::new(template, attributes.clone(), operands),
@@ -155,10 +156,11 @@ impl Named<'_> {
 }
 
 impl Registry {
-    /// Adds an op of the user's.
+    /// Adds a custom op.
     ///
     /// # Errors
-    /// E247 where the name is taken, by a template or another op: a plan that says it would mean two things.
+    /// E247 if a template or another op has the name already: a plan with this name would be
+    /// ambiguous.
     pub fn add_custom(&mut self, op: CustomOp) -> Result<()> {
         if self.lookup(&op.name).is_ok() {
             return Err(Diagnostic::new("E247", format!("`{}` is the name of another composite", op.name))
@@ -171,7 +173,7 @@ impl Registry {
     /// The composite of this name.
     ///
     /// # Errors
-    /// E244 where there is none, with the nearest names.
+    /// E244 for an unknown name, with the nearest names.
     pub fn lookup(&self, name: &str) -> Result<Named<'_>> {
         let template = self.template(name).map(Named::Template);
         template.or_else(|| self.custom.get(name).map(Named::Custom)).ok_or_else(|| {

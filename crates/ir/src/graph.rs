@@ -42,13 +42,13 @@ impl Phase {
     }
 }
 
-/// What a value is to training.
+/// The role of a value in training.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Role {
-    /// Computed, or nothing in particular.
+    /// Computed, without a special role.
     #[default]
     Activation,
-    /// Something fed at every step: tokens, labels, the learning rate.
+    /// Fed at every step: tokens, labels, the learning rate.
     Input,
     /// A trained tensor; its name is the parameter's module path.
     Param,
@@ -56,12 +56,12 @@ pub enum Role {
     StateOf(ValueId),
     /// The gradient with respect to this value.
     GradOf(ValueId),
-    /// This value, computed again for the backward pass: it lies as that one does.
+    /// This value, recomputed for the backward pass: it has the same layout.
     RematOf(ValueId),
 }
 
 impl Role {
-    /// The same role with the value it names replaced by `map`'s; [`Role::Activation`] where there is none.
+    /// The same role with its value mapped by `map`; [`Role::Activation`] if `map` has none.
     pub fn renamed(&self, map: impl Fn(ValueId) -> Option<ValueId>) -> Role {
         match *self {
             Role::StateOf(v) => map(v).map_or(Role::Activation, Role::StateOf),
@@ -87,33 +87,34 @@ impl fmt::Display for Location {
     }
 }
 
-/// What is asked of a value's layout. The `sharding` is a floor: open dimensions may be sharded further.
+/// A layout requested for a value. The `sharding` is a lower bound: open dimensions may be sharded
+/// further.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Annotation {
     /// Index into [`Graph::meshes`].
     pub mesh: usize,
-    /// The layout asked for.
+    /// The requested layout.
     pub sharding: Sharding,
     /// For each dimension, whether propagation may add axes.
     pub open: Vec<bool>,
     /// Axes that must not shard this value.
     pub replicated: Vec<AxisRef>,
-    /// Who asked: a plan line, a source location, a rule. Shown by `explain`.
+    /// The source of the request: a plan line, a source location, a rule. Shown by `explain`.
     pub origin: String,
 }
 
-/// A tensor that is computed once.
+/// A tensor that is defined once.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Value {
     /// Element type and shape.
     pub ty: TensorType,
     /// The node and result number that define it; `None` for a graph input.
     pub definition: Option<(NodeId, usize)>,
-    /// A name the user knows: a parameter's path, an input's name. Empty for intermediates.
+    /// The name that the user knows: a parameter's path, an input's name. Empty for intermediates.
     pub name: String,
-    /// What it is to training.
+    /// Its role in training.
     pub role: Role,
-    /// What is asked of its layout.
+    /// The requested layout.
     pub annotation: Option<Annotation>,
 }
 
@@ -122,9 +123,9 @@ pub struct Value {
 pub struct Node {
     /// The op with its attributes.
     pub op: Op,
-    /// What it reads.
+    /// The operands.
     pub operands: Vec<ValueId>,
-    /// What it defines.
+    /// The results.
     pub results: Vec<ValueId>,
     /// Module path, `layers.3.attn.q_proj`; empty at the root.
     pub path: String,
@@ -132,17 +133,18 @@ pub struct Node {
     pub location: Option<Location>,
     /// Part of the step.
     pub phase: Phase,
-    /// Which microbatch it belongs to, where the step is cut into several.
+    /// Its microbatch, if the step has several.
     pub microbatch: Option<usize>,
-    /// The pipeline stage it belongs to; 0 where the step is one stage.
+    /// Its pipeline stage; 0 if the step has one stage.
     pub stage: usize,
-    /// The number of the group of forward nodes whose intermediate values the backward pass computes again instead of
-    /// keeping them; `None`: they are kept. See [`crate::remat`].
+    /// The recomputation group of a forward node: the backward pass recomputes the group's
+    /// intermediate values instead of reading stored ones. `None`: they are stored. See
+    /// [`crate::remat`].
     pub remat: Option<usize>,
 }
 
-/// An SSA tensor program: inputs, nodes in execution order, outputs. Regions of ops (a loop body, the
-/// decomposition of a composite) are graphs of their own that see only their inputs.
+/// An SSA tensor program: inputs, nodes in execution order, outputs. Regions of ops (a loop body,
+/// the decomposition of a composite) are separate graphs that see only their inputs.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Graph {
     /// The function's name in text.
@@ -159,7 +161,7 @@ pub struct Graph {
     pub outputs: Vec<ValueId>,
     /// A name for each output (`loss`, `params.x`); empty or as long as `outputs`.
     pub output_names: Vec<String>,
-    /// What is asked of each output's layout; empty or as long as `outputs`.
+    /// The requested layout of each output; empty or as long as `outputs`.
     pub output_annotations: Vec<Option<Annotation>>,
     /// Pairs (input position, output position): the output replaces the input at the next step, so both may
     /// share storage and must share a layout.
@@ -167,7 +169,8 @@ pub struct Graph {
 }
 
 impl Node {
-    /// Another node in this one's place: with its path, location, phase, microbatch, stage and group.
+    /// A node with another op in place of this one; it keeps path, location, phase, microbatch,
+    /// stage and group.
     pub fn replaced(&self, op: Op, operands: Vec<ValueId>, results: Vec<ValueId>) -> Node {
         let &Node { phase, microbatch, stage, remat, .. } = self;
         let (path, location) = (self.path.clone(), self.location.clone());
@@ -176,7 +179,7 @@ impl Node {
 }
 
 impl Graph {
-    /// This graph without inputs, nodes and values, with room for as many nodes and values.
+    /// This graph without inputs, nodes and values, with capacity for as many nodes and values.
     pub fn emptied(&self) -> Graph {
         Graph {
             name: self.name.clone(),
@@ -203,7 +206,7 @@ impl Graph {
         &self.values[id.index()]
     }
 
-    /// The value with this id, to change.
+    /// The value with this id, mutable.
     pub fn value_mut(&mut self, id: ValueId) -> &mut Value {
         &mut self.values[id.index()]
     }

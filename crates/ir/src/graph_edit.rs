@@ -1,4 +1,5 @@
-//! Small edits every pass needs: dropping what is unused and opening composites.
+//! Graph edits that many passes need: dead node removal, inlining of composites, deduplication of
+//! reductions, loop unrolling.
 
 use crate::graph::{Graph, Node, NodeId, ValueId};
 use crate::op::{Op, Operation};
@@ -7,7 +8,7 @@ use partita_base::{Diagnostic, Result};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// The graph without nodes whose results nobody needs. Inputs stay; ids are renumbered.
+/// Removes nodes whose results are unused. Inputs stay; ids are renumbered.
 pub fn prune(mut graph: Graph) -> Graph {
     let mut needed = vec![false; graph.values.len()];
     for &output in &graph.outputs {
@@ -22,7 +23,7 @@ pub fn prune(mut graph: Graph) -> Graph {
     }
     let mut kept = keep.iter();
     graph.nodes.retain(|_| *kept.next().expect("one for each node"));
-    // What is left moves up, and is named anew wherever it is named.
+    // The remaining values move up, and all references are renumbered.
     let mut stays = vec![false; graph.values.len()];
     let results = graph.nodes.iter().flat_map(|node| &node.results);
     graph.inputs.iter().chain(results).for_each(|v| stays[v.index()] = true);
@@ -50,7 +51,7 @@ pub fn prune(mut graph: Graph) -> Graph {
     graph
 }
 
-/// The graph with every composite that `open` selects replaced by its decomposition, composites inside included.
+/// Inlines every composite that `open` selects, including nested composites.
 pub fn open_composites(graph: &Graph, open: &dyn Fn(&crate::ops::Composite) -> bool) -> Result<Graph> {
     let selected = |node: &Node| matches!(&node.op, Op::Composite(c) if open(c));
     let mut current = Cow::Borrowed(graph);
@@ -60,7 +61,7 @@ pub fn open_composites(graph: &Graph, open: &dyn Fn(&crate::ops::Composite) -> b
     Ok(current.into_owned())
 }
 
-/// The graph with every composite node that `open` selects replaced by its decomposition; composites inside stay.
+/// Inlines every composite node that `open` selects, by one level.
 pub fn open_once(graph: &Graph, open: &dyn Fn(&Node) -> bool) -> Result<Graph> {
     rebuild(graph, |builder, _, index, operands| {
         let node = &graph.nodes[index];
@@ -74,11 +75,12 @@ pub fn open_once(graph: &Graph, open: &dyn Fn(&Node) -> bool) -> Result<Graph> {
     })
 }
 
-/// The graph with each reduction among the nodes `among` selects computed once: one that repeats an earlier one, over
-/// operands that are computed alike, is that one. What lies between is computed again rather than kept: only the
-/// reductions, which are small and may have to travel, live longer. `None` where nothing repeats.
+/// Computes each reduction among the nodes `among` only once: a reduction that equals an earlier
+/// one over equal operands is replaced by it. Intermediate values are recomputed rather than
+/// stored: only the reductions, which are small and may need communication, live longer. `None` if
+/// nothing repeats.
 pub fn reuse_reductions(graph: &Graph, among: &[bool]) -> Result<Option<Graph>> {
-    // Equal numbers mean equal values.
+    // Value numbering: equal numbers mean equal values.
     let mut number: Vec<usize> = (0..graph.values.len()).collect();
     let mut seen: BTreeMap<(String, Vec<usize>), usize> = BTreeMap::new();
     let mut same: Vec<Option<ValueId>> = vec![None; graph.nodes.len()];
@@ -105,11 +107,11 @@ pub fn reuse_reductions(graph: &Graph, among: &[bool]) -> Result<Option<Graph>> 
     Ok(Some(prune(reused)))
 }
 
-/// Constants of more elements are not compared.
+/// Larger constants are not compared.
 const LARGEST_COMPARED: usize = 64;
 
-/// The graph with every loop in which ranks exchange data written out trip by trip: ranks meet in straight lines only.
-/// E134 where data decides how often, and for branches in which ranks exchange data.
+/// Unrolls every loop that contains collectives, so that collectives occur in straight-line code
+/// only. E134 if the trip count depends on data, and for branches with collectives.
 pub fn unroll_collective_loops(graph: &Graph) -> Result<Graph> {
     let pending = |op: &Op| !op.regions().is_empty() && op.is_collective();
     let mut current = graph.clone();
@@ -203,7 +205,7 @@ fn remap_roles(graph: &Graph, map: &[Option<ValueId>], result: &mut Graph) {
     for (index, new) in map.iter().enumerate() {
         let Some(new) = *new else { continue };
         match graph.values[index].role.renamed(|v| map[v.index()]) {
-            // Two values became one.
+            // Two values were merged.
             Role::RematOf(of) if of == new => result.value_mut(new).role = Role::Activation,
             role @ (Role::StateOf(_) | Role::GradOf(_) | Role::RematOf(_)) => {
                 result.value_mut(new).role = role;

@@ -1,4 +1,5 @@
-//! The reference interpreter.
+//! The reference interpreter: evaluates graphs node by node, on one device or on all ranks in lock
+//! step. It is slow and defines what the ops mean.
 
 use crate::graph::{Graph, NodeId, ValueId};
 use crate::literal::Literal;
@@ -6,7 +7,7 @@ use crate::op::{Operation, RankCall};
 use crate::verify::runnable_values;
 use partita_base::{Diagnostic, Result};
 
-/// Evaluates a graph on one device. E130 when the inputs do not fit the graph.
+/// Evaluates a graph on one device. E130 if the inputs do not fit the graph.
 pub fn evaluate(graph: &Graph, inputs: &[Literal]) -> Result<Vec<Literal>> {
     let mut results = evaluate_ranks(&[graph], &[inputs.to_vec()])?;
     Ok(results.pop().expect("one rank in, one rank out"))
@@ -18,10 +19,10 @@ pub fn evaluate_ranks(graphs: &[&Graph], inputs: &[Vec<Literal>]) -> Result<Vec<
     Ok(outputs(graphs, evaluate_ranks_all(graphs, inputs, None)?))
 }
 
-/// Told the operations of each node (see [`work`]) over all ranks, once it is evaluated.
+/// A callback with the operations of each evaluated node (see [`work`]) over all ranks.
 pub type Watch<'a> = Option<&'a dyn Fn(f64)>;
 
-/// As [`evaluate_ranks`], for large graphs: watched, and a value is dropped once nothing reads it any more.
+/// [`evaluate_ranks`] for large graphs: reports progress, and drops a value after its last read.
 pub fn evaluate_ranks_lean(
     graphs: &[&Graph],
     inputs: &[Vec<Literal>],
@@ -44,7 +45,7 @@ fn outputs(graphs: &[&Graph], environments: Vec<Vec<Option<Literal>>>) -> Vec<Ve
         .collect()
 }
 
-/// As [`evaluate_ranks`], returning every value of every rank by value id: what `verify` compares.
+/// [`evaluate_ranks`] that returns every value of every rank by value id; `verify` compares these.
 pub fn evaluate_ranks_all(
     graphs: &[&Graph],
     inputs: &[Vec<Literal>],
@@ -53,20 +54,20 @@ pub fn evaluate_ranks_all(
     run(graphs, inputs, true, watch)
 }
 
-/// What evaluating a graph on one rank takes.
+/// The work of evaluating a graph on one rank.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Work {
     /// Nodes.
     pub nodes: usize,
-    /// Operations on elements, as the ops estimate them; at least one for each element of a result.
+    /// Operations on elements, as the ops estimate them; at least one for each result element.
     pub operations: f64,
-    /// The most bytes of values that are held at once: each from where it is defined to where it is last read.
+    /// The most bytes of live values; a value lives from its definition to its last read.
     pub peak_bytes: u64,
     /// The bytes of all values.
     pub bytes: u64,
 }
 
-/// What evaluating a graph on one rank takes.
+/// The work of evaluating a graph on one rank.
 pub fn work(graph: &Graph) -> Work {
     let bytes = |v: ValueId| graph.ty(v).bytes() as u64;
     let inputs: u64 = graph.inputs.iter().map(|&v| bytes(v)).sum();
@@ -90,7 +91,7 @@ fn operations(graph: &Graph, id: NodeId) -> f64 {
     node.op.cost(&graph.operand_types(node), &results).flops.max(elements as f64)
 }
 
-/// For each node, the values that nothing reads after it.
+/// For each node, the values whose last read it is.
 fn last_reads(graph: &Graph) -> Vec<Vec<ValueId>> {
     let mut seen = vec![false; graph.values.len()];
     graph.outputs.iter().for_each(|v| seen[v.index()] = true);
@@ -105,7 +106,7 @@ fn last_reads(graph: &Graph) -> Vec<Vec<ValueId>> {
     dead
 }
 
-/// The values of every rank by value id: all of them, or those that are outputs.
+/// The values of every rank by value id: all of them, or only the outputs.
 fn run(
     graphs: &[&Graph],
     inputs: &[Vec<Literal>],
@@ -129,20 +130,20 @@ fn run(
     Ok(evaluation.into_values())
 }
 
-/// The evaluation of one graph per rank in lock step, as far as inputs are there: nodes that depend on an input which has
-/// not been fed wait until it has been.
+/// The evaluation of one graph per rank in lock step, as far as inputs are available: nodes that
+/// depend on a missing input wait for it.
 pub struct Evaluation<'a> {
     graphs: Vec<&'a Graph>,
     values: Vec<Vec<Option<Literal>>>,
-    /// How often each value is still read; an output, once more than that.
+    /// The number of reads left for each value; one more for an output.
     reads: Vec<usize>,
     keeps_all: bool,
-    /// Nodes that have not been evaluated, in order.
+    /// Nodes not yet evaluated, in order.
     open: Vec<NodeId>,
 }
 
 impl<'a> Evaluation<'a> {
-    /// Before the first node. Values that nothing reads any more are dropped, unless `keep_all` says otherwise.
+    /// Starts before the first node. Values are dropped after their last read unless `keep_all`.
     pub fn new(graphs: &[&'a Graph], keep_all: bool) -> Evaluation<'a> {
         let first = graphs.first().expect("at least one rank");
         let mut reads = vec![0; first.values.len()];
@@ -157,7 +158,7 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    /// Feeds an input of a rank. E130 where it does not fit.
+    /// Feeds an input of a rank. E130 if it does not fit.
     pub fn feed(&mut self, rank: usize, position: usize, literal: Literal) -> Result<()> {
         let graph = self.graphs[rank];
         let id = graph.inputs[position];
@@ -174,7 +175,7 @@ impl<'a> Evaluation<'a> {
         Ok(())
     }
 
-    /// The value on each rank; `None` where it has not been computed yet.
+    /// The value on each rank; `None` if it is not computed yet.
     pub fn value(&self, select: impl Fn(&Graph) -> ValueId) -> Option<Vec<&Literal>> {
         self.graphs
             .iter()
@@ -183,7 +184,7 @@ impl<'a> Evaluation<'a> {
             .collect()
     }
 
-    /// Evaluates every node whose operands are there. Returns whether all have been evaluated.
+    /// Evaluates every node whose operands are available. Returns whether all nodes are done.
     pub fn advance(&mut self, watch: Watch) -> Result<bool> {
         let first = self.graphs[0];
         for id in std::mem::take(&mut self.open) {
@@ -234,7 +235,7 @@ impl<'a> Evaluation<'a> {
         Ok(())
     }
 
-    /// The values of every rank by value id, as far as they are kept.
+    /// The values of every rank by value id, as far as they were kept.
     pub fn into_values(self) -> Vec<Vec<Option<Literal>>> {
         self.values
     }
@@ -249,7 +250,7 @@ mod tests {
     use partita_base::DType;
     use std::cell::Cell;
 
-    /// `(x + x) x w^T` of 2 x 3 and 4 x 3, and a value that nothing reads.
+    /// `(x + x) x w^T` of 2 x 3 and 4 x 3, and an unused value.
     fn chain() -> Graph {
         let mut b = GraphBuilder::new("chain");
         let x = b.input("x", TensorType::new(DType::F32, [2, 3]), Role::Input);
@@ -263,7 +264,8 @@ mod tests {
 
     #[test]
     fn the_work_of_a_graph_is_counted_exactly() {
-        // Live: x w | x w sum | w sum (unread) | w sum product | product last, in elements of four bytes.
+        // Live: x w | x w sum | w sum (unread) | w sum matmul | matmul last, in elements of four
+        // bytes.
         let expected = Work {
             nodes: 4,
             operations: 6.0 + 6.0 + 2.0 * 8.0 * 3.0 + 8.0,

@@ -1,7 +1,8 @@
-//! The tensor program: types, ops, graphs, their StableHLO text, autodiff and the reference interpreter.
+//! The tensor program: types, ops, graphs, their StableHLO text, autodiff and the reference
+//! interpreter.
 //!
-//! Knows: what a program means and how each op may be split (its factor rule). Must not know: what executes
-//! it, how layouts are chosen, or any file format but its own text.
+//! Knows: what a program means and how each op may be split (its factor rule). Must not know: what
+//! executes it, how layouts are chosen, or any file format but its own text.
 #![forbid(unsafe_code)]
 
 pub mod autodiff;

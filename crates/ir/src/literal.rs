@@ -6,7 +6,7 @@ use partita_base::{DType, InertType};
 use std::borrow::Cow;
 use std::fmt;
 
-/// Equal elements that a message writes out one by one.
+/// Messages list up to this many equal elements one by one.
 const SHOWN: usize = 1024;
 
 macro_rules! storage {
@@ -15,9 +15,9 @@ macro_rules! storage {
         #[derive(Clone)]
         pub enum Storage {
             $(#[allow(missing_docs)] $variant(Vec<$ty>),)*
-            /// One element, repeated: never filled in until its elements are changed one by one.
+            /// One element, repeated: it is expanded only when single elements are changed.
             Splat(Box<Storage>, usize),
-            /// Elements that nothing computes with, as text writes them.
+            /// Elements of a type without arithmetic, in their text form.
             Inert(InertType, Vec<String>),
         }
 
@@ -54,7 +54,7 @@ macro_rules! storage {
                     DType::Inert(inert) => Storage::Inert(inert, values.map(|v| inert_element(inert, v)).collect()),
                 }
             }
-            /// The elements, each in its place.
+            /// The elements, expanded.
             pub fn filled(&self) -> Cow<'_, Storage> {
                 let Storage::Splat(one, count) = self else { return Cow::Borrowed(self) };
                 Cow::Owned(match &**one {
@@ -68,7 +68,8 @@ macro_rules! storage {
                 match self {
                     $(Storage::$variant(v) => Cow::Borrowed(bytemuck::cast_slice(v)),)*
                     Storage::Splat(one, count) => Cow::Owned(one.bytes().repeat(*count)),
-                    // Of elements as text there are no bytes; none are asked for where such types are refused.
+                    // Elements in text form have no bytes; types without arithmetic are rejected
+                    // before bytes are needed.
                     Storage::Inert(inert, v) => Cow::Owned(vec![0; v.len() * inert.size_bytes()]),
                 }
             }
@@ -108,7 +109,7 @@ macro_rules! storage {
         }
 
         impl PartialEq for Storage {
-            /// Element by element: a splat equals what it stands for.
+            /// Compares element by element: a splat equals its expanded form.
             fn eq(&self, other: &Storage) -> bool {
                 match (self, other) {
                     $((Storage::$variant(a), Storage::$variant(b)) => a == b,)*
@@ -322,7 +323,7 @@ impl Literal {
         self.data.bytes()
     }
 
-    /// As [`Literal::bytes`], to keep.
+    /// [`Literal::bytes`], owned.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.bytes().into_owned()
     }
@@ -373,7 +374,7 @@ impl Literal {
     }
 }
 
-/// A number as text writes it as an element of an inert type.
+/// The text form of a number in an inert type.
 fn inert_element(inert: InertType, value: f64) -> String {
     let is_complex = matches!(inert, InertType::Complex64 | InertType::Complex128);
     let is_integer = matches!(inert, InertType::I2 | InertType::I4 | InertType::U2 | InertType::U4);
@@ -384,7 +385,8 @@ fn inert_element(inert: InertType, value: f64) -> String {
     }
 }
 
-/// What an f64 becomes as an element: rounded once to floats, saturated to integers; nonzero is true.
+/// Conversion of an f64 to an element: rounded once to floats, saturated to integers; nonzero is
+/// true.
 pub trait Rounded: Copy + PartialEq {
     /// The element nearest to `value`.
     fn rounded(value: f64) -> Self;
@@ -413,8 +415,8 @@ rounded!(
     f64: v => v,
 );
 
-/// The f32 toward zero, its last bit set when that loses anything: rounding it again to a type of at most 22
-/// significant bits gives what rounding `value` once would have given.
+/// Rounds to odd: the f32 toward zero, with its last bit set if precision was lost. Rounding the
+/// result again to a type of at most 22 significant bits equals rounding `value` once.
 fn round_to_odd(value: f64) -> f32 {
     let nearest = value as f32;
     if nearest as f64 == value || !nearest.is_finite() {
@@ -424,7 +426,7 @@ fn round_to_odd(value: f64) -> f32 {
     f32::from_bits((nearest.to_bits() - away as u32) | 1)
 }
 
-/// As `round_to_odd`, from an integer that f64 may not hold.
+/// `round_to_odd` for an integer that f64 may not hold.
 fn bf16_from_i128(value: i128) -> bf16 {
     let nearest = value as f32;
     if nearest as i128 == value {
@@ -460,7 +462,7 @@ mod tests {
     #[test]
     fn halves_are_rounded_once() {
         let round = |dtype, value| Literal::scalar(dtype, value).to_f64()[0];
-        // Just above the middle between 1 and the next half: by way of f32 it would fall back to 1.
+        // Just above the middle between 1 and the next f16: rounding through f32 would return to 1.
         assert_eq!(round(DType::F16, 1.0 + 2f64.powi(-11) + 2f64.powi(-40)), 1.0 + 2f64.powi(-10));
         assert_eq!(round(DType::F16, 1.0 + 2f64.powi(-11)), 1.0);
         assert_eq!(round(DType::BF16, -(1.0 + 2f64.powi(-8) + 2f64.powi(-40))), -(1.0 + 2f64.powi(-7)));
@@ -490,7 +492,7 @@ mod tests {
             assert_eq!(changed.to_f64(), [1.0, 1.0, 1.0, 0.0, 1.0, 1.0]);
             assert!(changed != splat && !changed.is_splat());
         }
-        // Of no or one element there is nothing to save.
+        // With zero or one elements a splat saves nothing.
         let small = |shape: &[usize]| Literal::splat(&TensorType::new(DType::F32, shape), 2.0).data;
         assert_eq!(format!("{:?} {:?}", small(&[]), small(&[0, 4])), "F32([2.0]) F32([])");
         assert!(matches!(small(&[]), Storage::F32(_)) && matches!(small(&[0, 4]), Storage::F32(_)));

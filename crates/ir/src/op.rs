@@ -1,4 +1,4 @@
-//! What every op must answer, and what is made of the list of ops.
+//! The trait that every op implements, and the macro that turns the list of ops into code.
 
 use crate::builder::GraphBuilder;
 use crate::graph::{Graph, Node, ValueId};
@@ -20,22 +20,24 @@ pub struct Cost {
     pub bytes: f64,
 }
 
-/// What an op's gradient sees: build cotangents of the operands from cotangents of the results.
+/// The arguments of an op's gradient: it builds cotangents of the operands from cotangents of the
+/// results.
 pub struct GradientContext<'a> {
-    /// Where the gradient's nodes go.
+    /// The builder for the gradient's nodes.
     pub builder: &'a mut GraphBuilder,
     /// The op's operands.
     pub operands: &'a [ValueId],
     /// The op's results.
     pub results: &'a [ValueId],
-    /// The cotangent of each result; `None` stands for zero.
+    /// The cotangent of each result; `None` means zero.
     pub cotangents: &'a [Option<ValueId>],
-    /// For each operand, whether its cotangent is asked for.
+    /// For each operand, whether its cotangent is needed.
     pub wanted: &'a [bool],
 }
 
-/// What an op sees when it is rewritten for one rank's shards. The operands are already in the layout the rule
-/// asked for; the op emits nodes into the local graph and returns its local results.
+/// The arguments of the local rewriting of an op for one rank's shards. The operands already have
+/// the layout that the rule requires; the op emits nodes into the local graph and returns its local
+/// results.
 pub trait LocalContext {
     /// The local graph.
     fn builder(&mut self) -> &mut GraphBuilder;
@@ -53,8 +55,9 @@ pub trait LocalContext {
     fn operand_offset(&mut self, operand: usize, dim: usize) -> Result<ValueId>;
     /// The offset of this rank's shard of a result's dimension in the global tensor: an i64 scalar.
     fn result_offset(&mut self, result: usize, dim: usize) -> Result<ValueId>;
-    /// An i1 scalar: whether this rank stands first along all axes assigned to these factors. Of ranks whose
-    /// results are summed, only the leader may contribute what must count once.
+    /// An i1 scalar: whether this rank is the first along all axes assigned to these factors (the
+    /// leader). If results are summed over ranks, only the leader may contribute terms that count
+    /// once.
     fn leader(&mut self, factors: &[FactorId]) -> Result<ValueId>;
 }
 
@@ -68,12 +71,12 @@ pub struct RankCall<'a> {
     pub results: Vec<TensorType>,
 }
 
-/// Everything an op answers. One implementation per op, in one file of `ops/`.
+/// The interface of an op. One implementation per op, in one file of `ops/`.
 pub trait Operation {
     /// The name in text: `stablehlo.add`.
     fn name(&self) -> &str;
 
-    /// The name without what stands before the first dot: `add`.
+    /// The name after the first dot: `add`.
     fn short_name(&self) -> &str {
         self.name().split_once('.').map_or(self.name(), |(_, short)| short)
     }
@@ -91,10 +94,11 @@ pub trait Operation {
         Cost { flops: flops as f64, bytes: bytes as f64 }
     }
 
-    /// Cotangents of the operands; `None` for zero or for what is not `wanted`. E120 where refused.
+    /// Cotangents of the operands; `None` for zero or if not `wanted`. E120 if the op has no
+    /// gradient.
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>>;
 
-    /// The results on these operands: the meaning of the op, slow and plain.
+    /// The results for these operands: the reference semantics, slow and simple.
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>>;
 
     /// The results on every rank at once. Only collectives look across ranks.
@@ -102,48 +106,52 @@ pub trait Operation {
         ranks.iter().map(|rank| rank.op.evaluate(&rank.operands, &rank.results)).collect()
     }
 
-    /// Emits this op on one rank's shards. Ops whose attributes hold sizes, offsets or indices adjust them.
+    /// Emits this op for one rank's shards. Ops whose attributes hold sizes, offsets or indices
+    /// adjust them.
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>>;
 
-    /// What the op is to those who lower and run it. `node` is the application of it in `graph`.
+    /// The traits of the op for lowering and execution. `node` is its application in `graph`.
     fn traits(&self, graph: &Graph, node: &Node) -> Traits<'_>;
 
-    /// A view op that makes a result of this shape, for a part of its operand; `None` where that takes another op.
+    /// A view op with a result of this shape, for a part of its operand; `None` if that needs
+    /// another op.
     fn onto_shape(&self, _shape: &[usize]) -> Option<Op> {
         None
     }
 
-    /// Whether the other op, on its operands, does the same to tensors of other extents and element types. `None` where
-    /// only equal ops do.
+    /// Whether the other op, on its operands, does the same to tensors of other extents and element
+    /// types. `None`: only equal ops do.
     fn is_alike(&self, _own: &[&TensorType], _other: &Op, _others: &[&TensorType]) -> Option<bool> {
         None
     }
 
-    /// (operand, result) positions: results of which most is the operand as it was, so that an op may write over it.
+    /// (operand, result) positions of results that are mostly the unchanged operand, so that the op
+    /// may run in place.
     fn overwrites(&self) -> &'static [(usize, usize)] {
         &[]
     }
 
-    /// Graphs held by the op: loop bodies, combiners, decompositions.
+    /// Graphs inside the op: loop bodies, combiners, decompositions.
     fn regions(&self) -> Vec<&Graph> {
         Vec::new()
     }
 
-    /// Whether ranks exchange data here.
+    /// Whether this is a collective.
     fn is_collective(&self) -> bool {
         false
     }
 }
 
-/// How an op is written, from its name to its types: beside each op, with how it is read (`ops::parsers`).
+/// The text form of an op, from its name to its types. The matching parser is in the same file
+/// (`ops::parsers`).
 pub(crate) trait TextForm {
     /// Appends the text of the printer's node.
     fn print(&self, printer: &mut OpPrinter);
 }
 
-/// Makes of the list of ops, which stands in `ops/mod.rs`, everything that has to know all of them: the modules, what they
-/// export, the enum `Op`, its answers to [`Operation`] and [`TextForm`], and the table of parsers. A line names a file, its
-/// ops, and the types beside them that others use.
+/// Generates from the list of ops in `ops/mod.rs` everything that must know all ops: modules,
+/// exports, the enum `Op`, its implementations of [`Operation`] and [`TextForm`], and the parser
+/// table. Each line names a file, its ops, and the other types it exports.
 macro_rules! ops {
     ($(
         $module:ident $(read by $parsers:ident)? {
@@ -171,7 +179,7 @@ macro_rules! ops {
             fn from(op: $variant) -> Op { Op::$variant(op) }
         })+)*
 
-        /// How each op of the language is read, by name.
+        /// The parser of each op, by name.
         pub(crate) fn parsers() -> impl Iterator<Item = (&'static str, ParseOp)> {
             std::iter::empty()$(.chain(ops!(@parsers $module $($parsers)?)))*
         }
@@ -235,8 +243,8 @@ macro_rules! ops {
 }
 pub(crate) use ops;
 
-/// Emits `op` on the local operands with the local types of its `results` results: the local rewriting of every
-/// op whose attributes already are what the shards need.
+/// Emits `op` on the local operands with the local types of its `results` results: for ops whose
+/// attributes hold for the shards too.
 pub(crate) fn localise_same(
     op: impl Into<Op>,
     context: &mut dyn LocalContext,

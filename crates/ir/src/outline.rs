@@ -1,4 +1,4 @@
-//! Outlining: some nodes of a graph become one composite. The inverse of opening it.
+//! Outlining: replaces some nodes of a graph by one composite. The inverse of inlining.
 
 use crate::composite::{Attributes, CompositeDefinition, Origin};
 use crate::graph::{Graph, Node, NodeId, Role, ValueId};
@@ -10,21 +10,23 @@ use crate::{GraphBuilder, Operation};
 use partita_base::{Diagnostic, Result};
 use std::sync::Arc;
 
-/// The graph with `nodes` replaced by one composite `name`, and where it stands. Its operands are what the nodes read
-/// from outside, in order of first use; its results what is read outside or returned, in node order. Constants and
-/// broadcasts that others read too stay for them and are repeated inside.
+/// Replaces `nodes` by one composite `name`, and returns the graph and the composite's node. Its
+/// operands are the values that the nodes read from outside, in order of first use; its results are
+/// the values that are read outside or returned, in node order. Constants and broadcasts that other
+/// nodes read too stay outside and are duplicated inside.
 ///
-/// It stands where the last of the nodes stood, with that node's phase, location and microbatch, under the deepest
-/// module path they share; what depends on it moves behind it, everything else keeps its order. E135 when a path
-/// leaves the nodes and comes back, or when there is nothing to outline.
+/// The composite takes the position of the last of the nodes, with that node's phase, location and
+/// microbatch, under their deepest common module path. Nodes that depend on it move behind it; all
+/// others keep their order. E135 if a path leaves the nodes and re-enters, or if nothing is left to
+/// outline.
 pub fn outline(graph: &Graph, nodes: &[NodeId], name: &str) -> Result<(Graph, NodeId)> {
     let selection = Selection::of(graph, nodes, name)?;
     let operands = selection.reads(graph);
     selection.outlined(graph, name, &operands)
 }
 
-/// As [`outline`], with these operands first, in this order; one may come twice. What else the nodes read follows in
-/// order of first use. E135 also where the nodes do not read one of them.
+/// [`outline`] with these operands first, in this order; one may occur twice. Other values that the
+/// nodes read follow in order of first use. E135 also if the nodes do not read one of them.
 pub fn outline_over(
     graph: &Graph,
     nodes: &[NodeId],
@@ -57,7 +59,7 @@ struct Selection {
     nodes: Vec<NodeId>,
     /// For each node of the graph, whether it goes inside.
     inside: Vec<bool>,
-    /// For each node of the graph, whether it stays outside; a repeated one does both.
+    /// For each node of the graph, whether it stays outside; a duplicated one does both.
     outside: Vec<bool>,
 }
 
@@ -85,7 +87,7 @@ impl Selection {
         Ok(Selection { nodes, inside, outside })
     }
 
-    /// What the nodes read from outside, in order of first use.
+    /// The values that the nodes read from outside, in order of first use.
     fn reads(&self, graph: &Graph) -> Vec<ValueId> {
         let mut reads = Vec::new();
         for operand in self.nodes.iter().flat_map(|&id| &graph.node(id).operands) {
@@ -97,7 +99,7 @@ impl Selection {
         reads
     }
 
-    /// What is read outside or returned, in node order.
+    /// The values that are read outside or returned, in node order.
     fn results(&self, graph: &Graph) -> Vec<ValueId> {
         let mut read = vec![false; graph.values.len()];
         for (node, _) in graph.nodes.iter().zip(&self.outside).filter(|(_, outside)| **outside) {
@@ -109,7 +111,8 @@ impl Selection {
         results.filter(|v| read[v.index()]).collect()
     }
 
-    /// For each node that stays outside, whether it depends on `results`. E135 where a node inside does so through one.
+    /// For each node that stays outside, whether it depends on `results`. E135 if a node inside
+    /// depends on one of those.
     fn followers(&self, graph: &Graph, name: &str, results: &[ValueId]) -> Result<Vec<bool>> {
         let mut depends = vec![false; graph.values.len()];
         results.iter().for_each(|v| depends[v.index()] = true);
@@ -117,7 +120,7 @@ impl Selection {
         for id in graph.node_ids().filter(|id| self.outside[id.index()]) {
             let node = graph.node(id);
             follows[id.index()] = node.operands.iter().any(|v| depends[v.index()]);
-            // A repeated node's results are read inside from its copy there.
+            // Nodes inside read a duplicated node's results from its copy.
             if follows[id.index()] {
                 node.results.iter().for_each(|v| depends[v.index()] = true);
             }
@@ -157,7 +160,7 @@ impl Selection {
             let copies = builder.push_typed(node.op.clone(), &operands, types);
             node.results.iter().zip(copies).for_each(|(old, new)| map[old.index()] = Some(new));
         }
-        // Ops inside may refer to meshes by number.
+        // Ops inside may refer to meshes by index.
         if self.nodes.iter().any(|&id| names_mesh(&graph.node(id).op)) {
             builder.graph_mut().meshes = graph.meshes.clone();
         }
@@ -198,7 +201,7 @@ impl Selection {
                 edited.values[result.index()].definition = Some((NodeId::new(index), number));
             }
         }
-        // Rebuilding drops the values that now live inside.
+        // Rebuilding drops the values that moved inside.
         let outlined = rebuild(&edited, |builder, _, index, operands| {
             Ok(Some(push_copy(builder, &edited, index, operands)))
         })?;

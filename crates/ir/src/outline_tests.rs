@@ -1,3 +1,5 @@
+//! Tests of outlining, also on random graphs.
+
 use super::*;
 use crate::interpret::evaluate;
 use crate::testing::random;
@@ -73,7 +75,7 @@ fn operands_come_in_the_order_asked_for() {
     assert_eq!(outlined.node(place).operands, reversed);
     assert_eq!(evaluate(&outlined, &inputs(3)).unwrap(), evaluate(&graph, &inputs(3)).unwrap());
 
-    // What is not given follows; what is given twice is an operand twice.
+    // Operands not given follow; one given twice is an operand twice.
     let twice = [wanted[1], wanted[1]];
     let (outlined, place) = outline_over(&graph, &nodes, "fused", &twice).unwrap();
     let expected = [reversed[1], reversed[1], reversed[2], reversed[0]];
@@ -173,7 +175,7 @@ fn module_paths_share_whole_components() {
 /// How to build a random graph and which of its nodes to outline.
 #[derive(Clone, Debug)]
 struct Recipe {
-    /// Op and two earlier values, each modulo what there is.
+    /// Op and two earlier values, each modulo the number available.
     steps: Vec<(u8, usize, usize)>,
     selected: Vec<bool>,
     outputs: Vec<usize>,
@@ -204,8 +206,8 @@ fn readers(graph: &Graph, id: NodeId) -> Vec<NodeId> {
     graph.node_ids().filter(|n| graph.node(*n).operands.iter().any(|v| results.contains(v))).collect()
 }
 
-/// Of the selected nodes, those that hand something out: constants and broadcasts that others inside read are repeated
-/// outside instead.
+/// The selected nodes with results used outside: constants and broadcasts that others inside read
+/// are duplicated outside instead.
 fn handing_out(graph: &Graph, nodes: &[NodeId]) -> Vec<NodeId> {
     let repeated = |id: &NodeId| {
         let cheap = ["stablehlo.constant", "stablehlo.broadcast_in_dim"].contains(&graph.node(*id).op.name());
@@ -214,7 +216,7 @@ fn handing_out(graph: &Graph, nodes: &[NodeId]) -> Vec<NodeId> {
     nodes.iter().copied().filter(|id| !repeated(id)).collect()
 }
 
-/// Whether a path leaves the selected nodes and comes back, by walking every path.
+/// Whether a path leaves the selected nodes and re-enters, by walking every path.
 fn comes_back(graph: &Graph, nodes: &[NodeId]) -> bool {
     let starts = handing_out(graph, nodes);
     let mut frontier: Vec<NodeId> = starts.into_iter().flat_map(|id| readers(graph, id)).collect();

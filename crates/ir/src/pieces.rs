@@ -1,20 +1,21 @@
-//! A parameter that is stored as several tensors under names of their own.
+//! A parameter that is stored as several tensors (split fused projections).
 
 use crate::literal::Literal;
 
-/// The pieces of one parameter, in order; its optimizer states are cut likewise.
+/// The parts of one parameter, in order; its optimizer states are split in the same way.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pieces {
     /// The global name.
     pub name: String,
-    /// The dimension that is cut.
+    /// The split dimension.
     pub dim: usize,
-    /// For each piece: its name (`<name>#0`, `<name>#1`, ..), where it starts and where it ends in the dimension.
+    /// For each part: its name (`<name>#0`, `<name>#1`, ..), and its start and end in the
+    /// dimension.
     pub limits: Vec<(String, usize, usize)>,
 }
 
 impl Pieces {
-    /// The pieces of a whole tensor, with their names.
+    /// The parts of a full tensor, with their names.
     pub fn split(&self, whole: &Literal) -> Vec<(String, Literal)> {
         let piece = |(name, start, limit): &(String, usize, usize)| {
             let (mut offset, mut shape) = (vec![0; whole.ty.rank()], whole.ty.shape.clone());
@@ -24,7 +25,7 @@ impl Pieces {
         self.limits.iter().map(piece).collect()
     }
 
-    /// The whole tensor from its pieces, in order.
+    /// The full tensor from its parts, in order.
     pub fn join(&self, pieces: &[Literal]) -> Literal {
         assert_eq!(pieces.len(), self.limits.len(), "pieces of {}", self.name);
         let mut shape = pieces[0].ty.shape.clone();

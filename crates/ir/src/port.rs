@@ -1,10 +1,10 @@
-//! What the inputs and outputs of a training step are. The protocol of their names is written here and nowhere else:
-//! builders of steps print names, whoever feeds or reads a step matches on the kind.
+//! The kinds of inputs and outputs of a training step. The naming protocol is defined only here:
+//! builders of steps print names; feeders and readers of a step match on the kind.
 
 use crate::graph::Role;
 use std::fmt;
 
-/// The name of the number that is minimised.
+/// The name of the loss.
 pub const LOSS: &str = "loss";
 /// The name of the norm of all gradients, before clipping.
 pub const GRADIENT_NORM: &str = "grad_norm";
@@ -12,11 +12,11 @@ pub const GRADIENT_NORM: &str = "grad_norm";
 pub const LEARNING_RATE: &str = "learning_rate";
 /// The name of the scalar input that counts steps, from 1.
 pub const STEP: &str = "step";
-/// The name of the scalar input that random numbers begin from.
+/// The name of the scalar input that seeds random numbers.
 pub const SEED: &str = "seed";
-/// The batch tensor whose elements are counted in tokens per second.
+/// The batch tensor whose elements count as tokens in tokens per second.
 pub const TOKENS: &str = "tokens";
-/// What the names of optimizer states begin with.
+/// The prefix of optimizer state names.
 pub const OPTIMIZER_PREFIX: &str = "optimizer.";
 
 const GRADIENT_PREFIX: &str = "grad.";
@@ -32,12 +32,12 @@ pub fn state_name(slot: &str, parameter: &str) -> String {
     format!("{OPTIMIZER_PREFIX}{slot}.{parameter}")
 }
 
-/// The slot and the parameter of an optimizer state's name. A slot has no dot.
+/// The slot and the parameter from the name of an optimizer state. A slot has no dot.
 pub fn state_of(name: &str) -> Option<(&str, &str)> {
     name.strip_prefix(OPTIMIZER_PREFIX)?.split_once('.')
 }
 
-/// The name of the rows that a microbatch has of a batch tensor: `<name>.micro0`, `<name>.micro1`, ..
+/// The name of the rows of a batch tensor for one microbatch: `<name>.micro0`, `<name>.micro1`, ..
 pub fn microbatch_name(name: &str, microbatch: usize) -> String {
     format!("{name}{MICROBATCH_MARK}{microbatch}")
 }
@@ -48,18 +48,18 @@ pub fn microbatch_of(name: &str) -> Option<(&str, usize)> {
     Some((whole, microbatch.parse().ok()?))
 }
 
-/// What an input of a step is.
+/// The kind of an input of a step.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum InputKind {
     /// A trained tensor.
     Parameter(String),
-    /// A state of the optimizer, or any other input that an output replaces.
+    /// An optimizer state, or any other input that an output replaces.
     State(String),
-    /// A tensor of the batch, or the rows of it that are a microbatch's.
+    /// A tensor of the batch, or the rows of it for one microbatch.
     Batch {
-        /// The whole tensor's name.
+        /// The name of the full tensor.
         name: String,
-        /// The microbatch, where the batch is cut.
+        /// The microbatch, if the batch is split.
         microbatch: Option<usize>,
     },
     /// [`LEARNING_RATE`].
@@ -71,7 +71,8 @@ pub enum InputKind {
 }
 
 impl InputKind {
-    /// Of an input of this name and role; `is_replaced` where an output takes its place after the step.
+    /// The kind of an input with this name and role; `is_replaced` if an output replaces it after
+    /// the step.
     pub fn of(name: &str, role: &Role, is_replaced: bool) -> InputKind {
         match (role, name) {
             (Role::Param, _) => InputKind::Parameter(name.to_string()),
@@ -87,12 +88,12 @@ impl InputKind {
         }
     }
 
-    /// Whether it keeps its value from step to step.
+    /// Whether it persists from step to step.
     pub fn is_kept(&self) -> bool {
         matches!(self, InputKind::Parameter(_) | InputKind::State(_))
     }
 
-    /// Whether it is a number that belongs to the step, not to the batch.
+    /// Whether it is a scalar of the step, not of the batch.
     pub fn is_scalar_of_step(&self) -> bool {
         matches!(self, InputKind::LearningRate | InputKind::Step | InputKind::Seed)
     }
@@ -111,7 +112,7 @@ impl fmt::Display for InputKind {
     }
 }
 
-/// What an output of a step is.
+/// The kind of an output of a step.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum OutputKind {
     /// [`LOSS`].
@@ -120,14 +121,14 @@ pub enum OutputKind {
     GradientNorm,
     /// The gradient of this parameter or input.
     Gradient(String),
-    /// What replaces the input of this name.
+    /// The new value of the input of this name.
     NewValue(String),
     /// Anything else that the model computes.
     Metric(String),
 }
 
 impl OutputKind {
-    /// Of an output of this name; `replaces` where it takes the place of an input.
+    /// The kind of an output with this name; `replaces` if it is the new value of an input.
     pub fn of(name: &str, replaces: bool) -> OutputKind {
         match (name, name.strip_prefix(GRADIENT_PREFIX)) {
             _ if replaces => OutputKind::NewValue(name.to_string()),

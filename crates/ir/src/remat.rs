@@ -1,16 +1,18 @@
-//! Recomputation (activation checkpointing): the backward pass computes values again instead of keeping them.
+//! Rematerialisation (activation checkpointing, Chen et al. 2016): the backward pass recomputes
+//! values instead of reading stored ones.
 //!
-//! Forward nodes are marked in groups, before differentiation. Of a group, what other forward nodes read or the graph
-//! returns is kept; so is what the group reads. Everything else dies in the forward pass. Random numbers depend on a
-//! seed and a place alone, so what is computed again is the same to the bit, dropout included.
+//! Forward nodes are marked in groups before differentiation. The inputs of a group are stored, and
+//! so are those of its values that other forward nodes read or the graph returns. All others are
+//! freed in the forward pass. Random numbers depend only on a seed and a position, so recomputed
+//! values are bitwise equal, dropout included.
 
 use crate::graph::{Graph, Node, NodeId, Phase, Role, ValueId};
 use crate::op::Operation;
 use crate::{GraphBuilder, graph_edit};
 use partita_base::{Diagnostic, Result};
 
-/// Makes these forward nodes a new group. E136 for a node that is in a group already, E137 for one that is not of the
-/// forward pass; then nothing is marked.
+/// Marks these forward nodes as a new group. E136 for a node that is in a group already, E137 for
+/// one that is not in the forward pass; on an error no node is marked.
 pub fn mark(graph: &mut Graph, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
     let nodes: Vec<NodeId> = nodes.into_iter().collect();
     for &id in &nodes {
@@ -30,9 +32,9 @@ pub fn mark(graph: &mut Graph, nodes: impl IntoIterator<Item = NodeId>) -> Resul
     Ok(())
 }
 
-/// The gradient graph in which what each group does not keep is computed again right before the first node that needs
-/// it, and no node is marked. What is computed again says so: [`Role::RematOf`]. E137 where a marked node is not of the
-/// forward pass.
+/// Rewrites the gradient graph: values that a group does not store are recomputed right before the
+/// first node that needs them, and no node stays marked. Recomputed values have the role
+/// [`Role::RematOf`]. E137 if a marked node is not in the forward pass.
 pub fn rematerialise(mut graph: Graph) -> Result<Graph> {
     if graph.nodes.iter().all(|node| node.remat.is_none()) {
         return Ok(graph);
@@ -47,7 +49,7 @@ pub fn rematerialise(mut graph: Graph) -> Result<Graph> {
         if graph.nodes[index].phase != Phase::Forward {
             for (old, new) in graph.nodes[index].operands.iter().zip(&mut operands) {
                 let Some(group) = dropped[old.index()] else { continue };
-                // All of a group at its first reader.
+                // The whole group at its first reader.
                 for id in std::mem::take(&mut needed[group]) {
                     repeat(builder, &graph, graph.node(id), map, &mut again);
                 }
@@ -59,7 +61,7 @@ pub fn rematerialise(mut graph: Graph) -> Result<Graph> {
     Ok(graph_edit::prune(result))
 }
 
-/// For each value that its group does not keep, the group.
+/// For each value that is not stored, its group.
 fn dropped(graph: &Graph) -> Vec<Option<usize>> {
     let mut dropped = vec![None; graph.values.len()];
     for node in &graph.nodes {
@@ -76,7 +78,7 @@ fn dropped(graph: &Graph) -> Vec<Option<usize>> {
     dropped
 }
 
-/// For each group, its nodes that lead to what is read of it outside, in order.
+/// For each group, its nodes that lead to values read outside, in order.
 fn needed(graph: &Graph, dropped: &[Option<usize>]) -> Vec<Vec<NodeId>> {
     let groups = graph.nodes.iter().filter_map(|node| node.remat).max().map_or(0, |last| last + 1);
     let mut needed = vec![Vec::new(); groups];
@@ -95,7 +97,7 @@ fn needed(graph: &Graph, dropped: &[Option<usize>]) -> Vec<Vec<NodeId>> {
     needed
 }
 
-/// Computes a node again, from what is computed again or kept.
+/// Recomputes a node from recomputed or stored values.
 fn repeat(
     builder: &mut GraphBuilder,
     graph: &Graph,

@@ -1,3 +1,6 @@
+//! Tests of rematerialisation: which values are stored, which are recomputed, and that no number
+//! changes.
+
 use super::*;
 use crate::ops::UnaryKind;
 use crate::{TensorType, autodiff, text};

@@ -1,25 +1,27 @@
-//! The factor rule: how an op's dimensions correspond, which is all that distribution needs to know of it.
+//! The factor rule: how an op's dimensions correspond. It is all that distribution needs to know
+//! about an op.
 //!
-//! After Shardy's op sharding rule: every dimension of every operand and result is an ordered list of factors,
-//! major to minor. `dot_general` is `([b,m,k], [b,k,n]) -> [b,m,n]` with `k: Reduce(Sum)`. Sharding propagation,
-//! legal layouts, local shapes, where partial sums appear, communication volume and microbatching are all read
-//! off this one table.
+//! It follows Shardy's op sharding rule: every dimension of every operand and result is an ordered
+//! list of factors, major to minor. `dot_general` is `([b,m,k], [b,k,n]) -> [b,m,n]` with `k:
+//! Reduce(Sum)`. Sharding propagation, legal layouts, local shapes, partial sums, communication
+//! volume and microbatching are all derived from this table.
 
 use partita_mesh::Combiner;
 
 /// The number of a factor within its rule.
 pub type FactorId = usize;
 
-/// What may be done with a factor.
+/// How a factor may be sharded.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FactorKind {
     /// Each shard can be computed from the same shard of every tensor that has the factor.
     Pass,
-    /// As `Pass` for the tensors that have it; results that lack it come out partial with this combiner.
+    /// Like `Pass` for the tensors that have it; results that lack it are partial with this
+    /// combiner.
     Reduce(Combiner),
     /// A window slides along it, so a shard needs its neighbours' edge. Treated as `Whole` until halos exist.
     Shift,
-    /// Must be present in full.
+    /// Must be present in full on each rank.
     Whole,
 }
 
@@ -28,17 +30,17 @@ pub enum FactorKind {
 pub struct Factor {
     /// Number of elements along the factor, globally.
     pub size: usize,
-    /// What may be done with it.
+    /// How it may be sharded.
     pub kind: FactorKind,
 }
 
-/// Operands that may be partial over an axis together, with the results then partial over it too, while every
-/// other operand is whole over that axis.
+/// Operands that may be partial over an axis together: the results are then partial over it too,
+/// while every other operand is replicated over that axis.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LinearGroup {
     /// Operand indices. All of them must be partial at once.
     pub operands: Vec<usize>,
-    /// Holds for every combiner (pure data movement), not just for sums.
+    /// Holds for every combiner (pure data movement), not only for sums.
     pub any_combiner: bool,
 }
 
@@ -47,12 +49,12 @@ pub struct LinearGroup {
 pub struct Rule {
     /// The factors, by [`FactorId`].
     pub factors: Vec<Factor>,
-    /// For each operand, for each dimension, its factors major to minor. An empty list is a dimension of extent
-    /// 1 that takes no part, or one that must stay whole.
+    /// For each operand, for each dimension, its factors major to minor. An empty list is a
+    /// dimension of extent 1 without a factor, or one that cannot be sharded.
     pub operands: Vec<Vec<Vec<FactorId>>>,
     /// The same for each result.
     pub results: Vec<Vec<Vec<FactorId>>>,
-    /// In which operands the op is linear.
+    /// The groups of operands in which the op is linear.
     pub linear: Vec<LinearGroup>,
 }
 
@@ -73,7 +75,7 @@ impl Rule {
         rule
     }
 
-    /// The rule of an op none of whose dimensions may be sharded.
+    /// The rule of an op without shardable dimensions.
     pub fn whole(operand_shapes: &[&[usize]], result_shapes: &[&[usize]]) -> Rule {
         let mut rule = Rule::default();
         for shape in operand_shapes {
@@ -93,7 +95,7 @@ impl Rule {
         self
     }
 
-    /// Adds a group of operands through which a partial value of any combiner flows unchanged.
+    /// Adds a group of operands through which a partial value of any combiner passes unchanged.
     pub fn transparent_in(mut self, operands: &[usize]) -> Rule {
         self.linear.push(LinearGroup { operands: operands.to_vec(), any_combiner: true });
         self

@@ -1,4 +1,5 @@
-//! What the tests of ops share: numbers, gradients against finite differences, rules against shards.
+//! Helpers for op tests: random numbers, gradients against finite differences, rules against
+//! shards.
 
 use crate::builder::GraphBuilder;
 use crate::graph::{Graph, Role, ValueId};
@@ -11,7 +12,7 @@ use partita_base::{DType, Result};
 use partita_mesh::Combiner;
 use std::ops::Range;
 
-/// Numbers in (-1, 1) that depend on nothing but the seed.
+/// Numbers in (-1, 1) that depend only on the seed.
 pub(crate) fn random_values(seed: u64, count: usize) -> Vec<f64> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d;
     (0..count)
@@ -39,7 +40,7 @@ pub(crate) fn apply(op: impl Into<Op>, inputs: &[Literal]) -> Vec<Literal> {
     values
 }
 
-/// The op on fresh inputs of the types of `inputs`, and nothing else.
+/// A graph of only this op, with inputs of the types of `inputs`.
 fn forward(op: &Op, inputs: &[Literal]) -> Graph {
     let mut builder = GraphBuilder::new("forward");
     let operands: Vec<_> = inputs
@@ -132,7 +133,7 @@ pub(crate) fn check_gradient(op: impl Into<Op>, inputs: Vec<Literal>, wanted: &[
     }
 }
 
-/// What `infer` says of operands that do not fit: the whole diagnostic as text.
+/// The error of `infer` for operands that do not fit: the whole diagnostic as text.
 pub(crate) fn refusal(op: impl Into<Op>, operands: &[TensorType]) -> String {
     let op = op.into();
     let error = op.infer(&operands.iter().collect::<Vec<_>>()).expect_err("the operands do not fit the op");
@@ -140,7 +141,7 @@ pub(crate) fn refusal(op: impl Into<Op>, operands: &[TensorType]) -> String {
     error.to_string()
 }
 
-/// Fails unless both have one type and elements equal up to rounding; NaN equals NaN.
+/// Fails unless both have the same type and elements equal up to rounding; NaN equals NaN.
 pub(crate) fn assert_close(found: &Literal, expected: &Literal, what: &str) {
     assert_eq!(found.ty, expected.ty, "{what}");
     for (i, (f, e)) in found.to_f64().into_iter().zip(expected.to_f64()).enumerate() {
@@ -232,9 +233,10 @@ fn combine(combiner: Combiner, parts: &[Literal]) -> Literal {
     Literal::from_f64(&parts[0].ty, values.into_iter())
 }
 
-/// Checks everything the op's factor rule promises: that dimensions are made up of their factors, that each
-/// factor can be sharded over 2 and 3 ranks (evenly or not) with the local ops giving the shards of the global
-/// result (or parts that combine to it), and that the op is linear where it says so.
+/// Checks everything the op's factor rule promises: that dimensions consist of their factors; that
+/// each factor can be sharded over 2 and 3 ranks, evenly or not, with local ops that give the
+/// shards of the global result (or parts that combine to it); and that the op is linear where the
+/// rule declares it.
 pub(crate) fn check_rule(op: impl Into<Op>, inputs: &[Literal]) {
     let op = op.into();
     let operands: Vec<TensorType> = inputs.iter().map(|input| input.ty.clone()).collect();
@@ -269,7 +271,7 @@ fn check_factor(
     factor: FactorId,
     ranks: usize,
 ) {
-    // A minor factor alone would be a strided shard, which no layout is.
+    // A minor factor alone would give a strided shard, which no layout has.
     let strided = |factors: &Vec<FactorId>| {
         let place = factors.iter().position(|&f| f == factor).unwrap_or(0);
         factors[..place].iter().any(|&f| rule.factors[f].size != 1)

@@ -1,5 +1,6 @@
-//! What ops are to those who lower and run them: MLIR calls such answers traits. Code outside `ops/` asks an op for its
-//! traits instead of listing ops by name, so that a new op is treated as what it says it is.
+//! Op traits (as in MLIR): the kind of an op for lowering and execution. Code outside `ops/` asks
+//! an op for its traits instead of listing ops by name, so that a new op is handled by what it
+//! declares.
 
 use crate::graph::{Graph, Node, ValueId};
 use crate::op::{Op, Operation};
@@ -8,31 +9,34 @@ use crate::ops::{
     RankConstant, ReduceScatter, UnaryKind,
 };
 
-/// What one application of an op is. A kind that none of these describes is a new variant, which every place that
-/// decides by traits then has to answer.
+/// The kind of one application of an op. A kind that none of these describes needs a new variant,
+/// which every match on traits must then handle.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Traits<'a> {
-    /// Computes each result element from the operand elements at the same place: may be fused.
+    /// Computes each result element from the operand elements at the same position: may be fused.
     Elementwise(Elementwise<'a>),
-    /// Known in advance: cloned into regions where it is one number, otherwise a buffer filled once.
+    /// Known at compile time: a splat is cloned into regions, any other constant is a buffer that
+    /// is filled once.
     Constant(ConstantOp<'a>),
-    /// Counts along a dimension, from nothing: cloned into fused regions, otherwise a region of its own.
+    /// Counts along a dimension, without operands: cloned into fused regions, otherwise a region of
+    /// its own.
     Iota {
         /// The dimension.
         dim: usize,
     },
-    /// Moves nothing: another way to look at the first operand.
+    /// Moves no data: another view of the first operand.
     View(ViewMap<'a>),
-    /// Ranks exchange data.
+    /// Ranks communicate.
     Collective(CollectiveRef<'a>),
-    /// None of these: runs by itself, on a kernel where the device has one, otherwise on the interpreter.
+    /// None of these: runs by itself, on a kernel if the device has one, otherwise on the
+    /// interpreter.
     Opaque,
-    /// Must have been rewritten before a graph is lowered.
+    /// Must be rewritten before a graph is lowered.
     Refused,
 }
 
-/// What an elementwise op computes, of what devices know by name. An op that computes something else is opaque until a
-/// variant is added for it.
+/// The function of an elementwise op that devices know by name. An op with another function is
+/// opaque until it has a variant here.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Elementwise<'a> {
     /// A function of one operand.
@@ -41,9 +45,9 @@ pub enum Elementwise<'a> {
     Binary(BinaryKind),
     /// A comparison.
     Compare(&'a Compare),
-    /// The second operand where the first is true, else the third.
+    /// The second operand if the first is true, else the third.
     Select,
-    /// The second operand within the limits that the first and the third are.
+    /// The second operand clamped to the limits in the first and the third.
     Clamp,
     /// The same number as another element type.
     Convert,
@@ -70,13 +74,13 @@ impl ConstantOp<'_> {
     }
 }
 
-/// Which element of its first operand a view shows at each place of its result.
+/// Which element of its first operand a view shows at each position of its result.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum ViewMap<'a> {
-    /// The element at the same place; of several operands, each result shows the one with its number.
+    /// The element at the same position; with several operands, result `i` shows operand `i`.
     Identity,
-    /// Operand dimension `i` is result dimension `dims[i]`; where its extent is 1, and along other result dimensions,
-    /// elements repeat.
+    /// Operand dimension `i` is result dimension `dims[i]`; elements repeat if its extent is 1, and
+    /// along other result dimensions.
     Broadcast {
         /// For each operand dimension, the result's.
         dims: &'a [usize],
@@ -95,13 +99,13 @@ pub enum ViewMap<'a> {
         /// Of each dimension.
         stride: &'a [usize],
     },
-    /// Some dimensions backwards.
+    /// Some dimensions reversed.
     Reverse {
         /// These.
         dims: &'a [usize],
     },
-    /// A window of these sizes that begins where the other operands say, which are known constants, and is moved to lie
-    /// within the first.
+    /// A window of these sizes at the start given by the other operands, which are known constants,
+    /// clamped to fit.
     Window {
         /// Of each dimension.
         sizes: &'a [usize],
@@ -110,7 +114,7 @@ pub enum ViewMap<'a> {
 
 macro_rules! collectives {
     ($($op:ident: $name:literal),* $(,)?) => {
-        /// What ranks do in a collective.
+        /// The operation of a collective.
         #[allow(missing_docs)]
         #[derive(Clone, Copy, PartialEq, Debug)]
         pub enum CollectiveRef<'a> { $($op(&'a $op)),* }
@@ -137,12 +141,12 @@ impl<'a> Traits<'a> {
         matches!(self, Traits::Elementwise(_))
     }
 
-    /// Whether it moves nothing.
+    /// Whether it moves no data.
     pub fn is_view(self) -> bool {
         matches!(self, Traits::View(_))
     }
 
-    /// The collective it is.
+    /// The collective, if it is one.
     pub fn collective(self) -> Option<CollectiveRef<'a>> {
         if let Traits::Collective(op) = self { Some(op) } else { None }
     }
@@ -154,12 +158,12 @@ impl<'a> Traits<'a> {
 }
 
 impl Graph {
-    /// What a node of this graph is to those who lower and run it.
+    /// The traits of a node of this graph.
     pub fn traits<'a>(&self, node: &'a Node) -> Traits<'a> {
         node.op.traits(self, node)
     }
 
-    /// The constant that a value is, of all ranks or of each rank of a class.
+    /// The constant of a value, the same on all ranks or one per rank of a class.
     pub fn constant(&self, value: ValueId) -> Option<ConstantOp<'_>> {
         let (definition, _) = self.value(value).definition?;
         if let Traits::Constant(constant) = self.traits(self.node(definition)) {

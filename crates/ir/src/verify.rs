@@ -1,12 +1,14 @@
-//! The verifier: what makes a graph well formed. It stands after every pass in tests and debug builds.
+//! The verifier: checks that a graph is well formed. It runs after every pass in tests and debug
+//! builds.
 
 use crate::graph::{Graph, NodeId, ValueId};
 use crate::op::Operation;
 use crate::traits::CollectiveRef;
 use partita_base::{Diagnostic, Result};
 
-/// Checks a graph and the graphs its ops hold: values are defined once and before use, types are what inference says,
-/// annotations and aliases fit their values. E151 to E156, each naming the node with its module path.
+/// Checks a graph and the graphs inside its ops: values are defined once and before use, types
+/// equal the inferred ones, annotations and aliases fit their values. E151 to E156, each naming the
+/// node with its module path.
 pub fn verify(graph: &Graph) -> Result<()> {
     let mut defined = vec![false; graph.values.len()];
     for &input in &graph.inputs {
@@ -55,13 +57,13 @@ pub fn verify(graph: &Graph) -> Result<()> {
     Ok(())
 }
 
-/// E170 where a graph, or one that its ops hold, has values of a type that nothing computes with.
+/// E170 if a graph, or one inside its ops, has values of a type without arithmetic.
 pub fn runnable(graph: &Graph) -> Result<()> {
     runnable_values(graph)?;
     graph.nodes.iter().flat_map(|node| node.op.regions()).try_for_each(runnable)
 }
 
-/// As [`runnable`], of the values of the graph itself: those of regions are met when they run.
+/// [`runnable`] for the values of the graph itself; those of regions are checked when they run.
 pub(crate) fn runnable_values(graph: &Graph) -> Result<()> {
     for id in graph.value_ids() {
         let dtype = graph.ty(id).dtype;
@@ -81,7 +83,7 @@ pub(crate) fn runnable_values(graph: &Graph) -> Result<()> {
     Ok(())
 }
 
-/// E152 for the id of a value that the graph does not hold.
+/// E152 for a value id that is out of range.
 fn in_range(graph: &Graph, value: ValueId) -> Result<()> {
     let count = graph.values.len();
     if value.index() < count {
@@ -114,7 +116,8 @@ fn verify_node(graph: &Graph, id: NodeId, defined: &mut [bool]) -> Result<()> {
     for region in node.op.regions() {
         verify(region)?;
     }
-    // What a member of a group keeps depends on the rank, which the types of one graph do not show.
+    // The shard that a member of a group keeps depends on the rank, which the types of one graph do
+    // not show.
     let depends_on_rank = |op: CollectiveRef| match op {
         CollectiveRef::ReduceScatter(_) | CollectiveRef::AllToAll(_) | CollectiveRef::AllGather(_) => true,
         CollectiveRef::AllReduce(_)

@@ -1,4 +1,4 @@
-//! What model code writes into: a graph under construction that knows its parameters.
+//! The context that model code writes into: a graph under construction with its parameters.
 
 use crate::init::{Init, stream_of};
 use crate::initializer::Initializer;
@@ -12,19 +12,19 @@ use partita_ir::port::{SEED, STEP};
 use partita_ir::{Attribute, GraphBuilder, Literal, Location, Role, TensorType, ValueId};
 use std::panic;
 
-/// What a parameter is and how it starts.
+/// The type and initial values of a parameter.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ParamSpec {
     /// Element type and global shape.
     pub ty: TensorType,
     /// Its initial values.
     pub init: Init,
-    /// The random stream its initial values are drawn from: a hash of its name.
+    /// The random stream of its initial values: a hash of its name.
     pub stream: u64,
 }
 
 impl ParamSpec {
-    /// The whole initial tensor.
+    /// The full initial tensor.
     pub fn initial(&self, seed: u64) -> Literal {
         self.initial_shard(seed, &vec![0; self.ty.rank()], &self.ty.shape)
     }
@@ -35,11 +35,11 @@ impl ParamSpec {
     }
 }
 
-/// A model under construction. Parameters are named by the module path they are declared under; declaring the same
-/// name twice means the same parameter.
+/// A model under construction. Parameters are named by their module path; declaring a name twice
+/// gives the same parameter.
 ///
-/// A mistake in a call that returns no `Result` (an input or a module with a wrong name) is reported by the next call
-/// that does, at the latest by [`Context::finish`].
+/// A mistake in a call that returns no `Result` (an input or a module with a wrong name) is
+/// reported by the next call that does, at the latest by [`Context::finish`].
 #[derive(Debug)]
 pub struct Context {
     /// The graph so far; model code may use any of its ops.
@@ -52,12 +52,13 @@ pub struct Context {
     step_seed: Option<ValueId>,
     cache: IndexMap<String, Vec<ValueId>>,
     modules: IndexMap<String, String>,
-    /// Names of what is fed.
+    /// Names of fed inputs.
     fed: Vec<String>,
 }
 
 impl Context {
-    /// An empty model whose parameters and activations are of `dtype`. Dropout acts only when `training`.
+    /// An empty model whose parameters and activations are of `dtype`. Dropout is active only if
+    /// `training`.
     #[track_caller]
     pub fn new(name: &str, dtype: DType, training: bool) -> Context {
         Context {
@@ -79,12 +80,13 @@ impl Context {
         self.dtype
     }
 
-    /// Whether dropout acts.
+    /// Whether dropout is active.
     pub fn training(&self) -> bool {
         self.training
     }
 
-    /// The shape of a value. For one of another context empty, and the next call reports E160.
+    /// The shape of a value. A value of another context gives an empty shape, and the next call
+    /// returns E160.
     pub fn shape(&self, value: ValueId) -> Vec<usize> {
         self.builder.shape(value)
     }
@@ -94,8 +96,8 @@ impl Context {
         if self.builder.path.is_empty() { name.to_string() } else { format!("{}.{name}", self.builder.path) }
     }
 
-    /// Something fed at every step. Its name is taken as it is, whatever the module path. A name that another input or
-    /// a parameter has is E161.
+    /// An input that is fed at every step. Its name is used without the module path. E161 for the
+    /// name of another input or a parameter.
     pub fn input(&mut self, name: &str, dtype: DType, shape: &[usize]) -> ValueId {
         if name.is_empty() || self.fed.iter().any(|other| other == name) || self.params.contains_key(name) {
             self.builder.reject(self.doubled_input(name));
@@ -115,8 +117,8 @@ impl Context {
             .found(format!("inputs {}", self.fed.join(", ")))
     }
 
-    /// The parameter `name` of the current module. E051 when it exists with another shape, E050 when it holds nothing,
-    /// or more than memory can, E161 when an input has its name, E162 when that is none.
+    /// The parameter `name` of the current module. E051 if it exists with another shape, E050 if it
+    /// is empty or exceeds memory, E161 if an input has its name, E162 for an invalid name.
     pub fn param(&mut self, name: &str, shape: &[usize], init: Init) -> Result<ValueId> {
         let full = self.full_name(name);
         self.builder.check(&[])?;
@@ -148,8 +150,9 @@ impl Context {
         Ok(value)
     }
 
-    /// Makes `name` of the current module another name of the parameter whose full name is `existing`: one tensor, one
-    /// gradient, the sum over all uses. E053 when there is none.
+    /// Makes `name` of the current module another name of the parameter with the full name
+    /// `existing`: one tensor, one gradient, the sum over all uses. E053 if there is no such
+    /// parameter.
     pub fn tie(&mut self, name: &str, existing: &str) -> Result<ValueId> {
         let full = self.full_name(name);
         check_name(name, &full)?;
@@ -181,8 +184,8 @@ impl Context {
         id
     }
 
-    /// Values that every layer shares (rotary tables, say): built at the first call with this key, at the root of
-    /// the model and under the module path `key`.
+    /// Values shared by all layers (rotary tables, for example): built at the first call with this
+    /// key, at the root of the model and under the module path `key`.
     pub fn shared(
         &mut self,
         key: &str,
@@ -199,8 +202,8 @@ impl Context {
         Ok(values)
     }
 
-    /// Runs `body` one level deeper in the module path; its nodes carry the caller's source location. For a name that is
-    /// none the next call reports E162.
+    /// Runs `body` one level deeper in the module path; its nodes carry the caller's source
+    /// location. An invalid name makes the next call return E162.
     #[track_caller]
     pub fn scope<T>(&mut self, name: &str, body: impl FnOnce(&mut Context) -> T) -> T {
         let caller = panic::Location::caller();
@@ -211,14 +214,14 @@ impl Context {
         result
     }
 
-    /// Applies a module under `name`; its nodes carry the caller's source location. E162 for a name that is none, E160
-    /// for a value of another context, and what the module says.
+    /// Applies a module under `name`; its nodes carry the caller's source location. E162 for an
+    /// invalid name, E160 for a value of another context, and any error of the module.
     #[track_caller]
     pub fn call(&mut self, name: &str, module: &dyn Module, x: ValueId) -> Result<ValueId> {
         self.scope(name, |cx| cx.forward(module, x))
     }
 
-    /// As [`Context::call`], keeping the location.
+    /// [`Context::call`] that keeps the location.
     pub(crate) fn apply(&mut self, name: &str, module: &dyn Module, x: ValueId) -> Result<ValueId> {
         self.inside(name, |cx| cx.forward(module, x))
     }
@@ -229,12 +232,13 @@ impl Context {
         module.forward(self, x)
     }
 
-    /// Notes what stands at the current module path.
+    /// Records the kind of the module at the current path.
     pub(crate) fn note_kind(&mut self, module: &dyn Module) {
         self.modules.insert(self.builder.path.clone(), module.kind().to_string());
     }
 
-    /// As [`Context::scope`], keeping the location: inside this crate's modules, the user's line says more.
+    /// [`Context::scope`] that keeps the location: inside this crate's modules, the user's line is
+    /// more useful.
     pub(crate) fn inside<T>(&mut self, name: &str, body: impl FnOnce(&mut Context) -> T) -> T {
         let path = self.full_name(name);
         if let Err(error) = check_name(name, &path) {
@@ -246,9 +250,9 @@ impl Context {
         result
     }
 
-    /// Zeroes elements with probability `rate` and scales the others by `1 / (1 - rate)`; the identity outside
-    /// training. Each call is a site with random numbers of its own; masks change with the step. E052 unless
-    /// `0 <= rate < 1`.
+    /// Zeroes elements with probability `rate` and scales the others by `1 / (1 - rate)`; the
+    /// identity outside training. Each call has its own random stream; masks change with the step.
+    /// E052 unless `0 <= rate < 1`.
     pub fn dropout(&mut self, x: ValueId, rate: f64) -> Result<ValueId> {
         self.builder.check(&[x])?;
         if !(0.0..1.0).contains(&rate) {
@@ -267,8 +271,9 @@ impl Context {
         self.builder.composite(&DROPOUT, &attributes, &[x, seed])
     }
 
-    /// The seed of this step: the input `seed` moved on by the input `step`. The multiplier (of Vigna's MRG and LXM
-    /// generators) keeps steps apart from streams, which move by the golden ratio.
+    /// The seed of this step: the input `seed` advanced by the input `step`. The multiplier (of
+    /// Vigna's MRG and LXM generators) keeps steps apart from streams, which advance by the golden
+    /// ratio.
     fn step_seed(&mut self) -> Result<ValueId> {
         if let Some(seed) = self.step_seed {
             return Ok(seed);
@@ -286,8 +291,9 @@ impl Context {
         Ok(combined)
     }
 
-    /// Ends construction. Inputs of the graph are first what is fed, then the parameters. E160 for an output of another
-    /// context, E161 for two outputs of one name, and what no earlier call could report.
+    /// Ends construction. The inputs of the graph are the fed ones, then the parameters. E160 for
+    /// an output of another context, E161 for two outputs with one name, and any error that an
+    /// earlier call could not return.
     pub fn finish(self, outputs: Vec<(String, ValueId)>) -> Result<Model> {
         for (number, (name, _)) in outputs.iter().enumerate() {
             if outputs[..number].iter().any(|(other, _)| other == name) {
@@ -306,7 +312,7 @@ impl Context {
     }
 }
 
-/// E162 unless a name, its parts between dots, can stand in a module path: a plan finds modules by theirs.
+/// E162 unless each dotted part of a name is valid in a module path: plans find modules by path.
 fn check_name(name: &str, path: &str) -> Result<()> {
     let is_mark = |c: char| c.is_whitespace() || c.is_control() || "*#,:;=\"'`()[]{}".contains(c);
     if name.split('.').all(|part| !part.is_empty()) && !name.contains(is_mark) {

@@ -1,4 +1,4 @@
-//! Functions without parameters that model code is written with, each checked where it is called.
+//! Functions without parameters for model code, each checked where it is called.
 
 use crate::accumulation_dtype;
 use crate::context::Context;
@@ -7,8 +7,8 @@ use partita_ir::ValueId;
 use partita_ir::composites::SOFTMAX;
 
 impl Context {
-    /// `e^x` over its sum along a dimension; a negative number counts from the last. E163 where there is no such
-    /// dimension, E050 for numbers that are not real.
+    /// Softmax along a dimension; a negative number counts from the last. E163 if the dimension
+    /// does not exist, E050 unless elements are floats.
     pub fn softmax(&mut self, x: ValueId, dim: isize) -> Result<ValueId> {
         self.real(x, "softmax")?;
         let dim = self.dims(x, &[dim], "softmax")?[0];
@@ -18,12 +18,12 @@ impl Context {
         order.swap(dim, last);
         let turned = if dim == last { x } else { self.builder.transpose(x, &order)? };
         let y = self.builder.composite(&SOFTMAX, &[], &[turned])?;
-        // Exchanging two dimensions twice changes nothing.
+        // Swapping two dimensions twice is the identity.
         if dim == last { Ok(y) } else { self.builder.transpose(y, &order) }
     }
 
-    /// The mean along these dimensions, which the result does not have any more; a negative number counts from the
-    /// last. E163 where one does not exist, comes twice, or is empty, E050 for numbers that are not real.
+    /// The mean along these dimensions, which the result lacks; a negative number counts from the
+    /// last. E163 if one does not exist, is repeated, or is empty; E050 unless elements are floats.
     pub fn mean(&mut self, x: ValueId, dims: &[isize]) -> Result<ValueId> {
         self.real(x, "mean")?;
         let own = self.builder.ty(x).clone();
@@ -44,8 +44,8 @@ impl Context {
         b.convert(mean, own.dtype)
     }
 
-    /// `x` repeated to a shape, as NumPy does: dimensions are aligned at the end, missing ones and those of extent 1 are
-    /// repeated. E163 where another extent would have to change.
+    /// `x` broadcast to a shape, as in NumPy: dimensions are aligned at the end, missing ones and
+    /// those of extent 1 are repeated. E163 if another extent would change.
     pub fn broadcast(&mut self, x: ValueId, shape: &[usize]) -> Result<ValueId> {
         self.builder.check(&[x])?;
         let own = self.builder.shape(x);
@@ -62,7 +62,7 @@ impl Context {
         self.builder.broadcast_trailing(x, shape)
     }
 
-    /// E050 unless a value is of real numbers; E160 for one of another context.
+    /// E050 unless a value has a float type; E160 for one of another context.
     pub(crate) fn real(&self, x: ValueId, what: &str) -> Result<()> {
         self.builder.check(&[x])?;
         let ty = self.builder.ty(x);
@@ -75,7 +75,7 @@ impl Context {
             .found(ty.to_string()))
     }
 
-    /// Different dimensions of a value, counted from the first.
+    /// Distinct dimensions of a value, counted from the first.
     fn dims(&self, x: ValueId, dims: &[isize], what: &str) -> Result<Vec<usize>> {
         let ty = self.builder.ty(x);
         let rank = ty.rank() as isize;

@@ -1,5 +1,5 @@
-//! Initial values of parameters, element by element from the global index, so that every rank of any mesh makes
-//! exactly its shard.
+//! Initial values of parameters, computed per element from the global index, so that every rank of
+//! any mesh makes exactly its shard.
 
 use crate::random::key;
 use partita_ir::ops::UnaryKind;
@@ -26,9 +26,10 @@ pub enum Init {
         /// Largest magnitude.
         bound: f64,
     },
-    /// Uniform in `(-1/sqrt(fan_in), 1/sqrt(fan_in))`: what PyTorch's `Linear` does (Kaiming with a = sqrt(5)).
+    /// Uniform in `(-1/sqrt(fan_in), 1/sqrt(fan_in))`: the default of PyTorch's `Linear` (Kaiming
+    /// with a = sqrt(5)).
     KaimingUniform {
-        /// Inputs that each output sums over.
+        /// The number of inputs per output.
         fan_in: usize,
     },
 }
@@ -43,7 +44,7 @@ pub(crate) fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// The number of the random stream that belongs to a name: FNV-1a, the same on every machine and in every version.
+/// The stream number of a name: FNV-1a, the same on every machine and in every version.
 pub fn stream_of(name: &str) -> u64 {
     name.bytes().fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ byte as u64).wrapping_mul(0x0100_0000_01B3))
 }
@@ -64,7 +65,7 @@ impl Init {
         cut.runs(0..cut.element_count()).flatten().map(of_draw).collect()
     }
 
-    /// The element that a [symmetric] draw makes.
+    /// The element for a [symmetric] draw.
     pub(crate) fn of_draw(&self, x: f64) -> f64 {
         match *self {
             Init::Zeros => 0.0,
@@ -77,14 +78,14 @@ impl Init {
     }
 }
 
-/// `2 u - 1` of the uniform draw u in (0, 1), of 24 bits, that belongs to an element of a tensor.
+/// `2 u - 1` for the uniform 24-bit draw u in (0, 1) of one element.
 pub(crate) fn symmetric(key: u64, index: u64) -> f64 {
     let bits = mix(key.wrapping_add(GAMMA.wrapping_mul(index + 1))) >> 32;
     let unit = ((bits >> 8) as f64 + 0.5) / 16_777_216.0;
     2.0 * unit - 1.0
 }
 
-/// A box cut out of a row-major tensor.
+/// A box of a row-major tensor.
 #[derive(Clone, Copy)]
 pub(crate) struct Cut<'a> {
     pub shape: &'a [usize],
@@ -97,7 +98,8 @@ impl Cut<'_> {
         self.extent.iter().product()
     }
 
-    /// Where elements `range` of the box, in row-major order, stand in the tensor: runs within rows of the last dimension.
+    /// The tensor positions of elements `range` of the box, in row-major order: runs within rows of
+    /// the last dimension.
     pub fn runs(self, range: Range<usize>) -> impl Iterator<Item = Range<u64>> {
         let strides = row_major_strides(self.shape);
         let width = self.extent.last().copied().unwrap_or(1);

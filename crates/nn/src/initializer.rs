@@ -1,9 +1,9 @@
-//! Initial values of whole parameters, quickly: the numbers of [`Init::values`] to the last bit, drawn on all cores
-//! straight to where they live.
+//! Fast initial values of whole parameters: bitwise equal to [`Init::values`], drawn on all cores
+//! directly into their buffers.
 //!
-//! Nearly all the time of a normal draw would be the inverse of the error function. [`InverseErf`] gives it to within a
-//! bound; where both ends of that interval round to the same element, that is the element, and only where they do not is
-//! the function itself asked. f64 always asks.
+//! A normal draw would spend nearly all its time in the inverse error function. [`InverseErf`]
+//! gives it within an error bound. If both ends of that interval round to the same element, that is
+//! the element; otherwise the exact function decides. f64 always uses the exact function.
 
 use crate::context::ParamSpec;
 use crate::init::{Cut, Init, symmetric};
@@ -16,7 +16,7 @@ use std::num::NonZero;
 use std::ops::Range;
 use std::thread;
 
-/// Elements drawn at a time: they stay in the cache until every copy is written.
+/// Elements drawn at a time: they stay in L1 until every copy is written.
 const BLOCK: usize = 4096;
 /// Draws made at a time.
 const DRAWS: usize = 256;
@@ -28,15 +28,16 @@ pub struct Initializer {
 }
 
 impl Initializer {
-    /// For the parameters of a model that starts with this seed.
+    /// Draws for the parameters of a model with this seed.
     pub fn new(seed: u64) -> Initializer {
         Initializer { seed, inverse: InverseErf::new() }
     }
 
-    /// Writes the box of `extent` at `offset` of a parameter's initial value into every target, as dense row-major bytes.
+    /// Writes the box of `extent` at `offset` of a parameter's initial value into every target, as
+    /// dense row-major bytes.
     ///
     /// # Panics
-    /// Where a target has another size.
+    /// If a target has another size.
     pub fn fill(&self, spec: &ParamSpec, offset: &[usize], extent: &[usize], targets: Vec<&mut [u8]>) {
         let cut = Cut { shape: &spec.ty.shape, offset, extent };
         let (count, size) = (cut.element_count(), spec.ty.dtype.size_bytes());
@@ -111,8 +112,8 @@ impl Initializer {
     }
 }
 
-/// The elements nearest to `scale` times values that are known to within [`InverseErf::ERROR`]; `exact` tells those that
-/// the interval leaves open.
+/// The elements nearest to `scale` times values known to within [`InverseErf::ERROR`]; `exact`
+/// decides those that the interval leaves open.
 fn round_normal<T: Rounded>(values: &[f64], scale: f64, elements: &mut [T], exact: impl Fn(usize) -> T) {
     let ends = |y: f64| {
         let (relative, absolute) = InverseErf::ERROR;
@@ -155,7 +156,7 @@ mod tests {
             Init::Ones,
             Init::Constant(0.1),
         ];
-        // Whole tensors, rows of whole blocks of draws and one more or less, single elements.
+        // Whole tensors, rows of full draw blocks and one more or less, single elements.
         let boxes = [
             ([0, 0], shape),
             ([3, 200], [30, 999]),

@@ -31,7 +31,7 @@ pub use step::{StepOptions, append_update, gradient_graph, gradient_graph_wrt, t
 
 use partita_base::DType;
 
-/// The type sums and updates are computed in: f32 for f16 and bf16, otherwise the type itself.
+/// The type of sums and updates: f32 for f16 and bf16, otherwise the type itself.
 pub fn accumulation_dtype(dtype: DType) -> DType {
     if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype }
 }

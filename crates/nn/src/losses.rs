@@ -1,7 +1,7 @@
 //! Losses: scalars in the accumulation type, means over the whole batch.
 //!
-//! A mean is the sum over all rows divided by the count over all rows, never a mean of means: so it stays the same
-//! number however the batch is cut.
+//! A mean is the sum over all rows divided by the count over all rows, never a mean of means: so it
+//! does not depend on how the batch is split.
 
 use crate::accumulation_dtype;
 use crate::context::Context;
@@ -11,11 +11,12 @@ use partita_ir::ValueId;
 use partita_ir::composites::{CROSS_ENTROPY, MSE};
 use partita_ir::ops::Direction;
 
-/// Labels with this value do not count, as in PyTorch.
+/// Labels with this value are ignored, as in PyTorch.
 pub const IGNORE_INDEX: i64 = -100;
 
-/// `logits[.., v], labels[..] -> scalar`: the mean negative log-likelihood over labels other than [`IGNORE_INDEX`]; 0
-/// when there are none. E050 for labels that are no whole numbers, or not one for each row.
+/// `logits[.., v], labels[..] -> scalar`: the mean negative log-likelihood over labels other than
+/// [`IGNORE_INDEX`]; 0 when there are none. E050 for labels that are not integers, or not one for
+/// each row.
 pub fn cross_entropy(cx: &mut Context, logits: ValueId, labels: ValueId) -> Result<ValueId> {
     cx.inside("loss", |cx| {
         cx.real(logits, "cross_entropy")?;
@@ -54,8 +55,8 @@ pub fn cross_entropy(cx: &mut Context, logits: ValueId, labels: ValueId) -> Resu
     })
 }
 
-/// `prediction[..], target[..] -> scalar`: the mean squared error over all elements. E050 for predictions that are no
-/// real numbers.
+/// `prediction[..], target[..] -> scalar`: the mean squared error over all elements. E050 unless
+/// predictions are floats.
 pub fn mse(cx: &mut Context, prediction: ValueId, target: ValueId) -> Result<ValueId> {
     cx.inside("loss", |cx| {
         cx.real(prediction, "mse")?;

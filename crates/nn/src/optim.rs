@@ -5,19 +5,19 @@ use partita_base::{DType, Diagnostic, Result};
 use partita_ir::ops::{BinaryKind, UnaryKind};
 use partita_ir::{GraphBuilder, ValueId};
 
-/// How a gradient changes a parameter.
+/// The update rule of a parameter.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Optimizer {
     /// `torch.optim.SGD`.
     Sgd {
-        /// Share of the previous direction that is kept; 0 needs no state.
+        /// The decay of the previous direction; 0 needs no state.
         momentum: f64,
         /// Added to the gradient, times the parameter.
         weight_decay: f64,
-        /// Whether to look ahead along the momentum.
+        /// Whether to use Nesterov momentum.
         nesterov: bool,
     },
-    /// `torch.optim.Adam`: weight decay joins the gradient.
+    /// `torch.optim.Adam`: weight decay is added to the gradient.
     Adam {
         /// Decay of the mean of gradients.
         beta1: f64,
@@ -36,7 +36,7 @@ pub enum Optimizer {
         beta2: f64,
         /// Added to the denominator.
         epsilon: f64,
-        /// Share of the parameter taken off per unit of learning rate.
+        /// Weight decay, relative to the parameter and per unit of learning rate.
         weight_decay: f64,
     },
     /// Lion (Chen et al. 2023): the sign of an interpolated momentum.
@@ -45,18 +45,19 @@ pub enum Optimizer {
         beta1: f64,
         /// Decay of the momentum.
         beta2: f64,
-        /// Share of the parameter taken off per unit of learning rate.
+        /// Weight decay, relative to the parameter and per unit of learning rate.
         weight_decay: f64,
     },
 }
 
-/// What all parameters share within a step: f64 scalars, so that `1 - beta^step` keeps its digits.
+/// Scalars that all parameters share within a step, in f64 so that `1 - beta^step` keeps its
+/// precision.
 pub(crate) struct Shared {
-    /// The rate, or for the Adams the rate over the first bias correction.
+    /// The learning rate; for Adam and AdamW divided by the first bias correction.
     step_size: ValueId,
     /// The square root of the second bias correction.
     denominator: Option<ValueId>,
-    /// `1 - rate * weight_decay`, where decay shrinks the parameter.
+    /// `1 - rate * weight_decay`, for decoupled weight decay.
     keep: Option<ValueId>,
 }
 
@@ -112,7 +113,7 @@ impl Optimizer {
         }
     }
 
-    /// E057 when a number is out of range.
+    /// E057 if a number is out of range.
     pub fn validate(&self) -> Result<()> {
         let share = |name: &str, value: f64| match (0.0..1.0).contains(&value) {
             true => Ok(()),
@@ -152,9 +153,10 @@ impl Optimizer {
         }
     }
 
-    /// The formula for one element, in f64: parameter and states (in the order of [`Optimizer::slots`], the rest unused)
-    /// after a step (the first is 1) with this gradient. What [`StepOptions`](crate::StepOptions) makes of gradients
-    /// before, such as clipping, is up to the caller; `decay` says whether weight decay applies.
+    /// The formula for one element, in f64: parameter and states (in the order of
+    /// [`Optimizer::slots`], the rest unused) after a step (the first is 1) with this gradient. The
+    /// caller applies what precedes the update in [`StepOptions`](crate::StepOptions), such as
+    /// clipping; `decay` tells whether weight decay applies.
     pub fn element(&self, before: [f64; 3], gradient: f64, rate: f64, step: i32, decay: bool) -> [f64; 3] {
         let [p, first, second] = before;
         let decayed = |weight_decay: f64| if decay { weight_decay } else { 0.0 };
@@ -225,8 +227,9 @@ impl Optimizer {
         }
     }
 
-    /// The new parameter and states from the old ones and the gradient, all of one shape; states, and the arithmetic,
-    /// are in the accumulation type. `decay` says whether weight decay applies.
+    /// The new parameter and states from the old ones and the gradient, all of one shape; states,
+    /// and the arithmetic, are in the accumulation type. `decay` tells whether weight decay
+    /// applies.
     pub(crate) fn update(
         &self,
         b: &mut GraphBuilder,

@@ -1,4 +1,5 @@
-//! Random numbers by counter: each draw is a function of (seed, stream, index), never of what was drawn before.
+//! Counter-based random numbers: each draw is a function of (seed, stream, index), independent of
+//! earlier draws.
 
 use crate::init::{GAMMA, mix, stream_of};
 
@@ -9,12 +10,12 @@ pub struct Draws {
 }
 
 impl Draws {
-    /// The stream that belongs to a name.
+    /// The stream of a name.
     pub fn new(seed: u64, name: &str) -> Draws {
         Draws { key: key(seed, stream_of(name)) }
     }
 
-    /// A stream within this one: a step's, a row's.
+    /// A stream within this one, for a step or a row.
     pub fn within(self, index: u64) -> Draws {
         Draws { key: key(self.key, index) }
     }
@@ -34,7 +35,7 @@ impl Draws {
         ((u128::from(self.bits(index)) * count as u128) >> 64) as usize
     }
 
-    /// Normal around 0 with standard deviation 1, after Box and Muller.
+    /// Standard normal, by Box and Muller.
     pub fn normal(self, index: u64) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit(2 * index)).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.unit(2 * index + 1)).cos()

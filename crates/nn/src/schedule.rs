@@ -2,7 +2,7 @@
 
 use partita_base::{Diagnostic, Result};
 
-/// What follows the warm-up.
+/// The decay after the warm-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Decay {
     /// Stay at the peak.
@@ -33,7 +33,7 @@ pub struct LrSchedule {
     pub peak: f64,
     /// The rate at and after `total_steps`.
     pub floor: f64,
-    /// Steps until the peak is reached; 0 starts there.
+    /// Steps until the peak is reached; 0 starts at the peak.
     pub warmup_steps: u64,
     /// Steps until the floor is reached; not used by [`Decay::Constant`].
     pub total_steps: u64,
@@ -47,7 +47,7 @@ impl LrSchedule {
         LrSchedule { peak: rate, floor: rate, warmup_steps: 0, total_steps: 0, decay: Decay::Constant }
     }
 
-    /// E057 when a rate is negative or not finite.
+    /// E057 if a rate is negative or not finite.
     pub fn validate(&self) -> Result<()> {
         for (name, rate) in [("learning_rate", self.peak), ("floor", self.floor)] {
             if !(rate.is_finite() && rate >= 0.0) {

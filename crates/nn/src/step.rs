@@ -1,7 +1,7 @@
 //! The training step: forward graph, gradients, update.
 //!
-//! The two halves are separate functions because a microbatching pass may act between them: it turns the gradient
-//! graph into one over many microbatches with outputs of the same names.
+//! The two halves are separate functions because the microbatching pass runs between them: it turns
+//! the gradient graph into one over many microbatches with outputs of the same names.
 
 use crate::accumulation_dtype;
 use crate::optim::Optimizer;
@@ -11,14 +11,15 @@ use partita_ir::port::{GRADIENT_NORM, LEARNING_RATE, LOSS, STEP, gradient_name, 
 use partita_ir::{Graph, GraphBuilder, Phase, Role, TensorType, ValueId, autodiff, graph_edit, remat};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How parameters are updated.
+/// Options of the parameter update.
 #[derive(Clone, PartialEq, Debug)]
 pub struct StepOptions {
     /// The update rule.
     pub optimizer: Optimizer,
     /// Gradients are scaled down so that their global norm does not exceed this.
     pub clip_grad_norm: Option<f64>,
-    /// Whether the step returns the norm of the gradients where nothing is clipped; it costs one more look at all of them.
+    /// Whether the step returns the gradient norm even without clipping; it costs one more pass
+    /// over all gradients.
     pub grad_norm: bool,
     /// Whether weight decay also acts on parameters of fewer than two dimensions: norms and biases.
     pub decay_1d: bool,
@@ -27,7 +28,7 @@ pub struct StepOptions {
 }
 
 impl StepOptions {
-    /// This optimizer without clipping.
+    /// Options with this optimizer, without clipping.
     pub fn new(optimizer: Optimizer) -> StepOptions {
         StepOptions {
             optimizer,
@@ -38,7 +39,7 @@ impl StepOptions {
         }
     }
 
-    /// E057 when a number is out of range.
+    /// E057 if a number is out of range.
     pub fn validate(&self) -> Result<()> {
         if let Some(norm) = self.clip_grad_norm
             && !(norm.is_finite() && norm > 0.0)
@@ -56,15 +57,16 @@ pub fn train_step(forward: &Graph, options: &StepOptions) -> Result<Graph> {
     append_update(&gradient_graph(forward)?, options)
 }
 
-/// The forward graph with the gradient of its output `loss` (a float scalar) with respect to every parameter: outputs
-/// `loss`, the other outputs, then `grad.<parameter>` in the order of the parameters. What is
-/// marked for it is computed again rather than kept ([`remat`]). E055 without such a loss.
+/// The forward graph with the gradient of its output `loss` (a float scalar) with respect to every
+/// parameter: outputs `loss`, the other outputs, then `grad.<parameter>` in the order of the
+/// parameters. Nodes marked for recomputation are recomputed rather than stored ([`remat`]). E055
+/// without such a loss.
 pub fn gradient_graph(forward: &Graph) -> Result<Graph> {
     gradient_graph_wrt(forward, &[])
 }
 
-/// As [`gradient_graph`], with the gradients of these inputs too: further outputs `grad.<input>`. E055 when there is no
-/// float input of that name.
+/// [`gradient_graph`] with the gradients of these inputs too: further outputs `grad.<input>`. E055
+/// if there is no float input of that name.
 pub fn gradient_graph_wrt(forward: &Graph, also: &[&str]) -> Result<Graph> {
     let loss = forward.output_named(LOSS).ok_or_else(|| {
         Diagnostic::new("E055", format!("`{}` has no loss to differentiate", forward.name))
@@ -105,7 +107,7 @@ pub fn gradient_graph_wrt(forward: &Graph, also: &[&str]) -> Result<Graph> {
         let name = builder.graph().value(parameter).name.clone();
         let gradient = match gradient {
             Some(gradient) => gradient,
-            // Without influence on the loss.
+            // The parameter does not influence the loss.
             None => {
                 builder.phase = Phase::WeightGrad;
                 builder.path = module_path(&name);
@@ -123,10 +125,11 @@ pub fn gradient_graph_wrt(forward: &Graph, also: &[&str]) -> Result<Graph> {
     remat::rematerialise(graph_edit::prune(outputs.finish(builder)))
 }
 
-/// Completes a graph that has parameters and outputs `loss` and `grad.<parameter>` to a step. New inputs:
-/// `learning_rate` (a scalar of the accumulation type), `step` (i64, from 1; shared with dropout), the optimizer
-/// states. Outputs: `loss`, `grad_norm` (the global norm before clipping, if asked for), the other outputs, the new parameters and the
-/// new states under the names of the old ones, which they replace. E056 when a gradient is missing.
+/// Completes a graph that has parameters and outputs `loss` and `grad.<parameter>` to a step. New
+/// inputs: `learning_rate` (a scalar of the accumulation type), `step` (i64, from 1; shared with
+/// dropout), the optimizer states. Outputs: `loss`, `grad_norm` (the global norm before clipping,
+/// if requested), the other outputs, the new parameters and the new states under the names of the
+/// old ones, which they replace. E056 if a gradient is missing.
 pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
     options.validate()?;
     let params = parameters(graph)?;
@@ -249,7 +252,7 @@ fn clip_factor(b: &mut GraphBuilder, norm: ValueId, limit: f64) -> Result<ValueI
     b.minimum(factor, one)
 }
 
-/// The parameters of a graph. E055 when there are none.
+/// The parameters of a graph. E055 if there are none.
 fn parameters(graph: &Graph) -> Result<Vec<ValueId>> {
     let params = graph.params();
     if params.is_empty() {
@@ -258,7 +261,8 @@ fn parameters(graph: &Graph) -> Result<Vec<ValueId>> {
     Ok(params)
 }
 
-/// The stage that computes a value. A parameter is updated where its gradient is complete.
+/// The stage of the node that computes a value. A parameter is updated in the stage of its complete
+/// gradient.
 fn stage_of(graph: &Graph, value: ValueId) -> usize {
     graph.value(value).definition.map_or(0, |(node, _)| graph.node(node).stage)
 }
@@ -280,7 +284,7 @@ impl Outputs {
         self.list.len() - 1
     }
 
-    /// The outputs of `graph` but those `skip` names.
+    /// The outputs of `graph` except those that `skip` names.
     fn extend_others(&mut self, graph: &Graph, skip: impl Fn(&str) -> bool) {
         for (position, &value) in graph.outputs.iter().enumerate() {
             let name = graph.output_names.get(position).cloned().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Initial values against the interpreter's evaluation of the random composites.
+//! Initial values compared with the interpreter's evaluation of the random composites.
 
 use partita_base::DType;
 use partita_ir::composites::{NORMAL, UNIFORM};
@@ -59,7 +59,7 @@ fn values_have_the_moments_their_name_says() {
 
 #[test]
 fn the_stream_of_a_name_is_fnv_1a() {
-    // Test vectors published with the function.
+    // Published test vectors of the function.
     assert_eq!(stream_of(""), 0xcbf29ce484222325);
     assert_eq!(stream_of("a"), 0xaf63dc4c8601ec8c);
     assert_eq!(stream_of("foobar"), 0x85944171f73967e8);

@@ -41,7 +41,7 @@ fn tiny_bert() -> BertConfig {
     }
 }
 
-/// Two rows of tokens and labels (one ignored), types and a mask, for whoever asks.
+/// Two rows of tokens and labels (one ignored), types and a mask, for models that read them.
 fn batch() -> Values {
     let mut values = Values::new();
     values.insert("tokens".into(), integers(1, &[2, 4], 11));

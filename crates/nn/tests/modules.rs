@@ -1,4 +1,4 @@
-//! Modules against plain loops.
+//! Modules compared with plain loops.
 
 mod common;
 
@@ -218,7 +218,7 @@ fn dropout_keeps_the_mean_and_draws_a_new_mask_at_every_step() {
     assert_eq!(at(1, 1)["first"].to_f64(), mask, "same seed and step");
     let differs = |other: &[f64]| {
         let share = other.iter().zip(&mask).filter(|(a, b)| a != b).count() as f64 / 2000.0;
-        // Independent masks differ in 2 * 0.25 * 0.75 of the places.
+        // Independent masks differ in 2 * 0.25 * 0.75 of the elements.
         assert!((share - 0.375).abs() < 0.06, "{share}");
     };
     differs(&start["second"].to_f64());
@@ -317,7 +317,7 @@ fn softmax_mean_and_broadcast_work_along_any_dimension() {
     check_gradients(&model, &values);
 }
 
-/// What a call is refused with.
+/// The error of a rejected call.
 fn refused<T: std::fmt::Debug>(result: Result<T>, code: &str, part: &str) {
     let error = result.unwrap_err();
     assert_eq!(error.code, code, "{error}");
@@ -377,7 +377,7 @@ fn sizes_and_rates_that_make_no_sense_are_refused() {
     refused(losses::cross_entropy(&mut cx, x, labels), "E050", "tensor<5xi64>");
     refused(losses::cross_entropy(&mut cx, ids, labels), "E050", "not real");
     refused(losses::mse(&mut cx, ids, ids), "E050", "not real");
-    // None of it has left anything behind.
+    // The rejected calls changed nothing.
     let y = cx.call("fc", &Linear::new(6, 2), x).unwrap();
     let model = cx.finish(vec![("y".into(), y)]).unwrap();
     assert_eq!(model.params.keys().collect::<Vec<_>>(), ["fc.weight", "fc.bias"]);
@@ -385,7 +385,7 @@ fn sizes_and_rates_that_make_no_sense_are_refused() {
 
 #[test]
 fn names_that_nothing_could_be_found_by_are_refused() {
-    // Where the call cannot say so, the next one does.
+    // If a call cannot return an error, the next one does.
     let mut twice = names();
     let x = twice.input("x", DType::F32, &[2, 3]);
     twice.input("x", DType::F32, &[2, 3]);

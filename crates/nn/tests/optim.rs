@@ -1,4 +1,4 @@
-//! Optimizers against their published formulas written out on plain numbers, and the shape of a step.
+//! Optimizers compared with their published formulas on plain numbers, and the structure of a step.
 
 mod common;
 
@@ -78,7 +78,7 @@ fn sgd_follows_its_formula_with_and_without_momentum() {
         let options = StepOptions::new(Optimizer::Sgd { momentum, weight_decay, nesterov });
         compare(options, |p, g, state, rate, step, decay| {
             let g = if decay { g + weight_decay * *p } else { g };
-            // PyTorch starts the buffer as the first gradient.
+            // PyTorch initialises the buffer with the first gradient.
             state[0] = if step == 1 { g } else { momentum * state[0] + g };
             let d = if nesterov { g + momentum * state[0] } else { state[0] };
             *p -= rate * if momentum == 0.0 { g } else { d };
@@ -187,7 +187,7 @@ fn without_clipping_no_update_waits_for_the_norm() {
     let silent =
         train_step(&chosen_gradients(DType::F64), &StepOptions { grad_norm: false, ..free }).unwrap();
     assert!(silent.output_named("grad_norm").is_none());
-    // A limit needs the norm.
+    // Clipping needs the norm.
     let clipped = StepOptions { grad_norm: false, clip_grad_norm: Some(1.0), ..free };
     assert!(depends_on_norm(&clipped));
     assert!(depends_on_norm(&StepOptions { clip_grad_norm: Some(1.0), ..free }));

@@ -287,6 +287,102 @@ fn every_diagnostic_code_is_explained_and_belongs_to_its_crates() {
     report("codes that docs/ERRORS.md does not explain: add `| code | crates | meaning |`", offenders);
 }
 
+/// Crates with comments in the words of docs/GLOSSARY.md, and what the paths of exempt files of their `src` begin with.
+const PLAIN: &[(&str, Option<&str>)] = &[
+    ("base", None),
+    ("comm", None),
+    ("ir", None),
+    ("nn", None),
+    ("pipeline", None),
+    ("runtime", Some("cpu")),
+    ("schedule", None),
+];
+
+/// Phrases that hide the subject of a sentence or the field's word for it. None may occur in a comment of those crates.
+const RIDDLES: &[&str] = &[
+    "anew",
+    "are told",
+    "ask for",
+    "asked for",
+    "asks for",
+    "at hand",
+    "everybody",
+    "first cache",
+    "goes on",
+    "in turn",
+    "is told",
+    "lies",
+    "matrix unit",
+    "meets",
+    "nobody",
+    "of one's own",
+    "past the caches",
+    "played",
+    "plays",
+    "second cache",
+    "somebody",
+    "speaks of",
+    "stands",
+    "stood",
+    "truth value",
+    "who comes",
+    "who has",
+    "whoever",
+    "worked off",
+];
+
+/// The words of the comments of a text, in lower case and between single blanks; a bar ends each comment.
+fn comment_words(text: &str) -> String {
+    let mut words = String::from(" ");
+    for line in text.lines() {
+        if let Some(comment) = line.trim_start().strip_prefix("//") {
+            let parts = comment.split(|c: char| !c.is_alphanumeric() && c != '\'');
+            for word in parts.filter(|word| !word.is_empty()) {
+                words.push_str(&word.to_lowercase());
+                words.push(' ');
+            }
+        } else if !words.ends_with("| ") {
+            words.push_str("| ");
+        }
+    }
+    words
+}
+
+/// The phrases of [`RIDDLES`] in the comments of a text.
+fn riddles(text: &str) -> Vec<&'static str> {
+    let words = comment_words(text);
+    RIDDLES.iter().copied().filter(|phrase| words.contains(&format!(" {phrase} "))).collect()
+}
+
+#[test]
+fn riddles_in_comments_are_found() {
+    assert_eq!(
+        riddles("fn f() {}\n    /// Whoever waits is asked\n    /// for more."),
+        ["asked for", "whoever"]
+    );
+    assert_eq!(riddles("// Composites of one's own.\nfn f() {}"), ["of one's own"]);
+    assert_eq!(riddles("// It is asked\nfn f() {}\n// for. Whoeverness.\nlet nobody = 1;"), [""; 0]);
+}
+
+#[test]
+fn comments_use_the_words_of_the_field() {
+    let mut offenders = Vec::new();
+    for (name, exempt) in PLAIN {
+        for (file, text) in sources(name) {
+            if exempt.is_some_and(|exempt| file.starts_with(exempt)) {
+                continue;
+            }
+            if !text.starts_with("//!") {
+                offenders.push(format!("crates/{name}/src/{file} does not begin with a `//!` line"));
+            }
+            for phrase in riddles(&text) {
+                offenders.push(format!("crates/{name}/src/{file} says `{phrase}` in a comment"));
+            }
+        }
+    }
+    report("comments that need a second reading: name the subject, and use the field's word", offenders);
+}
+
 /// What ops are told apart by: the enum of ops, and what their traits say of them.
 const OP_ENUMS: &[&str] = &["Op", "Traits", "Elementwise", "ConstantOp", "ViewMap", "CollectiveRef"];
 

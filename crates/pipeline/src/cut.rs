@@ -1,17 +1,17 @@
-//! Cutting a step into one graph per stage.
+//! Cuts a step into one graph per stage.
 //!
-//! Every node lies in the stage that its [`Node::stage`](partita_ir::Node::stage) names. A value that another stage
-//! reads becomes an output of its own stage and an input of the other one: an [`Edge`]. Three kinds of values never
-//! cross:
+//! Every node belongs to the stage that its [`Node::stage`](partita_ir::Node::stage) names. A value
+//! that another stage reads becomes an output of its own stage and an input of the other one: an
+//! [`Edge`]. Three kinds of values never cross:
 //!
-//! - what is fed at every step is fed to every stage that reads it;
-//! - what follows from fed tensors and constants alone (masks, positions, random numbers) is computed by every stage
-//!   that reads it;
-//! - a parameter lies, with its optimizer states, in the stage that updates it. Another stage that reads it gets its
-//!   value over an edge.
+//! - A fed input is fed to every stage that reads it.
+//! - Values computed only from fed tensors and constants (masks, positions, random numbers) are
+//!   computed by every stage that reads them.
+//! - A parameter, with its optimizer states, belongs to the stage that updates it. Another stage
+//!   that reads it receives its value over an edge.
 //!
-//! The numbers that a step is checked by (its float scalars, such as the loss and the norm of the gradients) go to every
-//! stage, so that each can hold its updates back until they are known.
+//! The float scalars that a step is checked by, such as the loss and the norm of the gradients, go
+//! to every stage, so that each can hold back its updates until they are known.
 
 use partita_ir::{Graph, Node, NodeId, Role, Value, ValueId};
 use std::collections::BTreeMap;
@@ -19,9 +19,9 @@ use std::collections::BTreeMap;
 /// A step cut into stages.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Cut {
-    /// One graph per stage; inputs and outputs say where they come from and go to.
+    /// One graph per stage; inputs and outputs have their source and destination.
     pub stages: Vec<StageGraph>,
-    /// The values that cross from stage to stage, in the order in which the step computes them.
+    /// The values sent between stages, in the order in which the step computes them.
     pub edges: Vec<Edge>,
 }
 
@@ -30,13 +30,13 @@ pub struct Cut {
 pub struct StageGraph {
     /// Its nodes, in the order of the step.
     pub graph: Graph,
-    /// Where each input comes from.
+    /// The source of each input.
     pub inputs: Vec<Source>,
-    /// Where each output goes to.
+    /// The destination of each output.
     pub outputs: Vec<Sink>,
 }
 
-/// Where an input of a stage comes from.
+/// The source of an input of a stage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
     /// The input of the step at this position.
@@ -45,7 +45,7 @@ pub enum Source {
     Edge(usize),
 }
 
-/// Where an output of a stage goes to.
+/// The destination of an output of a stage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sink {
     /// The output of the step at this position.
@@ -65,7 +65,7 @@ pub struct Edge {
     pub to: Vec<(usize, usize)>,
 }
 
-/// Cuts a step into `count` stages: node `n` lies in stage `slice_of[n.stage]`.
+/// Cuts a step into `count` stages: node `n` goes to stage `slice_of[n.stage]`.
 pub fn cut(step: &Graph, count: usize, slice_of: &dyn Fn(usize) -> usize) -> Cut {
     if count == 1 {
         let inputs = (0..step.inputs.len()).map(Source::Step).collect();
@@ -79,11 +79,11 @@ struct Cutter<'a> {
     step: &'a Graph,
     count: usize,
     stage_of_node: Vec<usize>,
-    /// Values that every reader computes for itself, or is fed.
+    /// Values that every reading stage computes itself, or is fed.
     is_local: Vec<bool>,
-    /// The stage that holds a value.
+    /// The stage that owns a value.
     home: Vec<usize>,
-    /// For each value, by stage, whether it is there: computed, fed, kept or received.
+    /// For each value, by stage, whether it is present: computed, fed, persistent or received.
     present: Vec<Vec<bool>>,
 }
 
@@ -120,7 +120,7 @@ impl<'a> Cutter<'a> {
             }
         }
         for &input in &step.inputs {
-            // An input that nothing reads has a place too.
+            // An unread input also has a stage.
             self.present[input.index()][self.home[input.index()]] = true;
         }
         let mut runs: Vec<Vec<bool>> = vec![vec![false; self.count]; step.nodes.len()];
@@ -162,7 +162,8 @@ impl<'a> Cutter<'a> {
         self.step.inputs.iter().copied().chain(results).collect()
     }
 
-    /// The stages that return an output of the step: all where it is a number that the step is checked by.
+    /// The stages that return an output of the step: all of them for a scalar that the step is
+    /// checked by.
     fn returned_by(&self, position: usize) -> Vec<usize> {
         let output = self.step.outputs[position];
         let ty = self.step.ty(output);
@@ -258,7 +259,7 @@ impl<'a> Cutter<'a> {
     }
 }
 
-/// The first stage that reads a value; the first stage where none does.
+/// The first stage that reads a value; the first stage if none does.
 fn first_reader(step: &Graph, stage_of_node: &[usize], value: ValueId) -> usize {
     let reads = |(node, _): &(&Node, &usize)| node.operands.contains(&value);
     step.nodes.iter().zip(stage_of_node).filter(reads).map(|(_, &stage)| stage).min().unwrap_or(0)

@@ -1,10 +1,12 @@
-//! Pipeline stages: where a step is cut, what crosses the cuts, and the order in which each stage works.
+//! Pipeline stages: where a step is cut, which values cross, and in which order each stage works.
 //!
-//! A stage is the part of a step that one slice of the mesh runs. [`mark`] says which node belongs to which stage,
-//! [`cut()`] turns one step into a graph per stage with edges between them, and a [`Timetable`] orders the work of all
-//! stages. A step that is not pipelined is the case of one stage without edges.
+//! A stage is the part of a step that one slice of the mesh runs. [`mark`] assigns each node to a
+//! stage, [`cut()`] turns one step into a graph per stage with edges between them, and a
+//! [`Timetable`] orders the work of all stages. A step without a pipeline is one stage without
+//! edges.
 //!
-//! Knows: graphs and the phases and microbatches of their nodes. Must not know: layouts, plans, programs.
+//! Knows: graphs and the phases and microbatches of their nodes. Must not know: layouts, plans,
+//! programs.
 #![forbid(unsafe_code)]
 
 mod cut;

@@ -1,11 +1,11 @@
-//! Which stage each node of a forward graph belongs to. Marks are set before differentiation, which hands them on: the
-//! gradient of a node lies in the node's stage.
+//! Assigns each node of a forward graph to a stage. Marks are set before differentiation, which
+//! copies them: the gradient of a node belongs to the node's stage.
 
 use partita_base::{Diagnostic, Result};
 use partita_ir::{Graph, Operation};
 
-/// Ends a stage after each of these positions in execution order: node `n` lies in the stage whose number is that of the
-/// ends before `n`.
+/// Ends a stage after each of these positions in execution order: the stage of a node is the number
+/// of ends before it.
 pub fn after(forward: &mut Graph, ends: &[usize]) {
     let mut ends = ends.to_vec();
     ends.sort_unstable();
@@ -14,12 +14,13 @@ pub fn after(forward: &mut Graph, ends: &[usize]) {
     }
 }
 
-/// Cuts the forward graph into `count` stages of equal work, as nearly as whole blocks allow: the largest stage has the
-/// fewest floating-point operations. A block is what lies between two places at which the numbered module of the path
-/// changes (`layers.3`), or, without numbered modules, the outermost module.
+/// Cuts the forward graph into `count` stages of nearly equal work at block boundaries: it
+/// minimises the floating-point operations of the largest stage. Block boundaries are where the
+/// numbered module of the path changes (`layers.3`), or, without numbered modules, the outermost
+/// module.
 ///
 /// # Errors
-/// E460 where there are fewer blocks than stages.
+/// E460 if there are fewer blocks than stages.
 pub fn evenly(forward: &mut Graph, count: usize) -> Result<()> {
     let blocks = blocks(forward);
     if blocks.len() < count {
@@ -46,7 +47,7 @@ struct Block {
     end: usize,
 }
 
-/// Runs of nodes of one block, in execution order.
+/// The blocks: runs of nodes, in execution order.
 fn blocks(forward: &Graph) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     let mut current: Option<&str> = None;
@@ -80,8 +81,8 @@ fn block_of(path: &str) -> &str {
     path.split('.').next().unwrap_or_default()
 }
 
-/// The last block of each group but the last one, where the blocks are cut into `count` groups in order so that the
-/// largest sum is smallest. Dynamic programming over (groups, blocks).
+/// Splits the blocks into `count` consecutive groups with the smallest largest sum, and returns the
+/// last block of each group except the last. Dynamic programming over (groups, blocks).
 fn balanced(work: &[f64], count: usize) -> Vec<usize> {
     let blocks = work.len();
     let sums: Vec<f64> = std::iter::once(0.0)
@@ -90,7 +91,8 @@ fn balanced(work: &[f64], count: usize) -> Vec<usize> {
             Some(*sum)
         }))
         .collect();
-    // largest[g][b]: the least possible largest sum of the first `b` blocks in `g + 1` groups, and where its last begins.
+    // largest[g][b]: the least possible largest sum of the first `b` blocks in `g + 1` groups, and
+    // the first block of the last group.
     let mut largest = vec![vec![(f64::INFINITY, 0); blocks + 1]; count];
     for end in 0..=blocks {
         largest[0][end] = (sums[end], 0);

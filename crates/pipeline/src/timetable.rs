@@ -1,20 +1,20 @@
-//! Timetables: in which order each stage works on the microbatches.
+//! Timetables: the order in which each stage processes the microbatches.
 
 use partita_base::{Diagnostic, Result};
 use partita_ir::Phase;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What is done for one microbatch on one stage.
+/// The work for one microbatch on one stage.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum TaskKind {
     /// The forward pass.
     Forward,
     /// Both gradients, with respect to activations and to parameters.
     Backward,
-    /// The gradient with respect to activations alone, which the stage before waits for.
+    /// The gradient with respect to activations only; the previous stage waits for it.
     InputGrad,
-    /// The gradient with respect to parameters alone, which only the update waits for.
+    /// The gradient with respect to parameters only; the update waits for it.
     WeightGrad,
 }
 
@@ -43,11 +43,11 @@ impl TaskKind {
 /// One cell of a timetable.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Task {
-    /// The stage; a slice of the mesh may run several.
+    /// The stage; a slice of the mesh may run several stages.
     pub stage: usize,
-    /// What is done.
+    /// The kind of work.
     pub kind: TaskKind,
-    /// For which microbatch, from 0.
+    /// The microbatch, from 0.
     pub microbatch: usize,
 }
 
@@ -61,16 +61,16 @@ impl fmt::Display for Task {
 /// The order of work on every slice of the mesh.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Timetable {
-    /// Stages in all.
+    /// The number of stages.
     pub stages: usize,
-    /// Microbatches of a step.
+    /// The number of microbatches per step.
     pub microbatches: usize,
-    /// What each slice does, in order.
+    /// The tasks of each slice, in order.
     pub slices: Vec<Vec<Task>>,
 }
 
 impl Timetable {
-    /// The slice that runs each stage. Of a stage that no task names, the first slice.
+    /// The slice that runs each stage; the first slice for a stage without tasks.
     pub fn slice_of_stage(&self) -> Vec<usize> {
         let mut slice_of = vec![0; self.stages];
         for (slice, tasks) in self.slices.iter().enumerate() {
@@ -81,12 +81,12 @@ impl Timetable {
         slice_of
     }
 
-    /// When each task begins, in slots: every task takes one, and begins when the one before it on its slice and the
-    /// tasks that it reads from are done.
+    /// When each task begins, in slots: every task takes one slot, and begins when the previous
+    /// task on its slice and the tasks that it reads from are done.
     ///
     /// # Errors
-    /// E461 where a task is missing, appears twice, names a stage or microbatch that does not exist, stands on another
-    /// slice than the rest of its stage, or waits for one that comes after it.
+    /// E461 if a task is missing, occurs twice, names a stage or microbatch that does not exist, is
+    /// on another slice than the rest of its stage, or waits for one that comes after it.
     pub fn slots(&self) -> Result<Vec<Vec<usize>>> {
         let places = self.places()?;
         let mut slots: Vec<Vec<usize>> = vec![Vec::new(); self.slices.len()];
@@ -161,7 +161,7 @@ impl Timetable {
         Ok(places)
     }
 
-    /// The tasks that one reads from.
+    /// The tasks that a task reads from.
     fn needed(&self, task: Task, places: &BTreeMap<Task, (usize, usize)>) -> Vec<Task> {
         let Task { stage, kind, microbatch } = task;
         let of = |stage, kind| Task { stage, kind, microbatch };

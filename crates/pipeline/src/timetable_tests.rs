@@ -1,3 +1,5 @@
+//! Tests of timetables: slots, stored microbatches, and rejected orders.
+
 use super::*;
 use crate::timetables;
 
@@ -7,7 +9,7 @@ fn code(timetable: &Timetable) -> &'static str {
 
 #[test]
 fn known_timetables_have_the_slots_of_their_papers() {
-    // GPipe and 1F1B take (m + p - 1) slots for each of their halves.
+    // GPipe and 1F1B take (m + p - 1) slots for each of the forward and backward halves.
     for stages in 1..6 {
         for microbatches in 1..9 {
             for timetable in

@@ -1,15 +1,18 @@
-//! The memory of one rank: one aligned block, in which every buffer of its program has a fixed place.
+//! The memory of one rank: one aligned block (the arena), in which every buffer of its program has
+//! a fixed offset.
 //!
 //! # Why it is sound
 //!
-//! Places are checked against the block's size whenever they are looked at, so nothing outside it is touched.
-//! What may be touched *when* is settled before the first step, by the static checks of the program: buffers
-//! whose lifetimes meet do not overlap (but for an elementwise output in the exact place of an input, which the
-//! kernels allow), and from the start of a collective to its wait nobody but the collective touches its buffers.
-//! One worker at a time plays a rank, under a lock; the threads that help it write different
-//! elements of an instruction's results, each in scratch of its own, and are done before the next. Other ranks reach into its memory only through the
-//! transport, between that start and that wait. The block outlives the transport's use of it: a step ends with
-//! every collective waited for, or with `Transport::fail`, after which no buffer is touched.
+//! Every access checks the offset against the size of the block, so nothing outside it is accessed.
+//! The static checks of the program settle before the first step *when* each buffer may be
+//! accessed: buffers with overlapping lifetimes do not overlap (except an elementwise output in the
+//! exact place of an input, which the kernels allow), and from the start of a collective to its
+//! wait only the collective accesses its buffers. One worker at a time runs a rank, under a lock;
+//! the threads that help it write different elements of an instruction's results, each with its own
+//! scratch memory, and finish before the next instruction. Other ranks access the memory only
+//! through the transport, between that start and that wait. The block outlives the transport's use
+//! of it: a step ends after every collective was waited for, or with `Transport::fail`, after which
+//! no buffer is accessed.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -33,16 +36,17 @@ pub(crate) struct Span {
     pub bytes: usize,
 }
 
-/// A strided tensor at a fixed place of an arena.
+/// A strided tensor at a fixed offset of an arena.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
-    /// Where element 0 stands.
+    /// The offset of element 0.
     pub offset_bytes: usize,
     pub dtype: DType,
     pub shape: Vec<usize>,
     /// In elements.
     pub strides: Vec<isize>,
-    /// Which of the memory's moves is added to the offset, for work that is done block by block.
+    /// The index of the memory's move that is added to the offset, for work that is done block by
+    /// block.
     pub moved: Option<usize>,
 }
 
@@ -57,14 +61,14 @@ impl Place {
         self.shape.iter().product()
     }
 
-    /// Whether elements follow each other in row-major order.
+    /// Whether elements are contiguous in row-major order.
     pub fn is_dense(&self) -> bool {
         let dense = dense_strides(&self.shape);
         let same = |d: usize| self.shape[d] == 1 || self.strides[d] == dense[d];
         self.element_count() == 0 || (0..self.shape.len()).all(same)
     }
 
-    /// The bytes between the first and the last element, both included.
+    /// The bytes from the first to the last element, both included.
     pub fn span(&self) -> Span {
         let size = self.dtype.size_bytes();
         if self.element_count() == 0 {
@@ -92,7 +96,7 @@ impl Place {
         part
     }
 
-    /// The same elements with other dimensions in front.
+    /// The same elements with permuted dimensions.
     pub fn permuted(&self, order: &[usize]) -> Place {
         Place {
             shape: order.iter().map(|&d| self.shape[d]).collect(),
@@ -111,19 +115,19 @@ pub(crate) fn dense_strides(shape: &[usize]) -> Vec<isize> {
     strides
 }
 
-/// One rank's memory, zeroed at first: pages of the system's own.
+/// One rank's memory, initially zero: whole pages from the system.
 pub(crate) struct Arena {
     pages: MmapMut,
     base: NonNull<u8>,
 }
 
-// SAFETY: the block is owned, and the module's rules say who touches what when.
+// SAFETY: the block is owned, and the module's rules say which thread accesses what when.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// E426 where the system does not give so many bytes.
+    /// E426 if the system cannot provide this many bytes.
     pub fn new(bytes: usize) -> Result<Arena> {
         let refused = |error: std::io::Error| {
             Diagnostic::new("E426", format!("no memory for {bytes} bytes of a rank"))
@@ -137,21 +141,22 @@ impl Arena {
         Ok(Arena { pages, base })
     }
 
-    /// Has all pages brought in, on all cores, before anything lies in them. One by one, as they are written, they take
-    /// longer; those that are read first, as a state that begins at zero is, several times as long, since the system lends
-    /// the one page of zeros first and has to take it back.
+    /// Prefaults all pages on all cores, before they hold data. Faults one by one on first write
+    /// take longer, and on first read (a state that starts at zero) several times as long, because
+    /// the system first maps the shared zero page and must replace it later.
     ///
-    /// Large pages come in less time than as many bytes of small ones, and spare translations of addresses later. Yet a
-    /// virtual machine may have to wait for its host for each of them: where they turn out to be slow, the rest are small.
-    /// The system may still join those while steps run.
+    /// Huge pages fault faster than the same bytes of small ones and save TLB misses later. But a
+    /// virtual machine may have to wait for its host for each of them: if they turn out to be slow,
+    /// the rest are small. The system may still merge small pages while steps run.
     pub fn bring_in(&mut self) {
-        /// Bytes that a thread brings in at a time.
+        /// Bytes that a thread faults at a time.
         const SHARE: usize = 8 << 20;
-        /// The time that a share may take: twice that of small pages.
+        /// The time limit of a share: twice the time with small pages.
         const PATIENCE: Duration = Duration::from_millis(8);
-        /// Shares that took longer, after which no more large pages are asked for: one may have had bad luck.
+        /// The number of slow shares after which huge pages are turned off; a single one may be
+        /// chance.
         const SLOW: u32 = 2;
-        /// The smallest page of any machine.
+        /// The smallest page size of any machine.
         const PAGE: usize = 4096;
         let (bytes, next, slow) = (self.pages.len(), AtomicUsize::new(0), AtomicU32::new(0));
         let arena = &*self;
@@ -201,8 +206,7 @@ impl Arena {
     }
 }
 
-/// Whether pages should be large, if they have not come or the system finds the time to join small ones: without them
-/// everything works as well.
+/// Advises the system to use huge pages, or not to. It is only a hint: all else works without it.
 fn wish_for_large_pages(pages: &MmapMut, wish: bool) {
     #[cfg(target_os = "linux")]
     let _ = pages.advise(if wish { memmap2::Advice::HugePage } else { memmap2::Advice::NoHugePage });
@@ -210,50 +214,53 @@ fn wish_for_large_pages(pages: &MmapMut, wish: bool) {
     let _ = (pages, wish);
 }
 
-/// The buffers that a rank publishes in a collective.
+/// The buffers that a rank publishes for a collective.
 pub(crate) struct Publication {
     inputs: Vec<*const [u8]>,
     outputs: Vec<*mut [u8]>,
 }
 
-// SAFETY: the pointers are only handed to the transport, which is made for many threads.
+// SAFETY: the pointers are only passed to the transport, which is thread-safe.
 unsafe impl Send for Publication {}
-// SAFETY: as above; nothing here can be written through a shared reference but what the pointers stand for.
+// SAFETY: as above; through a shared reference nothing here can be written except the memory behind
+// the pointers.
 unsafe impl Sync for Publication {}
 
 impl Publication {
     /// [`Transport::start`] with these buffers. Never blocks.
     pub fn start(&self, transport: &dyn Transport, collective: CollectiveId, rank: usize) {
-        // SAFETY: the buffers lie in the rank's arena, which outlives the transport's use of it; the checked
-        // program touches none of them before the wait, and writes inputs before the start.
+        // SAFETY: the buffers are in the rank's arena, which outlives the transport's use of it;
+        // the checked program accesses none of them before the wait, and writes inputs before the
+        // start.
         unsafe { transport.start(collective, rank, &self.inputs, &self.outputs) }
     }
 }
 
-/// An arena to look into, for those who play the rank.
+/// Access to an arena for the threads that run its rank.
 #[derive(Clone, Copy)]
 pub(crate) struct Memory<'a> {
     base: *mut u8,
     bytes: usize,
-    /// Bytes by which places lie further on.
+    /// Bytes added to the offset of moved places.
     moves: &'a [isize],
-    /// Rows of a part that come before the block at hand.
+    /// Rows of a part that precede the current block.
     pub rows_before: usize,
     arena: PhantomData<&'a Arena>,
 }
 
 impl<'a> Memory<'a> {
-    /// The memory as seen from another block of a kernel's work, before which a part has so many rows.
+    /// The memory as seen from another block of a kernel's work; `rows_before` rows of the part
+    /// precede it.
     pub fn moved(self, moves: &'a [isize], rows_before: usize) -> Memory<'a> {
         Memory { moves, rows_before, ..self }
     }
 
-    /// Where element 0 of a place stands, in bytes from the beginning.
+    /// The offset of element 0 of a place, in bytes.
     pub fn offset(&self, place: &Place) -> usize {
         self.along(place, place.offset_bytes)
     }
 
-    /// An offset of a place's, moved as the place is.
+    /// An offset within a place, with the place's move added.
     fn along(&self, place: &Place, offset: usize) -> usize {
         let moved = place.moved.map_or(0, |number| self.moves[number]);
         offset.checked_add_signed(moved).expect("a block lies in its arena")
@@ -278,14 +285,15 @@ impl<'a> Memory<'a> {
         self.base.wrapping_add(offset)
     }
 
-    /// A tensor to be read.
+    /// A tensor for reading.
     pub fn view(&self, place: &Place) -> View<'a> {
         let pointer = self.check(place);
-        // SAFETY: every element lies in the arena, aligned; the module's rules say nobody writes it meanwhile.
+        // SAFETY: every element is in the arena, aligned; by the module's rules no thread writes it
+        // meanwhile.
         unsafe { View::from_raw(pointer, place.dtype, &place.shape, &place.strides) }
     }
 
-    /// A tensor to be read that begins where `place` does, with other dimensions. Panics where they leave the
+    /// A tensor for reading that begins at `place`, with other dimensions. Panics if they leave the
     /// bytes that `place` spans.
     pub fn view_with(&self, place: &Place, shape: &[usize], strides: &[isize]) -> View<'a> {
         let span = self.span(place);
@@ -294,26 +302,29 @@ impl<'a> Memory<'a> {
         View::strided(self.bytes(span), offset, place.dtype, shape, strides)
     }
 
-    /// A tensor to be written.
+    /// A tensor for writing.
     pub fn view_mut(&self, place: &Place) -> ViewMut<'a> {
         let pointer = self.check(place);
-        // SAFETY: every element lies in the arena, aligned; the module's rules say nobody else touches it.
+        // SAFETY: every element is in the arena, aligned; by the module's rules no other thread
+        // accesses it.
         unsafe { ViewMut::from_raw(pointer, place.dtype, &place.shape, &place.strides) }
     }
 
-    /// Bytes to be read.
+    /// Bytes for reading.
     pub fn bytes(&self, span: Span) -> &'a [u8] {
         let pointer = self.at(span);
-        // SAFETY: inside the arena, whose bytes are always initialised; nobody writes them meanwhile.
+        // SAFETY: inside the arena, whose bytes are always initialised; no thread writes them
+        // meanwhile.
         unsafe { std::slice::from_raw_parts(pointer, span.bytes) }
     }
 
-    /// Bytes to be written, by one who plays the rank.
-    // The lifetime is the arena's; that no two such slices overlap while in use is a rule of the module.
+    /// Bytes for writing, by a thread that runs the rank.
+    // The lifetime is the arena's; a rule of the module ensures that no two such slices overlap
+    // while in use.
     #[allow(clippy::mut_from_ref)]
     pub fn bytes_mut(&self, span: Span) -> &'a mut [u8] {
         let pointer = self.at(span);
-        // SAFETY: inside the arena; the module's rules say that nobody else touches them meanwhile.
+        // SAFETY: inside the arena; by the module's rules no other thread accesses them meanwhile.
         unsafe { std::slice::from_raw_parts_mut(pointer, span.bytes) }
     }
 }

@@ -1,12 +1,13 @@
-//! Checkpoints: global tensors in safetensors files, readable by anything that reads safetensors and by a run
-//! on any mesh.
+//! Checkpoints: global tensors in safetensors files, readable by anything that reads safetensors
+//! and by a run on any mesh.
 //!
-//! A run's folder ([`RunFolder`]) holds `step-00000123` folders, a file `latest` with the name of one of them, and the
-//! file that is locked while the run writes. Each step's folder holds
+//! A run's folder ([`RunFolder`]) contains `step-00000123` folders, a file `latest` with the name
+//! of one of them, and a lock file. Each step's folder contains
 //!
 //! * `model.safetensors`: the parameters, under their module paths;
 //! * `optimizer.safetensors`: the optimizer's tensors, as `optimizer.<slot>.<module path>`;
-//! * `state.json`: step, the run that wrote it, data position and other text, and the size and checksum of the two files.
+//! * `state.json`: step, the run that wrote it, data position and other text, and the size and
+//!   checksum of the two files.
 
 mod folder;
 mod read;
@@ -30,10 +31,10 @@ const MODEL_FILE: &str = "model.safetensors";
 const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 const STATE_FILE: &str = "state.json";
 const LATEST_FILE: &str = "latest";
-/// What an unfinished folder or file has in its name.
+/// The mark in the name of an unfinished folder or file.
 const UNFINISHED: &str = ".tmp-";
 
-/// A whole tensor: what it holds does not depend on how it was sharded.
+/// A full tensor: its contents do not depend on how it was sharded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorData {
     /// Element type.
@@ -56,7 +57,7 @@ impl TensorData {
     }
 }
 
-/// Everything a run needs to go on.
+/// Everything that a run needs to continue.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Checkpoint {
     /// Parameters by module path and optimizer state as `optimizer.<slot>.<module path>`, in the order given.
@@ -86,10 +87,10 @@ struct FileState {
 
 const FORMAT: &str = "partita-checkpoint-1";
 
-/// Compares what a program needs with what a checkpoint holds.
+/// Compares the tensors that a program needs with those of a checkpoint.
 ///
 /// # Errors
-/// E314 with a table of the missing, the extra and the differently shaped or typed names.
+/// E314 with a table of missing and extra names, and of different shapes or types.
 pub fn compare(expected: &[(String, DType, Vec<usize>)], checkpoint: &Checkpoint) -> Result<()> {
     let wanted: IndexMap<&str, (DType, &[usize])> =
         expected.iter().map(|(name, dtype, shape)| (name.as_str(), (*dtype, shape.as_slice()))).collect();
@@ -161,12 +162,12 @@ fn to_safetensors(dtype: DType) -> Dtype {
     }
 }
 
-/// The element type, or `None` where we have none like it (8-bit floats, complex numbers).
+/// The element type, or `None` if this crate has no such type (8-bit floats, complex numbers).
 fn from_safetensors(dtype: Dtype) -> Option<DType> {
     DType::ALL.into_iter().find(|&ours| to_safetensors(ours) == dtype)
 }
 
-/// A checksum against damage, not against malice: 64-bit words mixed in turn.
+/// A checksum against damage, not against malice: mixes 64-bit words one after the other.
 fn checksum(bytes: &[u8]) -> String {
     let mut hash = bytes.len() as u64;
     let mut add = |word: u64| hash = (hash.rotate_left(29) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -176,19 +177,19 @@ fn checksum(bytes: &[u8]) -> String {
     format!("{:016x}", hash ^ (hash >> 32))
 }
 
-/// The name that a folder or file has before it is complete, or while it is removed.
+/// The name of a folder or file before it is complete, or while it is removed.
 fn unfinished(name: &str) -> String {
     format!("{name}{UNFINISHED}{}", std::process::id())
 }
 
-/// Whether a name is [`unfinished`], of whatever process.
+/// Whether a name is [`unfinished`], of any process.
 fn is_unfinished(name: &str) -> bool {
     name.split_once(UNFINISHED).is_some_and(|(name, process)| {
         process.parse::<u32>().is_ok() && (name == LATEST_FILE || parse_folder_name(name).is_some())
     })
 }
 
-/// The name of a step's folder; `revision` is above 0 where that step was saved before.
+/// The name of a step's folder; `revision` is above 0 if that step was saved before.
 fn folder_name(step: u64, revision: u32) -> String {
     match revision {
         0 => format!("step-{step:08}"),

@@ -1,9 +1,9 @@
-//! The collectives of a program set as the transport wants them.
+//! Converts a program set's collectives to transport specs.
 
 use partita_comm::{BoxMove, CollectiveSpec, Exchange, Moves};
 use partita_program::{Collective, CollectiveOp, ProgramSet, Transfer};
 
-/// One tensor of a bucket. Extents along a dimension become extents of what lies under it.
+/// One tensor of a bucket. An extent along a dimension becomes the number of elements below it.
 fn exchange(transfer: &Transfer) -> Exchange {
     let first = &transfer.inputs[0];
     let (dtype, shape) = (first.dtype, &first.shape);
@@ -63,7 +63,7 @@ fn box_move(moved: &partita_mesh::BoxMove) -> BoxMove {
     }
 }
 
-/// The collectives of a program set as the transport of its world wants them, by id.
+/// The transport specs of a program set's collectives, by id.
 pub fn collective_specs(programs: &ProgramSet) -> Vec<CollectiveSpec> {
     let spec = |collective: &Collective| {
         let exchanges = collective.transfers.iter().map(exchange).collect();

@@ -1,8 +1,10 @@
-//! Kernels of the user's for the CPU device: a table that is handed to lowering and to the runner, never a global.
+//! Custom kernels of the user for the CPU device: a table that is passed to lowering and to the
+//! runner, never a global.
 //!
-//! A kernel belongs to a [`CustomOp`], whose decomposition says what must come out. Registering a kernel runs it
-//! against the decomposition. Afterwards it runs wherever a composite of the op's name computes what the op writes for
-//! its types, and the kernel supports them; elsewhere the decomposition runs.
+//! A kernel belongs to a [`CustomOp`], whose decomposition defines its results. Registering a
+//! kernel compares it with the decomposition. The kernel then runs for every composite that has the
+//! op's name and computes what the op builds for its types, if the kernel supports those; otherwise
+//! the decomposition runs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,13 +19,13 @@ use smallvec::SmallVec;
 use crate::arena::{Arena, Memory, Place, Span};
 use crate::cpu::{Kernel, Value};
 
-/// The most operands, and the most results, of a kernel of the user's.
+/// The most operands, and the most results, of a custom kernel.
 const MOST_TENSORS: usize = 32;
 
-/// A kernel of the user's. It runs on one thread of its rank: only its author could say which parts of its work may be
-/// done apart.
+/// A custom kernel. It runs on one thread of its rank, because the library does not know how its
+/// work may be split.
 pub trait CpuKernel: Send + Sync {
-    /// Whether it takes these types, which are those of one rank's shards.
+    /// Whether it supports these types, which are those of one rank's shards.
     fn supports(&self, operands: &[TensorType], results: &[TensorType]) -> bool;
 
     /// Scratch memory it needs, in bytes.
@@ -31,11 +33,11 @@ pub trait CpuKernel: Send + Sync {
         0
     }
 
-    /// Writes every element of every result. Runs on any thread, at the same time as other calls; the workspace holds
-    /// anything. Should not allocate.
+    /// Writes every element of every result. It may run on any thread, concurrently with other
+    /// calls; the contents of the workspace are undefined. It should not allocate.
     ///
     /// # Errors
-    /// What is wrong with the data; the run ends with it.
+    /// Invalid data; the error ends the run.
     fn run(
         &self,
         operands: &[TensorView<'_>],
@@ -44,7 +46,7 @@ pub trait CpuKernel: Send + Sync {
     ) -> Result<()>;
 }
 
-/// A tensor to be read, in row-major order.
+/// A tensor for reading, in row-major order.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorView<'a> {
     dtype: DType,
@@ -52,7 +54,7 @@ pub struct TensorView<'a> {
     bytes: &'a [u8],
 }
 
-/// A tensor to be written, in row-major order.
+/// A tensor for writing, in row-major order.
 #[derive(Debug)]
 pub struct TensorViewMut<'a> {
     dtype: DType,
@@ -74,7 +76,7 @@ impl<'a> TensorView<'a> {
     /// The elements; booleans as [`Bool`].
     ///
     /// # Errors
-    /// E425 where they are not of type `T`.
+    /// E425 if they are not of type `T`.
     pub fn elements<T: Element>(&self) -> Result<&'a [T]> {
         check_type::<T>(self.dtype)?;
         Ok(bytemuck::cast_slice(self.bytes))
@@ -95,7 +97,7 @@ impl TensorViewMut<'_> {
     /// The elements; booleans as [`Bool`].
     ///
     /// # Errors
-    /// E425 where they are not of type `T`.
+    /// E425 if they are not of type `T`.
     pub fn elements<T: Element>(&mut self) -> Result<&mut [T]> {
         check_type::<T>(self.dtype)?;
         Ok(bytemuck::cast_slice_mut(self.bytes))
@@ -131,13 +133,13 @@ impl fmt::Debug for CpuKernels {
 }
 
 impl CpuKernels {
-    /// Adds a kernel for an op, after running it on each example, a list of operand types, against the decomposition:
-    /// floats are drawn from (-2, 2), integers from 0 to 3, always the same. An op may have several kernels; of those
-    /// that support the types the latest runs.
+    /// Adds a kernel for an op, after comparing it with the decomposition on each example (a list
+    /// of operand types): floats are drawn from (-2, 2), integers from 0 to 3, the same in every
+    /// run. An op may have several kernels; the latest one that supports the types runs.
     ///
     /// # Errors
-    /// E246 where the numbers differ, E247 without an example that the kernel supports, E245 where an example has a
-    /// wrong number of operands; and what the decomposition or the kernel says.
+    /// E246 if the numbers differ, E247 without an example that the kernel supports, E245 if an
+    /// example has a wrong number of operands; also errors of the decomposition or the kernel.
     pub fn register(
         &mut self,
         op: &CustomOp,
@@ -162,7 +164,7 @@ impl CpuKernels {
         Ok(())
     }
 
-    /// The kernel that runs a composite.
+    /// The kernel for a composite.
     pub(crate) fn find(&self, composite: &Composite) -> Option<&Arc<dyn CpuKernel>> {
         let graph = &composite.definition.decomposition;
         let fits =
@@ -176,7 +178,7 @@ impl CpuKernels {
         self.entries.iter().rev().find(takes).map(|entry| &entry.kernel)
     }
 
-    /// The kernel as an instruction; `None` also where the elements of an operand do not follow one another.
+    /// The kernel as an instruction; `None` also if the elements of an operand are not contiguous.
     pub(crate) fn compile(
         &self,
         composite: &Composite,
@@ -245,7 +247,7 @@ fn check(entry: &Entry, example: &[TensorType]) -> Result<()> {
     let workspace = Span { offset: end, bytes: kernel.workspace_bytes() };
     let arena = Arena::new(end + workspace.bytes)?;
     let memory = arena.memory();
-    // What the kernel leaves as it was shows in one of the two.
+    // Elements that the kernel does not write differ in one of the two.
     for background in [0xff, 0x00] {
         memory.bytes_mut(Span { offset: 0, bytes: end + workspace.bytes }).fill(background);
         for (place, literal) in operands.iter().zip(&inputs) {
@@ -278,8 +280,8 @@ fn compare(name: &str, number: usize, expected: &Literal, found: &Literal) -> Re
     }
 }
 
-/// How far a kernel may be from the decomposition, absolutely and relatively: sums in another order and other
-/// approximations are fine, another function is not.
+/// The permitted absolute and relative difference between a kernel and the decomposition: another
+/// summation order or approximation passes, another function does not.
 fn tolerance(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => 1e-9,
@@ -290,7 +292,7 @@ fn tolerance(dtype: DType) -> f64 {
     }
 }
 
-/// Numbers that follow from the operand's position alone.
+/// Numbers that depend only on the operand's position.
 fn random(stream: u64, ty: &TensorType) -> Literal {
     let key = kernels::random_key(0, stream);
     let number = |i: usize| {

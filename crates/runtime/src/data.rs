@@ -1,7 +1,7 @@
 //! Byte-level data: a file or folder of text becomes batches of tokens 0 to 255.
 //!
-//! Everything is a pure function of (files, seed, step): which bytes a step sees depends neither on the mesh
-//! nor on the steps taken before, so resuming is asking for the next step.
+//! Everything is a pure function of (files, seed, step): the bytes of a step depend neither on the
+//! mesh nor on earlier steps, so resuming only needs the next step number.
 
 mod baseline;
 mod batches;

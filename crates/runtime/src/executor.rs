@@ -1,11 +1,13 @@
-//! The executor: plays the programs of the ranks of one process, step after step, on a few worker threads.
+//! The executor: runs the programs of all local ranks on a fixed pool of worker threads, step after
+//! step.
 //!
-//! A rank is its arena, its compiled kernels and a cursor. Each worker plays a fixed set of ranks in turn, perhaps none:
-//! it runs one until a collective is pending, then the next; where none can go on it runs parts of others' kernels, and
-//! where there are none it waits until the transport or another worker reports a change. Worker 0 is the calling thread;
-//! the others wait for the next step. Who waits looks again and again for a while where each thread has a core, and then
-//! sleeps. When a rank fails, for whatever reason, the first diagnostic is kept, the transport is told to fail, and all
-//! ranks end.
+//! A rank is its arena, its compiled kernels and a cursor. Each worker owns a fixed set of ranks,
+//! possibly none. It runs one rank until a collective is pending, then the next. If all its ranks
+//! are blocked it steals parts of other ranks' kernels; if there are none it waits until the
+//! transport or another worker reports a change. Worker 0 is the calling thread; the others wait
+//! for the next step. A waiting thread spins for a while if each thread has a core, and then
+//! sleeps. When a rank fails for any reason, the first diagnostic is kept, the transport is failed,
+//! and all ranks end.
 
 mod cores;
 mod rank;
@@ -33,24 +35,28 @@ use recorder::Recorder;
 use team::Team;
 use worker::{Control, Shared};
 
-/// How programs are run.
+/// Options of a runner.
 #[derive(Clone, Debug)]
 pub struct RunnerOptions {
-    /// The device, as lowering saw it.
+    /// The device that programs were lowered for.
     pub cpu: Cpu,
-    /// Threads in all, as many as there are cores by default. Ranks are dealt to them; who has none, or none that can go
-    /// on, helps with the work of others if [`RunnerOptions::sharing`] says so.
+    /// The number of threads, by default the number of cores. Ranks are distributed over them; a
+    /// thread without a runnable rank steals work from others, if [`RunnerOptions::sharing`]
+    /// allowed several threads per rank.
     pub workers: Option<usize>,
-    /// One thread, which is the calling one.
+    /// Use one thread, the calling one.
     pub deterministic: bool,
-    /// End the step where a number that it is checked by (the loss, the norm of the gradients) is not finite, before
-    /// programs that were lowered with a guard replace parameters and states: they stay those of the step before.
+    /// End the step if a number that it is checked by (the loss, the norm of the gradients) is not
+    /// finite, before programs that were lowered with a guard replace parameters and states: they
+    /// keep their values from the step before.
     pub nan_guard: bool,
-    /// How long all ranks may stand still before the run is declared stuck.
+    /// Watchdog: how long all ranks may make no progress before the run fails as stuck.
     pub watchdog: Duration,
-    /// How much memory the process takes at most: the arenas of all ranks are held against it before they are allocated.
+    /// The memory limit of the process: the arenas of all ranks are checked against it before they
+    /// are allocated.
     pub memory: MemoryLimit,
-    /// Record what each thread does for each instruction: [`Runner::events`], [`Runner::instruction_nanos`].
+    /// Record events of each thread for each instruction: [`Runner::events`],
+    /// [`Runner::instruction_nanos`].
     pub record: bool,
     /// The processes that share the ranks; without them this process runs all.
     pub processes: Option<Arc<Processes>>,
@@ -71,15 +77,17 @@ impl Default for RunnerOptions {
     }
 }
 
-/// How long a thread that waits stays awake, where nobody else needs its core: longer than most waits between and within
-/// steps. A core that slept comes back late, above all that of a virtual machine whose host has other work.
+/// How long a waiting thread spins before it sleeps, if no other thread needs its core: longer than
+/// most waits within and between steps. A core wakes up slowly, above all in a virtual machine
+/// whose host is busy.
 pub const AWAKE: Duration = Duration::from_millis(50);
 
-/// The most worker threads of one process: far more than any machine has cores, and few enough for every system.
+/// The most worker threads of one process: far more than any machine has cores, and few enough for
+/// every system.
 pub const MOST_WORKERS: usize = 1024;
 
 impl RunnerOptions {
-    /// E032 where the number of workers is none that a process can have.
+    /// E032 if no process can have this number of workers.
     pub fn check(&self) -> Result<()> {
         match self.workers {
             Some(workers) if !(1..=MOST_WORKERS).contains(&workers) => {
@@ -96,7 +104,7 @@ impl RunnerOptions {
     /// The world for programs that run with these options.
     ///
     /// # Errors
-    /// E440 to E442 for collectives that no transport can run, E448 where the processes cannot meet.
+    /// E440 to E442 for collectives that no transport can run, E448 if the processes cannot join.
     pub fn world(&self, programs: &ProgramSet) -> Result<World> {
         let (rank_count, collectives) = (programs.rank_count(), collective_specs(programs));
         match &self.processes {
@@ -105,13 +113,13 @@ impl RunnerOptions {
         }
     }
 
-    /// The threads there may be.
+    /// The maximum number of threads.
     fn threads(&self) -> usize {
         if self.deterministic { 1 } else { self.workers.unwrap_or_else(cores).clamp(1, MOST_WORKERS) }
     }
 
-    /// These options with as many threads for each of `ranks` as there are for all of them. Where every thread has a core,
-    /// there are at least two: one whose ranks wait helps another.
+    /// Sets the threads per rank: all threads divided by the number of `ranks`. If every thread has
+    /// a core, a rank gets at least two, so that a thread whose ranks wait can help another.
     pub fn sharing(mut self, ranks: usize) -> RunnerOptions {
         let threads = self.threads();
         let least = if threads > cores() { 1 } else { threads.min(2) };
@@ -120,14 +128,14 @@ impl RunnerOptions {
     }
 }
 
-/// The code of a step that ended since a number it is checked by is not finite. The state is that of the step before, where
-/// its programs were lowered with a guard.
+/// The code of a step that ended because a number it is checked by is not finite. The state is that
+/// of the step before, if the programs were lowered with a guard.
 pub const DIVERGED: &str = "E412";
 
-/// The code of a step that ended since another rank failed, which tells why.
+/// The code of a step that ended because another rank failed, which reports the cause.
 pub const PEER_FAILED: &str = "E418";
 
-/// Something that goes wrong on purpose, for tests.
+/// An injected fault, for tests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// The kernel panics.
@@ -144,21 +152,21 @@ pub enum Fault {
 pub struct Runner {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// Of the last step.
+    /// The events of the last step.
     events: Vec<Event>,
     /// Per local rank and instruction, over all steps.
     nanos: Vec<Vec<u64>>,
 }
 
 impl Runner {
-    /// Checks the programs, and for each local rank of the world allocates an arena of exactly the planned size, loads
-    /// constants and compiles every compute instruction. Then starts the workers. The world's transport has the
-    /// [`collective_specs`] of the programs.
+    /// Checks the programs. For each local rank of the world, it allocates an arena of exactly the
+    /// planned size, loads constants and compiles every compute instruction. Then it starts the
+    /// workers. The world's transport must have the [`collective_specs`] of the programs.
     ///
     /// # Errors
-    /// What the static checks find (E401 to E409); E445 where the world is not that of the programs; E032 where no process
-    /// can have so many workers; E040 where the arenas would pass the limit on memory; E416 and E426 where the system has
-    /// no threads or no memory.
+    /// Errors of the static checks (E401 to E409); E445 if the world does not fit the programs;
+    /// E032 if no process can have this many workers; E040 if the arenas would exceed the memory
+    /// limit; E416 and E426 if the system has no threads or no memory.
     pub fn new(set: ProgramSet, world: World, options: RunnerOptions) -> Result<Runner> {
         options.check()?;
         partita_program::check(&set)?;
@@ -170,7 +178,7 @@ impl Runner {
         let whose = if world.is_whole() { "all ranks" } else { "the ranks of this process" };
         options.memory.request(arenas, &format!("the planned buffers of {whose} ({rank_count})"))?;
         let places = if options.deterministic { 1 } else { options.cpu.threads.max(1) };
-        // Nobody needs more threads than there are places at all ranks together.
+        // More threads than places at all ranks together would be idle.
         let workers = options.threads().clamp(1, rank_count.max(1) * places);
         let awake = if workers <= cores() { AWAKE } else { Duration::ZERO };
         let rank = |program| Rank::new(&set, program, &options, places, awake).map(Mutex::new);
@@ -197,7 +205,7 @@ impl Runner {
             world,
             programs,
         });
-        // From here on a runner, so that the threads end where one of them cannot be started.
+        // From here on a runner, so that the threads end if one of them cannot be started.
         let count = |program: &Program| if options.record { program.instructions.len() } else { 0 };
         let nanos = shared.programs.iter().map(|program| vec![0; count(program)]).collect();
         let mut runner = Runner { shared, threads: Vec::new(), events: Vec::new(), nanos };
@@ -218,11 +226,13 @@ impl Runner {
         Ok(())
     }
 
-    /// Runs one step on the local ranks, together with those of other processes. Inputs must have been written before.
+    /// Runs one step on the local ranks, together with those of other processes. Inputs must have
+    /// been written before.
     ///
     /// # Errors
-    /// E410 where a rank panicked, E411 where a kernel refused its data, E412 where a checked output is not finite,
-    /// E413 where ranks stand still, E418 where a rank of another process failed. The runner is of no use afterwards: later steps return the same.
+    /// E410 if a rank panicked, E411 if a kernel rejected its data, E412 if a checked output is not
+    /// finite, E413 if ranks make no progress, E418 if a rank of another process failed. The runner
+    /// is unusable afterwards: later steps return the same error.
     pub fn step(&mut self) -> Result<()> {
         let outcome = self.shared.step();
         if self.shared.recorder.is_on() {
@@ -236,7 +246,7 @@ impl Runner {
         outcome
     }
 
-    /// What each thread did in the last step: thread by thread, in each thread's order. Empty unless
+    /// The events of the last step: thread by thread, each in its own order. Empty unless
     /// [`RunnerOptions::record`] is set.
     pub fn events(&self) -> &[Event] {
         &self.events
@@ -257,7 +267,8 @@ impl Runner {
         &self.shared.world
     }
 
-    /// The ranks that this runner runs, ascending. Methods that take a rank give E446 for another one.
+    /// The ranks that this runner runs, ascending. Methods that take a rank return E446 for another
+    /// one.
     pub fn local_ranks(&self) -> &[usize] {
         self.shared.world.local_ranks()
     }
@@ -267,7 +278,8 @@ impl Runner {
         self.shared.world.rank_count()
     }
 
-    /// The number of threads in all: those that play ranks, the calling one included, and those that only help.
+    /// The number of threads: those that run ranks, the calling one included, and those that only
+    /// help.
     pub fn thread_count(&self) -> usize {
         self.threads.len() + 1
     }
@@ -285,17 +297,17 @@ impl Runner {
     /// The type of an input on a rank, local or not.
     ///
     /// # Errors
-    /// E414 where there is none of this name.
+    /// E414 for an unknown name.
     pub fn input_type(&self, rank: usize, name: &str) -> Result<&TensorType> {
         let program = self.class(rank)?;
         Ok(&program.buffer(port(program, rank, name, true)?).ty)
     }
 
-    /// Writes an input: dense bytes of its local shape, booleans as one byte. Parameters and state are inputs too;
-    /// they keep what the steps make of them.
+    /// Writes an input: dense bytes of its local shape, booleans as one byte. Parameters and state
+    /// are inputs too; steps update them in place.
     ///
     /// # Errors
-    /// E414 where there is none of this name, E415 where the bytes do not fill it.
+    /// E414 for an unknown name, E415 if the number of bytes does not fit.
     pub fn write_input(&mut self, rank: usize, name: &str, bytes: &[u8]) -> Result<()> {
         let (program, buffer, mut guard) = self.place(rank, name, true)?;
         let ty = &program.buffer(buffer).ty;
@@ -308,10 +320,11 @@ impl Runner {
         Ok(())
     }
 
-    /// As [`Runner::write_input`] for several ranks at once, each named once: `fill` gets their bytes, in that order.
+    /// [`Runner::write_input`] for several ranks at once, each named once: `fill` gets their bytes,
+    /// in that order.
     ///
     /// # Errors
-    /// E414 where there is none of this name.
+    /// E414 for an unknown name.
     pub fn fill_inputs(
         &mut self,
         ranks: &[usize],
@@ -324,10 +337,10 @@ impl Runner {
         Ok(())
     }
 
-    /// Reads an input's place: after a step, what replaced it.
+    /// Reads an input; after a step, the value that replaced it.
     ///
     /// # Errors
-    /// E414 where there is none of this name.
+    /// E414 for an unknown name.
     pub fn read_input(&self, rank: usize, name: &str) -> Result<Vec<u8>> {
         let (program, buffer, guard) = self.place(rank, name, true)?;
         Ok(guard.read(program, buffer).to_vec())
@@ -336,7 +349,7 @@ impl Runner {
     /// Reads an output after a step, before the next one.
     ///
     /// # Errors
-    /// E414 where there is none of this name.
+    /// E414 for an unknown name.
     pub fn read_output(&self, rank: usize, name: &str) -> Result<Vec<u8>> {
         let (program, buffer, guard) = self.place(rank, name, false)?;
         Ok(guard.read(program, buffer).to_vec())
@@ -345,7 +358,7 @@ impl Runner {
     /// The first element of a float output, such as the loss.
     ///
     /// # Errors
-    /// E414 where there is none of this name.
+    /// E414 for an unknown name.
     pub fn read_number(&self, rank: usize, name: &str) -> Result<f64> {
         let (program, buffer, guard) = self.place(rank, name, false)?;
         let dtype: DType = program.buffer(buffer).ty.dtype;
@@ -360,19 +373,21 @@ impl Runner {
         self.shared.programs.iter().map(|program| program.arena_bytes).collect()
     }
 
-    /// The end of the highest bytes that instructions, constants and inputs of each local rank have touched so far. More
-    /// than planned only where a kernel needed scratch memory that lowering did not reserve.
+    /// The highest byte that instructions, constants and inputs of each local rank have used so
+    /// far. It exceeds the plan only if a kernel needed scratch memory that lowering did not
+    /// reserve.
     pub fn peak_bytes_used(&self) -> Vec<usize> {
         let used = |&rank: &usize| self.rank(rank).map_or(0, |rank| rank.high_water_bytes);
         self.local_ranks().iter().map(used).collect()
     }
 
-    /// Nanoseconds that threads have spent in each instruction of a rank's program so far, over all steps: the one that plays
-    /// the rank, and those that help: its [events](Runner::events), summed up. Empty unless [`RunnerOptions::record`] is set. A wait counts the work its rank does
-    /// in it, for itself and for others, not the time it sleeps.
+    /// Nanoseconds that threads have spent in each instruction of a rank's program, summed over all
+    /// steps and over the thread that runs the rank and its helpers (the durations of its
+    /// [events](Runner::events)). Empty unless [`RunnerOptions::record`] is set. A wait counts the
+    /// work that its rank does in it, for itself and for others, but not sleep.
     ///
     /// # Errors
-    /// E414 where there is no such rank, E446 where another process runs it.
+    /// E414 for an unknown rank, E446 if another process runs it.
     pub fn instruction_nanos(&self, rank: usize) -> Result<&[u64]> {
         Ok(&self.nanos[self.position(rank)?])
     }
@@ -393,14 +408,14 @@ impl Runner {
         ops
     }
 
-    /// Makes something go wrong at an instruction of a rank, at the next step. For tests.
+    /// Injects a fault at an instruction of a rank, in the next step. For tests.
     #[doc(hidden)]
     pub fn inject(&mut self, rank: usize, instruction: usize, fault: Fault) -> Result<()> {
         self.rank(rank)?.fault = Some((instruction, fault));
         Ok(())
     }
 
-    /// E414 where there is no such rank.
+    /// E414 for an unknown rank.
     fn class(&self, rank: usize) -> Result<&Program> {
         self.shared.set.class_of(rank).ok_or_else(|| {
             Diagnostic::new("E414", format!("there is no rank {rank}"))
@@ -408,7 +423,7 @@ impl Runner {
         })
     }
 
-    /// The program of a local rank, where it keeps an input or output, and the rank.
+    /// The program of a local rank, the buffer of an input or output, and the rank.
     fn place(
         &self,
         rank: usize,
@@ -419,7 +434,8 @@ impl Runner {
         Ok((program, port(program, rank, name, is_input)?, self.rank(rank)?))
     }
 
-    /// The position of a rank among the local ones: E414 where there is none, E446 where another process runs it.
+    /// The position of a rank among the local ones: E414 for an unknown rank, E446 if another
+    /// process runs it.
     fn position(&self, rank: usize) -> Result<usize> {
         self.class(rank)?;
         self.shared.world.position(rank).ok_or_else(|| {
@@ -429,7 +445,7 @@ impl Runner {
         })
     }
 
-    /// A local rank between steps. E417 where a worker never came back with it.
+    /// A local rank between steps. E417 if a worker still holds it after a failed step.
     fn rank(&self, rank: usize) -> Result<MutexGuard<'_, Rank>> {
         match self.shared.ranks[self.position(rank)?].try_lock() {
             Ok(guard) => Ok(guard),
@@ -454,7 +470,7 @@ fn fits(set: &ProgramSet, world: &World) -> Result<()> {
         .help("make it from the `collective_specs` of the same programs"))
 }
 
-/// Where a program keeps an input or output: E414 where there is none of this name.
+/// The buffer of an input or output: E414 for an unknown name.
 fn port(program: &Program, rank: usize, name: &str, is_input: bool) -> Result<BufferId> {
     let ports: &[Port] = if is_input { &program.inputs } else { &program.outputs };
     let kind = if is_input { "input" } else { "output" };
@@ -471,7 +487,7 @@ fn port(program: &Program, rank: usize, name: &str, is_input: bool) -> Result<Bu
 impl Drop for Runner {
     fn drop(&mut self) {
         self.shared.stop();
-        // A worker that hangs in a kernel keeps what it needs alive; waiting for it would hang as well.
+        // A worker that hangs in a kernel keeps its data alive; waiting for it would hang as well.
         if !self.shared.has_stragglers() {
             for thread in self.threads.drain(..) {
                 let _ = thread.join();
@@ -480,7 +496,7 @@ impl Drop for Runner {
     }
 }
 
-/// A lock whose holder may have panicked: what it guards is only used to report that.
+/// A lock whose holder may have panicked: the data is only used to report that.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

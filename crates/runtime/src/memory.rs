@@ -1,23 +1,23 @@
-//! A limit on the memory of this process, which is asked before much is allocated.
+//! The memory limit of this process, checked before large allocations.
 //!
-//! A system that runs out of memory ends a process without a word. So whoever is about to allocate asks first, and gets a
-//! [`Diagnostic`] where the limit would be passed. By default the limit is a share of what the process may have: the
-//! memory of the machine, or the limit of a control group or of the address space (`ulimit -v`) where that is lower; and
-//! no more than is available at the moment. Only Linux tells these figures; elsewhere only a limit in bytes is kept, and
-//! only for what is asked for at once.
+//! A system that runs out of memory kills a process without a message. So the code checks the limit
+//! before it allocates, and returns a [`Diagnostic`] if it would be exceeded. By default the limit
+//! is a share of the memory of the machine, of the control group or of the address space (`ulimit
+//! -v`), whichever is lowest, and at most what is available at the moment. Only Linux reports these
+//! figures; elsewhere only a limit in bytes applies, and only to each single request.
 
 use partita_base::{Diagnostic, Result, format_bytes};
 use std::fmt;
 
-/// The share of memory that this process takes at most unless another limit is set.
+/// The default limit, as a share of memory.
 const DEFAULT_SHARE: f64 = 0.8;
 
-/// How much memory this process takes at most.
+/// The memory limit of this process.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum MemoryLimit {
-    /// A share of what the process may have, from 0 to 1, and no more than is available.
+    /// A share of the memory that the process may have, from 0 to 1, and at most what is available.
     Share(f64),
-    /// So many bytes, whatever the machine has.
+    /// A number of bytes, whatever the machine has.
     Bytes(u64),
 }
 
@@ -37,7 +37,8 @@ impl fmt::Display for MemoryLimit {
 }
 
 impl MemoryLimit {
-    /// Reads `80%`, `8G`, `512MiB` or a number of bytes; K, M, G and T are powers of 1024. E041 otherwise.
+    /// Parses `80%`, `8G`, `512MiB` or a number of bytes; K, M, G and T are powers of 1024. E041
+    /// otherwise.
     pub fn parse(text: &str) -> Result<MemoryLimit> {
         let refused = || {
             Diagnostic::new("E041", format!("`{text}` is not a limit on memory"))
@@ -69,17 +70,17 @@ impl MemoryLimit {
         }
     }
 
-    /// E040 where `need` more bytes for `what` would pass the limit.
+    /// E040 if `need` more bytes for `what` would exceed the limit.
     pub fn request(&self, need: u64, what: &str) -> Result<()> {
         self.request_on(&Machine::now(), need, what)
     }
 
-    /// E040 where the limit is passed already, after `stage`.
+    /// E040 if the limit is already exceeded after `stage`.
     pub fn check(&self, stage: &str) -> Result<()> {
         self.check_on(&Machine::now(), stage)
     }
 
-    /// The most bytes that this process may have in all, and in words where that comes from.
+    /// The limit of the process in bytes, and its origin as text.
     fn most(&self, machine: &Machine) -> Option<(u64, String)> {
         match *self {
             MemoryLimit::Bytes(bytes) => Some((bytes, "the limit".to_string())),
@@ -129,24 +130,24 @@ fn refusal(message: String) -> Box<Diagnostic> {
     )
 }
 
-/// The memory of the machine as this process sees it; `None` where the system does not tell.
+/// The memory of the machine as this process sees it; `None` if the system does not report it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Machine {
-    /// What this process may have in all: the machine's memory, or a lower limit.
+    /// The total memory for this process: the machine's, or a lower limit.
     pub total: Option<u64>,
-    /// What could be had now without taking it from others.
+    /// Memory available without taking it from other processes.
     pub available: Option<u64>,
-    /// What this process has.
+    /// The resident memory of this process.
     pub resident: Option<u64>,
 }
 
 impl Machine {
-    /// As it is now.
+    /// The present state.
     pub fn now() -> Machine {
         Machine::read(&|path| std::fs::read_to_string(path).ok())
     }
 
-    /// From the texts of system files.
+    /// Parses the texts of system files.
     fn read(file: &dyn Fn(&str) -> Option<String>) -> Machine {
         let meminfo = file("/proc/meminfo").unwrap_or_default();
         let installed = kibibytes(&meminfo, "MemTotal:");
@@ -165,10 +166,10 @@ fn kibibytes(text: &str, label: &str) -> Option<u64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
-/// The lowest limit of the control groups that hold this process, of either version.
+/// The lowest limit of the control groups of this process, of either version.
 fn group_limit(file: &dyn Fn(&str) -> Option<String>) -> Option<u64> {
     let mut limits = Vec::new();
-    // Inside a container the group's own folder is often mounted as the root.
+    // In a container the group's own folder is often mounted as the root.
     let mut candidates = vec![(String::new(), true), (String::new(), false)];
     for line in file("/proc/self/cgroup").unwrap_or_default().lines() {
         let mut parts = line.splitn(3, ':').skip(1);
@@ -254,7 +255,7 @@ mod tests {
 
     #[test]
     fn memory_that_others_have_is_not_given_away() {
-        // 3 GiB of this process and 2 GiB that are free: less than 80 % of 10 GiB.
+        // 3 GiB used by this process and 2 GiB free: less than 80 % of 10 GiB.
         let busy = machine(10 * GIB, 2 * GIB, 3 * GIB);
         assert!(MemoryLimit::default().request_on(&busy, 2 * GIB, "x").is_ok());
         let error = MemoryLimit::default().request_on(&busy, 2 * GIB + 1, "x").unwrap_err();

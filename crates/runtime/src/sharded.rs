@@ -1,4 +1,4 @@
-//! Global tensors and what each rank holds of them, as bytes.
+//! Global tensors and their shards, as bytes: scatter and gather.
 
 use partita_base::DType;
 use partita_mesh::{Mesh, Sharding};
@@ -39,8 +39,8 @@ fn copy_box(size: usize, extents: &[usize], from: (&[u8], Window), to: (&mut [u8
     }
 }
 
-/// What position `rank` of the mesh holds of a global tensor: dense bytes of its local shape, none where its shard
-/// is empty. `global` has the bytes of `shape`; the sharding is not partial.
+/// The shard of a global tensor at position `rank` of the mesh: dense bytes of its local shape,
+/// empty if its shard is. `global` has the bytes of `shape`; the sharding is not partial.
 pub fn scatter(
     global: &[u8],
     dtype: DType,
@@ -59,8 +59,9 @@ pub fn scatter(
     local
 }
 
-/// The global tensor from what each position of the mesh holds, asked for by `local`. Of positions that hold the
-/// same piece, only the lowest is asked. `None` where it has no answer: another process gathers the tensor.
+/// The global tensor from the shards of the mesh positions, which `local` returns. Of positions
+/// with the same shard, only the lowest is called. `None` if `local` returns none: another process
+/// gathers the tensor.
 ///
 /// # Errors
 /// Those of `local`.
@@ -78,7 +79,7 @@ pub fn gather<E>(
     for rank in 0..mesh.rank_count() {
         let extents = sharding.local_shape(mesh, shape, rank);
         let offset = sharding.local_offset(mesh, shape, rank);
-        // Pieces that are not empty are told apart by where they begin.
+        // Nonempty shards are identified by their offset.
         if extents.contains(&0) || seen.contains(&offset) {
             continue;
         }
@@ -87,7 +88,7 @@ pub fn gather<E>(
                 let from = Window { shape: &extents, start: &zero };
                 copy_box(size, &extents, (&piece, from), (global, Window { shape, start: &offset }));
             }
-            // The rest is asked for all the same: whoever gathers it waits for the answers.
+            // The remaining calls are made all the same: the gathering process waits for them.
             _ => global = None,
         }
         seen.push(offset);
@@ -95,7 +96,7 @@ pub fn gather<E>(
     Ok(global)
 }
 
-/// Where a piece lies in a whole tensor: elements `start..limit` along `dim` of `shape`.
+/// A part of a full tensor: elements `start..limit` along `dim` of `shape`.
 pub(crate) struct Piece<'a> {
     pub shape: &'a [usize],
     pub dim: usize,
@@ -116,12 +117,12 @@ impl Piece<'_> {
         );
     }
 
-    /// Cuts the piece out of the whole. `size`: bytes of an element.
+    /// Copies the part out of the full tensor. `size`: bytes of an element.
     pub fn take(&self, size: usize, whole: &[u8], piece: &mut [u8]) {
         self.boxes(|extents, outer, inner| copy_box(size, extents, (whole, outer), (piece, inner)));
     }
 
-    /// Puts the piece into the whole.
+    /// Copies the part into the full tensor.
     pub fn put(&self, size: usize, piece: &[u8], whole: &mut [u8]) {
         self.boxes(|extents, outer, inner| copy_box(size, extents, (piece, inner), (whole, outer)));
     }

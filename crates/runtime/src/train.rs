@@ -1,9 +1,9 @@
-//! The training loop over a [`Runner`]: global batches in, reports out, global parameters and optimizer state
-//! saved and restored whatever the mesh.
+//! The training loop over a [`Runner`]: takes global batches, returns reports, and saves and
+//! restores global parameters and optimizer state on any mesh.
 //!
-//! It knows names, shapes and layouts as plain data; which model, optimizer or plan they come from it does not. Where the
-//! world has several processes, each of them has a loop of its own, and all call the same methods in the same order: what
-//! a method writes it writes to the local ranks, and what it reads of others comes over the control channel.
+//! It knows names, shapes and layouts as plain data, but no model, optimizer or plan. If the world
+//! has several processes, each has its own loop, and all call the same methods in the same order: a
+//! method writes to the local ranks, and reads from others over the control channel.
 
 mod state;
 
@@ -22,7 +22,7 @@ use crate::checkpoint::TensorData;
 use crate::executor::Runner;
 use crate::sharded;
 
-/// A global tensor and where its shards live. A name may occur several times, once per mesh that has a copy.
+/// A global tensor and its layout. A name may occur several times, once per mesh that has a copy.
 #[derive(Clone, Debug)]
 pub struct TensorLayout {
     /// The input's or output's name in the programs.
@@ -31,16 +31,16 @@ pub struct TensorLayout {
     pub dtype: DType,
     /// Global shape.
     pub shape: Vec<usize>,
-    /// How it lies on the mesh; not partial.
+    /// Its sharding; not partial.
     pub sharding: Sharding,
     /// The mesh.
     pub mesh: Arc<Mesh>,
-    /// The rank that plays each position of the mesh.
+    /// The rank at each position of the mesh.
     pub ranks: Vec<usize>,
 }
 
 impl TensorLayout {
-    /// E415 unless a tensor of this shape and size has the layout's.
+    /// E415 unless a tensor's shape and size are those of the layout.
     fn expect(&self, shape: &[usize], bytes: usize) -> Result<()> {
         let expected = self.shape.iter().product::<usize>() * self.dtype.size_bytes();
         if self.shape == shape && bytes == expected {
@@ -55,7 +55,7 @@ impl TensorLayout {
 /// One global tensor of a batch; its rows are along dimension 0.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchTensor<'a> {
-    /// The input's name, also where the step has an input for each microbatch's rows.
+    /// The input's name, even if the step has one input per microbatch.
     pub name: &'a str,
     /// Element type.
     pub dtype: DType,
@@ -65,32 +65,32 @@ pub struct BatchTensor<'a> {
     pub bytes: &'a [u8],
 }
 
-/// What one step came to.
+/// The results of one step.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct StepReport {
     /// The step, counted from 1.
     pub step: u64,
     /// The loss.
     pub loss: f64,
-    /// The norm of the gradients, where it is an output.
+    /// The norm of the gradients, if it is an output.
     pub grad_norm: Option<f64>,
     /// Elements of the batch's integer tensor `tokens` (or else rows of its first tensor) per second of this step.
     pub tokens_per_s: f64,
     /// Planned bytes of the largest arena of all ranks.
     pub peak_bytes_planned: usize,
-    /// Bytes touched so far of the arena of this process that was touched most.
+    /// Bytes used so far of the most used arena of this process.
     pub peak_bytes_used: usize,
 }
 
-/// A tensor that every batch must have.
+/// A required tensor of every batch.
 #[derive(Clone, Debug)]
 struct BatchInput {
-    /// As the caller knows it: without the number of a microbatch.
+    /// The caller's name: without the number of a microbatch.
     name: String,
     dtype: DType,
-    /// Of the whole batch.
+    /// The shape of the whole batch.
     shape: Vec<usize>,
-    /// In order of the rows: the input of a microbatch, how many rows it has, and its layouts.
+    /// In row order: the input of a microbatch, its number of rows, and its layouts.
     parts: Vec<(String, usize, Vec<usize>)>,
 }
 
@@ -100,17 +100,17 @@ impl std::fmt::Display for BatchInput {
     }
 }
 
-/// Trains, step by step.
+/// Trains step by step.
 pub struct TrainLoop {
     runner: Runner,
     inputs: Vec<TensorLayout>,
-    /// What each of them is.
+    /// The kind of each layout's input.
     kinds: Vec<InputKind>,
-    /// What a batch consists of, in input order.
+    /// The tensors of a batch, in input order.
     batch: Vec<BatchInput>,
     outputs: Vec<TensorLayout>,
     pieces: Vec<Pieces>,
-    /// Random seed, fed as the input `seed` where there is one.
+    /// Random seed, fed as the input `seed` if there is one.
     pub seed: u64,
     step: u64,
     /// Whether the inputs of the next step are written.
@@ -118,12 +118,12 @@ pub struct TrainLoop {
 }
 
 impl TrainLoop {
-    /// A loop over a runner whose inputs and outputs lie as told. Parameters and state are zeros until
-    /// [`TrainLoop::set_tensor`] or [`TrainLoop::restore`].
+    /// A loop over a runner with these layouts of inputs and outputs. Parameters and state are
+    /// zeros until [`TrainLoop::set_tensor`] or [`TrainLoop::restore`].
     ///
     /// # Errors
-    /// E414 for a layout of an input that its ranks do not have, E415 where a rank's shard has another shape than
-    /// the layout says.
+    /// E414 for a layout of an input that its ranks do not have, E415 if a rank's shard has another
+    /// shape than the layout says.
     pub fn new(
         runner: Runner,
         inputs: Vec<TensorLayout>,
@@ -163,8 +163,8 @@ impl TrainLoop {
         Ok(train)
     }
 
-    /// What a batch consists of: every input that is no state and that the loop does not feed itself. The inputs of
-    /// microbatches are the rows of one tensor.
+    /// The tensors of a batch: every input that is no state and that the loop does not feed itself.
+    /// The inputs of microbatches are the rows of one tensor.
     fn batch_inputs(&self) -> Vec<BatchInput> {
         // Several layouts of one name are copies on several meshes.
         let mut parts: IndexMap<&str, (&str, Vec<usize>)> = IndexMap::new();
@@ -197,7 +197,7 @@ impl TrainLoop {
         &self.runner
     }
 
-    /// The runner, to change.
+    /// The runner, mutable.
     pub fn runner_mut(&mut self) -> &mut Runner {
         &mut self.runner
     }
@@ -210,7 +210,7 @@ impl TrainLoop {
     /// Runs one step on a global batch: [`TrainLoop::feed`], then [`TrainLoop::run`].
     ///
     /// # Errors
-    /// What these say.
+    /// As for these two.
     pub fn step(&mut self, batch: &[BatchTensor<'_>], learning_rate: f64) -> Result<StepReport> {
         let begin = Instant::now();
         self.feed(batch, learning_rate)?;
@@ -229,13 +229,13 @@ impl TrainLoop {
         })
     }
 
-    /// Writes what the next step runs on: a global batch, which has every input of the step that is no parameter and no
-    /// state, and the learning rate, the step (from 1) and the seed where they are inputs. A batch may have these three
-    /// too; they are passed over.
+    /// Writes the inputs of the next step: a global batch with every input of the step that is no
+    /// parameter and no state; and the learning rate, the step (from 1) and the seed if they are
+    /// inputs. If a batch contains these three, they are ignored.
     ///
     /// # Errors
-    /// E414, E415 and E430 where the batch does not fit the inputs, E431 for a learning rate that is no finite number of at
-    /// least 0. Nothing is changed then.
+    /// E414, E415 and E430 if the batch does not fit the inputs, E431 unless the learning rate is
+    /// finite and at least 0. Nothing is changed then.
     pub fn feed(&mut self, batch: &[BatchTensor<'_>], learning_rate: f64) -> Result<()> {
         self.check_batch(batch)?;
         self.check_rate(learning_rate)?;
@@ -247,10 +247,12 @@ impl TrainLoop {
         Ok(())
     }
 
-    /// Runs the step that was fed; returns its loss and, where it is an output, the norm of the gradients.
+    /// Runs the step that was fed; returns its loss and, if it is an output, the norm of the
+    /// gradients.
     ///
     /// # Errors
-    /// E430 where no batch was fed since the last step. What [`Runner::step`] says, with the number of the step.
+    /// E430 if no batch was fed since the last step; errors of [`Runner::step`] with the number of
+    /// the step.
     pub fn run(&mut self) -> Result<(f64, Option<f64>)> {
         if !std::mem::take(&mut self.is_fed) {
             return Err(Diagnostic::new("E430", "a step was not fed").help("call `feed` before each `run`"));
@@ -275,7 +277,7 @@ impl TrainLoop {
         named.any(|(_, kind)| kind.is_scalar_of_step())
     }
 
-    /// E414 for a tensor that the step does not want, E415 for one of another shape or type, E430 for one that is missing.
+    /// E414 for an unknown tensor, E415 for a wrong shape or type, E430 for a missing one.
     fn check_batch(&self, batch: &[BatchTensor<'_>]) -> Result<()> {
         let wanted = || {
             let inputs: Vec<String> = self.batch.iter().map(BatchInput::to_string).collect();
@@ -306,7 +308,7 @@ impl TrainLoop {
             .help("give the step every tensor it reads; parameters and states keep their values"))
     }
 
-    /// E414: a tensor of a batch that is no input, or one that no batch sets.
+    /// E414: a tensor of a batch that is no input, or an input that no batch sets.
     fn unwanted(&self, name: &str, wanted: String) -> Box<Diagnostic> {
         if self.inputs.iter().any(|layout| layout.name == name) {
             return Diagnostic::new("E414", format!("`{name}` does not belong to a batch"))
@@ -320,7 +322,7 @@ impl TrainLoop {
         }
     }
 
-    /// E431 unless a rate is finite and at least 0, also as the step computes with it.
+    /// E431 unless a rate is finite and at least 0, also in the step's own type.
     fn check_rate(&self, learning_rate: f64) -> Result<()> {
         let place = self.kinds.iter().position(|kind| *kind == InputKind::LearningRate);
         let layout = place.map(|place| &self.inputs[place]);
@@ -334,7 +336,7 @@ impl TrainLoop {
             .found(learning_rate.to_string()))
     }
 
-    /// Writes one tensor of a batch, which fits, to the input of its name or to those of its microbatches.
+    /// Writes one valid tensor of a batch to the input of its name or to those of its microbatches.
     fn feed_tensor(&mut self, tensor: &BatchTensor<'_>) -> Result<()> {
         let Some(input) = self.batch_input(tensor.name) else { return Ok(()) };
         let parts = input.parts.clone();
@@ -419,7 +421,7 @@ impl TrainLoop {
         self.write(&places, name, &tensor.shape, &tensor.bytes)
     }
 
-    /// The layouts of an input that must be there and of this type.
+    /// The layouts of an input, which must exist and have this type.
     fn places(&self, name: &str, dtype: DType) -> Result<Vec<usize>> {
         let places = self.inputs_named(name);
         let Some(&first) = places.first() else { return Err(self.unknown_input(name)) };
@@ -431,8 +433,8 @@ impl TrainLoop {
         Ok(places)
     }
 
-    /// As [`TrainLoop::set_tensor`], by a function that writes pieces of the tensor where they live: it gets a piece's
-    /// offset, its extent and the bytes of every rank that holds it.
+    /// [`TrainLoop::set_tensor`] with a function that writes shards of the tensor in place: it gets
+    /// a shard's offset, its extent and the bytes of every rank that holds it.
     ///
     /// # Errors
     /// E414 for an unknown name, E415 for another shape or type.
@@ -474,7 +476,7 @@ impl TrainLoop {
     /// The global value of an output of the last step.
     ///
     /// # Errors
-    /// E414 for an unknown name, E419 where ranks hold only parts that are yet to be combined.
+    /// E414 for an unknown name, E419 if ranks hold partial values that are not yet reduced.
     pub fn output(&self, name: &str) -> Result<TensorData> {
         let layout = self.outputs.iter().find(|layout| layout.name == name).ok_or_else(|| {
             let error = Diagnostic::new("E414", format!("the step has no output `{name}`"));
@@ -505,7 +507,7 @@ impl TrainLoop {
     }
 }
 
-/// What the input of a layout is, as the program of its first rank says.
+/// The kind of a layout's input, from the program of its first rank.
 fn kind(runner: &Runner, layout: &TensorLayout) -> InputKind {
     let program = layout.ranks.first().and_then(|&rank| runner.program_set().class_of(rank));
     let position = |program: &Program| program.inputs.iter().position(|port| port.name == layout.name);

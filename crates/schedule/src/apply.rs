@@ -1,7 +1,7 @@
-//! From a plan to layout annotations on a step graph.
+//! Turns the layout lines of a plan into layout annotations on a step graph.
 //!
-//! The graph is the whole step, after autodiff and optimizer. What a line of the plan means is spelled out here once;
-//! what it implies for everything else is propagation's business.
+//! The graph is the whole step, after autodiff and optimizer. This file gives the meaning of each
+//! line; propagation derives the layouts of all other values.
 
 use crate::contradictions::{Claim, overruled};
 use crate::modules::{Modules, is_inside, owner};
@@ -17,11 +17,12 @@ use partita_ir::{Annotation, Graph, GraphBuilder, NodeId, Op, Operation, Phase, 
 use partita_mesh::{AxisRef, Mesh};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a plan is told beside its lines.
+/// Options that complement the lines of a plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ApplyOptions {
-    /// Cuts the residual stream along the sequence over `tp`: what enters a `colwise` module is gathered, what leaves a
-    /// `rowwise` module is scattered, where a line does not say otherwise; norms and residual sums stay cut.
+    /// Shards the residual stream along the sequence over `tp` (sequence parallelism, Megatron-LM).
+    /// Where no line says otherwise, the input of a `colwise` module is gathered, the output of a
+    /// `rowwise` module is scattered, and norms and residual sums stay sharded.
     pub sequence_parallel: bool,
 }
 
@@ -30,31 +31,32 @@ pub struct ApplyOptions {
 pub struct Applied {
     /// The step with annotations and sharding constraints.
     pub graph: Graph,
-    /// Facts worth telling: options without effect, mesh axes that nothing uses.
+    /// Notes for the user: options without effect, mesh axes that nothing uses.
     pub notes: Vec<String>,
 }
 
-/// Axes over which the batch is cut, where the mesh has them.
+/// Axes that shard the batch, where the mesh has them.
 const DATA_AXES: [&str; 2] = ["dp", "fsdp"];
 
-/// The axis over which [`ApplyOptions::sequence_parallel`] cuts.
+/// The axis that [`ApplyOptions::sequence_parallel`] shards over.
 const SEQUENCE_PARALLEL_AXIS: &str = "tp";
 
-/// Into how many shards a mesh splits the rows of a batch: the product of its axes `dp` and `fsdp`.
+/// The number of shards of the batch on a mesh: the product of its axes `dp` and `fsdp`.
 pub fn batch_shards(mesh: &Mesh) -> usize {
     mesh.axes.iter().filter(|axis| DATA_AXES.contains(&axis.name.as_str())).map(|axis| axis.size).product()
 }
 
-/// Asks for the layouts of a plan.
+/// Applies the layout lines of a plan to a step.
 ///
-/// The batch, dimension 0 of every fed tensor, lies over `dp` and `fsdp`, sequences of tokens over `sp`, in mesh order.
-/// Lines act in order, styles before primitives; of several layer styles for one module the last one holds. Optimizer
-/// states follow their parameters. Primitives other than `shard` and `sync` are no matter of layouts: they are skipped.
+/// The batch (dimension 0 of every fed tensor) is sharded over `dp` and `fsdp`, token sequences
+/// over `sp`, in mesh order. Styles apply first, then primitives in order; if several layer styles
+/// match one module, the last one counts. Optimizer states follow their parameters. Primitives
+/// other than `shard` and `sync` do not concern layouts and are skipped.
 ///
-/// Errors: E221 a pattern that matches nothing, E223 an axis that the mesh does not have, E224 a dimension that a tensor
-/// does not have, E227 two lines that contradict each other, E231 a tensor that is cut twice along one axis, E232 a tensor
-/// that a module does not have, E233 an exchange of a value that is whole already, E234 one that does not suit how the
-/// value lies.
+/// Errors: E221 a pattern that matches nothing, E223 an axis that the mesh does not have, E224 a
+/// dimension that a tensor does not have, E227 two lines that contradict each other, E231 a tensor
+/// that is sharded twice along one axis, E232 a tensor that a module does not have, E233 a `sync`
+/// of a value that is already replicated, E234 a `sync` that does not suit the layout of the value.
 pub fn apply(plan: &Plan, step: &Graph, mesh: &Mesh, options: &ApplyOptions) -> Result<Applied> {
     let mut graph = step.clone();
     let mesh_index = graph.meshes.iter().position(|m| m == mesh).unwrap_or(graph.meshes.len());
@@ -123,14 +125,14 @@ impl<'p> Declared<'p> {
     }
 }
 
-/// A plan in the making.
+/// The state of applying a plan.
 pub(crate) struct Planner<'a> {
     pub graph: &'a Graph,
     pub mesh: &'a Mesh,
     pub pins: Pins<'a>,
     pub modules: &'a Modules<'a>,
     pub sequence_parallel: bool,
-    /// Mesh axes that something lies over.
+    /// Mesh axes that some value is sharded over.
     used: BTreeSet<usize>,
     pub constraints: Constraints,
     pub notes: Vec<String>,
@@ -141,7 +143,7 @@ impl<'a> Planner<'a> {
         self.axis_named(entry.style.axis_name(), entry.entry)
     }
 
-    /// The axis a line names. E223 when the mesh does not have it.
+    /// The axis that a line names. E223 when the mesh does not have it.
     pub(crate) fn axis_named(&mut self, name: &str, entry: &Entry) -> Result<AxisRef> {
         let Some(axis) = self.mesh.axis_named(name) else {
             let mut error = Diagnostic::new("E223", format!("the mesh has no axis `{name}`"))
@@ -158,7 +160,7 @@ impl<'a> Planner<'a> {
         Ok(axis)
     }
 
-    /// Fed tensors: the batch over the data axes, tokens over the sequence axis.
+    /// Annotates fed tensors: the batch over the data axes, token sequences over the sequence axis.
     fn feed(&mut self) -> Result<()> {
         let data = |axis: &AxisRef| DATA_AXES.contains(&self.mesh.axes[axis.axis].name.as_str());
         let data: Vec<AxisRef> =
@@ -182,7 +184,7 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// The layer line that holds for each module: the last one that matches.
+    /// The layer line of each module: the last one that matches.
     fn layer_lines<'p>(&mut self, declared: &[Declared<'p>]) -> Result<IndexMap<String, Declared<'p>>> {
         let mut lines: IndexMap<String, Declared> = IndexMap::new();
         let mut claims: Vec<Claim<&Style>> = Vec::new();
@@ -220,7 +222,7 @@ impl<'a> Planner<'a> {
         Ok(lines)
     }
 
-    /// One module in one layer style.
+    /// Applies a layer style to one module.
     fn layer(&mut self, module: &str, lines: &IndexMap<String, Declared>) -> Result<()> {
         let entry = lines[module];
         let axis = self.axis(entry)?;
@@ -279,7 +281,7 @@ impl<'a> Planner<'a> {
             }
             Kind::Replicate => {
                 for parameter in self.parameters_under(module, lines) {
-                    // A tied parameter may be cut by its other module.
+                    // A tied parameter may already be sharded by its other module.
                     if !self.pins.at(parameter).uses(axis) {
                         self.pins.replicate(parameter, axis, &origin)?;
                     }
@@ -307,7 +309,7 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// The parameters in a module that no line for a module further inside speaks of.
+    /// The parameters in a module that no line for an inner module mentions.
     fn parameters_under(&self, module: &str, lines: &IndexMap<String, Declared>) -> Vec<ValueId> {
         let closer = |parameter: &ValueId| {
             let name = &self.graph.value(*parameter).name;
@@ -335,7 +337,7 @@ impl<'a> Planner<'a> {
         self.modules.outputs_of(module).iter().any(|&v| self.graph.ty(v).rank() == 3)
     }
 
-    /// A line that names parameters themselves.
+    /// Applies a line that names parameters.
     fn parameters(&mut self, entry: Declared) -> Result<()> {
         let named = self.modules.parameters_named(entry.modules);
         let origin = entry.describe();
@@ -359,13 +361,15 @@ impl<'a> Planner<'a> {
                 }
                 Kind::Replicate => {
                     let axis = self.axis(entry)?;
-                    // A pattern that also matches modules (`**`) is about what nothing else cuts.
+                    // A pattern that also matches modules (`**`) covers only the parameters that
+                    // nothing else shards.
                     let wide = !self.modules.matching(entry.modules).is_empty();
                     if !(wide && self.pins.at(parameter).uses(axis)) {
                         self.pins.replicate(parameter, axis, &origin)?;
                     }
                 }
-                // A wide pattern (`**`) matches both; it was about modules.
+                // A wide pattern (`**`) matches both modules and parameters; here it meant the
+                // modules.
                 _ if !self.modules.matching(entry.modules).is_empty() => {}
                 _ => return Err(wrong(&entry.style.to_string())),
             }
@@ -373,7 +377,8 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// Sequence parallelism between modules: sums into the residual stream and norms keep the sequence cut.
+    /// Sequence parallelism between modules: sums into the residual stream and norms stay sharded
+    /// along the sequence.
     fn residual_stream(&mut self) -> Result<()> {
         let Some(axis) = self.mesh.axis_named(SEQUENCE_PARALLEL_AXIS) else { return Ok(()) };
         self.used.insert(axis.axis);
@@ -403,7 +408,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// What `--sequence-parallel` cannot do here.
+    /// Notes what `--sequence-parallel` cannot do here.
     fn note_sequence_parallel(&mut self) {
         let is_stream = |&v: &ValueId| {
             let ty = self.graph.ty(v);
@@ -420,7 +425,8 @@ impl<'a> Planner<'a> {
         self.notes.push(format!("`--sequence-parallel` changes nothing: {missing}"));
     }
 
-    /// Whether a line keeps whole what `--sequence-parallel` would cut, or reads cut what it would gather.
+    /// Notes a line that replicates what `--sequence-parallel` would shard, or reads sharded what
+    /// it would gather.
     fn note_against_sequence(&mut self, line: &Declared, colwise: bool) {
         let (asked, would) = match colwise {
             true => (&line.style.input, Layouts::All(Layout::Replicate)),
@@ -432,7 +438,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Mesh axes over which nothing lies: their ranks would repeat each other's work.
+    /// Mesh axes that nothing is sharded over: their ranks would repeat each other's work.
     fn unused_axes(&self, plan: &Plan) -> Vec<String> {
         let idle = |&(index, axis): &(usize, &partita_mesh::Axis)| {
             axis.size > 1 && axis.name != "pp" && !self.used.contains(&index)
@@ -452,8 +458,8 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// The graph with the annotations and the constraints. What replaces an input at the next step needs none: it gets the
-/// input's layout when the step is partitioned.
+/// The graph with annotations and constraints. The output that replaces an input at the next step
+/// needs no annotation: partitioning gives it the layout of that input.
 fn write(
     graph: &Graph,
     mesh_index: usize,

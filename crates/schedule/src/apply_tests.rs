@@ -1,3 +1,5 @@
+//! Tests of applying styles and storage lines: annotations and constraints on step graphs.
+
 use super::*;
 use crate::ready::{ReadyOptions, ready_plan};
 use crate::storage::storage_dim;
@@ -28,7 +30,7 @@ fn applied(graph: &Graph, mesh: &Mesh, lines: &[(&str, &str)]) -> Graph {
     apply(&plan(lines), graph, mesh, &ApplyOptions::default()).unwrap_or_else(|e| panic!("{e}")).graph
 }
 
-/// The annotation of a value as text: layout, open dimensions, axes it stays whole over.
+/// The annotation of a value as text: layout, open dimensions, replicated axes.
 fn shown(graph: &Graph, value: ValueId) -> String {
     let Some(a) = &graph.value(value).annotation else { return "nothing".to_string() };
     let mesh = &graph.meshes[a.mesh];
@@ -41,7 +43,7 @@ fn input(graph: &Graph, name: &str) -> String {
     shown(graph, graph.input_named(name).unwrap_or_else(|| panic!("{name}")))
 }
 
-/// What the forward pass of a module hands on.
+/// The outputs of a module in the forward pass.
 fn leaving(graph: &Graph, module: &str) -> Vec<String> {
     Modules::of(graph).outputs_of(module).into_iter().map(|v| shown(graph, v)).collect()
 }
@@ -149,7 +151,7 @@ fn fsdp_keeps_pieces_and_gathers_for_each_use() {
     }
     assert_eq!(input(&graph, "layers.0.mlp.down_proj.weight"), "[{fsdp}, {tp}] ..");
     assert_eq!(input(&graph, "norm.weight"), "[{fsdp}] .");
-    // One for the forward and one for the backward product, tp untouched.
+    // One for the forward and one for the backward matmul; `tp` is unchanged.
     let of_up: Vec<_> = constraints(&graph)
         .into_iter()
         .filter(|n| graph.value(n.results[0]).name == up)
@@ -165,7 +167,7 @@ fn fsdp_keeps_pieces_and_gathers_for_each_use() {
         );
         assert_eq!(a.open, [false, true]);
     }
-    // A constraint stands right before its reader, and nothing else reads the pieces but the update.
+    // A constraint comes right before its reader, and only the update reads the shards.
     let weight = graph.input_named(up).unwrap();
     for &(id, _) in &graph.uses()[weight.index()] {
         let node = graph.node(id);
@@ -226,7 +228,7 @@ fn zero2_cuts_the_contribution_of_every_microbatch() {
     let shown: Vec<String> = of_weight.map(|v| shown(&graph, v)).collect();
     assert_eq!(shown, ["[{dp}, {}] .."; 3], "two contributions and their sum");
     assert_eq!(input(&graph, "inputs.micro1"), "[{dp}, {}] ..");
-    // FSDP gathers for each microbatch anew.
+    // FSDP gathers again for each microbatch.
     let mesh = Mesh::new("mesh", &[("fsdp", 2)]);
     let graph = applied(&step, &mesh, &[("**", "fsdp")]);
     let gathers =
@@ -254,7 +256,7 @@ fn sequence_parallelism_cuts_the_residual_stream() {
     assert_eq!(leaving(&graph, "layers.0.mlp.up_proj"), ["[{}, {}, {tp}] ??."]);
     // Per layer one gather for q, k and v, and one for up.
     assert_eq!(constraints(&graph).len(), 2 * 2);
-    // The ready plan says the same line by line.
+    // The ready plan has the same effect line by line.
     let options = ReadyOptions { sequence_parallel: true, ..ReadyOptions::default() };
     let ready = ready_plan("gpt", &gpt(), &mesh, &options).unwrap();
     let graph = apply(&ready, &gpt(), &mesh, &ApplyOptions::default()).unwrap().graph;

@@ -1,4 +1,5 @@
-//! The life of a step up to the local graphs of its ranks, one function per stage.
+//! From a model and a plan to the local graphs of all ranks: one function per pass of the middle
+//! end (restructure, differentiate, microbatch, update, apply layouts, cut into stages, partition).
 
 use crate::apply::{ApplyOptions, apply};
 use crate::plan::Plan;
@@ -23,28 +24,30 @@ pub struct Built {
     pub step: Graph,
     /// The plan, as data.
     pub plan: Plan,
-    /// Parameters stored in pieces.
+    /// Parameters that are stored as several parts.
     pub pieces: Vec<Pieces>,
     /// The whole mesh.
     pub mesh: Mesh,
-    /// What each slice of the mesh runs: one stage where the step is no pipeline.
+    /// What each slice of the mesh runs; one stage if the step has no pipeline.
     pub stages: Vec<Stage>,
-    /// What goes from stage to stage.
+    /// The values sent between stages.
     pub edges: Vec<Edge>,
-    /// In which order the stages work on the microbatches; `None` for one stage.
+    /// The order in which the stages process microbatches; `None` for one stage.
     pub timetable: Option<Timetable>,
-    /// Facts worth telling.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
 impl Built {
-    /// The local graph of one rank: that of its class with the rank's number folded in. E014 where there is no such rank.
+    /// The local graph of one rank: the graph of its class with the rank's number folded in. E014
+    /// if the rank does not exist.
     pub fn local(&self, rank: usize) -> Result<Graph> {
         let (stage, rank) = self.place_of(rank)?;
         specialise(self.stages[stage].partitioned.local(rank), rank)
     }
 
-    /// The number of the stage that a rank belongs to, and the rank's number within it. E014 where there is no such rank.
+    /// The number of a rank's stage, and the rank's number within that stage. E014 if the rank does not
+    /// exist.
     pub fn place_of(&self, rank: usize) -> Result<(usize, usize)> {
         let within = |(number, stage): (usize, &Stage)| Some((number, stage.position(rank)?));
         self.stages.iter().enumerate().find_map(within).ok_or_else(|| {
@@ -63,7 +66,7 @@ impl Built {
         Built::of(partition(&step, &mesh, &Options::default())?)
     }
 
-    /// A partitioned step that is no pipeline.
+    /// A built step from one partitioned graph, without a pipeline.
     pub fn of(partitioned: Partitioned) -> Result<Built> {
         Ok(Built {
             step: partitioned.graph.clone(),
@@ -77,17 +80,17 @@ impl Built {
         })
     }
 
-    /// With what there is to tell of the structural lines, before all else.
+    /// Puts the notes of the structural lines first.
     fn noting(mut self, structured: &Structured) -> Built {
-        // With stages, a mark of where one ends needs no explanation.
+        // With several stages, the note that explains a stage mark is superfluous.
         let is_told = |note: &&String| self.stages.len() == 1 || !note.ends_with(PIPELINE_NOTE);
         let told: Vec<String> = structured.notes.iter().filter(is_told).cloned().collect();
         self.notes.splice(0..0, told);
         self
     }
 
-    /// The shape of an input (a parameter, a state, a fed tensor) on each rank that has it; `None` where there is none of
-    /// the name.
+    /// The shape of an input (a parameter, a state, a fed tensor) on each rank that has it; `None`
+    /// if no input has this name.
     pub fn local_shapes(&self, input: &str) -> Option<Vec<Vec<usize>>> {
         let shapes = self.stages.iter().filter_map(|stage| {
             let Partitioned { graph, mesh, inputs, .. } = &stage.partitioned;
@@ -101,27 +104,27 @@ impl Built {
     }
 }
 
-/// What is built beside what the plan says.
+/// Options of a build that are not in the plan.
 #[derive(Clone, PartialEq, Debug)]
 pub struct BuildOptions {
     /// Optimizer, clipping, whether gradients are returned.
     pub step: StepOptions,
-    /// Pieces the batch is worked off in.
+    /// The number of microbatches per step.
     pub microbatches: usize,
     /// See [`ApplyOptions::sequence_parallel`].
     pub sequence_parallel: bool,
-    /// Whether the step also returns what the model says beside its loss.
+    /// Whether the step also returns the other outputs of the model beside its loss.
     pub output_predictions: bool,
     /// Whether the step also returns the gradient with respect to the first real input, `grad.<input>`.
     pub input_gradient: bool,
-    /// The order in which pipeline stages work on the microbatches: a name of [`partita_pipeline::timetables`].
+    /// The pipeline timetable: a name of [`partita_pipeline::timetables`].
     pub timetable: String,
     /// Test hook: see [`Options::break_rule_at`].
     pub break_rule_at: Option<String>,
 }
 
 impl BuildOptions {
-    /// A step in one piece that returns its loss and the new state.
+    /// Options for a step with one microbatch that returns its loss and the new state.
     pub fn new(step: StepOptions) -> BuildOptions {
         BuildOptions {
             step,
@@ -134,12 +137,12 @@ impl BuildOptions {
         }
     }
 
-    /// What the plan is told of it.
+    /// The options that [`apply`] needs.
     pub(crate) fn applying(&self) -> ApplyOptions {
         ApplyOptions { sequence_parallel: self.sequence_parallel }
     }
 
-    /// With all that can be compared: gradients and predictions.
+    /// Returns everything that can be compared: gradients and predictions.
     pub fn for_verification(mut self) -> BuildOptions {
         self.step.output_gradients = true;
         self.output_predictions = true;
@@ -147,12 +150,13 @@ impl BuildOptions {
     }
 }
 
-/// The step as it is written: one device, one batch, no plan. What verification compares with.
+/// The step as the model defines it: one device, one batch, no plan. Verification compares with
+/// this step.
 pub fn reference_step(model: &Model, options: &StepOptions) -> Result<Graph> {
     train_step(&model.forward, options)
 }
 
-/// The step of a model planned for `mesh`.
+/// The training step of a model, planned for `mesh`.
 pub fn build(
     model: &Model,
     plan: &Plan,
@@ -163,7 +167,7 @@ pub fn build(
     build_structured(&restructure(plan, model, tools)?, plan, mesh, options, tools.runner)
 }
 
-/// As [`build`], after the structural lines of the plan.
+/// [`build`] for a model whose structural lines are applied already.
 pub(crate) fn build_structured(
     structured: &Structured,
     plan: &Plan,
@@ -192,8 +196,8 @@ pub fn build_gradients(
     Ok(built.noting(&structured))
 }
 
-/// The loss alone of a model made for training, planned for `mesh`, with nothing dropped out. Every line of the plan
-/// finds in it what it is about in the training step.
+/// The loss of a training model, planned for `mesh`, with dropout disabled. Every plan line that
+/// matches in the training step also matches here.
 pub fn build_evaluation(
     model: &Model,
     plan: &Plan,
@@ -213,7 +217,7 @@ pub fn build_evaluation(
     Ok(built.noting(&structured))
 }
 
-/// The forward graph in which dropout drops nothing, and is still there.
+/// The forward graph with every dropout kept as a node but with probability zero.
 fn without_dropout(forward: &Graph) -> Result<Graph> {
     graph_edit::rebuild(forward, |builder, _, index, operands| {
         let node = &forward.nodes[index];
@@ -228,13 +232,14 @@ fn without_dropout(forward: &Graph) -> Result<Graph> {
     })
 }
 
-/// What the placing lines of a plan are about.
+/// A step before its layout lines are applied.
 #[derive(Clone, Debug)]
 pub(crate) struct Unplaced {
-    /// A step or a forward pass, its composites open where the device has no kernel.
+    /// The step or forward pass; composites are inlined where the device has no kernel.
     pub graph: Graph,
     pieces: Vec<Pieces>,
-    /// Outputs that a plan may speak of but nobody asked for.
+    /// Hidden outputs: plan lines may name them, but the options did not request them. They are
+    /// dropped before partitioning.
     spoken_of: Vec<String>,
     microbatches: usize,
 }
@@ -253,7 +258,7 @@ pub(crate) fn unplaced_step(
     Ok(Unplaced { graph, pieces, spoken_of, microbatches: options.microbatches })
 }
 
-/// Forward and backward pass, parameters that were taken apart, outputs that nobody asked for.
+/// Forward and backward pass, parameters that were split into parts, hidden outputs.
 fn gradients_of(
     structured: &Structured,
     mesh: &Mesh,
@@ -278,7 +283,7 @@ pub(crate) fn unplaced_forward(
     runner: &dyn StepRunner,
 ) -> Result<Unplaced> {
     let mut forward = structured.model.forward.clone();
-    // There is no backward pass to compute anything again for.
+    // Without a backward pass there is nothing to recompute.
     forward.nodes.iter_mut().for_each(|node| node.remat = None);
     let (mut forward, pieces) = split_fused(&forward)?;
     stages::mark(&mut forward, &structured.stages, mesh)?;
@@ -286,7 +291,8 @@ pub(crate) fn unplaced_forward(
     Ok(Unplaced { graph, pieces, spoken_of: predictions(&forward, options), microbatches: 1 })
 }
 
-/// Laid out, cut into stages and partitioned. A step that is no pipeline is cut into one stage, which is the whole step.
+/// Applies the layout lines, cuts the step into stages and partitions each. Without a pipeline
+/// there is one stage, the whole step.
 fn place(
     unplaced: &Unplaced,
     plan: &Plan,
@@ -331,8 +337,8 @@ fn place(
     Ok(Built { step, plan, pieces, mesh, stages, edges: cut.edges, timetable, notes })
 }
 
-/// What a forward graph says beside its loss, where that was not asked for. Returned, it would live to the end of the
-/// step.
+/// The outputs of a forward graph beside its loss that the options did not request. As outputs they
+/// would stay in memory until the end of the step.
 fn predictions(forward: &Graph, options: &BuildOptions) -> Vec<String> {
     match options.output_predictions || forward.output_position(LOSS).is_none() {
         true => Vec::new(),
@@ -354,7 +360,7 @@ fn without_outputs(mut graph: Graph, names: &[String]) -> Graph {
     graph
 }
 
-/// The name of the first fed tensor of real numbers.
+/// The name of the first fed tensor with a float element type.
 fn first_real_input(forward: &Graph) -> Result<&str> {
     let real = |value: &&Value| value.role == Role::Input && value.ty.rank() > 0 && value.ty.dtype.is_float();
     forward.inputs.iter().map(|&v| forward.value(v)).find(real).map(|value| value.name.as_str()).ok_or_else(
@@ -365,8 +371,8 @@ fn first_real_input(forward: &Graph) -> Result<&str> {
     )
 }
 
-/// The graph with every composite opened that the device has no kernel for, and what nobody needs dropped: a gradient
-/// composite that is opened may turn out not to read a weight, which then need not be gathered.
+/// Inlines every composite that the device has no kernel for, and removes dead nodes: an inlined
+/// gradient composite may turn out not to read a weight, which then need not be gathered.
 pub fn open_without_kernels(graph: &Graph, runner: &dyn StepRunner) -> Result<Graph> {
     Ok(graph_edit::prune(graph_edit::open_composites(graph, &|c| !runner.target().has_kernel(c))?))
 }

@@ -1,5 +1,4 @@
-//! `name(argument, key=value)`: the one notation in which styles and primitives are written, whatever the spelling of
-//! the plan around it.
+//! `name(argument, key=value)`: the notation of styles and primitives in every spelling of a plan.
 
 use partita_base::{Diagnostic, Result};
 use std::fmt::{self, Write};
@@ -13,7 +12,7 @@ pub struct Call {
     pub arguments: Vec<(Option<String>, Argument)>,
 }
 
-/// What an argument says.
+/// The value of an argument.
 #[allow(missing_docs)]
 #[derive(Clone, PartialEq, Debug)]
 pub enum Argument {
@@ -39,7 +38,7 @@ impl Call {
         self
     }
 
-    /// Reads a call; a bare name has no arguments. E222 says where reading stopped.
+    /// Parses a call; a bare name has no arguments. E222 gives the position of the error.
     pub fn parse(text: &str) -> Result<Call> {
         let mut reader = Reader { text, place: 0, depth: 0 };
         let call = reader.call()?;
@@ -56,7 +55,7 @@ impl Call {
 
     fn write(&self, text: &mut String, quoted: bool) {
         text.push_str(&self.name);
-        // A method is called with parentheses, a word in a dictionary needs none.
+        // A method call has parentheses; a word in a dictionary needs none.
         if self.arguments.is_empty() && !quoted {
             return;
         }
@@ -75,7 +74,7 @@ impl Call {
 }
 
 impl fmt::Display for Call {
-    /// In a dictionary's way, words unquoted where they read back: `shard(weight, 0)`.
+    /// The spelling in a dictionary; words are unquoted if they parse back: `shard(weight, 0)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = String::new();
         self.write(&mut text, false);
@@ -110,7 +109,7 @@ impl Argument {
         }
     }
 
-    /// What it is, for messages.
+    /// Its kind, for messages.
     pub fn describe(&self) -> String {
         let mut text = String::new();
         self.write(&mut text, false);
@@ -118,7 +117,8 @@ impl Argument {
     }
 }
 
-/// Whether a text reads back as one word: a name, perhaps dotted, that is no number or truth value.
+/// Whether a text parses back as one word: a name, perhaps dotted, that is no number and not `true`
+/// or `false`.
 fn is_word(text: &str) -> bool {
     let mut letters = text.chars();
     let first = letters.next().is_some_and(|c| c.is_alphabetic() || c == '_');
@@ -129,10 +129,10 @@ fn is_inside_word(letter: char) -> bool {
     letter.is_alphanumeric() || matches!(letter, '_' | '.' | '/')
 }
 
-/// Values inside each other: more is a mistake, or an attack on the stack.
+/// The limit on nesting, which protects the stack.
 pub(crate) const MOST_DEPTH: usize = 32;
 
-/// Where `letter` first stands outside quotes and, but for comments, outside inner parentheses.
+/// The position of the first `letter` outside quotes, inner parentheses and comments.
 pub(crate) fn closing(text: &str, letter: char) -> Option<usize> {
     let (mut quote, mut escaped, mut depth) = (None, false, 0usize);
     for (place, c) in text.char_indices() {
@@ -168,7 +168,7 @@ impl<'a> Reader<'a> {
         self.place += self.rest().len() - self.rest().trim_start().len();
     }
 
-    /// The next letter after blanks.
+    /// The next character after blanks.
     fn peek(&mut self) -> Option<char> {
         self.skip_blanks();
         self.rest().chars().next()
@@ -222,7 +222,7 @@ impl<'a> Reader<'a> {
         Ok(call)
     }
 
-    /// Up to and with the closing parenthesis.
+    /// Parses up to and including the closing parenthesis.
     fn arguments(&mut self) -> Result<Vec<(Option<String>, Argument)>> {
         let mut arguments = Vec::new();
         while !self.take(')') {
@@ -261,12 +261,12 @@ impl<'a> Reader<'a> {
             }
             Some('[') => Ok(Argument::List(self.list(']')?.0)),
             Some('(') => match self.list(')')? {
-                // In parentheses, without a comma: no tuple.
+                // One value in parentheses without a comma is not a tuple.
                 (mut values, false) if values.len() == 1 => Ok(values.remove(0)),
                 (values, _) => Ok(Argument::List(values)),
             },
             Some(c) if c.is_ascii_digit() || matches!(c, '-' | '+' | '.') => self.number(),
-            // A function: as its text, to be refused by name.
+            // A function is kept as its text and rejected later by name.
             _ if self.rest().starts_with("lambda ") || self.rest().starts_with("lambda:") => {
                 let rest = self.rest();
                 let end = closing(rest, ')').ok_or_else(|| self.wrong("`)`"))?;
@@ -286,7 +286,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A list up to and with its closing letter, and whether there is a comma in it.
+    /// A list up to and including its closing character, and whether it contains a comma.
     fn list(&mut self, close: char) -> Result<(Vec<Argument>, bool)> {
         self.place += 1;
         let (mut values, mut comma) = (Vec::new(), false);

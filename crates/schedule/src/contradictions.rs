@@ -1,17 +1,17 @@
-//! Lines that ask for one thing in two ways. Where both cannot be meant, applying them is an error; where the later one
-//! holds, this says so, with both lines and what they are about.
+//! Finds plan lines that a later line overrides. Contradictions without a sensible meaning are
+//! errors when the plan is applied; the others become notes with both lines and their subject.
 
 use std::collections::BTreeSet;
 
-/// A line, what it is about by name, and what it asks.
+/// A line, the names of what it covers, and what it requests.
 pub(crate) struct Claim<'a, T> {
     pub line: String,
     pub about: BTreeSet<&'a str>,
     pub asks: T,
 }
 
-/// What no longer holds because a later line asks for something else. An exception from a default, a later line about a
-/// part of what an earlier one is about, is no contradiction.
+/// Reports each claim that a later claim overrides. An exception to a default, that is a later line
+/// about a part of what an earlier one covers, is no contradiction.
 pub(crate) fn overruled<T: PartialEq>(claims: &[Claim<T>]) -> Vec<String> {
     let mut notes = Vec::new();
     for (number, before) in claims.iter().enumerate() {

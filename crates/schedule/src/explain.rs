@@ -1,7 +1,8 @@
-//! Why values lie where they lie, and why ranks meet: the facts behind `partita explain`, as data.
+//! Explains layouts and collectives: the facts behind `partita explain`, as data.
 //!
-//! Everything is read off a built step: the causes that propagation kept, and the moves that partition made. What
-//! another layout would cost is not estimated: it is partitioned and counted.
+//! The facts come from a built step: the causes that propagation recorded and the moves that
+//! partition made. The cost of another layout is not estimated: the step is partitioned with it and
+//! its collectives are counted.
 
 mod chain;
 mod choices;
@@ -30,30 +31,31 @@ pub struct Collective {
     pub kind: String,
     /// `forward`, `input_grad`, `weight_grad` or `update`.
     pub phase: String,
-    /// The module it belongs to.
+    /// The module that contains it.
     pub module: String,
-    /// The value that is exchanged.
+    /// The value that is communicated.
     pub value: String,
     /// Its element type and global shape.
     pub tensor: String,
-    /// How it lies before.
+    /// The layout before.
     pub before: String,
-    /// How it lies afterwards.
+    /// The layout after.
     pub after: String,
-    /// Bytes of the full tensor that a rank takes part with, as `lower --counts` counts them.
+    /// Bytes of the full tensor that this rank takes part in moving, as `lower --counts` counts
+    /// them.
     pub bytes: usize,
     /// Microseconds by [`Cluster::uniform`].
     pub cost_us: f64,
-    /// The line of the plan that it comes from; empty where no line does.
+    /// The plan line that causes it; empty if no line does.
     pub because: String,
-    /// From that line to the exchange, one cause each.
+    /// The causes from that line to the collective, one each.
     pub chain: Vec<String>,
-    /// The value in the graph that was cut; `None` for what is written out in a manual computation.
+    /// The value in the graph before partitioning; `None` inside a manual computation.
     #[serde(skip)]
     pub of: Option<ValueId>,
 }
 
-/// What some ranks hold of a value.
+/// The shard of a value that some ranks hold.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Held {
     /// The ranks.
@@ -64,25 +66,25 @@ pub struct Held {
     pub bytes: usize,
 }
 
-/// How a value lies over one mesh axis, and why.
+/// The layout of a value over one mesh axis, and its causes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Over {
     /// The mesh axis.
     pub axis: String,
-    /// The dimension that is cut; `None` where the value is whole.
+    /// The sharded dimension; `None` if the value is replicated over the axis.
     pub dim: Option<usize>,
-    /// From the line of the plan to the value, one cause each.
+    /// The causes from the plan line to the value, one each.
     pub chain: Vec<String>,
 }
 
-/// A parameter, an activation, or what is fed.
+/// A parameter, an activation, or a fed tensor, with its layout.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Tensor {
-    /// What was asked for.
+    /// The name in the question.
     pub name: String,
     /// `parameter`, `output`, `input`, ..
     pub role: String,
-    /// Its name or place in the step, where it is another.
+    /// The name or position of the value in the step, if it differs.
     pub value: String,
     /// Its element type.
     pub dtype: String,
@@ -90,40 +92,40 @@ pub struct Tensor {
     pub shape: Vec<usize>,
     /// Its bytes on one device.
     pub bytes: usize,
-    /// How it lies.
+    /// The layout.
     pub layout: String,
-    /// How it lies where it is computed, if that is as parts of a sum.
+    /// The layout where the value is computed, if that is partial.
     pub computed: Option<String>,
-    /// What ranks hold of it.
+    /// The shards by group of ranks.
     pub held: Vec<Held>,
-    /// Why, axis by axis.
+    /// The causes, axis by axis.
     pub over: Vec<Over>,
-    /// How many tensors of the step share the name: pieces of a fused parameter, microbatches. The first is shown; of
-    /// several things that enter or leave a module, the largest.
+    /// How many tensors of the step share the name: parts of a fused parameter, microbatches. The
+    /// first is shown; of several activations that enter or leave a module, the largest.
     pub tensors: usize,
-    /// All of them, in the graph that was cut.
+    /// All of them, in the graph before partitioning.
     #[serde(skip)]
     pub values: Vec<ValueId>,
 }
 
-/// What a name stands for.
+/// What a name refers to.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Subject {
     /// A value.
     Tensor(Tensor),
-    /// A meeting of ranks.
+    /// A collective.
     Collective(Collective),
 }
 
-/// A built step to be asked about.
+/// Answers questions about a built step.
 pub struct Explain<'a> {
     built: &'a Built,
     partitioned: &'a Partitioned,
     graph: &'a Graph,
     mesh: &'a Mesh,
     modules: Modules<'a>,
-    /// How each value lies where it is computed.
+    /// The layout in which each value is computed.
     computed: BTreeMap<ValueId, &'a Sharding>,
 }
 
@@ -145,7 +147,7 @@ impl<'a> Explain<'a> {
         }
     }
 
-    /// What each line of the plan did, in order. `forward` is the model after its structural lines.
+    /// The effect of each plan line, in order. `forward` is the model after its structural lines.
     pub fn lines(&self, forward: &Graph) -> Vec<Line> {
         lines::lines(self, forward)
     }
@@ -196,8 +198,9 @@ impl<'a> Explain<'a> {
         found
     }
 
-    /// What a name stands for: a parameter, a module (what it hands on), `module.input`, an input or output of the step,
-    /// or a collective such as `all_reduce:3`. E257 for a name that is nothing, E258 for a collective that is not there.
+    /// What a name refers to: a parameter, a module (its output), `module.input`, an input or
+    /// output of the step, or a collective such as `all_reduce:3`. E257 for an unknown name, E258
+    /// for a collective that does not exist.
     pub fn subject(&self, name: &str) -> Result<Subject> {
         if let Some((kind, number)) = name.split_once(':')
             && CollectiveRef::NAMES.contains(&kind)
@@ -215,8 +218,9 @@ impl<'a> Explain<'a> {
         }
     }
 
-    /// The other layouts of a subject over each mesh axis, each put in the place of the present one, partitioned and
-    /// counted; the present one of each axis stands first. `progress` hears how many are done, of how many.
+    /// The other layouts of a subject over each mesh axis. Each replaces the present one, is
+    /// partitioned and counted; the present one comes first for each axis. `progress` receives the
+    /// number done and the total.
     pub fn choices(&self, subject: &Subject, progress: &mut dyn FnMut(usize, usize)) -> Vec<Choice> {
         match subject {
             Subject::Tensor(tensor) => choices::choices(self, &tensor.values, progress),
@@ -229,7 +233,7 @@ impl<'a> Explain<'a> {
     fn tensor(&self, name: &str) -> Option<Tensor> {
         let (role, mut values) = self.values_named(name)?;
         let &largest = values.iter().rev().max_by_key(|v| self.graph.ty(**v).bytes())?;
-        // Modules read masks and tables beside what they work on; pieces of a parameter belong together.
+        // Modules also read masks and tables; parts of one parameter belong together.
         let is_parameter = self.graph.value(largest).role == Role::Param;
         values.retain(|&v| is_parameter || self.graph.ty(v) == self.graph.ty(largest));
         let first = values[0];
@@ -272,7 +276,7 @@ impl<'a> Explain<'a> {
         })
     }
 
-    /// The values a name stands for, and what they are.
+    /// The values that a name refers to, and their role.
     fn values_named(&self, name: &str) -> Option<(&'static str, Vec<ValueId>)> {
         let found = |role, values: Vec<ValueId>| (!values.is_empty()).then_some((role, values));
         let whole = |v: &ValueId| self.graph.value(*v).name.split('#').next() == Some(name);
@@ -282,7 +286,7 @@ impl<'a> Explain<'a> {
         let (module, own) = owner(name);
         let is_module = |path: &str| self.modules.paths.iter().any(|p| p == path);
         let read_by = |path: &str| -> Vec<ValueId> {
-            // The readers see a layout asked for them alone, where there is one.
+            // If readers have a layout constraint of their own, they see that layout.
             self.modules.inputs_of(path).into_keys().collect()
         };
         found("parameter", params)
@@ -328,7 +332,7 @@ impl<'a> Explain<'a> {
             .help("without a name, `explain` lists them")
     }
 
-    /// A name for people: its own, else the op and the module.
+    /// A display name: the value's own, else its op and module.
     fn name_of(&self, value: ValueId) -> String {
         let of = self.graph.value(value);
         match (of.name.is_empty(), of.definition) {

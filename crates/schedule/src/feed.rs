@@ -1,4 +1,4 @@
-//! Random values for every input of a model: what verification runs on.
+//! Random values for every input of a model, for verification.
 
 use indexmap::IndexMap;
 use partita_base::DType;
@@ -10,11 +10,13 @@ use partita_nn::random::Draws;
 /// Global tensors by input name.
 pub type Fed = IndexMap<String, Literal>;
 
-/// Values for every fed input of a model's forward graph, scalars included (see [`scalars`]; step 1).
+/// Values for every fed input of a model's forward graph, scalars included (see [`scalars`]; step
+/// 1).
 ///
-/// Nothing is even: `ignored_fraction` of the labels are ignored, few in the first rows and most in the last, and the
-/// rows that `attention_mask` shows have different lengths; so a mean of means, or a mask applied to the wrong
-/// shard, gives another loss. Whole numbers are below what they choose from: rows of an embedding, classes of a loss.
+/// The data is uneven on purpose: `ignored_fraction` of the labels are ignored, few in the first
+/// rows and most in the last, and the rows of `attention_mask` have different lengths. So a mean of
+/// means, or a mask applied to the wrong shard, changes the loss. Integers stay below the bound
+/// that their consumers imply: rows of an embedding, classes of a loss.
 pub fn random_feed(model: &Model, seed: u64, ignored_fraction: f64) -> Fed {
     let graph = &model.forward;
     let mut fed = scalars(graph, seed, 1, 1e-3);
@@ -34,7 +36,8 @@ pub fn random_feed(model: &Model, seed: u64, ignored_fraction: f64) -> Fed {
     fed
 }
 
-/// The scalars a graph asks for: `seed`, `step` (from 1) and `learning_rate`, each in the graph's own type.
+/// The scalar inputs of a graph: `seed`, `step` (from 1) and `learning_rate`, each in the graph's
+/// own type.
 pub fn scalars(graph: &Graph, seed: u64, step: u64, learning_rate: f64) -> Fed {
     let mut fed = Fed::new();
     for &input in &graph.inputs {
@@ -53,8 +56,8 @@ pub fn scalars(graph: &Graph, seed: u64, step: u64, learning_rate: f64) -> Fed {
     fed
 }
 
-/// How many things a tensor of whole numbers chooses from, by those who read it, perhaps through views; 2 where nobody
-/// says.
+/// Exclusive upper bound for a random integer input, inferred from its consumers, also through
+/// views (rows of an embedding table, for example); 2 if unknown.
 fn choices(graph: &Graph, value: ValueId) -> usize {
     let readers = graph.nodes.iter().filter(|node| node.operands.contains(&value));
     let counts = readers.filter_map(|node| {
@@ -71,7 +74,7 @@ fn choices(graph: &Graph, value: ValueId) -> usize {
     counts.min().unwrap_or(2)
 }
 
-/// Normal numbers, truth values, or whole numbers below `choices`.
+/// Normal numbers, booleans, or integers below `choices`.
 pub(crate) fn random(ty: &TensorType, draws: Draws, choices: usize) -> Literal {
     match ty.dtype {
         dtype if dtype.is_float() => {
@@ -101,7 +104,7 @@ fn labels(ty: &TensorType, draws: Draws, classes: usize, ignored: f64) -> Litera
     Literal::from_i128(ty, labels.into_iter())
 }
 
-/// Ones up to a length of each row's own, at least 1, zeros from there.
+/// Each row is ones up to a length of its own (at least 1), then zeros.
 fn ragged(ty: &TensorType, draws: Draws) -> Literal {
     let (count, row) = (ty.element_count(), ty.shape.last().copied().unwrap_or(1).max(1));
     let shown = |i: usize| i128::from(i % row <= draws.below((i / row) as u64, row));
@@ -129,7 +132,7 @@ mod tests {
         ModelConfig::Bert(config).build(8, DType::F32, true).unwrap()
     }
 
-    /// The feed runs: every input is there, of the right type, within range.
+    /// The feed runs: every input is present, of the right type, and in range.
     fn loss(model: &Model, fed: &Fed) -> f64 {
         let params = model.initial(1);
         let inputs: Vec<Literal> = (model.forward.inputs.iter())

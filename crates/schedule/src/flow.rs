@@ -1,10 +1,11 @@
-//! How the values of the forward pass lie over one axis as far as the lines of a plan say, read off the factor rules in
-//! the direction of execution: what `sync` is checked against.
+//! The layouts of forward values over one axis as far as plan lines determine them, derived from
+//! the factor rules in execution order. `sync` is checked against these layouts.
 //!
-//! This is propagation without its way back: what a later layer would like is no fact about an earlier one. Nor does it
-//! choose where a sum is made: a value is partial from the op that sums over pieces up to the first op that is not
-//! linear in it, wherever in between the compiler makes the sum. A bias is added to the whole sum, so adding one counts
-//! as linear.
+//! This is propagation without its backward direction: a later layer's request says nothing about
+//! an earlier value. It also does not choose where a sum is formed: a value is partial from the op
+//! that contracts a sharded dimension up to the first op that is not linear in it, wherever in
+//! between the compiler places the reduction. A bias is added to the reduced sum, so adding one
+//! counts as linear.
 
 use crate::pins::{Constraint, Constraints, Pin, Pins};
 use partita_ir::ops::BinaryKind;
@@ -14,18 +15,18 @@ use partita_spmd::factors::may_split;
 use partita_spmd::units::rules_of;
 use std::rc::Rc;
 
-/// How a value lies over the axis.
+/// The layout of a value over the axis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
-    /// Every rank holds all of it.
+    /// Replicated: every rank holds all of it.
     Whole,
-    /// This dimension is cut.
+    /// Sharded along this dimension.
     Cut(usize),
-    /// Every rank holds a part of a sum.
+    /// Partial: every rank holds one term of a sum.
     Partial,
 }
 
-/// How a value lies, and why, in words.
+/// The layout of a value, and its cause as text.
 #[derive(Clone, Debug)]
 pub(crate) struct Standing {
     pub state: State,
@@ -40,14 +41,14 @@ impl Standing {
     }
 }
 
-/// The standing of every value of the forward pass.
+/// The layout of every value of the forward pass.
 pub(crate) struct Flow<'f> {
     graph: &'f Graph,
     rules: &'f [Rule],
     constraints: &'f Constraints,
     axis: AxisRef,
     standings: Vec<Standing>,
-    /// For each node, the factor that is cut, and why.
+    /// For each node, the factor that is sharded, and why.
     cut: Vec<Option<(FactorId, Rc<str>)>>,
 }
 
@@ -89,12 +90,12 @@ impl<'f> Flow<'f> {
         flow
     }
 
-    /// How a value lies as its producer leaves it.
+    /// The layout of a value as its producer leaves it.
     pub fn value(&self, value: ValueId) -> &Standing {
         &self.standings[value.index()]
     }
 
-    /// How a reader sees what it reads.
+    /// The layout in which a reader sees its operand.
     pub fn read(&self, reader: (NodeId, usize)) -> Standing {
         let value = self.graph.node(reader.0).operands[reader.1];
         match self.constraints.at(reader) {
@@ -109,7 +110,7 @@ impl<'f> Flow<'f> {
         }
     }
 
-    /// How a value lies that is asked to lie so, where that says something about the axis.
+    /// The layout that a pin requests for a value, if the pin says something about the axis.
     fn asked(&self, value: ValueId, pin: &Pin) -> Standing {
         let own = self.value(value);
         let because = |state, what: &str| {
@@ -129,8 +130,9 @@ impl<'f> Flow<'f> {
         if whole { because(State::Whole, "kept whole") } else { own.clone() }
     }
 
-    /// How the gradient of a value lies that these readers and what follows them inside a module hand back. It is a sum
-    /// where a reader is cut along what the value itself does not have.
+    /// The layout of the gradient of a value that these readers and their successors inside a
+    /// module return. It is partial if a reader is sharded along a factor that the value does not
+    /// have.
     pub fn gradient(&self, readers: &[(NodeId, usize)], inside: &dyn Fn(NodeId) -> bool) -> Standing {
         let uses = self.graph.uses();
         let mut open = readers.to_vec();
@@ -165,13 +167,14 @@ impl<'f> Flow<'f> {
     }
 }
 
-/// A node as messages name it.
+/// The name of a node in messages.
 fn name(node: &Node) -> String {
     let path = if node.path.is_empty() { "the model" } else { &node.path };
     format!("{} in {path}", node.op.name())
 }
 
-/// From operands to results of one op, and the factor along which it is cut.
+/// Maps operand layouts of one op to result layouts, and gives the factor along which it is
+/// sharded.
 fn through(
     graph: &Graph,
     node: &Node,
@@ -194,7 +197,7 @@ fn through(
         let results = rule.results.iter().map(result).collect();
         return (results, Some((factor, why)));
     }
-    // What a composite needs whole, its parts may take in pieces.
+    // A composite may need a dimension in full that its primitives can process in shards.
     if let Op::Composite(composite) = &node.op
         && operands.iter().any(|o| matches!(o.state, State::Cut(_)))
     {
@@ -203,7 +206,7 @@ fn through(
     (vec![Standing { parameter, ..uncut(node, rule, operands, name) }; node.results.len()], None)
 }
 
-/// The results of a graph of its own.
+/// The result layouts of a nested graph.
 fn inside(graph: &Graph, inputs: &[Standing], name: &str) -> Vec<Standing> {
     let unknown = Standing::new(State::Whole, UNCUT);
     let mut standings = vec![unknown; graph.values.len()];
@@ -220,7 +223,8 @@ fn inside(graph: &Graph, inputs: &[Standing], name: &str) -> Vec<Standing> {
     graph.outputs.iter().map(|v| standings[v.index()].clone()).collect()
 }
 
-/// The factor along which an op is cut: that of a parameter, which stays where it lies, else of the largest operand.
+/// The factor along which an op is sharded: that of a parameter, which is not moved, else that of
+/// the largest operand.
 fn cut_factor(graph: &Graph, node: &Node, rule: &Rule, operands: &[Standing]) -> Option<(FactorId, Rc<str>)> {
     let mut best: Option<((bool, usize), FactorId, &Standing)> = None;
     for ((&value, dims), standing) in node.operands.iter().zip(&rule.operands).zip(operands) {
@@ -234,12 +238,12 @@ fn cut_factor(graph: &Graph, node: &Node, rule: &Rule, operands: &[Standing]) ->
     best.map(|(_, factor, standing)| (factor, standing.why.clone()))
 }
 
-/// What comes out where nothing is cut: a partial value flows on, or its sum is needed.
+/// The result layout if no factor is sharded: either the value stays partial, or its sum is needed.
 fn uncut(node: &Node, rule: &Rule, operands: &[Standing], name: &str) -> Standing {
     let whole = |why: Rc<str>| Standing::new(State::Whole, why);
     let partial: Vec<usize> = (0..operands.len()).filter(|&p| operands[p].state == State::Partial).collect();
     let Some(&first) = partial.first() else {
-        // What made an operand whole made this so.
+        // The result is replicated for the same reason as the operand.
         let told = operands.iter().find(|o| *o.why != *UNCUT);
         return whole(told.map_or(UNCUT.into(), |o| o.why.clone()));
     };
@@ -251,7 +255,7 @@ fn uncut(node: &Node, rule: &Rule, operands: &[Standing], name: &str) -> Standin
     whole(format!("{name} is not linear, so the sum is made before it; {}", operands[first].why).into())
 }
 
-/// The factor that carries a split of a dimension.
+/// The factor that carries a split of a dimension (the major one).
 fn major(rule: &Rule, factors: &[FactorId]) -> Option<FactorId> {
     factors.iter().copied().find(|&f| rule.factors[f].size != 1)
 }

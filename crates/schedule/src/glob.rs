@@ -1,7 +1,7 @@
-//! Patterns over module paths.
+//! Glob patterns over module paths.
 
-/// Whether a dotted path matches a pattern: `*` stands for one component or a part of one (`*_proj`), `**` for any
-/// number of components, also none.
+/// Whether a dotted path matches a pattern: `*` matches one component or a part of one (`*_proj`),
+/// `**` matches any number of components, including none.
 pub fn matches(pattern: &str, path: &str) -> bool {
     let path: Vec<&str> = if path.is_empty() { Vec::new() } else { path.split('.').collect() };
     components_match(&pattern.split('.').collect::<Vec<&str>>(), &path)

@@ -1,9 +1,10 @@
-//! Plan, primitives (declared styles now), the declarative surface. Knows spmd, nn, ir and mesh; must not know search
-//! or the runtime.
+//! Plans, and the language in which they are written: styles, primitives, patterns, the fluent
+//! schedule, and the build from a model and a plan to the local graphs of each rank. Knows
+//! pipeline, spmd, nn, ir and mesh; must not know programs or the runtime.
 //!
-//! A [`Plan`] is data: lines of module globs and styles, readable and writable as TOML. [`apply`] turns it into layout
-//! annotations on a step graph; everything else follows by propagation. A plan places work and never edits what is
-//! computed.
+//! A [`Plan`] is data: lines of module globs and styles, which read and write as TOML. [`apply`]
+//! turns them into layout annotations on a step graph; propagation derives everything else. A plan
+//! places work and never changes what is computed.
 #![forbid(unsafe_code)]
 
 mod apply;

@@ -1,18 +1,18 @@
-//! The modules of a step graph: their paths, their parameters, what enters and leaves them.
+//! The modules of a step graph: their paths, parameters, inputs and outputs.
 
 use crate::glob::matches;
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::{Graph, NodeId, Op, Phase, Role, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The module that owns a parameter, and the parameter's own name without the number of a piece:
+/// The module that owns a parameter, and the parameter's own name without the number of a part:
 /// `qkv_proj.weight#1` is `weight` of `qkv_proj`.
 pub(crate) fn owner(name: &str) -> (&str, &str) {
     let (module, own) = name.rsplit_once('.').unwrap_or(("", name));
     (module, own.split('#').next().unwrap_or(own))
 }
 
-/// Whether a path is a module or lies inside it.
+/// Whether a path is a module or inside one.
 pub(crate) fn is_inside(path: &str, module: &str) -> bool {
     module.is_empty() || path == module || (path.starts_with(module) && path.as_bytes()[module.len()] == b'.')
 }
@@ -39,11 +39,11 @@ pub(crate) struct Modules<'a> {
     /// Every module path and those above it, in order of appearance.
     pub paths: Vec<String>,
     uses: Vec<Vec<(NodeId, usize)>>,
-    /// For each module path itself, its forward nodes.
+    /// The forward nodes directly in each module.
     forward: BTreeMap<&'a str, Vec<NodeId>>,
-    /// For each module path itself, its parameters.
+    /// The parameters directly in each module.
     params: BTreeMap<&'a str, Vec<ValueId>>,
-    /// For each module path itself, its named constants.
+    /// The named constants directly in each module.
     buffers: BTreeMap<&'a str, Vec<ValueId>>,
 }
 
@@ -88,8 +88,8 @@ impl<'a> Modules<'a> {
         self.paths.iter().map(String::as_str).filter(|path| matches(pattern, path)).collect()
     }
 
-    /// The modules a line is about: those that match its pattern, the model as a whole (`""`) where that is empty. E221
-    /// where nothing matches.
+    /// The modules that a line covers: those that match its pattern, or the model itself (`""`) for
+    /// an empty pattern. E221 if nothing matches.
     pub fn named(&self, pattern: &str, origin: &str) -> Result<Vec<&str>> {
         if pattern.is_empty() {
             return Ok(vec![""]);
@@ -117,12 +117,12 @@ impl<'a> Modules<'a> {
         all.into_iter().filter(|p| named.contains(p) || around(&self.graph.value(*p).name)).collect()
     }
 
-    /// The parameters a module owns itself.
+    /// The parameters that a module itself owns.
     pub fn parameters_of(&self, module: &str) -> Vec<ValueId> {
         self.params.get(module).cloned().unwrap_or_default()
     }
 
-    /// The named constants a module owns itself.
+    /// The named constants that a module itself owns.
     pub fn buffers_of(&self, module: &str) -> Vec<ValueId> {
         self.buffers.get(module).cloned().unwrap_or_default()
     }
@@ -133,7 +133,7 @@ impl<'a> Modules<'a> {
         self.graph.params().into_iter().filter(inside).collect()
     }
 
-    /// The forward nodes of a module itself.
+    /// The forward nodes directly in a module.
     pub fn forward_nodes_of(&self, module: &str) -> &[NodeId] {
         self.forward.get(module).map_or(&[], Vec::as_slice)
     }
@@ -147,8 +147,8 @@ impl<'a> Modules<'a> {
         nodes
     }
 
-    /// What a module hands on in the forward pass: tensors that nodes outside read, one per microbatch; where nobody
-    /// does, the last one it computes.
+    /// The outputs of a module in the forward pass: tensors that nodes outside read, one per
+    /// microbatch; if no node outside reads any, the last one it computes.
     pub fn outputs_of(&self, module: &str) -> Vec<ValueId> {
         let nodes = self.forward_nodes(module);
         let outside = |&(id, _): &(NodeId, usize)| {
@@ -167,8 +167,8 @@ impl<'a> Modules<'a> {
         }
     }
 
-    /// What a module reads in the forward pass that was computed or fed outside, parameters apart: readers and operand
-    /// positions by value.
+    /// The inputs of a module in the forward pass, parameters excluded: values computed or fed
+    /// outside, each with its readers and their operand positions.
     pub fn inputs_of(&self, module: &str) -> BTreeMap<ValueId, Vec<(NodeId, usize)>> {
         let mut inputs: BTreeMap<ValueId, Vec<(NodeId, usize)>> = BTreeMap::new();
         for id in self.forward_nodes(module) {
@@ -188,7 +188,7 @@ impl<'a> Modules<'a> {
 
     /// E221: a pattern that matches nothing, with the nearest names.
     pub fn unmatched(&self, pattern: &str, origin: &str) -> Box<Diagnostic> {
-        // Repeated layers look alike: `layers.*.mlp` stands for all of them.
+        // Repeated layers have equal suffixes: `layers.*.mlp` covers all of them.
         let general = |path: &str| {
             let starred = path.split('.').map(|c| if c.parse::<usize>().is_ok() { "*" } else { c });
             starred.collect::<Vec<&str>>().join(".")

@@ -1,13 +1,14 @@
-//! Patterns: what is looked for in a graph, as data.
+//! Patterns: subgraphs to search for, as data.
 //!
-//! A pattern is written as model code over a builder, as an expression (`gelu(x + bias)`), or as StableHLO text.
-//! [`Pattern::find`] matches it by dataflow: operands must be the same values, in either order where the op is
-//! commutative; the order of the program does not matter.
+//! A pattern is written as model code over a builder, as an expression (`gelu(x + bias)`), or as
+//! StableHLO text. [`Pattern::find`] matches by dataflow: operands must be the same values, in
+//! either order if the op is commutative; program order does not matter.
 //!
-//! Extents and element types do not matter. Broadcasts in a graph are looked through: an input of an expression stands
-//! for what is repeated, and so does one that model code broadcasts, along the same dimensions counted from the last;
-//! one that model code reads as it is stands for the broadcast itself. A number matches any constant filled with it,
-//! behind broadcasts and conversions. All that is looked through belongs to the match.
+//! Extents and element types do not matter. Broadcasts in a graph are skipped: an input of an
+//! expression matches the value before the broadcast. An input that model code broadcasts does too,
+//! if the dimensions agree counted from the last; an input that model code reads directly matches
+//! the broadcast itself. A number matches any constant filled with it, behind broadcasts and
+//! conversions. All skipped nodes belong to the match.
 
 mod compile;
 mod expression;
@@ -18,24 +19,24 @@ use partita_base::{DType, Diagnostic, Result};
 use partita_ir::text::{PrintOptions, parse_named, print_with};
 use partita_ir::{Graph, GraphBuilder, NodeId, Op, Role, TensorType, ValueId, graph_edit};
 
-/// A dataflow graph with named inputs to look for.
+/// A dataflow graph with named inputs to search for.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     text: String,
     inputs: Vec<String>,
-    /// The ways to write it; a graph matches that holds any.
+    /// Alternative forms; a graph matches if it contains any of them.
     forms: Vec<Form>,
 }
 
-/// Where a pattern was found.
+/// One occurrence of a pattern.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Match {
     /// All nodes of the match in graph order: those of the pattern, and the constants, broadcasts and conversions of
     /// constants between them.
     pub nodes: Vec<NodeId>,
-    /// What each input of the pattern stands for, in the order of the pattern.
+    /// The value matched by each input of the pattern, in pattern order.
     pub inputs: IndexMap<String, ValueId>,
-    /// What each output of the pattern stands for.
+    /// The value matched by each output of the pattern.
     pub outputs: Vec<ValueId>,
 }
 
@@ -53,16 +54,17 @@ struct PatternNode {
     operands: Vec<Operand>,
 }
 
-/// What a node of a graph must be.
+/// The condition that a node of a graph must meet.
 #[derive(Clone, Debug)]
 enum Matcher {
     /// An op of this name, with any attributes.
     Named(String),
     /// The same op with the same attributes, over other extents and element types.
     Like { op: Op, operands: Vec<TensorType> },
-    /// The product of a linear layer: the last dimension of operand 0 with dimension 1 of operand 1.
+    /// The matmul of a linear layer: contracts the last dimension of operand 0 with dimension 1 of
+    /// operand 1.
     Linear,
-    /// A whole module whose path, or the end of it, matches a regular expression.
+    /// A whole module whose path, or a suffix of it, matches a regular expression.
     Module(regex_lite::Regex),
 }
 
@@ -76,24 +78,25 @@ struct Operand {
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Source {
     Input(usize),
-    /// Node and result.
+    /// Node and result number.
     Result(usize, usize),
-    /// A constant, every element this number.
+    /// A constant with every element equal to this number.
     Number(f64),
 }
 
-/// What the pattern says about a broadcast between an operand's source and its reader.
+/// What the pattern requires of a broadcast between an operand's source and its reader.
 #[derive(Clone, PartialEq, Debug)]
 enum Broadcast {
-    /// Nothing: an expression.
+    /// Nothing (an expression).
     Unsaid,
-    /// There is none: an input is read as it is.
+    /// No broadcast: the input is read directly.
     None,
-    /// There is one: for each dimension of the source, its place in the result counted from the end.
+    /// A broadcast: for each dimension of the source, its position in the result counted from the
+    /// end.
     Dims(Vec<usize>),
 }
 
-/// Patterns are equal when their texts are: all else follows from the text.
+/// Patterns are equal when their texts are, because the text determines the rest.
 impl PartialEq for Pattern {
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
@@ -101,21 +104,21 @@ impl PartialEq for Pattern {
 }
 
 impl Pattern {
-    /// A pattern from its text: StableHLO where it holds a `func.func`, an expression otherwise.
+    /// A pattern from its text: StableHLO if it contains a `func.func`, an expression otherwise.
     ///
-    /// An expression is a list of outputs over operators `+ - * /`, numbers and calls, after statements that name
-    /// what is used more than once: `h = x + bias; gelu(h), h`. A call names an op without `stablehlo.`
-    /// (`dot_general`, `tanh`), a composite without `partita.` (`gelu`, `layer_norm`), any op by its full name with
-    /// dots, or one of
+    /// An expression is a list of outputs over operators `+ - * /`, numbers and calls, after
+    /// statements that name what is used more than once: `h = x + bias; gelu(h), h`. A call names
+    /// an op without `stablehlo.` (`dot_general`, `tanh`), a composite without `partita.` (`gelu`,
+    /// `layer_norm`), any op by its full name with dots, or one of
     ///
-    /// | call | what it stands for |
+    /// | call | meaning |
     /// |---|---|
     /// | `relu(x)` | `maximum(x, 0)`, or the choice that [`partita_nn::ReLU`] writes |
     /// | `linear(x, w)`, `linear(x, w, b)` | what [`partita_nn::Linear`] writes |
     /// | `module("regex", x, ..)` | a module whose path matches, or the end of it; arguments are the activations it reads, in order of first use |
     ///
-    /// Attributes of ops named in an expression are free, those in StableHLO must be equal. Every other identifier is
-    /// an input. E240 where the text cannot be read, E241 where it makes no pattern.
+    /// Attributes of ops named in an expression are free, those in StableHLO must be equal. Every
+    /// other identifier is an input. E240 if the text cannot be parsed, E241 if it is no pattern.
     pub fn parse(text: &str) -> Result<Pattern> {
         if !text.contains("func.func") {
             return expression::parse(text);
@@ -131,8 +134,8 @@ impl Pattern {
         Pattern::from_graph(graph)
     }
 
-    /// A pattern from model code over f32 inputs of these names and shapes. The extents are examples. E241 where it
-    /// computes nothing or does not use an input, and what building reports.
+    /// A pattern from model code over f32 inputs of these names and shapes. The extents are
+    /// examples. E241 if it computes nothing or ignores an input; also any error of the builder.
     pub fn from_model(
         inputs: &[(&str, &[usize])],
         build: impl FnOnce(&mut GraphBuilder, &[ValueId]) -> Result<Vec<ValueId>>,
@@ -164,14 +167,15 @@ impl Pattern {
     }
 }
 
-/// What a value is a broadcast of: the source, the broadcasts on the way, and where the source's dimensions went.
+/// A value seen through broadcasts: the source, the broadcasts between, and the position of each
+/// source dimension.
 struct View {
     source: ValueId,
     through: Vec<NodeId>,
     dims: Vec<usize>,
 }
 
-/// A value as a view of itself, then of what it is a broadcast of, and so on.
+/// The value itself, then the source of its broadcast, and so on.
 fn views(graph: &Graph, value: ValueId) -> Vec<View> {
     let dims = (0..graph.ty(value).rank()).collect();
     let mut views = vec![View { source: value, through: Vec::new(), dims }];
@@ -185,7 +189,8 @@ fn views(graph: &Graph, value: ValueId) -> Vec<View> {
     }
 }
 
-/// The constant whose one number fills a value, behind broadcasts and conversions: the literal and all nodes on the way.
+/// The constant whose single number fills a value, behind broadcasts and conversions: the literal
+/// and all nodes between.
 fn number_behind(graph: &Graph, value: ValueId) -> Option<(&partita_ir::Literal, Vec<NodeId>)> {
     let (mut value, mut nodes) = (value, Vec::new());
     loop {

@@ -5,19 +5,19 @@ use partita_ir::{Annotation, Graph, NodeId, ValueId};
 use partita_mesh::{AxisList, AxisRef, Mesh, Sharding};
 use std::collections::BTreeMap;
 
-/// What is asked of one value so far.
+/// The layout requested for one value so far.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Pin {
     /// For each dimension, its axes, major to minor.
     pub axes: Vec<AxisList>,
     /// For each dimension, whether propagation may add axes.
     pub open: Vec<bool>,
-    /// Axes that must not shard the value.
+    /// Axes over which the value must stay replicated.
     pub replicated: Vec<AxisRef>,
-    /// Those of its axes over which the value is only stored in pieces. They come after the others on a dimension and cut
-    /// by single elements, as no op computes with such a piece.
+    /// Axes that shard the value for storage only. They come after the others on a dimension and
+    /// split at single elements, because no op computes with such a shard.
     pub stored: Vec<AxisRef>,
-    /// Who asked.
+    /// The plan lines that requested it.
     pub origins: Vec<String>,
 }
 
@@ -32,7 +32,7 @@ impl Pin {
         }
     }
 
-    /// Takes over what a graph asks already.
+    /// Starts from an annotation that the graph already has.
     pub fn of(annotation: &Annotation) -> Pin {
         Pin {
             axes: annotation.sharding.dims.iter().map(|d| d.axes.clone()).collect(),
@@ -64,7 +64,7 @@ impl Pin {
         }
     }
 
-    /// The number of ways a dimension is cut.
+    /// The number of shards along a dimension.
     pub fn ways(&self, dim: usize) -> usize {
         self.axes[dim].iter().map(|a| a.size).product()
     }
@@ -73,14 +73,14 @@ impl Pin {
         self.axes.iter().flatten().any(|a| a.axis == axis.axis)
     }
 
-    /// Cuts a dimension along one more axis, the minor-most, for storage alone.
+    /// Shards a dimension over one more axis, the minor-most, for storage only.
     pub fn store(&mut self, dim: usize, axis: AxisRef) {
         self.axes[dim].push(axis);
         self.stored.push(axis);
         self.close();
     }
 
-    /// Keeps the value whole over an axis; a later wish than that of cutting it undoes the cut.
+    /// Replicates the value over an axis; this overrides an earlier request to shard it.
     pub fn keep_whole(&mut self, axis: AxisRef) {
         for axes in &mut self.axes {
             axes.retain(|a| a.axis != axis.axis);
@@ -95,20 +95,20 @@ impl Pin {
     }
 }
 
-/// Constraints to insert, and which operands read them.
+/// Constraints to insert, and the operands that read them.
 #[derive(Default)]
 pub(crate) struct Constraints {
     pub list: Vec<Constraint>,
-    /// (node, operand position) to a place in `list`.
+    /// (node, operand position) to an index in `list`.
     pub readers: BTreeMap<(NodeId, usize), usize>,
 }
 
-/// A layout that some readers of a value see instead of its own.
+/// A layout that some readers of a value see in place of its own.
 pub(crate) struct Constraint {
     pub value: ValueId,
     pub pin: Pin,
     pub name: String,
-    /// The module path; the first reader's where there is none.
+    /// The module path; the first reader's if there is none.
     pub path: Option<String>,
 }
 
@@ -131,8 +131,8 @@ impl Constraints {
         self.list.push(Constraint { value, pin, name: name.to_string(), path });
     }
 
-    /// The place of a constraint that asks for this. Modules next to each other with the same wish share it, so it
-    /// belongs to what is around them.
+    /// The index of a constraint with this layout. Adjacent modules with the same request share it,
+    /// so it belongs to the module around them.
     pub fn place(&mut self, value: ValueId, pin: Pin, around: &str) -> usize {
         let same = |c: &Constraint| {
             c.value == value
@@ -145,7 +145,7 @@ impl Constraints {
         self.list.len() - 1
     }
 
-    /// What a reader sees instead of a value's own layout.
+    /// The constraint that a reader sees in place of a value's own layout.
     pub fn at(&self, reader: (NodeId, usize)) -> Option<&Constraint> {
         self.readers.get(&reader).map(|&place| &self.list[place])
     }
@@ -155,27 +155,28 @@ impl Constraints {
 pub(crate) struct Pins<'a> {
     pub graph: &'a Graph,
     pub mesh: &'a Mesh,
-    /// The mesh's number in the graph.
+    /// The index of the mesh in the graph.
     pub mesh_index: usize,
     pub of: BTreeMap<ValueId, Pin>,
 }
 
 impl Pins<'_> {
-    /// What is asked of a value, to change.
+    /// The pin of a value, mutable.
     pub fn at(&mut self, value: ValueId) -> &mut Pin {
         let given = self.graph.value(value).annotation.as_ref().filter(|a| a.mesh == self.mesh_index);
         let rank = self.graph.ty(value).rank();
         self.of.entry(value).or_insert_with(|| given.map_or_else(|| Pin::free(rank), Pin::of))
     }
 
-    /// What is asked of a value so far.
+    /// The pin of a value so far.
     pub fn look(&self, value: ValueId) -> Option<Pin> {
         let given = self.graph.value(value).annotation.as_ref().filter(|a| a.mesh == self.mesh_index);
         self.of.get(&value).cloned().or_else(|| given.map(Pin::of))
     }
 
-    /// Cuts a dimension along one more axis, the minor-most, and closes it. E224 when there is no such dimension, E227
-    /// when the axis cuts another dimension already or must not cut the value.
+    /// Shards a dimension over one more axis, the minor-most, and closes it. E224 if the dimension
+    /// does not exist, E227 if the axis already shards another dimension or must not shard the
+    /// value.
     pub fn shard(&mut self, value: ValueId, dim: isize, axis: AxisRef, origin: &str) -> Result<()> {
         let dim = self.dim(value, dim, origin)?;
         let (graph, mesh) = (self.graph, self.mesh);
@@ -207,7 +208,7 @@ impl Pins<'_> {
         Ok(())
     }
 
-    /// Keeps a value whole over an axis. E227 when the axis cuts it already.
+    /// Replicates a value over an axis. E227 if the axis already shards it.
     pub fn replicate(&mut self, value: ValueId, axis: AxisRef, origin: &str) -> Result<()> {
         let (graph, mesh) = (self.graph, self.mesh);
         let pin = self.at(value);
@@ -231,7 +232,7 @@ impl Pins<'_> {
         Ok(())
     }
 
-    /// A dimension, counted from the last where negative. E224 when there is none.
+    /// A dimension, counted from the last if negative. E224 if it does not exist.
     pub fn dim(&self, value: ValueId, dim: isize, origin: &str) -> Result<usize> {
         let ty = self.graph.ty(value);
         let rank = ty.rank() as isize;

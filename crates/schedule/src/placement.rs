@@ -1,4 +1,4 @@
-//! The layout primitives: `shard` cuts a tensor, `sync` says where pieces and parts of sums are put together.
+//! The layout primitives: `shard` shards a tensor, `sync` places a gather or a reduction.
 
 use crate::apply::Planner;
 use crate::flow::{Flow, Standing, State};
@@ -17,21 +17,22 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Readers with their operand positions.
 type Readers = Vec<(NodeId, usize)>;
 
-/// The axis a line is about when it names none and the mesh has it.
+/// The default axis of a line that names none.
 const MODEL_AXIS: &str = "tp";
 
-/// What earlier lines did that pins do not tell.
+/// Effects of earlier lines that pins do not record.
 #[derive(Default)]
 struct Done {
-    /// Tensors that were cut: by which module's name for them, along which axis, by which line.
+    /// Tensors that were sharded: the tensor, its name in the module, the axis, the line.
     cuts: Vec<(ValueId, String, AxisRef, String)>,
-    /// How a value that leaves a module is handed on over an axis, where that is not how it lies itself.
+    /// The layout of a module's output over an axis as seen by readers, if it differs from the
+    /// value's own.
     left: BTreeMap<(ValueId, AxisRef), Standing>,
-    /// The constraints (by place) that hand it on.
+    /// The indices of the constraints that implement it.
     handing: BTreeSet<usize>,
 }
 
-/// One line at work.
+/// The line being applied.
 struct Line<'l> {
     entry: &'l Entry,
     origin: String,
@@ -40,7 +41,7 @@ struct Line<'l> {
 }
 
 impl Planner<'_> {
-    /// Acts on the lines `shard` and `sync` of a plan, in order.
+    /// Applies the lines `shard` and `sync` of a plan, in order.
     pub(crate) fn placements(&mut self, plan: &Plan) -> Result<()> {
         let is_placement =
             |entry: &Entry| matches!(entry.primitive, Primitive::Shard { .. } | Primitive::Sync { .. });
@@ -61,7 +62,7 @@ impl Planner<'_> {
                 Primitive::Shard { tensor, dim, .. } => {
                     self.shard(&line, &modules, tensor, *dim, &mut done)?
                 }
-                // One rank has nothing to exchange.
+                // One rank has nothing to communicate.
                 Primitive::Sync { .. } if axis.size == 1 => {}
                 Primitive::Sync { mode, op, .. } => self.sync(&line, &modules, *mode, op, &mut done)?,
                 _ => unreachable!("only these have an axis"),
@@ -112,7 +113,8 @@ impl Planner<'_> {
         if found { Ok(()) } else { Err(self.no_tensor(line, modules, tensor)) }
     }
 
-    /// The parameters and buffers of a module with this own name; what it reads of others where it has none: tied ones.
+    /// The parameters and buffers of a module with this name; if it has none, those of other
+    /// modules that it reads (tied ones).
     fn tensors_named(&self, module: &str, tensor: &str) -> Vec<ValueId> {
         let named = |&v: &ValueId| owner(&self.graph.value(v).name).1 == tensor;
         let own: Vec<ValueId> = self.modules.parameters_of(module).into_iter().filter(named).collect();
@@ -129,7 +131,7 @@ impl Planner<'_> {
         let before = done.cuts.iter().filter(|(v, _, axis, _)| (*v, *axis) == (value, line.axis));
         let mut others = before.map(|(_, by, _, _)| by.as_str()).peekable();
         let pin = self.pins.at(value).clone();
-        // A tied parameter may be cut once by each of its names, if in the same way.
+        // A tied parameter may be sharded once under each of its names, in the same way.
         let tied = others.peek().is_some() && !others.any(|by| by == module);
         let uses = pin.uses(line.axis) || (line.axis.size == 1 && done.has(value, module, line.axis));
         if uses && !tied {
@@ -140,7 +142,8 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Cuts what enters a module: what is fed to it alone is fed in pieces, other values are cut for its readers.
+    /// Shards the input of a module: a tensor fed only to it is fed sharded; other values are
+    /// resharded for its readers.
     fn cut_entering(
         &mut self,
         line: &Line,
@@ -205,7 +208,7 @@ impl Planner<'_> {
         error
     }
 
-    /// Lets these readers see a value in another layout over the axis, other axes as before.
+    /// Gives these readers another layout of the value over the axis; other axes stay as before.
     fn constrain(
         &mut self,
         line: &Line,
@@ -254,7 +257,7 @@ impl Planner<'_> {
                         fitting += 1;
                         acts.push(Act { module: module.clone(), value, readers, from: standing.state, to });
                     }
-                    // One of several tensors may be whole: a mask beside what is cut.
+                    // One of several tensors may be replicated: a mask beside the sharded one.
                     Err(error) if error.code == DOUBLED => first_doubled = first_doubled.or(Some(error)),
                     Err(error) => return Err(error),
                 }
@@ -268,7 +271,8 @@ impl Planner<'_> {
         acts.into_iter().try_for_each(|act| self.act(line, mode, act, done))
     }
 
-    /// The values that an exchange at one side of a module is about, who reads them, and how they lie there.
+    /// The values that a `sync` at one side of a module covers, their readers, and their layouts
+    /// there.
     fn exchanged(
         &self,
         line: &Line,
@@ -281,7 +285,7 @@ impl Planner<'_> {
         match mode {
             SyncMode::FwdPost => {
                 for value in self.modules.outputs_of(module) {
-                    // A reader that another line speaks for is none of this one's.
+                    // A reader that another line covers is excluded.
                     let outside = |reader: &&(NodeId, usize)| {
                         let node = self.graph.node(reader.0);
                         let place = self.constraints.readers.get(reader);
@@ -316,7 +320,7 @@ impl Planner<'_> {
                         let node = self.graph.node(id);
                         node.phase == Phase::Forward && is_inside(&node.path, module)
                     };
-                    // The gradient of a cut value is cut with it.
+                    // The gradient of a sharded value is sharded with it.
                     let own = flow.value(value).clone();
                     let standing = match own.state {
                         State::Cut(_) => own,
@@ -329,8 +333,8 @@ impl Planner<'_> {
         found
     }
 
-    /// How the value lies afterwards. E224 for a dimension that is not there, E233 where there is nothing to exchange,
-    /// E234 where the exchange is none for what lies so.
+    /// The layout after the `sync`. E224 for a dimension that does not exist, E233 if there is
+    /// nothing to communicate, E234 if the operation does not suit the layout.
     fn decide(
         &self,
         line: &Line,
@@ -380,13 +384,14 @@ impl Planner<'_> {
         }
     }
 
-    /// Whether a line lets a reader see a value whole.
+    /// Whether a line gives a reader the gathered value.
     fn is_gathered(&self, line: &Line, reader: &(NodeId, usize)) -> bool {
         let whole = |pin: &Pin| pin.replicated.iter().any(|a| a.axis == line.axis.axis);
         self.constraints.at(*reader).is_some_and(|constraint| whole(&constraint.pin))
     }
 
-    /// A pin says how a value is to lie, but a sum may wait for its reader; a constraint is a reader that does not wait.
+    /// A pin sets the layout of a value but lets a sum wait for its reader; a constraint is a
+    /// reader that does not wait.
     fn act(&mut self, line: &Line, mode: SyncMode, act: Act, done: &mut Done) -> Result<()> {
         let Act { module, value, readers, from, to } = act;
         match mode {
@@ -394,7 +399,7 @@ impl Planner<'_> {
             SyncMode::FwdPost => {
                 match from {
                     State::Partial => self.pin(line, value, to)?,
-                    // The value itself stays as it is; those outside read it otherwise.
+                    // The value itself keeps its layout; readers outside see another.
                     State::Cut(_) if !done.left.contains_key(&(value, line.axis)) => {
                         self.pin(line, value, from)?;
                     }
@@ -439,7 +444,7 @@ impl Planner<'_> {
             .expected(format!("a module for `sync({}, ..)`", mode.name()))
     }
 
-    /// The value in words: for a gradient, whose it is.
+    /// A display name of the value: for a gradient, whose gradient it is.
     fn exchanged_name(&self, mode: SyncMode, value: ValueId) -> String {
         let name = self.graph.describe(value);
         let of = if mode == SyncMode::BwdPost { "the gradient of " } else { "" };
@@ -509,10 +514,10 @@ impl Planner<'_> {
     }
 }
 
-/// The code of an exchange that has nothing to exchange.
+/// The code of a `sync` with nothing to communicate.
 const DOUBLED: &str = "E233";
 
-/// One value to exchange, once its line is found right.
+/// One value to communicate, after its line was checked.
 struct Act {
     module: String,
     value: ValueId,

@@ -1,3 +1,6 @@
+//! Tests of the primitives `shard` and `sync`: accepted layouts, rejected lines, no effects of
+//! rejections.
+
 use crate::{Applied, ApplyOptions, Plan, apply};
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::{Graph, Literal, Op, Role, TensorType, ValueId};
@@ -24,7 +27,7 @@ fn refused(graph: &Graph, mesh: &Mesh, calls: &str) -> Box<Diagnostic> {
     }
 }
 
-/// A layout asked for, as text: the cuts, and what it is kept whole over.
+/// A requested layout as text: sharded dimensions, replicated axes.
 fn shown(graph: &Graph, value: ValueId) -> String {
     let constraint = graph.value(value).definition.and_then(|(id, _)| graph.node(id).op.constraint());
     let annotation = constraint.or(graph.value(value).annotation.as_ref());
@@ -98,7 +101,7 @@ fn a_tied_parameter_is_cut_once_by_each_of_its_names() {
     assert_eq!(refused(&step, &tp(), &format!("{table}sch['lm_head'].shard('weight', 1)")).code, "E227");
     let head = "sch['lm_head'].shard('weight', 0)\n";
     assert_eq!(refused(&step, &tp(), &format!("{table}{head}{head}")).code, "E231");
-    // What one rank does, two do: a plan is right or wrong whatever the mesh.
+    // One rank behaves like two: the validity of a plan does not depend on the mesh.
     assert_eq!(refused(&step, &Mesh::new("one", &[("tp", 1)]), &format!("{table}{table}")).code, "E231");
 }
 
@@ -206,13 +209,13 @@ fn a_contradictory_sync_says_how_the_value_lies_and_why() {
 #[test]
 fn what_flows_through_linear_ops_is_still_a_sum() {
     let forward = model();
-    // From `linear1` through its bias and the scale: a product with what is whole.
+    // From `linear1` through its bias and the scale: a multiplication by a replicated value.
     let row = "sch['linear1'].shard('weight', 1)\n";
     for calls in ["sch['linear1']", "sch['scale']", "sch['linear2']"] {
         accepted(&forward, &tp(), &format!("{row}{calls}.sync('fwd_post', 'all_reduce')"));
     }
     accepted(&forward, &tp(), &format!("{row}sch['linear2'].sync('fwd_pre', 'reduce_scatter', dim=1)"));
-    // Once it is made, it is made.
+    // A reduced sum is not reduced again.
     let made = format!("{row}sch['linear1'].sync('fwd_post', 'all_reduce')\n");
     let error = refused(&forward, &tp(), &format!("{made}sch['linear2'].sync('fwd_post', 'all_reduce')"));
     assert_eq!(error.code, "E233");
@@ -238,6 +241,6 @@ fn gradients_are_pinned_in_every_phase_where_there_are_any() {
     assert_eq!(asked.as_deref(), Some("[{}, {}, {}] whole:tp"));
     let asked = gradient(&format!("{column}.sync('bwd_post', 'reduce_scatter', dim=1)"));
     assert_eq!(asked.as_deref(), Some("[{}, {tp}, {}]"));
-    // Nobody asks for the gradient of what is fed: accepted, and nothing to pin.
+    // The gradient of a fed tensor is not requested: the line is accepted and pins nothing.
     accepted(&step, &tp(), "sch['linear1'].shard('weight', 0).sync('bwd_post', 'all_reduce')");
 }

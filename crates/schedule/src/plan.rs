@@ -1,4 +1,5 @@
-//! Plans as data: an ordered list of lines, and their three spellings.
+//! Plans as data: an ordered list of lines, and their three spellings (TOML, Python dictionary,
+//! calls).
 
 use crate::call::{Argument, Call, closing};
 use crate::primitive::Primitive;
@@ -8,16 +9,17 @@ use partita_base::{Diagnostic, Result, did_you_mean};
 /// One line of a plan.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// A pattern over module paths and parameter names, see [`crate::matches`]; empty for the model as a whole.
+    /// A pattern over module paths and parameter names, see [`crate::matches`]; empty for the whole
+    /// model.
     pub modules: String,
-    /// What is asked of what matches.
+    /// The request for the matches.
     pub primitive: Primitive,
-    /// Who asks: a file, a ready plan, the planner.
+    /// The source: a file, a ready plan, the planner.
     pub origin: String,
 }
 
 impl PartialEq for Entry {
-    /// Lines are equal that ask the same, whoever asks.
+    /// Two lines are equal if they request the same, whatever their source.
     fn eq(&self, other: &Self) -> bool {
         (&self.modules, &self.primitive) == (&other.modules, &other.primitive)
     }
@@ -31,8 +33,9 @@ impl Entry {
     }
 }
 
-/// What is asked of a model and its layouts, line by line. Of several layer styles for one module the last one holds,
-/// and so for storage styles (`fsdp`, `zero1`, `zero2`) of one parameter over one axis. Primitives act in order.
+/// The requests for a model and its layouts, line by line. If several layer styles match one
+/// module, the last one counts; likewise for storage styles (`fsdp`, `zero1`, `zero2`) of one
+/// parameter over one axis. Primitives apply in order.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Plan {
     /// The lines, in order.
@@ -40,7 +43,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Adds a line in the notation of a dictionary. E222 when there is no such style or primitive.
+    /// Adds a line in dictionary notation. E222 if the style or primitive does not exist.
     pub fn add(&mut self, modules: &str, primitive: &str, origin: &str) -> Result<()> {
         let primitive =
             Primitive::parse(primitive).map_err(|error| error.at(format!("{origin}: \"{modules}\"")))?;
@@ -54,9 +57,9 @@ impl Plan {
         self.entries.push(Entry { modules: modules.to_string(), primitive, origin: origin.to_string() });
     }
 
-    /// Reads a plan in any of its spellings: calls where the first line that says something starts with `sch`; else a
-    /// Python dictionary where `origin` ends in `.py`, TOML otherwise. Errors as [`Plan::from_calls`],
-    /// [`Plan::from_python`] and [`Plan::from_toml`].
+    /// Reads a plan in any of its spellings: calls if the first line with content starts with
+    /// `sch`; else a Python dictionary if `origin` ends in `.py`; TOML otherwise. Errors as
+    /// [`Plan::from_calls`], [`Plan::from_python`] and [`Plan::from_toml`].
     pub fn parse(text: &str, origin: &str) -> Result<Plan> {
         let mut lines = text.lines().map(|line| split_comment(line).0.trim());
         let first = lines.find(|line| !line.is_empty() && !is_import(line)).unwrap_or_default();
@@ -69,7 +72,8 @@ impl Plan {
         }
     }
 
-    /// Reads the dictionary of a Python text, called `parallelize_plan`, `plan`, `tp_plan` or `base_model_tp_plan`:
+    /// Reads the dictionary of a Python text, called `parallelize_plan`, `plan`, `tp_plan` or
+    /// `base_model_tp_plan`:
     ///
     /// ```python
     /// parallelize_plan = {
@@ -79,8 +83,9 @@ impl Plan {
     /// }
     /// ```
     ///
-    /// The text is read as a literal, never run; imports and comments are passed over. E260 for anything that is no
-    /// literal, E261 for a pattern that comes twice, E222 for a style that does not exist; each with line and column.
+    /// The text is parsed as a literal and never executed; imports and comments are skipped. E260
+    /// for anything else, E261 for a repeated pattern, E222 for an unknown style; each with line
+    /// and column.
     pub fn from_python(text: &str, origin: &str) -> Result<Plan> {
         python::parse(text, origin)
     }
@@ -105,9 +110,9 @@ impl Plan {
     /// dim = 0
     /// ```
     ///
-    /// A table with neither `modules` nor `style` nor `primitive` is a dictionary, one of several in a row. E228 when the
-    /// text is none of this, E222 for a style or primitive that does not exist. `origin` is for lines without one, with the
-    /// number of the line that first has their pattern.
+    /// A table with neither `modules` nor `style` nor `primitive` is a dictionary, one of several
+    /// in a row. E228 for any other text, E222 for an unknown style or primitive. Lines without an
+    /// origin get `origin` and the number of the line that first contains their pattern.
     pub fn from_toml(text: &str, origin: &str) -> Result<Plan> {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
             Diagnostic::new("E228", "the plan is not TOML").at(origin).found(error.message().to_string())
@@ -129,7 +134,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// As [`Plan::from_toml`], from the value of `plan` alone: for a config that holds one.
+    /// [`Plan::from_toml`] for the value of `plan` alone, as in a config.
     pub fn from_value(value: &toml::Value, origin: &str) -> Result<Plan> {
         let mut plan = Plan::default();
         match value {
@@ -172,8 +177,8 @@ impl Plan {
     /// sch.trace(flatten=True)
     /// ```
     ///
-    /// What stands behind `#` on a line is its origin; a line without it has `origin` and its number. Imports are passed
-    /// over. E228 for a line that is none, E222 for a primitive that does not exist.
+    /// A comment behind `#` is the origin of its line; a line without one gets `origin` and its
+    /// number. Imports are skipped. E228 for a line that is no call, E222 for an unknown primitive.
     pub fn from_calls(text: &str, origin: &str) -> Result<Plan> {
         let mut plan = Plan::default();
         for (number, line) in text.lines().enumerate() {
@@ -225,7 +230,7 @@ impl Plan {
                 path => format!("sch[{}]", serde_json::Value::from(path)),
             };
             text += &format!("{place}.{}", entry.primitive.to_call().quoted());
-            // An origin of several lines would not stay a comment.
+            // An origin with several lines would not fit in one comment.
             if !entry.origin.is_empty() && !entry.origin.contains('\n') {
                 text += &format!("  # {}", entry.origin);
             }
@@ -258,12 +263,13 @@ impl Plan {
         table.to_string()
     }
 
-    /// The plan as `[plan]` dictionaries in TOML: one where the order of its lines allows it, else several in a row.
+    /// The plan as `[plan]` dictionaries in TOML: one if the order of its lines allows it, else
+    /// several.
     pub fn to_dict_toml(&self) -> String {
         let mut dicts: Vec<toml::Table> = vec![toml::Table::new()];
         for entry in &self.entries {
             let dict = dicts.last_mut().expect("there is one");
-            // A pattern can only be added to while it is the last.
+            // Only the last pattern of a dictionary can get more lines.
             if dict.contains_key(&entry.modules) && dict.keys().next_back() != Some(&entry.modules) {
                 dicts.push(toml::Table::new());
             }
@@ -283,10 +289,10 @@ impl Plan {
     }
 }
 
-/// Keys by which a table is one line of a plan rather than a dictionary.
+/// Keys that make a table one line of a plan rather than a dictionary.
 const LINE_KEYS: [&str; 3] = ["modules", "style", "primitive"];
 
-/// A line from its table.
+/// Parses a line from its table.
 fn entry_of(line: &toml::Table, origin: &str) -> Result<Entry> {
     let needed = |key: &str| {
         let value = line.get(key).ok_or_else(|| {
@@ -348,7 +354,7 @@ fn argument_of(origin: &str, key: &str, value: &toml::Value) -> Result<Argument>
     })
 }
 
-/// Whether a line of Python only makes names known.
+/// Whether a line of Python is an import.
 fn is_import(line: &str) -> bool {
     line.starts_with("import ") || line.starts_with("from ")
 }
@@ -451,7 +457,7 @@ sch["norm"].replace("partita.layer_norm", epsilon=1e-05, x="hidden", at=[0, 2])
         for text in [plan.to_calls(), plan.to_toml(), plan.to_dict_toml()] {
             assert_eq!(Plan::parse(&text, "elsewhere").unwrap(), plan, "{text}");
         }
-        // Lines for `linear1` stand before and after those of `linear2`.
+        // Lines for `linear1` come before and after those of `linear2`.
         assert_eq!(plan.to_dict_toml().matches("[[plan]]").count(), 2);
         let origins: Vec<String> = Plan::parse(&plan.to_calls(), "elsewhere")
             .unwrap()

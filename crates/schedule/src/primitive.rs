@@ -1,4 +1,5 @@
-//! What a line of a plan asks: a style, or one primitive of the schedule language, with its notation as a call.
+//! The request of a plan line: a style, or one primitive of the schedule language, with its call
+//! notation.
 
 use crate::call::{Argument, Call};
 use crate::style::Style;
@@ -7,13 +8,13 @@ use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use std::fmt;
 
-/// One thing asked of the modules of a line. Primitives place work or name a part of it; none of them can change what
-/// is computed, but for [`Primitive::Precision`], which says so of the model itself.
+/// One request for the modules of a line. Primitives place work or name a part of it. None changes
+/// what is computed, except [`Primitive::Precision`], which changes the model itself.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Primitive {
     /// A declared style: `colwise`.
     Style(Style),
-    /// Cuts a parameter, a buffer, or the `input` or `output` of a module along a dimension.
+    /// Shards a parameter, a buffer, or the `input` or `output` of a module along a dimension.
     Shard {
         /// `weight`, `bias`, a buffer's name, `input` or `output`.
         tensor: String,
@@ -22,25 +23,27 @@ pub enum Primitive {
         /// The mesh axis; `None` is `tp`, or the only axis of the mesh.
         axis: Option<String>,
     },
-    /// Says where and how a value over several ranks becomes what is read next.
+    /// Sets where a value is gathered, reduced or scattered, and how.
     Sync {
-        /// At which side of the module.
+        /// The side of the module.
         mode: SyncMode,
-        /// By which exchange.
+        /// The operation.
         op: SyncOp,
         /// The mesh axis, as in [`Primitive::Shard`].
         axis: Option<String>,
     },
-    /// What the module, or the subgraph, computes on its way is computed again in the backward pass, not kept.
+    /// Recomputes the activations of the module or subgraph in the backward pass instead of storing
+    /// them (activation checkpointing).
     Checkpoint {
         /// The subgraph, as text of a [`crate::Pattern`]; `None` is the whole module.
         pattern: Option<String>,
     },
-    /// Opens the composites of the module, and makes a linear layer's product and bias visible to patterns.
+    /// Inlines the composites of the module, and makes the matmul and the bias of a linear layer
+    /// visible to patterns.
     Decompose,
     /// Makes the modules inside visible to patterns as one flat list of ops.
     Trace {
-        /// Whether modules inside are opened too, all the way down to their leaves.
+        /// Whether inner modules are traced too, down to their leaves.
         flatten: bool,
     },
     /// Makes each match of a pattern one composite, which the engine runs as one kernel.
@@ -54,8 +57,8 @@ pub enum Primitive {
         /// Which matches, from 0; empty is all.
         at: Vec<usize>,
     },
-    /// Puts a composite, or a kernel of one's own, in the place of the module, of each match of a pattern, or of ops in a
-    /// row. It must compute the same.
+    /// Replaces the module, each match of a pattern, or consecutive ops by a composite or a custom
+    /// kernel, which must compute the same.
     Replace {
         /// The name in the registry.
         with: String,
@@ -63,7 +66,8 @@ pub enum Primitive {
         pattern: Option<String>,
         /// Which matches, from 0; empty is all.
         at: Vec<usize>,
-        /// The first of the ops and the one behind the last, by their numbers among the forward ops of the modules.
+        /// The first op and the one behind the last, as numbers among the forward ops of the
+        /// modules.
         ops: Option<(usize, usize)>,
         /// Arguments by the kernel's names where they differ from the subgraph's, and attributes.
         bindings: IndexMap<String, Argument>,
@@ -79,31 +83,32 @@ pub enum Primitive {
     },
     /// A pipeline stage ends after the module.
     PipelineSplit,
-    /// Notes something about a parameter.
+    /// Attaches a note to a parameter.
     Annotate {
         /// The parameter's own name.
         tensor: String,
-        /// What is noted.
+        /// The key of the note.
         key: String,
         /// Its value.
         value: Argument,
     },
-    /// The module computes in this element type; what enters and leaves keeps its own.
+    /// Computes the module in this element type; its inputs and outputs keep theirs.
     Precision {
         /// `bf16`, `f16`, `f32` or `f64`.
         compute: DType,
     },
-    /// Random numbers differ between ranks that hold different elements. They do so anyway: nothing changes.
+    /// Gives ranks with different elements different random numbers. They always have them: nothing
+    /// changes.
     ForkRng,
 }
 
-/// What [`Primitive::PipelineSplit`] does.
+/// The note about [`Primitive::PipelineSplit`].
 pub(crate) const PIPELINE_NOTE: &str = "a pipeline stage ends here on a mesh with the axis `pp`; without it every rank computes all of the model";
 
-/// Compilers of PyTorch that a plan may name as a backend: what fuses here are our own kernels.
+/// PyTorch compilers that a plan may name as a backend; fusion here uses our own kernels.
 pub(crate) const FOREIGN_COMPILERS: [&str; 3] = ["TorchScript", "TorchInductor", "torch.compile"];
 
-/// What [`Primitive::ForkRng`] does.
+/// The note about [`Primitive::ForkRng`].
 pub(crate) const FORK_RNG_NOTE: &str = "changes nothing: random numbers follow the global index of an element, so ranks \
                                         that hold different elements draw different numbers already";
 
@@ -115,14 +120,14 @@ pub(crate) fn choice(what: &str, found: &str, all: &[&str]) -> Box<Diagnostic> {
     error
 }
 
-/// How a primitive is written: its name, its arguments in order, how many are written without their key, and how many
-/// must be there.
+/// The signature of a primitive: name, arguments in order, how many are written without a key, how
+/// many are required.
 struct Signature {
     name: &'static str,
     arguments: &'static [&'static str],
     bare: usize,
     needed: usize,
-    /// Whether other keys are taken too: names of a kernel's arguments and attributes.
+    /// Whether other keys are accepted: names of a kernel's arguments and attributes.
     open: bool,
 }
 
@@ -166,7 +171,8 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Gives bare arguments their names. E222 for one too many, an unknown or doubled key, or a missing argument.
+    /// Gives bare arguments their names. E222 for one too many, an unknown or repeated key, or a
+    /// missing argument.
     fn of(call: &Call, signature: &Signature) -> Result<Arguments> {
         let wrong = |what: String| {
             Diagnostic::new("E222", format!("`{call}`: {what}")).expected(format!(
@@ -188,7 +194,8 @@ impl Arguments {
             let alias = ALIASES.iter().find(|(of, theirs, _)| (*of, *theirs) == (signature.name, key));
             let key = match (alias, value) {
                 (Some((_, _, ours)), _) => ours,
-                // An axis with a number is a dimension of the tensor there, a name is an axis of the mesh here.
+                // In other languages a numeric `axis` is a dimension of the tensor; here a named
+                // `axis` is a mesh axis.
                 (None, Argument::Int(_)) if key == "axis" && signature.arguments.contains(&"dim") => "dim",
                 (None, _) => key,
             };
@@ -245,7 +252,7 @@ impl Arguments {
         })
     }
 
-    /// Ops in a row: one number, or `first:end` as a slice of Python.
+    /// Consecutive ops: one number, or `first:end` as a Python slice.
     fn range(&mut self, key: &str) -> Result<Option<(usize, usize)>> {
         let read = |value: &Argument| match value {
             Argument::Int(one) => usize::try_from(*one).ok().map(|one| (one, one.saturating_add(1))),
@@ -272,14 +279,15 @@ impl Arguments {
 }
 
 impl Primitive {
-    /// Reads `shard(weight, 0)`, `colwise`. E222 when there is no such primitive or style, or its arguments are wrong.
+    /// Parses `shard(weight, 0)`, `colwise`. E222 for an unknown primitive or style, or wrong
+    /// arguments.
     pub fn parse(text: &str) -> Result<Primitive> {
         Primitive::from_call(&Call::parse(text)?)
     }
 
     /// As [`Primitive::parse`], from a call.
     pub fn from_call(call: &Call) -> Result<Primitive> {
-        // The style `shard(0)` cuts every parameter of a module; the primitive names a tensor.
+        // The style `shard(0)` shards every parameter of a module; the primitive names a tensor.
         let is_style =
             call.name == "shard" && matches!(call.arguments.first(), Some((None, Argument::Int(_))));
         let Some(signature) = SIGNATURES.iter().find(|s| s.name == call.name && !is_style) else {
@@ -351,7 +359,7 @@ impl Primitive {
         })
     }
 
-    /// The call that reads back as this.
+    /// The call that parses back to this.
     pub fn to_call(&self) -> Call {
         let text = |text: &String| Argument::text(text.clone());
         let mut named: Vec<(&str, Option<Argument>)> = Vec::new();
@@ -446,7 +454,7 @@ fn indices(at: &[usize]) -> Option<Argument> {
     (!at.is_empty()).then(|| Argument::List(at.iter().map(|&i| Argument::Int(i as i64)).collect()))
 }
 
-/// Ops in a row, as they are written.
+/// The notation of consecutive ops.
 fn range((first, end): (usize, usize)) -> Argument {
     match first.checked_add(1) == Some(end) {
         true => Argument::Int(first as i64),
@@ -461,7 +469,7 @@ impl From<Style> for Primitive {
 }
 
 impl fmt::Display for Primitive {
-    /// As [`Primitive::parse`] reads it: `shard(weight, 0)`.
+    /// The notation that [`Primitive::parse`] reads: `shard(weight, 0)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.to_call().fmt(f)
     }

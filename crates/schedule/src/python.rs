@@ -1,4 +1,5 @@
-//! A plan in a Python file, as PyTorch programs hold it: a dictionary from module patterns to styles.
+//! Reads a plan from a Python file, as PyTorch programs hold it: a dictionary from module patterns
+//! to styles.
 //!
 //! ```python
 //! from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
@@ -9,19 +10,20 @@
 //! }
 //! ```
 //!
-//! The file is read, never run. Understood are literals (dictionaries, texts, numbers, `True`, `False`, `None`, tuples,
-//! lists) and calls of styles and layouts; comments and imports are passed over. Anything else is E260.
+//! The file is parsed, never executed. The parser accepts literals (dictionaries, strings, numbers,
+//! `True`, `False`, `None`, tuples, lists) and calls of styles and layouts; it skips comments and
+//! imports. Anything else is E260.
 
 use crate::call::{Argument, Call, MOST_DEPTH};
 use crate::plan::Plan;
 use crate::primitive::Primitive;
 use partita_base::{Diagnostic, Result, did_you_mean};
 
-/// What the dictionary may be called.
+/// Accepted names of the dictionary.
 const NAMES: [&str; 4] = ["parallelize_plan", "plan", "tp_plan", "base_model_tp_plan"];
 
-/// Reads the plan of a Python text. E260 where something is no literal, E261 where a pattern comes twice, E222 for a
-/// style that does not exist; each with line and column.
+/// Parses the plan of a Python text. E260 for anything but a literal, E261 for a repeated pattern,
+/// E222 for an unknown style; each with line and column.
 pub(crate) fn parse(text: &str, origin: &str) -> Result<Plan> {
     let mut reader = Reader { text, origin, place: 0, depth: 0 };
     let mut plan: Option<(String, Plan)> = None;
@@ -104,7 +106,7 @@ impl<'a> Reader<'a> {
             .help("a plan file holds literals and calls of styles alone: it is never run")
     }
 
-    /// Passes over blanks, comments and continued lines; over ends of lines too where `lines` says so.
+    /// Skips blanks, comments and continued lines; line ends too if `lines` is set.
     fn skip(&mut self, lines: bool) {
         loop {
             let rest = self.rest();
@@ -122,7 +124,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The next letter inside brackets.
+    /// The next character inside brackets.
     fn peek(&mut self) -> Option<char> {
         self.skip(true);
         self.rest().chars().next()
@@ -148,7 +150,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Passes over the rest of an import: to the end of its line, or of its parentheses.
+    /// Skips the rest of an import: to the end of its line, or of its parentheses.
     fn skip_statement(&mut self) {
         let mut open = 0usize;
         loop {
@@ -164,7 +166,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Passes over `=`, and over the annotation before it. Elsewhere nothing is passed over.
+    /// Skips `=` and a type annotation before it, and skips nothing elsewhere.
     fn skip_to_assigned(&mut self) -> bool {
         let start = self.place;
         self.skip(false);
@@ -219,7 +221,7 @@ impl<'a> Reader<'a> {
         Ok(plan)
     }
 
-    /// What is asked of one pattern: a style, or a list of them.
+    /// The request for one pattern: a style, or a list of them.
     fn styles(&mut self, plan: &mut Plan, pattern: &str) -> Result<()> {
         let close = match self.peek() {
             Some('[') => ']',
@@ -270,7 +272,7 @@ impl<'a> Reader<'a> {
             match self.peek() {
                 Some('[') => Argument::List(self.list(']')?.0),
                 Some('(') => match self.list(')')? {
-                    // In parentheses, without a comma: no tuple.
+                    // One value in parentheses without a comma is not a tuple.
                     (mut values, false) if values.len() == 1 => values.remove(0),
                     (values, _) => Argument::List(values),
                 },
@@ -297,7 +299,7 @@ impl<'a> Reader<'a> {
             };
         }
         self.place += 1;
-        // However the module was imported: `parallel.ColwiseParallel`.
+        // Accepts any import form: `parallel.ColwiseParallel`.
         let mut call = Call::new(name.rsplit('.').next().unwrap_or(name));
         while !self.take(')') {
             let start = self.place;
@@ -324,7 +326,7 @@ impl<'a> Reader<'a> {
         Ok((values, comma))
     }
 
-    /// A dictionary as an argument: as its text, for the style to say that it takes none.
+    /// A dictionary argument becomes its text, so that the style can reject it.
     fn dictionary(&mut self) -> Result<Argument> {
         let start = self.place;
         self.place += 1;
@@ -341,7 +343,7 @@ impl<'a> Reader<'a> {
 
     fn number(&mut self) -> Result<Argument> {
         let rest = self.rest();
-        // A sign stands at the beginning, or behind the letter of an exponent.
+        // A sign is at the start, or follows the letter of an exponent.
         let mut last = ' ';
         let end = rest
             .find(|c: char| {
@@ -360,14 +362,14 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    /// Whether a text begins here, with a prefix or without.
+    /// Whether a string begins here, with or without a prefix.
     fn starts_text(&self) -> bool {
         let rest = self.rest();
         let after = rest.trim_start_matches(|c: char| c.is_ascii_alphabetic());
         rest.len() - after.len() <= 2 && after.starts_with(['"', '\''])
     }
 
-    /// A text; several in a row are one.
+    /// A string; adjacent strings are concatenated.
     fn text(&mut self) -> Result<String> {
         let mut text = String::new();
         loop {
@@ -413,7 +415,7 @@ impl<'a> Reader<'a> {
                 '\\' if !raw => self.escape(text)?,
                 '\\' => {
                     text.push('\\');
-                    // A quote behind a backslash does not end a raw text.
+                    // A quote behind a backslash does not end a raw string.
                     if let Some(next) = self.rest().chars().next() {
                         text.push(next);
                         self.place += next.len_utf8();
@@ -424,7 +426,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What stands behind a backslash.
+    /// The character that an escape means.
     fn escape(&mut self, text: &mut String) -> Result<()> {
         let start = self.place - 1;
         let letter = self.rest().chars().next();

@@ -1,4 +1,4 @@
-//! Plans that come with the models: the axes of a mesh, used as the field uses them.
+//! Ready plans for the bundled models: the usual layout for each mesh axis name.
 
 use crate::modules::Modules;
 use crate::plan::Plan;
@@ -10,20 +10,21 @@ use partita_mesh::Mesh;
 /// Models with a ready plan.
 pub const READY_PLANS: [&str; 4] = ["mlp", "gpt", "llama", "bert"];
 
-/// Choices of a ready plan.
+/// Options of a ready plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReadyOptions {
-    /// Cut the residual stream along the sequence over `tp`.
+    /// Shard the residual stream along the sequence over `tp`.
     pub sequence_parallel: bool,
-    /// Cut the vocabulary of the embedding and the head over `tp`; they are replicated otherwise.
+    /// Shard the vocabulary of the embedding and the head over `tp`; otherwise they are replicated.
     pub vocab_parallel: bool,
-    /// What of the optimizer is cut over `dp`: 0 nothing, 1 its states, 2 gradients too.
+    /// ZeRO stage over `dp`: 0 nothing, 1 shards optimizer states, 2 gradients too.
     pub zero: u8,
 }
 
-/// The plan for a model (`mlp`, `gpt`, `llama`, `bert`) on a mesh, chosen by the names of its axes: `tp` cuts projections
-/// into and out of the attention and the feed-forward half, `fsdp` cuts parameters. `dp`, `fsdp` and `sp` cut data, which
-/// needs no lines. Lines are written for modules that `graph` has. E222 when there is no ready plan of this name.
+/// The plan for a model (`mlp`, `gpt`, `llama`, `bert`) on a mesh, chosen by axis names: `tp`
+/// shards the projections of the attention and the feed-forward network, `fsdp` shards parameters.
+/// `dp`, `fsdp` and `sp` shard data, which needs no lines. Lines cover only modules that `graph`
+/// has. E222 if there is no ready plan of this name.
 pub fn ready_plan(model: &str, graph: &Graph, mesh: &Mesh, options: &ReadyOptions) -> Result<Plan> {
     if !READY_PLANS.contains(&model) {
         let mut error = Diagnostic::new("E222", format!("there is no ready plan for `{model}`"))
@@ -51,7 +52,8 @@ pub fn ready_plan(model: &str, graph: &Graph, mesh: &Mesh, options: &ReadyOption
     };
     if mesh.axis_named("tp").is_some() {
         if model == "mlp" {
-            // Pairs: what one layer cuts, the next one sums. A single last layer stays whole.
+            // Layers come in pairs: the first is column-parallel, the second row-parallel. A single
+            // last layer stays replicated.
             let count = (0..).take_while(|i| !modules.matching(&format!("layers.{i}")).is_empty()).count();
             for pair in 0..count / 2 {
                 line(&format!("layers.{}", 2 * pair), column.clone());

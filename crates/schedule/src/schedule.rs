@@ -1,4 +1,4 @@
-//! The schedule language in Rust: a fluent view over a model and the plan that grows with each call.
+//! The schedule language in Rust: a fluent API over a model; each call adds a line to the plan.
 
 use crate::apply::apply;
 use crate::build::{BuildOptions, Built, Unplaced, build_structured, unplaced_forward, unplaced_step};
@@ -22,10 +22,10 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::panic::Location;
 
-/// A model, a mesh, and what has been asked of them so far.
+/// A model, a mesh, and the plan so far.
 ///
-/// Every call is checked when it is made, on the whole model, and becomes a line of the [`Plan`]; a call that is refused
-/// changes nothing. What the plan implies for everything it does not name is derived when the step is built.
+/// Every call is checked immediately on the whole model and becomes a line of the [`Plan`]; a
+/// rejected call changes nothing. The build derives the layouts that the plan does not name.
 ///
 /// ```
 /// # use partita_schedule::Schedule;
@@ -49,7 +49,8 @@ pub struct Schedule {
     options: BuildOptions,
     plan: Plan,
     structured: Structured,
-    /// What placing lines are checked on, while it is that of `structured`, `options` and `runner`.
+    /// The step on which layout lines are checked; valid while `structured`, `options` and `runner`
+    /// stay the same.
     unplaced: Option<Unplaced>,
 }
 
@@ -70,37 +71,37 @@ impl Schedule {
         })
     }
 
-    /// With composites of one's own, for `replace`.
+    /// With custom composites for `replace`.
     pub fn with_registry(mut self, registry: Registry) -> Schedule {
         self.registry = registry;
         self
     }
 
-    /// On a device: what it runs as one kernel stays whole, and verification runs there.
+    /// Builds for a device: composites with a kernel on it stay, and verification runs on it.
     pub fn on(mut self, runner: impl StepRunner + 'static) -> Schedule {
         self.runner = Box::new(runner);
         self.unplaced = None;
         self
     }
 
-    /// How steps are built: optimizer, microbatches, what is returned.
+    /// The build options: optimizer, microbatches, outputs.
     pub fn options(&mut self) -> &mut BuildOptions {
         self.unplaced = None;
         &mut self.options
     }
 
-    /// The modules at a path or pattern (`layers.*`), to ask something of them. E221 when there is none.
+    /// The modules at a path or pattern (`layers.*`). E221 if there is none.
     pub fn at(&mut self, path: &str) -> Result<At<'_>> {
         Modules::of(self.graph()).named(path, &format!("sch[\"{path}\"]"))?;
         Ok(At { schedule: self, path: path.to_string(), axis: None })
     }
 
-    /// The model as a whole.
+    /// The whole model.
     pub fn root(&mut self) -> At<'_> {
         At { schedule: self, path: String::new(), axis: None }
     }
 
-    /// Every module by its path, and its kind where it is a module of the library.
+    /// Every module by its path, with its kind if it is a library module.
     pub fn named_modules(&self) -> Vec<(String, Option<String>)> {
         let paths = Modules::of(&self.model.forward).paths;
         paths.into_iter().map(|path| (path.clone(), self.model.modules.get(&path).cloned())).collect()
@@ -121,12 +122,13 @@ impl Schedule {
         &self.structured.model.forward
     }
 
-    /// Facts worth telling about the lines so far.
+    /// Notes for the user about the lines so far.
     pub fn notes(&self) -> &[String] {
         &self.structured.notes
     }
 
-    /// Asks one thing of the modules a pattern matches; empty is the model as a whole. On an error nothing has changed.
+    /// Adds a request for the modules that a pattern matches; an empty pattern is the whole model.
+    /// An error changes nothing.
     #[track_caller]
     pub fn apply(&mut self, modules: &str, primitive: impl Into<Primitive>) -> Result<()> {
         let place = Location::caller();
@@ -134,7 +136,7 @@ impl Schedule {
         self.push(Entry { modules: modules.to_string(), primitive: primitive.into(), origin })
     }
 
-    /// Appends every line of a plan. On an error nothing has changed.
+    /// Appends every line of a plan. An error changes nothing.
     pub fn extend(&mut self, plan: &Plan) -> Result<()> {
         let before = (self.plan.clone(), self.structured.clone(), None);
         for entry in &plan.entries {
@@ -152,13 +154,14 @@ impl Schedule {
         let mut plan = self.plan.clone();
         plan.entries.push(entry);
         let known = self.unplaced.take().filter(|_| structured.model.forward == *self.graph());
-        // Every line so far must still find what it is about in what will be built, and none may contradict another.
+        // Every line so far must still match in the step to be built, and no two may contradict
+        // each other.
         let unplaced = match known {
             Some(unplaced) => unplaced,
             None if structured.model.forward.output_position(LOSS).is_some() => {
                 unplaced_step(&structured, &self.mesh, &self.options, &*self.runner)?
             }
-            // Nothing to train.
+            // An inference model has nothing to train.
             None => unplaced_forward(&structured, &self.mesh, &self.options, &*self.runner)?,
         };
         apply(&plan, &unplaced.graph, &self.mesh.slices(PIPELINE_AXIS)[0].mesh, &self.options.applying())?;
@@ -166,7 +169,7 @@ impl Schedule {
         Ok(())
     }
 
-    /// Takes the last line back.
+    /// Removes the last line.
     pub fn undo(&mut self) -> Result<Option<Entry>> {
         let mut plan = self.plan.clone();
         let last = plan.entries.pop();
@@ -175,14 +178,15 @@ impl Schedule {
         Ok(last)
     }
 
-    /// The training step under the plan so far, up to each rank's graph.
+    /// The training step under the plan so far, up to the graph of each rank.
     pub fn build(&self) -> Result<Built> {
         build_structured(&self.structured, &self.plan, &self.mesh, &self.options, &*self.runner)
     }
 
-    /// Runs `body`, then one step under the plan with what it asked for, beside the same step on one device: loss, every
-    /// gradient, every parameter and optimizer state must agree. Where they do not, or `body` fails, the schedule is what
-    /// it was before. E253 names the first value that differs and the line that touched it.
+    /// Runs `body`, then compares one step under the resulting plan with the same step on one
+    /// device: loss, every gradient, every parameter and optimizer state must agree. If they do
+    /// not, or if `body` fails, the schedule is restored. E253 names the first value that differs
+    /// and the line that covers it.
     pub fn verify(&mut self, body: impl FnOnce(&mut Schedule) -> Result<()>) -> Result<Report> {
         let before = (self.plan.clone(), self.structured.clone(), None);
         let known = self.plan.entries.len();
@@ -196,7 +200,7 @@ impl Schedule {
         verified
     }
 
-    /// The step under the plan so far beside the same step on one device.
+    /// Compares the step under the plan so far with the same step on one device.
     pub fn compare(&self) -> Result<Report> {
         let verification = Verification {
             model: &self.model,
@@ -214,7 +218,7 @@ impl Schedule {
         Tools { registry: &self.registry, runner: &*self.runner }
     }
 
-    /// E253, with the last line since `known` whose modules hold what differs first.
+    /// E253, with the last line since `known` whose modules contain the first difference.
     fn difference(&self, report: &Report, known: usize) -> Box<Diagnostic> {
         let worst = report.worst().map(|t| format!("{} off by {:.1e}", t.tensor, t.rel_error));
         let first = report.first_diverging.clone().or(worst).unwrap_or_default();
@@ -233,7 +237,7 @@ impl Schedule {
 }
 
 impl fmt::Display for Schedule {
-    /// The tree of modules with their parameters, and below each what has been asked of it.
+    /// The tree of modules with their parameters, and below each the requests for it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} on {}", self.model.forward.name, self.mesh)?;
         let lines = |f: &mut fmt::Formatter<'_>, path: &str, depth: usize| -> fmt::Result {
@@ -263,18 +267,18 @@ impl fmt::Display for Schedule {
 /// Matches of a pattern, to be fused or replaced.
 #[derive(Clone, Debug)]
 pub struct Subgraphs {
-    /// What was looked for.
+    /// The pattern.
     pub pattern: Pattern,
-    /// Where it was found, in graph order.
+    /// The matches, in graph order.
     pub matches: Vec<Match>,
-    /// Which of them are meant; empty is all.
+    /// The selected matches; empty means all.
     pub at: Vec<usize>,
-    /// Each match in words.
+    /// Each match as text.
     words: Vec<String>,
 }
 
 impl fmt::Display for Subgraphs {
-    /// What is meant, one line for each match: its number, the modules with their ops, the types of the results.
+    /// The selected matches, one line each: number, modules with their ops, result types.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, words) in self.words.iter().enumerate() {
             if self.at.is_empty() || self.at.contains(&number) {
@@ -286,19 +290,19 @@ impl fmt::Display for Subgraphs {
 }
 
 impl Subgraphs {
-    /// How many there are.
+    /// The number of selected matches.
     pub fn count(&self) -> usize {
         self.matches.len()
     }
 
-    /// Only these of them, from 0.
+    /// Selects these matches, from 0.
     pub fn only(mut self, at: &[usize]) -> Subgraphs {
         self.at = at.to_vec();
         self
     }
 }
 
-/// Modules of a schedule, to ask something of.
+/// Modules of a schedule, for requests.
 pub struct At<'a> {
     schedule: &'a mut Schedule,
     path: String,
@@ -306,13 +310,13 @@ pub struct At<'a> {
 }
 
 impl At<'_> {
-    /// What follows is over this mesh axis rather than `tp` or the only one.
+    /// Uses this mesh axis in the following calls, rather than `tp` or the only one.
     pub fn over(&mut self, axis: &str) -> &mut Self {
         self.axis = Some(axis.to_string());
         self
     }
 
-    /// Asks one thing.
+    /// Adds a request.
     #[track_caller]
     pub fn apply(&mut self, primitive: impl Into<Primitive>) -> Result<&mut Self> {
         let path = self.path.clone();
@@ -326,17 +330,18 @@ impl At<'_> {
         self.apply(Style::parse(style)?)
     }
 
-    /// Cuts a parameter, a buffer, or the `input` or `output` along a dimension; a negative number counts from the last.
-    /// E231 where it is cut along the axis already, E232 where there is no such tensor, E224 no such dimension.
+    /// Shards a parameter, a buffer, or the `input` or `output` along a dimension; a negative
+    /// number counts from the last. E231 if it is sharded along the axis already, E232 for an
+    /// unknown tensor, E224 for an unknown dimension.
     #[track_caller]
     pub fn shard(&mut self, tensor: &str, dim: isize) -> Result<&mut Self> {
         let axis = self.axis.clone();
         self.apply(Primitive::Shard { tensor: tensor.to_string(), dim, axis })
     }
 
-    /// Says where and how a value over several ranks is exchanged: `fwd_pre`, `fwd_post` or `bwd_post`; `all_reduce`,
-    /// `all_gather`, `reduce_scatter`, `scatter` or `RS->SR`. E233 where the value is whole already, E234 where this
-    /// contradicts its layout.
+    /// Sets where a value is communicated and how: `fwd_pre`, `fwd_post` or `bwd_post`;
+    /// `all_reduce`, `all_gather`, `reduce_scatter`, `scatter` or `RS->SR`. E233 if the value is
+    /// replicated already, E234 if the operation contradicts its layout.
     #[track_caller]
     pub fn sync(&mut self, mode: &str, op: &str) -> Result<&mut Self> {
         let axis = self.axis.clone();
@@ -350,19 +355,19 @@ impl At<'_> {
         self.apply(Primitive::Sync { mode: SyncMode::parse(mode)?, op: SyncOp::parse(op, Some(dim))?, axis })
     }
 
-    /// Computes the modules again in the backward pass, each by itself.
+    /// Recomputes each of the modules in the backward pass.
     #[track_caller]
     pub fn checkpoint(&mut self) -> Result<&mut Self> {
         self.apply(Primitive::Checkpoint { pattern: None })
     }
 
-    /// Computes each match of a pattern again in the backward pass.
+    /// Recomputes each match of a pattern in the backward pass.
     #[track_caller]
     pub fn checkpoint_subgraph(&mut self, pattern: &str) -> Result<&mut Self> {
         self.apply(Primitive::Checkpoint { pattern: Some(pattern.to_string()) })
     }
 
-    /// Opens composites by one level, and layers to patterns.
+    /// Inlines composites by one level, and makes layers visible to patterns.
     #[track_caller]
     pub fn decompose(&mut self) -> Result<&mut Self> {
         self.apply(Primitive::Decompose)
@@ -374,7 +379,8 @@ impl At<'_> {
         self.apply(Primitive::Trace { flatten })
     }
 
-    /// Where a pattern is found. E242 where it is not, E248 where it only is across the boundary of a module.
+    /// Finds a pattern. E242 if it has no match, E248 if it matches only across the boundary of a
+    /// module.
     pub fn find(&self, pattern: &Pattern) -> Result<Subgraphs> {
         let primitive = Primitive::Checkpoint { pattern: Some(pattern.text().to_string()) };
         let entry = Entry { modules: self.path.clone(), primitive, origin: "find".to_string() };
@@ -384,7 +390,8 @@ impl At<'_> {
         Ok(Subgraphs { pattern: pattern.clone(), matches, at: Vec::new(), words })
     }
 
-    /// Makes each subgraph one composite; with a `backend`, one kernel of it. E252 where it is none.
+    /// Makes each subgraph one composite. With a `backend`, that backend must run it as one kernel;
+    /// E252 if it does not.
     #[track_caller]
     pub fn fuse(&mut self, subgraphs: &Subgraphs, name: &str, backend: Option<&str>) -> Result<&mut Self> {
         self.apply(Primitive::Fuse {
@@ -395,8 +402,9 @@ impl At<'_> {
         })
     }
 
-    /// Puts a composite in the place of the modules. `bindings` are its attributes, and its arguments where their names
-    /// differ from the module's tensors. E250 where it does not fit, E251 where it does not compute the same.
+    /// Replaces the modules by a composite. `bindings` are its attributes, and its arguments if
+    /// their names differ from the module's tensors. E250 if it does not fit, E251 if it does not
+    /// compute the same.
     #[track_caller]
     pub fn replace(&mut self, with: &str, bindings: &[(&str, Argument)]) -> Result<&mut Self> {
         let bindings = owned(bindings);
@@ -404,8 +412,8 @@ impl At<'_> {
         self.apply(Primitive::Replace { with, pattern: None, at: Vec::new(), ops: None, bindings })
     }
 
-    /// As [`At::replace`], in the place of ops in a row, by their numbers in [`At::forward_ops`]. E264 where there are no
-    /// such ops.
+    /// [`At::replace`] for consecutive ops, by their numbers in [`At::forward_ops`]. E264 if these
+    /// ops do not exist.
     #[track_caller]
     pub fn replace_ops(
         &mut self,
@@ -417,7 +425,7 @@ impl At<'_> {
         self.apply(Primitive::Replace { with, pattern: None, at: Vec::new(), ops, bindings })
     }
 
-    /// As [`At::replace`], in the place of each subgraph.
+    /// [`At::replace`] for each subgraph.
     #[track_caller]
     pub fn replace_subgraphs(
         &mut self,
@@ -430,7 +438,7 @@ impl At<'_> {
         self.apply(Primitive::Replace { with: with.to_string(), pattern, at, ops: None, bindings })
     }
 
-    /// As [`At::replace`], for every module of a kind inside.
+    /// [`At::replace`] for every module of a kind inside.
     #[track_caller]
     pub fn replace_all(
         &mut self,
@@ -451,7 +459,7 @@ impl At<'_> {
         self.apply(Primitive::PipelineSplit)
     }
 
-    /// Notes something about a parameter.
+    /// Attaches a note to a parameter.
     #[track_caller]
     pub fn annotate(&mut self, tensor: &str, key: &str, value: Argument) -> Result<&mut Self> {
         self.apply(Primitive::Annotate { tensor: tensor.to_string(), key: key.to_string(), value })
@@ -463,14 +471,15 @@ impl At<'_> {
         self.apply(Primitive::Precision { compute })
     }
 
-    /// Accepted, without effect: random numbers follow the global index of an element on any mesh.
+    /// Accepted without effect: random numbers depend on the global index of an element on any
+    /// mesh.
     #[track_caller]
     pub fn fork_rng(&mut self) -> Result<&mut Self> {
         self.apply(Primitive::ForkRng)
     }
 
-    /// The ops of the forward pass inside, in order: module path and op name. Printed, each has the number by which
-    /// [`At::replace_ops`] means it.
+    /// The forward ops of the modules, in order: module path and op name. The printed form numbers
+    /// them for [`At::replace_ops`].
     pub fn forward_ops(&self) -> ForwardOps {
         let graph = self.schedule.graph();
         let modules = Modules::of(graph);
@@ -516,7 +525,7 @@ fn types_of(graph: &Graph, values: &[ValueId]) -> String {
     values.iter().map(|&v| graph.ty(v).to_string()).collect::<Vec<String>>().join(", ")
 }
 
-/// A match in words: the modules in order with their ops, constants apart, and the types of its results.
+/// A match as text: the modules in order with their ops (constants excluded), and the result types.
 fn in_words(graph: &Graph, found: &Match) -> String {
     let mut parts: Vec<(&str, Vec<&str>)> = Vec::new();
     for &id in &found.nodes {

@@ -1,5 +1,5 @@
-//! What a style asks of the activations at the two sides of a module: how they arrive, how the module reads them, how
-//! it computes what leaves, and how others read that.
+//! The layouts that a style requests for the activations at both sides of a module: how inputs
+//! arrive, how the module reads them, how it computes outputs, and how others read those.
 
 use crate::apply::{Declared, Planner};
 use crate::modules::{Modules, around, is_inside};
@@ -19,13 +19,15 @@ pub(crate) enum Side {
 /// An activation at a side of a module.
 pub(crate) struct Passing {
     pub value: ValueId,
-    /// Who reads it there: nodes inside of what enters, nodes outside of what leaves; with operand positions.
+    /// Its readers there, with operand positions: nodes inside for an input, nodes outside for an
+    /// output.
     pub readers: Vec<(NodeId, usize)>,
-    /// Its place among those of its microbatch: what enters in order of first use, what leaves in node order.
+    /// Its position among those of its microbatch: inputs in order of first use, outputs in node
+    /// order.
     pub place: usize,
 }
 
-/// What enters a module, or leaves it, in the forward pass.
+/// The inputs or outputs of a module in the forward pass.
 pub(crate) fn passing(modules: &Modules, module: &str, side: Side) -> Vec<Passing> {
     let graph = modules.graph;
     let mut found: Vec<(Option<usize>, Passing)> = Vec::new();
@@ -68,7 +70,8 @@ pub(crate) fn passing(modules: &Modules, module: &str, side: Side) -> Vec<Passin
 }
 
 impl<'a> Planner<'a> {
-    /// The lines that only say what enters and leaves modules. E221 where a pattern matches no module.
+    /// Applies lines that only set layouts of module inputs and outputs. E221 if a pattern matches
+    /// no module.
     pub(crate) fn prepared(&mut self, line: Declared) -> Result<()> {
         let (axis, origin) = (self.axis(line)?, line.describe());
         let modules = self.modules.named(line.modules, &origin)?;
@@ -92,8 +95,8 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// How a layer reads what enters, where a line only says how that arrives: a `rowwise` product takes its features
-    /// in pieces, a lookup takes ids as they are.
+    /// The layout in which a layer reads its input if a line only says how the input arrives: a
+    /// `rowwise` matmul takes its features sharded, a lookup takes ids as they are.
     pub(crate) fn read_by(&self, kind: Kind, module: &str) -> Option<Layouts> {
         let ids = |passing: &Passing| !self.graph.ty(passing.value).dtype.is_float();
         match kind {
@@ -106,7 +109,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Asks for the layout in which values at a side of a module lie. E227 where another line asks for another.
+    /// Requests the layout of values at a side of a module. E227 if another line requests a
+    /// different one.
     pub(crate) fn lies(
         &mut self,
         module: &str,
@@ -124,8 +128,8 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// Asks for the layout in which values at a side of a module are read there, by a constraint that modules with the
-    /// same wish share.
+    /// Requests the layout in which values at a side of a module are read there, by a constraint
+    /// that modules with the same request share.
     pub(crate) fn is_read(
         &mut self,
         module: &str,
@@ -159,7 +163,7 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// The values that layouts speak of. E262 where they speak of more than there are.
+    /// The values that layouts refer to. E262 if they refer to more values than exist.
     fn asked(
         &self,
         module: &str,
@@ -186,7 +190,7 @@ impl<'a> Planner<'a> {
         Ok(all.into_iter().filter_map(|p| layouts.at(p.place).map(|layout| (p, layout))).collect())
     }
 
-    /// Says which options of a line have no effect.
+    /// Notes options of a line that have no effect.
     pub(crate) fn note_options(&mut self, line: &Declared) {
         if line.style.local.is_some() {
             self.notes.push(format!("{}: {LOCAL_NOTE}", line.describe()));

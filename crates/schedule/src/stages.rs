@@ -1,5 +1,5 @@
-//! The stages of a built step: what each slice of the mesh runs, what goes between them, and how all of them are
-//! interpreted together.
+//! The stages of a built step: what each slice of the mesh runs, the edges between them, and an
+//! interpreter that runs all stages together.
 
 use crate::modules::is_inside;
 use partita_base::{Diagnostic, Result};
@@ -9,7 +9,7 @@ use partita_mesh::{BoxMove, Mesh, Slice, transfer};
 use partita_pipeline::{Edge, Sink, Source, mark as marks};
 use partita_spmd::{Partitioned, virtual_ranks};
 
-/// The mesh axis along which a pipeline's stages lie.
+/// The mesh axis of pipeline stages.
 pub const PIPELINE_AXIS: &str = "pp";
 
 /// What one slice of the mesh runs.
@@ -19,16 +19,16 @@ pub struct Stage {
     pub partitioned: Partitioned,
     /// The local graph of each class of ranks; ranks are numbered from 0 within the slice.
     pub classes: Vec<ClassGraph>,
-    /// The rank of the whole mesh that each rank of the slice is, ascending.
+    /// The rank of the whole mesh for each rank of the slice, ascending.
     pub ranks: Vec<usize>,
-    /// Where each input comes from.
+    /// The source of each input.
     pub inputs: Vec<Source>,
-    /// Where each output goes to.
+    /// The destination of each output.
     pub outputs: Vec<Sink>,
 }
 
 impl Stage {
-    /// A partitioned step that is no pipeline.
+    /// One stage from a partitioned step, without a pipeline.
     pub fn whole(partitioned: Partitioned) -> Result<Stage> {
         Ok(Stage {
             classes: virtual_ranks::class_graphs(&partitioned)?,
@@ -62,7 +62,7 @@ impl Stage {
         self.outputs.iter().enumerate().filter_map(edge).collect()
     }
 
-    /// (position, position among the inputs of the step) of each input that is fed or kept.
+    /// (position, position among the inputs of the step) of each input that is fed or persistent.
     pub fn fed(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         self.inputs.iter().enumerate().filter_map(|(position, source)| match source {
             Source::Step(of_step) => Some((position, *of_step)),
@@ -70,7 +70,7 @@ impl Stage {
         })
     }
 
-    /// (position, position among the outputs of the step) of each output that is returned.
+    /// (position, position among the outputs of the step) of each output of the step.
     pub fn returned(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         self.outputs.iter().enumerate().filter_map(|(position, sink)| match sink {
             Sink::Step(of_step) => Some((position, *of_step)),
@@ -79,12 +79,12 @@ impl Stage {
     }
 }
 
-/// Says to which stage each node of a forward graph belongs: a stage ends after each of the modules `ends`; without any,
-/// the work is cut evenly. On a mesh without the axis `pp` there is one stage.
+/// Assigns each node of a forward graph to a stage: a stage ends after each of the modules `ends`;
+/// without any, the work is split evenly. A mesh without the axis `pp` has one stage.
 ///
 /// # Errors
-/// E460 where the model has fewer blocks than the mesh has stages, E463 where the marks make another number of stages, or
-/// a marked module computes nothing.
+/// E460 if the model has fewer blocks than the mesh has stages, E463 if the number of marks does
+/// not fit or a marked module computes nothing.
 pub(crate) fn mark(forward: &mut Graph, ends: &[String], mesh: &Mesh) -> Result<()> {
     let count = mesh.slices(PIPELINE_AXIS).len();
     if count == 1 {
@@ -116,8 +116,8 @@ pub(crate) fn mark(forward: &mut Graph, ends: &[String], mesh: &Mesh) -> Result<
     Ok(())
 }
 
-/// The ranks of the whole mesh that take part in the transfer over an edge (those that send, then those that receive,
-/// stage by stage), and what moves between them.
+/// The ranks of the whole mesh that take part in the transfer over an edge (senders first, then
+/// receivers stage by stage), and the moves between them.
 pub fn moves(stages: &[Stage], edge: &Edge) -> (Vec<usize>, Vec<BoxMove>) {
     let (stage, output) = edge.from;
     let from = &stages[stage];
@@ -160,7 +160,7 @@ pub fn interpret(
     Ok(outputs.into_iter().map(|output| output.expect("a stage returns it")).collect())
 }
 
-/// Every value of the stages: on one device each, and on their ranks.
+/// Every value of the stages: computed on one device, and on the ranks.
 pub(crate) struct Trace {
     /// By stage and value of its graph.
     pub whole: Vec<Vec<Option<Literal>>>,
@@ -168,7 +168,7 @@ pub(crate) struct Trace {
     pub on_ranks: Vec<Vec<Vec<Option<Literal>>>>,
 }
 
-/// As [`interpret`], keeping everything.
+/// [`interpret`] that keeps every value.
 pub(crate) fn trace(
     stages: &[Stage],
     edges: &[Edge],
@@ -185,7 +185,7 @@ pub(crate) fn trace(
     }
     let same = |sent: &[&Literal], _: &Edge, _: (usize, usize)| Ok(vec![sent[0].clone()]);
     advance(stages, edges, &mut whole, watch, &same)?;
-    // Every stage gets the right values: what differs in it is made by it.
+    // Every stage receives correct values, so a difference in it is its own.
     let right = |_: &[&Literal], edge: &Edge, (stage, input): (usize, usize)| {
         let sent =
             whole[edge.from.0].value(|graph| graph.outputs[edge.from.1]).expect("all nodes are evaluated");
@@ -201,7 +201,7 @@ pub(crate) fn trace(
     })
 }
 
-/// The stages on their ranks, fed.
+/// The stages on their ranks, with inputs.
 fn on_ranks<'a>(stages: &'a [Stage], inputs: &[Literal], keep_all: bool) -> Result<Vec<Evaluation<'a>>> {
     let mut evaluations = Vec::with_capacity(stages.len());
     for stage in stages {
@@ -219,7 +219,7 @@ fn on_ranks<'a>(stages: &'a [Stage], inputs: &[Literal], keep_all: bool) -> Resu
     Ok(evaluations)
 }
 
-/// What arrives on the ranks of a stage, from what the ranks of another one sent: by way of the global tensor.
+/// Delivers to the ranks of a stage what the ranks of another one sent, through the global tensor.
 type Deliver<'a> = dyn Fn(&[&Literal], &Edge, (usize, usize)) -> Result<Vec<Literal>> + 'a;
 
 fn over_ranks(stages: &[Stage]) -> impl Fn(&[&Literal], &Edge, (usize, usize)) -> Result<Vec<Literal>> + '_ {
@@ -233,7 +233,7 @@ fn over_ranks(stages: &[Stage]) -> impl Fn(&[&Literal], &Edge, (usize, usize)) -
     }
 }
 
-/// Runs every stage as far as it goes, delivers what it has sent, and begins again until all are done.
+/// Runs every stage as far as possible, delivers its sends, and repeats until all are done.
 fn advance(
     stages: &[Stage],
     edges: &[Edge],

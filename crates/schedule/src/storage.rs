@@ -1,4 +1,5 @@
-//! How parameters, gradients and optimizer states are kept: `fsdp`, `zero1` and `zero2`.
+//! Storage styles for parameters, gradients and optimizer states: `fsdp` (ZeRO-3), `zero1` and
+//! `zero2`.
 
 use crate::apply::{Declared, Planner};
 use crate::contradictions::{Claim, named, overruled};
@@ -12,7 +13,7 @@ use partita_mesh::AxisRef;
 use std::collections::BTreeMap;
 
 impl Planner<'_> {
-    /// The storage line that holds for each parameter over each axis: the last one.
+    /// The storage line of each parameter over each axis: the last one.
     pub(crate) fn storage_lines<'p>(
         &mut self,
         declared: &[Declared<'p>],
@@ -30,7 +31,8 @@ impl Planner<'_> {
         kept
     }
 
-    /// How matched parameters, their gradients and their states are kept, where this line is the one that holds.
+    /// Sets the storage layout of matched parameters, their gradients and their states, if this
+    /// line is the last one for them.
     pub(crate) fn storage(
         &mut self,
         entry: Declared,
@@ -55,7 +57,7 @@ impl Planner<'_> {
                 self.graph.value(v).role == Role::StateOf(parameter) && self.graph.ty(v).shape == same
             });
             let states: Vec<ValueId> = states.collect();
-            // A layer's line keeps it in pieces along this axis already.
+            // A layer line already shards it along this axis.
             if self.pins.at(parameter).uses(axis) {
                 cut_already.push(&self.graph.value(parameter).name);
                 continue;
@@ -96,8 +98,8 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Each use of a cut parameter reads it whole over the axis: one gather for each module, phase and microbatch, so
-    /// that the whole lives as short as its use.
+    /// Each use of a sharded parameter reads it gathered over the axis: one gather for each module,
+    /// phase and microbatch, so that the gathered copy is short-lived.
     fn gather_for_use(
         &mut self,
         parameter: ValueId,
@@ -127,8 +129,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Every gradient of a parameter, contributions of microbatches included, in this layout: reduce-scattered before
-    /// it accumulates.
+    /// Gives every gradient of a parameter this layout, including the contributions of
+    /// microbatches: reduce-scattered before accumulation.
     fn gradients(&mut self, parameter: ValueId, pin: &Pin) {
         for value in self.graph.value_ids() {
             let is_gradient = self.graph.value(value).role == Role::GradOf(parameter);
@@ -139,8 +141,8 @@ impl Planner<'_> {
     }
 }
 
-/// The dimension along which a parameter is kept in pieces: the first if it divides, else the largest that does, else
-/// the first. What other axes cut counts as cut.
+/// The dimension along which a parameter is sharded for storage: the first if it divides evenly,
+/// else the largest that does, else the first. Shards of other axes are taken into account.
 pub(crate) fn storage_dim(pin: &Pin, shape: &[usize], axis: AxisRef) -> usize {
     let rest = |dim: usize| shape[dim] / pin.ways(dim);
     let divides = |&dim: &usize| {

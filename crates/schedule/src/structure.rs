@@ -1,5 +1,6 @@
-//! The structural stage: lines of a plan that mark, name or exchange parts of the forward graph, before it is
-//! differentiated. None of them can change what is computed: a replacement is compared with what it replaces.
+//! The structural pass: lines of a plan that mark, name or replace parts of the forward graph
+//! before differentiation. None can change what is computed: a replacement is compared with the
+//! original on random numbers.
 
 mod frames;
 mod precision;
@@ -17,21 +18,21 @@ use partita_ir::{Graph, Node, NodeId, Op, Operation, Registry, graph_edit, remat
 use partita_nn::Model;
 use std::collections::BTreeSet;
 
-/// What structural lines may ask for by name.
+/// Names that structural lines may refer to.
 #[derive(Clone, Copy)]
 pub struct Tools<'a> {
-    /// Composites and ops of one's own.
+    /// Composites, including custom ones.
     pub registry: &'a Registry,
-    /// What will run the step: says what it runs as one kernel.
+    /// The runner of the step, which knows what it runs as one kernel.
     pub runner: &'a dyn StepRunner,
 }
 
-/// Something noted about a parameter.
+/// A note on a parameter.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Tag {
     /// The parameter's full name.
     pub parameter: String,
-    /// What is noted.
+    /// The key.
     pub key: String,
     /// Its value.
     pub value: Argument,
@@ -42,20 +43,20 @@ pub struct Tag {
 pub struct Structured {
     /// The model; its forward graph is restructured.
     pub model: Model,
-    /// What was noted about parameters.
+    /// Notes on parameters.
     pub tags: Vec<Tag>,
-    /// Modules after which a pipeline stage ends, in order of the lines.
+    /// Modules that end a pipeline stage, in order of the lines.
     pub stages: Vec<String>,
-    /// Facts worth telling.
+    /// Notes for the user.
     pub notes: Vec<String>,
-    /// The narrowest element type a module computes in by request.
+    /// The narrowest element type that a line requests.
     pub precision: Option<DType>,
-    /// Lines that ask for an element type, the modules they are about, and the type.
+    /// Lines that request an element type, their modules, and the type.
     computed: Vec<(String, BTreeSet<String>, DType)>,
     frames: Frames,
 }
 
-/// A model after the structural lines of a plan; other lines have no part in it.
+/// Applies the structural lines of a plan to a model and ignores the others.
 pub fn restructure(plan: &Plan, model: &Model, tools: &Tools) -> Result<Structured> {
     let mut structured = Structured::new(model);
     for entry in &plan.entries {
@@ -64,7 +65,7 @@ pub fn restructure(plan: &Plan, model: &Model, tools: &Tools) -> Result<Structur
     Ok(structured)
 }
 
-/// The model that a plan is compared with: as it is written, in the precision that the plan asks for.
+/// The model that a plan is compared with: unchanged, but in the precision that the plan requests.
 pub fn reference_model(plan: &Plan, model: &Model, tools: &Tools) -> Result<Structured> {
     let is_precision = |entry: &&Entry| matches!(entry.primitive, Primitive::Precision { .. });
     let entries = plan.entries.iter().filter(is_precision).cloned().collect();
@@ -72,7 +73,7 @@ pub fn reference_model(plan: &Plan, model: &Model, tools: &Tools) -> Result<Stru
 }
 
 impl Structured {
-    /// The model as it is written.
+    /// The unchanged model.
     pub fn new(model: &Model) -> Structured {
         Structured {
             model: model.clone(),
@@ -85,10 +86,10 @@ impl Structured {
         }
     }
 
-    /// Applies one line; on an error nothing has changed. A line that is about layouts does nothing here.
+    /// Applies one line; an error changes nothing. A layout line does nothing here.
     ///
-    /// Errors: E221 a path that matches nothing, E242 a pattern without a match, E248 a match that crosses the boundary
-    /// of a module; what each primitive reports.
+    /// Errors: E221 a path that matches nothing, E242 a pattern without a match, E248 a match that
+    /// crosses the boundary of a module; also the errors of each primitive.
     pub fn apply(&mut self, entry: &Entry, tools: &Tools) -> Result<()> {
         let graph = &self.model.forward;
         let modules = Modules::of(graph);
@@ -237,7 +238,8 @@ impl Structured {
         Ok(())
     }
 
-    /// Opens every composite of the modules by one level, and their leaves to patterns.
+    /// Inlines every composite of the modules by one level, and makes their leaf layers visible to
+    /// patterns.
     fn decompose(&mut self, entry: &Entry) -> Result<()> {
         let graph = &self.model.forward;
         let modules = Modules::of(graph);
@@ -260,7 +262,7 @@ impl Structured {
         Ok(())
     }
 
-    /// The modules of a kind inside those a line names.
+    /// The modules of a kind inside those that a line names.
     fn of_kind(&self, kind: &str, entry: &Entry, modules: &Modules) -> Result<Vec<String>> {
         let around = named(modules, entry)?;
         let all = &self.model.modules;
@@ -281,7 +283,7 @@ impl Structured {
         Ok(paths)
     }
 
-    /// Puts a composite in the place of each of these modules.
+    /// Replaces each of these modules by a composite.
     fn replace_modules(
         &mut self,
         paths: &[String],
@@ -298,7 +300,7 @@ impl Structured {
         Ok(())
     }
 
-    /// Every match of a pattern in the modules of a line that does not cross a boundary, in graph order.
+    /// Every match of a pattern in the modules of a line that crosses no boundary, in graph order.
     pub(crate) fn found(&self, pattern: &Pattern, entry: &Entry) -> Result<Vec<Match>> {
         self.found_in(&self.model.forward, pattern, entry)
     }
@@ -357,7 +359,8 @@ impl Structured {
         }
     }
 
-    /// Edits the graph at each chosen match of a pattern, one after the other. E243 for a number that no match has.
+    /// Edits the graph at each selected match of a pattern, one after the other. E243 for a number
+    /// that no match has.
     fn each_match(
         &mut self,
         pattern: &Pattern,
@@ -373,8 +376,8 @@ impl Structured {
                 .expected(format!("numbers from 0 to {}", count - 1))
                 .found(index.to_string()));
         }
-        // An edit renumbers nodes, so matches are looked up anew after each. What was edited mostly matches no more; what
-        // still does, and what was not chosen, is passed over.
+        // An edit renumbers nodes, so matches are searched for again after each. An edited place
+        // usually no longer matches; if it does, or if it was not selected, it is skipped.
         let mut passed = 0;
         for index in 0..count {
             if !at.is_empty() && !at.contains(&index) {
@@ -391,18 +394,18 @@ impl Structured {
     }
 }
 
-/// What a compiler of PyTorch is here.
+/// The note for a PyTorch compiler named as backend.
 fn foreign_note(compiler: &str, runner: &str) -> String {
     format!("{compiler} is no backend here: the subgraph runs as one kernel of `{runner}`")
 }
 
-/// The forward ops inside these modules, in order: what numbers of ops count.
+/// The forward ops inside these modules, in order; op numbers count these.
 pub(crate) fn forward_ops(graph: &Graph, modules: &[&str]) -> Vec<NodeId> {
     let inside = |id: &NodeId| modules.iter().any(|module| is_inside(&graph.node(*id).path, module));
     graph.node_ids().filter(inside).collect()
 }
 
-/// One composite of these nodes.
+/// Makes these nodes one composite.
 fn fuse(
     graph: &Graph,
     nodes: &[NodeId],
@@ -441,7 +444,7 @@ fn fuse(
     Ok(fused)
 }
 
-/// The modules a line is about.
+/// The modules that a line covers.
 fn named<'m>(modules: &'m Modules, entry: &Entry) -> Result<Vec<&'m str>> {
     modules.named(&entry.modules, &entry.describe())
 }

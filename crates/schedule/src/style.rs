@@ -1,4 +1,5 @@
-//! Styles: what a line of a plan asks of the modules it matches, in the words of PyTorch and Hugging Face.
+//! Styles: the request of a plan line for the modules it matches, in the terms of PyTorch and
+//! Hugging Face.
 
 use crate::call::{Argument, Call};
 use crate::primitive::primitive_names;
@@ -6,22 +7,22 @@ use partita_base::{Diagnostic, Result, did_you_mean};
 use std::fmt;
 use std::str::FromStr;
 
-/// How an activation lies over a style's axis.
+/// The layout of an activation over a style's axis.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Layout {
     /// Every rank along the axis holds all of it.
     Replicate,
-    /// Cut along a dimension; a negative number counts from the last.
+    /// Sharded along a dimension; a negative number counts from the last.
     Shard(isize),
 }
 
-/// How the activations at one side of a module lie.
+/// The layouts of the activations at one side of a module.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Layouts {
-    /// All of them alike.
+    /// The same for all of them.
     All(Layout),
-    /// Each by its place: what enters in order of first use, what leaves in order of computation. Nothing is asked of
-    /// those with `None` and of those behind the last.
+    /// One by position: inputs in order of first use, outputs in order of computation. `None`, and
+    /// positions behind the last, request nothing.
     Each(Vec<Option<Layout>>),
 }
 
@@ -32,7 +33,7 @@ impl From<Layout> for Layouts {
 }
 
 impl Layouts {
-    /// What is asked of the activation at this place.
+    /// The request for the activation at this position.
     pub fn at(&self, place: usize) -> Option<Layout> {
         match self {
             Layouts::All(layout) => Some(*layout),
@@ -40,7 +41,7 @@ impl Layouts {
         }
     }
 
-    /// How many activations there must be.
+    /// The least number of activations.
     pub fn needed(&self) -> usize {
         match self {
             Layouts::All(_) => 1,
@@ -49,55 +50,61 @@ impl Layouts {
     }
 }
 
-/// What a style does.
+/// The kind of a style.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
-    /// The weight is cut along its output features (an embedding: along its features), the output along its last
-    /// dimension.
+    /// The weight is sharded along its output features (an embedding: along its features), the
+    /// output along its last dimension.
     Colwise,
-    /// The weight is cut along its input features (an embedding: along its rows), the output is replicated.
+    /// The weight is sharded along its input features (an embedding: along its rows), the output is
+    /// replicated.
     Rowwise,
-    /// Activations `[batch, sequence, features]` are cut along the sequence; parameters are replicated.
+    /// Activations `[batch, sequence, features]` are sharded along the sequence; parameters are
+    /// replicated.
     Sequence,
     /// Parameters are replicated.
     Replicate,
-    /// Parameters are cut along this dimension; a negative number counts from the last.
+    /// Parameters are sharded along this dimension; a negative number counts from the last.
     Shard(isize),
-    /// Only what enters and leaves is spoken of; whatever else the module or its modules are asked for holds too.
+    /// Only inputs and outputs get layouts; other requests for the module or its inner modules
+    /// still apply.
     Prepare,
-    /// Parameters, gradients and optimizer states are cut; parameters are gathered for each use (ZeRO-3).
+    /// Parameters, gradients and optimizer states are sharded; parameters are gathered for each use
+    /// (ZeRO-3).
     Fsdp,
-    /// Optimizer states are cut.
+    /// Optimizer states are sharded.
     Zero1,
-    /// Optimizer states and gradients are cut.
+    /// Optimizer states and gradients are sharded.
     Zero2,
 }
 
 /// A style with its options: `rowwise(output=shard(1), axis=tp)`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Style {
-    /// What it does.
+    /// The kind.
     pub kind: Kind,
-    /// The mesh axis; `None` is the kind's own: `tp`, for `fsdp` `fsdp`, for `zero1` and `zero2` `dp`.
+    /// The mesh axis; `None` is the default of the kind: `tp`, for `fsdp` `fsdp`, for `zero1` and
+    /// `zero2` `dp`.
     pub axis: Option<String>,
-    /// The layout in which what enters the module arrives.
+    /// The layout in which the input of the module arrives.
     pub input_from: Option<Layouts>,
-    /// The layout in which the module reads what enters. Where only `input_from` is given, `colwise` reads it whole
-    /// and `rowwise` cut along its features.
+    /// The layout in which the module reads its input. If only `input_from` is given, `colwise`
+    /// reads it replicated and `rowwise` sharded along its features.
     pub input: Option<Layouts>,
-    /// The layout in which the module computes what leaves, where others read it in another: for `prepare`.
+    /// The layout in which the module computes its output, if others read it in another one: for
+    /// `prepare`.
     pub output_from: Option<Layouts>,
-    /// The layout asked of what leaves the module, where it is not the kind's own.
+    /// The layout of the output, if it is not the default of the kind.
     pub output: Option<Layouts>,
-    /// `use_local_output` of PyTorch: without effect, and said so.
+    /// `use_local_output` of PyTorch: has no effect, and a note says so.
     pub local: Option<bool>,
 }
 
-/// What `use_local_output` does.
+/// The note about `use_local_output`.
 pub(crate) const LOCAL_NOTE: &str =
     "`use_local_output` changes nothing: a model here reads whole tensors, wherever their shards lie";
 
-/// Every spelling of a style's head.
+/// Every spelling of a style's name.
 const NAMES: [&str; 18] = [
     "colwise",
     "rowwise",
@@ -151,19 +158,19 @@ impl Style {
         }
     }
 
-    /// With the layout of what enters.
+    /// Sets the layout of the input.
     pub fn input(mut self, layout: impl Into<Layouts>) -> Style {
         self.input = Some(layout.into());
         self
     }
 
-    /// With the layout of what leaves.
+    /// Sets the layout of the output.
     pub fn output(mut self, layout: impl Into<Layouts>) -> Style {
         self.output = Some(layout.into());
         self
     }
 
-    /// Over another axis.
+    /// Sets the axis.
     pub fn over(mut self, axis: &str) -> Style {
         self.axis = Some(axis.to_string());
         self
@@ -183,17 +190,17 @@ impl Style {
         })
     }
 
-    /// Whether it speaks of how parameters and states are kept rather than of how a layer computes.
+    /// Whether it sets how parameters and states are stored rather than how a layer computes.
     pub fn is_storage(&self) -> bool {
         matches!(self.kind, Kind::Fsdp | Kind::Zero1 | Kind::Zero2)
     }
 
-    /// Whether it says how a layer computes: of several for one module the last one holds.
+    /// Whether it sets how a layer computes; of several for one module, the last one counts.
     pub fn is_layer(&self) -> bool {
         !self.is_storage() && self.kind != Kind::Prepare
     }
 
-    /// Reads a style. E222 when there is no such style or option, with what is near.
+    /// Parses a style. E222 for an unknown style or option, with the nearest names.
     pub fn parse(text: &str) -> Result<Style> {
         Style::from_call(&Call::parse(text)?)
     }
@@ -243,8 +250,8 @@ impl Style {
         Ok(style)
     }
 
-    /// Sets one option. `input_layouts` of PyTorch is how a value arrives. `output_layouts` is how it leaves, but for
-    /// modules that are only prepared, where it is how it lies before `desired_output_layouts`.
+    /// Sets one option. `input_layouts` of PyTorch is how a value arrives. `output_layouts` is how
+    /// it leaves; for `prepare` modules, it is the layout before `desired_output_layouts`.
     fn set(&mut self, call: &Call, key: &str, value: &Argument) -> Result<()> {
         let prepare = self.kind == Kind::Prepare;
         let single = self.kind != Kind::Prepare || OUR_OPTIONS.contains(&key);
@@ -261,7 +268,7 @@ impl Style {
             ("output_layouts", _) => self.output = layouts()?,
             ("use_local_output" | "use_local_input", Argument::Bool(local)) => self.local = Some(*local),
             ("sequence_dim", Argument::Int(dim)) if self.kind == Kind::Sequence => {
-                // Dimension 1 is the kind's own.
+                // Dimension 1 is the default.
                 self.output = (*dim != 1).then_some(Layout::Shard(*dim as isize).into());
             }
             ("input_kwarg_layouts" | "desired_input_kwarg_layouts", _) if prepare => {
@@ -273,7 +280,7 @@ impl Style {
         Ok(())
     }
 
-    /// The call that reads back as this.
+    /// The call that parses back to this.
     pub fn to_call(&self) -> Call {
         let mut call = Call::new(match self.kind {
             Kind::Colwise => "colwise",
@@ -309,7 +316,7 @@ impl Style {
     }
 }
 
-/// Options of our own notation, where one layout speaks of all activations.
+/// Options of our own notation, with one layout for all activations.
 const OUR_OPTIONS: [&str; 4] = ["input", "output", "input_from", "output_from"];
 
 impl Layout {
@@ -348,14 +355,14 @@ fn unknown(call: &Call, why: &str) -> Box<Diagnostic> {
 
 fn no_option(call: &Call, key: &str) -> Box<Diagnostic> {
     let mut error = unknown(call, &format!("`{}` has no option `{key}`", call.name));
-    // What it has and does not take in this form is no help.
+    // An option that exists but is not accepted in this form is no suggestion.
     let near = did_you_mean(key, OPTIONS).filter(|_| !OPTIONS.contains(&key));
     error.help = near.or(error.help);
     error
 }
 
-/// Layouts as a list or a tuple, or one: for all activations where `single` says so, else for the first. `None` for a
-/// bare `None`, which leaves an option as it is without it.
+/// Layouts as a list, a tuple, or one: for all activations if `single`, else for the first. A bare
+/// `None` gives `None`, which leaves the option unset.
 fn layouts_of(call: &Call, value: &Argument, single: bool) -> Result<Option<Layouts>> {
     let is_none =
         |value: &Argument| matches!(value, Argument::Text(text) if text == "none" || text == "None");
@@ -412,7 +419,7 @@ impl fmt::Display for Layouts {
 }
 
 impl fmt::Display for Style {
-    /// As [`Style::parse`] reads it.
+    /// The notation that [`Style::parse`] reads.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.to_call().fmt(f)
     }

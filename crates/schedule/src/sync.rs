@@ -1,48 +1,48 @@
-//! The words of `sync`: where values are exchanged, and how.
+//! The vocabulary of `sync`: where values are communicated, and how.
 
 use crate::primitive::choice;
 use partita_base::{Diagnostic, Result, did_you_mean};
 
-/// At which side of a module values are exchanged.
+/// The side of a module at which values are communicated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SyncMode {
-    /// What enters, before the module computes.
+    /// Its inputs, before the module computes.
     FwdPre,
-    /// What leaves.
+    /// Its outputs.
     FwdPost,
-    /// The gradient of what enters, after the module's backward pass.
+    /// The gradients of its inputs, after the module's backward pass.
     BwdPost,
 }
 
-/// How values are exchanged. Dimensions count from the last where negative.
+/// The operation. Negative dimensions count from the last.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SyncOp {
-    /// A sum over the ranks; each holds all of it.
+    /// A sum over the ranks; each rank holds all of it.
     AllReduce,
-    /// The pieces put together; `None` is the dimension that is cut.
+    /// Concatenates the shards; `None` is the sharded dimension.
     AllGather(Option<isize>),
-    /// A sum over the ranks; each holds a piece.
+    /// A sum over the ranks; each rank holds one shard.
     ReduceScatter(isize),
-    /// Each rank keeps its piece of what all hold.
+    /// Each rank keeps its shard of a replicated value.
     Scatter(isize),
     /// From one layout of the last two dimensions to another.
     Reshard(MatrixLayout, MatrixLayout),
 }
 
-/// How the last two dimensions of an activation lie over an axis.
+/// The layout of the last two dimensions of an activation over an axis.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MatrixLayout {
-    /// `RR`: whole.
+    /// `RR`: replicated.
     Whole,
-    /// `RS`: the last dimension is cut.
+    /// `RS`: the last dimension is sharded.
     Last,
-    /// `SR`: the one before the last is cut.
+    /// `SR`: the one before the last is sharded.
     BeforeLast,
 }
 
 impl MatrixLayout {
-    /// The dimension that is cut, from the last.
+    /// The sharded dimension, counted from the last.
     pub fn dim(self) -> Option<isize> {
         match self {
             MatrixLayout::Whole => None,
@@ -65,7 +65,7 @@ impl MatrixLayout {
     }
 }
 
-/// The words of [`SyncMode`], in its order.
+/// The names of [`SyncMode`], in its order.
 const MODES: [(&str, SyncMode); 3] =
     [("fwd_pre", SyncMode::FwdPre), ("fwd_post", SyncMode::FwdPost), ("bwd_post", SyncMode::BwdPost)];
 
@@ -75,7 +75,7 @@ impl SyncMode {
         MODES.iter().find(|(_, mode)| *mode == self).expect("every mode has a word").0
     }
 
-    /// Reads a mode. E222 when there is none of this name.
+    /// Parses a mode. E222 for an unknown name.
     pub fn parse(text: &str) -> Result<SyncMode> {
         let found = MODES.iter().find(|(name, _)| *name == text);
         found
@@ -87,9 +87,9 @@ impl SyncMode {
 const SYNC_OPS: [&str; 6] = ["all_reduce", "all_gather", "reduce_scatter", "scatter", "RS->SR", "SR->RR"];
 
 impl SyncOp {
-    /// Reads an op: `all_reduce`, `all_gather`, `reduce_scatter`, `scatter` with a dimension (0 for the last two where
-    /// absent), or `RS->SR`: from and to a layout of `RR`, `RS` (the last dimension is cut), `SR` (the one before).
-    /// E222 when there is none of this name, E263 for a function.
+    /// Parses an op: `all_reduce`, `all_gather`, `reduce_scatter`, `scatter` with a dimension (0
+    /// for the last two by default), or `RS->SR`: from and to a layout of `RR`, `RS` (the last
+    /// dimension is sharded), `SR` (the one before). E222 for an unknown name, E263 for a function.
     pub fn parse(text: &str, dim: Option<isize>) -> Result<SyncOp> {
         if let Some((from, to)) = text.split_once("->")
             && let (Some(from), Some(to)) = (MatrixLayout::parse(from), MatrixLayout::parse(to))
@@ -109,7 +109,7 @@ impl SyncOp {
         }
     }
 
-    /// The word, and the dimension beside it.
+    /// The word and its dimension.
     pub fn parts(&self) -> (String, Option<isize>) {
         match self {
             SyncOp::AllReduce => ("all_reduce".to_string(), None),
@@ -121,7 +121,7 @@ impl SyncOp {
     }
 }
 
-/// Why `sync` takes words alone.
+/// Why `sync` accepts words only.
 const NO_FUNCTION: &str = "exchanges, and those of the gradients, follow from how values lie before and after; what a \
                            function does could not be derived backward or checked";
 

@@ -1,4 +1,4 @@
-//! Global tensors by name: what a planned step is fed and what it gives back.
+//! Global tensors by name: the inputs and outputs of a planned step.
 
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result};
@@ -6,8 +6,9 @@ use partita_ir::Pieces;
 use partita_ir::port::microbatch_of;
 use partita_ir::{Graph, Literal, Role};
 
-/// Every input of a step graph by position: what is fed, parameters (whole or in pieces), optimizer states, from
-/// tensors by their global names. Microbatch inputs are cut from the whole ones. E010 names what is missing.
+/// Every input of a step graph by position, from tensors by their global names: fed tensors,
+/// parameters (in full or as parts), optimizer states. Microbatch inputs are sliced from the full
+/// ones. E010 names a missing tensor.
 pub fn inputs_of(
     step: &Graph,
     pieces: &[Pieces],
@@ -16,7 +17,7 @@ pub fn inputs_of(
     let mut cut: IndexMap<String, Literal> = IndexMap::new();
     for piece in pieces {
         for (name, value) in tensors {
-            // A piece cuts its parameter and the parameter's states.
+            // A part of a parameter is also a part of its states.
             if *name == piece.name || name.ends_with(&format!(".{}", piece.name)) {
                 let prefix = &name[..name.len() - piece.name.len()];
                 for (part, literal) in piece.split(value) {
@@ -65,7 +66,7 @@ pub fn micro_rows(rows: usize, count: usize, index: usize) -> (usize, usize) {
     (start(index), start(index + 1))
 }
 
-/// Outputs by name, pieces joined under their parameter's name.
+/// Outputs by name, with parts joined under their parameter's name.
 pub fn outputs_by_name(step: &Graph, pieces: &[Pieces], outputs: Vec<Literal>) -> IndexMap<String, Literal> {
     let mut named: IndexMap<String, Literal> = step.output_names.iter().cloned().zip(outputs).collect();
     for piece in pieces {

@@ -1,8 +1,8 @@
-//! Verification: the planned step on a mesh against the original step on one device.
+//! Verification: compares the planned step on a mesh with the original step on one device.
 //!
-//! Both run on the same inputs. Loss, outputs, every gradient, every parameter and every optimizer state after the
-//! step are compared; where something differs, the first value that diverges is named. How much may differ, and why no
-//! learning rate changes the verdict, says [`bounds`].
+//! Both run on the same inputs. Loss, outputs, every gradient, every parameter and every optimizer
+//! state after the step are compared; the first value that diverges is named. [`bounds`] defines
+//! the permitted difference, and why no learning rate changes the verdict.
 
 pub mod bounds;
 
@@ -24,17 +24,19 @@ use partita_nn::Model;
 use partita_spmd::Partitioned;
 use partita_spmd::virtual_ranks;
 
-/// What runs a built step on global inputs and gives global outputs.
+/// Runs a built step on global inputs and returns global outputs.
 pub trait StepRunner {
     /// A name for messages: `interpreter`, `cpu`.
     fn name(&self) -> &str;
     /// One step.
     fn run(&self, built: &Built, inputs: &[Literal]) -> Result<Vec<Literal>>;
-    /// What it runs on: which composites stay as they are, and others are opened before they are laid out.
+    /// The target it runs on: composites with a kernel there stay; others are inlined before
+    /// layouts are applied.
     fn target(&self) -> &dyn Target {
         &Interpreter
     }
-    /// As [`StepRunner::run`]; a runner that interprets tells `watch` the operations of each node once it is done.
+    /// [`StepRunner::run`]; a runner that interprets reports to `watch` the operations of each
+    /// finished node.
     fn run_watched(&self, built: &Built, inputs: &[Literal], watch: &dyn Fn(f64)) -> Result<Vec<Literal>> {
         let _ = watch;
         self.run(built, inputs)
@@ -43,14 +45,15 @@ pub trait StepRunner {
     fn interprets(&self) -> bool {
         false
     }
-    /// A build has come to the end of a stage. An error ends the build, for instance because memory runs short.
+    /// Called at the end of each pass of a build. An error aborts the build, for instance when
+    /// memory runs short.
     fn at_stage(&self, stage: &str) -> Result<()> {
         let _ = stage;
         Ok(())
     }
 }
 
-/// The reference interpreter on virtual ranks in lock step: slow and plain.
+/// The reference interpreter on virtual ranks in lock step: slow and simple.
 pub struct Interpreter;
 
 impl Target for Interpreter {
@@ -74,7 +77,7 @@ impl StepRunner for Interpreter {
     }
 }
 
-/// What the reference interpreter has to do for a verification.
+/// The interpreter's work for a verification.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Work {
     /// Ranks of the planned step.
@@ -88,7 +91,8 @@ pub struct Work {
 }
 
 impl Work {
-    /// Of evaluating graphs one after another, then the graphs of all ranks of a planned step together.
+    /// The work of evaluating graphs one after another, then the graphs of all ranks of a planned
+    /// step together.
     fn of(ranks: usize, alone: &[&Graph], planned: Option<&Built>) -> Work {
         let alone: Vec<interpret::Work> = alone.iter().map(|graph| interpret::work(graph)).collect();
         let together = planned.map_or(Vec::new(), Work::of_ranks);
@@ -106,7 +110,7 @@ impl Work {
         }
     }
 
-    /// Of evaluating a graph and those of all ranks and keeping every value.
+    /// The work of evaluating a graph and those of all ranks, keeping every value.
     fn of_trace(built: &Built) -> Work {
         let mut all = Work::of_ranks(built);
         all.extend(built.stages.iter().map(|stage| interpret::work(&stage.partitioned.graph)));
@@ -118,7 +122,7 @@ impl Work {
         }
     }
 
-    /// Of each rank; alike ranks have one graph.
+    /// The work of each rank; ranks of one class have one graph.
     fn of_ranks(built: &Built) -> Vec<interpret::Work> {
         let of_stage = |stage: &Stage| {
             let Partitioned { locals, class_of_rank, .. } = &stage.partitioned;
@@ -129,24 +133,25 @@ impl Work {
     }
 }
 
-/// What the interpreter is asked for.
+/// A task of the interpreter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Task {
     /// The step on one device and, where the runner interprets, the planned step.
     Compare,
-    /// Every value of both, to name the first one that differs. Refused, it is left out.
+    /// Every value of both, to name the first one that differs. If the watcher refuses it, it is
+    /// skipped.
     Trace,
 }
 
-/// Who watches a verification.
+/// Observes a verification and may refuse tasks.
 pub trait Watcher {
-    /// The interpreter is about to begin with this work. An error refuses it.
+    /// The interpreter is about to start this task. An error refuses it.
     fn begins(&self, task: Task, work: &Work) -> Result<()>;
-    /// So many operations more are done.
+    /// This many more operations are done.
     fn advances(&self, operations: f64);
 }
 
-/// Nobody watches.
+/// No watcher.
 pub struct Unwatched;
 
 impl Watcher for Unwatched {
@@ -156,14 +161,15 @@ impl Watcher for Unwatched {
     fn advances(&self, _: f64) {}
 }
 
-/// How one tensor compares.
+/// The comparison of one tensor.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TensorError {
     /// Name: an output, `grad.<parameter>`, a parameter or a state.
     pub tensor: String,
-    /// The largest difference over the tensor's largest magnitude, excused elements aside.
+    /// The largest difference relative to the tensor's largest magnitude, without excused elements.
     pub rel_error: f64,
-    /// The largest difference of an element over what is permitted for it: above 1, it is wrong.
+    /// The largest difference of an element relative to its permitted difference: above 1, it is
+    /// wrong.
     pub of_permitted: f64,
     /// Elements beyond the tolerance that rounding explains.
     pub excused: usize,
@@ -174,60 +180,61 @@ pub struct TensorError {
 /// The outcome of a verification.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Report {
-    /// Nothing unexplained.
+    /// Whether no difference is left unexplained.
     pub ok: bool,
     /// Every compared tensor, in output order.
     pub tensors: Vec<TensorError>,
     /// The tolerance used.
     pub tolerance: f64,
-    /// The first value that differs, where something does: its description and error.
+    /// The first value that differs, if any: its description and error.
     pub first_diverging: Option<String>,
 }
 
 impl Report {
-    /// The tensor that comes nearest to what is permitted or goes furthest beyond.
+    /// The tensor that comes nearest to its bound or exceeds it most.
     pub fn worst(&self) -> Option<&TensorError> {
         self.tensors
             .iter()
             .max_by(|a, b| (a.wrong > 0).cmp(&(b.wrong > 0)).then(a.of_permitted.total_cmp(&b.of_permitted)))
     }
 
-    /// Elements that only rounding separates.
+    /// Elements that differ by rounding only.
     pub fn excused(&self) -> usize {
         self.tensors.iter().map(|t| t.excused).sum()
     }
 }
 
-/// One step of a model, to be compared under any plan with the same step on one device.
+/// One step of a model, to compare under any plan with the same step on one device.
 pub struct Verification<'a> {
     /// The model.
     pub model: &'a Model,
-    /// The same model in f64, where it is of a narrower type: tells rounding from errors.
+    /// The same model in f64, if the model's type is narrower: separates rounding from errors.
     pub precise: Option<&'a Model>,
     /// The step; see [`BuildOptions::for_verification`].
     pub options: &'a BuildOptions,
-    /// What the plan's names stand for, and what runs the planned step.
+    /// What names in the plan refer to, and the runner of the planned step.
     pub tools: Tools<'a>,
     /// Seed of parameters, inputs and dropout.
     pub seed: u64,
-    /// The step's learning rate; at least [`visible_rate`] is fed, so that the update can be seen.
+    /// The step's learning rate; at least [`visible_rate`] is fed, so that the update is visible.
     pub learning_rate: f64,
-    /// Hears what the interpreter has to do and how far it is.
+    /// Observes the interpreter's work and progress.
     pub watcher: &'a dyn Watcher,
 }
 
-/// The outcome, with what a reader wants to know of the two sides.
+/// The report, with notes about the two sides.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Verified {
     /// The comparison.
     pub report: Report,
-    /// Facts worth telling.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
 impl Verification<'_> {
-    /// Runs the planned step and, through the interpreter, the plain one, on random inputs with labels to ignore spread
-    /// unevenly, and compares everything both return. Precision that the plan asks for is part of the plain step too.
+    /// Runs the planned step and, on the interpreter, the original one, on random inputs with
+    /// ignored labels spread unevenly, and compares all outputs. A precision that the plan requests
+    /// applies to the original step too.
     pub fn run(&self, plan: &Plan, mesh: &Mesh) -> Result<Verified> {
         let plain = reference_model(plan, self.model, &self.tools)?;
         let reference = reference_step(&plain.model, &self.options.step)?;
@@ -268,7 +275,7 @@ impl Verification<'_> {
         let inputs = inputs_of(&built.step, &built.pieces, &tensors)?;
         let outputs = match self.tools.runner.run_watched(&built, &inputs, &watch) {
             Ok(outputs) => outputs,
-            // Ranks that should agree and do not: let the trace below say where.
+            // Ranks disagree where they must agree: the trace below finds where.
             Err(error) if error.code == "E230" => {
                 let tolerance = tolerance(dtype);
                 let first = self.first_diverging(&built, &inputs, tolerance)?;
@@ -286,7 +293,7 @@ impl Verification<'_> {
         Ok(Verified { report, notes: built.notes })
     }
 
-    /// [`first_diverging`], where the watcher lets it run.
+    /// [`first_diverging`], if the watcher permits it.
     fn first_diverging(&self, built: &Built, inputs: &[Literal], tolerance: f64) -> Result<Option<String>> {
         match self.watcher.begins(Task::Trace, &Work::of_trace(built)) {
             Ok(()) => first_diverging(built, inputs, tolerance, &|done| self.watcher.advances(done)),
@@ -295,9 +302,10 @@ impl Verification<'_> {
     }
 }
 
-/// Compares the planned outputs with the reference, by name: each element must be within what rounding explains, see
-/// [`bounds`]. `precise` are the reference's outputs in f64 where both sides ran in a narrower type, and `update` is what
-/// made new parameters and states; without it they are held to the tolerance.
+/// Compares the planned outputs with the reference by name: each element must be within its
+/// rounding bound, see [`bounds`]. `precise` are the reference's outputs in f64 if both sides ran
+/// in a narrower type. `update` describes the optimizer step; without it new parameters and states
+/// are held to the tolerance.
 pub fn compare(
     reference: &Fed,
     planned: &Fed,
@@ -348,13 +356,13 @@ fn compare_tensor(name: &str, expected: &Literal, actual: &Literal, bound: &Boun
     error
 }
 
-/// The larger one, where what is not a number is larger than all.
+/// The larger one; NaN counts as larger than all numbers.
 fn largest(a: f64, b: f64) -> f64 {
     if b.is_nan() { f64::INFINITY } else { a.max(b) }
 }
 
-/// The first value whose shards do not make up what one device computes, with the node that computes it: by the part of the
-/// step, by stage, by execution order. Runs both sides on the interpreter.
+/// The first value whose shards do not reassemble to the value of one device, with its node:
+/// ordered by part of the step, stage, execution order. Runs both sides on the interpreter.
 pub fn first_diverging(
     built: &Built,
     inputs: &[Literal],

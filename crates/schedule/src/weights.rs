@@ -1,4 +1,4 @@
-//! Which dimension of a parameter is its output and which its input, read off its use.
+//! Finds which dimension of a parameter is its output and which its input, from its uses.
 
 use crate::modules::{Modules, owner};
 use partita_ir::{Graph, Op, Operation, Phase, ValueId};
@@ -12,8 +12,8 @@ pub(crate) fn forms_of(graph: &Graph, modules: &Modules, parameter: ValueId) -> 
     [parameter].into_iter().chain(converted).collect()
 }
 
-/// The weights of a module: its own `weight`, or, where it has none of its own (a tied head), what its forward nodes
-/// read.
+/// The weights of a module: its own `weight`, or, if it has none (a tied head), the one its forward
+/// nodes read.
 pub(crate) fn weights_of(graph: &Graph, modules: &Modules, module: &str) -> Vec<ValueId> {
     let own = modules.parameters_of(module);
     let named: Vec<ValueId> =
@@ -31,8 +31,9 @@ pub(crate) fn weights_of(graph: &Graph, modules: &Modules, module: &str) -> Vec<
     graph.params().into_iter().filter(read).collect()
 }
 
-/// The (output, input) dimensions of a weight as `module` uses it: free and contracted in a product, features and rows
-/// in a lookup. `(0, 1)`, PyTorch's order, where its use does not say; `None` for a vector.
+/// The (output, input) dimensions of a weight as `module` uses it: free and contracted in a matmul,
+/// features and rows in a lookup. `(0, 1)`, PyTorch's order, if its uses do not tell; `None` for a
+/// vector.
 pub(crate) fn matrix_dims(
     graph: &Graph,
     modules: &Modules,

@@ -1,5 +1,6 @@
-//! Recomputation and random masks through the schedule language: what is computed again in the backward pass is the
-//! same to the bit, and masks follow the global index of an element, on any mesh, with `fork_rng` and without.
+//! Recomputation and random masks through the schedule language: recomputed values are bitwise
+//! equal, and masks depend on the global index of an element, on any mesh, with and without
+//! `fork_rng`.
 
 use indexmap::IndexMap;
 use partita_base::{DType, Result};
@@ -44,7 +45,7 @@ fn built(model: &Model, mesh: &str, calls: &str) -> Built {
     sch.extend(&plan).and_then(|()| sch.build()).unwrap_or_else(|error| panic!("{mesh} {calls}\n{error}"))
 }
 
-/// What a step returns, by name: outputs, gradients, parameters, states.
+/// The outputs of a step by name: outputs, gradients, parameters, states.
 fn outputs(model: &Model, built: &Built) -> IndexMap<String, Literal> {
     let mut fed: Fed = model.initial(3);
     fed.extend(random_feed(model, 3, 0.0));
@@ -55,7 +56,7 @@ fn outputs(model: &Model, built: &Built) -> IndexMap<String, Literal> {
     outputs_by_name(&built.step, &built.pieces, results)
 }
 
-/// How often the backward pass draws a mask for itself.
+/// The number of masks that the backward pass recomputes.
 fn drawn_again(graph: &Graph) -> usize {
     let draws = |op: &Op| op.name() == "partita.dropout";
     graph.nodes.iter().filter(|node| node.phase != Phase::Forward && draws(&node.op)).count()
@@ -87,7 +88,8 @@ fn gradients_are_equal_to_the_bit_with_and_without() {
     let expected = outputs(&model, &plain);
     assert!(expected.keys().filter(|name| name.starts_with("grad.")).count() == model.params.len());
     for (calls, drawn) in [
-        // Of four masks: the first is returned and kept, the last of a block only leads to what leaves it.
+        // Of four masks, the first is returned and kept; the last of a block is needed only for its
+        // output.
         ("sch['blocks.*'].checkpoint()", 1),
         ("sch['blocks.0'].checkpoint()\nsch['blocks.1.mlp'].checkpoint()", 0),
         ("sch['blocks.*.mlp'].checkpoint()\nsch['blocks.*.attention'].checkpoint()", 0),
@@ -107,7 +109,7 @@ fn gradients_are_equal_to_the_bit_with_and_without() {
 #[test]
 fn a_checkpointed_block_keeps_what_enters_it() {
     let model = blocks();
-    // Nothing inside but what the block hands on, and what is returned.
+    // Only the block's output and the returned values are kept.
     let every = built(&model, "tp=1", "sch['blocks.*'].checkpoint()").step;
     assert_eq!([kept(&every, "blocks.0"), kept(&every, "blocks.1")], [2, 1]);
     let plain = built(&model, "tp=1", "").step;

@@ -1,6 +1,7 @@
-//! Layouts written by hand, as schedule languages write them, against one device: loss, outputs, and the gradients of
-//! parameters and of the input, on 2, 3 and 4 ranks. Case numbers (L1, ..) are those of the conformance list drawn from
-//! Slapo's tests, which check the forward pass alone; D numbers are defects found there that must not be found here.
+//! Hand-written layouts, as in other schedule languages, compared with one device: loss, outputs,
+//! and the gradients of parameters and of the input, on 2, 3 and 4 ranks. Case numbers (L1, ..) are
+//! those of a conformance list drawn from Slapo's tests, which check the forward pass alone; D
+//! numbers are defects known from there.
 
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result};
@@ -20,7 +21,8 @@ fn tp(ranks: usize) -> Mesh {
     Mesh::new("mesh", &[("tp", ranks)])
 }
 
-/// A model in f64 fed `x` of this shape; outputs `prediction`, and a loss that no rank's share of it hides in.
+/// A model in f64 with input `x` of this shape; outputs `prediction`, and a loss that exposes any
+/// rank's error.
 fn model(shape: &[usize], body: impl FnOnce(&mut Context, ValueId) -> Result<ValueId>) -> Model {
     let mut cx = Context::new("case", DType::F64, true);
     let x = cx.input("x", DType::F64, shape);
@@ -40,7 +42,7 @@ fn pair(shape: &[usize], sizes: [usize; 3], activation: &dyn Module) -> Model {
     })
 }
 
-/// Inputs by the shape of the graph: parameters as initialised, real numbers that differ, whole numbers 0.
+/// Inputs by the shape of the graph: parameters as initialised, distinct floats, integers 0.
 fn inputs_of(model: &Model, graph: &Graph) -> Vec<Literal> {
     let start = model.initial(7);
     let value = |(number, &input): (usize, &ValueId)| {
@@ -84,7 +86,8 @@ fn cut(graph: &Graph, mesh: &Mesh, calls: &str) -> Partitioned {
         .unwrap_or_else(|error| panic!("{mesh}: {error}\n{calls}"))
 }
 
-/// Holds the planned graph on a mesh against one device, twice on the same inputs: nothing they hold may change.
+/// Compares the planned graph on a mesh with one device, twice on the same inputs: the runs must
+/// not change them.
 fn hold_against_one_device(graph: &Graph, inputs: &[Literal], mesh: &Mesh, calls: &str) -> Partitioned {
     let partitioned = cut(graph, mesh, calls);
     let reference = named(graph, evaluate(graph, inputs).unwrap());
@@ -98,7 +101,7 @@ fn hold_against_one_device(graph: &Graph, inputs: &[Literal], mesh: &Mesh, calls
     partitioned
 }
 
-/// The same on every number of ranks, and the plan also applies where there are no gradients.
+/// The same on every number of ranks; the plan also applies without gradients.
 fn holds_on_all_ranks(model: &Model, inputs: &[&str], calls: &str) {
     let graph = differentiated(model, inputs);
     for name in inputs {
@@ -180,7 +183,8 @@ fn l2_sequence_parallel_with_the_gradient_of_the_input_and_of_the_row_bias() {
     let expected = ["all_gather", "reduce_scatter", "all_gather", "all_reduce"];
     let expected = expected.map(|op| format!("forward {op}"));
     assert_eq!(forward.collect::<Vec<String>>(), expected, "the last one is the loss's");
-    // The gather's own way back sums the gradient of the input. Once more would count it for every rank.
+    // The backward pass of the gather already sums the gradient of the input. Another sum would
+    // multiply it by the number of ranks.
     let error = refused(&graph, &tp(2), &format!("{calls}\nsch['linear1'].sync('bwd_post', 'all_reduce')"));
     assert_eq!(error.code, "E233", "{error}");
     assert!(error.message.contains("the gradient of `x` is already summed"), "{error}");
@@ -193,14 +197,14 @@ fn l3_each_doubled_collective_is_refused_by_name() {
     let gather = "sch['linear1'].shard('weight', 0).sync('fwd_post', 'all_gather')\n";
     let twice = |calls: &str, line: &str| format!("{calls}\n{line}");
     for (calls, what) in [
-        // Slapo's three, on layers that nothing cuts.
+        // Slapo's three, on layers that nothing shards.
         ("sch['linear1'].sync('fwd_post', 'all_reduce')".to_string(), "in linear1 (forward)` is already"),
         (
             "sch['linear1'].sync('fwd_post', 'reduce_scatter').sync('fwd_post', 'all_gather')".to_string(),
             "in linear1 (forward)` is already",
         ),
         ("sch['linear1'].sync('bwd_post', 'all_reduce')".to_string(), "the gradient of `x` is already"),
-        // After a line that made it whole, and with the line named.
+        // After a line that replicated it; the error names that line.
         (
             twice(MEGATRON, "sch['linear2'].sync('fwd_post', 'all_reduce')"),
             "\"linear2\" = \"sync(fwd_post, all_reduce)\"",
@@ -213,7 +217,7 @@ fn l3_each_doubled_collective_is_refused_by_name() {
         for ranks in RANKS {
             for graph in [&graph, &mlp.forward] {
                 let error = refused(graph, &tp(ranks), &calls);
-                // The gradient of what is cut along its features is a piece, no sum.
+                // The gradient of a value sharded along its features is sharded, not partial.
                 let expected = if what.is_empty() { "E234" } else { "E233" };
                 assert_eq!(error.code, expected, "{calls}\n{error}");
                 assert!(error.to_string().contains(what), "{calls}\n{error}");
@@ -329,7 +333,7 @@ fn l12_d3_ranks_start_from_exact_slices_and_global_shapes_stay_known() {
                 }
             }
         }
-        // A cut of dimension 0 leaves the other one: 20 outputs in pieces, 20 inputs each.
+        // Sharding dimension 0 leaves the other one: 20 outputs in shards, 20 inputs each.
         let partitioned = cut(&step, &tp(3), MEGATRON);
         let slot = Optimizer::adamw().slots()[0];
         for prefix in ["".to_string(), format!("optimizer.{slot}.")] {
@@ -429,7 +433,7 @@ fn sums(partitioned: &Partitioned) -> Vec<String> {
 
 #[test]
 fn a_sum_is_made_where_a_line_says() {
-    // Nothing but linear layers: sums could wait, and would be smaller later.
+    // Only linear layers: the reduction could wait, and would be smaller later.
     let model = model(&[8, 6], |cx, x| {
         let h = cx.call("linear1", &Linear::new(6, 16).bias(false), x)?;
         let h = cx.call("linear2", &Linear::new(16, 12).bias(false), h)?;
@@ -467,7 +471,7 @@ fn lines_hold_beside_data_parallelism_and_microbatches() {
             hold_against_one_device(&step, &values, &mesh, calls);
         }
     }
-    // Both axes cut one weight.
+    // Both axes shard one weight.
     let both = "sch['linear1'].shard('weight', 0).shard('weight', 1, axis='dp')\n\
                 sch['linear2'].shard('weight', 0).shard('bias', 0, axis='tp')";
     let mesh = Mesh::new("mesh", &[("dp", 2), ("tp", 3)]);
@@ -513,13 +517,13 @@ fn pytorchs_sequence_parallel_toy_gathers_once_and_scatters_once() {
     assert_eq!(local_shapes(&partitioned, "linear2.weight"), vec![vec![5, 16]; 2]);
     let (forward, backward) = exchanged(&partitioned);
     assert_eq!(forward, ["all_gather", "reduce_scatter"]);
-    // The way back of the scatter, and the sum of the gradient of the bias, whose rows are cut.
+    // The backward of the scatter, and the sum of the bias gradient, whose rows are sharded.
     assert_eq!(backward, ["all_gather", "all_reduce"]);
-    // The way back of the gather, where the input has a gradient.
+    // The backward of the gather, if the input has a gradient.
     let graph = differentiated(&toy, &["x"]);
     let (_, backward) = exchanged(&cut(&graph, &tp(2), plan));
     assert_eq!(backward, ["all_gather", "all_reduce", "reduce_scatter"]);
-    // Beside data parallelism the rows of a rank of `dp` lie over its ranks of `tp`.
+    // With data parallelism, the rows of a `dp` rank are sharded over its `tp` ranks.
     let mesh = Mesh::new("mesh", &[("dp", 2), ("tp", 2)]);
     let partitioned = hold_against_one_device(&graph, &inputs_of(&toy, &graph), &mesh, plan);
     assert_eq!(local_shapes(&partitioned, "x"), vec![vec![2, 10]; 4]);
@@ -538,7 +542,7 @@ fn what_pytorch_says_of_inputs_and_outputs_is_what_is_exchanged() {
     let pair = "sch['linear1'].ColwiseParallel()\nsch['linear2'].RowwiseParallel()\n";
     for (plan, expected) in [
         (pair.to_string(), &["all_reduce"][..]),
-        // Arrives whole: nothing to gather.
+        // Arrives replicated: nothing to gather.
         (format!("{pair}sch['linear1'].ColwiseParallel(input_layouts=Replicate())"), &["all_reduce"]),
         ("sch['next'].ColwiseParallel(output_layouts=Replicate())".to_string(), &["all_gather"]),
         // From rows to features.
@@ -606,7 +610,7 @@ fn layouts_by_place_speak_of_each_microbatch() {
     let error = refused(&step, &tp(2), &more);
     assert_eq!(error.code, "E262", "{error}");
     assert!(error.to_string().contains("`mix` reads 2 tensors"), "{error}");
-    // What arrives in pieces by one line cannot arrive whole by another.
+    // One line cannot shard an input that another replicates.
     let against = format!(
         "{calls}\nsch['mix.out'].RowwiseParallel(input_layouts=Replicate())\n\
                            sch['mix.out'].prepare(input_from=shard(0), input=replicate)"

@@ -1,5 +1,5 @@
-//! What `explain` says of a built step: chains of causes, and what another layout costs, counted by hand or by building
-//! the plan that says so.
+//! `explain` on built steps: chains of causes, and the cost of other layouts, counted by hand or by
+//! building the plan with that layout.
 
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::{Operation, Registry};
@@ -91,7 +91,7 @@ fn a_parameter_that_a_line_names_says_the_line_with_its_place() {
 
 #[test]
 fn what_only_follows_names_each_op_on_the_way() {
-    // No line names the bias: it follows the weight through the product and the sum.
+    // No line names the bias: it follows the weight through the matmul and the addition.
     let built = built(&mlp(), "tp=2", &plan("sch[\"layers.0\"].shard(\"weight\", 0)\n"));
     let bias = tensor(&built, "layers.0.bias");
     assert_eq!((bias.layout.as_str(), over(&bias, "tp").dim), ("[{tp}]", Some(0)));
@@ -170,7 +170,8 @@ fn choices_count_what_the_plan_that_says_so_would() {
     let all = choices(&present, "layers.1.weight");
     let dims: Vec<Option<usize>> = all.iter().map(|choice| choice.dim).collect();
     assert_eq!(dims, [Some(1), Some(0), None]);
-    // Weights of 32 numbers in halves, a bias of 8 in halves, one of 4 whole. The output's sum, and a number of the norm.
+    // Weights of 32 numbers in two shards, a bias of 8 in two shards, one of 4 replicated. The
+    // output's sum, and one number of the norm.
     let now = &all[0];
     assert!(now.present);
     assert_eq!((now.moved_bytes, now.parameter_bytes), (192 + 8, (16 + 4 + 16 + 4) * 8));
@@ -185,7 +186,7 @@ fn choices_count_what_the_plan_that_says_so_would() {
         assert_eq!(choice.more_parameter_bytes, figures.1 as i64 - 320, "{text}");
         assert!(!choice.present && choice.refused.is_none());
     }
-    // Whole, the weight takes 128 bytes more on each rank.
+    // Replicated, the weight takes 128 bytes more on each rank.
     assert_eq!(all[2].more_parameter_bytes, 128);
 }
 
@@ -238,10 +239,11 @@ fn lines_say_what_they_did() {
     let forward = ok(restructure(&plan, &model, &tools)).model.forward;
     let lines = Explain::new(&built, 0).lines(&forward);
     let [style, checkpoint, fork, split, annotate] = &lines[..] else { panic!("five lines") };
-    // Weight and bias with two states each; what the layer hands on, and that computed again.
+    // Weight and bias with two states each; the module's output, and its recomputed copy.
     assert_eq!((style.parameters, style.states), (2, 4));
     assert!(style.activations >= 1, "{style:?}");
-    // The backward pass reads what enters the GELU and what leaves it: 4 x 4 rows of 32 features, half of them here.
+    // The backward pass reads the input and the output of the GELU: 4 x 4 rows of 32 features, half
+    // of them here.
     assert_eq!(checkpoint.recomputed_bytes, 2 * (4 * 4 * 16 * 8), "{checkpoint:?}");
     assert!(fork.note.as_ref().is_some_and(|note| note.starts_with("changes nothing")), "{fork:?}");
     assert!(

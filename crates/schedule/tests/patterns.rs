@@ -1,4 +1,4 @@
-//! Patterns: what they find and what they leave, on models and on random graphs against brute force.
+//! Patterns: matches and non-matches, on models and on random graphs against brute force.
 
 use partita_base::{DType, Result};
 use partita_ir::composites::SOFTMAX;
@@ -30,7 +30,7 @@ fn find_all(pattern: &Pattern, graph: &Graph) -> Vec<Match> {
     pattern.find(graph, &|_| true)
 }
 
-/// The ops of a match without what was looked through.
+/// The ops of a match without skipped nodes.
 fn ops<'a>(graph: &'a Graph, found: &Match) -> Vec<&'a str> {
     let names = found.nodes.iter().map(|&id| graph.node(id).op.name());
     names.filter(|name| !["stablehlo.constant", "stablehlo.broadcast_in_dim"].contains(name)).collect()
@@ -109,7 +109,7 @@ fn a_shared_value_is_one_value() {
     assert_eq!(ops(&model, &found[0]).len(), 3);
     assert_eq!(bound(&model, &found[0]), [("x", "x"), ("y", "y"), ("z", "z")]);
     assert_eq!(found[0].outputs, [model.outputs[1]]);
-    // With the addition the other way round in the pattern, x and y change places.
+    // With the operands of the addition swapped in the pattern, x and y are swapped.
     let found = find("(y + x) * (y - z)", &model);
     assert_eq!(bound(&model, &found[0]), [("y", "y"), ("x", "x"), ("z", "z")]);
     // A subtraction does not commute.
@@ -132,7 +132,7 @@ fn a_diamond_is_found_among_distractors() {
     assert_eq!(found.len(), 1);
     assert_eq!(ops(&model, &found[0]).len(), 4);
     assert_eq!(found[0].outputs, [model.outputs[1]]);
-    // What shares `a` with itself does not match what shares nothing.
+    // A pattern whose operands share `a` does not match operands that share nothing.
     assert_eq!(find("a * 2 + b * 3", &model).len(), 1, "one of the two, they share c");
     assert!(find("a * 2 + a * 4", &model).is_empty());
 }
@@ -219,7 +219,7 @@ fn inputs_are_bound_before_a_broadcast() {
     assert_eq!(found.len(), 2);
     assert_eq!(bound(&graph, &found[0]), [("x", "x"), ("b", "bias")]);
     assert_eq!(found[0].nodes.len(), 2, "the broadcast belongs to it");
-    // Rows and columns of one bias are two tensors.
+    // A bias along rows and the same bias along columns are two tensors.
     assert!(find("(x + b) * b", &graph).is_empty());
     assert_eq!(find("(x + b) * c", &graph).len(), 1);
 
@@ -232,7 +232,7 @@ fn inputs_are_bound_before_a_broadcast() {
     assert_eq!(found.len(), 1, "model code says which dimension");
     assert_eq!(bound(&graph, &found[0]), [("x", "x"), ("b", "bias")]);
     assert_eq!(found[0].outputs, [by_columns]);
-    // Without a broadcast in the code, the input is the broadcast itself.
+    // Without a broadcast in the code, the input matches the broadcast itself.
     let plain = Pattern::from_model(&[("x", &[7, 2]), ("b", &[7, 2])], |b, v| Ok(vec![b.add(v[0], v[1])?]));
     let found = find_all(&plain.unwrap(), &graph);
     assert_eq!((found.len(), found[0].inputs["b"], found[0].nodes.len()), (2, rows, 1));
@@ -369,7 +369,7 @@ fn linear_and_relu_of_a_head_are_two_matches() {
     assert_eq!(names, [of("fc1"), of("fc2")]);
     assert_eq!(find("module(\"relu.\", module(\"fc.\", x))", &graph).len(), 2);
     assert_eq!(find("linear(x, w, b)", &graph).len(), 3);
-    // A product over the first dimension of the weight is no linear layer.
+    // A contraction over the first dimension of the weight is no linear layer.
     let other = graph_of_product();
     assert!(find("linear(x, w)", &other).is_empty());
     assert_eq!(find("dot_general(x, w)", &other).len(), 1);
@@ -429,7 +429,7 @@ fn text_reads_back_to_the_same_pattern() {
     }
     assert_ne!(Pattern::parse("x + y").unwrap(), Pattern::parse("y + x").unwrap());
 
-    // A pattern printed and read finds what the first found.
+    // A pattern that was printed and parsed finds the same.
     let mut cx = Context::new("net", DType::F32, true);
     let x = cx.input("x", DType::F32, &[2, 4, 6]);
     let y = cx.call("attn", &MultiheadAttention::new(6, 2), x).unwrap();
@@ -445,7 +445,7 @@ fn text_reads_back_to_the_same_pattern() {
     let found = find_all(&attention, &graph);
     assert_eq!(found.len(), 3);
     assert_eq!(find_all(&Pattern::parse(attention.text()).unwrap(), &graph), found);
-    // The whole graph is a pattern of itself.
+    // The whole graph matches itself.
     let whole = Pattern::parse(&text::print(&graph)).unwrap();
     assert_eq!(find_all(&whole, &graph).len(), 1);
 }

@@ -1,4 +1,5 @@
-//! Patterns on random graphs: what is found is what trying every assignment finds, and fusing it changes no number.
+//! Pattern search on random graphs equals a search over every assignment, and fusing the matches
+//! changes no number.
 
 use partita_base::DType;
 use partita_ir::ops::UnaryKind;
@@ -41,7 +42,7 @@ impl Recipe {
         values
     }
 
-    /// All values that nobody reads are returned.
+    /// All unread values are returned.
     fn graph(&self, dtype: DType) -> Graph {
         let mut b = GraphBuilder::new("main");
         let ty = TensorType::new(dtype, SHAPE);
@@ -55,7 +56,7 @@ impl Recipe {
     }
 }
 
-/// The nodes that compute, and what each reads: a value, or nothing for the number 2.
+/// The nodes that compute, with their operands: a value, or `None` for the number 2.
 fn computing(graph: &Graph) -> Vec<(NodeId, Vec<Option<ValueId>>)> {
     let is = |id: NodeId, names: &[&str]| names.contains(&graph.node(id).op.name());
     let number =
@@ -65,7 +66,7 @@ fn computing(graph: &Graph) -> Vec<(NodeId, Vec<Option<ValueId>>)> {
     nodes.map(|id| (id, reads(id))).collect()
 }
 
-/// Whether sending the pattern's nodes to these of the graph, operands in these orders, is a match.
+/// Whether this assignment of pattern nodes to graph nodes, with these operand orders, is a match.
 fn fits(
     pattern: &Graph,
     graph: &Graph,
@@ -115,7 +116,8 @@ fn fits(
     true
 }
 
-/// Every set of nodes that matches, with the node of the pattern's first output, by trying every assignment.
+/// Every set of nodes that matches, with the node of the pattern's first output, by trying every
+/// assignment.
 fn brute_force(pattern: &Graph, graph: &Graph) -> Vec<(NodeId, Vec<NodeId>)> {
     let (wanted, there) = (computing(pattern), computing(graph));
     let first = pattern.value(pattern.outputs[0]).definition.unwrap().0;
@@ -174,7 +176,8 @@ fn check(pattern: &Recipe, target: &Recipe) -> Result<usize, TestCaseError> {
     }
     prop_assert_eq!(found.first().map(|m| anchor(m.outputs[0])), expected.iter().map(|(a, _)| *a).min());
 
-    // Each match is one composite over exactly the pattern's inputs, unless a path leaves it and comes back.
+    // Each match is one composite over exactly the pattern's inputs, unless a path leaves it and
+    // re-enters.
     for found in &found {
         let operands: Vec<ValueId> = found.inputs.values().copied().collect();
         match outline_over(&graph, &found.nodes, "fused", &operands) {
@@ -201,7 +204,7 @@ fn patterns_find_what_trying_everything_finds() {
             Ok(())
         })
         .unwrap_or_else(|error| panic!("{error}"));
-    // The graphs are rich enough for the test to mean something.
+    // The graphs are rich enough to make the test meaningful.
     assert!(cases.get() > 200 && found.get() > cases.get(), "{} matches in {}", found.get(), cases.get());
 }
 

@@ -1,4 +1,4 @@
-//! Whole models under whole plans: the numbers of one device, on virtual ranks.
+//! Whole models under whole plans: equal to one device, on virtual ranks.
 
 use partita_base::DType;
 use partita_ir::{Graph, Literal, Role, TensorType, evaluate};
@@ -29,7 +29,8 @@ fn feed(graph: &Graph) -> Vec<Literal> {
     graph.inputs.iter().enumerate().map(one).collect()
 }
 
-/// The step of a tiny model with everything: fused projections taken apart, dropout, clipping, microbatches.
+/// The step of a tiny model with all features: split fused projections, dropout, clipping,
+/// microbatches.
 fn step(config: &ModelConfig, batch: usize, microbatches: usize) -> Graph {
     let forward = config.build(batch, DType::F64, true).unwrap().forward;
     let (forward, _) = split_fused(&forward).unwrap();
@@ -91,7 +92,7 @@ fn assert_same_numbers(step: &Graph, plan: &Plan, mesh: &Mesh, what: &str) {
 
 #[test]
 fn ready_plans_give_the_numbers_of_one_device() {
-    // One axis takes anything uneven; of two, each cuts evenly.
+    // A single axis may split unevenly; of two axes, each splits evenly.
     let meshes: [(usize, &[(&str, usize)]); 5] = [
         (4, &[("dp", 2), ("tp", 2)]),
         (4, &[("fsdp", 2), ("tp", 2)]),

@@ -1,7 +1,8 @@
-//! Random schedules of random models on random meshes: whatever is accepted leaves loss, outputs, gradients and the
-//! state after the step as one device has them, and whatever is refused changes nothing.
+//! Random schedules of random models on random meshes: an accepted schedule gives the loss,
+//! outputs, gradients and new state of one device, and a rejected call changes nothing.
 //!
-//! `cargo test -p partita-schedule --test random_schedules -- --ignored` searches longer; `CASES` and `SEED` say how.
+//! `cargo test -p partita-schedule --test random_schedules -- --ignored` searches longer; `CASES`
+//! and `SEED` say how.
 
 use partita_base::{DType, Result};
 use partita_ir::composites::GELU as GELU_TEMPLATE;
@@ -40,7 +41,7 @@ enum Layer {
     Activation(usize),
     Gelu,
     Dropout,
-    /// What enters, and a layer of it.
+    /// The input and a layer applied to it.
     Residual {
         bias: bool,
     },
@@ -63,7 +64,7 @@ struct Recipe {
     mesh: usize,
     microbatches: usize,
     sequence_parallel: bool,
-    /// What to ask, of which module, and how: taken modulo what there is.
+    /// The calls: kind, place and arguments, each taken modulo the number of choices.
     calls: Vec<[u8; 4]>,
 }
 
@@ -164,7 +165,7 @@ impl Recipe {
     }
 }
 
-/// Composites that compute what layers compute.
+/// Composites that compute the same as layers.
 fn registry() -> Registry {
     let linear = |b: &mut GraphBuilder, v: &[ValueId]| -> Result<Vec<ValueId>> {
         let y = b.linear(v[0], v[1])?;
@@ -226,17 +227,17 @@ fn pick<'a, T: ?Sized>(from: &[&'a T], by: u8) -> &'a T {
     from[by as usize % from.len()]
 }
 
-/// The modules and the primitive that a call stands for; `None` takes the last line back.
+/// The modules and the primitive of a call; `None` undoes the last line.
 fn decode(sch: &Schedule, model: &Model, [kind, place, a, b]: [u8; 4]) -> Option<(String, Primitive)> {
     let kind = kind % 24;
     let mut places: Vec<String> = sch.named_modules().into_iter().map(|(path, _)| path).collect();
     places.extend(["", "layers.*", "**", "lairs.0"].map(str::to_string));
-    // Half of the patterns are looked for everywhere.
+    // Half of the patterns are searched for everywhere.
     if (13..=19).contains(&kind) && b.is_multiple_of(2) {
         places = vec![String::new()];
     }
     let mut modules = places[place as usize % places.len()].clone();
-    // Mostly axes that are there, and a parameter by its module.
+    // Mostly existing axes, and a parameter of its module.
     let mesh = sch.mesh().axes.iter().map(|axis| Some(axis.name.as_str()));
     let axes: Vec<Option<&str>> = mesh.chain([None, None, None, Some("ep")]).collect();
     let axis = axes[(a / 16) as usize % axes.len()].map(str::to_string);
@@ -316,7 +317,7 @@ fn decode(sch: &Schedule, model: &Model, [kind, place, a, b]: [u8; 4]) -> Option
     Some((modules, primitive))
 }
 
-/// What was tried and what of it was accepted, by primitive.
+/// Tries and acceptances, by primitive.
 type Tally = BTreeMap<String, (usize, usize)>;
 
 fn state(sch: &Schedule) -> (Plan, String) {
@@ -362,13 +363,13 @@ fn check(recipe: &Recipe, tally: &RefCell<Tally>) -> std::result::Result<(), Tes
     prop_assert!(report.ok, "{}\n{calls}\n{:?}\n{:?}", recipe.mesh(), report.worst(), report.first_diverging);
     let built = sch.build().map_err(|error| fail(format!("{calls}\n{error}")))?;
     prop_assert_eq!(built.stages[0].partitioned.mesh.rank_count(), recipe.mesh().rank_count());
-    // A microbatch may hold one sample, and what the model says is put together from microbatches: over the data axes
-    // both lie otherwise than where there are none.
+    // A microbatch may hold one sample, and predictions are concatenated from microbatches: over
+    // the data axes both layouts differ from those of one batch.
     if recipe.microbatches == 1 {
         check_evaluation(recipe, &model, &sch, &calls)?;
     }
 
-    // Three spellings of one plan, and what one of them builds.
+    // Three spellings of one plan build the same.
     let spellings = [calls.clone(), sch.plan().to_toml(), sch.plan().to_dict_toml()];
     for (number, spelled) in spellings.iter().enumerate() {
         let plan = Plan::parse(spelled, "again").map_err(|error| fail(format!("{spelled}\n{error}")))?;
@@ -387,7 +388,7 @@ fn check(recipe: &Recipe, tally: &RefCell<Tally>) -> std::result::Result<(), Tes
     Ok(())
 }
 
-/// The loss on what is held out: that of the model without dropout on one device.
+/// The validation loss: equal to that of the model without dropout on one device.
 fn check_evaluation(
     recipe: &Recipe,
     model: &Model,
@@ -428,7 +429,7 @@ fn sweep(
 fn no_schedule_changes_the_numbers() {
     let tally = RefCell::new(Tally::new());
     sweep(150, 1, |recipe| check(recipe, &tally)).unwrap_or_else(|error| panic!("{error}"));
-    // A good share is accepted, or the test would mean little; and some of everything is refused.
+    // Enough calls are accepted to make the test meaningful, and every kind is rejected sometimes.
     let least = [
         ("annotate", 10),
         ("checkpoint", 30),
@@ -459,7 +460,7 @@ fn a_rule_that_is_broken_is_noticed() {
         let mut sch = recipe.schedule(&model).map_err(fail)?;
         sch.options().break_rule_at = Some("layers".to_string());
         for &call in &recipe.calls {
-            // What is refused is no matter here.
+            // Rejected calls do not matter here.
             if let Some((modules, primitive)) = decode(&sch, &model, call) {
                 let _ = sch.apply(&modules, primitive);
             }

@@ -1,5 +1,5 @@
-//! The verdict of a verification does not depend on the learning rate: a right plan is right and a wrong update is wrong
-//! at every rate, for every optimizer.
+//! The verdict of a verification does not depend on the learning rate: a correct plan passes and a
+//! wrong update fails at every rate, for every optimizer.
 
 mod common;
 
@@ -158,7 +158,7 @@ fn a_weight_decay_left_out_is_found_at_every_rate() {
         for rate in RATES {
             let report = verify(&options, DType::F32, rate, &runner).report;
             assert!(!report.ok, "{optimizer:?} {rate}: {:?}", report.worst());
-            // Nothing that the decay does not reach is blamed.
+            // Tensors without weight decay are not blamed.
             let wrong = report.tensors.iter().filter(|tensor| tensor.wrong > 0);
             for tensor in wrong {
                 assert!(tensor.tensor.ends_with(".weight"), "{optimizer:?} {rate}: {tensor:?}");
@@ -208,7 +208,7 @@ fn a_learning_rate_that_is_not_the_one_fed_is_found() {
     }
 }
 
-/// Counts the operations done, and refuses a task.
+/// Counts the operations done, and refuses one task.
 struct Counting {
     begun: RefCell<Vec<(Task, Work)>>,
     done: RefCell<Vec<f64>>,

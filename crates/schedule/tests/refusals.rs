@@ -1,5 +1,5 @@
-//! What a schedule refuses: each mistake has a code, a message in global shapes, and a suggestion, and leaves the
-//! schedule as it was.
+//! Rejections of a schedule: each mistake has a code, a message in global shapes, and a suggestion,
+//! and leaves the schedule unchanged.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn after(calls: &str) -> Schedule {
     sch
 }
 
-/// What a call is refused with; the schedule is as it was before.
+/// The error of a rejected call; the schedule is unchanged.
 fn refused<T>(sch: &mut Schedule, call: impl FnOnce(&mut Schedule) -> Result<T>) -> Box<Diagnostic> {
     let state = |sch: &Schedule| (sch.plan().clone(), text::print(sch.graph()), sch.to_string());
     let before = state(sch);
@@ -37,7 +37,7 @@ fn refused<T>(sch: &mut Schedule, call: impl FnOnce(&mut Schedule) -> Result<T>)
     error
 }
 
-/// Has this code, says each of these parts, and suggests this.
+/// Checks the code, parts of the message, and the suggestion.
 fn says(error: &Diagnostic, code: &str, parts: &[&str], help: &str) {
     assert_eq!(error.code, code, "{error}");
     let text = error.to_string();
@@ -58,7 +58,7 @@ fn d2_double_sharding() {
     // A style and a call, in either order.
     let error = refused(&mut sch, |s| s.at("linear1")?.style("rowwise").map(|_| ()));
     says(&error, "E231", &["`linear1.weight`", "[12, 4]"], "leave out one of the lines");
-    // What enters and what leaves.
+    // Inputs and outputs.
     for tensor in ["input", "output"] {
         let mut sch = after(&format!("sch['activation'].shard('{tensor}', 0)"));
         let error = refused(&mut sch, |s| s.at("activation")?.shard(tensor, 1).map(|_| ()));
@@ -116,8 +116,8 @@ fn contradictory_and_doubled_sync_in_every_combination() {
             }
         }
     }
-    // The gradient of what enters `linear1`, whole where nothing is cut, a sum where its columns are; and that of what
-    // enters `linear2`, in pieces where its rows are cut.
+    // The gradient of the input of `linear1`: replicated if nothing is sharded, a sum if its
+    // columns are; and that of the input of `linear2`, sharded if its rows are.
     let rows = format!("{cut}\nsch['linear2'].shard('weight', 1)");
     let backward = [
         ("", "linear1", "tensor<6x4xf64>", [whole, other, other, whole, other, other, other, other]),
@@ -131,7 +131,7 @@ fn contradictory_and_doubled_sync_in_every_combination() {
     }
 }
 
-/// Asks for an exchange after these lines.
+/// Requests a `sync` after these lines.
 fn sync(before: &str, module: &str, mode: &str, op: &str, dim: Option<isize>, expected: &str, shape: &str) {
     let what = format!("{before} then {module} {mode} {op} {dim:?}");
     let call = |s: &mut Schedule| -> Result<()> {
@@ -241,7 +241,7 @@ fn fuse_over_a_boundary() {
     let parts = ["crosses the boundary of the layer `linear1`"];
     says(&error, "E248", &parts, "open it first: sch[\"linear1\"].decompose()");
 
-    // A module around layers is seen through by tracing.
+    // `trace` makes a module around layers transparent.
     let mut cx = Context::new("nested", DType::F64, true);
     let x = cx.input("inputs", DType::F64, &[6, 4]);
     let h = ok(cx.scope("around", |cx| {
@@ -335,7 +335,7 @@ fn l5_replace_with_wrong_maths() {
     ok(sch.verify(|s| s.at("core")?.replace("mine.attention", &right).map(|_| ())));
     ok(sch.undo());
 
-    // By name: the pattern says which is which.
+    // By name: the pattern names its inputs.
     let pattern = Pattern::parse("dot_general(softmax(dot_general(q, transpose(k)) * 0.5), v)");
     let found = ok(sch.at("core").unwrap().find(&ok(pattern)));
     ok(sch.verify(|s| s.at("core")?.replace_subgraphs(&found, "mine.attention", &[]).map(|_| ())));
@@ -381,7 +381,7 @@ fn verification_that_fails_names_the_value_and_the_line() {
     assert_eq!(sch.plan().entries.len(), 1);
     sch.options().break_rule_at = None;
     ok(sch.verify(|s| s.at("linear2")?.shard("weight", 1).map(|_| ())));
-    // A body that fails half-way leaves nothing behind either.
+    // A body that fails half-way changes nothing either.
     let error = refused(&mut sch, |s| {
         s.verify(|s| {
             s.at("linear1")?.shard("weight", 0)?;
@@ -393,7 +393,7 @@ fn verification_that_fails_names_the_value_and_the_line() {
 
 #[test]
 fn what_cannot_be_built_is_refused_when_it_is_asked_for() {
-    // The rows of a fused projection become pieces with optimizer states of their own: found only in the whole step.
+    // The rows of a fused projection become parts with their own optimizer states: detected only in the whole step.
     let mut cx = Context::new("fused", DType::F64, true);
     let x = cx.input("inputs", DType::F64, &[2, 3, 4]);
     let attention = MultiheadAttention { fused_qkv: true, ..MultiheadAttention::new(4, 2) };
@@ -406,7 +406,7 @@ fn what_cannot_be_built_is_refused_when_it_is_asked_for() {
     says(&error, "E227", &["qkv_proj.bias#0", "tensor<4xf64>"], "let one of the two lines use another axis");
     ok(sch.build());
 
-    // What the model says beside its loss is laid out also where nobody asked for it.
+    // Outputs beside the loss get layouts even if they were not requested.
     let mut sch = schedule(&model);
     ok(sch.root().shard("output", -1));
     assert_eq!(ok(sch.build()).step.output_position("prediction"), None);

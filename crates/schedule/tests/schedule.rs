@@ -1,4 +1,5 @@
-//! The schedule language, call by call: structural primitives, what they refuse, and the scope that verifies them.
+//! The schedule language, call by call: structural primitives, their errors, and the scope that
+//! verifies them.
 
 mod common;
 
@@ -14,7 +15,7 @@ fn schedule(mesh: &str) -> Schedule {
     Schedule::new(&block(), &Mesh::parse(mesh, None).unwrap()).unwrap()
 }
 
-/// The forward graph as text, whatever the numbers of its values.
+/// The forward graph as text, independent of value numbers.
 fn graph(sch: &Schedule) -> String {
     partita_ir::text::print(sch.graph())
 }
@@ -39,7 +40,7 @@ fn a_bias_and_a_gelu_become_one_composite_once_the_layer_is_open() {
     ok(sch.verify(|s| s.root().fuse(&found, "mine.bias_gelu", None).map(|_| ())));
     let ops = sch.root().forward_ops();
     assert!(ops.iter().any(|(_, op)| op == "bias_gelu"), "{ops:?}");
-    // The gradient and the rule follow from the decomposition: the plan still cuts the layers.
+    // The gradient and the rule follow from the decomposition: the plan still shards the layers.
     ok(sch.verify(|s| {
         s.at("linear1")?.style("colwise")?;
         s.at("linear2")?.style("rowwise").map(|_| ())
@@ -99,7 +100,7 @@ fn what_is_refused_leaves_the_schedule_as_it_was() {
 fn a_norm_is_replaced_by_an_equal_one_and_nothing_else_changes() {
     let mut sch = schedule("tp=2");
     let epsilon = [("epsilon", Argument::Float(1e-5))];
-    // Opened into primitives first, so that there is something to replace.
+    // Inlined into primitives first, so that there is something to replace.
     ok(sch.at("norm").unwrap().decompose());
     let opened = sch.at("norm").unwrap().forward_ops().len();
     ok(sch.verify(|s| s.root().replace_all("LayerNorm", "partita.layer_norm", &epsilon).map(|_| ())));
@@ -162,7 +163,7 @@ fn what_was_found_is_printed_with_modules_ops_and_results() {
     assert_eq!(linears.only(&[1]).to_string(), second);
 }
 
-/// Composites that compute what ops of the block compute.
+/// Composites that compute the same as ops of the block.
 fn registry() -> Registry {
     let mut registry = Registry::default();
     let layer = |b: &mut GraphBuilder, x: ValueId, w: ValueId, bias: ValueId| -> Result<ValueId> {
@@ -198,7 +199,7 @@ fn ops_are_replaced_by_their_numbers() {
     assert_eq!(lines.len(), ops.len());
     assert_eq!(lines[0], "   0  norm        layer_norm        tensor<6x4xf64>");
     assert_eq!(lines[1], "   1  linear1     dot_general       tensor<6x12xf64>");
-    // One op, by the name of what it is.
+    // One op, by its name.
     ok(sch.verify(|s| {
         let epsilon = ("epsilon", Argument::Float(1e-5));
         s.root().replace_ops(0..1, "partita.layer_norm", &[epsilon]).map(|_| ())
@@ -216,7 +217,7 @@ fn ops_are_replaced_by_their_numbers() {
     ]);
     ok(sch.verify(|s| s.root().replace_ops(1..8, "mine.block", &bindings).map(|_| ())));
     assert_eq!(sch.root().forward_ops()[1].1, "block");
-    // Numbers are those of the modules they are asked of.
+    // Op numbers count within the selected modules.
     let mut inner = schedule("tp=2").with_registry(registry());
     ok(inner.at("linear2").unwrap().replace_ops(0..3, "mine.linear", &[]));
     assert_eq!(inner.at("linear2").unwrap().forward_ops().len(), 1);
@@ -316,7 +317,7 @@ fn lines_that_undo_others_are_noted_with_both_and_which_one_holds() {
         "sch['linear1'].colwise()\nsch['linear1'].fsdp(axis='tp')",
         &["\"fsdp(axis=tp)\" (plan:2): nothing is added for", "cut along `tp` by another line"],
     );
-    // What is noted about a parameter, and what a module computes in.
+    // Notes on a parameter, and the element type of a module.
     single(
         "tp=1",
         "sch['linear1'].annotate('weight', 'tag', 1)\nsch['linear1'].annotate('weight', 'tag', 2)",

@@ -76,7 +76,7 @@ fn build_attention(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Re
     }
     let wide = b.ty(scores).dtype;
     if let Some(allowed) = allowed {
-        // A finite floor keeps rows without any key free of NaN; they are zeroed below.
+        // A finite floor keeps fully masked rows free of NaN; they are zeroed below.
         let floor = b.full(&TensorType::new(wide, shape), if wide == DType::F64 { -1e300 } else { -1e30 })?;
         scores = b.select(allowed, scores, floor)?;
     }
@@ -87,7 +87,7 @@ fn build_attention(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Re
         e = b.select(allowed, e, zero)?;
     }
     let sum = b.reduce_sum(e, &[4])?;
-    // An empty row has sum 0 and e all 0; dividing by at least a tiny number leaves 0.
+    // A fully masked row has sum 0 and e all 0; dividing by a tiny number gives 0.
     let tiny = b.full_like(sum, 1e-30)?;
     let sum = b.maximum(sum, tiny)?;
     let sum = b.spread_last(sum, &shape)?;
@@ -113,8 +113,8 @@ fn attention_shape(found: &[usize]) -> Box<Diagnostic> {
         .found(format!("{found:?}"))
 }
 
-/// Batch and head groups pass; a query row needs all keys, and is independent of other rows unless masks look at
-/// its place.
+/// Batch and head groups may be sharded. A query row needs all keys and is independent of other
+/// rows unless the mask depends on its position.
 fn attention_rule(a: &Attributes, operands: &[&TensorType], _: &[&TensorType]) -> Rule {
     use FactorKind::{Pass, Whole};
     let (q, k) = (&operands[0].shape, &operands[1].shape);
@@ -122,7 +122,7 @@ fn attention_rule(a: &Attributes, operands: &[&TensorType], _: &[&TensorType]) -
     let batch = rule.factor(q[0], Pass);
     let group = rule.factor(k[1], Pass);
     let per = rule.factor(q[1].checked_div(k[1]).unwrap_or(1), Whole);
-    // With a causal mask a shard of the rows would have to know where it starts.
+    // With a causal mask, a shard of the rows would need its offset.
     let rows = rule.factor(q[2], if a.flag("causal") { Whole } else { Pass });
     let keys = rule.factor(k[2], Whole);
     let depth = rule.factor(q[3], Whole);

@@ -10,8 +10,9 @@ use crate::ops::checks::element_type;
 use crate::ops::{Direction, UnaryKind};
 use partita_base::Result;
 
-/// `cross_entropy(logits[.., v], labels[..]) -> [..]`: the negative log-likelihood of each label in the logits'
-/// type, 0 where the label is `ignore_index`. The mean is the caller's, over the whole batch's count.
+/// `cross_entropy(logits[.., v], labels[..]) -> [..]`: the negative log-likelihood of each label in
+/// the logits' type, 0 where the label is `ignore_index`. The caller takes the mean over the count
+/// of the whole batch.
 pub static CROSS_ENTROPY: Template = Template {
     name: "partita.cross_entropy",
     arguments: &["logits", "labels"],
@@ -29,13 +30,14 @@ fn build_cross_entropy(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -
     let dim = last(b, logits)?;
     let found = b.ty(labels).dtype;
     element_type("partita.cross_entropy", found.is_integer(), "labels of whole numbers", found)?;
-    // log(sum(exp(x))) - x[label], shifted: neither half of the gradient needs a sum over classes of its own.
+    // log(sum(exp(x))) - x[label], shifted: no half of the gradient needs a separate sum over
+    // classes.
     let shifted = shifted(b, logits)?;
     let e = b.exponential(shifted)?;
     let sum = b.reduce_sum(e, &[dim])?;
     let log = b.unary(UnaryKind::Log, sum)?;
-    // Picking by comparison rather than by gather lets the class dimension be sharded: each shard finds or does not
-    // find the label, and the sum is over all.
+    // Selecting the label by comparison instead of by gather lets the class dimension be sharded:
+    // each shard compares with its own classes, and the sum covers all.
     let label_ty = b.ty(labels).clone();
     let classes = b.iota(label_ty.with_shape(shape.clone()), dim)?;
     let wide = b.spread_last(labels, &shape)?;

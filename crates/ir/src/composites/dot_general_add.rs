@@ -1,4 +1,4 @@
-//! A matrix product added to a sum.
+//! A matmul accumulated into a tensor.
 
 use super::sizes;
 use crate::GraphBuilder;
@@ -18,7 +18,7 @@ pub static DOT_GENERAL_ADD: Template = Template {
     offsets_operand: None,
 };
 
-/// The dimensions of a product as attributes of [`DOT_GENERAL_ADD`].
+/// The dimensions of a matmul as attributes of [`DOT_GENERAL_ADD`].
 pub fn dot_general_dims(dot: &DotGeneral) -> Attributes {
     let dims = [&dot.lhs_batch, &dot.rhs_batch, &dot.lhs_contracting, &dot.rhs_contracting];
     let list = |dims: &Vec<usize>| Attribute::Ints(dims.iter().map(|&dim| dim as i64).collect());

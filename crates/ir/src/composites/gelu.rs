@@ -31,8 +31,9 @@ fn gelu_slope(b: &mut GraphBuilder, square: ValueId, cubic: f64) -> Result<Value
     b.offset(scaled, GELU_SLOPE)
 }
 
-/// The square of x, and the gate of x in its GELU by tanh: 0.5 (1 + tanh(v)) = logistic(2 v), where
-/// v = sqrt(2/pi) (x + 0.044715 x^3). So there are fewer steps, and nothing cancels where the hyperbolic tangent is near -1.
+/// The square of x, and the gate of the tanh GELU of x: 0.5 (1 + tanh(v)) = logistic(2 v), where v
+/// = sqrt(2/pi) (x + 0.044715 x^3). The logistic form takes fewer steps and does not cancel where
+/// tanh is near -1.
 fn gelu_gate(b: &mut GraphBuilder, x: ValueId) -> Result<(ValueId, ValueId)> {
     let square = b.unary(UnaryKind::Square, x)?;
     let slope = gelu_slope(b, square, GELU_CUBIC)?;
@@ -58,8 +59,8 @@ fn build_gelu(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Result<
     Ok(vec![b.multiply(half, one)?])
 }
 
-/// By tanh `gate + gate (1 - gate) x slope (1 + 3 cubic x^2)`, by the normal distribution `Phi(x) + x phi(x)`, times the
-/// result's cotangent.
+/// The gradient of GELU times the result's cotangent: for tanh `gate + gate (1 - gate) x slope (1 +
+/// 3 cubic x^2)`, for erf `Phi(x) + x phi(x)`.
 fn gelu_gradient(
     a: &Attributes,
     b: &mut GraphBuilder,
@@ -73,7 +74,7 @@ fn gelu_gradient(
         let one = b.full_like(gate, 1.0)?;
         let rest = b.subtract(one, gate)?;
         let steepness = b.multiply(rest, gate)?;
-        // In this order nothing is infinite times zero where x is large.
+        // This order never multiplies infinity by zero for large x.
         let change = b.multiply(steepness, x)?;
         let change = b.multiply(change, slope)?;
         b.add(change, gate)?

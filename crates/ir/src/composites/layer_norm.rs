@@ -1,4 +1,4 @@
-//! Layer normalisation, with a weight and a bias where they are given.
+//! Layer normalisation with optional weight and bias.
 
 use super::{last, widened};
 use crate::GraphBuilder;

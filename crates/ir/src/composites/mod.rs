@@ -1,6 +1,6 @@
-//! The composites every training program needs, each written once as model code over primitives, each in a file of its own.
+//! The standard composites, each written once as model code over primitives in its own file.
 //!
-//! Naming follows PyTorch. Shapes: `..` stands for any leading dimensions.
+//! Naming follows PyTorch. Shapes: `..` means any leading dimensions.
 
 mod attention;
 mod cross_entropy;
@@ -45,7 +45,7 @@ use crate::ops::Composite;
 use crate::{GraphBuilder, TensorType};
 use partita_base::{DType, Diagnostic, Result};
 
-/// Every template, which is what the default registry holds.
+/// Every template; the default registry holds these.
 pub static ALL: &[&Template] = &[
     &SOFTMAX,
     &LOG_SOFTMAX,
@@ -91,7 +91,7 @@ impl GraphBuilder {
         self.push1(composite, operands)
     }
 
-    /// Random numbers of a template over `shape`, from the start of the global index space.
+    /// Random numbers from a template over `shape`, from the start of the global index space.
     pub fn random(
         &mut self,
         template: &'static Template,
@@ -114,7 +114,7 @@ impl GraphBuilder {
         )
     }
 
-    /// Repeats `x` (the result of reducing the last dimension of `shape`) along that dimension again.
+    /// Broadcasts `x` (a reduction over the last dimension of `shape`) along that dimension.
     pub(crate) fn spread_last(&mut self, x: ValueId, shape: &[usize]) -> Result<ValueId> {
         let dims: Vec<usize> = (0..shape.len().saturating_sub(1)).collect();
         self.broadcast_in_dim(x, shape, &dims)
@@ -131,7 +131,7 @@ fn last(b: &GraphBuilder, x: ValueId) -> Result<usize> {
     })
 }
 
-/// The extents of an operand of as many dimensions. E104 for another number.
+/// The extents of an operand with this rank. E104 for another rank.
 fn extents<const RANK: usize>(b: &GraphBuilder, x: ValueId, what: &str) -> Result<[usize; RANK]> {
     b.shape(x).try_into().map_err(|found: Vec<usize>| {
         Diagnostic::new("E104", format!("{what} of `{}`", b.graph().name))
@@ -140,7 +140,7 @@ fn extents<const RANK: usize>(b: &GraphBuilder, x: ValueId, what: &str) -> Resul
     })
 }
 
-/// Computes in f32 when the type is narrower.
+/// Converts to f32 if the type is narrower.
 fn widened(b: &mut GraphBuilder, x: ValueId) -> Result<(ValueId, DType)> {
     let dtype = b.ty(x).dtype;
     let wide = if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype };

@@ -5,7 +5,7 @@ use crate::composite::{Attributes, Template};
 use crate::graph::ValueId;
 use partita_base::Result;
 
-/// `mse(prediction, target) -> (prediction - target)^2`, elementwise; the mean is the caller's.
+/// `mse(prediction, target) -> (prediction - target)^2`, elementwise; the caller takes the mean.
 pub static MSE: Template = Template {
     name: "partita.mse",
     arguments: &["prediction", "target"],

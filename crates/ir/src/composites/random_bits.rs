@@ -23,7 +23,7 @@ pub static RANDOM_BITS: Template = Template {
     offsets_operand: Some(1),
 };
 
-/// A 64-bit constant of the generator, in a whole shape.
+/// A 64-bit constant of the generator, as a full tensor.
 fn u64_full(b: &mut GraphBuilder, value: u64, shape: &[usize]) -> Result<ValueId> {
     let scalar = b.constant(Literal::splat_int(&TensorType::scalar(DType::U64), value as i128));
     b.broadcast_scalar(scalar, shape)
@@ -87,7 +87,7 @@ pub(super) fn build_random_bits(
     Ok(vec![b.convert(upper, DType::U32)?])
 }
 
-/// Every element is drawn on its own; places enter through the offsets.
+/// Elements are drawn independently; positions enter through the offsets.
 pub(super) fn random_bits_rule(_: &Attributes, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
     let mut rule = Rule::default();
     let offsets = rule.factor(operands[1].shape[0], FactorKind::Whole);

@@ -1,4 +1,4 @@
-//! Gradients that are written out, against those of the decompositions.
+//! Hand-written gradients against those of the decompositions.
 
 use super::*;
 use crate::autodiff;
@@ -6,7 +6,7 @@ use crate::composite::Attributes;
 use crate::interpret::evaluate;
 use crate::testing::{check_gradient, random};
 
-/// Templates whose gradient is written out, with what they are applied to.
+/// Templates with a hand-written gradient, and operands for them.
 fn cases() -> Vec<(&'static Template, Attributes, Vec<Literal>)> {
     let by_tanh = |tanh| Attributes::from_iter([("tanh".to_string(), Attribute::Bool(tanh))]);
     let line = Literal::new([401], (-200..=200).map(|i| f64::from(i) * 0.1).collect::<Vec<f64>>());

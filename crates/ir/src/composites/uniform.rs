@@ -32,7 +32,7 @@ pub(super) fn unit_interval(
     };
     let eight = b.full(&TensorType::new(DType::U32, shape), 8.0)?;
     let bits = b.binary(BinaryKind::ShiftRightLogical, bits, eight)?;
-    // f64 throughout, so that f32 and f64 runs start from the same numbers.
+    // f64 throughout, so that f32 and f64 runs use the same numbers.
     let wide = b.convert(bits, DType::F64)?;
     let wide = b.offset(wide, 0.5)?;
     Ok((b.scale(wide, 1.0 / 16777216.0)?, dtype))

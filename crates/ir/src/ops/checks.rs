@@ -1,7 +1,4 @@
-//! What type inference of several ops checks, in one wording.
-//!
-//! E101 number of operands, E102 operand types that must agree, E103 element type, E104 shapes, E105 lists of
-//! dimensions, E106 sizes, limits and strides.
+//! Checks shared by the type inference of several ops, with one wording.
 
 use crate::op::Cost;
 use crate::types::TensorType;
@@ -35,7 +32,8 @@ pub(crate) fn same_dtype(name: &str, expected: &TensorType, found: &TensorType) 
     })
 }
 
-/// E103 unless `allowed`; `expected` says what is. Inert types pass: who runs the op refuses them ([`crate::runnable`]).
+/// E103 unless `allowed`; `expected` describes what is. Inert types pass here; execution rejects
+/// them ([`crate::runnable`]).
 pub(crate) fn element_type(name: &str, allowed: bool, expected: &str, found: DType) -> Result<()> {
     check(allowed || found.is_inert(), || {
         Diagnostic::new("E103", format!("`{name}` is not defined for this element type"))
@@ -83,12 +81,12 @@ pub(crate) fn sizes(
     check(fits, || Diagnostic::new("E106", message).expected(expected).found(found))
 }
 
-/// The failure where the condition does not hold.
+/// Returns the failure if the condition does not hold.
 fn check(holds: bool, failure: impl FnOnce() -> Box<Diagnostic>) -> Result<()> {
     if holds { Ok(()) } else { Err(failure()) }
 }
 
-/// The cost of an op that moves elements and computes nothing.
+/// The cost of an op that only moves elements.
 pub(crate) fn movement_cost(operands: &[&TensorType], results: &[&TensorType]) -> Cost {
     let bytes: usize = operands.iter().chain(results).map(|ty| ty.bytes()).sum();
     Cost { flops: 0.0, bytes: bytes as f64 }

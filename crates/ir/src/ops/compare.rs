@@ -1,4 +1,4 @@
-//! Comparison, choice and limits.
+//! Comparison, select and clamp.
 
 use super::checks::{element_type, operand_count, same_dtype, same_type, shapes};
 use super::elementwise::float_max;
@@ -12,7 +12,7 @@ use crate::types::TensorType;
 use partita_base::{DType, Diagnostic, Result};
 use std::cmp::Ordering;
 
-/// The relation compared for.
+/// The relation.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Direction {
@@ -39,7 +39,7 @@ pub enum CompareType {
 pub struct Compare {
     /// The relation.
     pub direction: Direction,
-    /// The order; `None` follows from the element type.
+    /// The order; `None` derives it from the element type.
     pub compare_type: Option<CompareType>,
 }
 
@@ -52,7 +52,7 @@ pub struct Select;
 pub struct Clamp;
 
 impl Direction {
-    /// Whether the relation holds of elements in this order; unordered elements are only unequal.
+    /// Whether the relation holds for elements in this order; unordered elements satisfy only `NE`.
     fn holds(self, order: Option<Ordering>) -> bool {
         match self {
             Direction::Eq => order == Some(Ordering::Equal),
@@ -66,7 +66,7 @@ impl Direction {
 }
 
 impl CompareType {
-    /// Whether elements of this type can be so compared, and which can.
+    /// Whether elements of this type can be compared in this way, and which types can.
     fn accepts(self, dtype: DType) -> (bool, &'static str) {
         match self {
             CompareType::Float | CompareType::TotalOrder => (dtype.is_float(), "a float"),
@@ -138,7 +138,7 @@ fn scalar_or_shape(name: &str, what: &str, ty: &TensorType, whole: &TensorType) 
     )
 }
 
-/// The pointwise rule of three operands where scalar ones have no dimensions.
+/// The pointwise rule for three operands; scalar operands have no dimensions.
 fn rule_with_scalars(operands: &[&TensorType], result: &TensorType) -> Rule {
     let mut rule = Rule::pointwise(&result.shape, operands.len(), 1);
     for (dims, ty) in rule.operands.iter_mut().zip(operands) {
@@ -245,7 +245,8 @@ impl Operation for Clamp {
             let kept = b.select(above, g, zero)?;
             cotangents[1] = Some(b.select(below, kept, zero)?);
         }
-        // The upper limit wins where the limits cross, so the lower one counts only below it.
+        // The upper limit takes precedence if the limits cross, so the lower one counts only below
+        // it.
         let mut limit_cotangent = |b: &mut GraphBuilder, limit: usize, taken: ValueId| -> Result<()> {
             let whole = b.select(taken, g, zero)?;
             let scalar = b.shape(context.operands[limit]).is_empty() && !shape.is_empty();
@@ -499,7 +500,7 @@ mod tests {
         let found = apply(Clamp, &[scalar(-1.0), x.clone(), scalar(1.0)]).remove(0).to_f64();
         assert_eq!(&found[..3], [-1.0, 0.5, 1.0]);
         assert!(found[3].is_nan());
-        // Where the limits cross the upper one wins.
+        // If the limits cross, the upper one takes precedence.
         assert_eq!(apply(Clamp, &[scalar(2.0), x, scalar(1.0)])[0].to_f64()[..3], [1.0; 3]);
         let ints = Literal::new([3], vec![-9i32, 2, 9]);
         let limits = [0i32, 3].map(|limit| Literal::new([], vec![limit]));

@@ -1,4 +1,4 @@
-//! A named subgraph with a meaning of its own.
+//! The op that applies a composite.
 
 use crate::composite::{Attribute, Attributes, CompositeDefinition, Origin, Template};
 use crate::graph::{Graph, Node, ValueId};
@@ -11,10 +11,10 @@ use crate::types::TensorType;
 use partita_base::{DType, Diagnostic, Result};
 use std::sync::Arc;
 
-/// An application of a composite: what it computes is its definition's decomposition, always.
+/// An application of a composite; its definition's decomposition defines the meaning.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Composite {
-    /// Attributes, as text shows them and kernels read them.
+    /// Attributes, shown in text and read by kernels.
     pub attributes: Attributes,
     /// Name, decomposition and origin.
     pub definition: Arc<CompositeDefinition>,
@@ -31,7 +31,8 @@ impl Composite {
         Ok(Composite { attributes, definition: Arc::new(definition) })
     }
 
-    /// The operand that holds the place of result 0 in the global tensor, for composites that depend on it.
+    /// The operand that holds the offset of result 0 in the global tensor, for composites that
+    /// depend on it.
     pub(crate) fn offsets_operand(&self) -> Option<usize> {
         match &self.definition.origin {
             Origin::Template(template) => template.offsets_operand,
@@ -41,7 +42,7 @@ impl Composite {
 }
 
 impl Op {
-    /// The composite that the op is.
+    /// The composite, if the op is one.
     pub fn composite(&self) -> Option<&Composite> {
         if let Op::Composite(composite) = self { Some(composite) } else { None }
     }
@@ -170,8 +171,9 @@ fn print_attribute(attribute: &Attribute) -> String {
 }
 
 impl TextForm for Composite {
-    /// `stablehlo.composite "partita.softmax" %0 {composite_attributes = {..}, decomposition = @softmax} : (T) -> T`.
-    /// A gradient says of what: `partita.vjp = {base = @softmax, name = "partita.softmax", seeded = .., wanted = ..}`.
+    /// `stablehlo.composite "partita.softmax" %0 {composite_attributes = {..}, decomposition =
+    /// @softmax} : (T) -> T`. A gradient names its base: `partita.vjp = {base = @softmax, name =
+    /// "partita.softmax", seeded = .., wanted = ..}`.
     fn print(&self, printer: &mut OpPrinter) {
         let symbol = printer.printer.definition_symbol(&self.definition);
         if !self.attributes.is_empty() {

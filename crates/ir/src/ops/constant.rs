@@ -1,4 +1,4 @@
-//! Values known in advance.
+//! Constants and iota.
 
 use super::checks::{distinct_dims, element_type, movement_cost, operand_count};
 use super::{Convert, DynamicSlice};
@@ -22,7 +22,7 @@ pub struct Constant {
 pub struct Iota {
     /// Type of the result.
     pub ty: TensorType,
-    /// The dimension counted along.
+    /// The dimension it counts along.
     pub dim: usize,
 }
 
@@ -52,14 +52,15 @@ impl Operation for Constant {
         Ok(vec![self.value.clone()])
     }
 
-    /// Equal elements just become fewer; otherwise every rank holds the whole and slices its shard out.
+    /// A splat only gets fewer elements; otherwise every rank holds the full constant and slices
+    /// its shard.
     fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
         Traits::Constant(ConstantOp::OfAll(self))
     }
 
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         let ty = context.local_result(0);
-        // Decided by the split, not by this rank's shape: all ranks emit the same nodes.
+        // Decided by the layout, not by this rank's shape: all ranks emit the same nodes.
         if !(0..ty.rank()).any(|dim| context.is_sharded(dim)) {
             return Ok(vec![context.builder().constant(self.value.clone())]);
         }
@@ -110,7 +111,8 @@ impl Operation for Iota {
         Ok(vec![Literal::from_i128(&self.ty, values)])
     }
 
-    /// Counts from the shard's offset. The sum is taken in integers, so that floats round once as they do globally.
+    /// Counts from the shard's offset. The addition is done in integers, so that floats round once,
+    /// as in the global op.
     fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
         Traits::Iota { dim: self.dim }
     }
@@ -230,7 +232,8 @@ mod tests {
                 check_rule(Iota { ty: TensorType::new(dtype, [5, 3]), dim }, &[]);
             }
         }
-        // Past 256 not every integer is a bf16, and past 127 none an i8: shards must agree all the same.
+        // Above 256 not every integer is a bf16, and above 127 none is an i8: shards must agree
+        // with the global result all the same.
         for dtype in [DType::BF16, DType::I8, DType::U8] {
             check_rule(Iota { ty: TensorType::new(dtype, [700]), dim: 0 }, &[]);
         }

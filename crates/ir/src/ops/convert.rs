@@ -16,7 +16,8 @@ pub struct Convert {
     pub dtype: DType,
 }
 
-/// Reinterprets bits as another type. Between types of different width the last dimension appears or goes.
+/// Reinterprets bits as another type. Between types of different width the last dimension is added
+/// or removed.
 #[derive(Clone, PartialEq, Debug)]
 pub struct BitcastConvert {
     /// The element type of the result.
@@ -35,7 +36,7 @@ impl Operation for Convert {
 
     fn rule(&self, operands: &[&TensorType], _results: &[&TensorType]) -> Rule {
         let rule = Rule::pointwise(&operands[0].shape, 1, 1);
-        // Linear up to rounding, as every sum of floats is.
+        // Linear up to rounding, as every float sum is.
         if operands[0].dtype.is_float() && self.dtype.is_float() { rule.linear_in(&[0]) } else { rule }
     }
 
@@ -49,8 +50,8 @@ impl Operation for Convert {
         }])
     }
 
-    /// Floats to integers truncate and saturate, NaN is 0; integers to narrower ones wrap; anything but zero is
-    /// true.
+    /// Floats to integers truncate and saturate, NaN is 0; integers to narrower ones wrap; nonzero
+    /// is true.
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
         let x = operands[0];
         Ok(vec![if x.ty.dtype.is_float() {
@@ -81,7 +82,7 @@ impl Operation for BitcastConvert {
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
         operand_count(self.name(), operands, 1)?;
         let ty = operands[0];
-        // A boolean is one bit to StableHLO, so no other type has its width.
+        // A boolean is one bit in StableHLO, so no other type has its width.
         let booleans = [ty.dtype, self.dtype].iter().filter(|&&d| d == DType::Bool).count();
         element_type(self.name(), booleans != 1, "types of whole bytes", DType::Bool)?;
         let (from, to) = (ty.dtype.size_bytes(), self.dtype.size_bytes());

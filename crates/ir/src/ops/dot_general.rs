@@ -1,4 +1,4 @@
-//! The generalised matrix product.
+//! The generalised matmul.
 
 use super::checks::{distinct_dims, operand_count, same_dtype, shapes};
 use super::reduce::Numbers;
@@ -12,7 +12,7 @@ use crate::types::TensorType;
 use partita_base::{DType, Diagnostic, Result};
 use partita_mesh::Combiner;
 
-/// Sums products over the contracting dimensions: result dimensions are batch, lhs free, rhs free.
+/// Contracts the contracting dimensions: result dimensions are batch, lhs free, rhs free.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct DotGeneral {
     /// Batch dimensions of the left operand.
@@ -23,13 +23,13 @@ pub struct DotGeneral {
     pub lhs_contracting: Vec<usize>,
     /// Contracting dimensions of the right operand, in the same order.
     pub rhs_contracting: Vec<usize>,
-    /// Element type of the result where it differs from the operands'.
+    /// Element type of the result, if it differs from the operands'.
     pub result_dtype: Option<DType>,
 }
 
 const NAME: &str = "stablehlo.dot_general";
 
-/// The dimensions of one operand by what happens to them.
+/// The dimensions of one operand by their kind.
 struct Side {
     batch: Vec<usize>,
     contracting: Vec<usize>,
@@ -53,7 +53,8 @@ impl DotGeneral {
         Side::new(&self.rhs_batch, &self.rhs_contracting, rank)
     }
 
-    /// How many products each element of the result sums, for a left operand of this shape.
+    /// The number of terms in the sum for each element of the result, for a left operand of this
+    /// shape.
     pub fn terms(&self, lhs: &[usize]) -> usize {
         extents(lhs, &self.lhs_contracting).iter().product()
     }
@@ -64,7 +65,7 @@ fn extents(shape: &[usize], dims: &[usize]) -> Vec<usize> {
     dims.iter().map(|&d| shape[d]).collect()
 }
 
-/// Positions of all elements when the dimension groups are walked in this order.
+/// Positions of all elements in the order given by these dimension groups.
 fn positions(ty: &TensorType, order: &[&[usize]]) -> Vec<usize> {
     let dims = order.concat();
     let strides = extents(&ty.strides(), &dims);
@@ -95,8 +96,8 @@ fn batched_product<T: Copy>(
     out
 }
 
-/// The cotangent of the operand `own`: the result's cotangent times the other operand, summed over what only the
-/// other one has free: the dimensions `other_free` of the cotangent.
+/// The cotangent of the operand `own`: the result's cotangent times the other operand, contracted
+/// over the other operand's free dimensions: the dimensions `other_free` of the cotangent.
 fn operand_cotangent(
     builder: &mut GraphBuilder,
     cotangent: ValueId,
@@ -109,8 +110,8 @@ fn operand_cotangent(
     let mut order: Vec<usize> = (0..other.contracting.len()).collect();
     order.sort_by_key(|&i| other.contracting[i]);
     let contracting: Vec<usize> = order.iter().map(|&i| own.contracting[i]).collect();
-    // Which operand stands first decides the order of the product's dimensions: take the order that is already
-    // right, if one is.
+    // The operand order decides the dimension order of the result: take the order that needs no
+    // transpose, if there is one.
     let cotangent_first = [own.batch.clone(), own.free.clone(), contracting.clone()].concat();
     let other_first = [own.batch.clone(), contracting, own.free.clone()].concat();
     let swap = !cotangent_first.is_sorted() && other_first.is_sorted();
@@ -217,7 +218,7 @@ impl Operation for DotGeneral {
         Cost { flops: 2.0 * results[0].element_count() as f64 * terms as f64, bytes: bytes as f64 }
     }
 
-    /// One product per operand, in the result's element type.
+    /// One matmul per operand, in the result's element type.
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
         let Some(cotangent) = context.cotangents[0] else { return Ok(vec![None, None]) };
         let builder = &mut *context.builder;
@@ -327,7 +328,7 @@ fn parse_dot_general(op: &mut OpParser) -> Result<Vec<ValueId>> {
             op.parser.keyword("x")?;
             dot.rhs_contracting = op.index_list()?;
         }
-        // Accumulation is always at least as precise as asked for.
+        // Accumulation is always at least as precise as requested.
         if op.optional_clause("precision")? {
             op.parser.mark('[')?;
             while !op.parser.eat(']') {

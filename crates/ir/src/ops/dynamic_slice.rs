@@ -1,4 +1,4 @@
-//! Windows whose place is computed.
+//! Slices and updates at computed positions.
 
 use super::checks::{movement_cost, one_per_dim, operand_count, same_dtype, same_type, shapes, sizes};
 use crate::builder::GraphBuilder;
@@ -23,7 +23,7 @@ pub struct DynamicSlice {
 #[derive(Clone, PartialEq, Debug)]
 pub struct DynamicUpdateSlice;
 
-/// Checks that one start index per dimension stands among the operands: integer scalars of one type.
+/// Checks the start indices: one per dimension, integer scalars of one type.
 fn check_starts(name: &str, starts: &[&TensorType]) -> Result<()> {
     for start in starts {
         if !(start.rank() == 0 && start.dtype.is_integer()) {
@@ -46,7 +46,7 @@ fn check_window(name: &str, tensor: &TensorType, window: &[usize]) -> Result<()>
     )
 }
 
-/// Where the window of extents `window` starts so that it fits.
+/// The start of the window, clamped so that it fits.
 fn clamped_starts(starts: &[&Literal], shape: &[usize], window: &[usize]) -> Vec<usize> {
     let clamp = |((start, extent), size): ((&&Literal, &usize), &usize)| {
         start.to_i128()[0].clamp(0, (extent - size) as i128) as usize
@@ -103,7 +103,7 @@ impl Operation for DynamicSlice {
         Ok(vec![operands[0].window(&offset, &self.sizes)])
     }
 
-    /// Along dimensions taken in full the start clamps to 0 on every shard, as it does globally.
+    /// Along dimensions taken in full the start clamps to 0 on every shard, as in the global op.
     fn traits(&self, graph: &Graph, node: &Node) -> Traits<'_> {
         let is_known = node.operands[1..].iter().all(|&start| graph.constant(start).is_some());
         if is_known { Traits::View(ViewMap::Window { sizes: &self.sizes }) } else { Traits::Opaque }

@@ -1,4 +1,4 @@
-//! Windows collected at computed indices.
+//! Gather: slices at computed indices.
 
 use super::checks::{distinct_dims, element_type, operand_count, shapes, sizes};
 use super::scatter::{Scatter, ScatterDims, Update};
@@ -18,7 +18,7 @@ use partita_mesh::Combiner;
 pub struct GatherDims {
     /// Result dimensions that run over a window.
     pub offset_dims: Vec<usize>,
-    /// Operand dimensions of slice size 1 that disappear.
+    /// Operand dimensions of slice size 1 that are removed.
     pub collapsed_slice_dims: Vec<usize>,
     /// Operand dimensions paired with `start_indices_batching_dims`.
     pub operand_batching_dims: Vec<usize>,
@@ -30,8 +30,8 @@ pub struct GatherDims {
     pub index_vector_dim: usize,
 }
 
-/// Operands (operand, start_indices). Start indices are clamped so that each window fits. A collapsed dimension of
-/// extent 0 (an empty shard) has nothing to pick from: the result is zero.
+/// Operands (operand, start_indices). Start indices are clamped so that each window fits. A
+/// collapsed dimension of extent 0 (an empty shard) gives zeros.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Gather {
     /// Dimension numbers.
@@ -44,8 +44,8 @@ pub struct Gather {
 
 const NAME: &str = "stablehlo.gather";
 
-/// How the dimensions of `gather` and `scatter` hang together: `operand` is what is indexed, `windows` the
-/// collected windows (gather's result, scatter's updates).
+/// The dimension numbering shared by `gather` and `scatter`: `operand` is indexed, `windows` are
+/// the slices (gather's result, scatter's updates).
 pub(crate) struct Indexing<'a> {
     /// Dimensions of `windows` that run over a window, ascending.
     pub window_dims: &'a [usize],
@@ -66,7 +66,7 @@ impl Indexing<'_> {
         (0..rank).filter(|d| !self.absent_dims.contains(d) && !self.operand_batching.contains(d)).collect()
     }
 
-    /// The index dimensions that count windows, in order.
+    /// The index dimensions that enumerate windows, in order.
     pub fn index_batch_dims(&self, indices: &TensorType) -> Vec<usize> {
         (0..indices.rank()).filter(|&d| d != self.index_vector_dim).collect()
     }
@@ -170,8 +170,9 @@ impl Indexing<'_> {
             .collect()
     }
 
-    /// Adds factors for what both ops share: batching, and index dimensions that count windows (with `kind`).
-    /// `windows` and `index` get their factor lists, `operand` those of its batching dimensions.
+    /// Adds the factors common to both ops: batching, and index dimensions that enumerate windows
+    /// (with `kind`). `windows` and `index` get their factor lists, `operand` those of its batching
+    /// dimensions.
     pub fn batch_factors(
         &self,
         rule: &mut Rule,
@@ -209,7 +210,7 @@ impl Indexing<'_> {
         self.spread(builder, vector, like)
     }
 
-    /// A vector over the components, repeated in the shape of `like`.
+    /// A vector over the components, broadcast to the shape of `like`.
     fn spread(&self, builder: &mut GraphBuilder, vector: ValueId, like: ValueId) -> Result<ValueId> {
         let shape = builder.shape(like);
         if self.index_vector_dim < shape.len() {
@@ -219,7 +220,8 @@ impl Indexing<'_> {
         builder.broadcast_scalar(scalar, &shape)
     }
 
-    /// `index` (i64) minus the offset of this rank's shard in each of the operand dimensions `cut`.
+    /// `index` (i64) minus the offset of this rank's shard in each of the sharded operand
+    /// dimensions `cut`.
     pub fn relative_to_shard(
         &self,
         context: &mut dyn LocalContext,
@@ -261,8 +263,8 @@ impl Gather {
         }
     }
 
-    /// The indices as i64, clamped so that each window fits `shape`; components of other dimensions than `only` are
-    /// left alone.
+    /// The indices as i64, clamped so that each window fits `shape`; components of dimensions not
+    /// in `only` are unchanged.
     fn clamped(
         &self,
         builder: &mut GraphBuilder,
@@ -278,7 +280,7 @@ impl Gather {
         builder.push1(Clamp, &[low, index, high])
     }
 
-    /// Whether shards of this operand dimension can each answer for the indices that fall into them.
+    /// Whether this operand dimension can be sharded: each shard handles the indices in its range.
     fn picks_single(&self, operand: &TensorType, dim: usize) -> bool {
         self.slice_sizes[dim] == 1 && operand.shape[dim] > 1 && self.dims.start_index_map.contains(&dim)
     }
@@ -298,7 +300,7 @@ impl Operation for Gather {
         for (dim, (&slice, &extent)) in self.slice_sizes.iter().zip(&operand.shape).enumerate() {
             let single = indexing.absent_dims.contains(&dim) || indexing.operand_batching.contains(&dim);
             let limit = if single { extent.min(1) } else { extent };
-            // A dimension that disappears gives one element, so an empty window has nothing to give.
+            // A removed dimension yields one element, so an empty window is invalid.
             sizes(
                 slice <= limit && (slice == limit || !single),
                 format!("the window of `{NAME}` does not fit dimension {dim}"),
@@ -320,8 +322,8 @@ impl Operation for Gather {
         Ok(vec![operand.with_shape(shape)])
     }
 
-    /// Full windows and counting dimensions pass. Where single elements are picked along a dimension, each shard
-    /// answers for its own and the answers add up.
+    /// Full windows and enumerating dimensions may be sharded. If single elements are picked along
+    /// a dimension, each shard handles its own and the results are summed.
     fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
         let (operand, index) = (operands[0], operands[1]);
         let indexing = self.indexing();
@@ -355,12 +357,12 @@ impl Operation for Gather {
         rule.transparent_in(&[0])
     }
 
-    /// Reads the indices and what is gathered, not the whole operand.
+    /// Counts the indices and the gathered elements, not the whole operand.
     fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
         Cost { flops: 0.0, bytes: (operands[1].bytes() + 2 * results[0].bytes()) as f64 }
     }
 
-    /// Adds the cotangent's windows up where they were read.
+    /// Scatter-adds the cotangent's windows to where they were read.
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
         let (Some(cotangent), true) = (context.cotangents[0], context.wanted[0]) else {
             return Ok(vec![None, None]);
@@ -413,8 +415,8 @@ impl Operation for Gather {
         Ok(vec![Literal { ty: ty.clone(), data: operand.data.pick(positions.into_iter()) }])
     }
 
-    /// Windows shrink with the operand's shard. Along cut dimensions of picked elements, indices are taken relative
-    /// to the shard, and what lies elsewhere contributes zero.
+    /// Windows shrink with the operand's shard. Along sharded dimensions with single-element
+    /// windows, indices become relative to the shard, and elements of other shards contribute zero.
     fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
         Traits::Opaque
     }
@@ -437,7 +439,8 @@ impl Operation for Gather {
         if cut.is_empty() {
             return Ok(context.builder().push_typed(op, &[operand, index], vec![result]));
         }
-        // Cut dimensions collapse, also those that the result keeps: from an empty shard nothing can be kept.
+        // Sharded dimensions collapse, even those that the result keeps: an empty shard has nothing
+        // to keep.
         let window = indexing.window_operand_dims(global.rank());
         let kept: Vec<usize> = (0..window.len()).filter(|&i| cut.contains(&window[i])).collect();
         let kept: Vec<usize> = kept.into_iter().map(|i| indexing.window_dims[i]).collect();
@@ -479,7 +482,7 @@ use crate::text::{OpParser, OpPrinter, join, print_array};
 /// The op by name.
 pub(crate) const PARSERS: &[(&str, ParseOp)] = &[("stablehlo.gather", parse_gather)];
 
-/// `offset_dims = [1], index_vector_dim = 1`: lists that are empty and a zero are left out.
+/// `offset_dims = [1], index_vector_dim = 1`: empty lists and a zero are omitted.
 pub(crate) fn print_dimension_numbers(lists: &[(&str, &[usize])], index_vector_dim: usize) -> String {
     let mut fields: Vec<String> = lists
         .iter()
@@ -589,7 +592,7 @@ mod tests {
         ]
     }
 
-    /// The specification, result element by result element.
+    /// The specification, element by element.
     fn naive(op: &Gather, operand: &Literal, index: &Literal, result: &TensorType) -> Vec<f64> {
         let flat =
             |ty: &TensorType, at: &[usize]| at.iter().zip(ty.strides()).map(|(i, s)| i * s).sum::<usize>();

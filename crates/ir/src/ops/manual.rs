@@ -1,4 +1,4 @@
-//! Layouts asked for inside a graph, and bodies written for one shard.
+//! Sharding constraints, and manual computations (bodies written for one shard).
 
 use super::AllReduce;
 use super::checks::{operand_count, shapes};
@@ -17,15 +17,16 @@ use partita_base::{Diagnostic, Result};
 use partita_mesh::{AxisList, AxisRef, Combiner, Mesh, Sharding};
 use std::collections::BTreeSet;
 
-/// The identity; the result is asked to have a layout. Its gradient asks the same of the cotangent.
+/// The identity with a requested layout of the result. Its gradient requests the same layout for
+/// the cotangent.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ShardingConstraint {
     /// The layout.
     pub annotation: Annotation,
 }
 
-/// A body that sees one shard of each operand over the manual axes and may hold explicit collectives over them.
-/// Groups of these collectives name ranks of the whole mesh.
+/// A body that sees one shard of each operand over the manual axes and may contain explicit
+/// collectives over them. Groups of these collectives name ranks of the whole mesh.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ManualComputation {
     /// Index into the graph's meshes.
@@ -36,7 +37,7 @@ pub struct ManualComputation {
     pub in_shardings: Vec<Sharding>,
     /// Layout of each result; only manual axes count.
     pub out_shardings: Vec<Sharding>,
-    /// Names of the axes the body handles itself.
+    /// Names of the axes that the body handles itself.
     pub manual_axes: Vec<String>,
     /// Global types of the results.
     pub result_types: Vec<TensorType>,
@@ -48,7 +49,7 @@ const CONSTRAINT: &str = "sdy.sharding_constraint";
 const MANUAL: &str = "sdy.manual_computation";
 
 impl Op {
-    /// What a sharding constraint asks for, where the op is one.
+    /// The requested layout, if the op is a sharding constraint.
     pub fn constraint(&self) -> Option<&Annotation> {
         if let Op::ShardingConstraint(constraint) = self { Some(&constraint.annotation) } else { None }
     }
@@ -78,7 +79,7 @@ impl Operation for ShardingConstraint {
         Cost::default()
     }
 
-    /// The cotangent of a value that is asked to be partial is asked to be whole over those axes.
+    /// The cotangent of a value requested as partial is requested as replicated over those axes.
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
         let (Some(cotangent), true) = (context.cotangents[0], context.wanted[0]) else {
             return Ok(vec![None]);
@@ -92,7 +93,7 @@ impl Operation for ShardingConstraint {
         Ok(vec![operands[0].clone()])
     }
 
-    /// Layouts are given before; nothing is left to do.
+    /// Layouts are assigned earlier; nothing is left to do.
     fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
         Traits::View(ViewMap::Identity)
     }
@@ -117,7 +118,7 @@ impl ManualComputation {
         sharding
     }
 
-    /// The types that the body sees: E104 unless every rank sees the same.
+    /// The types inside the body: E104 unless they are equal on every rank.
     fn local_types(
         &self,
         what: &str,
@@ -146,7 +147,7 @@ impl ManualComputation {
         Ok(local)
     }
 
-    /// The manual axes that do not cut a value of this layout.
+    /// The manual axes that do not shard a value of this layout.
     fn unused_axes(&self, sharding: &Sharding) -> Result<AxisList> {
         let mut unused = AxisList::new();
         for name in &self.manual_axes {
@@ -165,7 +166,8 @@ impl ManualComputation {
         Ok(unused)
     }
 
-    /// What `rank` sees of an operand: its window, and of a partial value only the first rank sees anything.
+    /// The operand as `rank` sees it: its shard; a partial value is given to the first rank, zeros
+    /// to the others.
     fn shard(&self, operand: &Literal, sharding: &Sharding, rank: usize) -> Literal {
         let (mesh, shape) = (&self.mesh_value, &operand.ty.shape);
         let local = sharding.local_shape(mesh, shape, rank);
@@ -178,7 +180,7 @@ impl ManualComputation {
         }
     }
 
-    /// The value whose shards these are, by rank.
+    /// The global value from its shards by rank.
     fn assemble(&self, ty: &TensorType, sharding: &Sharding, shards: &[&Literal]) -> Literal {
         let mesh = &self.mesh_value;
         let combiner = sharding.combiner().unwrap_or(Combiner::Sum);
@@ -217,7 +219,7 @@ impl Operation for ManualComputation {
         Ok(self.result_types.clone())
     }
 
-    /// Partitioning places the body itself, so propagation passes by.
+    /// Partitioning places the body itself, so propagation skips it.
     fn rule(&self, operands: &[&TensorType], results: &[&TensorType]) -> Rule {
         Rule::whole(&shapes_of(operands), &shapes_of(results))
     }
@@ -236,9 +238,10 @@ impl Operation for ManualComputation {
         total
     }
 
-    /// A manual computation that runs the body again and differentiates it. As the ranks that hold one replicated
-    /// result share its cotangent, each gets an equal part of it, and parts of the cotangent of a replicated operand
-    /// add up. E120 where a layout is partial or cuts part of an axis, and where the body holds what has no gradient.
+    /// A manual computation that runs the body again and differentiates it. Ranks that hold one
+    /// replicated result share its cotangent, so each gets an equal part, and the parts of the
+    /// cotangent of a replicated operand are summed. E120 if a layout is partial or shards over a
+    /// part of an axis, or if the body contains an op without a gradient.
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
         if self.in_shardings.iter().chain(&self.out_shardings).any(|s| s.is_partial()) {
             return Err(refused(MANUAL, "partial operands or results"));
@@ -353,7 +356,7 @@ impl TextForm for ShardingConstraint {
     fn print(&self, printer: &mut OpPrinter) {
         let text = printer.printer.annotation_text(printer.graph, &self.annotation);
         printer.push(&format!("sdy.sharding_constraint {} {text}", printer.operand(0)));
-        // The result may have a layout of its own beside: then the constraint's facts go by other names.
+        // The result may have its own layout: then the constraint's attributes get other names.
         let own = origin_attributes(&[&self.annotation]);
         let rename = |name: String| name.replace("partita.", "partita.constraint_");
         printer.attributes.extend(own.into_iter().map(|(name, value)| (rename(name), value)));
@@ -429,7 +432,7 @@ impl TextForm for ManualComputation {
     }
 }
 
-/// Whether numbers of ranks matter anywhere in a graph.
+/// Whether a graph depends on rank numbers.
 fn names_ranks(graph: &Graph) -> bool {
     graph.nodes.iter().any(|node| {
         let number = matches!(node.op, Op::PartitionId(_) | Op::RankConstant(_));

@@ -1,5 +1,5 @@
-//! The ops, one file per op or tight family: semantics, type inference, factor rule, cost, gradient, reference
-//! evaluation, local rewriting, text form and tests together.
+//! The ops, one file per op or small family: semantics, type inference, factor rule, cost,
+//! gradient, reference evaluation, local rewriting, text form and tests.
 
 pub(crate) mod checks;
 
@@ -11,10 +11,10 @@ use crate::traits::Traits;
 use crate::types::TensorType;
 use partita_base::Result;
 
-/// Reads what follows an op's name and appends its node; returns its results.
+/// Parses what follows an op's name, appends its node and returns its results.
 pub(crate) type ParseOp = fn(&mut crate::text::OpParser) -> Result<Vec<ValueId>>;
 
-// The only list of ops. A new op is its file and a line here.
+// The only list of ops. A new op needs its file and a line here.
 ops! {
     elementwise read by parsers {
         Unary: "Elementwise function of one operand.",
@@ -81,7 +81,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     parsers().map(|(name, _)| name)
 }
 
-/// Ops of StableHLO and CHLO that this language leaves out.
+/// StableHLO and CHLO ops that are not supported.
 pub(crate) const UNSUPPORTED: &[&str] = &[
     "chlo.acos",
     "chlo.acosh",

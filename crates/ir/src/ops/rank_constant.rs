@@ -1,4 +1,4 @@
-//! A constant with one value per rank: what a class of ranks cannot share.
+//! A constant with one value per rank of a class.
 
 use super::checks::operand_count;
 use super::{Constant, ParseOp};
@@ -12,8 +12,8 @@ use crate::types::TensorType;
 use partita_base::{Diagnostic, Result};
 use std::sync::Arc;
 
-/// A literal for each rank of a class, such as the offset of its shard. It appears only in class graphs, where
-/// [`RankConstant::on_rank`] turns it into a [`Constant`].
+/// One literal for each rank of a class, such as the offset of its shard. It occurs only in class
+/// graphs; [`RankConstant::on_rank`] turns it into a [`Constant`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct RankConstant {
     /// The ranks, ascending.
@@ -55,12 +55,12 @@ impl RankConstant {
         (0..self.ranks.len()).map(|position| self.at(position))
     }
 
-    /// This constant with other numbers for its ranks. `name` keeps their order.
+    /// This constant with its ranks renumbered by the order-preserving `name`.
     pub fn renumbered(&self, name: &dyn Fn(usize) -> usize) -> RankConstant {
         RankConstant { ranks: self.ranks.iter().map(|&rank| name(rank)).collect(), ..self.clone() }
     }
 
-    /// The constant of one rank; `None` where the rank is none of them.
+    /// The constant of one rank; `None` if the rank is not in the list.
     pub fn on_rank(&self, rank: usize) -> Option<Constant> {
         let position = self.ranks.binary_search(&rank).ok()?;
         Some(Constant { value: self.at(position) })
@@ -106,7 +106,7 @@ impl Operation for RankConstant {
         ranks.iter().enumerate().map(own).collect()
     }
 
-    /// It is made by partition, and is not partitioned again.
+    /// It is created by partitioning and never partitioned again.
     fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
         Traits::Constant(ConstantOp::ByRank(self))
     }

@@ -1,4 +1,4 @@
-//! Combination over sliding windows.
+//! Reduction over sliding windows.
 
 use super::Pad;
 use super::checks::{one_per_dim, operand_count, same_dtype, shapes, sizes};
@@ -13,8 +13,8 @@ use crate::types::TensorType;
 use partita_base::{DType, Result};
 use partita_mesh::Combiner;
 
-/// Operands (inputs.., initial values..); combines each window. Padding and the gaps of a dilated input hold the
-/// initial value.
+/// Operands (inputs.., initial values..); reduces each window. Padding and the gaps of a dilated
+/// input hold the initial value.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ReduceWindow {
     /// Extent of the window in each dimension.
@@ -55,7 +55,7 @@ impl ReduceWindow {
             && self.padding[dim] == (0, 0)
     }
 
-    /// The element of a dimension that entry `entry` of window `window` meets; `None` in padding and gaps.
+    /// The element of a dimension at entry `entry` of window `window`; `None` in padding and gaps.
     fn source(&self, dim: usize, size: usize, window: usize, entry: usize) -> Option<usize> {
         let place = (window * self.strides[dim] + entry * self.window_dilation[dim]) as i64;
         let place = usize::try_from(place - self.padding[dim].0).ok()?;
@@ -138,7 +138,7 @@ impl Operation for ReduceWindow {
         Cost { flops: flops as f64, bytes: bytes as f64 }
     }
 
-    /// For sums: windows over the padded cotangent, steps and gaps exchanged. E120 otherwise.
+    /// For sums: windows over the padded cotangent, with strides and gaps swapped. E120 otherwise.
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
         let Reducer::Combiner(combiner) = self.reducer else {
             return Err(refused(NAME, "a general body"));
@@ -161,8 +161,9 @@ impl Operation for ReduceWindow {
             gradients[0] = Some(builder.full(&ty, 0.0)?);
             return Ok(gradients);
         }
-        // Element i stands at place i * base_dilation + low, result o covers places o * stride + k * window_dilation.
-        // So i collects the results o at the places i * base_dilation + low - k * window_dilation, k counted down.
+        // Element i is at position i * base_dilation + low; result o covers positions o * stride +
+        // k * window_dilation. So i collects the results o at positions i * base_dilation + low - k
+        // * window_dilation, with k counted down.
         let rank = ty.rank();
         let reach = |d: usize| ((self.window[d] - 1) * self.window_dilation[d]) as i64;
         let low: Vec<i64> = (0..rank).map(|d| reach(d) - self.padding[d].0).collect();

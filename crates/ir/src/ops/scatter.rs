@@ -1,4 +1,4 @@
-//! Windows combined into computed indices.
+//! Scatter: updates written or combined at computed indices.
 
 use super::checks::{distinct_dims, operand_count, same_dtype, shapes, sizes};
 use super::gather::{Gather, GatherDims, Indexing};
@@ -32,7 +32,7 @@ pub struct ScatterDims {
     pub index_vector_dim: usize,
 }
 
-/// What happens to an element that an update meets.
+/// How an update changes an element.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Update {
     /// The update replaces it.
@@ -41,13 +41,13 @@ pub enum Update {
     Combine(Reducer),
 }
 
-/// Operands (operand, indices, updates). Updates that fall outside are dropped, element by element, others applied
-/// in index order.
+/// Operands (operand, indices, updates). Out-of-range updates are dropped, element by element; the
+/// others are applied in index order.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Scatter {
     /// Dimension numbers.
     pub dims: ScatterDims,
-    /// How an update meets the element there.
+    /// How an update changes an element.
     pub update: Update,
     /// The caller promises ascending indices.
     pub indices_are_sorted: bool,
@@ -76,7 +76,7 @@ impl Scatter {
         }
     }
 
-    /// The combiner, where updates combine by one.
+    /// The combiner, if updates are combined by one.
     fn combiner(&self) -> Option<Combiner> {
         match &self.update {
             Update::Assign => None,
@@ -84,8 +84,8 @@ impl Scatter {
         }
     }
 
-    /// For each update element in index order: (position in the operand, position in the updates). Updates that fall
-    /// outside are left out.
+    /// For each update element in index order: (position in the operand, position in the updates).
+    /// Out-of-range updates are omitted.
     fn moves(&self, operand: &TensorType, index: &Literal, updates: &TensorType) -> Vec<(usize, usize)> {
         let indexing = self.indexing();
         let rank = operand.rank();
@@ -113,8 +113,9 @@ impl Scatter {
         moves
     }
 
-    /// What stands in `from` (of the operand's shape) where each update element goes, zero where it falls outside.
-    /// A window reads from `from` with as many zeros around as a window that misses it needs.
+    /// The elements of `from` (of the operand's shape) at the destination of each update element,
+    /// zero if it is out of range. `from` is padded with as many zeros as an out-of-range window
+    /// needs.
     fn read_back(
         &self,
         builder: &mut GraphBuilder,
@@ -191,7 +192,7 @@ impl Operation for Scatter {
         let window = indexing.window_operand_dims(operand.rank());
         for (&dim, operand_dim) in indexing.window_dims.iter().zip(window) {
             let (slice, extent) = (updates.shape[dim], operand.shape[operand_dim]);
-            // An empty shard of an indexed dimension drops its windows of one element like any other.
+            // An empty shard of an indexed dimension drops its one-element windows like all others.
             let empty_shard = extent == 0 && slice == 1 && indexing.map.contains(&operand_dim);
             sizes(
                 slice <= extent || empty_shard,
@@ -206,8 +207,9 @@ impl Operation for Scatter {
         Ok(vec![operand.clone()])
     }
 
-    /// Full windows that are not indexed pass; so do indexed dimensions, of which each shard keeps the updates that
-    /// fall into it. Cutting the updates leaves partial results where they combine.
+    /// Full windows that are not indexed may be sharded; so may indexed dimensions, where each
+    /// shard keeps the updates in its range. Sharding the updates gives partial results if they are
+    /// combined.
     fn rule(&self, operands: &[&TensorType], _: &[&TensorType]) -> Rule {
         let (operand, index, updates) = (operands[0], operands[1], operands[2]);
         let indexing = self.indexing();
@@ -223,7 +225,7 @@ impl Operation for Scatter {
                 let factor = rule.factor(extent, FactorKind::Pass);
                 (target[operand_dim], source[dim]) = (vec![factor], vec![factor]);
             } else {
-                // A wider window could be wider than a shard.
+                // A wider window could exceed a shard.
                 let kind = if indexed && slice == 1 { FactorKind::Pass } else { FactorKind::Whole };
                 target[operand_dim] = vec![rule.factor(extent, kind)];
                 source[dim] = vec![rule.factor(slice, FactorKind::Whole)];
@@ -274,7 +276,8 @@ impl Operation for Scatter {
                     gradients[2] = Some(if self.unique_indices {
                         read
                     } else {
-                        // Of updates that meet, only the last shows in the result: number them, see who won.
+                        // If several updates hit one element, only the last is visible in the
+                        // result: number the updates to find it.
                         let count = TensorType::new(DType::I64, [updates.element_count()]);
                         let numbers = builder.iota(count, 0)?;
                         let numbers = builder.offset(numbers, 1.0)?;
@@ -326,8 +329,8 @@ impl Operation for Scatter {
         }
     }
 
-    /// Indices are taken relative to the shard, so what belongs elsewhere falls outside. Where updates are cut, only
-    /// the leader starts from the operand.
+    /// Indices become relative to the shard, so updates for other shards are out of range. If
+    /// updates are sharded, only the leader starts from the operand.
     fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
         Traits::Opaque
     }

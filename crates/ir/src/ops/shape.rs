@@ -1,4 +1,4 @@
-//! Ops that move elements without looking at them.
+//! Ops that rearrange elements: broadcast, reshape, transpose, reverse.
 
 use super::checks::{distinct_dims, movement_cost, one_per_dim, operand_count, shapes};
 use crate::graph::{Graph, Node, ValueId};
@@ -40,7 +40,7 @@ pub struct Reverse {
     pub dims: Vec<usize>,
 }
 
-/// The cotangent of a result, where the operand's is asked for and the elements are floats.
+/// The cotangent of a result, if the operand's is wanted and the elements are floats.
 fn cotangent(context: &GradientContext) -> Option<ValueId> {
     context.cotangents[0].filter(|&g| context.wanted[0] && context.builder.ty(g).dtype.is_float())
 }
@@ -90,7 +90,7 @@ impl Operation for BroadcastInDim {
         let Some(g) = cotangent(context) else { return Ok(vec![None]) };
         let b = &mut *context.builder;
         let shape = b.shape(context.operands[0]);
-        // Operand dimensions that were not repeated, in the order they have in the result.
+        // Operand dimensions that were not broadcast, in result order.
         let mut kept: Vec<usize> =
             (0..shape.len()).filter(|&d| shape[d] == self.shape[self.dims[d]]).collect();
         kept.sort_by_key(|&d| self.dims[d]);
@@ -128,10 +128,10 @@ impl Operation for BroadcastInDim {
 
 /// The factors of the dimensions of two row-major views of the same elements.
 ///
-/// Dimensions of extent 1 have none. The others fall into the smallest blocks with the same number of elements
-/// on both sides. Within a block both sides are walked from the major end: the smaller remainder becomes a common
-/// factor when it divides the larger (`[2, 6] -> [4, 3]` has 2, 2, 3); when it does not, no split of one side is
-/// a split of the other, and the block stays whole.
+/// Dimensions of extent 1 have none. The others fall into the smallest blocks with the same number
+/// of elements on both sides. Within a block both sides are walked from the major end: the smaller
+/// remainder becomes a common factor if it divides the larger (`[2, 6] -> [4, 3]` has 2, 2, 3). If
+/// it does not, no split of one side is a split of the other, and the block cannot be sharded.
 fn reshape_factors(rule: &mut Rule, from: &[usize], to: &[usize]) -> [Vec<Vec<FactorId>>; 2] {
     let mut dims = [vec![Vec::new(); from.len()], vec![Vec::new(); to.len()]];
     if from.contains(&0) || to.contains(&0) {
@@ -243,7 +243,7 @@ impl Operation for Reshape {
     }
 
     fn cost(&self, _operands: &[&TensorType], _results: &[&TensorType]) -> Cost {
-        // A view: nothing moves.
+        // A view: no data moves.
         Cost::default()
     }
 
@@ -470,7 +470,7 @@ mod tests {
         BroadcastInDim { shape: shape.to_vec(), dims: dims.to_vec() }
     }
 
-    /// Factor sizes of the dimensions of a reshape, `W` before those that must stay whole.
+    /// Factor sizes of the dimensions of a reshape, with `W` before factors that cannot be sharded.
     fn reshape_rule(from: &[usize], to: &[usize]) -> String {
         let (from, to) = (TensorType::new(DType::F32, from), TensorType::new(DType::F32, to));
         let rule = Reshape { shape: to.shape.clone() }.rule(&[&from], &[&to]);

@@ -1,4 +1,4 @@
-//! Static windows, padding and joining.
+//! Static slices, padding and concatenation.
 
 use super::checks::{movement_cost, one_per_dim, operand_count, same_dtype, shapes, sizes};
 use super::shape::rearranged;
@@ -21,15 +21,15 @@ pub struct Slice {
     pub stride: Vec<usize>,
 }
 
-/// Joins the operands along a dimension.
+/// Concatenates the operands along a dimension.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Concatenate {
     /// The dimension.
     pub dim: usize,
 }
 
-/// Adds `low` and `high` elements of the padding value (operand 1) at the edges, `interior` ones between
-/// elements; negative edges cut.
+/// Adds `low` and `high` elements of the padding value (operand 1) at the edges, `interior` ones
+/// between elements; negative edges remove elements.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Pad {
     /// Elements added before each dimension.
@@ -41,7 +41,8 @@ pub struct Pad {
 }
 
 impl Slice {
-    /// What a dynamic slice of `sizes` at `start` reads of a tensor of `shape`: starts are clamped so that it fits.
+    /// The slice that a dynamic slice of `sizes` at `start` reads from a tensor of `shape`: starts
+    /// are clamped so that it fits.
     pub fn clamped(start: &[i64], sizes: &[usize], shape: &[usize]) -> Slice {
         let fitting = start.iter().zip(shape).zip(sizes);
         let start: Vec<usize> =
@@ -56,7 +57,8 @@ impl Slice {
     }
 }
 
-/// The rule of an op between tensors of one rank: dimensions in `pass` correspond, the others move.
+/// The rule of an op between tensors of one rank: dimensions in `pass` correspond, the others
+/// cannot be sharded.
 fn rule_of_windows(operands: &[&TensorType], result: &TensorType, pass: impl Fn(usize) -> bool) -> Rule {
     let mut rule = Rule { operands: vec![Vec::new(); operands.len()], ..Rule::default() };
     let mut dims = Vec::new();
@@ -73,7 +75,7 @@ fn rule_of_windows(operands: &[&TensorType], result: &TensorType, pass: impl Fn(
 }
 
 impl Slice {
-    /// Start, limit and step of each dimension; `None` for one that is taken whole.
+    /// Start, limit and stride of each dimension; `None` if it is taken in full.
     fn cuts(&self, operand: &TensorType) -> Vec<Option<(usize, usize, usize)>> {
         let cut = |(dim, &extent): (usize, &usize)| {
             let cut = (self.start[dim], self.limit[dim], self.stride[dim]);
@@ -143,7 +145,7 @@ impl Operation for Slice {
         Ok(vec![rearranged(operands[0], &results[0].shape, source)])
     }
 
-    /// Dimensions taken in full end where the shard ends; the others are whole on every rank.
+    /// Dimensions taken in full end at the end of the shard; the others are replicated.
     fn traits(&self, _: &Graph, _: &Node) -> Traits<'_> {
         Traits::View(ViewMap::Slice { start: &self.start, stride: &self.stride })
     }
@@ -240,7 +242,8 @@ impl Operation for Concatenate {
 }
 
 impl Pad {
-    /// Extent of the result along a dimension of this extent; negative when more is cut than there is.
+    /// Extent of the result along a dimension of this extent; negative if more is removed than
+    /// exists.
     fn extent(&self, dim: usize, extent: usize) -> i64 {
         let between = extent.saturating_sub(1) * self.interior[dim];
         self.low[dim] + self.high[dim] + (extent + between) as i64
@@ -298,7 +301,8 @@ impl Operation for Pad {
         if !context.wanted[0] && !context.wanted[1] {
             return Ok(vec![None, None]);
         }
-        // Undo the edges (what they cut gets zero), then pick the elements between the interior padding.
+        // Undo the edges (removed elements get zero), then pick the elements between the interior
+        // padding.
         let zero = b.scalar(b.ty(g).dtype, 0.0);
         let edges = Pad {
             low: self.low.iter().map(|low| -low).collect(),

@@ -32,7 +32,8 @@ impl Sort {
         Ok(interpret::evaluate(&self.comparator, &arguments)?[0].to_i64() == [1])
     }
 
-    /// The positions in order, equals as they stood. Ends whatever the comparator answers.
+    /// The positions in sorted order, equals in their original order. Terminates for any
+    /// comparator.
     fn sorted(&self, operands: &[&Literal], positions: &[usize]) -> Result<Vec<usize>> {
         if positions.len() < 2 {
             return Ok(positions.to_vec());
@@ -198,7 +199,7 @@ mod tests {
         assert_eq!(got[1].to_i64(), [8, 5, 2, 3, 6, 9, 0, 1, 4, 7]);
     }
 
-    /// Only what is asked for is differentiated: a sort may stand before what is not.
+    /// Only wanted operands are differentiated: a sort may precede operands that are not.
     #[test]
     fn a_sorted_operand_keeps_no_gradient_from_the_others() {
         let mut b = GraphBuilder::new("main");
@@ -223,7 +224,7 @@ mod tests {
             expected.sort_by(|a, b| b.total_cmp(a));
             assert_eq!(sorted, expected);
         }
-        // A comparator that is no order still ends, with the same elements.
+        // An inconsistent comparator still terminates, with the same elements.
         let odd = apply(by_first(Direction::Ne, 1, &[DType::F64]), std::slice::from_ref(&x)).remove(0);
         let all = |x: &Literal| {
             let mut values = x.to_f64();

@@ -1,4 +1,4 @@
-//! Attribute values and dictionaries, as far as StableHLO uses them.
+//! Attribute values and dictionaries, in the subset that StableHLO uses.
 
 use super::literals::{parse_f64, parse_integer};
 use super::parser::Parser;
@@ -34,11 +34,11 @@ pub(crate) enum Value {
     Keyword(String),
     /// `#sdy.sharding<..>` or each of `#sdy.sharding_per_value<[..]>`.
     Shardings(Vec<ShardingText>),
-    /// Something this language has no use for.
+    /// A value that this language does not use.
     Other,
 }
 
-/// Attributes by name; later ones of a name win. Order is kept.
+/// Attributes by name; the last one of a name counts. Order is kept.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Attributes {
     pub list: Vec<(String, Value)>,
@@ -71,7 +71,7 @@ impl Parser<'_> {
         Ok(attributes)
     }
 
-    /// What attributes of the tree mean.
+    /// The values of the tree's attributes.
     pub fn named(&mut self, tree: &Tree, list: &[Named]) -> Result<Attributes> {
         let mut attributes = Attributes { list: Vec::with_capacity(list.len()) };
         for named in list {
@@ -86,7 +86,7 @@ impl Parser<'_> {
         if self.kind() == Kind::Mark('{') { self.dictionary() } else { Ok(Attributes::default()) }
     }
 
-    /// `a = b, c` up to a closing mark, which is left.
+    /// `a = b, c` up to a closing mark, which is not consumed.
     pub fn fields(&mut self, close: char) -> Result<Attributes> {
         let mut attributes = Attributes::default();
         while self.kind() != Kind::Mark(close) {
@@ -115,7 +115,7 @@ impl Parser<'_> {
         Ok(value)
     }
 
-    /// What an attribute of the tree means here.
+    /// The value of an attribute of the tree.
     fn meaning(&mut self, tree: &Tree, attribute: &Attribute) -> Result<Value> {
         Ok(match attribute {
             Attribute::Unit => Value::Unit,
@@ -171,7 +171,7 @@ impl Parser<'_> {
             };
             return narrow.map(Value::Float).ok_or_else(|| self.error_at(token, "E145", "not a number"));
         }
-        // Integers of attributes may be written unsigned in 64 bits; their bits are what is kept.
+        // Integer attributes may be written as unsigned 64-bit numbers; their bits are kept.
         parse_integer(text)
             .and_then(|v| i64::try_from(v).ok().or_else(|| u64::try_from(v).ok().map(|v| v as i64)))
             .map(Value::Int)
@@ -241,7 +241,7 @@ impl Parser<'_> {
         Ok(Value::Other)
     }
 
-    /// Skips to the `>` that closes a `<` already passed.
+    /// Skips to the `>` that closes a consumed `<`.
     pub fn skip_angle(&mut self) -> Result<()> {
         let mut depth = 1;
         loop {

@@ -1,9 +1,9 @@
-//! One numbering of values for graphs that print alike.
+//! Canonical value numbering, for graphs with equal text.
 
 use crate::graph::{Graph, Value, ValueId};
 
-/// The same graph with values numbered inputs first, then results in execution order, as text has them; values that
-/// nothing defines are dropped. Regions inside ops are left as they are.
+/// The same graph with values numbered as in text: inputs first, then results in execution order;
+/// undefined values are dropped. Regions inside ops are unchanged.
 pub fn canonical(graph: &Graph) -> Graph {
     let order: Vec<ValueId> =
         graph.inputs.iter().chain(graph.nodes.iter().flat_map(|n| &n.results)).copied().collect();

@@ -1,4 +1,4 @@
-//! What attributes say beyond the op: names, roles and layouts of values, and where composites come from.
+//! Attributes beyond the op itself: names, roles and layouts of values, and origins of composites.
 
 use super::attributes::{Attributes, Value};
 use super::parser::Parser;
@@ -136,10 +136,12 @@ impl Parser<'_> {
         })
     }
 
-    // ---- composites ------------------------------------------------------------------------------------
+    // ---- composites
+    // ------------------------------------------------------------------------------------
 
-    /// The definition of a composite. What it computes is the function. It comes from a template, or is a gradient,
-    /// only where rebuilding it from there gives the same function; otherwise it is a subgraph like any other.
+    /// The definition of a composite. The function defines its meaning. It counts as a template or
+    /// a gradient only if rebuilding it from there gives the same function; otherwise it is an
+    /// ordinary subgraph.
     pub fn definition(
         &mut self,
         name: &str,
@@ -182,7 +184,7 @@ impl Parser<'_> {
         Ok(definition)
     }
 
-    /// The gradient that `partita.vjp` describes; `None` where it cannot be.
+    /// The gradient that `partita.vjp` describes; `None` if it cannot be built.
     fn gradient_definition(
         &mut self,
         name: &str,
@@ -219,7 +221,7 @@ impl Parser<'_> {
     }
 }
 
-/// Sets the unit of each dimension; what does not fit is left at 1.
+/// Sets the unit of each dimension; invalid ones stay 1.
 pub(crate) fn set_units(sharding: &mut Sharding, units: &[i64]) {
     for (dim, &unit) in sharding.dims.iter_mut().zip(units) {
         dim.unit = usize::try_from(unit).unwrap_or(1).max(1);

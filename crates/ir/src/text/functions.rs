@@ -1,4 +1,4 @@
-//! Functions, read at their first use, and what they unfold to.
+//! Functions, parsed at their first use, and their expanded size.
 
 use super::attributes::Value;
 use super::parser::Parser;
@@ -11,10 +11,11 @@ use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_mlir::Kind;
 use std::sync::Arc;
 
-/// Nodes that calls and composites may unfold to: calls of calls could otherwise multiply without bound.
+/// The limit on nodes after expansion of calls and composites: nested calls could otherwise grow
+/// without bound.
 pub(super) const NODE_LIMIT: usize = 1 << 20;
 
-/// A function of the module: where it stands, and its graph once read.
+/// A function of the module: its position, and its graph once parsed.
 pub(super) struct Function {
     /// The token after its name.
     pub start: usize,
@@ -28,7 +29,7 @@ pub(super) enum State {
     Read(Arc<Graph>, Extent),
 }
 
-/// What a graph unfolds to, regions and decompositions included.
+/// The expanded size of a graph, regions and decompositions included.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Extent {
     /// Nodes, a region counting as a few.
@@ -37,16 +38,16 @@ pub(crate) struct Extent {
     pub depth: usize,
 }
 
-/// What a region takes beside its nodes, in nodes.
+/// The cost of a region beside its nodes, in nodes.
 const REGION_NODES: usize = 4;
 
 impl Parser<'_> {
-    /// The graph of a function, read at its first use.
+    /// The graph of a function, parsed at its first use.
     pub fn function(&mut self, name: &str, used_at: usize) -> Result<Arc<Graph>> {
         Ok(self.function_with_extent(name, used_at)?.0)
     }
 
-    /// As [`Parser::function`], with what the graph unfolds to. E149 where that is too much.
+    /// [`Parser::function`] with the expanded size of the graph. E149 if that exceeds the limit.
     pub(super) fn function_with_extent(
         &mut self,
         name: &str,
@@ -69,7 +70,7 @@ impl Parser<'_> {
         let graph = Arc::new(self.function_body(name)?);
         self.position = back;
         let extent = self.extent(&graph);
-        // What stands in the text is bounded by the text.
+        // Text without calls is bounded by its own length.
         if extent.nodes > NODE_LIMIT + self.tree.tokens.list.len() {
             return Err(self.too_many_nodes(used_at));
         }
@@ -81,7 +82,7 @@ impl Parser<'_> {
         self.error_at(at, "E149", format!("calls and composites unfold to more than {NODE_LIMIT} nodes"))
     }
 
-    /// What a graph unfolds to. Each decomposition is counted once and remembered.
+    /// The expanded size of a graph. Each decomposition is counted once and remembered.
     fn extent(&mut self, graph: &Graph) -> Extent {
         let mut total = Extent { nodes: graph.nodes.len(), depth: 0 };
         for node in &graph.nodes {
@@ -190,7 +191,7 @@ impl Parser<'_> {
         Ok(graph)
     }
 
-    /// What follows the arguments: types, names and layouts of the results.
+    /// Parses what follows the arguments: types, names and layouts of the results.
     fn function_results(
         &mut self,
     ) -> Result<(Vec<TensorType>, Vec<Option<String>>, Vec<Option<Annotation>>)> {
@@ -220,7 +221,7 @@ impl Parser<'_> {
         Ok((types, names, annotations))
     }
 
-    /// `%a: T`, a new input of the current graph. A location that follows may name it.
+    /// `%a: T`, a new input of the current graph. A location behind it may name it.
     pub fn block_argument(&mut self) -> Result<ValueId> {
         let at = self.position;
         if self.kind() != Kind::Value {

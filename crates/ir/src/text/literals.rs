@@ -7,10 +7,10 @@ use half::{bf16, f16};
 use partita_base::{DType, InertType, Result};
 use partita_mlir::{Kind, unquote};
 
-/// Elements a literal may have: one that repeats a number stays small, but what computes with it fills it in.
+/// The limit on elements of a literal: a splat stays small, but ops expand it.
 const ELEMENT_LIMIT: usize = 1 << 27;
 
-/// Elements beyond which a literal is printed as raw bytes.
+/// Larger literals are printed as raw bytes.
 const LISTED: usize = 256;
 
 /// `dense<..>` before its type is known.
@@ -110,7 +110,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Nested lists, without recursion: a stack of counts, and the extent seen at each depth.
+    /// Parses nested lists without recursion: a stack of counts, and the extent at each depth.
     fn dense_list(&mut self) -> Result<Dense> {
         let ragged = |p: &Self| p.error("E145", "rows of this literal differ in length");
         let mut extents: Vec<Option<usize>> = Vec::new();
@@ -144,7 +144,7 @@ impl Parser<'_> {
                 }
                 _ => return Err(self.unexpected("an element")),
             }
-            // Close every list that ends here; each counts as an element of the one around it.
+            // Close every list that ends here; each counts as an element of the list around it.
             loop {
                 if self.kind() == Kind::Mark(']') {
                     let count = counts.pop().expect("inside a list");
@@ -238,7 +238,7 @@ impl Parser<'_> {
             .ok_or_else(|| self.bad_element(token, ty))
     }
 
-    /// An element of a type that nothing computes with, as it is written: `(1.0, 2.0)`, `-3`, `1.5`, `0x3C`.
+    /// An element of a type without arithmetic, as written: `(1.0, 2.0)`, `-3`, `1.5`, `0x3C`.
     fn inert_element(&self, token: usize, inert: InertType, ty: &TensorType) -> Result<String> {
         let tree = &self.tree;
         let is_number = |at: usize| self.kind_at(at) == Kind::Number;
@@ -363,7 +363,7 @@ fn print_element(data: &Storage, at: usize) -> String {
     }
 }
 
-/// The shortest digits that give the value back, or the bit pattern where there are none.
+/// The shortest digits that parse back to the value, or the bit pattern if there are none.
 pub(crate) fn print_f64(value: f64) -> String {
     if value.is_finite() {
         print_decimal(format!("{value:e}"))
@@ -372,7 +372,8 @@ pub(crate) fn print_f64(value: f64) -> String {
     }
 }
 
-/// Rust's shortest `7.5e-1` in MLIR's dress: at least six digits after the point, a signed two-digit exponent.
+/// Rust's shortest `7.5e-1` in MLIR's format: at least six digits after the point, a signed
+/// two-digit exponent.
 fn print_decimal(shortest: String) -> String {
     let (mantissa, exponent) = shortest.split_once('e').expect("`{:e}` writes an exponent");
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));

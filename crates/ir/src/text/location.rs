@@ -1,19 +1,21 @@
-//! Locations: where the module path, phase, microbatch and group of a node live in text.
+//! Locations: the text form of a node's module path, phase, microbatch, stage and group.
 //!
-//! A node prints `loc("forward/layers.0.attn"("model.rs":12:0))`: phase, `@` and the microbatch where there is one, `^` and the
-//! pipeline stage where it is not the first, `~` and the group of nodes to be computed again where it is in one, `/`, module path; inside, the source location where it is known. A node in no module of the forward phase prints
-//! its bare source location, or nothing. Of JAX's names (`jit(step)/jvp(layers_0)/dot_general`) the
-//! modules become the path, without what wraps them, `jit(..)` and the last part, which names the primitive.
+//! A node prints `loc("forward/layers.0.attn"("model.rs":12:0))`: phase, `@` and the microbatch if
+//! there is one, `^` and the pipeline stage if it is not the first, `~` and the recomputation group
+//! if it is in one, `/`, module path; inside, the source location if known. A forward node in no
+//! module prints its bare source location, or nothing. From JAX's names
+//! (`jit(step)/jvp(layers_0)/dot_general`) the modules become the path, without their wrappers,
+//! `jit(..)` and the last part, which names the primitive.
 
 use super::parser::Parser;
 use crate::graph::{Location, Node, Phase};
 use partita_base::Result;
 use partita_mlir::{Kind, quote, unquote};
 
-/// How many aliases a location may go through.
+/// The limit on nested location aliases.
 const ALIAS_LIMIT: usize = 32;
 
-/// What a location says.
+/// A parsed location.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct LocationText {
     pub name: Option<String>,
@@ -32,7 +34,7 @@ pub(crate) struct Origin {
 }
 
 impl LocationText {
-    /// The origin that the location spells.
+    /// The origin that the location describes.
     pub fn origin(self) -> Origin {
         let mut origin = Origin { location: self.source, ..Origin::default() };
         let Some(name) = self.name else { return origin };
@@ -63,7 +65,7 @@ impl LocationText {
     }
 }
 
-/// The module that a part of a JAX name stands for: `mlp` of `transpose(jvp(mlp))`, none of `jit(step)`.
+/// The module in a part of a JAX name: `mlp` in `transpose(jvp(mlp))`, none in `jit(step)`.
 fn module_of(part: &str) -> &str {
     if part.starts_with("jit(") || part.starts_with("pjit(") {
         return "";
@@ -108,9 +110,11 @@ impl Parser<'_> {
         Ok(location)
     }
 
-    /// The inside of `loc(..)`; stops anywhere before the closing bracket. Of composed locations the first counts.
+    /// The inside of `loc(..)`; stops anywhere before the closing bracket. Of composed locations
+    /// the first counts.
     fn location_body(&mut self, aliases_left: usize) -> Result<LocationText> {
-        // Words that wrap a location are looped over, not recursed into: a text may nest them without bound.
+        // Wrapper words are handled in a loop, not by recursion: a text may nest them without
+        // bound.
         let mut found = LocationText::default();
         let mut budget = 64usize;
         loop {

@@ -1,26 +1,27 @@
 //! The textual form of a graph: StableHLO MLIR with `sdy` meshes and shardings.
 //!
-//! What JAX prints, this reads; what this prints, StableHLO's own tools read. `print` and `parse` are inverse to each
-//! other. A graph is a module with one public function; composites' decompositions are private ones. What MLIR has
-//! no place for rides in attributes that other tools drop or carry along:
+//! It reads what JAX prints, and StableHLO's own tools read what it prints. `print` and `parse` are
+//! inverse to each other. A graph is a module with one public function; composites' decompositions
+//! are private ones. Facts without a place in MLIR are attributes, which other tools drop or keep:
 //!
 //! | fact | text |
 //! |---|---|
 //! | name of a value | `partita.name = "x"` on arguments and ops (a list on ops with several results); `loc("x")` on region arguments |
 //! | name of an output | `jax.result_info = "loss"` |
 //! | role of a value | `partita.role = "param"`, `"input"`, `"state_of %arg0"`, `"grad_of %3"` |
-//! | layout asked for | `sdy.sharding`, with `partita.origin`, and `partita.units` where a unit is not 1, `partita.by_element` where axes cut by single elements |
+//! | requested layout | `sdy.sharding`, with `partita.origin`, and `partita.units` if a unit is not 1, `partita.by_element` if axes split at single elements |
 //! | an output that replaces an input | `tf.aliasing_output = 0 : i32` |
 //! | module path, phase, microbatch | the location's name: `loc("weight_grad@2/layers.0.attn"("model.rs":12:0))` |
 //! | extents of an uneven collective | `partita.extents = array<i64: 2, 1>` |
 //!
-//! Other tools read all of it but two things they have no form for: uneven collectives, and layouts that are partial
+//! Other tools read all of it except two features: uneven collectives, and layouts that are partial
 //! under another combiner than the sum (`unreduced={"x" max}`).
 //!
-//! The text is first a syntax tree (`partita_mlir`), of which modules, functions and ops then read their parts, each op
-//! in its own file. Reading never panics, and takes time in proportion to the text and what its calls unfold to. Diagnostics: E140
-//! syntax, E141 unknown op, E142 type, E143 name, E144 known but not supported, E145 literal, E146 types that do not
-//! agree, E147 attribute, E148 sharding, E149 limits.
+//! The text is first parsed to a syntax tree (`partita_mlir`), from which modules, functions and
+//! ops parse their parts, each op in its own file. Parsing never panics, and takes time
+//! proportional to the text and its expanded calls. Diagnostics: E140 syntax, E141 unknown op, E142
+//! type, E143 name, E144 known but not supported, E145 literal, E146 types that do not agree, E147
+//! attribute, E148 sharding, E149 limits.
 
 mod attributes;
 mod canonical;
@@ -87,13 +88,13 @@ pub fn parse(text: &str) -> Result<Graph> {
     parse_named(text, "<text>")
 }
 
-/// As [`parse`], with a file name for messages and for the origin of annotations.
+/// [`parse`] with a file name for messages and for the origin of annotations.
 pub fn parse_named(text: &str, file_name: &str) -> Result<Graph> {
     parse_with(text, file_name, &Registry::default())
 }
 
-/// As [`parse_named`]; a composite whose decomposition is what the registry's template of its name builds is that
-/// template's.
+/// [`parse_named`] with a registry: a composite whose decomposition equals the one of the template
+/// of its name becomes that template.
 pub fn parse_with(text: &str, file_name: &str, registry: &Registry) -> Result<Graph> {
     parser::Parser::new(partita_mlir::Source { text, file: file_name }, registry)?.module()
 }

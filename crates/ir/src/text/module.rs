@@ -1,4 +1,4 @@
-//! What a module declares: meshes, functions, location aliases, and its entry.
+//! Module-level parsing: meshes, functions, location aliases, and the entry function.
 
 use super::functions::{Function, State};
 use super::parser::Parser;
@@ -31,7 +31,7 @@ impl Parser<'_> {
         Ok(graph)
     }
 
-    /// Notes where functions, meshes and location aliases stand, bodies unread.
+    /// Records the positions of functions, meshes and location aliases, with bodies unparsed.
     fn index_module(&mut self, meshes: &mut Vec<usize>) -> Result<()> {
         let tree = self.tree.clone();
         for alias in &tree.aliases {
@@ -74,7 +74,8 @@ impl Parser<'_> {
         self.unexpected("`module`, `func.func` or `sdy.mesh`")
     }
 
-    /// What a module says of itself: how many replicas and partitions the program has. The rest is skipped.
+    /// Module attributes: the number of replicas and partitions of the program. The rest is
+    /// skipped.
     fn module_attributes(&mut self, tokens: Span) {
         for at in tokens {
             let count = match self.kind_at(at + 1) {
@@ -89,7 +90,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The number of partitions: what the module says, or the ranks of its meshes where they agree.
+    /// The number of partitions: from the module, or the ranks of its meshes if they agree.
     pub fn partition_count(&self) -> Option<usize> {
         let mut ranks = self.meshes.iter().map(Mesh::rank_count);
         self.partitions.or_else(|| ranks.next().filter(|&first| ranks.all(|count| count == first)))

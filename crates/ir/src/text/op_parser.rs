@@ -1,4 +1,4 @@
-//! What an op's file needs to read its own text: operands, clauses, attributes, regions, types.
+//! The interface for an op's file to parse its text: operands, clauses, attributes, regions, types.
 
 use super::attributes::{Attributes, INTEGER_LIMIT, Value};
 use super::parser::Parser;
@@ -10,14 +10,15 @@ use crate::types::TensorType;
 use partita_base::{Diagnostic, Result};
 use partita_mlir::{Form, Kind, OperationId};
 
-/// One op being read from its place in the tree: its pretty form token by token, its generic form as structure. Both forms of text fill the same fields, so an op reads its clauses where the text is pretty
-/// and its attributes where it is generic, and then goes on alike.
+/// One op being parsed from its place in the tree: its pretty form token by token, its generic form
+/// as structure. Both forms fill the same fields, so an op reads clauses in the pretty form and
+/// attributes in the generic form; the rest of its parser is common.
 pub(crate) struct OpParser<'p, 't> {
     /// The parser, past the op's name.
     pub parser: &'p mut Parser<'t>,
     /// The op's name.
     pub name: String,
-    /// Where the name stands.
+    /// The position of the name.
     pub at: usize,
     id: OperationId,
     /// The operands read so far.
@@ -26,7 +27,7 @@ pub(crate) struct OpParser<'p, 't> {
     pub attributes: Attributes,
     /// The regions of the generic form.
     pub regions: Vec<Region>,
-    /// Declared types of the operands, where the form says them.
+    /// Declared types of the operands, if the form has them.
     pub operand_types: Option<Vec<TensorType>>,
     /// Declared types of the results.
     pub result_types: Vec<TensorType>,
@@ -52,12 +53,13 @@ impl<'p, 't> OpParser<'p, 't> {
         self.parser.error_at(self.at, code, message)
     }
 
-    /// In the generic form, `"op"(%a) <{..}> ({..}) {..} : (T) -> T`, reads all of it and returns true.
+    /// Parses all of the generic form, `"op"(%a) <{..}> ({..}) {..} : (T) -> T`, and returns true;
+    /// false for the pretty form.
     pub fn generic(&mut self) -> Result<bool> {
         self.generic_with(Capture::Constants)
     }
 
-    /// As [`OpParser::generic`], with regions that may use values of the graph around them.
+    /// [`OpParser::generic`] with regions that may use values of the surrounding graph.
     pub fn generic_with(&mut self, capture: Capture) -> Result<bool> {
         let tree = self.parser.tree.clone();
         let Form::Generic(generic) = &tree.operation(self.id).form else { return Ok(false) };
@@ -72,13 +74,13 @@ impl<'p, 't> OpParser<'p, 't> {
         }
         self.parser.position = generic.signature.start;
         self.operand_types = Some(self.parser.result_types()?);
-        // The tree has the arrow here.
+        // The tree guarantees the arrow here.
         self.parser.advance();
         self.result_types = self.parser.result_types()?;
         Ok(true)
     }
 
-    /// `%a, %b` with any number of values; leaves a comma that no value follows.
+    /// `%a, %b` with any number of values; a comma without a value behind it is not consumed.
     pub fn operands(&mut self) -> Result<()> {
         while self.parser.kind() == Kind::Value {
             let value = self.parser.operand()?;
@@ -191,7 +193,7 @@ impl<'p, 't> OpParser<'p, 't> {
     pub fn record_of(&self, name: &str) -> Result<Attributes> {
         match self.attributes.get(name) {
             Some(Value::Record(fields) | Value::Dictionary(fields)) => Ok(fields.clone()),
-            // A record without fields reads as nothing in particular.
+            // A record without fields parses as `Other`.
             Some(Value::Other) => Ok(Attributes::default()),
             _ => Err(self.missing(name, "a record such as `#stablehlo.gather<..>`")),
         }

@@ -1,4 +1,4 @@
-//! What an op's file needs to write its own text.
+//! The interface for an op's file to print its text.
 
 use super::printer::{Printer, join, print_dictionary};
 use super::types::{print_results, print_types};
@@ -13,7 +13,7 @@ pub(crate) struct OpPrinter<'a> {
     pub node: &'a Node,
     /// The names of the graph's values.
     pub names: &'a [String],
-    /// Name, role and layout of the results, still to be printed.
+    /// Name, role and layout of the results, not yet printed.
     pub attributes: Vec<(String, String)>,
 }
 
@@ -43,7 +43,7 @@ impl OpPrinter<'_> {
         self.graph.result_types(self.node).into_iter().cloned().collect()
     }
 
-    /// `{..}` of what says something about the results; nothing where nothing is said.
+    /// `{..}` with attributes of the results; nothing if there are none.
     pub fn attributes(&mut self) {
         let attributes = std::mem::take(&mut self.attributes);
         self.push(&print_dictionary(attributes));
@@ -56,7 +56,7 @@ impl OpPrinter<'_> {
         self.function_type();
     }
 
-    /// As [`OpPrinter::pretty`] with `: T` where operands and result share it.
+    /// [`OpPrinter::pretty`] with `: T` if operands and result share it.
     pub fn pretty_same_type(&mut self, name: &str, clauses: &str) {
         let operands = self.operands();
         self.push(&format!("{name} {operands}{clauses}"));

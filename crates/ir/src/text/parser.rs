@@ -1,4 +1,5 @@
-//! The reader: the tree, a place in the tokens of the op being read, and errors that point at it.
+//! The parser: the syntax tree, a position in the tokens of the current op, and errors that point
+//! at it.
 
 use super::functions::{Extent, Function};
 use super::scope::Frame;
@@ -12,13 +13,13 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The reader: the tree of the text, a place in the tokens of the op being read, the module's symbols, and the graphs
-/// under construction.
+/// The parser state: the syntax tree, a position in the tokens of the current op, the module's
+/// symbols, and the graphs under construction.
 pub(crate) struct Parser<'t> {
     pub source: Source<'t>,
     pub tree: Rc<Tree<'t>>,
     pub position: usize,
-    /// The last `{` passed.
+    /// The last consumed `{`.
     pub brace: usize,
     pub meshes: Vec<Mesh>,
     /// `mhlo.num_replicas` of the module.
@@ -29,7 +30,8 @@ pub(crate) struct Parser<'t> {
     pub(super) functions: IndexMap<String, Function>,
     pub registry: &'t Registry,
     pub definitions: Vec<Arc<CompositeDefinition>>,
-    /// What decompositions unfold to, by address; the definitions are kept so that addresses stay theirs.
+    /// The expanded size of decompositions, by address; the definitions are kept alive so that
+    /// addresses stay unique.
     pub extents: HashMap<*const CompositeDefinition, (Arc<CompositeDefinition>, Extent)>,
     pub parsers: HashMap<&'static str, ops::ParseOp>,
     pub frames: Vec<Frame<'t>>,
@@ -163,7 +165,7 @@ impl<'t> Parser<'t> {
         self.error_at(self.position, code, message)
     }
 
-    /// The current token as a diagnostic shows it.
+    /// The current token, formatted for a diagnostic.
     pub fn found(&self) -> String {
         match self.kind() {
             Kind::End => "the end of the text".to_string(),
@@ -184,7 +186,7 @@ impl<'t> Parser<'t> {
         if self.depth > DEPTH_LIMIT { Err(self.too_deep(self.position)) } else { Ok(()) }
     }
 
-    /// E149 where something that nests so deep would stand too deep here.
+    /// E149 if something with this nesting depth would exceed the limit here.
     pub fn check_depth(&self, depth: usize, at: usize) -> Result<()> {
         if self.depth + depth > DEPTH_LIMIT { Err(self.too_deep(at)) } else { Ok(()) }
     }

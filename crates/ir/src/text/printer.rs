@@ -1,4 +1,4 @@
-//! Modules, functions and values as text. What stands after an op's name is written by the op's own file.
+//! Prints modules, functions and values. Each op's own file prints what follows its name.
 
 use super::PrintOptions;
 use super::location::print_location;
@@ -20,7 +20,7 @@ pub(crate) struct Printer {
     next_value: usize,
     meshes: Vec<(Mesh, String)>,
     symbols: Vec<String>,
-    /// Decompositions met so far; they are printed as functions after the entry.
+    /// Decompositions seen so far; they are printed as functions after the entry.
     definitions: Vec<(Arc<CompositeDefinition>, String)>,
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn join<T: ToString>(values: &[T]) -> String {
 }
 
 impl Printer {
-    /// A symbol not yet used: the name, or the name and a number.
+    /// An unused symbol: the name, or the name and a number.
     fn new_symbol(&mut self, name: &str) -> String {
         let mut symbol = name.to_string();
         let mut number = 0;
@@ -148,7 +148,7 @@ impl Printer {
     fn function(&mut self, graph: &Graph, symbol: &str, is_entry: bool) {
         (self.next_argument, self.next_value) = (0, 0);
         let mut names = self.input_names(graph);
-        // Roles may name values that come later, so names are handed out before anything is printed.
+        // Roles may name later values, so names are assigned before anything is printed.
         let body_start = self.next_value;
         self.value_names(graph, &mut names);
         let visibility = if is_entry { "public" } else { "private" };
@@ -187,8 +187,8 @@ impl Printer {
         self.out.push_str("}\n");
     }
 
-    /// The names results will get when the body is printed. Nested regions draw from the same numbers, so this
-    /// counts only where a role of a value needs it.
+    /// The names that results will get when the body is printed. Nested regions use the same
+    /// counter, so this counts only if a role of a value needs it.
     fn value_names(&mut self, graph: &Graph, names: &mut [String]) {
         let plain = |role: &Role| matches!(role, Role::Activation | Role::Input | Role::Param);
         if graph.values.iter().all(|v| plain(&v.role)) {
@@ -275,7 +275,7 @@ impl Printer {
             }
             let is_result = values_of[0].definition.is_some();
             if is_result {
-                // Results of an op: Shardy wants the list form there.
+                // Results of an op: Shardy requires the list form there.
                 let list: Vec<String> = annotations.iter().map(|a| self.annotation_text(graph, a)).collect();
                 for (key, value) in &mut attributes {
                     if key == "sdy.sharding" {
@@ -287,7 +287,7 @@ impl Printer {
         attributes
     }
 
-    /// `sdy.sharding` with `partita.origin` and, where they differ from 1, `partita.units`.
+    /// `sdy.sharding` with `partita.origin` and, if they differ from 1, `partita.units`.
     pub fn annotation_attributes(
         &mut self,
         graph: &Graph,
@@ -330,7 +330,7 @@ pub(crate) fn print_units(shardings: &[&Sharding]) -> Option<String> {
     print_per_dim(shardings, 1, |dim| dim.unit)
 }
 
-/// A number for each dimension of shardings, unless all are the usual one.
+/// A number for each dimension of shardings, unless all are the default.
 fn print_per_dim(
     shardings: &[&Sharding],
     usual: usize,

@@ -1,4 +1,4 @@
-//! What the reader makes of collectives' groups, and texts that it refuses or bounds.
+//! Parsing of collectives' groups, and texts that are rejected or limited.
 
 use super::*;
 use crate::op::Op;
@@ -23,7 +23,7 @@ fn collective(module: &str, name: &str, properties: &str, region: bool, result: 
 
 const CHANNEL: &str = "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>";
 
-/// The groups of the only collective of a program; `None` where reading left none.
+/// The groups of the only collective of a program; `None` if parsing removed it.
 #[track_caller]
 fn groups(text: &str) -> Option<Vec<Vec<usize>>> {
     let graph = parse(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
@@ -62,7 +62,8 @@ fn groups_of_reductions_and_gathers_name_what_their_flags_say() {
         let global = format!(", {CHANNEL}, use_global_device_ids");
         let channel = format!(", {CHANNEL}");
         assert_eq!(groups(&text("", &two, &global, 2)), Some(vec![vec![1, 0]]), "{name}");
-        // Over the only replica each partition takes part alone; with a channel all partitions of it do.
+        // Over the only replica each partition takes part alone; with a channel all its partitions
+        // do.
         assert_eq!(groups(&text("", &one, "", 1)), None, "{name}");
         let counted = "attributes {mhlo.num_partitions = 2 : i32, mhlo.num_replicas = 1 : i32}";
         assert_eq!(groups(&text(counted, &one, &channel, 2)), Some(vec![vec![0, 1]]), "{name}");
@@ -317,7 +318,7 @@ fn collectives_and_aliases_declare_the_types_that_follow() {
             }
         }
     }
-    // Of uneven pieces a rank declares one.
+    // Of uneven shards, a rank declares one.
     let with_extents = |result: usize| {
         let text = collective("", "reduce_scatter", &scatter, true, result);
         let text = text.replace("tensor<2xf32>", "tensor<5xf32>");

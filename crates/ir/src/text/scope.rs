@@ -1,4 +1,5 @@
-//! Scopes: the graphs being read, the names their values have, and what regions see of the graphs around them.
+//! Scopes: the graphs being parsed, the names of their values, and what regions see of the graphs
+//! around them.
 
 use super::parser::Parser;
 use crate::graph::{Graph, Node, NodeId, Role, Value, ValueId};
@@ -11,12 +12,12 @@ use std::collections::HashMap;
 /// Names of the ops that end a block.
 const TERMINATORS: [&str; 5] = ["return", "func.return", "stablehlo.return", "sdy.return", "chlo.return"];
 
-/// What a region does with a value of the graph around it.
+/// How a region captures a value of the surrounding graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Capture {
     /// Nothing is visible: the body of a function.
     Function,
-    /// Constants are copied into the region; anything else is refused.
+    /// Constants are copied into the region; anything else is rejected.
     Constants,
     /// Constants are copied; anything else becomes one more input.
     Inputs,
@@ -24,7 +25,7 @@ pub(crate) enum Capture {
     All,
 }
 
-/// A region read: its graph, and the outer values that its last inputs stand for.
+/// A parsed region: its graph, and the outer values of its last inputs.
 #[derive(Debug)]
 pub(crate) struct Region {
     pub graph: Graph,
@@ -108,7 +109,7 @@ impl<'t> Parser<'t> {
         Ok(())
     }
 
-    /// The name that a location `loc("name")` gives to an argument. Of other locations, nothing.
+    /// The name that a location `loc("name")` gives to an argument; `None` for other locations.
     pub fn argument_name(&mut self) -> Result<Option<String>> {
         let plain = self.kind_at(self.position + 3) == Kind::Mark(')');
         let name = self.optional_location()?.and_then(|location| location.name);
@@ -123,8 +124,8 @@ impl<'t> Parser<'t> {
         self.pop_frame()
     }
 
-    /// The statements behind the `{` passed last, up to the terminator and the closing bracket. Returns where the
-    /// terminator stands.
+    /// The statements behind the last `{`, up to the terminator and the closing bracket. Returns
+    /// the position of the terminator.
     pub fn block(&mut self) -> Result<usize> {
         let tree = self.tree.clone();
         let (open, close) = (self.brace, tree.tokens.closing[self.brace]);
@@ -195,7 +196,7 @@ impl<'t> Parser<'t> {
 
     // ---- names -----------------------------------------------------------------------------------------
 
-    /// Gives results a name. E143 when it is taken.
+    /// Names results. E143 if the name is taken.
     pub fn define(&mut self, at: usize, values: Vec<ValueId>) -> Result<()> {
         let name = self.text_at(at);
         if name.contains('#') {
@@ -218,7 +219,7 @@ impl<'t> Parser<'t> {
         Ok(value)
     }
 
-    /// A value by name: of this graph, or brought in from the graphs around it.
+    /// A value by name: of this graph, or captured from the graphs around it.
     pub fn resolve(&mut self, text: &str, at: usize) -> Result<ValueId> {
         let (name, number) = match text.split_once('#') {
             Some((name, number)) => (name, number.parse().unwrap_or(usize::MAX)),
@@ -257,7 +258,7 @@ impl<'t> Parser<'t> {
         Ok(value)
     }
 
-    /// A value of the frame around `inner`, inside `inner`.
+    /// Captures a value of the frame around `inner` into `inner`.
     fn bring_in(&mut self, outer: ValueId, inner: usize, name: &str, at: usize) -> Result<ValueId> {
         if let Some(&known) = self.frames[inner].captured.get(&outer) {
             return Ok(known);

@@ -1,8 +1,9 @@
 //! `sdy` meshes and shardings.
 //!
-//! `<@mesh, [{"x", ?}, {"y":(1)2}], replicated={"z"}, unreduced={"w", "v" max}>`: for each dimension its axes, major
-//! to minor, and `?` where propagation may add more; a part of an axis as `"y":(pre)size`; axes over which the
-//! value is partial, with the combiner where it is not the sum. A priority (`p1`) is read and dropped.
+//! `<@mesh, [{"x", ?}, {"y":(1)2}], replicated={"z"}, unreduced={"w", "v" max}>`: for each
+//! dimension its axes, major to minor, and `?` if propagation may add more; a part of an axis as
+//! `"y":(pre)size`; axes over which the value is partial, with the combiner if it is not the sum. A
+//! priority (`p1`) is parsed and dropped.
 
 use super::parser::Parser;
 use crate::graph::Annotation;
@@ -10,13 +11,13 @@ use partita_base::{Result, did_you_mean};
 use partita_mesh::{Axis, AxisList, AxisRef, Combiner, DimSharding, Mesh, Sharding};
 use partita_mlir::{Kind, quote, unquote};
 
-/// The most positions an axis, and the most ranks a mesh, may have.
+/// The largest size of an axis, and the most ranks of a mesh.
 const RANK_LIMIT: i64 = 1 << 24;
 
-/// The most axes a mesh may have: beyond the 24 that can cut anything, they only cost time.
+/// The most axes of a mesh: more than the 24 that can shard anything only cost time.
 const AXIS_LIMIT: usize = 256;
 
-/// A sharding as text has it.
+/// The text form of a sharding.
 #[derive(Clone, Debug)]
 pub(crate) struct ShardingText {
     /// Index into the module's meshes.
@@ -29,7 +30,7 @@ pub(crate) struct ShardingText {
 }
 
 impl ShardingText {
-    /// The annotation this asks for.
+    /// The annotation with this layout.
     pub fn annotation(self, origin: String) -> Annotation {
         Annotation {
             mesh: self.mesh,
@@ -181,7 +182,7 @@ impl Parser<'_> {
         Ok(list)
     }
 
-    /// `{"x", "y":(1)2, ?}p1`: axes, and whether more may come.
+    /// `{"x", "y":(1)2, ?}p1`: axes, and whether more may be added.
     fn dimension(&mut self, mesh: usize) -> Result<(AxisList, bool)> {
         self.mark('{')?;
         let mut axes = AxisList::new();

@@ -1,4 +1,4 @@
-//! Statements: results, ops, calls written out in place, and nodes appended.
+//! Statements: results, ops, inlined calls, and appended nodes.
 
 use super::attributes::{Attributes, Value};
 use super::functions::NODE_LIMIT;
@@ -185,7 +185,7 @@ impl Parser<'_> {
         callee.outputs.iter().map(|v| map[v.index()].expect("outputs are defined")).collect()
     }
 
-    /// Gives the nodes from `first` on an origin; what a callee says of itself stays.
+    /// Sets the origin of the nodes from `first` on; a callee's own origin is kept.
     fn set_origin(&mut self, first: usize, origin: Origin) {
         for node in &mut self.frame().graph.nodes[first..] {
             if node.path.is_empty() {
@@ -205,8 +205,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Appends a node; types are inferred and, where text declares them, compared. Diagnostics of inference get
-    /// the place in the text.
+    /// Appends a node; types are inferred and compared with declared ones. Errors of inference get
+    /// the position in the text.
     pub fn emit(
         &mut self,
         op: Op,

@@ -1,4 +1,4 @@
-//! Round trips, recorded programs, messages, and texts that nobody meant to write.
+//! Round trips, recorded programs, messages, and malformed texts.
 
 use super::*;
 use crate::composite::Attributes;
@@ -29,7 +29,7 @@ fn fixture(name: &str) -> String {
     std::fs::read_to_string(path).expect("the recorded programs stand in tests/jax")
 }
 
-/// Prints, reads and prints again; the texts and the graphs must agree.
+/// Prints, parses and prints again; the texts and the graphs must agree.
 #[track_caller]
 fn round_trip(graph: &Graph) -> String {
     let printed = print(graph);
@@ -86,8 +86,8 @@ fn jax_programs_print_the_ops_they_were_read_from() {
     assert_eq!(lines(&text), lines(&printed));
 }
 
-/// One op each: the text on the right of `=`, over arguments `%arg0..` of the types on the left. `$` stands for a
-/// line break.
+/// One op each: the text to the right of `=`, over arguments `%arg0..` of the types on the left.
+/// `$` is a line break.
 const OPS: &[(&str, &str)] = &[
     ("tensor<3xf32>", "stablehlo.tanh %arg0 : tensor<3xf32>"),
     ("tensor<3xf32>", "stablehlo.is_finite %arg0 : (tensor<3xf32>) -> tensor<3xi1>"),
@@ -268,7 +268,7 @@ fn op_module(arguments: &str, op: &str) -> String {
     let types: Vec<&str> = arguments.split(", ").filter(|t| !t.is_empty()).collect();
     let list: Vec<String> = types.iter().enumerate().map(|(i, ty)| format!("%arg{i}: {ty}")).collect();
     let op = op.replace('$', "\n");
-    // The results are what stands after the last arrow or colon of the op's last line.
+    // The results follow the last arrow or colon of the op's last line.
     let last = op.rsplit('\n').next().expect("some line");
     let header = op.lines().next().expect("some line");
     let line = if last.trim().starts_with('}') && !last.contains(':') { header } else { last };
@@ -310,14 +310,14 @@ fn every_name_the_parser_knows_is_printed_by_some_op_or_read_as_another() {
     let elementwise = |name: &str| UNARY_AND_BINARY.contains(&name);
     for (name, _) in parsers() {
         let tested = shown.iter().any(|op| op.trim_start_matches('"').starts_with(name));
-        // A rank constant reads back in a test of its own file.
+        // A rank constant is tested in its own file.
         let elsewhere = ["stablehlo.if", "stablehlo.composite", "partita.rank_constant"].contains(&name);
         assert!(tested || elsewhere || elementwise(name), "no round trip of {name}");
         assert!(!UNSUPPORTED.contains(&name));
     }
 }
 
-/// Elementwise names, checked by `generic_and_pretty_forms_read_alike`.
+/// Elementwise names, tested by `generic_and_pretty_forms_read_alike`.
 const UNARY_AND_BINARY: &[&str] = &[
     "stablehlo.negate",
     "stablehlo.abs",
@@ -466,7 +466,7 @@ fn layout(dims: &[&[AxisRef]], open: &[bool]) -> Annotation {
     }
 }
 
-/// A graph with one of everything that rides in attributes and locations.
+/// A graph with one of each fact that is stored in attributes and locations.
 fn annotated_graph() -> Graph {
     let mesh = mesh();
     let mut builder = GraphBuilder::new("train step");
@@ -574,7 +574,7 @@ fn composites_come_back_with_their_decompositions() {
     // Two applications, one function.
     assert_eq!(text.matches("func.func private").count(), 2, "{text}");
     assert!(text.contains("stablehlo.composite \"user.double\" %"), "{text}");
-    // Without the template, the composite is a subgraph like any other.
+    // Without the template, the composite is an ordinary subgraph.
     let bare = parse_with(&text, "x", &Registry::empty()).unwrap();
     let Op::Composite(first) = &bare.nodes[0].op else { panic!("a composite") };
     assert_eq!(first.definition.origin, crate::composite::Origin::Outlined);
@@ -665,7 +665,7 @@ module @m attributes {mhlo.num_partitions = 1 : i32} {
     round_trip(&graph);
 }
 
-/// What is wrong with a text, as a whole message.
+/// The error for a text, as a whole message.
 #[track_caller]
 fn message(text: &str) -> String {
     parse_named(text, "f.mlir").expect_err("the text is wrong").to_string()
@@ -914,7 +914,7 @@ fn damage_base() -> Vec<String> {
     texts
 }
 
-/// Deletes, doubles, swaps in a character, swaps in a token of the text, cuts the end, or changes a digit.
+/// Deletes or doubles a character, replaces it by another or by a token of the text, truncates, or changes a digit.
 fn damage(text: &str, at: usize, kind: usize, from: usize) -> String {
     let mut characters: Vec<char> = text.chars().collect();
     if characters.is_empty() {

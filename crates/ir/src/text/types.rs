@@ -5,11 +5,11 @@ use crate::types::TensorType;
 use partita_base::{DType, Diagnostic, Result};
 use partita_mlir::Kind;
 
-/// Elements a type may have: far beyond any tensor, far below overflow.
+/// The limit on elements of a type: far beyond any tensor, far below overflow.
 const ELEMENT_LIMIT: u128 = 1 << 48;
 
 impl Parser<'_> {
-    /// `tensor<2x3xf32>`. E142 for element types and shapes that the language lacks, by name.
+    /// `tensor<2x3xf32>`. E142 names unsupported element types and shapes.
     pub fn tensor_type(&mut self) -> Result<TensorType> {
         let start = self.token().start;
         if !self.at_word("tensor") {

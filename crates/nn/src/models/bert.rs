@@ -1,4 +1,5 @@
-//! An encoder in the style of BERT: norms after each half layer, attention in both directions, a masked-language head.
+//! A BERT-style encoder: norms after each attention and feed-forward block, bidirectional
+//! attention, a masked-language head.
 
 use super::gpt::{STD, add_positions};
 use super::{positive, rate, token_inputs, with_loss};
@@ -14,7 +15,7 @@ use partita_ir::ops::Direction;
 /// `lm_head`. `labels` are -100 where no token was masked.
 #[derive(Clone, PartialEq, Debug)]
 pub struct BertConfig {
-    /// Tokens known.
+    /// Vocabulary size.
     pub vocab: usize,
     /// Features of the residual stream.
     pub dim: usize,
@@ -24,17 +25,18 @@ pub struct BertConfig {
     pub heads: usize,
     /// Positions.
     pub sequence: usize,
-    /// Hidden features of the feed-forward half, in multiples of `dim`.
+    /// Hidden features of the feed-forward block, in multiples of `dim`.
     pub mlp_ratio: usize,
-    /// Dropout after the embedding and each half layer.
+    /// Dropout after the embedding and each attention and feed-forward block.
     pub dropout: f64,
-    /// Segment types: with any, there is an input `token_types` i32 `[batch, sequence]`.
+    /// Segment types: if nonzero, there is an input `token_types` i32 `[batch, sequence]`.
     pub types: usize,
-    /// Whether there is an input `attention_mask` i32 `[batch, sequence]`: 0 marks padding, which no position sees.
+    /// Whether there is an input `attention_mask` i32 `[batch, sequence]`: 0 marks padding, which
+    /// is masked in attention.
     pub padding_mask: bool,
     /// Whether `lm_head.weight` is `embed_tokens.weight`.
     pub tied: bool,
-    /// Whether q, k, v are one projection.
+    /// Whether q, k, v share one projection.
     pub fused_qkv: bool,
 }
 
@@ -122,7 +124,7 @@ impl BertConfig {
     }
 }
 
-/// i32 `[batch, sequence]` to i1 `[batch, 1, 1, sequence]`: nonzero is seen by every query.
+/// i32 `[batch, sequence]` to i1 `[batch, 1, 1, sequence]`: every query attends to nonzero keys.
 fn key_mask(cx: &mut Context, mask: ValueId, batch: usize, sequence: usize) -> Result<ValueId> {
     cx.scope("attention_mask", |cx| {
         let zero = cx.builder.full_like(mask, 0.0)?;

@@ -1,4 +1,4 @@
-//! A decoder in the style of GPT-2: learned positions, norms before each half layer, GELU by tanh.
+//! A GPT-2 style decoder: learned positions, pre-norm blocks, tanh GELU.
 
 use super::{positive, rate, token_inputs, with_loss};
 use crate::context::Context;
@@ -7,12 +7,13 @@ use crate::modules::{Activation, Embedding, LayerNorm, Linear, Mlp, MultiheadAtt
 use partita_base::Result;
 use partita_ir::ValueId;
 
-/// Parameters: `embed_tokens`, `embed_positions`, `layers.N.attn_norm`, `layers.N.attn.{q,k,v,o}_proj` (or `qkv_proj`),
-/// `layers.N.mlp_norm`, `layers.N.mlp.{up,down}_proj`, `norm`, `lm_head`. Initialised as GPT-2: normal of 0.02, the
-/// layers that write to the residual stream smaller by sqrt(2 layers).
+/// Parameters: `embed_tokens`, `embed_positions`, `layers.N.attn_norm`,
+/// `layers.N.attn.{q,k,v,o}_proj` (or `qkv_proj`), `layers.N.mlp_norm`,
+/// `layers.N.mlp.{up,down}_proj`, `norm`, `lm_head`. Initialised as GPT-2: normal with standard
+/// deviation 0.02, divided by sqrt(2 layers) in layers that write to the residual stream.
 #[derive(Clone, PartialEq, Debug)]
 pub struct GptConfig {
-    /// Tokens known.
+    /// Vocabulary size.
     pub vocab: usize,
     /// Features of the residual stream.
     pub dim: usize,
@@ -20,17 +21,17 @@ pub struct GptConfig {
     pub layers: usize,
     /// Query heads.
     pub heads: usize,
-    /// Key and value heads; `None` is as many as `heads`.
+    /// Key and value heads; `None` means as many as `heads`.
     pub kv_heads: Option<usize>,
     /// Positions.
     pub sequence: usize,
-    /// Hidden features of the feed-forward half, in multiples of `dim`.
+    /// Hidden features of the feed-forward block, in multiples of `dim`.
     pub mlp_ratio: usize,
-    /// Dropout after the embedding and each half layer.
+    /// Dropout after the embedding and each attention and feed-forward block.
     pub dropout: f64,
     /// Whether `lm_head.weight` is `embed_tokens.weight`.
     pub tied: bool,
-    /// Whether q, k, v are one projection.
+    /// Whether q, k, v share one projection.
     pub fused_qkv: bool,
     /// Whether linear layers (but `lm_head`) and norms have a bias.
     pub bias: bool,
@@ -54,10 +55,11 @@ impl Default for GptConfig {
     }
 }
 
-/// GPT-2's spread of initial weights, kept by most models since.
+/// GPT-2's standard deviation of initial weights, kept by most models since.
 pub(super) const STD: f64 = 0.02;
 
-/// The initial weight of layers that write to the residual stream: it stays of one size over depth.
+/// The initial weight of layers that write to the residual stream: keeps its magnitude independent
+/// of depth.
 pub(super) fn residual_init(layers: usize) -> Init {
     Init::Normal { std: STD / (2.0 * layers.max(1) as f64).sqrt() }
 }

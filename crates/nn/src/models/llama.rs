@@ -1,4 +1,4 @@
-//! A decoder in the style of Llama: rotary positions, RMS norms, SwiGLU, grouped key/value heads, no biases.
+//! A Llama-style decoder: rotary positions, RMS norms, SwiGLU, grouped key/value heads, no biases.
 
 use super::gpt::{STD, residual_init};
 use super::{positive, rate, token_inputs, with_loss};
@@ -12,7 +12,7 @@ use partita_ir::ValueId;
 /// `layers.N.mlp.{gate,up,down}_proj`, `norm`, `lm_head`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LlamaConfig {
-    /// Tokens known.
+    /// Vocabulary size.
     pub vocab: usize,
     /// Features of the residual stream.
     pub dim: usize,
@@ -20,21 +20,22 @@ pub struct LlamaConfig {
     pub layers: usize,
     /// Query heads.
     pub heads: usize,
-    /// Key and value heads; `None` is as many as `heads`.
+    /// Key and value heads; `None` means as many as `heads`.
     pub kv_heads: Option<usize>,
     /// Positions.
     pub sequence: usize,
-    /// Hidden features of the feed-forward half; `None` is 8/3 of `dim`, rounded up to a multiple of 16.
+    /// Hidden features of the feed-forward block; `None` is 8/3 of `dim`, rounded up to a multiple
+    /// of 16.
     pub hidden: Option<usize>,
     /// The base of the rotary frequencies.
     pub rotary_base: f64,
     /// Added to the mean square in norms.
     pub epsilon: f64,
-    /// Dropout after the embedding and each half layer.
+    /// Dropout after the embedding and each attention and feed-forward block.
     pub dropout: f64,
     /// Whether `lm_head.weight` is `embed_tokens.weight`.
     pub tied: bool,
-    /// Whether q, k, v are one projection.
+    /// Whether q, k, v share one projection.
     pub fused_qkv: bool,
 }
 
@@ -58,7 +59,7 @@ impl Default for LlamaConfig {
 }
 
 impl LlamaConfig {
-    /// Hidden features of the feed-forward half.
+    /// Hidden features of the feed-forward block.
     pub fn hidden_features(&self) -> usize {
         self.hidden.unwrap_or((8 * self.dim).div_ceil(3).next_multiple_of(16))
     }

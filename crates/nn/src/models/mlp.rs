@@ -16,7 +16,7 @@ use partita_ir::port::LOSS;
 pub struct MlpConfig {
     /// Features before, between and after the layers.
     pub dims: Vec<usize>,
-    /// What stands between layers.
+    /// The activation between layers.
     pub activation: Activation,
     /// Whether layers have a bias.
     pub bias: bool,

@@ -52,7 +52,7 @@ impl ModelConfig {
         }
     }
 
-    /// E050 with the offending value when the sizes do not fit together.
+    /// E050 with the offending value if the sizes do not fit together.
     pub fn validate(&self) -> Result<()> {
         match self {
             ModelConfig::Mlp(config) => config.validate(),
@@ -62,8 +62,8 @@ impl ModelConfig {
         }
     }
 
-    /// The forward graph for `batch` rows, parameters and activations in `dtype` (a float). With `training`, dropout
-    /// acts, where the config has any.
+    /// The forward graph for `batch` rows, parameters and activations in `dtype` (a float). With
+    /// `training`, the dropout of the config is active.
     pub fn build(&self, batch: usize, dtype: DType, training: bool) -> Result<Model> {
         positive("batch", batch)?;
         if !dtype.is_float() {
@@ -83,7 +83,7 @@ impl ModelConfig {
     }
 }
 
-/// E050 when a size is zero.
+/// E050 if a size is zero.
 fn positive(key: &str, value: usize) -> Result<()> {
     if value == 0 {
         return Err(Diagnostic::new("E050", format!("`{key}` is zero"))
@@ -105,8 +105,8 @@ fn rate(key: &str, value: f64) -> Result<()> {
     Ok(())
 }
 
-/// The inputs of language models: `tokens` and `labels`, i32 `[batch, sequence]`. `labels[b, s]` is what position `s`
-/// should say; -100 does not count.
+/// The inputs of language models: `tokens` and `labels`, i32 `[batch, sequence]`. `labels[b, s]` is
+/// the target of position `s`; -100 is ignored.
 fn token_inputs(cx: &mut Context, batch: usize, sequence: usize) -> (ValueId, ValueId) {
     let shape = [batch, sequence];
     (cx.input("tokens", DType::I32, &shape), cx.input("labels", DType::I32, &shape))

@@ -19,7 +19,7 @@ pub struct MultiheadAttention {
     pub heads: usize,
     /// Key and value heads; a divisor of `heads`.
     pub kv_heads: usize,
-    /// Whether a position sees only itself and earlier ones.
+    /// Whether attention is causal: a position attends only to itself and earlier ones.
     pub causal: bool,
     /// The base of rotary positions; `None` for no rotation.
     pub rotary: Option<f64>,
@@ -29,7 +29,7 @@ pub struct MultiheadAttention {
     pub bias: bool,
     /// Initial q, k, v; `None` is PyTorch's default of `Linear` for all projections.
     pub init: Option<Init>,
-    /// Initial `o_proj`, where `init` is given; `None` is the same as `init`.
+    /// Initial `o_proj` if `init` is given; `None` is the same as `init`.
     pub out_init: Option<Init>,
 }
 
@@ -49,7 +49,8 @@ impl MultiheadAttention {
         }
     }
 
-    /// E050 unless `heads` divides `dim`, `kv_heads` divides `heads`, and rotated heads are even.
+    /// E050 unless `heads` divides `dim`, `kv_heads` divides `heads`, and rotary heads have an even
+    /// size.
     pub fn validate(&self) -> Result<()> {
         let complain = |message: &str, expected: String, found: usize| {
             Err(Diagnostic::new("E050", message).expected(expected).found(found.to_string()))
@@ -78,7 +79,7 @@ impl MultiheadAttention {
         Ok(())
     }
 
-    /// Attention with a mask `i1[batch, 1, sequence or 1, sequence]`: false hides a key.
+    /// Attention with a mask `i1[batch, 1, sequence or 1, sequence]`: false masks a key.
     pub fn forward_masked(&self, cx: &mut Context, x: ValueId, mask: Option<ValueId>) -> Result<ValueId> {
         self.validate()?;
         cx.builder.check(&[x])?;
@@ -134,8 +135,9 @@ impl Module for MultiheadAttention {
     }
 }
 
-/// Cosines and sines `[sequence, depth]` of `position * base^(-2 i / depth)`, for the pairs (i, i + depth/2). Computed
-/// in the graph, once for all layers: a constant would be carried through every pass and text.
+/// Cosines and sines `[sequence, depth]` of `position * base^(-2 i / depth)`, for the pairs (i, i +
+/// depth/2). Computed in the graph, once for all layers: a constant would enlarge every pass and
+/// text.
 fn rotary_tables(cx: &mut Context, sequence: usize, depth: usize, base: f64) -> Result<Vec<ValueId>> {
     let dtype = cx.dtype();
     let key = format!("rotary_{sequence}_{depth}_{base}").replace('.', "_");

@@ -102,10 +102,11 @@ impl Module for Embedding {
     }
 }
 
-/// Normalises the last dimensions together to mean 0 and variance 1, then scales and shifts each element.
+/// Normalises the last dimensions jointly to mean 0 and variance 1, then scales and shifts each
+/// element.
 #[derive(Clone, Debug)]
 pub struct LayerNorm {
-    /// Extents of the last dimensions, which are normalised; those of weight and bias.
+    /// Extents of the normalised last dimensions, also the shape of weight and bias.
     pub normalized_shape: Vec<usize>,
     /// Added to the variance.
     pub epsilon: f64,
@@ -119,7 +120,7 @@ impl LayerNorm {
         LayerNorm::over(&[dim])
     }
 
-    /// As [`LayerNorm::new`], over as many of the last dimensions as there are extents.
+    /// [`LayerNorm::new`] over as many of the last dimensions as there are extents.
     pub fn over(normalized_shape: &[usize]) -> LayerNorm {
         LayerNorm { normalized_shape: normalized_shape.to_vec(), epsilon: 1e-5, bias: true }
     }
@@ -156,7 +157,7 @@ impl Module for LayerNorm {
             operands.push(cx.param("bias", own, Init::Zeros)?);
         }
         let epsilon = [("epsilon", Attribute::Float(self.epsilon))];
-        // The composite normalises one dimension: several become one, and one several.
+        // The composite normalises one dimension: several are flattened to one and restored.
         let (batch, count) = (shape[..shape.len() - own.len()].to_vec(), own.iter().product());
         let flat = |shape: &[usize]| [shape, &[count]].concat();
         operands[0] = cx.builder.reshape(operands[0], &flat(&batch))?;
@@ -168,7 +169,7 @@ impl Module for LayerNorm {
     }
 }
 
-/// E050 unless an epsilon keeps a variance from being divided by nothing, and is a number.
+/// E050 unless epsilon is a number that prevents a division by zero.
 fn check_epsilon(cx: &Context, epsilon: f64) -> Result<()> {
     if epsilon.is_finite() && epsilon >= 0.0 {
         return Ok(());
@@ -184,7 +185,7 @@ fn check_epsilon(cx: &Context, epsilon: f64) -> Result<()> {
 pub struct RMSNorm {
     /// Extent of the last dimension.
     pub dim: usize,
-    /// Added to the mean square; `None` is the machine epsilon of the type computed in.
+    /// Added to the mean square; `None` is the machine epsilon of the computation type.
     pub epsilon: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! The feed-forward halves of transformer layers.
+//! The feed-forward blocks of transformer layers.
 
 use super::{Activation, Linear, Module};
 use crate::context::Context;
@@ -13,13 +13,13 @@ pub struct Mlp {
     pub dim: usize,
     /// Extent between the two layers.
     pub hidden: usize,
-    /// What stands between them.
+    /// The activation between them.
     pub activation: Activation,
     /// Whether the layers have a bias.
     pub bias: bool,
     /// Initial `up_proj`; `None` is PyTorch's default for both layers.
     pub init: Option<Init>,
-    /// Initial `down_proj`, where `init` is given; `None` is the same as `init`.
+    /// Initial `down_proj` if `init` is given; `None` is the same as `init`.
     pub out_init: Option<Init>,
 }
 
@@ -30,7 +30,7 @@ impl Mlp {
     }
 }
 
-/// A linear layer with an initialisation or PyTorch's.
+/// A linear layer with this initialisation, or PyTorch's default.
 pub(super) fn linear(input: usize, output: usize, bias: bool, init: Option<Init>) -> Linear {
     let linear = Linear::new(input, output).bias(bias);
     match init {
@@ -58,7 +58,7 @@ pub struct SwiGlu {
     pub hidden: usize,
     /// Initial `gate_proj` and `up_proj`; `None` is PyTorch's default for all layers.
     pub init: Option<Init>,
-    /// Initial `down_proj`, where `init` is given; `None` is the same as `init`.
+    /// Initial `down_proj` if `init` is given; `None` is the same as `init`.
     pub out_init: Option<Init>,
 }
 

@@ -1,5 +1,5 @@
-//! Modules, named and initialised as PyTorch does. A module is plain data; its parameters are declared in the
-//! context when it is applied, under the module path of the call.
+//! Modules, named and initialised as in PyTorch. A module is plain data; applying it declares its
+//! parameters in the context, under the module path of the call.
 
 mod attention;
 mod basic;
@@ -14,19 +14,19 @@ use partita_base::Result;
 use partita_ir::ValueId;
 use std::fmt;
 
-/// A piece of a model with one input and one output.
+/// A part of a model with one input and one output.
 pub trait Module: fmt::Debug {
     /// Appends the module's nodes at the current module path.
     fn forward(&self, cx: &mut Context, x: ValueId) -> Result<ValueId>;
 
-    /// What it is, as a schedule names it: `Linear`.
+    /// The kind, as a schedule names it: `Linear`.
     fn kind(&self) -> &'static str {
         let name = std::any::type_name::<Self>();
         name.rsplit("::").next().unwrap_or(name)
     }
 }
 
-/// Modules one after the other, each under its name.
+/// Modules applied in sequence, each under its name.
 #[derive(Debug, Default)]
 pub struct Sequential {
     /// Name and module, in order.

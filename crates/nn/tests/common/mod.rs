@@ -1,4 +1,4 @@
-//! What the tests share: running graphs by input and output names.
+//! Common helpers of the tests: running graphs by input and output names.
 #![allow(dead_code)]
 
 use indexmap::IndexMap;
@@ -8,7 +8,7 @@ use partita_nn::Model;
 
 pub type Values = IndexMap<String, Literal>;
 
-/// Evaluates a graph on named inputs; what the graph does not ask for is ignored.
+/// Evaluates a graph on named inputs; names that the graph lacks are ignored.
 pub fn run(graph: &Graph, inputs: &Values) -> Values {
     let feed: Vec<Literal> = graph
         .inputs
@@ -54,7 +54,7 @@ pub fn integers(seed: u64, shape: &[usize], limit: usize) -> Literal {
     Literal::new(shape, noise(seed, count).into_iter().map(draw).collect::<Vec<i32>>())
 }
 
-/// Initial parameters, moved by noise of this size so that no gradient is small.
+/// Initial parameters with added noise of this size, so that no gradient is small.
 pub fn parameters(model: &Model, size: f64) -> Values {
     let moved = |(index, (name, literal)): (usize, (String, Literal))| {
         let noise = noise(100 + index as u64, literal.ty.element_count());
@@ -64,7 +64,7 @@ pub fn parameters(model: &Model, size: f64) -> Values {
     model.initial(7).into_iter().enumerate().map(moved).collect()
 }
 
-/// One element of a value moved by `delta`.
+/// A value with one element changed by `delta`.
 pub fn nudged(literal: &Literal, element: usize, delta: f64) -> Literal {
     let mut values = literal.to_f64();
     values[element] += delta;

@@ -2,7 +2,7 @@
 
 use crate::{Task, TaskKind, Timetable};
 
-/// The timetable of GPipe. Each stage holds the activations of all microbatches.
+/// The timetable of GPipe. Each stage stores the activations of all microbatches.
 pub fn gpipe(stages: usize, microbatches: usize) -> Timetable {
     let of_stage = |stage| {
         let forward = (0..microbatches).map(|microbatch| Task { stage, kind: TaskKind::Forward, microbatch });

@@ -1,4 +1,4 @@
-//! The timetables that are known by name: each one function from stages and microbatches to an order of tasks.
+//! The named timetables: each is a function from stages and microbatches to an order of tasks.
 
 mod gpipe;
 mod one_f_one_b;
@@ -11,11 +11,11 @@ use partita_base::{Diagnostic, Result, did_you_mean};
 
 /// A timetable with a name.
 pub struct Named {
-    /// What a config calls it.
+    /// Its name in a config.
     pub name: &'static str,
-    /// What it does, in a few words.
+    /// A short description.
     pub about: &'static str,
-    /// The timetable for so many stages and microbatches.
+    /// Makes the timetable for these numbers of stages and microbatches.
     pub make: fn(stages: usize, microbatches: usize) -> Timetable,
 }
 
@@ -29,7 +29,7 @@ pub const ALL: &[Named] = &[
     Named { name: "gpipe", about: "all forward passes, then all backward passes", make: gpipe },
 ];
 
-/// The timetable with this name. E462 with the nearest one where there is none.
+/// The timetable with this name. E462 with the nearest name if there is none.
 pub fn find(name: &str) -> Result<&'static Named> {
     ALL.iter().find(|timetable| timetable.name == name).ok_or_else(|| {
         let names: Vec<&str> = ALL.iter().map(|timetable| timetable.name).collect();

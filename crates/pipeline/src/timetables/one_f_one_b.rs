@@ -2,8 +2,9 @@
 
 use crate::{Task, TaskKind, Timetable};
 
-/// The timetable of 1F1B. Stage `s` of `p` runs `min(p - s, m)` forward passes, then one backward and one forward pass
-/// in turn: so many microbatches have activations on it at most.
+/// The timetable of 1F1B. Stage `s` of `p` runs `min(p - s, m)` forward passes, then alternates one
+/// backward and one forward pass. So it stores the activations of at most `min(p - s, m)`
+/// microbatches.
 pub fn one_f_one_b(stages: usize, microbatches: usize) -> Timetable {
     let of_stage = |stage: usize| {
         let warm_up = (stages - stage).min(microbatches);

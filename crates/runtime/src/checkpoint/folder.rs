@@ -1,8 +1,8 @@
-//! The folder of a run: one run writes to it, and that run removes nothing but what it wrote itself.
+//! The folder of a run: one run at a time writes to it, and a run removes only its own files.
 //!
-//! Every checkpoint says which run wrote it. A run that is resumed in its own folder keeps its name, so the checkpoints
-//! it wrote before are its own. While a run writes, it holds a lock on a file of the folder; the system releases
-//! the lock when the process ends, however it ends.
+//! Every checkpoint records its run. A run that is resumed in its own folder keeps its name, so it
+//! owns its earlier checkpoints. While a run writes, it locks a file in the folder; the system
+//! releases the lock when the process ends, however it ends.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::save::write;
 use super::*;
 
-/// What is locked while a run writes.
+/// The file that is locked while a run writes.
 const LOCK_FILE: &str = "lock";
-/// The key under which a checkpoint says which run wrote it.
+/// The key of the run's name in a checkpoint.
 const RUN_KEY: &str = "run";
 
-/// The folder that a run writes its checkpoints to. While this lives, no other run writes there.
+/// The folder for the checkpoints of a run. While this value lives, no other run writes there.
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
@@ -26,11 +26,12 @@ pub struct RunFolder {
 }
 
 impl RunFolder {
-    /// The folder of a new run, which is created if it is not there. Of this run's checkpoints the `keep` newest (at least
-    /// 1) are kept.
+    /// The folder of a new run, created if necessary. The `keep` newest checkpoints of this run (at
+    /// least 1) are kept.
     ///
     /// # Errors
-    /// E315 where it cannot be created or written to, E330 where it holds checkpoints, E331 where another run writes there.
+    /// E315 if it cannot be created or written to, E330 if it contains checkpoints, E331 if another
+    /// run writes there.
     pub fn create(path: &Path, keep: usize) -> Result<RunFolder> {
         prepare(path)?;
         unused(path)?;
@@ -40,10 +41,11 @@ impl RunFolder {
         Ok(folder)
     }
 
-    /// As [`RunFolder::create`], in the first of the folders `base`, `base-2`, `base-3`, .. that no other run uses.
+    /// [`RunFolder::create`] in the first of the folders `base`, `base-2`, `base-3`, .. that no
+    /// other run uses.
     ///
     /// # Errors
-    /// E315 where a folder cannot be created or written to.
+    /// E315 if a folder cannot be created or written to.
     pub fn create_numbered(base: &Path, keep: usize) -> Result<RunFolder> {
         let mut number = 1;
         loop {
@@ -54,10 +56,11 @@ impl RunFolder {
         }
     }
 
-    /// The folder of the run that wrote `checkpoint` there and goes on. What it wrote before counts as its own.
+    /// The folder of the run that wrote `checkpoint` there and continues. It owns its earlier
+    /// checkpoints.
     ///
     /// # Errors
-    /// E315 where it cannot be written to, E331 where a run writes there.
+    /// E315 if it cannot be written to, E331 if another run writes there.
     pub fn reopen(path: &Path, checkpoint: &Checkpoint, keep: usize) -> Result<RunFolder> {
         prepare(path)?;
         let run = checkpoint.meta.get(RUN_KEY).cloned().unwrap_or_else(new_run);
@@ -81,21 +84,22 @@ impl RunFolder {
         }
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes a checkpoint to `step-<step>` in the folder and returns that path; a step saved before gets a folder with a
-    /// number at the end (`step-00000100.1`). Older checkpoints of this run beyond those to be kept are removed, and what
-    /// an interrupted save left unfinished.
+    /// Writes a checkpoint to `step-<step>` in the folder and returns that path; a step saved
+    /// before gets a folder with a number at the end (`step-00000100.1`). Old checkpoints of this
+    /// run beyond the number to keep are removed, and so are the remains of an interrupted save.
     ///
-    /// The checkpoint is written under another name, brought to the disk and renamed, then the file `latest` is replaced
-    /// the same way: whoever dies in between leaves the last good checkpoint as it was.
+    /// The checkpoint is written under another name, synced to disk and renamed; then the file
+    /// `latest` is replaced in the same way. A crash in between leaves the last good checkpoint
+    /// intact.
     ///
     /// # Errors
-    /// E315 if the disk is full or refuses; the checkpoints before stay. Failing to remove old ones is no error:
-    /// the next save tries again.
+    /// E315 if the disk is full or a write fails; earlier checkpoints stay. Failing to remove old
+    /// ones is no error: the next save tries again.
     pub fn save(&self, storage: &dyn Storage, mut checkpoint: Checkpoint) -> Result<PathBuf> {
         checkpoint.meta.insert(RUN_KEY.to_string(), self.run.clone());
         let name = write(storage, &self.path, &checkpoint)?;
@@ -103,8 +107,8 @@ impl RunFolder {
         Ok(self.path.join(name))
     }
 
-    /// Removes what is unfinished, and this run's checkpoints that are too old. A folder loses its name first, so none is
-    /// ever half there.
+    /// Removes unfinished files, and checkpoints of this run that are too old. A folder is renamed
+    /// first, so that none is ever visible half removed.
     fn prune(&self, storage: &dyn Storage, newest: &str) {
         let Ok(names) = storage.list(&self.path) else { return };
         for name in names.iter().filter(|name| is_unfinished(name)) {
@@ -125,7 +129,7 @@ impl RunFolder {
         }
     }
 
-    /// Whether a checkpoint says that this run wrote it.
+    /// Whether a checkpoint records this run.
     fn wrote(&self, storage: &dyn Storage, name: &str) -> bool {
         let state = storage.read(&self.path.join(name).join(STATE_FILE)).ok();
         let state = state.and_then(|bytes| serde_json::from_slice::<State>(&bytes).ok());
@@ -133,11 +137,11 @@ impl RunFolder {
     }
 }
 
-/// The folder of the run that wrote last, among `base`, `base-2`, `base-3`, ..; `None` where none of them holds a
-/// checkpoint.
+/// The folder of the run that wrote last, among `base`, `base-2`, `base-3`, ..; `None` if none
+/// contains a checkpoint.
 ///
 /// # Errors
-/// E311 if one is there but cannot be read.
+/// E311 if one exists but cannot be read.
 pub fn newest_run(base: &Path) -> Result<Option<PathBuf>> {
     let parent = base.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = base.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -170,13 +174,13 @@ fn numbered(base: &Path, number: usize) -> PathBuf {
     PathBuf::from(path)
 }
 
-/// A name for a run that no other run has.
+/// A unique name for a run.
 fn new_run() -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     format!("{:x}-{:x}", now.as_nanos(), std::process::id())
 }
 
-/// Creates the folder if it is not there. E315.
+/// Creates the folder if necessary. E315.
 fn prepare(path: &Path) -> Result<()> {
     fs::create_dir_all(path).map_err(|error| {
         unwritable(path, if path.is_file() { "a file of this name".to_string() } else { error.to_string() })
@@ -191,7 +195,7 @@ fn unwritable(path: &Path, found: String) -> Box<Diagnostic> {
         .help("name another one with --checkpoint-dir, or check the permissions")
 }
 
-/// E330 where a folder holds checkpoints.
+/// E330 if a folder contains checkpoints.
 fn unused(path: &Path) -> Result<()> {
     let all = list(path)?;
     let Some(newest) = all.last() else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Finding and reading checkpoints.
+//! Finds and reads checkpoints.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::*;
 /// The steps' folders in `dir`, oldest first. Empty if there is no such folder.
 ///
 /// # Errors
-/// E311 if `dir` is there but cannot be read.
+/// E311 if `dir` exists but cannot be read.
 pub fn list(dir: &Path) -> Result<Vec<PathBuf>> {
     let names = match FileStorage.list(dir) {
         Ok(names) => names,
@@ -29,39 +29,39 @@ pub fn list(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(found.into_iter().map(|(_, name)| dir.join(name)).collect())
 }
 
-/// The checkpoint that a run in `dir` should go on from: the one that the file `latest` names, or the highest
-/// step where that file is missing or names nothing. `None` if there is none at all.
+/// The checkpoint from which a run in `dir` continues: the one named in the file `latest`, or the
+/// highest step if that file is missing or invalid. `None` if there is none.
 ///
 /// # Errors
-/// E311 if `dir` is there but cannot be read.
+/// E311 if `dir` exists but cannot be read.
 pub fn latest(dir: &Path) -> Result<Option<PathBuf>> {
     let all = list(dir)?;
     let pointed = fs::read_to_string(dir.join(LATEST_FILE)).ok().map(|name| dir.join(name.trim()));
     Ok(pointed.filter(|path| all.contains(path)).or_else(|| all.last().cloned()))
 }
 
-/// The step's folder that a path leads to: itself, or for a run's folder the [`latest`] in it. A path that leads to
-/// neither stays as it is, for [`load`] to say what is wrong with it.
+/// The step's folder for a path: itself, or for a run's folder the [`latest`] in it. Any other path
+/// is returned unchanged, so that [`load`] reports the error.
 ///
 /// # Errors
-/// E311 if the folder is there but cannot be read.
+/// E311 if the folder exists but cannot be read.
 pub fn find(path: &Path) -> Result<PathBuf> {
     let is_run = path.is_dir() && !path.join(STATE_FILE).exists();
     let newest = if is_run { latest(path)? } else { None };
     Ok(newest.unwrap_or_else(|| path.to_path_buf()))
 }
 
-/// The run's folder that a step's folder lies in; `None` for a folder that does not have the name of a step.
+/// The run's folder that contains a step's folder; `None` unless the name is that of a step.
 pub fn run_folder(step: &Path) -> Option<&Path> {
     parse_folder_name(step.file_name()?.to_str()?)?;
     step.parent().map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
 }
 
-/// Reads a checkpoint: a step's folder, or a run's folder, of which the [`latest`] is taken.
+/// Reads a checkpoint: a step's folder, or the [`latest`] one of a run's folder.
 ///
 /// # Errors
-/// E311 if there is none, with what is there instead; E312 if a file is cut short or damaged; E313 if there are
-/// safetensors files that no run of ours wrote.
+/// E311 if there is none, with what was found instead; E312 if a file is truncated or damaged; E313
+/// for safetensors files that are not from a run of Partita.
 pub fn load(path: &Path) -> Result<Checkpoint> {
     let found = find(path)?;
     let path = found.as_path();
@@ -96,7 +96,7 @@ pub fn load(path: &Path) -> Result<Checkpoint> {
         }
         parse(&file, &bytes, &mut read)?;
     }
-    // Back into the order in which they were saved.
+    // Restore the order in which they were saved.
     let mut tensors = IndexMap::with_capacity(read.len());
     for name in &state.tensors {
         let Some(tensor) = read.swap_remove(name) else {
@@ -109,11 +109,12 @@ pub fn load(path: &Path) -> Result<Checkpoint> {
     Ok(Checkpoint { tensors, step: state.step, meta: state.meta })
 }
 
-/// Reads the tensors of a safetensors file, or of all such files of a folder, whoever wrote them. Names stay as
-/// they are.
+/// Reads the tensors of a safetensors file, or of all such files of a folder, from any source.
+/// Names are unchanged.
 ///
 /// # Errors
-/// E311 if there is no such file; E312 if one is damaged; E313 if one holds an element type we have not.
+/// E311 if there is no such file; E312 if one is damaged; E313 for an element type that this crate
+/// does not have.
 pub fn import_weights(path: &Path) -> Result<IndexMap<String, TensorData>> {
     let files = safetensors_files(path);
     if files.is_empty() {

@@ -1,4 +1,4 @@
-//! Writing a checkpoint so that at every moment a whole one is on the disk.
+//! Writes a checkpoint so that a complete one is on the disk at every moment.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,10 +11,10 @@ use partita_ir::port::OPTIMIZER_PREFIX;
 
 use super::*;
 
-/// Writes a checkpoint to a folder of its own in `dir` and returns the folder's name.
+/// Writes a checkpoint to a new folder in `dir` and returns the folder's name.
 ///
 /// # Errors
-/// E315 if the disk is full or refuses; the checkpoints before stay.
+/// E315 if the disk is full or a write fails; earlier checkpoints stay.
 pub(super) fn write(storage: &dyn Storage, dir: &Path, checkpoint: &Checkpoint) -> Result<String> {
     let files = encode(checkpoint);
     let before = storage.list(dir).unwrap_or_default();
@@ -64,7 +64,7 @@ fn encode(checkpoint: &Checkpoint) -> Vec<(&'static str, Vec<u8>)> {
     files
 }
 
-/// What failed, and on which path.
+/// The failed operation and its path.
 struct Refusal {
     path: PathBuf,
     error: io::Error,
@@ -83,7 +83,7 @@ fn commit(storage: &dyn Storage, dir: &Path, files: &[(&str, Vec<u8>)], name: &s
     on(&folder, storage.sync_folder(&folder))?;
     on(&folder, storage.rename(&folder, &dir.join(name)))?;
     on(dir, storage.sync_folder(dir))?;
-    // Only now, with the folder on the disk for good, is it announced.
+    // Only now, with the folder on disk, does `latest` name it.
     let pointer = dir.join(unfinished(LATEST_FILE));
     on(&pointer, storage.write(&pointer, name.as_bytes()))?;
     on(&pointer, storage.rename(&pointer, &dir.join(LATEST_FILE)))?;

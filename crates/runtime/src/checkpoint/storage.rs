@@ -1,29 +1,29 @@
-//! The few things a checkpoint asks of a file system, so that tests can make each of them fail.
+//! The file system operations of checkpoints, as a trait so that tests can make each of them fail.
 
 use std::fs::{self, File};
 use std::io::{Result, Write};
 use std::path::Path;
 
-/// Files and folders as a checkpoint is written. After each operation the process may die.
+/// Files and folders of a checkpoint. The process may die after each operation.
 pub trait Storage {
-    /// Makes a folder and those above it; one that is there already is fine.
+    /// Creates a folder and its parents; an existing one is fine.
     fn create_folder(&self, path: &Path) -> Result<()>;
-    /// Makes a file of these bytes, replacing one that is there, and returns when they are on the disk.
+    /// Creates or replaces a file with these bytes, and returns when they are on disk.
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<()>;
-    /// Returns when the entries of a folder (not what is in them) are on the disk.
+    /// Returns when the entries of a folder (not their contents) are on disk.
     fn sync_folder(&self, path: &Path) -> Result<()>;
-    /// Moves a file or folder in one step: others see it under the old name or the new one. A file that is
-    /// there is replaced.
+    /// Renames a file or folder atomically: others see either the old name or the new one. An
+    /// existing file is replaced.
     fn rename(&self, from: &Path, to: &Path) -> Result<()>;
     /// The names in a folder, sorted.
     fn list(&self, folder: &Path) -> Result<Vec<String>>;
-    /// Removes a file, or a folder and all in it, one by one.
+    /// Removes a file, or a folder and its contents one by one.
     fn remove(&self, path: &Path) -> Result<()>;
     /// The bytes of a file.
     fn read(&self, path: &Path) -> Result<Vec<u8>>;
 }
 
-/// The real thing.
+/// The real file system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FileStorage;
 

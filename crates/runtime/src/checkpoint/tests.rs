@@ -1,3 +1,6 @@
+//! Tests of checkpoints: contents, crashes at every operation, full disks, damage, and folders
+//! shared by runs.
+
 use std::cell::{Cell, RefCell};
 use std::fs;
 use std::io;
@@ -26,12 +29,12 @@ fn checkpoint(step: u64) -> Checkpoint {
     }
 }
 
-/// A file system that can be cut off after a number of operations or bytes.
+/// A file system that fails after a number of operations or bytes.
 #[derive(Default)]
 struct Faulty {
     /// The process dies in this operation, counted from 0; nothing works afterwards.
     dies_at: Option<usize>,
-    /// So many bytes fit.
+    /// The free space in bytes.
     room: Option<Cell<usize>>,
     done: Cell<usize>,
     log: RefCell<Vec<String>>,
@@ -102,14 +105,14 @@ impl Storage for Faulty {
     }
 }
 
-/// But for the file that is locked, which stays.
+/// The names in a folder without the lock file.
 fn names(dir: &Path) -> Vec<String> {
     let mut names = FileStorage.list(dir).unwrap();
     names.retain(|name| name != "lock");
     names
 }
 
-/// Saves to the folder of the run that the checkpoint names, which keeps so many.
+/// Saves to the folder of the checkpoint's run, which keeps `keep` checkpoints.
 fn save(storage: &dyn Storage, dir: &Path, saved: &Checkpoint, keep: usize) -> Result<PathBuf> {
     RunFolder::reopen(dir, saved, keep)?.save(storage, saved.clone())
 }
@@ -176,7 +179,7 @@ fn a_kill_at_any_operation_leaves_a_whole_checkpoint() {
         for path in list(dir.path()).unwrap() {
             load(&path).expect("no half-written or half-removed folder carries a step's name");
         }
-        // Whoever comes next clears up.
+        // The next save cleans up.
         save(&FileStorage, dir.path(), &checkpoint(4), 1).unwrap();
         assert_eq!(latest_checkpoint(dir.path()), Some(checkpoint(4)));
         assert_eq!(names(dir.path()), ["latest", "step-00000004"]);
@@ -259,7 +262,7 @@ fn the_newest_are_kept_and_a_step_can_be_saved_again() {
     let path = save(&FileStorage, dir.path(), &again, 1).unwrap();
     assert_eq!(names(dir.path()), ["latest", "step-00000003.1"]);
     assert_eq!(load(&path).unwrap(), again);
-    // A pointer to nothing falls back to the highest step.
+    // An invalid pointer falls back to the highest step.
     fs::write(dir.path().join(LATEST_FILE), "step-000").unwrap();
     assert_eq!(latest_checkpoint(dir.path()), Some(again));
 }
@@ -348,7 +351,7 @@ fn names_and_shapes_that_differ_are_listed() {
     );
 }
 
-/// Steps whose folders are in a run's folder.
+/// Steps with folders in a run's folder.
 fn steps(dir: &Path) -> Vec<u64> {
     list(dir).unwrap().iter().map(|path| load(path).unwrap().step).collect()
 }
@@ -361,7 +364,7 @@ fn a_run_has_a_folder_of_its_own_and_removes_only_what_it_wrote() {
         first.save(&FileStorage, Checkpoint { meta: BTreeMap::new(), ..checkpoint(step) }).unwrap();
     }
     assert_eq!(steps(dir.path()), [2, 3]);
-    // While it writes, nobody else does; afterwards its checkpoints keep others away.
+    // While it writes, no other run may; afterwards its checkpoints keep other runs away.
     assert_eq!(RunFolder::create(dir.path(), 1).unwrap_err().code, "E330");
     assert_eq!(RunFolder::reopen(dir.path(), &checkpoint(3), 1).unwrap_err().code, "E331");
     drop(first);
@@ -369,12 +372,12 @@ fn a_run_has_a_folder_of_its_own_and_removes_only_what_it_wrote() {
     assert_eq!((error.code, error.found.as_deref()), ("E330", Some("2 checkpoints, up to step-00000003")));
     assert_eq!(steps(dir.path()), [2, 3]);
 
-    // It goes on: what it wrote before is its own. What others wrote or put there is not.
+    // A resumed run owns its earlier checkpoints, and nothing else in the folder.
     fs::write(dir.path().join("notes.tmp-7"), "mine").unwrap();
     fs::create_dir(dir.path().join("step-00000009.tmp-7")).unwrap();
     save(&FileStorage, &dir.path().join("other"), &checkpoint(1), 1).unwrap();
     fs::rename(dir.path().join("other/step-00000001"), dir.path().join("step-00000001")).unwrap();
-    // Nor is one that does not say who wrote it.
+    // A checkpoint without a run name belongs to no run.
     save::write(&FileStorage, dir.path(), &Checkpoint { meta: BTreeMap::new(), ..checkpoint(0) }).unwrap();
     fs::write(dir.path().join(LATEST_FILE), "step-00000003").unwrap();
     let resumed = RunFolder::reopen(dir.path(), &load(dir.path()).unwrap(), 1).unwrap();
@@ -400,13 +403,13 @@ fn a_new_run_in_the_default_place_takes_the_next_number_and_the_newest_is_found(
         .collect();
     assert_eq!(paths, ["runs/gpt", "runs/gpt-2", "runs/gpt-3"].map(|name| dir.path().join(name)));
     assert_eq!(newest_run(&base).unwrap().as_ref(), Some(&paths[2]));
-    // One without a checkpoint is free unless somebody writes there.
+    // A folder without a checkpoint is free unless another run writes there.
     let fourth = RunFolder::create_numbered(&base, 1).unwrap();
     let fifth = RunFolder::create_numbered(&base, 1).unwrap();
     assert_eq!([fourth.path(), fifth.path()], ["runs/gpt-4", "runs/gpt-5"].map(|name| dir.path().join(name)));
     drop(fourth);
     assert!(RunFolder::create_numbered(&base, 1).unwrap().path().ends_with("gpt-4"));
-    // Not the highest number, but the one that wrote last.
+    // Not the highest number, but the last one written.
     let second = load(&paths[1]).unwrap();
     RunFolder::reopen(&paths[1], &second, 1).unwrap().save(&FileStorage, checkpoint(7)).unwrap();
     assert_eq!(newest_run(&base).unwrap().as_ref(), Some(&paths[1]));

@@ -1,4 +1,4 @@
-//! What counting alone can predict: the losses a trained model has to beat.
+//! Baselines from counting: losses that a trained model must beat.
 
 /// Counts of bytes and of pairs of bytes.
 #[derive(Clone, Debug)]
@@ -9,7 +9,7 @@ pub struct BigramTable {
     pair: Vec<u64>,
 }
 
-/// Added to every count, so that what was never seen stays possible.
+/// Added to every count, so that unseen pairs keep a nonzero probability.
 const SMOOTHING: f64 = 0.1;
 
 impl BigramTable {

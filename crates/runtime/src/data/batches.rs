@@ -1,4 +1,4 @@
-//! Which bytes a step sees.
+//! Selects the bytes of each step.
 
 use std::collections::BTreeMap;
 
@@ -6,9 +6,9 @@ use partita_base::{Diagnostic, Result};
 
 use super::Split;
 
-/// The batches of a run. Window w covers bytes `[w * S, w * S + S]` of the split, so every byte but the first is
-/// predicted once per epoch. Epochs visit all windows in an order of their own, and batches run on across
-/// the end of an epoch.
+/// The batches of a run. Window w covers bytes `[w * S, w * S + S]` of the split, so every byte but
+/// the first is predicted once per epoch. Each epoch visits all windows in another order, and
+/// batches continue across the end of an epoch.
 #[derive(Clone, Debug)]
 pub struct Batches {
     split: Split,
@@ -35,7 +35,7 @@ impl Batches {
     /// Batches of `batch_size` sequences drawn from `split` in an order set by `seed`.
     ///
     /// # Errors
-    /// E303 if the split holds no window of `sequence_length + 1` bytes, or a size is zero.
+    /// E303 if the split has no window of `sequence_length + 1` bytes, or a size is zero.
     pub fn new(split: Split, sequence_length: usize, batch_size: usize, seed: u64) -> Result<Batches> {
         if sequence_length == 0 || batch_size == 0 {
             return Err(Diagnostic::new("E303", "a batch needs at least one sequence of at least one byte")
@@ -80,8 +80,8 @@ impl Batches {
         Permutation::new(self.windows, self.seed, epoch).at(place)
     }
 
-    /// Where the data stands after `steps` steps, as written into checkpoints. `data.corpus` tells people which text it
-    /// was; `data.digest` is what [`Batches::resume`] compares.
+    /// The data position after `steps` steps, as written into checkpoints. `data.corpus` is the
+    /// readable name of the text; [`Batches::resume`] compares `data.digest`.
     pub fn position(&self, steps: u64) -> BTreeMap<String, String> {
         let range = self.split.range();
         [
@@ -97,11 +97,11 @@ impl Batches {
         .collect()
     }
 
-    /// The step to go on with from a [`Batches::position`]; the batch size may have changed.
+    /// The next step after a [`Batches::position`]; the batch size may have changed.
     ///
     /// # Errors
-    /// E304 if the text, the part of it to train on, the seed or the sequence length is another one, or the samples
-    /// seen so far do not fill whole batches.
+    /// E304 if the text, its training part, the seed or the sequence length differs, or the samples
+    /// so far do not fill whole batches.
     pub fn resume(&self, position: &BTreeMap<String, String>) -> Result<u64> {
         let saved = |key: &str| position.get(key).map_or("nothing", String::as_str);
         let refused = |what: &str, expected: String, found: String| {
@@ -135,8 +135,9 @@ impl Batches {
     }
 }
 
-/// A shuffle of `0..length` that is computed, not stored: a Feistel network over the next even number of bits,
-/// walked until it falls back into the range. Source: Black and Rogaway, "Ciphers with Arbitrary Finite Domains".
+/// A shuffle of `0..length` that is computed, not stored: a Feistel network over the next even
+/// number of bits, repeated until the result is in range (cycle walking). Source: Black and
+/// Rogaway, "Ciphers with Arbitrary Finite Domains".
 #[derive(Clone, Copy, Debug)]
 pub struct Permutation {
     length: u64,
@@ -156,7 +157,7 @@ impl Permutation {
         Permutation { length, half_bits: bits.div_ceil(2).max(1), keys }
     }
 
-    /// Where `index` goes.
+    /// The image of `index`.
     ///
     /// # Panics
     /// If `index` is not below the length.
@@ -196,7 +197,7 @@ mod tests {
     use super::super::Corpus;
     use super::*;
 
-    /// Bytes whose value tells their place.
+    /// Bytes whose value equals their position.
     fn counting(length: u64) -> Split {
         Corpus::from_bytes("counting", (0..length).map(|i| i as u8).collect()).whole()
     }
@@ -220,10 +221,11 @@ mod tests {
         };
         let base = order(1, 0);
         for other in [order(1, 1), order(2, 0)] {
-            // Two independent shuffles agree in one place on average (Poisson: over 8 has a chance of 1e-6).
+            // Two independent shuffles agree in one position on average (Poisson: over 8 has a
+            // chance of 1e-6).
             assert!(base.iter().zip(&other).filter(|(a, b)| a == b).count() <= 8);
         }
-        // Neighbours stay neighbours in about 2 places out of 1000.
+        // Neighbours stay neighbours in about 2 of 1000 positions.
         assert!(base.windows(2).filter(|w| w[0].abs_diff(w[1]) == 1).count() <= 12);
     }
 
@@ -298,7 +300,7 @@ mod tests {
         // The same text under another name is the same text.
         assert_eq!(batches("moved", text, 0.2).resume(&position).unwrap(), 3);
 
-        // One byte, anywhere: here in what is held out.
+        // One byte, anywhere: here in the validation part.
         let mut changed = text.to_vec();
         *changed.last_mut().unwrap() = b'G';
         let error = batches("second", &changed, 0.2).resume(&position).unwrap_err();

@@ -1,4 +1,4 @@
-//! Finding text and seeing it as one long run of bytes.
+//! Finds text files and presents them as one sequence of bytes.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -11,47 +11,47 @@ use hmac_sha256::Hash as Sha256;
 use memmap2::Mmap;
 use partita_base::{Diagnostic, Result};
 
-/// How much of a file is looked at to tell text from binary.
+/// The prefix of a file that is examined to distinguish text from binary.
 const SNIFF_BYTES: usize = 8 * 1024;
 
-/// A digest covers a text of up to `DIGEST_SAMPLES * DIGEST_SAMPLE_BYTES` bytes (64 MiB) whole, and that many samples of
-/// a longer one.
+/// A digest covers a text of up to `DIGEST_SAMPLES * DIGEST_SAMPLE_BYTES` bytes (64 MiB) in full,
+/// and that many samples of a longer one.
 const DIGEST_SAMPLES: u64 = 64;
 const DIGEST_SAMPLE_BYTES: u64 = 1 << 20;
 
-/// Which files of a folder are read.
+/// The files of a folder to read.
 #[derive(Clone, Debug, Default)]
 pub struct FileFilter {
-    /// Only files with one of these extensions (without the dot, any case). `None`: every file.
-    /// A file that is named directly is always read.
+    /// Only files with one of these extensions (without the dot, any case). `None`: every file. A
+    /// file that is named directly is always read.
     pub extensions: Option<Vec<String>>,
-    /// Stop after this many bytes of text in all; the last file is cut. `None`: no limit.
+    /// Stop after this many bytes of text; the last file is truncated. `None`: no limit.
     pub max_bytes: Option<u64>,
 }
 
-/// What was read and what was left out.
+/// Counts of what was read and what was skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CorpusReport {
-    /// Files read; 0 where the text was in memory.
+    /// Files read; 0 if the text was in memory.
     pub files: usize,
     /// Bytes of text in them.
     pub bytes: u64,
-    /// Files that hold something other than text.
+    /// Files that are not text.
     pub skipped_binary: usize,
     /// Files and folders that could not be opened, links that lead nowhere, pipes and devices.
     pub skipped_unreadable: usize,
-    /// Files of no bytes.
+    /// Empty files.
     pub skipped_empty: usize,
-    /// Files with other extensions than asked for.
+    /// Files with other extensions than requested.
     pub skipped_extension: usize,
-    /// Entries of folders whose names begin with a dot.
+    /// Entries of folders with names that begin with a dot.
     pub skipped_hidden: usize,
-    /// Files left out, wholly or in part, because of `max_bytes`.
+    /// Files skipped, wholly or in part, because of `max_bytes`.
     pub skipped_over_limit: usize,
 }
 
 impl CorpusReport {
-    /// One line for people: `12 files, 34567 bytes (skipped: 2 binary)`.
+    /// A summary in one line: `12 files, 34567 bytes (skipped: 2 binary)`.
     pub fn summary(&self) -> String {
         let skipped: Vec<String> = [
             (self.skipped_binary, "binary"),
@@ -78,8 +78,8 @@ impl CorpusReport {
     }
 }
 
-/// A file or folder of text, mapped into memory and seen as one run of bytes: the files one after another, in
-/// the order of their paths. Or bytes that are in memory already.
+/// A file or folder of text, mapped into memory and seen as one sequence of bytes: the files one
+/// after another, in path order. Or bytes that are in memory already.
 #[derive(Debug)]
 pub struct Corpus {
     text: Arc<Text>,
@@ -87,14 +87,16 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// The share of the bytes held out for validation where nobody says otherwise.
+    /// The default share of the bytes held out for validation.
     pub const VALIDATION_FRACTION: f64 = 0.05;
 
-    /// Opens a file, or every text file of a folder and the folders in it. Links are followed, each target once,
-    /// so loops end. Files are mapped: they should not be cut short while the corpus is in use.
+    /// Opens a file, or every text file of a folder and its subfolders. Links are followed, each
+    /// target once, so loops end. Files are mapped: they must not be truncated while the corpus is
+    /// in use.
     ///
     /// # Errors
-    /// E301 if there is nothing at `path`; E302 if there is no text in it, with the counts of what was skipped.
+    /// E301 if there is nothing at `path`; E302 if it contains no text, with the counts of what was
+    /// skipped.
     pub fn open(path: &Path, filter: &FileFilter) -> Result<Corpus> {
         let metadata = fs::metadata(path).map_err(|error| missing(path, &error))?;
         let mut walk =
@@ -133,7 +135,7 @@ impl Corpus {
         Ok(Corpus { text: Arc::new(text.finish()), report })
     }
 
-    /// A corpus of bytes already in memory, with a name for people.
+    /// A corpus of bytes already in memory, with a display name.
     pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Corpus {
         let report = CorpusReport { bytes: bytes.len() as u64, ..CorpusReport::default() };
         let mut text = Text::named(name.to_string());
@@ -142,23 +144,23 @@ impl Corpus {
         Corpus { text: Arc::new(text.finish()), report }
     }
 
-    /// One line for people: name, size, what was left out, and the beginning of the digest.
+    /// A description in one line: name, size, what was skipped, and the beginning of the digest.
     pub fn describe(&self) -> String {
         format!("{}, {}, {:.19}", self.text.name, self.report.summary(), self.text.digest)
     }
 
-    /// What was read and what was left out.
+    /// Counts of what was read and what was skipped.
     pub fn report(&self) -> CorpusReport {
         self.report
     }
 
-    /// All of it, nothing held out.
+    /// All of it, without validation part.
     pub fn whole(&self) -> Split {
         Split { text: self.text.clone(), range: 0..self.text.length() }
     }
 
-    /// Cuts into (train, validation): the last `validation_fraction` of the bytes is held out, but no fewer than
-    /// one window of `sequence_length + 1`. A fraction of 0 holds nothing out.
+    /// Splits into (train, validation): the last `validation_fraction` of the bytes is held out,
+    /// but at least one window of `sequence_length + 1`. A fraction of 0 holds nothing out.
     ///
     /// # Errors
     /// E303 if either part is too short for one window.
@@ -194,22 +196,22 @@ pub struct Split {
 }
 
 impl Split {
-    /// Bytes in it.
+    /// Its length in bytes.
     pub fn len(&self) -> u64 {
         self.range.end - self.range.start
     }
 
-    /// Whether it holds nothing.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
     }
 
-    /// Where it lies in the corpus, in bytes.
+    /// Its range in the corpus, in bytes.
     pub fn range(&self) -> Range<u64> {
         self.range.clone()
     }
 
-    /// The bytes from `start` (counted within the split) that fill `window`.
+    /// Fills `window` with the bytes from `start` (counted within the split).
     ///
     /// # Panics
     /// If the window reaches over the end.
@@ -236,9 +238,9 @@ impl Split {
         &self.text.name
     }
 
-    /// What tells the whole corpus from another: `sha256:` and the SHA-256 of its bytes in hexadecimal, as `sha256sum`
-    /// prints it. Of a text over 64 MiB, `sha256-of-samples:` and the hash of its length and of 64 samples of 1 MiB,
-    /// evenly spaced from its first byte to its last.
+    /// The identity of the whole corpus: `sha256:` and the SHA-256 of its bytes in hexadecimal, as
+    /// `sha256sum` prints it. For a text over 64 MiB, `sha256-of-samples:` and the hash of its
+    /// length and of 64 samples of 1 MiB, evenly spaced from its first byte to its last.
     pub fn corpus_digest(&self) -> &str {
         &self.text.digest
     }
@@ -259,7 +261,7 @@ impl Piece {
     }
 }
 
-/// Pieces laid end to end; `ends[i]` is where piece i stops, and a piece may be used only up to there.
+/// Concatenated files; `ends[i]` is the end of file i, and only bytes up to there are used.
 #[derive(Debug)]
 struct Text {
     name: String,
@@ -273,7 +275,7 @@ impl Text {
         Text { name, digest: String::new(), pieces: Vec::new(), ends: Vec::new() }
     }
 
-    /// Computes the digest of the pieces.
+    /// Computes the digest of the files.
     fn finish(mut self) -> Text {
         let total = self.length();
         let mut hash = Sha256::new();
@@ -303,7 +305,7 @@ impl Text {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// The bytes of `range`, piece by piece.
+    /// The bytes of `range`, file by file.
     fn chunks(&self, range: Range<u64>) -> impl Iterator<Item = &[u8]> {
         let first = self.ends.partition_point(|&end| end <= range.start);
         (first..self.pieces.len()).map_while(move |i| {
@@ -314,7 +316,7 @@ impl Text {
     }
 }
 
-/// Collects the files of a folder, in the order of their paths.
+/// Collects the files of a folder, in path order.
 struct Walk<'a> {
     filter: &'a FileFilter,
     report: CorpusReport,
@@ -361,7 +363,7 @@ impl Walk<'_> {
     }
 }
 
-/// What a file turned out to be.
+/// The kind of a file.
 enum Contents {
     Text(Mmap),
     Binary,
@@ -369,7 +371,8 @@ enum Contents {
     Empty,
 }
 
-/// Opens a file and looks at its beginning. Pipes and devices are never opened: that could wait for ever.
+/// Opens a file and examines its beginning. Pipes and devices are never opened, because that could
+/// block for ever.
 fn read(path: &Path) -> Contents {
     let open = || -> std::io::Result<Contents> {
         let metadata = fs::metadata(path)?;
@@ -395,9 +398,9 @@ fn read(path: &Path) -> Contents {
 
 #[allow(unsafe_code)]
 fn map(file: &File) -> std::io::Result<Mmap> {
-    // SAFETY: the mapping is private and read-only, and bytes are only ever copied out of it, so no reference
-    // relies on a value staying what it was. Cutting the file short meanwhile ends the process with SIGBUS;
-    // `Corpus::open` asks callers not to.
+    // SAFETY: the mapping is private and read-only, and bytes are only copied out of it, so no
+    // reference relies on a value staying the same. Truncating the file meanwhile ends the process
+    // with SIGBUS; `Corpus::open` tells callers not to.
     unsafe { Mmap::map(file) }
 }
 

@@ -1,26 +1,28 @@
-//! The cores that this process may use, and on which of them a worker begins a step.
+//! Core pinning: the cores that this process may use, and the one on which each worker begins a
+//! step.
 
 /// The cores that this process may use.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// A core for each worker, where there are as many of them.
+/// One core per worker, if the process has exactly as many cores as workers.
 ///
-/// Some systems fill one core before they use the next, virtual machines' above all: workers that wake together then
-/// take turns on one core until the system notices, which takes longer than many small collectives. So a worker that
-/// does not begin a step on its own core moves there. It is not held there: the system may have better reasons.
+/// Some systems fill one core before they use the next, above all in virtual machines: workers that
+/// wake together then share one core until the system notices, which takes longer than many small
+/// collectives. So a worker that does not begin a step on its own core moves there. It is not
+/// pinned there, because the system may have better reasons.
 #[derive(Debug)]
 pub(super) struct Homes(Vec<usize>);
 
 impl Homes {
-    /// None where cores are left over, or too few: then the system knows better which to use.
+    /// Empty if there are more cores than workers or fewer: then the system chooses better.
     pub fn new(workers: usize) -> Homes {
         let cores = system::usable();
         Homes(if cores.len() == workers { cores } else { Vec::new() })
     }
 
-    /// Moves the calling thread to the worker's core, if it may run there.
+    /// Moves the calling thread to the worker's core, if permitted.
     pub fn settle(&self, worker: usize) {
         if let Some(&home) = self.0.get(worker) {
             system::move_to(home);
@@ -32,23 +34,24 @@ impl Homes {
 mod system {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-    /// The cores that the calling thread may use, by their numbers.
+    /// The numbers of the cores that the calling thread may use.
     pub fn usable() -> Vec<usize> {
         let all = sched_getaffinity(None).unwrap_or_default();
         (0..CpuSet::MAX_CPU).filter(|&core| all.is_set(core)).collect()
     }
 
-    /// Moves the calling thread to a core, if it may run there.
+    /// Moves the calling thread to a core, if permitted.
     pub fn move_to(core: usize) {
         if sched_getcpu() == core {
             return;
         }
-        // What the thread itself may use: whoever started it may have restricted it.
+        // The cores of this thread; the starter of the process may have restricted them.
         let Ok(own) = sched_getaffinity(None) else { return };
         let mut only = CpuSet::new();
         only.set(core);
         if own.is_set(core) && sched_setaffinity(None, &only).is_ok() {
-            // A thread may always use what it could use before; if not, it stays on a core that is its own.
+            // Restoring the earlier set always succeeds; if not, the thread stays on one of its own
+            // cores.
             _ = sched_setaffinity(None, &own);
         }
     }

@@ -1,4 +1,4 @@
-//! One rank: its memory, its compiled instructions, and how far it is.
+//! One rank: its memory, its compiled instructions, and its cursor.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use super::{DIVERGED, Fault, PEER_FAILED, RunnerOptions};
 use crate::arena::{Arena, Memory, Publication, Span};
 use crate::cpu::{self, CpuRank, Kernel, buffer_span};
 
-/// How far the ranks of a process are, for those who watch.
+/// Progress of the ranks of a process, for the watchdog.
 pub(super) struct Pulse {
-    /// Instructions done, by all ranks together.
+    /// Instructions done, over all ranks.
     pub progress: AtomicU64,
-    /// Per rank, the instruction it is at.
+    /// Per rank, its current instruction.
     pub positions: Vec<AtomicUsize>,
 }
 
@@ -37,15 +37,15 @@ impl Pulse {
     }
 }
 
-/// Why a rank came back.
+/// Why a rank stopped running.
 pub(super) enum Outcome {
     Done,
-    /// Waits for this collective, or for nothing at all where it was told to hang.
+    /// Blocked on this collective, or on nothing if a test made it hang.
     Blocked(Option<CollectiveId>),
     Failed(Box<Diagnostic>),
 }
 
-/// What a rank that is told to hang answers; never shown.
+/// The error of a rank that a test made hang; never shown.
 const HANG: &str = "hang";
 
 /// A scalar output that must be finite.
@@ -67,30 +67,30 @@ impl Check {
     }
 }
 
-/// An instruction, ready to run.
+/// A compiled instruction.
 pub(super) enum Ready {
     Compute { kernel: Kernel, workspace: Span },
     Start(Publication),
     Wait,
 }
 
-/// A rank's program, ready to run, and its memory.
+/// A rank's compiled program, and its memory.
 pub(super) struct Body {
     pub instructions: Vec<Ready>,
-    /// Per instruction: the end of the highest bytes it touches.
+    /// Per instruction: the highest byte it uses.
     ends: Vec<usize>,
-    /// Per instruction, and per collective: what must be finite after it.
+    /// Per instruction, and per collective: the scalars that must be finite after it.
     checks: Vec<Vec<Check>>,
     collective_checks: Vec<Vec<Check>>,
     rank: usize,
-    /// Per instruction: what its events say of it.
+    /// Per instruction: the bytes reported in its events.
     bytes: Vec<usize>,
-    // Last: what holds pointers into it goes before.
+    // Last, because the fields before hold pointers into it and must be dropped first.
     pub arena: Arena,
 }
 
 impl Body {
-    /// Checks nothing, and knows of no bytes.
+    /// Without checks and byte counts.
     pub fn new(instructions: Vec<Ready>, arena: Arena) -> Body {
         Body {
             checks: instructions.iter().map(|_| Vec::new()).collect(),
@@ -103,12 +103,12 @@ impl Body {
         }
     }
 
-    /// What an event of an instruction names.
+    /// Rank, instruction and bytes of an event.
     pub fn event(&self, instruction: usize) -> (usize, usize, usize) {
         (self.rank, instruction, self.bytes[instruction])
     }
 
-    /// Notes where the numbers that the step is checked by become known.
+    /// Records where the numbers that the step is checked by become known.
     fn guard(&mut self, program: &Program) {
         for checked in program.checked() {
             let dtype = program.buffer(checked.buffer).ty.dtype;
@@ -122,7 +122,7 @@ impl Body {
     }
 }
 
-/// What a rank needs to run.
+/// The state of a running rank.
 pub(super) struct Rank {
     pub team: Arc<Team>,
     pub cursor: Cursor,
@@ -134,8 +134,8 @@ pub(super) struct Rank {
 }
 
 impl Rank {
-    /// Its team has so many places, and its worker stays `awake` so long while it waits for helpers. E426 where there is no
-    /// memory.
+    /// The rank's team has `places` places, and its worker spins for `awake` while it waits for
+    /// helpers. E426 if there is no memory.
     pub fn new(
         set: &ProgramSet,
         program: &Program,
@@ -209,7 +209,7 @@ impl Rank {
         self.place(program, buffer).copy_from_slice(bytes);
     }
 
-    /// Where a buffer is, to be written from outside.
+    /// The span of a buffer, for writing from outside.
     pub fn place(&mut self, program: &Program, buffer: BufferId) -> &mut [u8] {
         let span = buffer_span(program, buffer);
         self.high_water_bytes = self.high_water_bytes.max(end(span));
@@ -268,8 +268,8 @@ fn end(span: Span) -> usize {
     if span.bytes == 0 { 0 } else { span.offset + span.bytes }
 }
 
-/// The buffers of a start, one input and one output per tensor: a rank that only sends or only receives lists
-/// none on the other side.
+/// The buffers of a start, one input and one output per tensor: a rank that only sends or only
+/// receives has none on the other side.
 fn publication(arena: &Arena, program: &Program, start: &Start, tensors: usize) -> Publication {
     let mut inputs: Vec<Span> =
         start.inputs.iter().map(|view| cpu::view_place(program, view).span()).collect();
@@ -312,7 +312,7 @@ impl RankDevice for Player<'_> {
         self.touched.update(|bytes| bytes.max(self.team.body.ends[index]));
         self.pulse.end();
         if fault == Some(Fault::Nan) {
-            // All ones is not a number in any float type.
+            // All ones is NaN in every float type.
             self.memory.bytes_mut(buffer_span(program, compute.outputs[0])).fill(0xff);
         }
         self.team.body.checks[index]
@@ -322,7 +322,7 @@ impl RankDevice for Player<'_> {
     }
 }
 
-/// A kernel that did not accept its data: E411.
+/// The error of a kernel that rejected its data: E411.
 fn refused(program: &Program, index: usize, mut error: Box<Diagnostic>) -> Box<Diagnostic> {
     let what = &program.instructions[index].origin.what;
     error.code = "E411";
@@ -335,16 +335,17 @@ fn wait_index(program: &Program, collective: CollectiveId) -> usize {
     program.instructions.iter().position(|i| i.action == Action::Wait(collective)).unwrap_or(0)
 }
 
-/// Says in which module.
+/// Adds the module to an error.
 fn placed(program: &Program, index: usize, error: Box<Diagnostic>) -> Box<Diagnostic> {
     let path = &program.instructions[index].origin.path;
     error.at(if path.is_empty() { "<root>" } else { path })
 }
 
-/// Why a rank ended whose peers have failed. Where the first of them is of this process, it has told so itself.
+/// The error of a rank whose peers have failed. If the first failure is in this process, that rank
+/// has reported it.
 fn ended(transport: &dyn Transport) -> Box<Diagnostic> {
     match transport.failure() {
-        // Every rank goes on from the state of the step before.
+        // Every rank continues from the state of the step before.
         Some(first) if first.code == DIVERGED => Diagnostic::new(DIVERGED, first.message),
         Some(first) => Diagnostic::new(PEER_FAILED, format!("rank {} failed: {}", first.rank, first.message)),
         None => Diagnostic::new(PEER_FAILED, "another rank failed"),

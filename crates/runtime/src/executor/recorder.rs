@@ -1,4 +1,5 @@
-//! Events: what each thread did for which instruction, and when. Off by default, and then one comparison per instruction.
+//! Events: what each thread did for which instruction, and when. Off by default; then the cost is
+//! one comparison per instruction.
 
 use std::sync::Mutex;
 use std::time::Instant;
@@ -7,15 +8,15 @@ use partita_program::Event;
 
 use super::lock;
 
-/// The events of all threads since they were last taken.
+/// The events of all threads since the last `take`.
 pub(super) struct Recorder {
     origin: Instant,
-    /// Per thread, which alone writes there during a step. None where nothing is recorded.
+    /// One list per thread, written only by that thread during a step. Empty if recording is off.
     threads: Box<[Mutex<Vec<Event>>]>,
 }
 
 impl Recorder {
-    /// Of so many threads; of none to record nothing.
+    /// For this many threads; zero turns recording off.
     pub fn new(threads: usize) -> Recorder {
         Recorder { origin: Instant::now(), threads: (0..threads).map(|_| Mutex::default()).collect() }
     }
@@ -25,12 +26,12 @@ impl Recorder {
         !self.threads.is_empty()
     }
 
-    /// Where a thread records.
+    /// The event list of a thread.
     pub fn track(&self, thread: usize) -> Track<'_> {
         Track { recorder: self, thread }
     }
 
-    /// The events so far, thread by thread, those of each in its order. Forgets them.
+    /// Takes the events so far, thread by thread, each in its order.
     pub fn take(&self) -> Vec<Event> {
         self.threads.iter().flat_map(|events| std::mem::take(&mut *lock(events))).collect()
     }
@@ -44,7 +45,8 @@ pub(super) struct Track<'a> {
 }
 
 impl Track<'_> {
-    /// Runs `work`, which is done for the rank, instruction and bytes that `what` names where it is asked.
+    /// Runs `work`; `what` gives rank, instruction and bytes, and is called only if recording is
+    /// on.
     pub fn time<T>(&self, what: impl FnOnce() -> (usize, usize, usize), work: impl FnOnce() -> T) -> T {
         let Some(events) = self.recorder.threads.get(self.thread) else { return work() };
         let now = || self.recorder.origin.elapsed().as_nanos() as u64;

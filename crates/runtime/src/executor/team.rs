@@ -1,10 +1,12 @@
-//! The threads at work on one rank: the worker that plays it, and whoever has nothing to do and helps.
+//! Work stealing within a rank: the owning worker splits each kernel into parts; idle workers steal
+//! parts.
 //!
-//! The worker posts an instruction and deals its parts to the places of the team, neighbours to one. The worker takes its own
-//! from the front, a helper those of its place, and then, as long as there are any, both take others' from the back: who
-//! is slow, asleep, elsewhere or has lost its core holds nobody up for longer than one part takes. The worker goes on when
-//! all parts have ended, so an instruction begins after the one before, on all threads. Which thread runs a part changes
-//! no bit.
+//! The worker posts an instruction and deals its parts to the places of the team, adjacent parts to
+//! one place. The worker takes its own parts from the front, a helper those of its place. When
+//! these are used up, both steal from the back of other places. So a slow, sleeping or preempted
+//! thread delays the others by at most one part. The worker continues when all parts are done, so
+//! an instruction begins after the previous one on all threads. Results do not depend on which
+//! thread runs a part.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -23,14 +25,14 @@ use super::recorder::Track;
 use crate::arena::Span;
 use crate::cpu::Kernel;
 
-/// How a part ended that did not end well.
+/// How a part failed.
 enum Failure {
     Error(Box<Diagnostic>),
     Panic(Box<dyn Any + Send>),
 }
 
-/// Parts of one post that are dealt to one thread and not yet taken. The word holds the number of the post too: who
-/// comes late to a post finds nothing of it, and takes nothing of the next.
+/// The parts of one post that are dealt to one place and not yet taken. The word also holds the
+/// number of the post (generation), so a late thread finds no part of a later post.
 struct Dealt(AtomicU64);
 
 /// The most parts of an instruction.
@@ -46,7 +48,7 @@ impl Dealt {
         self.0.store(Self::word(post, parts), Ordering::SeqCst);
     }
 
-    /// Takes the first part, or the last one.
+    /// Takes the first or the last part.
     fn take(&self, post: u32, first: bool) -> Option<usize> {
         let parts = |word: u64| usize::from((word >> 16) as u16)..usize::from(word as u16);
         let taken = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |word| {
@@ -58,12 +60,12 @@ impl Dealt {
     }
 }
 
-/// The workers that have nothing of their own to do, and so help others.
+/// The workers that are idle and steal parts.
 pub(super) struct Idle<'a> {
     count: &'a AtomicUsize,
     /// Where they wait.
     notify: &'a Notify,
-    /// Whether the worker that asks is one of them.
+    /// Whether this worker is counted as idle.
     is_counted: Cell<bool>,
 }
 
@@ -72,7 +74,7 @@ impl<'a> Idle<'a> {
         Idle { count, notify, is_counted: Cell::new(false) }
     }
 
-    /// Whether this worker is one of them from now on.
+    /// Counts this worker as idle, or not.
     pub fn count_me(&self, is_idle: bool) {
         match (self.is_counted.replace(is_idle), is_idle) {
             (false, true) => _ = self.count.fetch_add(1, Ordering::SeqCst),
@@ -85,8 +87,8 @@ impl<'a> Idle<'a> {
         self.count.load(Ordering::SeqCst) == 0
     }
 
-    /// Tells them of a post. Who becomes one of them counts itself and then looks for posts, this looks for them after
-    /// the post: so one sees the other.
+    /// Wakes idle workers after a post. A worker counts itself idle and then looks for posts; this
+    /// method posts and then checks the count. So at least one sees the other.
     fn call(&self) {
         if !self.is_empty() {
             self.notify.bump();
@@ -100,16 +102,16 @@ impl Drop for Idle<'_> {
     }
 }
 
-/// What the threads at work on a rank share.
+/// State shared by the threads that work on a rank.
 pub(super) struct Team {
     pub body: Body,
     /// Per place, the worker's first.
     dealt: Box<[Dealt]>,
-    /// How long a worker that waits for helpers stays awake.
+    /// How long a worker that waits for helpers spins before it sleeps.
     awake: Duration,
     /// The last post: its number in the upper half, the instruction in the lower.
     post: AtomicU64,
-    /// Parts of the last post that have not ended.
+    /// Parts of the last post that are not done.
     left: AtomicUsize,
     ended: Notify,
     failure: Mutex<Option<Failure>>,
@@ -128,7 +130,8 @@ impl Team {
         }
     }
 
-    /// Runs a compute instruction, by this thread alone where nobody is idle and that spares work. For the worker.
+    /// Runs a compute instruction; on this thread alone if no worker is idle and that saves work.
+    /// Called by the worker.
     pub fn run(&self, instruction: usize, idle: &Idle, track: Track) -> Result<()> {
         let (kernel, workspace) = self.kernel(instruction);
         let memory = self.body.arena.memory();
@@ -141,7 +144,7 @@ impl Team {
         track.time(what, || kernel.finish(&memory, workspace))
     }
 
-    /// Runs all parts but the last.
+    /// Runs all parts except the final one; idle workers may steal them.
     fn run_parts(&self, instruction: usize, parts: usize, idle: &Idle, track: Track) -> Result<()> {
         let post = ((self.post.load(Ordering::SeqCst) >> 32) as u32).wrapping_add(1);
         let places = self.dealt.len();
@@ -174,14 +177,15 @@ impl Team {
         (kernel, *workspace)
     }
 
-    /// Runs a part of the last post, of those dealt to a place if there are any. Whether there was one.
+    /// Runs a part of the last post, preferably one dealt to `place`. Returns whether there was
+    /// one.
     pub fn run_one_part(&self, place: usize, track: Track) -> bool {
         let place = place % self.dealt.len();
         let word = self.post.load(Ordering::SeqCst);
         let (post, instruction) = ((word >> 32) as u32, word as u32 as usize);
         let mut others = self.dealt[place + 1..].iter().chain(&self.dealt[..place]);
         let own = self.dealt[place].take(post, true);
-        // A part that was taken holds the post back; if there was none, only the post's number was looked at.
+        // A part that was taken keeps the post alive; without one, only the post's number was read.
         let Some(part) = own.or_else(|| others.find_map(|dealt| dealt.take(post, false))) else {
             return false;
         };
@@ -215,7 +219,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
-    /// A team and its helpers, who go home when it is dropped.
+    /// A team and its helper threads, which end when it is dropped.
     struct Staffed {
         team: Arc<Team>,
         idle: Arc<Notify>,
@@ -257,7 +261,7 @@ mod tests {
         staffed(Kernel::together([part(0, || Ok(())), part(1, || Ok(())), part(2, last)]), 3, threads)
     }
 
-    /// A team, its helpers at work, with one instruction on so many bytes.
+    /// A team with running helpers, and one instruction over this many bytes.
     fn staffed(kernel: Kernel, bytes: usize, threads: usize) -> Staffed {
         staffed_with(Recorder::new(0), kernel, bytes, threads)
     }
@@ -309,7 +313,7 @@ mod tests {
                     ended.fetch_add(1, Ordering::SeqCst);
                     return Ok(());
                 }
-                // The first one waits for all others, whichever thread has it.
+                // The first one waits for all others, on whichever thread it runs.
                 while ended.compare_exchange(6, 0, Ordering::SeqCst, Ordering::SeqCst).is_err() {
                     std::thread::yield_now();
                 }
@@ -430,7 +434,7 @@ mod tests {
         for threads in 1..=3 {
             let refusing = team(threads, || Err(Diagnostic::new("E411", "no")));
             assert_eq!(refusing.run(0).unwrap_err().code, "E411");
-            // All are there for the next instruction.
+            // All threads are available for the next instruction.
             assert_eq!(refusing.run(0).unwrap_err().code, "E411");
             assert_eq!(bytes(&refusing), [2; 3]);
             let panicking = team(threads, || panic!("told to panic"));

@@ -1,4 +1,4 @@
-//! The workers: who plays which rank, when they sleep, and how a run ends when something fails.
+//! The workers: which worker runs which rank, when they sleep, and how a run ends after a failure.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,24 +18,24 @@ use super::team::{Idle, Team};
 /// How long a failed step waits for workers that are inside a kernel.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// What all workers share.
+/// State shared by all workers.
 pub(super) struct Shared {
-    /// As given, of all ranks.
+    /// The programs of all ranks.
     pub set: ProgramSet,
     pub world: World,
-    /// Of the local ranks, as all that follows per rank.
+    /// The programs of the local ranks; all per-rank fields below are for local ranks.
     pub programs: Vec<Program>,
-    /// One worker plays a rank, so these locks are only contended when something has gone wrong.
+    /// One worker runs a rank, so these locks are contended only after a failure.
     pub ranks: Vec<Mutex<Rank>>,
-    /// Per rank, what others help with.
+    /// Per rank, the parts that others can steal.
     pub teams: Vec<Arc<Team>>,
-    /// Workers that have nothing of their own to do; those without a rank always.
+    /// The number of idle workers; those without a rank always count.
     pub idle: AtomicUsize,
-    /// Ranks that have not come to the end of the step.
+    /// Ranks that have not finished the step.
     pub open: AtomicUsize,
     pub workers: usize,
     pub homes: Homes,
-    /// How long a worker that waits stays awake.
+    /// How long a waiting worker spins before it sleeps.
     pub awake: Duration,
     pub watchdog: Duration,
     pub pulse: Pulse,
@@ -55,7 +55,7 @@ pub(super) struct Control {
 #[derive(Default)]
 struct State {
     step: u64,
-    /// Workers other than the calling thread that are at it.
+    /// Running workers other than the calling thread.
     busy: usize,
     is_stopped: bool,
 }
@@ -101,7 +101,7 @@ impl Shared {
         }
     }
 
-    /// The life of a worker other than the calling thread.
+    /// The main loop of a worker other than the calling thread.
     pub fn serve(&self, worker: usize) {
         let mut played = 0;
         loop {
@@ -121,18 +121,19 @@ impl Shared {
         }
     }
 
-    /// Sends the workers home.
+    /// Stops the workers.
     pub fn stop(&self) {
         lock(&self.control.state).is_stopped = true;
         self.control.changed.bump();
     }
 
-    /// Whether a worker has not come back from a step.
+    /// Whether a worker has not returned from a step.
     pub fn has_stragglers(&self) -> bool {
         lock(&self.control.state).busy > 0
     }
 
-    /// Plays this worker's ranks, and helps others where it cannot go on, until the step ends or the run has failed.
+    /// Runs this worker's ranks, and steals work while they are blocked, until the step ends or the
+    /// run has failed.
     fn play(&self, worker: usize) {
         self.homes.settle(worker);
         let mut still = Still { progress: 0, since: Instant::now() };
@@ -140,7 +141,7 @@ impl Shared {
         let track = self.recorder.track(worker);
         let has_ranks = worker < self.ranks.len();
         loop {
-            // Before any look at what it tells of: what changes after that look ends the wait below.
+            // Read before the checks below, so that a later change ends the wait.
             let seen = self.world.transport().notify().epoch();
             if self.has_failed.load(Ordering::SeqCst) || self.open.load(Ordering::SeqCst) == 0 {
                 return;
@@ -193,12 +194,13 @@ impl Shared {
             if progress != still.progress {
                 still = Still { progress, since: Instant::now() };
             }
-            // Who waits in a collective can tell more than who stands still without a reason: it speaks first. It may have
-            // gone to sleep before the last progress and count from its next look at it, so that it speaks as late as
-            // after twice its patience.
+            // A worker that waits in a collective can report more than one that is stuck without a
+            // reason, so it reports first. It may have gone to sleep before the last progress and
+            // start counting at its next check, so it may report as late as after twice its
+            // timeout.
             let patience = if waiting.1.is_some() { self.watchdog } else { 3 * self.watchdog };
             let left = patience.saturating_sub(still.since.elapsed());
-            // A lone worker that gets nowhere never will, unless another process helps.
+            // A single worker without progress is stuck, unless another process can help.
             let alone =
                 self.workers == 1 && self.world.is_whole() && self.world.transport().notify().epoch() == seen;
             if left.is_zero() || alone {
@@ -208,7 +210,7 @@ impl Shared {
         }
     }
 
-    /// Runs a part of a kernel of a rank that another worker plays. Whether there was one.
+    /// Runs a part of a kernel of another worker's rank. Returns whether there was one.
     fn help(&self, worker: usize, track: Track) -> bool {
         let count = self.ranks.len();
         let mut others = (worker + 1..worker + 1 + count).map(|rank| rank % count);
@@ -218,7 +220,7 @@ impl Shared {
         })
     }
 
-    /// Ends the run for all ranks. The first failure is the one that is told.
+    /// Fails the run for all ranks. The first failure is the reported one.
     fn fail(&self, rank: usize, error: Box<Diagnostic>) {
         let (code, message) = (error.code.to_string(), error.message.clone());
         lock(&self.failure).get_or_insert(error);
@@ -259,7 +261,8 @@ impl Shared {
             .help("this is a bug: please report it with the plan and the config")
     }
 
-    /// All ranks stand still: E413 names the collective one of them waits in and who has not come.
+    /// No rank makes progress: E413 names the collective that one of them waits in and the ranks
+    /// that have not arrived.
     fn stuck(&self, (rank, collective): (usize, Option<CollectiveId>), waited: Duration) -> Box<Diagnostic> {
         let position = |rank: usize| self.pulse.positions[rank].load(Ordering::Relaxed);
         let Some(id) = collective else {
@@ -280,7 +283,7 @@ impl Shared {
     }
 }
 
-/// Since when the ranks stand still.
+/// Since when no rank has made progress.
 struct Still {
     progress: u64,
     since: Instant,

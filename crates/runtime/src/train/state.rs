@@ -1,4 +1,5 @@
-//! What a training run saves and goes on from: parameters and optimizer state as global tensors, pieces joined.
+//! The saved state of a training run: parameters and optimizer state as global tensors, with parts
+//! joined.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +15,13 @@ use crate::sharded::Piece;
 struct Home {
     name: String,
     shape: Vec<usize>,
-    /// Dimension, start and end of the piece.
+    /// Dimension, start and end of the part.
     piece: Option<(usize, usize, usize)>,
 }
 
 impl TrainLoop {
-    /// Where a state tensor goes in a checkpoint: under its own name, or as a piece of a whole.
+    /// The position of a state tensor in a checkpoint: under its own name, or as a part of a full
+    /// tensor.
     fn home(&self, layout: &TensorLayout) -> Home {
         let (slot, parameter) = match state_of(&layout.name) {
             Some((slot, parameter)) => (Some(slot), parameter),
@@ -41,7 +43,7 @@ impl TrainLoop {
         Home { name: layout.name.clone(), shape: layout.shape.clone(), piece: None }
     }
 
-    /// The first layout of every state tensor and its place in a checkpoint.
+    /// The first layout of every state tensor and its position in a checkpoint.
     fn homes(&self) -> Vec<(usize, Home)> {
         let names = self.state_names();
         let place = |name: &&str| {
@@ -52,7 +54,7 @@ impl TrainLoop {
         names.iter().map(place).collect()
     }
 
-    /// Name, type and global shape of every tensor a checkpoint of this run holds.
+    /// Name, type and global shape of every tensor in a checkpoint of this run.
     pub fn checkpoint_tensors(&self) -> Vec<(String, DType, Vec<usize>)> {
         let mut tensors: IndexMap<String, (DType, Vec<usize>)> = IndexMap::new();
         for (layout, home) in self.homes() {
@@ -61,11 +63,12 @@ impl TrainLoop {
         tensors.into_iter().map(|(name, (dtype, shape))| (name, dtype, shape)).collect()
     }
 
-    /// Everything needed to go on, on any mesh: global parameters and optimizer state, pieces joined, and steps taken.
-    /// The process of rank 0 gets it; in the checkpoint that another gets are no tensors.
+    /// Everything needed to continue on any mesh: global parameters and optimizer state, parts
+    /// joined, and steps taken. The process of rank 0 gets it; the checkpoints of other processes
+    /// have no tensors.
     ///
     /// # Errors
-    /// E417 where the last step failed and a worker never came back.
+    /// E417 if a worker still runs after a failed step.
     pub fn checkpoint(&self, meta: BTreeMap<String, String>) -> Result<Checkpoint> {
         let world = self.runner.world();
         let mut tensors: IndexMap<String, TensorData> = IndexMap::new();
@@ -87,11 +90,11 @@ impl TrainLoop {
         Ok(Checkpoint { tensors, step: self.step, meta })
     }
 
-    /// Goes on from a checkpoint, whatever mesh it was made on. Only what the step computes with is replaced; the
-    /// seed and the data position are the caller's.
+    /// Continues from a checkpoint made on any mesh. Only the step's own state is replaced; the
+    /// caller handles the seed and the data position.
     ///
     /// # Errors
-    /// E314 with a table where names, types or shapes differ.
+    /// E314 with a table if names, types or shapes differ.
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
         checkpoint::compare(&self.checkpoint_tensors(), checkpoint)?;
         for (index, home) in self.homes() {

@@ -1,4 +1,4 @@
-//! Chains of causes: from the line of a plan, through ops, to a value or an exchange.
+//! Chains of causes: from a plan line, through ops, to a value or a collective.
 
 use super::Explain;
 use crate::plan::Entry;
@@ -8,22 +8,22 @@ use partita_mesh::{AxisRef, Step};
 use partita_spmd::{Cause, Move};
 use std::collections::BTreeSet;
 
-/// Causes in words, the first one first.
+/// Causes as text, the first one first.
 #[derive(Clone, Default)]
 pub(super) struct Chain {
-    /// Who asked: a line of the plan, or a rule such as where the batch lies.
+    /// The source: a plan line, or a rule such as the layout of the batch.
     pub origin: Option<String>,
     /// One cause each.
     pub links: Vec<String>,
 }
 
 impl Explain<'_> {
-    /// The dimension of a value that an axis, or a part of it, cuts.
+    /// The dimension of a value that an axis, or a part of it, shards.
     pub(super) fn dim_over(&self, value: ValueId, axis: AxisRef) -> Option<usize> {
         self.layout(value).dims.iter().position(|dim| dim.axes.iter().any(|a| a.axis == axis.axis))
     }
 
-    /// Why a value lies over an axis as it does.
+    /// Why a value has its layout over an axis.
     pub(super) fn chain(&self, value: ValueId, axis: AxisRef) -> Chain {
         let over = self.mesh.display_axis(axis);
         if self.dim_over(value, axis).is_none() {
@@ -33,7 +33,7 @@ impl Explain<'_> {
         let mut chain = Chain::default();
         let mut seen = BTreeSet::new();
         let mut at = value;
-        // From the value back to who asked.
+        // Walks from the value back to the source.
         while seen.insert(at) {
             let name = self.name_of(at);
             let Some(dim) = self.dim_over(at, axis) else {
@@ -82,7 +82,7 @@ impl Explain<'_> {
         }
     }
 
-    /// Why nothing cuts a value over an axis.
+    /// Why a value is replicated over an axis.
     fn whole(&self, value: ValueId, axis: AxisRef, over: &str) -> Chain {
         let name = self.name_of(value);
         let Some(annotation) = self.asked(value) else {
@@ -98,7 +98,7 @@ impl Explain<'_> {
         Chain { origin: Some(origin), links }
     }
 
-    /// Of the lines that asked something of one value, those about this axis; all of them where none is.
+    /// Among the lines with a request for one value, those about this axis; all of them if none is.
     fn who(&self, origin: &str, axis: AxisRef) -> String {
         let name = &self.mesh.axes[axis.axis].name;
         let own = |given: &Option<String>| match given {
@@ -119,14 +119,15 @@ impl Explain<'_> {
         if lines.is_empty() { origin.to_string() } else { lines.join("; ") }
     }
 
-    /// What was asked of a value's layout.
+    /// The layout that was requested for a value.
     pub(super) fn asked(&self, value: ValueId) -> Option<&Annotation> {
         let of = self.graph.value(value);
         let constraint = of.definition.and_then(|(node, _)| self.graph.node(node).op.constraint());
         of.annotation.as_ref().or(constraint)
     }
 
-    /// Why ranks meet: why the value lies as it does before, and who needs it otherwise.
+    /// Why a collective exists: the cause of the layout before, and the reader that needs the
+    /// layout after.
     pub(super) fn meeting(&self, step: &Move) -> Chain {
         let value = step.value;
         let name = self.name_of(value);
@@ -176,13 +177,14 @@ impl Explain<'_> {
         };
         chain.links.push(text);
         chain.links.push(format!("so {} over `{over}`", words(&step.step.step)));
-        // A sum is to be made because of what was cut; pieces are put together because of who wants the whole.
+        // A reduction is explained by what was sharded; a gather by the reader that needs the full
+        // value.
         chain.origin = if sum { chain.origin.or(who) } else { who.or(chain.origin) };
         chain
     }
 
-    /// The op that makes a value over an axis partial, or makes it in pieces, with its operand that is cut; `None` where
-    /// the layout of the value says it all.
+    /// The op that makes a value partial or sharded over an axis, with its sharded operand; `None`
+    /// if the layout of the value is explanation enough.
     fn cut_source(&self, value: ValueId, axis: AxisRef, sum: bool) -> Option<(NodeId, ValueId)> {
         if !sum && self.dim_over(value, axis).is_some() {
             return None;

@@ -1,4 +1,4 @@
-//! The layouts a value might have instead, partitioned and counted.
+//! Alternative layouts of a value, each partitioned and counted.
 
 use super::{Explain, exchanged_bytes};
 use crate::weights::forms_of;
@@ -9,26 +9,27 @@ use partita_mesh::{AxisRef, Sharding};
 use partita_spmd::{Options, Partitioned, partition};
 use serde::Serialize;
 
-/// A layout of a value over one mesh axis, everything else as the plan has it.
+/// An alternative layout of a value over one mesh axis; all else stays as planned.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Choice {
     /// The mesh axis.
     pub axis: String,
-    /// The dimension that is cut; `None` where the value is whole.
+    /// The sharded dimension; `None` if replicated.
     pub dim: Option<usize>,
-    /// How the value lies then.
+    /// The resulting layout.
     pub layout: String,
-    /// Whether it lies so now.
+    /// Whether it is the present layout.
     pub present: bool,
-    /// Bytes of the full tensors that a rank takes part with in a step, all collectives together, at most.
+    /// Bytes of the full tensors that a rank takes part in moving per step, over all collectives;
+    /// the maximum over ranks.
     pub moved_bytes: usize,
-    /// Bytes of the parameters on a rank, at most.
+    /// Bytes of parameters on a rank; the maximum over ranks.
     pub parameter_bytes: usize,
     /// `moved_bytes` less those of the present layout.
     pub more_moved_bytes: i64,
     /// `parameter_bytes` less those of the present layout.
     pub more_parameter_bytes: i64,
-    /// Why it cannot be.
+    /// Why the layout is not possible.
     pub refused: Option<String>,
 }
 
@@ -81,7 +82,7 @@ pub(super) fn choices(
     found
 }
 
-/// Bytes that a rank exchanges, and bytes of the parameters on a rank; the largest of any rank.
+/// Bytes that a rank communicates, and bytes of parameters on a rank; maxima over ranks.
 fn figures(partitioned: &Partitioned) -> (usize, usize) {
     let exchanged =
         |local: &Graph| -> usize { local.nodes.iter().filter_map(|node| exchanged_bytes(local, node)).sum() };
@@ -119,7 +120,7 @@ fn tried(explain: &Explain, values: &[ValueId], axis: AxisRef, dim: Option<usize
     partition(&changed, mesh, &Options::default()).map(|partitioned| figures(&partitioned))
 }
 
-/// A layout with an axis on another dimension, or on none.
+/// A layout with an axis moved to another dimension, or to none.
 fn moved(layout: &Sharding, axis: AxisRef, dim: Option<usize>) -> Sharding {
     let mut layout = layout.clone();
     layout.partial.clear();
@@ -132,8 +133,8 @@ fn moved(layout: &Sharding, axis: AxisRef, dim: Option<usize>) -> Sharding {
     layout
 }
 
-/// The values themselves and what a plan lays out with a parameter: its conversions, states and gradients, and what its
-/// readers see of it where that is cut along the axis too.
+/// The values and everything that a plan lays out with a parameter: its conversions, states and
+/// gradients, and the constraints of its readers that are sharded along the axis too.
 fn together(explain: &Explain, values: &[ValueId], axis: AxisRef) -> Vec<ValueId> {
     let graph = explain.graph;
     let mut all: Vec<ValueId> = values.to_vec();

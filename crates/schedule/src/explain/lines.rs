@@ -1,4 +1,4 @@
-//! What each line of a plan did to a step.
+//! The effect of each plan line on a step.
 
 use super::Explain;
 use crate::modules::matches_around;
@@ -7,34 +7,34 @@ use crate::style::LOCAL_NOTE;
 use partita_ir::{Graph, Op, Phase, Role, ValueId};
 use serde::Serialize;
 
-/// A line of a plan and what it did. Counts are of the whole step, over all modules that the line matches.
+/// A plan line and its effect. Counts cover the whole step, over all modules that the line matches.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Line {
     /// The line: `"layers.*.mlp" = "colwise"`.
     pub line: String,
-    /// Who asks: a file and a line in it, a ready plan.
+    /// The source: a file with line number, or a ready plan.
     pub origin: String,
     /// Modules that it matches.
     pub modules: usize,
-    /// Parameters whose layout it says.
+    /// Parameters whose layout it sets.
     pub parameters: usize,
-    /// Optimizer states whose layout it says.
+    /// Optimizer states whose layout it sets.
     pub states: usize,
-    /// Gradients whose layout it says.
+    /// Gradients whose layout it sets.
     pub gradients: usize,
-    /// Activations whose layout it says.
+    /// Activations whose layout it sets.
     pub activations: usize,
-    /// Places that read a value in a layout it says.
+    /// Operands that read a value in a layout it sets.
     pub reads: usize,
-    /// Bytes on rank 0 that are not kept for the backward pass, because they are computed again.
+    /// Bytes on rank 0 that are recomputed in the backward pass instead of being stored.
     pub recomputed_bytes: usize,
-    /// Composites of the model that it made.
+    /// Composites of the model that it created.
     pub composites: usize,
-    /// Pipeline stages that end by it.
+    /// Pipeline stages that end because of it.
     pub stages: usize,
-    /// Parameters it notes something about.
+    /// Parameters that it annotates.
     pub annotations: usize,
-    /// What it is good to know about it.
+    /// A note for the user.
     pub note: Option<String>,
 }
 
@@ -100,8 +100,8 @@ pub(super) fn lines(explain: &Explain, forward: &Graph) -> Vec<Line> {
     explain.built.plan.entries.iter().map(of).collect()
 }
 
-/// The module of each value that the backward pass reads computed again, and its bytes on rank 0: without recomputation
-/// it would be kept from the forward pass.
+/// For each value that the backward pass recomputes: its module, and its bytes on rank 0. Without
+/// recomputation it would be stored from the forward pass.
 fn recomputed(explain: &Explain) -> Vec<(String, usize)> {
     let graph = explain.graph;
     let again = |v: &ValueId| matches!(graph.value(*v).role, Role::RematOf(_));

@@ -1,16 +1,16 @@
-//! From a graph to a pattern, and when an op of a graph is like one of a pattern.
+//! Compiles a graph to a pattern, and compares ops of a graph with ops of a pattern.
 
 use super::{Broadcast, Form, Matcher, Operand, PatternNode, Source, number_behind, views};
 use partita_base::{Diagnostic, Result};
 use partita_ir::{Graph, Op, Operation, TensorType, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// E241: what keeps a pattern from being searched for.
+/// E241: why a pattern cannot be searched for.
 pub(super) fn unusable(message: impl Into<String>) -> Box<Diagnostic> {
     Diagnostic::new("E241", message).expected("outputs computed from every input")
 }
 
-/// The names of a graph's inputs, and the graph without broadcasts and constants that one number fills.
+/// The input names of a graph, and the graph without broadcasts and splat constants.
 pub(super) fn compile(graph: &Graph) -> Result<(Vec<String>, Form)> {
     let mut form = Form::default();
     let mut places: BTreeMap<ValueId, Source> = BTreeMap::new();

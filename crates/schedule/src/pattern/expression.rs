@@ -26,7 +26,7 @@ const SUGAR: [(&str, &str); 3] = [
     ("module", "module(\"regex\", x, ..)"),
 ];
 
-/// Parentheses and signs may stand this deep inside each other.
+/// The limit on nested parentheses and signs.
 const DEPTH: usize = 100;
 
 #[derive(Clone, PartialEq, Debug)]
@@ -118,7 +118,7 @@ struct Parser<'a> {
     relu: Relu,
     has_relu: bool,
     inputs: Vec<String>,
-    /// What statements named.
+    /// Names defined by statements.
     named: IndexMap<String, Source>,
     form: Form,
 }
@@ -146,7 +146,7 @@ impl<'a> Parser<'a> {
         self.tokens[self.position].1
     }
 
-    /// Steps over a sign if it is there.
+    /// Consumes a sign if it is next.
     fn take(&mut self, sign: char) -> bool {
         let there = *self.token() == Token::Sign(sign);
         self.position += there as usize;
@@ -191,7 +191,7 @@ impl<'a> Parser<'a> {
         Ok(Program { inputs: self.inputs, form: self.form, has_relu: self.has_relu })
     }
 
-    /// E241 where something is returned that is not computed, or computed that is not returned.
+    /// E241 if a returned value is not computed, or a computed value is not returned.
     fn check(&self) -> Result<()> {
         let mut used = vec![false; self.form.nodes.len()];
         for output in &self.form.outputs {
@@ -299,14 +299,14 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// What follows the parenthesis of a call; `start` is the token of its name.
+    /// Parses what follows the opening parenthesis of a call; `start` is the token of its name.
     fn call(&mut self, name: &str, start: usize) -> Result<Source> {
         let mut regex = None;
         if name == "module" {
             let Token::Text(text) = self.token().clone() else {
                 return Err(self.unexpected("the module's path in quotes, as a regular expression"));
             };
-            // The path or the end of it, whole components.
+            // The path or a suffix of it, in whole components.
             let whole = Regex::new(&format!(r"(?:^|\.)(?:{text})$")).map_err(|error| {
                 unreadable(self.text, self.at(), format!("`{text}` is no regular expression"))
                     .found(error.to_string())
@@ -332,7 +332,7 @@ impl<'a> Parser<'a> {
                 let product = self.node(Matcher::Linear, &[x, w]);
                 Ok(self.node(Matcher::Named("stablehlo.add".into()), &[product, b]))
             }
-            // A broadcast is looked through wherever it stands.
+            // Broadcasts are skipped wherever they occur.
             ("broadcast_in_dim", &[x]) => Ok(x),
             _ => {
                 let op = self.op_name(name, start, arguments.len())?;

@@ -1,4 +1,4 @@
-//! Matching by dataflow, with backtracking.
+//! Subgraph matching along dataflow, by backtracking.
 
 use super::compile::alike;
 use super::{Broadcast, Form, Match, Matcher, Operand, Pattern, Source, number_behind, views};
@@ -7,8 +7,8 @@ use partita_ir::ops::DotGeneral;
 use partita_ir::{Graph, Literal, Node, NodeId, Op, Operation, Phase, Role, TensorType, ValueId};
 
 impl Pattern {
-    /// Every place among the forward nodes in `scope` where the pattern stands, in graph order of the first output.
-    /// Matches share no nodes but what was looked through: constants and broadcasts.
+    /// Every match among the forward nodes in `scope`, in graph order of the first output. Matches
+    /// share no nodes except skipped constants and broadcasts.
     pub fn find(&self, graph: &Graph, scope: &dyn Fn(NodeId) -> bool) -> Vec<Match> {
         let eligible: Vec<bool> =
             graph.node_ids().map(|id| graph.node(id).phase == Phase::Forward && scope(id)).collect();
@@ -42,12 +42,12 @@ impl Pattern {
     }
 }
 
-/// What a node of a pattern may stand for: a node of the graph, or a module as a whole.
+/// A candidate for a node of a pattern: a node of the graph, or a whole module.
 struct Unit {
     nodes: Vec<NodeId>,
     operands: Vec<ValueId>,
     results: Vec<ValueId>,
-    /// Whether the two operands may change places.
+    /// Whether the two operands may be swapped.
     commutes: bool,
 }
 
@@ -58,8 +58,8 @@ impl Unit {
         Unit { nodes: vec![id], operands, results, commutes }
     }
 
-    /// A module: what it reads that was computed or fed outside, parameters and constants apart, in order of first use,
-    /// and what the forward pass outside reads of it.
+    /// A module as a unit: its inputs that were computed or fed outside (parameters and constants
+    /// excluded) in order of first use, and its outputs that the forward pass outside reads.
     fn of_module(graph: &Graph, modules: &Modules, path: &str) -> Unit {
         let nodes = modules.forward_nodes(path);
         let inside = |id: NodeId| is_inside(&graph.node(id).path, path);
@@ -79,7 +79,7 @@ impl Unit {
     }
 }
 
-/// Whether a value is a parameter or a constant, perhaps converted or repeated.
+/// Whether a value is a parameter or a constant, perhaps converted or broadcast.
 fn is_parameter(graph: &Graph, value: ValueId) -> bool {
     match graph.value(value).definition {
         None => graph.value(value).role == Role::Param,
@@ -91,7 +91,7 @@ fn is_parameter(graph: &Graph, value: ValueId) -> bool {
     }
 }
 
-/// For each node of a form, all it may stand for by itself, in graph order.
+/// For each node of a form, all its candidates, in graph order.
 struct Targets {
     units: Vec<Vec<Unit>>,
 }
@@ -142,22 +142,22 @@ fn fits(graph: &Graph, matcher: &Matcher, node: &Node) -> bool {
     }
 }
 
-/// What has been decided so far.
+/// The decisions so far.
 #[derive(Clone, Default)]
 struct State {
     inputs: Vec<Option<ValueId>>,
-    /// For each node of the form, which of its units.
+    /// The chosen candidate of each node of the form.
     places: Vec<Option<usize>>,
-    /// What was looked through.
+    /// Nodes that were skipped.
     through: Vec<NodeId>,
-    /// How inputs were read: input, shape, where its dimensions went.
+    /// How inputs were read: input, shape, position of each source dimension.
     views: Vec<(usize, Vec<usize>, Vec<usize>)>,
 }
 
-/// An operand of the pattern and the value it must stand for.
+/// An operand of the pattern and the value it must match.
 type Goal<'a> = (&'a Operand, ValueId);
 
-/// What has been decided and what must follow.
+/// The decisions so far and the goals that remain.
 type Branch<'a> = (State, Vec<Goal<'a>>);
 
 struct Search<'a> {
@@ -172,13 +172,13 @@ impl<'a> Search<'a> {
         state.places[node].map(|place| &self.targets.units[node][place])
     }
 
-    /// The nodes that the pattern's own nodes stand for.
+    /// The graph nodes matched by the pattern's own nodes.
     fn own_nodes(&self, state: &State) -> Vec<NodeId> {
         let units = (0..self.form.nodes.len()).filter_map(|node| self.unit(state, node));
         units.flat_map(|unit| unit.nodes.iter().copied()).collect()
     }
 
-    /// The end of the first branch that ends well.
+    /// The final state of the first branch that succeeds.
     fn run(&self, mut branches: Vec<Branch<'a>>) -> Option<State> {
         branches.reverse();
         while let Some((state, mut goals)) = branches.pop() {
@@ -195,7 +195,7 @@ impl<'a> Search<'a> {
         None
     }
 
-    /// Lets `node` stand for its unit `place`: a branch for each order of operands.
+    /// Matches `node` with its candidate `place`: one branch for each order of operands.
     fn place(&self, state: &State, goals: &[Goal<'a>], node: usize, place: usize) -> Vec<Branch<'a>> {
         let unit = &self.targets.units[node][place];
         let own = self.own_nodes(state);
@@ -215,7 +215,7 @@ impl<'a> Search<'a> {
         orders.into_iter().map(branch).collect()
     }
 
-    /// The ways in which an operand can stand for a value.
+    /// The ways in which an operand can match a value.
     fn meet(
         &self,
         mut state: State,
@@ -257,7 +257,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Lets an input stand for a value, or for what it is a broadcast of.
+    /// Matches an input with a value, or with the source of its broadcast.
     fn bind(&self, state: &mut State, input: usize, broadcast: &Broadcast, value: ValueId) -> bool {
         let ty = self.graph.ty(value);
         let mut views = views(self.graph, value);
@@ -268,7 +268,7 @@ impl<'a> Search<'a> {
         if !said(broadcast, ty.rank(), &view.dims) {
             return false;
         }
-        // One tensor repeated in two ways over one shape is two tensors.
+        // One tensor broadcast in two ways over one shape counts as two tensors.
         let same =
             |(other, shape, _): &&(usize, Vec<usize>, Vec<usize>)| (*other, shape) == (input, &ty.shape);
         if state.views.iter().find(same).is_some_and(|(_, _, dims)| *dims != view.dims) {
@@ -282,7 +282,7 @@ impl<'a> Search<'a> {
         true
     }
 
-    /// A node without a place: one that reads something known, and that, if there is any.
+    /// An undecided node: preferably one that reads a known value, and that value.
     fn open_node(&self, state: &State) -> Option<(usize, Option<ValueId>)> {
         let open = || (0..self.form.nodes.len()).filter(|&node| state.places[node].is_none());
         let beside = open().find_map(|node| {
@@ -295,7 +295,7 @@ impl<'a> Search<'a> {
         beside.or_else(|| open().next_back().map(|node| (node, None)))
     }
 
-    /// Lets `node` stand for each of its units, or for those that read `near`.
+    /// One branch for each candidate of `node`, or for those that read `near`.
     fn spread(&self, state: State, node: usize, near: Option<ValueId>) -> Vec<Branch<'a>> {
         let reads = |unit: &Unit, value: ValueId| {
             unit.operands.iter().any(|&v| views(self.graph, v).iter().any(|view| view.source == value))
@@ -313,7 +313,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether every output stands for something, and every input for something that the match does not compute.
+    /// Whether every output is matched, and every input is matched with a value that the match does
+    /// not compute.
     fn is_whole(&self, state: &State) -> bool {
         let own = self.own_nodes(state);
         let computed = |v: &ValueId| self.graph.value(*v).definition.is_some_and(|(id, _)| own.contains(&id));
@@ -323,7 +324,8 @@ impl<'a> Search<'a> {
 
     fn result(&self, state: &State, own: Vec<NodeId>, names: &[String]) -> Match {
         let inputs: Vec<ValueId> = state.inputs.iter().map(|v| v.expect("every input is used")).collect();
-        // What was looked through belongs to the match where the match reads it, not where it enters as an input.
+        // A skipped node belongs to the match if the match reads it, but not if it only feeds an
+        // input.
         let mut nodes = own;
         let mut next = 0;
         while let Some(&id) = nodes.get(next) {
@@ -340,12 +342,13 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Whether a constant is this number, as its element type rounds it.
+/// Whether a constant equals this number after rounding to its element type.
 fn is_number(literal: &Literal, number: f64) -> bool {
     Literal::splat(&TensorType::scalar(literal.ty.dtype), number).to_f64()[0] == literal.to_f64()[0]
 }
 
-/// Whether a tensor of this rank reads its source as a pattern says, `dims` being where the source's dimensions went.
+/// Whether a tensor of this rank reads its source as the pattern requires; `dims` are the positions
+/// of the source dimensions.
 fn said(broadcast: &Broadcast, rank: usize, dims: &[usize]) -> bool {
     match broadcast {
         Broadcast::Dims(wanted) => dims.iter().map(|d| rank - d).eq(wanted.iter().copied()),

@@ -1,20 +1,21 @@
-//! What patterns see: modules are closed until they are traced through, layers until they are decomposed.
+//! Module boundaries for patterns: a pattern sees into a module only after `trace`, into a layer
+//! only after `decompose`.
 
 use crate::modules::{Modules, around, is_inside, owner};
 use partita_ir::{Graph, NodeId, Op};
 use partita_nn::Model;
 use std::collections::BTreeSet;
 
-/// Which modules belong to the module around them as far as patterns are concerned.
+/// Which modules are transparent to patterns.
 #[derive(Clone, Debug)]
 pub(crate) struct Frames {
-    /// Layers: modules of the library with no modules inside.
+    /// Leaf layers: library modules without inner modules.
     leaves: BTreeSet<String>,
     opened: BTreeSet<String>,
 }
 
 impl Frames {
-    /// Layers without parameters, such as activations, are as good as the function they apply.
+    /// Layers without parameters, such as activations, count as the function they apply.
     pub fn of(model: &Model) -> Frames {
         let all = &model.modules;
         let mut with_inside: BTreeSet<&str> = BTreeSet::new();
@@ -33,12 +34,12 @@ impl Frames {
         Frames { leaves, opened }
     }
 
-    /// Sees through one module.
+    /// Makes one module transparent.
     pub fn open(&mut self, path: &str) {
         self.opened.insert(path.to_string());
     }
 
-    /// Sees through every module inside this one, down to the layers.
+    /// Makes every module inside this one transparent, down to the layers.
     pub fn flatten(&mut self, module: &str, modules: &Modules) {
         for path in &modules.paths {
             if path != module && is_inside(path, module) && !self.leaves.contains(path) {
@@ -52,7 +53,8 @@ impl Frames {
         self.leaves.contains(path) && !self.opened.contains(path)
     }
 
-    /// The first module inside `scope` that these nodes are a part of without being all of it, and that is closed.
+    /// The first closed module inside `scope` that contains some of these nodes while the module
+    /// has others.
     pub fn boundary(
         &self,
         graph: &Graph,
@@ -79,7 +81,7 @@ impl Frames {
         None
     }
 
-    /// Whether all of the nodes are in the module itself: nothing crosses its boundary then, nor those around it.
+    /// Whether all of the nodes are directly in the module: then they cross no boundary.
     fn holds_all(&self, graph: &Graph, nodes: &BTreeSet<NodeId>, path: &str) -> bool {
         nodes
             .iter()

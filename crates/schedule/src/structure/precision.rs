@@ -1,4 +1,4 @@
-//! Modules that compute in an element type of their own.
+//! Modules that compute in another element type (mixed precision).
 
 use partita_base::{DType, Result};
 use partita_ir::ops::{Composite, Constant, Convert};
@@ -6,10 +6,10 @@ use partita_ir::{Attribute, Graph, Literal, NodeId, Op, ValueId, graph_edit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The graph in which these nodes compute real numbers in `compute`: what they read from outside is converted, what is
-/// read outside is converted back.
+/// The graph in which these nodes compute floats in `compute`: inputs are converted to it, outputs
+/// back.
 pub(super) fn compute_in(graph: &Graph, nodes: &BTreeSet<NodeId>, compute: DType) -> Result<Graph> {
-    // Values inside, in the new type; values from outside, converted once.
+    // Inner values in the new type; outer values, each converted once.
     let mut inside: Vec<Option<ValueId>> = vec![None; graph.values.len()];
     let mut entered: BTreeMap<ValueId, ValueId> = BTreeMap::new();
     let rebuilt = graph_edit::rebuild(graph, |builder, map, index, operands| {
@@ -33,7 +33,7 @@ pub(super) fn compute_in(graph: &Graph, nodes: &BTreeSet<NodeId>, compute: DType
             local.push(new);
         }
         let results = match retyped(&node.op, builder.graph(), &local, compute)? {
-            // Ops whose results do not follow from their operands.
+            // Ops whose result type does not follow from their operands.
             (op, true) => {
                 let types = node.results.iter().map(|&v| {
                     let ty = graph.ty(v);
@@ -54,7 +54,7 @@ pub(super) fn compute_in(graph: &Graph, nodes: &BTreeSet<NodeId>, compute: DType
     Ok(graph_edit::prune(rebuilt))
 }
 
-/// The op for operands in the new type, and whether its result type must be said.
+/// The op for operands in the new type, and whether its result type must be given.
 fn retyped(op: &Op, graph: &Graph, operands: &[ValueId], compute: DType) -> Result<(Op, bool)> {
     if let Op::Constant(Constant { value }) = op
         && value.ty.dtype.is_float()

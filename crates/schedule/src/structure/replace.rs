@@ -1,4 +1,4 @@
-//! Putting one composite in the place of a part of the graph, after comparing the two on random numbers.
+//! Replaces a part of the graph by one composite, after comparing the two on random numbers.
 
 use super::{Entry, Match, Tools};
 use crate::feed::random;
@@ -13,8 +13,8 @@ use partita_ir::{
 };
 use partita_nn::random::Draws;
 
-/// A module replaced. Its tensors go by the parameters' own names, by their full ones where two of them share those; its
-/// activations by `x`, or `x0`, `x1`, .. in order of use where there are several.
+/// Replaces a module. Its tensors are named by the parameters' own names (by full names if two
+/// share one); its activations by `x`, or `x0`, `x1`, .. in order of use if there are several.
 pub(super) fn module(
     graph: &Graph,
     path: &str,
@@ -28,7 +28,7 @@ pub(super) fn module(
     exchange(&outlined, id, &operand_names(&outlined, id), with, bindings, entry, tools)
 }
 
-/// Ops in a row replaced. What they read goes by names as in [`module`].
+/// Replaces consecutive ops. Operands are named as in [`module`].
 pub(super) fn ops(
     graph: &Graph,
     nodes: &[NodeId],
@@ -63,7 +63,7 @@ fn operand_names(graph: &Graph, id: NodeId) -> IndexMap<String, usize> {
     names
 }
 
-/// A match of a pattern replaced. What it reads goes by the names of the pattern's inputs.
+/// Replaces a match of a pattern. Operands are named by the inputs of the pattern.
 pub(super) fn subgraph(
     graph: &Graph,
     found: &Match,
@@ -75,7 +75,7 @@ pub(super) fn subgraph(
     let inputs: Vec<ValueId> = found.inputs.values().copied().collect();
     let (outlined, id) =
         outline_over(graph, &found.nodes, with, &inputs).map_err(|error| error.note(entry.describe()))?;
-    // Behind the inputs stand parameters of modules that the pattern takes whole.
+    // Behind the inputs come parameters of modules that the pattern matches as a whole.
     let mut names: IndexMap<String, usize> = IndexMap::new();
     for (position, &operand) in outlined.node(id).operands.iter().enumerate() {
         let name = match found.inputs.get_index(position) {
@@ -87,10 +87,10 @@ pub(super) fn subgraph(
     exchange(&outlined, id, &names, with, bindings, entry, tools)
 }
 
-/// The composite at a node exchanged for the one named `with`, its arguments bound by name: first by `bindings`, then
-/// where names are equal. `names` are the operands' names with their positions.
+/// Replaces the composite at a node by the one named `with`. Arguments are bound by name: first by
+/// `bindings`, then by equal names. `names` are the operands' names with their positions.
 ///
-/// E250 where the arguments or results do not fit, E251 where the two do not compute the same.
+/// E250 if the arguments or results do not fit, E251 if the two do not compute the same.
 fn exchange(
     graph: &Graph,
     id: NodeId,
@@ -200,8 +200,8 @@ fn attribute(key: &str, value: &Argument, entry: &Entry) -> Result<Attribute> {
     })
 }
 
-/// Compares two composites on random operands, those of the second picked from the first's by `order`. E251 names the
-/// result and the element that differs most.
+/// Compares two composites on random operands; `order` picks the second's operands from the
+/// first's. E251 names the result and the element that differs most.
 fn compare(before: &Composite, after: &Composite, order: &[usize], with: &str, entry: &Entry) -> Result<()> {
     let inside = &before.definition.decomposition;
     let draws = Draws::new(0, "replace");
@@ -216,7 +216,7 @@ fn compare(before: &Composite, after: &Composite, order: &[usize], with: &str, e
         let mut worst: Option<(usize, f64)> = None;
         for (index, (a, b)) in e.iter().zip(&f).enumerate() {
             let difference = if a.to_bits() == b.to_bits() { 0.0 } else { (a - b).abs() / magnitude };
-            // A NaN on one side alone is a difference.
+            // A NaN on one side only is a difference.
             let difference = if difference.is_nan() { f64::INFINITY } else { difference };
             if difference > worst.map_or(0.0, |(_, d)| d) {
                 worst = Some((index, difference));

@@ -1,39 +1,45 @@
-//! How far rounding alone may separate an output of the planned step from the same output of one device.
+//! How far rounding alone may separate an output of the planned step from the same output of one
+//! device.
 //!
-//! **Outputs of the model** (loss, predictions, the gradient norm) may differ by the tolerance times the largest magnitude
-//! of the tensor.
+//! **Outputs of the model** (loss, predictions, the gradient norm) may differ by the tolerance
+//! times the largest magnitude of the tensor.
 //!
-//! **Gradients** are the inputs of the update. Both sides add up the same terms in another order, so they may differ by the
-//! *permitted difference* δ: the tolerance times the largest magnitude of that gradient, or the noise that the element type
-//! makes in it where that is larger. The noise is ten times the error of the reference against the same step in f64 where
-//! that is known, else a few units in the last place of the largest gradient of all. It matters where terms cancel: the
+//! **Gradients** are the inputs of the update. Both sides add up the same terms in another order,
+//! so they may differ by the *permitted difference* δ: the tolerance times the largest magnitude of
+//! that gradient, or the noise that the element type makes in it where that is larger. The noise is
+//! ten times the error of the reference against the same step in f64 where that is known, else a
+//! few units in the last place of the largest gradient of all. It matters where terms cancel: the
 //! gradient of a key bias is zero in exact arithmetic and pure rounding in practice.
 //!
-//! **Parameters and optimizer states** are what the optimizer's formula U makes of a gradient. Old parameter, old states,
-//! learning rate and step are the same numbers on both sides. So only two things can separate the results: the gradient,
-//! by at most δ, and rounding within U. Both results lie in the range of U around the gradient, and the bound is
+//! **Parameters and optimizer states** are the result of the optimizer's formula U for a gradient.
+//! Old parameter, old states, learning rate and step are the same numbers on both sides. So only
+//! two things can separate the results: the gradient, by at most δ, and rounding within U. Both
+//! results lie in the range of U around the gradient, and the bound is
 //!
 //! ```text
 //! |new' - new|  <=  max U(g + h) - min U(g + h), over all |h| <= δ,  +  rounding
 //! ```
 //!
-//! To first order that range is 2 δ times the derivative of U. For SGD that is exact: twice the learning rate times δ. For
-//! Adam it is not: its first step moves a parameter by rate x g / (|g| + epsilon), whose derivative rises to rate / epsilon at
-//! g = 0 although the step itself never exceeds the rate; Lion's sign has no derivative there at all. So U is evaluated at
-//! both ends, g - δ and g + δ, and at g. That gives the range, because in a first step (all states are zero) every formula is
-//! monotone in the gradient. The second moment, g squared, is not where the interval holds zero, but from g it falls by less
-//! there than it rises at the far end.
+//! To first order that range is 2 δ times the derivative of U. For SGD that is exact: twice the
+//! learning rate times δ. For Adam it is not: its first step moves a parameter by rate x g /
+//! (|g| + epsilon), whose derivative rises to rate / epsilon at g = 0 although the step itself
+//! never exceeds the rate; Lion's sign has no derivative there at all. So U is evaluated at `g`,
+//! and at both ends `g - δ` and `g + δ`. That gives the range, because in a first step (all states
+//! are zero) every formula is monotone in the gradient. The second moment, g squared, is not
+//! monotone if the interval contains zero, but then it falls below its value at g by less than it
+//! rises above that value at the far end.
 //!
-//! Clipping multiplies the gradient by f = min(1, limit / norm). The norm may differ by the tolerance τ, so that δ becomes
-//! f (δ + τ (|g| + δ)), and one step of the smallest numbers of the gradient's type: in f16, a clipped gradient soon is one.
+//! Clipping multiplies the gradient by f = min(1, limit / norm). The norm may differ by the
+//! tolerance τ, so that δ becomes f (δ + τ (|g| + δ)), and one step of the smallest numbers of the
+//! gradient's type: in f16, a clipped gradient is often as small as that.
 //!
-//! Rounding within U is a few units in the last place of the old value and of the largest new one in the type of the
-//! arithmetic, and one in the type of the parameter.
+//! Rounding within U is a few units in the last place of the old value and of the largest new one
+//! in the type of the arithmetic, and one in the type of the parameter.
 //!
-//! **The learning rate** multiplies that range, so it cannot change the verdict on a right plan. It also multiplies what a
-//! wrong update adds, such as a weight decay that is left out; but of a change that is smaller than the rounding of the
-//! parameter nothing can be seen. No plan reads the learning rate, which is an input of the step; therefore verification
-//! feeds at least [`visible_rate`].
+//! **The learning rate** multiplies that range, so it cannot change the verdict on a right plan. It
+//! also multiplies what a wrong update adds, such as a weight decay that is left out; but a change
+//! smaller than the rounding of the parameter is invisible. No plan reads the learning rate, which
+//! is an input of the step; therefore verification feeds at least [`visible_rate`].
 
 use crate::feed::Fed;
 use partita_base::DType;
@@ -61,8 +67,8 @@ pub fn tolerance(dtype: DType) -> f64 {
     }
 }
 
-/// The smallest learning rate at which a weight decay of one percent (of ten in f16 and bf16) stands out of the rounding
-/// of parameters of this type.
+/// The smallest learning rate at which a weight decay of one percent (of ten in f16 and bf16)
+/// exceeds the rounding of parameters of this type.
 pub fn visible_rate(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => 1e-6,
@@ -91,7 +97,8 @@ fn smallest(dtype: DType) -> f64 {
     }
 }
 
-/// The update that turned gradients into new parameters and states: the first step, whose states are zero.
+/// The update that turned gradients into new parameters and states: the first step, with zero
+/// states.
 #[derive(Clone, Copy, Debug)]
 pub struct Update<'a> {
     /// Optimizer, clipping, decay.
@@ -104,15 +111,15 @@ pub struct Update<'a> {
 
 /// The largest permitted difference of each element of one output.
 pub(super) struct Bound {
-    /// The difference that the tolerance permits: elements beyond it need an explanation.
+    /// The tolerance: elements beyond it need an explanation.
     pub plain: f64,
-    /// What a relative error is relative to.
+    /// The magnitude that relative errors refer to.
     pub magnitude: f64,
-    /// What rounding explains, for each element.
+    /// The difference that rounding explains, for each element.
     pub explained: Explained,
 }
 
-/// What rounding explains.
+/// A difference that rounding explains.
 pub(super) enum Explained {
     /// The same for every element.
     All(f64),
@@ -146,8 +153,8 @@ fn is_gradient(name: &str) -> bool {
 }
 
 impl<'a> Bounds<'a> {
-    /// For the outputs of the reference by name, the same in f64 where both sides ran in a narrower type, and what is
-    /// known of the update.
+    /// From the reference outputs by name, the same in f64 if both sides ran in a narrower type,
+    /// and the description of the update.
     pub fn new(
         reference: &'a Fed,
         precise: Option<&'a Fed>,
@@ -195,8 +202,8 @@ impl<'a> Bounds<'a> {
         (self.tolerance * magnitude(gradient)).max(noise)
     }
 
-    /// What the permitted difference of its gradient and rounding explain of a new parameter or state; `None` for what
-    /// no update made.
+    /// The difference of a new parameter or state that its gradient's permitted difference and
+    /// rounding explain; `None` for other outputs.
     fn updated(&self, name: &str) -> Option<Explained> {
         let update = self.update?;
         let (slot, parameter) = match state_of(name) {
@@ -204,7 +211,7 @@ impl<'a> Bounds<'a> {
             None => (None, name),
         };
         let optimizer = &update.options.optimizer;
-        // The place of what is compared in what the formula returns.
+        // The position of this tensor among the results of the formula.
         let place = match slot {
             Some(slot) => 1 + optimizer.slots().iter().position(|known| *known == slot)?,
             None => 0,

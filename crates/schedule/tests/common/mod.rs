@@ -1,4 +1,4 @@
-//! What several tests of schedules start from.
+//! Common helpers of the schedule tests.
 #![allow(dead_code)]
 
 use partita_base::{DType, Result};
@@ -21,7 +21,7 @@ pub fn block() -> Model {
     cx.finish(outputs).unwrap()
 }
 
-/// What must have worked.
+/// Unwraps a result that must be `Ok`.
 pub fn ok<T>(result: Result<T>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))
 }

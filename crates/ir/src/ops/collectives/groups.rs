@@ -1,10 +1,10 @@
-//! The groups of ranks that take part in a collective.
+//! Groups of ranks of a collective.
 
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Lists of ranks. They grow with the mesh and most collectives of a step have one of a few, so copies of an op share
-/// them.
+/// Lists of ranks. They grow with the mesh, and the collectives of a step share a few of them, so
+/// copies of an op share the lists.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Groups(Arc<[Vec<usize>]>);
 

@@ -1,9 +1,9 @@
-//! Ops in which ranks exchange data. Groups are explicit lists of ranks; a rank in no group takes part alone.
+//! Collectives. Groups are explicit lists of ranks; a rank in no group takes part alone.
 //!
-//! They stand in per-rank graphs and in the bodies of manual computations only. There, gradients follow the
-//! convention of JAX's `shard_map` without replication checks: cotangents are per rank like the values, so the
-//! transpose of a sum over ranks is the sum over ranks of the cotangents, a gather turns into a reduce-scatter and
-//! back, and exchanges run backwards.
+//! They occur only in per-rank graphs and in bodies of manual computations. There, gradients follow
+//! the convention of JAX's `shard_map` without replication checks: cotangents are per rank like the
+//! values. So the transpose of a sum over ranks is the sum over ranks of the cotangents, an
+//! all-gather becomes a reduce-scatter and vice versa, and a permute or all-to-all is reversed.
 
 mod groups;
 mod movement;
@@ -56,7 +56,7 @@ fn check_dim(name: &str, dim: usize, ty: &TensorType) -> Result<()> {
         .found(dim.to_string()))
 }
 
-/// The one extent of all members. E118 where they differ: then each rank has a type of its own.
+/// The common extent of all members. E118 if they differ: then each rank has a type of its own.
 fn even_extent(name: &str, extents: &[usize]) -> Result<usize> {
     match extents {
         [first, rest @ ..] if rest.iter().all(|e| e == first) => Ok(*first),
@@ -80,7 +80,7 @@ fn checked(name: &str, ranks: &[RankCall], results: Vec<Literal>) -> Result<Vec<
     Ok(results.into_iter().map(|result| vec![result]).collect())
 }
 
-/// E118 unless all members of a group bring operands of the shape that its first member expects of them.
+/// E118 unless all members of a group have operands of the shape that its first member requires.
 fn check_operand(name: &str, call: &RankCall, rank: usize, expected: &TensorType) -> Result<()> {
     if call.operands[0].ty == *expected {
         return Ok(());
@@ -94,7 +94,7 @@ fn check_operand(name: &str, call: &RankCall, rank: usize, expected: &TensorType
     .found(call.operands[0].ty.to_string()))
 }
 
-/// Every rank's group and its place in it: alone where it is in none.
+/// Every rank's group and its position in it; a rank in no group forms one alone.
 fn memberships(groups: &[Vec<usize>], ranks: usize) -> Vec<(Vec<usize>, usize)> {
     let of_rank = |rank| {
         let place = |group: &Vec<usize>| group.iter().position(|&member| member == rank);
@@ -104,7 +104,7 @@ fn memberships(groups: &[Vec<usize>], ranks: usize) -> Vec<(Vec<usize>, usize)> 
     (0..ranks).map(of_rank).collect()
 }
 
-/// E110 unless all groups name ranks that are there.
+/// E110 unless all groups name existing ranks.
 fn check_ranks(name: &str, named: impl Iterator<Item = usize>, ranks: usize) -> Result<()> {
     match named.max().filter(|&rank| rank >= ranks) {
         Some(rank) => Err(Diagnostic::new("E110", format!("`{name}` names a rank that does not exist"))
@@ -122,7 +122,7 @@ fn cut(x: &Literal, dim: usize, start: usize, extent: usize) -> Literal {
     x.window(&offset, &shape)
 }
 
-/// The pieces side by side along a dimension.
+/// The shards concatenated along a dimension.
 fn join(name: &str, pieces: &[Literal], dim: usize) -> Result<Literal> {
     let mut ty = pieces[0].ty.clone();
     ty.shape[dim] = pieces.iter().map(|piece| piece.ty.shape[dim]).sum();
@@ -143,12 +143,13 @@ fn join(name: &str, pieces: &[Literal], dim: usize) -> Result<Literal> {
     Ok(joined)
 }
 
-/// Where the piece of a member starts.
+/// The offset of a member's shard.
 fn start_of(extents: &[usize], member: usize) -> usize {
     extents[..member].iter().sum()
 }
 
-/// E119: propagation and partitioning never meet explicit collectives, which only manual computations may hold.
+/// E119: explicit collectives may occur only in manual computations, which propagation and
+/// partitioning do not enter.
 fn not_manual(name: &str) -> Box<Diagnostic> {
     Diagnostic::new("E119", format!("explicit `{name}` outside a manual computation"))
         .expected("collectives only in the body of a manual computation over named axes")
@@ -160,7 +161,7 @@ fn movement(operands: &[&TensorType], results: &[&TensorType], flops: f64) -> Co
     Cost { flops, bytes: bytes as f64 }
 }
 
-/// One cotangent in, one of the operand's type out, where it is wanted.
+/// The single cotangent of the operand's type, if it is wanted.
 fn transposed(
     context: &mut GradientContext,
     emit: impl FnOnce(&mut GraphBuilder, ValueId, TensorType) -> Result<ValueId>,
@@ -171,8 +172,8 @@ fn transposed(
 }
 
 impl Op {
-    /// Whether a member of the groups may declare this result where inference cannot say which member it is: members of
-    /// uneven groups keep different pieces.
+    /// Whether some member of the groups may declare this result; inference cannot tell which
+    /// member it is, and members of uneven groups keep different shards.
     pub(crate) fn yields_on_some_rank(&self, operand: &TensorType, result: &TensorType) -> bool {
         let piece = |of: &TensorType, dim: usize, extents: &[usize]| {
             extents.iter().any(|&extent| {
@@ -246,12 +247,12 @@ fn parse_groups(op: &OpParser) -> Result<Vec<Vec<usize>>> {
         .ok_or_else(|| op.error("E147", "`replica_groups` has a negative rank"))
 }
 
-/// What the numbers in the groups of a collective name.
+/// The meaning of the numbers in the groups of a collective.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Named {
-    /// Replicas: each partition exchanges data with itself on other replicas.
+    /// Replicas: each partition communicates with itself on other replicas.
     Replicas,
-    /// Replicas, of which all partitions take part.
+    /// Replicas, each with all its partitions.
     ReplicasOfAllPartitions,
     /// Ranks.
     Ranks,
@@ -269,7 +270,8 @@ fn has_channel(op: &OpParser) -> bool {
     }
 }
 
-/// What the groups of `all_reduce`, `all_gather` and `reduce_scatter` name. E147 for global numbers without a channel.
+/// What the group numbers of `all_reduce`, `all_gather` and `reduce_scatter` mean. E147 for global
+/// numbers without a channel.
 fn named_by_flags(op: &OpParser) -> Result<Named> {
     match (has_channel(op), op.flag("use_global_device_ids")) {
         (false, false) => Ok(Named::Replicas),
@@ -281,13 +283,14 @@ fn named_by_flags(op: &OpParser) -> Result<Named> {
     }
 }
 
-/// What the groups of the other collectives name.
+/// What the group numbers of the other collectives mean.
 fn named_by_channel(op: &OpParser) -> Named {
     if has_channel(op) { Named::Ranks } else { Named::Replicas }
 }
 
-/// The groups of a collective as groups of ranks, in a program with one replica; `None` where every rank takes part
-/// alone. E144 for groups of more replicas, and where the number of ranks is asked for and not known.
+/// The groups of a collective as groups of ranks, in a program with one replica; `None` if every
+/// rank takes part alone. E144 for groups of several replicas, and if the number of ranks is needed
+/// but unknown.
 fn parse_rank_groups(op: &OpParser, named: Named) -> Result<Option<Vec<Vec<usize>>>> {
     one_replica(op)?;
     let groups = parse_groups(op)?;
@@ -307,7 +310,7 @@ fn parse_rank_groups(op: &OpParser, named: Named) -> Result<Option<Vec<Vec<usize
     }
 }
 
-/// E144 for a program of several replicas.
+/// E144 for a program with several replicas.
 fn one_replica(op: &OpParser) -> Result<()> {
     match op.parser.replicas {
         None | Some(1) => Ok(()),
@@ -363,7 +366,7 @@ fn parse_extents(op: &OpParser, name: &str, even: Option<Vec<usize>>) -> Result<
     }
 }
 
-/// `extent` cut into as many equal pieces as the first group has members.
+/// `extent` split into as many equal parts as the first group has members.
 fn even_pieces(extent: usize, groups: &[Vec<usize>]) -> Option<Vec<usize>> {
     let count = groups.first().map_or(1, Vec::len).max(1);
     extent.is_multiple_of(count).then(|| vec![extent / count; count])

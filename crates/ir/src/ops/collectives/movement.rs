@@ -20,41 +20,41 @@ use crate::types::TensorType;
 use partita_base::Result;
 use partita_mesh::Combiner;
 
-/// Joins the operands of each group along `dim`, in group order.
+/// Concatenates the operands of each group along `dim`, in group order.
 #[derive(Clone, PartialEq, Debug)]
 pub struct AllGather {
-    /// The dimension joined along.
+    /// The concatenated dimension.
     pub dim: usize,
-    /// The groups, each in joining order.
+    /// The groups, each in concatenation order.
     pub groups: Groups,
-    /// The extent along `dim` that each member brings, by position in the group.
+    /// The extent along `dim` of each member's operand, by position in the group.
     pub extents: Vec<usize>,
 }
 
-/// Every member cuts its operand along `split_dim`, sends piece `j` to member `j`, and joins what it receives
-/// along `concat_dim`.
+/// Every member splits its operand along `split_dim`, sends part `j` to member `j`, and
+/// concatenates what it receives along `concat_dim`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct AllToAll {
-    /// The dimension cut.
+    /// The split dimension.
     pub split_dim: usize,
-    /// The dimension joined along.
+    /// The concatenated dimension.
     pub concat_dim: usize,
     /// The groups.
     pub groups: Groups,
-    /// The extent along `split_dim` of the piece for each member.
+    /// The extent along `split_dim` of the part for each member.
     pub split_extents: Vec<usize>,
-    /// The extent along `concat_dim` that each member brings.
+    /// The extent along `concat_dim` of each member's part.
     pub concat_extents: Vec<usize>,
 }
 
-/// Sends whole values: each pair is (source, target); who receives nothing has zeros.
+/// Sends whole values: each pair is (source, target); a rank that receives nothing gets zeros.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CollectivePermute {
-    /// The pairs; no target twice.
+    /// The pairs; each target occurs at most once.
     pub pairs: Vec<(usize, usize)>,
 }
 
-/// The first member of each group gives its value to the others; who is in no group has zeros.
+/// The first member of each group sends its value to the others; ranks in no group get zeros.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CollectiveBroadcast {
     /// The groups.
@@ -190,7 +190,7 @@ impl Operation for AllToAll {
         movement(operands, results, 0.0)
     }
 
-    /// The exchange backwards.
+    /// The reverse exchange.
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
         let op = AllToAll {
             split_dim: self.concat_dim,
@@ -269,7 +269,7 @@ impl Operation for CollectivePermute {
         transposed(context, |builder, cotangent, ty| Ok(builder.push_typed(op, &[cotangent], vec![ty])[0]))
     }
 
-    /// A rank on its own receives only from itself.
+    /// A single rank receives only from itself.
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
         alone(
             CollectivePermute { pairs: self.pairs.iter().copied().filter(|&p| p == (0, 0)).collect() },
@@ -325,7 +325,7 @@ impl Operation for CollectiveBroadcast {
         Err(refused(BROADCAST, "a differentiated operand"))
     }
 
-    /// A rank on its own has its own value.
+    /// A single rank has its own value.
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
         alone(CollectiveBroadcast { groups: vec![vec![0]].into() }, operands, results)
     }
@@ -364,7 +364,7 @@ pub(super) const PARSERS: &[(&str, ParseOp)] = &[
 ];
 
 impl TextForm for AllGather {
-    /// The generic form; `partita.extents` where members bring different extents.
+    /// The generic form; `partita.extents` if members have different extents.
     fn print(&self, printer: &mut OpPrinter) {
         let own = printer.operand_types()[0].shape[self.dim];
         let members = self.groups.first().map_or(1, Vec::len).max(1);
@@ -393,7 +393,7 @@ fn parse_all_gather(op: &mut OpParser) -> Result<Vec<ValueId>> {
 }
 
 impl TextForm for AllToAll {
-    /// The generic form; `partita.split_extents` and `partita.concat_extents` where pieces differ.
+    /// The generic form; `partita.split_extents` and `partita.concat_extents` if parts differ.
     fn print(&self, printer: &mut OpPrinter) {
         let shape = printer.operand_types()[0].shape.clone();
         let members = self.groups.first().map_or(1, Vec::len).max(1);
@@ -424,7 +424,7 @@ fn parse_all_to_all(op: &mut OpParser) -> Result<Vec<ValueId>> {
     let members = groups.first().map_or(1, Vec::len).max(1);
     let even = even_pieces(dim_extent(op, split_dim)?, &groups);
     let split_extents = parse_extents(op, "partita.split_extents", even)?;
-    // A dimension split and joined again keeps its pieces.
+    // If one dimension is both split and concatenated, the parts keep their sizes.
     let own = vec![dim_extent(op, concat_dim)?; members];
     let concat_extents = parse_extents(op, "partita.concat_extents", Some(own))?;
     op.finish(AllToAll { split_dim, concat_dim, groups: groups.into(), split_extents, concat_extents })

@@ -1,4 +1,4 @@
-//! A rank's number.
+//! The op that returns a rank's number.
 
 use super::super::checks::operand_count;
 use super::super::control::shapes_of;
@@ -65,7 +65,7 @@ impl Op {
         matches!(self, Op::PartitionId(_) | Op::While(_) | Op::Case(_) | Op::RankConstant(_))
     }
 
-    /// The op as this rank runs it: the rank's number is a constant, in loops and branches too.
+    /// The op for this rank: the rank's number becomes a constant, in loops and branches too.
     pub fn on_rank(&self, rank: usize) -> Op {
         match self {
             Op::PartitionId(_) => Constant { value: Literal::new([], vec![rank as u32]) }.into(),
@@ -74,8 +74,7 @@ impl Op {
         }
     }
 
-    /// The op with other numbers for the ranks that its constants are about, in loops and branches too. `name` keeps their
-    /// order.
+    /// The op with its ranks renumbered by the order-preserving `name`, in loops and branches too.
     pub fn renumbered(&self, name: &dyn Fn(usize) -> usize) -> Op {
         match self {
             Op::RankConstant(op) => op.renumbered(name).into(),
@@ -83,7 +82,7 @@ impl Op {
         }
     }
 
-    /// The op with other ops in its loops and branches.
+    /// The op with the ops in its loops and branches replaced.
     fn with_inner_ops(&self, map: &dyn Fn(&Op) -> Op) -> Op {
         let inner = |graph: &Graph| {
             let mut graph = graph.clone();

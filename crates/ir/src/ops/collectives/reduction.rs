@@ -1,4 +1,4 @@
-//! Collectives that combine what the ranks bring: all-reduce and reduce-scatter.
+//! Collectives with a reduction: all-reduce and reduce-scatter.
 
 use super::super::ParseOp;
 use super::super::checks::{operand_count, sizes};
@@ -19,21 +19,21 @@ use crate::types::TensorType;
 use partita_base::Result;
 use partita_mesh::Combiner;
 
-/// Combines the operands of each group elementwise, in group order; every member gets the result.
+/// Reduces the operands of each group elementwise, in group order; every member gets the result.
 #[derive(Clone, PartialEq, Debug)]
 pub struct AllReduce {
-    /// The groups, each in combination order.
+    /// The groups, each in reduction order.
     pub groups: Groups,
     /// The combiner.
     pub combiner: Combiner,
 }
 
-/// Combines as [`AllReduce`]; member `i` keeps the `i`-th piece along `dim`.
+/// Reduces like [`AllReduce`]; member `i` keeps the `i`-th shard along `dim`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ReduceScatter {
-    /// The dimension cut.
+    /// The sharded dimension.
     pub dim: usize,
-    /// The groups, each in combination order.
+    /// The groups, each in reduction order.
     pub groups: Groups,
     /// The combiner.
     pub combiner: Combiner,
@@ -44,7 +44,7 @@ pub struct ReduceScatter {
 const ALL_REDUCE: &str = "stablehlo.all_reduce";
 const REDUCE_SCATTER: &str = "stablehlo.reduce_scatter";
 
-/// The combination of the members' operands in group order, rounded once.
+/// The reduction of the members' operands in group order, rounded once.
 fn combined(name: &str, ranks: &[RankCall], group: &[usize], combiner: Combiner) -> Result<Literal> {
     let first = ranks[group[0]].operands[0];
     let mut sum = Numbers::of(first);
@@ -94,7 +94,7 @@ impl Operation for AllReduce {
         check_ranks(ALL_REDUCE, self.groups.iter().flatten().copied(), ranks.len())?;
         let mut results = Vec::new();
         for (group, place) in memberships(&self.groups, ranks.len()) {
-            // Computed once per group; later members take the first one's.
+            // Computed once per group by its first member and shared.
             results.push(match place {
                 _ if group[0] < results.len() => Literal::clone(&results[group[0]]),
                 _ => combined(ALL_REDUCE, ranks, &group, self.combiner)?,
@@ -239,7 +239,7 @@ fn parse_all_reduce(op: &mut OpParser) -> Result<Vec<ValueId>> {
 }
 
 impl TextForm for ReduceScatter {
-    /// The generic form; `partita.extents` where members keep different extents.
+    /// The generic form; `partita.extents` if members keep different extents.
     fn print(&self, printer: &mut OpPrinter) {
         let own = printer.operand_types()[0].shape[self.dim];
         if Some(&self.extents) != even_pieces(own, &self.groups).as_ref() {

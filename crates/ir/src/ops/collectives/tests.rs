@@ -1,3 +1,5 @@
+//! Tests of collectives: evaluation on several ranks, gradients, uneven groups, errors.
+
 use super::*;
 use crate::graph::Role;
 use crate::interpret::evaluate_ranks;
@@ -90,7 +92,7 @@ fn scattered_sums_are_pieces_of_the_sum() {
 
 #[test]
 fn exchanges_move_a_cut_from_one_dimension_to_another_and_back() {
-    // A 4 x 5 matrix, cut in rows 3 + 1, becomes cut in columns 2 + 3.
+    // A 4 x 5 matrix sharded in rows 3 + 1 becomes sharded in columns 2 + 3.
     let whole = random(1, &[4, 5]);
     let rows = [cut(&whole, 0, 0, 3), cut(&whole, 0, 3, 1)];
     let columns = [cut(&whole, 1, 0, 2), cut(&whole, 1, 2, 3)];

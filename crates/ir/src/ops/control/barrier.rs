@@ -1,4 +1,4 @@
-//! Barriers.
+//! The optimization barrier.
 
 use crate::graph::{Graph, Node, ValueId};
 use crate::literal::Literal;
@@ -9,7 +9,7 @@ use crate::traits::{Traits, ViewMap};
 use crate::types::TensorType;
 use partita_base::Result;
 
-/// The identity of its operands; nothing moves across it.
+/// The identity; no optimisation moves code across it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct OptimizationBarrier;
 
@@ -32,11 +32,11 @@ impl Operation for OptimizationBarrier {
             rule.operands.push(dims.clone());
             rule.results.push(dims);
         }
-        // A group makes all results partial, so all operands must be.
+        // All results are partial together, so all operands must be.
         rule.transparent_in(&(0..operands.len()).collect::<Vec<_>>())
     }
 
-    /// Nothing is moved.
+    /// No data moves.
     fn cost(&self, _: &[&TensorType], _: &[&TensorType]) -> Cost {
         Cost::default()
     }

@@ -14,8 +14,8 @@ use crate::traits::Traits;
 use crate::types::TensorType;
 use partita_base::{DType, Diagnostic, Result};
 
-/// Operands (index, captured values..): runs branch `index`, the last one where it is out of range. Branches take
-/// the captured values, which stay whole.
+/// Operands (index, captured values..): runs branch `index`, or the last one if it is out of range.
+/// Branches take the captured values, which must be replicated.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Case {
     /// The branches.
@@ -25,7 +25,7 @@ pub struct Case {
 const CASE: &str = "stablehlo.case";
 
 impl Case {
-    /// The branch that this index chooses.
+    /// The branch that this index selects.
     fn chosen(&self, index: &Literal) -> &Graph {
         let last = self.branches.len() - 1;
         let index = usize::try_from(index.to_i64()[0]).unwrap_or(last);
@@ -76,7 +76,7 @@ impl Operation for Case {
         interpret::evaluate(self.chosen(operands[0]), &captured)
     }
 
-    /// In lock step where a branch holds collectives.
+    /// In lock step if a branch contains collectives.
     fn evaluate_ranks(&self, ranks: &[RankCall]) -> Result<Vec<Vec<Literal>>> {
         if !self.is_collective() {
             return each_alone(ranks);
@@ -151,8 +151,9 @@ impl Case {
 }
 
 impl TextForm for Case {
-    /// `"stablehlo.case"(%index) ({..}, {..}) : (tensor<i32>) -> T`. Branches have no arguments: they name the captured
-    /// values, whose order is given by `partita.captured` where it is not that of their first mention.
+    /// `"stablehlo.case"(%index) ({..}, {..}) : (tensor<i32>) -> T`. Branches have no arguments:
+    /// they name the captured values; `partita.captured` gives their order if it is not that of
+    /// their first mention.
     fn print(&self, printer: &mut OpPrinter) {
         let captured: Vec<String> = (1..printer.node.operands.len()).map(|i| printer.operand(i)).collect();
         let mentioned: Vec<String> = self.mentioned().into_iter().map(|i| captured[i].clone()).collect();
@@ -190,7 +191,7 @@ pub(super) fn parse_case(op: &mut OpParser) -> Result<Vec<ValueId>> {
     if let Some(Value::List(names)) = op.attributes.get("partita.captured").cloned() {
         for name in names {
             let Value::Text(name) = name else { continue };
-            // The order is a courtesy: names that another tool changed are passed over.
+            // The order is only cosmetic: names that another tool changed are skipped.
             first.extend(op.parser.resolve(&name, op.at).ok());
         }
     }

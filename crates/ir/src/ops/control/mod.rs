@@ -1,4 +1,4 @@
-//! Loops, branches and barriers: what they share, and where their text is read.
+//! Shared code of loops, branches and barriers, and their parsers.
 
 mod barrier;
 mod case;
@@ -42,19 +42,19 @@ fn graph_cost(graph: &Graph) -> Cost {
     total
 }
 
-/// Whether ranks exchange data anywhere in the graph.
+/// Whether a graph contains collectives.
 fn holds_collective(graph: &Graph) -> bool {
     graph.nodes.iter().any(|node| node.op.is_collective())
 }
 
-/// Every rank goes its own way: nothing in the loop or the branches looks across ranks, but they may ask their rank.
+/// Evaluates each rank alone: no collective inside, but `partition_id` is allowed.
 fn each_alone(ranks: &[RankCall]) -> Result<Vec<Vec<Literal>>> {
     let alone =
         |(rank, call): (usize, &RankCall)| call.op.on_rank(rank).evaluate(&call.operands, &call.results);
     ranks.iter().enumerate().map(alone).collect()
 }
 
-/// E133: ranks disagree about control flow that holds a collective.
+/// E133: ranks disagree about control flow around a collective.
 fn disagreement(name: &str) -> Box<Diagnostic> {
     Diagnostic::new(
         "E133",

@@ -1,4 +1,4 @@
-//! Loops, branches and barriers.
+//! Tests of loops, branches and barriers.
 
 use super::*;
 use crate::graph::Role;
@@ -50,7 +50,7 @@ fn loops_that_constants_decide_unroll_to_the_same_values() {
         let mut b = GraphBuilder::new("f");
         let x = b.input("x", TensorType::new(DType::F32, [2]), Role::Input);
         let zero = b.constant(number(0));
-        // A limit that is computed from constants is as good as one.
+        // A limit computed from constants counts as constant.
         let half = b.constant(number(limit / 2));
         let limit_value = b.add(half, half).unwrap();
         let out = op.unroll(&mut b, &[zero, limit_value, x]).unwrap().unwrap();
@@ -114,7 +114,7 @@ fn collectives_in_loops_see_all_ranks() {
 
 #[test]
 fn ranks_know_their_number_in_loops_and_branches() {
-    // Rank r adds its number r times, and asks for it in a branch.
+    // Rank r adds its number r times, and reads it in a branch.
     let mut b = GraphBuilder::new("body");
     let scalar = TensorType::scalar(DType::U32);
     let (i, x) = (b.input("i", scalar.clone(), Role::Input), b.input("x", scalar.clone(), Role::Input));

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 
 /// Repeats `body` while `condition` holds; operands, body inputs and results have the same types.
 ///
-/// Carried values stay whole: a loop is cut by unrolling it ([`While::unroll`]).
+/// Carried values must be replicated: a loop is sharded by unrolling it ([`While::unroll`]).
 #[derive(Clone, PartialEq, Debug)]
 pub struct While {
     /// From the carried values to an i1 scalar.
@@ -27,13 +27,13 @@ pub struct While {
 
 const WHILE: &str = "stablehlo.while";
 
-/// The most trips a loop may make and still be unrolled.
+/// The largest trip count of a loop that is unrolled.
 const UNROLL_LIMIT: usize = 1024;
 
-/// The most elements a value may have to be computed in advance.
+/// The largest element count of a value that is constant-folded.
 const FOLD_LIMIT: usize = 1024;
 
-/// What the graph's `outputs` need: its nodes and inputs, by position.
+/// The nodes and inputs, by position, that the graph's `outputs` depend on.
 pub(super) fn needs(graph: &Graph, outputs: &[ValueId]) -> (BTreeSet<usize>, BTreeSet<usize>) {
     let (mut nodes, mut inputs) = (BTreeSet::new(), BTreeSet::new());
     let mut wanted: BTreeSet<usize> = outputs.iter().map(|v| v.index()).collect();
@@ -53,7 +53,7 @@ pub(super) fn needs(graph: &Graph, outputs: &[ValueId]) -> (BTreeSet<usize>, BTr
     (nodes, inputs)
 }
 
-/// The part of a graph that computes some of its outputs from some of its inputs, which are all these need.
+/// The subgraph that computes some of its outputs from some of its inputs, which must suffice.
 fn part(graph: &Graph, outputs: &[ValueId], inputs: &BTreeSet<usize>) -> Graph {
     let (nodes, _) = needs(graph, outputs);
     Graph {
@@ -66,7 +66,7 @@ fn part(graph: &Graph, outputs: &[ValueId], inputs: &BTreeSet<usize>) -> Graph {
     }
 }
 
-/// What a value is, where constants alone decide it and all values on the way are small.
+/// A value, if it depends on constants only and all intermediate values are small.
 fn constant_value(graph: &Graph, value: ValueId) -> Option<Literal> {
     let (nodes, inputs) = needs(graph, &[value]);
     let small = |v: &ValueId| graph.ty(*v).element_count() <= FOLD_LIMIT;
@@ -84,10 +84,10 @@ fn constant_value(graph: &Graph, value: ValueId) -> Option<Literal> {
 }
 
 impl While {
-    /// Writes the loop out, trip by trip, where constants alone decide the number of trips: a counter that starts at
-    /// a constant, steps by a constant and is compared with a constant, or anything else computed only from carried
-    /// values that start as constants. `None` where data decides, or beyond 1024 trips. Returns the carried
-    /// values after the last trip.
+    /// Unrolls the loop if constants alone determine the trip count: a counter that starts at a
+    /// constant, steps by a constant and is compared with a constant, or anything else computed
+    /// only from carried values that start as constants. `None` if the count depends on data, or
+    /// exceeds 1024. Returns the carried values after the last trip.
     pub fn unroll(&self, builder: &mut GraphBuilder, operands: &[ValueId]) -> Result<Option<Vec<ValueId>>> {
         let Some(trips) = self.trip_count(builder.graph(), operands) else { return Ok(None) };
         let mut carried = operands.to_vec();
@@ -97,9 +97,9 @@ impl While {
         Ok(Some(carried))
     }
 
-    /// How often the body runs, as [`While::unroll`] finds it: the operands are values of `graph`.
+    /// The trip count, as [`While::unroll`] finds it; the operands are values of `graph`.
     pub fn trip_count(&self, graph: &Graph, operands: &[ValueId]) -> Option<usize> {
-        // The carried values that decide, and those that decide their next values.
+        // The carried values that the condition reads, and those that their next values depend on.
         let mut decisive = needs(&self.condition, &self.condition.outputs).1;
         loop {
             let next: Vec<ValueId> = decisive.iter().map(|&i| self.body.outputs[i]).collect();
@@ -170,7 +170,7 @@ impl Operation for While {
         Ok(carried)
     }
 
-    /// In lock step where the loop holds collectives.
+    /// In lock step if the loop contains collectives.
     fn evaluate_ranks(&self, ranks: &[RankCall]) -> Result<Vec<Vec<Literal>>> {
         let mut carried: Vec<Vec<Literal>> =
             ranks.iter().map(|rank| rank.operands.iter().map(|&x| x.clone()).collect()).collect();
@@ -295,7 +295,7 @@ pub(super) fn parse_while(op: &mut OpParser) -> Result<Vec<ValueId>> {
         return Err(op.error("E140", "`stablehlo.while` has two regions"));
     }
     op.check_operands()?;
-    // Values of the graph around the loop that its regions use are carried along unchanged.
+    // Values of the surrounding graph that the regions use become carried values.
     let declared = op.operands.len();
     let regions = std::mem::take(&mut op.regions);
     let (mut graphs, captured) = unify(op, regions, declared, Vec::new())?;

@@ -42,7 +42,7 @@ pub struct Binary {
 }
 
 impl BinaryKind {
-    /// Whether the operands may change places.
+    /// Whether the operands may be swapped.
     pub fn commutes(self) -> bool {
         match self {
             BinaryKind::Add
@@ -84,7 +84,7 @@ impl BinaryKind {
         }
     }
 
-    /// Whether the element type is accepted, and what is.
+    /// Whether the element type is accepted, and a description of the accepted ones.
     pub(super) fn accepts(self, dtype: DType) -> (bool, &'static str) {
         match self {
             BinaryKind::Add | BinaryKind::Multiply | BinaryKind::Maximum | BinaryKind::Minimum => {
@@ -199,7 +199,7 @@ impl Operation for Binary {
         let rule = Rule::pointwise(&operands[0].shape, 2, 1);
         let dtype = operands[0].dtype;
         match self.kind {
-            // `or` and `and` are no sums.
+            // `or` and `and` are not sums.
             _ if dtype == DType::Bool => rule,
             BinaryKind::Add | BinaryKind::Subtract => rule.linear_in(&[0, 1]),
             BinaryKind::Multiply => rule.linear_in(&[0]).linear_in(&[1]),
@@ -249,7 +249,7 @@ impl Operation for Binary {
                 }
                 (BinaryKind::Power, 0) => Some(power_base_gradient(b, g, x, y)?),
                 (BinaryKind::Power, _) => {
-                    // log(1) = 0 stands in where the logarithm does not exist.
+                    // log(1) = 0 replaces undefined logarithms.
                     let (zero, one) = (b.full_like(x, 0.0)?, b.full_like(x, 1.0)?);
                     let positive = b.compare(Direction::Gt, x, zero)?;
                     let safe = b.select(positive, x, one)?;
@@ -299,7 +299,7 @@ impl Operation for Binary {
     }
 }
 
-/// The cotangent goes to the operand that was chosen, half to each of a tie.
+/// The cotangent goes to the chosen operand, half to each on a tie.
 fn extremum_gradient(
     b: &mut GraphBuilder,
     kind: BinaryKind,
@@ -314,7 +314,7 @@ fn extremum_gradient(
     b.select(tied, half, untied)
 }
 
-/// `y x^(y-1)`, zero for `y = 0` even where `x^-1` does not exist.
+/// `y x^(y-1)`, and zero for `y = 0` even if `x^-1` is undefined.
 fn power_base_gradient(b: &mut GraphBuilder, g: ValueId, x: ValueId, y: ValueId) -> Result<ValueId> {
     let (zero, one) = (b.full_like(y, 0.0)?, b.full_like(y, 1.0)?);
     let constant = b.compare(Direction::Eq, y, zero)?;

@@ -1,4 +1,4 @@
-//! Elementwise functions of one and two operands: what both share.
+//! Shared code of elementwise ops with one and two operands.
 
 mod binary;
 #[cfg(test)]

@@ -1,3 +1,5 @@
+//! Tests of elementwise ops: values, gradients, factor rules, element types.
+
 use super::binary::BINARY_KINDS as BINARY;
 use super::unary::UNARY_KINDS as UNARY;
 use super::*;

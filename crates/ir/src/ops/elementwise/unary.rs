@@ -90,7 +90,7 @@ impl UnaryKind {
         }
     }
 
-    /// Whether the element type is accepted, and what is.
+    /// Whether the element type is accepted, and a description of the accepted ones.
     pub(super) fn accepts(self, dtype: DType) -> (bool, &'static str) {
         match self {
             UnaryKind::Negate | UnaryKind::Square => {
@@ -173,8 +173,8 @@ impl UnaryKind {
     }
 }
 
-/// The inverse of the error function: a closed-form guess (Winitzki's, good to a few thousandths) refined by
-/// Halley steps, on `erfc` where the tail would lose the digits of `erf`.
+/// The inverse error function: a closed-form guess (Winitzki's, accurate to a few thousandths)
+/// refined by Halley steps, on `erfc` in the tail, where `erf` loses digits.
 fn erf_inv(x: f64) -> f64 {
     let tail = 1.0 - x.abs();
     if tail.is_nan() || tail < 0.0 {
@@ -350,7 +350,8 @@ pub(super) fn parsers() -> impl Iterator<Item = (&'static str, ParseOp)> {
 }
 
 impl TextForm for Unary {
-    /// `stablehlo.tanh %0 : T`; `chlo.erf %0 : T -> T`; a result of another type makes a function type.
+    /// `stablehlo.tanh %0 : T`; `chlo.erf %0 : T -> T`; if the result type differs, the function
+    /// type is written.
     fn print(&self, printer: &mut OpPrinter) {
         let name = self.kind.name();
         if name.starts_with("chlo.") {

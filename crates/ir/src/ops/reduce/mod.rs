@@ -1,4 +1,4 @@
-//! Combination along dimensions.
+//! Reduction along dimensions.
 
 mod reducer;
 #[cfg(test)]
@@ -21,13 +21,13 @@ use crate::types::TensorType;
 use partita_base::{DType, Diagnostic, Result};
 use partita_mesh::Combiner;
 
-/// Operands (inputs.., initial values..), both of the same count; combines along `dims`.
+/// Operands (inputs.., initial values..), both of the same count; reduces along `dims`.
 ///
-/// A sum counts its initial value once per rank when its input is still partial, so only sums that start from zero
-/// may be used where layouts are chosen: [`GraphBuilder::reduce_with_init`] builds such.
+/// A sum over a partial input counts its initial value once per rank, so only sums that start from
+/// zero may be used where layouts are chosen: [`GraphBuilder::reduce_with_init`] builds these.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Reduce {
-    /// The dimensions that disappear, ascending.
+    /// The reduced dimensions, ascending.
     pub dims: Vec<usize>,
     /// The combiner or body.
     pub reducer: Reducer,
@@ -44,8 +44,8 @@ fn is_identity(graph: &Graph, value: ValueId, combiner: Combiner) -> bool {
     }
 }
 
-/// A reduction of one input from any initial value, as one that starts from the combiner's identity, followed by the
-/// initial value where that is not the identity itself.
+/// A reduction of one input from any initial value, rewritten to start from the combiner's identity
+/// and combined with the initial value afterwards unless that is the identity.
 pub fn canonical_reduce(
     builder: &mut GraphBuilder,
     combiner: Combiner,
@@ -64,8 +64,8 @@ pub fn canonical_reduce(
 }
 
 impl GraphBuilder {
-    /// As [`GraphBuilder::reduce`], from an initial value: where that is not the identity, it is combined
-    /// with the result afterwards.
+    /// [`GraphBuilder::reduce`] with an initial value, which is combined with the result afterwards
+    /// unless it is the identity.
     pub fn reduce_with_init(
         &mut self,
         combiner: Combiner,
@@ -78,8 +78,8 @@ impl GraphBuilder {
 }
 
 impl Reduce {
-    /// Of an input of this shape, the dimensions that disappear and those that stay, where the first ones disappear and
-    /// more than one element stays: a reduction across rows.
+    /// For a reduction across rows: the reduced dimensions and the kept ones of this shape. It
+    /// requires that the leading dimensions are reduced and more than one element is kept.
     pub fn across_rows<'s>(&self, shape: &'s [usize]) -> Option<(&'s [usize], &'s [usize])> {
         let (rows, row) = shape.split_at_checked(self.dims.len())?;
         let is_first = !rows.is_empty() && self.dims.iter().copied().eq(0..rows.len());
@@ -105,7 +105,7 @@ impl Reduce {
         match combiner {
             Combiner::Sum => Ok(Some(builder.broadcast_in_dim(cotangent, &ty.shape, &kept)?)),
             Combiner::Max | Combiner::Min => {
-                // Elements that tie share the cotangent evenly, as JAX has it.
+                // Tied elements share the cotangent evenly, as in JAX.
                 let chosen = builder.broadcast_in_dim(result, &ty.shape, &kept)?;
                 let chosen = builder.compare(Direction::Eq, x, chosen)?;
                 let ones = builder.convert(chosen, ty.dtype)?;
@@ -116,8 +116,8 @@ impl Reduce {
                 Ok(Some(builder.select(chosen, share, zero)?))
             }
             Combiner::Prod => {
-                // The product of all others is the product of what is not zero, divided by the element, as long as
-                // no other element is zero.
+                // The product of all others is the product of the nonzero elements divided by the
+                // element, as long as no other element is zero.
                 let zero = builder.full(&ty, 0.0)?;
                 let one = builder.full(&ty, 1.0)?;
                 let is_zero = builder.compare(Direction::Eq, x, zero)?;
@@ -207,7 +207,8 @@ impl Operation for Reduce {
         Cost { flops: flops as f64, bytes: bytes as f64 }
     }
 
-    /// Ties in Max and Min share evenly. E120 for a general body, and for initial values of anything but a sum.
+    /// Ties in Max and Min share evenly. E120 for a general body, and for initial values unless the
+    /// reduction is a sum.
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
         let mut gradients = vec![None; context.operands.len()];
         let Reducer::Combiner(combiner) = self.reducer else {
@@ -242,8 +243,8 @@ impl Operation for Reduce {
         Traits::Opaque
     }
 
-    /// Where a reduced dimension is cut, only the leader starts from the initial value. (The largest or smallest of
-    /// several equal initial values is that value, so Max, Min, And and Or need no care.)
+    /// If a reduced dimension is sharded, only the leader starts from the initial value. (For Max,
+    /// Min, And and Or, repeating the initial value changes nothing.)
     fn localise(&self, context: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
         let mut operands = context.operands().to_vec();
         if let Reducer::Combiner(combiner @ (Combiner::Sum | Combiner::Prod)) = self.reducer {

@@ -1,4 +1,4 @@
-//! How elements are combined: combiners, general bodies, and folding by them.
+//! Reducers: combiners, general bodies, and folding with them.
 
 use crate::builder::GraphBuilder;
 use crate::graph::{Graph, ValueId};
@@ -11,7 +11,7 @@ use crate::types::TensorType;
 use partita_base::{DType, Diagnostic, Result};
 use partita_mesh::Combiner;
 
-/// How elements are combined.
+/// The combining function of a reduction.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Reducer {
     /// A known associative combiner (Sum, Max, Min, Prod, And, Or).
@@ -33,8 +33,8 @@ pub fn combining_op(combiner: Combiner) -> BinaryKind {
 }
 
 impl Reducer {
-    /// The combiner that a body of one op over both its scalars stands for; `None` for any other body. Addition of
-    /// booleans is `Or`, their product `And`.
+    /// The combiner equal to a body of one op over both its scalars; `None` for any other body.
+    /// Addition of booleans is `Or`, multiplication `And`.
     pub fn from_body(body: &Graph) -> Option<Combiner> {
         let ([node], [a, b], [output]) = (&body.nodes[..], &body.inputs[..], &body.outputs[..]) else {
             return None;
@@ -52,7 +52,7 @@ impl Reducer {
         })
     }
 
-    /// The combiner, where the reducer is one.
+    /// The combiner, if the reducer is one.
     pub(crate) fn combiner(&self) -> Option<Combiner> {
         match self {
             Reducer::Combiner(combiner) => Some(*combiner),
@@ -124,7 +124,8 @@ pub(crate) fn region_signature(
         .found(signature(&own_inputs, &own_outputs)))
 }
 
-/// Elements in the widest type of their kind, so that a chain of combinations is rounded or wrapped once.
+/// Elements in the widest type of their kind, so that a sequence of combinations is rounded or
+/// wrapped once.
 #[derive(Clone, Debug)]
 pub(crate) enum Numbers {
     Floats(Vec<f64>),
@@ -158,7 +159,7 @@ impl Numbers {
         }
     }
 
-    /// Back to a type, rounded or wrapped.
+    /// Converts back to a type, rounded or wrapped.
     pub(crate) fn literal(self, ty: &TensorType) -> Literal {
         match self {
             Numbers::Floats(v) => Literal::from_f64(ty, v.into_iter()),
@@ -167,7 +168,7 @@ impl Numbers {
     }
 }
 
-/// NaN wins over every number in Max and Min.
+/// Max and Min propagate NaN.
 fn combine_floats(combiner: Combiner, a: f64, b: f64) -> f64 {
     match combiner {
         Combiner::Sum => a + b,
@@ -180,7 +181,7 @@ fn combine_floats(combiner: Combiner, a: f64, b: f64) -> f64 {
     }
 }
 
-/// Sums and products wrap at 128 bits, which leaves the lower 64 right.
+/// Sums and products wrap at 128 bits, so the lower 64 bits are right.
 fn combine_ints(combiner: Combiner, a: i128, b: i128) -> i128 {
     match combiner {
         Combiner::Sum => a.wrapping_add(b),
@@ -197,8 +198,8 @@ pub(crate) fn element(literal: &Literal, position: usize) -> Literal {
     Literal { ty: TensorType::scalar(literal.ty.dtype), data: literal.data.pick(std::iter::once(position)) }
 }
 
-/// Folds values into result elements in order: `steps` yields (result position, input position), `None` meaning the
-/// initial value itself (padding).
+/// Folds values into result elements in order: `steps` yields (result position, input position);
+/// `None` is the initial value (padding).
 pub(crate) fn fold(
     reducer: &Reducer,
     inputs: &[&Literal],
@@ -241,7 +242,7 @@ pub(crate) fn fold(
 }
 
 impl Reducer {
-    /// The reducer that a region spells.
+    /// The reducer of a parsed region.
     pub(crate) fn from_region(mut body: Graph) -> Reducer {
         drop_constraints(&mut body);
         match Reducer::from_body(&body) {
@@ -250,7 +251,7 @@ impl Reducer {
         }
     }
 
-    /// The region that spells this reducer, over these element types.
+    /// The region of this reducer, over these element types.
     pub(crate) fn to_region(&self, dtypes: &[DType]) -> Graph {
         let combiner = match self {
             Reducer::Body(body) => return (**body).clone(),
@@ -270,7 +271,8 @@ pub(crate) fn combiner_region(combiner: Combiner, dtype: DType) -> Graph {
     builder.finish(results)
 }
 
-/// JAX constrains the scalars of reduction bodies to be replicated, which says nothing: such nodes are bypassed.
+/// JAX constrains the scalars of reduction bodies to be replicated, which has no effect: such nodes
+/// are removed.
 fn drop_constraints(body: &mut Graph) {
     if !body.nodes.iter().any(|n| matches!(n.op, Op::ShardingConstraint(_))) {
         return;

@@ -1,4 +1,4 @@
-//! Reductions.
+//! Tests of reductions.
 
 use super::*;
 use crate::graph::Role;
@@ -10,7 +10,7 @@ fn reduce(combiner: Combiner, dims: &[usize]) -> Reduce {
     Reduce { dims: dims.to_vec(), reducer: Reducer::Combiner(combiner) }
 }
 
-/// The larger value and its index, the smaller index where values tie.
+/// The larger value and its index, the smaller index on ties.
 fn argmax() -> Reduce {
     let mut b = GraphBuilder::new("argmax");
     let scalar = |b: &mut GraphBuilder, name, dtype| b.input(name, TensorType::scalar(dtype), Role::Input);

@@ -1,4 +1,4 @@
-//! Reductions as text.
+//! The text form of reductions.
 
 use super::reducer::{Reducer, combiner_region, combining_op};
 use super::{NAME, Reduce};
@@ -95,7 +95,8 @@ fn parse_reduce(op: &mut OpParser) -> Result<Vec<ValueId>> {
             if start {
                 return op.finish(Reduce { dims, reducer: Reducer::Combiner(combiner) });
             }
-            // Only reductions that start from the identity may be split: any other initial value is combined after.
+            // Only reductions that start from the identity may be split: any other initial value is
+            // combined afterwards.
             op.check_operands()?;
             let dtype = op.operand_type(0).dtype;
             Reduce { dims: dims.clone(), reducer: Reducer::Combiner(combiner) }
