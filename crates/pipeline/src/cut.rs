@@ -59,6 +59,8 @@ pub enum Sink {
 pub struct Edge {
     /// A name for messages: the value's own, or the op and module that compute it.
     pub name: String,
+    /// The value in the step.
+    pub value: ValueId,
     /// The stage that computes the value, and the position among its outputs.
     pub from: (usize, usize),
     /// The stages that read it, and the position among their inputs.
@@ -126,13 +128,13 @@ impl<'a> Cutter<'a> {
         let mut runs: Vec<Vec<bool>> = vec![vec![false; self.count]; step.nodes.len()];
         for id in step.node_ids().rev() {
             let node = step.node(id);
-            for stage in 0..self.count {
+            for (stage, runs_here) in runs[id.index()].iter_mut().enumerate() {
                 let is_read = node.results.iter().any(|v| self.present[v.index()][stage]);
                 let is_local = node.results.iter().all(|v| self.is_local[v.index()]);
                 let reads_elsewhere = || node.results.iter().any(|v| self.present[v.index()].contains(&true));
                 let home = self.stage_of_node[id.index()] == stage;
                 if (is_local && is_read) || (!is_local && home && reads_elsewhere()) {
-                    runs[id.index()][stage] = true;
+                    *runs_here = true;
                     node.operands.iter().for_each(|v| self.present[v.index()][stage] = true);
                 }
             }
@@ -148,6 +150,7 @@ impl<'a> Cutter<'a> {
             .iter()
             .map(|&value| Edge {
                 name: step.describe(value),
+                value,
                 from: (self.home[value.index()], 0),
                 to: vec![],
             })

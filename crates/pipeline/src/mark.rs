@@ -47,14 +47,19 @@ struct Block {
     end: usize,
 }
 
-/// The blocks: runs of nodes, in execution order.
+/// Runs of nodes of one block, in execution order. If the model has numbered modules, these are
+/// the blocks: nodes before the first one join it (an embedding), and nodes after one join that one
+/// (a head, the loss).
 fn blocks(forward: &Graph) -> Vec<Block> {
+    let is_numbered = |name: &str| name.rsplit('.').next().is_some_and(is_number);
+    let has_numbers = forward.nodes.iter().any(|node| is_numbered(block_of(&node.path)));
     let mut blocks: Vec<Block> = Vec::new();
     let mut current: Option<&str> = None;
     for (index, node) in forward.nodes.iter().enumerate() {
         let name = block_of(&node.path);
         // Nodes between modules (a residual sum, a mask) join the block before them.
-        if !name.is_empty() && current != Some(name) {
+        let is_block = if has_numbers { is_numbered(name) } else { !name.is_empty() };
+        if is_block && current != Some(name) {
             if current.is_some() {
                 blocks.push(Block { start: index, end: index });
             }
@@ -68,12 +73,16 @@ fn blocks(forward: &Graph) -> Vec<Block> {
     blocks
 }
 
+fn is_number(part: &str) -> bool {
+    !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit())
+}
+
 /// The module path up to and including its first number; without one, its first part.
 fn block_of(path: &str) -> &str {
     let mut end = 0;
     for part in path.split('.') {
         end += part.len();
-        if !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()) {
+        if is_number(part) {
             return &path[..end];
         }
         end += 1;

@@ -15,7 +15,9 @@ use partita_ir::{Attribute, Graph, Pieces, Role, TensorType, Value, graph_edit};
 use partita_mesh::Mesh;
 use partita_nn::{Model, StepOptions, append_update, gradient_graph_wrt, train_step};
 use partita_pipeline::{Edge, Timetable, timetables};
-use partita_spmd::{Options, Partitioned, microbatch, partition, specialise, split_fused, virtual_ranks};
+use partita_spmd::{
+    Options, Partitioned, microbatch, partition, propagate, specialise, split_fused, virtual_ranks,
+};
 
 /// A step planned for a mesh, up to the local graphs of its ranks.
 #[derive(Clone, Debug)]
@@ -310,11 +312,17 @@ fn place(
         count => Some((timetables::find(&options.timetable)?.make)(count, unplaced.microbatches)),
     };
     let slice_of: Option<Vec<usize>> = timetable.as_ref().map(Timetable::slice_of_stage);
-    let cut =
+    let mut cut =
         partita_pipeline::cut(&step, slices.len(), &|stage| slice_of.as_ref().map_or(0, |of| of[stage]));
     let partitioning = Options { break_rule_at: options.break_rule_at.clone(), ..Options::default() };
+    // A received value does not say how the batch is sharded: it gets the layout that it has in the
+    // whole step.
+    let layouts = (slices.len() > 1).then(|| propagate(&step, &slices[0].mesh)).transpose()?;
     let mut partitions = Vec::with_capacity(slices.len());
-    for (stage, slice) in cut.stages.iter().zip(&slices) {
+    for (stage, slice) in cut.stages.iter_mut().zip(&slices) {
+        if let Some(layouts) = &layouts {
+            stages::lay_out_received(stage, &cut.edges, layouts, &slice.mesh);
+        }
         partitions.push(partition(&stage.graph, &slice.mesh, &partitioning)?);
     }
     runner.at_stage("partitioning the step")?;

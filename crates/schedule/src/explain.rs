@@ -122,6 +122,8 @@ pub enum Subject {
 pub struct Explain<'a> {
     built: &'a Built,
     partitioned: &'a Partitioned,
+    /// The rank of the whole mesh for each rank of the stage.
+    ranks: &'a [usize],
     graph: &'a Graph,
     mesh: &'a Mesh,
     modules: Modules<'a>,
@@ -140,6 +142,7 @@ impl<'a> Explain<'a> {
         Explain {
             built,
             partitioned,
+            ranks: &built.stages[stage].ranks,
             graph: &partitioned.graph,
             mesh: &partitioned.mesh,
             modules: Modules::of(&partitioned.graph),
@@ -243,10 +246,10 @@ impl<'a> Explain<'a> {
         for rank in 0..self.mesh.rank_count() {
             let shape = sharding.local_shape(self.mesh, &ty.shape, rank);
             match held.iter_mut().find(|held| held.shape == shape) {
-                Some(held) => held.ranks.push(rank),
+                Some(held) => held.ranks.push(self.ranks[rank]),
                 None => {
                     let bytes = ty.with_shape(shape.clone()).bytes();
-                    held.push(Held { ranks: vec![rank], shape, bytes });
+                    held.push(Held { ranks: vec![self.ranks[rank]], shape, bytes });
                 }
             }
         }

@@ -4,10 +4,10 @@
 use crate::modules::is_inside;
 use partita_base::{Diagnostic, Result};
 use partita_ir::interpret::Evaluation;
-use partita_ir::{ClassGraph, Graph, Literal, ValueId};
+use partita_ir::{Annotation, ClassGraph, Graph, Literal, ValueId};
 use partita_mesh::{BoxMove, Mesh, Slice, transfer};
-use partita_pipeline::{Edge, Sink, Source, mark as marks};
-use partita_spmd::{Partitioned, virtual_ranks};
+use partita_pipeline::{Edge, Sink, Source, StageGraph, mark as marks};
+use partita_spmd::{Layouts, Partitioned, virtual_ranks};
 
 /// The mesh axis of pipeline stages.
 pub const PIPELINE_AXIS: &str = "pp";
@@ -136,6 +136,25 @@ pub fn moves(stages: &[Stage], edge: &Edge) -> (Vec<usize>, Vec<BoxMove>) {
         members.extend(&to.ranks);
     }
     (members, boxes)
+}
+
+/// Gives each received input of a stage the layout that the value has in the whole step, as a
+/// floor: the propagation of the stage may add axes.
+pub(crate) fn lay_out_received(stage: &mut StageGraph, edges: &[Edge], layouts: &Layouts, mesh: &Mesh) {
+    let graph = &mut stage.graph;
+    let index = graph.meshes.iter().position(|other| other == mesh).unwrap_or_else(|| {
+        graph.meshes.push(mesh.clone());
+        graph.meshes.len() - 1
+    });
+    for (position, source) in stage.inputs.iter().enumerate() {
+        let Source::Edge(edge) = source else { continue };
+        let input = graph.inputs[position];
+        let sharding = layouts.sharding(edges[*edge].value).clone();
+        let open = vec![true; sharding.dims.len()];
+        let origin = "its layout in the whole step".to_string();
+        let own = Annotation { mesh: index, sharding, open, replicated: Vec::new(), origin };
+        graph.value_mut(input).annotation.get_or_insert(own);
+    }
 }
 
 /// Evaluates all stages on global inputs of the step, each on its virtual ranks in lock step; returns the global outputs.

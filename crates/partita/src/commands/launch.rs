@@ -31,8 +31,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// The options for a process that may be one of several: it then joins them, and takes its part of the cores.
 ///
 /// # Errors
-/// E448 where it cannot join them, E449 where it was told a place that is none.
-pub fn share(options: RunnerOptions) -> Result<RunnerOptions> {
+/// E448 where it cannot join them, or there are more processes than ranks, E449 where it was told a place that is none.
+pub fn share(options: RunnerOptions, ranks: usize) -> Result<RunnerOptions> {
     let Some(place) = std::env::var_os(PLACE) else { return Ok(options) };
     let wrong = || {
         Diagnostic::new("E449", format!("the variable {PLACE} names no place among processes"))
@@ -43,6 +43,12 @@ pub fn share(options: RunnerOptions) -> Result<RunnerOptions> {
     let (index, count) = numbers.split_once('/').ok_or_else(wrong)?;
     let (index, count): (usize, usize) =
         (index.parse().map_err(|_| wrong())?, count.parse().map_err(|_| wrong())?);
+    if count > ranks {
+        return Err(Diagnostic::new("E448", format!("{count} processes have only {ranks} ranks to run"))
+            .at("partita launch -n")
+            .expected(format!("at most {ranks} processes: one for each rank of the mesh"))
+            .found(count.to_string()));
+    }
     let processes = Processes::join(Path::new(folder), index, count, PATIENCE)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let workers = options.workers.unwrap_or_else(|| (cores / count).max(1));

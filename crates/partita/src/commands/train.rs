@@ -53,7 +53,7 @@ pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<E
         ..RunnerOptions::default()
     };
     options.check()?;
-    let options = launch::share(options)?;
+    let options = launch::share(options, mesh.rank_count())?;
     // What is wrong with the checkpoint or the folder is said before the verification, which takes a while.
     let checkpoint = args.resume.as_ref().map(|path| find_checkpoint(config, path.as_deref())).transpose()?;
     let resumed = checkpoint.as_ref().map(|(path, checkpoint)| (path.clone(), checkpoint.step));
