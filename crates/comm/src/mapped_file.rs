@@ -451,9 +451,9 @@ impl Transport for MappedFile {
         );
         let turn = Use::turn(own.number + 1);
         for (&input, &place) in inputs.iter().zip(&member.inputs[turn]) {
-            // SAFETY: the caller guarantees that inputs are valid and not written. A buffer of no
-            // bytes may have any address.
+            // A buffer of no bytes may have any address.
             if input.len() > 0 {
+                // SAFETY: the caller's promise: inputs are valid and not written.
                 self.board.write(place, unsafe { &*input });
             }
         }

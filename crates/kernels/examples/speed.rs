@@ -1,5 +1,6 @@
 //! Times the kernels at the sizes of a small language model's training step, on one thread:
 //! `cargo run --release -p partita-kernels --example speed`
+use partita_kernels::KernelOptions;
 use std::time::Instant;
 
 use partita_base::DType;
@@ -35,14 +36,18 @@ fn main() {
     }
 
     for op in [Unary::Exp, Unary::Tanh, Unary::Erf, Unary::Log, Unary::Logistic, Unary::Rsqrt] {
-        time(&format!("{op:?}"), floats, "G/s", || unary(op, &a, out!()));
+        time(&format!("{op:?}"), floats, "G/s", || unary(KernelOptions::native(), op, &a, out!()));
     }
-    time("add", floats, "G/s", || binary(Add, &a, &b, out!()));
-    time("add bias", floats, "G/s", || binary(Add, &a, &bias.broadcast_to(&shape), out!()));
-    time("maximum", floats, "G/s", || binary(Binary::Max, &a, &b, out!()));
+    time("add", floats, "G/s", || binary(KernelOptions::native(), Add, &a, &b, out!()));
+    time("add bias", floats, "G/s", || {
+        binary(KernelOptions::native(), Add, &a, &bias.broadcast_to(&shape), out!())
+    });
+    time("maximum", floats, "G/s", || binary(KernelOptions::native(), Binary::Max, &a, &b, out!()));
     for kind in [Activation::Gelu, Activation::GeluTanh] {
-        time(&format!("{kind:?}"), floats, "G/s", || activation(kind, &a, out!()));
-        time(&format!("{kind:?} backward"), floats, "G/s", || activation_backward(kind, &a, &b, out!()));
+        time(&format!("{kind:?}"), floats, "G/s", || activation(KernelOptions::native(), kind, &a, out!()));
+        time(&format!("{kind:?} backward"), floats, "G/s", || {
+            activation_backward(KernelOptions::native(), kind, &a, &b, out!())
+        });
     }
     time("copy", floats, "G/s", || copy(&a, out!()));
     time("copy transposed", floats, "G/s", || {
@@ -51,10 +56,24 @@ fn main() {
     let zero = Scalar::new(0f32);
     let mut sums = vec![0f32; rows];
     time("sum of rows", floats, "G/s", || {
-        reduce(Reduction::Sum, &a, &[false, true], &zero, &mut ViewMut::of(&mut sums, &[rows]));
+        reduce(
+            KernelOptions::native(),
+            Reduction::Sum,
+            &a,
+            &[false, true],
+            &zero,
+            &mut ViewMut::of(&mut sums, &[rows]),
+        );
     });
     time("sum of columns", floats, "G/s", || {
-        reduce(Reduction::Sum, &a, &[true, false], &zero, &mut ViewMut::of(&mut sums, &[d]));
+        reduce(
+            KernelOptions::native(),
+            Reduction::Sum,
+            &a,
+            &[true, false],
+            &zero,
+            &mut ViewMut::of(&mut sums, &[d]),
+        );
     });
 
     // One AdamW update: parameters, gradient and two moments.
@@ -88,31 +107,40 @@ fn main() {
     time("fused AdamW", floats, "G/s", || {
         let outs =
             &mut [ViewMut::of(&mut out, &shape), ViewMut::of(&mut m, &shape), ViewMut::of(&mut v, &shape)];
-        run_elementwise(&program, &[a, b, a, b], outs, &shape, &mut workspace);
+        run_elementwise(KernelOptions::native(), &program, &[a, b, a, b], outs, &shape, &mut workspace);
     });
 
     let mut workspace = vec![0u8; row_workspace_bytes(DType::F32, d)];
-    time("softmax", floats, "G/s", || softmax(&a, out!(), &mut workspace));
-    time("softmax backward", floats, "G/s", || softmax_backward(&a, &b, out!()));
-    time("layer norm", floats, "G/s", || layer_norm(&a, Some(&bias), Some(&bias), 1e-5, out!()));
+    time("softmax", floats, "G/s", || softmax(KernelOptions::native(), &a, out!(), &mut workspace));
+    time("softmax backward", floats, "G/s", || softmax_backward(KernelOptions::native(), &a, &b, out!()));
+    time("layer norm", floats, "G/s", || {
+        layer_norm(KernelOptions::native(), &a, Some(&bias), Some(&bias), 1e-5, out!())
+    });
     let mut workspace = vec![0u8; norm_backward_workspace_bytes(DType::F32, rows, d)];
     let (mut dw, mut db) = (vec![0f32; d], vec![0f32; d]);
     time("layer norm backward", floats, "G/s", || {
         let (dw, db) = (&mut ViewMut::of(&mut dw, &[d]), &mut ViewMut::of(&mut db, &[d]));
-        layer_norm_backward(&a, Some(&bias), &b, 1e-5, out!(), &mut workspace);
+        layer_norm_backward(KernelOptions::native(), &a, Some(&bias), &b, 1e-5, out!(), &mut workspace);
         let sums = std::iter::once((rows, &mut workspace[..]));
-        norm_parameter_gradients(sums, DType::F32, d, Some(dw), Some(db));
+        norm_parameter_gradients(KernelOptions::native(), sums, DType::F32, d, Some(dw), Some(db));
     });
     let labels = vec![3i64; rows];
     let mut losses = vec![0f32; rows];
     time("cross entropy", floats, "G/s", || {
-        cross_entropy(&a, &View::of(&labels, &[rows]), -1, &mut ViewMut::of(&mut losses, &[rows]))
-            .expect("classes");
+        cross_entropy(
+            KernelOptions::native(),
+            &a,
+            &View::of(&labels, &[rows]),
+            -1,
+            &mut ViewMut::of(&mut losses, &[rows]),
+        )
+        .expect("classes");
     });
     let mut workspace = vec![0u8; row_workspace_bytes(DType::F32, d)];
     time("cross entropy backward", floats, "G/s", || {
         let (labels, dloss) = (View::of(&labels, &[rows]), View::of(&x, &[rows]));
-        cross_entropy_backward(&a, &labels, -1, &dloss, out!(), &mut workspace).expect("classes");
+        cross_entropy_backward(KernelOptions::native(), &a, &labels, -1, &dloss, out!(), &mut workspace)
+            .expect("classes");
     });
 
     let n = 4 * d;
@@ -121,7 +149,7 @@ fn main() {
     let flops = 2.0 * (rows * d * n) as f64;
     time("matmul x w", flops, "GFlop/s", || {
         matmul(
-            Products::Fastest,
+            KernelOptions::native(),
             &a,
             &View::of(&weight, &[d, n]),
             &mut ViewMut::of(&mut wide, &[rows, n]),
@@ -131,13 +159,13 @@ fn main() {
     });
     time("matmul x w^T", flops, "GFlop/s", || {
         let weight = View::of(&weight, &[n, d]).permute(&[1, 0]);
-        matmul(Products::Fastest, &a, &weight, &mut ViewMut::of(&mut wide, &[rows, n]), false, &mut []);
+        matmul(KernelOptions::native(), &a, &weight, &mut ViewMut::of(&mut wide, &[rows, n]), false, &mut []);
     });
     let mut dweight = vec![0f32; d * n];
     time("matmul x^T dy", flops, "GFlop/s", || {
         let dy = View::of(&wide, &[rows, n]);
         matmul(
-            Products::Fastest,
+            KernelOptions::native(),
             &a.permute(&[1, 0]),
             &dy,
             &mut ViewMut::of(&mut dweight, &[d, n]),
@@ -158,12 +186,21 @@ fn main() {
         let done = if causal { flops / 2.0 } else { flops };
         time(&format!("attention, causal {causal}"), done, "GFlop/s", || {
             let mut out = ViewMut::of(&mut out, &[batch, length, heads, width]).permute(&[0, 2, 1, 3]);
-            attention(&view(&x), &view(&y), &view(&x), &options, &mut out, &mut workspace);
+            attention(
+                KernelOptions::native(),
+                &view(&x),
+                &view(&y),
+                &view(&x),
+                &options,
+                &mut out,
+                &mut workspace,
+            );
         });
         time(&format!("attention backward, causal {causal}"), 2.5 * done, "GFlop/s", || {
             let [mut dq, mut dk, mut dv] = [&mut out, &mut dk, &mut dv]
                 .map(|x| ViewMut::of(x, &[batch, length, heads, width]).permute(&[0, 2, 1, 3]));
             attention_backward(
+                KernelOptions::native(),
                 &view(&x),
                 &view(&y),
                 &view(&x),
@@ -178,6 +215,13 @@ fn main() {
     }
     let mut bits = vec![0u32; count];
     time("random bits", floats, "G/s", || {
-        random_bits(1, 2, &[0, 0], &[rows as u64, d as u64], &mut ViewMut::of(&mut bits, &shape));
+        random_bits(
+            KernelOptions::native(),
+            1,
+            2,
+            &[0, 0],
+            &[rows as u64, d as u64],
+            &mut ViewMut::of(&mut bits, &shape),
+        );
     });
 }

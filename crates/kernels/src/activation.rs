@@ -1,9 +1,13 @@
+//! Activation functions (GELU, SiLU, ..) and their gradients, element by element.
+
+use crate::options::KernelOptions;
 use bytemuck::{cast_slice, cast_slice_mut};
 
+use crate::element::Float;
 use crate::element::{Real, dispatch};
-use crate::simd::multiversion;
+use crate::native::levels::multiversion;
 use crate::tiles::map_tiles;
-use crate::{Float, View, ViewMut};
+use crate::view::{View, ViewMut};
 
 /// A smooth gate between layers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -92,12 +96,12 @@ multiversion! {
 ///
 /// # Panics
 /// Where shapes or types differ.
-pub fn activation(kind: Activation, x: &View<'_>, out: &mut ViewMut<'_>) {
+pub fn activation(options: KernelOptions, kind: Activation, x: &View<'_>, out: &mut ViewMut<'_>) {
     assert_eq!(x.dtype(), out.dtype(), "an activation keeps the type");
     dispatch!(float x.dtype(), T => match kind {
-        Activation::Gelu => map_tiles([x], out, |[x], out| values::<T, Gelu>(x, out)),
-        Activation::GeluTanh => map_tiles([x], out, |[x], out| values::<T, GeluTanh>(x, out)),
-        Activation::Silu => map_tiles([x], out, |[x], out| values::<T, Silu>(x, out)),
+        Activation::Gelu => map_tiles([x], out, |[x], out| values::<T, Gelu>(options, x, out)),
+        Activation::GeluTanh => map_tiles([x], out, |[x], out| values::<T, GeluTanh>(options, x, out)),
+        Activation::Silu => map_tiles([x], out, |[x], out| values::<T, Silu>(options, x, out)),
     })
 }
 
@@ -105,11 +109,17 @@ pub fn activation(kind: Activation, x: &View<'_>, out: &mut ViewMut<'_>) {
 ///
 /// # Panics
 /// Where shapes or types differ.
-pub fn activation_backward(kind: Activation, x: &View<'_>, dy: &View<'_>, dx: &mut ViewMut<'_>) {
+pub fn activation_backward(
+    options: KernelOptions,
+    kind: Activation,
+    x: &View<'_>,
+    dy: &View<'_>,
+    dx: &mut ViewMut<'_>,
+) {
     assert!(x.dtype() == dx.dtype() && dy.dtype() == dx.dtype(), "an activation keeps the type");
     dispatch!(float x.dtype(), T => match kind {
-        Activation::Gelu => map_tiles([x, dy], dx, |[x, dy], dx| gradients::<T, Gelu>(x, dy, dx)),
-        Activation::GeluTanh => map_tiles([x, dy], dx, |[x, dy], dx| gradients::<T, GeluTanh>(x, dy, dx)),
-        Activation::Silu => map_tiles([x, dy], dx, |[x, dy], dx| gradients::<T, Silu>(x, dy, dx)),
+        Activation::Gelu => map_tiles([x, dy], dx, |[x, dy], dx| gradients::<T, Gelu>(options, x, dy, dx)),
+        Activation::GeluTanh => map_tiles([x, dy], dx, |[x, dy], dx| gradients::<T, GeluTanh>(options, x, dy, dx)),
+        Activation::Silu => map_tiles([x, dy], dx, |[x, dy], dx| gradients::<T, Silu>(options, x, dy, dx)),
     })
 }

@@ -1,10 +1,14 @@
+//! Elementwise functions of two tensors of one type.
+
+use crate::options::KernelOptions;
 use bytemuck::cast_slice;
 use partita_base::DType;
 
+use crate::element::Element;
 use crate::element::{Bits, Number, Real, dispatch};
-use crate::simd::multiversion;
+use crate::native::levels::multiversion;
 use crate::tiles::map_tiles;
-use crate::{Element, View, ViewMut};
+use crate::view::{View, ViewMut};
 
 /// An elementwise function of two arguments of one type.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -112,17 +116,24 @@ functions! { Bits:
 }
 
 /// `out[i] = op(a[i], b[i])` over bytes of one tile.
-pub(crate) fn binary_tile(op: Binary, dtype: DType, a: &[u8], b: &[u8], out: &mut [u8]) {
+pub(crate) fn binary_tile(
+    options: KernelOptions,
+    op: Binary,
+    dtype: DType,
+    a: &[u8],
+    b: &[u8],
+    out: &mut [u8],
+) {
     macro_rules! arms {
         ($T:ty: $($name:ident)*) => {
             match op {
-                $(Binary::$name => zip::<$T, $name>(a, b, out),)*
+                $(Binary::$name => zip::<$T, $name>(options, a, b, out),)*
                 _ => unreachable!("the arms cover the family"),
             }
         };
     }
     match op {
-        Binary::Atan2 => dispatch!(float dtype, T => zip::<T, Atan2>(a, b, out)),
+        Binary::Atan2 => dispatch!(float dtype, T => zip::<T, Atan2>(options, a, b, out)),
         Binary::And
         | Binary::Or
         | Binary::Xor
@@ -139,7 +150,7 @@ pub(crate) fn binary_tile(op: Binary, dtype: DType, a: &[u8], b: &[u8], out: &mu
 ///
 /// # Panics
 /// Where shapes or types differ or the function is not defined on the type ([`Binary::supports`]).
-pub fn binary(op: Binary, a: &View<'_>, b: &View<'_>, out: &mut ViewMut<'_>) {
+pub fn binary(options: KernelOptions, op: Binary, a: &View<'_>, b: &View<'_>, out: &mut ViewMut<'_>) {
     let dtype = a.dtype();
     assert!(op.supports(dtype), "{op:?} is not defined on {dtype}");
     assert!(
@@ -147,5 +158,5 @@ pub fn binary(op: Binary, a: &View<'_>, b: &View<'_>, out: &mut ViewMut<'_>) {
         "{op:?} needs one type, not {dtype} and {}",
         b.dtype()
     );
-    map_tiles([a, b], out, |[a, b], out| binary_tile(op, dtype, a, b, out));
+    map_tiles([a, b], out, |[a, b], out| binary_tile(options, op, dtype, a, b, out));
 }

@@ -1,10 +1,14 @@
+//! Elementwise comparisons, `select` and `clamp`.
+
+use crate::options::KernelOptions;
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use partita_base::DType;
 
+use crate::element::{Bool, Element};
 use crate::element::{Float, Number, Real, dispatch};
-use crate::simd::multiversion;
+use crate::native::levels::multiversion;
 use crate::tiles::map_tiles;
-use crate::{Bool, Element, View, ViewMut};
+use crate::view::{View, ViewMut};
 
 /// Which relation a comparison tests.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -85,6 +89,7 @@ multiversion! {
 
 /// `out[i] = a[i] ~ b[i]` over bytes of one tile.
 pub(crate) fn compare_tile(
+    options: KernelOptions,
     direction: Direction,
     total_order: bool,
     dtype: DType,
@@ -94,7 +99,7 @@ pub(crate) fn compare_tile(
 ) {
     macro_rules! arms {
         ($T:ty, $K:ty: $($name:ident)*) => {
-            match direction { $(Direction::$name => relate::<$T, $K, $name>(a, b, out),)* }
+            match direction { $(Direction::$name => relate::<$T, $K, $name>(options, a, b, out),)* }
         };
     }
     if total_order && dtype.is_float() {
@@ -109,11 +114,18 @@ pub(crate) fn compare_tile(
 ///
 /// # Panics
 /// Where shapes or types differ, or `out` is not bool.
-pub fn compare(direction: Direction, total_order: bool, a: &View<'_>, b: &View<'_>, out: &mut ViewMut<'_>) {
+pub fn compare(
+    options: KernelOptions,
+    direction: Direction,
+    total_order: bool,
+    a: &View<'_>,
+    b: &View<'_>,
+    out: &mut ViewMut<'_>,
+) {
     let dtype = a.dtype();
     assert!(b.dtype() == dtype, "a comparison needs one type, not {dtype} and {}", b.dtype());
     assert!(out.dtype() == DType::Bool, "a comparison gives bool, not {}", out.dtype());
-    map_tiles([a, b], out, |[a, b], out| compare_tile(direction, total_order, dtype, a, b, out));
+    map_tiles([a, b], out, |[a, b], out| compare_tile(options, direction, total_order, dtype, a, b, out));
 }
 
 multiversion! {
@@ -126,12 +138,19 @@ multiversion! {
 }
 
 /// `out[i] = if pred[i] { a[i] } else { b[i] }` over bytes of one tile.
-pub(crate) fn select_tile(dtype: DType, pred: &[u8], a: &[u8], b: &[u8], out: &mut [u8]) {
+pub(crate) fn select_tile(
+    options: KernelOptions,
+    dtype: DType,
+    pred: &[u8],
+    a: &[u8],
+    b: &[u8],
+    out: &mut [u8],
+) {
     match dtype.size_bytes() {
-        1 => choose::<u8>(pred, a, b, out),
-        2 => choose::<u16>(pred, a, b, out),
-        4 => choose::<u32>(pred, a, b, out),
-        _ => choose::<u64>(pred, a, b, out),
+        1 => choose::<u8>(options, pred, a, b, out),
+        2 => choose::<u16>(options, pred, a, b, out),
+        4 => choose::<u32>(options, pred, a, b, out),
+        _ => choose::<u64>(options, pred, a, b, out),
     }
 }
 
@@ -139,12 +158,12 @@ pub(crate) fn select_tile(dtype: DType, pred: &[u8], a: &[u8], b: &[u8], out: &m
 ///
 /// # Panics
 /// Where shapes differ, `pred` is not bool, or the types of `a`, `b` and `out` differ.
-pub fn select(pred: &View<'_>, a: &View<'_>, b: &View<'_>, out: &mut ViewMut<'_>) {
+pub fn select(options: KernelOptions, pred: &View<'_>, a: &View<'_>, b: &View<'_>, out: &mut ViewMut<'_>) {
     let dtype = a.dtype();
     assert!(pred.dtype() == DType::Bool, "select chooses by bool, not {}", pred.dtype());
     assert!(b.dtype() == dtype && out.dtype() == dtype, "select needs one type");
     let pred = if pred.rank() == 0 { pred.broadcast_to(out.shape()) } else { *pred };
-    map_tiles([&pred, a, b], out, |[pred, a, b], out| select_tile(dtype, pred, a, b, out));
+    map_tiles([&pred, a, b], out, |[pred, a, b], out| select_tile(options, dtype, pred, a, b, out));
 }
 
 multiversion! {
@@ -158,19 +177,26 @@ multiversion! {
 }
 
 /// `out[i] = min(max(x[i], low[i]), high[i])` over bytes of one tile.
-pub(crate) fn clamp_tile(dtype: DType, low: &[u8], x: &[u8], high: &[u8], out: &mut [u8]) {
-    dispatch!(dtype, T => bound::<T>(low, x, high, out))
+pub(crate) fn clamp_tile(
+    options: KernelOptions,
+    dtype: DType,
+    low: &[u8],
+    x: &[u8],
+    high: &[u8],
+    out: &mut [u8],
+) {
+    dispatch!(dtype, T => bound::<T>(options, low, x, high, out))
 }
 
 /// `out = min(max(x, low), high)`, elementwise; NaN if any is. `low` and `high` may also be scalars (rank 0).
 ///
 /// # Panics
 /// Where shapes or types differ.
-pub fn clamp(low: &View<'_>, x: &View<'_>, high: &View<'_>, out: &mut ViewMut<'_>) {
+pub fn clamp(options: KernelOptions, low: &View<'_>, x: &View<'_>, high: &View<'_>, out: &mut ViewMut<'_>) {
     let dtype = x.dtype();
     assert!(low.dtype() == dtype && high.dtype() == dtype && out.dtype() == dtype, "clamp needs one type");
     let spread = |view: &View<'_>| view.rank() == 0;
     let low = if spread(low) { low.broadcast_to(out.shape()) } else { *low };
     let high = if spread(high) { high.broadcast_to(out.shape()) } else { *high };
-    map_tiles([&low, x, &high], out, |[low, x, high], out| clamp_tile(dtype, low, x, high, out));
+    map_tiles([&low, x, &high], out, |[low, x, high], out| clamp_tile(options, dtype, low, x, high, out));
 }

@@ -1,10 +1,13 @@
+//! Conversion between element types, and reinterpretation of bits.
+
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::{bf16, f16};
 use partita_base::DType;
 
 use crate::element::dispatch;
+use crate::element::{Bool, Element};
 use crate::tiles::map_tiles;
-use crate::{Bool, Element, View, ViewMut};
+use crate::view::{View, ViewMut};
 
 /// A value of one element type as another.
 pub(crate) trait Cast<T> {

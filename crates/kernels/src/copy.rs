@@ -1,10 +1,13 @@
+//! Copies between layouts (transposes among them), fills and `iota`.
+
 use bytemuck::{Pod, cast_slice_mut};
 use partita_base::DType;
 
 use crate::convert::Cast;
 use crate::element::dispatch;
+use crate::scalar::Scalar;
 use crate::tiles::{TILE, TileBytes, Writer, tiles};
-use crate::{MAX_RANK, Scalar, View, ViewMut};
+use crate::view::{MAX_RANK, View, ViewMut};
 
 /// Side of the squares in which a transposing copy proceeds: a square's rows and columns both stay in the
 /// first cache, so that each line of memory is moved once.

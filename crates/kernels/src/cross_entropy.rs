@@ -1,12 +1,17 @@
+//! Cross-entropy of logits and labels, with its gradient, in one pass over each row of logits.
+
+use crate::options::KernelOptions;
 use partita_base::{Diagnostic, Result};
 
 use crate::convert::Cast;
+use crate::element::{Element, Float};
 use crate::element::{Real, dispatch};
-use crate::reduce::LANES;
+use crate::native::vector::LANES;
 use crate::rows::scale_into;
+use crate::scalar::Scalar;
 use crate::softmax::{finish_exponentials, row_count, row_sum_exp};
 use crate::tiles::{Reader, Scratch, Writer};
-use crate::{Element, Float, Scalar, View, ViewMut};
+use crate::view::{View, ViewMut};
 
 /// What the labels of rows say.
 struct Labels {
@@ -48,6 +53,7 @@ impl Labels {
 /// # Panics
 /// Where shapes or types do not fit.
 pub fn cross_entropy(
+    options: KernelOptions,
     logits: &View<'_>,
     labels: &View<'_>,
     ignore_index: i64,
@@ -58,11 +64,11 @@ pub fn cross_entropy(
         "one loss for each row"
     );
     let labels = Labels::read(labels, logits, ignore_index)?;
-    dispatch!(float logits.dtype(), T => forward::<T>(logits, &labels, loss));
+    dispatch!(float logits.dtype(), T => forward::<T>(options, logits, &labels, loss));
     Ok(())
 }
 
-fn forward<T: Float>(logits: &View<'_>, labels: &Labels, loss: &mut ViewMut<'_>) {
+fn forward<T: Float>(options: KernelOptions, logits: &View<'_>, labels: &Labels, loss: &mut ViewMut<'_>) {
     let count = labels.classes;
     let dtype = loss.dtype();
     let reader = Reader::new(logits);
@@ -72,7 +78,7 @@ fn forward<T: Float>(logits: &View<'_>, labels: &Labels, loss: &mut ViewMut<'_>)
         let value = match label {
             None => 0.0,
             Some(label) => {
-                let (max, sum) = row_sum_exp::<T>(&reader, row, count, &mut scratch);
+                let (max, sum) = row_sum_exp::<T>(options, &reader, row, count, &mut scratch);
                 let chosen = reader.widened::<T>(row * count + label, 1, &mut scratch)[0];
                 // Each difference is small where the sum of the parts may be large.
                 (sum.ln() + (max - chosen)).to_f64()
@@ -91,6 +97,7 @@ fn forward<T: Float>(logits: &View<'_>, labels: &Labels, loss: &mut ViewMut<'_>)
 /// # Panics
 /// Where shapes or types do not fit or the workspace is too small.
 pub fn cross_entropy_backward(
+    options: KernelOptions,
     logits: &View<'_>,
     labels: &View<'_>,
     ignore_index: i64,
@@ -107,11 +114,12 @@ pub fn cross_entropy_backward(
         "the gradient of logits is like them"
     );
     let labels = Labels::read(labels, logits, ignore_index)?;
-    dispatch!(float logits.dtype(), T => backward::<T>(logits, &labels, dloss, dlogits, workspace));
+    dispatch!(float logits.dtype(), T => backward::<T>(options, logits, &labels, dloss, dlogits, workspace));
     Ok(())
 }
 
 fn backward<T: Float>(
+    options: KernelOptions,
     logits: &View<'_>,
     labels: &Labels,
     dloss: &View<'_>,
@@ -127,6 +135,7 @@ fn backward<T: Float>(
         T::Compute::from_f64(Scalar::from_bytes(dtype, bytes).to_f64())
     };
     finish_exponentials::<T, _>(
+        options,
         &reader,
         &mut Writer::streaming(dlogits, &[logits]),
         [labels.of_rows.len(), labels.classes],
@@ -139,14 +148,14 @@ fn backward<T: Float>(
         |&(label, weight, scale), start, powers, out, streaming| {
             let Some(chosen) = label.and_then(|label| label.checked_sub(start)).filter(|&at| at < out.len())
             else {
-                return scale_into(powers, scale, out, streaming);
+                return scale_into(options, powers, scale, out, streaming);
             };
             // What is read again does not go past the caches.
             let first = chosen / LANES * LANES;
             let end = out.len().min(first + LANES);
             for (piece, streaming) in [(0..first, streaming), (first..end, None), (end..out.len(), streaming)]
             {
-                scale_into(&powers[piece.clone()], scale, &mut out[piece], streaming);
+                scale_into(options, &powers[piece.clone()], scale, &mut out[piece], streaming);
             }
             out[chosen] = out[chosen] - weight;
         },

@@ -1,3 +1,5 @@
+//! Element types: how each is loaded into the type it computes in, and what arithmetic that has.
+
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 use bytemuck::{Pod, Zeroable};

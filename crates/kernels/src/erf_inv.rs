@@ -5,7 +5,8 @@
 //! row stands is read off its exponent and the first bits of its mantissa.
 
 use crate::math::nearer_erf_inv;
-use crate::simd::multiversion;
+use crate::native::levels::multiversion;
+use crate::options::KernelOptions;
 use std::f64::consts::FRAC_2_SQRT_PI;
 
 /// Pieces of an octave, as a power of two.
@@ -56,8 +57,8 @@ impl InverseErf {
 
     /// Puts for each number the value there, to within [`InverseErf::ERROR`]. The numbers are multiples of 2^-24 between
     /// -1 and 1, both and 0 excluded.
-    pub fn apply(&self, numbers: &mut [f64]) {
-        apply(&self.rows, numbers);
+    pub fn apply(&self, options: KernelOptions, numbers: &mut [f64]) {
+        apply(options, &self.rows, numbers);
     }
 }
 
@@ -115,7 +116,7 @@ mod tests {
             .collect();
         numbers.extend(numbers.clone().iter().map(|x| -x));
         let mut values = numbers.clone();
-        InverseErf::new().apply(&mut values);
+        InverseErf::new().apply(KernelOptions::native(), &mut values);
         for (x, y) in numbers.iter().zip(values) {
             let exact = erf_inv(*x);
             let bound = (relative * exact.abs() + absolute) / 2.0;

@@ -1,10 +1,14 @@
+//! Gathers rows of a table by index (an embedding), and adds rows up by index (its gradient).
+
 use bytemuck::{cast_slice, cast_slice_mut};
 use partita_base::{Diagnostic, Result};
 
 use crate::convert::Cast;
+use crate::element::Element;
 use crate::element::{Number, dispatch};
+use crate::scalar::Scalar;
 use crate::tiles::{Reader, TILE, TileBytes, Writer, tiles};
-use crate::{Element, Scalar, View, ViewMut};
+use crate::view::{View, ViewMut};
 
 /// The row id at `at`, as a signed number.
 fn id_at(ids: &View<'_>, reader: &Reader<'_>, at: usize) -> i64 {

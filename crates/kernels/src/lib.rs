@@ -4,8 +4,8 @@
 //! Knows element types, views and arithmetic; not graphs, meshes or programs. A kernel runs on the calling
 //! thread, allocates nothing (but for the packing buffer of 876 KiB, or 1410 where there is a matrix unit, that a thread
 //! makes at its first matrix product, and pages for the code of a chain that runs for the first time) and gives the same
-//! bits for the same shapes and values, whatever the strides and whatever vector width the machine has; only
-//! [`Products`] may differ between machines, if they may.
+//! bits for the same shapes and values, whatever the strides and whatever machine code [`KernelOptions`] let it use; only
+//! the matrix unit multiplies to other bits. Machine code is in the folder `native`.
 //! Kernels that need scratch take a workspace and say beforehand how large it must be.
 //!
 //! Views that do not fit a kernel are mistakes of the caller and panic, as slices do; what depends on data (a
@@ -27,17 +27,18 @@ mod gemm;
 mod halves;
 mod math;
 mod matmul;
+mod matrix;
+mod native;
 mod norm;
+mod options;
 mod random;
 mod reduce;
 mod rows;
 mod scalar;
-mod simd;
 mod softmax;
 mod stream;
 mod tiles;
 mod unary;
-mod vector;
 mod view;
 mod workspace;
 
@@ -58,12 +59,12 @@ pub use fused::{
     run_elementwise, run_elementwise_part,
 };
 pub use gather::{gather_rows, scatter_add_rows};
-pub use gemm::{Products, has_matrix_unit};
 pub use matmul::{matmul, matmul_sum_block, matmul_workspace_bytes};
 pub use norm::{
     NORM_BLOCK_ROWS, layer_norm, layer_norm_backward, norm_backward_workspace_bytes,
     norm_parameter_gradients, rms_norm, rms_norm_backward,
 };
+pub use options::{KernelChoice, KernelOptions};
 pub use random::{mix, random_bits, random_bits_at, random_key, symmetric_draws};
 pub use reduce::{REDUCE_BLOCK_ROWS, Reduction, argmax, block_results_bytes, join_blocks, reduce};
 pub use scalar::Scalar;
@@ -71,7 +72,4 @@ pub use softmax::{log_softmax, row_workspace_bytes, softmax, softmax_backward};
 pub use stream::STREAM_BYTES;
 pub use tiles::TILE;
 pub use unary::{Unary, unary};
-pub use view::{View, ViewMut};
-
-/// The most dimensions a view can have.
-pub const MAX_RANK: usize = 8;
+pub use view::{MAX_RANK, View, ViewMut};

@@ -397,6 +397,7 @@ pub(crate) fn nearer_erf_inv(x: f64, y: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::KernelOptions;
 
     /// The error in units of the last place of the right value.
     fn ulp(found: f32, right: f64) -> f64 {
@@ -488,7 +489,8 @@ mod tests {
 
     #[test]
     fn wide_vectors_give_the_bits_of_single_numbers() {
-        use crate::{Unary, View, ViewMut, unary};
+        use crate::unary::{Unary, unary};
+        use crate::view::{View, ViewMut};
         let x: Vec<f32> = arguments().collect();
         let mut y = vec![0f32; x.len()];
         let functions: [(Unary, fn(f32) -> f32); 7] = [
@@ -501,7 +503,12 @@ mod tests {
             (Unary::Erf, erf),
         ];
         for (op, one) in functions {
-            unary(op, &View::of(&x, &[x.len()]), &mut ViewMut::of(&mut y, &[x.len()]));
+            unary(
+                KernelOptions::native(),
+                op,
+                &View::of(&x, &[x.len()]),
+                &mut ViewMut::of(&mut y, &[x.len()]),
+            );
             for (&x, &y) in x.iter().zip(&y) {
                 // Not numbers may differ in their payload.
                 assert!(y.to_bits() == one(x).to_bits() || (y.is_nan() && one(x).is_nan()), "{op:?}({x:e})");

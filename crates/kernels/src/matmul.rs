@@ -1,106 +1,23 @@
+//! Matrix products (matmul) of views: batches, transposed operands, widened halves, and types without a fast product.
+
+use crate::options::KernelOptions;
 use partita_base::DType;
 
+use crate::element::Float;
 use crate::element::{Number, Real, dispatch};
-use crate::gemm::{Part, Products, depth_block, product, whole_product};
+use crate::gemm::pack::depth_block;
+use crate::gemm::{Part, product, whole_product};
+use crate::matrix::{Matrix, MatrixMut};
 use crate::tiles::{Reader, Scratch, Writer, tiles};
+use crate::view::{MAX_RANK, View, ViewMut};
 use crate::workspace::{Workspace, piece_bytes};
-use crate::{Float, MAX_RANK, View, ViewMut};
-
-/// A matrix to be read: where it begins, and elements per step down and right.
-#[derive(Clone, Copy)]
-pub(crate) struct Matrix<C> {
-    pub pointer: *const C,
-    pub row: isize,
-    pub column: isize,
-}
-
-/// A matrix to be written.
-#[derive(Clone, Copy)]
-pub(crate) struct MatrixMut<C> {
-    pub pointer: *mut C,
-    pub row: isize,
-    pub column: isize,
-}
-
-impl<C> Matrix<C> {
-    /// A row-major matrix.
-    pub(crate) fn of(elements: &[C], columns: usize) -> Self {
-        Matrix { pointer: elements.as_ptr(), row: columns as isize, column: 1 }
-    }
-
-    /// The last two dimensions of a view, rows and columns, at its first element.
-    pub(crate) fn of_view(view: &View<'_>) -> Self {
-        let rank = view.rank();
-        Matrix {
-            pointer: view.as_ptr().cast(),
-            row: view.strides()[rank - 2],
-            column: view.strides()[rank - 1],
-        }
-    }
-
-    fn cast<D>(self) -> Matrix<D> {
-        Matrix { pointer: self.pointer.cast(), row: self.row, column: self.column }
-    }
-
-    pub(crate) fn transposed(self) -> Self {
-        Matrix { row: self.column, column: self.row, ..self }
-    }
-
-    /// The matrix from row `row` on.
-    #[inline(always)]
-    pub(crate) fn rows_after(self, row: usize) -> Self {
-        Matrix { pointer: self.pointer.wrapping_offset(row as isize * self.row), ..self }
-    }
-
-    /// The matrix from column `column` on.
-    #[inline(always)]
-    pub(crate) fn columns_after(self, column: usize) -> Self {
-        Matrix { pointer: self.pointer.wrapping_offset(column as isize * self.column), ..self }
-    }
-}
-
-impl<C> MatrixMut<C> {
-    /// A row-major matrix.
-    pub(crate) fn of(elements: &mut [C], columns: usize) -> Self {
-        MatrixMut { pointer: elements.as_mut_ptr(), row: columns as isize, column: 1 }
-    }
-
-    /// The last two dimensions of a view, rows and columns, at its first element.
-    pub(crate) fn of_view(view: &mut ViewMut<'_>) -> Self {
-        let rank = view.rank();
-        let (row, column) = (view.strides()[rank - 2], view.strides()[rank - 1]);
-        MatrixMut { pointer: view.as_mut_ptr().cast(), row, column }
-    }
-
-    /// The same places, to be read.
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    pub(crate) fn read(self) -> Matrix<C> {
-        Matrix { pointer: self.pointer, row: self.row, column: self.column }
-    }
-
-    fn cast<D>(self) -> MatrixMut<D> {
-        MatrixMut { pointer: self.pointer.cast(), row: self.row, column: self.column }
-    }
-
-    /// The matrix from row `row` on.
-    #[inline(always)]
-    pub(crate) fn rows_after(self, row: usize) -> Self {
-        MatrixMut { pointer: self.pointer.wrapping_offset(row as isize * self.row), ..self }
-    }
-
-    /// The matrix from column `column` on.
-    #[inline(always)]
-    pub(crate) fn columns_after(self, column: usize) -> Self {
-        MatrixMut { pointer: self.pointer.wrapping_offset(column as isize * self.column), ..self }
-    }
-}
 
 /// `out[m, n] = scale * lhs[m, k] rhs[k, n]`, added to what is there if `accumulate`; of it a part.
 ///
 /// # Safety
 /// The matrices have these sizes, and `out` overlaps neither of the others.
 pub(crate) unsafe fn gemm_part<C: Real>(
+    options: KernelOptions,
     part: Part<'_>,
     sizes: [usize; 3],
     scale: C,
@@ -115,9 +32,9 @@ pub(crate) unsafe fn gemm_part<C: Real>(
         match C::DTYPE {
             DType::F32 => {
                 let scale = scale as f32;
-                product::<f32>(sizes, scale, lhs.cast(), rhs.cast(), out.cast(), accumulate, part)
+                product::<f32>(options, sizes, scale, lhs.cast(), rhs.cast(), out.cast(), accumulate, part)
             }
-            _ => product::<f64>(sizes, scale, lhs.cast(), rhs.cast(), out.cast(), accumulate, part),
+            _ => product::<f64>(options, sizes, scale, lhs.cast(), rhs.cast(), out.cast(), accumulate, part),
         }
     }
 }
@@ -142,13 +59,12 @@ pub fn matmul_sum_block(dtype: DType, k: usize) -> Option<usize> {
 
 /// `out[.., m, n] = lhs[.., m, k] rhs[.., k, n]`, added to what is there if `accumulate`. Strides are free, so
 /// a transposed operand costs no copy. Leading dimensions of an operand that are missing or have size one
-/// repeat. Halves multiply in f32, round once, and may also write an f32 `out`; integers wrap. `products` says how f32
-/// multiplies.
+/// repeat. Halves multiply in f32, round once, and may also write an f32 `out`; integers wrap.
 ///
 /// # Panics
 /// Where shapes or types do not fit or the workspace is too small.
 pub fn matmul(
-    products: Products,
+    options: KernelOptions,
     lhs: &View<'_>,
     rhs: &View<'_>,
     out: &mut ViewMut<'_>,
@@ -185,14 +101,14 @@ pub fn matmul(
     match dtype {
         // SAFETY: the views vouch for the matrices, whose sizes were checked against each other.
         DType::F32 => problem.for_each(&lhs, &rhs, out, |a, b, c| unsafe {
-            whole_product(products, sizes, 1.0, a, b, c, accumulate)
+            whole_product(options, sizes, 1.0, a, b, c, accumulate)
         }),
         // SAFETY: as above.
         DType::F64 => problem.for_each(&lhs, &rhs, out, |a, b, c| unsafe {
-            product::<f64>(sizes, 1.0, a, b, c, accumulate, Part::WHOLE)
+            product::<f64>(options, sizes, 1.0, a, b, c, accumulate, Part::WHOLE)
         }),
-        DType::F16 => half_matmul::<half::f16>(products, &lhs, &rhs, out, accumulate, workspace),
-        DType::BF16 => half_matmul::<half::bf16>(products, &lhs, &rhs, out, accumulate, workspace),
+        DType::F16 => half_matmul::<half::f16>(options, &lhs, &rhs, out, accumulate, workspace),
+        DType::BF16 => half_matmul::<half::bf16>(options, &lhs, &rhs, out, accumulate, workspace),
         _ => dispatch!(bits dtype, T => problem.naive::<T>(&lhs, &rhs, out, accumulate)),
     }
 }
@@ -297,7 +213,7 @@ pub(crate) fn round<T: Float>(from: &[T::Compute], view: &mut ViewMut<'_>, scrat
 
 /// The products of a batch one by one, through f32 copies.
 fn half_matmul<T: Float<Compute = f32>>(
-    products: Products,
+    options: KernelOptions,
     lhs: &View<'_>,
     rhs: &View<'_>,
     out: &mut ViewMut<'_>,
@@ -308,7 +224,7 @@ fn half_matmul<T: Float<Compute = f32>>(
     if rank > 2 {
         for i in 0..out.shape()[0] {
             let mut out = out.reborrow().index(0, i);
-            half_matmul::<T>(products, &lhs.index(0, i), &rhs.index(0, i), &mut out, accumulate, workspace);
+            half_matmul::<T>(options, &lhs.index(0, i), &rhs.index(0, i), &mut out, accumulate, workspace);
         }
         return;
     }
@@ -330,7 +246,7 @@ fn half_matmul<T: Float<Compute = f32>>(
     // SAFETY: the three pieces of the workspace are apart and have these sizes.
     unsafe {
         let (a, b, c) = (Matrix::of(a, k), Matrix::of(b, n), MatrixMut::of(c, n));
-        whole_product(products, [m, k, n], 1.0, a, b, c, accumulate);
+        whole_product(options, [m, k, n], 1.0, a, b, c, accumulate);
     }
     if wide {
         round::<f32>(c, out, &mut scratch);

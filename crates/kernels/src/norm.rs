@@ -1,11 +1,17 @@
+//! Layer norm and RMS norm of rows, and their gradients.
+
+use crate::element::Float;
 use crate::element::{Number, Real, dispatch};
-use crate::reduce::{BLOCK_ROWS, LANES, Sum, fold_into, join_lanes};
-use crate::simd::{Ahead, multiversion};
+use crate::native::levels::multiversion;
+use crate::native::prefetch::Ahead;
+use crate::native::vector::LANES;
+use crate::options::KernelOptions;
+use crate::reduce::{BLOCK_ROWS, Sum, fold_into, join_lanes};
 use crate::softmax::row_count;
 use crate::stream::{Streaming, put};
 use crate::tiles::{Rows, Scratch, Writer, tiles};
+use crate::view::{View, ViewMut};
 use crate::workspace::{Workspace, piece_bytes};
-use crate::{Float, View, ViewMut};
 use partita_base::DType;
 
 /// What is known of a row: more, the nearer it is to being written.
@@ -236,6 +242,7 @@ fn along<'a, T: Float>(
 /// # Panics
 /// Where shapes or types do not fit.
 pub fn layer_norm(
+    options: KernelOptions,
     x: &View<'_>,
     weight: Option<&View<'_>>,
     bias: Option<&View<'_>>,
@@ -243,7 +250,7 @@ pub fn layer_norm(
     out: &mut ViewMut<'_>,
 ) {
     let norm = Norm { centered: true, epsilon };
-    dispatch!(float x.dtype(), T => forward::<T>(norm, x, weight, bias, out))
+    dispatch!(float x.dtype(), T => forward::<T>(options, norm, x, weight, bias, out))
 }
 
 /// `out = x / sqrt(mean(x^2) + epsilon) * weight` over the last dimension, of size d; `weight` is `[d]`, one
@@ -251,9 +258,15 @@ pub fn layer_norm(
 ///
 /// # Panics
 /// Where shapes or types do not fit.
-pub fn rms_norm(x: &View<'_>, weight: Option<&View<'_>>, epsilon: f64, out: &mut ViewMut<'_>) {
+pub fn rms_norm(
+    options: KernelOptions,
+    x: &View<'_>,
+    weight: Option<&View<'_>>,
+    epsilon: f64,
+    out: &mut ViewMut<'_>,
+) {
     let norm = Norm { centered: false, epsilon };
-    dispatch!(float x.dtype(), T => forward::<T>(norm, x, weight, None, out))
+    dispatch!(float x.dtype(), T => forward::<T>(options, norm, x, weight, None, out))
 }
 
 /// So many elements of rows.
@@ -277,6 +290,7 @@ fn write_tile<T: Float>(
 }
 
 fn forward<T: Float>(
+    options: KernelOptions,
     norm: Norm,
     x: &View<'_>,
     weight: Option<&View<'_>>,
@@ -313,7 +327,7 @@ fn forward<T: Float>(
                 some,
                 &mut scratch,
                 |out, streaming| {
-                    normalize(&tile, out, streaming, &mut lanes);
+                    normalize(options, &tile, out, streaming, &mut lanes);
                 },
             );
         }
@@ -349,6 +363,7 @@ pub fn norm_backward_workspace_bytes(dtype: DType, rows: usize, d: usize) -> usi
 /// # Panics
 /// Where shapes or types do not fit or the workspace is too small.
 pub fn layer_norm_backward(
+    options: KernelOptions,
     x: &View<'_>,
     weight: Option<&View<'_>>,
     dy: &View<'_>,
@@ -357,7 +372,7 @@ pub fn layer_norm_backward(
     workspace: &mut [u8],
 ) {
     let norm = Norm { centered: true, epsilon };
-    dispatch!(float x.dtype(), T => backward::<T>(norm, x, weight, dy, dx, workspace))
+    dispatch!(float x.dtype(), T => backward::<T>(options, norm, x, weight, dy, dx, workspace))
 }
 
 /// The gradient of [`rms_norm`], as [`layer_norm_backward`].
@@ -365,6 +380,7 @@ pub fn layer_norm_backward(
 /// # Panics
 /// Where shapes or types do not fit or the workspace is too small.
 pub fn rms_norm_backward(
+    options: KernelOptions,
     x: &View<'_>,
     weight: Option<&View<'_>>,
     dy: &View<'_>,
@@ -373,10 +389,11 @@ pub fn rms_norm_backward(
     workspace: &mut [u8],
 ) {
     let norm = Norm { centered: false, epsilon };
-    dispatch!(float x.dtype(), T => backward::<T>(norm, x, weight, dy, dx, workspace))
+    dispatch!(float x.dtype(), T => backward::<T>(options, norm, x, weight, dy, dx, workspace))
 }
 
 fn backward<T: Float>(
+    options: KernelOptions,
     norm: Norm,
     x: &View<'_>,
     weight: Option<&View<'_>>,
@@ -429,7 +446,7 @@ fn backward<T: Float>(
                 &mut scratch,
                 |dx, streaming| {
                     let [weight_total, bias_total] = totals;
-                    differentiate(&tile, dx, streaming, weight_total, bias_total, &mut lanes);
+                    differentiate(options, &tile, dx, streaming, weight_total, bias_total, &mut lanes);
                 },
             );
         }
@@ -448,6 +465,7 @@ fn backward<T: Float>(
 /// # Panics
 /// Where shapes or types do not fit, or there is no part.
 pub fn norm_parameter_gradients<'a>(
+    options: KernelOptions,
     parts: impl Iterator<Item = (usize, &'a mut [u8])>,
     dtype: DType,
     d: usize,
@@ -455,10 +473,11 @@ pub fn norm_parameter_gradients<'a>(
     dbias: Option<&mut ViewMut<'_>>,
 ) {
     let wanted = [dweight.map(ViewMut::reborrow), dbias.map(ViewMut::reborrow)];
-    dispatch!(float dtype, T => parameter_gradients::<T>(parts, d, wanted))
+    dispatch!(float dtype, T => parameter_gradients::<T>(options, parts, d, wanted))
 }
 
 fn parameter_gradients<'a, T: Float>(
+    options: KernelOptions,
     parts: impl Iterator<Item = (usize, &'a mut [u8])>,
     d: usize,
     wanted: [Option<ViewMut<'_>>; 2],
@@ -468,7 +487,7 @@ fn parameter_gradients<'a, T: Float>(
     let (total, rest) = parts.next().expect("a kernel has a part").split_at_mut(2 * d);
     for sums in std::iter::once(rest).chain(parts) {
         for block in sums.chunks(2 * d.max(1)) {
-            fold_into::<T::Compute, Sum>(total, block);
+            fold_into::<T::Compute, Sum>(options, total, block);
         }
     }
     let mut scratch = Scratch::new();

@@ -12,12 +12,13 @@
 //!
 //! A u32 is the upper half of `bits(i)`.
 
+use crate::options::KernelOptions;
 use bytemuck::cast_slice_mut;
 use partita_base::DType;
 
-use crate::simd::multiversion;
+use crate::native::levels::multiversion;
 use crate::tiles::{TILE, TileBytes, Writer};
-use crate::{MAX_RANK, ViewMut};
+use crate::view::{MAX_RANK, ViewMut};
 
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
@@ -75,7 +76,14 @@ multiversion! {
 ///
 /// # Panics
 /// Where ranks differ or `out` is neither u32 nor u64.
-pub fn random_bits(seed: u64, stream: u64, offsets: &[u64], global_shape: &[u64], out: &mut ViewMut<'_>) {
+pub fn random_bits(
+    options: KernelOptions,
+    seed: u64,
+    stream: u64,
+    offsets: &[u64],
+    global_shape: &[u64],
+    out: &mut ViewMut<'_>,
+) {
     let rank = out.rank();
     assert!(
         offsets.len() == rank && global_shape.len() == rank,
@@ -106,11 +114,11 @@ pub fn random_bits(seed: u64, stream: u64, offsets: &[u64], global_shape: &[u64]
         let count = (row_size - at % row_size).min(TILE);
         let tile = if wide {
             let tile = &mut scratch[..count];
-            bits_64(key, index, tile);
+            bits_64(options, key, index, tile);
             bytemuck::cast_slice(tile)
         } else {
             let tile: &mut [u32] = &mut cast_slice_mut(&mut scratch)[..count];
-            bits_32(key, index, tile);
+            bits_32(options, key, index, tile);
             bytemuck::cast_slice(tile)
         };
         writer.store(at, tile);

@@ -4,12 +4,16 @@
 //! by tile. Where it is kept, whole rows of outputs accumulate side by side, in blocks of rows. Either way
 //! partial results are combined at two levels, so that the rounding error of long sums grows slowly.
 
+use crate::options::KernelOptions;
 use bytemuck::{cast_slice, cast_slice_mut};
 
+use crate::element::Element;
 use crate::element::{Bits, Number, dispatch};
-use crate::simd::multiversion;
+use crate::native::levels::multiversion;
+use crate::native::vector::LANES;
+use crate::scalar::Scalar;
 use crate::tiles::{Reader, TILE, TileBytes, Writer, tiles};
-use crate::{Element, MAX_RANK, Scalar, View, ViewMut};
+use crate::view::{MAX_RANK, View, ViewMut};
 use partita_base::DType;
 
 /// How a reduction combines two values.
@@ -29,8 +33,6 @@ pub enum Reduction {
     Or,
 }
 
-/// Partial results that accumulate side by side within a run.
-pub(crate) const LANES: usize = 32;
 /// Rows that accumulate before their result joins the total.
 pub(crate) const BLOCK_ROWS: usize = 64;
 
@@ -153,7 +155,14 @@ macro_rules! fold {
 ///
 /// # Panics
 /// Where shapes or types do not fit, or a bitwise reduction meets floats.
-pub fn reduce(op: Reduction, x: &View<'_>, reduced: &[bool], init: &Scalar, out: &mut ViewMut<'_>) {
+pub fn reduce(
+    options: KernelOptions,
+    op: Reduction,
+    x: &View<'_>,
+    reduced: &[bool],
+    init: &Scalar,
+    out: &mut ViewMut<'_>,
+) {
     let dtype = x.dtype();
     assert_eq!(reduced.len(), x.rank(), "a reduction says of every dimension whether it goes");
     assert!(init.dtype() == dtype && out.dtype() == dtype, "a reduction keeps the type");
@@ -165,11 +174,17 @@ pub fn reduce(op: Reduction, x: &View<'_>, reduced: &[bool], init: &Scalar, out:
         x.shape(),
         out.shape()
     );
-    fold!(op, dtype, T, F => run::<T, F>(x, reduced, init.get(), out))
+    fold!(op, dtype, T, F => run::<T, F>(options, x, reduced, init.get(), out))
 }
 
 #[inline(never)]
-fn run<T: Element, F: Fold<T::Compute>>(x: &View<'_>, reduced: &[bool], init: T, out: &mut ViewMut<'_>) {
+fn run<T: Element, F: Fold<T::Compute>>(
+    options: KernelOptions,
+    x: &View<'_>,
+    reduced: &[bool],
+    init: T,
+    out: &mut ViewMut<'_>,
+) {
     let long = |&d: &usize| x.shape()[d] != 1;
     let last = (0..x.rank()).rfind(long);
     // The trailing kept dimensions, if any, stay behind the reduced ones.
@@ -192,15 +207,16 @@ fn run<T: Element, F: Fold<T::Compute>>(x: &View<'_>, reduced: &[bool], init: T,
     let reader = Reader::new(&x);
     let mut writer = Writer::new(out);
     if by_rows {
-        reduce_rows::<T, F>(&reader, outer_count * inner_count, count, init, &mut writer);
+        reduce_rows::<T, F>(options, &reader, outer_count * inner_count, count, init, &mut writer);
     } else {
-        reduce_columns::<T, F>(&reader, [outer_count, count, inner_count], init, &mut writer);
+        reduce_columns::<T, F>(options, &reader, [outer_count, count, inner_count], init, &mut writer);
     }
 }
 
 /// `out[i] = init + x[i, 0] + x[i, 1] + ..` for `x` of shape [rows, count].
 #[inline(never)]
 fn reduce_rows<T: Element, F: Fold<T::Compute>>(
+    options: KernelOptions,
     x: &Reader<'_>,
     rows: usize,
     count: usize,
@@ -215,7 +231,7 @@ fn reduce_rows<T: Element, F: Fold<T::Compute>>(
             let mut total = init.load();
             for (start, some) in tiles(count) {
                 let tile = x.typed::<T>(row * count + start, some, &mut scratch);
-                total = F::apply(total, fold_run::<T, F>(tile));
+                total = F::apply(total, fold_run::<T, F>(options, tile));
             }
             *result = T::store(total);
         }
@@ -226,6 +242,7 @@ fn reduce_rows<T: Element, F: Fold<T::Compute>>(
 /// `out[i, j] = init + x[i, 0, j] + x[i, 1, j] + ..`
 #[inline(never)]
 fn reduce_columns<T: Element, F: Fold<T::Compute>>(
+    options: KernelOptions,
     x: &Reader<'_>,
     [outer, count, inner]: [usize; 3],
     init: T,
@@ -245,10 +262,10 @@ fn reduce_columns<T: Element, F: Fold<T::Compute>>(
                 let start = (i * count + row) * inner + column;
                 for (first, some) in tiles(columns) {
                     let x = x.typed::<T>(start + first, some, &mut scratch);
-                    fold_into::<T, F>(&mut block[first..first + some], x);
+                    fold_into::<T, F>(options, &mut block[first..first + some], x);
                 }
             }
-            fold_into::<T::Compute, F>(total, block);
+            fold_into::<T::Compute, F>(options, total, block);
         }
         for (first, some) in tiles(columns) {
             let rounded: &mut [T] = &mut cast_slice_mut(&mut scratch)[..some];
@@ -272,6 +289,7 @@ pub fn block_results_bytes(dtype: DType, rows: usize, width: usize) -> usize {
 /// Elements from number `first` on, of rows of `width` elements, join the results of their blocks. They come in order,
 /// from the beginning of a block on.
 pub(crate) fn fold_rows(
+    options: KernelOptions,
     op: Reduction,
     dtype: DType,
     x: &[u8],
@@ -279,7 +297,7 @@ pub(crate) fn fold_rows(
     width: usize,
     results: &mut [u8],
 ) {
-    fold!(op, dtype, T, F => fold_typed_rows::<T, F>(cast_slice(x), first, width, cast_slice_mut(results)))
+    fold!(op, dtype, T, F => fold_typed_rows::<T, F>(options, cast_slice(x), first, width, cast_slice_mut(results)))
 }
 
 /// Where the results are that `count` elements from number `first` on, all of one row, join: begun where they are the
@@ -300,6 +318,7 @@ pub(crate) fn block_results<C: Copy, F: Fold<C>>(
 
 #[inline(never)]
 fn fold_typed_rows<T: Element, F: Fold<T::Compute>>(
+    options: KernelOptions,
     mut x: &[T],
     first: usize,
     width: usize,
@@ -308,7 +327,7 @@ fn fold_typed_rows<T: Element, F: Fold<T::Compute>>(
     let mut at = first;
     while !x.is_empty() {
         let (own, rest) = x.split_at(x.len().min(width - at % width));
-        fold_into::<T, F>(block_results::<_, F>(results, at, own.len(), width), own);
+        fold_into::<T, F>(options, block_results::<_, F>(results, at, own.len(), width), own);
         (x, at) = (rest, at + own.len());
     }
 }
@@ -317,6 +336,7 @@ fn fold_typed_rows<T: Element, F: Fold<T::Compute>>(
 /// does, ends in `out` at the row's number. What they begin and end with are rows or whole tiles of a row; what the last
 /// row has come to is carried from one call to the next.
 pub(crate) fn fold_along(
+    options: KernelOptions,
     op: Reduction,
     dtype: DType,
     x: &[u8],
@@ -328,12 +348,13 @@ pub(crate) fn fold_along(
 ) {
     fold!(op, dtype, T, F => {
         let carried = &mut cast_slice_mut(std::slice::from_mut(carried))[0];
-        fold_typed_along::<T, F>(cast_slice(x), first, width, init.get(), carried, cast_slice_mut(out))
+        fold_typed_along::<T, F>(options, cast_slice(x), first, width, init.get(), carried, cast_slice_mut(out))
     })
 }
 
 #[inline(never)]
 fn fold_typed_along<T: Element, F: Fold<T::Compute>>(
+    options: KernelOptions,
     mut x: &[T],
     first: usize,
     width: usize,
@@ -346,7 +367,7 @@ fn fold_typed_along<T: Element, F: Fold<T::Compute>>(
         let (row, column) = (at / width, at % width);
         let (own, rest) = x.split_at(x.len().min(width - column));
         let before = if column == 0 { init.load() } else { *carried };
-        *carried = F::apply(before, fold_run::<T, F>(own));
+        *carried = F::apply(before, fold_run::<T, F>(options, own));
         if column + own.len() == width {
             out[row] = T::store(*carried);
         }
@@ -359,15 +380,17 @@ fn fold_typed_along<T: Element, F: Fold<T::Compute>>(
 /// # Panics
 /// Where types do not fit, or `out` has not as many elements as a row.
 pub fn join_blocks<'a>(
+    options: KernelOptions,
     op: Reduction,
     init: &Scalar,
     parts: impl Iterator<Item = &'a mut [u8]>,
     out: &mut ViewMut<'_>,
 ) {
-    fold!(op, out.dtype(), T, F => join_typed_blocks::<T, F>(init.get(), parts, out))
+    fold!(op, out.dtype(), T, F => join_typed_blocks::<T, F>(options, init.get(), parts, out))
 }
 
 fn join_typed_blocks<'a, T: Element, F: Fold<T::Compute>>(
+    options: KernelOptions,
     init: T,
     parts: impl Iterator<Item = &'a mut [u8]>,
     out: &mut ViewMut<'_>,
@@ -380,7 +403,7 @@ fn join_typed_blocks<'a, T: Element, F: Fold<T::Compute>>(
     let mut blocks = parts.flat_map(|part| cast_slice_mut::<u8, T::Compute>(part).chunks_exact_mut(width));
     let total = blocks.next().map(|total| {
         total.iter_mut().for_each(|x| *x = F::apply(init.load(), *x));
-        blocks.for_each(|block| fold_into::<T::Compute, F>(total, block));
+        blocks.for_each(|block| fold_into::<T::Compute, F>(options, total, block));
         &*total
     });
     let mut rounded: TileBytes = [0; TILE];

@@ -1,8 +1,11 @@
 //! Loops over the tiles of a row, shared by softmax, norms, losses and attention. Sums go over fixed lanes.
 
 use crate::element::Real;
-use crate::reduce::{LANES, Peak, Sum, fold_lanes, join_lanes, padded};
-use crate::simd::{Ahead, multiversion};
+use crate::native::levels::multiversion;
+use crate::native::prefetch::Ahead;
+use crate::native::vector::LANES;
+use crate::options::KernelOptions;
+use crate::reduce::{Peak, Sum, fold_lanes, join_lanes, padded};
 use crate::stream::Streaming;
 
 /// Sums `$term` over the elements of equally long slices: in lanes, which are joined.
@@ -135,9 +138,9 @@ multiversion! {
 }
 
 /// `out = e^(x - shift)`, where no x is far above the shift; returns the sum.
-pub(crate) fn exp_into<C: Real>(x: &[C], shift: C, out: &mut [C]) -> C {
+pub(crate) fn exp_into<C: Real>(options: KernelOptions, x: &[C], shift: C, out: &mut [C]) -> C {
     let mut sum = [C::ZERO; LANES];
-    add_exp_into(x, shift, out, &mut sum, &[]);
+    add_exp_into(options, x, shift, out, &mut sum, &[]);
     join_lanes::<C, Sum>(sum)
 }
 

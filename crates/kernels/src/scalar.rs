@@ -1,9 +1,12 @@
+//! One number of any element type, as bytes.
+
 use bytemuck::{Pod, Zeroable};
 use partita_base::DType;
 
 use crate::convert::Cast;
+use crate::element::Element;
 use crate::element::dispatch;
-use crate::{Element, View};
+use crate::view::View;
 
 /// One value of some element type.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

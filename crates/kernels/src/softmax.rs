@@ -1,13 +1,18 @@
+//! Softmax and log-softmax of rows, and their gradient, with the largest element subtracted first.
+
+use crate::element::Float;
 use crate::element::{Number, Real, dispatch};
-use crate::reduce::{LANES, Peak, Sum, fold_run, join_lanes};
+use crate::native::vector::LANES;
+use crate::options::KernelOptions;
+use crate::reduce::{Peak, Sum, fold_run, join_lanes};
 use crate::rows::{
     SumExp, add_exp_into, add_exponentials, dot, exp_into, exp_scaled, join_exponentials, log_softmax_into,
     scale_into, softmax_gradient_into, sum_exp_times,
 };
 use crate::stream::Streaming;
 use crate::tiles::{Reader, Scratch, TILE, Writer, tiles};
+use crate::view::{View, ViewMut};
 use crate::workspace::{Workspace, piece_bytes};
-use crate::{Float, View, ViewMut};
 use partita_base::DType;
 
 /// Rows of a view: all dimensions but the last.
@@ -16,11 +21,17 @@ pub(crate) fn row_count(view: &View<'_>) -> usize {
 }
 
 /// The largest number of a row; a NaN shows in the sum of exponentials.
-fn row_max<T: Float>(x: &Reader<'_>, row: usize, count: usize, scratch: &mut Scratch) -> T::Compute {
+fn row_max<T: Float>(
+    options: KernelOptions,
+    x: &Reader<'_>,
+    row: usize,
+    count: usize,
+    scratch: &mut Scratch,
+) -> T::Compute {
     let mut max = T::Compute::LOWEST;
     for (start, some) in tiles(count) {
         let tile = x.widened::<T>(row * count + start, some, scratch);
-        let peak = fold_run::<T::Compute, Peak>(tile);
+        let peak = fold_run::<T::Compute, Peak>(options, tile);
         max = if peak > max { peak } else { max };
     }
     max
@@ -28,6 +39,7 @@ fn row_max<T: Float>(x: &Reader<'_>, row: usize, count: usize, scratch: &mut Scr
 
 /// What no number of a row is far above, and the sum of e^(x - that) over it; a NaN shows in the sum.
 pub(crate) fn row_sum_exp<T: Float>(
+    options: KernelOptions,
     x: &Reader<'_>,
     row: usize,
     count: usize,
@@ -36,9 +48,9 @@ pub(crate) fn row_sum_exp<T: Float>(
     let mut total = SumExp::new();
     for (start, some) in tiles(count) {
         let at = row * count + start;
-        add_exponentials(&mut total, x.widened::<T>(at, some, scratch), x.ahead(at, 0));
+        add_exponentials(options, &mut total, x.widened::<T>(at, some, scratch), x.ahead(at, 0));
     }
-    join_exponentials(&total)
+    join_exponentials(options, &total)
 }
 
 /// Writes what `finish` makes of the exponentials of rows: of e^(x - max), from an element of the row on, and of what
@@ -48,6 +60,7 @@ pub(crate) fn row_sum_exp<T: Float>(
 /// A row is written, piece by piece, while the next one is computed in its place and the one after that is asked for, so that
 /// memory and arithmetic do not wait for each other.
 pub(crate) fn finish_exponentials<T: Float, R>(
+    options: KernelOptions,
     x: &Reader<'_>,
     writer: &mut Writer<'_>,
     [rows, count]: [usize; 2],
@@ -61,7 +74,8 @@ pub(crate) fn finish_exponentials<T: Float, R>(
     let mut before = None;
     for row in 0..=rows {
         let is_computed = row < rows && is_wanted(row);
-        let max = if is_computed { row_max::<T>(x, row, count, &mut x_scratch) } else { T::Compute::ZERO };
+        let max =
+            if is_computed { row_max::<T>(options, x, row, count, &mut x_scratch) } else { T::Compute::ZERO };
         let mut sum = [T::Compute::ZERO; LANES];
         for (start, some) in tiles(count) {
             let at = row * count + start;
@@ -75,7 +89,7 @@ pub(crate) fn finish_exponentials<T: Float, R>(
             if is_computed {
                 let ahead = [x.ahead(at, count), writer.ahead(at, 0)];
                 let x = x.widened::<T>(at, some, &mut x_scratch);
-                add_exp_into(x, max, powers, &mut sum, &ahead);
+                add_exp_into(options, x, max, powers, &mut sum, &ahead);
             }
         }
         before = is_computed.then(|| join(row, join_lanes::<T::Compute, Sum>(sum)));
@@ -99,23 +113,24 @@ fn check(inputs: &[&View<'_>], out: &ViewMut<'_>) {
 ///
 /// # Panics
 /// Where shapes or types differ or the workspace is too small.
-pub fn softmax(x: &View<'_>, out: &mut ViewMut<'_>, workspace: &mut [u8]) {
+pub fn softmax(options: KernelOptions, x: &View<'_>, out: &mut ViewMut<'_>, workspace: &mut [u8]) {
     check(&[x], out);
-    dispatch!(float x.dtype(), T => softmax_rows::<T>(x, out, workspace))
+    dispatch!(float x.dtype(), T => softmax_rows::<T>(options, x, out, workspace))
 }
 
-fn softmax_rows<T: Float>(x: &View<'_>, out: &mut ViewMut<'_>, workspace: &mut [u8]) {
+fn softmax_rows<T: Float>(options: KernelOptions, x: &View<'_>, out: &mut ViewMut<'_>, workspace: &mut [u8]) {
     let (rows, count) = (row_count(x), x.shape()[x.rank() - 1]);
     let reader = Reader::apart_from(x, out);
     let mut writer = Writer::streaming(out, &[x]);
     finish_exponentials::<T, _>(
+        options,
         &reader,
         &mut writer,
         [rows, count],
         workspace,
         |_| true,
         |_, sum| T::Compute::ONE / sum,
-        |&scale, _, powers, out, streaming| scale_into(powers, scale, out, streaming),
+        |&scale, _, powers, out, streaming| scale_into(options, powers, scale, out, streaming),
     );
 }
 
@@ -123,23 +138,23 @@ fn softmax_rows<T: Float>(x: &View<'_>, out: &mut ViewMut<'_>, workspace: &mut [
 ///
 /// # Panics
 /// Where shapes or types differ.
-pub fn log_softmax(x: &View<'_>, out: &mut ViewMut<'_>) {
+pub fn log_softmax(options: KernelOptions, x: &View<'_>, out: &mut ViewMut<'_>) {
     check(&[x], out);
-    dispatch!(float x.dtype(), T => log_softmax_rows::<T>(x, out))
+    dispatch!(float x.dtype(), T => log_softmax_rows::<T>(options, x, out))
 }
 
-fn log_softmax_rows<T: Float>(x: &View<'_>, out: &mut ViewMut<'_>) {
+fn log_softmax_rows<T: Float>(options: KernelOptions, x: &View<'_>, out: &mut ViewMut<'_>) {
     let (rows, count) = (row_count(x), x.shape()[x.rank() - 1]);
     let reader = Reader::apart_from(x, out);
     let mut writer = Writer::streaming(out, &[x]);
     let (mut scratch, mut out_scratch) = (Scratch::new(), Scratch::new());
     for row in 0..rows {
-        let (max, sum) = row_sum_exp::<T>(&reader, row, count, &mut scratch);
+        let (max, sum) = row_sum_exp::<T>(options, &reader, row, count, &mut scratch);
         let log = sum.ln();
         for (start, some) in tiles(count) {
             let tile = reader.widened::<T>(row * count + start, some, &mut scratch);
             writer.widened::<T>(row * count + start, some, &mut out_scratch, |out, streaming| {
-                log_softmax_into(tile, max, log, out, streaming);
+                log_softmax_into(options, tile, max, log, out, streaming);
             });
         }
     }
@@ -150,12 +165,17 @@ fn log_softmax_rows<T: Float>(x: &View<'_>, out: &mut ViewMut<'_>) {
 ///
 /// # Panics
 /// Where shapes or types differ.
-pub fn softmax_backward(x: &View<'_>, dy: &View<'_>, dx: &mut ViewMut<'_>) {
+pub fn softmax_backward(options: KernelOptions, x: &View<'_>, dy: &View<'_>, dx: &mut ViewMut<'_>) {
     check(&[x, dy], dx);
-    dispatch!(float x.dtype(), T => softmax_backward_rows::<T>(x, dy, dx))
+    dispatch!(float x.dtype(), T => softmax_backward_rows::<T>(options, x, dy, dx))
 }
 
-fn softmax_backward_rows<T: Float>(x: &View<'_>, dy: &View<'_>, dx: &mut ViewMut<'_>) {
+fn softmax_backward_rows<T: Float>(
+    options: KernelOptions,
+    x: &View<'_>,
+    dy: &View<'_>,
+    dx: &mut ViewMut<'_>,
+) {
     let (rows, count) = (row_count(x), x.shape()[x.rank() - 1]);
     let inputs = [x, dy];
     let (x, dy) = (Reader::apart_from(x, dx), Reader::apart_from(dy, dx));
@@ -165,32 +185,32 @@ fn softmax_backward_rows<T: Float>(x: &View<'_>, dy: &View<'_>, dx: &mut ViewMut
     for row in 0..rows {
         if count <= TILE {
             // One tile: the exponentials are kept.
-            let max = row_max::<T>(&x, row, count, x_scratch);
+            let max = row_max::<T>(options, &x, row, count, x_scratch);
             let y = y_scratch.wide::<T::Compute>(count);
             let x = x.widened::<T>(row * count, count, x_scratch);
-            let scale = T::Compute::ONE / exp_into(x, max, y);
+            let scale = T::Compute::ONE / exp_into(options, x, max, y);
             let dy = dy.widened::<T>(row * count, count, dy_scratch);
-            let mean = dot(y, dy) * scale;
+            let mean = dot(options, y, dy) * scale;
             writer.widened::<T>(row * count, count, dx_scratch, |dx, streaming| {
-                softmax_gradient_into(y, scale, dy, mean, dx, streaming);
+                softmax_gradient_into(options, y, scale, dy, mean, dx, streaming);
             });
             continue;
         }
-        let (max, sum) = row_sum_exp::<T>(&x, row, count, x_scratch);
+        let (max, sum) = row_sum_exp::<T>(options, &x, row, count, x_scratch);
         let mut weighted = T::Compute::ZERO;
         for (start, some) in tiles(count) {
             let x = x.widened::<T>(row * count + start, some, x_scratch);
             let dy = dy.widened::<T>(row * count + start, some, dy_scratch);
-            weighted = weighted + sum_exp_times(x, max, dy);
+            weighted = weighted + sum_exp_times(options, x, max, dy);
         }
         let (scale, mean) = (T::Compute::ONE / sum, weighted / sum);
         for (start, some) in tiles(count) {
             let x = x.widened::<T>(row * count + start, some, x_scratch);
             let dy = dy.widened::<T>(row * count + start, some, dy_scratch);
             let y = y_scratch.wide::<T::Compute>(some);
-            exp_scaled(x, max, scale, y);
+            exp_scaled(options, x, max, scale, y);
             writer.widened::<T>(row * count + start, some, dx_scratch, |dx, streaming| {
-                softmax_gradient_into(y, T::Compute::ONE, dy, mean, dx, streaming);
+                softmax_gradient_into(options, y, T::Compute::ONE, dy, mean, dx, streaming);
             });
         }
     }

@@ -1,11 +1,12 @@
-//! Writing past the caches: what is long has left them before anybody reads it, and what is written line by line need not
+//! Non-temporal stores, which write past the caches: what is long has left them before anybody reads it, and what is written line by line need not
 //! be read first.
 
 use bytemuck::Pod;
 
-use crate::reduce::LANES;
-use crate::simd::{Machine, multiversion};
-use crate::vector::Vector;
+use crate::native::levels::{Machine, multiversion};
+use crate::native::store_fence;
+use crate::native::vector::LANES;
+use crate::native::vector::Vector;
 
 /// Where an output is at least so long, it leaves the caches before anybody reads it: it may as well not enter them.
 pub const STREAM_BYTES: usize = 8 << 20;
@@ -17,11 +18,7 @@ pub(crate) struct Streaming;
 
 impl Drop for Streaming {
     fn drop(&mut self) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: part of every x86-64 processor.
-        unsafe {
-            std::arch::x86_64::_mm_sfence()
-        };
+        store_fence();
     }
 }
 
@@ -60,9 +57,11 @@ multiversion! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simd::Baseline;
+    use crate::native::levels::Baseline;
     #[cfg(target_arch = "x86_64")]
-    use crate::simd::{Level, level};
+    use crate::native::levels::{Avx2, Avx512};
+    use crate::options::KernelOptions;
+    use crate::options::Level;
 
     #[repr(align(64))]
     struct Memory([f32; 3 * LANES]);
@@ -85,23 +84,26 @@ mod tests {
 
     #[test]
     fn every_width_writes_all_lanes_and_no_more() {
-        is_written_whole::<Baseline>();
-        #[cfg(target_arch = "x86_64")]
-        if level() != Level::Baseline {
-            is_written_whole::<crate::simd::Avx2>();
-        }
-        #[cfg(target_arch = "x86_64")]
-        if level() == Level::Avx512 {
-            is_written_whole::<crate::simd::Avx512>();
+        for options in KernelOptions::levels() {
+            match options.level() {
+                Level::Portable => is_written_whole::<Baseline>(),
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx2 => is_written_whole::<Avx2>(),
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx512 => is_written_whole::<Avx512>(),
+            }
         }
     }
 
     #[test]
     fn copies_of_any_length_are_whole() {
         let from: Vec<f32> = (0..67).map(|i| i as f32).collect();
-        for count in [0, 1, 31, 32, 64, 67] {
+        let levels = KernelOptions::levels();
+        for (count, &options) in
+            [0, 1, 31, 32, 64, 67].into_iter().flat_map(|n| levels.iter().map(move |l| (n, l)))
+        {
             let mut memory = Memory([-1.0; 3 * LANES]);
-            stream(&from[..count], &mut memory.0[..count], &Streaming);
+            stream(options, &from[..count], &mut memory.0[..count], &Streaming);
             let (copied, rest) = memory.0.split_at(count);
             assert!(copied == &from[..count] && rest.iter().all(|&x| x == -1.0), "{count}");
         }

@@ -7,10 +7,11 @@ use bytemuck::Pod;
 use partita_base::DType;
 use std::marker::PhantomData;
 
-use crate::reduce::LANES;
-use crate::simd::{Ahead, BLOCK_BYTES};
+use crate::element::{Element, Float};
+use crate::native::prefetch::{Ahead, BLOCK_BYTES};
+use crate::native::vector::LANES;
 use crate::stream::{STREAM_ALIGNMENT, STREAM_BYTES, Streaming};
-use crate::{Element, Float, MAX_RANK, View, ViewMut};
+use crate::view::{MAX_RANK, View, ViewMut};
 
 /// Elements handled at a time: small enough for a few tiles to stay in the first cache, large enough to hide
 /// what a tile costs beyond its elements.

@@ -1,10 +1,14 @@
+//! Elementwise functions of one tensor.
+
+use crate::options::KernelOptions;
 use bytemuck::cast_slice;
 use partita_base::DType;
 
 use crate::element::{Bits, Float, Number, Real, dispatch};
-use crate::simd::multiversion;
+use crate::element::{Bool, Element};
+use crate::native::levels::multiversion;
 use crate::tiles::map_tiles;
-use crate::{Bool, Element, View, ViewMut};
+use crate::view::{View, ViewMut};
 
 /// An elementwise function of one argument.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -157,19 +161,19 @@ impl<T: Float> Map<T, Bool> for IsFinite {
 }
 
 /// `out[i] = op(x[i])` over bytes of one tile.
-pub(crate) fn unary_tile(op: Unary, dtype: DType, x: &[u8], out: &mut [u8]) {
+pub(crate) fn unary_tile(options: KernelOptions, op: Unary, dtype: DType, x: &[u8], out: &mut [u8]) {
     macro_rules! arms {
         ($T:ty: $($name:ident)*) => {
             match op {
-                $(Unary::$name => map::<$T, $T, $name>(x, out),)*
+                $(Unary::$name => map::<$T, $T, $name>(options, x, out),)*
                 _ => unreachable!("the arms cover the family"),
             }
         };
     }
     match op {
         Unary::Neg | Unary::Abs | Unary::Sign => dispatch!(dtype, T => arms!(T: Neg Abs Sign)),
-        Unary::Not => dispatch!(bits dtype, T => map::<T, T, Not>(x, out)),
-        Unary::IsFinite => dispatch!(float dtype, T => map::<T, Bool, IsFinite>(x, out)),
+        Unary::Not => dispatch!(bits dtype, T => map::<T, T, Not>(options, x, out)),
+        Unary::IsFinite => dispatch!(float dtype, T => map::<T, Bool, IsFinite>(options, x, out)),
         _ => {
             dispatch!(float dtype, T => arms!(T: Exp Expm1 Log Log1p Sqrt Rsqrt Cbrt Tanh Logistic Sine Cosine
             Tan Floor Ceil RoundHalfAway RoundHalfEven Erf Erfc ErfInv))
@@ -181,8 +185,8 @@ pub(crate) fn unary_tile(op: Unary, dtype: DType, x: &[u8], out: &mut [u8]) {
 ///
 /// # Panics
 /// Where shapes differ or the types are not those of [`Unary::result_dtype`].
-pub fn unary(op: Unary, x: &View<'_>, out: &mut ViewMut<'_>) {
+pub fn unary(options: KernelOptions, op: Unary, x: &View<'_>, out: &mut ViewMut<'_>) {
     assert_eq!(op.result_dtype(x.dtype()), Some(out.dtype()), "result type of {op:?} on {}", x.dtype());
     let dtype = x.dtype();
-    map_tiles([x], out, |[x], out| unary_tile(op, dtype, x, out));
+    map_tiles([x], out, |[x], out| unary_tile(options, op, dtype, x, out));
 }

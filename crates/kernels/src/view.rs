@@ -1,8 +1,13 @@
+//! Strided views of memory: shape, strides, element type and pointer, with no ownership.
+
 use std::marker::PhantomData;
 
 use partita_base::DType;
 
-use crate::{Element, MAX_RANK};
+use crate::element::Element;
+
+/// The most dimensions a view can have.
+pub const MAX_RANK: usize = 8;
 
 /// Shape and strides, checked against nothing yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

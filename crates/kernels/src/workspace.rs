@@ -1,3 +1,5 @@
+//! Scratch memory of a kernel, handed out in aligned pieces.
+
 use bytemuck::Pod;
 
 const ALIGNMENT: usize = 64;

@@ -3,6 +3,7 @@
 mod common;
 use common::*;
 use partita_base::DType;
+use partita_kernels::KernelOptions;
 use partita_kernels::*;
 use proptest::prelude::*;
 
@@ -54,7 +55,15 @@ impl Problem {
     fn forward(&self, q: &Tensor, k: &Tensor, v: &Tensor, out: &mut Tensor) {
         let [_, _, _, queries, keys, width] = self.sizes;
         let mut workspace = vec![0xFF; attention_workspace_bytes(q.dtype, queries, keys, width)];
-        attention(&q.view(), &k.view(), &v.view(), &self.options(), &mut out.view_mut(), &mut workspace);
+        attention(
+            KernelOptions::native(),
+            &q.view(),
+            &k.view(),
+            &v.view(),
+            &self.options(),
+            &mut out.view_mut(),
+            &mut workspace,
+        );
     }
 
     fn right(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Vec<f64> {
@@ -133,7 +142,7 @@ proptest! {
             let bytes = attention_backward_workspace_bytes(dtype, heads / key_heads, queries, keys, width);
             let mut workspace = vec![0xFF; bytes];
             let [dq, dk, dv] = &mut gradients;
-            attention_backward(&q.view(), &k.view(), &v.view(), &problem.options(), &dout.view(),
+            attention_backward(KernelOptions::native(), &q.view(), &k.view(), &v.view(), &problem.options(), &dout.view(),
                 &mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut(), &mut workspace);
             gradients
         };
@@ -176,7 +185,15 @@ fn a_number_that_is_none_shows_in_the_result() {
     let mut out = Tensor::zeros(DType::F32, &[1, 1, 1, 1]);
     let mut workspace = vec![0; attention_workspace_bytes(DType::F32, 1, 2, 1)];
     let options = AttentionOptions { mask: None, causal: false, query_offset: 0, scale: 1.0 };
-    attention(&q.view(), &k.view(), &k.view(), &options, &mut out.view_mut(), &mut workspace);
+    attention(
+        KernelOptions::native(),
+        &q.view(),
+        &k.view(),
+        &k.view(),
+        &options,
+        &mut out.view_mut(),
+        &mut workspace,
+    );
     assert!(out.get(0).is_nan());
 }
 
@@ -206,7 +223,15 @@ fn a_query_has_the_bits_it_has_among_others() {
         let mut out = Tensor::zeros(DType::F32, &[1, 2, end - first, 24]);
         let mut workspace = vec![0; attention_workspace_bytes(DType::F32, end - first, 1100, 24)];
         let q = q.view().slice(2, first, end, 1);
-        attention(&q, &k.view(), &v.view(), &options, &mut out.view_mut(), &mut workspace);
+        attention(
+            KernelOptions::native(),
+            &q,
+            &k.view(),
+            &v.view(),
+            &options,
+            &mut out.view_mut(),
+            &mut workspace,
+        );
         out
     };
     let (whole, parts) = (run(0, 300), [run(0, 7), run(7, 300)]);
@@ -233,7 +258,15 @@ fn infinite_scores_and_rows_without_keys_across_blocks() {
     let options = AttentionOptions { mask: Some(mask.view()), causal: false, query_offset: 0, scale: 1.0 };
     let mut out = ones(&[1, 1, 3, 1]);
     let mut workspace = vec![0xFF; attention_workspace_bytes(DType::F32, 3, keys, 1)];
-    attention(&q.view(), &k.view(), &v.view(), &options, &mut out.view_mut(), &mut workspace);
+    attention(
+        KernelOptions::native(),
+        &q.view(),
+        &k.view(),
+        &v.view(),
+        &options,
+        &mut out.view_mut(),
+        &mut workspace,
+    );
     assert_eq!(out.get(0), 0.0);
     assert!((out.get(1) - 1.0).abs() < 1e-6);
     assert!(out.get(2).is_nan());
@@ -244,6 +277,7 @@ fn infinite_scores_and_rows_without_keys_across_blocks() {
     let dout = Tensor::of(DType::F32, &[1, 1, 3, 1], &[1e30, 0.0, 0.0]);
     let [dq, dk, dv] = &mut gradients;
     attention_backward(
+        KernelOptions::native(),
         &q.view(),
         &k.view(),
         &v.view(),
@@ -272,6 +306,7 @@ fn empty_dimensions() {
         let mut workspace =
             vec![0xFF; attention_backward_workspace_bytes(DType::BF16, 2, sizes[3], sizes[4], sizes[5])];
         attention_backward(
+            KernelOptions::native(),
             &q.view(),
             &k.view(),
             &v.view(),

@@ -4,6 +4,7 @@ mod common;
 use common::*;
 use half::{bf16, f16};
 use partita_base::DType;
+use partita_kernels::KernelOptions;
 use partita_kernels::*;
 use proptest::prelude::*;
 
@@ -164,7 +165,7 @@ proptest! {
             let x = Tensor::random(&mut draw, dtype, &shape, any_float);
             let result = op.result_dtype(dtype).unwrap();
             let mut out = Tensor::scattered(&mut draw, result, &shape);
-            unary(op, &x.view(), &mut out.view_mut());
+            unary(KernelOptions::native(), op, &x.view(), &mut out.view_mut());
             for i in 0..x.len() {
                 let right = right_unary(op, x.get(i));
                 // sinh-like cancellation near poles of tan, and subnormal logistic, need a floor.
@@ -182,7 +183,7 @@ proptest! {
             let mut x = Tensor::scattered(&mut draw, dtype, &shape);
             any_bits(&mut draw, &mut x);
             let mut out = Tensor::scattered(&mut draw, dtype, &shape);
-            unary(op, &x.view(), &mut out.view_mut());
+            unary(KernelOptions::native(), op, &x.view(), &mut out.view_mut());
             for i in 0..x.len() {
                 let a = x.int(i);
                 let right = match op {
@@ -208,7 +209,7 @@ proptest! {
             let a = Tensor::random(&mut draw, dtype, &shape, any_float);
             let b = Tensor::random(&mut draw, dtype, &shape, any_float);
             let mut out = Tensor::scattered(&mut draw, dtype, &shape);
-            binary(op, &a.view(), &b.view(), &mut out.view_mut());
+            binary(KernelOptions::native(), op, &a.view(), &b.view(), &mut out.view_mut());
             for i in 0..a.len() {
                 let right = right_float_binary(op, a.get(i), b.get(i));
                 let what = format!("{op:?}({:e}, {:e})", a.get(i), b.get(i));
@@ -229,7 +230,7 @@ proptest! {
             any_bits(&mut draw, &mut a);
             any_bits(&mut draw, &mut b);
             let mut out = Tensor::scattered(&mut draw, dtype, &shape);
-            binary(op, &a.view(), &b.view(), &mut out.view_mut());
+            binary(KernelOptions::native(), op, &a.view(), &b.view(), &mut out.view_mut());
             for i in 0..a.len() {
                 let right = right_int_binary(op, dtype, a.int(i), b.int(i));
                 prop_assert_eq!(out.int(i), right, "{:?} of {} {} {}", op, dtype, a.int(i), b.int(i));
@@ -250,7 +251,7 @@ proptest! {
         for direction in Direction::ALL {
             for total_order in [false, true] {
                 let mut out = Tensor::scattered(&mut draw, DType::Bool, &shape);
-                compare(direction, total_order, &a.view(), &b.view(), &mut out.view_mut());
+                compare(KernelOptions::native(), direction, total_order, &a.view(), &b.view(), &mut out.view_mut());
                 for i in 0..a.len() {
                     let order = if !dtype.is_float() {
                         Some(a.int(i).cmp(&b.int(i)))
@@ -285,7 +286,7 @@ proptest! {
         let mut b = a.clone();
         any_bits(&mut draw, &mut b);
         let mut out = Tensor::scattered(&mut draw, dtype, &shape);
-        select(&pred.view(), &a.view(), &b.view(), &mut out.view_mut());
+        select(KernelOptions::native(), &pred.view(), &a.view(), &b.view(), &mut out.view_mut());
         for i in 0..a.len() {
             let holds = pred.bits(if pred_shape.is_empty() { 0 } else { i }) != 0;
             prop_assert_eq!(out.bits(i), if holds { a.bits(i) } else { b.bits(i) });
@@ -301,7 +302,7 @@ proptest! {
         let x = Tensor::random(&mut draw, dtype, &shape, any_float);
         let high = Tensor::random(&mut draw, dtype, &shape, |d| d.unit() * 3.0);
         let mut out = Tensor::scattered(&mut draw, dtype, &shape);
-        clamp(&low.view(), &x.view(), &high.view(), &mut out.view_mut());
+        clamp(KernelOptions::native(), &low.view(), &x.view(), &high.view(), &mut out.view_mut());
         for i in 0..x.len() {
             let right = if x.get(i).is_nan() { f64::NAN } else { x.get(i).max(-1.25).min(high.get(i)) };
             assert_close(dtype, out.get(i), right, 0.0, 0.0, "clamp");
@@ -348,11 +349,11 @@ proptest! {
         let x = vec![value; length];
         let mut out = vec![0f32; length];
         for op in [Unary::Exp, Unary::Tanh, Unary::Erf, Unary::Log1p, Unary::Logistic, Unary::Expm1] {
-            unary(op, &View::of(&x, &[length]), &mut ViewMut::of(&mut out, &[length]));
+            unary(KernelOptions::native(), op, &View::of(&x, &[length]), &mut ViewMut::of(&mut out, &[length]));
             prop_assert!(out.iter().all(|y| y.to_bits() == out[0].to_bits()), "{:?}", op);
         }
         for kind in [Activation::Gelu, Activation::GeluTanh, Activation::Silu] {
-            activation(kind, &View::of(&x, &[length]), &mut ViewMut::of(&mut out, &[length]));
+            activation(KernelOptions::native(), kind, &View::of(&x, &[length]), &mut ViewMut::of(&mut out, &[length]));
             prop_assert!(out.iter().all(|y| y.to_bits() == out[0].to_bits()), "{:?}", kind);
         }
     }
@@ -398,7 +399,7 @@ fn an_output_may_lie_over_its_input() {
         unsafe {
             let input = View::from_raw(pointer, DType::F32, &shape, &strides);
             let mut out = ViewMut::from_raw(pointer, DType::F32, &shape, &strides);
-            binary(Binary::Add, &input, &input, &mut out);
+            binary(KernelOptions::native(), Binary::Add, &input, &input, &mut out);
         }
         assert_eq!(x, right);
     }
@@ -407,7 +408,7 @@ fn an_output_may_lie_over_its_input() {
         let input = View::from_raw(pointer, DType::F32, &shape, &[1000, 1]);
         let mut out = ViewMut::from_raw(pointer, DType::F32, &shape, &[1000, 1]);
         let mut workspace = vec![1u8; row_workspace_bytes(DType::F32, shape[1])];
-        softmax(&input, &mut out, &mut workspace);
+        softmax(KernelOptions::native(), &input, &mut out, &mut workspace);
     }
     assert!((x[..1000].iter().sum::<f32>() - 1.0).abs() < 1e-5);
 }

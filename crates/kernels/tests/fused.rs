@@ -3,6 +3,7 @@
 mod common;
 use common::*;
 use partita_base::DType;
+use partita_kernels::KernelOptions;
 use partita_kernels::*;
 use proptest::prelude::*;
 
@@ -83,13 +84,13 @@ fn one_by_one(program: &ElementwiseProgram, inputs: &[Tensor], shape: &[usize]) 
             let arg = |i: usize| registers[instruction.args[i]].view();
             let out = &mut out.view_mut();
             match instruction.op {
-                EwOp::Unary(op) => unary(op, &arg(0), out),
-                EwOp::Binary(op) => binary(op, &arg(0), &arg(1), out),
+                EwOp::Unary(op) => unary(KernelOptions::native(), op, &arg(0), out),
+                EwOp::Binary(op) => binary(KernelOptions::native(), op, &arg(0), &arg(1), out),
                 EwOp::Compare { direction, total_order } => {
-                    compare(direction, total_order, &arg(0), &arg(1), out)
+                    compare(KernelOptions::native(), direction, total_order, &arg(0), &arg(1), out)
                 }
-                EwOp::Select => select(&arg(0), &arg(1), &arg(2), out),
-                EwOp::Clamp => clamp(&arg(0), &arg(1), &arg(2), out),
+                EwOp::Select => select(KernelOptions::native(), &arg(0), &arg(1), &arg(2), out),
+                EwOp::Clamp => clamp(KernelOptions::native(), &arg(0), &arg(1), &arg(2), out),
                 EwOp::Convert => convert(&arg(0), out),
                 EwOp::Bitcast => bitcast(&arg(0), out),
                 EwOp::Constant(value) => fill(out, &value),
@@ -128,7 +129,7 @@ proptest! {
         let mut workspace = vec![0xAAu8; elementwise_workspace_bytes(&program)];
         let views: Vec<View<'_>> = inputs.iter().map(Tensor::view).collect();
         let mut views_mut: Vec<ViewMut<'_>> = outputs.iter_mut().map(Tensor::view_mut).collect();
-        run_elementwise(&program, &views, &mut views_mut, &shape, &mut workspace);
+        run_elementwise(KernelOptions::native(), &program, &views, &mut views_mut, &shape, &mut workspace);
         drop(views_mut);
         for (found, right) in outputs.iter().zip(&right) {
             let (found, right) = (number_bits(found), number_bits(right));
@@ -167,7 +168,7 @@ proptest! {
         let mut workspace = vec![0xAAu8; elementwise_workspace_bytes(&program)];
         let views: Vec<View<'_>> = own.iter().map(|tensor| tensor.view().broadcast_to(&shape)).collect();
         let mut views_mut: Vec<ViewMut<'_>> = outputs.iter_mut().map(Tensor::view_mut).collect();
-        run_elementwise(&program, &views, &mut views_mut, &shape, &mut workspace);
+        run_elementwise(KernelOptions::native(), &program, &views, &mut views_mut, &shape, &mut workspace);
         drop(views_mut);
         for (found, right) in outputs.iter().zip(&right) {
             prop_assert!(number_bits(found) == number_bits(right), "{shape:?}, {repeats:?}, {program:?}");
@@ -218,7 +219,7 @@ proptest! {
                 None => own.view_mut(),
             })
             .collect();
-        run_elementwise(&program, &views, &mut outputs, &[length], &mut workspace);
+        run_elementwise(KernelOptions::native(), &program, &views, &mut outputs, &[length], &mut workspace);
         drop(outputs);
         let mut at = 0;
         for (number, (&r, right)) in program.outputs().iter().zip(&right).enumerate() {
@@ -256,7 +257,7 @@ fn a_chain_may_write_over_its_input() {
             ViewMut::from_raw(pointer, DType::F32, &[length], &[1]),
         )
     };
-    run_elementwise(&program, &[input], &mut [out], &[length], &mut workspace);
+    run_elementwise(KernelOptions::native(), &program, &[input], &mut [out], &[length], &mut workspace);
     assert_eq!(x, right);
 }
 
@@ -342,7 +343,7 @@ proptest! {
             }
             let part = Part { before: start * row, elements: shape[0] * row, folded: &mut own };
             let shape = [limit - start, shape[1], shape[2]];
-            run_elementwise_part(&program, &some, &mut some_out, &shape, part, &mut workspace);
+            run_elementwise_part(KernelOptions::native(), &program, &some, &mut some_out, &shape, part, &mut workspace);
             start = limit;
         }
         drop(views_mut);
@@ -361,9 +362,9 @@ proptest! {
             if is_along {
                 copy(&View::contiguous(folded, dtype(fold), &kept), &mut found.view_mut());
             } else {
-                join_blocks(fold.reduction, &init, [folded].into_iter(), &mut found.view_mut());
+                join_blocks(KernelOptions::native(), fold.reduction, &init, [folded].into_iter(), &mut found.view_mut());
             }
-            reduce(fold.reduction, &x.view(), &is_reduced, &init, &mut right.view_mut());
+            reduce(KernelOptions::native(), fold.reduction, &x.view(), &is_reduced, &init, &mut right.view_mut());
             prop_assert_eq!(number_bits(&found), number_bits(&right), "{:?} of {:?}", fold, program);
         }
     }
@@ -394,15 +395,36 @@ fn long_outputs_may_be_reduced_along_and_across_rows() {
         let mut folded = [bytemuck::cast_slice_mut(&mut sums)];
         let part = Part { before: 0, elements: rows * width, folded: &mut folded };
         let mut workspace = vec![0u8; elementwise_workspace_bytes(&program)];
-        run_elementwise_part(&program, &[View::of(&x, &shape)], &mut outs, &shape, part, &mut workspace);
+        run_elementwise_part(
+            KernelOptions::native(),
+            &program,
+            &[View::of(&x, &shape)],
+            &mut outs,
+            &shape,
+            part,
+            &mut workspace,
+        );
         if !is_along {
             let mut joined = vec![0f32; left];
             let blocks = [bytemuck::cast_slice_mut(&mut sums)].into_iter();
-            join_blocks(Reduction::Sum, &zero, blocks, &mut ViewMut::of(&mut joined, &[left]));
+            join_blocks(
+                KernelOptions::native(),
+                Reduction::Sum,
+                &zero,
+                blocks,
+                &mut ViewMut::of(&mut joined, &[left]),
+            );
             sums = joined;
         }
         let out = &mut ViewMut::of(&mut expected, &[left]);
-        reduce(Reduction::Sum, &View::of(&right, &shape), &[!is_along, is_along], &zero, out);
+        reduce(
+            KernelOptions::native(),
+            Reduction::Sum,
+            &View::of(&right, &shape),
+            &[!is_along, is_along],
+            &zero,
+            out,
+        );
         assert!(memory[start..][..right.len()] == right[..] && sums == expected, "{shape:?}, {is_along}");
     }
 }
@@ -443,7 +465,15 @@ fn long_outputs_have_the_bits_of_short_ones() {
             let mut folded = [bytemuck::cast_slice_mut(&mut sums)];
             let folded = &mut folded[..program.folds().len()];
             let part = Part { before: 0, elements: count, folded };
-            run_elementwise_part(program, &inputs, &mut outs, &[count], part, &mut workspace);
+            run_elementwise_part(
+                KernelOptions::native(),
+                program,
+                &inputs,
+                &mut outs,
+                &[count],
+                part,
+                &mut workspace,
+            );
             let product = |i: usize| x[i] * y[i];
             let right = |output: usize, i: usize| match output {
                 0 if program.instructions().len() == 2 => product(i) + x[i],
@@ -483,7 +513,14 @@ fn a_chain_that_goes_from_row_to_row_gives_the_bits_of_its_parts() {
         });
         let right = one_by_one(&program(&[5, 6], vec![]), &whole, &shape);
         let (mut sums, zero) = (Tensor::zeros(DType::F32, &[columns]), Scalar::from_f64(DType::F32, 0.0));
-        reduce(Reduction::Sum, &right[0].view(), &[true, false], &zero, &mut sums.view_mut());
+        reduce(
+            KernelOptions::native(),
+            Reduction::Sum,
+            &right[0].view(),
+            &[true, false],
+            &zero,
+            &mut sums.view_mut(),
+        );
 
         let direction = FoldDirection::Across;
         let fold = EwFold { register: 5, reduction: Reduction::Sum, width: columns, direction };
@@ -509,7 +546,15 @@ fn a_chain_that_goes_from_row_to_row_gives_the_bits_of_its_parts() {
             let mut results = [bytemuck::cast_slice_mut(&mut folded)];
             let part = Part { before: start * columns, elements: rows * columns, folded: &mut results };
             let shape = [limit - start, columns];
-            run_elementwise_part(&program, &inputs, &mut outputs, &shape, part, &mut workspace);
+            run_elementwise_part(
+                KernelOptions::native(),
+                &program,
+                &inputs,
+                &mut outputs,
+                &shape,
+                part,
+                &mut workspace,
+            );
         }
         let found = View::contiguous(bytemuck::cast_slice(&memory), DType::F32, &shape);
         let mut replaced = Tensor::zeros(DType::F32, &shape);
@@ -517,7 +562,13 @@ fn a_chain_that_goes_from_row_to_row_gives_the_bits_of_its_parts() {
         assert!(number_bits(&replaced) == number_bits(&right[1]), "{shape:?}");
         let mut found = Tensor::zeros(DType::F32, &[columns]);
         let folded = [bytemuck::cast_slice_mut(&mut folded)];
-        join_blocks(Reduction::Sum, &zero, folded.into_iter(), &mut found.view_mut());
+        join_blocks(
+            KernelOptions::native(),
+            Reduction::Sum,
+            &zero,
+            folded.into_iter(),
+            &mut found.view_mut(),
+        );
         assert!(number_bits(&found) == number_bits(&sums), "sums of {shape:?}");
     }
 }

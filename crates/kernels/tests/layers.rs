@@ -4,6 +4,7 @@
 mod common;
 use common::*;
 use partita_base::DType;
+use partita_kernels::KernelOptions;
 use partita_kernels::*;
 use proptest::prelude::*;
 
@@ -16,7 +17,7 @@ fn rows_shape(draw: &mut Draw) -> Vec<usize> {
 
 fn softmax_into(x: &Tensor, y: &mut Tensor) {
     let mut workspace = vec![1u8; row_workspace_bytes(x.dtype, x.shape[x.shape.len() - 1])];
-    softmax(&x.view(), &mut y.view_mut(), &mut workspace);
+    softmax(KernelOptions::native(), &x.view(), &mut y.view_mut(), &mut workspace);
 }
 
 fn softmax_of(x: &[f64]) -> Vec<f64> {
@@ -72,7 +73,7 @@ proptest! {
         let x = Tensor::random(&mut draw, dtype, &shape, |d| d.unit() * 20.0 + 100.0);
         let [mut y, mut log] = [(); 2].map(|()| Tensor::scattered(&mut draw, dtype, &shape));
         softmax_into(&x, &mut y);
-        log_softmax(&x.view(), &mut log.view_mut());
+        log_softmax(KernelOptions::native(), &x.view(), &mut log.view_mut());
         let right: Vec<f64> = x.values().chunks(shape[shape.len() - 1]).flat_map(softmax_of).collect();
         let tolerance = if dtype == DType::F64 { 1e-12 } else { 1e-5 };
         all_close(&y, &right, tolerance, 0.0, "softmax");
@@ -87,7 +88,7 @@ proptest! {
         let x = Tensor::random(&mut draw, DType::F64, &shape, |d| d.unit() * 3.0);
         let dy = Tensor::random(&mut draw, DType::F64, &shape, |d| d.unit());
         let mut dx = Tensor::scattered(&mut draw, DType::F64, &shape);
-        softmax_backward(&x.view(), &dy.view(), &mut dx.view_mut());
+        softmax_backward(KernelOptions::native(), &x.view(), &dy.view(), &mut dx.view_mut());
         // Repeated elements of x count once each: differences are taken on a copy without repeats.
         check_gradient(&mut draw, &x, &dx, |x| {
             let mut y = Tensor::zeros(DType::F64, &shape);
@@ -97,7 +98,7 @@ proptest! {
         let dtype = draw.pick(&FLOATS);
         let narrow = |t: &Tensor| Tensor::of(dtype, &shape, &t.values());
         let mut narrow_dx = Tensor::zeros(dtype, &shape);
-        softmax_backward(&narrow(&x).view(), &narrow(&dy).view(), &mut narrow_dx.view_mut());
+        softmax_backward(KernelOptions::native(), &narrow(&x).view(), &narrow(&dy).view(), &mut narrow_dx.view_mut());
         all_close(&narrow_dx, &dx.values(), 1e-4, 4.0 * epsilon(dtype), "softmax_backward");
     }
 
@@ -114,9 +115,9 @@ proptest! {
         let (w, b) = (has_weight.then_some(&w), has_bias.then_some(&b));
         let mut y = Tensor::scattered(&mut draw, dtype, &shape);
         if centered {
-            layer_norm(&x.view(), w, b, 1e-3, &mut y.view_mut());
+            layer_norm(KernelOptions::native(), &x.view(), w, b, 1e-3, &mut y.view_mut());
         } else {
-            rms_norm(&x.view(), w, 1e-3, &mut y.view_mut());
+            rms_norm(KernelOptions::native(), &x.view(), w, 1e-3, &mut y.view_mut());
         }
         let mut right = Vec::new();
         for row in x.values().chunks(d) {
@@ -148,9 +149,9 @@ proptest! {
         let forward = |x: &Tensor, weight: &Tensor, bias: &Tensor| {
             let mut y = Tensor::zeros(f, &shape);
             if centered {
-                layer_norm(&x.view(), Some(&weight.view()), Some(&bias.view()), 1e-2, &mut y.view_mut());
+                layer_norm(KernelOptions::native(), &x.view(), Some(&weight.view()), Some(&bias.view()), 1e-2, &mut y.view_mut());
             } else {
-                rms_norm(&x.view(), Some(&weight.view()), 1e-2, &mut y.view_mut());
+                rms_norm(KernelOptions::native(), &x.view(), Some(&weight.view()), 1e-2, &mut y.view_mut());
             }
             weigh(&y, &dy)
         };
@@ -162,12 +163,12 @@ proptest! {
             let (x, w, dy) = (x.view(), weight.view(), dy.view());
             let (mut dx_view, mut dw_view, mut db_view) = (dx.view_mut(), dw.view_mut(), db.view_mut());
             if centered {
-                layer_norm_backward(&x, Some(&w), &dy, 1e-2, &mut dx_view, &mut workspace);
+                layer_norm_backward(KernelOptions::native(), &x, Some(&w), &dy, 1e-2, &mut dx_view, &mut workspace);
             } else {
-                rms_norm_backward(&x, Some(&w), &dy, 1e-2, &mut dx_view, &mut workspace);
+                rms_norm_backward(KernelOptions::native(), &x, Some(&w), &dy, 1e-2, &mut dx_view, &mut workspace);
             }
             let sums = std::iter::once((rows, &mut workspace[..]));
-            norm_parameter_gradients(sums, dtype, d, Some(&mut dw_view), centered.then_some(&mut db_view));
+            norm_parameter_gradients(KernelOptions::native(), sums, dtype, d, Some(&mut dw_view), centered.then_some(&mut db_view));
             (dx, dw, db)
         };
         let (dx, dw, db) = backward(&mut draw, &x, &weight, &dy);
@@ -202,8 +203,8 @@ proptest! {
             let x = Tensor::random(&mut draw, dtype, &shape, |d| d.unit() * 7.0);
             let dy = Tensor::random(&mut draw, dtype, &shape, |d| d.unit());
             let [mut y, mut dx] = [(); 2].map(|()| Tensor::scattered(&mut draw, dtype, &shape));
-            activation(kind, &x.view(), &mut y.view_mut());
-            activation_backward(kind, &x.view(), &dy.view(), &mut dx.view_mut());
+            activation(KernelOptions::native(), kind, &x.view(), &mut y.view_mut());
+            activation_backward(KernelOptions::native(), kind, &x.view(), &dy.view(), &mut dx.view_mut());
             let values: Vec<f64> = x.values().into_iter().map(right).collect();
             // In the tail the value is a small difference: what counts is the error against one.
             let absolute = if dtype == DType::F64 { 1e-8 } else { 2e-6 };
@@ -229,12 +230,12 @@ proptest! {
         let dloss = Tensor::random(&mut draw, dtype, lead, |d| d.unit());
         let loss_type = draw.pick(&[dtype, DType::F32]);
         let mut loss = Tensor::scattered(&mut draw, loss_type, lead);
-        cross_entropy(&logits.view(), &labels.view(), -100, &mut loss.view_mut()).unwrap();
+        cross_entropy(KernelOptions::native(), &logits.view(), &labels.view(), -100, &mut loss.view_mut()).unwrap();
         let mut dlogits = Tensor::scattered(&mut draw, dtype, &shape);
         let mut workspace = vec![1u8; row_workspace_bytes(dtype, classes)];
         let (logits_view, labels_view, dloss_view) = (logits.view(), labels.view(), dloss.view());
         let out = &mut dlogits.view_mut();
-        cross_entropy_backward(&logits_view, &labels_view, -100, &dloss_view, out, &mut workspace).unwrap();
+        cross_entropy_backward(KernelOptions::native(), &logits_view, &labels_view, -100, &dloss_view, out, &mut workspace).unwrap();
         let (mut losses, mut gradient) = (Vec::new(), Vec::new());
         for (row, x) in logits.values().chunks(classes).enumerate() {
             let label = labels.get(row);
@@ -257,7 +258,9 @@ fn a_label_that_is_no_class_is_an_error() {
     let logits = Tensor::zeros(DType::F32, &[2, 3]);
     let labels = Tensor::of(DType::I64, &[2], &[0.0, 3.0]);
     let mut loss = Tensor::zeros(DType::F32, &[2]);
-    let error = cross_entropy(&logits.view(), &labels.view(), -1, &mut loss.view_mut()).unwrap_err();
+    let error =
+        cross_entropy(KernelOptions::native(), &logits.view(), &labels.view(), -1, &mut loss.view_mut())
+            .unwrap_err();
     assert_eq!((error.code, error.found.as_deref()), ("E422", Some("3")));
 }
 
@@ -302,8 +305,9 @@ fn the_largest_number_of_a_row_may_come_late_or_not_at_all() {
             let logits = Tensor::of(dtype, &[1, count], &(0..count).map(row).collect::<Vec<_>>());
             let labels = Tensor::of(DType::I64, &[1], &[2499.0]);
             let [mut loss, mut log] = [vec![1], vec![1, count]].map(|shape| Tensor::zeros(dtype, &shape));
-            cross_entropy(&logits.view(), &labels.view(), -1, &mut loss.view_mut()).unwrap();
-            log_softmax(&logits.view(), &mut log.view_mut());
+            cross_entropy(KernelOptions::native(), &logits.view(), &labels.view(), -1, &mut loss.view_mut())
+                .unwrap();
+            log_softmax(KernelOptions::native(), &logits.view(), &mut log.view_mut());
             let x = logits.values();
             let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let right = x.iter().map(|x| (x - max).exp()).sum::<f64>().ln() + (max - x[2499]);
@@ -354,10 +358,21 @@ fn rows_of_any_length_and_start_are_the_same_in_place() {
             }
             let dloss = vec![0.5f32; rows];
             let workspace = || vec![1u8; row_workspace_bytes(DType::F32, count)];
-            beside_and_over(&[rows, count], skip, &|x, out| softmax(x, out, &mut workspace()));
+            beside_and_over(&[rows, count], skip, &|x, out| {
+                softmax(KernelOptions::native(), x, out, &mut workspace())
+            });
             beside_and_over(&[rows, count], skip, &|x, out| {
                 let (labels, dloss) = (View::of(&labels, &[rows]), View::of(&dloss, &[rows]));
-                cross_entropy_backward(x, &labels, -100, &dloss, out, &mut workspace()).unwrap();
+                cross_entropy_backward(
+                    KernelOptions::native(),
+                    x,
+                    &labels,
+                    -100,
+                    &dloss,
+                    out,
+                    &mut workspace(),
+                )
+                .unwrap();
             });
         }
     }
@@ -382,12 +397,27 @@ fn parts_of_whole_blocks_of_rows_do_not_show_in_norm_gradients() {
                 let mut workspace = vec![1u8; norm_backward_workspace_bytes(dtype, end - start, d)];
                 let (x, dy) = (x.view().slice(0, start, end, 1), dy.view().slice(0, start, end, 1));
                 let dx = &mut dx.view_mut().slice(0, start, end, 1);
-                layer_norm_backward(&x, Some(&weight.view()), &dy, 1e-5, dx, &mut workspace);
+                layer_norm_backward(
+                    KernelOptions::native(),
+                    &x,
+                    Some(&weight.view()),
+                    &dy,
+                    1e-5,
+                    dx,
+                    &mut workspace,
+                );
                 workspaces.push((end - start, workspace));
                 start = end;
             }
             let sums = workspaces.iter_mut().map(|(rows, workspace)| (*rows, &mut workspace[..]));
-            norm_parameter_gradients(sums, dtype, d, Some(&mut dw.view_mut()), Some(&mut db.view_mut()));
+            norm_parameter_gradients(
+                KernelOptions::native(),
+                sums,
+                dtype,
+                d,
+                Some(&mut dw.view_mut()),
+                Some(&mut db.view_mut()),
+            );
             [dx, dw, db].map(|tensor| (0..tensor.len()).map(|i| tensor.bits(i)).collect::<Vec<_>>())
         };
         let whole = gradients(&[rows]);
@@ -408,14 +438,14 @@ fn long_results_have_the_bits_of_short_ones() {
     let kernels: [(&str, RowKernel); 5] = [
         ("softmax", |x, _, out| {
             let mut workspace = vec![1u8; row_workspace_bytes(DType::F32, x.shape()[1])];
-            softmax(x, out, &mut workspace);
+            softmax(KernelOptions::native(), x, out, &mut workspace);
         }),
-        ("log_softmax", |x, _, out| log_softmax(x, out)),
-        ("softmax_backward", softmax_backward),
-        ("rms_norm", |x, _, out| rms_norm(x, None, 1e-3, out)),
+        ("log_softmax", |x, _, out| log_softmax(KernelOptions::native(), x, out)),
+        ("softmax_backward", |x, dy, dx| softmax_backward(KernelOptions::native(), x, dy, dx)),
+        ("rms_norm", |x, _, out| rms_norm(KernelOptions::native(), x, None, 1e-3, out)),
         ("layer_norm_backward", |x, dy, out| {
             let bytes = norm_backward_workspace_bytes(DType::F32, x.shape()[0], x.shape()[1]);
-            layer_norm_backward(x, None, dy, 1e-3, out, &mut vec![1u8; bytes]);
+            layer_norm_backward(KernelOptions::native(), x, None, dy, 1e-3, out, &mut vec![1u8; bytes]);
         }),
     ];
     for (columns, skip) in [(1024, 0), (1040, 0), (2064, 0), (1001, 0), (1024, 1)] {
@@ -445,6 +475,8 @@ fn long_results_have_the_bits_of_short_ones() {
         for (name, kernel) in kernels {
             check(name, &kernel);
         }
-        check("layer_norm", &|x, _, out| layer_norm(x, Some(&weight), Some(&weight), 1e-3, out));
+        check("layer_norm", &|x, _, out| {
+            layer_norm(KernelOptions::native(), x, Some(&weight), Some(&weight), 1e-3, out)
+        });
     }
 }

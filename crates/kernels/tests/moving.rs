@@ -3,6 +3,7 @@
 mod common;
 use common::*;
 use partita_base::DType;
+use partita_kernels::KernelOptions;
 use partita_kernels::*;
 use proptest::prelude::*;
 
@@ -125,9 +126,9 @@ proptest! {
         let dtype = draw.pick(&[DType::U32, DType::U64]);
         let (seed, stream) = (draw.bits(), draw.bits());
         let mut whole = Tensor::zeros(dtype, &global);
-        random_bits(seed, stream, &vec![0; rank], &wide(&global), &mut whole.view_mut());
+        random_bits(KernelOptions::native(), seed, stream, &vec![0; rank], &wide(&global), &mut whole.view_mut());
         let mut shard = Tensor::scattered(&mut draw, dtype, &local);
-        random_bits(seed, stream, &wide(&offsets), &wide(&global), &mut shard.view_mut());
+        random_bits(KernelOptions::native(), seed, stream, &wide(&offsets), &wide(&global), &mut shard.view_mut());
         for i in 0..shard.len() {
             let (mut rest, mut at, mut step) = (i, 0, 1);
             for d in (0..rank).rev() {
@@ -159,8 +160,8 @@ fn random_bits_are_those_of_the_documented_formula() {
     assert_eq!(random_key(0, 0), 0xE220_A839_7B1D_CDAF);
     let key = random_key(1234, 7);
     let (mut narrow, mut wide) = ([0u32; 5], [0u64; 5]);
-    random_bits(1234, 7, &[0], &[5], &mut ViewMut::of(&mut narrow, &[5]));
-    random_bits(1234, 7, &[0], &[5], &mut ViewMut::of(&mut wide, &[5]));
+    random_bits(KernelOptions::native(), 1234, 7, &[0], &[5], &mut ViewMut::of(&mut narrow, &[5]));
+    random_bits(KernelOptions::native(), 1234, 7, &[0], &[5], &mut ViewMut::of(&mut wide, &[5]));
     for i in 0..5 {
         assert_eq!(wide[i], random_bits_at(key, i as u64));
         assert_eq!(u64::from(narrow[i]), wide[i] >> 32);
@@ -171,7 +172,7 @@ fn random_bits_are_those_of_the_documented_formula() {
 fn random_bits_look_uniform() {
     let count = 1 << 16;
     let mut bits = vec![0u64; count];
-    random_bits(42, 0, &[0], &[count as u64], &mut ViewMut::of(&mut bits, &[count]));
+    random_bits(KernelOptions::native(), 42, 0, &[0], &[count as u64], &mut ViewMut::of(&mut bits, &[count]));
     for place in 0..64 {
         let ones = bits.iter().filter(|&&b| b >> place & 1 == 1).count() as f64;
         // Five standard deviations of a fair coin.

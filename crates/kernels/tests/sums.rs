@@ -3,6 +3,7 @@
 mod common;
 use common::*;
 use partita_base::DType;
+use partita_kernels::KernelOptions;
 use partita_kernels::*;
 use proptest::prelude::*;
 
@@ -52,7 +53,14 @@ fn float_reductions(seed: u64) {
         let shape = reduced_shape(&mut draw, &shape, &reduced);
         Tensor::scattered(&mut draw, dtype, &shape)
     };
-    reduce(op, &x.view(), &reduced, &Scalar::from_f64(dtype, init), &mut out.view_mut());
+    reduce(
+        KernelOptions::native(),
+        op,
+        &x.view(),
+        &reduced,
+        &Scalar::from_f64(dtype, init),
+        &mut out.view_mut(),
+    );
     for (i, group) in groups(&shape, &reduced).into_iter().enumerate() {
         let mut size = init.abs();
         let right = group.iter().fold(init, |sum, &j| {
@@ -113,7 +121,7 @@ proptest! {
                 let shape = reduced_shape(&mut draw, &shape, &reduced);
                 Tensor::scattered(&mut draw, dtype, &shape)
             };
-            reduce(op, &x.view(), &reduced, &Scalar::from_f64(dtype, 3.0), &mut out.view_mut());
+            reduce(KernelOptions::native(), op, &x.view(), &reduced, &Scalar::from_f64(dtype, 3.0), &mut out.view_mut());
             for (i, group) in groups(&shape, &reduced).into_iter().enumerate() {
                 let right = group.iter().fold(3i128, |a, &j| {
                     let b = x.int(j);
@@ -142,8 +150,8 @@ proptest! {
         let out_shape = reduced_shape(&mut draw, &shape, &reduced);
         let [mut a, mut b] = [(); 2].map(|()| Tensor::zeros(DType::F32, &out_shape));
         let zero = Scalar::new(0f32);
-        reduce(Reduction::Sum, &x.view(), &reduced, &zero, &mut a.view_mut());
-        reduce(Reduction::Sum, &plain.view(), &reduced, &zero, &mut b.view_mut());
+        reduce(KernelOptions::native(), Reduction::Sum, &x.view(), &reduced, &zero, &mut a.view_mut());
+        reduce(KernelOptions::native(), Reduction::Sum, &plain.view(), &reduced, &zero, &mut b.view_mut());
         prop_assert_eq!(a.all_bits(), b.all_bits());
     }
 
@@ -198,8 +206,9 @@ proptest! {
         let before = out.clone();
         let accumulate = draw.chance(2);
         let mut workspace = vec![0; matmul_workspace_bytes(dtype, m, k, n)];
-        let products = draw.pick(&[Products::Portable, Products::Fastest]);
-        matmul(products, &a.view(), &b.view(), &mut out.view_mut(), accumulate, &mut workspace);
+        let levels: Vec<_> = KernelOptions::levels().into_iter().chain([KernelOptions::native()]).collect();
+        let options = draw.pick(&levels);
+        matmul(options, &a.view(), &b.view(), &mut out.view_mut(), accumulate, &mut workspace);
         for i in 0..out.len() {
             let (row, column) = (i / n % m, i % n);
             let matrix_of = |operand: &Tensor| {
@@ -243,7 +252,14 @@ fn long_sums_stay_accurate() {
     {
         let mut out = vec![0f32; outs];
         let view = View::of(&x, &shape);
-        reduce(Reduction::Sum, &view, &reduced, &Scalar::new(0f32), &mut ViewMut::of(&mut out, &[outs]));
+        reduce(
+            KernelOptions::native(),
+            Reduction::Sum,
+            &view,
+            &reduced,
+            &Scalar::new(0f32),
+            &mut ViewMut::of(&mut out, &[outs]),
+        );
         let right = 0.1f32 as f64 * (count / outs) as f64;
         assert!(out.iter().all(|&y| (f64::from(y) - right).abs() < 2e-4 * right), "{out:?}, not {right}");
     }

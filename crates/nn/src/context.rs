@@ -10,6 +10,7 @@ use partita_ir::composites::DROPOUT;
 use partita_ir::ops::BinaryKind;
 use partita_ir::port::{SEED, STEP};
 use partita_ir::{Attribute, GraphBuilder, Literal, Location, Role, TensorType, ValueId};
+use partita_kernels::KernelOptions;
 use std::panic;
 
 /// The type and initial values of a parameter.
@@ -31,7 +32,7 @@ impl ParamSpec {
 
     /// The box of `extent` at `offset` of the initial tensor, equal to that part of [`ParamSpec::initial`].
     pub fn initial_shard(&self, seed: u64, offset: &[usize], extent: &[usize]) -> Literal {
-        Initializer::new(seed).literal(self, offset, extent)
+        Initializer::new(KernelOptions::default(), seed).literal(self, offset, extent)
     }
 }
 

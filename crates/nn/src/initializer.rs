@@ -10,7 +10,7 @@ use crate::init::{Cut, Init, symmetric};
 use crate::random::key;
 use partita_ir::literal::Rounded;
 use partita_ir::{Literal, Storage, with_storage};
-use partita_kernels::{InverseErf, symmetric_draws};
+use partita_kernels::{InverseErf, KernelOptions, symmetric_draws};
 use std::f64::consts::SQRT_2;
 use std::num::NonZero;
 use std::ops::Range;
@@ -25,12 +25,13 @@ const DRAWS: usize = 256;
 pub struct Initializer {
     seed: u64,
     inverse: InverseErf,
+    options: KernelOptions,
 }
 
 impl Initializer {
-    /// Draws for the parameters of a model with this seed.
-    pub fn new(seed: u64) -> Initializer {
-        Initializer { seed, inverse: InverseErf::new() }
+    /// Draws for the parameters of a model with this seed. The numbers do not depend on the options.
+    pub fn new(options: KernelOptions, seed: u64) -> Initializer {
+        Initializer { seed, inverse: InverseErf::new(), options }
     }
 
     /// Writes the box of `extent` at `offset` of a parameter's initial value into every target, as
@@ -91,9 +92,9 @@ impl Initializer {
         let mut draws = [0.0; DRAWS];
         for (first, elements) in run.step_by(DRAWS).zip(elements.chunks_mut(DRAWS)) {
             let draws = &mut draws[..elements.len()];
-            symmetric_draws(key, first, draws);
+            symmetric_draws(self.options, key, first, draws);
             if let Init::Normal { std } = init {
-                self.inverse.apply(draws);
+                self.inverse.apply(self.options, draws);
                 round_normal(draws, SQRT_2 * std, elements, |i| {
                     T::rounded(init.of_draw(symmetric(key, first + i as u64)))
                 });
@@ -173,10 +174,15 @@ mod tests {
                 for (offset, extent) in boxes {
                     let exact = init.values(11, 5, &shape, &offset, &extent);
                     let expected = Literal::from_f64(&spec.ty.with_shape(extent), exact.into_iter());
-                    let mut copies = vec![vec![0; expected.ty.bytes()]; 2];
-                    let targets = copies.iter_mut().map(Vec::as_mut_slice).collect();
-                    Initializer::new(11).fill(&spec, &offset, &extent, targets);
-                    assert!(copies.iter().all(|copy| copy[..] == *expected.bytes()), "{init:?} {dtype}");
+                    for options in KernelOptions::levels() {
+                        let mut copies = vec![vec![0; expected.ty.bytes()]; 2];
+                        let targets = copies.iter_mut().map(Vec::as_mut_slice).collect();
+                        Initializer::new(options, 11).fill(&spec, &offset, &extent, targets);
+                        assert!(
+                            copies.iter().all(|copy| copy[..] == *expected.bytes()),
+                            "{init:?} {dtype} {options:?}"
+                        );
+                    }
                 }
             }
         }

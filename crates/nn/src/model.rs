@@ -4,6 +4,7 @@ use crate::context::ParamSpec;
 use crate::initializer::Initializer;
 use indexmap::IndexMap;
 use partita_ir::{Graph, Literal};
+use partita_kernels::KernelOptions;
 
 /// A model built for a batch size: its forward graph, usually with a loss, and its parameters.
 #[derive(Clone, PartialEq, Debug)]
@@ -28,7 +29,7 @@ impl Model {
 
     /// The full initial value of every parameter, in the order of `params`.
     pub fn initial(&self, seed: u64) -> IndexMap<String, Literal> {
-        let initializer = Initializer::new(seed);
+        let initializer = Initializer::new(KernelOptions::default(), seed);
         let whole = |spec: &ParamSpec| initializer.literal(spec, &vec![0; spec.ty.rank()], &spec.ty.shape);
         self.params.iter().map(|(name, spec)| (name.clone(), whole(spec))).collect()
     }

@@ -5,6 +5,7 @@ use crate::commands::explain::is_code;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use partita_base::{Diagnostic, Result};
+use partita_runtime::KernelChoice;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use toml::Value;
@@ -50,6 +51,11 @@ pub fn usage_error(error: clap::Error) -> std::result::Result<Box<Diagnostic>, c
             line if line.starts_with(['<', '-']) => diagnostic.notes.push(line.to_string()),
             _ => {}
         }
+    }
+    if diagnostic.at.as_deref() == Some("--portable") {
+        help = Some(
+            "`--kernels portable`, or `--kernels avx2` or `avx512`: faster, to the same bits".to_string(),
+        );
     }
     diagnostic.help = help.or(Some("`partita COMMAND --help` lists what there is".to_string()));
     Ok(diagnostic)
@@ -124,6 +130,10 @@ pub struct ConfigFlags {
     /// The most operations on elements that a verification may cost on the interpreter.
     #[arg(long, value_name = "OPERATIONS")]
     pub verify_limit: Option<f64>,
+    /// The machine code of the kernels: portable, avx2, avx512 or native, the default. Only native may use a matrix unit,
+    /// which rounds elsewhere; the others give the same bits on every machine.
+    #[arg(long, value_name = "LEVEL")]
+    pub kernels: Option<String>,
     /// Set any key of the config: train.steps=50. Later ones win, and win over the flags above.
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     pub set: Vec<String>,
@@ -158,9 +168,6 @@ pub struct TrainArgs {
     /// Play all ranks on one thread, in a fixed order.
     #[arg(long, conflicts_with = "workers")]
     pub deterministic: bool,
-    /// Compute the same bits on every machine: do without matrix units, which are faster and round in other places.
-    #[arg(long)]
-    pub portable: bool,
     /// Print every so many steps.
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
     pub log_every: Option<u64>,
@@ -305,9 +312,9 @@ pub struct BenchArgs {
     /// Threads in all, where a case does not name them; one per core by default.
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// Do without matrix units.
-    #[arg(long)]
-    pub portable: bool,
+    /// The machine code of the kernels: portable, avx2, avx512 or native, all that the machine has.
+    #[arg(long, value_name = "LEVEL", default_value = "native", hide_default_value = true, value_parser = kernels)]
+    pub kernels: KernelChoice,
     /// The most memory to take: a share such as 80%, the default, or bytes such as 8G.
     #[arg(long, value_name = "LIMIT")]
     pub memory_limit: Option<String>,
@@ -370,6 +377,14 @@ fn path_item(key: &str, path: &Path) -> Result<String> {
     Ok(item(key, text))
 }
 
+/// The kernels of `bench`, which has no config to refuse a name.
+fn kernels(text: &str) -> std::result::Result<KernelChoice, String> {
+    text.parse().map_err(|error: Box<Diagnostic>| match &error.expected {
+        Some(known) => format!("{}; there are {known}", error.message),
+        None => error.message.clone(),
+    })
+}
+
 /// A number, which is left for the config to refuse.
 fn count_item(key: &str, count: i64) -> String {
     format!("{key}={count}")
@@ -396,6 +411,7 @@ impl ConfigFlags {
         items.extend(self.plan.as_ref().map(|path| path_item("plan.file", path)).transpose()?);
         items.extend(self.memory_limit.as_ref().map(|limit| item("train.memory_limit", limit.clone())));
         items.extend(self.verify_limit.map(|limit| item("train.verify_limit", limit)));
+        items.extend(self.kernels.as_ref().map(|kernels| item("train.kernels", kernels.clone())));
         let switches = [
             ("plan.sequence_parallel", self.sequence_parallel),
             ("plan.vocab_parallel", self.vocab_parallel),
@@ -482,7 +498,7 @@ mod tests {
         let config = config(
             "partita train bert --mesh dp=-1,tp=2 --steps 7 --seed 9 --batch 16 --microbatches 4 --dtype f64 \
              --data 1.5 --plan true --sequence-parallel --vocab-parallel --strict --checkpoint-dir out \
-             --checkpoint-every 3 --checkpoint-keep 5 --no-sample --memory-limit 8G --verify-limit 1e6 \
+             --checkpoint-every 3 --checkpoint-keep 5 --no-sample --memory-limit 8G --verify-limit 1e6 --kernels avx2 \
              --set train.validate_every=2",
         );
         assert_eq!((config.model.name(), config.mesh.as_str()), ("bert", "dp=-1,tp=2"));
@@ -490,6 +506,7 @@ mod tests {
         assert_eq!((train.steps, train.seed, train.batch, train.microbatches), (7, 9, 16, 4));
         assert_eq!((train.dtype, train.sample_bytes, train.validate_every), (DType::F64, 0, 2));
         assert_eq!((train.memory_limit, train.verify_limit), (MemoryLimit::Bytes(8 << 30), 1e6));
+        assert_eq!(train.kernels, KernelChoice::Avx2);
         // Paths stay paths, whatever they look like.
         assert_eq!(config.data.path.as_deref(), Some(Path::new("1.5")));
         assert_eq!(config.plan.file.as_deref(), Some(Path::new("true")));
@@ -542,6 +559,20 @@ mod tests {
         ] {
             let error = Cli::try_parse_from(line.split_whitespace()).map(|_| ()).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_flag_that_kernels_replaced_says_what_to_write() {
+        for line in ["partita train gpt --portable", "partita bench --portable"] {
+            let error = Cli::try_parse_from(line.split_whitespace()).map(|_| ()).unwrap_err();
+            let diagnostic = usage_error(error).unwrap_or_else(|error| panic!("{error}"));
+            let help = diagnostic.help.as_deref().unwrap_or_default();
+            assert!(diagnostic.code == "E033" && help.contains("--kernels portable"), "{diagnostic}");
+            let mut command = Cli::command();
+            let name = line.split_whitespace().nth(1).unwrap();
+            let help = command.find_subcommand_mut(name).unwrap().render_long_help().to_string();
+            assert!(help.contains("--kernels") && !help.contains("--portable"), "{help}");
         }
     }
 

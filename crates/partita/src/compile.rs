@@ -73,7 +73,7 @@ pub fn model(config: &Config, build: &Build) -> Result<Model> {
 /// The step of a config planned for `mesh`.
 pub fn plan_step(config: &Config, model: &Model, mesh: &Mesh, varied: &Build) -> Result<Built> {
     let plan = plan_of(config, model, mesh)?;
-    let tools = Tools { registry: &Registry::default(), runner: &CpuStep::of(config) };
+    let tools = Tools { registry: &Registry::default(), runner: &CpuStep::of(config)? };
     let built = build(model, &plan, mesh, &build_options(config, varied), &tools)?;
     if config.plan.strict
         && let Some(idle) = built.stages.iter().find_map(|stage| stage.partitioned.notes.first())

@@ -7,7 +7,7 @@ use partita_nn::{
     BertConfig, Decay, GptConfig, LlamaConfig, LrSchedule, MlpConfig, ModelConfig, Optimizer, StepOptions,
 };
 use partita_pipeline::timetables;
-use partita_runtime::MemoryLimit;
+use partita_runtime::{Cpu, KernelChoice, MemoryLimit};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
@@ -70,6 +70,8 @@ pub struct Train {
     pub memory_limit: MemoryLimit,
     /// Operations that a verification may cost on the interpreter.
     pub verify_limit: f64,
+    /// Which machine code the kernels use.
+    pub kernels: KernelChoice,
 }
 
 impl Train {
@@ -171,6 +173,15 @@ impl Config {
         Config::read(table, &own, name)
     }
 
+    /// The device, with the kernels that `train.kernels` names.
+    ///
+    /// # Errors
+    /// E465 where this machine lacks them.
+    pub fn cpu(&self) -> Result<Cpu> {
+        let options = self.train.kernels.options().map_err(|error| error.at("[train] kernels"))?;
+        Ok(Cpu { kernel_options: options, ..Cpu::default() })
+    }
+
     /// A config from its table.
     pub fn from_table(table: Table) -> Result<Config> {
         Config::read(table, &Optional::new(), "")
@@ -219,6 +230,10 @@ impl Config {
                 Some(other) => MemoryLimit::parse(&other.to_string())?,
             },
             verify_limit: train.number("verify_limit")?.unwrap_or(VERIFY_LIMIT),
+            kernels: match train.text("kernels")? {
+                None => KernelChoice::default(),
+                Some(text) => text.parse().map_err(|error: Box<Diagnostic>| error.at("[train] kernels"))?,
+            },
         };
         train.end()?;
         train_section.check()?;

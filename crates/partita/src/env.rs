@@ -3,7 +3,7 @@
 use crate::feeds::bundled_corpus;
 use crate::output::events::Event;
 use crate::output::format::bytes;
-use partita_runtime::Machine;
+use partita_runtime::{KernelChoice, KernelOptions, Machine};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -40,9 +40,9 @@ pub struct Environment {
     pub cpu: Option<String>,
     /// Cores this process may use.
     pub cores: usize,
-    /// Vector width of the kernels: `avx512`, `avx2` or `baseline`.
-    pub kernels: String,
-    /// Processor features that kernels and matrix products choose by, as found.
+    /// The levels of `--kernels` that this machine can run, the slowest first.
+    pub kernels: Vec<String>,
+    /// What `native` stands for: its vectors, and with it `jit` and `amx` where it has them.
     pub features: Vec<String>,
     /// Memory this process may use, in bytes: the machine's, or a smaller limit of the container.
     pub memory_bytes: Option<u64>,
@@ -59,7 +59,6 @@ impl Event for Environment {
 impl Environment {
     /// Looks around.
     pub fn detect() -> Environment {
-        let features = features();
         let launcher = LAUNCHER_VARIABLES
             .iter()
             .filter_map(|name| Some((name.to_string(), std::env::var(name).ok()?)))
@@ -75,8 +74,8 @@ impl Environment {
             arch: std::env::consts::ARCH.to_string(),
             cpu: read("/proc/cpuinfo").and_then(|text| cpu_model(&text)),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
-            kernels: kernel_level(&features).to_string(),
-            features,
+            kernels: KernelChoice::available().iter().map(KernelChoice::to_string).collect(),
+            features: features(KernelOptions::native()),
             memory_bytes: Machine::now().total,
             data: bundled_corpus().describe(),
             launcher,
@@ -93,7 +92,7 @@ impl Environment {
             ("system", format!("{} {}", self.os, self.arch)),
             ("cpu", or_unknown(&self.cpu)),
             ("cores", self.cores.to_string()),
-            ("kernels", format!("{} ({})", self.kernels, self.features.join(" "))),
+            ("kernels", format!("{} ({})", self.kernels.join(" "), self.features.join(" "))),
             ("memory", self.memory_bytes.map_or("unknown".to_string(), bytes)),
             ("data", self.data.clone()),
         ];
@@ -107,33 +106,11 @@ fn read(path: &str) -> Option<String> {
     std::fs::read_to_string(path).ok()
 }
 
-/// The features that `partita-kernels` and the matrix product dispatch on.
-fn features() -> Vec<String> {
-    let mut found: Vec<String> = Vec::new();
-    #[cfg(target_arch = "x86_64")]
-    {
-        macro_rules! detect {
-            ($($name:tt)*) => { $(if is_x86_feature_detected!($name) { found.push($name.to_string()); })* };
-        }
-        detect!("avx" "avx2" "fma" "f16c" "avx512f" "avx512bw" "avx512dq" "avx512vl");
-        if partita_kernels::has_matrix_unit() {
-            found.push("amx-bf16".to_string());
-        }
-    }
-    #[cfg(target_arch = "aarch64")]
-    found.push("neon".to_string());
-    found
-}
-
-/// As the kernels choose: AVX-512 needs four parts of it, a matrix unit stands beside it.
-fn kernel_level(features: &[String]) -> &'static str {
-    let has = |name: &str| features.iter().any(|feature| feature == name);
-    match () {
-        _ if has("amx-bf16") => "avx512 and amx",
-        _ if ["avx512f", "avx512bw", "avx512dq", "avx512vl"].into_iter().all(has) => "avx512",
-        _ if has("avx2") => "avx2",
-        _ => "baseline",
-    }
+/// What kernels with these options use.
+fn features(options: KernelOptions) -> Vec<String> {
+    let used = [(options.jit(), "jit"), (options.matrix_unit(), "amx")];
+    let used = used.into_iter().filter(|(used, _)| *used).map(|(_, name)| name);
+    std::iter::once(options.level_name()).chain(used).map(str::to_string).collect()
 }
 
 /// The first `model name` of `/proc/cpuinfo`.
@@ -156,13 +133,18 @@ mod tests {
     }
 
     #[test]
-    fn avx512_needs_all_its_parts() {
-        let named = |names: &[&str]| names.iter().map(|n| n.to_string()).collect::<Vec<_>>();
-        let all = named(&["avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl"]);
-        assert_eq!(kernel_level(&all), "avx512");
-        assert_eq!(kernel_level(&[all.clone(), named(&["amx-bf16"])].concat()), "avx512 and amx");
-        assert_eq!(kernel_level(&all[..4]), "avx2");
-        assert_eq!(kernel_level(&[]), "baseline");
+    fn the_levels_of_this_machine_are_told() {
+        let found = Environment::detect();
+        assert_eq!(
+            (found.kernels.first(), found.kernels.last()),
+            (Some(&"portable".into()), Some(&"native".into()))
+        );
+        assert!(
+            found.text().contains(&format!("\nkernels   {} (", found.kernels.join(" "))),
+            "{}",
+            found.text()
+        );
+        assert_eq!(features(KernelOptions::portable()), ["portable"]);
     }
 
     #[test]

@@ -116,8 +116,12 @@ pub struct CpuStep {
 
 impl CpuStep {
     /// As a config says.
-    pub fn of(config: &Config) -> CpuStep {
-        CpuStep { options: RunnerOptions { memory: config.train.memory_limit, ..RunnerOptions::default() } }
+    ///
+    /// # Errors
+    /// E465 where this machine lacks the kernels.
+    pub fn of(config: &Config) -> Result<CpuStep> {
+        let (cpu, memory) = (config.cpu()?, config.train.memory_limit);
+        Ok(CpuStep { options: RunnerOptions { cpu, memory, ..RunnerOptions::default() } })
     }
 }
 

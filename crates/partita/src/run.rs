@@ -95,7 +95,7 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<Ending> {
                 }
                 Runner::Cpu => {
                     compile::runs_here(&mesh)?;
-                    Box::new(CpuStep::of(&config))
+                    Box::new(CpuStep::of(&config)?)
                 }
             };
             if config.plan.strict {

@@ -5,7 +5,7 @@ use partita_base::Result;
 use partita_ir::Literal;
 use partita_ir::Pieces;
 use partita_nn::{Initializer, Model, ParamSpec};
-use partita_runtime::{RunnerOptions, StepReport, TrainLoop};
+use partita_runtime::{KernelOptions, RunnerOptions, StepReport, TrainLoop};
 use partita_schedule::Built;
 use partita_schedule::feed::Fed;
 
@@ -28,6 +28,7 @@ pub struct Trainer {
     /// The loop over programs: their memory, checkpoints, single tensors as they are stored.
     pub player: TrainLoop,
     pieces: Vec<Pieces>,
+    kernel_options: KernelOptions,
 }
 
 impl Trainer {
@@ -47,8 +48,9 @@ impl Trainer {
     /// # Errors
     /// What lowering and the runner say.
     pub fn uninitialized(built: &Built, seed: u64, options: RunnerOptions) -> Result<Trainer> {
+        let kernel_options = options.cpu.kernel_options;
         let player = play::player(built, seed, options)?;
-        Ok(Trainer { player, pieces: built.pieces.clone() })
+        Ok(Trainer { player, pieces: built.pieces.clone(), kernel_options })
     }
 
     /// Gives every parameter of the model its initial value for this seed.
@@ -56,7 +58,7 @@ impl Trainer {
     /// # Errors
     /// E414 where the step has no parameter of the name, E415 where it has another type.
     pub fn initialize(&mut self, model: &Model, seed: u64) -> Result<()> {
-        let initializer = Initializer::new(seed);
+        let initializer = Initializer::new(self.kernel_options, seed);
         model.params.iter().try_for_each(|(name, spec)| self.start_parameter(name, spec, &initializer))
     }
 

@@ -209,6 +209,80 @@ fn source_files_are_short_and_finished() {
     report("too long or unfinished", offenders);
 }
 
+/// The lines with an unsafe block or implementation that no `SAFETY` comment stands above, of its own statement.
+fn unexplained(text: &str) -> Vec<usize> {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let code = code_of(text);
+    let is_unsafe = |line: &str| line.contains("unsafe {") || line.contains("unsafe impl");
+    let is_explained = |at: usize| {
+        let statement = lines[..at].iter().rev().take_while(|line| {
+            line.starts_with("//") || !(line.is_empty() || line.ends_with([';', '{', '}']))
+        });
+        statement.into_iter().any(|line| line.starts_with("//") && line.contains("SAFETY"))
+    };
+    let found = code.lines().enumerate().filter(|(at, line)| is_unsafe(line) && !is_explained(*at));
+    found.map(|(at, _)| at + 1).collect()
+}
+
+#[test]
+fn unsafe_blocks_without_a_reason_are_found() {
+    let explained = "// SAFETY: it is there.\n#[cfg(a)]\nlet x = unsafe { p.read() };\nf(\"unsafe { \");";
+    assert_eq!(unexplained(explained), []);
+    for text in [
+        "let x = unsafe { p.read() };",
+        "// SAFETY: of another.\nf();\nunsafe { p.read() }",
+        "($a:expr) => {\n    unsafe { $a }\n};",
+        "/// # Safety\nfn f() {\n    unsafe impl Send for X {}\n}",
+    ] {
+        assert_eq!(unexplained(text).len(), 1, "{text}");
+    }
+}
+
+#[test]
+fn every_unsafe_block_says_why_it_is_sound() {
+    let mut offenders = Vec::new();
+    for name in crates() {
+        for (file, text) in sources(&name) {
+            offenders
+                .extend(unexplained(&text).iter().map(|line| format!("crates/{name}/src/{file}:{line}")));
+        }
+    }
+    report("unsafe code without a `// SAFETY:` line above it", offenders);
+}
+
+/// What only machine code does, and the files of `kernels/src` that may, as the beginnings of their paths.
+const MACHINE_CODE: &[(&str, &[&str])] = &[
+    ("std::arch", &["native/"]),
+    ("asm!", &["native/"]),
+    ("make_exec", &["native/jit/"]),
+    ("is_x86_feature_detected", &["options.rs"]),
+];
+
+#[test]
+fn machine_code_of_the_kernels_is_in_one_folder_and_their_files_say_what_they_are() {
+    let mut offenders = Vec::new();
+    for (file, text) in sources("kernels") {
+        let code = code_of(&text);
+        for (word, allowed) in MACHINE_CODE {
+            if code.contains(word) && !allowed.iter().any(|begin| file.starts_with(begin)) {
+                offenders.push(format!("{file} has `{word}`, which belongs to {allowed:?}"));
+            }
+        }
+        if !text.starts_with("//! ") {
+            offenders.push(format!("{file} does not begin with a line that says what it is"));
+        }
+        let through_root = |line: &&str| {
+            let path = line.trim().trim_start_matches("pub(crate) ").strip_prefix("use crate::");
+            file != "lib.rs"
+                && path.is_some_and(|path| path.starts_with(|c: char| c == '{' || c.is_uppercase()))
+        };
+        offenders.extend(
+            code.lines().filter(through_root).map(|line| format!("{file}: {} by way of lib.rs", line.trim())),
+        );
+    }
+    report("kernels", offenders);
+}
+
 /// The targets of `[text](target)` outside of code.
 fn links(text: &str) -> Vec<String> {
     let mut links = Vec::new();

@@ -114,6 +114,33 @@ fn training_does_not_start_where_verification_fails() {
 }
 
 #[test]
+fn every_level_of_kernels_trains_to_the_same_losses_and_others_are_refused() {
+    let place = Place::new();
+    let losses = |flags: &[&str]| {
+        let trained = tiny(&place, "train", &[&["--no-verify", "--steps", "2"], flags].concat());
+        trained.losses().iter().map(|loss| loss.to_bits()).collect::<Vec<_>>()
+    };
+    let portable = losses(&["--kernels", "portable"]);
+    assert_eq!(losses(&["--set", "train.kernels=portable"]), portable);
+    let environment = place.run(&["env", "--json"]);
+    let levels = environment.of("env")[0]["kernels"].clone();
+    for level in levels.as_array().expect("levels").iter().map(|level| level.as_str().expect("a name")) {
+        // A matrix unit rounds elsewhere.
+        if level != "native" {
+            assert_eq!(losses(&["--kernels", level]), portable, "{level}");
+        }
+    }
+    let verified = tiny(&place, "verify", &["--runner", "cpu", "--kernels", "portable"]);
+    assert_eq!(verified.code, Some(0), "{}", verified.err);
+    for command in ["train", "verify"] {
+        let words = ["`avx1024`", "portable, avx2, avx512, native", "[train] kernels"];
+        tiny(&place, command, &["--kernels", "avx1024"]).refuses("E466", &words);
+        tiny(&place, command, &["--portable"]).refuses("E033", &["--kernels portable"]);
+    }
+    place.run(&["bench", "--json", "--kernels", "avx1024"]).refuses("E033", &["avx1024", "portable, avx2"]);
+}
+
+#[test]
 fn a_verification_tells_its_cost_and_refuses_what_is_too_much() {
     let place = Place::new();
     let told = tiny(&place, "verify", &["--mesh", "tp=2"]);

@@ -28,7 +28,7 @@ use partita_ir::graph_edit::open_composites;
 use partita_ir::ops::Composite;
 use partita_ir::traits::{Traits, ViewMap};
 use partita_ir::{Graph, Node, Op, Operation, Target, ValueId};
-use partita_kernels::{MAX_RANK, Products, Scalar, View};
+use partita_kernels::{KernelOptions, MAX_RANK, Scalar, View};
 use partita_program::{ALIGNMENT_BYTES, Compute, Program, Region, RegionKind, RegionTarget};
 
 use crate::arena::{Memory, Place, Span};
@@ -178,14 +178,14 @@ pub struct Cpu {
     pub kernels: CpuKernels,
     /// Threads that share the work of one rank; at least one. Results do not depend on it.
     pub threads: usize,
-    /// How products of `f32` are computed. Every other op gives the same bits on every machine.
-    pub products: Products,
+    /// Which machine code kernels may use. Only products of `f32` on a matrix unit have other bits than portable code.
+    pub kernel_options: KernelOptions,
 }
 
 impl Default for Cpu {
-    /// No kernels of the user's, one thread for a rank, the fastest products.
+    /// No kernels of the user's, one thread for a rank, all that the machine has.
     fn default() -> Self {
-        Cpu { kernels: CpuKernels::default(), threads: 1, products: Products::default() }
+        Cpu { kernels: CpuKernels::default(), threads: 1, kernel_options: KernelOptions::default() }
     }
 }
 
@@ -216,7 +216,7 @@ impl Target for Cpu {
     fn fusible(&self, composite: &Composite) -> Result<(), String> {
         let graph = opened(composite);
         if blocks::has_reduction(&graph) {
-            blocks::check(&graph)
+            blocks::check(self.kernel_options, &graph)
         } else {
             elementwise::chain(&graph).map(|_| ())
         }
@@ -236,9 +236,15 @@ impl Target for Cpu {
 }
 
 /// The kernel of a graph of elementwise ops and reductions of rows.
-fn fused(graph: &Graph, inputs: &[Value], outputs: &[Place], parts: usize) -> Option<Kernel> {
+fn fused(
+    options: KernelOptions,
+    graph: &Graph,
+    inputs: &[Value],
+    outputs: &[Place],
+    parts: usize,
+) -> Option<Kernel> {
     let compile = if blocks::has_reduction(graph) { blocks::compile } else { elementwise::compile };
-    compile(graph, inputs, outputs, parts)
+    compile(options, graph, inputs, outputs, parts)
 }
 
 /// A decomposition in which no composite is left.
@@ -299,7 +305,7 @@ impl Cpu {
         let fits = |place: &Place| place.shape.len() <= MAX_RANK;
         let chain = || {
             let inputs: Vec<Value> = inputs.iter().cloned().map(Value::Place).collect();
-            fused(&region.graph, &inputs, &outputs, parts)
+            fused(self.kernel_options, &region.graph, &inputs, &outputs, parts)
         };
         let kernel = if !inputs.iter().chain(&outputs).all(fits) {
             None
@@ -330,14 +336,17 @@ impl Cpu {
             // Neither looks at the places alone.
             let own = self.kernels.compile(composite, &operands, outputs);
             if own.is_some() || !composites::has_kernel(composite) {
-                return own.or_else(|| fused(&opened(composite), &operands, outputs, parts));
+                return own
+                    .or_else(|| fused(self.kernel_options, &opened(composite), &operands, outputs, parts));
             }
-            if let Some(kernel) = composites::norm_gradient(composite, &operands, outputs, parts) {
+            if let Some(kernel) =
+                composites::norm_gradient(self.kernel_options, composite, &operands, outputs, parts)
+            {
                 return Some(kernel);
             }
         }
         let together = |shares: Vec<Share>| -> Option<Kernel> {
-            let kernels = shares.into_iter().map(|share| op_kernel(&node.op, share, self.products));
+            let kernels = shares.into_iter().map(|share| op_kernel(&node.op, share, self.kernel_options));
             Some(Kernel::together(kernels.collect::<Option<Vec<_>>>()?))
         };
         let Some(cut) = cut::choose(graph, node, parts) else {
@@ -350,24 +359,25 @@ impl Cpu {
             kernel = cut_in(parts)?;
         }
         if cut.repeats && kernel.part_count() > 1 {
-            kernel = kernel.or_alone(op_kernel(&node.op, Share::whole(operands, outputs), self.products)?);
+            kernel =
+                kernel.or_alone(op_kernel(&node.op, Share::whole(operands, outputs), self.kernel_options)?);
         }
         Some(kernel)
     }
 }
 
 /// The kernel of an op for a share of its results.
-fn op_kernel(op: &Op, share: Share, products: Products) -> Option<Kernel> {
+fn op_kernel(op: &Op, share: Share, options: KernelOptions) -> Option<Kernel> {
     if let Op::Composite(composite) = op {
-        return composites::compile(composite, share, products);
+        return composites::compile(composite, share, options);
     }
     let Share { operands, outputs, .. } = share;
     let out = || outputs[0].clone();
     match op {
-        Op::DotGeneral(op) => dot::compile(op, products, &operands, None, out()),
-        Op::Reduce(op) => reduce::compile(op, operands, &outputs),
+        Op::DotGeneral(op) => dot::compile(op, options, &operands, None, out()),
+        Op::Reduce(op) => reduce::compile(options, op, operands, &outputs),
         Op::Gather(op) => indexing::gather(op, operands, out()),
-        Op::Scatter(op) => indexing::scatter(op, operands, &outputs),
+        Op::Scatter(op) => indexing::scatter(options, op, operands, &outputs),
         Op::Concatenate(op) => Some(shapes::concatenate(op.dim, operands, out())),
         Op::Pad(op) => Some(shapes::pad(op, operands, out())),
         Op::DynamicSlice(_) => Some(shapes::dynamic_slice(operands, out())),

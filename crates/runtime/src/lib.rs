@@ -22,5 +22,5 @@ pub use custom_kernels::{CpuKernel, CpuKernels, TensorView, TensorViewMut};
 pub use executor::{AWAKE, DIVERGED, Fault, MOST_WORKERS, PEER_FAILED, Runner, RunnerOptions};
 pub use memory::{Machine, MemoryLimit};
 pub use partita_comm::{PROCESS_ENDED, Processes, World};
-pub use partita_kernels::Products;
+pub use partita_kernels::{KernelChoice, KernelOptions};
 pub use train::{BatchTensor, StepReport, TensorLayout, TrainLoop};

@@ -1,11 +1,15 @@
+//! The gradients of attention, block of keys by block of keys.
+
 use super::blocks::{
     Problem, Rows, add_means, after, ahead, exponentials, exponentials_again, gradients, inverse, load,
     ranges, scale_rows, store,
 };
+use crate::element::Float;
 use crate::element::{Number, Real};
-use crate::matmul::Matrix;
+use crate::matrix::Matrix;
+use crate::options::KernelOptions;
+use crate::view::{View, ViewMut};
 use crate::workspace::Workspace;
-use crate::{Float, View, ViewMut};
 
 /// Keys in a block, at most.
 pub(super) const KEYS: usize = 2048;
@@ -14,6 +18,7 @@ pub(super) const EARLIER_KEYS: usize = 128;
 
 /// [`attention_backward`](super::attention_backward) of one type.
 pub(super) fn backward<T: Float>(
+    kernel_options: KernelOptions,
     problem: &Problem<'_>,
     [q, k, v, dout]: [&View<'_>; 4],
     [mut dq, mut dk, mut dv]: [ViewMut<'_>; 3],
@@ -36,8 +41,8 @@ pub(super) fn backward<T: Float>(
     for key_head in (0..sizes.batch).flat_map(|b| (0..sizes.key_heads).map(move |h| [b, h])) {
         let next_key_head = after(key_head, [sizes.batch, sizes.key_heads]);
         for block in ranges(sizes.keys, blocks.keys).rev() {
-            load::<T>(k, key_head, &block, k_rows);
-            load::<T>(v, key_head, &block, v_rows);
+            load::<T>(kernel_options, k, key_head, &block, k_rows);
+            load::<T>(kernel_options, v, key_head, &block, v_rows);
             dk_rows.fill(T::Compute::ZERO);
             dv_rows.fill(T::Compute::ZERO);
             let blocks_of_rows =
@@ -62,8 +67,8 @@ pub(super) fn backward<T: Float>(
                 let soon_keys = [k, v].map(|x| ahead(x, next_key_head.filter(|_| is_last), &block));
                 let written =
                     [&dk, &dv].map(|x| ahead(&x.as_view(), Some(key_head).filter(|_| is_last), &block));
-                load::<T>(q, head, &some, q_rows);
-                load::<T>(dout, head, &some, dout_rows);
+                load::<T>(kernel_options, q, head, &some, q_rows);
+                load::<T>(kernel_options, dout, head, &some, dout_rows);
                 // The keys that these queries see last come first.
                 let is_first = problem.tile(head, &some, &(block.end..sizes.keys)).reach() == 0;
                 let mut rows = Rows { max, sum, factor };
@@ -72,45 +77,53 @@ pub(super) fn backward<T: Float>(
                     mean.fill(T::Compute::ZERO);
                     rows.begin();
                     for early in ranges(block.start, EARLIER_KEYS).take_while(|early| !early.is_empty()) {
-                        load::<T>(k, key_head, &early, k_early);
-                        load::<T>(v, key_head, &early, v_early);
+                        load::<T>(kernel_options, k, key_head, &early, k_early);
+                        load::<T>(kernel_options, v, key_head, &early, v_early);
                         let tile = problem.tile(head, &some, &early);
                         // SAFETY: the rows of these keys were just copied.
-                        unsafe { tile.scores(scale, q_rows, Matrix::of(k_early, columns), p, &[]) };
+                        unsafe {
+                            tile.scores(kernel_options, scale, q_rows, Matrix::of(k_early, columns), p, &[])
+                        };
                         tile.hide(p);
-                        exponentials(&tile, p, &mut rows);
+                        exponentials(kernel_options, &tile, p, &mut rows);
                         // SAFETY: as above.
-                        unsafe { tile.scores(one, dout_rows, Matrix::of(v_early, columns), dp, &[]) };
-                        scale_rows(mean, 1, rows.factor);
-                        add_means(&tile, p, dp, mean);
+                        unsafe {
+                            tile.scores(kernel_options, one, dout_rows, Matrix::of(v_early, columns), dp, &[])
+                        };
+                        scale_rows(kernel_options, mean, 1, rows.factor);
+                        add_means(kernel_options, &tile, p, dp, mean);
                     }
                 }
                 // SAFETY: the rows of the block were copied above.
-                unsafe { tile.scores(scale, q_rows, Matrix::of(k_rows, columns), p, &soon[..1]) };
+                unsafe {
+                    tile.scores(kernel_options, scale, q_rows, Matrix::of(k_rows, columns), p, &soon[..1])
+                };
                 tile.hide(p);
                 if is_first {
-                    exponentials(&tile, p, &mut rows);
+                    exponentials(kernel_options, &tile, p, &mut rows);
                     // From here on one over the sum.
                     rows.sum.iter_mut().for_each(|sum| *sum = inverse(*sum));
-                    scale_rows(mean, 1, rows.factor);
-                    scale_rows(mean, 1, rows.sum);
+                    scale_rows(kernel_options, mean, 1, rows.factor);
+                    scale_rows(kernel_options, mean, 1, rows.sum);
                 } else {
-                    exponentials_again(&tile, p, rows.max, rows.sum);
+                    exponentials_again(kernel_options, &tile, p, rows.max, rows.sum);
                 }
-                scale_rows(dout_rows, columns, rows.sum);
+                scale_rows(kernel_options, dout_rows, columns, rows.sum);
                 // SAFETY: the rows of the block were copied above.
-                unsafe { tile.scores(one, dout_rows, Matrix::of(v_rows, columns), dp, &soon[1..]) };
-                gradients(&tile, p, dp, mean, rows.sum, !is_first);
-                tile.over_rows(one, p, dout_rows, dv_rows, &[soon_keys[0], written[1]]);
-                tile.over_rows(scale, dp, q_rows, dk_rows, &[soon_keys[1], written[0]]);
+                unsafe {
+                    tile.scores(kernel_options, one, dout_rows, Matrix::of(v_rows, columns), dp, &soon[1..])
+                };
+                gradients(kernel_options, &tile, p, dp, mean, rows.sum, !is_first);
+                tile.over_rows(kernel_options, one, p, dout_rows, dv_rows, &[soon_keys[0], written[1]]);
+                tile.over_rows(kernel_options, scale, dp, q_rows, dk_rows, &[soon_keys[1], written[0]]);
                 let written = [ahead(&dq.as_view(), Some(head), &some)];
-                tile.over_keys(scale, dp, k_rows, dq_rows, &written);
+                tile.over_keys(kernel_options, scale, dp, k_rows, dq_rows, &written);
                 if block.start == 0 {
-                    store::<T>(dq_rows, ones, &mut dq, head, &some);
+                    store::<T>(kernel_options, dq_rows, ones, &mut dq, head, &some);
                 }
             }
-            store::<T>(dk_rows, ones, &mut dk, key_head, &block);
-            store::<T>(dv_rows, ones, &mut dv, key_head, &block);
+            store::<T>(kernel_options, dk_rows, ones, &mut dk, key_head, &block);
+            store::<T>(kernel_options, dv_rows, ones, &mut dv, key_head, &block);
         }
     }
 }

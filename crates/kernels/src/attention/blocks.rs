@@ -1,16 +1,20 @@
 //! Blocks of queries and keys: how they are cut, copied and scored, and the functions of their rows.
 
+use crate::options::KernelOptions;
 use std::ops::Range;
 
 use super::{AttentionOptions, Sizes};
+use crate::element::{Element, Float};
 use crate::element::{Number, Real};
 use crate::gemm::{BAND_ROWS, Band, Part, RowsAhead};
-use crate::matmul::{Matrix, MatrixMut, gemm_part};
-use crate::reduce::{Fold, LANES, Peak, Sum, join_lanes};
+use crate::matmul::gemm_part;
+use crate::matrix::{Matrix, MatrixMut};
+use crate::native::levels::multiversion;
+use crate::native::vector::LANES;
+use crate::reduce::{Fold, Peak, Sum, join_lanes};
 use crate::rows::lane_sum;
-use crate::simd::multiversion;
 use crate::tiles::{Reader, TILE, TileBytes, tiles};
-use crate::{Element, Float, View, ViewMut};
+use crate::view::{View, ViewMut};
 
 /// Query rows in a block, at most.
 const ROWS: usize = 144;
@@ -116,6 +120,7 @@ impl Tile<'_> {
     /// `b` has these rows.
     pub unsafe fn scores<C: Real>(
         &self,
+        kernel_options: KernelOptions,
         scale: C,
         a: &[C],
         b: Matrix<C>,
@@ -126,25 +131,45 @@ impl Tile<'_> {
         let size = [self.rows, self.width, self.reach()];
         let (a, out) = (Matrix::of(a, self.columns), MatrixMut::of(out, self.pitch));
         // SAFETY: the caller's; `a` has these rows and `out` room for the product.
-        unsafe { gemm_part(part, size, scale, a, b.transposed(), out, false) }
+        unsafe { gemm_part(kernel_options, part, size, scale, a, b.transposed(), out, false) }
     }
 
     /// `out += scale p x` for scores `p` and a row of `x` for each key: a row for each query.
-    pub fn over_keys<C: Real>(&self, scale: C, p: &[C], x: &[C], out: &mut [C], ahead: &[RowsAhead]) {
+    pub fn over_keys<C: Real>(
+        &self,
+        kernel_options: KernelOptions,
+        scale: C,
+        p: &[C],
+        x: &[C],
+        out: &mut [C],
+        ahead: &[RowsAhead],
+    ) {
         let part = Part { band: Band::Lower(self.shift), ahead };
         let [p, x] = [Matrix::of(p, self.pitch), Matrix::of(x, self.columns)];
         let out = MatrixMut::of(out, self.columns);
         // SAFETY: `p` is rows by keys, and the others have as many rows.
-        unsafe { gemm_part(part, [self.rows, self.keys, self.columns], scale, p, x, out, true) }
+        unsafe {
+            gemm_part(kernel_options, part, [self.rows, self.keys, self.columns], scale, p, x, out, true)
+        }
     }
 
     /// `out += scale p^T x` for scores `p` and a row of `x` for each query: a row for each key.
-    pub fn over_rows<C: Real>(&self, scale: C, p: &[C], x: &[C], out: &mut [C], ahead: &[RowsAhead]) {
+    pub fn over_rows<C: Real>(
+        &self,
+        kernel_options: KernelOptions,
+        scale: C,
+        p: &[C],
+        x: &[C],
+        out: &mut [C],
+        ahead: &[RowsAhead],
+    ) {
         let part = Part { band: Band::Upper(self.shift), ahead };
         let [p, x] = [Matrix::of(p, self.pitch).transposed(), Matrix::of(x, self.columns)];
         let out = MatrixMut::of(out, self.columns);
         // SAFETY: `p` is rows by keys, and the others have as many rows.
-        unsafe { gemm_part(part, [self.reach(), self.rows, self.columns], scale, p, x, out, true) }
+        unsafe {
+            gemm_part(kernel_options, part, [self.reach(), self.rows, self.columns], scale, p, x, out, true)
+        }
     }
 
     /// Sets seen scores to minus infinity where the mask is false.
@@ -365,6 +390,7 @@ pub(super) fn in_place<T: Float>(
 
 /// Copies some rows of one head, widened, `padded(width)` apart.
 pub(super) fn load<T: Float>(
+    kernel_options: KernelOptions,
     view: &View<'_>,
     [b, h]: [usize; 2],
     rows: &Range<usize>,
@@ -372,11 +398,12 @@ pub(super) fn load<T: Float>(
 ) {
     let head = view.index(0, b).index(0, h).slice(0, rows.start, rows.end, 1);
     let columns = head.shape()[1];
-    widen_rows::<T>(Matrix::of_view(&head), rows.len(), columns, into);
+    widen_rows::<T>(kernel_options, Matrix::of_view(&head), rows.len(), columns, into);
 }
 
 /// Writes rows to where [`load`] would read them, each times its factor.
 pub(super) fn store<T: Float>(
+    kernel_options: KernelOptions,
     from: &[T::Compute],
     factors: &[T::Compute],
     view: &mut ViewMut<'_>,
@@ -385,7 +412,7 @@ pub(super) fn store<T: Float>(
 ) {
     let mut head = view.reborrow().index(0, b).index(0, h).slice(0, rows.start, rows.end, 1);
     let columns = head.shape()[1];
-    round_rows::<T>(from, factors, MatrixMut::of_view(&mut head), rows.len(), columns);
+    round_rows::<T>(kernel_options, from, factors, MatrixMut::of_view(&mut head), rows.len(), columns);
 }
 
 /// Some rows of one head, to be fetched while something else is computed; nothing past the last head.

@@ -1,17 +1,22 @@
+//! Attention, block of queries by block of keys, with a running softmax.
+
 use super::blocks::{
     Problem, Rows, after, ahead, exponentials, in_place, inverse, load, ranges, scale_rows, store,
 };
+use crate::element::Float;
 use crate::element::{Number, Real};
 use crate::gemm::RowsAhead;
-use crate::matmul::Matrix;
+use crate::matrix::Matrix;
+use crate::options::KernelOptions;
+use crate::view::{View, ViewMut};
 use crate::workspace::Workspace;
-use crate::{Float, View, ViewMut};
 
 /// Keys in a block, at most.
 pub(super) const KEYS: usize = 512;
 
 /// [`attention`](super::attention) of one type.
 pub(super) fn forward<T: Float>(
+    kernel_options: KernelOptions,
     problem: &Problem<'_>,
     [q, k, v]: [&View<'_>; 3],
     out: &mut ViewMut<'_>,
@@ -32,7 +37,7 @@ pub(super) fn forward<T: Float>(
         let next_key_head = after(key_head, [sizes.batch, sizes.key_heads]);
         for some in ranges(sizes.queries, blocks.rows) {
             rows.begin();
-            load::<T>(q, head, &some, q_rows);
+            load::<T>(kernel_options, q, head, &some, q_rows);
             out_rows.fill(T::Compute::ZERO);
             for block in ranges(sizes.keys, blocks.keys) {
                 let tile = problem.tile(head, &some, &block);
@@ -43,9 +48,9 @@ pub(super) fn forward<T: Float>(
                 // Where all keys are one block, it serves all queries of its heads.
                 if at_hand.replace((key_head, block.start)) != Some((key_head, block.start)) {
                     if k_there.is_none() {
-                        load::<T>(k, key_head, &block, k_rows);
+                        load::<T>(kernel_options, k, key_head, &block, k_rows);
                     }
-                    load::<T>(v, key_head, &block, v_rows);
+                    load::<T>(kernel_options, v, key_head, &block, v_rows);
                 }
                 // While this is computed, the next queries come near, and for those of the next head its keys.
                 let (next, follow) = match some.end < sizes.queries {
@@ -57,18 +62,25 @@ pub(super) fn forward<T: Float>(
                 let soon: [RowsAhead; 3] = [ahead(q, next, &follow), next_keys[0], next_keys[1]];
                 // SAFETY: the block lies in `k`, or its copy in `k_rows`.
                 unsafe {
-                    tile.scores(scale, q_rows, k_there.unwrap_or(Matrix::of(k_rows, columns)), scores, &soon)
+                    tile.scores(
+                        kernel_options,
+                        scale,
+                        q_rows,
+                        k_there.unwrap_or(Matrix::of(k_rows, columns)),
+                        scores,
+                        &soon,
+                    )
                 };
                 tile.hide(scores);
-                exponentials(&tile, scores, &mut rows);
+                exponentials(kernel_options, &tile, scores, &mut rows);
                 if block.start > 0 {
-                    scale_rows(out_rows, columns, rows.factor);
+                    scale_rows(kernel_options, out_rows, columns, rows.factor);
                 }
                 let soon = [ahead(&out.as_view(), Some(head), &some)];
-                tile.over_keys(T::Compute::ONE, scores, v_rows, out_rows, &soon);
+                tile.over_keys(kernel_options, T::Compute::ONE, scores, v_rows, out_rows, &soon);
             }
             rows.sum.iter_mut().for_each(|sum| *sum = inverse(*sum));
-            store::<T>(out_rows, rows.sum, out, head, &some);
+            store::<T>(kernel_options, out_rows, rows.sum, out, head, &some);
         }
     }
 }

@@ -17,11 +17,12 @@ mod backward;
 mod blocks;
 mod forward;
 
+use crate::options::KernelOptions;
 use partita_base::DType;
 
 use crate::element::dispatch;
+use crate::view::{View, ViewMut};
 use crate::workspace::piece_bytes;
-use crate::{View, ViewMut};
 use blocks::{Blocks, Problem, padded};
 
 /// What a query may see, and how scores are scaled.
@@ -122,6 +123,7 @@ pub fn attention_backward_workspace_bytes(
 /// # Panics
 /// Where shapes or types do not fit or the workspace is too small.
 pub fn attention(
+    kernel_options: KernelOptions,
     q: &View<'_>,
     k: &View<'_>,
     v: &View<'_>,
@@ -132,7 +134,7 @@ pub fn attention(
     let sizes = Sizes::new(q, k, v, options);
     assert!(out.shape() == q.shape() && out.dtype() == q.dtype(), "attention gives what it is asked with");
     let problem = Problem::new(sizes, options, forward::KEYS);
-    dispatch!(float q.dtype(), T => forward::forward::<T>(&problem, [q, k, v], out, workspace))
+    dispatch!(float q.dtype(), T => forward::forward::<T>(kernel_options, &problem, [q, k, v], out, workspace))
 }
 
 /// The gradients of [`attention`] with respect to `q`, `k` and `v`, recomputing the probabilities. Gradients of
@@ -141,6 +143,7 @@ pub fn attention(
 /// # Panics
 /// Where shapes or types do not fit or the workspace is too small.
 pub fn attention_backward(
+    kernel_options: KernelOptions,
     q: &View<'_>,
     k: &View<'_>,
     v: &View<'_>,
@@ -160,5 +163,5 @@ pub fn attention_backward(
     }
     let problem = Problem::new(sizes, options, backward::KEYS);
     let gradients = [dq.reborrow(), dk.reborrow(), dv.reborrow()];
-    dispatch!(float q.dtype(), T => backward::backward::<T>(&problem, [q, k, v, dout], gradients, workspace))
+    dispatch!(float q.dtype(), T => backward::backward::<T>(kernel_options, &problem, [q, k, v, dout], gradients, workspace))
 }

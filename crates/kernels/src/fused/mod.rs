@@ -11,10 +11,17 @@ use std::sync::{Arc, OnceLock};
 
 use partita_base::{DType, Diagnostic, Result};
 
-use crate::chain::{Action, Code, Kind, Operands, Step};
+use crate::binary::Binary;
+use crate::chain::steps::{Action, Kind, Operands, Step};
+use crate::compare::Direction;
+use crate::native::{CompiledChain, NativeBackend, backend};
+use crate::options::{KernelOptions, Level};
+use crate::reduce::Reduction;
+use crate::scalar::Scalar;
 use crate::stream::{STREAM_ALIGNMENT, STREAM_BYTES};
 use crate::tiles::{SHORTEST_TILE, TILE, overlap};
-use crate::{Binary, Direction, Reduction, Scalar, Unary, View, ViewMut};
+use crate::unary::Unary;
+use crate::view::{View, ViewMut};
 
 pub use run::{Part, elementwise_workspace_bytes, run_elementwise, run_elementwise_part};
 
@@ -151,10 +158,10 @@ struct Chain {
     code: Compiled,
 }
 
-/// The machine code of a chain, made when it first runs, and of the same that asks for memory. It follows from the rest of
-/// the program: two that are equal have the same.
+/// The machine code of a chain for each level, made when it first runs there, and of the same that prefetches. It follows
+/// from the rest of the program: two that are equal have the same.
 #[derive(Clone, Default)]
-struct Compiled(Arc<[OnceLock<Option<Code>>; 2]>);
+struct Compiled(Arc<[OnceLock<Option<Box<dyn CompiledChain>>>; 2 * Level::COUNT]>);
 
 impl PartialEq for Compiled {
     fn eq(&self, _: &Compiled) -> bool {
@@ -560,8 +567,16 @@ impl ElementwiseProgram {
         elements * size_of::<f32>() >= LEAST_ASKED && (self.row.is_none() || is_last())
     }
 
-    /// The machine code of a chain that asks or does not, where there can be such.
-    fn code<'a>(&self, chain: &'a Chain, asks: bool) -> Option<&'a Code> {
+    /// The machine code of a chain that prefetches or does not, where there can be such.
+    fn code<'a>(
+        &self,
+        options: KernelOptions,
+        chain: &'a Chain,
+        prefetches: bool,
+    ) -> Option<&'a dyn CompiledChain> {
+        if !options.jit() {
+            return None;
+        }
         let kind = |&register: &usize| {
             let number = self.instructions.iter().find_map(|instruction| match instruction.op {
                 EwOp::Constant(value) if instruction.out == register => Some(value.get()),
@@ -575,9 +590,10 @@ impl ElementwiseProgram {
         };
         let make = || {
             let kinds: Vec<Kind> = chain.registers.iter().map(kind).collect();
-            Code::new(&chain.steps, &kinds, asks)
+            backend(options).compile(&chain.steps, &kinds, prefetches)
         };
-        chain.code.0[usize::from(asks)].get_or_init(make).as_ref()
+        let number = 2 * options.level() as usize + usize::from(prefetches);
+        chain.code.0[number].get_or_init(make).as_deref()
     }
 
     /// Adds an instruction to the last chain, whose accumulator holds the register `held`.

@@ -1,11 +1,13 @@
 //! Running a program: tile by tile, and where one chain is all there is, from row to row.
 
+use crate::options::KernelOptions;
 use bytemuck::cast_slice_mut;
 use smallvec::SmallVec;
 
 use super::{CHAIN_TILE, Chain, ElementwiseProgram, EwFold, EwInstr, EwOp, FoldDirection, Pass, Place};
 use crate::binary::binary_tile;
-use crate::chain::{self, CHUNK, Operands};
+use crate::chain;
+use crate::chain::steps::{CHUNK, Operands};
 use crate::compare::{clamp_tile, compare_tile, select_tile};
 use crate::convert::convert_tile;
 use crate::copy::{fill_tile, iota_tile};
@@ -13,8 +15,8 @@ use crate::reduce::{REDUCE_BLOCK_ROWS, Sum, block_results, fold_along, fold_rows
 use crate::stream::{Streaming, stream};
 use crate::tiles::{Found, Reader, SHORTEST_TILE, TILE, TileBytes, Writer};
 use crate::unary::unary_tile;
+use crate::view::{View, ViewMut};
 use crate::workspace::{Workspace, piece_bytes};
-use crate::{View, ViewMut};
 
 /// Bytes of workspace that [`run_elementwise`] needs.
 pub fn elementwise_workspace_bytes(program: &ElementwiseProgram) -> usize {
@@ -39,6 +41,7 @@ pub struct Part<'a, 'b> {
 /// Where shapes or types are not the program's, an output is not contiguous, or the workspace is too small; and where
 /// the program folds anything.
 pub fn run_elementwise(
+    options: KernelOptions,
     program: &ElementwiseProgram,
     inputs: &[View<'_>],
     outputs: &mut [ViewMut<'_>],
@@ -46,7 +49,7 @@ pub fn run_elementwise(
     workspace: &mut [u8],
 ) {
     let whole = Part { before: 0, elements: shape.iter().product(), folded: &mut [] };
-    run_elementwise_part(program, inputs, outputs, shape, whole, workspace);
+    run_elementwise_part(options, program, inputs, outputs, shape, whole, workspace);
 }
 
 /// As [`run_elementwise`], for a part of what there is to do.
@@ -54,6 +57,7 @@ pub fn run_elementwise(
 /// # Panics
 /// As [`run_elementwise`], and where the results of folds are too small.
 pub fn run_elementwise_part(
+    options: KernelOptions,
     program: &ElementwiseProgram,
     inputs: &[View<'_>],
     outputs: &mut [ViewMut<'_>],
@@ -150,12 +154,14 @@ pub fn run_elementwise_part(
             match pass {
                 Pass::Single(number) => {
                     let instruction = &program.instructions[*number];
-                    single(program, instruction, readers, writers, slots, shape, start, count);
+                    single(options, program, instruction, readers, writers, slots, shape, start, count);
                 }
                 Pass::Chain(chain) => {
                     let (operands, part) = (&mut operands, &mut part);
                     let held = Held { slots, chunks, found: &found, in_chunk: &in_chunk, part, operands };
-                    run_chain(program, chain, readers, writers, &streaming, held, start, count, rows);
+                    run_chain(
+                        options, program, chain, readers, writers, &streaming, held, start, count, rows,
+                    );
                 }
             }
         }
@@ -166,16 +172,16 @@ pub fn run_elementwise_part(
             let dtype = program.registers[register];
             match direction {
                 FoldDirection::Across => {
-                    fold_rows(reduction, dtype, tile, part.before + start, width, folded)
+                    fold_rows(options, reduction, dtype, tile, part.before + start, width, folded)
                 }
                 FoldDirection::Along(init) => {
-                    fold_along(reduction, dtype, tile, start, width, &init, carried, folded);
+                    fold_along(options, reduction, dtype, tile, start, width, &init, carried, folded);
                 }
             }
         }
         for (output, &register) in program.outputs.iter().enumerate() {
             if program.places[register] != Place::Output(output) {
-                finish(program, register, output, readers, writers, &streaming, slots, start, count);
+                finish(options, program, register, output, readers, writers, &streaming, slots, start, count);
             }
         }
     }
@@ -262,6 +268,7 @@ struct Held<'a, 'b, 'c> {
 
 /// Runs a chain over one tile, or over so many one after another whose operands lie evenly.
 fn run_chain(
+    options: KernelOptions,
     program: &ElementwiseProgram,
     chain: &Chain,
     readers: &[Reader<'_>],
@@ -275,7 +282,7 @@ fn run_chain(
     let (slots, chunks, operands) = (held.slots.as_mut_ptr(), held.chunks.as_mut_ptr(), held.operands);
     operands.clear();
     let mut asks = program.asks(chain, held.part.elements);
-    let code = program.code(chain, asks);
+    let code = program.code(options, chain, asks);
     // Code asks by itself.
     asks &= code.is_none();
     for &register in &chain.registers {
@@ -318,7 +325,7 @@ fn run_chain(
     }
     // SAFETY: inputs and outputs have `count` elements from `start` on, and in each row after that, for which their views
     // vouch; slots are a tile long, chunks a chunk; inputs that an output covers were copied to their slots.
-    unsafe { chain::run(&chain.steps, code, operands, rows, count) };
+    unsafe { chain::run(options, &chain.steps, code, operands, rows, count) };
 }
 
 /// The bytes of a register: lent by its input, or in its slot, which is not the one at `hole`.
@@ -342,6 +349,7 @@ fn read<'b>(
 }
 
 fn single(
+    options: KernelOptions,
     program: &ElementwiseProgram,
     instruction: &EwInstr,
     readers: &[Reader<'_>],
@@ -368,13 +376,13 @@ fn single(
     let arg = |i: usize| read(program, args[i], readers, before, after, start, count);
     let from = args.first().map_or(to, |&register| program.registers[register]);
     match *op {
-        EwOp::Unary(op) => unary_tile(op, from, arg(0), out),
-        EwOp::Binary(op) => binary_tile(op, from, arg(0), arg(1), out),
+        EwOp::Unary(op) => unary_tile(options, op, from, arg(0), out),
+        EwOp::Binary(op) => binary_tile(options, op, from, arg(0), arg(1), out),
         EwOp::Compare { direction, total_order } => {
-            compare_tile(direction, total_order, from, arg(0), arg(1), out)
+            compare_tile(options, direction, total_order, from, arg(0), arg(1), out)
         }
-        EwOp::Select => select_tile(to, arg(0), arg(1), arg(2), out),
-        EwOp::Clamp => clamp_tile(to, arg(0), arg(1), arg(2), out),
+        EwOp::Select => select_tile(options, to, arg(0), arg(1), arg(2), out),
+        EwOp::Clamp => clamp_tile(options, to, arg(0), arg(1), arg(2), out),
         EwOp::Convert => convert_tile(from, to, arg(0), out),
         EwOp::Bitcast => out.copy_from_slice(arg(0)),
         EwOp::Constant(_) => unreachable!("constants are made beforehand"),
@@ -386,6 +394,7 @@ fn single(
 
 /// Copies a register that lives elsewhere to its output.
 fn finish(
+    options: KernelOptions,
     program: &ElementwiseProgram,
     register: usize,
     output: usize,
@@ -406,7 +415,7 @@ fn finish(
     let from = read(program, register, readers, slots, &[], start, count);
     let into = writer.tile(start, count).expect("outputs are contiguous");
     match &streaming[output] {
-        Some(streaming) => stream(bytemuck::cast_slice(from), cast_slice_mut(into), streaming),
+        Some(streaming) => stream(options, bytemuck::cast_slice(from), cast_slice_mut(into), streaming),
         None => into.copy_from_slice(from),
     }
 }

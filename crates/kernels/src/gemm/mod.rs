@@ -6,32 +6,27 @@
 //! they are, but for two cases, in which copies are read: rows so far apart that all want the same places of the first
 //! cache, and rows whose elements are not contiguous.
 //!
-//! That is [`product`]. Where a machine multiplies matrices by itself, [`whole_product`] may let it (`amx.rs`).
+//! That is [`product`]. Where a machine multiplies matrices by itself, [`whole_product`] may let it (`native/amx.rs`).
 //!
 //! **Bits.** An element of `out` depends on its row of `lhs`, its column of `rhs`, `scale` and `accumulate` only: not
 //! on the sizes or the place of the matrices around it, on strides, or on the machine's vectors. The sum over k is cut
 //! into blocks that only k decides, and each is summed in order (see `tile.rs`). Only which NaN a NaN is may differ.
 
-#[cfg(target_arch = "x86_64")]
-mod amx;
-mod lanes;
-mod pack;
-mod soon;
+pub(crate) mod lanes;
+pub(crate) mod pack;
+mod prefetch;
 #[cfg(test)]
 mod tests;
 mod tile;
 
-use std::cell::RefCell;
-
-use crate::matmul::{Matrix, MatrixMut};
-use crate::simd::{Level, level};
+use crate::matrix::{Matrix, MatrixMut};
+use crate::native::{NativeBackend, backend};
+use crate::options::{KernelOptions, Level};
 use lanes::Lanes;
-use pack::{Near, PITCH, Pack};
-use soon::{Later, Next};
+use pack::{DEPTH, Near, PITCH, Pack, depth_block, with_buffer};
+use prefetch::{BlockPrefetch, StripPrefetch};
 use tile::{Panels, Strip, panels};
 
-/// The longest sum that is taken at once: rows of a block of `rhs`.
-const DEPTH: usize = 384;
 /// Bytes of a packed block of `rhs`: as many columns of `f32` as rows.
 const RHS_BYTES: usize = DEPTH * DEPTH * size_of::<f32>();
 /// Most rows of `lhs` that are copied at once: a multiple of the rows of every strip, and of the lanes of every vector.
@@ -42,23 +37,6 @@ const BLOCK_BYTES: usize = RHS_BYTES + NEAR_BYTES;
 const WAY_BYTES: usize = 4096;
 /// A product of at most so many rows reads `rhs` where it is, if it can.
 const IN_PLACE_ROWS: usize = 128;
-
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-struct Line(#[allow(dead_code)] [u8; 64]);
-
-thread_local! {
-    /// What a thread packs blocks of `rhs` into, and then rows of `lhs`: made at its first product, never grown.
-    static PACKED: RefCell<Box<[Line]>> = RefCell::new(vec![Line([0; 64]); packed_bytes() / 64].into());
-}
-
-fn packed_bytes() -> usize {
-    #[cfg(target_arch = "x86_64")]
-    if amx::available() {
-        return const { if amx::PACKED_BYTES > BLOCK_BYTES { amx::PACKED_BYTES } else { BLOCK_BYTES } };
-    }
-    BLOCK_BYTES
-}
 
 /// A float with lanes on every machine.
 pub(crate) trait Factor: Copy + 'static {
@@ -95,14 +73,14 @@ macro_rules! factor {
                 unsafe {
                     match level {
                         #[cfg(target_arch = "x86_64")]
-                        Level::Avx512 => blocks::<std::arch::x86_64::$avx512>(
+                        Level::Avx512 => blocks::<crate::native::lanes::$avx512>(
                             sizes, scale, lhs, rhs, out, accumulate, part,
                         ),
                         #[cfg(target_arch = "x86_64")]
-                        Level::Avx2 => {
-                            blocks::<std::arch::x86_64::$avx2>(sizes, scale, lhs, rhs, out, accumulate, part)
-                        }
-                        Level::Baseline => blocks::<$plain>(sizes, scale, lhs, rhs, out, accumulate, part),
+                        Level::Avx2 => blocks::<crate::native::lanes::$avx2>(
+                            sizes, scale, lhs, rhs, out, accumulate, part,
+                        ),
+                        Level::Portable => blocks::<$plain>(sizes, scale, lhs, rhs, out, accumulate, part),
                     }
                 }
             }
@@ -117,6 +95,7 @@ factor!(f64, [f64; 4], __m256d, __m512d);
 /// # Safety
 /// The matrices have these sizes, and `out` overlaps neither of the others.
 pub(crate) unsafe fn product<C: Factor>(
+    options: KernelOptions,
     sizes: [usize; 3],
     scale: C,
     lhs: Matrix<C>,
@@ -125,42 +104,16 @@ pub(crate) unsafe fn product<C: Factor>(
     accumulate: bool,
     part: Part<'_>,
 ) {
-    // SAFETY: the caller's; `level` found the instructions.
-    unsafe { C::product_at(level(), sizes, scale, lhs, rhs, out, accumulate, part) }
+    // SAFETY: the caller's; there are only options that the machine has.
+    unsafe { C::product_at(options.level(), sizes, scale, lhs, rhs, out, accumulate, part) }
 }
 
-/// How a machine computes products of `f32`, if the choice is its own.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Products {
-    /// To the same bits on every machine: each product of a sum by one fused multiply-add, in order.
-    Portable,
-    /// As fast as it can: where there is a matrix unit (Intel's AMX) by six products of parts of numbers, which is at least
-    /// as near to the true sum. All machines with such a unit, and all without, give the same bits.
-    #[default]
-    Fastest,
-}
-
-impl Products {
-    /// Portable ones if so wanted, the fastest otherwise.
-    pub fn new(portable: bool) -> Products {
-        if portable { Products::Portable } else { Products::Fastest }
-    }
-}
-
-/// Whether this machine has a matrix unit that [`Products::Fastest`] uses.
-pub fn has_matrix_unit() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return amx::available();
-    #[cfg(not(target_arch = "x86_64"))]
-    false
-}
-
-/// [`product`] of whole matrices of `f32`.
+/// [`product`] of whole matrices of `f32`, on the matrix unit if the options name it.
 ///
 /// # Safety
 /// As of [`product`].
 pub(crate) unsafe fn whole_product(
-    products: Products,
+    options: KernelOptions,
     sizes: [usize; 3],
     scale: f32,
     lhs: Matrix<f32>,
@@ -170,12 +123,9 @@ pub(crate) unsafe fn whole_product(
 ) {
     // SAFETY: the caller's.
     unsafe {
-        #[cfg(target_arch = "x86_64")]
-        if products == Products::Fastest && amx::available() {
-            return amx::product(sizes, scale, lhs, rhs, out, accumulate);
+        if !backend(options).matmul(sizes, scale, lhs, rhs, out, accumulate) {
+            product(options, sizes, scale, lhs, rhs, out, accumulate, Part::WHOLE)
         }
-        let _ = products;
-        product(sizes, scale, lhs, rhs, out, accumulate, Part::WHOLE)
     }
 }
 
@@ -236,11 +186,6 @@ impl Band {
     }
 }
 
-/// Into how long blocks a sum is cut: a function of `k` alone.
-pub(crate) fn depth_block(k: usize) -> usize {
-    k.div_ceil(k.div_ceil(DEPTH).max(1)).next_multiple_of(32).max(32)
-}
-
 /// [`product`] with the lanes of one level.
 ///
 /// # Safety
@@ -281,8 +226,8 @@ unsafe fn blocks<V: Lanes>(
         (1, column) if column != 1 => Some(NEAR_ROWS),
         _ => None,
     };
-    PACKED.with_borrow_mut(|packed| {
-        let packed: *mut V::Element = packed.as_mut_ptr().cast();
+    with_buffer(BLOCK_BYTES, |packed| {
+        let packed: *mut V::Element = packed.cast();
         // SAFETY: it is inside the buffer.
         let near: *mut V::Element = unsafe { packed.byte_add(RHS_BYTES) };
         for j in (0..n).step_by(columns_block) {
@@ -291,7 +236,7 @@ unsafe fn blocks<V: Lanes>(
                 let depth = depth_block.min(k - p);
                 let from = rhs.rows_after(p).columns_after(j);
                 let (panels, block) = if in_place {
-                    (Panels::<V>::InPlace(from), Later::NOTHING)
+                    (Panels::<V>::InPlace(from), BlockPrefetch::NOTHING)
                 } else {
                     // SAFETY: the block is inside `rhs` and fits the buffer.
                     unsafe { V::compiled(Pack::<V> { from, depth, columns, to: packed }) };
@@ -299,7 +244,7 @@ unsafe fn blocks<V: Lanes>(
                         if p + depth_block < k { (p + depth_block, j) } else { (0, j + columns_block) };
                     let sizes =
                         [k.saturating_sub(p).min(depth_block), n.saturating_sub(j).min(columns_block)];
-                    let block = Later::block(rhs.rows_after(p).columns_after(j), sizes);
+                    let block = BlockPrefetch::new(rhs.rows_after(p).columns_after(j), sizes);
                     (Panels::Packed(packed, depth), block)
                 };
                 let (lhs, out) = (lhs.columns_after(p), out.columns_after(j));
@@ -334,7 +279,7 @@ unsafe fn blocks<V: Lanes>(
                         .map_or(there, |copied_rows| copy.rows_after(i % copied_rows).columns_after(skip));
                     // Contiguous rows are asked for where they are: that is where they are read, or copied strip by strip.
                     let below = if there.column == 1 { there } else { lhs }.rows_after(rows);
-                    let next = Next { below, strips: (m - i - rows).div_ceil(V::ROWS), block };
+                    let prefetch = StripPrefetch { below, strips: (m - i - rows).div_ceil(V::ROWS), block };
                     let strip = Strip {
                         depth,
                         skip,
@@ -342,7 +287,7 @@ unsafe fn blocks<V: Lanes>(
                         wanted,
                         lhs,
                         rhs: panels,
-                        next,
+                        prefetch,
                         out,
                         scale,
                         accumulate,

@@ -1,13 +1,43 @@
 //! Copies of blocks of `rhs` in the order in which tiles read them, and of rows of `lhs` that cannot be read well where they are.
 
-use super::DEPTH;
+use std::cell::RefCell;
+
 use super::lanes::{Job, Lanes};
 use super::tile::panels;
-use crate::matmul::Matrix;
+use crate::matrix::Matrix;
+
+/// The longest sum that is taken at once: rows of a block of `rhs`.
+pub(crate) const DEPTH: usize = 384;
+
+/// Into how long blocks a sum is cut: a function of `k` alone.
+pub(crate) fn depth_block(k: usize) -> usize {
+    k.div_ceil(k.div_ceil(DEPTH).max(1)).next_multiple_of(32).max(32)
+}
+
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line(#[allow(dead_code)] [u8; 64]);
+
+thread_local! {
+    /// What a thread packs blocks of `rhs` into, and then rows of `lhs`: made at its first product.
+    static BUFFER: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Calls `work` with this thread's packing buffer of at least so many bytes, at a cache line. It grows where a product on
+/// the matrix unit follows the first one without it.
+pub(crate) fn with_buffer(bytes: usize, work: impl FnOnce(*mut u8)) {
+    BUFFER.with_borrow_mut(|buffer| {
+        if buffer.len() * size_of::<Line>() < bytes {
+            buffer.clear();
+            buffer.resize(bytes.div_ceil(size_of::<Line>()), Line([0; 64]));
+        }
+        work(buffer.as_mut_ptr().cast());
+    });
+}
 
 /// Copies `depth` rows of `columns` panel by panel. In a panel, rows follow each other, filled up with zeros to whole
 /// vectors.
-pub(super) struct Pack<V: Lanes> {
+pub(crate) struct Pack<V: Lanes> {
     pub from: Matrix<V::Element>,
     pub depth: usize,
     pub columns: usize,
@@ -26,7 +56,7 @@ impl<V: Lanes> Job for Pack<V> {
 }
 
 /// Copies rows of `lhs` to rows of [`PITCH`].
-pub(super) struct Near<V: Lanes> {
+pub(crate) struct Near<V: Lanes> {
     pub from: Matrix<V::Element>,
     pub rows: usize,
     pub depth: usize,
@@ -34,7 +64,7 @@ pub(super) struct Near<V: Lanes> {
 }
 
 /// Elements from row to row of a copy of `lhs`: the longest row, and a vector, which keeps rows out of each other's way.
-pub(super) const PITCH: usize = DEPTH + 16;
+pub(crate) const PITCH: usize = DEPTH + 16;
 
 impl<V: Lanes> Job for Near<V> {
     #[inline(always)]
@@ -49,7 +79,7 @@ impl<V: Lanes> Job for Near<V> {
 /// # Safety
 /// As of [`square`].
 #[inline(always)]
-pub(super) unsafe fn copy<V: Lanes>(
+pub(crate) unsafe fn copy<V: Lanes>(
     from: Matrix<V::Element>,
     sizes: [usize; 2],
     to: *mut V::Element,

@@ -1,4 +1,8 @@
+//! Matrix products against sums in the order that is promised, to the bit, at every level, and the matrix unit against its
+//! twin in plain Rust.
+
 use super::*;
+use crate::options::KernelOptions;
 
 /// Numbers in [-1, 1), the same ones every time.
 struct Numbers(u64);
@@ -106,13 +110,7 @@ impl<C: Float> Held<C> {
 }
 
 fn levels() -> Vec<Level> {
-    #[cfg(target_arch = "x86_64")]
-    match level() {
-        Level::Avx512 => return vec![Level::Baseline, Level::Avx2, Level::Avx512],
-        Level::Avx2 => return vec![Level::Baseline, Level::Avx2],
-        Level::Baseline => {}
-    }
-    vec![Level::Baseline]
+    KernelOptions::levels().into_iter().map(KernelOptions::level).collect()
 }
 
 /// Every level against an element computed alone, in the order that is promised, to the bit; and that against a
@@ -251,12 +249,21 @@ fn a_part_has_the_bits_of_the_whole() {
     let mut parts = Held::<f32>::new(m, n, Lie::Rows, &mut numbers);
     // SAFETY: the matrices have these sizes and are apart.
     unsafe {
-        product([m, k, n], 1.0, lhs.matrix(), rhs.matrix(), whole.matrix_mut(), false, Part::WHOLE);
+        product(
+            KernelOptions::native(),
+            [m, k, n],
+            1.0,
+            lhs.matrix(),
+            rhs.matrix(),
+            whole.matrix_mut(),
+            false,
+            Part::WHOLE,
+        );
         for (i, rows) in [(0, 1), (1, 37), (38, 23)] {
             for (j, columns) in [(0, 64), (64, 5), (69, 74)] {
                 let out = parts.matrix_mut().rows_after(i).columns_after(j);
                 let (lhs, rhs) = (lhs.matrix().rows_after(i), rhs.matrix().columns_after(j));
-                product([rows, k, columns], 1.0, lhs, rhs, out, false, Part::WHOLE);
+                product(KernelOptions::native(), [rows, k, columns], 1.0, lhs, rhs, out, false, Part::WHOLE);
             }
         }
     }
@@ -288,11 +295,29 @@ fn blocks_of_a_sum_add_up_to_the_bits_of_the_whole() {
         let mut blocks = Held::<f32>::new(m, n, Lie::Rows, &mut numbers);
         // SAFETY: the matrices have these sizes and are apart.
         unsafe {
-            product([m, k, n], 1.0, lhs.matrix(), rhs.matrix(), whole.matrix_mut(), false, Part::WHOLE);
+            product(
+                KernelOptions::native(),
+                [m, k, n],
+                1.0,
+                lhs.matrix(),
+                rhs.matrix(),
+                whole.matrix_mut(),
+                false,
+                Part::WHOLE,
+            );
             for p in (0..k).step_by(depth_block(k)) {
                 let sizes = [m, depth_block(k).min(k - p), n];
                 let (lhs, rhs) = (lhs.matrix().columns_after(p), rhs.matrix().rows_after(p));
-                product(sizes, 1.0, lhs, rhs, blocks.matrix_mut(), p > 0, Part::WHOLE);
+                product(
+                    KernelOptions::native(),
+                    sizes,
+                    1.0,
+                    lhs,
+                    rhs,
+                    blocks.matrix_mut(),
+                    p > 0,
+                    Part::WHOLE,
+                );
             }
         }
         assert_same_bits(&whole, &blocks, [m, n], &format!("blocks of {k}"));
@@ -335,7 +360,7 @@ fn a_band_leaves_out_what_is_hidden_and_has_the_bits_of_the_rest() {
             }
             found
         };
-        let expected = product(Level::Baseline, &lhs, Band::Full);
+        let expected = product(Level::Portable, &lhs, Band::Full);
         for (i, p) in places().filter(|&(i, p)| behind(i, p) >= BAND_ROWS as isize) {
             let at = lhs.at(i, p);
             lhs.elements[at] = f32::NAN;
@@ -355,7 +380,7 @@ fn a_band_leaves_out_what_is_hidden_and_has_the_bits_of_the_rest() {
     }
 }
 
-/// What [`Products::Fastest`] promises where there is a matrix unit, in plain Rust.
+/// What is promised of a matrix unit, in plain Rust.
 mod twin {
     use super::*;
 
@@ -434,15 +459,15 @@ fn check_fastest(
     // SAFETY: the matrices have these sizes and are apart.
     unsafe {
         let (lhs, rhs, out) = (lhs.matrix(), rhs.matrix(), found.matrix_mut());
-        whole_product(Products::Fastest, sizes, scale, lhs, rhs, out, accumulate);
+        whole_product(KernelOptions::native(), sizes, scale, lhs, rhs, out, accumulate);
     }
-    if has_matrix_unit() {
+    if KernelOptions::native().matrix_unit() {
         twin::product(sizes, scale, &lhs, &rhs, &mut expected, accumulate);
     } else {
         // SAFETY: as above.
         unsafe {
             let (lhs, rhs, out) = (lhs.matrix(), rhs.matrix(), expected.matrix_mut());
-            product(sizes, scale, lhs, rhs, out, accumulate, Part::WHOLE);
+            product(KernelOptions::native(), sizes, scale, lhs, rhs, out, accumulate, Part::WHOLE);
         }
     }
     for (at, (found, expected)) in found.elements.iter().zip(&expected.elements).enumerate() {
@@ -513,19 +538,22 @@ fn sums_of_parts_are_nearer_to_the_truth_than_sums_in_order() {
 }
 
 #[test]
-fn portable_products_use_no_matrix_unit() {
+fn no_level_uses_the_matrix_unit() {
     let mut numbers = Numbers(8);
     let [m, k, n] = [40, 70, 50];
     let lhs = Held::<f32>::new(m, k, Lie::Rows, &mut numbers);
     let rhs = Held::<f32>::new(k, n, Lie::Rows, &mut numbers);
-    let mut found = Held::<f32>::new(m, n, Lie::Rows, &mut numbers);
-    // SAFETY: the matrices have these sizes and are apart.
-    unsafe {
-        let (left, right, out) = (lhs.matrix(), rhs.matrix(), found.matrix_mut());
-        whole_product(Products::Portable, [m, k, n], 1.0, left, right, out, false);
-    }
-    for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
-        let sum = (0..k).fold(0f32, |sum, p| lhs.get(i, p).mul_add(rhs.get(p, j), sum));
-        assert_eq!(found.get(i, j).to_bits(), sum.to_bits());
+    let without = KernelOptions::native().without_matrix_unit();
+    for options in KernelOptions::levels().into_iter().chain([without]) {
+        let mut found = Held::<f32>::new(m, n, Lie::Rows, &mut numbers);
+        // SAFETY: the matrices have these sizes and are apart.
+        unsafe {
+            let (left, right, out) = (lhs.matrix(), rhs.matrix(), found.matrix_mut());
+            whole_product(options, [m, k, n], 1.0, left, right, out, false);
+        }
+        for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
+            let sum = (0..k).fold(0f32, |sum, p| lhs.get(i, p).mul_add(rhs.get(p, j), sum));
+            assert_eq!(found.get(i, j).to_bits(), sum.to_bits(), "{options:?}");
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! The innermost loops: strips of the product, tile by tile, each in registers.
 
 use super::lanes::{Job, Lanes};
-use super::soon::{Next, Soon};
-use crate::matmul::{Matrix, MatrixMut};
+use super::prefetch::{StripPrefetch, TilePrefetch};
+use crate::matrix::{Matrix, MatrixMut};
 
 /// At most `V::ROWS` rows of a block of the product.
 #[derive(Clone, Copy)]
@@ -15,8 +15,8 @@ pub(super) struct Strip<V: Lanes> {
     pub wanted: usize,
     pub lhs: Matrix<V::Element>,
     pub rhs: Panels<V>,
-    /// What is read when this strip is done.
-    pub next: Next<V::Element>,
+    /// What is prefetched while this strip is computed.
+    pub prefetch: StripPrefetch<V::Element>,
     /// Each row contiguous.
     pub out: MatrixMut<V::Element>,
     pub scale: V::Element,
@@ -99,7 +99,7 @@ impl<V: Lanes, const R: usize> Job for Rows<V, R> {
             if first >= strip.wanted {
                 break;
             }
-            let soon = strip.next.soon(number, tiles, V::ROWS, strip.depth);
+            let prefetch = strip.prefetch.of_tile(number, tiles, V::ROWS, strip.depth);
             // SAFETY: the tile is inside the strip.
             unsafe {
                 let rhs = match strip.rhs {
@@ -116,16 +116,16 @@ impl<V: Lanes, const R: usize> Job for Rows<V, R> {
                 match vectors {
                     4 => {
                         if const { V::VECTORS >= 4 } {
-                            tile::<V, R, 4>(&strip, rhs, out, columns, soon)
+                            tile::<V, R, 4>(&strip, rhs, out, columns, prefetch)
                         }
                     }
                     3 => {
                         if const { V::VECTORS >= 3 } {
-                            tile::<V, R, 3>(&strip, rhs, out, columns, soon)
+                            tile::<V, R, 3>(&strip, rhs, out, columns, prefetch)
                         }
                     }
-                    2 => tile::<V, R, 2>(&strip, rhs, out, columns, soon),
-                    _ => tile::<V, R, 1>(&strip, rhs, out, columns, soon),
+                    2 => tile::<V, R, 2>(&strip, rhs, out, columns, prefetch),
+                    _ => tile::<V, R, 1>(&strip, rhs, out, columns, prefetch),
                 }
             }
         }
@@ -147,17 +147,17 @@ unsafe fn tile<V: Lanes, const R: usize, const W: usize>(
     rhs: Matrix<V::Element>,
     out: MatrixMut<V::Element>,
     columns: usize,
-    soon: Soon<V::Element>,
+    prefetch: TilePrefetch<V::Element>,
 ) {
     let packed = const { (W * V::COUNT) as isize };
     // SAFETY: the caller's.
     unsafe {
         match (R == V::ROWS && strip.lhs.column == 1, rhs.row == packed) {
             (true, true) => {
-                tile_of::<V, R, W, true>(strip, Matrix { row: packed, ..rhs }, out, columns, soon)
+                tile_of::<V, R, W, true>(strip, Matrix { row: packed, ..rhs }, out, columns, prefetch)
             }
-            (true, false) => tile_of::<V, R, W, true>(strip, rhs, out, columns, soon),
-            (false, _) => tile_of::<V, R, W, false>(strip, rhs, out, columns, soon),
+            (true, false) => tile_of::<V, R, W, true>(strip, rhs, out, columns, prefetch),
+            (false, _) => tile_of::<V, R, W, false>(strip, rhs, out, columns, prefetch),
         }
     }
 }
@@ -173,7 +173,7 @@ unsafe fn tile_of<V: Lanes, const R: usize, const W: usize, const NEAR: bool>(
     rhs: Matrix<V::Element>,
     out: MatrixMut<V::Element>,
     columns: usize,
-    mut soon: Soon<V::Element>,
+    mut prefetch: TilePrefetch<V::Element>,
 ) {
     let Strip { depth, lhs, accumulate, .. } = *strip;
     let lhs = Matrix { column: if NEAR { 1 } else { lhs.column }, ..lhs };
@@ -183,7 +183,7 @@ unsafe fn tile_of<V: Lanes, const R: usize, const W: usize, const NEAR: bool>(
     // SAFETY: the caller's; what is prefetched need not exist.
     unsafe {
         let sums = [[V::splat(V::ZERO); W]; R];
-        let sums = sum::<V, R, W, NEAR>(sums, early, lhs, rhs, &mut soon, || {
+        let sums = sum::<V, R, W, NEAR>(sums, early, lhs, rhs, &mut prefetch, || {
             // One place at a time: all at once would make the sum wait for what it reads itself.
             if asked < R * W {
                 V::prefetch(place(asked / W, asked % W));
@@ -197,7 +197,7 @@ unsafe fn tile_of<V: Lanes, const R: usize, const W: usize, const NEAR: bool>(
             }
         }
         let (lhs, rhs) = (lhs.columns_after(early), rhs.rows_after(early));
-        let sums = sum::<V, R, W, NEAR>(sums, depth - early, lhs, rhs, &mut soon, || ());
+        let sums = sum::<V, R, W, NEAR>(sums, depth - early, lhs, rhs, &mut prefetch, || ());
         let scale = V::splat(strip.scale);
         for r in 0..R {
             for w in 0..W {
@@ -217,7 +217,7 @@ unsafe fn tile_of<V: Lanes, const R: usize, const W: usize, const NEAR: bool>(
     }
 }
 
-/// `depth` steps of all sums of a tile. What is needed soon is asked for meanwhile, and `between` is done now and then.
+/// `depth` steps of all sums of a tile. What is read next is prefetched meanwhile, and `between` is done now and then.
 ///
 /// # Safety
 /// As of [`tile`].
@@ -227,18 +227,18 @@ unsafe fn sum<V: Lanes, const R: usize, const W: usize, const NEAR: bool>(
     depth: usize,
     mut lhs: Matrix<V::Element>,
     mut rhs: Matrix<V::Element>,
-    soon: &mut Soon<V::Element>,
+    prefetch: &mut TilePrefetch<V::Element>,
     mut between: impl FnMut(),
 ) -> [[V; W]; R] {
     /// Steps without a jump: what is near is read at constant distances, which costs no instructions.
     const TOGETHER: usize = 4;
     let mut left = depth;
     while left > 0 {
-        let mut steps = left.min(soon.steps);
+        let mut steps = left.min(prefetch.steps);
         left -= steps;
         // SAFETY: the caller's; what is prefetched need not exist.
         unsafe {
-            soon.ask(|at| V::prefetch(at));
+            prefetch.advance(|at| V::prefetch(at));
             between();
             while NEAR && steps >= TOGETHER {
                 for p in 0..TOGETHER {

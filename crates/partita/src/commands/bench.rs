@@ -24,7 +24,7 @@ use partita_ir::Registry;
 use partita_ir::port::LOSS;
 use partita_mesh::Mesh;
 use partita_nn::{Model, Optimizer, StepOptions};
-use partita_runtime::{AWAKE, Cpu, MemoryLimit, Products, Runner, RunnerOptions, TrainLoop};
+use partita_runtime::{AWAKE, Cpu, MemoryLimit, Runner, RunnerOptions, TrainLoop};
 use partita_schedule::{
     BuildOptions, Built, Plan, ReadyOptions, Tools, build, build_evaluation, build_gradients, feed,
     ready_plan,
@@ -225,7 +225,8 @@ enum Player {
 impl Prepared {
     /// Plans, lowers and runs it once.
     fn new(case: &Case, args: &BenchArgs) -> Result<Prepared> {
-        let cpu = Cpu { products: Products::new(args.portable), ..Cpu::default() };
+        let kernel_options = args.kernels.options().map_err(|error| error.at("--kernels"))?;
+        let cpu = Cpu { kernel_options, ..Cpu::default() };
         let (record, workers) = (args.profile, case.threads);
         let memory = match &args.memory_limit {
             Some(text) => MemoryLimit::parse(text)?,

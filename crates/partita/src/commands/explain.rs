@@ -117,7 +117,7 @@ impl Explained {
         let varied = Build::from_config(config);
         let (mesh, model) = (compile::mesh(config)?, compile::model(config, &varied)?);
         let built = compile::plan_step(config, &model, &mesh, &varied)?;
-        let tools = Tools { registry: &Registry::default(), runner: &CpuStep::of(config) };
+        let tools = Tools { registry: &Registry::default(), runner: &CpuStep::of(config)? };
         let forward = restructure(&built.plan, &model, &tools)?.model.forward;
         let notes = compile::notes(config, &model, &built, &varied);
         Ok(Explained { built, forward, notes })

@@ -18,7 +18,7 @@ use crate::training::{Finished, Progress, Training, Validator, default_dir, find
 use partita_base::{Diagnostic, Result};
 use partita_ir::graph_edit;
 use partita_nn::ModelConfig;
-use partita_runtime::{Cpu, Products, Runner, RunnerOptions, TrainLoop};
+use partita_runtime::{Runner, RunnerOptions, TrainLoop};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ pub fn train(args: &TrainArgs, config: &Config, output: &mut Output) -> Result<E
     output.note(feed.describe());
 
     let options = RunnerOptions {
-        cpu: Cpu { products: Products::new(args.portable), ..Cpu::default() },
+        cpu: config.cpu()?,
         workers: args.workers,
         memory: config.train.memory_limit,
         deterministic: args.deterministic,

@@ -16,7 +16,7 @@ use partita_base::DType;
 use partita_ir::ops::{BroadcastInDim, Iota, Reducer};
 use partita_ir::traits::{ConstantOp, Traits, ViewMap};
 use partita_ir::{Graph, GraphBuilder, Node, NodeId, Op, Operation, Role, TensorType, ValueId};
-use partita_kernels::{self as kernels, MAX_RANK, REDUCE_BLOCK_ROWS, Reduction, Scalar};
+use partita_kernels::{self as kernels, KernelOptions, MAX_RANK, REDUCE_BLOCK_ROWS, Reduction, Scalar};
 use partita_program::ALIGNMENT_BYTES;
 
 use super::cut::ranges;
@@ -383,12 +383,19 @@ impl Fold {
     }
 
     /// Joins the results of parts of so many rows, which lie at `place` in their scratch memory.
-    fn finish(&self, memory: &Memory<'_>, place: Span, parts: impl Iterator<Item = (usize, Span)>) {
+    fn finish(
+        &self,
+        options: KernelOptions,
+        memory: &Memory<'_>,
+        place: Span,
+        parts: impl Iterator<Item = (usize, Span)>,
+    ) {
         let own = |(rows, workspace): (usize, Span)| {
             let offset = workspace.offset + place.offset;
             memory.bytes_mut(Span { offset, bytes: self.bytes(rows) })
         };
         kernels::join_blocks(
+            options,
             self.reduction,
             &self.initial,
             parts.map(own),
@@ -430,13 +437,14 @@ pub(super) fn has_reduction(graph: &Graph) -> bool {
 }
 
 /// What stands in the way of running a graph block by block, if anything.
-pub(super) fn check(graph: &Graph) -> Result<(), String> {
+pub(super) fn check(options: KernelOptions, graph: &Graph) -> Result<(), String> {
     let rows = Rows::new(graph)?;
     let nothing = |value: &ValueId| Place::dense(0, graph.ty(*value).dtype, &graph.ty(*value).shape);
     let inputs: Vec<Value> = graph.inputs.iter().map(|value| Value::Place(nothing(value))).collect();
     let outputs: Vec<Place> = graph.outputs.iter().map(nothing).collect();
     let frame = rows.folds(&outputs).map(|folds| Frame::new(1, folds));
-    let body = frame.and_then(|frame| Body::new(&rows, &vec![1; rows.rows.len()], &inputs, &outputs, &frame));
+    let body = frame
+        .and_then(|frame| Body::new(options, &rows, &vec![1; rows.rows.len()], &inputs, &outputs, &frame));
     body.map(|_| ()).ok_or_else(|| "one of its ops has no kernel for rows".into())
 }
 
@@ -460,6 +468,7 @@ fn first_block(place: &Place, walk: &Walk, extents: &[usize], slot: usize) -> Pl
 impl Body {
     /// `None` where a node has no kernel.
     fn new(
+        options: KernelOptions,
         rows: &Rows<'_>,
         extents: &[usize],
         inputs: &[Value],
@@ -505,7 +514,7 @@ impl Body {
                 let initial = Value::Number(elementwise::constant(graph, first.operands[1])?, Vec::new());
                 let operands = vec![values[first.operands[0].index()].clone()?, initial];
                 let out = place_of(first.results[0], &mut values);
-                reduce::compile(op, operands, &[out])?
+                reduce::compile(options, op, operands, &[out])?
             } else {
                 let (chain, from, to) = rows.chain(number, extents)?;
                 let iterated =
@@ -533,6 +542,7 @@ impl Body {
                 let folded = nodes.iter().filter(|&&id| rows.is_reduced(graph.node(id).results[0]));
                 let folded = folded.map(&mut place).collect::<Option<Vec<Place>>>()?;
                 elementwise::compile_block(
+                    options,
                     &chain,
                     &from,
                     &to,
@@ -560,7 +570,13 @@ struct Blocks {
 }
 
 /// The graph as one kernel in at most so many parts; `None` where it cannot be run block by block.
-pub(super) fn compile(graph: &Graph, inputs: &[Value], outputs: &[Place], parts: usize) -> Option<Kernel> {
+pub(super) fn compile(
+    options: KernelOptions,
+    graph: &Graph,
+    inputs: &[Value],
+    outputs: &[Place],
+    parts: usize,
+) -> Option<Kernel> {
     let rows = Rows::new(graph).ok()?;
     let folds = rows.folds(outputs)?;
     let (count, step) = (rows.rows.iter().product(), folds.iter().map(Fold::step).max().unwrap_or(1));
@@ -597,7 +613,7 @@ pub(super) fn compile(graph: &Graph, inputs: &[Value], outputs: &[Place], parts:
             let own = extents(&run[0]);
             let body = match bodies.get(&own) {
                 Some(body) => body.clone(),
-                None => Arc::new(Body::new(&rows, &own, inputs, outputs, &frame)?),
+                None => Arc::new(Body::new(options, &rows, &own, inputs, outputs, &frame)?),
             };
             let each: usize = own.iter().product();
             let first = before;
@@ -618,6 +634,7 @@ pub(super) fn compile(graph: &Graph, inputs: &[Value], outputs: &[Place], parts:
     Some(kernel.then(move |memory, workspace| {
         for (fold, &place) in frame.folds.iter().zip(&frame.folded) {
             fold.finish(
+                options,
                 memory,
                 place,
                 shares.iter().map(Range::len).enumerate().map(|(i, rows)| (rows, workspace(i))),

@@ -4,6 +4,7 @@
 use partita_base::{DType, Result};
 use partita_ir::ops::*;
 use partita_ir::{Graph, GraphBuilder, Literal, Op, Role, TensorType, ValueId};
+use partita_kernels::KernelOptions;
 use partita_mesh::Combiner;
 use partita_program::RegionKind;
 
@@ -63,7 +64,7 @@ fn one_by_one(graph: &Graph, inputs: &[Literal]) -> Vec<Literal> {
 /// Checks that a graph runs block by block, and what it gives.
 fn check_rows(graph: &Graph, random: &mut Random, what: &str) {
     let inputs: Vec<Literal> = graph.inputs.iter().map(|&v| random.literal(graph.ty(v))).collect();
-    assert_eq!(blocks::check(graph), Ok(()), "{what}");
+    assert_eq!(blocks::check(KernelOptions::native(), graph), Ok(()), "{what}");
     assert!(!check(graph, RegionKind::Fused, &inputs, what), "{what} runs on the interpreter");
     let bytes = |literals: Vec<Literal>| literals.iter().map(Literal::to_bytes).collect::<Vec<_>>();
     let expected = bytes(one_by_one(graph, &inputs));
@@ -261,7 +262,7 @@ fn random_graphs_with_reductions_across_rows() {
 fn what_does_not_go_row_by_row_says_so() {
     let why = |shape: &[usize], body: fn(&mut GraphBuilder, ValueId) -> Result<Vec<ValueId>>| {
         let graph = graph_of(&[TensorType::new(DType::F32, shape)], |b, x| body(b, x[0]));
-        blocks::check(&graph).unwrap_err()
+        blocks::check(KernelOptions::native(), &graph).unwrap_err()
     };
     assert_eq!(why(&[4, 3], |b, x| Ok(vec![b.reduce_sum(x, &[0, 1])?])), "it reduces its first dimension");
     assert_eq!(why(&[4, 1], |b, x| Ok(vec![b.reduce_sum(x, &[0])?])), "it reduces its first dimension");

@@ -7,8 +7,8 @@ use partita_base::DType;
 use partita_ir::ops::{Composite, DotGeneral};
 use partita_ir::{AttributesExt, Op, TensorType};
 use partita_kernels::{
-    self as kernels, AttentionOptions, ElementwiseProgram, EwInstr, EwOp, MAX_RANK, Products, Scalar, View,
-    ViewMut,
+    self as kernels, AttentionOptions, ElementwiseProgram, EwInstr, EwOp, KernelOptions, MAX_RANK, Scalar,
+    View, ViewMut,
 };
 
 use super::cut::{Share, outer_dim, ranges};
@@ -195,7 +195,7 @@ fn attention(composite: &Composite, own: &[&TensorType], wanted: &[i64], is_grad
 }
 
 /// The kernel of a composite for a share of its results.
-pub(super) fn compile(composite: &Composite, share: Share, products: Products) -> Option<Kernel> {
+pub(super) fn compile(composite: &Composite, share: Share, kernel_options: KernelOptions) -> Option<Kernel> {
     let kind = kind(composite)?;
     let Share { operands, outputs, begins } = share;
     let dtype = outputs[0].dtype;
@@ -204,25 +204,42 @@ pub(super) fn compile(composite: &Composite, share: Share, products: Products) -
             let bytes = kernels::row_workspace_bytes(dtype, *outputs[0].shape.last()?);
             Kernel::new(bytes, move |memory, workspace| {
                 let scratch = memory.bytes_mut(workspace);
-                kernels::softmax(&operands[0].view(memory), &mut memory.view_mut(&outputs[0]), scratch);
+                kernels::softmax(
+                    kernel_options,
+                    &operands[0].view(memory),
+                    &mut memory.view_mut(&outputs[0]),
+                    scratch,
+                );
                 Ok(())
             })
         }
         Kind::LogSoftmax => Kernel::plain(move |memory| {
-            kernels::log_softmax(&operands[0].view(memory), &mut memory.view_mut(&outputs[0]));
+            kernels::log_softmax(
+                kernel_options,
+                &operands[0].view(memory),
+                &mut memory.view_mut(&outputs[0]),
+            );
         }),
         Kind::SoftmaxGradient => Kernel::plain(move |memory| {
             let [x, dy] = [0, 1].map(|i| operands[i].view(memory));
-            kernels::softmax_backward(&x, &dy, &mut memory.view_mut(&outputs[0]));
+            kernels::softmax_backward(kernel_options, &x, &dy, &mut memory.view_mut(&outputs[0]));
         }),
         Kind::LayerNorm { epsilon } => Kernel::plain(move |memory| {
             let view = |i: usize| operands.get(i).map(|value| value.view(memory));
             let out = &mut memory.view_mut(&outputs[0]);
-            kernels::layer_norm(&operands[0].view(memory), view(1).as_ref(), view(2).as_ref(), epsilon, out);
+            kernels::layer_norm(
+                kernel_options,
+                &operands[0].view(memory),
+                view(1).as_ref(),
+                view(2).as_ref(),
+                epsilon,
+                out,
+            );
         }),
         Kind::RmsNorm { epsilon } => Kernel::plain(move |memory| {
             let weight = operands.get(1).map(|value| value.view(memory));
             kernels::rms_norm(
+                kernel_options,
                 &operands[0].view(memory),
                 weight.as_ref(),
                 epsilon,
@@ -238,7 +255,15 @@ pub(super) fn compile(composite: &Composite, share: Share, products: Products) -
                 let options = AttentionOptions { mask, causal, query_offset, scale };
                 let [q, k, v] = [0, 1, 2].map(|i| operands[i].view(memory));
                 let scratch = memory.bytes_mut(workspace);
-                kernels::attention(&q, &k, &v, &options, &mut memory.view_mut(&outputs[0]), scratch);
+                kernels::attention(
+                    kernel_options,
+                    &q,
+                    &k,
+                    &v,
+                    &options,
+                    &mut memory.view_mut(&outputs[0]),
+                    scratch,
+                );
                 Ok(())
             })
         }
@@ -253,36 +278,62 @@ pub(super) fn compile(composite: &Composite, share: Share, products: Products) -
                 let dout = operands[operands.len() - 1].view(memory);
                 let [mut dq, mut dk, mut dv] = [0, 1, 2].map(|i| memory.view_mut(&outputs[i]));
                 let scratch = memory.bytes_mut(workspace);
-                kernels::attention_backward(&q, &k, &v, &options, &dout, &mut dq, &mut dk, &mut dv, scratch);
+                kernels::attention_backward(
+                    kernel_options,
+                    &q,
+                    &k,
+                    &v,
+                    &options,
+                    &dout,
+                    &mut dq,
+                    &mut dk,
+                    &mut dv,
+                    scratch,
+                );
                 Ok(())
             })
         }
         Kind::CrossEntropy { ignore_index } => Kernel::new(0, move |memory, _| {
             let [logits, labels] = [0, 1].map(|i| operands[i].view(memory));
-            kernels::cross_entropy(&logits, &labels, ignore_index, &mut memory.view_mut(&outputs[0]))
+            kernels::cross_entropy(
+                kernel_options,
+                &logits,
+                &labels,
+                ignore_index,
+                &mut memory.view_mut(&outputs[0]),
+            )
         }),
         Kind::CrossEntropyGradient { ignore_index } => {
             let bytes = kernels::row_workspace_bytes(dtype, *outputs[0].shape.last()?);
             Kernel::new(bytes, move |memory, workspace| {
                 let [logits, labels, dloss] = [0, 1, 2].map(|i| operands[i].view(memory));
                 let (out, scratch) = (&mut memory.view_mut(&outputs[0]), memory.bytes_mut(workspace));
-                kernels::cross_entropy_backward(&logits, &labels, ignore_index, &dloss, out, scratch)
+                kernels::cross_entropy_backward(
+                    kernel_options,
+                    &logits,
+                    &labels,
+                    ignore_index,
+                    &dloss,
+                    out,
+                    scratch,
+                )
             })
         }
         Kind::ProductAdded => {
             let (op, out) = (product(composite)?, outputs[0].clone());
-            dot::compile(op, products, &operands[1..], operands.first(), out)?
+            dot::compile(op, kernel_options, &operands[1..], operands.first(), out)?
         }
         Kind::Random { stream, draw } => {
             let global: Vec<u64> =
                 composite.attributes.ints("global_shape").iter().map(|&s| s as u64).collect();
-            random(operands, outputs[0].clone(), begins, stream, global, draw)?
+            random(kernel_options, operands, outputs[0].clone(), begins, stream, global, draw)?
         }
     })
 }
 
 /// The gradient of a norm, if this is one: parts of whole blocks of rows, then the sums over the blocks.
 pub(super) fn norm_gradient(
+    kernel_options: KernelOptions,
     composite: &Composite,
     operands: &[Value],
     outputs: &[Place],
@@ -315,7 +366,7 @@ pub(super) fn norm_gradient(
             let weight = weight.as_ref().map(|weight| weight.view(memory));
             let (mut dx, scratch) = (memory.view_mut(&dx), memory.bytes_mut(workspace));
             let backward = if centered { kernels::layer_norm_backward } else { kernels::rms_norm_backward };
-            backward(&x, weight.as_ref(), &dy, epsilon, &mut dx, scratch);
+            backward(kernel_options, &x, weight.as_ref(), &dy, epsilon, &mut dx, scratch);
             Ok(())
         });
         (rows, kernel)
@@ -326,7 +377,7 @@ pub(super) fn norm_gradient(
         let sums = rows.iter().enumerate().map(|(part, &rows)| (rows, memory.bytes_mut(workspace(part))));
         let [mut dweight, mut dbias] =
             [&dweight, &dbias].map(|out| out.as_ref().map(|out| memory.view_mut(out)));
-        kernels::norm_parameter_gradients(sums, dtype, d, dweight.as_mut(), dbias.as_mut());
+        kernels::norm_parameter_gradients(kernel_options, sums, dtype, d, dweight.as_mut(), dbias.as_mut());
         Ok(())
     }))
 }
@@ -340,6 +391,7 @@ fn attention_sizes(operands: &[Value]) -> (usize, usize, usize) {
 const DRAWN: usize = 1 << 14;
 
 fn random(
+    kernel_options: KernelOptions,
     operands: Vec<Value>,
     out: Place,
     (cut, begin): (usize, usize),
@@ -368,7 +420,14 @@ fn random(
     if draw == Draw::Bits {
         return Some(Kernel::plain(move |memory| {
             let (seed, offsets) = read(memory);
-            kernels::random_bits(seed, stream, &offsets[..rank], &global, &mut memory.view_mut(&out));
+            kernels::random_bits(
+                kernel_options,
+                seed,
+                stream,
+                &offsets[..rank],
+                &global,
+                &mut memory.view_mut(&out),
+            );
         }));
     }
     let program = to_numbers(draw, out.dtype)?;
@@ -390,6 +449,7 @@ fn random(
             let limit = (start + slices).min(out.shape[0]);
             shape[0] = limit - start;
             kernels::random_bits(
+                kernel_options,
                 seed,
                 stream,
                 &offsets[..rank],
@@ -398,7 +458,7 @@ fn random(
             );
             let target = memory.view_mut(&out).slice(0, start, limit, 1);
             let bits = View::contiguous(drawn, DType::U32, shape);
-            kernels::run_elementwise(&program, &[bits], &mut [target], shape, scratch);
+            kernels::run_elementwise(kernel_options, &program, &[bits], &mut [target], shape, scratch);
             offsets[0] = offsets[0].wrapping_add((limit - start) as u64);
             start = limit;
         }

@@ -8,7 +8,7 @@
 use partita_base::DType;
 use partita_ir::TensorType;
 use partita_ir::ops::DotGeneral;
-use partita_kernels::{self as kernels, MAX_RANK, Products, View, ViewMut};
+use partita_kernels::{self as kernels, KernelOptions, MAX_RANK, View, ViewMut};
 
 use super::{Kernel, Value};
 use crate::arena::{Memory, Place, Span, dense_strides};
@@ -64,7 +64,7 @@ pub(super) fn adds_at_once(op: &DotGeneral, lhs: &TensorType, sum: &TensorType) 
 /// The product of two operands, added to `sum` if there is one.
 pub(super) fn compile(
     op: &DotGeneral,
-    products: Products,
+    options: KernelOptions,
     operands: &[Value],
     sum: Option<&Value>,
     out: Place,
@@ -150,7 +150,7 @@ pub(super) fn compile(
         let (rhs_copy, rest) = rest.split_at_mut(rhs.copy_bytes());
         let lhs = operand(memory, &lhs, &lhs_shape, lhs_copy);
         let rhs = operand(memory, &rhs, &rhs_shape, rhs_copy);
-        kernels::matmul(products, &lhs, &rhs, &mut memory.view_mut(&out_place), accumulate, rest);
+        kernels::matmul(options, &lhs, &rhs, &mut memory.view_mut(&out_place), accumulate, rest);
         Ok(())
     }))
 }

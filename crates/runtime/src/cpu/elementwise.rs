@@ -10,7 +10,8 @@ use partita_ir::traits::{ConstantOp, Elementwise, Traits, ViewMap};
 use partita_ir::{Graph, Node, Op, Operation, ValueId};
 use partita_kernels as kernels;
 use partita_kernels::{
-    ElementwiseProgram, EwFold, EwInstr, EwOp, FoldDirection, MAX_RANK, Part, Scalar, View, ViewMut,
+    ElementwiseProgram, EwFold, EwInstr, EwOp, FoldDirection, KernelOptions, MAX_RANK, Part, Scalar, View,
+    ViewMut,
 };
 use smallvec::SmallVec;
 
@@ -364,34 +365,42 @@ pub(super) struct Block {
 
 /// The kernel of a block of rows.
 pub(super) fn compile_block(
+    options: KernelOptions,
     graph: &Graph,
     inputs: &[Value],
     outputs: &[Place],
     block: Block,
 ) -> Option<Kernel> {
     let Operands { program, shape, inputs } = Operands::new(graph, inputs)?;
-    Some(run(program, shape, inputs, outputs.to_vec(), Some(block)))
+    Some(run(options, program, shape, inputs, outputs.to_vec(), Some(block)))
 }
 
 /// The graph as one kernel in at most so many parts, where it is a chain.
-pub(super) fn compile(graph: &Graph, inputs: &[Value], outputs: &[Place], parts: usize) -> Option<Kernel> {
+pub(super) fn compile(
+    options: KernelOptions,
+    graph: &Graph,
+    inputs: &[Value],
+    outputs: &[Place],
+    parts: usize,
+) -> Option<Kernel> {
     let Operands { program, shape, inputs } = Operands::new(graph, inputs)?;
     // Parts count from zero, so no dimension is cut along which the chain counts.
     let counts = |dim: usize| program.instructions().iter().any(|i| i.op == EwOp::Iota { dim });
     let Some(dim) = outer_dim(&shape).filter(|&dim| !counts(dim)) else {
-        return Some(run(program, shape, inputs, outputs.to_vec(), None));
+        return Some(run(options, program, shape, inputs, outputs.to_vec(), None));
     };
     let part = |range: std::ops::Range<usize>| {
         let mut shape = shape.clone();
         shape[dim] = range.len();
         let inputs = inputs.iter().map(|value| value.sliced(dim, range.clone())).collect();
         let outputs = outputs.iter().map(|place| place.sliced(dim, range.clone())).collect();
-        run(program.clone(), shape, inputs, outputs, None)
+        run(options, program.clone(), shape, inputs, outputs, None)
     };
     Some(Kernel::together(ranges(shape[dim], parts).map(part)))
 }
 
 fn run(
+    options: KernelOptions,
     program: Arc<ElementwiseProgram>,
     shape: Vec<usize>,
     inputs: Vec<Value>,
@@ -416,6 +425,7 @@ fn run(
             folded: &mut folded_at,
         };
         kernels::run_elementwise_part(
+            options,
             &program,
             &inputs_at,
             &mut outputs_at,

@@ -1,7 +1,7 @@
 //! Gather and scatter.
 
 use partita_ir::ops::{Gather, Scatter, Update};
-use partita_kernels::{self as kernels, Binary, MAX_RANK, View, ViewMut};
+use partita_kernels::{self as kernels, Binary, KernelOptions, MAX_RANK, View, ViewMut};
 use partita_mesh::Combiner;
 
 use super::{Kernel, Value, integer};
@@ -157,7 +157,12 @@ fn combination(combiner: Combiner) -> Binary {
     }
 }
 
-pub(super) fn scatter(op: &Scatter, operands: Vec<Value>, outputs: &[Place]) -> Option<Kernel> {
+pub(super) fn scatter(
+    options: KernelOptions,
+    op: &Scatter,
+    operands: Vec<Value>,
+    outputs: &[Place],
+) -> Option<Kernel> {
     let ([operand, indices, updates], [out]) = (operands.as_slice(), outputs) else { return None };
     let combine = match &op.update {
         Update::Assign => None,
@@ -230,7 +235,7 @@ pub(super) fn scatter(op: &Scatter, operands: Vec<Value>, outputs: &[Place]) -> 
                 }
             }
             if inside {
-                apply(combine, &dropped, &update, old, new);
+                apply(options, combine, &dropped, &update, old, new);
             }
         }
     }))
@@ -238,6 +243,7 @@ pub(super) fn scatter(op: &Scatter, operands: Vec<Value>, outputs: &[Place]) -> 
 
 /// Combines one window.
 fn apply(
+    options: KernelOptions,
     combine: Option<Binary>,
     dropped: &[usize],
     update: &View<'_>,
@@ -250,6 +256,6 @@ fn apply(
     }
     match combine {
         None => kernels::copy(update, &mut new),
-        Some(op) => kernels::binary(op, &old, update, &mut new),
+        Some(op) => kernels::binary(options, op, &old, update, &mut new),
     }
 }

@@ -2,7 +2,7 @@
 
 use partita_ir::ops::{Reduce, Reducer};
 use partita_ir::{Graph, Node, Op};
-use partita_kernels::{self as kernels, Reduction};
+use partita_kernels::{self as kernels, KernelOptions, Reduction};
 use partita_mesh::Combiner;
 
 use super::{Kernel, Value};
@@ -26,7 +26,12 @@ pub(super) fn rows_across<'g>(graph: &'g Graph, node: &'g Node) -> Option<&'g Re
     op.across_rows(&graph.ty(x).shape).map(|_| op)
 }
 
-pub(super) fn compile(op: &Reduce, operands: Vec<Value>, outputs: &[Place]) -> Option<Kernel> {
+pub(super) fn compile(
+    options: KernelOptions,
+    op: &Reduce,
+    operands: Vec<Value>,
+    outputs: &[Place],
+) -> Option<Kernel> {
     let Reducer::Combiner(combiner) = op.reducer else { return None };
     let ([x, initial], [out]) = (operands.as_slice(), outputs) else { return None };
     let x = x.place()?.clone();
@@ -37,6 +42,6 @@ pub(super) fn compile(op: &Reduce, operands: Vec<Value>, outputs: &[Place]) -> O
     let reduced: Vec<bool> = (0..x.shape.len()).map(|d| op.dims.contains(&d)).collect();
     Some(Kernel::plain(move |memory| {
         let initial = initial.scalar(memory);
-        kernels::reduce(reduction, &memory.view(&x), &reduced, &initial, &mut memory.view_mut(&out));
+        kernels::reduce(options, reduction, &memory.view(&x), &reduced, &initial, &mut memory.view_mut(&out));
     }))
 }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
-use super::{Action, Kind, Step};
+use crate::chain::steps::{Action, Kind, Step};
 use crate::math::{self, Single, Whole};
 
 /// Names a value of a [`Tape`].

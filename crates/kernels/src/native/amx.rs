@@ -15,16 +15,13 @@
 //! **Bits.** An element of `out` depends on its row of `lhs`, its column of `rhs`, `scale` and `accumulate` only. The sum
 //! over k is cut into the same blocks as in the other products; each starts at zero and takes 32 products of each of six
 //! pairs of parts at a time, in the order of `sums!`, number i of a step together with number 16 + i. A twin in plain
-//! Rust (`tests.rs`) gives the same bits.
+//! Rust (`gemm/tests.rs`) gives the same bits.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
-use std::sync::OnceLock;
 
-use super::pack::{PITCH, copy};
-use super::{DEPTH, PACKED, depth_block};
-use crate::matmul::{Matrix, MatrixMut};
-use crate::simd::{Level, level};
+use crate::gemm::pack::{DEPTH, PITCH, copy, depth_block, with_buffer};
+use crate::matrix::{Matrix, MatrixMut};
 
 /// Rows and columns of a tile of `out`, and `f32` in one of its rows.
 const TILE: usize = 16;
@@ -50,50 +47,37 @@ const LHS_BYTES: usize = DEPTH / STEP * STEP_BYTES;
 const WHOLE_BYTES: usize = PANEL * PITCH * size_of::<f32>();
 const SUMS_BYTES: usize = size_of::<Sums>();
 /// What a thread packs into.
-pub(super) const PACKED_BYTES: usize = RHS_BYTES + LHS_BYTES + WHOLE_BYTES + 2 * SUMS_BYTES;
+const PACKED_BYTES: usize = RHS_BYTES + LHS_BYTES + WHOLE_BYTES + 2 * SUMS_BYTES;
 
 /// The sums of a panel of `lhs` with one of `rhs`.
 type Sums = [f32; PANEL * PANEL];
 
-/// Whether this machine has the unit, and the system lets this process use it.
-pub(crate) fn available() -> bool {
-    static AVAILABLE: OnceLock<bool> = OnceLock::new();
-    *AVAILABLE.get_or_init(|| {
-        if level() != Level::Avx512 {
-            return false;
-        }
-        const BF16: u32 = 1 << 22;
-        const TILES: u32 = 1 << 24;
-        let (found, wanted) = (__cpuid_count(7, 0).edx, BF16 | TILES);
-        found & wanted == wanted && permitted()
-    })
+/// Whether this machine, which has AVX-512, has the unit, and the system lets this process use it.
+pub(crate) fn is_available() -> bool {
+    const BF16: u32 = 1 << 22;
+    const TILES: u32 = 1 << 24;
+    let (found, wanted) = (__cpuid_count(7, 0).edx, BF16 | TILES);
+    found & wanted == wanted && permitted()
 }
 
 /// Asks the system to keep the unit's registers when it changes threads.
+#[cfg(target_os = "linux")]
 fn permitted() -> bool {
-    #[cfg(target_os = "linux")]
-    {
-        const ARCH_PRCTL: i64 = 158;
-        const ASK_FOR: i64 = 0x1023;
-        const TILE_DATA: i64 = 18;
-        let mut result = ARCH_PRCTL;
-        // SAFETY: a system call that writes no memory.
-        unsafe {
-            asm!(
-                "syscall", inout("rax") result, in("rdi") ASK_FOR, in("rsi") TILE_DATA,
-                out("rcx") _, out("r11") _, options(nostack),
-            );
-        }
-        result == 0
-    }
-    #[cfg(not(target_os = "linux"))]
+    const REQUEST_PERMISSION: libc::c_long = 0x1023;
+    const TILE_DATA: libc::c_long = 18;
+    // SAFETY: a system call that writes no memory.
+    unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0 }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn permitted() -> bool {
     false
 }
 
 /// `out[m, n] = scale * lhs[m, k] rhs[k, n]`, added to what is there if `accumulate`.
 ///
 /// # Safety
-/// The unit is [`available`], the matrices have these sizes, and `out` overlaps neither of the others.
+/// The unit [`is_available`], the matrices have these sizes, and `out` overlaps neither of the others.
 pub(super) unsafe fn product(
     [m, k, n]: [usize; 3],
     scale: f32,
@@ -113,8 +97,7 @@ pub(super) unsafe fn product(
         let most = RHS_BYTES / (steps_block * STEP_BYTES) * PANEL;
         n.div_ceil(n.div_ceil(most)).next_multiple_of(PANEL)
     };
-    PACKED.with_borrow_mut(|packed| {
-        let right: *mut u8 = packed.as_mut_ptr().cast();
+    with_buffer(PACKED_BYTES, |right| {
         // SAFETY: the machine has the instructions; parts of blocks are inside the matrices; the pieces of the buffer are
         // apart and inside it.
         unsafe {
@@ -211,16 +194,16 @@ macro_rules! when {
     };
 }
 
-/// Asks for a tile that is loaded soon.
-macro_rules! soon {
+/// Prefetches the cache lines of a tile that is loaded next.
+macro_rules! prefetch {
     ($panel:literal, $at:literal) => {
         concat!(
-            soon!(@line $panel, $at, 0), soon!(@line $panel, $at, 64), soon!(@line $panel, $at, 128),
-            soon!(@line $panel, $at, 192), soon!(@line $panel, $at, 256), soon!(@line $panel, $at, 320),
-            soon!(@line $panel, $at, 384), soon!(@line $panel, $at, 448), soon!(@line $panel, $at, 512),
-            soon!(@line $panel, $at, 576), soon!(@line $panel, $at, 640), soon!(@line $panel, $at, 704),
-            soon!(@line $panel, $at, 768), soon!(@line $panel, $at, 832), soon!(@line $panel, $at, 896),
-            soon!(@line $panel, $at, 960),
+            prefetch!(@line $panel, $at, 0), prefetch!(@line $panel, $at, 64), prefetch!(@line $panel, $at, 128),
+            prefetch!(@line $panel, $at, 192), prefetch!(@line $panel, $at, 256), prefetch!(@line $panel, $at, 320),
+            prefetch!(@line $panel, $at, 384), prefetch!(@line $panel, $at, 448), prefetch!(@line $panel, $at, 512),
+            prefetch!(@line $panel, $at, 576), prefetch!(@line $panel, $at, 640), prefetch!(@line $panel, $at, 704),
+            prefetch!(@line $panel, $at, 768), prefetch!(@line $panel, $at, 832), prefetch!(@line $panel, $at, 896),
+            prefetch!(@line $panel, $at, 960),
         )
     };
     (@line $panel:literal, $at:literal, $line:literal) => {
@@ -280,33 +263,33 @@ macro_rules! sums {
             "prefetcht1 [{next} + 64]",
             "prefetcht1 [{next} + {apart}]",
             "prefetcht1 [{next} + {apart} + 64]",
-            multiply!($rows, $columns, soon!("ahead", 0), soon!("ahead", 1024)),
+            multiply!($rows, $columns, prefetch!("ahead", 0), prefetch!("ahead", 1024)),
             load!($columns, "rhs", 6 at 2048, 7 at 3072),
             "lea {next}, [{next} + {apart} * 2]",
             "prefetcht1 [{next}]",
             "prefetcht1 [{next} + 64]",
             "prefetcht1 [{next} + {apart}]",
             "prefetcht1 [{next} + {apart} + 64]",
-            multiply!($rows, $columns, soon!("rhs", 10240), soon!("rhs", 11264)),
+            multiply!($rows, $columns, prefetch!("rhs", 10240), prefetch!("rhs", 11264)),
             load!($rows, "lhs", 4 at 2048, 5 at 3072),
             "add {next}, {onward}",
             "prefetcht1 [{out}]",
             "prefetcht1 [{out} + 64]",
             "prefetcht1 [{out} + {pitch}]",
             "prefetcht1 [{out} + {pitch} + 64]",
-            multiply!($rows, $columns, soon!("rhs", 8192), soon!("rhs", 9216)),
+            multiply!($rows, $columns, prefetch!("rhs", 8192), prefetch!("rhs", 9216)),
             load!($columns, "rhs", 6 at 0, 7 at 1024),
             "lea {out}, [{out} + {pitch} * 2]",
             "prefetcht1 [{out}]",
             "prefetcht1 [{out} + 64]",
             "prefetcht1 [{out} + {pitch}]",
             "prefetcht1 [{out} + {pitch} + 64]",
-            multiply!($rows, $columns, soon!("rhs", 6144), soon!("rhs", 7168)),
+            multiply!($rows, $columns, prefetch!("rhs", 6144), prefetch!("rhs", 7168)),
             load!($rows, "lhs", 4 at 4096, 5 at 5120),
             "lea {out}, [{out} + {pitch} * 2]",
-            multiply!($rows, $columns, soon!("ahead", 2048), soon!("ahead", 3072)),
+            multiply!($rows, $columns, prefetch!("ahead", 2048), prefetch!("ahead", 3072)),
             load!($rows, "lhs", 4 at 0, 5 at 1024),
-            multiply!($rows, $columns, soon!("ahead", 4096), soon!("ahead", 5120)),
+            multiply!($rows, $columns, prefetch!("ahead", 4096), prefetch!("ahead", 5120)),
             "add {lhs}, 6144",
             "add {rhs}, 6144",
             "dec {steps}",

@@ -1,14 +1,24 @@
-//! Machine code for chains, where the machine has AVX-512 or AVX2 and the system lets a program write code.
+//! Just-in-time compilation of chains, where the machine has AVX-512 or AVX2 and the system lets a program write code: from
+//! steps to single values (`tape.rs`), from values to instructions in registers (`select.rs`), from instructions to bytes
+//! (`encode.rs`).
+
+mod encode;
+mod select;
+mod tape;
+#[cfg(test)]
+mod tests;
 
 use memmap2::{Mmap, MmapMut};
 
-use super::tape::Tape;
-use super::x86::{MOST_OPERANDS, Machine, assemble};
-use super::{Kind, Operands, Step};
-use crate::simd::{Level, level};
+use super::CompiledChain;
+use crate::chain::steps::{Kind, Operands, Step};
+use crate::options::Level;
+use encode::Machine;
+use select::{MOST_OPERANDS, assemble};
+use tape::Tape;
 
-/// A chain as code. Its bits are those of the steps.
-pub(crate) struct Code {
+/// A chain as code.
+pub(super) struct Code {
     /// Can be run, and no longer be written.
     pages: Mmap,
     /// The numbers of the operands in memory.
@@ -18,32 +28,25 @@ pub(crate) struct Code {
 }
 
 impl Code {
-    /// The code of steps on operands of these kinds; where it `asks`, for what will be read later. `None` where the steps
-    /// have to do.
-    pub(crate) fn new(steps: &[Step], kinds: &[Kind], asks: bool) -> Option<Code> {
-        Self::at(level(), steps, kinds, asks)
-    }
-
-    /// [`Code::new`] on a machine of this level.
-    pub(super) fn at(level: Level, steps: &[Step], kinds: &[Kind], asks: bool) -> Option<Code> {
+    /// The code of steps on operands of these kinds, for a machine of this level; with `prefetches`, it prefetches what it
+    /// will read later. `None` where the steps have to do.
+    pub(super) fn new(level: Level, steps: &[Step], kinds: &[Kind], prefetches: bool) -> Option<Code> {
         let machine = match level {
             Level::Avx512 => Machine::Avx512,
             Level::Avx2 => Machine::Avx2,
-            Level::Baseline => return None,
+            Level::Portable => return None,
         };
-        let assembled = assemble(machine, &Tape::of(steps, kinds), asks)?;
+        let assembled = assemble(machine, &Tape::of(steps, kinds), prefetches)?;
         let mut pages = MmapMut::map_anon(assembled.bytes.len()).ok()?;
         pages[..assembled.bytes.len()].copy_from_slice(&assembled.bytes);
         // A hardened system may refuse this.
         let pages = pages.make_exec().ok()?;
         Some(Code { pages, memory: assembled.memory, elements: assembled.elements })
     }
+}
 
-    /// Runs as many whole rounds as fit into `count` elements; returns how many elements are left.
-    ///
-    /// # Safety
-    /// As for [`super::run`], for the steps and kinds of operands that this was made of.
-    pub(crate) unsafe fn run(&self, operands: &mut Operands, count: usize) -> usize {
+impl CompiledChain for Code {
+    unsafe fn run(&self, operands: &mut Operands, count: usize) -> usize {
         let rounds = count / self.elements;
         if rounds == 0 {
             return count;

@@ -1,51 +1,9 @@
-//! Code for what a [`Tape`](super::tape::Tape) says, with AVX-512 or AVX2: a loop whose values are in registers from the
-//! first load to the last store. Encodings are those of Intel's manual, volume 2, sections 2.3 and 2.7 for the prefixes of
-//! three bytes and of four.
+//! Instruction selection and register allocation for what a [`Tape`](super::tape::Tape) says: a loop whose values are in
+//! vector registers from the first load to the last store, several vectors side by side.
 
+use super::encode::{Instruction, Machine, Opcode, Source, encode, pool, read_numbers};
 use super::tape::{Entry, Name, Pair, Relation};
-use crate::simd::{BLOCK_BYTES, PAGE_BITS, PAGE_BYTES, PIECE_BYTES};
-
-/// The vectors of a machine. Whatever both have is written in one way, but for the prefix.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Machine {
-    Avx2,
-    Avx512,
-}
-
-impl Machine {
-    /// Bytes of a vector.
-    const fn bytes(self) -> usize {
-        match self {
-            Machine::Avx2 => 32,
-            Machine::Avx512 => 64,
-        }
-    }
-
-    /// Vector registers.
-    const fn vectors(self) -> u8 {
-        match self {
-            Machine::Avx2 => 16,
-            Machine::Avx512 => 32,
-        }
-    }
-
-    /// Mask registers: from one on, as the first means that there is no mask. Where there are none, truths are in vector
-    /// registers.
-    const fn masks(self) -> u8 {
-        match self {
-            Machine::Avx2 => 0,
-            Machine::Avx512 => 7,
-        }
-    }
-
-    /// Bytes of a number of the pool: as many as an instruction reads, which with AVX-512 may be one for all elements.
-    const fn number_bytes(self) -> usize {
-        match self {
-            Machine::Avx2 => self.bytes(),
-            Machine::Avx512 => size_of::<u32>(),
-        }
-    }
-}
+use crate::native::prefetch::{BLOCK_BYTES, PAGE_BITS, PAGE_BYTES, PIECE_BYTES};
 
 /// How many vectors are computed side by side, where there are registers for it and they are no more than is asked for at
 /// a time: the most first.
@@ -56,9 +14,6 @@ const MOST_SPREAD: usize = 3;
 /// What a request for memory brings.
 const LINE_BYTES: usize = 64;
 
-/// Where the table lies and how many rounds are left.
-const TABLE: u8 = 7;
-const ROUNDS: u8 = 6;
 /// Operands in memory.
 pub(super) const MOST_OPERANDS: usize = 13;
 /// Registers for pointers to them: those that nobody wants back, then those to be given back.
@@ -70,6 +25,9 @@ const FREE_POINTERS: usize = 7;
 /// It takes, as on Unix, a table and a number of rounds, at least one. The table holds a pointer for each of `memory` and
 /// then, for each, by how many bytes it moves on every round.
 pub(super) struct Assembled {
+    /// What the bytes say.
+    #[cfg(test)]
+    pub instructions: Vec<Instruction>,
     pub bytes: Vec<u8>,
     /// The numbers of the operands in memory.
     pub memory: Vec<u8>,
@@ -78,7 +36,7 @@ pub(super) struct Assembled {
 }
 
 /// The code of `entries` for a machine. Where it `asks`, it does so for memory that is only read, as
-/// [`crate::simd::Ahead`] does. `None` where there are more values at a time than registers.
+/// [`crate::native::prefetch::Ahead`] does. `None` where there are more values at a time than registers.
 pub(super) fn assemble(machine: Machine, entries: &[Entry], asks: bool) -> Option<Assembled> {
     // Code for one vector tells how many registers it needs: the rest is for others, then for constants.
     let all = Share { vectors: 1, registers: machine.vectors(), masks: machine.masks() };
@@ -116,66 +74,13 @@ enum Place {
     Nowhere,
 }
 
-/// The second source of an instruction.
-#[derive(Clone, Copy)]
-enum Source {
-    Register(u8),
-    /// One number of the pool for all elements.
-    Pool(u32),
-    /// Memory at a pointer.
-    Memory {
-        base: u8,
-        offset: i32,
-    },
-}
-
-/// An instruction on vectors: its map (1: 0F, 2: 0F38, 3: 0F3A), its prefix (0: none, 1: 66) and its opcode.
-#[derive(Clone, Copy)]
-struct Opcode(u8, u8, u8);
-
-impl Opcode {
-    const LOAD: Opcode = Opcode(1, 0, 0x10);
-    const STORE: Opcode = Opcode(1, 0, 0x11);
-    const COPY: Opcode = Opcode(1, 0, 0x28);
-    const ROOT: Opcode = Opcode(1, 0, 0x51);
-    const FROM_WHOLE: Opcode = Opcode(1, 0, 0x5b);
-    const SHIFT: Opcode = Opcode(1, 1, 0x72);
-    const COMPARE: Opcode = Opcode(1, 0, 0xc2);
-    const SPREAD: Opcode = Opcode(2, 1, 0x18);
-    /// By a mask register.
-    const BLEND: Opcode = Opcode(2, 1, 0x65);
-    /// By a vector register.
-    const BLEND_BY: Opcode = Opcode(3, 1, 0x4a);
-    /// `to = to * source + first`
-    const MUL_ADD_132: Opcode = Opcode(2, 1, 0x98);
-    /// `to = first * to + source`
-    const MUL_ADD_213: Opcode = Opcode(2, 1, 0xa8);
-    /// `to = first * source + to`
-    const MUL_ADD_231: Opcode = Opcode(2, 1, 0xb8);
-
-    fn of(pair: Pair) -> Opcode {
-        match pair {
-            Pair::Add => Opcode(1, 0, 0x58),
-            Pair::Mul => Opcode(1, 0, 0x59),
-            Pair::Sub => Opcode(1, 0, 0x5c),
-            Pair::Div => Opcode(1, 0, 0x5e),
-            Pair::Smaller => Opcode(1, 0, 0x5d),
-            Pair::Larger => Opcode(1, 0, 0x5f),
-            Pair::And => Opcode(1, 1, 0xdb),
-            Pair::Or => Opcode(1, 1, 0xeb),
-            Pair::Xor => Opcode(1, 1, 0xef),
-            Pair::WholeSub => Opcode(1, 1, 0xfa),
-        }
-    }
-}
-
 fn commutes(pair: Pair) -> bool {
     matches!(pair, Pair::Add | Pair::Mul | Pair::And | Pair::Or | Pair::Xor)
 }
 
 struct Assembler {
     machine: Machine,
-    bytes: Vec<u8>,
+    instructions: Vec<Instruction>,
     memory: Vec<u8>,
     share: Share,
     /// What was taken of it at most.
@@ -188,10 +93,6 @@ struct Assembler {
     places: Vec<Place>,
     /// The entry that is the last to read each value.
     last_reader: Vec<usize>,
-    pool: Vec<u32>,
-    /// Where the code has to say how far away a number of the pool is: the place of the distance, the end of the
-    /// instruction, the number.
-    distances: Vec<(usize, usize, usize)>,
 }
 
 impl Assembler {
@@ -209,7 +110,7 @@ impl Assembler {
         }
         (memory.len() <= POINTERS.len()).then(|| Assembler {
             machine,
-            bytes: Vec::new(),
+            instructions: Vec::new(),
             memory,
             share,
             taken: Share { registers: 0, masks: 0, ..share },
@@ -218,8 +119,6 @@ impl Assembler {
             free_masks: (1..=share.masks).rev().collect(),
             places: vec![Place::Nowhere; entries.len()],
             last_reader,
-            pool: Vec::new(),
-            distances: Vec::new(),
         })
     }
 
@@ -230,31 +129,31 @@ impl Assembler {
         let is_spread = (1..=MOST_SPREAD).contains(&asked.len());
         let asking = others.first().copied().filter(|_| is_spread);
         let lent = POINTERS.get(FREE_POINTERS..pointers.len() + usize::from(asking.is_some())).unwrap_or(&[]);
-        lent.iter().for_each(|&register| self.on_stack(0x50, register));
+        self.instructions.extend(lent.iter().map(|&register| Instruction::Push(register)));
         for (index, &pointer) in pointers.iter().enumerate() {
-            self.word_of_table(0x8b, pointer, index);
+            self.instructions.push(Instruction::LoadWord { to: pointer, word: index });
         }
         for (index, bits) in self.resting.clone().into_iter().enumerate() {
             let to = self.resting_place(index);
-            self.instruction(Opcode::SPREAD, to, None, Source::Pool(bits), 0, &[]);
+            self.instruction(Opcode::SPREAD, to, None, Source::Pool(bits), 0, None);
         }
-        let begin = self.bytes.len();
+        self.instructions.push(Instruction::Round);
         self.ask_ahead(&asked, asking);
         self.round(entries)?;
         for (index, &pointer) in pointers.iter().enumerate() {
-            self.word_of_table(0x03, pointer, pointers.len() + index);
+            self.instructions.push(Instruction::AddWord { to: pointer, word: pointers.len() + index });
         }
-        // dec, jnz
-        self.bytes.extend([0x48, 0xff, 0xc8 | ROUNDS, 0x0f, 0x85]);
-        let back = begin as i64 - (self.bytes.len() + 4) as i64;
-        self.bytes.extend((back as i32).to_le_bytes());
-        // vzeroupper
-        self.bytes.extend([0xc5, 0xf8, 0x77]);
-        lent.iter().rev().for_each(|&register| self.on_stack(0x58, register));
-        self.bytes.push(0xc3);
-        self.append_pool();
+        self.instructions.extend([Instruction::Repeat, Instruction::ZeroUpper]);
+        self.instructions.extend(lent.iter().rev().map(|&register| Instruction::Pop(register)));
+        self.instructions.push(Instruction::Return);
         let elements = usize::from(self.share.vectors) * self.machine.bytes() / size_of::<f32>();
-        Some(Assembled { bytes: self.bytes, memory: self.memory, elements })
+        Some(Assembled {
+            bytes: encode(self.machine, &self.instructions),
+            #[cfg(test)]
+            instructions: self.instructions,
+            memory: self.memory,
+            elements,
+        })
     }
 
     /// What is done to the elements of one round; `None` where it takes more registers than there are.
@@ -275,10 +174,10 @@ impl Assembler {
 
     /// The numbers of the pool, those first that are read most.
     fn constants(&self) -> Vec<u32> {
-        let readers = |number: usize| self.distances.iter().filter(|&&(_, _, read)| read == number).count();
-        let mut numbers: Vec<usize> = (0..self.pool.len()).collect();
+        let readers = |number: u32| read_numbers(&self.instructions).filter(|&read| read == number).count();
+        let mut numbers = pool(&self.instructions);
         numbers.sort_by_key(|&number| std::cmp::Reverse(readers(number)));
-        numbers.into_iter().map(|number| self.pool[number]).collect()
+        numbers
     }
 
     /// The pointers to operands that nothing is stored to.
@@ -289,45 +188,28 @@ impl Assembler {
     }
 
     /// Asks for what comes later behind each of these pointers: a piece of a block further, of which
-    /// [`crate::simd::Ahead`] says which, or where there is no register for that what is a page further.
+    /// [`crate::native::prefetch::Ahead`] says which, or where there is no register for that what is a page further.
     fn ask_ahead(&mut self, bases: &[u8], register: Option<u8>) {
         let Some(register) = register else {
             let lines = (0..usize::from(self.share.vectors) * self.machine.bytes()).step_by(LINE_BYTES);
             let lines = lines.map(|line| (PAGE_BYTES + line) as i32);
             return lines.for_each(|line| bases.iter().for_each(|&base| self.prefetch(base, line)));
         };
-        let high = register >> 3;
         let shift = PIECE_BYTES.trailing_zeros() as u8;
         for &base in bases {
-            // mov register, base
-            self.bytes.extend([0x48 | (base >> 3) << 2 | high, 0x89, 0xc0 | (base & 7) << 3 | register & 7]);
-            // shr; ror of the lowest byte; shl
-            self.bytes.extend([0x48 | high, 0xc1, 0xe8 | register & 7, shift]);
-            self.bytes.extend([0x40 | high, 0xc0, 0xc8 | register & 7, PAGE_BITS as u8]);
-            self.bytes.extend([0x48 | high, 0xc1, 0xe0 | register & 7, shift]);
+            self.instructions.extend([
+                Instruction::Move { to: register, from: base },
+                Instruction::ShiftRight(register, shift),
+                Instruction::RotateByteRight(register, PAGE_BITS as u8),
+                Instruction::ShiftLeft(register, shift),
+            ]);
             let lines = (0..PIECE_BYTES).step_by(LINE_BYTES);
             lines.for_each(|line| self.prefetch(register, (BLOCK_BYTES + line) as i32));
         }
     }
 
-    /// prefetcht1
     fn prefetch(&mut self, base: u8, offset: i32) {
-        self.bytes.extend((base > 7).then_some(0x41));
-        self.bytes.extend([0x0f, 0x18]);
-        self.address(2, base, offset);
-    }
-
-    /// The numbers of the pool behind the code, and how far away they are.
-    fn append_pool(&mut self) {
-        let width = self.machine.number_bytes();
-        self.bytes.resize(self.bytes.len().next_multiple_of(width), 0xcc);
-        let start = self.bytes.len();
-        for &(place, end, number) in &self.distances {
-            let distance = (start + width * number - end) as u32;
-            self.bytes[place..place + 4].copy_from_slice(&distance.to_le_bytes());
-        }
-        let repeated = |number: &u32| std::iter::repeat_n(number.to_le_bytes(), width / size_of::<u32>());
-        self.bytes.extend(self.pool.iter().flat_map(repeated).flatten());
+        self.instructions.push(Instruction::Prefetch { base, offset });
     }
 
     fn entry(&mut self, index: usize, entry: &Entry) -> Option<()> {
@@ -369,7 +251,7 @@ impl Assembler {
                 for vector in 0..self.share.vectors {
                     let (to, first) = (self.truth(vector, to), self.side(vector, first));
                     let source = self.of_side(vector, source);
-                    self.instruction(Opcode::COMPARE, to, Some(first), source, 0, &[relation]);
+                    self.instruction(Opcode::COMPARE, to, Some(first), source, 0, Some(relation));
                 }
                 self.give_back(own);
                 self.places[index] = to;
@@ -382,9 +264,9 @@ impl Assembler {
                     let (truth_here, first) = (self.truth(vector, truth), self.side(vector, first));
                     let (to, source) = (self.side(vector, to), self.of_side(vector, source));
                     if let Place::Mask(_) = truth {
-                        self.instruction(Opcode::BLEND, to, Some(first), source, truth_here, &[]);
+                        self.instruction(Opcode::BLEND, to, Some(first), source, truth_here, None);
                     } else {
-                        self.instruction(Opcode::BLEND_BY, to, Some(first), source, 0, &[truth_here << 4]);
+                        self.instruction(Opcode::BLEND_BY, to, Some(first), source, 0, Some(truth_here << 4));
                     }
                 }
                 self.give_back(own);
@@ -408,7 +290,7 @@ impl Assembler {
         let to = self.take()?;
         for vector in 0..self.share.vectors {
             let (to, from) = (self.side(vector, to), Source::Register(self.side(vector, from)));
-            self.instruction(Opcode::SHIFT, extension, Some(to), from, 0, &[bits]);
+            self.instruction(Opcode::SHIFT, extension, Some(to), from, 0, Some(bits));
         }
         self.give_back(own);
         self.places[index] = Place::Vector(to);
@@ -554,76 +436,20 @@ impl Assembler {
     fn all(&mut self, opcode: Opcode, to: u8, first: Option<u8>, source: Source) {
         for vector in 0..self.share.vectors {
             let (to, first) = (self.side(vector, to), first.map(|first| self.side(vector, first)));
-            self.instruction(opcode, to, first, self.of_side(vector, source), 0, &[]);
+            self.instruction(opcode, to, first, self.of_side(vector, source), 0, None);
         }
     }
 
     /// One instruction on whole vectors, its registers as they are.
     fn instruction(
         &mut self,
-        Opcode(map, prefix, opcode): Opcode,
+        opcode: Opcode,
         to: u8,
         first: Option<u8>,
         source: Source,
         mask: u8,
-        immediate: &[u8],
+        immediate: Option<u8>,
     ) {
-        let first = first.unwrap_or(0);
-        // The fourth and fifth bits of the second source; of one number, that it is for all elements.
-        let (fourth, fifth, broadcast) = match source {
-            Source::Register(register) => (register >> 3 & 1, register >> 4 & 1, 0),
-            Source::Memory { base, .. } => (base >> 3 & 1, 0, 0),
-            // An instruction that only spreads a number says so by itself.
-            Source::Pool(_) => (0, 0, u8::from((map, opcode) != (Opcode::SPREAD.0, Opcode::SPREAD.2))),
-        };
-        let inverted = |bit: u8, place: u8| (bit & 1 ^ 1) << place;
-        let registers = inverted(to >> 3, 7) | inverted(fifth, 6) | inverted(fourth, 5);
-        // The bit that four bytes always have says of three that it is about 256 bits.
-        let others = (!first & 0xf) << 3 | 0b100 | prefix;
-        match self.machine {
-            Machine::Avx2 => self.bytes.extend([0xc4, registers | map, others, opcode]),
-            Machine::Avx512 => self.bytes.extend([
-                0x62,
-                registers | inverted(to >> 4, 4) | map,
-                others,
-                0b10 << 5 | broadcast << 4 | inverted(first >> 4, 3) | mask,
-                opcode,
-            ]),
-        }
-        match source {
-            Source::Register(register) => self.bytes.push(0xc0 | (to & 7) << 3 | register & 7),
-            Source::Memory { base, offset } => self.address(to & 7, base, offset),
-            Source::Pool(bits) => {
-                let number = self.pool.iter().position(|&known| known == bits).unwrap_or_else(|| {
-                    self.pool.push(bits);
-                    self.pool.len() - 1
-                });
-                self.bytes.push((to & 7) << 3 | 0b101);
-                let place = self.bytes.len();
-                self.distances.push((place, place + 4 + immediate.len(), number));
-                self.bytes.extend([0; 4]);
-            }
-        }
-        self.bytes.extend(immediate);
-    }
-
-    /// The bytes that say where memory is: a register and a distance of 32 bits.
-    fn address(&mut self, register: u8, base: u8, offset: i32) {
-        self.bytes.push(0x80 | register << 3 | base & 7);
-        // The registers 4 and 12 have to be named once more.
-        self.bytes.extend((base & 7 == 4).then_some(0x24));
-        self.bytes.extend(offset.to_le_bytes());
-    }
-
-    /// An instruction on a pointer and a word of the table.
-    fn word_of_table(&mut self, opcode: u8, register: u8, word: usize) {
-        self.bytes.extend([0x48 | (register >> 3) << 2, opcode]);
-        self.address(register & 7, TABLE, (word * size_of::<usize>()) as i32);
-    }
-
-    /// Brings a register to the stack (0x50) or back (0x58).
-    fn on_stack(&mut self, opcode: u8, register: u8) {
-        self.bytes.extend((register > 7).then_some(0x41));
-        self.bytes.push(opcode | register & 7);
+        self.instructions.push(Instruction::Vector { opcode, to, first, source, mask, immediate });
     }
 }

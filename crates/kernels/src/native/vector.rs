@@ -1,5 +1,8 @@
 //! Vectors of f32, each under its machine's own type: what chains compute with, and what is streamed.
 
+/// Partial results that accumulate side by side within a run.
+pub(crate) const LANES: usize = 32;
+
 /// Some f32 that are computed on at once.
 pub(crate) trait Vector: Copy {
     const WIDTH: usize;
