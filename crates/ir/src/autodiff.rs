@@ -1,7 +1,7 @@
 //! Reverse-mode automatic differentiation, graph to graph.
 //!
 //! The backward pass walks the nodes in reverse and calls
-//! [`Operation::gradient`](crate::Operation::gradient) of each op for the cotangents of its
+//! [`Operation::gradient`] of each op for the cotangents of its
 //! operands. Ops without a gradient (a `while`, a `case`, a reduction or scatter with a general
 //! body, a sort) give error E120, which names the op.
 

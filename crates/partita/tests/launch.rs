@@ -28,7 +28,7 @@ fn a_run_in_several_processes_has_the_bits_of_one() {
         ("gpt", "fsdp=3", 3),
         ("mlp", "tp=2", 2),
         ("mlp", "pp=2", 2),
-        ("gpt", "pp=2,tp=2", 2),
+        ("mlp", "pp=2,tp=2", 2),
     ] {
         let more =
             |dir: &'static str| ["--checkpoint-every", "3", "--set", "train.validate_every=2", "--set", dir];

@@ -52,7 +52,7 @@ fn outputs(model: &Model, built: &Built) -> IndexMap<String, Literal> {
     fed.extend(scalars(&built.step, 3, 1, 1e-3));
     fed.extend(zero_states(&built.step));
     let inputs = inputs_of(&built.step, &built.pieces, &fed).unwrap();
-    let results = Interpreter.run(&built, &inputs).unwrap_or_else(|error| panic!("{error}"));
+    let results = Interpreter.run(built, &inputs).unwrap_or_else(|error| panic!("{error}"));
     outputs_by_name(&built.step, &built.pieces, results)
 }
 

@@ -38,7 +38,7 @@ const RING: &str = r#"      %trips = stablehlo.constant dense<4> : tensor<i32>
         %b = stablehlo.broadcast_in_dim %f, dims = [] : (tensor<f32>) -> tensor<2xf32>
         %p = stablehlo.multiply %ring, %b : tensor<2xf32>
         %s = stablehlo.add %sum, %p : tensor<2xf32>
-        %r = "stablehlo.collective_permute"(%ring) <{source_target_pairs = dense<[[0, 1], [1, 2], [2, 3], [3, 0]]> : tensor<4x2xi64>}> : (tensor<2xf32>) -> tensor<2xf32>
+        %r = "stablehlo.collective_permute"(%ring) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, source_target_pairs = dense<[[0, 1], [1, 2], [2, 3], [3, 0]]> : tensor<4x2xi64>}> : (tensor<2xf32>) -> tensor<2xf32>
         %n = stablehlo.add %i, %one : tensor<i32>
         stablehlo.return %n, %r, %s : tensor<i32>, tensor<2xf32>, tensor<2xf32>
       }

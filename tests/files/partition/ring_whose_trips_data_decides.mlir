@@ -15,7 +15,7 @@ module {
         %more = stablehlo.compare LT, %i, %trips, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
         stablehlo.return %more : tensor<i1>
       } do {
-        %moved = "stablehlo.collective_permute"(%ring) <{source_target_pairs = dense<[[0, 1], [1, 2], [2, 3], [3, 0]]> : tensor<4x2xi64>}> : (tensor<2xf32>) -> tensor<2xf32>
+        %moved = "stablehlo.collective_permute"(%ring) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, source_target_pairs = dense<[[0, 1], [1, 2], [2, 3], [3, 0]]> : tensor<4x2xi64>}> : (tensor<2xf32>) -> tensor<2xf32>
         %next = stablehlo.add %i, %one : tensor<i32>
         stablehlo.return %next, %moved : tensor<i32>, tensor<2xf32>
       }

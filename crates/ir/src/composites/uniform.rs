@@ -7,7 +7,7 @@ use crate::ops::BinaryKind;
 use crate::{GraphBuilder, TensorType};
 use partita_base::{DType, Result};
 
-/// `uniform(seed, offsets) -> [0, 1)` of attribute `dtype`; other attributes as [`RANDOM_BITS`].
+/// `uniform(seed, offsets) -> [0, 1)` of attribute `dtype`; other attributes as [`RANDOM_BITS`](super::RANDOM_BITS).
 pub static UNIFORM: Template = Template {
     name: "partita.uniform",
     arguments: &["seed", "offsets"],

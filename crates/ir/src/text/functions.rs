@@ -90,9 +90,10 @@ impl Parser<'_> {
                 total.nodes = total.nodes.saturating_add(REGION_NODES).saturating_add(inner.nodes);
                 total.depth = total.depth.max(1 + inner.depth);
             };
-            match &node.op {
-                Op::Composite(composite) => add(self.definition_extent(&composite.definition)),
-                op => op.regions().into_iter().for_each(|region| add(self.extent(region))),
+            if let Op::Composite(composite) = &node.op {
+                add(self.definition_extent(&composite.definition));
+            } else {
+                node.op.regions().into_iter().for_each(|region| add(self.extent(region)));
             }
         }
         total

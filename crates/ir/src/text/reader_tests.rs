@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::op::Op;
+use crate::traits::{CollectiveRef, Traits};
 
 #[track_caller]
 fn code(text: &str) -> &'static str {
@@ -29,15 +30,19 @@ fn groups(text: &str) -> Option<Vec<Vec<usize>>> {
     let graph = parse(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     match graph.nodes.as_slice() {
         [] => None,
-        [node] => Some(match &node.op {
-            Op::AllReduce(op) => op.groups.to_vec(),
-            Op::AllGather(op) => op.groups.to_vec(),
-            Op::ReduceScatter(op) => op.groups.to_vec(),
-            Op::AllToAll(op) => op.groups.to_vec(),
-            Op::CollectiveBroadcast(op) => op.groups.to_vec(),
-            Op::CollectivePermute(op) => op.pairs.iter().map(|&(from, to)| vec![from, to]).collect(),
-            other => panic!("{other:?}"),
-        }),
+        [node] => {
+            let Traits::Collective(collective) = graph.traits(node) else { panic!("{:?}", node.op) };
+            Some(match collective {
+                CollectiveRef::AllReduce(op) => op.groups.to_vec(),
+                CollectiveRef::AllGather(op) => op.groups.to_vec(),
+                CollectiveRef::ReduceScatter(op) => op.groups.to_vec(),
+                CollectiveRef::AllToAll(op) => op.groups.to_vec(),
+                CollectiveRef::CollectiveBroadcast(op) => op.groups.to_vec(),
+                CollectiveRef::CollectivePermute(op) => {
+                    op.pairs.iter().map(|&(from, to)| vec![from, to]).collect()
+                }
+            })
+        }
         many => panic!("{} nodes", many.len()),
     }
 }

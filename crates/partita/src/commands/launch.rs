@@ -31,7 +31,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// The options for a process that may be one of several: it then joins them, and takes its part of the cores.
 ///
 /// # Errors
-/// E448 where it cannot join them, or there are more processes than ranks, E449 where it was told a place that is none.
+/// E448 where it cannot join them, E449 where there are more processes than ranks, or where it was told a place that is
+/// none.
 pub fn share(options: RunnerOptions, ranks: usize) -> Result<RunnerOptions> {
     let Some(place) = std::env::var_os(PLACE) else { return Ok(options) };
     let wrong = || {
@@ -44,7 +45,7 @@ pub fn share(options: RunnerOptions, ranks: usize) -> Result<RunnerOptions> {
     let (index, count): (usize, usize) =
         (index.parse().map_err(|_| wrong())?, count.parse().map_err(|_| wrong())?);
     if count > ranks {
-        return Err(Diagnostic::new("E448", format!("{count} processes have only {ranks} ranks to run"))
+        return Err(Diagnostic::new("E449", format!("{count} processes have only {ranks} ranks to run"))
             .at("partita launch -n")
             .expected(format!("at most {ranks} processes: one for each rank of the mesh"))
             .found(count.to_string()));
