@@ -171,7 +171,7 @@ BAD_INPUTS = [
     (["train", "gpt", "--mesh", "tp=0"], None),
     (["train", "gpt", "--mesh", "tp=two"], None),
     (["train", "gpt", "--mesh", "dp=2,dp=2"], None),
-    (["train", "gpt", "--mesh", "pp=32"], None),
+    (["train", "gpt", "--mesh", "pp=two"], None),
     (["train", "gpt", "--mesh", "dp=4096"], None),
     (["train", "gpt", "--mesh", "tp=4", "--set", "model.heads=2", "--strict"], None),
     (["train", "gpt", "--set", "nothing.here=1"], None),
