@@ -15,4 +15,5 @@ mod timetable;
 pub mod timetables;
 
 pub use cut::{Cut, Edge, Sink, Source, StageGraph, cut};
+pub use mark::block_of;
 pub use timetable::{Task, TaskKind, Timetable};

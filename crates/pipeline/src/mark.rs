@@ -78,7 +78,7 @@ fn is_number(part: &str) -> bool {
 }
 
 /// The module path up to and including its first number; without one, its first part.
-fn block_of(path: &str) -> &str {
+pub fn block_of(path: &str) -> &str {
     let mut end = 0;
     for part in path.split('.') {
         end += part.len();
@@ -127,7 +127,16 @@ fn balanced(work: &[f64], count: usize) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::balanced;
+    use super::{balanced, block_of};
+
+    #[test]
+    fn a_block_ends_at_its_number() {
+        assert_eq!(block_of("layers.3.attn.q_proj"), "layers.3");
+        assert_eq!(block_of("model.layers.12"), "model.layers.12");
+        assert_eq!(block_of("0.weight"), "0");
+        assert_eq!(block_of("lm_head.weight"), "lm_head");
+        assert_eq!(block_of(""), "");
+    }
 
     #[test]
     fn the_largest_group_is_as_small_as_possible() {

@@ -9,6 +9,7 @@ use partita_base::{Diagnostic, Result};
 use partita_ir::traits::CollectiveRef;
 use partita_ir::{Graph, Node, NodeId, Op, Phase, Role, ValueId};
 use partita_mesh::Combiner;
+use partita_pipeline::block_of;
 use std::sync::Arc;
 
 /// Where a bucket stands in a training step, which decides when it starts and ends.
@@ -72,10 +73,9 @@ impl Bucket {
         (edge, value): (usize, ValueId),
         ranks: usize,
     ) -> Bucket {
-        let node = match class {
-            BucketClass::Received => graph.nodes.iter().find(|node| node.operands.contains(&value)),
-            _ => graph.value(value).definition.map(|(id, _)| graph.node(id)),
-        };
+        // A parameter that is sent belongs to no part of the step.
+        let is_sent_input = class == BucketClass::Sent && graph.value(value).definition.is_none();
+        let node = edge_node(graph, value).filter(|_| !is_sent_input);
         Bucket {
             kind: CollectiveKind::Send,
             class,
@@ -84,23 +84,18 @@ impl Bucket {
             meetings: [(0..ranks).collect()].into(),
             phase: node.map_or(Phase::Forward, |node| node.phase),
             microbatch: node.and_then(|node| node.microbatch),
-            block: node.map_or(String::new(), |node| block(&node.path).to_string()),
+            block: node.map_or(String::new(), |node| block_of(&node.path).to_string()),
             bytes: graph.ty(value).bytes(),
         }
     }
 }
 
-/// The module path up to and including the first numeric component; without one, the first component.
-pub(crate) fn block(path: &str) -> &str {
-    let mut end = 0;
-    for part in path.split('.') {
-        end += part.len();
-        if !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()) {
-            return &path[..end];
-        }
-        end += 1;
+/// The node that computes a value which goes over an edge; for a received value, the first one that reads it.
+pub(crate) fn edge_node(graph: &Graph, value: ValueId) -> Option<&Node> {
+    match graph.value(value).definition {
+        Some((id, _)) => Some(graph.node(id)),
+        None => graph.nodes.iter().find(|node| node.operands.contains(&value)),
     }
-    path.split('.').next().unwrap_or_default()
 }
 
 /// Forward, backward (as `InputGrad`) or update.
@@ -205,7 +200,7 @@ pub(crate) fn bucket(graphs: &[Graph], classes: &Classes, options: &LowerOptions
         let bytes = graphs.iter().map(|g| g.ty(g.node(id).operands[0]).bytes()).max().unwrap_or(0);
         let capped =
             kind == CollectiveKind::AllReduce && matches!(node.phase, Phase::WeightGrad | Phase::Update);
-        let block = block(&node.path).to_string();
+        let block = block_of(&node.path).to_string();
         let phase = options.part(node.phase);
         let key = (
             (kind, meeting.clone(), combiner(op), pairs.to_vec()),
@@ -307,19 +302,5 @@ impl<'a> Paths<'a> {
         if self.target != Some(bucket) {
             self.target = None;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::block;
-
-    #[test]
-    fn a_block_ends_at_its_number() {
-        assert_eq!(block("layers.3.attn.q_proj"), "layers.3");
-        assert_eq!(block("model.layers.12"), "model.layers.12");
-        assert_eq!(block("0.weight"), "0");
-        assert_eq!(block("lm_head.weight"), "lm_head");
-        assert_eq!(block(""), "");
     }
 }

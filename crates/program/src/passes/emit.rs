@@ -3,7 +3,7 @@
 
 use crate::RegionTarget;
 use crate::collective::{Collective, CollectiveKind, Transfer, exchange};
-use crate::passes::bucket::{Bucket, BucketClass};
+use crate::passes::bucket::{Bucket, BucketClass, edge_node};
 use crate::passes::describe;
 use crate::passes::fuse::{Step, uniform};
 use crate::program::{
@@ -438,10 +438,7 @@ impl Emitter<'_> {
             let nodes: Vec<&Node> = bucket.nodes.iter().map(|&id| self.graph.node(id)).collect();
             return origin(&nodes);
         };
-        let node = match self.graph.value(value).definition {
-            Some((node, _)) => Some(self.graph.node(node)),
-            None => self.graph.nodes.iter().find(|node| node.operands.contains(&value)),
-        };
+        let node = edge_node(self.graph, value);
         let what = if bucket.class == BucketClass::Sent { "send" } else { "receive" };
         Origin {
             path: node.map_or(String::new(), |node| node.path.clone()),

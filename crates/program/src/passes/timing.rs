@@ -8,7 +8,7 @@ use crate::passes::order::maker;
 use partita_base::Result;
 use partita_ir::{Graph, NodeId, Phase, Role, ValueId};
 use partita_pipeline::{Task, TaskKind, Timetable};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// The tasks of the mesh slice that runs a graph, and when values go over its edges.
 #[derive(Clone, PartialEq, Debug)]
@@ -73,7 +73,7 @@ impl Timing {
         }
         let mut taken: BTreeMap<usize, usize> = BTreeMap::new();
         for (timing, (graph, ..)) in all.iter().zip(graphs) {
-            for (&edge, task) in &timing.readers(graph) {
+            for (&edge, task) in &timing.readers(graph, &timing.tasks_of_nodes(graph)) {
                 let slot = taken.entry(edge).or_default();
                 *slot = (*slot).max(timing.slot(*task));
             }
@@ -160,12 +160,11 @@ impl Timing {
     /// For each node, whether its results are read for nothing but to be sent.
     fn only_send(&self, graph: &Graph) -> Vec<bool> {
         let mut is_read = vec![false; graph.values.len()];
-        let sent: BTreeSet<ValueId> = self.sent.values().copied().collect();
         let returned = graph.outputs.len() - self.sent.len();
         graph.outputs[..returned].iter().for_each(|value| is_read[value.index()] = true);
         let mut only_send = vec![false; graph.nodes.len()];
         let mut leads_to_send = vec![false; graph.values.len()];
-        sent.iter().for_each(|value| leads_to_send[value.index()] = true);
+        self.sent.values().for_each(|value| leads_to_send[value.index()] = true);
         for id in graph.node_ids().rev() {
             let node = graph.node(id);
             let is_only = node.results.iter().all(|v| !is_read[v.index()])
@@ -178,10 +177,9 @@ impl Timing {
     }
 
     /// For each edge that brings a value, the first task that reads it.
-    fn readers(&self, graph: &Graph) -> BTreeMap<usize, usize> {
-        let of_node = self.tasks_of_nodes(graph);
+    fn readers(&self, graph: &Graph, of_node: &[usize]) -> BTreeMap<usize, usize> {
         let mut first = BTreeMap::new();
-        for (node, &task) in graph.nodes.iter().zip(&of_node) {
+        for (node, &task) in graph.nodes.iter().zip(of_node) {
             for edge in node.operands.iter().filter_map(|operand| self.received.get(operand)) {
                 let reader = first.entry(*edge).or_insert(task);
                 *reader = task.min(*reader);
@@ -233,7 +231,7 @@ impl Places {
         order.iter().enumerate().for_each(|(place, id)| of_node[id.index()] = place as isize);
         let first = |task| order.partition_point(|id| task_of[id.index()] < task) as isize;
         let begin = (0..=timing.tasks.len()).map(first).collect();
-        Places { of_node, begin, end, readers: timing.readers(graph) }
+        Places { of_node, begin, end, readers: timing.readers(graph, &task_of) }
     }
 
     /// Where a task begins; behind all nodes where there is none.
