@@ -266,7 +266,7 @@ impl Mesh {
     }
 
     /// How far apart in rank neighbours along this axis are.
-    fn stride(&self, axis: AxisRef) -> usize {
+    pub fn stride(&self, axis: AxisRef) -> usize {
         let minor: usize = self.axes[axis.axis + 1..].iter().map(|a| a.size).product();
         minor * (self.axes[axis.axis].size / axis.end())
     }

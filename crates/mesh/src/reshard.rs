@@ -69,12 +69,30 @@ pub struct ReshardStep {
     pub after: Sharding,
 }
 
+/// What the steps of a reshard of one tensor cost. The cost model implements it; the search behind [`reshard`] asks it.
+pub trait LinkCost {
+    /// Seconds of a step, finite and not negative; `before` is the layout that it starts from.
+    fn step_s(&self, before: &Sharding, step: &ReshardStep) -> f64;
+
+    /// Seconds of steps one after another, from the layout `from`.
+    fn path_s(&self, from: &Sharding, steps: &[ReshardStep]) -> f64 {
+        let befores = [from].into_iter().chain(steps.iter().map(|s| &s.after));
+        befores.zip(steps).map(|(before, step)| self.step_s(before, step)).sum()
+    }
+}
+
 /// The steps that take a tensor of a global shape from one layout to another; none where they are the same layout.
 /// The `after` of the last step is `to` as given.
 ///
 /// Works for any two layouts that [`Sharding::validate`] accepts for `shape`, uneven and empty pieces included, and
-/// looks for few elements sent per rank, each collective counting as some elements more.
-pub fn reshard(mesh: &Mesh, from: &Sharding, to: &Sharding, shape: &[usize]) -> Vec<ReshardStep> {
+/// looks for the steps that take the fewest seconds by `cost`.
+pub fn reshard(
+    mesh: &Mesh,
+    from: &Sharding,
+    to: &Sharding,
+    shape: &[usize],
+    cost: &dyn LinkCost,
+) -> Vec<ReshardStep> {
     debug_assert!(
         from.validate(mesh, shape).is_ok() && to.validate(mesh, shape).is_ok(),
         "layouts fit mesh and shape"
@@ -82,7 +100,7 @@ pub fn reshard(mesh: &Mesh, from: &Sharding, to: &Sharding, shape: &[usize]) -> 
     if from.same_layout(to, mesh, shape) {
         return Vec::new();
     }
-    let mut steps = search::cheapest_path(mesh, from, to, shape);
+    let mut steps = search::cheapest_path(mesh, from, to, shape, cost);
     if let Some(last) = steps.last_mut() {
         last.after = to.clone();
     }

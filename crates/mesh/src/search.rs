@@ -1,4 +1,4 @@
-//! The search behind [`crate::reshard`]: Dijkstra over layouts.
+//! The search behind [`crate::reshard`]: Dijkstra over layouts, by the seconds of the steps.
 //!
 //! Both layouts are first cut into *atoms*, the coarsest parts of axes such that each is wholly here or wholly there.
 //! A state is a layout in atoms; the moves are the collectives and local operations that can bring it nearer to the
@@ -6,15 +6,13 @@
 //! anew always works ([`Search::direct`]): it is the bound that the search has to beat.
 
 use crate::mesh::{AxisList, AxisRef, Mesh};
-use crate::reshard::{ReshardStep, Step};
+use crate::reshard::{LinkCost, ReshardStep, Step};
 use crate::sharding::{DimSharding, Sharding, merged};
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
-/// What a collective costs beside the elements it moves, in elements.
-const COLLECTIVE_COST: u64 = 1024;
-/// What a local operation costs: just enough to leave out needless ones.
-const LOCAL_COST: u64 = 1;
+/// Paths whose seconds differ by less than this part cost the same: sums of the same steps in another order.
+const SAME: f64 = 1e-9;
 /// After this many states the search is content with the direct way.
 const MOST_STATES: usize = 2000;
 
@@ -24,11 +22,12 @@ pub(crate) fn cheapest_path(
     from: &Sharding,
     to: &Sharding,
     shape: &[usize],
+    cost: &dyn LinkCost,
 ) -> Vec<ReshardStep> {
     let (from, to) = atoms(mesh, from, to, shape);
-    let search = Search { mesh, shape, target: to };
+    let search = Search { mesh, shape, cost, target: to };
     let direct = search.direct(&from);
-    let mut steps = search.better_than(search.path_cost(&from, &direct), &from).unwrap_or(direct);
+    let mut steps = search.better_than(cost.path_s(&from, &direct), &from).unwrap_or(direct);
     for ReshardStep { step, after } in &mut steps {
         after.canonicalise(mesh);
         match step {
@@ -107,20 +106,46 @@ fn cut_up(
     axes
 }
 
+/// Seconds in the queue, the order of numbers.
+#[derive(Clone, Copy, Debug)]
+struct Seconds(f64);
+
+impl Ord for Seconds {
+    fn cmp(&self, other: &Seconds) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+impl PartialOrd for Seconds {
+    fn partial_cmp(&self, other: &Seconds) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Seconds {
+    fn eq(&self, other: &Seconds) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Seconds {}
+
 struct Search<'a> {
     mesh: &'a Mesh,
     shape: &'a [usize],
+    cost: &'a dyn LinkCost,
     target: Sharding,
 }
 
 impl Search<'_> {
-    /// Dijkstra from `from` to the target; `None` where no path costs less than `bound`.
-    fn better_than(&self, bound: u64, from: &Sharding) -> Option<Vec<ReshardStep>> {
-        let mut best: BTreeMap<Sharding, u64> = BTreeMap::from([(from.clone(), 0)]);
+    /// Dijkstra from `from` to the target; `None` where no path takes fewer seconds than `bound`.
+    fn better_than(&self, bound: f64, from: &Sharding) -> Option<Vec<ReshardStep>> {
+        let bound = bound * (1.0 - SAME);
+        let mut best: BTreeMap<Sharding, f64> = BTreeMap::from([(from.clone(), 0.0)]);
         let mut reached_by: BTreeMap<Sharding, (Sharding, Step)> = BTreeMap::new();
-        let mut queue = BinaryHeap::from([Reverse((0, from.clone()))]);
+        let mut queue = BinaryHeap::from([Reverse((Seconds(0.0), from.clone()))]);
         let mut expanded = 0;
-        while let Some(Reverse((cost, state))) = queue.pop() {
+        while let Some(Reverse((Seconds(cost), state))) = queue.pop() {
             if self.arrived(&state) {
                 return Some(walk_back(&reached_by, state));
             }
@@ -132,11 +157,11 @@ impl Search<'_> {
                 return None;
             }
             for next in self.moves(&state) {
-                let total = cost + self.cost(&state, &next);
+                let total = cost + self.cost.step_s(&state, &next);
                 if total < bound && best.get(&next.after).is_none_or(|&known| total < known) {
                     best.insert(next.after.clone(), total);
                     reached_by.insert(next.after.clone(), (state.clone(), next.step));
-                    queue.push(Reverse((total, next.after)));
+                    queue.push(Reverse((Seconds(total), next.after)));
                 }
             }
         }
@@ -207,7 +232,8 @@ impl Search<'_> {
 
     /// Everything worth doing next.
     fn moves(&self, state: &Sharding) -> Vec<ReshardStep> {
-        // Nothing is won by waiting with a slice into place: it is local, and what follows gets smaller.
+        // A slice into place is never put off: it is local, and what follows gets smaller. To wait could only be cheaper
+        // where devices copy at less than twice the speed of their links.
         if let Some(slice) = self.free_slice(state) {
             return vec![slice];
         }
@@ -380,27 +406,6 @@ impl Search<'_> {
         cut.by_element += if cut.by_element > 0 { axes.len() } else { finer };
         cut.axes.extend_from_slice(axes);
         after
-    }
-
-    /// Elements a rank sends (the largest rank, around a ring) and the fixed cost of a step.
-    fn cost(&self, before: &Sharding, step: &ReshardStep) -> u64 {
-        let local = |s: &Sharding| s.largest_local_elements(self.mesh, self.shape) as u64;
-        let (now, then) = (local(before), local(&step.after));
-        let others = |axes: &[AxisRef]| now - now / self.mesh.axes_size(axes) as u64;
-        COLLECTIVE_COST
-            + match &step.step {
-                Step::Slice { .. } | Step::ToPartial { .. } => return LOCAL_COST,
-                Step::AllGather { .. } => then - now,
-                Step::ReduceScatter { .. } => now - then,
-                Step::AllReduce { axes, .. } => 2 * others(axes),
-                Step::AllToAll { axes, .. } => others(axes),
-                Step::Permute {} => now,
-            }
-    }
-
-    fn path_cost(&self, from: &Sharding, steps: &[ReshardStep]) -> u64 {
-        let befores = [from].into_iter().chain(steps.iter().map(|s| &s.after));
-        befores.zip(steps).map(|(before, step)| self.cost(before, step)).sum()
     }
 }
 

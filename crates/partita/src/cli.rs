@@ -91,6 +91,9 @@ pub struct ConfigFlags {
     /// The mesh, e.g. dp=2,tp=2,pp=1; -1 takes the ranks that are left.
     #[arg(long, value_name = "AXES")]
     pub mesh: Option<String>,
+    /// What the mesh runs on: laptop, a100-8, h100-8, h100-pod, or a TOML file with the keys of [cluster].
+    #[arg(long, value_name = "NAME|FILE")]
+    pub cluster: Option<PathBuf>,
     /// Optimizer steps, at least one.
     #[arg(long, value_name = "N")]
     pub steps: Option<i64>,
@@ -398,6 +401,7 @@ impl ConfigFlags {
     pub fn overrides(&self) -> Result<Vec<String>> {
         let mut items = Vec::new();
         items.extend(self.mesh.as_ref().map(|mesh| item("mesh.shape", mesh.clone())));
+        items.extend(self.cluster.as_ref().map(|path| path_item("cluster.name", path)).transpose()?);
         let counts = [
             ("train.steps", self.steps),
             ("train.seed", self.seed),
@@ -496,12 +500,13 @@ mod tests {
     #[test]
     fn every_flag_reaches_its_key() {
         let config = config(
-            "partita train bert --mesh dp=-1,tp=2 --steps 7 --seed 9 --batch 16 --microbatches 4 --dtype f64 \
+            "partita train bert --mesh dp=-1,tp=2 --cluster h100-8 --steps 7 --seed 9 --batch 16 --microbatches 4 --dtype f64 \
              --data 1.5 --plan true --sequence-parallel --vocab-parallel --strict --checkpoint-dir out \
              --checkpoint-every 3 --checkpoint-keep 5 --no-sample --memory-limit 8G --verify-limit 1e6 --kernels avx2 \
              --set train.validate_every=2",
         );
         assert_eq!((config.model.name(), config.mesh.as_str()), ("bert", "dp=-1,tp=2"));
+        assert_eq!(config.cluster.name, "h100-8");
         let train = &config.train;
         assert_eq!((train.steps, train.seed, train.batch, train.microbatches), (7, 9, 16, 4));
         assert_eq!((train.dtype, train.sample_bytes, train.validate_every), (DType::F64, 0, 2));

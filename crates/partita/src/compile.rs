@@ -115,6 +115,7 @@ pub fn build_options(config: &Config, varied: &Build) -> BuildOptions {
         timetable: config.train.timetable.clone(),
         sequence_parallel: config.plan.sequence_parallel,
         input_gradient: varied.input_gradient,
+        cluster: config.cluster.clone(),
         break_rule_at: varied.break_rule_at.clone(),
         ..BuildOptions::new(config.step.clone())
     }

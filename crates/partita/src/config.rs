@@ -1,8 +1,10 @@
 //! The config of a run: strict TOML, bundled ones by name, any key overridable.
 
+use crate::cluster::cluster;
 use crate::feeds::BUNDLED_CORPUS;
 use crate::keys::{Section, unknown};
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
+use partita_cost::Cluster;
 use partita_nn::{
     BertConfig, Decay, GptConfig, LlamaConfig, LrSchedule, MlpConfig, ModelConfig, Optimizer, StepOptions,
 };
@@ -35,6 +37,8 @@ pub struct Config {
     pub data: Data,
     /// The mesh, as on the command line.
     pub mesh: String,
+    /// What links and devices cost.
+    pub cluster: Cluster,
     /// How the mesh is used.
     pub plan: PlanConfig,
     /// When and where to save.
@@ -135,7 +139,7 @@ pub struct CheckpointConfig {
 /// Operations that a verification may cost unless the config says otherwise: several minutes on the interpreter.
 const VERIFY_LIMIT: f64 = 1e11;
 
-const SECTIONS: &[&str] = &["model", "train", "optimizer", "data", "mesh", "plan", "checkpoint"];
+const SECTIONS: &[&str] = &["model", "train", "optimizer", "data", "mesh", "cluster", "plan", "checkpoint"];
 
 impl Config {
     /// Reads a config file or a bundled config and applies `overrides` (`section.key=value`).
@@ -253,6 +257,7 @@ impl Config {
         let mut mesh = Section::take(&mut root, "mesh")?;
         let shape = mesh.text("shape")?.unwrap_or_else(|| "dp=1".into());
         mesh.end()?;
+        let cluster = cluster(Section::take(&mut root, "cluster")?)?;
         let mut plan = Section::take(&mut root, "plan")?;
         let plan_section = PlanConfig {
             file: plan.text("file")?.map(PathBuf::from),
@@ -295,6 +300,7 @@ impl Config {
             schedule,
             data: data_section,
             mesh: shape,
+            cluster,
             plan: plan_section,
             checkpoint: checkpoint_section,
             resolved,

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cli;
+mod cluster;
 pub mod commands;
 pub mod compile;
 pub mod config;

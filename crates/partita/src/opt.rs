@@ -7,6 +7,7 @@
 
 use crate::commands::lower::{annotated, origin};
 use partita_base::{Diagnostic, Result, did_you_mean};
+use partita_cost::Cluster;
 use partita_ir::ops::Composite;
 use partita_ir::{
     ClassGraph, Graph, Literal, Operation, Registry, Role, Target, TensorType, evaluate, evaluate_ranks,
@@ -43,6 +44,8 @@ pub struct OptOptions {
     pub mesh: Option<Mesh>,
     /// Take the text for the local graph of so many alike ranks, with its collectives written out.
     pub ranks: Option<usize>,
+    /// What links and devices cost.
+    pub cluster: Cluster,
     /// The choices of lowering.
     pub lower: LowerOptions,
     /// Lower for a device that has no kernels of composites and needs no scratch, so that places in memory follow from
@@ -67,10 +70,11 @@ impl RegionTarget for PlainDevice {
 
 impl OptOptions {
     /// Takes an item such as `bucket_cap_bytes=64` as a choice of lowering; whether it is one. Besides the numbers and
-    /// flags of [`LowerOptions`] there is `device=plain`, see [`OptOptions::plain_device`].
+    /// flags of [`LowerOptions`] there are `device=plain`, see [`OptOptions::plain_device`], and `cluster=h100-8`, a ready
+    /// cluster.
     ///
     /// # Errors
-    /// E017 where the value does not fit the choice.
+    /// E017 where the value does not fit the choice, E473 for a cluster that there is not.
     pub fn set(&mut self, item: &str) -> Result<bool> {
         let Some((name, value)) = item.split_once('=') else { return Ok(false) };
         let unread = |expected: &str| {
@@ -78,6 +82,7 @@ impl OptOptions {
         };
         let (number, flag) = (value.parse::<usize>(), value.parse::<bool>());
         match name {
+            "cluster" => self.cluster = Cluster::ready(value)?,
             "bucket_cap_bytes" => self.lower.bucket_cap_bytes = number.map_err(|_| unread("a number"))?,
             "logits_bytes" => self.lower.logits_bytes = number.map_err(|_| unread("a number"))?,
             "fused_ops" => self.lower.fused_ops = number.map_err(|_| unread("a number"))?,
@@ -207,7 +212,10 @@ impl Unit {
                 if name != PARTITION.0 {
                     return Err(misplaced(name, "the text is a global graph: run `partition` first"));
                 }
-                let partitioned = partition(&graph, &mesh_of(&graph, options)?, &Options::default())?;
+                let mesh = mesh_of(&graph, options)?;
+                options.cluster.holds(&mesh)?;
+                let partitioning = Options { cluster: options.cluster.clone(), ..Options::default() };
+                let partitioned = partition(&graph, &mesh, &partitioning)?;
                 let lowering = Lowering::new(&virtual_ranks::class_graphs(&partitioned)?)?;
                 let state = State::Local(Box::new(lowering));
                 return Ok(Unit { state, partitioned: Some(Box::new(partitioned)), reports });

@@ -50,6 +50,37 @@ fn a_plan_reads_back_from_each_of_its_spellings() {
 }
 
 #[test]
+fn costs_are_those_of_the_cluster_of_the_run() {
+    let place = Place::new();
+    std::fs::write(place.path("slow.toml"), "links = [{ latency_s = 1.0, bytes_per_s = 1e9 }]\n").unwrap();
+    std::fs::write(place.path("wrong.toml"), "links = [{ latency_s = -1.0, bytes_per_s = 1e9 }]\n").unwrap();
+    let explain = |more: &[&str]| place.run(&[&["explain", "gpt", "--mesh", "tp=2"], more].concat());
+    let cost_us = |more: &[&str]| {
+        let outcome = explain(&[more, &["--json"]].concat());
+        assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+        let event = &outcome.of("explain")[0];
+        (event["cluster"].as_str().unwrap().to_string(), event["collectives"][0]["cost_us"].as_f64().unwrap())
+    };
+    let (name, laptop_us) = cost_us(&[]);
+    assert_eq!(name, "laptop");
+    let (name, fast_us) = cost_us(&["--cluster", "h100-8"]);
+    assert_eq!(name, "h100-8");
+    let (name, slow_us) = cost_us(&["--cluster", "slow.toml"]);
+    assert_eq!(name, "slow.toml");
+    assert!(fast_us < laptop_us && laptop_us < 1e6 && 1e6 < slow_us, "{fast_us} {laptop_us} {slow_us}");
+    let text = explain(&["--set", "cluster.name=h100-8", "all_reduce:1"]).out;
+    assert!(text.contains("us, by cluster `h100-8`"), "{text}");
+    let code = |more: &[&str]| {
+        let outcome = explain(more);
+        assert_eq!(outcome.code, Some(2), "{}", outcome.out);
+        outcome.err.split(['[', ']']).nth(1).unwrap().to_string()
+    };
+    assert_eq!(code(&["--cluster", "h100-9"]), "E473");
+    assert_eq!(code(&["--cluster", "wrong.toml"]), "E470");
+    assert_eq!(code(&["--set", "mesh.shape=dp=8,tp=2", "--cluster", "h100-8"]), "E474");
+}
+
+#[test]
 fn a_dictionary_of_pytorch_is_a_plan_file() {
     let text = "from torch.distributed.tensor.parallel import *\n\nparallelize_plan = {\n    \
                 \"layers.0\": ColwiseParallel(input_layouts=Shard(0), use_local_output=False),\n    \

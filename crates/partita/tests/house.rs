@@ -14,6 +14,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("comm", 1),
     ("mlir", 1),
     ("ir", 2),
+    ("cost", 2),
     ("nn", 3),
     ("pipeline", 4),
     ("spmd", 4),

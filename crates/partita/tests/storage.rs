@@ -234,10 +234,7 @@ fn an_advised_mesh_is_better_by_the_cost_model() {
             continue;
         };
         assert_eq!(notes, [&better.to_string()]);
-        let price = |built: &Built| {
-            let mesh = &built.stages[0].partitioned.mesh;
-            step_s(&built.stages[0].partitioned, &partita_mesh::Cluster::uniform(mesh))
-        };
+        let price = |built: &Built| step_s(&built.stages[0].partitioned);
         let (given_s, step_s) = (price(&given), price(&on(&better.mesh.to_string())));
         assert_eq!((better.given_s, better.step_s), (given_s, step_s));
         assert!(step_s < given_s, "{name} {mesh}: {step_s} s on {}, {given_s} s as given", better.mesh);

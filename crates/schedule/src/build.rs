@@ -8,16 +8,19 @@ use crate::stages::{self, PIPELINE_AXIS, Stage};
 use crate::structure::{Structured, Tools, restructure};
 use crate::verify::StepRunner;
 use partita_base::{Diagnostic, Result};
+use partita_cost::Cluster;
 use partita_ir::composites::DROPOUT;
 use partita_ir::ops::Composite;
 use partita_ir::port::LOSS;
 use partita_ir::{Attribute, Graph, Pieces, Role, TensorType, Value, graph_edit};
-use partita_mesh::Mesh;
+use partita_mesh::{AxisList, Mesh};
 use partita_nn::{Model, StepOptions, append_update, gradient_graph_wrt, train_step};
 use partita_pipeline::{Edge, Timetable, timetables};
 use partita_spmd::{
-    Options, Partitioned, microbatch, partition, propagate, specialise, split_fused, virtual_ranks,
+    Options, Partitioned, is_computed, microbatch, partition, propagate, specialise, split_fused,
+    virtual_ranks,
 };
+use std::collections::BTreeMap;
 
 /// A step planned for a mesh, up to the local graphs of its ranks.
 #[derive(Clone, Debug)]
@@ -119,6 +122,10 @@ pub struct BuildOptions {
     pub output_predictions: bool,
     /// Whether the step also returns the gradient with respect to the first real input, `grad.<input>`.
     pub input_gradient: bool,
+    /// What links and devices cost.
+    pub cluster: Cluster,
+    /// Splits fixed by hand: see [`Options::fixed`].
+    pub fixed: BTreeMap<String, Vec<AxisList>>,
     /// The pipeline timetable: a name of [`partita_pipeline::timetables`].
     pub timetable: String,
     /// Test hook: see [`Options::break_rule_at`].
@@ -134,6 +141,8 @@ impl BuildOptions {
             sequence_parallel: false,
             output_predictions: false,
             input_gradient: false,
+            cluster: Cluster::default(),
+            fixed: BTreeMap::new(),
             timetable: timetables::ALL[0].name.to_string(),
             break_rule_at: None,
         }
@@ -303,6 +312,7 @@ fn place(
     runner: &dyn StepRunner,
 ) -> Result<Built> {
     runner.at_stage("writing the step")?;
+    options.cluster.holds(mesh)?;
     let slices = mesh.slices(PIPELINE_AXIS);
     let applied = apply(plan, &unplaced.graph, &slices[0].mesh, &options.applying())?;
     let step = graph_edit::prune(without_outputs(applied.graph, &unplaced.spoken_of));
@@ -314,7 +324,10 @@ fn place(
     let slice_of: Option<Vec<usize>> = timetable.as_ref().map(Timetable::slice_of_stage);
     let mut cut =
         partita_pipeline::cut(&step, slices.len(), &|stage| slice_of.as_ref().map_or(0, |of| of[stage]));
-    let partitioning = Options { break_rule_at: options.break_rule_at.clone(), ..Options::default() };
+    let cluster = options.cluster.sliced(mesh, PIPELINE_AXIS);
+    for name in options.fixed.keys() {
+        is_computed(&step, name)?;
+    }
     // A received value does not say how the batch is sharded: it gets the layout that it has in the
     // whole step.
     let layouts = (slices.len() > 1).then(|| propagate(&step, &slices[0].mesh)).transpose()?;
@@ -323,6 +336,10 @@ fn place(
         if let Some(layouts) = &layouts {
             stages::lay_out_received(stage, &cut.edges, layouts, &slice.mesh);
         }
+        let mut fixed = options.fixed.clone();
+        fixed.retain(|name, _| is_computed(&stage.graph, name).is_ok());
+        let (cluster, break_rule_at) = (cluster.clone(), options.break_rule_at.clone());
+        let partitioning = Options { cluster, break_rule_at, fixed };
         partitions.push(partition(&stage.graph, &slice.mesh, &partitioning)?);
     }
     runner.at_stage("partitioning the step")?;

@@ -14,7 +14,7 @@ use crate::weights::weights_of;
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::traits::CollectiveRef;
 use partita_ir::{Graph, Node, Operation, Role, ValueId};
-use partita_mesh::{Cluster, Mesh, Sharding};
+use partita_mesh::{LinkCost, Mesh, Sharding};
 use partita_spmd::{Move, Partitioned};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ pub struct Collective {
     /// Bytes of the full tensor that this rank takes part in moving, as `lower --counts` counts
     /// them.
     pub bytes: usize,
-    /// Microseconds by [`Cluster::uniform`].
+    /// Microseconds by the cluster that the step was planned for.
     pub cost_us: f64,
     /// The plan line that causes it; empty if no line does.
     pub because: String,
@@ -158,7 +158,7 @@ impl<'a> Explain<'a> {
     /// The collectives of rank 0's step, in order.
     pub fn collectives(&self) -> Vec<Collective> {
         let local = self.partitioned.local(0);
-        let cluster = Cluster::uniform(self.mesh);
+        let cluster = &self.partitioned.cluster;
         let moves: BTreeMap<ValueId, &Move> = self.partitioned.moves.iter().map(|m| (m.local, m)).collect();
         let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
         let mut found = Vec::new();
@@ -184,8 +184,8 @@ impl<'a> Explain<'a> {
             };
             if let Some(step) = moves.get(&node.results[0]) {
                 let ty = self.graph.ty(step.value);
-                let seconds =
-                    cluster.step_s(self.mesh, &ty.shape, ty.dtype.size_bytes(), &step.before, &step.step);
+                let cost = cluster.reshard_cost(self.mesh, &ty.shape, ty.dtype.size_bytes());
+                let seconds = cost.step_s(&step.before, &step.step);
                 let chain = self.meeting(step);
                 collective.value = self.name_of(step.value);
                 collective.tensor = ty.to_string();

@@ -1,10 +1,11 @@
 //! Advice on meshes: which ranks are idle, and a mesh on which the step takes less time by the cost model.
 
+use crate::assign::op_s;
 use crate::partition::Partitioned;
 use crate::propagate::Layouts;
 use partita_base::Result;
 use partita_ir::{Graph, Operation};
-use partita_mesh::{Axis, AxisList, Cluster, Mesh, Step, rank_list};
+use partita_mesh::{Axis, AxisList, LinkCost, Mesh, Step, rank_list};
 
 /// Ranks that hold nothing of some parameters, since these have fewer pieces than there are ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -75,20 +76,17 @@ pub(crate) fn idle_notes(graph: &Graph, mesh: &Mesh, layouts: &Layouts) -> Vec<S
 }
 
 /// Seconds of a step on its slowest rank by the cost model: the work of its ops, and its collectives one after another.
-pub fn step_s(partitioned: &Partitioned, cluster: &Cluster) -> f64 {
+pub fn step_s(partitioned: &Partitioned) -> f64 {
+    let Partitioned { graph, mesh, cluster, .. } = partitioned;
     let work_s = |local: &Graph| {
         let own = local.nodes.iter().filter(|node| !node.op.is_collective());
-        own.map(|node| {
-            let cost = node.op.cost(&local.operand_types(node), &local.result_types(node));
-            cost.flops / cluster.device_flops_per_s + cost.bytes / cluster.device_bytes_per_s
-        })
-        .sum::<f64>()
+        own.map(|node| op_s(&cluster.device, local, node, 1)).sum::<f64>()
     };
     let local = |step: &Step| matches!(step, Step::Slice { .. } | Step::ToPartial { .. });
     let exchanges = partitioned.moves.iter().filter(|m| !local(&m.step.step));
     let exchanged_s = exchanges.map(|m| {
-        let ty = partitioned.graph.ty(m.value);
-        cluster.step_s(&partitioned.mesh, &ty.shape, ty.dtype.size_bytes(), &m.before, &m.step)
+        let ty = graph.ty(m.value);
+        cluster.reshard_cost(mesh, &ty.shape, ty.dtype.size_bytes()).step_s(&m.before, &m.step)
     });
     partitioned.locals.iter().map(work_s).fold(0.0, f64::max) + exchanged_s.sum::<f64>()
 }
@@ -123,11 +121,11 @@ pub fn better_mesh(
     on: &mut dyn FnMut(&Mesh) -> Result<Partitioned>,
 ) -> Option<BetterMesh> {
     let mut best = None;
-    let given_s = step_s(given, &Cluster::uniform(&given.mesh));
+    let given_s = step_s(given);
     let mut least = (given_s, given.mesh.rank_count());
     for mesh in candidates(&given.mesh, &idle(&given.graph, &given.mesh, &given.layouts)) {
         let Ok(other) = on(&mesh) else { continue };
-        let (step_s, ranks) = (step_s(&other, &Cluster::uniform(&mesh)), mesh.rank_count());
+        let (step_s, ranks) = (step_s(&other), mesh.rank_count());
         let is_same = (step_s - least.0).abs() <= SAME * least.0;
         let is_better = if is_same { ranks < least.1 } else { step_s < least.0 };
         if is_better {

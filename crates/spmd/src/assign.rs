@@ -1,15 +1,17 @@
 //! Choosing how one op's factors are split.
 //!
-//! For every mesh axis in sight there are few choices: split a factor that some operand or result already has
-//! split so, let a partial value flow through where the op is linear, or leave the axis unused. All combinations
+//! Of all [`crate::strategies()`], those are tried whose axes are in sight: an axis splits a factor that some operand or
+//! result already has split so, lets a partial value through where an operand is partial, or is unused. All combinations
 //! are priced (moving operands into place, moving results to where they are wanted, lost parallelism) and the
 //! cheapest wins among those that repeat the least work; the first of equals, so the outcome is deterministic.
 
 use crate::factors::{axes_of_factors, dim_sharding, may_split};
 use crate::propagate::Layouts;
+use crate::strategies::{AxisUse, Strategy, Through, combinations, may_pass, overlap};
 use crate::units::Units;
-use partita_ir::{Cost, FactorKind, Graph, Node, Operation, Role, Rule, ValueId};
-use partita_mesh::{AxisList, AxisRef, Cluster, Combiner, DimSharding, Mesh, Sharding};
+use partita_cost::{Cluster, Device, Work};
+use partita_ir::{FactorKind, Graph, Node, Operation, Role, Rule, ValueId};
+use partita_mesh::{AxisList, AxisRef, Combiner, DimSharding, Mesh, Sharding};
 
 /// How one op is split.
 #[derive(Clone, Debug)]
@@ -20,14 +22,6 @@ pub struct Assignment {
     pub required: Vec<Sharding>,
     /// The layout each result comes out with.
     pub produced: Vec<Sharding>,
-}
-
-/// What may be done with one axis.
-#[derive(Clone, Copy, PartialEq, Debug)]
-enum Choice {
-    Factor(usize),
-    Through(usize, Combiner),
-    Unused,
 }
 
 /// What is known when an op is assigned.
@@ -52,45 +46,37 @@ pub struct Situation<'a> {
     pub wanted: Vec<Sharding>,
 }
 
-/// More combinations than this are not tried; axes beyond the cap keep their first choice.
+/// More combinations than this are not tried; axes beyond the cap keep their first use.
 const MOST_COMBINATIONS: usize = 1024;
 
 /// The cheapest assignment. `fetch_s(operand, required)` prices bringing an operand into a layout.
 pub fn assign(situation: &Situation, fetch_s: &mut dyn FnMut(usize, &Sharding) -> f64) -> Assignment {
     let (axes, references) = axes_in_sight(situation);
-    let choices: Vec<Vec<Choice>> = axes.iter().map(|&a| choices_of(situation, a, &references)).collect();
-    let mut combinations: Vec<Vec<Choice>> = vec![Vec::new()];
-    for options in &choices {
-        let take = if combinations.len() * options.len() > MOST_COMBINATIONS { 1 } else { options.len() };
-        combinations = combinations
-            .into_iter()
-            .flat_map(|c| options[..take].iter().map(move |&o| [c.as_slice(), &[o]].concat()))
-            .collect();
+    let uses: Vec<(AxisRef, Vec<AxisUse>)> =
+        axes.into_iter().map(|axis| (axis, uses_in_sight(situation, axis, &references))).collect();
+    let mut count = 1;
+    let mut tried = uses.clone();
+    for (_, options) in &mut tried {
+        if count * options.len() > MOST_COMBINATIONS {
+            options.truncate(1);
+        }
+        count *= options.len();
     }
-    let work = situation
-        .node
-        .op
-        .cost(&situation.graph.operand_types(situation.node), &situation.graph.result_types(situation.node));
     // Work is never repeated on all ranks of an axis to save a message: tiny tensors would make that look cheap, and
     // layouts should not depend on how small a test is. Nor is a parameter gathered where it lies so that work can
     // come to it: that is what its layout asks for. (To gather it for each use is asked for by a constraint.)
     let mut best: Option<(usize, f64, Assignment)> = None;
-    for combination in combinations {
-        let repeated: usize = combination
-            .iter()
-            .zip(&choices)
-            .zip(&axes)
-            .filter(|((c, options), _)| {
-                **c == Choice::Unused && options.iter().any(|o| matches!(o, Choice::Factor(_)))
-            })
-            .map(|(_, axis)| axis.size)
-            .product();
+    for strategy in combinations(situation.rule, &tried, &references) {
+        let repeats = |(axis, options): &&(AxisRef, Vec<AxisUse>)| {
+            strategy.leaves_unused(*axis) && options.iter().any(|o| matches!(o, AxisUse::Factor(_)))
+        };
+        let repeated: usize = uses.iter().filter(repeats).map(|(axis, _)| axis.size).product();
         if best.as_ref().is_some_and(|(least, _, _)| repeated > *least) {
             continue;
         }
-        let Some(assignment) = build(situation, &axes, &combination, &references) else { continue };
+        let Some(assignment) = layouts_of(situation, &strategy) else { continue };
         let repeated = repeated * uprooted(situation, &assignment);
-        let seconds = price(situation, &assignment, &work, fetch_s);
+        let seconds = price_s(situation, &assignment, fetch_s);
         let better = |(least, least_s, _): &(usize, f64, Assignment)| {
             repeated < *least || seconds < least_s * (1.0 - 1e-9)
         };
@@ -100,7 +86,7 @@ pub fn assign(situation: &Situation, fetch_s: &mut dyn FnMut(usize, &Sharding) -
     }
     // Where too many combinations were cut off, those that were left may all clash.
     let nothing = || vec![AxisList::new(); situation.rule.factors.len()];
-    let fallback = || layouts_of(situation, nothing(), &[]).expect("an op can always work on whole values");
+    let fallback = || fixed(situation, &nothing()).expect("an op can always work on whole values");
     best.map_or_else(fallback, |(_, _, assignment)| assignment)
 }
 
@@ -145,34 +131,26 @@ fn axes_in_sight(situation: &Situation) -> (Vec<AxisRef>, Vec<Vec<AxisList>>) {
     (axes, references)
 }
 
-fn choices_of(situation: &Situation, axis: AxisRef, references: &[Vec<AxisList>]) -> Vec<Choice> {
+/// What may be done with an axis, given the layouts in sight.
+fn uses_in_sight(situation: &Situation, axis: AxisRef, references: &[Vec<AxisList>]) -> Vec<AxisUse> {
     let rule = situation.rule;
-    let mut choices: Vec<Choice> = Vec::new();
-    for (factor, lists) in references.iter().enumerate() {
-        if may_split(rule, factor) && lists.iter().any(|l| l.contains(&axis)) {
-            choices.push(Choice::Factor(factor));
-        }
-    }
-    choices.push(Choice::Unused);
+    let seen =
+        |&factor: &usize| references[factor].iter().any(|l| l.contains(&axis)) && may_split(rule, factor);
+    let mut uses: Vec<AxisUse> =
+        (0..rule.factors.len()).filter(seen).map(AxisUse::Factor).chain([AxisUse::Unused]).collect();
     for (group, linear) in rule.linear.iter().enumerate() {
         let combiner = |operand: &usize| {
             situation.held[*operand].partial.iter().find(|(a, _)| *a == axis).map(|(_, c)| *c)
         };
         let first = linear.operands.first().and_then(combiner);
         let same = linear.operands.iter().all(|o| combiner(o) == first);
-        // A value that the op also reads whole is made whole for all.
-        let operands = &situation.node.operands;
-        let elsewhere = |value: &ValueId| {
-            operands.iter().enumerate().any(|(i, v)| v == value && !linear.operands.contains(&i))
-        };
-        let same = same && !linear.operands.iter().any(|&o| elsewhere(&operands[o]));
-        if let (Some(combiner), true) = (first, same)
+        if let (Some(combiner), true) = (first, same && may_pass(situation.node, rule, group))
             && (linear.any_combiner || combiner == Combiner::Sum)
         {
-            choices.push(Choice::Through(group, combiner));
+            uses.push(AxisUse::Through(group, combiner));
         }
     }
-    choices
+    uses
 }
 
 /// The assignment with these axes on the factors and nothing flowing through; `None` where it is not expressible: not
@@ -182,75 +160,21 @@ pub fn fixed(situation: &Situation, factors: &[AxisList]) -> Option<Assignment> 
     let fits = factors.len() == rule.factors.len()
         && (0..factors.len()).all(|f| factors[f].is_empty() || may_split(rule, f));
     let used: Vec<AxisRef> = factors.iter().flatten().copied().collect();
-    if fits && !overlap(&used) { layouts_of(situation, factors.to_vec(), &[]) } else { None }
+    let strategy = Strategy { factors: factors.to_vec(), through: Vec::new() };
+    if fits && !overlap(&used) { layouts_of(situation, &strategy) } else { None }
 }
 
-/// Whether any two of these axes cannot be used side by side.
-fn overlap(axes: &[AxisRef]) -> bool {
-    axes.iter().enumerate().any(|(i, a)| axes[i + 1..].iter().any(|b| a.overlaps(*b)))
-}
-
-/// The layouts that a combination of choices means; `None` when it is not expressible.
-fn build(
-    situation: &Situation,
-    axes: &[AxisRef],
-    combination: &[Choice],
-    references: &[Vec<AxisList>],
-) -> Option<Assignment> {
+/// The layouts that a strategy means; `None` when it is not expressible.
+pub fn layouts_of(situation: &Situation, strategy: &Strategy) -> Option<Assignment> {
     let rule = situation.rule;
-    let mut factors: Vec<AxisList> = vec![AxisList::new(); rule.factors.len()];
-    let mut used: Vec<AxisRef> = Vec::new();
-    for (factor, list) in factors.iter_mut().enumerate() {
-        let mine: Vec<AxisRef> = axes
-            .iter()
-            .zip(combination)
-            .filter(|(_, c)| **c == Choice::Factor(factor))
-            .map(|(a, _)| *a)
-            .collect();
-        // Order as some tensor already has it; axes it lacks follow in mesh order.
-        let order = references[factor].iter().max_by_key(|r| r.iter().filter(|a| mine.contains(a)).count());
-        if let Some(order) = order {
-            list.extend(order.iter().filter(|a| mine.contains(a)).copied());
-        }
-        for axis in mine {
-            if !list.contains(&axis) {
-                list.push(axis);
-            }
-        }
-        used.extend(list.iter().copied());
-    }
-    for (axis, choice) in axes.iter().zip(combination) {
-        if matches!(choice, Choice::Through(..)) {
-            used.push(*axis);
-        }
-    }
-    if overlap(&used) {
-        return None;
-    }
-    let through: Vec<(AxisRef, usize, Combiner)> = axes
-        .iter()
-        .zip(combination)
-        .filter_map(|(&axis, choice)| match *choice {
-            Choice::Through(group, combiner) => Some((axis, group, combiner)),
-            Choice::Factor(_) | Choice::Unused => None,
-        })
-        .collect();
-    layouts_of(situation, factors, &through)
-}
-
-fn layouts_of(
-    situation: &Situation,
-    factors: Vec<AxisList>,
-    through: &[(AxisRef, usize, Combiner)],
-) -> Option<Assignment> {
-    let rule = situation.rule;
-    let by_element = by_element(situation, &factors);
+    let factors = &strategy.factors;
+    let by_element = by_element(situation, factors);
     let layout = |value: ValueId, dims: &[Vec<usize>]| -> Option<Sharding> {
         let mut sharding = Sharding::replicated(dims.len());
         for (dim, list) in dims.iter().enumerate() {
             let by_element = list.first().map_or(0, |&major| by_element[major]);
             let unit = situation.units.unit(value, dim);
-            sharding.dims[dim] = dim_sharding(rule, list, &factors, unit, by_element)?;
+            sharding.dims[dim] = dim_sharding(rule, list, factors, unit, by_element)?;
         }
         Some(sharding)
     };
@@ -279,7 +203,7 @@ fn layouts_of(
             }
         }
     }
-    for &(axis, group, combiner) in through {
+    for &Through { axis, group, combiner } in &strategy.through {
         for &operand in &rule.linear[group].operands {
             required[operand].partial.push((axis, combiner));
         }
@@ -301,7 +225,7 @@ fn layouts_of(
     {
         sharding.normalise(situation.mesh, &graph.ty(value).shape);
     }
-    Some(Assignment { factors, required, produced })
+    Some(Assignment { factors: factors.clone(), required, produced })
 }
 
 /// How many of each factor's axes, the minor-most ones, cut by single elements: those that cut any tensor of the op so
@@ -365,17 +289,16 @@ fn consistent(situation: &Situation, required: &[Sharding], produced: &[Sharding
     Some(())
 }
 
-fn price(
+/// Seconds of an op as it is assigned: moving operands into place, its own work, moving results to where they are wanted.
+pub fn price_s(
     situation: &Situation,
     assignment: &Assignment,
-    work: &Cost,
     fetch_s: &mut dyn FnMut(usize, &Sharding) -> f64,
 ) -> f64 {
-    let cluster = situation.cluster;
+    let Situation { graph, node, mesh, cluster, .. } = situation;
     let ways: usize = assignment.factors.iter().flatten().map(|a| a.size).product();
-    let mut seconds = (work.flops / cluster.device_flops_per_s + work.bytes / cluster.device_bytes_per_s)
-        / ways.max(1) as f64;
-    let operands = &situation.node.operands;
+    let mut seconds = op_s(&cluster.device, graph, node, ways.max(1));
+    let operands = &node.operands;
     for (operand, required) in assignment.required.iter().enumerate() {
         let fetched = (0..operand)
             .any(|other| operands[other] == operands[operand] && assignment.required[other] == *required);
@@ -383,11 +306,20 @@ fn price(
             seconds += fetch_s(operand, required);
         }
     }
-    for ((&result, produced), wanted) in
-        situation.node.results.iter().zip(&assignment.produced).zip(&situation.wanted)
+    for ((&result, produced), wanted) in node.results.iter().zip(&assignment.produced).zip(&situation.wanted)
     {
-        let ty = situation.graph.ty(result);
-        seconds += cluster.reshard_s(situation.mesh, &ty.shape, ty.dtype.size_bytes(), produced, wanted);
+        let ty = graph.ty(result);
+        seconds += cluster.reshard_cost(mesh, &ty.shape, ty.dtype.size_bytes()).reshard_s(produced, wanted);
     }
     seconds
+}
+
+/// Seconds of an op on each of `ways` devices that share its work.
+pub fn op_s(device: &Device, graph: &Graph, node: &Node, ways: usize) -> f64 {
+    let cost = node.op.cost(&graph.operand_types(node), &graph.result_types(node));
+    let dtype = node.operands.iter().chain(&node.results).map(|&value| graph.ty(value).dtype).next();
+    let share = 1.0 / ways as f64;
+    dtype.map_or(0.0, |dtype| {
+        device.op_s(&Work { flops: cost.flops * share, bytes: cost.bytes * share, dtype })
+    })
 }

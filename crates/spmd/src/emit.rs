@@ -16,8 +16,9 @@ use crate::propagate::{Layouts, over_manual_axes};
 use crate::units::Units;
 use context::NodeContext;
 use partita_base::{DType, Diagnostic, Result};
+use partita_cost::Cluster;
 use partita_ir::{Graph, GraphBuilder, NodeId, Op, Operation, Phase, Role, Rule, TensorType, ValueId};
-use partita_mesh::{AxisList, Cluster, Mesh, Sharding};
+use partita_mesh::{AxisList, Mesh, Sharding};
 use shards::{ShardTable, Shards};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -106,7 +107,7 @@ pub struct Emitter<'a> {
     current: Option<NodeId>,
     prices: BTreeMap<(Vec<usize>, usize, Sharding, Sharding), f64>,
     break_rule_at: Option<String>,
-    fixed: &'a BTreeMap<usize, Vec<AxisList>>,
+    fixed: &'a BTreeMap<String, Vec<AxisList>>,
     shards: Shards<'a>,
 }
 
@@ -115,7 +116,6 @@ impl<'a> Emitter<'a> {
     pub fn new(
         graph: &'a Graph,
         mesh: &'a Mesh,
-        cluster: &'a Cluster,
         layouts: &'a Layouts,
         rules: &'a [Rule],
         units: &'a Units,
@@ -142,7 +142,7 @@ impl<'a> Emitter<'a> {
         Emitter {
             graph,
             mesh,
-            cluster,
+            cluster: &options.cluster,
             layouts,
             rules,
             units,
@@ -317,7 +317,8 @@ impl<'a> Emitter<'a> {
             held: node.operands.iter().map(|v| self.held[v.index()][0].sharding.clone()).collect(),
             wanted: node.results.iter().map(|&v| self.layouts.sharding(v).clone()).collect(),
         };
-        if let Some(factors) = self.fixed.get(&id.index()) {
+        let pin = |&result: &ValueId| self.fixed.get(&self.graph.value(result).name);
+        if let Some(factors) = node.results.iter().find_map(pin) {
             return fixed(&situation, factors).ok_or_else(|| {
                 Diagnostic::new("E218", "the split fixed for an op cannot be expressed")
                     .at(self.graph.describe(node.results[0]))

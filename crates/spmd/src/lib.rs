@@ -16,12 +16,14 @@ pub mod partition;
 pub mod propagate;
 pub mod specialise;
 pub mod split_fused;
+pub mod strategies;
 pub mod units;
 pub mod virtual_ranks;
 
 pub use advice::{BetterMesh, better_mesh, step_s};
 pub use microbatch::{microbatch, microbatch_inputs};
-pub use partition::{Move, Options, Partitioned, Placement, partition};
+pub use partition::{Move, Options, Partitioned, Placement, is_computed, partition};
 pub use propagate::{Cause, Layouts, propagate};
 pub use specialise::{specialise, specialise_class};
 pub use split_fused::split_fused;
+pub use strategies::{Strategy, strategies};

@@ -8,22 +8,23 @@ use crate::advice::idle_notes;
 use crate::emit::{Emitter, Stop};
 use crate::propagate::{Layouts, propagate_with};
 use crate::units::{Units, rules_of};
-use partita_base::{Diagnostic, Result};
+use partita_base::{Diagnostic, Result, did_you_mean};
+use partita_cost::Cluster;
 use partita_ir::{FactorKind, Graph, NodeId, Op, Rule, ValueId, graph_edit};
-use partita_mesh::{AxisList, Cluster, Mesh, ReshardStep, Sharding};
+use partita_mesh::{AxisList, Mesh, ReshardStep, Sharding};
 use std::collections::BTreeMap;
 
 /// What a partition may be told.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// What links and devices cost; [`Cluster::uniform`] when absent.
-    pub cluster: Option<Cluster>,
+    /// What links and devices cost.
+    pub cluster: Cluster,
     /// A test hook: the first sum over shards made under this module path is taken for complete. Verification must
     /// notice.
     pub break_rule_at: Option<String>,
-    /// Splits fixed by hand: for a node (by index, after composites are opened), the axes of each factor. Others are
-    /// chosen by cost.
-    pub fixed: BTreeMap<usize, Vec<AxisList>>,
+    /// Splits fixed by hand: by the name of a value, the axes of each factor of the op that computes it. Others are chosen
+    /// by cost. E475 for a name that no computed value has.
+    pub fixed: BTreeMap<String, Vec<AxisList>>,
 }
 
 /// Where a global value can be found on the ranks.
@@ -59,6 +60,8 @@ pub struct Move {
 pub struct Partitioned {
     /// The mesh.
     pub mesh: Mesh,
+    /// What its layouts were priced by.
+    pub cluster: Cluster,
     /// The global graph that was cut: composites that a layout splits have been opened.
     pub graph: Graph,
     /// The layout of every value of `graph`.
@@ -91,11 +94,13 @@ impl Partitioned {
 /// Cuts `graph` for `mesh`. Layouts follow from the graph's annotations by propagation.
 pub fn partition(graph: &Graph, mesh: &Mesh, options: &Options) -> Result<Partitioned> {
     let Opened { graph, rules, units, layouts } = open_split_composites(graph, mesh)?;
-    let cluster = options.cluster.clone().unwrap_or_else(|| Cluster::uniform(mesh));
+    for name in options.fixed.keys() {
+        is_computed(&graph, name)?;
+    }
     let mut classes: Vec<Vec<usize>> = vec![(0..mesh.rank_count()).collect()];
     // Every refinement splits a class, so there are at most as many rounds as ranks.
     for _ in 0..=mesh.rank_count() {
-        let emitter = Emitter::new(&graph, mesh, &cluster, &layouts, &rules, &units, classes, options);
+        let emitter = Emitter::new(&graph, mesh, &layouts, &rules, &units, classes, options);
         match emitter.run() {
             Ok(emitted) => {
                 let mut class_of_rank = vec![0; mesh.rank_count()];
@@ -107,6 +112,7 @@ pub fn partition(graph: &Graph, mesh: &Mesh, options: &Options) -> Result<Partit
                 let notes = idle_notes(&graph, mesh, &layouts);
                 return Ok(Partitioned {
                     mesh: mesh.clone(),
+                    cluster: options.cluster.clone(),
                     locals: emitted.locals,
                     class_of_rank,
                     inputs: emitted.inputs,
@@ -125,6 +131,20 @@ pub fn partition(graph: &Graph, mesh: &Mesh, options: &Options) -> Result<Partit
     }
     Err(Diagnostic::new("E219", "rank classes did not settle")
         .help("this is a bug in partita; please report it"))
+}
+
+/// E475 where no op of the graph computes a value of this name.
+pub fn is_computed(graph: &Graph, name: &str) -> Result<()> {
+    let computed = || graph.values.iter().filter(|v| v.definition.is_some()).map(|v| v.name.as_str());
+    if computed().any(|known| known == name) {
+        return Ok(());
+    }
+    let error = Diagnostic::new("E475", format!("a split is fixed for `{name}`, which no op computes"))
+        .expected("the name of a value that an op computes");
+    match did_you_mean(name, computed().filter(|known| !known.is_empty())) {
+        Some(hint) => Err(error.help(hint)),
+        None => Err(error),
+    }
 }
 
 /// A graph with all that layouts are about.

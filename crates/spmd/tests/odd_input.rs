@@ -6,8 +6,9 @@ use common::{check, check_specialised, numbers};
 use partita_base::DType;
 use partita_ir::composites::SOFTMAX;
 use partita_ir::{Annotation, Graph, GraphBuilder, Literal, Role, TensorType, evaluate};
-use partita_mesh::{AxisRef, Mesh, Sharding};
+use partita_mesh::{AxisList, AxisRef, Mesh, Sharding, Step};
 use partita_spmd::{Options, Partitioned, partition};
+use std::collections::BTreeMap;
 
 fn annotation(sharding: Sharding) -> Annotation {
     let open = vec![false; sharding.dims.len()];
@@ -57,6 +58,27 @@ fn layouts_that_do_not_fit_are_told_apart() {
     b.annotate(result, annotation(two().with_dim(1, [y])));
     let error = partition(&b.finish(vec![result]), &mesh, &Options::default()).unwrap_err();
     assert_eq!(error.code, "E215", "{error}");
+}
+
+#[test]
+fn a_split_is_fixed_by_the_name_of_a_value() {
+    let mesh = Mesh::new("mesh", &[("x", 2)]);
+    let mut graph = negated(&[4, 6], annotation(Sharding::replicated(2)));
+    let y = graph.outputs[0];
+    graph.value_mut(y).name = "negative".to_string();
+    let fixed_for = |name: &str| {
+        let split = vec![AxisList::new(), AxisList::from_elem(mesh.full_axis(0), 1)];
+        let options = Options { fixed: BTreeMap::from([(name.to_string(), split)]), ..Options::default() };
+        partition(&graph, &mesh, &options)
+    };
+    // The operand is cut along its last dimension, and the result gathered again.
+    let moves = fixed_for("negative").unwrap_or_else(|error| panic!("{error}")).moves;
+    let steps: Vec<&Step> = moves.iter().map(|moved| &moved.step.step).collect();
+    assert!(matches!(steps[..], [Step::Slice { dim: 1, .. }, Step::AllGather { dim: 1, .. }]), "{steps:?}");
+    let error = fixed_for("negatve").map(|_| ()).unwrap_err();
+    assert_eq!((error.code, error.help.as_deref()), ("E475", Some("did you mean `negative`?")));
+    // What is fed is computed by no op.
+    assert_eq!(fixed_for("x").map(|_| ()).unwrap_err().code, "E475");
 }
 
 #[test]

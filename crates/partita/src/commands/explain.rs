@@ -39,6 +39,8 @@ impl Event for Page {
 pub struct Overview {
     /// The mesh.
     pub mesh: String,
+    /// The cluster that costs are those of.
+    pub cluster: String,
     /// What each line of the plan did.
     pub lines: Vec<Line>,
     /// How often ranks meet.
@@ -59,6 +61,8 @@ pub struct Answer {
     /// What was asked for.
     #[serde(flatten)]
     pub subject: Subject,
+    /// The cluster that costs are those of.
+    pub cluster: String,
     /// Its other layouts, tried one by one; first the present one of each axis.
     pub choices: Vec<Choice>,
 }
@@ -123,12 +127,18 @@ impl Explained {
         Ok(Explained { built, forward, notes })
     }
 
+    /// The name of the cluster that the step is planned for.
+    fn cluster(&self) -> String {
+        self.built.stages[0].partitioned.cluster.name.clone()
+    }
+
     /// The whole step.
     pub fn overview(&self, target: &dyn RegionTarget) -> Result<Overview> {
         let explained = (0..self.built.stages.len()).map(|stage| Explain::new(&self.built, stage));
         let explained: Vec<Explain> = explained.collect();
         Ok(Overview {
             mesh: self.built.mesh.to_string(),
+            cluster: self.cluster(),
             lines: explained[0].lines(&self.forward),
             counts: Counts::from(&partita_program::counts(&compile::lower(&self.built, target)?)),
             collectives: explained.iter().flat_map(Explain::collectives).collect(),
@@ -145,7 +155,7 @@ impl Explained {
             match explain.subject(name) {
                 Ok(subject) => {
                     let choices = explain.choices(&subject, progress);
-                    return Ok(Answer { subject, choices });
+                    return Ok(Answer { subject, cluster: self.cluster(), choices });
                 }
                 Err(error) => _ = refused.get_or_insert(error),
             }
@@ -265,7 +275,7 @@ impl Answer {
     pub fn text(&self) -> String {
         let mut text = match &self.subject {
             Subject::Tensor(tensor) => tensor_text(tensor),
-            Subject::Collective(collective) => collective_text(collective),
+            Subject::Collective(collective) => collective_text(collective, &self.cluster),
         };
         if !self.choices.is_empty() {
             text += "\nother layouts, the rest of the plan as it is\n";
@@ -326,13 +336,13 @@ fn tensor_text(tensor: &Tensor) -> String {
     text
 }
 
-fn collective_text(collective: &Collective) -> String {
+fn collective_text(collective: &Collective, cluster: &str) -> String {
     let Collective { name, phase, module, value, tensor, before, after, bytes, cost_us, chain, .. } =
         collective;
     let module = if module.is_empty() { "the model" } else { module };
     format!(
         "{name}: in {module}, {phase}\n  value   {value}, {tensor}\n  from    {before}\n  to      {after}\n  bytes   \
-         {bytes} on a rank\n  cost    {cost_us:.1} us, by the uniform cluster\n\nwhy\n{}",
+         {bytes} on a rank\n  cost    {cost_us:.1} us, by cluster `{cluster}`\n\nwhy\n{}",
         numbered(chain)
     )
 }

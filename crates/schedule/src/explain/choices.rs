@@ -117,7 +117,8 @@ fn tried(explain: &Explain, values: &[ValueId], axis: AxisRef, dim: Option<usize
             None => changed.value_mut(value).annotation = Some(annotation),
         }
     }
-    partition(&changed, mesh, &Options::default()).map(|partitioned| figures(&partitioned))
+    let options = Options { cluster: explain.partitioned.cluster.clone(), ..Options::default() };
+    partition(&changed, mesh, &options).map(|partitioned| figures(&partitioned))
 }
 
 /// A layout with an axis moved to another dimension, or to none.

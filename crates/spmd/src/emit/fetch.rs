@@ -4,7 +4,7 @@ use super::{Emitter, Held, Place, Span, Stop, place_of, span_of};
 use crate::partition::Move;
 use partita_ir::ops::{BroadcastInDim, Constant};
 use partita_ir::{Op, Phase, Role, ValueId};
-use partita_mesh::{Sharding, Step, reshard};
+use partita_mesh::{Sharding, Step};
 
 impl Emitter<'_> {
     pub(super) fn hold(&mut self, value: ValueId, sharding: Sharding, local: ValueId, only: Option<Span>) {
@@ -50,7 +50,7 @@ impl Emitter<'_> {
         if let Some(&price) = self.prices.get(&key) {
             return price;
         }
-        let price = self.cluster.reshard_s(self.mesh, &ty.shape, bytes, from, to);
+        let price = self.cluster.reshard_cost(self.mesh, &ty.shape, bytes).reshard_s(from, to);
         self.prices.insert(key, price);
         price
     }
@@ -164,7 +164,8 @@ impl Emitter<'_> {
         let mut before = start.sharding;
         let mut local = start.local;
         let mut gathered = start.only.is_some();
-        for step in reshard(self.mesh, &before, to, &ty.shape) {
+        for step in self.cluster.reshard_cost(self.mesh, &ty.shape, ty.dtype.size_bytes()).steps(&before, to)
+        {
             gathered |= matches!(step.step, Step::AllGather { .. });
             local = self.emit_step(&before, &step, &ty, local)?;
             let after = step.after.clone();

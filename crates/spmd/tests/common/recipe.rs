@@ -3,6 +3,7 @@
 
 use super::numbers;
 use partita_base::DType;
+use partita_cost::Cluster;
 use partita_ir::composites::{DROPOUT, GELU, LAYER_NORM, RMS_NORM, SOFTMAX};
 use partita_ir::ops::{
     self, BinaryKind, Direction, DotGeneral, GatherDims, OptimizationBarrier, ReduceWindow, Reducer,
@@ -11,7 +12,7 @@ use partita_ir::ops::{
 use partita_ir::{
     Annotation, Attribute, Graph, GraphBuilder, Literal, Op, Role, TensorType, ValueId, autodiff,
 };
-use partita_mesh::{AxisList, AxisRef, Cluster, Combiner, Mesh, Sharding};
+use partita_mesh::{AxisList, AxisRef, Combiner, Mesh, Sharding};
 use partita_spmd::Options;
 use proptest::prelude::*;
 
@@ -166,14 +167,14 @@ impl Recipe {
 
     /// Links and devices from very slow to very fast, so that all kinds of splits get chosen.
     pub fn options(&self) -> Options {
-        let mut cluster = Cluster::uniform(&self.mesh());
+        let mut cluster = Cluster::default();
         let (links, devices) = (self.seed % 3, self.seed / 3 % 3);
-        for link in &mut cluster.links {
-            link.latency_s *= [1.0, 0.0, 1e6][links as usize];
-            link.bytes_per_s *= [1.0, 1e-6, 1e6][links as usize];
+        for level in &mut cluster.levels {
+            level.link.latency_s *= [1.0, 0.0, 1e6][links as usize];
+            level.link.bytes_per_s *= [1.0, 1e-6, 1e6][links as usize];
         }
-        cluster.device_flops_per_s *= [1.0, 1e-8, 1e8][devices as usize];
-        Options { cluster: Some(cluster), ..Options::default() }
+        cluster.device.flops_per_s *= [1.0, 1e-8, 1e8][devices as usize];
+        Options { cluster, ..Options::default() }
     }
 
     /// The graph, layouts pinned.

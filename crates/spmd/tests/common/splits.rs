@@ -7,6 +7,9 @@ use partita_mesh::{AxisList, AxisRef, Mesh, Sharding};
 use partita_spmd::Options;
 use std::collections::BTreeMap;
 
+/// What the first result of the op is called.
+const RESULT: &str = "result";
+
 /// The graph of the op alone.
 pub fn graph_of(case: &Case) -> Graph {
     let (name, op, operands) = case;
@@ -17,7 +20,11 @@ pub fn graph_of(case: &Case) -> Graph {
         .map(|(i, l)| builder.input(&format!("x{i}"), l.ty.clone(), Role::Input))
         .collect();
     let outputs = builder.push(op.clone(), &inputs).unwrap_or_else(|e| panic!("{name}: {e}"));
-    builder.finish(outputs)
+    let mut graph = builder.finish(outputs);
+    // By this name a split is fixed.
+    let result = graph.nodes[0].results[0];
+    graph.value_mut(result).name = RESULT.to_string();
+    graph
 }
 
 /// Every way to give each axis to one splittable factor or to none, and, where a factor has several, every order.
@@ -57,7 +64,10 @@ pub fn check_case(case: &Case, mesh: &Mesh, axes: &[AxisRef]) -> Result<usize, S
     let rule = node.op.rule(&graph.operand_types(node), &graph.result_types(node));
     let mut tried = 0;
     for assignment in assignments(&rule, axes) {
-        let options = Options { fixed: BTreeMap::from([(0, assignment.clone())]), ..Options::default() };
+        let options = Options {
+            fixed: BTreeMap::from([(RESULT.to_string(), assignment.clone())]),
+            ..Options::default()
+        };
         match check(&graph, mesh, &options, operands, &expected) {
             Ok(_) => tried += 1,
             // Strided pieces have no layout.

@@ -1,0 +1,244 @@
+//! Clusters: alike devices, and the levels of links that join them.
+
+use crate::links::{Collective, Link, Ring};
+use crate::roofline::Device;
+use partita_base::{Diagnostic, Result};
+use partita_mesh::{AxisRef, Mesh};
+
+/// Links between ranks that are near each other: within a node, within a pod.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Level {
+    /// So many consecutive ranks are joined by these links; `None` for any number.
+    pub ranks: Option<usize>,
+    /// The links.
+    pub link: Link,
+}
+
+/// What a program runs on. Rank n runs on device n.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Cluster {
+    /// What it is called: the name of a ready one, or a file.
+    pub name: String,
+    /// Each of its devices.
+    pub device: Device,
+    /// The levels of its links, from the nearest ranks on; each holds a multiple of the ranks of the one before.
+    pub levels: Vec<Level>,
+}
+
+impl Cluster {
+    /// Refuses figures that no cluster has: E470 for a rate, latency, size or share, E471 for levels.
+    pub fn check(&self) -> Result<()> {
+        let device = &self.device;
+        let above_zero = |value: f64| value > 0.0 && value.is_finite();
+        let figure = |key: &str, value: f64, expected: &str| {
+            Diagnostic::new("E470", format!("no cluster has this `{key}`"))
+                .at(format!("cluster `{}`", self.name))
+                .expected(expected)
+                .found(value.to_string())
+        };
+        let rates = [("flops_per_s", device.flops_per_s), ("memory_bytes_per_s", device.memory_bytes_per_s)];
+        let by_type = device.flops_per_s_by_type.values().map(|&rate| ("flops_per_s_by_type", rate));
+        let of_links = self.levels.iter().map(|level| ("bytes_per_s", level.link.bytes_per_s));
+        for (key, rate) in rates.into_iter().chain(by_type).chain(of_links) {
+            if !above_zero(rate) {
+                return Err(figure(key, rate, "a finite number above 0"));
+            }
+        }
+        for level in &self.levels {
+            let latency_s = level.link.latency_s;
+            if !(latency_s >= 0.0 && latency_s.is_finite()) {
+                return Err(figure("latency_s", latency_s, "a finite number of at least 0"));
+            }
+        }
+        if !(0.0..=1.0).contains(&device.overlap) {
+            return Err(figure("overlap", device.overlap, "a number from 0 to 1"));
+        }
+        if device.memory_bytes == 0 {
+            return Err(figure("memory_bytes", 0.0, "at least 1"));
+        }
+        self.check_levels()
+    }
+
+    /// E471.
+    fn check_levels(&self) -> Result<()> {
+        let malformed = |expected: &str, found: String| {
+            Err(Diagnostic::new("E471", "the levels of links do not fit into each other")
+                .at(format!("cluster `{}`", self.name))
+                .expected(expected)
+                .found(found))
+        };
+        if self.levels.is_empty() {
+            return malformed("at least one level", "none".to_string());
+        }
+        let mut below = 1;
+        for (place, level) in self.levels.iter().enumerate() {
+            match level.ranks {
+                None if place + 1 == self.levels.len() => {}
+                None => {
+                    let found = format!("level {place} of {}", self.levels.len());
+                    return malformed("`ranks` in every level but the last", found);
+                }
+                Some(ranks) if ranks > below && ranks.is_multiple_of(below) => below = ranks,
+                Some(ranks) => {
+                    return malformed(
+                        &format!("in level {place}, more than {below} `ranks` and a multiple of it"),
+                        ranks.to_string(),
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// E474 where a mesh has more ranks than the cluster has devices.
+    pub fn holds(&self, mesh: &Mesh) -> Result<()> {
+        let ranks = mesh.rank_count();
+        match self.levels.last().and_then(|level| level.ranks) {
+            Some(devices) if devices < ranks => {
+                Err(Diagnostic::new("E474", format!("mesh {mesh} does not fit cluster `{}`", self.name))
+                    .expected(format!("at most {devices} ranks"))
+                    .found(format!("{ranks} ranks"))
+                    .help("take a smaller mesh, or give the last level of links more `ranks`"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The cluster as the ranks of one slice of a mesh along an axis see it: [`Mesh::slices`].
+    pub fn sliced(&self, mesh: &Mesh, axis: &str) -> Cluster {
+        let mut cluster = self.clone();
+        let Some(axis) = mesh.axis_named(axis) else { return cluster };
+        let (apart, count) = (mesh.stride(axis), axis.size);
+        for ranks in cluster.levels.iter_mut().filter_map(|level| level.ranks.as_mut()) {
+            // Blocks of `apart` ranks belong to the slices in turn.
+            *ranks = if *ranks >= apart * count { *ranks / count } else { (*ranks).min(apart) };
+        }
+        cluster
+    }
+
+    /// The rings of a group over `axes`: each axis, split where it goes from one level to the next. Parts of one axis
+    /// that continue each other count as one.
+    pub fn rings(&self, mesh: &Mesh, axes: &[AxisRef]) -> Vec<Ring> {
+        let mut whole: Vec<AxisRef> = Vec::new();
+        for &axis in axes {
+            match whole.last().and_then(|last| last.joined(axis)) {
+                Some(joined) => *whole.last_mut().expect("there is one") = joined,
+                None => whole.push(axis),
+            }
+        }
+        let mut rings = Vec::new();
+        for axis in whole {
+            // From the minor-most ranks on, which are the nearest.
+            let (mut apart, mut left) = (mesh.stride(axis), axis.size);
+            for (place, level) in self.levels.iter().enumerate() {
+                let last = place + 1 == self.levels.len();
+                let ranks = match level.ranks {
+                    Some(ranks) if !last && ranks < mesh.rank_count() => {
+                        if ranks.is_multiple_of(apart) {
+                            common_divisor(ranks / apart, left)
+                        } else {
+                            1
+                        }
+                    }
+                    _ => left,
+                };
+                if ranks > 1 {
+                    rings.push(Ring { ranks, link: level.link });
+                }
+                apart *= ranks;
+                left /= ranks;
+            }
+        }
+        rings
+    }
+
+    /// Seconds of a collective in the groups over `axes`; `bytes` as in [`Collective::seconds`].
+    pub fn collective_s(&self, kind: Collective, bytes: f64, mesh: &Mesh, axes: &[AxisRef]) -> f64 {
+        kind.seconds(bytes, &self.rings(mesh, axes))
+    }
+}
+
+/// The greatest common divisor.
+fn common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { common_divisor(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::links::Algorithm;
+
+    /// Nodes of `ranks` ranks.
+    fn nodes(ranks: usize) -> Cluster {
+        let link = |latency_s| Link { latency_s, bytes_per_s: 100.0, algorithm: Algorithm::Ring };
+        let levels =
+            vec![Level { ranks: Some(ranks), link: link(1.0) }, Level { ranks: None, link: link(10.0) }];
+        Cluster { levels, ..Cluster::default() }
+    }
+
+    /// The ranks of each ring over an axis, with the latency of its links.
+    fn rings(cluster: &Cluster, mesh: &Mesh, axis: usize) -> Vec<(usize, f64)> {
+        let rings = cluster.rings(mesh, &[mesh.full_axis(axis)]);
+        rings.iter().map(|ring| (ring.ranks, ring.link.latency_s)).collect()
+    }
+
+    #[test]
+    fn an_axis_uses_the_links_of_its_level() {
+        let mesh = Mesh::new("m", &[("dp", 4), ("tp", 4)]);
+        assert_eq!(rings(&nodes(8), &mesh, 1), [(4, 1.0)]);
+        assert_eq!(rings(&nodes(8), &mesh, 0), [(2, 1.0), (2, 10.0)]);
+        assert_eq!(rings(&nodes(4), &mesh, 0), [(4, 10.0)]);
+        assert_eq!(rings(&nodes(2), &mesh, 1), [(2, 1.0), (2, 10.0)]);
+        assert_eq!(rings(&nodes(16), &mesh, 0), [(4, 1.0)]);
+        // Groups of three straddle nodes of eight, unless all ranks are in one.
+        assert_eq!(rings(&nodes(8), &Mesh::new("m", &[("dp", 4), ("tp", 3)]), 1), [(3, 10.0)]);
+        assert_eq!(rings(&nodes(8), &Mesh::new("m", &[("dp", 2), ("tp", 3)]), 1), [(3, 1.0)]);
+    }
+
+    #[test]
+    fn parts_of_an_axis_cost_what_the_axis_costs() {
+        let mesh = Mesh::new("m", &[("x", 16)]);
+        let (major, minor) = mesh.full_axis(0).split(4).unwrap();
+        let cluster = nodes(8);
+        assert_eq!(cluster.rings(&mesh, &[major, minor]), cluster.rings(&mesh, &[mesh.full_axis(0)]));
+        assert_eq!(cluster.rings(&mesh, &[minor]).len(), 1);
+        assert_eq!(cluster.rings(&mesh, &[major]).len(), 2);
+    }
+
+    #[test]
+    fn a_slice_sees_fewer_ranks_of_a_node() {
+        let inner = |mesh: &str, ranks: usize| {
+            let mesh = Mesh::parse(mesh, None).unwrap();
+            nodes(ranks).sliced(&mesh, "pp").levels[0].ranks.unwrap()
+        };
+        assert_eq!(inner("pp=2,tp=8", 8), 8);
+        assert_eq!(inner("pp=2,tp=4", 8), 4);
+        assert_eq!(inner("tp=4,pp=2", 8), 4);
+        assert_eq!(inner("tp=4,pp=2", 4), 2);
+        assert_eq!(inner("tp=8", 8), 8);
+    }
+
+    #[test]
+    fn figures_that_no_cluster_has_are_refused() {
+        let code = |change: &dyn Fn(&mut Cluster)| {
+            let mut cluster = nodes(8);
+            change(&mut cluster);
+            cluster.check().map_err(|error| error.code).err()
+        };
+        assert_eq!(code(&|_| {}), None);
+        assert_eq!(code(&|c| c.device.flops_per_s = 0.0), Some("E470"));
+        assert_eq!(code(&|c| c.device.memory_bytes_per_s = f64::NAN), Some("E470"));
+        assert_eq!(code(&|c| c.device.memory_bytes = 0), Some("E470"));
+        assert_eq!(code(&|c| c.device.overlap = 1.5), Some("E470"));
+        assert_eq!(code(&|c| c.levels[0].link.latency_s = -1.0), Some("E470"));
+        assert_eq!(code(&|c| c.levels[1].link.bytes_per_s = f64::INFINITY), Some("E470"));
+        assert_eq!(code(&|c| c.levels.clear()), Some("E471"));
+        assert_eq!(code(&|c| c.levels[0].ranks = None), Some("E471"));
+        assert_eq!(code(&|c| c.levels[0].ranks = Some(0)), Some("E471"));
+        assert_eq!(code(&|c| c.levels[1].ranks = Some(12)), Some("E471"));
+        let mut small = nodes(8);
+        small.levels.truncate(1);
+        assert_eq!(small.holds(&Mesh::new("m", &[("dp", 9)])).unwrap_err().code, "E474");
+        small.holds(&Mesh::new("m", &[("dp", 8)])).unwrap();
+    }
+}

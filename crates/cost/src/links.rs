@@ -1,0 +1,132 @@
+//! Links and collectives: what an exchange between ranks costs.
+//!
+//! A link is priced by alpha and beta: a latency, and seconds per byte. A group over several mesh axes, or over several
+//! levels of a cluster, goes ring by ring: each ring adds its own hops of latency, and the bytes are paid at the slowest
+//! link among them. The formulas are those of R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective
+//! Communication Operations in MPICH", 2005, with p ranks, n bytes, latency a and seconds per byte b:
+//!
+//! | collective | ring | tree |
+//! |---|---|---|
+//! | all_gather, n gathered | (p-1) a + (p-1)/p n b | log2(p) a + (p-1)/p n b, recursive doubling |
+//! | reduce_scatter, n combined | (p-1) a + (p-1)/p n b | log2(p) a + (p-1)/p n b, recursive halving |
+//! | all_reduce, n combined | a reduce_scatter and an all_gather | the same, Rabenseifner's algorithm |
+//! | all_to_all, n on each rank | (p-1) a + (p-1)/p n b, pairwise | the same |
+//! | permute, n on each rank | a + n b | the same |
+
+/// One hop between two ranks.
+#[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
+pub struct Link {
+    /// Seconds a message takes, however short.
+    pub latency_s: f64,
+    /// Bytes per second and rank, each way.
+    pub bytes_per_s: f64,
+    /// How the ranks that it joins run collectives.
+    pub algorithm: Algorithm,
+}
+
+/// How ranks run a collective.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Algorithm {
+    /// Each rank passes pieces on to the next one.
+    #[default]
+    Ring,
+    /// Pairs at doubling distances.
+    Tree,
+}
+
+impl Algorithm {
+    /// Every algorithm, with its name in configs.
+    pub const ALL: [(&'static str, Algorithm); 2] = [("ring", Algorithm::Ring), ("tree", Algorithm::Tree)];
+}
+
+/// Ranks of a group that are joined by links of one kind.
+#[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
+pub struct Ring {
+    /// How many.
+    pub ranks: usize,
+    /// What joins them.
+    pub link: Link,
+}
+
+/// What a group of ranks does together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Collective {
+    /// Each rank receives all pieces of a tensor.
+    AllGather,
+    /// Each rank receives the combination of all tensors.
+    AllReduce,
+    /// Each rank receives its piece of the combination of all tensors.
+    ReduceScatter,
+    /// Each rank sends an equal share of what it holds to each rank.
+    AllToAll,
+    /// Each rank sends what it holds to one other rank.
+    Permute,
+}
+
+impl Collective {
+    /// Every collective.
+    pub const ALL: [Collective; 5] = [
+        Collective::AllGather,
+        Collective::AllReduce,
+        Collective::ReduceScatter,
+        Collective::AllToAll,
+        Collective::Permute,
+    ];
+
+    /// Seconds in a group of these rings. `bytes` is the full tensor of a gather or a reduction, and what each rank holds
+    /// in an all_to_all or a permute.
+    pub fn seconds(self, bytes: f64, rings: &[Ring]) -> f64 {
+        let ranks: usize = rings.iter().map(|ring| ring.ranks).product();
+        if ranks <= 1 {
+            return 0.0;
+        }
+        let slowest = rings.iter().filter(|ring| ring.ranks > 1).map(|ring| ring.link.bytes_per_s);
+        let slowest = slowest.fold(f64::INFINITY, f64::min);
+        let once = |hops: &dyn Fn(&Ring) -> usize| {
+            let latency_s: f64 = rings.iter().map(|ring| ring.link.latency_s * hops(ring) as f64).sum();
+            latency_s + (ranks - 1) as f64 / ranks as f64 * bytes / slowest
+        };
+        let each_other = |ring: &Ring| ring.ranks - 1;
+        let by_algorithm = |ring: &Ring| match ring.link.algorithm {
+            Algorithm::Ring => ring.ranks - 1,
+            Algorithm::Tree => ring.ranks.next_power_of_two().ilog2() as usize,
+        };
+        match self {
+            Collective::AllGather | Collective::ReduceScatter => once(&by_algorithm),
+            Collective::AllReduce => 2.0 * once(&by_algorithm),
+            Collective::AllToAll => once(&each_other),
+            Collective::Permute => {
+                rings.iter().map(|ring| ring.link.latency_s).fold(0.0, f64::max) + bytes / slowest
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring(ranks: usize, latency_s: f64, bytes_per_s: f64, algorithm: Algorithm) -> Ring {
+        Ring { ranks, link: Link { latency_s, bytes_per_s, algorithm } }
+    }
+
+    #[test]
+    fn collectives_cost_hops_and_the_slowest_link() {
+        let dp = ring(2, 1.0, 10.0, Algorithm::Ring);
+        let tp = ring(4, 0.25, 100.0, Algorithm::Ring);
+        assert_eq!(Collective::AllGather.seconds(400.0, &[tp]), 0.75 + 3.0);
+        assert_eq!(Collective::AllReduce.seconds(400.0, &[tp]), 2.0 * (0.75 + 3.0));
+        assert_eq!(Collective::ReduceScatter.seconds(400.0, &[dp]), 1.0 + 20.0);
+        assert_eq!(Collective::AllToAll.seconds(400.0, &[dp, tp]), 1.75 + 35.0);
+        assert_eq!(Collective::Permute.seconds(400.0, &[dp, tp]), 1.0 + 40.0);
+        assert_eq!(Collective::AllGather.seconds(400.0, &[]), 0.0);
+    }
+
+    #[test]
+    fn a_tree_has_fewer_hops() {
+        let tree = |ranks| ring(ranks, 1.0, 100.0, Algorithm::Tree);
+        assert_eq!(Collective::AllReduce.seconds(0.0, &[tree(8)]), 6.0);
+        assert_eq!(Collective::AllGather.seconds(0.0, &[tree(5)]), 3.0);
+        assert_eq!(Collective::AllToAll.seconds(0.0, &[tree(8)]), 7.0);
+    }
+}

@@ -1,0 +1,102 @@
+//! Ready clusters, with the sources of their figures.
+
+use crate::cluster::{Cluster, Level};
+use crate::curve::Curve;
+use crate::links::{Algorithm, Link};
+use crate::roofline::Device;
+use partita_base::{DType, Diagnostic, Result, did_you_mean};
+use std::collections::BTreeMap;
+
+/// The names of the ready clusters; the first one is the default.
+pub const READY: &[&str] = &["laptop", "a100-8", "h100-8", "h100-pod"];
+
+/// The part of their peaks that GPUs are taken to reach, and latencies of links in seconds. The share is the one that
+/// PyTorch's AutoParallel takes for arithmetic and for memory alike; the latencies are those of NCCL's own model of a ring
+/// in its Simple protocol, over NVLink and over a network (`hwLat` in NCCL's `tuning.cc`).
+const GPU_EFFICIENCY: f64 = 0.7;
+const NVLINK_LATENCY_S: f64 = 3.4e-6;
+const NETWORK_LATENCY_S: f64 = 14e-6;
+
+impl Default for Cluster {
+    /// The ranks of one process on the cores of one machine: round numbers of a desktop.
+    fn default() -> Cluster {
+        let device = Device {
+            kind: "the cores of one machine".to_string(),
+            flops_per_s: 5e10,
+            flops_per_s_by_type: BTreeMap::new(),
+            memory_bytes: 4 << 30,
+            memory_bytes_per_s: 1e10,
+            overlap: 0.0,
+            flops_efficiency: Curve::default(),
+            memory_efficiency: Curve::default(),
+        };
+        let link = Link { latency_s: 5e-6, bytes_per_s: 4e9, algorithm: Algorithm::Ring };
+        Cluster { name: READY[0].to_string(), device, levels: vec![Level { ranks: None, link }] }
+    }
+}
+
+impl Cluster {
+    /// The ready cluster of this name: E473 where there is none.
+    ///
+    /// - `laptop`: [`Cluster::default`].
+    /// - `a100-8`: a DGX A100 with 8 GPUs of 80 GB (NVIDIA A100 data sheet: 19.5 TFLOPS in single and double precision,
+    ///   312 in bf16 and f16, 2.039 TB/s; NVLink 600 GB/s, both ways together).
+    /// - `h100-8`: a DGX H100 with 8 GPUs (NVIDIA H100 SXM data sheet: 67 TFLOPS in single and double precision, 989 in
+    ///   bf16 and f16, 80 GB, 3.35 TB/s; NVLink 900 GB/s, both ways together).
+    /// - `h100-pod`: any number of these, with 400 Gb/s of InfiniBand for each GPU (NVIDIA DGX H100 data sheet).
+    pub fn ready(name: &str) -> Result<Cluster> {
+        let gpus = |kind: &str, single: f64, half: f64, memory_bytes_per_s: f64, nvlink_bytes_per_s: f64| {
+            let device = Device {
+                kind: kind.to_string(),
+                flops_per_s: single,
+                flops_per_s_by_type: BTreeMap::from([(DType::BF16, half), (DType::F16, half)]),
+                memory_bytes: 80_000_000_000,
+                memory_bytes_per_s,
+                overlap: 1.0,
+                flops_efficiency: Curve::constant(GPU_EFFICIENCY),
+                memory_efficiency: Curve::constant(GPU_EFFICIENCY),
+            };
+            let algorithm = Algorithm::Ring;
+            let link = Link { latency_s: NVLINK_LATENCY_S, bytes_per_s: nvlink_bytes_per_s, algorithm };
+            Cluster { name: name.to_string(), device, levels: vec![Level { ranks: Some(8), link }] }
+        };
+        let h100 = || gpus("NVIDIA H100 SXM", 67e12, 989e12, 3.35e12, 450e9);
+        match name {
+            "laptop" => Ok(Cluster::default()),
+            "a100-8" => Ok(gpus("NVIDIA A100 SXM 80 GB", 19.5e12, 312e12, 2.039e12, 300e9)),
+            "h100-8" => Ok(h100()),
+            "h100-pod" => {
+                let mut pod = h100();
+                let algorithm = Algorithm::Tree;
+                let link = Link { latency_s: NETWORK_LATENCY_S, bytes_per_s: 50e9, algorithm };
+                pod.levels.push(Level { ranks: None, link });
+                Ok(pod)
+            }
+            _ => {
+                let mut error = Diagnostic::new("E473", format!("no cluster `{name}`"))
+                    .expected(format!("one of {}, or a TOML file", READY.join(", ")));
+                if let Some(help) = did_you_mean(name, READY.iter().copied()) {
+                    error = error.help(help);
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ready_clusters_are_sound() {
+        for name in READY {
+            let cluster = Cluster::ready(name).unwrap();
+            cluster.check().unwrap();
+            assert_eq!(cluster.name, *name);
+        }
+        assert_eq!(Cluster::ready(READY[0]).unwrap(), Cluster::default());
+        let error = Cluster::ready("h100-pot").unwrap_err();
+        assert_eq!((error.code, error.help.as_deref()), ("E473", Some("did you mean `h100-pod`?")));
+    }
+}

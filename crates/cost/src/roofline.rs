@@ -1,0 +1,81 @@
+//! The roofline of a device: how long an op takes by its arithmetic and its memory traffic.
+
+use crate::curve::Curve;
+use partita_base::DType;
+use std::collections::BTreeMap;
+
+/// What an op does on one device.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Work {
+    /// Floating-point (or integer) operations.
+    pub flops: f64,
+    /// Bytes read and written.
+    pub bytes: f64,
+    /// The element type it computes in.
+    pub dtype: DType,
+}
+
+/// One device of a cluster.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Device {
+    /// What it is, for people.
+    pub kind: String,
+    /// Operations per second in every element type that `flops_per_s_by_type` does not name.
+    pub flops_per_s: f64,
+    /// Operations per second by element type.
+    pub flops_per_s_by_type: BTreeMap<DType, f64>,
+    /// Bytes of its memory.
+    pub memory_bytes: u64,
+    /// Memory traffic per second, reads and writes together.
+    pub memory_bytes_per_s: f64,
+    /// How far memory traffic hides behind arithmetic: 0 adds their times, 1 takes the longer one, as the roofline of S.
+    /// Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model for multicore
+    /// architectures", 2009.
+    pub overlap: f64,
+    /// The part of `flops_per_s` that an op reaches, by its operations.
+    pub flops_efficiency: Curve,
+    /// The part of `memory_bytes_per_s` that an op reaches, by its bytes.
+    pub memory_efficiency: Curve,
+}
+
+impl Device {
+    /// Seconds of an op.
+    pub fn op_s(&self, work: &Work) -> f64 {
+        let peak = self.flops_per_s_by_type.get(&work.dtype).copied().unwrap_or(self.flops_per_s);
+        let arithmetic_s = work.flops / (peak * self.flops_efficiency.at(work.flops));
+        let memory_s = self.memory_s(work.bytes);
+        arithmetic_s.max(memory_s) + (1.0 - self.overlap) * arithmetic_s.min(memory_s)
+    }
+
+    /// Seconds to read and write `bytes` in all.
+    pub fn memory_s(&self, bytes: f64) -> f64 {
+        bytes / (self.memory_bytes_per_s * self.memory_efficiency.at(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(overlap: f64) -> Device {
+        Device {
+            kind: "test".to_string(),
+            flops_per_s: 100.0,
+            flops_per_s_by_type: BTreeMap::from([(DType::BF16, 400.0)]),
+            memory_bytes: 1,
+            memory_bytes_per_s: 10.0,
+            overlap,
+            flops_efficiency: Curve::default(),
+            memory_efficiency: Curve::constant(0.5),
+        }
+    }
+
+    #[test]
+    fn arithmetic_and_memory_add_or_hide_each_other() {
+        let work = Work { flops: 400.0, bytes: 10.0, dtype: DType::F32 };
+        assert_eq!(device(0.0).op_s(&work), 4.0 + 2.0);
+        assert_eq!(device(1.0).op_s(&work), 4.0);
+        assert_eq!(device(0.5).op_s(&work), 4.0 + 1.0);
+        assert_eq!(device(1.0).op_s(&Work { dtype: DType::BF16, ..work }), 2.0);
+    }
+}
