@@ -68,6 +68,66 @@ fn stages_give_what_one_device_gives() {
     }
 }
 
+/// A config whose plan is this text.
+fn planned(model: &str, text: &str, overrides: &[&str]) -> (tempfile::TempDir, Config) {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("plan.toml");
+    std::fs::write(&file, text).unwrap();
+    let file = format!("plan.file={}", file.display());
+    let overrides: Vec<&str> = [file.as_str()].iter().chain(overrides).copied().collect();
+    let config = config(model, &overrides);
+    (place, config)
+}
+
+/// Two stages, each on a slice with its own mesh; `colwise` and `rowwise` layers where a slice has `tp`.
+fn on_slices(until: &str, first: &str, second: &str) -> String {
+    format!(
+        "[[stages]]\nuntil = \"{until}\"\nmesh = \"{first}\"\n[[stages]]\nmesh = \"{second}\"\n\
+         [plan]\n\"layers.*.mlp.up_proj\" = \"colwise\"\n\"layers.*.mlp.down_proj\" = \"rowwise\"\n"
+    )
+}
+
+#[test]
+fn slices_of_different_sizes_give_what_one_device_gives() {
+    for (model, first, second, ranks) in [
+        ("gpt", "tp=2", "tp=1", 3),
+        ("gpt", "dp=2", "tp=2", 4),
+        ("llama", "tp=3", "dp=2", 5),
+        ("bert", "fsdp=2", "tp=2,dp=2", 6),
+    ] {
+        for microbatches in ["1", "3"] {
+            let mesh = format!("mesh.shape=pp={ranks}");
+            let microbatches = format!("train.microbatches={microbatches}");
+            let text = on_slices("layers.1", first, second);
+            let (_place, config) = planned(model, &text, &[&mesh, &microbatches]);
+            for runner in [&CpuStep::default() as &dyn StepRunner, &InterpretedCpuStep::default()] {
+                let verified = verify(&config, 8, runner, None)
+                    .unwrap_or_else(|error| panic!("{model} on {first} and {second}: {error}"));
+                let report = &verified.report;
+                assert!(report.ok, "{model} on {first} and {second}: {:?}", report.worst());
+                assert!(report.tolerance <= 1e-9);
+            }
+        }
+    }
+}
+
+#[test]
+fn slices_that_do_not_fit_the_mesh_are_refused() {
+    let refused = |text: &str, mesh: &str| {
+        let (_place, config) = planned("gpt", text, &[&format!("mesh.shape={mesh}")]);
+        plan(&config, LowerRequest::default()).map(|_| ()).unwrap_err()
+    };
+    assert_eq!(refused(&on_slices("layers.1", "tp=2", "tp=1"), "pp=4").code, "E467");
+    assert_eq!(refused(&on_slices("layers.1", "tp=2", "tp=2"), "pp=3").code, "E467");
+    let overlapping = on_slices("layers.1", "tp=2", "tp=2\"\nranks = [1, 2]\n#");
+    assert_eq!(refused(&overlapping, "pp=3").code, "E467");
+    // A line over an axis that the slice of its modules does not have.
+    let text = format!("{}\"layers.2.attn.o_proj\" = \"rowwise\"\n", on_slices("layers.1", "tp=2", "dp=1"));
+    let error = refused(&text, "pp=3");
+    assert_eq!(error.code, "E223");
+    assert!(error.to_string().contains("layers.2.attn.o_proj"), "{error}");
+}
+
 #[test]
 fn a_wrong_rule_in_a_later_stage_is_found() {
     let config = config("gpt", &["mesh.shape=pp=2,tp=2"]);

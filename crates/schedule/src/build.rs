@@ -1,10 +1,11 @@
 //! From a model and a plan to the local graphs of all ranks: one function per pass of the middle
 //! end (restructure, differentiate, microbatch, update, apply layouts, cut into stages, partition).
 
-use crate::apply::{ApplyOptions, apply};
+use crate::apply::{Applied, ApplyOptions, apply};
+use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::primitive::PIPELINE_NOTE;
-use crate::stages::{self, PIPELINE_AXIS, Stage};
+use crate::stages::{self, Stage};
 use crate::structure::{Structured, Tools, restructure};
 use crate::verify::StepRunner;
 use partita_base::{Diagnostic, Result};
@@ -13,11 +14,11 @@ use partita_ir::composites::DROPOUT;
 use partita_ir::ops::Composite;
 use partita_ir::port::LOSS;
 use partita_ir::{Attribute, Graph, Pieces, Role, TensorType, Value, graph_edit};
-use partita_mesh::{AxisList, Mesh};
+use partita_mesh::{AxisList, Mesh, Slice};
 use partita_nn::{Model, StepOptions, append_update, gradient_graph_wrt, train_step};
-use partita_pipeline::{Edge, Timetable, timetables};
+use partita_pipeline::{Cut, Edge, Timetable, timetables};
 use partita_spmd::{
-    Options, Partitioned, is_computed, microbatch, partition, propagate, specialise, split_fused,
+    Layouts, Options, Partitioned, is_computed, microbatch, partition, propagate, specialise, split_fused,
     virtual_ranks,
 };
 use std::collections::BTreeMap;
@@ -199,11 +200,11 @@ pub fn build_gradients(
     tools: &Tools,
 ) -> Result<Built> {
     let structured = restructure(plan, model, tools)?;
-    let (graph, pieces, spoken_of) = gradients_of(&structured, mesh, options)?;
+    let pipeline = Pipeline::of(&structured.stages, mesh, &options.timetable)?;
+    let (graph, pieces, spoken_of) = gradients_of(&structured, &pipeline, options)?;
     let graph = open_without_kernels(&graph, tools.runner)?;
-    let microbatches = options.microbatches;
-    let built =
-        place(&Unplaced { graph, pieces, spoken_of, microbatches }, plan, mesh, options, tools.runner)?;
+    let unplaced = Unplaced { graph, pieces, spoken_of, microbatches: options.microbatches, pipeline };
+    let built = place(&unplaced, plan, mesh, options, tools.runner)?;
     Ok(built.noting(&structured))
 }
 
@@ -253,6 +254,22 @@ pub(crate) struct Unplaced {
     /// dropped before partitioning.
     spoken_of: Vec<String>,
     microbatches: usize,
+    pipeline: Pipeline,
+}
+
+impl Unplaced {
+    /// The step with the layout lines of a plan, for each distinct mesh of the pipeline's slices.
+    pub fn apply(&self, plan: &Plan, options: &BuildOptions) -> Result<Vec<(Mesh, Applied)>> {
+        self.pipeline.check_axes(plan, &self.graph)?;
+        let mut applied: Vec<(Mesh, Applied)> = Vec::new();
+        for Slice { mesh, .. } in &self.pipeline.slices {
+            if applied.iter().all(|(other, _)| other != mesh) {
+                let plan = self.pipeline.plan_on(plan, mesh);
+                applied.push((mesh.clone(), apply(&plan, &self.graph, mesh, &options.applying())?));
+            }
+        }
+        Ok(applied)
+    }
 }
 
 /// The training step of a model after the structural lines.
@@ -262,21 +279,22 @@ pub(crate) fn unplaced_step(
     options: &BuildOptions,
     runner: &dyn StepRunner,
 ) -> Result<Unplaced> {
-    let (gradients, pieces, spoken_of) = gradients_of(structured, mesh, options)?;
+    let pipeline = Pipeline::of(&structured.stages, mesh, &options.timetable)?;
+    let (gradients, pieces, spoken_of) = gradients_of(structured, &pipeline, options)?;
     runner.at_stage("differentiating the model")?;
     let step = append_update(&gradients, &options.step)?;
     let graph = open_without_kernels(&step, runner)?;
-    Ok(Unplaced { graph, pieces, spoken_of, microbatches: options.microbatches })
+    Ok(Unplaced { graph, pieces, spoken_of, microbatches: options.microbatches, pipeline })
 }
 
 /// Forward and backward pass, parameters that were split into parts, hidden outputs.
 fn gradients_of(
     structured: &Structured,
-    mesh: &Mesh,
+    pipeline: &Pipeline,
     options: &BuildOptions,
 ) -> Result<(Graph, Vec<Pieces>, Vec<String>)> {
     let (mut forward, pieces) = split_fused(&structured.model.forward)?;
-    stages::mark(&mut forward, &structured.stages, mesh)?;
+    pipeline.mark(&mut forward)?;
     let input = if options.input_gradient { Some(first_real_input(&forward)?) } else { None };
     let gradients = gradient_graph_wrt(&forward, input.as_slice())?;
     let gradients = match options.microbatches {
@@ -297,9 +315,11 @@ pub(crate) fn unplaced_forward(
     // Without a backward pass there is nothing to recompute.
     forward.nodes.iter_mut().for_each(|node| node.remat = None);
     let (mut forward, pieces) = split_fused(&forward)?;
-    stages::mark(&mut forward, &structured.stages, mesh)?;
+    let pipeline = Pipeline::of(&structured.stages, mesh, &options.timetable)?;
+    pipeline.mark(&mut forward)?;
     let graph = open_without_kernels(&forward, runner)?;
-    Ok(Unplaced { graph, pieces, spoken_of: predictions(&forward, options), microbatches: 1 })
+    let spoken_of = predictions(&forward, options);
+    Ok(Unplaced { graph, pieces, spoken_of, microbatches: 1, pipeline })
 }
 
 /// Applies the layout lines, cuts the step into stages and partitions each. Without a pipeline
@@ -313,53 +333,88 @@ fn place(
 ) -> Result<Built> {
     runner.at_stage("writing the step")?;
     options.cluster.holds(mesh)?;
-    let slices = mesh.slices(PIPELINE_AXIS);
-    let applied = apply(plan, &unplaced.graph, &slices[0].mesh, &options.applying())?;
-    let step = graph_edit::prune(without_outputs(applied.graph, &unplaced.spoken_of));
-    runner.at_stage("applying the plan")?;
-    let timetable = match slices.len() {
-        1 => None,
-        count => Some((timetables::find(&options.timetable)?.make)(count, unplaced.microbatches)),
-    };
-    let slice_of: Option<Vec<usize>> = timetable.as_ref().map(Timetable::slice_of_stage);
-    let mut cut =
-        partita_pipeline::cut(&step, slices.len(), &|stage| slice_of.as_ref().map_or(0, |of| of[stage]));
-    let cluster = options.cluster.sliced(mesh, PIPELINE_AXIS);
-    for name in options.fixed.keys() {
-        is_computed(&step, name)?;
+    let Unplaced { pipeline, .. } = unplaced;
+    let slice_of = |stage: usize| pipeline.slice_of_stage[stage];
+    let mut notes = Vec::new();
+    let mut on_meshes: Vec<OnMesh> = Vec::new();
+    for (mesh, applied) in unplaced.apply(plan, options)? {
+        extend_new(&mut notes, &applied.notes);
+        let step = graph_edit::prune(without_outputs(applied.graph, &unplaced.spoken_of));
+        let cut = partita_pipeline::cut(&step, pipeline.slices.len(), &slice_of);
+        on_meshes.push(OnMesh { mesh, step, cut, layouts: None });
     }
-    // A received value does not say how the batch is sharded: it gets the layout that it has in the
-    // whole step.
-    let layouts = (slices.len() > 1).then(|| propagate(&step, &slices[0].mesh)).transpose()?;
-    let mut partitions = Vec::with_capacity(slices.len());
-    for (stage, slice) in cut.stages.iter_mut().zip(&slices) {
-        if let Some(layouts) = &layouts {
-            stages::lay_out_received(stage, &cut.edges, layouts, &slice.mesh);
+    runner.at_stage("applying the plan")?;
+    same_cuts(&on_meshes)?;
+    let cluster = pipeline.cluster_of_slice(&options.cluster, mesh);
+    for name in options.fixed.keys() {
+        is_computed(&on_meshes[0].step, name)?;
+    }
+    let mut partitions = Vec::with_capacity(pipeline.slices.len());
+    for (number, slice) in pipeline.slices.iter().enumerate() {
+        let on_mesh = on_meshes.iter_mut().find(|on| on.mesh == slice.mesh).expect("every slice has one");
+        let mut stage = on_mesh.cut.stages[number].clone();
+        if pipeline.slices.len() > 1 {
+            // A received value does not say how the batch is sharded: it gets the layout that it has
+            // in the whole step on this mesh.
+            let layouts = match on_mesh.layouts.take() {
+                Some(layouts) => layouts,
+                None => propagate(&on_mesh.step, &slice.mesh)?,
+            };
+            stages::lay_out_received(&mut stage, &on_mesh.cut.edges, &layouts, &slice.mesh);
+            on_mesh.layouts = Some(layouts);
         }
         let mut fixed = options.fixed.clone();
         fixed.retain(|name, _| is_computed(&stage.graph, name).is_ok());
         let (cluster, break_rule_at) = (cluster.clone(), options.break_rule_at.clone());
         let partitioning = Options { cluster, break_rule_at, fixed };
-        partitions.push(partition(&stage.graph, &slice.mesh, &partitioning)?);
+        let partitioned = partition(&stage.graph, &slice.mesh, &partitioning)?;
+        extend_new(&mut notes, &partitioned.notes);
+        partitions.push((partitioned, stage));
     }
     runner.at_stage("partitioning the step")?;
-    let mut notes = applied.notes;
-    let mut stages = Vec::with_capacity(slices.len());
-    for ((partitioned, stage), slice) in partitions.into_iter().zip(cut.stages).zip(slices) {
-        notes.extend(
-            partitioned.notes.iter().filter(|note| !notes.contains(note)).cloned().collect::<Vec<_>>(),
-        );
+    let mut stages = Vec::with_capacity(partitions.len());
+    for ((partitioned, stage), slice) in partitions.into_iter().zip(&pipeline.slices) {
         stages.push(Stage {
             classes: virtual_ranks::class_graphs(&partitioned)?,
             partitioned,
-            ranks: slice.ranks,
+            ranks: slice.ranks.clone(),
             inputs: stage.inputs,
             outputs: stage.outputs,
         });
     }
     runner.at_stage("writing the local graphs")?;
     let (plan, pieces, mesh) = (plan.clone(), unplaced.pieces.clone(), mesh.clone());
+    let timetable = pipeline.timetable(unplaced.microbatches);
+    let OnMesh { step, cut, .. } = on_meshes.swap_remove(0);
     Ok(Built { step, plan, pieces, mesh, stages, edges: cut.edges, timetable, notes })
+}
+
+/// A step laid out on the mesh of some of the pipeline's slices, and cut into stages.
+struct OnMesh {
+    mesh: Mesh,
+    step: Graph,
+    cut: Cut,
+    /// The layouts of the whole step on this mesh, where a stage needs them.
+    layouts: Option<Layouts>,
+}
+
+/// Stages are cut alike on all meshes: the layout of a value does not change who sends it. E464 otherwise.
+fn same_cuts(on_meshes: &[OnMesh]) -> Result<()> {
+    let ends = |on: &OnMesh| on.cut.edges.iter().map(|e| (e.from, e.to.clone())).collect::<Vec<_>>();
+    if on_meshes.windows(2).all(|pair| ends(&pair[0]) == ends(&pair[1])) {
+        return Ok(());
+    }
+    Err(Diagnostic::new("E464", "the stages exchange other values on one slice than on another")
+        .at("pipeline_split")
+        .help("this is a bug in partita; please report it"))
+}
+
+fn extend_new(notes: &mut Vec<String>, more: &[String]) {
+    for note in more {
+        if !notes.contains(note) {
+            notes.push(note.clone());
+        }
+    }
 }
 
 /// The outputs of a forward graph beside its loss that the options did not request. As outputs they

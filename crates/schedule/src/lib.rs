@@ -18,6 +18,7 @@ mod glob;
 mod modules;
 mod pattern;
 mod pins;
+mod pipeline;
 mod placement;
 mod plan;
 mod primitive;

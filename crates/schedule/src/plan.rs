@@ -110,6 +110,22 @@ impl Plan {
     /// dim = 0
     /// ```
     ///
+    /// Pipeline stages with slices of their own are listed in order, the last one without `until`:
+    ///
+    /// ```toml
+    /// [[stages]]
+    /// until = "layers.1"                      # the stage ends after this module
+    /// mesh = "tp=2"                           # the slice that runs it
+    /// ranks = [0, 1]                          # optional: the ranks that follow, in order
+    /// plan = { "layers.*.mlp.up_proj" = "colwise" }
+    ///
+    /// [[stages]]
+    /// mesh = "dp=1"
+    /// ```
+    ///
+    /// This is the same as a line `pipeline_split(mesh=.., ranks=..)` per stage, followed by the
+    /// lines of its `plan`.
+    ///
     /// A table with neither `modules` nor `style` nor `primitive` is a dictionary, one of several
     /// in a row. E228 for any other text, E222 for an unknown style or primitive. Lines without an
     /// origin get `origin` and the number of the line that first contains their pattern.
@@ -117,13 +133,17 @@ impl Plan {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
             Diagnostic::new("E228", "the plan is not TOML").at(origin).found(error.message().to_string())
         })?;
-        if let Some(key) = table.keys().find(|key| *key != "plan") {
-            return Err(misplaced(origin, key, &["plan"]));
+        let keys = ["plan", "stages"];
+        if let Some(key) = table.keys().find(|key| !keys.contains(&key.as_str())) {
+            return Err(misplaced(origin, key, &keys));
         }
         let mut plan = match table.get("plan") {
             Some(value) => Plan::from_value(value, origin)?,
             None => Plan::default(),
         };
+        if let Some(stages) = table.get("stages") {
+            plan.extend_from_stages(stages, origin)?;
+        }
         for entry in plan.entries.iter_mut().filter(|entry| entry.origin == origin) {
             let quoted = [format!("\"{}\"", entry.modules), format!("'{}'", entry.modules)];
             let number = text.lines().position(|line| quoted.iter().any(|pattern| line.contains(pattern)));
@@ -154,6 +174,33 @@ impl Plan {
             }
         }
         Ok(plan)
+    }
+
+    /// Adds the lines of `[[stages]]`.
+    fn extend_from_stages(&mut self, stages: &toml::Value, origin: &str) -> Result<()> {
+        let wrong = |value: &toml::Value| malformed(origin, "stages", value, "tables, one per stage");
+        for stage in stages.as_array().ok_or_else(|| wrong(stages))? {
+            let stage = stage.as_table().ok_or_else(|| wrong(stage))?;
+            let keys = ["until", "mesh", "ranks", "plan"];
+            if let Some(key) = stage.keys().find(|key| !keys.contains(&key.as_str())) {
+                return Err(misplaced(origin, key, &keys));
+            }
+            let until = stage.get("until").map(|value| text_of(origin, "until", value)).transpose()?;
+            let mut call = Call::new("pipeline_split");
+            for key in ["mesh", "ranks"] {
+                if let Some(value) = stage.get(key) {
+                    call = call.with(Some(key), argument_of(origin, key, value)?);
+                }
+            }
+            let modules = until.unwrap_or_default();
+            let split =
+                Primitive::from_call(&call).map_err(|error| error.at(format!("{origin}: [[stages]]")))?;
+            self.push(modules, split, origin);
+            if let Some(lines) = stage.get("plan") {
+                self.entries.extend(Plan::from_value(lines, origin)?.entries);
+            }
+        }
+        Ok(())
     }
 
     fn extend_from_dict(&mut self, lines: &toml::Table, origin: &str) -> Result<()> {
@@ -414,6 +461,19 @@ mod tests {
         let text = plan.to_toml();
         assert!(text.contains("[[plan]]"), "{text}");
         assert_eq!(Plan::from_toml(&text, "elsewhere").unwrap(), plan);
+    }
+
+    #[test]
+    fn listed_stages_are_marks_with_meshes() {
+        let text = "[[stages]]\nuntil = \"layers.1\"\nmesh = \"tp=2\"\nranks = [0, 1]\nplan = { \"a\" = \"colwise\" }\n\n[[stages]]\nmesh = \"dp=1\"\n";
+        let plan = Plan::from_toml(text, "p.toml").unwrap();
+        let calls = "sch[\"layers.1\"].pipeline_split(mesh=\"tp=2\", ranks=[0, 1])\nsch[\"a\"].colwise()\nsch.pipeline_split(mesh=\"dp=1\")\n";
+        assert_eq!(plan, Plan::from_calls(calls, "").unwrap());
+        assert_eq!(plan, Plan::from_toml(&plan.to_toml(), "").unwrap());
+        assert_eq!(plan, Plan::from_toml(&plan.to_dict_toml(), "").unwrap());
+        for wrong in ["stages = 1", "stages = [1]", "[[stages]]\nuntl = \"a\"", "[[stages]]\nuntil = 1"] {
+            assert_eq!(Plan::from_toml(wrong, "p.toml").unwrap_err().code, "E228", "{wrong}");
+        }
     }
 
     #[test]

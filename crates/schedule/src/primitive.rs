@@ -81,8 +81,14 @@ pub enum Primitive {
         /// As in [`Primitive::Replace`].
         bindings: IndexMap<String, Argument>,
     },
-    /// A pipeline stage ends after the module.
-    PipelineSplit,
+    /// A pipeline stage ends after the module; at the root, the last stage.
+    PipelineSplit {
+        /// The mesh of the slice that runs the stage, such as `tp=2`; `None` where the axis `pp`
+        /// makes all slices alike.
+        mesh: Option<String>,
+        /// The ranks of the slice; empty for those that follow the ranks of the previous stage.
+        ranks: Vec<usize>,
+    },
     /// Attaches a note to a parameter.
     Annotate {
         /// The parameter's own name.
@@ -149,7 +155,7 @@ const SIGNATURES: [Signature; 12] = [
     signature("fuse", &["pattern", "name", "backend", "at"], 1, 2),
     Signature { open: true, ..signature("replace", &["with", "pattern", "at", "ops"], 1, 1) },
     Signature { open: true, ..signature("replace_all", &["kind", "with"], 2, 2) },
-    signature("pipeline_split", &[], 0, 0),
+    signature("pipeline_split", &["mesh", "ranks"], 0, 0),
     signature("annotate", &["tensor", "key", "value"], 3, 3),
     signature("precision", &["compute"], 1, 1),
     signature("fork_rng", &[], 0, 0),
@@ -341,7 +347,9 @@ impl Primitive {
                 with: a.text("with")?.expect(CHECKED),
                 bindings: arguments.values,
             },
-            "pipeline_split" => Primitive::PipelineSplit,
+            "pipeline_split" => {
+                Primitive::PipelineSplit { mesh: a.text("mesh")?, ranks: a.indices("ranks")? }
+            }
             "annotate" => Primitive::Annotate {
                 tensor: a.text("tensor")?.expect(CHECKED),
                 key: a.text("key")?.expect(CHECKED),
@@ -409,7 +417,11 @@ impl Primitive {
                 named.extend(bindings.iter().map(|(key, value)| (key.as_str(), Some(value.clone()))));
                 "replace_all"
             }
-            Primitive::PipelineSplit => "pipeline_split",
+            Primitive::PipelineSplit { mesh, ranks } => {
+                named.push(("mesh", mesh.as_ref().map(text)));
+                named.push(("ranks", indices(ranks)));
+                "pipeline_split"
+            }
             Primitive::Annotate { tensor, key, value } => {
                 named.push(("tensor", Some(text(tensor))));
                 named.push(("key", Some(text(key))));
@@ -500,6 +512,7 @@ mod tests {
             "replace(mine, ops=\"0:3\", x=hidden)",
             "replace_all(LayerNorm, partita.layer_norm, epsilon=1e-5)",
             "pipeline_split",
+            "pipeline_split(mesh=\"tp=2\", ranks=[0, 1])",
             "annotate(weight, replicated_param, true)",
             "precision(bf16)",
             "fork_rng",

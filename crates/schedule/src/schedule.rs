@@ -1,13 +1,11 @@
 //! The schedule language in Rust: a fluent API over a model; each call adds a line to the plan.
 
-use crate::apply::apply;
 use crate::build::{BuildOptions, Built, Unplaced, build_structured, unplaced_forward, unplaced_step};
 use crate::call::Argument;
 use crate::modules::{Modules, matches_around, owner};
 use crate::pattern::{Match, Pattern};
 use crate::plan::{Entry, Plan};
 use crate::primitive::Primitive;
-use crate::stages::PIPELINE_AXIS;
 use crate::structure::{Structured, Tools, forward_ops, restructure};
 use crate::style::Style;
 use crate::sync::{SyncMode, SyncOp};
@@ -164,7 +162,7 @@ impl Schedule {
             // An inference model has nothing to train.
             None => unplaced_forward(&structured, &self.mesh, &self.options, &*self.runner)?,
         };
-        apply(&plan, &unplaced.graph, &self.mesh.slices(PIPELINE_AXIS)[0].mesh, &self.options.applying())?;
+        unplaced.apply(&plan, &self.options)?;
         (self.plan, self.structured, self.unplaced) = (plan, structured, Some(unplaced));
         Ok(())
     }
@@ -456,7 +454,14 @@ impl At<'_> {
     /// A pipeline stage ends after the module.
     #[track_caller]
     pub fn pipeline_split(&mut self) -> Result<&mut Self> {
-        self.apply(Primitive::PipelineSplit)
+        self.apply(Primitive::PipelineSplit { mesh: None, ranks: Vec::new() })
+    }
+
+    /// The pipeline stage that ends after the module (at the root: the last one) runs on a mesh of
+    /// its own, such as `tp=2`, on the ranks that follow those of the previous stage.
+    #[track_caller]
+    pub fn pipeline_split_on(&mut self, mesh: &str) -> Result<&mut Self> {
+        self.apply(Primitive::PipelineSplit { mesh: Some(mesh.to_string()), ranks: Vec::new() })
     }
 
     /// Attaches a note to a parameter.

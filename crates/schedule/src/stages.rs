@@ -1,12 +1,11 @@
 //! The stages of a built step: what each slice of the mesh runs, the edges between them, and an
 //! interpreter that runs all stages together.
 
-use crate::modules::is_inside;
 use partita_base::{Diagnostic, Result};
 use partita_ir::interpret::Evaluation;
 use partita_ir::{Annotation, ClassGraph, Graph, Literal, ValueId};
 use partita_mesh::{BoxMove, Mesh, Slice, transfer};
-use partita_pipeline::{Edge, Sink, Source, StageGraph, mark as marks};
+use partita_pipeline::{Edge, Sink, Source, StageGraph};
 use partita_spmd::{Layouts, Partitioned, virtual_ranks};
 
 /// The mesh axis of pipeline stages.
@@ -77,43 +76,6 @@ impl Stage {
             Sink::Edge(_) => None,
         })
     }
-}
-
-/// Assigns each node of a forward graph to a stage: a stage ends after each of the modules `ends`;
-/// without any, the work is split evenly. A mesh without the axis `pp` has one stage.
-///
-/// # Errors
-/// E460 if the model has fewer blocks than the mesh has stages, E463 if the number of marks does
-/// not fit or a marked module computes nothing.
-pub(crate) fn mark(forward: &mut Graph, ends: &[String], mesh: &Mesh) -> Result<()> {
-    let count = mesh.slices(PIPELINE_AXIS).len();
-    if count == 1 {
-        return Ok(());
-    }
-    if ends.is_empty() {
-        return marks::evenly(forward, count);
-    }
-    if ends.len() + 1 != count {
-        return Err(Diagnostic::new(
-            "E463",
-            "the plan and the mesh disagree on the number of pipeline stages",
-        )
-        .at("pipeline_split")
-        .expected(format!("{} marks: one less than the axis `{PIPELINE_AXIS}` has ranks", count - 1))
-        .found(format!("{}: after {}", ends.len(), ends.join(", ")))
-        .help(format!("use `{PIPELINE_AXIS}={}`, or leave the marks out", ends.len() + 1)));
-    }
-    let last = |module: &String| {
-        let inside = |node: &partita_ir::Node| is_inside(&node.path, module);
-        forward.nodes.iter().rposition(inside).ok_or_else(|| {
-            Diagnostic::new("E463", format!("no pipeline stage can end after `{module}`"))
-                .at("pipeline_split")
-                .expected("a module that computes something")
-        })
-    };
-    let ends = ends.iter().map(last).collect::<Result<Vec<usize>>>()?;
-    marks::after(forward, &ends);
-    Ok(())
 }
 
 /// The ranks of the whole mesh that take part in the transfer over an edge (senders first, then

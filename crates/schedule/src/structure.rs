@@ -8,6 +8,7 @@ mod replace;
 
 use crate::modules::{Modules, is_inside};
 use crate::pattern::{Match, Pattern};
+use crate::pipeline::Mark;
 use crate::plan::{Entry, Plan};
 use crate::primitive::{FOREIGN_COMPILERS, FORK_RNG_NOTE, PIPELINE_NOTE, Primitive};
 use crate::{Argument, verify::StepRunner};
@@ -15,6 +16,7 @@ use frames::Frames;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_ir::outline::outline;
 use partita_ir::{Graph, Node, NodeId, Op, Operation, Registry, graph_edit, remat};
+use partita_mesh::Mesh;
 use partita_nn::Model;
 use std::collections::BTreeSet;
 
@@ -45,8 +47,8 @@ pub struct Structured {
     pub model: Model,
     /// Notes on parameters.
     pub tags: Vec<Tag>,
-    /// Modules that end a pipeline stage, in order of the lines.
-    pub stages: Vec<String>,
+    /// The marks that end pipeline stages, in order of the lines.
+    pub(crate) stages: Vec<Mark>,
     /// Notes for the user.
     pub notes: Vec<String>,
     /// The narrowest element type that a line requests.
@@ -159,11 +161,14 @@ impl Structured {
                 let paths = self.of_kind(kind, entry, &modules)?;
                 self.replace_modules(&paths, with, bindings, entry, tools)?;
             }
-            Primitive::PipelineSplit => {
+            Primitive::PipelineSplit { mesh, ranks } => {
+                let mesh = mesh.as_ref().map(|axes| Mesh::parse(axes, None)).transpose();
+                let mesh = mesh.map_err(|error| error.at(entry.describe()))?;
                 let mut stages = self.stages.clone();
                 for module in named(&modules, entry)? {
-                    if module.is_empty() || stages.iter().any(|stage| stage == module) {
-                        let why = if module.is_empty() {
+                    let is_bare_root = module.is_empty() && mesh.is_none();
+                    if is_bare_root || stages.iter().any(|stage| stage.module == module) {
+                        let why = if is_bare_root {
                             "there is nothing after the model"
                         } else {
                             "one ends there already"
@@ -176,7 +181,12 @@ impl Structured {
                         .expected("a module inside the model, once")
                         .found(format!("`{module}`")));
                     }
-                    stages.push(module.to_string());
+                    stages.push(Mark {
+                        module: module.to_string(),
+                        mesh: mesh.clone(),
+                        ranks: ranks.clone(),
+                        line: entry.describe(),
+                    });
                 }
                 self.stages = stages;
                 self.notes.push(format!("{}: {PIPELINE_NOTE}", entry.describe()));

@@ -305,7 +305,7 @@ fn decode(sch: &Schedule, model: &Model, [kind, place, a, b]: [u8; 4]) -> Option
             let (kind, with, bindings) = kinds[a as usize % kinds.len()].clone();
             Primitive::ReplaceAll { kind: kind.to_string(), with: with.to_string(), bindings }
         }
-        20 => Primitive::PipelineSplit,
+        20 => Primitive::PipelineSplit { mesh: None, ranks: Vec::new() },
         21 => Primitive::Annotate {
             tensor: tensor(a),
             key: "tag".to_string(),

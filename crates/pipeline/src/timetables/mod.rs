@@ -10,6 +10,7 @@ use crate::Timetable;
 use partita_base::{Diagnostic, Result, did_you_mean};
 
 /// A timetable with a name.
+#[derive(Debug)]
 pub struct Named {
     /// Its name in a config.
     pub name: &'static str,

@@ -82,7 +82,7 @@ pub(super) fn lines(explain: &Explain, forward: &Graph) -> Vec<Line> {
             Primitive::Replace { with, .. } | Primitive::ReplaceAll { with, .. } => {
                 line.composites = composites(with)
             }
-            Primitive::PipelineSplit => {
+            Primitive::PipelineSplit { .. } => {
                 line.stages = line.modules;
                 line.note = Some(PIPELINE_NOTE.to_string());
             }

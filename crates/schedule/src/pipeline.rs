@@ -1,0 +1,313 @@
+//! How a mesh runs a step in stages: which ranks run each stage, where the stages end, and which
+//! timetable orders their work.
+//!
+//! Without marks, the axis `pp` of the mesh cuts it into equal slices, and the forward graph is cut
+//! into stages of nearly equal work. Marks (`pipeline_split`) say where stages end. A mark may also
+//! name the mesh of the slice that runs its stage; then slices may differ in size and in their axes,
+//! and a layout line applies on the slices that have its axis.
+
+use crate::modules::{is_inside, matches_around};
+use crate::plan::{Entry, Plan};
+use crate::primitive::Primitive;
+use crate::stages::PIPELINE_AXIS;
+use partita_base::{Diagnostic, Result};
+use partita_cost::Cluster;
+use partita_ir::{Graph, Node, Phase};
+use partita_mesh::{Mesh, Slice};
+use partita_pipeline::timetables::{self, Named};
+use partita_pipeline::{Timetable, mark as marks};
+
+/// A stage as a line of the plan lists it.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Mark {
+    /// The module that ends the stage; the root for the last stage.
+    pub module: String,
+    /// The mesh of its slice.
+    pub mesh: Option<Mesh>,
+    /// The ranks of its slice; empty for the next ones.
+    pub ranks: Vec<usize>,
+    /// The line, for messages.
+    pub line: String,
+}
+
+/// The slices of a mesh, the stages on them and the timetable. A mesh without stages is one slice.
+#[derive(Clone, Debug)]
+pub(crate) struct Pipeline {
+    /// The slices, in order of their first stage.
+    pub slices: Vec<Slice>,
+    /// The slice that runs each stage.
+    pub slice_of_stage: Vec<usize>,
+    /// The modules that end stages; empty for an even split.
+    ends: Vec<String>,
+    /// The timetable; `None` for a single stage.
+    named: Option<&'static Named>,
+    /// Whether the plan lists the slices.
+    is_listed: bool,
+}
+
+impl Pipeline {
+    /// The pipeline that the marks of a plan and the axis `pp` of a mesh describe.
+    ///
+    /// # Errors
+    /// E462 for an unknown timetable, E463 if marks and mesh disagree on the number of stages, or if
+    /// only some marks name a mesh, E467 if slices overlap or leave ranks over.
+    pub fn of(marks: &[Mark], mesh: &Mesh, timetable: &str) -> Result<Pipeline> {
+        if let Some(listed) = marks.iter().find(|mark| mark.mesh.is_some()) {
+            return Pipeline::listed(marks, &listed.line, mesh, timetable);
+        }
+        let slices = mesh.slices(PIPELINE_AXIS);
+        if slices.len() == 1 {
+            let (slice_of_stage, ends) = (vec![0], Vec::new());
+            return Ok(Pipeline { slices, slice_of_stage, ends, named: None, is_listed: false });
+        }
+        let named = timetables::find(timetable)?;
+        let slice_of_stage = (named.make)(slices.len(), 1).slice_of_stage();
+        let ends: Vec<String> = marks.iter().map(|mark| mark.module.clone()).collect();
+        let stages = slice_of_stage.len();
+        if !ends.is_empty() && ends.len() + 1 != stages {
+            let ranks = slices.len();
+            return Err(disagree()
+                .expected(format!(
+                    "{} marks: the timetable `{}` runs {stages} stages on {PIPELINE_AXIS}={ranks}",
+                    stages - 1,
+                    named.name
+                ))
+                .found(format!("{}: after {}", ends.len(), ends.join(", ")))
+                .help(match stages == ranks {
+                    true => format!("use `{PIPELINE_AXIS}={}`, or leave the marks out", ends.len() + 1),
+                    false => "mark more or fewer modules, or leave the marks out".to_string(),
+                }));
+        }
+        Ok(Pipeline { slices, slice_of_stage, ends, named: Some(named), is_listed: false })
+    }
+
+    /// Stages whose slices the plan lists.
+    fn listed(marks: &[Mark], line: &str, mesh: &Mesh, timetable: &str) -> Result<Pipeline> {
+        let mut slices: Vec<Slice> = Vec::new();
+        let mut slice_of_stage = Vec::with_capacity(marks.len());
+        let mut next = 0;
+        for mark in marks {
+            let Some(own) = &mark.mesh else {
+                return Err(disagree()
+                    .expected("a mesh for every stage, or for none: `pipeline_split(mesh=\"tp=2\")`")
+                    .found(mark.line.clone())
+                    .note(format!("{line} names a mesh")));
+            };
+            let ranks: Vec<usize> = match mark.ranks.is_empty() {
+                true => (next..next + own.rank_count()).collect(),
+                false => mark.ranks.clone(),
+            };
+            if ranks.len() != own.rank_count() || !ranks.is_sorted_by(|a, b| a < b) {
+                return Err(uncovered("a slice lists other ranks than its mesh has")
+                    .at(mark.line.clone())
+                    .expected(format!("{} ranks, ascending, for mesh {own}", own.rank_count()))
+                    .found(format!("{ranks:?}")));
+            }
+            next = ranks.last().expect("a mesh has ranks") + 1;
+            let slice = Slice { mesh: own.clone(), ranks };
+            let known = slices.iter().position(|other| *other == slice);
+            slice_of_stage.push(known.unwrap_or(slices.len()));
+            if known.is_none() {
+                slices.push(slice);
+            }
+        }
+        if marks.last().is_none_or(|mark| !mark.module.is_empty()) {
+            return Err(disagree()
+                .expected("a line for the last stage: `sch.pipeline_split(mesh=..)`")
+                .found(marks.iter().map(|mark| mark.line.as_str()).collect::<Vec<_>>().join(", ")));
+        }
+        let mut taken: Vec<Option<usize>> = vec![None; mesh.rank_count()];
+        for (number, slice) in slices.iter().enumerate() {
+            for &rank in &slice.ranks {
+                match taken.get_mut(rank) {
+                    None => {
+                        return Err(uncovered("a pipeline stage names a rank that does not exist")
+                            .expected(format!("ranks below {} of mesh {mesh}", mesh.rank_count()))
+                            .found(format!("rank {rank}"))
+                            .help(format!("give the mesh the {} ranks of all slices", ranks_of(&slices))));
+                    }
+                    Some(Some(other)) => {
+                        return Err(uncovered("slices of pipeline stages overlap")
+                            .expected("each rank in one slice")
+                            .found(format!("rank {rank} in slices {other} and {number}")));
+                    }
+                    Some(place) => *place = Some(number),
+                }
+            }
+        }
+        let left: Vec<usize> = (0..taken.len()).filter(|&rank| taken[rank].is_none()).collect();
+        if !left.is_empty() {
+            return Err(uncovered("slices of pipeline stages leave ranks over")
+                .expected(format!("all {} ranks of mesh {mesh} in a slice", mesh.rank_count()))
+                .found(format!("no slice has ranks {left:?}")));
+        }
+        let ends = marks[..marks.len() - 1].iter().map(|mark| mark.module.clone()).collect();
+        let named = match slice_of_stage.len() {
+            1 => None,
+            _ => Some(timetables::find(timetable)?),
+        };
+        if let Some(named) = named {
+            let placed = (named.make)(slices.len(), 1).slice_of_stage();
+            if placed != slice_of_stage {
+                return Err(disagree()
+                    .expected(format!("stages on slices {placed:?}: the timetable `{}`", named.name))
+                    .found(format!("stages on slices {slice_of_stage:?}")));
+            }
+        }
+        Ok(Pipeline { slices, slice_of_stage, ends, named, is_listed: true })
+    }
+
+    /// The timetable for a number of microbatches; `None` for a single stage.
+    pub fn timetable(&self, microbatches: usize) -> Option<Timetable> {
+        self.named.map(|named| (named.make)(self.slices.len(), microbatches))
+    }
+
+    /// Assigns each node of a forward graph to a stage.
+    ///
+    /// # Errors
+    /// E460 if the model has fewer blocks than there are stages, E463 if a marked module computes
+    /// nothing.
+    pub fn mark(&self, forward: &mut Graph) -> Result<()> {
+        let count = self.slice_of_stage.len();
+        if count == 1 {
+            return Ok(());
+        }
+        if self.ends.is_empty() {
+            return marks::evenly(forward, count);
+        }
+        let last = |module: &String| {
+            let inside = |node: &Node| is_inside(&node.path, module);
+            forward.nodes.iter().rposition(inside).ok_or_else(|| {
+                Diagnostic::new("E463", format!("no pipeline stage can end after `{module}`"))
+                    .at("pipeline_split")
+                    .expected("a module that computes something")
+            })
+        };
+        let ends = self.ends.iter().map(last).collect::<Result<Vec<usize>>>()?;
+        marks::after(forward, &ends);
+        Ok(())
+    }
+
+    /// The links and devices of one slice.
+    pub fn cluster_of_slice(&self, cluster: &Cluster, mesh: &Mesh) -> Cluster {
+        match self.is_listed {
+            true => cluster.clone(),
+            false => cluster.sliced(mesh, PIPELINE_AXIS),
+        }
+    }
+
+    /// The lines of a plan that apply on a slice: all but those over an axis that only other slices
+    /// have.
+    pub fn plan_on(&self, plan: &Plan, slice: &Mesh) -> Plan {
+        let applies =
+            |entry: &&Entry| axis_of(&entry.primitive).is_none_or(|axis| !self.has_elsewhere(axis, slice));
+        Plan { entries: plan.entries.iter().filter(applies).cloned().collect() }
+    }
+
+    fn has_elsewhere(&self, axis: &str, slice: &Mesh) -> bool {
+        slice.axis_named(axis).is_none()
+            && self.slices.iter().any(|other| other.mesh.axis_named(axis).is_some())
+    }
+
+    /// E223 for a layout line whose modules are all in stages on slices without its axis.
+    pub fn check_axes(&self, plan: &Plan, step: &Graph) -> Result<()> {
+        for entry in &plan.entries {
+            let Some(axis) = axis_of(&entry.primitive) else { continue };
+            let covered =
+                |node: &&Node| node.phase == Phase::Forward && matches_around(&entry.modules, &node.path);
+            let mut slices: Vec<usize> =
+                step.nodes.iter().filter(covered).map(|node| self.slice_of_stage[node.stage]).collect();
+            slices.sort_unstable();
+            slices.dedup();
+            let lacks = |&slice: &usize| self.has_elsewhere(axis, &self.slices[slice].mesh);
+            if !slices.is_empty() && slices.iter().all(lacks) {
+                let meshes: Vec<String> = slices.iter().map(|&s| self.slices[s].mesh.to_string()).collect();
+                return Err(Diagnostic::new("E223", format!("the slice of the stage has no axis `{axis}`"))
+                    .at(entry.describe())
+                    .expected(format!("an axis of {}", meshes.join(" or ")))
+                    .found(axis)
+                    .help("name an axis of the slice that runs these modules: `axis=..`"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn ranks_of(slices: &[Slice]) -> usize {
+    slices.iter().map(|slice| slice.ranks.len()).sum()
+}
+
+/// The mesh axis that a layout line shards over.
+fn axis_of(primitive: &Primitive) -> Option<&str> {
+    match primitive {
+        Primitive::Style(style) => Some(style.axis_name()),
+        Primitive::Shard { axis, .. } | Primitive::Sync { axis, .. } => Some(axis.as_deref().unwrap_or("tp")),
+        _ => None,
+    }
+}
+
+fn disagree() -> Box<Diagnostic> {
+    Diagnostic::new("E463", "the plan and the mesh disagree on the pipeline stages").at("pipeline_split")
+}
+
+fn uncovered(message: &str) -> Box<Diagnostic> {
+    Diagnostic::new("E467", message).at("pipeline_split")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn marks(stages: &[(&str, Option<&str>, &[usize])]) -> Vec<Mark> {
+        let mark = |&(module, mesh, ranks): &(&str, Option<&str>, &[usize])| Mark {
+            module: module.to_string(),
+            mesh: mesh.map(|mesh| Mesh::parse(mesh, None).unwrap()),
+            ranks: ranks.to_vec(),
+            line: format!("pipeline_split of `{module}`"),
+        };
+        stages.iter().map(mark).collect()
+    }
+
+    fn of(stages: &[(&str, Option<&str>, &[usize])], mesh: &str) -> Result<Pipeline> {
+        Pipeline::of(&marks(stages), &Mesh::parse(mesh, None).unwrap(), "1f1b")
+    }
+
+    #[test]
+    fn listed_slices_take_the_ranks_in_order() {
+        let pipeline = of(&[("a", Some("tp=2"), &[]), ("", Some("dp=1"), &[])], "pp=3").unwrap();
+        let ranks: Vec<&[usize]> = pipeline.slices.iter().map(|slice| &slice.ranks[..]).collect();
+        assert_eq!(ranks, [&[0, 1][..], &[2]]);
+        let pipeline = of(&[("a", Some("tp=2"), &[1, 3]), ("", Some("dp=2"), &[0, 2])], "dp=4").unwrap();
+        assert_eq!(pipeline.slices[0].ranks, [1, 3]);
+        assert_eq!(pipeline.slice_of_stage, [0, 1]);
+    }
+
+    #[test]
+    fn slices_that_do_not_cover_the_mesh_once_are_refused() {
+        let code = |stages: &[(&str, Option<&str>, &[usize])], mesh| of(stages, mesh).unwrap_err().code;
+        // Overlap, ranks left over, ranks that do not exist, another number of ranks than the mesh.
+        assert_eq!(code(&[("a", Some("tp=2"), &[0, 1]), ("", Some("tp=2"), &[1, 2])], "pp=3"), "E467");
+        assert_eq!(code(&[("a", Some("tp=2"), &[]), ("", Some("dp=1"), &[])], "pp=4"), "E467");
+        assert_eq!(code(&[("a", Some("tp=2"), &[]), ("", Some("dp=2"), &[])], "pp=3"), "E467");
+        assert_eq!(code(&[("a", Some("tp=2"), &[0]), ("", Some("dp=1"), &[1])], "pp=3"), "E467");
+        // Only some stages with a mesh, no line for the last stage, other marks than stages.
+        assert_eq!(code(&[("a", Some("tp=2"), &[]), ("", None, &[])], "pp=3"), "E463");
+        assert_eq!(code(&[("a", Some("tp=2"), &[]), ("b", Some("dp=1"), &[])], "pp=3"), "E463");
+        assert_eq!(code(&[("a", None, &[])], "pp=3"), "E463");
+    }
+
+    #[test]
+    fn a_line_applies_on_the_slices_that_have_its_axis() {
+        let pipeline = of(&[("a", Some("tp=2"), &[]), ("", Some("dp=2"), &[])], "pp=4").unwrap();
+        let mut plan = Plan::default();
+        plan.add("a", "colwise", "test").unwrap();
+        plan.add("b", "shard(weight, 0, axis=dp)", "test").unwrap();
+        plan.add("b", "shard(weight, 0, axis=mp)", "test").unwrap();
+        let lines = |slice: usize| {
+            let plan = pipeline.plan_on(&plan, &pipeline.slices[slice].mesh);
+            plan.entries.iter().map(|entry| entry.primitive.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(lines(0), ["colwise", "shard(weight, 0, axis=mp)"]);
+        assert_eq!(lines(1), ["shard(weight, 0, axis=dp)", "shard(weight, 0, axis=mp)"]);
+    }
+}
