@@ -1,32 +1,33 @@
-//! Clusters: alike devices, and the levels of links that join them.
+//! Clusters: equal devices and the levels of links between them.
 
 use crate::links::{Collective, Link, Ring};
 use crate::roofline::Device;
 use partita_base::{Diagnostic, Result};
 use partita_mesh::{AxisRef, Mesh};
 
-/// Links between ranks that are near each other: within a node, within a pod.
+/// Links between ranks that are near each other, such as within a node or a pod.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Level {
-    /// So many consecutive ranks are joined by these links; `None` for any number.
+    /// The number of consecutive ranks that these links connect; `None` for any number.
     pub ranks: Option<usize>,
     /// The links.
     pub link: Link,
 }
 
-/// What a program runs on. Rank n runs on device n.
+/// The hardware that a program runs on. Rank n runs on device n.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Cluster {
-    /// What it is called: the name of a ready one, or a file.
+    /// Its name: that of a ready cluster, or a file.
     pub name: String,
     /// Each of its devices.
     pub device: Device,
-    /// The levels of its links, from the nearest ranks on; each holds a multiple of the ranks of the one before.
+    /// The levels of its links, from the nearest ranks on; the ranks of each level are a multiple
+    /// of those of the one before.
     pub levels: Vec<Level>,
 }
 
 impl Cluster {
-    /// Refuses figures that no cluster has: E470 for a rate, latency, size or share, E471 for levels.
+    /// Rejects impossible figures: E470 for a rate, latency, size or efficiency, E471 for levels.
     pub fn check(&self) -> Result<()> {
         let device = &self.device;
         let above_zero = |value: f64| value > 0.0 && value.is_finite();
@@ -59,7 +60,7 @@ impl Cluster {
         self.check_levels()
     }
 
-    /// E471.
+    /// Checks the levels of links; E471.
     fn check_levels(&self) -> Result<()> {
         let malformed = |expected: &str, found: String| {
             Err(Diagnostic::new("E471", "the levels of links do not fit into each other")
@@ -90,7 +91,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// E474 where a mesh has more ranks than the cluster has devices.
+    /// E474 if a mesh has more ranks than the cluster has devices.
     pub fn holds(&self, mesh: &Mesh) -> Result<()> {
         let ranks = mesh.rank_count();
         match self.levels.last().and_then(|level| level.ranks) {
@@ -104,20 +105,20 @@ impl Cluster {
         }
     }
 
-    /// The cluster as the ranks of one slice of a mesh along an axis see it: [`Mesh::slices`].
+    /// The cluster for the ranks of one slice of a mesh along an axis: see [`Mesh::slices`].
     pub fn sliced(&self, mesh: &Mesh, axis: &str) -> Cluster {
         let mut cluster = self.clone();
         let Some(axis) = mesh.axis_named(axis) else { return cluster };
         let (apart, count) = (mesh.stride(axis), axis.size);
         for ranks in cluster.levels.iter_mut().filter_map(|level| level.ranks.as_mut()) {
-            // Blocks of `apart` ranks belong to the slices in turn.
+            // Blocks of `apart` ranks belong to the slices alternately.
             *ranks = if *ranks >= apart * count { *ranks / count } else { (*ranks).min(apart) };
         }
         cluster
     }
 
-    /// The rings of a group over `axes`: each axis, split where it goes from one level to the next. Parts of one axis
-    /// that continue each other count as one.
+    /// The rings of a group over `axes`: one per axis, split where the axis crosses a level.
+    /// Adjacent parts of one axis count as one axis.
     pub fn rings(&self, mesh: &Mesh, axes: &[AxisRef]) -> Vec<Ring> {
         let mut whole: Vec<AxisRef> = Vec::new();
         for &axis in axes {
@@ -128,7 +129,7 @@ impl Cluster {
         }
         let mut rings = Vec::new();
         for axis in whole {
-            // From the minor-most ranks on, which are the nearest.
+            // Start from the minor-most ranks, which are the nearest.
             let (mut apart, mut left) = (mesh.stride(axis), axis.size);
             for (place, level) in self.levels.iter().enumerate() {
                 let last = place + 1 == self.levels.len();
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
     use crate::links::Algorithm;
 
-    /// Nodes of `ranks` ranks.
+    /// A cluster with nodes of `ranks` ranks.
     fn nodes(ranks: usize) -> Cluster {
         let link = |latency_s| Link { latency_s, bytes_per_s: 100.0, algorithm: Algorithm::Ring };
         let levels =
@@ -176,7 +177,7 @@ mod tests {
         Cluster { levels, ..Cluster::default() }
     }
 
-    /// The ranks of each ring over an axis, with the latency of its links.
+    /// The number of ranks of each ring over an axis, with the latency of its links.
     fn rings(cluster: &Cluster, mesh: &Mesh, axis: usize) -> Vec<(usize, f64)> {
         let rings = cluster.rings(mesh, &[mesh.full_axis(axis)]);
         rings.iter().map(|ring| (ring.ranks, ring.link.latency_s)).collect()
@@ -190,7 +191,7 @@ mod tests {
         assert_eq!(rings(&nodes(4), &mesh, 0), [(4, 10.0)]);
         assert_eq!(rings(&nodes(2), &mesh, 1), [(2, 1.0), (2, 10.0)]);
         assert_eq!(rings(&nodes(16), &mesh, 0), [(4, 1.0)]);
-        // Groups of three straddle nodes of eight, unless all ranks are in one.
+        // Groups of three straddle nodes of eight, unless all ranks are in one node.
         assert_eq!(rings(&nodes(8), &Mesh::new("m", &[("dp", 4), ("tp", 3)]), 1), [(3, 10.0)]);
         assert_eq!(rings(&nodes(8), &Mesh::new("m", &[("dp", 2), ("tp", 3)]), 1), [(3, 1.0)]);
     }

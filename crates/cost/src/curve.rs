@@ -1,9 +1,10 @@
-//! Efficiency as a function of size: what part of its peak a device reaches.
+//! Efficiency as a function of size: the part of its peak that a device reaches.
 
 use partita_base::{Diagnostic, Result};
 
-/// Efficiency by size. Between two points it follows a power of the size, a straight line on logarithmic axes; before
-/// the first point and after the last one it is constant. Without points it is 1 everywhere.
+/// Efficiency by size. Between two points it follows a power of the size, which is a straight line
+/// on logarithmic axes; before the first point and after the last one it is constant. Without
+/// points it is 1.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Curve {
     points: Vec<(f64, f64)>,
@@ -17,8 +18,9 @@ impl Curve {
 
     /// The curve through these points: a size and the efficiency at it.
     ///
-    /// Errors: E472 where sizes do not ascend, an efficiency is not above 0 and at most 1, or an efficiency rises faster
-    /// than its size, by which more work would take less time.
+    /// # Errors
+    /// E472 if sizes do not ascend, an efficiency is not above 0 and at most 1, or an efficiency
+    /// rises faster than its size, so that more work would take less time.
     pub fn new(points: Vec<(f64, f64)>) -> Result<Curve> {
         let malformed = |expected: &str, (size, efficiency): (f64, f64)| {
             Err(Diagnostic::new("E472", "an efficiency curve that no device has")

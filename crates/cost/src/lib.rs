@@ -1,10 +1,14 @@
-//! What a step costs: devices, links, and the seconds of ops, collectives and reshards. One model prices everything.
+//! The cost model: seconds of ops, collectives and reshards, from the figures of devices and links.
+//! The search for reshards, the choice of splits, advice on meshes and `explain` all price with it.
 //!
-//! Knows meshes and layouts; must not know graphs or ops. Nothing is measured here: figures are those of a [`Cluster`].
+//! Knows: meshes and layouts. Must not know: graphs or ops. Nothing is measured here; the figures
+//! are those of a [`Cluster`].
 //!
-//! - [`Cluster`]: devices and the levels of links between them; [`Cluster::ready`]: a few with figures.
+//! - [`Cluster`]: devices and the levels of links between them; [`Cluster::ready`]: ready ones with
+//!   figures.
 //! - [`Device`]: a roofline with [`Curve`]s of efficiency; [`Device::op_s`]: the seconds of an op.
-//! - [`Collective`], [`Ring`]: the seconds of a collective; [`Cluster::rings`]: the links that a group over mesh axes uses.
+//! - [`Collective`], [`Ring`]: the seconds of a collective; [`Cluster::rings`]: the links that a
+//!   group over mesh axes uses.
 //! - [`ReshardCost`]: the seconds of the steps of a reshard, and the cheapest steps.
 #![forbid(unsafe_code)]
 

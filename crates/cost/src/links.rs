@@ -1,9 +1,10 @@
-//! Links and collectives: what an exchange between ranks costs.
+//! Links and collectives: the seconds of communication between ranks.
 //!
-//! A link is priced by alpha and beta: a latency, and seconds per byte. A group over several mesh axes, or over several
-//! levels of a cluster, goes ring by ring: each ring adds its own hops of latency, and the bytes are paid at the slowest
-//! link among them. The formulas are those of R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective
-//! Communication Operations in MPICH", 2005, with p ranks, n bytes, latency a and seconds per byte b:
+//! A link is priced by the alpha-beta model: a latency, and seconds per byte. A group over several
+//! mesh axes, or over several levels of a cluster, is a sequence of rings: each ring adds its own
+//! hops of latency, and the bytes cost the time of the slowest link among them. The formulas are
+//! those of R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
+//! Operations in MPICH", 2005, with p ranks, n bytes, latency a and seconds per byte b:
 //!
 //! | collective | ring | tree |
 //! |---|---|---|
@@ -13,24 +14,24 @@
 //! | all_to_all, n on each rank | (p-1) a + (p-1)/p n b, pairwise | the same |
 //! | permute, n on each rank | a + n b | the same |
 
-/// One hop between two ranks.
+/// A link between two ranks.
 #[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
 pub struct Link {
-    /// Seconds a message takes, however short.
+    /// Latency of a message, in seconds.
     pub latency_s: f64,
-    /// Bytes per second and rank, each way.
+    /// Bandwidth of one rank in each direction, in bytes per second.
     pub bytes_per_s: f64,
-    /// How the ranks that it joins run collectives.
+    /// The algorithm of collectives over these links.
     pub algorithm: Algorithm,
 }
 
-/// How ranks run a collective.
+/// The algorithm of a collective.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Algorithm {
-    /// Each rank passes pieces on to the next one.
+    /// Each rank passes parts on to the next one.
     #[default]
     Ring,
-    /// Pairs at doubling distances.
+    /// Ranks exchange in pairs at doubling distances.
     Tree,
 }
 
@@ -39,27 +40,27 @@ impl Algorithm {
     pub const ALL: [(&'static str, Algorithm); 2] = [("ring", Algorithm::Ring), ("tree", Algorithm::Tree)];
 }
 
-/// Ranks of a group that are joined by links of one kind.
+/// The ranks of a group that links of one level connect.
 #[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
 pub struct Ring {
-    /// How many.
+    /// Their number.
     pub ranks: usize,
-    /// What joins them.
+    /// The link between them.
     pub link: Link,
 }
 
-/// What a group of ranks does together.
+/// A collective of a group of ranks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Collective {
-    /// Each rank receives all pieces of a tensor.
+    /// Each rank receives all shards of a tensor.
     AllGather,
     /// Each rank receives the combination of all tensors.
     AllReduce,
-    /// Each rank receives its piece of the combination of all tensors.
+    /// Each rank receives its shard of the combination of all tensors.
     ReduceScatter,
-    /// Each rank sends an equal share of what it holds to each rank.
+    /// Each rank sends an equal part of its tensor to each rank.
     AllToAll,
-    /// Each rank sends what it holds to one other rank.
+    /// Each rank sends its tensor to one other rank.
     Permute,
 }
 
@@ -73,8 +74,8 @@ impl Collective {
         Collective::Permute,
     ];
 
-    /// Seconds in a group of these rings. `bytes` is the full tensor of a gather or a reduction, and what each rank holds
-    /// in an all_to_all or a permute.
+    /// Seconds in a group of these rings. `bytes` is the size of the full tensor for a gather or a
+    /// reduction, and of each rank's tensor for an all_to_all or a permute.
     pub fn seconds(self, bytes: f64, rings: &[Ring]) -> f64 {
         let ranks: usize = rings.iter().map(|ring| ring.ranks).product();
         if ranks <= 1 {

@@ -10,15 +10,16 @@ use std::collections::BTreeMap;
 /// The names of the ready clusters; the first one is the default.
 pub const READY: &[&str] = &["laptop", "a100-8", "h100-8", "h100-pod"];
 
-/// The part of their peaks that GPUs are taken to reach, and latencies of links in seconds. The share is the one that
-/// PyTorch's AutoParallel takes for arithmetic and for memory alike; the latencies are those of NCCL's own model of a ring
-/// in its Simple protocol, over NVLink and over a network (`hwLat` in NCCL's `tuning.cc`).
+/// Assumed efficiency of GPUs relative to their peaks, and latencies of links in seconds. The
+/// efficiency is that of PyTorch's AutoParallel, for arithmetic and memory alike. The latencies are
+/// those of NCCL's own model of a ring in its Simple protocol, over NVLink and over a network
+/// (`hwLat` in NCCL's `tuning.cc`).
 const GPU_EFFICIENCY: f64 = 0.7;
 const NVLINK_LATENCY_S: f64 = 3.4e-6;
 const NETWORK_LATENCY_S: f64 = 14e-6;
 
 impl Default for Cluster {
-    /// The ranks of one process on the cores of one machine: round numbers of a desktop.
+    /// The ranks of one process on the cores of one machine: round numbers for a desktop.
     fn default() -> Cluster {
         let device = Device {
             kind: "the cores of one machine".to_string(),
@@ -36,14 +37,17 @@ impl Default for Cluster {
 }
 
 impl Cluster {
-    /// The ready cluster of this name: E473 where there is none.
+    /// The ready cluster of this name; E473 if there is none.
     ///
     /// - `laptop`: [`Cluster::default`].
-    /// - `a100-8`: a DGX A100 with 8 GPUs of 80 GB (NVIDIA A100 data sheet: 19.5 TFLOPS in single and double precision,
-    ///   312 in bf16 and f16, 2.039 TB/s; NVLink 600 GB/s, both ways together).
-    /// - `h100-8`: a DGX H100 with 8 GPUs (NVIDIA H100 SXM data sheet: 67 TFLOPS in single and double precision, 989 in
-    ///   bf16 and f16, 80 GB, 3.35 TB/s; NVLink 900 GB/s, both ways together).
-    /// - `h100-pod`: any number of these, with 400 Gb/s of InfiniBand for each GPU (NVIDIA DGX H100 data sheet).
+    /// - `a100-8`: a DGX A100 with 8 GPUs of 80 GB (NVIDIA A100 data sheet: 19.5 TFLOPS in single
+    ///   and double precision, 312 in bf16 and f16, 2.039 TB/s; NVLink 600 GB/s, sum of both
+    ///   directions).
+    /// - `h100-8`: a DGX H100 with 8 GPUs (NVIDIA H100 SXM data sheet: 67 TFLOPS in single and
+    ///   double precision, 989 in bf16 and f16, 80 GB, 3.35 TB/s; NVLink 900 GB/s, sum of both
+    ///   directions).
+    /// - `h100-pod`: any number of these, with 400 Gb/s of InfiniBand for each GPU (NVIDIA DGX H100
+    ///   data sheet).
     pub fn ready(name: &str) -> Result<Cluster> {
         let gpus = |kind: &str, single: f64, half: f64, memory_bytes_per_s: f64, nvlink_bytes_per_s: f64| {
             let device = Device {

@@ -1,4 +1,4 @@
-//! What the steps of a reshard cost.
+//! Prices the steps of a reshard, and finds the cheapest steps.
 
 use crate::cluster::Cluster;
 use crate::links::Collective;

@@ -1,40 +1,40 @@
-//! The roofline of a device: how long an op takes by its arithmetic and its memory traffic.
+//! The roofline of a device: the time of an op from its arithmetic and its memory traffic.
 
 use crate::curve::Curve;
 use partita_base::DType;
 use std::collections::BTreeMap;
 
-/// What an op does on one device.
+/// The work of an op on one device.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Work {
     /// Floating-point (or integer) operations.
     pub flops: f64,
     /// Bytes read and written.
     pub bytes: f64,
-    /// The element type it computes in.
+    /// The element type of the arithmetic.
     pub dtype: DType,
 }
 
 /// One device of a cluster.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Device {
-    /// What it is, for people.
+    /// Its description for the user.
     pub kind: String,
-    /// Operations per second in every element type that `flops_per_s_by_type` does not name.
+    /// Operations per second in every element type that `flops_per_s_by_type` does not list.
     pub flops_per_s: f64,
     /// Operations per second by element type.
     pub flops_per_s_by_type: BTreeMap<DType, f64>,
     /// Bytes of its memory.
     pub memory_bytes: u64,
-    /// Memory traffic per second, reads and writes together.
+    /// Memory bandwidth in bytes per second, reads and writes together.
     pub memory_bytes_per_s: f64,
-    /// How far memory traffic hides behind arithmetic: 0 adds their times, 1 takes the longer one, as the roofline of S.
-    /// Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model for multicore
-    /// architectures", 2009.
+    /// How far memory traffic overlaps with arithmetic: 0 adds their times, 1 takes the longer one,
+    /// as in the roofline of S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful
+    /// visual performance model for multicore architectures", 2009.
     pub overlap: f64,
-    /// The part of `flops_per_s` that an op reaches, by its operations.
+    /// The part of `flops_per_s` that an op reaches, by its number of operations.
     pub flops_efficiency: Curve,
-    /// The part of `memory_bytes_per_s` that an op reaches, by its bytes.
+    /// The part of `memory_bytes_per_s` that an op reaches, by its number of bytes.
     pub memory_efficiency: Curve,
 }
 
@@ -47,7 +47,7 @@ impl Device {
         arithmetic_s.max(memory_s) + (1.0 - self.overlap) * arithmetic_s.min(memory_s)
     }
 
-    /// Seconds to read and write `bytes` in all.
+    /// Seconds to read and write `bytes` bytes in total.
     pub fn memory_s(&self, bytes: f64) -> f64 {
         bytes / (self.memory_bytes_per_s * self.memory_efficiency.at(bytes))
     }

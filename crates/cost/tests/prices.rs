@@ -1,5 +1,5 @@
-//! Prices as a whole: paths are the sum of their steps, more work never costs less, and the search finds the cheapest
-//! path that an exhaustive one finds.
+//! Properties of prices: a path costs the sum of its steps, more work never costs less, and the
+//! search finds a path as cheap as an exhaustive search does.
 
 use partita_base::DType;
 use partita_cost::{Algorithm, Cluster, Collective, Curve, Level, Link, Ring, Work};
@@ -14,7 +14,7 @@ fn mesh() -> Mesh {
     Mesh::new("m", &[("x", 2), ("y", 2), ("z", 2)])
 }
 
-/// Every layout of a matrix over these axes, each of them whole.
+/// Every layout of a matrix over these axes, each used as a whole.
 fn layouts(mesh: &Mesh) -> Vec<Sharding> {
     let mut all = vec![Sharding::replicated(2)];
     for axis in (0..mesh.axes.len()).map(|axis| mesh.full_axis(axis)) {
@@ -51,7 +51,7 @@ fn lists(axes: &[AxisRef]) -> Vec<AxisList> {
     found
 }
 
-/// Every single step from a layout over axes of two ranks, wherever it leads.
+/// Every single step from a layout over axes of two ranks, to any layout.
 fn steps_from(mesh: &Mesh, all: &[Sharding], from: &Sharding) -> Vec<ReshardStep> {
     let whole: Vec<_> = (0..mesh.axes.len()).map(|axis| mesh.full_axis(axis)).collect();
     let unused: Vec<_> = whole.iter().filter(|axis| !from.uses_axis(**axis)).copied().collect();
@@ -99,7 +99,7 @@ fn steps_from(mesh: &Mesh, all: &[Sharding], from: &Sharding) -> Vec<ReshardStep
     steps
 }
 
-/// Layouts that differ in the order of partial axes are one.
+/// Layouts that differ only in the order of partial axes are equal.
 fn key(mut layout: Sharding) -> Sharding {
     layout.partial.sort();
     layout
@@ -114,8 +114,8 @@ fn is_no_detour(before: &Sharding, after: &Sharding, target: &Sharding) -> bool 
     dims && within(&after.partial_axes(), &before.partial_axes(), &target.partial_axes())
 }
 
-/// The seconds of the cheapest path between two layouts, with its steps for people, by relaxing all steps until nothing
-/// changes.
+/// The seconds of the cheapest path between two layouts and a description of its steps, by relaxing
+/// all steps until nothing changes.
 fn cheapest(
     mesh: &Mesh,
     all: &[Sharding],
@@ -244,7 +244,7 @@ proptest! {
         (flops, bytes, more) in (0.0f64..1e9, 0.0f64..1e9, 1.0f64..10.0),
         overlap in 0.0f64..=1.0,
     ) {
-        // Sizes that ascend, efficiencies that rise by a share of what they may.
+        // Sizes that ascend, and efficiencies that rise by a part of what they may.
         let (mut size, mut efficiency) = (1.0, 1e-6);
         let points = points.into_iter().map(|(factor, share)| {
             size *= factor;

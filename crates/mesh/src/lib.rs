@@ -1,11 +1,14 @@
-//! Knows meshes, axis references, shardings and reshard planning; must not know graphs, ops, or what anything costs.
+//! Meshes, layouts and the planning of reshards.
+//!
+//! Knows: meshes, axis references, shardings. Must not know: graphs, ops, or what anything costs.
 //!
 //! - [`Mesh`]: named axes over ranks; [`AxisRef`]: an axis or a part of one.
-//! - [`split_extents`]: the one rule by which a dimension is cut along axes.
-//! - [`Sharding`]: how one tensor lies on a mesh; [`reshard`]: the steps from one layout to another, the
-//!   cheapest by a [`LinkCost`].
-//! - [`Slice`]: the ranks at one place along an axis, as a mesh of their own; [`transfer`]: what moves between two slices.
-//! - [`oracle`]: what each rank holds and what a step does, spelled out naively; for tests.
+//! - [`split_extents`]: the rule by which a dimension is split along axes.
+//! - [`Sharding`]: the layout of one tensor on a mesh; [`reshard`]: the steps from one layout to
+//!   another, the cheapest by a [`LinkCost`].
+//! - [`Slice`]: the ranks at one position along an axis, as a mesh; [`transfer`]: the data that
+//!   moves between two slices.
+//! - [`oracle`]: naive definitions of what each rank holds and of what a step does, for tests.
 #![forbid(unsafe_code)]
 
 mod mesh;

@@ -4,7 +4,7 @@ use partita_base::{Diagnostic, Result, did_you_mean};
 use smallvec::SmallVec;
 use std::fmt;
 
-/// The most ranks a mesh may have: a bound that keeps tables over all ranks small.
+/// Most ranks of a mesh; the limit keeps tables over all ranks small.
 const MAX_RANKS: usize = 1 << 24;
 
 /// A named axis of a mesh.
@@ -19,21 +19,21 @@ pub struct Axis {
 /// Named axes over ranks. Ranks are numbered row-major: the first axis is the major one.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Mesh {
-    /// The name the mesh goes by in texts.
+    /// The name of the mesh in program text.
     pub name: String,
     /// The axes, major to minor.
     pub axes: Vec<Axis>,
-    /// The device each rank runs on, where that is not the rank itself.
+    /// The device of each rank; `None` if rank `n` runs on device `n`.
     pub device_ids: Option<Vec<usize>>,
 }
 
-/// An axis or a part of one. An axis of size `n` is seen as `[pre, size, n / (pre * size)]`, major to minor, and
-/// the middle is meant; the full axis is `pre = 1, size = n`.
+/// An axis or a part of one. An axis of size `n` is viewed as `[pre, size, n / (pre * size)]`,
+/// major to minor; the reference is to the middle. The full axis is `pre = 1, size = n`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct AxisRef {
     /// Index into [`Mesh::axes`].
     pub axis: usize,
-    /// Size of what is more major within the axis.
+    /// Product of the sizes of all more major parts of the axis.
     pub pre: usize,
     /// Size of this part.
     pub size: usize,
@@ -48,7 +48,7 @@ impl AxisRef {
         self.pre * self.size
     }
 
-    /// Whether the two cannot be used side by side: they share a part of an axis, or cut it in ways that do not fit
+    /// Whether one tensor cannot use both: they share a part of an axis, or divide it incompatibly
     /// (the halves and the thirds of an axis of 6).
     pub fn overlaps(self, other: AxisRef) -> bool {
         let trivial = self.size == 1 || other.size == 1;
@@ -56,7 +56,8 @@ impl AxisRef {
         self.axis == other.axis && !trivial && !apart
     }
 
-    /// The major part of size `first` and the minor rest; `None` unless `first` divides the size.
+    /// Splits the part into its major part of size `first` and the minor rest; `None` unless
+    /// `first` divides the size.
     pub fn split(self, first: usize) -> Option<(AxisRef, AxisRef)> {
         if first == 0 || !self.size.is_multiple_of(first) {
             return None;
@@ -65,7 +66,7 @@ impl AxisRef {
         Some((major, AxisRef { pre: major.end(), size: self.size / first, ..self }))
     }
 
-    /// The two as one reference, where `minor` continues `self` on the same axis.
+    /// Both as one reference, if `minor` directly follows `self` on the same axis.
     pub fn joined(self, minor: AxisRef) -> Option<AxisRef> {
         (self.axis == minor.axis && self.end() == minor.pre)
             .then_some(AxisRef { size: self.size * minor.size, ..self })
@@ -79,10 +80,12 @@ impl Mesh {
         Mesh { name: name.to_string(), axes, device_ids: None }
     }
 
-    /// Reads `dp=2,tp=4`. One size may be `-1`: what `device_count` leaves for it.
+    /// Parses `dp=2,tp=4`. One size may be `-1`: the rest of `device_count`.
     ///
-    /// Errors: E201 no axes, E202 not `name=size`, E203 an axis twice, E204 a size of zero, E205 `-1` twice or
-    /// without a device count, E206 the sizes do not divide the device count, E207 too many ranks.
+    /// # Errors
+    /// E201 no axes, E202 not `name=size`, E203 an axis twice, E204 a size of zero, E205 `-1` twice
+    /// or without a device count, E206 the sizes do not divide the device count, E207 too many
+    /// ranks.
     pub fn parse(text: &str, device_count: Option<usize>) -> Result<Mesh> {
         if text.trim().is_empty() {
             return Err(Diagnostic::new("E201", "the mesh has no axes").help("write it as `dp=2,tp=2`"));
@@ -136,12 +139,12 @@ impl Mesh {
         self.device_ids.as_ref().and_then(|ids| ids.get(rank)).copied().unwrap_or(rank)
     }
 
-    /// Whether each rank runs on the device of its own number.
+    /// Whether each rank runs on the device of the same number.
     pub fn is_in_device_order(&self) -> bool {
         self.device_ids.iter().flatten().enumerate().all(|(rank, &device)| rank == device)
     }
 
-    /// Whether ranks of the same number run on the same device.
+    /// Whether both meshes have the same ranks on the same devices.
     pub fn has_devices_of(&self, other: &Mesh) -> bool {
         let ranks = self.rank_count();
         let given = self.device_ids.is_some() || other.device_ids.is_some();
@@ -149,8 +152,8 @@ impl Mesh {
             && (!given || (0..ranks).all(|rank| self.device(rank) == other.device(rank)))
     }
 
-    /// A list of axes of `other` that orders all ranks as `axis` of this mesh does: the same layout said in the axes of
-    /// the other mesh. `None` where there is none, or where the ranks of the two run on different devices.
+    /// Axes of `other` that order all ranks as `axis` of this mesh does, so that both give the same
+    /// layout. `None` if there are none, or if the two meshes place ranks on different devices.
     pub fn axis_on(&self, axis: AxisRef, other: &Mesh) -> Option<AxisList> {
         let known = self
             .axes
@@ -160,7 +163,8 @@ impl Mesh {
             return None;
         }
         let mut axes = AxisList::new();
-        // Of the wanted ranks, those from `stride` on are still to be covered, up to `end`.
+        // The parts found so far cover the strides of `axis` below `stride`; `end` is where the
+        // axis ends.
         let (mut stride, end) = (self.stride(axis), self.stride(axis) * axis.size);
         for index in (0..other.axes.len()).rev() {
             let full = other.full_axis(index);
@@ -183,7 +187,7 @@ impl Mesh {
         (stride == end).then_some(axes)
     }
 
-    /// The rank's place along each axis.
+    /// The rank's position along each axis.
     pub fn coordinates(&self, rank: usize) -> Vec<usize> {
         let mut rest = rank;
         let mut coordinates: Vec<usize> =
@@ -192,7 +196,7 @@ impl Mesh {
         coordinates
     }
 
-    /// The rank at these places; the inverse of [`Mesh::coordinates`].
+    /// The rank at these positions; the inverse of [`Mesh::coordinates`].
     pub fn rank_at(&self, coordinates: &[usize]) -> usize {
         self.axes.iter().zip(coordinates).fold(0, |rank, (axis, c)| rank * axis.size + c)
     }
@@ -202,7 +206,7 @@ impl Mesh {
         self.axes.iter().position(|a| a.name == name).map(|axis| self.full_axis(axis))
     }
 
-    /// The full axis of this name, or E208 with the names that are there.
+    /// The full axis of this name. E208, which lists the axes, if there is none.
     pub fn find_axis(&self, name: &str) -> Result<AxisRef> {
         self.axis_named(name).ok_or_else(|| {
             let error = Diagnostic::new("E208", format!("the mesh has no axis `{name}`"))
@@ -214,34 +218,34 @@ impl Mesh {
         })
     }
 
-    /// The axis at this index, whole.
+    /// The full axis at this index.
     pub fn full_axis(&self, axis: usize) -> AxisRef {
         AxisRef { axis, pre: 1, size: self.axes[axis].size }
     }
 
-    /// The number of positions along these axes together.
+    /// The product of the sizes of these axes.
     pub fn axes_size(&self, axes: &[AxisRef]) -> usize {
         axes.iter().map(|a| a.size).product()
     }
 
-    /// The rank's place along one axis or part of an axis.
+    /// The rank's position along one axis or part of an axis.
     pub fn place(&self, rank: usize, axis: AxisRef) -> usize {
         rank / self.stride(axis) % axis.size
     }
 
-    /// The rank's place along the ordered axes, major to minor, in `0..axes_size(axes)`.
+    /// The rank's position along the ordered axes, major to minor, in `0..axes_size(axes)`.
     pub fn position(&self, rank: usize, axes: &[AxisRef]) -> usize {
         axes.iter().fold(0, |position, &axis| position * axis.size + self.place(rank, axis))
     }
 
-    /// All ranks, partitioned into those that differ only along `axes`: within a group ordered by
-    /// [`Mesh::position`], the groups ordered by their smallest rank.
+    /// Partitions all ranks into groups that differ only along `axes`. A group is ordered by
+    /// [`Mesh::position`], the groups by their smallest rank.
     pub fn groups(&self, axes: &[AxisRef]) -> Vec<Vec<usize>> {
         let firsts = (0..self.rank_count()).filter(|&rank| self.position(rank, axes) == 0);
         firsts.map(|rank| self.group_of(rank, axes)).collect()
     }
 
-    /// The group of [`Mesh::groups`] that holds `rank`.
+    /// The group of [`Mesh::groups`] that contains `rank`.
     pub fn group_of(&self, rank: usize, axes: &[AxisRef]) -> Vec<usize> {
         let first: usize = rank - axes.iter().map(|&a| self.place(rank, a) * self.stride(a)).sum::<usize>();
         axes.iter().fold(vec![first], |group, &axis| {
@@ -260,19 +264,19 @@ impl Mesh {
         }
     }
 
-    /// [`Mesh::display_axis`] of each, with commas between.
+    /// [`Mesh::display_axis`] of each, separated by commas.
     pub fn display_axes(&self, axes: &[AxisRef]) -> String {
         axes.iter().map(|&a| self.display_axis(a)).collect::<Vec<_>>().join(", ")
     }
 
-    /// How far apart in rank neighbours along this axis are.
+    /// The difference between the numbers of neighbouring ranks along this axis.
     pub fn stride(&self, axis: AxisRef) -> usize {
         let minor: usize = self.axes[axis.axis + 1..].iter().map(|a| a.size).product();
         minor * (self.axes[axis.axis].size / axis.end())
     }
 }
 
-/// One `name=size`; `None` for a size of `-1`.
+/// Parses one `name=size`; `None` for a size of `-1`.
 fn parse_axis(entry: &str) -> Result<(String, Option<usize>)> {
     let malformed = |what: &str| {
         Diagnostic::new("E202", format!("mesh axis `{entry}` {what}"))
@@ -374,7 +378,8 @@ mod tests {
         }
         let major = AxisRef { axis: 0, pre: 1, size: 2 };
         assert_eq!(meshes[1].axis_on(major, &meshes[0]).unwrap().to_vec(), [major]);
-        // Thirds of six are no part of halves and thirds in the other order, nor are other devices.
+        // Thirds of six are no part of halves and thirds in the other order; nor do other devices
+        // fit.
         let (a, b) = (Mesh::new("a", &[("x", 2), ("y", 3)]), Mesh::new("b", &[("y", 3), ("x", 2)]));
         assert_eq!(a.axis_on(a.full_axis(1), &b), None);
         let turned = Mesh { device_ids: Some(vec![1, 2, 3, 4, 5, 0]), ..a.clone() };

@@ -1,5 +1,6 @@
-//! What each rank holds and what a step does, spelled out naively: the measure for everything that plans or runs
-//! collectives. Buffers are of `i64`, one per rank, in the order of [`held_indices`].
+//! A naive definition of what each rank holds and of what a step does, against which the tests
+//! check all planners and executors of collectives. Buffers are of `i64`, one per rank, in the
+//! order of [`held_indices`].
 
 use crate::mesh::{AxisRef, Mesh};
 use crate::reshard::{ReshardStep, Step, permute_pairs};
@@ -7,7 +8,8 @@ use crate::sharding::Sharding;
 use partita_base::Combiner;
 use std::collections::BTreeMap;
 
-/// The global linear (row-major) indices of the elements that `rank` holds, ascending: in the order of its buffer.
+/// The global linear (row-major) indices of the elements that `rank` holds, ascending, as in its
+/// buffer.
 pub fn held_indices(mesh: &Mesh, sharding: &Sharding, shape: &[usize], rank: usize) -> Vec<usize> {
     let (offset, extent) =
         (sharding.local_offset(mesh, shape, rank), sharding.local_shape(mesh, shape, rank));
@@ -19,7 +21,7 @@ pub fn held_indices(mesh: &Mesh, sharding: &Sharding, shape: &[usize], rank: usi
     indices
 }
 
-/// The value that leaves every other as it is.
+/// The neutral element of a combiner.
 pub fn identity(combiner: Combiner) -> i64 {
     match combiner {
         Combiner::Sum | Combiner::Or => 0,
@@ -30,7 +32,7 @@ pub fn identity(combiner: Combiner) -> i64 {
     }
 }
 
-/// Two values combined; wrapping.
+/// Combines two values, with wrapping arithmetic.
 pub fn combine(combiner: Combiner, a: i64, b: i64) -> i64 {
     match combiner {
         Combiner::Sum => a.wrapping_add(b),
@@ -42,8 +44,9 @@ pub fn combine(combiner: Combiner, a: i64, b: i64) -> i64 {
     }
 }
 
-/// The ranks' buffers of a global tensor (row-major). Where `sharding` is partial, the summands of element `index`
-/// come from `noise(index, position along the partial axes)` and combine to the element.
+/// The ranks' buffers of a global tensor (row-major). If `sharding` is partial, the summands of
+/// element `index` derive from `noise(index, position along the partial axes)` and combine to the
+/// element.
 pub fn distribute(
     mesh: &Mesh,
     sharding: &Sharding,
@@ -56,7 +59,8 @@ pub fn distribute(
     let summand = |index: usize, position: usize| {
         let (value, others) = (global[index], 0..summands - 1);
         let Some(combiner) = sharding.combiner() else { return value };
-        // Every position but the last holds noise that cannot get in the way; the last makes it come out right.
+        // Every position but the last holds noise that cannot change the result; the last corrects
+        // it.
         let disturb = |p: usize| match combiner {
             Combiner::Sum => noise(index, p),
             Combiner::Max => value.min(noise(index, p)),
@@ -80,8 +84,8 @@ pub fn distribute(
     (0..mesh.rank_count()).map(buffer).collect()
 }
 
-/// The global tensor (row-major) the buffers stand for, or what is wrong with them: a buffer of the wrong length,
-/// replicas that differ, an element that nobody holds.
+/// The global tensor (row-major) of these buffers, or an error: a buffer of the wrong length,
+/// replicas that differ, or an element that no rank holds.
 pub fn collect(
     mesh: &Mesh,
     sharding: &Sharding,
@@ -114,13 +118,12 @@ pub fn collect(
     (0..shape.iter().product()).map(element).collect()
 }
 
-/// Executes one step on the ranks' buffers, moving data only as a collective of its kind may: within the groups of
-/// its axes, whole buffers in a permute, nothing in a local step.
+/// Executes one step on the ranks' buffers. Data moves only as a collective of that kind allows:
+/// within the groups of its axes, as full buffers in a permute, not at all in a local step.
 ///
 /// # Panics
-///
-/// Where the step is not possible: a rank would need an element that no rank it hears from holds, a reduction is over
-/// different elements, pieces come out of order, a permute changes a buffer.
+/// If the step is not possible: a rank needs an element that no rank of its group holds, a
+/// reduction is over different elements, shards are out of order, or a permute changes a buffer.
 pub fn apply_step(
     mesh: &Mesh,
     shape: &[usize],
@@ -132,7 +135,7 @@ pub fn apply_step(
         (0..mesh.rank_count()).map(|rank| held_indices(mesh, sharding, shape, rank)).collect()
     };
     let (has, needs) = (held(before), held(&step.after));
-    // What `rank` needs out of what the ranks it hears from hold.
+    // The elements that `rank` needs, taken from the buffers of `sources`.
     let picked = |rank: usize, sources: &[usize]| -> Vec<i64> {
         let pool: BTreeMap<usize, i64> =
             sources.iter().flat_map(|&s| has[s].iter().copied().zip(values[s].iter().copied())).collect();
@@ -141,7 +144,7 @@ pub fn apply_step(
         };
         needs[rank].iter().map(pick).collect()
     };
-    // A collective joins or deals out the pieces of a group in position order.
+    // A collective concatenates or distributes the shards of a group in position order.
     let in_order = |sharding: &Sharding, dim: usize, axes: &[AxisRef]| {
         for group in mesh.groups(axes) {
             let offsets = group.iter().map(|&rank| sharding.local_offset(mesh, shape, rank)[dim]);
@@ -209,7 +212,8 @@ pub fn apply_step(
     }
 }
 
-/// The inverse of an odd number modulo 2^64, by Newton's iteration: each round doubles the bits that are right.
+/// The inverse of an odd number modulo 2^64, by Newton's iteration: each round doubles the number
+/// of correct bits.
 fn inverse(odd: i64) -> i64 {
     (0..6).fold(odd, |x, _| x.wrapping_mul(2i64.wrapping_sub(odd.wrapping_mul(x))))
 }

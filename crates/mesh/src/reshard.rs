@@ -1,4 +1,4 @@
-//! Resharding: the steps from one layout to another.
+//! Resharding: the collectives and local steps from one layout to another.
 
 use crate::mesh::{AxisList, Mesh};
 use crate::search;
@@ -6,41 +6,42 @@ use crate::sharding::Sharding;
 use partita_base::Combiner;
 use std::collections::BTreeMap;
 
-/// One move of data, or one local operation, that takes a layout to the next. Axes are major to minor.
+/// One collective or local operation that changes a layout. Axes are major to minor.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Step {
-    /// Local: appends axes as minor-most on a dimension; each rank keeps its piece.
+    /// Local: appends axes as minor-most on a dimension; each rank keeps its shard.
     Slice {
-        /// The dimension that is cut.
+        /// The dimension that is split.
         dim: usize,
-        /// The axes appended.
+        /// The appended axes.
         axes: AxisList,
     },
-    /// Removes the minor-most axes of a dimension: each rank receives the pieces of its group, in position order.
+    /// Removes the minor-most axes of a dimension: each rank receives the shards of its group, in
+    /// position order.
     AllGather {
         /// The dimension that grows.
         dim: usize,
-        /// The axes removed.
+        /// The removed axes.
         axes: AxisList,
     },
     /// Combines the partial values of each group; all of its ranks receive the result.
     AllReduce {
-        /// The axes no longer partial.
+        /// The axes that are no longer partial.
         axes: AxisList,
         /// How values combine.
         combiner: Combiner,
     },
-    /// Combines the partial values of each group; each of its ranks receives its piece along `dim`.
+    /// Combines the partial values of each group; each of its ranks receives its shard along `dim`.
     ReduceScatter {
-        /// The dimension that is cut.
+        /// The dimension that is split.
         dim: usize,
-        /// The axes no longer partial, appended as minor-most on `dim`.
+        /// The axes that are no longer partial, appended as minor-most on `dim`.
         axes: AxisList,
         /// How values combine.
         combiner: Combiner,
     },
-    /// Within each group, every rank sends each other its piece along `to_dim`, and joins what it receives along
-    /// `from_dim`. With uneven pieces each member's extent differs.
+    /// Within each group, every rank sends every other rank a part along `to_dim`, and concatenates
+    /// the received parts along `from_dim`. In an uneven split, each member's extent differs.
     AllToAll {
         /// The dimension whose minor-most axes are removed.
         from_dim: usize,
@@ -49,9 +50,10 @@ pub enum Step {
         /// The axes that move.
         axes: AxisList,
     },
-    /// Every rank's local shape stays; only which rank holds what changes: see [`permute_pairs`].
+    /// Shards move between ranks, and local shapes stay: see [`permute_pairs`].
     Permute {},
-    /// Local: makes the value partial. Position 0 along the axes keeps it, the others hold the identity.
+    /// Local: makes the value partial. Position 0 along the axes keeps it, the others hold the
+    /// identity.
     ToPartial {
         /// The axes that become partial.
         axes: AxisList,
@@ -60,32 +62,34 @@ pub enum Step {
     },
 }
 
-/// A step and the layout it leads to.
+/// A step and the layout after it.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ReshardStep {
-    /// What is done.
+    /// The step.
     pub step: Step,
     /// The layout after it.
     pub after: Sharding,
 }
 
-/// What the steps of a reshard of one tensor cost. The cost model implements it; the search behind [`reshard`] asks it.
+/// Prices the reshard steps of one tensor. The cost model implements it for the search behind
+/// [`reshard`].
 pub trait LinkCost {
-    /// Seconds of a step, finite and not negative; `before` is the layout that it starts from.
+    /// Seconds of a step, finite and not negative; `before` is the layout before it.
     fn step_s(&self, before: &Sharding, step: &ReshardStep) -> f64;
 
-    /// Seconds of steps one after another, from the layout `from`.
+    /// Seconds of these steps one after another, from the layout `from`.
     fn path_s(&self, from: &Sharding, steps: &[ReshardStep]) -> f64 {
         let befores = [from].into_iter().chain(steps.iter().map(|s| &s.after));
         befores.zip(steps).map(|(before, step)| self.step_s(before, step)).sum()
     }
 }
 
-/// The steps that take a tensor of a global shape from one layout to another; none where they are the same layout.
-/// The `after` of the last step is `to` as given.
+/// Plans the steps that take a tensor of this global shape from one layout to another; none if both
+/// are the same layout. The `after` of the last step is `to` as given.
 ///
-/// Works for any two layouts that [`Sharding::validate`] accepts for `shape`, uneven and empty pieces included, and
-/// looks for the steps that take the fewest seconds by `cost`.
+/// Both layouts may be any that [`Sharding::validate`] accepts for `shape`, with uneven and empty
+/// shards. The search minimises the time by `cost`; beyond a limit on its size it returns a valid
+/// but possibly slower path.
 pub fn reshard(
     mesh: &Mesh,
     from: &Sharding,
@@ -107,8 +111,8 @@ pub fn reshard(
     steps
 }
 
-/// The source and target rank of each transfer of a [`Step::Permute`], by target. Every rank is the source of one
-/// transfer and the target of one, and a rank that already holds what it needs sends to itself.
+/// The (source, target) ranks of a [`Step::Permute`], by target. Every rank is the source of one
+/// transfer and the target of one; a rank that already holds its shard sends to itself.
 pub fn permute_pairs(
     mesh: &Mesh,
     before: &Sharding,
@@ -122,7 +126,8 @@ pub fn permute_pairs(
     for (content, targets) in &takers {
         let sources = &holders[content];
         debug_assert_eq!(sources.len(), targets.len(), "a permute keeps the number of replicas");
-        // Who has it keeps it; the other replicas serve the other targets in rank order.
+        // A rank that holds its shard keeps it; the other replicas serve the other targets in rank
+        // order.
         let free_sources = sources.iter().filter(|s| !targets.contains(s));
         let free_targets = targets.iter().filter(|t| !sources.contains(t));
         targets.iter().for_each(|&t| source_of[t] = t);
@@ -131,7 +136,7 @@ pub fn permute_pairs(
     source_of.into_iter().enumerate().map(|(target, source)| (source, target)).collect()
 }
 
-/// The ranks that hold each content: a piece per dimension, and a summand of the partial value.
+/// The ranks that hold each content: a shard of each dimension, and a term of the partial value.
 fn holders(mesh: &Mesh, sharding: &Sharding) -> BTreeMap<Vec<usize>, Vec<usize>> {
     let mut holders: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
     for rank in 0..mesh.rank_count() {

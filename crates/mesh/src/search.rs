@@ -1,9 +1,10 @@
-//! The search behind [`crate::reshard`]: Dijkstra over layouts, by the seconds of the steps.
+//! The search behind [`crate::reshard`]: Dijkstra's algorithm over layouts, weighted by seconds.
 //!
-//! Both layouts are first cut into *atoms*, the coarsest parts of axes such that each is wholly here or wholly there.
-//! A state is a layout in atoms; the moves are the collectives and local operations that can bring it nearer to the
-//! target, so that there are only a few tens of states. Resolving and gathering all that is not in place and slicing
-//! anew always works ([`Search::direct`]): it is the bound that the search has to beat.
+//! The axes of both layouts are first divided into *atoms*, the coarsest parts that both layouts
+//! use as a whole. A state is a layout in atoms. Edges are the collectives and local operations
+//! that can bring it nearer to the target, which keeps the graph at a few tens of states. The
+//! direct way always works ([`Search::direct`]): combine partial values, gather everything that is
+//! not in place, and slice. Its time is the upper bound of the search.
 
 use crate::mesh::{AxisList, AxisRef, Mesh};
 use crate::reshard::{LinkCost, ReshardStep, Step};
@@ -11,12 +12,13 @@ use crate::sharding::{DimSharding, Sharding, merged};
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
-/// Paths whose seconds differ by less than this part cost the same: sums of the same steps in another order.
+/// Relative difference below which two paths cost the same: sums of the same steps in another
+/// order.
 const SAME: f64 = 1e-9;
-/// After this many states the search is content with the direct way.
+/// Most states to expand before the search falls back to the direct way.
 const MOST_STATES: usize = 2000;
 
-/// The cheapest steps found from one layout to another, different one. Both fit the mesh and the shape.
+/// The cheapest steps found between two different layouts, which fit the mesh and the shape.
 pub(crate) fn cheapest_path(
     mesh: &Mesh,
     from: &Sharding,
@@ -43,7 +45,7 @@ pub(crate) fn cheapest_path(
     steps
 }
 
-/// Both layouts, their axes cut wherever either of them cuts an axis and that changes no split.
+/// Both layouts, with their axes divided at every boundary of either, where that changes no split.
 fn atoms(mesh: &Mesh, from: &Sharding, to: &Sharding, shape: &[usize]) -> (Sharding, Sharding) {
     let (mut from, mut to) = (from.clone(), to.clone());
     from.normalise(mesh, shape);
@@ -67,7 +69,7 @@ fn atoms(mesh: &Mesh, from: &Sharding, to: &Sharding, shape: &[usize]) -> (Shard
     (from, to)
 }
 
-/// A dimension of `size` elements with its axes cut, those in units and those by element apart.
+/// Divides the axes of a dimension of `size` elements; axes by units and by element stay apart.
 fn cut_up_dim(dim: &mut DimSharding, cuts: &BTreeSet<(usize, usize)>, size: usize) {
     let extents = dim.extents(size);
     let (in_units, by_element) = dim.by_granularity();
@@ -82,7 +84,7 @@ fn cut_up_dim(dim: &mut DimSharding, cuts: &BTreeSet<(usize, usize)>, size: usiz
     *dim = layout(&in_units, &by_element);
 }
 
-/// The axes, cut at each of `cuts` (an axis and a `pre`) where `harmless` allows the outcome.
+/// Divides axes at each of `cuts` (an axis and a `pre`) if `harmless` accepts the result.
 fn cut_up(
     axes: &[AxisRef],
     cuts: &BTreeSet<(usize, usize)>,
@@ -106,7 +108,7 @@ fn cut_up(
     axes
 }
 
-/// Seconds in the queue, the order of numbers.
+/// Seconds with a total order, for the queue.
 #[derive(Clone, Copy, Debug)]
 struct Seconds(f64);
 
@@ -138,7 +140,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Dijkstra from `from` to the target; `None` where no path takes fewer seconds than `bound`.
+    /// Dijkstra's algorithm from `from` to the target; `None` if no path takes fewer seconds than
+    /// `bound`.
     fn better_than(&self, bound: f64, from: &Sharding) -> Option<Vec<ReshardStep>> {
         let bound = bound * (1.0 - SAME);
         let mut best: BTreeMap<Sharding, f64> = BTreeMap::from([(from.clone(), 0.0)]);
@@ -168,7 +171,7 @@ impl Search<'_> {
         None
     }
 
-    /// Resolve, gather back to what is in place, slice anew.
+    /// The direct way: combine partial values, gather down to the axes in place, slice.
     fn direct(&self, from: &Sharding) -> Vec<ReshardStep> {
         let mut steps: Vec<ReshardStep> = Vec::new();
         let mut state = from.clone();
@@ -206,7 +209,8 @@ impl Search<'_> {
         })
     }
 
-    /// How many of the major axes of a dimension already stand as in the target and split the same.
+    /// The number of major axes of a dimension that already match the target and give the same
+    /// split.
     fn in_place(&self, state: &Sharding, dim: usize) -> usize {
         let (now, then) = (&state.dims[dim], &self.target.dims[dim]);
         let mut count = now.axes.iter().zip(&then.axes).take_while(|(a, b)| a == b).count();
@@ -225,15 +229,16 @@ impl Search<'_> {
         &self.target.dims[dim].axes[self.in_place(state, dim)..]
     }
 
-    /// The axes whose partial values must be combined.
+    /// The axes over which partial values must be combined.
     fn unwanted(&self, state: &Sharding) -> AxisList {
         state.partial.iter().filter(|p| !self.target.partial.contains(p)).map(|p| p.0).collect()
     }
 
-    /// Everything worth doing next.
+    /// The steps to try from this state.
     fn moves(&self, state: &Sharding) -> Vec<ReshardStep> {
-        // A slice into place is never put off: it is local, and what follows gets smaller. To wait could only be cheaper
-        // where devices copy at less than twice the speed of their links.
+        // A slice into place is always taken first: it is local and makes later steps smaller.
+        // Waiting could only be cheaper on devices that copy at less than twice the speed of their
+        // links.
         if let Some(slice) = self.free_slice(state) {
             return vec![slice];
         }
@@ -245,7 +250,7 @@ impl Search<'_> {
             self.all_to_alls(state, dim, &mut moves);
             let loose = state.dims[dim].axes.len() - self.in_place(state, dim);
             moves.extend((1..=loose).map(|count| self.all_gather(state, dim, count)));
-            // Out of order, for a permute to put right.
+            // A slice with its axes out of order, which a later permute corrects.
             let free: AxisList =
                 self.awaited(state, dim).iter().copied().filter(|&a| !state.uses_axis(a)).collect();
             if !free.is_empty() {
@@ -289,7 +294,7 @@ impl Search<'_> {
         moves.extend(choices.into_iter().filter(|c| !c.is_empty()).map(|axes| self.all_reduce(state, axes)));
     }
 
-    /// Any run of the axes a dimension waits for that are partial now.
+    /// Reduce-scatters over any run of the missing axes of a dimension that are partial now.
     fn reduce_scatters(&self, state: &Sharding, dim: usize, moves: &mut Vec<ReshardStep>) {
         let Some(combiner) = state.combiner() else { return };
         let (awaited, partial) = (self.awaited(state, dim), state.partial_axes());
@@ -303,7 +308,7 @@ impl Search<'_> {
         }
     }
 
-    /// The minor-most axes of other dimensions that `to_dim` waits for.
+    /// All-to-alls of the minor-most axes of other dimensions that `to_dim` is missing.
     fn all_to_alls(&self, state: &Sharding, to_dim: usize, moves: &mut Vec<ReshardStep>) {
         let awaited = self.awaited(state, to_dim);
         for from_dim in (0..self.shape.len()).filter(|&d| d != to_dim) {
@@ -318,7 +323,7 @@ impl Search<'_> {
         }
     }
 
-    /// Layouts nearer to the target with the same pieces on other ranks.
+    /// Permutes to layouts nearer to the target, with the same shards on other ranks.
     fn permutes(&self, state: &Sharding, moves: &mut Vec<ReshardStep>) {
         let mut all = state.clone();
         let mut candidates = Vec::new();
@@ -329,7 +334,8 @@ impl Search<'_> {
                 candidates.push(one);
                 all.dims[dim] = there;
             } else {
-                // What the target wants here first, in its order; the rest can then leave as minor-most.
+                // Move the target's axes of this dimension to the front, in its order; the rest is
+                // then minor-most and can leave.
                 let wanted = &self.target.dims[dim].axes;
                 let (first, rest) = (
                     wanted.iter().filter(|a| now.axes.contains(a)),
@@ -349,7 +355,7 @@ impl Search<'_> {
         moves.extend(fitting.map(|after| ReshardStep { step: Step::Permute {}, after }));
     }
 
-    /// The major axes of the target on `dim` that cut it into the pieces it is in now.
+    /// The major axes of the target on `dim` that split it into the shards that it has now.
     fn same_pieces_in_target(&self, state: &Sharding, dim: usize) -> Option<DimSharding> {
         let (now, then) = (&state.dims[dim], &self.target.dims[dim]);
         let pieces = self.mesh.axes_size(&now.axes);
@@ -358,7 +364,8 @@ impl Search<'_> {
         (now.extents(self.shape[dim]) == there.extents(self.shape[dim])).then_some(there)
     }
 
-    /// Whether the ranks hold the same pieces after as before, only shuffled, with every local shape unchanged.
+    /// Whether the ranks hold the same shards after as before in another order, with unchanged
+    /// local shapes.
     fn is_permutation(&self, before: &Sharding, after: &Sharding) -> bool {
         let partial = after.partial_axes();
         let axes: Vec<AxisRef> = after.sharded_axes().iter().chain(&partial).copied().collect();
@@ -392,8 +399,9 @@ impl Search<'_> {
         ReshardStep { after: without_partial(state, &axes), step: Step::AllReduce { axes, combiner } }
     }
 
-    /// `axes` as minor-most on `dim`. A dimension that is as in the target so far goes on in the target's unit; what the
-    /// target cuts by element is cut so, and so is all that comes after it.
+    /// `state` with `axes` appended as minor-most on `dim`. A dimension whose axes are in place
+    /// takes the target's unit. Axes that the target splits by element, and all axes after them,
+    /// are appended by element.
     fn appended(&self, state: &Sharding, dim: usize, axes: &[AxisRef]) -> Sharding {
         let mut after = state.clone();
         let (cut, target) = (&mut after.dims[dim], &self.target.dims[dim]);

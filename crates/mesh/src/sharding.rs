@@ -1,49 +1,49 @@
-//! Shardings: how one tensor lies on a mesh.
+//! Shardings: the layout of one tensor on a mesh.
 
 use crate::mesh::{AxisList, AxisRef, Mesh};
 use crate::split::{piece, primes, split_extents};
 use partita_base::{Combiner, Diagnostic, Result};
 
-/// How one dimension is cut: see [`split_extents`].
+/// How one dimension is split: see [`split_extents`].
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct DimSharding {
-    /// The axes that cut it, major to minor.
+    /// The axes that split it, major to minor.
     pub axes: AxisList,
-    /// Cut in whole units of this many elements; 1 by default. Divides the dimension.
+    /// The block of elements that the split does not break, 1 by default. Divides the dimension.
     pub unit: usize,
-    /// How many of the axes, the minor-most ones, cut by single elements whatever the unit: those over which a tensor
-    /// is stored in pieces that no op computes with. 0 by default.
+    /// The number of minor-most axes that split by single elements instead of by units, 0 by
+    /// default: the axes over which a tensor is only stored in shards that no op computes with.
     pub by_element: usize,
 }
 
-/// How one tensor lies on a mesh: the axes that cut each dimension, and the axes along which ranks hold parts that
-/// combine to the value. Ranks that differ only along other axes hold the same.
+/// The layout of one tensor on a mesh: the axes that split each dimension, and the axes over which
+/// the value is partial. Along all other axes the tensor is replicated.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Sharding {
     /// One per tensor dimension.
     pub dims: Vec<DimSharding>,
-    /// Axes over which the value is still to be combined, sorted. All with one combiner (a sum of maxima is not a
-    /// maximum of sums).
+    /// Axes over which the value is still to be combined, sorted. All have the same combiner,
+    /// because a sum of maxima is not a maximum of sums.
     pub partial: Vec<(AxisRef, Combiner)>,
 }
 
 impl DimSharding {
-    /// A dimension that is not cut.
+    /// A dimension that is not split.
     pub fn whole() -> DimSharding {
         DimSharding::over([])
     }
 
-    /// A dimension cut along these axes, major to minor, with unit 1.
+    /// A dimension split along these axes, major to minor, with unit 1.
     pub fn over(axes: impl IntoIterator<Item = AxisRef>) -> DimSharding {
         DimSharding { axes: axes.into_iter().collect(), unit: 1, by_element: 0 }
     }
 
-    /// The axes that cut in whole units, and those after them, which cut by single elements.
+    /// The axes that split by units, and those after them, which split by single elements.
     pub fn by_granularity(&self) -> (&[AxisRef], &[AxisRef]) {
         self.axes.split_at(self.axes.len().saturating_sub(self.by_element))
     }
 
-    /// The same without all but the `count` major axes.
+    /// The same dimension with only its `count` major axes.
     pub(crate) fn truncated(&self, count: usize) -> DimSharding {
         let (in_units, _) = self.by_granularity();
         DimSharding {
@@ -53,7 +53,7 @@ impl DimSharding {
         }
     }
 
-    /// [`split_extents`] of a dimension of `size` elements.
+    /// The extents of the shards of a dimension of `size` elements, by [`split_extents`].
     pub fn extents(&self, size: usize) -> Vec<usize> {
         let (in_units, by_element) = self.by_granularity();
         let pieces = split_extents(size, self.unit, in_units);
@@ -63,7 +63,7 @@ impl DimSharding {
         }
     }
 
-    /// The extent of every piece of a dimension of `size` elements, where all are equal.
+    /// The extent of every shard of a dimension of `size` elements, if all are equal.
     pub fn even_extent(&self, size: usize) -> Option<usize> {
         let count = |axes: &[AxisRef]| axes.iter().map(|axis| axis.size).product::<usize>();
         let (in_units, by_element) = self.by_granularity();
@@ -73,7 +73,7 @@ impl DimSharding {
         piece.is_multiple_of(ways).then(|| piece / ways)
     }
 
-    /// The extent of the piece at position 0, which is the largest.
+    /// The extent of the shard at position 0, which is the largest.
     fn largest(&self, size: usize) -> usize {
         let nested = |length: usize, axes: &[AxisRef]| {
             axes.iter()
@@ -84,23 +84,25 @@ impl DimSharding {
         nested(nested(size / self.unit, in_units) * self.unit, by_element)
     }
 
-    /// Whether both have equal pieces of a dimension of `size` elements, along the same axes or parts of them.
+    /// Whether two splits over the same axes, or parts of them, give equal shards of a dimension of
+    /// `size` elements.
     fn cuts_as(&self, other: &DimSharding, size: usize) -> bool {
         match (self.even_extent(size), other.even_extent(size)) {
             (None, None) if self.largest(size) != other.largest(size) => false,
             (None, None) if self.axes == other.axes && self.unit.min(other.unit) == 1 => {
-                // In whole units they agree or do not; cuts by single elements nest in equal pieces alike.
+                // Compare the splits by units; splits by single elements nest in equal shards
+                // alike.
                 let whole = if self.unit == 1 { other } else { self };
                 let (in_units, _) = whole.by_granularity();
                 split_extents(size, whole.unit, in_units) == split_extents(size, 1, in_units)
             }
             (None, None) => self.extents(size) == other.extents(size),
-            // Both have as many pieces.
+            // Both have the same number of shards.
             (one, two) => one == two,
         }
     }
 
-    /// The offset and extent of one rank's piece of a dimension of `size` elements.
+    /// The offset and extent of one rank's shard of a dimension of `size` elements.
     pub(crate) fn piece(&self, mesh: &Mesh, size: usize, rank: usize) -> (usize, usize) {
         let (in_units, by_element) = self.by_granularity();
         let (start, length) = piece(mesh, size, self.unit, in_units, rank);
@@ -110,7 +112,8 @@ impl DimSharding {
 }
 
 impl Sharding {
-    /// The same layout, given on mesh `from`, in the axes of mesh `to`; `None` where these cannot say it.
+    /// The same layout, given on mesh `from`, in the axes of mesh `to`; `None` if these cannot
+    /// express it.
     pub fn on_mesh(&self, from: &Mesh, to: &Mesh) -> Option<Sharding> {
         if !from.has_devices_of(to) {
             return None;
@@ -138,69 +141,69 @@ impl Sharding {
         Some(Sharding { dims, partial })
     }
 
-    /// Every rank holds the whole tensor, of `rank` dimensions.
+    /// A tensor of `rank` dimensions, replicated on every rank.
     pub fn replicated(rank: usize) -> Sharding {
         Sharding { dims: vec![DimSharding::whole(); rank], partial: Vec::new() }
     }
 
-    /// Neither cut nor partial.
+    /// Whether the layout is neither sharded nor partial.
     pub fn is_replicated(&self) -> bool {
         self.partial.is_empty() && self.dims.iter().all(|d| d.axes.is_empty())
     }
 
-    /// Still to be combined over some axis.
+    /// Whether the value is still to be combined over some axis.
     pub fn is_partial(&self) -> bool {
         !self.partial.is_empty()
     }
 
-    /// The axes that cut dimensions, dimension by dimension.
+    /// The axes that split dimensions, dimension by dimension.
     pub fn sharded_axes(&self) -> AxisList {
         self.dims.iter().flat_map(|d| d.axes.iter().copied()).collect()
     }
 
-    /// The axes the value is partial over.
+    /// The axes over which the value is partial.
     pub fn partial_axes(&self) -> AxisList {
         self.partial.iter().map(|&(axis, _)| axis).collect()
     }
 
-    /// How the partial values combine; `None` where the value is not partial.
+    /// The combiner of a partial value.
     pub fn combiner(&self) -> Option<Combiner> {
         self.partial.first().map(|&(_, combiner)| combiner)
     }
 
-    /// Whether the axis, or anything that overlaps it, cuts a dimension or is partial.
+    /// Whether the axis, or one that overlaps it, splits a dimension or is partial.
     pub fn uses_axis(&self, axis: AxisRef) -> bool {
         self.sharded_axes().iter().chain(&self.partial_axes()).any(|used| used.overlaps(axis))
     }
 
-    /// Cuts `dim` along these axes (major to minor) instead of what it was cut along.
+    /// Replaces the axes that split `dim` (major to minor).
     pub fn with_dim(mut self, dim: usize, axes: impl IntoIterator<Item = AxisRef>) -> Sharding {
         self.dims[dim].axes = axes.into_iter().collect();
         self
     }
 
-    /// Cuts `dim` in whole units of this many elements.
+    /// Sets the unit of `dim`.
     pub fn with_unit(mut self, dim: usize, unit: usize) -> Sharding {
         self.dims[dim].unit = unit;
         self
     }
 
-    /// Lets this many of the axes of `dim`, the minor-most ones, cut by single elements.
+    /// Makes this number of minor-most axes of `dim` split by single elements.
     pub fn with_by_element(mut self, dim: usize, count: usize) -> Sharding {
         self.dims[dim].by_element = count;
         self
     }
 
-    /// Makes the value partial over these axes too.
+    /// Adds axes over which the value is partial.
     pub fn with_partial(mut self, axes: impl IntoIterator<Item = AxisRef>, combiner: Combiner) -> Sharding {
         self.partial.extend(axes.into_iter().map(|axis| (axis, combiner)));
         self.partial.sort();
         self
     }
 
-    /// Brings the sharding into the one form among those that mean the same for every shape: no axes of size 1,
-    /// adjacent parts of an axis merged wherever that changes no split, partial axes merged and sorted, unit 1 on
-    /// dimensions that no axis cuts in units.
+    /// Brings the sharding into the canonical form among those that are equal for every shape: no
+    /// axes of size 1, adjacent parts of an axis merged wherever that changes no split, partial
+    /// axes merged and sorted, unit 1 on dimensions that no axis splits by units.
     pub fn canonicalise(&mut self, _mesh: &Mesh) {
         for dim in &mut self.dims {
             let (in_units, by_element) = dim.by_granularity();
@@ -227,8 +230,8 @@ impl Sharding {
         self.partial = partial;
     }
 
-    /// [`Sharding::canonicalise`], and with the shape at hand: unit 1 wherever that splits the same, and parts of an
-    /// axis merged wherever that splits the same.
+    /// As [`Sharding::canonicalise`], for one shape: unit 1 and merged parts of an axis wherever
+    /// the split stays the same for this shape.
     pub fn normalise(&mut self, mesh: &Mesh, shape: &[usize]) {
         self.canonicalise(mesh);
         for (dim, &size) in self.dims.iter_mut().zip(shape) {
@@ -263,7 +266,8 @@ impl Sharding {
         }
     }
 
-    /// Whether every rank holds the same elements under both, partial over the same axes in the same way.
+    /// Whether every rank holds the same elements under both, partial over the same axes in the
+    /// same way.
     pub fn same_layout(&self, other: &Sharding, mesh: &Mesh, shape: &[usize]) -> bool {
         let (mut one, mut two) = (self.clone(), other.clone());
         one.normalise(mesh, shape);
@@ -280,8 +284,10 @@ impl Sharding {
 
     /// Checks that the sharding fits a mesh and a global shape.
     ///
-    /// Errors: E210 another number of dimensions, E211 an axis that the mesh does not have, E212 an axis used twice,
-    /// E213 a unit that does not divide its dimension, E214 partial with different combiners.
+    /// # Errors
+    /// E210 another number of dimensions, E211 an axis that the mesh does not have, E212 an axis
+    /// used twice, E213 a unit that does not divide its dimension, E214 partial with different
+    /// combiners.
     pub fn validate(&self, mesh: &Mesh, shape: &[usize]) -> Result<()> {
         if self.dims.len() != shape.len() {
             return Err(Diagnostic::new(
@@ -342,22 +348,22 @@ impl Sharding {
         Ok(())
     }
 
-    /// The shape of what `rank` holds of a tensor of this global shape.
+    /// The shape of the shard that `rank` holds of a tensor of this global shape.
     pub fn local_shape(&self, mesh: &Mesh, shape: &[usize], rank: usize) -> Vec<usize> {
         self.pieces(mesh, shape, rank).map(|(_, extent)| extent).collect()
     }
 
-    /// Where what `rank` holds starts in the global tensor, per dimension.
+    /// The offset of the shard that `rank` holds in the global tensor, per dimension.
     pub fn local_offset(&self, mesh: &Mesh, shape: &[usize], rank: usize) -> Vec<usize> {
         self.pieces(mesh, shape, rank).map(|(offset, _)| offset).collect()
     }
 
-    /// The elements of the largest local tensor, which is the one of rank 0.
+    /// The number of elements of the largest shard, which is that of rank 0.
     pub fn largest_local_elements(&self, mesh: &Mesh, shape: &[usize]) -> usize {
         self.local_shape(mesh, shape, 0).iter().product()
     }
 
-    /// Whether all ranks hold tensors of the same shape.
+    /// Whether all shards have the same shape.
     pub fn is_even(&self, shape: &[usize]) -> bool {
         self.dims.iter().zip(shape).all(|(dim, &size)| {
             let extents = dim.extents(size);
@@ -365,8 +371,9 @@ impl Sharding {
         })
     }
 
-    /// `[{dp}, {tp}, {}] partial={tp: sum}`; a part of an axis as `tp:(1)2`, a unit as `{tp; unit=4}`, axes that cut by
-    /// single elements after one that cuts in units as `{tp; unit=4; fsdp}`.
+    /// `[{dp}, {tp}, {}] partial={tp: sum}`; a part of an axis as `tp:(1)2`, a unit as `{tp;
+    /// unit=4}`, axes that split by single elements after one that splits by units as `{tp; unit=4;
+    /// fsdp}`.
     pub fn display(&self, mesh: &Mesh) -> String {
         let dim = |d: &DimSharding| match (d.unit, d.by_granularity()) {
             (1, _) | (_, ([], _)) => format!("{{{}}}", mesh.display_axes(&d.axes)),
@@ -384,7 +391,7 @@ impl Sharding {
         }
     }
 
-    /// Every use of an axis, with its place in words.
+    /// Every use of an axis, with a phrase for messages.
     fn uses(&self) -> Vec<(AxisRef, String)> {
         let dims = self.dims.iter().enumerate();
         let cuts = dims.flat_map(|(i, d)| d.axes.iter().map(move |&axis| (axis, format!("dimension {i}"))));
@@ -401,8 +408,8 @@ impl Sharding {
     }
 }
 
-/// The axes without those of size 1, adjacent parts of an axis merged wherever their primes ascend: there the merged
-/// axis splits every dimension alike.
+/// The axes without those of size 1, and with adjacent parts of an axis merged if their primes
+/// ascend: the merged axis then splits every dimension in the same way.
 pub(crate) fn merged(axes: &[AxisRef]) -> AxisList {
     let mut out = AxisList::new();
     for &axis in axes.iter().filter(|axis| axis.size > 1) {

@@ -1,13 +1,13 @@
-//! Slices of a mesh: the ranks at one place along an axis, as a mesh of their own.
+//! Slices of a mesh: the ranks at one position along an axis, as a mesh of their own.
 
 use crate::mesh::{Axis, Mesh};
 
-/// Some ranks of a mesh, seen as a mesh of their own.
+/// Some ranks of a mesh, as a mesh.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Slice {
     /// The mesh of the slice; its ranks are numbered from 0.
     pub mesh: Mesh,
-    /// The rank of the whole mesh that each rank of the slice is, ascending.
+    /// The number in the whole mesh of each rank of the slice, ascending.
     pub ranks: Vec<usize>,
 }
 
@@ -19,8 +19,8 @@ impl Slice {
 }
 
 impl Mesh {
-    /// One slice for each place along an axis, without that axis; a mesh of one rank has an axis `dp`. The whole mesh
-    /// where it has no axis of this name.
+    /// One slice for each position along an axis, with the remaining axes (`dp=1` if there is
+    /// none). The whole mesh if it has no axis of this name.
     pub fn slices(&self, axis: &str) -> Vec<Slice> {
         let Some(position) = self.axes.iter().position(|a| a.name == axis) else {
             return vec![Slice::whole(self)];

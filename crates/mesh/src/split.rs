@@ -1,14 +1,16 @@
-//! The split rule: how one dimension is cut along mesh axes.
+//! The split rule: how one dimension is split along mesh axes.
 //!
-//! **Nested, prime by prime.** A dimension of `size` elements with a `unit` has `size / unit` units. Axes cut from
-//! major to minor, and an axis of size `s` cuts along the ascending prime factors of `s`. Each step of prime `p`
-//! cuts every segment of `L` units into `p` balanced parts: the first `L mod p` have `ceil(L / p)` units, the
-//! others `floor(L / p)`. So 32 over 3 is 11, 11, 10; 10 over 4 is 3, 2, 3, 2; 2 over 4 is 1, 0, 1, 0.
+//! **Nested, prime by prime.** A dimension of `size` elements with a `unit` has `size / unit`
+//! units. Axes split it from major to minor, and an axis of size `s` splits along the ascending
+//! prime factors of `s`. Each step of prime `p` splits every segment of `L` units into `p` balanced
+//! parts: the first `L mod p` have `ceil(L / p)` units, the others `floor(L / p)`. So 32 over 3 is
+//! 11, 11, 10; 10 over 4 is 3, 2, 3, 2; 2 over 4 is 1, 0, 1, 0.
 //!
-//! The nesting is what makes layouts compose, even uneven ones: the ranks of a group over the minor-most axes hold
-//! consecutive pieces of one segment, so that dropping those axes is always one all-gather within the group, and
-//! adding minor axes is always a local slice. An axis equals its parts `x:(p)a, x:(p*a)b` exactly where the primes of
-//! `a` followed by those of `b` ascend. Position 0 along any axes holds the largest piece.
+//! Because splits nest, layouts compose, even uneven ones. The ranks of a group over the minor-most
+//! axes hold consecutive shards of one segment, so removing those axes is always one all_gather
+//! within the group, and adding minor axes is always a local slice. An axis equals its parts
+//! `x:(p)a, x:(p*a)b` exactly if the primes of `a` followed by those of `b` ascend. Position 0
+//! along any axes holds the largest shard.
 
 use crate::mesh::{AxisRef, Mesh};
 
@@ -27,14 +29,15 @@ pub(crate) fn primes(mut n: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Part `index` of `length` cut into `parts`: its offset and length.
+/// The offset and length of part `index` of `length` split into `parts`.
 fn balanced_part(length: usize, parts: usize, index: usize) -> (usize, usize) {
     let (each, longer) = (length / parts, length % parts);
     (index * each + index.min(longer), each + usize::from(index < longer))
 }
 
-/// Extents of a dimension of `size` elements along its ordered axes, split in whole units of `unit` elements:
-/// entry `i` is the extent at flat position `i`, major to minor. `unit` divides `size`.
+/// Extents of the shards of a dimension of `size` elements along its ordered axes, split in units
+/// of `unit` elements. Entry `i` is the extent at flat position `i`, major to minor. `unit` must
+/// divide `size`.
 pub fn split_extents(size: usize, unit: usize, axes: &[AxisRef]) -> Vec<usize> {
     let mut extents = vec![size / unit];
     for prime in axes.iter().flat_map(|axis| primes(axis.size)) {
@@ -46,14 +49,14 @@ pub fn split_extents(size: usize, unit: usize, axes: &[AxisRef]) -> Vec<usize> {
     extents.iter().map(|units| units * unit).collect()
 }
 
-/// Where each piece of [`split_extents`] starts, in elements.
+/// The offset of each shard of [`split_extents`], in elements.
 pub fn split_offsets(size: usize, unit: usize, axes: &[AxisRef]) -> Vec<usize> {
     let extents = split_extents(size, unit, axes);
     extents.iter().scan(0, |offset, extent| Some((*offset, *offset += extent).0)).collect()
 }
 
-/// The offset and extent of one rank's piece, in elements: an entry of [`split_offsets`] and [`split_extents`]
-/// without the rest of the table.
+/// The offset and extent of one rank's shard, in elements: its entries of [`split_offsets`] and
+/// [`split_extents`], computed without the tables.
 pub(crate) fn piece(mesh: &Mesh, size: usize, unit: usize, axes: &[AxisRef], rank: usize) -> (usize, usize) {
     let (mut offset, mut length) = (0, size / unit);
     for &axis in axes {

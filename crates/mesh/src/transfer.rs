@@ -1,4 +1,5 @@
-//! What moves where a tensor goes from the ranks of one mesh to those of another: a reshard across meshes.
+//! Resharding across meshes: the boxes that move when a tensor goes from the ranks of one mesh to
+//! those of another.
 
 use crate::mesh::Mesh;
 use crate::sharding::Sharding;
@@ -7,27 +8,28 @@ use std::collections::BTreeMap;
 /// A box of elements that moves from one rank to another.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct BoxMove {
-    /// The member that sends: a rank of the first mesh.
+    /// The sending member: a rank of the first mesh.
     pub source: usize,
-    /// The member that receives: the size of the first mesh plus a rank of the second.
+    /// The receiving member: the size of the first mesh plus a rank of the second.
     pub target: usize,
-    /// Where the box begins in the shard of the source.
+    /// Start of the box in the shard of the source.
     pub source_start: Vec<usize>,
-    /// Where it begins in the shard of the target.
+    /// Start of the box in the shard of the target.
     pub target_start: Vec<usize>,
     /// Its extents.
     pub extents: Vec<usize>,
 }
 
-/// The boxes by which a tensor of this shape goes from one layout and mesh to another layout and mesh. Each rank of the
-/// second mesh receives every element of its shard once. Where several ranks of the first mesh hold the same shard, they
-/// send in turn. `from` must not be partial.
+/// The boxes that move a tensor of this shape from a layout on one mesh to a layout on another.
+/// Each rank of the second mesh receives every element of its shard once. If several ranks of the
+/// first mesh hold the same shard, they share the work: target rank `r` receives from replica `r
+/// mod replicas`. `from` must not be partial.
 pub fn transfer(
     shape: &[usize],
     (from, from_mesh): (&Sharding, &Mesh),
     (to, to_mesh): (&Sharding, &Mesh),
 ) -> Vec<BoxMove> {
-    // The distinct shards of the first mesh, by where they begin, with the ranks that hold them.
+    // The distinct shards of the first mesh, by offset and shape, with the ranks that hold them.
     let mut holders: BTreeMap<(Vec<usize>, Vec<usize>), Vec<usize>> = BTreeMap::new();
     for rank in 0..from_mesh.rank_count() {
         let shard = (from.local_offset(from_mesh, shape, rank), from.local_shape(from_mesh, shape, rank));
@@ -70,7 +72,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every element of every receiver is written once, with the value of its global place.
+        /// Every element of every receiver is written once, with the value of its global position.
         #[test]
         fn receivers_get_each_element_once(
             (rows, columns) in (1usize..7, 1usize..7),

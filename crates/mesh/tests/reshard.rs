@@ -1,4 +1,4 @@
-//! Resharding against the oracle: random layouts, and the cases everyone knows.
+//! Tests resharding against the oracle: random layouts, and well-known cases.
 
 use partita_mesh::oracle::{apply_step, collect, distribute};
 use partita_mesh::{
@@ -7,7 +7,7 @@ use partita_mesh::{
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
-/// The elements that a rank sends, each collective counting as 1024 elements more: a cost of whole numbers.
+/// A cost in elements: those that a rank sends, plus 1024 for each collective. Whole numbers.
 struct Elements<'a> {
     mesh: &'a Mesh,
     shape: &'a [usize],
@@ -34,7 +34,7 @@ fn reshard(mesh: &Mesh, from: &Sharding, to: &Sharding, shape: &[usize]) -> Vec<
     partita_mesh::reshard(mesh, from, to, shape, &Elements { mesh, shape })
 }
 
-/// Small random decisions; those past the end are 0, so that shrinking leads to plain cases.
+/// Small random decisions; those past the end are 0, so that shrinking leads to simple cases.
 struct Choices(std::vec::IntoIter<u8>);
 
 impl Choices {
@@ -43,7 +43,7 @@ impl Choices {
     }
 }
 
-/// The mesh's axes, some cut into parts.
+/// The mesh's axes, some divided into parts.
 fn some_axes(mesh: &Mesh, choices: &mut Choices) -> Vec<AxisRef> {
     let mut axes = Vec::new();
     for axis in 0..mesh.axes.len() {
@@ -57,7 +57,7 @@ fn some_axes(mesh: &Mesh, choices: &mut Choices) -> Vec<AxisRef> {
     axes
 }
 
-/// A random layout: each axis, in random order, cuts a dimension, is partial, or is not used.
+/// A random layout: each axis, in random order, splits a dimension, is partial, or is not used.
 fn some_sharding(mesh: &Mesh, shape: &[usize], choices: &mut Choices) -> Sharding {
     let mut sharding = Sharding::replicated(shape.len());
     let combiner = Combiner::ALL[choices.below(6)];
@@ -92,12 +92,12 @@ fn some_problem(bytes: Vec<u8>) -> (Mesh, Vec<usize>, Sharding, Sharding) {
     (mesh, shape, from, to)
 }
 
-/// Noise as a pure function of its place.
+/// Noise as a pure function of its arguments.
 fn noise(index: usize, position: usize) -> i64 {
     ((index * 31 + position * 17 + 5) as i64).wrapping_mul(0x9E37_79B9_7F4A_7C15_u64 as i64) >> 40
 }
 
-/// Runs the steps on a tensor and checks what every rank ends up with.
+/// Runs the steps on a tensor and checks the final shard of every rank.
 fn check(mesh: &Mesh, shape: &[usize], from: &Sharding, to: &Sharding, steps: &[ReshardStep]) {
     let global: Vec<i64> = (0..shape.iter().product::<usize>() as i64).map(|i| i * 7 - 11).collect();
     let mut values = distribute(mesh, from, shape, &global, noise);
@@ -285,7 +285,7 @@ fn what_is_stored_by_element_is_gathered_into_pieces_of_whole_units() {
         steps(&mesh, &[16], &stored, &layout(&[&[]])),
         [Step::AllGather { dim: 0, axes: list(&[tp, fsdp]) }]
     );
-    // Without an axis that cuts in units there is nothing left of the unit.
+    // Without an axis that splits by units, the unit has no effect.
     let mut alone = layout(&[&[fsdp]]).with_unit(0, 4).with_by_element(0, 1);
     alone.normalise(&mesh, &[12]);
     assert_eq!(alone, layout(&[&[fsdp]]));

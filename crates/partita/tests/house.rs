@@ -366,11 +366,15 @@ fn every_diagnostic_code_is_explained_and_belongs_to_its_crates() {
 const PLAIN: &[(&str, Option<&str>)] = &[
     ("base", None),
     ("comm", None),
+    ("cost", None),
     ("ir", None),
+    ("mesh", None),
     ("nn", None),
     ("pipeline", None),
+    ("program", None),
     ("runtime", Some("cpu")),
     ("schedule", None),
+    ("spmd", None),
 ];
 
 /// Phrases that hide the subject of a sentence or the field's word for it. None may occur in a comment of those crates.

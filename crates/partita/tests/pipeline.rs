@@ -112,6 +112,66 @@ fn slices_of_different_sizes_give_what_one_device_gives() {
 }
 
 #[test]
+fn clustered_layers_give_what_one_device_gives() {
+    for (model, line, mesh) in [
+        ("gpt", "layers(4)", "pp=2"),
+        ("gpt", "layers(3, remat=true)", "pp=3"),
+        ("llama", "layers(2, remat=true)", "dp=2"),
+        ("mlp", "layers(2)", "pp=2"),
+    ] {
+        let text = format!("[plan]\n\"\" = \"{line}\"\n");
+        let (_place, config) =
+            planned(model, &text, &[&format!("mesh.shape={mesh}"), "train.microbatches=2"]);
+        let verified = verify(&config, 8, &CpuStep::default(), None).unwrap();
+        assert!(verified.report.ok, "{model} {line} on {mesh}: {:?}", verified.report.worst());
+    }
+    let (_place, config) = planned("mlp", "[plan]\n\"\" = \"layers(2)\"\n", &["mesh.shape=pp=3"]);
+    assert_eq!(plan(&config, LowerRequest::default()).unwrap_err().code, "E460");
+}
+
+#[test]
+fn fsdp_gathers_as_often_as_its_option_says() {
+    // Gathers and reduce-scatters of tensors on one rank of a stage with two microbatches.
+    let counted = |gather: &str| {
+        let text = format!("[plan]\n\"**\" = \"fsdp(gather={gather})\"\n");
+        let (_place, config) = planned("gpt", &text, &["mesh.shape=pp=2,fsdp=2", "train.microbatches=2"]);
+        let verified = verify(&config, 8, &CpuStep::default(), None).unwrap();
+        assert!(verified.report.ok, "{gather}: {:?}", verified.report.worst());
+        let built = plan(&config, LowerRequest::default()).unwrap();
+        assert_eq!(built.notes.iter().any(|note| note.contains("of gathered parameters")), gather != "use");
+        let graph = built.local(0).unwrap();
+        let counted = |is_backward: bool, name: &str, of: &dyn Fn(Role) -> bool| {
+            let matching = graph.nodes.iter().filter(|node| node.phase.is_backward() == is_backward);
+            let named = matching.filter(|node| node.op.name() == name);
+            named.filter(|node| of(graph.value(node.operands[0]).role) || of(graph.value(node.results[0]).role)).count()
+        };
+        let is_param = |role: Role| role == Role::Param;
+        let is_gradient = |role: Role| matches!(role, Role::GradOf(_));
+        let [forward, backward] = [false, true].map(|back| counted(back, "stablehlo.all_gather", &is_param));
+        (forward, backward, counted(true, "stablehlo.reduce_scatter", &is_gradient))
+    };
+    let (often, pass, step) = (counted("use"), counted("pass"), counted("step"));
+    assert!(pass.0 > 10 && pass.1 > 10 && pass.2 > 10, "{pass:?}");
+    assert_eq!(often, (2 * pass.0, 2 * pass.1, 2 * pass.2));
+    assert_eq!(step, (pass.0, 0, pass.2));
+}
+
+#[test]
+fn a_model_without_module_names_is_cut_where_one_tensor_crosses() {
+    let config = config("gpt", &["model.layers=8", "model.dropout=0", "model.tied=false"]);
+    let mut forward = config.model.build(8, config.train.dtype, true).unwrap().forward;
+    forward.nodes.iter_mut().for_each(|node| node.path = "".into());
+    partita_pipeline::mark::evenly(&mut forward, 4).unwrap();
+    let stages: Vec<usize> = forward.nodes.iter().map(|node| node.stage).collect();
+    assert!(stages.is_sorted() && stages.last() == Some(&3));
+    let cut = partita_pipeline::cut(&forward, 4, &|stage| stage);
+    // The residual stream, `8x8x16`, and nothing else but the loss, which all stages return.
+    let crossing =
+        cut.edges.iter().map(|edge| &forward.ty(edge.value).shape).filter(|shape| !shape.is_empty());
+    assert_eq!(crossing.collect::<Vec<_>>(), [&[8, 8, 16]; 3]);
+}
+
+#[test]
 fn slices_that_do_not_fit_the_mesh_are_refused() {
     let refused = |text: &str, mesh: &str| {
         let (_place, config) = planned("gpt", text, &[&format!("mesh.shape={mesh}")]);

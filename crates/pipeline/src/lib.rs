@@ -10,10 +10,12 @@
 #![forbid(unsafe_code)]
 
 mod cut;
+mod layers;
 pub mod mark;
 mod timetable;
 pub mod timetables;
 
 pub use cut::{Cut, Edge, Sink, Source, StageGraph, cut};
+pub use layers::layers;
 pub use mark::block_of;
 pub use timetable::{Task, TaskKind, Timetable};

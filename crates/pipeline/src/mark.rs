@@ -1,6 +1,7 @@
 //! Assigns each node of a forward graph to a stage. Marks are set before differentiation, which
 //! copies them: the gradient of a node belongs to the node's stage.
 
+use crate::layers::layers;
 use partita_base::{Diagnostic, Result};
 use partita_ir::{Graph, Operation};
 
@@ -17,12 +18,34 @@ pub fn after(forward: &mut Graph, ends: &[usize]) {
 /// Cuts the forward graph into `count` stages of nearly equal work at block boundaries: it
 /// minimises the floating-point operations of the largest stage. Block boundaries are where the
 /// numbered module of the path changes (`layers.3`), or, without numbered modules, the outermost
-/// module.
+/// module. A graph without module names is clustered into as many layers, see [`layers`].
 ///
 /// # Errors
 /// E460 if there are fewer blocks than stages.
 pub fn evenly(forward: &mut Graph, count: usize) -> Result<()> {
+    if forward.nodes.iter().all(|node| block_of(&node.path).is_empty()) {
+        let ends = layers(forward, count)?;
+        after(forward, &ends);
+        return Ok(());
+    }
     let blocks = blocks(forward);
+    group(forward, &blocks, count)
+}
+
+/// As [`evenly`], for the blocks that end after these positions of the execution order, the last
+/// block excepted.
+///
+/// # Errors
+/// E460 if there are fewer blocks than stages.
+pub fn grouping(forward: &mut Graph, ends: &[usize], count: usize) -> Result<()> {
+    let starts = std::iter::once(0).chain(ends.iter().map(|end| end + 1));
+    let limits = ends.iter().map(|end| end + 1).chain([forward.nodes.len()]);
+    let blocks: Vec<Block> = starts.zip(limits).map(|(start, end)| Block { start, end }).collect();
+    group(forward, &blocks, count)
+}
+
+/// Groups consecutive blocks into `count` stages with the least work of the largest.
+fn group(forward: &mut Graph, blocks: &[Block], count: usize) -> Result<()> {
     if blocks.len() < count {
         return Err(Diagnostic::new("E460", format!("{count} pipeline stages of {} blocks", blocks.len()))
             .at("mesh axis pp")

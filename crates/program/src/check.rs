@@ -1,15 +1,15 @@
-//! Static checks of a program set, before anything runs.
+//! Static checks of a program set, before it runs.
 //!
-//! | code | what is wrong |
+//! | code | error |
 //! |---|---|
-//! | E401 | members meet in different orders |
+//! | E401 | members start collectives in different orders |
 //! | E402 | a rank that is no member starts a collective, or a member never does |
 //! | E403 | a tensor has another type or shape than its collective or region expects |
 //! | E404 | a start without a wait, a wait without a start, or one of them twice |
-//! | E405 | ranks wait for each other |
+//! | E405 | deadlock: ranks wait for each other |
 //! | E406 | a buffer is read before it is written |
 //! | E407 | a buffer is used outside its span, or while a collective owns it |
-//! | E408 | live buffers overlap, or lie outside the arena |
+//! | E408 | live buffers overlap, or are outside the arena |
 //! | E409 | a permutation sends twice to one member, or to none |
 
 use crate::ALIGNMENT_BYTES;
@@ -22,25 +22,26 @@ use partita_ir::TensorType;
 use partita_mesh::BoxMove;
 use std::sync::Arc;
 
-/// What the checks found out about a sound program set.
+/// Figures of a program set that passed all checks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CheckReport {
-    /// Size of each rank's arena.
+    /// Size of each rank's arena in bytes.
     pub peak_bytes: Vec<usize>,
-    /// Bytes of each rank's arena that stay from step to step.
+    /// Persistent bytes of each rank's arena.
     pub persistent_bytes: Vec<usize>,
-    /// Instructions of each rank.
+    /// Number of instructions of each rank.
     pub instructions: Vec<usize>,
-    /// Meetings of two or more ranks.
+    /// Number of collectives of two or more ranks.
     pub meetings: usize,
 }
 
-/// Checks the programs of all ranks against each other and against their memory maps. E401 to E409: the table
-/// is at the head of this file.
+/// Checks the programs of all ranks against each other and against their memory maps. Errors are
+/// E401 to E409, listed at the head of this file.
 ///
-/// A program is checked once for all ranks of its class. Where all classes start and wait for the same buckets in the
-/// same order, as lowering makes them, and every bucket's groups divide the ranks, they cannot miss or block each other;
-/// otherwise the calls of each rank are compared one by one.
+/// A program is checked once for all ranks of its class. If all classes start and wait for the same
+/// buckets in the same order, as in lowered programs, and each bucket's groups partition the ranks,
+/// then no deadlock or mismatch is possible; otherwise the calls of each rank are compared one by
+/// one.
 pub fn check(set: &ProgramSet) -> Result<CheckReport> {
     let mut before: Option<&Collective> = None;
     for collective in &set.collectives {
@@ -100,7 +101,7 @@ impl Call {
     }
 }
 
-/// What one rank starts and waits for, with the number of each instruction.
+/// The collectives that one rank starts and waits for, each with the number of the instruction.
 struct Calls<'a> {
     rank: usize,
     program: &'a Program,
@@ -116,8 +117,8 @@ fn by_bucket(set: &ProgramSet) -> IndexMap<usize, Vec<usize>> {
     buckets
 }
 
-/// Whether all classes start and wait for the same buckets, each once, in one order, and each bucket's groups divide the
-/// ranks.
+/// Whether all classes start and wait for the same buckets, each once and in one order, and each
+/// bucket's groups partition the ranks.
 fn is_one_order(set: &ProgramSet) -> bool {
     let bucket = |id: CollectiveId| set.collectives.get(id.index()).map(|c| c.bucket);
     let calls = |program: &Program| -> Vec<(bool, Option<usize>)> {
@@ -154,7 +155,7 @@ fn calls_of_ranks(set: &ProgramSet) -> Vec<Calls<'_>> {
     let mut ranks: Vec<Calls> = Vec::new();
     for program in &set.programs {
         for &rank in &program.ranks {
-            // A program of one rank names its collectives itself.
+            // The program of a single rank names its own collectives.
             let own = |id: CollectiveId| if program.ranks.len() > 1 { set.meeting(id, rank) } else { id };
             let call = |(index, instruction): (usize, &Instruction)| {
                 let call = match Call::of(instruction)? {
@@ -188,7 +189,7 @@ fn started(program: &Program) -> impl Iterator<Item = (usize, &Start)> {
     })
 }
 
-/// Shapes of a collective's tensors agree among members.
+/// Checks that the shapes of a collective's tensors agree among members.
 fn check_collective(collective: &Collective) -> Result<()> {
     let count = collective.members.len();
     for transfer in collective.transfers.iter() {
@@ -230,7 +231,8 @@ fn check_collective(collective: &Collective) -> Result<()> {
                 split_extents.len() == count
                     && concat_extents.len() == count
                     && inputs.iter().zip(outputs.iter()).enumerate().all(|(member, (input, output))| {
-                        // What one member gives and gets, with the other dimension at this member's extent.
+                        // The types of one member's input and output, with the other dimension at
+                        // this member's extent.
                         let mut given = with(&inputs[0], *split_dim, split);
                         let mut got = given.clone();
                         if split_dim == concat_dim {
@@ -265,7 +267,7 @@ fn check_collective(collective: &Collective) -> Result<()> {
     Ok(())
 }
 
-/// Whether boxes lie inside what they are taken from and fill the outputs, each element once.
+/// Checks that boxes are inside their inputs and fill the outputs, each element once.
 fn sends_fit(boxes: &[BoxMove], inputs: &[TensorType], outputs: &[TensorType]) -> bool {
     let inside = |start: &[usize], extents: &[usize], ty: &TensorType| {
         start.len() == ty.rank()
@@ -295,7 +297,7 @@ fn sends_fit(boxes: &[BoxMove], inputs: &[TensorType], outputs: &[TensorType]) -
     boxes.iter().all(fits) && outputs.iter().enumerate().all(filled)
 }
 
-/// Every start of a rank has one wait, later, and the other way round.
+/// Checks that every start of a rank has exactly one later wait, and every wait a start.
 fn check_pairing(set: &ProgramSet, program: &Program) -> Result<()> {
     let mut open: IndexMap<CollectiveId, usize> = IndexMap::new();
     let mut seen = vec![false; set.collectives.len()];
@@ -329,7 +331,8 @@ fn check_pairing(set: &ProgramSet, program: &Program) -> Result<()> {
     }
 }
 
-/// Views stay inside their buffers; operands have the types that collectives and regions expect.
+/// Checks that views stay inside their buffers, and that operands have the types that collectives
+/// and regions expect.
 fn check_types(set: &ProgramSet, program: &Program) -> Result<()> {
     for (index, instruction) in program.instructions.iter().enumerate() {
         let wrong = |expected: &TensorType, found: String| {
@@ -388,7 +391,7 @@ fn check_types(set: &ProgramSet, program: &Program) -> Result<()> {
     Ok(())
 }
 
-/// All ranks of a class bring tensors of one type to the groups of a bucket.
+/// Checks that all ranks of a class pass tensors of one type to the groups of a bucket.
 fn check_class_types(set: &ProgramSet) -> Result<()> {
     let groups = by_bucket(set);
     let mut class_of_rank = vec![usize::MAX; set.rank_count()];
@@ -436,7 +439,7 @@ fn check_class_types(set: &ProgramSet) -> Result<()> {
     Ok(())
 }
 
-/// The members of a collective, and no other ranks, start it.
+/// Checks that the members of a collective, and no other ranks, start it.
 fn check_membership(set: &ProgramSet, ranks: &[Calls]) -> Result<()> {
     let mut came: Vec<Vec<usize>> = vec![Vec::new(); set.collectives.len()];
     for Calls { rank, calls, .. } in ranks {
@@ -461,8 +464,9 @@ fn check_membership(set: &ProgramSet, ranks: &[Calls]) -> Result<()> {
     Ok(())
 }
 
-/// Ranks that take part in several collectives of the same members start them in one order. Sends are told apart by their
-/// edges: one stage may start to receive what another one sends later.
+/// Checks that ranks that share several collectives of the same members start them in one order.
+/// Sends are matched by their edges: one stage may start to receive earlier or later than another
+/// sends.
 fn check_order(set: &ProgramSet, ranks: &[Calls]) -> Result<()> {
     let mut sequences: IndexMap<&[usize], Vec<CollectiveId>> = IndexMap::new();
     for Calls { rank, calls, .. } in ranks {
@@ -487,8 +491,8 @@ fn check_order(set: &ProgramSet, ranks: &[Calls]) -> Result<()> {
     Ok(())
 }
 
-/// Runs the calls of all ranks: a wait returns once every member has started. Until all ranks are done, one of them can
-/// always go on.
+/// Simulates the calls of all ranks: a wait returns once every member has started. Until all ranks
+/// are done, at least one must be able to continue; otherwise they are deadlocked.
 fn check_progress(set: &ProgramSet, ranks: &[Calls]) -> Result<()> {
     let mut arrived = vec![0usize; set.collectives.len()];
     let mut cursors = vec![0usize; ranks.len()];
@@ -526,13 +530,14 @@ fn check_progress(set: &ProgramSet, ranks: &[Calls]) -> Result<()> {
 enum State {
     Unwritten,
     Written,
-    /// A collective reads it.
+    /// A collective reads the buffer.
     Lent(CollectiveId),
-    /// A collective writes it.
+    /// A collective writes the buffer.
     Owned(CollectiveId),
 }
 
-/// No buffer is read before it is written, used outside its span, or touched while a collective owns it.
+/// Checks that no buffer is read before it is written, used outside its span, or touched while a
+/// collective owns it.
 fn check_accesses(set: &ProgramSet, program: &Program) -> Result<()> {
     let mut state = vec![State::Unwritten; program.buffers.len()];
     let constants = program.constants.iter().map(|c| c.0);
@@ -559,7 +564,7 @@ fn check_accesses(set: &ProgramSet, program: &Program) -> Result<()> {
         in_span(view.buffer, index)?;
         let state = &mut state[view.buffer.index()];
         match *state {
-            // What a stage gives that only receives.
+            // The empty input of a stage that only receives.
             State::Unwritten if program.buffer(view.buffer).bytes == 0 => {}
             State::Unwritten => {
                 let message = format!("buffer {} is read before it is written", what(view.buffer));
@@ -613,7 +618,7 @@ fn check_accesses(set: &ProgramSet, program: &Program) -> Result<()> {
     Ok(())
 }
 
-/// Buffers lie inside the arena, aligned, and apart while they live.
+/// Checks that buffers are inside the arena, aligned, and disjoint while both are live.
 fn check_map(program: &Program) -> Result<()> {
     let end = program.instructions.len().saturating_sub(1);
     let describe = |index: usize| {
@@ -660,7 +665,8 @@ fn check_map(program: &Program) -> Result<()> {
     Ok(())
 }
 
-/// Whether one buffer ends where the other begins, in an instruction that writes it over the other.
+/// Whether one buffer's span ends at the instruction where the other's begins, and that instruction
+/// may write the second over the first.
 fn in_place(program: &Program, a: usize, b: usize) -> bool {
     let (a, b) = if program.buffers[a].first <= program.buffers[b].first { (a, b) } else { (b, a) };
     let (old, new) = (&program.buffers[a], &program.buffers[b]);

@@ -1,4 +1,4 @@
-//! Collectives as programs see them: one group of ranks, one or several tensors.
+//! Collectives in a program: one group of ranks that exchange one or several tensors.
 
 use crate::counts::full_bytes;
 use partita_base::{DType, Diagnostic, Result};
@@ -10,7 +10,7 @@ use partita_ir::{Literal, Operation, Phase, TensorType};
 use partita_mesh::{BoxMove, Combiner};
 use std::sync::Arc;
 
-/// What kind of exchange a collective is.
+/// The kind of a collective.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum CollectiveKind {
@@ -50,62 +50,63 @@ impl CollectiveKind {
     }
 }
 
-/// What a collective does to one tensor, in terms of dimensions and of member positions, not ranks.
+/// What a collective does to one tensor. It is described by dimensions and member positions, not
+/// ranks.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum CollectiveOp {
-    /// Every member gets the combination, in member order.
+    /// Every member receives the combination, formed in member order.
     AllReduce {
         /// How elements are combined.
         combiner: Combiner,
     },
-    /// Every member gets all inputs joined along `dim` in member order.
+    /// Every member receives all inputs, concatenated along `dim` in member order.
     AllGather {
-        /// The dimension joined along.
+        /// The dimension of the concatenation.
         dim: usize,
-        /// What each member brings along it.
+        /// The extent of each member's input along it.
         extents: Vec<usize>,
     },
-    /// Combined as in `AllReduce`; member `i` keeps the `i`-th piece along `dim`.
+    /// Combines as `AllReduce`; member `i` keeps shard `i` along `dim`.
     ReduceScatter {
         /// How elements are combined.
         combiner: Combiner,
-        /// The dimension cut.
+        /// The dimension that is split.
         dim: usize,
-        /// What each member keeps along it.
+        /// The extent of each member's shard along it.
         extents: Vec<usize>,
     },
-    /// Every member cuts its input along `split_dim`, gives piece `j` to member `j`, and joins what it gets along
-    /// `concat_dim` in member order.
+    /// Every member splits its input along `split_dim`, sends part `j` to member `j`, and
+    /// concatenates the parts that it receives along `concat_dim` in member order.
     AllToAll {
-        /// The dimension cut.
+        /// The dimension that is split.
         split_dim: usize,
-        /// The dimension joined along.
+        /// The dimension of the concatenation.
         concat_dim: usize,
-        /// Extent along `split_dim` of the piece for each member.
+        /// The extent along `split_dim` of the part for each member.
         split_extents: Vec<usize>,
-        /// Extent along `concat_dim` that each member brings.
+        /// The extent along `concat_dim` of each member's input.
         concat_extents: Vec<usize>,
     },
-    /// Whole tensors move from member to member; who gets nothing has zeros.
+    /// Full tensors move between members; a member that receives none has zeros.
     CollectivePermute {
-        /// (source, target), member positions.
+        /// (source, target) as member positions.
         pairs: Vec<(usize, usize)>,
     },
-    /// Every member gets the input of member 0; zeros where there is no root (a rank in no group).
+    /// Every member receives the input of member 0; zeros if there is no root (a rank in no group).
     CollectiveBroadcast {
-        /// Whether member 0 gives anything.
+        /// Whether member 0 is a root and sends its input.
         has_root: bool,
     },
-    /// Boxes of the inputs of some members, those that send, become the outputs of the others. A member that receives has
-    /// an input without elements, one that sends an output without elements.
+    /// Boxes of the inputs of the sending members become the outputs of the receiving members. A
+    /// receiving member has an input without elements, a sending member an output without elements.
     Send {
-        /// What moves; every element of an output is in one box.
+        /// The boxes that move; every output element is in exactly one box.
         boxes: Arc<[BoxMove]>,
     },
 }
 
 impl CollectiveOp {
-    /// Its kind.
+    /// The kind of this collective.
     pub fn kind(&self) -> CollectiveKind {
         match self {
             CollectiveOp::AllReduce { .. } => CollectiveKind::AllReduce,
@@ -122,18 +123,18 @@ impl CollectiveOp {
 /// One tensor of a collective's bucket.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Transfer {
-    /// What happens to it.
+    /// The operation.
     pub exchange: CollectiveOp,
-    /// Per member, the type of its input.
+    /// The type of each member's input.
     pub inputs: Arc<[TensorType]>,
-    /// Per member, the type of its output.
+    /// The type of each member's output.
     pub outputs: Arc<[TensorType]>,
-    /// The value it makes: a name or module path, for messages.
+    /// The result: a name or module path, for messages.
     pub what: String,
 }
 
 impl Transfer {
-    /// Bytes of the full tensor, as a member sees it; of a send, all bytes that move.
+    /// Bytes of the full tensor, as a member sees it; for a send, all bytes that move.
     pub fn full_bytes(&self, member: usize) -> usize {
         let (input, output) = (&self.inputs[member], &self.outputs[member]);
         match &self.exchange {
@@ -146,24 +147,25 @@ impl Transfer {
     }
 }
 
-/// One meeting of some ranks, in which several tensors of one kind may travel together.
+/// One collective of one group of ranks. A bucket carries several tensors of one kind.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Collective {
-    /// Kind of every transfer.
+    /// The kind of every transfer.
     pub kind: CollectiveKind,
-    /// The ranks that take part. A *member* is a position in this list; reductions run in its order.
+    /// The ranks that take part. A *member* is a position in this list; reductions run in its
+    /// order.
     pub members: Arc<[usize]>,
-    /// The tensors; groups whose members bring the same share one list.
+    /// The tensors. Groups with equal types share one list.
     pub transfers: Arc<[Transfer]>,
-    /// What messages call it: kind and module path.
+    /// Name in messages: kind and module path.
     pub label: String,
-    /// Part of the step.
+    /// The part of the step.
     pub phase: Phase,
-    /// Microbatch, where the step is cut into several.
+    /// The microbatch, if the step has several.
     pub microbatch: Option<usize>,
-    /// The meetings of the different groups of one collective have the same bucket number.
+    /// The collectives of the different groups of one bucket have the same bucket number.
     pub bucket: usize,
-    /// The edge between stages that it serves, for a send.
+    /// For a send, the edge between stages that it serves.
     pub edge: Option<usize>,
 }
 
@@ -174,8 +176,8 @@ impl Collective {
     }
 }
 
-/// The groups of ranks that meet in a collective op, in member order; ranks that are in no group meet alone.
-/// E400 where a rank does not exist or stands in two groups.
+/// The groups of ranks that take part in a collective op, in member order. Each rank that the op
+/// does not name forms a group of its own. E400 if a rank does not exist or is in two groups.
 pub(crate) fn meetings(op: CollectiveRef, rank_count: usize) -> Result<Vec<Vec<usize>>> {
     let (groups, pairs) = groups(op);
     let mut groups = if pairs.is_empty() { groups.to_vec() } else { connected(pairs) };
@@ -193,7 +195,8 @@ pub(crate) fn meetings(op: CollectiveRef, rank_count: usize) -> Result<Vec<Vec<u
     Ok(groups)
 }
 
-/// What says who meets in a collective op: equal for two ops, they have equal [`meetings`].
+/// The groups or the (source, target) pairs of a collective op. Ops that agree in both have equal
+/// [`meetings`].
 pub(crate) fn groups(op: CollectiveRef<'_>) -> (&[Vec<usize>], &[(usize, usize)]) {
     match op {
         CollectiveRef::AllReduce(AllReduce { groups, .. })
@@ -205,7 +208,7 @@ pub(crate) fn groups(op: CollectiveRef<'_>) -> (&[Vec<usize>], &[(usize, usize)]
     }
 }
 
-/// Sets of ranks that pairs connect, each ascending.
+/// The connected sets of ranks of a list of pairs, each ascending.
 fn connected(pairs: &[(usize, usize)]) -> Vec<Vec<usize>> {
     let mut sets: Vec<Vec<usize>> = Vec::new();
     for &(a, b) in pairs {
@@ -234,10 +237,10 @@ pub(crate) fn kind(op: CollectiveRef) -> CollectiveKind {
     }
 }
 
-/// What a collective op does among these members, one of its [`meetings`]; the op and the type of its operand
-/// are one member's.
+/// What a collective op does among these members, one of its [`meetings`]. The op and the type of
+/// its operand are those of one member.
 pub(crate) fn exchange(op: CollectiveRef, members: &[usize], operand: &TensorType) -> CollectiveOp {
-    // The extents of an op describe its groups; a rank in no group has only its own.
+    // The op states the extents for its groups; a rank in no group has only its own extent.
     let extents = |dim: usize, extents: &[usize]| {
         if members.len() == 1 { vec![operand.shape[dim]] } else { extents.to_vec() }
     };
@@ -269,7 +272,7 @@ pub(crate) fn exchange(op: CollectiveRef, members: &[usize], operand: &TensorTyp
 }
 
 impl CollectiveOp {
-    /// What the exchange makes of all members' inputs: its meaning, slow and plain.
+    /// Computes all outputs from all members' inputs. This slow form defines the operation.
     pub(crate) fn apply(&self, inputs: &[Literal], outputs: &[TensorType]) -> Result<Vec<Literal>> {
         match self {
             CollectiveOp::AllReduce { combiner } => {
@@ -315,7 +318,7 @@ impl CollectiveOp {
     }
 }
 
-/// The combination of literals of one type, from the left; 16-bit floats accumulate in f32.
+/// Combines literals of one type from the left; 16-bit floats accumulate in f32.
 fn combine(combiner: Combiner, inputs: &[Literal]) -> Result<Literal> {
     let kind = match combiner {
         Combiner::Sum => BinaryKind::Add,

@@ -1,4 +1,4 @@
-//! How often ranks meet, and how much they carry.
+//! Counts collectives and their payload, by part of the step and kind.
 
 use crate::collective::{CollectiveKind, CollectiveOp, kind};
 use crate::passes::bucket::phase_class;
@@ -12,12 +12,13 @@ use std::fmt;
 /// Collectives of one kind in one part of the step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KindCount {
-    /// Meetings of a rank, after bucketing.
+    /// Collectives per rank, after bucketing.
     pub count: usize,
-    /// Tensors, that is collectives before bucketing.
+    /// Tensors, which is the number of collectives before bucketing.
     pub logical: usize,
-    /// Payload of one rank: bytes of the full tensors (the reduced operand, the gathered result, the operand of
-    /// others), on the rank where they are largest. What crosses a link depends on the algorithm.
+    /// Payload of one rank in bytes of the full tensors (the operand of a reduction, the result of
+    /// a gather, the operand of others), on the rank where it is largest. The bytes on a link
+    /// depend on the algorithm.
     pub bytes: usize,
 }
 
@@ -54,7 +55,7 @@ impl PhaseCounts {
 /// Collectives of a step.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// The model and its loss.
+    /// The forward pass: the model and its loss.
     pub forward: PhaseCounts,
     /// Both gradient phases.
     pub backward: PhaseCounts,
@@ -94,7 +95,7 @@ impl fmt::Display for Counts {
     }
 }
 
-/// The full tensor of a transfer.
+/// The type of the full tensor of a transfer.
 pub(crate) fn full_bytes(kind: CollectiveKind, input: &TensorType, output: &TensorType) -> usize {
     match kind {
         CollectiveKind::AllGather | CollectiveKind::CollectiveBroadcast => output.bytes(),
@@ -106,8 +107,8 @@ pub(crate) fn full_bytes(kind: CollectiveKind, input: &TensorType, output: &Tens
     }
 }
 
-/// Collectives of a program set: a bucket counts once, however many groups meet in it. Where every rank meets
-/// only itself, nothing is counted.
+/// Counts the collectives of a program set. A bucket counts once, whatever its number of groups.
+/// Collectives whose groups all have a single rank are not counted.
 pub fn counts(set: &ProgramSet) -> Counts {
     let mut buckets: IndexMap<usize, (Phase, CollectiveKind, KindCount)> = IndexMap::new();
     for collective in set.collectives.iter().filter(|c| c.members.len() > 1) {
@@ -146,7 +147,7 @@ pub struct SendCount {
     pub bytes: usize,
 }
 
-/// What crosses between pipeline slices in a step, by sender, receivers and part of the step; a rank `r` belongs to the
+/// Counts the values sent between pipeline slices in a step, by sender, receivers and part of the step; a rank `r` belongs to the
 /// slice `slice_of(r)`.
 pub fn sends(set: &ProgramSet, slice_of: &dyn Fn(usize) -> usize) -> Vec<SendCount> {
     let mut totals: BTreeMap<(Phase, usize, Vec<usize>), (usize, usize)> = BTreeMap::new();
@@ -181,7 +182,7 @@ pub fn sends(set: &ProgramSet, slice_of: &dyn Fn(usize) -> usize) -> Vec<SendCou
     totals.into_iter().map(named).collect()
 }
 
-/// Collectives of one rank's graph, unbucketed: `count` equals `logical`.
+/// Counts the collectives of one rank's graph before bucketing: `count` equals `logical`.
 pub fn counts_of_graph(graph: &Graph) -> Counts {
     let mut counts = Counts::default();
     for node in &graph.nodes {

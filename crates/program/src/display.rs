@@ -1,4 +1,4 @@
-//! Programs as text: one line per instruction.
+//! Prints programs as text: one line per instruction.
 
 use crate::program::{Action, Buffer, BufferId, Origin, Program, ProgramSet, View};
 use partita_base::DType;
@@ -18,8 +18,8 @@ pub struct ProgramListing<'a> {
 }
 
 impl ProgramSet {
-    /// The listing of one rank's program: ports, then instructions with buffers `%n@offset` and module paths. Nothing
-    /// where there is no such rank.
+    /// The listing of one rank's program: ports, then instructions with buffers `%n@offset` and
+    /// module paths. Empty if there is no such rank.
     pub fn display(&self, rank: usize) -> ProgramListing<'_> {
         ProgramListing { set: self, program: self.program(rank).unwrap_or_default() }
     }

@@ -1,28 +1,30 @@
-//! What happened when, as plain data: the same from an executor that measures and from one that only predicts.
+//! Trace events as plain data: which thread ran which instruction, and when. An executor measures
+//! them, a simulator predicts them; the form is the same.
 
-/// What one thread did without a break for one instruction of a rank.
+/// One uninterrupted span of work by one thread on one instruction of a rank.
 ///
-/// An instruction may have several: one for each part of it that some thread ran, one for each look at a collective that
-/// a rank waits for. Time between the events of a thread is spent waiting or asleep.
+/// An instruction may have several events: one for each part that a thread ran, and one for each
+/// poll of a collective that a rank waits for. In the time between its events a thread waits or
+/// sleeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Event {
-    /// Whose instruction it is.
+    /// The rank that the instruction belongs to.
     pub rank: usize,
     /// The thread that ran it, from 0.
     pub thread: usize,
     /// The instruction's position in the rank's program.
     pub instruction: usize,
-    /// When it began, in nanoseconds since some point before the first step.
+    /// Begin, in nanoseconds since a fixed point before the first step.
     pub begin_ns: u64,
-    /// When it ended.
+    /// End, on the same clock.
     pub end_ns: u64,
-    /// What the whole instruction reads and writes, however many events it has: inputs and outputs of a compute, inputs
-    /// of the start of a collective, outputs of its wait.
+    /// Bytes that the whole instruction reads and writes, whatever its number of events: inputs and
+    /// outputs of a compute, inputs of the start of a collective, outputs of its wait.
     pub bytes: usize,
 }
 
 impl Event {
-    /// How long it took.
+    /// Duration in nanoseconds.
     pub fn nanos(&self) -> u64 {
         self.end_ns.saturating_sub(self.begin_ns)
     }

@@ -1,63 +1,65 @@
-//! The executor: a program is a list plus a cursor, so one worker can play several ranks in turn. What runs a
-//! region and what moves data are traits; memory is spoken of in views, which an implementation resolves.
+//! Execution of a program: a list of instructions and a cursor, so that one worker can run several
+//! ranks alternately. Traits run regions and move data; memory is given as views, which an
+//! implementation resolves.
 
 use crate::RegionTarget;
 use crate::program::{Action, BufferId, Compute, Program, Start};
 use partita_base::{CollectiveId, Diagnostic, Result};
 
-/// A kind of device: what programs are lowered for, as [`RegionTarget`] says, and what their ranks run on. The CPU is
-/// one; another compiler or a simulator stands beside it.
+/// A kind of device: what programs are compiled for (as a [`RegionTarget`]) and what runs them,
+/// such as the CPU. Other compilers or a simulator implement the same trait.
 pub trait Device: RegionTarget {
-    /// A rank on this kind of device.
+    /// A rank on this device.
     type Rank: RankDevice + RankMemory;
 
-    /// A rank with its own memory, ready to run its program: the constants in place, the regions compiled.
+    /// A rank with its own memory that is ready to run its program: constants loaded, regions
+    /// compiled.
     fn rank(&self, program: &Program) -> Result<Self::Rank>;
 }
 
-/// The buffers of one rank, as those see them who feed it, read it, or move data between ranks.
+/// Access to the buffers of one rank, to write inputs, read outputs, and move data between ranks.
 pub trait RankMemory {
     /// The bytes of a buffer.
     fn read(&self, program: &Program, buffer: BufferId) -> &[u8];
-    /// Replaces the bytes of a buffer, by as many.
+    /// Overwrites a buffer. `bytes` must have the size of the buffer.
     fn write(&mut self, program: &Program, buffer: BufferId, bytes: &[u8]);
 }
 
-/// What runs compute instructions on one rank's arena.
+/// Runs compute instructions on one rank's arena.
 pub trait RankDevice {
-    /// Runs `program.region(compute.region)`: reads the views, writes every output buffer in full. `index` is
-    /// the instruction's position, for traces and per-instruction caches.
+    /// Runs `program.region(compute.region)`: reads the views and writes every output buffer in
+    /// full. `index` is the instruction's position, for traces and per-instruction caches.
     fn run(&mut self, program: &Program, index: usize, compute: &Compute) -> Result<()>;
 }
 
-/// What moves data between the ranks' arenas.
+/// Moves data between the ranks' arenas.
 pub trait Communicator {
     /// Publishes this rank's inputs and outputs of a collective; never blocks.
     fn start(&mut self, program: &Program, index: usize, start: &Start) -> Result<()>;
-    /// Whether a started collective has ended for this rank: its outputs are complete and no peer will read its inputs
-    /// again. Never blocks, and is not called again after `true`.
+    /// Whether a started collective has ended for this rank: its outputs are complete, and no peer
+    /// will read its inputs again. Never blocks. Must not be called again after it returned `true`.
     fn has_ended(&mut self, program: &Program, collective: CollectiveId) -> Result<bool>;
 }
 
-/// Where [`advance`] stopped.
+/// Why [`advance`] returned.
 #[derive(Debug)]
 pub enum StepOutcome {
-    /// The step is complete; the cursor stands at the beginning again.
+    /// The step is complete; the cursor is at the first instruction again.
     Done,
-    /// Waits for this collective: let another rank run, then come back.
+    /// The rank waits for this collective: run another rank, then call again.
     Blocked(CollectiveId),
-    /// Cannot go on.
+    /// The rank cannot continue.
     Failed(Box<Diagnostic>),
 }
 
-/// Where a rank stands in its program.
+/// A rank's position in its program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Cursor {
     /// The next instruction.
     pub next: usize,
 }
 
-/// Runs instructions from the cursor on until the step is done or a wait is not ready.
+/// Runs instructions from the cursor until the step is complete or a wait is not ready.
 pub fn advance(
     program: &Program,
     cursor: &mut Cursor,

@@ -1,7 +1,8 @@
-//! Local graphs to programs: simplification, bucketing and ordering of collectives, fusion into regions, views,
-//! the memory map, static checks, and the executor over the [`Device`] trait.
+//! Lowers local graphs to programs: simplification, bucketing and ordering of collectives, fusion
+//! into regions, views, memory planning, static checks, and execution over the [`Device`] trait.
 //!
-//! Knows: graphs and what one rank executes. Must not know: kernels, transports, threads, how layouts are chosen.
+//! Knows: graphs and what one rank executes. Must not know: kernels, transports, threads, how
+//! layouts are chosen.
 #![forbid(unsafe_code)]
 
 mod check;
@@ -40,42 +41,47 @@ pub use stages::{Edge, Stage, Stages, lower_stages, lower_stages_watched};
 use partita_base::Result;
 use partita_ir::{ClassGraph, Phase, Target};
 
-/// Every buffer begins at a multiple of this many bytes of its arena: a cache line, and the widest vector.
+/// Alignment of every buffer within its arena, in bytes: a cache line, which is also the widest
+/// vector.
 pub const ALIGNMENT_BYTES: usize = 64;
 
-/// What lowering asks of the device beyond what [`Target`] says of graphs: of regions, which it makes.
+/// What lowering must know of the device beyond [`Target`]: its requirements for regions.
 pub trait RegionTarget: Target {
-    /// Scratch memory that a region needs where its inputs are these views, 0 for none.
+    /// Bytes of scratch memory that a region needs when its inputs are these views; 0 for none.
     fn workspace_bytes(&self, region: &Region, inputs: &[View]) -> usize;
 }
 
-/// Choices of lowering.
+/// Options of lowering.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LowerOptions {
-    /// All-reduces of gradients are merged up to this many bytes.
+    /// Largest bucket of merged gradient all-reduces, in bytes.
     pub bucket_cap_bytes: usize,
-    /// Start the gather of a block's parameters when the previous block begins, instead of just before use.
+    /// Prefetch: start the all_gather of a block's parameters when the previous block begins,
+    /// instead of just before their use.
     pub prefetch: bool,
-    /// Ops in one fused region, at most.
+    /// Most ops in one fused region.
     pub fused_ops: usize,
-    /// Inputs of one fused region, at most.
+    /// Most inputs of one fused region.
     pub fused_inputs: usize,
-    /// Where the logits of a language model's head take more bytes than this, the head, its cross-entropy and their
-    /// gradients run in pieces of rows. A piece has logits of at most so many bytes, but not less than the rows that
-    /// [`Target::product_block`] says a product sums at once.
+    /// Where the logits of a language model take more bytes than this, the LM head, its
+    /// cross-entropy and their gradients run in chunks of rows. The logits of a chunk take at most
+    /// this many bytes, but a chunk has no fewer rows than one block of the device's matmul sum
+    /// ([`Target::product_block`]).
     pub logits_bytes: usize,
-    /// Parameters and states are replaced only when the numbers are known that the step is checked by
-    /// ([`Program::checked`]), so that a step which fails its check leaves them as they were. Where one of the numbers is the
-    /// norm of the gradients, all gradients are held until then, with or without clipping. Otherwise a parameter is
-    /// replaced as soon as its gradient is there.
+    /// Replace parameters and optimizer states only after the numbers that validate the step
+    /// ([`Program::checked`]) are known, so that a step that fails validation leaves them
+    /// unchanged. If one of these numbers is the gradient norm, all gradients are held until it is
+    /// known, with or without clipping. Without this option a parameter is replaced as soon as its
+    /// gradient is ready.
     pub guard: bool,
-    /// The gradients with respect to activations and those with respect to parameters share no region and no collective, so
-    /// that a timetable may run them at different times. Set where it does.
+    /// Keep input gradients and weight gradients apart: they share no region and no collective, so
+    /// a timetable may run them at different times. Set for timetables that do.
     pub split_backward: bool,
 }
 
 impl LowerOptions {
-    /// What runs together of a step: its phases, both gradients as one unless they are to be split.
+    /// The group of phases that may share regions and collectives. Both gradient phases are one
+    /// group unless `split_backward` is set.
     pub(crate) fn part(&self, phase: Phase) -> Phase {
         if self.split_backward { phase } else { passes::bucket::phase_class(phase) }
     }
@@ -95,16 +101,19 @@ impl Default for LowerOptions {
     }
 }
 
-/// Lowers the local graphs of all ranks to programs, one per class of alike ranks: runs all of [`PASSES`]. The graphs
-/// have one structure: the same nodes with the same operands; shapes and attributes may differ from class to class.
+/// Lowers the local graphs of all ranks to programs, one per rank class, with all of [`PASSES`].
+/// The graphs must have one structure: the same nodes with the same operands; shapes and attributes
+/// may differ between classes.
 ///
 /// # Errors
-/// E400 where they do not, or hold what cannot be lowered; and what [`check`] finds, which would be a bug here.
+/// E400 if the structures differ or an op cannot be lowered. Errors of [`check`], which would mean
+/// a bug in lowering.
 pub fn lower(locals: &[ClassGraph], options: &LowerOptions, target: &dyn RegionTarget) -> Result<ProgramSet> {
     lower_stages(&Stages::one(locals), options, target)
 }
 
-/// What fusion makes of a step, what keeps elementwise ops apart, and what runs in chunks.
+/// Reports what fusion does to a step, what keeps elementwise ops apart, and which LM heads run in
+/// chunks.
 ///
 /// # Errors
 /// As [`lower`].

@@ -1,4 +1,4 @@
-//! What a rank computes while its gradients are under way.
+//! Reports how much compute overlaps with each gradient collective.
 
 use crate::collective::CollectiveKind;
 use crate::program::{Action, ProgramSet};
@@ -8,11 +8,11 @@ use partita_ir::Phase;
 /// One bucket of gradients of a rank.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Overlap {
-    /// What ranks do with it.
+    /// The kind of the collective.
     pub kind: CollectiveKind,
-    /// What it carries, by its first tensor.
+    /// The label of its first tensor.
     pub what: String,
-    /// How many tensors.
+    /// Number of tensors in the bucket.
     pub tensors: usize,
     /// Bytes of the full tensors.
     pub bytes: usize,
@@ -20,7 +20,7 @@ pub struct Overlap {
     pub flops: f64,
 }
 
-/// Every bucket of gradients that a rank exchanges with others, in the order of their starts.
+/// Every gradient bucket that a rank exchanges with other ranks, in the order of their starts.
 pub fn gradient_overlap(set: &ProgramSet, rank: usize) -> Vec<Overlap> {
     let Some(program) = set.program(rank) else { return Vec::new() };
     let mut open = IndexMap::new();

@@ -1,4 +1,5 @@
-//! What one rank executes, as plain data: instructions over views of buffers, all buffers in one arena.
+//! What one rank executes, as plain data: instructions over views of buffers, all buffers in one
+//! arena.
 
 use crate::collective::Collective;
 use partita_base::{CollectiveId, Id};
@@ -11,56 +12,58 @@ pub type BufferId = Id<Buffer>;
 /// Names a [`Region`] of a program.
 pub type RegionId = Id<Region>;
 
-/// The programs of all ranks and the collectives they meet in.
+/// The programs of all ranks, and their collectives.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ProgramSet {
-    /// One program per class of alike ranks; [`ProgramSet::program`] is a rank's own.
+    /// One program per rank class; [`ProgramSet::program`] specialises it for a rank.
     pub programs: Vec<Program>,
-    /// Every collective with its members. Ranks that meet in groups have one collective per group.
+    /// Every collective with its members; a bucket has one collective per group of ranks.
     pub collectives: Vec<Collective>,
 }
 
-/// What each rank of a class executes at every step. Where the ranks differ (slices, constants, the groups of
-/// collectives), this is the first rank's, and [`ProgramSet::program`] says the others'.
+/// What each rank of a class executes at every step. Where the ranks differ (slices, constants, the
+/// groups of collectives), this is the program of the first rank, and [`ProgramSet::program`] fills
+/// in the values of another.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Program {
     /// The ranks that run this program, ascending.
     pub ranks: Vec<usize>,
-    /// What to do, in order.
+    /// The instructions, in order of execution.
     pub instructions: Vec<Instruction>,
-    /// Every buffer with its place in the arena.
+    /// Every buffer with its offset in the arena.
     pub buffers: Vec<Buffer>,
-    /// What compute instructions compute.
+    /// The regions that compute instructions run.
     pub regions: Vec<Region>,
-    /// Size of the arena: the planned peak, persistent tensors included.
+    /// Size of the arena in bytes: the planned peak, persistent tensors included.
     pub arena_bytes: usize,
-    /// The graph's inputs in graph order: to be written before the first step (`Input`: before every step).
+    /// The graph's inputs in graph order. They are written before the first step; those of kind
+    /// `Input` before every step.
     pub inputs: Vec<Port>,
-    /// The graph's outputs in graph order: to be read after a step and before the next.
+    /// The graph's outputs in graph order. They may be read after a step and before the next one.
     pub outputs: Vec<Port>,
-    /// What must stand in these persistent buffers before the first step.
+    /// The contents of persistent buffers before the first step.
     pub constants: Vec<(BufferId, Literal)>,
-    /// As `constants`, where the ranks of the class differ.
+    /// As `constants`, for buffers that differ between the ranks of the class.
     pub rank_constants: Vec<(BufferId, RankConstant)>,
 }
 
-/// How long a buffer's contents matter.
+/// How long a buffer's contents must be kept.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum BufferKind {
     /// Parameters, optimizer state, constants: kept from step to step, live throughout.
     Persistent,
-    /// Fed at every step: live from the beginning of the step to its last reader.
+    /// Written by the user at every step: live from the beginning of the step to its last reader.
     Input,
-    /// Given back at the end of a step: live from its writer to the end of the step.
+    /// Returned at the end of a step: live from its writer to the end of the step.
     Output,
-    /// Neither: live from its writer to its last reader.
+    /// Any other value: live from its writer to its last reader.
     Temporary,
     /// Scratch memory of one instruction.
     Workspace,
 }
 
 impl BufferKind {
-    /// A word for listings.
+    /// The word for listings.
     pub fn name(self) -> &'static str {
         match self {
             BufferKind::Persistent => "persistent",
@@ -72,59 +75,61 @@ impl BufferKind {
     }
 }
 
-/// A dense row-major tensor at a fixed place of the arena.
+/// A dense row-major tensor at a fixed offset of the arena.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Buffer {
     /// Element type and shape.
     pub ty: TensorType,
-    /// Where it begins in the arena, a multiple of [`crate::ALIGNMENT_BYTES`].
+    /// Offset in the arena in bytes, a multiple of [`crate::ALIGNMENT_BYTES`].
     pub offset_bytes: usize,
-    /// Its size: `ty.bytes()`.
+    /// Size in bytes: `ty.bytes()`.
     pub bytes: usize,
     /// The name of a parameter or input, or the op and module path that computes it.
     pub what: String,
-    /// The first instruction at which its contents or its memory matter.
+    /// The first instruction of its live span.
     pub first: usize,
-    /// The last one, inclusive. Buffers whose spans meet have memory of their own, but an elementwise output
-    /// may take the place of an input that ends there.
+    /// The last instruction of its live span, inclusive. Buffers with overlapping spans have
+    /// separate memory, except that an elementwise output may reuse the memory of an input whose
+    /// span ends there.
     pub last: usize,
-    /// Why it is kept.
+    /// How long it is kept.
     pub kind: BufferKind,
 }
 
-/// A strided view of a buffer: element `i` stands at `offset_elements + sum(i[d] * strides[d])`. A stride of 0
-/// repeats, a negative one runs backwards.
+/// A strided view of a buffer: element `i` is at `offset_elements + sum(i[d] * strides[d])`. A
+/// stride of 0 broadcasts, a negative one reverses.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct View {
-    /// What is viewed; the element type is the buffer's.
+    /// The buffer; the view has its element type.
     pub buffer: BufferId,
-    /// Position of element 0 in the buffer.
+    /// Position of element 0 in the buffer, in elements.
     pub offset_elements: usize,
-    /// Where the ranks of a class differ in it: the offset of each of them; `offset_elements` is the first.
+    /// If the offset differs between the ranks of a class: the offset for each rank.
+    /// `offset_elements` is that of the first rank.
     pub offsets_by_rank: Option<Arc<[usize]>>,
     /// Extents of the view.
     pub shape: Vec<usize>,
-    /// Steps in elements, one per dimension.
+    /// Strides in elements, one per dimension.
     pub strides: Vec<isize>,
 }
 
 /// Where an instruction comes from: for messages, listings and traces.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Origin {
-    /// Module path; the longest common one of several.
+    /// Module path; for several ops, their longest common path.
     pub path: String,
-    /// What it does: an op's name, or the names of fused ops.
+    /// An op's name, or the names of fused ops.
     pub what: String,
-    /// Part of the step.
+    /// The part of the step.
     pub phase: Phase,
-    /// Microbatch, where the step is cut into several.
+    /// The microbatch, if the step has several.
     pub microbatch: Option<usize>,
 }
 
 /// One instruction and where it comes from.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Instruction {
-    /// What to do.
+    /// The action.
     pub action: Action,
     /// Where it comes from.
     pub origin: Origin,
@@ -135,30 +140,31 @@ pub struct Instruction {
 pub enum Action {
     /// Runs a region on this rank alone.
     Compute(Compute),
-    /// Publishes the inputs of a collective and goes on. Inputs and outputs belong to the collective until its
-    /// wait has returned.
+    /// Publishes the inputs of a collective without blocking. Inputs and outputs belong to the
+    /// collective until its wait has returned.
     Start(Start),
-    /// Goes on when the collective's outputs are complete and every peer has finished reading the inputs.
+    /// Returns when the collective's outputs are complete and every peer has finished reading the
+    /// inputs.
     Wait(CollectiveId),
 }
 
 /// A region with its memory.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Compute {
-    /// What is computed.
+    /// The region to run.
     pub region: RegionId,
-    /// One view per input of the region's graph, of that input's shape and element type.
+    /// One view per input of the region's graph, with that input's shape and element type.
     pub inputs: Vec<View>,
     /// One buffer per output of the region's graph, written in full.
     pub outputs: Vec<BufferId>,
-    /// Scratch memory, where the region needs any.
+    /// Scratch memory, if the region needs any.
     pub workspace: Option<BufferId>,
 }
 
-/// This rank's part in a collective.
+/// A rank's part in a collective.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Start {
-    /// Which one.
+    /// The collective.
     pub collective: CollectiveId,
     /// One contiguous view per tensor of the bucket.
     pub inputs: Vec<View>,
@@ -166,12 +172,13 @@ pub struct Start {
     pub outputs: Vec<BufferId>,
 }
 
-/// How a region is to be run.
+/// How a region may be executed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RegionKind {
-    /// Elementwise ops, iotas, broadcast scalar constants, reductions of the last dimensions, views that leave the
-    /// dimensions before those as they are, and reductions of the first dimensions that no other op reads. Without a reduction every input and output has one shape, the iteration
-    /// shape. The inputs may be views of any strides.
+    /// Elementwise ops, iotas, broadcast scalar constants, reductions of the last dimensions, views
+    /// that keep the dimensions before those, and reductions of the first dimensions whose results
+    /// no other op of the region reads. Without a reduction every input and output has one shape,
+    /// the iteration shape. The inputs may be views with any strides.
     Fused,
     /// The graph has no node: the one output is a dense copy of the one input.
     Copy,
@@ -179,20 +186,21 @@ pub enum RegionKind {
     Single,
 }
 
-/// A small local graph that is run as a whole.
+/// A small local graph that one instruction computes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Region {
-    /// What it computes: the meaning of the region.
+    /// The graph that defines the result.
     pub graph: Graph,
-    /// How it may be run.
+    /// How it may be executed.
     pub kind: RegionKind,
-    /// (input, output) positions: the output may be written over the input, which is of its type, when that is read in
-    /// whole and not needed any more. Where nothing is reduced, every output of a [`RegionKind::Fused`] region may.
+    /// Pairs (input, output): the output may overwrite the input, which has the same type, if the
+    /// instruction reads all of the input and nothing reads it later. Without a reduction, every
+    /// output of a [`RegionKind::Fused`] region may overwrite.
     pub overwrites: Vec<(usize, usize)>,
 }
 
 impl Region {
-    /// A region that overwrites nothing but element by element.
+    /// A region without `overwrites`: only elementwise execution may write over its inputs.
     pub fn new(graph: Graph, kind: RegionKind) -> Region {
         Region { graph, kind, overwrites: Vec::new() }
     }
@@ -206,13 +214,13 @@ impl Region {
         region
     }
 
-    /// Whether a fused region does more than elementwise work.
+    /// Whether a fused region contains a reduction.
     pub fn reduces_rows(&self) -> bool {
         self.kind == RegionKind::Fused && self.graph.nodes.iter().any(|node| matches!(node.op, Op::Reduce(_)))
     }
 
-    /// Inputs that only the nodes read which an output depends on: nobody looks at them after it is written, in whatever
-    /// order the others run.
+    /// Inputs that only an output's own ancestors read. Nothing reads such an input after the
+    /// output is written, in whatever order the other nodes run.
     fn safe_overwrites(&self) -> Vec<(usize, usize)> {
         let graph = &self.graph;
         let mut pairs = Vec::new();
@@ -237,8 +245,8 @@ impl Region {
         pairs
     }
 
-    /// Work of all ops; bytes are those of the region's inputs and outputs, since what lies between need not
-    /// touch memory.
+    /// Work of all ops. Bytes are those of the region's inputs and outputs, since intermediate
+    /// values need not reach memory.
     pub fn cost(&self) -> Cost {
         let graph = &self.graph;
         let flops = graph
@@ -261,28 +269,29 @@ impl Region {
 pub struct Port {
     /// Name in the graph: a parameter's path, `loss`; may be empty.
     pub name: String,
-    /// Role of the input in the graph given to [`crate::lower`] (value ids are of that graph); `Activation`
-    /// for outputs.
+    /// Role of the input in the graph given to [`crate::lower`], with the value ids of that graph;
+    /// `Activation` for outputs.
     pub role: Role,
-    /// Where it lives.
+    /// Its buffer.
     pub buffer: BufferId,
-    /// For an output, the position of the input whose buffer it shares and which it replaces.
+    /// For an output that replaces an input: the position of the input, whose buffer it shares.
     pub replaces: Option<usize>,
 }
 
-/// A number that a step is checked by.
+/// A number that validates a step, such as the loss.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Checked<'a> {
     /// The output's name.
     pub name: &'a str,
-    /// What holds it when it is known first.
+    /// The buffer that holds it first.
     pub buffer: BufferId,
-    /// The instruction after which it is known: the one that computes it, or the wait for its collective.
+    /// The instruction after which it is known: the one that computes it, or the wait for its
+    /// collective.
     pub known: usize,
 }
 
 impl Program {
-    /// The rank of a program that is one rank's own; the first of several.
+    /// The rank of a program specialised for one rank; for a class, its first rank.
     pub fn rank(&self) -> usize {
         self.ranks[0]
     }
@@ -307,16 +316,16 @@ impl Program {
         self.outputs.iter().find(|port| port.name == name)
     }
 
-    /// What the input at a position is.
+    /// The kind of the input at a position.
     pub fn input_kind(&self, position: usize) -> InputKind {
         let Port { name, role, .. } = &self.inputs[position];
         let is_replaced = self.outputs.iter().any(|port| port.replaces == Some(position));
         InputKind::of(name, role, is_replaced)
     }
 
-    /// The numbers that a step is checked by: the loss, the norm of the gradients, and whatever else is a float scalar
-    /// among the outputs and replaces no input. With [`crate::LowerOptions::guard`] no instruction up to the last
-    /// [`Checked::known`] writes what an output replaces.
+    /// The numbers that validate a step: the loss, the gradient norm, and every other float scalar
+    /// output that replaces no input. With [`crate::LowerOptions::guard`] no instruction up to the
+    /// last [`Checked::known`] writes a buffer that an output replaces.
     pub fn checked(&self) -> Vec<Checked<'_>> {
         let is_checked = |port: &&Port| {
             let ty = &self.buffer(port.buffer).ty;
@@ -326,8 +335,8 @@ impl Program {
         self.outputs.iter().filter(is_checked).filter_map(first_known).collect()
     }
 
-    /// Where an output is known first: an output that is a copy is known with what it is a copy of. `None` where no
-    /// instruction makes it.
+    /// Finds where an output is first known: for a copy, where its source is known. `None` if no
+    /// instruction computes it.
     fn known<'a>(&'a self, port: &'a Port) -> Option<Checked<'a>> {
         let mut buffer = port.buffer;
         loop {
@@ -361,7 +370,7 @@ impl Program {
         self.buffers.iter().filter(|b| b.kind == BufferKind::Persistent).map(|b| b.bytes).sum()
     }
 
-    /// The largest sum of bytes live at one instruction: no memory map can be smaller.
+    /// The largest sum of bytes live at one instruction, a lower bound for every memory map.
     pub fn live_peak_bytes(&self) -> usize {
         let mut change = vec![0isize; self.instructions.len() + 2];
         for buffer in &self.buffers {

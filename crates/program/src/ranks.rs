@@ -1,23 +1,24 @@
 //! Ranks and classes: which ranks run which local graph, and the program of one rank of a class.
 //!
-//! Lowering works on one graph per class. Its program is that of every rank of the class but for three things that
-//! follow from the rank's number: scalars folded from tables over ranks, the places of slices, and the group in which
-//! the rank takes part in a collective. [`ProgramSet::program`] fills them in.
+//! Lowering works on one graph per class. The program is the same for every rank of the class
+//! except for three things that depend on the rank's number: scalars folded from tables over ranks,
+//! offsets of slices, and the group in which the rank takes part in a collective.
+//! [`ProgramSet::program`] fills them in.
 
 use crate::program::{Action, Program, ProgramSet, Region, View};
 use partita_base::{CollectiveId, Diagnostic, Result};
 use partita_ir::ClassGraph;
 
-/// The ranks of each class.
+/// Which ranks belong to each class.
 pub(crate) struct Classes {
-    /// Ascending, by class.
+    /// The ranks of each class, ascending.
     pub ranks: Vec<Vec<usize>>,
     /// The class of each rank.
     pub of_rank: Vec<usize>,
 }
 
 impl Classes {
-    /// E400 where a rank is in no class or in two.
+    /// E400 if a rank is in no class or in two.
     pub fn of(classes: &[ClassGraph]) -> Result<Classes> {
         let ranks: Vec<Vec<usize>> = classes.iter().map(|class| class.ranks.clone()).collect();
         let mut of_rank = vec![usize::MAX; ranks.iter().map(Vec::len).sum()];
@@ -50,12 +51,14 @@ impl ProgramSet {
         self.programs.iter().map(|program| program.ranks.len()).sum()
     }
 
-    /// The program of the class that a rank belongs to: its instructions, buffers and sizes are the rank's own.
+    /// The program of the class of a rank. Its instructions, buffers and sizes also hold for the
+    /// rank.
     pub fn class_of(&self, rank: usize) -> Option<&Program> {
         self.programs.iter().find(|program| program.ranks.binary_search(&rank).is_ok())
     }
 
-    /// The program of one rank, with what follows from its number filled in; `None` where there is no such rank.
+    /// The program of one rank, with the values that depend on its number; `None` if there is no
+    /// such rank.
     pub fn program(&self, rank: usize) -> Option<Program> {
         let class = self.class_of(rank)?;
         let mut program = class.clone();
@@ -87,7 +90,8 @@ impl ProgramSet {
         Some(program)
     }
 
-    /// This set with a program of its own for each rank: `programs[r]` is rank `r`'s. What runs the ranks starts from it.
+    /// This set with a separate program for each rank: `programs[r]` is that of rank `r`. An
+    /// executor starts from this form.
     pub fn each_rank(&self) -> ProgramSet {
         ProgramSet {
             programs: (0..self.rank_count()).filter_map(|rank| self.program(rank)).collect(),
@@ -95,15 +99,15 @@ impl ProgramSet {
         }
     }
 
-    /// The collective in which a rank takes part where the first rank of its class takes part in `first`: that of the
-    /// rank's own group.
+    /// Maps a collective of the first rank of a class to that of another rank of the class: the
+    /// collective of the rank's own group.
     pub(crate) fn meeting(&self, first: CollectiveId, rank: usize) -> CollectiveId {
         let bucket = self.collectives[first.index()].bucket;
         let takes_part = |number: &usize| {
             let collective = &self.collectives[*number];
             collective.bucket == bucket && collective.members.contains(&rank)
         };
-        // The groups of a bucket stand side by side.
+        // The groups of one bucket are adjacent.
         let is_near = |number: &usize| self.collectives[*number].bucket == bucket;
         let before = (0..first.index()).rev().take_while(is_near).find(takes_part);
         let after = || (first.index()..self.collectives.len()).take_while(is_near).find(takes_part);
@@ -112,12 +116,12 @@ impl ProgramSet {
 }
 
 impl Region {
-    /// Whether the region of one rank of a class differs from that of another.
+    /// Whether the region differs between the ranks of a class.
     pub(crate) fn is_by_rank(&self) -> bool {
         self.graph.nodes.iter().any(|node| node.op.is_by_rank())
     }
 
-    /// Makes this the region of one rank.
+    /// Specialises the region for one rank.
     pub(crate) fn bind(&mut self, rank: usize) {
         if self.is_by_rank() {
             self.graph.nodes.iter_mut().for_each(|node| node.op = node.op.on_rank(rank));
@@ -126,7 +130,7 @@ impl Region {
 }
 
 impl View {
-    /// Makes this the view of the rank at a position of its class.
+    /// Specialises the view for the rank at a position of its class.
     fn bind(&mut self, position: usize) {
         if let Some(offsets) = self.offsets_by_rank.take() {
             self.offset_elements = offsets[position];

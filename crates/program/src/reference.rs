@@ -1,5 +1,6 @@
-//! A slow executor that keeps every tensor in its place of the arena, so that a wrong memory map shows as wrong
-//! numbers: what must never be read is poisoned, and collectives move their data as late as they may.
+//! A slow reference executor that tests memory maps. Every tensor is at its planned place in the
+//! arena, so a wrong map changes the numbers: memory that must not be read is poisoned, and
+//! collectives move their data as late as the rules allow.
 
 use crate::RegionTarget;
 use crate::execute::{Communicator, Cursor, Device, RankDevice, RankMemory, StepOutcome, advance};
@@ -13,14 +14,14 @@ use std::rc::Rc;
 
 const POISON: u8 = 0xa5;
 
-/// All ranks of a program set on one thread, on any kind of device.
+/// Runs all ranks of a program set on one thread, on any device.
 pub struct Reference<D: Device = Evaluation> {
-    /// With a program for each rank.
+    /// Holds one program per rank.
     set: ProgramSet,
     ranks: Ranks<D>,
 }
 
-/// Each of them is borrowed for as long as an instruction or an exchange takes.
+/// Each rank is borrowed only while an instruction or a collective runs.
 type Ranks<D> = Rc<[RefCell<<D as Device>::Rank>]>;
 
 fn read(program: &Program, rank: &impl RankMemory, view: &View) -> Literal {
@@ -39,7 +40,8 @@ fn poison(program: &Program, rank: &mut impl RankMemory, buffer: BufferId) {
     rank.write(program, buffer, &vec![POISON; program.buffer(buffer).bytes]);
 }
 
-/// The reference interpreter as a device, with a kernel for everything: what its ranks have not written is poisoned.
+/// The reference interpreter as a device. It has a kernel for everything and poisons memory that
+/// its ranks have not written.
 pub struct Evaluation;
 
 impl Target for Evaluation {
@@ -66,7 +68,7 @@ impl Device for Evaluation {
     }
 }
 
-/// A rank of [`Evaluation`].
+/// A rank of the [`Evaluation`] device.
 pub struct EvaluatedRank {
     arena: Vec<u8>,
 }
@@ -111,7 +113,7 @@ impl<D: Device> RankDevice for OnRank<'_, D> {
     }
 }
 
-/// A collective under way: what each member brought, and who has gone.
+/// A collective in progress: the inputs of each member, and which members have left.
 #[derive(Clone, Default)]
 struct Meeting {
     arrived: Vec<Option<Start>>,
@@ -184,17 +186,17 @@ impl<D: Device> Communicator for Exchanger<'_, D> {
 }
 
 impl Reference {
-    /// On the reference interpreter.
+    /// Runs on the reference interpreter.
     pub fn new(set: &ProgramSet) -> Self {
         Reference::on(set, &Evaluation).expect("the interpreter refuses no program")
     }
 }
 
 impl<D: Device> Reference<D> {
-    /// On ranks of this device, with the constants loaded.
+    /// Runs on ranks of this device, with the constants loaded.
     ///
     /// # Errors
-    /// What the device says where it cannot run a program.
+    /// Errors of the device if it cannot run a program.
     pub fn on(set: &ProgramSet, device: &D) -> Result<Self> {
         let set = set.each_rank();
         let ranks = set.programs.iter().map(|program| device.rank(program).map(RefCell::new));
@@ -202,7 +204,7 @@ impl<D: Device> Reference<D> {
         Ok(Reference { set, ranks })
     }
 
-    /// Writes an input of a rank. E403 where it does not fit.
+    /// Writes an input of a rank. E403 if the type or size differs.
     pub fn write_input(&mut self, rank: usize, position: usize, literal: &Literal) -> Result<()> {
         let program = &self.set.programs[rank];
         let port = &program.inputs[position];
@@ -226,14 +228,14 @@ impl<D: Device> Reference<D> {
         read(program, &*self.ranks[rank].borrow(), &View::whole(buffer, &program.buffer(buffer).ty.shape))
     }
 
-    /// Reads an input's buffer of a rank: after a step, what replaced it.
+    /// Reads the buffer of a rank's input: after a step, the value that replaced it.
     pub fn input(&self, rank: usize, position: usize) -> Literal {
         let program = &self.set.programs[rank];
         let buffer = program.inputs[position].buffer;
         read(program, &*self.ranks[rank].borrow(), &View::whole(buffer, &program.buffer(buffer).ty.shape))
     }
 
-    /// Runs one step on all ranks in turn. E405 where they block each other.
+    /// Runs one step on all ranks, which take turns on this thread. E405 if they block each other.
     pub fn step(&mut self) -> Result<()> {
         let meetings = vec![Meeting::default(); self.set.collectives.len()];
         let mut communicator: Exchanger<'_, D> =
@@ -260,7 +262,8 @@ impl<D: Device> Reference<D> {
     }
 }
 
-/// Runs one step of a program set on these inputs, per rank in graph order, and returns the outputs likewise.
+/// Runs one step of a program set. Takes the inputs of each rank in graph order, and returns the
+/// outputs in the same form.
 pub fn interpret(set: &ProgramSet, inputs: &[Vec<Literal>]) -> Result<Vec<Vec<Literal>>> {
     let mut reference = Reference::new(set);
     for (rank, inputs) in inputs.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Lowering of a step in stages: today's passes on each stage, then one set of programs with the sends between them.
+//! Lowers a step with pipeline stages: all passes on each stage, then one program set with the
+//! sends between stages.
 
 use crate::collective::{Collective, CollectiveKind, CollectiveOp, Transfer};
 use crate::passes::emit::nothing;
@@ -13,24 +14,24 @@ use partita_mesh::BoxMove;
 use partita_pipeline::Timetable;
 use std::sync::Arc;
 
-/// A step in stages, ready to be lowered. A step that is no pipeline is one stage without edges.
+/// A step as stages, ready to be lowered. A step without a pipeline is one stage without edges.
 #[derive(Clone, Debug)]
 pub struct Stages<'a> {
     /// What each slice of the mesh runs.
     pub stages: Vec<Stage<'a>>,
-    /// What goes from stage to stage.
+    /// The values sent between stages.
     pub edges: Vec<Edge>,
-    /// The order of tasks; graph order where there is none.
+    /// The order of tasks; graph order if `None`.
     pub timetable: Option<&'a Timetable>,
 }
 
 /// What one slice of the mesh runs.
 #[derive(Clone, Debug)]
 pub struct Stage<'a> {
-    /// The local graph of each class of ranks; ranks are numbered from 0 within the slice. What comes over edges are the
-    /// last inputs, what goes over edges the last outputs.
+    /// The local graph of each rank class; ranks are numbered from 0 within the slice. Values
+    /// received over edges are the last inputs, values sent over edges the last outputs.
     pub classes: &'a [ClassGraph],
-    /// The rank of the whole mesh that each rank of the slice is, ascending.
+    /// The number in the whole mesh of each rank of the slice, ascending.
     pub ranks: Vec<usize>,
     /// (position among the inputs, number of the edge).
     pub received: Vec<(usize, usize)>,
@@ -38,19 +39,19 @@ pub struct Stage<'a> {
     pub sent: Vec<(usize, usize)>,
 }
 
-/// A value that goes from one stage to others.
+/// A value that one stage sends to others.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Edge {
-    /// What messages call the value.
+    /// The name of the value in messages.
     pub name: String,
-    /// The ranks that send it, then those that receive it, stage by stage.
+    /// The ranks that send it, followed by those that receive it, stage by stage.
     pub members: Vec<usize>,
-    /// What moves between these members.
+    /// The boxes that move between these members.
     pub boxes: Vec<BoxMove>,
 }
 
 impl<'a> Stages<'a> {
-    /// A step that one mesh runs.
+    /// A step that runs on one mesh, without a pipeline.
     pub fn one(classes: &'a [ClassGraph]) -> Stages<'a> {
         let count = classes.iter().map(|class| class.ranks.len()).sum();
         let stage = Stage { classes, ranks: (0..count).collect(), received: Vec::new(), sent: Vec::new() };
@@ -58,15 +59,16 @@ impl<'a> Stages<'a> {
     }
 }
 
-/// Lowers each stage with all of [`PASSES`], in the order that the timetable says, and puts the programs together.
+/// Lowers each stage with all of [`PASSES`], in the order of the timetable, and combines the
+/// programs.
 ///
 /// # Errors
-/// As [`crate::lower`]; E461 where the timetable does not suit the stages.
+/// As [`crate::lower`]; E461 if the timetable does not fit the stages.
 pub fn lower_stages(step: &Stages, options: &LowerOptions, target: &dyn RegionTarget) -> Result<ProgramSet> {
     lower_stages_watched(step, options, target, &mut |_, _, _| {})
 }
 
-/// As [`lower_stages`]; `after` sees what each pass made of each stage.
+/// As [`lower_stages`]; `after` receives the result of each pass on each stage.
 ///
 /// # Errors
 /// As [`lower_stages`].
@@ -114,13 +116,13 @@ pub fn lower_stages_watched(
     for (position, (edge, placeholder)) in sends.into_iter().enumerate() {
         whole.collectives.push(send(placeholder, &step.edges[edge], &types[edge], buckets + position));
     }
-    // The last pass checks programs against each other, those of all stages together.
+    // The last pass checks programs against each other, here those of all stages together.
     check(&whole)?;
     lowered.iter().enumerate().for_each(|(number, lowering)| after(number, &PASSES[last], lowering));
     Ok(whole)
 }
 
-/// What each rank gives to an edge and gets from it.
+/// For each rank, the types of the values that it sends and receives over an edge.
 #[derive(Clone, Default)]
 struct Types {
     inputs: IndexMap<usize, TensorType>,
@@ -141,11 +143,11 @@ fn types_of_edges(stage: &Stage, types: &mut [Types]) {
     }
 }
 
-/// Collective ids from here on stand for edges, until all stages are together.
+/// Collective ids from this number on stand for edges until all stages are combined.
 const EDGES: usize = 1 << 31;
 
-/// Adds the programs of a stage, whose ranks become ranks of the whole mesh. Of the edges that it names, one placeholder
-/// is kept.
+/// Adds the programs of a stage and renumbers its ranks in the whole mesh. For each edge that they
+/// use, one placeholder collective is kept.
 fn append(whole: &mut ProgramSet, set: ProgramSet, ranks: &[usize], sends: &mut IndexMap<usize, Collective>) {
     let mut numbers = Vec::with_capacity(set.collectives.len());
     let first_bucket = whole.collectives.last().map_or(0, |last| last.bucket + 1);
@@ -172,7 +174,7 @@ fn append(whole: &mut ProgramSet, set: ProgramSet, ranks: &[usize], sends: &mut 
     }
 }
 
-/// Renames the collectives of a program.
+/// Renumbers the collectives of a program.
 fn rename(program: &mut Program, name: &dyn Fn(CollectiveId) -> CollectiveId) {
     for instruction in &mut program.instructions {
         match &mut instruction.action {
@@ -183,7 +185,7 @@ fn rename(program: &mut Program, name: &dyn Fn(CollectiveId) -> CollectiveId) {
     }
 }
 
-/// Makes ranks of a slice ranks of the whole mesh.
+/// Renumbers ranks of a slice as ranks of the whole mesh.
 fn renumber(program: &mut Program, ranks: &[usize]) {
     let name = |rank: usize| ranks[rank];
     program.ranks.iter_mut().for_each(|rank| *rank = name(*rank));

@@ -1,4 +1,5 @@
-//! The algebra of strided views: which ops only look at their operand in another way.
+//! Strided views: which ops can be expressed as another view of their operand's buffer, without a
+//! copy.
 
 use crate::program::{BufferId, View};
 use partita_ir::TensorType;
@@ -7,25 +8,25 @@ use partita_ir::types::row_major_strides;
 use std::sync::Arc;
 
 impl View {
-    /// All of a dense buffer of this shape.
+    /// A view of all of a dense buffer of this shape.
     pub fn whole(buffer: BufferId, shape: &[usize]) -> View {
         let strides = row_major_strides(shape).into_iter().map(|s| s as isize).collect();
         View { buffer, offset_elements: 0, offsets_by_rank: None, shape: shape.to_vec(), strides }
     }
 
-    /// Number of elements seen.
+    /// Number of elements of the view.
     pub fn element_count(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Whether the elements stand one after the other in row-major order.
+    /// Whether the elements are contiguous in row-major order.
     pub fn is_dense(&self) -> bool {
         let dense = row_major_strides(&self.shape);
         self.element_count() == 0
             || self.shape.iter().zip(&self.strides).zip(dense).all(|((&n, &s), d)| n == 1 || s == d as isize)
     }
 
-    /// Whether this is all of a buffer of this type, in its shape.
+    /// Whether the view covers a whole buffer of this type, in the buffer's shape.
     pub fn is_whole(&self, ty: &TensorType) -> bool {
         self.offset_elements == 0
             && self.offsets_by_rank.is_none()
@@ -33,7 +34,7 @@ impl View {
             && self.is_dense()
     }
 
-    /// Positions in the buffer of all elements, in row-major order of the view.
+    /// Buffer positions of all elements, in row-major order of the view.
     pub fn positions(&self) -> impl Iterator<Item = usize> + '_ {
         partita_ir::literal::indices(&self.shape).map(|index| {
             let steps = index.iter().zip(&self.strides).map(|(&i, &s)| i as isize * s);
@@ -41,7 +42,8 @@ impl View {
         })
     }
 
-    /// The smallest and largest position that a rank sees; `None` where there is no element.
+    /// The smallest and largest buffer position in the view of a rank; `None` for a view without
+    /// elements.
     pub fn bounds(&self) -> Option<(usize, usize)> {
         if self.element_count() == 0 {
             return None;
@@ -55,7 +57,7 @@ impl View {
         Some(((*low as isize + reach(-1)).max(0) as usize, (*high as isize + reach(1)) as usize))
     }
 
-    /// One number seen as a whole shape.
+    /// Broadcasts one number to a shape, with strides of 0.
     pub fn broadcast(&self, shape: &[usize], dims: &[usize]) -> View {
         let mut strides = vec![0; shape.len()];
         for ((&dim, &extent), &stride) in dims.iter().zip(&self.shape).zip(&self.strides) {
@@ -74,7 +76,8 @@ impl View {
         view.moved(|_| offset)
     }
 
-    /// This view with its offset moved, for the rank at each position of the class. A view of nothing stays.
+    /// This view with its offset moved, separately for the rank at each position of the class. A
+    /// view without elements stays as it is.
     fn moved(mut self, by: impl Fn(usize) -> isize) -> View {
         if self.element_count() == 0 {
             return self;
@@ -89,7 +92,7 @@ impl View {
         self
     }
 
-    /// A window of this shape at a start that each rank of the class has for itself.
+    /// A window of this shape whose start may differ between the ranks of the class.
     fn slice_by_rank(&self, starts: &[Vec<usize>], shape: &[usize]) -> View {
         let view = View { shape: shape.to_vec(), ..self.clone() };
         let by = |position: usize| -> isize {
@@ -115,14 +118,15 @@ impl View {
         view.moved(|_| offset)
     }
 
-    /// The same elements in row-major order under another shape; `None` where no strides can say so.
+    /// Reshapes the view without a copy; `None` if no strides can express the new shape.
     pub fn reshape(&self, shape: &[usize]) -> Option<View> {
         let dense: Vec<isize> = row_major_strides(shape).into_iter().map(|s| s as isize).collect();
         let with = |strides| Some(View { shape: shape.to_vec(), strides, ..self.clone() });
         if self.is_dense() {
             return with(dense);
         }
-        // Runs of old and new dimensions of equal element count; within a run the old ones must nest.
+        // Groups old and new dimensions with equal element counts; within a group the old strides
+        // must nest.
         let old: Vec<(usize, isize)> =
             self.shape.iter().copied().zip(self.strides.iter().copied()).filter(|(n, _)| *n != 1).collect();
         let mut strides = vec![0; shape.len()];
@@ -156,8 +160,9 @@ impl View {
         with(strides)
     }
 
-    /// What a view op of this map makes of its operand, in this shape; `None` where the elements must be copied first.
-    /// `starts` are where a window begins, for each rank of the class.
+    /// Applies a view op to the view of its operand; the result has this shape. `None` if the
+    /// elements must be copied first. `starts` are the starts of a window for each rank of the
+    /// class.
     pub(crate) fn apply(&self, map: ViewMap, shape: &[usize], starts: &[Vec<usize>]) -> Option<View> {
         match map {
             ViewMap::Identity => Some(self.clone()),
@@ -180,7 +185,8 @@ mod tests {
     use partita_ir::ops::{BroadcastInDim, Reshape, Reverse, Slice, Transpose};
     use partita_ir::{GraphBuilder, Literal, Op, Operation, Role, Traits};
 
-    /// Applies random view ops to a view and to the literal it shows; both must show the same elements.
+    /// Applies random view ops to a view and to the literal it shows; both must show the same
+    /// elements.
     #[test]
     fn views_show_what_the_ops_compute() {
         let mut state = 7u64;

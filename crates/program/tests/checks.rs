@@ -1,4 +1,4 @@
-//! Every static check, by a program that was sound until the test broke it.
+//! Tests every static check with a program that is correct except for one change made by the test.
 
 mod common;
 
@@ -7,7 +7,7 @@ use partita_ir::{ClassGraph, Graph, Role};
 use partita_program::*;
 use std::sync::Arc;
 
-/// Two collectives in a row between two ranks, a permutation after them.
+/// Two consecutive collectives between two ranks, then a permutation.
 fn sound() -> ProgramSet {
     let graphs: Vec<Graph> = build(2, |_, b| {
         let x = b.input("x", f32s(&[8]), Role::Param);
@@ -104,7 +104,8 @@ fn a_start_without_a_wait_and_a_wait_without_a_start_are_found() {
 
 #[test]
 fn a_deadlock_is_found() {
-    // Three collectives over pairs of three ranks; each rank waits for one before it starts the other.
+    // Three collectives over pairs of three ranks; each rank waits for one before it starts the
+    // other.
     let graphs: Vec<Graph> = build(3, |_, b| {
         let x = b.input("x", f32s(&[8]), Role::Param);
         let pairs: [&[usize]; 3] = [&[0, 1], &[1, 2], &[2, 0]];
@@ -159,7 +160,7 @@ fn using_what_a_collective_owns_is_found() {
 fn using_a_buffer_after_its_end_is_found() {
     let mut set = sound();
     let wait = find(&set.programs[0], is_wait);
-    // The input of the all-reduce must last until the wait.
+    // The input of the all_reduce must be live until the wait.
     let buffer = set.programs[0].buffers.iter_mut().find(|b| b.last == wait).expect("it does");
     buffer.last -= 1;
     assert_eq!(code(&set), "E407");

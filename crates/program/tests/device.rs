@@ -1,4 +1,4 @@
-//! A kind of device of one's own beside the others: lowering asks it what it can do, and the executor runs its ranks.
+//! Adds a user-defined device: lowering queries its capabilities, and the executor runs its ranks.
 
 mod common;
 
@@ -13,7 +13,7 @@ use partita_program::{
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Computes nothing, and counts the work that it is given, as a simulator would.
+/// Computes nothing and counts the work of each instruction, as a simulator would.
 #[derive(Clone, Default)]
 struct Counting {
     flops: Rc<Cell<f64>>,
@@ -79,7 +79,7 @@ fn a_device_that_computes_nothing_runs_a_step_with_collectives() {
     let set = lower(&ClassGraph::each(graphs), &LowerOptions::default(), &device).unwrap();
     let mut reference = Reference::on(&set, &device).unwrap();
     reference.step().unwrap();
-    // A product and a negation on each of two ranks.
+    // A matmul and a negation on each of two ranks.
     assert_eq!(device.instructions.get(), 4);
     assert_eq!(device.flops.get(), 2.0 * (2.0 * 4.0 * 3.0 * 5.0 + 4.0 * 5.0));
 }

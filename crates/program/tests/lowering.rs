@@ -1,4 +1,5 @@
-//! What of lowering a file below `tests/files` cannot say: ranks of different structure, and the overlap that is counted.
+//! Properties of lowering that the files below `tests/files` cannot express: ranks of different
+//! structure, and the measured overlap.
 
 mod common;
 
@@ -30,7 +31,7 @@ fn work_behind_a_bucket_of_gradients_is_counted() {
     });
     let set = lower_and_compare(&graphs, &LowerOptions::default());
     let overlaps = gradient_overlap(&set, 1);
-    // A multiplication and an addition for each of 3 * 3 * 3; the sum of both comes after.
+    // A multiplication and an addition for each of 3 * 3 * 3 terms. The sum of both comes after.
     let found: Vec<_> = overlaps.iter().map(|o| (o.kind, o.tensors, o.bytes, o.flops)).collect();
     assert_eq!(found, [(CollectiveKind::AllReduce, 1, 36, 54.0)], "{}", set.display(1));
 }

@@ -1,5 +1,5 @@
-//! Random step graphs on several ranks: the program computes in its arena what the graphs compute, whatever the
-//! options, and its memory map passes the checks (`lower` runs them).
+//! Random step graphs on several ranks: whatever the options, the program computes in its arena
+//! what the graphs compute, and its memory map passes the checks (`lower` runs them).
 
 mod common;
 
@@ -44,7 +44,7 @@ fn random_step(seed: u64, rank: usize, extents: &[usize]) -> Graph {
             _ => Phase::Update,
         };
         b.path = format!("layers.{}.part{}", random.below(3), random.below(2));
-        // Recent values more often.
+        // Prefers recent values.
         let pick = |random: &mut Random, values: &[(ValueId, Kind)], kind: Kind| {
             let of_kind: Vec<ValueId> = values.iter().filter(|v| v.1 == kind).map(|v| v.0).collect();
             of_kind[of_kind.len() - 1 - random.below(of_kind.len()).min(random.below(of_kind.len()))]
@@ -69,7 +69,7 @@ fn random_step(seed: u64, rank: usize, extents: &[usize]) -> Graph {
                 (b.offset(y, 1.5).unwrap(), kind)
             }
             6 => {
-                // A row vector added to every row.
+                // Adds a row vector to every row.
                 let row = b.slice_dim(pick(random, &values, Kind::Full), 0, 2, 3).unwrap();
                 let row = b.reshape(row, &[COLUMNS]).unwrap();
                 let rows = b.broadcast_in_dim(row, &shape, &[1]).unwrap();
@@ -81,7 +81,8 @@ fn random_step(seed: u64, rank: usize, extents: &[usize]) -> Graph {
                 (b.broadcast_in_dim(sums, &shape, &[0]).unwrap(), kind)
             }
             16 => {
-                // Rows less their largest element, by way of a dimension of one element.
+                // Subtracts the largest element from each row, by way of a dimension of one
+                // element.
                 let peaks = b.reduce_max(y, &[1]).unwrap();
                 let column = b.push1(Reshape { shape: vec![shape[0], 1] }, &[peaks]).unwrap();
                 let column = b.negate(column).unwrap();
@@ -89,7 +90,7 @@ fn random_step(seed: u64, rank: usize, extents: &[usize]) -> Graph {
                 (b.add(x, wide).unwrap(), kind)
             }
             17 => {
-                // Two reductions of one row and of another value's.
+                // Two reductions of rows, of this value and of another one.
                 let (sums, peaks) = (b.reduce_sum(x, &[1]).unwrap(), b.reduce_max(y, &[1]).unwrap());
                 let both = b.maximum(sums, peaks).unwrap();
                 let both = b.scale(both, 0.25).unwrap();
@@ -99,7 +100,7 @@ fn random_step(seed: u64, rank: usize, extents: &[usize]) -> Graph {
             8 => {
                 // Needs a copy: transposed elements under another shape.
                 let turned = b.transpose(x, &[1, 0]).unwrap();
-                // Not `b.reshape`, which leaves out what is the identity on this rank.
+                // Not `b.reshape`, which omits a reshape that is the identity on this rank.
                 (b.push1(Reshape { shape }, &[turned]).unwrap(), kind)
             }
             9 => (b.push1(Reverse { dims: vec![random.below(2)] }, &[x]).unwrap(), kind),
@@ -132,7 +133,7 @@ fn random_step(seed: u64, rank: usize, extents: &[usize]) -> Graph {
                 (permute(&mut b, x, &pairs), Kind::Full)
             }
             18 | 19 => {
-                // A bias: formed again by who reads the sum later.
+                // A bias add, which later readers recompute.
                 let rows = b.broadcast_in_dim(bias, &shape, &[1]).unwrap();
                 let product = b.transpose(x, &[1, 0]).unwrap();
                 let product = matmul(&mut b, product, y);
@@ -179,7 +180,7 @@ fn programs_compute_what_their_graphs_compute() {
         let (bucketed, plain) = (counts(&set), counts_of_graph(&graphs[0]));
         for ((_, bucketed), (_, plain)) in bucketed.phases().into_iter().zip(plain.phases()) {
             assert!(bucketed.total().count <= bucketed.total().logical);
-            // Dead ones do not count.
+            // Dead nodes do not count.
             assert!(bucketed.total().logical <= plain.total().logical);
         }
     }

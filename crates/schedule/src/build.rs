@@ -200,7 +200,7 @@ pub fn build_gradients(
     tools: &Tools,
 ) -> Result<Built> {
     let structured = restructure(plan, model, tools)?;
-    let pipeline = Pipeline::of(&structured.stages, mesh, &options.timetable)?;
+    let pipeline = Pipeline::of(&structured.stages, structured.layers, mesh, &options.timetable)?;
     let (graph, pieces, spoken_of) = gradients_of(&structured, &pipeline, options)?;
     let graph = open_without_kernels(&graph, tools.runner)?;
     let unplaced = Unplaced { graph, pieces, spoken_of, microbatches: options.microbatches, pipeline };
@@ -279,7 +279,7 @@ pub(crate) fn unplaced_step(
     options: &BuildOptions,
     runner: &dyn StepRunner,
 ) -> Result<Unplaced> {
-    let pipeline = Pipeline::of(&structured.stages, mesh, &options.timetable)?;
+    let pipeline = Pipeline::of(&structured.stages, structured.layers, mesh, &options.timetable)?;
     let (gradients, pieces, spoken_of) = gradients_of(structured, &pipeline, options)?;
     runner.at_stage("differentiating the model")?;
     let step = append_update(&gradients, &options.step)?;
@@ -315,7 +315,7 @@ pub(crate) fn unplaced_forward(
     // Without a backward pass there is nothing to recompute.
     forward.nodes.iter_mut().for_each(|node| node.remat = None);
     let (mut forward, pieces) = split_fused(&forward)?;
-    let pipeline = Pipeline::of(&structured.stages, mesh, &options.timetable)?;
+    let pipeline = Pipeline::of(&structured.stages, structured.layers, mesh, &options.timetable)?;
     pipeline.mark(&mut forward)?;
     let graph = open_without_kernels(&forward, runner)?;
     let spoken_of = predictions(&forward, options);

@@ -48,5 +48,5 @@ pub use ready::{READY_PLANS, ReadyOptions, ready_plan};
 pub use schedule::{At, ForwardOps, Schedule, Subgraphs};
 pub use stages::{PIPELINE_AXIS, Stage, interpret, moves};
 pub use structure::{Structured, Tag, Tools, reference_model, restructure};
-pub use style::{Kind, Layout, Layouts, Style};
+pub use style::{Gather, Kind, Layout, Layouts, Style};
 pub use sync::{MatrixLayout, SyncMode, SyncOp};

@@ -39,6 +39,8 @@ pub(crate) struct Pipeline {
     pub slice_of_stage: Vec<usize>,
     /// The modules that end stages; empty for an even split.
     ends: Vec<String>,
+    /// The number of layers that an even split groups, if the plan clusters the model.
+    layers: Option<usize>,
     /// The timetable; `None` for a single stage.
     named: Option<&'static Named>,
     /// Whether the plan lists the slices.
@@ -51,14 +53,14 @@ impl Pipeline {
     /// # Errors
     /// E462 for an unknown timetable, E463 if marks and mesh disagree on the number of stages, or if
     /// only some marks name a mesh, E467 if slices overlap or leave ranks over.
-    pub fn of(marks: &[Mark], mesh: &Mesh, timetable: &str) -> Result<Pipeline> {
+    pub fn of(marks: &[Mark], layers: Option<usize>, mesh: &Mesh, timetable: &str) -> Result<Pipeline> {
         if let Some(listed) = marks.iter().find(|mark| mark.mesh.is_some()) {
             return Pipeline::listed(marks, &listed.line, mesh, timetable);
         }
         let slices = mesh.slices(PIPELINE_AXIS);
         if slices.len() == 1 {
             let (slice_of_stage, ends) = (vec![0], Vec::new());
-            return Ok(Pipeline { slices, slice_of_stage, ends, named: None, is_listed: false });
+            return Ok(Pipeline { slices, slice_of_stage, ends, layers, named: None, is_listed: false });
         }
         let named = timetables::find(timetable)?;
         let slice_of_stage = (named.make)(slices.len(), 1).slice_of_stage();
@@ -78,7 +80,7 @@ impl Pipeline {
                     false => "mark more or fewer modules, or leave the marks out".to_string(),
                 }));
         }
-        Ok(Pipeline { slices, slice_of_stage, ends, named: Some(named), is_listed: false })
+        Ok(Pipeline { slices, slice_of_stage, ends, layers, named: Some(named), is_listed: false })
     }
 
     /// Stages whose slices the plan lists.
@@ -154,7 +156,7 @@ impl Pipeline {
                     .found(format!("stages on slices {slice_of_stage:?}")));
             }
         }
-        Ok(Pipeline { slices, slice_of_stage, ends, named, is_listed: true })
+        Ok(Pipeline { slices, slice_of_stage, ends, layers: None, named, is_listed: true })
     }
 
     /// The timetable for a number of microbatches; `None` for a single stage.
@@ -173,7 +175,10 @@ impl Pipeline {
             return Ok(());
         }
         if self.ends.is_empty() {
-            return marks::evenly(forward, count);
+            return match self.layers {
+                Some(layers) => marks::grouping(forward, &partita_pipeline::layers(forward, layers)?, count),
+                None => marks::evenly(forward, count),
+            };
         }
         let last = |module: &String| {
             let inside = |node: &Node| is_inside(&node.path, module);
@@ -269,7 +274,7 @@ mod tests {
     }
 
     fn of(stages: &[(&str, Option<&str>, &[usize])], mesh: &str) -> Result<Pipeline> {
-        Pipeline::of(&marks(stages), &Mesh::parse(mesh, None).unwrap(), "1f1b")
+        Pipeline::of(&marks(stages), None, &Mesh::parse(mesh, None).unwrap(), "1f1b")
     }
 
     #[test]

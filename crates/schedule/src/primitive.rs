@@ -89,6 +89,14 @@ pub enum Primitive {
         /// The ranks of the slice; empty for those that follow the ranks of the previous stage.
         ranks: Vec<usize>,
     },
+    /// Clusters the whole forward pass into consecutive layers, without using module names. They are
+    /// the blocks of which pipeline stages are made.
+    Layers {
+        /// How many.
+        count: usize,
+        /// Whether the backward pass recomputes each layer from its inputs.
+        remat: bool,
+    },
     /// Attaches a note to a parameter.
     Annotate {
         /// The parameter's own name.
@@ -146,7 +154,7 @@ const fn signature(
     Signature { name, arguments, bare, needed, open: false }
 }
 
-const SIGNATURES: [Signature; 12] = [
+const SIGNATURES: [Signature; 13] = [
     signature("shard", &["tensor", "dim", "axis"], 2, 2),
     signature("sync", &["mode", "op", "dim", "axis"], 2, 2),
     signature("checkpoint", &["pattern"], 1, 0),
@@ -156,6 +164,7 @@ const SIGNATURES: [Signature; 12] = [
     Signature { open: true, ..signature("replace", &["with", "pattern", "at", "ops"], 1, 1) },
     Signature { open: true, ..signature("replace_all", &["kind", "with"], 2, 2) },
     signature("pipeline_split", &["mesh", "ranks"], 0, 0),
+    signature("layers", &["count", "remat"], 1, 1),
     signature("annotate", &["tensor", "key", "value"], 3, 3),
     signature("precision", &["compute"], 1, 1),
     signature("fork_rng", &[], 0, 0),
@@ -350,6 +359,15 @@ impl Primitive {
             "pipeline_split" => {
                 Primitive::PipelineSplit { mesh: a.text("mesh")?, ranks: a.indices("ranks")? }
             }
+            "layers" => {
+                let count = a.int("count")?.expect(CHECKED);
+                let count = usize::try_from(count).ok().filter(|&count| count > 0).ok_or_else(|| {
+                    Diagnostic::new("E222", format!("`{call}`: a number of layers"))
+                        .expected("an integer of at least 1")
+                        .found(count.to_string())
+                })?;
+                Primitive::Layers { count, remat: a.flag("remat")?.unwrap_or(false) }
+            }
             "annotate" => Primitive::Annotate {
                 tensor: a.text("tensor")?.expect(CHECKED),
                 key: a.text("key")?.expect(CHECKED),
@@ -421,6 +439,11 @@ impl Primitive {
                 named.push(("mesh", mesh.as_ref().map(text)));
                 named.push(("ranks", indices(ranks)));
                 "pipeline_split"
+            }
+            Primitive::Layers { count, remat } => {
+                named.push(("count", Some(Argument::Int(*count as i64))));
+                named.push(("remat", remat.then_some(Argument::Bool(true))));
+                "layers"
             }
             Primitive::Annotate { tensor, key, value } => {
                 named.push(("tensor", Some(text(tensor))));
@@ -513,6 +536,8 @@ mod tests {
             "replace_all(LayerNorm, partita.layer_norm, epsilon=1e-5)",
             "pipeline_split",
             "pipeline_split(mesh=\"tp=2\", ranks=[0, 1])",
+            "layers(4)",
+            "layers(4, remat=true)",
             "annotate(weight, replicated_param, true)",
             "precision(bf16)",
             "fork_rng",

@@ -5,9 +5,9 @@ use crate::apply::{Declared, Planner};
 use crate::contradictions::{Claim, named, overruled};
 use crate::pins::Pin;
 use crate::plan::Entry;
-use crate::style::{Kind, Style};
+use crate::style::{Gather, Kind, Style};
 use crate::weights::forms_of;
-use partita_base::Result;
+use partita_base::{Result, format_bytes};
 use partita_ir::{NodeId, Phase, Role, ValueId};
 use partita_mesh::AxisRef;
 use std::collections::BTreeMap;
@@ -51,6 +51,7 @@ impl Planner<'_> {
             kept.get(&(*p, entry.style.axis_name())).is_some_and(|line| std::ptr::eq(*line, entry.entry))
         };
         let mut cut_already: Vec<&str> = Vec::new();
+        let mut kept_bytes = 0;
         for parameter in parameters.into_iter().filter(|p| self.graph.ty(*p).rank() > 0 && holds(p)) {
             let same = self.graph.ty(parameter).shape.clone();
             let states = self.graph.inputs.iter().copied().filter(|&v| {
@@ -76,18 +77,26 @@ impl Planner<'_> {
                 Kind::Fsdp => {
                     for form in forms_of(self.graph, self.modules, parameter) {
                         self.pins.of.insert(form, cut.clone());
-                        self.gather_for_use(parameter, form, &before, axis, &origin);
+                        self.gather_for_use(parameter, form, &before, entry.style.gather, axis, &origin);
                     }
-                    self.gradients(parameter, &cut);
+                    kept_bytes += match entry.style.gather {
+                        Gather::Use => 0,
+                        Gather::Pass | Gather::Step => before.largest_shard_bytes(self.graph.ty(parameter)),
+                    };
+                    self.gradients(parameter, &cut, entry.style.gather == Gather::Use);
                 }
                 Kind::Zero1 | Kind::Zero2 => {
                     self.pins.replicate(parameter, axis, &origin)?;
                     if entry.style.kind == Kind::Zero2 {
-                        self.gradients(parameter, &cut);
+                        self.gradients(parameter, &cut, true);
                     }
                 }
                 _ => unreachable!("layer styles are no storage styles"),
             }
+        }
+        if kept_bytes > 0 {
+            let kept = format_bytes(kept_bytes as u64);
+            self.notes.push(format!("{origin}: each rank keeps {kept} of gathered parameters"));
         }
         if !cut_already.is_empty() {
             let axis = self.mesh.display_axis(axis);
@@ -98,13 +107,14 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Each use of a sharded parameter reads it gathered over the axis: one gather for each module,
-    /// phase and microbatch, so that the gathered copy is short-lived.
+    /// Each use of a sharded parameter reads it gathered over the axis. By default there is one gather
+    /// for each module, pass and microbatch, so that the gathered copy is short-lived.
     fn gather_for_use(
         &mut self,
         parameter: ValueId,
         form: ValueId,
         before: &Pin,
+        gather: Gather,
         axis: AxisRef,
         origin: &str,
     ) {
@@ -114,7 +124,11 @@ impl Planner<'_> {
             let node = self.graph.node(id);
             let conversion = form == parameter && others.contains(&node.results[0]);
             if node.phase != Phase::Update && !conversion {
-                let key = (node.phase.is_backward(), node.path.as_str(), node.microbatch);
+                let key = match gather {
+                    Gather::Use => (node.phase.is_backward(), node.path.as_str(), node.microbatch),
+                    Gather::Pass => (node.phase.is_backward(), node.path.as_str(), None),
+                    Gather::Step => (false, node.path.as_str(), None),
+                };
                 groups.entry(key).or_default().push((id, position));
             }
         }
@@ -129,11 +143,14 @@ impl Planner<'_> {
         }
     }
 
-    /// Gives every gradient of a parameter this layout, including the contributions of
-    /// microbatches: reduce-scattered before accumulation.
-    fn gradients(&mut self, parameter: ValueId, pin: &Pin) {
+    /// Gives every gradient of a parameter this layout. With `each_microbatch`, so do the
+    /// contributions of microbatches: they are reduce-scattered before accumulation.
+    fn gradients(&mut self, parameter: ValueId, pin: &Pin, each_microbatch: bool) {
         for value in self.graph.value_ids() {
             let is_gradient = self.graph.value(value).role == Role::GradOf(parameter);
+            let maker = self.graph.value(value).definition.map(|(node, _)| self.graph.node(node));
+            let is_part = maker.is_some_and(|node| node.microbatch.is_some());
+            let is_gradient = is_gradient && (each_microbatch || !is_part);
             if is_gradient && self.graph.ty(value).shape == self.graph.ty(parameter).shape {
                 self.pins.of.insert(value, pin.clone());
             }

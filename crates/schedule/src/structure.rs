@@ -49,6 +49,8 @@ pub struct Structured {
     pub tags: Vec<Tag>,
     /// The marks that end pipeline stages, in order of the lines.
     pub(crate) stages: Vec<Mark>,
+    /// The number of layers that the model is clustered into, where a line asks for it.
+    pub(crate) layers: Option<usize>,
     /// Notes for the user.
     pub notes: Vec<String>,
     /// The narrowest element type that a line requests.
@@ -81,6 +83,7 @@ impl Structured {
             model: model.clone(),
             tags: Vec::new(),
             stages: Vec::new(),
+            layers: None,
             notes: Vec::new(),
             precision: None,
             computed: Vec::new(),
@@ -190,6 +193,29 @@ impl Structured {
                 }
                 self.stages = stages;
                 self.notes.push(format!("{}: {PIPELINE_NOTE}", entry.describe()));
+            }
+            Primitive::Layers { count, remat } => {
+                if !entry.modules.is_empty() || self.layers.is_some() {
+                    return Err(Diagnostic::new(
+                        "E256",
+                        "the layers of a model are clustered once, as a whole",
+                    )
+                    .at(entry.describe())
+                    .expected("one `layers(..)` of the whole model: `sch.layers(4)`"));
+                }
+                let ends = partita_pipeline::layers(&self.model.forward, *count)
+                    .map_err(|error| error.note(entry.describe()))?;
+                if *remat {
+                    let mut marked = graph.clone();
+                    let starts = std::iter::once(0).chain(ends.iter().map(|end| end + 1));
+                    let last = graph.nodes.len() - 1;
+                    for (start, end) in starts.zip(ends.iter().copied().chain([last])) {
+                        remat::mark(&mut marked, (start..=end).map(NodeId::new))
+                            .map_err(|error| error.note(entry.describe()))?;
+                    }
+                    self.model.forward = marked;
+                }
+                self.layers = Some(*count);
             }
             Primitive::Annotate { tensor, key, value } => {
                 let mut tags = Vec::new();

@@ -2,7 +2,7 @@
 //! Hugging Face.
 
 use crate::call::{Argument, Call};
-use crate::primitive::primitive_names;
+use crate::primitive::{choice, primitive_names};
 use partita_base::{Diagnostic, Result, did_you_mean};
 use std::fmt;
 use std::str::FromStr;
@@ -78,6 +78,30 @@ pub enum Kind {
     Zero2,
 }
 
+/// How long a parameter that `fsdp` shards stays gathered.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Gather {
+    /// One gather for each module, pass (forward, backward) and microbatch; gradients are
+    /// reduce-scattered per microbatch. The least memory.
+    #[default]
+    Use,
+    /// One gather for each pass, kept over all microbatches. Gradients are summed over microbatches
+    /// unsharded, and reduce-scattered once.
+    Pass,
+    /// One gather per step, kept from the forward to the backward pass, as with
+    /// `reshard_after_forward=False` of PyTorch's `fully_shard`. Gradients as for [`Gather::Pass`].
+    Step,
+}
+
+impl Gather {
+    const ALL: [(&'static str, Gather); 3] =
+        [("use", Gather::Use), ("pass", Gather::Pass), ("step", Gather::Step)];
+
+    fn name(self) -> &'static str {
+        Gather::ALL.iter().find(|(_, gather)| *gather == self).expect("every one has a name").0
+    }
+}
+
 /// A style with its options: `rowwise(output=shard(1), axis=tp)`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Style {
@@ -96,6 +120,8 @@ pub struct Style {
     pub output_from: Option<Layouts>,
     /// The layout of the output, if it is not the default of the kind.
     pub output: Option<Layouts>,
+    /// How long the gathered parameters of `fsdp` are kept.
+    pub gather: Gather,
     /// `use_local_output` of PyTorch: has no effect, and a note says so.
     pub local: Option<bool>,
 }
@@ -128,8 +154,10 @@ const NAMES: [&str; 18] = [
 ];
 
 /// Every option, ours and those of PyTorch.
-const OPTIONS: [&str; 13] = [
+const OPTIONS: [&str; 15] = [
     "axis",
+    "gather",
+    "reshard_after_forward",
     "input",
     "output",
     "input_from",
@@ -154,6 +182,7 @@ impl Style {
             input: None,
             output_from: None,
             output: None,
+            gather: Gather::Use,
             local: None,
         }
     }
@@ -258,6 +287,14 @@ impl Style {
         let layouts = || layouts_of(call, value, single);
         match (key, value) {
             ("axis", Argument::Text(axis)) => self.axis = Some(axis.clone()),
+            ("gather", Argument::Text(name)) if self.kind == Kind::Fsdp => {
+                let known = Gather::ALL.iter().find(|(known, _)| known == name);
+                let names = Gather::ALL.map(|(name, _)| name);
+                self.gather = known.ok_or_else(|| choice("gather", name, &names))?.1;
+            }
+            ("reshard_after_forward", Argument::Bool(after)) if self.kind == Kind::Fsdp => {
+                self.gather = if *after { Gather::Use } else { Gather::Step };
+            }
             _ if self.is_storage() => return Err(no_option(call, key)),
             ("input", _) => self.input = layouts()?,
             ("desired_input_layouts", _) if prepare => self.input = layouts()?,
@@ -308,6 +345,9 @@ impl Style {
         }
         if let Some(local) = self.local {
             call = call.with(Some("use_local_output"), Argument::Bool(local));
+        }
+        if self.gather != Gather::Use {
+            call = call.with(Some("gather"), Argument::text(self.gather.name()));
         }
         match &self.axis {
             Some(axis) => call.with(Some("axis"), Argument::text(axis.clone())),

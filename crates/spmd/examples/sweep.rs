@@ -1,8 +1,9 @@
-//! A long search for a split that changes a number: every op of the test table over more shapes, meshes, parts of axes
-//! and element types than a test run has time for, and random graphs in between. The same seed tries the same cases.
+//! A long search for a split that changes a result: every op of the test table over more shapes,
+//! meshes, parts of axes and element types than a test run has time for, and random graphs. The
+//! same seed tries the same cases.
 //!
-//! `cargo run --release -p partita-spmd --example sweep -- --seconds 300 --seed 1`; `--from N` starts at trial N, as
-//! the report of a failure says.
+//! `cargo run --release -p partita-spmd --example sweep -- --seconds 300 --seed 1`; `--from N`
+//! starts at trial N, as the report of a failure says.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -45,7 +46,7 @@ fn mix(seed: u64, trial: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// One op of the table on one mesh in every split.
+/// Tries one op of the table on one mesh in every split.
 fn try_op(number: u64) -> Result<usize, String> {
     let mut digits = number;
     let mut below = |count: usize| {
@@ -61,7 +62,7 @@ fn try_op(number: u64) -> Result<usize, String> {
     check_case(&cases[below(cases.len())], &mesh, &axes)
 }
 
-/// One random graph.
+/// Tries one random graph.
 fn try_graph(number: u64) -> Result<usize, String> {
     let mut seed = [0; 32];
     seed[..8].copy_from_slice(&number.to_le_bytes());

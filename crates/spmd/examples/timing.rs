@@ -1,5 +1,5 @@
-//! How long partitioning a GPT training step takes: `cargo run --release -p partita-spmd --example timing --
-//! [layers] [mesh]`, 24 layers on `dp=2,tp=2` by default.
+//! Measures the partitioning of a GPT training step: `cargo run --release -p partita-spmd --example
+//! timing -- [layers] [mesh]`, 24 layers on `dp=2,tp=2` by default.
 
 use partita_base::DType;
 use partita_ir::{Annotation, Graph, Role};
@@ -8,7 +8,8 @@ use partita_nn::{GptConfig, ModelConfig, Optimizer, StepOptions, train_step};
 use partita_spmd::{Options, partition, propagate, virtual_ranks};
 use std::time::Instant;
 
-/// Data over `dp`; Megatron's columns and rows over `tp`; everything over `fsdp`, where the mesh has it.
+/// Data parallel over `dp`, Megatron column and row sharding over `tp`, and all parameters over
+/// `fsdp`, if the mesh has these axes.
 fn pin(graph: &mut Graph, mesh: &Mesh) {
     for input in graph.inputs.clone() {
         let value = graph.value(input);

@@ -1,4 +1,5 @@
-//! Advice on meshes: which ranks are idle, and a mesh on which the step takes less time by the cost model.
+//! Advice on meshes: which ranks are idle, and a mesh on which the cost model predicts a faster
+//! step.
 
 use crate::assign::op_s;
 use crate::partition::Partitioned;
@@ -7,24 +8,24 @@ use partita_base::Result;
 use partita_ir::{Graph, Operation};
 use partita_mesh::{Axis, AxisList, LinkCost, Mesh, Step, rank_list};
 
-/// Ranks that hold nothing of some parameters, since these have fewer pieces than there are ranks.
+/// Ranks without a shard of some parameters, because these have fewer units than there are ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Idle {
     /// The first such parameter, with its type.
     first: String,
-    /// How many more there are.
+    /// Number of further parameters.
     others: usize,
-    /// The dimension of the first one.
+    /// The split dimension of the first one.
     dim: usize,
-    /// Into how many pieces it can be cut.
+    /// The largest number of shards of that dimension.
     pieces: usize,
-    /// The axes that cut it.
+    /// The axes that split it.
     axes: AxisList,
     ranks: Vec<usize>,
 }
 
-/// What is idle under these layouts. An axis over which parameters are only stored in pieces leaves no rank idle: each
-/// use gathers them.
+/// Finds idle ranks. An axis over which parameters are only stored in shards leaves no rank idle,
+/// because each use gathers them.
 fn idle(graph: &Graph, mesh: &Mesh, layouts: &Layouts) -> Vec<Idle> {
     let mut found: Vec<Idle> = Vec::new();
     for id in graph.params() {
@@ -75,7 +76,8 @@ pub(crate) fn idle_notes(graph: &Graph, mesh: &Mesh, layouts: &Layouts) -> Vec<S
     idle(graph, mesh, layouts).into_iter().map(note).collect()
 }
 
-/// Seconds of a step on its slowest rank by the cost model: the work of its ops, and its collectives one after another.
+/// Predicted seconds of a step on its slowest rank: the sum over its ops and its collectives,
+/// without overlap.
 pub fn step_s(partitioned: &Partitioned) -> f64 {
     let Partitioned { graph, mesh, cluster, .. } = partitioned;
     let work_s = |local: &Graph| {
@@ -91,14 +93,14 @@ pub fn step_s(partitioned: &Partitioned) -> f64 {
     partitioned.locals.iter().map(work_s).fold(0.0, f64::max) + exchanged_s.sum::<f64>()
 }
 
-/// A mesh for the same step that is better than the one at hand.
+/// A better mesh for the same step.
 #[derive(Clone, PartialEq, Debug)]
 pub struct BetterMesh {
     /// The mesh.
     pub mesh: Mesh,
-    /// Seconds of a step on it, by the cost model.
+    /// Predicted seconds of a step on it.
     pub step_s: f64,
-    /// Seconds of a step on the mesh at hand.
+    /// Predicted seconds of a step on the given mesh.
     pub given_s: f64,
 }
 
@@ -113,9 +115,9 @@ impl std::fmt::Display for BetterMesh {
     }
 }
 
-/// The best of a few meshes on which fewer ranks are idle, where it is better than the mesh of `given`: less time for a
-/// step by the cost model, or the same time on fewer ranks. `on` cuts the same step for another mesh; a mesh that it
-/// refuses is left out.
+/// Tries a few meshes on which fewer ranks are idle, and returns the best if it is better than the
+/// mesh of `given`: a shorter predicted step, or an equal one on fewer ranks. `on` partitions the
+/// same step for another mesh; a mesh for which it fails is skipped.
 pub fn better_mesh(
     given: &Partitioned,
     on: &mut dyn FnMut(&Mesh) -> Result<Partitioned>,
@@ -136,11 +138,12 @@ pub fn better_mesh(
     best
 }
 
-/// Times that differ by less than this part are the same.
+/// Times with a smaller relative difference are considered equal.
 const SAME: f64 = 1e-6;
 
-/// Meshes with smaller axes where ranks are idle: as many ranks as there are pieces, and the most that divide the axis.
-/// What the axis loses goes to the batch, or is left out.
+/// Meshes with smaller axes where ranks are idle: one with as many ranks as there are shards, and
+/// one with the most ranks that divide the axis. The remaining ranks go to the `dp` axis, or are
+/// left out.
 fn candidates(mesh: &Mesh, idle: &[Idle]) -> Vec<Mesh> {
     let mut found: Vec<Mesh> = Vec::new();
     let mut add = |candidate: Mesh| {
@@ -168,7 +171,7 @@ fn candidates(mesh: &Mesh, idle: &[Idle]) -> Vec<Mesh> {
     found
 }
 
-/// The mesh with `dp` that many times as large.
+/// The mesh with a `dp` axis `times` as large.
 fn with_more_data_ranks(mesh: &Mesh, times: usize) -> Mesh {
     let mut mesh = mesh.clone();
     match mesh.axis_named("dp") {

@@ -1,9 +1,11 @@
-//! Choosing how one op's factors are split.
+//! Chooses how the factors of one op are sharded.
 //!
-//! Of all [`crate::strategies()`], those are tried whose axes are in sight: an axis splits a factor that some operand or
-//! result already has split so, lets a partial value through where an operand is partial, or is unused. All combinations
-//! are priced (moving operands into place, moving results to where they are wanted, lost parallelism) and the
-//! cheapest wins among those that repeat the least work; the first of equals, so the outcome is deterministic.
+//! From all [`crate::strategies()`] of the op, only those are tried that follow from the layouts of
+//! its operands and results: an axis may shard a factor that an operand or result already has
+//! sharded over it, may let a partial operand pass through, or may be unused. Each combination is
+//! priced: resharding operands, the op's own work, and resharding results to their propagated
+//! layouts. Among the combinations that repeat the least work the cheapest wins, and the first one
+//! among equals, so the outcome is deterministic.
 
 use crate::factors::{axes_of_factors, dim_sharding, may_split};
 use crate::propagate::Layouts;
@@ -13,43 +15,44 @@ use partita_cost::{Cluster, Device, Work};
 use partita_ir::{FactorKind, Graph, Node, Operation, Role, Rule, ValueId};
 use partita_mesh::{AxisList, AxisRef, Combiner, DimSharding, Mesh, Sharding};
 
-/// How one op is split.
+/// How one op is sharded.
 #[derive(Clone, Debug)]
 pub struct Assignment {
-    /// Axes of each factor.
+    /// The axes of each factor.
     pub factors: Vec<AxisList>,
-    /// The layout each operand must have.
+    /// The layout that each operand must have.
     pub required: Vec<Sharding>,
-    /// The layout each result comes out with.
+    /// The layout that each result has.
     pub produced: Vec<Sharding>,
 }
 
-/// What is known when an op is assigned.
+/// The input of an assignment: an op and what is known of its operands and results.
 pub struct Situation<'a> {
     /// The global graph.
     pub graph: &'a Graph,
     /// The op.
     pub node: &'a Node,
-    /// Its rule.
+    /// Its factor rule.
     pub rule: &'a Rule,
     /// The mesh.
     pub mesh: &'a Mesh,
-    /// What links and devices cost.
+    /// The cost model of links and devices.
     pub cluster: &'a Cluster,
-    /// Granularity of dimensions.
+    /// The units of dimensions.
     pub units: &'a Units,
-    /// Which axes cut which values by single elements.
+    /// The propagated layouts, which say which axes split a value by single elements.
     pub layouts: &'a Layouts,
-    /// The layout each operand is held in.
+    /// The main layout in which each operand is held.
     pub held: Vec<Sharding>,
-    /// The layout each result is wanted in.
+    /// The propagated layout of each result.
     pub wanted: Vec<Sharding>,
 }
 
-/// More combinations than this are not tried; axes beyond the cap keep their first use.
+/// Most combinations to try. Beyond this number, the remaining axes keep their first use.
 const MOST_COMBINATIONS: usize = 1024;
 
-/// The cheapest assignment. `fetch_s(operand, required)` prices bringing an operand into a layout.
+/// The cheapest assignment. `fetch_s(operand, required)` is the time in seconds to reshard an
+/// operand.
 pub fn assign(situation: &Situation, fetch_s: &mut dyn FnMut(usize, &Sharding) -> f64) -> Assignment {
     let (axes, references) = axes_in_sight(situation);
     let uses: Vec<(AxisRef, Vec<AxisUse>)> =
@@ -62,9 +65,11 @@ pub fn assign(situation: &Situation, fetch_s: &mut dyn FnMut(usize, &Sharding) -
         }
         count *= options.len();
     }
-    // Work is never repeated on all ranks of an axis to save a message: tiny tensors would make that look cheap, and
-    // layouts should not depend on how small a test is. Nor is a parameter gathered where it lies so that work can
-    // come to it: that is what its layout asks for. (To gather it for each use is asked for by a constraint.)
+    // Two rules take precedence over cost. First, work is never repeated on all ranks of an axis to
+    // avoid communication: for the tiny tensors of a test that would be cheap, but layouts should
+    // not depend on sizes. Second, a sharded parameter is not gathered to move work elsewhere,
+    // because its layout says that work should come to the shards. (A sharding constraint requests
+    // a gather at each use.)
     let mut best: Option<(usize, f64, Assignment)> = None;
     for strategy in combinations(situation.rule, &tried, &references) {
         let repeats = |(axis, options): &&(AxisRef, Vec<AxisUse>)| {
@@ -84,13 +89,13 @@ pub fn assign(situation: &Situation, fetch_s: &mut dyn FnMut(usize, &Sharding) -
             best = Some((repeated, seconds, assignment));
         }
     }
-    // Where too many combinations were cut off, those that were left may all clash.
+    // If the number of combinations was limited, the remaining ones may all be invalid.
     let nothing = || vec![AxisList::new(); situation.rule.factors.len()];
     let fallback = || fixed(situation, &nothing()).expect("an op can always work on whole values");
     best.map_or_else(fallback, |(_, _, assignment)| assignment)
 }
 
-/// Into how many pieces the parameters are cut that would have to be gathered for this assignment.
+/// The number of shards of those parameters that this assignment would gather.
 fn uprooted(situation: &Situation, assignment: &Assignment) -> usize {
     let graph = situation.graph;
     let mut pieces = 1;
@@ -106,7 +111,8 @@ fn uprooted(situation: &Situation, assignment: &Assignment) -> usize {
     pieces
 }
 
-/// Every axis that operands or results use, and for each factor the ordered lists it is seen with.
+/// Every axis that operands or results use, and for each factor the ordered lists in which it
+/// occurs.
 fn axes_in_sight(situation: &Situation) -> (Vec<AxisRef>, Vec<Vec<AxisList>>) {
     let rule = situation.rule;
     let mut axes: Vec<AxisRef> = Vec::new();
@@ -131,7 +137,7 @@ fn axes_in_sight(situation: &Situation) -> (Vec<AxisRef>, Vec<Vec<AxisList>>) {
     (axes, references)
 }
 
-/// What may be done with an axis, given the layouts in sight.
+/// The possible uses of an axis, given the layouts of operands and results.
 fn uses_in_sight(situation: &Situation, axis: AxisRef, references: &[Vec<AxisList>]) -> Vec<AxisUse> {
     let rule = situation.rule;
     let seen =
@@ -153,8 +159,9 @@ fn uses_in_sight(situation: &Situation, axis: AxisRef, references: &[Vec<AxisLis
     uses
 }
 
-/// The assignment with these axes on the factors and nothing flowing through; `None` where it is not expressible: not
-/// one list for each factor, an axis twice, axes on a factor that must stay whole, strided pieces.
+/// The assignment with these axes on the factors and no partial operand. `None` if it cannot be
+/// expressed: a wrong number of lists, an axis used twice, axes on a factor that must not be split,
+/// or strided shards.
 pub fn fixed(situation: &Situation, factors: &[AxisList]) -> Option<Assignment> {
     let rule = situation.rule;
     let fits = factors.len() == rule.factors.len()
@@ -164,7 +171,7 @@ pub fn fixed(situation: &Situation, factors: &[AxisList]) -> Option<Assignment> 
     if fits && !overlap(&used) { layouts_of(situation, &strategy) } else { None }
 }
 
-/// The layouts that a strategy means; `None` when it is not expressible.
+/// The layouts of a strategy; `None` if they cannot be expressed.
 pub fn layouts_of(situation: &Situation, strategy: &Strategy) -> Option<Assignment> {
     let rule = situation.rule;
     let factors = &strategy.factors;
@@ -192,7 +199,7 @@ pub fn layouts_of(situation: &Situation, strategy: &Strategy) -> Option<Assignme
         .zip(&rule.results)
         .map(|(&v, dims)| layout(v, dims))
         .collect::<Option<_>>()?;
-    // The same factor must be cut at the same places in every tensor.
+    // A factor must be split at the same positions in every tensor.
     consistent(situation, &required, &produced)?;
     for (factor, list) in factors.iter().enumerate() {
         if let FactorKind::Reduce(combiner) = rule.factors[factor].kind {
@@ -211,7 +218,7 @@ pub fn layouts_of(situation: &Situation, strategy: &Strategy) -> Option<Assignme
             sharding.partial.push((axis, combiner));
         }
     }
-    // Sums over one axis of maxima over another have no single meaning.
+    // A sum over one axis of maxima over another is not defined.
     for sharding in required.iter().chain(&produced) {
         if sharding.partial.windows(2).any(|w| w[0].1 != w[1].1) {
             return None;
@@ -228,8 +235,8 @@ pub fn layouts_of(situation: &Situation, strategy: &Strategy) -> Option<Assignme
     Some(Assignment { factors: factors.clone(), required, produced })
 }
 
-/// How many of each factor's axes, the minor-most ones, cut by single elements: those that cut any tensor of the op so
-/// along this factor.
+/// For each factor, the number of minor-most axes that split by single elements: those that do so
+/// in any tensor of the op along this factor.
 fn by_element(situation: &Situation, factors: &[AxisList]) -> Vec<usize> {
     let (rule, node) = (situation.rule, situation.node);
     let operands = node.operands.iter().zip(&rule.operands);
@@ -246,11 +253,12 @@ fn by_element(situation: &Situation, factors: &[AxisList]) -> Vec<usize> {
     factors.iter().enumerate().map(count).collect()
 }
 
-/// Checks that each split factor has the same extents in every tensor that has it: granularity may differ where the
-/// unit of one tensor does not divide another's extent.
+/// Checks that each sharded factor has the same extents in every tensor that holds it. They may
+/// differ if the unit of one tensor does not divide another's extent.
 fn consistent(situation: &Situation, required: &[Sharding], produced: &[Sharding]) -> Option<()> {
     let rule = situation.rule;
-    // For each factor a dimension that it is the major factor of: how that is cut, its size, and what is below.
+    // For each factor, one dimension in which it is the major factor: its split, its size, and the
+    // product of its minor factors.
     let mut cuts: Vec<Option<(&DimSharding, usize, usize)>> = vec![None; rule.factors.len()];
     let extents = |(cut, size, below): (&DimSharding, usize, usize)| -> Vec<usize> {
         cut.extents(size).iter().map(|extent| extent / below).collect()
@@ -289,7 +297,8 @@ fn consistent(situation: &Situation, required: &[Sharding], produced: &[Sharding
     Some(())
 }
 
-/// Seconds of an op as it is assigned: moving operands into place, its own work, moving results to where they are wanted.
+/// Seconds of an op under an assignment: resharding operands, its own work, and resharding results
+/// to their propagated layouts.
 pub fn price_s(
     situation: &Situation,
     assignment: &Assignment,

@@ -1,9 +1,10 @@
-//! Emission: walking the global graph once and writing every class's local graph side by side.
+//! Emission: walks the global graph once and writes the local graphs of all classes side by side.
 //!
-//! Each value is held in one or more layouts. An operand is fetched in the layout its op requires: from a layout
-//! already at hand, else by the steps [`partita_mesh::reshard`] plans. A partial value stays partial until somebody
-//! needs it whole; then it goes to the layout propagation wants for it, once. What a gather produced for one phase
-//! (forward, backward, update) is not kept for the next: it is cheaper to gather again than to hold it.
+//! A value is held in one or more layouts. An operand that an op requires in another layout is
+//! fetched from the cheapest held layout by the steps that [`partita_mesh::reshard`] plans. A
+//! partial value stays partial until a reader needs the complete value; it is then resharded once
+//! to its propagated layout. A gathered copy is not kept beyond its phase (forward, backward,
+//! update): to gather again is cheaper than to hold the copy.
 
 mod context;
 mod fetch;
@@ -23,11 +24,11 @@ use shards::{ShardTable, Shards};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Why emission ended early.
+/// Why emission stopped early.
 pub enum Stop {
-    /// Members of a class turned out to differ; these are finer classes.
+    /// Members of a class differ; these are finer classes.
     Refine(Vec<Vec<usize>>),
-    /// The user must hear of it.
+    /// An error for the user.
     Error(Box<Diagnostic>),
 }
 
@@ -37,7 +38,7 @@ impl From<Box<Diagnostic>> for Stop {
     }
 }
 
-/// The local graphs and where things are.
+/// The local graphs, and where global values are found in them.
 pub struct Emitted {
     /// Members of each class.
     pub classes: Vec<Vec<usize>>,
@@ -47,15 +48,15 @@ pub struct Emitted {
     pub inputs: Vec<Sharding>,
     /// Layout of each output.
     pub outputs: Vec<Sharding>,
-    /// Where each value stands.
+    /// The local counterpart of each value.
     pub placements: Vec<Placement>,
-    /// How values changed their layouts.
+    /// The reshard steps of all values.
     pub moves: Vec<Move>,
-    /// How many tables with an entry for each rank were made.
+    /// Number of tables with one entry per rank.
     pub rank_tables: usize,
 }
 
-/// A part of the step across which gathered copies are not kept.
+/// A part of the step beyond which gathered copies are not kept: phase group and microbatch.
 type Span = (u8, Option<usize>);
 
 fn span_of(phase: Phase, microbatch: Option<usize>) -> Span {
@@ -72,11 +73,11 @@ fn span_of(phase: Phase, microbatch: Option<usize>) -> Span {
 struct Held {
     sharding: Sharding,
     local: ValueId,
-    /// Where set, good only within this span.
+    /// If set, the copy may only be used within this span.
     only: Option<Span>,
 }
 
-/// Module path, phase and microbatch under which nodes are emitted.
+/// The module path, phase, microbatch and stage of emitted nodes.
 #[derive(Clone, Default)]
 struct Place {
     path: String,
@@ -96,14 +97,14 @@ pub struct Emitter<'a> {
     units: &'a Units,
     classes: Vec<Vec<usize>>,
     builders: Vec<GraphBuilder>,
-    /// For each class, values looked up by rank: from the type and the id of the table to the scalar.
+    /// For each class, values looked up by rank: the scalar for each type and table id.
     tables: Vec<BTreeMap<(DType, usize), ValueId>>,
     held: Vec<Vec<Held>>,
-    /// For each value, how many nodes of a span read it.
+    /// For each value, the number of nodes of each span that read it.
     readers: Vec<BTreeMap<Span, usize>>,
     placements: Vec<Placement>,
     moves: Vec<Move>,
-    /// The node that is being emitted; `None` before the first and after the last.
+    /// The node being emitted; `None` before the first and after the last.
     current: Option<NodeId>,
     prices: BTreeMap<(Vec<usize>, usize, Sharding, Sharding), f64>,
     break_rule_at: Option<String>,
@@ -112,7 +113,7 @@ pub struct Emitter<'a> {
 }
 
 impl<'a> Emitter<'a> {
-    /// A fresh emission for these classes.
+    /// Starts an emission for these classes.
     pub fn new(
         graph: &'a Graph,
         mesh: &'a Mesh,
@@ -277,8 +278,8 @@ impl<'a> Emitter<'a> {
         for (position, (&value, produced)) in node.results.iter().zip(&assignment.produced).enumerate() {
             let local = results[position];
             self.hold(value, produced.clone(), local, None);
-            // Where propagation wants another layout, go there at once; only partial values wait for a reader, unless
-            // they are gradients that a plan keeps in pieces: those are never to lie whole for long.
+            // If propagation requests another layout, reshard at once. Only partial values wait for
+            // a reader, except gradients that a plan keeps sharded: these must not be held in full.
             let partial = produced.is_partial();
             let wanted = self.layouts.sharding(value).clone();
             if *produced != wanted && (!partial || self.is_pinned_gradient(value)) {
@@ -328,7 +329,7 @@ impl<'a> Emitter<'a> {
         Ok(assign(&situation, &mut |operand, required| self.fetch_s(node.operands[operand], required, span)))
     }
 
-    /// An identity: the result is the operand in the layout asked for.
+    /// An identity: the result is the operand in the requested layout.
     fn emit_constraint(&mut self, id: NodeId) -> std::result::Result<(), Stop> {
         let node = self.graph.node(id);
         let wanted = self.layouts.sharding(node.results[0]).clone();
@@ -338,7 +339,7 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    /// The body is written for one shard: it goes into the local graphs as it is.
+    /// The body is written for one shard and goes into the local graphs unchanged.
     fn emit_manual(&mut self, id: NodeId) -> std::result::Result<(), Stop> {
         let node = self.graph.node(id);
         let Op::ManualComputation(manual) = &node.op else { unreachable!("called for manual computations") };
@@ -380,7 +381,7 @@ impl<'a> Emitter<'a> {
         Ok(outputs)
     }
 
-    /// The local type of a value in each class; refines the classes where members differ.
+    /// The local type of a value in each class. Refines a class whose members differ.
     fn local_types(
         &self,
         sharding: &Sharding,
@@ -401,7 +402,8 @@ impl<'a> Emitter<'a> {
         (0..self.classes.len()).map(of_class).collect()
     }
 
-    /// What `of` says of every member of a class, which must be the same; else the class is split by it.
+    /// The value of `of` that all members of a class share; if they differ, the class is split by
+    /// it.
     fn same_for_class<T: Ord + Clone>(
         &self,
         class: usize,
@@ -431,7 +433,8 @@ impl<'a> Emitter<'a> {
     }
 }
 
-/// The verifier after emission: lock step and matching collectives rest on it.
+/// Checks after emission that all local graphs have one structure, on which lock-step evaluation
+/// and matching collectives depend.
 fn same_structure(locals: &[Graph]) -> Result<()> {
     let first = &locals[0];
     for other in &locals[1..] {

@@ -1,10 +1,11 @@
-//! Between dimensions and factors: projecting a value's layout onto an op's factors and back.
+//! Projects a value's layout onto an op's factors and back.
 
 use partita_ir::{FactorId, FactorKind, Rule};
 use partita_mesh::{AxisList, AxisRef, DimSharding};
 
-/// Distributes a dimension's axes over its factors, major to minor. A factor that an axis does not divide takes it
-/// all the same when nothing has been put on it (an uneven split); what is left over is dropped.
+/// Distributes a dimension's axes over its factors, major to minor. An axis goes to the first factor
+/// that is not fully split yet, even if it does not divide that factor (an uneven split). The last
+/// factor takes all remaining axes.
 pub fn axes_of_factors(rule: &Rule, factors: &[FactorId], axes: &[AxisRef]) -> Vec<(FactorId, AxisList)> {
     let mut out: Vec<(FactorId, AxisList)> = factors.iter().map(|&f| (f, AxisList::new())).collect();
     let mut current = 0;
@@ -13,7 +14,7 @@ pub fn axes_of_factors(rule: &Rule, factors: &[FactorId], axes: &[AxisRef]) -> V
         while current < out.len() {
             let size = rule.factors[out[current].0].size;
             let last = current + 1 == out.len();
-            // A full factor hands over to the next one; a size of 1 cannot take anything.
+            // Continue with the next factor if this one is fully split or has size 1.
             if !last && (taken >= size || size == 1) {
                 current += 1;
                 taken = 1;
@@ -27,10 +28,11 @@ pub fn axes_of_factors(rule: &Rule, factors: &[FactorId], axes: &[AxisRef]) -> V
     out
 }
 
-/// The layout of one dimension when its factors are split over `assignment`. `unit` is the dimension's unit where
-/// its major factor is split, `by_element` how many of that factor's minor-most axes cut by single elements. `None`
-/// when no contiguous split expresses it (a minor factor is split while the one above it is not split to the end, or a
-/// piece ends within an element of the major factor).
+/// The layout of one dimension whose factors are split over `assignment`. `unit` is the dimension's
+/// unit, which applies if its major factor is split; `by_element` is the number of that factor's
+/// minor-most axes that split by single elements. `None` if no contiguous split expresses it: a
+/// minor factor is split while the one above it is not fully split, or a shard ends within an
+/// element of the major factor.
 pub fn dim_sharding(
     rule: &Rule,
     factors: &[FactorId],
@@ -59,7 +61,7 @@ pub fn dim_sharding(
             let alone = factors[1..].iter().all(|&f| assignment[f].is_empty());
             return (in_whole && alone).then_some(dim);
         }
-        // The unit holds for the major factor, also where single elements of it would divide evenly.
+        // The unit applies to the major factor, even if single elements of it would divide evenly.
         result_unit = if position == 0 && unit.is_multiple_of(below.max(1)) { unit } else { below.max(1) };
         complete = size == ways && result_unit == below.max(1);
         axes.extend(list.iter().copied());

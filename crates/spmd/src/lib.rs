@@ -1,10 +1,12 @@
-//! From a global step Graph with a few pinned layouts to each rank's local Graph with explicit collectives.
+//! SPMD partitioning: from a global step graph with a few annotated layouts to each rank's local
+//! graph with explicit collectives.
 //!
-//! Knows: factor rules, layouts, communication costs. Must not know: programs, kernels, how plans are written.
+//! Knows: factor rules, layouts, communication costs. Must not know: programs, kernels, how plans
+//! are written.
 //!
-//! The steps, each a function from value to value: [`propagate()`] gives every value a layout, [`partition()`]
-//! chooses for each op how its factors are split, derives partial values and reshards from that, and emits the
-//! local graphs. Collectives are never written by hand: they follow from layouts.
+//! [`propagate()`] gives every value a layout. [`partition()`] chooses how each op's factors are
+//! sharded, derives partial values and reshards from that choice, and emits the local graphs.
+//! Collectives are never written by hand: they follow from layouts.
 #![forbid(unsafe_code)]
 
 pub mod advice;

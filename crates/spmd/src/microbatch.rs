@@ -1,10 +1,11 @@
-//! Microbatching: the batch is cut into pieces that run one after another, and gradients accumulate.
+//! Microbatching: splits the batch into parts that run one after another and accumulates gradients.
 //!
-//! This is partitioning over one axis that is unrolled in time instead of over ranks, read off the same factor
-//! rules. Every value is whole (no data in it), split (one dimension carries the batch), or partial (each piece
-//! contributes, and the contributions are yet to be combined). A partial value flows on through ops that are linear
-//! in it and is combined once, where something else needs it. What is counted over the whole batch (a mean's
-//! denominator) is therefore computed over the whole batch, and the numbers do not depend on the number of pieces.
+//! This is partitioning over an axis that is unrolled in time instead of over ranks, by the same
+//! factor rules. Every value is whole (the same for all microbatches), split (one dimension is the
+//! batch), or partial (the sum, or another combination, of one contribution per microbatch). A
+//! partial value passes through ops that are linear in it and is combined once, when another op
+//! needs it. Counts over the whole batch, such as a mean's denominator, are therefore computed over
+//! the whole batch, and the result does not depend on the number of microbatches.
 
 mod emit;
 
@@ -14,35 +15,39 @@ use partita_ir::graph_edit::open_composites;
 use partita_ir::{FactorId, FactorKind, Graph, Node, NodeId, Operation, Role, Rule, TensorType, ValueId};
 use partita_mesh::Combiner;
 
-/// Cuts the batch, dimension 0 of every [`Role::Input`] of rank 1 or more, into `count` microbatches.
+/// Splits the batch, dimension 0 of every [`Role::Input`] of rank 1 or more, into `count`
+/// microbatches.
 ///
-/// Takes a graph before its optimizer: forward and backward, with outputs such as the loss and the gradients. A
-/// batched input `tokens` becomes `count` inputs `tokens.micro0`, `tokens.micro1`, .. in its place, of extents as
-/// equal as possible, larger ones first. Outputs keep their types: contributions are combined, pieces joined. Nodes
-/// of one microbatch carry its number and stand together, so that its activations die before the next one starts.
-/// With `count` 1 the graph comes back as it is.
+/// The graph has no optimizer yet: forward and backward, with outputs such as the loss and the
+/// gradients. A batched input `tokens` is replaced by `count` inputs `tokens.micro0`,
+/// `tokens.micro1`, .. with extents as equal as possible, larger ones first. Outputs keep their
+/// types: contributions are combined, split values concatenated. Nodes of one microbatch carry its
+/// number and are adjacent, so that its activations are freed before the next one starts. With
+/// `count` 1 the graph is returned unchanged.
 ///
-/// Errors: E220 where an op needs the batch in full (the op, its module and the reason are named), E225 when there are
-/// more microbatches than samples, E226 when inputs disagree on the batch.
+/// # Errors
+/// E220 if an op needs the full batch (the message names the op, its module and the reason), E225
+/// if there are more microbatches than samples, E226 if inputs disagree on the batch.
 pub fn microbatch(graph: &Graph, count: usize) -> Result<Graph> {
     let is_batched = |v: &ValueId| graph.value(*v).role == Role::Input && graph.ty(*v).rank() > 0;
     let batched: Vec<ValueId> = graph.inputs.iter().copied().filter(is_batched).collect();
     microbatch_inputs(graph, count, &batched)
 }
 
-/// As [`microbatch`], with the inputs that hold the batch in dimension 0 given.
+/// As [`microbatch`], with the inputs whose dimension 0 is the batch given by the caller.
 pub fn microbatch_inputs(graph: &Graph, count: usize, batched: &[ValueId]) -> Result<Graph> {
     if count == 1 {
         return Ok(graph.clone());
     }
     let cuts = Cuts::of(graph, count, batched)?;
-    // Opening composites renames values; inputs keep their order.
+    // Inlining composites renumbers values; inputs keep their order.
     let is_batched: Vec<bool> = graph.inputs.iter().map(|input| batched.contains(input)).collect();
     let batched = |graph: &Graph| -> Vec<ValueId> {
         graph.inputs.iter().zip(&is_batched).filter(|(_, is_batched)| **is_batched).map(|(&v, _)| v).collect()
     };
-    // A composite that cannot be cut as one may be cut in its parts: random numbers, for instance, take the place of
-    // their piece from the outside, which a composite around them does not pass on.
+    // A composite that cannot be split as one op may be split after inlining. A random number
+    // generator, for instance, takes the offset of its part as an operand, which an enclosing
+    // composite does not pass on.
     let mut graph = open_composites(graph, &|c| holds_random_numbers(&c.definition.decomposition))?;
     loop {
         let batched = batched(&graph);
@@ -67,7 +72,7 @@ fn holds_random_numbers(graph: &Graph) -> bool {
     })
 }
 
-/// Where the batch is cut.
+/// The split of the batch.
 struct Cuts {
     batch: usize,
     sizes: Vec<usize>,
@@ -105,20 +110,21 @@ impl Cuts {
         self.sizes.len()
     }
 
-    /// The factor that carries the batch where a dimension of these factors does: its major one, in whole samples.
+    /// The factor of a dimension that is the batch: its first factor that is not 1, if its size is
+    /// a multiple of the batch.
     fn batch_factor(&self, rule: &Rule, factors: &[FactorId]) -> Option<FactorId> {
         let major = factors.iter().copied().find(|&f| rule.factors[f].size != 1)?;
         rule.factors[major].size.is_multiple_of(self.batch).then_some(major)
     }
 
-    /// The type of piece `index` of a value split along `dim`.
+    /// The type of part `index` of a value split along `dim`.
     fn piece_type(&self, ty: &TensorType, dim: usize, index: usize) -> TensorType {
         let mut shape = ty.shape.clone();
         shape[dim] = shape[dim] / self.batch * self.sizes[index];
         ty.with_shape(shape)
     }
 
-    /// Where piece `index` of a dimension of this extent starts.
+    /// The start of part `index` in a dimension of this extent.
     fn start(&self, extent: usize, index: usize) -> usize {
         extent / self.batch * self.offsets[index]
     }
@@ -128,7 +134,7 @@ impl Cuts {
 enum State {
     /// The same for every microbatch.
     Whole,
-    /// This dimension carries the batch.
+    /// This dimension is the batch.
     Split(usize),
     /// Every microbatch contributes.
     Partial(Combiner),
@@ -138,26 +144,26 @@ enum State {
 enum Run {
     /// Once, for all microbatches.
     Once,
-    /// For each microbatch on its pieces along this factor.
+    /// For each microbatch, on its part along this factor.
     Pieces(FactorId),
-    /// For each microbatch on its contribution, in which the op is linear.
+    /// For each microbatch, on its contribution, in which the op is linear.
     Contributions,
 }
 
-/// An op that cannot be run piece by piece.
+/// An op that cannot be split into microbatches.
 struct Blocked {
     node: NodeId,
     error: Box<Diagnostic>,
 }
 
-/// What becomes of each value and node, before anything is emitted.
+/// The state of each value and the mode of each node, computed before emission.
 struct Analysis {
     rules: Vec<Rule>,
     states: Vec<State>,
     runs: Vec<Run>,
     /// For each partial value, whether its combination is needed.
     combined: Vec<bool>,
-    /// For each node, after how many rounds of combination it runs.
+    /// For each node, the number of rounds of combination that must come before it.
     stages: Vec<usize>,
 }
 
@@ -242,8 +248,8 @@ impl Analysis {
         Ok(Run::Once)
     }
 
-    /// Whether the partial operands of a node flow through it uncombined. Combination waits only as long as it does
-    /// not grow or lose precision.
+    /// The combiner with which the partial operands of a node pass through it uncombined, if they
+    /// do. They are combined earlier if the op would make them larger or less precise.
     fn flowing(&self, graph: &Graph, node: &Node, rule: &Rule) -> Option<Combiner> {
         let partial: Vec<usize> = (0..node.operands.len())
             .filter(|&p| matches!(self.states[node.operands[p].index()], State::Partial(_)))
@@ -271,9 +277,10 @@ impl Analysis {
         self.states[value.index()] != State::Whole
     }
 
-    /// The stage of each node: after how many rounds of combination it runs. What runs once comes as early as it can.
-    /// What runs for each microbatch comes as late as it can, so that a forward pass stays next to its backward pass
-    /// even where only the latter waits for the count of the whole batch.
+    /// The stage of each node: the number of rounds of combination before it. Nodes that run once
+    /// come as early as possible. Nodes that run for each microbatch come as late as possible, so
+    /// that a forward pass is adjacent to its backward pass even if only the latter waits for the
+    /// count of the whole batch.
     fn schedule(&self, graph: &Graph) -> Vec<usize> {
         let mut earliest = vec![0usize; graph.nodes.len()];
         let mut ready = vec![0usize; graph.values.len()];
@@ -315,7 +322,7 @@ fn holds(dims: &[Vec<FactorId>], factor: FactorId) -> Option<usize> {
     dims.iter().position(|d| d.contains(&factor))
 }
 
-/// Whether every tensor holds the factor at most once, as the major one of its dimension.
+/// Whether every tensor holds the factor at most once, as the major factor of its dimension.
 fn splits_cleanly(rule: &Rule, factor: FactorId, cuts: &Cuts) -> bool {
     rule.operands.iter().chain(&rule.results).all(|dims| {
         let holding: Vec<&Vec<FactorId>> = dims.iter().filter(|d| d.contains(&factor)).collect();

@@ -1,3 +1,5 @@
+//! Tests of microbatching: a split batch gives the numbers of the full batch.
+
 use super::*;
 use partita_base::DType;
 use partita_ir::GraphBuilder;
@@ -21,7 +23,8 @@ fn numbers(ty: &TensorType, seed: u64) -> Literal {
     Literal::from_f64(ty, values.into_iter())
 }
 
-/// Inputs for a model: tokens, labels ignored more and more often towards the end of the batch, parameters.
+/// Inputs for a model: tokens, labels with more ignored positions towards the end of the batch,
+/// parameters.
 fn feed(graph: &Graph) -> Vec<Literal> {
     let one = |(position, &v): (usize, &ValueId)| {
         let value = graph.value(v);
@@ -51,7 +54,7 @@ fn feed(graph: &Graph) -> Vec<Literal> {
     graph.inputs.iter().enumerate().map(one).collect()
 }
 
-/// The inputs of the cut graph: pieces by name, everything else as it was.
+/// The inputs of the microbatched graph: parts by name, all others unchanged.
 fn cut(before: &Graph, after: &Graph, inputs: &[Literal]) -> Vec<Literal> {
     let mut starts: BTreeMap<String, usize> = BTreeMap::new();
     let one = |&v: &ValueId| {
@@ -88,8 +91,8 @@ fn assert_same_numbers(before: &Graph, count: usize) -> Graph {
     after
 }
 
-/// A tiny language model with everything that could go wrong: an embedding, dropout, a flattened batch, a mean over
-/// the labels that count.
+/// A tiny language model with the difficult cases: an embedding, dropout, a flattened batch, a mean
+/// over the labels that are not ignored.
 fn tiny(batch: usize) -> Graph {
     let (s, d, v) = (3, 4, 7);
     let mut b = GraphBuilder::new("tiny");
@@ -193,7 +196,8 @@ fn inputs_are_cut_in_place_and_sizes_are_balanced() {
 #[test]
 fn each_microbatch_goes_backward_before_the_next_goes_forward() {
     let after = microbatch(&tiny(6), 3).unwrap();
-    // The label count of the whole batch comes first; from the first embedding on, microbatches stand apart.
+    // The label count of the whole batch comes first; from the first embedding on, each microbatch
+    // is contiguous.
     let first = after.nodes.iter().position(|n| matches!(n.op, Op::Gather(_))).unwrap_or_else(|| {
         after.nodes.iter().position(|n| n.op.name() == "partita.embedding").expect("an embedding")
     });
@@ -223,7 +227,7 @@ fn accumulated_gradients_are_gradients_of_the_parameter() {
 
 #[test]
 fn attention_over_the_samples_is_refused() {
-    // Even opened up, something needs them all.
+    // Even after inlining, an op needs all samples.
     let mut b = GraphBuilder::new("attention");
     let x = b.input("x", TensorType::new(DType::F64, [4, 3]), Role::Input);
     let q = b.reshape(x, &[1, 1, 4, 3]).unwrap();

@@ -1,8 +1,9 @@
-//! Partition: the global step Graph and its layouts become one local Graph for each class of ranks.
+//! Partitioning: turns the global step graph and its layouts into one local graph per rank class.
 //!
-//! Ranks whose shards have equal shapes form a class and share a graph; where a value lies is looked up by
-//! `partition_id`. Classes are refined on demand: when a layout gives two members of a class different shapes, the
-//! class is split and emission starts again.
+//! Ranks whose shards have equal shapes form a class and share a graph; values that differ by rank,
+//! such as the offset of a shard, are looked up by `partition_id`. Classes are refined on demand:
+//! when a layout gives two members of a class different shapes, the class is split and emission
+//! starts again.
 
 use crate::advice::idle_notes;
 use crate::emit::{Emitter, Stop};
@@ -14,59 +15,59 @@ use partita_ir::{FactorKind, Graph, NodeId, Op, Rule, ValueId, graph_edit};
 use partita_mesh::{AxisList, Mesh, ReshardStep, Sharding};
 use std::collections::BTreeMap;
 
-/// What a partition may be told.
+/// Options of partitioning.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// What links and devices cost.
+    /// The cost model of links and devices.
     pub cluster: Cluster,
-    /// A test hook: the first sum over shards made under this module path is taken for complete. Verification must
-    /// notice.
+    /// A test hook: below this module path, the first result that is partial is treated as
+    /// complete. Verification must detect the error.
     pub break_rule_at: Option<String>,
-    /// Splits fixed by hand: by the name of a value, the axes of each factor of the op that computes it. Others are chosen
-    /// by cost. E475 for a name that no computed value has.
+    /// Splits fixed by the user: for the name of a value, the axes of each factor of the op that
+    /// computes it. All other splits are chosen by cost. E475 for a name that no op computes.
     pub fixed: BTreeMap<String, Vec<AxisList>>,
 }
 
-/// Where a global value can be found on the ranks.
+/// The local counterpart of a global value.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Placement {
     /// The global value.
     pub global: ValueId,
-    /// The local value, the same id in every class graph.
+    /// The local value, with the same id in the graph of every class.
     pub local: ValueId,
-    /// Its layout; may be partial.
+    /// Its layout, possibly partial.
     pub sharding: Sharding,
 }
 
-/// One step by which a value went from one layout to another, in every class graph.
+/// One reshard step of a value, in the graph of every class.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Move {
     /// The global value.
     pub value: ValueId,
-    /// The local value that the step defines, the same id in every class graph.
+    /// The local value that the step computes, with the same id in the graph of every class.
     pub local: ValueId,
-    /// The layout it started from.
+    /// The layout before the step.
     pub before: Sharding,
-    /// What was done.
+    /// The step.
     pub step: ReshardStep,
-    /// The layout that this and the steps after it lead to.
+    /// The final layout of the reshard to which the step belongs.
     pub to: Sharding,
-    /// The global node that was emitted when the layout was needed; `None` for an output of the step.
+    /// The global node that needed the layout; `None` for an output of the step.
     pub reader: Option<NodeId>,
 }
 
-/// The outcome of a partition.
+/// The result of partitioning.
 #[derive(Clone, Debug)]
 pub struct Partitioned {
     /// The mesh.
     pub mesh: Mesh,
-    /// What its layouts were priced by.
+    /// The cost model that chose its layouts.
     pub cluster: Cluster,
-    /// The global graph that was cut: composites that a layout splits have been opened.
+    /// The partitioned global graph, in which composites that a layout splits have been inlined.
     pub graph: Graph,
     /// The layout of every value of `graph`.
     pub layouts: Layouts,
-    /// One graph for each class of ranks, equal in structure.
+    /// One graph per rank class, all of one structure.
     pub locals: Vec<Graph>,
     /// The class of each rank.
     pub class_of_rank: Vec<usize>,
@@ -74,13 +75,14 @@ pub struct Partitioned {
     pub inputs: Vec<Sharding>,
     /// The layout of each output.
     pub outputs: Vec<Sharding>,
-    /// Where each computed value stands, in execution order.
+    /// The local counterpart of each computed value, in execution order.
     pub placements: Vec<Placement>,
-    /// Every change of a layout, in execution order.
+    /// Every reshard step, in execution order.
     pub moves: Vec<Move>,
-    /// How many tables with an entry for each rank it took: one for each way that something is cut, not for each value.
+    /// Number of tables with one entry per rank that partitioning built: one for each distinct
+    /// split, not for each value.
     pub rank_tables: usize,
-    /// Facts worth telling: idle ranks.
+    /// Notes for the user, such as idle ranks.
     pub notes: Vec<String>,
 }
 
@@ -91,14 +93,14 @@ impl Partitioned {
     }
 }
 
-/// Cuts `graph` for `mesh`. Layouts follow from the graph's annotations by propagation.
+/// Partitions `graph` over `mesh`. Layouts follow from the graph's annotations by propagation.
 pub fn partition(graph: &Graph, mesh: &Mesh, options: &Options) -> Result<Partitioned> {
     let Opened { graph, rules, units, layouts } = open_split_composites(graph, mesh)?;
     for name in options.fixed.keys() {
         is_computed(&graph, name)?;
     }
     let mut classes: Vec<Vec<usize>> = vec![(0..mesh.rank_count()).collect()];
-    // Every refinement splits a class, so there are at most as many rounds as ranks.
+    // Every refinement splits a class, so the number of rounds is at most the number of ranks.
     for _ in 0..=mesh.rank_count() {
         let emitter = Emitter::new(&graph, mesh, &layouts, &rules, &units, classes, options);
         match emitter.run() {
@@ -133,7 +135,7 @@ pub fn partition(graph: &Graph, mesh: &Mesh, options: &Options) -> Result<Partit
         .help("this is a bug in partita; please report it"))
 }
 
-/// E475 where no op of the graph computes a value of this name.
+/// E475 if no op of the graph computes a value of this name.
 pub fn is_computed(graph: &Graph, name: &str) -> Result<()> {
     let computed = || graph.values.iter().filter(|v| v.definition.is_some()).map(|v| v.name.as_str());
     if computed().any(|known| known == name) {
@@ -147,7 +149,7 @@ pub fn is_computed(graph: &Graph, name: &str) -> Result<()> {
     }
 }
 
-/// A graph with all that layouts are about.
+/// A graph with its factor rules, units and layouts.
 struct Opened {
     graph: Graph,
     rules: Vec<Rule>,
@@ -155,12 +157,13 @@ struct Opened {
     layouts: Layouts,
 }
 
-/// Propagates layouts, opening each composite that would have to gather a dimension its operands have split: its
-/// primitives can often work on the shards. Then a gradient's recomputation of the forward pass would reduce over shards
-/// once more, so reductions of opened composites are shared.
+/// Propagates layouts, and inlines each composite that would have to gather a sharded dimension of
+/// an operand, since its primitive ops can often work on the shards. Where an inlined gradient
+/// recomputes a part of the forward pass, it would repeat that part's reductions over shards, so
+/// reductions of inlined composites are shared.
 fn open_split_composites(graph: &Graph, mesh: &Mesh) -> Result<Opened> {
     let mut graph = graph.clone();
-    // Nodes that came out of opened composites.
+    // Nodes that come from inlined composites.
     let mut inner = vec![false; graph.nodes.len()];
     loop {
         let rules = rules_of(&graph);
@@ -177,7 +180,7 @@ fn open_split_composites(graph: &Graph, mesh: &Mesh) -> Result<Opened> {
                     let whole = factors
                         .iter()
                         .any(|&f| matches!(rule.factors[f].kind, FactorKind::Whole | FactorKind::Shift));
-                    // A compound dimension may be split along its major factor alone.
+                    // A dimension of several factors may be split along its major factor alone.
                     let major_passes = factors.first().is_some_and(|&f| {
                         matches!(rule.factors[f].kind, FactorKind::Pass | FactorKind::Reduce(_))
                     });

@@ -1,9 +1,11 @@
-//! Sharding propagation: from a few pinned layouts to a layout of every value.
+//! Sharding propagation: derives the layout of every value from a few annotations.
 //!
-//! After Shardy: dimensions are projected to factors, axes spread along factors as far as all tensors of an op
-//! agree, and are projected back, to a fixed point in both directions. Stages keep cause and effect apart: the
-//! forward pass settles first, what is computed again lies as it did, gradients start from the layout of what they
-//! are the gradient of, the optimizer comes last, so that a sharded optimizer state never reshapes the model.
+//! The algorithm is Shardy's: dimensions are projected to factors, axes spread along factors as far
+//! as all tensors of an op agree, and are projected back to dimensions, in both directions to a
+//! fixed point. Stages order the propagation so that a sharded optimizer state never reshapes the
+//! model: the forward pass settles first, recomputed values take the layout of the originals,
+//! gradients start from the layout of their parameters or activations, and the optimizer comes
+//! last.
 
 use crate::factors::{axes_of_factors, dim_sharding, may_split};
 use crate::units::{Units, rules_of};
@@ -16,36 +18,37 @@ use std::borrow::Cow;
 /// Why a dimension of a value has its axes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Cause {
-    /// Asked for, with who asked.
+    /// An annotation, with its origin.
     Pinned(String),
     /// Spread through this node from another value.
     Through {
-        /// The node that ties both.
+        /// The node that relates both values.
         node: NodeId,
-        /// Where the axes came from.
+        /// The value from which the axes came.
         from: ValueId,
     },
-    /// A gradient follows the value it belongs to.
+    /// A gradient that follows the value it belongs to.
     GradientOf(ValueId),
-    /// The value is that one, computed again.
+    /// A recomputation of that value.
     RematOf(ValueId),
-    /// The value replaces an input at the next step.
+    /// The value replaces that input at the next step, or is the input that the other value replaces.
     Alias(ValueId),
 }
 
-/// A layout for every value of a graph, with its reasons.
+/// A layout for every value of a graph, with its causes.
 #[derive(Clone, Debug)]
 pub struct Layouts {
-    /// The mesh all layouts refer to.
+    /// The mesh of all layouts.
     pub mesh: Mesh,
     /// The layout of each value, by id; never partial.
     pub shardings: Vec<Sharding>,
-    /// The layout in which each output is returned, by position: that of its value, unless an output annotation
-    /// asks for something else.
+    /// The layout in which each output is returned, by position: that of its value, unless an
+    /// output annotation requests another one.
     pub outputs: Vec<Sharding>,
-    /// For each value and dimension, what put the axes there.
+    /// The cause of the axes, for each value and dimension.
     pub causes: Vec<Vec<Option<Cause>>>,
-    /// For each value, the axes that cut it by single elements: it is stored so, and no op needs whole units of it there.
+    /// For each value, the axes that split it by single elements instead of by units. The value is
+    /// only stored in this layout; no op needs complete units of it there.
     pub by_element: Vec<AxisList>,
 }
 
@@ -55,7 +58,7 @@ impl Layouts {
         &self.shardings[value.index()]
     }
 
-    /// Whether an axis cuts a value by single elements.
+    /// Whether an axis splits a value by single elements.
     pub fn cuts_by_element(&self, value: ValueId, axis: AxisRef) -> bool {
         self.by_element[value.index()].iter().any(|known| known.overlaps(axis))
     }
@@ -68,24 +71,25 @@ struct State<'a> {
     axes: Vec<Vec<AxisList>>,
     open: Vec<Vec<bool>>,
     blocked: Vec<Vec<AxisRef>>,
-    /// For each value, the axes that cut it by single elements; an axis keeps that as it spreads.
+    /// As [`Layouts::by_element`]. An axis keeps this property as it spreads.
     by_element: Vec<AxisList>,
     causes: Vec<Vec<Option<Cause>>>,
     uses: Vec<Vec<(NodeId, usize)>>,
-    /// For each node, whether the layout of a value of it has changed since it was last visited.
+    /// For each node, whether the layout of one of its values has changed since the last visit.
     stale: Vec<bool>,
 }
 
-/// Gives every value of `graph` a layout on `mesh`. Pins come from value annotations, sharding constraints and
-/// output annotations. E210 when a pin does not fit its value, E215 when two pins of one value contradict each other,
-/// E216 when one names a mesh that is not there, or one whose layouts cannot be said in the axes of this mesh.
+/// Gives every value of `graph` a layout on `mesh`. Fixed layouts come from value annotations,
+/// sharding constraints and output annotations. E210 if an annotation does not fit its value, E215
+/// if two annotations of one value contradict each other, E216 if an annotation names a mesh that
+/// does not exist or whose layouts cannot be expressed in the axes of this mesh.
 pub fn propagate(graph: &Graph, mesh: &Mesh) -> Result<Layouts> {
     let rules = rules_of(graph);
     let units = Units::of(graph, &rules);
     propagate_with(graph, mesh, &rules, &units)
 }
 
-/// As [`propagate`], with rules and units already at hand.
+/// As [`propagate`], with the rules and units given.
 pub fn propagate_with(graph: &Graph, mesh: &Mesh, rules: &[Rule], units: &Units) -> Result<Layouts> {
     let count = graph.values.len();
     let mut state = State {
@@ -175,8 +179,7 @@ pub fn propagate_with(graph: &Graph, mesh: &Mesh, rules: &[Rule], units: &Units)
     Ok(Layouts { mesh: mesh.clone(), shardings, outputs, causes, by_element })
 }
 
-/// The layout in the axes of `mesh`: as it is where it is given on that mesh, else the same layout said in other axes.
-/// E216 where there is no such layout.
+/// The annotation expressed in the axes of `mesh`. E216 if there is no equal layout.
 fn on_mesh<'a>(
     graph: &Graph,
     mesh: &Mesh,
@@ -207,10 +210,10 @@ fn on_mesh<'a>(
     })
 }
 
-/// The code of two pins that contradict each other.
+/// The code of two contradicting annotations.
 const CONTRADICTION: &str = "E215";
 
-/// A layout of a manual computation as its body sees it: only the axes it handles itself.
+/// A layout of a manual computation as its body sees it: only the manual axes.
 pub(crate) fn over_manual_axes(manual: &ManualComputation, sharding: &Sharding) -> Sharding {
     let is_manual = |axis: &AxisRef| manual.manual_axes.contains(&manual.mesh_value.axes[axis.axis].name);
     let mut sharding = sharding.clone();
@@ -221,7 +224,8 @@ pub(crate) fn over_manual_axes(manual: &ManualComputation, sharding: &Sharding) 
     sharding
 }
 
-/// An op all of whose factors pass: elementwise functions and movements. They spread layouts first.
+/// Whether all factors of an op pass, as in elementwise functions and views. Such ops spread
+/// layouts first.
 fn is_view(rule: &Rule) -> bool {
     rule.factors.iter().all(|f| f.kind == FactorKind::Pass) && rule.operands.len() <= 3
 }
@@ -258,7 +262,8 @@ impl State<'_> {
                 .expected(format!("what {} asks for", before.unwrap_or("another request".to_string())))
                 .found(format!("{} on dimension {dim}", sharding.display(self.mesh)))
         };
-        // Of two requests for one dimension, the longer one extends the shorter one, which must be open.
+        // Of two annotations of one dimension, the longer list extends the shorter one, which must
+        // be open.
         let mut merged: Vec<AxisList> = Vec::with_capacity(ty.rank());
         for dim in 0..ty.rank() {
             let have = &self.axes[index][dim];
@@ -297,8 +302,8 @@ impl State<'_> {
         Ok(())
     }
 
-    /// Sweeps over the nodes that `take_part`, forwards and backwards, until nothing changes. Lists of axes only
-    /// grow, so this ends. A node none of whose values changed has nothing to spread.
+    /// Sweeps over the nodes that `take_part`, forwards and backwards, until nothing changes. Lists
+    /// of axes only grow, so this terminates. Nodes whose values did not change are skipped.
     fn settle(&mut self, take_part: &dyn Fn(NodeId) -> bool) {
         loop {
             let mut changed = false;
@@ -314,15 +319,16 @@ impl State<'_> {
         }
     }
 
-    /// Notes that the layout of a value has changed: for the nodes that define and read it.
+    /// Marks the nodes that define or read a value for another visit.
     fn touch(&mut self, value: ValueId) {
         let definition = self.graph.value(value).definition.map(|(node, _)| node);
         let readers = self.uses[value.index()].iter().map(|&(node, _)| node);
         definition.into_iter().chain(readers).for_each(|node| self.stale[node.index()] = true);
     }
 
-    /// One op: for each factor, the longest list of axes that no tensor contradicts, given to every tensor that
-    /// can take it. Larger tensors speak first.
+    /// Propagates through one op: for each factor, the longest list of axes that no tensor
+    /// contradicts is given to every tensor that can take it. Where lists conflict, larger tensors
+    /// have priority.
     fn spread(&mut self, id: NodeId) -> bool {
         let node = self.graph.node(id);
         let rule = &self.rules[id.index()];
@@ -331,7 +337,7 @@ impl State<'_> {
         }
         let operands = node.operands.iter().zip(&rule.operands);
         let tensors = operands.chain(node.results.iter().zip(&rule.results));
-        // (factor, axes, tensor) as each tensor has it now.
+        // The current lists as (factor, axes, tensor).
         let mut lists: Vec<(usize, AxisList, ValueId)> = Vec::new();
         for (value, dims) in tensors.clone() {
             for (factors, axes) in dims.iter().zip(&self.axes[value.index()]) {
@@ -373,7 +379,8 @@ impl State<'_> {
         changed
     }
 
-    /// Gives `list` to the dimension of `value` that holds `factor`, as far as it can take it.
+    /// Extends the axes of the dimension of `value` that holds `factor` towards `list`, as far as
+    /// possible.
     fn extend(
         &mut self,
         node: NodeId,
@@ -420,20 +427,21 @@ impl State<'_> {
         grown
     }
 
-    /// Axes that spread from one value to another cut both by single elements, or both in whole units.
+    /// Axes that spread from one value to another split both in the same way: by single elements or
+    /// by units.
     fn keep_granularity(&mut self, from: ValueId, to: ValueId, axes: &[AxisRef]) {
         let known = &self.by_element[from.index()];
         let spread: AxisList = axes.iter().copied().filter(|axis| known.contains(axis)).collect();
         self.by_element[to.index()].extend(spread);
     }
 
-    /// Whether a value neither uses any of these axes nor must stay whole over them.
+    /// Whether a value uses none of these axes and need not stay replicated over them.
     fn is_free(&self, value: ValueId, axes: &[AxisRef]) -> bool {
         let taken = self.axes[value.index()].iter().flatten().chain(&self.blocked[value.index()]);
         !taken.into_iter().any(|taken| axes.iter().any(|axis| taken.overlaps(*axis)))
     }
 
-    /// What is computed again lies as it did the first time.
+    /// A recomputed value takes the layout of the original.
     fn follow_originals(&mut self) {
         for id in self.graph.value_ids() {
             let Role::RematOf(of) = self.graph.value(id).role else { continue };
@@ -451,8 +459,9 @@ impl State<'_> {
         }
     }
 
-    /// A gradient starts from the layout of its value, where nothing else is known of it. That of a pinned parameter
-    /// has the layout in which the optimizer reads it, the state's where there is one, and keeps it.
+    /// A gradient starts from the layout of its value, unless its own layout is known. The gradient
+    /// of an annotated parameter takes and keeps the layout in which the optimizer reads the
+    /// parameter: that of the optimizer state, if there is one.
     fn follow_gradients(&mut self) {
         let mut read_as: Vec<ValueId> = self.graph.value_ids().collect();
         for &input in &self.graph.inputs {
@@ -491,7 +500,7 @@ impl State<'_> {
         }
     }
 
-    /// What replaces an input at the next step has the input's layout, and the other way round.
+    /// A value that replaces an input at the next step has the input's layout, and vice versa.
     fn follow_aliases(&mut self) {
         for &(input, output) in &self.graph.aliases {
             let (input, output) = (self.graph.inputs[input], self.graph.outputs[output]);

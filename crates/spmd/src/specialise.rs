@@ -1,9 +1,10 @@
-//! What follows from a rank's number, computed before anything runs.
+//! Folds values that depend on the rank's number, before anything runs.
 //!
-//! Partition writes one graph for a class of ranks, in which places (the offset of a shard, the rows of a table) are
-//! looked up by `partition_id`. Here these lookups are folded: into constants for one rank ([`specialise`]), or into
-//! [`RankConstant`]s for all ranks of a class at once ([`specialise_class`]). A dynamic slice whose place is then known
-//! is a view of its operand.
+//! Partitioning writes one graph per rank class, in which positions, such as the offset of a shard
+//! or the rows of a table, are looked up by `partition_id`. This pass folds these lookups: into
+//! constants for one rank ([`specialise`]), or into [`RankConstant`]s for all ranks of a class
+//! ([`specialise_class`]). A dynamic slice whose position is then known becomes a view of its
+//! operand.
 
 use partita_base::Result;
 use partita_ir::ops::{Constant, RankConstant, Slice};
@@ -14,19 +15,20 @@ use partita_ir::{
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// What is known of a value before the step runs. Which of these a value is must not depend on the rank, or the graphs
-/// of different classes would differ in structure: the sizes of shards never decide.
+/// What is known of a value before the step runs. The variant must not depend on the rank or on the
+/// sizes of shards; otherwise the graphs of different classes would differ in structure.
 #[derive(Clone)]
 enum Known {
     /// Computed by the step.
     Nothing,
     /// A constant; its shape may be that of a shard.
     Constant(Literal),
-    /// A constant of the same shape on every rank: a scalar, or computed from such.
+    /// A constant with the same shape on every rank: a scalar, or computed from scalars.
     Fixed(Literal),
-    /// Computed from the rank's number: a literal for each rank of the class, of the same shape on every rank.
+    /// Computed from the rank's number: one literal for each rank of the class, with the same shape
+    /// on every rank.
     ByRank(RankConstant),
-    /// The rank's number, under some element type: what indexes tables over ranks.
+    /// The rank's number, converted to some element type. It indexes tables over ranks.
     Rank(RankConstant),
 }
 
@@ -64,14 +66,16 @@ impl Known {
     }
 }
 
-/// The graph of one rank: `partition_id` becomes its number, tables over ranks are looked up, and a dynamic slice at a
-/// known place becomes a slice. Nodes stay one to one, so that all ranks' graphs keep one structure.
+/// The graph of one rank: `partition_id` becomes a constant, tables over ranks are looked up, and a
+/// dynamic slice at a known position becomes a slice. Nodes correspond one to one, so that the
+/// graphs of all ranks keep one structure.
 pub fn specialise(graph: &Graph, rank: usize) -> Result<Graph> {
     Folder { graph, ranks: [rank].into(), keeps_ranks: false }.run()
 }
 
-/// The graph of a class of ranks: as [`specialise`], with [`RankConstant`]s for what differs by rank. A dynamic slice
-/// whose place differs by rank stays one, at constant places.
+/// The graph of a rank class: as [`specialise`], but values that differ by rank become
+/// [`RankConstant`]s. A dynamic slice whose position differs by rank remains, with constant
+/// positions.
 pub fn specialise_class(graph: &Graph, ranks: &[usize]) -> Result<ClassGraph> {
     let graph = Folder { graph, ranks: ranks.into(), keeps_ranks: true }.run()?;
     Ok(ClassGraph { graph, ranks: ranks.to_vec() })
@@ -80,7 +84,7 @@ pub fn specialise_class(graph: &Graph, ranks: &[usize]) -> Result<ClassGraph> {
 struct Folder<'a> {
     graph: &'a Graph,
     ranks: Arc<[usize]>,
-    /// Whether what differs by rank is written as rank constants.
+    /// Whether values that differ by rank become rank constants.
     keeps_ranks: bool,
 }
 
@@ -121,7 +125,8 @@ impl Folder<'_> {
             let numbers = self.by_rank(Literal::new([numbers.len()], numbers));
             return Ok((place(builder, self.constant(&numbers), &[]), Known::Rank(numbers)));
         }
-        // Bodies ask for the rank's number themselves: for a class they do so when a program is bound to a rank.
+        // Region bodies use the rank's number themselves: for a class, they are bound when a
+        // program is bound to a rank.
         let has_bodies = !node.op.regions().is_empty();
         if has_bodies && node.op.is_by_rank() && !self.keeps_ranks {
             return Ok((place(builder, node.op.on_rank(self.ranks[0]), operands), Known::Nothing));
@@ -146,7 +151,8 @@ impl Folder<'_> {
             let op = Slice::clamped(&starts, &slice.sizes, &shape);
             return Ok((place(builder, op.into(), &operands[..1]), Known::Nothing));
         }
-        // On a fixed shape, every operand or the other one being a constant of that shape.
+        // Fold ops on a fixed shape, if all operands are fixed, or one of two is (the other is then
+        // a constant of that shape).
         let any = fixed.contains(&true);
         let all = !fixed.contains(&false);
         let folds = match graph.traits(node) {
@@ -174,15 +180,15 @@ impl Folder<'_> {
         Ok((results, if is_rank { Known::Rank(values) } else { Known::ByRank(values) }))
     }
 
-    /// What an op makes of known operands on the rank at this position.
+    /// Evaluates an op on known operands, for the rank at this position.
     fn evaluated(&self, node: &Node, operands: &[&Known], position: usize) -> Result<Literal> {
         let values: Vec<Cow<Literal>> = operands.iter().filter_map(|known| known.at(position)).collect();
         let values: Vec<&Literal> = values.iter().map(Cow::as_ref).collect();
         Ok(node.op.evaluate(&values, &[self.graph.ty(node.results[0]).clone()])?.remove(0))
     }
 
-    /// What an op makes of known operands on every rank of the class: for all at once where it works element by element
-    /// or looks up a number.
+    /// Evaluates an op on known operands for every rank of the class: in one call if it is
+    /// elementwise or looks up a number.
     fn evaluated_on_all(&self, node: &Node, operands: &[&Known]) -> Result<RankConstant> {
         let (graph, count) = (self.graph, self.ranks.len());
         let ty = stacked_type(graph.ty(node.results[0]), count);
@@ -230,7 +236,7 @@ impl Folder<'_> {
     }
 }
 
-/// `count` of a type along a new first dimension.
+/// A type with a new first dimension of size `count`.
 fn stacked_type(ty: &TensorType, count: usize) -> TensorType {
     ty.with_shape([&[count], &ty.shape[..]].concat())
 }

@@ -1,32 +1,34 @@
-//! Fused projections taken apart: a parameter whose product is sliced becomes one parameter per slice.
+//! Splits fused projections: a parameter whose matmul result is sliced becomes one parameter per
+//! slice.
 //!
-//! The rows of a fused `qkv_proj` are those of q, then k, then v. Sharding them as one dimension would give ranks rows
-//! that straddle the parts. As an ordered list of pieces under one global name, each piece shards by its own heads;
-//! checkpoints join them again.
+//! The rows of a fused `qkv_proj` are those of q, then k, then v. Sharded as one dimension, a rank
+//! would get rows that straddle these parts. Stored as an ordered list of parts under one global
+//! name, each part is sharded by its own heads; checkpoints join the parts again.
 
 use indexmap::IndexMap;
 use partita_base::Result;
 use partita_ir::ops::{BinaryKind, BroadcastInDim, DotGeneral};
 use partita_ir::{Graph, GraphBuilder, NodeId, Op, Pieces, Role, ValueId};
 
-/// One fused projection: a parameter, what is done to its product, and the slices of the result.
+/// One fused projection: a parameter, the ops up to the slices, and the slices of the result.
 struct Fused {
     weight: ValueId,
-    /// The cut dimension of the weight.
+    /// The split dimension of the weight.
     dim: usize,
     bias: Option<ValueId>,
-    /// From the weight to the product: conversions and the product. Then, with a bias, the bias's conversions and
-    /// broadcast, and the sum.
+    /// The nodes from the weight to the result: conversions and the matmul; with a bias also its
+    /// conversions, its broadcast, and the sum.
     nodes: Vec<NodeId>,
-    /// For each piece: where it starts and ends, and the slices that read it.
+    /// For each part: its start, its end, and the slices that read it.
     slices: Vec<(usize, usize, Vec<NodeId>)>,
 }
 
-/// Splits every fused projection of a forward graph. A parameter is fused when its only use is as the right operand of
-/// one product without batch dimensions on that side (conversions may stand between), and the product, possibly plus
-/// the broadcast of a parameter used only there, is read by slices along the parameter's free dimension alone, which
-/// cover it in order. Returns the graph with one product per slice, and how parameters were cut; pieces stand where
-/// the parameter stood among the inputs.
+/// Splits every fused projection of a forward graph. A parameter is fused if its only use is as the
+/// right operand of one matmul without batch dimensions on that side (conversions may come
+/// between), and if only slices read the matmul's result, possibly after adding the broadcast of a
+/// parameter used only there. The slices must be along the parameter's free dimension and cover it
+/// in order. Returns the graph with one matmul per slice, and how parameters were split; parts take
+/// the parameter's place among the inputs.
 pub fn split_fused(graph: &Graph) -> Result<(Graph, Vec<Pieces>)> {
     let uses = graph.uses();
     let fused: Vec<Fused> = graph.params().into_iter().filter_map(|p| find(graph, &uses, p)).collect();
@@ -53,7 +55,7 @@ fn find(graph: &Graph, uses: &[Vec<(NodeId, usize)>], weight: ValueId) -> Option
         [single] if !graph.outputs.contains(&value) => Some(*single),
         _ => None,
     };
-    // Through conversions to the one other op that reads the value.
+    // Follows conversions to the only other op that reads the value.
     let through_conversions = |mut value: ValueId, nodes: &mut Vec<NodeId>| loop {
         let (id, position) = only_use(value)?;
         nodes.push(id);
@@ -76,7 +78,7 @@ fn find(graph: &Graph, uses: &[Vec<(NodeId, usize)>], weight: ValueId) -> Option
         let parameter = bias_of(graph, other, last)?;
         let mut of_bias = Vec::new();
         let (broadcast, _) = through_conversions(parameter, &mut of_bias)?;
-        // The broadcast is read by the sum alone.
+        // The broadcast may be read by the sum only.
         (only_use(graph.node(broadcast).results[0])?.0 == sum).then_some(())?;
         nodes.extend(of_bias);
         nodes.push(sum);
@@ -87,14 +89,14 @@ fn find(graph: &Graph, uses: &[Vec<(NodeId, usize)>], weight: ValueId) -> Option
     (!read_elsewhere && slices.len() > 1).then_some(Fused { weight, dim, bias, nodes, slices })
 }
 
-/// The one dimension of a right operand of this rank that appears in the result.
+/// The only dimension of a right operand of this rank that appears in the result.
 fn free_dim(dot: &DotGeneral, rank: usize) -> Option<usize> {
     let mut free = (0..rank).filter(|d| !dot.rhs_contracting.contains(d));
     let first = free.next()?;
     (dot.rhs_batch.is_empty() && free.next().is_none()).then_some(first)
 }
 
-/// The rank-1 parameter that `value` is the broadcast of, along dimension `last`.
+/// The rank-1 parameter that `value` broadcasts along dimension `last`.
 fn bias_of(graph: &Graph, value: ValueId, last: usize) -> Option<ValueId> {
     let (id, _) = graph.value(value).definition?;
     let Op::BroadcastInDim(broadcast) = &graph.node(id).op else { return None };
@@ -110,7 +112,7 @@ fn bias_of(graph: &Graph, value: ValueId, last: usize) -> Option<ValueId> {
     (fits && graph.value(source).role == Role::Param).then_some(source)
 }
 
-/// The slices that read `value`, by where they start, if they cut `dim` alone and cover it in order.
+/// The slices that read `value`, by their start, if they split `dim` alone and cover it in order.
 fn slices_of(
     graph: &Graph,
     uses: &[(NodeId, usize)],
@@ -208,7 +210,7 @@ fn rewrite(graph: &Graph, fused: &[Fused], pieces: &IndexMap<ValueId, Pieces>) -
     Ok(result)
 }
 
-/// Repeats a projection with one piece of its parameters.
+/// Repeats a projection with one part of its parameters.
 fn project(
     graph: &Graph,
     builder: &mut GraphBuilder,
@@ -256,7 +258,7 @@ mod tests {
         Literal::from_f64(ty, values.collect::<Vec<f64>>().into_iter())
     }
 
-    /// The same numbers from pieces, whatever inputs the graph has.
+    /// Checks that the split graph gives the same numbers, for any inputs of the graph.
     fn assert_same_numbers(before: &Graph, after: &Graph, pieces: &[Pieces]) {
         let inputs: Vec<Literal> = before
             .inputs
@@ -297,7 +299,7 @@ mod tests {
     #[test]
     fn unequal_pieces_give_the_same_numbers() {
         for bias in [false, true] {
-            // Read out of order, one piece twice.
+            // Slices in another order, one of them read twice.
             let before = fused(bias, &[(6, 8), (0, 4), (4, 6), (0, 4)]);
             let (after, pieces) = split_fused(&before).unwrap();
             assert_eq!(pieces.len(), 1 + usize::from(bias));

@@ -1,32 +1,33 @@
-//! The strategies of one op: the ways in which the axes of a mesh may split it.
+//! The strategies of one op: the ways in which the axes of a mesh may shard it.
 
 use crate::factors::{dim_sharding, may_split};
 use partita_ir::{FactorId, FactorKind, Node, Rule, ValueId};
 use partita_mesh::{AxisList, AxisRef, Combiner, Mesh};
 
-/// What an op does with one axis.
+/// How an op uses one axis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AxisUse {
-    /// The axis splits a factor.
+    /// The axis shards a factor.
     Factor(FactorId),
-    /// Operands that are partial over the axis pass through a linear group of the rule; the results are partial too.
+    /// Operands that are partial over the axis pass through a linear group of the rule; the results
+    /// are partial too.
     Through(usize, Combiner),
-    /// All ranks along the axis do the same.
+    /// All ranks along the axis repeat the work.
     Unused,
 }
 
-/// A value that is partial over an axis and stays so.
+/// An axis over which partial operands pass through.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Through {
     /// The axis.
     pub axis: AxisRef,
     /// The linear group of the rule whose operands are partial.
     pub group: usize,
-    /// How the parts combine.
+    /// How partial values combine.
     pub combiner: Combiner,
 }
 
-/// One way to split an op.
+/// One way to shard an op.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Strategy {
     /// The axes of each factor, major to minor.
@@ -36,21 +37,23 @@ pub struct Strategy {
 }
 
 impl Strategy {
-    /// Whether an axis splits nothing and nothing passes through over it: all ranks along it repeat the work.
+    /// Whether all ranks along the axis repeat the work: it shards no factor, and no partial value
+    /// over it passes through.
     pub fn leaves_unused(&self, axis: AxisRef) -> bool {
         !self.factors.iter().any(|list| list.contains(&axis)) && self.through.iter().all(|t| t.axis != axis)
     }
 
-    /// The number of shards that the work is split into.
+    /// The number of shards of the work.
     pub fn ways(&self) -> usize {
         self.factors.iter().flatten().map(|axis| axis.size).product()
     }
 }
 
-/// Every strategy of an op over the whole axes of a mesh: what a planner chooses from. Each axis splits one factor, lets
-/// partial sums through a linear group, or is unused. Several axes on one factor come in the order of the mesh, and split
-/// it into no more pieces than it has elements. Strategies whose tensors would be strided, or partial by two combiners,
-/// are left out. The first axis varies slowest; for each axis, factors come first, then unused, then partial sums.
+/// Every strategy of an op over the whole axes of a mesh, for a planner to choose from. Each axis
+/// shards one factor, lets partial sums pass through a linear group, or is unused. Several axes on
+/// one factor are in mesh order, and their product is at most the factor's size. Strategies with
+/// strided shards, or with partial values of two combiners, are left out. The first axis varies
+/// slowest; for each axis, factors come first, then unused, then partial sums.
 pub fn strategies(node: &Node, rule: &Rule, mesh: &Mesh) -> Vec<Strategy> {
     let axes = (0..mesh.axes.len()).map(|axis| mesh.full_axis(axis)).filter(|axis| axis.size > 1);
     let uses = axes.map(|axis| {
@@ -67,7 +70,8 @@ pub fn strategies(node: &Node, rule: &Rule, mesh: &Mesh) -> Vec<Strategy> {
     found
 }
 
-/// Whether a partial value may pass through a linear group: a value that the op also reads elsewhere must be whole.
+/// Whether a partial value may pass through a linear group: the op must not also read the value
+/// through another operand.
 pub(crate) fn may_pass(node: &Node, rule: &Rule, group: usize) -> bool {
     let linear = &rule.linear[group].operands;
     let elsewhere =
@@ -75,8 +79,9 @@ pub(crate) fn may_pass(node: &Node, rule: &Rule, group: usize) -> bool {
     !linear.is_empty() && !linear.iter().any(|&operand| elsewhere(node.operands[operand]))
 }
 
-/// Every combination of one use for each axis. The axes of a factor come in the order that most of them have in one of
-/// `orders[factor]`; axes that it lacks follow. Axes that cannot be used side by side are never used together.
+/// Every combination of one use for each axis. The axes of a factor are in the order of the list in
+/// `orders[factor]` that has most of them; axes not in that list follow. Combinations of
+/// overlapping axes are left out.
 pub(crate) fn combinations(
     rule: &Rule,
     uses: &[(AxisRef, Vec<AxisUse>)],
@@ -120,12 +125,12 @@ fn strategy(rule: &Rule, axes: &[AxisRef], combination: &[AxisUse], orders: &[Ve
     Strategy { factors, through }
 }
 
-/// Whether any two of these axes cannot be used side by side.
+/// Whether any two of these axes overlap.
 pub(crate) fn overlap(axes: &[AxisRef]) -> bool {
     axes.iter().enumerate().any(|(i, a)| axes[i + 1..].iter().any(|b| a.overlaps(*b)))
 }
 
-/// Whether every tensor has a layout, wherever single elements may be split.
+/// Whether every tensor has a layout, if dimensions may be split at any element.
 fn is_expressible(rule: &Rule, strategy: &Strategy) -> bool {
     let fits = |(list, factor): (&AxisList, &partita_ir::Factor)| {
         list.iter().map(|axis| axis.size).product::<usize>() <= factor.size.max(1)
@@ -162,7 +167,8 @@ mod tests {
         (graph, rule)
     }
 
-    /// Of each strategy, the extents of the factors it splits, and how many partial values pass through.
+    /// For each strategy, the sizes of the factors that it shards, and the number of partial values
+    /// that pass through.
     fn told(found: &[Strategy], rule: &Rule) -> Vec<(Vec<usize>, usize)> {
         let told = |s: &Strategy| {
             let split = (0..rule.factors.len()).filter(|&f| !s.factors[f].is_empty());

@@ -1,10 +1,11 @@
-//! Granularity: in whole units of how many elements a dimension may be split.
+//! Split granularity: the block of elements, such as one attention head, that an uneven split of a
+//! dimension must not break.
 //!
-//! A dimension of 128 that is 4 heads of 32 can go to 3 ranks as 2, 1 and 1 heads, but not as 43, 43 and 42
-//! elements. The unit of a dimension follows from the reshapes it meets, through every op that ties it to another
-//! dimension. It only matters where a split is uneven, and only for layouts that ops compute in: an axis over which a
-//! tensor is merely stored in pieces (`fsdp`, `zero1`, `zero2`) cuts by single elements, see
-//! [`Layouts::by_element`](crate::propagate::Layouts::by_element).
+//! A dimension of 128 that is 4 heads of 32 can be split over 3 ranks as 2, 1 and 1 heads, but not
+//! as 43, 43 and 42 elements. The unit of a dimension follows from reshapes, through every op that
+//! relates it to another dimension. It matters only for uneven splits, and only in layouts in which
+//! ops compute. An axis over which a tensor is merely stored in shards (`fsdp`, `zero1`, `zero2`)
+//! splits by single elements, see [`Layouts::by_element`](crate::propagate::Layouts::by_element).
 
 use partita_ir::{Graph, Operation, Rule, ValueId};
 
@@ -14,17 +15,18 @@ pub struct Units {
 }
 
 impl Units {
-    /// Computes units to a fixed point, over the rules of `graph`'s nodes.
+    /// Computes units to a fixed point, from the factor rules of `graph`'s nodes.
     pub fn of(graph: &Graph, rules: &[Rule]) -> Units {
         let mut of: Vec<Vec<usize>> = graph.values.iter().map(|v| vec![1; v.ty.rank()]).collect();
-        // A unit that somebody asked for is where to start.
+        // Start from the units of annotations.
         for (value, units) in graph.values.iter().zip(&mut of) {
             let asked = value.annotation.iter().flat_map(|a| &a.sharding.dims);
             for ((unit, dim), &extent) in units.iter_mut().zip(asked).zip(&value.ty.shape) {
                 raise(unit, dim.unit, extent);
             }
         }
-        // Units only grow along divisors of extents, so this ends; forward and backward sweeps make it quick.
+        // Units only grow along divisors of extents, so this terminates. Alternating forward and
+        // backward sweeps make it fast.
         loop {
             let mut changed = false;
             for id in graph.node_ids().chain(graph.node_ids().rev()) {
@@ -83,7 +85,7 @@ fn visit(graph: &Graph, rule: &Rule, id: partita_ir::NodeId, of: &mut [Vec<usize
     changed
 }
 
-/// Raises a unit, unless the wish does not divide the extent: then the dimension keeps what it has.
+/// Raises a unit, unless the new one does not divide the extent.
 fn raise(unit: &mut usize, wish: usize, extent: usize) -> bool {
     if wish > *unit && wish > 0 && extent > 0 && extent.is_multiple_of(wish) {
         *unit = wish;
@@ -97,11 +99,11 @@ fn gcd(a: usize, b: usize) -> usize {
 }
 
 fn lcm(a: usize, b: usize) -> usize {
-    // Nearly all units are one: no division for those.
+    // Nearly all units are one, so skip the division for those.
     if a.min(b) <= 1 { a.max(b) } else { a / gcd(a, b) * b }
 }
 
-/// The rule of every node of a graph.
+/// The factor rule of every node of a graph.
 pub fn rules_of(graph: &Graph) -> Vec<Rule> {
     graph.nodes.iter().map(|n| n.op.rule(&graph.operand_types(n), &graph.result_types(n))).collect()
 }

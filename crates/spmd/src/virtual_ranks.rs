@@ -1,4 +1,5 @@
-//! Running a partition on virtual ranks with the reference interpreter: what `verify` and the tests stand on.
+//! Runs a partitioned graph on virtual ranks with the reference interpreter, for `verify` and the
+//! tests.
 
 use crate::partition::Partitioned;
 use crate::specialise::{specialise, specialise_class};
@@ -7,8 +8,8 @@ use partita_ir::builder::identity;
 use partita_ir::{ClassGraph, Graph, Literal, TensorType, interpret};
 use partita_mesh::{Combiner, Mesh, Sharding};
 
-/// The shard of a global value that a rank holds. A partial layout gives the value to the first rank along its
-/// partial axes and the identity to the others.
+/// The shard of a global value that a rank holds. For a partial layout, the first rank along its
+/// partial axes holds the value and the others the combiner's identity.
 pub fn distribute(value: &Literal, sharding: &Sharding, mesh: &Mesh, rank: usize) -> Literal {
     let shape = sharding.local_shape(mesh, &value.ty.shape, rank);
     let local = value.window(&sharding.local_offset(mesh, &value.ty.shape, rank), &shape);
@@ -21,8 +22,8 @@ pub fn distribute(value: &Literal, sharding: &Sharding, mesh: &Mesh, rank: usize
     }
 }
 
-/// The global value that the ranks' shards make up; partial ones are combined in f64. E230 where copies that should
-/// be equal are not.
+/// The global value of the ranks' shards; partial shards are combined in f64. E230 if copies that
+/// should be equal differ.
 pub fn collect(ty: &TensorType, sharding: &Sharding, mesh: &Mesh, locals: &[&Literal]) -> Result<Literal> {
     let mut sums: Option<Literal> = None;
     if sharding.is_partial() {
@@ -87,7 +88,7 @@ fn combine(combiner: Combiner, a: &Literal, b: &Literal) -> Literal {
     )
 }
 
-/// The local graph of each class of ranks, with what follows from the ranks' numbers folded.
+/// The local graph of each rank class, with values that depend on rank numbers folded.
 pub fn class_graphs(partitioned: &Partitioned) -> Result<Vec<ClassGraph>> {
     let members = |class: usize| -> Vec<usize> {
         let of_class = |rank: &usize| partitioned.class_of_rank[*rank] == class;
@@ -97,17 +98,17 @@ pub fn class_graphs(partitioned: &Partitioned) -> Result<Vec<ClassGraph>> {
     graphs.map(|(class, graph)| specialise_class(graph, &members(class))).collect()
 }
 
-/// Each rank's local graph, its number folded in.
+/// Each rank's local graph, with its number folded in.
 pub fn rank_graphs(partitioned: &Partitioned) -> Result<Vec<Graph>> {
     (0..partitioned.mesh.rank_count()).map(|rank| specialise(partitioned.local(rank), rank)).collect()
 }
 
-/// Evaluates the partition on global inputs; returns global outputs.
+/// Evaluates the partitioned graph on global inputs and returns global outputs.
 pub fn interpret(partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>> {
     interpret_watched(partitioned, inputs, &|_| ())
 }
 
-/// As [`interpret()`]; `watch` is told the operations of each node over all ranks once it is evaluated.
+/// As [`interpret()`]; after each node, `watch` receives its number of operations over all ranks.
 pub fn interpret_watched(
     partitioned: &Partitioned,
     inputs: &[Literal],

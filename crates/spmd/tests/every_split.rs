@@ -1,5 +1,6 @@
-//! Every assignment of ordered mesh axes to an op's factors equals one device. The cases are generated from the
-//! factor rules, so a new op is covered by adding one application of it to the table.
+//! Every assignment of ordered mesh axes to an op's factors gives the result of one device. The
+//! cases are generated from the factor rules: to cover a new op, add one application of it to the
+//! table.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Programs that JAX lowered, on the numbers that JAX computed for them (tests/jax/README.md): read, verified and
-//! interpreted on one device, then partitioned and interpreted on several.
+//! Programs lowered by JAX, with inputs and results recorded from JAX (tests/jax/README.md):
+//! parsed, verified and interpreted on one device, then partitioned and interpreted on several.
 
 use partita_base::DType;
 use partita_ir::{Annotation, Graph, Literal, Operation, TensorType, evaluate, text, verify};
@@ -7,7 +7,7 @@ use partita_mesh::{Mesh, Sharding};
 use partita_spmd::{Options, Partitioned, partition, virtual_ranks};
 use serde_json::Value;
 
-// ---- what was recorded ----
+// ---- recorded cases ----
 
 /// A recorded tensor: every `every`-th element of `ty` in row-major order.
 struct Recorded {
@@ -23,7 +23,7 @@ struct Case {
     tolerance: f64,
     inputs: Vec<Recorded>,
     outputs: Vec<Recorded>,
-    /// How many outputs are the first inputs of the next step.
+    /// Number of outputs that are the first inputs of the next step.
     carry: usize,
     /// The last output of each consecutive step.
     scalars: Vec<f64>,
@@ -51,7 +51,8 @@ impl Recorded {
             None => entry["data"].as_array().expect("data").iter().map(number).collect(),
             Some(fill) => filled(fill, ty.element_count()),
         };
-        // JAX writes as few digits as the type needs: rounded to it, they are the very value.
+        // JAX writes only as many digits as the type needs: rounded to the type, they give the
+        // exact value.
         let round = |value| Literal::scalar(dtype, value).to_f64()[0];
         let values = values.into_iter().map(round).collect();
         let name = entry.get("name").and_then(Value::as_str).unwrap_or("").to_string();
@@ -124,7 +125,7 @@ impl Case {
         self.inputs.iter().map(Recorded::literal).collect()
     }
 
-    /// What is wrong with these outputs, if anything.
+    /// Compares these outputs with the recorded ones and describes the difference, if any.
     fn complaint(&self, outputs: &[Literal]) -> Option<String> {
         if outputs.len() != self.outputs.len() {
             return Some(format!("{}: {} outputs", self.name, outputs.len()));
@@ -161,8 +162,8 @@ impl Case {
         }
     }
 
-    /// Runs all recorded steps, each on what the last one left, and compares the first step's outputs and every
-    /// step's last one.
+    /// Runs all recorded steps, each on the outputs of the previous one. Compares all outputs of
+    /// the first step and the last output of every step.
     fn check_steps(&self, mut step: impl FnMut(&[Literal]) -> Vec<Literal>) {
         assert!(self.carry > 0 && self.scalars.len() == 3);
         let mut inputs = self.literals();
@@ -244,7 +245,7 @@ fn training_steps_follow_jax_for_three_steps() {
     }
 }
 
-// ---- many devices ----
+// ---- several devices ----
 
 fn cut(case: &Case, graph: &Graph, mesh: &Mesh) -> Partitioned {
     let partitioned = partition(graph, mesh, &Options::default());
@@ -261,8 +262,9 @@ fn run(case: &Case, partitioned: &Partitioned, inputs: &[Literal]) -> Vec<Litera
         .unwrap_or_else(|error| panic!("{} on {mesh}: {error}", case.name))
 }
 
-/// The layout of an input of a training step, from its name: batches along the data axes; weights (input features
-/// first) by columns then rows along `tp`, and along `fsdp` in what is left. Optimizer state lies as its parameter.
+/// The layout of an input of a training step, from its name: batches along the data axes; weights
+/// (input features first) by columns or rows along `tp`, and along `fsdp` in a free dimension.
+/// Optimizer state has the layout of its parameter.
 fn layout(name: &str, ty: &TensorType, mesh: &Mesh) -> Sharding {
     let rank = ty.rank();
     let mut sharding = Sharding::replicated(rank);
@@ -296,7 +298,7 @@ fn layout(name: &str, ty: &TensorType, mesh: &Mesh) -> Sharding {
     sharding
 }
 
-/// The step with its inputs laid out for the mesh; what it carries over lies as it came.
+/// The step with annotated inputs. Values carried to the next step keep the layout of their inputs.
 fn laid_out(case: &Case, mesh: &Mesh) -> Graph {
     let mut graph = case.graph();
     graph.meshes = vec![mesh.clone()];
@@ -310,9 +312,10 @@ fn laid_out(case: &Case, mesh: &Mesh) -> Graph {
     graph
 }
 
-/// How far a partitioned step may be from the same step on one device, relative to the largest element of a tensor.
-/// Sums in another order differ by some 4e-7; Adam divides by the root of squares, so where a gradient is next to
-/// nothing its first step carries that over 30-fold.
+/// Tolerance between a partitioned step and the same step on one device, relative to the largest
+/// element of a tensor. Sums in another order differ by about 4e-7. Adam divides by the root of the
+/// squared gradient, so its first step amplifies the difference 30-fold where a gradient is almost
+/// zero.
 const ONE_DEVICE_TOLERANCE: f64 = 2e-5;
 
 fn relative_error(got: &Literal, want: &Literal) -> f64 {
@@ -321,7 +324,7 @@ fn relative_error(got: &Literal, want: &Literal) -> f64 {
     got.iter().zip(&want).map(|(a, b)| (a - b).abs() / magnitude).fold(0.0, f64::max)
 }
 
-/// Every axis cuts some input, and the ranks talk.
+/// Checks that every axis shards some input and that ranks communicate.
 fn check_really_cut(case: &Case, partitioned: &Partitioned) {
     let mesh = &partitioned.mesh;
     for axis in &mesh.axes {

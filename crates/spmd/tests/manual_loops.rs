@@ -1,5 +1,5 @@
-//! Loops in manual computations, as JAX writes `fori_loop` inside `shard_map`: a ring that passes shards around, and
-//! a loop whose trips depend on the rank.
+//! Loops in manual computations, as JAX writes `fori_loop` inside `shard_map`: a ring that passes
+//! shards around, and a loop whose trip count depends on the rank.
 
 use partita_ir::{Graph, Literal, Op, evaluate, evaluate_ranks, text, verify};
 use partita_spmd::{Options, Partitioned, partition, virtual_ranks};
@@ -25,7 +25,8 @@ fn program(body: &str) -> Graph {
     graph
 }
 
-/// `%sum` takes in `%ring`, times this rank's number, four times; after each trip the ring moves on by one.
+/// `%sum` accumulates `%ring` times this rank's number, four times; each trip passes `%ring` on to
+/// the next rank.
 const RING: &str = r#"      %trips = stablehlo.constant dense<4> : tensor<i32>
       %start = stablehlo.constant dense<0.0> : tensor<2xf32>
       %l:3 = stablehlo.while(%i = %zero, %ring = %mine, %sum = %start) : tensor<i32>, tensor<2xf32>, tensor<2xf32>
@@ -52,7 +53,8 @@ fn input() -> Literal {
     Literal::new([8], (0..8).map(|i| 1.0 + i as f32).collect::<Vec<f32>>())
 }
 
-/// What the program is worth on the mesh as a whole, on ranks in lock step, and on ranks that know their number.
+/// The results of the program on the whole mesh, on ranks in lock step, and on ranks with their
+/// number folded in.
 fn results(graph: &Graph) -> [Vec<f64>; 3] {
     let partitioned = cut(graph);
     let ranks = virtual_ranks::rank_graphs(&partitioned).expect("specialises");
@@ -68,7 +70,7 @@ fn results(graph: &Graph) -> [Vec<f64>; 3] {
 #[test]
 fn a_ring_in_a_loop_is_written_out_and_passes_every_shard_by_every_rank() {
     let graph = program(RING);
-    // Every rank meets all shards: its number times the sum of them.
+    // Every rank sees all shards: the result is its number times their sum.
     let want = [0.0, 0.0, 16.0, 20.0, 32.0, 40.0, 48.0, 60.0];
     for got in results(&graph) {
         assert_eq!(got, want);

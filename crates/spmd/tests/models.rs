@@ -1,5 +1,5 @@
-//! How many collectives whole models need, asserted exactly: they follow from layouts, so a change here is a change
-//! of what users pay.
+//! The number of collectives of whole models, asserted exactly: it follows from layouts, so a
+//! change here changes the cost for users.
 
 use partita_base::DType;
 use partita_ir::{Annotation, Graph, Literal, Op, Phase, Role, TensorType, ValueId, evaluate};

@@ -1,4 +1,4 @@
-//! Input at the edges: what is wrong is told apart, what is merely odd works.
+//! Edge cases of the input: wrong input gives the right error, unusual input works.
 
 mod common;
 
@@ -26,7 +26,7 @@ fn run(graph: &Graph, mesh: &Mesh) -> Partitioned {
     partitioned
 }
 
-/// `negate(x)` of this shape, `x` pinned.
+/// `negate(x)` of this shape, with an annotated `x`.
 fn negated(shape: &[usize], pinned: Annotation) -> Graph {
     let mut b = GraphBuilder::new("main");
     let x = b.input("x", TensorType::new(DType::F64, shape), Role::Input);
@@ -71,13 +71,13 @@ fn a_split_is_fixed_by_the_name_of_a_value() {
         let options = Options { fixed: BTreeMap::from([(name.to_string(), split)]), ..Options::default() };
         partition(&graph, &mesh, &options)
     };
-    // The operand is cut along its last dimension, and the result gathered again.
+    // The operand is sliced along its last dimension, and the result gathered again.
     let moves = fixed_for("negative").unwrap_or_else(|error| panic!("{error}")).moves;
     let steps: Vec<&Step> = moves.iter().map(|moved| &moved.step.step).collect();
     assert!(matches!(steps[..], [Step::Slice { dim: 1, .. }, Step::AllGather { dim: 1, .. }]), "{steps:?}");
     let error = fixed_for("negatve").map(|_| ()).unwrap_err();
     assert_eq!((error.code, error.help.as_deref()), ("E475", Some("did you mean `negative`?")));
-    // What is fed is computed by no op.
+    // An input is computed by no op.
     assert_eq!(fixed_for("x").map(|_| ()).unwrap_err().code, "E475");
 }
 
@@ -123,7 +123,7 @@ fn graphs_need_no_nodes() {
     b.annotate(y, annotation(Sharding::replicated(1)));
     let mut graph = b.finish(vec![x, y, x]);
     run(&graph, &mesh);
-    // The next step's x is this step's y, and the other way round: each moves into the other's layout.
+    // The next step's x is this step's y, and vice versa: each is resharded to the other's layout.
     graph.aliases = vec![(0, 1), (1, 0)];
     let partitioned = run(&graph, &mesh);
     assert_eq!(partitioned.outputs[0], partitioned.inputs[1]);
@@ -169,7 +169,7 @@ fn many_axes_in_many_places_still_have_an_answer() {
     run(&b.finish(vec![sum.unwrap()]), &mesh);
 }
 
-/// Five and seven over 8 and 12 ranks: several classes, found step by step, one graph each.
+/// Extents of five and seven over 8 and 12 ranks: several classes, found one refinement at a time.
 #[test]
 fn ranks_fall_into_classes_by_their_shapes() {
     for axes in [&[("x", 4), ("y", 2)][..], &[("x", 3), ("y", 4)], &[("x", 8)]] {

@@ -1,4 +1,5 @@
-//! Why values have their layouts. Where layouts spread to and where data moves is said by files below `tests/files`.
+//! Causes of layouts. How layouts propagate and which collectives result is tested by the files
+//! below `tests/files`.
 
 mod common;
 
@@ -8,7 +9,7 @@ use partita_ir::{Annotation, Graph, GraphBuilder, Literal, Op, Role, TensorType,
 use partita_mesh::{Mesh, Sharding};
 use partita_spmd::{Cause, Options, propagate};
 
-/// An input [rows, columns] with its first dimension over an axis, and its second one open where that is asked for.
+/// An input [rows, columns] with its first dimension over an axis; its second one may be open.
 fn input(
     b: &mut GraphBuilder,
     mesh: &Mesh,
@@ -52,7 +53,7 @@ fn every_split_dimension_leads_back_to_what_somebody_asked_for() {
             let Some(&axis) = sharding.axes.first() else { continue };
             let (mut value, mut steps) = (id, 0);
             loop {
-                // The dimension that has the axis, and who gave it.
+                // The dimension that has the axis, and the origin of its layout.
                 let dims = &layouts.sharding(value).dims;
                 let dim = dims.iter().position(|d| d.axes.contains(&axis)).expect("the giver has the axis");
                 match layouts.causes[value.index()][dim].as_ref().expect("a cause") {
@@ -82,7 +83,7 @@ fn shown(graph: &Graph, mesh: &Mesh, value: ValueId) -> String {
     propagate(graph, mesh).expect("layouts fit").sharding(value).display(mesh)
 }
 
-/// One addition whose operand is laid out on the second of two meshes.
+/// One addition whose operand has a layout on the second of two meshes.
 fn on_second_mesh(first: &str, second: &str, sharding: &str) -> Graph {
     let text = format!(
         "module {{\n sdy.mesh @first = <{first}>\n sdy.mesh @second = <{second}>\n func.func public @main(%x: \
@@ -110,7 +111,7 @@ fn layouts_on_another_mesh_are_said_in_the_axes_of_this_one() {
         let expected = evaluate(&graph, &inputs).expect("a valid graph");
         let partitioned = check(&graph, &mesh, &Options::default(), &inputs, &expected)
             .unwrap_or_else(|(code, text)| panic!("{code}: {text}"));
-        // Every rank holds what the layout on the second mesh gives it.
+        // Every rank holds the shard that the layout on the second mesh gives it.
         let own = &graph.meshes[1];
         let asked = &graph.value(graph.inputs[0]).annotation.as_ref().expect("a layout").sharding;
         for rank in 0..8 {
@@ -132,7 +133,7 @@ fn layouts_that_this_mesh_cannot_say_are_refused() {
         let error = propagate(&graph, &graph.meshes[0]).unwrap_err();
         assert_eq!(error.code, "E216", "{error}");
     }
-    // Meshes of the same devices agree, in whatever order these are.
+    // Meshes of the same devices agree, even if both list them in another order.
     let turned = r#"["x"=4], device_ids=[1, 2, 3, 0]"#;
     let graph = on_second_mesh(turned, turned, r#"[{"x"}, {}]"#);
     assert_eq!(shown(&graph, &graph.meshes[0], graph.inputs[0]), "[{x}, {}]");

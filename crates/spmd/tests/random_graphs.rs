@@ -1,5 +1,5 @@
-//! Random graphs with random layouts asked for, on random meshes: partitioning never changes a number and never
-//! panics.
+//! Random graphs with random annotations on random meshes: partitioning never changes a result and
+//! never panics.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn run(recipe: &Recipe) -> Result<(), TestCaseError> {
     if recipe.seed.is_multiple_of(4) {
         check_specialised(&partitioned, &inputs).map_err(fail)?;
     }
-    // Every split dimension says why.
+    // Every sharded dimension has a cause.
     let layouts = &partitioned.layouts;
     for id in partitioned.graph.value_ids() {
         for (dim, sharding) in layouts.sharding(id).dims.iter().enumerate() {
@@ -56,7 +56,8 @@ fn random_graphs_equal_one_device_b() {
     run_seed(2, 500);
 }
 
-/// The cases above are worth something: they move data, hold partial values, and a sum that is never completed shows.
+/// Checks that the cases above are strong enough: they communicate, hold partial values, and a sum
+/// that is never completed is detected.
 #[test]
 fn a_sum_that_is_taken_for_complete_is_noticed() {
     let mut runner =

@@ -1,12 +1,14 @@
-//! Sums of products: a product that is added to another one is added in its place, where that gives the same bits.
+//! Matmul accumulation: replaces the sum of two matmuls by one matmul that adds to the other's
+//! result in place, if the device's kernel gives the same bits.
 
 use crate::passes::simplify::is_sum;
 use partita_ir::composites::{DOT_GENERAL_ADD, dot_general_dims};
 use partita_ir::ops::{Composite, DotGeneral, Reshape};
 use partita_ir::{Graph, NodeId, Op, Target, ValueId};
 
-/// Sums of two products that nobody else reads become the earlier one with the later one added to it: at the later one's
-/// place, so that nothing is held longer. The graphs keep one structure.
+/// For each sum of two matmuls that have no other reader, the later matmul adds to the result of
+/// the earlier one. It keeps its place in the graph, so no value lives longer. The graphs keep one
+/// structure.
 pub(crate) fn accumulate(mut graphs: Vec<Graph>, target: &dyn Target) -> Vec<Graph> {
     let first = &graphs[0];
     let uses = first.uses();
@@ -16,7 +18,7 @@ pub(crate) fn accumulate(mut graphs: Vec<Graph>, target: &dyn Target) -> Vec<Gra
         .node_ids()
         .filter(|&id| is_sum(&first.node(id).op) && first.node(id).operands.iter().all(is_alone))
         .collect();
-    // The product that each sum has become.
+    // The matmul that replaced each sum.
     let mut became: Vec<ValueId> = first.value_ids().collect();
     for id in sums {
         let first = &graphs[0];
@@ -50,7 +52,7 @@ fn is_product_added(op: &Op) -> bool {
     matches!(op, Op::Composite(composite) if composite.definition.name == DOT_GENERAL_ADD.name)
 }
 
-/// The product at `place` added to `sum`.
+/// The matmul at `place` with `sum` added.
 fn added(graph: &Graph, dot: &DotGeneral, sum: ValueId, place: NodeId) -> Option<Composite> {
     let operands = std::iter::once(&sum).chain(&graph.node(place).operands);
     let types: Vec<_> = operands.map(|&operand| graph.ty(operand).clone()).collect();

@@ -1,5 +1,5 @@
-//! Merging collectives: several tensors travel in one meeting where nobody has to wait for it longer than for the
-//! last of them.
+//! Bucketing: merges collectives of one kind and group into one, if no reader waits longer than for
+//! the last of them.
 
 use crate::LowerOptions;
 use crate::collective::{CollectiveKind, groups, kind, meetings};
@@ -12,31 +12,32 @@ use partita_mesh::Combiner;
 use partita_pipeline::block_of;
 use std::sync::Arc;
 
-/// Where a bucket stands in a training step, which decides when it starts and ends.
+/// The use of a bucket in a training step, which decides when it starts and ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum BucketClass {
-    /// Gathers shards of parameters: could start at any time, costs memory from then on.
+    /// Gathers shards of parameters. It may start at any time, but takes memory from then on.
     ParameterGather,
-    /// Reduces gradients: nobody needs them before the update.
+    /// Reduces gradients, which no op needs before the update.
     GradientReduction,
     /// Anything else: the next op waits for it.
     Activation,
-    /// Goes to other stages.
+    /// A send to other stages.
     Sent,
-    /// Comes from another stage.
+    /// A receive from another stage.
     Received,
 }
 
-/// Collective nodes that become one meeting.
+/// Collective nodes that run as one collective.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Bucket {
     pub kind: CollectiveKind,
     pub class: BucketClass,
-    /// The merged nodes, in graph order; the same on every rank. None where a value goes from stage to stage.
+    /// The merged nodes, in graph order, the same on every rank; empty for a send between stages.
     pub nodes: Vec<NodeId>,
-    /// The edge between stages, with the value that goes over it: an output of the graph, or an input.
+    /// For a send: the edge between stages and its value, which is an output or an input of the
+    /// graph.
     pub edge: Option<(usize, ValueId)>,
-    /// The groups of ranks that meet; every rank stands in one.
+    /// The groups of ranks; every rank is in one.
     pub meetings: Arc<[Arc<[usize]>]>,
     /// Forward, backward (`InputGrad`) or update.
     pub phase: Phase,
@@ -48,7 +49,7 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// What ranks give, in the order of the transfers.
+    /// The values that ranks send, in the order of the transfers.
     pub fn operands(&self, graph: &Graph) -> Vec<ValueId> {
         match self.edge {
             Some((_, value)) if self.class == BucketClass::Sent => vec![value],
@@ -57,7 +58,7 @@ impl Bucket {
         }
     }
 
-    /// What ranks get, likewise.
+    /// The values that ranks receive, in the same order.
     pub fn results(&self, graph: &Graph) -> Vec<ValueId> {
         match self.edge {
             Some((_, value)) if self.class == BucketClass::Received => vec![value],
@@ -90,7 +91,7 @@ impl Bucket {
     }
 }
 
-/// The node that computes a value which goes over an edge; for a received value, the first one that reads it.
+/// The node that computes the value of an edge; for a received value, its first reader.
 pub(crate) fn edge_node(graph: &Graph, value: ValueId) -> Option<&Node> {
     match graph.value(value).definition {
         Some((id, _)) => Some(graph.node(id)),
@@ -103,7 +104,7 @@ pub(crate) fn phase_class(phase: Phase) -> Phase {
     if phase.is_backward() { Phase::InputGrad } else { phase }
 }
 
-/// Whether a value is a graph input that stays from step to step, seen through views and conversions.
+/// Whether a value is a persistent graph input, possibly through views and conversions.
 fn is_parameter(graph: &Graph, mut value: ValueId) -> bool {
     while let Some((definition, _)) = graph.value(value).definition {
         let node = graph.node(definition);
@@ -125,7 +126,7 @@ fn bucket_class(graph: &Graph, node: &Node, kind: CollectiveKind) -> BucketClass
     }
 }
 
-/// The collective that a node is known to be, as the class of this graph has it.
+/// The collective op of a node that is known to be a collective.
 fn exchange_of(graph: &Graph, id: NodeId) -> CollectiveRef<'_> {
     graph.traits(graph.node(id)).collective().expect("all classes have one structure")
 }
@@ -141,24 +142,26 @@ fn combiner(op: CollectiveRef) -> Option<Combiner> {
     }
 }
 
-/// Groups the collectives of the ranks' graphs into buckets. Two may share one when they agree in kind, groups,
-/// combiner, part of the step and microbatch, and no path leads from one to the other; and
-/// - all-reduces of gradients and of the update: while the bucket stays below the cap;
-/// - all others: when they are of one block, and no work of another microbatch stands between: it would have to wait.
+/// Groups the collectives of the ranks' graphs into buckets. Two collectives may share a bucket if
+/// they agree in kind, groups, combiner, part of the step and microbatch, and no path leads from
+/// one to the other. In addition
+/// - all-reduces of gradients and of the update share a bucket up to the size limit;
+/// - others share a bucket if they belong to one block and no work of another microbatch, which
+///   would have to wait, is between them.
 ///
-/// E400 where ranks disagree on groups.
+/// E400 if ranks disagree on groups.
 pub(crate) fn bucket(graphs: &[Graph], classes: &Classes, options: &LowerOptions) -> Result<Vec<Bucket>> {
     let first = &graphs[0];
     let mut buckets: Vec<Bucket> = Vec::new();
     let mut bucket_of: Vec<Option<usize>> = vec![None; first.nodes.len()];
     let mut open: IndexMap<_, usize> = IndexMap::new();
     let mut paths = Paths::new(first);
-    // How often the graph has gone on to another microbatch.
+    // Number of changes of the microbatch so far, in graph order.
     let (mut turn, mut microbatch) = (0, None);
     let mut turn_of: Vec<usize> = Vec::new();
-    // Most collectives of a step have one of a few groupings: each is held once.
+    // Most collectives of a step use one of a few groupings; each grouping is stored once.
     let mut groupings: IndexSet<Arc<[Arc<[usize]>]>> = IndexSet::new();
-    // The lists that ops share, with what they are held as.
+    // The group lists that ops share, with their stored form.
     let mut shared: Vec<(&[Vec<usize>], Arc<[Arc<[usize]>]>)> = Vec::new();
     for id in first.node_ids() {
         let node = first.node(id);
@@ -210,7 +213,8 @@ pub(crate) fn bucket(graphs: &[Graph], classes: &Classes, options: &LowerOptions
         if let Some(&candidate) = open.get(&key) {
             let bucket = &buckets[candidate];
             let fits = !capped || bucket.bytes + bytes <= options.bucket_cap_bytes;
-            // Ancestors of parameter gathers hold no collective, so no path can lead through a bucket.
+            // No ancestor of a parameter gather is a collective, so no path can lead through a
+            // bucket.
             let mut free = || {
                 class == BucketClass::ParameterGather || paths.is_free(&buckets, &bucket_of, candidate, id)
             };
@@ -242,12 +246,12 @@ pub(crate) fn bucket(graphs: &[Graph], classes: &Classes, options: &LowerOptions
     Ok(buckets)
 }
 
-/// Reachability in a graph whose buckets count as one node each: there is never a cycle.
+/// Reachability in a graph whose buckets count as one node each. The graph is always acyclic.
 struct Paths<'a> {
     graph: &'a Graph,
-    /// The bucket that the current search is about.
+    /// The bucket of the current search.
     target: Option<usize>,
-    /// The search that last found a node not to depend on its target.
+    /// For each node, the last search that found it not to depend on the target.
     seen: Vec<usize>,
     search: usize,
 }
@@ -257,8 +261,8 @@ impl<'a> Paths<'a> {
         Paths { graph, target: None, seen: vec![0; graph.nodes.len()], search: 0 }
     }
 
-    /// Whether `node`, later in the graph than all members of buckets, can join one without a cycle: it depends on no
-    /// member.
+    /// Whether `node`, later in the graph than all members of buckets, can join one without a
+    /// cycle, which means that it depends on no member.
     fn is_free(
         &mut self,
         buckets: &[Bucket],
@@ -275,7 +279,7 @@ impl<'a> Paths<'a> {
                 let Some((definition, _)) = self.graph.value(*operand).definition else { continue };
                 let other = bucket_of[definition.index()];
                 if other == Some(bucket) {
-                    // What this search has seen so far may depend on the bucket.
+                    // Nodes visited by this search may depend on the bucket.
                     self.target = None;
                     return false;
                 }
@@ -296,8 +300,9 @@ impl<'a> Paths<'a> {
         true
     }
 
-    /// Notes that a bucket has one more member: whoever depends on the bucket depends on more now. What does not depend
-    /// on it does not depend on the member either, for that is later.
+    /// Records a new member of a bucket. Nodes that depend on the bucket now depend on more, so
+    /// results of searches for other buckets are void. A node that does not depend on this bucket
+    /// does not depend on the new member either, since that comes later in the graph.
     fn joined(&mut self, bucket: usize) {
         if self.target != Some(bucket) {
             self.target = None;

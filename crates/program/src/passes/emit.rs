@@ -1,5 +1,6 @@
-//! One rank's instructions: regions over views of buffers. View ops become strides here; a copy is made only
-//! where strides cannot say it, or where the reader needs dense memory (collectives, outputs).
+//! Emits one rank's instructions: regions over views of buffers. View ops become strides. A copy is
+//! made only if strides cannot express the view, or if the reader needs dense memory (collectives,
+//! outputs).
 
 use crate::RegionTarget;
 use crate::collective::{Collective, CollectiveKind, Transfer, exchange};
@@ -18,14 +19,14 @@ use partita_ir::traits::{ConstantOp, Traits, ViewMap};
 use partita_ir::{Graph, GraphBuilder, Node, NodeId, Op, Operation, Phase, Role, TensorType, ValueId};
 use std::sync::Arc;
 
-/// The meetings of all buckets, and the first meeting of each bucket.
+/// The collectives of all buckets, one per group, and the number of each bucket's first collective.
 pub(crate) fn collectives(
     graphs: &[Graph],
     classes: &Classes,
     buckets: &[Bucket],
 ) -> (Vec<Collective>, Vec<usize>) {
     let mut collectives = Vec::new();
-    // Lists of types repeat from group to group and from layer to layer: each is held once.
+    // Type lists repeat between groups and between layers; each list is stored once.
     let mut lists: IndexSet<Arc<[TensorType]>> = IndexSet::new();
     let mut first = Vec::new();
     for (number, bucket) in buckets.iter().enumerate() {
@@ -36,7 +37,8 @@ pub(crate) fn collectives(
             true => bucket.kind.name().into(),
             false => format!("{} in {path}", bucket.kind.name()),
         };
-        // What travels follows from the classes of the members, but where ops name single ranks.
+        // The transfers depend only on the classes of the members, except for ops that name single
+        // ranks.
         let names_ranks =
             matches!(bucket.kind, CollectiveKind::CollectivePermute | CollectiveKind::CollectiveBroadcast);
         let mut of_classes: IndexMap<Vec<usize>, Arc<[Transfer]>> = IndexMap::new();
@@ -81,7 +83,7 @@ pub(crate) fn collectives(
     (collectives, first)
 }
 
-/// The type of what a rank gives or gets that gives or gets nothing.
+/// The type for a rank that sends or receives nothing.
 pub(crate) fn nothing(ty: &TensorType) -> TensorType {
     ty.with_shape(vec![0])
 }
@@ -118,22 +120,24 @@ struct Emitter<'a> {
     graph: &'a Graph,
     target: &'a dyn RegionTarget,
     program: Program,
-    /// How each value is seen, once it is known.
+    /// The view of each value, once it is known.
     views: Vec<Option<View>>,
-    /// Dense copies of values that are seen otherwise.
+    /// Dense copies of values whose view is not dense.
     dense: Vec<Option<View>>,
 }
 
-/// What of a graph's inputs and outputs is a port of the program: the first ones. The others come and go over edges.
+/// The inputs and outputs of a graph that are ports of the program. They come first; the remaining
+/// ones belong to edges between stages.
 pub(crate) struct Ports<'a> {
     /// The role of each input.
     pub roles: &'a [Role],
-    /// How many outputs.
+    /// Number of outputs.
     pub outputs: usize,
 }
 
-/// Emits the program of a class of ranks. `first_meeting` is the collective number of each bucket's first meeting; the
-/// program names those of the class's first rank. Buffers have no place yet.
+/// Emits the program of a rank class. `first_meeting` is the number of each bucket's first
+/// collective; the program uses the collectives of the class's first rank. Buffers have no offsets
+/// yet.
 pub(crate) fn emit(
     ranks: &[usize],
     graph: &Graph,
@@ -210,7 +214,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// How a value is seen. Makes constants, iotas and copies that nobody needed so far.
+    /// The view of a value. Emits constants, iotas and copies at their first use.
     fn view(&mut self, value: ValueId) -> View {
         if let Some(view) = &self.views[value.index()] {
             return view.clone();
@@ -257,11 +261,11 @@ impl Emitter<'_> {
         view
     }
 
-    /// Where a window at known places begins, for each rank of the class.
+    /// The starts of a window at constant positions, for each rank of the class.
     fn starts(&self, node: &Node, sizes: &[usize]) -> Vec<Vec<usize>> {
         let graph = self.graph;
         let shape = &graph.ty(node.operands[0]).shape;
-        // For each dimension one number, or one for each rank.
+        // For each dimension, one number for all ranks or one per rank.
         let start = |value: &ValueId| match graph.constant(*value).expect("a window begins at constants") {
             ConstantOp::OfAll(constant) => constant.value.to_i64(),
             ConstantOp::ByRank(constant) => constant.values.to_i64(),
@@ -275,7 +279,7 @@ impl Emitter<'_> {
         (0..self.program.ranks.len()).map(of_rank).collect()
     }
 
-    /// A view of the value whose elements stand in row-major order.
+    /// A view of the value with its elements in row-major order.
     fn dense(&mut self, value: ValueId) -> View {
         let view = self.view(value);
         if view.is_dense() {
@@ -289,7 +293,7 @@ impl Emitter<'_> {
         dense
     }
 
-    /// A fresh dense copy.
+    /// Emits a dense copy.
     fn copy(&mut self, value: ValueId) -> BufferId {
         let ty = self.graph.ty(value);
         let view = self.view(value);
@@ -301,13 +305,13 @@ impl Emitter<'_> {
         output
     }
 
-    /// The region of elementwise nodes, reductions of rows and views between them with these results, and the views that
-    /// it reads.
+    /// The region of these nodes (elementwise ops, reductions of rows, and views between them) with
+    /// these results, and the views that it reads.
     fn fused_region(&mut self, nodes: &[NodeId], results: &[ValueId]) -> (Region, Vec<View>) {
         let graph = self.graph;
         let reduces = nodes.iter().any(|&id| matches!(graph.node(id).op, Op::Reduce(_)));
         let mut builder = GraphBuilder::new("fused");
-        // Scalars are read at every place, of whatever shape.
+        // Scalar operands are broadcast to the shape of the op that reads them.
         let mut inner: IndexMap<(ValueId, &[usize]), ValueId> = IndexMap::new();
         let mut inputs = Vec::new();
         for &id in nodes {
@@ -331,7 +335,8 @@ impl Emitter<'_> {
                         }
                     } else if let Some(Op::Iota(Iota { ty: own, dim })) = iota
                         && own.shape == *shape
-                        // Rows are done block by block, and do not know where they are.
+                        // A region with rows runs in blocks of rows that do not know their
+                        // position.
                         && !reduces
                     {
                         builder.push_typed(Iota { ty: ty.clone(), dim: *dim }, &[], vec![ty])[0]
@@ -407,7 +412,7 @@ impl Emitter<'_> {
         origin: Origin,
     ) -> Vec<BufferId> {
         let outputs: Vec<BufferId> = results.iter().map(|&value| self.result(value)).collect();
-        // The device sizes scratch memory for a region as a rank runs it.
+        // The device sizes scratch memory for the region of a concrete rank.
         let own = region.is_by_rank().then(|| {
             let mut own = region.clone();
             own.bind(self.program.ranks[0]);
@@ -453,7 +458,8 @@ impl Emitter<'_> {
         let mut inputs: Vec<View> = bucket.operands(graph).into_iter().map(|v| self.dense(v)).collect();
         let mut outputs: Vec<BufferId> = bucket.results(graph).into_iter().map(|v| self.result(v)).collect();
         if let Some((_, value)) = bucket.edge {
-            // A rank of the sending stage gets nothing, one of the receiving stage gives nothing.
+            // A rank of the sending stage receives nothing, one of the receiving stage sends
+            // nothing.
             let nothing = nothing(graph.ty(value));
             let buffer = self.buffer(&nothing, "nothing".to_string(), BufferKind::Temporary);
             if inputs.is_empty() {
@@ -467,7 +473,7 @@ impl Emitter<'_> {
         self.program.instructions.push(Instruction { action, origin });
     }
 
-    /// Gives every output that is a port a buffer of its own, except an input that replaces itself.
+    /// Gives every output port its own buffer, except an input that replaces itself.
     fn outputs(&mut self, count: usize) {
         let graph = self.graph;
         let mut taken: IndexSet<BufferId> = IndexSet::new();

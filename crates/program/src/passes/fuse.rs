@@ -1,10 +1,12 @@
-//! Fusion: elementwise nodes of one shape that feed each other run as one region, and so do reductions of its rows,
-//! what is computed from their results, and who reads that repeated along the rows. Reductions across many rows belong to
-//! the region that makes what they reduce; their results are there when it has ended.
+//! Fusion: elementwise ops of one shape that feed each other run as one region, together with
+//! reductions of its rows and the ops that broadcast the results back along the rows (softmax and
+//! norm patterns). A reduction across many rows (a bias or norm-weight gradient) joins the region
+//! that computes its operand; its result is ready only when the region has ended.
 //!
-//! Everything happens on the fixed order of items. A region runs at the place of one of its nodes; a node may
-//! be delayed to a later place while nobody in between reads it, or hoisted to an earlier one where its operands
-//! are there already. So regions never change what is computed, or the order of collectives.
+//! The pass works on a fixed order of items, greedily and in that order. A region runs at the place
+//! of one of its nodes. A node may be delayed to a later place if no other item reads it before, or
+//! hoisted to an earlier place if its operands are ready there. Fusion therefore never changes what
+//! is computed, or the order of collectives.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,21 +22,22 @@ use partita_ir::{Graph, Node, NodeId, Op, Operation, Phase, ValueId};
 
 /// Most outputs of a fused region.
 const FUSED_OUTPUTS: usize = 16;
-/// Most elements in a row of a region that reduces its rows: a few values of a row fit into the second cache.
+/// Most elements in a row of a region that reduces its rows, so that a few values of a row fit in
+/// L2.
 const ROW_ELEMENTS: usize = 1 << 16;
 
-/// Fewest rows that a region reduces across: its work is cut between blocks of rows.
+/// Fewest rows for a reduction across rows: threads divide its work by blocks of rows.
 const ACROSS_ROWS: usize = 256;
 
 /// One step of a program, the same on every rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
-    /// Elementwise nodes of one iteration shape, reductions of its rows with the views between them, and reductions
-    /// across its rows, which none of the others reads.
+    /// Elementwise nodes of one iteration shape, reductions of its rows with the views between
+    /// them, and reductions across its rows, whose results no other node of the region reads.
     Fused {
-        /// In an order of execution.
+        /// The nodes, in an order of execution.
         nodes: Vec<NodeId>,
-        /// What others read.
+        /// The values that other steps read.
         results: Vec<ValueId>,
     },
     /// One node.
@@ -45,42 +48,42 @@ pub(crate) enum Step {
     Wait(usize),
 }
 
-/// What fusion made of a step.
+/// The result of fusion on a step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fusion {
-    /// Ops of each region of elementwise ops and reductions, in program order.
+    /// The number of ops of each region of elementwise ops and reductions, in program order.
     pub regions: Vec<usize>,
-    /// Such ops that read what another one makes, and do not run together with it.
+    /// Pairs of such ops in which one reads the other, but which do not run in one region.
     pub apart: Vec<Apart>,
-    /// What became of each head of a language model.
+    /// For each LM head, whether it runs in chunks.
     pub heads: Vec<HeadCut>,
 }
 
-/// Two ops that could be thought to run as one.
+/// Two ops that a user may expect to be fused.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Apart {
     /// The op that reads, and its module path.
     pub reader: (String, String),
-    /// The op that makes what it reads, and its module path.
+    /// The op that computes the value it reads, and its module path.
     pub maker: (String, String),
-    /// What stands between them.
+    /// The reason.
     pub why: Why,
 }
 
-/// What keeps two ops apart.
+/// Why two ops do not run in one region.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Why {
     /// They do not compute the same shape on every rank.
     Shape,
-    /// Forward, backward or update, or another microbatch.
+    /// They belong to different phase groups (forward, backward, update) or microbatches.
     Phase,
-    /// The reader looks at it transposed, sliced or otherwise rearranged.
+    /// The reader sees the value transposed, sliced or otherwise rearranged.
     View,
-    /// The reader reduces neither the last dimensions nor the first ones of many short rows.
+    /// The reader reduces neither the last dimensions, nor the first ones of many short rows.
     AcrossRows,
-    /// Somebody else needs the value before the reader can run.
+    /// Another op needs the value before the reader can run.
     ReadBefore(String),
-    /// One region would have more ops, inputs or outputs than it may.
+    /// One region would exceed a limit on ops, inputs, outputs or elements of a row.
     Limit(&'static str, usize),
 }
 
@@ -102,7 +105,7 @@ impl fmt::Display for Fusion {
         let ops: usize = self.regions.iter().sum();
         let joined = self.regions.iter().filter(|&&ops| ops > 1).count();
         writeln!(f, "fusion: {ops} ops in {} regions, {joined} of several", self.regions.len())?;
-        // What happens in every layer is told once.
+        // Equal findings, one for each layer, are reported once.
         let mut alike: IndexMap<(&str, &str, &Why), Vec<&Apart>> = IndexMap::new();
         for apart in &self.apart {
             alike.entry((&apart.reader.0, &apart.maker.0, &apart.why)).or_default().push(apart);
@@ -116,33 +119,35 @@ impl fmt::Display for Fusion {
     }
 }
 
-/// How many leading dimensions views between a value and its reader leave as they are; [`DIRECT`] without views.
+/// How many leading dimensions the views between a value and its reader preserve; [`DIRECT`]
+/// without views.
 type Kept = usize;
 const DIRECT: Kept = usize::MAX;
 
-/// A reader of a value: its place in the order.
+/// A reader of a value: its place in the order, and the dimensions that views preserve.
 type Reader = (usize, Kept);
 
 /// What the nodes of a region have in common.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Frame {
-    /// The iteration shape, by number.
+    /// Number of the iteration shape.
     shape: usize,
-    /// Leading dimensions that are rows, if the region reduces anything.
+    /// Number of leading dimensions that are rows, if the region reduces anything.
     lead: Option<usize>,
 }
 
 impl Frame {
-    /// Whether a value of the region may be read within it through views that keep so many dimensions.
+    /// Whether nodes of the region may read its values through views that preserve this many
+    /// dimensions.
     fn sees_through(self, kept: Kept) -> bool {
         kept == DIRECT || self.lead.is_some_and(|lead| kept >= lead)
     }
 }
 
-/// A shape on every rank, with what else a region cannot mix.
+/// A shape on every rank, and the phase and microbatch, which a region cannot mix.
 type Key<'a> = (Vec<&'a [usize]>, Phase, Option<usize>);
 
-/// Whether elements of the shape are those of the other's rows, on every rank.
+/// Whether the shape is one element for each row of the other, on every rank.
 fn is_row_of(shape: &Key<'_>, whole: &Key<'_>, lead: usize) -> bool {
     let fits = |(shape, whole): (&&[usize], &&[usize])| {
         shape.get(..lead).is_some_and(|rows| *rows == whole[..lead])
@@ -151,7 +156,7 @@ fn is_row_of(shape: &Key<'_>, whole: &Key<'_>, lead: usize) -> bool {
     (shape.1, shape.2) == (whole.1, whole.2) && shape.0.iter().zip(&whole.0).all(fits)
 }
 
-/// A reduction and the shape of what it reduces, where it goes by a known rule from a known number on.
+/// A reduction by a known combiner from a constant initial value, with the shape of its operand.
 fn known_reduction<'g>(graph: &'g Graph, node: &'g Node) -> Option<(&'g [usize], &'g Reduce)> {
     let Op::Reduce(op) = &node.op else { return None };
     let is_known =
@@ -159,21 +164,21 @@ fn known_reduction<'g>(graph: &'g Graph, node: &'g Node) -> Option<(&'g [usize],
     (is_known && node.results.len() == 1).then_some((&graph.ty(node.operands[0]).shape, op))
 }
 
-/// The leading dimensions that a reduction of rows keeps.
+/// The leading dimensions that a reduction of rows preserves.
 fn kept_rows(graph: &Graph, node: &Node) -> Option<usize> {
     let (shape, op) = known_reduction(graph, node)?;
     let lead = *op.dims.first()?;
     (lead > 0 && op.dims.iter().copied().eq(lead..shape.len())).then_some(lead)
 }
 
-/// Whether a node reduces across many rows that are not too long.
+/// Whether a node reduces across many rows of moderate length.
 fn is_across_rows(graph: &Graph, node: &Node) -> bool {
     let across = known_reduction(graph, node).and_then(|(shape, op)| op.across_rows(shape));
     let count = |dims: &[usize]| dims.iter().product::<usize>();
     across.is_some_and(|(rows, row)| count(rows) >= ACROSS_ROWS && count(row) <= ROW_ELEMENTS)
 }
 
-/// The leading dimensions that a view leaves as they are.
+/// The leading dimensions that a view preserves.
 fn kept_by_view(graph: &Graph, node: &Node) -> Kept {
     let (&[operand], &[result]) = (&node.operands[..], &node.results[..]) else { return 0 };
     let (from, to) = (&graph.ty(operand).shape, &graph.ty(result).shape);
@@ -183,7 +188,7 @@ fn kept_by_view(graph: &Graph, node: &Node) -> Kept {
         ViewMap::Broadcast { dims } => {
             dims.iter().enumerate().take_while(|(d, to)| d == *to).count().min(same)
         }
-        // What follows the rows has no elements but one, before or after.
+        // Behind the rows there is a single element, before and after.
         ViewMap::Reshape => {
             let ones = |shape: &[usize]| shape[same..].iter().all(|&size| size == 1);
             if ones(from) && ones(to) { same } else { 0 }
@@ -204,35 +209,37 @@ struct Fuser<'a> {
     place: Vec<Option<usize>>,
     /// Place of the item that receives a value from another stage.
     received_at: BTreeMap<ValueId, usize>,
-    /// Who reads each value.
+    /// The readers of each value.
     readers: Vec<Vec<Reader>>,
     /// Whether the value is an output, perhaps through views.
     is_output: Vec<bool>,
-    /// What the views that compute values leave as it is, on every rank.
+    /// Leading dimensions that each view preserves, on every rank.
     kept: Vec<Kept>,
     /// Shapes that nodes iterate over.
     shapes: IndexSet<Key<'a>>,
-    /// What each place would need of a region of its own; `None` where it is not fused.
+    /// The frame of each place's node alone; `None` if the node is not fusible.
     own: Vec<Option<Frame>>,
-    /// The last place that computes a number which the step is checked by.
+    /// The last place that computes a number which validates the step.
     checked: Option<usize>,
-    /// Whether the node at a place computes what replaces an input.
+    /// Whether the node at a place computes a value that replaces an input.
     replaces: Vec<bool>,
-    /// Whether the node at a place reduces across rows: nobody in its region reads what it makes.
+    /// Whether the node at a place reduces across rows; then no node of its region may read its
+    /// result.
     is_across: Vec<bool>,
-    /// Of each group.
+    /// The frame of each group.
     frame: Vec<Option<Frame>>,
-    /// Group of each place.
+    /// The group of each place.
     group: Vec<usize>,
-    /// Places of a group's nodes.
+    /// The places of a group's nodes.
     members: Vec<Vec<usize>>,
-    /// Where the group runs.
+    /// The place where the group runs.
     runs_at: Vec<usize>,
-    /// Why a place did not join the group of another, by (place, a member of that group).
+    /// Why a place did not join another group, by (place, a member of that group).
     refused: IndexMap<(usize, usize), Why>,
 }
 
-/// Fuses what the order allows. An iteration shape is one on every rank.
+/// Fuses as far as the order of `items` allows. Nodes share an iteration shape only if they do so
+/// on every rank.
 pub(crate) fn fuse(
     graphs: &[Graph],
     buckets: &[Bucket],
@@ -255,7 +262,7 @@ pub(crate) fn fuse(
 }
 
 impl Fusion {
-    /// This and what happened to other graphs of the same step.
+    /// Appends the report on other graphs of the same step.
     pub fn with(mut self, other: Fusion) -> Fusion {
         self.regions.extend(other.regions);
         self.apart.extend(other.apart);
@@ -351,7 +358,7 @@ impl<'a> Fuser<'a> {
         }
     }
 
-    /// Finds the groups that the node at `place` may join, and joins it with those that it can.
+    /// Finds the groups that the node at `place` may join, and merges it with those that it can.
     fn place_node(&mut self, graphs: &'a [Graph], place: usize) {
         let Item::Node(id) = self.items[place] else { return };
         let node = self.graph.node(id);
@@ -380,7 +387,8 @@ impl<'a> Fuser<'a> {
                 groups.insert(self.group[at]);
             }
         }
-        // Regions of whole rows go before those of the same rows alone; all have one frame.
+        // Groups that hold full rows come before groups with one element per row; all end in one
+        // frame.
         let mut groups: Vec<usize> = groups.into_iter().collect();
         groups.sort_by_key(|&group| self.frame[group].is_some_and(|other| other.shape == shape));
         groups.retain(|&group| match self.frame[group].and_then(|other| self.join_frames(frame, other)) {
@@ -393,7 +401,8 @@ impl<'a> Fuser<'a> {
         self.join(place, groups);
     }
 
-    /// The frame of two together: of whole rows, where one has them.
+    /// The common frame of two groups: that of the full rows, if one has them. `None` if they
+    /// cannot be fused.
     fn join_frames(&self, one: Frame, other: Frame) -> Option<Frame> {
         if one.shape == other.shape {
             let agree = one.lead.is_none() || other.lead.is_none() || one.lead == other.lead;
@@ -408,14 +417,15 @@ impl<'a> Fuser<'a> {
         if is_row(one, other) { Some(other) } else { is_row(other, one).then_some(one) }
     }
 
-    /// The frame of these groups and the node at `place`, which may be joined.
+    /// The common frame of these groups and the node at `place`, which are known to fit.
     fn joined(&self, groups: &[usize], place: usize) -> Frame {
         let own = self.own[place].expect("the node is fused");
         let frames = groups.iter().filter_map(|&group| self.frame[group]);
         frames.fold(own, |frame, other| self.join_frames(frame, other).unwrap_or(frame))
     }
 
-    /// Joins the node at `place`, so far alone, with as many of the groups as order and limits allow.
+    /// Merges the node at `place`, so far in no group, with as many of the groups as order and
+    /// limits allow.
     fn join(&mut self, place: usize, groups: Vec<usize>) {
         let mut chosen = groups.clone();
         while !chosen.is_empty() {
@@ -435,7 +445,7 @@ impl<'a> Fuser<'a> {
         let mut latest = groups;
         latest.sort_by_key(|&group| std::cmp::Reverse(self.runs_at[group]));
         for group in latest {
-            // What is left of many rows fills no memory.
+            // A result reduced from many rows takes little memory.
             let is_small = self.is_across[place];
             let is_good = self.can_hoist(place, group) && (is_small || self.hands_on_no_more(group, place));
             if is_good && self.exceeds(&[group], place).is_none() {
@@ -446,8 +456,9 @@ impl<'a> Fuser<'a> {
         }
     }
 
-    /// The place of somebody who reads the group's values before `place` but from within, or from within through a view
-    /// that does not go along the rows, or what is reduced across them.
+    /// The place of a reader that prevents the group from moving to `place`: one outside the region
+    /// that reads before `place`, or one inside that reads through a view that does not preserve
+    /// the rows, or that reads the result of a reduction across rows.
     fn reads_before(&self, group: usize, with: &[usize], place: usize) -> Option<usize> {
         let frame = self.joined(with, place);
         let within = |at: usize| at == place || with.contains(&self.group[at]);
@@ -460,8 +471,8 @@ impl<'a> Fuser<'a> {
         self.members[group].iter().find_map(seen_by).map(|&(at, _)| at)
     }
 
-    /// Whether the node's operands are there when the group runs, and if it replaces an input, the numbers that the step is
-    /// checked by.
+    /// Whether the node's operands are ready when the group runs, and, if the node replaces an
+    /// input, also the numbers that validate the step.
     fn can_hoist(&self, place: usize, group: usize) -> bool {
         let at = self.runs_at[group];
         if self.replaces[place] && self.checked.is_some_and(|checked| at <= checked) {
@@ -476,7 +487,8 @@ impl<'a> Fuser<'a> {
         })
     }
 
-    /// The place that computes a value, seen through views, and what these keep.
+    /// The place that computes a value, looking through views, and the dimensions that these
+    /// preserve.
     fn source(&self, value: ValueId) -> Option<(usize, Kept)> {
         let (mut value, mut kept) = (value, DIRECT);
         loop {
@@ -496,8 +508,8 @@ impl<'a> Fuser<'a> {
         self.graph.node(self.node(place)).results.iter().flat_map(|r| &self.readers[r.index()])
     }
 
-    /// Whether the group has no more outputs with the node at `place` than without it: a result that is there early
-    /// only fills memory until it is read.
+    /// Whether adding the node at `place` leaves the group with no more outputs than before: an
+    /// early result only takes memory until it is read.
     fn hands_on_no_more(&self, group: usize, place: usize) -> bool {
         let mut nodes: IndexSet<NodeId> = self.members[group].iter().map(|&at| self.node(at)).collect();
         let frame = self.joined(&[group], place);
@@ -506,7 +518,7 @@ impl<'a> Fuser<'a> {
         self.output_count(&nodes, frame) <= before
     }
 
-    /// What others read of what the nodes compute.
+    /// The values that other steps read from these nodes.
     fn results<'f>(
         &'f self,
         nodes: &'f IndexSet<NodeId>,
@@ -520,7 +532,7 @@ impl<'a> Fuser<'a> {
         self.results(nodes, frame).count()
     }
 
-    /// The limit that the joined group would not keep to.
+    /// The limit that the merged group would exceed.
     fn exceeds(&self, groups: &[usize], place: usize) -> Option<Why> {
         let mut places: Vec<usize> = groups.iter().flat_map(|&g| &self.members[g]).copied().collect();
         places.push(place);
@@ -551,7 +563,7 @@ impl<'a> Fuser<'a> {
         (self.output_count(&nodes, frame) > FUSED_OUTPUTS).then_some(Why::Limit("outputs", FUSED_OUTPUTS))
     }
 
-    /// The op at a place and its module path, for people.
+    /// The op at a place and its module path, for messages.
     fn name(&self, place: usize) -> (String, String) {
         match self.items[place] {
             Item::Node(id) => {
@@ -563,7 +575,7 @@ impl<'a> Fuser<'a> {
         }
     }
 
-    /// What keeps two nodes apart whatever the order.
+    /// Why two nodes could not be fused in any order.
     fn differ(&self, reader: usize, maker: usize, kept: Kept) -> Option<Why> {
         let (Some(own), Some(other)) = (self.own[reader], self.own[maker]) else {
             return Some(Why::AcrossRows);
@@ -579,7 +591,7 @@ impl<'a> Fuser<'a> {
         (!group.sees_through(kept)).then_some(Why::View)
     }
 
-    /// The pairs of nodes that run apart though one reads the other.
+    /// The pairs of nodes that run apart although one reads the other.
     fn apart(&self) -> Vec<Apart> {
         let mut apart: Vec<Apart> = Vec::new();
         for (place, item) in self.items.iter().enumerate() {
@@ -632,7 +644,7 @@ impl<'a> Fuser<'a> {
         self.runs_at[target] = runs_at;
     }
 
-    /// A group as one step, with the views through which its nodes read each other.
+    /// A group as one step, including the views through which its nodes read each other.
     fn region(&self, group: usize) -> Step {
         let frame = self.frame[group].expect("its nodes are fused");
         let mut nodes: IndexSet<NodeId> = self.members[group].iter().map(|&at| self.node(at)).collect();
@@ -678,7 +690,8 @@ impl<'a> Fuser<'a> {
     }
 }
 
-/// The scalar constant, of one rank or of each rank of a class, that fills a value, if one does.
+/// The scalar constant, of one rank or of each rank of a class, that fills a value, if there is
+/// one.
 pub(crate) fn uniform(graph: &Graph, mut value: ValueId) -> Option<ConstantOp<'_>> {
     loop {
         let node = graph.node(graph.value(value).definition?.0);

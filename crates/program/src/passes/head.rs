@@ -1,21 +1,23 @@
-//! The head of a language model and its cross-entropy in pieces of rows: logits, which have as many columns as there are
-//! words, are never held whole. A piece goes all the way, from its rows of the last hidden state to its share of the
-//! gradients, before the next begins.
+//! Chunked cross-entropy: runs the LM head, its loss and their gradients in chunks of rows. Logits
+//! have one column per word of the vocabulary; chunking avoids holding all rows of them at once.
+//! Each chunk goes from its rows of the last hidden state to its contribution to the gradients
+//! before the next chunk begins.
 //!
 //! ```text
 //! logits = dot_general(hidden, weight)             rows of logits from rows of hidden
 //! losses = cross_entropy(logits, labels)           row by row
 //! dlogits = cross_entropy.vjp(logits, labels, scale)
-//! dot_general(dlogits, weight)                     rows of the gradient: pieces are joined
-//! dot_general(dlogits, hidden)                     a sum over rows: pieces are added
+//! dot_general(dlogits, weight)                     rows of the gradient: chunks are concatenated
+//! dot_general(dlogits, hidden)                     a sum over rows: chunks are added
 //! ```
 //!
-//! Sums over rows go by blocks of as many rows as the device's product sums at once, so that the sum over blocks is the
-//! product's own, bit for bit. What scales the gradient must not depend on the losses: the count of labels does not.
+//! A sum over rows adds blocks of as many rows as the device's matmul sums at once, so that
+//! chunking gives the same bits as the full matmul. The scale of the gradient must not depend on
+//! the losses; the number of labels does not.
 //!
-//! Left as they are: logits that are converted before the loss (halves); logits that are an output; a vocabulary that is
-//! cut, for cross-entropy is then opened and full of collectives; rows that a product sums at once anyway, or that ranks
-//! would have to cut into different numbers of blocks.
+//! Not chunked are: logits that are converted before the loss (f16, bf16); logits that are an
+//! output; a sharded vocabulary, whose cross-entropy is inlined and contains collectives; rows that
+//! a matmul sums at once anyway, or that ranks would split into different numbers of blocks.
 
 use crate::LowerOptions;
 use crate::passes::simplify::{Copier, check_structure};
@@ -31,64 +33,64 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a product does with the rows of the gradient of the logits.
+/// How a matmul uses the rows of the gradient of the logits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Rows {
-    /// Each gives a row of the result.
+    /// Each row of the gradient gives a row of the result.
     Kept,
-    /// It sums over them.
+    /// The matmul sums over the rows.
     Summed,
 }
 
-/// A product of the gradient of the logits and something else.
+/// A matmul of the gradient of the logits and another operand.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Product {
     node: NodeId,
     rows: Rows,
-    /// Which operand the gradient is, and the other one.
+    /// The operand position of the gradient, and the other operand.
     operand: usize,
     other: ValueId,
 }
 
-/// A head that can be cut.
+/// A head that can be chunked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Head {
-    /// The product that makes the logits.
+    /// The matmul that computes the logits.
     logits: NodeId,
     losses: NodeId,
-    /// The gradient of the logits, if the step has one, and the products that read it.
+    /// The gradient of the logits, if the step has one, and the matmuls that read it.
     gradient: Option<NodeId>,
     products: Vec<Product>,
 }
 
-/// What became of a head: of logits that a cross-entropy reads.
+/// Whether the logits that a cross-entropy reads are chunked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HeadCut {
     /// The module path of the cross-entropy.
     pub path: String,
     /// Bytes of the logits on rank 0.
     pub logits_bytes: usize,
-    /// How many pieces it is cut into, or why it runs whole.
+    /// The number of chunks, or why the head is not chunked.
     pub pieces: Result<usize, Whole>,
 }
 
-/// Why a head runs whole.
+/// Why a head is not chunked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whole {
-    /// Its logits are not larger than this on any rank.
+    /// Below the threshold: on no rank are its logits larger than this.
     Small {
         /// [`LowerOptions::logits_bytes`].
         most_bytes: usize,
     },
-    /// The logits are not a product of rows and a weight.
+    /// The logits are not computed by a matmul of rows and a weight.
     Made,
-    /// Something but the losses and products reads the logits or their gradient.
+    /// Another op than the loss and matmuls reads the logits or their gradient.
     Read,
-    /// What scales the gradient, or what products read, waits for all losses.
+    /// The scale of the gradient, or another operand of a matmul, depends on all losses.
     Late,
-    /// The device sums all rows at once, or not by blocks.
+    /// The device sums all rows at once, or not in blocks.
     Summed,
-    /// Ranks would have to cut it in different ways.
+    /// Ranks would have to chunk it differently.
     Uneven,
 }
 
@@ -120,23 +122,24 @@ impl fmt::Display for Whole {
     }
 }
 
-/// How rows are cut, on one rank.
+/// How rows are divided, on one rank.
 #[derive(Clone, Copy)]
 struct Cut {
-    /// The rows that a product sums at once.
+    /// Number of rows that a matmul sums at once.
     block: usize,
-    /// The rows of a piece: some blocks.
+    /// Number of rows in a chunk, a multiple of `block`.
     piece: usize,
 }
 
-/// Cuts every head whose logits are larger than [`LowerOptions::logits_bytes`] on some rank into pieces of as many blocks
-/// as are not, or of one. The graphs keep one structure.
+/// Chunks every head whose logits are larger than [`LowerOptions::logits_bytes`] on some rank. A
+/// chunk has as many blocks as stay below this limit, but at least one. The graphs keep one
+/// structure.
 pub(crate) fn cut_heads(
     mut graphs: Vec<Graph>,
     options: &LowerOptions,
     target: &dyn Target,
 ) -> Result<Vec<Graph>> {
-    // A piece is not larger, or it is one block: it is not cut again.
+    // The logits of a chunk are below the limit or one block, so they are not chunked again.
     while let Some((head, cuts)) = next(&graphs, options.logits_bytes, target) {
         let cut = |(graph, cut): (&Graph, Cut)| Cutter::new(graph, &head).run(&head, cut);
         graphs = graphs.iter().zip(cuts).map(cut).collect::<Result<_>>()?;
@@ -145,7 +148,7 @@ pub(crate) fn cut_heads(
     Ok(graphs)
 }
 
-/// What [`cut_heads`] makes of every head.
+/// Reports what [`cut_heads`] does to every head.
 pub(crate) fn cuts_of_heads(graphs: &[Graph], options: &LowerOptions, target: &dyn Target) -> Vec<HeadCut> {
     let (graph, uses) = (&graphs[0], graphs[0].uses());
     let cut_of = |losses: NodeId| {
@@ -160,14 +163,14 @@ pub(crate) fn cuts_of_heads(graphs: &[Graph], options: &LowerOptions, target: &d
     graph.node_ids().filter(|&id| is_losses(graph.node(id))).map(cut_of).collect()
 }
 
-/// A head to cut, and how on each rank.
+/// A head to chunk, and how on each rank.
 fn next(graphs: &[Graph], most_bytes: usize, target: &dyn Target) -> Option<(Head, Vec<Cut>)> {
     let uses = graphs[0].uses();
     let mut losses = graphs[0].node_ids().filter(|&id| is_losses(graphs[0].node(id)));
     losses.find_map(|losses| cuts(graphs, &uses, losses, most_bytes, target).ok())
 }
 
-/// The head with these losses and how it is cut on each rank, if it is.
+/// The head with these losses, and how to chunk it on each rank.
 fn cuts(
     graphs: &[Graph],
     uses: &[Vec<(NodeId, usize)>],
@@ -200,7 +203,7 @@ fn cuts(
     Ok((head, blocks.iter().map(|&block| Cut { block, piece: block * together }).collect()))
 }
 
-/// How many rows a value of logits has: all dimensions but the last.
+/// The number of rows of logits: the product of all dimensions but the last.
 fn row_count(graph: &Graph, value: ValueId) -> usize {
     let shape = &graph.ty(value).shape;
     shape[..shape.len() - 1].iter().product()
@@ -222,7 +225,7 @@ fn is_gradient(node: &Node) -> bool {
         if is_cross_entropy(&base.origin) && *seeded == [0] && *wanted == [0])
 }
 
-/// What a product does with the first `rank` dimensions of an operand that has one more.
+/// How a matmul uses the first `rank` dimensions of an operand that has one more.
 fn rows(dot: &DotGeneral, operand: usize, rank: usize) -> Option<Rows> {
     let leading = |dims: &[usize]| dims.iter().copied().eq(0..rank);
     if !dot.lhs_batch.is_empty() {
@@ -234,8 +237,8 @@ fn rows(dot: &DotGeneral, operand: usize, rank: usize) -> Option<Rows> {
     }
 }
 
-/// Whether two values are the same by what makes them: a weight that is gathered for the forward pass, and again for the
-/// backward pass.
+/// Whether two values are equal because they are computed in the same way, such as a weight that is
+/// gathered for the forward pass and again for the backward pass.
 fn is_twin(graph: &Graph, a: ValueId, b: ValueId) -> bool {
     let maker = |value: ValueId| graph.value(value).definition.map(|(id, _)| graph.node(id));
     let alike = |a: &Node, b: &Node| match (&a.operands[..], &b.operands[..]) {
@@ -246,7 +249,7 @@ fn is_twin(graph: &Graph, a: ValueId, b: ValueId) -> bool {
 }
 
 impl Head {
-    /// The head of this cross-entropy, if it is one that can be cut.
+    /// The head of this cross-entropy, if it can be chunked.
     fn at(graph: &Graph, uses: &[Vec<(NodeId, usize)>], losses: NodeId) -> Result<Head, Whole> {
         let node = graph.node(losses);
         let (logits, labels) = (node.operands[0], node.operands[1]);
@@ -292,7 +295,7 @@ impl Head {
         [self.logits, self.losses].into_iter().chain(self.gradient).chain(products)
     }
 
-    /// What the pieces read.
+    /// The values that the chunks read.
     fn reads(&self, graph: &Graph) -> Vec<ValueId> {
         let mut reads = graph.node(self.logits).operands.clone();
         reads.push(graph.node(self.losses).operands[1]);
@@ -301,7 +304,7 @@ impl Head {
         reads
     }
 
-    /// For each value, whether it depends on one of the head's.
+    /// For each value, whether it depends on a node of the head.
     fn followers(&self, graph: &Graph) -> Vec<bool> {
         let mut depends = vec![false; graph.values.len()];
         for id in graph.node_ids() {
@@ -313,7 +316,8 @@ impl Head {
         depends
     }
 
-    /// How many rows the products that sum over rows sum at once, if the device's sums are made of such blocks.
+    /// The number of rows in a block of the matmuls that sum over rows; `None` if the device does
+    /// not sum in such blocks.
     fn block_rows(&self, graph: &Graph, target: &dyn Target) -> Option<usize> {
         let logits = graph.ty(graph.node(self.losses).operands[0]);
         let is_typed = |product: &Product| {
@@ -330,13 +334,13 @@ impl Head {
     }
 }
 
-/// A graph rebuilt with a head in pieces.
+/// Rebuilds a graph with a chunked head.
 struct Cutter<'a> {
     graph: &'a Graph,
     copy: Copier,
-    /// Dimensions that are rows.
+    /// Number of leading dimensions that are rows.
     rank: usize,
-    /// Values of the source with one dimension of rows, as they are called in the copy.
+    /// Values of the source reshaped to one dimension of rows, as values of the copy.
     flat: IndexMap<ValueId, ValueId>,
 }
 
@@ -346,8 +350,8 @@ impl<'a> Cutter<'a> {
         Cutter { graph, copy: Copier::new(graph), rank, flat: IndexMap::new() }
     }
 
-    /// The pieces stand where the gradient stood (or the losses, without one); what depends on the losses and stood
-    /// before comes after them.
+    /// Puts the chunks at the place of the gradient, or of the losses if there is no gradient.
+    /// Earlier nodes that depend on the losses move behind them.
     fn run(mut self, head: &Head, cut: Cut) -> Result<Graph> {
         let graph = self.graph;
         let place = head.gradient.unwrap_or(head.losses);
@@ -370,7 +374,7 @@ impl<'a> Cutter<'a> {
         Ok(self.copy.finish(graph))
     }
 
-    /// Copies what makes a value, if that has not happened.
+    /// Copies the nodes that compute a value, unless they are copied already.
     fn need(&mut self, value: ValueId) {
         if self.copy.map[value.index()].is_none() {
             let graph = self.graph;
@@ -386,7 +390,7 @@ impl<'a> Cutter<'a> {
         let (dot, losses) = (graph.node(head.logits), graph.node(head.losses));
         let (hidden, labels) = (dot.operands[0], losses.operands[1]);
         let count = row_count(graph, losses.operands[0]);
-        // Of the losses and of each product.
+        // The chunks of the losses, then those of each matmul.
         let mut parts: Vec<Vec<ValueId>> = vec![Vec::new(); 1 + head.products.len()];
         let mut last = None;
         for start in (0..count).step_by(cut.piece) {
@@ -414,14 +418,15 @@ impl<'a> Cutter<'a> {
         nodes.zip(parts).try_for_each(|(id, parts)| self.whole(graph.node(id), &parts, last))
     }
 
-    /// The product of a node that keeps rows, for some of them.
+    /// The matmul of a node that preserves rows, for some of them.
     fn kept(&mut self, node: &Node, rows: ValueId, other: ValueId) -> Result<ValueId> {
         let Op::DotGeneral(dot) = &node.op else { unreachable!("of a product") };
         let other = self.copy.map[other.index()].expect("needed before");
         self.push(node, DotGeneral { lhs_contracting: vec![1], ..dot.clone() }.into(), &[rows, other])
     }
 
-    /// A product that sums over rows, over these rows, added to the sum so far block by block.
+    /// The matmul that sums over rows, for these rows only: block by block, added to the sum so
+    /// far.
     fn summed(
         &mut self,
         product: &Product,
@@ -447,7 +452,7 @@ impl<'a> Cutter<'a> {
         Ok(sum.expect("there are rows"))
     }
 
-    /// Rows of a value of the source.
+    /// Some rows of a value of the source.
     fn rows(&mut self, origin: &Node, value: ValueId, rows: &Range<usize>) -> Result<ValueId> {
         let flat = match self.flat.get(&value) {
             Some(&flat) => flat,
@@ -481,8 +486,9 @@ impl<'a> Cutter<'a> {
         self.push(node, Composite { attributes: attributes.clone(), definition }.into(), operands)
     }
 
-    /// What the result of a node has become: its rows joined, or the one sum. It comes after `last`, the last gradient of
-    /// logits: what ranks exchange of the losses must not travel with what gradients wait for.
+    /// Replaces the result of a node by its chunks: concatenated rows, or the single sum. It is
+    /// placed after `last`, the last gradient of logits, so that collectives on the losses do not
+    /// share a bucket with values that the gradients wait for.
     fn whole(&mut self, node: &Node, parts: &[ValueId], last: Option<ValueId>) -> Result<()> {
         let mut joined = match parts {
             &[sum] => sum,

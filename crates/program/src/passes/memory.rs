@@ -1,4 +1,5 @@
-//! The memory map: which outputs take the place of inputs, when each buffer is live, where it lies.
+//! Memory planning: which outputs overwrite inputs, when each buffer is live, and its offset in the
+//! arena.
 
 use crate::ALIGNMENT_BYTES;
 use crate::passes::emit::push_copy;
@@ -6,8 +7,8 @@ use crate::passes::occupied::{Crowd, Occupied};
 use crate::program::{Action, BufferId, BufferKind, Compute, Instruction, Origin, Program, RegionKind, View};
 use indexmap::IndexMap;
 
-/// When a buffer is read and written, as (first, last) instructions: a collective reads and writes from its start
-/// to its wait.
+/// The (first, last) instructions of each access to a buffer. A collective accesses its buffers
+/// from its start to its wait.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Accesses {
     pub reads: Vec<(usize, usize)>,
@@ -51,8 +52,8 @@ pub(crate) fn accesses(program: &Program) -> Vec<Accesses> {
     accesses
 }
 
-/// Whether an output of this instruction may be written over the buffer `input`: it reads that only in whole, in the
-/// output's shape and element size, and element by element or as its region allows.
+/// Whether `output` may be written over `input` by this instruction: the instruction reads all of
+/// `input`, in the output's shape and element size, and either elementwise or as its region allows.
 pub(crate) fn may_overwrite(
     program: &Program,
     instruction: &Instruction,
@@ -77,9 +78,9 @@ pub(crate) fn may_overwrite(
         && old.dtype.size_bytes() == new.dtype.size_bytes()
 }
 
-/// Makes outputs that replace inputs land in the inputs' buffers: written there directly where nobody needs the
-/// old contents any more, copied at the end of the step otherwise. With `guard` none is written before the numbers are
-/// known that the step is checked by.
+/// Places outputs that replace inputs in the inputs' buffers: written there directly if the old
+/// contents are not needed any more, otherwise copied at the end of the step. With `guard`, none is
+/// written before the numbers that validate the step are known.
 pub(crate) fn replace_inputs(mut program: Program, guard: bool) -> Program {
     let mut accesses = accesses(&program);
     let mut renamed: Vec<BufferId> = (0..program.buffers.len()).map(BufferId::new).collect();
@@ -124,7 +125,7 @@ pub(crate) fn replace_inputs(mut program: Program, guard: bool) -> Program {
     rename(program, &renamed)
 }
 
-/// Renames buffers everywhere and drops those that are gone.
+/// Renames buffers everywhere and drops unused ones.
 fn rename(mut program: Program, renamed: &[BufferId]) -> Program {
     let mut kept = Vec::new();
     let mut number: Vec<Option<BufferId>> = vec![None; renamed.len()];
@@ -156,19 +157,19 @@ fn rename(mut program: Program, renamed: &[BufferId]) -> Program {
     program
 }
 
-/// Memory shared by buffers that follow one another in place.
+/// Memory shared by buffers that overwrite one another in place.
 pub(super) struct Storage {
     pub first: usize,
     pub last: usize,
     pub bytes: usize,
 }
 
-/// Gives every buffer its span and its place.
+/// Gives every buffer its live span and its offset.
 ///
-/// Persistent buffers come first, in order. The others are placed one after another, each into the smallest gap that
-/// holds it between buffers whose spans meet its own, or behind them: greedy, best fit. They are taken from the largest
-/// to the smallest, or those first that live where most is live, whichever needs less. All offsets are multiples of
-/// [`ALIGNMENT_BYTES`].
+/// Persistent buffers come first, in order. The others are placed by greedy best fit: each into the
+/// smallest sufficient gap between placed buffers with overlapping spans, or behind them. Two
+/// orders are tried, largest first, and first those that are live where most bytes are live; the
+/// smaller result wins. All offsets are multiples of [`ALIGNMENT_BYTES`].
 pub(crate) fn assign(mut program: Program) -> Program {
     let end = program.instructions.len().saturating_sub(1);
     let accesses = accesses(&program);
@@ -217,7 +218,8 @@ pub(crate) fn assign(mut program: Program) -> Program {
     program
 }
 
-/// Places storages behind `base` in this order: where the last one ends, and the offset of each.
+/// Places storages behind `base` in this order. Returns the end of the last one and the offset of
+/// each.
 fn place(
     storages: &IndexMap<usize, Storage>,
     order: &[usize],
@@ -250,8 +252,8 @@ fn place(
     (end, offsets)
 }
 
-/// The ranges of those of the `placed` storages whose spans meet this one, by offset: what a storage without bytes, which
-/// fits between neighbours that touch, chooses from.
+/// The address ranges of the `placed` storages with overlapping spans, by offset. For a storage
+/// without bytes, which also fits between two adjacent ranges.
 fn in_order(
     storages: &IndexMap<usize, Storage>,
     placed: &[usize],
@@ -266,7 +268,7 @@ fn in_order(
     ranges
 }
 
-/// For each buffer, the first buffer whose memory it takes over in place; itself where there is none.
+/// For each buffer, the first buffer of the chain whose memory it reuses in place; itself if none.
 fn share(program: &Program) -> Vec<usize> {
     let mut storage: Vec<usize> = (0..program.buffers.len()).collect();
     for (index, instruction) in program.instructions.iter().enumerate() {

@@ -1,9 +1,10 @@
 //! Lowering as a list of passes.
 //!
-//! A [`Lowering`] begins as the local graphs of all classes of ranks and ends as their programs. Each pass of
-//! [`PASSES`] is one function from value to value: the first ones rewrite graphs, the middle ones decide what runs
-//! together and when, the last ones write instructions and place buffers. Any prefix of the list can be run and printed:
-//! `partita lower --print-after NAME`, `partita opt FILE --pass NAME`.
+//! A [`Lowering`] starts as the local graphs of all rank classes and ends as their programs. Each
+//! of the [`PASSES`] is a function from `Lowering` to `Lowering`: the first ones rewrite graphs,
+//! the middle ones decide on fusion, bucketing and order, the last ones emit instructions and plan
+//! memory. Any prefix of the list can be run and printed: `partita lower --print-after NAME`,
+//! `partita opt FILE --pass NAME`.
 
 pub(crate) mod accumulate;
 pub(crate) mod bucket;
@@ -33,47 +34,48 @@ use timing::Timing;
 /// The edges of a stage: (position among the inputs or outputs of its graph, number of the edge).
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Edges {
-    /// Inputs, which come behind all others.
+    /// Received values, which are the last inputs.
     pub received: Vec<(usize, usize)>,
-    /// Outputs, likewise.
+    /// Sent values, which are the last outputs.
     pub sent: Vec<(usize, usize)>,
 }
 
-/// What every pass may ask: the choices of lowering, and the device.
+/// What all passes may use: the options of lowering, and the device.
 #[derive(Clone, Copy)]
 pub struct PassContext<'a> {
-    /// The choices of lowering.
+    /// The options of lowering.
     pub options: &'a LowerOptions,
-    /// What will run the regions.
+    /// The device that will run the regions.
     pub target: &'a dyn RegionTarget,
 }
 
-/// A step on its way from local graphs to programs.
+/// A step between two passes of lowering.
 pub struct Lowering {
     classes: Classes,
-    /// One graph per class, of one structure: the same nodes with the same operands.
+    /// One graph per class, all of one structure: the same nodes with the same operands.
     graphs: Vec<Graph>,
-    /// The roles of the inputs, by class, in terms of the values of the graphs that lowering was given.
+    /// The roles of the inputs, by class. They refer to values of the graphs before the first pass.
     roles: Vec<Vec<Role>>,
-    /// The edges over which values come and go, with the positions among inputs and outputs. No ports of the program.
+    /// The edges of received and sent values, with their positions among inputs and outputs. They
+    /// are no ports of the program.
     edges: Edges,
-    /// When tasks run, where a timetable orders them.
+    /// When tasks run, if a timetable orders them.
     timing: Option<Timing>,
-    /// Collectives that run as one, and what goes over edges.
+    /// The buckets: collectives that run as one, and sends over edges.
     buckets: Vec<Bucket>,
-    /// When nodes run and collectives start and end.
+    /// The order of nodes and of the starts and waits of collectives.
     items: Vec<Item>,
-    /// What becomes one instruction.
+    /// The items that become one instruction each.
     steps: Vec<Step>,
-    /// What fusion did and why not more.
+    /// The report of fusion.
     fusion: Option<Fusion>,
-    /// Instructions, from the pass `emit` on.
+    /// The programs, from the pass `emit` on.
     set: Option<ProgramSet>,
 }
 
 /// A named step of lowering.
 pub struct Pass {
-    /// What it is called on the command line and in tests.
+    /// Its name on the command line and in tests.
     pub name: &'static str,
     /// What it does, in a few words.
     pub about: &'static str,
@@ -183,7 +185,7 @@ pub const PASSES: &[Pass] = &[
     },
 ];
 
-/// The position of a pass in [`PASSES`]. E400 with the nearest name where there is none.
+/// The position of a pass in [`PASSES`]. For an unknown name, E400 with the nearest one.
 pub fn find_pass(name: &str) -> Result<usize> {
     PASSES.iter().position(|pass| pass.name == name).ok_or_else(|| {
         let names: Vec<&str> = PASSES.iter().map(|pass| pass.name).collect();
@@ -198,12 +200,14 @@ impl Lowering {
     /// The local graphs of all classes, before the first pass.
     ///
     /// # Errors
-    /// E400 where they differ in structure, or do not divide the ranks; E170 for element types that nothing computes with.
+    /// E400 if their structures differ or their classes do not partition the ranks; E170 for
+    /// element types that no op supports.
     pub fn new(locals: &[ClassGraph]) -> Result<Lowering> {
         Lowering::with_edges(locals, Edges::default())
     }
 
-    /// As [`Lowering::new`] for a stage whose last inputs and outputs are no ports but come and go over edges.
+    /// As [`Lowering::new`] for a stage whose last inputs and outputs are received and sent over
+    /// edges.
     pub(crate) fn with_edges(locals: &[ClassGraph], edges: Edges) -> Result<Lowering> {
         locals.iter().try_for_each(|class| partita_ir::runnable(&class.graph))?;
         let classes = Classes::of(locals)?;
@@ -218,10 +222,10 @@ impl Lowering {
         Ok(Lowering { classes, graphs, roles, edges, timing, buckets, items, steps, fusion: None, set: None })
     }
 
-    /// Runs these passes in turn; `after` sees what each one made.
+    /// Runs these passes in order; `after` receives the result of each.
     ///
     /// # Errors
-    /// What the passes find.
+    /// Errors of the passes.
     pub fn run(
         mut self,
         passes: &[Pass],
@@ -235,7 +239,7 @@ impl Lowering {
         Ok(self)
     }
 
-    /// The graph of each class as far as it has come, while no instructions have been written.
+    /// The current graph of each class, before instructions are emitted.
     pub fn graphs(&self) -> Vec<ClassGraph> {
         let ranks = self.classes.ranks.iter();
         self.graphs
@@ -245,7 +249,7 @@ impl Lowering {
             .collect()
     }
 
-    /// The programs, once they are written.
+    /// The programs, after the pass `emit`.
     pub fn programs(&self) -> Option<&ProgramSet> {
         self.set.as_ref()
     }
@@ -255,12 +259,13 @@ impl Lowering {
         self.set
     }
 
-    /// What fusion did, once it has run.
+    /// The report of fusion, after the pass `fuse`.
     pub fn fusion(&self) -> Option<&Fusion> {
         self.fusion.as_ref()
     }
 
-    /// What a rank has at this point, as text: its program, else its order of steps, else its class's graph.
+    /// The current form of a rank's work as text: its program, else its order of steps, else the
+    /// graph of its class.
     pub fn print(&self, rank: usize) -> String {
         let Some(&class) = self.classes.of_rank.get(rank) else { return String::new() };
         let graph = &self.graphs[class];
@@ -305,24 +310,24 @@ impl Lowering {
         &self.graphs[0]
     }
 
-    /// The edges that bring a value, with the value.
+    /// The edges over which values are received, with the values.
     pub(crate) fn received(&self) -> Vec<(usize, ValueId)> {
         let value = |&(position, edge): &(usize, usize)| (edge, self.graphs[0].inputs[position]);
         self.edges.received.iter().map(value).collect()
     }
 
-    /// The edges that take a value away, with the value.
+    /// The edges over which values are sent, with the values.
     pub(crate) fn sent(&self) -> Vec<(usize, ValueId)> {
         let value = |&(position, edge): &(usize, usize)| (edge, self.graphs[0].outputs[position]);
         self.edges.sent.iter().map(value).collect()
     }
 
-    /// Orders tasks from now on.
+    /// Sets the timing of a timetable's tasks, which later passes follow.
     pub(crate) fn timed(self, timing: Timing) -> Lowering {
         Lowering { timing: Some(timing), ..self }
     }
 
-    /// What the pass `chunk-head` will make of each head of a language model.
+    /// Reports how the pass `chunk-head` will run each LM head.
     pub(crate) fn heads(&self, context: &PassContext) -> Vec<HeadCut> {
         head::cuts_of_heads(&self.graphs, context.options, context.target)
     }
@@ -360,7 +365,7 @@ fn node_line(graph: &Graph, id: NodeId) -> String {
     format!("{} in {path} ({})", node.op.short_name(), types.join(", "))
 }
 
-/// A readable name for a value: its own, else the op and module path that compute it.
+/// A name of a value for messages: its own, else the op and module path that compute it.
 pub(crate) fn describe(graph: &Graph, value: ValueId) -> String {
     let name = &graph.value(value).name;
     match graph.value(value).definition {

@@ -1,10 +1,11 @@
-//! What memory is in use during a span of instructions: trees over the instructions, which answer without a look at every
-//! buffer that lives then.
+//! Memory in use during a span of instructions, for memory planning: a segment tree of occupied
+//! addresses and a sparse table of live bytes over the instructions. A query does not visit every
+//! buffer that is live in the span.
 
 use super::memory::Storage;
 
-/// The ranges of an address space that are taken, apart and ascending. Ranges that touch are one; a range without bytes
-/// stands alone where it lies within a gap.
+/// Disjoint occupied ranges of addresses, ascending. Adjacent ranges are merged; a range without
+/// bytes is kept if it is inside a gap.
 #[derive(Clone, Default)]
 struct Ranges(Vec<(usize, usize)>);
 
@@ -21,13 +22,14 @@ impl Ranges {
     }
 }
 
-/// Which addresses are taken when.
+/// A segment tree over instructions that answers which addresses are occupied.
 pub(super) struct Occupied {
-    /// The number of instructions as a power of two: node `1` is all of them, node `n` has the halves `2n` and `2n + 1`.
+    /// The number of instructions, rounded up to a power of two. Node `1` covers all instructions;
+    /// the halves of node `n` are `2n` and `2n + 1`.
     width: usize,
-    /// What is taken during all of a node's instructions, but not of its parent's.
+    /// Occupied during all of a node's instructions, but not all of its parent's.
     throughout: Vec<Ranges>,
-    /// What is taken during any of a node's instructions.
+    /// Occupied during any of a node's instructions.
     ever: Vec<Ranges>,
 }
 
@@ -41,7 +43,7 @@ impl Occupied {
         }
     }
 
-    /// Takes a range of addresses from instruction `first` to `last`.
+    /// Marks a range of addresses as occupied from instruction `first` to `last`.
     pub fn add(&mut self, first: usize, last: usize, range: (usize, usize)) {
         let mut open = vec![(1, 0, self.width)];
         while let Some((node, from, count)) = open.pop() {
@@ -54,7 +56,7 @@ impl Occupied {
         }
     }
 
-    /// What is taken at any time from instruction `first` to `last`, by address.
+    /// Address ranges occupied at any time from instruction `first` to `last`, by address.
     pub fn during(&self, first: usize, last: usize) -> Vec<(usize, usize)> {
         let mut found = Vec::new();
         let mut open = vec![(1, 0, self.width)];
@@ -66,13 +68,13 @@ impl Occupied {
                 open.extend(halves(node, from, count).into_iter().filter(|half| meets(half, first, last)));
             }
         }
-        // The runs are sorted: a merge.
+        // The runs are sorted, so this is a merge.
         found.sort();
         found
     }
 }
 
-/// (node, its first instruction, how many it has).
+/// (node, its first instruction, number of instructions).
 type Part = (usize, usize, usize);
 
 fn halves(node: usize, from: usize, count: usize) -> [Part; 2] {
@@ -84,9 +86,9 @@ fn meets(&(_, from, count): &Part, first: usize, last: usize) -> bool {
     from <= last && first < from + count
 }
 
-/// How many bytes live at each instruction, and at most during a span of them.
+/// A sparse table of the bytes live at each instruction; it answers maxima over spans.
 pub(super) struct Crowd {
-    /// For each power of two, the most that live during so many instructions from each one on.
+    /// `most[k][i]` is the maximum over the `2^k` instructions from `i` on.
     most: Vec<Vec<usize>>,
 }
 
@@ -113,7 +115,7 @@ impl Crowd {
         Crowd { most }
     }
 
-    /// The most bytes that live at one instruction of the storage's span.
+    /// The most bytes live at one instruction of the storage's span.
     pub fn most_live(&self, storage: &Storage) -> usize {
         let count = self.most[0].len();
         let (first, end) = (storage.first, (storage.last + 1).min(count));
@@ -143,7 +145,7 @@ mod tests {
             .collect()
     }
 
-    /// Gaps of at least one byte between ranges that are sorted by where they begin.
+    /// The gaps of at least one byte between ranges that are sorted by their begin.
     fn gaps(ranges: &[(usize, usize)]) -> Vec<(usize, usize)> {
         let mut free_from = 0;
         let mut gaps = Vec::new();

@@ -1,10 +1,11 @@
-//! The order of a step: nodes in graph order, collectives where they overlap best.
+//! Orders a step: nodes in graph order, collectives where they overlap best with compute.
 //!
-//! A topological sort that always takes the ready unit with the smallest key. Plain nodes have their place in
-//! the graph as key, so they only move where a bucket makes them wait; those of the update run as soon as they can,
-//! while gradients are in cache and so that few of them are held. With [`LowerOptions::guard`] none of them replaces a
-//! parameter or a state before the loss and the gradient norm, which the step is checked by, are known. The keys of starts
-//! and waits say when they should happen; dependencies make sure that they can.
+//! The pass is a topological sort that always takes the ready unit with the smallest key. The key
+//! of a plain node is its position in the graph, so nodes move only when they must wait for a
+//! bucket. Update nodes run as early as possible, while gradients are in cache and so that few
+//! gradients are held. With [`LowerOptions::guard`] no update replaces a parameter or optimizer
+//! state before the loss and the gradient norm, which validate the step, are known. The keys of
+//! starts and waits give their best time; dependencies ensure that it is legal.
 
 use crate::LowerOptions;
 use crate::passes::bucket::{Bucket, BucketClass};
@@ -13,7 +14,7 @@ use partita_ir::{Graph, NodeId, Phase, Traits, ValueId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// One entry of the order. Constants, iotas and views do not appear: whoever reads them takes care of them.
+/// One entry of the order. Constants, iotas and views are no entries; their readers emit them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Item {
     /// Compute this node.
@@ -24,33 +25,33 @@ pub(crate) enum Item {
     Wait(usize),
 }
 
-/// When a unit should happen: a place in the order of nodes, and what happens around the node there.
+/// The preferred time of a unit: a position in the order of nodes, and the event at that node.
 type Key = (isize, At);
 
-/// What happens around the node at a place, in this order.
+/// The events at a node's position, in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum At {
     /// A value from another stage may arrive from here on.
     Receive,
-    /// What was sent to another stage has been taken.
+    /// A value sent to another stage has been received.
     Release,
-    /// A collective has to end, since the node reads it.
+    /// A collective whose result the node reads must end.
     Wait,
-    /// Parameters of a later block are gathered.
+    /// The parameters of a later block are gathered.
     Prefetch,
-    /// The node itself.
+    /// The node itself runs.
     Node,
-    /// A collective of its result starts.
+    /// A collective of the node's result starts.
     Start,
 }
 
-/// Whether the node has no place of its own in the order.
+/// Whether the node is no entry of the order.
 pub(crate) fn is_free(graph: &Graph, id: NodeId) -> bool {
     matches!(graph.traits(graph.node(id)), Traits::View(_) | Traits::Constant(_) | Traits::Iota { .. })
 }
 
-/// Orders a graph with its buckets. `graph` is any rank's: they have one structure. With a timetable, the nodes of a task
-/// come after those of the tasks before it.
+/// Orders a graph with its buckets. `graph` is that of any class, since all have one structure.
+/// With a timetable, the nodes of a task come after those of the tasks before it.
 pub(crate) fn order(
     graph: &Graph,
     buckets: &[Bucket],
@@ -97,7 +98,7 @@ pub(crate) fn order(
             missing[start(number)] += 1;
         }
     }
-    // What replaces a parameter comes after all who need the old one.
+    // The new value of a parameter is written after all reads of the old one.
     let uses = graph.uses();
     let begins = |unit: usize| if unit < node_count { unit } else { unit - buckets.len() };
     for &(input, output) in &graph.aliases {
@@ -110,7 +111,7 @@ pub(crate) fn order(
             missing[begins(unit_of[writer.index()])] += 1;
         }
     }
-    // What replaces a parameter or a state comes after the numbers that the step is checked by.
+    // New parameters and states are written after the numbers that validate the step.
     let checked: Vec<usize> = checked_outputs(graph, options).filter_map(source).collect();
     let precedes = predecessors(&followers, &checked);
     for &(_, output) in &graph.aliases {
@@ -150,7 +151,8 @@ pub(crate) fn order(
             }
         } else if unit < wait(0) {
             let bucket = unit - node_count;
-            // One reduction of gradients under way at a time: the full gradients die at the wait.
+            // Only one gradient reduction is in progress at a time: the full gradients are freed at
+            // its wait.
             if buckets[bucket].class == BucketClass::GradientReduction
                 && let Some(earlier) = in_flight.replace(bucket)
             {
@@ -171,8 +173,9 @@ pub(crate) fn order(
     items
 }
 
-/// The numbers that a step is checked by before it replaces parameters and states: float scalars among the outputs, such
-/// as the loss and the norm of the gradients, that replace nothing themselves. None without [`LowerOptions::guard`].
+/// The numbers that validate a step before it replaces parameters and states: float scalar outputs,
+/// such as the loss and the gradient norm, that replace no input. Empty without
+/// [`LowerOptions::guard`].
 pub(crate) fn checked_outputs<'g>(
     graph: &'g Graph,
     options: &LowerOptions,
@@ -185,7 +188,7 @@ pub(crate) fn checked_outputs<'g>(
     })
 }
 
-/// The node that computes a value, seen through views; `None` for an input.
+/// The node that computes a value, looking through views; `None` for an input.
 pub(crate) fn maker(graph: &Graph, mut value: ValueId) -> Option<NodeId> {
     loop {
         let (id, _) = graph.value(value).definition?;
@@ -196,7 +199,7 @@ pub(crate) fn maker(graph: &Graph, mut value: ValueId) -> Option<NodeId> {
     }
 }
 
-/// The units that have to come before one of `units`, and these themselves.
+/// These units and all units that must come before one of them.
 fn predecessors(followers: &[Vec<usize>], units: &[usize]) -> Vec<bool> {
     let mut leaders: Vec<Vec<usize>> = vec![Vec::new(); followers.len()];
     for (unit, after) in followers.iter().enumerate() {
@@ -212,7 +215,8 @@ fn predecessors(followers: &[Vec<usize>], units: &[usize]) -> Vec<bool> {
     found
 }
 
-/// Who reads a value, seen through views, in the forward and backward pass: before any update.
+/// The nodes that read a value, looking through views, in the forward and backward pass, and thus
+/// before any update.
 fn readers_before_update(graph: &Graph, uses: &[Vec<(NodeId, usize)>], value: ValueId) -> Vec<NodeId> {
     let (mut readers, mut values) = (Vec::new(), vec![value]);
     while let Some(value) = values.pop() {
@@ -228,14 +232,14 @@ fn readers_before_update(graph: &Graph, uses: &[Vec<(NodeId, usize)>], value: Va
     readers
 }
 
-/// When each unit should happen.
+/// The preferred time of each unit.
 fn keys(graph: &Graph, buckets: &[Bucket], options: &LowerOptions, timing: Option<&Timing>) -> Vec<Key> {
     let node_count = graph.nodes.len();
     let end = node_count as isize;
     let places = Places::of(graph, timing);
-    // The first node that needs a value, seen through views.
+    // The first node that needs a value, looking through views.
     let mut first_use = vec![end; graph.values.len()];
-    // What other stages wait for is needed as soon as it can be there.
+    // A value for another stage is needed as soon as it can be computed.
     for bucket in buckets.iter().filter(|bucket| bucket.class == BucketClass::Sent) {
         for value in bucket.operands(graph) {
             if let Some((node, _)) = graph.value(value).definition {
@@ -283,13 +287,13 @@ fn keys(graph: &Graph, buckets: &[Bucket], options: &LowerOptions, timing: Optio
             None => (places.of_node[id.index()], At::Node),
         });
     }
-    // Starts as soon as the last operand is there.
+    // A collective starts as soon as its last operand is ready.
     let mut starts: Vec<Key> = buckets
         .iter()
         .map(|bucket| {
             if let (BucketClass::Received, Some((edge, _))) = (bucket.class, bucket.edge) {
                 let task = places.reader(edge);
-                // With prefetch, while the task before runs.
+                // With prefetch, during the previous task.
                 let task = task.map(|task| if options.prefetch { task.saturating_sub(1) } else { task });
                 return (places.begin_of(task), At::Receive);
             }
@@ -300,7 +304,7 @@ fn keys(graph: &Graph, buckets: &[Bucket], options: &LowerOptions, timing: Optio
         })
         .collect();
 
-    // Parameter gathers: with the first wait of the block before, or just before use.
+    // Parameter gathers start with the first wait of the previous block, or just before use.
     let mut gathers: Vec<usize> =
         (0..buckets.len()).filter(|&b| buckets[b].class == BucketClass::ParameterGather).collect();
     gathers.sort_by_key(|&bucket| (waits[bucket], bucket));
@@ -313,7 +317,7 @@ fn keys(graph: &Graph, buckets: &[Bucket], options: &LowerOptions, timing: Optio
         for &bucket in blocks {
             starts[bucket] =
                 if options.prefetch { (previous.0, At::Prefetch) } else { (waits[bucket].0, At::Wait) };
-            // What stands between the parameter and its gather (a conversion) goes along.
+            // Nodes between the parameter and its gather, such as a conversion, move along.
             let mut stack: Vec<NodeId> = buckets[bucket].nodes.clone();
             while let Some(id) = stack.pop() {
                 for operand in &graph.node(id).operands {

@@ -1,6 +1,6 @@
-//! Cheap elementwise nodes done twice: where the backward pass reads what a bias made of a product, the sum is not kept
-//! until then but formed again, in the region that reads it. The product is kept in its place, so that no memory is spent,
-//! and the forward region writes one tensor less.
+//! Rematerialises cheap elementwise ops, such as the bias add after a matmul: the backward region
+//! that reads the sum recomputes it instead of reading a stored copy. The matmul's result is stored
+//! in its stead, so memory use is unchanged, and the forward region writes one tensor less.
 
 use crate::passes::bucket::phase_class;
 use crate::passes::fuse::uniform;
@@ -10,14 +10,14 @@ use partita_ir::ops::{BinaryKind, UnaryKind};
 use partita_ir::traits::{Elementwise, Traits, ViewMap};
 use partita_ir::{Graph, Node, NodeId, Phase, ValueId};
 
-/// What runs together: part of the step and microbatch.
+/// Nodes that may share a region: part of the step and microbatch.
 type Stretch = (Phase, Option<usize>);
 
 fn stretch(node: &Node) -> Stretch {
     (phase_class(node.phase), node.microbatch)
 }
 
-/// Repeats what pays. The graphs keep one structure.
+/// Recomputes the nodes for which it pays. The graphs keep one structure.
 pub(crate) fn repeat(graphs: Vec<Graph>) -> Vec<Graph> {
     let uses = graphs[0].uses();
     let is_output = graphs[0].is_output();
@@ -29,8 +29,8 @@ pub(crate) fn repeat(graphs: Vec<Graph>) -> Vec<Graph> {
     graphs.iter().map(|graph| rewritten(graph, &uses, &chosen)).collect()
 }
 
-/// Whether a node is cheap, keeps nothing alive but the one large operand that nobody else needs, and is read by
-/// elementwise nodes alone, by some of them later.
+/// Whether recomputing pays: the node is cheap, its one large operand has no other reader, and all
+/// its readers are elementwise, some of them in another phase or microbatch.
 fn pays(graph: &Graph, uses: &[Vec<(NodeId, usize)>], is_output: &[bool], id: NodeId) -> bool {
     let node = graph.node(id);
     let Traits::Elementwise(function) = graph.traits(node) else { return false };
@@ -56,7 +56,8 @@ fn pays(graph: &Graph, uses: &[Vec<(NodeId, usize)>], is_output: &[bool], id: No
     let large: Vec<ValueId> =
         node.operands.iter().copied().filter(|&operand| !is_small(graph, operand)).collect();
     let &[large] = &large[..] else { return false };
-    // An input, or made by what runs together with the node: then it is nothing that would be repeated itself.
+    // A graph input, or computed in the same phase and microbatch: then the operand, which only
+    // this node reads, is not recomputed itself.
     let is_at_hand = |value: ValueId| {
         graph.value(value).definition.is_none_or(|(maker, _)| {
             let maker = graph.node(maker);
@@ -74,7 +75,7 @@ fn pays(graph: &Graph, uses: &[Vec<(NodeId, usize)>], is_output: &[bool], id: No
         && readers(result).any(|reader| stretch(graph.node(reader)) != stretch(node))
 }
 
-/// One number, or a smaller input of the step that is repeated: there anyway.
+/// Whether the value is one number or the broadcast of a smaller value, which is kept anyway.
 fn is_small(graph: &Graph, value: ValueId) -> bool {
     if uniform(graph, value).is_some() {
         return true;
@@ -92,10 +93,11 @@ fn is_small(graph: &Graph, value: ValueId) -> bool {
     grows
 }
 
-/// The graph with the chosen nodes done anew for each later stretch that reads them.
+/// Rebuilds the graph with a copy of the chosen nodes for each other phase or microbatch that reads
+/// them.
 fn rewritten(graph: &Graph, uses: &[Vec<(NodeId, usize)>], chosen: &[NodeId]) -> Graph {
     let mut copy = Copier::new(graph);
-    // The result of a chosen node as a later stretch has it.
+    // The recomputed result of a chosen node, by phase and microbatch.
     let mut again: IndexMap<(ValueId, Stretch), ValueId> = IndexMap::new();
     for (id, node) in graph.node_ids().zip(&graph.nodes) {
         if chosen.binary_search(&id).is_ok() {

@@ -1,5 +1,6 @@
-//! Rewrites of the graphs of all classes in step, so that they keep one structure: the same nodes with the same
-//! operands; only shapes and attributes may differ from class to class.
+//! Graph simplification. Rewrites the graphs of all classes in lockstep, so that they keep one
+//! structure: the same nodes with the same operands. Only shapes and attributes may differ between
+//! classes.
 
 use crate::collective::meetings;
 use crate::passes::describe;
@@ -12,7 +13,7 @@ use partita_ir::traits::{CollectiveRef, ConstantOp, Elementwise, Traits, ViewMap
 use partita_ir::{Graph, Literal, Node, NodeId, Op, Operation, Role, Target, TensorType, Value, ValueId};
 use partita_mesh::Combiner;
 
-/// Whether the graphs of all classes have one structure. E400 names the first difference.
+/// Checks that the graphs of all classes have one structure. E400 names the first difference.
 pub(crate) fn check_structure(graphs: &[Graph]) -> Result<()> {
     let Some(first) = graphs.first() else {
         return Err(Diagnostic::new("E400", "there is no rank to lower a program for"));
@@ -63,7 +64,7 @@ pub(crate) fn check_structure(graphs: &[Graph]) -> Result<()> {
     Ok(())
 }
 
-/// Inlines composites that some rank has no kernel for, until none is left.
+/// Inlines composites that the device has no kernel for on some rank, until none is left.
 pub(crate) fn decompose(graphs: Vec<Graph>, target: &dyn Target) -> Result<Vec<Graph>> {
     let mut graphs = graphs;
     loop {
@@ -104,14 +105,15 @@ fn inline_marked(graph: &Graph, doomed: &[bool]) -> Graph {
     copy.finish(graph)
 }
 
-/// Sums of something and of a scatter into zeros become scatters into that something, which may happen in its place: a
-/// table that is also read elsewhere, such as a tied head, has such a gradient.
+/// Replaces the sum of a value and a scatter into zeros by a scatter into the value, which may run
+/// in place. The gradient of an embedding table with other readers, such as a tied LM head, has
+/// this form.
 pub(crate) fn scatter_into_sums(mut graphs: Vec<Graph>) -> Vec<Graph> {
     let uses = graphs[0].uses();
     let is_output = graphs[0].is_output();
     let mut rewritten: Vec<(NodeId, usize)> = Vec::new();
     for id in graphs[0].node_ids() {
-        // The position of the other operand.
+        // `other` is the position of the operand that is no scatter.
         let fits = |other: usize, graph: &Graph| {
             let node = graph.node(id);
             let scattered = node.operands[1 - other];
@@ -151,13 +153,14 @@ pub(crate) fn is_sum(op: &Op) -> bool {
     matches!(op, Op::Binary(binary) if binary.kind == BinaryKind::Add)
 }
 
-/// Whether it is a scatter that adds its updates.
+/// Whether the op is a scatter that adds its updates.
 fn adds(op: &Op) -> bool {
     let Op::Scatter(scatter) = op else { return false };
     matches!(scatter.update, Update::Combine(Reducer::Combiner(Combiner::Sum)))
 }
 
-/// Whether a value is zero throughout. Zeros of which one rank keeps what there is and others put zeros in their place are.
+/// Whether a value is zero throughout. This includes a select between zeros, by which one rank
+/// keeps a value that the other ranks replace by zeros.
 fn is_zeros(graph: &Graph, value: ValueId) -> bool {
     let are_zeros = |literal: &Literal| match literal.is_splat() && !literal.data.is_empty() {
         true => literal.window(&vec![0; literal.ty.rank()], &vec![1; literal.ty.rank()]).to_f64() == [0.0],
@@ -175,10 +178,10 @@ fn is_zeros(graph: &Graph, value: ValueId) -> bool {
     uniform(graph, value).is_some_and(is_zero)
 }
 
-/// Removes what needs no work at run time: dead nodes, identities, collectives in which every rank is alone,
-/// repeated constants and elementwise scalars. Constants of one number become broadcast scalars, a rank's number
-/// becomes a constant.
-/// E400 for ops that should have been rewritten before.
+/// Removes what needs no work at run time: dead nodes, identities, collectives of single ranks,
+/// repeated constants and repeated elementwise scalars. Constants with one value become broadcast
+/// scalars, and `partition_id` becomes a constant. E400 for ops that an earlier stage should have
+/// rewritten.
 pub(crate) fn simplify(graphs: &[Graph], classes: &Classes) -> Result<Vec<Graph>> {
     let first = &graphs[0];
     let mut live = vec![false; first.values.len()];
@@ -223,7 +226,7 @@ pub(crate) fn simplify(graphs: &[Graph], classes: &Classes) -> Result<Vec<Graph>
         }
         let ops: Vec<Op> =
             nodes.iter().zip(&classes.ranks).map(|(node, ranks)| with_ranks(&node.op, ranks)).collect();
-        // Every parameter's update asks for the same rates and corrections.
+        // The updates of all parameters compute the same learning rates and bias corrections.
         let is_scalar = |graph: &Graph| {
             let result = graph.value(node.results[0]);
             result.ty.rank() == 0 && result.name.is_empty()
@@ -232,7 +235,7 @@ pub(crate) fn simplify(graphs: &[Graph], classes: &Classes) -> Result<Vec<Graph>
         let is_shared = match traits {
             Traits::Constant(_) | Traits::Iota { .. } | Traits::View(ViewMap::Broadcast { .. }) => true,
             Traits::Elementwise(_) => is_repeated,
-            // A rank's number has become a constant.
+            // The rank's number has become a constant.
             Traits::Refused if matches!(node.op, Op::PartitionId(_)) => true,
             Traits::Refused => {
                 return Err(Diagnostic::new("E400", format!("{} cannot be lowered", node.op.short_name()))
@@ -259,7 +262,7 @@ pub(crate) fn simplify(graphs: &[Graph], classes: &Classes) -> Result<Vec<Graph>
     Ok(copies.into_iter().zip(graphs).map(|(copy, graph)| copy.finish(graph)).collect())
 }
 
-/// A rank's number is known for each rank of a class.
+/// Replaces `partition_id` by a constant with one value per rank of the class.
 fn with_ranks(op: &Op, ranks: &[usize]) -> Op {
     if !matches!(op, Op::PartitionId(_)) {
         return op.clone();
@@ -271,7 +274,8 @@ fn with_ranks(op: &Op, ranks: &[usize]) -> Op {
     RankConstant::new(ranks, &ranks.iter().map(number).collect::<Vec<_>>()).into()
 }
 
-/// The scalar of a constant that is one number in a larger shape, of one rank or of each rank of a class.
+/// The scalar of a constant that fills a larger shape with one number, of one rank or of each rank
+/// of a class.
 fn splat(graph: &Graph, node: &Node) -> Option<Op> {
     let scalar = |value: &Literal| -> Option<Literal> {
         if value.ty.rank() == 0 || !value.is_splat() {
@@ -293,7 +297,7 @@ fn splat(graph: &Graph, node: &Node) -> Option<Op> {
     }
 }
 
-/// Whether the node gives back its operands on every rank.
+/// Whether the node returns its operands unchanged on every rank.
 fn is_identity(graphs: &[Graph], classes: &Classes, nodes: &[&Node]) -> Result<bool> {
     let same_type = |graph: &Graph, node: &Node| {
         node.operands.len() == node.results.len()
@@ -318,10 +322,10 @@ fn is_identity(graphs: &[Graph], classes: &Classes, nodes: &[&Node]) -> Result<b
         let mut all = graphs.iter().zip(nodes).filter_map(|(graph, node)| graph.traits(node).collective());
         return Ok(alone && all.all(gives_itself));
     }
-    // Where types are the same.
+    // Here the types of operands and results are equal.
     let is_identity = |(graph, node): (&Graph, &&Node)| match graph.traits(node) {
         Traits::View(ViewMap::Reshape) | Traits::Elementwise(Elementwise::Convert) => true,
-        // Of several values, what is made of one comes after all others.
+        // A barrier of several values is kept: it makes each result wait for all operands.
         Traits::View(ViewMap::Identity) => node.operands.len() == 1,
         Traits::View(ViewMap::Broadcast { dims }) => dims.is_sorted(),
         Traits::View(ViewMap::Transpose { permutation }) => permutation.is_sorted(),
@@ -336,14 +340,14 @@ fn is_identity(graphs: &[Graph], classes: &Classes, nodes: &[&Node]) -> Result<b
     Ok(graphs.iter().zip(nodes).all(is_identity))
 }
 
-/// Nodes without effects that were pushed already, to be found again.
+/// Nodes without effects that were already copied, for reuse.
 #[derive(Default)]
 struct Seen {
     found: IndexMap<(String, Vec<ValueId>, TensorType), Vec<ValueId>>,
 }
 
 impl Seen {
-    /// Pushes a one-result node on every rank, or finds it.
+    /// Appends a node with one result on every rank, or reuses an equal one.
     fn push(
         &mut self,
         copies: &mut [Copier],
@@ -377,7 +381,7 @@ impl Seen {
     }
 }
 
-/// Equality that tells -0 from 0 and NaNs apart.
+/// Equality that distinguishes -0 from 0 and NaNs from each other.
 fn bit_equal(a: &Op, b: &Op) -> bool {
     let same = |a: &Literal, b: &Literal| a.ty == b.ty && a.to_bytes() == b.to_bytes();
     if let (Op::Constant(a), Op::Constant(b)) = (a, b) {
@@ -389,15 +393,15 @@ fn bit_equal(a: &Op, b: &Op) -> bool {
     }
 }
 
-/// A graph rebuilt node by node.
+/// Rebuilds a graph node by node.
 pub(crate) struct Copier {
     pub graph: Graph,
-    /// What each value of the source has become.
+    /// The value of the copy for each value of the source.
     pub map: Vec<Option<ValueId>>,
 }
 
 impl Copier {
-    /// The inputs of `source`, and no node yet.
+    /// A copy with the inputs of `source` and no node yet.
     pub fn new(source: &Graph) -> Copier {
         let mut graph = source.emptied();
         let mut map = vec![None; source.values.len()];
@@ -418,7 +422,7 @@ impl Copier {
         }
     }
 
-    /// As [`Copier::node`], but what the source's results have become stays as it was.
+    /// As [`Copier::node`], but leaves the mapping of the source's results unchanged.
     pub fn append_copy(&mut self, source: &Graph, node: &Node, op: Op) -> Vec<ValueId> {
         let map = std::mem::take(&mut self.map);
         let results = self.push(source, node, op, &map);
@@ -426,7 +430,7 @@ impl Copier {
         results
     }
 
-    /// Appends a node of `source`, its operands renamed by `map`.
+    /// Appends a node of `source`, with its operands renamed by `map`.
     fn push(&mut self, source: &Graph, node: &Node, op: Op, map: &[Option<ValueId>]) -> Vec<ValueId> {
         let operands =
             node.operands.iter().map(|o| map[o.index()].expect("nodes stand in execution order")).collect();
@@ -434,7 +438,7 @@ impl Copier {
         self.append(node, op, operands, values)
     }
 
-    /// Appends a node that comes from another; operands and values are of the copy.
+    /// Appends a node derived from another one; operands and values are those of the copy.
     pub fn append(
         &mut self,
         origin: &Node,
@@ -452,7 +456,7 @@ impl Copier {
         results
     }
 
-    /// The outputs, and roles in terms of the new values.
+    /// Sets the outputs, and the roles in terms of the new values.
     pub fn finish(mut self, source: &Graph) -> Graph {
         let map = self.map;
         self.graph.outputs =

@@ -1,8 +1,9 @@
-//! When the nodes of a stage run, by the tasks of a timetable.
+//! When the nodes of a stage run, according to the tasks of a timetable.
 //!
-//! A node belongs to the task of its stage, phase and microbatch. A node of no microbatch (a sum over all of them) belongs
-//! to the first task in which all that it reads is there. What follows from fed tensors alone (a mask, the number of tokens
-//! in the whole batch) belongs to the first task that reads it. Updates come after all tasks.
+//! A node belongs to the task of its stage, phase and microbatch. A node without a microbatch, such
+//! as a sum over all of them, belongs to the first task in which all its operands are ready. A
+//! value that depends on step inputs only, such as a mask or the number of tokens of the whole
+//! batch, belongs to the first task that reads it. Updates come after all tasks.
 
 use crate::passes::order::maker;
 use partita_base::Result;
@@ -10,32 +11,33 @@ use partita_ir::{Graph, NodeId, Phase, Role, ValueId};
 use partita_pipeline::{Task, TaskKind, Timetable};
 use std::collections::BTreeMap;
 
-/// The tasks of the mesh slice that runs a graph, and when values go over its edges.
+/// The tasks of the mesh slice that runs a graph, and the times at which values cross its edges.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Timing {
     tasks: Vec<Task>,
-    /// When each task begins.
+    /// The slot in which each task begins.
     slots: Vec<usize>,
     microbatches: usize,
-    /// Values from other stages, with their edges.
+    /// Received values, with their edges.
     received: BTreeMap<ValueId, usize>,
-    /// Values for other stages, likewise.
+    /// Sent values, by edge.
     sent: BTreeMap<usize, ValueId>,
-    /// For each edge, the slot in which the sender has the value: `None` before the first one.
+    /// For each edge, the slot in which the sender has the value; `None` if it is ready before the
+    /// first slot.
     ready: BTreeMap<usize, Option<usize>>,
     /// For each edge, the slot in which the last of its readers begins to read it.
     taken: BTreeMap<usize, usize>,
 }
 
-/// The slot of updates: after all tasks.
+/// The slot of updates, after all tasks.
 const UPDATE: usize = usize::MAX;
 
 impl Timing {
-    /// The timing of each stage of a step: `graphs` are the stages' graphs, with the values that they receive and send
-    /// and the edges these go over.
+    /// The timing of each stage of a step. `graphs` holds each stage's graph, with the values that
+    /// it receives and sends and their edges.
     ///
     /// # Errors
-    /// E461 where the timetable is none for these stages.
+    /// E461 if the timetable does not fit these stages.
     pub fn of_stages(
         timetable: &Timetable,
         graphs: &[(&Graph, Vec<(usize, ValueId)>, Vec<(usize, ValueId)>)],
@@ -54,7 +56,8 @@ impl Timing {
                 taken: BTreeMap::new(),
             })
             .collect();
-        // Whether a node without a microbatch can run depends on what other stages send: settled when nothing changes.
+        // The task of a node without a microbatch may depend on what other stages send: iterate to
+        // a fixed point.
         let mut ready: BTreeMap<usize, Option<usize>> = BTreeMap::new();
         loop {
             let mut now = BTreeMap::new();
@@ -88,7 +91,7 @@ impl Timing {
         self.slots.get(task).copied().unwrap_or(UPDATE)
     }
 
-    /// The first task that begins at a slot or after it.
+    /// The first task that begins in a slot or later.
     fn task_at(&self, slot: usize) -> usize {
         self.slots.partition_point(|&begin| begin < slot)
     }
@@ -103,7 +106,7 @@ impl Timing {
                 }
             }
         }
-        // A step of one microbatch does not number it.
+        // A step with one microbatch does not number it.
         let only = (self.microbatches == 1).then_some(0);
         let mut of_node: Vec<usize> = Vec::with_capacity(graph.nodes.len());
         let from_feed = self.follow_from_feed(graph);
@@ -138,7 +141,7 @@ impl Timing {
         of_node
     }
 
-    /// For each node, whether it depends on nothing but constants and fed tensors.
+    /// For each node, whether it depends only on constants and step inputs.
     fn follow_from_feed(&self, graph: &Graph) -> Vec<bool> {
         let mut replaced = vec![false; graph.values.len()];
         graph.aliases.iter().for_each(|&(input, _)| replaced[graph.inputs[input].index()] = true);
@@ -157,7 +160,7 @@ impl Timing {
         from_feed
     }
 
-    /// For each node, whether its results are read for nothing but to be sent.
+    /// For each node, whether its results are only sent, or used to compute sent values.
     fn only_send(&self, graph: &Graph) -> Vec<bool> {
         let mut is_read = vec![false; graph.values.len()];
         let returned = graph.outputs.len() - self.sent.len();
@@ -176,7 +179,7 @@ impl Timing {
         only_send
     }
 
-    /// For each edge that brings a value, the first task that reads it.
+    /// For each edge of a received value, the first task that reads it.
     fn readers(&self, graph: &Graph, of_node: &[usize]) -> BTreeMap<usize, usize> {
         let mut first = BTreeMap::new();
         for (node, &task) in graph.nodes.iter().zip(of_node) {
@@ -185,39 +188,40 @@ impl Timing {
                 *reader = task.min(*reader);
             }
         }
-        // What is only returned is read at the end.
+        // A value that is only returned is read at the end.
         self.received.values().for_each(|&edge| _ = first.entry(edge).or_insert(self.tasks.len()));
         first
     }
 
-    /// The first task here that begins when the readers of what goes over an edge read it, or later: the number of tasks
-    /// where that is after all of them. `None` where updates read it: then the end of the step is early enough.
+    /// The first task on this slice that begins no earlier than the last reader of an edge; the
+    /// number of tasks if none does. `None` if only the end of the step is late enough, because
+    /// updates read the value.
     pub fn release(&self, edge: usize) -> Option<usize> {
         self.taken.get(&edge).filter(|&&slot| slot != UPDATE).map(|&slot| self.task_at(slot))
     }
 }
 
-/// The places of the nodes of a graph in the order in which their tasks run.
+/// The positions of a graph's nodes when tasks run in the order of the timetable.
 pub(crate) struct Places {
-    /// By node.
+    /// The position of each node.
     pub of_node: Vec<isize>,
-    /// The first place of each task, and of the updates.
+    /// The first position of each task, and of the updates.
     begin: Vec<isize>,
-    /// Behind all nodes.
+    /// The position behind all nodes.
     end: isize,
-    /// For each edge that brings a value, the first task that reads it.
+    /// For each edge of a received value, the first task that reads it.
     readers: BTreeMap<usize, usize>,
 }
 
 impl Places {
-    /// Graph order; with a timetable, the order of tasks first.
+    /// Graph order; with a timetable, tasks in its order and graph order within a task.
     pub fn of(graph: &Graph, timing: Option<&Timing>) -> Places {
         let end = graph.nodes.len() as isize;
         let Some(timing) = timing else {
             return Places { of_node: (0..end).collect(), begin: Vec::new(), end, readers: BTreeMap::new() };
         };
         let task_of = timing.tasks_of_nodes(graph);
-        // What only serves to send a value comes right after what it is made of.
+        // A node that only prepares a value to be sent comes right after its last operand.
         let only_sends = timing.only_send(graph);
         let mut after: Vec<usize> = Vec::with_capacity(graph.nodes.len());
         for id in graph.node_ids() {
@@ -234,18 +238,18 @@ impl Places {
         Places { of_node, begin, end, readers: timing.readers(graph, &task_of) }
     }
 
-    /// Where a task begins; behind all nodes where there is none.
+    /// The position where a task begins; behind all nodes if there is no such task.
     pub fn begin_of(&self, task: Option<usize>) -> isize {
         task.and_then(|task| self.begin.get(task)).copied().unwrap_or(self.end)
     }
 
-    /// The first task that reads what an edge brings.
+    /// The first task that reads the value of an edge.
     pub fn reader(&self, edge: usize) -> Option<usize> {
         self.readers.get(&edge).copied()
     }
 }
 
-/// Whether a timetable runs the two gradients at different times.
+/// Whether a timetable runs input gradients and weight gradients at different times.
 pub(crate) fn splits_backward(timetable: &Timetable) -> bool {
     timetable.slices.iter().flatten().any(|task| task.kind == TaskKind::WeightGrad)
 }

@@ -1,5 +1,5 @@
-//! What the tests share: numbers, a builder of the same graph for several ranks, and a naive lock-step evaluator
-//! with its own idea of the collectives.
+//! Shared by the tests: random numbers, a builder of the same graph for several ranks, and a naive
+//! lock-step evaluator with an independent implementation of the collectives.
 #![allow(dead_code)]
 
 use partita_base::DType;
@@ -19,7 +19,7 @@ impl Random {
         (self.0 >> 33) as usize % limit
     }
 
-    /// Small integers over four, so that a few sums and products are exact in any order.
+    /// Small multiples of 1/4, so that sums and products of a few are exact in any order.
     pub fn literal(&mut self, ty: &TensorType) -> Literal {
         let values: Vec<f64> =
             (0..ty.element_count()).map(|_| (self.below(33) as f64 - 16.0) / 4.0).collect();
@@ -27,7 +27,7 @@ impl Random {
     }
 }
 
-/// A few bytes of scratch for everything but elementwise regions.
+/// A few bytes of scratch memory for every region that is not elementwise.
 pub struct Sizes;
 
 impl Target for Sizes {
@@ -46,7 +46,7 @@ pub fn f32s(shape: &[usize]) -> TensorType {
     TensorType::new(DType::F32, shape)
 }
 
-/// Builds one graph per rank; `extents` are what each rank has of a dimension that is sharded.
+/// Builds one graph per rank. `extents` are each rank's extents of a sharded dimension.
 pub fn build(ranks: usize, body: impl Fn(usize, &mut GraphBuilder) -> Vec<(String, ValueId)>) -> Vec<Graph> {
     let graph = |rank| {
         let mut builder = GraphBuilder::new("step");
@@ -128,7 +128,7 @@ pub fn in_phase<T>(
     result
 }
 
-/// Random inputs of every rank. Inputs of one shape on all ranks get one value.
+/// Random inputs of every rank. Inputs with one shape on all ranks get one value.
 pub fn inputs(graphs: &[Graph], seed: u64) -> Vec<Vec<Literal>> {
     let of = |graph: &Graph| {
         let mut random = Random(seed);
@@ -219,7 +219,8 @@ pub fn oracle(graphs: &[Graph], inputs: &[Vec<Literal>]) -> Vec<Vec<Literal>> {
     ranks.map(outputs).collect()
 }
 
-/// Lowers, then runs two steps in the arena and on the graphs; inputs that are replaced carry over.
+/// Lowers, then runs two steps both in the arena and on the graphs. Replaced inputs carry over to
+/// the second step.
 pub fn lower_and_compare(graphs: &[Graph], options: &LowerOptions) -> ProgramSet {
     let set = lower(&ClassGraph::each(graphs.to_vec()), options, &Sizes).unwrap();
     let mut machine = Reference::new(&set);
@@ -247,7 +248,7 @@ pub fn lower_and_compare(graphs: &[Graph], options: &LowerOptions) -> ProgramSet
                 state[rank][input] = outputs[output].clone();
                 assert_eq!(machine.input(rank, input), outputs[output]);
             }
-            // What is fed at every step is fed again.
+            // Step inputs are written again at every step.
             for (position, &value) in graphs[rank].inputs.iter().enumerate() {
                 if graphs[rank].value(value).role == Role::Input {
                     machine.write_input(rank, position, &state[rank][position]).unwrap();

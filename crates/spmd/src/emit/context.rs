@@ -1,4 +1,4 @@
-//! An op's view of one class while it is rewritten for its shards.
+//! The context in which an op rewrites itself for the shards of one rank class.
 
 use super::shards::Shards;
 use super::steps::lookup;
@@ -8,7 +8,7 @@ use partita_ir::{FactorId, Graph, GraphBuilder, LocalContext, NodeId, Rule, Tens
 use partita_mesh::{AxisRef, Sharding};
 use std::collections::BTreeMap;
 
-/// What an op sees of one class while it is rewritten.
+/// What an op can access while it is rewritten for one class.
 pub(super) struct NodeContext<'a> {
     pub(super) graph: &'a Graph,
     pub(super) node: NodeId,

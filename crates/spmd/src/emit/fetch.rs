@@ -1,4 +1,5 @@
-//! Layouts at hand: holding values in them, choosing one to start from, moving to another.
+//! Tracks the layouts in which each value is materialised, and picks the cheapest source for a
+//! reshard.
 
 use super::{Emitter, Held, Place, Span, Stop, place_of, span_of};
 use crate::partition::Move;
@@ -18,7 +19,8 @@ impl Emitter<'_> {
         self.held[value.index()].push(Held { sharding, local, only });
     }
 
-    /// Which held layout to start from for `required`, and whether to pass through the wanted layout first.
+    /// The cheapest held layout from which to reshard to `required`, with its time in seconds, and
+    /// the propagated layout if the reshard should pass through it.
     fn route(&mut self, value: ValueId, required: &Sharding, span: Span) -> (usize, Option<Sharding>, f64) {
         let wanted = self.layouts.sharding(value).clone();
         let mut best: Option<(usize, Option<Sharding>, f64)> = None;
@@ -27,7 +29,7 @@ impl Emitter<'_> {
             if held.only.is_some_and(|only| only != span) {
                 continue;
             }
-            // A partial value is made whole in its wanted layout, so that later readers find it there.
+            // A partial value is completed in its propagated layout, where later readers find it.
             let via = (held.sharding.is_partial() && !required.is_partial()).then(|| wanted.clone());
             let seconds = match &via {
                 Some(via) => self.price(value, &held.sharding, via) + self.price(value, via, required),
@@ -60,7 +62,7 @@ impl Emitter<'_> {
             return 0.0;
         }
         let seconds = self.route(value, required, span).2;
-        // What is only gathered serves every reader of this span; what is moved elsewhere serves one.
+        // A gathered copy serves every reader of this span; a copy in another layout serves one.
         let held = &self.held[value.index()][0].sharding;
         let only_gathered = !held.is_partial()
             && held.dims.iter().zip(&required.dims).all(|(h, r)| h.axes.starts_with(&r.axes));
@@ -68,7 +70,7 @@ impl Emitter<'_> {
         if only_gathered { seconds / readers.max(1) as f64 } else { seconds }
     }
 
-    /// The local value that holds `value` in the `required` layout, moved there where needed.
+    /// The local value that holds `value` in the `required` layout, resharded if necessary.
     pub(super) fn fetch(
         &mut self,
         value: ValueId,
@@ -97,7 +99,8 @@ impl Emitter<'_> {
         Ok(self.held[value.index()][index].local)
     }
 
-    /// Whether a value is one number in every element: it can be made anywhere, in any layout, for nothing.
+    /// Whether all elements of a value are one number: it can be recomputed in any layout at no
+    /// cost.
     fn is_fill(&self, value: ValueId, required: &Sharding) -> bool {
         let Some((node, _)) = self.graph.value(value).definition else { return false };
         let node = self.graph.node(node);
@@ -109,7 +112,7 @@ impl Emitter<'_> {
         fills && !required.is_partial()
     }
 
-    /// Makes such a value once more.
+    /// Recomputes such a value in the required layout.
     fn fill(&mut self, value: ValueId, required: &Sharding, reader: &Place) -> Result<ValueId, Stop> {
         let types = self.local_types(required, self.graph.ty(value))?;
         let (node, _) = self.graph.value(value).definition.expect("fills are computed");
@@ -130,7 +133,8 @@ impl Emitter<'_> {
         Ok(local)
     }
 
-    /// A sum is completed where it was made; that of a parameter's gradient belongs to the weight gradients.
+    /// The place at which a partial value is completed: that of its node. The sum of a parameter's
+    /// gradient belongs to the weight gradients.
     pub(super) fn place_of_resolution(&self, value: ValueId, reader: &Place) -> Place {
         let mut place = match self.graph.value(value).definition {
             Some((node, _)) => place_of(self.graph.node(node)),
@@ -145,8 +149,8 @@ impl Emitter<'_> {
         place
     }
 
-    /// Moves a value from one held layout to another and holds the outcome. A copy that grew by a gather is kept
-    /// within `span` only.
+    /// Reshards a value from one held layout to another and holds the result. A gathered copy is
+    /// kept within `span` only.
     pub(super) fn move_to(
         &mut self,
         value: ValueId,

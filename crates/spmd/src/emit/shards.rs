@@ -1,7 +1,7 @@
-//! Which piece of a dimension each rank holds: computed once for every way a dimension is split.
+//! Tables of the shard that each rank holds, computed once for each distinct split of a dimension.
 //!
-//! A step has many values but few layouts, so that tables over all ranks are shared between them, and so is what they
-//! say of a class of ranks as a whole.
+//! A step has many values but few layouts. Tables over all ranks are therefore shared between
+//! values, as are their summaries by rank class.
 
 use partita_ir::ops::Groups;
 use partita_mesh::{AxisRef, DimSharding, Mesh};
@@ -16,41 +16,41 @@ pub(super) struct RankTable {
     pub values: Rc<[i64]>,
 }
 
-/// The offset and the extent of each rank's piece, by rank.
+/// The offset and the extent of each rank's shard, by rank.
 pub(super) struct ShardTable {
     pub offsets: RankTable,
     pub extents: Vec<usize>,
     /// Whether all ranks have equal extents.
     pub is_even: bool,
-    /// The extent on the members of each class; `None` where they differ.
+    /// The extent on the members of each class; `None` if they differ.
     pub of_class: Vec<Option<usize>>,
 }
 
-/// What the members of the groups over some axes hold of a dimension.
+/// The extents of a dimension on the members of each group over some axes.
 pub(super) struct GroupTable {
-    /// The lists of extents that occur, each once.
+    /// The distinct lists of extents.
     pub lists: Vec<Vec<usize>>,
-    /// The number of the list of the rank's group.
+    /// For each rank, the index of its group's list.
     pub of_rank: Vec<usize>,
-    /// The number of the list for the members of each class; `None` where they differ.
+    /// For each class, the index of its members' list; `None` if they differ.
     pub of_class: Vec<Option<usize>>,
 }
 
-/// What tables of numbers say.
+/// What the numbers of a table mean.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Says {
     /// 1 on the first rank along these axes, 0 elsewhere.
     Leads(Vec<AxisRef>),
-    /// How far a piece of the second layout lies within that of the first.
+    /// The offset of a shard of the second layout within that of the first.
     Within(DimSharding, DimSharding, usize),
 }
 
-/// Tables over the ranks of a mesh, made on demand.
+/// Tables over the ranks of a mesh, built on demand.
 pub(super) struct Shards<'a> {
     mesh: &'a Mesh,
     class_of: Vec<usize>,
     class_count: usize,
-    /// How many tables over all ranks have been made.
+    /// Number of tables over all ranks built so far.
     made: Cell<usize>,
     positions: RefCell<BTreeMap<Vec<AxisRef>, Rc<[usize]>>>,
     pieces: RefCell<BTreeMap<(DimSharding, usize), Rc<ShardTable>>>,
@@ -80,12 +80,12 @@ impl<'a> Shards<'a> {
         }
     }
 
-    /// How many tables with an entry for each rank there are.
+    /// Number of tables with one entry per rank built so far.
     pub fn made(&self) -> usize {
         self.made.get()
     }
 
-    /// The place of each rank along the axes.
+    /// The position of each rank along the axes.
     fn positions(&self, axes: &[AxisRef]) -> Rc<[usize]> {
         if let Some(known) = self.positions.borrow().get(axes) {
             return known.clone();
@@ -106,7 +106,7 @@ impl<'a> Shards<'a> {
         RankTable { id, values }
     }
 
-    /// What `of` says of the members of each class; `None` where they differ.
+    /// The value of `of` that all members of a class share, by class; `None` if they differ.
     fn by_class(&self, of: &[usize]) -> Vec<Option<usize>> {
         let mut found: Vec<Option<usize>> = vec![None; self.class_count];
         let mut differ = vec![false; self.class_count];
@@ -116,7 +116,7 @@ impl<'a> Shards<'a> {
         found.into_iter().zip(differ).map(|(value, differ)| value.filter(|_| !differ)).collect()
     }
 
-    /// The pieces of a dimension of `size` elements.
+    /// The shards of a dimension of `size` elements.
     pub fn pieces(&self, dim: &DimSharding, size: usize) -> Rc<ShardTable> {
         let key = (dim.clone(), size);
         if let Some(known) = self.pieces.borrow().get(&key) {
@@ -137,7 +137,7 @@ impl<'a> Shards<'a> {
         pieces
     }
 
-    /// What the groups over `axes` hold of a dimension of `size` elements.
+    /// The extents of a dimension of `size` elements by group over `axes`.
     pub fn in_groups(&self, dim: &DimSharding, size: usize, axes: &[AxisRef]) -> Rc<GroupTable> {
         let key = (dim.clone(), size, axes.to_vec());
         if let Some(known) = self.in_groups.borrow().get(&key) {
@@ -168,7 +168,7 @@ impl<'a> Shards<'a> {
         })
     }
 
-    /// Where the piece of each rank under `new` begins within its piece under `old`.
+    /// The offset of each rank's shard under `new` within its shard under `old`.
     pub fn within(&self, old: &DimSharding, new: &DimSharding, size: usize) -> RankTable {
         self.known(Says::Within(old.clone(), new.clone(), size), || {
             let (old, new) = (self.pieces(old, size), self.pieces(new, size));
@@ -185,7 +185,7 @@ impl<'a> Shards<'a> {
         table
     }
 
-    /// [`Mesh::groups`], shared.
+    /// [`Mesh::groups`], cached.
     pub fn groups(&self, axes: &[AxisRef]) -> Groups {
         if let Some(known) = self.groups.borrow().get(axes) {
             return known.clone();

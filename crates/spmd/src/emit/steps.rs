@@ -1,4 +1,4 @@
-//! The steps of a reshard as ops of the local graphs.
+//! Emits the steps of a reshard as ops of the local graphs.
 
 use super::shards::RankTable;
 use super::{Emitter, Stop};
@@ -80,7 +80,8 @@ impl Emitter<'_> {
 }
 
 impl Emitter<'_> {
-    /// What each member of the groups over `axes` holds of a dimension, the same in all groups of a class.
+    /// The extents of a dimension on the members of a group over `axes`, which must agree for all
+    /// groups of a class.
     fn extents(
         &self,
         class: usize,
@@ -102,7 +103,8 @@ impl Emitter<'_> {
     }
 }
 
-/// The scalar of this rank in a table over all ranks; a plain constant where all agree.
+/// Looks up this rank's scalar in a table over all ranks; a plain constant if all entries are
+/// equal.
 pub(super) fn lookup(
     builder: &mut GraphBuilder,
     tables: &mut BTreeMap<(DType, usize), ValueId>,

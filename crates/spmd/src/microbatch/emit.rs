@@ -1,4 +1,5 @@
-//! Emission: every node once, or once for each microbatch, as the analysis says.
+//! Emits the microbatched graph: every node once, or once for each microbatch, according to the
+//! analysis.
 
 use super::{Analysis, Cuts, Run, State, holds, splits_cleanly};
 use partita_base::{DType, Result};
@@ -18,20 +19,20 @@ pub(super) struct Emitter<'a> {
     cuts: &'a Cuts,
     analysis: &'a Analysis,
     builder: GraphBuilder,
-    /// For each old value: the new one where there is one for all microbatches.
+    /// For each old value: the new one, if it is the same for all microbatches.
     whole: Vec<Option<ValueId>>,
-    /// For each old value and microbatch: its piece or contribution.
+    /// For each old value and microbatch: its part or contribution.
     pieces: Vec<Vec<Option<ValueId>>>,
-    /// Pieces taken of whole values: (value, dimension, microbatch).
+    /// Slices of whole values: (value, dimension, microbatch).
     taken: BTreeMap<(ValueId, usize, usize), ValueId>,
     /// (new, old, microbatch) of every value that inherits its role.
     heirs: Vec<(ValueId, ValueId, Option<usize>)>,
-    /// The new values of `heirs`, and the pieces of inputs.
+    /// The new values of `heirs`, and the parts of inputs.
     settled: BTreeSet<ValueId>,
 }
 
 impl<'a> Emitter<'a> {
-    /// The graph in pieces.
+    /// Emits the microbatched graph.
     pub(super) fn run(
         graph: &'a Graph,
         batched: &[ValueId],
@@ -68,7 +69,7 @@ impl<'a> Emitter<'a> {
         emitter.finish(&positions)
     }
 
-    /// New inputs; returns the new position of each old one that is not cut.
+    /// Adds the new inputs. Returns the new position of each old input that is not split.
     fn inputs(&mut self, batched: &[ValueId]) -> Vec<Option<usize>> {
         let mut positions = Vec::new();
         for &input in &self.graph.inputs {
@@ -138,7 +139,7 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    /// Adds a contribution to the combination so far.
+    /// Combines a contribution with the previous ones.
     fn accumulate(
         &mut self,
         node: &Node,
@@ -168,7 +169,7 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    /// A node on the pieces of one microbatch.
+    /// Emits a node on the operands of one microbatch.
     fn localise(&mut self, id: NodeId, factor: FactorId, index: usize) -> Result<Vec<ValueId>> {
         let node = self.graph.node(id);
         let rule = &self.analysis.rules[id.index()];
@@ -204,8 +205,8 @@ impl<'a> Emitter<'a> {
         node.op.localise(&mut context)
     }
 
-    /// The piece of a whole value: computed as a piece where that is possible all the way up (constants, random
-    /// numbers, broadcasts), else sliced out.
+    /// The part of a whole value for a microbatch: computed directly if all its ancestors allow it
+    /// (constants, random numbers, broadcasts), otherwise a slice.
     fn take(&mut self, value: ValueId, dim: usize, index: usize) -> Result<ValueId> {
         if let Some(&piece) = self.taken.get(&(value, dim, index)) {
             return Ok(piece);
@@ -238,11 +239,11 @@ impl<'a> Emitter<'a> {
         Ok(piece)
     }
 
-    /// Name and annotation go to the new value, and its role once all values exist.
+    /// Copies name and annotation to the new value. Its role follows once all values exist.
     fn inherit(&mut self, new: ValueId, old: ValueId, microbatch: Option<usize>) {
         let source = self.graph.value(old);
         let target = self.builder.graph_mut().value_mut(new);
-        // An op may return its operand, which keeps what it is.
+        // An op may return its operand, whose name and role stay.
         if !self.settled.insert(new) {
             return;
         }
@@ -289,7 +290,8 @@ impl<'a> Emitter<'a> {
     }
 }
 
-/// One microbatch's view of an op: like a rank's, but its place is known.
+/// The context in which an op rewrites itself for one microbatch, as for a rank but with known
+/// offsets.
 struct PieceContext<'a> {
     builder: &'a mut GraphBuilder,
     rule: &'a Rule,

@@ -1,4 +1,4 @@
-//! What the tests and the sweep share: numbers, comparison, the table of ops, random graphs.
+//! Shared by the tests and the sweep: random numbers, comparison, the table of ops, random graphs.
 #![allow(dead_code)]
 
 pub mod recipe;
@@ -10,7 +10,7 @@ use partita_ir::{Graph, Literal, TensorType, interpret};
 use partita_mesh::Mesh;
 use partita_spmd::{Options, Partitioned, partition, virtual_ranks};
 
-/// Numbers in (-1, 1), for integers whole ones from -4 to 4, that depend on nothing but the seed.
+/// Numbers in (-1, 1), or from -4 to 4 for integers, that depend on nothing but the seed.
 pub fn numbers(shape: &[usize], seed: u64, dtype: DType) -> Literal {
     let ty = TensorType::new(dtype, shape);
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) + 1;
@@ -22,14 +22,15 @@ pub fn numbers(shape: &[usize], seed: u64, dtype: DType) -> Literal {
     Literal::from_f64(&ty, values.collect::<Vec<_>>().into_iter())
 }
 
-/// Whole numbers in `0..below`.
+/// Integers in `0..below`.
 pub fn indices(shape: &[usize], seed: u64, below: usize) -> Literal {
     let raw = numbers(shape, seed, DType::F64).to_f64();
     let ty = TensorType::new(DType::I32, shape);
     Literal::from_f64(&ty, raw.into_iter().map(|v| ((v + 1.0) * 0.4999 * below as f64).floor()))
 }
 
-/// Where two results differ by more than rounding in another order: relative to the largest number of the tensor.
+/// Where two results differ by more than the rounding of another order of summation, relative to
+/// the largest number of the tensor.
 pub fn difference(actual: &Literal, expected: &Literal) -> Option<String> {
     if actual.ty != expected.ty {
         return Some(format!("{} instead of {}", actual.ty, expected.ty));
@@ -49,7 +50,8 @@ pub fn difference(actual: &Literal, expected: &Literal) -> Option<String> {
     })
 }
 
-/// Partitions, runs on virtual ranks and compares with `expected`; what went wrong, or the partition.
+/// Partitions, runs on virtual ranks and compares with `expected`. Returns the partition, or what
+/// went wrong.
 pub fn check(
     graph: &Graph,
     mesh: &Mesh,
@@ -67,7 +69,8 @@ pub fn check(
     Ok(partitioned)
 }
 
-/// Runs the ranks' own graphs, their numbers folded in, and compares them bit by bit with the class graphs.
+/// Runs the ranks' own graphs, with their numbers folded in, and compares them bit by bit with the
+/// class graphs.
 pub fn check_specialised(
     partitioned: &Partitioned,
     inputs: &[Literal],

@@ -1,5 +1,5 @@
-//! Random graphs: a recipe is a list of steps, each of which fits itself to the values at hand, so that any prefix
-//! or sublist is a valid recipe too and failures shrink.
+//! Random graphs. A recipe is a list of steps, each of which adapts to the values that exist, so
+//! that any prefix or sublist is a valid recipe too and failures shrink.
 
 use super::numbers;
 use partita_base::DType;
@@ -88,7 +88,7 @@ const KINDS: &[Kind] = &[
     Barrier,
 ];
 
-/// Meshes that recipes choose from; parts of axes of 4, 6 and 8 are used too.
+/// Meshes that recipes choose from. Parts of axes of 4, 6 and 8 are used too.
 pub const MESHES: &[&[(&str, usize)]] = &[
     &[("x", 2)],
     &[("x", 3)],
@@ -102,19 +102,19 @@ pub const MESHES: &[&[(&str, usize)]] = &[
     &[("x", 1)],
 ];
 
-/// No larger tensors than this many elements.
+/// Most elements of a tensor.
 const MOST_ELEMENTS: usize = 400;
 
-/// A random graph with random layouts asked for.
+/// A random graph with random annotations.
 #[derive(Clone, Debug)]
 pub struct Recipe {
-    /// Which of [`MESHES`].
+    /// Index into [`MESHES`].
     pub mesh: usize,
     /// Shapes of the first inputs.
     pub inputs: Vec<Vec<usize>>,
-    /// Steps, each with the number its choices are taken from.
+    /// Steps, each with the number from which its choices derive.
     pub steps: Vec<(Kind, u64)>,
-    /// Layouts asked for, each from a number.
+    /// Annotations, each derived from a number.
     pub pins: Vec<u64>,
     /// Whether gradients of a scalar are appended.
     pub gradient: bool,
@@ -145,7 +145,7 @@ pub fn recipes(meshes: usize, most_steps: usize) -> impl Strategy<Value = Recipe
         })
 }
 
-/// A number used up digit by digit.
+/// A number consumed digit by digit.
 struct Digits(u64);
 
 impl Digits {
@@ -165,7 +165,7 @@ impl Recipe {
         Mesh::new("mesh", MESHES[self.mesh])
     }
 
-    /// Links and devices from very slow to very fast, so that all kinds of splits get chosen.
+    /// Links and devices from very slow to very fast, so that all kinds of splits are chosen.
     pub fn options(&self) -> Options {
         let mut cluster = Cluster::default();
         let (links, devices) = (self.seed % 3, self.seed / 3 % 3);
@@ -177,7 +177,7 @@ impl Recipe {
         Options { cluster, ..Options::default() }
     }
 
-    /// The graph, layouts pinned.
+    /// The graph with its annotations.
     pub fn graph(&self) -> Graph {
         let mut kitchen = Kitchen { b: GraphBuilder::new("main"), floats: Vec::new(), mesh: self.mesh() };
         for shape in &self.inputs {
@@ -210,7 +210,7 @@ impl Recipe {
                 graph.output_annotations[position] = Some(annotation);
             } else if !definition.is_some_and(|(n, _)| matches!(graph.node(n).op, Op::ShardingConstraint(_)))
             {
-                // What is constrained already would be asked for two layouts.
+                // A sharding constraint already annotates its result.
                 graph.value_mut(value).annotation = Some(annotation);
             }
         }
@@ -265,7 +265,7 @@ fn annotation(mesh: &Mesh, rank: usize, digits: &mut Digits, origin: &str) -> An
     Annotation { mesh: 0, sharding, open, replicated, origin: origin.to_string() }
 }
 
-/// A graph in the making and its real-valued values.
+/// A graph under construction and its real-valued values.
 struct Kitchen {
     b: GraphBuilder,
     floats: Vec<ValueId>,
@@ -286,16 +286,16 @@ impl Kitchen {
         self.b.input(&format!("i{number}"), TensorType::new(DType::I32, shape), Role::Input)
     }
 
-    /// Another value of the same shape, perhaps the same one.
+    /// A random value of the same type, possibly `x` itself.
     fn like(&self, x: ValueId, digits: &mut Digits) -> ValueId {
         let same: Vec<ValueId> =
             self.floats.iter().copied().filter(|&v| self.b.ty(v) == self.b.ty(x)).collect();
         digits.pick(&same)
     }
 
-    /// Applies a step; `None` where it fits nothing at hand.
+    /// Applies a step; `None` if no existing value fits it.
     fn step(&mut self, kind: Kind, mut digits: Digits) -> Option<ValueId> {
-        // Later values more often, so that graphs get deep.
+        // Prefers later values, so that graphs get deep.
         let recent = digits.below(2) == 0;
         let from = if recent { self.floats.len().saturating_sub(3) } else { 0 };
         let x = digits.pick(&self.floats[from..]);
@@ -326,7 +326,7 @@ impl Kitchen {
                 b.push1(ops::Clamp, &[low, x, high])
             }
             Select => {
-                // Nothing computed ever ties with this number.
+                // No computed value equals this number.
                 let limit = b.full_like(y, 0.123456789).ok()?;
                 let predicate = b.compare(Direction::Lt, y, limit).ok()?;
                 b.select(predicate, x, y)
@@ -463,7 +463,8 @@ impl Kitchen {
         Some(made.unwrap_or_else(|e| panic!("{kind:?} on {:?}: {e}", shape)))
     }
 
-    /// Contracts a dimension of `x` with an equal one of another value; a second pair becomes a batch.
+    /// Contracts a dimension of `x` with an equal one of another value; a second pair becomes a
+    /// batch dimension.
     fn dot(&mut self, x: ValueId, digits: &mut Digits) -> Option<ValueId> {
         let shape = self.b.shape(x);
         let mut pairs: Vec<(ValueId, usize, usize)> = Vec::new();
@@ -490,10 +491,11 @@ impl Kitchen {
         small.then(|| self.b.dot_general(x, y, dot).expect("extents agree"))
     }
 
-    /// Some values as outputs, and where asked gradients of the sum of one of them.
+    /// Chooses some values as outputs, and optionally appends gradients of the sum of one of them.
     fn finish(mut self, gradient: bool, seed: u64) -> Graph {
         let last = *self.floats.last().expect("there are inputs");
-        // The last value twice, something in the middle, perhaps an input, and whatever nobody reads.
+        // The last value twice, one from the middle, perhaps an input, and all values without
+        // readers.
         let middle = self.floats[seed as usize % self.floats.len()];
         let mut outputs = vec![last, middle, last];
         let uses = self.b.graph().uses();

@@ -7,7 +7,7 @@ use partita_mesh::{AxisList, AxisRef, Mesh, Sharding};
 use partita_spmd::Options;
 use std::collections::BTreeMap;
 
-/// What the first result of the op is called.
+/// The name of the op's first result.
 const RESULT: &str = "result";
 
 /// The graph of the op alone.
@@ -21,13 +21,14 @@ pub fn graph_of(case: &Case) -> Graph {
         .collect();
     let outputs = builder.push(op.clone(), &inputs).unwrap_or_else(|e| panic!("{name}: {e}"));
     let mut graph = builder.finish(outputs);
-    // By this name a split is fixed.
+    // A split is fixed by this name.
     let result = graph.nodes[0].results[0];
     graph.value_mut(result).name = RESULT.to_string();
     graph
 }
 
-/// Every way to give each axis to one splittable factor or to none, and, where a factor has several, every order.
+/// Every way to give each axis to one splittable factor or to none, and, if a factor has several,
+/// every order of them.
 fn assignments(rule: &Rule, axes: &[AxisRef]) -> Vec<Vec<AxisList>> {
     let mut all = vec![vec![AxisList::new(); rule.factors.len()]];
     for &axis in axes {
@@ -54,8 +55,9 @@ pub fn full_axes(mesh: &Mesh) -> Vec<AxisRef> {
     (0..mesh.axes.len()).map(|axis| mesh.full_axis(axis)).collect()
 }
 
-/// Tries every split of the op over `axes`, and lets the partition choose with every operand split along its first
-/// or last dimension. Returns how many were tried, or the first that goes wrong.
+/// Tries every split of the op over `axes`, and also lets the partitioner choose with every operand
+/// sharded along its first or last dimension. Returns the number of cases tried, or the first
+/// failure.
 pub fn check_case(case: &Case, mesh: &Mesh, axes: &[AxisRef]) -> Result<usize, String> {
     let (name, _, operands) = case;
     let graph = graph_of(case);
@@ -70,7 +72,7 @@ pub fn check_case(case: &Case, mesh: &Mesh, axes: &[AxisRef]) -> Result<usize, S
         };
         match check(&graph, mesh, &options, operands, &expected) {
             Ok(_) => tried += 1,
-            // Strided pieces have no layout.
+            // Strided shards have no layout.
             Err(("E218", _)) => {}
             Err((code, text)) => return Err(format!("{name} on {mesh} with {assignment:?}: {code}: {text}")),
         }

@@ -1,4 +1,5 @@
-//! One application, or several, of every op that a layout can split. An op is covered once it stands here.
+//! Applications of every op that a layout can split, one or several per op. To cover an op, add it
+//! here.
 
 use super::{indices, numbers};
 use partita_base::{DType, Result};
@@ -11,7 +12,8 @@ use std::sync::Arc;
 /// One application of an op: a name, the op, its operands.
 pub type Case = (String, Op, Vec<Literal>);
 
-/// Ops that partition places or refuses, and that no layout splits. All others have a case.
+/// Ops that partitioning emits itself or refuses, and that no layout splits. All others have a
+/// case.
 pub const PLACED: &[&str] = &[
     "AllReduce",
     "AllGather",
@@ -43,7 +45,8 @@ impl Table {
         Literal::scalar(self.dtype, value)
     }
 
-    /// Adds a case; what is not defined for the element type, or for no elements, is left out.
+    /// Adds a case, unless the op is not defined for the element type or for tensors without
+    /// elements.
     fn add(&mut self, name: &str, op: impl Into<Op>, operands: Vec<Literal>) {
         let op = op.into();
         let types: Vec<&TensorType> = operands.iter().map(|l| &l.ty).collect();
@@ -53,7 +56,7 @@ impl Table {
         }
     }
 
-    /// Adds a composite and, where it has one, its gradient for the first `differentiated` operands.
+    /// Adds a composite and, if it has one, its gradient for the first `differentiated` operands.
     fn composite(
         &mut self,
         template: &'static Template,
@@ -84,7 +87,7 @@ impl Table {
     }
 }
 
-/// The table for an extent `n`: even for all meshes, uneven, or shorter than an axis.
+/// The table for an extent `n`: divisible by all axes, uneven, or shorter than an axis.
 pub fn cases(n: usize, dtype: DType) -> Vec<Case> {
     let mut table = Table { n, dtype, seed: 0, cases: Vec::new() };
     elementwise(&mut table);
@@ -178,7 +181,7 @@ fn contraction(t: &mut Table) {
         (Combiner::Or, 5.0),
     ];
     for (combiner, start) in starts {
-        // Not from the identity: it must be counted once.
+        // The initial value is not the identity: it must be counted once.
         let bitwise = combiner == Combiner::Or;
         let (x, start) = match bitwise {
             true => (indices(&[n, 4], 3, 16), Literal::scalar(DType::I32, start)),
@@ -216,7 +219,7 @@ fn indexing(t: &mut Table) {
         ..GatherDims::default()
     };
     let (table, wide) = (t.x(&[n, 4]), t.x(&[n, 5]));
-    // Out of range, too.
+    // Indices out of range, too.
     let mut outside = indices(&[6], 3, n + 3).to_f64();
     outside.iter_mut().for_each(|i| *i -= 1.0);
     let outside = Literal::from_f64(&TensorType::new(DType::I32, [6]), outside.into_iter());
