@@ -5,7 +5,7 @@ use partita::commands::lower::{LowerRequest, plan};
 use partita::commands::verify::verify;
 use partita::config::Config;
 use partita::play::{CpuStep, InterpretedCpuStep, stages};
-use partita_ir::{Literal, Phase, Role};
+use partita_ir::{Literal, Operation, Phase, Role};
 use partita_pipeline::{Task, TaskKind, Timetable, timetables};
 use partita_program::{Action, CollectiveKind, LowerOptions, ProgramSet, lower_stages};
 use partita_runtime::Cpu;
@@ -143,7 +143,11 @@ fn fsdp_gathers_as_often_as_its_option_says() {
         let counted = |is_backward: bool, name: &str, of: &dyn Fn(Role) -> bool| {
             let matching = graph.nodes.iter().filter(|node| node.phase.is_backward() == is_backward);
             let named = matching.filter(|node| node.op.name() == name);
-            named.filter(|node| of(graph.value(node.operands[0]).role) || of(graph.value(node.results[0]).role)).count()
+            named
+                .filter(|node| {
+                    of(graph.value(node.operands[0]).role) || of(graph.value(node.results[0]).role)
+                })
+                .count()
         };
         let is_param = |role: Role| role == Role::Param;
         let is_gradient = |role: Role| matches!(role, Role::GradOf(_));
