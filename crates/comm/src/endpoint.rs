@@ -126,7 +126,7 @@ struct Abandon<'a>(&'a Endpoint<'a>);
 
 impl Drop for Abandon<'_> {
     fn drop(&mut self) {
-        self.0.fail("abandoned a collective");
+        self.0.fail("left a collective before it was complete");
     }
 }
 

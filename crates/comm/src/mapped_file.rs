@@ -263,7 +263,7 @@ impl Board {
                 // It may have moved the counter before it ended.
                 if self.is_gone(late) && behind(&late) {
                     return Err(Diagnostic::new(PROCESS_ENDED, format!("process {late} has ended"))
-                        .expected("all processes of the run to go on"));
+                        .expected("all processes of the run to continue"));
                 }
             }
             std::thread::sleep(LOOK_EVERY);
@@ -332,7 +332,8 @@ impl MappedFile {
             .name("partita watcher".into())
             .spawn(move || watched.watch(rank_count));
         let watcher = watcher.map_err(|error| {
-            Diagnostic::new("E448", "no thread can watch the other processes").found(error.to_string())
+            Diagnostic::new("E448", "the thread that watches the other processes cannot be started")
+                .found(error.to_string())
         })?;
         Ok(MappedFile { board, rank_count, specs, slots, watcher: Some(watcher) })
     }
@@ -394,11 +395,11 @@ impl MappedFile {
 /// writes the zeros, so that a full disk is an error here and not a signal on access.
 fn map(path: &Path, bytes: usize, processes: &Processes) -> Result<MmapRaw> {
     let refused = |error: std::io::Error| {
-        Diagnostic::new("E448", "the file that processes share cannot be made")
+        Diagnostic::new("E448", "the file that the processes share cannot be created")
             .at(path.display().to_string())
             .expected(format!("{bytes} bytes"))
             .found(error.to_string())
-            .help("set TMPDIR to a folder with more room")
+            .help("set TMPDIR to a folder with more free space")
     };
     if processes.index() == 0 {
         let unfinished = path.with_extension("tmp");
@@ -415,7 +416,7 @@ fn map(path: &Path, bytes: usize, processes: &Processes) -> Result<MmapRaw> {
     while !path.exists() {
         if processes.has_ended(0) && !path.exists() {
             return Err(Diagnostic::new(PROCESS_ENDED, "process 0 has ended")
-                .expected("it to make the file that processes share"));
+                .expected("process 0 to create the file that the processes share"));
         }
         std::thread::sleep(LOOK_EVERY);
     }

@@ -62,7 +62,7 @@ impl Processes {
             }
             if begin.elapsed() > patience {
                 let found = format!("processes {missing:?} have not come after {patience:?}");
-                return Err(refused("not all are there", found));
+                return Err(refused("some processes have not joined", found));
             }
             std::thread::sleep(LOOK_EVERY);
         }

@@ -46,7 +46,7 @@ impl CollectiveSpec {
             if rank >= rank_count || self.members[..member].contains(&rank) {
                 return Err(Diagnostic::new(
                     "E440",
-                    format!("collective `{}` has wrong members", self.label),
+                    format!("collective `{}` has invalid members", self.label),
                 )
                 .expected(format!("distinct ranks below {rank_count}"))
                 .found(format!("{:?}", self.members)));
@@ -353,7 +353,7 @@ impl Moves {
         {
             return Ok(());
         }
-        Err(Diagnostic::new("E442", "a moved box does not fit its buffers")
+        Err(Diagnostic::new("E442", "a copied box exceeds its input or output")
             .expected(format!("inputs {:?}, outputs {:?}", self.input_shapes, self.output_shapes))
             .found(format!("{moved:?}")))
     }
@@ -368,11 +368,8 @@ impl Moves {
                         && b.target_start[d] < a.target_start[d] + a.extents[d]
                 });
                 if overlap {
-                    return Err(Diagnostic::new(
-                        "E442",
-                        "two boxes of a collective overlap where they arrive",
-                    )
-                    .found(format!("{a:?} and {b:?}")));
+                    return Err(Diagnostic::new("E442", "two boxes of a collective overlap in the output")
+                        .found(format!("{a:?} and {b:?}")));
                 }
             }
         }
@@ -384,7 +381,7 @@ fn per_member(what: &str, found: usize, member_count: usize) -> Result<()> {
     if found == member_count {
         return Ok(());
     }
-    Err(Diagnostic::new("E442", format!("a collective needs its {what} per member"))
+    Err(Diagnostic::new("E442", format!("a collective needs {what} for each member"))
         .expected(member_count.to_string())
         .found(found.to_string()))
 }
@@ -393,6 +390,6 @@ fn combiner_fits(combiner: Combiner, dtype: DType) -> Result<()> {
     if combiner.is_defined_on(dtype) {
         return Ok(());
     }
-    Err(Diagnostic::new("E441", format!("{combiner:?} has no meaning on {dtype}"))
+    Err(Diagnostic::new("E441", format!("combiner {combiner:?} is not defined for {dtype}"))
         .expected("Sum, Max, Min or Prod on floats"))
 }

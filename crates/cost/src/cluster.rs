@@ -32,7 +32,7 @@ impl Cluster {
         let device = &self.device;
         let above_zero = |value: f64| value > 0.0 && value.is_finite();
         let figure = |key: &str, value: f64, expected: &str| {
-            Diagnostic::new("E470", format!("no cluster has this `{key}`"))
+            Diagnostic::new("E470", format!("`{key}` of the cluster is out of range"))
                 .at(format!("cluster `{}`", self.name))
                 .expected(expected)
                 .found(value.to_string())
@@ -63,7 +63,7 @@ impl Cluster {
     /// Checks the levels of links; E471.
     fn check_levels(&self) -> Result<()> {
         let malformed = |expected: &str, found: String| {
-            Err(Diagnostic::new("E471", "the levels of links do not fit into each other")
+            Err(Diagnostic::new("E471", "the link levels of the cluster are not nested")
                 .at(format!("cluster `{}`", self.name))
                 .expected(expected)
                 .found(found))
@@ -99,7 +99,7 @@ impl Cluster {
                 Err(Diagnostic::new("E474", format!("mesh {mesh} does not fit cluster `{}`", self.name))
                     .expected(format!("at most {devices} ranks"))
                     .found(format!("{ranks} ranks"))
-                    .help("take a smaller mesh, or give the last level of links more `ranks`"))
+                    .help("use a smaller mesh, or give the last link level more `ranks`"))
             }
             _ => Ok(()),
         }

@@ -23,7 +23,7 @@ impl Curve {
     /// rises faster than its size, so that more work would take less time.
     pub fn new(points: Vec<(f64, f64)>) -> Result<Curve> {
         let malformed = |expected: &str, (size, efficiency): (f64, f64)| {
-            Err(Diagnostic::new("E472", "an efficiency curve that no device has")
+            Err(Diagnostic::new("E472", "invalid efficiency curve")
                 .expected(expected)
                 .found(format!("efficiency {efficiency} at size {size}")))
         };

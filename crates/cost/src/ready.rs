@@ -77,7 +77,7 @@ impl Cluster {
                 Ok(pod)
             }
             _ => {
-                let mut error = Diagnostic::new("E473", format!("no cluster `{name}`"))
+                let mut error = Diagnostic::new("E473", format!("there is no cluster `{name}`"))
                     .expected(format!("one of {}, or a TOML file", READY.join(", ")));
                 if let Some(help) = did_you_mean(name, READY.iter().copied()) {
                     error = error.help(help);

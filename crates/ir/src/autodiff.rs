@@ -101,7 +101,7 @@ fn accumulate(
     cotangent: ValueId,
 ) -> Result<()> {
     if builder.ty(value) != builder.ty(cotangent) {
-        return Err(Diagnostic::new("E121", "a cotangent has another type than its value")
+        return Err(Diagnostic::new("E121", "a cotangent and its value have different types")
             .at(builder.graph().describe(value))
             .expected(builder.ty(value).to_string())
             .found(builder.ty(cotangent).to_string()));

@@ -93,11 +93,11 @@ impl GraphBuilder {
             None => path.to_string(),
         };
         let count = self.graph.values.len();
-        Diagnostic::new("E160", "a value of another graph")
+        Diagnostic::new("E160", "this value belongs to another graph")
             .at(at)
             .expected(format!("one of the {count} values of `{}`", self.graph.name))
             .found(format!("value {} of another context or builder", value.index()))
-            .help("a value is used in the context that made it: build a model in one context")
+            .help("use a value only in the context that created it: build a model in one context")
     }
 
     /// [`GraphBuilder::finish_named`] for outputs from user code. E160 as [`GraphBuilder::check`].
@@ -239,7 +239,7 @@ impl GraphBuilder {
         results
             .first()
             .copied()
-            .ok_or_else(|| Diagnostic::new("E101", "an op without results, where one is read"))
+            .ok_or_else(|| Diagnostic::new("E101", "an op without results is used as a value"))
     }
 
     /// Copies the nodes of `graph` here, with its inputs bound to `arguments`; returns its outputs.

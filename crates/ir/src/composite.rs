@@ -69,7 +69,7 @@ impl AttributesExt for Attributes {
 }
 
 fn missing(name: &str, expected: &str, found: Option<&Attribute>) -> Box<Diagnostic> {
-    Diagnostic::new("E132", format!("composite attribute `{name}`"))
+    Diagnostic::new("E132", format!("composite attribute `{name}` is missing or has the wrong kind"))
         .expected(expected)
         .found(found.map_or("nothing".to_string(), |a| format!("{a:?}")))
 }

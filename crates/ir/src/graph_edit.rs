@@ -128,11 +128,11 @@ pub fn unroll_collective_loops(graph: &Graph) -> Result<Graph> {
                 let name = node.op.name();
                 Diagnostic::new(
                     "E134",
-                    format!("ranks exchange data in a `{name}` whose course data decides"),
+                    format!("a `{name}` with data-dependent control flow contains collectives"),
                 )
                 .at(node.path.clone())
-                .expected("collectives in straight lines, or in loops of a constant number of trips")
-                .help("start, step and bound the loop's counter with constants, up to 1024 trips")
+                .expected("collectives outside control flow, or in loops with a constant trip count")
+                .help("use a constant start, step and bound of the loop counter, and at most 1024 trips")
             })
         })?;
     }

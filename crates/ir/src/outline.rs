@@ -37,7 +37,7 @@ pub fn outline_over(
     let reads = selection.reads(graph);
     if let Some(&other) = operands.iter().find(|v| !reads.contains(v)) {
         let names: Vec<String> = reads.iter().map(|&v| graph.describe(v)).collect();
-        return Err(Diagnostic::new("E135", format!("an operand that the nodes of `{name}` do not read"))
+        return Err(Diagnostic::new("E135", format!("the nodes of `{name}` do not read this operand"))
             .expected(format!("some of {}", names.join(", ")))
             .found(graph.describe(other)));
     }
@@ -71,7 +71,7 @@ impl Selection {
         }
         let nodes: Vec<NodeId> = graph.node_ids().filter(|id| inside[id.index()]).collect();
         if nodes.is_empty() {
-            return Err(Diagnostic::new("E135", format!("`{name}` would hold no nodes")));
+            return Err(Diagnostic::new("E135", format!("`{name}` would contain no nodes")));
         }
         let mut outside: Vec<bool> = inside.iter().map(|inside| !inside).collect();
         let uses = graph.uses();

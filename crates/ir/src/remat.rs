@@ -19,10 +19,10 @@ pub fn mark(graph: &mut Graph, nodes: impl IntoIterator<Item = NodeId>) -> Resul
         let node = graph.node(id);
         check_phase(node)?;
         if node.remat.is_some() {
-            return Err(Diagnostic::new("E136", "computed again by two requests")
+            return Err(Diagnostic::new("E136", "two requests recompute the same op")
                 .at(place(node))
-                .expected("each op in one group to be computed again")
-                .help("ask for the module or for what is inside it, not for both"));
+                .expected("each op in at most one recomputed group")
+                .help("checkpoint the module or modules inside it, not both"));
         }
     }
     let group = graph.nodes.iter().filter_map(|node| node.remat).max().map_or(0, |last| last + 1);
@@ -123,7 +123,7 @@ fn check_phase(node: &Node) -> Result<()> {
     if node.phase == Phase::Forward {
         return Ok(());
     }
-    Err(Diagnostic::new("E137", "only the forward pass can be computed again")
+    Err(Diagnostic::new("E137", "only ops of the forward pass can be recomputed")
         .at(place(node))
         .expected("nodes of the forward pass")
         .found(format!("a `{}` of {}", node.op.name(), node.phase.name())))

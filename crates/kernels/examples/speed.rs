@@ -7,7 +7,7 @@ use partita_base::DType;
 use partita_kernels::Binary::{Add, Div, Mul, Sub};
 use partita_kernels::*;
 
-/// The best of a few repetitions, with what the kernel moves or computes per second.
+/// The shortest time of a few repetitions, and the bytes or operations per second that it means.
 fn time(name: &str, work: f64, unit: &str, mut kernel: impl FnMut()) {
     let mut best_seconds = f64::INFINITY;
     let begin = Instant::now();
@@ -174,7 +174,7 @@ fn main() {
         );
     });
 
-    // Heads interleaved in memory, as a projection leaves them.
+    // Heads interleaved in memory, as a projection (matmul) writes them.
     let (batch, heads, length, width) = (8, 6, 256, 64);
     let view = |x| View::of::<f32>(x, &[batch, length, heads, width]).permute(&[0, 2, 1, 3]);
     let flops = 4.0 * (batch * heads * length * length * width) as f64;

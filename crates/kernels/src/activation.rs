@@ -9,12 +9,12 @@ use crate::native::levels::multiversion;
 use crate::tiles::map_tiles;
 use crate::view::{View, ViewMut};
 
-/// A smooth gate between layers.
+/// An activation function.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Activation {
-    /// x Phi(x), with the normal distribution function by `erf`.
+    /// x Phi(x), where Phi is the normal distribution function, computed with `erf`.
     Gelu,
-    /// The same with Phi approximated by `tanh`: 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
+    /// x Phi(x), with Phi approximated by `tanh`: 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
     GeluTanh,
     /// x / (1 + e^-x)
     Silu,
@@ -47,7 +47,7 @@ const CUBIC: f64 = 0.044_715;
 
 struct GeluTanh;
 impl<C: Real> Gate<C> for GeluTanh {
-    // 0.5 (1 + tanh(u)) is the logistic function of 2 u: cheaper, and accurate in the tail.
+    // 0.5 (1 + tanh(u)) is the logistic function of 2 u, which is cheaper, and accurate in the tail.
     #[inline(always)]
     fn value(x: C) -> C {
         let inner = C::from_f64(2.0 * SLOPE) * x * (C::ONE + C::from_f64(CUBIC) * x * x);
@@ -92,7 +92,7 @@ multiversion! {
     }
 }
 
-/// `out = activation(x)`, elementwise. Floats; halves compute in f32 and round once.
+/// `out = activation(x)`, elementwise. Float types; f16 and bf16 compute in f32 and round once.
 ///
 /// # Panics
 /// Where shapes or types differ.

@@ -21,27 +21,28 @@ pub enum Binary {
     Mul,
     /// Quotient, truncated for integers, all ones where they divide by zero; any type but bool.
     Div,
-    /// The larger one; NaN if either is; *or* of bools.
+    /// The larger argument; NaN if either is; *or* of bools.
     Max,
-    /// The smaller one; NaN if either is; *and* of bools.
+    /// The smaller argument; NaN if either is; *and* of bools.
     Min,
-    /// Remainder with the sign of the dividend, the dividend for integer division by zero; any but bool.
+    /// Remainder with the sign of the dividend; for integer division by zero, the dividend; any type but
+    /// bool.
     Rem,
     /// Power; integers wrap, and a negative exponent truncates; any type but bool.
     Pow,
     /// The angle of the point (second, first); floats.
     Atan2,
-    /// Bitwise and; integers and bool, as all that follow.
+    /// Bitwise and; integers and bool, as for `Or` and `Xor`.
     And,
     /// Bitwise or.
     Or,
     /// Bitwise exclusive or.
     Xor,
-    /// Shift left; a count outside the type's bits leaves 0; integers, as all that follow.
+    /// Shift left; a count outside `0..bits` gives 0; integers, as for the other shifts.
     ShiftLeft,
-    /// Shift right with zeros; a count outside the type's bits leaves 0.
+    /// Shift right with zeros; a count outside `0..bits` gives 0.
     ShiftRightLogical,
-    /// Shift right with the sign; a count outside the type's bits leaves the sign only.
+    /// Shift right with the sign; a count outside `0..bits` gives only copies of the sign.
     ShiftRightArithmetic,
 }
 
@@ -79,7 +80,7 @@ impl Binary {
     }
 }
 
-/// A function of two elements, as a type.
+/// A function of two elements as a type, so that its loop is compiled for it alone.
 trait Zip<T> {
     fn apply(a: T, b: T) -> T;
 }
@@ -115,7 +116,7 @@ functions! { Bits:
     ShiftRightArithmetic = shift_right_arithmetic;
 }
 
-/// `out[i] = op(a[i], b[i])` over bytes of one tile.
+/// `out[i] = op(a[i], b[i])` over the bytes of one tile.
 pub(crate) fn binary_tile(
     options: KernelOptions,
     op: Binary,
@@ -146,7 +147,7 @@ pub(crate) fn binary_tile(
     }
 }
 
-/// `out = op(a, b)`, elementwise; broadcasting is stride zero. Halves compute in f32 and round once.
+/// `out = op(a, b)`, elementwise; a stride of zero broadcasts. f16 and bf16 compute in f32 and round once.
 ///
 /// # Panics
 /// Where shapes or types differ or the function is not defined on the type ([`Binary::supports`]).

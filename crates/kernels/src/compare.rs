@@ -33,7 +33,7 @@ impl Direction {
         [Direction::Eq, Direction::Ne, Direction::Lt, Direction::Le, Direction::Gt, Direction::Ge];
 }
 
-/// What is compared: the number itself, or its place in the total order.
+/// What is compared: the number itself, or its position in the total order.
 trait Key<T> {
     type Key: PartialOrd;
     fn key(x: T) -> Self::Key;
@@ -87,7 +87,7 @@ multiversion! {
     }
 }
 
-/// `out[i] = a[i] ~ b[i]` over bytes of one tile.
+/// `out[i] = a[i] ~ b[i]` over the bytes of one tile.
 pub(crate) fn compare_tile(
     options: KernelOptions,
     direction: Direction,
@@ -109,8 +109,8 @@ pub(crate) fn compare_tile(
     }
 }
 
-/// `out = a ~ b`, elementwise, into bool. Floats compare as IEEE 754 says (NaN is unequal to all), or with
-/// `total_order` by bits: -NaN < -inf < .. < -0 < +0 < .. < inf < NaN.
+/// `out = a ~ b`, elementwise, as bool. Floats compare by IEEE 754 (NaN is unequal to everything); with
+/// `total_order`, by bits: -NaN < -inf < .. < -0 < +0 < .. < inf < NaN.
 ///
 /// # Panics
 /// Where shapes or types differ, or `out` is not bool.
@@ -137,7 +137,7 @@ multiversion! {
     }
 }
 
-/// `out[i] = if pred[i] { a[i] } else { b[i] }` over bytes of one tile.
+/// `out[i] = if pred[i] { a[i] } else { b[i] }` over the bytes of one tile.
 pub(crate) fn select_tile(
     options: KernelOptions,
     dtype: DType,
@@ -176,7 +176,7 @@ multiversion! {
     }
 }
 
-/// `out[i] = min(max(x[i], low[i]), high[i])` over bytes of one tile.
+/// `out[i] = min(max(x[i], low[i]), high[i])` over the bytes of one tile.
 pub(crate) fn clamp_tile(
     options: KernelOptions,
     dtype: DType,
@@ -188,7 +188,8 @@ pub(crate) fn clamp_tile(
     dispatch!(dtype, T => bound::<T>(options, low, x, high, out))
 }
 
-/// `out = min(max(x, low), high)`, elementwise; NaN if any is. `low` and `high` may also be scalars (rank 0).
+/// `out = min(max(x, low), high)`, elementwise; NaN if any argument is. `low` and `high` may also be scalars
+/// (rank 0).
 ///
 /// # Panics
 /// Where shapes or types differ.

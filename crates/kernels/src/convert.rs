@@ -9,14 +9,14 @@ use crate::element::{Bool, Element};
 use crate::tiles::map_tiles;
 use crate::view::{View, ViewMut};
 
-/// A value of one element type as another.
+/// Conversion of one element type to another.
 pub(crate) trait Cast<T> {
-    /// Integers wrap; floats become integers by truncation towards zero, saturated, NaN as 0; anything
-    /// becomes a float by rounding to nearest; anything but zero is true.
+    /// Integers wrap. Floats become integers by truncation towards zero, saturated, with NaN as 0. Conversion
+    /// to a float rounds to nearest. Conversion to bool is `x != 0`.
     fn cast(self) -> T;
 }
 
-/// Casts that the language does as we want them.
+/// Conversions for which Rust's `as` does what [`Cast`] promises.
 macro_rules! native {
     ($from:ty: $($to:ty)*) => {$(
         impl Cast<$to> for $from {
@@ -27,7 +27,7 @@ macro_rules! native {
         }
     )*};
 }
-/// Casts of a native type to and from the others.
+/// Conversions of a native type to and from the other types.
 macro_rules! all {
     ($($from:ident)*) => {$(
         native!($from: i8 i16 i32 i64 u8 u16 u32 u64 f32 f64);
@@ -59,8 +59,8 @@ macro_rules! all {
 }
 all!(i8 i16 i32 i64 u8 u16 u32 u64 f32 f64);
 
-/// The f32 on either side of `x` whose last bit is odd, or `x` itself where it is one: rounding that to a half
-/// gives what rounding `x` at once would, because no tie can appear that was not there.
+/// Rounds to odd: the f32 next to `x` whose last bit is odd, or `x` itself if it has one. Rounding that to
+/// f16 or bf16 equals rounding `x` directly, because the first rounding creates no ties.
 #[inline(always)]
 fn round_to_odd(x: f64) -> f32 {
     let nearest = x as f32;
@@ -72,7 +72,8 @@ fn round_to_odd(x: f64) -> f32 {
     f32::from_bits(if wide.abs() > x.abs() { bits - 1 } else { bits + 1 })
 }
 
-/// Casts to the halves, each by one rounding from a type that holds the source (but for integers above 2^53).
+/// Conversions to f16 and bf16, each by one rounding from a type that holds the source exactly (except
+/// integers above 2^53).
 macro_rules! to_halves {
     ($($half:ident)*: $from:ident via $via:ident $to_f32:expr) => {$(
         impl Cast<$half> for $from {
@@ -112,7 +113,7 @@ fn cast_all<A: Element + Cast<B>, B: Element>(x: &[u8], out: &mut [u8]) {
     }
 }
 
-/// `out[i] = x[i]` in another type, over bytes of one tile.
+/// `out[i] = x[i]` in another type, over the bytes of one tile.
 pub(crate) fn convert_tile(from: DType, to: DType, x: &[u8], out: &mut [u8]) {
     if from == to && from != DType::Bool {
         return out.copy_from_slice(x);
@@ -120,8 +121,8 @@ pub(crate) fn convert_tile(from: DType, to: DType, x: &[u8], out: &mut [u8]) {
     dispatch!(from, A => dispatch!(to, B => cast_all::<A, B>(x, out)))
 }
 
-/// `out = x` in the type of `out`. Integers wrap; floats become integers by truncation, saturated, NaN as 0;
-/// floats round to nearest even; to bool is `x != 0`.
+/// `out = x` in the type of `out`. Integers wrap; floats become integers by truncation, saturated, with NaN
+/// as 0; floats round to nearest even; conversion to bool is `x != 0`.
 ///
 /// # Panics
 /// Where shapes differ.
@@ -130,7 +131,7 @@ pub fn convert(x: &View<'_>, out: &mut ViewMut<'_>) {
     map_tiles([x], out, |[x], out| convert_tile(from, to, x, out));
 }
 
-/// `out` gets the bits of `x`; the types have one size.
+/// Reinterprets the bits of `x` in the type of `out`, which has the same size.
 ///
 /// # Panics
 /// Where shapes or element sizes differ.

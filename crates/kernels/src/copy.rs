@@ -1,4 +1,4 @@
-//! Copies between layouts (transposes among them), fills and `iota`.
+//! Copies between layouts (including transposes), fills and `iota`.
 
 use bytemuck::{Pod, cast_slice_mut};
 use partita_base::DType;
@@ -9,11 +9,11 @@ use crate::scalar::Scalar;
 use crate::tiles::{TILE, TileBytes, Writer, tiles};
 use crate::view::{MAX_RANK, View, ViewMut};
 
-/// Side of the squares in which a transposing copy proceeds: a square's rows and columns both stay in the
-/// first cache, so that each line of memory is moved once.
+/// Side of the square blocks of a transposing copy: the rows and the columns of a square both stay in L1, so
+/// that each cache line is moved once.
 const BLOCK: usize = 16;
 
-/// One dimension of a copy: its size and the two strides.
+/// One dimension of a copy: its size and both strides.
 #[derive(Clone, Copy, Default)]
 struct Axis {
     size: usize,
@@ -21,8 +21,8 @@ struct Axis {
     to: isize,
 }
 
-/// `out = x` between any strides: serves transposition, broadcasting, slices, the pieces of a concatenation
-/// and the inside of a pad.
+/// `out = x` between any strides: transposes, broadcasts, slices, the parts of a concatenation and the inside
+/// of a pad.
 ///
 /// # Panics
 /// Where shapes or types differ.
@@ -32,7 +32,8 @@ pub fn copy(x: &View<'_>, out: &mut ViewMut<'_>) {
     if x.is_empty() {
         return;
     }
-    // The order of the walk is free: follow the output's memory, and merge what is regular in both.
+    // Any order of the loops is correct: follow the memory order of the output, and merge dimensions that are
+    // regular in both.
     let mut axes = [Axis::default(); MAX_RANK];
     let mut count = 0;
     for ((&size, &from), &to) in x.shape().iter().zip(x.strides()).zip(out.strides()) {
@@ -58,8 +59,8 @@ pub fn copy(x: &View<'_>, out: &mut ViewMut<'_>) {
     }
     let axes = &axes[..merged];
     let (from, to) = (x.as_ptr(), out.as_mut_ptr());
-    // SAFETY: the axes enumerate the elements of both views, which vouch for them and their alignment; the
-    // word has the element's size.
+    // SAFETY: the axes enumerate the elements of both views, which guarantee them and their alignment; the
+    // word has the size of an element.
     unsafe {
         match x.dtype().size_bytes() {
             1 => copy_words::<u8>(from, to, axes),
@@ -71,13 +72,13 @@ pub fn copy(x: &View<'_>, out: &mut ViewMut<'_>) {
 }
 
 /// # Safety
-/// `axes` describe elements that may be read at `from` and written at `to`.
+/// `axes` describe elements that are readable at `from` and writable at `to`.
 unsafe fn copy_words<W: Pod>(from: *const W, to: *mut W, axes: &[Axis]) {
     let Some((&inner, outer)) = axes.split_last() else {
-        // SAFETY: no axes: one element.
+        // SAFETY: without axes there is one element.
         return unsafe { to.write(from.read()) };
     };
-    // Where another axis is the dense one of the source, go through both in squares.
+    // If another axis is the dense one of the source, copy in square blocks of both.
     let dense = if inner.from.unsigned_abs() > 1 {
         (0..outer.len()).filter(|&i| outer[i].from != 0).min_by_key(|&i| outer[i].from.unsigned_abs())
     } else {
@@ -87,8 +88,8 @@ unsafe fn copy_words<W: Pod>(from: *const W, to: *mut W, axes: &[Axis]) {
     let mut index = [0usize; MAX_RANK];
     let (mut from, mut to) = (from, to);
     loop {
-        // SAFETY: `from` and `to` stand at an index of the outer axes (the dense one at its start), and the
-        // inner walks stay within their sizes.
+        // SAFETY: `from` and `to` are at an index of the outer axes (at the start of the dense one), and the
+        // inner loops stay within their sizes.
         unsafe {
             match dense {
                 Some(d) => copy_square(from, to, outer[d], inner),
@@ -118,9 +119,9 @@ unsafe fn copy_words<W: Pod>(from: *const W, to: *mut W, axes: &[Axis]) {
 }
 
 /// # Safety
-/// As for [`copy_words`] with one axis.
+/// The same as for [`copy_words`] with one axis.
 unsafe fn copy_row<W: Pod>(from: *const W, to: *mut W, axis: Axis) {
-    // SAFETY: the caller vouches for all elements of the axis.
+    // SAFETY: the caller guarantees all elements of the axis.
     unsafe {
         match (axis.from, axis.to) {
             (1, 1) => std::ptr::copy(from, to, axis.size),
@@ -140,14 +141,14 @@ unsafe fn copy_row<W: Pod>(from: *const W, to: *mut W, axis: Axis) {
 }
 
 /// # Safety
-/// As for [`copy_words`] with two axes.
+/// The same as for [`copy_words`] with two axes.
 unsafe fn copy_square<W: Pod>(from: *const W, to: *mut W, a: Axis, b: Axis) {
     for a_start in (0..a.size).step_by(BLOCK) {
         let a_end = a.size.min(a_start + BLOCK);
         for b_start in (0..b.size).step_by(BLOCK) {
             let b_end = b.size.min(b_start + BLOCK);
             for i in a_start as isize..a_end as isize {
-                // SAFETY: i and j stay within the axes, for which the caller vouches.
+                // SAFETY: i and j stay within the axes, which the caller guarantees.
                 unsafe {
                     let (from, to) = (from.offset(i * a.from), to.offset(i * a.to));
                     for j in b_start as isize..b_end as isize {
@@ -159,7 +160,7 @@ unsafe fn copy_square<W: Pod>(from: *const W, to: *mut W, a: Axis, b: Axis) {
     }
 }
 
-/// Repeats a value over bytes.
+/// Fills bytes with a repeated value.
 pub(crate) fn fill_tile(value: &Scalar, out: &mut [u8]) {
     dispatch!(value.dtype(), T => cast_slice_mut::<u8, T>(out).fill(value.get()))
 }
@@ -183,8 +184,8 @@ pub fn fill(out: &mut ViewMut<'_>, value: &Scalar) {
     }
 }
 
-/// The index along one dimension of elements `start..`, where `inner` elements lie between two steps along
-/// that dimension, whose size is `size`.
+/// The index along one dimension of size `size`, for the elements `start..`; `inner` elements separate two
+/// steps along that dimension.
 pub(crate) fn iota_tile(dtype: DType, size: usize, inner: usize, start: usize, out: &mut [u8]) {
     dispatch!(dtype, T => {
         let out: &mut [T] = cast_slice_mut(out);

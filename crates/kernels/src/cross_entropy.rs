@@ -13,9 +13,9 @@ use crate::softmax::{finish_exponentials, row_count, row_sum_exp};
 use crate::tiles::{Reader, Scratch, Writer};
 use crate::view::{View, ViewMut};
 
-/// What the labels of rows say.
+/// The labels of all rows.
 struct Labels {
-    /// The class of each row; none where it is ignored.
+    /// The class of each row; `None` if the row is ignored.
     of_rows: Vec<Option<usize>>,
     classes: usize,
 }
@@ -45,10 +45,10 @@ impl Labels {
 }
 
 /// The per-row loss `ln(sum(e^logits)) - logits[label]`, zero where the label is `ignore_index`. `logits` is
-/// [.., V], `labels` an integer [..], `loss` a float [..] of any type. Halves compute in f32.
+/// [.., V], `labels` an integer [..], `loss` a float [..] of any type. f16 and bf16 compute in f32.
 ///
 /// # Errors
-/// E422 where a label is neither a class nor `ignore_index`.
+/// E422 if a label is neither a class nor `ignore_index`.
 ///
 /// # Panics
 /// Where shapes or types do not fit.
@@ -80,7 +80,8 @@ fn forward<T: Float>(options: KernelOptions, logits: &View<'_>, labels: &Labels,
             Some(label) => {
                 let (max, sum) = row_sum_exp::<T>(options, &reader, row, count, &mut scratch);
                 let chosen = reader.widened::<T>(row * count + label, 1, &mut scratch)[0];
-                // Each difference is small where the sum of the parts may be large.
+                // Adding the differences in this order is accurate: each is small where the sum of the terms
+                // may be large.
                 (sum.ln() + (max - chosen)).to_f64()
             }
         };
@@ -89,10 +90,10 @@ fn forward<T: Float>(options: KernelOptions, logits: &View<'_>, labels: &Labels,
 }
 
 /// The gradient of [`cross_entropy`]: `dlogits = (softmax(logits) - onehot(label)) dloss[row]`, zero in
-/// ignored rows. `dlogits` may be written over `logits`. The workspace is of [`crate::row_workspace_bytes`].
+/// ignored rows. `dlogits` may overwrite `logits`. The workspace has [`crate::row_workspace_bytes`].
 ///
 /// # Errors
-/// E422 where a label is neither a class nor `ignore_index`.
+/// E422 if a label is neither a class nor `ignore_index`.
 ///
 /// # Panics
 /// Where shapes or types do not fit or the workspace is too small.
@@ -126,7 +127,7 @@ fn backward<T: Float>(
     dlogits: &mut ViewMut<'_>,
     workspace: &mut [u8],
 ) {
-    // Nothing of a row is borrowed any more when it is written.
+    // A row is no longer borrowed when it is written.
     let reader = Reader::new(logits);
     let (dloss, dtype) = (Reader::new(dloss), dloss.dtype());
     let weight = |row: usize| {
@@ -150,7 +151,7 @@ fn backward<T: Float>(
             else {
                 return scale_into(options, powers, scale, out, streaming);
             };
-            // What is read again does not go past the caches.
+            // The chunk that is read again is not written with non-temporal stores.
             let first = chosen / LANES * LANES;
             let end = out.len().min(first + LANES);
             for (piece, streaming) in [(0..first, streaming), (first..end, None), (end..out.len(), streaming)]

@@ -1,4 +1,4 @@
-//! Element types: how each is loaded into the type it computes in, and what arithmetic that has.
+//! Element types: their storage types, the types they compute in, and the arithmetic of those.
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
@@ -9,7 +9,7 @@ use partita_base::DType;
 use crate::halves::{bf16_from_f32, bf16_to_f32, f16_from_f32, f16_to_f32};
 use crate::math;
 
-/// A truth value of one byte. Any byte but zero reads as true; kernels write 0 or 1.
+/// A bool of one byte. Any byte but zero reads as true; kernels write 0 or 1.
 #[derive(Clone, Copy, Pod, Zeroable, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 #[repr(transparent)]
 pub struct Bool(pub u8);
@@ -33,12 +33,12 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A type that tensors hold. Arithmetic happens in `Compute`: f32 for the two halves, otherwise the type
-/// itself; every result is rounded once on the way back.
+/// An element type of tensors. Arithmetic happens in `Compute`: f32 for f16 and bf16, otherwise the type
+/// itself; every result is rounded once when it is stored.
 pub trait Element: Pod + Default + std::fmt::Debug + sealed::Sealed {
     /// The type's tag.
     const DTYPE: DType;
-    /// Whether loops over the type are compiled for wide vectors: what training steps are made of.
+    /// Whether loops over the type are compiled for wide vectors: the types that training steps use.
     const COMMON: bool = matches!(
         Self::DTYPE,
         DType::Bool
@@ -52,9 +52,9 @@ pub trait Element: Pod + Default + std::fmt::Debug + sealed::Sealed {
     );
     /// The type in which arithmetic happens.
     type Compute: Number;
-    /// Widens.
+    /// Converts to the compute type.
     fn load(self) -> Self::Compute;
-    /// Rounds.
+    /// Rounds to the element type.
     fn store(value: Self::Compute) -> Self;
 }
 
@@ -62,8 +62,8 @@ pub trait Element: Pod + Default + std::fmt::Debug + sealed::Sealed {
 pub trait Float: Element<Compute: Real> {}
 impl<T: Element<Compute: Real>> Float for T {}
 
-/// Arithmetic of compute types. Integers wrap; division by zero gives all ones, its remainder the dividend;
-/// on [`Bool`], addition and maximum are *or*, multiplication and minimum are *and*.
+/// Arithmetic of compute types. Integers wrap; division by zero gives all ones, and its remainder is the
+/// dividend. On [`Bool`], addition and maximum are *or*, multiplication and minimum are *and*.
 pub trait Number: Element<Compute = Self> + PartialOrd {
     /// The neutral element of addition.
     const ZERO: Self;
@@ -81,13 +81,13 @@ pub trait Number: Element<Compute = Self> + PartialOrd {
     fn times(self, other: Self) -> Self;
     /// `self / other`, truncated for integers.
     fn over(self, other: Self) -> Self;
-    /// The remainder of the truncated division; its sign is the dividend's.
+    /// The remainder of the truncated division; it has the dividend's sign.
     fn rem(self, other: Self) -> Self;
     /// `self` to the power of `other`.
     fn pow(self, other: Self) -> Self;
-    /// The larger one; NaN if either is, +0 above -0.
+    /// The larger number; NaN if either is; +0 is above -0.
     fn maximum(self, other: Self) -> Self;
-    /// The smaller one; NaN if either is, -0 below +0.
+    /// The smaller number; NaN if either is; -0 is below +0.
     fn minimum(self, other: Self) -> Self;
     /// `-self`
     fn negated(self) -> Self;
@@ -109,11 +109,11 @@ pub trait Bits: Number {
     fn xor(self, other: Self) -> Self;
     /// Bitwise complement.
     fn not(self) -> Self;
-    /// Shifts left; a count outside `0..bits` leaves zero.
+    /// Shifts left; a count outside `0..bits` gives zero.
     fn shift_left(self, count: Self) -> Self;
-    /// Shifts right, zeros come in; a count outside `0..bits` leaves zero.
+    /// Shifts right with zeros; a count outside `0..bits` gives zero.
     fn shift_right_logical(self, count: Self) -> Self;
-    /// Shifts right, the sign comes in; a count outside `0..bits` leaves only the sign.
+    /// Shifts right with the sign; a count outside `0..bits` gives only copies of the sign.
     fn shift_right_arithmetic(self, count: Self) -> Self;
 }
 
@@ -363,9 +363,9 @@ pub trait Real:
     fn to_f64(self) -> f64;
     /// e^x
     fn exp(self) -> Self;
-    /// e^x of an x that is not above 88.
+    /// e^x for x <= 88.
     fn exp_below_88(self) -> Self;
-    /// This number and e^x of an x that is not above 88.
+    /// self + e^x for x <= 88.
     fn plus_exp_below_88(self, x: Self) -> Self;
     /// e^x - 1
     fn exp_m1(self) -> Self;
@@ -391,9 +391,9 @@ pub trait Real:
     fn floor(self) -> Self;
     /// Towards plus infinity.
     fn ceil(self) -> Self;
-    /// To the nearest, halves away from zero.
+    /// To the nearest integer, ties away from zero.
     fn round_half_away(self) -> Self;
-    /// To the nearest, halves to even.
+    /// To the nearest integer, ties to even.
     fn round_half_even(self) -> Self;
     /// The error function.
     fn erf(self) -> Self;
@@ -405,7 +405,7 @@ pub trait Real:
     fn atan2(self, other: Self) -> Self;
     /// Neither infinite nor NaN.
     fn is_finite(self) -> bool;
-    /// An integer ordered as IEEE 754 totally orders the floats.
+    /// An integer whose order is the total order of IEEE 754.
     fn total_order_key(self) -> i64;
 }
 
@@ -442,7 +442,7 @@ macro_rules! real {
             }
             #[inline(always)]
             fn maximum(self, other: Self) -> Self {
-                // Equal numbers have equal bits, but for the zeros, whose common bits are those of +0.
+                // Equal numbers have equal bits, except the two zeros, whose common bits are those of +0.
                 let tie = $type::from_bits(self.to_bits() & other.to_bits());
                 let larger = if self > other { self } else { other };
                 let larger = if self == other { tie } else { larger };
@@ -491,7 +491,7 @@ macro_rules! real {
             }
             #[inline(always)]
             fn total_order_key(self) -> i64 {
-                // Negative floats grow downwards: flip all but the sign.
+                // Negative floats have decreasing bits: flip all but the sign.
                 let bits = self.to_bits() as $signed;
                 i64::from(bits ^ (((bits >> ($signed::BITS - 1)) as $bits) >> 1) as $signed)
             }
@@ -547,7 +547,7 @@ real!(f64, u64, i64, |sum, x: f64| sum + x.exp(), {
     erf_inv = math::erf_inv;
 });
 
-/// Runs `$body` with `$T` standing for the element type tagged `$dtype`; the short forms panic on other types.
+/// Runs `$body` with `$T` as the element type that `$dtype` names; the short forms panic on other types.
 macro_rules! dispatch {
     (@arms $dtype:expr, $T:ident, $body:expr, [$($tag:ident $type:ty),*] $(, $what:literal)?) => {
         match $dtype {

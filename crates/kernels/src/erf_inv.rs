@@ -1,38 +1,41 @@
-//! The inverse of the error function in bulk, to within a bound that is told: whoever needs every bit looks whether both
-//! ends of that interval round alike, and computes the few others slowly.
+//! Vectorised inverse error function with a known error bound. A caller that needs correct rounding checks
+//! whether both ends of the error interval round to the same value, and computes the few other elements
+//! slowly.
 //!
-//! Each octave of `1 - |x|` is cut into even pieces; around the middle of each stands a Taylor series. Where a number's
-//! row stands is read off its exponent and the first bits of its mantissa.
+//! Method: piecewise Taylor series. Each octave of `1 - |x|` is split into pieces of equal width, each with a
+//! series around its middle. The exponent and the first mantissa bits of `1 - |x|` are the index into the
+//! table of series.
 
 use crate::math::nearer_erf_inv;
 use crate::native::levels::multiversion;
 use crate::options::KernelOptions;
 use std::f64::consts::FRAC_2_SQRT_PI;
 
-/// Pieces of an octave, as a power of two.
+/// Base-2 logarithm of the pieces per octave.
 const PIECE_BITS: u32 = 7;
-/// Octaves that numbers of 24 bits reach.
+/// Octaves that 24-bit numbers reach.
 const OCTAVES: i32 = 24;
-/// Rows: as many octaves as five bits of an exponent tell apart.
+/// Table rows: the octaves that five bits of an exponent distinguish.
 const ROWS: usize = 32 << PIECE_BITS;
-/// Bits of a mantissa beneath those that choose the piece.
+/// Mantissa bits below those that select the piece.
 const LOW_BITS: u32 = 52 - PIECE_BITS;
-/// Numbers whose rows are looked up before any series is summed.
+/// Numbers whose table rows are looked up before any series is evaluated.
 const LOOK_UP: usize = 64;
 
-/// A series of degree 4. The last word is the third coefficient, and its lower half the upper half of the fourth.
+/// Taylor series of degree 4 in four words. The last word is the third coefficient, and its lower half is the
+/// upper half of the fourth.
 type Series = [f64; 4];
 
-/// The series of all pieces.
+/// The table of series.
 pub struct InverseErf {
     rows: Box<[Series; ROWS]>,
 }
 
 impl InverseErf {
-    /// Bound on the error, as a share of the value, and beside it: twice the largest there is, at the least.
+    /// Error bound as (relative, absolute) terms, which add: at least twice the largest error that occurs.
     pub const ERROR: (f64, f64) = (1.0 / (1u64 << 41) as f64, 1.0 / (1u64 << 46) as f64);
 
-    /// Works the series out, each from what the one before says of its middle.
+    /// Computes the table, each series from the value of its neighbour at its middle.
     pub fn new() -> InverseErf {
         let mut rows = Box::new([[0.0; 4]; ROWS]);
         let (mut at, mut series) = (1.0, [0.0, -1.0 / FRAC_2_SQRT_PI, 0.0, 0.0]);
@@ -41,12 +44,13 @@ impl InverseErf {
         {
             let middle = 0.5f64.powi(octave) * (1.0 + (f64::from(piece) + 0.5) / f64::from(1 << PIECE_BITS));
             let y = nearer_erf_inv(sum(series, middle - at), 1.0 - middle);
-            // With u the first derivative, the others are u^n P(y): P becomes P' + 2 n y P. Towards 1 - |x|, odd ones turn
-            // around.
+            // With u the first derivative, the n-th is u^n P(y), where P becomes P' + 2 n y P. As a function
+            // of 1 - |x|, odd derivatives change sign.
             let (u, s) = ((y * y).exp() / FRAC_2_SQRT_PI, y * y);
             let cubic = -u.powi(3) * (2.0 + 8.0 * s) / 6.0;
             let quartic = u.powi(4) * y * (28.0 + 48.0 * s) / 24.0;
-            // The upper half makes the whole the nearest to the third coefficient that there is.
+            // The upper half is chosen so that the whole word is as near to the third coefficient as
+            // possible.
             let low = quartic.to_bits() >> 32;
             let both = (cubic.to_bits() - low + (1 << 31)) >> 32 << 32 | low;
             (at, series) = (middle, [y, -u, u * u * y, f64::from_bits(both)]);
@@ -55,8 +59,8 @@ impl InverseErf {
         InverseErf { rows }
     }
 
-    /// Puts for each number the value there, to within [`InverseErf::ERROR`]. The numbers are multiples of 2^-24 between
-    /// -1 and 1, both and 0 excluded.
+    /// Replaces each number by its inverse error function, to within [`InverseErf::ERROR`]. The numbers are
+    /// multiples of 2^-24 in (-1, 1), without 0.
     pub fn apply(&self, options: KernelOptions, numbers: &mut [f64]) {
         apply(options, &self.rows, numbers);
     }
@@ -68,13 +72,13 @@ impl Default for InverseErf {
     }
 }
 
-/// Where the series for this distance from one stands.
+/// The table index for a distance from one.
 #[inline(always)]
 fn row(distance: f64) -> usize {
     (distance.to_bits() >> LOW_BITS) as usize % ROWS
 }
 
-/// The value at a distance from the middle.
+/// The value of a series at a distance from its middle.
 #[inline(always)]
 fn sum([a, b, c, de]: Series, h: f64) -> f64 {
     let e = f64::from_bits(de.to_bits() << 32);

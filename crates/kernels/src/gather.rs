@@ -1,4 +1,4 @@
-//! Gathers rows of a table by index (an embedding), and adds rows up by index (its gradient).
+//! Gathers rows of a table by index (embedding lookup), and sums rows by index (its gradient).
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use partita_base::{Diagnostic, Result};
@@ -10,7 +10,7 @@ use crate::scalar::Scalar;
 use crate::tiles::{Reader, TILE, TileBytes, Writer, tiles};
 use crate::view::{View, ViewMut};
 
-/// The row id at `at`, as a signed number.
+/// The row id at position `at`, as a signed number.
 fn id_at(ids: &View<'_>, reader: &Reader<'_>, at: usize) -> i64 {
     let mut scratch = [0u64];
     let bytes = reader.tile(at, 1, cast_slice_mut(&mut scratch));
@@ -28,7 +28,7 @@ fn check(table: &[usize], ids: &[usize], rows: &[usize]) {
 /// `out[i, :] = table[ids[i], :]`: `table` is [V, D], `ids` an integer [..], `out` [.., D].
 ///
 /// # Errors
-/// E423 where an id lies outside `0..V`; rows before it have been written.
+/// E423 if an id is outside `0..V`; the rows before it have been written.
 ///
 /// # Panics
 /// Where shapes or types do not fit.
@@ -57,8 +57,9 @@ pub fn gather_rows(table: &View<'_>, ids: &View<'_>, out: &mut ViewMut<'_>) -> R
     Ok(())
 }
 
-/// `out[ids[i], :] += updates[i, :]` for i in order, which makes the sum deterministic; ids outside `0..V` are
-/// dropped. `updates` is [.., D], `ids` an integer [..], `out` [V, D]. Each addition rounds to the type.
+/// `out[ids[i], :] += updates[i, :]` in order of i, which makes the sum deterministic; ids outside `0..V` are
+/// dropped. `updates` is [.., D], `ids` an integer [..], `out` [V, D]. Each addition rounds to the element
+/// type.
 ///
 /// # Panics
 /// Where shapes or types do not fit.

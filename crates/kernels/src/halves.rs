@@ -1,5 +1,5 @@
-//! The two halves from and to f32, to the nearest, ties to even: without branches, so that loops over them become
-//! vectors. What is not a number stays none, quiet.
+//! Conversions of f16 and bf16 from and to f32, to nearest, ties to even: without branches, so that the
+//! compiler vectorises loops over them. A NaN stays a NaN and becomes quiet.
 
 use half::{bf16, f16};
 
@@ -16,11 +16,11 @@ pub(crate) fn bf16_from_f32(x: f32) -> bf16 {
     bf16::from_bits(if x.is_nan() { quiet } else { rounded } as u16)
 }
 
-/// How many bits of a fraction an f32 has and an f16 has not.
+/// The number of fraction bits that an f32 has more than an f16.
 const MORE: u32 = 23 - 10;
-/// By how much exponents of the same number differ, in its place in an f32.
+/// The difference of the exponent biases, at the position of the exponent in an f32.
 const SHIFT: u32 = (127 - 15) << 23;
-/// The bits of 2^-14: from there on an f16 has an exponent.
+/// The bits of 2^-14, the smallest normal f16.
 const LEAST_NORMAL: u32 = SHIFT + (1 << 23);
 const INFINITE: u32 = 0xff << 23;
 
@@ -29,7 +29,8 @@ pub(crate) fn f16_to_f32(x: f16) -> f32 {
     let bits = u32::from(x.to_bits());
     let (sign, magnitude) = ((bits & 0x8000) << 16, (bits & 0x7fff) << MORE);
     let normal = magnitude + SHIFT;
-    // The least exponent stands for the one above it, but for a leading one, which is taken away here.
+    // The smallest exponent has the same meaning as the next one, but no implicit leading bit, which is
+    // subtracted here.
     let small = f32::from_bits(magnitude + LEAST_NORMAL) - f32::from_bits(LEAST_NORMAL);
     let not_finite = magnitude | INFINITE;
     let is_number = magnitude <= 0x1f << 23;
@@ -40,9 +41,9 @@ pub(crate) fn f16_to_f32(x: f16) -> f32 {
 
 #[inline(always)]
 pub(crate) fn f16_from_f32(x: f32) -> f16 {
-    // From here on numbers are nearer to infinity, of which rounding makes it, than an exponent can say.
+    // From here on numbers exceed the exponent range and round to infinity.
     const TOO_LARGE: u32 = (127 + 16) << 23;
-    // The last bit of its sum with a small number is what the least bit of an f16 means.
+    // In the sum of this with a small number, the last bit has the weight of the last bit of an f16.
     const ONE_HALF: u32 = 126 << 23;
     let bits = x.to_bits();
     let (sign, magnitude) = (bits >> 16 & 0x8000, bits & !(1 << 31));
@@ -58,7 +59,7 @@ pub(crate) fn f16_from_f32(x: f32) -> f16 {
 mod tests {
     use super::*;
 
-    /// Every f16, and of f32 what is on the way from each to the next: the two, the middle, and their neighbours.
+    /// Every f16 as f32, and between each and the next one the midpoint and its neighbours.
     fn tried() -> impl Iterator<Item = f32> {
         let places = (0..=u16::MAX).flat_map(|bits| {
             let [here, next] = [bits, bits.wrapping_add(1)].map(|bits| f16::from_bits(bits).to_f32());
@@ -67,7 +68,7 @@ mod tests {
         places.flat_map(|at| [-1, 0, 1].map(|by| f32::from_bits(at.to_bits().wrapping_add_signed(by))))
     }
 
-    /// A sample of all there are.
+    /// A sample of all f32.
     fn others() -> impl Iterator<Item = f32> {
         (0..=u32::MAX).step_by(4099).map(f32::from_bits)
     }

@@ -1,15 +1,15 @@
-//! CPU kernels on strided views: elementwise functions and fused chains of them, copies, reductions, matrix
-//! products, attention, norms, losses, row gathers and counter-based random bits.
+//! CPU kernels on strided views: elementwise functions and fused programs of them, copies, reductions,
+//! matmul, attention, norms, losses, row gathers and counter-based random bits.
 //!
 //! Knows element types, views and arithmetic; not graphs, meshes or programs. A kernel runs on the calling
-//! thread, allocates nothing (but for the packing buffer of 876 KiB, or 1410 where there is a matrix unit, that a thread
-//! makes at its first matrix product, and pages for the code of a chain that runs for the first time) and gives the same
-//! bits for the same shapes and values, whatever the strides and whatever machine code [`KernelOptions`] let it use; only
-//! the matrix unit multiplies to other bits. Machine code is in the folder `native`.
-//! Kernels that need scratch take a workspace and say beforehand how large it must be.
+//! thread. It allocates nothing, except a packing buffer at a thread's first matmul (876 KiB, or 1410 KiB
+//! with AMX) and executable pages when a compiled chain runs for the first time. For the same shapes and
+//! values it gives the same bits, whatever the strides and whatever machine code [`KernelOptions`] allow;
+//! only AMX gives other bits. Machine code is in the folder `native`. A kernel that needs scratch memory
+//! takes a workspace, and a function gives its size.
 //!
-//! Views that do not fit a kernel are mistakes of the caller and panic, as slices do; what depends on data (a
-//! row index out of range) is an error value.
+//! Views that do not fit a kernel are mistakes of the caller and panic, as slices do; errors that depend on
+//! data (a row index out of range) are error values.
 
 mod activation;
 mod attention;

@@ -1,28 +1,28 @@
 //! Single-precision functions written so that the compiler can vectorise a loop over them: no branches, no
 //! tables, no calls. Each reduces its argument to a short interval and evaluates a polynomial there; the
-//! coefficients are Chebyshev fits made for these intervals. Sums of products are fused multiply-adds, one
-//! rounding on every machine; those without the instruction compute them slowly.
+//! coefficients are Chebyshev fits for these intervals. Sums of products are fused multiply-adds, with one
+//! rounding on every machine; machines without that instruction compute them slowly.
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 const LOG2_E: f32 = std::f32::consts::LOG2_E;
 const LN_2: f32 = std::f32::consts::LN_2;
-/// ln 2 in two pieces; the first has few enough bits that its product with an exponent is exact.
+/// ln 2 as a sum of two numbers; the first has so few bits that its product with an exponent is exact.
 const LN2_HIGH: f32 = 0.693_145_75;
 const LN2_LOW: f32 = 1.428_606_8e-6;
-/// Adding 1.5 * 2^23 to a small float leaves its nearest integer in the low mantissa bits.
+/// Adding 1.5 * 2^23 to a small float puts its nearest integer into the low mantissa bits.
 const TO_INTEGER: f32 = 12_582_912.0;
 
-/// What the functions of chains are written for, once: an f32, or one whose calculation is written down to become
-/// machine code. Constants stand beside a number that is there.
+/// The number type of the functions of chains: an f32, or a traced value whose calculation is recorded to
+/// become machine code. Constants are made from a number that exists, so that they join its recording.
 pub(crate) trait Single:
     Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> + Neg<Output = Self>
 {
-    /// 32 bits as a whole number.
+    /// A 32-bit integer of the same kind.
     type Whole: Whole;
-    /// The outcome of a comparison.
+    /// The result of a comparison.
     type Truth: Copy;
-    /// This number.
+    /// A constant.
     fn of(self, value: f32) -> Self;
     /// `self * by + and`, rounded once.
     fn mul_add(self, by: Self, and: Self) -> Self;
@@ -35,14 +35,14 @@ pub(crate) trait Single:
     fn is_less(self, other: Self) -> Self::Truth;
     fn is_at_most(self, other: Self) -> Self::Truth;
     fn is_equal(self, other: Self) -> Self::Truth;
-    /// Whether either is not a number.
+    /// Whether either is NaN.
     fn is_unordered(self, other: Self) -> Self::Truth;
-    /// One number or the other; both are computed.
+    /// `yes` or `no`; both are computed.
     fn select(truth: Self::Truth, yes: Self, no: Self) -> Self;
 
-    /// `bound` where this is below it; NaN, unlike in `max`, stays.
+    /// `max(self, bound)`, except that NaN stays NaN.
     fn at_least(self, bound: f32) -> Self;
-    /// `bound` where this is above it; NaN stays.
+    /// `min(self, bound)`, except that NaN stays NaN.
     fn at_most(self, bound: f32) -> Self;
 
     /// |self|
@@ -52,7 +52,7 @@ pub(crate) trait Single:
         Self::from_whole_bits(bits.and(bits.of(i32::MAX)))
     }
 
-    /// |self|, below zero where `sign` is.
+    /// |self| with the sign of `sign`.
     #[inline(always)]
     fn signed_as(self, sign: Self) -> Self {
         let (own, sign) = (self.magnitude().to_whole_bits(), sign.to_whole_bits());
@@ -60,16 +60,16 @@ pub(crate) trait Single:
     }
 }
 
-/// Whole numbers of 32 bits; what does not fit wraps.
+/// 32-bit integers with wrapping arithmetic.
 pub(crate) trait Whole: Copy {
-    /// This number.
+    /// A constant.
     fn of(self, value: i32) -> Self;
     fn minus(self, other: Self) -> Self;
     fn and(self, other: Self) -> Self;
     fn or(self, other: Self) -> Self;
-    /// Shifted to the left.
+    /// Shifts left.
     fn left<const BITS: u32>(self) -> Self;
-    /// Shifted to the right, keeping the sign.
+    /// Shifts right, keeping the sign.
     fn right<const BITS: u32>(self) -> Self;
 }
 
@@ -180,8 +180,8 @@ fn polynomial<F: Single, const N: usize>(x: F, c: [f32; N]) -> F {
 /// `(e^r - 1 - r) / r^2` for |r| <= ln 2 / 2.
 const EXP_TAIL: [f32; 5] = [0.499_999_94, 0.166_665_21, 0.041_668_266, 0.008_368_677, 0.001_382_073_4];
 
-/// Splits `x` into `n ln 2 + r` with |r| <= ln 2 / 2, and returns a whole number whose lowest bits are `n + BIAS`, and
-/// `e^r - 1`. `x` must lie within (-110, 110) or be NaN, which comes out as the second part.
+/// Splits `x` into `n ln 2 + r` with |r| <= ln 2 / 2, and returns an integer whose lowest bits are
+/// `n + BIAS`, and `e^r - 1`. `x` must be in (-110, 110) or NaN, for which the second result is NaN.
 #[inline(always)]
 fn reduce_exp<F: Single, const BIAS: i32>(x: F) -> (F::Whole, F) {
     let shift = x.of(TO_INTEGER + BIAS as f32);
@@ -191,43 +191,43 @@ fn reduce_exp<F: Single, const BIAS: i32>(x: F) -> (F::Whole, F) {
     (shifted.to_whole_bits(), (r * r).mul_add(polynomial(r, EXP_TAIL), r))
 }
 
-/// The bias of an exponent.
+/// The exponent bias of f32.
 const ONE: i32 = 127;
 
-/// 2^n of a whole number whose lowest bits are `n + ONE`, for n in -126..=127; zero for n = -127.
+/// 2^n from an integer whose lowest bits are `n + ONE`, for n in -126..=127; zero for n = -127.
 #[inline(always)]
 fn power_of_two<F: Single>(biased: F::Whole) -> F {
     F::from_whole_bits(biased.left::<23>())
 }
 
-/// e^x. Within 1.1 ulp; subnormal results included.
+/// e^x, within 1.1 ulp; subnormal results included.
 #[inline(always)]
 pub(crate) fn exp<F: Single>(x: F) -> F {
     let (n, q) = reduce_exp::<F, { 2 * ONE }>(x.at_least(-105.0).at_most(89.0));
-    // Two factors, so that neither leaves the normal range where the result does: the first product is exact, so
-    // `q` may join in it.
+    // Two factors, so that neither leaves the normal range if the result is in it. The first product is
+    // exact, so `q` may be added to it.
     let half = n.right::<1>();
     let first: F = power_of_two(half);
     q.mul_add(first, first) * power_of_two(n.minus(half))
 }
 
-/// e^x of an x that is not above 88, for less than [`exp`]: within 1 ulp, and zero from -88 on, where even the first
-/// subnormal numbers are left behind.
+/// e^x for x <= 88, cheaper than [`exp`]: within 1 ulp, and zero from -88 down, which omits all subnormal
+/// results.
 #[inline(always)]
 pub(crate) fn exp_below_88(x: f32) -> f32 {
-    // From -88 on n is -127.
+    // From -88 down n is -127.
     let (n, q) = reduce_exp::<f32, ONE>(x.at_least(-88.0));
     let power: f32 = power_of_two(n);
     q.mul_add(power, power)
 }
 
-/// The sum and e^x of an x that is not above 88, rounded once, for less than [`exp_below_88`]: the nearest float serves for
-/// ln 2, which is right to 28 bits, so that e^x is within 1 ulp near zero and has a relative error of 2.8e-9 more for each
-/// unit from there. What is far below zero adds little to a sum.
+/// self + e^x for x <= 88, rounded once and cheaper than [`exp_below_88`]. It reduces with a single f32 for
+/// ln 2, which is right to 28 bits, so e^x is within 1 ulp near zero, with 2.8e-9 more relative error per
+/// unit of distance from zero. Terms far below zero add little to a sum.
 #[inline(always)]
 pub(crate) fn plus_exp_below_88(sum: f32, x: f32) -> f32 {
     const SHIFT: f32 = TO_INTEGER + ONE as f32;
-    // From -88 on n is -127.
+    // From -88 down n is -127.
     let x = x.at_least(-88.0);
     let shifted = x.mul_add(LOG2_E, SHIFT);
     let r = (shifted - SHIFT).mul_add(-LN_2, x);
@@ -242,7 +242,7 @@ pub(crate) fn exp_m1(x: f32) -> f32 {
     let (n, q) = reduce_exp::<f32, { ONE - 1 }>(x.clamp(-30.0, 89.0));
     let half: f32 = power_of_two(n);
     let value = 2.0 * half.mul_add(q, half - 0.5);
-    // Also restores the sign of zero.
+    // This also restores the sign of zero.
     value.copysign(x)
 }
 
@@ -252,7 +252,7 @@ pub(crate) fn ln<F: Single>(x: F) -> F {
     let (zero, infinity) = (x.of(0.0), x.of(f32::INFINITY));
     let is_subnormal = x.is_less(x.of(f32::MIN_POSITIVE));
     let bits = F::select(is_subnormal, x * x.of(8_388_608.0), x).to_whole_bits();
-    // The exponent that leaves a mantissa within [sqrt(1/2), sqrt(2)).
+    // The exponent that leaves a mantissa in [sqrt(1/2), sqrt(2)).
     let exponent = bits.minus(bits.of(0x3f35_04f3)).right::<23>();
     let f = F::from_whole_bits(bits.minus(exponent.left::<23>())) - x.of(1.0);
     let e = F::from_whole(exponent) - F::select(is_subnormal, x.of(23.0), zero);
@@ -282,18 +282,18 @@ pub(crate) fn ln<F: Single>(x: F) -> F {
 #[inline(always)]
 pub(crate) fn ln_1p(x: f32) -> f32 {
     let u = 1.0 + x;
-    // What the addition rounded away, to first order.
+    // The part of x that the addition rounded away, to first order.
     let lost = ((u - 1.0) - x) / u;
     let lost = if u > 0.0 && u < f32::INFINITY { lost } else { 0.0 };
     let value = ln(u) - lost;
     if x == 0.0 { x } else { value }
 }
 
-/// Hyperbolic tangent: `q / (q + 2)` with `q = e^2|x| - 1`, never beyond one. Within 2.2 ulp.
+/// Hyperbolic tangent: `q / (q + 2)` with `q = e^2|x| - 1`, never above one. Within 2.2 ulp.
 #[inline(always)]
 pub(crate) fn tanh<F: Single>(x: F) -> F {
     let (z, two) = (x.magnitude(), x.of(2.0));
-    // Beyond 9.5 the result is one.
+    // Above 9.5 the result is one.
     let (n, r) = reduce_exp::<F, ONE>(two * z.at_most(9.5));
     let power: F = power_of_two(n);
     let q = r.mul_add(power, power - x.of(1.0));
@@ -303,23 +303,24 @@ pub(crate) fn tanh<F: Single>(x: F) -> F {
 /// 1 / (1 + e^-x)
 #[inline(always)]
 pub(crate) fn logistic<F: Single>(x: F) -> F {
-    // Above 80 the sum rounds to one. Half of the power is in range wherever the power is, and doubling is exact.
+    // Above 80 the sum rounds to one. Half of the power is in range whenever the power is, and doubling is
+    // exact.
     let (n, q) = reduce_exp::<F, { ONE - 1 }>(-x.at_least(-89.0).at_most(80.0));
     let half: F = power_of_two(n);
     let one = x.of(1.0);
     one / q.mul_add(half, half).mul_add(x.of(2.0), one)
 }
 
-/// The larger one; NaN if either is, +0 above -0.
+/// The larger number; NaN if either is; +0 is above -0.
 #[inline(always)]
 pub(crate) fn maximum<F: Single>(x: F, y: F) -> F {
-    // Equal numbers have equal bits, but for the zeros, whose common bits are those of +0.
+    // Equal numbers have equal bits, except the two zeros, whose common bits are those of +0.
     let tie = F::from_whole_bits(x.to_whole_bits().and(y.to_whole_bits()));
     let larger = F::select(x.is_equal(y), tie, F::select(y.is_less(x), x, y));
     F::select(x.is_unordered(y), x + y, larger)
 }
 
-/// The smaller one; NaN if either is, -0 below +0.
+/// The smaller number; NaN if either is; -0 is below +0.
 #[inline(always)]
 pub(crate) fn minimum<F: Single>(x: F, y: F) -> F {
     let tie = F::from_whole_bits(x.to_whole_bits().or(y.to_whole_bits()));
@@ -332,7 +333,7 @@ pub(crate) fn minimum<F: Single>(x: F, y: F) -> F {
 pub(crate) fn erf(x: f32) -> f32 {
     let z = x.abs();
     let t = z * z;
-    // The coefficient of z is 1.128..: its integer part goes apart, so that the rest rounds finely.
+    // The coefficient of z is 1.128..: its integer part is added separately, so that the rest rounds finely.
     let series = polynomial(
         t,
         [
@@ -347,7 +348,7 @@ pub(crate) fn erf(x: f32) -> f32 {
         ],
     );
     let small = z.mul_add(series, z);
-    // Beyond 4 the result rounds to one; `min` would lose a NaN, the comparison keeps it.
+    // Above 4 the result rounds to one; `min` would lose a NaN, the comparison keeps it.
     let w = if z > 4.0 { 4.0 } else { z };
     let u = 1.0 / w.mul_add(0.5, 1.0);
     let scaled = polynomial(
@@ -366,8 +367,8 @@ pub(crate) fn erf(x: f32) -> f32 {
     (if z < 1.0 { small } else { large }).copysign(x)
 }
 
-/// The inverse of the error function on (-1, 1), in double precision: an initial formula (Winitzki), then
-/// Halley steps on `erf(x) - y`.
+/// The inverse of the error function on (-1, 1), in double precision: Winitzki's approximation, then Halley
+/// steps on `erf(x) - y`.
 pub(crate) fn erf_inv(y: f64) -> f64 {
     let magnitude = y.abs();
     if magnitude == 1.0 {
@@ -386,7 +387,7 @@ pub(crate) fn erf_inv(y: f64) -> f64 {
     x.copysign(y)
 }
 
-/// One Halley step on `erf(x) - y` for y in (0, 1): the relative error becomes about its third power.
+/// One Halley step on `erf(x) - y` for y in (0, 1): cubes the relative error, roughly.
 pub(crate) fn nearer_erf_inv(x: f64, y: f64) -> f64 {
     // Near one the difference is taken between the complements, which are exact there.
     let error = if y > 0.5 { (1.0 - y) - libm::erfc(x) } else { libm::erf(x) - y };
@@ -399,7 +400,7 @@ mod tests {
     use super::*;
     use crate::options::KernelOptions;
 
-    /// The error in units of the last place of the right value.
+    /// The error in ulps of the exact value.
     fn ulp(found: f32, right: f64) -> f64 {
         let rounded = right as f32;
         if found == rounded || (found.is_nan() && rounded.is_nan()) {
@@ -423,7 +424,7 @@ mod tests {
         worst_of(name, ours, right, |_| bound);
     }
 
-    /// With a bound for each argument.
+    /// The worst error relative to a bound for each argument.
     fn worst_of(name: &str, ours: fn(f32) -> f32, right: fn(f64) -> f64, bound: impl Fn(f32) -> f64) {
         let mut worst = (0.0, 0.0);
         for x in arguments() {
@@ -461,7 +462,7 @@ mod tests {
     #[test]
     fn exponentials_that_are_summed_are_right_until_they_vanish() {
         let ours = |x: f32| plus_exp_below_88(0.0, x.clamp(-87.0, 88.0));
-        // An ulp is a relative error of 2^-24 at least.
+        // One ulp is a relative error of at least 2^-24.
         let bound = |x: f32| 1.0 + f64::from(x.abs()).min(88.0) * 2.8e-9 * 2f64.powi(24);
         worst_of("plus_exp_below_88", ours, |x| x.clamp(-87.0, 88.0).exp(), bound);
         for x in (0..1_000_000).map(|i| 3.0 - i as f32 * 1e-4).chain([f32::MIN, f32::NEG_INFINITY]) {
@@ -510,7 +511,7 @@ mod tests {
                 &mut ViewMut::of(&mut y, &[x.len()]),
             );
             for (&x, &y) in x.iter().zip(&y) {
-                // Not numbers may differ in their payload.
+                // NaNs may differ in their payload.
                 assert!(y.to_bits() == one(x).to_bits() || (y.is_nan() && one(x).is_nan()), "{op:?}({x:e})");
             }
         }
@@ -529,7 +530,7 @@ mod tests {
         for i in 1..400 {
             let x = f64::from(i) * 0.012;
             let y = libm::erf(x);
-            // The argument itself is only known to half an ulp, which near one is a lot of x.
+            // The argument itself is only known to half an ulp, which near one is a large difference in x.
             let tolerance = 1e-14 + 2e-16 / (std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp());
             assert!((erf_inv(y) - x).abs() <= tolerance * (1.0 + x), "{x}: {}", erf_inv(y));
             assert_eq!(erf_inv(-y), -erf_inv(y));

@@ -1,4 +1,5 @@
-//! Matrix products (matmul) of views: batches, transposed operands, widened halves, and types without a fast product.
+//! Matmul of views: batches, transposed operands, f16 and bf16 widened to f32, and integer types by a plain
+//! loop.
 
 use crate::options::KernelOptions;
 use partita_base::DType;
@@ -12,7 +13,8 @@ use crate::tiles::{Reader, Scratch, Writer, tiles};
 use crate::view::{MAX_RANK, View, ViewMut};
 use crate::workspace::{Workspace, piece_bytes};
 
-/// `out[m, n] = scale * lhs[m, k] rhs[k, n]`, added to what is there if `accumulate`; of it a part.
+/// `out[m, n] = scale * lhs[m, k] rhs[k, n]`, added to `out` if `accumulate`; computes only what `part`
+/// selects.
 ///
 /// # Safety
 /// The matrices have these sizes, and `out` overlaps neither of the others.
@@ -27,7 +29,7 @@ pub(crate) unsafe fn gemm_part<C: Real>(
     accumulate: bool,
 ) {
     let scale = scale.to_f64();
-    // SAFETY: the caller's; the types are the same.
+    // SAFETY: the caller upholds the contract; the types are the same.
     unsafe {
         match C::DTYPE {
             DType::F32 => {
@@ -39,8 +41,8 @@ pub(crate) unsafe fn gemm_part<C: Real>(
     }
 }
 
-/// Bytes of workspace that [`matmul`] needs for matrices [m, k] and [k, n] of one type: halves are widened,
-/// the others need nothing.
+/// Bytes of workspace that [`matmul`] needs for matrices [m, k] and [k, n] of one type: f16 and bf16 are
+/// widened to f32; the other types need none.
 pub fn matmul_workspace_bytes(dtype: DType, m: usize, k: usize, n: usize) -> usize {
     match dtype {
         DType::F16 | DType::BF16 => {
@@ -50,16 +52,16 @@ pub fn matmul_workspace_bytes(dtype: DType, m: usize, k: usize, n: usize) -> usi
     }
 }
 
-/// Into how long blocks [`matmul`] cuts its sums of `k` products; `None` for types whose sums say nothing of each other.
-/// A block is summed from zero in order, and the sums of blocks are added in order: so a product over some blocks that
-/// is accumulated on that over the blocks before gives every bit of the product over all.
+/// The length of the blocks into which [`matmul`] splits its sums over `k`; `None` for types without such
+/// blocks. A block is summed in order from zero, and the sums of blocks are added in order: so a matmul over
+/// some blocks, accumulated onto the matmul over the blocks before, gives the bits of the matmul over all.
 pub fn matmul_sum_block(dtype: DType, k: usize) -> Option<usize> {
     matches!(dtype, DType::F32 | DType::F64).then(|| depth_block(k))
 }
 
-/// `out[.., m, n] = lhs[.., m, k] rhs[.., k, n]`, added to what is there if `accumulate`. Strides are free, so
-/// a transposed operand costs no copy. Leading dimensions of an operand that are missing or have size one
-/// repeat. Halves multiply in f32, round once, and may also write an f32 `out`; integers wrap.
+/// `out[.., m, n] = lhs[.., m, k] rhs[.., k, n]`, added to `out` if `accumulate`. Any strides, so a
+/// transposed operand needs no copy. Leading dimensions of an operand that are missing or have size one
+/// broadcast. f16 and bf16 are multiplied in f32, round once, and may also write an f32 `out`; integers wrap.
 ///
 /// # Panics
 /// Where shapes or types do not fit or the workspace is too small.
@@ -99,7 +101,7 @@ pub fn matmul(
     let problem = Problem::new(&lhs, &rhs, out, [m, k, n]);
     let sizes = problem.sizes;
     match dtype {
-        // SAFETY: the views vouch for the matrices, whose sizes were checked against each other.
+        // SAFETY: the views guarantee the matrices, whose sizes were checked against each other.
         DType::F32 => problem.for_each(&lhs, &rhs, out, |a, b, c| unsafe {
             whole_product(options, sizes, 1.0, a, b, c, accumulate)
         }),
@@ -113,7 +115,7 @@ pub fn matmul(
     }
 }
 
-/// A batch of products; leading dimensions over which only rows of `lhs` and `out` go on are merged into m.
+/// A batch of matmuls; leading dimensions that only rows of `lhs` and `out` have are merged into m.
 struct Problem {
     sizes: [usize; 3],
     batch_rank: usize,
@@ -143,7 +145,7 @@ impl Problem {
         Problem { sizes: [m, k, n], batch_rank, lhs_row, out_row }
     }
 
-    /// Calls `product` with the three matrices of every product in the batch.
+    /// Calls `product` with the three matrices of every matmul in the batch.
     fn for_each<T>(
         &self,
         lhs: &View<'_>,
@@ -171,13 +173,13 @@ impl Problem {
         }
     }
 
-    /// For types without a fast product.
+    /// A plain loop, for types without an optimised matmul.
     fn naive<T: Number>(&self, lhs: &View<'_>, rhs: &View<'_>, out: &mut ViewMut<'_>, accumulate: bool) {
         let [m, k, n] = self.sizes;
         self.for_each(lhs, rhs, out, |a: Matrix<T>, b: Matrix<T>, c: MatrixMut<T>| {
             for i in 0..m as isize {
                 for j in 0..n as isize {
-                    // SAFETY: i, j and l stay inside the matrices, for which the views vouch.
+                    // SAFETY: i, j and l stay inside the matrices, which the views guarantee.
                     unsafe {
                         let into = c.pointer.offset(i * c.row + j * c.column);
                         let mut sum = if accumulate { into.read() } else { T::ZERO };
@@ -211,7 +213,7 @@ pub(crate) fn round<T: Float>(from: &[T::Compute], view: &mut ViewMut<'_>, scrat
     }
 }
 
-/// The products of a batch one by one, through f32 copies.
+/// The matmuls of a batch one by one, through f32 copies.
 fn half_matmul<T: Float<Compute = f32>>(
     options: KernelOptions,
     lhs: &View<'_>,
@@ -243,7 +245,7 @@ fn half_matmul<T: Float<Compute = f32>>(
             widen::<T>(&out.as_view(), c, &mut scratch);
         }
     }
-    // SAFETY: the three pieces of the workspace are apart and have these sizes.
+    // SAFETY: the three parts of the workspace are disjoint and have these sizes.
     unsafe {
         let (a, b, c) = (Matrix::of(a, k), Matrix::of(b, n), MatrixMut::of(c, n));
         whole_product(options, [m, k, n], 1.0, a, b, c, accumulate);

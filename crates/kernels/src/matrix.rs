@@ -1,8 +1,8 @@
-//! Matrices in memory, by pointer and strides: what products read and write.
+//! Matrices as pointer and strides: the operands of matmul kernels.
 
 use crate::view::{View, ViewMut};
 
-/// A matrix to be read: where it begins, and elements per step down and right.
+/// A readable matrix: its first element, and the elements to the next row and to the next column.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<C> {
     pub pointer: *const C,
@@ -10,7 +10,7 @@ pub(crate) struct Matrix<C> {
     pub column: isize,
 }
 
-/// A matrix to be written.
+/// A writable matrix.
 #[derive(Clone, Copy)]
 pub(crate) struct MatrixMut<C> {
     pub pointer: *mut C,
@@ -24,7 +24,7 @@ impl<C> Matrix<C> {
         Matrix { pointer: elements.as_ptr(), row: columns as isize, column: 1 }
     }
 
-    /// The last two dimensions of a view, rows and columns, at its first element.
+    /// The last two dimensions of a view as rows and columns, from its first element.
     pub(crate) fn of_view(view: &View<'_>) -> Self {
         let rank = view.rank();
         Matrix {
@@ -61,14 +61,14 @@ impl<C> MatrixMut<C> {
         MatrixMut { pointer: elements.as_mut_ptr(), row: columns as isize, column: 1 }
     }
 
-    /// The last two dimensions of a view, rows and columns, at its first element.
+    /// The last two dimensions of a view as rows and columns, from its first element.
     pub(crate) fn of_view(view: &mut ViewMut<'_>) -> Self {
         let rank = view.rank();
         let (row, column) = (view.strides()[rank - 2], view.strides()[rank - 1]);
         MatrixMut { pointer: view.as_mut_ptr().cast(), row, column }
     }
 
-    /// The same places, to be read.
+    /// The same matrix, to be read.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(crate) fn read(self) -> Matrix<C> {

@@ -1,4 +1,16 @@
 //! Layer norm and RMS norm of rows, and their gradients.
+//!
+//! Both directions are software pipelines over rows, so that no row waits for its own statistics and memory
+//! is read and written throughout. Forward, the pass for row r computes at the same time, tile by tile:
+//!
+//! ```text
+//! row r      out = (x - mean) scale weight + bias      mean and scale are known
+//! row r + 1  sum of (x - mean)^2                       mean is known
+//! row r + 2  sum of x
+//! ```
+//!
+//! Backward has one more stage: row r writes dx, row r + 1 sums for the gradients, row r + 2 sums squared
+//! deviations, and row r + 3 sums x. The first passes, with r < 0, write nothing and only fill the pipeline.
 
 use crate::element::Float;
 use crate::element::{Number, Real, dispatch};
@@ -14,13 +26,13 @@ use crate::view::{View, ViewMut};
 use crate::workspace::{Workspace, piece_bytes};
 use partita_base::DType;
 
-/// What is known of a row: more, the nearer it is to being written.
+/// Statistics of one row, which the stages of the pipeline fill in: mean, then scale, then shift and slope.
 #[derive(Clone, Copy)]
 struct Statistics<C> {
     mean: C,
     /// See [`Norm::scale`].
     scale: C,
-    /// The mean of dy weight, and of that times the normalized row.
+    /// Backward only: the mean of dy weight (`shift`) and of dy weight times the normalized row (`slope`).
     shift: C,
     slope: C,
 }
@@ -46,10 +58,10 @@ impl<C: Real> Statistics<C> {
     }
 }
 
-/// The lanes of some sums.
+/// The lanes of several sums.
 type Lanes<C, const SUMS: usize> = [[C; LANES]; SUMS];
 
-/// Not inlined: where the compiler sees what becomes of lanes, it takes their vectors apart.
+/// Not inlined: otherwise the compiler splits the lanes into scalars.
 #[inline(never)]
 fn join<C: Real, const SUMS: usize>(lanes: &Lanes<C, SUMS>) -> [C; SUMS] {
     let mut sums = [C::ZERO; SUMS];
@@ -59,28 +71,29 @@ fn join<C: Real, const SUMS: usize>(lanes: &Lanes<C, SUMS>) -> [C; SUMS] {
     sums
 }
 
-/// The lanes that a tile's elements join: zeros where its row begins. Zeros that are stored to be read again would wait
-/// behind all that is on its way to memory.
+/// The lanes to which a tile adds: zeros at the beginning of a row. (Stored zeros that are loaded again would
+/// wait for all stores in flight.)
 #[inline(always)]
 fn begun<C: Real, const SUMS: usize>(lanes: &Lanes<C, SUMS>, begins: bool) -> Lanes<C, SUMS> {
     if begins { [[C::ZERO; LANES]; SUMS] } else { *lanes }
 }
 
-/// A tile of a row that is written while sums are taken of the same elements of the next rows: of squared deviations of
-/// the one, and of the elements of the one after that. So no row waits for its own sums, memory is read and written
-/// throughout, and is asked for a row once.
+/// A tile of a forward pass: `x` holds the same columns of rows r, r + 1 and r + 2. The tile of row r is
+/// written, that of row r + 1 adds to the sum of squared deviations, and that of row r + 2 to the sum of
+/// elements.
 struct Normal<'a, C> {
     x: [&'a [C]; 3],
     known: [Statistics<C>; 2],
     weight: &'a [C],
     bias: &'a [C],
     ahead: Ahead,
-    /// Whether the row begins here.
+    /// Whether this tile is the first of its row.
     begins: bool,
 }
 
 multiversion! {
-    /// Writes a tile of a row; its lanes are of squared deviations and of elements.
+    /// Processes one tile of a forward pass; `lanes` holds the squared deviations of row r + 1 and the
+    /// elements of row r + 2.
     fn normalize(M)[C: Real](tile: &Normal<'_, C>, out: &mut [C], streaming: Option<&Streaming>, lanes: &mut Lanes<C, 2>) {
         let &Normal { known: [known, next_known], ahead, .. } = tile;
         let [mut squares, mut sums] = begun(lanes, tile.begins);
@@ -108,20 +121,21 @@ multiversion! {
     }
 }
 
-/// A tile of a row whose gradient is written while the next row is summed for its own, as [`Normal`].
+/// A tile of a backward pass: the same columns of rows r to r + 3 of x, and of rows r and r + 1 of dy.
 struct Gradient<'a, C> {
     x: [&'a [C]; 4],
     dy: [&'a [C]; 2],
     known: [Statistics<C>; 3],
     weight: &'a [C],
     ahead: [Ahead; 3],
-    /// Whether the row begins here.
+    /// Whether this tile is the first of its row.
     begins: bool,
 }
 
 multiversion! {
-    /// Writes the gradient of a tile of a row; dy y and dy of the next one, where y is the normalized x, join the totals.
-    /// The lanes are of dy weight y and of dy weight of that row, and then as those of [`normalize`].
+    /// Processes one tile of a backward pass: writes dx of row r and adds row r + 1 to the gradients of
+    /// weight (dy y, where y is the normalized x) and bias (dy). `lanes` holds dy weight y and dy weight of
+    /// row r + 1, and then as in [`normalize`].
     fn differentiate(M)[C: Real](tile: &Gradient<'_, C>, dx: &mut [C], streaming: Option<&Streaming>, weight_total: &mut [C], bias_total: &mut [C], lanes: &mut Lanes<C, 4>) {
         let &Gradient { known: [known, next_known, third_known], ahead, .. } = tile;
         let [mut slopes, mut shifts, mut squares, mut sums] = begun(lanes, tile.begins);
@@ -166,21 +180,21 @@ multiversion! {
     }
 }
 
-/// Some rows that follow one another.
+/// Some consecutive rows of a view.
 struct Window<'a, T: Float, const ROWS: usize> {
     rows: [Rows<'a, T>; ROWS],
-    /// How many there are in all.
+    /// The number of rows of the view.
     len: usize,
 }
 
 impl<'a, T: Float, const ROWS: usize> Window<'a, T, ROWS> {
-    /// Before the first rows; no borrow is kept of memory that `out` covers.
+    /// A window before the first row. Memory that `out` overlaps is copied, not borrowed.
     fn apart_from(view: &View<'a>, out: &ViewMut<'_>) -> Self {
         Window { rows: std::array::from_fn(|_| Rows::apart_from(view, out)), len: row_count(view) }
     }
 
-    /// The rows from `first` on, which is below zero at the beginning and goes up by one at a time. In place of rows before
-    /// the first and after the last come these, for sums that nobody reads.
+    /// The rows from `first` on. `first` begins below zero and grows by one with each call. Rows before the
+    /// first and after the last are replaced by the first or last row; their sums are not used.
     fn from(&mut self, first: isize) -> [&[T::Compute]; ROWS] {
         let of = |row: isize| row.clamp(0, self.len as isize - 1) as usize;
         let newest = first + ROWS as isize - 1;
@@ -196,7 +210,7 @@ impl<'a, T: Float, const ROWS: usize> Window<'a, T, ROWS> {
     }
 }
 
-/// Where a norm looks for its center and how far it regularizes.
+/// Whether a norm subtracts the mean, and its epsilon.
 #[derive(Clone, Copy)]
 struct Norm {
     centered: bool,
@@ -204,12 +218,12 @@ struct Norm {
 }
 
 impl Norm {
-    /// The mean of a row of `count` elements by their sum; zero where the norm is not centered.
+    /// The mean of a row of `count` elements from their sum; zero if the norm is not centered.
     fn mean<C: Real>(self, sum: C, count: usize) -> C {
         if self.centered { sum / C::from_f64(count as f64) } else { C::ZERO }
     }
 
-    /// `1 / sqrt(variance + epsilon)` of a row by the sum of its squared deviations.
+    /// `1 / sqrt(variance + epsilon)` of a row from the sum of its squared deviations.
     fn scale<C: Real>(self, squares: C, count: usize) -> C {
         C::ONE / (squares / C::from_f64(count as f64) + C::from_f64(self.epsilon)).sqrt()
     }
@@ -236,8 +250,8 @@ fn along<'a, T: Float>(
 }
 
 /// `out = (x - mean) / sqrt(variance + epsilon) * weight + bias` over the last dimension, of size d; `weight`
-/// and `bias` are `[d]`, one and zero where absent. The variance is the mean squared deviation. Halves compute
-/// in f32.
+/// and `bias` are `[d]`, one and zero if absent. The variance is the mean squared deviation. f16 and bf16
+/// compute in f32.
 ///
 /// # Panics
 /// Where shapes or types do not fit.
@@ -254,7 +268,7 @@ pub fn layer_norm(
 }
 
 /// `out = x / sqrt(mean(x^2) + epsilon) * weight` over the last dimension, of size d; `weight` is `[d]`, one
-/// where absent. Halves compute in f32.
+/// if absent. f16 and bf16 compute in f32.
 ///
 /// # Panics
 /// Where shapes or types do not fit.
@@ -269,12 +283,12 @@ pub fn rms_norm(
     dispatch!(float x.dtype(), T => forward::<T>(options, norm, x, weight, None, out))
 }
 
-/// So many elements of rows.
+/// A function that takes `count` elements of a row from `start` on.
 fn span<'a, C>(start: usize, count: usize) -> impl Fn(&'a [C]) -> &'a [C] + Copy {
     move |row| &row[start..start + count]
 }
 
-/// Lets `make` write a tile from element `start` on; nowhere before the first row.
+/// Lets `make` write a tile from element `start` on; into scratch memory before the first row.
 #[inline]
 fn write_tile<T: Float>(
     writer: &mut Writer<'_>,
@@ -311,7 +325,7 @@ fn forward<T: Float>(
     let mut known = [Statistics::UNKNOWN; 2];
     for row in -2..rows as isize {
         let written = usize::try_from(row).ok();
-        // What is waited for: where results go, or else the next rows.
+        // Prefetch the destination if it is written through the caches, otherwise the next row of x.
         let ahead = match written {
             Some(row) if !writer.streams() && norm.centered => writer.ahead(row * count, count),
             _ => x_rows.ahead(row + 2),
@@ -337,28 +351,29 @@ fn forward<T: Float>(
     }
 }
 
-/// Blocks of rows whose sums are taken apart; one where there are no rows.
+/// Blocks of rows whose sums are accumulated separately; one block if there are no rows.
 fn block_count(rows: usize) -> usize {
     rows.div_ceil(NORM_BLOCK_ROWS).max(1)
 }
 
-/// Rows whose contributions to the gradients of weight and bias are summed before they join the others': a large
-/// batch may be cut between them, and no bit shows where.
+/// Rows whose contributions to the gradients of weight and bias are summed before they join the total: a
+/// batch that is split between such blocks gives the same bits.
 pub const NORM_BLOCK_ROWS: usize = BLOCK_ROWS;
 
-/// The sums of blocks of rows in a workspace: for each, of the weight's gradient and then the bias's.
+/// The sums of blocks of rows in a workspace: for each block the weight's gradient, then the bias's.
 fn block_sums<C: Real>(rows: usize, d: usize, workspace: &mut [u8]) -> &mut [C] {
     Workspace::new(workspace).take(2 * d * block_count(rows))
 }
 
-/// Bytes of workspace that [`layer_norm_backward`] and [`rms_norm_backward`] need for so many rows of size `d`.
+/// Bytes of workspace that [`layer_norm_backward`] and [`rms_norm_backward`] need for `rows` rows of size
+/// `d`.
 pub fn norm_backward_workspace_bytes(dtype: DType, rows: usize, d: usize) -> usize {
     let count = 2 * d * block_count(rows);
     if dtype == DType::F64 { piece_bytes::<f64>(count) } else { piece_bytes::<f32>(count) }
 }
 
-/// The gradient of [`layer_norm`] with respect to `x`, recomputing its statistics. What the workspace holds
-/// afterwards is for [`norm_parameter_gradients`].
+/// The gradient of [`layer_norm`] with respect to `x`; its statistics are recomputed. Afterwards the
+/// workspace holds the sums for [`norm_parameter_gradients`].
 ///
 /// # Panics
 /// Where shapes or types do not fit or the workspace is too small.
@@ -375,7 +390,7 @@ pub fn layer_norm_backward(
     dispatch!(float x.dtype(), T => backward::<T>(options, norm, x, weight, dy, dx, workspace))
 }
 
-/// The gradient of [`rms_norm`], as [`layer_norm_backward`].
+/// The gradient of [`rms_norm`]; see [`layer_norm_backward`].
 ///
 /// # Panics
 /// Where shapes or types do not fit or the workspace is too small.
@@ -419,7 +434,7 @@ fn backward<T: Float>(
     let size = T::Compute::from_f64(count as f64);
     let mut lanes = [[T::Compute::ZERO; LANES]; 4];
     let mut known = [Statistics::UNKNOWN; 3];
-    // Where rows that are not there join.
+    // Receives the sums of rows that do not exist.
     let mut nowhere = vec![T::Compute::ZERO; 2 * count];
     for row in -3..rows as isize {
         let written = usize::try_from(row).ok();
@@ -458,9 +473,10 @@ fn backward<T: Float>(
     }
 }
 
-/// The gradients of weight and bias, `[d]` of one float type, where they are wanted, from what the gradient of a norm
-/// left in its workspace: one for each part of the rows, with its number of rows, in order. All parts but the last
-/// are of whole blocks of [`NORM_BLOCK_ROWS`]; then the parts do not show. The workspaces are used up.
+/// The gradients of weight and bias (either may be absent), `[d]` of one float type, from the workspaces of a
+/// norm's gradient: one for each part of the rows with its number of rows, in order. If all parts but the
+/// last are whole blocks of [`NORM_BLOCK_ROWS`], the bits do not depend on the split. The workspaces are
+/// overwritten.
 ///
 /// # Panics
 /// Where shapes or types do not fit, or there is no part.

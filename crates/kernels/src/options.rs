@@ -1,34 +1,34 @@
-//! Which machine code kernels may use: vector width (AVX2, AVX-512), just-in-time compilation of chains, and the matrix
-//! unit (AMX).
+//! Which machine code kernels may use: vector width (AVX2, AVX-512), just-in-time compilation of chains, and
+//! AMX.
 //!
-//! The machine is asked what it has only here, where options are made. There are no options that it lacks, so whoever
-//! holds a [`KernelOptions`] may run the code that it names.
+//! CPU features are detected only here, where options are made. Options for what a machine lacks cannot be
+//! made, so code that holds a [`KernelOptions`] may run what it names.
 
 use std::fmt;
 use std::str::FromStr;
 
 use partita_base::{Diagnostic, Result};
 
-/// What a user asks for: `portable`, `avx2`, `avx512` or `native`.
+/// The user's choice of kernels: `portable`, `avx2`, `avx512` or `native`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum KernelChoice {
-    /// The code of every machine: no wide vectors, no machine code made at run time, no matrix unit. Slow.
+    /// Code for every machine: no wide vectors, no JIT, no AMX. Slow.
     Portable,
-    /// Vectors of 256 bits, and chains compiled for them; the bits of `portable`.
+    /// 256-bit vectors, and chains compiled for them; the bits of `portable`.
     Avx2,
-    /// Vectors of 512 bits, and chains compiled for them; the bits of `portable`.
+    /// 512-bit vectors, and chains compiled for them; the bits of `portable`.
     Avx512,
-    /// All that the machine has. A matrix unit rounds products of f32 elsewhere; without one, the bits of `portable`.
+    /// All that the machine has. AMX rounds f32 matmul differently; without AMX, the bits of `portable`.
     #[default]
     Native,
 }
 
 impl KernelChoice {
-    /// All, the slowest first.
+    /// All choices, the slowest first.
     pub const ALL: [KernelChoice; 4] =
         [KernelChoice::Portable, KernelChoice::Avx2, KernelChoice::Avx512, KernelChoice::Native];
 
-    /// As users write it.
+    /// The name that users write.
     pub fn name(self) -> &'static str {
         match self {
             KernelChoice::Portable => "portable",
@@ -38,12 +38,12 @@ impl KernelChoice {
         }
     }
 
-    /// Those that this machine can run.
+    /// The choices that this machine can run.
     pub fn available() -> Vec<KernelChoice> {
         Self::of_machine(KernelOptions::native())
     }
 
-    /// Those that a machine with these options can run.
+    /// The choices that a machine with these options can run.
     fn of_machine(native: KernelOptions) -> Vec<KernelChoice> {
         Self::ALL.into_iter().filter(|choice| choice.options_of(native).is_some()).collect()
     }
@@ -51,7 +51,7 @@ impl KernelChoice {
     /// The options that this choice means on this machine.
     ///
     /// # Errors
-    /// E465 where the machine lacks it.
+    /// E465 if the machine lacks it.
     pub fn options(self) -> Result<KernelOptions> {
         self.options_on(KernelOptions::native())
     }
@@ -62,7 +62,7 @@ impl KernelChoice {
             Diagnostic::new("E465", format!("this machine cannot run the kernels `{self}`"))
                 .expected(names(&Self::of_machine(native)))
                 .found(self.name())
-                .help("`native`, the default, takes the fastest that the machine has")
+                .help("`native`, the default, uses the fastest that this machine supports")
         })
     }
 
@@ -93,10 +93,10 @@ impl fmt::Display for KernelChoice {
 impl FromStr for KernelChoice {
     type Err = Box<Diagnostic>;
 
-    /// E466 for a name that no kernels have.
+    /// E466 for an unknown name.
     fn from_str(text: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|choice| choice.name() == text).ok_or_else(|| {
-            Diagnostic::new("E466", format!("no kernels are called `{text}`"))
+            Diagnostic::new("E466", format!("there are no kernels named `{text}`"))
                 .expected(names(&Self::ALL))
                 .found(text)
                 .help("`partita env` prints those that this machine can run")
@@ -104,7 +104,7 @@ impl FromStr for KernelChoice {
     }
 }
 
-/// The vectors that loops are compiled for; the wide levels have fused multiply-add.
+/// The instruction set that loops are compiled for; the wide levels have fused multiply-add.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum Level {
     Portable,
@@ -115,11 +115,11 @@ pub(crate) enum Level {
 }
 
 impl Level {
-    /// How many there are at most.
+    /// The number of levels.
     pub(crate) const COUNT: usize = 3;
 }
 
-/// The machine code that kernels may use; the same bits at every level and with or without `jit`.
+/// The machine code that kernels may use. All levels give the same bits, with or without `jit`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct KernelOptions {
     level: Level,
@@ -134,7 +134,7 @@ impl Default for KernelOptions {
 }
 
 impl KernelOptions {
-    /// The code of every machine.
+    /// Code for every machine.
     pub const fn portable() -> Self {
         KernelOptions { level: Level::Portable, jit: false, matrix_unit: false }
     }
@@ -145,30 +145,29 @@ impl KernelOptions {
         KernelOptions { level, jit: level != Level::Portable, matrix_unit: has_matrix_unit(level) }
     }
 
-    /// The levels of this machine, the narrowest first, each with just-in-time compilation where there is one for it, and
-    /// without the matrix unit.
+    /// The levels of this machine, the narrowest first, each with JIT where it has one, and without AMX.
     pub fn levels() -> Vec<KernelOptions> {
         let choices = KernelChoice::available().into_iter().filter(|&choice| choice != KernelChoice::Native);
         choices.filter_map(|choice| choice.options().ok()).collect()
     }
 
-    /// These options at a level, without the matrix unit; `None` where they do not reach so far.
+    /// These options at a level, without AMX; `None` if the machine lacks the level.
     fn at_level(self, level: Level) -> Option<Self> {
         let jit = self.jit && level != Level::Portable;
         (level <= self.level).then_some(KernelOptions { level, jit, matrix_unit: false })
     }
 
-    /// The same without code made at run time: chains are interpreted, step by step.
+    /// These options without JIT: chains are interpreted, step by step.
     pub fn without_jit(self) -> Self {
         KernelOptions { jit: false, ..self }
     }
 
-    /// The same without the matrix unit.
+    /// These options without AMX.
     pub fn without_matrix_unit(self) -> Self {
         KernelOptions { matrix_unit: false, ..self }
     }
 
-    /// How wide vectors are: `portable`, `avx2` or `avx512`.
+    /// The name of the vector width: `portable`, `avx2` or `avx512`.
     pub fn level_name(self) -> &'static str {
         match self.level {
             Level::Portable => "portable",
@@ -183,13 +182,13 @@ impl KernelOptions {
         self.level
     }
 
-    /// Whether chains are compiled to machine code where they can be.
+    /// Whether chains are compiled to machine code where possible.
     pub fn jit(self) -> bool {
         self.jit
     }
 
-    /// Whether the matrix unit multiplies matrices of f32, which it rounds elsewhere than a sum in order: at least as near
-    /// to the true sum. All machines with such a unit give the same bits.
+    /// Whether f32 matmul runs on AMX, which rounds differently from a sum in order and is at least as
+    /// accurate. All machines with AMX give the same bits.
     pub fn matrix_unit(self) -> bool {
         self.matrix_unit
     }
@@ -214,7 +213,7 @@ fn detected_level() -> Level {
     Level::Portable
 }
 
-/// Whether this machine has a matrix unit, and the system lets this process use it.
+/// Whether this machine has AMX, and the system lets this process use it.
 #[cfg(target_arch = "x86_64")]
 fn has_matrix_unit(level: Level) -> bool {
     level == Level::Avx512 && crate::native::amx::is_available()

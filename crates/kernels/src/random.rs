@@ -1,5 +1,5 @@
-//! Counter-based random bits: the bits of an element depend on the seed, the stream and the element's index
-//! in the *global* tensor alone, so any sharding and any batching draw the same numbers.
+//! Counter-based random bits: the bits of an element depend only on the seed, the stream and the element's
+//! index in the *global* tensor, so any sharding and any batch split draw the same numbers.
 //!
 //! The generator is splitmix64 with random access (Steele, Lea and Flood, "Fast splittable pseudorandom
 //! number generators", 2014). All arithmetic is modulo 2^64, with G = 0x9E3779B97F4A7C15:
@@ -60,19 +60,19 @@ multiversion! {
 }
 
 multiversion! {
-    /// `2 u - 1` of consecutive uniform draws u in (0, 1), of 24 bits: what belongs to the elements from `first` on of the
-    /// tensor whose stream has this key.
+    /// `2 u - 1` for consecutive uniform draws u in (0, 1), of 24 bits: those of the elements from `first` on
+    /// of the tensor whose stream has this key.
     pub fn symmetric_draws[](key: u64, first: u64, out: &mut [f64]) {
         for (i, out) in out.iter_mut().enumerate() {
-            // The odd number of 25 bits in the middle of the draw's interval.
+            // The odd 25-bit number in the middle of the draw's interval.
             let odd = (random_bits_at(key, first.wrapping_add(i as u64)) >> 39 | 1) as i32;
             *out = f64::from(odd) / 16_777_216.0 - 1.0;
         }
     }
 }
 
-/// Fills `out`, the piece of a tensor of shape `global_shape` that starts at `offsets`, with random u32 or u64,
-/// by the formula of this module ([`random_key`], [`random_bits_at`]).
+/// Fills `out`, the part at `offsets` of a tensor of shape `global_shape`, with random u32 or u64, by the
+/// formula of this module ([`random_key`], [`random_bits_at`]).
 ///
 /// # Panics
 /// Where ranks differ or `out` is neither u32 nor u64.
@@ -103,7 +103,7 @@ pub fn random_bits(
     let mut scratch: TileBytes = [0; TILE];
     let mut at = 0;
     while at < writer.len() {
-        // From here to the end of the row (or tile), global indices are consecutive.
+        // Up to the end of the row (or tile), global indices are consecutive.
         let (mut rest, mut index, mut step) = (at, 0u64, 1u64);
         for d in (0..rank).rev() {
             let here = (rest % shape[d]) as u64;

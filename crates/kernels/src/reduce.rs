@@ -1,8 +1,8 @@
-//! Reductions, in an order fixed by the shape and the reduced dimensions alone, never by strides.
+//! Reductions in an order that depends only on the shape and the reduced dimensions, never on strides.
 //!
-//! Where the last dimension is reduced, a run of elements goes round-robin over a fixed number of lanes, tile
-//! by tile. Where it is kept, whole rows of outputs accumulate side by side, in blocks of rows. Either way
-//! partial results are combined at two levels, so that the rounding error of long sums grows slowly.
+//! If the last dimension is reduced, a run of elements goes round-robin over a fixed number of lanes, tile by
+//! tile. If it is kept, rows of outputs accumulate side by side, in blocks of rows. Either way partial
+//! results are combined at two levels, so that the rounding error of long sums grows slowly.
 
 use crate::options::KernelOptions;
 use bytemuck::{cast_slice, cast_slice_mut};
@@ -36,10 +36,10 @@ pub enum Reduction {
 /// Rows that accumulate before their result joins the total.
 pub(crate) const BLOCK_ROWS: usize = 64;
 
-/// Columns that accumulate side by side: long runs of memory, whose accumulators stay in the second cache.
+/// Columns that accumulate side by side: long runs of memory, whose accumulators stay in L2.
 const COLUMNS: usize = 4 * TILE;
 
-/// A way to combine values, as a type.
+/// A combining function, as a type.
 pub(crate) trait Fold<C> {
     const IDENTITY: C;
     fn apply(a: C, b: C) -> C;
@@ -56,7 +56,7 @@ macro_rules! folds {
         }
     )*};
 }
-/// The maximum of the numbers among the values: cheaper than [`Max`] where a NaN shows elsewhere.
+/// The maximum of all values that are not NaN: cheaper than [`Max`] if a NaN is detected elsewhere.
 pub(crate) struct Peak;
 impl<C: Number> Fold<C> for Peak {
     const IDENTITY: C = C::LOWEST;
@@ -77,7 +77,7 @@ folds! {
 /// Combines lanes pairwise.
 #[inline(always)]
 pub(crate) fn join_lanes<C: Number, F: Fold<C>>(mut lanes: [C; LANES]) -> C {
-    // Constant widths: each step is a few whole vectors.
+    // Constant widths, so that each step is a few whole vectors.
     macro_rules! halve {
         ($($width:literal)*) => {$(
             for i in 0..$width {
@@ -89,7 +89,7 @@ pub(crate) fn join_lanes<C: Number, F: Fold<C>>(mut lanes: [C; LANES]) -> C {
     lanes[0]
 }
 
-/// What is left of a run, filled up to whole lanes. Lanes that are all treated alike stay in vectors.
+/// The rest of a run, padded to whole lanes. Lanes that are all treated alike stay in vectors.
 #[inline(always)]
 pub(crate) fn padded<T: Element>(rest: &[T]) -> [T; LANES] {
     let mut lanes = [T::zeroed(); LANES];
@@ -97,7 +97,7 @@ pub(crate) fn padded<T: Element>(rest: &[T]) -> [T; LANES] {
     lanes
 }
 
-/// [`fold_run`], for loops that are compiled for every level themselves.
+/// [`fold_run`] for loops that are themselves compiled for every level.
 #[inline(always)]
 pub(crate) fn fold_lanes<T: Element, F: Fold<T::Compute>>(x: &[T]) -> T::Compute {
     let mut lanes = [F::IDENTITY; LANES];
@@ -132,7 +132,7 @@ multiversion! {
     }
 }
 
-/// Evaluates an expression with an element type, and the way to combine its values.
+/// Evaluates an expression with an element type and a combining function as types.
 macro_rules! fold {
     (@arms $op:expr, $T:ident, $F:ident => $body:expr, $($name:ident)*) => {
         match $op {
@@ -151,10 +151,10 @@ macro_rules! fold {
 }
 
 /// Combines `init` with all elements along the dimensions marked in `reduced`. The shape of `out` is that of
-/// `x` with those dimensions left out, or kept with size one. Halves accumulate in f32.
+/// `x` with those dimensions removed, or kept with size one. f16 and bf16 accumulate in f32.
 ///
 /// # Panics
-/// Where shapes or types do not fit, or a bitwise reduction meets floats.
+/// Where shapes or types do not fit, or a bitwise reduction is applied to floats.
 pub fn reduce(
     options: KernelOptions,
     op: Reduction,
@@ -187,7 +187,7 @@ fn run<T: Element, F: Fold<T::Compute>>(
 ) {
     let long = |&d: &usize| x.shape()[d] != 1;
     let last = (0..x.rank()).rfind(long);
-    // The trailing kept dimensions, if any, stay behind the reduced ones.
+    // The trailing dimensions that are kept, if any, follow the reduced ones.
     let inner_from = (0..x.rank()).filter(long).rfind(|&d| reduced[d]).map_or(0, |d| d + 1);
     let by_rows = last.is_some_and(|d| reduced[d]);
     let mut order = [0; MAX_RANK];
@@ -277,17 +277,17 @@ fn reduce_columns<T: Element, F: Fold<T::Compute>>(
     }
 }
 
-/// Rows that [`reduce`] combines before their result joins the total, where it takes away the first dimensions and leaves
-/// more than one element: such a reduction may be cut between these blocks, and no bit shows where.
+/// Rows that [`reduce`] combines before their result joins the total, if it reduces the first dimensions and
+/// keeps more than one element: a reduction that is split between such blocks gives the same bits.
 pub const REDUCE_BLOCK_ROWS: usize = BLOCK_ROWS;
 
-/// Bytes of the results of all blocks of so many rows of `width` elements, for [`join_blocks`].
+/// Bytes of the results of all blocks of `rows` rows of `width` elements, for [`join_blocks`].
 pub fn block_results_bytes(dtype: DType, rows: usize, width: usize) -> usize {
     rows.div_ceil(BLOCK_ROWS) * width * dispatch!(dtype, T => size_of::<<T as Element>::Compute>())
 }
 
-/// Elements from number `first` on, of rows of `width` elements, join the results of their blocks. They come in order,
-/// from the beginning of a block on.
+/// Adds the elements from position `first` on, of rows of `width` elements, to the results of their blocks.
+/// The elements must be added in order, from the beginning of a block on.
 pub(crate) fn fold_rows(
     options: KernelOptions,
     op: Reduction,
@@ -300,8 +300,8 @@ pub(crate) fn fold_rows(
     fold!(op, dtype, T, F => fold_typed_rows::<T, F>(options, cast_slice(x), first, width, cast_slice_mut(results)))
 }
 
-/// Where the results are that `count` elements from number `first` on, all of one row, join: begun where they are the
-/// first of a block.
+/// The results to which `count` elements from position `first` on, all of one row, are added; initialised if
+/// they are the first of a block.
 pub(crate) fn block_results<C: Copy, F: Fold<C>>(
     results: &mut [C],
     first: usize,
@@ -332,9 +332,10 @@ fn fold_typed_rows<T: Element, F: Fold<T::Compute>>(
     }
 }
 
-/// Elements from number `first` on, of rows of `width` elements, in order: `init` combined with those of a row, as [`reduce`]
-/// does, ends in `out` at the row's number. What they begin and end with are rows or whole tiles of a row; what the last
-/// row has come to is carried from one call to the next.
+/// Reduces along rows: takes the elements from position `first` on, of rows of `width` elements, in order,
+/// and writes `init` combined with each row, as [`reduce`] does, to `out` at the row's number. Each call
+/// begins and ends at the end of a row or of a tile of a row; the partial result of the last row is carried
+/// to the next call.
 pub(crate) fn fold_along(
     options: KernelOptions,
     op: Reduction,
@@ -375,10 +376,11 @@ fn fold_typed_along<T: Element, F: Fold<T::Compute>>(
     }
 }
 
-/// `init` combined with the results of all blocks, in order: what [`reduce`] gives. The blocks are used up.
+/// Combines `init` with the results of all blocks, in order, which gives what [`reduce`] gives. The results
+/// are overwritten.
 ///
 /// # Panics
-/// Where types do not fit, or `out` has not as many elements as a row.
+/// Where types do not fit, or `out` does not have the elements of a row.
 pub fn join_blocks<'a>(
     options: KernelOptions,
     op: Reduction,
@@ -416,11 +418,11 @@ fn join_typed_blocks<'a, T: Element, F: Fold<T::Compute>>(
     }
 }
 
-/// The index of the largest element along `dim`, the lowest of equals; NaN counts as largest. `out` is i64,
-/// its shape that of `x` without `dim`.
+/// The index of the largest element along `dim`, the lowest among equals; NaN counts as largest. `out` is
+/// i64, with the shape of `x` without `dim`.
 ///
 /// # Panics
-/// Where shapes or types do not fit, or there is nothing to choose from.
+/// Where shapes or types do not fit, or the dimension is empty.
 pub fn argmax(x: &View<'_>, dim: usize, out: &mut ViewMut<'_>) {
     let count = x.shape()[dim];
     let rows: usize =

@@ -1,4 +1,5 @@
-//! Loops over the tiles of a row, shared by softmax, norms, losses and attention. Sums go over fixed lanes.
+//! Loops over the tiles of a row, shared by softmax, norms, losses and attention. Sums use a fixed number of
+//! lanes.
 
 use crate::element::Real;
 use crate::native::levels::multiversion;
@@ -8,7 +9,7 @@ use crate::options::KernelOptions;
 use crate::reduce::{Peak, Sum, fold_lanes, join_lanes, padded};
 use crate::stream::Streaming;
 
-/// Sums `$term` over the elements of equally long slices: in lanes, which are joined.
+/// Sums `$term` over the elements of slices of equal length: in lanes, which are joined at the end.
 macro_rules! lane_sum {
     ($C:ty; $first:ident $(, $other:ident)*; $term:expr) => {{
         let mut lanes = [<$C>::ZERO; LANES];
@@ -37,7 +38,7 @@ macro_rules! lane_sum {
 }
 pub(crate) use lane_sum;
 
-/// [`put`](crate::stream::put)s `$term` of the elements of equally long slices.
+/// Writes `$term` for the elements of slices of equal length with [`put`](crate::stream::put).
 macro_rules! map_into {
     ($M:ty, $C:ty; $first:ident $(, $other:ident)*; $term:expr; $out:ident, $streaming:ident) => {{
         let (chunks, rest) = $first.as_chunks::<LANES>();
@@ -60,31 +61,33 @@ macro_rules! map_into {
     }};
 }
 
-/// The sum of the exponentials of numbers, in one pass over memory: of all less a shift, which no number is far above. It
-/// moves only when one is, so that most tiles wait for nothing that was found in the tiles before.
+/// A running sum of exponentials, `sum(e^(x - shift))`, in one pass over memory. No number exceeds the shift
+/// by more than [`SLACK`]. The shift changes only when a number exceeds that, so most tiles do not depend on
+/// the maxima of earlier tiles.
 pub(crate) struct SumExp<C> {
     shift: C,
     sum: [C; LANES],
 }
 
-/// How far numbers may be above the shift: the rounding of so small a difference costs no more than that of an exponential.
+/// How far numbers may exceed the shift: the rounding error of such a difference is no larger than that of an
+/// exponential.
 const SLACK: f64 = 4.0;
 
 impl<C: Real> SumExp<C> {
-    /// Of nothing.
+    /// The sum of no numbers.
     pub(crate) fn new() -> Self {
         SumExp { shift: C::LOWEST, sum: [C::ZERO; LANES] }
     }
 }
 
-/// What exponentials are taken less: a number that was met, or nothing where there is only minus infinity.
+/// The shift of exponentials: one of the numbers, or zero if all are minus infinity.
 #[inline(always)]
 fn finite<C: Real>(shift: C) -> C {
     if shift == C::LOWEST { C::ZERO } else { shift }
 }
 
 multiversion! {
-    /// Adds a tile, which is read twice while it is in the first cache. A NaN shows in the sum. Memory ahead comes
+    /// Adds a tile, which is read twice while it is in L1. A NaN makes the sum NaN. Prefetches `ahead`
     /// meanwhile.
     pub(crate) fn add_exponentials[C: Real](total: &mut SumExp<C>, x: &[C], ahead: Ahead) {
         let peak = fold_lanes::<C, Peak>(x);
@@ -115,7 +118,7 @@ multiversion! {
 }
 
 multiversion! {
-    /// What no number is far above, and the sum of the exponentials of all less that.
+    /// The shift and the sum of all `e^(x - shift)`.
     pub(crate) fn join_exponentials[C: Real](total: &SumExp<C>) -> (C, C) {
         (finite(total.shift), join_lanes::<C, Sum>(total.sum))
     }
@@ -145,7 +148,8 @@ pub(crate) fn exp_into<C: Real>(options: KernelOptions, x: &[C], shift: C, out: 
 }
 
 multiversion! {
-    /// [`exp_into`] of a piece of a row, which is added to the lanes of the sum. Memory ahead comes meanwhile.
+    /// [`exp_into`] for a part of a row, which is added to the lanes of the sum. Prefetches `ahead`
+    /// meanwhile.
     pub(crate) fn add_exp_into[C: Real](x: &[C], shift: C, out: &mut [C], sum: &mut [C; LANES], ahead: &[Ahead]) {
         let mut lanes = *sum;
         let (chunks, rest) = x.as_chunks::<LANES>();

@@ -12,7 +12,7 @@ use crate::view::View;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Scalar {
     dtype: DType,
-    /// The value's bytes at the start, zeros behind.
+    /// The value's bytes, followed by zeros.
     bytes: Aligned,
 }
 
@@ -28,10 +28,10 @@ impl Scalar {
         Scalar { dtype: T::DTYPE, bytes }
     }
 
-    /// The value of these bytes.
+    /// The value with these bytes.
     ///
     /// # Panics
-    /// Where their number is not the element size.
+    /// If their number is not the element size.
     pub fn from_bytes(dtype: DType, value: &[u8]) -> Self {
         let mut bytes = Aligned([0; 8]);
         bytes.0[..dtype.size_bytes()].copy_from_slice(value);
@@ -51,7 +51,7 @@ impl Scalar {
     /// The value as a Rust type.
     ///
     /// # Panics
-    /// Where the type is another one.
+    /// If the value has another type.
     pub fn get<T: Element>(&self) -> T {
         assert_eq!(T::DTYPE, self.dtype, "a scalar is read as what it is");
         *bytemuck::from_bytes(self.bytes())
@@ -62,7 +62,7 @@ impl Scalar {
         self.dtype
     }
 
-    /// The value's bytes, native order.
+    /// The value's bytes, in native byte order.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes.0[..self.dtype.size_bytes()]
     }

@@ -1,4 +1,4 @@
-//! Softmax and log-softmax of rows, and their gradient, with the largest element subtracted first.
+//! Softmax and log-softmax of rows, and their gradients, with the largest element subtracted first.
 
 use crate::element::Float;
 use crate::element::{Number, Real, dispatch};
@@ -15,12 +15,12 @@ use crate::view::{View, ViewMut};
 use crate::workspace::{Workspace, piece_bytes};
 use partita_base::DType;
 
-/// Rows of a view: all dimensions but the last.
+/// The number of rows of a view: the product of all dimensions but the last.
 pub(crate) fn row_count(view: &View<'_>) -> usize {
     view.shape()[..view.rank() - 1].iter().product()
 }
 
-/// The largest number of a row; a NaN shows in the sum of exponentials.
+/// The largest number of a row. NaNs are ignored; they make the sum of exponentials NaN.
 fn row_max<T: Float>(
     options: KernelOptions,
     x: &Reader<'_>,
@@ -37,7 +37,8 @@ fn row_max<T: Float>(
     max
 }
 
-/// What no number of a row is far above, and the sum of e^(x - that) over it; a NaN shows in the sum.
+/// A shift that no number of a row is far above, and the row's sum of `e^(x - shift)`, which is NaN if an
+/// element is.
 pub(crate) fn row_sum_exp<T: Float>(
     options: KernelOptions,
     x: &Reader<'_>,
@@ -53,12 +54,13 @@ pub(crate) fn row_sum_exp<T: Float>(
     join_exponentials(options, &total)
 }
 
-/// Writes what `finish` makes of the exponentials of rows: of e^(x - max), from an element of the row on, and of what
-/// `join` knows of the row and their sum. Rows that are not wanted become zeros. `writer` may write over `x`; the
-/// workspace is of [`row_workspace_bytes`].
+/// Applies `finish` to the exponentials of rows. `join` turns a row's sum of `e^(x - max)` into the value
+/// that `finish` receives, with the position in the row and the exponentials from there on. Rows that are not
+/// wanted become zeros. `writer` may overwrite `x`; the workspace has [`row_workspace_bytes`].
 ///
-/// A row is written, piece by piece, while the next one is computed in its place and the one after that is asked for, so that
-/// memory and arithmetic do not wait for each other.
+/// The rows are pipelined: one row is written, tile by tile, while the exponentials of the next row replace
+/// its own in the workspace and the row after that is prefetched, so that memory accesses and arithmetic
+/// overlap.
 pub(crate) fn finish_exponentials<T: Float, R>(
     options: KernelOptions,
     x: &Reader<'_>,
@@ -96,8 +98,8 @@ pub(crate) fn finish_exponentials<T: Float, R>(
     }
 }
 
-/// Bytes of workspace that [`softmax`] and [`crate::cross_entropy_backward`] need for a last dimension of size `d`: a
-/// row as it is computed.
+/// Bytes of workspace that [`softmax`] and [`crate::cross_entropy_backward`] need for a last dimension of
+/// size `d`: one row in the compute type.
 pub fn row_workspace_bytes(dtype: DType, d: usize) -> usize {
     if dtype == DType::F64 { piece_bytes::<f64>(d) } else { piece_bytes::<f32>(d) }
 }
@@ -109,7 +111,8 @@ fn check(inputs: &[&View<'_>], out: &ViewMut<'_>) {
     }
 }
 
-/// `out = e^x / sum(e^x)` along the last dimension, safe from overflow. Floats; halves compute in f32.
+/// `out = e^x / sum(e^x)` along the last dimension, without overflow. Float types; f16 and bf16 compute in
+/// f32.
 ///
 /// # Panics
 /// Where shapes or types differ or the workspace is too small.
@@ -134,7 +137,8 @@ fn softmax_rows<T: Float>(options: KernelOptions, x: &View<'_>, out: &mut ViewMu
     );
 }
 
-/// `out = x - ln(sum(e^x))` along the last dimension, safe from overflow. Floats; halves compute in f32.
+/// `out = x - ln(sum(e^x))` along the last dimension, without overflow. Float types; f16 and bf16 compute in
+/// f32.
 ///
 /// # Panics
 /// Where shapes or types differ.
@@ -160,8 +164,8 @@ fn log_softmax_rows<T: Float>(options: KernelOptions, x: &View<'_>, out: &mut Vi
     }
 }
 
-/// The gradient of [`softmax`], which is computed anew from its argument `x`:
-/// `dx = y (dy - sum(y dy))` with `y = softmax(x)`.
+/// The gradient of [`softmax`], recomputed from its argument `x`: `dx = y (dy - sum(y dy))` with
+/// `y = softmax(x)`.
 ///
 /// # Panics
 /// Where shapes or types differ.
@@ -184,7 +188,7 @@ fn softmax_backward_rows<T: Float>(
     let [x_scratch, dy_scratch, y_scratch, dx_scratch] = &mut scratch;
     for row in 0..rows {
         if count <= TILE {
-            // One tile: the exponentials are kept.
+            // For a row of one tile, the exponentials are kept.
             let max = row_max::<T>(options, &x, row, count, x_scratch);
             let y = y_scratch.wide::<T::Compute>(count);
             let x = x.widened::<T>(row * count, count, x_scratch);

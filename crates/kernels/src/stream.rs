@@ -1,5 +1,5 @@
-//! Non-temporal stores, which write past the caches: what is long has left them before anybody reads it, and what is written line by line need not
-//! be read first.
+//! Non-temporal stores, which bypass the caches. A long output would be evicted before it is read again, and
+//! a full cache line that is written at once need not be read first.
 
 use bytemuck::Pod;
 
@@ -8,12 +8,13 @@ use crate::native::store_fence;
 use crate::native::vector::LANES;
 use crate::native::vector::Vector;
 
-/// Where an output is at least so long, it leaves the caches before anybody reads it: it may as well not enter them.
+/// Outputs of at least this many bytes are written with non-temporal stores: they would be evicted before
+/// they are read.
 pub const STREAM_BYTES: usize = 8 << 20;
-/// Where memory that is streamed to begins: at a cache line.
+/// The alignment of memory for non-temporal stores, in bytes: a cache line.
 pub(crate) const STREAM_ALIGNMENT: usize = 64;
 
-/// Held while memory is written past the caches. At its end what was written is in order with what is written next.
+/// Held while non-temporal stores are in use. Dropping it orders them before all later stores.
 pub(crate) struct Streaming;
 
 impl Drop for Streaming {
@@ -22,8 +23,8 @@ impl Drop for Streaming {
     }
 }
 
-/// Writes values, and while there is a [`Streaming`] past the caches where they go to a whole line: as wide as the machine
-/// can, as what waits on its way to memory takes a place for each vector.
+/// Writes values, with non-temporal stores if a [`Streaming`] is held and `to` is aligned to a cache line.
+/// Uses the widest vectors of the machine, because each store in flight occupies one buffer entry.
 #[inline(always)]
 pub(crate) fn put<M: Machine, C: Pod>(
     values: [C; LANES],
@@ -37,13 +38,13 @@ pub(crate) fn put<M: Machine, C: Pod>(
     let values: &[f32] = bytemuck::cast_slice(&values);
     let to: &mut [f32] = bytemuck::cast_slice_mut(to);
     for at in (0..values.len()).step_by(M::Vector::WIDTH) {
-        // SAFETY: lanes are whole vectors, and `to` is aligned for any.
+        // SAFETY: lanes are whole vectors, and `to` is aligned for any of them.
         unsafe { M::Vector::load(values.as_ptr().add(at)).stream(to.as_mut_ptr().add(at)) };
     }
 }
 
 multiversion! {
-    /// Copies past the caches, while there is a [`Streaming`].
+    /// Copies with non-temporal stores.
     pub(crate) fn stream(M)[](from: &[f32], to: &mut [f32], streaming: &Streaming) {
         let (from, from_rest) = from.as_chunks();
         let (to, to_rest) = to.as_chunks_mut();
@@ -66,7 +67,7 @@ mod tests {
     #[repr(align(64))]
     struct Memory([f32; 3 * LANES]);
 
-    /// Lanes from element `first` on are written, and no others, on a whole line or not.
+    /// Checks that exactly the lanes from element `first` on are written, whether `to` is aligned or not.
     fn is_written_whole<M: Machine>() {
         let values = std::array::from_fn(|i| i as f32 + 0.5);
         for (first, streams) in [(0, true), (LANES, true), (7, true), (16, true), (LANES, false)] {

@@ -1,7 +1,7 @@
-//! Strided memory seen as a line of tiles: the only place where elementwise and row kernels touch pointers.
+//! Strided memory as a sequence of tiles: the only place where elementwise and row kernels touch pointers.
 //!
-//! Elements are numbered in row-major order. A [`Reader`] lends the elements `start..start + count`, straight
-//! from memory where they lie side by side, otherwise gathered into a scratch tile; a [`Writer`] takes them.
+//! Elements are numbered in row-major order. A [`Reader`] gives the elements `start..start + count`: borrowed
+//! from memory if they are contiguous, otherwise gathered into a scratch tile. A [`Writer`] does the reverse.
 
 use bytemuck::Pod;
 use partita_base::DType;
@@ -13,16 +13,16 @@ use crate::native::vector::LANES;
 use crate::stream::{STREAM_ALIGNMENT, STREAM_BYTES, Streaming};
 use crate::view::{MAX_RANK, View, ViewMut};
 
-/// Elements handled at a time: small enough for a few tiles to stay in the first cache, large enough to hide
-/// what a tile costs beyond its elements.
+/// Elements per tile: small enough for a few tiles to stay in L1, large enough to hide the fixed cost of a
+/// tile.
 pub const TILE: usize = 1024;
-/// Rows of fewer elements are not worth tiles of their own: those cost more than copying what they save.
+/// Shorter rows get no tiles of their own, because the fixed cost of a tile exceeds that of copying.
 pub(crate) const SHORTEST_TILE: usize = TILE / 4;
 
 /// Scratch for one tile of any type.
 pub(crate) type TileBytes = [u64; TILE];
 
-/// Dimensions merged where memory allows it, so that a walk has as few and as long runs as possible.
+/// Shape and strides with dimensions merged where possible, so that a traversal has few and long runs.
 #[derive(Clone, Copy)]
 pub(crate) struct Layout {
     rank: usize,
@@ -52,12 +52,12 @@ impl Layout {
         layout
     }
 
-    /// Whether the elements lie side by side.
+    /// Whether the elements are contiguous.
     pub(crate) fn is_contiguous(&self) -> bool {
         self.len <= 1 || (self.rank == 1 && self.strides[0] == 1)
     }
 
-    /// See [`Reader::ahead`]; of elements of so many bytes each.
+    /// See [`Reader::ahead`]; for elements of `size` bytes.
     fn ahead(&self, pointer: *const u8, size: usize, start: usize, reread: usize) -> Ahead {
         let further = BLOCK_BYTES.max(reread * size);
         if self.is_contiguous() && start * size + further < self.len * size {
@@ -67,22 +67,22 @@ impl Layout {
         }
     }
 
-    /// Whether all indices name one element.
+    /// Whether all indices refer to one element.
     pub(crate) fn is_uniform(&self) -> bool {
         self.len == 1 || (self.rank == 1 && self.strides[0] == 0)
     }
 
-    /// Elements side by side, or one repeated, from the beginning of each row on; `None` where there are none such.
+    /// The length of rows of contiguous or equal elements; `None` if the innermost stride is neither 1 nor 0.
     fn row(&self) -> Option<usize> {
         let inner = self.rank.checked_sub(1)?;
         (self.strides[inner] == 1 || self.strides[inner] == 0).then_some(self.shape[inner])
     }
 
-    /// Where element `start` stands, and the stride from there, if that goes for `count` elements.
+    /// The offset of element `start` and the stride from there, if it holds for `count` elements.
     fn run(&self, start: usize, count: usize) -> Option<(isize, isize)> {
         let inner = self.rank.checked_sub(1)?;
         let (mut rest, mut offset) = (start, 0);
-        // No division for the outermost dimension.
+        // The outermost dimension needs no division.
         for d in (1..self.rank).rev() {
             let index = rest % self.shape[d];
             if d == inner && index + count > self.shape[d] {
@@ -120,7 +120,7 @@ impl Layout {
             if left == 0 {
                 return;
             }
-            // The run ended a row: back to its start, one step along the dimensions before.
+            // The run ended a row: return to its start, and advance along the outer dimensions.
             offset -= index[inner] as isize * self.strides[inner];
             index[inner] = 0;
             let mut d = inner;
@@ -143,23 +143,23 @@ pub(crate) fn overlap(a: (usize, usize), b: (usize, usize)) -> bool {
     a.0 < b.1 && b.0 < a.1
 }
 
-/// Where some elements of a view are; pointers, as an output may lie there.
+/// The location of some elements of a view; a raw pointer, because an output may share the memory.
 #[derive(Clone, Copy)]
 pub(crate) enum Found {
-    /// Side by side from here on.
+    /// Contiguous from here on.
     Together(*const u8),
-    /// All are this one.
+    /// All are this element.
     Same(*const u8),
-    /// They have to be copied before they are read.
+    /// They must be copied before they are read.
     Scattered,
 }
 
-/// Lends tiles of a view.
+/// Gives tiles of a view.
 pub(crate) struct Reader<'a> {
     pointer: *const u8,
     size: usize,
     layout: Layout,
-    /// Tiles are copied even where memory is contiguous, because an output will be written over it.
+    /// Tiles are copied even if memory is contiguous, because an output will overwrite it.
     detached: bool,
     lifetime: PhantomData<&'a [u8]>,
 }
@@ -175,29 +175,29 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A reader that keeps no borrow of memory which `out` covers.
+    /// A reader that does not borrow memory that `out` overlaps.
     pub(crate) fn apart_from(view: &View<'a>, out: &ViewMut<'_>) -> Self {
         let detached = overlap(view.address_range(), out.address_range());
         Reader { detached, ..Reader::new(view) }
     }
 
-    /// Forbids lending memory that `out` covers.
+    /// Forbids borrowing memory that `out` overlaps.
     pub(crate) fn keep_apart_from(&mut self, view: &View<'a>, out: &ViewMut<'_>) {
         self.detached |= overlap(view.address_range(), out.address_range());
     }
 
-    /// Whether tiles are lent without copying.
+    /// Whether tiles are borrowed without copying.
     pub(crate) fn is_direct(&self) -> bool {
         self.layout.is_contiguous() && !self.detached
     }
 
-    /// All bytes, where they lie side by side and may be lent.
+    /// All bytes, if they are contiguous and may be borrowed.
     pub(crate) fn whole(&self) -> Option<&'a [u8]> {
         if self.layout.len == 0 {
             return Some(bytemuck::cast_slice::<u64, u8>(&[]));
         }
-        // SAFETY: the view vouches for all elements, side by side, as long as it lives. No output covers them: the reader
-        // is not detached.
+        // SAFETY: the view guarantees all elements, contiguous, as long as it lives. No output overlaps them:
+        // the reader is not detached.
         self.is_direct()
             .then(|| unsafe { std::slice::from_raw_parts(self.pointer, self.layout.len * self.size) })
     }
@@ -211,8 +211,8 @@ impl<'a> Reader<'a> {
         self.layout.len
     }
 
-    /// How many elements a tile of `most` should have, that all of them follow one another in memory, or are one; `None`
-    /// where that is no use, or not known.
+    /// The tile length, at most `most`, at which every tile is contiguous or one repeated element; `None` if
+    /// that is unknown or has no advantage.
     pub(crate) fn even_tile(&self, most: usize) -> Option<usize> {
         if self.is_direct() || self.is_uniform() || self.detached {
             return None;
@@ -222,7 +222,7 @@ impl<'a> Reader<'a> {
         (row.is_multiple_of(tile) && tile.is_multiple_of(LANES)).then_some(tile)
     }
 
-    /// Where elements `start..start + count` are.
+    /// The location of elements `start..start + count`.
     #[inline]
     pub(crate) fn find(&self, start: usize, count: usize) -> Found {
         if self.detached {
@@ -241,8 +241,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// How far rows of `count` elements are from one another, in elements; `None` where they do not lie evenly, or have
-    /// to be copied.
+    /// The stride between rows of `count` elements, in elements; `None` if it is not constant, or rows must
+    /// be copied.
     pub(crate) fn row_step(&self, count: usize) -> Option<isize> {
         let Layout { rank, shape, strides, .. } = &self.layout;
         match rank {
@@ -254,12 +254,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The bytes of elements `start..start + count` in memory, where they lie side by side and may be lent.
+    /// The bytes of elements `start..start + count` in memory, if they are contiguous and may be borrowed.
     #[inline]
     pub(crate) fn lent(&self, start: usize, count: usize) -> Option<&[u8]> {
         match self.find(start, count) {
-            // SAFETY: the view vouches for elements of its layout; these are `count` of one row, side by side. No output
-            // covers them: the reader is not detached.
+            // SAFETY: the view guarantees elements of its layout; these are `count` contiguous elements of
+            // one row. No output overlaps them: the reader is not detached.
             Found::Together(pointer) => unsafe {
                 Some(std::slice::from_raw_parts(pointer, count * self.size))
             },
@@ -267,9 +267,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What is to be read a block after the elements from `start` on, in chunks of [`LANES`]; or `reread` elements after
-    /// them, where that is further: so many are read several times before any others. Nothing new where elements are
-    /// scattered or there are none.
+    /// Prefetch of what is read one block after the elements from `start` on, in chunks of [`LANES`]; or
+    /// `reread` elements after them if that is further, because those elements are read several times first.
+    /// Nothing if elements are not contiguous or there are none.
     pub(crate) fn ahead(&self, start: usize, reread: usize) -> Ahead {
         self.layout.ahead(self.pointer, self.size, start, reread)
     }
@@ -281,9 +281,9 @@ impl<'a> Reader<'a> {
             return bytemuck::cast_slice::<u64, u8>(&[]);
         }
         if self.is_direct() {
-            // SAFETY: the view vouches for its `len` elements, which lie side by side from `pointer`, and
-            // the tile lies inside. Nothing writes there while the slice lives: outputs that cover this
-            // memory make the reader detached.
+            // SAFETY: the view guarantees its `len` elements, contiguous from `pointer`, and the tile is
+            // inside. Nothing writes there while the slice lives: an output that overlaps this memory makes
+            // the reader detached.
             return unsafe {
                 std::slice::from_raw_parts(self.pointer.add(start * self.size), count * self.size)
             };
@@ -304,8 +304,9 @@ impl<'a> Reader<'a> {
         let mut done = 0;
         self.layout.runs(start, scratch.len(), |offset, stride, run| {
             let into = &mut scratch[done..done + run];
-            // SAFETY: `runs` yields offsets of elements of the view, which vouches for them and their
-            // alignment; W has the element's size and any bits are a W. `into` is scratch, elsewhere.
+            // SAFETY: `runs` yields offsets of elements of the view, which guarantees them and their
+            // alignment; W has the element's size and any bits are a W. `into` is scratch memory, disjoint
+            // from the view.
             unsafe {
                 let from = pointer.offset(offset);
                 match stride {
@@ -322,7 +323,7 @@ impl<'a> Reader<'a> {
         });
     }
 
-    /// As [`Reader::tile`], for elements of a Rust type, which must be the view's.
+    /// [`Reader::tile`] for elements of a Rust type, which must be the view's.
     #[inline]
     pub(crate) fn typed<'b, T: Element>(
         &'b self,
@@ -334,7 +335,7 @@ impl<'a> Reader<'a> {
         bytemuck::cast_slice(self.tile(start, count, bytemuck::cast_slice_mut(scratch)))
     }
 
-    /// As [`Reader::typed`], widened to the compute type.
+    /// [`Reader::typed`], widened to the compute type.
     #[inline]
     pub(crate) fn widened<'b, T: Element>(
         &'b self,
@@ -354,20 +355,20 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Lends whole rows in the compute type, straight from memory where they lie so, otherwise copied one at a time.
+/// Gives complete rows in the compute type: borrowed if memory holds them so, otherwise copied one at a time.
 pub(crate) struct Rows<'a, T: Float> {
-    /// None of one value throughout, which is in `copied`.
+    /// `None` for a row of one repeated value, which is in `copied`.
     reader: Option<Reader<'a>>,
     count: usize,
-    /// All rows, where memory has them as they are computed with.
+    /// All rows, if memory holds them in the compute type.
     lent: Option<&'a [T::Compute]>,
     copied: Vec<T::Compute>,
-    /// Room for a tile of what does not lie side by side.
+    /// Scratch for a tile that is not contiguous.
     scratch: Vec<u64>,
 }
 
 impl<'a, T: Float> Rows<'a, T> {
-    /// The rows of a view, which has a last dimension that they lie along; no borrow is kept of memory that `out` covers.
+    /// The rows of a view, along its last dimension. Memory that `out` overlaps is not borrowed.
     pub(crate) fn apart_from(view: &View<'a>, out: &ViewMut<'_>) -> Self {
         let count = *view.shape().last().expect("rows have a dimension");
         let reader = Reader::apart_from(view, out);
@@ -375,12 +376,12 @@ impl<'a, T: Float> Rows<'a, T> {
         Rows { reader: Some(reader), count, lent, copied: Vec::new(), scratch: Vec::new() }
     }
 
-    /// A row of one value.
+    /// A row of one repeated value.
     pub(crate) fn of(value: T::Compute, count: usize) -> Self {
         Rows { reader: None, count, lent: None, copied: vec![value; count], scratch: Vec::new() }
     }
 
-    /// See [`Reader::ahead`]: what follows on a row, which is read several times.
+    /// See [`Reader::ahead`]: prefetch of the next row, because a row is read several times.
     pub(crate) fn ahead(&self, row: usize) -> Ahead {
         let reader = self.reader.as_ref();
         reader.map_or(Ahead::nothing(), |reader| reader.ahead(row * self.count, self.count))
@@ -408,19 +409,19 @@ impl<'a, T: Float> Rows<'a, T> {
         }
     }
 
-    /// The row that [`Rows::get`] gave last.
+    /// The row that [`Rows::get`] returned last.
     #[inline]
     pub(crate) fn again(&self, row: usize) -> &[T::Compute] {
         self.lent.map_or(&self.copied, |lent| &lent[row * self.count..][..self.count])
     }
 }
 
-/// Takes tiles of a view.
+/// Writes tiles of a view.
 pub(crate) struct Writer<'a> {
     pointer: *mut u8,
     size: usize,
     layout: Layout,
-    /// Held where tiles of [`Writer::widened`] go past the caches.
+    /// Held if the tiles of [`Writer::widened`] are written with non-temporal stores.
     streaming: Option<Streaming>,
     lifetime: PhantomData<&'a mut [u8]>,
 }
@@ -436,8 +437,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A writer whose tiles go past the caches where there are so many that they would leave them unread, unless one of
-    /// `inputs`, which the caches have then, lies there.
+    /// A writer that uses non-temporal stores if the view is so long that it would be evicted before it is
+    /// read, and no input shares its memory (the caches would already hold it).
     pub(crate) fn streaming(view: &'a mut ViewMut<'_>, inputs: &[&View<'_>]) -> Self {
         let is_apart = |input: &&View<'_>| !overlap(input.address_range(), view.address_range());
         let may_stream = view.dtype() == DType::F32 && inputs.iter().all(is_apart);
@@ -449,7 +450,7 @@ impl<'a> Writer<'a> {
         Writer { streaming: streams.then_some(Streaming), ..writer }
     }
 
-    /// Whether tiles go past the caches: then nothing is gained by asking for where they go.
+    /// Whether tiles are written with non-temporal stores: then prefetching the destination has no use.
     pub(crate) fn streams(&self) -> bool {
         self.streaming.is_some()
     }
@@ -458,7 +459,8 @@ impl<'a> Writer<'a> {
         self.layout.len
     }
 
-    /// As [`Reader::ahead`]: memory that is at hand is written without a wait. Nothing new where tiles go past the caches.
+    /// [`Reader::ahead`] for the destination: a store to memory in cache does not stall. Nothing with
+    /// non-temporal stores.
     pub(crate) fn ahead(&self, start: usize, reread: usize) -> Ahead {
         if self.streams() {
             Ahead::nothing()
@@ -472,13 +474,13 @@ impl<'a> Writer<'a> {
         self.layout.is_contiguous()
     }
 
-    /// Where element `start` is to lie, and all after it side by side.
+    /// The address of element `start`; all later elements follow contiguously.
     pub(crate) fn pointer_at(&mut self, start: usize) -> *mut u8 {
         debug_assert!(self.is_direct());
         self.pointer.wrapping_add(start * self.size)
     }
 
-    /// The memory of elements `start..start + count`, where they lie side by side.
+    /// The memory of elements `start..start + count`, if they are contiguous.
     pub(crate) fn tile(&mut self, start: usize, count: usize) -> Option<&mut [u8]> {
         assert!(start + count <= self.layout.len, "a tile lies inside its view");
         if count == 0 {
@@ -487,9 +489,9 @@ impl<'a> Writer<'a> {
         if !self.is_direct() {
             return None;
         }
-        // SAFETY: the view vouches for its `len` elements, which lie side by side from `pointer`; the tile
-        // lies inside; the borrow of `self` keeps it unique among this writer's, and readers of the same
-        // memory are detached.
+        // SAFETY: the view guarantees its `len` elements, contiguous from `pointer`; the tile is inside; the
+        // borrow of `self` keeps it unique among this writer's tiles, and readers of the same memory are
+        // detached.
         Some(unsafe {
             std::slice::from_raw_parts_mut(self.pointer.add(start * self.size), count * self.size)
         })
@@ -512,8 +514,8 @@ impl<'a> Writer<'a> {
         let mut done = 0;
         self.layout.runs(start, values.len(), |offset, stride, run| {
             let from = &values[done..done + run];
-            // SAFETY: `runs` yields offsets of elements of the view, which vouches for them and their
-            // alignment; W has the element's size. `values` is scratch, elsewhere.
+            // SAFETY: `runs` yields offsets of elements of the view, which guarantees them and their
+            // alignment; W has the element's size. `values` is scratch memory, disjoint from the view.
             unsafe {
                 let into = pointer.offset(offset);
                 if stride == 1 {
@@ -528,8 +530,8 @@ impl<'a> Writer<'a> {
         });
     }
 
-    /// Lets `make` fill a tile in the compute type, and writes it rounded. Where tiles go past the caches, `make` is told
-    /// so, to [`put`](crate::stream::put) them there.
+    /// Lets `make` fill a tile in the compute type, and writes it rounded. With non-temporal stores, `make`
+    /// receives the [`Streaming`] to [`put`](crate::stream::put) its values.
     #[inline]
     pub(crate) fn widened<T: Float>(
         &mut self,
@@ -555,7 +557,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Scratch for a tile as stored and as computed.
+/// Scratch for one tile, as stored and in the compute type.
 pub(crate) struct Scratch {
     raw: TileBytes,
     wide: TileBytes,
@@ -566,7 +568,7 @@ impl Scratch {
         Scratch { raw: [0; TILE], wide: [0; TILE] }
     }
 
-    /// A tile of a compute type, of unspecified value.
+    /// A tile of a compute type with unspecified values.
     pub(crate) fn wide<C: Pod>(&mut self, count: usize) -> &mut [C] {
         &mut bytemuck::cast_slice_mut(&mut self.wide)[..count]
     }
@@ -577,8 +579,8 @@ pub(crate) fn tiles(len: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..len).step_by(TILE).map(move |start| (start, TILE.min(len - start)))
 }
 
-/// Applies `f` to corresponding bytes of all inputs and the output, in one piece where all lie side by side,
-/// else tile by tile.
+/// Applies `f` to corresponding bytes of all inputs and the output: in one call if all are contiguous,
+/// otherwise tile by tile.
 pub(crate) fn map_tiles<const N: usize>(
     inputs: [&View<'_>; N],
     out: &mut ViewMut<'_>,

@@ -19,7 +19,7 @@ pub enum Unary {
     Abs,
     /// -1, 0 or 1; any type but bool.
     Sign,
-    /// e^x; floats, as all that follow until `Not`.
+    /// e^x; float types, as for all up to `IsFinite`.
     Exp,
     /// e^x - 1
     Expm1,
@@ -43,13 +43,13 @@ pub enum Unary {
     Cosine,
     /// Tangent of radians.
     Tan,
-    /// To the next integer below.
+    /// The largest integer that is not above.
     Floor,
-    /// To the next integer above.
+    /// The smallest integer that is not below.
     Ceil,
-    /// To the nearest integer, halves away from zero.
+    /// The nearest integer, ties away from zero.
     RoundHalfAway,
-    /// To the nearest integer, halves to even.
+    /// The nearest integer, ties to even.
     RoundHalfEven,
     /// The error function.
     Erf,
@@ -59,7 +59,7 @@ pub enum Unary {
     ErfInv,
     /// Whether the number is neither infinite nor NaN: float to bool.
     IsFinite,
-    /// Complement of every bit, or of a truth value; integers and bool.
+    /// Complement of every bit; integers and bool.
     Not,
 }
 
@@ -92,7 +92,7 @@ impl Unary {
         Unary::Not,
     ];
 
-    /// The type of the result for an argument type, or `None` where the function is not defined on it.
+    /// The type of the result for an argument type; `None` if the function is not defined on it.
     pub fn result_dtype(self, dtype: DType) -> Option<DType> {
         match self {
             Unary::Neg | Unary::Abs | Unary::Sign => (dtype != DType::Bool).then_some(dtype),
@@ -103,7 +103,7 @@ impl Unary {
     }
 }
 
-/// A function of one element, as a type, so that loops over it are compiled for it alone.
+/// A function of one element as a type, so that its loop is compiled for it alone.
 trait Map<A, B> {
     fn apply(a: A) -> B;
 }
@@ -160,7 +160,7 @@ impl<T: Float> Map<T, Bool> for IsFinite {
     }
 }
 
-/// `out[i] = op(x[i])` over bytes of one tile.
+/// `out[i] = op(x[i])` over the bytes of one tile.
 pub(crate) fn unary_tile(options: KernelOptions, op: Unary, dtype: DType, x: &[u8], out: &mut [u8]) {
     macro_rules! arms {
         ($T:ty: $($name:ident)*) => {
@@ -181,7 +181,7 @@ pub(crate) fn unary_tile(options: KernelOptions, op: Unary, dtype: DType, x: &[u
     }
 }
 
-/// `out = op(x)`, elementwise. Halves compute in f32 and round once.
+/// `out = op(x)`, elementwise. f16 and bf16 compute in f32 and round once.
 ///
 /// # Panics
 /// Where shapes differ or the types are not those of [`Unary::result_dtype`].

@@ -1,4 +1,4 @@
-//! Strided views of memory: shape, strides, element type and pointer, with no ownership.
+//! Strided views of memory: shape, strides, element type and pointer, without ownership.
 
 use std::marker::PhantomData;
 
@@ -9,7 +9,7 @@ use crate::element::Element;
 /// The most dimensions a view can have.
 pub const MAX_RANK: usize = 8;
 
-/// Shape and strides, checked against nothing yet.
+/// Shape and strides, not yet checked against memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Geometry {
     dtype: DType,
@@ -43,7 +43,7 @@ impl Geometry {
         self.shape[..self.rank].iter().product()
     }
 
-    /// Offsets of the first and last element in memory order, in elements; `None` where there is none.
+    /// Offsets of the first and last element in memory order, in elements; `None` if there are no elements.
     fn extent(&self) -> Option<(isize, isize)> {
         let (mut low, mut high) = (0isize, 0isize);
         for d in 0..self.rank {
@@ -55,7 +55,8 @@ impl Geometry {
         Some((low, high))
     }
 
-    /// Panics unless every element, `offset` elements into `length_bytes` at `address`, lies inside.
+    /// Panics unless every element is inside; element 0 is `offset` elements into the `length_bytes` at
+    /// `address`.
     fn check(&self, address: usize, length_bytes: usize, offset: usize) {
         let Some((low, high)) = self.extent() else { return };
         let size = self.dtype.size_bytes();
@@ -104,7 +105,7 @@ macro_rules! shared {
             &self.geometry.shape[..self.geometry.rank]
         }
 
-        /// Elements to step in memory for one step along each dimension.
+        /// Elements between neighbours along each dimension, in memory.
         pub fn strides(&self) -> &[isize] {
             &self.geometry.strides[..self.geometry.rank]
         }
@@ -145,7 +146,7 @@ macro_rules! shared {
             self
         }
 
-        /// The view at one index of a dimension, which goes away.
+        /// The view at one index of a dimension, which is removed.
         pub fn index(mut self, dim: usize, index: usize) -> Self {
             assert!(index < self.shape()[dim], "index {index} of {}", self.shape()[dim]);
             self.advance(dim, index);
@@ -163,7 +164,7 @@ macro_rules! shared {
                 self.pointer.wrapping_offset(elements.wrapping_mul(self.dtype().size_bytes() as isize));
         }
 
-        /// Addresses of the first byte and the one after the last; equal where there are none.
+        /// Addresses of the first byte and of the byte after the last; equal if there are no elements.
         pub(crate) fn address_range(&self) -> (usize, usize) {
             let base = self.pointer as usize;
             let Some((low, high)) = self.geometry.extent() else { return (base, base) };
@@ -187,7 +188,7 @@ impl<'a> View<'a> {
     /// Elements whose first is `offset` elements into `bytes`.
     ///
     /// # Panics
-    /// Where an element lies outside `bytes`, or `bytes` is not aligned to the element size.
+    /// Where an element is outside `bytes`, or `bytes` is not aligned to the element size.
     pub fn strided(bytes: &'a [u8], offset: usize, dtype: DType, shape: &[usize], strides: &[isize]) -> Self {
         let geometry = Geometry::new(dtype, shape, strides);
         geometry.check(bytes.as_ptr() as usize, bytes.len(), offset);
@@ -203,7 +204,7 @@ impl<'a> View<'a> {
         View::contiguous(bytemuck::cast_slice(elements), T::DTYPE, shape)
     }
 
-    /// A view of memory that the caller answers for.
+    /// A view of memory that the caller guarantees.
     ///
     /// # Safety
     /// Every element `pointer + dtype size * sum(index * stride)` must be aligned and readable for `'a`, and
@@ -218,10 +219,10 @@ impl<'a> View<'a> {
 
     shared!();
 
-    /// The view repeated to a larger shape: dimensions align at the end, those of size one repeat.
+    /// The view repeated to a larger shape: dimensions align at the end, and those of size one repeat.
     ///
     /// # Panics
-    /// Where a dimension has neither size one nor the size asked for.
+    /// Where a dimension has neither size one nor the requested size.
     pub fn broadcast_to(&self, shape: &[usize]) -> Self {
         assert!(shape.len() >= self.rank(), "broadcast {:?} to {shape:?}", self.shape());
         let mut strides = [0; MAX_RANK];
@@ -234,7 +235,7 @@ impl<'a> View<'a> {
         View { geometry: Geometry::new(self.dtype(), shape, &strides[..shape.len()]), ..*self }
     }
 
-    /// Where the first element lies.
+    /// The address of the first element.
     pub fn as_ptr(&self) -> *const u8 {
         self.pointer
     }
@@ -254,7 +255,7 @@ impl<'a> ViewMut<'a> {
     /// Elements whose first is `offset` elements into `bytes`.
     ///
     /// # Panics
-    /// Where an element lies outside `bytes`, `bytes` is not aligned to the element size, or a dimension
+    /// Where an element is outside `bytes`, `bytes` is not aligned to the element size, or a dimension
     /// larger than one has stride zero.
     pub fn strided(
         bytes: &'a mut [u8],
@@ -280,7 +281,7 @@ impl<'a> ViewMut<'a> {
         ViewMut::contiguous(bytemuck::cast_slice_mut(elements), T::DTYPE, shape)
     }
 
-    /// A view of memory that the caller answers for.
+    /// A view of memory that the caller guarantees.
     ///
     /// # Safety
     /// Every element must be aligned and writable for `'a`, and none may be read or written by others during
@@ -305,7 +306,7 @@ impl<'a> ViewMut<'a> {
         ViewMut { geometry: self.geometry, pointer: self.pointer, lifetime: PhantomData }
     }
 
-    /// Where the first element lies.
+    /// The address of the first element.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.pointer
     }

@@ -1,10 +1,10 @@
-//! Scratch memory of a kernel, handed out in aligned pieces.
+//! Scratch memory of a kernel, split into aligned parts.
 
 use bytemuck::Pod;
 
 const ALIGNMENT: usize = 64;
 
-/// Scratch memory handed out piece by piece, aligned to cache lines.
+/// Scratch memory that is handed out part by part, aligned to cache lines.
 pub(crate) struct Workspace<'a> {
     rest: &'a mut [u8],
 }
@@ -14,7 +14,7 @@ impl<'a> Workspace<'a> {
         Workspace { rest: bytes }
     }
 
-    /// `count` elements of unspecified value.
+    /// `count` elements with unspecified values.
     ///
     /// # Panics
     /// Where the workspace is smaller than the kernel's `*_workspace_bytes` said.
@@ -37,7 +37,7 @@ impl<'a> Workspace<'a> {
     }
 }
 
-/// What [`Workspace::take`] uses of a workspace, in bytes, wherever the workspace begins.
+/// Bytes that [`Workspace::take`] uses, wherever the workspace begins.
 pub(crate) fn piece_bytes<T>(count: usize) -> usize {
     if count == 0 { 0 } else { count * size_of::<T>() + ALIGNMENT }
 }

@@ -21,7 +21,8 @@ impl Problem {
         let key_heads = 1 + draw.below(2);
         let queries = draw.pick(&[1, 2, 5, 70, 200]);
         let query_offset = draw.pick(&[0, 0, 3]);
-        // Several blocks of keys, and many: also those whose first one a causal row sees in part or not at all.
+        // Several blocks of keys, including cases where a causal row sees the first block in part or not at
+        // all.
         let query_offset = if draw.chance(4) { draw.pick(&[1000, 1990]) } else { query_offset };
         let keys = draw.pick(&[queries + query_offset, 1, 9, 130, 1100, 2100]);
         let sizes = [1 + draw.below(2), key_heads * group, key_heads, queries, keys, draw.pick(&[1, 4, 16])];
@@ -206,12 +207,13 @@ fn scratch_does_not_grow_with_the_keys() {
         assert_eq!(backward(1 << 11), backward(1 << 15));
         assert!(backward(1 << 10) < backward(1 << 11));
     }
-    // 128 of 1024 queries and 512 keys at a time: scores, queries and output, keys and values, three facts of a row.
+    // 128 of 1024 queries and 512 keys at a time: scores, queries and output, keys and values, three
+    // statistics per row.
     let elements = 132 * 528 + 2 * 132 * 64 + 2 * 512 * 64 + 3 * 132;
     assert_eq!(attention_workspace_bytes(DType::F32, 1024, 1 << 15, 64), 4 * elements + 8 * 64);
 }
 
-/// Queries in one piece and in two, keys in several blocks.
+/// Queries in one block and in two, keys in several blocks.
 #[test]
 fn a_query_has_the_bits_it_has_among_others() {
     let mut draw = Draw(7);
@@ -270,7 +272,7 @@ fn infinite_scores_and_rows_without_keys_across_blocks() {
     assert_eq!(out.get(0), 0.0);
     assert!((out.get(1) - 1.0).abs() < 1e-6);
     assert!(out.get(2).is_nan());
-    // A row without keys has no part in any gradient.
+    // A row that sees no keys contributes to no gradient.
     k = v.clone();
     let mut gradients = [&q, &k, &v].map(|x| ones(&x.shape));
     let mut workspace = vec![0xFF; attention_backward_workspace_bytes(DType::F32, 1, 3, keys, 1)];
@@ -317,7 +319,7 @@ fn empty_dimensions() {
             &mut dv.view_mut(),
             &mut workspace,
         );
-        // Without keys all is zero, and without queries the gradients of keys are.
+        // Without keys everything is zero, and without queries the gradients of keys are zero.
         assert!([out, dq, dk, dv].iter().all(|x| x.values().iter().all(|&x| x == 0.0)));
     }
 }

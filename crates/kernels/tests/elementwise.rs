@@ -114,7 +114,7 @@ fn right_int_binary(op: Binary, dtype: DType, a: i128, b: i128) -> i128 {
                 }
             }
             Binary::ShiftRightArithmetic => {
-                // The sign bit spreads for unsigned types as well.
+                // The sign bit is copied for unsigned types as well.
                 let shift = 128 - bits;
                 let signed = (a << shift) >> shift;
                 signed >> if counted { b } else { bits - 1 }
@@ -168,7 +168,8 @@ proptest! {
             unary(KernelOptions::native(), op, &x.view(), &mut out.view_mut());
             for i in 0..x.len() {
                 let right = right_unary(op, x.get(i));
-                // sinh-like cancellation near poles of tan, and subnormal logistic, need a floor.
+                // Cancellation near poles of tan, and subnormal results of logistic, need an absolute
+                // tolerance.
                 assert_close(dtype, out.get(i), right, 3.0, 1e-30, &format!("{op:?}({:e})", x.get(i)));
             }
         }
@@ -361,7 +362,7 @@ proptest! {
 
 #[test]
 fn halves_round_like_their_reference_for_every_bit_pattern() {
-    // Our bf16 rounding is our own; the reference is the `half` crate's.
+    // The bf16 rounding under test is this crate's; the reference is the `half` crate's.
     let floats: Vec<f32> = (0..u32::MAX).step_by(10_007).map(f32::from_bits).collect();
     let mut out = vec![bf16::ZERO; floats.len()];
     convert(&View::of(&floats, &[floats.len()]), &mut ViewMut::of(&mut out, &[floats.len()]));
@@ -395,7 +396,7 @@ fn an_output_may_lie_over_its_input() {
     for strides in [[1000isize, 1], [1, 3]] {
         let mut x = x.clone();
         let pointer = x.as_mut_ptr().cast::<u8>();
-        // SAFETY: the views cover `x`, with one layout, and nothing else uses it meanwhile.
+        // SAFETY: the views cover `x` with one layout, and nothing else uses it meanwhile.
         unsafe {
             let input = View::from_raw(pointer, DType::F32, &shape, &strides);
             let mut out = ViewMut::from_raw(pointer, DType::F32, &shape, &strides);

@@ -1,4 +1,4 @@
-//! A fused chain gives the bits of its functions run one by one.
+//! A fused program gives the bits of its functions run one by one.
 
 mod common;
 use common::*;
@@ -7,7 +7,7 @@ use partita_kernels::KernelOptions;
 use partita_kernels::*;
 use proptest::prelude::*;
 
-/// A random well-typed program over a few types, of at most so many instructions.
+/// A random well-typed program over a few types, with at most `most` instructions.
 fn random_program(draw: &mut Draw, rank: usize, types: &[DType], most: usize) -> ElementwiseProgram {
     let input_count = 1 + draw.below(4);
     let mut registers: Vec<DType> = (0..input_count).map(|_| draw.pick(types)).collect();
@@ -26,7 +26,7 @@ fn random_program(draw: &mut Draw, rank: usize, types: &[DType], most: usize) ->
             2 => (EwOp::Convert, vec![first], draw.pick(types)),
             3 => {
                 let second = same(draw, &registers, dtype);
-                // The total order would tell the signs of what is no number.
+                // The total order would distinguish the signs of NaNs.
                 let op = EwOp::Compare { direction: draw.pick(&Direction::ALL), total_order: false };
                 (op, vec![first, second], DType::Bool)
             }
@@ -58,7 +58,7 @@ fn random_program(draw: &mut Draw, rank: usize, types: &[DType], most: usize) ->
     ElementwiseProgram::new(registers, input_count, instructions, outputs).unwrap()
 }
 
-/// The bits of all elements, but one for all that are no number: their signs are nobody's promise.
+/// The bits of all elements, with equal bits for all NaNs, whose signs are unspecified.
 fn number_bits(tensor: &Tensor) -> Vec<u64> {
     let dtype = tensor.view().dtype();
     let one = |bits: u64| {
@@ -73,7 +73,7 @@ fn number_bits(tensor: &Tensor) -> Vec<u64> {
     tensor.all_bits().into_iter().map(one).collect()
 }
 
-/// The chain run one kernel after the other.
+/// Runs the program one kernel after the other.
 fn one_by_one(program: &ElementwiseProgram, inputs: &[Tensor], shape: &[usize]) -> Vec<Tensor> {
     let mut registers: Vec<Tensor> =
         program.registers().iter().map(|&dtype| Tensor::zeros(dtype, shape)).collect();
@@ -108,7 +108,7 @@ proptest! {
     #[test]
     fn a_fused_chain_gives_the_bits_of_its_parts(seed: u64) {
         let mut draw = Draw(seed);
-        // Of many types, or long ones almost all of f32 over more than a tile.
+        // Either many types, or almost all f32 and longer than a tile.
         let (shape, program) = if draw.chance(2) {
             let shape = draw.shape();
             let types = [DType::F32, DType::F32, DType::BF16, DType::I32, DType::Bool, DType::F64];
@@ -142,7 +142,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 120, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Inputs that repeat along rows or columns are read where they are when tiles fit into rows, and copied otherwise.
+    /// Inputs that repeat along rows or columns are read in place if tiles fit into rows, and copied
+    /// otherwise.
     #[test]
     fn repeated_rows_and_columns_give_the_bits_of_whole_inputs(seed: u64) {
         let mut draw = Draw(seed);
@@ -193,7 +194,7 @@ proptest! {
             .iter()
             .map(|input| input.all_bits().into_iter().map(|bits| bits as u32).collect())
             .collect();
-        // Each output of four bytes an element takes the next input's place; the others have their own.
+        // Each output with four-byte elements overwrites the next input; the others have their own memory.
         let mut own: Vec<Tensor> =
             program.outputs().iter().map(|&r| Tensor::zeros(program.registers()[r], &[length])).collect();
         let mut places = memory.iter_mut().map(|memory| memory.as_mut_ptr().cast::<u8>());
@@ -205,7 +206,8 @@ proptest! {
             .map(|&r| if program.registers()[r].size_bytes() == 4 { free.next() } else { None })
             .collect();
         let mut workspace = vec![0xAAu8; elementwise_workspace_bytes(&program)];
-        // SAFETY: inputs and the outputs over them cover whole vectors with one layout, and nothing else uses them.
+        // SAFETY: inputs and the outputs over them cover whole vectors with one layout, and nothing else uses
+        // them.
         let views: Vec<View<'_>> = (0..inputs.len())
             .map(|i| unsafe { View::from_raw(pointers[i], program.registers()[i], &[length], &[1]) })
             .collect();
@@ -284,7 +286,7 @@ fn malformed_programs_are_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What is reduced across rows on the way, in calls of any number of rows, is what a reduction of the whole gives.
+    /// A fold across rows, in calls of any number of rows, gives what a reduction of the whole tensor gives.
     #[test]
     fn folds_give_the_bits_of_reductions(seed: u64) {
         let mut draw = Draw(seed);
@@ -308,7 +310,7 @@ proptest! {
             let (registers, instructions) = (program.registers().to_vec(), program.instructions().to_vec());
             ElementwiseProgram::with_folds(registers, program.input_count(), instructions, outputs, folds).unwrap()
         };
-        // Iotas count from the beginning of every call.
+        // Iotas start at zero in every call.
         prop_assume!(program.instructions().iter().all(|i| i.op != EwOp::Iota { dim: 0 }));
         let inputs: Vec<Tensor> = (0..program.input_count())
             .map(|i| Tensor::random(&mut draw, program.registers()[i], &shape, any_float))
@@ -336,7 +338,7 @@ proptest! {
             let mut own: Vec<&mut [u8]> = Vec::new();
             for (folded, fold) in folded.iter_mut().zip(&folds) {
                 let all: &mut [u8] = &mut bytemuck::cast_slice_mut(folded)[..bytes(fold)];
-                // Along rows, those of this call.
+                // Folds along rows: only the rows of this call.
                 let each = rows(fold) / shape[0] * dtype(fold).size_bytes();
                 let is_across = fold.direction == FoldDirection::Across;
                 own.push(if is_across { all } else { &mut all[start * each..limit * each] });
@@ -370,7 +372,7 @@ proptest! {
     }
 }
 
-/// Whether the tiles of rows are whole cache lines or not, and whether rows are added as they are made or later.
+/// Tiles of rows may or may not be whole cache lines, and rows may be added in the chain or later.
 #[test]
 fn long_outputs_may_be_reduced_along_and_across_rows() {
     let zero = Scalar::from_f64(DType::F32, 0.0);
@@ -431,7 +433,7 @@ fn long_outputs_may_be_reduced_along_and_across_rows() {
 
 #[test]
 fn long_outputs_have_the_bits_of_short_ones() {
-    // x y, and x y + x: the first is read again in the second program.
+    // x y, and x y + x: the second program reads the product again.
     let (multiply, add) = (EwOp::Binary(Binary::Mul), EwOp::Binary(Binary::Add));
     let product = EwInstr { op: multiply, args: vec![0, 1], out: 2 };
     let sum = EwInstr { op: add, args: vec![2, 0], out: 3 };
@@ -441,7 +443,7 @@ fn long_outputs_have_the_bits_of_short_ones() {
         ElementwiseProgram::new(f32s(3), 2, vec![product.clone()], vec![2]).unwrap(),
         ElementwiseProgram::new(f32s(3), 2, vec![product.clone()], vec![2, 2]).unwrap(),
         ElementwiseProgram::new(f32s(4), 2, vec![product.clone(), sum], vec![3, 2]).unwrap(),
-        // Looked at once more on the way.
+        // This program reads it once more.
         ElementwiseProgram::with_folds(f32s(3), 2, vec![product], vec![2], vec![whole]).unwrap(),
     ];
     let long = STREAM_BYTES / size_of::<f32>();
@@ -450,7 +452,7 @@ fn long_outputs_have_the_bits_of_short_ones() {
     for program in &programs {
         let mut workspace = vec![0u8; elementwise_workspace_bytes(program)];
         for (count, skip) in [(long - 1, 0), (long, 0), (long + 5, 0), (long, 1)] {
-            // Elements before and behind, which nobody may touch; `skip` elements off a cache line.
+            // Elements before and after must not change; the memory begins `skip` elements off a cache line.
             let mut memory = [(); 2].map(|()| vec![7f32; count + 64]);
             let starts = memory.each_ref().map(|memory| memory.as_ptr().align_offset(64) + 16 + skip);
             let outputs = program.outputs().len();
@@ -489,12 +491,13 @@ fn long_outputs_have_the_bits_of_short_ones() {
     }
 }
 
-/// One chain goes from row to row by itself: over a bias, a number for each row, what its output replaces, and sums across
-/// rows.
+/// A single chain processes several rows per call: with a bias, one number per row, an input that its output
+/// overwrites, and sums across rows.
 #[test]
 fn a_chain_that_goes_from_row_to_row_gives_the_bits_of_its_parts() {
     let binary = |op, a, b, out| EwInstr { op: EwOp::Binary(op), args: vec![a, b], out };
-    // Of x, a bias, a factor and what is added: (x + bias) factor, which is summed, and that plus what is added.
+    // Inputs: x, a bias, a factor and an addend. Computes (x + bias) factor, which is summed, and that plus
+    // the addend.
     let instructions =
         [binary(Binary::Add, 0, 1, 4), binary(Binary::Mul, 4, 2, 5), binary(Binary::Add, 5, 3, 6)];
     let program = |outputs: &[usize], folds: Vec<EwFold>| {
@@ -537,7 +540,7 @@ fn a_chain_that_goes_from_row_to_row_gives_the_bits_of_its_parts() {
                 ViewMut::from_raw(pointer, DType::F32, &shape, &strides),
             )
         };
-        // In calls that end within what is summed apart.
+        // In calls that end inside a block of rows.
         for start in (0..rows).step_by(50) {
             let limit = (start + 50).min(rows);
             let views = own[..3].iter().map(|tensor| tensor.view().broadcast_to(&shape)).chain([added]);

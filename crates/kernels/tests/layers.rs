@@ -1,5 +1,5 @@
-//! Softmax, norms, activations and losses: values against loops in f64, gradients against central
-//! differences of the f64 kernels, and every other type and layout against f64.
+//! Softmax, norms, activations and losses: values against loops in f64, gradients against central differences
+//! of the f64 kernels, and every other type and layout against f64.
 
 mod common;
 use common::*;
@@ -89,7 +89,7 @@ proptest! {
         let dy = Tensor::random(&mut draw, DType::F64, &shape, |d| d.unit());
         let mut dx = Tensor::scattered(&mut draw, DType::F64, &shape);
         softmax_backward(KernelOptions::native(), &x.view(), &dy.view(), &mut dx.view_mut());
-        // Repeated elements of x count once each: differences are taken on a copy without repeats.
+        // Differences are taken on a copy without repeated elements, so that each element of x counts once.
         check_gradient(&mut draw, &x, &dx, |x| {
             let mut y = Tensor::zeros(DType::F64, &shape);
             softmax_into(x, &mut y);
@@ -206,7 +206,7 @@ proptest! {
             activation(KernelOptions::native(), kind, &x.view(), &mut y.view_mut());
             activation_backward(KernelOptions::native(), kind, &x.view(), &dy.view(), &mut dx.view_mut());
             let values: Vec<f64> = x.values().into_iter().map(right).collect();
-            // In the tail the value is a small difference: what counts is the error against one.
+            // In the tail the value is a small difference, so the error is relative to one.
             let absolute = if dtype == DType::F64 { 1e-8 } else { 2e-6 };
             all_close(&y, &values, 1e-15, absolute, "activation");
             let step = 1e-5;
@@ -289,7 +289,7 @@ fn the_largest_number_of_a_row_may_come_late_or_not_at_all() {
     let ramp = |at: usize| at as f64 * 0.25 - 300.0;
     let rows: [&dyn Fn(usize) -> f64; 9] = [
         &ramp,
-        // Somewhat above what came before, and then far above what came first.
+        // Somewhat above the earlier numbers, and then far above the first ones.
         &|at| 3.0 * (at / 600) as f64,
         &|at| ramp(count - at),
         &|at| hidden(at, ramp(at) / 100.0),
@@ -323,7 +323,7 @@ fn the_largest_number_of_a_row_may_come_late_or_not_at_all() {
     }
 }
 
-/// Rows of f32 and a result that begins `skip` elements into its memory, or lies over the rows.
+/// Rows of f32 and a result that begins `skip` elements into its memory, or overwrites the rows.
 fn beside_and_over(shape: &[usize], skip: usize, kernel: &dyn Fn(&View<'_>, &mut ViewMut<'_>)) {
     let count: usize = shape.iter().product();
     let x: Vec<f32> = (0..count).map(|i| (i * 37 % 101) as f32 * 0.1 - 5.0).collect();
@@ -428,10 +428,11 @@ fn parts_of_whole_blocks_of_rows_do_not_show_in_norm_gradients() {
     }
 }
 
-/// A kernel from two tensors of so many rows to one.
+/// A kernel from two tensors of `rows` rows to one.
 type RowKernel = fn(&View<'_>, &View<'_>, &mut ViewMut<'_>);
 
-/// Long results go past the caches; row by row they do not, and the bits are the same, on cache lines and off them.
+/// Long results use non-temporal stores; row by row they do not; the bits are the same, on cache lines and
+/// off them.
 #[test]
 fn long_results_have_the_bits_of_short_ones() {
     let weight: Vec<f32> = (0..3000).map(|i| 1.0 + (i % 7) as f32 * 0.1).collect();
@@ -461,7 +462,7 @@ fn long_results_have_the_bits_of_short_ones() {
         let starts = memory.each_ref().map(|memory| memory.as_ptr().align_offset(64) + skip);
         let mut check = |name: &str, run: &dyn Fn(&View<'_>, &View<'_>, &mut ViewMut<'_>)| {
             let [long, short] = &mut memory;
-            // With some elements behind, which nobody may touch.
+            // With some elements after the result, which must not change.
             let count = rows * columns + 16;
             let [long, short] = [&mut long[starts[0]..][..count], &mut short[starts[1]..][..count]];
             run(&x, &dy, &mut ViewMut::of(long, &shape));

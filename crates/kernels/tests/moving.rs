@@ -96,7 +96,7 @@ proptest! {
         let (rows, width, count) = (1 + draw.below(6), draw.pick(&[1, 3, 40, 1100]), draw.below(12));
         let dtype = draw.pick(&[DType::F32, DType::F64, DType::I32, DType::BF16]);
         let updates = Tensor::random(&mut draw, dtype, &[count, width], |d| d.below(9) as f64);
-        // Ids may be negative or too large, and are then dropped.
+        // Ids may be negative or too large; those are dropped.
         let ids = Tensor::random(&mut draw, DType::I64, &[count], |d| d.below(rows + 2) as f64 - 1.0);
         let mut out = Tensor::scattered(&mut draw, dtype, &[rows, width]);
         let mut right = vec![0.0; rows * width];

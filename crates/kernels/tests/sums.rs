@@ -1,4 +1,4 @@
-//! Reductions and matrix products against loops in f64 and exact integers.
+//! Reductions and matmul against loops in f64 and exact integers.
 
 mod common;
 use common::*;
@@ -74,11 +74,11 @@ fn float_reductions(seed: u64) {
                 _ => sum.min(x),
             }
         });
-        // Beyond the largest half there is only infinity: it counts as the power of two that would come next.
+        // Above the largest f16 there is only infinity: it counts as the next power of two.
         let half = |x: f64| if dtype == DType::F16 { x.clamp(-65536.0, 65536.0) } else { x };
         let (found, right) = (half(out.get(i)), half(right));
-        // Halves accumulate in f32: their error is one rounding, plus that of the f32 sum.
-        // The f64 loop itself errs with its length.
+        // f16 and bf16 accumulate in f32: their error is one rounding, plus that of the f32 sum. The f64 loop
+        // itself has an error that grows with its length.
         let factor = if dtype == DType::F64 { group.len() as f64 } else { 40.0 };
         let slack = match op {
             Reduction::Sum => {
@@ -89,7 +89,7 @@ fn float_reductions(seed: u64) {
             }
             _ => 0.0,
         };
-        // Subnormal halves lie 6e-8 apart.
+        // Subnormal f16 numbers are 6e-8 apart.
         let slack = if dtype == DType::F16 && slack > 0.0 { slack + 6e-8 } else { slack };
         let same = found == right || (found.is_nan() && right.is_nan());
         assert!(same || (found - right).abs() <= slack, "{:?} {}: {}, not {}", op, dtype, found, right);

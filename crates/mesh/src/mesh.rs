@@ -115,7 +115,7 @@ impl Mesh {
             let count = device_count.ok_or_else(|| {
                 Diagnostic::new(
                     "E205",
-                    format!("`{name}=-1` asks for the rest of the devices, but their number is unknown"),
+                    format!("`{name}=-1` takes the remaining devices, but their number is unknown"),
                 )
                 .help(format!("give mesh axis `{name}` a size"))
             })?;

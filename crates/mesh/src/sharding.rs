@@ -329,7 +329,7 @@ impl Sharding {
                 return Err(Diagnostic::new(
                     "E213",
                     format!(
-                        "dimension {i} of shape {shape:?} cannot be cut along {{{axes}}} in units of {}",
+                        "dimension {i} of shape {shape:?} cannot be sharded along {{{axes}}} in units of {}",
                         dim.unit
                     ),
                 )
@@ -340,7 +340,7 @@ impl Sharding {
         if self.partial.iter().any(|&(_, c)| Some(c) != self.combiner()) {
             return Err(Diagnostic::new(
                 "E214",
-                format!("shape {shape:?} is partial in different ways at once"),
+                format!("shape {shape:?} is partial with different combiners"),
             )
             .expected("one combiner for all partial axes")
             .found(self.display(mesh)));

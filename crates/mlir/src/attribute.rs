@@ -1,11 +1,11 @@
-//! Reading attributes and types.
+//! Parses attributes and types.
 
 use crate::cursor::Cursor;
 use crate::lexer::Kind;
 use crate::tree::{Attribute, Named, Type};
 use partita_base::Result;
 
-/// Words that begin an attribute with `<..>`; any other word with `<..>` is a type.
+/// Words that begin an attribute when `<..>` follows; any other word with `<..>` is a type.
 const BUILTIN: [&str; 9] = [
     "affine_map",
     "affine_set",
@@ -38,7 +38,7 @@ impl Cursor<'_, '_> {
         Ok(list)
     }
 
-    /// One attribute value, with its type where it has one. E140, and E149 where it nests too deep.
+    /// One attribute value, with its type if one follows. E140; E149 if it nests too deeply.
     pub fn attribute(&mut self) -> Result<Attribute> {
         self.enter()?;
         let attribute = self.attribute_inner();
@@ -108,12 +108,12 @@ impl Cursor<'_, '_> {
         }
     }
 
-    /// `: T` or nothing.
+    /// `: T`, or nothing.
     fn type_behind(&mut self) -> Result<Option<Box<Type>>> {
         if self.eat(':') { Ok(Some(Box::new(self.read_type()?))) } else { Ok(None) }
     }
 
-    /// One type of any dialect. E140, and E149 where it nests too deep.
+    /// One type of any dialect. E140; E149 if it nests too deeply.
     pub fn read_type(&mut self) -> Result<Type> {
         match self.kind() {
             Kind::Word => {

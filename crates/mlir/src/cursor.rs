@@ -1,11 +1,11 @@
-//! A place in a list of tokens, which moves forward as they are read.
+//! A position in a list of tokens, which advances as the parser reads them.
 
 use crate::lexer::{Kind, Tokens};
 use crate::source::Source;
 use crate::tree::Span;
 use partita_base::{Diagnostic, Result};
 
-/// How deep regions, attributes and types may nest, all together: a bound on recursion.
+/// The maximum nesting depth of regions, attributes and types together, which bounds recursion.
 pub const DEPTH_LIMIT: usize = 64;
 
 /// Tokens, and the index of the next one.
@@ -17,17 +17,17 @@ pub struct Cursor<'a, 't> {
     pub tokens: &'a Tokens,
     /// The next token.
     pub position: usize,
-    /// How deep the next token stands.
+    /// The nesting depth of the next token.
     pub depth: usize,
 }
 
 impl<'t> Cursor<'_, 't> {
-    /// What the next token is.
+    /// The kind of the next token.
     pub fn kind(&self) -> Kind {
         self.tokens.list[self.position].kind
     }
 
-    /// What the token `ahead` places on is.
+    /// The kind of the token `ahead` places after the next one.
     pub fn ahead(&self, ahead: usize) -> Kind {
         self.tokens.list.get(self.position + ahead).map_or(Kind::End, |token| token.kind)
     }
@@ -50,14 +50,14 @@ impl<'t> Cursor<'_, 't> {
         }
     }
 
-    /// Moves past a token and returns its index.
+    /// Moves past the next token and returns its index.
     pub fn take(&mut self) -> usize {
         let at = self.position;
         self.advance();
         at
     }
 
-    /// Moves past this character, where it is next.
+    /// Moves past this character if it is next; returns whether it was.
     pub fn eat(&mut self, mark: char) -> bool {
         let found = self.kind() == Kind::Mark(mark);
         if found {
@@ -66,12 +66,12 @@ impl<'t> Cursor<'_, 't> {
         found
     }
 
-    /// Moves past this character. E140 where another token is next.
+    /// Moves past this character. E140 if another token is next.
     pub fn mark(&mut self, mark: char) -> Result<()> {
         if self.eat(mark) { Ok(()) } else { Err(self.unexpected(&format!("`{mark}`"))) }
     }
 
-    /// Moves past a group of brackets, or a single token; the tokens passed.
+    /// Moves past a bracketed group, or a single token; returns the tokens passed.
     pub fn group(&mut self) -> Span {
         let start = self.position;
         let closing = self.tokens.closing[start];
@@ -82,7 +82,7 @@ impl<'t> Cursor<'_, 't> {
         start..self.position
     }
 
-    /// Moves past `<..>`; what stands between.
+    /// Moves past `<..>`; returns the tokens between.
     pub fn angle(&mut self) -> Result<Span> {
         self.mark('<')?;
         let start = self.position;
@@ -105,7 +105,7 @@ impl<'t> Cursor<'_, 't> {
         }
     }
 
-    /// One level deeper. E149 at the limit.
+    /// Enters one nesting level. E149 at the limit.
     pub fn enter(&mut self) -> Result<()> {
         self.depth += 1;
         if self.depth <= DEPTH_LIMIT {
@@ -114,7 +114,7 @@ impl<'t> Cursor<'_, 't> {
         Err(self.error("E149", format!("this nests deeper than {DEPTH_LIMIT} levels")))
     }
 
-    /// One level up.
+    /// Leaves one nesting level.
     pub fn leave(&mut self) {
         self.depth -= 1;
     }

@@ -1,9 +1,9 @@
-//! Cuts MLIR text into tokens, once, in one pass; the parser only moves an index over them.
+//! Splits MLIR text into tokens, in one pass; the parser only moves an index over them.
 
 use super::source::Source;
 use partita_base::Result;
 
-/// What a token is. Its text is a slice of the source.
+/// The kind of a token. Its text is a slice of the source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// `stablehlo.add`, `tensor`, `true`: letters, digits, `_`, `$`, `.`.
@@ -16,7 +16,7 @@ pub enum Kind {
     Value,
     /// `@name` or `@"name"`.
     Symbol,
-    /// `#name`: an alias or a dialect attribute; a bare `#` is legal only where text is skipped.
+    /// `#name`: an alias or a dialect attribute; a bare `#` is valid only inside text that is kept as tokens.
     Hash,
     /// `^bb0`.
     Label,
@@ -28,10 +28,10 @@ pub enum Kind {
     End,
 }
 
-/// A token: kind and place, in bytes.
+/// A token: its kind and its byte range in the source.
 #[derive(Clone, Copy, Debug)]
 pub struct Token {
-    /// What it is.
+    /// The kind.
     pub kind: Kind,
     /// Its first byte.
     pub start: usize,
@@ -51,7 +51,8 @@ fn is_word_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | b'.')
 }
 
-/// Cuts the source. E140 for text that no token starts with, an unfinished string, and unpaired brackets.
+/// Splits the source into tokens. E140 for text that begins no token, an unfinished string, and unpaired
+/// brackets.
 pub fn tokenize(source: &Source) -> Result<Tokens> {
     let text = source.text;
     let bytes = text.as_bytes();
@@ -128,7 +129,7 @@ pub fn tokenize(source: &Source) -> Result<Tokens> {
             _ => {
                 let found = text[start..].chars().next().unwrap_or(' ');
                 return Err(source
-                    .error("E140", "this character starts nothing", start)
+                    .error("E140", "no token begins with this character", start)
                     .found(format!("{found:?}")));
             }
         };
@@ -139,7 +140,7 @@ pub fn tokenize(source: &Source) -> Result<Tokens> {
             Kind::Mark('(' | '[' | '{') => open.push(list.len()),
             Kind::Mark(close @ (')' | ']' | '}')) => {
                 let Some(from) = open.pop() else {
-                    return Err(source.error("E140", format!("`{close}` closes nothing"), start));
+                    return Err(source.error("E140", format!("`{close}` has no opening bracket"), start));
                 };
                 let wanted = match bytes[list[from].start] {
                     b'(' => ')',
@@ -169,7 +170,7 @@ pub fn tokenize(source: &Source) -> Result<Tokens> {
     Ok(Tokens { list, closing })
 }
 
-/// One past the closing quote of the string that starts at `start`.
+/// The byte position after the closing quote of the string that starts at `start`.
 fn string_end(source: &Source, start: usize) -> Result<usize> {
     let bytes = source.text.as_bytes();
     let mut at = start + 1;
@@ -184,8 +185,9 @@ fn string_end(source: &Source, start: usize) -> Result<usize> {
     Err(source.error("E140", "this string does not end on its line", start))
 }
 
-/// One past a number whose first digit is at `at`: digits, hexadecimal digits after `0x`, or a decimal with an
-/// exponent. A fraction needs a point, as in MLIR, so that shapes (`2x3xf32`) never look like numbers.
+/// The byte position after a number whose first digit is at `at`: digits, hexadecimal digits after `0x`, or a
+/// decimal with an exponent. A fraction needs a decimal point, as in MLIR, so that shapes (`2x3xf32`) are
+/// never read as numbers.
 fn number_end(bytes: &[u8], mut at: usize) -> usize {
     let digits = |mut from: usize| {
         while bytes.get(from).is_some_and(u8::is_ascii_digit) {
@@ -217,8 +219,8 @@ fn number_end(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// The meaning of a string token: quotes off, `\n`, `\t`, `\"`, `\\` and two-digit hexadecimal escapes resolved.
-/// Bytes that are not UTF-8 become the replacement character.
+/// The value of a string token: quotes removed, `\n`, `\t`, `\"`, `\\` and two-digit hexadecimal escapes
+/// resolved. Invalid UTF-8 becomes the replacement character.
 pub fn unquote(token: &str) -> String {
     let inner = token.strip_prefix('"').and_then(|t| t.strip_suffix('"')).unwrap_or(token);
     let mut bytes = Vec::with_capacity(inner.len());
@@ -271,7 +273,7 @@ pub fn quote(text: &str) -> String {
     out
 }
 
-/// Whether a name can stand after `@` without quotes.
+/// Whether a symbol name is valid after `@` without quotes.
 pub fn is_plain_symbol(name: &str) -> bool {
     let mut bytes = name.bytes();
     bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_') && bytes.all(is_word_byte)

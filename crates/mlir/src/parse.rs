@@ -1,4 +1,4 @@
-//! From a text to its tree.
+//! The parser: from text to tree.
 
 use crate::cursor::Cursor;
 use crate::lexer::{Kind, tokenize};
@@ -9,13 +9,13 @@ use crate::tree::{
 use partita_base::Result;
 use std::collections::HashMap;
 
-/// The most results one name may stand for.
+/// Maximum number of results under one name.
 const RESULT_LIMIT: usize = 65_536;
 
-/// Names of operations without a dialect.
+/// Operation names that have no dialect prefix.
 const BARE: [&str; 6] = ["call", "constant", "func", "module", "return", "unrealized_conversion_cast"];
 
-/// What is read so far, beside the tokens.
+/// What has been parsed so far, besides the tokens.
 #[derive(Default)]
 struct Read {
     operations: Vec<Operation>,
@@ -26,10 +26,10 @@ struct Read {
 }
 
 impl<'t> Tree<'t> {
-    /// Reads a text of any dialects.
+    /// Parses a text of any dialects.
     ///
     /// # Errors
-    /// E140 for a text that is not well formed, E149 for one that nests too deep.
+    /// E140 for text that is not well formed, E149 for text that nests too deeply.
     pub fn parse(source: Source<'t>) -> Result<Tree<'t>> {
         let tokens = tokenize(&source)?;
         let mut cursor = Cursor { source, tokens: &tokens, position: 0, depth: 0 };
@@ -44,7 +44,7 @@ impl<'t> Tree<'t> {
 }
 
 impl Read {
-    /// An alias, resources, or an operation.
+    /// An alias, resources, or an operation; only an operation is returned.
     fn top_level(&mut self, cursor: &mut Cursor) -> Result<Option<OperationId>> {
         match (cursor.kind(), cursor.ahead(1), cursor.ahead(2)) {
             (Kind::Hash, ..) => {
@@ -64,7 +64,7 @@ impl Read {
         Ok(None)
     }
 
-    /// `= value`, after an alias's name.
+    /// `= value`, after the name of an alias.
     fn alias(&mut self, name: String, cursor: &mut Cursor) -> Result<()> {
         cursor.mark('=')?;
         if cursor.at_word("loc") && cursor.ahead(1) != Kind::Mark('(') {
@@ -121,7 +121,7 @@ impl Read {
         Ok(id)
     }
 
-    /// What follows a quoted name.
+    /// The generic form, after a quoted name.
     fn generic(&mut self, cursor: &mut Cursor) -> Result<Form> {
         let mut generic = Generic::default();
         cursor.mark('(')?;
@@ -170,7 +170,7 @@ impl Read {
         Ok(Form::Generic(Box::new(generic)))
     }
 
-    /// What follows a name without quotes: all up to the next statement.
+    /// The pretty form, after a name without quotes: all tokens up to the next statement.
     fn pretty(&mut self, cursor: &mut Cursor) -> Result<Form> {
         let start = cursor.position;
         let mut regions = Vec::new();
@@ -185,7 +185,7 @@ impl Read {
         Ok(Form::Pretty { tokens: start..cursor.position, regions })
     }
 
-    /// `{ .. }`, blocks of operations.
+    /// `{ .. }`: blocks of operations.
     fn region(&mut self, cursor: &mut Cursor) -> Result<RegionId> {
         let start = cursor.position;
         cursor.mark('{')?;
@@ -216,20 +216,20 @@ impl Read {
     }
 }
 
-/// The brackets of `loc(..)` where they are the last of these tokens.
+/// The brackets of `loc(..)` if they are the last of these tokens.
 fn location_at_end(cursor: &Cursor, tokens: &Span) -> Option<Span> {
     let last = tokens.end.checked_sub(1).filter(|&last| last > tokens.start)?;
     let mut at = Cursor { position: last, ..*cursor };
     if at.kind() != Kind::Mark(')') {
         return None;
     }
-    // Closing brackets do not name what they close; locations are short.
+    // A closing bracket has no link to its opening one; locations are short, so search backwards.
     let open = (tokens.start..last).rev().find(|&open| cursor.tokens.closing[open] == last)?;
     at.position = open.checked_sub(1)?;
     (open > tokens.start && at.at_word("loc")).then_some(open..tokens.end)
 }
 
-/// Whether a line ends before the next token.
+/// Whether the next token is the first on its line.
 fn is_first_on_line(cursor: &Cursor) -> bool {
     let list = &cursor.tokens.list;
     let before = cursor.position.checked_sub(1).map_or(0, |before| list[before].end);
@@ -241,9 +241,9 @@ fn ends_here(cursor: &Cursor, start: usize) -> bool {
     match cursor.kind() {
         Kind::End | Kind::Mark('}') => true,
         Kind::Mark('{') if cursor.ahead(1) == Kind::Mark('-') => true,
-        // Nothing else begins right behind the name.
+        // Directly after the name, only a new line can begin another statement.
         _ if cursor.position == start && !is_first_on_line(cursor) => false,
-        // A list of names is looked through once, from its first.
+        // A list of names is examined once, from its first name.
         Kind::Value if cursor.tokens.list[cursor.position - 1].kind == Kind::Mark(',') => false,
         Kind::Value => {
             let mut at = *cursor;
@@ -281,7 +281,7 @@ fn ends_here(cursor: &Cursor, start: usize) -> bool {
     }
 }
 
-/// Whether the `{` that is next opens a region: what follows begins a statement, and no dictionary.
+/// Whether the next `{` opens a region: the tokens after it begin a statement, not a dictionary.
 fn begins_region(cursor: &Cursor) -> bool {
     let mut inner = *cursor;
     inner.advance();

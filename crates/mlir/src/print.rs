@@ -1,10 +1,10 @@
-//! From a tree back to text: one operation a line, what a tree holds as tokens as it was written.
+//! The printer: from tree to text, one operation per line; tokens are printed as they were written.
 
 use crate::tree::{Attribute, Block, Form, Named, Operation, OperationId, Span, Tree, Type};
 use std::fmt::Write;
 
 impl Tree<'_> {
-    /// The text of the tree, with one operation a line.
+    /// The text of the tree, with one operation per line.
     pub fn print(&self) -> String {
         let mut out = String::new();
         for alias in &self.aliases {
@@ -19,7 +19,7 @@ impl Tree<'_> {
         out
     }
 
-    /// One operation and all it holds, as a line or more.
+    /// Prints an operation and everything in it, on one or more lines.
     fn print_operation(&self, id: OperationId, indent: usize, out: &mut String) {
         let operation = self.operation(id);
         out.push_str(&"  ".repeat(indent));
@@ -51,7 +51,7 @@ impl Tree<'_> {
         out.push('\n');
     }
 
-    /// Tokens as they were written, on one line, behind what stands before them.
+    /// Prints tokens as they were written, on one line, separated from the text before them where necessary.
     fn print_tokens(&self, span: &Span, name: usize, out: &mut String) {
         for token in span.clone() {
             let (before, own) = (self.tokens.list[token - 1], self.tokens.list[token]);
@@ -127,7 +127,7 @@ impl Tree<'_> {
             }
             Attribute::Dictionary(list) => self.dictionary_text(list),
             Attribute::Builtin(word, body, ty) => {
-                // What stands between the word and `<`, such as the number of `distinct[0]<..>`, belongs to it.
+                // Tokens between the word and `<`, such as `[0]` of `distinct[0]<..>`, are part of the head.
                 let head = self.slice(&(*word..body.start - 1));
                 format!("{head}<{}>{}", self.slice(body), behind(ty))
             }

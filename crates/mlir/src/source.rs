@@ -1,11 +1,12 @@
-//! The text being read, and how its errors point into it.
+//! The source text, and the positions of errors in it.
 
 use partita_base::Diagnostic;
 
-/// Characters of the offending line that a diagnostic shows at most: signatures of real programs run to thousands.
+/// Maximum number of characters of the offending line that a diagnostic shows: signatures of real programs
+/// have thousands.
 const SHOWN: usize = 96;
 
-/// A text with the name it goes by in messages.
+/// A text and its name in messages.
 #[derive(Clone, Copy)]
 pub struct Source<'t> {
     /// The whole text.
@@ -15,7 +16,7 @@ pub struct Source<'t> {
 }
 
 impl<'t> Source<'t> {
-    /// Line and column of a byte offset, both from 1, the column in characters.
+    /// Line and column of a byte offset, both counted from 1, the column in characters.
     pub fn position(&self, offset: usize) -> (usize, usize) {
         let before = &self.text[..offset];
         let line_start = before.rfind('\n').map_or(0, |p| p + 1);
@@ -25,7 +26,7 @@ impl<'t> Source<'t> {
         )
     }
 
-    /// A diagnostic at a byte offset: `file:line:column`, and the line with a caret under the place.
+    /// A diagnostic at a byte offset: `file:line:column`, and the line with a caret under the position.
     pub fn error(&self, code: &'static str, message: impl Into<String>, offset: usize) -> Box<Diagnostic> {
         let (line, column) = self.position(offset);
         let line_start = self.text[..offset].rfind('\n').map_or(0, |p| p + 1);

@@ -1,4 +1,4 @@
-//! Modules of several dialects as trees, their texts again, and texts that are refused.
+//! Modules of several dialects as trees and printed again, and texts that are rejected.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn parse(text: &str) -> partita_base::Result<Tree<'_>> {
     Tree::parse(Source { text, file: "f.mlir" })
 }
 
-/// Reads, prints and reads again; the second text must be the first.
+/// Parses, prints and parses again; the second printed text must equal the first.
 #[track_caller]
 fn round_trip(text: &str) -> String {
     let printed = parse(text).unwrap_or_else(|error| panic!("{error}")).print();
@@ -15,7 +15,7 @@ fn round_trip(text: &str) -> String {
     printed
 }
 
-/// The names of all operations, those inside others indented.
+/// The names of all operations, indented by nesting.
 fn outline(tree: &Tree, operations: &[OperationId], depth: usize) -> String {
     let mut out = String::new();
     for &id in operations {
@@ -197,12 +197,12 @@ fn what_is_not_well_formed_or_too_deep_is_told_where() {
     ] {
         assert_eq!(error(&text).code, "E149", "{}", &text[..40]);
     }
-    // Long lists are looked through once: 200,000 operands, each of which could begin results.
+    // Long lists are examined once: 200,000 operands, each of which could begin a list of results.
     let many: Vec<String> = (0..200_000).map(|i| format!("%{i}")).collect();
     let list = many.join(", ");
     let text = format!("a.b {list} : f32\n{list} = a.c {list} : f32");
     assert_eq!(parse(&text).map(|tree| tree.top.len()).ok(), Some(2));
-    // Brackets that hold no structure are passed over, however deep.
+    // Brackets without structure are skipped, however deep.
     let body = deep("<", "x", ">");
     assert!(parse(&format!("\"a.b\"() {{k = #a.b{body}}} : () -> ()")).is_ok());
     assert!(parse(&format!("a.b loc({})", deep("(", "", ")"))).is_ok());

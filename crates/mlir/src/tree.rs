@@ -1,11 +1,11 @@
-//! The tree: operations, regions and blocks in lists of their own, attributes and types inside them.
+//! The syntax tree: operations, regions and blocks in lists, with attributes and types inside them.
 
 use crate::lexer::Tokens;
 use crate::source::Source;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Tokens from one index up to another.
+/// A range of token indices.
 pub type Span = Range<usize>;
 
 /// Index of an operation in [`Tree::operations`].
@@ -20,19 +20,19 @@ pub struct RegionId(pub usize);
 pub struct Tree<'t> {
     /// The text.
     pub source: Source<'t>,
-    /// Its tokens; all places in the tree are indices into them.
+    /// Its tokens; all positions in the tree are indices into them.
     pub tokens: Tokens,
-    /// All operations, inner ones before those that hold them.
+    /// All operations; nested operations precede those that contain them.
     pub operations: Vec<Operation>,
     /// All regions.
     pub regions: Vec<Region>,
-    /// The operations that no other holds.
+    /// The operations that are not nested in others.
     pub top: Vec<OperationId>,
-    /// What `#name = ..` and `!name = ..` define, in order.
+    /// The definitions `#name = ..` and `!name = ..`, in order.
     pub aliases: Vec<Alias>,
-    /// Groups of `{-# .. #-}`, which hold resources.
+    /// The groups `{-# .. #-}`, which contain resources.
     pub resources: Vec<Span>,
-    /// The region that a `{` opens, by its token.
+    /// The region that a `{` opens, by the index of that token.
     pub(crate) region_at: HashMap<usize, RegionId>,
 }
 
@@ -41,31 +41,31 @@ pub struct Tree<'t> {
 pub struct ResultNames {
     /// The token of the name.
     pub name: usize,
-    /// How many results it names.
+    /// The number of results with that name.
     pub count: usize,
 }
 
 /// One operation.
 #[derive(Clone, Debug)]
 pub struct Operation {
-    /// What it yields.
+    /// The names of its results.
     pub results: Vec<ResultNames>,
-    /// The token of its name: a word, or a string where the form is generic.
+    /// The token of its name: a word, or a string in the generic form.
     pub name: usize,
-    /// What follows the name.
+    /// The tokens or structure after the name.
     pub form: Form,
-    /// The inside of its `loc(..)`, brackets included. Of a pretty form it is part of the tokens as well.
+    /// The inside of its `loc(..)`, brackets included. In a pretty form it is part of the tokens as well.
     pub location: Option<Span>,
     /// All its tokens, results and location included.
     pub span: Span,
 }
 
-/// How an operation is written.
+/// The form in which an operation is written.
 #[derive(Clone, Debug)]
 pub enum Form {
-    /// In the generic form, which is the same for all operations.
+    /// The generic form, which is the same for all operations.
     Generic(Box<Generic>),
-    /// In a form of its own.
+    /// A pretty form, whose grammar depends on the operation.
     Pretty {
         /// The tokens after the name.
         tokens: Span,
@@ -79,11 +79,11 @@ pub enum Form {
 pub struct Generic {
     /// The tokens of the operands' names.
     pub operands: Vec<usize>,
-    /// The tokens of the blocks that may follow.
+    /// The tokens of the successor blocks.
     pub successors: Vec<usize>,
     /// Properties, then discardable attributes.
     pub attributes: Vec<Named>,
-    /// How many of the attributes are properties.
+    /// The number of attributes that are properties.
     pub properties: usize,
     /// The regions.
     pub regions: Vec<RegionId>,
@@ -107,7 +107,7 @@ pub struct Region {
 /// A block: arguments and operations.
 #[derive(Clone, Debug, Default)]
 pub struct Block {
-    /// `^name`, where it is written.
+    /// `^name`, if there is one.
     pub label: Option<usize>,
     /// The inside of `(%a: T, ..)` after the label, brackets included.
     pub arguments: Option<Span>,
@@ -120,7 +120,7 @@ pub struct Block {
 pub struct Named {
     /// The token of the name: a word or a string.
     pub name: usize,
-    /// The value; [`Attribute::Unit`] where only the name is written.
+    /// The value; [`Attribute::Unit`] if only the name is written.
     pub value: Attribute,
 }
 
@@ -129,7 +129,7 @@ pub struct Named {
 pub struct Alias {
     /// `#name` or `!name`.
     pub name: String,
-    /// What it stands for.
+    /// The value of the alias.
     pub value: Attribute,
 }
 
@@ -138,7 +138,7 @@ pub struct Alias {
 pub enum Attribute {
     /// A name without a value, or `unit`.
     Unit,
-    /// A token: `true`, `false`, a number or a string; with its type where one follows.
+    /// A token: `true`, `false`, a number or a string; with its type if one follows.
     Plain(usize, Option<Box<Type>>),
     /// `@name` or `@outer::@inner`.
     Symbol(Span),
@@ -146,10 +146,10 @@ pub enum Attribute {
     List(Vec<Attribute>),
     /// `{a = b}`.
     Dictionary(Vec<Named>),
-    /// `array<i64: 1, 2>`, `dense<..> : T`, `affine_map<..>` and others: the word, what stands between `<` and `>`, and
-    /// the type where one follows.
+    /// `array<i64: 1, 2>`, `dense<..> : T`, `affine_map<..>` and others: the word, the tokens between `<` and
+    /// `>`, and the type if one follows.
     Builtin(usize, Span, Option<Box<Type>>),
-    /// `#dialect.name<..>`, or an alias: the token of the name, what stands between `<` and `>`, and the type.
+    /// `#dialect.name<..>`, or an alias: the token of the name, the tokens between `<` and `>`, and the type.
     Dialect(usize, Option<Span>, Option<Box<Type>>),
     /// A type.
     Type(Type),
@@ -162,11 +162,11 @@ pub enum Attribute {
 pub enum Type {
     /// `f32`, `index`: one word.
     Plain(usize),
-    /// `tensor<2x3xf32>`: the word, and what stands between `<` and `>`.
+    /// `tensor<2x3xf32>`: the word, and the tokens between `<` and `>`.
     Builtin(usize, Span),
     /// `(T, U) -> V`.
     Function(Vec<Type>, Vec<Type>),
-    /// `!dialect.name<..>` or an alias: the token of the name, and what stands between `<` and `>`.
+    /// `!dialect.name<..>` or an alias: the token of the name, and the tokens between `<` and `>`.
     Dialect(usize, Option<Span>),
 }
 
@@ -197,7 +197,7 @@ impl<'t> Tree<'t> {
         &self.regions[id.0]
     }
 
-    /// The region that the `{` at this token opens, if it opens one.
+    /// The region that the `{` at this token opens, if any.
     pub fn region_at(&self, token: usize) -> Option<&Region> {
         self.region_at.get(&token).map(|&id| self.region(id))
     }

@@ -114,7 +114,7 @@ impl Context {
         };
         Diagnostic::new("E161", message)
             .at(self.builder.path.clone())
-            .expected("a name of its own for each input: what is fed is found by it")
+            .expected("a unique name for each input, because inputs are fed by name")
             .found(format!("inputs {}", self.fed.join(", ")))
     }
 
@@ -129,7 +129,7 @@ impl Context {
         }
         let bytes = shape.iter().try_fold(self.dtype.size_bytes(), |bytes, &n| bytes.checked_mul(n));
         if bytes.is_none_or(|bytes| bytes == 0 || bytes > isize::MAX as usize) {
-            return Err(Diagnostic::new("E050", format!("the sizes of parameter `{full}` make no sense"))
+            return Err(Diagnostic::new("E050", format!("parameter `{full}` has an invalid shape"))
                 .at(full)
                 .expected("at least 1 along each dimension, and no more than memory can hold")
                 .found(format!("{shape:?}")));
@@ -158,15 +158,17 @@ impl Context {
         let full = self.full_name(name);
         check_name(name, &full)?;
         let Some((value, _)) = self.params.get(existing) else {
-            let mut error =
-                Diagnostic::new("E053", format!("`{full}` is tied to `{existing}`, which is no parameter"));
+            let mut error = Diagnostic::new(
+                "E053",
+                format!("`{full}` is tied to `{existing}`, which is not a parameter"),
+            );
             error.help = did_you_mean(existing, self.params.keys().map(String::as_str));
             return Err(error);
         };
         let value = *value;
         if self.params.contains_key(&full) {
-            return Err(Diagnostic::new("E053", format!("`{full}` has a tensor of its own already"))
-                .help("tie before the first use"));
+            return Err(Diagnostic::new("E053", format!("`{full}` already has its own tensor"))
+                .help("tie it before its first use"));
         }
         self.ties.push((full, existing.to_string()));
         Ok(value)
@@ -299,7 +301,7 @@ impl Context {
         for (number, (name, _)) in outputs.iter().enumerate() {
             if outputs[..number].iter().any(|(other, _)| other == name) {
                 return Err(Diagnostic::new("E161", format!("`{name}` is the name of two outputs"))
-                    .expected("a name of its own for each output: what is computed is found by it"));
+                    .expected("a unique name for each output, because outputs are read by name"));
             }
         }
         let mut forward = self.builder.finish_checked(outputs)?;
@@ -319,7 +321,7 @@ fn check_name(name: &str, path: &str) -> Result<()> {
     if name.split('.').all(|part| !part.is_empty()) && !name.contains(is_mark) {
         return Ok(());
     }
-    Err(Diagnostic::new("E162", "this is no name of a module or a parameter")
+    Err(Diagnostic::new("E162", "this is not a valid name of a module or parameter")
         .at(path)
         .expected("letters, digits and `_`; in plans `*` stands for any name")
         .found(format!("{name:?}")))

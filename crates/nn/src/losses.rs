@@ -24,7 +24,7 @@ pub fn cross_entropy(cx: &mut Context, logits: ValueId, labels: ValueId) -> Resu
         let (scores, classes) = (cx.builder.ty(logits), cx.builder.ty(labels));
         let fits = scores.shape.split_last().is_some_and(|(_, rows)| rows == classes.shape);
         if !fits || !classes.dtype.is_integer() {
-            return Err(Diagnostic::new("E050", "labels that do not fit the logits")
+            return Err(Diagnostic::new("E050", "the labels do not fit the logits")
                 .at(cx.builder.path.clone())
                 .expected(match scores.shape.split_last() {
                     Some((count, rows)) => format!("whole numbers below {count} of shape {rows:?}"),

@@ -132,7 +132,7 @@ impl Optimizer {
                 amount("momentum", momentum)?;
                 amount("weight_decay", weight_decay)?;
                 if nesterov && momentum == 0.0 {
-                    return Err(Diagnostic::new("E057", "nesterov without momentum")
+                    return Err(Diagnostic::new("E057", "`nesterov` needs a momentum")
                         .expected("a momentum above 0")
                         .found("0"));
                 }

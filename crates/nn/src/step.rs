@@ -87,7 +87,7 @@ pub fn gradient_graph_wrt(forward: &Graph, also: &[&str]) -> Result<Graph> {
             let inputs = forward.inputs.iter().copied().filter(float);
             let names: Vec<&str> = inputs.map(|v| forward.value(v).name.as_str()).collect();
             Diagnostic::new("E055", format!("there is no gradient with respect to `{name}`"))
-                .expected("an input of real numbers")
+                .expected("an input with a float type")
                 .found(names.join(", "))
         })?;
         if !params.contains(&input) {

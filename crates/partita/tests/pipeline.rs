@@ -140,17 +140,17 @@ fn fsdp_gathers_as_often_as_its_option_says() {
         let built = plan(&config, LowerRequest::default()).unwrap();
         assert_eq!(built.notes.iter().any(|note| note.contains("of gathered parameters")), gather != "use");
         let graph = built.local(0).unwrap();
-        let counted = |is_backward: bool, name: &str, of: &dyn Fn(Role) -> bool| {
+        let counted = |is_backward: bool, name: &str, of: &dyn Fn(&Role) -> bool| {
             let matching = graph.nodes.iter().filter(|node| node.phase.is_backward() == is_backward);
             let named = matching.filter(|node| node.op.name() == name);
             named
                 .filter(|node| {
-                    of(graph.value(node.operands[0]).role) || of(graph.value(node.results[0]).role)
+                    of(&graph.value(node.operands[0]).role) || of(&graph.value(node.results[0]).role)
                 })
                 .count()
         };
-        let is_param = |role: Role| role == Role::Param;
-        let is_gradient = |role: Role| matches!(role, Role::GradOf(_));
+        let is_param = |role: &Role| *role == Role::Param;
+        let is_gradient = |role: &Role| matches!(role, Role::GradOf(_));
         let [forward, backward] = [false, true].map(|back| counted(back, "stablehlo.all_gather", &is_param));
         (forward, backward, counted(true, "stablehlo.reduce_scatter", &is_gradient))
     };

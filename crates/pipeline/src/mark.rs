@@ -47,7 +47,7 @@ pub fn grouping(forward: &mut Graph, ends: &[usize], count: usize) -> Result<()>
 /// Groups consecutive blocks into `count` stages with the least work of the largest.
 fn group(forward: &mut Graph, blocks: &[Block], count: usize) -> Result<()> {
     if blocks.len() < count {
-        return Err(Diagnostic::new("E460", format!("{count} pipeline stages of {} blocks", blocks.len()))
+        return Err(Diagnostic::new("E460", format!("{count} pipeline stages for {} blocks", blocks.len()))
             .at("mesh axis pp")
             .expected(format!("at most {} stages: one for each block of the model", blocks.len()))
             .found(count.to_string())

@@ -205,7 +205,7 @@ fn check_collective(collective: &Collective) -> Result<()> {
             return wrong("E403", &format!("a tensor does not have one type for each of {count} members"));
         }
         if exchange.kind() != collective.kind {
-            return wrong("E403", "a tensor is exchanged in another way");
+            return wrong("E403", "a tensor does not have the collective's kind");
         }
         let with = |ty: &TensorType, dim: usize, extent: usize| {
             let mut ty = ty.clone();
@@ -252,7 +252,7 @@ fn check_collective(collective: &Collective) -> Result<()> {
                     ends.sort_unstable();
                     if ends.last().is_some_and(|&last| last >= count) || ends.windows(2).any(|w| w[0] == w[1])
                     {
-                        return wrong("E409", "a pair names no member, or one member twice");
+                        return wrong("E409", "a pair names a rank outside the group, or one rank twice");
                     }
                 }
                 pairs.iter().all(|&(source, target)| inputs[source] == outputs[target])
@@ -420,16 +420,13 @@ fn check_class_types(set: &ProgramSet) -> Result<()> {
                     for (expected, found) in first.transfers.iter().zip(collective.transfers.iter()) {
                         let (input, output) = (&expected.inputs[own], &expected.outputs[own]);
                         if (&found.inputs[member], &found.outputs[member]) != (input, output) {
-                            return Err(Diagnostic::new(
-                                "E403",
-                                "ranks of one class bring different tensors",
-                            )
-                            .at(at(program, index))
-                            .expected(format!("{input} -> {output}"))
-                            .found(format!(
-                                "{} -> {} on rank {rank}",
-                                found.inputs[member], found.outputs[member]
-                            )));
+                            return Err(Diagnostic::new("E403", "ranks of one class have different tensors")
+                                .at(at(program, index))
+                                .expected(format!("{input} -> {output}"))
+                                .found(format!(
+                                    "{} -> {} on rank {rank}",
+                                    found.inputs[member], found.outputs[member]
+                                )));
                         }
                     }
                 }
@@ -455,7 +452,7 @@ fn check_membership(set: &ProgramSet, ranks: &[Calls]) -> Result<()> {
         if members != came {
             return Err(Diagnostic::new(
                 "E402",
-                format!("{}: not exactly its members take part", collective.label),
+                format!("{}: the participating ranks are not its members", collective.label),
             )
             .expected(format!("ranks {members:?}"))
             .found(format!("ranks {came:?}")));
@@ -483,7 +480,8 @@ fn check_order(set: &ProgramSet, ranks: &[Calls]) -> Result<()> {
             if let Some((a, b)) = expected.iter().zip(&sequence).find(|(a, b)| a != b) {
                 let label =
                     |id: &CollectiveId| format!("#{} {}", id.index(), set.collectives[id.index()].label);
-                let message = format!("rank {rank} meets ranks {members:?} in another order");
+                let message =
+                    format!("rank {rank} runs its collectives with ranks {members:?} in another order");
                 return Err(Diagnostic::new("E401", message).expected(label(a)).found(label(b)));
             }
         }
@@ -638,7 +636,7 @@ fn check_map(program: &Program) -> Result<()> {
         if !fits {
             return Err(Diagnostic::new(
                 "E408",
-                format!("rank {}: a buffer has no proper place", program.rank()),
+                format!("rank {}: a buffer is misaligned or outside the arena", program.rank()),
             )
             .expected(format!("a multiple of {ALIGNMENT_BYTES} in an arena of {} bytes", program.arena_bytes))
             .found(describe(index)));

@@ -27,7 +27,7 @@ impl Classes {
                 match of_rank.get_mut(rank) {
                     Some(slot) if *slot == usize::MAX => *slot = class,
                     _ => {
-                        return Err(Diagnostic::new("E400", "the classes do not divide the ranks")
+                        return Err(Diagnostic::new("E400", "the rank classes do not cover every rank once")
                             .expected(format!("each rank below {} in one class", of_rank.len()))
                             .found(format!("{ranks:?}")));
                     }

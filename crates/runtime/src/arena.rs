@@ -130,9 +130,9 @@ impl Arena {
     /// E426 if the system cannot provide this many bytes.
     pub fn new(bytes: usize) -> Result<Arena> {
         let refused = |error: std::io::Error| {
-            Diagnostic::new("E426", format!("no memory for {bytes} bytes of a rank"))
+            Diagnostic::new("E426", format!("cannot allocate {bytes} bytes for a rank"))
                 .found(error.to_string())
-                .help("cut parameters and states over more ranks (fsdp), compute layers again, or take smaller batches")
+                .help("shard parameters and states over more ranks (fsdp), checkpoint layers, or shrink the batch")
         };
         let mut pages = MmapMut::map_anon(bytes.max(1)).map_err(refused)?;
         wish_for_large_pages(&pages, true);

@@ -1,9 +1,9 @@
-//! The CPU device: turns each compute instruction into one call of a kernel on the rank's memory, once, before
+//! The CPU device: compiles each compute instruction into one kernel call on the rank's memory, once, before
 //! the first step.
 //!
-//! Elementwise regions become fused chains, ops and composites with a kernel become calls of it; anything else
-//! runs on the reference interpreter, which is correct for every op and type but slow, and is listed as a
-//! [`SlowOp`].
+//! Elementwise regions become fused programs, and ops and composites with a kernel become kernel calls.
+//! Everything else runs on the reference interpreter, which is correct for every op and type but slow, and is
+//! listed as a [`SlowOp`].
 
 mod blocks;
 #[cfg(test)]
@@ -40,10 +40,10 @@ pub(crate) use rank::buffer_span;
 /// Runs on the memory of a rank, with scratch memory of at least [`Kernel::workspace_bytes`].
 type Run = Box<dyn Fn(&Memory<'_>, Span) -> partita_base::Result<()> + Send + Sync>;
 
-/// A share of the work of an instruction, which one thread does.
+/// A part of an instruction's work, which one thread runs.
 struct Part {
     run: Run,
-    /// Where its scratch memory lies within the kernel's.
+    /// Its span of the kernel's scratch memory.
     workspace: Span,
 }
 
@@ -53,17 +53,18 @@ impl Part {
     }
 }
 
-/// Runs after all parts, on the scratch memory that each of them left, by its number.
+/// Runs after all parts, on the scratch memory that each of them left, by the part's index.
 type Last = Box<dyn Fn(&Memory<'_>, &dyn Fn(usize) -> Span) -> partita_base::Result<()> + Send + Sync>;
 
-/// One compute instruction, ready to run: its parts may run in any order, or at once.
+/// One compiled compute instruction: its parts may run in any order, or concurrently.
 pub(crate) struct Kernel {
     parts: Vec<Part>,
-    /// What needs all parts to have ended.
+    /// Work that runs after all parts.
     last: Option<Last>,
-    /// All of it by one thread, where parts do some work that one of them could do for all.
+    /// The whole instruction as one part, if splitting it repeats work (such as packing an operand in every
+    /// part).
     alone: Option<Part>,
-    /// Runs on the interpreter, which allocates.
+    /// Whether it runs on the interpreter, which allocates memory.
     pub is_slow: bool,
 }
 
@@ -87,7 +88,8 @@ impl Kernel {
         })
     }
 
-    /// One kernel of the parts of several, which write different elements. None of them has a last part.
+    /// One kernel with the parts of several kernels, which write different elements. None of them has a last
+    /// part.
     pub fn together(kernels: impl IntoIterator<Item = Kernel>) -> Kernel {
         let mut whole = Kernel::of_parts(Vec::new());
         for kernel in kernels {
@@ -110,7 +112,7 @@ impl Kernel {
         Kernel { last: Some(Box::new(last)), ..self }
     }
 
-    /// The same kernel, which one thread runs as this one: of one part, to the same bits.
+    /// The same kernel with a one-part version, for when a single thread runs it. Both give the same bits.
     pub fn or_alone(self, kernel: Kernel) -> Kernel {
         debug_assert!(self.last.is_none() && kernel.last.is_none() && kernel.parts.len() == 1);
         Kernel { alone: kernel.parts.into_iter().next(), ..self }
@@ -122,12 +124,12 @@ impl Kernel {
         self.parts.last().into_iter().chain(&self.alone).map(end).max().unwrap_or(0)
     }
 
-    /// Whether one thread has less to do than several together.
+    /// Whether one thread has less work in total than several.
     pub fn is_better_alone(&self) -> bool {
         self.alone.is_some()
     }
 
-    /// Into how many parts the work is cut, the last one aside.
+    /// The number of parts, without the last one.
     pub fn part_count(&self) -> usize {
         self.parts.len()
     }
@@ -138,13 +140,13 @@ impl Kernel {
         (part.run)(memory, part.workspace_in(workspace))
     }
 
-    /// Runs the last part, if there is one. All others must have ended.
+    /// Runs the last part, if there is one. All other parts must have ended.
     pub fn finish(&self, memory: &Memory<'_>, workspace: Span) -> partita_base::Result<()> {
         let workspace_of = |part: usize| self.parts[part].workspace_in(workspace);
         self.last.as_ref().map_or(Ok(()), |last| last(memory, &workspace_of))
     }
 
-    /// Runs all of it, by one thread.
+    /// Runs the whole instruction on one thread.
     pub fn run(&self, memory: &Memory<'_>, workspace: Span) -> partita_base::Result<()> {
         match &self.alone {
             Some(alone) => (alone.run)(memory, alone.workspace_in(workspace)),
@@ -159,31 +161,31 @@ impl Kernel {
     }
 }
 
-/// Ops that have no fast kernel for their types and run on the interpreter.
+/// An op that has no kernel for its types and runs on the interpreter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SlowOp {
     /// The op's name.
     pub op: String,
     /// The module path of one of them.
     pub path: String,
-    /// How many instructions of all ranks do so.
+    /// The number of such instructions, over all ranks.
     pub count: usize,
 }
 
-/// The device: what lowering asks how much scratch memory a region needs and which composites have kernels, and
-/// what the runner compiles with. Both must be given the same.
+/// The CPU device. Lowering queries it for the composites that have kernels and for the scratch memory of
+/// regions; the runner compiles instructions with it. Both must use the same settings.
 #[derive(Clone, Debug)]
 pub struct Cpu {
-    /// Kernels of the user's, which go before others.
+    /// Custom kernels, which take precedence over built-in ones.
     pub kernels: CpuKernels,
     /// Threads that share the work of one rank; at least one. Results do not depend on it.
     pub threads: usize,
-    /// Which machine code kernels may use. Only products of `f32` on a matrix unit have other bits than portable code.
+    /// The machine code that kernels may use. Only f32 matmul on AMX gives other bits than portable code.
     pub kernel_options: KernelOptions,
 }
 
 impl Default for Cpu {
-    /// No kernels of the user's, one thread for a rank, all that the machine has.
+    /// No custom kernels, one thread per rank, and all machine code that this machine supports.
     fn default() -> Self {
         Cpu { kernels: CpuKernels::default(), threads: 1, kernel_options: KernelOptions::default() }
     }
@@ -193,7 +195,7 @@ impl RegionTarget for Cpu {
     fn workspace_bytes(&self, region: &Region, inputs: &[partita_program::View]) -> usize {
         let graph = &region.graph;
         let dense = |&v: &ValueId| Place::dense(0, graph.ty(v).dtype, &graph.ty(v).shape);
-        // A product may have to copy an operand of which it reads a view.
+        // A matmul may have to copy an operand that is a view.
         let viewed = |(v, view): (&ValueId, &partita_program::View)| Place {
             strides: view.strides.clone(),
             ..dense(v)
@@ -204,15 +206,16 @@ impl RegionTarget for Cpu {
 }
 
 impl Target for Cpu {
-    /// The compiler opens all others.
+    /// The compiler inlines all other composites.
     fn has_kernel(&self, composite: &Composite) -> bool {
         self.kernels.find(composite).is_some()
             || composites::has_kernel(composite)
             || (is_outlined(&composite.definition.origin) && self.fusible(composite).is_ok())
     }
 
-    /// A composite of elementwise ops and reductions of rows runs as one kernel where somebody made it on purpose, and so do
-    /// its gradients: templates without a kernel are opened, and fuse with what stands around them.
+    /// Whether a composite of elementwise ops and row reductions can run as one kernel. That applies to
+    /// composites that a plan outlined (`fuse`), and their gradients; templates without a kernel are inlined,
+    /// and fuse with adjacent ops.
     fn fusible(&self, composite: &Composite) -> Result<(), String> {
         let graph = opened(composite);
         if blocks::has_reduction(&graph) {
@@ -235,7 +238,7 @@ impl Target for Cpu {
     }
 }
 
-/// The kernel of a graph of elementwise ops and reductions of rows.
+/// The kernel of a graph of elementwise ops and row reductions.
 fn fused(
     options: KernelOptions,
     graph: &Graph,
@@ -247,7 +250,7 @@ fn fused(
     compile(options, graph, inputs, outputs, parts)
 }
 
-/// A decomposition in which no composite is left.
+/// The decomposition of a composite, with all composites in it inlined.
 fn opened(composite: &Composite) -> Graph {
     open_composites(&composite.definition.decomposition, &|_| true)
         .expect("decompositions fit where they are applied")
@@ -261,13 +264,13 @@ fn is_outlined(origin: &Origin) -> bool {
     }
 }
 
-/// Where a buffer's elements stand.
+/// The place of a buffer in the arena.
 pub(crate) fn buffer_place(program: &Program, id: partita_program::BufferId) -> Place {
     let buffer = program.buffer(id);
     Place::dense(buffer.offset_bytes, buffer.ty.dtype, &buffer.ty.shape)
 }
 
-/// Where a view's elements stand.
+/// The place of a view in the arena.
 pub(crate) fn view_place(program: &Program, view: &partita_program::View) -> Place {
     let buffer = program.buffer(view.buffer);
     let dtype = buffer.ty.dtype;
@@ -288,13 +291,13 @@ impl Cpu {
         self.compile_region(program.region(compute.region), inputs, outputs)
     }
 
-    /// The kernel of a region on these places. The workspace it asks for depends on the region alone, unless a
-    /// matrix product has to copy an operand whose strides are too irregular.
+    /// The kernel of a region on these places. Its workspace depends on the region alone, except that a
+    /// matmul may have to copy an operand whose strides it cannot use.
     pub(crate) fn compile_region(&self, region: &Region, inputs: Vec<Place>, outputs: Vec<Place>) -> Kernel {
         self.compile_parts(region, inputs, outputs, cut::part_count(region, self.threads))
     }
 
-    /// In at most so many parts.
+    /// The kernel of a region in at most `parts` parts.
     fn compile_parts(
         &self,
         region: &Region,
@@ -316,7 +319,8 @@ impl Cpu {
             match region.kind {
                 RegionKind::Copy => Some(shapes::copy(&inputs[0], &outputs[0], parts)),
                 RegionKind::Fused => chain(),
-                // Cut between rows, as where ops before it make them, it reads memory in one piece.
+                // Split between rows, like the ops that usually produce its input, so that each part reads
+                // contiguous memory.
                 RegionKind::Single if graph.nodes.last().is_some_and(is_across) => chain().or_else(single),
                 RegionKind::Single => single().or_else(chain),
             }
@@ -324,7 +328,7 @@ impl Cpu {
         kernel.unwrap_or_else(|| interpret::compile(region.graph.clone(), inputs, outputs))
     }
 
-    /// The kernel of a region of one op, in so many parts; `None` where there is none for its types.
+    /// The kernel of a region of one op, in at most `parts` parts; `None` if there is none for its types.
     fn single(&self, graph: &Graph, inputs: &[Place], outputs: &[Place], parts: usize) -> Option<Kernel> {
         let node: &Node = graph.nodes.last()?;
         // The region's outputs are the op's results, in order.
@@ -333,7 +337,7 @@ impl Cpu {
         }
         let operands = operands(graph, inputs)?;
         if let Op::Composite(composite) = &node.op {
-            // Neither looks at the places alone.
+            // A custom kernel runs as one part, and a fused decomposition is split by rows: neither uses `cut`.
             let own = self.kernels.compile(composite, &operands, outputs);
             if own.is_some() || !composites::has_kernel(composite) {
                 return own
@@ -354,7 +358,7 @@ impl Cpu {
         };
         let cut_in = |parts| together(cut.shares(parts, &operands, outputs));
         let mut kernel = cut_in(parts * cut.pieces)?;
-        // Scratch memory is had per part.
+        // Each part needs its own scratch memory, so use no more parts than threads.
         if cut.pieces > 1 && kernel.workspace_bytes() > 0 {
             kernel = cut_in(parts)?;
         }
@@ -389,7 +393,7 @@ fn op_kernel(op: &Op, share: Share, options: KernelOptions) -> Option<Kernel> {
     }
 }
 
-/// An operand: a tensor in memory, or one number in every element.
+/// An operand: a tensor in memory, or one number for all elements.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     Place(Place),
@@ -430,7 +434,7 @@ impl Value {
         }
     }
 
-    /// The element at an offset counted in elements along the strides.
+    /// The element at an offset, which counts elements along the strides.
     fn element(&self, memory: &Memory<'_>, offset: isize) -> Scalar {
         match self {
             Value::Number(scalar, _) => *scalar,
@@ -448,7 +452,7 @@ impl Value {
         self.element(memory, 0)
     }
 
-    /// The stride of a dimension, in elements; a number has the same everywhere.
+    /// The stride of a dimension, in elements; any stride is correct for a number.
     fn stride(&self, dim: usize) -> isize {
         match self {
             Value::Place(place) => place.strides[dim],
@@ -457,7 +461,7 @@ impl Value {
     }
 }
 
-/// An integer scalar, whatever its width; u64 values above the range of i64 come back as its largest.
+/// An integer scalar of any width as i64; u64 values above the range of i64 become `i64::MAX`.
 fn integer(scalar: Scalar) -> i64 {
     use partita_base::DType;
     match scalar.dtype() {
@@ -467,14 +471,14 @@ fn integer(scalar: Scalar) -> i64 {
     }
 }
 
-/// The one number that a literal repeats, if it does.
+/// The value of all elements of a literal, if they are equal.
 fn splat(literal: &partita_ir::Literal) -> Option<Scalar> {
     let is_one = literal.is_splat() && !literal.data.is_empty();
     is_one.then(|| Scalar::from_bytes(literal.ty.dtype, &literal.data.pick(std::iter::once(0)).bytes()))
 }
 
-/// The operands of the last node: inputs, or constants that earlier nodes make. `None` where other work is done
-/// first.
+/// The operands of the last node: inputs of the graph, or constants from earlier nodes. `None` if earlier
+/// nodes do other work.
 fn operands(graph: &Graph, inputs: &[Place]) -> Option<Vec<Value>> {
     let mut values: Vec<Option<Value>> = vec![None; graph.values.len()];
     for (&input, place) in graph.inputs.iter().zip(inputs) {
@@ -498,7 +502,7 @@ fn operands(graph: &Graph, inputs: &[Place]) -> Option<Vec<Value>> {
     last.operands.iter().map(|v| values[v.index()].clone()).collect()
 }
 
-/// The name of what a region does, for reports.
+/// The name of a region's work, for reports.
 pub(crate) fn region_name(region: &Region) -> &str {
     region.graph.nodes.last().map_or("copy", |node| node.op.name())
 }

@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 use crate::arena::{Arena, Memory, Place, Span};
 use crate::cpu::{Kernel, Value};
 
-/// The most operands, and the most results, of a custom kernel.
+/// Maximum number of operands, and of results, of a custom kernel.
 const MOST_TENSORS: usize = 32;
 
 /// A custom kernel. It runs on one thread of its rank, because the library does not know how its
@@ -108,10 +108,10 @@ fn check_type<T: Element>(dtype: DType) -> Result<()> {
     if dtype == T::DTYPE {
         return Ok(());
     }
-    Err(Diagnostic::new("E425", "a kernel takes a tensor for one of another type")
+    Err(Diagnostic::new("E425", "a kernel reads a tensor as another element type")
         .expected(dtype.to_string())
         .found(T::DTYPE.to_string())
-        .help("let `supports` refuse the types that the kernel does not take"))
+        .help("return false from `supports` for types that the kernel does not support"))
 }
 
 #[derive(Clone)]
@@ -241,7 +241,7 @@ fn check(entry: &Entry, example: &[TensorType]) -> Result<()> {
     let alone = CpuKernels { entries: vec![entry.clone()] };
     let values: Vec<Value> = operands.iter().cloned().map(Value::Place).collect();
     let kernel = alone.compile(&composite, &values, &outputs).ok_or_else(|| {
-        Diagnostic::new("E247", format!("the kernel of `{}` does not take its own example", entry.op.name))
+        Diagnostic::new("E247", format!("the kernel of `{}` does not support its own example", entry.op.name))
             .help("give examples that `supports` accepts")
     })?;
     let workspace = Span { offset: end, bytes: kernel.workspace_bytes() };
@@ -271,12 +271,13 @@ fn compare(name: &str, number: usize, expected: &Literal, found: &Literal) -> Re
     let pairs = expected.to_f64().into_iter().zip(found.to_f64());
     match indices(&expected.ty.shape).zip(pairs).find(|(_, (e, f))| !near(*e, *f)) {
         None => Ok(()),
-        Some((index, (e, f))) => {
-            Err(Diagnostic::new("E246", format!("the kernel of `{name}` does not compute its decomposition"))
-                .at(format!("result {number}, index {index:?}"))
-                .expected(e.to_string())
-                .found(f.to_string()))
-        }
+        Some((index, (e, f))) => Err(Diagnostic::new(
+            "E246",
+            format!("the kernel of `{name}` and its decomposition give different results"),
+        )
+        .at(format!("result {number}, index {index:?}"))
+        .expected(e.to_string())
+        .found(f.to_string())),
     }
 }
 
@@ -292,7 +293,7 @@ fn tolerance(dtype: DType) -> f64 {
     }
 }
 
-/// Numbers that depend only on the operand's position.
+/// Random numbers that depend only on the operand's position.
 fn random(stream: u64, ty: &TensorType) -> Literal {
     let key = kernels::random_key(0, stream);
     let number = |i: usize| {

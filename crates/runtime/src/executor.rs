@@ -95,7 +95,7 @@ impl RunnerOptions {
                     .at("workers")
                     .expected(format!("1 to {MOST_WORKERS} threads in all"))
                     .found(workers.to_string())
-                    .help("leave the number out: there is then one thread for each core"))
+                    .help("leave the number out for one thread per core"))
             }
             _ => Ok(()),
         }

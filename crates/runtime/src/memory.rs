@@ -1,10 +1,10 @@
 //! The memory limit of this process, checked before large allocations.
 //!
-//! A system that runs out of memory kills a process without a message. So the code checks the limit
-//! before it allocates, and returns a [`Diagnostic`] if it would be exceeded. By default the limit
-//! is a share of the memory of the machine, of the control group or of the address space (`ulimit
-//! -v`), whichever is lowest, and at most what is available at the moment. Only Linux reports these
-//! figures; elsewhere only a limit in bytes applies, and only to each single request.
+//! A system that runs out of memory kills a process without a message. So the code checks the limit before it
+//! allocates, and returns a [`Diagnostic`] if it would be exceeded. By default the limit is a share of the
+//! memory of the machine, of the control group or of the address space (`ulimit -v`), whichever is lowest,
+//! and at most what is available at the moment. Only Linux reports these figures; elsewhere only a limit in
+//! bytes applies, and only to each single request.
 
 use partita_base::{Diagnostic, Result, format_bytes};
 use std::fmt;

@@ -74,7 +74,8 @@ pub struct StepReport {
     pub loss: f64,
     /// The norm of the gradients, if it is an output.
     pub grad_norm: Option<f64>,
-    /// Elements of the batch's integer tensor `tokens` (or else rows of its first tensor) per second of this step.
+    /// Elements of the batch's integer tensor `tokens` (or else rows of its first tensor) per second of this
+    /// step.
     pub tokens_per_s: f64,
     /// Planned bytes of the largest arena of all ranks.
     pub peak_bytes_planned: usize,
@@ -140,7 +141,7 @@ impl TrainLoop {
                 if ty.shape != shape || ty.dtype != layout.dtype {
                     return Err(Diagnostic::new(
                         "E415",
-                        format!("the layout of `{}` is not that of the program", layout.name),
+                        format!("the layout of `{}` does not match the program", layout.name),
                     )
                     .at(format!("rank {rank}"))
                     .expected(ty.to_string())
@@ -255,14 +256,15 @@ impl TrainLoop {
     /// the step.
     pub fn run(&mut self) -> Result<(f64, Option<f64>)> {
         if !std::mem::take(&mut self.is_fed) {
-            return Err(Diagnostic::new("E430", "a step was not fed").help("call `feed` before each `run`"));
+            return Err(Diagnostic::new("E430", "no batch was fed for this step")
+                .help("call `feed` before each `run`"));
         }
         let step = self.step + 1;
         self.runner.step().map_err(|error| error.note(format!("at step {step}")))?;
         self.step = step;
         let loss = self.number(OutputKind::Loss)?.ok_or_else(|| {
             Diagnostic::new("E414", "no rank has an output `loss`")
-                .help("the step graph must name its loss so")
+                .help("the step graph must name its loss `loss`")
         })?;
         Ok((loss, self.number(OutputKind::GradientNorm)?))
     }
@@ -526,7 +528,7 @@ fn collect(
     if sharding.is_partial() {
         return Err(Diagnostic::new(
             "E419",
-            format!("`{name}` is spread over ranks as parts yet to be combined"),
+            format!("`{name}` is partial: its terms on the ranks are not yet reduced"),
         )
         .found(sharding.display(mesh)));
     }

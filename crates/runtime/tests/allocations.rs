@@ -1,4 +1,5 @@
-//! A steady step allocates nothing. A binary of its own, since the allocator counts for the whole process.
+//! A steady step allocates nothing. In its own test binary, because the allocator counts for the whole
+//! process.
 
 mod common;
 
@@ -17,25 +18,25 @@ struct Counting;
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: everything is passed on to the system's allocator.
+// SAFETY: all calls are forwarded to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
         LIVE_BYTES.fetch_add(layout.size(), Ordering::SeqCst);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         LIVE_BYTES.fetch_sub(layout.size(), Ordering::SeqCst);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
         LIVE_BYTES.fetch_add(bytes.wrapping_sub(layout.size()), Ordering::SeqCst);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.realloc(pointer, layout, bytes) }
     }
 }
@@ -43,7 +44,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// An elementwise step of state, with an all-reduce, a softmax and sums: everything but matrix products.
+/// An elementwise step that updates state, with an all-reduce, a softmax and sums: every kind of op except
+/// matmul.
 fn without_products(ranks: usize) -> Vec<Graph> {
     let group: Vec<usize> = (0..ranks).collect();
     let graph = |_| {
@@ -56,7 +58,7 @@ fn without_products(ranks: usize) -> Vec<Graph> {
         let y = b.scale(y, 0.5).unwrap();
         let turned = b.transpose(y, &[1, 0]).unwrap();
         let sums = b.reduce_sum(turned, &[0]).unwrap();
-        // Reduced in both directions by the region that makes it.
+        // The region that computes it reduces it in both directions.
         let wide = b.broadcast_in_dim(x, &[300, 6, 40], &[1, 2]).unwrap();
         let wide = b.multiply(wide, wide).unwrap();
         let means = b.reduce_sum(wide, &[0]).unwrap();
@@ -94,7 +96,7 @@ impl CpuKernel for Double {
     }
 }
 
-/// A step with a kernel of one's own and a composite that runs as one kernel, and the device.
+/// A step with a custom kernel and a composite that runs as one kernel, and the device.
 fn with_composites() -> (Vec<Graph>, Cpu) {
     let double = CustomOp::new("mine.double", &["x"], |b, x| Ok(vec![b.scale(x[0], 2.0)?]));
     let centre = CustomOp::new("mine.shift", &["x", "y"], |b, args| {
@@ -113,7 +115,7 @@ fn with_composites() -> (Vec<Graph>, Cpu) {
     (vec![b.finish_named(vec![("loss".into(), loss)])], cpu)
 }
 
-/// Feeds and runs a step that changes nothing, so that numbers stay numbers.
+/// Feeds and runs a step whose input does not change, so that its numbers stay finite.
 fn step(runner: &mut Runner, bytes: &[Vec<Vec<u8>>]) {
     for (rank, bytes) in bytes.iter().enumerate() {
         runner.write_input(rank, "x", &bytes[0]).unwrap();
@@ -125,7 +127,7 @@ fn step(runner: &mut Runner, bytes: &[Vec<Vec<u8>>]) {
     assert!(runner.read_number(0, "loss").unwrap().is_finite());
 }
 
-/// Allocations and growth of the heap in 20 steps.
+/// The number of allocations and the growth of the heap in 20 steps.
 fn measure(graphs: &[Graph], options: RunnerOptions) -> (usize, usize) {
     let inputs = inputs(graphs, 3);
     let bytes: Vec<Vec<Vec<u8>>> =
@@ -133,7 +135,7 @@ fn measure(graphs: &[Graph], options: RunnerOptions) -> (usize, usize) {
     let set = lower(&ClassGraph::each(graphs.to_vec()), &LowerOptions::default(), &options.cpu).unwrap();
     let mut runner = in_process(set, options).unwrap();
     feed(&mut runner, graphs, &inputs);
-    // Threads and kernels set up what they keep.
+    // Warm-up: threads and kernels allocate what they keep.
     for _ in 0..3 {
         step(&mut runner, &bytes);
     }
@@ -147,7 +149,7 @@ fn measure(graphs: &[Graph], options: RunnerOptions) -> (usize, usize) {
 
 #[test]
 fn a_steady_step_allocates_nothing() {
-    // Meanwhile the thread that started this test comes to rest; it allocates, too.
+    // Meanwhile the thread that started this test becomes idle; it allocates, too.
     measure(&step_graphs(2), RunnerOptions::default());
     for (ranks, workers) in [(1, 1), (3, 1), (2, 2), (4, 3)] {
         let options = || RunnerOptions { workers: Some(workers), ..RunnerOptions::default() };

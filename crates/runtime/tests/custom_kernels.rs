@@ -1,4 +1,5 @@
-//! Kernels of one's own in programs of several ranks, and composites that run as one kernel without anybody writing it.
+//! Custom kernels in programs of several ranks, and outlined composites that run as one kernel without a
+//! custom one.
 
 mod common;
 
@@ -18,7 +19,7 @@ use partita_program::{Action, LowerOptions, ProgramSet, lower};
 use partita_runtime::{Cpu, CpuKernel, RunnerOptions, TensorView, TensorViewMut};
 use partita_spmd::{Options, Partitioned, partition, virtual_ranks};
 
-// ---- two ops of one's own and their kernels ----
+// ---- two custom ops and their kernels ----
 
 /// `gelu(x[.., n] + bias[n])`, exactly.
 fn bias_gelu() -> CustomOp {
@@ -68,7 +69,8 @@ fn norm() -> CustomOp {
 
 type Rows = fn(&[&[f32]], &mut [f32]);
 
-/// A kernel that works on f32, row by row of the first operand; the others are one row long. Counts its runs.
+/// A kernel on f32 that processes the first operand row by row; the other operands are one row. Counts its
+/// runs.
 struct ByRow {
     row: Rows,
     runs: Arc<AtomicUsize>,
@@ -111,7 +113,7 @@ fn bias_gelu_row(args: &[&[f32]], out: &mut [f32]) {
     }
 }
 
-/// By its Taylor series, which converges everywhere.
+/// The error function by its Taylor series, which converges everywhere.
 fn erf(x: f64) -> f64 {
     let (mut term, mut sum) = (x, x);
     for n in 1..200 {
@@ -156,7 +158,7 @@ fn register(
 
 // ---- running graphs ----
 
-/// Partitioned over ranks that cut the first input along `dim`, and the programs.
+/// The graph partitioned over ranks that shard the first input along `dim`, and its programs.
 fn programs(graph: &Graph, ranks: usize, dim: usize, cpu: &Cpu) -> (Partitioned, ProgramSet) {
     let mesh = Mesh::new("mesh", &[("dp", ranks)]);
     let mut graph = prune(open_composites(graph, &|c| !cpu.has_kernel(c)).unwrap());
@@ -173,7 +175,7 @@ fn programs(graph: &Graph, ranks: usize, dim: usize, cpu: &Cpu) -> (Partitioned,
     (partitioned, set)
 }
 
-/// The names of what each compute instruction of rank 0 runs last.
+/// The name of the last op of each compute instruction of rank 0.
 fn computed(set: &ProgramSet) -> Vec<String> {
     let program = &set.programs[0];
     let region = |action: &Action| match action {
@@ -186,7 +188,7 @@ fn computed(set: &ProgramSet) -> Vec<String> {
     program.instructions.iter().filter_map(|i| region(&i.action)).collect()
 }
 
-/// Global outputs of one step on the device.
+/// The global outputs of one step on the device.
 fn run(partitioned: &Partitioned, set: &ProgramSet, cpu: &Cpu, inputs: &[Literal]) -> Vec<Literal> {
     let options = RunnerOptions { cpu: cpu.clone(), nan_guard: false, ..RunnerOptions::default() };
     let mut runner = in_process(set.clone(), options).unwrap();
@@ -240,7 +242,7 @@ fn graph_of(op: &CustomOp, types: &[TensorType]) -> Graph {
     b.finish_named(names.zip(results).collect())
 }
 
-/// Checks a graph on ranks that cut its first input along `dim` against the interpreter of the whole.
+/// Compares a graph on ranks that shard its first input along `dim` with the interpreter on the full tensors.
 fn check(graph: &Graph, ranks: usize, dim: usize, cpu: &Cpu, tolerance: f64) -> Vec<String> {
     let (partitioned, set) = programs(graph, ranks, dim, cpu);
     let inputs = inputs_of(graph, 5);
@@ -250,7 +252,7 @@ fn check(graph: &Graph, ranks: usize, dim: usize, cpu: &Cpu, tolerance: f64) -> 
     computed(&set)
 }
 
-// ---- kernels of one's own ----
+// ---- custom kernels ----
 
 #[test]
 fn kernels_run_on_shards_and_give_the_numbers_of_the_decomposition() {
@@ -258,7 +260,7 @@ fn kernels_run_on_shards_and_give_the_numbers_of_the_decomposition() {
     let ops: [(CustomOp, Rows); 2] = [(bias_gelu(), bias_gelu_row), (norm(), norm_row)];
     for (op, row) in ops {
         let runs = register(&mut cpu, &op, row, &[vec![f32s(&[3, 8]), f32s(&[8])]]).unwrap();
-        // Shards of 3 and 2 rows, and one rank without any.
+        // Shards of 3 and 2 rows, and one rank without rows.
         for (ranks, rows) in [(1, 5), (2, 5), (2, 4), (3, 2)] {
             runs.store(0, Ordering::SeqCst);
             let graph = graph_of(&op, &[f32s(&[rows, 8]), f32s(&[8])]);
@@ -286,12 +288,12 @@ fn operands_that_are_views_reach_the_kernel_in_order() {
     let bias = b.broadcast_scalar(bias, &[6]).unwrap();
     let y = op.apply(&mut b, &[turned, bias]).unwrap()[0];
     let graph = b.finish_named(vec![("y".into(), y)]);
-    // A number in every place of the bias, and columns for rows: both are copied first.
+    // A broadcast scalar as bias, and columns as rows: both are copied first.
     assert_eq!(check(&graph, 1, 0, &cpu, 1e-5), ["copy", "copy", "mine.bias_gelu"]);
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 
-/// Subtracts the mean of each row, which it keeps in its workspace meanwhile.
+/// Subtracts the mean of each row; the means are stored in the workspace meanwhile.
 struct Centre;
 
 impl CpuKernel for Centre {
@@ -341,7 +343,7 @@ fn a_kernel_does_not_run_where_a_shard_means_something_else() {
     let graph = graph_of(&mean(), &[f32s(&[4, 8])]);
     assert_eq!(check(&graph, 2, 0, &cpu, 1e-6), ["mine.mean"]);
     assert_eq!(runs.load(Ordering::SeqCst), 2);
-    // A rank's part of a cut row is not the mean of what it holds.
+    // The mean of a sharded row is not the mean of one rank's shard.
     check(&graph, 2, 1, &cpu, 1e-6);
     assert_eq!(runs.load(Ordering::SeqCst), 2);
 }
@@ -386,7 +388,7 @@ fn wrong_kernels_are_refused() {
     let difference = (numbers[0] - numbers[1]).abs();
     assert!((1e-4..1e-2).contains(&difference), "{error}");
     assert!(error.notes[0].contains("tensor<16x8xf32>"), "{error}");
-    // Nothing is written, or not all of it.
+    // A kernel that writes nothing, or not all elements.
     assert_eq!(refuse(|_, _| (), std::slice::from_ref(&example)).code, "E246");
     let all_but_one: Rows = |args, out| bias_gelu_row(&[&args[0][..7], args[1]], &mut out[..7]);
     let error = refuse(all_but_one, std::slice::from_ref(&example));
@@ -396,7 +398,7 @@ fn wrong_kernels_are_refused() {
     let wide = |shape: &[usize]| TensorType::new(DType::F64, shape);
     assert_eq!(refuse(bias_gelu_row, &[vec![wide(&[2, 8]), wide(&[8])]]).code, "E247");
 
-    /// Takes every type, but reads f32.
+    /// A kernel that accepts every type, but reads f32.
     struct Careless;
     impl CpuKernel for Careless {
         fn supports(&self, _: &[TensorType], _: &[TensorType]) -> bool {
@@ -411,7 +413,7 @@ fn wrong_kernels_are_refused() {
     assert_eq!(cpu.kernels.register(&bias_gelu(), Arc::new(Careless), &examples).unwrap_err().code, "E425");
 }
 
-// ---- composites that run as one kernel ----
+// ---- outlined composites that run as one kernel ----
 
 #[test]
 fn an_elementwise_composite_is_one_instruction() {
@@ -421,7 +423,7 @@ fn an_elementwise_composite_is_one_instruction() {
         assert_eq!(check(&graph, ranks, 0, &cpu, 1e-5), ["mine.bias_gelu"]);
     }
     assert_eq!(check(&graph, 2, 1, &cpu, 1e-5), ["mine.bias_gelu"]);
-    // Two results, one of them from a composite within.
+    // Two results, one of them from a nested composite.
     let both = CustomOp::new("mine.both", &["x", "bias"], |b, args| {
         let y = bias_gelu().apply(b, args)?[0];
         Ok(vec![y, b.composite(&partita_ir::composites::SILU, &[], &[y])?])
@@ -481,7 +483,7 @@ fn gradients_through_a_fused_composite_are_those_of_its_ops() {
         Ok(vec![b.multiply(gated, args[1])?])
     });
     let f64s = |shape: &[usize]| TensorType::new(DType::F64, shape);
-    // One kernel, also where the gradient of a bias sums over rows.
+    // One kernel, also if the gradient of a bias sums over rows.
     for (op, second) in [(swish, f64s(&[5, 4])), (bias_gelu(), f64s(&[4]))] {
         let forward = graph_of(&op, &[f64s(&[5, 4]), second]);
         let mut graph = autodiff::vjp(&forward, &[0], &[0, 1]).unwrap();
@@ -492,7 +494,7 @@ fn gradients_through_a_fused_composite_are_those_of_its_ops() {
             let names = check(&graph, ranks, 0, &cpu, 1e-11);
             assert_eq!(names, [format!("{}.vjp", op.name)]);
         }
-        // Against differences of the decomposition.
+        // Compared with finite differences of the decomposition.
         let inputs = inputs_of(&graph, 5);
         let found = evaluate(&graph, &inputs).unwrap();
         let value = |inputs: &[Literal]| -> f64 {

@@ -1,4 +1,4 @@
-//! The CPU as a device: its ranks run on any executor, to the same bits.
+//! The CPU as a device: its ranks run on any executor, with the same bits.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Programs of several ranks on worker threads: the numbers, the memory, and how a run ends when it fails.
+//! Programs of several ranks on worker threads: results, memory, and how a run ends when it fails.
 
 mod common;
 
@@ -84,7 +84,8 @@ fn any_number_of_workers_gives_the_same_bits() {
     }
 }
 
-/// Who only helps must not sleep through the end of a step. Steps as short as these end just where it goes to sleep.
+/// A worker that only steals must not sleep through the end of a step. Such short steps end just as it goes
+/// to sleep.
 #[test]
 fn a_worker_without_a_rank_comes_back_from_every_step() {
     let (done, is_done) = std::sync::mpsc::channel();
@@ -122,7 +123,7 @@ fn position(set: &ProgramSet, rank: usize, wanted: impl Fn(&Action) -> bool) -> 
         .expect("there is such an instruction")
 }
 
-/// Runs a step with a fault and returns how it is told.
+/// Runs a step with a fault and returns the error text.
 fn fail(fault: Fault, rank: usize, at: impl Fn(&Action) -> bool, options: RunnerOptions) -> String {
     let graphs = step_graphs(4);
     let set = program(&graphs);
@@ -135,7 +136,7 @@ fn fail(fault: Fault, rank: usize, at: impl Fn(&Action) -> bool, options: Runner
     let begin = Instant::now();
     let error = runner.step().unwrap_err();
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
-    // Once failed, always failed; and everything can be dropped.
+    // After a failure every step fails, and everything can be dropped.
     assert_eq!(runner.step().unwrap_err(), error);
     drop(runner);
     error.to_string()
@@ -240,7 +241,7 @@ fn more_memory_than_there_is_is_refused() {
     let set = program(&[graph]);
     let error = in_process(set.clone(), deterministic()).err().expect("no machine has so much");
     assert_eq!(error.code, "E040", "{error}");
-    // Where the limit lets it pass, the system does not.
+    // If the limit permits the request, the system refuses it.
     let options = RunnerOptions { memory: MemoryLimit::Bytes(u64::MAX), ..deterministic() };
     let error = in_process(set, options).err().expect("no machine has so much");
     assert_eq!(error.code, "E426", "{error}");

@@ -1,4 +1,4 @@
-//! Whole models over meshes: training steps on worker threads against the interpreter on one device.
+//! Complete models over meshes: training steps on worker threads against the interpreter on one device.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn pin(graph: &mut Graph, value: ValueId, sharding: Sharding) {
         Some(Annotation { mesh: 0, sharding, open, replicated: vec![], origin: "test".into() });
 }
 
-/// Megatron's layout by hand where the mesh has `tp`, data over `dp`.
+/// Megatron's layout written by hand if the mesh has `tp`, data parallelism over `dp`.
 fn lay_out(graph: &mut Graph, mesh: &Mesh) {
     let (tp, dp) = (mesh.axis_named("tp"), mesh.axis_named("dp"));
     for input in graph.inputs.clone() {
@@ -93,7 +93,7 @@ fn data(literal: &Literal) -> TensorData {
     TensorData::new(literal.ty.dtype, literal.ty.shape.clone(), literal.to_bytes())
 }
 
-/// A batch for every fed tensor of the step: tokens and labels below 11, floats in (-1, 1).
+/// A batch with every fed tensor of the step: tokens and labels below 11, floats in (-1, 1).
 fn batch(step: &Graph, number: u64) -> Vec<(String, Literal)> {
     let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = move || {
@@ -193,7 +193,7 @@ fn check(model: ModelConfig, dtype: DType, meshes: &[&[(&str, usize)]]) {
             let found = train.tensor(name).unwrap();
             let found = Literal::from_bytes(&literal.ty, &found.bytes).unwrap();
             for (position, (f, e)) in found.to_f64().iter().zip(literal.to_f64()).enumerate() {
-                // Adam divides by the root of tiny squares: differences of rounding show.
+                // Adam divides by the root of tiny squares, which magnifies rounding differences.
                 assert!(
                     (f - e).abs() <= 2e-3 * e.abs().max(1.0),
                     "{axes:?}: {name}[{position}]: {f} for {e}"
@@ -227,8 +227,8 @@ fn a_llama_trains_as_the_interpreter_does() {
     check(ModelConfig::Llama(config), DType::F32, &MESHES);
 }
 
-/// The value gradient of a head that three query heads share sums over heads and positions at once: the product copies
-/// its operand, and that copy is planned too.
+/// The value gradient of a head that three query heads share sums over heads and positions at once: the
+/// matmul copies its operand, and the memory plan includes that copy.
 #[test]
 fn scratch_memory_of_shared_heads_is_planned() {
     let config = LlamaConfig {

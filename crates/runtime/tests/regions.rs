@@ -1,4 +1,4 @@
-//! Regions with reductions of rows in whole programs: states written in place, values that others read too.
+//! Regions with row reductions in complete programs: states updated in place, values with several readers.
 
 mod common;
 
@@ -8,7 +8,7 @@ use partita_ir::{ClassGraph, Graph, GraphBuilder, Node, Op, Role, ValueId};
 use partita_program::{LowerOptions, ProgramSet, Region, lower};
 use partita_runtime::{Cpu, RunnerOptions};
 
-/// Numbers that depend on nothing but the seed.
+/// Random numbers from a seed.
 struct Random(u64);
 
 impl Random {
@@ -18,7 +18,7 @@ impl Random {
     }
 }
 
-/// Two states and an input of one shape, and what a few random steps make of them: the states replace themselves.
+/// A step with two states and an input of one shape: a few random ops compute new values of the states.
 fn random_step(seed: u64, shape: &[usize]) -> Graph {
     let mut random = Random(seed);
     let mut b = GraphBuilder::new("step");
@@ -51,14 +51,14 @@ fn random_step(seed: u64, shape: &[usize]) -> Graph {
                 b.multiply(x, wide).unwrap()
             }
             4 => {
-                // Somebody in between, for whom values must be there.
+                // An op over another shape, for which its operand must be stored.
                 let turned: Vec<usize> = (0..=last).rev().collect();
                 let turned_back = b.transpose(x, &turned).unwrap();
                 let tall = b.unary(UnaryKind::Negate, turned_back).unwrap();
                 b.transpose(tall, &turned).unwrap()
             }
             5 => {
-                // Across rows, and now and then read again by what else reads the rows.
+                // A sum across rows, which sometimes a later op over the rows reads.
                 let sum = b.reduce_sum(x, &rows).unwrap();
                 sums.push(sum);
                 let mean = b.scale(sum, 1.0 / shape[..last].iter().product::<usize>() as f64).unwrap();
@@ -88,7 +88,7 @@ fn reductions_in_regions(set: &ProgramSet) -> usize {
     set.programs[0].regions.iter().filter(|region| Region::reduces_rows(region)).count()
 }
 
-/// Of those, the ones that reduce across rows.
+/// The number of those instructions that reduce across rows.
 fn reductions_across_rows(set: &ProgramSet) -> usize {
     let across = |node: &Node| matches!(&node.op, Op::Reduce(op) if op.dims.first() == Some(&0));
     let regions = set.programs[0].regions.iter().filter(|region| Region::reduces_rows(region));

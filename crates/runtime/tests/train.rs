@@ -1,4 +1,4 @@
-//! The training loop: global batches in, global checkpoints out, whatever the mesh.
+//! The training loop: global batches in, global checkpoints out, on any mesh.
 
 mod common;
 
@@ -16,8 +16,8 @@ use partita_runtime::{BatchTensor, Fault, Processes, RunnerOptions, TensorLayout
 
 const ROWS: usize = 7;
 
-/// A step of a linear model `y = x w` whose weight is stored as two pieces and whose rows are sharded over `ranks`
-/// (ZeRO-like: the first piece of `w` and its momentum are sharded too), with microbatches.
+/// A step of a linear model `y = x w` whose weight is stored in two parts and whose rows are sharded over
+/// `ranks` (like ZeRO: the first part of `w` and its momentum are sharded too), with microbatches.
 struct Model {
     graphs: Vec<Graph>,
     inputs: Vec<TensorLayout>,
@@ -134,7 +134,7 @@ fn steps(train: &mut TrainLoop, range: std::ops::Range<u64>) -> Vec<f64> {
         assert_eq!(report.step, i + 1);
         assert_eq!((report.grad_norm, report.peak_bytes_used), (None, report.peak_bytes_planned));
         assert!(report.tokens_per_s > 0.0);
-        // Step and seed reach the program.
+        // Step and seed are inputs of the program.
         assert_eq!(train.output("seen").unwrap().bytes, (40 + i as i64 + 1).to_ne_bytes());
         report.loss
     };
@@ -188,7 +188,7 @@ fn a_checkpoint_joins_pieces_and_goes_on_on_another_mesh() {
     second.restore(&saved).unwrap();
     assert_eq!(second.steps_taken(), 3);
     close(&steps(&mut second, 3..6), &expected);
-    // On the same mesh, to the bit.
+    // On the same mesh, bit for bit.
     let mut third = train(3, 1, 1);
     third.restore(&saved).unwrap();
     assert_eq!(steps(&mut third, 3..6), expected);
@@ -214,7 +214,8 @@ fn a_loss_that_is_not_a_number_names_the_step() {
     assert!(error.code == "E412" && text.contains("at step 3") && text.contains("learning rate"), "{text}");
 }
 
-/// Runs a step that must fail with `code`, and checks that parameters, states and the count of steps stay as they are.
+/// Runs a step that must fail with `code`, and checks that parameters, states and the step counter do not
+/// change.
 #[track_caller]
 fn fails(train: &mut TrainLoop, batch: &[BatchTensor<'_>], rate: f64, code: &str, words: &[&str]) {
     let before = train.checkpoint(BTreeMap::new()).unwrap();
@@ -253,9 +254,9 @@ fn a_step_that_is_refused_names_what_is_wrong_and_changes_nothing() {
         for rate in [-1e-3, f64::NAN, f64::INFINITY, 1e39] {
             fails(&mut train, &[x], rate, "E431", &["learning rate", "within the range of f32"]);
         }
-        // Every step is fed anew.
+        // Every step needs a new batch.
         assert_eq!(train.run().unwrap_err().code, "E430");
-        // The scalars of a step may stand in a batch; the loop's own values win.
+        // A batch may contain the scalars of a step; the loop's own values replace them.
         let seed = BatchTensor { name: "seed", dtype: DType::U64, shape: &[], bytes: &[9; 8] };
         train.step(&[x, seed], 0.0).unwrap();
         assert_eq!(train.output("seen").unwrap().bytes, 43i64.to_ne_bytes());
@@ -329,7 +330,7 @@ fn two_processes_train_and_save_to_the_bits_of_one() {
         // From the checkpoint of one process.
         train.restore(&saved).unwrap();
         assert_eq!(train.steps_taken(), 4);
-        // Of other processes there is nothing to read or write.
+        // Tensors of other processes can be neither read nor written.
         let (runner, other) = (train.runner_mut(), if index == 0 { 2 } else { 0 });
         assert_eq!(runner.local_ranks(), [&[0][..], &[1, 2]][index]);
         for error in [
@@ -344,12 +345,12 @@ fn two_processes_train_and_save_to_the_bits_of_one() {
             assert_eq!(error.code, "E446", "{error}");
         }
         assert!(runner.has_output(other, "loss") && runner.input_type(other, "w#0").is_ok());
-        // A world of other programs.
+        // A world for other programs.
         let set = program(&model(2, 1).graphs);
         let error =
             partita_runtime::Runner::new(set, World::in_process(3, vec![]).unwrap(), options).err().unwrap();
         assert_eq!(error.code, "E445", "{error}");
-        // What fails on one ends all.
+        // A failure on one process ends all.
         runner.world().barrier().unwrap();
         if index == 1 {
             let at = |i: &Instruction| matches!(i.action, Action::Compute(_));
@@ -371,7 +372,7 @@ fn two_processes_train_and_save_to_the_bits_of_one() {
     assert_eq!(consequence, format!("rank 2 failed: {reason}"));
 }
 
-/// The first piece of the parameter in a checkpoint.
+/// The first part of the parameter in a checkpoint.
 fn alone_tensor(saved: &partita_runtime::checkpoint::Checkpoint) -> TensorData {
     let whole = &saved.tensors["w"];
     let rows = whole.bytes.chunks(5 * 4).flat_map(|row| &row[..2 * 4]);

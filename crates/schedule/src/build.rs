@@ -446,7 +446,7 @@ fn first_real_input(forward: &Graph) -> Result<&str> {
     forward.inputs.iter().map(|&v| forward.value(v)).find(real).map(|value| value.name.as_str()).ok_or_else(
         || {
             Diagnostic::new("E013", format!("`{}` has no input with a gradient", forward.name))
-                .expected("an input of real numbers")
+                .expected("an input with a float type")
         },
     )
 }

@@ -124,7 +124,7 @@ impl Pattern {
             return expression::parse(text);
         }
         let graph = parse_named(text, "<pattern>").map_err(|cause| {
-            let mut error = Diagnostic::new("E240", "a pattern that is no StableHLO text");
+            let mut error = Diagnostic::new("E240", "the pattern is not valid StableHLO text");
             error.at = cause.at.clone();
             error.expected = cause.expected.clone();
             error.found = cause.found.clone();

@@ -384,7 +384,7 @@ fn toml_of(value: &Argument) -> toml::Value {
 }
 
 fn argument_of(origin: &str, key: &str, value: &toml::Value) -> Result<Argument> {
-    let wrong = || malformed(origin, key, value, "a number, a truth value, a text or a list");
+    let wrong = || malformed(origin, key, value, "a number, a boolean, a string or a list");
     Ok(match value {
         toml::Value::Integer(value) => Argument::Int(*value),
         toml::Value::Float(value) => Argument::Float(*value),
@@ -415,7 +415,7 @@ fn split_comment(line: &str) -> (&str, &str) {
 }
 
 fn text_of<'a>(origin: &str, key: &str, value: &'a toml::Value) -> Result<&'a str> {
-    value.as_str().ok_or_else(|| malformed(origin, key, value, "a text"))
+    value.as_str().ok_or_else(|| malformed(origin, key, value, "a string"))
 }
 
 fn malformed(origin: &str, key: &str, value: &toml::Value, expected: &str) -> Box<Diagnostic> {

@@ -344,7 +344,7 @@ impl Primitive {
                 if ops.is_some() && (pattern.is_some() || !at.is_empty()) {
                     return Err(Diagnostic::new(
                         "E222",
-                        format!("`{call}`: ops are meant by number or by pattern"),
+                        format!("`{call}`: select ops by number or by pattern, not by both"),
                     )
                     .expected("`ops`, or `pattern` with `at`")
                     .found("both"));

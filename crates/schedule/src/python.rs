@@ -58,7 +58,7 @@ pub(crate) fn parse(text: &str, origin: &str) -> Result<Plan> {
         reader.end_of_statement()?;
     }
     plan.map(|(_, plan)| plan).ok_or_else(|| {
-        Diagnostic::new("E260", "the file holds no plan")
+        Diagnostic::new("E260", "the file contains no plan")
             .at(origin)
             .expected(format!("a dictionary called {}", NAMES.join(" or ")))
             .found(if text.trim().is_empty() { "nothing" } else { "imports and comments alone" })
@@ -356,7 +356,7 @@ impl<'a> Reader<'a> {
         let value = match (digits.parse(), digits.parse::<f64>()) {
             (Ok(value), _) => Argument::Int(value),
             (_, Ok(value)) if value.is_finite() => Argument::Float(value),
-            _ => return Err(self.wrong(self.place, "a number in decimal")),
+            _ => return Err(self.wrong(self.place, "a decimal number")),
         };
         self.place += end;
         Ok(value)
@@ -390,12 +390,12 @@ impl<'a> Reader<'a> {
             Some(prefix) => {
                 let quote = self.rest().chars().nth(1);
                 if !matches!(prefix, 'r' | 'R' | 'u' | 'U') || !matches!(quote, Some('"' | '\'')) {
-                    return Err(self.wrong(start, "a text without a prefix, or with `r` or `u`"));
+                    return Err(self.wrong(start, "a string without a prefix, or with `r` or `u`"));
                 }
                 self.place += 1;
                 matches!(prefix, 'r' | 'R')
             }
-            None => return Err(self.wrong(start, "a text")),
+            None => return Err(self.wrong(start, "a string")),
         };
         let quote = &self.rest()[..1];
         let triple = quote.repeat(3);
@@ -404,7 +404,7 @@ impl<'a> Reader<'a> {
         loop {
             let rest = self.rest();
             let Some(letter) = rest.chars().next().filter(|c| close.len() == 3 || *c != '\n') else {
-                return Err(self.wrong(start, "a text that ends"));
+                return Err(self.wrong(start, "a string with its closing quote"));
             };
             if rest.starts_with(close) {
                 self.place += close.len();
@@ -430,7 +430,7 @@ impl<'a> Reader<'a> {
     fn escape(&mut self, text: &mut String) -> Result<()> {
         let start = self.place - 1;
         let letter = self.rest().chars().next();
-        let letter = letter.ok_or_else(|| self.wrong(start, "a text that ends"))?;
+        let letter = letter.ok_or_else(|| self.wrong(start, "a string with its closing quote"))?;
         self.place += letter.len_utf8();
         let digits = match letter {
             'x' => 2,

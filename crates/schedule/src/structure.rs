@@ -258,7 +258,7 @@ impl Structured {
                 for (before, earlier, other) in &self.computed {
                     let inside = |path: &String| modules.iter().any(|module| is_inside(path, module));
                     if other != compute && earlier.iter().all(inside) {
-                        self.notes.push(format!("{line} holds, and {before} does not any more"));
+                        self.notes.push(format!("{line} replaces {before}"));
                     }
                 }
                 self.computed.push((line, modules, *compute));

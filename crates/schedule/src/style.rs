@@ -128,7 +128,7 @@ pub struct Style {
 
 /// The note about `use_local_output`.
 pub(crate) const LOCAL_NOTE: &str =
-    "`use_local_output` changes nothing: a model here reads whole tensors, wherever their shards lie";
+    "`use_local_output` changes nothing: a model reads global tensors, whatever their layout";
 
 /// Every spelling of a style's name.
 const NAMES: [&str; 18] = [
@@ -269,7 +269,7 @@ impl Style {
             ];
             for (from, to, missing) in sides {
                 if from.is_some() && to.is_none() {
-                    return Err(unknown(call, &format!("{missing} is missing: what the layout becomes")));
+                    return Err(unknown(call, &format!("{missing}, the resulting layout, is missing")));
                 }
             }
             if style.input.is_none() && style.output.is_none() {
@@ -441,7 +441,8 @@ fn layout_of(call: &Call, value: &Argument) -> Result<Layout> {
         _ => {}
     }
     let value = value.describe();
-    let mut error = unknown(call, &format!("no layout `{value}`")).expected("replicate or shard(dim)");
+    let mut error =
+        unknown(call, &format!("there is no layout `{value}`")).expected("replicate or shard(dim)");
     error.help = did_you_mean(value.split('(').next().unwrap_or_default(), ["replicate", "shard(dim)"]);
     Err(error)
 }

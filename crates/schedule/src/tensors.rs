@@ -43,7 +43,7 @@ pub fn inputs_of(
                 (offset[0], shape[0]) = (start, limit - start);
                 return Ok(value.window(&offset, &shape));
             }
-            Err(Diagnostic::new("E010", format!("nothing to feed to input `{name}`"))
+            Err(Diagnostic::new("E010", format!("there are no values for input `{name}`"))
                 .expected(step.ty(input).to_string()))
         })
         .collect()

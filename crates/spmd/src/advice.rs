@@ -70,7 +70,7 @@ pub(crate) fn idle_notes(graph: &Graph, mesh: &Mesh, layouts: &Layouts) -> Vec<S
         let (first, pieces, dim) = (&idle.first, idle.pieces, idle.dim);
         let (ways, axes) = (mesh.axes_size(&idle.axes), mesh.display_axes(&idle.axes));
         format!(
-            "{first} has {pieces} pieces along dimension {dim} for {ways} ranks over {axes}{others}: {are_idle} there"
+            "{first} has {pieces} blocks along dimension {dim} for {ways} ranks over {axes}{others}: {are_idle} there"
         )
     };
     idle(graph, mesh, layouts).into_iter().map(note).collect()

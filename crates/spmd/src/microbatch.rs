@@ -82,7 +82,7 @@ struct Cuts {
 impl Cuts {
     fn of(graph: &Graph, count: usize, batched: &[ValueId]) -> Result<Cuts> {
         let Some(&first) = batched.first() else {
-            return Err(Diagnostic::new("E226", "microbatches need an input that holds a batch")
+            return Err(Diagnostic::new("E226", "microbatches need an input with a batch dimension")
                 .expected("an input of rank 1 or more, the batch in dimension 0")
                 .found("none"));
         };
@@ -227,7 +227,9 @@ impl Analysis {
                         (Some(dim), _) => State::Split(dim),
                         (None, FactorKind::Reduce(combiner)) => State::Partial(combiner),
                         (None, _) => {
-                            return Err(blocked(format!("result {number} does not say how pieces combine")));
+                            return Err(blocked(format!(
+                                "result {number} does not say how microbatches combine"
+                            )));
                         }
                     };
             }
@@ -339,7 +341,7 @@ fn refusal(graph: &Graph, node: &Node, cuts: &Cuts, why: &str) -> Box<Diagnostic
     };
     Diagnostic::new(
         "E220",
-        format!("`{}` cannot be cut into {} microbatches: {why}", node.op.name(), cuts.count()),
+        format!("`{}` cannot be split into {} microbatches: {why}", node.op.name(), cuts.count()),
     )
     .at(place)
     .expected("samples that are independent up to sums for the loss and the gradients")

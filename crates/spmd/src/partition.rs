@@ -131,7 +131,7 @@ pub fn partition(graph: &Graph, mesh: &Mesh, options: &Options) -> Result<Partit
             Err(Stop::Error(error)) => return Err(error),
         }
     }
-    Err(Diagnostic::new("E219", "rank classes did not settle")
+    Err(Diagnostic::new("E219", "rank classes did not converge")
         .help("this is a bug in partita; please report it"))
 }
 

@@ -204,7 +204,7 @@ fn on_mesh<'a>(
         let what = format!("the layout of `{}` is on another mesh", graph.describe(value));
         Diagnostic::new("E216", what)
             .at(annotation.origin.clone())
-            .expected(format!("a layout that can be said in the axes of {mesh}{}", devices(mesh)))
+            .expected(format!("a layout that can be expressed in the axes of {mesh}{}", devices(mesh)))
             .found(format!("a layout in the axes of {own}{}", devices(own)))
             .help("give the layout on the mesh that the program is partitioned on")
     })
@@ -256,10 +256,10 @@ impl State<'_> {
                 Cause::Through { .. } | Cause::GradientOf(_) | Cause::RematOf(_) | Cause::Alias(_) => None,
             });
             let what =
-                format!("two layouts asked for `{}` contradict each other", self.graph.describe(value));
+                format!("two requested layouts of `{}` contradict each other", self.graph.describe(value));
             Diagnostic::new(CONTRADICTION, what)
                 .at(annotation.origin.clone())
-                .expected(format!("what {} asks for", before.unwrap_or("another request".to_string())))
+                .expected(format!("what {} requests", before.unwrap_or("another line".to_string())))
                 .found(format!("{} on dimension {dim}", sharding.display(self.mesh)))
         };
         // Of two annotations of one dimension, the longer list extends the shorter one, which must

@@ -108,7 +108,7 @@ fn build_attention(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -> Re
 }
 
 fn attention_shape(found: &[usize]) -> Box<Diagnostic> {
-    Diagnostic::new("E116", "attention operands")
+    Diagnostic::new("E116", "the operands of attention do not fit together")
         .expected("q [batch, heads, s, d]; k, v [batch, groups, t, d]; heads a multiple of groups")
         .found(format!("{found:?}"))
 }

@@ -29,7 +29,7 @@ fn build_cross_entropy(a: &Attributes, b: &mut GraphBuilder, args: &[ValueId]) -
     let shape = b.shape(logits);
     let dim = last(b, logits)?;
     let found = b.ty(labels).dtype;
-    element_type("partita.cross_entropy", found.is_integer(), "labels of whole numbers", found)?;
+    element_type("partita.cross_entropy", found.is_integer(), "integer labels", found)?;
     // log(sum(exp(x))) - x[label], shifted: no half of the gradient needs a separate sum over
     // classes.
     let shifted = shifted(b, logits)?;

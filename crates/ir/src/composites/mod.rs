@@ -134,7 +134,7 @@ fn last(b: &GraphBuilder, x: ValueId) -> Result<usize> {
 /// The extents of an operand with this rank. E104 for another rank.
 fn extents<const RANK: usize>(b: &GraphBuilder, x: ValueId, what: &str) -> Result<[usize; RANK]> {
     b.shape(x).try_into().map_err(|found: Vec<usize>| {
-        Diagnostic::new("E104", format!("{what} of `{}`", b.graph().name))
+        Diagnostic::new("E104", format!("{what} of `{}` has the wrong rank", b.graph().name))
             .expected(format!("a tensor of {RANK} dimensions"))
             .found(format!("{found:?}"))
     })

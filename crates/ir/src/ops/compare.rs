@@ -398,7 +398,7 @@ fn parse_select(op: &mut OpParser) -> Result<Vec<ValueId>> {
             op.parser.advance();
             let types = op.parser.type_list()?;
             let [predicate, value] = types.as_slice() else {
-                return Err(op.error("E146", "`stablehlo.select` has two types").expected("`: P, T`"));
+                return Err(op.error("E146", "`stablehlo.select` needs two types").expected("`: P, T`"));
             };
             op.operand_types = Some(vec![predicate.clone(), value.clone(), value.clone()]);
             op.result_types = vec![value.clone()];

@@ -59,7 +59,7 @@ impl Operation for Composite {
         if expected != operands {
             let list =
                 |types: &[&TensorType]| types.iter().map(|t| t.to_string()).collect::<Vec<_>>().join(", ");
-            return Err(Diagnostic::new("E117", format!("operands of composite `{}`", self.name()))
+            return Err(Diagnostic::new("E117", format!("operands of composite `{}` have wrong types", self.name()))
                 .expected(list(&expected))
                 .found(list(operands)));
         }
@@ -223,7 +223,7 @@ fn parse_composite(op: &mut OpParser) -> Result<Vec<ValueId>> {
         return Err(op.parser.unexpected("the composite's name in quotes"));
     };
     let (Some(name), Some(Value::Symbol(function))) = (name, op.attributes.get("decomposition")) else {
-        return Err(op.error("E147", "a composite has a name and `decomposition = @function`"));
+        return Err(op.error("E147", "a composite needs a name and `decomposition = @function`"));
     };
     let function = function.clone();
     let mut attributes = Attributes::new();

@@ -166,7 +166,7 @@ fn parse_constant(op: &mut OpParser) -> Result<Vec<ValueId>> {
     let value = if op.generic()? {
         match op.attributes.get("value") {
             Some(text::Value::Dense(value)) => value.clone(),
-            _ => return Err(op.error("E147", "a constant has the attribute `value = dense<..> : T`")),
+            _ => return Err(op.error("E147", "a constant needs the attribute `value = dense<..> : T`")),
         }
     } else {
         op.dictionary()?;

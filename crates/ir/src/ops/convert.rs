@@ -84,7 +84,7 @@ impl Operation for BitcastConvert {
         let ty = operands[0];
         // A boolean is one bit in StableHLO, so no other type has its width.
         let booleans = [ty.dtype, self.dtype].iter().filter(|&&d| d == DType::Bool).count();
-        element_type(self.name(), booleans != 1, "types of whole bytes", DType::Bool)?;
+        element_type(self.name(), booleans != 1, "element types of whole bytes", DType::Bool)?;
         let (from, to) = (ty.dtype.size_bytes(), self.dtype.size_bytes());
         let mut shape = ty.shape.clone();
         if from > to {

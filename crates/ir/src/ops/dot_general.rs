@@ -158,7 +158,7 @@ impl Operation for DotGeneral {
             ("contracting dimensions", &self.lhs_contracting, &self.rhs_contracting),
         ] {
             if left.len() != right.len() {
-                return Err(Diagnostic::new("E105", format!("{attribute} of `{NAME}` come in pairs"))
+                return Err(Diagnostic::new("E105", format!("{attribute} of `{NAME}` differ in number"))
                     .expected(format!("as many as {left:?}"))
                     .found(format!("{right:?}")));
             }

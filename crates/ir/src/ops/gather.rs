@@ -130,7 +130,7 @@ impl Indexing<'_> {
             || self.index_batching.contains(&self.index_vector_dim)
         {
             return fail(
-                format!("`{operand_batching}` and `{index_batching}` of `{name}` come in pairs"),
+                format!("`{operand_batching}` and `{index_batching}` of `{name}` must have equal lengths"),
                 "index dimensions other than the index vector's, one for each".to_string(),
                 format!("{:?} and {:?}", self.operand_batching, self.index_batching),
             );
@@ -520,7 +520,7 @@ impl TextForm for Gather {
 
 fn parse_gather(op: &mut OpParser) -> Result<Vec<ValueId>> {
     if !op.generic()? {
-        return Err(op.error("E140", "`stablehlo.gather` is written in the generic form"));
+        return Err(op.error("E140", "`stablehlo.gather` must be written in the generic form"));
     }
     op.arity(2)?;
     let numbers = op.record_of("dimension_numbers")?;

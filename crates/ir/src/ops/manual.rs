@@ -137,7 +137,7 @@ impl ManualComputation {
             shapes(
                 manual.is_even(&ty.shape),
                 format!(
-                    "{what} {number} of `{MANUAL}` is not cut evenly, but its body has one shape for all ranks"
+                    "{what} {number} of `{MANUAL}` is split unevenly, but its body has one shape for all ranks"
                 ),
                 "extents that the manual axes divide",
                 format!("{ty} as {}", manual.display(&self.mesh_value)),
@@ -326,7 +326,7 @@ impl Operation for ManualComputation {
     }
 
     fn localise(&self, _: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        Err(Diagnostic::new("E119", format!("`{MANUAL}` has no rewriting for one rank"))
+        Err(Diagnostic::new("E119", format!("`{MANUAL}` cannot be rewritten for one rank"))
             .expected("its body in the per-rank graph")
             .found("the op itself"))
     }
@@ -370,7 +370,7 @@ fn parse_sharding_constraint(op: &mut OpParser) -> Result<Vec<ValueId>> {
     let sharding = if op.generic()? {
         match op.attributes.get("sharding") {
             Some(Value::Shardings(list)) if list.len() == 1 => list[0].clone(),
-            _ => return Err(op.error("E147", "`sdy.sharding_constraint` has the attribute `sharding`")),
+            _ => return Err(op.error("E147", "`sdy.sharding_constraint` needs the attribute `sharding`")),
         }
     } else {
         op.operands()?;
@@ -443,7 +443,7 @@ fn names_ranks(graph: &Graph) -> bool {
 fn parse_manual_computation(op: &mut OpParser) -> Result<Vec<ValueId>> {
     op.parser
         .mark('(')
-        .map_err(|_| op.error("E140", "`sdy.manual_computation` is written in its pretty form"))?;
+        .map_err(|_| op.error("E140", "`sdy.manual_computation` must be written in its pretty form"))?;
     op.operands()?;
     op.parser.mark(')')?;
     let mut lists = Vec::new();
@@ -497,7 +497,7 @@ fn parse_manual_computation(op: &mut OpParser) -> Result<Vec<ValueId>> {
                 "E144",
                 format!("collectives over mesh `@{}`, whose `device_ids` are not in order", mesh.name),
             )
-            .expected("a mesh whose ranks run on the devices of their numbers")
+            .expected("a mesh in which rank i runs on device i")
             .found(format!("device_ids={:?}", mesh.device_ids.as_deref().unwrap_or_default())));
     }
     let ranks_fit = ins.len() == op.operands.len()
@@ -505,7 +505,7 @@ fn parse_manual_computation(op: &mut OpParser) -> Result<Vec<ValueId>> {
         && ins.iter().enumerate().all(|(i, s)| s.sharding.dims.len() == op.operand_type(i).rank())
         && outs.iter().zip(&op.result_types).all(|(s, ty)| s.sharding.dims.len() == ty.rank());
     if !ranks_fit {
-        return Err(op.error("E148", "each operand and result has a sharding with its number of dimensions"));
+        return Err(op.error("E148", "each operand and result needs a sharding of all its dimensions"));
     }
     op.parser.use_meshes();
     let shardings = |list: Vec<crate::text::ShardingText>, units: &str, op: &OpParser| -> Vec<Sharding> {

@@ -42,7 +42,7 @@ ops! {
     slice {
         Slice: "A static window.",
         Concatenate: "Pieces joined along a dimension.",
-        Pad: "Edges added or cut.",
+        Pad: "Edges added or removed.",
     }
     dynamic_slice {
         DynamicSlice: "A window at a computed place.",
@@ -62,15 +62,15 @@ ops! {
     collectives read by parsers {
         AllReduce: "Combination across ranks.",
         AllGather: "Concatenation across ranks.",
-        ReduceScatter: "Combination across ranks, each keeping a piece.",
-        AllToAll: "Exchange of pieces.",
-        CollectivePermute: "Exchange of whole values.",
+        ReduceScatter: "Combination across ranks, each keeping a shard.",
+        AllToAll: "Exchange of shards.",
+        CollectivePermute: "Point-to-point transfer of values.",
         CollectiveBroadcast: "One rank's value for all.",
         PartitionId: "This rank's number.";
         also Groups
     }
     manual {
-        ShardingConstraint: "A layout asked for in the middle of a graph.",
+        ShardingConstraint: "A layout requested in the middle of a graph.",
         ManualComputation: "A body written for one shard over named axes.",
     }
     composite { Composite: "A named subgraph." }

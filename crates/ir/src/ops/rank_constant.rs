@@ -112,7 +112,7 @@ impl Operation for RankConstant {
     }
 
     fn localise(&self, _: &mut dyn LocalContext) -> Result<Vec<ValueId>> {
-        Err(Diagnostic::new("E119", format!("{RANK_CONSTANT} stands in graphs of ranks only"))
+        Err(Diagnostic::new("E119", format!("{RANK_CONSTANT} is valid only in per-rank graphs"))
             .help("partition the global graph instead"))
     }
 }
@@ -136,15 +136,15 @@ impl TextForm for RankConstant {
 
 fn parse_rank_constant(op: &mut OpParser) -> Result<Vec<ValueId>> {
     if !op.generic()? {
-        return Err(op.error("E147", "this op is written in the generic form"));
+        return Err(op.error("E147", "this op must be written in the generic form"));
     }
     let ranks = op.indices_of("ranks")?;
     let values = match op.attributes.get("values") {
         Some(text::Value::Dense(value)) if value.ty.shape.first() == Some(&ranks.len()) => value.clone(),
-        _ => return Err(op.error("E147", "`values = dense<..>` has one value for each of `ranks`")),
+        _ => return Err(op.error("E147", "`values = dense<..>` must have one value for each of `ranks`")),
     };
     if ranks.is_empty() || !ranks.is_sorted_by(|a, b| a < b) {
-        return Err(op.error("E147", "`ranks` is a list of ascending ranks"));
+        return Err(op.error("E147", "`ranks` must be a list of ascending ranks"));
     }
     op.arity(0)?;
     op.finish(RankConstant { ranks: ranks.into(), values: Arc::new(values) })

@@ -252,7 +252,7 @@ impl TextForm for ReduceWindow {
 
 fn parse_reduce_window(op: &mut OpParser) -> Result<Vec<ValueId>> {
     if !op.generic()? {
-        return Err(op.error("E140", "`stablehlo.reduce_window` is written in the generic form"));
+        return Err(op.error("E140", "`stablehlo.reduce_window` must be written in the generic form"));
     }
     op.at_least(2)?;
     let window = op.indices_of("window_dimensions")?;

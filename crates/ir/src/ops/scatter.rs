@@ -425,7 +425,7 @@ impl TextForm for Scatter {
 
 fn parse_scatter(op: &mut OpParser) -> Result<Vec<ValueId>> {
     if !op.generic()? {
-        return Err(op.error("E140", "`stablehlo.scatter` is written in the generic form"));
+        return Err(op.error("E140", "`stablehlo.scatter` must be written in the generic form"));
     }
     if op.operands.len() > 3 {
         return Err(op.error("E144", "`stablehlo.scatter` of several operands at once is not supported"));

@@ -177,7 +177,7 @@ impl Operation for Concatenate {
                 .found("0"));
         };
         if self.dim >= first.rank() {
-            return Err(Diagnostic::new("E105", format!("`{}` along a missing dimension", self.name()))
+            return Err(Diagnostic::new("E105", format!("`{}` along an unknown dimension", self.name()))
                 .expected(format!("below {}, the rank of {first}", first.rank()))
                 .found(self.dim.to_string()));
         }
@@ -273,7 +273,7 @@ impl Operation for Pad {
             let padded = self.extent(dim, extent);
             sizes(
                 padded >= 0,
-                format!("`{}` cuts more of dimension {dim} than {operand} has", self.name()),
+                format!("`{}` removes more of dimension {dim} than {operand} has", self.name()),
                 "an extent of at least 0",
                 padded.to_string(),
             )?;

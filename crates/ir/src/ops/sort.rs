@@ -156,7 +156,7 @@ impl TextForm for Sort {
 
 fn parse_sort(op: &mut OpParser) -> Result<Vec<ValueId>> {
     if !op.generic()? {
-        return Err(op.error("E140", "`stablehlo.sort` is written in the generic form"));
+        return Err(op.error("E140", "`stablehlo.sort` must be written in the generic form"));
     }
     op.at_least(1)?;
     // A negative dimension counts from the end.

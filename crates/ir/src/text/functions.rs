@@ -79,7 +79,7 @@ impl Parser<'_> {
     }
 
     pub(super) fn too_many_nodes(&self, at: usize) -> Box<Diagnostic> {
-        self.error_at(at, "E149", format!("calls and composites unfold to more than {NODE_LIMIT} nodes"))
+        self.error_at(at, "E149", format!("inlining calls and composites gives more than {NODE_LIMIT} nodes"))
     }
 
     /// The expanded size of a graph. Each decomposition is counted once and remembered.
@@ -158,7 +158,7 @@ impl Parser<'_> {
         }
         for (input, output, at) in aliases {
             let output = usize::try_from(output).ok().filter(|&o| o < types.len()).ok_or_else(|| {
-                self.error_at(at, "E147", "`tf.aliasing_output` is not the number of a result")
+                self.error_at(at, "E147", "`tf.aliasing_output` is not the index of a result")
                     .expected(format!("a number below {}", types.len()))
                     .found(output.to_string())
             })?;

@@ -92,7 +92,10 @@ impl Parser<'_> {
                         })
                         .flatten();
                 let bytes = bytes.ok_or_else(|| {
-                    self.error("E145", "a raw literal is `\"0x\"` and two hexadecimal digits for each byte")
+                    self.error(
+                        "E145",
+                        "a raw literal must be `\"0x\"` and two hexadecimal digits for each byte",
+                    )
                 })?;
                 self.advance();
                 Ok(Dense::Bytes(bytes))
@@ -122,7 +125,7 @@ impl Parser<'_> {
                 Kind::Mark('[') => {
                     counts.push(0);
                     if counts.len() > 64 {
-                        return Err(self.error("E149", "this literal nests too deep"));
+                        return Err(self.error("E149", "this literal is nested too deeply"));
                     }
                     if extents.len() < counts.len() {
                         extents.push(None);

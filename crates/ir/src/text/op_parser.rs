@@ -269,7 +269,7 @@ impl<'p, 't> OpParser<'p, 't> {
         match self.result_types.as_slice() {
             [one] => Ok(one.clone()),
             many => Err(self
-                .error("E146", format!("`{}` has one result", self.name))
+                .error("E146", format!("`{}` must have one result", self.name))
                 .found(format!("{} types", many.len()))),
         }
     }
@@ -285,7 +285,7 @@ impl<'p, 't> OpParser<'p, 't> {
             return Ok(());
         }
         Err(self
-            .error("E146", format!("`{}` takes another number of operands", self.name))
+            .error("E146", format!("`{}` has a wrong number of operands", self.name))
             .expected(count.to_string())
             .found(self.operands.len().to_string()))
     }
@@ -296,7 +296,7 @@ impl<'p, 't> OpParser<'p, 't> {
             return Ok(());
         }
         Err(self
-            .error("E146", format!("`{}` takes more operands", self.name))
+            .error("E146", format!("`{}` needs more operands", self.name))
             .expected(format!("at least {count}"))
             .found(self.operands.len().to_string()))
     }

@@ -289,9 +289,7 @@ impl<'t> Parser<'t> {
                 return Err(self.error_at(
                     at,
                     "E143",
-                    format!(
-                        "`{name}` belongs to the graph around this region, which only sees its arguments"
-                    ),
+                    format!("`{name}` is defined outside this region, which can use only its arguments"),
                 ));
             }
         };

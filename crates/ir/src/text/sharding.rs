@@ -74,7 +74,7 @@ impl Parser<'_> {
             let size_at = self.position;
             let size = self.integer()?;
             if !(1..=RANK_LIMIT).contains(&size) {
-                return Err(self.error_at(size_at, "E148", "an axis has between 1 and 2^24 positions"));
+                return Err(self.error_at(size_at, "E148", "an axis must have between 1 and 2^24 positions"));
             }
             mesh.axes.push(Axis { name: axis, size: size as usize });
             let ranks = mesh
@@ -82,7 +82,7 @@ impl Parser<'_> {
                 .iter()
                 .try_fold(1i64, |n, a| n.checked_mul(a.size as i64).filter(|&n| n <= RANK_LIMIT));
             if ranks.is_none() {
-                return Err(self.error_at(size_at, "E148", "a mesh has at most 2^24 ranks"));
+                return Err(self.error_at(size_at, "E148", "a mesh must have at most 2^24 ranks"));
             }
             if !self.eat(',') {
                 break;
@@ -105,7 +105,7 @@ impl Parser<'_> {
                 Some(ids) if ids.len() == ranks && is_named_once(&ids) => mesh.device_ids = Some(ids),
                 _ => {
                     return Err(self
-                        .error_at(at, "E148", "a mesh names one device for each rank")
+                        .error_at(at, "E148", "a mesh must name one device for each rank")
                         .expected(format!("{ranks} device numbers, each once")));
                 }
             }

@@ -27,7 +27,7 @@ impl Parser<'_> {
         }
         let tree = self.tree.clone();
         let mut cursor = self.cursor(&tree);
-        cursor.angle().map_err(|_| self.source.error("E142", "this type does not end", start))?;
+        cursor.angle().map_err(|_| self.source.error("E142", "this type is not closed", start))?;
         let (open, close) = (tree.tokens.list[self.position], tree.tokens.list[cursor.position - 1]);
         let raw = &self.source.text[open.end..close.start];
         let refuse = |what: &str| self.source.error("E142", what, start).found(format!("`tensor<{raw}>`"));

@@ -1,4 +1,5 @@
-//! The gradients of attention, block of keys by block of keys.
+//! Backward pass of attention: loops over blocks of keys, and for each over blocks of query rows. See the
+//! module above for the algorithm.
 
 use super::blocks::{
     Problem, Rows, add_means, after, ahead, exponentials, exponentials_again, gradients, inverse, load,
@@ -11,12 +12,12 @@ use crate::options::KernelOptions;
 use crate::view::{View, ViewMut};
 use crate::workspace::Workspace;
 
-/// Keys in a block, at most.
+/// Maximum number of keys in a block.
 pub(super) const KEYS: usize = 2048;
-/// Keys at a time in the pass over earlier blocks.
+/// Keys in a block of the extra pass that computes row maxima and sums before the first gradient.
 pub(super) const EARLIER_KEYS: usize = 128;
 
-/// [`attention_backward`](super::attention_backward) of one type.
+/// [`attention_backward`](super::attention_backward) for one element type.
 pub(super) fn backward<T: Float>(
     kernel_options: KernelOptions,
     problem: &Problem<'_>,
@@ -50,14 +51,16 @@ pub(super) fn backward<T: Float>(
             for (member, some) in blocks_of_rows {
                 let head = [key_head[0], key_head[1] * group + member];
                 let tile = problem.tile(head, &some, &block);
-                // All rows meet the first block, even if there is nothing in it.
+                // Every query row processes the first block of keys, even one that is masked entirely: its
+                // gradient is set there.
                 if tile.reach() == 0 && block.start > 0 {
                     continue;
                 }
                 let kept = member * queries + some.start..member * queries + some.end;
                 let dq_rows = &mut dq_rows[kept.start * columns..kept.end * columns];
                 let [max, sum, mean] = [&mut *max, &mut *sum, &mut *mean].map(|x| &mut x[kept.clone()]);
-                // While this is computed, the next queries come near, and with the last ones the next keys.
+                // While this tile is computed, the next queries are prefetched; during the last tile of
+                // queries also the next keys.
                 let is_last = some.end == queries;
                 let (next, follow) = match is_last {
                     true => (after(head, [sizes.batch, sizes.heads]), 0..blocks.rows),
@@ -69,7 +72,7 @@ pub(super) fn backward<T: Float>(
                     [&dk, &dv].map(|x| ahead(&x.as_view(), Some(key_head).filter(|_| is_last), &block));
                 load::<T>(kernel_options, q, head, &some, q_rows);
                 load::<T>(kernel_options, dout, head, &some, dout_rows);
-                // The keys that these queries see last come first.
+                // The last block that these queries see is processed first (blocks run backwards).
                 let is_first = problem.tile(head, &some, &(block.end..sizes.keys)).reach() == 0;
                 let mut rows = Rows { max, sum, factor };
                 if is_first {
@@ -101,7 +104,7 @@ pub(super) fn backward<T: Float>(
                 tile.hide(p);
                 if is_first {
                     exponentials(kernel_options, &tile, p, &mut rows);
-                    // From here on one over the sum.
+                    // From here on `sum` holds the reciprocal of the sum.
                     rows.sum.iter_mut().for_each(|sum| *sum = inverse(*sum));
                     scale_rows(kernel_options, mean, 1, rows.factor);
                     scale_rows(kernel_options, mean, 1, rows.sum);

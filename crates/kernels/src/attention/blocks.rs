@@ -1,4 +1,4 @@
-//! Blocks of queries and keys: how they are cut, copied and scored, and the functions of their rows.
+//! Blocks of queries and keys: their sizes, copies and scores, and the functions applied to rows of scores.
 
 use crate::options::KernelOptions;
 use std::ops::Range;
@@ -16,20 +16,20 @@ use crate::rows::lane_sum;
 use crate::tiles::{Reader, TILE, TileBytes, tiles};
 use crate::view::{View, ViewMut};
 
-/// Query rows in a block, at most.
+/// Maximum number of query rows in a block.
 const ROWS: usize = 144;
 
-/// A number of elements made up to whole vectors of every machine.
+/// A number of elements rounded up to whole vectors of every machine.
 pub(super) fn padded(count: usize) -> usize {
     count.next_multiple_of(16)
 }
 
-/// How queries and keys are cut: into as few blocks as their largest sizes allow, each about as long as the next.
+/// Block sizes for queries and keys: as few blocks as the maximum sizes allow, all of about the same length.
 #[derive(Clone, Copy)]
 pub(super) struct Blocks {
-    /// Query rows in a block, but for the last one.
+    /// Query rows in every block but the last.
     pub rows: usize,
-    /// Keys in a block, but for the last one: a multiple of the lanes of sums.
+    /// Keys in every block but the last: a multiple of the lanes of sums.
     pub keys: usize,
 }
 
@@ -40,29 +40,29 @@ impl Blocks {
         Blocks { rows, keys: even(keys, most_keys).next_multiple_of(LANES) }
     }
 
-    /// Elements from one row of scores to the next: a cache line more than it has keys, so that rows do not all fall
-    /// on the same sets of a cache.
+    /// Elements from one row of scores to the next: one cache line more than there are keys, so that the rows
+    /// do not all map to the same cache sets.
     fn pitch(&self) -> usize {
         self.keys + 16
     }
 
-    /// Elements of a block of scores.
+    /// Elements of one block of scores.
     pub fn scores(&self) -> usize {
         self.rows * self.pitch()
     }
 }
 
-/// `0..count` in ranges of `step`; one where there is nothing.
+/// `0..count` as consecutive ranges of `step`; one empty range if `count` is 0.
 pub(super) fn ranges(count: usize, step: usize) -> impl DoubleEndedIterator<Item = Range<usize>> {
     (0..count.div_ceil(step.max(1)).max(1)).map(move |i| i * step..count.min((i + 1) * step))
 }
 
-/// What is computed, and in which blocks.
+/// One attention problem, and how it is split into blocks.
 pub(super) struct Problem<'a> {
     pub sizes: Sizes,
     pub options: &'a AttentionOptions<'a>,
     pub blocks: Blocks,
-    /// From one row of queries or keys to the next, where they are copied.
+    /// Elements from one row of the copied queries or keys to the next.
     pub columns: usize,
 }
 
@@ -72,7 +72,7 @@ impl<'a> Problem<'a> {
         Problem { sizes, options, blocks, columns: padded(sizes.width) }
     }
 
-    /// The scores of some queries of one head and some keys.
+    /// The tile of scores of some queries of one head and some keys.
     pub fn tile(&self, [b, h]: [usize; 2], queries: &Range<usize>, keys: &Range<usize>) -> Tile<'a> {
         let &Problem { sizes, options, blocks, columns } = self;
         let shift = match options.causal {
@@ -89,7 +89,7 @@ impl<'a> Problem<'a> {
     }
 }
 
-/// A block of scores: how it lies, and what of it is seen.
+/// A tile of scores (query rows by keys): its layout, and which of its entries are not masked.
 #[derive(Clone, Copy)]
 pub(super) struct Tile<'a> {
     rows: usize,
@@ -97,24 +97,24 @@ pub(super) struct Tile<'a> {
     width: usize,
     columns: usize,
     pitch: usize,
-    /// Row `i` sees the keys before `i + shift`.
+    /// Query row `i` sees the keys below `i + shift`.
     shift: isize,
     mask: Option<View<'a>>,
 }
 
 impl Tile<'_> {
-    /// How many keys a row sees, but for the mask.
+    /// The number of keys that a row sees under the causal mask (the explicit mask is not considered).
     #[inline(always)]
     fn seen(&self, row: usize) -> usize {
         (row as isize + self.shift).clamp(0, self.keys as isize) as usize
     }
 
-    /// How many keys the last row sees: none sees more.
+    /// The number of keys that the last row sees, which is the largest of all rows.
     pub fn reach(&self) -> usize {
         self.rows.checked_sub(1).map_or(0, |last| self.seen(last))
     }
 
-    /// `out = scale a b^T` where seen, for a row of `a` for each query and of `b` for each key.
+    /// `out = scale a b^T` where not masked; `a` has a row for each query and `b` has a row for each key.
     ///
     /// # Safety
     /// `b` has these rows.
@@ -130,11 +130,11 @@ impl Tile<'_> {
         let part = Part { band: Band::Out(self.shift), ahead };
         let size = [self.rows, self.width, self.reach()];
         let (a, out) = (Matrix::of(a, self.columns), MatrixMut::of(out, self.pitch));
-        // SAFETY: the caller's; `a` has these rows and `out` room for the product.
+        // SAFETY: the caller guarantees the rows of `b`; `a` has its rows, and `out` has room for the matmul.
         unsafe { gemm_part(kernel_options, part, size, scale, a, b.transposed(), out, false) }
     }
 
-    /// `out += scale p x` for scores `p` and a row of `x` for each key: a row for each query.
+    /// `out += scale p x`: `p` holds scores, `x` has a row for each key, `out` has a row for each query.
     pub fn over_keys<C: Real>(
         &self,
         kernel_options: KernelOptions,
@@ -147,13 +147,13 @@ impl Tile<'_> {
         let part = Part { band: Band::Lower(self.shift), ahead };
         let [p, x] = [Matrix::of(p, self.pitch), Matrix::of(x, self.columns)];
         let out = MatrixMut::of(out, self.columns);
-        // SAFETY: `p` is rows by keys, and the others have as many rows.
+        // SAFETY: `p` is rows by keys, and the other matrices have as many rows.
         unsafe {
             gemm_part(kernel_options, part, [self.rows, self.keys, self.columns], scale, p, x, out, true)
         }
     }
 
-    /// `out += scale p^T x` for scores `p` and a row of `x` for each query: a row for each key.
+    /// `out += scale p^T x`: `p` holds scores, `x` has a row for each query, `out` has a row for each key.
     pub fn over_rows<C: Real>(
         &self,
         kernel_options: KernelOptions,
@@ -166,13 +166,13 @@ impl Tile<'_> {
         let part = Part { band: Band::Upper(self.shift), ahead };
         let [p, x] = [Matrix::of(p, self.pitch).transposed(), Matrix::of(x, self.columns)];
         let out = MatrixMut::of(out, self.columns);
-        // SAFETY: `p` is rows by keys, and the others have as many rows.
+        // SAFETY: `p` is rows by keys, and the other matrices have as many rows.
         unsafe {
             gemm_part(kernel_options, part, [self.reach(), self.rows, self.columns], scale, p, x, out, true)
         }
     }
 
-    /// Sets seen scores to minus infinity where the mask is false.
+    /// Sets scores to minus infinity where the mask is false.
     pub fn hide<C: Real>(&self, scores: &mut [C]) {
         let Some(mask) = &self.mask else { return };
         let mut scratch: TileBytes = [0; TILE];
@@ -189,31 +189,32 @@ impl Tile<'_> {
     }
 }
 
-/// What is known of the rows of a block.
+/// Softmax statistics of the rows of a block.
 pub(super) struct Rows<'a, C> {
     /// The largest score so far.
     pub max: &'a mut [C],
-    /// The sum of the exponentials of scores less `max`.
+    /// The sum of `exp(score - max)` so far.
     pub sum: &'a mut [C],
-    /// What sums were last multiplied by because there was a larger maximum.
+    /// What the sums were last multiplied by because `max` grew.
     pub factor: &'a mut [C],
 }
 
 impl<'a, C: Number> Rows<'a, C> {
-    /// Nothing seen yet.
+    /// Resets the statistics: no scores yet.
     pub fn begin(&mut self) {
         self.max.fill(C::LOWEST);
         self.sum.fill(C::ZERO);
     }
 }
 
-/// One over a sum of exponentials; zero where there were none.
+/// The reciprocal of a sum of exponentials; zero for an empty sum.
 #[inline(always)]
 pub(super) fn inverse<C: Real>(sum: C) -> C {
     if sum == C::ZERO { C::ZERO } else { C::ONE / sum }
 }
 
-/// A row as whole chunks, which reach past all that a product may read; `hidden` is put where nothing is seen.
+/// A row of scores as whole chunks, which end at or after the last key that a matmul reads; masked entries
+/// become `hidden`.
 #[inline(always)]
 fn chunks<'a, C: Number>(
     tile: &Tile<'_>,
@@ -229,7 +230,7 @@ fn chunks<'a, C: Number>(
 }
 
 multiversion! {
-    /// Scores become their exponentials, less the largest of their row so far.
+    /// Replaces scores by `exp(score - max)` with the largest score of their row so far.
     pub(super) fn exponentials[C: Real](tile: &Tile<'_>, scores: &mut [C], rows: &mut Rows<'_, C>) {
         for row in 0..tile.rows {
             let scores = chunks(tile, row, scores, C::LOWEST);
@@ -241,7 +242,7 @@ multiversion! {
             }
             let before = rows.max[row];
             let max = Peak::apply(before, join_lanes::<C, Peak>(lanes));
-            // Not a number is not hidden: it goes on into the result.
+            // A NaN is not a masked score: it must reach the result.
             if max == C::LOWEST && scores.as_flattened().iter().all(|&score| score == max) {
                 scores.as_flattened_mut().fill(C::ZERO);
                 rows.factor[row] = C::ONE;
@@ -269,7 +270,8 @@ multiversion! {
 }
 
 multiversion! {
-    /// Scores become their exponentials, less the largest of their row; of rows that see no key, zeros.
+    /// Replaces scores by `exp(score - max)` with the final maximum of their row; rows that see no key become
+    /// zeros.
     pub(super) fn exponentials_again[C: Real](tile: &Tile<'_>, scores: &mut [C], max: &[C], inverses: &[C]) {
         for row in 0..tile.rows {
             let scores = chunks(tile, row, scores, C::LOWEST);
@@ -294,7 +296,7 @@ multiversion! {
     }
 }
 
-/// The sum of p d.
+/// The sum of the products p d.
 #[inline(always)]
 fn mean<C: Real>(p: &[C], d: &[[C; LANES]]) -> C {
     let d = d.as_flattened();
@@ -303,8 +305,8 @@ fn mean<C: Real>(p: &[C], d: &[[C; LANES]]) -> C {
 }
 
 multiversion! {
-    /// `d = p (d - mean[row] inverses[row])`: the gradient through a softmax of exponentials `p`. Adds to the means
-    /// before, if they are not complete.
+    /// `d = p (d - mean[row] inverses[row])`: the gradient through a softmax with the unscaled exponentials
+    /// `p`. If the means are not complete yet, first adds this tile's part to them.
     pub(super) fn gradients[C: Real](tile: &Tile<'_>, p: &[C], d: &mut [C], means: &mut [C], inverses: &[C], complete: bool) {
         for row in 0..tile.rows {
             let (p, d) = (&p[row * tile.pitch..], chunks(tile, row, d, C::ZERO));
@@ -320,7 +322,7 @@ multiversion! {
 }
 
 multiversion! {
-    /// Multiplies each row by a factor of its own.
+    /// Multiplies each row by its factor.
     pub(super) fn scale_rows[C: Real](x: &mut [C], pitch: usize, factors: &[C]) {
         for (x, &factor) in x.chunks_exact_mut(pitch.max(1)).zip(factors) {
             for x in x {
@@ -331,7 +333,7 @@ multiversion! {
 }
 
 multiversion! {
-    /// Widens rows of a matrix, made up with zeros to whole vectors of columns.
+    /// Widens rows of a matrix to the compute type, padded with zeros to whole vectors of columns.
     fn widen_rows[T: Float; T](from: Matrix<T>, rows: usize, columns: usize, into: &mut [T::Compute]) {
         for (row, into) in into.chunks_exact_mut(padded(columns).max(1)).enumerate().take(rows) {
             let from = from.rows_after(row);
@@ -359,7 +361,7 @@ multiversion! {
 }
 
 multiversion! {
-    /// Rounds rows into a matrix, each multiplied by its factor.
+    /// Multiplies each row by its factor and rounds it into a matrix.
     fn round_rows[T: Float; T](from: &[T::Compute], factors: &[T::Compute], to: MatrixMut<T>, rows: usize, columns: usize) {
         for (row, from) in from.chunks_exact(padded(columns).max(1)).enumerate().take(rows) {
             let (to, from) = (to.rows_after(row), &from[..columns]);
@@ -378,7 +380,7 @@ multiversion! {
     }
 }
 
-/// Some rows of one head where they are, if that is how they are computed with.
+/// Some rows of one head in place, if they are stored in the type and layout that the kernel computes with.
 pub(super) fn in_place<T: Float>(
     view: &View<'_>,
     [b, h]: [usize; 2],
@@ -388,7 +390,7 @@ pub(super) fn in_place<T: Float>(
     (T::DTYPE == T::Compute::DTYPE).then(|| Matrix::of_view(&head()))
 }
 
-/// Copies some rows of one head, widened, `padded(width)` apart.
+/// Copies some rows of one head, widened to the compute type; rows are `padded(width)` elements apart.
 pub(super) fn load<T: Float>(
     kernel_options: KernelOptions,
     view: &View<'_>,
@@ -401,7 +403,7 @@ pub(super) fn load<T: Float>(
     widen_rows::<T>(kernel_options, Matrix::of_view(&head), rows.len(), columns, into);
 }
 
-/// Writes rows to where [`load`] would read them, each times its factor.
+/// Writes rows to where [`load`] would read them, each multiplied by its factor.
 pub(super) fn store<T: Float>(
     kernel_options: KernelOptions,
     from: &[T::Compute],
@@ -415,7 +417,7 @@ pub(super) fn store<T: Float>(
     round_rows::<T>(kernel_options, from, factors, MatrixMut::of_view(&mut head), rows.len(), columns);
 }
 
-/// Some rows of one head, to be fetched while something else is computed; nothing past the last head.
+/// Some rows of one head to be prefetched while other rows are computed; empty if `head` is `None`.
 pub(super) fn ahead(view: &View<'_>, head: Option<[usize; 2]>, rows: &Range<usize>) -> RowsAhead {
     let Some([b, h]) = head else { return RowsAhead::NOTHING };
     let head = view.index(0, b).index(0, h).slice(0, rows.start, rows.end, 1);
@@ -427,7 +429,7 @@ pub(super) fn ahead(view: &View<'_>, head: Option<[usize; 2]>, rows: &Range<usiz
     }
 }
 
-/// The head after one of `[batch, heads]`.
+/// The head after one, in the order of `[batch, heads]`; `None` after the last.
 pub(super) fn after([b, h]: [usize; 2], [batch, heads]: [usize; 2]) -> Option<[usize; 2]> {
     if h + 1 < heads { Some([b, h + 1]) } else { (b + 1 < batch).then_some([b + 1, 0]) }
 }

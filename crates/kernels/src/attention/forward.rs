@@ -1,4 +1,4 @@
-//! Attention, block of queries by block of keys, with a running softmax.
+//! Forward pass of attention: blocks of queries by blocks of keys, with a running softmax.
 
 use super::blocks::{
     Problem, Rows, after, ahead, exponentials, in_place, inverse, load, ranges, scale_rows, store,
@@ -11,10 +11,10 @@ use crate::options::KernelOptions;
 use crate::view::{View, ViewMut};
 use crate::workspace::Workspace;
 
-/// Keys in a block, at most.
+/// Maximum number of keys in a block.
 pub(super) const KEYS: usize = 512;
 
-/// [`attention`](super::attention) of one type.
+/// [`attention`](super::attention) for one element type.
 pub(super) fn forward<T: Float>(
     kernel_options: KernelOptions,
     problem: &Problem<'_>,
@@ -45,14 +45,15 @@ pub(super) fn forward<T: Float>(
                     break;
                 }
                 let k_there = in_place::<T>(k, key_head, &block);
-                // Where all keys are one block, it serves all queries of its heads.
+                // If all keys fit one block, its copy serves all queries of the heads that share it.
                 if at_hand.replace((key_head, block.start)) != Some((key_head, block.start)) {
                     if k_there.is_none() {
                         load::<T>(kernel_options, k, key_head, &block, k_rows);
                     }
                     load::<T>(kernel_options, v, key_head, &block, v_rows);
                 }
-                // While this is computed, the next queries come near, and for those of the next head its keys.
+                // While this tile is computed, the next queries are prefetched; before the next head also its
+                // keys.
                 let (next, follow) = match some.end < sizes.queries {
                     true => (Some(head), some.end..sizes.queries.min(some.end + blocks.rows)),
                     false => (after(head, heads), 0..blocks.rows),
@@ -60,7 +61,7 @@ pub(super) fn forward<T: Float>(
                 let alike = some.start.min(sizes.keys)..some.end.min(sizes.keys);
                 let next_keys = [k, v].map(|x| ahead(x, next_key_head, &alike));
                 let soon: [RowsAhead; 3] = [ahead(q, next, &follow), next_keys[0], next_keys[1]];
-                // SAFETY: the block lies in `k`, or its copy in `k_rows`.
+                // SAFETY: the block is inside `k`, or its copy is in `k_rows`.
                 unsafe {
                     tile.scores(
                         kernel_options,

@@ -1,17 +1,19 @@
-//! Scaled dot-product attention in blocks of query rows and keys with a softmax that goes on from block to block, as
-//! FlashAttention has it: scratch is a block of scores, however many keys there are, and what a causal mask hides is
-//! left out.
+//! Scaled dot-product attention in blocks of query rows and keys with a running softmax, after FlashAttention
+//! (Dao et al., 2022): the scratch memory is one block of scores, however many keys there are, and blocks
+//! that a causal mask hides are skipped.
 //!
-//! Forward, a block of query rows meets one block of keys after the other. Its output is a sum of values weighted by
-//! exponentials below the largest score so far; where a later block has a larger one, the sum is scaled down.
+//! Forward, each block of query rows loops over the blocks of keys. Its output accumulates values weighted by
+//! `exp(score - max)`, where `max` is the largest score so far; when a later block has a larger one, the sum
+//! is rescaled.
 //!
-//! Backward, keys are the outer loop, so that the gradients of a block of them stay at hand. The exponentials are
-//! computed again from the largest score of their row. Nothing was kept of that: the block of keys that a query row
-//! sees last is taken first, after a pass over the earlier ones that finds the row's maximum, its sum and the mean of
-//! its gradient. Where all keys are one block there are no earlier ones, and every product is computed once.
+//! Backward, the outer loop runs over blocks of keys, so that the gradients of one block of keys stay in
+//! cache. The exponentials are recomputed from the maximum of their row. The forward pass saves no
+//! statistics: for each query row the last block of keys that it sees is processed first, after a pass over
+//! the earlier blocks that computes the row's maximum, its sum and the mean of its gradient. If all keys fit
+//! one block there are no earlier blocks, and every matmul is computed once.
 //!
-//! **Bits.** How sums are cut is decided by the numbers of queries and keys and by `causal` alone. Where that is false,
-//! results of a query row do not depend on the rows beside it.
+//! **Bits.** How sums are split into blocks depends only on the numbers of queries and keys and on `causal`.
+//! If `causal` is false, the results of a query row do not depend on the other rows.
 
 mod backward;
 mod blocks;
@@ -25,16 +27,16 @@ use crate::view::{View, ViewMut};
 use crate::workspace::piece_bytes;
 use blocks::{Blocks, Problem, padded};
 
-/// What a query may see, and how scores are scaled.
+/// The mask and the scale of attention scores.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionOptions<'a> {
     /// Bool [B or 1, H or 1, S, T]: false hides a key from a query.
     pub mask: Option<View<'a>>,
-    /// Hides keys behind the query: query `i` sees keys `0..=i + query_offset`.
+    /// Causal mask: query `i` sees the keys `0..=i + query_offset`.
     pub causal: bool,
-    /// The position of the first query among the keys, when decoding behind cached keys.
+    /// The position of the first query among the keys, for decoding with cached keys.
     pub query_offset: usize,
-    /// What scores are multiplied by; usually 1 / sqrt(D).
+    /// The factor on scores; usually 1 / sqrt(D).
     pub scale: f64,
 }
 
@@ -74,32 +76,32 @@ impl Sizes {
         Sizes { batch, heads, key_heads, queries, keys, width }
     }
 
-    /// Query heads to a key head.
+    /// Query heads per key head.
     fn group(&self) -> usize {
         self.heads.checked_div(self.key_heads).unwrap_or(0)
     }
 }
 
-/// Bytes of workspace for pieces of so many elements of the type that `dtype` computes in.
+/// Bytes of workspace for buffers of so many elements each, of the type that `dtype` computes in.
 fn bytes<const N: usize>(dtype: DType, pieces: [usize; N]) -> usize {
     let piece = if dtype == DType::F64 { piece_bytes::<f64> } else { piece_bytes::<f32> };
     pieces.map(piece).iter().sum()
 }
 
-/// Bytes of workspace that [`attention`] needs for S queries, T keys and heads of D. In elements of the type computed
-/// in, for blocks of R <= min(S, 144) queries and K <= min(T, 512) keys: R (K + 16) scores, 2 R D of queries and output,
-/// 2 K D of keys and values, and 3 R; K rounded up to 32 and D to 16.
+/// Bytes of workspace that [`attention`] needs for S queries, T keys and head size D. For blocks of R <=
+/// min(S, 144) queries and K <= min(T, 512) keys, in elements of the compute type: R (K + 16) scores, 2 R D
+/// of queries and output, 2 K D of keys and values, and 3 R statistics; K rounded up to 32 and D to 16.
 pub fn attention_workspace_bytes(dtype: DType, queries: usize, keys: usize, width: usize) -> usize {
     let blocks = Blocks::new(queries, keys, forward::KEYS);
     let [own, shared] = [blocks.rows, blocks.keys].map(|rows| rows * padded(width));
     bytes(dtype, [blocks.scores(), own, own, shared, shared, blocks.rows, blocks.rows, blocks.rows])
 }
 
-/// Bytes of workspace that [`attention_backward`] needs for S queries, T keys, heads of D, and `group` query heads to a
-/// key head. In elements of the type computed in, for blocks of R <= min(S, 144) queries and K <= min(T, 2048) keys:
-/// 2 R (K + 16) scores and their gradients, 2 R D of queries and gradients of the output, 4 K D of keys, values and their
-/// gradients, 256 D of earlier keys and values, `group` S (D + 3) of gradients of queries and what is known of their
-/// rows, and 2 R or R + K; K rounded up to 32 and D to 16.
+/// Bytes of workspace that [`attention_backward`] needs for S queries, T keys, head size D, and `group` query
+/// heads per key head. For blocks of R <= min(S, 144) queries and K <= min(T, 2048) keys, in elements of the
+/// compute type: 2 R (K + 16) scores and their gradients, 2 R D of queries and output gradients, 4 K D of
+/// keys, values and their gradients, 256 D of earlier keys and values, `group` S (D + 3) of query gradients
+/// and row statistics, and 2 R or R + K; K rounded up to 32 and D to 16.
 pub fn attention_backward_workspace_bytes(
     dtype: DType,
     group: usize,
@@ -116,9 +118,9 @@ pub fn attention_backward_workspace_bytes(
     scores + rows + bytes(dtype, [all, all, all, blocks.rows, blocks.rows.max(blocks.keys)])
 }
 
-/// `out = softmax(scale q k^T, masked) v` for each head. `q` and `out` are [B, H, S, D], `k` and `v`
-/// [B, H', T, D] with H a multiple of H': query head h reads key head h / (H / H'). A query that sees no key
-/// gives zeros. Strides are free. Floats; halves compute in f32.
+/// `out = softmax(scale q k^T, masked) v` for each head. `q` and `out` are [B, H, S, D], `k` and `v` are [B,
+/// H', T, D] with H a multiple of H': query head h reads key head h / (H / H'). A query that sees no key
+/// gives zeros. Any strides. Float types; f16 and bf16 compute in f32.
 ///
 /// # Panics
 /// Where shapes or types do not fit or the workspace is too small.
@@ -137,8 +139,8 @@ pub fn attention(
     dispatch!(float q.dtype(), T => forward::forward::<T>(kernel_options, &problem, [q, k, v], out, workspace))
 }
 
-/// The gradients of [`attention`] with respect to `q`, `k` and `v`, recomputing the probabilities. Gradients of
-/// a key head sum over the query heads that read it.
+/// The gradients of [`attention`] with respect to `q`, `k` and `v`; the probabilities are recomputed. The
+/// gradients of a key head sum over the query heads that read it.
 ///
 /// # Panics
 /// Where shapes or types do not fit or the workspace is too small.

@@ -1,10 +1,12 @@
-//! Chains of f32 arithmetic as a machine with one accumulator of a few vectors: a value that only the next step
-//! needs never leaves its registers, others rest in chunks of the first cache. Every step rounds as the function
-//! does by itself, so the bits are the same, at every vector width.
+//! Chains: fused elementwise f32 expressions. The interpreter here is a machine with one accumulator of a few
+//! vectors: a value that only the next step reads never leaves its registers, other values spill to buffers
+//! in L1. Every step rounds exactly as the stand-alone function does, so the bits are the same, at every
+//! vector width.
 //!
-//! Where it can be, a chain is compiled to machine code ([`NativeBackend::compile`](crate::native::NativeBackend)), in which
-//! no value rests in memory at all: half the time of a chain that computes more than it reads. The steps remain for the other
-//! machines and for what is left over of a vector.
+//! Where possible, a chain is compiled to machine code instead
+//! ([`NativeBackend::compile`](crate::native::NativeBackend)), which keeps all intermediate values in
+//! registers: that halves the time of chains that are bound by arithmetic. The interpreter runs chains on
+//! other machines, and the elements at the end that do not fill a vector.
 
 #[cfg(test)]
 pub(crate) mod random;
@@ -25,36 +27,36 @@ use steps::{Action, CHUNK, Operands, Step, code};
 #[derive(Clone, Copy)]
 struct Accumulator<V, const N: usize>([V; N]);
 
-/// Loops over indices, which the compiler unrolls wherever it stands: the vectors have to end up in registers.
+/// All loops run over indices, which the compiler unrolls: the vectors have to stay in registers.
 impl<V: Vector, const N: usize> Accumulator<V, N> {
     /// # Safety
-    /// The accumulator's elements can be read here.
+    /// The accumulator's elements are readable at `from`.
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
         let mut x = Self::splat(0.0);
         for i in 0..N {
-            // SAFETY: the caller's.
+            // SAFETY: the caller upholds the contract.
             x.0[i] = unsafe { V::load(from.add(i * V::WIDTH)) };
         }
         x
     }
 
     /// # Safety
-    /// The accumulator's elements can be written here.
+    /// The accumulator's elements are writable at `to`.
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
         for i in 0..N {
-            // SAFETY: the caller's.
+            // SAFETY: the caller upholds the contract.
             unsafe { self.0[i].store(to.add(i * V::WIDTH)) };
         }
     }
 
     /// # Safety
-    /// The accumulator's elements can be written here, at a place for them to be streamed to.
+    /// The accumulator's elements are writable at `to`, which is aligned for non-temporal stores.
     #[inline(always)]
     unsafe fn stream(self, to: *mut f32) {
         for i in 0..N {
-            // SAFETY: the caller's.
+            // SAFETY: the caller upholds the contract.
             unsafe { self.0[i].stream(to.add(i * V::WIDTH)) };
         }
     }
@@ -80,7 +82,7 @@ impl<V: Vector, const N: usize> Accumulator<V, N> {
         self
     }
 
-    /// Element by element, for functions that the compiler vectorises.
+    /// Applies a function element by element, for functions that the compiler vectorises.
     #[inline(always)]
     fn each_with(self, operand: Self, f: impl Fn(f32, f32) -> f32) -> Self {
         let (mut own, mut other) = ([0f32; CHUNK], [0f32; CHUNK]);
@@ -109,7 +111,7 @@ impl<V: Vector, const N: usize> Accumulator<V, N> {
     }
 }
 
-/// The codes of actions on an operand in memory, or on a number.
+/// The opcodes of actions whose operand is in memory or a constant.
 macro_rules! codes {
     ($($source:ident $number:literal)*) => {$(
         mod $source {
@@ -126,7 +128,7 @@ macro_rules! codes {
     )*};
 }
 codes! { memory 0 number 1 }
-/// And those of actions without.
+/// The opcodes of actions without an operand.
 mod alone {
     use super::{Action, code};
     pub(super) const SQUARE: u8 = code(Action::Square, 0);
@@ -140,10 +142,11 @@ mod alone {
     pub(super) const LOGISTIC: u8 = code(Action::Logistic, 0);
 }
 
-/// Runs the steps over as many whole accumulators as fit into `count` elements; returns how many elements are left.
+/// Runs the steps over as many whole accumulators as fit into `count` elements; returns how many elements are
+/// left.
 ///
 /// # Safety
-/// As for [`run`].
+/// The same as for [`run`].
 #[inline(always)]
 unsafe fn sweep<V: Vector, const N: usize>(steps: &[Step], operands: &mut Operands, count: usize) -> usize {
     const { assert!(N * V::WIDTH <= CHUNK) };
@@ -153,8 +156,7 @@ unsafe fn sweep<V: Vector, const N: usize>(steps: &[Step], operands: &mut Operan
         let all = operands.all.as_slice();
         for &Step(step) in steps {
             let [load, code, operand, store] = step.to_le_bytes();
-            // SAFETY: the steps' operands are there; where one is in memory, these elements of it are the caller's to
-            // vouch for.
+            // SAFETY: the steps' operands exist; for those in memory, the caller guarantees these elements.
             unsafe {
                 let pointer = |number: u8| all.get_unchecked(usize::from(number)).pointer;
                 if load != Step::NOTHING {
@@ -207,7 +209,7 @@ unsafe fn sweep<V: Vector, const N: usize>(steps: &[Step], operands: &mut Operan
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 unsafe fn avx512(steps: &[Step], operands: &mut Operands, count: usize) {
     type Vectors = <Avx512 as Machine>::Vector;
-    // SAFETY: the caller's.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         let left = sweep::<Vectors, 8>(steps, operands, count);
         let left = sweep::<Vectors, 1>(steps, operands, left);
@@ -219,7 +221,7 @@ unsafe fn avx512(steps: &[Step], operands: &mut Operands, count: usize) {
 #[target_feature(enable = "avx2,fma")]
 unsafe fn avx2(steps: &[Step], operands: &mut Operands, count: usize) {
     type Vectors = <Avx2 as Machine>::Vector;
-    // SAFETY: the caller's.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         let left = sweep::<Vectors, 8>(steps, operands, count);
         sweep::<f32, 1>(steps, operands, left);
@@ -228,19 +230,20 @@ unsafe fn avx2(steps: &[Step], operands: &mut Operands, count: usize) {
 
 unsafe fn baseline(steps: &[Step], operands: &mut Operands, count: usize) {
     type Vectors = <Baseline as Machine>::Vector;
-    // SAFETY: the caller's.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         let left = sweep::<Vectors, 8>(steps, operands, count);
         sweep::<f32, 1>(steps, operands, left);
     }
 }
 
-/// Runs the steps over rows of `count` elements, by their code if there is one.
+/// Runs the steps over `rows` rows of `count` elements, by their machine code if there is any.
 ///
 /// # Safety
-/// The steps' operands are among these. In each row, each has `count` elements, or a chunk of equal or scratch ones where
-/// its stride is zero, that may be read or, where a step stores, written. What a step stores is read again at the same
-/// place or not at all, or in the next row; what it streams, not at all.
+/// The steps' operands are among `operands`. In each row, each operand has `count` elements, or, if its
+/// stride is zero, a chunk of equal or scratch values; all are readable and, where a step stores, writable. A
+/// stored value is read again only at the same place, or in the next row; a value stored with a non-temporal
+/// store is not read again.
 pub(crate) unsafe fn run(
     options: KernelOptions,
     steps: &[Step],
@@ -250,7 +253,7 @@ pub(crate) unsafe fn run(
     count: usize,
 ) {
     for row in 0..rows {
-        // SAFETY: the caller's; there are only options that the machine has.
+        // SAFETY: the caller upholds the contract; options exist only for what the machine has.
         unsafe {
             if row > 0 {
                 operands.turn(count);
@@ -264,9 +267,9 @@ pub(crate) unsafe fn run(
 }
 
 /// # Safety
-/// As for [`run`], on a machine of this level.
+/// The same as for [`run`], on a machine of this level.
 unsafe fn run_at(level: Level, steps: &[Step], operands: &mut Operands, count: usize) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         match level {
             #[cfg(target_arch = "x86_64")]

@@ -1,8 +1,8 @@
-//! Chains drawn at random, for tests.
+//! Random chains, for tests.
 
 use super::steps::{Action, Kind, Step};
 
-/// Numbers below a bound, the same ones every time.
+/// A generator of numbers below a bound, with a fixed seed.
 pub(crate) fn generator() -> impl FnMut(usize) -> usize {
     let mut state = 7u64;
     move |bound| {
@@ -11,9 +11,9 @@ pub(crate) fn generator() -> impl FnMut(usize) -> usize {
     }
 }
 
-/// A chain drawn at random: steps, what kinds of operands they have, and how many.
+/// A random chain: its steps, the kinds of their operands, and how many there are.
 pub(crate) fn random_chain(random: &mut impl FnMut(usize) -> usize) -> (Vec<Step>, Vec<Kind>) {
-    // Two inputs, one that is the same everywhere, a number, two between steps, two outputs.
+    // Two inputs, one uniform input, a constant, two intermediate values, two outputs.
     let number = [0.5, -1.25, 3.0][random(3)];
     let mut kinds = vec![Kind::Memory; 3];
     kinds.extend([Kind::Number(number), Kind::Between, Kind::Between, Kind::Memory, Kind::Memory]);
@@ -38,7 +38,7 @@ pub(crate) fn random_chain(random: &mut impl FnMut(usize) -> usize) -> (Vec<Step
     (steps, kinds)
 }
 
-/// The sum of so many inputs.
+/// The sum of `inputs` inputs.
 pub(crate) fn sum_of(inputs: u8) -> (Vec<Step>, Vec<Kind>) {
     let mut steps = vec![Step::new(0, Action::Mul, 1, false, inputs)];
     steps.extend((1..inputs).map(|i| Step::new(Step::NOTHING, Action::Add, i, false, inputs)));

@@ -1,24 +1,24 @@
-//! A chain of f32 arithmetic as data: steps on an accumulator, and the memory of their operands.
+//! A chain of f32 arithmetic as data: steps on one accumulator, and the memory of their operands.
 
 use smallvec::SmallVec;
 
 use crate::native::prefetch::Ahead;
 use crate::native::vector::LANES;
 
-/// Elements that a value between two steps takes at most: the accumulator's.
+/// Maximum number of elements of an intermediate value: the accumulator's.
 pub(crate) const CHUNK: usize = 128;
 
-/// What a step does to the accumulator. The first ones have an operand.
+/// What a step does to the accumulator. The first actions take an operand.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub(crate) enum Action {
     Add,
     Sub,
-    /// The operand less the accumulator.
+    /// The operand minus the accumulator.
     SubFrom,
     Mul,
     Div,
-    /// The operand over the accumulator.
+    /// The operand divided by the accumulator.
     DivFrom,
     Max,
     Min,
@@ -34,16 +34,17 @@ pub(crate) enum Action {
 }
 const ACTIONS: u8 = Action::Logistic as u8 + 1;
 
-/// One step: the accumulator may be loaded, is changed, and may be stored. Memory is meant by its number among the
-/// [`Operands`]. All in one word: reading memory is what bounds a chain, its steps included.
+/// One step: optionally loads the accumulator, changes it, and optionally stores it. Memory operands are
+/// numbered by their place in [`Operands`]. A step is packed into one word, because a chain is bound by
+/// memory reads, and the interpreter reads its steps too.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Step(pub(crate) u32);
 
 impl Step {
-    /// Where nothing is loaded or stored, or an action has no operand.
+    /// Marks a missing load, store or operand.
     pub(crate) const NOTHING: u8 = u8::MAX;
 
-    /// `number` says that the operand is one number for all elements.
+    /// `number` says that the operand is one constant for all elements.
     pub(crate) fn new(load: u8, action: Action, operand: u8, number: bool, store: u8) -> Self {
         Step(u32::from_le_bytes([load, code(action, u8::from(number)), operand, store]))
     }
@@ -70,7 +71,7 @@ impl Action {
         Action::Logistic,
     ];
 
-    /// The action of a step's code.
+    /// The action with this opcode.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(crate) fn of_code(code: u8) -> Action {
         Action::ALL[usize::from(code % ACTIONS)]
@@ -81,18 +82,18 @@ pub(crate) const fn code(action: Action, number: u8) -> u8 {
     action as u8 + number * ACTIONS
 }
 
-/// Where an operand of a chain is.
+/// Where an operand of a chain is stored.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Kind {
-    /// In memory, which may be anybody's.
+    /// In memory that other code may read or write.
     Memory,
-    /// Nowhere but between two steps.
+    /// Only between two steps: no memory.
     Between,
-    /// This number everywhere.
+    /// This constant in every element.
     Number(f32),
 }
 
-/// An operand that is one value in each row.
+/// An operand with one value per row.
 #[derive(Clone, Copy)]
 struct OfRow {
     chunk: *mut [f32; CHUNK],
@@ -100,32 +101,32 @@ struct OfRow {
     step: isize,
 }
 
-/// Memory at hand for an operand of steps.
+/// The memory of one operand.
 #[derive(Clone, Copy)]
 pub(crate) struct Operand {
-    /// Its element that is next.
+    /// Its next element.
     pub pointer: *mut f32,
-    /// Its elements per element of the chain: one, or zero where a chunk serves all.
+    /// Its elements per element of the chain: 1, or 0 where one chunk of equal values serves all elements.
     pub stride: usize,
-    /// From a row to the next, in elements.
+    /// Elements from one row to the next.
     step: isize,
-    /// Whether stores go past the caches.
+    /// Whether stores are non-temporal.
     pub streams: bool,
 }
 
-/// Memory at hand for the operands of steps.
+/// The memory of the operands of steps.
 pub(crate) struct Operands {
     pub all: SmallVec<[Operand; Self::MOST]>,
     of_rows: SmallVec<[OfRow; Self::MOST_INPUTS]>,
-    /// What is asked for meanwhile, in chunks of [`LANES`] elements.
+    /// What is prefetched meanwhile, in chunks of [`LANES`] elements.
     ahead: SmallVec<[Ahead; Self::MOST_INPUTS]>,
     done: usize,
 }
 
 impl Operands {
-    /// As many as there can be.
+    /// Maximum number of operands.
     pub(crate) const MOST: usize = 112;
-    /// As many as can be asked for, or be one value in each row.
+    /// Maximum number of operands that are prefetched, or that have one value per row.
     pub(crate) const MOST_INPUTS: usize = 32;
 
     pub(crate) fn new() -> Self {
@@ -139,41 +140,42 @@ impl Operands {
         self.done = 0;
     }
 
-    /// Memory to be asked for while the chain runs.
+    /// Adds memory that is prefetched while the chain runs.
     pub(crate) fn ask(&mut self, ahead: Ahead) {
         self.ahead.push(ahead);
     }
 
-    /// Adds the next operand, whose rows are so many elements from one another. Where it `streams`, stores go past the
-    /// caches, to memory aligned to [`crate::stream::STREAM_ALIGNMENT`], and the caller holds a
-    /// [`crate::stream::Streaming`] until the last of them.
+    /// Adds the next operand; its rows are `step` elements apart. If it `streams`, stores are non-temporal:
+    /// the memory is aligned to [`crate::stream::STREAM_ALIGNMENT`], and the caller holds a
+    /// [`crate::stream::Streaming`] until after the last store.
     pub(crate) fn push(&mut self, pointer: *mut f32, stride: usize, streams: bool, step: isize) {
         self.all.push(Operand { pointer, stride, step, streams });
     }
 
-    /// Adds the next operand, which is one value in each row: `element`, which is in the chunk already, and those that many
-    /// elements from one another.
+    /// Adds the next operand, which has one value per row: `chunk` already holds the first row's `element`,
+    /// and the other rows' elements follow `step` elements apart.
     pub(crate) fn push_of_row(&mut self, chunk: *mut [f32; CHUNK], element: *const f32, step: isize) {
         self.of_rows.push(OfRow { chunk, element, step });
         self.push(chunk.cast(), 0, false, 0);
     }
 
-    /// Moves all from the end of a row of so many elements to the next.
+    /// Moves all operands from the end of a row of `elements` elements to the next row.
     ///
     /// # Safety
-    /// There is one, and what is one value there may be read and its chunk written.
+    /// There is a next row; operands with one value per row are readable there, and their chunks are
+    /// writable.
     pub(crate) unsafe fn turn(&mut self, elements: usize) {
         for Operand { pointer, stride, step, .. } in &mut self.all {
             *pointer = pointer.wrapping_offset(*step - (elements * *stride) as isize);
         }
         for OfRow { chunk, element, step } in &mut self.of_rows {
             *element = element.wrapping_offset(*step);
-            // SAFETY: the caller's.
+            // SAFETY: the caller upholds the contract.
             unsafe { (**chunk).fill(**element) };
         }
     }
 
-    /// Moves all on by so many elements.
+    /// Moves all operands on by so many elements.
     #[inline(always)]
     pub(crate) fn skip(&mut self, elements: usize) {
         for Operand { pointer, stride, .. } in &mut self.all {
@@ -181,7 +183,7 @@ impl Operands {
         }
     }
 
-    /// The same, and asks for what comes later.
+    /// The same, and prefetches.
     #[inline(always)]
     pub(crate) fn advance(&mut self, elements: usize) {
         self.skip(elements);

@@ -1,4 +1,4 @@
-//! Chains: what actions mean, at every level, and machine code against the steps it was made of.
+//! Tests of chains: the meaning of each action at every level, and compiled code against the interpreter.
 
 use super::random::{generator, random_chain, sum_of};
 use super::steps::Kind;
@@ -67,7 +67,7 @@ fn every_action_means_the_same_at_every_level_and_length() {
                 Step::new(2, Action::Mul, 3, true, 5),
             ];
             let streaming = Streaming;
-            // SAFETY: all have `count` elements, but for the chunk; the level is the machine's or below.
+            // SAFETY: all operands have `count` elements, except the chunk; the machine has the level.
             unsafe { run_at(level, &steps, &mut operands, count) };
             drop(streaming);
             for i in 0..count {
@@ -88,7 +88,8 @@ fn every_action_means_the_same_at_every_level_and_length() {
     }
 }
 
-/// The levels of this machine at which its system allows code, with how many registers for vectors each has.
+/// The levels of this machine for which its system allows compiled code, each with its number of vector
+/// registers.
 fn levels_of_code() -> Vec<(KernelOptions, usize)> {
     let is_possible = |options: &KernelOptions| {
         let negation = [Step::new(0, Action::Neg, Step::NOTHING, false, 0)];
@@ -142,7 +143,7 @@ fn code_gives_the_bits_of_the_steps() {
             operands.push(y.as_mut_ptr(), 1, false, 0);
             chunks.iter_mut().for_each(|chunk| operands.push(chunk.as_mut_ptr(), 0, false, 0));
             outputs.iter_mut().for_each(|output| operands.push(output.as_mut_ptr(), 1, false, 0));
-            // SAFETY: all have `count` elements, but for the chunks.
+            // SAFETY: all operands have `count` elements, except the chunks.
             unsafe { run(KernelOptions::native(), &steps, code, &mut operands, 1, count) };
             outputs
         };
@@ -159,19 +160,19 @@ fn code_gives_the_bits_of_the_steps() {
         }
     }
     for (&(level, registers), without_code) in levels.iter().zip(without_code) {
-        // Few chains have more values at a time than fit into half as many registers.
+        // Few chains have more live values than half of the registers hold.
         let most = if registers == 32 { 0 } else { ROUNDS / 20 };
         assert!(without_code <= most, "{without_code} chains of {ROUNDS} have no code, {level:?}");
     }
 }
 
-/// Runs steps on chunks of one number each, `outputs` of them zero, and gives these.
+/// Runs steps on chunks of one number each and returns the last `outputs` chunks, which start as zeros.
 fn on_chunks(steps: &[Step], code: Option<&dyn CompiledChain>, inputs: usize, outputs: usize) -> Vec<f32> {
     let mut chunks: Vec<[f32; CHUNK]> = (0..inputs).map(|i| [0.3 * i as f32 + 0.7; CHUNK]).collect();
     chunks.resize(inputs + outputs, [0.0; CHUNK]);
     let mut operands = Operands::new();
     chunks.iter_mut().for_each(|chunk| operands.push(chunk.as_mut_ptr(), 1, false, 0));
-    // SAFETY: all have as many elements.
+    // SAFETY: all operands have `CHUNK` elements.
     unsafe { run(KernelOptions::native(), steps, code, &mut operands, 1, CHUNK) };
     chunks[inputs..].iter().map(|chunk| chunk[CHUNK - 1]).collect()
 }
@@ -193,7 +194,7 @@ fn code_needs_a_register_for_each_operand_in_memory() {
 fn code_takes_fewer_vectors_side_by_side_where_many_values_are_alive() {
     for (level, registers) in levels_of_code() {
         for kept in [1u8, 2, 3, 5, 6, 12, 13, 14, 15, 16, 20, 28, 29, 30, 31, 32, 40] {
-            // Powers of the input by the number of their root, which then are subtracted from one another.
+            // Repeated square roots of the input, which are then subtracted from one another.
             let root = |i: u8, load| Step::new(load, Action::Sqrt, Step::NOTHING, false, 2 + i);
             let mut steps = vec![Step::new(0, Action::Abs, Step::NOTHING, false, 2)];
             steps.extend((1..kept).map(|i| root(i, Step::NOTHING)));

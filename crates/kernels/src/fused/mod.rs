@@ -1,7 +1,7 @@
-//! Chains of elementwise functions run tile by tile: a value between two functions lives in registers or in a
-//! scratch tile that never leaves the cache, so a chain reads its inputs and writes its outputs once. Arithmetic
-//! of f32 goes through [`crate::chain`] as far as it goes together, everything else through the loops of the
-//! stand-alone kernels; the bits are theirs either way.
+//! Fused elementwise programs over one shape, with reductions of rows, run tile by tile: an intermediate
+//! value is in a register or in a scratch tile that stays in cache, so the program reads its inputs and
+//! writes its outputs once. Adjacent f32 instructions are grouped into chains ([`crate::chain`]); all others
+//! run the loops of the stand-alone kernels. Either way the bits are those of the stand-alone kernels.
 
 mod run;
 
@@ -32,22 +32,22 @@ pub enum EwOp {
     Unary(Unary),
     /// A function of two arguments of one type.
     Binary(Binary),
-    /// Two arguments of one type give bool; `total_order` as for [`crate::compare()`].
+    /// Compares two arguments of one type, gives bool; `total_order` as for [`crate::compare()`].
     Compare {
         /// The relation.
         direction: Direction,
         /// Whether floats compare by the total order.
         total_order: bool,
     },
-    /// Predicate, value where true, value where false.
+    /// Arguments: predicate, value if true, value if false.
     Select,
-    /// Lower bound, value, upper bound.
+    /// Arguments: lower bound, value, upper bound.
     Clamp,
-    /// The argument in the type of the result.
+    /// Converts the argument to the type of the result.
     Convert,
-    /// The argument's bits in the type of the result, of the same size.
+    /// Reinterprets the argument's bits in the type of the result, which has the same size.
     Bitcast,
-    /// No arguments; one value everywhere.
+    /// No arguments; the same value in every element.
     Constant(Scalar),
     /// No arguments; the index along a dimension of the program's shape.
     Iota {
@@ -66,7 +66,7 @@ impl EwOp {
         }
     }
 
-    /// Whether the op takes these types to that one.
+    /// Whether the op maps these argument types to that result type.
     fn accepts(self, args: &[DType], out: DType) -> bool {
         match (self, args) {
             (EwOp::Unary(op), &[x]) => op.result_dtype(x) == Some(out),
@@ -83,7 +83,7 @@ impl EwOp {
     }
 }
 
-/// One step: registers in, register out.
+/// One instruction: reads registers, writes one.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct EwInstr {
     /// What to compute.
@@ -94,63 +94,65 @@ pub struct EwInstr {
     pub out: usize,
 }
 
-/// A register that is reduced on the way.
+/// A reduction of a register, computed in the same pass over memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct EwFold {
-    /// What is reduced.
+    /// The register that is reduced.
     pub register: usize,
-    /// How.
+    /// The reduction.
     pub reduction: Reduction,
-    /// Elements of a row: those of the last dimensions.
+    /// Elements per row: the product of the last dimensions.
     pub width: usize,
-    /// In which direction.
+    /// The direction of the reduction.
     pub direction: FoldDirection,
 }
 
-/// What a reduction of rows takes away.
+/// The direction in which a fold reduces rows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FoldDirection {
-    /// The rows. It gives the results of blocks of [`crate::REDUCE_BLOCK_ROWS`] rows, for [`crate::join_blocks`].
+    /// Reduces over rows. The result holds one row per block of [`crate::REDUCE_BLOCK_ROWS`] rows, for
+    /// [`crate::join_blocks`].
     Across,
-    /// Their elements, which join this one. It gives a number for every row of more than one element.
+    /// Reduces each row, starting from this scalar. The result holds one number per row; rows have more than
+    /// one element.
     Along(Scalar),
 }
 
-/// Where a register's tile lives.
+/// Where the tile of a register is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Place {
     /// In the memory of an output.
     Output(usize),
-    /// In a tile of the workspace; inputs `i` own slot `i`.
+    /// In a tile of the workspace; input `i` owns slot `i`.
     Slot(usize),
     /// In a chunk of the workspace, between steps of one chain.
     Chunk(usize),
-    /// Nowhere: it goes straight into the next step of a chain.
+    /// In the accumulator only: the next step of the chain consumes it.
     Passing,
 }
 
-/// Elements of a tile where there are chains only, which keep nothing of it.
+/// Elements of a tile in programs of chains only, which store no tile.
 const CHAIN_TILE: usize = 8 * TILE;
 
-/// Instructions of one chain at most, and the registers they are about: two operands and a result each.
+/// Maximum number of instructions in one chain; each has at most two operands and a result.
 const CHAIN: usize = 32;
 const _: () = assert!(3 * CHAIN + ElementwiseProgram::MAX_OUTPUTS <= Operands::MOST);
 const _: () = assert!(ElementwiseProgram::MAX_INPUTS <= Operands::MOST_INPUTS);
 
-/// What is shorter than so many bytes may still be in a cache: asking for it would only be more to do.
+/// Prefetch threshold in bytes: a smaller tensor may still be in a cache, and requests would only cost time.
 const LEAST_ASKED: usize = 1 << 20;
 
-/// What runs over a tile as a whole.
+/// What runs over a tile at once.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Pass {
-    /// One instruction, by its number.
+    /// One instruction, by its index.
     Single(usize),
-    /// Several instructions at once.
+    /// Several instructions as one chain.
     Chain(Chain),
 }
 
-/// Steps, whose operands are registers, by their number in a list; behind the program's registers follow what its folds
-/// give.
+/// A chain: its steps, whose operands are indices into `registers`. Numbers after the program's own registers
+/// are the results of its folds.
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
 struct Chain {
     steps: Vec<Step>,
@@ -158,8 +160,9 @@ struct Chain {
     code: Compiled,
 }
 
-/// The machine code of a chain for each level, made when it first runs there, and of the same that prefetches. It follows
-/// from the rest of the program: two that are equal have the same.
+/// The machine code of a chain: for each level one version with prefetch and one without, each compiled on
+/// its first run. It is a function of the rest of the program, so it does not take part in equality and
+/// hashing.
 #[derive(Clone, Default)]
 struct Compiled(Arc<[OnceLock<Option<Box<dyn CompiledChain>>>; 2 * Level::COUNT]>);
 
@@ -186,8 +189,8 @@ impl fmt::Debug for Compiled {
     }
 }
 
-/// A chain of elementwise functions over one shape, as data. Registers hold tensors of that shape; the first
-/// `input_count` are the inputs, every other is written by one instruction before it is read.
+/// A fused elementwise program over one shape, as data. Registers hold tensors of that shape; the first
+/// `input_count` are the inputs, and every other register is written by one instruction before it is read.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ElementwiseProgram {
     registers: Vec<DType>,
@@ -195,31 +198,31 @@ pub struct ElementwiseProgram {
     instructions: Vec<EwInstr>,
     outputs: Vec<usize>,
     folds: Vec<EwFold>,
-    /// For each fold, whether a step of a chain does it; the others read tile by tile.
+    /// For each fold, whether a step of a chain computes it; the others read finished tiles.
     in_chain: Vec<bool>,
     passes: Vec<Pass>,
     places: Vec<Place>,
-    /// For constants, and inputs that may be one value everywhere: the chunk which that value fills for chains.
+    /// For constants, and inputs that may be uniform: the chunk that is filled with the value for chains.
     filled: Vec<Option<usize>>,
-    /// Whether anything but chains reads an input.
+    /// For each input, whether anything but chains reads it.
     tiled: Vec<bool>,
-    /// The elements of rows that are reduced, where there are such.
+    /// The elements of rows that are reduced along, if the program has such folds.
     row: Option<usize>,
     slots: usize,
     chunks: usize,
 }
 
 impl ElementwiseProgram {
-    /// The most inputs a program can have.
+    /// Maximum number of inputs of a program.
     pub const MAX_INPUTS: usize = 32;
-    /// The most outputs a program can have.
+    /// Maximum number of outputs of a program.
     pub const MAX_OUTPUTS: usize = 16;
 
-    /// A program over registers of these types; `outputs` are the registers to keep.
+    /// A program over registers of these types; `outputs` are the registers to write to memory.
     ///
     /// # Errors
-    /// E421 where a register is read before it is written, written twice, or of a type its op does not give,
-    /// or there are too many inputs or outputs.
+    /// E421 if a register is read before it is written, written twice, or of a type that its op does not
+    /// give, or if there are too many inputs or outputs.
     pub fn new(
         registers: Vec<DType>,
         input_count: usize,
@@ -229,10 +232,10 @@ impl ElementwiseProgram {
         Self::with_folds(registers, input_count, instructions, outputs, Vec::new())
     }
 
-    /// As [`Self::new`]; some registers are reduced on the way, whether they are kept or not.
+    /// [`Self::new`] with reductions of some registers, which may be outputs too or not.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// The same as for [`Self::new`].
     pub fn with_folds(
         registers: Vec<DType>,
         input_count: usize,
@@ -300,22 +303,22 @@ impl ElementwiseProgram {
         &self.registers
     }
 
-    /// How many registers, the first ones, are inputs.
+    /// The number of inputs, which are the first registers.
     pub fn input_count(&self) -> usize {
         self.input_count
     }
 
-    /// The steps, in the order they run.
+    /// The instructions, in execution order.
     pub fn instructions(&self) -> &[EwInstr] {
         &self.instructions
     }
 
-    /// The registers that are kept, in the order of the outputs.
+    /// The registers that are written to memory, in the order of the outputs.
     pub fn outputs(&self) -> &[usize] {
         &self.outputs
     }
 
-    /// What is reduced.
+    /// The reductions.
     pub fn folds(&self) -> &[EwFold] {
         &self.folds
     }
@@ -324,19 +327,19 @@ impl ElementwiseProgram {
         self.folds.iter().any(|fold| fold.register == register)
     }
 
-    /// Whether a register is folded from its tile.
+    /// Whether a register is folded from its finished tile.
     fn is_folded_later(&self, register: usize) -> bool {
         self.folds.iter().zip(&self.in_chain).any(|(fold, in_chain)| fold.register == register && !in_chain)
     }
 
-    /// The fold that the chain does which makes a register.
+    /// The fold of a register that a step of the chain computes.
     fn fold_in_chain(&self, register: usize) -> Option<usize> {
         let mut folds = self.folds.iter().zip(&self.in_chain);
         folds.position(|(fold, &in_chain)| in_chain && fold.register == register)
     }
 
-    /// Whether a fold may be a step of the chain that makes its register: a sum of long rows, each of which is added to
-    /// one row. They end where what streams may begin.
+    /// Whether a fold may be a step of the chain that makes its register: a sum over long rows, whose
+    /// elements are added to one row of results. Rows must end where a non-temporal store may begin.
     fn folds_in_chain(&self, fold: &EwFold) -> bool {
         let is_made = |instruction: &EwInstr| instruction.out == fold.register && self.chains(instruction);
         fold.direction == FoldDirection::Across
@@ -348,8 +351,8 @@ impl ElementwiseProgram {
     }
 }
 
-/// Instructions in an order in which those that read a result follow it wherever they can: then it need not be kept.
-/// Constants come first.
+/// Orders the instructions so that the reader of a result follows its writer where possible, so that the
+/// result need not be stored. Constants come first.
 fn ordered(instructions: Vec<EwInstr>, input_count: usize, registers: usize) -> Vec<EwInstr> {
     let (mut ordered, mut left): (Vec<_>, Vec<_>) =
         instructions.into_iter().partition(|i| matches!(i.op, EwOp::Constant(_)));
@@ -371,13 +374,14 @@ fn ordered(instructions: Vec<EwInstr>, input_count: usize, registers: usize) -> 
 }
 
 impl ElementwiseProgram {
-    /// Groups the instructions into passes and gives every register a place; slots and chunks are reused once the
-    /// last reader has run.
+    /// Groups the instructions into passes and assigns every register a place; slots and chunks are reused
+    /// after the last reader.
     fn arrange(&mut self) {
         let (count, registers) = (self.instructions.len(), self.registers.len());
         let constant =
             |program: &Self, number: usize| matches!(program.instructions[number].op, EwOp::Constant(_));
-        // The chain that an instruction belongs to, and the instruction whose result it finds there.
+        // The chain that an instruction belongs to, and the instruction whose result it reads from the
+        // accumulator.
         let mut chain: Vec<Option<usize>> = vec![None; count];
         let mut previous: Vec<Option<usize>> = vec![None; count];
         let (mut chains, mut length, mut last) = (0, 0, None);
@@ -403,7 +407,7 @@ impl ElementwiseProgram {
                 || program.outputs.contains(&register)
                 || program.is_folded(register)
         };
-        // Whether anyone but chains looks for a register.
+        // Whether anything but a chain reads a register.
         let is_tiled = |(register, readers): (usize, &Vec<usize>)| {
             self.outputs.contains(&register)
                 || self.is_folded_later(register)
@@ -431,7 +435,7 @@ impl ElementwiseProgram {
             let within = |reader: &usize| chain[number].is_some() && chain[*reader] == chain[number];
             let passes = |&reader: &usize| {
                 let next = &self.instructions[reader];
-                // Where the chain sums rows, the sum takes its place in the accumulator.
+                // If the chain sums rows, the sum takes the reader's place in the accumulator.
                 within(&reader)
                     && previous[reader] == Some(number)
                     && self.fold_in_chain(out).is_none()
@@ -439,19 +443,19 @@ impl ElementwiseProgram {
                         || next.args[0] != next.args[1]
                         || next.op == EwOp::Binary(Binary::Mul))
             };
-            // What is folded is read tile by tile.
+            // A register that is folded later is read as a tile.
             let local = readers[out].iter().all(within) && !self.is_folded_later(out);
             let kept = self.outputs.iter().position(|&register| register == out);
             self.places[out] = match kept {
                 _ if constant(self, number) => {
-                    // Made once, in a tile of its own if anyone needs one.
+                    // A constant: filled once, in its own tile if anything reads it as a tile.
                     if tiled[out] {
                         Place::Slot(take(&mut Vec::new(), &mut self.slots))
                     } else {
                         Place::Passing
                     }
                 }
-                // It is made where it must end, if nobody else looks for it in a slot.
+                // Written directly to the output, if nothing reads it from a slot.
                 Some(output) if local => Place::Output(output),
                 None if local && chain[number].is_some() => {
                     if readers[out].iter().all(passes) {
@@ -485,7 +489,7 @@ impl ElementwiseProgram {
         }
     }
 
-    /// Whether no register needs a slot that is made or looked at tile by tile: then tiles are as long as one likes.
+    /// Whether no register needs a slot that is written or read as a tile: then a tile may have any length.
     fn has_chains_only(&self) -> bool {
         let is_made_there =
             |(output, &register): (usize, &usize)| self.places[register] == Place::Output(output);
@@ -496,13 +500,13 @@ impl ElementwiseProgram {
             && self.outputs.iter().enumerate().all(is_made_there)
     }
 
-    /// Whether one chain is all there is to do: then it may go from row to row.
+    /// Whether the program is a single chain, which may then process several rows per call.
     fn has_one_chain(&self) -> bool {
         self.has_chains_only() && self.passes.len() == 1
     }
 
-    /// Whether everything that reads an input does so before an output is written, chunk by chunk: then the output
-    /// may lie where the input does.
+    /// Whether all readers of an input run before an output is written, chunk by chunk: then the output may
+    /// overwrite the input.
     fn reads_first(&self, input: usize, output: usize) -> bool {
         let register = self.outputs[output];
         let Some(writer) = self.instructions.iter().position(|instruction| instruction.out == register)
@@ -524,8 +528,8 @@ impl ElementwiseProgram {
         }
     }
 
-    /// Whether a long output is best written past the caches: nobody reads it there, and no input lies there, which
-    /// would be in the caches already.
+    /// Whether a long output should be written with non-temporal stores: nothing reads it from that memory,
+    /// and no input shares the memory (the caches would already hold it).
     fn streams(&self, output: usize, view: &ViewMut<'_>, inputs: &[View<'_>], elements: usize) -> bool {
         let register = self.outputs[output];
         let is_made_there = self.places[register] == Place::Output(output);
@@ -560,14 +564,15 @@ impl ElementwiseProgram {
         )
     }
 
-    /// Whether a chain asks for what its inputs hold further on, of tensors of so many elements. Where rows are reduced, the
-    /// first chain of a row waits for memory and the last one has all at hand: it asks.
+    /// Whether a chain over tensors of `elements` elements prefetches its inputs. If rows are reduced along,
+    /// the first chain of a row waits for memory anyway and the last one finds everything in cache, so only
+    /// the last one prefetches.
     fn asks(&self, chain: &Chain, elements: usize) -> bool {
         let is_last = || matches!(self.passes.last(), Some(Pass::Chain(last)) if std::ptr::eq(last, chain));
         elements * size_of::<f32>() >= LEAST_ASKED && (self.row.is_none() || is_last())
     }
 
-    /// The machine code of a chain that prefetches or does not, where there can be such.
+    /// The machine code of a chain, with or without prefetch, if there can be any.
     fn code<'a>(
         &self,
         options: KernelOptions,

@@ -1,4 +1,4 @@
-//! Running a program: tile by tile, and where one chain is all there is, from row to row.
+//! Runs a fused elementwise program: tile by tile, or several rows per call if it is a single chain.
 
 use crate::options::KernelOptions;
 use bytemuck::cast_slice_mut;
@@ -25,21 +25,21 @@ pub fn elementwise_workspace_bytes(program: &ElementwiseProgram) -> usize {
 
 /// A part of a longer run of a program.
 pub struct Part<'a, 'b> {
-    /// Elements that were done before, since the results of the folds began.
+    /// Elements that were processed before this part, since the results of the folds were started.
     pub before: usize,
-    /// Elements that are written in all, this part's and those of others, before any is read again.
+    /// Elements that all parts write before any of them is read: decides on non-temporal stores and prefetch.
     pub elements: usize,
-    /// The results of each fold: across rows those of this part and others, [`crate::block_results_bytes`] bytes; along
-    /// rows this part's own.
+    /// The results of each fold. Across rows: shared by all parts, [`crate::block_results_bytes`] bytes.
+    /// Along rows: this part's own.
     pub folded: &'a mut [&'b mut [u8]],
 }
 
 /// Runs a program over `shape`. Inputs have that shape and any strides (zero broadcasts); outputs are
-/// contiguous. An output may be written over an input with the same layout.
+/// contiguous. An output may overwrite an input of the same layout.
 ///
 /// # Panics
-/// Where shapes or types are not the program's, an output is not contiguous, or the workspace is too small; and where
-/// the program folds anything.
+/// If shapes or types are not the program's, an output is not contiguous, the workspace is too small, or the
+/// program has folds.
 pub fn run_elementwise(
     options: KernelOptions,
     program: &ElementwiseProgram,
@@ -52,10 +52,10 @@ pub fn run_elementwise(
     run_elementwise_part(options, program, inputs, outputs, shape, whole, workspace);
 }
 
-/// As [`run_elementwise`], for a part of what there is to do.
+/// [`run_elementwise`] for a part of the elements.
 ///
 /// # Panics
-/// As [`run_elementwise`], and where the results of folds are too small.
+/// As [`run_elementwise`], and if the results of folds are too small.
 pub fn run_elementwise_part(
     options: KernelOptions,
     program: &ElementwiseProgram,
@@ -68,7 +68,7 @@ pub fn run_elementwise_part(
     assert_eq!(part.folded.len(), program.folds.len(), "a program gets the results of all its folds");
     assert_eq!(inputs.len(), program.input_count, "a program gets all its inputs");
     assert_eq!(outputs.len(), program.outputs.len(), "a program gets all its outputs");
-    // Made where they stay: such lists are long for what a program of a few inputs does on a block.
+    // Built in place: these arrays are long compared with the work of a small program on one block.
     let mut readers = SmallVec::<[Reader<'_>; ElementwiseProgram::MAX_INPUTS]>::new();
     for (i, view) in inputs.iter().enumerate() {
         assert_eq!((view.dtype(), view.shape()), (program.registers[i], shape), "input {i} of the program");
@@ -105,7 +105,7 @@ pub fn run_elementwise_part(
     let mut operands = Operands::new();
     let mut in_chunk = [false; ElementwiseProgram::MAX_INPUTS];
     prepare(program, readers, slots, chunks, &mut in_chunk, len.min(TILE));
-    // Rows that repeat, such as a bias, are read where they are if no tile goes over their end.
+    // Inputs that repeat along rows, such as a bias, are read in place if no tile crosses the end of a row.
     let most = if program.has_chains_only() { CHAIN_TILE } else { TILE };
     let even = readers.iter().filter_map(|reader| reader.even_tile(most)).min().unwrap_or(most);
     let mut found = [Found::Scattered; ElementwiseProgram::MAX_INPUTS];
@@ -121,7 +121,7 @@ pub fn run_elementwise_part(
             }
         }
         find_tiles(readers, &mut found, start, count);
-        // What has to be copied first is copied to a slot, which is a tile long.
+        // An input that must be copied first is copied to a slot, which is one tile long.
         let is_at_hand = |(reader, found): (&Reader<'_>, &Found)| {
             reader.is_uniform() || !matches!(found, Found::Scattered)
         };
@@ -134,7 +134,8 @@ pub fn run_elementwise_part(
                 (Found::Together(_), _) => {}
                 _ if reader.is_uniform() => {}
                 (Found::Same(element), Some(chunk)) if !program.tiled[input] => {
-                    // SAFETY: an element of f32, as chains read no others, which its view vouches for.
+                    // SAFETY: the element is an f32, because chains read no other type, and its view
+                    // guarantees it.
                     chunks[chunk].fill(unsafe { element.cast::<f32>().read() });
                     in_chunk[input] = true;
                 }
@@ -187,21 +188,22 @@ pub fn run_elementwise_part(
     }
 }
 
-/// Elements of the tile that begins at `start` where rows are reduced: those of some whole rows, or of one row as many as
-/// are reduced at a time.
+/// The length of the tile that begins at `start`, if rows are reduced along: some complete rows, or as many
+/// elements of one row as are reduced at a time.
 fn row_tile(start: usize, row: usize) -> usize {
     if row < SHORTEST_TILE { TILE / row * row } else { TILE.min(row - start % row) }
 }
 
-/// Finds the elements of all inputs from `start` on.
+/// Locates the elements of all inputs from `start` on.
 fn find_tiles(readers: &[Reader<'_>], found: &mut [Found], start: usize, count: usize) {
     for (found, reader) in found.iter_mut().zip(readers.iter()) {
         *found = reader.find(start, count);
     }
 }
 
-/// How many of `most` tiles of `count` elements are rows whose operands lie evenly, and are folded into one row. The first
-/// element is number `first` of what is folded.
+/// The number of tiles of `count` elements, at most `most`, that one call may process: rows at a fixed stride
+/// in every operand, all folded into one row of results. `first` is the position of the first element in the
+/// folds.
 fn even_rows(
     program: &ElementwiseProgram,
     readers: &[Reader<'_>],
@@ -222,7 +224,7 @@ fn even_rows(
     })
 }
 
-/// Fills what is the same in every tile: constants, and inputs that are one value everywhere.
+/// Fills what is the same in every tile: constants and uniform inputs.
 fn prepare(
     program: &ElementwiseProgram,
     readers: &[Reader<'_>],
@@ -252,21 +254,21 @@ fn prepare(
     }
 }
 
-/// What a tile's registers rest in.
+/// The memory of a tile's registers.
 struct Held<'a, 'b, 'c> {
     slots: &'a mut [TileBytes],
     chunks: &'a mut [[f32; CHUNK]],
-    /// Where the inputs' tiles are.
+    /// The location of the inputs' tiles.
     found: &'a [Found],
-    /// Inputs that are one value all over this tile, in their chunks.
+    /// Inputs that are uniform over this tile, whose chunk is filled.
     in_chunk: &'a [bool],
-    /// Where sums of rows are.
+    /// The results of folds.
     part: &'a mut Part<'b, 'c>,
-    /// Room for the memory of a chain.
+    /// Reused space for the operands of a chain.
     operands: &'a mut Operands,
 }
 
-/// Runs a chain over one tile, or over so many one after another whose operands lie evenly.
+/// Runs a chain over one tile, or over `rows` tiles whose operands follow at fixed strides.
 fn run_chain(
     options: KernelOptions,
     program: &ElementwiseProgram,
@@ -283,7 +285,7 @@ fn run_chain(
     operands.clear();
     let mut asks = program.asks(chain, held.part.elements);
     let code = program.code(options, chain, asks);
-    // Code asks by itself.
+    // Compiled code prefetches by itself.
     asks &= code.is_none();
     for &register in &chain.registers {
         if let Some(fold) = register.checked_sub(program.registers.len()) {
@@ -301,7 +303,7 @@ fn run_chain(
         if let Some(reader) = reader.filter(|reader| asks && reader.is_direct()) {
             operands.ask(reader.ahead(start, 0));
         }
-        // Nobody asks for a step where there is one row, and what is the same everywhere takes none.
+        // With one row the stride is not used; uniform inputs have stride zero.
         let step = match (reader, place) {
             (Some(reader), _) => reader.row_step(count).unwrap_or(0),
             (None, Place::Output(_)) => count as isize,
@@ -323,12 +325,13 @@ fn run_chain(
             (_, Place::Passing) => unreachable!("what passes has no memory"),
         }
     }
-    // SAFETY: inputs and outputs have `count` elements from `start` on, and in each row after that, for which their views
-    // vouch; slots are a tile long, chunks a chunk; inputs that an output covers were copied to their slots.
+    // SAFETY: inputs and outputs have `count` elements from `start` on, and in each later row, as their views
+    // guarantee; slots have a tile and chunks a chunk; inputs that an output overlaps were copied to their
+    // slots.
     unsafe { chain::run(options, &chain.steps, code, operands, rows, count) };
 }
 
-/// The bytes of a register: lent by its input, or in its slot, which is not the one at `hole`.
+/// The bytes of a register: borrowed from its input or from its slot, which is not the slot `hole`.
 fn read<'b>(
     program: &ElementwiseProgram,
     register: usize,
@@ -392,7 +395,7 @@ fn single(
     }
 }
 
-/// Copies a register that lives elsewhere to its output.
+/// Copies a register that is stored elsewhere to its output.
 fn finish(
     options: KernelOptions,
     program: &ElementwiseProgram,

@@ -1,36 +1,37 @@
-//! Vectors of floats as the product needs them. Here for every machine: plain arrays, which compilers turn into its
-//! vectors; those of AVX2 and AVX-512 are in `native/lanes.rs`.
+//! SIMD vectors of floats as matmul uses them. This is the portable version: plain arrays, which the compiler
+//! turns into vectors of the machine. The versions for AVX2 and AVX-512 are in `native/lanes.rs`.
 
-/// Work that is compiled for the instructions of some lanes.
+/// Work that is compiled for the instruction set of one lane type.
 pub(crate) trait Job {
-    /// Does it. Implementations are `#[inline(always)]`, and so is everything they call, down to the intrinsics.
+    /// Runs the work. Implementations and everything that they call, down to the intrinsics, are
+    /// `#[inline(always)]`.
     ///
     /// # Safety
-    /// As the job says; and the machine has the instructions of the lanes it uses.
+    /// The contract of the job; and the machine has the instructions of the lanes that it uses.
     unsafe fn run(self);
 }
 
-/// A vector of floats, and the register tile that suits its machine.
+/// A vector of floats, and the register tile (rows by vectors) that suits its instruction set.
 ///
 /// # Safety
-/// All methods need the machine to have the instructions; pointers may be unaligned and must cover the lanes that
-/// are read or written.
+/// The machine has the instructions that the methods use; pointers may be unaligned and must cover the lanes
+/// that are read or written.
 pub(crate) trait Lanes: Copy {
     /// One lane.
     type Element: Copy;
     /// Zero.
     const ZERO: Self::Element;
-    /// How many lanes; at most 16.
+    /// The number of lanes, at most 16.
     const COUNT: usize;
     /// Rows of the register tile, at most 6.
     const ROWS: usize;
-    /// Vectors in a row of the register tile, at most 4.
+    /// Vectors per row of the register tile, at most 4.
     const VECTORS: usize;
     /// The same value in all lanes.
     unsafe fn splat(value: Self::Element) -> Self;
     unsafe fn load(from: *const Self::Element) -> Self;
     unsafe fn store(self, to: *mut Self::Element);
-    /// Loads `count <= COUNT` lanes and zeros.
+    /// Loads `count <= COUNT` lanes; the others are zero.
     unsafe fn load_first(from: *const Self::Element, count: usize) -> Self;
     /// Stores `count <= COUNT` lanes.
     unsafe fn store_first(self, to: *mut Self::Element, count: usize);
@@ -38,9 +39,9 @@ pub(crate) trait Lanes: Copy {
     unsafe fn times(self, other: Self) -> Self;
     /// `self * other + addend`, rounded once.
     unsafe fn times_plus(self, other: Self, addend: Self) -> Self;
-    /// The lanes of two vectors in turn: `a0 b0 a1 b1 ..`, first half and second half.
+    /// Interleaves the lanes of two vectors: `a0 b0 a1 b1 ..`, as first half and second half.
     unsafe fn zip(self, other: Self) -> [Self; 2];
-    /// Asks for a cache line that will be written.
+    /// Prefetches a cache line that will be written.
     unsafe fn prefetch(at: *const Self::Element);
     /// Runs a job in a function compiled for these instructions.
     unsafe fn compiled(job: impl Job);
@@ -60,7 +61,7 @@ macro_rules! plain_lanes {
             }
             #[inline(always)]
             unsafe fn load(from: *const $element) -> Self {
-                // SAFETY: the caller vouches for the lanes.
+                // SAFETY: the caller guarantees the lanes.
                 unsafe { from.cast::<Self>().read_unaligned() }
             }
             #[inline(always)]
@@ -98,7 +99,7 @@ macro_rules! plain_lanes {
             unsafe fn prefetch(_: *const $element) {}
             #[inline(never)]
             unsafe fn compiled(job: impl Job) {
-                // SAFETY: the caller's.
+                // SAFETY: the caller upholds the contract.
                 unsafe { job.run() }
             }
         }

@@ -1,16 +1,18 @@
-//! The product of two matrices of floats.
+//! Matrix multiplication of floats: `out = scale * lhs rhs`, optionally added to `out`.
 //!
-//! A block of `rhs` that fits the second-level cache is copied into panels as wide as a register tile, transposed on the
-//! way where its columns are the contiguous ones; a small product reads `rhs` where it is. Then strip after strip of
-//! `lhs` runs over all panels. Rows of `lhs` are only ever broadcast, element by element, so that they are read where
-//! they are, but for two cases, in which copies are read: rows so far apart that all want the same places of the first
-//! cache, and rows whose elements are not contiguous.
+//! A block of `rhs` that fits L2 is packed into panels as wide as a register tile, transposed on the way if
+//! its columns are the contiguous ones; a small matmul reads `rhs` in place. Then each strip of rows of `lhs`
+//! is multiplied with all panels. Elements of `lhs` are only broadcast, so its rows are read in place, with
+//! two exceptions, which are copied: rows whose distance maps them to the same sets of L1, and rows whose
+//! elements are not contiguous. This is a variant of the scheme of Goto and van de Geijn ("Anatomy of
+//! High-Performance Matrix Multiplication", 2008).
 //!
-//! That is [`product`]. Where a machine multiplies matrices by itself, [`whole_product`] may let it (`native/amx.rs`).
+//! The entry point is [`product`]. [`whole_product`] may use AMX instead (`native/amx.rs`).
 //!
-//! **Bits.** An element of `out` depends on its row of `lhs`, its column of `rhs`, `scale` and `accumulate` only: not
-//! on the sizes or the place of the matrices around it, on strides, or on the machine's vectors. The sum over k is cut
-//! into blocks that only k decides, and each is summed in order (see `tile.rs`). Only which NaN a NaN is may differ.
+//! **Bits.** An element of `out` depends only on its row of `lhs`, its column of `rhs`, `scale` and
+//! `accumulate`: not on the sizes of the matrices, the position in them, strides, or the vector width. The
+//! sum over k is split into blocks whose length depends on k alone, and each block is summed in order (see
+//! `tile.rs`). Only the payload of a NaN may differ.
 
 pub(crate) mod lanes;
 pub(crate) mod pack;
@@ -27,23 +29,25 @@ use pack::{DEPTH, Near, PITCH, Pack, depth_block, with_buffer};
 use prefetch::{BlockPrefetch, StripPrefetch};
 use tile::{Panels, Strip, panels};
 
-/// Bytes of a packed block of `rhs`: as many columns of `f32` as rows.
+/// Bytes of a packed block of `rhs`: as many `f32` columns as rows.
 const RHS_BYTES: usize = DEPTH * DEPTH * size_of::<f32>();
-/// Most rows of `lhs` that are copied at once: a multiple of the rows of every strip, and of the lanes of every vector.
+/// Maximum number of rows of `lhs` that are copied at once: a multiple of the rows of every strip and of the
+/// lanes of every vector.
 const NEAR_ROWS: usize = 96;
 const NEAR_BYTES: usize = NEAR_ROWS * PITCH * size_of::<f64>();
 const BLOCK_BYTES: usize = RHS_BYTES + NEAR_BYTES;
-/// Bytes from row to row at which rows are in each other's way: a multiple of what a way of the first cache holds.
+/// Distance in bytes at which rows conflict in L1: rows at a multiple of the bytes of one cache way share
+/// sets.
 const WAY_BYTES: usize = 4096;
-/// A product of at most so many rows reads `rhs` where it is, if it can.
+/// A matmul of at most so many rows reads `rhs` in place if its layout allows it.
 const IN_PLACE_ROWS: usize = 128;
 
-/// A float with lanes on every machine.
+/// A float type with lanes on every machine.
 pub(crate) trait Factor: Copy + 'static {
     /// [`product`] at one level, which the machine must have.
     ///
     /// # Safety
-    /// As of [`product`].
+    /// The same as for [`product`].
     unsafe fn product_at(
         level: Level,
         sizes: [usize; 3],
@@ -69,7 +73,7 @@ macro_rules! factor {
                 accumulate: bool,
                 part: Part<'_>,
             ) {
-                // SAFETY: the caller's.
+                // SAFETY: the caller upholds the contract.
                 unsafe {
                     match level {
                         #[cfg(target_arch = "x86_64")]
@@ -90,7 +94,8 @@ macro_rules! factor {
 factor!(f32, [f32; 8], __m256, __m512);
 factor!(f64, [f64; 4], __m256d, __m512d);
 
-/// `out[m, n] = scale * lhs[m, k] rhs[k, n]`, added to what is there if `accumulate`; of it what lies in the band.
+/// `out[m, n] = scale * lhs[m, k] rhs[k, n]`, added to `out` if `accumulate`; computes only what `part`
+/// selects.
 ///
 /// # Safety
 /// The matrices have these sizes, and `out` overlaps neither of the others.
@@ -104,14 +109,14 @@ pub(crate) unsafe fn product<C: Factor>(
     accumulate: bool,
     part: Part<'_>,
 ) {
-    // SAFETY: the caller's; there are only options that the machine has.
+    // SAFETY: the caller upholds the contract; options exist only for what the machine has.
     unsafe { C::product_at(options.level(), sizes, scale, lhs, rhs, out, accumulate, part) }
 }
 
-/// [`product`] of whole matrices of `f32`, on the matrix unit if the options name it.
+/// [`product`] of complete `f32` matrices, on AMX if the options name it.
 ///
 /// # Safety
-/// As of [`product`].
+/// The same as for [`product`].
 pub(crate) unsafe fn whole_product(
     options: KernelOptions,
     sizes: [usize; 3],
@@ -121,7 +126,7 @@ pub(crate) unsafe fn whole_product(
     out: MatrixMut<f32>,
     accumulate: bool,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         if !backend(options).matmul(sizes, scale, lhs, rhs, out, accumulate) {
             product(options, sizes, scale, lhs, rhs, out, accumulate, Part::WHOLE)
@@ -129,7 +134,7 @@ pub(crate) unsafe fn whole_product(
     }
 }
 
-/// What to compute of a product, and what to fetch meanwhile.
+/// Which entries of a matmul are computed, and what is prefetched meanwhile.
 #[derive(Clone, Copy)]
 pub(crate) struct Part<'a> {
     pub band: Band,
@@ -140,11 +145,11 @@ impl Part<'_> {
     pub const WHOLE: Part<'static> = Part { band: Band::Full, ahead: &[] };
 }
 
-/// Rows of memory that will soon be read or written: one is fetched with each row of a product.
+/// Rows of memory that will soon be read or written: one is prefetched with each row of the matmul.
 #[derive(Clone, Copy)]
 pub(crate) struct RowsAhead {
     pub pointer: *const u8,
-    /// Bytes from row to row.
+    /// Bytes from one row to the next.
     pub step: isize,
     /// Bytes in a row.
     pub length: usize,
@@ -154,17 +159,20 @@ impl RowsAhead {
     pub const NOTHING: RowsAhead = RowsAhead { pointer: std::ptr::null(), step: 0, length: 0 };
 }
 
-/// What of a product need not be computed because a causal mask hides it. Rows of `lhs` go by steps of
-/// [`BAND_ROWS`], so that what is left out is the same on every machine.
+/// The entries of a matmul that a causal mask makes unnecessary. Rows of `lhs` are grouped into
+/// [`BAND_ROWS`], so that the skipped part is the same on every machine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Band {
-    /// Nothing.
+    /// Nothing is skipped.
     Full,
-    /// `out[i, j]` with `j >= i + shift`: some of it is written, some not. Rows of `out` must be contiguous.
+    /// `out[i, j]` with `j >= i + shift` need not be computed: it may or may not be written. Rows of `out`
+    /// must be contiguous.
     Out(isize),
-    /// Products with `lhs[i, p]` where `p >= i + shift`: zero for the next [`BAND_ROWS`] `p`, anything behind.
+    /// Products with `lhs[i, p]` for `p >= i + shift` are skipped: those entries of `lhs` are zero for the
+    /// next [`BAND_ROWS`] values of `p`, and arbitrary after them.
     Lower(isize),
-    /// Products with `lhs[i, p]` where `i >= p + shift`: zero for the next [`BAND_ROWS`] `i`, anything behind.
+    /// Products with `lhs[i, p]` for `i >= p + shift` are skipped: those entries of `lhs` are zero for the
+    /// next [`BAND_ROWS`] values of `i`, and arbitrary after them.
     Upper(isize),
 }
 
@@ -172,7 +180,8 @@ pub(crate) enum Band {
 pub(crate) const BAND_ROWS: usize = 12;
 
 impl Band {
-    /// Of rows `i..i + rows` within one step: the products that their sums need, and the columns that are wanted.
+    /// For rows `i..i + rows` of one group: the range of k that their sums need, and the number of columns
+    /// that are needed.
     fn strip(self, i: usize, rows: usize, [k, n]: [usize; 2]) -> (std::ops::Range<usize>, usize) {
         let first = i / BAND_ROWS * BAND_ROWS;
         let at =
@@ -189,7 +198,7 @@ impl Band {
 /// [`product`] with the lanes of one level.
 ///
 /// # Safety
-/// As of [`product`], and the machine has the instructions.
+/// The same as for [`product`], and the machine has the instructions.
 unsafe fn blocks<V: Lanes>(
     [mut m, k, mut n]: [usize; 3],
     scale: V::Element,
@@ -202,7 +211,8 @@ unsafe fn blocks<V: Lanes>(
     if m == 0 || n == 0 {
         return;
     }
-    // Vectors run along the columns of `out`; where its rows are the contiguous ones, the transposed product is it.
+    // Vectors run along the columns of `out`; if instead its columns are contiguous, compute the transposed
+    // matmul.
     if (n == 1 || out.column != 1) && (m == 1 || out.row == 1) && matches!(part.band, Band::Full) {
         (m, n) = (n, m);
         (lhs, rhs) = (rhs.transposed(), lhs.transposed());
@@ -217,8 +227,8 @@ unsafe fn blocks<V: Lanes>(
         n.div_ceil(n.div_ceil(most)).next_multiple_of(V::COUNT)
     };
     let in_place = rhs.column == 1 && n.is_multiple_of(V::COUNT) && m <= IN_PLACE_ROWS;
-    // A copy pays where more than one panel reads it: of contiguous rows strip by strip, of contiguous columns as much as
-    // makes good use of each.
+    // A copy of `lhs` pays if more than one panel reads it: contiguous rows are copied strip by strip,
+    // contiguous columns in larger groups, so that each cache line is used fully.
     let in_the_way = (lhs.row.unsigned_abs() * size_of::<V::Element>()).is_multiple_of(WAY_BYTES);
     let copied_rows = match (lhs.row, lhs.column) {
         _ if n <= V::VECTORS * V::COUNT => None,
@@ -256,7 +266,7 @@ unsafe fn blocks<V: Lanes>(
                             for row in i..i + rows {
                                 let row = ahead.pointer.wrapping_offset(row as isize * ahead.step);
                                 for line in (0..ahead.length).step_by(64) {
-                                    // SAFETY: what is prefetched need not exist.
+                                    // SAFETY: a prefetched address need not be valid.
                                     unsafe { V::prefetch(row.wrapping_add(line).cast()) };
                                 }
                             }
@@ -264,7 +274,8 @@ unsafe fn blocks<V: Lanes>(
                     }
                     if let Some(copied_rows) = copied_rows.filter(|&rows| i.is_multiple_of(rows)) {
                         let (from, rows) = (lhs.rows_after(i), copied_rows.min(m - i));
-                        // SAFETY: the rows are inside `lhs`, and their copy fits behind the packed block.
+                        // SAFETY: the rows are inside `lhs`, and their copy fits the buffer after the packed
+                        // block.
                         unsafe { V::compiled(Near::<V> { from, rows, depth, to: near }) };
                     }
                     let (sums, wanted) = part.band.strip(i, rows, [k, n]);
@@ -277,7 +288,8 @@ unsafe fn blocks<V: Lanes>(
                     let copy = Matrix { pointer: near.cast_const(), row: PITCH as isize, column: 1 };
                     let lhs = copied_rows
                         .map_or(there, |copied_rows| copy.rows_after(i % copied_rows).columns_after(skip));
-                    // Contiguous rows are asked for where they are: that is where they are read, or copied strip by strip.
+                    // Contiguous rows are prefetched in place: they are read there, or copied from there
+                    // strip by strip.
                     let below = if there.column == 1 { there } else { lhs }.rows_after(rows);
                     let prefetch = StripPrefetch { below, strips: (m - i - rows).div_ceil(V::ROWS), block };
                     let strip = Strip {
@@ -306,10 +318,11 @@ unsafe fn blocks<V: Lanes>(
     });
 }
 
-/// A strip of an `out` neither of whose directions is contiguous, tile by tile by way of one that is.
+/// Computes a strip of an `out` that is contiguous in neither direction, tile by tile through a contiguous
+/// copy.
 ///
 /// # Safety
-/// As of [`Strip::compute`].
+/// The same as for [`Strip::compute`].
 unsafe fn apart<V: Lanes>(strip: Strip<V>, rows: usize) {
     for (first, columns) in panels::<V>(strip.columns) {
         let mut near = [V::ZERO; 6 * 64];
@@ -321,7 +334,7 @@ unsafe fn apart<V: Lanes>(strip: Strip<V>, rows: usize) {
         let places = || (0..rows).flat_map(|i| (0..columns).map(move |j| (i, j)));
         let far = |(i, j)| strip.out.rows_after(i).columns_after(first + j).pointer;
         let near = |(i, j)| out.rows_after(i).columns_after(j).pointer;
-        // SAFETY: the caller's.
+        // SAFETY: the caller upholds the contract.
         unsafe {
             places().for_each(|at| near(at).write(far(at).read()));
             Strip { columns, wanted: columns, rhs, out, ..strip }.compute(rows);

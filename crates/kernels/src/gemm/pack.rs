@@ -1,4 +1,5 @@
-//! Copies of blocks of `rhs` in the order in which tiles read them, and of rows of `lhs` that cannot be read well where they are.
+//! Packs blocks of `rhs` in the order in which tiles read them, and copies rows of `lhs` whose layout is slow
+//! to read.
 
 use std::cell::RefCell;
 
@@ -6,10 +7,10 @@ use super::lanes::{Job, Lanes};
 use super::tile::panels;
 use crate::matrix::Matrix;
 
-/// The longest sum that is taken at once: rows of a block of `rhs`.
+/// Maximum number of rows of a block of `rhs`, which is the longest sum that is accumulated at once.
 pub(crate) const DEPTH: usize = 384;
 
-/// Into how long blocks a sum is cut: a function of `k` alone.
+/// The length of the blocks that a sum over `k` is split into: a function of `k` alone.
 pub(crate) fn depth_block(k: usize) -> usize {
     k.div_ceil(k.div_ceil(DEPTH).max(1)).next_multiple_of(32).max(32)
 }
@@ -19,12 +20,13 @@ pub(crate) fn depth_block(k: usize) -> usize {
 struct Line(#[allow(dead_code)] [u8; 64]);
 
 thread_local! {
-    /// What a thread packs blocks of `rhs` into, and then rows of `lhs`: made at its first product.
+    /// The packing buffer of a thread, for blocks of `rhs` followed by rows of `lhs`; allocated at its first
+    /// matmul.
     static BUFFER: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `work` with this thread's packing buffer of at least so many bytes, at a cache line. It grows where a product on
-/// the matrix unit follows the first one without it.
+/// Calls `work` with this thread's packing buffer of at least `bytes` bytes, aligned to a cache line. It
+/// grows when the thread's first matmul on AMX follows one without.
 pub(crate) fn with_buffer(bytes: usize, work: impl FnOnce(*mut u8)) {
     BUFFER.with_borrow_mut(|buffer| {
         if buffer.len() * size_of::<Line>() < bytes {
@@ -35,8 +37,8 @@ pub(crate) fn with_buffer(bytes: usize, work: impl FnOnce(*mut u8)) {
     });
 }
 
-/// Copies `depth` rows of `columns` panel by panel. In a panel, rows follow each other, filled up with zeros to whole
-/// vectors.
+/// Packs `depth` rows of `columns` panel by panel. In a panel, rows follow each other, padded with zeros to
+/// whole vectors.
 pub(crate) struct Pack<V: Lanes> {
     pub from: Matrix<V::Element>,
     pub depth: usize,
@@ -49,13 +51,13 @@ impl<V: Lanes> Job for Pack<V> {
     unsafe fn run(self) {
         for (first, columns) in panels::<V>(self.columns) {
             let (from, to) = (self.from.columns_after(first), self.to.wrapping_add(first * self.depth));
-            // SAFETY: all places read are inside `from`, those written in the panel.
+            // SAFETY: all places read are inside `from`, and all places written inside the panel.
             unsafe { copy::<V>(from, [self.depth, columns], to, columns.next_multiple_of(V::COUNT)) };
         }
     }
 }
 
-/// Copies rows of `lhs` to rows of [`PITCH`].
+/// Copies rows of `lhs` to rows of [`PITCH`] elements.
 pub(crate) struct Near<V: Lanes> {
     pub from: Matrix<V::Element>,
     pub rows: usize,
@@ -63,21 +65,22 @@ pub(crate) struct Near<V: Lanes> {
     pub to: *mut V::Element,
 }
 
-/// Elements from row to row of a copy of `lhs`: the longest row, and a vector, which keeps rows out of each other's way.
+/// Elements from row to row in a copy of `lhs`: the longest row plus one vector, which avoids cache set
+/// conflicts.
 pub(crate) const PITCH: usize = DEPTH + 16;
 
 impl<V: Lanes> Job for Near<V> {
     #[inline(always)]
     unsafe fn run(self) {
-        // SAFETY: all places read are inside `from`, those written in the copy.
+        // SAFETY: all places read are inside `from`, and all places written inside the copy.
         unsafe { copy::<V>(self.from, [self.rows, self.depth], self.to, PITCH) };
     }
 }
 
-/// Copies rows and columns to rows `width` apart, each filled up with zeros to whole vectors.
+/// Copies rows and columns to rows that are `width` elements apart, each padded with zeros to whole vectors.
 ///
 /// # Safety
-/// As of [`square`].
+/// The same as for [`square`].
 #[inline(always)]
 pub(crate) unsafe fn copy<V: Lanes>(
     from: Matrix<V::Element>,
@@ -85,7 +88,7 @@ pub(crate) unsafe fn copy<V: Lanes>(
     to: *mut V::Element,
     width: usize,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         match (from.row, from.column) {
             (_, 1) => rows::<V>(from, sizes, to, width),
@@ -95,10 +98,10 @@ pub(crate) unsafe fn copy<V: Lanes>(
     }
 }
 
-/// [`copy`] of contiguous rows.
+/// [`copy`] for contiguous rows.
 ///
 /// # Safety
-/// As of [`square`].
+/// The same as for [`square`].
 #[inline(always)]
 unsafe fn rows<V: Lanes>(
     from: Matrix<V::Element>,
@@ -109,7 +112,7 @@ unsafe fn rows<V: Lanes>(
     let whole = columns / V::COUNT * V::COUNT;
     for i in 0..rows {
         let (from, to) = (from.rows_after(i).pointer, to.wrapping_add(i * width));
-        // SAFETY: the caller's.
+        // SAFETY: the caller upholds the contract.
         unsafe {
             for j in (0..whole).step_by(V::COUNT) {
                 V::load(from.add(j)).store(to.add(j));
@@ -121,10 +124,10 @@ unsafe fn rows<V: Lanes>(
     }
 }
 
-/// [`copy`] of contiguous columns.
+/// [`copy`] for contiguous columns.
 ///
 /// # Safety
-/// As of [`square`].
+/// The same as for [`square`].
 #[inline(always)]
 unsafe fn transposed<V: Lanes>(
     from: Matrix<V::Element>,
@@ -132,13 +135,13 @@ unsafe fn transposed<V: Lanes>(
     to: *mut V::Element,
     width: usize,
 ) {
-    /// Squares before a column is read: columns may lie too far apart for processors to foresee the next.
+    /// Prefetch distance in squares: columns may be too far apart for the hardware prefetcher.
     const AHEAD: usize = 2;
     for j in (0..columns).step_by(V::COUNT) {
         for i in (0..rows).step_by(V::COUNT) {
             let (from, to) = (from.columns_after(j).rows_after(i), to.wrapping_add(i * width + j));
             let (rows, columns) = (V::COUNT.min(rows - i), V::COUNT.min(columns - j));
-            // SAFETY: the caller's; what is prefetched need not exist.
+            // SAFETY: the caller upholds the contract; a prefetched address need not be valid.
             unsafe {
                 for column in 0..V::COUNT {
                     V::prefetch(from.columns_after(AHEAD * V::COUNT + column).pointer);
@@ -153,10 +156,10 @@ unsafe fn transposed<V: Lanes>(
     }
 }
 
-/// [`copy`] of any strides.
+/// [`copy`] for any strides.
 ///
 /// # Safety
-/// As of [`square`].
+/// The same as for [`square`].
 #[inline(always)]
 unsafe fn any<V: Lanes>(
     from: Matrix<V::Element>,
@@ -166,7 +169,7 @@ unsafe fn any<V: Lanes>(
 ) {
     for i in 0..rows {
         for j in 0..columns.next_multiple_of(V::COUNT) {
-            // SAFETY: the caller's.
+            // SAFETY: the caller upholds the contract.
             unsafe {
                 to.add(i * width + j).write(if j < columns {
                     from.rows_after(i).columns_after(j).pointer.read()
@@ -178,8 +181,9 @@ unsafe fn any<V: Lanes>(
     }
 }
 
-/// Transposes a square, of which some rows and columns are there. A zip of rows half the height apart turns the bits
-/// of (row, column) by one place; as many as a row number has bits exchange the two.
+/// Transposes a square in registers, of which only some rows and columns may exist. Zipping rows that are
+/// half the height apart rotates the bits of the index (row, column) by one; as many zips as a row index has
+/// bits exchange row and column.
 ///
 /// # Safety
 /// The places are readable and writable, and the machine has the instructions.
@@ -192,7 +196,7 @@ unsafe fn square<V: Lanes>(
     to: *mut V::Element,
     width: usize,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         let mut square = [V::splat(V::ZERO); 16];
         for j in 0..columns {

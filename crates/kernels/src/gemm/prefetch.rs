@@ -1,23 +1,24 @@
-//! Prefetch in a product: cache lines that its sums read next, requested a few at a time while the sums before them are
-//! computed. Requested all at once when they are needed, they would all be waited for.
+//! Software prefetch for matmul: the cache lines that the next sums read are requested a few at a time while
+//! the current sums are computed. Requested all at once when they are needed, the tile would wait for all of
+//! them.
 
 use crate::matrix::Matrix;
 
-/// What is prefetched while a strip of the product is computed.
+/// What is prefetched while one strip of the matmul is computed.
 #[derive(Clone, Copy)]
 pub(super) struct StripPrefetch<E> {
-    /// Rows of `lhs` that the next strip reads, where they are.
+    /// The rows of `lhs` that the next strip reads, in place.
     pub below: Matrix<E>,
-    /// Strips that follow with the same block of `rhs`.
+    /// The number of strips that follow with the same block of `rhs`.
     pub strips: usize,
-    /// What is packed after them.
+    /// The block that is packed after those strips.
     pub block: BlockPrefetch<E>,
 }
 
 impl<E: Copy> StripPrefetch<E> {
-    /// What tile `number` of `tiles` of a strip prefetches, whose sums have `depth` steps. The last one prefetches the rows
-    /// below, which the `rhs` of others would push out of the first cache again; the last strips' others prefetch what is
-    /// packed next.
+    /// What tile `number` of the `tiles` of a strip prefetches during its `depth` steps. The last tile
+    /// prefetches the next strip's rows of `lhs`, because the `rhs` of earlier tiles would evict them from
+    /// L1; the other tiles of the last strips prefetch the block that is packed next.
     #[inline(always)]
     pub(super) fn of_tile(&self, number: usize, tiles: usize, rows: usize, depth: usize) -> TilePrefetch<E> {
         match (tiles - 1 - number).checked_sub(1) {
@@ -31,35 +32,35 @@ impl<E: Copy> StripPrefetch<E> {
     }
 }
 
-/// Cache lines that a tile's sums prefetch on their way, some every few steps.
+/// The cache lines that a tile prefetches during its sums, some every few steps.
 #[derive(Clone, Copy)]
 pub(super) struct TilePrefetch<E> {
     at: *const E,
-    /// Cache lines at a time.
+    /// Cache lines per request.
     lines: usize,
-    /// From one of them to the next, in elements.
+    /// Elements between the lines of one request.
     apart: isize,
-    /// Steps of a sum from one time to the next.
+    /// Steps of the sums between two requests.
     pub steps: usize,
-    /// From the first of those lines to the first of the next.
+    /// Elements from the first line of one request to the first line of the next.
     onward: isize,
 }
 
 impl<E: Copy> TilePrefetch<E> {
-    /// Elements in a cache line.
+    /// Elements per cache line.
     const LINE: usize = 64 / size_of::<E>();
 
     const NOTHING: Self =
         TilePrefetch { at: std::ptr::null(), lines: 0, apart: 0, steps: Self::LINE, onward: 0 };
 
-    /// Rows of contiguous elements, as many of these as the sum has steps.
+    /// Rows of contiguous elements, of which as many are prefetched as the sum has steps.
     #[inline(always)]
     fn rows(from: Matrix<E>, rows: usize) -> Self {
         let onward = Self::LINE as isize;
         TilePrefetch { at: from.pointer, lines: rows, apart: from.row, steps: Self::LINE, onward }
     }
 
-    /// The first elements of columns, as many as the sum has steps.
+    /// The first elements of columns, of which as many are prefetched as the sum has steps.
     #[inline(always)]
     fn columns(from: Matrix<E>) -> Self {
         const STEPS: usize = 4;
@@ -77,7 +78,7 @@ impl<E: Copy> TilePrefetch<E> {
     }
 }
 
-/// A block of a matrix that is packed later: rows of contiguous elements.
+/// A block of a matrix that will be packed later: rows of contiguous elements.
 #[derive(Clone, Copy)]
 pub(super) struct BlockPrefetch<E> {
     from: Matrix<E>,
@@ -86,13 +87,13 @@ pub(super) struct BlockPrefetch<E> {
 }
 
 impl<E: Copy> BlockPrefetch<E> {
-    /// Rows that a tile prefetches.
+    /// Rows that one tile prefetches.
     const ROWS: usize = 8;
 
     pub(super) const NOTHING: Self =
         BlockPrefetch { from: Matrix { pointer: std::ptr::null(), row: 0, column: 1 }, rows: 0, columns: 0 };
 
-    /// The first rows and columns of a matrix; nothing where neither are contiguous.
+    /// The first rows and columns of a matrix; empty if neither its rows nor its columns are contiguous.
     pub(super) fn new(from: Matrix<E>, [rows, columns]: [usize; 2]) -> Self {
         match (from.row, from.column) {
             (_, 1) => BlockPrefetch { from, rows, columns },
@@ -101,7 +102,8 @@ impl<E: Copy> BlockPrefetch<E> {
         }
     }
 
-    /// What a tile prefetches whose sums have `depth` steps, if `tiles` follow it; nothing as long as those suffice.
+    /// What a tile with sums of `depth` steps prefetches if `tiles` tiles follow it; nothing while those are
+    /// enough.
     #[inline(always)]
     fn of_tile(&self, tiles: usize, depth: usize) -> Option<TilePrefetch<E>> {
         let high = self.rows.div_ceil(Self::ROWS);

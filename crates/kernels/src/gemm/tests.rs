@@ -1,10 +1,10 @@
-//! Matrix products against sums in the order that is promised, to the bit, at every level, and the matrix unit against its
-//! twin in plain Rust.
+//! Tests of matmul: every level bit for bit against sums in the documented order, and AMX against its twin in
+//! plain Rust.
 
 use super::*;
 use crate::options::KernelOptions;
 
-/// Numbers in [-1, 1), the same ones every time.
+/// Numbers in [-1, 1) from a fixed seed.
 struct Numbers(u64);
 
 impl Numbers {
@@ -18,7 +18,7 @@ impl Numbers {
     }
 }
 
-/// What the tests need to know of a float.
+/// What the tests need from a float type.
 trait Float: Factor + PartialEq + std::fmt::Debug {
     const STEP: f64;
     fn of(x: f64) -> Self;
@@ -53,7 +53,7 @@ macro_rules! float {
 float!(f32);
 float!(f64);
 
-/// How a matrix lies in memory.
+/// The memory layout of a matrix.
 #[derive(Clone, Copy, Debug)]
 enum Lie {
     Rows,
@@ -67,7 +67,7 @@ enum Lie {
 const LIES: [Lie; 6] =
     [Lie::Rows, Lie::Columns, Lie::Apart, Lie::Backwards, Lie::RowsRepeat, Lie::ColumnsRepeat];
 
-/// A matrix in a buffer that is larger.
+/// A matrix inside a larger buffer.
 struct Held<C> {
     elements: Vec<C>,
     first: usize,
@@ -113,8 +113,8 @@ fn levels() -> Vec<Level> {
     KernelOptions::levels().into_iter().map(KernelOptions::level).collect()
 }
 
-/// Every level against an element computed alone, in the order that is promised, to the bit; and that against a
-/// plain sum. What lies between and around the elements of `out` stays.
+/// Compares every level bit for bit with an element computed alone in the documented order, and that with a
+/// plain sum. The memory between and around the elements of `out` must not change.
 fn check<C: Float>(
     [m, k, n]: [usize; 3],
     [left, right, into]: [Lie; 3],
@@ -161,7 +161,7 @@ fn check<C: Float>(
     }
     for level in levels() {
         let mut found = Held { elements: out.elements.clone(), ..out };
-        // SAFETY: the matrices have these sizes and are apart; the level is one of the machine's.
+        // SAFETY: the matrices have these sizes and are apart; the machine has the level.
         unsafe {
             C::product_at(
                 level,
@@ -183,7 +183,7 @@ fn check<C: Float>(
     }
 }
 
-/// Sizes below `most`, how `lhs`, `rhs` and `out` lie, a scale, and whether to accumulate.
+/// Random sizes below `most`, layouts of `lhs`, `rhs` and `out`, a scale, and whether to accumulate.
 fn draw(most: usize, numbers: &mut Numbers) -> ([usize; 3], [Lie; 3], f64, bool) {
     let sizes = std::array::from_fn(|_| numbers.below(most));
     let lies = [LIES[numbers.below(6)], LIES[numbers.below(6)], LIES[numbers.below(4)]];
@@ -278,7 +278,7 @@ fn assert_same_bits(whole: &Held<f32>, other: &Held<f32>, [m, n]: [usize; 2], of
     }
 }
 
-/// A product over all may be done block by block, each added to those before.
+/// A matmul may be split along k into blocks that accumulate.
 #[test]
 fn blocks_of_a_sum_add_up_to_the_bits_of_the_whole() {
     for k in 1..3000 {
@@ -340,7 +340,8 @@ fn a_band_leaves_out_what_is_hidden_and_has_the_bits_of_the_rest() {
         let mut lhs = Held::<f32>::new(m, k, lies[0], &mut numbers);
         let rhs = Held::<f32>::new(k, n, lies[1], &mut numbers);
         let out = Held::<f32>::new(m, n, Lie::Rows, &mut numbers);
-        // How far an element of the left factor is behind the diagonal: zero there, and rubbish farther on.
+        // How far an element of the left factor is behind the diagonal: zero in the next rows, arbitrary
+        // after them.
         let behind = |i: usize, p: usize| match band {
             Band::Lower(shift) => p as isize - i as isize - shift,
             Band::Upper(shift) => i as isize - p as isize - shift,
@@ -354,7 +355,7 @@ fn a_band_leaves_out_what_is_hidden_and_has_the_bits_of_the_rest() {
         let product = |level, lhs: &Held<f32>, band| {
             let mut found = Held { elements: out.elements.clone(), ..out };
             let (part, into) = (Part { band, ahead: &[] }, found.matrix_mut());
-            // SAFETY: the matrices have these sizes and are apart; the level is one of the machine's.
+            // SAFETY: the matrices have these sizes and are apart; the machine has the level.
             unsafe {
                 f32::product_at(level, [m, k, n], 0.5, lhs.matrix(), rhs.matrix(), into, accumulate, part);
             }
@@ -370,7 +371,7 @@ fn a_band_leaves_out_what_is_hidden_and_has_the_bits_of_the_rest() {
             for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
                 let wanted = !matches!(band, Band::Out(shift) if j as isize >= i as isize + shift);
                 let (found, expected) = (found.get(i, j), expected.get(i, j));
-                // What is left out adds no zeros of the other sign either.
+                // Skipped products do not add zeros of the other sign either.
                 assert!(
                     !wanted || found == expected,
                     "{found} is not {expected}: {band:?} {level:?} {i} {j}"
@@ -380,11 +381,11 @@ fn a_band_leaves_out_what_is_hidden_and_has_the_bits_of_the_rest() {
     }
 }
 
-/// What is promised of a matrix unit, in plain Rust.
+/// The documented result of AMX, in plain Rust.
 mod twin {
     use super::*;
 
-    /// Small numbers are zero to the unit.
+    /// AMX treats subnormal numbers as zero.
     fn normal(x: f32) -> f32 {
         if x.is_subnormal() { 0.0f32.copysign(x) } else { x }
     }
@@ -397,7 +398,7 @@ mod twin {
         [first, second, upper(third.to_bits())].map(normal)
     }
 
-    /// The sum of a row of `lhs` with a column of `rhs` in one block.
+    /// The sum over one block of a row of `lhs` times a column of `rhs`.
     pub fn sum(row: &[f32], column: &[f32]) -> f32 {
         let has_parts = |numbers: &[f32]| {
             numbers.iter().all(|x| x.is_finite() && parts(*x).iter().all(|part| part.is_finite()))
@@ -440,7 +441,7 @@ mod twin {
     }
 }
 
-/// Runs [`whole_product`] as fast as it can, in turn with what it promises.
+/// Compares [`whole_product`] with the fastest options with its documented result.
 fn check_fastest(
     sizes: [usize; 3],
     [left, right, into]: [Lie; 3],
@@ -486,7 +487,8 @@ fn the_fastest_products_have_the_promised_bits() {
         let (sizes, lies, scale, accumulate) = draw(most, &mut numbers);
         check_fastest(sizes, lies, scale as f32, accumulate, &mut numbers, |elements, numbers| {
             match round % 5 {
-                // Some without parts, some of which parts are lost, and some far apart.
+                // 0: one number has no parts; 1: magnitudes vary, and some numbers lose parts; 2: two parts
+                // are enough.
                 0 => {
                     let odd =
                         [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, -f32::MAX][numbers.below(5)];
@@ -499,7 +501,7 @@ fn the_fastest_products_have_the_promised_bits() {
             }
         });
     }
-    // More than a block in every direction.
+    // More than one block in every direction.
     for (sizes, left, right) in [
         ([35, 2 * DEPTH + 5, 40], Lie::Rows, Lie::Columns),
         ([70, DEPTH + 1, 33], Lie::Columns, Lie::Rows),
@@ -511,7 +513,7 @@ fn the_fastest_products_have_the_promised_bits() {
     }
 }
 
-/// Six products of parts are as good as one of the whole numbers.
+/// Six products of parts are as accurate as one product of the full numbers.
 #[test]
 fn sums_of_parts_are_nearer_to_the_truth_than_sums_in_order() {
     let mut numbers = Numbers(7);
@@ -526,7 +528,7 @@ fn sums_of_parts_are_nearer_to_the_truth_than_sums_in_order() {
         for (square, sum) in squares.iter_mut().zip([twin::sum(&row, &column), in_order]) {
             *square += ((sum as f64 - truth) / size).powi(2);
         }
-        // One number alone: no sum hides the products' own error.
+        // Sums of one product: no other term hides its error.
         let (a, b) = (row[0], column[0]);
         let error = (twin::sum(&[a], &[b]) as f64 - a as f64 * b as f64).abs();
         assert!(

@@ -1,38 +1,38 @@
-//! The innermost loops: strips of the product, tile by tile, each in registers.
+//! The innermost loops of matmul: strips of the result, tile by tile, each tile in registers.
 
 use super::lanes::{Job, Lanes};
 use super::prefetch::{StripPrefetch, TilePrefetch};
 use crate::matrix::{Matrix, MatrixMut};
 
-/// At most `V::ROWS` rows of a block of the product.
+/// A strip: at most `V::ROWS` rows of a block of the result.
 #[derive(Clone, Copy)]
 pub(super) struct Strip<V: Lanes> {
-    /// How many products each sum has, and rows of `rhs` to skip before the first.
+    /// The number of products in each sum, and the rows of `rhs` to skip before the first.
     pub depth: usize,
     pub skip: usize,
-    /// Columns of the block, and how many of them are wanted.
+    /// The columns of the block, and how many of them are needed.
     pub columns: usize,
     pub wanted: usize,
     pub lhs: Matrix<V::Element>,
     pub rhs: Panels<V>,
     /// What is prefetched while this strip is computed.
     pub prefetch: StripPrefetch<V::Element>,
-    /// Each row contiguous.
+    /// Each row is contiguous.
     pub out: MatrixMut<V::Element>,
     pub scale: V::Element,
-    /// Whether to add to what is there.
+    /// Whether to add to `out` instead of overwriting it.
     pub accumulate: bool,
 }
 
-/// A block of `rhs`: either in place, each row contiguous and a number of whole vectors; or packed, panel after
-/// panel, each as wide as a tile, its rows contiguous and filled up to whole vectors, and as many as are said.
+/// A block of `rhs`: either in place, with contiguous rows of whole vectors; or packed into consecutive
+/// panels, each as wide as a tile, with contiguous rows padded to whole vectors.
 #[derive(Clone, Copy)]
 pub(super) enum Panels<V: Lanes> {
     InPlace(Matrix<V::Element>),
     Packed(*const V::Element, usize),
 }
 
-/// Cuts columns into as few panels as tiles allow, each about as wide as the next: (first column, columns).
+/// Splits columns into as few panels as tiles allow, all of about the same width: (first column, columns).
 #[inline(always)]
 pub(super) fn panels<V: Lanes>(columns: usize) -> Cuts<V> {
     let vectors = columns.div_ceil(V::COUNT);
@@ -67,14 +67,15 @@ impl<V: Lanes> Strip<V> {
     /// Computes a strip of `rows <= V::ROWS` rows.
     ///
     /// # Safety
-    /// The machine has the instructions of `V`, the matrices cover the strip and `out` overlaps neither of the others.
+    /// The machine has the instructions of `V`, the matrices cover the strip and `out` overlaps neither of
+    /// the others.
     pub(super) unsafe fn compute(self, rows: usize) {
         macro_rules! rows {
             ($($r:literal)*) => {
                 match rows {
                     $($r => {
                         if const { $r <= V::ROWS } {
-                            // SAFETY: the caller's.
+                            // SAFETY: the caller upholds the contract.
                             unsafe { V::compiled(Rows::<V, $r>(self)) }
                         }
                     })*
@@ -132,12 +133,13 @@ impl<V: Lanes, const R: usize> Job for Rows<V, R> {
     }
 }
 
-/// Steps before the end of a sum at which `out` is asked for, to be near when it is written.
+/// Steps before the end of a sum at which the prefetch of `out` begins, so that it is in cache when it is
+/// written.
 const NOTICE: usize = 48;
 
-/// A tile of `R` rows and `W` vectors of columns, of which `columns` are written. Every sum starts at zero and takes
-/// its products in order, each by one fused multiply-add; that is then scaled, or scaled and added to `out` by one
-/// more. No other place computes with elements, so that this order is all that the bits of a product depend on.
+/// Computes a tile of `R` rows and `W` vectors of columns, of which `columns` are written. Every sum starts
+/// at zero and adds its products in order, each by one fused multiply-add; the sum is then scaled, or scaled
+/// and added to `out` by one more. All arithmetic of matmul is here, so this order alone determines its bits.
 ///
 /// # Safety
 /// The machine has the instructions, and the pointers cover the tile.
@@ -150,7 +152,7 @@ unsafe fn tile<V: Lanes, const R: usize, const W: usize>(
     prefetch: TilePrefetch<V::Element>,
 ) {
     let packed = const { (W * V::COUNT) as isize };
-    // SAFETY: the caller's.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         match (R == V::ROWS && strip.lhs.column == 1, rhs.row == packed) {
             (true, true) => {
@@ -162,10 +164,11 @@ unsafe fn tile<V: Lanes, const R: usize, const W: usize>(
     }
 }
 
-/// [`tile`], if `NEAR` of contiguous rows of `lhs`. Where the caller knows strides, the compiler does.
+/// [`tile`]; `NEAR` says that rows of `lhs` are contiguous. Strides that the caller passes as constants are
+/// known to the compiler.
 ///
 /// # Safety
-/// As of [`tile`].
+/// The same as for [`tile`].
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "constant bounds and indices are what becomes registers")]
 unsafe fn tile_of<V: Lanes, const R: usize, const W: usize, const NEAR: bool>(
@@ -180,17 +183,17 @@ unsafe fn tile_of<V: Lanes, const R: usize, const W: usize, const NEAR: bool>(
     let early = depth.saturating_sub(NOTICE);
     let place = |r, w| out.rows_after(r).pointer.wrapping_add(w * V::COUNT);
     let mut asked = 0;
-    // SAFETY: the caller's; what is prefetched need not exist.
+    // SAFETY: the caller upholds the contract; a prefetched address need not be valid.
     unsafe {
         let sums = [[V::splat(V::ZERO); W]; R];
         let sums = sum::<V, R, W, NEAR>(sums, early, lhs, rhs, &mut prefetch, || {
-            // One place at a time: all at once would make the sum wait for what it reads itself.
+            // One request at a time: many at once would delay the loads of the sum itself.
             if asked < R * W {
                 V::prefetch(place(asked / W, asked % W));
                 asked += 1;
             }
         });
-        // Once more, and those that were not reached: `rhs` may have pushed them out of the first cache.
+        // Request all again, including those that were not reached: `rhs` may have evicted them from L1.
         for r in 0..R {
             for w in 0..W {
                 V::prefetch(place(r, w));
@@ -217,10 +220,11 @@ unsafe fn tile_of<V: Lanes, const R: usize, const W: usize, const NEAR: bool>(
     }
 }
 
-/// `depth` steps of all sums of a tile. What is read next is prefetched meanwhile, and `between` is done now and then.
+/// Adds `depth` steps to all sums of a tile. Meanwhile prefetches what is read next, and calls `between`
+/// after every few steps.
 ///
 /// # Safety
-/// As of [`tile`].
+/// The same as for [`tile`].
 #[inline(always)]
 unsafe fn sum<V: Lanes, const R: usize, const W: usize, const NEAR: bool>(
     mut sums: [[V; W]; R],
@@ -230,13 +234,13 @@ unsafe fn sum<V: Lanes, const R: usize, const W: usize, const NEAR: bool>(
     prefetch: &mut TilePrefetch<V::Element>,
     mut between: impl FnMut(),
 ) -> [[V; W]; R] {
-    /// Steps without a jump: what is near is read at constant distances, which costs no instructions.
+    /// Steps per unrolled iteration: constant offsets of contiguous loads cost no instructions.
     const TOGETHER: usize = 4;
     let mut left = depth;
     while left > 0 {
         let mut steps = left.min(prefetch.steps);
         left -= steps;
-        // SAFETY: the caller's; what is prefetched need not exist.
+        // SAFETY: the caller upholds the contract; a prefetched address need not be valid.
         unsafe {
             prefetch.advance(|at| V::prefetch(at));
             between();
@@ -257,10 +261,10 @@ unsafe fn sum<V: Lanes, const R: usize, const W: usize, const NEAR: bool>(
     sums
 }
 
-/// A step of all sums of a tile.
+/// One step of all sums of a tile.
 ///
 /// # Safety
-/// As of [`tile`].
+/// The same as for [`tile`].
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "constant bounds and indices are what becomes registers")]
 unsafe fn step<V: Lanes, const R: usize, const W: usize>(
@@ -268,7 +272,7 @@ unsafe fn step<V: Lanes, const R: usize, const W: usize>(
     lhs: Matrix<V::Element>,
     rhs: *const V::Element,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         let mut right = [V::splat(V::ZERO); W];
         for w in 0..W {

@@ -1,21 +1,22 @@
-//! The product of matrices of `f32` on the matrix unit of Intel's processors (AMX), which multiplies tiles of `bf16` and
-//! adds up in `f32`.
+//! Matmul of `f32` on Intel AMX, whose instructions multiply tiles of `bf16` and accumulate in `f32`.
 //!
-//! A float has 24 bits, a `bf16` has eight: `x = x1 + x2 + x3`, exactly, where the first part is the number rounded to the
-//! nearest, the second what that leaves, cut off, and the third the rest. Of the nine products of two numbers' parts the six
-//! largest are taken; the other three add up to no more than half a unit in the last place of the product, up or down as it
-//! happens. So a sum is as near to the true one as if every product were rounded once, and nearer than a sum in order,
-//! since sixteen products are added up before they meet the rest.
-//! (Three parts and six products: G. Henry, P. T. P. Tang and A. Heinecke, "Leveraging the bfloat16 Artificial
-//! Intelligence Datatype For Higher-Precision Computations", ARITH 2019; `BF16_BF16_F32_X6` among JAX's algorithms.)
+//! An f32 has 24 significand bits, a bf16 has eight: `x = x1 + x2 + x3`, exactly, where `x1` is x rounded to
+//! nearest, `x2` is the remainder truncated, and `x3` is the rest. Of the nine products of the parts of two
+//! numbers, the six largest are computed; the other three add up to at most half a unit in the last place of
+//! the product, of either sign. So a sum is as accurate as if every product were rounded once, and more
+//! accurate than a sum in order, because sixteen products are added before they join the accumulator. (Three
+//! parts and six products: G. Henry, P. T. P. Tang and A. Heinecke, "Leveraging the bfloat16 Artificial
+//! Intelligence Datatype For Higher-Precision Computations", ARITH 2019; `BF16_BF16_F32_X6` among JAX's
+//! algorithms.)
 //!
-//! The unit takes numbers below the smallest normal one for zero, so numbers below 2^-109 lose their last bits. What is
-//! not finite, or rounds to infinity, has no parts: its row of `lhs` or column of `rhs` is computed without the unit.
+//! AMX treats subnormal numbers as zero, so numbers below 2^-109 lose their last bits. A number that is not
+//! finite, or rounds to infinity, has no parts: its row of `lhs` or column of `rhs` is computed without AMX.
 //!
-//! **Bits.** An element of `out` depends on its row of `lhs`, its column of `rhs`, `scale` and `accumulate` only. The sum
-//! over k is cut into the same blocks as in the other products; each starts at zero and takes 32 products of each of six
-//! pairs of parts at a time, in the order of `sums!`, number i of a step together with number 16 + i. A twin in plain
-//! Rust (`gemm/tests.rs`) gives the same bits.
+//! **Bits.** An element of `out` depends only on its row of `lhs`, its column of `rhs`, `scale` and
+//! `accumulate`. The sum over k is split into the same blocks as in the other matmul; each block starts at
+//! zero and adds 32 products of each of the six pairs of parts at a time, in the order of `sums!`; product i
+//! of a step is added together with product 16 + i. A twin in plain Rust (`gemm/tests.rs`) gives the same
+//! bits.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -23,36 +24,36 @@ use std::arch::x86_64::*;
 use crate::gemm::pack::{DEPTH, PITCH, copy, depth_block, with_buffer};
 use crate::matrix::{Matrix, MatrixMut};
 
-/// Rows and columns of a tile of `out`, and `f32` in one of its rows.
+/// Rows and columns of a tile of `out`, and `f32` in a row of a tile.
 const TILE: usize = 16;
-/// Rows or columns of two tiles: what is computed at once.
+/// Rows or columns of two tiles, which are computed together.
 const PANEL: usize = 2 * TILE;
-/// Products of parts that one instruction adds to an element.
+/// Products of parts that one instruction adds to each element.
 const STEP: usize = 32;
-/// Parts of a number.
+/// The bf16 parts of a number.
 const PARTS: usize = 3;
 const TILE_BYTES: usize = 1024;
-/// Of a panel, for each step: the first part of both tiles, the second, the third.
+/// Bytes of one step of a panel: the first part of both tiles, then the second, then the third.
 const STEP_BYTES: usize = PARTS * 2 * TILE_BYTES;
-/// Most bytes of a packed block of `rhs`, which stays in the second cache.
+/// Maximum number of bytes of a packed block of `rhs`, which stays in L2.
 const RHS_BYTES: usize = 5 << 18;
-/// Rows that are loaded before any of them is stored: where rows lie a multiple of 4096 bytes apart, a load waits for the
-/// store before it.
+/// Rows that are loaded before any of them is stored: if rows are a multiple of 4096 bytes apart, a load
+/// waits for the store before it.
 const TOGETHER: usize = 8;
-/// Rows of `lhs` and of `out` that each step of a sum asks for.
+/// Rows of `lhs` and of `out` that each step of a sum prefetches.
 const ASKED_ROWS: usize = 4;
-/// Of a packed panel of `lhs`.
+/// Bytes of a packed panel of `lhs`.
 const LHS_BYTES: usize = DEPTH / STEP * STEP_BYTES;
-/// Of rows of `lhs` before they are taken apart, if they are not contiguous.
+/// Bytes of a copy of rows of `lhs` before they are split into parts, if they are not contiguous.
 const WHOLE_BYTES: usize = PANEL * PITCH * size_of::<f32>();
 const SUMS_BYTES: usize = size_of::<Sums>();
-/// What a thread packs into.
+/// Bytes of a thread's packing buffer.
 const PACKED_BYTES: usize = RHS_BYTES + LHS_BYTES + WHOLE_BYTES + 2 * SUMS_BYTES;
 
-/// The sums of a panel of `lhs` with one of `rhs`.
+/// The sums of a panel of `lhs` times a panel of `rhs`.
 type Sums = [f32; PANEL * PANEL];
 
-/// Whether this machine, which has AVX-512, has the unit, and the system lets this process use it.
+/// Whether this machine, which has AVX-512, has AMX, and the operating system lets this process use it.
 pub(crate) fn is_available() -> bool {
     const BF16: u32 = 1 << 22;
     const TILES: u32 = 1 << 24;
@@ -60,7 +61,7 @@ pub(crate) fn is_available() -> bool {
     found & wanted == wanted && permitted()
 }
 
-/// Asks the system to keep the unit's registers when it changes threads.
+/// Requests permission to use the tile registers, which the system then saves on context switches.
 #[cfg(target_os = "linux")]
 fn permitted() -> bool {
     const REQUEST_PERMISSION: libc::c_long = 0x1023;
@@ -74,10 +75,10 @@ fn permitted() -> bool {
     false
 }
 
-/// `out[m, n] = scale * lhs[m, k] rhs[k, n]`, added to what is there if `accumulate`.
+/// `out[m, n] = scale * lhs[m, k] rhs[k, n]`, added to `out` if `accumulate`.
 ///
 /// # Safety
-/// The unit [`is_available`], the matrices have these sizes, and `out` overlaps neither of the others.
+/// AMX [`is_available`], the matrices have these sizes, and `out` overlaps neither of the others.
 pub(super) unsafe fn product(
     [m, k, n]: [usize; 3],
     scale: f32,
@@ -91,15 +92,16 @@ pub(super) unsafe fn product(
     }
     let depth_block = depth_block(k);
     let steps_block = depth_block.div_ceil(STEP);
-    // Sums over few columns do not ask for all rows of `lhs`; copies of columns ask for them.
+    // With few columns, the sums do not prefetch all rows of `lhs`; if columns are copied, the copies
+    // prefetch them.
     let leaves_lhs = lhs.column == 1 && n < PANEL / ASKED_ROWS * PANEL;
     let columns_block = {
         let most = RHS_BYTES / (steps_block * STEP_BYTES) * PANEL;
         n.div_ceil(n.div_ceil(most)).next_multiple_of(PANEL)
     };
     with_buffer(PACKED_BYTES, |right| {
-        // SAFETY: the machine has the instructions; parts of blocks are inside the matrices; the pieces of the buffer are
-        // apart and inside it.
+        // SAFETY: the machine has the instructions; parts of blocks are inside the matrices; the parts of the
+        // buffer are disjoint and inside it.
         unsafe {
             let left = right.add(RHS_BYTES);
             let whole: *mut f32 = left.add(LHS_BYTES).cast();
@@ -126,7 +128,7 @@ pub(super) unsafe fn product(
                             let columns = PANEL.min(columns - panel);
                             let rhs_panel = right.add(panel / PANEL * steps * STEP_BYTES);
                             let out = out.rows_after(i).columns_after(j + panel);
-                            // What so few steps do not ask for.
+                            // The rows of `out` that a sum of so few steps does not prefetch.
                             ask(out.read(), ASKED_ROWS * steps..PANEL);
                             let ahead = Ahead::new(panel / PANEL, below, out.read());
                             let sizes = [rows, columns];
@@ -153,10 +155,10 @@ pub(super) unsafe fn product(
     });
 }
 
-/// Eight tiles of sixteen rows of 64 bytes.
+/// Configures eight tiles of sixteen rows of 64 bytes.
 ///
 /// # Safety
-/// The unit is available.
+/// AMX is available.
 unsafe fn configure() {
     #[repr(C, align(64))]
     struct Configuration {
@@ -170,21 +172,21 @@ unsafe fn configure() {
         Configuration { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
     configuration.row_bytes[..8].fill(64);
     configuration.rows[..8].fill(16);
-    // SAFETY: the caller's; compilers put nothing into tiles, so nothing is lost, and what is there stays until they are
-    // released.
+    // SAFETY: the caller upholds the contract. Compilers keep nothing in tile registers, so nothing is lost,
+    // and the tiles keep their contents until they are released.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack, readonly, preserves_flags)) }
 }
 
-/// Gives the tiles back: the system need not keep them any more.
+/// Releases the tile registers, so that the system need not save them any more.
 ///
 /// # Safety
-/// The unit is available.
+/// AMX is available.
 unsafe fn release() {
-    // SAFETY: the caller's.
+    // SAFETY: the caller upholds the contract.
     unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
 }
 
-/// Text for what is done of both tiles only.
+/// Text for instructions that exist only if both tiles are computed.
 macro_rules! when {
     (both $text:expr) => {
         $text
@@ -211,7 +213,8 @@ macro_rules! prefetch {
     };
 }
 
-/// The products of one part of `lhs`, in tmm4 and 5, and one of `rhs`, in tmm6 and 7. Meanwhile two tiles are asked for.
+/// Multiplies one part of `lhs`, in tmm4 and tmm5, with one of `rhs`, in tmm6 and tmm7. Meanwhile prefetches
+/// two tiles.
 macro_rules! multiply {
     ($rows:tt, $columns:tt, $first:expr, $second:expr) => {
         concat!(
@@ -225,7 +228,8 @@ macro_rules! multiply {
     };
 }
 
-/// One part of a step of a panel: its first tile, and its second if both are wanted, into registers of these numbers.
+/// Loads one part of a step of a panel into these registers: its first tile, and its second if both are
+/// computed.
 macro_rules! load {
     ($wanted:tt, $panel:literal, $first:literal at $at:literal, $second:literal at $second_at:literal) => {
         concat!(
@@ -238,12 +242,12 @@ macro_rules! load {
     };
 }
 
-/// Sums of a panel of `lhs` with one of `rhs`. In a step of a panel parts are 2048 bytes apart and their tiles 1024, and the
-/// next step is 6144 bytes on. Small products go first, as far as that spares loads: of parts 1 and 3, 1 and 2, 2 and 2, 2
-/// and 1, 3 and 1, 1 and 1.
+/// The sums of a panel of `lhs` times a panel of `rhs`. In a step of a panel, parts are 2048 bytes apart and
+/// their tiles 1024; the next step follows after 6144 bytes. Small products are added first, as far as that
+/// saves loads: parts 1 and 3, 1 and 2, 2 and 2, 2 and 1, 3 and 1, 1 and 1.
 ///
-/// All of the next step is asked for meanwhile: where two threads share a core, a tile is not loaded while another is
-/// multiplied, so that loads from the second cache would take a fifth of the time.
+/// All of the next step is prefetched meanwhile: if two threads share a core, a tile load does not overlap
+/// with a tile multiplication, so loads from L2 would take a fifth of the time.
 macro_rules! sums {
     ($rows:tt, $columns:tt, $steps:ident, $lhs:ident, $rhs:ident, $into:ident, $ahead:ident) => {
         asm!(
@@ -321,7 +325,7 @@ macro_rules! sums {
     };
 }
 
-/// Where the sums of a panel go: the first row and the seventeenth, and bytes from row to row.
+/// The destination of a panel's sums: its first and its seventeenth row, and the bytes from row to row.
 #[repr(C)]
 struct Target {
     first: *mut f32,
@@ -336,9 +340,9 @@ impl Target {
     }
 }
 
-/// What each step of a sum asks for: strides are in bytes.
+/// What each step of a sum prefetches; strides are in bytes.
 struct Ahead {
-    /// Four places of `lhs` that are this far apart, and at the next step this far on.
+    /// Four rows of `lhs` that are `apart` from one another; each step moves `onward`.
     next: *const f32,
     apart: isize,
     onward: isize,
@@ -348,7 +352,8 @@ struct Ahead {
 }
 
 impl Ahead {
-    /// While panel `number` is summed: of the rows below, which are packed next, and of where the sums will be written.
+    /// The prefetches during panel `number`: rows of `lhs` below, which are packed next, and the destination
+    /// of the sums.
     fn new(number: usize, below: Matrix<f32>, out: Matrix<f32>) -> Self {
         const F32: isize = size_of::<f32>() as isize;
         let (next, out) = (lines(below), lines(out));
@@ -363,16 +368,16 @@ impl Ahead {
     }
 }
 
-/// A matrix, or its transpose, whose rows are contiguous if one of the two has such rows.
+/// The matrix, or its transpose if only its columns are contiguous.
 fn lines(matrix: Matrix<f32>) -> Matrix<f32> {
     if matrix.column == 1 { matrix } else { matrix.transposed() }
 }
 
-/// Asks for the first [`PANEL`] numbers of rows, or of columns if these are contiguous.
+/// Prefetches the first [`PANEL`] numbers of rows, or of columns if those are contiguous.
 fn ask(from: Matrix<f32>, rows: std::ops::Range<usize>) {
     for row in rows {
         let row = lines(from).rows_after(row).pointer;
-        // SAFETY: what is prefetched need not exist.
+        // SAFETY: a prefetched address need not be valid.
         unsafe {
             _mm_prefetch::<_MM_HINT_T1>(row.cast());
             _mm_prefetch::<_MM_HINT_T1>(row.wrapping_add(TILE).cast());
@@ -380,10 +385,10 @@ fn ask(from: Matrix<f32>, rows: std::ops::Range<usize>) {
     }
 }
 
-/// The sums of a panel, [`PANEL`] rows of [`PANEL`], of which so many rows and columns are wanted.
+/// Computes the sums of a panel, [`PANEL`] rows of [`PANEL`], of which `rows` and `columns` are needed.
 ///
 /// # Safety
-/// The unit is configured, the panels have so many steps, and there is room for all sums.
+/// The tiles are configured, the panels have `steps` steps, and `into` has room for all sums.
 unsafe fn sum(
     [rows, columns]: [usize; 2],
     steps: usize,
@@ -392,7 +397,7 @@ unsafe fn sum(
     into: &Target,
     ahead: &Ahead,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         match (rows > TILE, columns > TILE) {
             (true, true) => sums!(both, both, steps, lhs, rhs, into, ahead),
@@ -403,20 +408,20 @@ unsafe fn sum(
     }
 }
 
-/// Packs one row of a pair of tiles for each part: those of two vectors, side by side lane by lane. Makes `nothing` NaN
-/// where a number has none.
+/// Packs one row of a pair of tiles for each part: two vectors, interleaved lane by lane. The result is
+/// `nothing` with NaN in the lanes whose number has no parts.
 ///
 /// # Safety
-/// There is room for the row, aligned to its 64 bytes, and for those of the other parts.
+/// There is room for the row, aligned to its 64 bytes, and for the rows of the other parts.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn pack_parts(low: __m512, high: __m512, to: *mut u8, nothing: __m512) -> __m512 {
     let (low, low_parts) = apart(low);
     let (high, high_parts) = apart(high);
     for (part, (low, high)) in low_parts.into_iter().zip(high_parts).enumerate() {
-        // The upper half of one behind that of the other: a | b & c.
+        // Combines the upper halves of both numbers: a | (b & c).
         let pair = _mm512_ternarylogic_epi32::<0xf8>(_mm512_srli_epi32::<16>(low), high, upper_halves());
-        // SAFETY: the caller's.
+        // SAFETY: the caller upholds the contract.
         unsafe { _mm512_store_si512(to.add(part * 2 * TILE_BYTES).cast(), pair) };
     }
     _mm512_fmadd_ps(_mm512_add_ps(low, high), _mm512_setzero_ps(), nothing)
@@ -428,8 +433,8 @@ fn upper_halves() -> __m512i {
     _mm512_set1_epi32(0xffff_0000_u32 as i32)
 }
 
-/// What three parts leave of numbers, which is nothing, or NaN if they have none; and floats whose upper halves the
-/// parts are.
+/// Splits numbers into three parts. The first result is what the parts leave: zero, or NaN if a number has no
+/// parts. The second is floats whose upper halves are the parts.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn apart(number: __m512) -> (__m512, [__m512i; PARTS]) {
@@ -439,39 +444,39 @@ fn apart(number: __m512) -> (__m512, [__m512i; PARTS]) {
     let left = _mm512_sub_ps(number, _mm512_castsi512_ps(first));
     let second = upper(_mm512_castps_si512(left));
     let left = _mm512_sub_ps(left, _mm512_castsi512_ps(second));
-    // No more than eight bits are left.
+    // At most eight bits are left.
     (left, [first, second, _mm512_castps_si512(left)])
 }
 
-/// Whether a number has no parts: it is not finite, or rounds to infinity.
+/// Whether a number has no parts, because it is not finite or rounds to infinity.
 fn is_odd(number: f32) -> bool {
     number.to_bits() & 0x7fff_ffff >= 0x7f7f_8000
 }
 
-/// A vector, of which all elements are there if `WHOLE`, otherwise those of the mask.
+/// Loads a vector: all elements if `WHOLE`, otherwise those of the mask.
 ///
 /// # Safety
-/// They are readable.
+/// Those elements are readable.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn load<const WHOLE: bool>(from: *const f32, mask: u16) -> __m512 {
-    // SAFETY: the caller's.
+    // SAFETY: the caller upholds the contract.
     unsafe { if WHOLE { _mm512_loadu_ps(from) } else { _mm512_maskz_loadu_ps(mask, from) } }
 }
 
-/// The lanes of so many elements.
+/// The mask of the first `count` lanes.
 fn lanes(count: usize) -> u16 {
     ((1_u32 << count.min(TILE)) - 1) as u16
 }
 
-/// Packs rows of `lhs`. Says which have numbers without parts.
+/// Packs rows of `lhs`. Returns which rows have numbers without parts.
 ///
 /// # Safety
 /// The places are readable, and there is room for the parts.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 unsafe fn pack_lhs(mut from: Matrix<f32>, [rows, depth]: [usize; 2], to: *mut u8, whole: *mut f32) -> u32 {
     let mut nothing = _mm512_setzero_ps();
-    // SAFETY: the caller's.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         if from.column != 1 {
             copy::<__m512>(from, [rows, depth], whole, PITCH);
@@ -498,18 +503,18 @@ unsafe fn pack_lhs(mut from: Matrix<f32>, [rows, depth]: [usize; 2], to: *mut u8
     }
 }
 
-/// Packs [`TOGETHER`] rows of a step of `lhs`, of each the numbers of its two vectors side by side. NaN where one has no
-/// parts.
+/// Packs [`TOGETHER`] rows of a step of `lhs`, interleaving the two vectors of each row. NaN where a number
+/// has no parts.
 ///
 /// # Safety
-/// Rows and columns, or as many as are packed, are readable, and there is room for the parts.
+/// The rows and columns (or those to be packed, if fewer) are readable, and there is room for the parts.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn pack_rows<const WHOLE: bool>(from: Matrix<f32>, [rows, depth]: [usize; 2], to: *mut u8) -> __m512 {
     let mut numbers = [[_mm512_setzero_ps(); 2]; TOGETHER];
     let mut nothing = _mm512_setzero_ps();
     let masks = [lanes(depth), lanes(depth.saturating_sub(TILE))];
-    // SAFETY: the caller's.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         for (i, [low, high]) in numbers.iter_mut().enumerate() {
             let row = from.rows_after(i).pointer;
@@ -530,12 +535,12 @@ unsafe fn pack_rows<const WHOLE: bool>(from: Matrix<f32>, [rows, depth]: [usize;
 /// The places are readable.
 #[cold]
 unsafe fn odd_rows(from: Matrix<f32>, [rows, depth]: [usize; 2]) -> u32 {
-    // SAFETY: the caller's.
+    // SAFETY: the caller upholds the contract.
     let at = |row: usize, p: usize| unsafe { from.rows_after(row).columns_after(p).pointer.read() };
     (0..rows).fold(0, |odd, row| odd | u32::from((0..depth).any(|p| is_odd(at(row, p)))) << row)
 }
 
-/// Packs a block of `rhs` panel by panel. Says for each which columns have numbers without parts.
+/// Packs a block of `rhs` panel by panel. Returns for each panel which columns have numbers without parts.
 ///
 /// # Safety
 /// The places are readable, and there is room for the parts.
@@ -547,14 +552,14 @@ unsafe fn pack_block(
 ) -> [u32; RHS_BYTES / STEP_BYTES] {
     let mut odd = [0; RHS_BYTES / STEP_BYTES];
     let (steps, panels) = (depth.div_ceil(STEP), columns.div_ceil(PANEL));
-    // Along what is contiguous.
+    // Follow the contiguous direction.
     let order = |at: usize| match from.column {
         1 => (at / panels, at % panels),
         _ => (at % steps, at / steps),
     };
     for (step, panel) in (0..steps * panels).map(order) {
         let sizes = [STEP.min(depth - step * STEP), PANEL.min(columns - panel * PANEL)];
-        // SAFETY: the caller's.
+        // SAFETY: the caller upholds the contract.
         odd[panel] |= unsafe {
             let to = to.add((panel * steps + step) * STEP_BYTES);
             pack_rhs(from.rows_after(step * STEP).columns_after(panel * PANEL), sizes, to, turned)
@@ -563,7 +568,7 @@ unsafe fn pack_block(
     odd
 }
 
-/// Packs a step of a panel of `rhs`: of two rows, half a step apart, the numbers of each column side by side. Says which
+/// Packs a step of a panel of `rhs`: interleaves pairs of rows that are half a step apart. Returns which
 /// columns have numbers without parts.
 ///
 /// # Safety
@@ -576,7 +581,7 @@ unsafe fn pack_rhs(
     turned: &mut Sums,
 ) -> u32 {
     let mut odd = 0;
-    // SAFETY: the caller's.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         if from.column != 1 {
             copy::<__m512>(from, [rows, columns], turned.as_mut_ptr(), PANEL);
@@ -595,10 +600,10 @@ unsafe fn pack_rhs(
     odd
 }
 
-/// Packs a tile of `rhs`. Says which columns have numbers without parts.
+/// Packs a tile of `rhs`. Returns which columns have numbers without parts.
 ///
 /// # Safety
-/// As of [`pack_rhs`].
+/// The same as for [`pack_rhs`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn pack_columns<const WHOLE: bool>(
@@ -608,7 +613,7 @@ unsafe fn pack_columns<const WHOLE: bool>(
 ) -> u32 {
     let mut nothing = _mm512_setzero_ps();
     let mask = lanes(columns);
-    // SAFETY: the caller's; what is prefetched need not exist.
+    // SAFETY: the caller upholds the contract; a prefetched address need not be valid.
     unsafe {
         for pair in 0..TILE {
             let [low, high] = [from.rows_after(pair).pointer, from.rows_after(pair + TILE).pointer];
@@ -622,7 +627,7 @@ unsafe fn pack_columns<const WHOLE: bool>(
     u32::from(_mm512_cmp_ps_mask::<_CMP_UNORD_Q>(nothing, nothing))
 }
 
-/// Computes sums of rows and columns that have no parts.
+/// Computes the sums of rows and columns with numbers that have no parts.
 ///
 /// # Safety
 /// The matrices have these sizes.
@@ -649,7 +654,7 @@ unsafe fn one_by_one(
     }
 }
 
-/// Scales sums and writes them, or adds them to what is there.
+/// Scales sums and writes them to `out`, or adds them to it.
 ///
 /// # Safety
 /// `out` has these sizes.
@@ -663,7 +668,7 @@ unsafe fn write(
     accumulate: bool,
 ) {
     let mut sums = sums;
-    // SAFETY: the caller's.
+    // SAFETY: the caller upholds the contract.
     unsafe {
         if out.column != 1 {
             let from = Matrix { pointer: sums.as_ptr(), row: 1, column: PANEL as isize };

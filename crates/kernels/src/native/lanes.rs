@@ -1,4 +1,4 @@
-//! Vectors of AVX-512 and AVX2 as the product needs them, with the register tile (rows by vectors) that suits each.
+//! Vectors of AVX-512 and AVX2 for matmul, each with the register tile (rows by vectors) that suits it.
 
 use std::arch::x86_64::*;
 pub(crate) use std::arch::x86_64::{__m256, __m256d, __m512, __m512d};
@@ -21,49 +21,49 @@ macro_rules! lanes {
             const VECTORS: usize = $vectors;
             #[inline(always)]
             unsafe fn splat(value: $element) -> Self {
-                // SAFETY: the caller vouches for the instructions.
+                // SAFETY: the caller guarantees the instructions.
                 unsafe { $splat(value) }
             }
             #[inline(always)]
             unsafe fn load(from: *const $element) -> Self {
-                // SAFETY: the caller vouches for the instructions and the lanes behind the pointer.
+                // SAFETY: the caller guarantees the instructions and the lanes behind the pointer.
                 unsafe { $load(from) }
             }
             #[inline(always)]
             unsafe fn store(self, to: *mut $element) {
-                // SAFETY: the caller vouches for the instructions and the lanes behind the pointer.
+                // SAFETY: the caller guarantees the instructions and the lanes behind the pointer.
                 unsafe { $store(to, self) }
             }
             #[inline(always)]
             unsafe fn load_first($from: *const $element, $left: usize) -> Self {
-                // SAFETY: the caller vouches for the instructions and the lanes behind the pointer.
+                // SAFETY: the caller guarantees the instructions and the lanes behind the pointer.
                 unsafe { $load_first }
             }
             #[inline(always)]
             unsafe fn store_first(self, $to: *mut $element, $right: usize) {
                 let $value = self;
-                // SAFETY: the caller vouches for the instructions and the lanes behind the pointer.
+                // SAFETY: the caller guarantees the instructions and the lanes behind the pointer.
                 unsafe { $store_first }
             }
             #[inline(always)]
             unsafe fn times(self, other: Self) -> Self {
-                // SAFETY: the caller vouches for the instructions.
+                // SAFETY: the caller guarantees the instructions.
                 unsafe { $times(self, other) }
             }
             #[inline(always)]
             unsafe fn times_plus(self, other: Self, addend: Self) -> Self {
-                // SAFETY: the caller vouches for the instructions.
+                // SAFETY: the caller guarantees the instructions.
                 unsafe { $times_plus(self, other, addend) }
             }
             #[inline(always)]
             unsafe fn zip(self, $b: Self) -> [Self; 2] {
                 let $a = self;
-                // SAFETY: the caller vouches for the instructions.
+                // SAFETY: the caller guarantees the instructions.
                 unsafe { $zip }
             }
             #[inline(always)]
             unsafe fn prefetch(at: *const $element) {
-                // SAFETY: the caller vouches for the instructions; no address makes a prefetch fail.
+                // SAFETY: the caller guarantees the instructions; a prefetch fails at no address.
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
             }
             #[inline(always)]
@@ -71,17 +71,17 @@ macro_rules! lanes {
                 #[target_feature(enable = $features)]
                 #[inline(never)]
                 unsafe fn compiled(job: impl Job) {
-                    // SAFETY: the caller vouches for the instructions, and for what the job needs.
+                    // SAFETY: the caller guarantees the instructions and the job's contract.
                     unsafe { job.run() }
                 }
-                // SAFETY: the caller vouches for the instructions, and for what the job needs.
+                // SAFETY: the caller guarantees the instructions and the job's contract.
                 unsafe { compiled(job) }
             }
         }
     };
 }
 
-/// The first `count` lanes of up to 16.
+/// A mask of the first `count` lanes, up to 16.
 #[inline(always)]
 fn mask(count: usize) -> u16 {
     ((1u32 << count) - 1) as u16
@@ -109,8 +109,8 @@ lanes!(
         [_mm512_permutex2var_pd(a, low, b), _mm512_permutex2var_pd(a, high, b)]
     }
 );
-// Of the 16 registers a tile leaves four. Three vectors to a row would need them all, and compilers then keep sums in
-// memory, which takes twice the time.
+// A tile of AVX2 leaves four of the 16 registers free. Three vectors per row would need all 16; compilers
+// then spill sums to memory, which doubles the time.
 lanes!(
     __m256 of 8 f32, 6 by 2, "avx2,fma",
     _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_mul_ps, _mm256_fmadd_ps,

@@ -1,13 +1,14 @@
-//! One source, three machine codes: a loop is compiled for AVX-512, for AVX2 and for every machine, and the one that
-//! [`KernelOptions`](crate::options::KernelOptions) name is chosen at each call.
+//! Function multiversioning: a loop is compiled for AVX-512, for AVX2 and for the baseline, and each call
+//! runs the version that [`KernelOptions`](crate::options::KernelOptions) select.
 //!
-//! Rust neither contracts `a * b + c` into one rounding nor reorders float sums, and `mul_add` rounds once
-//! everywhere, so the three give the same bits: results do not depend on the machine a run happens to land on, but
-//! for products on matrix units.
+//! Rust neither contracts `a * b + c` into one rounding nor reorders float sums, and `mul_add` rounds once on
+//! every machine, so the three versions give the same bits: results do not depend on the machine, except for
+//! matmul on AMX.
 
 use super::vector::Vector;
 
-/// The [`Level`](crate::options::Level) that code is compiled for, as its type: named by functions that pick instructions themselves.
+/// The [`Level`](crate::options::Level) that code is compiled for, as a type: for functions that choose
+/// instructions themselves.
 pub(crate) trait Machine {
     type Vector: Vector;
 }
@@ -27,10 +28,10 @@ machines! { Baseline: std::arch::aarch64::float32x4_t }
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 machines! { Baseline: f32 }
 
-/// Defines a generic function whose body is compiled once per [`Level`](crate::options::Level) and dispatched at the call.
-/// Everything the body calls must be `#[inline(always)]` to be compiled along with it. A type after a semicolon
-/// limits this to common element types; the rest make do with the baseline, which saves compile time. A name after the
-/// function's is what the body calls its [`Machine`].
+/// Defines a generic function whose body is compiled once per [`Level`](crate::options::Level) and dispatched
+/// at the call. Everything that the body calls must be `#[inline(always)]` to be compiled along with it. A
+/// type after a semicolon limits this to common element types; the others use the baseline, which saves
+/// compile time. A name after the function's name is the body's name for its [`Machine`].
 macro_rules! multiversion {
     ($(#[$meta:meta])* $vis:vis fn $name:ident$(($M:ident))?[$($g:ident : $bound:path),* $(; $common:ident)?]($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
         $(#[$meta])*
@@ -38,7 +39,7 @@ macro_rules! multiversion {
         $vis fn $name<$($g: $bound),*>(options: $crate::options::KernelOptions, $($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
             fn body<$($M: $crate::native::levels::Machine,)? $($g: $bound),*>($($arg: $ty),*) $(-> $ret)? $body
-            // Once, not in every caller.
+            // Compiled once, not inlined into every caller.
             #[inline(never)]
             fn baseline<$($g: $bound),*>($($arg: $ty),*) $(-> $ret)? {
                 $(type $M = $crate::native::levels::Baseline;)?
@@ -60,7 +61,7 @@ macro_rules! multiversion {
                 return baseline::<$($g),*>($($arg),*);
             }
             match options.level() {
-                // SAFETY: there are only options that this machine has.
+                // SAFETY: options exist only for what this machine has.
                 #[cfg(target_arch = "x86_64")]
                 $crate::options::Level::Avx512 => unsafe { avx512::<$($g),*>($($arg),*) },
                 // SAFETY: as above.

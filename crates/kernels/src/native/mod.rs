@@ -1,9 +1,9 @@
-//! Machine code, fenced: vectors of each level (AVX2, AVX-512), just-in-time compilation of elementwise chains, and matrix
-//! products on the matrix unit (AMX); beside them prefetches, and the fence behind non-temporal stores.
+//! All machine-specific code: vectors of each level (AVX2, AVX-512), just-in-time compilation of elementwise
+//! chains, matmul on AMX, prefetch, and the fence after non-temporal stores.
 //!
-//! What the rest of this crate knows of it is one trait, [`NativeBackend`], whose portable twin does nothing: then chains
-//! are interpreted and products run in vectors, which are correct everywhere. [`levels`] compiles one source for each
-//! width of vectors.
+//! The rest of the crate sees one trait, [`NativeBackend`]. Its portable twin does nothing: then chains are
+//! interpreted and matmul uses vectors, which are correct everywhere. [`levels`] compiles one source for each
+//! vector width.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
@@ -20,23 +20,24 @@ use crate::chain::steps::{Kind, Operands, Step};
 use crate::matrix::{Matrix, MatrixMut};
 use crate::options::KernelOptions;
 
-/// A chain compiled to machine code. Its bits are those of the steps.
+/// A chain compiled to machine code. It gives the bits of the interpreter.
 pub(crate) trait CompiledChain: Send + Sync {
-    /// Runs as many whole rounds as fit into `count` elements; returns how many elements are left.
+    /// Runs as many rounds as fit into `count` elements; returns how many elements are left.
     ///
     /// # Safety
-    /// As for [`crate::chain::run`], for the steps and kinds of operands that this was made of.
+    /// The same as for [`crate::chain::run`], with the steps and kinds of operands that this was compiled
+    /// from.
     unsafe fn run(&self, operands: &mut Operands, count: usize) -> usize;
 }
 
-/// What a machine does by code of its own, or leaves to portable code.
+/// The work that a machine does with its own code, or leaves to portable code.
 pub(crate) trait NativeBackend {
-    /// The code of steps on operands of these kinds; with `prefetches`, it prefetches what it will read later. `None` where
-    /// the steps have to be interpreted.
+    /// The code of steps on operands of these kinds; with `prefetches`, it also prefetches what it will read
+    /// later. `None` if the steps have to be interpreted.
     fn compile(&self, steps: &[Step], kinds: &[Kind], prefetches: bool) -> Option<Box<dyn CompiledChain>>;
 
-    /// `out[m, n] = scale * lhs[m, k] rhs[k, n]`, added to what is there if `accumulate`. False where there is no matrix
-    /// unit to do it, and nothing was written.
+    /// `out[m, n] = scale * lhs[m, k] rhs[k, n]`, added to `out` if `accumulate`. False if there is no AMX to
+    /// do it; then nothing was written.
     ///
     /// # Safety
     /// The matrices have these sizes, and `out` overlaps neither of the others.
@@ -51,7 +52,7 @@ pub(crate) trait NativeBackend {
     ) -> bool;
 }
 
-/// Puts non-temporal stores before this in order with what is written next.
+/// Orders earlier non-temporal stores before all later stores.
 pub(crate) fn store_fence() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: part of every x86-64 processor.
@@ -60,19 +61,19 @@ pub(crate) fn store_fence() {
     };
 }
 
-/// What these options let a machine do.
+/// The backend that these options select.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn backend(options: KernelOptions) -> impl NativeBackend {
     X86(options)
 }
 
-/// What these options let a machine do.
+/// The backend that these options select.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn backend(_: KernelOptions) -> impl NativeBackend {
     portable::Portable
 }
 
-/// Intel's and AMD's processors of 64 bits.
+/// 64-bit processors of Intel and AMD.
 #[cfg(target_arch = "x86_64")]
 struct X86(KernelOptions);
 
@@ -94,7 +95,7 @@ impl NativeBackend for X86 {
         out: MatrixMut<f32>,
         accumulate: bool,
     ) -> bool {
-        // SAFETY: the caller's; options with a matrix unit are made only where there is one.
+        // SAFETY: the caller upholds the contract; options with AMX are made only where AMX is available.
         unsafe {
             if !self.0.matrix_unit() {
                 return portable::Portable.matmul(sizes, scale, lhs, rhs, out, accumulate);

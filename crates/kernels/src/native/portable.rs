@@ -1,4 +1,4 @@
-//! The portable twin of machine code: chains are interpreted step by step, and matrices are multiplied in vectors.
+//! The portable twin of machine code: chains are interpreted step by step, and matmul uses vectors.
 
 use super::{CompiledChain, NativeBackend};
 use crate::chain::steps::{Kind, Step};

@@ -1,30 +1,33 @@
-//! Prefetch of memory that a loop reads later, while it computes on other memory (`prefetcht0`, `prfm`).
+//! Software prefetch of memory that a loop reads later, while it computes on other memory (`prefetcht0`,
+//! `prfm`).
 
-/// Memory to be read or written later, asked for chunk by chunk while a loop computes on other memory: with each chunk that
-/// is worked on, a piece of what lies a block further. On x86-64 it comes into the first cache: what leaves that one before it is needed
-/// is in the second, and gradients of losses and norms take .93 of what they take otherwise.
+/// Memory to be read or written later, which a loop prefetches chunk by chunk: with each chunk that it
+/// processes, one piece at a distance of one block. On x86-64 a piece is fetched into L1; if it is evicted
+/// before its use, it is still in L2. With this prefetch, gradients of losses and norms take 0.93 of the time
+/// they take without.
 ///
-/// A block is several pages, and the requests go round them. A processor that is asked for line after line has one page
-/// under way at a time, and waits anew at the beginning of each.
+/// A block spans several pages, and the requests rotate over them. When lines are requested in address order,
+/// a processor has one page in flight at a time, and stalls at the beginning of each page.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
     at: *const u8,
-    /// Of one chunk.
+    /// Bytes of one chunk.
     bytes: usize,
     further: usize,
 }
 
-/// Bytes that are asked for at a time: two lines, which many processors fetch together.
+/// Bytes per request: two cache lines, which many processors fetch together.
 pub(crate) const PIECE_BYTES: usize = 128;
 /// A block has as many pieces as a byte has values.
 pub(crate) const BLOCK_BYTES: usize = PIECE_BYTES << u8::BITS;
-/// Its pages are as many as there are values of this many bits.
+/// The base-2 logarithm of the pages of a block.
 pub(crate) const PAGE_BITS: u32 = 3;
 pub(crate) const PAGE_BYTES: usize = BLOCK_BYTES >> PAGE_BITS;
 const _: () = assert!(PAGE_BYTES == 4096, "what processors fetch ahead in");
 
 impl Ahead {
-    /// What lies so many bytes after chunks of so many bytes, of which the first is at `at`. It need not be anybody's.
+    /// Prefetch of the memory `further` bytes after chunks of `bytes` bytes, of which the first is at `at`.
+    /// The memory need not exist.
     pub(crate) fn new(at: *const u8, bytes: usize, further: usize) -> Self {
         Ahead { at, bytes, further }
     }
@@ -34,20 +37,20 @@ impl Ahead {
         Ahead::new(std::ptr::null(), 0, 0)
     }
 
-    /// From so many chunks on.
+    /// The same, without the first `chunks` chunks.
     pub(crate) fn after(self, chunks: usize) -> Self {
         Ahead { at: self.at.wrapping_add(chunks * self.bytes), ..self }
     }
 
-    /// The piece to be asked for when the one at `at` is worked on, in the same block: the first pieces of all its pages,
-    /// then their second ones, and so on.
+    /// The piece to request when the piece at `at` is processed, in the same block: the first piece of each
+    /// page, then the second piece of each page, and so on.
     #[inline(always)]
     fn turned(at: usize) -> usize {
         let piece = (at / PIECE_BYTES) as u8;
         (at & !(BLOCK_BYTES - 1)) | (usize::from(piece.rotate_right(PAGE_BITS)) * PIECE_BYTES)
     }
 
-    /// Asks, without waiting, when a chunk is worked on, or the first piece of it.
+    /// Prefetches for one chunk, without waiting; for a chunk of several pieces, only for its first.
     #[inline(always)]
     pub(crate) fn fetch(self, chunk: usize) {
         if self.bytes == 0 {
@@ -55,15 +58,15 @@ impl Ahead {
         }
         let piece = Self::turned(self.at.addr().wrapping_add(chunk * self.bytes)).wrapping_add(self.further);
         for line in [0, 64] {
-            // Nobody reads by this pointer.
+            // No read goes through this pointer.
             let at = std::ptr::without_provenance::<u8>(piece.wrapping_add(line));
-            // SAFETY: part of every x86-64 processor; no address makes it fail.
+            // SAFETY: part of every x86-64 processor; a prefetch fails at no address.
             #[cfg(target_arch = "x86_64")]
             unsafe {
                 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
                 _mm_prefetch::<_MM_HINT_T0>(at.cast());
             }
-            // SAFETY: a hint; no address makes it fail, and it changes nothing that a program sees.
+            // SAFETY: a hint; it fails at no address, and has no effect that a program can see.
             #[cfg(target_arch = "aarch64")]
             unsafe {
                 use std::arch::asm;

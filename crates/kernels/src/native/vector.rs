@@ -1,9 +1,9 @@
-//! Vectors of f32, each under its machine's own type: what chains compute with, and what is streamed.
+//! Vectors of f32, each by its machine's own type, for chains and for non-temporal stores.
 
-/// Partial results that accumulate side by side within a run.
+/// Partial results that accumulate side by side within a run of elements.
 pub(crate) const LANES: usize = 32;
 
-/// Some f32 that are computed on at once.
+/// A vector of f32.
 pub(crate) trait Vector: Copy {
     const WIDTH: usize;
     /// # Safety
@@ -13,7 +13,7 @@ pub(crate) trait Vector: Copy {
     /// `WIDTH` elements can be written here.
     unsafe fn store(self, to: *mut f32);
     /// # Safety
-    /// `WIDTH` elements can be written here, which is aligned to as many.
+    /// `WIDTH` elements can be written here, aligned to the size of the vector.
     unsafe fn stream(self, to: *mut f32);
     fn splat(x: f32) -> Self;
     fn plus(self, other: Self) -> Self;
@@ -23,22 +23,23 @@ pub(crate) trait Vector: Copy {
     fn root(self) -> Self;
 }
 
-/// One element: what is left over of vectors, and machines without the ones below.
+/// A vector of one element: for the elements that do not fill a vector, and for machines without the types
+/// below.
 impl Vector for f32 {
     const WIDTH: usize = 1;
     #[inline(always)]
     unsafe fn load(from: *const f32) -> f32 {
-        // SAFETY: the caller's.
+        // SAFETY: the caller upholds the contract.
         unsafe { from.read() }
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller upholds the contract.
         unsafe { to.write(self) }
     }
     #[inline(always)]
     unsafe fn stream(self, to: *mut f32) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller upholds the contract.
         unsafe { self.store(to) }
     }
     #[inline(always)]
@@ -67,7 +68,8 @@ impl Vector for f32 {
     }
 }
 
-/// A machine's vector type; its functions are called only where the machine was found to have them.
+/// A machine's vector type; its functions are called only where the machine was found to have the
+/// instructions.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! vector {
     ($arch:ident, $type:ident, $width:literal: $load:ident $store:ident $stream:ident $splat:ident $add:ident $sub:ident $mul:ident $div:ident $sqrt:ident) => {
@@ -76,22 +78,23 @@ macro_rules! vector {
             const WIDTH: usize = $width;
             #[inline(always)]
             unsafe fn load(from: *const f32) -> Self {
-                // SAFETY: the caller's; this code runs only on machines with the instruction, as all below.
+                // SAFETY: the caller upholds the contract; this code runs only on machines with the
+                // instruction, as do all below.
                 unsafe { std::arch::$arch::$load(from) }
             }
             #[inline(always)]
             unsafe fn store(self, to: *mut f32) {
-                // SAFETY: the caller's.
+                // SAFETY: the caller upholds the contract.
                 unsafe { std::arch::$arch::$store(to, self) }
             }
             #[inline(always)]
             unsafe fn stream(self, to: *mut f32) {
-                // SAFETY: the caller's.
+                // SAFETY: the caller upholds the contract.
                 unsafe { std::arch::$arch::$stream(to, self) }
             }
             #[inline(always)]
             fn splat(x: f32) -> Self {
-                // SAFETY: no memory is touched, as in all below.
+                // SAFETY: no memory is touched; the same holds for all below.
                 unsafe { std::arch::$arch::$splat(x) }
             }
             vector! { @pairs $arch: plus $add, minus $sub, times $mul, over $div }

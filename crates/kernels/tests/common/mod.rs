@@ -1,4 +1,4 @@
-//! Tensors for tests: random shapes, values and memory layouts, read by index arithmetic of their own.
+//! Random tensors for tests: shapes, values and memory layouts, read by separate index arithmetic.
 #![allow(dead_code)]
 
 use half::{bf16, f16};
@@ -45,7 +45,7 @@ impl Draw {
     }
 }
 
-/// Elements in some layout.
+/// Elements in some memory layout.
 #[derive(Clone, Debug)]
 pub struct Tensor {
     pub dtype: DType,
@@ -104,7 +104,7 @@ impl Tensor {
                 tensor.strides[d] = 0;
             }
         }
-        // Reversed dimensions may have been made to repeat: begin where nothing lies before.
+        // Reversed dimensions may have been made to repeat: begin at the first element.
         tensor.offset =
             (0..shape.len()).map(|d| (-tensor.strides[d]).max(0) as usize * shape[d].saturating_sub(1)).sum();
         for i in 0..tensor.len() {
@@ -127,7 +127,7 @@ impl Tensor {
         self.shape.iter().product()
     }
 
-    /// Where element `i`, in row-major order, lies.
+    /// The memory position of element `i` in row-major order.
     fn position(&self, mut i: usize) -> usize {
         let mut at = self.offset as isize;
         for d in (0..self.shape.len()).rev() {
@@ -195,13 +195,13 @@ impl Tensor {
     }
 }
 
-/// Of the halves around a guess, the one nearest to `x`, the even one of two: the guess may be off by one.
+/// The f16 or bf16 nearest to `x`, ties to even, given a guess that may be off by one.
 fn nearest_half(x: f64, guess: u16, infinity: u16, value: impl Fn(u16) -> f64) -> u64 {
     if !x.is_finite() || x == 0.0 {
         return u64::from(guess);
     }
     let (sign, magnitude) = (guess & 0x8000, guess & 0x7fff);
-    // For rounding, infinity stands one step above the largest number.
+    // For rounding, infinity counts as one step above the largest number.
     let step_above = 2.0 * value(infinity - 1) - value(infinity - 2);
     let distance = |bits: u16| ((if bits == infinity { step_above } else { value(bits) }) - x.abs()).abs();
     let candidates = magnitude.saturating_sub(1)..=(magnitude + 1).min(infinity);
@@ -224,7 +224,7 @@ pub fn bits_of(dtype: DType, x: f64) -> u64 {
     }
 }
 
-/// The low bits that a type holds.
+/// Truncates to the low bits that a type holds.
 pub fn truncate(dtype: DType, bits: u64) -> u64 {
     match dtype.size_bytes() {
         8 => bits,
@@ -247,16 +247,16 @@ pub fn epsilon(dtype: DType) -> f64 {
     }
 }
 
-/// Whether two floats agree to `ulps` spacings of their type, absolute below `floor`.
+/// Whether two floats agree within `ulps` spacings of their type, or absolutely below `floor`.
 #[track_caller]
 pub fn assert_close(dtype: DType, found: f64, right: f64, ulps: f64, floor: f64, what: &str) {
-    // The right value as the type has it: may overflow, or round to a subnormal.
+    // The exact value rounded to the type: may overflow, or become subnormal.
     let one = Tensor::of(dtype, &[], &[right]);
     let rounded = one.get(0);
     if found == rounded || found == right || (found.is_nan() && right.is_nan()) {
         return;
     }
-    // Below the smallest normal number the spacing stays.
+    // Below the smallest normal number the spacing is constant.
     let smallest = if dtype == DType::F16 { 6.2e-5 } else { 1.2e-38 };
     let tolerance = ulps * epsilon(dtype) * right.abs().max(floor).max(smallest);
     assert!((found - right).abs() <= tolerance, "{what} ({dtype}): {found:e}, not {right:e}");

@@ -67,7 +67,7 @@ impl ModelConfig {
     pub fn build(&self, batch: usize, dtype: DType, training: bool) -> Result<Model> {
         positive("batch", batch)?;
         if !dtype.is_float() {
-            return Err(Diagnostic::new("E050", "a model of a type that cannot be trained")
+            return Err(Diagnostic::new("E050", "a model of this element type cannot be trained")
                 .expected("f32, f64, bf16 or f16")
                 .found(dtype.name()));
         }

@@ -86,7 +86,7 @@ impl MultiheadAttention {
         cx.builder.check(mask.as_slice())?;
         let shape = cx.shape(x);
         let [batch, sequence, _] = shape[..] else {
-            return Err(Diagnostic::new("E050", "attention input")
+            return Err(Diagnostic::new("E050", "the input of attention has the wrong shape")
                 .at(cx.builder.path.clone())
                 .expected("[batch, sequence, dim]")
                 .found(format!("{shape:?}")));

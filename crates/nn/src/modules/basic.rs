@@ -143,14 +143,13 @@ impl Module for LayerNorm {
         check_epsilon(cx, self.epsilon)?;
         let (own, shape) = (&self.normalized_shape, cx.shape(x));
         if own.is_empty() || !shape.ends_with(own) {
-            return Err(Diagnostic::new("E050", "the last dimensions are not those that are normalised")
-                .at(cx.builder.path.clone())
-                .expected(if own.is_empty() {
-                    "at least one extent".into()
-                } else {
-                    format!("[.., {own:?}]")
-                })
-                .found(format!("{shape:?}")));
+            return Err(Diagnostic::new(
+                "E050",
+                "the last dimensions of the input are not the normalised ones",
+            )
+            .at(cx.builder.path.clone())
+            .expected(if own.is_empty() { "at least one extent".into() } else { format!("[.., {own:?}]") })
+            .found(format!("{shape:?}")));
         }
         let mut operands = vec![x, cx.param("weight", own, Init::Ones)?];
         if self.bias {

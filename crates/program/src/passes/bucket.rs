@@ -194,7 +194,7 @@ pub(crate) fn bucket(graphs: &[Graph], classes: &Classes, options: &LowerOptions
                 let (one, two) = (classes.ranks[0][0], of_class[0]);
                 return Err(Diagnostic::new(
                     "E400",
-                    format!("ranks {one} and {two} disagree on who meets in {}", kind.name()),
+                    format!("ranks {one} and {two} disagree on the members of {}", kind.name()),
                 )
                 .at(node.path.clone()));
             }

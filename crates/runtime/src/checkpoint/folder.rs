@@ -208,7 +208,7 @@ fn unused(path: &Path) -> Result<()> {
             count => format!("{count} checkpoints, up to {name}"),
         })
         .help(format!(
-            "go on with that run by --resume {}, or name another folder with --checkpoint-dir",
+            "continue that run with --resume {}, or name another folder with --checkpoint-dir",
             path.display()
         )))
 }

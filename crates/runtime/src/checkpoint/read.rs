@@ -143,7 +143,7 @@ fn safetensors_files(path: &Path) -> Vec<PathBuf> {
 fn parse(file: &Path, bytes: &[u8], into: &mut IndexMap<String, TensorData>) -> Result<()> {
     let parsed = SafeTensors::deserialize(bytes).map_err(|error| {
         damaged(file, file.parent().unwrap_or(file))
-            .expected("a whole safetensors file")
+            .expected("a complete safetensors file")
             .found(format!("{} bytes: {error}", bytes.len()))
     })?;
     let mut tensors: Vec<(String, TensorView)> = parsed.tensors();
@@ -190,7 +190,7 @@ fn damaged(file: &Path, checkpoint: &Path) -> Box<Diagnostic> {
         true => diagnostic.help("restore the file from a copy"),
         false => diagnostic
             .note(format!("other checkpoints of this run, newest first:\n{}", shortened(others)))
-            .help("restore the file from a copy, or go on from another checkpoint"),
+            .help("restore the file from a copy, or continue from another checkpoint"),
     }
 }
 

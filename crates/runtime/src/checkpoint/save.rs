@@ -108,7 +108,7 @@ fn refused(
     let newest = before.iter().filter(|name| parse_folder_name(name).is_some());
     let previous = pointed.or_else(|| newest.max_by_key(|name| parse_folder_name(name)).cloned());
     let note = match previous {
-        Some(name) => format!("nothing is lost: {} is whole", dir.join(name).display()),
+        Some(name) => format!("nothing is lost: {} is complete", dir.join(name).display()),
         None => "there is no earlier checkpoint".to_string(),
     };
     let help =

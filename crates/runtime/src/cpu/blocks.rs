@@ -1,12 +1,14 @@
-//! Elementwise graphs with reductions, block of rows by block of rows: what one kernel makes for the next stays in
-//! cache, so that a softmax or a norm written out reads its inputs and writes its outputs once.
+//! Elementwise graphs with reductions, run in blocks of rows: intermediate values of a block stay in cache,
+//! so that a softmax or norm written as primitive ops reads its inputs and writes its outputs once.
 //!
-//! Rows are the leading dimensions that no reduction of rows takes away, and every reduction across rows. The nodes become
-//! kernels in an order that fits: chains of elementwise nodes of one shape, with reductions of what they make, and
-//! reductions of what is there. They are those of the nodes by themselves and run on a block as they would on the whole, so that the
-//! bits are the same. Every kernel is made once for all blocks, whose places differ by what the memory adds to them.
+//! Rows are the leading dimensions that every reduction along rows keeps, and that every reduction across
+//! rows reduces. The nodes are grouped into kernels in dependency order: fused programs of elementwise nodes
+//! of one shape, with reductions of their results, and reductions of earlier results. Each kernel runs on a
+//! block exactly as the kernel of its node would on the whole tensor, so the bits are the same. Every kernel
+//! is compiled once for all blocks; the memory adds each block's offset to its places.
 //!
-//! What is reduced across rows is there at the end alone, when the results of blocks of rows are joined in their order.
+//! The result of a reduction across rows exists only at the end, when the partial results of blocks of rows
+//! are joined in order.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,31 +27,32 @@ use super::reduce::{self, reduction, rows_across};
 use super::{Kernel, Value};
 use crate::arena::{Memory, Place, Span};
 
-/// Bytes that a block has of all values together: they fit into the second cache.
+/// Bytes of all values of one block together: they fit into L2.
 const BLOCK_BYTES: usize = 512 << 10;
-/// Inputs and outputs at most, and the scratch memory.
+/// Maximum number of inputs and outputs, plus one for the scratch memory.
 const MOVES: usize = 64;
 
-/// A graph taken apart.
+/// A graph split into kernels that run block by block.
 struct Rows<'g> {
     graph: &'g Graph,
-    /// Extents of the dimensions that are rows.
+    /// The extents of the dimensions that are rows.
     rows: Vec<usize>,
-    /// How each value that matters walks along the rows.
+    /// For each value that is needed: how its dimensions follow the rows.
     walks: Vec<Option<Walk>>,
-    /// Nodes of each kernel, in order.
+    /// The nodes of each kernel, in order.
     kernels: Vec<Vec<NodeId>>,
-    /// The kernel that makes each value; `None` for inputs, and for what is looked at anew by every reader.
+    /// The kernel that computes each value; `None` for inputs, and for values that every reader recomputes in
+    /// place.
     maker: Vec<Option<usize>>,
 }
 
-/// How a node walks along the rows of its operand number `number`.
+/// How operand `number` of a node follows the rows if its result does so by `walk`.
 fn rows_walk(graph: &Graph, node: &Node, number: usize, walk: &Walk) -> Option<Walk> {
     let Op::Reduce(op) = &node.op else { return operand_walk(graph, node, number, walk) };
     if number > 0 {
         return Some(Walk::new());
     }
-    // It is walked along all of its rows.
+    // A reduction across rows reads all rows.
     if rows_across(graph, node).is_some() {
         return Some(walk.clone());
     }
@@ -59,9 +62,10 @@ fn rows_walk(graph: &Graph, node: &Node, number: usize, walk: &Walk) -> Option<W
 }
 
 impl<'g> Rows<'g> {
-    /// Takes a graph apart; what stands in the way, if it cannot be.
+    /// Splits a graph into kernels; the error is the reason why that is not possible.
     fn new(graph: &'g Graph) -> Result<Rows<'g>, String> {
-        // The leading dimensions that a reduction keeps, or all that it takes away, and what it reduces.
+        // For each reduction, the number of leading row dimensions (that it keeps, or across rows, reduces)
+        // and its operand.
         let rows = |node: &Node| {
             let Op::Reduce(op) = &node.op else { return None };
             let is_across = rows_across(graph, node).is_some();
@@ -86,24 +90,25 @@ impl<'g> Rows<'g> {
         Ok(this)
     }
 
-    /// The walk of a value that has a row of its own for every row. Where there is one row nothing is walked.
+    /// The walk of a value that has its own row for every row of the graph. A dimension of one row is not
+    /// walked.
     fn in_step(&self, rank: usize) -> Walk {
         (0..rank).map(|d| self.rows.get(d).is_some_and(|&size| size != 1).then_some(d)).collect()
     }
 
-    /// Whether a value is made by a reduction across rows.
+    /// Whether a value is the result of a reduction across rows.
     fn is_across(&self, value: ValueId) -> bool {
         let definition = self.graph.value(value).definition;
         definition.is_some_and(|(node, _)| rows_across(self.graph, self.graph.node(node)).is_some())
     }
 
-    /// Whether a value is made by a reduction.
+    /// Whether a value is the result of a reduction.
     fn is_reduced(&self, value: ValueId) -> bool {
         let definition = self.graph.value(value).definition;
         definition.is_some_and(|(node, _)| matches!(self.graph.node(node).op, Op::Reduce(_)))
     }
 
-    /// From the results back: how the rows of each value are walked.
+    /// Computes, from the results back to the inputs, how each value follows the rows.
     fn walk(&mut self) -> Result<(), String> {
         let graph = self.graph;
         for (position, &output) in graph.outputs.iter().enumerate() {
@@ -143,7 +148,7 @@ impl<'g> Rows<'g> {
         Ok(())
     }
 
-    /// Whether everybody who needs the node's result looks through it at its operands.
+    /// Whether all readers of the node's result read its operands instead (it is a view or a constant).
     fn is_looked_through(&self, node: &Node, walk: &Walk) -> bool {
         let is_view = match self.graph.traits(node) {
             Traits::View(map) => map != ViewMap::Identity,
@@ -154,10 +159,11 @@ impl<'g> Rows<'g> {
         !is_output && (is_view || *walk != self.in_step(walk.len()))
     }
 
-    /// Gives every node its kernel: chains as long as they can be, the latest one that a node may join.
+    /// Assigns every node to a kernel: the latest one that it may join, so that kernels are as large as
+    /// possible.
     fn arrange(&mut self) {
         let graph = self.graph;
-        // The last kernel that must have run before a value is there.
+        // The first kernel that may read a value.
         let mut ready: Vec<Option<usize>> = vec![None; graph.values.len()];
         let mut latest: IndexMap<&[usize], usize> = IndexMap::new();
         for id in graph.node_ids() {
@@ -185,14 +191,15 @@ impl<'g> Rows<'g> {
                 latest.insert(shape, kernel);
             }
             self.maker[result.index()] = Some(kernel);
-            // What is reduced on the way is there when the kernel has ended.
+            // The result of a reduction is available when its kernel has ended.
             ready[result.index()] = Some(kernel + usize::from(is_reduction));
         }
     }
 
-    /// Whether a chain reduces what it makes on the way: rows of more than one element, and of one length.
+    /// Whether a kernel may also compute this reduction of its results: rows must have more than one element
+    /// and equal lengths.
     fn may_fold(&self, kernel: usize, reduction: &Node) -> bool {
-        /// More results would take the place of others.
+        /// More results would evict other values from registers.
         const MOST: usize = 4;
         let row = |node: &Node| {
             let Op::Reduce(op) = &node.op else { return None };
@@ -206,13 +213,13 @@ impl<'g> Rows<'g> {
             && row(reduction).is_some_and(|row| row > 1 && others.iter().all(|&other| other == row))
     }
 
-    /// Reductions across rows in a kernel.
+    /// The reductions across rows in a kernel.
     fn across(&self, kernel: usize) -> impl Iterator<Item = NodeId> {
         let is_across = |id: &NodeId| self.is_across(self.graph.node(*id).results[0]);
         self.kernels[kernel].iter().copied().filter(is_across)
     }
 
-    /// The type of a value in a block whose rows have these extents.
+    /// The type of a value in a block with these row extents.
     fn block_type(&self, value: ValueId, extents: &[usize]) -> TensorType {
         let (ty, walk) = (self.graph.ty(value), self.walks[value.index()].as_ref());
         let extent =
@@ -220,7 +227,7 @@ impl<'g> Rows<'g> {
         ty.with_shape(ty.shape.iter().enumerate().map(extent).collect::<Vec<_>>())
     }
 
-    /// The graph of one chain over a block, and the values that are its inputs and its outputs.
+    /// The graph of one kernel over a block, and the values that are its inputs and its outputs.
     fn chain(&self, kernel: usize, extents: &[usize]) -> Option<(Graph, Vec<ValueId>, Vec<ValueId>)> {
         let mut builder = GraphBuilder::new("chain");
         let mut inner: IndexMap<ValueId, ValueId> = IndexMap::new();
@@ -235,7 +242,7 @@ impl<'g> Rows<'g> {
         Some((graph, inputs, outputs))
     }
 
-    /// Whether one of the nodes reads a value, perhaps looking through others.
+    /// Whether one of the nodes reads a value, directly or through views.
     fn reads(&self, nodes: &[NodeId], value: ValueId) -> bool {
         let mut open: Vec<ValueId> =
             nodes.iter().flat_map(|&id| &self.graph.node(id).operands).copied().collect();
@@ -254,7 +261,7 @@ impl<'g> Rows<'g> {
         false
     }
 
-    /// Copies a node of a chain, and what it looks through, with the shapes of a block.
+    /// Copies a node of a kernel, and the views and constants that it reads, with the shapes of a block.
     fn copy_node(
         &self,
         id: NodeId,
@@ -273,7 +280,7 @@ impl<'g> Rows<'g> {
                 (Some(definition), None) => {
                     self.copy_node(definition, extents, builder, inner, inputs)?;
                 }
-                // What this kernel makes is there already: nodes come after those they read.
+                // Values of this kernel have been copied already: nodes come after those that they read.
                 _ => {
                     let ty = self.block_type(operand, extents);
                     inner.insert(operand, builder.input("", ty, Role::Activation));
@@ -288,7 +295,7 @@ impl<'g> Rows<'g> {
             Traits::Elementwise(_) | Traits::View(ViewMap::Identity) => node.op.clone(),
             Traits::View(_) => node.op.onto_shape(&shape)?,
             Traits::Iota { dim } => {
-                // Blocks count from zero.
+                // An iota along rows would start from zero in every block.
                 let walk = self.walks[result.index()].as_ref()?;
                 if walk[dim].is_some() {
                     return None;
@@ -304,7 +311,7 @@ impl<'g> Rows<'g> {
                 inner.insert(result, builder.push_typed(wide, &[one], vec![ty])[0]);
                 return Some(());
             }
-            // Of what runs by itself, reductions alone have got here.
+            // Of the opaque ops, only reductions reach this point.
             Traits::Constant(_) | Traits::Opaque => node.op.clone(),
             Traits::Collective(_) | Traits::Refused => return None,
         };
@@ -312,19 +319,19 @@ impl<'g> Rows<'g> {
         Some(())
     }
 
-    /// Whether a value passes through memory.
+    /// Whether a value is stored in memory between kernels.
     fn passes(&self, value: ValueId) -> bool {
         let Some(maker) = self.maker[value.index()] else { return self.graph.inputs.contains(&value) };
         self.graph.outputs.contains(&value) || self.is_read_elsewhere(value, maker)
     }
 
-    /// Whether a kernel but this one reads a value.
+    /// Whether another kernel reads a value.
     fn is_read_elsewhere(&self, value: ValueId, kernel: usize) -> bool {
         let mut others = self.kernels.iter().enumerate().filter(|&(number, _)| number != kernel);
         others.any(|(_, nodes)| self.reads(nodes, value))
     }
 
-    /// Rows in one block at most.
+    /// Maximum number of rows in a block.
     fn block_rows(&self) -> usize {
         let lead = self.rows.len();
         let row_bytes = |value: ValueId| {
@@ -337,7 +344,7 @@ impl<'g> Rows<'g> {
         (BLOCK_BYTES / bytes.max(1)).max(1)
     }
 
-    /// What is reduced across rows, by kernel.
+    /// The reductions across rows, with their kernels.
     fn folds(&self, outputs: &[Place]) -> Option<Vec<Fold>> {
         let kernels = 0..self.kernels.len();
         let all = kernels.flat_map(|kernel| self.across(kernel).map(move |id| (kernel, self.graph.node(id))));
@@ -359,30 +366,32 @@ impl<'g> Rows<'g> {
     }
 }
 
-/// A reduction across rows, which a kernel does on the way.
+/// A reduction across rows that a kernel computes along with its other results.
 #[derive(Clone)]
 struct Fold {
     kernel: usize,
     reduction: Reduction,
     initial: Scalar,
-    /// Rows that it takes away for each row of a block.
+    /// Rows that it reduces for each row of a block.
     rows_each: usize,
     output: Place,
 }
 
 impl Fold {
-    /// Rows of which parts consist that have whole blocks of this reduction: a power of two.
+    /// Parts must be multiples of this many rows, so that they hold whole blocks of this reduction: a power
+    /// of two.
     fn step(&self) -> usize {
         let gcd = |rows: usize| 1 << rows.trailing_zeros().min(REDUCE_BLOCK_ROWS.trailing_zeros());
         REDUCE_BLOCK_ROWS / gcd(self.rows_each)
     }
 
-    /// Bytes of its results of so many rows.
+    /// Bytes of its partial results for `rows` rows.
     fn bytes(&self, rows: usize) -> usize {
         kernels::block_results_bytes(self.output.dtype, rows * self.rows_each, self.output.element_count())
     }
 
-    /// Joins the results of parts of so many rows, which lie at `place` in their scratch memory.
+    /// Joins the partial results of all parts, given as (rows, scratch memory); `place` is their span in the
+    /// scratch memory.
     fn finish(
         &self,
         options: KernelOptions,
@@ -404,12 +413,12 @@ impl Fold {
     }
 }
 
-/// What all bodies of a kernel have in common: what is done in one part, and where in its scratch memory.
+/// What all blocks of a part have in common: its folds, and their results in its scratch memory.
 struct Frame {
-    /// Rows of the longest part.
+    /// The rows of the longest part.
     rows: usize,
     folds: Vec<Fold>,
-    /// Where the results of each fold lie.
+    /// The span of each fold's results.
     folded: Vec<Span>,
 }
 
@@ -431,12 +440,12 @@ impl Frame {
     }
 }
 
-/// Whether a graph reduces anything.
+/// Whether a graph contains a reduction.
 pub(super) fn has_reduction(graph: &Graph) -> bool {
     graph.nodes.iter().any(|node| matches!(node.op, Op::Reduce(_)))
 }
 
-/// What stands in the way of running a graph block by block, if anything.
+/// The reason why a graph cannot run block by block, if there is one.
 pub(super) fn check(options: KernelOptions, graph: &Graph) -> Result<(), String> {
     let rows = Rows::new(graph)?;
     let nothing = |value: &ValueId| Place::dense(0, graph.ty(*value).dtype, &graph.ty(*value).shape);
@@ -448,15 +457,15 @@ pub(super) fn check(options: KernelOptions, graph: &Graph) -> Result<(), String>
     body.map(|_| ()).ok_or_else(|| "one of its ops has no kernel for rows".into())
 }
 
-/// The kernels of a block, wherever it stands.
+/// The kernels of one block, independent of the block's position.
 struct Body {
     kernels: Vec<Kernel>,
-    /// What passes between them, and the results of folds.
+    /// Bytes of the values that are passed between kernels, and of the results of folds.
     between_bytes: usize,
     scratch_bytes: usize,
 }
 
-/// A part of a place as large as a block, at the first one.
+/// The first block of a place; the memory adds the offset of other blocks by `slot`.
 fn first_block(place: &Place, walk: &Walk, extents: &[usize], slot: usize) -> Place {
     let block = walk.iter().enumerate().fold(place.clone(), |place, (d, row)| match row {
         Some(row) => place.sliced(d, 0..extents[*row]),
@@ -466,7 +475,7 @@ fn first_block(place: &Place, walk: &Walk, extents: &[usize], slot: usize) -> Pl
 }
 
 impl Body {
-    /// `None` where a node has no kernel.
+    /// `None` if a node has no kernel.
     fn new(
         options: KernelOptions,
         rows: &Rows<'_>,
@@ -482,7 +491,7 @@ impl Body {
         }
         let mut values: Vec<Option<Value>> = vec![None; graph.values.len()];
         for (slot, (value, input)) in graph.inputs.iter().zip(inputs).enumerate() {
-            // An input that nobody reads.
+            // An input without readers.
             let Some(walk) = &rows.walks[value.index()] else { continue };
             values[value.index()] = Some(match input {
                 Value::Place(place) => Value::Place(first_block(place, walk, extents, slot)),
@@ -523,7 +532,7 @@ impl Body {
                 let row_elements = row.map_or(0, |row| row.iter().product());
                 let from =
                     from.iter().map(|value| values[value.index()].clone()).collect::<Option<Vec<_>>>()?;
-                // What other kernels read shall stay in cache.
+                // A value that another kernel reads should stay in cache.
                 let is_last = to.iter().all(|&value| !rows.is_read_elsewhere(value, number));
                 let to: Vec<Place> = to.iter().map(|&value| place_of(value, &mut values)).collect();
                 let own = |(fold, _): &(&Fold, &Span)| fold.kernel == number;
@@ -560,16 +569,16 @@ impl Body {
     }
 }
 
-/// Blocks of one size, and where they stand.
+/// Blocks of one size, and their positions.
 struct Blocks {
     body: Arc<Body>,
-    /// For each block the rows of its part that come before.
+    /// For each block, the rows of its part that precede it.
     before: Vec<usize>,
-    /// For each block the bytes by which every input and output lies further on.
+    /// For each block, the byte offsets of all inputs and outputs from the first block.
     moves: Vec<isize>,
 }
 
-/// The graph as one kernel in at most so many parts; `None` where it cannot be run block by block.
+/// The graph as one kernel in at most `parts` parts; `None` if it cannot run block by block.
 pub(super) fn compile(
     options: KernelOptions,
     graph: &Graph,
@@ -584,7 +593,7 @@ pub(super) fn compile(
         .map(|share| share.start * step..count.min(share.end * step))
         .collect();
     let frame = Frame::new(shares.iter().map(Range::len).max().unwrap_or(0), folds);
-    // For each input and output the bytes from one row to the next, along every dimension of rows.
+    // For each input and output, the bytes from one row to the next along every row dimension.
     let steps = |(value, place): (&ValueId, Option<&Place>)| -> Vec<isize> {
         let mut steps = vec![0; rows.rows.len()];
         if let (Some(walk), Some(place)) = (&rows.walks[value.index()], place) {
@@ -644,8 +653,8 @@ pub(super) fn compile(
     }))
 }
 
-/// A range of rows as blocks of at most so many, in row-major order. All dimensions of a block but one are whole or one
-/// row, those behind it whole.
+/// Splits a range of rows into blocks of at most `most` rows, in row-major order. In each block, one
+/// dimension is a range, the dimensions before it are one row, and the dimensions after it are complete.
 fn blocks(rows: &[usize], range: Range<usize>, most: usize) -> Vec<Vec<Range<usize>>> {
     let mut blocks = Vec::new();
     let mut at = range.start;
@@ -669,7 +678,8 @@ fn blocks(rows: &[usize], range: Range<usize>, most: usize) -> Vec<Vec<Range<usi
     blocks
 }
 
-/// A kernel of these blocks, whose places are `slots` inputs and outputs, with so many bytes of results of folds.
+/// One kernel that runs these blocks; they use `slots` inputs and outputs and `folded_bytes` bytes of fold
+/// results.
 fn run_blocks(runs: Vec<Blocks>, slots: usize, folded_bytes: usize) -> Kernel {
     let needed = runs.iter().map(|blocks| blocks.body.workspace_bytes()).max();
     Kernel::new(needed.unwrap_or(folded_bytes), move |memory: &Memory<'_>, workspace: Span| {

@@ -1,5 +1,5 @@
-//! Elementwise ops and reductions of rows as one kernel: against the reference interpreter, and bit by bit against the
-//! kernels of the nodes by themselves.
+//! Graphs of elementwise ops and row reductions as one kernel: against the reference interpreter, and bit by
+//! bit against the kernels of the single nodes.
 
 use partita_base::{DType, Result};
 use partita_ir::ops::*;
@@ -11,7 +11,7 @@ use partita_program::RegionKind;
 use super::blocks;
 use super::tests::{Random, check, run, run_parts};
 
-/// Graph inputs of these types.
+/// A graph with inputs of these types.
 fn graph_of(
     types: &[TensorType],
     body: impl FnOnce(&mut GraphBuilder, &[ValueId]) -> Result<Vec<ValueId>>,
@@ -22,7 +22,7 @@ fn graph_of(
     b.finish(outputs)
 }
 
-/// What the nodes give one by one, each as a region of its own.
+/// The results of the nodes one by one, each as its own region.
 fn one_by_one(graph: &Graph, inputs: &[Literal]) -> Vec<Literal> {
     let mut values: Vec<Option<Literal>> = vec![None; graph.values.len()];
     for (input, literal) in graph.inputs.iter().zip(inputs) {
@@ -36,7 +36,7 @@ fn one_by_one(graph: &Graph, inputs: &[Literal]) -> Vec<Literal> {
         } else {
             let mut b = GraphBuilder::new("one");
             let constant = |b: &mut GraphBuilder, literal: &Literal| b.constant(literal.clone());
-            // A reduction starts from a known number.
+            // A reduction must start from a constant.
             let is_known = |number: usize| number > 0 && matches!(node.op, Op::Reduce(_));
             let places: Vec<ValueId> = operands
                 .iter()
@@ -61,7 +61,7 @@ fn one_by_one(graph: &Graph, inputs: &[Literal]) -> Vec<Literal> {
     graph.outputs.iter().map(|v| values[v.index()].clone().unwrap()).collect()
 }
 
-/// Checks that a graph runs block by block, and what it gives.
+/// Checks that a graph runs block by block, and its results.
 fn check_rows(graph: &Graph, random: &mut Random, what: &str) {
     let inputs: Vec<Literal> = graph.inputs.iter().map(|&v| random.literal(graph.ty(v))).collect();
     assert_eq!(blocks::check(KernelOptions::native(), graph), Ok(()), "{what}");
@@ -74,7 +74,7 @@ fn check_rows(graph: &Graph, random: &mut Random, what: &str) {
     }
 }
 
-/// The last dimension reduced, and the result repeated along it.
+/// Reduces the last dimension, and broadcasts the result back along it.
 fn repeated(b: &mut GraphBuilder, combiner: Combiner, x: ValueId) -> Result<ValueId> {
     let shape = b.shape(x);
     let dims: Vec<usize> = (0..shape.len() - 1).collect();
@@ -82,7 +82,7 @@ fn repeated(b: &mut GraphBuilder, combiner: Combiner, x: ValueId) -> Result<Valu
     b.broadcast_in_dim(row, &shape, &dims)
 }
 
-/// A softmax, written out.
+/// A softmax from primitive ops.
 fn softmax(b: &mut GraphBuilder, x: ValueId) -> Result<ValueId> {
     let peak = repeated(b, Combiner::Max, x)?;
     let shifted = b.subtract(x, peak)?;
@@ -91,7 +91,7 @@ fn softmax(b: &mut GraphBuilder, x: ValueId) -> Result<ValueId> {
     b.divide(weights, sum)
 }
 
-/// One random step: a value as large as the others, and perhaps one as long as there are rows.
+/// One random step: returns a value of the full shape, and sometimes one with one element per row.
 fn grow(
     b: &mut GraphBuilder,
     values: &[ValueId],
@@ -113,7 +113,7 @@ fn grow(
             b.multiply(x, wide)
         }
         4 => {
-            // The vector is worked on before it is repeated.
+            // An elementwise op on the vector before it is broadcast.
             let scaled = b.scale(vector, -0.5)?;
             let wide = b.broadcast_trailing(scaled, &shape)?;
             b.subtract(x, wide)
@@ -123,7 +123,7 @@ fn grow(
             b.subtract(y, peak)
         }
         6 => {
-            // By way of a dimension of one element.
+            // Through a dimension of one element.
             let row = b.reduce_sum(x, &[last])?;
             let row = b.scale(row, 1.0 / shape[last].max(1) as f64)?;
             rows.push(row);
@@ -214,13 +214,13 @@ fn random_graphs_with_reductions_across_rows() {
         let dtype = [DType::F32, DType::F64, DType::BF16, DType::I32][random.below(4)];
         let rank = 2 + random.below(3);
         let mut shape: Vec<usize> = (0..rank).map(|_| 1 + random.below(4)).collect();
-        // Several blocks of rows, or of what is reduced at once; some are cut where others begin.
+        // Several blocks of rows, or of the reduction's own blocks, whose boundaries may differ.
         shape[0] = [1, 63, 64, 65, 200, 300][random.below(6)];
         shape[rank - 1] = 2 + random.below(if rank == 2 && round % 4 == 0 { 500 } else { 30 });
         if round % 5 == 0 {
             shape[random.below(rank)] = [0, 1][random.below(2)];
         }
-        // What is left has more than one element, or there would be no rows.
+        // The result must have more than one element, or there would be no rows.
         shape[rank - 1] = if shape[rank - 1] == 1 { 5 } else { shape[rank - 1] };
         let ty = TensorType::new(dtype, shape.clone());
         let vector = TensorType::new(dtype, [shape[rank - 1]]);
@@ -231,7 +231,7 @@ fn random_graphs_with_reductions_across_rows() {
             let sum = b.add(x[0], wide)?;
             let product = b.multiply(sum, x[1])?;
             let mut results = vec![b.reduce(combiner, product, &across(lead))?];
-            // The rows may be kept, or reduced as well, and not all in one way.
+            // The rows may be kept or reduced as well, and not all in the same way.
             if random.below(2) == 0 {
                 results.push(product);
             }

@@ -1,5 +1,5 @@
-//! Composites with kernels of their own. What is not listed here, or not in the types a kernel takes, is opened
-//! into its decomposition before lowering.
+//! Composites with built-in kernels. All others, and those with types that the kernel does not support, are
+//! inlined before lowering.
 
 use std::ops::Range;
 
@@ -15,12 +15,12 @@ use super::cut::{Share, outer_dim, ranges};
 use super::{Kernel, Value, dot, integer};
 use crate::arena::{Memory, Place};
 
-/// Whether a composite runs as one kernel on these types and attributes. The compiler opens all others.
+/// Whether a composite runs as one kernel with these types and attributes. The compiler inlines all others.
 pub(super) fn has_kernel(composite: &Composite) -> bool {
     kind(composite).is_some()
 }
 
-/// (operand, result) positions of results that may be written over an operand.
+/// (operand, result) positions of results that may overwrite an operand.
 pub(super) fn overwrites(composite: &Composite) -> Vec<(usize, usize)> {
     match kind(composite) {
         Some(Kind::CrossEntropyGradient { .. } | Kind::ProductAdded) => vec![(0, 0)],
@@ -28,7 +28,7 @@ pub(super) fn overwrites(composite: &Composite) -> Vec<(usize, usize)> {
     }
 }
 
-/// What a composite computes, where there is a kernel for it.
+/// The computation of a composite that has a kernel.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Softmax,
@@ -78,7 +78,7 @@ enum Draw {
 }
 
 fn kind(composite: &Composite) -> Option<Kind> {
-    // Others may use a name without its meaning.
+    // A user's composite may have the same name and another meaning.
     if super::is_outlined(&composite.definition.origin) {
         return None;
     }
@@ -97,7 +97,7 @@ fn kind(composite: &Composite) -> Option<Kind> {
     }
     let wanted = attributes.ints("wanted");
     let rows = first.dtype.is_float() && first.rank() > 0;
-    // Operands of the composite itself; a gradient has the cotangent behind them.
+    // Operands of the composite itself; the cotangent follows them in a gradient.
     let own = &operands[..operands.len() - usize::from(is_gradient)];
     let vectors = |some: &[&TensorType]| {
         some.iter().all(|ty| ty.dtype == first.dtype && ty.shape == first.shape[first.rank() - 1..])
@@ -150,12 +150,12 @@ fn kind(composite: &Composite) -> Option<Kind> {
     }
 }
 
-/// The product that a composite adds to something, where there is a kernel for it.
+/// The matmul of a composite that adds a matmul to a tensor, if there is a kernel for it.
 pub(super) fn product_added(composite: &Composite) -> Option<&DotGeneral> {
     matches!(kind(composite)?, Kind::ProductAdded).then(|| product(composite))?
 }
 
-/// The product in a composite.
+/// The matmul in a composite.
 fn product(composite: &Composite) -> Option<&DotGeneral> {
     composite
         .definition
@@ -331,7 +331,8 @@ pub(super) fn compile(composite: &Composite, share: Share, kernel_options: Kerne
     })
 }
 
-/// The gradient of a norm, if this is one: parts of whole blocks of rows, then the sums over the blocks.
+/// The kernel of a norm's gradient, if this is one: parts are whole blocks of rows, and a last part sums the
+/// blocks.
 pub(super) fn norm_gradient(
     kernel_options: KernelOptions,
     composite: &Composite,
@@ -343,13 +344,13 @@ pub(super) fn norm_gradient(
     let [dx, dweight, dbias] = results.map(|result| result.map(|result| outputs[result].clone()));
     let dx = dx?;
     let (&d, lead) = dx.shape.split_last()?;
-    // Without leading dimensions there is one row and nothing to cut.
+    // Without leading dimensions there is one row, and no split.
     let dim = outer_dim(lead).unwrap_or(0);
     let (size, rows_each) = match lead.get(dim) {
         Some(&size) => (size, lead[dim + 1..].iter().product::<usize>()),
         None => (1, 1),
     };
-    // The least step that is whole blocks of rows.
+    // The smallest step that is a multiple of the kernel's blocks of rows.
     let step = (1..kernels::NORM_BLOCK_ROWS).find(|step| (step * rows_each) % kernels::NORM_BLOCK_ROWS == 0);
     let step = step.unwrap_or(kernels::NORM_BLOCK_ROWS);
     let share = |range: Range<usize>| {
@@ -387,7 +388,7 @@ fn attention_sizes(operands: &[Value]) -> (usize, usize, usize) {
     (q[2], k[2], q[3])
 }
 
-/// Elements drawn at a time before they become numbers.
+/// Elements whose random bits are drawn at a time before they become floats.
 const DRAWN: usize = 1 << 14;
 
 fn random(
@@ -401,7 +402,7 @@ fn random(
 ) -> Option<Kernel> {
     let rank = out.shape.len();
     let Value::Place(offsets_place) = &operands[1] else {
-        // One element: the same offset in every dimension.
+        // One element: the offset is the same in every dimension.
         return None;
     };
     let offsets_dtype = offsets_place.dtype;
@@ -466,7 +467,8 @@ fn random(
     }))
 }
 
-/// 24 of the 32 bits as a number in (0, 1), or as the normal number of that quantile, as the decompositions say.
+/// Converts 24 of the 32 bits to a number in (0, 1), or to the normal number of that quantile, as the
+/// decompositions define it.
 fn to_numbers(draw: Draw, dtype: DType) -> Option<ElementwiseProgram> {
     let mut registers = vec![DType::U32];
     let mut instructions = Vec::new();

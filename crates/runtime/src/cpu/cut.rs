@@ -1,8 +1,8 @@
-//! Cuts: one kernel as several that each write their own rows of the results, for the threads of a rank.
+//! Splits one kernel into parts for the threads of a rank; each part writes its own rows of the results.
 //!
-//! Which dimension may be cut, and which dimensions of the operands go with it, is read off the op's factor rule, as
-//! for the ranks of a mesh: a `Pass` factor that every result has. Every element is computed by one part, in the way
-//! it would be without cuts, so cuts change no bit.
+//! The op's factor rule says which dimension may be split and which dimensions of the operands go with it, as
+//! for sharding over ranks: a `Pass` factor that every result has. Every element is computed by one part, in
+//! the same way as without the split, so the bits do not change.
 
 use std::ops::Range;
 
@@ -13,40 +13,40 @@ use partita_program::Region;
 use super::Value;
 use crate::arena::Place;
 
-/// A dimension, and how many of its elements one step of the factor is.
+/// A dimension, and the number of its elements per step of the factor.
 type Along = (usize, usize);
 
-/// What one part of a kernel works on.
+/// The operands and results of one part of a kernel.
 pub(super) struct Share {
     pub operands: Vec<Value>,
     pub outputs: Vec<Place>,
-    /// The dimension of the first result that is cut, and where in the whole this share begins.
+    /// The dimension of the first result that is split, and where this share begins in it.
     pub begins: (usize, usize),
 }
 
 impl Share {
-    /// All there is.
+    /// The whole kernel as one share.
     pub fn whole(operands: Vec<Value>, outputs: &[Place]) -> Share {
         Share { operands, outputs: outputs.to_vec(), begins: (0, 0) }
     }
 }
 
-/// A factor along which a kernel may be cut.
+/// A factor along which a kernel may be split.
 #[derive(Clone, Debug)]
 pub(super) struct Cut {
     size: usize,
-    /// How many times as many parts as there are threads are worth it, so that who is done early can help.
+    /// Useful number of parts per thread: more parts let idle threads steal work.
     pub pieces: usize,
-    /// Whether each part prepares what all of them read.
+    /// Whether each part repeats work, such as packing an operand that all parts read.
     pub repeats: bool,
-    /// Steps in a part at least.
+    /// Minimum number of steps in a part.
     least: usize,
     operands: Vec<Option<Along>>,
     results: Vec<Along>,
 }
 
 impl Cut {
-    /// Operands and results as seen by the parts, at most `parts` of them.
+    /// The operands and results of at most `parts` parts.
     pub fn shares(&self, parts: usize, operands: &[Value], outputs: &[Place]) -> Vec<Share> {
         let share = |range: Range<usize>| {
             let elements = |step: usize| range.start * step..range.end * step;
@@ -65,8 +65,8 @@ impl Cut {
         ranges(self.size, parts.min(self.size / self.least)).map(share).collect()
     }
 
-    /// The factor in every result, and at most once in each operand; always as the major factor of its dimension,
-    /// so that a range of it is a range of the dimension.
+    /// The split along a factor that occurs in every result and at most once in each operand, always as the
+    /// major factor of its dimension, so that a range of the factor is a range of the dimension.
     fn along(rule: &Rule, factor: FactorId) -> Option<Cut> {
         let minor = |factors: &[FactorId]| factors[1..].iter().map(|&f| rule.factors[f].size).product();
         let find = |dims: &[Vec<FactorId>]| -> Option<Option<Along>> {
@@ -82,48 +82,48 @@ impl Cut {
         Some(Cut { size: rule.factors[factor].size, pieces: 1, repeats: false, least: 1, operands, results })
     }
 
-    /// How evenly the work spreads: the smallest mean over the largest part.
+    /// How evenly the work is divided: the mean part over the largest part.
     fn balance(&self, parts: usize) -> f64 {
         self.size as f64 / (self.size.div_ceil(parts.max(1)) * parts.max(1)).max(1) as f64
     }
 }
 
-/// `size` steps in at most `parts` ranges of nearly one length, none empty but where there is nothing at all.
+/// Splits `size` steps into at most `parts` ranges of nearly equal length; none is empty unless `size` is 0.
 pub(super) fn ranges(size: usize, parts: usize) -> impl Iterator<Item = Range<usize>> {
     let parts = parts.clamp(1, size.max(1));
     (0..parts).map(move |part| size * part / parts..size * (part + 1) / parts)
 }
 
-/// The dimension of which a range is as dense as the whole; `None` where there is but one element.
+/// The outermost dimension with more than one element, of which any range is dense; `None` if there is none.
 pub(super) fn outer_dim(shape: &[usize]) -> Option<usize> {
     shape.iter().position(|&size| size != 1)
 }
 
-/// Nanoseconds of work that are worth a part of their own: waking a thread that waits and waiting for it costs one or
-/// two microseconds.
+/// The minimum work of a part, in nanoseconds: waking a thread and waiting for it costs one or two
+/// microseconds.
 const WORTH_NANOSECONDS: f64 = 4000.0;
 
-/// The parts into which a region's work is cut: as many as there are threads, or one where it is soon done.
+/// The number of parts of a region's work: at most one per thread, and one if the work is short.
 pub(super) fn part_count(region: &Region, threads: usize) -> usize {
     if threads == 1 {
         return 1;
     }
-    // What a core does in a nanosecond, roughly: what is cut need not be right to the last bit, only the same for
-    // the same region.
+    // Rough work of a core per nanosecond. The estimate need not be accurate, only the same for the same
+    // region.
     let (flops, bytes) = (100.0, 10.0);
     let cost = region.cost();
     let nanoseconds = cost.flops / flops + cost.bytes / bytes;
     ((nanoseconds / WORTH_NANOSECONDS) as usize).clamp(1, threads)
 }
 
-/// Each thread gets at most so many pieces of a matrix product, each of so many operations and rows or columns at
-/// least: every piece of rows prepares the right operand anew, every piece of columns reads the left one again.
+/// Limits on the parts of a matmul per thread: each part of rows packs the right operand again, and each part
+/// of columns reads the left operand again, so parts need a minimum of operations, rows and columns.
 const MOST_PIECES: usize = 8;
 const PIECE_FLOPS: f64 = 1e7;
 const PIECE_ROWS: usize = 512;
 const PIECE_COLUMNS: usize = 256;
 
-/// The matrix product that an op is, perhaps added to something, and the position of its left operand.
+/// The matmul that an op computes, possibly added to a tensor, and the position of its left operand.
 fn product(op: &Op) -> Option<(&DotGeneral, usize)> {
     if let Op::DotGeneral(dot) = op {
         return Some((dot, 0));
@@ -131,7 +131,7 @@ fn product(op: &Op) -> Option<(&DotGeneral, usize)> {
     super::composites::product_added(op.composite()?).map(|dot| (dot, 1))
 }
 
-/// Where to cut an op, if anywhere.
+/// The factor along which to split an op, if any.
 pub(super) fn choose(graph: &Graph, node: &Node, parts: usize) -> Option<Cut> {
     if parts == 1 {
         return None;
@@ -147,8 +147,9 @@ pub(super) fn choose(graph: &Graph, node: &Node, parts: usize) -> Option<Cut> {
         let lines = |side: usize| operands[first + side].element_count() / terms;
         let [row_pieces, column_pieces] =
             [(0, PIECE_ROWS), (1, PIECE_COLUMNS)].map(|(side, least)| lines(side) / (parts * least));
-        // A batch needs nothing twice. Of rows and columns the longer, as each part reads all of the other operand; but
-        // columns unless they are far fewer, if there can be pieces: none prepares anything twice.
+        // Splitting the batch repeats no work. Otherwise split the longer of rows and columns, because each
+        // part reads all of the other operand; but if there can be several parts per thread, prefer columns
+        // unless they are far fewer, because they repeat no packing.
         let by_columns = column_pieces > 1 && 2 * lines(1) >= lines(0);
         let worth = |cut: &Cut| match (cut.operands[first], cut.operands[first + 1]) {
             (Some(_), Some(_)) => (2, 0),
@@ -156,7 +157,7 @@ pub(super) fn choose(graph: &Graph, node: &Node, parts: usize) -> Option<Cut> {
             (None, _) => (0, lines(1)),
             (Some(_), None) => (0, lines(0)),
         };
-        // One line more or less is no reason.
+        // A difference of one row or column does not matter.
         let balance = |cut: &Cut| (100.0 * cut.balance(parts)).round();
         let cut = best(cuts, |cut| (balance(cut), worth(cut)))?;
         let pieces = match (cut.operands[first], cut.operands[first + 1]) {
@@ -170,10 +171,10 @@ pub(super) fn choose(graph: &Graph, node: &Node, parts: usize) -> Option<Cut> {
         return Some(Cut { pieces: pieces.min(most).max(1), repeats, ..cut });
     }
     match &node.op {
-        // A factor of what is indexed needs more than its slice.
+        // A factor of the indexed operand needs more than its slice.
         Op::Gather(_) => outermost(cuts.filter(|cut| cut.operands[0].is_none()), &results),
         Op::Scatter(_) => best(cuts.filter(|cut| cut.operands[2].is_some()), |cut| (cut.balance(parts), 0)),
-        // A reduction that leaves one element of the last dimensions has another order than one that leaves more.
+        // A reduction to a single trailing element sums in another order than one that keeps several.
         Op::Reduce(op) => outermost(cuts, &results).map(|cut| {
             let is_behind =
                 cut.operands[0].is_some_and(|(dim, _)| op.dims.iter().any(|&reduced| reduced < dim));
@@ -193,7 +194,7 @@ fn best<W: PartialOrd>(cuts: impl Iterator<Item = Cut>, worth: impl Fn(&Cut) -> 
     })
 }
 
-/// The cut along the first dimension of all results, so that each part's results are as dense as the whole.
+/// The split along the first dimension of all results, so that each part's results are as dense as the whole.
 fn outermost(mut cuts: impl Iterator<Item = Cut>, results: &[&partita_ir::TensorType]) -> Option<Cut> {
     cuts.find(|cut| cut.results.iter().zip(results).all(|(&(dim, _), ty)| outer_dim(&ty.shape) == Some(dim)))
 }

@@ -1,9 +1,10 @@
-//! `dot_general` as a batch of strided matrix products.
+//! `dot_general` as a batch of strided matmuls.
 //!
-//! The dimensions form four groups: batch, left free, right free, contracted. Neighbours of a group that continue
-//! each other in memory, in every tensor they occur in, merge. What remains of the free groups beyond one
-//! dimension joins the batch, where the other operand repeats. The contracted group must become one dimension,
-//! since cutting the sum would change its bits: an operand in which it does not is copied first.
+//! The dimensions form four groups: batch, left free, right free, contracted. Adjacent dimensions of a group
+//! are merged if they are contiguous with each other in every tensor that has them. All but one of the
+//! remaining free dimensions join the batch, with stride 0 in the other operand. The contracted group must
+//! become one dimension, because splitting the sum would change its bits: an operand in which that is
+//! impossible is copied first.
 
 use partita_base::DType;
 use partita_ir::TensorType;
@@ -13,10 +14,11 @@ use partita_kernels::{self as kernels, KernelOptions, MAX_RANK, View, ViewMut};
 use super::{Kernel, Value};
 use crate::arena::{Memory, Place, Span, dense_strides};
 
-/// A dimension: its size, and its strides in left operand, right operand and result (0 where it does not occur).
+/// A dimension: its size, and its strides in left operand, right operand and result (0 if a tensor does not
+/// have it).
 type Axis = (usize, [isize; 3]);
 
-/// Merges neighbours that continue each other; drops sizes of one.
+/// Merges adjacent dimensions that are contiguous; drops those of size one.
 fn merge(axes: impl Iterator<Item = Axis>) -> Vec<Axis> {
     let mut merged: Vec<Axis> = Vec::new();
     for (size, strides) in axes.filter(|(size, _)| *size != 1) {
@@ -30,7 +32,7 @@ fn merge(axes: impl Iterator<Item = Axis>) -> Vec<Axis> {
     merged
 }
 
-/// A matrix operand: where it is, and whether it is copied to the workspace first.
+/// A matrix operand: its place, and whether it is copied to the workspace first.
 struct Operand {
     /// Dimensions in the order batch, free, contracted.
     place: Place,
@@ -48,20 +50,21 @@ impl Operand {
     }
 }
 
-/// The shape and strides of one tensor of the product.
+/// The shape and strides of one tensor of the matmul.
 struct Matrices {
     shape: Vec<usize>,
     strides: Vec<isize>,
 }
 
-/// Whether a product added to a sum gives what the product and then the sum would: if its own sums are taken at once.
+/// Whether adding the matmul to `sum` in the kernel gives the bits of a separate addition: if k is a single
+/// block.
 pub(super) fn adds_at_once(op: &DotGeneral, lhs: &TensorType, sum: &TensorType) -> bool {
     let terms = op.terms(&lhs.shape);
     let block = kernels::matmul_sum_block(lhs.dtype, terms);
     lhs.dtype == sum.dtype && block.is_some_and(|block| (1..=block).contains(&terms))
 }
 
-/// The product of two operands, added to `sum` if there is one.
+/// The matmul of two operands, added to `sum` if there is one.
 pub(super) fn compile(
     op: &DotGeneral,
     options: KernelOptions,
@@ -79,7 +82,7 @@ pub(super) fn compile(
     };
     let lhs_free = free(lhs.shape.len(), [&op.lhs_batch, &op.lhs_contracting]);
     let rhs_free = free(rhs.shape.len(), [&op.rhs_batch, &op.rhs_contracting]);
-    // The order of the sum is that of the left operand's dimensions, in whatever order they are listed.
+    // The sum runs in the order of the left operand's dimensions, in whatever order the op lists them.
     let mut contracted: Vec<(usize, usize)> =
         op.lhs_contracting.iter().copied().zip(op.rhs_contracting.iter().copied()).collect();
     contracted.sort_unstable();
@@ -94,7 +97,7 @@ pub(super) fn compile(
         product(&lhs.shape[batch + m..]),
     ];
 
-    // An operand is copied where its own contracted dimensions do not merge.
+    // An operand is copied if its contracted dimensions do not merge.
     let own = |place: &Place, from: usize| {
         let axes = (from..from + k).map(|d| (place.shape[d], [place.strides[d], 0, 0]));
         merge(axes).len() > 1 && place.element_count() > 0
@@ -113,7 +116,8 @@ pub(super) fn compile(
         (contracted, batched, rows, columns)
     };
     if axes(&lhs, &rhs).0.len() > 1 && k_size > 0 {
-        // Each merges, but not both at once: with sizes of one dropped that cannot be, but copies are always right.
+        // Each merges alone, but not both together. That should not occur after sizes of one are dropped, but
+        // copies are always correct.
         (lhs.copied, rhs.copied) = (true, true);
     }
     let (contracted, mut batched, mut rows, mut columns) = axes(&lhs, &rhs);
@@ -130,12 +134,12 @@ pub(super) fn compile(
         shape: batched.iter().chain(&last).map(|axis| axis.0).collect(),
         strides: batched.iter().chain(&last).map(|axis| axis.1[tensor]).collect(),
     };
-    // Where the other operand's dimension is missing its stride is 0: it repeats.
+    // A dimension that the other operand does not have has stride 0 there.
     let shapes = [matrices(0, [row, inner]), matrices(1, [inner, column]), matrices(2, [row, column])];
     let out_place =
         Place { shape: shapes[2].shape.clone(), strides: shapes[2].strides.clone(), ..out.clone() };
     let [lhs_shape, rhs_shape, _] = shapes;
-    // Added in place, where the sum stands elsewhere to what is copied from there.
+    // The matmul accumulates into `out`; if `sum` is stored elsewhere, it is copied there first.
     let accumulate = sum.is_some();
     let copied = sum.filter(|sum| sum.place() != Some(&out)).map(|sum| (sum.clone(), out.clone()));
     let dtype = lhs.place.dtype;
@@ -155,11 +159,11 @@ pub(super) fn compile(
     }))
 }
 
-/// The operand as matrices, copied first if need be.
+/// The operand as matrices, copied first if necessary.
 fn operand<'a>(memory: &Memory<'a>, operand: &Operand, matrices: &Matrices, copy: &'a mut [u8]) -> View<'a> {
     let (place, dtype) = (&operand.place, operand.place.dtype);
     if !operand.copied {
-        // Offset and type of the operand with other dimensions: made anew, so that nothing is allocated.
+        // The operand's offset and type with other dimensions, built without allocation.
         return memory.view_with(place, &matrices.shape, &matrices.strides);
     }
     let skip = copy.as_ptr().align_offset(64);

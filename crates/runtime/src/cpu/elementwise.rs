@@ -1,5 +1,6 @@
-//! Elementwise graphs as fused chains: every result at a place follows from the operands at places that depend on
-//! it alone. What is smaller than the results, a bias, is looked at again for each of its repetitions.
+//! Elementwise graphs as fused programs: every element of a result depends only on the corresponding elements
+//! of the operands. An operand that is smaller than the results, such as a bias, is read again for each
+//! repetition.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use super::reduce::{reduction, rows_across};
 use super::{Kernel, Value, splat};
 use crate::arena::{Memory, Place, Span};
 
-/// The kernel's function, where it has one.
+/// The kernel's function, if there is one.
 fn unary(kind: UnaryKind) -> Option<kernels::Unary> {
     use kernels::Unary;
     Some(match kind {
@@ -48,7 +49,7 @@ fn unary(kind: UnaryKind) -> Option<kernels::Unary> {
         UnaryKind::Erf => Unary::Erf,
         UnaryKind::Erfc => Unary::Erfc,
         UnaryKind::ErfInv => Unary::ErfInv,
-        // A product; and nobody counts bits in a hurry.
+        // Square is a multiplication, and popcnt need not be fast.
         UnaryKind::Square | UnaryKind::Popcnt => return None,
     })
 }
@@ -86,19 +87,19 @@ fn direction(direction: Direction) -> kernels::Direction {
     }
 }
 
-/// For each dimension of a value, the dimension of the iteration shape that it walks along; `None` where it stays at
-/// its one element.
+/// For each dimension of a value, the dimension of the iteration shape that it follows; `None` if its index
+/// is always 0.
 pub(super) type Walk = Vec<Option<usize>>;
 
-/// A graph as one chain over the shape of its results.
+/// A graph as one fused program over the shape of its results.
 pub(super) struct Chain {
     shape: Vec<usize>,
     program: ElementwiseProgram,
-    /// What the program reads: the position of a graph input, and how it is walked.
+    /// The inputs of the program: the position of a graph input, and how it follows the iteration shape.
     inputs: Vec<(usize, Walk)>,
 }
 
-/// What stands in the way of a chain.
+/// The reason why a node cannot be fused, as text.
 pub(super) fn obstacle(node: &Node, why: &str) -> String {
     let name = node.op.name();
     let name = name.split_once('.').map_or(name, |(_, short)| short);
@@ -106,8 +107,8 @@ pub(super) fn obstacle(node: &Node, why: &str) -> String {
     format!("{name}{place} {why}")
 }
 
-/// How a node walks its operand number `number` when its result is walked like this; `None` where it takes more than
-/// one element of it.
+/// How operand `number` of a node follows the iteration shape if its result does so by `walk`; `None` if the
+/// node reads more than one element of it per result element.
 pub(super) fn operand_walk(graph: &Graph, node: &Node, number: usize, walk: &Walk) -> Option<Walk> {
     let from = &graph.ty(node.operands[number]).shape;
     let to = &graph.ty(node.results[0]).shape;
@@ -125,7 +126,7 @@ pub(super) fn operand_walk(graph: &Graph, node: &Node, number: usize, walk: &Wal
             Some(turned)
         }
         Traits::View(ViewMap::Reshape) => {
-            // Dimensions of one element come and go.
+            // Dimensions of one element are added and removed.
             let mut larger = (0..to.len()).filter(|&d| to[d] != 1);
             let mut same = |size: usize| larger.next().filter(|&d| to[d] == size).map(|d| walk[d]);
             from.iter().map(|&size| if size == 1 { Some(None) } else { same(size) }).collect()
@@ -139,15 +140,15 @@ pub(super) fn operand_walk(graph: &Graph, node: &Node, number: usize, walk: &Wal
     }
 }
 
-/// The one number of a scalar that is known.
+/// The value of a scalar constant.
 pub(super) fn constant(graph: &Graph, value: ValueId) -> Option<Scalar> {
     let (definition, _) = graph.value(value).definition?;
     let Op::Constant(constant) = &graph.node(definition).op else { return None };
     number(&constant.value)
 }
 
-/// The chain that a graph describes, or what stands in its way. Its reductions, across rows or of rows, are folds of what
-/// the chain makes, and none of its outputs.
+/// The fused program of a graph, or the reason why there is none. Its reductions become folds of registers,
+/// not outputs.
 pub(super) fn chain(graph: &Graph) -> Result<Chain, String> {
     let folds = || graph.nodes.iter().filter(|node| matches!(node.op, Op::Reduce(_)));
     let folded: Vec<ValueId> = folds().map(|node| node.operands[0]).collect();
@@ -160,7 +161,7 @@ pub(super) fn chain(graph: &Graph) -> Result<Chain, String> {
         [a, b, ..] => return Err(format!("its results have different shapes, {a:?} and {b:?}")),
     };
 
-    // One number looks the same from everywhere: the constant that fills a value.
+    // A broadcast constant is the same under any walk: for each value, the constant that fills it.
     let mut filled: Vec<Option<ValueId>> = vec![None; graph.values.len()];
     for node in &graph.nodes {
         let Some(&result) = node.results.first() else { continue };
@@ -182,7 +183,7 @@ pub(super) fn chain(graph: &Graph) -> Result<Chain, String> {
     }
     let seen = |value: ValueId, walk: Walk| filled[value.index()].map_or((value, walk), |c| (c, Walk::new()));
 
-    // From the results back: in which ways each value is walked.
+    // From the results back to the inputs: the walks by which each value is read.
     let mut walks: Vec<IndexSet<Walk>> = vec![IndexSet::new(); graph.values.len()];
     let along: Walk = (0..shape.len()).map(Some).collect();
     for output in iterated() {
@@ -202,7 +203,7 @@ pub(super) fn chain(graph: &Graph) -> Result<Chain, String> {
         }
     }
 
-    // Forward again: a register for each value and way.
+    // From the inputs forward: a register for each value and walk.
     let mut registers: Vec<DType> = Vec::new();
     let mut register: IndexMap<(ValueId, Walk), usize> = IndexMap::new();
     let mut inputs = Vec::new();
@@ -252,7 +253,7 @@ pub(super) fn chain(graph: &Graph) -> Result<Chain, String> {
     let mut kept: Vec<usize> = Vec::new();
     for &output in &graph.outputs {
         let mut out = made(output);
-        // Each result has a register of its own.
+        // Each result needs its own register.
         if kept.contains(&out) {
             instructions.push(EwInstr { op: EwOp::Bitcast, args: vec![out], out: registers.len() });
             registers.push(registers[out]);
@@ -268,13 +269,13 @@ pub(super) fn chain(graph: &Graph) -> Result<Chain, String> {
     Ok(Chain { shape, program, inputs })
 }
 
-/// The operands that a result is made of: all, unless the op hands on several values.
+/// The operands of a result: all operands, unless the op passes several values through.
 fn operands_of(graph: &Graph, node: &Node, result: usize) -> std::ops::Range<usize> {
     let hands_on = graph.traits(node) == Traits::View(ViewMap::Identity);
     if hands_on { result..result + 1 } else { 0..node.operands.len() }
 }
 
-/// What an op does at each place; `None` where it hands on its operand.
+/// The operation per element; `None` if the op passes its operand through.
 fn op(
     graph: &Graph,
     node: &Node,
@@ -318,13 +319,13 @@ fn op(
     }))
 }
 
-/// The number in every element of a literal; any will do where there is no element.
+/// The number in every element of a literal; 0 if it has no elements.
 pub(super) fn number(literal: &partita_ir::Literal) -> Option<Scalar> {
     let nothing = literal.ty.element_count() == 0;
     if nothing { Some(Scalar::from_f64(literal.ty.dtype, 0.0)) } else { splat(literal) }
 }
 
-/// A chain on these operands.
+/// A fused program with its operands.
 struct Operands {
     program: Arc<ElementwiseProgram>,
     shape: Vec<usize>,
@@ -353,13 +354,14 @@ impl Operands {
     }
 }
 
-/// How a chain on a block of rows is part of what a thread does.
+/// The position of a block of rows in a thread's work.
 pub(super) struct Block {
     /// Elements of a row.
     pub row_elements: usize,
-    /// Rows that the thread writes in all, nobody of its own reading them; zero where somebody does.
+    /// Rows that the thread writes before any of them is read again (decides on non-temporal stores); zero if
+    /// another kernel of the same block reads them.
     pub lasting_rows: usize,
-    /// Where the results of the folds lie.
+    /// The places of the results of the folds.
     pub folded: Vec<Place>,
 }
 
@@ -375,7 +377,7 @@ pub(super) fn compile_block(
     Some(run(options, program, shape, inputs, outputs.to_vec(), Some(block)))
 }
 
-/// The graph as one kernel in at most so many parts, where it is a chain.
+/// The graph as one kernel in at most `parts` parts, if it is a fused program.
 pub(super) fn compile(
     options: KernelOptions,
     graph: &Graph,
@@ -384,7 +386,7 @@ pub(super) fn compile(
     parts: usize,
 ) -> Option<Kernel> {
     let Operands { program, shape, inputs } = Operands::new(graph, inputs)?;
-    // Parts count from zero, so no dimension is cut along which the chain counts.
+    // An iota starts from zero in every part, so its dimension is not split.
     let counts = |dim: usize| program.instructions().iter().any(|i| i.op == EwOp::Iota { dim });
     let Some(dim) = outer_dim(&shape).filter(|&dim| !counts(dim)) else {
         return Some(run(options, program, shape, inputs, outputs.to_vec(), None));
@@ -412,7 +414,7 @@ fn run(
     let Block { row_elements, lasting_rows, folded } =
         block.unwrap_or(Block { row_elements: elements, lasting_rows: 1, folded: Vec::new() });
     Kernel::new(workspace_bytes, move |memory: &Memory<'_>, workspace: Span| {
-        // Made where they stay, as the lists of the kernel.
+        // Built in place, like the lists of the kernel.
         let mut inputs_at = SmallVec::<[View<'_>; ElementwiseProgram::MAX_INPUTS]>::new();
         inputs_at.extend(inputs.iter().map(|value| value.view(memory)));
         let mut outputs_at = SmallVec::<[ViewMut<'_>; ElementwiseProgram::MAX_OUTPUTS]>::new();

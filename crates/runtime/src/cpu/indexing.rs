@@ -10,7 +10,7 @@ use crate::arena::{Memory, Place, Span, dense_strides};
 /// The index vectors of a gather or scatter, by their position among the batch dimensions.
 struct IndexVectors {
     indices: Value,
-    /// Dimension of the index vector; the rank where it is implicit.
+    /// The dimension of the index vector; the rank if it is implicit.
     vector_dim: usize,
     /// The other dimensions.
     batch_dims: Vec<usize>,
@@ -50,7 +50,7 @@ impl IndexVectors {
         self.batch_shape().product()
     }
 
-    /// The batch index of a position, and where the window of that index vector begins in the operand, unclamped.
+    /// The batch index of a position, and the unclamped start of its window in the operand.
     fn at(&self, memory: &Memory<'_>, position: usize) -> ([usize; MAX_RANK], [i64; MAX_RANK]) {
         let (mut batch, mut start, mut rest) = ([0; MAX_RANK], [0; MAX_RANK], position);
         let mut offset = 0;
@@ -74,7 +74,7 @@ impl IndexVectors {
     }
 }
 
-/// The number of elements of a row, where all dimensions but the first are dense.
+/// The number of elements of a row, if all dimensions but the first are dense.
 fn row_elements(place: &Place) -> Option<usize> {
     let row = &place.shape[1..];
     let dense = dense_strides(row);
@@ -117,7 +117,7 @@ pub(super) fn gather(op: &Gather, operands: Vec<Value>, out: Place) -> Option<Ke
             }
         }));
     }
-    // From the last on, so that the positions of those before stay.
+    // In descending order, so that the positions of earlier dimensions stay valid.
     let dropped = descending(dims.collapsed_slice_dims.iter().chain(&dims.operand_batching_dims));
     let batch_of_out: Vec<usize> = (0..out.shape.len()).filter(|d| !dims.offset_dims.contains(d)).collect();
     Some(Kernel::plain(move |memory| {
@@ -186,7 +186,7 @@ pub(super) fn scatter(
         && dims.update_window_dims == [updates.shape().len() - 1];
     let is_index = matches!(indices.place().map(|p| p.dtype.size_bytes()), Some(4 | 8));
     if let (true, true, Some(Binary::Add), Some(ids)) = (rows, is_index, combine, indices.place()) {
-        // The kernel takes ids without a dimension for the index vector.
+        // The kernel takes ids without an index vector dimension.
         let mut ids = ids.clone();
         if dims.index_vector_dim < ids.shape.len() {
             ids.shape.remove(dims.index_vector_dim);
@@ -219,7 +219,7 @@ pub(super) fn scatter(
             let (mut old, mut new) = (memory.view(&out), memory.view_mut(&out));
             let mut inside = true;
             for (d, &size) in out.shape.iter().enumerate() {
-                // The part of the window that lies inside the operand.
+                // The part of the window that is inside the operand.
                 let window = window_dims.iter().position(|&w| w == d);
                 let extent = window.map_or(1, |w| update.shape()[w] as i64);
                 let low = start[d].clamp(0, size as i64);

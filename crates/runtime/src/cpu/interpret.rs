@@ -1,4 +1,4 @@
-//! The reference interpreter as a device of last resort.
+//! Runs instructions without a kernel on the reference interpreter.
 
 use partita_base::Result;
 use partita_ir::{Graph, Literal, TensorType, evaluate};
@@ -6,7 +6,7 @@ use partita_ir::{Graph, Literal, TensorType, evaluate};
 use super::Kernel;
 use crate::arena::{Memory, Place, Span};
 
-/// The elements of a place, row-major. Copies one by one where they are not dense, of any rank.
+/// The elements of a place, row-major. Copied one by one if they are not dense; any rank.
 fn read(memory: &Memory<'_>, place: &Place) -> Vec<u8> {
     let size = place.dtype.size_bytes();
     if place.is_dense() {

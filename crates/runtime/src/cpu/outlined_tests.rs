@@ -1,4 +1,4 @@
-//! Composites without a template as one elementwise kernel, against the reference interpreter.
+//! Outlined composites without a template as one elementwise kernel, against the reference interpreter.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use partita_program::RegionKind;
 use super::Cpu;
 use super::tests::{Random, check};
 
-/// A graph of one composite, as a region has it.
+/// A graph of one composite, as in a region.
 fn region(op: &CustomOp, types: &[TensorType]) -> Graph {
     let composite = op.instantiate(types).unwrap();
     assert_eq!(Cpu::default().fusible(&composite), Ok(()), "{op:?}");
@@ -29,8 +29,8 @@ fn check_op(op: &CustomOp, types: &[TensorType], random: &mut Random) {
     assert!(!is_slow);
 }
 
-/// One random step of model code: a value of shape `shape` from those there are, all of that shape but for the last,
-/// a vector along its last dimension.
+/// One random step of model code: a value of shape `shape` from the given ones, which all have that shape
+/// except `vector`, a vector along its last dimension.
 fn grow(b: &mut GraphBuilder, values: &[ValueId], vector: ValueId, random: &mut Random) -> Result<ValueId> {
     let shape = b.shape(values[0]);
     let rank = shape.len();
@@ -48,7 +48,7 @@ fn grow(b: &mut GraphBuilder, values: &[ValueId], vector: ValueId, random: &mut 
             b.subtract(x, wide)
         }
         7 => {
-            // The vector is worked on before it is repeated.
+            // An elementwise op on the vector before it is broadcast.
             let scaled = b.scale(vector, -0.5)?;
             let wide = b.broadcast_in_dim(scaled, &shape, &[rank - 1])?;
             b.multiply(x, wide)
@@ -58,7 +58,7 @@ fn grow(b: &mut GraphBuilder, values: &[ValueId], vector: ValueId, random: &mut 
             b.select(is_less, x, y)
         }
         9 => {
-            // Through another order of the dimensions, and one dimension more.
+            // Through another order of the dimensions, and one more dimension.
             let order: Vec<usize> = (0..rank).rev().collect();
             let turned = b.transpose(x, &order)?;
             let turned = b.unary(UnaryKind::Sine, turned)?;
@@ -99,7 +99,7 @@ fn random_composites_over_random_shapes() {
                 let value = grow(b, &values, args[2], &mut random)?;
                 values.push(value);
             }
-            // The last value, and some others, perhaps the same or an operand.
+            // The last value, and some others, perhaps the same one or an operand.
             let mut results = vec![values[values.len() - 1]];
             for _ in 0..random.below(3) {
                 results.push(values[random.below(values.len())]);
@@ -118,7 +118,7 @@ fn one_operand_seen_in_two_orders() {
     let op = CustomOp::new("mine.symmetric", &["x"], |b, x| {
         let turned = b.transpose(x[0], &[1, 0])?;
         let sum = b.add(x[0], turned)?;
-        // Of an intermediate value as well.
+        // Also the exponential of an intermediate value.
         let exponential = b.exponential(sum)?;
         let turned = b.transpose(exponential, &[1, 0])?;
         Ok(vec![b.multiply(exponential, turned)?, turned])

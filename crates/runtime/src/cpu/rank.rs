@@ -1,4 +1,4 @@
-//! A rank on the CPU: its memory, and a kernel for each compute instruction.
+//! A rank on the CPU device: its memory, and a kernel for each compute instruction.
 
 use partita_base::Result;
 use partita_program::{ALIGNMENT_BYTES, Action, BufferId, Compute, Device, Program, RankDevice, RankMemory};
@@ -6,12 +6,12 @@ use partita_program::{ALIGNMENT_BYTES, Action, BufferId, Compute, Device, Progra
 use super::{Cpu, Kernel};
 use crate::arena::{Arena, Span};
 
-/// A rank of the CPU device. By itself it runs each instruction on the thread that asks; the executor has its kernels run by
-/// teams of threads.
+/// A rank of the CPU device. On its own it runs each instruction on the calling thread; the executor runs its
+/// kernels on several threads.
 pub struct CpuRank {
-    /// Per instruction: the kernel and its scratch memory, where it computes.
+    /// For each compute instruction, the kernel and its scratch memory.
     pub(crate) kernels: Vec<Option<(Kernel, Span)>>,
-    // Last: what holds pointers into it goes before.
+    // Last, because the fields before hold pointers into it and must be dropped first.
     pub(crate) arena: Arena,
 }
 
@@ -23,9 +23,9 @@ pub(crate) fn buffer_span(program: &Program, id: BufferId) -> Span {
 impl Device for Cpu {
     type Rank = CpuRank;
 
-    /// E426 where there is no memory.
+    /// E426 if the system cannot provide the memory.
     fn rank(&self, program: &Program) -> Result<CpuRank> {
-        // Scratch that was not planned lies behind the arena proper; all instructions share it.
+        // Scratch memory that was not planned follows the planned arena; all instructions share it.
         let spill_offset = program.arena_bytes.next_multiple_of(ALIGNMENT_BYTES);
         let compiled = |compute: &Compute| {
             let kernel = self.compile(program, compute);

@@ -1,4 +1,4 @@
-//! `reduce` with a known combiner.
+//! `reduce` with a combiner that has a kernel.
 
 use partita_ir::ops::{Reduce, Reducer};
 use partita_ir::{Graph, Node, Op};

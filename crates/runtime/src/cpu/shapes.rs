@@ -7,7 +7,7 @@ use super::cut::{outer_dim, ranges};
 use super::{Kernel, Value, integer};
 use crate::arena::{Memory, Place};
 
-/// A copy in at most so many parts.
+/// A copy in at most `parts` parts.
 pub(super) fn copy(from: &Place, to: &Place, parts: usize) -> Kernel {
     let Some(dim) = outer_dim(&to.shape) else {
         return copy_whole(from.clone(), to.clone());
@@ -21,7 +21,7 @@ fn copy_whole(from: Place, to: Place) -> Kernel {
     Kernel::plain(move |memory| kernels::copy(&memory.view(&from), &mut memory.view_mut(&to)))
 }
 
-/// A copy of an operand seen with other dimensions.
+/// A copy of an operand that is viewed with other dimensions.
 fn copy_as(value: &Value, shape: &[usize], strides: Vec<isize>, out: Place) -> Option<Kernel> {
     match value {
         Value::Place(place) => {
@@ -112,13 +112,13 @@ trait DivCeil {
     fn div_ceil_by(self, divisor: i64) -> i64;
 }
 impl DivCeil for i64 {
-    /// Of numbers that are not negative.
+    /// Rounds up; for numbers that are not negative.
     fn div_ceil_by(self, divisor: i64) -> i64 {
         (self + divisor - 1) / divisor
     }
 }
 
-/// Where a window of extents `window` begins: the start indices, clamped so that it fits.
+/// The start of a window of extents `window`: the start indices, clamped so that it fits.
 fn starts(memory: &Memory<'_>, indices: &[Value], shape: &[usize], window: &[usize]) -> [usize; MAX_RANK] {
     std::array::from_fn(|d| match indices.get(d) {
         None => 0,

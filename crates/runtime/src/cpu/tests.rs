@@ -1,4 +1,4 @@
-//! Every kernel against the reference interpreter, on operands of all kinds of strides.
+//! Every kernel against the reference interpreter, on operands with all kinds of strides.
 
 use partita_base::DType;
 use partita_ir::composite::Template;
@@ -15,7 +15,7 @@ use partita_program::{Region, RegionKind};
 use super::{Cpu, cut};
 use crate::arena::{Arena, Place, Span};
 
-/// Numbers that depend on nothing but the seed.
+/// Random numbers from a seed.
 pub(super) struct Random(pub u64);
 
 impl Random {
@@ -53,7 +53,7 @@ impl Random {
         Literal::from_f64(&ty, values.into_iter())
     }
 
-    /// Strides under which no two elements meet: some order of the dimensions, gaps, some backwards.
+    /// Strides under which no two elements overlap: some order of the dimensions, gaps, some reversed.
     fn place(&mut self, end: &mut usize, ty: &TensorType) -> Place {
         let rank = ty.rank();
         let mut order: Vec<usize> = (0..rank).collect();
@@ -88,8 +88,8 @@ fn element_span(place: &Place, index: &[usize]) -> Span {
     Span { offset: place.offset_bytes.checked_add_signed(offset * size as isize).unwrap(), bytes: size }
 }
 
-/// What a region makes of these inputs, on random places, and whether the interpreter did it. In parts it makes the
-/// same of them.
+/// The results of a region for these inputs at random places, and whether the interpreter ran it. Several
+/// parts must give the same results.
 pub(super) fn run(
     graph: &Graph,
     kind: RegionKind,
@@ -105,7 +105,7 @@ pub(super) fn run(
             };
             result.as_ref().map(bytes).map_err(String::clone)
         };
-        // An error may stand in another part first.
+        // Several parts may report different errors first.
         assert!(
             bytes(&cut) == bytes(&whole) || (cut.is_err() && whole.is_err()),
             "{parts} parts of {}: {cut:?}, not {whole:?}",
@@ -146,7 +146,7 @@ pub(super) fn run_parts(
             memory.bytes_mut(element_span(place, &index)).copy_from_slice(&bytes[position * size..][..size]);
         }
     }
-    // As several threads run it, and then as one does where that is different.
+    // As several threads run it, and as one thread does if that is different.
     kernel.run_parts(&memory, workspace).map_err(|error| error.to_string())?;
     let written = |place: &Place| {
         let bytes = place.element_count() * place.dtype.size_bytes();
@@ -207,7 +207,7 @@ pub(super) fn check(graph: &Graph, kind: RegionKind, inputs: &[Literal], what: &
     is_slow
 }
 
-/// One op on inputs of these types; `None` where it does not take them.
+/// A graph of one op on inputs of these types; `None` if the op does not accept them.
 fn single(op: impl Into<Op>, types: &[TensorType]) -> Option<Graph> {
     let mut b = GraphBuilder::new("region");
     let operands: Vec<ValueId> = types.iter().map(|ty| b.input("", ty.clone(), Role::Activation)).collect();
@@ -294,7 +294,7 @@ fn every_elementwise_op_on_every_type_it_takes() {
         }
         ops.push((Clamp.into(), 3));
         for (op, count) in ops {
-            // Other widths change the shape; other bytes than 0 and 1 are no truth values.
+            // Other widths change the shape; bytes other than 0 and 1 are not bools.
             let changes = |to: DType| to.size_bytes() != dtype.size_bytes() || to == DType::Bool;
             let same_width = !matches!(&op, Op::BitcastConvert(to) if changes(to.dtype));
             let Some(graph) = single(op.clone(), &vec![ty.clone(); count]).filter(|_| same_width) else {
@@ -360,7 +360,7 @@ fn dot_general_with_any_roles_of_dimensions() {
     for seed in 0..150 {
         let mut random = Random(seed);
         let dtype = DType::ALL[random.below(DType::ALL.len())];
-        // Each dimension of either operand plays a role; sizes of 0 and 1 included.
+        // Each dimension of either operand has a random role; sizes of 0 and 1 are included.
         let extent =
             |random: &mut Random| [1, 2, 3, 4, 5, 2, 3, 0][random.below(if seed % 5 == 0 { 8 } else { 7 })];
         let [batch, left, right, contracted] = [3, 3, 3, 3].map(|limit| random.below(limit));
@@ -505,7 +505,7 @@ fn gather_rows_and_windows_clamped() {
         };
         let op = Gather { dims, slice_sizes: vec![2, 3], indices_are_sorted: false };
         check_single(op, &[table.clone(), random.integers(index, &[5, 2], low, 9)], false);
-        // One element per row of a batch: the pick of a class.
+        // One element per row of a batch: the logit of a label.
         let dims = GatherDims {
             collapsed_slice_dims: vec![1],
             operand_batching_dims: vec![0],
@@ -568,7 +568,7 @@ fn scatter_rows_and_windows_in_order() {
     }
 }
 
-/// A composite over inputs of these types, and its gradient with respect to `wanted`.
+/// A graph of a composite over inputs of these types, or of its gradient with respect to `wanted`.
 fn composite(
     template: &'static Template,
     attributes: &[(&str, Attribute)],
@@ -734,7 +734,7 @@ fn what_has_no_kernel_is_left_to_be_opened() {
     none(&composite(&templates::ATTENTION, &attributes, &types, &[0]).1.unwrap());
     let epsilon = [("epsilon", Attribute::Float(1e-5))];
     none(&composite(&templates::LAYER_NORM, &epsilon, &[f32s(&[2, 3]), f32s(&[3])], &[1]).1.unwrap());
-    // Random numbers without a dimension.
+    // Random numbers without dimensions.
     let attributes = [
         ("shape", Attribute::Ints(vec![])),
         ("global_shape", Attribute::Ints(vec![])),
@@ -799,7 +799,7 @@ fn labels_that_are_no_classes_are_refused() {
     assert!(error.contains("label 3"), "{error}");
 }
 
-/// Into how many parts a region would be cut for three threads, if it were worth it.
+/// The number of parts of a region for three threads, if the work were long enough.
 fn parts(graph: &Graph, kind: RegionKind) -> usize {
     let mut end = 0;
     let mut places = |values: &[ValueId]| -> Vec<Place> {
@@ -823,9 +823,9 @@ fn what_takes_time_is_cut_for_threads() {
         let op = DotGeneral { lhs_contracting: vec![last], rhs_contracting: vec![0], ..Default::default() };
         of(op.into(), &[f32s(lhs), f32s(rhs)])
     };
-    // Rows, columns, and where neither has three.
+    // Rows, columns, and neither of at least three.
     assert_eq!([dot(&[9, 4], &[4, 2]), dot(&[2, 4], &[4, 7]), dot(&[2, 4], &[4, 1])], [3, 3, 2]);
-    // Long ones in pieces for who is done early: columns where there are enough, else rows.
+    // Long matmuls have several parts per thread for stealing: columns if there are enough, otherwise rows.
     let long = [dot(&[600, 256], &[256, 3072]), dot(&[4608, 64], &[64, 384]), dot(&[384, 600], &[600, 384])];
     assert_eq!(long, [12, 9, 3]);
     let halves = TensorType { dtype: DType::BF16, ..f32s(&[600, 600]) };
@@ -846,7 +846,8 @@ fn what_takes_time_is_cut_for_threads() {
     let (softmax, gradient) = composite(&templates::SOFTMAX, &[], &rows, &[0]);
     assert_eq!(of(softmax.into(), &rows), 3);
     assert_eq!(of(gradient.unwrap().into(), &[f32s(&[6, 5]), f32s(&[6, 5])]), 3);
-    // The gradient of a norm is cut between blocks of rows, though the gradients of weight and bias sum them all.
+    // The gradient of a norm is split between blocks of rows, although the gradients of weight and bias sum
+    // over all.
     let norm = |shape: &[usize]| {
         let types = [f32s(shape), f32s(&shape[shape.len() - 1..]), f32s(shape)];
         let epsilon = [("epsilon", Attribute::Float(1e-5))];
@@ -857,7 +858,8 @@ fn what_takes_time_is_cut_for_threads() {
         [norm(&[192, 4]), norm(&[1, 3, 64, 2]), norm(&[4, 32, 2]), norm(&[64, 2]), norm(&[5])],
         [3, 3, 2, 1, 1]
     );
-    // The sums of a bias gradient: each part has its columns, more than one. A sum of all has one part.
+    // The sums of a bias gradient: each part has its columns, more than one. A sum over everything has one
+    // part.
     let sum = |columns: usize, dims: &[usize]| {
         let reducer = Reducer::Combiner(Combiner::Sum);
         of(Reduce { dims: dims.to_vec(), reducer }.into(), &[f32s(&[6, columns]), f32s(&[])])

@@ -266,13 +266,13 @@ impl Shared {
     fn stuck(&self, (rank, collective): (usize, Option<CollectiveId>), waited: Duration) -> Box<Diagnostic> {
         let position = |rank: usize| self.pulse.positions[rank].load(Ordering::Relaxed);
         let Some(id) = collective else {
-            return Diagnostic::new("E413", format!("rank {rank} stands still"))
+            return Diagnostic::new("E413", format!("rank {rank} makes no progress"))
                 .at(self.at(rank, position(rank)))
                 .found(format!("no progress on any rank for {waited:.1?}"));
         };
         let collective = &self.set.collectives[id.index()];
         let missing = self.world.transport().missing(id);
-        let mut error = Diagnostic::new("E413", format!("rank {rank} waits in vain in {}", collective.label))
+        let mut error = Diagnostic::new("E413", format!("rank {rank} is stuck in {}", collective.label))
             .at(collective.transfers.first().map_or_else(|| collective.label.clone(), |t| t.what.clone()))
             .expected(format!("ranks {:?} to take part", collective.members))
             .found(format!("ranks {missing:?} have not arrived; no progress on any rank for {waited:.1?}"));

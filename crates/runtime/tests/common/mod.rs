@@ -1,4 +1,4 @@
-//! Small step graphs of several ranks, and running them.
+//! Small step graphs of several ranks, and helpers that run them.
 #![allow(dead_code)]
 
 use partita_base::{DType, Result};
@@ -8,7 +8,8 @@ use partita_mesh::Combiner;
 use partita_program::{LowerOptions, ProgramSet, Reference, lower};
 use partita_runtime::{Cpu, Runner, RunnerOptions};
 
-/// Numbers that depend on nothing but the seed: small integers over four, exact in sums and products of any order.
+/// Random numbers from a seed: small integers divided by four, whose sums and products are exact in any
+/// order.
 pub fn literal(seed: &mut u64, ty: &TensorType) -> Literal {
     let values = (0..ty.element_count()).map(|_| {
         *seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -90,8 +91,8 @@ pub fn matmul(b: &mut GraphBuilder, x: ValueId, y: ValueId, contracted: [usize; 
     b.dot_general(x, y, dims).unwrap()
 }
 
-/// A data-parallel step of a linear model over uneven shards of the batch: inputs `x`, `w` (replaced), `rate`;
-/// outputs `loss`, `w` and what ranks exchange.
+/// A data-parallel step of a linear model over uneven shards of the batch: inputs `x`, `w` (updated), `rate`;
+/// outputs `loss`, `w` and the results of collectives.
 pub fn step_graphs(ranks: usize) -> Vec<Graph> {
     let group: Vec<usize> = (0..ranks).collect();
     let extents: Vec<usize> = (0..ranks).map(|rank| 3 + rank % 2).collect();
@@ -113,7 +114,7 @@ pub fn step_graphs(ranks: usize) -> Vec<Graph> {
         let rate = b.broadcast_scalar(rate, &[8, 5]).unwrap();
         let change = b.multiply(gradient, rate).unwrap();
         let updated = b.subtract(w, change).unwrap();
-        // What else ranks can do with each other.
+        // All other collectives.
         b.path = "exchange".into();
         let part = reduce_scatter(&mut b, change, 0, &group, &split(8, ranks), rank);
         let joined = all_gather(&mut b, part, 0, &group, &split(8, ranks));
@@ -131,7 +132,7 @@ pub fn step_graphs(ranks: usize) -> Vec<Graph> {
 }
 
 fn all_to_all_of(b: &mut GraphBuilder, x: ValueId, group: &[usize], _: &[usize], rank: usize) -> ValueId {
-    // [rows of this rank, 5] -> [5, rows] -> a piece of the 5 by the rows of all.
+    // [rows of this rank, 5] -> [5, rows] -> a shard of [5, rows of all ranks].
     let rows = b.shape(x)[0];
     let turned = b.transpose(x, &[1, 0]).unwrap();
     let concat: Vec<usize> = group.iter().map(|r| 3 + r % 2).collect();
@@ -139,7 +140,7 @@ fn all_to_all_of(b: &mut GraphBuilder, x: ValueId, group: &[usize], _: &[usize],
     all_to_all(b, turned, group, &split(5, group.len()), &concat, rank)
 }
 
-/// `size` in balanced parts.
+/// `size` split into nearly equal parts.
 pub fn split(size: usize, parts: usize) -> Vec<usize> {
     (0..parts).map(|i| size / parts + usize::from(i < size % parts)).collect()
 }
@@ -149,7 +150,7 @@ pub fn program(graphs: &[Graph]) -> ProgramSet {
         .expect("the graphs can be lowered")
 }
 
-/// Inputs of every rank by name. Inputs of one shape on all ranks get one value.
+/// Inputs of every rank by name. Inputs with the same shape on all ranks get the same value.
 pub fn inputs(graphs: &[Graph], seed: u64) -> Vec<Vec<Literal>> {
     let of = |graph: &Graph| {
         graph
@@ -173,7 +174,7 @@ pub fn feed(runner: &mut Runner, graphs: &[Graph], inputs: &[Vec<Literal>]) {
     }
 }
 
-/// Every output of every rank after `steps` steps, by the slow executor of the program crate.
+/// Every output of every rank after `steps` steps, by the reference executor of the program crate.
 pub fn reference(set: &ProgramSet, inputs: &[Vec<Literal>], steps: usize) -> Vec<Vec<Literal>> {
     let mut reference = Reference::new(set);
     for step in 0..steps {

@@ -192,9 +192,9 @@ fn attribute(key: &str, value: &Argument, entry: &Entry) -> Result<Attribute> {
         Argument::Bool(value) => Attribute::Bool(*value),
         Argument::Text(value) => Attribute::Text(value.clone()),
         Argument::List(_) | Argument::Call(_) => {
-            return Err(Diagnostic::new("E250", format!("attribute `{key}` is no single value"))
+            return Err(Diagnostic::new("E250", format!("attribute `{key}` is not a single value"))
                 .at(entry.describe())
-                .expected("a number, a truth value or a text")
+                .expected("a number, a boolean or a string")
                 .found(value.describe()));
         }
     })

@@ -32,8 +32,8 @@ fn check_groups(name: &str, groups: &[Vec<usize>], members: Option<usize>) -> Re
     let mut all: Vec<usize> = groups.concat();
     all.sort_unstable();
     if let Some(pair) = all.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(Diagnostic::new("E110", format!("rank {} is twice in the groups of `{name}`", pair[0]))
-            .expected("every rank in one group at most")
+        return Err(Diagnostic::new("E110", format!("rank {} occurs twice in the groups of `{name}`", pair[0]))
+            .expected("every rank in at most one group")
             .found(format!("{groups:?}")));
     }
     match members.and_then(|count| Some((count, groups.iter().find(|g| g.len() != count)?))) {
@@ -71,7 +71,7 @@ fn even_extent(name: &str, extents: &[usize]) -> Result<usize> {
 fn checked(name: &str, ranks: &[RankCall], results: Vec<Literal>) -> Result<Vec<Vec<Literal>>> {
     for (rank, (call, result)) in ranks.iter().zip(&results).enumerate() {
         if call.results[0] != result.ty {
-            return Err(Diagnostic::new("E118", format!("`{name}` yields another type than declared"))
+            return Err(Diagnostic::new("E118", format!("the result type of `{name}` is not the declared one"))
                 .at(format!("rank {rank}"))
                 .expected(call.results[0].to_string())
                 .found(result.ty.to_string()));
@@ -87,7 +87,7 @@ fn check_operand(name: &str, call: &RankCall, rank: usize, expected: &TensorType
     }
     Err(Diagnostic::new(
         "E118",
-        format!("a member of a group of `{name}` brings an operand that does not fit"),
+        format!("the operands in a group of `{name}` do not fit together"),
     )
     .at(format!("rank {rank}"))
     .expected(expected.to_string())
@@ -133,7 +133,7 @@ fn join(name: &str, pieces: &[Literal], dim: usize) -> Result<Literal> {
         expected.shape[dim] = piece.ty.shape[dim];
         shapes(
             piece.ty == expected,
-            format!("pieces joined by `{name}` do not fit"),
+            format!("the shards joined by `{name}` do not fit together"),
             expected.to_string(),
             piece.ty.to_string(),
         )?;
@@ -153,7 +153,7 @@ fn start_of(extents: &[usize], member: usize) -> usize {
 fn not_manual(name: &str) -> Box<Diagnostic> {
     Diagnostic::new("E119", format!("explicit `{name}` outside a manual computation"))
         .expected("collectives only in the body of a manual computation over named axes")
-        .help("leave it out and state layouts instead, or wrap the part in `sdy.manual_computation`")
+        .help("state layouts instead, or wrap this part in `sdy.manual_computation`")
 }
 
 fn movement(operands: &[&TensorType], results: &[&TensorType], flops: f64) -> Cost {
@@ -304,7 +304,7 @@ fn parse_rank_groups(op: &OpParser, named: Named) -> Result<Option<Vec<Vec<usize
     match op.parser.partition_count() {
         Some(count) => Ok(Some(vec![(0..count).collect()])),
         None => Err(op
-            .error("E144", format!("`{}` is over all partitions, whose number is not known", op.name))
+            .error("E144", format!("`{}` spans all partitions, whose number is unknown", op.name))
             .expected("`use_global_device_ids` with the ranks in `replica_groups`")
             .help("or say `module attributes {mhlo.num_partitions = 4 : i32}`")),
     }
@@ -351,7 +351,7 @@ fn generic(op: &mut OpParser) -> Result<()> {
     if op.generic()? {
         Ok(())
     } else {
-        Err(op.error("E140", format!("`{}` is written in the generic form", op.name)))
+        Err(op.error("E140", format!("`{}` must be written in the generic form", op.name)))
     }
 }
 

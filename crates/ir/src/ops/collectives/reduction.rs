@@ -200,7 +200,7 @@ fn parse_combiner(op: &mut OpParser) -> Result<Combiner> {
     match Reducer::from_region(op.region(0)?) {
         Reducer::Combiner(combiner) => Ok(combiner),
         Reducer::Body(_) => Err(op
-            .error("E144", format!("`{}` with a body of its own is not supported", op.name))
+            .error("E144", format!("`{}` with a general body is not supported", op.name))
             .expected("a body of one op: add, multiply, maximum, minimum, and, or")),
     }
 }

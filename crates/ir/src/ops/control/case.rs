@@ -68,7 +68,7 @@ impl Operation for Case {
 
     /// E120.
     fn gradient(&self, _: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-        Err(refused(CASE, "a branch that data chooses"))
+        Err(refused(CASE, "a data-dependent branch"))
     }
 
     fn evaluate(&self, operands: &[&Literal], _: &[TensorType]) -> Result<Vec<Literal>> {
@@ -180,11 +180,11 @@ impl TextForm for Case {
 
 pub(super) fn parse_case(op: &mut OpParser) -> Result<Vec<ValueId>> {
     if !op.generic_with(Capture::All)? {
-        return Err(op.error("E140", "`stablehlo.case` is written in the generic form"));
+        return Err(op.error("E140", "`stablehlo.case` must be written in the generic form"));
     }
     op.arity(1)?;
     if op.regions.is_empty() {
-        return Err(op.error("E140", "`stablehlo.case` has at least one branch"));
+        return Err(op.error("E140", "`stablehlo.case` needs at least one branch"));
     }
     op.check_operands()?;
     let mut first = Vec::new();
@@ -205,11 +205,11 @@ pub(super) fn parse_case(op: &mut OpParser) -> Result<Vec<ValueId>> {
 /// `"stablehlo.if"(%p) ({..}, {..})`: a case over the predicate as a number, the branches in the other order.
 pub(super) fn parse_if(op: &mut OpParser) -> Result<Vec<ValueId>> {
     if !op.generic_with(Capture::All)? {
-        return Err(op.error("E140", "`stablehlo.if` is written in the generic form"));
+        return Err(op.error("E140", "`stablehlo.if` must be written in the generic form"));
     }
     op.arity(1)?;
     if op.regions.len() != 2 {
-        return Err(op.error("E140", "`stablehlo.if` has two branches"));
+        return Err(op.error("E140", "`stablehlo.if` must have two branches"));
     }
     op.check_operands()?;
     op.regions.reverse();

@@ -58,7 +58,7 @@ fn each_alone(ranks: &[RankCall]) -> Result<Vec<Vec<Literal>>> {
 fn disagreement(name: &str) -> Box<Diagnostic> {
     Diagnostic::new(
         "E133",
-        format!("ranks take different ways through a `{name}` in which they exchange data"),
+        format!("ranks take different paths through a `{name}` that contains collectives"),
     )
     .expected("the same condition on every rank")
     .help("compute the condition from values that are equal on all ranks, for instance after an all-reduce")

@@ -159,7 +159,7 @@ impl Operation for While {
 
     /// E120: unroll it first.
     fn gradient(&self, _: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
-        Err(refused(WHILE, "trips that data decides"))
+        Err(refused(WHILE, "a data-dependent trip count"))
     }
 
     fn evaluate(&self, operands: &[&Literal], _: &[TensorType]) -> Result<Vec<Literal>> {
@@ -270,7 +270,7 @@ pub(super) fn parse_while(op: &mut OpParser) -> Result<Vec<ValueId>> {
         }
         if op.result_types.len() != arguments.len() {
             return Err(op
-                .error("E146", "`stablehlo.while` has one type for each value it carries")
+                .error("E146", "`stablehlo.while` needs one type for each value it carries")
                 .expected(arguments.len().to_string())
                 .found(op.result_types.len().to_string()));
         }
@@ -292,7 +292,7 @@ pub(super) fn parse_while(op: &mut OpParser) -> Result<Vec<ValueId>> {
         }
     }
     if op.regions.len() != 2 {
-        return Err(op.error("E140", "`stablehlo.while` has two regions"));
+        return Err(op.error("E140", "`stablehlo.while` must have two regions"));
     }
     op.check_operands()?;
     // Values of the surrounding graph that the regions use become carried values.

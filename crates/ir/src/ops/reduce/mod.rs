@@ -269,5 +269,5 @@ impl Operation for Reduce {
 /// E120: no gradient for `name` with this.
 pub(crate) fn refused(name: &str, with: &str) -> Box<Diagnostic> {
     Diagnostic::new("E120", format!("`{name}` with {with} has no gradient"))
-        .help("express it with ops that have one, or keep it out of what is differentiated")
+        .help("use ops that have a gradient, or do not differentiate through it")
 }

@@ -86,7 +86,7 @@ fn parse_reduce(op: &mut OpParser) -> Result<Vec<ValueId>> {
     }
     op.at_least(2)?;
     if op.operands.len() % 2 == 1 {
-        return Err(op.error("E146", "each input of `stablehlo.reduce` has an initial value"));
+        return Err(op.error("E146", "each input of `stablehlo.reduce` needs an initial value"));
     }
     let (input, initial) = (op.operands[0], op.operands[op.operands.len() / 2]);
     match reducer {

@@ -1,11 +1,11 @@
-//! Instructions of compiled chains, as data and as bytes: x86-64 with AVX2 (VEX prefix of three bytes) or AVX-512 (EVEX
-//! prefix of four bytes), as in Intel's manual, volume 2, sections 2.3 and 2.7.
+//! The instructions of compiled chains as data, and their encoding: x86-64 with AVX2 (three-byte VEX prefix)
+//! or AVX-512 (four-byte EVEX prefix), after Intel's manual, volume 2, sections 2.3 and 2.7.
 //!
-//! Addresses always have 32 bits of displacement, which no prefix scales.
+//! Addresses always have a 32-bit displacement, which no prefix scales.
 
 use super::tape::Pair;
 
-/// The vectors of a machine. Whatever both have is written in one way, but for the prefix.
+/// A vector instruction set. An instruction that both have differs only in its prefix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Machine {
     Avx2,
@@ -21,7 +21,7 @@ impl Machine {
         }
     }
 
-    /// Vector registers.
+    /// The number of vector registers.
     pub(super) const fn vectors(self) -> u8 {
         match self {
             Machine::Avx2 => 16,
@@ -29,8 +29,8 @@ impl Machine {
         }
     }
 
-    /// Mask registers: from one on, as the first means that there is no mask. Where there are none, truths are in vector
-    /// registers.
+    /// The number of usable mask registers: k1 and up, because k0 encodes "no mask". Without mask registers
+    /// (AVX2), masks are in vector registers.
     pub(super) const fn masks(self) -> u8 {
         match self {
             Machine::Avx2 => 0,
@@ -38,7 +38,7 @@ impl Machine {
         }
     }
 
-    /// Bytes of a number of the pool: as many as an instruction reads, which with AVX-512 may be one for all elements.
+    /// Bytes of a constant in the pool: as many as an instruction reads. AVX-512 can broadcast one number.
     pub(super) const fn number_bytes(self) -> usize {
         match self {
             Machine::Avx2 => self.bytes(),
@@ -47,24 +47,25 @@ impl Machine {
     }
 }
 
-/// The general registers that hold the address of the table, and how many rounds are left.
+/// The general registers that hold the address of the table and the number of rounds left.
 pub(super) const TABLE: u8 = 7;
 pub(super) const ROUNDS: u8 = 6;
 
-/// The second source of an instruction.
+/// The second source operand of an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Source {
     Register(u8),
-    /// One number of the pool for all elements.
+    /// A constant of the pool, for all elements.
     Pool(u32),
-    /// Memory at a pointer.
+    /// Memory at a pointer plus an offset in bytes.
     Memory {
         base: u8,
         offset: i32,
     },
 }
 
-/// An instruction on vectors: its map (1: 0F, 2: 0F38, 3: 0F3A), its prefix (0: none, 1: 66) and its opcode.
+/// The opcode of a vector instruction: its map (1: 0F, 2: 0F38, 3: 0F3A), its prefix (0: none, 1: 66) and its
+/// byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Opcode(u8, u8, u8);
 
@@ -77,9 +78,9 @@ impl Opcode {
     pub(super) const SHIFT: Opcode = Opcode(1, 1, 0x72);
     pub(super) const COMPARE: Opcode = Opcode(1, 0, 0xc2);
     pub(super) const SPREAD: Opcode = Opcode(2, 1, 0x18);
-    /// By a mask register.
+    /// Selects by a mask register.
     pub(super) const BLEND: Opcode = Opcode(2, 1, 0x65);
-    /// By a vector register.
+    /// Selects by a vector register.
     pub(super) const BLEND_BY: Opcode = Opcode(3, 1, 0x4a);
     /// `to = to * source + first`
     pub(super) const MUL_ADD_132: Opcode = Opcode(2, 1, 0x98);
@@ -104,7 +105,7 @@ impl Opcode {
     }
 }
 
-/// An instruction. General registers and vector registers go by their number.
+/// An instruction. Registers are given by their numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Instruction {
     Push(u8),
@@ -125,14 +126,15 @@ pub(super) enum Instruction {
     },
     ShiftRight(u8, u8),
     ShiftLeft(u8, u8),
-    /// Of the lowest byte of a register.
+    /// Rotates the lowest byte of a register right.
     RotateByteRight(u8, u8),
-    /// Of a cache line into the second cache: `prefetcht1`.
+    /// Prefetches a cache line into L2: `prefetcht1`.
     Prefetch {
         base: u8,
         offset: i32,
     },
-    /// Of whole vectors, under a mask register unless that is zero. Without a `first`, that field of the encoding is empty.
+    /// A vector instruction, under a mask register unless that is zero. Without `first`, that field of the
+    /// encoding is empty.
     Vector {
         opcode: Opcode,
         to: u8,
@@ -141,15 +143,15 @@ pub(super) enum Instruction {
         mask: u8,
         immediate: Option<u8>,
     },
-    /// No instruction: where a round begins.
+    /// Emits nothing: marks the beginning of a round.
     Round,
-    /// One round less to go; back to where it began unless it was the last.
+    /// Decrements the number of rounds, and jumps to [`Instruction::Round`] unless it is zero.
     Repeat,
     ZeroUpper,
     Return,
 }
 
-/// The numbers that instructions read from the pool, in the order of their first reader.
+/// The constants that instructions read from the pool, in the order of their first use.
 pub(super) fn pool(instructions: &[Instruction]) -> Vec<u32> {
     let mut pool = Vec::new();
     for number in read_numbers(instructions) {
@@ -160,7 +162,7 @@ pub(super) fn pool(instructions: &[Instruction]) -> Vec<u32> {
     pool
 }
 
-/// The number of the pool that each instruction reads which does.
+/// The pool constant of each instruction that reads one.
 pub(super) fn read_numbers(instructions: &[Instruction]) -> impl Iterator<Item = u32> {
     instructions.iter().filter_map(|instruction| match instruction {
         Instruction::Vector { source: Source::Pool(bits), .. } => Some(*bits),
@@ -168,7 +170,7 @@ pub(super) fn read_numbers(instructions: &[Instruction]) -> impl Iterator<Item =
     })
 }
 
-/// The bytes of instructions, and behind them the pool.
+/// The bytes of the instructions, followed by the pool.
 pub(super) fn encode(machine: Machine, instructions: &[Instruction]) -> Vec<u8> {
     let mut encoder = Encoder { machine, bytes: Vec::new(), distances: Vec::new(), round: 0 };
     instructions.iter().for_each(|instruction| encoder.instruction(instruction));
@@ -179,10 +181,10 @@ pub(super) fn encode(machine: Machine, instructions: &[Instruction]) -> Vec<u8> 
 struct Encoder {
     machine: Machine,
     bytes: Vec<u8>,
-    /// Where the code has to say how far away a number of the pool is: the place of the distance, the end of the
-    /// instruction, the number.
+    /// The places that need the distance to a pool constant: (position of the displacement, end of the
+    /// instruction, constant).
     distances: Vec<(usize, usize, u32)>,
-    /// Where a round begins.
+    /// The position where a round begins.
     round: usize,
 }
 
@@ -235,16 +237,17 @@ impl Encoder {
         mask: u8,
         immediate: Option<u8>,
     ) {
-        // The fourth and fifth bits of the second source; of one number, that it is for all elements.
+        // The fourth and fifth bits of the second source register's number; for a constant, the broadcast
+        // bit.
         let (fourth, fifth, broadcast) = match source {
             Source::Register(register) => (register >> 3 & 1, register >> 4 & 1, 0),
             Source::Memory { base, .. } => (base >> 3 & 1, 0, 0),
-            // An instruction that only spreads a number says so by itself.
+            // A broadcast instruction broadcasts without that bit.
             Source::Pool(_) => (0, 0, u8::from((map, opcode) != (Opcode::SPREAD.0, Opcode::SPREAD.2))),
         };
         let inverted = |bit: u8, place: u8| (bit & 1 ^ 1) << place;
         let registers = inverted(to >> 3, 7) | inverted(fifth, 6) | inverted(fourth, 5);
-        // The bit that four bytes always have says of three that it is about 256 bits.
+        // The bit that is always set in an EVEX prefix selects 256 bits in a VEX prefix.
         let others = (!first & 0xf) << 3 | 0b100 | prefix;
         match self.machine {
             Machine::Avx2 => self.bytes.extend([0xc4, registers | map, others, opcode]),
@@ -269,27 +272,27 @@ impl Encoder {
         self.bytes.extend(immediate);
     }
 
-    /// The bytes that say where memory is: a register and a distance of 32 bits.
+    /// The bytes of a memory operand: a base register and a 32-bit displacement.
     fn address(&mut self, register: u8, base: u8, offset: i32) {
         self.bytes.push(0x80 | register << 3 | base & 7);
-        // The registers 4 and 12 have to be named once more.
+        // Base registers 4 and 12 need an extra byte (SIB).
         self.bytes.extend((base & 7 == 4).then_some(0x24));
         self.bytes.extend(offset.to_le_bytes());
     }
 
-    /// An instruction on a pointer and a word of the table.
+    /// An instruction on a pointer register and a word of the table.
     fn word_of_table(&mut self, opcode: u8, register: u8, word: usize) {
         self.bytes.extend([0x48 | (register >> 3) << 2, opcode]);
         self.address(register & 7, TABLE, (word * size_of::<usize>()) as i32);
     }
 
-    /// Brings a register to the stack (0x50) or back (0x58).
+    /// Pushes a register to the stack (0x50) or pops it (0x58).
     fn on_stack(&mut self, opcode: u8, register: u8) {
         self.bytes.extend((register > 7).then_some(0x41));
         self.bytes.push(opcode | register & 7);
     }
 
-    /// The numbers of the pool behind the code, and how far away they are.
+    /// Appends the pool to the code, and fills in the displacements.
     fn append_pool(&mut self, pool: &[u32]) {
         let width = self.machine.number_bytes();
         self.bytes.resize(self.bytes.len().next_multiple_of(width), 0xcc);

@@ -1,6 +1,6 @@
-//! Just-in-time compilation of chains, where the machine has AVX-512 or AVX2 and the system lets a program write code: from
-//! steps to single values (`tape.rs`), from values to instructions in registers (`select.rs`), from instructions to bytes
-//! (`encode.rs`).
+//! Just-in-time compilation of chains, if the machine has AVX2 or AVX-512 and the system allows executable
+//! pages: steps to SSA form (`tape.rs`), SSA to instructions with registers (`select.rs`), instructions to
+//! bytes (`encode.rs`).
 
 mod encode;
 mod select;
@@ -17,19 +17,19 @@ use encode::Machine;
 use select::{MOST_OPERANDS, assemble};
 use tape::Tape;
 
-/// A chain as code.
+/// The machine code of a chain.
 pub(super) struct Code {
-    /// Can be run, and no longer be written.
+    /// Executable and not writable.
     pages: Mmap,
-    /// The numbers of the operands in memory.
+    /// The indices of the operands in memory.
     memory: Vec<u8>,
-    /// Elements of one round.
+    /// Elements per round.
     elements: usize,
 }
 
 impl Code {
-    /// The code of steps on operands of these kinds, for a machine of this level; with `prefetches`, it prefetches what it
-    /// will read later. `None` where the steps have to do.
+    /// The code of steps on operands of these kinds, for a machine of this level; with `prefetches`, it also
+    /// prefetches what it will read later. `None` if the chain has to be interpreted.
     pub(super) fn new(level: Level, steps: &[Step], kinds: &[Kind], prefetches: bool) -> Option<Code> {
         let machine = match level {
             Level::Avx512 => Machine::Avx512,
@@ -39,7 +39,7 @@ impl Code {
         let assembled = assemble(machine, &Tape::of(steps, kinds), prefetches)?;
         let mut pages = MmapMut::map_anon(assembled.bytes.len()).ok()?;
         pages[..assembled.bytes.len()].copy_from_slice(&assembled.bytes);
-        // A hardened system may refuse this.
+        // A hardened system may refuse executable pages.
         let pages = pages.make_exec().ok()?;
         Some(Code { pages, memory: assembled.memory, elements: assembled.elements })
     }
@@ -58,11 +58,12 @@ impl CompiledChain for Code {
             *pointer = operand.pointer.expose_provenance();
             *step = operand.stride * self.elements * size_of::<f32>();
         }
-        // SAFETY: the pages hold a function of this signature that was assembled for this machine's level.
+        // SAFETY: the pages hold a function of this signature, assembled for this machine's level.
         unsafe {
             let function: unsafe extern "sysv64" fn(*const usize, usize) =
                 std::mem::transmute(self.pages.as_ptr());
-            // SAFETY: the table has a pointer and a step for each operand in memory; it touches what the steps would.
+            // SAFETY: the table has a pointer and a stride for each operand in memory; the code touches what
+            // the steps would.
             function(table.as_ptr(), rounds);
         }
         operands.skip(rounds * self.elements);

@@ -1,44 +1,46 @@
-//! Instruction selection and register allocation for what a [`Tape`](super::tape::Tape) says: a loop whose values are in
-//! vector registers from the first load to the last store, several vectors side by side.
+//! Instruction selection and register allocation for a [`Tape`](super::tape::Tape): a loop whose values stay
+//! in vector registers from the first load to the last store, with several vectors per round.
 
 use super::encode::{Instruction, Machine, Opcode, Source, encode, pool, read_numbers};
 use super::tape::{Entry, Name, Pair, Relation};
 use crate::native::prefetch::{BLOCK_BYTES, PAGE_BITS, PAGE_BYTES, PIECE_BYTES};
 
-/// How many vectors are computed side by side, where there are registers for it and they are no more than is asked for at
-/// a time: the most first.
+/// Candidate numbers of vectors per round, the largest first. A round must have enough registers, and be no
+/// longer than one prefetch request.
 const SIDE_BY_SIDE: [u8; 3] = [4, 2, 1];
-/// Where no more operands than these are read, what is asked for goes round several pages. More are on as many pages anyway.
+/// Up to this many operands, prefetch requests rotate over several pages. More operands use as many pages
+/// anyway.
 const MOST_SPREAD: usize = 3;
 
-/// What a request for memory brings.
+/// Bytes that one prefetch fetches.
 const LINE_BYTES: usize = 64;
 
-/// Operands in memory.
+/// Maximum number of operands in memory.
 pub(super) const MOST_OPERANDS: usize = 13;
-/// Registers for pointers to them: those that nobody wants back, then those to be given back.
+/// Pointer registers: caller-saved registers first, then callee-saved ones.
 const POINTERS: [u8; MOST_OPERANDS] = [0, 1, 2, 8, 9, 10, 11, 3, 5, 12, 13, 14, 15];
 const FREE_POINTERS: usize = 7;
 
 /// A loop over vectors as machine code.
 ///
-/// It takes, as on Unix, a table and a number of rounds, at least one. The table holds a pointer for each of `memory` and
-/// then, for each, by how many bytes it moves on every round.
+/// It is a function in the System V calling convention of a table and a number of rounds, at least one. The
+/// table holds a pointer for each of `memory`, and then for each the bytes by which it advances every round.
 pub(super) struct Assembled {
-    /// What the bytes say.
+    /// The instructions that the bytes encode.
     #[cfg(test)]
     pub instructions: Vec<Instruction>,
     pub bytes: Vec<u8>,
-    /// The numbers of the operands in memory.
+    /// The indices of the operands in memory.
     pub memory: Vec<u8>,
-    /// Elements of a round.
+    /// Elements per round.
     pub elements: usize,
 }
 
-/// The code of `entries` for a machine. Where it `asks`, it does so for memory that is only read, as
-/// [`crate::native::prefetch::Ahead`] does. `None` where there are more values at a time than registers.
+/// The code of `entries` for a machine. If `asks`, it prefetches memory that is only read, in the order of
+/// [`crate::native::prefetch::Ahead`]. `None` if there are more live values than registers.
 pub(super) fn assemble(machine: Machine, entries: &[Entry], asks: bool) -> Option<Assembled> {
-    // Code for one vector tells how many registers it needs: the rest is for others, then for constants.
+    // Code for one vector shows how many registers it needs: the others are for more vectors, then for
+    // constants.
     let all = Share { vectors: 1, registers: machine.vectors(), masks: machine.masks() };
     let mut alone = Assembler::new(machine, entries, all, Vec::new())?;
     alone.round(entries)?;
@@ -54,7 +56,7 @@ pub(super) fn assemble(machine: Machine, entries: &[Entry], asks: bool) -> Optio
     Assembler::new(machine, entries, Share { vectors, ..taken }, constants)?.assemble(entries, asks)
 }
 
-/// How many vectors are computed side by side, and the registers that each has to itself.
+/// The number of vectors per round, and the registers that each has to itself.
 #[derive(Clone, Copy)]
 struct Share {
     vectors: u8,
@@ -62,14 +64,14 @@ struct Share {
     masks: u8,
 }
 
-/// Where a value is.
+/// The location of a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// In this vector register of the first of the vectors side by side.
+    /// In this vector register of the first vector of the round.
     Vector(u8),
-    /// In this mask register, likewise.
+    /// In this mask register of the first vector of the round.
     Mask(u8),
-    /// In memory behind the code.
+    /// In the constant pool behind the code.
     Constant(u32),
     Nowhere,
 }
@@ -83,20 +85,20 @@ struct Assembler {
     instructions: Vec<Instruction>,
     memory: Vec<u8>,
     share: Share,
-    /// What was taken of it at most.
+    /// The maximum number of registers that were in use.
     taken: Share,
-    /// Numbers that rest in a register throughout: in the last one, the one before it, ...
+    /// Constants that stay in a register throughout: in the last register, the one before it, ...
     resting: Vec<u32>,
-    /// Vector and mask registers of the first of the vectors side by side that hold nothing.
+    /// The free vector and mask registers of the first vector of the round.
     free_vectors: Vec<u8>,
     free_masks: Vec<u8>,
     places: Vec<Place>,
-    /// The entry that is the last to read each value.
+    /// The last entry that reads each value.
     last_reader: Vec<usize>,
 }
 
 impl Assembler {
-    /// `None` where more operands are in memory than there are registers for pointers.
+    /// `None` if more operands are in memory than there are pointer registers.
     fn new(machine: Machine, entries: &[Entry], share: Share, resting: Vec<u32>) -> Option<Assembler> {
         let mut memory: Vec<u8> = Vec::new();
         let mut last_reader = vec![0; entries.len()];
@@ -125,7 +127,7 @@ impl Assembler {
     fn assemble(mut self, entries: &[Entry], asks: bool) -> Option<Assembled> {
         let (pointers, others) = POINTERS.split_at(self.memory.len());
         let asked = if asks { self.only_read(entries) } else { Vec::new() };
-        // One more register to ask with, where it is of use and there is one.
+        // One more register for prefetch addresses, if it is useful and one is left.
         let is_spread = (1..=MOST_SPREAD).contains(&asked.len());
         let asking = others.first().copied().filter(|_| is_spread);
         let lent = POINTERS.get(FREE_POINTERS..pointers.len() + usize::from(asking.is_some())).unwrap_or(&[]);
@@ -156,12 +158,12 @@ impl Assembler {
         })
     }
 
-    /// What is done to the elements of one round; `None` where it takes more registers than there are.
+    /// Emits the instructions of one round; `None` if they need more registers than there are.
     fn round(&mut self, entries: &[Entry]) -> Option<()> {
         for (index, entry) in entries.iter().enumerate() {
             self.entry(index, entry)?;
             let mut gone: Vec<Name> = entry.reads().filter(|&name| self.last_reader[name] == index).collect();
-            // Nobody reads a store, and an unread value rests nowhere.
+            // A store has no result, and a value without readers is dropped.
             if self.last_reader[index] == 0 && !matches!(entry, Entry::Store(..)) {
                 gone.push(index);
             }
@@ -172,7 +174,7 @@ impl Assembler {
         Some(())
     }
 
-    /// The numbers of the pool, those first that are read most.
+    /// The pool constants, most frequently read first.
     fn constants(&self) -> Vec<u32> {
         let readers = |number: u32| read_numbers(&self.instructions).filter(|&read| read == number).count();
         let mut numbers = pool(&self.instructions);
@@ -180,15 +182,15 @@ impl Assembler {
         numbers
     }
 
-    /// The pointers to operands that nothing is stored to.
+    /// The pointers to operands that are not stored to.
     fn only_read(&self, entries: &[Entry]) -> Vec<u8> {
         let is_stored = |number| entries.iter().any(|e| matches!(e, Entry::Store(to, _) if *to == number));
         let places = self.memory.iter().zip(POINTERS).filter(|&(&number, _)| !is_stored(number));
         places.map(|(_, base)| base).collect()
     }
 
-    /// Asks for what comes later behind each of these pointers: a piece of a block further, of which
-    /// [`crate::native::prefetch::Ahead`] says which, or where there is no register for that what is a page further.
+    /// Prefetches ahead of each of these pointers: one request of a block further on, which
+    /// [`crate::native::prefetch::Ahead`] chooses; without a free register, what is one page further on.
     fn ask_ahead(&mut self, bases: &[u8], register: Option<u8>) {
         let Some(register) = register else {
             let lines = (0..usize::from(self.share.vectors) * self.machine.bytes()).step_by(LINE_BYTES);
@@ -276,7 +278,7 @@ impl Assembler {
         Some(())
     }
 
-    /// An instruction of one source.
+    /// An instruction with one source.
     fn single(&mut self, index: usize, code: Opcode, a: Name) -> Option<()> {
         let (to, source) = (self.take()?, self.source(a));
         self.all(code, to, None, source);
@@ -284,7 +286,7 @@ impl Assembler {
         Some(())
     }
 
-    /// A shift by `bits`; `extension` says in which direction.
+    /// A shift by `bits`; `extension` is the opcode extension that selects the direction.
     fn shift(&mut self, index: usize, extension: u8, a: Name, bits: u8) -> Option<()> {
         let (from, own) = self.register(a)?;
         let to = self.take()?;
@@ -297,12 +299,12 @@ impl Assembler {
         Some(())
     }
 
-    /// `a b + c`, over one of the three if nobody reads it any more: the instruction does not keep it.
+    /// `a b + c`, which overwrites one of the three operands if that is not read again.
     fn mul_add(&mut self, index: usize, a: Name, b: Name, c: Name) -> Option<()> {
         let is_constant = |of: &Self, name: Name| matches!(of.places[name], Place::Constant(_));
         let (a, b) = if is_constant(self, a) { (b, a) } else { (a, b) };
         let is_over = |of: &Self, name: Name| of.last_reader[name] == index && !is_constant(of, name);
-        // Who gives up its register, and what is computed over it.
+        // The operand whose register is overwritten, and the form of the instruction that does so.
         let (over, code, first, second) = if is_over(self, c) || (is_constant(self, b) && !is_over(self, a)) {
             (c, Opcode::MUL_ADD_231, a, b)
         } else if is_constant(self, b) {
@@ -315,7 +317,7 @@ impl Assembler {
         let (first, own) = self.register(first)?;
         let to = match self.places[over] {
             Place::Vector(to) if is_over(self, over) => {
-                // The register is the result's now.
+                // The register now belongs to the result.
                 self.places[over] = Place::Nowhere;
                 to
             }
@@ -327,7 +329,7 @@ impl Assembler {
                 to
             }
         };
-        // A value that is two of the three is still there: it is read before it is written over.
+        // An operand that occurs twice is still valid: it is read before it is overwritten.
         let second = if second == over { Source::Register(to) } else { self.source(second) };
         self.all(code, to, Some(first), second);
         self.give_back(own);
@@ -335,14 +337,14 @@ impl Assembler {
         Some(())
     }
 
-    /// A register for a value.
+    /// Allocates a register for a value.
     fn take(&mut self) -> Option<u8> {
         let register = self.free_vectors.pop()?;
         self.taken.registers = self.taken.registers.max(register + 1);
         Some(register)
     }
 
-    /// A place for a truth.
+    /// Allocates a place for a mask.
     fn take_truth(&mut self) -> Option<Place> {
         if self.machine.masks() == 0 {
             return self.take().map(Place::Vector);
@@ -364,7 +366,8 @@ impl Assembler {
         }
     }
 
-    /// The register that a value is in, and whether it was taken for this: a constant has none of its own.
+    /// The register that holds a value, and that register again if it was allocated for this use: a constant
+    /// has none.
     fn register(&mut self, name: Name) -> Option<(u8, Option<u8>)> {
         match self.places[name] {
             Place::Vector(register) => Some((register, None)),
@@ -388,7 +391,7 @@ impl Assembler {
         }
     }
 
-    /// A number where it rests, or in the pool.
+    /// A constant in its register, or in the pool.
     fn constant(&self, bits: u32) -> Source {
         match self.resting.iter().position(|&resting| resting == bits) {
             Some(index) => Source::Register(self.resting_place(index)),
@@ -396,24 +399,24 @@ impl Assembler {
         }
     }
 
-    /// The register of a number that rests in one.
+    /// The register of a constant that stays in one.
     fn resting_place(&self, index: usize) -> u8 {
         self.machine.vectors() - 1 - index as u8
     }
 
-    /// An operand in memory, of the first of the vectors side by side.
+    /// An operand in memory, for the first vector of the round.
     fn memory(&self, number: u8) -> Source {
         let place = self.memory.iter().position(|&known| known == number).expect("it is in memory");
         Source::Memory { base: POINTERS[place], offset: 0 }
     }
 
-    /// The register of one of the vectors side by side.
+    /// The register of one vector of the round.
     fn side(&self, vector: u8, register: u8) -> u8 {
-        // Beyond are numbers that rest, which all share.
+        // The registers beyond hold constants, which all vectors share.
         if register < self.share.registers { register + vector * self.share.registers } else { register }
     }
 
-    /// The register of a truth of one of the vectors side by side.
+    /// The register of a mask for one vector of the round.
     fn truth(&self, vector: u8, truth: Place) -> u8 {
         match truth {
             Place::Mask(register) => register + vector * self.share.masks,
@@ -432,7 +435,7 @@ impl Assembler {
         }
     }
 
-    /// An instruction for each of the vectors side by side.
+    /// Emits an instruction for each vector of the round.
     fn all(&mut self, opcode: Opcode, to: u8, first: Option<u8>, source: Source) {
         for vector in 0..self.share.vectors {
             let (to, first) = (self.side(vector, to), first.map(|first| self.side(vector, first)));
@@ -440,7 +443,7 @@ impl Assembler {
         }
     }
 
-    /// One instruction on whole vectors, its registers as they are.
+    /// Emits one vector instruction with the given registers.
     fn instruction(
         &mut self,
         opcode: Opcode,

@@ -1,4 +1,4 @@
-//! What a chain does to one element, written down: every value is made once, from values before it.
+//! SSA form of a chain: a list of entries, each of which computes one value from earlier values.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -7,19 +7,19 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 use crate::chain::steps::{Action, Kind, Step};
 use crate::math::{self, Single, Whole};
 
-/// Names a value of a [`Tape`].
+/// Identifies a value of a [`Tape`].
 pub(super) type Name = usize;
 
-/// What two values give; whole numbers and floats share their registers.
+/// An operation on two values; integers and floats share their registers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Pair {
     Add,
     Sub,
     Mul,
     Div,
-    /// The second, or the first where that is larger: the second if either is not a number.
+    /// The larger value; the second if either is NaN.
     Larger,
-    /// The second, or the first where that is smaller.
+    /// The smaller value; the second if either is NaN.
     Smaller,
     WholeSub,
     And,
@@ -37,28 +37,28 @@ pub(super) enum Relation {
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Entry {
-    /// The operand in memory of this number.
+    /// Loads the memory operand with this index.
     Load(u8),
-    /// One number in every place, by its bits.
+    /// A constant in every element, given by its bits.
     Constant(u32),
     Pair(Pair, Name, Name),
     /// The first times the second plus the third.
     MulAdd(Name, Name, Name),
     Root(Name),
-    /// A whole number as a float.
+    /// Converts an integer to a float.
     FromWhole(Name),
     Left(Name, u8),
     Right(Name, u8),
-    /// A truth, which only [`Entry::Select`] reads.
+    /// A mask, which only [`Entry::Select`] reads.
     Compare(Relation, Name, Name),
-    /// By a truth the second or the third.
+    /// By the mask, the second value or the third.
     Select(Name, Name, Name),
-    /// To the operand in memory of this number.
+    /// Stores to the memory operand with this index.
     Store(u8, Name),
 }
 
 impl Entry {
-    /// The values that it reads.
+    /// The values that the entry reads.
     pub fn reads(&self) -> impl Iterator<Item = Name> + use<> {
         let reads = match *self {
             Entry::Load(_) | Entry::Constant(_) => [None; 3],
@@ -73,20 +73,20 @@ impl Entry {
     }
 }
 
-/// Entries in order; the name of a value is the place of its entry.
+/// Entries in order; the name of a value is the index of its entry.
 #[derive(Default)]
 pub(super) struct Tape {
     entries: RefCell<Vec<Entry>>,
-    /// Values that were made already. Memory is not among them: it changes.
+    /// Entries that exist already, for value numbering. Loads are not among them, because memory changes.
     known: RefCell<BTreeMap<Entry, Name>>,
 }
 
 impl Tape {
-    /// What steps do whose operands are of these kinds.
+    /// The entries of a chain whose operands are of these kinds.
     pub fn of(steps: &[Step], kinds: &[Kind]) -> Vec<Entry> {
         let tape = Tape::default();
         let mut held: Option<Traced<'_>> = None;
-        // What is in an operand, once that is known.
+        // The value in each operand, once it is known.
         let mut inside: Vec<Option<Traced<'_>>> = vec![None; kinds.len()];
         for &Step(step) in steps {
             let [load, code, operand, store] = step.to_le_bytes();
@@ -116,7 +116,7 @@ impl Tape {
         tape.entries.into_inner()
     }
 
-    /// A value, which may have been made before.
+    /// The value of an entry, shared with an equal earlier entry.
     fn made(&self, entry: Entry) -> Traced<'_> {
         if let Some(&name) = self.known.borrow().get(&entry) {
             return Traced { tape: self, name };
@@ -133,7 +133,7 @@ impl Tape {
     }
 }
 
-/// A value on a tape: a float, a whole number or a truth.
+/// A value on a tape: a float, an integer or a mask.
 #[derive(Clone, Copy)]
 struct Traced<'a> {
     tape: &'a Tape,
@@ -235,7 +235,7 @@ impl Whole for Traced<'_> {
     }
 }
 
-/// What an action without an operand makes of a number.
+/// Traces an action without an operand.
 fn alone<F: Single>(action: Action, x: F) -> F {
     match action {
         Action::Square => x * x,
@@ -251,7 +251,7 @@ fn alone<F: Single>(action: Action, x: F) -> F {
     }
 }
 
-/// What an action makes of a number and its operand.
+/// Traces an action with an operand.
 fn with<F: Single>(action: Action, x: F, y: F) -> F {
     match action {
         Action::Add => x + y,

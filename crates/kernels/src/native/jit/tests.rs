@@ -1,5 +1,6 @@
-//! Every function that is compiled here, decoded by a decoder of others (`iced-x86`) and compared with the instructions that
-//! were meant: their kinds, registers, masks, displacements, constants and the jump. No machine needs AVX-512 for that.
+//! Decodes every compiled function with an independent decoder (`iced-x86`) and compares the result with the
+//! intended instructions: mnemonics, registers, masks, displacements, constants and the jump. This needs no
+//! machine with AVX-512.
 
 use iced_x86::{Code as Kind, Decoder, DecoderOptions, Instruction as Decoded, Mnemonic, OpKind, Register};
 
@@ -45,28 +46,28 @@ const LOWEST_BYTES: [Register; 16] = [
     Register::R14L,
     Register::R15L,
 ];
-/// Those that a function gives back as it found them.
+/// Callee-saved registers.
 const KEPT: [u8; 6] = [3, 5, 12, 13, 14, 15];
 
-/// What a decoded operand has to be.
+/// The expected form of a decoded operand.
 #[derive(Debug)]
 enum Operand {
     Register(Register),
-    /// A vector register by its number.
+    /// A vector register, by its number.
     Vector(u8),
     Mask(u8),
-    /// Bytes at a pointer.
+    /// Memory at a pointer plus an offset.
     Memory {
         base: u8,
         offset: i64,
         bytes: usize,
     },
-    /// A number of the pool, for all elements.
+    /// A pool constant, for all elements.
     Pool(u32),
     Immediate(u8),
 }
 
-/// The mnemonic of an opcode and whether a store's register comes last.
+/// The expected mnemonic of an opcode; `to` distinguishes the directions of a shift.
 fn mnemonic(machine: Machine, opcode: Opcode, to: u8) -> Mnemonic {
     let either = |avx2, avx512| match machine {
         Machine::Avx2 => avx2,
@@ -78,7 +79,7 @@ fn mnemonic(machine: Machine, opcode: Opcode, to: u8) -> Mnemonic {
         (Opcode::COPY, Mnemonic::Vmovaps),
         (Opcode::ROOT, Mnemonic::Vsqrtps),
         (Opcode::FROM_WHOLE, Mnemonic::Vcvtdq2ps),
-        // The field of the register says in which direction.
+        // The register field selects the direction.
         (Opcode::SHIFT, if to == 6 { Mnemonic::Vpslld } else { Mnemonic::Vpsrad }),
         (Opcode::COMPARE, Mnemonic::Vcmpps),
         (Opcode::SPREAD, Mnemonic::Vbroadcastss),
@@ -102,7 +103,7 @@ fn mnemonic(machine: Machine, opcode: Opcode, to: u8) -> Mnemonic {
     found.unwrap_or_else(|| panic!("no intended instruction has {opcode:?}")).1
 }
 
-/// The mnemonic of each decoded instruction of an intended one, with its operands.
+/// The decoded instructions that an intended one should become: mnemonic and operands.
 fn intended(machine: Machine, instruction: &Instruction) -> Vec<(Mnemonic, Vec<Operand>)> {
     let general = |register: u8| Operand::Register(GENERAL[usize::from(register)]);
     let word = |word: usize| Operand::Memory { base: TABLE, offset: 8 * word as i64, bytes: 8 };
@@ -123,12 +124,12 @@ fn intended(machine: Machine, instruction: &Instruction) -> Vec<(Mnemonic, Vec<O
             vec![(Mnemonic::Ror, vec![byte, Operand::Immediate(bits)])]
         }
         Instruction::Prefetch { base, offset } => {
-            // What is prefetched has no size.
+            // A prefetched operand has no size.
             let at = Operand::Memory { base, offset: offset.into(), bytes: 1 };
             vec![(Mnemonic::Prefetcht1, vec![at])]
         }
         Instruction::Round => Vec::new(),
-        // Where the jump goes is compared by itself.
+        // The target of the jump is compared separately.
         Instruction::Repeat => vec![(Mnemonic::Dec, vec![general(ROUNDS)]), (Mnemonic::Jne, Vec::new())],
         Instruction::ZeroUpper => vec![(Mnemonic::Vzeroupper, Vec::new())],
         Instruction::Return => vec![(Mnemonic::Ret, Vec::new())],
@@ -151,7 +152,7 @@ fn intended(machine: Machine, instruction: &Instruction) -> Vec<(Mnemonic, Vec<O
                     .collect(),
             };
             operands.extend(immediate.map(|immediate| match opcode {
-                // Four bits name a register.
+                // Four bits of the immediate name a register.
                 Opcode::BLEND_BY => Operand::Vector(immediate >> 4),
                 _ => Operand::Immediate(immediate),
             }));
@@ -160,7 +161,7 @@ fn intended(machine: Machine, instruction: &Instruction) -> Vec<(Mnemonic, Vec<O
     }
 }
 
-/// Whether operand `number` is the one that was meant.
+/// Whether operand `number` is the intended one.
 fn is_operand(
     machine: Machine,
     found: &Decoded,
@@ -193,7 +194,7 @@ fn is_operand(
                 && has_size(bytes)
         }
         Operand::Pool(bits) => {
-            // Every instruction but the one that spreads a number reads as many as it computes on.
+            // Every instruction except a broadcast reads as many elements as it computes.
             let spreads = found.mnemonic() == Mnemonic::Vbroadcastss;
             let repeats = machine == Machine::Avx2 && !spreads;
             let width = if repeats { machine.bytes() } else { 4 };
@@ -211,11 +212,11 @@ fn is_operand(
     }
 }
 
-/// What is wrong with the bytes of instructions; nothing where they say what was meant.
+/// How the bytes differ from the intended instructions; `None` if they agree.
 fn difference(machine: Machine, instructions: &[Instruction], bytes: &[u8]) -> Option<String> {
     let mut decoder = Decoder::new(64, bytes, DecoderOptions::NONE);
     let (mut decoded, mut round) = (Vec::new(), None);
-    // Where the code ends is known once it is decoded, and nothing is read that is not meant.
+    // The end of the code is known only after decoding, and reads past it are differences.
     for instruction in instructions {
         if *instruction == Instruction::Round {
             round = Some(decoder.position() as u64);
@@ -287,7 +288,7 @@ fn difference(machine: Machine, instructions: &[Instruction], bytes: &[u8]) -> O
     (between.iter().any(|&byte| byte != 0xcc)).then(|| "code behind the end".to_string())
 }
 
-/// Registers that a caller wants back and that are written to, but were not pushed.
+/// Callee-saved registers that are written but not pushed.
 fn lost(instructions: &[Instruction]) -> Vec<u8> {
     let mut saved = Vec::new();
     let mut lost = Vec::new();
@@ -331,7 +332,7 @@ fn every_function_decodes_to_the_instructions_that_were_meant() {
             longest = longest.max(assembled.instructions.len());
         }
     }
-    // The chains exercise what there is to get wrong.
+    // The chains cover every kind of instruction that could be encoded wrongly.
     assert!(
         checked[0] > 1900 && checked[1] == 2000 && masked > 1000 && longest > 300,
         "{checked:?} {masked} {longest}"
@@ -367,7 +368,7 @@ fn a_wrong_bit_is_noticed() {
             wrong[bit / 8] ^= 1 << (bit % 8);
             wrong
         });
-        // A few bits mean nothing, such as that of an index where there is none.
+        // A few bits have no meaning, such as those of an absent index register.
         let unnoticed = wrong.filter(|wrong| difference(machine, &instructions, wrong).is_none()).count();
         assert!(unnoticed * 20 < 8 * code, "{unnoticed} of {} bits, {machine:?}", 8 * code);
     }
