@@ -2,20 +2,24 @@
 //!
 //! A stage is the part of a step that one slice of the mesh runs. [`mark`] assigns each node to a
 //! stage, [`cut()`] turns one step into a graph per stage with edges between them, and a
-//! [`Timetable`] orders the work of all stages. A step without a pipeline is one stage without
-//! edges.
+//! [`Timetable`] orders the work of all stages: a named one of [`timetables`], or one from a CSV
+//! file. A step without a pipeline is one stage without edges.
 //!
 //! Knows: graphs and the phases and microbatches of their nodes. Must not know: layouts, plans,
 //! programs.
 #![forbid(unsafe_code)]
 
+mod chart;
+mod csv;
 mod cut;
 mod layers;
 pub mod mark;
+mod times;
 mod timetable;
 pub mod timetables;
 
 pub use cut::{Cut, Edge, Sink, Source, StageGraph, cut};
 pub use layers::layers;
 pub use mark::block_of;
+pub use times::Times;
 pub use timetable::{Task, TaskKind, Timetable};

@@ -1,8 +1,7 @@
-//! Timetables: the order in which each stage processes the microbatches.
+//! Timetables: the order in which each slice of the mesh works on its stages and the microbatches.
 
-use partita_base::{Diagnostic, Result};
 use partita_ir::Phase;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// The work for one microbatch on one stage.
@@ -27,6 +26,16 @@ impl TaskKind {
             TaskKind::InputGrad => 'I',
             TaskKind::WeightGrad => 'W',
         }
+    }
+
+    /// Slots that a task of this kind takes where nothing was measured: two for a whole backward pass, else one.
+    pub fn slots(self) -> usize {
+        if self == TaskKind::Backward { 2 } else { 1 }
+    }
+
+    /// Whether activations may be freed after the task.
+    fn releases(self) -> bool {
+        matches!(self, TaskKind::Backward | TaskKind::WeightGrad)
     }
 
     /// Whether nodes of this phase are part of the task.
@@ -65,11 +74,20 @@ pub struct Timetable {
     pub stages: usize,
     /// The number of microbatches per step.
     pub microbatches: usize,
-    /// The tasks of each slice, in order.
+    /// The tasks of each slice, in order. A slice may run several stages.
     pub slices: Vec<Vec<Task>>,
+    /// Forward tasks that a slice runs together with the task after them, a backward task of another
+    /// microbatch or stage (DualPipe). Both end at the same time. A device that runs one task at a
+    /// time may read [`Timetable::slices`] alone.
+    pub overlapped: BTreeSet<Task>,
 }
 
 impl Timetable {
+    /// A timetable without overlapped tasks.
+    pub fn new(stages: usize, microbatches: usize, slices: Vec<Vec<Task>>) -> Timetable {
+        Timetable { stages, microbatches, slices, overlapped: BTreeSet::new() }
+    }
+
     /// The slice that runs each stage; the first slice for a stage without tasks.
     pub fn slice_of_stage(&self) -> Vec<usize> {
         let mut slice_of = vec![0; self.stages];
@@ -81,114 +99,60 @@ impl Timetable {
         slice_of
     }
 
-    /// When each task begins, in slots: every task takes one slot, and begins when the previous
-    /// task on its slice and the tasks that it reads from are done.
-    ///
-    /// # Errors
-    /// E461 if a task is missing, occurs twice, names a stage or microbatch that does not exist, is
-    /// on another slice than the rest of its stage, or waits for one that comes after it.
-    pub fn slots(&self) -> Result<Vec<Vec<usize>>> {
-        let places = self.places()?;
-        let mut slots: Vec<Vec<usize>> = vec![Vec::new(); self.slices.len()];
-        loop {
-            let mut is_done = true;
-            let mut advanced = false;
-            for (slice, tasks) in self.slices.iter().enumerate() {
-                while let Some(task) = tasks.get(slots[slice].len()) {
-                    let slot_of = |needed: &Task| {
-                        let &(slice, place) = places.get(needed)?;
-                        slots[slice].get(place).map(|slot| slot + 1)
-                    };
-                    let ready: Option<Vec<usize>> = self.needed(*task, &places).iter().map(slot_of).collect();
-                    let Some(ready) = ready else { break };
-                    let before = slots[slice].last().map_or(0, |slot| slot + 1);
-                    slots[slice].push(ready.into_iter().fold(before, usize::max));
-                    advanced = true;
-                }
-                is_done &= slots[slice].len() == tasks.len();
-            }
-            if is_done {
-                return Ok(slots);
-            }
-            if !advanced {
-                let stuck = self.slices.iter().zip(&slots).find_map(|(tasks, slots)| tasks.get(slots.len()));
-                let stuck = *stuck.expect("a slice is not done");
-                let needed: Vec<String> = self.needed(stuck, &places).iter().map(Task::to_string).collect();
-                return Err(illegal(format!("task {stuck} can never begin"))
-                    .expected(format!("{} before it", needed.join(" and ")))
-                    .found(format!("slice {}: {}", places[&stuck].0, self.line(places[&stuck].0))));
-            }
-        }
-    }
-
-    /// The slice and position of each task.
-    fn places(&self) -> Result<BTreeMap<Task, (usize, usize)>> {
-        let mut places = BTreeMap::new();
+    /// For each stage, the number of stages before it on its slice.
+    pub fn chunk_of_stage(&self) -> Vec<usize> {
         let slice_of = self.slice_of_stage();
-        for (slice, tasks) in self.slices.iter().enumerate() {
-            for (place, &task) in tasks.iter().enumerate() {
-                if task.stage >= self.stages || task.microbatch >= self.microbatches {
-                    return Err(illegal(format!("task {task} does not exist")).expected(format!(
-                        "{} stages and {} microbatches, from 0",
-                        self.stages, self.microbatches
-                    )));
-                }
-                if slice_of[task.stage] != slice {
-                    return Err(illegal(format!("stage {} is on two slices", task.stage)).found(format!(
-                        "{task} on slice {slice}, others on slice {}",
-                        slice_of[task.stage]
-                    )));
-                }
-                if places.insert(task, (slice, place)).is_some() {
-                    return Err(illegal(format!("task {task} appears twice")));
-                }
-            }
-        }
-        for stage in 0..self.stages {
-            for microbatch in 0..self.microbatches {
-                let has = |kind| places.contains_key(&Task { stage, kind, microbatch });
-                let halves = has(TaskKind::InputGrad) || has(TaskKind::WeightGrad);
-                let both = has(TaskKind::InputGrad) && has(TaskKind::WeightGrad);
-                let backward = has(TaskKind::Backward);
-                if !has(TaskKind::Forward) || backward == halves || halves != both {
-                    return Err(illegal(format!(
-                        "microbatch {microbatch} is not worked on in full by stage {stage}"
-                    ))
-                    .expected("one F, and either one B or one I and one W"));
-                }
-            }
-        }
-        Ok(places)
+        let mut stages_of = vec![0; self.slices.len().max(1)];
+        let chunk_of = |slice: usize| {
+            stages_of[slice] += 1;
+            stages_of[slice] - 1
+        };
+        slice_of.into_iter().map(chunk_of).collect()
     }
 
-    /// The tasks that a task reads from.
-    fn needed(&self, task: Task, places: &BTreeMap<Task, (usize, usize)>) -> Vec<Task> {
-        let Task { stage, kind, microbatch } = task;
-        let of = |stage, kind| Task { stage, kind, microbatch };
-        let upstream = |stage: usize| {
-            let whole = of(stage, TaskKind::Backward);
-            if places.contains_key(&whole) { whole } else { of(stage, TaskKind::InputGrad) }
+    /// Whether there are backward tasks. Without any, the timetable is one for inference.
+    pub fn trains(&self) -> bool {
+        self.slices.iter().flatten().any(|task| task.kind != TaskKind::Forward)
+    }
+
+    /// For each task of a slice, how many activations (of one stage and microbatch) the slice holds
+    /// while the task runs. They are held from the forward task to the end of the task that computes
+    /// the gradients of the parameters; without backward tasks, during the forward task alone.
+    pub fn held(&self, slice: usize) -> Vec<usize> {
+        let trains = self.trains();
+        let mut held = 0usize;
+        let during = |task: &Task| {
+            held += usize::from(task.kind == TaskKind::Forward);
+            let now = held;
+            held = held.saturating_sub(usize::from(!trains || task.kind.releases()));
+            now
         };
-        match kind {
-            TaskKind::Forward if stage == 0 => Vec::new(),
-            TaskKind::Forward => vec![of(stage - 1, TaskKind::Forward)],
-            TaskKind::Backward | TaskKind::InputGrad => {
-                let mut needed = vec![of(stage, TaskKind::Forward)];
-                needed.extend((stage + 1 < self.stages).then(|| upstream(stage + 1)));
-                needed
-            }
-            TaskKind::WeightGrad => vec![of(stage, TaskKind::InputGrad)],
-        }
+        self.slices[slice].iter().map(during).collect()
+    }
+
+    /// The most activations that a slice holds at any time.
+    pub fn peak(&self, slice: usize) -> usize {
+        self.held(slice).into_iter().max().unwrap_or(0)
     }
 
     /// The tasks of a slice on one line: `0F0 0F1 0B0 0B1`.
     pub fn line(&self, slice: usize) -> String {
         self.slices[slice].iter().map(Task::to_string).collect::<Vec<_>>().join(" ")
     }
-}
 
-fn illegal(message: String) -> Box<Diagnostic> {
-    Diagnostic::new("E461", message).at("timetable")
+    /// The same order for the first microbatches alone. Whatever was legal stays legal, takes no
+    /// longer, and holds no more.
+    pub(crate) fn of_first(mut self, microbatches: usize) -> Timetable {
+        let is_kept = |task: &Task| task.microbatch < microbatches;
+        for tasks in &mut self.slices {
+            for pair in tasks.windows(2).filter(|pair| !is_kept(&pair[0]) || !is_kept(&pair[1])) {
+                self.overlapped.remove(&pair[0]);
+            }
+            tasks.retain(is_kept);
+        }
+        self.microbatches = microbatches;
+        self
+    }
 }
 
 #[cfg(test)]
