@@ -106,7 +106,8 @@ pub struct ConfigFlags {
     /// Number of microbatches per step.
     #[arg(long, value_name = "N")]
     pub microbatches: Option<i64>,
-    /// The order in which pipeline stages work on the microbatches: 1f1b or gpipe.
+    /// The order in which pipeline stages work on the microbatches: 1f1b, gpipe, interleaved-1f1b, zb-h1 or another of
+    /// docs/TIMETABLES.md, or a CSV file in the form of PyTorch.
     #[arg(long, value_name = "NAME")]
     pub timetable: Option<String>,
     /// Type of parameters and activations: f32, f64, bf16 or f16.

@@ -8,7 +8,7 @@ use partita_cost::Cluster;
 use partita_nn::{
     BertConfig, Decay, GptConfig, LlamaConfig, LrSchedule, MlpConfig, ModelConfig, Optimizer, StepOptions,
 };
-use partita_pipeline::timetables;
+use partita_pipeline::Order;
 use partita_runtime::{Cpu, KernelChoice, MemoryLimit};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -58,8 +58,8 @@ pub struct Train {
     pub batch: usize,
     /// Number of microbatches per step.
     pub microbatches: usize,
-    /// The order in which pipeline stages work on the microbatches: a name of [`partita_pipeline::timetables`].
-    pub timetable: String,
+    /// The order in which pipeline stages work on the microbatches.
+    pub timetable: Order,
     /// Seed of initial values, data order and dropout.
     pub seed: u64,
     /// Type of parameters and activations.
@@ -332,13 +332,19 @@ fn blame_file(error: Box<Diagnostic>, file: &str, changed: &[&str]) -> Box<Diagn
 /// A model with more layers than this is a typo.
 const MOST_LAYERS: usize = 4096;
 
-/// The name of a timetable, the default one where none is given. E462 for one that does not exist.
-fn timetable(name: Option<String>) -> Result<String> {
-    let known = match &name {
-        Some(name) => timetables::find(name).map_err(|error| error.at("train.timetable"))?,
-        None => &timetables::ALL[0],
-    };
-    Ok(known.name.to_string())
+/// A timetable by name or from a CSV file, the default one where none is given. E462 for one that does not exist, E005
+/// for a file that cannot be read.
+fn timetable(name: Option<String>) -> Result<Order> {
+    match name {
+        None => Ok(Order::default()),
+        Some(file) if file.ends_with(".csv") => {
+            let text = std::fs::read_to_string(&file).map_err(|error| {
+                Diagnostic::new("E005", format!("no timetable file `{file}`")).found(error.to_string())
+            })?;
+            Order::from_csv(&text, &file)
+        }
+        Some(name) => Order::named(&name).map_err(|error| error.at("train.timetable")),
+    }
 }
 
 /// E340 where a key says which part of `data.path` is read, and there is no path.

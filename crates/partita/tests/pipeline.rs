@@ -112,6 +112,60 @@ fn slices_of_different_sizes_give_what_one_device_gives() {
 }
 
 #[test]
+fn every_timetable_gives_what_one_device_gives() {
+    let training = timetables::ALL.iter().filter(|named| named.name != "inference");
+    for (number, named) in training.enumerate() {
+        // Each timetable with fewer, as many and more microbatches than stages.
+        let (model, layers, mesh) = [
+            ("gpt", "model.layers=8", "pp=2"),
+            ("mlp", "model.dims=[8, 8, 8, 8, 8, 8, 8, 8, 4]", "pp=4"),
+            ("llama", "model.layers=8", "pp=2,tp=2"),
+        ][number % 3];
+        for microbatches in [1, 3, 8] {
+            let mesh = format!("mesh.shape={mesh}");
+            let overrides = [
+                layers,
+                &mesh,
+                &format!("train.microbatches={microbatches}"),
+                &format!("train.timetable={}", named.name),
+            ];
+            let config = config(model, &overrides);
+            let verified = verify(&config, 8, &CpuStep::default(), None)
+                .unwrap_or_else(|error| panic!("{model}, {overrides:?}: {error}"));
+            assert!(verified.report.ok, "{model}, {overrides:?}: {:?}", verified.report.worst());
+        }
+    }
+}
+
+#[test]
+fn a_timetable_of_ones_own_is_a_file() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("own.csv");
+    let with = |text: &str, microbatches: &str| {
+        std::fs::write(&file, text).unwrap();
+        let overrides = [
+            "mesh.shape=pp=2".to_string(),
+            format!("train.microbatches={microbatches}"),
+            format!("train.timetable={}", file.display()),
+        ];
+        let sizes = ["train.batch=8", "train.dtype=f64"].map(str::to_string);
+        Config::load("mlp", &[&sizes[..], &overrides[..]].concat())
+    };
+    let own = "0F0,0F1,,0I1,0W1,0I0,0W0\n,1F0,1F1,1B1,1B0\n";
+    let verified = verify(&with(own, "2").unwrap(), 8, &CpuStep::default(), None).unwrap();
+    assert!(verified.report.ok, "{:?}", verified.report.worst());
+    let code = |text: &str, microbatches: &str| {
+        let refused =
+            with(text, microbatches).and_then(|config| plan(&config, LowerRequest::default()).map(|_| ()));
+        refused.unwrap_err().code
+    };
+    assert_eq!(code(own, "3"), "E463");
+    assert_eq!(code("0F0,0X1\n1F0\n", "2"), "E500");
+    assert_eq!(code("0B0,0F0\n1F0,1B0\n", "1"), "E461");
+    assert_eq!(code("0F0,0B0\n1F0,1B0\n2F0,2B0\n", "1"), "E463");
+}
+
+#[test]
 fn clustered_layers_give_what_one_device_gives() {
     for (model, line, mesh) in [
         ("gpt", "layers(4)", "pp=2"),
@@ -140,19 +194,14 @@ fn fsdp_gathers_as_often_as_its_option_says() {
         let built = plan(&config, LowerRequest::default()).unwrap();
         assert_eq!(built.notes.iter().any(|note| note.contains("of gathered parameters")), gather != "use");
         let graph = built.local(0).unwrap();
-        let counted = |is_backward: bool, name: &str, of: &dyn Fn(&Role) -> bool| {
-            let matching = graph.nodes.iter().filter(|node| node.phase.is_backward() == is_backward);
-            let named = matching.filter(|node| node.op.name() == name);
-            named
-                .filter(|node| {
-                    of(&graph.value(node.operands[0]).role) || of(&graph.value(node.results[0]).role)
-                })
-                .count()
+        let of_parameters = |is_backward: bool| {
+            let nodes = graph.nodes.iter().filter(|node| node.phase.is_backward() == is_backward);
+            let gathers = nodes.filter(|node| node.op.name() == "stablehlo.all_gather");
+            gathers.filter(|node| graph.value(node.operands[0]).role == Role::Param).count()
         };
-        let is_param = |role: &Role| *role == Role::Param;
-        let is_gradient = |role: &Role| matches!(role, Role::GradOf(_));
-        let [forward, backward] = [false, true].map(|back| counted(back, "stablehlo.all_gather", &is_param));
-        (forward, backward, counted(true, "stablehlo.reduce_scatter", &is_gradient))
+        let scattered =
+            graph.nodes.iter().filter(|node| node.op.name() == "stablehlo.reduce_scatter").count();
+        (of_parameters(false), of_parameters(true), scattered)
     };
     let (often, pass, step) = (counted("use"), counted("pass"), counted("step"));
     assert!(pass.0 > 10 && pass.1 > 10 && pass.2 > 10, "{pass:?}");

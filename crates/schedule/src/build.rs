@@ -16,7 +16,7 @@ use partita_ir::port::LOSS;
 use partita_ir::{Attribute, Graph, Pieces, Role, TensorType, Value, graph_edit};
 use partita_mesh::{AxisList, Mesh, Slice};
 use partita_nn::{Model, StepOptions, append_update, gradient_graph_wrt, train_step};
-use partita_pipeline::{Cut, Edge, Timetable, timetables};
+use partita_pipeline::{Cut, Edge, Order, Timetable};
 use partita_spmd::{
     Layouts, Options, Partitioned, is_computed, microbatch, partition, propagate, specialise, split_fused,
     virtual_ranks,
@@ -127,8 +127,8 @@ pub struct BuildOptions {
     pub cluster: Cluster,
     /// Splits fixed by hand: see [`Options::fixed`].
     pub fixed: BTreeMap<String, Vec<AxisList>>,
-    /// The pipeline timetable: a name of [`partita_pipeline::timetables`].
-    pub timetable: String,
+    /// The order in which pipeline stages work.
+    pub timetable: Order,
     /// Test hook: see [`Options::break_rule_at`].
     pub break_rule_at: Option<String>,
 }
@@ -144,7 +144,7 @@ impl BuildOptions {
             input_gradient: false,
             cluster: Cluster::default(),
             fixed: BTreeMap::new(),
-            timetable: timetables::ALL[0].name.to_string(),
+            timetable: Order::default(),
             break_rule_at: None,
         }
     }
@@ -384,7 +384,7 @@ fn place(
     }
     runner.at_stage("writing the local graphs")?;
     let (plan, pieces, mesh) = (plan.clone(), unplaced.pieces.clone(), mesh.clone());
-    let timetable = pipeline.timetable(unplaced.microbatches);
+    let timetable = pipeline.timetable(&unplaced.graph, unplaced.microbatches)?;
     let OnMesh { step, cut, .. } = on_meshes.swap_remove(0);
     Ok(Built { step, plan, pieces, mesh, stages, edges: cut.edges, timetable, notes })
 }

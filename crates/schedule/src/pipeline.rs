@@ -14,8 +14,7 @@ use partita_base::{Diagnostic, Result};
 use partita_cost::Cluster;
 use partita_ir::{Graph, Node, Phase};
 use partita_mesh::{Mesh, Slice};
-use partita_pipeline::timetables::{self, Named};
-use partita_pipeline::{Timetable, mark as marks};
+use partita_pipeline::{Order, Timetable, mark as marks};
 
 /// A stage as a line of the plan lists it.
 #[derive(Clone, PartialEq, Debug)]
@@ -41,8 +40,8 @@ pub(crate) struct Pipeline {
     ends: Vec<String>,
     /// The number of layers that an even split groups, if the plan clusters the model.
     layers: Option<usize>,
-    /// The timetable; `None` for a single stage.
-    named: Option<&'static Named>,
+    /// The order of work; `None` for a single stage.
+    order: Option<Order>,
     /// Whether the plan lists the slices.
     is_listed: bool,
 }
@@ -51,19 +50,18 @@ impl Pipeline {
     /// The pipeline that the marks of a plan and the axis `pp` of a mesh describe.
     ///
     /// # Errors
-    /// E462 for an unknown timetable, E463 if marks and mesh disagree on the number of stages, or if
+    /// E463 if marks, mesh and timetable disagree on the number of stages, or if
     /// only some marks name a mesh, E467 if slices overlap or leave ranks over.
-    pub fn of(marks: &[Mark], layers: Option<usize>, mesh: &Mesh, timetable: &str) -> Result<Pipeline> {
+    pub fn of(marks: &[Mark], layers: Option<usize>, mesh: &Mesh, order: &Order) -> Result<Pipeline> {
         if let Some(listed) = marks.iter().find(|mark| mark.mesh.is_some()) {
-            return Pipeline::listed(marks, &listed.line, mesh, timetable);
+            return Pipeline::listed(marks, &listed.line, mesh, order);
         }
         let slices = mesh.slices(PIPELINE_AXIS);
         if slices.len() == 1 {
             let (slice_of_stage, ends) = (vec![0], Vec::new());
-            return Ok(Pipeline { slices, slice_of_stage, ends, layers, named: None, is_listed: false });
+            return Ok(Pipeline { slices, slice_of_stage, ends, layers, order: None, is_listed: false });
         }
-        let named = timetables::find(timetable)?;
-        let slice_of_stage = (named.make)(slices.len(), 1).slice_of_stage();
+        let slice_of_stage = order.slice_of_stage(slices.len())?;
         let ends: Vec<String> = marks.iter().map(|mark| mark.module.clone()).collect();
         let stages = slice_of_stage.len();
         if !ends.is_empty() && ends.len() + 1 != stages {
@@ -72,7 +70,7 @@ impl Pipeline {
                 .expected(format!(
                     "{} marks: the timetable `{}` runs {stages} stages on {PIPELINE_AXIS}={ranks}",
                     stages - 1,
-                    named.name
+                    order.name()
                 ))
                 .found(format!("{}: after {}", ends.len(), ends.join(", ")))
                 .help(match stages == ranks {
@@ -80,11 +78,11 @@ impl Pipeline {
                     false => "mark more or fewer modules, or leave the marks out".to_string(),
                 }));
         }
-        Ok(Pipeline { slices, slice_of_stage, ends, layers, named: Some(named), is_listed: false })
+        Ok(Pipeline { slices, slice_of_stage, ends, layers, order: Some(order.clone()), is_listed: false })
     }
 
     /// Stages whose slices the plan lists.
-    fn listed(marks: &[Mark], line: &str, mesh: &Mesh, timetable: &str) -> Result<Pipeline> {
+    fn listed(marks: &[Mark], line: &str, mesh: &Mesh, order: &Order) -> Result<Pipeline> {
         let mut slices: Vec<Slice> = Vec::new();
         let mut slice_of_stage = Vec::with_capacity(marks.len());
         let mut next = 0;
@@ -144,24 +142,31 @@ impl Pipeline {
                 .found(format!("no slice has ranks {left:?}")));
         }
         let ends = marks[..marks.len() - 1].iter().map(|mark| mark.module.clone()).collect();
-        let named = match slice_of_stage.len() {
-            1 => None,
-            _ => Some(timetables::find(timetable)?),
-        };
-        if let Some(named) = named {
-            let placed = (named.make)(slices.len(), 1).slice_of_stage();
+        let order = (slice_of_stage.len() > 1).then(|| order.clone());
+        if let Some(order) = &order {
+            let placed = order.slice_of_stage(slices.len())?;
             if placed != slice_of_stage {
                 return Err(disagree()
-                    .expected(format!("stages on slices {placed:?}: the timetable `{}`", named.name))
+                    .expected(format!("stages on slices {placed:?}: the timetable `{}`", order.name()))
                     .found(format!("stages on slices {slice_of_stage:?}")));
             }
         }
-        Ok(Pipeline { slices, slice_of_stage, ends, layers: None, named, is_listed: true })
+        Ok(Pipeline { slices, slice_of_stage, ends, layers: None, order, is_listed: true })
     }
 
-    /// The timetable for a number of microbatches; `None` for a single stage.
-    pub fn timetable(&self, microbatches: usize) -> Option<Timetable> {
-        self.named.map(|named| (named.make)(self.slices.len(), microbatches))
+    /// The timetable of a step with so many microbatches, or of a forward pass; `None` for a single
+    /// stage.
+    ///
+    /// # Errors
+    /// As [`Order::timetable`].
+    pub fn timetable(&self, step: &Graph, microbatches: usize) -> Result<Option<Timetable>> {
+        let trains = step.nodes.iter().any(|node| node.phase.is_backward());
+        let Some(order) = &self.order else { return Ok(None) };
+        match trains {
+            true => order.timetable(self.slices.len(), microbatches),
+            false => order.forward(self.slices.len()),
+        }
+        .map(Some)
     }
 
     /// Assigns each node of a forward graph to a stage.
@@ -274,7 +279,7 @@ mod tests {
     }
 
     fn of(stages: &[(&str, Option<&str>, &[usize])], mesh: &str) -> Result<Pipeline> {
-        Pipeline::of(&marks(stages), None, &Mesh::parse(mesh, None).unwrap(), "1f1b")
+        Pipeline::of(&marks(stages), None, &Mesh::parse(mesh, None).unwrap(), &Order::default())
     }
 
     #[test]

@@ -1,0 +1,145 @@
+//! The choice of a timetable: by name, or a table of one's own.
+
+use crate::timetables::{self, Named};
+use crate::{Task, TaskKind, Timetable};
+use partita_base::{Diagnostic, Result};
+
+/// The order in which pipeline stages work on microbatches.
+#[derive(Clone, Debug)]
+pub enum Order {
+    /// A named timetable, which exists for any number of slices and microbatches.
+    Named(&'static Named),
+    /// A table for one number of slices and microbatches, with its name: a file.
+    Given(String, Timetable),
+}
+
+impl Default for Order {
+    /// 1F1B.
+    fn default() -> Order {
+        Order::Named(&timetables::ALL[0])
+    }
+}
+
+impl PartialEq for Order {
+    fn eq(&self, other: &Order) -> bool {
+        match (self, other) {
+            (Order::Named(one), Order::Named(other)) => one.name == other.name,
+            (Order::Given(_, one), Order::Given(_, other)) => one == other,
+            _ => false,
+        }
+    }
+}
+
+impl Order {
+    /// The named timetable, with any of its names. E462 if there is none.
+    pub fn named(name: &str) -> Result<Order> {
+        timetables::find(name).map(Order::Named)
+    }
+
+    /// A table of one's own in the form of PyTorch's CSV files; `origin` is what messages call it.
+    ///
+    /// # Errors
+    /// As [`Timetable::from_csv`].
+    pub fn from_csv(text: &str, origin: &str) -> Result<Order> {
+        let timetable = Timetable::from_csv(text).map_err(|error| {
+            let place = error.at.clone().map_or(origin.to_string(), |at| format!("{origin}: {at}"));
+            error.at(place)
+        })?;
+        Ok(Order::Given(origin.to_string(), timetable))
+    }
+
+    /// What messages call it.
+    pub fn name(&self) -> &str {
+        match self {
+            Order::Named(named) => named.name,
+            Order::Given(name, _) => name,
+        }
+    }
+
+    /// The slice that runs each stage on so many slices.
+    ///
+    /// # Errors
+    /// E463 if the table is for another number of slices.
+    pub fn slice_of_stage(&self, slices: usize) -> Result<Vec<usize>> {
+        match self {
+            Order::Named(named) => {
+                Ok((0..slices * named.chunks).map(|stage| named.placement.slice(stage, slices)).collect())
+            }
+            Order::Given(_, timetable) if timetable.slices.len() == slices => Ok(timetable.slice_of_stage()),
+            Order::Given(name, timetable) => Err(Diagnostic::new(
+                "E463",
+                "the timetable and the mesh disagree on the number of pipeline slices",
+            )
+            .at(name.clone())
+            .expected(format!("{slices} rows: one for each slice of the mesh"))
+            .found(format!("{} rows", timetable.slices.len()))),
+        }
+    }
+
+    /// The timetable of a training step with so many slices and microbatches.
+    ///
+    /// # Errors
+    /// E463 if the table is for other numbers, E462 if it has no backward pass.
+    pub fn timetable(&self, slices: usize, microbatches: usize) -> Result<Timetable> {
+        self.slice_of_stage(slices)?;
+        let timetable = match self {
+            Order::Named(named) => (named.make)(slices, microbatches),
+            Order::Given(_, timetable) => timetable.clone(),
+        };
+        if timetable.microbatches != microbatches {
+            return Err(Diagnostic::new(
+                "E463",
+                "the timetable and the step disagree on the number of microbatches",
+            )
+            .at(self.name())
+            .expected(format!("tasks for {microbatches} microbatches"))
+            .found(format!("{} microbatches", timetable.microbatches))
+            .help(format!("use `--microbatches {}`", timetable.microbatches)));
+        }
+        if !timetable.trains() {
+            return Err(Diagnostic::new("E462", format!("the timetable `{}` does not train", self.name()))
+                .at("train.timetable")
+                .expected("a timetable with backward tasks, such as `1f1b`"));
+        }
+        Ok(timetable)
+    }
+
+    /// The timetable of a forward pass with one microbatch, the stages on the same slices.
+    ///
+    /// # Errors
+    /// As [`Order::slice_of_stage`].
+    pub fn forward(&self, slices: usize) -> Result<Timetable> {
+        let slice_of = self.slice_of_stage(slices)?;
+        let mut rows = vec![Vec::new(); slices];
+        for (stage, &slice) in slice_of.iter().enumerate() {
+            rows[slice].push(Task { stage, kind: TaskKind::Forward, microbatch: 0 });
+        }
+        Ok(Timetable::new(slice_of.len(), 1, rows))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forward_pass_keeps_the_slices_of_the_stages() {
+        for named in timetables::ALL {
+            let order = Order::Named(named);
+            let forward = order.forward(3).unwrap();
+            assert_eq!(forward.slice_of_stage(), (named.make)(3, 4).slice_of_stage(), "{}", named.name);
+            assert_eq!(forward.slots().unwrap().iter().flatten().count(), 3 * named.chunks);
+        }
+    }
+
+    #[test]
+    fn a_table_is_for_its_own_numbers() {
+        let order = Order::from_csv("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", "own.csv").unwrap();
+        assert_eq!(order.timetable(2, 2).unwrap().slice_of_stage(), [0, 1]);
+        assert_eq!(order.timetable(3, 2).unwrap_err().code, "E463");
+        assert_eq!(order.timetable(2, 4).unwrap_err().code, "E463");
+        assert_eq!(Order::named("inference").unwrap().timetable(2, 2).unwrap_err().code, "E462");
+        let error = Order::from_csv("0F0,0X0\n", "own.csv").unwrap_err();
+        assert!(error.at.as_deref().unwrap().starts_with("own.csv"), "{error}");
+    }
+}
