@@ -1,4 +1,4 @@
-//! The choice of a timetable: by name, or a table of one's own.
+//! The choice of a timetable: by name, or a table from a file.
 
 use crate::timetables::{self, Named};
 use crate::{Task, TaskKind, Timetable};
@@ -36,7 +36,7 @@ impl Order {
         timetables::find(name).map(Order::Named)
     }
 
-    /// A table of one's own in the form of PyTorch's CSV files; `origin` is what messages call it.
+    /// A user's table in the form of PyTorch's CSV files; `origin` is what messages call it.
     ///
     /// # Errors
     /// As [`Timetable::from_csv`].

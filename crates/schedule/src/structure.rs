@@ -49,7 +49,7 @@ pub struct Structured {
     pub tags: Vec<Tag>,
     /// The marks that end pipeline stages, in order of the lines.
     pub(crate) stages: Vec<Mark>,
-    /// The number of layers that the model is clustered into, where a line asks for it.
+    /// The number of layers that the model is clustered into, if a line requests layers.
     pub(crate) layers: Option<usize>,
     /// Notes for the user.
     pub notes: Vec<String>,

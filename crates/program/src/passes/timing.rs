@@ -123,7 +123,8 @@ impl Timing {
             };
             of_node.push(match own {
                 _ if node.phase == Phase::Update => self.tasks.len(),
-                Some(&task) => task,
+                // A value from another stage may arrive later than the task: the gradient of a tied weight.
+                Some(&task) => node.operands.iter().map(of_operand).fold(task, usize::max),
                 None => node.operands.iter().map(of_operand).max().unwrap_or(0),
             });
         }
@@ -221,13 +222,17 @@ impl Places {
             return Places { of_node: (0..end).collect(), begin: Vec::new(), end, readers: BTreeMap::new() };
         };
         let task_of = timing.tasks_of_nodes(graph);
-        // A node that only prepares a value to be sent comes right after its last operand.
+        // A node that only prepares a value to be sent comes right after its last operand. Values are received in the order
+        // of the graph, so that no two stages wait for each other.
         let only_sends = timing.only_send(graph);
         let mut after: Vec<usize> = Vec::with_capacity(graph.nodes.len());
         for id in graph.node_ids() {
-            let makers = graph.node(id).operands.iter().filter_map(|v| graph.value(*v).definition);
+            let operands = &graph.node(id).operands;
+            let is_early =
+                only_sends[id.index()] && !operands.iter().any(|v| timing.received.contains_key(v));
+            let makers = operands.iter().filter_map(|v| graph.value(*v).definition);
             let last = makers.map(|(maker, _)| after[maker.index()]).max().unwrap_or(0);
-            after.push(if only_sends[id.index()] { last } else { id.index() });
+            after.push(if is_early { last } else { id.index() });
         }
         let mut order: Vec<NodeId> = graph.node_ids().collect();
         order.sort_by_key(|id| (task_of[id.index()], after[id.index()], id.index()));
