@@ -536,7 +536,10 @@ mod tests {
             assert_eq!(Style::parse(theirs).unwrap().to_string(), ours, "{theirs}");
         }
         for (text, what) in [
-            ("PrepareModuleInput(input_layouts=Shard(0))", "`desired_input_layouts` (`input`) is missing"),
+            (
+                "PrepareModuleInput(input_layouts=Shard(0))",
+                "`desired_input_layouts` (`input`), the resulting layout, is missing",
+            ),
             ("PrepareModuleOutput()", "neither what enters nor what leaves"),
             ("prepare(input=[none])", "`[none]` says nothing"),
             ("ColwiseParallel(input_layouts=Partial())", "a sum is made"),

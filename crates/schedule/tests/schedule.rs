@@ -326,7 +326,7 @@ fn lines_that_undo_others_are_noted_with_both_and_which_one_holds() {
     single(
         "tp=1",
         "sch['linear1'].precision('f32')\nsch['linear1'].precision('f64')",
-        &["\"precision(f64)\" (plan:2) holds", "\"precision(f32)\" (plan:1) does not"],
+        &["\"precision(f64)\" (plan:2) replaces", "\"precision(f32)\" (plan:1)"],
     );
 }
 
