@@ -91,7 +91,7 @@ pub struct ConfigFlags {
     /// The mesh, e.g. dp=2,tp=2,pp=1; -1 takes the ranks that are left.
     #[arg(long, value_name = "AXES")]
     pub mesh: Option<String>,
-    /// What the mesh runs on: laptop, a100-8, h100-8, h100-pod, or a TOML file with the keys of [cluster].
+    /// What the mesh runs on: laptop, a100-8, h100-8, h100-pod, or a TOML file with the keys of the section `cluster`.
     #[arg(long, value_name = "NAME|FILE")]
     pub cluster: Option<PathBuf>,
     /// Optimizer steps, at least one.
