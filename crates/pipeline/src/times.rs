@@ -1,4 +1,4 @@
-//! When the tasks of a timetable run, and why a timetable cannot be.
+//! When the tasks of a timetable run, and why a timetable is impossible.
 
 use crate::timetable::{Task, TaskKind, Timetable};
 use partita_base::{Diagnostic, Result};

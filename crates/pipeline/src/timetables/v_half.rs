@@ -4,9 +4,8 @@ use super::v_block::Block;
 use crate::Timetable;
 
 /// The timetable of V-Half. Slice `r` runs the stages `r` and `2 p - 1 - r`, and holds at most
-/// `2 floor((p + 2) / 2)` activations of these stages. Slices wait no longer than
-/// `6 ceil(p / 2) - 7` slots (1 of two slices) from `2 p` microbatches on. For any number of microbatches
-/// it is the same building block.
+/// `2 floor((p + 2) / 2)` activations of these stages. From `2 p` microbatches on, the bubble is at most
+/// `6 ceil(p / 2) - 7` slots, or 1 slot on two slices. Fewer microbatches repeat the same building block.
 pub fn v_half(slices: usize, microbatches: usize) -> Timetable {
     let block = Block {
         slots: |i, n| {

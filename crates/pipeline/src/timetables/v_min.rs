@@ -5,9 +5,8 @@ use super::v_block::Block;
 use crate::Timetable;
 
 /// The timetable of V-Min. Slice `r` runs the stages `r` and `2 p - 1 - r`, and holds at most
-/// `2 floor((p + 4) / 3)` activations of these stages. Slices wait `4 p - 7` slots if `p` is a multiple
-/// of 3, else `4 p - 5`, from `p` microbatches on. For any number of microbatches it is the same
-/// building block.
+/// `2 floor((p + 4) / 3)` activations of these stages. From `p` microbatches on, the bubble is `4 p - 7`
+/// slots if `p` is a multiple of 3, else `4 p - 5`. Fewer microbatches repeat the same building block.
 pub fn v_min(slices: usize, microbatches: usize) -> Timetable {
     let block = Block {
         slots: |i, n| {
