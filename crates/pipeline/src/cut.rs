@@ -26,7 +26,7 @@ pub struct Cut {
 }
 
 /// The part of a step that one slice of the mesh runs.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct StageGraph {
     /// Its nodes, in the order of the step.
     pub graph: Graph,

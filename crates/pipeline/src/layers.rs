@@ -8,16 +8,17 @@
 
 use partita_base::{Diagnostic, Result};
 use partita_ir::{Graph, Node, Operation, Role};
+use std::ops::Range;
 
 /// The work of a layer may exceed the average by this share.
 const EXCESS: f64 = 0.5;
 
-/// Clusters the forward graph into `count` layers and returns the position of the last node of each
-/// layer except the last, in execution order.
+/// Clusters the forward graph into `count` layers: the positions of the nodes of each, in execution
+/// order.
 ///
 /// # Errors
 /// E460 if the graph has fewer ops with substantial work (matmuls, convolutions) than layers.
-pub fn layers(forward: &Graph, count: usize) -> Result<Vec<usize>> {
+pub fn layers(forward: &Graph, count: usize) -> Result<Vec<Range<usize>>> {
     let work: Vec<f64> = forward.nodes.iter().map(|node| work(forward, node)).collect();
     let heaviest = work.iter().copied().fold(0.0, f64::max);
     // Ops below a thousandth of the heaviest one (norms, activations) do not make a layer.
@@ -35,10 +36,12 @@ pub fn layers(forward: &Graph, count: usize) -> Result<Vec<usize>> {
     let crossing = crossing_bytes(forward);
     let spans = spans(&heavy, &work, &crossing);
     let ends = Clustering { spans: &spans, count }.solve();
-    Ok(ends.into_iter().map(|span| spans[span].end).collect())
+    let limits = ends.into_iter().map(|span| spans[span].end + 1).chain([forward.nodes.len()]);
+    Ok(limits.scan(0, |start, limit| Some(std::mem::replace(start, limit)..limit)).collect())
 }
 
-fn work(forward: &Graph, node: &Node) -> f64 {
+/// The floating-point operations of a node.
+pub(crate) fn work(forward: &Graph, node: &Node) -> f64 {
     node.op.cost(&forward.operand_types(node), &forward.result_types(node)).flops
 }
 

@@ -1,9 +1,10 @@
 //! Assigns each node of a forward graph to a stage. Marks are set before differentiation, which
 //! copies them: the gradient of a node belongs to the node's stage.
 
-use crate::layers::layers;
+use crate::layers::{layers, work};
 use partita_base::{Diagnostic, Result};
-use partita_ir::{Graph, Operation};
+use partita_ir::Graph;
+use std::ops::Range;
 
 /// Ends a stage after each of these positions in execution order: the stage of a node is the number
 /// of ends before it.
@@ -23,29 +24,16 @@ pub fn after(forward: &mut Graph, ends: &[usize]) {
 /// # Errors
 /// E460 if there are fewer blocks than stages.
 pub fn evenly(forward: &mut Graph, count: usize) -> Result<()> {
-    if forward.nodes.iter().all(|node| block_of(&node.path).is_empty()) {
-        let ends = layers(forward, count)?;
-        after(forward, &ends);
-        return Ok(());
-    }
-    let blocks = blocks(forward);
-    group(forward, &blocks, count)
+    let is_unnamed = forward.nodes.iter().all(|node| block_of(&node.path).is_empty());
+    let blocks = if is_unnamed { layers(forward, count)? } else { blocks(forward) };
+    grouping(forward, &blocks, count)
 }
 
-/// As [`evenly`], for the blocks that end after these positions of the execution order, the last
-/// block excepted.
+/// As [`evenly`], for these blocks: consecutive positions of the execution order.
 ///
 /// # Errors
 /// E460 if there are fewer blocks than stages.
-pub fn grouping(forward: &mut Graph, ends: &[usize], count: usize) -> Result<()> {
-    let starts = std::iter::once(0).chain(ends.iter().map(|end| end + 1));
-    let limits = ends.iter().map(|end| end + 1).chain([forward.nodes.len()]);
-    let blocks: Vec<Block> = starts.zip(limits).map(|(start, end)| Block { start, end }).collect();
-    group(forward, &blocks, count)
-}
-
-/// Groups consecutive blocks into `count` stages with the least work of the largest.
-fn group(forward: &mut Graph, blocks: &[Block], count: usize) -> Result<()> {
+pub fn grouping(forward: &mut Graph, blocks: &[Range<usize>], count: usize) -> Result<()> {
     if blocks.len() < count {
         return Err(Diagnostic::new("E460", format!("{count} pipeline stages for {} blocks", blocks.len()))
             .at("mesh axis pp")
@@ -55,28 +43,20 @@ fn group(forward: &mut Graph, blocks: &[Block], count: usize) -> Result<()> {
     }
     let work: Vec<f64> = blocks
         .iter()
-        .map(|block| {
-            let nodes = forward.nodes[block.start..block.end].iter();
-            nodes.map(|n| n.op.cost(&forward.operand_types(n), &forward.result_types(n)).flops).sum()
-        })
+        .map(|block| forward.nodes[block.clone()].iter().map(|node| work(forward, node)).sum())
         .collect();
     let ends: Vec<usize> = balanced(&work, count).into_iter().map(|last| blocks[last].end - 1).collect();
     after(forward, &ends);
     Ok(())
 }
 
-struct Block {
-    start: usize,
-    end: usize,
-}
-
 /// Runs of nodes of one block, in execution order. If the model has numbered modules, these are
 /// the blocks: nodes before the first one join it (an embedding), and nodes after one join that one
 /// (a head, the loss).
-fn blocks(forward: &Graph) -> Vec<Block> {
+fn blocks(forward: &Graph) -> Vec<Range<usize>> {
     let is_numbered = |name: &str| name.rsplit('.').next().is_some_and(is_number);
     let has_numbers = forward.nodes.iter().any(|node| is_numbered(block_of(&node.path)));
-    let mut blocks: Vec<Block> = Vec::new();
+    let mut blocks: Vec<Range<usize>> = Vec::new();
     let mut current: Option<&str> = None;
     for (index, node) in forward.nodes.iter().enumerate() {
         let name = block_of(&node.path);
@@ -84,13 +64,13 @@ fn blocks(forward: &Graph) -> Vec<Block> {
         let is_block = if has_numbers { is_numbered(name) } else { !name.is_empty() };
         if is_block && current != Some(name) {
             if current.is_some() {
-                blocks.push(Block { start: index, end: index });
+                blocks.push(index..index);
             }
             current = Some(name);
         }
         match blocks.last_mut() {
             Some(block) => block.end = index + 1,
-            None => blocks.push(Block { start: 0, end: index + 1 }),
+            None => blocks.push(0..index + 1),
         }
     }
     blocks

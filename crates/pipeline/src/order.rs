@@ -1,7 +1,7 @@
 //! The choice of a timetable: by name, or a table from a file.
 
+use crate::Timetable;
 use crate::timetables::{self, Named};
-use crate::{Task, TaskKind, Timetable};
 use partita_base::{Diagnostic, Result};
 
 /// The order in which pipeline stages work on microbatches.
@@ -109,12 +109,7 @@ impl Order {
     /// # Errors
     /// As [`Order::slice_of_stage`].
     pub fn forward(&self, slices: usize) -> Result<Timetable> {
-        let slice_of = self.slice_of_stage(slices)?;
-        let mut rows = vec![Vec::new(); slices];
-        for (stage, &slice) in slice_of.iter().enumerate() {
-            rows[slice].push(Task { stage, kind: TaskKind::Forward, microbatch: 0 });
-        }
-        Ok(Timetable::new(slice_of.len(), 1, rows))
+        Ok(timetables::forward(&self.slice_of_stage(slices)?, slices, 1))
     }
 }
 

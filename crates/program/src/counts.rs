@@ -1,12 +1,10 @@
 //! Counts collectives and their payload, by part of the step and kind.
 
-use crate::collective::{CollectiveKind, CollectiveOp, kind};
+use crate::collective::{CollectiveKind, kind};
 use crate::passes::bucket::phase_class;
 use crate::program::ProgramSet;
 use indexmap::IndexMap;
 use partita_ir::{Graph, Phase, TensorType};
-use partita_mesh::BoxMove;
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// Collectives of one kind in one part of the step.
@@ -95,7 +93,7 @@ impl fmt::Display for Counts {
     }
 }
 
-/// The type of the full tensor of a transfer.
+/// Bytes of the full tensor of a transfer.
 pub(crate) fn full_bytes(kind: CollectiveKind, input: &TensorType, output: &TensorType) -> usize {
     match kind {
         CollectiveKind::AllGather | CollectiveKind::CollectiveBroadcast => output.bytes(),
@@ -130,56 +128,6 @@ pub fn counts(set: &ProgramSet) -> Counts {
         total.bytes += count.bytes;
     }
     counts
-}
-
-/// Values sent from one pipeline slice to others in one part of a step.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SendCount {
-    /// The slice that sends.
-    pub from: usize,
-    /// The slices that receive.
-    pub to: Vec<usize>,
-    /// `forward`, `backward` or `update`.
-    pub phase: &'static str,
-    /// The number of values: one for each microbatch and each tensor that crosses.
-    pub sends: usize,
-    /// Bytes that cross in total; a byte that several ranks receive counts once for each.
-    pub bytes: usize,
-}
-
-/// Counts the values sent between pipeline slices in a step, by sender, receivers and part of the step; a rank `r` belongs to the
-/// slice `slice_of(r)`.
-pub fn sends(set: &ProgramSet, slice_of: &dyn Fn(usize) -> usize) -> Vec<SendCount> {
-    let mut totals: BTreeMap<(Phase, usize, Vec<usize>), (usize, usize)> = BTreeMap::new();
-    for collective in &set.collectives {
-        for transfer in &*collective.transfers {
-            let CollectiveOp::Send { boxes } = &transfer.exchange else { continue };
-            let slices_of = |member: &dyn Fn(&BoxMove) -> usize| -> BTreeSet<usize> {
-                boxes.iter().map(|moved| slice_of(collective.members[member(moved)])).collect()
-            };
-            let senders = slices_of(&|moved| moved.source);
-            let Some(&from) = senders.first() else { continue };
-            let to = slices_of(&|moved| moved.target).into_iter().collect();
-            let elements: usize = boxes.iter().map(|moved| moved.extents.iter().product::<usize>()).sum();
-            let dtype = transfer.inputs[boxes[0].source].dtype;
-            let total = totals.entry((phase_class(collective.phase), from, to)).or_default();
-            total.0 += 1;
-            total.1 += elements * dtype.size_bytes();
-        }
-    }
-    let named =
-        |((phase, from, to), (sends, bytes)): ((Phase, usize, Vec<usize>), (usize, usize))| SendCount {
-            from,
-            to,
-            phase: match phase {
-                Phase::Forward => "forward",
-                Phase::InputGrad | Phase::WeightGrad => "backward",
-                Phase::Update => "update",
-            },
-            sends,
-            bytes,
-        };
-    totals.into_iter().map(named).collect()
 }
 
 /// Counts the collectives of one rank's graph before bucketing: `count` equals `logical`.

@@ -21,7 +21,7 @@ mod view;
 
 pub use check::{CheckReport, check};
 pub use collective::{Collective, CollectiveKind, CollectiveOp, Transfer};
-pub use counts::{Counts, KindCount, PhaseCounts, SendCount, counts, counts_of_graph, sends};
+pub use counts::{Counts, KindCount, PhaseCounts, counts, counts_of_graph};
 pub use display::ProgramListing;
 pub use event::Event;
 pub use execute::{Communicator, Cursor, Device, RankDevice, RankMemory, StepOutcome, advance};

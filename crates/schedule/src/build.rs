@@ -200,7 +200,7 @@ pub fn build_gradients(
     tools: &Tools,
 ) -> Result<Built> {
     let structured = restructure(plan, model, tools)?;
-    let pipeline = Pipeline::of(&structured.stages, structured.layers, mesh, &options.timetable)?;
+    let pipeline = structured.pipeline(mesh, options)?;
     let (graph, pieces, spoken_of) = gradients_of(&structured, &pipeline, options)?;
     let graph = open_without_kernels(&graph, tools.runner)?;
     let unplaced = Unplaced { graph, pieces, spoken_of, microbatches: options.microbatches, pipeline };
@@ -279,7 +279,7 @@ pub(crate) fn unplaced_step(
     options: &BuildOptions,
     runner: &dyn StepRunner,
 ) -> Result<Unplaced> {
-    let pipeline = Pipeline::of(&structured.stages, structured.layers, mesh, &options.timetable)?;
+    let pipeline = structured.pipeline(mesh, options)?;
     let (gradients, pieces, spoken_of) = gradients_of(structured, &pipeline, options)?;
     runner.at_stage("differentiating the model")?;
     let step = append_update(&gradients, &options.step)?;
@@ -315,7 +315,7 @@ pub(crate) fn unplaced_forward(
     // Without a backward pass there is nothing to recompute.
     forward.nodes.iter_mut().for_each(|node| node.remat = None);
     let (mut forward, pieces) = split_fused(&forward)?;
-    let pipeline = Pipeline::of(&structured.stages, structured.layers, mesh, &options.timetable)?;
+    let pipeline = structured.pipeline(mesh, options)?;
     pipeline.mark(&mut forward)?;
     let graph = open_without_kernels(&forward, runner)?;
     let spoken_of = predictions(&forward, options);
@@ -341,7 +341,10 @@ fn place(
         extend_new(&mut notes, &applied.notes);
         let step = graph_edit::prune(without_outputs(applied.graph, &unplaced.spoken_of));
         let cut = partita_pipeline::cut(&step, pipeline.slices.len(), &slice_of);
-        on_meshes.push(OnMesh { mesh, step, cut, layouts: None });
+        // A received value does not say how the batch is sharded: it gets the layout that it has in the
+        // whole step on this mesh.
+        let layouts = (pipeline.slices.len() > 1).then(|| propagate(&step, &mesh)).transpose()?;
+        on_meshes.push(OnMesh { mesh, step, cut, layouts });
     }
     runner.at_stage("applying the plan")?;
     same_cuts(&on_meshes)?;
@@ -352,16 +355,9 @@ fn place(
     let mut partitions = Vec::with_capacity(pipeline.slices.len());
     for (number, slice) in pipeline.slices.iter().enumerate() {
         let on_mesh = on_meshes.iter_mut().find(|on| on.mesh == slice.mesh).expect("every slice has one");
-        let mut stage = on_mesh.cut.stages[number].clone();
-        if pipeline.slices.len() > 1 {
-            // A received value does not say how the batch is sharded: it gets the layout that it has
-            // in the whole step on this mesh.
-            let layouts = match on_mesh.layouts.take() {
-                Some(layouts) => layouts,
-                None => propagate(&on_mesh.step, &slice.mesh)?,
-            };
-            stages::lay_out_received(&mut stage, &on_mesh.cut.edges, &layouts, &slice.mesh);
-            on_mesh.layouts = Some(layouts);
+        let mut stage = std::mem::take(&mut on_mesh.cut.stages[number]);
+        if let Some(layouts) = &on_mesh.layouts {
+            stages::lay_out_received(&mut stage, &on_mesh.cut.edges, layouts, &slice.mesh);
         }
         let mut fixed = options.fixed.clone();
         fixed.retain(|name, _| is_computed(&stage.graph, name).is_ok());
@@ -394,7 +390,7 @@ struct OnMesh {
     mesh: Mesh,
     step: Graph,
     cut: Cut,
-    /// The layouts of the whole step on this mesh, where a stage needs them.
+    /// The layouts of the whole step on this mesh, if there are several slices.
     layouts: Option<Layouts>,
 }
 

@@ -1,7 +1,7 @@
 //! Layouts under construction, before they become annotations.
 
 use partita_base::{Diagnostic, Result};
-use partita_ir::{Annotation, Graph, NodeId, TensorType, ValueId};
+use partita_ir::{Annotation, Graph, NodeId, ValueId};
 use partita_mesh::{AxisList, AxisRef, Mesh, Sharding};
 use std::collections::BTreeMap;
 
@@ -67,12 +67,6 @@ impl Pin {
     /// The number of shards along a dimension.
     pub fn ways(&self, dim: usize) -> usize {
         self.axes[dim].iter().map(|a| a.size).product()
-    }
-
-    /// Bytes of a tensor of this type on the rank with the largest shard.
-    pub fn largest_shard_bytes(&self, ty: &TensorType) -> usize {
-        let shape: Vec<usize> = (0..ty.rank()).map(|dim| ty.shape[dim].div_ceil(self.ways(dim))).collect();
-        ty.with_shape(shape).bytes()
     }
 
     pub fn uses(&self, axis: AxisRef) -> bool {

@@ -6,10 +6,12 @@
 //! name the mesh of the slice that runs its stage; then slices may differ in size and in their axes,
 //! and a layout line applies on the slices that have its axis.
 
+use crate::build::BuildOptions;
 use crate::modules::{is_inside, matches_around};
 use crate::plan::{Entry, Plan};
 use crate::primitive::Primitive;
 use crate::stages::PIPELINE_AXIS;
+use crate::structure::Structured;
 use partita_base::{Diagnostic, Result};
 use partita_cost::Cluster;
 use partita_ir::{Graph, Node, Phase};
@@ -44,6 +46,13 @@ pub(crate) struct Pipeline {
     order: Option<Order>,
     /// Whether the plan lists the slices.
     is_listed: bool,
+}
+
+impl Structured {
+    /// The pipeline that runs the model on a mesh. Errors as [`Pipeline::of`].
+    pub(crate) fn pipeline(&self, mesh: &Mesh, options: &BuildOptions) -> Result<Pipeline> {
+        Pipeline::of(&self.stages, self.layers, mesh, &options.timetable)
+    }
 }
 
 impl Pipeline {
@@ -98,7 +107,7 @@ impl Pipeline {
                 false => mark.ranks.clone(),
             };
             if ranks.len() != own.rank_count() || !ranks.is_sorted_by(|a, b| a < b) {
-                return Err(uncovered("a slice lists other ranks than its mesh has")
+                return Err(uncovered("the ranks of a pipeline slice do not fit its mesh")
                     .at(mark.line.clone())
                     .expected(format!("{} ranks, ascending, for mesh {own}", own.rank_count()))
                     .found(format!("{ranks:?}")));
@@ -121,13 +130,13 @@ impl Pipeline {
             for &rank in &slice.ranks {
                 match taken.get_mut(rank) {
                     None => {
-                        return Err(uncovered("a pipeline stage names a rank that does not exist")
+                        return Err(uncovered("a pipeline slice names a rank that does not exist")
                             .expected(format!("ranks below {} of mesh {mesh}", mesh.rank_count()))
                             .found(format!("rank {rank}"))
                             .help(format!("give the mesh the {} ranks of all slices", ranks_of(&slices))));
                     }
                     Some(Some(other)) => {
-                        return Err(uncovered("slices of pipeline stages overlap")
+                        return Err(uncovered("two pipeline slices share a rank")
                             .expected("each rank in one slice")
                             .found(format!("rank {rank} in slices {other} and {number}")));
                     }
@@ -137,9 +146,9 @@ impl Pipeline {
         }
         let left: Vec<usize> = (0..taken.len()).filter(|&rank| taken[rank].is_none()).collect();
         if !left.is_empty() {
-            return Err(uncovered("slices of pipeline stages leave ranks over")
+            return Err(uncovered("some ranks belong to no pipeline slice")
                 .expected(format!("all {} ranks of mesh {mesh} in a slice", mesh.rank_count()))
-                .found(format!("no slice has ranks {left:?}")));
+                .found(format!("ranks {left:?} in no slice")));
         }
         let ends = marks[..marks.len() - 1].iter().map(|mark| mark.module.clone()).collect();
         let order = (slice_of_stage.len() > 1).then(|| order.clone());

@@ -8,7 +8,7 @@ use crate::plan::Entry;
 use crate::style::{Gather, Kind, Style};
 use crate::weights::forms_of;
 use partita_base::{Result, format_bytes};
-use partita_ir::{NodeId, Phase, Role, ValueId};
+use partita_ir::{NodeId, Phase, Role, Value, ValueId};
 use partita_mesh::AxisRef;
 use std::collections::BTreeMap;
 
@@ -79,10 +79,11 @@ impl Planner<'_> {
                         self.pins.of.insert(form, cut.clone());
                         self.gather_for_use(parameter, form, &before, entry.style.gather, axis, &origin);
                     }
-                    kept_bytes += match entry.style.gather {
-                        Gather::Use => 0,
-                        Gather::Pass | Gather::Step => before.largest_shard_bytes(self.graph.ty(parameter)),
-                    };
+                    if entry.style.gather != Gather::Use {
+                        let gathered = before.annotation(self.pins.mesh_index).sharding;
+                        let dtype = self.graph.ty(parameter).dtype;
+                        kept_bytes += gathered.largest_local_elements(self.mesh, &same) * dtype.size_bytes();
+                    }
                     self.gradients(parameter, &cut, entry.style.gather == Gather::Use);
                 }
                 Kind::Zero1 | Kind::Zero2 => {
@@ -147,11 +148,13 @@ impl Planner<'_> {
     /// contributions of microbatches: they are reduce-scattered before accumulation.
     fn gradients(&mut self, parameter: ValueId, pin: &Pin, each_microbatch: bool) {
         for value in self.graph.value_ids() {
-            let is_gradient = self.graph.value(value).role == Role::GradOf(parameter);
-            let maker = self.graph.value(value).definition.map(|(node, _)| self.graph.node(node));
-            let is_part = maker.is_some_and(|node| node.microbatch.is_some());
-            let is_gradient = is_gradient && (each_microbatch || !is_part);
-            if is_gradient && self.graph.ty(value).shape == self.graph.ty(parameter).shape {
+            let Value { role, definition, .. } = self.graph.value(value);
+            let of_microbatch =
+                || definition.is_some_and(|(node, _)| self.graph.node(node).microbatch.is_some());
+            if *role == Role::GradOf(parameter)
+                && self.graph.ty(value).shape == self.graph.ty(parameter).shape
+                && (each_microbatch || !of_microbatch())
+            {
                 self.pins.of.insert(value, pin.clone());
             }
         }

@@ -203,14 +203,12 @@ impl Structured {
                     .at(entry.describe())
                     .expected("one `layers(..)` of the whole model: `sch.layers(4)`"));
                 }
-                let ends = partita_pipeline::layers(&self.model.forward, *count)
-                    .map_err(|error| error.note(entry.describe()))?;
+                let layers =
+                    partita_pipeline::layers(graph, *count).map_err(|error| error.note(entry.describe()))?;
                 if *remat {
                     let mut marked = graph.clone();
-                    let starts = std::iter::once(0).chain(ends.iter().map(|end| end + 1));
-                    let last = graph.nodes.len() - 1;
-                    for (start, end) in starts.zip(ends.iter().copied().chain([last])) {
-                        remat::mark(&mut marked, (start..=end).map(NodeId::new))
+                    for layer in layers {
+                        remat::mark(&mut marked, layer.map(NodeId::new))
                             .map_err(|error| error.note(entry.describe()))?;
                     }
                     self.model.forward = marked;

@@ -22,6 +22,7 @@ mod zbv;
 
 pub use dualpipev::dualpipev;
 pub use gpipe::gpipe;
+pub(crate) use inference::forward;
 pub use inference::inference;
 pub use interleaved::interleaved_1f1b;
 pub use interleaved_zero_bubble::interleaved_zero_bubble;
@@ -83,7 +84,7 @@ pub const ALL: &[Named] = &[
     Named {
         name: "1f1b",
         alias: "",
-        about: "one forward, one backward in turn once the pipeline is full: the least memory without stages to spare",
+        about: "one forward, one backward in turn once the pipeline is full: the least memory with one stage on each slice",
         chunks: 1,
         placement: Placement::Loop,
         make: one_f_one_b,

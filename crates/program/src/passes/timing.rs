@@ -123,9 +123,9 @@ impl Timing {
             };
             of_node.push(match own {
                 _ if node.phase == Phase::Update => self.tasks.len(),
-                // A value from another stage may arrive later than the task: the gradient of a tied weight.
-                Some(&task) => node.operands.iter().map(of_operand).fold(task, usize::max),
-                None => node.operands.iter().map(of_operand).max().unwrap_or(0),
+                // A value from another stage may arrive later than the node's own task: the gradient of
+                // a tied weight.
+                own => node.operands.iter().map(of_operand).fold(own.copied().unwrap_or(0), usize::max),
             });
         }
         let mut first_reader: Vec<Option<usize>> = vec![None; graph.nodes.len()];
@@ -222,8 +222,8 @@ impl Places {
             return Places { of_node: (0..end).collect(), begin: Vec::new(), end, readers: BTreeMap::new() };
         };
         let task_of = timing.tasks_of_nodes(graph);
-        // A node that only prepares a value to be sent comes right after its last operand. Values are received in the order
-        // of the graph, so that no two stages wait for each other.
+        // A node that only prepares a value to be sent comes right after its last operand. Values are
+        // received in graph order, so that no two stages wait for each other.
         let only_sends = timing.only_send(graph);
         let mut after: Vec<usize> = Vec::with_capacity(graph.nodes.len());
         for id in graph.node_ids() {

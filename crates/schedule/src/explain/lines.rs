@@ -86,14 +86,15 @@ pub(super) fn lines(explain: &Explain, forward: &Graph) -> Vec<Line> {
                 line.stages = line.modules;
                 line.note = Some(PIPELINE_NOTE.to_string());
             }
-            Primitive::Layers { remat, .. } => {
-                line.recomputed_bytes = kept.iter().filter(|_| *remat).map(|(_, bytes)| bytes).sum();
+            Primitive::Layers { remat: true, .. } => {
+                line.recomputed_bytes = kept.iter().map(|(_, bytes)| bytes).sum();
             }
             Primitive::Annotate { .. } => line.annotations = line.modules,
             Primitive::ForkRng => line.note = Some(FORK_RNG_NOTE.to_string()),
             Primitive::Style(style) => line.note = style.local.map(|_| LOCAL_NOTE.to_string()),
             Primitive::Shard { .. }
             | Primitive::Sync { .. }
+            | Primitive::Layers { remat: false, .. }
             | Primitive::Decompose
             | Primitive::Trace { .. }
             | Primitive::Precision { .. } => {}
