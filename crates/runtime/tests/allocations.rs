@@ -1,6 +1,7 @@
 //! A steady step allocates nothing. In its own test binary, because the allocator counts for the whole
 //! process.
 
+#[path = "all/common/mod.rs"]
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -5,7 +5,7 @@
 //! `cargo run --release -p partita-spmd --example sweep -- --seconds 300 --seed 1`; `--from N`
 //! starts at trial N, as the report of a failure says.
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/all/common/mod.rs"]
 mod common;
 
 use common::recipe::{MESHES, recipes};

@@ -1,0 +1,5 @@
+//! Every integration test of the crate in one binary, which links once.
+
+mod collectives;
+mod processes;
+mod races;

@@ -1,0 +1,7 @@
+//! Every integration test of the crate in one binary, which links once.
+
+mod common;
+mod init;
+mod models;
+mod modules;
+mod optim;

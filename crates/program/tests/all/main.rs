@@ -1,0 +1,7 @@
+//! Every integration test of the crate in one binary, which links once.
+
+mod checks;
+mod common;
+mod device;
+mod lowering;
+mod random;

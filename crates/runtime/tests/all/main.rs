@@ -1,0 +1,9 @@
+//! Every integration test of the crate in one binary, which links once.
+
+mod common;
+mod custom_kernels;
+mod device;
+mod executor;
+mod models;
+mod regions;
+mod train;

@@ -1,0 +1,14 @@
+//! Every integration test of the crate in one binary, which links once.
+
+mod checkpoint;
+mod common;
+mod conformance;
+mod explain;
+mod patterns;
+mod patterns_random;
+mod plans;
+mod random_schedules;
+mod rates;
+mod refusals;
+mod schedule;
+mod worked_example;
