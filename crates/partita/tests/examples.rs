@@ -6,6 +6,9 @@ mod kernel_injection;
 #[path = "../examples/parameter_sharding/main.rs"]
 #[allow(dead_code)]
 mod parameter_sharding;
+#[path = "../examples/pipeline/main.rs"]
+#[allow(dead_code)]
+mod pipeline;
 #[path = "../examples/schedules/main.rs"]
 #[allow(dead_code)]
 mod schedules;
@@ -51,6 +54,11 @@ fn prints_what_its_readme_shows(example: &str, run: fn(&mut dyn FnMut(&str)) -> 
 #[test]
 fn the_tutorial_of_slapo() {
     prints_what_its_readme_shows("slapo_mlp", slapo_mlp::run);
+}
+
+#[test]
+fn pipeline() {
+    prints_what_its_readme_shows("pipeline", pipeline::run);
 }
 
 #[test]

@@ -464,6 +464,13 @@ impl At<'_> {
         self.apply(Primitive::PipelineSplit { mesh: Some(mesh.to_string()), ranks: Vec::new() })
     }
 
+    /// Clusters the ops of the whole model, at the root, into `count` layers of similar work with few
+    /// bytes between them; pipeline stages consist of whole layers.
+    #[track_caller]
+    pub fn layers(&mut self, count: usize) -> Result<&mut Self> {
+        self.apply(Primitive::Layers { count, remat: false })
+    }
+
     /// Attaches a note to a parameter.
     #[track_caller]
     pub fn annotate(&mut self, tensor: &str, key: &str, value: Argument) -> Result<&mut Self> {
