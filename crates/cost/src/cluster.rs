@@ -153,6 +153,33 @@ impl Cluster {
         rings
     }
 
+    /// The rings of a group of ranks, which need not follow mesh axes: within each level, the ranks
+    /// that its links connect; then one of them for each, at the next level. Where the blocks of a
+    /// level hold different numbers of ranks, the fullest one counts.
+    pub fn rings_among(&self, ranks: &[usize]) -> Vec<Ring> {
+        let mut left = ranks.to_vec();
+        left.sort_unstable();
+        left.dedup();
+        let mut rings = Vec::new();
+        for level in &self.levels {
+            let block = |rank: usize| level.ranks.map_or(0, |ranks| rank / ranks);
+            let blocks: Vec<&[usize]> = left.chunk_by(|&a, &b| block(a) == block(b)).collect();
+            let fullest = blocks.iter().map(|block| block.len()).max().unwrap_or(0);
+            if fullest > 1 {
+                rings.push(Ring { ranks: fullest, link: level.link });
+            }
+            left = blocks.iter().map(|block| block[0]).collect();
+        }
+        rings
+    }
+
+    /// The link between two ranks: that of the nearest level that connects them.
+    pub fn link_between(&self, a: usize, b: usize) -> Link {
+        let connects = |level: &&Level| level.ranks.is_none_or(|ranks| a / ranks == b / ranks);
+        let last = self.levels.last().expect("a cluster has a level");
+        self.levels.iter().find(connects).unwrap_or(last).link
+    }
+
     /// Seconds of a collective in the groups over `axes`; `bytes` as in [`Collective::seconds`].
     pub fn collective_s(&self, kind: Collective, bytes: f64, mesh: &Mesh, axes: &[AxisRef]) -> f64 {
         kind.seconds(bytes, &self.rings(mesh, axes))
@@ -194,6 +221,20 @@ mod tests {
         // Groups of three straddle nodes of eight, unless all ranks are in one node.
         assert_eq!(rings(&nodes(8), &Mesh::new("m", &[("dp", 4), ("tp", 3)]), 1), [(3, 10.0)]);
         assert_eq!(rings(&nodes(8), &Mesh::new("m", &[("dp", 2), ("tp", 3)]), 1), [(3, 1.0)]);
+    }
+
+    #[test]
+    fn the_rings_of_a_group_of_ranks_are_those_of_its_axes() {
+        for (mesh, size) in [("dp=4,tp=4", 8), ("dp=4,tp=4", 2), ("dp=2,tp=8", 16), ("dp=8,tp=2", 4)] {
+            let (mesh, cluster) = (Mesh::parse(mesh, None).unwrap(), nodes(size));
+            for axis in 0..2 {
+                let (stride, count) = (mesh.stride(mesh.full_axis(axis)), mesh.full_axis(axis).size);
+                let ranks: Vec<usize> = (0..count).map(|place| place * stride).collect();
+                assert_eq!(cluster.rings_among(&ranks), cluster.rings(&mesh, &[mesh.full_axis(axis)]));
+            }
+        }
+        assert_eq!(nodes(8).link_between(1, 7).latency_s, 1.0);
+        assert_eq!(nodes(8).link_between(7, 8).latency_s, 10.0);
     }
 
     #[test]

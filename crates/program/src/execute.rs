@@ -59,6 +59,53 @@ pub struct Cursor {
     pub next: usize,
 }
 
+/// What one call of [`step_once`] did.
+#[derive(Debug)]
+pub enum Progress {
+    /// The instruction is complete; the cursor is at the next one.
+    Advanced,
+    /// Nothing more can be done now.
+    Ended(StepOutcome),
+}
+
+/// Runs one instruction, if it can run now.
+pub fn step_once(
+    program: &Program,
+    cursor: &mut Cursor,
+    device: &mut dyn RankDevice,
+    communicator: &mut dyn Communicator,
+) -> Progress {
+    let index = cursor.next;
+    let Some(instruction) = program.instructions.get(index) else {
+        cursor.next = 0;
+        return Progress::Ended(StepOutcome::Done);
+    };
+    let result = match &instruction.action {
+        Action::Compute(compute) => device.run(program, index, compute),
+        Action::Start(start) => communicator.start(program, index, start),
+        Action::Wait(collective) => match communicator.has_ended(program, *collective) {
+            Ok(true) => Ok(()),
+            Ok(false) => return Progress::Ended(StepOutcome::Blocked(*collective)),
+            Err(error) => Err(error),
+        },
+    };
+    match result {
+        Ok(()) => {
+            cursor.next += 1;
+            Progress::Advanced
+        }
+        Err(error) => {
+            let origin = &instruction.origin;
+            Progress::Ended(StepOutcome::Failed(error.note(format!(
+                "rank {}, instruction {index}: {} in {}",
+                program.rank(),
+                origin.what,
+                origin.path
+            ))))
+        }
+    }
+}
+
 /// Runs instructions from the cursor until the step is complete or a wait is not ready.
 pub fn advance(
     program: &Program,
@@ -66,28 +113,9 @@ pub fn advance(
     device: &mut dyn RankDevice,
     communicator: &mut dyn Communicator,
 ) -> StepOutcome {
-    while let Some(instruction) = program.instructions.get(cursor.next) {
-        let index = cursor.next;
-        let result = match &instruction.action {
-            Action::Compute(compute) => device.run(program, index, compute),
-            Action::Start(start) => communicator.start(program, index, start),
-            Action::Wait(collective) => match communicator.has_ended(program, *collective) {
-                Ok(true) => Ok(()),
-                Ok(false) => return StepOutcome::Blocked(*collective),
-                Err(error) => Err(error),
-            },
-        };
-        if let Err(error) = result {
-            let origin = &instruction.origin;
-            return StepOutcome::Failed(error.note(format!(
-                "rank {}, instruction {index}: {} in {}",
-                program.rank(),
-                origin.what,
-                origin.path
-            )));
+    loop {
+        if let Progress::Ended(outcome) = step_once(program, cursor, device, communicator) {
+            return outcome;
         }
-        cursor.next += 1;
     }
-    cursor.next = 0;
-    StepOutcome::Done
 }

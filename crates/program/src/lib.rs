@@ -24,7 +24,9 @@ pub use collective::{Collective, CollectiveKind, CollectiveOp, Transfer};
 pub use counts::{Counts, KindCount, PhaseCounts, counts, counts_of_graph};
 pub use display::ProgramListing;
 pub use event::Event;
-pub use execute::{Communicator, Cursor, Device, RankDevice, RankMemory, StepOutcome, advance};
+pub use execute::{
+    Communicator, Cursor, Device, Progress, RankDevice, RankMemory, StepOutcome, advance, step_once,
+};
 pub use overlap::{Overlap, gradient_overlap};
 pub use partita_base::CollectiveId;
 pub use passes::fuse::{Apart, Fusion, Why};

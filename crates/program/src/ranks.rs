@@ -51,6 +51,15 @@ impl ProgramSet {
         self.programs.iter().map(|program| program.ranks.len()).sum()
     }
 
+    /// The position in `programs` of each rank's class.
+    pub fn class_of_ranks(&self) -> Vec<usize> {
+        let mut class_of = vec![0; self.rank_count()];
+        for (class, program) in self.programs.iter().enumerate() {
+            program.ranks.iter().for_each(|&rank| class_of[rank] = class);
+        }
+        class_of
+    }
+
     /// The program of the class of a rank. Its instructions, buffers and sizes also hold for the
     /// rank.
     pub fn class_of(&self, rank: usize) -> Option<&Program> {

@@ -1,0 +1,319 @@
+//! The executor over a clock: one per rank class, always advancing the class whose clock is
+//! furthest behind, so that events happen in the order of their times.
+//!
+//! A compute instruction takes the time that the cluster's roofline gives for its region. A
+//! collective begins when all its members have started it and none of them is busy with an earlier
+//! one (each rank has one queue of collectives, as one stream of NCCL), and its time is that of
+//! [`crate::collective_s`]. Compute and collectives of a rank overlap.
+//!
+//! # Why classes suffice
+//! The ranks of a class execute the same instructions with the same costs, and each collective that
+//! one of them starts meets the same classes as the collective that another one starts at the same
+//! place. So the clocks of a class agree if those of its members do when the step begins.
+
+use crate::link::collective_s;
+use crate::memory::{Memory, over_time};
+use indexmap::IndexMap;
+use partita_base::{CollectiveId, DType, Diagnostic, Result};
+use partita_cost::{Cluster, Work};
+use partita_program::{
+    Action, Communicator, Compute, Cursor, Event, Program, ProgramSet, Progress, RankDevice, Region, Start,
+    StepOutcome, step_once,
+};
+use std::cell::Cell;
+
+/// A collective on the clock.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Exchanged {
+    /// The collective, in [`ProgramSet::collectives`].
+    pub collective: CollectiveId,
+    /// The classes that take part, ascending, with the times in seconds at which they started it.
+    pub starts: Vec<(usize, f64)>,
+    /// When data began to move.
+    pub begin_s: f64,
+    /// When it was complete.
+    pub end_s: f64,
+}
+
+/// The step of the ranks of one class.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ClassRun {
+    /// The ranks, ascending.
+    pub ranks: Vec<usize>,
+    /// The instructions in order of time. Waits that cost no time have no event.
+    pub events: Vec<Event>,
+    /// Seconds of compute instructions.
+    pub compute_s: f64,
+    /// Seconds in which the ranks wait for a collective: communication that no compute hides, and
+    /// bubbles of a pipeline.
+    pub waiting_s: f64,
+    /// When the last instruction ends.
+    pub end_s: f64,
+    /// Bytes in use after each change.
+    pub memory: Memory,
+}
+
+/// A predicted step.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Simulation {
+    /// Seconds of the step: those of the slowest class.
+    pub step_s: f64,
+    /// One for each program of the set, in its order.
+    pub classes: Vec<ClassRun>,
+    /// The collectives among several ranks, in the order in which they began. Alike groups count
+    /// once.
+    pub exchanged: Vec<Exchanged>,
+}
+
+impl Simulation {
+    /// The share of the step in which ranks do not compute, over all ranks.
+    pub fn idle_share(&self) -> f64 {
+        let ranks = |class: &ClassRun| class.ranks.len() as f64;
+        let all: f64 = self.classes.iter().map(ranks).sum();
+        let busy: f64 = self.classes.iter().map(|class| ranks(class) * class.compute_s).sum();
+        if self.step_s > 0.0 { 1.0 - busy / (all * self.step_s) } else { 0.0 }
+    }
+}
+
+/// Predicts one step of a program set on a cluster; rank `n` runs on device `n`.
+///
+/// # Errors
+/// E475 if ranks wait for each other forever, which [`partita_program::check`] excludes.
+pub fn simulate(set: &ProgramSet, cluster: &Cluster) -> Result<Simulation> {
+    let class_of = set.class_of_ranks();
+    let mut links = Links {
+        set,
+        cluster,
+        class_of,
+        queue_free_s: vec![0.0; set.programs.len()],
+        meetings: IndexMap::new(),
+    };
+    let mut classes: Vec<Class> =
+        set.programs.iter().enumerate().map(|(class, program)| Class::new(class, program, cluster)).collect();
+    // Always the class that is furthest behind; ties go to the first.
+    let runnable = |classes: &[Class]| {
+        let able = classes.iter().filter(|class| !class.is_done && class.blocked.is_none());
+        let first = able.min_by(|a, b| a.now_s.get().total_cmp(&b.now_s.get()));
+        first.map(|class| class.number)
+    };
+    loop {
+        let Some(class) = runnable(&classes) else {
+            let Some(stuck) = classes.iter().find(|class| !class.is_done) else { break };
+            return Err(Diagnostic::new("E475", "the simulated ranks wait for each other forever")
+                .at(format!("rank {}, instruction {}", stuck.program.rank(), stuck.cursor.next))
+                .expected("programs that the static checks accept"));
+        };
+        classes[class].advance(&mut links)?;
+        for class in &mut classes {
+            class.blocked.take_if(|key| links.meetings[&*key].end_s.is_some());
+        }
+    }
+    let mut exchanged: Vec<Exchanged> = links.meetings.into_values().filter_map(Meeting::exchanged).collect();
+    exchanged.sort_by(|a, b| a.begin_s.total_cmp(&b.begin_s));
+    let classes: Vec<ClassRun> = classes.into_iter().map(Class::finish).collect();
+    let step_s = classes.iter().map(|class| class.end_s).fold(0.0, f64::max);
+    Ok(Simulation { step_s, classes, exchanged })
+}
+
+/// Names one collective as alike classes see it: its bucket, and the classes that take part.
+type MeetingKey = (usize, Vec<usize>);
+
+/// A collective that some of its classes have started.
+struct Meeting {
+    collective: CollectiveId,
+    /// Whether it has several members, so that something moves.
+    is_real: bool,
+    starts: IndexMap<usize, f64>,
+    begin_s: f64,
+    end_s: Option<f64>,
+}
+
+impl Meeting {
+    fn exchanged(self) -> Option<Exchanged> {
+        let Meeting { collective, is_real, starts, begin_s, end_s } = self;
+        let mut starts: Vec<(usize, f64)> = starts.into_iter().collect();
+        starts.sort_by_key(|&(class, _)| class);
+        let end_s = end_s.filter(|_| is_real)?;
+        Some(Exchanged { collective, starts, begin_s, end_s })
+    }
+}
+
+/// What moves between ranks.
+struct Links<'a> {
+    set: &'a ProgramSet,
+    cluster: &'a Cluster,
+    class_of: Vec<usize>,
+    /// When the queue of collectives of each class is empty.
+    queue_free_s: Vec<f64>,
+    meetings: IndexMap<MeetingKey, Meeting>,
+}
+
+impl Links<'_> {
+    fn key(&self, collective: CollectiveId) -> MeetingKey {
+        let collective = &self.set.collectives[collective.index()];
+        let mut classes: Vec<usize> = collective.members.iter().map(|&rank| self.class_of[rank]).collect();
+        classes.sort_unstable();
+        classes.dedup();
+        (collective.bucket, classes)
+    }
+
+    /// A class starts a collective; the last one to start it determines its times.
+    fn start(&mut self, class: usize, collective: CollectiveId, now_s: f64) {
+        let key = self.key(collective);
+        let count = key.1.len();
+        let is_real = self.set.collectives[collective.index()].members.len() > 1;
+        let meeting = self.meetings.entry(key.clone()).or_insert_with(|| Meeting {
+            collective,
+            is_real,
+            starts: IndexMap::new(),
+            begin_s: 0.0,
+            end_s: None,
+        });
+        meeting.starts.insert(class, now_s);
+        if meeting.starts.len() < count {
+            return;
+        }
+        let queues = key.1.iter().map(|&class| self.queue_free_s[class]);
+        meeting.begin_s = meeting.starts.values().copied().chain(queues).fold(0.0, f64::max);
+        let end_s =
+            meeting.begin_s + collective_s(&self.set.collectives[meeting.collective.index()], self.cluster);
+        meeting.end_s = Some(end_s);
+        if is_real {
+            key.1.iter().for_each(|&class| self.queue_free_s[class] = end_s);
+        }
+    }
+}
+
+/// The clock of a class.
+struct Class<'a> {
+    number: usize,
+    program: &'a Program,
+    cursor: Cursor,
+    now_s: Cell<f64>,
+    /// Seconds of each region.
+    region_s: Vec<f64>,
+    blocked: Option<MeetingKey>,
+    is_done: bool,
+    events: Vec<Event>,
+    compute_s: f64,
+    waiting_s: f64,
+}
+
+impl<'a> Class<'a> {
+    fn new(number: usize, program: &'a Program, cluster: &Cluster) -> Class<'a> {
+        let region_s = program.regions.iter().map(|region| cluster.device.op_s(&work(region))).collect();
+        Class {
+            number,
+            program,
+            cursor: Cursor::default(),
+            now_s: Cell::new(0.0),
+            region_s,
+            blocked: None,
+            is_done: false,
+            events: Vec::new(),
+            compute_s: 0.0,
+            waiting_s: 0.0,
+        }
+    }
+
+    /// Runs the next instruction, or finds out that it has to wait.
+    fn advance(&mut self, links: &mut Links) -> Result<()> {
+        let (index, begin_s) = (self.cursor.next, self.now_s.get());
+        let mut device = ClockDevice { now_s: &self.now_s, region_s: &self.region_s };
+        let mut communicator = ClockCommunicator { class: self.number, now_s: &self.now_s, links };
+        match step_once(self.program, &mut self.cursor, &mut device, &mut communicator) {
+            Progress::Advanced => self.record(index, begin_s),
+            Progress::Ended(StepOutcome::Done) => self.is_done = true,
+            Progress::Ended(StepOutcome::Blocked(collective)) => self.blocked = Some(links.key(collective)),
+            Progress::Ended(StepOutcome::Failed(error)) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, instruction: usize, begin_s: f64) {
+        let end_s = self.now_s.get();
+        let action = &self.program.instructions[instruction].action;
+        match action {
+            Action::Compute(_) => self.compute_s += end_s - begin_s,
+            Action::Start(_) => return,
+            Action::Wait(_) if end_s == begin_s => return,
+            Action::Wait(_) => self.waiting_s += end_s - begin_s,
+        }
+        let bytes = match action {
+            Action::Compute(compute) => self.program.region(compute.region).cost().bytes as usize,
+            _ => 0,
+        };
+        self.events.push(Event {
+            rank: self.program.rank(),
+            thread: self.number,
+            instruction,
+            begin_ns: nanoseconds(begin_s),
+            end_ns: nanoseconds(end_s),
+            bytes,
+        });
+    }
+
+    fn finish(self) -> ClassRun {
+        let memory = over_time(self.program, &self.events);
+        ClassRun {
+            ranks: self.program.ranks.clone(),
+            events: self.events,
+            compute_s: self.compute_s,
+            waiting_s: self.waiting_s,
+            end_s: self.now_s.get(),
+            memory,
+        }
+    }
+}
+
+fn nanoseconds(seconds: f64) -> u64 {
+    (seconds * 1e9).round() as u64
+}
+
+/// The work of a region; its arithmetic has the element type of the op with most operations.
+fn work(region: &Region) -> Work {
+    let cost = region.cost();
+    let graph = &region.graph;
+    let flops = |node: &partita_ir::Node| {
+        use partita_ir::Operation;
+        node.op.cost(&graph.operand_types(node), &graph.result_types(node)).flops
+    };
+    let main = graph.nodes.iter().max_by(|a, b| flops(a).total_cmp(&flops(b)));
+    let dtype = main.and_then(|node| node.operands.first().or(node.results.first()));
+    Work { flops: cost.flops, bytes: cost.bytes, dtype: dtype.map_or(DType::F32, |&v| graph.ty(v).dtype) }
+}
+
+/// A device that computes nothing and takes the time that computing would take.
+struct ClockDevice<'a> {
+    now_s: &'a Cell<f64>,
+    region_s: &'a [f64],
+}
+
+impl RankDevice for ClockDevice<'_> {
+    fn run(&mut self, _: &Program, _: usize, compute: &Compute) -> Result<()> {
+        self.now_s.set(self.now_s.get() + self.region_s[compute.region.index()]);
+        Ok(())
+    }
+}
+
+/// A communicator that moves nothing and takes the time that moving would take.
+struct ClockCommunicator<'a, 'b> {
+    class: usize,
+    now_s: &'a Cell<f64>,
+    links: &'a mut Links<'b>,
+}
+
+impl Communicator for ClockCommunicator<'_, '_> {
+    fn start(&mut self, _: &Program, _: usize, start: &Start) -> Result<()> {
+        self.links.start(self.class, start.collective, self.now_s.get());
+        Ok(())
+    }
+
+    fn has_ended(&mut self, _: &Program, collective: CollectiveId) -> Result<bool> {
+        let end_s = self.links.meetings.get(&self.links.key(collective)).and_then(|meeting| meeting.end_s);
+        if let Some(end_s) = end_s {
+            self.now_s.set(self.now_s.get().max(end_s));
+        }
+        Ok(end_s.is_some())
+    }
+}

@@ -1,0 +1,144 @@
+//! Memory in use over time, by kind. Sizes and live spans are those of the memory map, so they are
+//! exact; only the times are predicted.
+
+use partita_ir::{Phase, Role};
+use partita_program::{Action, Buffer, BufferKind, Event, Program};
+
+/// What a buffer holds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum MemoryKind {
+    /// Trained tensors.
+    Parameters,
+    /// States of the optimizer, and constants.
+    OptimizerState,
+    /// Values computed in the forward pass.
+    Activations,
+    /// Values computed in the backward pass and the update.
+    Gradients,
+    /// Results of collectives.
+    Communication,
+    /// Tensors of the batch.
+    Inputs,
+    /// Scratch memory of single instructions.
+    Workspace,
+}
+
+impl MemoryKind {
+    /// Every kind, in declaration order.
+    pub const ALL: [MemoryKind; 7] = [
+        MemoryKind::Parameters,
+        MemoryKind::OptimizerState,
+        MemoryKind::Activations,
+        MemoryKind::Gradients,
+        MemoryKind::Communication,
+        MemoryKind::Inputs,
+        MemoryKind::Workspace,
+    ];
+
+    /// The name in tables and traces.
+    pub fn name(self) -> &'static str {
+        match self {
+            MemoryKind::Parameters => "parameters",
+            MemoryKind::OptimizerState => "optimizer state",
+            MemoryKind::Activations => "activations",
+            MemoryKind::Gradients => "gradients",
+            MemoryKind::Communication => "communication",
+            MemoryKind::Inputs => "inputs",
+            MemoryKind::Workspace => "workspace",
+        }
+    }
+}
+
+/// Bytes in use over a step, on each rank of a class.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Memory {
+    /// After each change: the time in seconds, and the bytes of each of [`MemoryKind::ALL`].
+    pub over_time: Vec<(f64, [usize; 7])>,
+    /// The most bytes in use at once, by kind, at the time of the largest sum.
+    pub peak: [usize; 7],
+    /// Bytes of the arena: the peak, and what alignment and placement add.
+    pub arena_bytes: usize,
+}
+
+impl Memory {
+    /// The most bytes in use at once.
+    pub fn peak_bytes(&self) -> usize {
+        self.peak.iter().sum()
+    }
+}
+
+/// The memory of a program whose instructions have these events.
+pub(crate) fn over_time(program: &Program, events: &[Event]) -> Memory {
+    let kinds = kinds(program);
+    let count = program.instructions.len();
+    let mut changes = vec![[0isize; 7]; count + 1];
+    for (buffer, kind) in program.buffers.iter().zip(&kinds) {
+        let (first, last) = span(buffer, count);
+        changes[first][*kind as usize] += buffer.bytes as isize;
+        changes[last + 1][*kind as usize] -= buffer.bytes as isize;
+    }
+    let mut memory = Memory { arena_bytes: program.arena_bytes, ..Memory::default() };
+    let (mut now, mut now_s, mut next) = ([0isize; 7], 0.0, 0);
+    for (instruction, change) in changes.iter().enumerate().take(count) {
+        while next < events.len() && events[next].instruction < instruction {
+            now_s = events[next].end_ns as f64 / 1e9;
+            next += 1;
+        }
+        if change.iter().all(|&bytes| bytes == 0) {
+            continue;
+        }
+        now.iter_mut().zip(change).for_each(|(now, change)| *now += change);
+        let bytes = now.map(|bytes| bytes as usize);
+        if bytes.iter().sum::<usize>() > memory.peak_bytes() {
+            memory.peak = bytes;
+        }
+        match memory.over_time.last_mut() {
+            Some(last) if last.0 == now_s => last.1 = bytes,
+            _ => memory.over_time.push((now_s, bytes)),
+        }
+    }
+    memory
+}
+
+/// The first and the last instruction during which a buffer is live.
+fn span(buffer: &Buffer, count: usize) -> (usize, usize) {
+    match buffer.kind {
+        BufferKind::Persistent => (0, count.saturating_sub(1)),
+        _ => (buffer.first.min(count.saturating_sub(1)), buffer.last.min(count.saturating_sub(1))),
+    }
+}
+
+/// What each buffer holds.
+fn kinds(program: &Program) -> Vec<MemoryKind> {
+    let mut kinds: Vec<MemoryKind> = program
+        .buffers
+        .iter()
+        .map(|buffer| match buffer.kind {
+            BufferKind::Persistent => MemoryKind::OptimizerState,
+            BufferKind::Input => MemoryKind::Inputs,
+            BufferKind::Output | BufferKind::Temporary => MemoryKind::Activations,
+            BufferKind::Workspace => MemoryKind::Workspace,
+        })
+        .collect();
+    for instruction in &program.instructions {
+        let (outputs, kind) = match &instruction.action {
+            Action::Compute(compute) if instruction.origin.phase != Phase::Forward => {
+                (&compute.outputs, MemoryKind::Gradients)
+            }
+            Action::Start(start) => (&start.outputs, MemoryKind::Communication),
+            Action::Compute(_) | Action::Wait(_) => continue,
+        };
+        for output in outputs {
+            let is_kept = program.buffer(*output).kind == BufferKind::Persistent;
+            if !is_kept {
+                kinds[output.index()] = kind;
+            }
+        }
+    }
+    for port in &program.inputs {
+        if port.role == Role::Param {
+            kinds[port.buffer.index()] = MemoryKind::Parameters;
+        }
+    }
+    kinds
+}

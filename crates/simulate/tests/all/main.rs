@@ -1,0 +1,183 @@
+//! The simulator against sums by hand, against the makespan of a timetable, and against itself with
+//! a clock for every rank.
+
+use partita_base::{DType, Result};
+use partita_cost::{Algorithm, Cluster, Level, Link, Work};
+use partita_mesh::Mesh;
+use partita_nn::{MlpConfig, Model, ModelConfig, Optimizer, StepOptions};
+use partita_pipeline::{Order, TaskKind};
+use partita_program::{Action, Edge, LowerOptions, ProgramSet, Stage, Stages, lower_stages};
+use partita_runtime::Cpu;
+use partita_schedule::verify::Interpreter;
+use partita_schedule::{BuildOptions, Built, Plan, Tools, build, moves};
+use partita_simulate::{Simulation, collective_s, simulate};
+
+fn mlp(layers: usize, width: usize, rows: usize) -> Result<Model> {
+    let config = MlpConfig { dims: vec![width; layers + 1], ..MlpConfig::default() };
+    ModelConfig::Mlp(config).build(rows, DType::F32, true)
+}
+
+/// A step of this model.
+fn built(model: &Model, mesh: &str, microbatches: usize, timetable: &str) -> Built {
+    let built = || -> Result<Built> {
+        let mesh = Mesh::parse(mesh, None)?;
+        let mut options = BuildOptions::new(StepOptions::new(Optimizer::adam()));
+        options.microbatches = microbatches;
+        options.timetable = Order::named(timetable)?;
+        let tools = Tools { registry: &Default::default(), runner: &Interpreter };
+        let mut plan = Plan::default();
+        if mesh.axis_named("tp").is_some() {
+            plan.add("layers.0", "colwise", "test")?;
+            plan.add("layers.1", "rowwise", "test")?;
+        }
+        if mesh.axis_named("fsdp").is_some() {
+            plan.add("**", "fsdp", "test")?;
+        }
+        build(model, &plan, &mesh, &options, &tools)
+    };
+    built().unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn lowered(built: &Built) -> ProgramSet {
+    let stages = built.stages.iter().map(|stage| Stage {
+        classes: &stage.classes,
+        ranks: stage.ranks.clone(),
+        received: stage.received(),
+        sent: stage.sent(),
+    });
+    let edges = built.edges.iter().map(|edge| {
+        let (members, boxes) = moves(&built.stages, edge);
+        Edge { name: edge.name.clone(), members, boxes }
+    });
+    let stages =
+        Stages { stages: stages.collect(), edges: edges.collect(), timetable: built.timetable.as_ref() };
+    lower_stages(&stages, &LowerOptions::default(), &Cpu::default()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn predicted(set: &ProgramSet, cluster: &Cluster) -> Simulation {
+    simulate(set, cluster).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Links without latency that move any number of bytes at once.
+fn free_links() -> Cluster {
+    let link = Link { latency_s: 0.0, bytes_per_s: 1e300, algorithm: Algorithm::Ring };
+    Cluster { levels: vec![Level { ranks: None, link }], ..Cluster::default() }
+}
+
+#[test]
+fn one_device_takes_the_sum_of_its_instructions() {
+    let set = lowered(&built(&mlp(3, 16, 8).unwrap(), "dp=1", 1, "1f1b"));
+    let (program, device) = (&set.programs[0], Cluster::default().device);
+    let mut expected_s = 0.0;
+    for instruction in &program.instructions {
+        let Action::Compute(compute) = &instruction.action else { panic!("one rank has no collective") };
+        let cost = program.region(compute.region).cost();
+        expected_s += device.op_s(&Work { flops: cost.flops, bytes: cost.bytes, dtype: DType::F32 });
+    }
+    let simulation = predicted(&set, &Cluster::default());
+    assert!((simulation.step_s - expected_s).abs() < 1e-12, "{} {expected_s}", simulation.step_s);
+    assert_eq!(simulation.classes[0].events.len(), program.instructions.len());
+    let [parameters, states, ..] = simulation.classes[0].memory.peak;
+    assert_eq!(parameters, 4 * 3 * (16 * 16 + 16));
+    // Adam keeps two states of each parameter.
+    assert!((2 * parameters..2 * parameters + 64).contains(&states), "{states}");
+}
+
+#[test]
+fn classes_take_as_long_as_a_clock_for_every_rank() {
+    for (mesh, rows) in
+        [("dp=4", 8), ("dp=3", 8), ("fsdp=4", 8), ("tp=3", 6), ("dp=2,tp=2", 6), ("pp=2,dp=2", 8)]
+    {
+        let set = lowered(&built(&mlp(4, 10, rows).unwrap(), mesh, 1, "1f1b"));
+        let alone = |rank| set.program(rank).expect("the rank exists");
+        let unfolded = ProgramSet { programs: (0..set.rank_count()).map(alone).collect(), ..set.clone() };
+        let (folded, unfolded) =
+            (predicted(&set, &Cluster::default()), predicted(&unfolded, &Cluster::default()));
+        assert!((folded.step_s - unfolded.step_s).abs() < 1e-12, "{mesh}");
+        for class in &folded.classes {
+            for &rank in &class.ranks {
+                let alone = &unfolded.classes[rank];
+                assert!((class.end_s - alone.end_s).abs() < 1e-12, "{mesh}, rank {rank}");
+                assert_eq!(class.memory.peak, alone.memory.peak, "{mesh}, rank {rank}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_step_waits_for_what_compute_does_not_hide() {
+    let set = lowered(&built(&mlp(2, 16, 8).unwrap(), "dp=2", 1, "1f1b"));
+    let (free, slow) = (predicted(&set, &free_links()), predicted(&set, &Cluster::default()));
+    assert_eq!(free.classes.len(), 1);
+    assert!(free.classes[0].waiting_s < 1e-12);
+    let class = &slow.classes[0];
+    assert!((class.compute_s + class.waiting_s - slow.step_s).abs() < 1e-12);
+    assert!((class.compute_s - free.step_s).abs() < 1e-12);
+    // The queue of a rank runs one collective after another.
+    for pair in slow.exchanged.windows(2) {
+        assert!(pair[1].begin_s >= pair[0].end_s);
+    }
+    for exchanged in &slow.exchanged {
+        let collective = &set.collectives[exchanged.collective.index()];
+        let bytes: usize = collective.transfers.iter().map(|transfer| transfer.full_bytes(0)).sum();
+        let link = Cluster::default().levels[0].link;
+        let expected_s = 2.0 * (link.latency_s + bytes as f64 / 2.0 / link.bytes_per_s);
+        assert!((collective_s(collective, &Cluster::default()) - expected_s).abs() < 1e-15);
+        assert!((exchanged.end_s - exchanged.begin_s - expected_s).abs() < 1e-12);
+    }
+}
+
+#[test]
+fn a_pipeline_takes_the_makespan_of_its_timetable() {
+    let model = mlp(8, 64, 64).unwrap();
+    for (timetable, mesh) in [("1f1b", "pp=2"), ("1f1b", "pp=4"), ("gpipe", "pp=2"), ("zb-h1", "pp=4")] {
+        let built = built(&model, mesh, 8, timetable);
+        let set = lowered(&built);
+        let simulation = predicted(&set, &free_links());
+        let table = built.timetable.as_ref().expect("a pipeline has one");
+        // Nanoseconds of each task by stage, microbatch and kind, and the time outside of tasks.
+        let (mut last_s, mut task_ns) = (0.0f64, std::collections::BTreeMap::new());
+        for (slice, (run, program)) in simulation.classes.iter().zip(&set.programs).enumerate() {
+            for event in &run.events {
+                let origin = &program.instructions[event.instruction].origin;
+                let is_compute = matches!(program.instructions[event.instruction].action, Action::Compute(_));
+                if let (Some(microbatch), true) = (origin.microbatch, is_compute) {
+                    last_s = last_s.max(event.end_ns as f64 / 1e9);
+                    *task_ns.entry((slice, microbatch, origin.phase.name())).or_insert(0) +=
+                        event.nanos() as usize;
+                }
+            }
+        }
+        let of = |slice, microbatch, phase| task_ns.get(&(slice, microbatch, phase)).copied().unwrap_or(0);
+        let duration = |task: partita_pipeline::Task| {
+            let (stage, microbatch) = (task.stage, task.microbatch);
+            let (input, weight) = (of(stage, microbatch, "input_grad"), of(stage, microbatch, "weight_grad"));
+            match task.kind {
+                TaskKind::Forward => of(stage, microbatch, "forward"),
+                TaskKind::InputGrad => input,
+                TaskKind::WeightGrad => weight,
+                TaskKind::Backward => input + weight,
+            }
+        };
+        let makespan_s = table.times(duration).unwrap().makespan() as f64 / 1e9;
+        assert!((last_s / makespan_s - 1.0).abs() < 0.01, "{timetable} on {mesh}: {last_s} {makespan_s}");
+    }
+}
+
+#[test]
+fn a_thousand_alike_ranks_are_one_clock_and_the_trace_shows_them() {
+    let set = lowered(&built(&mlp(2, 8, 1024).unwrap(), "dp=1024", 1, "1f1b"));
+    let simulation = predicted(&set, &Cluster::ready("h100-pod").unwrap());
+    assert_eq!(simulation.classes.len(), 1);
+    let trace = simulation.trace(&set);
+    assert_eq!(trace.tracks[0].name, "ranks 0 to 1023, 1024 alike");
+    let collectives = trace.spans.iter().filter(|span| span.category == "collective").count();
+    assert_eq!(collectives, simulation.exchanged.len());
+    let pipeline = lowered(&built(&mlp(4, 8, 8).unwrap(), "pp=2", 2, "1f1b"));
+    let simulation = predicted(&pipeline, &Cluster::default());
+    let trace = simulation.trace(&pipeline);
+    assert_eq!(trace.tracks.len(), 4);
+    // Two microbatches, each with a value sent forward and its gradient sent back, at least.
+    assert!(trace.flows.len() >= 4 && trace.flows.iter().all(|flow| flow.from.1 < flow.to.1));
+    assert!(trace.flows.iter().any(|flow| flow.from.0 > flow.to.0), "gradients go back");
+}
