@@ -13,6 +13,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("kernels", 1),
     ("comm", 1),
     ("mlir", 1),
+    ("trace", 1),
     ("ir", 2),
     ("cost", 2),
     ("nn", 3),
@@ -21,6 +22,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("schedule", 5),
     ("program", 5),
     ("runtime", 6),
+    ("simulate", 6),
     ("partita", 7),
 ];
 
@@ -376,7 +378,9 @@ const PLAIN: &[(&str, Option<&str>)] = &[
     ("program", None),
     ("runtime", None),
     ("schedule", None),
+    ("simulate", None),
     ("spmd", None),
+    ("trace", None),
 ];
 
 /// Phrases that hide the subject of a sentence or the field's word for it. None may occur in a comment of those crates.

@@ -8,7 +8,7 @@
 //!
 //! # Why classes suffice
 //! The ranks of a class execute the same instructions with the same costs, and each collective that
-//! one of them starts meets the same classes as the collective that another one starts at the same
+//! one of them starts has members in the same classes as the collective that another one starts at the same
 //! place. So the clocks of a class agree if those of its members do when the step begins.
 
 use crate::link::collective_s;
@@ -78,7 +78,7 @@ impl Simulation {
 /// Predicts one step of a program set on a cluster; rank `n` runs on device `n`.
 ///
 /// # Errors
-/// E475 if ranks wait for each other forever, which [`partita_program::check`] excludes.
+/// E510 if ranks wait for each other forever, which [`partita_program::check`] excludes.
 pub fn simulate(set: &ProgramSet, cluster: &Cluster) -> Result<Simulation> {
     let class_of = set.class_of_ranks();
     let mut links = Links {
@@ -99,7 +99,7 @@ pub fn simulate(set: &ProgramSet, cluster: &Cluster) -> Result<Simulation> {
     loop {
         let Some(class) = runnable(&classes) else {
             let Some(stuck) = classes.iter().find(|class| !class.is_done) else { break };
-            return Err(Diagnostic::new("E475", "the simulated ranks wait for each other forever")
+            return Err(Diagnostic::new("E510", "the simulated ranks wait for each other forever")
                 .at(format!("rank {}, instruction {}", stuck.program.rank(), stuck.cursor.next))
                 .expected("programs that the static checks accept"));
         };
