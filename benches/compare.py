@@ -234,7 +234,7 @@ round. Where the two are far apart, the copy itself had two speeds.
 
 ## What is measured
 
-The sizes are those of `crates/partita/src/commands/bench/models.rs` and `benches/measure.py`: f32, whole steps.
+The sizes are those of `crates/partita-cli/src/commands/bench/models.rs` and `benches/measure.py`: f32, whole steps.
 Where the kernels are said to have `amx`, Partita's products run on the matrix unit, as six products of `bf16` parts that
 together are at least as near to the true sum as products of `f32`; peers multiply in `f32`, as they do by default.
 

@@ -1,6 +1,6 @@
 """What the peers' scripts share: the sizes of the cases, and how a step is timed.
 
-The sizes are those of `partita bench` (crates/partita/src/commands/bench/models.rs), and a result has the same keys as
+The sizes are those of `partita bench` (crates/partita-cli/src/commands/bench/models.rs), and a result has the same keys as
 a line of `partita bench --json`."""
 
 import argparse

@@ -9,8 +9,8 @@ use toml::{Table, Value};
 
 /// Reads `[cluster]`: `name` is a ready cluster or a TOML file, whose keys are those of this section, and which the other
 /// keys change. The cluster is checked.
-pub fn cluster(mut section: Section) -> Result<Cluster> {
-    let name = section.text("name")?.unwrap_or_else(|| READY[0].to_string());
+pub fn cluster(section: &mut Section) -> Result<Cluster> {
+    let name = name(section)?;
     let base = match READY.contains(&name.as_str()) || !Path::new(&name).exists() {
         true => Cluster::ready(&name)?,
         false => from_file(&name)?,
@@ -30,43 +30,70 @@ fn from_file(path: &str) -> Result<Cluster> {
         text.parse().map_err(|error: toml::de::Error| unreadable(error.message().to_string()))?;
     let mut root = Table::from_iter([(path.to_string(), Value::Table(table))]);
     let mut section = Section::take(&mut root, path)?;
-    let ready = section.text("name")?.unwrap_or_else(|| READY[0].to_string());
-    Ok(Cluster { name: path.to_string(), ..changed(Cluster::ready(&ready)?, section)? })
+    let ready = name(&mut section)?;
+    let cluster = changed(Cluster::ready(&ready)?, &mut section)?;
+    section.end()?;
+    Ok(Cluster { name: path.to_string(), ..cluster })
 }
 
-/// The cluster with what the section says.
-fn changed(mut cluster: Cluster, mut section: Section) -> Result<Cluster> {
+/// The key `name`.
+fn name(section: &mut Section) -> Result<String> {
+    section.get(
+        "name",
+        READY[0].to_string(),
+        "laptop, a100-8, h100-8, h100-pod, or a TOML file with these keys",
+    )
+}
+
+/// The default of a key that changes the named cluster.
+const AS_NAMED: &str = "that of cluster.name";
+
+/// The cluster with the figures of the section.
+fn changed(mut cluster: Cluster, section: &mut Section) -> Result<Cluster> {
     let device = &mut cluster.device;
-    if let Some(kind) = section.text("device")? {
+    if let Some(kind) = section.find("device", AS_NAMED, "kind of device, for messages")? {
         device.kind = kind;
     }
-    for (key, figure) in [
-        ("flops_per_s", &mut device.flops_per_s),
-        ("memory_bytes_per_s", &mut device.memory_bytes_per_s),
-        ("overlap", &mut device.overlap),
+    for (key, figure, about) in [
+        ("flops_per_s", &mut device.flops_per_s, "floating-point operations per second of a device"),
+        (
+            "memory_bytes_per_s",
+            &mut device.memory_bytes_per_s,
+            "memory bandwidth of a device, in bytes per second",
+        ),
+        ("overlap", &mut device.overlap, "share of communication that computation can hide, from 0 to 1"),
     ] {
-        if let Some(number) = section.number(key)? {
+        if let Some(number) = section.find(key, AS_NAMED, about)? {
             *figure = number;
         }
     }
-    if let Some(bytes) = section.count("memory_bytes")? {
-        device.memory_bytes = bytes as u64;
+    if let Some(bytes) = section.find("memory_bytes", AS_NAMED, "memory of a device, in bytes")? {
+        device.memory_bytes = bytes;
     }
-    if let Some(value) = section.value("flops_per_s_by_type") {
+    let about = "operations per second for element types: { bf16 = 989e12 }";
+    if let Some(value) = section.raw("flops_per_s_by_type", "table", AS_NAMED, about) {
         device.flops_per_s_by_type = by_type(&value)?;
     }
-    for (key, curve) in [
-        ("flops_efficiency", &mut device.flops_efficiency),
-        ("memory_efficiency", &mut device.memory_efficiency),
+    for (key, curve, about) in [
+        (
+            "flops_efficiency",
+            &mut device.flops_efficiency,
+            "share of flops_per_s by operations: [[1e6, 0.1], ..]",
+        ),
+        (
+            "memory_efficiency",
+            &mut device.memory_efficiency,
+            "share of memory_bytes_per_s by bytes: [[1e4, 0.2], ..]",
+        ),
     ] {
-        if let Some(value) = section.value(key) {
+        if let Some(value) = section.raw(key, "number or points", AS_NAMED, about) {
             *curve = self::curve(key, &value)?;
         }
     }
-    if let Some(value) = section.value("links") {
+    let about = "levels of links, nearest ranks first: latency_s, bytes_per_s, ranks, algorithm";
+    if let Some(value) = section.raw("links", "tables", AS_NAMED, about) {
         cluster.levels = levels(&value)?;
     }
-    section.end()?;
     cluster.check()?;
     Ok(cluster)
 }
@@ -104,19 +131,27 @@ fn levels(value: &Value) -> Result<Vec<Level>> {
     let level = |value: &Value| {
         let mut root = Table::from_iter([(key.to_string(), value.clone())]);
         let mut section = Section::take(&mut root, key)?;
-        let ranks = section.count("ranks")?;
-        let mut figure = |name: &str| section.number(name)?.ok_or_else(|| wrong(key, expected, value));
-        let (latency_s, bytes_per_s) = (figure("latency_s")?, figure("bytes_per_s")?);
-        let algorithm = match section.text("algorithm")? {
-            None => Algorithm::default(),
-            Some(name) => {
-                Algorithm::ALL.iter().find(|(known, _)| *known == name).map(|(_, a)| *a).ok_or_else(|| {
-                    let known: Vec<&str> = Algorithm::ALL.iter().map(|(name, _)| *name).collect();
-                    Diagnostic::new("E004", format!("`{key}` cannot have the algorithm `{name}`"))
-                        .expected(known.join(" or "))
-                })?
-            }
+        let ranks = section.find("ranks", "all", "ranks of the level")?;
+        let mut figure = |name: &str, about: &'static str| {
+            section.find(name, "required", about)?.ok_or_else(|| wrong(key, expected, value))
         };
+        let (latency_s, bytes_per_s) = (
+            figure("latency_s", "latency in seconds")?,
+            figure("bytes_per_s", "bandwidth in bytes per second")?,
+        );
+        let algorithm =
+            match section.find::<String>("algorithm", "the default one", "algorithm of collectives")? {
+                None => Algorithm::default(),
+                Some(name) => {
+                    Algorithm::ALL.iter().find(|(known, _)| *known == name).map(|(_, a)| *a).ok_or_else(
+                        || {
+                            let known: Vec<&str> = Algorithm::ALL.iter().map(|(name, _)| *name).collect();
+                            Diagnostic::new("E004", format!("`{key}` cannot have the algorithm `{name}`"))
+                                .expected(known.join(" or "))
+                        },
+                    )?
+                }
+            };
         section.end()?;
         Ok(Level { ranks, link: Link { latency_s, bytes_per_s, algorithm } })
     };
@@ -134,7 +169,10 @@ mod tests {
 
     fn read(text: &str) -> Result<Cluster> {
         let mut root: Table = text.parse().unwrap();
-        cluster(Section::take(&mut root, "cluster")?)
+        let mut section = Section::take(&mut root, "cluster")?;
+        let cluster = cluster(&mut section)?;
+        section.end()?;
+        Ok(cluster)
     }
 
     fn code(text: &str) -> &'static str {

@@ -1,17 +1,20 @@
 //! The config of a run: strict TOML, bundled ones by name, any key overridable.
 
+mod optimizer;
+mod reader;
+
 use crate::cluster::cluster;
 use crate::feeds::BUNDLED_CORPUS;
-use crate::keys::{Section, unknown};
+use crate::keys::{Key, unknown};
+use crate::models::{ModelKinds, ModelSource};
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_cost::Cluster;
-use partita_nn::{
-    BertConfig, Decay, GptConfig, LlamaConfig, LrSchedule, MlpConfig, ModelConfig, Optimizer, StepOptions,
-};
+use partita_nn::{LrSchedule, StepOptions};
 use partita_pipeline::Order;
 use partita_runtime::{Cpu, KernelChoice, MemoryLimit};
-use std::collections::BTreeMap;
+use reader::{Optional, Reader};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use toml::{Table, Value};
 
 /// The bundled configs: name and text.
@@ -26,7 +29,7 @@ pub const BUNDLED: &[(&str, &str)] = &[
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The model and its sizes.
-    pub model: ModelConfig,
+    pub model: Arc<dyn ModelSource>,
     /// How long and on how much.
     pub train: Train,
     /// How parameters are updated.
@@ -45,7 +48,7 @@ pub struct Config {
     pub checkpoint: CheckpointConfig,
     /// The config as one table, overrides included: what is written beside checkpoints.
     pub resolved: Table,
-    /// What was left out of a bundled config.
+    /// Keys of a bundled config that were left out, in a sentence for the user.
     pub notes: Vec<String>,
 }
 
@@ -143,7 +146,18 @@ const SECTIONS: &[&str] = &["model", "train", "optimizer", "data", "mesh", "clus
 
 impl Config {
     /// Reads a config file or a bundled config and applies `overrides` (`section.key=value`).
+    ///
+    /// # Errors
+    /// E001 to E006, E015, E031, E035, E340 and others of the sections, with the key or the line.
     pub fn load(name: &str, overrides: &[String]) -> Result<Config> {
+        Config::load_with(&ModelKinds::bundled(), name, overrides)
+    }
+
+    /// [`Config::load`] with the models of a program's own.
+    ///
+    /// # Errors
+    /// Those of [`Config::load`].
+    pub fn load_with(kinds: &ModelKinds, name: &str, overrides: &[String]) -> Result<Config> {
         let bundled = BUNDLED.iter().find(|(n, _)| *n == name);
         let text = match bundled {
             Some((_, text)) => text.to_string(),
@@ -162,9 +176,10 @@ impl Config {
         let other_kind = |section: &str| kind_of(&before, section) != kind_of(&table, section);
         let changed: Vec<&str> = ["model", "optimizer"].into_iter().filter(|s| other_kind(s)).collect();
         if bundled.is_none() {
-            return Config::from_table(table.clone()).map_err(|error| blame_file(error, name, &changed));
+            let config = Config::read(kinds, table, Optional::new(), "");
+            return config.map_err(|error| blame_file(error, name, &changed));
         }
-        // Who asks for another kind has not written the keys that a bundled config holds for its own.
+        // A user who chooses another kind did not write the keys that the bundled config has for its own kind.
         let mut own = Optional::new();
         for section in &changed {
             let keys = before.get(*section).and_then(Value::as_table).into_iter().flat_map(Table::keys);
@@ -174,29 +189,77 @@ impl Config {
             };
             own.insert(section, keys.filter(|key| !set(key)).cloned().collect());
         }
-        Config::read(table, &own, name)
+        Config::read(kinds, table, own, name)
+    }
+
+    /// The config of a model that no config names, with the defaults of all other sections.
+    pub fn of(model: Arc<dyn ModelSource>) -> Config {
+        let mut reader = Reader::new(Table::new(), Optional::new());
+        Config::with_model(model, &mut reader).expect("the defaults fit together")
     }
 
     /// The device, with the kernels that `train.kernels` names.
     ///
     /// # Errors
-    /// E465 where this machine lacks them.
+    /// E465 if this machine lacks them.
     pub fn cpu(&self) -> Result<Cpu> {
         let options = self.train.kernels.options().map_err(|error| error.at("[train] kernels"))?;
         Ok(Cpu { kernel_options: options, ..Cpu::default() })
     }
 
     /// A config from its table.
+    ///
+    /// # Errors
+    /// Those of [`Config::load`].
     pub fn from_table(table: Table) -> Result<Config> {
-        Config::read(table, &Optional::new(), "")
+        Config::read(&ModelKinds::bundled(), table, Optional::new(), "")
     }
 
-    /// A config from its table; keys that are `optional` may be unknown, and are then left out.
-    fn read(table: Table, optional: &Optional, name: &str) -> Result<Config> {
-        let mut resolved = table.clone();
-        let mut root = table;
-        if !root.contains_key("model") {
-            let sections: Vec<String> = root.keys().map(|section| format!("[{section}]")).collect();
+    /// Every key that a config may have, in the order of the sections. A key that only some kinds of models or optimizers
+    /// have names those kinds; so does one whose default depends on the kind.
+    pub fn keys(kinds: &ModelKinds) -> Vec<Key> {
+        let models = kinds.names().into_iter().map(|kind| ("model", kind));
+        let optimizers = optimizer::KINDS.iter().map(|kind| ("optimizer", *kind));
+        let choices: Vec<(&str, &str)> = models.chain(optimizers).collect();
+        let mut all: Vec<Key> = Vec::new();
+        for &(chosen, kind) in &choices {
+            let section = Table::from_iter([("kind".to_string(), kind.into())]);
+            let mut reader =
+                Reader::new(Table::from_iter([(chosen.to_string(), section.into())]), Optional::new());
+            if chosen == "model" {
+                model(kinds, &mut reader).expect("the defaults of a kind are valid");
+            } else {
+                let model = crate::models::from_fn("none", |_, _| Ok(Vec::new()));
+                Config::with_model(model, &mut reader).expect("the defaults fit together");
+            }
+            for key in reader.keys {
+                let of = (key.section == chosen && key.name != "kind").then(|| kind.to_string());
+                match all.iter_mut().find(|other| Key { kinds: Vec::new(), ..(*other).clone() } == key) {
+                    Some(other) => other.kinds.extend(of),
+                    None => all.push(Key { kinds: of.into_iter().collect(), ..key }),
+                }
+            }
+        }
+        // A key of every kind is a key of the section.
+        for key in &mut all {
+            let count = choices.iter().filter(|(section, _)| *section == key.section).count();
+            if key.kinds.len() == count {
+                key.kinds.clear();
+            }
+        }
+        // Sections in their order, and all keys of one name beside each other.
+        let section = |key: &Key| SECTIONS.iter().position(|section| *section == key.section);
+        let first = |key: &Key| all.iter().position(|k| (&k.section, &k.name) == (&key.section, &key.name));
+        let places: Vec<_> = all.iter().map(|key| (section(key), first(key))).collect();
+        let mut placed: Vec<(_, Key)> = places.into_iter().zip(all).collect();
+        placed.sort_by_key(|(place, _)| *place);
+        placed.into_iter().map(|(_, key)| key).collect()
+    }
+
+    /// A config from its table; `optional` keys may be unknown, and are then left out.
+    fn read(kinds: &ModelKinds, table: Table, optional: Optional, name: &str) -> Result<Config> {
+        if !table.contains_key("model") {
+            let sections: Vec<String> = table.keys().map(|section| format!("[{section}]")).collect();
             return Err(Diagnostic::new("E035", "the config has no model")
                 .at("[model]")
                 .expected("a section [model], such as the line `kind = \"gpt\"` below it")
@@ -207,117 +270,176 @@ impl Config {
                 })
                 .help("begin with a bundled config: `partita train gpt`; the README shows one"));
         }
-        let may_lack = |section: &str| optional.get(section).map_or(&[][..], Vec::as_slice);
-        let mut left_out = Vec::new();
-        let section = Section::take(&mut root, "model")?.with_optional(may_lack("model"));
-        let model = model(section, &mut left_out)?;
-        let mut train = Section::take(&mut root, "train")?;
-        let dtype = train.text("dtype")?.unwrap_or_else(|| "f32".into());
-        let known = ["f32", "f64", "bf16", "f16"];
-        let dtype = DType::from_name(&dtype).filter(|d| d.is_float()).ok_or_else(|| {
-            Diagnostic::new("E004", format!("`train.dtype` cannot be {dtype}")).expected(known.join(", "))
-        })?;
-        let steps = train.count("steps")?.unwrap_or(100) as u64;
-        let train_section = Train {
-            steps,
-            batch: train.count("batch")?.unwrap_or(32),
-            microbatches: train.count("microbatches")?.unwrap_or(1),
-            timetable: timetable(train.text("timetable")?)?,
-            seed: train.count("seed")?.unwrap_or(1) as u64,
-            dtype,
-            validate_every: train.count("validate_every")?.unwrap_or(0) as u64,
-            validate_batches: train.count("validate_batches")?.unwrap_or(8) as u64,
-            sample_bytes: train.count("sample_bytes")?.unwrap_or(240),
-            memory_limit: match train.value("memory_limit") {
-                None => MemoryLimit::default(),
-                Some(Value::String(text)) => MemoryLimit::parse(&text)?,
-                Some(other) => MemoryLimit::parse(&other.to_string())?,
-            },
-            verify_limit: train.number("verify_limit")?.unwrap_or(VERIFY_LIMIT),
-            kernels: match train.text("kernels")? {
-                None => KernelChoice::default(),
-                Some(text) => text.parse().map_err(|error: Box<Diagnostic>| error.at("[train] kernels"))?,
-            },
-        };
-        train.end()?;
-        train_section.check()?;
-        let (step, schedule) = {
-            let section = Section::take(&mut root, "optimizer")?.with_optional(may_lack("optimizer"));
-            optimizer(section, steps, &mut left_out)?
-        };
-        let mut data = Section::take(&mut root, "data")?;
-        let data_section = Data {
-            path: data.text("path")?.map(PathBuf::from),
-            extensions: data.texts("extensions")?,
-            max_bytes: data.count("max_bytes")?.map(|b| b as u64),
-            validation_fraction: data.number("validation_fraction")?.unwrap_or(0.05),
-        };
-        data.end()?;
-        check_data(&data_section)?;
-        let mut mesh = Section::take(&mut root, "mesh")?;
-        let shape = mesh.text("shape")?.unwrap_or_else(|| "dp=1".into());
-        mesh.end()?;
-        let cluster = cluster(Section::take(&mut root, "cluster")?)?;
-        let mut plan = Section::take(&mut root, "plan")?;
-        let plan_section = PlanConfig {
-            file: plan.text("file")?.map(PathBuf::from),
-            sequence_parallel: plan.flag("sequence_parallel")?.unwrap_or(false),
-            vocab_parallel: plan.flag("vocab_parallel")?.unwrap_or(false),
-            strict: plan.flag("strict")?.unwrap_or(false),
-            styles: plan.rest(),
-        };
-        let mut checkpoint = Section::take(&mut root, "checkpoint")?;
-        let checkpoint_section = CheckpointConfig {
-            dir: checkpoint.text("dir")?.map(PathBuf::from),
-            every: checkpoint.count("every")?.unwrap_or(0) as u64,
-            keep: checkpoint.count("keep")?.unwrap_or(2),
-        };
-        at_least_one("checkpoint.keep", checkpoint_section.keep as u64)?;
-        checkpoint.end()?;
-        check_sizes(&model, train_section.batch)?;
-        if let Some(key) = root.keys().next() {
-            let known: Vec<String> = SECTIONS.iter().map(|s| s.to_string()).collect();
-            return Err(unknown("the top of the config", key, &known));
-        }
-        for path in &left_out {
+        let mut resolved = table.clone();
+        let mut reader = Reader::new(table, optional);
+        let model = model(kinds, &mut reader)?;
+        let mut config = Config::with_model(model, &mut reader)?;
+        for path in &reader.left_out {
             if let Some((section, key)) = path.split_once('.')
                 && let Some(Value::Table(table)) = resolved.get_mut(section)
             {
                 table.remove(key);
             }
         }
-        let notes = match left_out.is_empty() {
-            true => Vec::new(),
-            false => vec![format!(
-                "left out of the bundled config `{name}`, because the kind that was asked for does not have it: {}",
-                left_out.join(", ")
-            )],
-        };
+        if !reader.left_out.is_empty() {
+            config.notes.push(format!(
+                "left out of the bundled config `{name}`, because the chosen kind does not have it: {}",
+                reader.left_out.join(", ")
+            ));
+        }
+        config.resolved = resolved;
+        Ok(config)
+    }
+
+    /// The sections other than `[model]`.
+    fn with_model(model: Arc<dyn ModelSource>, reader: &mut Reader) -> Result<Config> {
+        let train = Train::read(reader)?;
+        let (step, schedule) = optimizer::read(reader, train.steps)?;
+        let data = reader.section("data", |s| {
+            Ok(Data {
+                path: s.find("path", "the bundled text", "file or folder of text to train on")?,
+                extensions: s.find(
+                    "extensions",
+                    "all that is text",
+                    "endings of the files read below path",
+                )?,
+                max_bytes: s.find("max_bytes", "no limit", "bytes read from path at most")?,
+                validation_fraction: s.get(
+                    "validation_fraction",
+                    0.05,
+                    "share of the text held out for validation",
+                )?,
+            })
+        })?;
+        check_data(&data)?;
+        let mesh = reader.section("mesh", |s| {
+            s.get(
+                "shape",
+                "dp=1".to_string(),
+                "the axes with their sizes: dp=2,tp=2; -1 takes the remaining cores",
+            )
+        })?;
+        let cluster = reader.section("cluster", cluster)?;
+        let plan = reader.section("plan", |s| {
+            Ok(PlanConfig {
+                file: s.find("file", "the other keys of the section, else the ready plan", "plan file")?,
+                sequence_parallel: s.get(
+                    "sequence_parallel",
+                    false,
+                    "shard the residual stream over tp along the sequence",
+                )?,
+                vocab_parallel: s.get(
+                    "vocab_parallel",
+                    false,
+                    "shard the embedding and the head over tp along the vocabulary",
+                )?,
+                strict: s.get("strict", false, "refuse a mesh that leaves ranks without work")?,
+                styles: s.rest(),
+            })
+        })?;
+        let checkpoint = reader.section("checkpoint", |s| {
+            Ok(CheckpointConfig {
+                dir: s.find(
+                    "dir",
+                    "runs/MODEL, or the next free runs/MODEL-N",
+                    "folder of this run's checkpoints",
+                )?,
+                every: s.get("every", 0, "steps between checkpoints; 0 saves only at the end")?,
+                keep: s.get("keep", 2, "the number of this run's newest checkpoints that are kept")?,
+            })
+        })?;
+        at_least_one("checkpoint.keep", checkpoint.keep as u64)?;
+        check_sizes(model.as_ref(), train.batch)?;
+        if let Some(key) = reader.unread() {
+            let known: Vec<String> = SECTIONS.iter().map(|s| s.to_string()).collect();
+            return Err(unknown("the top of the config", key, &known));
+        }
         Ok(Config {
             model,
-            train: train_section,
+            train,
             step,
             schedule,
-            data: data_section,
-            mesh: shape,
+            data,
+            mesh,
             cluster,
-            plan: plan_section,
-            checkpoint: checkpoint_section,
-            resolved,
-            notes,
+            plan,
+            checkpoint,
+            resolved: Table::new(),
+            notes: Vec::new(),
         })
     }
 }
 
-/// By section, the keys that may be unknown.
-type Optional<'a> = BTreeMap<&'a str, Vec<String>>;
+impl Train {
+    fn read(reader: &mut Reader) -> Result<Train> {
+        let train = reader.section("train", |s| {
+            let dtype = s.get("dtype", "f32".to_string(), "type of parameters and activations: f32, f64, bf16 or f16")?;
+            let known = ["f32", "f64", "bf16", "f16"];
+            let dtype = DType::from_name(&dtype).filter(|d| d.is_float()).ok_or_else(|| {
+                Diagnostic::new("E004", format!("`train.dtype` cannot be {dtype}")).expected(known.join(", "))
+            })?;
+            Ok(Train {
+                steps: s.get("steps", 100, "optimizer steps")?,
+                batch: s.get("batch", 32, "rows of the global batch")?,
+                microbatches: s.get("microbatches", 1, "microbatches of a step")?,
+                timetable: timetable(s.find(
+                    "timetable",
+                    &Value::from(Order::default().name()).to_string(),
+                    "order in which pipeline stages process microbatches: a name, or a CSV file in PyTorch's form",
+                )?)?,
+                seed: s.get("seed", 1, "seed of initial values, data order and dropout")?,
+                dtype,
+                validate_every: s.get("validate_every", 0, "steps between validations; 0 validates only at the end")?,
+                validate_batches: s.get("validate_batches", 8, "batches of a validation")?,
+                sample_bytes: s.get("sample_bytes", 240, "bytes of the text generated at the end; 0 for none")?,
+                memory_limit: match s.raw(
+                    "memory_limit",
+                    "limit",
+                    "\"80%\"",
+                    "memory that the process takes at most: a percentage, or bytes such as 8G",
+                ) {
+                    None => MemoryLimit::default(),
+                    Some(Value::String(text)) => MemoryLimit::parse(&text)?,
+                    Some(other) => MemoryLimit::parse(&other.to_string())?,
+                },
+                verify_limit: s.get(
+                    "verify_limit",
+                    VERIFY_LIMIT,
+                    "element operations that a verification on the interpreter may take",
+                )?,
+                kernels: match s.find::<String>(
+                    "kernels",
+                    "\"native\"",
+                    "machine code of the kernels: portable, avx2, avx512 or native",
+                )? {
+                    None => KernelChoice::default(),
+                    Some(text) => {
+                        text.parse().map_err(|error: Box<Diagnostic>| error.at("[train] kernels"))?
+                    }
+                },
+            })
+        })?;
+        train.check()?;
+        Ok(train)
+    }
+}
+
+/// The section `[model]`.
+fn model(kinds: &ModelKinds, reader: &mut Reader) -> Result<Arc<dyn ModelSource>> {
+    let model = reader.section("model", |s| {
+        let kind = s.get("kind", "gpt".to_string(), "kind of model: mlp, gpt, llama or bert")?;
+        kinds.named(&kind)?.read(s)
+    })?;
+    model.validate()?;
+    Ok(model)
+}
 
 /// `kind` in a section.
 fn kind_of<'a>(table: &'a Table, section: &str) -> Option<&'a Value> {
     table.get(section)?.get("kind")
 }
 
-/// Says of an unknown key where it comes from, if another kind was asked for than the file is written for.
+/// Notes where an unknown key comes from, if an override names another kind than the file.
 fn blame_file(error: Box<Diagnostic>, file: &str, changed: &[&str]) -> Box<Diagnostic> {
     let of = |section: &&&str| error.at.as_ref().is_some_and(|at| at.starts_with(&format!("[{section}] ")));
     match changed.iter().find(of) {
@@ -364,51 +486,24 @@ fn check_data(data: &Data) -> Result<()> {
 /// overflow either.
 const MOST_ELEMENTS: f64 = (1u64 << 34) as f64;
 
-/// E015 where a parameter or an activation of the model would not fit into memory.
-fn check_sizes(model: &ModelConfig, batch: usize) -> Result<()> {
-    let real = |size: usize| size as f64;
-    let text = |vocab: usize, dim: usize, hidden: f64, heads: usize, sequence: usize| {
-        let rows = real(batch) * real(sequence);
-        let width = real(vocab).max(hidden).max(real(heads) * real(sequence));
-        vec![
-            ("batch x sequence x features", rows * width.max(real(dim))),
-            ("vocab x dim", real(vocab) * real(dim)),
-            ("dim x hidden", real(dim) * hidden.max(real(dim))),
-        ]
+/// E015 if a parameter or an activation of the model cannot fit into memory.
+fn check_sizes(model: &dyn ModelSource, batch: usize) -> Result<()> {
+    let refused = |at: &str| {
+        Diagnostic::new("E015", "the model or its batch is too large for one process")
+            .at(at)
+            .help("check the sizes for a typo")
     };
-    let tensors = match model {
-        ModelConfig::Gpt(c) => text(c.vocab, c.dim, real(c.dim) * real(c.mlp_ratio), c.heads, c.sequence),
-        ModelConfig::Bert(c) => text(c.vocab, c.dim, real(c.dim) * real(c.mlp_ratio), c.heads, c.sequence),
-        ModelConfig::Llama(c) => {
-            text(c.vocab, c.dim, c.hidden.map_or(4.0 * real(c.dim), real), c.heads, c.sequence)
-        }
-        ModelConfig::Mlp(c) => {
-            let widest = c.dims.iter().copied().max().map_or(0.0, real);
-            vec![("batch x features", real(batch) * widest), ("features x features", widest * widest)]
-        }
-    };
-    let layers = match model {
-        ModelConfig::Gpt(c) => c.layers,
-        ModelConfig::Bert(c) => c.layers,
-        ModelConfig::Llama(c) => c.layers,
-        ModelConfig::Mlp(c) => c.dims.len(),
-    };
-    if layers > MOST_LAYERS {
-        return Err(Diagnostic::new("E015", "the model or its batch is too large for one process")
-            .at("[model]")
+    let sizes = model.sizes(batch);
+    if sizes.layers > MOST_LAYERS {
+        return Err(refused("[model]")
             .expected(format!("at most {MOST_LAYERS} layers"))
-            .found(format!("{layers} layers"))
-            .help("check the sizes for a typo"));
+            .found(format!("{} layers", sizes.layers)));
     }
-    match tensors.into_iter().find(|(_, elements)| *elements > MOST_ELEMENTS) {
+    match sizes.tensors.into_iter().find(|(_, elements)| *elements > MOST_ELEMENTS) {
         None => Ok(()),
-        Some((what, elements)) => {
-            Err(Diagnostic::new("E015", "the model or its batch is too large for one process")
-                .at("[model], [train]")
-                .expected(format!("tensors of at most {MOST_ELEMENTS:.1e} elements"))
-                .found(format!("{what} = {elements:.1e}"))
-                .help("check the sizes for a typo"))
-        }
+        Some((what, elements)) => Err(refused("[model], [train]")
+            .expected(format!("tensors of at most {MOST_ELEMENTS:.1e} elements"))
+            .found(format!("{what} = {elements:.1e}"))),
     }
 }
 
@@ -450,135 +545,6 @@ fn apply_override(table: &mut Table, item: &str) -> Result<()> {
         inner.insert(key.trim_matches('"').to_string(), value);
     }
     Ok(())
-}
-
-fn model(mut s: Section, left_out: &mut Vec<String>) -> Result<ModelConfig> {
-    let kind = s.text("kind")?.unwrap_or_else(|| "gpt".into());
-    let config = match kind.as_str() {
-        "gpt" => {
-            let d = GptConfig::default();
-            ModelConfig::Gpt(GptConfig {
-                vocab: s.count("vocab")?.unwrap_or(d.vocab),
-                dim: s.count("dim")?.unwrap_or(d.dim),
-                layers: s.count("layers")?.unwrap_or(d.layers),
-                heads: s.count("heads")?.unwrap_or(d.heads),
-                kv_heads: s.count("kv_heads")?.or(d.kv_heads),
-                sequence: s.count("sequence")?.unwrap_or(d.sequence),
-                mlp_ratio: s.count("mlp_ratio")?.unwrap_or(d.mlp_ratio),
-                dropout: s.number("dropout")?.unwrap_or(d.dropout),
-                tied: s.flag("tied")?.unwrap_or(d.tied),
-                fused_qkv: s.flag("fused_qkv")?.unwrap_or(d.fused_qkv),
-                bias: s.flag("bias")?.unwrap_or(d.bias),
-            })
-        }
-        "llama" => {
-            let d = LlamaConfig::default();
-            ModelConfig::Llama(LlamaConfig {
-                vocab: s.count("vocab")?.unwrap_or(d.vocab),
-                dim: s.count("dim")?.unwrap_or(d.dim),
-                layers: s.count("layers")?.unwrap_or(d.layers),
-                heads: s.count("heads")?.unwrap_or(d.heads),
-                kv_heads: s.count("kv_heads")?.or(d.kv_heads),
-                sequence: s.count("sequence")?.unwrap_or(d.sequence),
-                hidden: s.count("hidden")?.or(d.hidden),
-                rotary_base: s.number("rotary_base")?.unwrap_or(d.rotary_base),
-                epsilon: s.number("epsilon")?.unwrap_or(d.epsilon),
-                dropout: s.number("dropout")?.unwrap_or(d.dropout),
-                tied: s.flag("tied")?.unwrap_or(d.tied),
-                fused_qkv: s.flag("fused_qkv")?.unwrap_or(d.fused_qkv),
-            })
-        }
-        "bert" => {
-            let d = BertConfig::default();
-            ModelConfig::Bert(BertConfig {
-                vocab: s.count("vocab")?.unwrap_or(d.vocab),
-                dim: s.count("dim")?.unwrap_or(d.dim),
-                layers: s.count("layers")?.unwrap_or(d.layers),
-                heads: s.count("heads")?.unwrap_or(d.heads),
-                sequence: s.count("sequence")?.unwrap_or(d.sequence),
-                mlp_ratio: s.count("mlp_ratio")?.unwrap_or(d.mlp_ratio),
-                dropout: s.number("dropout")?.unwrap_or(d.dropout),
-                types: s.count("types")?.unwrap_or(d.types),
-                padding_mask: s.flag("padding_mask")?.unwrap_or(d.padding_mask),
-                tied: s.flag("tied")?.unwrap_or(d.tied),
-                fused_qkv: s.flag("fused_qkv")?.unwrap_or(d.fused_qkv),
-            })
-        }
-        "mlp" => {
-            let d = MlpConfig::default();
-            ModelConfig::Mlp(MlpConfig {
-                dims: s.counts("dims")?.unwrap_or(d.dims),
-                activation: d.activation,
-                bias: s.flag("bias")?.unwrap_or(d.bias),
-                classify: s.flag("classify")?.unwrap_or(d.classify),
-            })
-        }
-        other => {
-            let mut error = Diagnostic::new("E004", format!("no model of kind `{other}`"))
-                .expected("mlp, gpt, llama or bert");
-            if let Some(help) = did_you_mean(other, ["mlp", "gpt", "llama", "bert"]) {
-                error = error.help(help);
-            }
-            return Err(error);
-        }
-    };
-    left_out.extend(s.end()?);
-    config.validate()?;
-    Ok(config)
-}
-
-fn optimizer(mut s: Section, steps: u64, left_out: &mut Vec<String>) -> Result<(StepOptions, LrSchedule)> {
-    let kind = s.text("kind")?.unwrap_or_else(|| "adamw".into());
-    let mut optimizer = Optimizer::from_name(&kind).ok_or_else(|| {
-        Diagnostic::new("E004", format!("no optimizer `{kind}`")).expected("sgd, adam, adamw or lion")
-    })?;
-    let mut set = |slot: &mut f64, key: &str| -> Result<()> {
-        if let Some(value) = s.number(key)? {
-            *slot = value;
-        }
-        Ok(())
-    };
-    match &mut optimizer {
-        Optimizer::Sgd { momentum, weight_decay, .. } => {
-            set(momentum, "momentum")?;
-            set(weight_decay, "weight_decay")?;
-        }
-        Optimizer::Adam { beta1, beta2, epsilon, weight_decay }
-        | Optimizer::AdamW { beta1, beta2, epsilon, weight_decay } => {
-            set(beta1, "beta1")?;
-            set(beta2, "beta2")?;
-            set(epsilon, "epsilon")?;
-            set(weight_decay, "weight_decay")?;
-        }
-        Optimizer::Lion { beta1, beta2, weight_decay } => {
-            set(beta1, "beta1")?;
-            set(beta2, "beta2")?;
-            set(weight_decay, "weight_decay")?;
-        }
-    }
-    if let Optimizer::Sgd { nesterov, .. } = &mut optimizer {
-        *nesterov = s.flag("nesterov")?.unwrap_or(*nesterov);
-    }
-    let peak = s.number("learning_rate")?.unwrap_or(1e-3);
-    let decay = s.text("decay")?.unwrap_or_else(|| "constant".into());
-    let decay = Decay::from_name(&decay).ok_or_else(|| {
-        Diagnostic::new("E004", format!("no learning-rate decay `{decay}`"))
-            .expected("constant, cosine or linear")
-    })?;
-    let schedule = LrSchedule {
-        peak,
-        floor: s.number("floor")?.unwrap_or(peak * 0.1),
-        warmup_steps: s.count("warmup_steps")?.unwrap_or(0) as u64,
-        total_steps: s.count("decay_steps")?.map_or(steps, |v| v as u64),
-        decay,
-    };
-    let mut options = StepOptions::new(optimizer);
-    options.clip_grad_norm = s.number("clip_grad_norm")?.filter(|n| *n > 0.0);
-    options.decay_1d = s.flag("decay_1d")?.unwrap_or(false);
-    left_out.extend(s.end()?);
-    options.validate()?;
-    schedule.validate()?;
-    Ok((options, schedule))
 }
 
 #[cfg(test)]

@@ -11,9 +11,10 @@ pub use regression::RegressionFeed;
 pub use text::TextFeed;
 
 use crate::config::Config;
-use partita_base::Result;
-use partita_nn::ModelConfig;
+use crate::signature::Signature;
+use partita_base::{DType, Diagnostic, Result};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Labels with this value do not count towards the loss.
 pub const IGNORED: i32 = partita_nn::losses::IGNORE_INDEX as i32;
@@ -36,7 +37,7 @@ pub trait Feed: Send + Sync {
     fn tokens_per_batch(&self) -> usize;
     /// One line for people: what the data is.
     fn describe(&self) -> String;
-    /// Where the data stands after `steps` steps, for checkpoints.
+    /// The position in the data after `steps` steps, for checkpoints.
     fn position(&self, steps: u64) -> BTreeMap<String, String>;
     /// The step to go on with from a [`Feed::position`]. E304 where data, seed or sizes are others.
     fn resume(&self, position: &BTreeMap<String, String>) -> Result<u64>;
@@ -56,23 +57,57 @@ pub struct Baselines {
     pub bigram_nats: f64,
 }
 
-/// The feed of a config's model and data. Opens the data: E031 for an empty batch, E301 to E303, E305 where it does not suit the model.
-pub fn feed(config: &Config) -> Result<Box<dyn Feed>> {
-    let (batch, seed) = (config.train.batch, config.train.seed);
+/// The feed that suits the inputs of a model, chosen by their names, shapes and types:
+///
+/// * `tokens` and `labels`, i32 `[batch, sequence]`, perhaps with `token_types` and `attention_mask` of that shape: text of
+///   the config, with the next byte as the label, or with hidden bytes for a bidirectional model;
+/// * `inputs`, floats `[batch, features]`, with `targets`, floats `[batch, features]`, or with `labels`, i32 `[batch]`: a
+///   fixed random function.
+///
+/// Opens the data. A program may bring any other [`Feed`] of its own.
+///
+/// # Errors
+/// E036 if no feed suits the inputs, E301 to E303 for data that cannot be read, E305 for a vocabulary that is too small.
+pub fn feed(config: &Config, signature: &Signature) -> Result<Arc<dyn Feed>> {
     config.train.check()?;
+    let (batch, seed) = (config.train.batch, config.train.seed);
     let text = |sequence, vocab| -> Result<TextFeed> {
         let corpus = open_corpus(&config.data)?;
         TextFeed::new(&corpus, config.data.validation_fraction, sequence, batch, vocab, seed)
     };
-    Ok(match &config.model {
-        ModelConfig::Gpt(model) => Box::new(text(model.sequence, model.vocab)?),
-        ModelConfig::Llama(model) => Box::new(text(model.sequence, model.vocab)?),
-        ModelConfig::Bert(model) => {
-            let text = text(model.sequence, model.vocab)?;
-            Box::new(MaskedTextFeed::new(text, model.vocab, model.types, model.padding_mask, seed)?)
+    let shape = |name: &str| signature.input(name).map(|input| (input.ty.dtype, input.ty.shape.as_slice()));
+    let others = |known: &[&str]| signature.inputs.iter().any(|input| !known.contains(&input.name.as_str()));
+    match (shape("tokens"), shape("inputs"), shape("labels"), shape("targets")) {
+        (Some((DType::I32, &[_, sequence])), None, Some((DType::I32, labels)), None)
+            if labels == [batch, sequence] && !others(&TEXT) =>
+        {
+            let vocab = signature.choices("tokens");
+            let text = text(sequence, vocab)?;
+            if !signature.is_bidirectional {
+                return Ok(Arc::new(text));
+            }
+            let types = signature.input("token_types").map_or(0, |input| input.choices);
+            let padding_mask = signature.input("attention_mask").is_some();
+            Ok(Arc::new(MaskedTextFeed::new(text, vocab, types, padding_mask, seed)?))
         }
-        ModelConfig::Mlp(model) => {
-            Box::new(RegressionFeed::new(&model.dims, model.classify, batch, config.train.dtype, seed))
+        (None, Some((dtype, &[_, inputs])), None, Some((goal, &[_, outputs])))
+            if dtype.is_float() && goal == dtype && !others(&["inputs", "targets"]) =>
+        {
+            Ok(Arc::new(RegressionFeed::new(&[inputs, outputs], false, batch, dtype, seed)))
         }
-    })
+        (None, Some((dtype, &[_, inputs])), Some((DType::I32, &[_])), None)
+            if dtype.is_float() && !others(&["inputs", "labels"]) =>
+        {
+            let classes = signature.choices("labels");
+            Ok(Arc::new(RegressionFeed::new(&[inputs, classes], true, batch, dtype, seed)))
+        }
+        _ => Err(Diagnostic::new("E036", "there is no data for the inputs of this model")
+            .at("[model]")
+            .expected("tokens and labels of text, or inputs with targets or labels")
+            .found(signature.to_string())
+            .help("give the trainer a feed of its own: implement the trait `Feed`")),
+    }
 }
+
+/// Inputs of a model of text.
+const TEXT: [&str; 4] = ["tokens", "labels", "token_types", "attention_mask"];

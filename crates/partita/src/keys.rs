@@ -1,29 +1,181 @@
-//! Reading a TOML table strictly: every key is typed, and what nobody asked for is an error with a suggestion.
+//! Strict reading of a TOML table: each key has a type, a default and a line of meaning, and a key that no reader knows
+//! is an error with a suggestion.
+//!
+//! The calls that read the config are the only list of its keys: a [`Section`] records each key that was read, so
+//! [`Config::keys`](crate::config::Config::keys) lists them by reading an empty config.
 
 use partita_base::{Diagnostic, Result, did_you_mean};
+use std::path::PathBuf;
 use toml::{Table, Value};
 
-/// A section of the config. Call [`Section::end`] when all keys have been asked for.
+/// A key of the config.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Key {
+    /// The section: `train`.
+    pub section: String,
+    /// The name within the section: `steps`.
+    pub name: String,
+    /// The type of its values: `count`.
+    pub takes: &'static str,
+    /// The default as TOML, or what a config without the key means.
+    pub default: String,
+    /// Its meaning in one line.
+    pub about: &'static str,
+    /// The values of `kind` in the section for which there is such a key; empty if there is one for all of them.
+    pub kinds: Vec<String>,
+}
+
+/// A type of values in a config.
+pub trait Setting: Sized {
+    /// The name of the type in lists of keys.
+    const TAKES: &'static str;
+    /// What an error says was expected.
+    const EXPECTED: &'static str;
+
+    /// The value, or the part of it that is of another type.
+    fn read(value: &Value) -> std::result::Result<Self, &Value>;
+
+    /// The value as TOML.
+    fn write(&self) -> Value;
+}
+
+impl Setting for String {
+    const TAKES: &'static str = "text";
+    const EXPECTED: &'static str = "a string";
+
+    fn read(value: &Value) -> std::result::Result<String, &Value> {
+        value.as_str().map(str::to_string).ok_or(value)
+    }
+
+    fn write(&self) -> Value {
+        self.clone().into()
+    }
+}
+
+impl Setting for PathBuf {
+    const TAKES: &'static str = "path";
+    const EXPECTED: &'static str = "a string";
+
+    fn read(value: &Value) -> std::result::Result<PathBuf, &Value> {
+        String::read(value).map(PathBuf::from)
+    }
+
+    fn write(&self) -> Value {
+        self.display().to_string().into()
+    }
+}
+
+impl Setting for f64 {
+    const TAKES: &'static str = "number";
+    const EXPECTED: &'static str = "a finite number";
+
+    fn read(value: &Value) -> std::result::Result<f64, &Value> {
+        match value {
+            Value::Float(number) if number.is_finite() => Ok(*number),
+            Value::Integer(number) => Ok(*number as f64),
+            other => Err(other),
+        }
+    }
+
+    fn write(&self) -> Value {
+        (*self).into()
+    }
+}
+
+impl Setting for usize {
+    const TAKES: &'static str = "count";
+    const EXPECTED: &'static str = "an integer of at least 0";
+
+    fn read(value: &Value) -> std::result::Result<usize, &Value> {
+        value.as_integer().and_then(|number| usize::try_from(number).ok()).ok_or(value)
+    }
+
+    fn write(&self) -> Value {
+        Value::Integer(*self as i64)
+    }
+}
+
+impl Setting for u64 {
+    const TAKES: &'static str = usize::TAKES;
+    const EXPECTED: &'static str = usize::EXPECTED;
+
+    fn read(value: &Value) -> std::result::Result<u64, &Value> {
+        usize::read(value).map(|count| count as u64)
+    }
+
+    fn write(&self) -> Value {
+        (*self as usize).write()
+    }
+}
+
+impl Setting for bool {
+    const TAKES: &'static str = "true or false";
+    const EXPECTED: &'static str = "true or false";
+
+    fn read(value: &Value) -> std::result::Result<bool, &Value> {
+        value.as_bool().ok_or(value)
+    }
+
+    fn write(&self) -> Value {
+        (*self).into()
+    }
+}
+
+impl Setting for Vec<String> {
+    const TAKES: &'static str = "texts";
+    const EXPECTED: &'static str = "a list of strings";
+
+    fn read(value: &Value) -> std::result::Result<Vec<String>, &Value> {
+        value.as_array().ok_or(value)?.iter().map(String::read).collect()
+    }
+
+    fn write(&self) -> Value {
+        self.clone().into()
+    }
+}
+
+impl Setting for Vec<usize> {
+    const TAKES: &'static str = "counts";
+    const EXPECTED: &'static str = "a list of integers of at least 0";
+
+    fn read(value: &Value) -> std::result::Result<Vec<usize>, &Value> {
+        value.as_array().ok_or(value)?.iter().map(usize::read).collect()
+    }
+
+    fn write(&self) -> Value {
+        self.iter().map(usize::write).collect::<Vec<Value>>().into()
+    }
+}
+
+/// A section of the config. [`Section::end`] follows when all keys have been read.
 pub struct Section {
     name: String,
     table: Table,
-    asked: Vec<String>,
-    /// Keys that may go unread.
+    keys: Vec<Key>,
+    /// Keys that may be left unread.
     optional: Vec<String>,
 }
 
+/// What is left of a section after all its keys were read.
+pub struct Ended {
+    /// The keys that were read.
+    pub keys: Vec<Key>,
+    /// Optional keys of the table that were not read: `section.key`.
+    pub left_out: Vec<String>,
+}
+
 impl Section {
-    /// The sub-table `name` of `root`, empty where absent. E002 when it is not a table.
+    /// The sub-table `name` of `root`; an empty one if there is none. E002 if it is not a table.
     pub fn take(root: &mut Table, name: &str) -> Result<Section> {
         let table = match root.remove(name) {
             None => Table::new(),
             Some(Value::Table(table)) => table,
             Some(other) => return Err(wrong(name, "a table", &other)),
         };
-        Ok(Section { name: name.to_string(), table, asked: Vec::new(), optional: Vec::new() })
+        Ok(Section { name: name.to_string(), table, keys: Vec::new(), optional: Vec::new() })
     }
 
-    /// Lets these keys go unread.
+    /// Lets these keys be left unread.
     pub fn with_optional(mut self, keys: &[String]) -> Section {
         self.optional = keys.to_vec();
         self
@@ -33,98 +185,54 @@ impl Section {
         format!("{}.{key}", self.name)
     }
 
-    /// The raw value of a key.
-    pub fn value(&mut self, key: &str) -> Option<Value> {
-        self.asked.push(key.to_string());
+    /// The value of a key, or its default. E002 for a value of another type.
+    pub fn get<T: Setting>(&mut self, key: &str, default: T, about: &'static str) -> Result<T> {
+        let written = default.write().to_string();
+        Ok(self.find(key, &written, about)?.unwrap_or(default))
+    }
+
+    /// The value of a key, if there is one; `absent` says what its absence means. E002 for a value of another type.
+    pub fn find<T: Setting>(&mut self, key: &str, absent: &str, about: &'static str) -> Result<Option<T>> {
+        let Some(value) = self.raw(key, T::TAKES, absent, about) else { return Ok(None) };
+        T::read(&value).map(Some).map_err(|found| wrong(&self.full(key), T::EXPECTED, found))
+    }
+
+    /// The value of a key whose type the caller checks; `takes` names that type.
+    pub fn raw(
+        &mut self,
+        key: &str,
+        takes: &'static str,
+        absent: &str,
+        about: &'static str,
+    ) -> Option<Value> {
+        self.keys.push(Key {
+            section: self.name.clone(),
+            name: key.to_string(),
+            takes,
+            default: absent.to_string(),
+            about,
+            kinds: Vec::new(),
+        });
         self.table.remove(key)
     }
 
-    /// A text.
-    pub fn text(&mut self, key: &str) -> Result<Option<String>> {
-        match self.value(key) {
-            None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(other) => Err(wrong(&self.full(key), "a string", &other)),
-        }
-    }
-
-    /// A finite number; an integer counts as one.
-    pub fn number(&mut self, key: &str) -> Result<Option<f64>> {
-        match self.value(key) {
-            None => Ok(None),
-            Some(Value::Float(number)) if number.is_finite() => Ok(Some(number)),
-            Some(Value::Integer(number)) => Ok(Some(number as f64)),
-            Some(other) => Err(wrong(&self.full(key), "a finite number", &other)),
-        }
-    }
-
-    /// A count: an integer that is not negative.
-    pub fn count(&mut self, key: &str) -> Result<Option<usize>> {
-        match self.value(key) {
-            None => Ok(None),
-            Some(Value::Integer(number)) if number >= 0 => Ok(Some(number as usize)),
-            Some(other) => Err(wrong(&self.full(key), "an integer of at least 0", &other)),
-        }
-    }
-
-    /// A truth value.
-    pub fn flag(&mut self, key: &str) -> Result<Option<bool>> {
-        match self.value(key) {
-            None => Ok(None),
-            Some(Value::Boolean(flag)) => Ok(Some(flag)),
-            Some(other) => Err(wrong(&self.full(key), "true or false", &other)),
-        }
-    }
-
-    /// A list of texts.
-    pub fn texts(&mut self, key: &str) -> Result<Option<Vec<String>>> {
-        let full = self.full(key);
-        let expected = "a list of strings";
-        match self.value(key) {
-            None => Ok(None),
-            Some(Value::Array(items)) => items
-                .iter()
-                .map(|item| item.as_str().map(str::to_string).ok_or_else(|| wrong(&full, expected, item)))
-                .collect::<Result<Vec<String>>>()
-                .map(Some),
-            Some(other) => Err(wrong(&full, expected, &other)),
-        }
-    }
-
-    /// A list of counts.
-    pub fn counts(&mut self, key: &str) -> Result<Option<Vec<usize>>> {
-        let full = self.full(key);
-        let expected = "a list of integers of at least 0";
-        match self.value(key) {
-            None => Ok(None),
-            Some(Value::Array(items)) => items
-                .iter()
-                .map(|item| {
-                    item.as_integer()
-                        .and_then(|i| usize::try_from(i).ok())
-                        .ok_or_else(|| wrong(&full, expected, item))
-                })
-                .collect::<Result<Vec<usize>>>()
-                .map(Some),
-            Some(other) => Err(wrong(&full, expected, &other)),
-        }
-    }
-
-    /// What nobody asked for, as a table of its own.
+    /// All keys that have not been read, as a table.
     pub fn rest(&mut self) -> Table {
         std::mem::take(&mut self.table)
     }
 
-    /// E001 where a key is left that nobody asked for and that is not optional; returns those that are.
-    pub fn end(self) -> Result<Vec<String>> {
-        match self.table.keys().find(|key| !self.optional.contains(key)) {
-            None => Ok(self.table.keys().map(|key| self.full(key)).collect()),
-            Some(key) => Err(unknown(&format!("[{}] {key}", self.name), key, &self.asked)),
+    /// E001 if a key is left that is not optional.
+    pub fn end(self) -> Result<Ended> {
+        if let Some(key) = self.table.keys().find(|key| !self.optional.contains(key)) {
+            let known: Vec<String> = self.keys.iter().map(|key| key.name.clone()).collect();
+            return Err(unknown(&format!("[{}] {key}", self.name), key, &known));
         }
+        let left_out = self.table.keys().map(|key| self.full(key)).collect();
+        Ok(Ended { keys: self.keys, left_out })
     }
 }
 
-/// E001: an unknown key, with what there is.
+/// E001: an unknown key, with the known ones.
 pub fn unknown(at: &str, key: &str, known: &[String]) -> Box<Diagnostic> {
     let mut error = Diagnostic::new("E001", format!("unknown config key `{key}`")).at(at);
     if let Some(help) = did_you_mean(key, known.iter().map(String::as_str)) {

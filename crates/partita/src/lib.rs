@@ -1,25 +1,31 @@
 //! Partita: one training program, one plan, a mesh of devices.
 //!
-//! The facade: it knows every crate, thinly, and adds configs and the command line.
+//! The library, from a config to a run: [`session`] is where everything is built, [`trainer`] trains, [`infer`] runs a
+//! model forward, [`models`] and [`feeds`] are the open sets of models and data. It knows every crate below it, each
+//! thinly; it must not know flags, printing or signals, which are those of the command line.
 #![forbid(unsafe_code)]
 
-pub mod cli;
 mod cluster;
-pub mod commands;
-pub mod compile;
 pub mod config;
-pub mod env;
+pub mod execution;
 pub mod feeds;
-pub mod interrupt;
-mod keys;
+pub mod infer;
+pub mod keys;
+pub mod layouts;
+pub mod memory;
+pub mod models;
 pub mod one_device;
 pub mod opt;
-pub mod output;
-pub mod play;
+pub mod planned_step;
 pub mod prelude;
-pub mod run;
+pub mod run_files;
 pub mod sample;
-mod trainer;
-pub mod training;
+pub mod session;
+pub mod signature;
+pub mod trainer;
+pub mod validator;
 
+pub use config::Config;
+pub use planned_step::PlannedStep;
+pub use session::Session;
 pub use trainer::Trainer;

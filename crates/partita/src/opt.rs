@@ -5,7 +5,7 @@
 //! of lowering ([`partita_program::PASSES`]) make those the ranks' programs. The passes named `print-..` leave the program
 //! as it is and add a report to what is printed.
 
-use crate::commands::lower::{annotated, origin};
+use crate::layouts::{annotated, origin};
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_cost::Cluster;
 use partita_ir::ops::Composite;
@@ -37,7 +37,7 @@ enum State {
     Local(Box<Lowering>),
 }
 
-/// What passes are told.
+/// Options of the passes.
 #[derive(Clone, Default)]
 pub struct OptOptions {
     /// The mesh; by default the one that the text declares.
@@ -349,7 +349,7 @@ fn repeated(
     Ok(all)
 }
 
-/// As [`repeated`], in the arenas of the programs: only what has the role of an input is written anew before each step.
+/// As [`repeated`], in the arenas of the programs: only what has the role of an input is written again before each step.
 fn run_programs(
     set: &ProgramSet,
     graphs: &[&Graph],

@@ -1,7 +1,14 @@
-//! What a program that schedules and trains models needs: `use partita::prelude::*`.
+//! The names that a program which schedules and trains models needs: `use partita::prelude::*`.
 
-pub use crate::play::CpuStep;
-pub use crate::trainer::Trainer;
+pub use crate::config::Config;
+pub use crate::execution::CpuStep;
+pub use crate::feeds::Feed;
+pub use crate::infer::Inference;
+pub use crate::keys::Section;
+pub use crate::models::{ModelKind, ModelKinds, ModelSource, from_fn};
+pub use crate::planned_step::PlannedStep;
+pub use crate::session::Session;
+pub use crate::trainer::{Observer, Trainer, Unobserved};
 pub use partita_base::{DType, Diagnostic, Result};
 pub use partita_ir::ops::UnaryKind;
 pub use partita_ir::{

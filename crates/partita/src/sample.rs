@@ -1,8 +1,14 @@
 //! Generating text with a trained decoder, byte by byte.
 
+use crate::infer::Inference;
+use crate::session::Session;
+use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result};
 use partita_ir::Literal;
+use partita_mesh::Mesh;
 use partita_nn::random::Draws;
+use partita_runtime::checkpoint::Checkpoint;
+use partita_schedule::Plan;
 use std::fmt::Write;
 
 /// How the next byte is chosen.
@@ -49,6 +55,70 @@ impl Sampler {
             }
         }
         Ok(best as u8)
+    }
+}
+
+/// A decoder in memory, which scores the byte after a text.
+pub struct Decoder {
+    inference: Inference,
+    sequence: usize,
+}
+
+impl Decoder {
+    /// The decoder of a session on its mesh, with a batch of one row; `None` if its model does not generate text: it has no
+    /// input `tokens`, or is bidirectional.
+    ///
+    /// # Errors
+    /// E011 if the model has no output `logits`; what building and lowering refuse.
+    pub fn new(session: &Session) -> Result<Option<Decoder>> {
+        Decoder::with_plan(session, None)
+    }
+
+    /// The decoder of a session on one rank of this process, without a plan.
+    ///
+    /// # Errors
+    /// Those of [`Decoder::new`].
+    pub fn alone(session: &Session) -> Result<Option<Decoder>> {
+        let session = session.clone().with_mesh(Mesh::new("one", &[("dp", 1)])).in_this_process();
+        Decoder::with_plan(&session, Some(Plan::default()))
+    }
+
+    fn with_plan(session: &Session, plan: Option<Plan>) -> Result<Option<Decoder>> {
+        let session = session.clone().with_batch(1);
+        let model = session.model()?;
+        let signature = session.signature(&model);
+        let Some(tokens) = signature.input("tokens").filter(|_| !signature.is_bidirectional) else {
+            return Ok(None);
+        };
+        let &[_, sequence] = &tokens.ty.shape[..] else { return Ok(None) };
+        let plan = plan.map_or_else(|| session.plan(&model), Ok)?;
+        let inference = Inference::new(&session, &model, &plan, &["tokens"])?;
+        if !inference.outputs().iter().any(|name| name == "logits") {
+            return Err(Diagnostic::new("E011", "the model has no output `logits` to sample from")
+                .found(inference.outputs().join(", ")));
+        }
+        Ok(Some(Decoder { inference, sequence }))
+    }
+
+    /// Takes the parameters of a checkpoint.
+    ///
+    /// # Errors
+    /// E314 for a checkpoint of another model.
+    pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
+        self.inference.restore(checkpoint)
+    }
+
+    /// `count` bytes that follow `prompt`: see [`generate`].
+    ///
+    /// # Errors
+    /// E424 if no logit is finite.
+    pub fn generate(&mut self, sampler: &Sampler, prompt: &[u8], count: usize) -> Result<Vec<u8>> {
+        let Decoder { inference, sequence } = self;
+        let mut scores = |tokens: &[i32]| {
+            let fed = IndexMap::from([("tokens".to_string(), window(tokens, *sequence))]);
+            Ok(scores_at(&inference.run(&fed)?["logits"], tokens.len() - 1))
+        };
+        generate(sampler, prompt, count, *sequence, &mut scores)
     }
 }
 

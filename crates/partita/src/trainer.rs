@@ -1,108 +1,346 @@
-//! Training a built step on the CPU device in a few lines.
+//! The training driver: trains a session to its last step, validates, saves, resumes and samples.
+//!
+//! It prints nothing and catches no signal: an [`Observer`] hears of each step, and a flag that the caller owns asks it to
+//! stop. In a run of several processes each has its own trainer, and all call the same methods in the same order.
 
-use crate::play;
-use partita_base::Result;
-use partita_ir::Literal;
-use partita_ir::Pieces;
-use partita_nn::{Initializer, Model, ParamSpec};
-use partita_runtime::{KernelOptions, RunnerOptions, StepReport, TrainLoop};
-use partita_schedule::Built;
-use partita_schedule::feed::Fed;
+use crate::feeds::Feed;
+use crate::planned_step::PlannedStep;
+use crate::run_files::{CONFIG_FILE, Saved, folder};
+use crate::sample::{Decoder, Sampler};
+use crate::session::Session;
+use crate::validator::Validator;
+use partita_base::{Diagnostic, Result};
+use partita_nn::Model;
+use partita_runtime::checkpoint::{FileStorage, RunFolder};
+use partita_runtime::{DIVERGED, StepReport};
+use partita_schedule::{Built, Plan};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-/// A planned step with its parameters, ready to train.
+/// A finished step.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct StepDone {
+    /// Steps done, this one included.
+    pub step: u64,
+    /// Its results.
+    pub report: StepReport,
+    /// Its learning rate.
+    pub learning_rate: f64,
+}
+
+/// Hears of the progress of a run.
+pub trait Observer {
+    /// A step is done.
+    fn step(&mut self, step: &StepDone) {
+        let _ = step;
+    }
+
+    /// A validation after so many steps is done.
+    fn validation(&mut self, step: u64, loss: f64) {
+        let _ = (step, loss);
+    }
+
+    /// A fact for the user.
+    fn note(&mut self, note: &str) {
+        let _ = note;
+    }
+}
+
+/// An observer that ignores everything.
+pub struct Unobserved;
+
+impl Observer for Unobserved {}
+
+/// The results of a run so far.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Finished {
+    /// Steps done, those of the resumed run included.
+    pub done: u64,
+    /// The last step, if there was one.
+    pub last: Option<StepReport>,
+    /// The last validation loss.
+    pub validation_loss: Option<f64>,
+    /// The last checkpoint, and the number of steps before it.
+    pub saved: Option<(u64, PathBuf)>,
+    /// Time of training, without validations.
+    pub duration: Duration,
+    /// Whether the run was asked to stop before its last step.
+    pub is_stopped: bool,
+}
+
+/// A training run.
 ///
-/// ```
+/// ```no_run
 /// use partita::prelude::*;
-/// let model = ModelConfig::Mlp(MlpConfig::default()).build(8, DType::F32, true)?;
-/// let mut sch = Schedule::new(&model, &Mesh::parse("tp=2", None)?)?.on(CpuStep::default());
-/// sch.at("layers.0")?.style("colwise")?;
-/// sch.at("layers.1")?.style("rowwise")?;
-/// let mut trainer = Trainer::new(&sch.build()?, &model, 0, RunnerOptions::default())?;
-/// let batch = random_feed(&model, 1, 0.0);
-/// let first = trainer.step(&batch, 0.01)?.loss;
-/// let second = trainer.step(&batch, 0.01)?.loss;
-/// assert!(second < first);
-/// # Ok::<(), Box<partita::prelude::Diagnostic>>(())
+/// use std::sync::atomic::AtomicBool;
+/// let session = Session::load("gpt", &["mesh.shape=dp=2,tp=2".to_string()])?;
+/// let mut trainer = Trainer::start(&session, None)?;
+/// let finished = trainer.fit(&mut Unobserved, &AtomicBool::new(false))?;
+/// println!("{:?}", finished.validation_loss);
+/// # Ok::<(), Box<Diagnostic>>(())
 /// ```
 pub struct Trainer {
-    /// The loop over programs: their memory, checkpoints, single tensors as they are stored.
-    pub player: TrainLoop,
-    pieces: Vec<Pieces>,
-    kernel_options: KernelOptions,
+    session: Session,
+    model: Model,
+    plan: Plan,
+    step: PlannedStep,
+    feed: Arc<dyn Feed>,
+    /// The loss without dropout; made when it is first needed.
+    validator: Option<Validator>,
+    /// Only the process of rank 0 has it, and writes for all.
+    folder: Option<RunFolder>,
+    /// Steps of the resumed run.
+    first: u64,
+    /// The step of the data to continue with: not `first` if the resumed run had another batch size.
+    first_batch: u64,
+    /// Whether parameters have values.
+    is_ready: bool,
+    state: Finished,
 }
 
 impl Trainer {
-    /// Parameters start as the model says for this seed, optimizer states at zero. The options must be those of the
-    /// device the step was built for.
+    /// A run of a session on the data that suits its model, from the beginning or from a checkpoint.
     ///
     /// # Errors
-    /// What lowering and the runner say.
-    pub fn new(built: &Built, model: &Model, seed: u64, options: RunnerOptions) -> Result<Trainer> {
-        let mut trainer = Trainer::uninitialized(built, seed, options)?;
-        trainer.initialize(model, seed)?;
-        Ok(trainer)
+    /// Those of [`Session::feed`], [`Session::build_model`] and [`Trainer::new`].
+    pub fn start(session: &Session, resumed: Option<&Saved>) -> Result<Trainer> {
+        let model = session.model()?;
+        let feed = session.feed(&model)?;
+        let built = session.build_model(&model)?;
+        Trainer::new(session, model, &built, feed, resumed)
     }
 
-    /// As [`Trainer::new`], with parameters at zero until [`Trainer::initialize`].
+    /// A run of a step that was built before, on any data.
     ///
     /// # Errors
-    /// What lowering and the runner say.
-    pub fn uninitialized(built: &Built, seed: u64, options: RunnerOptions) -> Result<Trainer> {
-        let kernel_options = options.cpu.kernel_options;
-        let player = play::player(built, seed, options)?;
-        Ok(Trainer { player, pieces: built.pieces.clone(), kernel_options })
+    /// What lowering and the runner refuse; E304 and E314 if the checkpoint belongs to other data or another model; E315
+    /// for a folder that cannot be written.
+    pub fn new(
+        session: &Session,
+        model: Model,
+        built: &Built,
+        feed: Arc<dyn Feed>,
+        resumed: Option<&Saved>,
+    ) -> Result<Trainer> {
+        let mut step = session.prepare(built)?;
+        let (mut first, mut first_batch) = (0, 0);
+        if let Some(Saved { path, checkpoint }) = resumed {
+            let at = |error: Box<Diagnostic>| error.at(path.display().to_string());
+            step.train_loop.restore(checkpoint).map_err(at)?;
+            first_batch = feed.resume(&checkpoint.meta).map_err(at)?;
+            first = checkpoint.step;
+        }
+        let is_first = step.train_loop.runner().world().is_first();
+        let folder = is_first.then(|| folder(session.config(), resumed)).transpose()?;
+        Ok(Trainer {
+            session: session.clone(),
+            model,
+            plan: built.plan.clone(),
+            step,
+            feed,
+            validator: None,
+            folder,
+            first,
+            first_batch,
+            is_ready: resumed.is_some(),
+            state: Finished { done: first, ..Finished::default() },
+        })
     }
 
-    /// Gives every parameter of the model its initial value for this seed.
+    /// The session.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// The step in memory.
+    pub fn step(&self) -> &PlannedStep {
+        &self.step
+    }
+
+    /// Steps of the resumed run; 0 for a new one.
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// The step of the data to continue with, from 0.
+    pub fn first_batch(&self) -> u64 {
+        self.first_batch
+    }
+
+    /// The folder of the checkpoints; `None` in a process that does not write them.
+    pub fn folder(&self) -> Option<&Path> {
+        self.folder.as_ref().map(RunFolder::path)
+    }
+
+    /// Gives parameters their initial values, unless the run resumes another. [`Trainer::fit`] does so if need be.
     ///
     /// # Errors
-    /// E414 where the step has no parameter of the name, E415 where it has another type.
-    pub fn initialize(&mut self, model: &Model, seed: u64) -> Result<()> {
-        let initializer = Initializer::new(self.kernel_options, seed);
-        model.params.iter().try_for_each(|(name, spec)| self.start_parameter(name, spec, &initializer))
-    }
-
-    /// Draws a parameter where its shards live.
-    fn start_parameter(&mut self, name: &str, spec: &ParamSpec, initializer: &Initializer) -> Result<()> {
-        let ParamSpec { ty, .. } = spec;
-        let Some(pieces) = self.pieces.iter().find(|pieces| pieces.name == name) else {
-            return self.player.fill_tensor(name, ty.dtype, &ty.shape, |offset, extent, targets| {
-                initializer.fill(spec, offset, extent, targets);
-            });
-        };
-        for (piece, start, limit) in &pieces.limits {
-            let mut shape = ty.shape.clone();
-            shape[pieces.dim] = limit - start;
-            self.player.fill_tensor(piece, ty.dtype, &shape, |offset, extent, targets| {
-                let mut offset = offset.to_vec();
-                offset[pieces.dim] += start;
-                initializer.fill(spec, &offset, extent, targets);
-            })?;
+    /// Those of [`PlannedStep::initialize`].
+    pub fn initialize(&mut self) -> Result<()> {
+        if !self.is_ready {
+            self.step.initialize(&self.model, self.session.config().train.seed)?;
+            self.is_ready = true;
         }
         Ok(())
     }
 
-    /// One step on a global batch by input name; scalars of the step (`learning_rate`, `step`, `seed`) are fed by it.
+    /// Brings the step of validations into memory. [`Trainer::validate`] does so if need be.
     ///
     /// # Errors
-    /// What [`TrainLoop::step`] says.
-    pub fn step(&mut self, batch: &Fed, learning_rate: f64) -> Result<StepReport> {
-        play::with_batch(batch, |batch| self.player.step(batch, learning_rate))
+    /// What building and lowering refuse.
+    pub fn prepare_validation(&mut self) -> Result<()> {
+        if self.validator.is_none() {
+            self.validator = Some(Validator::new(&self.session, &self.model, &self.plan)?);
+        }
+        Ok(())
     }
 
-    /// Sets a parameter by its global name, in pieces where it is stored so.
+    /// Trains to the last step, or until `stop` is set in any process: then the current step is completed and saved.
     ///
     /// # Errors
-    /// What [`TrainLoop::set_tensor`] says.
-    pub fn set_parameter(&mut self, name: &str, value: &Literal) -> Result<()> {
-        match self.pieces.iter().find(|p| p.name == name) {
-            None => self.player.set_tensor(name, &play::tensor_data(value)),
-            Some(piece) => {
-                for (part, literal) in piece.split(value) {
-                    self.player.set_tensor(&part, &play::tensor_data(&literal))?;
+    /// Those of the data, of [`PlannedStep::step`] and of [`Trainer::save`]. If a step diverges, the state before it is
+    /// saved.
+    pub fn fit(&mut self, observer: &mut dyn Observer, stop: &AtomicBool) -> Result<Finished> {
+        self.initialize()?;
+        self.prepare_validation()?;
+        let train = self.session.config().train.clone();
+        let (total, save_every) = (train.steps, self.session.config().checkpoint.every);
+        let began = Instant::now();
+        let mut validating = Duration::ZERO;
+        for step in self.state.done..total {
+            let batch = self.feed.batch(self.batch_of(step))?;
+            let rate = self.session.config().schedule.at(step + 1);
+            let report = match self.step.step(&batch, rate) {
+                Ok(report) => report,
+                Err(error) => return Err(self.rescue(error, observer)),
+            };
+            let done = step + 1;
+            (self.state.done, self.state.last) = (done, Some(report));
+            observer.step(&StepDone { step: done, report, learning_rate: rate });
+            let every = |period: u64| period > 0 && done.is_multiple_of(period);
+            let is_last = done == total;
+            if is_last || every(train.validate_every) {
+                let pause = Instant::now();
+                let stop = if is_last { None } else { Some(stop) };
+                if let Some(loss) = self.validation_loss(train.validate_batches, stop)? {
+                    observer.validation(done, loss);
                 }
-                Ok(())
+                validating += pause.elapsed();
+            }
+            self.state.is_stopped = !is_last && self.is_asked(stop)?;
+            if is_last || self.state.is_stopped || every(save_every) {
+                self.save(observer)?;
+            }
+            if self.state.is_stopped {
+                break;
             }
         }
+        self.state.duration += began.elapsed().saturating_sub(validating);
+        Ok(self.state.clone())
+    }
+
+    /// Whether any process is asked to stop.
+    fn is_asked(&self, stop: &AtomicBool) -> Result<bool> {
+        self.step.train_loop.runner().world().any(stop.load(Ordering::SeqCst))
+    }
+
+    /// The step of the data for a step of the run.
+    fn batch_of(&self, step: u64) -> u64 {
+        self.first_batch + (step - self.first)
+    }
+
+    /// The mean loss without dropout over the first `batches` validation batches, or as many as there are; `None` if no
+    /// data is held out.
+    ///
+    /// # Errors
+    /// What building, lowering and running refuse.
+    pub fn validate(&mut self, batches: u64) -> Result<Option<f64>> {
+        self.initialize()?;
+        self.prepare_validation()?;
+        self.validation_loss(batches, None)
+    }
+
+    /// As [`Trainer::validate`]; `None` also if `stop` is set meanwhile.
+    fn validation_loss(&mut self, batches: u64, stop: Option<&AtomicBool>) -> Result<Option<f64>> {
+        let mut validator = self.validator.take().expect("validations are prepared");
+        let is_asked = || stop.map_or(Ok(false), |stop| self.is_asked(stop));
+        let copied = validator.copy_from(&self.step);
+        let loss = copied.and_then(|()| validator.loss(self.feed.as_ref(), batches, &is_asked));
+        self.validator = Some(validator);
+        if let Ok(Some(loss)) = loss {
+            self.state.validation_loss = Some(loss);
+        }
+        loss
+    }
+
+    /// Saves parameters, optimizer states and the position in the data, with the config beside them; returns the folder of
+    /// the checkpoint.
+    ///
+    /// # Errors
+    /// E315 if the disk is full or a write fails.
+    pub fn save(&mut self, observer: &mut dyn Observer) -> Result<PathBuf> {
+        let train_loop = &self.step.train_loop;
+        let checkpoint = train_loop.checkpoint(self.metadata())?;
+        let mut own = None;
+        let told = train_loop.runner().world().broadcast(0, || {
+            let folder = self.folder.as_ref().expect("the process of rank 0 has the folder");
+            let path = folder.save(&FileStorage, checkpoint)?;
+            let resolved = toml::to_string(&self.session.config().resolved).expect("a table prints");
+            // The checkpoint is complete without the config: a failure here must not end the run.
+            if let Err(error) = std::fs::write(path.join(CONFIG_FILE), resolved) {
+                observer.note(&format!("could not write {CONFIG_FILE} beside the checkpoint: {error}"));
+            }
+            let told = path.to_string_lossy().into_owned().into_bytes();
+            own = Some(path);
+            Ok(told)
+        })?;
+        let path = own.unwrap_or_else(|| PathBuf::from(String::from_utf8_lossy(&told).into_owned()));
+        self.state.saved = Some((self.state.done, path.clone()));
+        Ok(path)
+    }
+
+    /// After a step that diverged, saves the state before it, unless that is saved already.
+    fn rescue(&mut self, error: Box<Diagnostic>, observer: &mut dyn Observer) -> Box<Diagnostic> {
+        if error.code != DIVERGED || self.state.last.is_none() {
+            return error;
+        }
+        let done = self.state.done;
+        if self.state.saved.as_ref().is_none_or(|(step, _)| *step != done)
+            && let Err(unsaved) = self.save(observer)
+        {
+            return error.note(format!("the state after step {done} is lost: {unsaved}"));
+        }
+        match &self.state.saved {
+            Some((step, path)) => error.note(format!("the state after step {step} is in {}", path.display())),
+            None => error,
+        }
+    }
+
+    fn metadata(&self) -> BTreeMap<String, String> {
+        let config = self.session.config();
+        let mut meta = self.feed.position(self.batch_of(self.state.done));
+        meta.insert("model".into(), config.model.name().into());
+        meta.insert("mesh".into(), config.mesh.clone());
+        meta.insert("seed".into(), config.train.seed.to_string());
+        meta.insert("optimizer".into(), config.step.optimizer.name().into());
+        meta
+    }
+
+    /// `count` bytes that the model generates after `prompt`, on one rank. `None` if the model does not generate text, and
+    /// in every process but the one of rank 0.
+    ///
+    /// # Errors
+    /// E011 for a model of text without logits, E424 if no logit is finite.
+    pub fn sample(&self, prompt: &[u8], count: usize, sampler: &Sampler) -> Result<Option<Vec<u8>>> {
+        let Some(mut decoder) = Decoder::alone(&self.session)? else { return Ok(None) };
+        let checkpoint = self.step.train_loop.checkpoint(BTreeMap::new())?;
+        if !self.step.train_loop.runner().world().is_first() {
+            return Ok(None);
+        }
+        decoder.restore(&checkpoint)?;
+        decoder.generate(sampler, prompt, count).map(Some)
     }
 }

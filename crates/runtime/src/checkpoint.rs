@@ -9,6 +9,7 @@
 //! * `state.json`: step, the run that wrote it, data position and other text, and the size and
 //!   checksum of the two files.
 
+mod export;
 mod folder;
 mod read;
 mod save;
@@ -23,6 +24,7 @@ use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
 
+pub use export::export_weights;
 pub use folder::{RunFolder, newest_run};
 pub use read::{find, import_weights, latest, list, load, run_folder};
 pub use storage::{FileStorage, Storage};

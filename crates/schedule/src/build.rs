@@ -129,7 +129,8 @@ pub struct BuildOptions {
     pub fixed: BTreeMap<String, Vec<AxisList>>,
     /// The order in which pipeline stages work.
     pub timetable: Order,
-    /// Test hook: see [`Options::break_rule_at`].
+    /// For tests: see [`Options::break_rule_at`].
+    #[cfg(feature = "testing")]
     pub break_rule_at: Option<String>,
 }
 
@@ -145,6 +146,7 @@ impl BuildOptions {
             cluster: Cluster::default(),
             fixed: BTreeMap::new(),
             timetable: Order::default(),
+            #[cfg(feature = "testing")]
             break_rule_at: None,
         }
     }
@@ -361,8 +363,12 @@ fn place(
         }
         let mut fixed = options.fixed.clone();
         fixed.retain(|name, _| is_computed(&stage.graph, name).is_ok());
-        let (cluster, break_rule_at) = (cluster.clone(), options.break_rule_at.clone());
-        let partitioning = Options { cluster, break_rule_at, fixed };
+        let partitioning = Options {
+            cluster: cluster.clone(),
+            fixed,
+            #[cfg(feature = "testing")]
+            break_rule_at: options.break_rule_at.clone(),
+        };
         let partitioned = partition(&stage.graph, &slice.mesh, &partitioning)?;
         extend_new(&mut notes, &partitioned.notes);
         partitions.push((partitioned, stage));

@@ -58,7 +58,7 @@ pub fn scalars(graph: &Graph, seed: u64, step: u64, learning_rate: f64) -> Fed {
 
 /// Exclusive upper bound for a random integer input, inferred from its consumers, also through
 /// views (rows of an embedding table, for example); 2 if unknown.
-fn choices(graph: &Graph, value: ValueId) -> usize {
+pub fn choices(graph: &Graph, value: ValueId) -> usize {
     let readers = graph.nodes.iter().filter(|node| node.operands.contains(&value));
     let counts = readers.filter_map(|node| {
         if matches!(node.op, Op::Reshape(_) | Op::Convert(_)) {

@@ -107,6 +107,7 @@ pub struct Emitter<'a> {
     /// The node being emitted; `None` before the first and after the last.
     current: Option<NodeId>,
     prices: BTreeMap<(Vec<usize>, usize, Sharding, Sharding), f64>,
+    #[cfg(feature = "testing")]
     break_rule_at: Option<String>,
     fixed: &'a BTreeMap<String, Vec<AxisList>>,
     shards: Shards<'a>,
@@ -157,6 +158,7 @@ impl<'a> Emitter<'a> {
             moves: Vec::new(),
             current: None,
             prices: BTreeMap::new(),
+            #[cfg(feature = "testing")]
             break_rule_at: options.break_rule_at.clone(),
             fixed: &options.fixed,
         }
@@ -229,19 +231,25 @@ impl<'a> Emitter<'a> {
         Ok(shardings)
     }
 
+    /// Treats the partial results of a node below [`Options::break_rule_at`] as complete, once.
+    #[cfg(feature = "testing")]
+    fn break_rule(&mut self, id: NodeId, mut assignment: Assignment) -> Assignment {
+        let is_below = |path: &String| self.graph.node(id).path.starts_with(path.as_str());
+        let is_broken = self.break_rule_at.as_ref().is_some_and(is_below)
+            && assignment.produced.iter().any(Sharding::is_partial);
+        if is_broken {
+            assignment.produced.iter_mut().for_each(|sharding| sharding.partial.clear());
+            self.break_rule_at = None;
+        }
+        assignment
+    }
+
     fn emit_node(&mut self, id: NodeId) -> std::result::Result<(), Stop> {
         let node = self.graph.node(id);
         let rule = &self.rules[id.index()];
-        let mut assignment = self.assign_node(id)?;
-        if let Some(path) = &self.break_rule_at
-            && node.path.starts_with(path.as_str())
-            && assignment.produced.iter().any(Sharding::is_partial)
-        {
-            for sharding in &mut assignment.produced {
-                sharding.partial.clear();
-            }
-            self.break_rule_at = None;
-        }
+        let assignment = self.assign_node(id)?;
+        #[cfg(feature = "testing")]
+        let assignment = self.break_rule(id, assignment);
         let mut operands = Vec::with_capacity(node.operands.len());
         for (&value, required) in node.operands.iter().zip(&assignment.required) {
             operands.push(self.fetch(value, required, &place_of(node))?);

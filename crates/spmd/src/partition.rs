@@ -20,8 +20,9 @@ use std::collections::BTreeMap;
 pub struct Options {
     /// The cost model of links and devices.
     pub cluster: Cluster,
-    /// A test hook: below this module path, the first result that is partial is treated as
+    /// For tests: below this module path, the first result that is partial is treated as
     /// complete. Verification must detect the error.
+    #[cfg(feature = "testing")]
     pub break_rule_at: Option<String>,
     /// Splits fixed by the user: for the name of a value, the axes of each factor of the op that
     /// computes it. All other splits are chosen by cost. E475 for a name that no op computes.

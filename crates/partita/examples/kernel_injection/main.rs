@@ -209,16 +209,16 @@ pub fn run(
         let names: Vec<&str> = composites.collect();
         let names = if names.is_empty() { "none".to_string() } else { names.join(", ") };
         say(&format!("  composites of the step: {names}"));
-        variants.push((name, Trainer::new(&built, &model, 0, options.clone())?, Vec::new()));
+        variants.push((name, PlannedStep::new(&built, &model, 0, options.clone())?, Vec::new()));
     }
 
     // In alternation, so that both see the same machine; the first steps warm it up.
     let batch = random_feed(&model, 1, 0.0);
     let mut losses = [0.0; 2];
     for iteration in 0..iterations + 3 {
-        for ((_, trainer, times), loss) in variants.iter_mut().zip(&mut losses) {
+        for ((_, planned, times), loss) in variants.iter_mut().zip(&mut losses) {
             let began = Instant::now();
-            *loss = trainer.step(&batch, 1e-3)?.loss;
+            *loss = planned.step(&batch, 1e-3)?.loss;
             let milliseconds = began.elapsed().as_secs_f64() * 1e3;
             if iteration >= 3 {
                 times.push(milliseconds);

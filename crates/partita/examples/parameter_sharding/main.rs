@@ -38,9 +38,9 @@ fn mlp() -> Result<Model> {
 
 /// Five steps of AdamW: the losses.
 fn train(built: &Built, model: &Model) -> Result<Vec<f64>> {
-    let mut trainer = Trainer::new(built, model, 0, RunnerOptions::default())?;
+    let mut planned = PlannedStep::new(built, model, 0, RunnerOptions::default())?;
     let batch = random_feed(model, 1, 0.0);
-    (0..5).map(|_| Ok(trainer.step(&batch, 0.003)?.loss)).collect()
+    (0..5).map(|_| Ok(planned.step(&batch, 0.003)?.loss)).collect()
 }
 
 fn main() -> Result<()> {

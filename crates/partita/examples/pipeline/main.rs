@@ -3,7 +3,6 @@
 //!
 //! `--dim 2048` runs it 2,048 features wide, with 2,048 rows.
 
-use partita::play::literal;
 use partita::prelude::*;
 
 /// The microbatches of a step in stages.
@@ -51,14 +50,14 @@ struct Step {
 /// One step of a schedule.
 fn step(sch: &mut Schedule, model: &Model, batch: &Fed) -> Result<Step> {
     sch.options().step = StepOptions { output_gradients: true, ..StepOptions::new(Optimizer::adam()) };
-    let mut trainer = Trainer::new(&sch.build()?, model, 0, RunnerOptions::default())?;
-    let loss = trainer.step(batch, 1e-3)?.loss;
+    let mut planned = PlannedStep::new(&sch.build()?, model, 0, RunnerOptions::default())?;
+    let loss = planned.step(batch, 1e-3)?.loss;
     let names = model.params.keys();
     let gradients = names
         .clone()
-        .map(|name| Ok((name.clone(), literal(&trainer.player.output(&format!("grad.{name}"))?).to_f64())));
+        .map(|name| Ok((name.clone(), planned.output(&format!("grad.{name}"))?.to_f64())));
     let gradients = gradients.collect::<Result<_>>()?;
-    let parameters = names.map(|name| Ok((name.clone(), literal(&trainer.player.tensor(name)?).to_f64())));
+    let parameters = names.map(|name| Ok((name.clone(), planned.parameter(name)?.to_f64())));
     Ok(Step { loss, gradients, parameters: parameters.collect::<Result<_>>()? })
 }
 

@@ -42,10 +42,10 @@ pub fn run(say: &mut dyn FnMut(&str)) -> Result<()> {
         say(&format!("  {input:<34} {}", shapes.join(" ")));
     }
     say(&format!("collectives of a rank\n{}", counts_of_graph(&built.local(0)?)));
-    let mut trainer = Trainer::new(&built, &model, 0, RunnerOptions::default())?;
+    let mut planned = PlannedStep::new(&built, &model, 0, RunnerOptions::default())?;
     let batch = random_feed(&model, 1, 0.0);
     for step in 1..=5 {
-        say(&format!("step {step}  loss {:.4}", trainer.step(&batch, 0.01)?.loss));
+        say(&format!("step {step}  loss {:.4}", planned.step(&batch, 0.01)?.loss));
     }
 
     // Sequences of 16 in pieces; each exchange is where its line says.

@@ -57,10 +57,10 @@ pub fn run(say: &mut dyn FnMut(&str)) -> Result<()> {
     let built = sch.build()?;
     say(&format!("\ncollectives of a rank\n{}", counts_of_graph(&built.local(0)?)));
 
-    let mut trainer = Trainer::new(&built, &model, 0, RunnerOptions::default())?;
+    let mut planned = PlannedStep::new(&built, &model, 0, RunnerOptions::default())?;
     let batch = random_feed(&model, 1, 0.0);
     for step in 1..=5 {
-        say(&format!("step {step}  loss {:.4}", trainer.step(&batch, 0.01)?.loss));
+        say(&format!("step {step}  loss {:.4}", planned.step(&batch, 0.01)?.loss));
     }
     Ok(())
 }

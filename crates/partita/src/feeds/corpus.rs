@@ -8,10 +8,10 @@ use partita_runtime::data::{Corpus, FileFilter};
 /// The name of the bundled text. A text with other bytes gets another name.
 pub const BUNDLED_CORPUS: &str = "partita-corpus-1";
 
-/// Its bytes, compressed; `tests/corpus.rs` says what they are and makes them anew.
+/// Its bytes, compressed; a test of the command line documents their source and can make them again.
 const COMPRESSED: &[u8] = include_bytes!("../../corpus/partita-corpus-1.zlib");
 
-/// The text a config asks for: `data.path`, else [`bundled_corpus`]. E301 and E302 where there is none at that path.
+/// The text of a config: `data.path`, or else [`bundled_corpus`]. E301 and E302 if there is none at that path.
 pub fn open_corpus(data: &Data) -> Result<Corpus> {
     let Some(path) = &data.path else { return Ok(bundled_corpus()) };
     let filter = FileFilter { extensions: data.extensions.clone(), max_bytes: data.max_bytes };

@@ -9,7 +9,7 @@ use partita_nn::random::Draws;
 use partita_runtime::data::Batch;
 use std::collections::BTreeMap;
 
-/// The token that stands for a hidden byte.
+/// The token in place of a hidden byte.
 pub const MASK: i32 = 256;
 
 /// Share of the positions that are predicted.

@@ -109,7 +109,7 @@ impl Feed for TextFeed {
         self.train_batches.resume(position)
     }
 
-    /// Counts on the training text; predicts the very bytes the validation batches ask for, so that the losses can
+    /// Counts on the training text; predicts the bytes of the validation batches, so that the losses can
     /// be compared with the model's.
     fn baselines(&self, batches: u64) -> Option<Baselines> {
         let held_out = self.held_out.as_ref()?;

@@ -1,0 +1,701 @@
+//! The commands with their flags, and how flags become config overrides.
+
+use crate::commands::bench::Suite;
+use crate::commands::explain::is_code;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use partita_base::{Diagnostic, Result};
+use partita_runtime::KernelChoice;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use toml::Value;
+
+/// Distributed training, planned: one model, one plan, a mesh of devices.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "partita", version, propagate_version = true, after_help = AFTER_HELP)]
+pub struct Cli {
+    /// The command.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Print one JSON object per line on standard output.
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+const AFTER_HELP: &str = "CONFIG is a TOML file or one of mlp, gpt, llama, bert.\n\
+    Exit codes: 0 done, 1 the check failed, 2 bad input or a failed run, 130 stopped by Ctrl-C.";
+
+/// The error of a command line; `Err` returns what is no error, such as `--help`.
+pub fn usage_error(error: clap::Error) -> std::result::Result<Box<Diagnostic>, clap::Error> {
+    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return Err(error);
+    }
+    let text = error.render().to_string();
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+    let head = lines.next().unwrap_or_default().trim_start_matches("error: ").to_string();
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        Some(ContextValue::Strings(texts)) => Some(texts.join(", ")),
+        _ => None,
+    };
+    let mut diagnostic = Diagnostic::new("E033", head);
+    diagnostic.at = context(ContextKind::InvalidArg);
+    diagnostic.expected = context(ContextKind::ValidValue).or(context(ContextKind::ValidSubcommand));
+    diagnostic.found = context(ContextKind::InvalidValue).or(context(ContextKind::InvalidSubcommand));
+    let mut help = None;
+    for line in lines {
+        match line.trim() {
+            line if line.starts_with("tip: ") => help = Some(line.trim_start_matches("tip: ").to_string()),
+            line if line.starts_with("Usage: ") => diagnostic.notes.push(line.to_string()),
+            // The names of missing arguments, one per line.
+            line if line.starts_with(['<', '-']) => diagnostic.notes.push(line.to_string()),
+            _ => {}
+        }
+    }
+    if diagnostic.at.as_deref() == Some("--portable") {
+        help = Some(
+            "`--kernels portable`, or `--kernels avx2` or `avx512`: faster, to the same bits".to_string(),
+        );
+    }
+    diagnostic.help = help.or(Some("`partita COMMAND --help` lists all flags of a command".to_string()));
+    Ok(diagnostic)
+}
+
+/// The subcommands.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Train a model on a mesh.
+    Train(TrainArgs),
+    /// Compare one planned step with the same step on one device.
+    Verify(VerifyArgs),
+    /// Show the model, the layout of its parameters on the mesh, its plan and its memory.
+    Show(ShowArgs),
+    /// Explain a step: its plan and collectives, the layout of a tensor, or a code such as E231.
+    Explain(ExplainArgs),
+    /// Print a step at a stage of lowering.
+    Lower(LowerArgs),
+    /// Compute the loss of a saved run on its validation data, on any mesh.
+    Eval(EvalArgs),
+    /// Continue a text with a saved run.
+    Generate(GenerateArgs),
+    /// Write the weights of a run, or a plan, in the form of another program.
+    Export(ExportArgs),
+    /// Run named passes on a program in StableHLO text and print it.
+    Opt(OptArgs),
+    /// Measure training steps, matmuls and collectives in the sizes of published benchmarks.
+    Bench(BenchArgs),
+    /// Run a command in several processes of this host that share the ranks.
+    Launch(LaunchArgs),
+    /// Describe this build and this machine.
+    Env,
+}
+
+/// Flags that change the config. Each is one key; `--set` sets any other key.
+#[derive(Args, Clone, Debug, Default)]
+#[command(allow_negative_numbers = true)]
+pub struct ConfigFlags {
+    /// The mesh, for instance dp=2,tp=2,pp=1; -1 takes the remaining cores.
+    #[arg(long, value_name = "AXES")]
+    pub mesh: Option<String>,
+    /// The cluster that costs are those of: laptop, a100-8, h100-8, h100-pod, or a TOML file with the keys of the section `cluster`.
+    #[arg(long, value_name = "NAME|FILE")]
+    pub cluster: Option<PathBuf>,
+    /// Optimizer steps, at least one.
+    #[arg(long, value_name = "N")]
+    pub steps: Option<i64>,
+    /// Seed of initial values, data order and dropout.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<i64>,
+    /// Rows of the whole batch, over all ranks.
+    #[arg(long, value_name = "ROWS")]
+    pub batch: Option<i64>,
+    /// Number of microbatches per step.
+    #[arg(long, value_name = "N")]
+    pub microbatches: Option<i64>,
+    /// The order in which pipeline stages work on the microbatches: 1f1b, gpipe, interleaved-1f1b, zb-h1 or another of
+    /// docs/TIMETABLES.md, or a CSV file in the form of PyTorch.
+    #[arg(long, value_name = "NAME")]
+    pub timetable: Option<String>,
+    /// Type of parameters and activations: f32, f64, bf16 or f16.
+    #[arg(long, value_name = "TYPE")]
+    pub dtype: Option<String>,
+    /// A file or folder of text to train on; the bundled text otherwise.
+    #[arg(long, value_name = "PATH")]
+    pub data: Option<PathBuf>,
+    /// A plan file.
+    #[arg(long, value_name = "FILE")]
+    pub plan: Option<PathBuf>,
+    /// Shard the residual stream on its sequence dimension over tp.
+    #[arg(long)]
+    pub sequence_parallel: bool,
+    /// Shard the embedding and the head on the vocabulary over tp.
+    #[arg(long)]
+    pub vocab_parallel: bool,
+    /// Refuse a mesh that leaves ranks without work.
+    #[arg(long)]
+    pub strict: bool,
+    /// The most memory that the process takes: a percentage such as 80%, the default, or bytes such as 8G.
+    #[arg(long, value_name = "LIMIT")]
+    pub memory_limit: Option<String>,
+    /// The most element operations that a verification on the interpreter may take.
+    #[arg(long, value_name = "OPERATIONS")]
+    pub verify_limit: Option<f64>,
+    /// The machine code of the kernels: portable, avx2, avx512 or native, the default. Only native may use AMX, whose
+    /// matmuls round in another place; the others give the same bits on every machine.
+    #[arg(long, value_name = "LEVEL")]
+    pub kernels: Option<String>,
+    /// Set any key of the config: train.steps=50. Later ones win, and win over the flags above.
+    #[arg(long, value_name = "SECTION.KEY=VALUE")]
+    pub set: Vec<String>,
+}
+
+/// Flags of `train`.
+#[derive(Args, Clone, Debug)]
+pub struct TrainArgs {
+    /// A config file or a bundled config.
+    #[arg(default_value = "gpt")]
+    pub config: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+    /// Folder to write checkpoints to, without checkpoints of another run. By default runs/MODEL, or the next of
+    /// runs/MODEL-2, runs/MODEL-3, .. that no run uses.
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint_dir: Option<PathBuf>,
+    /// Steps between checkpoints.
+    #[arg(long, value_name = "STEPS")]
+    pub checkpoint_every: Option<i64>,
+    /// How many of this run's checkpoints are kept, the newest; 2 by default. Others are not touched.
+    #[arg(long, value_name = "N")]
+    pub checkpoint_keep: Option<i64>,
+    /// Continue from a checkpoint, or from the newest one in a run's folder. Without PATH: from the newest one in
+    /// --checkpoint-dir, or else of the newest run of this model in the folder runs.
+    #[arg(long, value_name = "PATH", num_args = 0..=1)]
+    pub resume: Option<Option<PathBuf>>,
+    /// Threads in all, one per core by default. With fewer ranks than threads, each rank has several.
+    #[arg(long, value_name = "N")]
+    pub workers: Option<usize>,
+    /// Run all ranks on one thread, in a fixed order.
+    #[arg(long, conflicts_with = "workers")]
+    pub deterministic: bool,
+    /// Steps between printed lines.
+    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub log_every: Option<u64>,
+    /// Do not generate a sample at the end.
+    #[arg(long)]
+    pub no_sample: bool,
+    /// Do not verify the plan before training. By default, a plan that fails verification is not trained.
+    #[arg(long)]
+    pub no_verify: bool,
+    /// For tests: forgets one reduction in the modules below this path while verifying.
+    #[cfg(feature = "testing")]
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub break_rule: Option<String>,
+}
+
+/// Flags of `verify`.
+#[derive(Args, Clone, Debug)]
+pub struct VerifyArgs {
+    /// A config file or a bundled config.
+    pub config: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+    /// The runner of the planned step.
+    #[arg(long, value_enum, default_value_t = Runner::Interpreter)]
+    pub runner: Runner,
+    /// For tests: forgets one reduction in the modules below this path.
+    #[cfg(feature = "testing")]
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub break_rule: Option<String>,
+}
+
+/// Flags of `show`.
+#[derive(Args, Clone, Debug)]
+pub struct ShowArgs {
+    /// A config file or a bundled config.
+    pub config: Option<String>,
+    /// List every key of configs with its type, default and meaning.
+    #[arg(long, conflicts_with_all = ["form", "stage"])]
+    pub keys: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+    /// Print only the plan, in this form.
+    #[arg(long = "as", value_enum, value_name = "FORM")]
+    pub form: Option<PlanForm>,
+    /// Print only the step, at this stage of lowering.
+    #[arg(long, value_enum)]
+    pub stage: Option<Stage>,
+}
+
+/// Flags of `explain`.
+#[derive(Args, Clone, Debug)]
+pub struct ExplainArgs {
+    /// A config file or a bundled config; or the code of a message.
+    pub config: String,
+    /// A parameter, a module (its output), `module.input`, a collective such as all_reduce:3, or a code.
+    pub name: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+}
+
+/// Flags of `lower`.
+#[derive(Args, Clone, Debug)]
+pub struct LowerArgs {
+    /// A config file or a bundled config.
+    pub config: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+    /// Count collectives and bytes instead of printing the step.
+    #[arg(long)]
+    pub counts: bool,
+    /// The stage of lowering.
+    #[arg(long, value_enum, default_value_t = Stage::Local)]
+    pub stage: Stage,
+    /// The rank whose step is printed.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub rank: usize,
+    /// Also compute the gradient with respect to the first real input.
+    #[arg(long)]
+    pub input_gradient: bool,
+    /// With `--stage program`: also explain which elementwise ops were not fused with the ops whose results they read, and
+    /// into how many chunks the logits are split.
+    #[arg(long, conflicts_with = "counts")]
+    pub why: bool,
+    /// Print the rank's graph after the named passes of lowering; `all` for every pass. `partita opt --list` lists the
+    /// names.
+    #[arg(long, value_name = "PASS,..", value_delimiter = ',', conflicts_with_all = ["counts", "stage"])]
+    pub print_after: Vec<String>,
+}
+
+/// Flags of `eval`.
+#[derive(Args, Clone, Debug)]
+pub struct EvalArgs {
+    /// The folder of a run or of one of its checkpoints; or a config, for a checkpoint named by --from.
+    #[arg(value_name = "RUN|CONFIG")]
+    pub source: String,
+    /// The folder of a run or of a checkpoint with the parameters; by default RUN, or the newest run of the config's model.
+    #[arg(long, value_name = "RUN")]
+    pub from: Option<PathBuf>,
+    /// Validation batches; by default train.validate_batches.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub batches: Option<u64>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+}
+
+/// Flags of `generate`.
+#[derive(Args, Clone, Debug)]
+#[command(allow_negative_numbers = true)]
+pub struct GenerateArgs {
+    /// The folder of a run or of one of its checkpoints; or a config, for a checkpoint named by --from.
+    #[arg(value_name = "RUN|CONFIG")]
+    pub source: String,
+    /// The folder of a run or of a checkpoint with the parameters; by default RUN, or the newest run of the config's model.
+    #[arg(long, value_name = "RUN")]
+    pub from: Option<PathBuf>,
+    /// The text to continue.
+    #[arg(long, value_name = "TEXT")]
+    pub prompt: String,
+    /// The number of tokens to generate; a token is a byte.
+    #[arg(long, value_name = "N", default_value_t = 240, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub tokens: u32,
+    /// Divides the logits: below 1 makes likely tokens likelier; 0 always takes the likeliest.
+    #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = temperature)]
+    pub temperature: f64,
+    /// Draw from this many of the likeliest tokens; 0 for all.
+    #[arg(long, value_name = "K", default_value_t = 40)]
+    pub top_k: usize,
+    /// Seed of the draws.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// The mesh, for instance tp=2; by default one rank.
+    #[arg(long, value_name = "AXES")]
+    pub mesh: Option<String>,
+    /// Set any key of the config: train.kernels=portable.
+    #[arg(long, value_name = "SECTION.KEY=VALUE")]
+    pub set: Vec<String>,
+}
+
+/// Flags of `export`.
+#[derive(Args, Clone, Debug)]
+pub struct ExportArgs {
+    /// The folder of a run or of one of its checkpoints, a config, or a plan file.
+    #[arg(value_name = "RUN|CONFIG|PLAN")]
+    pub source: String,
+    /// The form: safetensors for the weights; toml, dict or calls for the plan.
+    #[arg(long = "for", value_enum, value_name = "FORM")]
+    pub form: ExportForm,
+    /// A new file; by default MODEL.safetensors for weights, and standard output for plans.
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// The folder of a run or of a checkpoint with the weights; by default RUN. A config alone exports its initial weights.
+    #[arg(long, value_name = "RUN")]
+    pub from: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+}
+
+/// Flags of `opt`.
+#[derive(Args, Clone, Debug)]
+pub struct OptArgs {
+    /// A file of StableHLO text; `-` reads standard input.
+    #[arg(required_unless_present = "list")]
+    pub file: Option<PathBuf>,
+    /// The passes to run, in this order: propagate,partition,simplify.
+    #[arg(long = "pass", value_name = "NAME,..", value_delimiter = ',')]
+    pub passes: Vec<String>,
+    /// The mesh, if the text declares none.
+    #[arg(long, value_name = "AXES")]
+    pub mesh: Option<String>,
+    /// Read the text as the local graph of this many equal ranks.
+    #[arg(long, value_name = "N")]
+    pub ranks: Option<usize>,
+    /// Print the program after each pass, not only after the last.
+    #[arg(long)]
+    pub each: bool,
+    /// List the passes and what they do.
+    #[arg(long)]
+    pub list: bool,
+}
+
+/// Flags of `launch`.
+#[derive(Args, Clone, Debug)]
+pub struct LaunchArgs {
+    /// The number of processes.
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub processes: u32,
+    /// The command that each process runs: `partita train ..`.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// Flags of `bench`.
+#[derive(Args, Clone, Debug)]
+#[command(allow_negative_numbers = true)]
+pub struct BenchArgs {
+    /// Only this suite.
+    #[arg(value_enum)]
+    pub suite: Option<Suite>,
+    /// Only cases whose name `suite/case` contains this text.
+    #[arg(long, value_name = "TEXT")]
+    pub filter: Option<String>,
+    /// Timed runs of each case.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    pub repeats: u32,
+    /// Runs before the timed ones, the first one included.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub warmup: u32,
+    /// The mesh of the suites mlp and gpt.
+    #[arg(long, value_name = "AXES")]
+    pub mesh: Option<String>,
+    /// Threads in all, for cases without a number of their own; one per core by default.
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// The machine code of the kernels: portable, avx2, avx512 or native, which uses everything the machine has.
+    #[arg(long, value_name = "LEVEL", default_value = "native", hide_default_value = true, value_parser = kernels)]
+    pub kernels: KernelChoice,
+    /// The most memory that the process takes: a percentage such as 80%, the default, or bytes such as 8G.
+    #[arg(long, value_name = "LIMIT")]
+    pub memory_limit: Option<String>,
+    /// Also print the time per kind of instruction.
+    #[arg(long)]
+    pub profile: bool,
+    /// Print the names of the cases and measure nothing.
+    #[arg(long)]
+    pub list: bool,
+}
+
+/// The runner of a planned step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Runner {
+    /// The reference interpreter, on virtual ranks in lock step.
+    Interpreter,
+    /// The CPU device, as in training.
+    Cpu,
+}
+
+/// The forms of a plan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum PlanForm {
+    /// Calls, as Slapo writes schedules.
+    #[value(alias = "slapo")]
+    Calls,
+    /// A dictionary from modules to styles.
+    Dict,
+    /// A plan file.
+    Toml,
+}
+
+/// The forms of `export`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum ExportForm {
+    /// Weights under their global names, as safetensors.torch.load_file reads them.
+    Safetensors,
+    /// A plan as calls, in the style of Slapo.
+    #[value(alias = "slapo")]
+    Calls,
+    /// A plan as a dictionary from modules to styles.
+    Dict,
+    /// A plan file.
+    Toml,
+}
+
+/// The stages of lowering.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Stage {
+    /// The step as written for one device.
+    Global,
+    /// With a layout on every value.
+    Sharded,
+    /// One rank's graph, with its collectives.
+    Local,
+    /// One rank's instructions, with their memory.
+    Program,
+}
+
+/// `section.key=value`, the value a TOML literal that reads back as it was.
+fn item(key: &str, value: impl Into<Value>) -> String {
+    format!("{key}={}", value.into())
+}
+
+/// E034 for a path that is not UTF-8: configs, which are kept beside checkpoints, cannot hold it.
+fn path_item(key: &str, path: &Path) -> Result<String> {
+    let text = path.to_str().ok_or_else(|| {
+        Diagnostic::new("E034", "a path is not UTF-8")
+            .at(key)
+            .expected("a path that is valid UTF-8, as texts in configs are")
+            .found(format!("{path:?}"))
+            .help("rename the file or folder, or give it a link with such a name")
+    })?;
+    Ok(item(key, text))
+}
+
+/// The kernels of `bench`, which has no config to refuse a name.
+fn kernels(text: &str) -> std::result::Result<KernelChoice, String> {
+    text.parse().map_err(|error: Box<Diagnostic>| match &error.expected {
+        Some(known) => format!("{}; there are {known}", error.message),
+        None => error.message.clone(),
+    })
+}
+
+/// A temperature of `generate`.
+fn temperature(text: &str) -> std::result::Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(temperature) if temperature.is_finite() && temperature >= 0.0 => Ok(temperature),
+        _ => Err("expected a finite number of at least 0".to_string()),
+    }
+}
+
+/// A number, which is left for the config to refuse.
+fn count_item(key: &str, count: i64) -> String {
+    format!("{key}={count}")
+}
+
+impl ConfigFlags {
+    /// The overrides these flags stand for, as [`partita::Config::load`] takes them: those of `--set` last.
+    ///
+    /// # Errors
+    /// E034 for a path that is not UTF-8.
+    pub fn overrides(&self) -> Result<Vec<String>> {
+        let mut items = Vec::new();
+        items.extend(self.mesh.as_ref().map(|mesh| item("mesh.shape", mesh.clone())));
+        items.extend(self.cluster.as_ref().map(|path| path_item("cluster.name", path)).transpose()?);
+        let counts = [
+            ("train.steps", self.steps),
+            ("train.seed", self.seed),
+            ("train.batch", self.batch),
+            ("train.microbatches", self.microbatches),
+        ];
+        items.extend(counts.iter().filter_map(|(key, count)| Some(count_item(key, (*count)?))));
+        items.extend(self.timetable.as_ref().map(|name| item("train.timetable", name.clone())));
+        items.extend(self.dtype.as_ref().map(|dtype| item("train.dtype", dtype.clone())));
+        items.extend(self.data.as_ref().map(|path| path_item("data.path", path)).transpose()?);
+        items.extend(self.plan.as_ref().map(|path| path_item("plan.file", path)).transpose()?);
+        items.extend(self.memory_limit.as_ref().map(|limit| item("train.memory_limit", limit.clone())));
+        items.extend(self.verify_limit.map(|limit| item("train.verify_limit", limit)));
+        items.extend(self.kernels.as_ref().map(|kernels| item("train.kernels", kernels.clone())));
+        let switches = [
+            ("plan.sequence_parallel", self.sequence_parallel),
+            ("plan.vocab_parallel", self.vocab_parallel),
+            ("plan.strict", self.strict),
+        ];
+        items.extend(switches.iter().filter(|(_, on)| *on).map(|(key, _)| item(key, true)));
+        items.extend(self.set.iter().cloned());
+        Ok(items)
+    }
+}
+
+impl TrainArgs {
+    /// As [`ConfigFlags::overrides`], with the flags only `train` has.
+    ///
+    /// # Errors
+    /// E034 for a path that is not UTF-8.
+    pub fn overrides(&self) -> Result<Vec<String>> {
+        let mut items = Vec::new();
+        items.extend(self.checkpoint_dir.as_ref().map(|path| path_item("checkpoint.dir", path)).transpose()?);
+        items.extend(self.checkpoint_every.map(|every| count_item("checkpoint.every", every)));
+        items.extend(self.checkpoint_keep.map(|keep| count_item("checkpoint.keep", keep)));
+        items.extend(self.no_sample.then(|| count_item("train.sample_bytes", 0)));
+        items.extend(self.flags.overrides()?);
+        Ok(items)
+    }
+}
+
+impl GenerateArgs {
+    /// The overrides these flags stand for: `--set` last.
+    pub fn overrides(&self) -> Vec<String> {
+        let mesh = self.mesh.clone().map(|mesh| item("mesh.shape", mesh));
+        mesh.into_iter().chain(self.set.iter().cloned()).collect()
+    }
+}
+
+impl ExplainArgs {
+    /// The code of a message, if the name is one.
+    pub fn code(&self) -> Option<&str> {
+        let asked = self.name.as_ref().unwrap_or(&self.config);
+        is_code(asked).then_some(asked)
+    }
+}
+
+impl Command {
+    /// `--log-every`.
+    pub fn log_every(&self) -> Option<u64> {
+        match self {
+            Command::Train(args) => args.log_every,
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+    use partita::config::Config;
+    use partita_base::DType;
+    use partita_runtime::MemoryLimit;
+
+    fn parse(line: &str) -> Command {
+        Cli::try_parse_from(line.split_whitespace()).unwrap_or_else(|error| panic!("{error}")).command
+    }
+
+    /// The config that a command is about, and the overrides of its flags.
+    fn overridden(line: &str) -> (String, Vec<String>) {
+        let (name, overrides) = match parse(line) {
+            Command::Train(args) => (args.config.clone(), args.overrides()),
+            Command::Verify(args) => (args.config.clone(), args.flags.overrides()),
+            Command::Lower(args) => (args.config.clone(), args.flags.overrides()),
+            other => panic!("{other:?}"),
+        };
+        (name, overrides.unwrap())
+    }
+
+    fn config(line: &str) -> Config {
+        let (name, overrides) = overridden(line);
+        Config::load(&name, &overrides).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_reaches_its_key() {
+        let config = config(
+            "partita train bert --mesh dp=-1,tp=2 --cluster h100-8 --steps 7 --seed 9 --batch 16 --microbatches 4 --dtype f64 \
+             --data 1.5 --plan true --sequence-parallel --vocab-parallel --strict --checkpoint-dir out \
+             --checkpoint-every 3 --checkpoint-keep 5 --no-sample --memory-limit 8G --verify-limit 1e6 --kernels avx2 \
+             --set train.validate_every=2",
+        );
+        assert_eq!((config.model.name(), config.mesh.as_str()), ("bert", "dp=-1,tp=2"));
+        assert_eq!(config.cluster.name, "h100-8");
+        let train = &config.train;
+        assert_eq!((train.steps, train.seed, train.batch, train.microbatches), (7, 9, 16, 4));
+        assert_eq!((train.dtype, train.sample_bytes, train.validate_every), (DType::F64, 0, 2));
+        assert_eq!((train.memory_limit, train.verify_limit), (MemoryLimit::Bytes(8 << 30), 1e6));
+        assert_eq!(train.kernels, KernelChoice::Avx2);
+        // Paths stay paths, whatever they look like.
+        assert_eq!(config.data.path.as_deref(), Some(Path::new("1.5")));
+        assert_eq!(config.plan.file.as_deref(), Some(Path::new("true")));
+        assert!(config.plan.sequence_parallel && config.plan.vocab_parallel && config.plan.strict);
+        assert_eq!(config.checkpoint.dir.as_deref(), Some(Path::new("out")));
+        assert_eq!((config.checkpoint.every, config.checkpoint.keep), (3, 5));
+    }
+
+    #[test]
+    fn without_flags_nothing_is_overridden_and_set_wins() {
+        assert_eq!(overridden("partita train"), ("gpt".to_string(), Vec::new()));
+        assert_eq!(config("partita verify mlp --set train.steps=3 --steps 2").train.steps, 3);
+        assert_eq!(config("partita lower mlp --set train.steps=3 --set train.steps=4").train.steps, 4);
+    }
+
+    #[test]
+    fn strings_with_quotes_and_newlines_survive() {
+        let flags = ConfigFlags { data: Some("a \"b\"\\c\n'd'".into()), ..Default::default() };
+        let config =
+            Config::load("gpt", &flags.overrides().unwrap()).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(config.data.path.as_deref(), Some(Path::new("a \"b\"\\c\n'd'")));
+    }
+
+    #[test]
+    fn resume_takes_a_path_or_none() {
+        let resume = |line: &str| match parse(line) {
+            Command::Train(args) => args.resume,
+            _ => panic!("train"),
+        };
+        assert_eq!(resume("partita train gpt"), None);
+        assert_eq!(resume("partita train gpt --resume"), Some(None));
+        assert_eq!(resume("partita train gpt --resume --json"), Some(None));
+        assert_eq!(resume("partita train gpt --resume out/step-5"), Some(Some("out/step-5".into())));
+    }
+
+    #[test]
+    fn json_may_stand_anywhere_and_mistakes_are_usage_errors() {
+        for line in ["partita --json env", "partita env --json", "partita train gpt --json"] {
+            assert!(Cli::try_parse_from(line.split_whitespace()).unwrap().json);
+        }
+        for line in [
+            "partita",
+            "partita verify",
+            "partita show gpt --as yaml",
+            "partita train --workers 2 --deterministic",
+            "partita lower gpt --stage remote",
+            "partita train --steps many",
+        ] {
+            let error = Cli::try_parse_from(line.split_whitespace()).map(|_| ()).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_flag_that_kernels_replaced_says_what_to_write() {
+        for line in ["partita train gpt --portable", "partita bench --portable"] {
+            let error = Cli::try_parse_from(line.split_whitespace()).map(|_| ()).unwrap_err();
+            let diagnostic = usage_error(error).unwrap_or_else(|error| panic!("{error}"));
+            let help = diagnostic.help.as_deref().unwrap_or_default();
+            assert!(diagnostic.code == "E033" && help.contains("--kernels portable"), "{diagnostic}");
+            let mut command = Cli::command();
+            let name = line.split_whitespace().nth(1).unwrap();
+            let help = command.find_subcommand_mut(name).unwrap().render_long_help().to_string();
+            assert!(help.contains("--kernels") && !help.contains("--portable"), "{help}");
+        }
+    }
+
+    #[test]
+    fn hidden_flags_parse_but_are_not_shown() {
+        let Command::Verify(args) = parse("partita verify gpt --runner cpu --break-rule layers.0.mlp") else {
+            panic!("verify")
+        };
+        assert_eq!((args.runner, args.break_rule.as_deref()), (Runner::Cpu, Some("layers.0.mlp")));
+        let mut command = Cli::command();
+        let help = command.find_subcommand_mut("verify").unwrap().render_long_help().to_string();
+        assert!(help.contains("--runner") && !help.contains("break-rule"), "{help}");
+    }
+}

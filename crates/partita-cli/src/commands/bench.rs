@@ -1,0 +1,465 @@
+//! `partita bench`: how fast steps, matrix products and collectives are here, in the sizes others are measured in.
+//!
+//! Everything runs as training does: planned, lowered, run by the executor. Cases that are compared with each other
+//! are prepared together and then take turns, so that a change of the machine's speed affects all of them.
+
+pub mod exchange;
+pub mod fused;
+pub mod models;
+pub mod profile;
+pub mod suites;
+
+pub use suites::Suite;
+
+use crate::cli::BenchArgs;
+use crate::output::Output;
+use crate::output::events::Event;
+use crate::output::format::bytes;
+use exchange::Traffic;
+use models::Step;
+use partita::Config;
+use partita::execution;
+use partita::session::{Execution, Session};
+use partita_base::{Diagnostic, Result, did_you_mean};
+use partita_ir::port::LOSS;
+use partita_runtime::{AWAKE, MemoryLimit, Runner, TrainLoop};
+use partita_schedule::{Plan, ReadyOptions, feed, ready_plan};
+use profile::{InstructionTimes, Profile, clocks};
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::Instant;
+use suites::{Case, Work, cases};
+
+/// Seed of weights and data.
+const SEED: u64 = 1;
+/// Losses told.
+const LOSSES: usize = 3;
+
+/// What was measured of one case.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Measurement {
+    /// The suite.
+    pub suite: &'static str,
+    /// The case within it.
+    pub case: String,
+    /// The mesh it ran on.
+    pub mesh: String,
+    /// Ranks of the mesh.
+    pub ranks: usize,
+    /// Threads that ran them.
+    pub threads: usize,
+    /// Timed runs.
+    pub repeats: usize,
+    /// The middle run, in milliseconds.
+    pub median_ms: f64,
+    /// The fastest run.
+    pub min_ms: f64,
+    /// The slowest less the fastest, over the middle one.
+    pub spread: f64,
+    /// Processor time of the mean run, over all threads of this process, to a tick of the scheduler: what a busy machine
+    /// disturbs least. `None` where the system does not tell.
+    pub cpu_ms: Option<f64>,
+    /// Floating-point operations of matrix products per second of the fastest run, in units of 10^9.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gflops: Option<f64>,
+    /// Bytes of the whole tensor, or of all inputs and outputs of what memory bounds, per second of the fastest run, in
+    /// units of 10^9.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gbytes_per_s: Option<f64>,
+    /// For a collective, and for what memory bounds: the time that its inputs and outputs, read and written once, would take at the bandwidth of the
+    /// plain copy beside it, over the fastest run's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub of_limit: Option<f64>,
+    /// For a collective: the same at the bandwidth of the plain exchange beside it, whose bytes another core has written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub of_exchange: Option<f64>,
+    /// For a step on several ranks: its time over that of one rank with all threads in the same round, of rounds the middle.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub of_one_rank: Option<f64>,
+    /// From the model to programs that are ready to run in memory that has been brought in, that of parameters included.
+    pub compile_ms: f64,
+    /// Giving parameters their initial values, which a model that others are given has.
+    pub initialize_ms: f64,
+    /// From the model to the end of the first run, less `initialize_ms`.
+    pub first_step_ms: f64,
+    /// The most memory that this process has had so far, all cases included; `None` where the system does not tell.
+    pub peak_rss_mb: Option<f64>,
+    /// The planned memory of all ranks of this case.
+    pub planned_mb: f64,
+    /// The losses of the first steps, where it is a model.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub losses: Vec<f64>,
+}
+
+impl Event for Measurement {
+    const NAME: &'static str = "bench";
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// E020 where no case matches, E021 for a mesh where it has no meaning; whatever a mesh does not suit.
+pub fn bench(args: &BenchArgs, output: &mut Output) -> Result<()> {
+    let groups = selected(args)?;
+    if args.list {
+        let paths: Vec<String> = groups.concat().iter().map(Case::path).collect();
+        output.text(paths.join("\n"));
+        return Ok(());
+    }
+    let runs = u64::from(args.warmup + args.repeats);
+    output.begin(1, runs * groups.iter().map(Vec::len).sum::<usize>() as u64);
+    let mut done = 0;
+    for group in &groups {
+        let mut prepared = Vec::new();
+        for case in group {
+            let mut entry = Prepared::new(case, args)?;
+            for _ in 1..args.warmup {
+                entry.run()?;
+            }
+            entry.seconds.clear();
+            entry.cpu_ms.clear();
+            entry.instructions.restart();
+            prepared.push(entry);
+            done += u64::from(args.warmup);
+            output.progress(done);
+        }
+        let takes_turns = prepared.len() > 1;
+        for _ in 0..args.repeats {
+            for entry in &mut prepared {
+                if takes_turns {
+                    // The threads of the case before look out for a next step of theirs.
+                    std::thread::sleep(2 * AWAKE);
+                }
+                entry.run()?;
+                done += 1;
+                output.progress(done);
+            }
+        }
+        let mut measured: Vec<Measurement> =
+            prepared.iter().zip(group).map(|(entry, case)| entry.measurement(case)).collect();
+        compare_with_copy(group, &mut measured);
+        compare_with_one_rank(&prepared, &mut measured);
+        for ((entry, case), measurement) in prepared.iter().zip(group).zip(&measured) {
+            output.measurement(measurement);
+            if args.profile {
+                let profile = Profile::new(
+                    case.path(),
+                    entry.runner(),
+                    entry.instructions.fastest(),
+                    measurement.min_ms,
+                );
+                output.profile(&profile);
+            }
+        }
+    }
+    output.end();
+    Ok(())
+}
+
+/// The selected cases, in groups that take turns.
+fn selected(args: &BenchArgs) -> Result<Vec<Vec<Case>>> {
+    let takes_mesh = |suite: Suite| matches!(suite, Suite::Mlp | Suite::Gpt);
+    if let (Some(suite), Some(mesh)) = (args.suite, &args.mesh)
+        && !takes_mesh(suite)
+    {
+        return Err(Diagnostic::new(
+            "E021",
+            format!("the cases of `{}` have meshes of their own", suite.name()),
+        )
+        .at("--mesh")
+        .expected("a mesh for the suites mlp or gpt only")
+        .found(mesh.clone())
+        .help("choose cases by --filter"));
+    }
+    let suites = args.suite.map_or(Suite::ALL.to_vec(), |suite| vec![suite]);
+    let mut all: Vec<Vec<Case>> =
+        suites.iter().flat_map(|&suite| cases(suite, args.mesh.as_deref())).collect();
+    for case in all.iter_mut().flatten() {
+        case.threads = case.threads.or(args.threads);
+    }
+    let Some(filter) = &args.filter else { return Ok(all) };
+    let matching = |group: &Vec<Case>| -> Vec<Case> {
+        group.iter().filter(|case| case.path().contains(filter.as_str())).cloned().collect()
+    };
+    let groups: Vec<Vec<Case>> = all.iter().map(matching).filter(|group| !group.is_empty()).collect();
+    if groups.is_empty() {
+        let paths: Vec<String> = all.concat().iter().map(Case::path).collect();
+        let mut error = Diagnostic::new("E020", format!("no case contains `{filter}`")).at("--filter");
+        error.help = did_you_mean(filter, paths.iter().map(String::as_str))
+            .or(Some("`partita bench --list` names all cases".to_string()));
+        return Err(error);
+    }
+    Ok(groups)
+}
+
+/// A case that is ready to run again and again.
+struct Prepared {
+    player: Player,
+    /// What is fed before every run, untimed.
+    fed: feed::Fed,
+    learning_rate: f64,
+    compile_ms: f64,
+    initialize_ms: f64,
+    first_step_ms: f64,
+    losses: Vec<f64>,
+    /// Of each run; where a run does a thing several times, of one time.
+    seconds: Vec<f64>,
+    /// Processor time of each run, likewise.
+    cpu_ms: Vec<f64>,
+    /// How often a run does what is measured.
+    times: usize,
+    /// Of each instruction.
+    instructions: InstructionTimes,
+}
+
+/// What runs a case.
+enum Player {
+    Steps(TrainLoop),
+    Programs(Runner),
+}
+
+impl Prepared {
+    /// Plans, lowers and runs it once.
+    fn new(case: &Case, args: &BenchArgs) -> Result<Prepared> {
+        let session = session(case, args)?;
+        let mut prepared = match &case.work {
+            Work::Step(step) => prepare_step(step, &session, &case.ready)?,
+            Work::Traffic { traffic, bytes, times } => {
+                let begin = Instant::now();
+                let options = session.runner_options();
+                let set = exchange::programs(*traffic, *bytes, session.mesh().rank_count(), *times);
+                let world = options.world(&set)?;
+                let runner = Runner::new(set, world, options)?;
+                let compile_ms = 1e3 * begin.elapsed().as_secs_f64();
+                Prepared::ready(Player::Programs(runner), compile_ms, *times)
+            }
+        };
+        prepared.run()?;
+        prepared.first_step_ms = prepared.compile_ms + 1e3 * prepared.seconds[0];
+        Ok(prepared)
+    }
+
+    fn ready(player: Player, compile_ms: f64, times: usize) -> Prepared {
+        Prepared {
+            player,
+            fed: feed::Fed::new(),
+            learning_rate: 0.0,
+            compile_ms,
+            initialize_ms: 0.0,
+            first_step_ms: 0.0,
+            losses: Vec::new(),
+            seconds: Vec::new(),
+            cpu_ms: Vec::new(),
+            times,
+            instructions: InstructionTimes::default(),
+        }
+    }
+
+    fn runner(&self) -> &Runner {
+        match &self.player {
+            Player::Steps(trainer) => trainer.runner(),
+            Player::Programs(runner) => runner,
+        }
+    }
+
+    /// One run: the step itself is timed, with its loss; the batch is in place before.
+    fn run(&mut self) -> Result<()> {
+        if let Player::Steps(trainer) = &mut self.player {
+            execution::with_batch(&self.fed, |batch| trainer.feed(batch, self.learning_rate))?;
+        }
+        let cpu_before = cpu_ms();
+        let begin = Instant::now();
+        match &mut self.player {
+            Player::Steps(trainer) if trainer.runner().has_output(0, LOSS) => {
+                let (loss, _) = trainer.run()?;
+                if self.losses.len() < LOSSES {
+                    self.losses.push(loss);
+                }
+            }
+            Player::Steps(trainer) => trainer.runner_mut().step()?,
+            Player::Programs(runner) => runner.step()?,
+        }
+        self.seconds.push(begin.elapsed().as_secs_f64() / self.times as f64);
+        let cpu = cpu_before.zip(cpu_ms()).map(|(before, after)| (after - before) / self.times as f64);
+        self.cpu_ms.extend(cpu);
+        let clocks = clocks(self.runner())?;
+        self.instructions.note(clocks);
+        Ok(())
+    }
+
+    fn measurement(&self, case: &Case) -> Measurement {
+        let (fastest, slowest) = self
+            .seconds
+            .iter()
+            .fold((f64::INFINITY, 0.0), |(fastest, slowest), &run| (run.min(fastest), run.max(slowest)));
+        let median = middle(self.seconds.clone());
+        let (gflops, gbytes_per_s) = match &case.work {
+            Work::Step(step) => match step.least_traffic_bytes() {
+                Some(bytes) => (None, Some(bytes as f64 / fastest / 1e9)),
+                None => (Some(step.flops() / fastest / 1e9), None),
+            },
+            Work::Traffic { bytes, .. } => (None, Some(*bytes as f64 / fastest / 1e9)),
+        };
+        Measurement {
+            suite: case.suite.name(),
+            case: case.name.clone(),
+            mesh: case.mesh.clone(),
+            ranks: self.runner().rank_count(),
+            threads: self.runner().thread_count(),
+            repeats: self.seconds.len(),
+            median_ms: 1e3 * median,
+            min_ms: 1e3 * fastest,
+            spread: (slowest - fastest) / median,
+            cpu_ms: (!self.cpu_ms.is_empty()).then(|| mean(&self.cpu_ms)),
+            gflops,
+            gbytes_per_s,
+            of_limit: None,
+            of_exchange: None,
+            of_one_rank: None,
+            compile_ms: self.compile_ms,
+            initialize_ms: self.initialize_ms,
+            first_step_ms: self.first_step_ms,
+            peak_rss_mb: peak_rss_mb(),
+            planned_mb: self.runner().planned_bytes().iter().sum::<usize>() as f64 / MIB,
+            losses: self.losses.clone(),
+        }
+    }
+}
+
+const MIB: f64 = (1 << 20) as f64;
+
+/// The session of a case.
+fn session(case: &Case, args: &BenchArgs) -> Result<Session> {
+    let source: Arc<dyn partita::models::ModelSource> = match &case.work {
+        Work::Step(step) => Arc::new(step.clone()),
+        Work::Traffic { .. } => partita::models::from_fn("collective", |_, _| Ok(Vec::new())),
+    };
+    let mut config = Config { mesh: case.mesh.clone(), ..Config::of(source) };
+    config.train.seed = SEED;
+    config.train.kernels = args.kernels;
+    if let Some(limit) = &args.memory_limit {
+        config.train.memory_limit = MemoryLimit::parse(limit)?;
+    }
+    if let Work::Step(step) = &case.work {
+        (config.step, config.schedule.peak) = step.update();
+    }
+    let execution = Execution { record: args.profile, workers: case.threads, ..Execution::default() };
+    Session::new(config)?.with_execution(execution)
+}
+
+/// A model's step on a mesh, with parameters and a batch.
+fn prepare_step(step: &Step, session: &Session, ready: &ReadyOptions) -> Result<Prepared> {
+    let begin = Instant::now();
+    let model = session.model()?;
+    let plan = match step.plan() {
+        Some(name) => ready_plan(name, &model.forward, session.mesh(), ready)?,
+        None => Plan::default(),
+    };
+    let mut planned = session.prepare(&session.build_part(&model, &plan, step.part())?)?;
+    let compile_ms = 1e3 * begin.elapsed().as_secs_f64();
+    let begin = Instant::now();
+    planned.initialize(&model, SEED)?;
+    let initialize_ms = 1e3 * begin.elapsed().as_secs_f64();
+    let fed = feed::random_feed(&model, SEED, 0.0);
+    let ready = Prepared::ready(Player::Steps(planned.train_loop), compile_ms, 1);
+    Ok(Prepared { fed, learning_rate: session.config().schedule.peak, initialize_ms, ..ready })
+}
+
+/// Puts what memory bounds beside the copy of the same ranks, and collectives beside the exchange, where there is one.
+fn compare_with_copy(group: &[Case], measured: &mut [Measurement]) {
+    let is = |case: &Case, wanted: Traffic| matches!(case.work, Work::Traffic { traffic, .. } if traffic == wanted);
+    let per_ms = |case: &Case, measurement: &Measurement| {
+        let bytes = match &case.work {
+            Work::Traffic { traffic, bytes, .. } => {
+                Some(traffic.least_traffic_bytes(*bytes, measurement.ranks))
+            }
+            Work::Step(step) => step.least_traffic_bytes(),
+        };
+        bytes.map(|bytes| bytes as f64 / measurement.min_ms)
+    };
+    let rates: Vec<Option<f64>> = group.iter().zip(&*measured).map(|(c, m)| per_ms(c, m)).collect();
+    let rate_of = |traffic: Traffic| rates[group.iter().position(|case| is(case, traffic))?];
+    let (copy, exchange) = (rate_of(Traffic::Copy), rate_of(Traffic::Exchange));
+    for ((case, measurement), &rate) in group.iter().zip(measured).zip(&rates) {
+        let of = |limit: Option<f64>| Some(rate? / limit?);
+        measurement.of_limit = of(copy).filter(|_| !is(case, Traffic::Copy));
+        let is_limit = is(case, Traffic::Copy) || is(case, Traffic::Exchange);
+        measurement.of_exchange = of(exchange).filter(|_| !is_limit);
+    }
+}
+
+/// Puts steps on several ranks beside the one on one rank that took turns with them.
+fn compare_with_one_rank(prepared: &[Prepared], measured: &mut [Measurement]) {
+    let Some(alone) = prepared.iter().zip(&*measured).position(|(_, measurement)| measurement.ranks == 1)
+    else {
+        return;
+    };
+    for (entry, measurement) in prepared.iter().zip(measured).filter(|(_, measurement)| measurement.ranks > 1)
+    {
+        let ratios = entry.seconds.iter().zip(&prepared[alone].seconds).map(|(own, alone)| own / alone);
+        measurement.of_one_rank = Some(middle(ratios.collect()));
+    }
+}
+
+/// The median.
+fn middle(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0
+}
+
+/// Milliseconds in three places after the point, microseconds where that says little.
+fn time(ms: f64) -> String {
+    if ms < 1.0 { format!("{:>9.2} us", 1e3 * ms) } else { format!("{ms:>9.3} ms") }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// The processor time of all threads of this process, as Linux counts it.
+fn cpu_ms() -> Option<f64> {
+    let tasks = std::fs::read_dir("/proc/self/task").ok()?;
+    let nanos = |task: std::io::Result<std::fs::DirEntry>| -> Option<f64> {
+        let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse().ok()
+    };
+    let nanos = tasks.map(nanos).collect::<Option<Vec<f64>>>()?;
+    Some(nanos.iter().sum::<f64>() / 1e6)
+}
+
+/// The high-water mark of this process's resident memory, as Linux counts it.
+fn peak_rss_mb() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok()? / 1024.0)
+}
+
+impl Measurement {
+    /// One line for people.
+    pub fn text(&self) -> String {
+        let rate = match (self.gflops, self.gbytes_per_s) {
+            (Some(gflops), _) => format!("{gflops:7.1} GFLOP/s"),
+            (_, Some(rate)) => format!("{rate:7.2} GB/s   "),
+            _ => String::new(),
+        };
+        let of = |what: &str, share: Option<f64>| {
+            share.map_or(String::new(), |share| format!("  {share:.2} of the {what}"))
+        };
+        let limit = of("limit", self.of_limit)
+            + &of("exchange", self.of_exchange)
+            + &of("time of one rank", self.of_one_rank);
+        let cpu = self.cpu_ms.map_or(String::new(), |ms| format!("  cpu {ms:>9.3} ms"));
+        let first =
+            format!("  initialize {:.0} ms  first step {:.0} ms", self.initialize_ms, self.first_step_ms);
+        format!(
+            "{:<34} {:<7} median {}  min {}{cpu}  spread {:>4.0} %  {rate}  memory {}{}{limit}\n",
+            format!("{}/{}", self.suite, self.case),
+            self.mesh,
+            time(self.median_ms),
+            time(self.min_ms),
+            100.0 * self.spread,
+            bytes((self.planned_mb * MIB) as u64),
+            if self.losses.is_empty() { String::new() } else { first },
+        )
+    }
+}

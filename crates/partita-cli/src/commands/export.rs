@@ -1,0 +1,122 @@
+//! `partita export`: weights and plans in the forms of other programs.
+
+use crate::cli::{ExportArgs, ExportForm, PlanForm};
+use crate::commands::saved::Source;
+use crate::commands::show::plan_text;
+use crate::output::Output;
+use crate::output::events::Event;
+use crate::output::format::bytes;
+use crate::run::answer;
+use indexmap::IndexMap;
+use partita::execution::tensor_data;
+use partita_base::{Diagnostic, Result};
+use partita_runtime::checkpoint::{TensorData, export_weights};
+use partita_schedule::Plan;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// A file of weights that was written.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Exported {
+    /// The file.
+    pub file: String,
+    /// Tensors in it.
+    pub tensors: usize,
+    /// Bytes of their elements.
+    pub bytes: u64,
+    /// The checkpoint that they come from; `None` for initial values.
+    pub checkpoint: Option<String>,
+}
+
+impl Event for Exported {
+    const NAME: &'static str = "export";
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// E038 for a form that the source does not have, E311 to E314 for a checkpoint that is not there or does not fit, E316
+/// for a file that exists or cannot be written.
+pub fn export(args: &ExportArgs, output: &mut Output) -> Result<()> {
+    let form = match args.form {
+        ExportForm::Safetensors => return export_model(args, output),
+        ExportForm::Calls => PlanForm::Calls,
+        ExportForm::Dict => PlanForm::Dict,
+        ExportForm::Toml => PlanForm::Toml,
+    };
+    let text = plan_text(&plan(args)?, form);
+    match &args.out {
+        None => output.text(text),
+        Some(path) => write_new(path, &text)?,
+    }
+    Ok(())
+}
+
+/// The plan of a plan file, or that of a run or a config.
+fn plan(args: &ExportArgs) -> Result<Plan> {
+    if let Some(text) = plan_file(&args.source) {
+        return Plan::parse(&text, &args.source);
+    }
+    let Source { session, .. } = Source::open(&args.source, args.from.as_deref(), &args.flags.overrides()?)?;
+    session.plan(&session.model()?)
+}
+
+/// The text of a file that is no config: one without a section `[model]`.
+fn plan_file(name: &str) -> Option<String> {
+    let text = std::fs::read_to_string(name).ok()?;
+    let is_config = text.parse::<toml::Table>().is_ok_and(|table| table.contains_key("model"));
+    (!is_config).then_some(text)
+}
+
+/// Writes the parameters of a run, or the initial ones of a config.
+fn export_model(args: &ExportArgs, output: &mut Output) -> Result<()> {
+    if plan_file(&args.source).is_some() {
+        return Err(Diagnostic::new("E038", "a plan has no weights")
+            .at("--for safetensors")
+            .expected("the folder of a run, or a config")
+            .found(args.source.clone())
+            .help("a plan is exported with --for toml, dict or calls"));
+    }
+    let Source { session, saved } =
+        Source::open(&args.source, args.from.as_deref(), &args.flags.overrides()?)?;
+    let model = session.model()?;
+    let weights: IndexMap<String, TensorData> = match &saved {
+        None => {
+            let initial = model.initial(session.config().train.seed);
+            initial.iter().map(|(name, value)| (name.clone(), tensor_data(value))).collect()
+        }
+        Some(saved) => saved.weights(&model)?,
+    };
+    let name = session.config().model.name();
+    let path = args.out.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.safetensors")));
+    export_weights(&path, &weights)?;
+    let exported = Exported {
+        file: path.display().to_string(),
+        tensors: weights.len(),
+        bytes: weights.values().map(|tensor| tensor.bytes.len() as u64).sum(),
+        checkpoint: saved.map(|saved| saved.path.display().to_string()),
+    };
+    answer(&exported, Exported::text, output);
+    Ok(())
+}
+
+impl Exported {
+    /// The result for people.
+    pub fn text(&self) -> String {
+        let from =
+            self.checkpoint.as_ref().map_or("initial values".to_string(), |path| format!("from {path}"));
+        format!("{}: {} tensors, {}, {from}", self.file, self.tensors, bytes(self.bytes))
+    }
+}
+
+/// Writes a text to a new file. E043 if the file exists or cannot be written.
+fn write_new(path: &Path, text: &str) -> Result<()> {
+    let file = std::fs::File::create_new(path);
+    file.and_then(|mut file| std::io::Write::write_all(&mut file, text.as_bytes())).map_err(|error| {
+        Diagnostic::new("E043", "the plan cannot be written")
+            .at(path.display().to_string())
+            .expected("the path of a new file in a folder that can be written")
+            .found(error.to_string())
+            .help("name another file with --out, or remove this one")
+    })
+}

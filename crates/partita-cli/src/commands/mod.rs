@@ -1,0 +1,14 @@
+//! The commands, one file each.
+
+pub mod bench;
+pub mod eval;
+pub mod explain;
+pub mod export;
+pub mod generate;
+pub mod launch;
+pub mod lower;
+pub mod opt;
+pub mod saved;
+pub mod show;
+pub mod train;
+pub mod verify;

@@ -1,0 +1,51 @@
+//! RUN|CONFIG on the command line: the folder of a saved run, or a config.
+
+use partita::config::{BUNDLED, Config};
+use partita::models::ModelKinds;
+use partita::run_files::Saved;
+use partita::session::Session;
+use partita_base::Result;
+use std::path::Path;
+
+/// A session, and the checkpoint that was named with it.
+pub struct Source {
+    /// The session.
+    pub session: Session,
+    /// The checkpoint of RUN or of `--from`; `None` for a config alone.
+    pub saved: Option<Saved>,
+}
+
+impl Source {
+    /// Opens what `name` names: a bundled config, the folder of a run or of one of its checkpoints (its config is that
+    /// beside the checkpoint), or a config file. `from` names another checkpoint.
+    ///
+    /// # Errors
+    /// E311 to E313 for a folder without a usable checkpoint, and what the config refuses.
+    pub fn open(name: &str, from: Option<&Path>, overrides: &[String]) -> Result<Source> {
+        let is_bundled = BUNDLED.iter().any(|(bundled, _)| *bundled == name);
+        let run = match !is_bundled && Path::new(name).is_dir() {
+            true => Some(Saved::at(Path::new(name))?),
+            false => None,
+        };
+        let config = match &run {
+            Some(saved) => saved.config(&ModelKinds::bundled(), overrides)?,
+            None => Config::load(name, overrides)?,
+        };
+        let saved = match from {
+            Some(path) => Some(Saved::at(path)?),
+            None => run,
+        };
+        Ok(Source { session: Session::new(config)?, saved })
+    }
+
+    /// The checkpoint; without one on the command line, that of the newest run of the model.
+    ///
+    /// # Errors
+    /// E311 if there is none.
+    pub fn saved(&self) -> Result<Saved> {
+        match &self.saved {
+            Some(saved) => Ok(saved.clone()),
+            None => Saved::find(self.session.config(), None),
+        }
+    }
+}

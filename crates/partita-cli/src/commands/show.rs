@@ -1,0 +1,233 @@
+//! `partita show`: the model, where it lives on the mesh, its plan, and what memory each rank needs.
+
+use crate::cli::{PlanForm, ShowArgs};
+use crate::commands::lower::stage;
+use crate::output::Output;
+use crate::output::events::Event;
+use crate::output::format::{bytes, table};
+use crate::run;
+use partita::config::Config;
+use partita::keys::Key;
+use partita::memory::{Memory, memory};
+use partita::models::ModelKinds;
+use partita::session::Session;
+use partita_base::{Diagnostic, Result};
+use partita_ir::Role;
+use partita_mesh::rank_list;
+use partita_program::ProgramSet;
+use partita_schedule::{Built, Plan, Stage};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// Runs the command.
+///
+/// # Errors
+/// What the config and the passes refuse; E033 without a config, unless `--keys` lists the keys of every config.
+pub fn show(args: &ShowArgs, output: &mut Output) -> Result<()> {
+    if args.keys {
+        run::answer(&Keys::all(), Keys::text, output);
+        return Ok(());
+    }
+    let config = args.config.as_deref().ok_or_else(|| {
+        Diagnostic::new("E033", "`partita show` needs a config")
+            .expected("a config file, a bundled config, or --keys")
+            .help("`partita show gpt` shows a bundled config; `partita show --keys` lists all keys")
+    })?;
+    let session = run::session(config, args.flags.overrides()?, output)?;
+    let text = output.during("planning the step", || match (args.form, args.stage) {
+        (Some(form), _) => Ok(plan_text(&session.build()?.plan, form)),
+        (None, Some(of)) => stage(&session, &session.build()?, of, 0),
+        (None, None) => overview(&session),
+    })?;
+    output.text(text);
+    Ok(())
+}
+
+/// The keys of configs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Keys {
+    /// In the order of the sections.
+    pub keys: Vec<KeyRow>,
+}
+
+/// A key of configs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct KeyRow {
+    /// `train.steps`.
+    pub key: String,
+    /// The type of its values.
+    pub takes: String,
+    /// The default as TOML, or what a config without the key means.
+    pub default: String,
+    /// Its meaning.
+    pub about: String,
+    /// The values of the section's `kind` that have this key; empty for all.
+    pub kinds: Vec<String>,
+}
+
+impl Event for Keys {
+    const NAME: &'static str = "keys";
+}
+
+impl Keys {
+    /// The keys of every config.
+    pub fn all() -> Keys {
+        let row = |Key { section, name, takes, default, about, kinds }| KeyRow {
+            key: format!("{section}.{name}"),
+            takes: takes.to_string(),
+            default,
+            about: about.to_string(),
+            kinds,
+        };
+        Keys { keys: Config::keys(&ModelKinds::bundled()).into_iter().map(row).collect() }
+    }
+
+    /// A table of them, with left-aligned columns.
+    pub fn text(&self) -> String {
+        let width = |of: &dyn Fn(&KeyRow) -> usize| self.keys.iter().map(of).max().unwrap_or(0);
+        let (key, takes) = (width(&|row| row.key.len()), width(&|row| row.takes.len()));
+        let mut text = format!("{:<key$}  {:<takes$}  meaning\n", "key", "type");
+        for row in &self.keys {
+            let KeyRow { about, default, .. } = row;
+            let _ = write!(text, "{:<key$}  {:<takes$}  {about} (default: {default})", row.key, row.takes);
+            if !row.kinds.is_empty() {
+                let _ = write!(text, " for {}", row.kinds.join(", "));
+            }
+            text.push('\n');
+        }
+        text + "\nAny other key of [plan] is a module pattern, and its value a style or a primitive.\n"
+    }
+}
+
+/// A plan in a form that `--plan` reads back.
+pub fn plan_text(plan: &Plan, form: PlanForm) -> String {
+    match form {
+        PlanForm::Calls => plan.to_calls(),
+        PlanForm::Dict => plan.to_dict_toml(),
+        PlanForm::Toml => plan.to_toml(),
+    }
+}
+
+/// Everything: mesh, parameters and their layouts, plan, memory by rank, notes.
+pub fn overview(session: &Session) -> Result<String> {
+    let (mesh, model) = (session.mesh(), session.model()?);
+    let built = session.build_model(&model)?;
+    let set = session.lower(&built)?;
+    let name = session.config().model.name();
+    let mut text = format!("model {name} on mesh {mesh} ({} ranks)\n\n", mesh.rank_count());
+    text += &parameters(&built);
+    let lines = built.plan.to_dict_toml();
+    let nothing = "[plan]\n# no lines: only the batch is cut\n";
+    let _ = write!(text, "\n{}\n", if built.plan.entries.is_empty() { nothing } else { &lines });
+    text += &memory_table(&set);
+    let notes = session.notes(&model, &built);
+    for note in &notes {
+        let _ = write!(text, "\nnote: {note}");
+    }
+    if !notes.is_empty() {
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+/// The parameters as a tree of modules: global shape, layout, the shapes ranks hold, bytes of the largest.
+pub fn parameters(built: &Built) -> String {
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let mut open: Vec<&str> = Vec::new();
+    let (mut elements, mut most_bytes) = (0, vec![0; built.mesh.rank_count()]);
+    for (stage, position) in parameters_in_order(built) {
+        let partitioned = &stage.partitioned;
+        let (graph, mesh) = (&partitioned.graph, &partitioned.mesh);
+        let value = graph.value(graph.inputs[position]);
+        let sharding = &partitioned.inputs[position];
+        let parts: Vec<&str> = value.name.split('.').collect();
+        let (own, modules) = parts.split_last().expect("splitting gives at least one part");
+        let common = open.iter().zip(modules).take_while(|(a, b)| a == b).count();
+        for (depth, module) in modules.iter().enumerate().skip(common) {
+            let mut row = vec![format!("{}{module}", "  ".repeat(depth))];
+            row.resize(5, String::new());
+            rows.push(row);
+        }
+        open = modules.to_vec();
+        let locals: Vec<Vec<usize>> =
+            (0..mesh.rank_count()).map(|rank| sharding.local_shape(mesh, &value.ty.shape, rank)).collect();
+        let mut shapes: Vec<String> = Vec::new();
+        let mut largest = 0;
+        for (local, &rank) in locals.iter().zip(&stage.ranks) {
+            let held = value.ty.with_shape(local.clone()).bytes();
+            largest = largest.max(held);
+            most_bytes[rank] += held;
+            let shape = extents(local);
+            if !shapes.contains(&shape) {
+                shapes.push(shape);
+            }
+        }
+        elements += value.ty.element_count();
+        rows.push(vec![
+            format!("{}{own}", "  ".repeat(modules.len())),
+            extents(&value.ty.shape),
+            layout_on(built, stage, &sharding.display(mesh)),
+            shapes.join(" or "),
+            bytes(largest as u64),
+        ]);
+    }
+    let mut text = table(&["parameter", "shape", "layout", "on a rank", "bytes"], &rows);
+    let most = most_bytes.iter().max().copied().unwrap_or(0);
+    let _ = writeln!(text, "{elements} elements; at most {} on a rank", bytes(most as u64));
+    text
+}
+
+/// The stage and the input position of each parameter, in the order of the step.
+fn parameters_in_order(built: &Built) -> Vec<(&Stage, usize)> {
+    let mut found: Vec<(usize, &Stage, usize)> = Vec::new();
+    for stage in &built.stages {
+        let graph = &stage.partitioned.graph;
+        let is_parameter = |position: usize| graph.value(graph.inputs[position]).role == Role::Param;
+        let own = stage.fed().filter(|&(position, _)| is_parameter(position));
+        found.extend(own.map(|(position, of_step)| (of_step, stage, position)));
+    }
+    found.sort_by_key(|&(of_step, ..)| of_step);
+    found.into_iter().map(|(_, stage, position)| (stage, position)).collect()
+}
+
+/// A layout, with the stage where there are several.
+fn layout_on(built: &Built, stage: &Stage, layout: &str) -> String {
+    match built.stages.iter().position(|other| std::ptr::eq(other, stage)) {
+        Some(number) if built.stages.len() > 1 => format!("stage {number} {layout}"),
+        _ => layout.to_string(),
+    }
+}
+
+/// `4x3`; a scalar is `1`.
+fn extents(shape: &[usize]) -> String {
+    if shape.is_empty() {
+        return "1".to_string();
+    }
+    shape.iter().map(|n| n.to_string()).collect::<Vec<_>>().join("x")
+}
+
+/// [`memory`] as a table, ranks with equal figures in one row.
+pub fn memory_table(set: &ProgramSet) -> String {
+    let mut groups: Vec<(Memory, Vec<usize>)> = Vec::new();
+    for (rank, memory) in memory(set).into_iter().enumerate() {
+        match groups.iter_mut().find(|(other, _)| *other == memory) {
+            Some((_, ranks)) => ranks.push(rank),
+            None => groups.push((memory, vec![rank])),
+        }
+    }
+    let row = |(memory, ranks): &(Memory, Vec<usize>)| {
+        let figures = [
+            memory.parameters,
+            memory.states,
+            memory.inputs,
+            memory.constants,
+            memory.activations,
+            memory.arena,
+        ];
+        let mut row = vec![rank_list(ranks)];
+        row.extend(figures.iter().map(|&figure| bytes(figure as u64)));
+        row
+    };
+    let rows: Vec<Vec<String>> = groups.iter().map(row).collect();
+    table(&["memory of rank", "parameters", "optimizer", "inputs", "constants", "activations", "peak"], &rows)
+}

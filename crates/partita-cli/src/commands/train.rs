@@ -1,0 +1,181 @@
+//! `partita train`: verify, train, validate, sample, save, summarise.
+
+use crate::cli::TrainArgs;
+use crate::commands::launch;
+use crate::commands::verify::{Guard, refused_to_train};
+use crate::interrupt::Interrupt;
+use crate::output::Output;
+use crate::output::events::{Step, Stopped, Summary, Validation};
+use crate::run::Ending;
+use partita::one_device;
+use partita::run_files::{Saved, default_dir};
+use partita::sample::Sampler;
+use partita::session::{Execution, Session};
+use partita::trainer::{Finished, Observer, StepDone, Trainer};
+use partita_base::Result;
+use partita_runtime::Runner;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// The answer to the first Ctrl-C.
+const STOPPING: &str = "stopping after this step, which is saved; Ctrl-C again ends the run at once";
+
+/// The text that the sample at the end continues.
+const PROMPT: &[u8] = b"fn ";
+
+/// Prints the progress of a run.
+struct Printing<'a>(&'a mut Output);
+
+impl Observer for Printing<'_> {
+    fn step(&mut self, step: &StepDone) {
+        self.0.step(&Step::from(step));
+    }
+
+    fn validation(&mut self, step: u64, loss: f64) {
+        self.0.validation(&Validation { step, loss });
+    }
+
+    fn note(&mut self, note: &str) {
+        self.0.note(note);
+    }
+}
+
+/// Runs the command.
+pub fn train(args: &TrainArgs, session: Session, output: &mut Output) -> Result<Ending> {
+    let interrupt = Interrupt::catch();
+    if let Err(error) = &interrupt {
+        output.note(format!("Ctrl-C will end this run without a checkpoint: {error}"));
+    }
+    session.check_runs_here()?;
+    let model = session.model()?;
+    let feed = output.during("reading the data", || session.feed(&model))?;
+    let ranks = session.mesh().rank_count();
+    let execution =
+        Execution { workers: args.workers, deterministic: args.deterministic, ..Execution::default() };
+    let config = session.config();
+    output.note(format!(
+        "{} with {} parameters on mesh {}, {} of {} rows a step",
+        config.model.name(),
+        model.parameter_count(),
+        session.mesh(),
+        config.train.dtype,
+        config.train.batch
+    ));
+    output.note(feed.describe());
+    let session =
+        session.with_execution(execution.clone())?.with_execution(launch::share(execution, ranks)?)?;
+    let config = session.config();
+
+    // Errors of the checkpoint or the folder are reported before the verification, which takes a while.
+    let resumed = args.resume.as_ref().map(|path| Saved::find(config, path.as_deref())).transpose()?;
+    let built = output.during("planning the step", || session.build_model(&model))?;
+    for note in session.notes(&model, &built) {
+        output.note(note);
+    }
+    let mut trainer = output.during("lowering the step", || {
+        Trainer::new(&session, model.clone(), &built, feed.clone(), resumed.as_ref())
+    })?;
+    if let Some(Saved { path, checkpoint }) = &resumed {
+        output.note(format!("resumed {} after step {}", path.display(), checkpoint.step));
+        if trainer.first_batch() != checkpoint.step {
+            output
+                .note(format!("the data continues at step {} of this batch size", trainer.first_batch() + 1));
+        }
+    } else if let Some(folder) = trainer.folder()
+        && config.checkpoint.dir.is_none()
+        && folder != default_dir(config)
+    {
+        output.note(format!(
+            "checkpoints go to {}: another run uses {}",
+            folder.display(),
+            default_dir(config).display()
+        ));
+    }
+
+    let mut verify_ok = None;
+    if !args.no_verify {
+        let verified = session.clone();
+        #[cfg(feature = "testing")]
+        let verified = verified.with_broken_rule(args.break_rule.clone());
+        let guard = Guard::new(&verified, output, false);
+        let verified = verified.verify(verified.verification_rows(), &verified.step_runner(), &guard)?;
+        drop(guard);
+        output.verify(&verified.report);
+        if !verified.report.ok {
+            output.error(&refused_to_train());
+            return Ok(Ending::CheckFailed);
+        }
+        verify_ok = Some(verified.report.ok);
+    }
+    trainer.initialize()?;
+    note_slow_ops(trainer.step().train_loop.runner(), output);
+    output.during("lowering the validation", || trainer.prepare_validation())?;
+
+    output.begin(trainer.first() + 1, config.train.steps);
+    let announcer = output.announcer();
+    let mut run = |stop: &AtomicBool| trainer.fit(&mut Printing(output), stop);
+    let finished = match &interrupt {
+        Ok(interrupt) => interrupt.defer(|| announcer(STOPPING), run),
+        Err(_) => run(&AtomicBool::new(false)),
+    }?;
+    output.end();
+    if finished.is_stopped {
+        output.stopped(&Stopped {
+            step: finished.done,
+            checkpoint: finished.saved.map(|(_, path)| path.display().to_string()),
+            resume: trainer.folder().unwrap_or(&default_dir(config)).display().to_string(),
+        });
+        return Ok(Ending::Stopped);
+    }
+
+    if config.train.sample_bytes > 0 {
+        let sampler = Sampler { seed: config.train.seed, ..Sampler::default() };
+        if let Some(text) = trainer.sample(PROMPT, config.train.sample_bytes, &sampler)? {
+            output.sample(PROMPT, &text);
+        }
+    }
+    let Finished { done, last, validation_loss, saved, duration, .. } = finished;
+    let steps = done - trainer.first();
+    // Another step beside these would take more memory than was planned.
+    drop(trainer);
+    let one_device = match ranks > 1 && steps > 0 {
+        true => one_device::tokens_per_s(&session, &model, feed.as_ref(), mean(duration, steps))?,
+        false => None,
+    };
+    let baselines = feed.baselines(config.train.validate_batches);
+    let seconds = duration.as_secs_f64().max(1e-9);
+    output.summary(&Summary {
+        steps: done,
+        loss: last.map(|r| r.loss),
+        validation_loss,
+        model_nats: baselines.and(validation_loss),
+        bigram_nats: baselines.map(|b| b.bigram_nats),
+        unigram_nats: baselines.map(|b| b.unigram_nats),
+        tokens_per_s: steps as f64 * feed.tokens_per_batch() as f64 / seconds,
+        tokens_per_s_one_device: one_device,
+        seconds,
+        checkpoint: saved.map(|(_, path)| path.display().to_string()),
+        verify_ok,
+        peak_bytes_planned: last.map_or(0, |r| r.peak_bytes_planned as u64),
+        peak_bytes_used: last.map(|r| r.peak_bytes_used as u64),
+    });
+    Ok(Ending::Done)
+}
+
+fn mean(duration: Duration, steps: u64) -> Duration {
+    duration.div_f64(steps as f64)
+}
+
+/// Names the instructions without a kernel.
+fn note_slow_ops(runner: &Runner, output: &mut Output) {
+    let slow_ops = runner.slow_ops();
+    if let Some(slow) = slow_ops.first() {
+        output.note(format!(
+            "{} of {} instructions run on the reference interpreter, slowly; most often {} in {}",
+            slow_ops.iter().map(|op| op.count).sum::<usize>(),
+            runner.programs().iter().map(|p| p.instructions.len()).sum::<usize>(),
+            slow.op,
+            slow.path
+        ));
+    }
+}

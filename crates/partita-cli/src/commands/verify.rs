@@ -1,0 +1,105 @@
+//! `partita verify`: the planned step against one device.
+
+use crate::cli::{Runner, VerifyArgs};
+use crate::output::Output;
+use crate::output::format::{bytes, short};
+use crate::output::progress::Working;
+use crate::run::Ending;
+use partita::session::Session;
+use partita_base::{Diagnostic, Result};
+use partita_runtime::MemoryLimit;
+use partita_schedule::verify::{StepRunner, Task, Watcher, Work};
+
+/// Runs the command.
+pub fn verify(args: &VerifyArgs, session: &Session, output: &mut Output) -> Result<Ending> {
+    let config = session.config();
+    let runner: Box<dyn StepRunner> = match args.runner {
+        Runner::Interpreter => Box::new(session.interpreter()),
+        Runner::Cpu => {
+            session.check_runs_here()?;
+            Box::new(session.step_runner())
+        }
+    };
+    if config.plan.strict {
+        // Of the step that would be trained, not of the small one that is compared.
+        output.during("planning the step", || session.build())?;
+    }
+    // A small batch suffices, unless the user names one.
+    let rows = match args.flags.batch {
+        Some(_) => config.train.batch,
+        None => session.verification_rows(),
+    };
+    #[cfg(feature = "testing")]
+    let session = &session.clone().with_broken_rule(args.break_rule.clone());
+    let guard = Guard::new(session, output, true);
+    let verified = session.verify(rows, runner.as_ref(), &guard)?;
+    drop(guard);
+    for note in verified.notes {
+        output.note(note);
+    }
+    output.verify(&verified.report);
+    Ok(if verified.report.ok { Ending::Done } else { Ending::CheckFailed })
+}
+
+/// Tells how far a verification is, and refuses what costs more than a config allows.
+pub struct Guard {
+    memory: MemoryLimit,
+    most_operations: f64,
+    working: Working,
+    /// Whether the cost is printed before the work begins.
+    tells_cost: bool,
+}
+
+impl Guard {
+    /// For a config; `tells_cost` puts the cost on standard error before it begins.
+    pub fn new(session: &Session, output: &Output, tells_cost: bool) -> Guard {
+        let config = session.config();
+        Guard {
+            memory: config.train.memory_limit,
+            most_operations: config.train.verify_limit,
+            working: output.working("planning the step to verify"),
+            tells_cost,
+        }
+    }
+}
+
+impl Watcher for Guard {
+    fn begins(&self, task: Task, work: &Work) -> Result<()> {
+        let cost = format!(
+            "{} ranks, {} ops, {} operations on elements, {} of values",
+            work.ranks,
+            short(work.nodes as f64),
+            short(work.operations),
+            bytes(work.bytes)
+        );
+        if work.operations > self.most_operations {
+            return Err(Diagnostic::new("E042", "the verification costs too much on the interpreter")
+                .expected(format!("at most {} operations on elements", short(self.most_operations)))
+                .found(cost)
+                .help("use a smaller model, batch or mesh, or --verify-limit OPERATIONS; `train --no-verify` trains without"));
+        }
+        self.memory.request(work.bytes, "the values of a verification")?;
+        let what = match task {
+            Task::Compare => "verifying",
+            Task::Trace => "looking for the first value that differs",
+        };
+        if self.tells_cost {
+            self.working.say(&format!("{what} on the interpreter: {cost}"));
+        }
+        self.working.becomes(what);
+        self.working.expect(work.operations as u64);
+        Ok(())
+    }
+
+    fn advances(&self, operations: f64) {
+        self.working.advance(operations as u64);
+    }
+}
+
+/// E030: why training does not start.
+pub fn refused_to_train() -> Box<Diagnostic> {
+    Diagnostic::new("E030", "training does not start: the plan changes the numbers")
+        .expected("what one device computes")
+        .found("a planned step that computes something else, as told above")
+        .help("`partita verify CONFIG --runner cpu` tells more; `train --no-verify` trains all the same")
+}

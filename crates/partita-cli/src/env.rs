@@ -1,0 +1,167 @@
+//! What `partita env` reports: the build, the machine, and what a run would find on it.
+
+use crate::output::events::Event;
+use crate::output::format::bytes;
+use partita::feeds::bundled_corpus;
+use partita_runtime::{KernelChoice, KernelOptions, Machine};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Variables by which launchers tell a process its place.
+const LAUNCHER_VARIABLES: &[&str] = &[
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "SLURM_PROCID",
+    "SLURM_NTASKS",
+];
+
+/// The report.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Environment {
+    /// Partita's version.
+    pub version: String,
+    /// The oldest compiler it can be built with, and the toolchain it was built with, where the build knew.
+    pub rustc: String,
+    /// Whether the build is optimised.
+    pub optimised: bool,
+    /// Operating system.
+    pub os: String,
+    /// Instruction set.
+    pub arch: String,
+    /// The processor's name, where the system tells.
+    pub cpu: Option<String>,
+    /// Cores this process may use.
+    pub cores: usize,
+    /// The levels of `--kernels` that this machine can run, the slowest first.
+    pub kernels: Vec<String>,
+    /// The meaning of `native`: its vectors, and with it `jit` and `amx` where it has them.
+    pub features: Vec<String>,
+    /// Memory this process may use, in bytes: the machine's, or a smaller limit of the container.
+    pub memory_bytes: Option<u64>,
+    /// The text without `--data`.
+    pub data: String,
+    /// Launcher variables that are set.
+    pub launcher: BTreeMap<String, String>,
+}
+
+impl Event for Environment {
+    const NAME: &'static str = "env";
+}
+
+impl Environment {
+    /// Looks around.
+    pub fn detect() -> Environment {
+        let launcher = LAUNCHER_VARIABLES
+            .iter()
+            .filter_map(|name| Some((name.to_string(), std::env::var(name).ok()?)))
+            .collect();
+        Environment {
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            rustc: match option_env!("RUSTUP_TOOLCHAIN") {
+                Some(toolchain) => format!("{} or newer ({toolchain})", env!("CARGO_PKG_RUST_VERSION")),
+                None => format!("{} or newer", env!("CARGO_PKG_RUST_VERSION")),
+            },
+            optimised: !cfg!(debug_assertions),
+            os: std::env::consts::OS.to_string(),
+            arch: std::env::consts::ARCH.to_string(),
+            cpu: read("/proc/cpuinfo").and_then(|text| cpu_model(&text)),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            kernels: KernelChoice::available().iter().map(KernelChoice::to_string).collect(),
+            features: features(KernelOptions::native()),
+            memory_bytes: Machine::now().total,
+            data: bundled_corpus().describe(),
+            launcher,
+        }
+    }
+
+    /// The report for people.
+    pub fn text(&self) -> String {
+        let or_unknown = |text: &Option<String>| text.clone().unwrap_or_else(|| "unknown".to_string());
+        let build = if self.optimised { "" } else { " (debug build: slow)" };
+        let mut rows = vec![
+            ("partita", format!("{}{build}", self.version)),
+            ("rustc", self.rustc.clone()),
+            ("system", format!("{} {}", self.os, self.arch)),
+            ("cpu", or_unknown(&self.cpu)),
+            ("cores", self.cores.to_string()),
+            ("kernels", format!("{} ({})", self.kernels.join(" "), self.features.join(" "))),
+            ("memory", self.memory_bytes.map_or("unknown".to_string(), bytes)),
+            ("data", self.data.clone()),
+        ];
+        let set: Vec<String> = self.launcher.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        rows.push(("launcher", if set.is_empty() { "none".to_string() } else { set.join(" ") }));
+        rows.iter().map(|(label, value)| format!("{label:<9} {}\n", value.trim())).collect()
+    }
+}
+
+fn read(path: &str) -> Option<String> {
+    std::fs::read_to_string(path).ok()
+}
+
+/// What kernels with these options use.
+fn features(options: KernelOptions) -> Vec<String> {
+    let used = [(options.jit(), "jit"), (options.matrix_unit(), "amx")];
+    let used = used.into_iter().filter(|(used, _)| *used).map(|(_, name)| name);
+    std::iter::once(options.level_name()).chain(used).map(str::to_string).collect()
+}
+
+/// The first `model name` of `/proc/cpuinfo`.
+fn cpu_model(cpuinfo: &str) -> Option<String> {
+    let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_files_are_understood() {
+        assert_eq!(
+            cpu_model("processor\t: 0\nmodel name\t: A CPU: 2\nmodel name\t: B").as_deref(),
+            Some("A CPU: 2")
+        );
+        assert_eq!(cpu_model(""), None);
+    }
+
+    #[test]
+    fn the_levels_of_this_machine_are_told() {
+        let found = Environment::detect();
+        assert_eq!(
+            (found.kernels.first(), found.kernels.last()),
+            (Some(&"portable".into()), Some(&"native".into()))
+        );
+        assert!(
+            found.text().contains(&format!("\nkernels   {} (", found.kernels.join(" "))),
+            "{}",
+            found.text()
+        );
+        assert_eq!(features(KernelOptions::portable()), ["portable"]);
+    }
+
+    #[test]
+    fn the_report_names_this_build_and_hides_nothing_that_is_missing() {
+        let found = Environment::detect();
+        assert!(
+            found.text().starts_with(&format!("partita   {}", env!("CARGO_PKG_VERSION"))),
+            "{}",
+            found.text()
+        );
+        let bare = Environment { cpu: None, launcher: BTreeMap::new(), ..found };
+        assert!(bare.text().contains("cpu       unknown\n"), "{}", bare.text());
+        assert!(
+            bare.text().contains("\ndata      partita-corpus-1, 3786429 bytes, sha256:"),
+            "{}",
+            bare.text()
+        );
+        assert!(bare.text().ends_with("launcher  none\n"));
+    }
+}

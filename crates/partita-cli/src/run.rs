@@ -1,0 +1,104 @@
+//! From a parsed command line to the command that it names.
+
+use crate::cli::{Cli, Command};
+use crate::commands::bench::bench;
+use crate::commands::eval::eval;
+use crate::commands::explain::{explain, page};
+use crate::commands::export::export;
+use crate::commands::generate::generate;
+use crate::commands::launch::launch;
+use crate::commands::lower::lower;
+use crate::commands::opt::opt;
+use crate::commands::show::show;
+use crate::commands::train::train;
+use crate::commands::verify::verify;
+use crate::env::Environment;
+use crate::interrupt;
+use crate::output::Output;
+use crate::output::events::Event;
+use partita::config::Config;
+use partita::session::Session;
+use partita_base::Result;
+
+/// How a command ended whose input was valid.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// It is done.
+    Done,
+    /// It is done, and the check failed.
+    CheckFailed,
+    /// It stopped early, because it was asked to.
+    Stopped,
+    /// It failed, and has reported why.
+    Failed,
+}
+
+impl Ending {
+    /// The exit code of the process.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Ending::Done => 0,
+            Ending::CheckFailed => 1,
+            Ending::Failed => 2,
+            Ending::Stopped => interrupt::EXIT_CODE,
+        }
+    }
+}
+
+/// Runs a command.
+///
+/// # Errors
+/// What the config and the command refuse.
+pub fn run(cli: &Cli, output: &mut Output) -> Result<Ending> {
+    match &cli.command {
+        Command::Train(args) => train(args, session(&args.config, args.overrides()?, output)?, output),
+        Command::Verify(args) => {
+            verify(args, &session(&args.config, args.flags.overrides()?, output)?, output)
+        }
+        Command::Show(args) => {
+            show(args, output)?;
+            Ok(Ending::Done)
+        }
+        Command::Lower(args) => {
+            lower(args, &session(&args.config, args.flags.overrides()?, output)?, output)?;
+            Ok(Ending::Done)
+        }
+        Command::Explain(args) => {
+            match args.code() {
+                Some(code) => answer(&page(code)?, |page| page.text(), output),
+                None => explain(args, &session(&args.config, args.flags.overrides()?, output)?, output)?,
+            }
+            Ok(Ending::Done)
+        }
+        Command::Eval(args) => eval(args, output).map(|()| Ending::Done),
+        Command::Generate(args) => generate(args, output).map(|()| Ending::Done),
+        Command::Export(args) => export(args, output).map(|()| Ending::Done),
+        Command::Bench(args) => bench(args, output).map(|()| Ending::Done),
+        Command::Launch(args) => launch(args, output),
+        Command::Opt(args) => {
+            output.text(opt(args)?);
+            Ok(Ending::Done)
+        }
+        Command::Env => {
+            answer(&Environment::detect(), Environment::text, output);
+            Ok(Ending::Done)
+        }
+    }
+}
+
+/// The session of a config; notes of the config go to standard error.
+pub fn session(config: &str, overrides: Vec<String>, output: &mut Output) -> Result<Session> {
+    let config = Config::load(config, &overrides)?;
+    for note in &config.notes {
+        output.waiting(note);
+    }
+    Session::new(config)
+}
+
+/// Prints a result: as an event with `--json`, as text without.
+pub fn answer<E: Event>(result: &E, text: impl FnOnce(&E) -> String, output: &mut Output) {
+    output.emit(result);
+    if !output.is_json() {
+        output.text(text(result));
+    }
+}

@@ -1,0 +1,131 @@
+//! `partita launch`: a run of several processes is the run of one, and ends as a whole.
+
+use partita_testkit::{Outcome, Place, newest, train_arguments};
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The arguments of `launch` for a training run in so many processes.
+fn launch(processes: usize, model: &str, mesh: &str, more: &[&str]) -> Vec<String> {
+    let mut all: Vec<String> = ["launch", "-n", &processes.to_string(), "--"].map(String::from).to_vec();
+    all.push(env!("CARGO_BIN_EXE_partita").to_string());
+    all.extend(train_arguments(model, mesh, more));
+    all
+}
+
+fn run(place: &Place, arguments: &[String]) -> Outcome {
+    place.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+#[test]
+fn a_run_in_several_processes_has_the_bits_of_one() {
+    let place = crate::place();
+    for (model, mesh, processes) in [
+        ("gpt", "dp=2,tp=2", 2),
+        ("gpt", "fsdp=3", 3),
+        ("mlp", "tp=2", 2),
+        ("mlp", "pp=2", 2),
+        ("mlp", "pp=2,tp=2", 2),
+    ] {
+        let more =
+            |dir: &'static str| ["--checkpoint-every", "3", "--set", "train.validate_every=2", "--set", dir];
+        let alone = place.train(model, mesh, &more("checkpoint.dir=alone"));
+        let together = run(&place, &launch(processes, model, mesh, &more("checkpoint.dir=together")));
+        let numbers = |outcome: &Outcome, event: &str, keys: &[&str]| -> Vec<String> {
+            let of = |e: &serde_json::Value| keys.iter().map(|key| e[key].to_string()).collect::<String>();
+            outcome.of(event).iter().map(of).collect()
+        };
+        assert_eq!(together.losses(), alone.losses(), "{model} {mesh}: {}", together.err);
+        for (event, keys) in [("step", &["step", "loss", "grad_norm"][..]), ("validation", &["step", "loss"])]
+        {
+            let (found, expected) = (numbers(&together, event, keys), numbers(&alone, event, keys));
+            assert!(!expected.is_empty() && found == expected, "{model} {mesh}: {found:?} {expected:?}");
+        }
+        for file in ["model.safetensors", "optimizer.safetensors"] {
+            let bytes = |dir: &str| fs::read(newest(&place.path(dir)).join(file)).unwrap();
+            assert!(bytes("together") == bytes("alone"), "{model} {mesh}: other bytes in {file}");
+        }
+        // It goes on from there, in one process or in several.
+        let further = ["--resume", "--set", "checkpoint.dir=together", "--set", "train.steps=8"];
+        let resumed = run(&place, &launch(processes, model, mesh, &further));
+        assert_eq!(resumed.losses().len(), 2, "{}", resumed.out);
+        for dir in ["alone", "together"] {
+            fs::remove_dir_all(place.path(dir)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_run_is_verified_and_samples_as_in_one_process() {
+    let place = crate::place();
+    let mut arguments = launch(2, "gpt", "dp=2", &["--set", "train.sample_bytes=8"]);
+    arguments.retain(|argument| argument != "--no-verify");
+    let outcome = run(&place, &arguments);
+    assert_eq!(outcome.losses().len(), 6);
+    assert_eq!(outcome.of("verify")[0]["ok"], true);
+    assert_eq!((outcome.of("sample").len(), outcome.of("summary").len()), (1, 1), "{}", outcome.out);
+}
+
+#[test]
+fn what_is_wrong_is_told_once() {
+    let place = crate::place();
+    let wrong = run(&place, &launch(2, "gpt", "dp=2", &["--set", "train.stepz=3"]));
+    assert_eq!((wrong.code, wrong.err.matches("error[").count()), (Some(2), 1), "{}", wrong.err);
+    let diverged =
+        launch(2, "mlp", "tp=2", &["--set", "optimizer.learning_rate=1e30", "--set", "train.steps=50"]);
+    let diverged = run(&place, &diverged);
+    assert_eq!((diverged.code, diverged.err.matches("error[").count()), (Some(2), 1), "{}", diverged.err);
+    assert!(
+        diverged.err.contains("error[E412]") && diverged.err.contains("is in runs/mlp"),
+        "{}",
+        diverged.err
+    );
+    place
+        .run(&["--json", "launch", "-n", "2", "--", "/no/such/program"])
+        .refuses("E449", &["cannot be started"]);
+    place.run(&["--json", "launch", "-n", "2", "--", "false"]);
+    let lost = place.run_with(&["train", "mlp", "--json", "--no-verify"], |c| c.env("PARTITA_LAUNCH", "one"));
+    lost.refuses("E449", &["PARTITA_LAUNCH"]);
+}
+
+/// The id of process `index` of the processes that `launcher` has started.
+#[cfg(target_os = "linux")]
+fn process(launcher: u32, index: usize) -> Option<u32> {
+    let place = format!("PARTITA_LAUNCH={index}/2:");
+    let meeting = format!("partita-launch-{launcher}\0");
+    let ids = fs::read_dir("/proc").unwrap().flatten();
+    let mut ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    ids.find(|id| {
+        let variables = fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
+        let variables = String::from_utf8_lossy(&variables).into_owned();
+        variables.contains(&place) && variables.contains(&meeting)
+    })
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_process_that_is_killed_ends_the_others_with_one_message() {
+    for killed in [1, 0] {
+        let place = crate::place();
+        let arguments = launch(2, "mlp", "dp=2", &["--set", "train.steps=100000000"]);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let mut launcher = place.command(&arguments);
+        let mut launcher = launcher.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(launcher.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("\"event\":\"step\"")), "no step was done");
+        let reader = std::thread::spawn(move || lines.count());
+        let id = process(launcher.id(), killed).expect("the process runs");
+        let begin = Instant::now();
+        assert!(Command::new("kill").args(["-9", &id.to_string()]).status().unwrap().success());
+        let status = launcher.wait().unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+        assert_eq!(status.code(), Some(2));
+        reader.join().unwrap();
+        let mut said = String::new();
+        launcher.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(said.matches("error[").count(), 1, "{said}");
+        assert!(said.contains(&format!("error[E449]: process {killed} of 2 failed")), "{said}");
+        assert!(process(launcher.id(), 1 - killed).is_none(), "the other process still runs");
+    }
+}

@@ -1,0 +1,103 @@
+//! What `lower` and `show` say.
+
+use partita::Session;
+use partita_cli::cli::{PlanForm, Stage};
+use partita_cli::commands::lower::stage;
+use partita_cli::commands::show;
+use partita_cli::output::events::Counts;
+use partita_ir::text;
+use partita_program::counts;
+use partita_schedule::Plan;
+
+fn session(mesh: &str, more: &[&str]) -> Session {
+    let mut overrides = vec![format!("mesh.shape={mesh}"), "model.layers=1".into(), "model.dropout=0".into()];
+    overrides.extend(more.iter().map(|item| item.to_string()));
+    Session::load("gpt", &overrides).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn at(session: &Session, of: Stage, rank: usize) -> String {
+    stage(session, &session.build().unwrap(), of, rank).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn every_stage_has_a_text_and_graphs_read_back() {
+    let session = session("dp=2,tp=2", &[]);
+    for of in [Stage::Global, Stage::Sharded, Stage::Local] {
+        let printed = at(&session, of, 3);
+        let read = text::parse(&printed).unwrap_or_else(|error| panic!("{of:?}: {error}"));
+        assert_eq!(text::print(&read), printed, "{of:?}");
+    }
+    let (global, sharded) = (at(&session, Stage::Global, 0), at(&session, Stage::Sharded, 0));
+    assert!(!global.contains("all_reduce") && at(&session, Stage::Local, 0).contains("stablehlo.all_reduce"));
+    let annotated = |text: &str| text.matches("sdy.sharding").count();
+    assert!(annotated(&sharded) > 5 * annotated(&global), "every value has a layout");
+    let program = at(&session, Stage::Program, 3);
+    assert!(program.starts_with("program of rank 3:") && program.contains("start #"), "{program}");
+}
+
+#[test]
+fn a_layout_names_its_cause() {
+    let sharded = at(&session("tp=2", &[]), Stage::Sharded, 0);
+    assert!(sharded.contains("layers.*.mlp.up_proj"), "the plan's line");
+    assert!(sharded.contains("from layers.0.mlp.up_proj.weight"), "what it spread from");
+}
+
+#[test]
+fn a_rank_that_is_not_there_is_an_error() {
+    let session = session("tp=2", &[]);
+    let error = stage(&session, &session.build().unwrap(), Stage::Local, 2).unwrap_err();
+    assert_eq!(error.code, "E014");
+}
+
+#[test]
+fn tokens_have_no_gradient() {
+    let error = session("tp=2", &[]).with_input_gradient().build().unwrap_err();
+    assert_eq!(error.code, "E013");
+}
+
+#[test]
+fn counts_have_fixed_names_in_json() {
+    let session = session("dp=2,tp=2", &["model.tied=false", "optimizer.clip_grad_norm=0"]);
+    let built = session.build().unwrap_or_else(|error| panic!("{error}"));
+    let programs = session.lower(&built).unwrap_or_else(|error| panic!("{error}"));
+    let json = serde_json::to_value(Counts::from(&counts(&programs))).expect("it has a JSON form");
+    for phase in ["forward", "backward", "update"] {
+        for kind in ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", "send"]
+        {
+            assert!(json[phase][kind].is_u64() && json["logical"][phase][kind].is_u64(), "{phase} {kind}");
+        }
+        assert!(json["bytes"][phase].is_u64(), "{phase}");
+    }
+    assert_eq!(json["forward"]["all_reduce"], 3);
+    assert_eq!(json["logical"]["backward"]["all_reduce"], 2 + 21);
+}
+
+#[test]
+fn show_tells_layouts_plan_and_memory() {
+    let text = show::overview(&session("fsdp=2,tp=2", &[])).unwrap_or_else(|error| panic!("{error}"));
+    let line = |start: &str| {
+        text.lines()
+            .find(|line| line.trim_start().starts_with(start))
+            .unwrap_or_else(|| panic!("{start}:\n{text}"))
+    };
+    // The first matrix of a layer is q_proj's: its output over tp, stored in pieces over fsdp.
+    let weight =
+        text.split("q_proj").nth(1).and_then(|rest| rest.lines().nth(1)).expect("q_proj has a weight");
+    assert!(
+        weight.contains("96x96") && weight.contains("24x96") && weight.contains("{tp, fsdp}"),
+        "{weight}"
+    );
+    assert!(line("\"layers.*.attn.q_proj\"").contains("colwise"));
+    assert!(line("memory of rank").contains("peak"));
+    assert!(line("0,1,2,3").contains("KiB"), "ranks alike share a row");
+}
+
+#[test]
+fn a_shown_plan_is_a_plan_again() {
+    let built = session("tp=2", &[]).build().unwrap_or_else(|error| panic!("{error}"));
+    for form in [PlanForm::Dict, PlanForm::Toml] {
+        let text = show::plan_text(&built.plan, form);
+        let plan = Plan::from_toml(&text, "shown").unwrap_or_else(|error| panic!("{error}"));
+        assert!(plan.entries.iter().any(|e| e.modules == "layers.*.mlp.down_proj"), "{text}");
+    }
+}

@@ -1,0 +1,22 @@
+//! The command as users run it, and the rules of the house.
+
+mod bad_input;
+mod bench;
+mod command_line;
+mod corpus;
+mod explain;
+mod house;
+mod launch;
+mod limits;
+mod lower_and_show;
+mod memory;
+mod runs;
+mod saved_runs;
+mod training;
+
+use partita_testkit::Place;
+
+/// A new folder in which the built command runs.
+fn place() -> Place {
+    Place::of(env!("CARGO_BIN_EXE_partita"))
+}

@@ -1,0 +1,201 @@
+//! Built steps on the CPU device: from local graphs to a loop that runs them.
+
+use crate::session::runs_here;
+use indexmap::IndexMap;
+use partita_base::Result;
+use partita_ir::ops::Composite;
+use partita_ir::{Literal, Target};
+use partita_mesh::Sharding;
+use partita_program::{Edge, LowerOptions, Stage, Stages, lower_stages};
+use partita_runtime::checkpoint::TensorData;
+use partita_runtime::{BatchTensor, Cpu, MemoryLimit, Runner, RunnerOptions, TensorLayout, TrainLoop};
+use partita_schedule::verify::{Interpreter, StepRunner};
+use partita_schedule::{Built, moves};
+use partita_spmd::{Partitioned, virtual_ranks};
+use std::sync::Arc;
+
+/// A built step, lowered and ready to run. Parameters and state are zeros until set.
+pub fn train_loop(built: &Built, seed: u64, options: RunnerOptions) -> Result<TrainLoop> {
+    runs_here(&built.mesh)?;
+    let options = options.sharing(built.mesh.rank_count());
+    let memory = options.memory;
+    let set = lower_stages(&stages(built), &lower_options(&options), &options.cpu)?;
+    memory.check("lowering the step")?;
+    let world = options.world(&set)?;
+    let runner = Runner::new(set, world, options)?;
+    let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
+    for stage in &built.stages {
+        let Partitioned { graph, mesh, .. } = &stage.partitioned;
+        let mesh = Arc::new(mesh.clone());
+        let layout = |name: &str, value, sharding: &Sharding| TensorLayout {
+            name: name.to_string(),
+            dtype: graph.ty(value).dtype,
+            shape: graph.ty(value).shape.clone(),
+            sharding: sharding.clone(),
+            mesh: mesh.clone(),
+            ranks: stage.ranks.clone(),
+        };
+        inputs.extend(stage.fed().map(|(position, _)| {
+            let value = graph.inputs[position];
+            layout(&graph.value(value).name, value, &stage.partitioned.inputs[position])
+        }));
+        outputs.extend(stage.returned().map(|(position, _)| {
+            let (value, name) = (graph.outputs[position], &graph.output_names[position]);
+            layout(name, value, &stage.partitioned.outputs[position])
+        }));
+    }
+    TrainLoop::new(runner, inputs, outputs, built.pieces.clone(), seed)
+}
+
+/// The stages and edges of a built step, in the form that lowering takes.
+pub fn stages(built: &Built) -> Stages<'_> {
+    let edge = |edge| {
+        let (members, boxes) = moves(&built.stages, edge);
+        Edge { name: edge.name.clone(), members, boxes }
+    };
+    Stages {
+        stages: built.stages.iter().map(stage).collect(),
+        edges: built.edges.iter().map(edge).collect(),
+        timetable: built.timetable.as_ref(),
+    }
+}
+
+fn stage(stage: &partita_schedule::Stage) -> Stage<'_> {
+    Stage {
+        classes: &stage.classes,
+        ranks: stage.ranks.clone(),
+        received: stage.received(),
+        sent: stage.sent(),
+    }
+}
+
+/// How programs are lowered that will run with these options.
+fn lower_options(options: &RunnerOptions) -> LowerOptions {
+    LowerOptions { guard: options.nan_guard, ..LowerOptions::default() }
+}
+
+/// A tensor as the runtime stores it.
+pub fn tensor_data(literal: &Literal) -> TensorData {
+    TensorData::new(literal.ty.dtype, literal.ty.shape.clone(), literal.to_bytes())
+}
+
+/// A tensor as the compiler sees it.
+pub fn literal(data: &TensorData) -> Literal {
+    let ty = partita_ir::TensorType::new(data.dtype, data.shape.clone());
+    Literal::from_bytes(&ty, &data.bytes).expect("the bytes fill the shape")
+}
+
+/// Calls `with` with a batch as the training loop takes it.
+pub fn with_batch<T>(batch: &IndexMap<String, Literal>, with: impl FnOnce(&[BatchTensor<'_>]) -> T) -> T {
+    let bytes: Vec<Vec<u8>> = batch.values().map(Literal::to_bytes).collect();
+    let tensors: Vec<BatchTensor<'_>> = batch
+        .iter()
+        .zip(&bytes)
+        .map(|((name, value), bytes)| BatchTensor {
+            name,
+            dtype: value.ty.dtype,
+            shape: &value.ty.shape,
+            bytes,
+        })
+        .collect();
+    with(&tensors)
+}
+
+/// The CPU device as verification sees it: the very programs that training runs.
+#[derive(Clone, Debug, Default)]
+pub struct CpuStep {
+    /// How the programs are run.
+    pub options: RunnerOptions,
+}
+
+/// What the CPU device would run, on the reference interpreter.
+#[derive(Clone, Debug, Default)]
+pub struct InterpretedCpuStep {
+    /// The device.
+    pub cpu: Cpu,
+    /// How much memory a build may take.
+    pub memory: MemoryLimit,
+}
+
+impl Target for InterpretedCpuStep {
+    fn has_kernel(&self, composite: &Composite) -> bool {
+        self.cpu.has_kernel(composite)
+    }
+}
+
+impl StepRunner for InterpretedCpuStep {
+    fn name(&self) -> &str {
+        "interpreter"
+    }
+
+    fn target(&self) -> &dyn Target {
+        self
+    }
+
+    fn run(&self, built: &Built, inputs: &[Literal]) -> Result<Vec<Literal>> {
+        Interpreter.run(built, inputs)
+    }
+
+    fn run_watched(&self, built: &Built, inputs: &[Literal], watch: &dyn Fn(f64)) -> Result<Vec<Literal>> {
+        Interpreter.run_watched(built, inputs, watch)
+    }
+
+    fn interprets(&self) -> bool {
+        true
+    }
+
+    fn at_stage(&self, stage: &str) -> Result<()> {
+        self.memory.check(stage)
+    }
+}
+
+impl StepRunner for CpuStep {
+    fn name(&self) -> &str {
+        "cpu"
+    }
+
+    fn target(&self) -> &dyn Target {
+        &self.options.cpu
+    }
+
+    fn at_stage(&self, stage: &str) -> Result<()> {
+        self.options.memory.check(stage)
+    }
+
+    fn run(&self, built: &Built, inputs: &[Literal]) -> Result<Vec<Literal>> {
+        runs_here(&built.mesh)?;
+        // Every process verifies for itself.
+        let options = RunnerOptions { nan_guard: false, processes: None, ..self.options.clone() };
+        let options = options.sharing(built.mesh.rank_count());
+        let set = lower_stages(&stages(built), &lower_options(&self.options), &options.cpu)?;
+        let world = options.world(&set)?;
+        let mut runner = Runner::new(set, world, options)?;
+        for stage in &built.stages {
+            let Partitioned { graph, mesh, inputs: layouts, .. } = &stage.partitioned;
+            for (position, of_step) in stage.fed() {
+                let name = &graph.value(graph.inputs[position]).name;
+                for (local, &rank) in stage.ranks.iter().enumerate() {
+                    let shard = virtual_ranks::distribute(&inputs[of_step], &layouts[position], mesh, local);
+                    runner.write_input(rank, name, &shard.to_bytes())?;
+                }
+            }
+        }
+        runner.step()?;
+        let mut outputs: Vec<Option<Literal>> = vec![None; built.step.outputs.len()];
+        for stage in &built.stages {
+            let Partitioned { graph, mesh, outputs: layouts, .. } = &stage.partitioned;
+            for (position, of_step) in stage.returned() {
+                let ty = graph.ty(graph.outputs[position]);
+                let shard = |(local, &rank): (usize, &usize)| {
+                    let shape = layouts[position].local_shape(mesh, &ty.shape, local);
+                    let bytes = runner.read_output(rank, &graph.output_names[position])?;
+                    Ok(Literal::from_bytes(&ty.with_shape(shape), &bytes).expect("an output fills its type"))
+                };
+                let locals = stage.ranks.iter().enumerate().map(shard).collect::<Result<Vec<Literal>>>()?;
+                let locals: Vec<&Literal> = locals.iter().collect();
+                outputs[of_step] = Some(virtual_ranks::collect(ty, &layouts[position], mesh, &locals)?);
+            }
+        }
+        Ok(outputs.into_iter().map(|output| output.expect("a stage returns it")).collect())
+    }
+}

@@ -1,0 +1,69 @@
+//! `model.kind = "gpt"`: a decoder in the style of GPT-2 (Radford et al. 2019).
+
+use super::{ModelKind, ModelSource, Sizes};
+use crate::keys::Section;
+use partita_base::{DType, Result};
+use partita_ir::Graph;
+use partita_mesh::Mesh;
+use partita_nn::{GptConfig, Model, ModelConfig};
+use partita_schedule::{Plan, ReadyOptions, ready_plan};
+use std::sync::Arc;
+
+/// The kind `gpt`.
+pub(super) struct Gpt;
+
+impl ModelKind for Gpt {
+    fn name(&self) -> &str {
+        "gpt"
+    }
+
+    fn read(&self, section: &mut Section) -> Result<Arc<dyn ModelSource>> {
+        let d = GptConfig::default();
+        Ok(Arc::new(GptConfig {
+            vocab: section.get("vocab", d.vocab, "size of the vocabulary")?,
+            dim: section.get("dim", d.dim, "features of the residual stream")?,
+            layers: section.get("layers", d.layers, "transformer layers")?,
+            heads: section.get("heads", d.heads, "heads of the attention")?,
+            kv_heads: section
+                .find("kv_heads", "as many as heads", "heads of keys and values, a divisor of heads")?
+                .or(d.kv_heads),
+            sequence: section.get("sequence", d.sequence, "tokens of a row")?,
+            mlp_ratio: section.get(
+                "mlp_ratio",
+                d.mlp_ratio,
+                "hidden features of the feed-forward block, in multiples of dim",
+            )?,
+            dropout: section.get("dropout", d.dropout, "dropout after the embedding and each block")?,
+            tied: section.get("tied", d.tied, "whether the head shares the weight of the token embedding")?,
+            fused_qkv: section.get(
+                "fused_qkv",
+                d.fused_qkv,
+                "whether queries, keys and values share one projection",
+            )?,
+            bias: section.get("bias", d.bias, "whether linear layers and norms have a bias")?,
+        }))
+    }
+}
+
+impl ModelSource for GptConfig {
+    fn name(&self) -> &str {
+        "gpt"
+    }
+
+    fn build(&self, batch: usize, dtype: DType, training: bool) -> Result<Model> {
+        ModelConfig::Gpt(self.clone()).build(batch, dtype, training)
+    }
+
+    fn validate(&self) -> Result<()> {
+        ModelConfig::Gpt(self.clone()).validate()
+    }
+
+    fn sizes(&self, batch: usize) -> Sizes {
+        let hidden = self.dim as f64 * self.mlp_ratio as f64;
+        Sizes::of_transformer(batch, self.layers, [self.vocab, self.dim, self.heads, self.sequence], hidden)
+    }
+
+    fn plan(&self, forward: &Graph, mesh: &Mesh, options: &ReadyOptions) -> Result<Plan> {
+        ready_plan("gpt", forward, mesh, options)
+    }
+}

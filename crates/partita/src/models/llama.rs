@@ -1,0 +1,68 @@
+//! `model.kind = "llama"`: a decoder in the style of Llama (Touvron et al. 2023).
+
+use super::{ModelKind, ModelSource, Sizes};
+use crate::keys::Section;
+use partita_base::{DType, Result};
+use partita_ir::Graph;
+use partita_mesh::Mesh;
+use partita_nn::{LlamaConfig, Model, ModelConfig};
+use partita_schedule::{Plan, ReadyOptions, ready_plan};
+use std::sync::Arc;
+
+/// The kind `llama`.
+pub(super) struct Llama;
+
+impl ModelKind for Llama {
+    fn name(&self) -> &str {
+        "llama"
+    }
+
+    fn read(&self, section: &mut Section) -> Result<Arc<dyn ModelSource>> {
+        let d = LlamaConfig::default();
+        Ok(Arc::new(LlamaConfig {
+            vocab: section.get("vocab", d.vocab, "size of the vocabulary")?,
+            dim: section.get("dim", d.dim, "features of the residual stream")?,
+            layers: section.get("layers", d.layers, "transformer layers")?,
+            heads: section.get("heads", d.heads, "heads of the attention")?,
+            kv_heads: section
+                .find("kv_heads", "2", "heads of keys and values, a divisor of heads")?
+                .or(d.kv_heads),
+            sequence: section.get("sequence", d.sequence, "tokens of a row")?,
+            hidden: section
+                .find("hidden", "8/3 of dim, rounded up to 16", "hidden features of the feed-forward block")?
+                .or(d.hidden),
+            rotary_base: section.get("rotary_base", d.rotary_base, "base of the rotary frequencies")?,
+            epsilon: section.get("epsilon", d.epsilon, "added to the mean square in norms")?,
+            dropout: section.get("dropout", d.dropout, "dropout after the embedding and each block")?,
+            tied: section.get("tied", d.tied, "whether the head shares the weight of the token embedding")?,
+            fused_qkv: section.get(
+                "fused_qkv",
+                d.fused_qkv,
+                "whether queries, keys and values share one projection",
+            )?,
+        }))
+    }
+}
+
+impl ModelSource for LlamaConfig {
+    fn name(&self) -> &str {
+        "llama"
+    }
+
+    fn build(&self, batch: usize, dtype: DType, training: bool) -> Result<Model> {
+        ModelConfig::Llama(self.clone()).build(batch, dtype, training)
+    }
+
+    fn validate(&self) -> Result<()> {
+        ModelConfig::Llama(self.clone()).validate()
+    }
+
+    fn sizes(&self, batch: usize) -> Sizes {
+        let hidden = self.hidden.map_or(4.0 * self.dim as f64, |hidden| hidden as f64);
+        Sizes::of_transformer(batch, self.layers, [self.vocab, self.dim, self.heads, self.sequence], hidden)
+    }
+
+    fn plan(&self, forward: &Graph, mesh: &Mesh, options: &ReadyOptions) -> Result<Plan> {
+        ready_plan("llama", forward, mesh, options)
+    }
+}

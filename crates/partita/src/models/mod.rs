@@ -1,0 +1,192 @@
+//! Models as an open set: a [`ModelKind`] reads the keys of `[model]` for one value of `model.kind`, and gives a
+//! [`ModelSource`], which builds forward graphs.
+//!
+//! The kinds of a config are a value, [`ModelKinds`], so a program adds a kind of its own by implementing the two traits
+//! in one file and calling [`ModelKinds::with`]; no match over models exists that would need an arm. A model that needs no
+//! config is a closure: [`from_fn`].
+
+mod bert;
+mod gpt;
+mod llama;
+mod mlp;
+
+use crate::keys::Section;
+use partita_base::{DType, Diagnostic, Result, did_you_mean};
+use partita_ir::{Graph, ValueId};
+use partita_mesh::Mesh;
+use partita_nn::{Context, Model};
+use partita_schedule::{Plan, ReadyOptions};
+use std::fmt;
+use std::sync::Arc;
+
+/// A model with its sizes: what builds forward graphs.
+pub trait ModelSource: fmt::Debug + Send + Sync {
+    /// The kind of model: `gpt`.
+    fn name(&self) -> &str;
+
+    /// The forward graph for `batch` rows, with parameters and activations of type `dtype`; with `training`, dropout is
+    /// active. Its fed inputs have the rows as dimension 0; its outputs are `loss` and others, or others alone.
+    ///
+    /// # Errors
+    /// E050 for sizes or a type that no such model has.
+    fn build(&self, batch: usize, dtype: DType, training: bool) -> Result<Model>;
+
+    /// Refuses sizes that do not fit together, before anything is built.
+    ///
+    /// # Errors
+    /// E050 with the offending size.
+    fn validate(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Sizes by which a typo is found before a graph is built from it.
+    fn sizes(&self, batch: usize) -> Sizes {
+        let _ = batch;
+        Sizes::default()
+    }
+
+    /// The plan for a mesh if the config has none. The empty plan shards only the batch.
+    ///
+    /// # Errors
+    /// E222 and others of [`ready_plan`](partita_schedule::ready_plan).
+    fn plan(&self, forward: &Graph, mesh: &Mesh, options: &ReadyOptions) -> Result<Plan> {
+        let _ = (forward, mesh, options);
+        Ok(Plan::default())
+    }
+
+    /// Whether the logits at a position may depend on later tokens. Such a model of text learns to predict hidden tokens;
+    /// any other learns to predict the next token, and can generate text.
+    fn is_bidirectional(&self) -> bool {
+        false
+    }
+}
+
+/// The largest sizes of a model.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Sizes {
+    /// Repeated layers.
+    pub layers: usize,
+    /// Elements of the largest tensors, each with its shape in words.
+    pub tensors: Vec<(&'static str, f64)>,
+}
+
+impl Sizes {
+    /// Those of a transformer: residual stream `[batch, sequence, dim]`, logits, attention scores, projections.
+    pub fn of_transformer(
+        batch: usize,
+        layers: usize,
+        [vocab, dim, heads, sequence]: [usize; 4],
+        hidden: f64,
+    ) -> Sizes {
+        let real = |size: usize| size as f64;
+        let width = real(vocab).max(hidden).max(real(heads) * real(sequence)).max(real(dim));
+        Sizes {
+            layers,
+            tensors: vec![
+                ("batch x sequence x features", real(batch) * real(sequence) * width),
+                ("vocab x dim", real(vocab) * real(dim)),
+                ("dim x hidden", real(dim) * hidden.max(real(dim))),
+            ],
+        }
+    }
+}
+
+/// A kind of model that configs can name in `model.kind`.
+pub trait ModelKind: Send + Sync {
+    /// The name: `gpt`.
+    fn name(&self) -> &str;
+
+    /// Reads the sizes from the other keys of `[model]`.
+    ///
+    /// # Errors
+    /// E002 for a value of the wrong type, and what the kind itself refuses.
+    fn read(&self, section: &mut Section) -> Result<Arc<dyn ModelSource>>;
+}
+
+/// The kinds of models that a config may name, in the order in which they were added.
+#[derive(Clone, Default)]
+pub struct ModelKinds {
+    kinds: Vec<Arc<dyn ModelKind>>,
+}
+
+impl fmt::Debug for ModelKinds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.names()).finish()
+    }
+}
+
+impl ModelKinds {
+    /// `mlp`, `gpt`, `llama` and `bert`.
+    pub fn bundled() -> ModelKinds {
+        ModelKinds::default().with(mlp::Mlp).with(gpt::Gpt).with(llama::Llama).with(bert::Bert)
+    }
+
+    /// These kinds and one more. A kind of the same name is replaced.
+    pub fn with(mut self, kind: impl ModelKind + 'static) -> ModelKinds {
+        self.kinds.retain(|other| other.name() != kind.name());
+        self.kinds.push(Arc::new(kind));
+        self
+    }
+
+    /// The names.
+    pub fn names(&self) -> Vec<&str> {
+        self.kinds.iter().map(|kind| kind.name()).collect()
+    }
+
+    /// The kind of this name. E004 if there is none.
+    pub fn named(&self, name: &str) -> Result<&dyn ModelKind> {
+        let found = self.kinds.iter().find(|kind| kind.name() == name);
+        found.map(|kind| kind.as_ref()).ok_or_else(|| {
+            let names = self.names();
+            let (last, others) =
+                names.split_last().map_or(("nothing", &[][..]), |(last, rest)| (*last, rest));
+            let expected =
+                if others.is_empty() { last.to_string() } else { format!("{} or {last}", others.join(", ")) };
+            let mut error = Diagnostic::new("E004", format!("no model of kind `{name}`")).expected(expected);
+            error.help = did_you_mean(name, names);
+            error
+        })
+    }
+}
+
+/// A model written as a closure that gets the context and the number of rows, and returns the outputs with their names.
+///
+/// ```
+/// use partita::prelude::*;
+/// let model = from_fn("scores", |cx, batch| {
+///     let (left, right) = (cx.input("left", DType::F32, &[batch, 4]), cx.input("right", DType::F32, &[batch, 4]));
+///     let left = cx.call("project", &Linear::new(4, 4), left)?;
+///     Ok(vec![("scores".to_string(), cx.builder.multiply(left, right)?)])
+/// });
+/// assert_eq!(model.build(2, DType::F32, false)?.params.len(), 2);
+/// # Ok::<(), Box<Diagnostic>>(())
+/// ```
+pub fn from_fn(
+    name: &str,
+    write: impl Fn(&mut Context, usize) -> Result<Vec<(String, ValueId)>> + Send + Sync + 'static,
+) -> Arc<dyn ModelSource> {
+    Arc::new(FromFn { name: name.to_string(), write })
+}
+
+struct FromFn<F> {
+    name: String,
+    write: F,
+}
+
+impl<F> fmt::Debug for FromFn<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl<F: Fn(&mut Context, usize) -> Result<Vec<(String, ValueId)>> + Send + Sync> ModelSource for FromFn<F> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn build(&self, batch: usize, dtype: DType, training: bool) -> Result<Model> {
+        let mut context = Context::new(&self.name, dtype, training);
+        let outputs = (self.write)(&mut context, batch)?;
+        context.finish(outputs)
+    }
+}

@@ -1,0 +1,475 @@
+//! A session: one config on its mesh, and everything that is built from it.
+//!
+//! [`Session`] is the only place that decides how steps are built ([`BuildOptions`]), lowered ([`LowerOptions`]) and run
+//! ([`RunnerOptions`]), so a run, its verification, its validation and every listing of it agree. Each method is one
+//! arrow of the design: config, model, plan, built step, programs, training loop.
+
+use crate::config::Config;
+use crate::execution::{self, CpuStep, InterpretedCpuStep};
+use crate::feeds::{self, Feed};
+use crate::infer::Inference;
+use crate::models::ModelSource;
+use crate::planned_step::PlannedStep;
+use crate::signature::Signature;
+use partita_base::{DType, Diagnostic, Result};
+use partita_ir::Registry;
+use partita_mesh::Mesh;
+use partita_nn::Model;
+use partita_program::{LowerOptions, ProgramSet, lower_stages};
+use partita_runtime::checkpoint::Checkpoint;
+use partita_runtime::{Cpu, Processes, RunnerOptions};
+use partita_schedule::feed::Fed;
+use partita_schedule::verify::{StepRunner, Verification, Verified, Watcher};
+use partita_schedule::{
+    BuildOptions, Built, Plan, ReadyOptions, Tools, batch_shards, build, build_evaluation, build_gradients,
+};
+use partita_spmd::better_mesh;
+use std::sync::Arc;
+
+/// The most ranks of a plan. Planning takes memory for every rank of a collective: a larger mesh is a typo.
+const MOST_PLANNED_RANKS: usize = 65_536;
+
+/// The most ranks that one process runs.
+const MOST_RUNNING_RANKS: usize = 256;
+
+/// The part of a training step that is built.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// The loss alone, without dropout; of a model without a loss, all outputs.
+    Loss,
+    /// All outputs of the model, without dropout.
+    Outputs,
+    /// Loss and gradients.
+    Gradients,
+    /// Loss, gradients and update.
+    Step,
+}
+
+/// Choices of a run that change no number and are not in its config.
+#[derive(Clone, Debug, Default)]
+pub struct Execution {
+    /// Threads in all; one per core by default.
+    pub workers: Option<usize>,
+    /// Runs all ranks on the calling thread, in a fixed order.
+    pub deterministic: bool,
+    /// Records when each thread executed which instruction.
+    pub record: bool,
+    /// The processes that share the ranks; without them this process runs all.
+    pub processes: Option<Arc<Processes>>,
+}
+
+/// A config on its mesh.
+#[derive(Clone, Debug)]
+pub struct Session {
+    config: Config,
+    mesh: Mesh,
+    cpu: Cpu,
+    execution: Execution,
+    input_gradient: bool,
+    #[cfg(feature = "testing")]
+    broken_rule: Option<String>,
+}
+
+impl Session {
+    /// A session of a config. In its mesh, -1 is the number of cores that the other axes leave.
+    ///
+    /// # Errors
+    /// E20x for a mesh that cannot be parsed, E007 for one that is too large to plan, E465 for kernels that this machine
+    /// lacks.
+    pub fn new(config: Config) -> Result<Session> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let mesh = Mesh::parse(&config.mesh, Some(cores))?;
+        fits(&mesh, MOST_PLANNED_RANKS, "in a plan")?;
+        let cpu = config.cpu()?;
+        Ok(Session {
+            config,
+            mesh,
+            cpu,
+            execution: Execution::default(),
+            input_gradient: false,
+            #[cfg(feature = "testing")]
+            broken_rule: None,
+        })
+    }
+
+    /// A session of a config file or a bundled config with overrides: see [`Config::load`].
+    ///
+    /// # Errors
+    /// Those of [`Config::load`] and [`Session::new`].
+    pub fn load(name: &str, overrides: &[String]) -> Result<Session> {
+        Session::new(Config::load(name, overrides)?)
+    }
+
+    /// A session of a model that no config names, with the defaults of the config on a mesh such as `dp=2,tp=2`.
+    ///
+    /// # Errors
+    /// Those of [`Session::new`].
+    pub fn of(model: Arc<dyn ModelSource>, mesh: &str) -> Result<Session> {
+        Session::new(Config { mesh: mesh.to_string(), ..Config::of(model) })
+    }
+
+    /// With these choices of execution.
+    ///
+    /// # Errors
+    /// E032 for no threads, or too many.
+    pub fn with_execution(self, execution: Execution) -> Result<Session> {
+        let session = Session { execution, ..self };
+        session.runner_options().check()?;
+        Ok(session)
+    }
+
+    /// With a batch of so many rows.
+    pub fn with_batch(mut self, rows: usize) -> Session {
+        self.config.train.batch = rows;
+        self
+    }
+
+    /// With this type of parameters and activations.
+    pub fn with_dtype(mut self, dtype: DType) -> Session {
+        self.config.train.dtype = dtype;
+        self
+    }
+
+    /// On another mesh.
+    pub fn with_mesh(mut self, mesh: Mesh) -> Session {
+        self.mesh = mesh;
+        self
+    }
+
+    /// With all ranks in this process.
+    pub fn in_this_process(mut self) -> Session {
+        self.execution.processes = None;
+        self
+    }
+
+    /// With a step that also returns the gradient with respect to the first float input of the model, `grad.<input>`.
+    pub fn with_input_gradient(mut self) -> Session {
+        self.input_gradient = true;
+        self
+    }
+
+    /// With a step that forgets one reduction in the modules below this path; verification must find that.
+    #[cfg(feature = "testing")]
+    pub fn with_broken_rule(mut self, path: Option<String>) -> Session {
+        self.broken_rule = path;
+        self
+    }
+
+    /// The config.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The mesh.
+    pub fn mesh(&self) -> &Mesh {
+        &self.mesh
+    }
+
+    /// The device of each rank.
+    pub fn cpu(&self) -> &Cpu {
+        &self.cpu
+    }
+
+    /// E007 if a process cannot run all ranks of the mesh.
+    pub fn check_runs_here(&self) -> Result<()> {
+        runs_here(&self.mesh)
+    }
+
+    /// The model for training.
+    ///
+    /// # Errors
+    /// Those of [`ModelSource::build`].
+    pub fn model(&self) -> Result<Model> {
+        self.config.model.build(self.config.train.batch, self.config.train.dtype, true)
+    }
+
+    /// What the model has to be fed.
+    pub fn signature(&self, model: &Model) -> Signature {
+        Signature::of(model, self.config.model.is_bidirectional())
+    }
+
+    /// The data that suits the model.
+    ///
+    /// # Errors
+    /// Those of [`feeds::feed`].
+    pub fn feed(&self, model: &Model) -> Result<Arc<dyn Feed>> {
+        feeds::feed(&self.config, &self.signature(model))
+    }
+
+    /// The plan: of the config's file, of its section `[plan]`, or else that of the model for the mesh.
+    ///
+    /// # Errors
+    /// E005 for a file that cannot be read, and what parsing it says.
+    pub fn plan(&self, model: &Model) -> Result<Plan> {
+        self.plan_on(model, &self.mesh)
+    }
+
+    fn plan_on(&self, model: &Model, mesh: &Mesh) -> Result<Plan> {
+        let config = &self.config.plan;
+        if let Some(path) = &config.file {
+            let text = std::fs::read_to_string(path).map_err(|error| {
+                Diagnostic::new("E005", format!("no plan file `{}`", path.display())).found(error.to_string())
+            })?;
+            return Plan::parse(&text, &path.display().to_string());
+        }
+        if !config.styles.is_empty() {
+            return Plan::from_value(&toml::Value::Table(config.styles.clone()), "[plan]");
+        }
+        let options = ReadyOptions {
+            sequence_parallel: config.sequence_parallel,
+            vocab_parallel: config.vocab_parallel,
+            ..ReadyOptions::default()
+        };
+        self.config.model.plan(&model.forward, mesh, &options)
+    }
+
+    /// The training step, planned for the mesh.
+    ///
+    /// # Errors
+    /// Those of [`Session::model`] and [`Session::build_model`].
+    pub fn build(&self) -> Result<Built> {
+        self.build_model(&self.model()?)
+    }
+
+    /// The training step of a model that was built before, or changed since.
+    ///
+    /// # Errors
+    /// What the plan and the passes refuse; E009 if ranks are idle and the config is strict.
+    pub fn build_model(&self, model: &Model) -> Result<Built> {
+        let built = self.build_part(model, &self.plan(model)?, Part::Step)?;
+        if self.config.plan.strict
+            && let Some(idle) = built.stages.iter().find_map(|stage| stage.partitioned.notes.first())
+        {
+            let mut error =
+                Diagnostic::new("E009", "the mesh leaves ranks idle").at("--strict").note(idle.clone());
+            error.help = self.advice(model, &built);
+            return Err(error);
+        }
+        Ok(built)
+    }
+
+    /// A part of the step of a model under a plan.
+    ///
+    /// # Errors
+    /// What the plan and the passes refuse.
+    pub fn build_part(&self, model: &Model, plan: &Plan, part: Part) -> Result<Built> {
+        self.build_on(model, plan, part, &self.mesh)
+    }
+
+    fn build_on(&self, model: &Model, plan: &Plan, part: Part, mesh: &Mesh) -> Result<Built> {
+        let options = BuildOptions { output_predictions: part == Part::Outputs, ..self.build_options() };
+        let tools = Tools { registry: &Registry::default(), runner: &self.step_runner() };
+        match part {
+            Part::Loss | Part::Outputs => build_evaluation(model, plan, mesh, &options, &tools),
+            Part::Gradients => build_gradients(model, plan, mesh, &options, &tools),
+            Part::Step => build(model, plan, mesh, &options, &tools),
+        }
+    }
+
+    fn build_options(&self) -> BuildOptions {
+        let config = &self.config;
+        BuildOptions {
+            microbatches: config.train.microbatches,
+            timetable: config.train.timetable.clone(),
+            sequence_parallel: config.plan.sequence_parallel,
+            input_gradient: self.input_gradient,
+            cluster: config.cluster.clone(),
+            #[cfg(feature = "testing")]
+            break_rule_at: self.broken_rule.clone(),
+            ..BuildOptions::new(config.step.clone())
+        }
+    }
+
+    /// Facts about a built step for the user, a better mesh included if ranks are idle.
+    pub fn notes(&self, model: &Model, built: &Built) -> Vec<String> {
+        built.notes.iter().cloned().chain(self.advice(model, built)).collect()
+    }
+
+    /// A better mesh, if ranks are idle and the cost model knows one.
+    fn advice(&self, model: &Model, built: &Built) -> Option<String> {
+        // The cost model does not cover pipelines, whose stages overlap.
+        let [stage] = &built.stages[..] else { return None };
+        if stage.partitioned.notes.is_empty() {
+            return None;
+        }
+        let mut on = |mesh: &Mesh| {
+            let built = self.build_on(model, &self.plan_on(model, mesh)?, Part::Step, mesh)?;
+            Ok(built.stages.into_iter().next().expect("a step has a stage").partitioned)
+        };
+        better_mesh(&stage.partitioned, &mut on).map(|better| better.to_string())
+    }
+
+    /// How steps are lowered for listings and counts; a run adds the check of its loss.
+    pub fn lower_options(&self) -> LowerOptions {
+        LowerOptions::default()
+    }
+
+    /// The programs of all ranks.
+    ///
+    /// # Errors
+    /// E4xx of the static checks.
+    pub fn lower(&self, built: &Built) -> Result<ProgramSet> {
+        lower_stages(&execution::stages(built), &self.lower_options(), &self.cpu)
+    }
+
+    /// How programs are run.
+    pub fn runner_options(&self) -> RunnerOptions {
+        let Execution { workers, deterministic, record, processes } = self.execution.clone();
+        RunnerOptions {
+            cpu: self.cpu.clone(),
+            memory: self.config.train.memory_limit,
+            workers,
+            deterministic,
+            record,
+            processes,
+            ..RunnerOptions::default()
+        }
+    }
+
+    /// The CPU device as verification uses it: it runs the programs of a training run.
+    pub fn step_runner(&self) -> CpuStep {
+        CpuStep { options: self.runner_options() }
+    }
+
+    /// The reference interpreter as verification uses it: it runs the local graphs that the CPU device would run.
+    pub fn interpreter(&self) -> InterpretedCpuStep {
+        InterpretedCpuStep { memory: self.config.train.memory_limit, cpu: self.cpu.clone() }
+    }
+
+    /// A built step in memory, with parameters and optimizer states at zero.
+    ///
+    /// # Errors
+    /// E007 for too many ranks, E040 for too little memory, E4xx of lowering.
+    pub fn prepare(&self, built: &Built) -> Result<PlannedStep> {
+        PlannedStep::uninitialized(built, self.config.train.seed, self.runner_options())
+    }
+
+    /// The forward pass of a model on the mesh, from these inputs to all outputs that follow from them, with the initial
+    /// parameters of the seed until [`Inference::restore`].
+    ///
+    /// # Errors
+    /// E037 if no output follows from the inputs; what building and lowering refuse.
+    pub fn inference(&self, model: &Model, inputs: &[&str]) -> Result<Inference> {
+        Inference::new(self, model, &self.plan(model)?, inputs)
+    }
+
+    /// All outputs of the model that follow from `inputs`, computed once on the mesh: global tensors by name, whose rows
+    /// are dimension 0. Parameters are those of a checkpoint, or the initial ones of the seed.
+    ///
+    /// # Errors
+    /// E037 if no output follows from the inputs, E314 for a checkpoint of another model, E414 and E415 for inputs that
+    /// the model does not have.
+    pub fn infer(&self, checkpoint: Option<&Checkpoint>, inputs: &Fed) -> Result<Fed> {
+        let rows = inputs.values().find_map(|input| input.ty.shape.first().copied());
+        let session = self.clone().with_batch(rows.unwrap_or(self.config.train.batch));
+        let names: Vec<&str> = inputs.keys().map(String::as_str).collect();
+        let mut inference = session.inference(&session.model()?, &names)?;
+        if let Some(checkpoint) = checkpoint {
+            inference.restore(checkpoint)?;
+        }
+        inference.run(inputs)
+    }
+
+    /// The rows of the smallest batch that represents the config's batch in a verification: see
+    /// [`verification_rows`].
+    pub fn verification_rows(&self) -> usize {
+        let train = &self.config.train;
+        verification_rows(train.batch, train.microbatches, batch_shards(&self.mesh))
+    }
+
+    /// Runs the step on its mesh through `runner`, and on one device through the interpreter, on so many rows with ignored
+    /// labels spread unevenly, and compares all outputs, gradients, parameters and states. `watcher` observes the work of
+    /// the interpreter, and may refuse it.
+    ///
+    /// # Errors
+    /// What building refuses, and what the watcher does.
+    pub fn verify(&self, rows: usize, runner: &dyn StepRunner, watcher: &dyn Watcher) -> Result<Verified> {
+        let session = self.clone().with_batch(rows);
+        let model = session.model()?;
+        let precise = match self.config.train.dtype {
+            DType::F64 => None,
+            _ => Some(session.clone().with_dtype(DType::F64).model()?),
+        };
+        let verification = Verification {
+            model: &model,
+            precise: precise.as_ref(),
+            options: &session.build_options().for_verification(),
+            tools: Tools { registry: &Registry::default(), runner },
+            seed: self.config.train.seed,
+            learning_rate: self.config.schedule.at(1),
+            watcher,
+        };
+        verification.run(&session.plan(&model)?, &self.mesh)
+    }
+}
+
+/// E007 if a process cannot run all ranks of a mesh.
+pub(crate) fn runs_here(mesh: &Mesh) -> Result<()> {
+    fits(mesh, MOST_RUNNING_RANKS, "that run in one process")
+}
+
+fn fits(mesh: &Mesh, most: usize, what: &str) -> Result<()> {
+    let ranks = mesh.rank_count();
+    if ranks <= most {
+        return Ok(());
+    }
+    Err(Diagnostic::new("E007", format!("mesh {mesh} does not fit"))
+        .at("mesh.shape")
+        .expected(format!("at most {most} ranks {what}"))
+        .found(format!("{ranks} ranks")))
+}
+
+/// The fewest rows of a verification, if the batch has as many.
+const LEAST_ROWS: usize = 6;
+
+/// The rows of the smallest batch that represents a batch of `batch` rows in a verification: at least six, and split as
+/// unevenly or evenly as that one. It has a row for each microbatch, its microbatches have equal sizes exactly if those of
+/// the real batch do, and a microbatch divides among `shards` data-parallel shards exactly if a real one does, with no
+/// empty shard that the real one does not have.
+pub fn verification_rows(batch: usize, microbatches: usize, shards: usize) -> usize {
+    // Of the largest and the smallest microbatch: whether its shards are equal, and how many of them hold a row.
+    let shape = |rows: usize| {
+        let sizes = [rows.div_ceil(microbatches), rows / microbatches];
+        (sizes[0] == sizes[1], sizes.map(|size| (size.is_multiple_of(shards), size.min(shards))))
+    };
+    // With more microbatches than rows, the split reports the error.
+    match (1..=batch).contains(&microbatches) && shards > 0 {
+        true => (LEAST_ROWS.min(batch)..batch).find(|&rows| shape(rows) == shape(batch)).unwrap_or(batch),
+        false => batch,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_batch_represents_a_large_one() {
+        for ((batch, microbatches, shards), rows) in [
+            ((32, 1, 1), 6),
+            ((32, 1, 2), 6),
+            ((32, 1, 4), 8),
+            // 32 rows over 3 shards are uneven, 7 are too.
+            ((32, 1, 3), 7),
+            ((33, 1, 3), 6),
+            ((32, 8, 2), 16),
+            ((32, 8, 1), 8),
+            ((32, 8, 4), 32),
+            // Microbatches of 5, 5, 4 and 4 rows are split over two shards as those of 3, 2, 2 and 2 are.
+            ((18, 4, 2), 9),
+            // Fewer rows than shards stay so.
+            ((3, 1, 4), 3),
+            ((4, 2, 4), 4),
+            ((1, 1, 1), 1),
+            // The split refuses these.
+            ((8, 9, 2), 8),
+            ((8, 0, 2), 8),
+        ] {
+            assert_eq!(
+                verification_rows(batch, microbatches, shards),
+                rows,
+                "{batch} {microbatches} {shards}"
+            );
+        }
+    }
+}

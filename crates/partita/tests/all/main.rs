@@ -1,0 +1,27 @@
+//! The library: layouts, counts, memory and numbers of planned steps, and the API of sessions.
+
+mod classes;
+mod counts;
+mod custom_models;
+mod equality;
+mod examples;
+mod files;
+mod head;
+mod infer;
+mod keys;
+mod pipeline;
+mod planned;
+mod refusals;
+mod remat;
+mod storage;
+mod threads;
+mod trainer;
+
+use partita::Session;
+use partita_testkit::overrides;
+
+/// The session of a bundled config with overrides.
+#[track_caller]
+fn session(name: &str, items: &[&str]) -> Session {
+    Session::load(name, &overrides(items)).unwrap_or_else(|error| panic!("{error}"))
+}
