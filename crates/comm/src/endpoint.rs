@@ -104,7 +104,7 @@ impl<'a> Endpoint<'a> {
                 let label = &self.transport.collectives()[collective.index()].label;
                 let missing = self.transport.missing(collective);
                 self.fail(format!(
-                    "waited {:?} in `{label}`; ranks that never came: {missing:?}",
+                    "waited {:?} in `{label}`; ranks that did not arrive: {missing:?}",
                     self.patience
                 ));
                 break;

@@ -51,7 +51,7 @@ impl Processes {
         }
         let life = File::options().create(true).truncate(false).write(true).open(life(folder, index));
         let life = life.map_err(|error| refused("its file cannot be opened", error.to_string()))?;
-        life.try_lock().map_err(|error| refused("its place is taken", error.to_string()))?;
+        life.try_lock().map_err(|error| refused("another process has this index", error.to_string()))?;
         let joined = |index: usize| folder.join(format!("joined-{index}"));
         File::create(joined(index)).map_err(|e| refused("its file cannot be written", e.to_string()))?;
         let begin = Instant::now();
@@ -61,7 +61,7 @@ impl Processes {
                 break;
             }
             if begin.elapsed() > patience {
-                let found = format!("processes {missing:?} have not come after {patience:?}");
+                let found = format!("processes {missing:?} have not joined after {patience:?}");
                 return Err(refused("some processes have not joined", found));
             }
             std::thread::sleep(LOOK_EVERY);

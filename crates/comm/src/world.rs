@@ -143,7 +143,7 @@ impl World {
                     let message = String::from_utf8_lossy(&bytes[1..]).into_owned();
                     return Err(Diagnostic::new(
                         PROCESS_ENDED,
-                        format!("rank {source} cannot go on: {message}"),
+                        format!("rank {source} cannot continue: {message}"),
                     ));
                 }
                 _ => {}

@@ -130,11 +130,11 @@ impl Selection {
             None => Ok(follows),
             Some(&value) => {
                 let path = graph.value(value).definition.map(|(id, _)| graph.node(id).path.clone());
-                Err(Diagnostic::new("E135", format!("`{name}` would read what depends on its own results"))
+                Err(Diagnostic::new("E135", format!("`{name}` would depend on its own results"))
                     .at(path.unwrap_or_default())
                     .expected("nodes such that no path leaves them and comes back")
                     .found(format!("{} is computed outside, between them", graph.describe(value)))
-                    .help("include the nodes in between, or leave out those on one side"))
+                    .help("include the nodes in between, or leave out the nodes before or after them"))
             }
         }
     }

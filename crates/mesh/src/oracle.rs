@@ -109,7 +109,7 @@ pub fn collect(
     let element = |index| {
         let held = (0..mesh.axes_size(&axes)).map(|position| summands.get(&(index, position)).copied());
         let held: Option<Vec<i64>> = held.collect();
-        let held = held.ok_or_else(|| format!("nobody holds element {index}"))?;
+        let held = held.ok_or_else(|| format!("no rank holds element {index}"))?;
         Ok(held
             .into_iter()
             .reduce(|a, b| combine(sharding.combiner().unwrap_or(Combiner::Sum), a, b))
@@ -148,7 +148,7 @@ pub fn apply_step(
     let in_order = |sharding: &Sharding, dim: usize, axes: &[AxisRef]| {
         for group in mesh.groups(axes) {
             let offsets = group.iter().map(|&rank| sharding.local_offset(mesh, shape, rank)[dim]);
-            assert!(offsets.is_sorted(), "pieces of dimension {dim} lie in position order in {step:?}");
+            assert!(offsets.is_sorted(), "shards of dimension {dim} are in position order in {step:?}");
         }
     };
     match &step.step {

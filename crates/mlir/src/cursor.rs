@@ -130,6 +130,6 @@ impl<'t> Cursor<'_, 't> {
             Kind::End => "the end of the text".to_string(),
             _ => format!("`{}`", self.text().chars().take(40).collect::<String>()),
         };
-        self.error("E140", "this is not what comes here").expected(expected).found(found)
+        self.error("E140", "unexpected text").expected(expected).found(found)
     }
 }

@@ -32,7 +32,7 @@ impl Context {
         let count: usize = dims.iter().map(|&dim| own.shape[dim]).product();
         if count == 0 {
             return Err(self.misfit(
-                "there is no mean of nothing",
+                "the mean of no elements is not defined",
                 "dimensions with elements",
                 own.to_string(),
             ));
@@ -52,7 +52,7 @@ impl Context {
         let fits = own.len() <= shape.len()
             && own.iter().rev().zip(shape.iter().rev()).all(|(own, to)| own == to || *own == 1);
         if !fits {
-            let expected = format!("extents that end in those of {own:?}, or in any where those are 1");
+            let expected = format!("a shape that ends in {own:?}, where 1 may become any extent");
             return Err(self.misfit(
                 "a tensor cannot be broadcast to this shape",
                 &expected,
@@ -69,7 +69,7 @@ impl Context {
         if ty.dtype.is_float() {
             return Ok(());
         }
-        Err(Diagnostic::new("E050", format!("`{what}` of numbers that are not real"))
+        Err(Diagnostic::new("E050", format!("`{what}` is not defined for this element type"))
             .at(self.builder.path.clone())
             .expected("f32, f64, bf16 or f16")
             .found(ty.to_string()))
@@ -84,7 +84,7 @@ impl Context {
             let from_first = if dim < 0 { dim.saturating_add(rank) } else { dim };
             let exists = (0..rank).contains(&from_first);
             if !exists || counted.contains(&(from_first as usize)) {
-                let found = if exists { "it comes twice" } else { "there is none" };
+                let found = if exists { "a repeated dimension" } else { "no such dimension" };
                 let expected = match rank {
                     0 => "a tensor that has dimensions; this is a scalar".to_string(),
                     _ => format!("different dimensions of {ty}, from {} to {}", -rank, rank - 1),

@@ -27,7 +27,7 @@ pub fn cross_entropy(cx: &mut Context, logits: ValueId, labels: ValueId) -> Resu
             return Err(Diagnostic::new("E050", "the labels do not fit the logits")
                 .at(cx.builder.path.clone())
                 .expected(match scores.shape.split_last() {
-                    Some((count, rows)) => format!("whole numbers below {count} of shape {rows:?}"),
+                    Some((count, rows)) => format!("integers below {count}, of shape {rows:?}"),
                     None => "logits [.., classes]".to_string(),
                 })
                 .found(format!("labels {classes} for logits {scores}")));

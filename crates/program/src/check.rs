@@ -261,7 +261,7 @@ fn check_collective(collective: &Collective) -> Result<()> {
             CollectiveOp::Send { boxes } => sends_fit(boxes, inputs, outputs),
         };
         if !fits {
-            return wrong("E403", "the members' tensors do not fit together");
+            return wrong("E403", "the members' tensors have incompatible shapes");
         }
     }
     Ok(())
@@ -316,7 +316,7 @@ fn check_pairing(set: &ProgramSet, program: &Program) -> Result<()> {
             }
             Action::Wait(collective) => {
                 if open.swap_remove(collective).is_none() {
-                    let message = format!("a wait for {}, which is not under way", label(*collective));
+                    let message = format!("a wait for {}, which is not started", label(*collective));
                     return Err(Diagnostic::new("E404", message).at(at(program, index)));
                 }
             }

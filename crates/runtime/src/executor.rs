@@ -441,7 +441,7 @@ impl Runner {
         self.shared.world.position(rank).ok_or_else(|| {
             Diagnostic::new("E446", format!("another process runs rank {rank}"))
                 .expected(format!("one of the ranks of this process: {:?}", self.local_ranks()))
-                .help("ask the process that runs it, or gather over the world")
+                .help("read it in that process, or gather over the world")
         })
     }
 
@@ -464,10 +464,10 @@ fn fits(set: &ProgramSet, world: &World) -> Result<()> {
         return Ok(());
     }
     let what = |ranks: usize, collectives: usize| format!("{ranks} ranks, {collectives} collectives");
-    Err(Diagnostic::new("E445", "the world was made for other programs")
+    Err(Diagnostic::new("E445", "the world was created for other programs")
         .expected(what(set.rank_count(), set.collectives.len()))
         .found(what(world.rank_count(), world.transport().collectives().len()))
-        .help("make it from the `collective_specs` of the same programs"))
+        .help("create it from the `collective_specs` of the same programs"))
 }
 
 /// The buffer of an input or output: E414 for an unknown name.

@@ -315,7 +315,7 @@ impl TrainLoop {
         if self.inputs.iter().any(|layout| layout.name == name) {
             return Diagnostic::new("E414", format!("`{name}` does not belong to a batch"))
                 .expected(wanted)
-                .help("the step keeps its parameters and states itself; they are set by `set_tensor`");
+                .help("parameters and states are kept by the step: set them with `set_tensor`");
         }
         let error = Diagnostic::new("E414", format!("the step has no input `{name}`")).expected(wanted);
         match did_you_mean(name, self.batch.iter().map(|input| input.name.as_str())) {

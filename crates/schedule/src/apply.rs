@@ -150,7 +150,7 @@ impl<'a> Planner<'a> {
                 .at(entry.describe())
                 .expected(format!("an axis of {}", self.mesh))
                 .found(name)
-                .help(format!("give the mesh an axis `{name}`, or write `axis=` with one it has"));
+                .help(format!("add the axis `{name}` to the mesh, or name one of its axes with `axis=`"));
             if let Some(near) = did_you_mean(name, self.mesh.axes.iter().map(|a| a.name.as_str())) {
                 error.help = Some(near);
             }
@@ -172,11 +172,11 @@ impl<'a> Planner<'a> {
                 continue;
             }
             for &axis in &data {
-                self.pins.shard(input, 0, axis, "the batch lies over the data axes")?;
+                self.pins.shard(input, 0, axis, "default layout of the batch")?;
                 self.used.insert(axis.axis);
             }
             if let Some(axis) = sequence.filter(|_| value.ty.rank() == 2 && !value.ty.dtype.is_float()) {
-                self.pins.shard(input, 1, axis, "sequences lie over `sp`")?;
+                self.pins.shard(input, 1, axis, "default layout of sequences")?;
                 self.used.insert(axis.axis);
             }
             self.pins.at(input).close();
@@ -206,7 +206,7 @@ impl<'a> Planner<'a> {
                     Diagnostic::new("E221", format!("`{}` matches no module with a weight", entry.modules))
                         .at(entry.describe())
                         .expected("linear layers or embeddings")
-                        .found(format!("`{first}`, which has no weight of its own"));
+                        .found(format!("`{first}`, which has no weight itself"));
                 if !inside.is_empty() {
                     error.help = Some(format!("its layers are `{}`", inside.join("`, `")));
                 }
@@ -432,7 +432,8 @@ impl<'a> Planner<'a> {
             true => (&line.style.input, Layouts::All(Layout::Replicate)),
             false => (&line.style.output, Layouts::All(Layout::Shard(1))),
         };
-        let note = format!("{} holds, although `--sequence-parallel` says {would} there", line.describe());
+        let note =
+            format!("{} overrides `--sequence-parallel`, which would request {would}", line.describe());
         if asked.as_ref().is_some_and(|asked| *asked != would) && !self.notes.contains(&note) {
             self.notes.push(note);
         }
@@ -450,7 +451,7 @@ impl<'a> Planner<'a> {
                 "no line of the plan uses"
             };
             format!(
-                "{0}={1} is given, but {what} `{0}`: its {1} ranks repeat each other's work",
+                "{0}={1} is given, but {what} `{0}`: its {1} ranks all compute the same",
                 axis.name, axis.size
             )
         };

@@ -316,7 +316,7 @@ fn an_axis_that_nothing_uses_is_noted() {
         |lines: &[(&str, &str)]| apply(&plan(lines), &gpt(), &mesh, &ApplyOptions::default()).unwrap().notes;
     assert_eq!(
         notes(&[("**", "zero1")]),
-        ["tp=2 is given, but no line of the plan uses `tp`: its 2 ranks repeat each other's work"]
+        ["tp=2 is given, but no line of the plan uses `tp`: its 2 ranks all compute the same"]
     );
     assert!(notes(&[("lm_head", "colwise")]).is_empty());
 }
@@ -384,11 +384,11 @@ fn sequence_parallelism_says_which_lines_hold_against_it() {
     let lines =
         [("layers.*.mlp.up_proj", "colwise"), ("layers.*.mlp.down_proj", "rowwise(output=replicate)")];
     let [note] = &notes(&mesh, &lines)[..] else { panic!("one for both layers") };
-    assert!(note.contains("\"rowwise(output=replicate)\" (test) holds"), "{note}");
-    assert!(note.contains("`--sequence-parallel` says shard(1) there"), "{note}");
+    assert!(note.contains("\"rowwise(output=replicate)\" (test) overrides `--sequence-parallel`"), "{note}");
+    assert!(note.contains("which would request shard(1)"), "{note}");
     let lines = [("layers.*.mlp.up_proj", "colwise(input=shard(1))"), ("layers.*.mlp.down_proj", "rowwise")];
     let [note] = &notes(&mesh, &lines)[..] else { panic!("one for both layers") };
-    assert!(note.contains("`--sequence-parallel` says replicate there"), "{note}");
+    assert!(note.contains("which would request replicate"), "{note}");
     let lines = [("layers.*.mlp.down_proj", "rowwise(output=shard(1))")];
     assert!(notes(&mesh, &lines).is_empty(), "it says the same");
     let [note] = &notes(&Mesh::new("mesh", &[("dp", 2)]), &[])[..] else { panic!("one") };

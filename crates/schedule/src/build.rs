@@ -406,7 +406,7 @@ fn same_cuts(on_meshes: &[OnMesh]) -> Result<()> {
     if on_meshes.windows(2).all(|pair| ends(&pair[0]) == ends(&pair[1])) {
         return Ok(());
     }
-    Err(Diagnostic::new("E464", "the stages exchange other values on one slice than on another")
+    Err(Diagnostic::new("E464", "the stages exchange different values on different slices")
         .at("pipeline_split")
         .help("this is a bug in partita; please report it"))
 }

@@ -191,7 +191,7 @@ impl<'a> Reader<'a> {
         };
         Diagnostic::new("E222", format!("`{text}` cannot be read"))
             .expected(expected)
-            .found(format!("{rest} at letter {}", self.text[..self.place].chars().count() + 1))
+            .found(format!("{rest} at character {}", self.text[..self.place].chars().count() + 1))
             .help("write `name(argument, key=value)`: `shard(weight, 0)`, `colwise(output=shard(1))`")
     }
 
@@ -242,7 +242,7 @@ impl<'a> Reader<'a> {
     fn value(&mut self) -> Result<Argument> {
         self.depth += 1;
         if self.depth > MOST_DEPTH {
-            return Err(self.wrong(&format!("at most {MOST_DEPTH} values inside each other")));
+            return Err(self.wrong(&format!("at most {MOST_DEPTH} levels of nested values")));
         }
         let value = self.one_value();
         self.depth -= 1;
@@ -309,7 +309,7 @@ impl<'a> Reader<'a> {
                 self.place += values.byte_offset();
                 Ok(Argument::Text(text))
             }
-            _ => Err(self.wrong("a text in quotes that ends")),
+            _ => Err(self.wrong("a string with its closing quote")),
         }
     }
 
@@ -358,7 +358,7 @@ mod tests {
         ] {
             let error = Call::parse(text).unwrap_err();
             assert_eq!(error.code, "E222", "{text}");
-            assert!(error.found.as_deref().unwrap().contains("letter"), "{error}");
+            assert!(error.found.as_deref().unwrap().contains("character"), "{error}");
         }
         for open in ["(", "[", "a("] {
             let error = Call::parse(&format!("a({}", open.repeat(100_000))).unwrap_err();

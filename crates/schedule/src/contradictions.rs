@@ -21,12 +21,7 @@ pub(crate) fn overruled<T: PartialEq>(claims: &[Claim<T>]) -> Vec<String> {
         };
         if let Some(after) = claims[number + 1..].iter().find(overrules) {
             let common: Vec<&str> = before.about.intersection(&after.about).copied().collect();
-            notes.push(format!(
-                "{}: {} holds, the later line; {} does not",
-                named(&common),
-                after.line,
-                before.line
-            ));
+            notes.push(format!("{}: {} overrides {}", named(&common), after.line, before.line));
         }
     }
     notes
@@ -60,18 +55,15 @@ mod tests {
         assert!(notes(&[("A", &["a"], 1), ("B", &["a", "b"], 1)]).is_empty(), "the same twice");
         assert!(notes(&[("A", &["a"], 1), ("B", &["b"], 2)]).is_empty(), "nothing in common");
         let said = |text: &str| vec![text.to_string()];
-        assert_eq!(
-            notes(&[("A", &["a"], 1), ("B", &["a"], 2)]),
-            said("`a`: B holds, the later line; A does not")
-        );
+        assert_eq!(notes(&[("A", &["a"], 1), ("B", &["a"], 2)]), said("`a`: B overrides A"));
         assert_eq!(
             notes(&[("A", &["a", "b"], 1), ("B", &["a", "b", "c"], 2)]),
-            said("`a` and 1 more: B holds, the later line; A does not"),
+            said("`a` and 1 more: B overrides A"),
             "a default that comes too late"
         );
         assert_eq!(
             notes(&[("A", &["a", "b", "d"], 1), ("B", &["b", "c"], 2)]),
-            said("`b`: B holds, the later line; A does not"),
+            said("`b`: B overrides A"),
             "neither is an exception"
         );
     }

@@ -186,7 +186,7 @@ impl<'a> Explain<'a> {
                 let ty = self.graph.ty(step.value);
                 let cost = cluster.reshard_cost(self.mesh, &ty.shape, ty.dtype.size_bytes());
                 let seconds = cost.step_s(&step.before, &step.step);
-                let chain = self.meeting(step);
+                let chain = self.collective_chain(step);
                 collective.value = self.name_of(step.value);
                 collective.tensor = ty.to_string();
                 collective.before = step.before.display(self.mesh);
@@ -317,7 +317,7 @@ impl<'a> Explain<'a> {
         let names = inputs.chain(self.modules.paths.iter().map(String::as_str));
         let near = did_you_mean(name, names.chain(self.graph.output_names.iter().map(String::as_str)));
         let lists = "`partita show` lists parameters; without a name, `explain` lists collectives";
-        Diagnostic::new("E257", format!("nothing in the step is called `{name}`"))
+        Diagnostic::new("E257", format!("nothing in the step has the name `{name}`"))
             .expected("a parameter, a module, `module.input`, or a collective such as all_reduce:1")
             .found(name)
             .help(near.unwrap_or_else(|| lists.to_string()))

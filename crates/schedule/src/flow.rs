@@ -52,7 +52,7 @@ pub(crate) struct Flow<'f> {
     cut: Vec<Option<(FactorId, Rc<str>)>>,
 }
 
-const UNCUT: &str = "nothing that it comes from is cut";
+const UNCUT: &str = "none of the values it is computed from is sharded";
 
 impl<'f> Flow<'f> {
     pub fn of(pins: &'f Pins, constraints: &'f Constraints, rules: &'f [Rule], axis: AxisRef) -> Flow<'f> {
@@ -119,7 +119,7 @@ impl<'f> Flow<'f> {
         };
         let is_axis = |a: &AxisRef| a.axis == self.axis.axis;
         if let Some(dim) = pin.axes.iter().position(|axes| axes.iter().any(is_axis)) {
-            return because(State::Cut(dim), &format!("cut along dimension {dim}"));
+            return because(State::Cut(dim), &format!("sharded along dimension {dim}"));
         }
         let closed = match own.state {
             State::Cut(dim) => !pin.open[dim],
@@ -127,7 +127,7 @@ impl<'f> Flow<'f> {
             State::Whole => false,
         };
         let whole = closed || pin.replicated.iter().any(is_axis);
-        if whole { because(State::Whole, "kept whole") } else { own.clone() }
+        if whole { because(State::Whole, "replicated") } else { own.clone() }
     }
 
     /// The layout of the gradient of a value that these readers and their successors inside a
@@ -137,7 +137,7 @@ impl<'f> Flow<'f> {
         let uses = self.graph.uses();
         let mut open = readers.to_vec();
         let mut seen = vec![false; self.graph.nodes.len()];
-        let mut found = Standing::new(State::Whole, "nothing that reads it is cut");
+        let mut found = Standing::new(State::Whole, "no op that reads it is sharded");
         while let Some((id, position)) = open.pop() {
             let node = self.graph.node(id);
             match &self.cut[id.index()] {
@@ -146,7 +146,9 @@ impl<'f> Flow<'f> {
                     match dims.iter().position(|d| d.contains(factor)) {
                         None => {
                             let name = name(node);
-                            let why = format!("the gradient of {name} sums over pieces, since {why}");
+                            let why = format!(
+                                "the gradient of {name} sums over a sharded dimension, because {why}"
+                            );
                             return Standing::new(State::Partial, why);
                         }
                         Some(dim) => {
@@ -190,7 +192,7 @@ fn through(
                 None if matches!(rule.factors[factor].kind, FactorKind::Reduce(_)) => State::Partial,
                 _ => State::Whole,
             };
-            let sum = || format!("{name} sums over pieces, since {why}").into();
+            let sum = || format!("{name} sums over a sharded dimension, because {why}").into();
             let why = if state == State::Partial { sum() } else { why.clone() };
             Standing { state, why, parameter }
         };
@@ -252,7 +254,10 @@ fn uncut(node: &Node, rule: &Rule, operands: &[Standing], name: &str) -> Standin
     if adds || rule.linear.iter().any(|group| group.operands == partial) {
         return Standing { parameter: false, ..operands[first].clone() };
     }
-    whole(format!("{name} is not linear, so the sum is made before it; {}", operands[first].why).into())
+    whole(
+        format!("{name} is not linear, so the partial value is reduced before it; {}", operands[first].why)
+            .into(),
+    )
 }
 
 /// The factor that carries a split of a dimension (the major one).

@@ -186,20 +186,20 @@ impl Pins<'_> {
                 return Err(Diagnostic::new(
                     "E227",
                     format!(
-                        "`{}` is asked to lie in two ways over `{}`",
+                        "two lines request different layouts of `{}` over `{}`",
                         graph.describe(value),
                         mesh.display_axis(axis)
                     ),
                 )
                 .at(origin)
                 .expected(format!(
-                    "dimension {dim} of {} cut along `{}`",
+                    "dimension {dim} of {} sharded over `{}`",
                     graph.ty(value),
                     mesh.display_axis(axis)
                 ))
                 .found(pin.annotation(0).sharding.display(mesh))
-                .note(format!("asked by {}", pin.origins.join("; ")))
-                .help("let one of the two lines use another axis, or match other modules"));
+                .note(format!("requested by {}", pin.origins.join("; ")))
+                .help("change the axis or the modules of one of the lines"));
             }
             pin.axes[dim].push(axis);
         }
@@ -216,16 +216,16 @@ impl Pins<'_> {
             return Err(Diagnostic::new(
                 "E227",
                 format!(
-                    "`{}` is asked to lie in two ways over `{}`",
+                    "two lines request different layouts of `{}` over `{}`",
                     graph.describe(value),
                     mesh.display_axis(axis)
                 ),
             )
             .at(origin)
-            .expected(format!("{} whole over `{}`", graph.ty(value), mesh.display_axis(axis)))
+            .expected(format!("{} replicated over `{}`", graph.ty(value), mesh.display_axis(axis)))
             .found(pin.annotation(0).sharding.display(mesh))
-            .note(format!("asked by {}", pin.origins.join("; ")))
-            .help("let one of the two lines use another axis, or match other modules"));
+            .note(format!("requested by {}", pin.origins.join("; ")))
+            .help("change the axis or the modules of one of the lines"));
         }
         pin.keep_whole(axis);
         pin.asked_by(origin);
@@ -243,7 +243,7 @@ impl Pins<'_> {
         Err(Diagnostic::new("E224", format!("`{}` has no dimension {dim}", self.graph.describe(value)))
             .at(origin)
             .expected(match rank {
-                0 => "a tensor that can be cut; this is a scalar".to_string(),
+                0 => "a tensor with dimensions; this is a scalar".to_string(),
                 _ => format!("a dimension from 0 to {} of {:?}", rank - 1, ty.shape),
             })
             .found(ty.to_string()))

@@ -77,14 +77,17 @@ impl Pipeline {
             let ranks = slices.len();
             return Err(disagree()
                 .expected(format!(
-                    "{} marks: the timetable `{}` runs {stages} stages on {PIPELINE_AXIS}={ranks}",
+                    "{} stage boundaries: the timetable `{}` runs {stages} stages on {PIPELINE_AXIS}={ranks}",
                     stages - 1,
                     order.name()
                 ))
                 .found(format!("{}: after {}", ends.len(), ends.join(", ")))
                 .help(match stages == ranks {
-                    true => format!("use `{PIPELINE_AXIS}={}`, or leave the marks out", ends.len() + 1),
-                    false => "mark more or fewer modules, or leave the marks out".to_string(),
+                    true => format!(
+                        "use `{PIPELINE_AXIS}={}`, or remove the `pipeline_split` lines",
+                        ends.len() + 1
+                    ),
+                    false => "add or remove `pipeline_split` lines".to_string(),
                 }));
         }
         Ok(Pipeline { slices, slice_of_stage, ends, layers, order: Some(order.clone()), is_listed: false })
@@ -109,7 +112,7 @@ impl Pipeline {
             if ranks.len() != own.rank_count() || !ranks.is_sorted_by(|a, b| a < b) {
                 return Err(uncovered("the ranks of a pipeline slice do not fit its mesh")
                     .at(mark.line.clone())
-                    .expected(format!("{} ranks, ascending, for mesh {own}", own.rank_count()))
+                    .expected(format!("{} ranks in ascending order, for mesh {own}", own.rank_count()))
                     .found(format!("{ranks:?}")));
             }
             next = ranks.last().expect("a mesh has ranks") + 1;

@@ -174,9 +174,9 @@ impl Planner<'_> {
         let axis = self.mesh.display_axis(line.axis);
         Diagnostic::new("E231", format!("`{name}` is already sharded along `{axis}`"))
             .at(line.origin.clone())
-            .expected(format!("one cut of {:?} along `{axis}`", ty.shape))
+            .expected(format!("{:?} sharded once along `{axis}`", ty.shape))
             .found(format!("{} by {}", pin.annotation(0).sharding.display(self.mesh), pin.origins.join("; ")))
-            .help("leave out one of the lines; another dimension can be cut along another axis (`axis=`)")
+            .help("remove one of the lines; another dimension can be sharded along another axis (`axis=`)")
     }
 
     fn no_tensor(&self, line: &Line, modules: &[String], tensor: &str) -> Box<Diagnostic> {
@@ -204,7 +204,7 @@ impl Planner<'_> {
             .filter(|name| owner(name).1 == tensor && modules.iter().any(|m| is_inside(name, m)))
             .collect();
         error.help = did_you_mean(tensor, names.iter().map(String::as_str))
-            .or_else(|| inside.first().map(|first| format!("`{first}` belongs to a module inside")));
+            .or_else(|| inside.first().map(|first| format!("`{first}` belongs to a nested module")));
         error
     }
 
@@ -408,7 +408,8 @@ impl Planner<'_> {
                 if !readers.is_empty() {
                     done.handing.insert(self.constrain(line, value, &readers, to, around(&module)));
                 }
-                let why = format!("`{}` is handed on so by {}", self.graph.describe(value), line.origin);
+                let why =
+                    format!("the output `{}` has this layout by {}", self.graph.describe(value), line.origin);
                 done.left.insert((value, line.axis), Standing::new(to, why));
             }
             SyncMode::BwdPost => {
@@ -435,9 +436,9 @@ impl Planner<'_> {
 
     fn nothing_to_exchange(&self, line: &Line, module: &str, mode: SyncMode) -> Box<Diagnostic> {
         let what = match mode {
-            SyncMode::FwdPost => "hands on no tensor",
+            SyncMode::FwdPost => "returns no tensor",
             SyncMode::FwdPre => "reads no tensor from outside",
-            SyncMode::BwdPost => "reads nothing from outside that has a gradient",
+            SyncMode::BwdPost => "reads no tensor with a gradient from outside",
         };
         Diagnostic::new("E221", format!("`{module}` {what}"))
             .at(line.origin.clone())
@@ -455,15 +456,21 @@ impl Planner<'_> {
     fn doubled(&self, line: &Line, mode: SyncMode, value: ValueId, standing: &Standing) -> Box<Diagnostic> {
         let (name, axis) = (self.exchanged_name(mode, value), self.mesh.display_axis(line.axis));
         let state = match standing.state {
-            State::Cut(_) => "already summed: the gather before the module scatters it back",
+            State::Cut(_) => "already reduced",
             State::Whole | State::Partial => "already replicated",
         };
-        Diagnostic::new(DOUBLED, format!("{name} is {state} over `{axis}`"))
+        let error = Diagnostic::new(DOUBLED, format!("{name} is {state} over `{axis}`"))
             .at(line.origin.clone())
-            .expected(format!("{} in pieces, or a sum to be made, over `{axis}`", self.graph.ty(value)))
+            .expected(format!("{} sharded or partial over `{axis}`", self.graph.ty(value)))
             .found(self.shown(line, standing))
             .note(format!("why: {}", standing.why))
-            .help("leave this line out")
+            .help("remove this line");
+        match standing.state {
+            State::Cut(_) => {
+                error.note("the backward pass of the gather before the module is a reduce-scatter")
+            }
+            State::Whole | State::Partial => error,
+        }
     }
 
     /// E234.
@@ -480,23 +487,27 @@ impl Planner<'_> {
         let name = self.exchanged_name(mode, value);
         let help = match (mode, standing.state) {
             (SyncMode::BwdPost, State::Cut(cut)) => {
-                format!("the gradient of a cut value is cut with it; `reduce_scatter, dim={cut}` says so")
+                format!(
+                    "the gradient of a sharded value has the same sharding: write `reduce_scatter, dim={cut}`"
+                )
             }
-            (SyncMode::BwdPost, _) => "gradients are summed: `all_reduce` or `reduce_scatter`".to_string(),
-            (_, State::Partial) => "`all_reduce` or `reduce_scatter` makes the sum".to_string(),
-            (_, State::Cut(cut)) => format!("`all_gather, dim={cut}` puts the pieces together"),
-            (_, State::Whole) => "`scatter` keeps a piece of it".to_string(),
+            (SyncMode::BwdPost, _) => {
+                "gradients are reduced: write `all_reduce` or `reduce_scatter`".to_string()
+            }
+            (_, State::Partial) => "reduce it with `all_reduce` or `reduce_scatter`".to_string(),
+            (_, State::Cut(cut)) => format!("gather it with `all_gather, dim={cut}`"),
+            (_, State::Whole) => "shard it with `scatter`".to_string(),
         };
         Diagnostic::new("E234", format!("`{word}`{dim} does not suit {name}"))
             .at(line.origin.clone())
             .expected(match op {
-                SyncOp::AllReduce | SyncOp::ReduceScatter(_) => "a sum to be made".to_string(),
-                SyncOp::AllGather(None) => "a value that is cut".to_string(),
-                SyncOp::AllGather(Some(dim)) => format!("a value that is cut along dimension {dim}"),
-                SyncOp::Scatter(_) => "a value that every rank holds".to_string(),
+                SyncOp::AllReduce | SyncOp::ReduceScatter(_) => "a partial value".to_string(),
+                SyncOp::AllGather(None) => "a sharded value".to_string(),
+                SyncOp::AllGather(Some(dim)) => format!("a value sharded along dimension {dim}"),
+                SyncOp::Scatter(_) => "a replicated value".to_string(),
                 SyncOp::Reshard(from, _) => match from.dim() {
-                    Some(dim) => format!("a value that is cut along dimension {dim}"),
-                    None => "a value that every rank holds, or a sum to be made".to_string(),
+                    Some(dim) => format!("a value sharded along dimension {dim}"),
+                    None => "a replicated or partial value".to_string(),
                 },
             })
             .found(format!("{}, {}", self.graph.ty(value), self.shown(line, standing)))
@@ -507,9 +518,9 @@ impl Planner<'_> {
     fn shown(&self, line: &Line, standing: &Standing) -> String {
         let axis = self.mesh.display_axis(line.axis);
         match standing.state {
-            State::Whole => format!("whole over `{axis}`"),
-            State::Cut(dim) => format!("cut along dimension {dim} over `{axis}`"),
-            State::Partial => format!("a sum over `{axis}` still to be made"),
+            State::Whole => format!("replicated over `{axis}`"),
+            State::Cut(dim) => format!("sharded along dimension {dim} over `{axis}`"),
+            State::Partial => format!("partial over `{axis}`"),
         }
     }
 }

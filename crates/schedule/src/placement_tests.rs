@@ -82,7 +82,7 @@ fn shard_finds_pieces_buffers_tied_names_and_activations() {
     assert_eq!(shown(&graph, factor), "[{tp}]");
     let graph =
         accepted(&forward, &tp(), "sch['linear1'].shard('output', 1)\nsch['linear1'].shard('input', 0)");
-    assert_eq!(input(&graph, "x"), "[{tp}, {}, {}]", "fed to this module alone: fed in pieces");
+    assert_eq!(input(&graph, "x"), "[{tp}, {}, {}]", "fed to this module alone: fed in shards");
     let dot = |graph: &Graph, path: &str| {
         let node = graph.nodes.iter().find(|n| n.path == path && matches!(n.op, Op::DotGeneral(_)));
         node.unwrap().operands[0]
@@ -131,7 +131,11 @@ fn what_cannot_be_cut_is_refused_with_what_could_be() {
             "E232",
             vec!["`weigth`", "did you mean `weight`?", "input, output"],
         ),
-        ("sch.shard('weight', 0)", "E232", vec!["the model itself", "`linear1.weight` belongs to a module"]),
+        (
+            "sch.shard('weight', 0)",
+            "E232",
+            vec!["the model itself", "`linear1.weight` belongs to a nested module"],
+        ),
         ("sch['scale'].shard('weight', 0)", "E232", vec!["factor, input, output"]),
         ("sch['linear1'].shard('weight', 2)", "E224", vec!["0 to 1 of [8, 6]"]),
         ("sch['linear1'].shard('bias', -2)", "E224", vec!["linear1.bias"]),
@@ -160,8 +164,8 @@ fn a_contradictory_sync_says_how_the_value_lies_and_why() {
             format!("{row}sch['linear2'].sync('fwd_post', 'all_gather')"),
             "E234",
             vec![
-                "a sum over `tp` still to be made".to_string(),
-                "dot_general in linear2 sums over pieces, since `linear2.weight` is cut along dimension 1"
+                "partial over `tp`".to_string(),
+                "dot_general in linear2 sums over a sharded dimension, because `linear2.weight` is sharded along dimension 1"
                     .to_string(),
                 by("linear2\" = \"shard(weight, 1)"),
                 "`all_reduce` or `reduce_scatter`".to_string(),
@@ -170,7 +174,7 @@ fn a_contradictory_sync_says_how_the_value_lies_and_why() {
         (
             format!("{column}sch['linear1'].sync('fwd_post', 'all_reduce')"),
             "E234",
-            vec!["cut along dimension 2".to_string(), "`all_gather, dim=2`".to_string()],
+            vec!["sharded along dimension 2".to_string(), "`all_gather, dim=2`".to_string()],
         ),
         (
             format!("{column}sch['linear1'].sync('fwd_post', 'all_gather', dim=1)"),
@@ -183,7 +187,7 @@ fn a_contradictory_sync_says_how_the_value_lies_and_why() {
         (
             format!("{column}sch['linear1'].sync('bwd_post', 'all_gather')"),
             "E234",
-            vec!["gradients are summed".to_string()],
+            vec!["gradients are reduced".to_string()],
         ),
         (
             format!("{row}sch['linear2'].sync('bwd_post', 'all_reduce')"),
@@ -194,7 +198,7 @@ fn a_contradictory_sync_says_how_the_value_lies_and_why() {
         (
             "sch['linear1'].sync('fwd_pre', 'all_gather')".to_string(),
             "E233",
-            vec!["`x` is already replicated".to_string(), "nothing that it comes from is cut".to_string()],
+            vec!["`x` is already replicated".to_string(), "none of the values it is computed from is sharded".to_string()],
         ),
         ("sch['nothing'].sync('fwd_post', 'all_reduce')".to_string(), "E221", vec![]),
     ] {

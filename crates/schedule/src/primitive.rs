@@ -117,14 +117,14 @@ pub enum Primitive {
 }
 
 /// The note about [`Primitive::PipelineSplit`].
-pub(crate) const PIPELINE_NOTE: &str = "a pipeline stage ends here on a mesh with the axis `pp`; without it every rank computes all of the model";
+pub(crate) const PIPELINE_NOTE: &str = "a pipeline stage ends here on a mesh with the axis `pp`; without that axis, every rank computes the complete model";
 
 /// PyTorch compilers that a plan may name as a backend; fusion here uses our own kernels.
 pub(crate) const FOREIGN_COMPILERS: [&str; 3] = ["TorchScript", "TorchInductor", "torch.compile"];
 
 /// The note about [`Primitive::ForkRng`].
 pub(crate) const FORK_RNG_NOTE: &str = "changes nothing: random numbers follow the global index of an element, so ranks \
-                                        that hold different elements draw different numbers already";
+                                        with different elements already draw different numbers";
 
 /// E222 for a word that is none of a few.
 pub(crate) fn choice(what: &str, found: &str, all: &[&str]) -> Box<Diagnostic> {
@@ -247,14 +247,14 @@ impl Arguments {
     }
 
     fn text(&mut self, key: &str) -> Result<Option<String>> {
-        self.take(key, "a text", |value| match value {
+        self.take(key, "a string", |value| match value {
             Argument::Text(text) => Some(text.clone()),
             _ => None,
         })
     }
 
     fn int(&mut self, key: &str) -> Result<Option<isize>> {
-        self.take(key, "a whole number", |value| match value {
+        self.take(key, "an integer", |value| match value {
             Argument::Int(value) => isize::try_from(*value).ok(),
             _ => None,
         })
@@ -572,14 +572,14 @@ mod tests {
         for (text, what) in [
             ("shrad(weight, 0)", "`shard"),
             ("shard(weight)", "`dim` is missing"),
-            ("shard(weight, zero)", "`dim` is not a whole number"),
+            ("shard(weight, zero)", "`dim` is not an integer"),
             ("shard(weight, 0, tp, 1)", "at most 3"),
             ("shard(weight, 0, axes=tp)", "`axis`"),
             ("shard(weight, 0, dim=1)", "given twice"),
             ("sync(fwd, all_reduce)", "fwd_pre"),
             ("sync(fwd_post, all_reduec)", "`all_reduce`"),
             ("sync(fwd_post, \"RS->XX\")", "op of sync"),
-            ("sync(fwd_post, my_reduce)", "follow from how values lie"),
+            ("sync(fwd_post, my_reduce)", "follow from the layouts before and after"),
             ("precision(i32)", "bf16"),
             ("fuse(\"a + b\", name=x, at=[-1])", "numbers from 0"),
             ("replace(mine, ops=\"3\")", "`first:end`"),
@@ -598,7 +598,7 @@ mod tests {
             assert_eq!(error.code, "E263", "{op}");
             let text = error.to_string();
             assert!(text.contains("all_reduce, all_gather, reduce_scatter, scatter"), "{text}");
-            assert!(text.contains("follow from how values lie"), "{text}");
+            assert!(text.contains("follow from the layouts before and after"), "{text}");
         }
     }
 }

@@ -61,7 +61,7 @@ pub(crate) fn parse(text: &str, origin: &str) -> Result<Plan> {
         Diagnostic::new("E260", "the file contains no plan")
             .at(origin)
             .expected(format!("a dictionary called {}", NAMES.join(" or ")))
-            .found(if text.trim().is_empty() { "nothing" } else { "imports and comments alone" })
+            .found(if text.trim().is_empty() { "nothing" } else { "only imports and comments" })
     })
 }
 
@@ -99,11 +99,11 @@ impl<'a> Reader<'a> {
             (false, _) if line.chars().count() > 40 => format!("`{found}..`"),
             (false, _) => format!("`{found}`"),
         };
-        Diagnostic::new("E260", "a plan in Python is read as it stands, and this is no literal")
+        Diagnostic::new("E260", "a plan in Python is parsed and not run, and this is not a literal")
             .at(self.at(place))
             .expected(expected)
             .found(found)
-            .help("a plan file holds literals and calls of styles alone: it is never run")
+            .help("write only literals and calls of styles")
     }
 
     /// Skips blanks, comments and continued lines; line ends too if `lines` is set.
@@ -205,11 +205,11 @@ impl<'a> Reader<'a> {
             }
             let pattern = self.text()?;
             if let Some((_, before)) = patterns.iter().find(|(other, _)| *other == pattern) {
-                return Err(Diagnostic::new("E261", format!("`{pattern}` comes twice in the dictionary"))
+                return Err(Diagnostic::new("E261", format!("the dictionary has the key `{pattern}` twice"))
                     .at(self.at(start))
                     .expected("one entry for each pattern")
-                    .note(format!("the first is at {}", self.at(*before)))
-                    .help("write a list where several things are asked of one module: `[..., ...]`"));
+                    .note(format!("the first one is at {}", self.at(*before)))
+                    .help("write a list for several styles of one module: `[..., ...]`"));
             }
             patterns.push((pattern.clone(), start));
             if !self.take(':') {
@@ -264,7 +264,7 @@ impl<'a> Reader<'a> {
         let start = self.place;
         self.depth += 1;
         if self.depth > MOST_DEPTH {
-            return Err(self.wrong(start, &format!("at most {MOST_DEPTH} values inside each other")));
+            return Err(self.wrong(start, &format!("at most {MOST_DEPTH} levels of nested values")));
         }
         let value = if self.starts_text() {
             Argument::Text(self.text()?)
@@ -450,7 +450,7 @@ impl<'a> Reader<'a> {
         };
         let code = self.rest().get(..digits).and_then(|code| u32::from_str_radix(code, 16).ok());
         let decoded = code.and_then(char::from_u32);
-        text.push(decoded.ok_or_else(|| self.wrong(start, "the number of a letter"))?);
+        text.push(decoded.ok_or_else(|| self.wrong(start, "the code of a character"))?);
         self.place += digits;
         Ok(())
     }
@@ -513,7 +513,7 @@ parallelize_plan: dict[str, "Style"] = {
     fn what_is_no_literal_is_named_with_line_and_column() {
         for (text, place, found) in [
             ("", "p.py", "nothing"),
-            ("import torch\n# empty\n", "p.py", "imports and comments alone"),
+            ("import torch\n# empty\n", "p.py", "only imports and comments"),
             ("x = 3", "p.py:1:1", "`x = 3`"),
             ("paln = {}", "p.py:1:1", "`paln = {}`"),
             ("plan = {}\ntp_plan = {}", "p.py:2:1", "`tp_plan = {}`"),
@@ -545,7 +545,7 @@ parallelize_plan: dict[str, "Style"] = {
         let error = Plan::parse(&deep, "p.py").unwrap_err();
         assert_eq!(
             (error.code, error.expected.as_deref()),
-            ("E260", Some("at most 32 values inside each other"))
+            ("E260", Some("at most 32 levels of nested values"))
         );
     }
 
@@ -553,12 +553,12 @@ parallelize_plan: dict[str, "Style"] = {
     fn a_pattern_twice_and_a_wrong_style_are_told_where_they_stand() {
         let error = Plan::parse("plan = {\n 'a': 'colwise',\n 'a': 'rowwise',\n}", "p.py").unwrap_err();
         assert_eq!((error.code, error.at.as_deref()), ("E261", Some("p.py:3:2")));
-        assert_eq!(error.notes, ["the first is at p.py:2:2"]);
+        assert_eq!(error.notes, ["the first one is at p.py:2:2"]);
         let error = Plan::parse("plan = {\n 'a': ColwisParallel(),\n}", "p.py").unwrap_err();
         assert_eq!((error.code, error.at.as_deref()), ("E222", Some("p.py:2:7: \"a\"")));
         assert!(error.help.as_deref().unwrap().contains("ColwiseParallel"), "{error}");
         let dictionary = "plan = {'a': PrepareModuleInput(input_kwarg_layouts={'mask': Shard(0)})}";
         let error = Plan::parse(dictionary, "p.py").unwrap_err();
-        assert!(error.to_string().contains("has no names here"), "{error}");
+        assert!(error.to_string().contains("by position, not by name"), "{error}");
     }
 }

@@ -27,7 +27,7 @@ pub struct ReadyOptions {
 /// has. E222 if there is no ready plan of this name.
 pub fn ready_plan(model: &str, graph: &Graph, mesh: &Mesh, options: &ReadyOptions) -> Result<Plan> {
     if !READY_PLANS.contains(&model) {
-        let mut error = Diagnostic::new("E222", format!("there is no ready plan for `{model}`"))
+        let mut error = Diagnostic::new("E222", format!("there is no built-in plan for `{model}`"))
             .expected(READY_PLANS.join(", "))
             .found(model);
         error.help = did_you_mean(model, READY_PLANS)

@@ -228,9 +228,9 @@ impl Schedule {
         let line = new.iter().rev().find(touches).or(new.last()).map(Entry::describe).unwrap_or_default();
         Diagnostic::new("E253", "the schedule changes the numbers")
             .at(line)
-            .expected("what one device computes")
+            .expected("the numbers of one device")
             .found(first)
-            .help("the schedule is back to what it was before this scope; apply less at a time to find the line")
+            .help("the schedule is back in its state before this scope; apply fewer lines in one scope to find the one that is wrong")
     }
 }
 

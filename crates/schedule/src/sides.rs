@@ -178,14 +178,14 @@ impl<'a> Planner<'a> {
         {
             let (what, verb) = match side {
                 Side::Enters => ("reads", "enter"),
-                Side::Leaves => ("hands on", "leave"),
+                Side::Leaves => ("returns", "leave"),
             };
             let tensors = if count == 1 { "tensor" } else { "tensors" };
             return Err(Diagnostic::new("E262", format!("`{module}` {what} {count} {tensors}"))
                 .at(origin)
                 .expected(format!("layouts of the {count} that {verb}"))
                 .found(format!("layouts of {}", layouts.needed()))
-                .help("write `None` for a tensor that nothing is asked of, and none behind the last"));
+                .help("write `None` for a tensor without a request, and nothing after the last tensor"));
         }
         Ok(all.into_iter().filter_map(|p| layouts.at(p.place).map(|layout| (p, layout))).collect())
     }

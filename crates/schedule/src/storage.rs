@@ -103,7 +103,7 @@ impl Planner<'_> {
             let axis = self.mesh.display_axis(axis);
             let what = named(&cut_already);
             self.notes
-                .push(format!("{origin}: nothing is added for {what}, cut along `{axis}` by another line"));
+                .push(format!("{origin}: no effect on {what}, which another line shards along `{axis}`"));
         }
         Ok(())
     }

@@ -144,7 +144,10 @@ impl Structured {
                     nodes.get(*first..*end).filter(|chosen| !chosen.is_empty()).ok_or_else(|| {
                         Diagnostic::new("E264", format!("`{}` has no such ops", entry.modules))
                             .at(entry.describe())
-                            .expected(format!("ops in a row from 0 to {}, the end not included", nodes.len()))
+                            .expected(format!(
+                                "consecutive ops from 0 to {}, the end not included",
+                                nodes.len()
+                            ))
                             .found(format!("{first}:{end}"))
                             .help("print the ops of a module with their numbers: `forward_ops()`")
                     })?;
@@ -172,16 +175,16 @@ impl Structured {
                     let is_bare_root = module.is_empty() && mesh.is_none();
                     if is_bare_root || stages.iter().any(|stage| stage.module == module) {
                         let why = if is_bare_root {
-                            "there is nothing after the model"
+                            "nothing follows the complete model"
                         } else {
-                            "one ends there already"
+                            "a stage already ends there"
                         };
                         return Err(Diagnostic::new(
                             "E256",
                             format!("no pipeline stage can end here: {why}"),
                         )
                         .at(entry.describe())
-                        .expected("a module inside the model, once")
+                        .expected("a module inside the model, at most once")
                         .found(format!("`{module}`")));
                     }
                     stages.push(Mark {
@@ -198,10 +201,10 @@ impl Structured {
                 if !entry.modules.is_empty() || self.layers.is_some() {
                     return Err(Diagnostic::new(
                         "E256",
-                        "the layers of a model are clustered once, as a whole",
+                        "`layers(..)` clusters the layers of the complete model, once",
                     )
                     .at(entry.describe())
-                    .expected("one `layers(..)` of the whole model: `sch.layers(4)`"));
+                    .expected("one line for the complete model: `sch.layers(4)`"));
                 }
                 let layers =
                     partita_pipeline::layers(graph, *count).map_err(|error| error.note(entry.describe()))?;
@@ -233,7 +236,7 @@ impl Structured {
                         let before = self.tags.remove(place);
                         if before.value != tag.value {
                             self.notes.push(format!(
-                                "{}: `{}` of `{}` is no longer {}, as an earlier line says",
+                                "{}: replaces `{}` of `{}`, which was {}",
                                 entry.describe(),
                                 tag.key,
                                 tag.parameter,
@@ -358,11 +361,11 @@ impl Structured {
             (false, _) => Ok(all),
             (true, Some((boundary, module))) => {
                 let (what, help) = if self.frames.is_closed_leaf(&boundary) {
-                    ("layer", format!("open it first: sch[\"{boundary}\"].decompose()"))
+                    ("layer", format!("inline it first: sch[\"{boundary}\"].decompose()"))
                 } else {
                     let place =
                         if module.is_empty() { "sch".to_string() } else { format!("sch[\"{module}\"]") };
-                    ("module", format!("see through it first: {place}.trace(flatten=True)"))
+                    ("module", format!("trace through it first: {place}.trace(flatten=True)"))
                 };
                 Err(Diagnostic::new(
                     "E248",
@@ -387,7 +390,7 @@ impl Structured {
                     .expected(format!("ops that feed each other as in `{}`", first_line(pattern.text())))
                     .found(format!("ops {} in `{}`", ops.join(", "), entry.modules))
                     .help(
-                        "print the ops of a module with `forward_ops()`; open composites with `decompose()`",
+                        "print the ops of a module with `forward_ops()`; inline composites with `decompose()`",
                     ))
             }
         }
@@ -430,7 +433,7 @@ impl Structured {
 
 /// The note for a PyTorch compiler named as backend.
 fn foreign_note(compiler: &str, runner: &str) -> String {
-    format!("{compiler} is no backend here: the subgraph runs as one kernel of `{runner}`")
+    format!("{compiler} is not used: the subgraph runs as one kernel of `{runner}`")
 }
 
 /// The forward ops inside these modules, in order; op numbers count these.
@@ -451,19 +454,19 @@ fn fuse(
     if tools.registry.lookup(name).is_ok() || name.starts_with("partita.") || name.is_empty() {
         return Err(Diagnostic::new("E254", format!("`{name}` is the name of another composite"))
             .at(entry.describe())
-            .expected("a name of your own")
+            .expected("a name that no composite has")
             .help("choose one such as `mine.bias_gelu`"));
     }
     let (fused, id) = outline(graph, nodes, name).map_err(|error| error.note(entry.describe()))?;
     if let Some(backend) = backend {
         let runner = tools.runner.name();
         if backend != runner && !FOREIGN_COMPILERS.contains(&backend) {
-            return Err(Diagnostic::new("E252", format!("there is no backend `{backend}` here"))
+            return Err(Diagnostic::new("E252", format!("there is no backend `{backend}`"))
                 .at(entry.describe())
                 .expected(runner)
                 .found(backend)
-                .note(format!("{} stand for `{runner}`", FOREIGN_COMPILERS.join(", ")))
-                .help("leave `backend` out to name the subgraph and let any device run it"));
+                .note(format!("{} mean `{runner}`", FOREIGN_COMPILERS.join(", ")))
+                .help("leave `backend` out to only name the subgraph; then it runs on any device"));
         }
         let Op::Composite(composite) = &fused.node(id).op else {
             unreachable!("outlining gives a composite")
@@ -472,7 +475,7 @@ fn fuse(
             return Err(Diagnostic::new("E252", format!("`{backend}` does not run `{name}` as one kernel"))
                 .at(entry.describe())
                 .found(why)
-                .help("leave `backend` out to name the subgraph without a kernel of its own, or fuse less"));
+                .help("leave `backend` out to only name the subgraph, or fuse fewer ops"));
         }
     }
     Ok(fused)

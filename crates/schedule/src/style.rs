@@ -128,7 +128,7 @@ pub struct Style {
 
 /// The note about `use_local_output`.
 pub(crate) const LOCAL_NOTE: &str =
-    "`use_local_output` changes nothing: a model reads global tensors, whatever their layout";
+    "`use_local_output` changes nothing: models read global tensors, whatever their layout";
 
 /// Every spelling of a style's name.
 const NAMES: [&str; 18] = [
@@ -269,11 +269,11 @@ impl Style {
             ];
             for (from, to, missing) in sides {
                 if from.is_some() && to.is_none() {
-                    return Err(unknown(call, &format!("{missing}, the resulting layout, is missing")));
+                    return Err(unknown(call, &format!("{missing}, the layout to convert to, is missing")));
                 }
             }
             if style.input.is_none() && style.output.is_none() {
-                return Err(unknown(call, "it says neither what enters nor what leaves"));
+                return Err(unknown(call, "it gives no layout of an input or output"));
             }
         }
         Ok(style)
@@ -309,8 +309,11 @@ impl Style {
                 self.output = (*dim != 1).then_some(Layout::Shard(*dim as isize).into());
             }
             ("input_kwarg_layouts" | "desired_input_kwarg_layouts", _) if prepare => {
-                return Err(unknown(call, &format!("`{key}`: what enters a module has no names here"))
-                    .help("list the layouts in order of use: `input_layouts=(Shard(0), None)`"));
+                return Err(unknown(
+                    call,
+                    &format!("`{key}`: inputs of a module are given by position, not by name"),
+                )
+                .help("list the layouts in order of use: `input_layouts=(Shard(0), None)`"));
             }
             _ => return Err(no_option(call, key)),
         }
@@ -412,7 +415,7 @@ fn layouts_of(call: &Call, value: &Argument, single: bool) -> Result<Option<Layo
     };
     match value {
         Argument::List(layouts) if layouts.iter().all(is_none) => {
-            Err(unknown(call, &format!("`{}` says nothing", value.describe())))
+            Err(unknown(call, &format!("`{}` contains no layout", value.describe())))
         }
         Argument::List(layouts) => Ok(Some(Layouts::Each(layouts.iter().map(one).collect::<Result<_>>()?))),
         value if single => Ok(one(value)?.map(Layouts::All)),
@@ -434,9 +437,9 @@ fn layout_of(call: &Call, value: &Argument) -> Result<Layout> {
             return Ok(Layout::Shard(*dim as isize));
         }
         Some(("partial" | "Partial", _)) => {
-            return Err(unknown(call, "no value is handed from module to module as parts of a sum")
+            return Err(unknown(call, "values between modules are never partial")
                 .expected("replicate or shard(dim)")
-                .help("leave it out: a sum is made where what it is read for needs it whole"));
+                .help("leave it out: a partial value is reduced where an op needs the result"));
         }
         _ => {}
     }
@@ -538,16 +541,16 @@ mod tests {
         for (text, what) in [
             (
                 "PrepareModuleInput(input_layouts=Shard(0))",
-                "`desired_input_layouts` (`input`), the resulting layout, is missing",
+                "`desired_input_layouts` (`input`), the layout to convert to, is missing",
             ),
-            ("PrepareModuleOutput()", "neither what enters nor what leaves"),
-            ("prepare(input=[none])", "`[none]` says nothing"),
-            ("ColwiseParallel(input_layouts=Partial())", "a sum is made"),
+            ("PrepareModuleOutput()", "no layout of an input or output"),
+            ("prepare(input=[none])", "`[none]` contains no layout"),
+            ("ColwiseParallel(input_layouts=Partial())", "are never partial"),
             ("ColwiseParallel(input_layouts=Shard(x))", "no layout `Shard(x)`"),
             ("ColwiseParallel(desired_input_layouts=Shard(0))", "has no option"),
             ("ColwiseParallel(use_local_outptu=True)", "did you mean `use_local_output`"),
             ("ColwiseParallel(Shard(0))", "is not `option=value`"),
-            ("PrepareModuleInput(input_kwarg_layouts=Shard(0))", "in order of use"),
+            ("PrepareModuleInput(input_kwarg_layouts=Shard(0))", "list the layouts in order of use"),
         ] {
             let error = Style::parse(text).unwrap_err();
             assert_eq!(error.code, "E222", "{text}");

@@ -122,8 +122,8 @@ impl SyncOp {
 }
 
 /// Why `sync` accepts words only.
-const NO_FUNCTION: &str = "exchanges, and those of the gradients, follow from how values lie before and after; what a \
-                           function does could not be derived backward or checked";
+const NO_FUNCTION: &str = "collectives, in the forward and the backward pass, follow from the layouts before and after; a \
+                           function has no layout, so it could not be differentiated or checked";
 
 fn is_word(text: &str) -> bool {
     text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
@@ -131,9 +131,9 @@ fn is_word(text: &str) -> bool {
 
 /// E263.
 pub(crate) fn function_as_sync(found: &str) -> Box<Diagnostic> {
-    Diagnostic::new("E263", "`sync` takes no function of one's own")
+    Diagnostic::new("E263", "`sync` does not take a function")
         .expected(SYNC_OPS.join(", "))
         .found(found)
         .note(NO_FUNCTION)
-        .help("say how the value lies afterwards: whole (`all_reduce`, `all_gather`) or cut (`reduce_scatter`, `scatter`)")
+        .help("name the layout after it: replicated (`all_reduce`, `all_gather`) or sharded (`reduce_scatter`, `scatter`)")
 }

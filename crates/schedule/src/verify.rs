@@ -389,7 +389,7 @@ pub fn first_diverging(
                 .collect::<Option<_>>()
                 .expect("every node was evaluated");
             let name = graph.describe(placement.global);
-            let laid = format!("{}, laid out {}", expected.ty, placement.sharding.display(mesh));
+            let laid = format!("{}, layout {}", expected.ty, placement.sharding.display(mesh));
             let shards: Vec<&Literal> = shards.iter().collect();
             let actual = match virtual_ranks::collect(&expected.ty, &placement.sharding, mesh, &shards) {
                 Ok(actual) => actual,

@@ -60,8 +60,8 @@ pub(crate) fn idle_notes(graph: &Graph, mesh: &Mesh, layouts: &Layouts) -> Vec<S
     let note = |idle: Idle| {
         let others = match idle.others {
             0 => String::new(),
-            1 => ", and so has 1 more parameter".to_string(),
-            more => format!(", and so have {more} more parameters"),
+            1 => ", as has 1 more parameter".to_string(),
+            more => format!(", as have {more} more parameters"),
         };
         let are_idle = match idle.ranks.as_slice() {
             [one] => format!("rank {one} is idle"),

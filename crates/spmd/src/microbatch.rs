@@ -27,7 +27,7 @@ use partita_mesh::Combiner;
 ///
 /// # Errors
 /// E220 if an op needs the full batch (the message names the op, its module and the reason), E225
-/// if there are more microbatches than samples, E226 if inputs disagree on the batch.
+/// if there are more microbatches than samples, E226 if inputs have different batch sizes.
 pub fn microbatch(graph: &Graph, count: usize) -> Result<Graph> {
     let is_batched = |v: &ValueId| graph.value(*v).role == Role::Input && graph.ty(*v).rank() > 0;
     let batched: Vec<ValueId> = graph.inputs.iter().copied().filter(is_batched).collect();
@@ -89,7 +89,7 @@ impl Cuts {
         let batch = graph.ty(first).shape[0];
         for &other in batched {
             if graph.ty(other).shape[0] != batch {
-                return Err(Diagnostic::new("E226", "inputs disagree on the batch")
+                return Err(Diagnostic::new("E226", "inputs have different batch sizes")
                     .at(graph.describe(other))
                     .expected(format!("{batch} samples, as `{}` has", graph.describe(first)))
                     .found(graph.ty(other).to_string()));
@@ -213,13 +213,13 @@ impl Analysis {
                 }
             }
             if factor.is_some_and(|other| other != own) {
-                return Err(blocked("it relates samples with each other".to_string()));
+                return Err(blocked("it combines different samples".to_string()));
             }
             factor = Some(own);
         }
         if let Some(factor) = factor {
             if !splits_cleanly(rule, factor, cuts) {
-                return Err(blocked("it does not keep samples apart".to_string()));
+                return Err(blocked("its result mixes samples".to_string()));
             }
             for (number, &result) in node.results.iter().enumerate() {
                 self.states[result.index()] =
@@ -228,7 +228,7 @@ impl Analysis {
                         (None, FactorKind::Reduce(combiner)) => State::Partial(combiner),
                         (None, _) => {
                             return Err(blocked(format!(
-                                "result {number} does not say how microbatches combine"
+                                "it is unknown how to combine result {number} over microbatches"
                             )));
                         }
                     };
@@ -344,7 +344,7 @@ fn refusal(graph: &Graph, node: &Node, cuts: &Cuts, why: &str) -> Box<Diagnostic
         format!("`{}` cannot be split into {} microbatches: {why}", node.op.name(), cuts.count()),
     )
     .at(place)
-    .expected("samples that are independent up to sums for the loss and the gradients")
+    .expected("samples that are independent, except in the sums for the loss and the gradients")
     .found(format!("{}({})", node.op.name(), types.join(", ")))
     .help("train with one microbatch, or change the model so that this op sees each sample on its own")
 }

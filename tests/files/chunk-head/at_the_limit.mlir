@@ -1,7 +1,7 @@
 // Logits of exactly as many bytes as the limit, 22400, run whole.
 // RUN: logits_bytes=22400 print-fusion ..chunk-head ranks=1
 // COUNT: stablehlo.composite "partita.cross_entropy" 1
-// CHECK: logits of the step, 0.0 MiB: whole, as they take no more than 0.0 MiB
+// CHECK: logits of the step, 0.0 MiB: not chunked: within the limit of 0.0 MiB
 // EQUAL: 1e-5
 module {
   func.func @main(%hidden: tensor<4x200x3xf32>, %weight: tensor<7x3xf32> {partita.role = "param"}, %labels: tensor<4x200xi32> {partita.role = "input"}) -> (tensor<f32>, tensor<4x200x3xf32>, tensor<7x3xf32>) {

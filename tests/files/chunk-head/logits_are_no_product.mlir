@@ -1,7 +1,7 @@
 // Logits that are no product of rows and a weight are not cut.
 // RUN: logits_bytes=0 print-fusion ..chunk-head ranks=1
 // COUNT: stablehlo.composite "partita.cross_entropy" 1
-// CHECK: logits of the step, 0.0 MiB: whole, as they are no product of rows and a weight
+// CHECK: logits of the step, 0.0 MiB: not chunked: they are not computed by a matmul of rows and a weight
 // EQUAL: exact
 module {
   func.func @main(%logits: tensor<600x7xf32>, %labels: tensor<600xi32> {partita.role = "input"}) -> tensor<600xf32> {

@@ -4,7 +4,7 @@
 // COUNT: stablehlo.composite "partita.cross_entropy" 2
 // CHECK: (tensor<224x7xf32>, tensor<224xi32>) -> tensor<224xf32>
 // CHECK: (tensor<176x7xf32>, tensor<176xi32>) -> tensor<176xf32>
-// CHECK: logits of the step, 0.0 MiB: in 2 pieces of rows
+// CHECK: logits of the step, 0.0 MiB: in 2 chunks of rows
 // EQUAL: 1e-5
 module {
   func.func @main(%hidden: tensor<2x200x3xf32>, %weight: tensor<7x3xf32> {partita.role = "param"}, %labels: tensor<2x200xi32> {partita.role = "input"}) -> (tensor<f32>, tensor<2x200x3xf32>, tensor<7x3xf32>) {

@@ -6,7 +6,7 @@
 // CHECK: // ranks [1]
 // CHECK: (tensor<224x7xf32>, tensor<224xi32>)
 // CHECK: (tensor<176x7xf32>, tensor<176xi32>)
-// CHECK: logits of the step, 0.0 MiB: in 2 pieces of rows
+// CHECK: logits of the step, 0.0 MiB: in 2 chunks of rows
 // COUNT: stablehlo.composite "partita.cross_entropy" 4
 // EQUAL: 1e-5
 module {

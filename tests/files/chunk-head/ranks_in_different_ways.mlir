@@ -5,7 +5,7 @@
 // CHECK: // ranks [1]
 // CHECK: -> tensor<1x200xf32>
 // COUNT: stablehlo.composite "partita.cross_entropy" 2
-// CHECK: logits of the step, 0.0 MiB: whole, as ranks would cut them in different ways
+// CHECK: logits of the step, 0.0 MiB: not chunked: ranks would chunk them differently
 // EQUAL: 1e-5
 module {
   sdy.mesh @mesh = <["dp"=2]>

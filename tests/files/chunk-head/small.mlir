@@ -2,7 +2,7 @@
 // RUN: logits_bytes=1048576 print-fusion ..chunk-head ranks=1
 // COUNT: stablehlo.composite "partita.cross_entropy" 1
 // CHECK: -> tensor<2x200xf32>
-// CHECK: logits of the step, 0.0 MiB: whole, as they take no more than 1.0 MiB
+// CHECK: logits of the step, 0.0 MiB: not chunked: within the limit of 1.0 MiB
 // EQUAL: 1e-5
 module {
   func.func @main(%hidden: tensor<2x200x3xf32>, %weight: tensor<7x3xf32> {partita.role = "param"}, %labels: tensor<2x200xi32> {partita.role = "input"}) -> (tensor<f32>, tensor<2x200x3xf32>, tensor<7x3xf32>) {

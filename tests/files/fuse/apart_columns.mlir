@@ -1,7 +1,7 @@
-// A sum of columns of few rows runs apart from what it reads.
+// A sum of columns of few rows is not fused with what it reads.
 // RUN: print-fusion ..fuse ranks=1
-// COUNT: runs apart 1
-// CHECK: reduce in <root> runs apart from multiply in <root>: it is reduced across rows
+// COUNT: is not fused 1
+// CHECK: reduce in <root> is not fused with multiply in <root>: it is reduced across rows
 // EQUAL: exact
 module {
   func.func @main(%x: tensor<3x3xf32> {partita.role = "input"}) -> tensor<3xf32> {

@@ -1,7 +1,7 @@
 // With one op in a region at most, a chain is told apart for that reason.
 // RUN: fused_ops=1 print-fusion ..fuse ranks=1
-// COUNT: runs apart 1
-// CHECK: add in <root> runs apart from multiply in <root>: together they would have more than 1 ops
+// COUNT: is not fused 1
+// CHECK: add in <root> is not fused with multiply in <root>: together they would have more than 1 ops
 // EQUAL: exact
 module {
   func.func @main(%x: tensor<3x3xf32> {partita.role = "input"}) -> tensor<3x3xf32> {

@@ -1,7 +1,7 @@
 // A matmul needs the square before the sum can run, so the square and the sum are two regions.
 // RUN: print-fusion ..fuse ranks=1
-// COUNT: runs apart 1
-// CHECK: add in <root> runs apart from multiply in <root>: dot_general reads it before
+// COUNT: is not fused 1
+// CHECK: add in <root> is not fused with multiply in <root>: dot_general reads it in between
 // EQUAL: exact
 module {
   func.func @main(%x: tensor<3x3xf32> {partita.role = "input"}) -> tensor<3x3xf32> {

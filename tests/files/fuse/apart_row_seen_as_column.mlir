@@ -1,7 +1,7 @@
 // The sum of a row, read along a column, is not there when the first row is worked on.
 // RUN: print-fusion ..fuse ranks=1
-// COUNT: runs apart 1
-// CHECK: subtract in <root> runs apart from reduce in <root>: it is read transposed, sliced or broadcast
+// COUNT: is not fused 1
+// CHECK: subtract in <root> is not fused with reduce in <root>: it is read transposed, sliced or broadcast
 // EQUAL: exact
 module {
   func.func @main(%x: tensor<3x3xf32> {partita.role = "input"}) -> tensor<3x3xf32> {

@@ -1,7 +1,7 @@
 // Ops of different shapes are not one region.
 // RUN: print-fusion ..fuse ranks=1
-// COUNT: runs apart 1
-// CHECK: add in <root> runs apart from multiply in <root>: they compute different shapes
+// COUNT: is not fused 1
+// CHECK: add in <root> is not fused with multiply in <root>: they compute different shapes
 // EQUAL: exact
 module {
   func.func @main(%x: tensor<3x3xf32> {partita.role = "input"}) -> tensor<1x3xf32> {

@@ -1,7 +1,7 @@
 // What is read transposed is not there, row by row, when its reader runs.
 // RUN: print-fusion ..fuse ranks=1
-// COUNT: runs apart 1
-// CHECK: add in <root> runs apart from multiply in <root>: it is read transposed, sliced or broadcast
+// COUNT: is not fused 1
+// CHECK: add in <root> is not fused with multiply in <root>: it is read transposed, sliced or broadcast
 // EQUAL: exact
 module {
   func.func @main(%x: tensor<3x3xf32> {partita.role = "input"}) -> tensor<3x3xf32> {

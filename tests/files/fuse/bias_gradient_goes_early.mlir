@@ -5,7 +5,7 @@
 // CHECK: , %3@
 // CHECK: = multiply+reduce(
 // CHECK: = dot_general(
-// ABSENT: runs apart
+// ABSENT: is not fused
 // EQUAL: exact
 module {
   func.func @main(%x: tensor<256x3xf32> {partita.role = "input"}) -> (tensor<256x3xf32>, tensor<3xf32>) {

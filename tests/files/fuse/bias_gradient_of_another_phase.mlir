@@ -5,8 +5,8 @@
 // CHECK: = multiply(
 // CHECK: = dot_general(
 // CHECK: = reduce(
-// COUNT: runs apart 1
-// CHECK: reduce in bias runs apart from multiply in <root>: they belong to different phases or microbatches
+// COUNT: is not fused 1
+// CHECK: reduce in bias is not fused with multiply in <root>: they belong to different phases or microbatches
 // EQUAL: exact
 module {
   func.func @main(%x: tensor<256x3xf32> {partita.role = "input"}) -> (tensor<256x3xf32>, tensor<3xf32>) {

@@ -1,7 +1,7 @@
 // A sum of columns is read by a later region only, which may have a sum of columns of its own: six ops in two regions.
 // RUN: device=plain print-fusion ..check ranks=1
 // CHECK: 2 instructions
-// CHECK: fusion: 6 ops in 2 regions, 2 of several
+// CHECK: fusion: 6 ops in 2 regions, 2 with several ops
 // EQUAL: exact
 module {
   func.func @main(%x: tensor<256x3xf32> {partita.role = "input"}) -> (tensor<256x3xf32>, tensor<3xf32>) {

@@ -1,10 +1,10 @@
-// With one row fewer than 256 the sum of columns runs apart.
+// With one row fewer than 256 the sum of columns is not fused.
 // RUN: device=plain print-fusion ..check ranks=1
 // CHECK: 2 instructions, 3 buffers
 // CHECK: = multiply(
 // CHECK: = reduce(
-// COUNT: runs apart 1
-// CHECK: reduce in <root> runs apart from multiply in <root>: it is reduced across rows
+// COUNT: is not fused 1
+// CHECK: reduce in <root> is not fused with multiply in <root>: it is reduced across rows
 // EQUAL: exact
 module {
   func.func @main(%x: tensor<255x3xf32> {partita.role = "input"}) -> tensor<3xf32> {

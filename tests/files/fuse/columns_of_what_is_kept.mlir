@@ -3,8 +3,8 @@
 // CHECK: 1 instructions, 3 buffers
 // CHECK: , %2@
 // CHECK: = multiply+reduce(
-// CHECK: fusion: 2 ops in 1 regions, 1 of several
-// ABSENT: runs apart
+// CHECK: fusion: 2 ops in 1 regions, 1 with several ops
+// ABSENT: is not fused
 // EQUAL: exact
 module {
   func.func @main(%x: tensor<256x3xf32> {partita.role = "input"}) -> (tensor<256x3xf32>, tensor<3xf32>) {

@@ -2,9 +2,9 @@
 // RUN: device=plain print-fusion ..check ranks=1
 // CHECK: 1 instructions, 2 buffers
 // CHECK: = multiply+reduce(
-// CHECK: fusion: 2 ops in 1 regions, 1 of several
+// CHECK: fusion: 2 ops in 1 regions, 1 with several ops
 // ABSENT: tensor<256x3
-// ABSENT: runs apart
+// ABSENT: is not fused
 // EQUAL: exact
 module {
   func.func @main(%x: tensor<256x3xf32> {partita.role = "input"}) -> tensor<3xf32> {

@@ -1,7 +1,7 @@
 // A row of 65536 elements, the most that a region works on, is divided by its sum in one region.
 // RUN: print-fusion ..fuse ranks=1
-// CHECK: fusion: 2 ops in 1 regions, 1 of several
-// ABSENT: runs apart
+// CHECK: fusion: 2 ops in 1 regions, 1 with several ops
+// ABSENT: is not fused
 // EQUAL: exact
 module {
   func.func @main(%x: tensor<2x65536xf32> {partita.role = "input"}) -> tensor<2x65536xf32> {

@@ -1,8 +1,8 @@
 // A norm written out: two sums of rows, and what stands before, between and behind them, are one region.
 // RUN: print-fusion ..fuse ranks=1
 // COUNT: fused 1
-// CHECK: fusion: 8 ops in 1 regions, 1 of several
-// ABSENT: runs apart
+// CHECK: fusion: 8 ops in 1 regions, 1 with several ops
+// ABSENT: is not fused
 // EQUAL: exact
 module {
   func.func @main(%x: tensor<3x3xf32> {partita.role = "input"}) -> tensor<3x3xf32> {

@@ -1,7 +1,7 @@
 // A row of 65537 elements is too long to be kept between its sum and the division.
 // RUN: print-fusion ..fuse ranks=1
-// COUNT: runs apart 1
-// CHECK: divide in <root> runs apart from reduce in <root>: together they would have more than 65536 elements in a row
+// COUNT: is not fused 1
+// CHECK: divide in <root> is not fused with reduce in <root>: together they would have more than 65536 elements in a row
 // EQUAL: exact
 module {
   func.func @main(%x: tensor<2x65537xf32> {partita.role = "input"}) -> tensor<2x65537xf32> {

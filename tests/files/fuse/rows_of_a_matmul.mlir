@@ -2,8 +2,8 @@
 // RUN: print-fusion ..fuse ranks=1
 // CHECK: dot_general in <root>
 // CHECK: fused
-// CHECK: fusion: 3 ops in 1 regions, 1 of several
-// ABSENT: runs apart
+// CHECK: fusion: 3 ops in 1 regions, 1 with several ops
+// ABSENT: is not fused
 // EQUAL: exact
 module {
   func.func @main(%x: tensor<3x3xf32> {partita.role = "input"}) -> tensor<3x3xf32> {

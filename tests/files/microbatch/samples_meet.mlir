@@ -4,7 +4,7 @@
 // ERROR: E220
 // ERROR: similarity
 // ERROR: stablehlo.dot_general
-// ERROR: relates samples
+// ERROR: combines different samples
 module {
   func.func @main(%x: tensor<4x3xf64> {partita.role = "input"}) -> tensor<4x4xf64> {
     %y = stablehlo.dot_general %x, %x, contracting_dims = [1] x [1] : (tensor<4x3xf64>, tensor<4x3xf64>) -> tensor<4x4xf64> loc("forward/similarity")

@@ -4,7 +4,7 @@
 // CHECK: 3 instructions, 5 buffers
 // CHECK: = add+tanh(
 // CHECK: = add+multiply(
-// CHECK: fusion: 4 ops in 2 regions, 2 of several
+// CHECK: fusion: 4 ops in 2 regions, 2 with several ops
 // EQUAL: exact
 module {
   func.func @main(%x: tensor<3x3xf32> {partita.role = "input"}, %bias: tensor<3xf32> {partita.role = "param"}) -> (tensor<3x3xf32>, tensor<3x3xf32>) {

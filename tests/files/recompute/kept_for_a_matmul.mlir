@@ -5,7 +5,7 @@
 // CHECK: = add+tanh(
 // CHECK: = multiply(
 // CHECK: = dot_general(
-// CHECK: fusion: 3 ops in 2 regions, 1 of several
+// CHECK: fusion: 3 ops in 2 regions, 1 with several ops
 // EQUAL: exact
 module {
   func.func @main(%x: tensor<3x3xf32> {partita.role = "input"}, %bias: tensor<3xf32> {partita.role = "param"}) -> (tensor<3x3xf32>, tensor<3x3xf32>, tensor<3x3xf32>) {

@@ -5,7 +5,7 @@
 // CHECK: , %5@
 // CHECK: = add+tanh(
 // CHECK: = multiply(
-// CHECK: fusion: 4 ops in 3 regions, 1 of several
+// CHECK: fusion: 4 ops in 3 regions, 1 with several ops
 // EQUAL: exact
 module {
   func.func @main(%x: tensor<3x3xf32> {partita.role = "input"}, %bias: tensor<3xf32> {partita.role = "param"}) -> (tensor<3x3xf32>, tensor<3x3xf32>) {

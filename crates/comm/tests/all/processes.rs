@@ -132,7 +132,7 @@ fn processes_agree_and_hand_each_other_bytes() {
     });
     let [(first, message), (second, _), (third, _)] = codes.try_into().unwrap();
     assert_eq!((first, second, third), ("E447", "E447", "E417"));
-    assert_eq!(message, "rank 4 cannot go on: busy");
+    assert_eq!(message, "rank 4 cannot continue: busy");
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn places_among_the_processes_are_checked() {
     let alone = join(0, 1).unwrap();
     assert!(alone.world(3, vec![]).unwrap().is_whole());
     let taken = join(0, 1).unwrap_err();
-    assert!(taken.code == "E448" && taken.message.contains("its place is taken"), "{taken}");
+    assert!(taken.code == "E448" && taken.message.contains("another process has this index"), "{taken}");
     let missing = join(1, 3).unwrap_err();
     assert!(missing.found.as_ref().is_some_and(|found| found.contains("[2]")), "{missing}");
     let transport = || World::in_process(3, vec![]).unwrap();

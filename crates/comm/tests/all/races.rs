@@ -158,7 +158,7 @@ fn who_loses_patience_names_the_absent() {
         Ok(())
     })
     .unwrap_err();
-    assert!(error.message.contains("in `sum`; ranks that never came: [1, 3]"), "{error}");
+    assert!(error.message.contains("in `sum`; ranks that did not arrive: [1, 3]"), "{error}");
 }
 
 #[test]

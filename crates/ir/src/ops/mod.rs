@@ -41,7 +41,7 @@ ops! {
     }
     slice {
         Slice: "A static window.",
-        Concatenate: "Pieces joined along a dimension.",
+        Concatenate: "Concatenation along a dimension.",
         Pad: "Edges added or removed.",
     }
     dynamic_slice {

@@ -174,7 +174,7 @@ impl Operation for Scatter {
         let rank = indexing.window_dims.len() + batch.len();
         shapes(
             updates.rank() == rank,
-            format!("updates of `{NAME}` have a dimension per window and per counting index dimension"),
+            format!("updates of `{NAME}` need one dimension per window dimension and per batch dimension of the indices"),
             format!("{rank} dimensions"),
             updates.to_string(),
         )?;

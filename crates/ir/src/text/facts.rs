@@ -103,7 +103,7 @@ impl Parser<'_> {
             return Ok(());
         }
         Err(self
-            .error_at(at, "E148", "a sharding must say something for each dimension")
+            .error_at(at, "E148", "a sharding must have an entry for each dimension")
             .expected(format!("{} dimensions for {ty}", ty.rank()))
             .found(annotation.sharding.dims.len().to_string()))
     }

@@ -177,7 +177,7 @@ impl<'t> Parser<'t> {
     }
 
     pub fn unexpected(&self, expected: &str) -> Box<Diagnostic> {
-        self.error("E140", "this is not what comes here").expected(expected).found(self.found())
+        self.error("E140", "unexpected text").expected(expected).found(self.found())
     }
 
     /// One level deeper. E149 at the limit.

@@ -691,7 +691,7 @@ fn wrong_texts_are_explained_where_they_are_wrong() {
         ),
         (
             line("%0 = stablehlo.add %a %b : tensor<4xf32>"),
-            "error[E140]: this is not what comes here\n        at: f.mlir:2:25\n  expected: `:`\n     found: `%b`\n      note: %0 = stablehlo.add %a %b : tensor<4xf32>\n                                  ^",
+            "error[E140]: unexpected text\n        at: f.mlir:2:25\n  expected: `:`\n     found: `%b`\n      note: %0 = stablehlo.add %a %b : tensor<4xf32>\n                                  ^",
         ),
         (
             line("%0 = stablehlo.add %a, %b : tensor<5xf32>"),
@@ -737,7 +737,7 @@ fn wrong_texts_are_explained_where_they_are_wrong() {
                 "sdy.mesh @mesh = <[\"data\"=2]>\n{}",
                 line("%0 = sdy.sharding_constraint %a <@mesh, [{}, {}]> : tensor<4xf32>")
             ),
-            "error[E148]: a sharding must say something for each dimension\n        at: f.mlir:3:8\n  expected: 1 dimensions for tensor<4xf32>\n     found: 2",
+            "error[E148]: a sharding must have an entry for each dimension\n        at: f.mlir:3:8\n  expected: 1 dimensions for tensor<4xf32>\n     found: 2",
         ),
         (
             "module {\n  func.func @f() {\n    return\n".into(),

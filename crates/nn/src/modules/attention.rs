@@ -71,7 +71,7 @@ impl MultiheadAttention {
         }
         if self.rotary.is_some() && !(self.dim / self.heads).is_multiple_of(2) {
             return complain(
-                "rotary positions pair features",
+                "rotary positions need an even head dimension",
                 "an even dim / heads".into(),
                 self.dim / self.heads,
             );

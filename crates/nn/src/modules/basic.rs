@@ -92,7 +92,7 @@ impl Module for Embedding {
     fn forward(&self, cx: &mut Context, ids: ValueId) -> Result<ValueId> {
         let dtype = cx.builder.ty(ids).dtype;
         if !dtype.is_integer() {
-            return Err(Diagnostic::new("E050", "ids of an embedding that are no whole numbers")
+            return Err(Diagnostic::new("E050", "the ids of an embedding are not integers")
                 .at(cx.builder.path.clone())
                 .expected("i32 or i64")
                 .found(dtype.name()));
@@ -143,13 +143,14 @@ impl Module for LayerNorm {
         check_epsilon(cx, self.epsilon)?;
         let (own, shape) = (&self.normalized_shape, cx.shape(x));
         if own.is_empty() || !shape.ends_with(own) {
-            return Err(Diagnostic::new(
-                "E050",
-                "the last dimensions of the input are not the normalised ones",
-            )
-            .at(cx.builder.path.clone())
-            .expected(if own.is_empty() { "at least one extent".into() } else { format!("[.., {own:?}]") })
-            .found(format!("{shape:?}")));
+            return Err(Diagnostic::new("E050", "the input does not end in the normalised dimensions")
+                .at(cx.builder.path.clone())
+                .expected(if own.is_empty() {
+                    "at least one extent".into()
+                } else {
+                    format!("[.., {own:?}]")
+                })
+                .found(format!("{shape:?}")));
         }
         let mut operands = vec![x, cx.param("weight", own, Init::Ones)?];
         if self.bias {

@@ -94,7 +94,7 @@ impl fmt::Display for Why {
             Why::Phase => write!(f, "they belong to different phases or microbatches"),
             Why::View => write!(f, "it is read transposed, sliced or broadcast"),
             Why::AcrossRows => write!(f, "it is reduced across rows"),
-            Why::ReadBefore(by) => write!(f, "{by} reads it before"),
+            Why::ReadBefore(by) => write!(f, "{by} reads it in between"),
             Why::Limit(what, most) => write!(f, "together they would have more than {most} {what}"),
         }
     }
@@ -104,7 +104,7 @@ impl fmt::Display for Fusion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ops: usize = self.regions.iter().sum();
         let joined = self.regions.iter().filter(|&&ops| ops > 1).count();
-        writeln!(f, "fusion: {ops} ops in {} regions, {joined} of several", self.regions.len())?;
+        writeln!(f, "fusion: {ops} ops in {} regions, {joined} with several ops", self.regions.len())?;
         // Equal findings, one for each layer, are reported once.
         let mut alike: IndexMap<(&str, &str, &Why), Vec<&Apart>> = IndexMap::new();
         for apart in &self.apart {
@@ -112,8 +112,11 @@ impl fmt::Display for Fusion {
         }
         for ((reader, maker, why), all) in alike {
             let Apart { reader: (_, at), maker: (_, from), .. } = all[0];
-            let times = if all.len() > 1 { format!(" and {} more", all.len() - 1) } else { String::new() };
-            writeln!(f, "  {reader} in {at}{times} runs apart from {maker} in {from}: {why}")?;
+            let who = match all.len() {
+                1 => format!("{reader} in {at} is"),
+                several => format!("{reader} in {at} and {} more are", several - 1),
+            };
+            writeln!(f, "  {who} not fused with {maker} in {from}: {why}")?;
         }
         self.heads.iter().try_for_each(|head| writeln!(f, "{head}"))
     }

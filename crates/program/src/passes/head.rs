@@ -101,8 +101,8 @@ impl fmt::Display for HeadCut {
         let place = if self.path.is_empty() { "the step" } else { &self.path };
         write!(f, "logits of {place}, {:.1} MiB: ", self.logits_bytes as f64 / MIB)?;
         match self.pieces {
-            Ok(pieces) => write!(f, "in {pieces} pieces of rows"),
-            Err(why) => write!(f, "whole, as {why}"),
+            Ok(pieces) => write!(f, "in {pieces} chunks of rows"),
+            Err(why) => write!(f, "not chunked: {why}"),
         }
     }
 }
@@ -111,13 +111,13 @@ impl fmt::Display for Whole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Whole::Small { most_bytes } => {
-                write!(f, "they take no more than {:.1} MiB", most_bytes as f64 / MIB)
+                write!(f, "within the limit of {:.1} MiB", most_bytes as f64 / MIB)
             }
-            Whole::Made => write!(f, "they are no product of rows and a weight"),
-            Whole::Read => write!(f, "they or their gradient are read elsewhere"),
-            Whole::Late => write!(f, "their gradient waits for all losses"),
-            Whole::Summed => write!(f, "products sum all rows at once"),
-            Whole::Uneven => write!(f, "ranks would cut them in different ways"),
+            Whole::Made => write!(f, "they are not computed by a matmul of rows and a weight"),
+            Whole::Read => write!(f, "another op reads them or their gradient"),
+            Whole::Late => write!(f, "their gradient depends on all losses"),
+            Whole::Summed => write!(f, "the matmul sums all rows at once"),
+            Whole::Uneven => write!(f, "ranks would chunk them differently"),
         }
     }
 }

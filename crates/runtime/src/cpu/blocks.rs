@@ -114,7 +114,7 @@ impl<'g> Rows<'g> {
         for (position, &output) in graph.outputs.iter().enumerate() {
             let shape = &graph.ty(output).shape;
             if graph.outputs[..position].contains(&output) || graph.inputs.contains(&output) {
-                return Err("it hands on a value as it is".into());
+                return Err("it returns an input, or one value twice".into());
             }
             if self.is_across(output) {
                 self.walks[output.index()] = Some(vec![None; shape.len()]);
@@ -126,20 +126,20 @@ impl<'g> Rows<'g> {
             self.walks[output.index()] = Some(self.in_step(shape.len()));
         }
         for node in graph.nodes.iter().rev() {
-            let &[result] = &node.results[..] else { return Err(obstacle(node, "is no elementwise op")) };
+            let &[result] = &node.results[..] else { return Err(obstacle(node, "is not an elementwise op")) };
             let Some(mut walk) = self.walks[result.index()].clone() else { continue };
             if self.is_across(result) {
                 walk = self.in_step(graph.ty(node.operands[0]).rank());
             }
             for (position, &operand) in node.operands.iter().enumerate() {
                 if self.is_across(operand) {
-                    return Err(obstacle(node, "reads what is reduced across rows"));
+                    return Err(obstacle(node, "reads a value that is reduced across rows"));
                 }
                 let along = rows_walk(graph, node, position, &walk)
                     .ok_or_else(|| obstacle(node, "is neither an elementwise op nor a reduction of rows"))?;
                 match &self.walks[operand.index()] {
                     Some(known) if *known != along => {
-                        return Err(obstacle(node, "reads rows in another way than others do"));
+                        return Err(obstacle(node, "reads the rows in a different order than another op"));
                     }
                     _ => self.walks[operand.index()] = Some(along),
                 }
@@ -454,7 +454,7 @@ pub(super) fn check(options: KernelOptions, graph: &Graph) -> Result<(), String>
     let frame = rows.folds(&outputs).map(|folds| Frame::new(1, folds));
     let body = frame
         .and_then(|frame| Body::new(options, &rows, &vec![1; rows.rows.len()], &inputs, &outputs, &frame));
-    body.map(|_| ()).ok_or_else(|| "one of its ops has no kernel for rows".into())
+    body.map(|_| ()).ok_or_else(|| "one of its ops has no row kernel".into())
 }
 
 /// The kernels of one block, independent of the block's position.

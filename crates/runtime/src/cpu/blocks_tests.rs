@@ -271,17 +271,20 @@ fn what_does_not_go_row_by_row_says_so() {
         let wide = b.broadcast_in_dim(sum, &[4, 3], &[1])?;
         Ok(vec![b.subtract(x, wide)?, sum])
     });
-    assert_eq!(centred, "broadcast_in_dim reads what is reduced across rows");
+    assert_eq!(centred, "broadcast_in_dim reads a value that is reduced across rows");
     let turned = why(&[3, 3], |b, x| {
         let y = softmax(b, x)?;
         let turned = b.transpose(y, &[1, 0])?;
         Ok(vec![b.add(y, turned)?])
     });
-    assert_eq!(turned, "transpose reads rows in another way than others do");
+    assert_eq!(turned, "transpose reads the rows in a different order than another op");
     let product = why(&[3, 3], |b, x| {
         let y = softmax(b, x)?;
         Ok(vec![b.linear(y, x)?])
     });
     assert_eq!(product, "dot_general is neither an elementwise op nor a reduction of rows");
-    assert_eq!(why(&[4, 3], |b, x| Ok(vec![b.reduce_max(x, &[1])?, x])), "it hands on a value as it is");
+    assert_eq!(
+        why(&[4, 3], |b, x| Ok(vec![b.reduce_max(x, &[1])?, x])),
+        "it returns an input, or one value twice"
+    );
 }

@@ -195,7 +195,7 @@ pub(super) fn chain(graph: &Graph) -> Result<Chain, String> {
             for walk in walks[result.index()].clone() {
                 for number in operands_of(graph, node, position) {
                     let operand = operand_walk(graph, node, number, &walk)
-                        .ok_or_else(|| obstacle(node, "is no elementwise op"))?;
+                        .ok_or_else(|| obstacle(node, "is not an elementwise op"))?;
                     let (value, walk) = seen(node.operands[number], operand);
                     walks[value.index()].insert(walk);
                 }
@@ -249,7 +249,7 @@ pub(super) fn chain(graph: &Graph) -> Result<Chain, String> {
         Some(EwFold { register: made(operand), reduction: reduction(*combiner), width, direction })
     };
     let folds = folds().map(fold).collect::<Option<Vec<EwFold>>>();
-    let folds = folds.ok_or("it combines values in a way of its own")?;
+    let folds = folds.ok_or("it reduces with a custom combiner")?;
     let mut kept: Vec<usize> = Vec::new();
     for &output in &graph.outputs {
         let mut out = made(output);
@@ -263,7 +263,7 @@ pub(super) fn chain(graph: &Graph) -> Result<Chain, String> {
     }
     let program = ElementwiseProgram::with_folds(registers, inputs.len(), instructions, kept, folds);
     let program = program.map_err(|error| match error.expected {
-        Some(expected) => format!("{}, and a kernel takes {expected}", error.message),
+        Some(expected) => format!("{}; a kernel takes {expected}", error.message),
         None => error.message,
     })?;
     Ok(Chain { shape, program, inputs })
@@ -285,7 +285,7 @@ fn op(
 ) -> Result<Option<EwOp>, String> {
     Ok(Some(match graph.traits(node) {
         Traits::Constant(ConstantOp::OfAll(constant)) => EwOp::Constant(
-            number(&constant.value).ok_or_else(|| obstacle(node, "is more than one number repeated"))?,
+            number(&constant.value).ok_or_else(|| obstacle(node, "is a constant with different elements"))?,
         ),
         Traits::Iota { dim } => match walk[dim] {
             Some(dim) => EwOp::Iota { dim },
@@ -297,7 +297,7 @@ fn op(
                 EwOp::Binary(kernels::Binary::Mul)
             }
             Elementwise::Unary(kind) => {
-                EwOp::Unary(unary(kind).ok_or_else(|| obstacle(node, "has no kernel for single elements"))?)
+                EwOp::Unary(unary(kind).ok_or_else(|| obstacle(node, "has no elementwise kernel"))?)
             }
             Elementwise::Binary(kind) => EwOp::Binary(binary(kind)),
             Elementwise::Compare(op) => EwOp::Compare {
@@ -314,7 +314,7 @@ fn op(
         | Traits::Collective(_)
         | Traits::Opaque
         | Traits::Refused => {
-            return Err(obstacle(node, "is no elementwise op"));
+            return Err(obstacle(node, "is not an elementwise op"));
         }
     }))
 }

@@ -299,13 +299,13 @@ impl RankDevice for Player<'_> {
         self.pulse.begin(program.rank(), index);
         let fault = hit(self.fault, index);
         match fault {
-            Some(Fault::Panic) => panic!("told to panic"),
+            Some(Fault::Panic) => panic!("injected panic"),
             Some(Fault::Hang) => return Err(Diagnostic::new(HANG, "")),
             _ => {}
         }
         self.idle.count_me(false);
         let result = match fault {
-            Some(Fault::Error) => Err(Diagnostic::new("E411", "told to fail")),
+            Some(Fault::Error) => Err(Diagnostic::new("E411", "injected failure")),
             _ => self.team.run(index, self.idle, self.track),
         };
         result.map_err(|error| refused(program, index, error))?;
@@ -367,7 +367,7 @@ impl Communicator for Link<'_> {
     fn start(&mut self, program: &Program, index: usize, start: &Start) -> Result<()> {
         self.pulse.begin(program.rank(), index);
         match hit(self.fault, index) {
-            Some(Fault::Panic) => panic!("told to panic"),
+            Some(Fault::Panic) => panic!("injected panic"),
             Some(Fault::Hang) => return Err(Diagnostic::new(HANG, "")),
             _ => {}
         }

@@ -449,7 +449,7 @@ fn what_cannot_be_one_kernel_says_why_and_is_opened() {
     let types = [f32s(&[4, 8]), f32s(&[6, 8])];
     assert_eq!(
         reason(&product, &types),
-        Err("dot_general in `mlp.up_proj` is no elementwise op".to_string())
+        Err("dot_general in `mlp.up_proj` is not an elementwise op".to_string())
     );
     let ragged = CustomOp::new("mine.ragged", &["x"], |b, x| {
         let y = b.negate(x[0])?;

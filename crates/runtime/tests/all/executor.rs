@@ -152,7 +152,7 @@ fn is_start(action: &Action) -> bool {
 fn a_panic_ends_all_ranks_and_is_told_once() {
     for options in [deterministic(), options(2), options(4)] {
         let text = fail(Fault::Panic, 2, is_compute, options);
-        assert!(text.starts_with("error[E410]: rank 2 panicked in dot_general: told to panic"), "{text}");
+        assert!(text.starts_with("error[E410]: rank 2 panicked in dot_general: injected panic"), "{text}");
         assert!(text.contains("at: model.linear"), "{text}");
     }
 }
@@ -161,7 +161,7 @@ fn a_panic_ends_all_ranks_and_is_told_once() {
 fn a_kernel_that_fails_ends_all_ranks() {
     for options in [deterministic(), options(4)] {
         let text = fail(Fault::Error, 1, is_compute, options);
-        assert!(text.starts_with("error[E411]: rank 1: dot_general failed: told to fail"), "{text}");
+        assert!(text.starts_with("error[E411]: rank 1: dot_general failed: injected failure"), "{text}");
         assert!(text.contains("at: model.linear"), "{text}");
     }
 }

@@ -37,29 +37,34 @@ impl Explain<'_> {
         while seen.insert(at) {
             let name = self.name_of(at);
             let Some(dim) = self.dim_over(at, axis) else {
-                chain.links.push(format!("`{name}` is cut by its state alone"));
+                chain.links.push(format!("only the optimizer state of `{name}` is sharded"));
                 break;
             };
             let (text, next) = match &layouts.causes[at.index()][dim] {
                 Some(Cause::Pinned(origin)) => {
                     let origin = self.who(origin, axis);
                     chain.origin = Some(origin.clone());
-                    (format!("{origin}: cuts `{name}` along dimension {dim} over `{over}`"), None)
+                    (format!("{origin}: shards `{name}` along dimension {dim} over `{over}`"), None)
                 }
                 Some(Cause::Through { node, from }) => {
                     let through = self.op_of(self.graph.node(*node));
-                    (format!("through {through}: `{name}` is cut along dimension {dim}"), Some(*from))
+                    (format!("through {through}: `{name}` is sharded along dimension {dim}"), Some(*from))
                 }
-                Some(Cause::GradientOf(of)) => {
-                    (format!("`{name}` lies as what it is the gradient of"), Some(self.read_as(*of, axis)))
-                }
+                Some(Cause::GradientOf(of)) => (
+                    format!("`{name}` has the layout of the value that it is the gradient of"),
+                    Some(self.read_as(*of, axis)),
+                ),
                 Some(Cause::RematOf(of)) => {
-                    (format!("`{name}` is computed again and lies as before"), Some(*of))
+                    (format!("`{name}` is recomputed, in the layout of the forward pass"), Some(*of))
                 }
-                Some(Cause::Alias(other)) => {
-                    (format!("`{name}` and `{}` take each other's place", self.name_of(*other)), Some(*other))
-                }
-                None => (format!("`{name}` is cut along dimension {dim} over `{over}`"), None),
+                Some(Cause::Alias(other)) => (
+                    format!(
+                        "`{name}` and `{}` share one layout: one replaces the other after the step",
+                        self.name_of(*other)
+                    ),
+                    Some(*other),
+                ),
+                None => (format!("`{name}` is sharded along dimension {dim} over `{over}`"), None),
             };
             chain.links.push(text);
             match next {
@@ -86,15 +91,15 @@ impl Explain<'_> {
     fn whole(&self, value: ValueId, axis: AxisRef, over: &str) -> Chain {
         let name = self.name_of(value);
         let Some(annotation) = self.asked(value) else {
-            return Chain { origin: None, links: vec![format!("nothing cuts `{name}` over `{over}`")] };
+            return Chain { origin: None, links: vec![format!("nothing shards `{name}` over `{over}`")] };
         };
         let keeps = annotation.replicated.iter().any(|a| a.axis == axis.axis);
         let closed = annotation.open.iter().all(|open| !open);
         if !keeps && !closed {
-            return Chain { origin: None, links: vec![format!("nothing cuts `{name}` over `{over}`")] };
+            return Chain { origin: None, links: vec![format!("nothing shards `{name}` over `{over}`")] };
         }
         let origin = self.who(&annotation.origin, axis);
-        let links = vec![format!("{origin}: keeps `{name}` whole over `{over}`")];
+        let links = vec![format!("{origin}: replicates `{name}` over `{over}`")];
         Chain { origin: Some(origin), links }
     }
 
@@ -128,7 +133,7 @@ impl Explain<'_> {
 
     /// Why a collective exists: the cause of the layout before, and the reader that needs the
     /// layout after.
-    pub(super) fn meeting(&self, step: &Move) -> Chain {
+    pub(super) fn collective_chain(&self, step: &Move) -> Chain {
         let value = step.value;
         let name = self.name_of(value);
         let axes = match &step.step.step {
@@ -148,10 +153,8 @@ impl Explain<'_> {
                 let mut chain = self.chain(operand, axis);
                 let op = self.op_of(self.graph.node(node));
                 chain.links.push(match sum {
-                    true => format!(
-                        "{op} combines over that dimension: each rank holds a part of `{name}` over `{over}`"
-                    ),
-                    false => format!("{op} works on pieces: `{name}` is made in pieces over `{over}`"),
+                    true => format!("{op} reduces that dimension: `{name}` is partial over `{over}`"),
+                    false => format!("{op} computes shards: `{name}` is sharded over `{over}`"),
                 });
                 chain
             }
@@ -163,13 +166,16 @@ impl Explain<'_> {
             _ if own => {
                 let asked = self.asked(value).filter(|asked| !asked.origin.is_empty());
                 let asked = asked.map(|asked| self.who(&asked.origin, axis));
-                let by = asked.as_ref().map_or(String::new(), |origin| format!("{origin}: "));
-                (asked, format!("{by}`{name}` is to lie {to}"))
+                let text = match &asked {
+                    Some(origin) => format!("{origin}: requests `{name}` as {to}"),
+                    None => format!("propagation gives `{name}` the layout {to}"),
+                };
+                (asked, text)
             }
             Some(node) => match node.op.constraint() {
                 Some(annotation) => {
                     let origin = self.who(&annotation.origin, axis);
-                    (Some(origin.clone()), format!("{origin}: `{name}` is to be read {to}"))
+                    (Some(origin.clone()), format!("{origin}: readers get `{name}` as {to}"))
                 }
                 None => (None, format!("{} reads `{name}` as {to}", self.op_of(node))),
             },
@@ -209,16 +215,18 @@ impl Explain<'_> {
 
 fn words(step: &Step) -> String {
     match step {
-        Step::AllReduce { .. } => "each rank gets the whole sum".to_string(),
+        Step::AllReduce { .. } => "each rank gets the complete sum".to_string(),
         Step::ReduceScatter { dim, .. } => {
-            format!("each rank gets its piece of the sum along dimension {dim}")
+            format!("each rank gets its shard of the sum along dimension {dim}")
         }
-        Step::AllGather { dim, .. } => format!("the pieces of dimension {dim} are put together"),
+        Step::AllGather { dim, .. } => format!("the shards of dimension {dim} are gathered"),
         Step::AllToAll { from_dim, to_dim, .. } => {
-            format!("pieces of dimension {from_dim} become pieces of dimension {to_dim}")
+            format!("shards of dimension {from_dim} become shards of dimension {to_dim}")
         }
-        Step::Permute {} => "each rank passes its piece on".to_string(),
-        Step::Slice { dim, .. } => format!("each rank keeps its piece of dimension {dim}"),
-        Step::ToPartial { .. } => "one rank keeps the value, the others nothing of it".to_string(),
+        Step::Permute {} => "each rank sends its shard to another rank".to_string(),
+        Step::Slice { dim, .. } => format!("each rank keeps its shard of dimension {dim}"),
+        Step::ToPartial { .. } => {
+            "one rank keeps the value, the others get the identity of the combiner".to_string()
+        }
     }
 }

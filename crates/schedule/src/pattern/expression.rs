@@ -71,12 +71,12 @@ fn tokens(text: &str) -> Result<Vec<(Token, usize)>> {
             '"' => match rest[1..].find('"') {
                 Some(length) => (Token::Text(rest[1..1 + length].to_string()), length + 2),
                 None => {
-                    return Err(unreadable(text, at, "a quote that does not end").expected("`\"`"));
+                    return Err(unreadable(text, at, "a string without its closing quote").expected("`\"`"));
                 }
             },
             c if "+-*/(),;=".contains(c) => (Token::Sign(c), 1),
             c => {
-                return Err(unreadable(text, at, "a character that means nothing in a pattern")
+                return Err(unreadable(text, at, "a character that patterns do not have")
                     .expected("names, numbers, `+ - * /`, calls")
                     .found(format!("`{c}`")));
             }
@@ -167,7 +167,7 @@ impl<'a> Parser<'a> {
         {
             let given_twice = self.named.contains_key(&name) || self.inputs.contains(&name);
             if given_twice {
-                return Err(unreadable(self.text, self.at(), format!("`{name}` has a meaning already"))
+                return Err(unreadable(self.text, self.at(), format!("`{name}` is already defined"))
                     .expected("a new name on the left of `=`"));
             }
             self.position += 2;
@@ -308,7 +308,7 @@ impl<'a> Parser<'a> {
             };
             // The path or a suffix of it, in whole components.
             let whole = Regex::new(&format!(r"(?:^|\.)(?:{text})$")).map_err(|error| {
-                unreadable(self.text, self.at(), format!("`{text}` is no regular expression"))
+                unreadable(self.text, self.at(), format!("`{text}` is not a regular expression"))
                     .found(error.to_string())
             })?;
             regex = Some(whole);

@@ -110,7 +110,7 @@ fn exchange(
         described.collect::<Vec<String>>().join(", ")
     };
     let unfit = |what: String| {
-        Diagnostic::new("E250", format!("`{with}` does not fit in: {what}"))
+        Diagnostic::new("E250", format!("`{with}` does not fit here: {what}"))
             .at(entry.describe())
             .expected(format!("arguments {}", arguments.join(", ")))
             .found(format!("{} in {}", has(), node_place(graph, id)))
@@ -127,19 +127,20 @@ fn exchange(
         match bound.or_else(alone) {
             Some(name) => {
                 let position = names.get(name).copied().ok_or_else(|| {
-                    let mut error =
-                        unfit(format!("nothing is called `{name}` for its argument `{argument}`"));
+                    let mut error = unfit(format!(
+                        "nothing has the name `{name}`, which its argument `{argument}` is bound to"
+                    ));
                     error.help = did_you_mean(name, names.keys().map(String::as_str));
                     error
                 })?;
                 if let Some(missing) = left_out {
-                    return Err(unfit(format!("its argument `{missing}` has no counterpart")));
+                    return Err(unfit(format!("its argument `{missing}` is not bound")));
                 }
                 order.push(position);
             }
             None if number + kernel.optional() >= arguments.len() => left_out = left_out.or(Some(*argument)),
             None => {
-                return Err(unfit(format!("its argument `{argument}` has no counterpart")).help(format!(
+                return Err(unfit(format!("its argument `{argument}` is not bound")).help(format!(
                     "bind it by name: replace(\"{with}\", {argument}=\"{}\")",
                     names.keys().next().map_or("x", String::as_str)
                 )));
@@ -230,7 +231,7 @@ fn compare(before: &Composite, after: &Composite, order: &[usize], with: &str, e
                 .expected(format!("{} at element {index} of result {number}, {}", e[index], expected.ty))
                 .found(format!("{}, off by {difference:.1e} of the largest magnitude", f[index]))
                 .note("compared on random operands, bound by name")
-                .help("check the kernel's decomposition and which argument gets which operand"));
+                .help("check the decomposition of the kernel, and which operand each argument is bound to"));
         }
     }
     Ok(())

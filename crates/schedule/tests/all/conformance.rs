@@ -178,7 +178,11 @@ fn l2_sequence_parallel_with_the_gradient_of_the_input_and_of_the_row_bias() {
     holds_on_all_ranks(&mlp, &["x"], calls);
     let graph = differentiated(&mlp, &["x"]);
     let partitioned = cut(&graph, &tp(2), calls);
-    assert_eq!(local_shapes(&partitioned, "x"), vec![vec![3, 8, 30]; 2], "the sequence is fed in pieces");
+    assert_eq!(
+        local_shapes(&partitioned, "x"),
+        vec![vec![3, 8, 30]; 2],
+        "the input is sharded along the sequence"
+    );
     let forward = collectives(&partitioned, "").into_iter().filter(|c| c.starts_with("forward"));
     let expected = ["all_gather", "reduce_scatter", "all_gather", "all_reduce"];
     let expected = expected.map(|op| format!("forward {op}"));
@@ -187,7 +191,7 @@ fn l2_sequence_parallel_with_the_gradient_of_the_input_and_of_the_row_bias() {
     // multiply it by the number of ranks.
     let error = refused(&graph, &tp(2), &format!("{calls}\nsch['linear1'].sync('bwd_post', 'all_reduce')"));
     assert_eq!(error.code, "E233", "{error}");
-    assert!(error.message.contains("the gradient of `x` is already summed"), "{error}");
+    assert!(error.message.contains("the gradient of `x` is already reduced"), "{error}");
 }
 
 #[test]
@@ -209,8 +213,8 @@ fn l3_each_doubled_collective_is_refused_by_name() {
             twice(MEGATRON, "sch['linear2'].sync('fwd_post', 'all_reduce')"),
             "\"linear2\" = \"sync(fwd_post, all_reduce)\"",
         ),
-        (twice(gather, "sch['linear1'].sync('fwd_post', 'all_gather')"), "handed on so by"),
-        (twice(gather, "sch['activation'].sync('fwd_pre', 'all_gather')"), "kept whole by"),
+        (twice(gather, "sch['linear1'].sync('fwd_post', 'all_gather')"), "has this layout by"),
+        (twice(gather, "sch['activation'].sync('fwd_pre', 'all_gather')"), "replicated by"),
         (twice(MEGATRON, "sch['linear2'].sync('bwd_post', 'all_reduce')"), ""),
         ("sch['linear1'].sync('fwd_post', 'SR->RR')".to_string(), "in linear1 (forward)` is already"),
     ] {
@@ -354,7 +358,7 @@ fn d2_a_tensor_is_cut_once_along_an_axis() {
     let text = error.to_string();
     for part in [
         "`linear1.weight` is already sharded along `tp`",
-        "one cut of [8, 8]",
+        "[8, 8] sharded once along `tp`",
         "[{tp}, {}]",
         "shard(weight, 0)",
     ] {
@@ -512,7 +516,7 @@ fn pytorchs_sequence_parallel_toy_gathers_once_and_scatters_once() {
     holds_on_all_ranks(&toy, &["x"], plan);
     let graph = differentiated(&toy, &[]);
     let partitioned = hold_against_one_device(&graph, &inputs_of(&toy, &graph), &tp(2), plan);
-    assert_eq!(local_shapes(&partitioned, "x"), vec![vec![4, 10]; 2], "the input arrives in pieces");
+    assert_eq!(local_shapes(&partitioned, "x"), vec![vec![4, 10]; 2], "the input is sharded");
     assert_eq!(local_shapes(&partitioned, "linear1.weight"), vec![vec![16, 10]; 2]);
     assert_eq!(local_shapes(&partitioned, "linear2.weight"), vec![vec![5, 16]; 2]);
     let (forward, backward) = exchanged(&partitioned);

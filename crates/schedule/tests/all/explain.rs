@@ -84,7 +84,7 @@ fn a_parameter_that_a_line_names_says_the_line_with_its_place() {
     assert_eq!((&held.ranks, &held.shape, held.bytes), (&vec![0, 1], &vec![4, 4], 128));
     let [link] = &over(&weight, "tp").chain[..] else { panic!("one cause") };
     assert!(
-        link.starts_with("\"layers.1\" = \"shard(weight, 1)\" (plan.py:3): cuts `layers.1.weight`"),
+        link.starts_with("\"layers.1\" = \"shard(weight, 1)\" (plan.py:3): shards `layers.1.weight`"),
         "{link}"
     );
 }
@@ -97,9 +97,9 @@ fn what_only_follows_names_each_op_on_the_way() {
     assert_eq!((bias.layout.as_str(), over(&bias, "tp").dim), ("[{tp}]", Some(0)));
     let chain = &over(&bias, "tp").chain;
     assert!(chain.len() >= 3, "{chain:?}");
-    assert!(chain[0].contains("(plan.py:1): cuts `layers.0.weight`"), "{chain:?}");
+    assert!(chain[0].contains("(plan.py:1): shards `layers.0.weight`"), "{chain:?}");
     assert!(chain[1].contains("dot_general of layers.0"), "{chain:?}");
-    assert!(chain.last().unwrap().contains("`layers.0.bias` is cut along dimension 0"), "{chain:?}");
+    assert!(chain.last().unwrap().contains("`layers.0.bias` is sharded along dimension 0"), "{chain:?}");
 }
 
 #[test]
@@ -108,13 +108,13 @@ fn activations_are_asked_for_by_module_and_side() {
     let hidden = tensor(&built, "layers.0");
     assert_eq!((hidden.role.as_str(), hidden.layout.as_str()), ("output", "[{dp}, {tp}]"));
     let (dp, tp) = (&over(&hidden, "dp").chain, &over(&hidden, "tp").chain);
-    assert!(dp[0].contains("the batch lies over the data axes: cuts `inputs`"), "{dp:?}");
+    assert!(dp[0].contains("default layout of the batch: shards `inputs`"), "{dp:?}");
     assert!(tp[0].contains("(plan.py:1)") || tp[0].contains("(plan.py:2)"), "{tp:?}");
     let entering = tensor(&built, "layers.1.input");
     assert_eq!((entering.role.as_str(), entering.layout.as_str()), ("input", "[{dp}, {tp}]"));
     let fed = tensor(&built, "inputs");
     assert_eq!((fed.role.as_str(), over(&fed, "tp").dim), ("input of the step", None));
-    assert_eq!(over(&fed, "tp").chain, ["the batch lies over the data axes: keeps `inputs` whole over `tp`"]);
+    assert_eq!(over(&fed, "tp").chain, ["default layout of the batch: replicates `inputs` over `tp`"]);
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn a_tied_weight_is_the_parameter_it_is_tied_to() {
     let (head, table) = (tensor(&built, "lm_head.weight"), tensor(&built, "embed_tokens.weight"));
     assert_eq!((head.role.as_str(), head.value.as_str()), ("tied parameter", "embed_tokens.weight"));
     assert_eq!((&head.layout, &head.over), (&table.layout, &table.over));
-    assert!(over(&head, "tp").chain[0].starts_with("\"embed_tokens\" = \"rowwise\" (hand): cuts"));
+    assert!(over(&head, "tp").chain[0].starts_with("\"embed_tokens\" = \"rowwise\" (hand): shards"));
 }
 
 #[test]
@@ -137,8 +137,8 @@ fn of_several_lines_each_axis_names_its_own() {
     let weight = tensor(&built, "layers.0.weight");
     assert_eq!(weight.layout, "[{tp, fsdp}, {}]");
     let first = |axis: &str| over(&weight, axis).chain[0].clone();
-    assert!(first("tp").starts_with("\"layers.0\" = \"colwise\" (hand): cuts"), "{}", first("tp"));
-    assert!(first("fsdp").starts_with("\"**\" = \"fsdp\" (hand): cuts"), "{}", first("fsdp"));
+    assert!(first("tp").starts_with("\"layers.0\" = \"colwise\" (hand): shards"), "{}", first("tp"));
+    assert!(first("fsdp").starts_with("\"**\" = \"fsdp\" (hand): shards"), "{}", first("fsdp"));
     // Each use gathers it, because the line says so.
     let gathers: Vec<Collective> =
         Explain::new(&built, 0).collectives().into_iter().filter(|c| c.kind == "all_gather").collect();
@@ -156,9 +156,9 @@ fn a_collective_says_what_was_cut_who_wants_it_and_what_it_costs() {
     assert_eq!(sum.bytes, 192);
     assert!((sum.cost_us - 2.0 * (5.0 + 96.0 / 4e3)).abs() < 1e-9, "{}", sum.cost_us);
     assert!(sum.chain[0].contains("(plan.py:"), "{:?}", sum.chain);
-    let combines = "dot_general of layers.1 combines over that dimension";
+    let combines = "dot_general of layers.1 reduces that dimension";
     assert!(sum.chain.iter().any(|link| link.starts_with(combines)), "{:?}", sum.chain);
-    assert_eq!(sum.chain.last().unwrap(), "so each rank gets the whole sum over `tp`");
+    assert_eq!(sum.chain.last().unwrap(), "so each rank gets the complete sum over `tp`");
     let of_the_norm = collective(&built, "all_reduce:2");
     assert_eq!((of_the_norm.phase.as_str(), of_the_norm.bytes), ("update", 8));
 }

@@ -51,16 +51,16 @@ fn d2_double_sharding() {
     for dim in [0, 1] {
         let error = refused(&mut sch, |s| s.at("linear1")?.shard("weight", dim).map(|_| ()));
         let parts = ["`linear1.weight` is already sharded along `tp`", "[12, 4]", "shard(weight, 0)"];
-        says(&error, "E231", &parts, "another dimension can be cut along another axis");
+        says(&error, "E231", &parts, "another dimension can be sharded along another axis");
     }
     // A style and a call, in either order.
     let error = refused(&mut sch, |s| s.at("linear1")?.style("rowwise").map(|_| ()));
-    says(&error, "E231", &["`linear1.weight`", "[12, 4]"], "leave out one of the lines");
+    says(&error, "E231", &["`linear1.weight`", "[12, 4]"], "remove one of the lines");
     // Inputs and outputs.
     for tensor in ["input", "output"] {
         let mut sch = after(&format!("sch['activation'].shard('{tensor}', 0)"));
         let error = refused(&mut sch, |s| s.at("activation")?.shard(tensor, 1).map(|_| ()));
-        says(&error, "E231", &["is already sharded along `tp`", "[6, 12]"], "leave out one");
+        says(&error, "E231", &["is already sharded along `tp`", "[6, 12]"], "remove one");
     }
 }
 
@@ -170,7 +170,7 @@ fn a_doubled_collective_names_the_value_and_the_line_that_made_it_whole() {
         "tensor<6x4xf64>",
         "\"linear2\" = \"sync(fwd_post, all_reduce)\"",
     ];
-    says(&error, "E233", &parts, "leave this line out");
+    says(&error, "E233", &parts, "remove this line");
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn fuse_over_a_boundary() {
     let pattern = ok(Pattern::parse("gelu(x + bias)"));
     let error = refused(&mut sch, |s| s.root().find(&pattern));
     let parts = ["crosses the boundary of the layer `linear1`"];
-    says(&error, "E248", &parts, "open it first: sch[\"linear1\"].decompose()");
+    says(&error, "E248", &parts, "inline it first: sch[\"linear1\"].decompose()");
 
     // `trace` makes a module around layers transparent.
     let mut cx = Context::new("nested", DType::F64, true);
@@ -271,7 +271,7 @@ fn fuse_with_something_between() {
     let mut sch = schedule(&cx.finish(vec![("loss".to_string(), loss)]).unwrap());
     let found = ok(sch.at("body").unwrap().find(&ok(Pattern::parse("a = x * x; a + y"))));
     let error = refused(&mut sch, |s| s.at("body")?.fuse(&found, "mine.sum", None).map(|_| ()));
-    let parts = ["`mine.sum` would read what depends on its own results", "body"];
+    let parts = ["`mine.sum` would depend on its own results", "body"];
     says(&error, "E135", &parts, "include the nodes in between");
 }
 
@@ -284,11 +284,16 @@ fn replace_with_a_wrong_arity() {
         assert!(error.to_string().contains(part), "{part}: {error}");
     }
     let error = refused(&mut sch, |s| s.at("norm")?.replace("partita.attention", &[]).map(|_| ()));
-    let parts = ["its argument `k` has no counterpart", "x: tensor<6x4xf64>"];
+    let parts = ["its argument `k` is not bound", "x: tensor<6x4xf64>"];
     says(&error, "E250", &parts, "bind it by name: replace(\"partita.attention\", k=");
     let typo = [("weight", Argument::text("wieght")), ("epsilon", Argument::Float(1e-5))];
     let error = refused(&mut sch, |s| s.at("norm")?.replace("partita.layer_norm", &typo).map(|_| ()));
-    says(&error, "E250", &["nothing is called `wieght`", "weight: tensor<4xf64>"], "did you mean `weight`");
+    says(
+        &error,
+        "E250",
+        &["nothing has the name `wieght`", "weight: tensor<4xf64>"],
+        "did you mean `weight`",
+    );
     let error = refused(&mut sch, |s| s.at("norm")?.replace("partita.layernorm", &[]).map(|_| ()));
     says(&error, "E244", &["no composite is named `partita.layernorm`"], "`partita.layer_norm`");
 }
@@ -328,7 +333,7 @@ fn l5_replace_with_wrong_maths() {
     let by_position: Vec<_> = order(["x0", "x1", "x2"]).collect();
     let error = refused(&mut sch, |s| s.at("core")?.replace("mine.attention", &by_position).map(|_| ()));
     let parts = ["`mine.attention` does not compute what it replaces", "tensor<2x3x4xf64>", "off by"];
-    says(&error, "E251", &parts, "which argument gets which operand");
+    says(&error, "E251", &parts, "which operand each argument is bound to");
     let right: Vec<_> = order(["x1", "x0", "x2"]).collect();
     ok(sch.verify(|s| s.at("core")?.replace("mine.attention", &right).map(|_| ())));
     ok(sch.undo());
@@ -350,7 +355,7 @@ fn a_typo() {
     let error = refused(&mut sch, |s| s.at("linear1")?.over("pt").shard("weight", 0).map(|_| ()));
     says(&error, "E223", &["the mesh has no axis `pt`", "an axis of tp=2"], "did you mean `tp`?");
     let error = refused(&mut sch, |s| s.at("linear1")?.over("model").shard("weight", 0).map(|_| ()));
-    says(&error, "E223", &["no axis `model`", "an axis of tp=2"], "write `axis=` with one it has");
+    says(&error, "E223", &["no axis `model`", "an axis of tp=2"], "name one of its axes with `axis=`");
     let error = refused(&mut sch, |s| s.at("linear1")?.sync("fwd_psot", "all_reduce").map(|_| ()));
     says(&error, "E222", &["no mode of sync `fwd_psot`"], "fwd_post");
     let error = refused(&mut sch, |s| s.at("linear1")?.sync("fwd_post", "allreduce").map(|_| ()));
@@ -375,7 +380,7 @@ fn verification_that_fails_names_the_value_and_the_line() {
         })
     });
     let parts = ["in linear2 (forward)", "tensor<6x4xf64>", "\"linear2\" = \"sync(fwd_post, all_reduce)\""];
-    says(&error, "E253", &parts, "the schedule is back to what it was");
+    says(&error, "E253", &parts, "the schedule is back in its state");
     assert_eq!(sch.plan().entries.len(), 1);
     sch.options().break_rule_at = None;
     ok(sch.verify(|s| s.at("linear2")?.shard("weight", 1).map(|_| ())));
@@ -401,7 +406,12 @@ fn what_cannot_be_built_is_refused_when_it_is_asked_for() {
     let mut sch = schedule(&model);
     ok(sch.at("attention").unwrap().style("fsdp(axis=tp)"));
     let error = refused(&mut sch, |s| s.at("attention.qkv_proj")?.style("rowwise").map(|_| ()));
-    says(&error, "E227", &["qkv_proj.bias#0", "tensor<4xf64>"], "let one of the two lines use another axis");
+    says(
+        &error,
+        "E227",
+        &["qkv_proj.bias#0", "tensor<4xf64>"],
+        "change the axis or the modules of one of the lines",
+    );
     ok(sch.build());
 
     // Outputs beside the loss get layouts even if they were not requested.

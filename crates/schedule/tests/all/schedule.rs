@@ -251,7 +251,7 @@ fn compilers_of_pytorch_stand_for_our_kernels_and_a_note_says_so() {
         let found = ok(sch.root().find(&ok(Pattern::parse("gelu(x + bias)"))));
         ok(sch.verify(|s| s.root().fuse(&found, "BiasGeLU", Some(compiler)).map(|_| ())));
         let [note] = sch.notes() else { panic!("{:?}", sch.notes()) };
-        assert!(note.contains(&format!("{compiler} is no backend here")), "{note}");
+        assert!(note.contains(&format!("{compiler} is not used")), "{note}");
         assert!(note.contains("one kernel of `interpreter`"), "{note}");
         let called = format!("sch.fuse('gelu(x + bias)', compiler='{compiler}', name='BiasGeLU')");
         assert_eq!(ok(Plan::from_calls(&called, "case")).entries[0], sch.plan().entries[1]);
@@ -296,12 +296,12 @@ fn lines_that_undo_others_are_noted_with_both_and_which_one_holds() {
         let [note] = &notes[..] else { panic!("{calls}: {notes:?}") };
         assert!(parts.iter().all(|part| note.contains(part)), "{calls}: {note}");
     };
-    let holds = "(plan:2) holds, the later line";
+    let holds = "(plan:2) overrides";
     // Two styles for one module, and a default that comes last.
     single(
         "tp=2",
         "sch['linear1'].colwise()\nsch['linear1'].rowwise()",
-        &["`linear1`: ", "\"colwise\" (plan:1) does not", "\"rowwise\"", holds],
+        &["`linear1`: ", "overrides \"linear1\" = \"colwise\" (plan:1)", "\"rowwise\"", holds],
     );
     single("tp=2", "sch['linear1'].colwise()\nsch['**'].replicate()", &["`linear1`: ", holds]);
     // A default with an exception is no contradiction, nor is a line twice.
@@ -313,13 +313,13 @@ fn lines_that_undo_others_are_noted_with_both_and_which_one_holds() {
     single(
         "tp=2",
         "sch['linear1'].colwise()\nsch['linear1'].fsdp(axis='tp')",
-        &["\"fsdp(axis=tp)\" (plan:2): nothing is added for", "cut along `tp` by another line"],
+        &["\"fsdp(axis=tp)\" (plan:2): no effect on", "which another line shards along `tp`"],
     );
     // Notes on a parameter, and the element type of a module.
     single(
         "tp=1",
         "sch['linear1'].annotate('weight', 'tag', 1)\nsch['linear1'].annotate('weight', 'tag', 2)",
-        &["`tag` of `linear1.weight` is no longer 1", "(plan:2)"],
+        &["replaces `tag` of `linear1.weight`, which was 1", "(plan:2)"],
     );
     single(
         "tp=1",

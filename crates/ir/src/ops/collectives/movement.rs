@@ -78,7 +78,7 @@ impl Operation for AllGather {
         let own = operands[0].shape[self.dim];
         sizes(
             self.extents.contains(&own),
-            format!("the operand of `{ALL_GATHER}` brings none of the extents"),
+            format!("the operand of `{ALL_GATHER}` has none of the expected extents"),
             format!("one of {:?} along dimension {}", self.extents, self.dim),
             operands[0].to_string(),
         )?;
@@ -173,7 +173,7 @@ impl Operation for AllToAll {
         let own = operands[0].shape[self.concat_dim];
         sizes(
             self.concat_extents.contains(&own),
-            format!("the operand of `{ALL_TO_ALL}` brings none of the extents"),
+            format!("the operand of `{ALL_TO_ALL}` has none of the expected extents"),
             format!("one of {:?} along dimension {}", self.concat_extents, self.concat_dim),
             operands[0].to_string(),
         )?;
