@@ -4,6 +4,7 @@ use crate::links::{Collective, Link, Ring};
 use crate::roofline::Device;
 use partita_base::{Diagnostic, Result};
 use partita_mesh::{AxisRef, Mesh};
+use std::collections::BTreeMap;
 
 /// Links between ranks that are near each other, such as within a node or a pod.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -115,6 +116,28 @@ impl Cluster {
             *ranks = if *ranks >= apart * count { *ranks / count } else { (*ranks).min(apart) };
         }
         cluster
+    }
+
+    /// The links between two ranks: those of the nearest level that connects both.
+    fn link_between(&self, one: usize, other: usize) -> Link {
+        let connects = |level: &&Level| level.ranks.is_none_or(|ranks| one / ranks == other / ranks);
+        self.levels.iter().find(connects).or(self.levels.last()).expect("a cluster has links").link
+    }
+
+    /// Seconds until messages that ranks send each other at the same time have arrived: from which
+    /// rank, to which rank, bytes. Each rank sends its messages one after another, and receives them
+    /// so.
+    pub fn messages_s(&self, messages: impl IntoIterator<Item = (usize, usize, usize)>) -> f64 {
+        let mut latency_s = 0.0f64;
+        let mut busy_s: BTreeMap<(bool, usize), f64> = BTreeMap::new();
+        for (from, to, bytes) in messages {
+            let link = self.link_between(from, to);
+            latency_s = latency_s.max(link.latency_s);
+            for end in [(false, from), (true, to)] {
+                *busy_s.entry(end).or_default() += bytes as f64 / link.bytes_per_s;
+            }
+        }
+        latency_s + busy_s.into_values().fold(0.0, f64::max)
     }
 
     /// The rings of a group over `axes`: one per axis, split where the axis crosses a level.

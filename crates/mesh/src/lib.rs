@@ -26,4 +26,4 @@ pub use reshard::{LinkCost, ReshardStep, Step, permute_pairs, reshard};
 pub use sharding::{DimSharding, Sharding};
 pub use slice::Slice;
 pub use split::{split_extents, split_offsets};
-pub use transfer::{BoxMove, transfer};
+pub use transfer::{BoxMove, once, transfer};

@@ -1,7 +1,11 @@
 //! Resharding across meshes: the boxes that move when a tensor goes from the ranks of one mesh to
 //! those of another.
+//!
+//! Ranks of the second mesh that need the same elements can each receive them, or each receive a
+//! part and gather the rest among themselves (Zheng et al., *Alpa*, 2022, section 6). Then each
+//! element crosses between the meshes once. [`once`] lists the layouts in which it does.
 
-use crate::mesh::Mesh;
+use crate::mesh::{AxisRef, Mesh};
 use crate::sharding::Sharding;
 use std::collections::BTreeMap;
 
@@ -18,6 +22,13 @@ pub struct BoxMove {
     pub target_start: Vec<usize>,
     /// Its extents.
     pub extents: Vec<usize>,
+}
+
+impl BoxMove {
+    /// The number of elements that move.
+    pub fn elements(&self) -> usize {
+        self.extents.iter().product()
+    }
 }
 
 /// The boxes that move a tensor of this shape from a layout on one mesh to a layout on another.
@@ -55,6 +66,28 @@ pub fn transfer(
         }
     }
     moves
+}
+
+/// The layouts in which each element of a tensor arrives on one rank alone, and from which ranks
+/// gather the layout `to` among themselves: the axes over which `to` is replicated split one
+/// dimension further, each dimension in turn. Shards may be uneven. Empty if no rank holds what
+/// another one does, and for dimensions that are too short.
+pub fn once(shape: &[usize], to: &Sharding, mesh: &Mesh) -> Vec<Sharding> {
+    let axes = (0..mesh.axes.len()).map(|axis| mesh.full_axis(axis));
+    let free: Vec<AxisRef> = axes.filter(|axis| axis.size > 1 && !to.uses_axis(*axis)).collect();
+    // A part of an axis may be free as well; then its elements arrive more than once.
+    let parts = mesh.axes_size(&free);
+    if free.is_empty() || to.is_partial() {
+        return Vec::new();
+    }
+    let split = |dim: usize| {
+        let extents = to.dims[dim].extents(shape[dim]);
+        let is_long = extents.iter().all(|&extent| extent >= parts) && to.dims[dim].by_element == 0;
+        let mut finer = to.clone();
+        finer.dims[dim].axes.extend(free.iter().copied());
+        is_long.then_some(finer)
+    };
+    (0..shape.len()).filter_map(split).collect()
 }
 
 #[cfg(test)]
@@ -103,5 +136,35 @@ mod tests {
                 prop_assert!(seen.iter().all(|&times| times == 1));
             }
         }
+    }
+
+    fn elements(moves: &[BoxMove]) -> usize {
+        moves.iter().map(BoxMove::elements).sum()
+    }
+
+    #[test]
+    fn once_each_element_crosses_once() {
+        let from = Mesh::new("a", &[("tp", 2)]);
+        let to = Mesh::new("b", &[("dp", 2), ("tp", 3)]);
+        let shape = [7, 10];
+        let sent = Sharding::replicated(2).with_dim(1, from.axis_named("tp"));
+        // Over `dp` the rows are split, over `tp` all ranks hold the same ones: 3 copies.
+        let wanted = Sharding::replicated(2).with_dim(0, to.axis_named("dp"));
+        assert_eq!(elements(&transfer(&shape, (&sent, &from), (&wanted, &to))), 3 * 70);
+        let layouts = once(&shape, &wanted, &to);
+        // 4 and 3 rows among 3 ranks, or 10 columns: 4, 3, 3.
+        assert_eq!(layouts.len(), 2);
+        for layout in &layouts {
+            layout.validate(&to, &shape).unwrap();
+            assert_eq!(elements(&transfer(&shape, (&sent, &from), (layout, &to))), 70);
+        }
+        let sizes =
+            |layout: &Sharding| (0..6).map(|rank| layout.local_shape(&to, &shape, rank)).collect::<Vec<_>>();
+        assert_eq!(sizes(&layouts[1]), [[4, 4], [4, 3], [4, 3], [3, 4], [3, 3], [3, 3]]);
+        assert_eq!(sizes(&layouts[0]), [[2, 10], [1, 10], [1, 10], [1, 10], [1, 10], [1, 10]]);
+        // Nothing to gather: every rank needs elements of its own, or there are too few for all.
+        assert!(once(&shape, &layouts[0], &to).is_empty());
+        assert!(once(&[2, 2], &Sharding::replicated(2), &to).is_empty());
+        assert!(once(&[], &Sharding::replicated(0), &to).is_empty());
     }
 }

@@ -13,8 +13,8 @@
 //! The float scalars that a step is checked by, such as the loss and the norm of the gradients, go
 //! to every stage, so that each can hold back its updates until they are known.
 
+use crate::feed::from_feed;
 use partita_ir::{Graph, Node, NodeId, Role, Value, ValueId};
-use std::collections::BTreeMap;
 
 /// A step cut into stages.
 #[derive(Clone, PartialEq, Debug)]
@@ -50,11 +50,12 @@ pub enum Source {
 pub enum Sink {
     /// The output of the step at this position.
     Step(usize),
-    /// Other stages, over the edge with this number.
+    /// Another stage, over the edge with this number.
     Edge(usize),
 }
 
-/// A value that one stage computes and others read.
+/// A value that one stage computes and another reads. A value that several stages read has an edge
+/// to each, since they read it at different times.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Edge {
     /// A name for messages: the value's own, or the op and module that compute it.
@@ -63,8 +64,8 @@ pub struct Edge {
     pub value: ValueId,
     /// The stage that computes the value, and the position among its outputs.
     pub from: (usize, usize),
-    /// The stages that read it, and the position among their inputs.
-    pub to: Vec<(usize, usize)>,
+    /// The stage that reads it, and the position among its inputs.
+    pub to: (usize, usize),
 }
 
 /// Cuts a step into `count` stages: node `n` goes to stage `slice_of[n.stage]`.
@@ -92,11 +93,10 @@ struct Cutter<'a> {
 impl<'a> Cutter<'a> {
     fn new(step: &'a Graph, count: usize, slice_of: &dyn Fn(usize) -> usize) -> Cutter<'a> {
         let stage_of_node: Vec<usize> = step.nodes.iter().map(|node| slice_of(node.stage)).collect();
-        let mut is_local = vec![false; step.values.len()];
+        let is_local = from_feed(step, |_| false);
         let mut home = vec![0; step.values.len()];
         for (position, &input) in step.inputs.iter().enumerate() {
             let replacement = step.aliases.iter().find(|alias| alias.0 == position);
-            is_local[input.index()] = step.value(input).role == Role::Input && replacement.is_none();
             let writer = replacement.and_then(|&(_, output)| step.value(step.outputs[output]).definition);
             home[input.index()] = match writer {
                 Some((node, _)) => stage_of_node[node.index()],
@@ -104,11 +104,7 @@ impl<'a> Cutter<'a> {
             };
         }
         for (node, &stage) in step.nodes.iter().zip(&stage_of_node) {
-            let local = node.operands.iter().all(|v| is_local[v.index()]);
-            for result in &node.results {
-                is_local[result.index()] = local;
-                home[result.index()] = stage;
-            }
+            node.results.iter().for_each(|result| home[result.index()] = stage);
         }
         let present = vec![vec![false; count]; step.values.len()];
         Cutter { step, count, stage_of_node, is_local, home, present }
@@ -139,23 +135,14 @@ impl<'a> Cutter<'a> {
                 }
             }
         }
-        let crosses = |value: &ValueId| {
-            let (index, home) = (value.index(), self.home[value.index()]);
-            !self.is_local[index] && (0..self.count).any(|s| s != home && self.present[index][s])
-        };
-        let crossing: Vec<ValueId> = self.in_order().into_iter().filter(crosses).collect();
-        let edge_of: BTreeMap<ValueId, usize> =
-            crossing.iter().enumerate().map(|(number, &value)| (value, number)).collect();
-        let mut edges: Vec<Edge> = crossing
-            .iter()
-            .map(|&value| Edge {
-                name: step.describe(value),
-                value,
-                from: (self.home[value.index()], 0),
-                to: vec![],
-            })
-            .collect();
-        let stages = (0..self.count).map(|stage| self.stage(stage, &runs, &edge_of, &mut edges)).collect();
+        let mut edges: Vec<Edge> = Vec::new();
+        for value in self.in_order().into_iter().filter(|value| !self.is_local[value.index()]) {
+            let home = self.home[value.index()];
+            let readers = (0..self.count).filter(|&s| s != home && self.present[value.index()][s]);
+            let edge = |to| Edge { name: step.describe(value), value, from: (home, 0), to: (to, 0) };
+            edges.extend(readers.map(edge));
+        }
+        let stages = (0..self.count).map(|stage| self.stage(stage, &runs, &mut edges)).collect();
         Cut { stages, edges }
     }
 
@@ -177,13 +164,7 @@ impl<'a> Cutter<'a> {
         }
     }
 
-    fn stage(
-        &self,
-        stage: usize,
-        runs: &[Vec<bool>],
-        edge_of: &BTreeMap<ValueId, usize>,
-        edges: &mut [Edge],
-    ) -> StageGraph {
+    fn stage(&self, stage: usize, runs: &[Vec<bool>], edges: &mut [Edge]) -> StageGraph {
         let step = self.step;
         let mut graph = Graph { name: step.name.clone(), meshes: step.meshes.clone(), ..Graph::default() };
         let mut map: Vec<Option<ValueId>> = vec![None; step.values.len()];
@@ -204,16 +185,14 @@ impl<'a> Cutter<'a> {
                 inputs.push(Source::Step(position));
             }
         }
-        for (&value, &edge) in edge_of {
-            if self.home[value.index()] != stage && self.present[value.index()][stage] {
-                let new = add(&mut graph, value, None);
-                let received = graph.value_mut(new);
-                received.name = format!("edge.{edge}");
-                received.role = Role::Input;
-                edges[edge].to.push((stage, inputs.len()));
-                graph.inputs.push(new);
-                inputs.push(Source::Edge(edge));
-            }
+        for (number, edge) in edges.iter_mut().enumerate().filter(|(_, edge)| edge.to.0 == stage) {
+            let new = add(&mut graph, edge.value, None);
+            let received = graph.value_mut(new);
+            received.name = format!("edge.{number}");
+            received.role = Role::Input;
+            edge.to.1 = inputs.len();
+            graph.inputs.push(new);
+            inputs.push(Source::Edge(number));
         }
         for id in step.node_ids().filter(|id| runs[id.index()][stage]) {
             let node = step.node(id);
@@ -248,12 +227,10 @@ impl<'a> Cutter<'a> {
             annotations.push(step.output_annotations.get(position).cloned().flatten());
             push(&mut graph, output, name, Sink::Step(position));
         }
-        for (&value, &edge) in edge_of {
-            if self.home[value.index()] == stage {
-                edges[edge].from = (stage, graph.outputs.len());
-                annotations.push(None);
-                push(&mut graph, value, format!("edge.{edge}"), Sink::Edge(edge));
-            }
+        for (number, edge) in edges.iter_mut().enumerate().filter(|(_, edge)| edge.from.0 == stage) {
+            edge.from.1 = graph.outputs.len();
+            annotations.push(None);
+            push(&mut graph, edge.value, format!("edge.{number}"), Sink::Edge(number));
         }
         if annotations.iter().any(Option::is_some) {
             graph.output_annotations = annotations;

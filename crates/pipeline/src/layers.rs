@@ -6,8 +6,9 @@
 //! is the sum over all cuts, and the work of the layers is most even. Since equal blocks have equal
 //! boundaries, repeated blocks end up in layers of equal size.
 
+use crate::feed::from_feed;
 use partita_base::{Diagnostic, Result};
-use partita_ir::{Graph, Node, Operation, Role};
+use partita_ir::{Graph, Node, Operation};
 use std::ops::Range;
 
 /// The work of a layer may exceed the average by this share.
@@ -48,14 +49,9 @@ pub(crate) fn work(forward: &Graph, node: &Node) -> f64 {
 /// For each position, the bytes of values computed at or before it and read after it. Values that
 /// follow from fed tensors and constants alone do not count: every stage computes them itself.
 fn crossing_bytes(forward: &Graph) -> Vec<usize> {
-    let mut is_local = vec![false; forward.values.len()];
-    for &input in &forward.inputs {
-        is_local[input.index()] = forward.value(input).role == Role::Input;
-    }
+    let is_local = from_feed(forward, |_| false);
     let mut last_read = vec![None; forward.values.len()];
     for (index, node) in forward.nodes.iter().enumerate() {
-        let local = node.operands.iter().all(|operand| is_local[operand.index()]);
-        node.results.iter().for_each(|result| is_local[result.index()] = local);
         node.operands.iter().for_each(|operand| last_read[operand.index()] = Some(index));
     }
     let mut change = vec![0isize; forward.nodes.len() + 1];

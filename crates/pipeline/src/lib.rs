@@ -12,6 +12,7 @@
 mod chart;
 mod csv;
 mod cut;
+mod feed;
 mod layers;
 pub mod mark;
 mod order;
@@ -20,6 +21,7 @@ mod timetable;
 pub mod timetables;
 
 pub use cut::{Cut, Edge, Sink, Source, StageGraph, cut};
+pub use feed::from_feed;
 pub use layers::layers;
 pub use mark::block_of;
 pub use order::Order;

@@ -16,6 +16,35 @@ pub fn after(forward: &mut Graph, ends: &[usize]) {
     }
 }
 
+/// Ends a stage after each of these layers, see [`layers`]: the stage of a node is its layer. Later
+/// rewrites of the graph keep it, and [`regrouped`] makes stages of the layers.
+pub fn layered(forward: &mut Graph, count: usize) -> Result<Vec<Range<usize>>> {
+    let layers = layers(forward, count)?;
+    let ends: Vec<usize> = layers[..layers.len() - 1].iter().map(|layer| layer.end - 1).collect();
+    after(forward, &ends);
+    Ok(layers)
+}
+
+/// Groups the layers that [`layered`] marked into `count` stages of nearly equal work.
+///
+/// # Errors
+/// E460 if there are fewer layers than stages.
+pub fn regrouped(forward: &mut Graph, count: usize) -> Result<()> {
+    // A rewritten layer may lie behind the begin of the next one.
+    let mut blocks: Vec<Range<usize>> = Vec::new();
+    let mut layer = None;
+    for (index, node) in forward.nodes.iter().enumerate() {
+        match blocks.last_mut() {
+            Some(block) if layer >= Some(node.stage) => block.end = index + 1,
+            _ => {
+                blocks.push(index..index + 1);
+                layer = Some(node.stage);
+            }
+        }
+    }
+    grouping(forward, &blocks, count)
+}
+
 /// Cuts the forward graph into `count` stages of nearly equal work at block boundaries: it
 /// minimises the floating-point operations of the largest stage. Block boundaries are where the
 /// numbered module of the path changes (`layers.3`), or, without numbered modules, the outermost
@@ -30,10 +59,7 @@ pub fn evenly(forward: &mut Graph, count: usize) -> Result<()> {
 }
 
 /// As [`evenly`], for these blocks: consecutive positions of the execution order.
-///
-/// # Errors
-/// E460 if there are fewer blocks than stages.
-pub fn grouping(forward: &mut Graph, blocks: &[Range<usize>], count: usize) -> Result<()> {
+fn grouping(forward: &mut Graph, blocks: &[Range<usize>], count: usize) -> Result<()> {
     if blocks.len() < count {
         return Err(Diagnostic::new("E460", format!("{count} pipeline stages for {} blocks", blocks.len()))
             .at("mesh axis pp")

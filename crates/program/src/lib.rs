@@ -9,8 +9,10 @@ mod check;
 mod collective;
 mod counts;
 mod display;
+mod edges;
 mod event;
 mod execute;
+mod held;
 mod overlap;
 mod passes;
 mod program;
@@ -23,10 +25,12 @@ pub use check::{CheckReport, check};
 pub use collective::{Collective, CollectiveKind, CollectiveOp, Transfer};
 pub use counts::{Counts, KindCount, PhaseCounts, counts, counts_of_graph};
 pub use display::ProgramListing;
+pub use edges::{EdgeCount, EdgeCounts, edge_counts};
 pub use event::Event;
 pub use execute::{
     Communicator, Cursor, Device, Progress, RankDevice, RankMemory, StepOutcome, advance, step_once,
 };
+pub use held::{Held, held};
 pub use overlap::{Overlap, gradient_overlap};
 pub use partita_base::CollectiveId;
 pub use passes::fuse::{Apart, Fusion, Why};

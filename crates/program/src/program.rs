@@ -124,6 +124,8 @@ pub struct Origin {
     pub phase: Phase,
     /// The microbatch, if the step has several.
     pub microbatch: Option<usize>,
+    /// The pipeline stage; 0 if the step has one stage.
+    pub stage: usize,
 }
 
 /// One instruction and where it comes from.

@@ -39,12 +39,12 @@ pub struct Stage<'a> {
     pub sent: Vec<(usize, usize)>,
 }
 
-/// A value that one stage sends to others.
+/// A value that one stage sends to another.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Edge {
     /// The name of the value in messages.
     pub name: String,
-    /// The ranks that send it, followed by those that receive it, stage by stage.
+    /// The ranks that send it, followed by those that receive it.
     pub members: Vec<usize>,
     /// The boxes that move between these members.
     pub boxes: Vec<BoxMove>,

@@ -2,6 +2,7 @@
 //! end (restructure, differentiate, microbatch, update, apply layouts, cut into stages, partition).
 
 use crate::apply::{Applied, ApplyOptions, apply};
+use crate::arrivals::arrivals;
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::primitive::PIPELINE_NOTE;
@@ -14,9 +15,9 @@ use partita_ir::composites::DROPOUT;
 use partita_ir::ops::Composite;
 use partita_ir::port::LOSS;
 use partita_ir::{Attribute, Graph, Pieces, Role, TensorType, Value, graph_edit};
-use partita_mesh::{AxisList, Mesh, Slice};
+use partita_mesh::{AxisList, Mesh, Sharding, Slice};
 use partita_nn::{Model, StepOptions, append_update, gradient_graph_wrt, train_step};
-use partita_pipeline::{Cut, Edge, Order, Timetable};
+use partita_pipeline::{Cut, Edge, Order, StageGraph, Timetable};
 use partita_spmd::{
     Layouts, Options, Partitioned, is_computed, microbatch, partition, propagate, specialise, split_fused,
     virtual_ranks,
@@ -354,24 +355,36 @@ fn place(
     for name in options.fixed.keys() {
         is_computed(&on_meshes[0].step, name)?;
     }
-    let mut partitions = Vec::with_capacity(pipeline.slices.len());
+    let partitioning = |stage: &StageGraph, arrivals: BTreeMap<String, Sharding>| {
+        let mut fixed = options.fixed.clone();
+        fixed.retain(|name, _| is_computed(&stage.graph, name).is_ok());
+        Options {
+            cluster: cluster.clone(),
+            fixed,
+            arrivals,
+            #[cfg(feature = "testing")]
+            break_rule_at: options.break_rule_at.clone(),
+        }
+    };
+    let mut partitions: Vec<(Partitioned, StageGraph)> = Vec::with_capacity(pipeline.slices.len());
     for (number, slice) in pipeline.slices.iter().enumerate() {
         let on_mesh = on_meshes.iter_mut().find(|on| on.mesh == slice.mesh).expect("every slice has one");
         let mut stage = std::mem::take(&mut on_mesh.cut.stages[number]);
         if let Some(layouts) = &on_mesh.layouts {
             stages::lay_out_received(&mut stage, &on_mesh.cut.edges, layouts, &slice.mesh);
         }
-        let mut fixed = options.fixed.clone();
-        fixed.retain(|name, _| is_computed(&stage.graph, name).is_ok());
-        let partitioning = Options {
-            cluster: cluster.clone(),
-            fixed,
-            #[cfg(feature = "testing")]
-            break_rule_at: options.break_rule_at.clone(),
-        };
-        let partitioned = partition(&stage.graph, &slice.mesh, &partitioning)?;
+        let partitioned = partition(&stage.graph, &slice.mesh, &partitioning(&stage, BTreeMap::new()))?;
         extend_new(&mut notes, &partitioned.notes);
         partitions.push((partitioned, stage));
+    }
+    let edges = &on_meshes[0].cut.edges;
+    for number in 0..partitions.len() {
+        let arrivals = arrivals(number, &partitions, edges, &pipeline.slices, &options.cluster);
+        if !arrivals.is_empty() {
+            let (partitioned, stage) = &mut partitions[number];
+            let slice = &pipeline.slices[number];
+            *partitioned = partition(&stage.graph, &slice.mesh, &partitioning(stage, arrivals))?;
+        }
     }
     runner.at_stage("partitioning the step")?;
     let mut stages = Vec::with_capacity(partitions.len());
@@ -402,7 +415,7 @@ struct OnMesh {
 
 /// Stages are cut alike on all meshes: the layout of a value does not change who sends it. E464 otherwise.
 fn same_cuts(on_meshes: &[OnMesh]) -> Result<()> {
-    let ends = |on: &OnMesh| on.cut.edges.iter().map(|e| (e.from, e.to.clone())).collect::<Vec<_>>();
+    let ends = |on: &OnMesh| on.cut.edges.iter().map(|e| (e.from, e.to)).collect::<Vec<_>>();
     if on_meshes.windows(2).all(|pair| ends(&pair[0]) == ends(&pair[1])) {
         return Ok(());
     }

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod apply;
+mod arrivals;
 mod build;
 mod call;
 mod contradictions;

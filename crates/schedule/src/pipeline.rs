@@ -40,8 +40,8 @@ pub(crate) struct Pipeline {
     pub slice_of_stage: Vec<usize>,
     /// The modules that end stages; empty for an even split.
     ends: Vec<String>,
-    /// The number of layers that an even split groups, if the plan clusters the model.
-    layers: Option<usize>,
+    /// Whether an even split groups the layers into which the plan clusters the model.
+    has_layers: bool,
     /// The order of work; `None` for a single stage.
     order: Option<Order>,
     /// Whether the plan lists the slices.
@@ -51,7 +51,7 @@ pub(crate) struct Pipeline {
 impl Structured {
     /// The pipeline that runs the model on a mesh. Errors as [`Pipeline::of`].
     pub(crate) fn pipeline(&self, mesh: &Mesh, options: &BuildOptions) -> Result<Pipeline> {
-        Pipeline::of(&self.stages, self.layers, mesh, &options.timetable)
+        Pipeline::of(&self.stages, self.has_layers, mesh, &options.timetable)
     }
 }
 
@@ -61,14 +61,14 @@ impl Pipeline {
     /// # Errors
     /// E463 if marks, mesh and timetable disagree on the number of stages, or if
     /// only some marks name a mesh, E467 if slices overlap or leave ranks over.
-    pub fn of(marks: &[Mark], layers: Option<usize>, mesh: &Mesh, order: &Order) -> Result<Pipeline> {
+    pub fn of(marks: &[Mark], has_layers: bool, mesh: &Mesh, order: &Order) -> Result<Pipeline> {
         if let Some(listed) = marks.iter().find(|mark| mark.mesh.is_some()) {
             return Pipeline::listed(marks, &listed.line, mesh, order);
         }
         let slices = mesh.slices(PIPELINE_AXIS);
         if slices.len() == 1 {
             let (slice_of_stage, ends) = (vec![0], Vec::new());
-            return Ok(Pipeline { slices, slice_of_stage, ends, layers, order: None, is_listed: false });
+            return Ok(Pipeline { slices, slice_of_stage, ends, has_layers, order: None, is_listed: false });
         }
         let slice_of_stage = order.slice_of_stage(slices.len())?;
         let ends: Vec<String> = marks.iter().map(|mark| mark.module.clone()).collect();
@@ -90,7 +90,8 @@ impl Pipeline {
                     false => "add or remove `pipeline_split` lines".to_string(),
                 }));
         }
-        Ok(Pipeline { slices, slice_of_stage, ends, layers, order: Some(order.clone()), is_listed: false })
+        let order = Some(order.clone());
+        Ok(Pipeline { slices, slice_of_stage, ends, has_layers, order, is_listed: false })
     }
 
     /// Stages whose slices the plan lists.
@@ -163,7 +164,7 @@ impl Pipeline {
                     .found(format!("stages on slices {slice_of_stage:?}")));
             }
         }
-        Ok(Pipeline { slices, slice_of_stage, ends, layers: None, order, is_listed: true })
+        Ok(Pipeline { slices, slice_of_stage, ends, has_layers: false, order, is_listed: true })
     }
 
     /// The timetable of a step with so many microbatches, or of a forward pass; `None` for a single
@@ -189,12 +190,13 @@ impl Pipeline {
     pub fn mark(&self, forward: &mut Graph) -> Result<()> {
         let count = self.slice_of_stage.len();
         if count == 1 {
+            marks::after(forward, &[]);
             return Ok(());
         }
         if self.ends.is_empty() {
-            return match self.layers {
-                Some(layers) => marks::grouping(forward, &partita_pipeline::layers(forward, layers)?, count),
-                None => marks::evenly(forward, count),
+            return match self.has_layers {
+                true => marks::regrouped(forward, count),
+                false => marks::evenly(forward, count),
             };
         }
         let last = |module: &String| {
@@ -291,7 +293,7 @@ mod tests {
     }
 
     fn of(stages: &[(&str, Option<&str>, &[usize])], mesh: &str) -> Result<Pipeline> {
-        Pipeline::of(&marks(stages), None, &Mesh::parse(mesh, None).unwrap(), &Order::default())
+        Pipeline::of(&marks(stages), false, &Mesh::parse(mesh, None).unwrap(), &Order::default())
     }
 
     #[test]

@@ -79,25 +79,14 @@ impl Stage {
 }
 
 /// The ranks of the whole mesh that take part in the transfer over an edge (senders first, then
-/// receivers stage by stage), and the moves between them.
+/// receivers), and the moves between them.
 pub fn moves(stages: &[Stage], edge: &Edge) -> (Vec<usize>, Vec<BoxMove>) {
-    let (stage, output) = edge.from;
-    let from = &stages[stage];
-    let sent = &from.partitioned;
+    let [(from, output), (to, input)] = [edge.from, edge.to].map(|(stage, place)| (&stages[stage], place));
+    let (sent, received) = (&from.partitioned, &to.partitioned);
     let shape = &sent.graph.ty(sent.graph.outputs[output]).shape;
-    let (mut members, mut boxes) = (from.ranks.clone(), Vec::new());
-    for &(stage, input) in &edge.to {
-        let to = &stages[stage];
-        let behind = members.len() - from.ranks.len();
-        let target = (&to.partitioned.inputs[input], &to.partitioned.mesh);
-        boxes.extend(
-            transfer(shape, (&sent.outputs[output], &sent.mesh), target)
-                .into_iter()
-                .map(|moved| BoxMove { target: moved.target + behind, ..moved }),
-        );
-        members.extend(&to.ranks);
-    }
-    (members, boxes)
+    let source = (&sent.outputs[output], &sent.mesh);
+    let boxes = transfer(shape, source, (&received.inputs[input], &received.mesh));
+    ([&from.ranks[..], &to.ranks].concat(), boxes)
 }
 
 /// Gives each received input of a stage the layout that the value has in the whole step, as a
@@ -164,10 +153,11 @@ pub(crate) fn trace(
         }
         whole.push(evaluation);
     }
-    let same = |sent: &[&Literal], _: &Edge, _: (usize, usize)| Ok(vec![sent[0].clone()]);
+    let same = |sent: &[&Literal], _: &Edge| Ok(vec![sent[0].clone()]);
     advance(stages, edges, &mut whole, watch, &same)?;
     // Every stage receives correct values, so a difference in it is its own.
-    let right = |_: &[&Literal], edge: &Edge, (stage, input): (usize, usize)| {
+    let right = |_: &[&Literal], edge: &Edge| {
+        let (stage, input) = edge.to;
         let sent =
             whole[edge.from.0].value(|graph| graph.outputs[edge.from.1]).expect("all nodes are evaluated");
         let to = &stages[stage].partitioned;
@@ -201,10 +191,11 @@ fn on_ranks<'a>(stages: &'a [Stage], inputs: &[Literal], keep_all: bool) -> Resu
 }
 
 /// Delivers to the ranks of a stage what the ranks of another one sent, through the global tensor.
-type Deliver<'a> = dyn Fn(&[&Literal], &Edge, (usize, usize)) -> Result<Vec<Literal>> + 'a;
+type Deliver<'a> = dyn Fn(&[&Literal], &Edge) -> Result<Vec<Literal>> + 'a;
 
-fn over_ranks(stages: &[Stage]) -> impl Fn(&[&Literal], &Edge, (usize, usize)) -> Result<Vec<Literal>> + '_ {
-    |sent, edge, (stage, input)| {
+fn over_ranks(stages: &[Stage]) -> impl Fn(&[&Literal], &Edge) -> Result<Vec<Literal>> + '_ {
+    |sent, edge| {
+        let (stage, input) = edge.to;
         let (from, output) = (&stages[edge.from.0].partitioned, edge.from.1);
         let ty = from.graph.ty(from.graph.outputs[output]);
         let global = virtual_ranks::collect(ty, &from.outputs[output], &from.mesh, sent)?;
@@ -232,12 +223,9 @@ fn advance(
         for (edge, is_open) in edges.iter().zip(&mut is_open).filter(|(_, is_open)| **is_open) {
             let output = |graph: &Graph| -> ValueId { graph.outputs[edge.from.1] };
             let Some(sent) = evaluations[edge.from.0].value(output) else { continue };
-            let arrived =
-                edge.to.iter().map(|&to| deliver(&sent, edge, to)).collect::<Result<Vec<Vec<Literal>>>>()?;
-            for (&(stage, input), literals) in edge.to.iter().zip(arrived) {
-                for (rank, literal) in literals.into_iter().enumerate() {
-                    evaluations[stage].feed(rank, input, literal)?;
-                }
+            let (stage, input) = edge.to;
+            for (rank, literal) in deliver(&sent, edge)?.into_iter().enumerate() {
+                evaluations[stage].feed(rank, input, literal)?;
             }
             (*is_open, has_delivered) = (false, true);
         }

@@ -49,8 +49,8 @@ pub struct Structured {
     pub tags: Vec<Tag>,
     /// The marks that end pipeline stages, in order of the lines.
     pub(crate) stages: Vec<Mark>,
-    /// The number of layers that the model is clustered into, if a line requests layers.
-    pub(crate) layers: Option<usize>,
+    /// Whether a line clusters the model into layers; then each node has its layer as its stage.
+    pub(crate) has_layers: bool,
     /// Notes for the user.
     pub notes: Vec<String>,
     /// The narrowest element type that a line requests.
@@ -83,7 +83,7 @@ impl Structured {
             model: model.clone(),
             tags: Vec::new(),
             stages: Vec::new(),
-            layers: None,
+            has_layers: false,
             notes: Vec::new(),
             precision: None,
             computed: Vec::new(),
@@ -198,7 +198,7 @@ impl Structured {
                 self.notes.push(format!("{}: {PIPELINE_NOTE}", entry.describe()));
             }
             Primitive::Layers { count, remat } => {
-                if !entry.modules.is_empty() || self.layers.is_some() {
+                if !entry.modules.is_empty() || self.has_layers {
                     return Err(Diagnostic::new(
                         "E256",
                         "`layers(..)` clusters the layers of the complete model, once",
@@ -206,17 +206,15 @@ impl Structured {
                     .at(entry.describe())
                     .expected("one line for the complete model: `sch.layers(4)`"));
                 }
-                let layers =
-                    partita_pipeline::layers(graph, *count).map_err(|error| error.note(entry.describe()))?;
-                if *remat {
-                    let mut marked = graph.clone();
-                    for layer in layers {
-                        remat::mark(&mut marked, layer.map(NodeId::new))
-                            .map_err(|error| error.note(entry.describe()))?;
-                    }
-                    self.model.forward = marked;
+                let mut marked = graph.clone();
+                let layers = partita_pipeline::mark::layered(&mut marked, *count)
+                    .map_err(|error| error.note(entry.describe()))?;
+                for layer in layers.into_iter().filter(|_| *remat) {
+                    remat::mark(&mut marked, layer.map(NodeId::new))
+                        .map_err(|error| error.note(entry.describe()))?;
                 }
-                self.layers = Some(*count);
+                self.model.forward = marked;
+                self.has_layers = true;
             }
             Primitive::Annotate { tensor, key, value } => {
                 let mut tags = Vec::new();

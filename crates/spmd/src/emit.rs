@@ -110,6 +110,7 @@ pub struct Emitter<'a> {
     #[cfg(feature = "testing")]
     break_rule_at: Option<String>,
     fixed: &'a BTreeMap<String, Vec<AxisList>>,
+    arrivals: &'a BTreeMap<String, Sharding>,
     shards: Shards<'a>,
 }
 
@@ -161,6 +162,7 @@ impl<'a> Emitter<'a> {
             #[cfg(feature = "testing")]
             break_rule_at: options.break_rule_at.clone(),
             fixed: &options.fixed,
+            arrivals: &options.arrivals,
         }
     }
 
@@ -169,6 +171,7 @@ impl<'a> Emitter<'a> {
         let inputs = self.emit_inputs()?;
         for id in self.graph.node_ids() {
             self.current = Some(id);
+            self.gather_arrivals(id)?;
             let op = &self.graph.node(id).op;
             if matches!(op, Op::ShardingConstraint(_)) {
                 self.emit_constraint(id)?;
@@ -206,7 +209,8 @@ impl<'a> Emitter<'a> {
         let mut shardings = Vec::new();
         for &input in &self.graph.inputs {
             let value = self.graph.value(input);
-            let sharding = self.layouts.sharding(input).clone();
+            let used = self.layouts.sharding(input);
+            let sharding = self.arrivals.get(&value.name).unwrap_or(used).clone();
             let types = self.local_types(&sharding, &value.ty)?;
             let mut local = ValueId::new(0);
             for (builder, ty) in self.builders.iter_mut().zip(types) {
@@ -244,9 +248,27 @@ impl<'a> Emitter<'a> {
         assignment
     }
 
+    /// Gathers the operands that arrive in another layout than that in which they are used.
+    fn gather_arrivals(&mut self, id: NodeId) -> std::result::Result<(), Stop> {
+        if self.arrivals.is_empty() {
+            return Ok(());
+        }
+        let node = self.graph.node(id);
+        for &value in &node.operands {
+            let used = self.layouts.sharding(value).clone();
+            let is_input = self.graph.value(value).definition.is_none();
+            if is_input && self.held[value.index()][0].sharding != used {
+                self.move_to(value, 0, &used, &place_of(node), None)?;
+                self.held[value.index()].swap(0, 1);
+            }
+        }
+        Ok(())
+    }
+
     fn emit_node(&mut self, id: NodeId) -> std::result::Result<(), Stop> {
         let node = self.graph.node(id);
         let rule = &self.rules[id.index()];
+        self.gather_arrivals(id)?;
         let assignment = self.assign_node(id)?;
         #[cfg(feature = "testing")]
         let assignment = self.break_rule(id, assignment);

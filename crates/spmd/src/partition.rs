@@ -27,6 +27,9 @@ pub struct Options {
     /// Splits fixed by the user: for the name of a value, the axes of each factor of the op that
     /// computes it. All other splits are chosen by cost. E475 for a name that no op computes.
     pub fixed: BTreeMap<String, Vec<AxisList>>,
+    /// Inputs, by name, that arrive in another layout than that in which they are used, from which
+    /// the ranks gather it before the first reader: values that another pipeline stage sends.
+    pub arrivals: BTreeMap<String, Sharding>,
 }
 
 /// The local counterpart of a global value.

@@ -190,8 +190,15 @@ pub fn find(name: &str) -> Result<&'static Named> {
     ALL.iter().find(has_name).ok_or_else(|| {
         let names: Vec<&str> = ALL.iter().map(|timetable| timetable.name).collect();
         let mut error = Diagnostic::new("E462", format!("there is no timetable `{name}`"))
-            .expected(format!("one of {}", names.join(", ")));
+            .expected("a timetable of the list, or a CSV file");
+        error.notes = list().lines().map(str::to_string).collect();
         error.help = did_you_mean(name, names);
         error
     })
+}
+
+/// Every timetable with its description, one a line.
+pub fn list() -> String {
+    let width = ALL.iter().map(|timetable| timetable.name.len()).max().unwrap_or(0);
+    ALL.iter().map(|timetable| format!("{:width$}  {}\n", timetable.name, timetable.about)).collect()
 }

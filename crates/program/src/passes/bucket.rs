@@ -10,6 +10,7 @@ use partita_ir::traits::CollectiveRef;
 use partita_ir::{Graph, Node, NodeId, Op, Phase, Role, ValueId};
 use partita_mesh::Combiner;
 use partita_pipeline::block_of;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The use of a bucket in a training step, which decides when it starts and ends.
@@ -142,16 +143,71 @@ fn combiner(op: CollectiveRef) -> Option<Combiner> {
     }
 }
 
+/// For each node, whether it leads to a value that another stage waits for, through the forward and
+/// backward pass alone: what the update sends, such as parts of a norm, depends on every gradient.
+fn awaited(graph: &Graph, sent: &[ValueId]) -> Vec<bool> {
+    let mut is_awaited = vec![false; graph.values.len()];
+    sent.iter().for_each(|value| is_awaited[value.index()] = true);
+    let mut awaited = vec![false; graph.nodes.len()];
+    for id in graph.node_ids().rev() {
+        let node = graph.node(id);
+        if node.phase != Phase::Update && node.results.iter().any(|result| is_awaited[result.index()]) {
+            awaited[id.index()] = true;
+            node.operands.iter().for_each(|operand| is_awaited[operand.index()] = true);
+        }
+    }
+    awaited
+}
+
+/// For each node of the update, a number of the set of received values that it depends on: those that
+/// the update reads first. If two nodes have one set, no path leads from one to the other through
+/// another stage, since a value that returns by such a path is only in the set of the second.
+fn replies(graph: &Graph, received: &[ValueId]) -> Vec<usize> {
+    let mut sets: IndexSet<BTreeSet<ValueId>> = IndexSet::from([BTreeSet::new()]);
+    let mut of_value = vec![0; graph.values.len()];
+    let mut first_phase: Vec<Option<Phase>> = vec![None; graph.values.len()];
+    for node in graph.nodes.iter().rev() {
+        node.operands.iter().for_each(|operand| first_phase[operand.index()] = Some(node.phase));
+    }
+    for &value in received.iter().filter(|value| first_phase[value.index()] == Some(Phase::Update)) {
+        of_value[value.index()] = sets.insert_full(BTreeSet::from([value])).0;
+    }
+    let mut set_of = |node: &Node| -> usize {
+        let of_operands: BTreeSet<usize> = node.operands.iter().map(|v| of_value[v.index()]).collect();
+        let set = match of_operands.len() {
+            0 | 1 => of_operands.first().copied().unwrap_or(0),
+            _ => {
+                let all = of_operands.iter().flat_map(|&set| sets[set].iter().copied()).collect();
+                sets.insert_full(all).0
+            }
+        };
+        node.results.iter().for_each(|result| of_value[result.index()] = set);
+        set
+    };
+    graph.nodes.iter().map(&mut set_of).collect()
+}
+
 /// Groups the collectives of the ranks' graphs into buckets. Two collectives may share a bucket if
 /// they agree in kind, groups, combiner, part of the step and microbatch, and no path leads from
 /// one to the other. In addition
 /// - all-reduces of gradients and of the update share a bucket up to the size limit;
 /// - others share a bucket if they belong to one block and no work of another microbatch, which
-///   would have to wait, is between them.
+///   would have to wait, is between them; those of activations also to one pipeline stage.
+///
+/// Other stages lie between some collectives. A gradient that another stage waits for, that of a tied
+/// weight, is reduced as activations are, and collectives of the update share a bucket only if they
+/// depend on the same values of other stages. `sent` and `received` are the values that cross.
 ///
 /// E400 if ranks disagree on groups.
-pub(crate) fn bucket(graphs: &[Graph], classes: &Classes, options: &LowerOptions) -> Result<Vec<Bucket>> {
+pub(crate) fn bucket(
+    graphs: &[Graph],
+    classes: &Classes,
+    options: &LowerOptions,
+    (sent, received): (&[ValueId], &[ValueId]),
+) -> Result<Vec<Bucket>> {
     let first = &graphs[0];
+    let awaited = awaited(first, sent);
+    let replies = replies(first, received);
     let mut buckets: Vec<Bucket> = Vec::new();
     let mut bucket_of: Vec<Option<usize>> = vec![None; first.nodes.len()];
     let mut open: IndexMap<_, usize> = IndexMap::new();
@@ -199,15 +255,20 @@ pub(crate) fn bucket(graphs: &[Graph], classes: &Classes, options: &LowerOptions
                 .at(node.path.clone()));
             }
         }
-        let class = bucket_class(first, node, kind);
+        let is_awaited = awaited[id.index()];
+        let class = if is_awaited { BucketClass::Activation } else { bucket_class(first, node, kind) };
         let bytes = graphs.iter().map(|g| g.ty(g.node(id).operands[0]).bytes()).max().unwrap_or(0);
-        let capped =
-            kind == CollectiveKind::AllReduce && matches!(node.phase, Phase::WeightGrad | Phase::Update);
+        let capped = kind == CollectiveKind::AllReduce
+            && matches!(node.phase, Phase::WeightGrad | Phase::Update)
+            && !is_awaited;
         let block = block_of(&node.path).to_string();
         let phase = options.part(node.phase);
         let key = (
             (kind, meeting.clone(), combiner(op), pairs.to_vec()),
             (class, phase, node.microbatch),
+            // Between two stages of one slice, a value may pass through another slice.
+            (class == BucketClass::Activation).then_some(node.stage),
+            replies[id.index()],
             if capped { None } else { Some(block.clone()) },
         );
         if let Some(&candidate) = open.get(&key) {

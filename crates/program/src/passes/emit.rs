@@ -113,6 +113,7 @@ fn origin(nodes: &[&Node]) -> Origin {
         what: what.join("+"),
         phase: nodes.last().map_or(Phase::Forward, |node| node.phase),
         microbatch: nodes.last().and_then(|node| node.microbatch),
+        stage: nodes.last().map_or(0, |node| node.stage),
     }
 }
 
@@ -450,6 +451,7 @@ impl Emitter<'_> {
             what: what.to_string(),
             phase: bucket.phase,
             microbatch: bucket.microbatch,
+            stage: node.map_or(0, |node| node.stage),
         }
     }
 

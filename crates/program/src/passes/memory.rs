@@ -119,6 +119,7 @@ pub(crate) fn replace_inputs(mut program: Program, guard: bool) -> Program {
             path: program.buffer(old).what.clone(),
             phase: partita_ir::Phase::Update,
             microbatch: None,
+            stage: 0,
         };
         push_copy(&mut program, &ty, view, old, origin);
     }

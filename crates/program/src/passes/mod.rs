@@ -125,7 +125,9 @@ pub const PASSES: &[Pass] = &[
         name: "bucket",
         about: "merge collectives of one kind and group when no reader is delayed by it",
         run: |mut lowering, context| {
-            lowering.buckets = bucket::bucket(&lowering.graphs, &lowering.classes, context.options)?;
+            let values = |ends: Vec<(usize, ValueId)>| ends.into_iter().map(|end| end.1).collect::<Vec<_>>();
+            let ends = (&values(lowering.sent())[..], &values(lowering.received())[..]);
+            lowering.buckets = bucket::bucket(&lowering.graphs, &lowering.classes, context.options, ends)?;
             let (graph, ranks) = (&lowering.graphs[0], lowering.classes.rank_count());
             let of_edge = |class, ends| Bucket::of_edge(graph, class, ends, ranks);
             let received = lowering.received().into_iter().map(|end| of_edge(BucketClass::Received, end));

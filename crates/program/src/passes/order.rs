@@ -123,7 +123,20 @@ pub(crate) fn order(
         }
     }
 
-    let key = keys(graph, buckets, options, timing);
+    let places = Places::of(graph, timing);
+    // What the update receives may depend on all that this stage sends before: it waits after that.
+    for (number, place) in late_receives(graph, buckets, &places) {
+        for (other, bucket) in buckets.iter().enumerate() {
+            let sent = bucket.edge.filter(|_| bucket.class == BucketClass::Sent);
+            let maker = sent.and_then(|(_, value)| maker(graph, value));
+            if maker.is_some_and(|maker| places.of_node[maker.index()] < place) {
+                followers[start(other)].push(wait(number));
+                missing[wait(number)] += 1;
+            }
+        }
+    }
+
+    let key = keys(graph, buckets, options, timing, &places);
     let mut ready: BinaryHeap<Reverse<(Key, usize)>> = BinaryHeap::new();
     let is_unit = |unit: usize| unit >= node_count || unit_of[unit] == unit;
     for unit in (0..unit_count).filter(|&unit| is_unit(unit) && missing[unit] == 0) {
@@ -232,11 +245,33 @@ fn readers_before_update(graph: &Graph, uses: &[Vec<(NodeId, usize)>], value: Va
     readers
 }
 
+/// The buckets of values that arrive from other stages for the update alone, with the place of the
+/// first node that reads each.
+fn late_receives(graph: &Graph, buckets: &[Bucket], places: &Places) -> Vec<(usize, isize)> {
+    let mut first: BTreeMap<ValueId, (isize, Phase)> = BTreeMap::new();
+    for (node, &place) in graph.nodes.iter().zip(&places.of_node) {
+        for &operand in &node.operands {
+            let known = first.entry(operand).or_insert((place, node.phase));
+            *known = (*known).min((place, node.phase));
+        }
+    }
+    let late = |(number, bucket): (usize, &Bucket)| {
+        let (_, value) = bucket.edge.filter(|_| bucket.class == BucketClass::Received)?;
+        first.get(&value).filter(|(_, phase)| *phase == Phase::Update).map(|&(place, _)| (number, place))
+    };
+    buckets.iter().enumerate().filter_map(late).collect()
+}
+
 /// The preferred time of each unit.
-fn keys(graph: &Graph, buckets: &[Bucket], options: &LowerOptions, timing: Option<&Timing>) -> Vec<Key> {
+fn keys(
+    graph: &Graph,
+    buckets: &[Bucket],
+    options: &LowerOptions,
+    timing: Option<&Timing>,
+    places: &Places,
+) -> Vec<Key> {
     let node_count = graph.nodes.len();
     let end = node_count as isize;
-    let places = Places::of(graph, timing);
     // The first node that needs a value, looking through views.
     let mut first_use = vec![end; graph.values.len()];
     // A value for another stage is needed as soon as it can be computed.

@@ -7,8 +7,8 @@
 
 use crate::passes::order::maker;
 use partita_base::Result;
-use partita_ir::{Graph, NodeId, Phase, Role, ValueId};
-use partita_pipeline::{Task, TaskKind, Timetable};
+use partita_ir::{Graph, NodeId, Phase, ValueId};
+use partita_pipeline::{Task, TaskKind, Timetable, from_feed};
 use std::collections::BTreeMap;
 
 /// The tasks of the mesh slice that runs a graph, and the times at which values cross its edges.
@@ -109,7 +109,10 @@ impl Timing {
         // A step with one microbatch does not number it.
         let only = (self.microbatches == 1).then_some(0);
         let mut of_node: Vec<usize> = Vec::with_capacity(graph.nodes.len());
-        let from_feed = self.follow_from_feed(graph);
+        // A node follows from the feed if its results do.
+        let values = from_feed(graph, |value| self.received.contains_key(&value));
+        let from_feed: Vec<bool> =
+            graph.nodes.iter().map(|node| node.results.iter().all(|v| values[v.index()])).collect();
         for node in &graph.nodes {
             let own = node.microbatch.or(only).and_then(|m| of_phase.get(&(node.stage, node.phase, m)));
             let of_operand = |value: &ValueId| match graph.value(*value).definition {
@@ -140,25 +143,6 @@ impl Timing {
             }
         }
         of_node
-    }
-
-    /// For each node, whether it depends only on constants and step inputs.
-    fn follow_from_feed(&self, graph: &Graph) -> Vec<bool> {
-        let mut replaced = vec![false; graph.values.len()];
-        graph.aliases.iter().for_each(|&(input, _)| replaced[graph.inputs[input].index()] = true);
-        let mut from_feed: Vec<bool> = Vec::with_capacity(graph.nodes.len());
-        for node in &graph.nodes {
-            let is_fed = |value: &ValueId| match graph.value(*value).definition {
-                Some((maker, _)) => from_feed[maker.index()],
-                None => {
-                    graph.value(*value).role == Role::Input
-                        && !self.received.contains_key(value)
-                        && !replaced[value.index()]
-                }
-            };
-            from_feed.push(node.operands.iter().all(is_fed));
-        }
-        from_feed
     }
 
     /// For each node, whether its results are only sent, or used to compute sent values.

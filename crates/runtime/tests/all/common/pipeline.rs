@@ -1,0 +1,162 @@
+//! Steps in pipeline stages from a model and a plan, and the CPU device as verification sees it.
+#![allow(dead_code)]
+
+use partita_base::{DType, Result};
+use partita_cost::{Cluster, Level, Link};
+use partita_ir::{Literal, Registry, Target};
+use partita_mesh::Mesh;
+use partita_nn::{BertConfig, GptConfig, LlamaConfig, MlpConfig, Model, ModelConfig, Optimizer, StepOptions};
+use partita_pipeline::Order;
+use partita_program::{Edge, LowerOptions, Stage, Stages, lower_stages};
+use partita_runtime::{Runner, RunnerOptions};
+use partita_schedule::verify::{Report, StepRunner, Unwatched, Verification};
+use partita_schedule::{BuildOptions, Built, Plan, ReadyOptions, Tools, build, moves, ready_plan};
+use partita_spmd::{Partitioned, virtual_ranks};
+
+/// A small model of the zoo in f64: `layers` blocks, 16 features, 8 tokens.
+pub fn model(name: &str, layers: usize, batch: usize) -> Model {
+    let (vocab, dim, heads, sequence) = (20, 16, 2, 8);
+    let config = match name {
+        "gpt" => {
+            let dropout = 0.1;
+            ModelConfig::Gpt(GptConfig {
+                vocab,
+                dim,
+                layers,
+                heads,
+                sequence,
+                dropout,
+                ..GptConfig::default()
+            })
+        }
+        "llama" => {
+            ModelConfig::Llama(LlamaConfig { vocab, dim, layers, heads, sequence, ..LlamaConfig::default() })
+        }
+        "bert" => {
+            ModelConfig::Bert(BertConfig { vocab, dim, layers, heads, sequence, ..BertConfig::default() })
+        }
+        "mlp" => {
+            ModelConfig::Mlp(MlpConfig { dims: [vec![8; layers], vec![4]].concat(), ..MlpConfig::default() })
+        }
+        other => panic!("no model is called {other}"),
+    };
+    config.build(batch, DType::F64, true).unwrap_or_else(|error| panic!("{error}"))
+}
+
+pub fn mesh(text: &str) -> Mesh {
+    Mesh::parse(text, None).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Pairs of ranks with fast links among them, slow ones to all others.
+pub fn pairs() -> Cluster {
+    let mut cluster = Cluster::default();
+    let link = |bytes_per_s| Link { latency_s: 1e-9, bytes_per_s, ..cluster.levels[0].link };
+    cluster.levels = vec![Level { ranks: Some(2), link: link(1e12) }, Level { ranks: None, link: link(1e6) }];
+    cluster
+}
+
+/// AdamW with clipping, under a timetable.
+pub fn options(microbatches: usize, timetable: &str) -> BuildOptions {
+    let mut step = StepOptions::new(Optimizer::adamw());
+    step.clip_grad_norm = Some(1.0);
+    let timetable = Order::named(timetable).unwrap_or_else(|error| panic!("{error}"));
+    BuildOptions { microbatches, timetable, ..BuildOptions::new(step) }
+}
+
+/// The ready plan of a bundled model.
+pub fn plan(name: &str, model: &Model, mesh: &Mesh) -> Plan {
+    ready_plan(name, &model.forward, mesh, &ReadyOptions::default()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The training step of a model on a mesh.
+pub fn built(model: &Model, plan: &Plan, mesh: &Mesh, options: &BuildOptions) -> Result<Built> {
+    let tools = Tools { registry: &Registry::default(), runner: &CpuStep::default() };
+    build(model, plan, mesh, options, &tools)
+}
+
+/// Compares the step on the CPU device with one device.
+pub fn verify(model: &Model, plan: &Plan, mesh: &Mesh, options: &BuildOptions) -> Result<Report> {
+    let verification = Verification {
+        model,
+        precise: None,
+        options: &options.clone().for_verification(),
+        tools: Tools { registry: &Registry::default(), runner: &CpuStep::default() },
+        seed: 7,
+        learning_rate: 1e-3,
+        watcher: &Unwatched,
+    };
+    Ok(verification.run(plan, mesh)?.report)
+}
+
+/// What lowering takes of a built step.
+pub fn stages(built: &Built) -> Stages<'_> {
+    let edge = |edge| {
+        let (members, boxes) = moves(&built.stages, edge);
+        Edge { name: edge.name.clone(), members, boxes }
+    };
+    Stages {
+        stages: built.stages.iter().map(stage).collect(),
+        edges: built.edges.iter().map(edge).collect(),
+        timetable: built.timetable.as_ref(),
+    }
+}
+
+fn stage(stage: &partita_schedule::Stage) -> Stage<'_> {
+    Stage {
+        classes: &stage.classes,
+        ranks: stage.ranks.clone(),
+        received: stage.received(),
+        sent: stage.sent(),
+    }
+}
+
+/// Runs the programs of a step on the CPU device.
+#[derive(Clone, Debug, Default)]
+pub struct CpuStep {
+    pub options: RunnerOptions,
+}
+
+impl StepRunner for CpuStep {
+    fn name(&self) -> &str {
+        "cpu"
+    }
+
+    fn target(&self) -> &dyn Target {
+        &self.options.cpu
+    }
+
+    fn run(&self, built: &Built, inputs: &[Literal]) -> Result<Vec<Literal>> {
+        let options = RunnerOptions { nan_guard: false, ..self.options.clone() };
+        let options = options.sharing(built.mesh.rank_count());
+        let set = lower_stages(&stages(built), &LowerOptions::default(), &options.cpu)?;
+        let world = options.world(&set)?;
+        let mut runner = Runner::new(set, world, options)?;
+        for stage in &built.stages {
+            let Partitioned { graph, mesh, inputs: layouts, .. } = &stage.partitioned;
+            for (position, of_step) in stage.fed() {
+                let name = &graph.value(graph.inputs[position]).name;
+                for (local, &rank) in stage.ranks.iter().enumerate() {
+                    let shard = virtual_ranks::distribute(&inputs[of_step], &layouts[position], mesh, local);
+                    runner.write_input(rank, name, &shard.to_bytes())?;
+                }
+            }
+        }
+        runner.step()?;
+        let mut outputs: Vec<Option<Literal>> = vec![None; built.step.outputs.len()];
+        for stage in &built.stages {
+            let Partitioned { graph, mesh, outputs: layouts, .. } = &stage.partitioned;
+            for (position, of_step) in stage.returned() {
+                let ty = graph.ty(graph.outputs[position]);
+                let shard = |(local, &rank): (usize, &usize)| {
+                    let shape = layouts[position].local_shape(mesh, &ty.shape, local);
+                    let bytes = runner.read_output(rank, &graph.output_names[position])?;
+                    Ok(Literal::from_bytes(&ty.with_shape(shape), &bytes).expect("an output fills its type"))
+                };
+                let locals = stage.ranks.iter().enumerate().map(shard).collect::<Result<Vec<Literal>>>()?;
+                let locals: Vec<&Literal> = locals.iter().collect();
+                outputs[of_step] = Some(virtual_ranks::collect(ty, &layouts[position], mesh, &locals)?);
+            }
+        }
+        Ok(outputs.into_iter().map(|output| output.expect("a stage returns it")).collect())
+    }
+}
