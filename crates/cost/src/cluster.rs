@@ -196,13 +196,6 @@ impl Cluster {
         rings
     }
 
-    /// The link between two ranks: that of the nearest level that connects them.
-    pub fn link_between(&self, a: usize, b: usize) -> Link {
-        let connects = |level: &&Level| level.ranks.is_none_or(|ranks| a / ranks == b / ranks);
-        let last = self.levels.last().expect("a cluster has a level");
-        self.levels.iter().find(connects).unwrap_or(last).link
-    }
-
     /// Seconds of a collective in the groups over `axes`; `bytes` as in [`Collective::seconds`].
     pub fn collective_s(&self, kind: Collective, bytes: f64, mesh: &Mesh, axes: &[AxisRef]) -> f64 {
         kind.seconds(bytes, &self.rings(mesh, axes))

@@ -107,7 +107,8 @@ impl PlannedStep {
         match self.pieces.iter().find(|pieces| pieces.name == name) {
             None => stored(name),
             Some(pieces) => {
-                let parts = pieces.limits.iter().map(|(part, ..)| stored(part)).collect::<Result<Vec<_>>>()?;
+                let parts =
+                    pieces.limits.iter().map(|(part, ..)| stored(part)).collect::<Result<Vec<_>>>()?;
                 Ok(pieces.join(&parts))
             }
         }

@@ -25,17 +25,16 @@ pub fn collective_s(collective: &Collective, cluster: &Cluster) -> f64 {
 }
 
 fn send_s(collective: &Collective, cluster: &Cluster) -> f64 {
-    let mut busy_s = vec![0.0; collective.members.len()];
-    let mut latency_s = 0.0f64;
-    for transfer in collective.transfers.iter() {
-        let CollectiveOp::Send { boxes } = &transfer.exchange else { continue };
-        for moved in boxes.iter() {
-            let ends = [moved.source, moved.target];
-            let link = cluster.link_between(collective.members[ends[0]], collective.members[ends[1]]);
-            let bytes = moved.extents.iter().product::<usize>() * transfer.inputs[0].dtype.size_bytes();
-            latency_s = latency_s.max(link.latency_s);
-            ends.iter().for_each(|&end| busy_s[end] += bytes as f64 / link.bytes_per_s);
-        }
-    }
-    latency_s + busy_s.into_iter().fold(0.0, f64::max)
+    let messages = collective.transfers.iter().flat_map(|transfer| {
+        let boxes = match &transfer.exchange {
+            CollectiveOp::Send { boxes } => &boxes[..],
+            _ => &[],
+        };
+        let element = transfer.inputs[0].dtype.size_bytes();
+        boxes.iter().map(move |moved| {
+            let bytes = moved.extents.iter().product::<usize>() * element;
+            (collective.members[moved.source], collective.members[moved.target], bytes)
+        })
+    });
+    cluster.messages_s(messages)
 }

@@ -354,7 +354,7 @@ fn tensor_text(tensor: &Tensor) -> String {
         let _ = writeln!(text, "  {what}   {}: {:?}, {} bytes each", ranks.join(","), held.shape, held.bytes);
     }
     for Over { axis, dim, chain } in &tensor.over {
-        let how = dim.map_or("whole".to_string(), |dim| format!("dimension {dim} is cut"));
+        let how = dim.map_or("replicated".to_string(), |dim| format!("dimension {dim} is sharded"));
         let _ = write!(text, "\nwhy, over {axis}: {how}\n{}", numbered(chain));
     }
     text

@@ -124,7 +124,7 @@ fn the_screen_shows_lines_meetings_and_notes() {
         "\"layers.0\" = \"shard(weight, 0)\"  (plan.py:1)\n      lays out 1 parameter, 2 optimizer states",
         "(by hand)",
         "changes nothing: random numbers follow the global index",
-        "the batch lies over the data axes\n      all_reduce:",
+        "default layout of the batch\n      all_reduce:",
         "note: `layers.0`: fork_rng changes nothing",
     ] {
         assert!(outcome.out.contains(words), "`{words}` is not in\n{}", outcome.out);

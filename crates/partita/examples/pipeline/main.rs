@@ -53,9 +53,8 @@ fn step(sch: &mut Schedule, model: &Model, batch: &Fed) -> Result<Step> {
     let mut planned = PlannedStep::new(&sch.build()?, model, 0, RunnerOptions::default())?;
     let loss = planned.step(batch, 1e-3)?.loss;
     let names = model.params.keys();
-    let gradients = names
-        .clone()
-        .map(|name| Ok((name.clone(), planned.output(&format!("grad.{name}"))?.to_f64())));
+    let gradients =
+        names.clone().map(|name| Ok((name.clone(), planned.output(&format!("grad.{name}"))?.to_f64())));
     let gradients = gradients.collect::<Result<_>>()?;
     let parameters = names.map(|name| Ok((name.clone(), planned.parameter(name)?.to_f64())));
     Ok(Step { loss, gradients, parameters: parameters.collect::<Result<_>>()? })
@@ -123,7 +122,7 @@ fn run_with(dim: usize, say: &mut dyn FnMut(&str)) -> Result<()> {
     say(&format!("\nthe order of {MICROBATCHES} microbatches in two stages"));
     let built = by_hand.build()?;
     if let Some(timetable) = &built.timetable {
-        timetable.chart()?.lines().for_each(|line| say(line));
+        timetable.chart()?.lines().for_each(say);
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Pipelines end to end: what crosses between stages, what stages hold, and steps of random models
 //! and orders, each against a count or a step that does not know of stages.
 
+use crate::common::pipeline::{built, mesh, model, options, pairs, plan, stages, verify};
 use partita_base::DType;
 use partita_cost::Cluster;
 use partita_ir::{Graph, Phase, Role, ValueId};
@@ -11,7 +12,6 @@ use partita_program::{
 };
 use partita_runtime::Cpu;
 use partita_schedule::{BuildOptions, Built, Plan};
-use crate::common::pipeline::{built, mesh, model, options, pairs, plan, stages, verify};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A step on a mesh, with the ready plan.

@@ -5,8 +5,8 @@
 //!
 //! `ONLY="gpt pp=2,tp=2"` runs the cases whose line contains each of these words.
 
-use partita_pipeline::timetables;
 use crate::common::pipeline::{mesh, model, options, plan, verify};
+use partita_pipeline::timetables;
 
 const MODELS: [&str; 4] = ["gpt", "llama", "bert", "mlp"];
 const MESHES: [&str; 6] = ["pp=2", "pp=4", "pp=3", "pp=2,tp=2", "pp=2,dp=2", "pp=2,fsdp=2"];
