@@ -66,8 +66,8 @@ pub struct Measurement {
     /// units of 10^9.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gbytes_per_s: Option<f64>,
-    /// For a collective, and for what memory bounds: the time that its inputs and outputs, read and written once, would take at the bandwidth of the
-    /// plain copy beside it, over the fastest run's.
+    /// For a collective, and for ops that memory bounds: the time that its inputs and outputs, read and written once, would
+    /// take at the bandwidth of the plain copy beside it, over the fastest run's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub of_limit: Option<f64>,
     /// For a collective: the same at the bandwidth of the plain exchange beside it, whose bytes another core has written.
