@@ -80,6 +80,10 @@ pub enum Command {
     Generate(GenerateArgs),
     /// Write the weights of a run, or a plan, in the form of another program.
     Export(ExportArgs),
+    /// Predict the time and memory of a step on a cluster, from the programs that would run.
+    Simulate(SimulateArgs),
+    /// Draw the order in which pipeline stages work on microbatches, or list the orders.
+    Timetable(TimetableArgs),
     /// Run named passes on a program in StableHLO text and print it.
     Opt(OptArgs),
     /// Measure training steps, matmuls and collectives in the sizes of published benchmarks.
@@ -270,6 +274,42 @@ pub struct LowerArgs {
     /// names.
     #[arg(long, value_name = "PASS,..", value_delimiter = ',', conflicts_with_all = ["counts", "stage"])]
     pub print_after: Vec<String>,
+}
+
+/// Flags of `simulate`.
+#[derive(Args, Clone, Debug)]
+pub struct SimulateArgs {
+    /// A config file or a bundled config.
+    pub config: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+    /// Write the timeline to a new file, for Perfetto or chrome://tracing.
+    #[arg(long, value_name = "FILE.json")]
+    pub trace: Option<PathBuf>,
+}
+
+/// Flags of `timetable`.
+#[derive(Args, Clone, Debug)]
+pub struct TimetableArgs {
+    /// The name of a timetable, such as 1f1b, or a CSV file in the form of PyTorch; without it, all names are listed.
+    #[arg(value_name = "NAME|FILE.csv")]
+    pub name: Option<String>,
+    /// Slices of the mesh along pp.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub slices: u32,
+    /// Microbatches of a step.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub microbatches: u32,
+    /// Draw the forward passes alone, as inference runs them.
+    #[arg(long)]
+    pub forward: bool,
+    /// Also write the picture to a new SVG file.
+    #[arg(long, value_name = "FILE.svg")]
+    pub svg: Option<PathBuf>,
+    /// Also write the tasks to a new CSV file, which --timetable and PyTorch read.
+    #[arg(long, value_name = "FILE.csv")]
+    pub csv: Option<PathBuf>,
 }
 
 /// Flags of `eval`.

@@ -8,6 +8,7 @@
 pub mod cli;
 pub mod commands;
 pub mod env;
+pub mod files;
 pub mod interrupt;
 pub mod output;
 pub mod run;

@@ -10,11 +10,13 @@ pub mod progress;
 use crate::commands::bench::Measurement;
 use crate::commands::bench::profile::Profile;
 use events::{
-    Bucket, Counts, Event, Failure, Note, Overlaps, Sample, Step, Stopped, Summary, Text, Validation, Verify,
+    Bucket, Counts, Edges, Event, Failure, Note, Overlaps, Sample, Step, Stopped, Summary, Text, Validation,
+    Verify,
 };
 use format::{bytes, duration, number, short, table};
 use indicatif::{ProgressBar, ProgressStyle};
 use partita_base::Diagnostic;
+use partita_program::EdgeCounts;
 use partita_schedule::verify::Report;
 use progress::{Pace, Working};
 use serde::Serialize;
@@ -235,6 +237,17 @@ impl Output {
         }
     }
 
+    /// What crosses between the stages of a pipeline; nothing without a pipeline.
+    pub fn edges(&mut self, counts: &EdgeCounts) {
+        if counts.rows.is_empty() {
+            return;
+        }
+        self.emit(&Edges::from(counts));
+        if !self.json {
+            self.print(&format!("\n{counts}"));
+        }
+    }
+
     /// What a rank computes while its gradients are under way.
     pub fn overlaps(&mut self, overlaps: &Overlaps) {
         self.emit(overlaps);
@@ -448,7 +461,7 @@ pub(crate) fn counts_table(counts: &Counts) -> String {
         })
         .collect();
     table(&header, &rows)
-        + "meetings of a rank in one step; in parentheses: tensors, where several travel together\n"
+        + "collectives of a rank in one step; in parentheses: tensors, if a collective carries several\n"
 }
 
 /// One row for each bucket of gradients.

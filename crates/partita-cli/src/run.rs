@@ -10,6 +10,8 @@ use crate::commands::launch::launch;
 use crate::commands::lower::lower;
 use crate::commands::opt::opt;
 use crate::commands::show::show;
+use crate::commands::simulate::simulate;
+use crate::commands::timetable::timetable;
 use crate::commands::train::train;
 use crate::commands::verify::verify;
 use crate::env::Environment;
@@ -70,6 +72,11 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<Ending> {
             }
             Ok(Ending::Done)
         }
+        Command::Simulate(args) => {
+            simulate(args, &session(&args.config, args.flags.overrides()?, output)?, output)?;
+            Ok(Ending::Done)
+        }
+        Command::Timetable(args) => timetable(args, output).map(|()| Ending::Done),
         Command::Eval(args) => eval(args, output).map(|()| Ending::Done),
         Command::Generate(args) => generate(args, output).map(|()| Ending::Done),
         Command::Export(args) => export(args, output).map(|()| Ending::Done),

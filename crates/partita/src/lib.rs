@@ -22,6 +22,7 @@ pub mod run_files;
 pub mod sample;
 pub mod session;
 pub mod signature;
+pub mod stage_table;
 pub mod trainer;
 pub mod validator;
 

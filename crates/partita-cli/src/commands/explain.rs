@@ -7,8 +7,10 @@ use crate::output::events::{Counts, Event};
 use crate::output::format::{bytes, table};
 use crate::run::answer;
 use partita::session::Session;
+use partita::stage_table::{StageRow, stage_table};
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::{Graph, Registry};
+use partita_mesh::rank_list;
 use partita_schedule::explain::{Choice, Collective, Explain, Line, Over, Subject, Tensor};
 use partita_schedule::{Built, Tools, restructure};
 use serde::Serialize;
@@ -48,6 +50,8 @@ pub struct Overview {
     pub counts: Counts,
     /// The collectives of a rank, with the lines they come from.
     pub collectives: Vec<Collective>,
+    /// The stages of a pipeline; empty without one.
+    pub stages: Vec<StageRow>,
     /// Facts worth telling.
     pub notes: Vec<String>,
 }
@@ -166,6 +170,7 @@ impl Explained {
             lines: explained[0].lines(&self.forward),
             counts: Counts::from(&partita_program::counts(&session.lower(&self.built)?)),
             collectives: explained.iter().flat_map(Explain::collectives).collect(),
+            stages: stage_table(&self.built),
             notes: self.notes.clone(),
         })
     }
@@ -193,11 +198,20 @@ impl Overview {
     pub fn text(&self) -> String {
         let mut text = format!("mesh {}\n\nplan\n", self.mesh);
         if self.lines.is_empty() {
-            text += "  no lines: only the batch is cut\n";
+            text += "  no lines: only the batch is sharded\n";
         }
         for line in &self.lines {
             let origin = if line.origin.is_empty() { String::new() } else { format!("  ({})", line.origin) };
             let _ = writeln!(text, "  {}{origin}\n      {}", line.line, effects(line));
+        }
+        for stage in &self.stages {
+            let StageRow { stage: number, mesh, modules, because, .. } = stage;
+            let end = match (modules.last(), because.is_empty()) {
+                (Some(last), false) => format!(", ends after {last} because of {because}"),
+                _ => String::new(),
+            };
+            let begin = if *number == 0 { "\n" } else { "" };
+            let _ = writeln!(text, "{begin}stage {number} on {mesh}, ranks {}{end}", rank_list(&stage.ranks));
         }
         let _ = write!(text, "\n{}\n", counts_table(&self.counts));
         text += &because(&self.collectives);
@@ -271,7 +285,8 @@ fn because(collectives: &[Collective]) -> String {
         format!("      {}:{}, {}, {}\n", first.kind, ranges(numbers), first.phase, bytes(*total as u64))
     };
     let mut text =
-        if lines.is_empty() { "ranks never meet\n" } else { "ranks meet because of\n" }.to_string();
+        if lines.is_empty() { "no collectives\n" } else { "collectives, by the line that causes them\n" }
+            .to_string();
     for line in lines {
         let _ = writeln!(text, "  {}", if line.is_empty() { "no line" } else { line });
         text.extend(groups.iter().filter(|(first, ..)| first.because == line).map(row));

@@ -3,6 +3,7 @@
 use crate::cli::{ExportArgs, ExportForm, PlanForm};
 use crate::commands::saved::Source;
 use crate::commands::show::plan_text;
+use crate::files::write_new;
 use crate::output::Output;
 use crate::output::events::Event;
 use crate::output::format::bytes;
@@ -13,7 +14,7 @@ use partita_base::{Diagnostic, Result};
 use partita_runtime::checkpoint::{TensorData, export_weights};
 use partita_schedule::Plan;
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// A file of weights that was written.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -47,7 +48,7 @@ pub fn export(args: &ExportArgs, output: &mut Output) -> Result<()> {
     let text = plan_text(&plan(args)?, form);
     match &args.out {
         None => output.text(text),
-        Some(path) => write_new(path, &text)?,
+        Some(path) => write_new(path, "the plan", |file| file.write_all(text.as_bytes()))?,
     }
     Ok(())
 }
@@ -107,16 +108,4 @@ impl Exported {
             self.checkpoint.as_ref().map_or("initial values".to_string(), |path| format!("from {path}"));
         format!("{}: {} tensors, {}, {from}", self.file, self.tensors, bytes(self.bytes))
     }
-}
-
-/// Writes a text to a new file. E043 if the file exists or cannot be written.
-fn write_new(path: &Path, text: &str) -> Result<()> {
-    let file = std::fs::File::create_new(path);
-    file.and_then(|mut file| std::io::Write::write_all(&mut file, text.as_bytes())).map_err(|error| {
-        Diagnostic::new("E043", "the plan cannot be written")
-            .at(path.display().to_string())
-            .expected("the path of a new file in a folder that can be written")
-            .found(error.to_string())
-            .help("name another file with --out, or remove this one")
-    })
 }

@@ -1,4 +1,4 @@
-//! `partita lower`: what a step becomes, stage by stage, and how often its ranks meet.
+//! `partita lower`: what a step becomes, stage by stage, and how often its ranks communicate.
 
 use crate::cli::{LowerArgs, Stage};
 use crate::output::Output;
@@ -9,7 +9,8 @@ use partita::session::Session;
 use partita_base::{Diagnostic, Result};
 use partita_ir::text;
 use partita_program::{
-    Fusion, Lowering, Overlap, PASSES, Pass, ProgramSet, find_pass, gradient_overlap, lower_stages_watched,
+    Fusion, Lowering, Overlap, PASSES, Pass, ProgramSet, edge_counts, find_pass, gradient_overlap,
+    lower_stages_watched,
 };
 use partita_schedule::Built;
 
@@ -25,9 +26,13 @@ pub fn lower(args: &LowerArgs, session: &Session, output: &mut Output) -> Result
     if !args.print_after.is_empty() {
         output.text(after_passes(session, &session.build()?, &args.print_after, args.rank)?);
     } else if args.counts {
-        let programs = output.during("lowering the step", || session.lower(&session.build()?))?;
+        let (programs, edges) = output.during("lowering the step", || {
+            let built = session.build()?;
+            Ok::<_, Box<Diagnostic>>((session.lower(&built)?, edge_counts(&execution::stages(&built))))
+        })?;
         let overlaps = overlap(&programs, args.rank)?;
         output.counts(&Counts::from(&partita_program::counts(&programs)));
+        output.edges(&edges);
         output.overlaps(&overlaps);
     } else {
         let working = output.working("lowering the step");

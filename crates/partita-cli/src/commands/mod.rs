@@ -10,5 +10,7 @@ pub mod lower;
 pub mod opt;
 pub mod saved;
 pub mod show;
+pub mod simulate;
+pub mod timetable;
 pub mod train;
 pub mod verify;

@@ -11,6 +11,7 @@ use partita::keys::Key;
 use partita::memory::{Memory, memory};
 use partita::models::ModelKinds;
 use partita::session::Session;
+use partita::stage_table::{StageRow, stage_table};
 use partita_base::{Diagnostic, Result};
 use partita_ir::Role;
 use partita_mesh::rank_list;
@@ -117,8 +118,9 @@ pub fn overview(session: &Session) -> Result<String> {
     let mut text = format!("model {name} on mesh {mesh} ({} ranks)\n\n", mesh.rank_count());
     text += &parameters(&built);
     let lines = built.plan.to_dict_toml();
-    let nothing = "[plan]\n# no lines: only the batch is cut\n";
+    let nothing = "[plan]\n# no lines: only the batch is sharded\n";
     let _ = write!(text, "\n{}\n", if built.plan.entries.is_empty() { nothing } else { &lines });
+    text += &stages_text(&built)?;
     text += &memory_table(&set);
     let notes = session.notes(&model, &built);
     for note in &notes {
@@ -204,6 +206,48 @@ fn extents(shape: &[usize]) -> String {
         return "1".to_string();
     }
     shape.iter().map(|n| n.to_string()).collect::<Vec<_>>().join("x")
+}
+
+/// The stages of a pipeline with their timetable; empty without a pipeline.
+///
+/// # Errors
+/// E461, as [`partita_pipeline::Timetable::times`].
+pub fn stages_text(built: &Built) -> Result<String> {
+    let Some(timetable) = &built.timetable else { return Ok(String::new()) };
+    let stages = stage_table(built);
+    let mut text = table(
+        &["stage", "mesh", "ranks", "parameters", "forward", "in flight", "modules"],
+        &stages.iter().map(stage_row).collect::<Vec<_>>(),
+    );
+    for stage in stages.iter().filter(|stage| !stage.because.is_empty()) {
+        let _ = writeln!(text, "stage {} ends there because of {}", stage.stage, stage.because);
+    }
+    let chart = timetable.chart()?;
+    if chart.lines().all(|line| line.len() <= WIDEST_CHART) {
+        let _ = write!(text, "\n{chart}");
+    }
+    text.push('\n');
+    Ok(text)
+}
+
+/// The widest timetable that is drawn among other tables, in columns; `partita timetable` draws any.
+const WIDEST_CHART: usize = 160;
+
+fn stage_row(row: &StageRow) -> Vec<String> {
+    let modules = match &row.modules[..] {
+        [] => "-".to_string(),
+        [only] => only.clone(),
+        [first, .., last] => format!("{first} .. {last}"),
+    };
+    vec![
+        row.stage.to_string(),
+        row.mesh.clone(),
+        rank_list(&row.ranks),
+        row.parameters.to_string(),
+        format!("{:.3e} flop", row.forward_flops),
+        row.in_flight.to_string(),
+        modules,
+    ]
 }
 
 /// [`memory`] as a table, ranks with equal figures in one row.

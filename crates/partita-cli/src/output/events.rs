@@ -241,6 +241,45 @@ impl From<&partita_program::Counts> for Counts {
 }
 event!(Counts, "counts");
 
+/// What crosses between the stages of a pipeline in one step.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Edges {
+    /// One for each sender, receiver and part of the step.
+    pub edges: Vec<Edge>,
+}
+event!(Edges, "edges");
+
+/// What one stage sends to another in one part of the step.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Edge {
+    /// The sending stage.
+    pub from: usize,
+    /// The receiving stage.
+    pub to: usize,
+    /// `forward`, `backward` or `update`.
+    pub part: &'static str,
+    /// Values: one for each value and microbatch.
+    pub sends: usize,
+    /// Bytes that cross from the ranks of one stage to those of the other.
+    pub bytes: usize,
+    /// The names of the values, or the ops that compute them.
+    pub values: Vec<String>,
+}
+
+impl From<&partita_program::EdgeCounts> for Edges {
+    fn from(counts: &partita_program::EdgeCounts) -> Edges {
+        let edge = |row: &partita_program::EdgeCount| Edge {
+            from: row.from,
+            to: row.to,
+            part: row.part(),
+            sends: row.sends,
+            bytes: row.bytes,
+            values: row.values.clone(),
+        };
+        Edges { edges: counts.rows.iter().map(edge).collect() }
+    }
+}
+
 /// What a rank computes while its gradients are under way.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Overlaps {

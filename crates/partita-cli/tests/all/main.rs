@@ -10,6 +10,7 @@ mod launch;
 mod limits;
 mod lower_and_show;
 mod memory;
+mod pipelines;
 mod runs;
 mod saved_runs;
 mod training;

@@ -1,0 +1,127 @@
+//! `partita simulate`: the predicted time and memory of a step, from the programs that would run.
+
+use crate::cli::SimulateArgs;
+use crate::files::write_new;
+use crate::output::Output;
+use crate::output::events::Event;
+use crate::output::format::{bytes, table};
+use crate::run::answer;
+use partita::session::Session;
+use partita_base::{Diagnostic, Result};
+use partita_mesh::rank_list;
+use partita_simulate::{ClassRun, MemoryKind, Simulation, simulate as run};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A predicted step.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Predicted {
+    /// The mesh.
+    pub mesh: String,
+    /// The cluster whose figures are used.
+    pub cluster: String,
+    /// Seconds of a step.
+    pub step_s: f64,
+    /// Rows of the batch per second.
+    pub rows_per_s: f64,
+    /// The share of the time in which ranks do not compute, over all ranks.
+    pub idle_share: f64,
+    /// Ranks that execute the same program, in one row.
+    pub classes: Vec<Class>,
+}
+
+/// The ranks that execute one program.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Class {
+    /// The ranks.
+    pub ranks: Vec<usize>,
+    /// Seconds of compute.
+    pub compute_s: f64,
+    /// Seconds of waiting for collectives: communication that is not hidden, and bubbles.
+    pub waiting_s: f64,
+    /// Bytes of the arena, which is all memory of a step.
+    pub peak_bytes: usize,
+    /// Bytes by kind when most are in use.
+    pub by_kind: BTreeMap<&'static str, usize>,
+}
+
+impl Event for Predicted {
+    const NAME: &'static str = "simulate";
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// What building and lowering refuse; E043 if the trace cannot be written.
+pub fn simulate(args: &SimulateArgs, session: &Session, output: &mut Output) -> Result<()> {
+    let (set, simulation) = output.during("simulating the step", || {
+        let set = session.lower(&session.build()?)?;
+        let simulation = run(&set, &session.config().cluster)?;
+        Ok::<_, Box<Diagnostic>>((set, simulation))
+    })?;
+    if let Some(path) = &args.trace {
+        write_new(path, "the trace", |file| simulation.trace(&set).chrome(file))?;
+    }
+    answer(&Predicted::of(session, &simulation), Predicted::text, output);
+    Ok(())
+}
+
+impl Predicted {
+    fn of(session: &Session, simulation: &Simulation) -> Predicted {
+        let class = |class: &ClassRun| Class {
+            ranks: class.ranks.clone(),
+            compute_s: class.compute_s,
+            waiting_s: class.waiting_s,
+            peak_bytes: class.memory.arena_bytes,
+            by_kind: MemoryKind::ALL.iter().map(|kind| kind.name()).zip(class.memory.peak).collect(),
+        };
+        Predicted {
+            mesh: session.mesh().to_string(),
+            cluster: session.config().cluster.name.clone(),
+            step_s: simulation.step_s,
+            rows_per_s: session.config().train.batch as f64 / simulation.step_s.max(f64::MIN_POSITIVE),
+            idle_share: simulation.idle_share(),
+            classes: simulation.classes.iter().map(class).collect(),
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!(
+            "predicted on {} for mesh {}: {} a step, {:.1} rows/s, ranks compute {:.0}% of the time\n\n",
+            self.cluster,
+            self.mesh,
+            seconds(self.step_s),
+            self.rows_per_s,
+            100.0 * (1.0 - self.idle_share)
+        );
+        let of = |class: &Class, kind: MemoryKind| bytes(class.by_kind[kind.name()] as u64);
+        let row = |class: &Class| {
+            let mut row = vec![
+                rank_list(&class.ranks),
+                seconds(class.compute_s),
+                seconds(class.waiting_s),
+                bytes(class.peak_bytes as u64),
+            ];
+            row.extend(SHOWN.iter().map(|&kind| of(class, kind)));
+            row
+        };
+        let mut head = vec!["ranks", "compute", "waiting", "peak memory"];
+        head.extend(SHOWN.iter().map(|kind| kind.name()));
+        text += &table(&head, &self.classes.iter().map(row).collect::<Vec<_>>());
+        text += "waiting: for collectives that no compute hides, and for other stages\n";
+        text
+    }
+}
+
+/// The kinds of memory that the table shows.
+const SHOWN: [MemoryKind; 4] =
+    [MemoryKind::Parameters, MemoryKind::OptimizerState, MemoryKind::Activations, MemoryKind::Gradients];
+
+/// `1.25 ms`.
+fn seconds(seconds: f64) -> String {
+    match seconds {
+        s if s >= 1.0 => format!("{s:.2} s"),
+        s if s >= 1e-3 => format!("{:.2} ms", s * 1e3),
+        s => format!("{:.1} us", s * 1e6),
+    }
+}

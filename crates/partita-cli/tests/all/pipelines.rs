@@ -1,0 +1,125 @@
+//! What the command line says of pipelines and predicts: stages, edges, timetables, times.
+
+use partita_testkit::{Outcome, Place};
+use serde_json::Value;
+use std::path::Path;
+
+/// A small GPT in two stages.
+const GPT: [&str; 6] = ["gpt", "--mesh", "pp=2,tp=2", "--batch", "8", "--microbatches=4"];
+
+fn place() -> Place {
+    Place::of(env!("CARGO_BIN_EXE_partita"))
+}
+
+/// The only event of a command that went well.
+fn event(outcome: &Outcome, name: &str) -> Value {
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let mut events = outcome.of(name);
+    assert_eq!(events.len(), 1, "{}", outcome.out);
+    events.remove(0)
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a temporary path is UTF-8")
+}
+
+fn with<'a>(command: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [command].into_iter().chain(GPT).chain(more.iter().copied()).collect()
+}
+
+#[test]
+fn counts_name_what_crosses_between_stages() {
+    let place = place();
+    let sizes = ["--set", "model.dim=16", "--set", "model.heads=2", "--set", "model.sequence=8"];
+    let outcome = place.run(&with("lower", &[&sizes[..], &["--counts", "--json"]].concat()));
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let edges = event(&outcome, "edges");
+    let rows = edges["edges"].as_array().expect("a list");
+    let row = |from: u64, to: u64, part: &str| {
+        let found = rows.iter().find(|row| row["from"] == from && row["to"] == to && row["part"] == part);
+        found.unwrap_or_else(|| panic!("{rows:?}")).clone()
+    };
+    // The residual stream of 2 rows x 8 tokens x 16 features in f32 for each microbatch, and its gradient back.
+    let stream = 2 * 8 * 16 * 4;
+    let forward = row(0, 1, "forward");
+    assert_eq!(forward["sends"], 4);
+    // Both ranks of the second slice need all of it.
+    assert!([4 * stream, 2 * 4 * stream].contains(&forward["bytes"].as_u64().unwrap()), "{forward}");
+    assert_eq!(row(1, 0, "backward")["sends"].as_u64().unwrap() % 4, 0);
+    let plain = place.run(&with("lower", &[&sizes[..], &["--counts"]].concat()));
+    assert!(plain.out.contains("from  to      part  sends  bytes a step"), "{}", plain.out);
+}
+
+#[test]
+fn show_and_explain_say_where_stages_end_and_why() {
+    let place = place();
+    let show = place.run(&with("show", &[]));
+    assert_eq!(show.code, Some(0), "{}", show.err);
+    for words in ["stage 0 ends there because of no line of the plan", "0 | F0  F1"] {
+        assert!(show.out.contains(words), "`{words}` is not in\n{}", show.out);
+    }
+    let plan = place.path("plan.py");
+    std::fs::write(&plan, "sch[\"layers.0\"].pipeline_split()\n").unwrap();
+    let explain = place.run(&with("explain", &["--plan", text(&plan), "--json"]));
+    assert_eq!(explain.code, Some(0), "{}", explain.err);
+    let stages = event(&explain, "explain")["stages"].clone();
+    assert_eq!(stages.as_array().unwrap().len(), 2);
+    assert_eq!(stages[0]["ranks"], serde_json::json!([0, 1]));
+    assert!(stages[0]["because"].as_str().unwrap().contains("pipeline_split"), "{stages}");
+    assert_eq!(stages[1]["because"], "");
+    assert!(stages[1]["modules"].as_array().unwrap().iter().all(|module| module != "layers.0"), "{stages}");
+    // 1F1B holds as many microbatches as there are stages behind.
+    assert_eq!((&stages[0]["in_flight"], &stages[1]["in_flight"]), (&2.into(), &1.into()));
+}
+
+#[test]
+fn a_timetable_is_drawn_written_and_read_back() {
+    let place = place();
+    let list = place.run(&["timetable", "--json"]);
+    assert_eq!(event(&list, "timetables")["timetables"][0]["name"], "1f1b");
+    let (csv, svg) = (place.path("order.csv"), place.path("order.svg"));
+    let drawn =
+        place.run(&["timetable", "zb-h1", "--slices=2", "--csv", text(&csv), "--svg", text(&svg), "--json"]);
+    assert_eq!(drawn.code, Some(0), "{}", drawn.err);
+    let drawn = event(&drawn, "timetable");
+    assert_eq!((&drawn["slices"], &drawn["microbatches"]), (&2.into(), &8.into()));
+    assert!(std::fs::read_to_string(&svg).unwrap().starts_with("<svg"));
+    let again = event(&place.run(&["timetable", text(&csv), "--json"]), "timetable");
+    for figure in ["makespan", "idle", "in_flight", "chart"] {
+        assert_eq!(drawn[figure], again[figure], "{figure}");
+    }
+    // Files are never replaced.
+    let refused = place.run(&["timetable", "gpipe", "--csv", text(&csv)]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.err.contains("E043"), "{}", refused.err);
+    // A wrong cell is named by row and column.
+    let wrong = place.path("wrong.csv");
+    std::fs::write(&wrong, std::fs::read_to_string(&csv).unwrap().replacen("0F1", "0Q1", 1)).unwrap();
+    let refused = place.run(&["timetable", text(&wrong)]);
+    assert!(
+        refused.code == Some(2) && refused.err.contains("E500") && refused.err.contains("0Q1"),
+        "{}",
+        refused.err
+    );
+    let unknown = place.run(&["timetable", "1f2b"]);
+    assert!(unknown.code == Some(2) && unknown.err.contains("did you mean `1f1b`"), "{}", unknown.err);
+}
+
+#[test]
+fn a_step_is_predicted_and_its_timeline_written() {
+    let place = place();
+    let trace = place.path("trace.json");
+    let outcome = place.run(&with("simulate", &["--cluster", "a100-8", "--trace", text(&trace), "--json"]));
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let predicted = event(&outcome, "simulate");
+    assert_eq!(predicted["cluster"], "a100-8");
+    let step_s = predicted["step_s"].as_f64().unwrap();
+    for class in predicted["classes"].as_array().unwrap() {
+        let spent = class["compute_s"].as_f64().unwrap() + class["waiting_s"].as_f64().unwrap();
+        assert!(spent > 0.0 && spent <= step_s * (1.0 + 1e-9), "{class}");
+    }
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(trace).unwrap()).unwrap();
+    assert!(trace["traceEvents"].as_array().unwrap().len() > 100);
+    let plain = place.run(&with("simulate", &[]));
+    assert!(plain.out.starts_with("predicted on laptop for mesh pp=2,tp=2:"), "{}", plain.out);
+}

@@ -1,0 +1,85 @@
+//! The stages of a pipeline for people and tools: where each begins and ends, what it holds and computes, and why it ends
+//! there.
+
+use partita_ir::{Graph, Node, Operation, Phase, Role};
+use partita_pipeline::Timetable;
+use partita_schedule::{Built, Primitive, Stage};
+use serde::Serialize;
+
+/// What one slice of the mesh runs in a pipeline.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct StageRow {
+    /// Its number: the slices in the order of the pipeline.
+    pub stage: usize,
+    /// The mesh of the slice.
+    pub mesh: String,
+    /// The ranks of the slice.
+    pub ranks: Vec<usize>,
+    /// The module paths of the forward pass, in order, without the paths inside them.
+    pub modules: Vec<String>,
+    /// Elements of the parameters, over all ranks of the slice.
+    pub parameters: usize,
+    /// Floating-point operations of the forward pass of a step, over all ranks of the slice.
+    pub forward_flops: f64,
+    /// Microbatches whose forward pass is done and whose backward pass is not, at most.
+    pub in_flight: usize,
+    /// Why the model is cut after it; empty for the last stage.
+    pub because: String,
+}
+
+/// The stages of a step; empty without a pipeline.
+pub fn stage_table(built: &Built) -> Vec<StageRow> {
+    let Some(timetable) = &built.timetable else { return Vec::new() };
+    let because = because(built);
+    let count = built.stages.len();
+    let row = |(number, stage): (usize, &Stage)| {
+        let graph = &stage.partitioned.graph;
+        let is_parameter = |&&value: &&partita_ir::ValueId| graph.value(value).role == Role::Param;
+        let parameters =
+            graph.inputs.iter().filter(is_parameter).map(|&value| graph.ty(value).element_count());
+        let forward = || graph.nodes.iter().filter(|node| node.phase == Phase::Forward);
+        StageRow {
+            stage: number,
+            mesh: stage.partitioned.mesh.to_string(),
+            ranks: stage.ranks.clone(),
+            modules: modules(forward()),
+            parameters: parameters.sum(),
+            forward_flops: forward().map(|node| flops(graph, node)).sum(),
+            in_flight: in_flight(timetable, number),
+            because: if number + 1 < count { because.clone() } else { String::new() },
+        }
+    };
+    built.stages.iter().enumerate().map(row).collect()
+}
+
+fn in_flight(timetable: &Timetable, slice: usize) -> usize {
+    if timetable.trains() { timetable.peak(slice) } else { 1 }
+}
+
+fn flops(graph: &Graph, node: &Node) -> f64 {
+    node.op.cost(&graph.operand_types(node), &graph.result_types(node)).flops
+}
+
+/// The paths of nodes, shortened to the first two components, consecutive equal ones once.
+fn modules<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<String> {
+    let mut paths: Vec<String> = Vec::new();
+    for node in nodes.filter(|node| !node.path.is_empty()) {
+        let path = node.path.split('.').take(2).collect::<Vec<_>>().join(".");
+        if !paths.contains(&path) {
+            paths.push(path);
+        }
+    }
+    paths
+}
+
+/// The line of the plan, or the rule, that cuts the model.
+fn because(built: &Built) -> String {
+    let cuts = built.plan.entries.iter().filter(|entry| {
+        matches!(entry.primitive, Primitive::PipelineSplit { .. } | Primitive::Layers { .. })
+    });
+    let lines: Vec<String> = cuts.map(|entry| entry.describe()).collect();
+    match lines.is_empty() {
+        true => "no line of the plan: blocks of the model, split evenly by forward operations".to_string(),
+        false => lines.join("; "),
+    }
+}
