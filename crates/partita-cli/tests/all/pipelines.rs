@@ -1,15 +1,12 @@
 //! What the command line says of pipelines and predicts: stages, edges, timetables, times.
 
-use partita_testkit::{Outcome, Place};
+use crate::place;
+use partita_testkit::Outcome;
 use serde_json::Value;
 use std::path::Path;
 
 /// A small GPT in two stages.
 const GPT: [&str; 6] = ["gpt", "--mesh", "pp=2,tp=2", "--batch", "8", "--microbatches=4"];
-
-fn place() -> Place {
-    Place::of(env!("CARGO_BIN_EXE_partita"))
-}
 
 /// The only event of a command that went well.
 fn event(outcome: &Outcome, name: &str) -> Value {
