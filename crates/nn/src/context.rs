@@ -316,7 +316,7 @@ impl Context {
 }
 
 /// E162 unless each dotted part of a name is valid in a module path: plans find modules by path.
-fn check_name(name: &str, path: &str) -> Result<()> {
+pub fn check_name(name: &str, path: &str) -> Result<()> {
     let is_mark = |c: char| c.is_whitespace() || c.is_control() || "*#,:;=\"'`()[]{}".contains(c);
     if name.split('.').all(|part| !part.is_empty()) && !name.contains(is_mark) {
         return Ok(());

@@ -103,6 +103,7 @@ pub fn gradient_graph_wrt(forward: &Graph, also: &[&str]) -> Result<Graph> {
     let mut outputs = Outputs::default();
     outputs.push(LOSS, loss);
     outputs.extend_others(forward, |name| name == LOSS);
+    let aliases = outputs.aliases(forward);
     for (&parameter, gradient) in params.iter().zip(gradients) {
         let name = builder.graph().value(parameter).name.clone();
         let gradient = match gradient {
@@ -122,7 +123,9 @@ pub fn gradient_graph_wrt(forward: &Graph, also: &[&str]) -> Result<Graph> {
         }
         outputs.push(&gradient_name(&name), gradient);
     }
-    remat::rematerialise(graph_edit::prune(outputs.finish(builder)))
+    let mut graph = outputs.finish(builder);
+    graph.aliases = aliases;
+    remat::rematerialise(graph_edit::prune(graph))
 }
 
 /// Completes a graph that has parameters and outputs `loss` and `grad.<parameter>` to a step. New
@@ -201,7 +204,7 @@ pub fn append_update(graph: &Graph, options: &StepOptions) -> Result<Graph> {
         outputs.push(GRADIENT_NORM, norm);
     }
     outputs.extend_others(graph, |name| name == LOSS || gradient_names.contains(name));
-    let mut aliases = Vec::new();
+    let mut aliases = outputs.aliases(graph);
     let inputs = b.graph().inputs.iter().enumerate();
     let position: BTreeMap<ValueId, usize> = inputs.map(|(position, &input)| (input, position)).collect();
     for ((&old, &new), name) in params.iter().zip(&new_params).zip(&names) {
@@ -293,6 +296,15 @@ impl Outputs {
                 self.list.push((name, value, annotation));
             }
         }
+    }
+
+    /// The aliases of `graph`, whose inputs keep their positions, with the new positions of its outputs.
+    fn aliases(&self, graph: &Graph) -> Vec<(usize, usize)> {
+        let moved = |&(input, output): &(usize, usize)| {
+            let name = graph.output_names.get(output)?;
+            Some((input, self.list.iter().position(|(own, _, _)| own == name)?))
+        };
+        graph.aliases.iter().filter_map(moved).collect()
     }
 
     fn finish(self, builder: GraphBuilder) -> Graph {

@@ -1,0 +1,192 @@
+//! The ZIP archive of a `.pt2` file: entries that are stored without compression, found by the
+//! central directory (APPNOTE 6.3.10, sections 4.3.7 to 4.3.16).
+//!
+//! PyTorch writes each payload at a multiple of 64 bytes and without compression, so that it can be
+//! mapped. Its local headers have no sizes; only the central directory has. A name that leaves the
+//! archive, two entries with one name, entries that overlap, compression and encryption do not
+//! occur in such a file, and are refused.
+
+use crate::Limits;
+use crate::limits::exceeded;
+use partita_base::{Diagnostic, Result};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// The entries of an archive: name and place of the payload in the file.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Archive {
+    entries: BTreeMap<String, Range<usize>>,
+}
+
+const END: u32 = 0x0605_4B50;
+const END_64: u32 = 0x0606_4B50;
+const END_64_LOCATOR: u32 = 0x0706_4B50;
+const CENTRAL: u32 = 0x0201_4B50;
+const LOCAL: u32 = 0x0403_4B50;
+
+const END_BYTES: usize = 22;
+const CENTRAL_BYTES: usize = 46;
+const LOCAL_BYTES: usize = 30;
+
+fn damaged(found: impl Into<String>) -> Box<Diagnostic> {
+    Diagnostic::new("E351", "the archive is damaged, or not a `.pt2` file")
+        .expected("a ZIP archive as `torch.export.save` writes it")
+        .found(found)
+        .help("save the model again, or copy the file again")
+}
+
+/// A little-endian number of `size` bytes at `at`.
+fn number(bytes: &[u8], at: usize, size: usize) -> Result<u64> {
+    let part = at.checked_add(size).and_then(|end| bytes.get(at..end));
+    let part = part.ok_or_else(|| damaged(format!("it ends in the middle of a field at byte {at}")))?;
+    Ok(part.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte)))
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Result<usize> {
+    Ok(number(bytes, at, 2)? as usize)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Result<u64> {
+    number(bytes, at, 4)
+}
+
+/// Place and entry count of the central directory.
+fn directory(bytes: &[u8]) -> Result<(Range<usize>, usize)> {
+    let last = bytes.len().checked_sub(END_BYTES).ok_or_else(|| damaged("a file of a few bytes"))?;
+    let first = last.saturating_sub(usize::from(u16::MAX));
+    let ends = |at: &usize| {
+        u32_at(bytes, *at) == Ok(u64::from(END))
+            && u16_at(bytes, *at + 20) == Ok(bytes.len() - END_BYTES - *at)
+    };
+    let end = (first..=last).rev().find(ends).ok_or_else(|| damaged("no end of a central directory"))?;
+    let (mut count, mut size, mut start) =
+        (u16_at(bytes, end + 10)? as u64, u32_at(bytes, end + 12)?, u32_at(bytes, end + 16)?);
+    let mut limit = end;
+    if count == 0xFFFF || size == 0xFFFF_FFFF || start == 0xFFFF_FFFF {
+        let locator = end.checked_sub(20).ok_or_else(|| damaged("no ZIP64 locator"))?;
+        if u32_at(bytes, locator)? != u64::from(END_64_LOCATOR) {
+            return Err(damaged("no ZIP64 locator"));
+        }
+        let record = usize::try_from(number(bytes, locator + 8, 8)?).unwrap_or(usize::MAX);
+        if u32_at(bytes, record)? != u64::from(END_64) {
+            return Err(damaged("no ZIP64 end of the central directory"));
+        }
+        (count, size, start) =
+            (number(bytes, record + 32, 8)?, number(bytes, record + 40, 8)?, number(bytes, record + 48, 8)?);
+        limit = record;
+    }
+    let stop = start.checked_add(size).filter(|&stop| stop <= limit as u64);
+    let stop = stop.ok_or_else(|| damaged("a central directory beyond the end of the file"))?;
+    Ok((start as usize..stop as usize, usize::try_from(count).unwrap_or(usize::MAX)))
+}
+
+/// Sizes and offset of an entry; a ZIP64 extra field replaces those that are all ones.
+fn places(bytes: &[u8], header: usize, extra: Range<usize>) -> Result<[u64; 3]> {
+    // Uncompressed size, compressed size, offset: the order of the extra field.
+    let mut values = [u32_at(bytes, header + 24)?, u32_at(bytes, header + 20)?, u32_at(bytes, header + 42)?];
+    let mut at = extra.start;
+    while at + 4 <= extra.end {
+        let (tag, size) = (u16_at(bytes, at)?, u16_at(bytes, at + 2)?);
+        let mut field = at + 4;
+        at = field + size;
+        if tag != 1 {
+            continue;
+        }
+        for value in values.iter_mut().filter(|value| **value == 0xFFFF_FFFF) {
+            if field + 8 > at.min(extra.end) {
+                return Err(damaged("a ZIP64 field that is too short"));
+            }
+            *value = number(bytes, field, 8)?;
+            field += 8;
+        }
+    }
+    Ok(values)
+}
+
+/// E351 for a name that could leave the archive.
+fn checked_name(name: &[u8]) -> Result<&str> {
+    let name = std::str::from_utf8(name).map_err(|_| damaged("a name that is not UTF-8"))?;
+    let is_strange = name.is_empty()
+        || name.contains(['\\', '\0', ':'])
+        || name.split('/').any(|part| part == ".." || part == ".")
+        || name.starts_with('/');
+    match is_strange {
+        true => Err(damaged(format!("an entry named {name:?}, which could name a file outside"))),
+        false => Ok(name),
+    }
+}
+
+impl Archive {
+    /// Reads the central directory. E351 for a damaged archive or one with entries that `.pt2`
+    /// files do not have, E358 for too many entries.
+    pub fn read(bytes: &[u8], limits: &Limits) -> Result<Archive> {
+        let (place, count) = directory(bytes)?;
+        if count > limits.entries {
+            return Err(exceeded(
+                "the archive",
+                format!("at most {} entries", limits.entries),
+                format!("{count} entries"),
+            ));
+        }
+        let mut entries = BTreeMap::new();
+        // The bytes of each entry with its header.
+        let mut taken: Vec<(Range<usize>, String)> = Vec::new();
+        let mut at = place.start;
+        for _ in 0..count {
+            if at + CENTRAL_BYTES > place.end || u32_at(bytes, at)? != u64::from(CENTRAL) {
+                return Err(damaged("a central directory with fewer entries than it says"));
+            }
+            let lengths = [u16_at(bytes, at + 28)?, u16_at(bytes, at + 30)?, u16_at(bytes, at + 32)?];
+            let name_start = at + CENTRAL_BYTES;
+            let extra = name_start + lengths[0]..name_start + lengths[0] + lengths[1];
+            let next = extra.end + lengths[2];
+            if next > place.end {
+                return Err(damaged("an entry that goes beyond the central directory"));
+            }
+            let name = checked_name(&bytes[name_start..extra.start])?.to_string();
+            let (flags, method) = (u16_at(bytes, at + 8)?, u16_at(bytes, at + 10)?);
+            let [size, stored, offset] = places(bytes, at, extra)?;
+            if flags & 1 != 0 {
+                return Err(damaged(format!("`{name}` is encrypted")));
+            }
+            if method != 0 || size != stored {
+                return Err(damaged(format!("`{name}` is compressed"))
+                    .note("compressed entries could expand without limit, and cannot be mapped"));
+            }
+            let header = usize::try_from(offset).ok().filter(|&header| header < place.start);
+            let header = header.ok_or_else(|| damaged(format!("`{name}` has its data outside the file")))?;
+            if u32_at(bytes, header)? != u64::from(LOCAL) {
+                return Err(damaged(format!("`{name}` has no header where the directory says")));
+            }
+            let start = header + LOCAL_BYTES + u16_at(bytes, header + 26)? + u16_at(bytes, header + 28)?;
+            let end = usize::try_from(size).ok().and_then(|size| start.checked_add(size));
+            let end = end.filter(|&end| end <= place.start);
+            let end =
+                end.ok_or_else(|| damaged(format!("`{name}` of {size} bytes has data outside the file")))?;
+            let local_name = bytes.get(header + LOCAL_BYTES..header + LOCAL_BYTES + lengths[0]);
+            if u16_at(bytes, header + 26)? != lengths[0] || local_name != Some(name.as_bytes()) {
+                return Err(damaged(format!("`{name}` has another name in its own header")));
+            }
+            taken.push((header..end, name.clone()));
+            if entries.insert(name.clone(), start..end).is_some() {
+                return Err(damaged(format!("two entries named `{name}`")));
+            }
+            at = next;
+        }
+        taken.sort_by_key(|(place, _)| (place.start, place.end));
+        match taken.windows(2).find(|pair| pair[1].0.start < pair[0].0.end) {
+            Some(pair) => Err(damaged(format!("`{}` and `{}` overlap", pair[0].1, pair[1].1))),
+            None => Ok(Archive { entries }),
+        }
+    }
+
+    /// The names of all entries.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.keys().map(String::as_str)
+    }
+
+    /// Where the payload of an entry is in the file.
+    pub fn place(&self, name: &str) -> Option<Range<usize>> {
+        self.entries.get(name).cloned()
+    }
+}

@@ -1,0 +1,264 @@
+//! Arithmetic: elementwise functions of one, two or three tensors and numbers.
+//!
+//! Operands are converted to the type of the result, as ATen promotes them.
+
+use super::{Rows, broadcast_pair, constant, convert, one, operand, operands, promoted};
+use crate::pt2::call::{Call, Outs, Scalar};
+use partita_base::Result;
+use partita_ir::ValueId;
+use partita_ir::ops::{BinaryKind, Direction, UnaryKind};
+
+pub const ROWS: Rows = &[
+    ("aten.abs.default", |c| unary(c, UnaryKind::Abs)),
+    ("aten.neg.default", |c| unary(c, UnaryKind::Negate)),
+    ("aten.exp.default", |c| unary(c, UnaryKind::Exponential)),
+    ("aten.expm1.default", |c| unary(c, UnaryKind::ExponentialMinusOne)),
+    ("aten.log.default", |c| unary(c, UnaryKind::Log)),
+    ("aten.log1p.default", |c| unary(c, UnaryKind::LogPlusOne)),
+    ("aten.log2.default", |c| scaled_log(c, std::f64::consts::LOG2_E)),
+    ("aten.log10.default", |c| scaled_log(c, std::f64::consts::LOG10_E)),
+    ("aten.sqrt.default", |c| unary(c, UnaryKind::Sqrt)),
+    ("aten.rsqrt.default", |c| unary(c, UnaryKind::Rsqrt)),
+    ("aten.sin.default", |c| unary(c, UnaryKind::Sine)),
+    ("aten.cos.default", |c| unary(c, UnaryKind::Cosine)),
+    ("aten.tan.default", |c| unary(c, UnaryKind::Tan)),
+    ("aten.tanh.default", |c| unary(c, UnaryKind::Tanh)),
+    ("aten.sigmoid.default", |c| unary(c, UnaryKind::Logistic)),
+    ("aten.erf.default", |c| unary(c, UnaryKind::Erf)),
+    ("aten.erfc.default", |c| unary(c, UnaryKind::Erfc)),
+    ("aten.erfinv.default", |c| unary(c, UnaryKind::ErfInv)),
+    ("aten.square.default", |c| unary(c, UnaryKind::Square)),
+    ("aten.sign.default", |c| unary(c, UnaryKind::Sign)),
+    ("aten.sgn.default", |c| unary(c, UnaryKind::Sign)),
+    ("aten.floor.default", |c| rounded(c, UnaryKind::Floor)),
+    ("aten.ceil.default", |c| rounded(c, UnaryKind::Ceil)),
+    ("aten.round.default", |c| rounded(c, UnaryKind::RoundNearestEven)),
+    ("aten.trunc.default", trunc),
+    ("aten.reciprocal.default", reciprocal),
+    ("aten.bitwise_not.default", |c| unary(c, UnaryKind::Not)),
+    ("aten.add.Tensor", |c| sum(c, BinaryKind::Add, ["self", "other"])),
+    ("aten.add.Scalar", |c| sum(c, BinaryKind::Add, ["self", "other"])),
+    ("aten.sub.Tensor", |c| sum(c, BinaryKind::Subtract, ["self", "other"])),
+    ("aten.sub.Scalar", |c| sum(c, BinaryKind::Subtract, ["self", "other"])),
+    ("aten.rsub.Tensor", |c| sum(c, BinaryKind::Subtract, ["other", "self"])),
+    ("aten.rsub.Scalar", |c| sum(c, BinaryKind::Subtract, ["other", "self"])),
+    ("aten.mul.Tensor", |c| binary(c, BinaryKind::Multiply)),
+    ("aten.mul.Scalar", |c| binary(c, BinaryKind::Multiply)),
+    ("aten.div.Tensor", |c| binary(c, BinaryKind::Divide)),
+    ("aten.div.Scalar", |c| binary(c, BinaryKind::Divide)),
+    ("aten.div.Tensor_mode", divide_by_mode),
+    ("aten.div.Scalar_mode", divide_by_mode),
+    ("aten.true_divide.Tensor", |c| binary(c, BinaryKind::Divide)),
+    ("aten.floor_divide.default", |c| divide_floor(c)),
+    ("aten.floor_divide.Scalar", |c| divide_floor(c)),
+    ("aten.remainder.Tensor", remainder),
+    ("aten.remainder.Scalar", remainder),
+    ("aten.fmod.Tensor", |c| binary(c, BinaryKind::Remainder)),
+    ("aten.fmod.Scalar", |c| binary(c, BinaryKind::Remainder)),
+    ("aten.pow.Tensor_Scalar", power_of_number),
+    ("aten.pow.Tensor_Tensor", power),
+    ("aten.pow.Scalar", power),
+    ("aten.maximum.default", |c| binary(c, BinaryKind::Maximum)),
+    ("aten.minimum.default", |c| binary(c, BinaryKind::Minimum)),
+    ("aten.max.other", |c| binary(c, BinaryKind::Maximum)),
+    ("aten.min.other", |c| binary(c, BinaryKind::Minimum)),
+    ("aten.bitwise_and.Tensor", |c| binary(c, BinaryKind::And)),
+    ("aten.bitwise_and.Scalar", |c| binary(c, BinaryKind::And)),
+    ("aten.bitwise_or.Tensor", |c| binary(c, BinaryKind::Or)),
+    ("aten.bitwise_or.Scalar", |c| binary(c, BinaryKind::Or)),
+    ("aten.bitwise_xor.Tensor", |c| binary(c, BinaryKind::Xor)),
+    ("aten.bitwise_xor.Scalar", |c| binary(c, BinaryKind::Xor)),
+    ("aten.__and__.Tensor", |c| binary(c, BinaryKind::And)),
+    ("aten.__and__.Scalar", |c| binary(c, BinaryKind::And)),
+    ("aten.__or__.Tensor", |c| binary(c, BinaryKind::Or)),
+    ("aten.__or__.Scalar", |c| binary(c, BinaryKind::Or)),
+    ("aten.__xor__.Tensor", |c| binary(c, BinaryKind::Xor)),
+    ("aten.__xor__.Scalar", |c| binary(c, BinaryKind::Xor)),
+    ("aten.addcmul.default", |c| add_scaled(c, BinaryKind::Multiply)),
+    ("aten.addcdiv.default", |c| add_scaled(c, BinaryKind::Divide)),
+    ("aten.lerp.Scalar", interpolate),
+    ("aten.lerp.Tensor", interpolate),
+];
+
+/// An elementwise function of `self`, in the type of the result.
+fn unary(call: &mut Call, kind: UnaryKind) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let x = operand(call, "self", dtype)?;
+    one(call.b().unary(kind, x)?)
+}
+
+/// A rounding function: integers are themselves, floats have the gradient 0.
+fn rounded(call: &mut Call, kind: UnaryKind) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let x = operand(call, "self", dtype)?;
+    if call.has("decimals") && call.int("decimals", 0)? != 0 {
+        return Err(call.unsupported("rounding to whole numbers", "decimals"));
+    }
+    one(if dtype.is_float() { call.b().unary(kind, x)? } else { x })
+}
+
+fn trunc(call: &mut Call) -> Outs {
+    let x = call.tensor("self")?;
+    one(toward_zero(call, x)?)
+}
+
+fn toward_zero(call: &mut Call, x: ValueId) -> Result<ValueId> {
+    if !call.ty(x).dtype.is_float() {
+        return Ok(x);
+    }
+    let (low, high) = (call.b().unary(UnaryKind::Floor, x)?, call.b().unary(UnaryKind::Ceil, x)?);
+    let zero = call.b().full_like(x, 0.0)?;
+    let is_negative = call.b().compare(Direction::Lt, x, zero)?;
+    call.b().select(is_negative, high, low)
+}
+
+fn scaled_log(call: &mut Call, factor: f64) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let x = operand(call, "self", dtype)?;
+    let log = call.b().unary(UnaryKind::Log, x)?;
+    one(call.b().scale(log, factor)?)
+}
+
+fn reciprocal(call: &mut Call) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let x = operand(call, "self", dtype)?;
+    let numerator = call.b().full_like(x, 1.0)?;
+    one(call.b().divide(numerator, x)?)
+}
+
+/// An elementwise function of `self` and `other`, in the type of the result.
+fn binary(call: &mut Call, kind: BinaryKind) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let [a, b] = operands(call, ["self", "other"], dtype)?;
+    one(call.b().binary(kind, a, b)?)
+}
+
+/// `a + alpha b` or `a - alpha b`.
+fn sum(call: &mut Call, kind: BinaryKind, names: [&str; 2]) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let [a, mut b] = operands(call, names, dtype)?;
+    if let Some(alpha) = call.scalar("alpha")?
+        && alpha.as_f64() != 1.0
+    {
+        // `rsub` scales the tensor that it subtracts, as `sub` does.
+        let alpha = constant(call, dtype, alpha);
+        let [alpha, spread] = broadcast_pair(call, alpha, b)?;
+        b = call.b().multiply(alpha, spread)?;
+    }
+    one(call.b().binary(kind, a, b)?)
+}
+
+fn divide_by_mode(call: &mut Call) -> Outs {
+    match call.text("rounding_mode", "")? {
+        "floor" => divide_floor(call),
+        "trunc" => {
+            let dtype = call.result_dtype(0)?;
+            let [a, b] = operands(call, ["self", "other"], dtype)?;
+            let ratio = call.b().divide(a, b)?;
+            one(toward_zero(call, ratio)?)
+        }
+        _ => binary(call, BinaryKind::Divide),
+    }
+}
+
+/// Whether a remainder must move to the sign of the divisor: it is not 0 and has the other sign.
+fn must_move(call: &mut Call, rest: ValueId, divisor: ValueId) -> Result<ValueId> {
+    let zero = call.b().full_like(rest, 0.0)?;
+    let is_negative = call.b().compare(Direction::Lt, rest, zero)?;
+    let divides_negative = call.b().compare(Direction::Lt, divisor, zero)?;
+    let differs = call.b().compare(Direction::Ne, is_negative, divides_negative)?;
+    let is_rest = call.b().compare(Direction::Ne, rest, zero)?;
+    call.b().binary(BinaryKind::And, differs, is_rest)
+}
+
+fn divide_floor(call: &mut Call) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let [a, b] = operands(call, ["self", "other"], dtype)?;
+    let ratio = call.b().divide(a, b)?;
+    if dtype.is_float() {
+        return one(call.b().unary(UnaryKind::Floor, ratio)?);
+    }
+    if dtype.is_unsigned_integer() {
+        return one(ratio);
+    }
+    // Integer division truncates.
+    let rest = call.b().binary(BinaryKind::Remainder, a, b)?;
+    let moves = must_move(call, rest, b)?;
+    let lower = call.b().offset(ratio, -1.0)?;
+    one(call.b().select(moves, lower, ratio)?)
+}
+
+/// The remainder with the sign of the divisor, as in Python.
+fn remainder(call: &mut Call) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let [a, b] = operands(call, ["self", "other"], dtype)?;
+    let rest = call.b().binary(BinaryKind::Remainder, a, b)?;
+    if dtype.is_unsigned_integer() {
+        return one(rest);
+    }
+    let moves = must_move(call, rest, b)?;
+    let moved = call.b().add(rest, b)?;
+    one(call.b().select(moves, moved, rest)?)
+}
+
+fn power(call: &mut Call) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let [a, b] = operands(call, ["self", "exponent"], dtype)?;
+    one(call.b().binary(BinaryKind::Power, a, b)?)
+}
+
+/// Small exponents as products and roots, as ATen computes them.
+fn power_of_number(call: &mut Call) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let exponent = call.number("exponent")?.as_f64();
+    let x = operand(call, "self", dtype)?;
+    if exponent == 1.0 {
+        return one(x);
+    }
+    if exponent == 2.0 || exponent == 3.0 {
+        let square = call.b().multiply(x, x)?;
+        return one(if exponent == 3.0 { call.b().multiply(square, x)? } else { square });
+    }
+    if dtype.is_float() && exponent == 0.5 {
+        return one(call.b().unary(UnaryKind::Sqrt, x)?);
+    }
+    if dtype.is_float() && exponent == -0.5 {
+        return one(call.b().unary(UnaryKind::Rsqrt, x)?);
+    }
+    if dtype.is_float() && exponent == -1.0 {
+        let numerator = call.b().full_like(x, 1.0)?;
+        return one(call.b().divide(numerator, x)?);
+    }
+    power(call)
+}
+
+/// `self + value * tensor1 * tensor2`, or divided.
+fn add_scaled(call: &mut Call, kind: BinaryKind) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let [a, b] = operands(call, ["tensor1", "tensor2"], dtype)?;
+    let product = call.b().binary(kind, a, b)?;
+    let value = call.scalar("value")?.unwrap_or(Scalar::Int(1));
+    let product = if value.as_f64() == 1.0 { product } else { call.b().scale(product, value.as_f64())? };
+    let x = operand(call, "self", dtype)?;
+    let [x, product] = broadcast_pair(call, x, product)?;
+    one(call.b().add(x, product)?)
+}
+
+/// `self + weight (end - self)`
+fn interpolate(call: &mut Call) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let [start, end] = operands(call, ["self", "end"], dtype)?;
+    let difference = call.b().subtract(end, start)?;
+    let weight = operand(call, "weight", dtype)?;
+    let [weight, difference] = broadcast_pair(call, weight, difference)?;
+    let step = call.b().multiply(weight, difference)?;
+    let [start, step] = broadcast_pair(call, start, step)?;
+    one(call.b().add(start, step)?)
+}
+
+/// Both operands in their promoted type, broadcast to one shape.
+pub(super) fn promoted_operands(call: &mut Call, names: [&str; 2]) -> Result<[ValueId; 2]> {
+    let dtype = promoted(call, names)?;
+    let [a, b] = operands(call, names, dtype)?;
+    Ok([convert(call, a, dtype)?, convert(call, b, dtype)?])
+}

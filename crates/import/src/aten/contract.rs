@@ -1,0 +1,252 @@
+//! Matrix products: `linear`, `matmul` and its relatives, `einsum`.
+
+use super::{Rows, broadcast_pair, convert, one, operand};
+use crate::pt2::call::{Call, Outs};
+use partita_base::Result;
+use partita_ir::ValueId;
+use partita_ir::ops::DotGeneral;
+
+pub const ROWS: Rows = &[
+    ("aten.linear.default", linear),
+    ("aten.addmm.default", |c| add_product(c, "mat1", "mat2")),
+    ("aten.baddbmm.default", |c| add_product(c, "batch1", "batch2")),
+    ("aten.mm.default", |c| product(c, "mat2")),
+    ("aten.bmm.default", |c| product(c, "mat2")),
+    ("aten.matmul.default", |c| product(c, "other")),
+    ("aten.mv.default", |c| product(c, "vec")),
+    ("aten.dot.default", |c| product(c, "tensor")),
+    ("aten.outer.default", outer),
+    ("aten.einsum.default", einsum),
+    ("aten.bilinear.default", bilinear),
+];
+
+/// `input[.., k] weight[n, k] + bias[n]`
+fn linear(call: &mut Call) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let (x, w) = (operand(call, "input", dtype)?, operand(call, "weight", dtype)?);
+    let (shape, weight) = (call.shape(x), call.shape(w));
+    let fits =
+        shape.last().is_some_and(|extent| Some(extent) == weight.last()) && (1..=2).contains(&weight.len());
+    if !fits {
+        return Err(call.unsupported("input [.., k] and weight [n, k]", format!("{shape:?} and {weight:?}")));
+    }
+    let y = if weight.len() == 1 {
+        let last = shape.len() - 1;
+        let dims =
+            DotGeneral { lhs_contracting: vec![last], rhs_contracting: vec![0], ..DotGeneral::default() };
+        call.b().dot_general(x, w, dims)?
+    } else {
+        let result = [&shape[..shape.len() - 1], &weight[..1]].concat();
+        call.check_size(&result)?;
+        call.b().linear(x, w)?
+    };
+    if !call.has("bias") {
+        return one(y);
+    }
+    let bias = operand(call, "bias", dtype)?;
+    let shape = call.shape(y);
+    let bias = call.spread(bias, &shape)?;
+    one(call.b().add(y, bias)?)
+}
+
+/// `torch.matmul`: vectors, matrices, and stacks of matrices that broadcast.
+pub(super) fn matmul(call: &mut Call, a: ValueId, b: ValueId) -> Result<ValueId> {
+    let (mut left, mut right) = (call.shape(a), call.shape(b));
+    if left.is_empty() || right.is_empty() {
+        return Err(call.unsupported("tensors of at least 1 dimension", format!("{left:?} and {right:?}")));
+    }
+    let (is_row, is_column) = (left.len() == 1, right.len() == 1);
+    if is_row {
+        left.insert(0, 1);
+    }
+    if is_column {
+        right.push(1);
+    }
+    let (m, k) = (left[left.len() - 2], left[left.len() - 1]);
+    let (inner, n) = (right[right.len() - 2], right[right.len() - 1]);
+    if k != inner {
+        return Err(call.unsupported("an inner dimension of one extent", format!("{left:?} and {right:?}")));
+    }
+    let (mut a, mut b) = (call.b().reshape(a, &left)?, call.b().reshape(b, &right)?);
+    let batch = call.joint_shape(&left[..left.len() - 2], &right[..right.len() - 2])?;
+    let mut result = [&batch[..], &[m, n]].concat();
+    call.check_size(&result)?;
+    let y = if right.len() == 2 {
+        // The rows of all matrices are rows of one product.
+        let dims = DotGeneral {
+            lhs_contracting: vec![left.len() - 1],
+            rhs_contracting: vec![0],
+            ..DotGeneral::default()
+        };
+        call.b().dot_general(a, b, dims)?
+    } else {
+        let of_a = [&batch[..], &[m, k]].concat();
+        let of_b = [&batch[..], &[k, n]].concat();
+        (a, b) = (call.spread(a, &of_a)?, call.spread(b, &of_b)?);
+        let stack: Vec<usize> = (0..batch.len()).collect();
+        let dims = DotGeneral {
+            lhs_batch: stack.clone(),
+            rhs_batch: stack,
+            lhs_contracting: vec![batch.len() + 1],
+            rhs_contracting: vec![batch.len()],
+            result_dtype: None,
+        };
+        call.b().dot_general(a, b, dims)?
+    };
+    if is_column {
+        result.pop();
+    }
+    if is_row {
+        result.remove(batch.len());
+    }
+    call.b().reshape(y, &result)
+}
+
+fn product(call: &mut Call, other: &str) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let (a, b) = (operand(call, "self", dtype)?, operand(call, other, dtype)?);
+    one(matmul(call, a, b)?)
+}
+
+/// `beta self + alpha (a b)`
+fn add_product(call: &mut Call, a: &str, b: &str) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let (alpha, beta) = (call.float("alpha", 1.0)?, call.float("beta", 1.0)?);
+    let (a, b) = (operand(call, a, dtype)?, operand(call, b, dtype)?);
+    let mut y = matmul(call, a, b)?;
+    if alpha != 1.0 {
+        y = call.b().scale(y, alpha)?;
+    }
+    if beta == 0.0 {
+        return one(y);
+    }
+    let mut x = operand(call, "self", dtype)?;
+    if beta != 1.0 {
+        x = call.b().scale(x, beta)?;
+    }
+    let shape = call.shape(y);
+    let x = call.spread(x, &shape)?;
+    one(call.b().add(x, y)?)
+}
+
+fn outer(call: &mut Call) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let (a, b) = (operand(call, "self", dtype)?, operand(call, "vec2", dtype)?);
+    let (m, n) = (call.shape(a).iter().product(), call.shape(b).iter().product());
+    let (a, b) = (call.b().reshape(a, &[m, 1])?, call.b().reshape(b, &[1, n])?);
+    let [a, b] = broadcast_pair(call, a, b)?;
+    one(call.b().multiply(a, b)?)
+}
+
+/// `x1[.., i] weight[o, i, j] x2[.., j] + bias[o]`
+fn bilinear(call: &mut Call) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let (a, b) = (operand(call, "input1", dtype)?, operand(call, "input2", dtype)?);
+    let w = operand(call, "weight", dtype)?;
+    let (left, right) = (call.shape(a), call.shape(b));
+    let [o, i, j] = call.shape(w)[..] else {
+        return Err(call.unsupported("a weight [o, i, j]", "another shape"));
+    };
+    let fits = left.last() == Some(&i)
+        && right.last() == Some(&j)
+        && left[..left.len() - 1] == right[..right.len() - 1];
+    if !fits {
+        return Err(call.unsupported("inputs [.., i] and [.., j]", format!("{left:?} and {right:?}")));
+    }
+    let rows: usize = left[..left.len() - 1].iter().product();
+    call.check_size(&[rows, o, j])?;
+    let (a, b) = (call.b().reshape(a, &[rows, i])?, call.b().reshape(b, &[rows, j])?);
+    let dims = DotGeneral { lhs_contracting: vec![1], rhs_contracting: vec![1], ..DotGeneral::default() };
+    let half = call.b().dot_general(a, w, dims)?;
+    let dims = DotGeneral {
+        lhs_batch: vec![0],
+        rhs_batch: vec![0],
+        lhs_contracting: vec![2],
+        rhs_contracting: vec![1],
+        result_dtype: None,
+    };
+    let y = call.b().dot_general(half, b, dims)?;
+    let shape = [&left[..left.len() - 1], &[o]].concat();
+    let y = call.b().reshape(y, &shape)?;
+    if !call.has("bias") {
+        return one(y);
+    }
+    let bias = operand(call, "bias", dtype)?;
+    let bias = call.spread(bias, &shape)?;
+    one(call.b().add(y, bias)?)
+}
+
+/// Einstein summation of one or two tensors, without repeated letters in one operand.
+fn einsum(call: &mut Call) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let equation: String = call.text("equation", "")?.chars().filter(|c| !c.is_whitespace()).collect();
+    let mut operands = Vec::new();
+    for x in call.tensors("tensors")? {
+        operands.push(convert(call, x, dtype)?);
+    }
+    let (inputs, output) = match equation.split_once("->") {
+        Some((inputs, output)) => (inputs.to_string(), output.to_string()),
+        None => {
+            // The letters that occur once, in alphabetic order.
+            let once = |c: &char| equation.matches(*c).count() == 1 && c.is_alphabetic();
+            let mut letters: Vec<char> = equation.chars().filter(once).collect();
+            letters.sort_unstable();
+            (equation.clone(), letters.into_iter().collect())
+        }
+    };
+    let names: Vec<Vec<char>> = inputs.split(',').map(|names| names.chars().collect()).collect();
+    let output: Vec<char> = output.chars().collect();
+    let simple = |names: &Vec<char>| {
+        names.iter().enumerate().all(|(i, c)| c.is_alphabetic() && !names[..i].contains(c))
+    };
+    let fits = names.len() == operands.len()
+        && (1..=2).contains(&operands.len())
+        && names.iter().all(simple)
+        && simple(&output)
+        && output.iter().all(|c| names.iter().any(|names| names.contains(c)))
+        && names.iter().zip(&operands).all(|(names, &x)| names.len() == call.shape(x).len());
+    if !fits {
+        return Err(call.unsupported("one or two operands, each with different letters", equation));
+    }
+    let mut reduced = Vec::new();
+    for (at, &x) in operands.iter().enumerate() {
+        // Letters of this operand alone are summed first.
+        let elsewhere =
+            |c: &char| output.contains(c) || names.iter().enumerate().any(|(i, n)| i != at && n.contains(c));
+        let alone: Vec<usize> = (0..names[at].len()).filter(|&d| !elsewhere(&names[at][d])).collect();
+        let x = if alone.is_empty() { x } else { call.b().reduce_sum(x, &alone)? };
+        reduced.push((x, names[at].iter().copied().filter(elsewhere).collect::<Vec<char>>()));
+    }
+    let (y, letters) = match &reduced[..] {
+        [(x, letters)] => (*x, letters.clone()),
+        [(a, left), (b, right)] => {
+            let both: Vec<char> = left.iter().copied().filter(|c| right.contains(c)).collect();
+            let batch: Vec<char> = both.iter().copied().filter(|c| output.contains(c)).collect();
+            let summed: Vec<char> = both.iter().copied().filter(|c| !output.contains(c)).collect();
+            let at = |names: &[char], which: &[char]| -> Vec<usize> {
+                which.iter().filter_map(|c| names.iter().position(|n| n == c)).collect()
+            };
+            let dims = DotGeneral {
+                lhs_batch: at(left, &batch),
+                rhs_batch: at(right, &batch),
+                lhs_contracting: at(left, &summed),
+                rhs_contracting: at(right, &summed),
+                result_dtype: None,
+            };
+            let free =
+                |names: &[char]| names.iter().copied().filter(|c| !both.contains(c)).collect::<Vec<char>>();
+            let letters = [batch, free(left), free(right)].concat();
+            let (left_shape, right_shape) = (call.shape(*a), call.shape(*b));
+            let extent = |c: &char| match left.iter().position(|n| n == c) {
+                Some(dim) => left_shape[dim],
+                None => right.iter().position(|n| n == c).map_or(1, |dim| right_shape[dim]),
+            };
+            let shape: Vec<usize> = letters.iter().map(extent).collect();
+            call.check_size(&shape)?;
+            (call.b().dot_general(*a, *b, dims)?, letters)
+        }
+        _ => unreachable!("one or two operands"),
+    };
+    let order: Vec<usize> = output.iter().filter_map(|c| letters.iter().position(|l| l == c)).collect();
+    one(if order.is_sorted() { y } else { call.b().transpose(y, &order)? })
+}

@@ -1,0 +1,352 @@
+//! Lookups and updates by index: embedding, indexing with tensors, gather and scatter.
+
+use super::compare::select;
+use super::{Rows, convert, one, operand};
+use crate::pt2::call::{Call, Outs};
+use partita_base::{DType, Result};
+use partita_ir::composites::EMBEDDING;
+use partita_ir::ops::{Direction, Gather, GatherDims, Reducer, Scatter, ScatterDims, Update};
+use partita_ir::{TensorType, ValueId};
+use partita_mesh::Combiner;
+
+pub const ROWS: Rows = &[
+    ("aten.embedding.default", embedding),
+    ("aten.index.Tensor", index),
+    ("aten.index_select.default", index_select),
+    ("aten.gather.default", gather),
+    ("aten.take_along_dim.default", take_along_dim),
+    ("aten.index_put.default", index_put),
+    ("aten.index_add.default", index_add),
+    ("aten.scatter.src", |c| scatter(c, false)),
+    ("aten.scatter.value", |c| scatter(c, false)),
+    ("aten.scatter_add.default", |c| scatter(c, true)),
+    ("aten.one_hot.default", one_hot),
+];
+
+fn embedding(call: &mut Call) -> Outs {
+    let mut table = call.tensor("weight")?;
+    let ids = call.tensor("indices")?;
+    let shape = call.shape(table);
+    if shape.len() != 2 || !call.ty(ids).dtype.is_integer() {
+        return Err(call.unsupported("a table [v, d] and integer ids", call.ty(table).to_string()));
+    }
+    if call.flag("scale_grad_by_freq", false)? || call.flag("sparse", false)? {
+        return Err(call.unsupported("a plain gradient", "`scale_grad_by_freq` or `sparse`"));
+    }
+    let padding = call.int("padding_idx", -1)?;
+    if padding >= 0 {
+        // The row of the padding index gets no gradient.
+        let rows = call.b().iota(TensorType::new(DType::I64, shape.clone()), 0)?;
+        let at = call.b().full_like(rows, padding as f64)?;
+        let is_padding = call.b().compare(Direction::Eq, rows, at)?;
+        let fixed = call.b().stop_gradient(table)?;
+        table = call.b().select(is_padding, fixed, table)?;
+    }
+    let result = [&call.shape(ids)[..], &shape[1..]].concat();
+    call.check_size(&result)?;
+    one(call.b().composite(&EMBEDDING, &[], &[table, ids])?)
+}
+
+/// Indices that count from the end made to count from the start.
+fn from_start(call: &mut Call, index: ValueId, extent: usize) -> Result<ValueId> {
+    if call.ty(index).dtype.is_unsigned_integer() {
+        return convert(call, index, DType::I64);
+    }
+    let index = convert(call, index, DType::I64)?;
+    let zero = call.b().full_like(index, 0.0)?;
+    let is_negative = call.b().compare(Direction::Lt, index, zero)?;
+    let moved = call.b().offset(index, extent as f64)?;
+    call.b().select(is_negative, moved, index)
+}
+
+/// Index tensors of `index.Tensor` and `index_put`: the dimensions they address, the shape they
+/// broadcast to, and one tensor `[shape.., dims]` of index vectors.
+struct Addressed {
+    dims: Vec<usize>,
+    shape: Vec<usize>,
+    vectors: ValueId,
+}
+
+fn addressed(call: &mut Call, own: &[usize]) -> Result<Addressed> {
+    let given = call.maybe_tensors("indices")?;
+    let mut dims = Vec::new();
+    let mut tensors = Vec::new();
+    let mut shape = Vec::new();
+    for (dim, index) in given.into_iter().enumerate() {
+        let Some(index) = index else { continue };
+        let ty = call.ty(index);
+        if ty.dtype == DType::Bool {
+            return Err(call.unsupported(
+                "integer indices: a boolean mask selects a number of elements that depends on the data",
+                "a boolean mask",
+            ));
+        }
+        if dim >= own.len() || !ty.dtype.is_integer() {
+            return Err(call.unsupported("integer indices, at most one for each dimension", ty.to_string()));
+        }
+        shape = call.joint_shape(&shape, &ty.shape)?;
+        dims.push(dim);
+        tensors.push(from_start(call, index, own[dim])?);
+    }
+    if dims.is_empty() {
+        return Err(call.unsupported("at least one index", "none"));
+    }
+    let mut column = shape.clone();
+    column.push(1);
+    let mut columns = Vec::new();
+    for index in tensors {
+        let index = call.spread(index, &shape)?;
+        columns.push(call.b().reshape(index, &column)?);
+    }
+    let last = shape.len();
+    let vectors = if columns.len() == 1 { columns[0] } else { call.b().concatenate(&columns, last)? };
+    Ok(Addressed { dims, shape, vectors })
+}
+
+/// Where the dimensions of the index go in the result: to the first addressed dimension if the
+/// addressed ones are adjacent, else to the front.
+fn index_position(dims: &[usize]) -> usize {
+    let adjacent = dims.windows(2).all(|pair| pair[1] == pair[0] + 1);
+    if adjacent { dims[0] } else { 0 }
+}
+
+fn index(call: &mut Call) -> Outs {
+    let x = call.tensor("self")?;
+    let own = call.shape(x);
+    let Addressed { dims, shape, vectors } = addressed(call, &own)?;
+    let kept: Vec<usize> = (0..own.len()).filter(|d| !dims.contains(d)).collect();
+    let at = index_position(&dims);
+    let rank = kept.len() + shape.len();
+    let offset_dims: Vec<usize> = (0..rank).filter(|d| !(at..at + shape.len()).contains(d)).collect();
+    let result: Vec<usize> = shape.iter().copied().chain(kept.iter().map(|&d| own[d])).collect();
+    call.check_size(&result)?;
+    let slice_sizes = own.iter().enumerate().map(|(d, &e)| if dims.contains(&d) { 1 } else { e }).collect();
+    let gather = Gather {
+        dims: GatherDims {
+            offset_dims,
+            collapsed_slice_dims: dims.clone(),
+            start_index_map: dims,
+            index_vector_dim: shape.len(),
+            ..GatherDims::default()
+        },
+        slice_sizes,
+        indices_are_sorted: false,
+    };
+    one(call.b().push1(gather, &[x, vectors])?)
+}
+
+fn index_put(call: &mut Call) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let x = operand(call, "self", dtype)?;
+    let own = call.shape(x);
+    let Addressed { dims, shape, vectors } = addressed(call, &own)?;
+    let kept: Vec<usize> = (0..own.len()).filter(|d| !dims.contains(d)).collect();
+    let at = index_position(&dims);
+    let mut updates: Vec<usize> = kept.iter().map(|&d| own[d]).collect();
+    updates.splice(at..at, shape.iter().copied());
+    let values = operand(call, "values", dtype)?;
+    let values = call.spread(values, &updates)?;
+    let accumulate = call.flag("accumulate", false)?;
+    let scatter = Scatter {
+        dims: ScatterDims {
+            update_window_dims: (0..updates.len()).filter(|d| !(at..at + shape.len()).contains(d)).collect(),
+            inserted_window_dims: dims.clone(),
+            scatter_dims_to_operand_dims: dims,
+            index_vector_dim: shape.len(),
+            ..ScatterDims::default()
+        },
+        update: match accumulate {
+            true => Update::Combine(Reducer::Combiner(Combiner::Sum)),
+            false => Update::Assign,
+        },
+        indices_are_sorted: false,
+        unique_indices: false,
+    };
+    one(call.b().push1(scatter, &[x, vectors, values])?)
+}
+
+fn index_select(call: &mut Call) -> Outs {
+    let x = call.tensor("self")?;
+    let index = call.tensor("index")?;
+    let own = call.shape(x);
+    let dim = call.wrap(call.required_int("dim")?, own.len())?;
+    let count: usize = call.shape(index).iter().product();
+    let Some(&extent) = own.get(dim) else { return Err(call.unsupported("a dimension", "a scalar")) };
+    let mut result = own.clone();
+    result[dim] = count;
+    call.check_size(&result)?;
+    let index = from_start(call, index, extent)?;
+    let index = call.b().reshape(index, &[count, 1])?;
+    let mut slice_sizes = own.clone();
+    slice_sizes[dim] = 1;
+    let gather = Gather {
+        dims: GatherDims {
+            offset_dims: (0..own.len()).filter(|&d| d != dim).collect(),
+            collapsed_slice_dims: vec![dim],
+            start_index_map: vec![dim],
+            index_vector_dim: 1,
+            ..GatherDims::default()
+        },
+        slice_sizes,
+        indices_are_sorted: false,
+    };
+    one(call.b().push1(gather, &[x, index])?)
+}
+
+/// `self` plus the rows of `source` at `index`.
+fn index_add(call: &mut Call) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let (x, mut source) = (operand(call, "self", dtype)?, operand(call, "source", dtype)?);
+    let alpha = call.float("alpha", 1.0)?;
+    if alpha != 1.0 {
+        source = call.b().scale(source, alpha)?;
+    }
+    let index = call.tensor("index")?;
+    let own = call.shape(x);
+    let dim = call.wrap(call.required_int("dim")?, own.len())?;
+    let Some(&extent) = own.get(dim) else { return Err(call.unsupported("a dimension", "a scalar")) };
+    let count: usize = call.shape(index).iter().product();
+    let index = from_start(call, index, extent)?;
+    let index = call.b().reshape(index, &[count, 1])?;
+    let scatter = Scatter {
+        dims: ScatterDims {
+            update_window_dims: (0..own.len()).filter(|&d| d != dim).collect(),
+            inserted_window_dims: vec![dim],
+            scatter_dims_to_operand_dims: vec![dim],
+            index_vector_dim: 1,
+            ..ScatterDims::default()
+        },
+        update: Update::Combine(Reducer::Combiner(Combiner::Sum)),
+        indices_are_sorted: false,
+        unique_indices: false,
+    };
+    one(call.b().push1(scatter, &[x, index, source])?)
+}
+
+/// Index vectors for `gather` and `scatter`: each element of `index` addresses its own position,
+/// with the coordinate of `dim` replaced.
+fn elementwise_vectors(call: &mut Call, index: ValueId, dim: usize, extent: usize) -> Result<ValueId> {
+    let index = from_start(call, index, extent)?;
+    let ty = call.ty(index);
+    call.check_size(&[&ty.shape[..], &[ty.rank()]].concat())?;
+    let column = [&ty.shape[..], &[1]].concat();
+    let mut columns = Vec::new();
+    for d in 0..ty.rank() {
+        let coordinate = if d == dim { index } else { call.b().iota(ty.clone(), d)? };
+        columns.push(call.b().reshape(coordinate, &column)?);
+    }
+    if columns.len() == 1 { Ok(columns[0]) } else { call.b().concatenate(&columns, ty.rank()) }
+}
+
+/// The checked index of `gather` and `scatter` with its dimension.
+fn elementwise_index(call: &mut Call, own: &[usize]) -> Result<(ValueId, usize)> {
+    let index = call.tensor("index")?;
+    let ty = call.ty(index);
+    let dim = call.wrap(call.int("dim", 0)?, own.len())?;
+    let fits = ty.rank() == own.len()
+        && ty.rank() > 0
+        && ty.dtype.is_integer()
+        && ty.shape.iter().zip(own).enumerate().all(|(d, (index, own))| d == dim || index <= own);
+    match fits {
+        true => Ok((index, dim)),
+        false => Err(call.unsupported(&format!("integer indices that fit {own:?}"), ty.to_string())),
+    }
+}
+
+fn gather(call: &mut Call) -> Outs {
+    let x = call.tensor("self")?;
+    let (index, dim) = elementwise_index(call, &call.shape(x))?;
+    gathered(call, x, index, dim)
+}
+
+/// `gather` of tensors that broadcast to each other in all dimensions but one.
+fn take_along_dim(call: &mut Call) -> Outs {
+    let (x, index) = (call.tensor("self")?, call.tensor("indices")?);
+    let (mut own, mut shape) = (call.shape(x), call.shape(index));
+    let dim = call.wrap(call.required_int("dim")?, own.len())?;
+    if own.len() != shape.len() || own.is_empty() || !call.ty(index).dtype.is_integer() {
+        return Err(call.unsupported("integer indices of the same rank", call.ty(index).to_string()));
+    }
+    let (extent, count) = (std::mem::replace(&mut own[dim], 1), std::mem::replace(&mut shape[dim], 1));
+    let mut joint = call.joint_shape(&own, &shape)?;
+    joint[dim] = extent;
+    let x = call.spread(x, &joint)?;
+    joint[dim] = count;
+    let index = call.spread(index, &joint)?;
+    gathered(call, x, index, dim)
+}
+
+fn gathered(call: &mut Call, x: ValueId, index: ValueId, dim: usize) -> Outs {
+    let own = call.shape(x);
+    let rank = own.len();
+    let vectors = elementwise_vectors(call, index, dim, own[dim])?;
+    let gather = Gather {
+        dims: GatherDims {
+            offset_dims: Vec::new(),
+            collapsed_slice_dims: (0..rank).collect(),
+            start_index_map: (0..rank).collect(),
+            index_vector_dim: rank,
+            ..GatherDims::default()
+        },
+        slice_sizes: vec![1; rank],
+        indices_are_sorted: false,
+    };
+    one(call.b().push1(gather, &[x, vectors])?)
+}
+
+fn scatter(call: &mut Call, adds: bool) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let x = operand(call, "self", dtype)?;
+    let own = call.shape(x);
+    let (index, dim) = elementwise_index(call, &own)?;
+    let rank = own.len();
+    let extents = call.shape(index);
+    let source = if call.has("src") {
+        let source = operand(call, "src", dtype)?;
+        let shape = call.shape(source);
+        if shape.len() != rank || shape.iter().zip(&extents).any(|(source, index)| source < index) {
+            return Err(call.unsupported(&format!("a source of at least {extents:?}"), format!("{shape:?}")));
+        }
+        let slice =
+            partita_ir::ops::Slice { start: vec![0; rank], limit: extents.clone(), stride: vec![1; rank] };
+        if shape == extents { source } else { call.b().push1(slice, &[source])? }
+    } else {
+        let value = operand(call, "value", dtype)?;
+        call.spread(value, &extents)?
+    };
+    let vectors = elementwise_vectors(call, index, dim, own[dim])?;
+    let scatter = Scatter {
+        dims: ScatterDims {
+            update_window_dims: Vec::new(),
+            inserted_window_dims: (0..rank).collect(),
+            scatter_dims_to_operand_dims: (0..rank).collect(),
+            index_vector_dim: rank,
+            ..ScatterDims::default()
+        },
+        update: match adds {
+            true => Update::Combine(Reducer::Combiner(Combiner::Sum)),
+            false => Update::Assign,
+        },
+        indices_are_sorted: false,
+        unique_indices: false,
+    };
+    one(call.b().push1(scatter, &[x, vectors, source])?)
+}
+
+fn one_hot(call: &mut Call) -> Outs {
+    let ids = call.tensor("self")?;
+    let classes = call.int("num_classes", -1)?;
+    if classes < 0 {
+        return Err(call.unsupported("a number of classes", "a number that depends on the data"));
+    }
+    let shape = [&call.shape(ids)[..], &call.extents(&[classes])?].concat();
+    call.check_size(&shape)?;
+    let ids = convert(call, ids, DType::I64)?;
+    let last = shape.len() - 1;
+    let iota = call.b().iota(TensorType::new(DType::I64, shape.clone()), last)?;
+    let dims: Vec<usize> = (0..last).collect();
+    let spread = call.b().broadcast_in_dim(ids, &shape, &dims)?;
+    let hit = call.b().compare(Direction::Eq, iota, spread)?;
+    let (one_, zero) = (call.b().full_like(iota, 1.0)?, call.b().full_like(iota, 0.0)?);
+    one(select(call, hit, one_, zero)?)
+}

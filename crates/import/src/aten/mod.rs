@@ -1,0 +1,192 @@
+//! The ATen ops that `torch.export` makes of models, before and after `run_decompositions()`: one
+//! row for each overload, in the file of its family.
+//!
+//! A row names an op and the function that builds it. That function reads the arguments by the names
+//! of the op's schema (`native_functions.yaml`) and returns the results. An op in place,
+//! `aten.add_.Tensor`, is the row of `aten.add.Tensor` followed by a write to its first argument.
+
+mod activation;
+mod arithmetic;
+mod attention;
+mod compare;
+mod contract;
+mod convolution;
+mod create;
+mod index;
+mod loss;
+mod norm;
+mod pool;
+mod recurrent;
+mod reduce;
+mod shape;
+mod size;
+
+use crate::pt2::call::{Call, Out, Outs, Scalar};
+use partita_base::{DType, Result};
+use partita_ir::{Literal, TensorType, ValueId};
+
+/// Builds one op.
+pub type Build = fn(&mut Call) -> Outs;
+
+/// The rows of a family.
+type Rows = &'static [(&'static str, Build)];
+
+const FAMILIES: &[Rows] = &[
+    activation::ROWS,
+    arithmetic::ROWS,
+    attention::ROWS,
+    compare::ROWS,
+    contract::ROWS,
+    convolution::ROWS,
+    create::ROWS,
+    index::ROWS,
+    loss::ROWS,
+    norm::ROWS,
+    pool::ROWS,
+    recurrent::ROWS,
+    reduce::ROWS,
+    shape::ROWS,
+    size::ROWS,
+];
+
+/// How a call is built.
+#[derive(Clone, Copy)]
+pub struct Row {
+    /// Its builder function.
+    pub build: Build,
+    /// Whether the result replaces the elements of an argument.
+    pub in_place: bool,
+    /// That argument.
+    pub changed: &'static str,
+}
+
+/// The row of a call's target, `torch.ops.aten.add.Tensor`.
+pub fn find(target: &str) -> Option<Row> {
+    let name = target.strip_prefix("torch.ops.").unwrap_or(target);
+    let build = |name: &str| {
+        FAMILIES.iter().copied().flatten().find(|(row, _)| *row == name).map(|(_, build)| *build)
+    };
+    if let Some(build) = build(name) {
+        return Some(Row { build, in_place: false, changed: "self" });
+    }
+    let (base, overload) = name.strip_prefix("aten.")?.split_once('.')?;
+    let functional = match base.strip_prefix("__i") {
+        Some(rest) => format!("__{rest}"),
+        None => base.strip_suffix('_')?.to_string(),
+    };
+    let build = build(&format!("aten.{functional}.{overload}"))?;
+    Some(Row { build, in_place: true, changed: if base == "dropout_" { "input" } else { "self" } })
+}
+
+/// The names of all rows.
+#[cfg(test)]
+pub fn names() -> impl Iterator<Item = &'static str> {
+    FAMILIES.iter().copied().flatten().map(|(name, _)| *name)
+}
+
+/// One new tensor as the only result.
+fn one(value: ValueId) -> Outs {
+    Ok(vec![Out::Value(value)])
+}
+
+/// A number as a scalar tensor.
+fn constant(call: &mut Call, dtype: DType, value: Scalar) -> ValueId {
+    let ty = TensorType::scalar(dtype);
+    let literal = match value {
+        Scalar::Int(value) if !dtype.is_float() => Literal::splat_int(&ty, value.into()),
+        value => Literal::splat(&ty, value.as_f64()),
+    };
+    call.b().constant(literal)
+}
+
+/// An argument that is a tensor or a number, in this element type; a number is a scalar.
+fn operand(call: &mut Call, name: &str, dtype: DType) -> Result<ValueId> {
+    if call.is_tensor(name) {
+        let value = call.tensor(name)?;
+        return convert(call, value, dtype);
+    }
+    let value = call.number(name)?;
+    Ok(constant(call, dtype, value))
+}
+
+/// Two arguments, tensors or numbers, in one element type and broadcast to one shape.
+fn operands(call: &mut Call, names: [&str; 2], dtype: DType) -> Result<[ValueId; 2]> {
+    let [a, b] = [operand(call, names[0], dtype)?, operand(call, names[1], dtype)?];
+    broadcast_pair(call, a, b)
+}
+
+fn broadcast_pair(call: &mut Call, a: ValueId, b: ValueId) -> Result<[ValueId; 2]> {
+    let shape = call.joint_shape(&call.shape(a), &call.shape(b))?;
+    Ok([call.spread(a, &shape)?, call.spread(b, &shape)?])
+}
+
+/// Another element type; a boolean is whether a number is not 0.
+fn convert(call: &mut Call, value: ValueId, dtype: DType) -> Result<ValueId> {
+    call.b().convert(value, dtype)
+}
+
+/// The type of sums: f32 for narrower floats.
+fn wide(dtype: DType) -> DType {
+    partita_nn::accumulation_dtype(dtype)
+}
+
+/// The element type that two operands are promoted to: the higher category (boolean, integer,
+/// float) decides, then the wider type. A number or a tensor without dimensions only counts if its
+/// category is higher (`torch.result_type`).
+fn promoted(call: &Call, names: [&str; 2]) -> Result<DType> {
+    let mut kinds = Vec::new();
+    for name in names {
+        kinds.push(if call.is_tensor(name) {
+            let tensor = call.reference(name)?;
+            let ty = call.type_of(tensor);
+            (ty.dtype, if ty.rank() == 0 { 1 } else { 0 })
+        } else {
+            let dtype = match call.number(name)? {
+                Scalar::Bool(_) => DType::Bool,
+                Scalar::Int(_) => DType::I64,
+                Scalar::Float(_) => DType::F32,
+            };
+            (dtype, 2)
+        });
+    }
+    let category = |dtype: DType| if dtype == DType::Bool { 0 } else { 1 + u8::from(dtype.is_float()) };
+    let [(a, rank_a), (b, rank_b)] = kinds[..] else { unreachable!("two operands") };
+    Ok(match (category(a).cmp(&category(b)), rank_a.cmp(&rank_b)) {
+        (std::cmp::Ordering::Greater, _) => a,
+        (std::cmp::Ordering::Less, _) => b,
+        (_, std::cmp::Ordering::Less) => a,
+        (_, std::cmp::Ordering::Greater) => b,
+        _ => joined(a, b),
+    })
+}
+
+/// The type that holds both, of one category.
+fn joined(a: DType, b: DType) -> DType {
+    match (a, b) {
+        (a, b) if a == b => a,
+        (DType::F16, DType::BF16) | (DType::BF16, DType::F16) => DType::F32,
+        (DType::U8, DType::I8) | (DType::I8, DType::U8) => DType::I16,
+        (a, b) if a.size_bytes() >= b.size_bytes() => a,
+        (_, b) => b,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_distinct_and_ops_in_place_are_found() {
+        let mut all: Vec<&str> = names().collect();
+        let count = all.len();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), count, "a row is there twice");
+        assert!(!find("torch.ops.aten.add.Tensor").unwrap().in_place);
+        assert!(find("torch.ops.aten.add_.Tensor").unwrap().in_place);
+        assert!(find("torch.ops.aten.__iand__.Tensor").unwrap().in_place);
+        assert_eq!(find("torch.ops.aten.dropout_.default").unwrap().changed, "input");
+        assert!(find("torch.ops.aten.fft_fft.default").is_none());
+        assert!(find("torch.ops.mine.op.default").is_none());
+    }
+}

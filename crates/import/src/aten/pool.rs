@@ -1,0 +1,183 @@
+//! Pooling and resizing over spatial dimensions, from slices as convolutions are.
+
+use super::convolution::{Windows, per_dim};
+use super::{Rows, convert, one, operand, wide};
+use crate::pt2::call::{Call, Out, Outs};
+use partita_base::Result;
+use partita_ir::ValueId;
+use partita_ir::ops::Direction;
+
+pub const ROWS: Rows = &[
+    ("aten.max_pool1d.default", |c| max_pool(c, 1)),
+    ("aten.max_pool2d.default", |c| max_pool(c, 2)),
+    ("aten.max_pool2d_with_indices.default", |c| max_pool(c, 2)),
+    ("aten.avg_pool1d.default", |c| avg_pool(c, 1)),
+    ("aten.avg_pool2d.default", |c| avg_pool(c, 2)),
+    ("aten.adaptive_avg_pool1d.default", |c| adaptive(c, 1)),
+    ("aten.adaptive_avg_pool2d.default", |c| adaptive(c, 2)),
+    ("aten._adaptive_avg_pool2d.default", |c| adaptive(c, 2)),
+    ("aten.upsample_nearest2d.vec", upsample_nearest),
+    ("aten.upsample_nearest2d.default", upsample_nearest),
+];
+
+/// The input as `[n, c, spatial..]`, and whether a batch dimension was added.
+fn batched(call: &mut Call, x: ValueId, spatial: usize) -> Result<(ValueId, bool)> {
+    let shape = call.shape(x);
+    match shape.len().checked_sub(spatial) {
+        Some(2) => Ok((x, false)),
+        Some(1) => {
+            let shape = [&[1], &shape[..]].concat();
+            Ok((call.b().reshape(x, &shape)?, true))
+        }
+        _ => {
+            Err(call
+                .unsupported(&format!("[n, c, ..] with {spatial} spatial dimensions"), format!("{shape:?}")))
+        }
+    }
+}
+
+fn unbatched(call: &mut Call, y: ValueId, was_added: bool) -> Result<ValueId> {
+    let shape = call.shape(y);
+    if was_added { call.b().reshape(y, &shape[1..]) } else { Ok(y) }
+}
+
+/// The windows of a pooling op, and the spatial extents of its result.
+fn windows(call: &Call, spatial: &[usize]) -> Result<(Windows, Vec<usize>)> {
+    let count = spatial.len();
+    let kernel = per_dim(call, "kernel_size", count, 1)?;
+    let stride = match call.maybe_ints("stride")?.is_none_or(|stride| stride.is_empty()) {
+        true => kernel.clone(),
+        false => per_dim(call, "stride", count, 1)?,
+    };
+    let padding = per_dim(call, "padding", count, 0)?.into_iter().map(|edge| (edge, edge)).collect();
+    let dilation = per_dim(call, "dilation", count, 1)?;
+    let windows = Windows { kernel, stride, dilation, padding };
+    let mut result = windows.result(call, spatial)?;
+    if call.flag("ceil_mode", false)? {
+        for dim in 0..count {
+            let reach = windows.dilation[dim] * (windows.kernel[dim] - 1) + 1;
+            let padded = spatial[dim] + 2 * windows.padding[dim].0;
+            let more = (padded - reach).div_ceil(windows.stride[dim]) + 1;
+            // The last window must begin inside the input or its left edge.
+            let begins_inside = (more - 1) * windows.stride[dim] < spatial[dim] + windows.padding[dim].0;
+            result[dim] = if begins_inside { more } else { result[dim] };
+        }
+    }
+    Ok((windows, result))
+}
+
+/// The largest element of each window; the gradient goes to the first one.
+fn max_pool(call: &mut Call, spatial: usize) -> Outs {
+    let x = call.tensor("self")?;
+    let (x, was_added) = batched(call, x, spatial)?;
+    let (windows, result) = windows(call, &call.shape(x)[2..])?;
+    let slices = windows.slices(call, x, f64::NEG_INFINITY, &result)?;
+    let mut slices = slices.into_iter();
+    let mut most = slices.next().ok_or_else(|| call.unsupported("a window with elements", "none"))?;
+    for slice in slices {
+        let stays = call.b().compare(Direction::Ge, most, slice)?;
+        most = call.b().select(stays, most, slice)?;
+    }
+    let y = unbatched(call, most, was_added)?;
+    Ok(vec![Out::Value(y), Out::Absent])
+}
+
+fn avg_pool(call: &mut Call, spatial: usize) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let x = operand(call, "self", wide(dtype))?;
+    let (x, was_added) = batched(call, x, spatial)?;
+    let (windows, result) = windows(call, &call.shape(x)[2..])?;
+    let edges = windows.padding.iter().any(|&(low, _)| low > 0);
+    let is_even = !call.flag("ceil_mode", false)? && (!edges || call.flag("count_include_pad", true)?);
+    if !is_even {
+        return Err(call.unsupported(
+            "windows that all count as many elements",
+            "`ceil_mode`, or edges that do not count",
+        ));
+    }
+    let slices = windows.slices(call, x, 0.0, &result)?;
+    let count = match call.maybe_int("divisor_override")? {
+        Some(divisor) if divisor > 0 => divisor as f64,
+        _ => slices.len() as f64,
+    };
+    let mut sum: Option<ValueId> = None;
+    for slice in slices {
+        sum = Some(match sum {
+            None => slice,
+            Some(sum) => call.b().add(sum, slice)?,
+        });
+    }
+    let sum = sum.ok_or_else(|| call.unsupported("a window with elements", "none"))?;
+    let y = call.b().scale(sum, 1.0 / count)?;
+    let y = unbatched(call, y, was_added)?;
+    one(convert(call, y, dtype)?)
+}
+
+/// Means over windows from `floor(i n / m)` to `ceil((i + 1) n / m)`, one dimension at a time.
+fn adaptive(call: &mut Call, spatial: usize) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let x = operand(call, "self", wide(dtype))?;
+    let (mut x, was_added) = batched(call, x, spatial)?;
+    let sizes = per_dim(call, "output_size", spatial, 1)?;
+    for (dim, &size) in sizes.iter().enumerate() {
+        x = adaptive_along(call, x, dim + 2, size)?;
+    }
+    let y = unbatched(call, x, was_added)?;
+    one(convert(call, y, dtype)?)
+}
+
+fn adaptive_along(call: &mut Call, x: ValueId, dim: usize, size: usize) -> Result<ValueId> {
+    let own = call.shape(x);
+    let extent = own[dim];
+    if size == 0 || extent == 0 || size > extent {
+        return Err(call.unsupported("at least one element for each window", format!("{extent} to {size}")));
+    }
+    let mean = |call: &mut Call, x: ValueId, dim: usize, count: usize| {
+        let sum = call.b().reduce_sum(x, &[dim])?;
+        call.b().scale(sum, 1.0 / count as f64)
+    };
+    if extent.is_multiple_of(size) {
+        let mut apart = own.clone();
+        apart.splice(dim..=dim, [size, extent / size]);
+        let x = call.b().reshape(x, &apart)?;
+        return mean(call, x, dim + 1, extent / size);
+    }
+    call.check_nodes(size)?;
+    let mut row = own.clone();
+    row[dim] = 1;
+    let mut rows = Vec::with_capacity(size);
+    for at in 0..size {
+        let (start, limit) = (at * extent / size, ((at + 1) * extent).div_ceil(size));
+        let part = call.b().slice_dim(x, dim, start, limit)?;
+        let y = mean(call, part, dim, limit - start)?;
+        rows.push(call.b().reshape(y, &row)?);
+    }
+    call.b().concatenate(&rows, dim)
+}
+
+/// Each element repeated by a whole factor along both spatial dimensions.
+fn upsample_nearest(call: &mut Call) -> Outs {
+    let x = call.tensor("self").or_else(|_| call.tensor("input"))?;
+    let own = call.shape(x);
+    let [n, c, h, w] = own[..] else { return Err(call.unsupported("[n, c, h, w]", format!("{own:?}"))) };
+    let factor = |size: usize, own: usize| {
+        if own > 0 && size.is_multiple_of(own) { Some(size / own) } else { None }
+    };
+    let factors = if call.has("output_size") {
+        let sizes = per_dim(call, "output_size", 2, 1)?;
+        (factor(sizes[0], h), factor(sizes[1], w))
+    } else {
+        let factors = call.maybe_floats("scale_factors")?.unwrap_or_default();
+        let whole = |at: usize| {
+            factors.get(at).filter(|f| f.fract() == 0.0 && (1.0..1e6).contains(*f)).map(|f| *f as usize)
+        };
+        (whole(0), whole(1))
+    };
+    let (Some(by_h), Some(by_w)) = factors else {
+        return Err(call.unsupported("whole factors", "other sizes"));
+    };
+    let result = [n, c, h.saturating_mul(by_h), w.saturating_mul(by_w)];
+    call.check_size(&result)?;
+    let x = call.b().broadcast_in_dim(x, &[n, c, h, by_h, w, by_w], &[0, 1, 2, 4])?;
+    one(call.b().reshape(x, &result)?)
+}

@@ -1,0 +1,58 @@
+//! What an import gives: a model as those of the zoo, with initial values, and what else the file says.
+
+use crate::{Limits, Tensor};
+use indexmap::IndexMap;
+use partita_ir::TensorType;
+use partita_nn::Model;
+use std::collections::BTreeMap;
+
+/// How a file becomes a model.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct ImportOptions {
+    /// The output that is the loss; `None`: the only float scalar output, if there is just one.
+    pub loss: Option<String>,
+    /// The extents of symbolic sizes by symbol, `s17`; others get the extent of the example that the
+    /// model was exported with.
+    pub sizes: BTreeMap<String, usize>,
+    /// The extent of the first dimension of the first input, if that is symbolic.
+    pub batch: Option<usize>,
+    /// What the file may make the reader do.
+    pub limits: Limits,
+}
+
+/// A tensor that a step replaces by a new one: a buffer that the model changes, such as the running
+/// mean of a batch norm, or a parameter that is not trained (replaced by itself). It is an input of
+/// the graph with the same name as the output that replaces it.
+#[derive(Clone, Debug)]
+pub struct State {
+    /// Its name in the module tree: `bn.running_mean`.
+    pub name: String,
+    /// Its first value.
+    pub initial: Tensor,
+    /// Whether it is a parameter with `requires_grad = False`.
+    pub is_frozen_parameter: bool,
+}
+
+/// An imported model. `model.forward` is a forward graph as those of the zoo: inputs, states, then
+/// parameters; an output `loss`, if the file has one. [`partita_nn::gradient_graph`] and
+/// [`partita_nn::append_update`] complete it to a training step.
+#[derive(Clone, Debug)]
+pub struct ImportedModel {
+    /// The forward graph, the types of the parameters, tied names and the module tree. The
+    /// parameters' `init` is zero; their initial values are in `weights`.
+    pub model: Model,
+    /// The initial value of each parameter, in the order of `model.params`.
+    pub weights: IndexMap<String, Tensor>,
+    /// Tensors that are kept from step to step without an optimizer.
+    pub states: Vec<State>,
+    /// The fed inputs: names and types.
+    pub inputs: IndexMap<String, TensorType>,
+    /// The names of the user's outputs, in order; the loss is called `loss`.
+    pub outputs: Vec<String>,
+    /// The name of the loss in the file, if there is a loss.
+    pub loss: Option<String>,
+    /// The extents of the symbolic sizes.
+    pub sizes: BTreeMap<String, usize>,
+    /// Remarks for the user: a newer format, random numbers that differ from PyTorch's.
+    pub notes: Vec<String>,
+}

@@ -1,0 +1,223 @@
+//! The end of an import: outputs by name, the choice of the loss, states, the model.
+
+use super::lower::{Binding, Lowering, Scope, Stored};
+use super::schema::{Argument, OutputSpec};
+use super::{Pt2, places};
+use crate::model::{ImportOptions, ImportedModel, State};
+use indexmap::IndexMap;
+use partita_base::{Diagnostic, Result, did_you_mean};
+use partita_ir::port::{LOSS, gradient_name};
+use partita_ir::{GraphBuilder, Role, TensorType, ValueId, graph_edit};
+use partita_nn::init::stream_of;
+use partita_nn::{Init, Model, ParamSpec};
+
+impl Lowering<'_> {
+    fn read_output(&mut self, scope: &Scope, name: &str) -> Result<ValueId> {
+        match scope.get(name)? {
+            Binding::Tensor(tensor) => self.tensors.read(&mut self.cx.builder, *tensor, true),
+            Binding::Scalar(_) | Binding::Absent => {
+                Err(Diagnostic::new("E356", format!("the output `{name}` is not a computed tensor"))
+                    .expected("tensors as outputs")
+                    .found("a number, or a result that is not computed"))
+            }
+        }
+    }
+
+    /// Collects outputs and states, chooses the loss, and builds the model.
+    pub fn finish(
+        mut self,
+        file: &Pt2,
+        options: &ImportOptions,
+        scope: &Scope,
+        stored: Stored,
+        inputs: IndexMap<String, TensorType>,
+    ) -> Result<ImportedModel> {
+        self.cx.builder.path = String::new();
+        self.cx.builder.location = None;
+        let specs = &file.program.graph_module.signature.output_specs;
+        let is_user = |spec: &&OutputSpec| {
+            matches!(spec, OutputSpec::UserOutput { .. } | OutputSpec::LossOutput { .. })
+        };
+        let user_names = places::output_names(&file.program, specs.iter().filter(is_user).count());
+        let mut user_names = user_names.into_iter();
+        let mut user: Vec<(String, ValueId)> = Vec::new();
+        let mut others: Vec<(String, ValueId)> = Vec::new();
+        let mut replaced: IndexMap<String, ValueId> = IndexMap::new();
+        let mut stated_loss = None;
+        for spec in specs {
+            match spec {
+                OutputSpec::UserOutput { arg } => {
+                    let name = user_names.next().unwrap_or_default();
+                    if let Argument::Tensor(tensor) = arg {
+                        user.push((name, self.read_output(scope, tensor)?));
+                    }
+                }
+                OutputSpec::LossOutput { arg } => {
+                    let name = user_names.next().unwrap_or_default();
+                    stated_loss = Some(name.clone());
+                    user.push((name, self.read_output(scope, &arg.name)?));
+                }
+                OutputSpec::GradientToParameter { arg, parameter_name: of }
+                | OutputSpec::GradientToUserInput { arg, user_input_name: of } => {
+                    others.push((gradient_name(of), self.read_output(scope, &arg.name)?));
+                }
+                OutputSpec::BufferMutation { arg, buffer_name } => {
+                    replaced.insert(buffer_name.clone(), self.read_output(scope, &arg.name)?);
+                }
+                OutputSpec::ParameterMutation { parameter_name, .. } => {
+                    return Err(changed_parameter(parameter_name));
+                }
+                OutputSpec::UserInputMutation { .. } | OutputSpec::Token {} => {}
+            }
+        }
+        for (name, (_, tensor, _)) in &stored.buffers {
+            if self.tensors.changes(*tensor) > 0 && !replaced.contains_key(name) {
+                replaced.insert(name.clone(), self.tensors.read(&mut self.cx.builder, *tensor, true)?);
+            }
+        }
+        for (name, (_, tensor, _)) in stored.params.iter().chain(&stored.frozen) {
+            if self.tensors.changes(*tensor) > 0 {
+                return Err(changed_parameter(name));
+            }
+        }
+        let loss = choose_loss(&self.cx.builder, &user, stated_loss.or(options.loss.clone()))?;
+        if let Some(loss) = loss {
+            user[loss].0 = LOSS.to_string();
+        }
+        let outputs: Vec<String> = user.iter().map(|(name, _)| name.clone()).collect();
+        // States are inputs that an output of the same name replaces.
+        let mut states = Vec::new();
+        for (name, (value, _, tensor)) in &stored.frozen {
+            states.push(State { name: name.clone(), initial: (*tensor).clone(), is_frozen_parameter: true });
+            others.push((name.clone(), *value));
+        }
+        for (name, new) in replaced {
+            let Some((value, _, tensor)) = stored.buffers.get(&name) else {
+                return Err(Diagnostic::new("E357", format!("`{name}` is replaced, but is not a buffer"))
+                    .expected("a buffer of the module")
+                    .found("none of this name"));
+            };
+            let input = become_input(&mut self.cx.builder, *value, &name);
+            user.iter_mut()
+                .chain(&mut others)
+                .filter(|(_, v)| v.index() == value.index())
+                .for_each(|(_, v)| *v = input);
+            let new = if new.index() == value.index() { input } else { new };
+            let initial = (*tensor).clone();
+            states.push(State { name: name.clone(), initial, is_frozen_parameter: false });
+            others.push((name, new));
+        }
+        user.extend(others);
+        let mut model = self.cx.finish(user)?;
+        model.forward = graph_edit::prune(model.forward);
+        model.forward.name = "main".to_string();
+        alias_states(&mut model, &states)?;
+        for (name, (_, _, tensor)) in &stored.params {
+            let (ty, stream) = (tensor.ty.clone(), stream_of(name));
+            model.params.insert(name.clone(), ParamSpec { ty, init: Init::Zeros, stream });
+        }
+        model.ties = stored.ties;
+        model.modules = self.modules;
+        partita_ir::verify::verify(&model.forward)?;
+        let weights =
+            stored.params.into_iter().map(|(name, (_, _, tensor))| (name, tensor.clone())).collect();
+        let loss_name = loss.map(|position| user_name(file, position, specs));
+        let (sizes, notes) = (self.extents, self.notes);
+        Ok(ImportedModel { model, weights, states, inputs, outputs, loss: loss_name, sizes, notes })
+    }
+}
+
+/// The name of a user output before the loss was renamed.
+fn user_name(file: &Pt2, position: usize, specs: &[OutputSpec]) -> String {
+    let is_user =
+        |spec: &&OutputSpec| matches!(spec, OutputSpec::UserOutput { .. } | OutputSpec::LossOutput { .. });
+    let tensors = specs.iter().filter(is_user).enumerate().filter(|(_, spec)| {
+        matches!(spec, OutputSpec::UserOutput { arg: Argument::Tensor(_) } | OutputSpec::LossOutput { .. })
+    });
+    let names = places::output_names(&file.program, specs.iter().filter(is_user).count());
+    let at = tensors.map(|(at, _)| at).nth(position).unwrap_or_default();
+    names.into_iter().nth(at).unwrap_or_default()
+}
+
+fn changed_parameter(name: &str) -> Box<Diagnostic> {
+    Diagnostic::new("E356", format!("the model changes its parameter `{name}`"))
+        .expected("parameters that only the optimizer changes")
+        .found("an op in place on the parameter")
+        .help("make it a buffer, or change it outside `forward`")
+}
+
+/// The position of the loss among the outputs. E360 if the chosen one is not a float scalar, or
+/// does not exist.
+fn choose_loss(
+    b: &GraphBuilder,
+    user: &[(String, ValueId)],
+    chosen: Option<String>,
+) -> Result<Option<usize>> {
+    let is_scalar = |value: ValueId| b.ty(value).rank() == 0 && b.ty(value).dtype.is_float();
+    let Some(chosen) = chosen else {
+        let mut scalars = user.iter().enumerate().filter(|(_, (_, value))| is_scalar(*value));
+        let first = scalars.next();
+        return match scalars.next() {
+            None => Ok(first.map(|(position, _)| position)),
+            // Several scalars: the one that is called the loss.
+            Some(_) => match user.iter().position(|(name, value)| name == LOSS && is_scalar(*value)) {
+                Some(position) => Ok(Some(position)),
+                None => {
+                    let names: Vec<&str> =
+                        user.iter().filter(|(_, v)| is_scalar(*v)).map(|(name, _)| name.as_str()).collect();
+                    Err(Diagnostic::new("E360", "the program has several outputs that could be the loss")
+                        .expected("the name of one of them as the option `loss`")
+                        .found(names.join(", ")))
+                }
+            },
+        };
+    };
+    let names = || user.iter().map(|(name, _)| name.as_str());
+    match user.iter().position(|(name, _)| *name == chosen) {
+        Some(position) if is_scalar(user[position].1) => Ok(Some(position)),
+        Some(position) => Err(Diagnostic::new("E360", format!("the output `{chosen}` cannot be the loss"))
+            .expected("a float scalar")
+            .found(b.ty(user[position].1).to_string())),
+        None => {
+            let mut error = Diagnostic::new("E360", format!("the program has no output `{chosen}`"))
+                .expected("the name of an output")
+                .found(names().collect::<Vec<_>>().join(", "));
+            error.help = did_you_mean(&chosen, names());
+            Err(error)
+        }
+    }
+}
+
+/// Replaces a buffer, which is a constant, by an input.
+fn become_input(b: &mut GraphBuilder, constant: ValueId, name: &str) -> ValueId {
+    let ty = b.ty(constant).clone();
+    let input = b.input(name, ty, Role::Input);
+    let graph = b.graph_mut();
+    graph.value_mut(constant).name.clear();
+    for operand in graph.nodes.iter_mut().flat_map(|node| &mut node.operands) {
+        if operand.index() == constant.index() {
+            *operand = input;
+        }
+    }
+    input
+}
+
+/// Declares that the output of a state replaces its input. E357 if their types differ.
+fn alias_states(model: &mut Model, states: &[State]) -> Result<()> {
+    let graph = &mut model.forward;
+    for state in states {
+        let input = graph.inputs.iter().position(|&v| graph.value(v).name == state.name);
+        let (Some(input), Some(output)) = (input, graph.output_position(&state.name)) else {
+            return Err(Diagnostic::new("E357", format!("`{}` is lost", state.name))
+                .expected("an input and an output"));
+        };
+        let (old, new) = (graph.ty(graph.inputs[input]), graph.ty(graph.outputs[output]));
+        if old != new {
+            return Err(Diagnostic::new("E357", format!("`{}` is replaced by another type", state.name))
+                .expected(old.to_string())
+                .found(new.to_string()));
+        }
+        graph.aliases.push((input, output));
+    }
+    Ok(())
+}

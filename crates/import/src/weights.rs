@@ -1,0 +1,269 @@
+//! safetensors files: weights by name, in one file or in shards with an index.
+//!
+//! A file is a length, a JSON header and the bytes of all tensors. The header is checked when a file
+//! is opened; the tensors are mapped. Names are kept as they are in the file.
+
+use crate::limits::exceeded;
+use crate::{Bytes, Limits, Tensor};
+use indexmap::IndexMap;
+use partita_base::{DType, Diagnostic, Result};
+use partita_ir::{Literal, TensorType};
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Tensors by name, mapped from one or more files, sorted by name.
+#[derive(Clone, Debug, Default)]
+pub struct Weights {
+    tensors: IndexMap<String, Tensor>,
+}
+
+/// The index of a sharded checkpoint, `model.safetensors.index.json`.
+#[derive(serde::Deserialize, serde::Serialize)]
+struct Index {
+    #[serde(default)]
+    metadata: BTreeMap<String, serde_json::Value>,
+    weight_map: BTreeMap<String, String>,
+}
+
+const INDEX: &str = "model.safetensors.index.json";
+const SINGLE: &str = "model.safetensors";
+
+fn malformed(what: &str, found: impl Into<String>) -> Box<Diagnostic> {
+    Diagnostic::new("E361", format!("{what} cannot be read"))
+        .expected("a safetensors file, or an index of such files")
+        .found(found)
+        .help("save it again, or copy it again")
+}
+
+fn dtype(name: &str, dtype: Dtype) -> Result<DType> {
+    Ok(match dtype {
+        Dtype::BOOL => DType::Bool,
+        Dtype::U8 => DType::U8,
+        Dtype::I8 => DType::I8,
+        Dtype::I16 => DType::I16,
+        Dtype::U16 => DType::U16,
+        Dtype::F16 => DType::F16,
+        Dtype::BF16 => DType::BF16,
+        Dtype::I32 => DType::I32,
+        Dtype::U32 => DType::U32,
+        Dtype::F32 => DType::F32,
+        Dtype::F64 => DType::F64,
+        Dtype::I64 => DType::I64,
+        Dtype::U64 => DType::U64,
+        other => {
+            return Err(Diagnostic::new("E354", format!("`{name}` has an unsupported element type"))
+                .expected("floats of 16, 32 or 64 bits, integers, or booleans")
+                .found(format!("{other:?}"))
+                .help("convert it before it is saved"));
+        }
+    })
+}
+
+fn stored_dtype(dtype: DType) -> Option<Dtype> {
+    Some(match dtype {
+        DType::Bool => Dtype::BOOL,
+        DType::U8 => Dtype::U8,
+        DType::I8 => Dtype::I8,
+        DType::I16 => Dtype::I16,
+        DType::U16 => Dtype::U16,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
+        DType::I32 => Dtype::I32,
+        DType::U32 => Dtype::U32,
+        DType::F32 => Dtype::F32,
+        DType::F64 => Dtype::F64,
+        DType::I64 => Dtype::I64,
+        DType::U64 => Dtype::U64,
+        DType::Inert(_) => return None,
+    })
+}
+
+impl Weights {
+    /// Opens a file, an index (`*.index.json`), or a folder that contains `model.safetensors` or its
+    /// index. The files must not change while they are open.
+    ///
+    /// # Errors
+    /// E350 if a file cannot be read, E361 for a damaged one, E354 for an element type without
+    /// arithmetic, E352 for a pickle, E358 if a limit is exceeded.
+    pub fn open(path: &Path, limits: &Limits) -> Result<Weights> {
+        let located = |mut error: Box<Diagnostic>| {
+            error.at.get_or_insert_with(|| path.display().to_string());
+            error
+        };
+        if path.is_dir() {
+            let index = path.join(INDEX);
+            let file = if index.exists() { index } else { path.join(SINGLE) };
+            return Weights::open(&file, limits);
+        }
+        if path.extension().is_some_and(|extension| extension == "json") {
+            return Weights::sharded(path, limits).map_err(located);
+        }
+        Weights::read(crate::mapped::map(path)?, limits).map_err(located)
+    }
+
+    /// Reads one file from bytes. Errors as [`Weights::open`].
+    pub fn read(bytes: Bytes, limits: &Limits) -> Result<Weights> {
+        let all: &[u8] = (*bytes).as_ref();
+        if let Some(length) = all.first_chunk::<8>() {
+            let length = u64::from_le_bytes(*length);
+            if length > limits.json_bytes as u64 && length <= all.len() as u64 {
+                let limit = format!("at most {} bytes", limits.json_bytes);
+                return Err(exceeded("the header", limit, format!("{length} bytes")));
+            }
+        }
+        let (start, header) = SafeTensors::read_metadata(all).map_err(|error| match all {
+            // A header of the right length may begin with the same bytes, so they count only now.
+            [0x80, 2..=5, ..] => crate::pt2::pickle("the file"),
+            [b'P', b'K', 3, 4, ..] => crate::pt2::pickle("the archive, a checkpoint of `torch.save`,"),
+            _ => malformed("the file", error.to_string()),
+        })?;
+        let start = start.saturating_add(8);
+        let mut tensors = IndexMap::new();
+        for (name, info) in header.tensors() {
+            let ty = TensorType::new(dtype(&name, info.dtype)?, info.shape.clone());
+            let place = start + info.data_offsets.0..start + info.data_offsets.1;
+            let tensor = Tensor::dense(&name, ty, bytes.clone(), place, limits)?;
+            tensors.insert(name, tensor);
+        }
+        tensors.sort_keys();
+        Ok(Weights { tensors })
+    }
+
+    fn sharded(path: &Path, limits: &Limits) -> Result<Weights> {
+        let text = crate::mapped::map(path)?;
+        let text: &[u8] = (*text).as_ref();
+        if text.len() > limits.json_bytes {
+            let limit = format!("at most {} bytes", limits.json_bytes);
+            return Err(exceeded("the index", limit, format!("{} bytes", text.len())));
+        }
+        let index: Index =
+            serde_json::from_slice(text).map_err(|error| malformed("the index", error.to_string()))?;
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let files: BTreeSet<&String> = index.weight_map.values().collect();
+        let mut shards: BTreeMap<&String, Weights> = BTreeMap::new();
+        for file in files {
+            // A shard is a file beside its index.
+            let is_plain =
+                !file.contains(['/', '\\', ':', '\0']) && !file.is_empty() && file != ".." && file != ".";
+            if !is_plain {
+                return Err(malformed(
+                    "the index",
+                    format!("a shard named {file:?}, which could be a file elsewhere"),
+                ));
+            }
+            shards.insert(file, Weights::read(crate::mapped::map(&folder.join(file))?, limits)?);
+        }
+        let mut tensors = IndexMap::new();
+        for (name, file) in &index.weight_map {
+            let tensor = shards[file].get(name).ok_or_else(|| {
+                malformed("the index", format!("`{name}` in `{file}`, which does not have it"))
+            })?;
+            tensors.insert(name.clone(), tensor.clone());
+        }
+        Ok(Weights { tensors })
+    }
+
+    /// The tensor with this name.
+    pub fn get(&self, name: &str) -> Option<&Tensor> {
+        self.tensors.get(name)
+    }
+
+    /// Every name and tensor, sorted by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
+    }
+
+    /// The number of tensors.
+    pub fn len(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// Whether there are no tensors.
+    pub fn is_empty(&self) -> bool {
+        self.tensors.is_empty()
+    }
+}
+
+/// Writes tensors to one safetensors file, which `safetensors.torch.load_file` reads. E354 for an
+/// element type that such files do not have, E362 if the file cannot be written.
+pub fn save(path: &Path, tensors: &IndexMap<String, Literal>) -> Result<()> {
+    write(path, tensors.iter().map(|(name, literal)| (name.as_str(), literal)))
+}
+
+/// Writes tensors to a folder, in shards of at most `shard_bytes` (but at least one tensor), with an
+/// index as Hugging Face has it; one shard is `model.safetensors` without an index. Errors as
+/// [`save`].
+pub fn save_sharded(folder: &Path, tensors: &IndexMap<String, Literal>, shard_bytes: usize) -> Result<()> {
+    fs::create_dir_all(folder).map_err(|error| unwritten(folder, error.to_string()))?;
+    let mut shards: Vec<Vec<(&str, &Literal)>> = vec![Vec::new()];
+    let mut filled = 0;
+    for (name, literal) in tensors {
+        let bytes = literal.ty.bytes();
+        let shard = shards.last_mut().expect("at least one");
+        if filled + bytes > shard_bytes && !shard.is_empty() {
+            shards.push(Vec::new());
+            filled = 0;
+        }
+        filled += bytes;
+        shards.last_mut().expect("at least one").push((name, literal));
+    }
+    let count = shards.len();
+    if count == 1 {
+        return save(&folder.join(SINGLE), tensors);
+    }
+    let mut weight_map = BTreeMap::new();
+    for (number, shard) in shards.into_iter().enumerate() {
+        let file = format!("model-{:05}-of-{count:05}.safetensors", number + 1);
+        weight_map.extend(shard.iter().map(|(name, _)| (name.to_string(), file.clone())));
+        write(&folder.join(&file), shard.into_iter())?;
+    }
+    let total: usize = tensors.values().map(|literal| literal.ty.bytes()).sum();
+    let index = Index { metadata: BTreeMap::from([("total_size".to_string(), total.into())]), weight_map };
+    let path = folder.join(INDEX);
+    let text = serde_json::to_vec_pretty(&index).map_err(|error| unwritten(&path, error.to_string()))?;
+    replace(&path, |temporary| fs::write(temporary, text).map_err(|error| error.to_string()))
+}
+
+fn unwritten(path: &Path, found: String) -> Box<Diagnostic> {
+    Diagnostic::new("E362", format!("cannot write {}", path.display()))
+        .expected("a folder to write to")
+        .found(found)
+}
+
+/// Writes beside the file and renames: a reader never sees half of it.
+fn replace(path: &Path, write: impl FnOnce(&Path) -> std::result::Result<(), String>) -> Result<()> {
+    let mut name = path.file_name().map_or_else(Default::default, ToOwned::to_owned);
+    name.push(".partial");
+    let temporary: PathBuf = path.with_file_name(name);
+    let written =
+        write(&temporary).and_then(|()| fs::rename(&temporary, path).map_err(|error| error.to_string()));
+    written.map_err(|error| {
+        let _ = fs::remove_file(&temporary);
+        unwritten(path, error)
+    })
+}
+
+fn write<'a>(path: &Path, tensors: impl Iterator<Item = (&'a str, &'a Literal)>) -> Result<()> {
+    let mut bytes = Vec::new();
+    for (name, literal) in tensors {
+        let dtype = stored_dtype(literal.ty.dtype).ok_or_else(|| {
+            Diagnostic::new("E354", format!("`{name}` has an unsupported element type"))
+                .expected("floats of 16, 32 or 64 bits, integers, or booleans")
+                .found(literal.ty.dtype.to_string())
+        })?;
+        bytes.push((name, dtype, literal.ty.shape.clone(), literal.bytes()));
+    }
+    let mut views = Vec::new();
+    for (name, dtype, shape, bytes) in &bytes {
+        let view = TensorView::new(*dtype, shape.clone(), bytes);
+        views.push((*name, view.map_err(|error| unwritten(path, error.to_string()))?));
+    }
+    // What PyTorch's writer states, and Hugging Face's reader expects.
+    let metadata = std::collections::HashMap::from([("format".to_string(), "pt".to_string())]);
+    replace(path, |temporary| {
+        safetensors::serialize_to_file(views, Some(metadata), temporary).map_err(|error| error.to_string())
+    })
+}

@@ -1,0 +1,88 @@
+//! Archives for tests: reading and writing ZIP entries without compression.
+#![allow(dead_code)]
+
+use std::path::{Path, PathBuf};
+
+/// The folder of recorded models.
+pub fn recorded() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/pt2")
+}
+
+/// An entry with what its headers say, which need not be right.
+#[derive(Clone)]
+pub struct Entry {
+    pub name: String,
+    pub data: Vec<u8>,
+    pub method: u16,
+    pub flags: u16,
+    /// The size in the central directory.
+    pub size: u32,
+    /// The compressed size in the central directory.
+    pub stored: u32,
+    /// Added to the offset in the central directory.
+    pub moved: i64,
+}
+
+impl Entry {
+    pub fn new(name: &str, data: impl Into<Vec<u8>>) -> Entry {
+        let data = data.into();
+        let size = data.len() as u32;
+        Entry { name: name.into(), data, method: 0, flags: 0, size, stored: size, moved: 0 }
+    }
+}
+
+/// An archive of these entries.
+pub fn zip(entries: &[Entry]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut directory = Vec::new();
+    for entry in entries {
+        let offset = (bytes.len() as i64 + entry.moved) as u32;
+        let name = entry.name.as_bytes();
+        bytes.extend(0x0403_4B50u32.to_le_bytes());
+        bytes.extend([0u8; 22]);
+        bytes.extend((name.len() as u16).to_le_bytes());
+        bytes.extend([0u8; 2]);
+        bytes.extend(name);
+        bytes.extend(&entry.data);
+        directory.extend(0x0201_4B50u32.to_le_bytes());
+        directory.extend([0u8; 4]);
+        directory.extend(entry.flags.to_le_bytes());
+        directory.extend(entry.method.to_le_bytes());
+        directory.extend([0u8; 8]);
+        directory.extend(entry.stored.to_le_bytes());
+        directory.extend(entry.size.to_le_bytes());
+        directory.extend((name.len() as u16).to_le_bytes());
+        directory.extend([0u8; 12]);
+        directory.extend(offset.to_le_bytes());
+        directory.extend(name);
+    }
+    let start = bytes.len() as u32;
+    let count = (entries.len() as u16).to_le_bytes();
+    bytes.extend(&directory);
+    bytes.extend(0x0605_4B50u32.to_le_bytes());
+    bytes.extend([0u8; 4]);
+    bytes.extend(count);
+    bytes.extend(count);
+    bytes.extend((directory.len() as u32).to_le_bytes());
+    bytes.extend(start.to_le_bytes());
+    bytes.extend([0u8; 2]);
+    bytes
+}
+
+/// The entries of a well-formed archive.
+pub fn unzip(bytes: &[u8]) -> Vec<Entry> {
+    let number = |at: usize, size: usize| {
+        bytes[at..at + size].iter().rev().fold(0usize, |value, &byte| value << 8 | usize::from(byte))
+    };
+    let end = bytes.len() - 22;
+    let (count, mut at) = (number(end + 10, 2), number(end + 16, 4));
+    let mut entries = Vec::new();
+    for _ in 0..count {
+        let (size, name, header) = (number(at + 24, 4), number(at + 28, 2), number(at + 42, 4));
+        let start = header + 30 + number(header + 26, 2) + number(header + 28, 2);
+        let text = String::from_utf8(bytes[at + 46..at + 46 + name].to_vec()).unwrap();
+        entries.push(Entry::new(&text, &bytes[start..start + size]));
+        at += 46 + name + number(at + 30, 2) + number(at + 32, 2);
+    }
+    entries
+}
