@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 import torch.nn as nn
+import torch.export.experimental
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
@@ -54,7 +55,8 @@ def mlp():
 def mlp_dynamic():
     model, inputs, _ = regression(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)))
     batch = torch.export.Dim("batch", min=2, max=64)
-    return model, inputs, {"dynamic_shapes": {"x": {0: batch}, "y": {0: batch}}}
+    other = {"x": torch.randn(9, 4), "y": torch.randn(9, 4)}
+    return model, inputs, {"dynamic_shapes": {"x": {0: batch}, "y": {0: batch}}, "other": other}
 
 
 @case
@@ -157,7 +159,8 @@ def gpt_manual():
 @case
 def gpt_dynamic():
     batch = torch.export.Dim("batch", min=2, max=64)
-    return Gpt(layers=1), tokens(), {"dynamic_shapes": {"tokens": {0: batch}, "labels": {0: batch}}}
+    dynamic = {"dynamic_shapes": {"tokens": {0: batch}, "labels": {0: batch}}, "other": tokens(rows=5)}
+    return Gpt(layers=1), tokens(), dynamic
 
 
 class Bert(nn.Module):
@@ -613,6 +616,9 @@ def rows(w, x):
     yield from (OPS._adaptive_avg_pool2d.default(image, [2, 3]), OPS.upsample_nearest2d.default(image, [6, 8]), OPS.logsumexp.default(image, [1, 3]))
     yield from (OPS.var.correction(w, [1], correction=2), OPS.constant_pad_nd.default(w, [1, 2], 0.5), OPS.eq.Tensor(i, j), OPS.ge.Scalar(w, 0.5))
     yield from (OPS.fill.Scalar(OPS.empty_like.default(w), 2.0), OPS.max_pool2d_with_indices.default(image, [2, 2])[0], OPS.native_layer_norm.default(w, [4], None, None, 1e-5)[0])
+    yield from (*OPS.sort.default(w, 0, True), OPS.sort.stable(w, stable=True, dim=1)[0], *OPS.topk.default(w, 2), OPS.topk.default(w, 3, 0, False)[0])
+    yield from (OPS.argsort.default(w), OPS.argsort.stable(w, stable=True, descending=True), OPS.diff.default(w), OPS.diff.default(m, 1, 0))
+    yield from (OPS._weight_norm.default(w, x[:, :1]), OPS.pixel_shuffle.default(w.view(4, 2, 3), 2), OPS.swapaxes.default(w, 0, -1))
     yield from (OPS._scaled_dot_product_flash_attention_for_cpu.default(line[None], line[None], line[None], 0.0, True)[0], OPS.alias.default(w), OPS.expand_as.default(w[0], x))
 
 
@@ -645,7 +651,7 @@ def sizes():
             return h.mean() * (x.numel() / b) + h.square().sum() * -b, h
 
     batch = torch.export.Dim("batch", min=2, max=64)
-    return Net(), {"x": torch.randn(6, 4)}, {"dynamic_shapes": {"x": {0: batch}}}
+    return Net(), {"x": torch.randn(6, 4)}, {"dynamic_shapes": {"x": {0: batch}}, "other": {"x": torch.randn(7, 4)}}
 
 
 @case
@@ -663,8 +669,39 @@ def cells():
     return Loss(Net(), nn.MSELoss()), {"x": torch.randn(3, 4), "y": torch.randn(3, 4)}, {}
 
 
+@case
+def dropout():
+    """Dropout in training mode: its random numbers are PyTorch's own, so only its form can be compared."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(6, 4))
+
+        def forward(self, x):
+            y = F.dropout(self.w * x, 0.25)
+            return y.sum(), y
+
+    return Net(), {"x": torch.randn(6, 4)}, {}
+
+
+class OnlyLoss(nn.Module):
+    """Joint programs have the loss as their only output with a gradient."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, **inputs):
+        return tensors_of(self.model(**inputs))[0]
+
+
+for base in ("mlp", "mlp_uneven"):
+    CASES[f"{base}_joint"] = lambda base=base: (OnlyLoss(CASES[base]()[0]), CASES[base]()[1], {"joint": True})
+
+
 # The same models after decomposition to core ATen ops.
-for base in ("mlp", "gpt_dynamic", "conv", "cells"):
+for base in ("mlp", "gpt_dynamic", "conv"):
     CASES[f"{base}_core"] = lambda base=base: (*CASES[base]()[:2], {**CASES[base]()[2], "core": True})
 
 
@@ -762,10 +799,13 @@ def train(model, inputs, make_optimizer):
 def record(name, make, folder):
     torch.manual_seed(7)
     model, inputs, options = make()
-    core = options.pop("core", False)
+    core, joint = options.pop("core", False), options.pop("joint", False)
+    other = options.pop("other", {})
     program = torch.export.export(model, (), kwargs=inputs, **options)
     if core:
         program = program.run_decompositions()
+    if joint:
+        program = torch.export.experimental._export_forward_backward(program)
     steps = {key: train(model, inputs, make_optimizer) for key, make_optimizer in OPTIMIZERS.items()}
     plain_traces(program.graph_module)
     torch.export.save(program, folder / f"{name}.pt2")
@@ -777,6 +817,9 @@ def record(name, make, folder):
     tensors |= {f"output.{i}": value.detach() for i, value in enumerate(outputs)}
     tensors["loss"] = loss.detach()
     tensors |= {f"steps.{key}": losses for key, losses in steps.items()}
+    if other:
+        tensors |= {f"other.input.{key}": value for key, value in other.items()}
+        tensors["other.loss"] = next(v for v in tensors_of(model(**other)) if v.dim() == 0).detach()
     for key, value in model.named_parameters():
         if value.requires_grad:
             tensors[f"grad.{key}"] = torch.zeros_like(value) if value.grad is None else value.grad

@@ -46,7 +46,7 @@ enum Form {
 
 use Form::{Joined, Same, Third, Turned};
 
-/// (here, there, form); a name without `.weight` or `.bias` stands for both.
+/// (here, there, form); names are those of modules, of their `.weight` and `.bias`.
 type Names = &'static [(&'static str, &'static str, Form)];
 
 const GPT2: Names = &[

@@ -38,8 +38,8 @@ pub struct State {
 /// [`partita_nn::append_update`] complete it to a training step.
 #[derive(Clone, Debug)]
 pub struct ImportedModel {
-    /// The forward graph, the types of the parameters, tied names and the module tree. The
-    /// parameters' `init` is zero; their initial values are in `weights`.
+    /// The forward graph, the types of the parameters, tied names and the module tree. The `init` of a
+    /// parameter is a usual one, for training from scratch; the values of the file are in `weights`.
     pub model: Model,
     /// The initial value of each parameter, in the order of `model.params`.
     pub weights: IndexMap<String, Tensor>,

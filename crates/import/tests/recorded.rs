@@ -5,8 +5,8 @@
 
 use partita_base::DType;
 use partita_import::{ImportOptions, ImportedModel, Limits, Pt2, Weights};
-use partita_ir::port::{LEARNING_RATE, LOSS, STEP, gradient_name};
-use partita_ir::{Graph, Literal, evaluate};
+use partita_ir::port::{LEARNING_RATE, LOSS, SEED, STEP, gradient_name};
+use partita_ir::{Graph, Literal, Operation, evaluate};
 use partita_nn::{Optimizer, StepOptions, gradient_graph, train_step};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -109,7 +109,12 @@ fn train(
 fn compare(name: &str) -> Vec<String> {
     let (imported, recorded) = (import(name), recorded(name));
     let forward = &imported.model.forward;
-    let graph = gradient_graph(forward).unwrap_or_else(|error| panic!("{name}: {error}"));
+    // A joint program has its gradients already.
+    let is_joint = forward.output_names.iter().any(|output| output.starts_with("grad."));
+    let graph = match is_joint {
+        true => forward.clone(),
+        false => gradient_graph(forward).unwrap_or_else(|error| panic!("{name}: {error}")),
+    };
     let values = evaluate(&graph, &feed(&graph, &imported, &recorded))
         .unwrap_or_else(|error| panic!("{name}: {error}"));
     let found =
@@ -135,6 +140,9 @@ fn compare(name: &str) -> Vec<String> {
         ("sgd", Optimizer::Sgd { momentum: 0.9, weight_decay: 0.0, nesterov: false }, 0.05),
         ("adamw", Optimizer::AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1 }, 0.01),
     ] {
+        if is_joint {
+            continue;
+        }
         let expected = recorded.get(&format!("steps.{key}")).expect("recorded steps").literal();
         let found = train(name, &imported, &recorded, optimizer, rate);
         let apart = difference(&found, &expected);
@@ -154,12 +162,109 @@ fn compare(name: &str) -> Vec<String> {
 }
 
 #[test]
+fn another_batch_is_computed_as_in_pytorch() {
+    for (name, batch) in [("mlp_dynamic", 9), ("gpt_dynamic", 5), ("gpt_dynamic_core", 5), ("sizes", 7)] {
+        let options = ImportOptions { batch: Some(batch), ..ImportOptions::default() };
+        let imported = open(name).import(&options).unwrap();
+        let (forward, recorded) = (&imported.model.forward, recorded(name));
+        let input = |v: &partita_ir::ValueId| {
+            let name = &forward.value(*v).name;
+            match imported.weights.get(name) {
+                Some(tensor) => tensor.literal(),
+                None => recorded.get(&format!("other.input.{name}")).expect("an input").literal(),
+            }
+        };
+        let results = evaluate(forward, &forward.inputs.iter().map(input).collect::<Vec<_>>()).unwrap();
+        let expected = recorded.get("other.loss").unwrap().literal();
+        let apart = difference(&results[forward.output_position(LOSS).unwrap()], &expected);
+        assert!(apart < 1e-4, "{name}: {apart:e}");
+    }
+}
+
+#[test]
+fn dropout_draws_by_seed_and_step_and_its_gradient_has_the_same_mask() {
+    let (imported, recorded) = (import("dropout"), recorded("dropout"));
+    assert!(imported.notes.iter().any(|note| note.contains("random numbers")), "{:?}", imported.notes);
+    let graph = gradient_graph(&imported.model.forward).unwrap();
+    let at = |wanted: &str| graph.inputs.iter().position(|&v| graph.value(v).name == wanted).unwrap();
+    let mut values = feed(&graph, &imported, &recorded);
+    let run = |values: &[Literal]| {
+        let results = evaluate(&graph, values).unwrap();
+        let of = |name: &str| results[graph.output_position(name).unwrap()].to_f64();
+        (of("output.1"), of("grad.w"))
+    };
+    let (w, x) = (values[at("w")].to_f64(), values[at("x")].to_f64());
+    let (y, gradient) = run(&values);
+    let mut dropped = 0;
+    for i in 0..w.len() {
+        let keeps = y[i] != 0.0;
+        dropped += usize::from(!keeps);
+        let (expected, slope) = if keeps { (w[i] * x[i] / 0.75, x[i] / 0.75) } else { (0.0, 0.0) };
+        assert!((y[i] - expected).abs() < 1e-5 && (gradient[i] - slope).abs() < 1e-5, "{i}");
+    }
+    assert!((1..w.len() / 2).contains(&dropped), "{dropped} of {}", w.len());
+    assert_eq!(run(&values).0, y);
+    for input in [SEED, STEP] {
+        let position = at(input);
+        let old = std::mem::replace(
+            &mut values[position],
+            Literal::scalar(graph.ty(graph.inputs[position]).dtype, 3.0),
+        );
+        assert!(run(&values).0 != y, "{input}");
+        values[position] = old;
+    }
+}
+
+#[test]
+fn names_paths_lines_and_ties_are_those_of_the_model() {
+    let gpt = import("gpt").model;
+    assert_eq!(gpt.ties, [("head.weight".to_string(), "wte.weight".to_string())]);
+    assert_eq!(gpt.modules.get("h.0.attn").map(String::as_str), Some("Attention"));
+    assert_eq!(gpt.modules.get("h.1.mlp.0").map(String::as_str), Some("Linear"));
+    let attention = gpt.forward.nodes.iter().filter(|node| node.op.name() == "partita.attention");
+    let places: Vec<String> =
+        attention.map(|node| format!("{} {}", node.path, node.location.as_ref().unwrap())).collect();
+    assert!(
+        places[0].starts_with("h.0.attn make.py:") && places[1].starts_with("h.1.attn make.py:"),
+        "{places:?}"
+    );
+    assert_eq!(places.len(), 2);
+    let count = |name: &str| gpt.forward.nodes.iter().filter(|node| node.op.name() == name).count();
+    let composites =
+        ["layer_norm", "gelu", "embedding", "cross_entropy"].map(|name| count(&format!("partita.{name}")));
+    assert_eq!(composites, [5, 2, 2, 1]);
+    let shared = import("shared").model;
+    assert_eq!(shared.params.keys().collect::<Vec<_>>(), ["model.a.weight", "model.a.bias", "model.b.bias"]);
+}
+
+#[test]
+fn frozen_parameters_and_changed_buffers_are_states() {
+    let names = |name: &str| -> Vec<(String, bool)> {
+        import(name).states.into_iter().map(|state| (state.name, state.is_frozen_parameter)).collect()
+    };
+    let frozen = ["model.0.weight", "model.2.weight", "model.2.bias"].map(|name| (name.to_string(), true));
+    assert_eq!(names("frozen"), frozen);
+    assert_eq!(names("buffers"), [("model.count".to_string(), false), ("model.mean".to_string(), false)]);
+    assert_eq!(names("conv").len(), 6);
+    assert_eq!(names("conv_eval"), []);
+}
+
+#[test]
+fn decomposed_programs_say_what_they_lost() {
+    assert_eq!(import("mlp").notes, [""; 0]);
+    assert!(import("mlp_core").notes[0].contains("`detach` and `no_grad`"));
+    assert_eq!(import("mlp_joint").notes, [""; 0]);
+}
+
+#[test]
 fn outputs_losses_and_gradients_are_those_of_pytorch() {
     let names = names();
     assert!(names.len() > 3, "recorded models");
     let only = std::env::var("PARTITA_PT2_ONLY").ok();
     let mut differences = Vec::new();
-    for name in names.iter().filter(|name| only.as_ref().is_none_or(|only| *name == only)) {
+    // Its random numbers are compared by form, above.
+    let compared = names.iter().filter(|name| *name != "dropout");
+    for name in compared.filter(|name| only.as_ref().is_none_or(|only| *name == only)) {
         match std::panic::catch_unwind(|| compare(name)) {
             Ok(found) => differences.extend(found),
             Err(_) => differences.push(format!("{name}: failed")),

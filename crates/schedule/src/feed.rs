@@ -22,12 +22,14 @@ pub fn random_feed(model: &Model, seed: u64, ignored_fraction: f64) -> Fed {
     let mut fed = scalars(graph, seed, 1, 1e-3);
     for &input in &graph.inputs {
         let value = graph.value(input);
-        if value.role != Role::Input || value.ty.rank() == 0 {
+        if value.role != Role::Input || fed.contains_key(&value.name) {
             continue;
         }
         let draws = Draws::new(seed, &value.name);
         let literal = match value.name.as_str() {
-            "labels" => labels(&value.ty, draws, choices(graph, input), ignored_fraction),
+            "labels" if value.ty.rank() > 0 => {
+                labels(&value.ty, draws, choices(graph, input), ignored_fraction)
+            }
             "attention_mask" => ragged(&value.ty, draws),
             _ => random(&value.ty, draws, choices(graph, input)),
         };

@@ -185,7 +185,8 @@ fn softmax(call: &mut Call, template: &'static Template) -> Outs {
 
 /// Dropout with random numbers of this project: equal on any mesh, different from PyTorch's.
 fn dropout(call: &mut Call, flag: &str) -> Outs {
-    let x = call.tensor("input")?;
+    // In place, the argument has another name.
+    let x = call.tensor(if call.has("input") { "input" } else { "self" })?;
     let (rate, train) = (call.float("p", 0.5)?, call.flag(flag, true)?);
     let y = dropped(call, x, rate, train)?;
     Ok(vec![Out::Value(y), Out::Absent])

@@ -4,7 +4,7 @@
 
 use super::{Rows, broadcast_pair, constant, convert, one, operand, operands, promoted};
 use crate::pt2::call::{Call, Outs, Scalar};
-use partita_base::Result;
+use partita_base::{DType, Result};
 use partita_ir::ValueId;
 use partita_ir::ops::{BinaryKind, Direction, UnaryKind};
 
@@ -76,6 +76,7 @@ pub const ROWS: Rows = &[
     ("aten.__xor__.Scalar", |c| binary(c, BinaryKind::Xor)),
     ("aten.addcmul.default", |c| add_scaled(c, BinaryKind::Multiply)),
     ("aten.addcdiv.default", |c| add_scaled(c, BinaryKind::Divide)),
+    ("aten.diff.default", differences),
     ("aten.lerp.Scalar", interpolate),
     ("aten.lerp.Tensor", interpolate),
 ];
@@ -242,6 +243,31 @@ fn add_scaled(call: &mut Call, kind: BinaryKind) -> Outs {
     let x = operand(call, "self", dtype)?;
     let [x, product] = broadcast_pair(call, x, product)?;
     one(call.b().add(x, product)?)
+}
+
+/// The differences of neighbours along a dimension; of booleans, whether they differ.
+fn differences(call: &mut Call) -> Outs {
+    let x = call.tensor("self")?;
+    let shape = call.shape(x);
+    let dim = call.wrap(call.int("dim", -1)?, shape.len())?;
+    if call.int("n", 1)? != 1 || shape.get(dim).is_none_or(|&extent| extent == 0) {
+        return Err(call.unsupported("first differences of a dimension with elements", format!("{shape:?}")));
+    }
+    let mut pieces = vec![x];
+    if call.has("prepend") {
+        pieces.insert(0, call.tensor("prepend")?);
+    }
+    if call.has("append") {
+        pieces.push(call.tensor("append")?);
+    }
+    let x = if pieces.len() == 1 { x } else { call.b().concatenate(&pieces, dim)? };
+    let extent = call.shape(x)[dim];
+    let low = call.b().slice_dim(x, dim, 0, extent - 1)?;
+    let high = call.b().slice_dim(x, dim, 1, extent)?;
+    one(match call.ty(x).dtype {
+        DType::Bool => call.b().compare(Direction::Ne, high, low)?,
+        _ => call.b().subtract(high, low)?,
+    })
 }
 
 /// `self + weight (end - self)`

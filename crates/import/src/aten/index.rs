@@ -276,7 +276,8 @@ fn take_along_dim(call: &mut Call) -> Outs {
     gathered(call, x, index, dim)
 }
 
-fn gathered(call: &mut Call, x: ValueId, index: ValueId, dim: usize) -> Outs {
+/// The elements of `x` at `index` along a dimension, with the other coordinates those of the index.
+pub(super) fn gathered(call: &mut Call, x: ValueId, index: ValueId, dim: usize) -> Outs {
     let own = call.shape(x);
     let rank = own.len();
     let vectors = elementwise_vectors(call, index, dim, own[dim])?;

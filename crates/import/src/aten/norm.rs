@@ -28,6 +28,7 @@ pub const ROWS: Rows = &[
         group_norm(c, groups)
     }),
     ("aten.instance_norm.default", instance_norm),
+    ("aten._weight_norm.default", weight_norm),
 ];
 
 /// Layer norm (`centred`) or RMS norm over the trailing dimensions `normalized_shape`, as one row.
@@ -66,8 +67,33 @@ fn row_norm(call: &mut Call, centred: bool) -> Outs {
     let template = if centred { &LAYER_NORM } else { &RMS_NORM };
     let y = call.b().composite(template, &[("epsilon", Attribute::Float(epsilon))], &operands)?;
     let y = call.b().reshape(y, &own)?;
-    // The statistics are results for a written-out backward pass, which does not come with a forward program.
-    Ok(vec![Out::Value(y), Out::Absent, Out::Absent])
+    if call.result_count() < 2 || !centred {
+        return Ok(vec![Out::Value(y), Out::Absent]);
+    }
+    let [mean, inverse] = row_statistics(call, x, outer, epsilon)?;
+    Ok(vec![Out::Value(y), Out::Value(mean), Out::Value(inverse)])
+}
+
+/// Mean and inverse standard deviation of each row, which the backward pass of a joint program reads.
+fn row_statistics(call: &mut Call, x: ValueId, outer: usize, epsilon: f64) -> Result<[ValueId; 2]> {
+    let own = call.shape(x);
+    let sums = wide(call.ty(x).dtype);
+    let x = convert(call, x, sums)?;
+    let dims: Vec<usize> = (outer..own.len()).collect();
+    let share = 1.0 / own[outer..].iter().product::<usize>() as f64;
+    let sum = call.b().reduce_sum(x, &dims)?;
+    let mean = call.b().scale(sum, share)?;
+    let kept: Vec<usize> = (0..outer).collect();
+    let spread = call.b().broadcast_in_dim(mean, &own, &kept)?;
+    let centred = call.b().subtract(x, spread)?;
+    let squares = call.b().multiply(centred, centred)?;
+    let sum = call.b().reduce_sum(squares, &dims)?;
+    let variance = call.b().scale(sum, share)?;
+    let variance = call.b().offset(variance, epsilon)?;
+    let inverse = call.b().unary(UnaryKind::Rsqrt, variance)?;
+    let rows: Vec<usize> =
+        own.iter().enumerate().map(|(dim, &extent)| if dim < outer { extent } else { 1 }).collect();
+    Ok([call.b().reshape(mean, &rows)?, call.b().reshape(inverse, &rows)?])
 }
 
 /// A vector over the channels, dimension 1, spread over a shape.
@@ -232,4 +258,23 @@ fn instance_norm(call: &mut Call) -> Outs {
     let y = grouped(call, x, own[1].max(1))?;
     let y = affine(call, y, wide(dtype))?;
     one(convert(call, y, dtype)?)
+}
+
+/// `g v / |v|`, the norm over all dimensions but one.
+fn weight_norm(call: &mut Call) -> Outs {
+    let dtype = call.result_dtype(0)?;
+    let (v, g) = (operand(call, "v", dtype)?, operand(call, "g", dtype)?);
+    let own = call.shape(v);
+    let dim = call.wrap(call.int("dim", 0)?, own.len())?;
+    let dims: Vec<usize> = (0..own.len()).filter(|&d| d != dim).collect();
+    if own.is_empty() {
+        return Err(call.unsupported("a weight with dimensions", "a scalar"));
+    }
+    let squares = call.b().multiply(v, v)?;
+    let sum = if dims.is_empty() { squares } else { call.b().reduce_sum(squares, &dims)? };
+    let inverse = call.b().unary(UnaryKind::Rsqrt, sum)?;
+    let inverse = call.b().broadcast_in_dim(inverse, &own, &[dim])?;
+    let g = call.spread(g, &own)?;
+    let direction = call.b().multiply(v, inverse)?;
+    one(call.b().multiply(direction, g)?)
 }

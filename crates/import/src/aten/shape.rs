@@ -19,6 +19,11 @@ pub const ROWS: Rows = &[
     ("aten.squeeze.dims", squeeze),
     ("aten.unsqueeze.default", unsqueeze),
     ("aten.transpose.int", transpose),
+    ("aten.swapaxes.default", |c| {
+        let rank = rank_of(c, "self")?;
+        let (a, b) = (c.wrap(c.required_int("axis0")?, rank)?, c.wrap(c.required_int("axis1")?, rank)?);
+        swapped(c, a, b)
+    }),
     ("aten.t.default", t),
     ("aten.numpy_T.default", reversed_dims),
     ("aten.mT.default", |c| {
@@ -48,6 +53,7 @@ pub const ROWS: Rows = &[
     ("aten.roll.default", roll),
     ("aten.pad.default", pad),
     ("aten.constant_pad_nd.default", pad),
+    ("aten.pixel_shuffle.default", pixel_shuffle),
     ("aten.slice_scatter.default", |c| scattered(c, false)),
     ("aten.select_scatter.default", |c| scattered(c, true)),
 ];
@@ -494,6 +500,27 @@ fn pad(call: &mut Call) -> Outs {
     let value = call.b().scalar(dtype, value);
     let interior = vec![0; shape.len()];
     one(call.b().push1(Pad { low, high, interior }, &[x, value])?)
+}
+
+/// `[.., c r r, h, w] -> [.., c, h r, w r]`: channels become pixels.
+fn pixel_shuffle(call: &mut Call) -> Outs {
+    let x = call.tensor("self")?;
+    let own = call.shape(x);
+    let factor = call.extents(&[call.required_int("upscale_factor")?])?[0];
+    let square = factor.saturating_mul(factor);
+    let Some(outer) = own.len().checked_sub(3).filter(|&at| square > 0 && own[at].is_multiple_of(square))
+    else {
+        return Err(
+            call.unsupported("channels that are a multiple of the squared factor", format!("{own:?}"))
+        );
+    };
+    let (c, h, w) = (own[outer] / square, own[outer + 1], own[outer + 2]);
+    let apart = [&own[..outer], &[c, factor, factor, h, w]].concat();
+    let x = call.b().reshape(x, &apart)?;
+    let order: Vec<usize> = (0..=outer).chain([3, 1, 4, 2].map(|at| outer + at)).collect();
+    let x = call.b().transpose(x, &order)?;
+    let joined = [&own[..outer], &[c, h * factor, w * factor]].concat();
+    one(call.b().reshape(x, &joined)?)
 }
 
 /// `self` with the elements of a slice, or of one index, replaced by `src`.

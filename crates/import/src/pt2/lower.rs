@@ -19,7 +19,7 @@ use partita_ir::{Role, TensorType, ValueId};
 use partita_nn::Context;
 use std::collections::BTreeMap;
 
-/// What a name of a graph stands for.
+/// The meaning of a name of a graph.
 #[derive(Clone, Copy, Debug)]
 pub enum Binding {
     /// A tensor.
@@ -35,7 +35,7 @@ pub enum Binding {
 pub struct Scope(BTreeMap<String, Binding>);
 
 impl Scope {
-    /// What `name` stands for. E357 if it is not defined.
+    /// The meaning of `name`. E357 if it is not defined.
     pub fn get(&self, name: &str) -> Result<&Binding> {
         self.0.get(name).ok_or_else(|| {
             Diagnostic::new("E357", format!("`{name}` is used before it is defined"))
@@ -90,6 +90,26 @@ pub fn lower(file: &Pt2, options: &ImportOptions) -> Result<ImportedModel> {
     let (stored, inputs) = lowering.inputs(file, &mut scope)?;
     lowering.run(&module.graph, &mut scope)?;
     lowering.finish(file, options, &scope, stored, inputs)
+}
+
+#[cfg(test)]
+impl Pt2 {
+    /// The targets of all calls.
+    pub(crate) fn targets(&self) -> Vec<String> {
+        fn walk(graph: &Graph, targets: &mut Vec<String>) {
+            for node in &graph.nodes {
+                targets.push(node.target.clone());
+                for input in &node.inputs {
+                    if let Argument::Graph(nested) = &input.arg {
+                        walk(nested, targets);
+                    }
+                }
+            }
+        }
+        let mut targets = Vec::new();
+        walk(&self.program.graph_module.graph, &mut targets);
+        targets
+    }
 }
 
 fn count_nodes(graph: &Graph) -> usize {
@@ -379,7 +399,7 @@ impl<'p> Lowering<'p> {
         let before = self.cx.builder.graph().nodes.len();
         let mut call = Call { lowering: self, scope, node, declared, read: Vec::new(), before };
         call.check_nodes(0)?;
-        let target = if row.in_place { Some(call.reference(row.changed)?) } else { None };
+        let target = if row.in_place { Some(call.reference("self")?) } else { None };
         let outs = (row.build)(&mut call)?;
         let read = std::mem::take(&mut call.read);
         let tracked = read.iter().any(|&tensor| self.tensors.is_tracked(tensor));

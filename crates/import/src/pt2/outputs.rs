@@ -113,8 +113,8 @@ impl Lowering<'_> {
         model.forward.name = "main".to_string();
         alias_states(&mut model, &states)?;
         for (name, (_, _, tensor)) in &stored.params {
-            let (ty, stream) = (tensor.ty.clone(), stream_of(name));
-            model.params.insert(name.clone(), ParamSpec { ty, init: Init::Zeros, stream });
+            let (ty, init, stream) = (tensor.ty.clone(), usual_init(name, tensor.ty.rank()), stream_of(name));
+            model.params.insert(name.clone(), ParamSpec { ty, init, stream });
         }
         model.ties = stored.ties;
         model.modules = self.modules;
@@ -137,6 +137,15 @@ fn user_name(file: &Pt2, position: usize, specs: &[OutputSpec]) -> String {
     let names = places::output_names(&file.program, specs.iter().filter(is_user).count());
     let at = tensors.map(|(at, _)| at).nth(position).unwrap_or_default();
     names.into_iter().nth(at).unwrap_or_default()
+}
+
+/// How a parameter usually begins when it is trained from scratch, as in GPT-2.
+fn usual_init(name: &str, rank: usize) -> Init {
+    match rank {
+        0 | 1 if name.ends_with("weight") => Init::Ones,
+        0 | 1 => Init::Zeros,
+        _ => Init::Normal { std: 0.02 },
+    }
 }
 
 fn changed_parameter(name: &str) -> Box<Diagnostic> {

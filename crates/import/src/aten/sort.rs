@@ -1,0 +1,78 @@
+//! Sorting and the largest elements. The order is found without a gradient; the elements are then
+//! gathered by their indices, through which gradients flow back to where they were.
+
+use super::Rows;
+use super::index::gathered;
+use crate::pt2::call::{Call, Out, Outs};
+use partita_base::{DType, Result};
+use partita_ir::ops::{Compare, Direction, Sort};
+use partita_ir::{GraphBuilder, Role, TensorType, ValueId};
+
+pub const ROWS: Rows = &[
+    ("aten.sort.default", sort),
+    ("aten.sort.stable", sort),
+    ("aten.argsort.default", argsort),
+    ("aten.argsort.stable", argsort),
+    ("aten.topk.default", topk),
+];
+
+/// The indices that sort `self` along a dimension, with that dimension.
+fn order(call: &mut Call, descending: bool) -> Result<(ValueId, ValueId, usize)> {
+    let mut x = call.tensor("self")?;
+    if call.shape(x).is_empty() {
+        x = call.b().reshape(x, &[1])?;
+    }
+    let ty = call.ty(x);
+    let dim = call.wrap(call.int("dim", -1)?, ty.rank())?;
+    let index = call.b().iota(ty.with_dtype(DType::I64), dim)?;
+    // Whether the first of two elements comes before the second.
+    let mut comparator = GraphBuilder::new("comparator");
+    let mut scalar = |name: &str, dtype| comparator.input(name, TensorType::scalar(dtype), Role::Activation);
+    let (a, b) = (scalar("a", ty.dtype), scalar("b", ty.dtype));
+    scalar("index_of_a", DType::I64);
+    scalar("index_of_b", DType::I64);
+    let direction = if descending { Direction::Gt } else { Direction::Lt };
+    let before = comparator.push1(Compare { direction, compare_type: None }, &[a, b])?;
+    let sort = Sort { dim, is_stable: true, comparator: Box::new(comparator.finish(vec![before])) };
+    let keys = call.b().stop_gradient(x)?;
+    let sorted = call.b().push(sort, &[keys, index])?;
+    Ok((x, sorted[1], dim))
+}
+
+/// Values and indices in the shape of `self`.
+fn results(call: &mut Call, x: ValueId, index: ValueId, dim: usize) -> Outs {
+    let is_scalar = call.type_of(call.reference("self")?).rank() == 0;
+    let mut outs = gathered(call, x, index, dim)?;
+    outs.push(Out::Value(index));
+    if !is_scalar {
+        return Ok(outs);
+    }
+    let mut scalars = Vec::new();
+    for out in outs {
+        let Out::Value(value) = out else { continue };
+        scalars.push(Out::Value(call.b().reshape(value, &[])?));
+    }
+    Ok(scalars)
+}
+
+fn sort(call: &mut Call) -> Outs {
+    let descending = call.flag("descending", false)?;
+    let (x, index, dim) = order(call, descending)?;
+    results(call, x, index, dim)
+}
+
+fn argsort(call: &mut Call) -> Outs {
+    let mut outs = sort(call)?;
+    Ok(vec![outs.swap_remove(1)])
+}
+
+fn topk(call: &mut Call) -> Outs {
+    let largest = call.flag("largest", true)?;
+    let (x, index, dim) = order(call, largest)?;
+    let extent = call.shape(x)[dim];
+    let count = usize::try_from(call.required_int("k")?).ok().filter(|&count| count <= extent);
+    let count =
+        count.ok_or_else(|| call.unsupported(&format!("at most {extent} elements"), "another number"))?;
+    let index = call.b().slice_dim(index, dim, 0, count)?;
+    results(call, x, index, dim)
+}
