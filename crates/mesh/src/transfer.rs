@@ -70,7 +70,7 @@ pub fn transfer(
 
 /// The layouts in which each element of a tensor arrives on one rank alone, and from which ranks
 /// gather the layout `to` among themselves: the axes over which `to` is replicated split one
-/// dimension further, each dimension in turn. Shards may be uneven. Empty if no rank holds what
+/// dimension further; one layout for each dimension. Shards may be uneven. Empty if no rank holds what
 /// another one does, and for dimensions that are too short.
 pub fn once(shape: &[usize], to: &Sharding, mesh: &Mesh) -> Vec<Sharding> {
     let axes = (0..mesh.axes.len()).map(|axis| mesh.full_axis(axis));

@@ -48,7 +48,7 @@ pub(crate) fn work(forward: &Graph, node: &Node) -> f64 {
 
 /// For each position, the bytes of values computed at or before it and read after it. Values that
 /// follow from fed tensors and constants alone do not count: every stage computes them itself.
-fn crossing_bytes(forward: &Graph) -> Vec<usize> {
+pub fn crossing_bytes(forward: &Graph) -> Vec<usize> {
     let is_local = from_feed(forward, |_| false);
     let mut last_read = vec![None; forward.values.len()];
     for (index, node) in forward.nodes.iter().enumerate() {
@@ -81,14 +81,17 @@ struct Span {
     work: f64,
 }
 
-/// Between two heavy ops, a cut is possible only where the fewest bytes cross, first of all.
+/// Between two heavy ops, a cut is possible only where the fewest bytes cross, and of such places at
+/// the last one: a bias and an activation belong to the matmul before them.
 fn spans(heavy: &[usize], work: &[f64], crossing: &[usize]) -> Vec<Span> {
     let mut spans = Vec::with_capacity(heavy.len());
     let mut start = 0;
     for (number, &op) in heavy.iter().enumerate() {
         let end = match heavy.get(number + 1) {
             None => work.len() - 1,
-            Some(&next) => (op..next).min_by_key(|&place| crossing[place]).expect("an op precedes the next"),
+            Some(&next) => {
+                (op..next).rev().min_by_key(|&place| crossing[place]).expect("an op precedes the next")
+            }
         };
         let bytes = if number + 1 == heavy.len() { 0 } else { crossing[end] };
         spans.push(Span { end, bytes, work: work[start..=end].iter().sum() });

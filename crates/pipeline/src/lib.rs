@@ -22,7 +22,7 @@ pub mod timetables;
 
 pub use cut::{Cut, Edge, Sink, Source, StageGraph, cut};
 pub use feed::from_feed;
-pub use layers::layers;
+pub use layers::{crossing_bytes, layers};
 pub use mark::block_of;
 pub use order::Order;
 pub use times::Times;

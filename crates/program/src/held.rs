@@ -21,6 +21,8 @@ pub struct Held {
 
 /// The most that a program holds for backward passes at any instruction.
 pub fn held(program: &Program) -> Held {
+    // A step with one microbatch does not number it.
+    let only = program.instructions.iter().all(|i| i.origin.microbatch.is_none()).then_some(0);
     let mut begins: BTreeMap<usize, Vec<(usize, usize, (usize, usize))>> = BTreeMap::new();
     for (buffer, accesses) in program.buffers.iter().zip(accesses(program)) {
         let Some(&(first, _)) = accesses.writes.first() else { continue };
@@ -29,7 +31,7 @@ pub fn held(program: &Program) -> Held {
         if buffer.kind == BufferKind::Temporary
             && !writer.phase.is_backward()
             && reader.phase.is_backward()
-            && let Some(microbatch) = writer.microbatch
+            && let Some(microbatch) = writer.microbatch.or(only)
         {
             begins.entry(first).or_default().push((last, buffer.bytes, (writer.stage, microbatch)));
         }

@@ -12,6 +12,7 @@ mod arrivals;
 mod build;
 mod call;
 mod contradictions;
+mod differentiated;
 pub mod explain;
 pub mod feed;
 mod flow;
@@ -41,8 +42,10 @@ pub use build::{
     BuildOptions, Built, build, build_evaluation, build_gradients, open_without_kernels, reference_step,
 };
 pub use call::{Argument, Call};
+pub use differentiated::Differentiated;
 pub use glob::matches;
 pub use pattern::{Match, Pattern};
+pub use pipeline::mesh_of_stages;
 pub use plan::{Entry, Plan};
 pub use primitive::{Primitive, primitive_names};
 pub use ready::{READY_PLANS, ReadyOptions, ready_plan};

@@ -15,8 +15,8 @@ use crate::structure::Structured;
 use partita_base::{Diagnostic, Result};
 use partita_cost::Cluster;
 use partita_ir::{Graph, Node, Phase};
-use partita_mesh::{Mesh, Slice};
-use partita_pipeline::{Order, Timetable, mark as marks};
+use partita_mesh::{Axis, Mesh, Slice};
+use partita_pipeline::{Order, Timetable, block_of, crossing_bytes, mark as marks};
 
 /// A stage as a line of the plan lists it.
 #[derive(Clone, PartialEq, Debug)]
@@ -186,7 +186,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// E460 if the model has fewer blocks than there are stages, E463 if a marked module computes
-    /// nothing.
+    /// nothing, E468 if a stage ends where much more crosses than at the end of the block.
     pub fn mark(&self, forward: &mut Graph) -> Result<()> {
         let count = self.slice_of_stage.len();
         if count == 1 {
@@ -208,7 +208,30 @@ impl Pipeline {
             })
         };
         let ends = self.ends.iter().map(last).collect::<Result<Vec<usize>>>()?;
+        self.check_sends(forward, &ends)?;
         marks::after(forward, &ends);
+        Ok(())
+    }
+
+    /// E468 if a stage ends inside a residual block, where it would send the residual stream and what
+    /// is computed beside it: more than twice as many bytes as after the block.
+    fn check_sends(&self, forward: &Graph, ends: &[usize]) -> Result<()> {
+        let bytes = crossing_bytes(forward);
+        for (module, &end) in self.ends.iter().zip(ends) {
+            let block = block_of(module);
+            let inside = |node: &Node| is_inside(&node.path, block);
+            let after = forward.nodes.iter().rposition(inside).map_or(0, |last| bytes[last]);
+            if block != module && after > 0 && bytes[end] > 2 * after {
+                return Err(Diagnostic::new(
+                    "E468",
+                    format!("a pipeline stage ends inside the block `{block}`"),
+                )
+                .at(format!("pipeline_split of `{module}`"))
+                .expected(format!("a boundary such as that after `{block}`: {after} bytes cross in a step"))
+                .found(format!("{} bytes after `{module}`", bytes[end]))
+                .help(format!("end the stage after `{block}`")));
+            }
+        }
         Ok(())
     }
 
@@ -255,6 +278,33 @@ impl Pipeline {
         }
         Ok(())
     }
+}
+
+/// The mesh that the stages of a plan make up, if they name the meshes of their slices: `pp` over
+/// equal slices of consecutive ranks, otherwise as many ranks as all slices have, `pp=5`. `None` if no
+/// stage names a mesh.
+///
+/// # Errors
+/// Those of [`Mesh::parse`].
+pub fn mesh_of_stages(plan: &Plan) -> Result<Option<Mesh>> {
+    let mut slices: Vec<(Mesh, &[usize])> = Vec::new();
+    for entry in &plan.entries {
+        let Primitive::PipelineSplit { mesh: Some(mesh), ranks } = &entry.primitive else { continue };
+        let slice = (Mesh::parse(mesh, None)?, &ranks[..]);
+        // Two stages with the same ranks are on one slice.
+        if ranks.is_empty() || !slices.contains(&slice) {
+            slices.push(slice);
+        }
+    }
+    let Some((first, _)) = slices.first() else { return Ok(None) };
+    let are_equal = slices.iter().all(|(mesh, ranks)| mesh == first && ranks.is_empty());
+    let (count, rest): (usize, &[Axis]) = match are_equal {
+        true => (slices.len(), &first.axes),
+        false => (slices.iter().fold(0, |sum, (mesh, _)| sum.saturating_add(mesh.rank_count())), &[]),
+    };
+    let rest = rest.iter().filter(|axis| axis.size > 1).map(|axis| format!("{}={}", axis.name, axis.size));
+    let axes: Vec<String> = [format!("{PIPELINE_AXIS}={count}")].into_iter().chain(rest).collect();
+    Mesh::parse(&axes.join(","), None).map(Some)
 }
 
 fn ranks_of(slices: &[Slice]) -> usize {

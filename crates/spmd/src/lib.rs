@@ -23,7 +23,7 @@ pub mod units;
 pub mod virtual_ranks;
 
 pub use advice::{BetterMesh, better_mesh, step_s};
-pub use microbatch::{microbatch, microbatch_inputs};
+pub use microbatch::{check_sums, microbatch, microbatch_inputs};
 pub use partition::{Move, Options, Partitioned, Placement, is_computed, partition};
 pub use propagate::{Cause, Layouts, propagate};
 pub use specialise::{specialise, specialise_class};

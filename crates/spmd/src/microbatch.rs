@@ -40,6 +40,38 @@ pub fn microbatch_inputs(graph: &Graph, count: usize, batched: &[ValueId]) -> Re
         return Ok(graph.clone());
     }
     let cuts = Cuts::of(graph, count, batched)?;
+    let (graph, batched, analysis) = analysed(graph, &cuts, batched)?;
+    emit::Emitter::run(&graph, &batched, &cuts, &analysis)
+}
+
+/// Checks that each of the first `outputs` outputs, the gradients of a step, is a sum over the samples
+/// or does not depend on them.
+///
+/// # Errors
+/// E476 with the op that computes another one, and the errors of [`microbatch_inputs`].
+pub fn check_sums(graph: &Graph, count: usize, batched: &[ValueId], outputs: usize) -> Result<()> {
+    let cuts = Cuts::of(graph, count, batched)?;
+    let (graph, _, analysis) = analysed(graph, &cuts, batched)?;
+    for &output in &graph.outputs[..outputs] {
+        let found = match analysis.states[output.index()] {
+            State::Whole | State::Partial(Combiner::Sum) => continue,
+            State::Split(dim) => format!("one entry for each sample along dimension {dim}"),
+            State::Partial(combiner) => format!("another combination of the samples: {combiner:?}"),
+        };
+        let op = graph.value(output).definition.map_or("an input", |(id, _)| graph.node(id).op.name());
+        return Err(Diagnostic::new(
+            "E476",
+            format!("the gradient that `{op}` computes is no sum over samples"),
+        )
+        .at(graph.describe(output))
+        .expected("a sum over the batch, which microbatches can add up")
+        .found(found));
+    }
+    Ok(())
+}
+
+/// The analysis of a graph in which composites that cannot be split as one op are inlined.
+fn analysed(graph: &Graph, cuts: &Cuts, batched: &[ValueId]) -> Result<(Graph, Vec<ValueId>, Analysis)> {
     // Inlining composites renumbers values; inputs keep their order.
     let is_batched: Vec<bool> = graph.inputs.iter().map(|input| batched.contains(input)).collect();
     let batched = |graph: &Graph| -> Vec<ValueId> {
@@ -51,8 +83,8 @@ pub fn microbatch_inputs(graph: &Graph, count: usize, batched: &[ValueId]) -> Re
     let mut graph = open_composites(graph, &|c| holds_random_numbers(&c.definition.decomposition))?;
     loop {
         let batched = batched(&graph);
-        match Analysis::of(&graph, &batched, &cuts) {
-            Ok(analysis) => return emit::Emitter::run(&graph, &batched, &cuts, &analysis),
+        match Analysis::of(&graph, &batched, cuts) {
+            Ok(analysis) => return Ok((graph, batched, analysis)),
             Err(blocked) => {
                 let Some(composite) = graph.node(blocked.node).op.composite() else {
                     return Err(blocked.error);

@@ -1,17 +1,21 @@
 //! Pipelines end to end: what crosses between stages, what stages hold, and steps of random models
 //! and orders, each against a count or a step that does not know of stages.
 
-use crate::common::pipeline::{built, mesh, model, options, pairs, plan, stages, verify};
+use crate::common::pipeline::{
+    built, mesh, model, options, pairs, plan, programs, run, stages, verify,
+};
 use partita_base::DType;
 use partita_cost::Cluster;
-use partita_ir::{Graph, Phase, Role, ValueId};
+use partita_ir::{Graph, Literal, Operation, Phase, Role, ValueId, evaluate, text};
 use partita_nn::{MlpConfig, ModelConfig};
-use partita_pipeline::{TaskKind, Timetable, timetables};
+use partita_pipeline::timetables::{self, Named};
+use partita_pipeline::{Order, TaskKind, Timetable, cut, mark};
 use partita_program::{
     CollectiveKind, EdgeCount, LowerOptions, counts_of_graph, edge_counts, held, lower_stages,
 };
 use partita_runtime::Cpu;
-use partita_schedule::{BuildOptions, Built, Plan};
+use partita_schedule::tensors::inputs_of;
+use partita_schedule::{BuildOptions, Built, Differentiated, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A step on a mesh, with the ready plan.
@@ -171,31 +175,50 @@ fn bytes_held(timetable: &Timetable, slice: usize) -> usize {
     most
 }
 
+/// What the ranks of an MLP with two layers on each stage hold, under a timetable: equal to what its
+/// order of tasks says, whatever the number of microbatches. Returns the passes in flight on each rank.
+fn passes_held(named: &Named, p: usize, m: usize) -> Vec<usize> {
+    let dims = vec![8; 2 * named.chunks * p + 1];
+    let config = ModelConfig::Mlp(MlpConfig { dims, ..MlpConfig::default() });
+    let (model, mesh) = (config.build(m, DType::F64, true).unwrap(), mesh(&format!("pp={p}")));
+    let built = built(&model, &Plan::default(), &mesh, &options(m, named.name)).unwrap();
+    // Without prefetch a value arrives when the task that reads it begins.
+    let options = LowerOptions { prefetch: false, ..LowerOptions::default() };
+    let set = lower_stages(&stages(&built), &options, &Cpu::default())
+        .unwrap_or_else(|error| panic!("{} on {p} with {m} microbatches: {error}", named.name));
+    let timetable = built.timetable.as_ref().unwrap();
+    let of_rank = |rank: usize| {
+        let found = held(&set.program(rank).unwrap());
+        let context = format!("{} on rank {rank} of {p} with {m} microbatches", named.name);
+        assert_eq!(found.passes, timetable.peak(rank), "{context}");
+        assert_eq!(found.bytes, bytes_held(timetable, rank), "{context}");
+        found.passes
+    };
+    (0..p).map(of_rank).collect()
+}
+
 #[test]
 fn ranks_hold_the_activations_that_are_published() {
     for p in [2, 4, 8] {
-        let m = 2 * p;
         for named in timetables::ALL.iter().filter(|named| named.name != "inference") {
-            let dims = vec![8; 2 * named.chunks * p + 1];
-            let config = ModelConfig::Mlp(MlpConfig { dims, ..MlpConfig::default() });
-            let (model, mesh) = (config.build(m, DType::F64, true).unwrap(), mesh(&format!("pp={p}")));
-            let built = built(&model, &Plan::default(), &mesh, &options(m, named.name)).unwrap();
-            // Without prefetch a value arrives when the task that reads it begins.
-            let options = LowerOptions { prefetch: false, ..LowerOptions::default() };
-            let set = lower_stages(&stages(&built), &options, &Cpu::default()).unwrap();
-            let timetable = built.timetable.as_ref().unwrap();
-            let mut largest = 0;
-            for rank in 0..p {
-                let found = held(&set.program(rank).unwrap());
-                let context = format!("{} on rank {rank} of {p}", named.name);
-                let (in_flight, most) = published(named.name, p, m, rank);
-                assert!(in_flight.is_none_or(|count| count == found.passes), "{context}: {found:?}");
-                assert!(found.passes <= most, "{context}: {found:?}");
-                assert_eq!(found.passes, timetable.peak(rank), "{context}");
-                assert_eq!(found.bytes, bytes_held(timetable, rank), "{context}");
-                largest = largest.max(found.passes);
+            let most = |m| published(named.name, p, m, 0).1;
+            let found = passes_held(named, p, 2 * p);
+            for (rank, &passes) in found.iter().enumerate() {
+                let (in_flight, _) = published(named.name, p, 2 * p, rank);
+                let fits = in_flight.map_or(passes <= most(2 * p), |count| count == passes);
+                assert!(fits, "{} on {p}: {found:?}", named.name);
             }
-            assert_eq!(largest, published(named.name, p, m, 0).1, "{} on {p}", named.name);
+            assert_eq!(found.iter().max(), Some(&most(2 * p)), "{} on {p}", named.name);
+            // With fewer microbatches than the figures are published for, no rank holds more.
+            for m in [1, p - 1, p + 1] {
+                let found = passes_held(named, p, m);
+                let cap = most(m).min(named.chunks * m);
+                assert!(
+                    found.iter().all(|&passes| passes <= cap),
+                    "{} on {p} with {m}: {found:?}",
+                    named.name
+                );
+            }
         }
     }
 }
@@ -233,6 +256,89 @@ fn receivers_gather_among_themselves_where_that_is_cheaper() {
             let gathered_anyway = crossing(Cluster::default()).1;
             assert_eq!(crossing(Cluster::default()), (copies * tensor, gathered_anyway), "{meshes:?}");
             assert_eq!(crossing(pairs()), (tensor, gathered_anyway + tensor), "{meshes:?}");
+        }
+    }
+}
+
+/// The gradient that the update of an output reads: `decay * state + rate * gradient`, or `parameter -
+/// rate * gradient`.
+fn gradient_of(step: &Graph, output: ValueId) -> ValueId {
+    let maker = |value: ValueId| step.value(value).definition.map(|(node, _)| step.node(node));
+    let is_scale =
+        |value: ValueId| maker(value).is_some_and(|node| node.op.short_name() == "broadcast_in_dim");
+    let products = maker(output).expect("it is computed").operands.iter().filter_map(|&v| maker(v));
+    let factors = products.filter(|node| node.op.short_name() == "multiply").flat_map(|node| &node.operands);
+    let gradient = factors.copied().find(|&v| maker(v).is_some() && !is_scale(v));
+    gradient.expect("one factor is the gradient")
+}
+
+#[test]
+fn steps_that_jax_differentiated_run_in_stages() {
+    for (file, parameters, first_reader, carried, batched, microbatches) in [
+        // Adam: three layers; the first moments read the gradients.
+        ("mlp_adam_step", 6, 6, 19, vec![19, 20], [1, 3, 8]),
+        // Plain gradient descent: a decoder of two layers.
+        ("transformer_step", 25, 0, 25, vec![25, 26], [1, 2, 3]),
+    ] {
+        let path = format!("{}/../../tests/jax/{file}.mlir", env!("CARGO_MANIFEST_DIR"));
+        let text =
+            std::fs::read_to_string(&path).unwrap().replace("xf32>", "xf64>").replace("<f32>", "<f64>");
+        let mut step = text::parse(&text).unwrap_or_else(|error| panic!("{file}: {error}"));
+        let mut gradients = Vec::new();
+        for parameter in 0..parameters {
+            let gradient = gradient_of(&step, step.outputs[first_reader + parameter]);
+            gradients.push(format!("gradient.{parameter}"));
+            step.value_mut(gradient).name.clone_from(&gradients[parameter]);
+        }
+        let known = Differentiated {
+            loss: step.output_names.last().unwrap().clone(),
+            gradients,
+            batched,
+            carried: (0..carried).map(|position| (position, position)).collect(),
+        };
+        let seed = &mut 5u64;
+        let mut number = |is_float: bool| {
+            *seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let top = (*seed >> 40) as f64 / 2f64.powi(24);
+            if is_float { top } else { (top * 9.0).floor() }
+        };
+        let tensors: indexmap::IndexMap<String, Literal> = (step.inputs.iter().enumerate())
+            .map(|(position, &input)| {
+                let ty = step.ty(input);
+                let values = (0..ty.element_count()).map(|_| number(ty.dtype.is_float())).collect::<Vec<_>>();
+                (format!("arg{position}"), Literal::from_f64(ty, values.into_iter()))
+            })
+            .collect();
+        let inputs: Vec<Literal> = tensors.values().cloned().collect();
+        let expected = evaluate(&step, &inputs).unwrap();
+        for microbatches in microbatches {
+            for (timetable, slices) in [("1f1b", 2), ("zb-h1", 2), ("inference", 1)] {
+                let mark = |forward: &mut Graph| mark::evenly(forward, slices);
+                let split = known
+                    .microbatched(&step, microbatches, &mark)
+                    .unwrap_or_else(|error| panic!("{file}: {error}"));
+                let inputs = inputs_of(&split, &[], &tensors).unwrap();
+                let found = if slices == 1 {
+                    evaluate(&split, &inputs).unwrap()
+                } else {
+                    let timetable = Order::named(timetable).unwrap().timetable(slices, microbatches).unwrap();
+                    let cut = cut(&split, slices, &|stage| stage);
+                    // Every parameter lives on one slice, and both slices have some.
+                    let counts = cut.stages.iter().map(|stage| stage.graph.params().len());
+                    let counts: Vec<usize> = counts.collect();
+                    assert!(counts.iter().all(|&count| count > 1), "{file}: {counts:?}");
+                    assert_eq!(counts.iter().sum::<usize>(), parameters, "{file}");
+                    let set = programs(&cut, &timetable, &LowerOptions::default())
+                        .unwrap_or_else(|error| panic!("{file}: {error}"));
+                    run(&cut, &set, &inputs, split.outputs.len()).unwrap()
+                };
+                for ((name, a), b) in step.output_names.iter().zip(&expected).zip(&found) {
+                    let (a, b) = (a.to_f64(), b.to_f64());
+                    let scale = a.iter().fold(1e-3, |most: f64, x| most.max(x.abs()));
+                    let worst = a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                    assert!(worst <= 1e-9 * scale, "{file} {microbatches} {timetable} {name}: {worst}");
+                }
+            }
         }
     }
 }

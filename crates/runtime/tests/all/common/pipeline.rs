@@ -3,11 +3,11 @@
 
 use partita_base::{DType, Result};
 use partita_cost::{Cluster, Level, Link};
-use partita_ir::{Literal, Registry, Target};
-use partita_mesh::Mesh;
+use partita_ir::{ClassGraph, Literal, Registry, Target};
+use partita_mesh::{BoxMove, Mesh};
 use partita_nn::{BertConfig, GptConfig, LlamaConfig, MlpConfig, Model, ModelConfig, Optimizer, StepOptions};
-use partita_pipeline::Order;
-use partita_program::{Edge, LowerOptions, Stage, Stages, lower_stages};
+use partita_pipeline::{Cut, Order, Sink, Source, StageGraph, Timetable};
+use partita_program::{Edge, Evaluation, LowerOptions, ProgramSet, Reference, Stage, Stages, lower_stages};
 use partita_runtime::{Runner, RunnerOptions};
 use partita_schedule::verify::{Report, StepRunner, Unwatched, Verification};
 use partita_schedule::{BuildOptions, Built, Plan, ReadyOptions, Tools, build, moves, ready_plan};
@@ -159,4 +159,65 @@ impl StepRunner for CpuStep {
         }
         Ok(outputs.into_iter().map(|output| output.expect("a stage returns it")).collect())
     }
+}
+
+/// The programs of a step that is cut into slices of one rank each.
+pub fn programs(cut: &Cut, timetable: &Timetable, options: &LowerOptions) -> Result<ProgramSet> {
+    let class = |of: &StageGraph| [ClassGraph { graph: of.graph.clone(), ranks: vec![0] }];
+    let classes: Vec<[ClassGraph; 1]> = cut.stages.iter().map(class).collect();
+    let stage = |(number, of): (usize, &StageGraph)| {
+        let edge_in = |(position, source): (usize, &Source)| match source {
+            Source::Edge(edge) => Some((position, *edge)),
+            Source::Step(_) => None,
+        };
+        let edge_out = |(position, sink): (usize, &Sink)| match sink {
+            Sink::Edge(edge) => Some((position, *edge)),
+            Sink::Step(_) => None,
+        };
+        Stage {
+            classes: &classes[number],
+            ranks: vec![number],
+            received: of.inputs.iter().enumerate().filter_map(edge_in).collect(),
+            sent: of.outputs.iter().enumerate().filter_map(edge_out).collect(),
+        }
+    };
+    let edge = |edge: &partita_pipeline::Edge| {
+        let from = &cut.stages[edge.from.0].graph;
+        let extents = &from.ty(from.outputs[edge.from.1]).shape;
+        let start = vec![0; extents.len()];
+        let (source_start, target_start) = (start.clone(), start);
+        let moved = BoxMove { source: 0, target: 1, source_start, target_start, extents: extents.clone() };
+        Edge { name: edge.name.clone(), members: vec![edge.from.0, edge.to.0], boxes: vec![moved] }
+    };
+    let stages = Stages {
+        stages: cut.stages.iter().enumerate().map(stage).collect(),
+        edges: cut.edges.iter().map(edge).collect(),
+        timetable: Some(timetable),
+    };
+    lower_stages(&stages, options, &Evaluation)
+}
+
+/// Runs a cut step on the reference executor; the outputs of the step by position.
+pub fn run(cut: &Cut, set: &ProgramSet, inputs: &[Literal], outputs: usize) -> Result<Vec<Literal>> {
+    let mut reference = Reference::new(set);
+    for (rank, stage) in cut.stages.iter().enumerate() {
+        for (position, source) in stage.inputs.iter().enumerate() {
+            if let Source::Step(of_step) = source {
+                reference.write_input(rank, position, &inputs[*of_step])?;
+            }
+        }
+    }
+    reference.step()?;
+    let mut found: Vec<Option<Literal>> = vec![None; outputs];
+    for (rank, stage) in cut.stages.iter().enumerate() {
+        for (position, sink) in stage.outputs.iter().enumerate() {
+            if let Sink::Step(of_step) = sink {
+                let value = reference.output(rank, position);
+                // What several stages return is the same on all.
+                assert!(found[*of_step].as_ref().is_none_or(|other| *other == value));
+                found[*of_step] = Some(value);
+            }
+        }
+    }
+    Ok(found.into_iter().map(|output| output.expect("a stage returns it")).collect())
 }
