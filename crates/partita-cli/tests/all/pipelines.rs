@@ -115,7 +115,7 @@ fn a_step_is_predicted_and_its_timeline_written() {
         let spent = class["compute_s"].as_f64().unwrap() + class["waiting_s"].as_f64().unwrap();
         assert!(spent > 0.0 && spent <= step_s * (1.0 + 1e-9), "{class}");
     }
-    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(trace).unwrap()).unwrap();
+    let trace: Value = serde_json::from_slice(&std::fs::read(trace).unwrap()).unwrap();
     assert!(trace["traceEvents"].as_array().unwrap().len() > 100);
     let plain = place.run(&with("simulate", &[]));
     assert!(plain.out.starts_with("predicted on laptop for mesh pp=2,tp=2:"), "{}", plain.out);

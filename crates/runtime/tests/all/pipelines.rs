@@ -1,9 +1,7 @@
 //! Pipelines end to end: what crosses between stages, what stages hold, and steps of random models
 //! and orders, each against a count or a step that does not know of stages.
 
-use crate::common::pipeline::{
-    built, mesh, model, options, pairs, plan, programs, run, stages, verify,
-};
+use crate::common::pipeline::{built, mesh, model, options, pairs, plan, programs, run, stages, verify};
 use partita_base::DType;
 use partita_cost::Cluster;
 use partita_ir::{Graph, Literal, Operation, Phase, Role, ValueId, evaluate, text};

@@ -3,7 +3,9 @@
 mod checkpoint;
 mod common;
 mod conformance;
+mod differentiated;
 mod explain;
+mod imported;
 mod patterns;
 mod patterns_random;
 mod plans;
@@ -11,4 +13,5 @@ mod random_schedules;
 mod rates;
 mod refusals;
 mod schedule;
+mod stages;
 mod worked_example;

@@ -1,8 +1,6 @@
 //! Weights of tiny random Hugging Face models (`tests/pt2/families`) in the bundled models: the
 //! logits are theirs, and the weights come out again as they went in.
 
-mod common;
-
 use indexmap::IndexMap;
 use partita_base::DType;
 use partita_import::families::Family;
@@ -11,11 +9,11 @@ use partita_ir::{Literal, evaluate};
 use partita_nn::{BertConfig, GptConfig, LlamaConfig, Model, ModelConfig};
 
 fn weights(name: &str) -> Weights {
-    Weights::open(&common::recorded().join("families").join(name), &Limits::default()).unwrap()
+    Weights::open(&crate::common::recorded().join("families").join(name), &Limits::default()).unwrap()
 }
 
 fn record(name: &str) -> Weights {
-    Weights::open(&common::recorded().join(format!("families/{name}.safetensors")), &Limits::default())
+    Weights::open(&crate::common::recorded().join(format!("families/{name}.safetensors")), &Limits::default())
         .unwrap()
 }
 

@@ -1,9 +1,7 @@
 //! Files that must be refused, each by name: damaged and hostile archives, other formats, weights
 //! that do not fit, programs that cannot be imported.
 
-mod common;
-
-use common::{Entry, zip};
+use crate::common::{Entry, zip};
 use partita_base::Diagnostic;
 use partita_import::{ImportOptions, ImportedModel, Limits, Pt2, Tensor, Weights};
 use serde_json::{Value, json};

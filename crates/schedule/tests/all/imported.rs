@@ -1,9 +1,7 @@
 //! Models imported from PyTorch (`tests/pt2`) under plans: equal to one device on every mesh, their
 //! modules found by the names that they have in PyTorch.
 
-mod common;
-
-use common::ok;
+use crate::common::ok;
 use partita_import::{ImportOptions, Limits, Pt2};
 use partita_ir::Registry;
 use partita_mesh::Mesh;

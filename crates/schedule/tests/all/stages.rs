@@ -1,9 +1,7 @@
 //! Plans with pipeline stages: what is refused, with the figures that the message needs, and the mesh
 //! that listed stages make up.
 
-mod common;
-
-use common::ok;
+use crate::common::ok;
 use partita_base::{DType, Diagnostic};
 use partita_ir::Registry;
 use partita_mesh::Mesh;

@@ -5,9 +5,7 @@
 //! numbers, words and parts of the graph's JSON are exchanged and the archive is written again, so
 //! that the mutation reaches the import. `PARTITA_FUZZ=1000000` runs so many of each.
 
-mod common;
-
-use common::{Entry, recorded, unzip, zip};
+use crate::common::{Entry, recorded, unzip, zip};
 use partita_import::{ImportOptions, Limits, Pt2, Weights};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};

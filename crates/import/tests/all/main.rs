@@ -1,0 +1,7 @@
+//! Every integration test of the crate in one binary, which links once.
+
+mod bad_files;
+mod common;
+mod families;
+mod fuzz;
+mod recorded;
