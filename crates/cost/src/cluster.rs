@@ -227,6 +227,20 @@ mod tests {
     }
 
     #[test]
+    fn messages_take_as_long_as_the_busiest_rank_and_the_slowest_link() {
+        let cluster = nodes(2);
+        assert_eq!(cluster.messages_s([]), 0.0);
+        // Within a node: a latency of 1, 100 bytes a second.
+        assert_eq!(cluster.messages_s([(0, 1, 200)]), 1.0 + 2.0);
+        // Across nodes a latency of 10. One rank sends 300 bytes, each other one receives 100.
+        assert_eq!(cluster.messages_s([(0, 1, 100), (0, 2, 100), (0, 3, 100)]), 10.0 + 3.0);
+        // Two ranks send to two others at the same time, in both directions.
+        assert_eq!(cluster.messages_s([(0, 2, 100), (1, 3, 100), (2, 0, 100)]), 10.0 + 1.0);
+        // One rank receives from two.
+        assert_eq!(cluster.messages_s([(0, 2, 100), (1, 2, 100)]), 10.0 + 2.0);
+    }
+
+    #[test]
     fn an_axis_uses_the_links_of_its_level() {
         let mesh = Mesh::new("m", &[("dp", 4), ("tp", 4)]);
         assert_eq!(rings(&nodes(8), &mesh, 1), [(4, 1.0)]);
