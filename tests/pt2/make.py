@@ -412,7 +412,12 @@ def in_place():
             y[1:, :] += h[1:]
             y[:, 3] = h[:, 0] * 3.0
             y.masked_fill_(y > 4.0, 0.5)
-            return self.b(y)
+            copy, view = y.t().reshape(36), y.t().contiguous().t().reshape(36)
+            copy.mul_(0.5)
+            view.add_(0.25)
+            y.reshape(2, 18)[0].mul_(1.5)
+            y.t().contiguous()[0].mul_(9.0)
+            return self.b(y + copy.view(6, 6) + view.view(6, 6))
 
     return regression(Net())
 
@@ -716,7 +721,8 @@ def hugging_face():
                           intermediate_size=24, max_position_embeddings=16, **small)
     eager = t.GPT2Config(**{**gpt2.to_dict(), "attn_implementation": "eager"})
     mixtral = t.MixtralConfig(vocab_size=31, hidden_size=16, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
-                              intermediate_size=24, num_local_experts=4, max_position_embeddings=16, **small)
+                              intermediate_size=24, num_local_experts=4, max_position_embeddings=16,
+                              experts_implementation="batched_mm", **small)
     kinds = {"hf_gpt2": (t.GPT2LMHeadModel, gpt2), "hf_gpt2_eager": (t.GPT2LMHeadModel, eager),
              "hf_bert": (t.BertForMaskedLM, bert), "hf_llama": (t.LlamaForCausalLM, llama),
              "hf_mixtral": (t.MixtralForCausalLM, mixtral)}

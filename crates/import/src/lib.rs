@@ -2,6 +2,23 @@
 //!
 //! Knows: file formats, ATen ops, how they become graphs of `ir` and models of `nn`. Must not know:
 //! what executes a graph, meshes, plans.
+//!
+//! ```no_run
+//! use partita_import::{ImportOptions, Limits, Pt2};
+//!
+//! # fn main() -> partita_base::Result<()> {
+//! let file = Pt2::open("model.pt2".as_ref(), &Limits::default())?;
+//! let imported = file.import(&ImportOptions { batch: Some(32), ..ImportOptions::default() })?;
+//! let step = partita_nn::gradient_graph(&imported.model.forward)?;
+//! let first = imported.weights.values().next().map(|tensor| tensor.literal());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! In Python: `torch.export.save(torch.export.export(module, args), "model.pt2")`, where `forward` takes
+//! the labels and returns the loss among its outputs. An export has no backward pass: what a
+//! `torch.autograd.Function` defines as its own gradient is not in the file, and the gradient here is
+//! that of its forward ops.
 #![deny(unsafe_code)]
 
 mod archive;

@@ -2,7 +2,7 @@
 
 use crate::{Limits, Tensor};
 use indexmap::IndexMap;
-use partita_ir::TensorType;
+use partita_ir::{Literal, TensorType};
 use partita_nn::Model;
 use std::collections::BTreeMap;
 
@@ -53,6 +53,22 @@ pub struct ImportedModel {
     pub loss: Option<String>,
     /// The extents of the symbolic sizes.
     pub sizes: BTreeMap<String, usize>,
+    /// Every tensor of the module's `state_dict()` with its value in the file: parameters under all their
+    /// names, and persistent buffers.
+    pub state_dict: IndexMap<String, Tensor>,
     /// Remarks for the user: a newer format, random numbers that differ from PyTorch's.
     pub notes: Vec<String>,
+}
+
+impl ImportedModel {
+    /// The module's `state_dict()` after training, for [`crate::save`] and PyTorch's
+    /// `load_state_dict`: `values` has parameters and states by name, the others are as in the file.
+    pub fn trained(&self, values: &IndexMap<String, Literal>) -> IndexMap<String, Literal> {
+        let tied = |name: &String| self.model.ties.iter().find(|(alias, _)| alias == name).map(|(_, of)| of);
+        let value = |(name, tensor): (&String, &Tensor)| {
+            let new = values.get(tied(name).unwrap_or(name));
+            (name.clone(), new.cloned().unwrap_or_else(|| tensor.literal()))
+        };
+        self.state_dict.iter().map(value).collect()
+    }
 }

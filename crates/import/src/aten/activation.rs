@@ -186,8 +186,12 @@ fn softmax(call: &mut Call, template: &'static Template) -> Outs {
 /// Dropout with random numbers of this project: equal on any mesh, different from PyTorch's.
 fn dropout(call: &mut Call, flag: &str) -> Outs {
     // In place, the argument has another name.
-    let x = call.tensor(if call.has("input") { "input" } else { "self" })?;
+    let name = if call.has("input") { "input" } else { "self" };
     let (rate, train) = (call.float("p", 0.5)?, call.flag(flag, true)?);
+    if !train || rate == 0.0 {
+        return call.view(name, Vec::new());
+    }
+    let x = call.tensor(name)?;
     let y = dropped(call, x, rate, train)?;
     Ok(vec![Out::Value(y), Out::Absent])
 }

@@ -43,7 +43,7 @@ pub const ROWS: Rows = &[
     ("aten.detach_.default", |c| {
         Ok(vec![Out::View { of: c.detach("self")?, views: Vec::new(), detach: true }])
     }),
-    ("aten.contiguous.default", |c| c.view("self", Vec::new())),
+    ("aten.contiguous.default", |c| c.dense("self")),
     ("aten.to.dtype", |c| conversion(c)),
     ("aten.to.dtype_layout", |c| conversion(c)),
     ("aten.to.device", |c| conversion(c)),

@@ -69,7 +69,7 @@ fn rank_of(call: &Call, name: &str) -> Result<usize> {
 fn reshaped(call: &mut Call, name: &str) -> Outs {
     let count = shape_of(call, "self")?.iter().product();
     let shape = call.inferred(&call.ints(name)?, count)?;
-    call.view("self", vec![View::Reshape(shape)])
+    call.reshaped("self", shape)
 }
 
 fn reshaped_like(call: &mut Call) -> Outs {
@@ -77,7 +77,7 @@ fn reshaped_like(call: &mut Call) -> Outs {
     if shape.iter().product::<usize>() != shape_of(call, "self")?.iter().product::<usize>() {
         return Err(call.unsupported("as many elements", format!("{shape:?}")));
     }
-    call.view("self", vec![View::Reshape(shape)])
+    call.reshaped("self", shape)
 }
 
 fn flatten(call: &mut Call) -> Outs {
@@ -93,7 +93,7 @@ fn flatten(call: &mut Call) -> Outs {
     let mut flat = shape[..first].to_vec();
     flat.push(shape[first..=last].iter().product());
     flat.extend_from_slice(&shape[last + 1..]);
-    call.view("self", vec![View::Reshape(flat)])
+    call.reshaped("self", flat)
 }
 
 fn unflatten(call: &mut Call) -> Outs {

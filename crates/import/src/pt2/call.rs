@@ -4,7 +4,8 @@
 use super::alias::TensorRef;
 pub use super::alias::View;
 use super::lower::{Binding, Lowering, Scope};
-use super::schema::{Argument, Int, Node};
+use super::schema::{Argument, Graph, Int, Node};
+use super::symbols;
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::{GraphBuilder, TensorType, ValueId};
 
@@ -63,6 +64,7 @@ pub struct Call<'a, 'p> {
     pub(super) lowering: &'a mut Lowering<'p>,
     pub(super) scope: &'a Scope,
     pub(super) node: &'p Node,
+    pub(super) graph: &'p Graph,
     /// The types of the results that the file states: element type by position.
     pub(super) declared: Vec<Option<DType>>,
     /// The tensors that were read.
@@ -195,6 +197,32 @@ impl Call<'_, '_> {
     /// A view of an argument as the only result.
     pub fn view(&mut self, name: &str, views: Vec<View>) -> Outs {
         Ok(vec![Out::View { of: self.reference(name)?, views, detach: false }])
+    }
+
+    /// An argument under another shape as the only result. A view where PyTorch makes one, else a copy:
+    /// that matters if one of both is changed in place.
+    pub fn reshaped(&mut self, name: &str, shape: Vec<usize>) -> Outs {
+        if self.strides(name).is_none_or(|strides| is_view(&strides, &shape)) {
+            return self.view(name, vec![View::Reshape(shape)]);
+        }
+        let value = self.tensor(name)?;
+        Ok(vec![Out::Value(self.b().reshape(value, &shape)?)])
+    }
+
+    /// An argument in row-major order as the only result: itself if it is, else a copy.
+    pub fn dense(&mut self, name: &str) -> Outs {
+        if self.strides(name).is_none_or(|strides| is_dense(&strides)) {
+            return self.view(name, Vec::new());
+        }
+        Ok(vec![Out::Value(self.tensor(name)?)])
+    }
+
+    /// Extents and strides of a tensor argument, where the file has them as numbers.
+    fn strides(&self, name: &str) -> Option<Vec<(usize, usize)>> {
+        let Some(Argument::Tensor(tensor)) = self.argument(name) else { return None };
+        let meta = self.graph.tensor_values.get(tensor)?;
+        let number = |size| symbols::value(size, &self.lowering.extents);
+        meta.sizes.iter().zip(&meta.strides).map(|(size, stride)| number(size).zip(number(stride))).collect()
     }
 
     /// Stops gradients through a tensor argument from here on.
@@ -457,5 +485,77 @@ impl Call<'_, '_> {
         if !self.lowering.notes.iter().any(|note| note == text) {
             self.lowering.notes.push(text.to_string());
         }
+    }
+}
+
+/// Whether a tensor of these (extent, stride) pairs has a view of another shape, as PyTorch decides it
+/// (`computeStride`): dimensions that follow each other in memory form a block, and each block must be
+/// divided into new dimensions by itself.
+fn is_view(own: &[(usize, usize)], shape: &[usize]) -> bool {
+    if shape.contains(&0) || own.is_empty() {
+        return true;
+    }
+    let mut new = shape.len();
+    let mut base = own[own.len() - 1].1;
+    let (mut block, mut filled) = (1usize, 1usize);
+    for dim in (0..own.len()).rev() {
+        block = block.saturating_mul(own[dim].0);
+        let continues = dim > 0 && (own[dim - 1].0 == 1 || own[dim - 1].1 == block.saturating_mul(base));
+        if continues {
+            continue;
+        }
+        while new > 0 && (filled < block || shape[new - 1] == 1) {
+            filled = filled.saturating_mul(shape[new - 1]);
+            new -= 1;
+        }
+        if filled != block {
+            return false;
+        }
+        if dim > 0 {
+            base = own[dim - 1].1;
+            (block, filled) = (1, 1);
+        }
+    }
+    new == 0
+}
+
+/// Whether elements are in row-major order without gaps.
+fn is_dense(own: &[(usize, usize)]) -> bool {
+    let mut next = 1usize;
+    own.iter().rev().filter(|(extent, _)| *extent != 1).all(|&(extent, stride)| {
+        let fits = stride == next;
+        next = next.saturating_mul(extent);
+        fits
+    }) || own.iter().any(|(extent, _)| *extent == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reshapes_are_views_where_pytorch_makes_views() {
+        // [2, 3, 4] in row-major order, transposed to [3, 2, 4], and expanded from [2, 1, 4].
+        let (dense, turned) = ([(2, 12), (3, 4), (4, 1)], [(3, 4), (2, 12), (4, 1)]);
+        let expanded = [(2, 4), (3, 0), (4, 1)];
+        for (own, shape, expected) in [
+            (&dense[..], &[24][..], true),
+            (&dense, &[6, 4], true),
+            (&dense, &[2, 2, 6], true),
+            (&turned, &[24], false),
+            (&turned, &[6, 4], false),
+            (&turned, &[3, 2, 2, 2], true),
+            (&turned, &[3, 1, 2, 4], true),
+            (&turned, &[3, 8], false),
+            (&expanded, &[6, 4], false),
+            (&expanded, &[2, 3, 2, 2], true),
+            (&[(1, 7), (4, 1)], &[4], true),
+            (&[(4, 1), (1, 7)], &[2, 2], true),
+            (&[], &[1, 1], true),
+        ] {
+            assert_eq!(is_view(own, shape), expected, "{own:?} as {shape:?}");
+        }
+        assert!(is_dense(&dense) && is_dense(&[(1, 9), (4, 1), (1, 3)]) && is_dense(&[(0, 5), (4, 7)]));
+        assert!(!is_dense(&turned) && !is_dense(&expanded));
     }
 }

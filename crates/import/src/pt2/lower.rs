@@ -397,7 +397,7 @@ impl<'p> Lowering<'p> {
             });
         }
         let before = self.cx.builder.graph().nodes.len();
-        let mut call = Call { lowering: self, scope, node, declared, read: Vec::new(), before };
+        let mut call = Call { lowering: self, scope, node, graph, declared, read: Vec::new(), before };
         call.check_nodes(0)?;
         let target = if row.in_place { Some(call.reference("self")?) } else { None };
         let outs = (row.build)(&mut call)?;

@@ -123,7 +123,8 @@ impl Lowering<'_> {
             stored.params.into_iter().map(|(name, (_, _, tensor))| (name, tensor.clone())).collect();
         let loss_name = loss.map(|position| user_name(file, position, specs));
         let (sizes, notes) = (self.extents, self.notes);
-        Ok(ImportedModel { model, weights, states, inputs, outputs, loss: loss_name, sizes, notes })
+        let (state_dict, loss) = (file.weights.clone(), loss_name);
+        Ok(ImportedModel { model, weights, states, inputs, outputs, loss, sizes, state_dict, notes })
     }
 }
 

@@ -250,6 +250,26 @@ fn frozen_parameters_and_changed_buffers_are_states() {
 }
 
 #[test]
+fn a_trained_model_has_the_names_of_its_state_dict() {
+    let gpt = import("gpt");
+    let new = Literal::splat(&gpt.weights["wte.weight"].ty, 0.5);
+    let trained = gpt.trained(&[("wte.weight".to_string(), new.clone())].into_iter().collect());
+    assert_eq!((&trained["wte.weight"], &trained["head.weight"]), (&new, &new));
+    assert_eq!(trained["norm.weight"], gpt.weights["norm.weight"].literal());
+    assert_eq!(trained.len(), gpt.weights.len() + 1);
+    // Persistent buffers belong to it; tensors that are only attributes do not.
+    let buffers = import("buffers");
+    let changed = buffers
+        .trained(&[("model.count".to_string(), Literal::scalar(DType::I64, 3.0))].into_iter().collect());
+    let names = ["model.a.bias", "model.a.weight", "model.count", "model.mean", "model.scale"];
+    let mut found: Vec<&str> = changed.keys().map(String::as_str).collect();
+    found.sort_unstable();
+    assert_eq!(found, names);
+    assert_eq!(changed["model.count"].to_f64(), [3.0]);
+    assert_eq!(changed["model.scale"].to_f64(), [1.0, 2.0, 3.0, 4.0]);
+}
+
+#[test]
 fn decomposed_programs_say_what_they_lost() {
     assert_eq!(import("mlp").notes, [""; 0]);
     assert!(import("mlp_core").notes[0].contains("`detach` and `no_grad`"));
