@@ -15,7 +15,7 @@ pub struct StageRow {
     pub mesh: String,
     /// The ranks of the slice.
     pub ranks: Vec<usize>,
-    /// The module paths of the forward pass, in order, without the paths inside them.
+    /// The modules whose parameters it holds, in the order of the model: the first two components of their paths.
     pub modules: Vec<String>,
     /// Elements of the parameters, over all ranks of the slice.
     pub parameters: usize,
@@ -34,17 +34,15 @@ pub fn stage_table(built: &Built) -> Vec<StageRow> {
     let count = built.stages.len();
     let row = |(number, stage): (usize, &Stage)| {
         let graph = &stage.partitioned.graph;
-        let is_parameter = |&&value: &&partita_ir::ValueId| graph.value(value).role == Role::Param;
-        let parameters =
-            graph.inputs.iter().filter(is_parameter).map(|&value| graph.ty(value).element_count());
-        let forward = || graph.nodes.iter().filter(|node| node.phase == Phase::Forward);
+        let parameters = || graph.inputs.iter().filter(|&&value| graph.value(value).role == Role::Param);
+        let forward = graph.nodes.iter().filter(|node| node.phase == Phase::Forward);
         StageRow {
             stage: number,
             mesh: stage.partitioned.mesh.to_string(),
             ranks: stage.ranks.clone(),
-            modules: modules(forward()),
-            parameters: parameters.sum(),
-            forward_flops: forward().map(|node| flops(graph, node)).sum(),
+            modules: modules(parameters().map(|&value| graph.value(value).name.as_str())),
+            parameters: parameters().map(|&value| graph.ty(value).element_count()).sum(),
+            forward_flops: forward.map(|node| flops(graph, node)).sum(),
             in_flight: in_flight(timetable, number),
             because: if number + 1 < count { because.clone() } else { String::new() },
         }
@@ -60,16 +58,17 @@ fn flops(graph: &Graph, node: &Node) -> f64 {
     node.op.cost(&graph.operand_types(node), &graph.result_types(node)).flops
 }
 
-/// The paths of nodes, shortened to the first two components, consecutive equal ones once.
-fn modules<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<String> {
-    let mut paths: Vec<String> = Vec::new();
-    for node in nodes.filter(|node| !node.path.is_empty()) {
-        let path = node.path.split('.').take(2).collect::<Vec<_>>().join(".");
-        if !paths.contains(&path) {
-            paths.push(path);
+/// The modules that own parameters of these names, shortened to two components, each once.
+fn modules<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut modules: Vec<String> = Vec::new();
+    for name in names {
+        let owner = name.rsplit_once('.').map_or(name, |(owner, _)| owner);
+        let module = owner.split('.').take(2).collect::<Vec<_>>().join(".");
+        if !modules.contains(&module) {
+            modules.push(module);
         }
     }
-    paths
+    modules
 }
 
 /// The line of the plan, or the rule, that cuts the model.
