@@ -1,9 +1,11 @@
 //! What the command line says of pipelines and predicts: stages, edges, timetables, times.
 
 use crate::place;
-use partita_testkit::Outcome;
+use partita_testkit::{Outcome, train_arguments};
 use serde_json::Value;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::Stdio;
 
 /// A small GPT in two stages.
 const GPT: [&str; 6] = ["gpt", "--mesh", "pp=2,tp=2", "--batch", "8", "--microbatches=4"];
@@ -68,6 +70,58 @@ fn show_and_explain_say_where_stages_end_and_why() {
     assert!(stages[1]["modules"].as_array().unwrap().iter().all(|module| module != "layers.0"), "{stages}");
     // 1F1B holds as many microbatches as there are stages behind.
     assert_eq!((&stages[0]["in_flight"], &stages[1]["in_flight"]), (&2.into(), &1.into()));
+}
+
+/// Losses of 20 steps of a tiny GPT with dropout and clipping.
+const TRAINED: &[&str] = &[
+    "--set",
+    "model.layers=4",
+    "--set",
+    "model.dropout=0.1",
+    "--set",
+    "optimizer.clip_grad_norm=0.5",
+    "--set",
+    "train.steps=20",
+    "--log-every=1",
+];
+
+fn close(losses: &[f64], expected: &[f64], what: &str) {
+    assert_eq!(losses.len(), expected.len(), "{what}");
+    for (step, (loss, expected)) in losses.iter().zip(expected).enumerate() {
+        assert!((loss - expected).abs() <= 1e-4, "{what}, step {}: {loss} and {expected}", step + 1);
+    }
+}
+
+#[test]
+fn stages_train_to_the_losses_of_one_device_and_a_killed_run_resumes_on_another_mesh() {
+    let place = place();
+    let expected = place.train("gpt", "dp=1", &[TRAINED, &["--checkpoint-dir=one"]].concat()).losses();
+    assert_eq!(expected.len(), 20);
+    for (mesh, microbatches, timetable) in [
+        ("pp=2", "4", "1f1b"),
+        ("pp=4", "8", "zb-h1"),
+        ("pp=2,tp=2", "2", "gpipe"),
+        ("pp=2,fsdp=2", "3", "zbv"),
+    ] {
+        let folder = format!("--checkpoint-dir={mesh}");
+        let flags = ["--microbatches", microbatches, "--timetable", timetable, &folder];
+        close(&place.train("gpt", mesh, &[TRAINED, &flags].concat()).losses(), &expected, mesh);
+    }
+    // Killed without warning after the checkpoint of step 10.
+    let flags = ["--microbatches=4", "--checkpoint-dir=killed", "--checkpoint-every=10"];
+    let arguments = train_arguments("gpt", "pp=2", &[TRAINED, &flags].concat());
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut child = place.command(&arguments).stdout(Stdio::piped()).spawn().unwrap();
+    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+        if line.unwrap().contains("\"step\":12,") {
+            break;
+        }
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let flags = ["--checkpoint-dir=killed", "--resume"];
+    let resumed = place.train("gpt", "tp=2", &[TRAINED, &flags].concat()).losses();
+    close(&resumed, &expected[10..], "resumed on tp=2");
 }
 
 #[test]

@@ -361,3 +361,64 @@ fn stages_that_cannot_be_are_refused() {
         .collect();
     assert!(of_layers.iter().all(|name| !name.starts_with("layers.0.")) && of_layers.len() > 10);
 }
+
+/// The GPT of `partita bench gpt`, `small`.
+const SMALL: [&str; 8] = [
+    "model.layers=6",
+    "model.dim=384",
+    "model.heads=6",
+    "model.sequence=256",
+    "train.batch=32",
+    "train.dtype=f32",
+    "train.microbatches=8",
+    "mesh.shape=pp=2",
+];
+
+/// `cargo test --release -p partita --test all makespan -- --ignored --nocapture`, on two cores that do nothing else: how long a
+/// step takes beside what its timetable gives for the measured times of its tasks.
+#[test]
+#[ignore = "measures for half a minute"]
+fn a_step_takes_the_makespan_of_its_timetable() {
+    let session = session("gpt", &SMALL);
+    let execution = partita::session::Execution { record: true, ..Default::default() };
+    let session = session.with_execution(execution).unwrap();
+    let model = session.model().unwrap();
+    let built = session.build_model(&model).unwrap();
+    let (set, table) = (session.lower(&built).unwrap(), built.timetable.clone().unwrap());
+    let mut step = session.prepare(&built).unwrap();
+    step.initialize(&model, 0).unwrap();
+    let batch = session.feed(&model).unwrap().batch(0).unwrap();
+    let last_microbatch = table.microbatches - 1;
+    let mut ratios = Vec::new();
+    for _ in 0..12 {
+        step.step(&batch, 1e-4).unwrap();
+        let events = step.train_loop.runner().events();
+        // The nanoseconds of each task; those of the updates count with the last task of a stage.
+        let mut task_ns = std::collections::BTreeMap::new();
+        let (mut begin, mut end) = (u64::MAX, 0);
+        for event in events {
+            let program = set.class_of(event.rank).unwrap();
+            let instruction = &program.instructions[event.instruction];
+            if !matches!(instruction.action, Action::Compute(_)) {
+                continue;
+            }
+            (begin, end) = (begin.min(event.begin_ns), end.max(event.end_ns));
+            let microbatch = instruction.origin.microbatch.unwrap_or(last_microbatch);
+            let is_forward =
+                instruction.origin.phase == Phase::Forward && instruction.origin.microbatch.is_some();
+            *task_ns.entry((event.rank, microbatch, is_forward)).or_insert(0) += event.nanos() as usize;
+        }
+        let duration = |task: Task| {
+            let of =
+                |is_forward| task_ns.get(&(task.stage, task.microbatch, is_forward)).copied().unwrap_or(0);
+            if task.kind == TaskKind::Forward { of(true) } else { of(false) }
+        };
+        let makespan = table.times(duration).unwrap().makespan();
+        ratios.push((end - begin) as f64 / makespan as f64);
+    }
+    ratios.sort_by(f64::total_cmp);
+    println!(
+        "a step over the makespan of its tasks: least {:.3}, median {:.3}, most {:.3}",
+        ratios[0], ratios[6], ratios[11]
+    );
+}
