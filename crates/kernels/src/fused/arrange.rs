@@ -1,0 +1,284 @@
+//! Arranges the instructions of an elementwise program: chains, passes over tiles, and the place of every register.
+
+use super::*;
+
+impl ElementwiseProgram {
+    /// Groups the instructions into passes and assigns every register a place; slots and chunks are reused
+    /// after the last reader.
+    pub(super) fn arrange(&mut self) {
+        let (count, registers) = (self.instructions.len(), self.registers.len());
+        let constant =
+            |program: &Self, number: usize| matches!(program.instructions[number].op, EwOp::Constant(_));
+        // The chain that an instruction belongs to, and the instruction whose result it reads from the
+        // accumulator.
+        let mut chain: Vec<Option<usize>> = vec![None; count];
+        let mut previous: Vec<Option<usize>> = vec![None; count];
+        let (mut chains, mut length, mut last) = (0, 0, None);
+        for number in (0..count).filter(|&number| !constant(self, number)) {
+            if !self.chains(&self.instructions[number]) {
+                last = None;
+                continue;
+            }
+            if last.is_none() || length == CHAIN {
+                (chains, length, last) = (chains + 1, 0, None);
+            }
+            (chain[number], previous[number]) = (Some(chains), last);
+            (last, length) = (Some(number), length + 1);
+        }
+        let mut writer: Vec<Option<usize>> = vec![None; registers];
+        let mut readers: Vec<Vec<usize>> = vec![Vec::new(); registers];
+        for (number, instruction) in self.instructions.iter().enumerate() {
+            writer[instruction.out] = Some(number);
+            instruction.args.iter().for_each(|&arg| readers[arg].push(number));
+        }
+        let lasting = |program: &Self, register: usize| {
+            writer[register].is_none_or(|number| constant(program, number))
+                || program.outputs.contains(&register)
+                || program.is_folded(register)
+        };
+        // Whether anything but a chain reads a register.
+        let is_tiled = |(register, readers): (usize, &Vec<usize>)| {
+            self.outputs.contains(&register)
+                || self.is_folded_later(register)
+                || readers.iter().any(|&reader| chain[reader].is_none())
+        };
+        let tiled: Vec<bool> = readers.iter().enumerate().map(is_tiled).collect();
+        self.tiled = tiled[..self.input_count].to_vec();
+        for register in 0..registers {
+            let same = writer[register].is_none_or(|number| constant(self, number));
+            if same && readers[register].iter().any(|&reader| chain[reader].is_some()) {
+                self.filled[register] = Some(self.chunks);
+                self.chunks += 1;
+            }
+        }
+
+        let (mut free_slots, mut free_chunks) = (Vec::new(), Vec::new());
+        let take = |free: &mut Vec<usize>, count: &mut usize| {
+            free.pop().unwrap_or_else(|| {
+                *count += 1;
+                *count - 1
+            })
+        };
+        for number in 0..count {
+            let EwInstr { op, args, out } = self.instructions[number].clone();
+            let within = |reader: &usize| chain[number].is_some() && chain[*reader] == chain[number];
+            let passes = |&reader: &usize| {
+                let next = &self.instructions[reader];
+                // If the chain sums rows, the sum takes the reader's place in the accumulator.
+                within(&reader)
+                    && previous[reader] == Some(number)
+                    && self.fold_in_chain(out).is_none()
+                    && (next.args.len() < 2
+                        || next.args[0] != next.args[1]
+                        || next.op == EwOp::Binary(Binary::Mul))
+            };
+            // A register that is folded later is read as a tile.
+            let local = readers[out].iter().all(within) && !self.is_folded_later(out);
+            let kept = self.outputs.iter().position(|&register| register == out);
+            self.places[out] = match kept {
+                _ if constant(self, number) => {
+                    // A constant: filled once, in its own tile if anything reads it as a tile.
+                    if tiled[out] {
+                        Place::Slot(take(&mut Vec::new(), &mut self.slots))
+                    } else {
+                        Place::Passing
+                    }
+                }
+                // Written directly to the output, if nothing reads it from a slot.
+                Some(output) if local => Place::Output(output),
+                None if local && chain[number].is_some() => {
+                    if readers[out].iter().all(passes) {
+                        Place::Passing
+                    } else {
+                        Place::Chunk(take(&mut free_chunks, &mut self.chunks))
+                    }
+                }
+                _ => Place::Slot(take(&mut free_slots, &mut self.slots)),
+            };
+            match (chain[number], self.passes.last_mut()) {
+                _ if matches!(op, EwOp::Constant(_)) => {}
+                (None, _) => self.passes.push(Pass::Single(number)),
+                (Some(_), Some(Pass::Chain(_))) if previous[number].is_some() => {}
+                (Some(_), _) => self.passes.push(Pass::Chain(Chain::default())),
+            }
+            if chain[number].is_some() {
+                let held = previous[number].map(|number| self.instructions[number].out);
+                let held = held.filter(|&register| self.fold_in_chain(register).is_none());
+                self.extend(op, &args, out, held);
+            }
+            for (i, &arg) in args.iter().enumerate() {
+                if readers[arg].last() == Some(&number) && !args[..i].contains(&arg) && !lasting(self, arg) {
+                    match self.places[arg] {
+                        Place::Slot(slot) => free_slots.push(slot),
+                        Place::Chunk(chunk) => free_chunks.push(chunk),
+                        Place::Output(_) | Place::Passing => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether no register needs a slot that is written or read as a tile: then a tile may have any length.
+    pub(super) fn has_chains_only(&self) -> bool {
+        let is_made_there =
+            |(output, &register): (usize, &usize)| self.places[register] == Place::Output(output);
+        self.passes.iter().all(|pass| matches!(pass, Pass::Chain(_)))
+            && self.slots == self.input_count
+            && self.row.is_none()
+            && self.in_chain.iter().all(|&in_chain| in_chain)
+            && self.outputs.iter().enumerate().all(is_made_there)
+    }
+
+    /// Whether the program is a single chain, which may then process several rows per call.
+    pub(super) fn has_one_chain(&self) -> bool {
+        self.has_chains_only() && self.passes.len() == 1
+    }
+
+    /// Whether all readers of an input run before an output is written, chunk by chunk: then the output may
+    /// overwrite the input.
+    pub(super) fn reads_first(&self, input: usize, output: usize) -> bool {
+        let register = self.outputs[output];
+        let Some(writer) = self.instructions.iter().position(|instruction| instruction.out == register)
+        else {
+            return false;
+        };
+        match self.places[register] {
+            // Copied there at the end of a tile.
+            Place::Slot(_) => !self.outputs.contains(&input),
+            _ if self.is_folded(input) => false,
+            Place::Output(first) => {
+                let after = &self.instructions[writer + 1..];
+                first == output
+                    && self.chains(&self.instructions[writer])
+                    && !self.outputs.contains(&input)
+                    && after.iter().all(|instruction| !instruction.args.contains(&input))
+            }
+            Place::Chunk(_) | Place::Passing => false,
+        }
+    }
+
+    /// Whether a long output should be written with non-temporal stores: nothing reads it from that memory,
+    /// and no input shares the memory (the caches would already hold it).
+    pub(super) fn streams(
+        &self,
+        output: usize,
+        view: &ViewMut<'_>,
+        inputs: &[View<'_>],
+        elements: usize,
+    ) -> bool {
+        let register = self.outputs[output];
+        let is_made_there = self.places[register] == Place::Output(output);
+        let is_read = || self.instructions.iter().any(|instruction| instruction.args.contains(&register));
+        elements * self.registers[register].size_bytes() >= STREAM_BYTES
+            && self.registers[register] == DType::F32
+            && self.row.is_none_or(|row| (row * size_of::<f32>()).is_multiple_of(STREAM_ALIGNMENT))
+            && view.as_view().as_ptr().addr().is_multiple_of(STREAM_ALIGNMENT)
+            && self.outputs.iter().filter(|&&other| other == register).count() == 1
+            && !(is_made_there && is_read())
+            && !inputs.iter().any(|input| overlap(input.address_range(), view.address_range()))
+    }
+
+    /// Whether an instruction may be part of a chain.
+    pub(super) fn chains(&self, instruction: &EwInstr) -> bool {
+        let EwInstr { op, args, out } = instruction;
+        let f32s = args.iter().chain([out]).all(|&register| self.registers[register] == DType::F32);
+        f32s && matches!(
+            op,
+            EwOp::Unary(
+                Unary::Neg
+                    | Unary::Abs
+                    | Unary::Sqrt
+                    | Unary::Rsqrt
+                    | Unary::Exp
+                    | Unary::Log
+                    | Unary::Tanh
+                    | Unary::Logistic
+            ) | EwOp::Binary(
+                Binary::Add | Binary::Sub | Binary::Mul | Binary::Div | Binary::Max | Binary::Min
+            )
+        )
+    }
+
+    /// Whether a chain over tensors of `elements` elements prefetches its inputs. If rows are reduced along,
+    /// the first chain of a row waits for memory anyway and the last one finds everything in cache, so only
+    /// the last one prefetches.
+    pub(super) fn asks(&self, chain: &Chain, elements: usize) -> bool {
+        let is_last = || matches!(self.passes.last(), Some(Pass::Chain(last)) if std::ptr::eq(last, chain));
+        elements * size_of::<f32>() >= LEAST_ASKED && (self.row.is_none() || is_last())
+    }
+
+    /// The machine code of a chain, with or without prefetch, if there can be any.
+    pub(super) fn code<'a>(
+        &self,
+        options: KernelOptions,
+        chain: &'a Chain,
+        prefetches: bool,
+    ) -> Option<&'a dyn CompiledChain> {
+        if !options.jit() {
+            return None;
+        }
+        let kind = |&register: &usize| {
+            let number = self.instructions.iter().find_map(|instruction| match instruction.op {
+                EwOp::Constant(value) if instruction.out == register => Some(value.get()),
+                _ => None,
+            });
+            match (number, self.places.get(register)) {
+                (Some(number), _) => Kind::Number(number),
+                (None, Some(Place::Chunk(_))) => Kind::Between,
+                (None, _) => Kind::Memory,
+            }
+        };
+        let make = || {
+            let kinds: Vec<Kind> = chain.registers.iter().map(kind).collect();
+            backend(options).compile(&chain.steps, &kinds, prefetches)
+        };
+        let number = 2 * options.level() as usize + usize::from(prefetches);
+        chain.code.0[number].get_or_init(make).as_deref()
+    }
+
+    /// Adds an instruction to the last chain, whose accumulator holds the register `held`.
+    pub(super) fn extend(&mut self, op: EwOp, args: &[usize], out: usize, held: Option<usize>) {
+        let sum = self.fold_in_chain(out).map(|fold| self.registers.len() + fold);
+        let Some(Pass::Chain(chain)) = self.passes.last_mut() else { unreachable!("a chain was begun") };
+        let mut number = |register: usize| {
+            let known = chain.registers.iter().position(|&known| known == register);
+            known.unwrap_or_else(|| {
+                chain.registers.push(register);
+                chain.registers.len() - 1
+            }) as u8
+        };
+        let swapped = args.len() == 2 && held == Some(args[1]) && held != Some(args[0]);
+        let action = match op {
+            EwOp::Binary(Binary::Add) => Action::Add,
+            EwOp::Binary(Binary::Sub) if swapped => Action::SubFrom,
+            EwOp::Binary(Binary::Sub) => Action::Sub,
+            EwOp::Binary(Binary::Mul) if args[0] == args[1] => Action::Square,
+            EwOp::Binary(Binary::Mul) => Action::Mul,
+            EwOp::Binary(Binary::Div) if swapped => Action::DivFrom,
+            EwOp::Binary(Binary::Div) => Action::Div,
+            EwOp::Binary(Binary::Max) => Action::Max,
+            EwOp::Binary(Binary::Min) => Action::Min,
+            EwOp::Unary(Unary::Neg) => Action::Neg,
+            EwOp::Unary(Unary::Abs) => Action::Abs,
+            EwOp::Unary(Unary::Sqrt) => Action::Sqrt,
+            EwOp::Unary(Unary::Rsqrt) => Action::Rsqrt,
+            EwOp::Unary(Unary::Exp) => Action::Exp,
+            EwOp::Unary(Unary::Log) => Action::Log,
+            EwOp::Unary(Unary::Tanh) => Action::Tanh,
+            EwOp::Unary(Unary::Logistic) => Action::Logistic,
+            _ => unreachable!("no part of a chain"),
+        };
+        let load = if held == Some(args[0]) || swapped { Step::NOTHING } else { number(args[0]) };
+        let other = args.get(1).filter(|_| action != Action::Square);
+        let other = other.map(|&second| if swapped { args[0] } else { second });
+        let constant =
+            other.is_some_and(|register| register >= self.input_count && self.filled[register].is_some());
+        let operand = other.map_or(Step::NOTHING, &mut number);
+        let store = if self.places[out] == Place::Passing { Step::NOTHING } else { number(out) };
+        let sum = sum.map(&mut number);
+        chain.steps.push(Step::new(load, action, operand, constant, store));
+        if let Some(sum) = sum {
+            chain.steps.push(Step::new(Step::NOTHING, Action::Add, sum, false, sum));
+        }
+    }
+}
