@@ -135,7 +135,8 @@ impl Output {
         }
     }
 
-    /// A step was done. If the output is not a terminal and `--log-every` is not given, only some steps are shown; in JSON, all.
+    /// A step was done. If the output is not a terminal and `--log-every` is not given, only some steps are
+    /// shown; in JSON, all.
     pub fn step(&mut self, step: &Step) {
         self.progress(step.step);
         if !self.shows(step.step) {

@@ -175,7 +175,8 @@ impl Explained {
         })
     }
 
-    /// The tensor or collective of this name, and its other layouts; `progress` hears how many other layouts were tried, of how
+    /// The tensor or collective of this name, and its other layouts; `progress` hears how many other layouts
+    /// were tried, of how
     /// many. E257 and E258 for a name that is nothing.
     pub fn about(&self, name: &str, progress: &mut dyn FnMut(usize, usize)) -> Result<Answer> {
         let mut refused = None;
