@@ -5,6 +5,7 @@ use clap::CommandFactory;
 use partita::config::Config;
 use partita_base::DType;
 use partita_runtime::MemoryLimit;
+use std::path::Path;
 
 fn parse(line: &str) -> Command {
     Cli::try_parse_from(line.split_whitespace()).unwrap_or_else(|error| panic!("{error}")).command

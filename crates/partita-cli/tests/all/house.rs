@@ -49,7 +49,7 @@ const LONG_FILES: [(&str, &str); 5] = [
     ("program/passes/fuse.rs", "the growth of a region and every reason to end it belong together"),
 ];
 
-/// The most columns of a comment line.
+/// The most columns of a comment line; rows of tables may be wider.
 const WIDEST_COMMENT: usize = 125;
 
 fn root() -> PathBuf {
@@ -222,8 +222,12 @@ fn source_files_are_short_and_finished() {
             if (lines > MOST_LINES) != is_long {
                 offenders.push(format!("crates/{name}/src/{file} has {lines} lines"));
             }
-            let is_wide =
-                |line: &&str| line.trim_start().starts_with("//") && line.chars().count() > WIDEST_COMMENT;
+            // Rows of tables cannot be broken.
+            let is_wide = |line: &&str| {
+                let comment = line.trim_start();
+                let is_row = comment.trim_start_matches(['/', '!', ' ']).starts_with('|');
+                comment.starts_with("//") && !is_row && line.chars().count() > WIDEST_COMMENT
+            };
             if let Some(wide) = text.lines().find(is_wide) {
                 offenders.push(format!("crates/{name}/src/{file}: a wide comment: {wide}"));
             }
