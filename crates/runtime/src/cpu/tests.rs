@@ -3,6 +3,7 @@
 mod composites;
 mod parts;
 
+use composites::composite;
 use partita_base::DType;
 use partita_ir::composite::Template;
 use partita_ir::composites as templates;

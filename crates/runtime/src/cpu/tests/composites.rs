@@ -3,7 +3,7 @@
 use super::*;
 
 /// A graph of a composite over inputs of these types, or of its gradient with respect to `wanted`.
-fn composite(
+pub(super) fn composite(
     template: &'static Template,
     attributes: &[(&str, Attribute)],
     types: &[TensorType],
@@ -24,7 +24,7 @@ fn composite(
 }
 
 /// Checks a composite and its gradient; both must have kernels.
-fn check_composite(
+pub(super) fn check_composite(
     template: &'static Template,
     attributes: &[(&str, Attribute)],
     inputs: &[Literal],
