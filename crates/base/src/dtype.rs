@@ -31,14 +31,13 @@ pub enum DType {
     F32,
     /// IEEE double precision.
     F64,
-    /// A type that a program may name but that has no arithmetic here.
+    /// A type that only the interpreter computes with: no device has it.
     Inert(InertType),
 }
 
 macro_rules! inert {
     ($($variant:ident $name:literal $bytes:literal $about:literal),* $(,)?) => {
-        /// An element type that is parsed, stored and printed, and rejected where numbers are
-        /// needed.
+        /// An element type that the interpreter evaluates, and that lowering rejects.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
         pub enum InertType { $(#[doc = $about] $variant),* }
 
@@ -79,7 +78,7 @@ inert! {
 }
 
 impl DType {
-    /// Every element type with arithmetic, in declaration order.
+    /// Every element type that devices compute with, in declaration order.
     pub const ALL: [DType; 13] = [
         DType::Bool,
         DType::I8,
@@ -150,14 +149,34 @@ impl DType {
         DType::ALL.into_iter().chain(inert).find(|d| d.mlir_name() == name)
     }
 
-    /// Whether this type has no arithmetic.
+    /// Whether only the interpreter computes with this type.
     pub fn is_inert(self) -> bool {
         matches!(self, DType::Inert(_))
     }
 
-    /// f16, bf16, f32 or f64.
+    /// The bits of one element that count: one for booleans.
+    pub fn bits(self) -> usize {
+        match self {
+            DType::Bool => 1,
+            DType::Inert(InertType::I2 | InertType::U2) => 2,
+            DType::Inert(InertType::I4 | InertType::U4 | InertType::F4E2M1FN) => 4,
+            DType::Inert(InertType::F6E2M3FN | InertType::F6E3M2FN) => 6,
+            _ => 8 * self.size_bytes(),
+        }
+    }
+
+    /// Whether elements are pairs of a real and an imaginary part.
+    pub fn is_complex(self) -> bool {
+        matches!(self, DType::Inert(InertType::Complex64 | InertType::Complex128))
+    }
+
+    /// f16, bf16, f32, f64, or a float of fewer bits.
     pub fn is_float(self) -> bool {
-        matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
+        match self {
+            DType::F16 | DType::BF16 | DType::F32 | DType::F64 => true,
+            DType::Inert(_) => !self.is_complex() && !self.is_integer(),
+            _ => false,
+        }
     }
 
     /// A signed or unsigned integer; not `Bool`.
@@ -165,14 +184,16 @@ impl DType {
         self.is_signed_integer() || self.is_unsigned_integer()
     }
 
-    /// i8 to i64.
+    /// i2 to i64.
     pub fn is_signed_integer(self) -> bool {
-        matches!(self, DType::I8 | DType::I16 | DType::I32 | DType::I64)
+        let is_small = matches!(self, DType::Inert(InertType::I2 | InertType::I4));
+        is_small || matches!(self, DType::I8 | DType::I16 | DType::I32 | DType::I64)
     }
 
-    /// u8 to u64.
+    /// u2 to u64.
     pub fn is_unsigned_integer(self) -> bool {
-        matches!(self, DType::U8 | DType::U16 | DType::U32 | DType::U64)
+        let is_small = matches!(self, DType::Inert(InertType::U2 | InertType::U4));
+        is_small || matches!(self, DType::U8 | DType::U16 | DType::U32 | DType::U64)
     }
 }
 
@@ -197,7 +218,9 @@ mod tests {
             let dtype = DType::Inert(inert);
             assert_eq!(DType::from_mlir_name(inert.name()), Some(dtype));
             assert_eq!(DType::from_name(inert.name()), None, "no config asks for {inert:?}");
-            assert!(dtype.is_inert() && !dtype.is_float() && !dtype.is_integer() && dtype.size_bytes() > 0);
+            let kinds = [dtype.is_float(), dtype.is_integer(), dtype.is_complex()];
+            assert_eq!(kinds.into_iter().filter(|&is| is).count(), 1, "{inert:?} is of one kind");
+            assert!(dtype.is_inert() && (1..=8 * dtype.size_bytes()).contains(&dtype.bits()));
         }
     }
 }

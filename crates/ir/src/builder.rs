@@ -503,16 +503,14 @@ fn owner_of(name: &str, place: &Caller) -> u32 {
 pub fn identity(combiner: Combiner, dtype: DType) -> Literal {
     let lowest = |dtype: DType| match dtype {
         d if d.is_float() => Literal::scalar(d, f64::NEG_INFINITY),
-        DType::I8 => Literal::scalar(dtype, i8::MIN as f64),
-        DType::I16 => Literal::scalar(dtype, i16::MIN as f64),
-        DType::I32 => Literal::scalar(dtype, i32::MIN as f64),
-        DType::I64 => Literal::scalar(dtype, i64::MIN as f64),
+        // Out of range for f64, so the conversion saturates at the type's smallest value.
+        d if d.is_signed_integer() => Literal::scalar(d, -1e30),
         _ => Literal::scalar(dtype, 0.0),
     };
     let highest = |dtype: DType| match dtype {
         d if d.is_float() => Literal::scalar(d, f64::INFINITY),
         DType::Bool => Literal::scalar(dtype, 1.0),
-        // Out of range for f64, so the conversion saturates at the type's largest value.
+        // And here at its largest value.
         _ => Literal::scalar(dtype, 1e30),
     };
     let all_ones = |dtype: DType| match dtype {

@@ -8,11 +8,13 @@
 pub mod autodiff;
 pub mod builder;
 mod class_graph;
+mod complex;
 pub mod composite;
 pub mod composites;
 pub mod custom;
 pub mod graph;
 pub mod graph_edit;
+mod inert;
 pub mod interpret;
 pub mod literal;
 pub mod op;

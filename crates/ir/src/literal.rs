@@ -1,5 +1,6 @@
 //! Tensor values in memory, for constants, the interpreter and tests.
 
+use crate::inert;
 use crate::types::TensorType;
 use half::{bf16, f16};
 use partita_base::{DType, InertType};
@@ -17,8 +18,9 @@ macro_rules! storage {
             $(#[allow(missing_docs)] $variant(Vec<$ty>),)*
             /// One element, repeated: it is expanded only when single elements are changed.
             Splat(Box<Storage>, usize),
-            /// Elements of a type without arithmetic, in their text form.
-            Inert(InertType, Vec<String>),
+            /// Elements of a type that only the interpreter knows: the number, or real and
+            /// imaginary part.
+            Inert(InertType, Vec<[f64; 2]>),
         }
 
         impl Storage {
@@ -51,7 +53,7 @@ macro_rules! storage {
             pub fn from_f64(dtype: DType, values: impl Iterator<Item = f64>) -> Storage {
                 match dtype {
                     $(DType::$variant => Storage::$variant(values.map(<$ty>::rounded).collect()),)*
-                    DType::Inert(inert) => Storage::Inert(inert, values.map(|v| inert_element(inert, v)).collect()),
+                    DType::Inert(inert) => Storage::from_complex(inert, values.map(|v| [v, 0.0])),
                 }
             }
             /// The elements, expanded.
@@ -59,7 +61,7 @@ macro_rules! storage {
                 let Storage::Splat(one, count) = self else { return Cow::Borrowed(self) };
                 Cow::Owned(match &**one {
                     $(Storage::$variant(v) => Storage::$variant(vec![v[0]; *count]),)*
-                    Storage::Inert(inert, v) => Storage::Inert(*inert, vec![v[0].clone(); *count]),
+                    Storage::Inert(inert, v) => Storage::Inert(*inert, vec![v[0]; *count]),
                     Storage::Splat(..) => unreachable!("a splat repeats an element"),
                 })
             }
@@ -68,9 +70,9 @@ macro_rules! storage {
                 match self {
                     $(Storage::$variant(v) => Cow::Borrowed(bytemuck::cast_slice(v)),)*
                     Storage::Splat(one, count) => Cow::Owned(one.bytes().repeat(*count)),
-                    // Elements in text form have no bytes; types without arithmetic are rejected
-                    // before bytes are needed.
-                    Storage::Inert(inert, v) => Cow::Owned(vec![0; v.len() * inert.size_bytes()]),
+                    Storage::Inert(inert, v) => {
+                        Cow::Owned(v.iter().flat_map(|&v| inert::to_bytes(*inert, v)).collect())
+                    }
                 }
             }
             /// The elements at these positions.
@@ -78,7 +80,7 @@ macro_rules! storage {
                 match self {
                     $(Storage::$variant(v) => Storage::$variant(positions.map(|p| v[p]).collect()),)*
                     Storage::Inert(inert, v) => {
-                        Storage::Inert(*inert, positions.map(|p| v[p].clone()).collect())
+                        Storage::Inert(*inert, positions.map(|p| v[p]).collect())
                     }
                     Storage::Splat(one, count) => {
                         let picked = positions.by_ref().inspect(|p| assert!(p < count)).count();
@@ -101,7 +103,7 @@ macro_rules! storage {
                 }
                 match (self, source) {
                     $((Storage::$variant(d), Storage::$variant(s)) => d[to] = s[from],)*
-                    (Storage::Inert(_, d), Storage::Inert(_, s)) => d[to] = s[from].clone(),
+                    (Storage::Inert(_, d), Storage::Inert(_, s)) => d[to] = s[from],
                     (d, Storage::Splat(one, _)) => d.put(to, one, 0),
                     (d, s) => panic!("put of {} into {}", s.dtype(), d.dtype()),
                 }
@@ -156,6 +158,16 @@ storage!(
     F32(f32),
     F64(f64)
 );
+
+impl Storage {
+    /// Elements of a type that only the interpreter knows, each rounded once. Only complex types
+    /// have a second part.
+    pub fn from_complex(inert: InertType, values: impl Iterator<Item = [f64; 2]>) -> Storage {
+        let (round, is_complex) = (inert::rounding(inert), DType::Inert(inert).is_complex());
+        let element = |[re, im]: [f64; 2]| [round(re), if is_complex { round(im) } else { 0.0 }];
+        Storage::Inert(inert, values.map(element).collect())
+    }
+}
 
 /// A tensor value: type and elements.
 #[derive(Clone, PartialEq, Debug)]
@@ -251,8 +263,28 @@ impl Literal {
             Storage::F32(v) => v.iter().map(|&x| x as f64).collect(),
             Storage::F64(v) => v.clone(),
             Storage::Splat(one, count) => vec![self.one(one).to_f64()[0]; *count],
-            Storage::Inert(_, v) => v.iter().map(|text| text.parse().unwrap_or(f64::NAN)).collect(),
+            Storage::Inert(_, v) => v.iter().map(|&[re, _]| re).collect(),
         }
+    }
+
+    /// All elements as real and imaginary parts.
+    pub fn to_complex(&self) -> Vec<[f64; 2]> {
+        match &self.data {
+            Storage::Inert(_, v) => v.clone(),
+            Storage::Splat(one, count) => vec![self.one(one).to_complex()[0]; *count],
+            _ => self.to_f64().into_iter().map(|re| [re, 0.0]).collect(),
+        }
+    }
+
+    /// A value of a complex type from real and imaginary parts, rounded once.
+    ///
+    /// # Panics
+    /// When the type is not complex, or the number of elements does not fit.
+    pub fn from_complex(ty: &TensorType, values: impl Iterator<Item = [f64; 2]>) -> Literal {
+        let DType::Inert(inert) = ty.dtype else { panic!("complex elements of {ty}") };
+        let literal = Literal { ty: ty.clone(), data: Storage::from_complex(inert, values) };
+        assert_eq!(literal.data.len(), ty.element_count(), "elements of {ty}");
+        literal
     }
 
     /// The element of a splat.
@@ -278,7 +310,9 @@ impl Literal {
             DType::BF16 => Storage::BF16(values.map(bf16_from_i128).collect()),
             DType::F32 => Storage::F32(values.map(|v| v as f32).collect()),
             DType::F64 => Storage::F64(values.map(|v| v as f64).collect()),
-            DType::Inert(_) => Storage::from_f64(ty.dtype, values.map(|v| v as f64)),
+            DType::Inert(inert) => {
+                Storage::from_f64(ty.dtype, values.map(|v| inert::wrapped(inert, v) as f64))
+            }
         };
         let literal = Literal { ty: ty.clone(), data };
         assert_eq!(literal.data.len(), ty.element_count(), "elements of {ty}");
@@ -309,9 +343,6 @@ impl Literal {
     pub fn is_splat(&self) -> bool {
         if let Storage::Splat(..) = self.data {
             return true;
-        }
-        if let Storage::Inert(_, elements) = &self.data {
-            return elements.iter().all(|element| *element == elements[0]);
         }
         let size = self.ty.dtype.size_bytes();
         let bytes = self.bytes();
@@ -350,7 +381,10 @@ impl Literal {
             DType::BF16 => Storage::BF16(cast(bytes)),
             DType::F32 => Storage::F32(cast(bytes)),
             DType::F64 => Storage::F64(cast(bytes)),
-            DType::Inert(_) => return None,
+            DType::Inert(inert) => {
+                let elements = bytes.chunks(inert.size_bytes());
+                Storage::Inert(inert, elements.map(|bytes| inert::from_bytes(inert, bytes)).collect())
+            }
         };
         Some(Literal { ty: ty.clone(), data })
     }
@@ -371,17 +405,6 @@ impl Literal {
             let to = index.iter().zip(offset).zip(&strides).map(|((i, o), s)| (i + o) * s).sum();
             self.data.put(to, &piece.data, from);
         }
-    }
-}
-
-/// The text form of a number in an inert type.
-fn inert_element(inert: InertType, value: f64) -> String {
-    let is_complex = matches!(inert, InertType::Complex64 | InertType::Complex128);
-    let is_integer = matches!(inert, InertType::I2 | InertType::I4 | InertType::U2 | InertType::U4);
-    match (is_complex, is_integer) {
-        (true, _) => format!("({value:?}, 0.0)"),
-        (_, true) => format!("{}", value as i64),
-        _ => format!("{value:?}"),
     }
 }
 

@@ -57,30 +57,22 @@ pub fn verify(graph: &Graph) -> Result<()> {
     Ok(())
 }
 
-/// E170 if a graph, or one inside its ops, has values of a type without arithmetic.
+/// E170 if a graph, or one inside its ops, has values of a type that only the interpreter knows.
 pub fn runnable(graph: &Graph) -> Result<()> {
-    runnable_values(graph)?;
-    graph.nodes.iter().flat_map(|node| node.op.regions()).try_for_each(runnable)
-}
-
-/// [`runnable`] for the values of the graph itself; those of regions are checked when they run.
-pub(crate) fn runnable_values(graph: &Graph) -> Result<()> {
     for id in graph.value_ids() {
         let dtype = graph.ty(id).dtype;
         if dtype.is_inert() {
             let known: Vec<&str> = partita_base::DType::ALL.iter().map(|dtype| dtype.mlir_name()).collect();
-            return Err(problem(
-                "E170",
-                graph,
-                &format!("values of element type {dtype} cannot be computed"),
-            )
-            .at(graph.describe(id))
-            .expected(format!("one of {}", known.join(", ")))
-            .found(graph.ty(id).to_string())
-            .help("such programs are read and printed; convert to another element type to run them"));
+            return Err(problem("E170", graph, &format!("no device computes with element type {dtype}"))
+                .at(graph.describe(id))
+                .expected(format!("one of {}", known.join(", ")))
+                .found(graph.ty(id).to_string())
+                .help(
+                    "the interpreter evaluates such programs; convert to another element type to run them",
+                ));
         }
     }
-    Ok(())
+    graph.nodes.iter().flat_map(|node| node.op.regions()).try_for_each(runnable)
 }
 
 /// E152 for a value id that is out of range.

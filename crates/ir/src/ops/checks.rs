@@ -32,10 +32,9 @@ pub(crate) fn same_dtype(name: &str, expected: &TensorType, found: &TensorType) 
     })
 }
 
-/// E103 unless `allowed`; `expected` describes what is. Inert types pass here; execution rejects
-/// them ([`crate::runnable`]).
+/// E103 unless `allowed`; `expected` describes what is.
 pub(crate) fn element_type(name: &str, allowed: bool, expected: &str, found: DType) -> Result<()> {
-    check(allowed || found.is_inert(), || {
+    check(allowed, || {
         Diagnostic::new("E103", format!("`{name}` is not defined for this element type"))
             .expected(expected)
             .found(found.name())

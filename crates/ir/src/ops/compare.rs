@@ -53,7 +53,7 @@ pub struct Clamp;
 
 impl Direction {
     /// Whether the relation holds for elements in this order; unordered elements satisfy only `NE`.
-    fn holds(self, order: Option<Ordering>) -> bool {
+    pub(super) fn holds(self, order: Option<Ordering>) -> bool {
         match self {
             Direction::Eq => order == Some(Ordering::Equal),
             Direction::Ne => order != Some(Ordering::Equal),
@@ -69,7 +69,8 @@ impl CompareType {
     /// Whether elements of this type can be compared in this way, and which types can.
     fn accepts(self, dtype: DType) -> (bool, &'static str) {
         match self {
-            CompareType::Float | CompareType::TotalOrder => (dtype.is_float(), "a float"),
+            CompareType::Float => (dtype.is_float() || dtype.is_complex(), "a float"),
+            CompareType::TotalOrder => (dtype.is_float(), "a float"),
             CompareType::Signed => (dtype.is_signed_integer(), "a signed integer"),
             CompareType::Unsigned => {
                 (dtype.is_unsigned_integer() || dtype == DType::Bool, "an unsigned integer or boolean")
@@ -90,6 +91,9 @@ impl Operation for Compare {
             let (allowed, expected) = compare_type.accepts(operands[0].dtype);
             element_type(self.name(), allowed, expected, operands[0].dtype)?;
         }
+        let is_ordered = !matches!(self.direction, Direction::Eq | Direction::Ne);
+        let dtype = operands[0].dtype;
+        element_type(self.name(), !(is_ordered && dtype.is_complex()), "a type with an order", dtype)?;
         Ok(vec![operands[0].with_dtype(DType::Bool)])
     }
 
@@ -108,6 +112,9 @@ impl Operation for Compare {
             let order = |x: f64, y: f64| if total { Some(x.total_cmp(&y)) } else { x.partial_cmp(&y) };
             let pairs = x.to_f64().into_iter().zip(y.to_f64());
             pairs.map(|(x, y)| self.direction.holds(order(x, y))).collect()
+        } else if x.ty.dtype.is_complex() {
+            let pairs = x.to_complex().into_iter().zip(y.to_complex());
+            pairs.map(|(x, y)| self.direction.holds((x == y).then_some(Ordering::Equal))).collect()
         } else {
             let pairs = x.to_i128().into_iter().zip(y.to_i128());
             pairs.map(|(x, y)| self.direction.holds(Some(x.cmp(&y)))).collect()
@@ -219,6 +226,8 @@ impl Operation for Clamp {
             same_dtype(self.name(), operands[1], operands[limit])?;
             scalar_or_shape(self.name(), what, operands[limit], operands[1])?;
         }
+        let dtype = operands[1].dtype;
+        element_type(self.name(), !dtype.is_complex(), "a type with an order", dtype)?;
         Ok(vec![operands[1].clone()])
     }
 

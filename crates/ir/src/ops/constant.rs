@@ -89,7 +89,7 @@ impl Operation for Iota {
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
         operand_count(self.name(), operands, 0)?;
         let dtype = self.ty.dtype;
-        element_type(self.name(), dtype.is_float() || dtype.is_integer(), "an integer or float", dtype)?;
+        element_type(self.name(), dtype != DType::Bool, "a number", dtype)?;
         distinct_dims(self.name(), "iota_dimension", &[self.dim], self.ty.rank())?;
         Ok(vec![self.ty.clone()])
     }
@@ -130,7 +130,7 @@ impl Operation for Iota {
         let Some(offset) = offset else {
             return Ok(vec![b.iota(ty, self.dim)?]);
         };
-        let counted = if ty.dtype.is_float() { DType::I64 } else { ty.dtype };
+        let counted = if ty.dtype.is_integer() { ty.dtype } else { DType::I64 };
         let local = b.iota(ty.with_dtype(counted), self.dim)?;
         let offset = b.convert(offset, counted)?;
         let offset = b.broadcast_scalar(offset, &ty.shape)?;
@@ -150,8 +150,13 @@ use crate::op::TextForm;
 use crate::text::{self, OpParser, OpPrinter, print_dense};
 
 /// The ops of this file by name.
-pub(crate) const PARSERS: &[(&str, ParseOp)] =
-    &[("stablehlo.constant", parse_constant), ("stablehlo.iota", parse_iota)];
+pub(crate) const PARSERS: &[(&str, ParseOp)] = &[
+    ("stablehlo.constant", parse_constant),
+    ("sdy.constant", parse_constant),
+    ("stablehlo.iota", parse_iota),
+    ("stablehlo.dynamic_iota", parse_iota),
+    ("stablehlo.get_dimension_size", parse_get_dimension_size),
+];
 
 impl TextForm for Constant {
     /// `stablehlo.constant dense<..> : T`.
@@ -190,14 +195,46 @@ fn parse_iota(op: &mut OpParser) -> Result<Vec<ValueId>> {
     let dim = if op.generic()? {
         op.index_of("iota_dimension")?
     } else {
+        // Of a dynamic one, the shape comes first.
+        op.operands()?;
+        if !op.operands.is_empty() {
+            op.parser.mark(',')?;
+        }
         op.parser.keyword("dim")?;
         op.parser.mark('=')?;
         let dim = op.index()?;
         op.types()?;
         dim
     };
+    if op.name == "stablehlo.dynamic_iota" && op.operands.len() == 1 {
+        op.check_operands()?;
+        op.drop_operand(0);
+    }
     op.arity(0)?;
     op.finish(Iota { ty: op.result_type()?, dim })
+}
+
+/// Extents are known, so it is a constant.
+fn parse_get_dimension_size(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    let dim = if op.generic()? {
+        op.index_of("dimension")?
+    } else {
+        op.operands()?;
+        op.clause("dim")?;
+        let dim = op.index()?;
+        op.types()?;
+        dim
+    };
+    op.arity(1)?;
+    op.check_operands()?;
+    let ty = op.operand_type(0).clone();
+    let Some(&extent) = ty.shape.get(dim) else {
+        return Err(op
+            .error("E147", format!("{ty} has no dimension {dim}"))
+            .expected(format!("a number below {}", ty.rank())));
+    };
+    op.drop_operand(0);
+    op.finish(Constant { value: Literal::new([], vec![extent as i32]) })
 }
 
 #[cfg(test)]

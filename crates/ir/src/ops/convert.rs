@@ -51,10 +51,12 @@ impl Operation for Convert {
     }
 
     /// Floats to integers truncate and saturate, NaN is 0; integers to narrower ones wrap; nonzero
-    /// is true.
+    /// is true; of complex numbers only the real part becomes a number of another kind.
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
         let x = operands[0];
-        Ok(vec![if x.ty.dtype.is_float() {
+        Ok(vec![if self.dtype.is_complex() {
+            Literal::from_complex(&results[0], x.to_complex().into_iter())
+        } else if x.ty.dtype.is_float() || x.ty.dtype.is_complex() {
             Literal::from_f64(&results[0], x.to_f64().into_iter())
         } else {
             Literal::from_i128(&results[0], x.to_i128().into_iter())
@@ -74,6 +76,17 @@ impl Operation for Convert {
     }
 }
 
+/// The bits of elements as elements of another type; those of fewer bits than a byte are padded to
+/// one.
+fn regrouped(bytes: &[u8], from: DType, to: DType) -> Vec<u8> {
+    let bit = |element: &[u8], at: usize| element[at / 8] >> (at % 8) & 1;
+    let elements = bytes.chunks(from.size_bytes());
+    let bits: Vec<u8> =
+        elements.flat_map(|element| (0..from.bits()).map(move |at| bit(element, at))).collect();
+    let byte = |bits: &[u8]| bits.iter().rev().fold(0, |byte, bit| byte << 1 | bit);
+    bits.chunks(to.bits()).flat_map(|element| element.chunks(8).map(byte)).collect()
+}
+
 impl Operation for BitcastConvert {
     fn name(&self) -> &str {
         "stablehlo.bitcast_convert"
@@ -82,10 +95,9 @@ impl Operation for BitcastConvert {
     fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>> {
         operand_count(self.name(), operands, 1)?;
         let ty = operands[0];
-        // A boolean is one bit in StableHLO, so no other type has its width.
-        let booleans = [ty.dtype, self.dtype].iter().filter(|&&d| d == DType::Bool).count();
-        element_type(self.name(), booleans != 1, "element types of whole bytes", DType::Bool)?;
-        let (from, to) = (ty.dtype.size_bytes(), self.dtype.size_bytes());
+        let (from, to) = (ty.dtype.bits(), self.dtype.bits());
+        let fits = from.max(to) % from.min(to) == 0 && ty.dtype.is_complex() == self.dtype.is_complex();
+        element_type(self.name(), fits, format!("bits of {}", self.dtype).as_str(), ty.dtype)?;
         let mut shape = ty.shape.clone();
         if from > to {
             shape.push(from / to);
@@ -119,12 +131,17 @@ impl Operation for BitcastConvert {
     }
 
     fn evaluate(&self, operands: &[&Literal], results: &[TensorType]) -> Result<Vec<Literal>> {
-        let result = Literal::from_bytes(&results[0], &operands[0].to_bytes());
-        Ok(vec![result.expect("inference keeps the number of bytes")])
+        let (from, to) = (&operands[0].ty, &results[0]);
+        let bytes = match from.dtype.bits() % 8 == 0 && to.dtype.bits() % 8 == 0 {
+            true => operands[0].to_bytes(),
+            false => regrouped(&operands[0].to_bytes(), from.dtype, to.dtype),
+        };
+        let result = Literal::from_bytes(to, &bytes);
+        Ok(vec![result.expect("inference keeps the number of bits")])
     }
 
     fn traits(&self, graph: &Graph, node: &Node) -> Traits<'_> {
-        let width = |value: ValueId| graph.ty(value).dtype.size_bytes();
+        let width = |value: ValueId| graph.ty(value).dtype.bits();
         let is_same = width(node.operands[0]) == width(node.results[0]);
         if is_same { Traits::Elementwise(Elementwise::Bitcast) } else { Traits::Opaque }
     }
@@ -183,6 +200,7 @@ fn parse_bitcast_convert(op: &mut OpParser) -> Result<Vec<ValueId>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use partita_base::InertType;
     use crate::testing::{apply, check_gradient, check_rule, gradients, random, refusal};
     use half::bf16;
 
@@ -250,7 +268,10 @@ mod tests {
         let text = refusal(BitcastConvert { dtype: DType::F32 }, std::slice::from_ref(&ty));
         assert!(text.contains("E104") && text.contains("extent 2"), "{text}");
         assert!(refusal(BitcastConvert { dtype: DType::F32 }, &[ty.with_shape([])]).contains("E104"));
-        assert!(refusal(BitcastConvert { dtype: DType::Bool }, &[ty.with_dtype(DType::U8)]).contains("E103"));
+        let bits = BitcastConvert { dtype: DType::Bool }.infer(&[&ty.with_dtype(DType::U8)]);
+        assert_eq!(bits.unwrap()[0].shape, [4, 3, 8]);
+        let pair = DType::Inert(InertType::Complex64);
+        assert!(refusal(BitcastConvert { dtype: pair }, &[ty.with_dtype(DType::F64)]).contains("E103"));
         assert!(refusal(Convert { dtype: DType::F32 }, &[]).contains("E101"));
     }
 

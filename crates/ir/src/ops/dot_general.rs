@@ -3,6 +3,7 @@
 use super::checks::{distinct_dims, operand_count, same_dtype, shapes};
 use super::reduce::Numbers;
 use crate::builder::GraphBuilder;
+use crate::complex::{self, Complex};
 use crate::graph::{Graph, Node, ValueId};
 use crate::literal::{Literal, indices};
 use crate::op::{Cost, GradientContext, LocalContext, Op, Operation, localise_same};
@@ -264,6 +265,12 @@ impl Operation for DotGeneral {
                 let multiply_add = |a: i128, b: i128, sum: i128| sum.wrapping_add(a.wrapping_mul(b));
                 Numbers::Ints(batched_product(sizes, &a, &b, 0, multiply_add))
             }
+            (Numbers::Complex(a), Numbers::Complex(b)) => {
+                let a: Vec<Complex> = left.iter().map(|&p| a[p]).collect();
+                let b: Vec<Complex> = right.iter().map(|&p| b[p]).collect();
+                let multiply_add = |a, b, sum| complex::add(sum, complex::multiply(a, b));
+                Numbers::Complex(batched_product(sizes, &a, &b, [0.0, 0.0], multiply_add))
+            }
             _ => unreachable!("operands have one element type"),
         };
         Ok(vec![numbers.literal(&results[0])])
@@ -287,10 +294,10 @@ impl Operation for DotGeneral {
 
 use super::ParseOp;
 use crate::op::TextForm;
-use crate::text::{OpParser, OpPrinter, join};
+use crate::text::{Kind, OpParser, OpPrinter, join};
 
 /// The op by name.
-pub(crate) const PARSERS: &[(&str, ParseOp)] = &[("stablehlo.dot_general", parse_dot_general)];
+pub(crate) const PARSERS: &[(&str, ParseOp)] = &[("stablehlo.dot_general", parse_dot_general), ("stablehlo.dot", parse_dot)];
 
 impl TextForm for DotGeneral {
     /// `stablehlo.dot_general %0, %1, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (T, U) -> V`.
@@ -328,26 +335,47 @@ fn parse_dot_general(op: &mut OpParser) -> Result<Vec<ValueId>> {
             op.parser.keyword("x")?;
             dot.rhs_contracting = op.index_list()?;
         }
-        // Accumulation is always at least as precise as requested.
-        if op.optional_clause("precision")? {
-            op.parser.mark('[')?;
-            while !op.parser.eat(']') {
-                if op.parser.kind() == crate::text::Kind::End {
-                    return Err(op.parser.unexpected("`]`"));
-                }
-                op.parser.advance();
-            }
-        }
+        skip_precision(op)?;
         if op.optional_clause("algorithm")? {
             op.parser.mark('<')?;
             op.parser.skip_angle()?;
         }
         op.types()?;
     }
+    finish_dot(op, dot)
+}
+
+/// `, precision = [DEFAULT, DEFAULT]` or nothing: accumulation is always at least as precise as
+/// requested.
+fn skip_precision(op: &mut OpParser) -> Result<()> {
+    if op.optional_clause("precision")? {
+        if op.parser.kind() != Kind::Mark('[') {
+            return Err(op.parser.unexpected("`[`"));
+        }
+        op.parser.skip_group();
+    }
+    Ok(())
+}
+
+fn finish_dot(op: &mut OpParser, mut dot: DotGeneral) -> Result<Vec<ValueId>> {
     op.arity(2)?;
     let result = op.result_type()?.dtype;
     dot.result_dtype = (result != op.operand_type(0).dtype).then_some(result);
     op.finish(dot)
+}
+
+/// The product of vectors and matrices: the last dimension of the first with the first of the second.
+fn parse_dot(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    if !op.generic()? {
+        op.operands()?;
+        skip_precision(op)?;
+        op.types()?;
+    }
+    op.arity(2)?;
+    let last = op.operand_type(0).rank().checked_sub(1);
+    let last = last.ok_or_else(|| op.error("E146", "`stablehlo.dot` multiplies vectors and matrices"))?;
+    let dot = DotGeneral { lhs_contracting: vec![last], rhs_contracting: vec![0], ..DotGeneral::default() };
+    finish_dot(op, dot)
 }
 
 #[cfg(test)]

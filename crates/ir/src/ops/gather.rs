@@ -480,7 +480,7 @@ use crate::op::TextForm;
 use crate::text::{OpParser, OpPrinter, join, print_array};
 
 /// The op by name.
-pub(crate) const PARSERS: &[(&str, ParseOp)] = &[("stablehlo.gather", parse_gather)];
+pub(crate) const PARSERS: &[(&str, ParseOp)] = &[("stablehlo.gather", parse_gather), ("stablehlo.dynamic_gather", parse_gather)];
 
 /// `offset_dims = [1], index_vector_dim = 1`: empty lists and a zero are omitted.
 pub(crate) fn print_dimension_numbers(lists: &[(&str, &[usize])], index_vector_dim: usize) -> String {
@@ -522,6 +522,16 @@ fn parse_gather(op: &mut OpParser) -> Result<Vec<ValueId>> {
     if !op.generic()? {
         return Err(op.error("E140", "`stablehlo.gather` must be written in the generic form"));
     }
+    let sizes = match op.name == "stablehlo.dynamic_gather" {
+        true => {
+            op.arity(3)?;
+            op.check_operands()?;
+            let sizes = op.constant_integers(2)?.into_iter().map(|size| usize::try_from(size).ok());
+            let sizes = sizes.collect::<Option<Vec<usize>>>();
+            Some(sizes.ok_or_else(|| op.error("E147", "slice sizes may not be negative"))?)
+        }
+        false => None,
+    };
     op.arity(2)?;
     let numbers = op.record_of("dimension_numbers")?;
     let dims = GatherDims {
@@ -534,7 +544,7 @@ fn parse_gather(op: &mut OpParser) -> Result<Vec<ValueId>> {
     };
     let gather = Gather {
         dims,
-        slice_sizes: op.indices_of("slice_sizes")?,
+        slice_sizes: sizes.map_or_else(|| op.indices_of("slice_sizes"), Ok)?,
         indices_are_sorted: op.flag("indices_are_sorted"),
     };
     op.finish(gather)

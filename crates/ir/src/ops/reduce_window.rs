@@ -34,8 +34,18 @@ pub struct ReduceWindow {
 const NAME: &str = "stablehlo.reduce_window";
 
 /// The extent of `size` elements with `dilation - 1` gaps between neighbours.
-fn dilated(size: usize, dilation: usize) -> usize {
-    if size == 0 { 0 } else { (size - 1) * dilation + 1 }
+/// Both may be anything that a text says, so the product is limited far beyond any tensor.
+pub(super) fn dilated(size: usize, dilation: usize) -> usize {
+    if size == 0 { 0 } else { (size - 1).saturating_mul(dilation).min(1 << 56) + 1 }
+}
+
+/// `dense<[[low, high], ..]>`, a row for each dimension.
+pub(super) fn print_padding(padding: &[(i64, i64)]) -> String {
+    let rows: Vec<String> = padding.iter().map(|(low, high)| format!("[{low}, {high}]")).collect();
+    match rows.is_empty() {
+        true => "dense<> : tensor<0x2xi64>".to_string(),
+        false => format!("dense<[{}]> : tensor<{}x2xi64>", rows.join(", "), rows.len()),
+    }
 }
 
 impl ReduceWindow {
@@ -133,9 +143,9 @@ impl Operation for ReduceWindow {
 
     fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
         let bytes: usize = operands.iter().chain(results).map(|ty| ty.bytes()).sum();
-        let window: usize = self.window.iter().product();
-        let flops = results.iter().map(|ty| ty.element_count() * window).sum::<usize>();
-        Cost { flops: flops as f64, bytes: bytes as f64 }
+        let window: f64 = self.window.iter().map(|&size| size as f64).product();
+        let elements = results.iter().map(|ty| ty.element_count()).sum::<usize>();
+        Cost { flops: elements as f64 * window, bytes: bytes as f64 }
     }
 
     /// For sums: windows over the padded cotangent, with strides and gaps swapped. E120 otherwise.
@@ -234,14 +244,9 @@ impl TextForm for ReduceWindow {
         let types = printer.operand_types();
         let dtypes: Vec<DType> = types.iter().map(|t| t.dtype).collect();
         let body = self.reducer.to_region(&dtypes);
-        let rows: Vec<String> = self.padding.iter().map(|(low, high)| format!("[{low}, {high}]")).collect();
-        let padding = match rows.is_empty() {
-            true => "dense<> : tensor<0x2xi64>".to_string(),
-            false => format!("dense<[{}]> : tensor<{}x2xi64>", rows.join(", "), rows.len()),
-        };
         let properties = [
             ("base_dilations", print_array(&self.base_dilation)),
-            ("padding", padding),
+            ("padding", print_padding(&self.padding)),
             ("window_dilations", print_array(&self.window_dilation)),
             ("window_dimensions", print_array(&self.window)),
             ("window_strides", print_array(&self.strides)),

@@ -383,6 +383,9 @@ use crate::text::{OpParser, OpPrinter, join};
 /// The ops of this file by name.
 pub(crate) const PARSERS: &[(&str, ParseOp)] = &[
     ("stablehlo.broadcast_in_dim", parse_broadcast_in_dim),
+    ("stablehlo.broadcast", parse_broadcast),
+    ("stablehlo.dynamic_broadcast_in_dim", parse_dynamic_broadcast_in_dim),
+    ("stablehlo.dynamic_reshape", parse_reshape),
     ("stablehlo.reshape", parse_reshape),
     ("stablehlo.transpose", parse_transpose),
     ("stablehlo.reverse", parse_reverse),
@@ -399,8 +402,40 @@ fn parse_dims(op: &mut OpParser, attribute: &str) -> Result<Vec<usize>> {
         op.types()?;
         dims
     };
-    op.arity(1)?;
     Ok(dims)
+}
+
+/// The result type says the shape that the second operand gives.
+fn parse_dynamic_broadcast_in_dim(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    let dims = parse_dims(op, "broadcast_dimensions")?;
+    without_shape(op)?;
+    op.finish(BroadcastInDim { shape: op.result_type()?.shape, dims })
+}
+
+/// Removes the second operand.
+fn without_shape(op: &mut OpParser) -> Result<()> {
+    op.arity(2)?;
+    op.check_operands()?;
+    op.drop_operand(1);
+    Ok(())
+}
+
+/// New dimensions in front.
+fn parse_broadcast(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    let sizes = match op.generic()? {
+        true => op.indices_of("broadcast_sizes")?,
+        false => {
+            op.operands()?;
+            op.clause("sizes")?;
+            let sizes = op.index_list()?;
+            op.types()?;
+            sizes
+        }
+    };
+    op.arity(1)?;
+    let shape = [&sizes[..], &op.operand_type(0).shape].concat();
+    let dims = (sizes.len()..shape.len()).collect();
+    op.finish(BroadcastInDim { shape, dims })
 }
 
 impl TextForm for BroadcastInDim {
@@ -412,6 +447,7 @@ impl TextForm for BroadcastInDim {
 
 fn parse_broadcast_in_dim(op: &mut OpParser) -> Result<Vec<ValueId>> {
     let dims = parse_dims(op, "broadcast_dimensions")?;
+    op.arity(1)?;
     op.finish(BroadcastInDim { shape: op.result_type()?.shape, dims })
 }
 
@@ -427,7 +463,10 @@ fn parse_reshape(op: &mut OpParser) -> Result<Vec<ValueId>> {
         op.operands()?;
         op.types()?;
     }
-    op.arity(1)?;
+    match op.name == "stablehlo.dynamic_reshape" {
+        true => without_shape(op)?,
+        false => op.arity(1)?,
+    }
     op.finish(Reshape { shape: op.result_type()?.shape })
 }
 
@@ -440,6 +479,7 @@ impl TextForm for Transpose {
 
 fn parse_transpose(op: &mut OpParser) -> Result<Vec<ValueId>> {
     let permutation = parse_dims(op, "permutation")?;
+    op.arity(1)?;
     op.finish(Transpose { permutation })
 }
 
@@ -452,6 +492,7 @@ impl TextForm for Reverse {
 
 fn parse_reverse(op: &mut OpParser) -> Result<Vec<ValueId>> {
     let dims = parse_dims(op, "dimensions")?;
+    op.arity(1)?;
     op.finish(Reverse { dims })
 }
 

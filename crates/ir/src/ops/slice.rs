@@ -364,6 +364,8 @@ pub(crate) const PARSERS: &[(&str, ParseOp)] = &[
     ("stablehlo.slice", parse_slice),
     ("stablehlo.concatenate", parse_concatenate),
     ("stablehlo.pad", parse_pad),
+    ("stablehlo.dynamic_pad", parse_dynamic_pad),
+    ("stablehlo.real_dynamic_slice", parse_real_dynamic_slice),
 ];
 
 impl TextForm for Slice {
@@ -457,6 +459,38 @@ fn parse_pad(op: &mut OpParser) -> Result<Vec<ValueId>> {
     };
     op.arity(2)?;
     op.finish(pad)
+}
+
+/// Its paddings, the last operands, must be known.
+fn parse_dynamic_pad(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    if !op.generic()? {
+        op.operands()?;
+        op.types()?;
+    }
+    op.arity(5)?;
+    op.check_operands()?;
+    let (interior, high, low) = (op.constant_integers(4)?, op.constant_integers(3)?, op.constant_integers(2)?);
+    let interior = interior.into_iter().map(|size| usize::try_from(size).ok()).collect::<Option<_>>();
+    let interior = interior.ok_or_else(|| op.error("E147", "interior padding may not be negative"))?;
+    op.finish(Pad { low, high, interior })
+}
+
+/// Its limits, the last operands, must be known.
+fn parse_real_dynamic_slice(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    if !op.generic()? {
+        op.operands()?;
+        op.types()?;
+    }
+    op.arity(4)?;
+    op.check_operands()?;
+    let mut lists = Vec::new();
+    for number in [3, 2, 1] {
+        let list = op.constant_integers(number)?.into_iter().map(|v| usize::try_from(v).ok());
+        let list = list.collect::<Option<Vec<usize>>>();
+        lists.push(list.ok_or_else(|| op.error("E147", "limits of a slice may not be negative"))?);
+    }
+    let [stride, limit, start] = <[Vec<usize>; 3]>::try_from(lists).expect("three lists");
+    op.finish(Slice { start, limit, stride })
 }
 
 #[cfg(test)]

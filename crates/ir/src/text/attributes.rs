@@ -34,6 +34,8 @@ pub(crate) enum Value {
     Keyword(String),
     /// `#sdy.sharding<..>` or each of `#sdy.sharding_per_value<[..]>`.
     Shardings(Vec<ShardingText>),
+    /// The dimension numbers of a convolution: the token after `#stablehlo.conv<`.
+    Convolution(usize),
     /// A value that this language does not use.
     Other,
 }
@@ -217,6 +219,12 @@ impl Parser<'_> {
                 let list = self.sharding_list()?;
                 self.mark('>')?;
                 return Ok(Value::Shardings(list));
+            }
+            "#stablehlo.conv" => {
+                self.mark('<')?;
+                let start = self.position;
+                self.skip_angle()?;
+                return Ok(Value::Convolution(start));
             }
             _ => {}
         }

@@ -110,7 +110,7 @@ impl Parser<'_> {
 
     /// Makes the module's meshes those of the current graph.
     pub fn use_meshes(&mut self) {
-        if self.graph().meshes.is_empty() {
+        if self.graph().meshes.len() < self.meshes.len() {
             self.frame().graph.meshes = self.meshes.clone();
         }
     }

@@ -181,7 +181,7 @@ impl Parser<'_> {
         }
         if annotations.iter().any(Option::is_some) {
             graph.output_annotations = annotations;
-            if graph.meshes.is_empty() {
+            if graph.meshes.len() < self.meshes.len() {
                 graph.meshes = self.meshes.clone();
             }
         }

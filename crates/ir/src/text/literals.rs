@@ -1,6 +1,7 @@
 //! `dense<..>` literals: nested lists, splats, hexadecimal bit patterns, raw bytes.
 
 use super::parser::Parser;
+use crate::inert;
 use crate::literal::{Literal, Storage};
 use crate::types::TensorType;
 use half::{bf16, f16};
@@ -40,9 +41,6 @@ impl Parser<'_> {
             return Err(self.error_at(start, "E149", format!("a literal of {ty} is too large")));
         }
         match dense {
-            Dense::Bytes(_) if ty.dtype.is_inert() => Err(self
-                .error_at(start, "E144", format!("raw bytes of {} are not supported", ty.dtype))
-                .help("print the literal element by element")),
             Dense::Bytes(bytes) => {
                 let size = ty.dtype.size_bytes();
                 let one = TensorType::scalar(ty.dtype);
@@ -219,9 +217,9 @@ impl Parser<'_> {
             })?),
             DType::F64 => Storage::F64(self.float_elements(tokens, ty, parse_f64)?),
             DType::Inert(inert) => {
-                let texts =
-                    tokens.iter().map(|&t| self.inert_element(t, inert, ty)).collect::<Result<_>>()?;
-                Storage::Inert(inert, texts)
+                let round = inert::rounding(inert);
+                let element = |&t: &usize| self.inert_element(t, inert, &*round, ty);
+                Storage::Inert(inert, tokens.iter().map(element).collect::<Result<_>>()?)
             }
         })
     }
@@ -241,33 +239,26 @@ impl Parser<'_> {
             .ok_or_else(|| self.bad_element(token, ty))
     }
 
-    /// An element of a type without arithmetic, as written: `(1.0, 2.0)`, `-3`, `1.5`, `0x3C`.
-    fn inert_element(&self, token: usize, inert: InertType, ty: &TensorType) -> Result<String> {
-        let tree = &self.tree;
-        let is_number = |at: usize| self.kind_at(at) == Kind::Number;
-        let is_complex = matches!(inert, InertType::Complex64 | InertType::Complex128);
-        if !is_complex {
-            let fits = is_number(token) && {
-                let value = parse_integer(self.text_at(token));
-                match inert {
-                    InertType::I2 => value.is_some_and(|v| (-2..2).contains(&v)),
-                    InertType::I4 => value.is_some_and(|v| (-8..8).contains(&v)),
-                    InertType::U2 => value.is_some_and(|v| (0..4).contains(&v)),
-                    InertType::U4 => value.is_some_and(|v| (0..16).contains(&v)),
-                    _ => true,
-                }
-            };
-            return if fits { Ok(self.text_at(token).to_string()) } else { Err(self.bad_element(token, ty)) };
+    /// An element of a type that only the interpreter knows: `(1.0, 2.0)`, `-3`, `1.5`, `0x3C`.
+    fn inert_element(
+        &self,
+        token: usize,
+        inert: InertType,
+        round: &dyn Fn(f64) -> f64,
+        ty: &TensorType,
+    ) -> Result<[f64; 2]> {
+        let bad = || self.bad_element(token, ty);
+        let number = |at: usize| match self.kind_at(at) {
+            Kind::Number => inert::parse(inert, self.text_at(at)).map(round).ok_or_else(bad),
+            _ => Err(bad()),
+        };
+        if !DType::Inert(inert).is_complex() {
+            return Ok([number(token)?, 0.0]);
         }
         let is_pair = self.kind_at(token) == Kind::Mark('(')
-            && tree.tokens.closing[token] == token + 4
-            && is_number(token + 1)
-            && is_number(token + 3)
+            && self.tree.tokens.closing[token] == token + 4
             && self.kind_at(token + 2) == Kind::Mark(',');
-        match is_pair {
-            true => Ok(format!("({}, {})", self.text_at(token + 1), self.text_at(token + 3))),
-            false => Err(self.bad_element(token, ty)),
-        }
+        if is_pair { Ok([number(token + 1)?, number(token + 3)?]) } else { Err(bad()) }
     }
 
     fn bad_element(&self, token: usize, ty: &TensorType) -> Box<partita_base::Diagnostic> {
@@ -277,12 +268,12 @@ impl Parser<'_> {
     }
 }
 
-enum Float<'a> {
+pub(crate) enum Float<'a> {
     Bits(u64),
     Decimal(&'a str),
 }
 
-fn float_text(text: &str) -> Option<Float<'_>> {
+pub(crate) fn float_text(text: &str) -> Option<Float<'_>> {
     match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok().map(Float::Bits),
         None => text
@@ -362,7 +353,7 @@ fn print_element(data: &Storage, at: usize) -> String {
         Storage::F32(v) => format!("0x{:08X}", v[at].to_bits()),
         Storage::F64(v) => print_f64(v[at]),
         Storage::Splat(one, _) => print_element(one, 0),
-        Storage::Inert(_, elements) => elements[at].clone(),
+        Storage::Inert(inert, elements) => inert::print(*inert, elements[at]),
     }
 }
 
@@ -377,7 +368,7 @@ pub(crate) fn print_f64(value: f64) -> String {
 
 /// Rust's shortest `7.5e-1` in MLIR's format: at least six digits after the point, a signed
 /// two-digit exponent.
-fn print_decimal(shortest: String) -> String {
+pub(crate) fn print_decimal(shortest: String) -> String {
     let (mantissa, exponent) = shortest.split_once('e').expect("`{:e}` writes an exponent");
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let exponent: i32 = exponent.parse().expect("`{:e}` writes an integer exponent");

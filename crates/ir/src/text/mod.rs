@@ -26,12 +26,15 @@
 mod attributes;
 mod canonical;
 mod facts;
+mod folding;
 mod functions;
 mod literals;
 mod location;
 mod module;
 mod op_parser;
 mod op_printer;
+#[cfg(test)]
+mod op_tests;
 mod parser;
 mod printer;
 #[cfg(test)]
@@ -47,7 +50,7 @@ pub use canonical::canonical;
 
 pub(crate) use attributes::Value;
 pub(crate) use facts::set_units;
-pub(crate) use literals::{print_dense, print_f64};
+pub(crate) use literals::{Float, float_text, parse_integer, print_decimal, print_dense, print_f64};
 pub(crate) use op_parser::OpParser;
 pub(crate) use op_printer::OpPrinter;
 pub(crate) use partita_mlir::{Kind, is_plain_symbol, quote, unquote};
@@ -96,5 +99,10 @@ pub fn parse_named(text: &str, file_name: &str) -> Result<Graph> {
 /// [`parse_named`] with a registry: a composite whose decomposition equals the one of the template
 /// of its name becomes that template.
 pub fn parse_with(text: &str, file_name: &str, registry: &Registry) -> Result<Graph> {
-    parser::Parser::new(partita_mlir::Source { text, file: file_name }, registry)?.module()
+    parser::Parser::new(partita_mlir::Source { text, file: file_name }, registry)?.module(None)
+}
+
+/// [`parse_with`] for another function than the entry. E143 if there is none of this name.
+pub fn parse_function(text: &str, file_name: &str, registry: &Registry, function: &str) -> Result<Graph> {
+    parser::Parser::new(partita_mlir::Source { text, file: file_name }, registry)?.module(Some(function))
 }

@@ -9,8 +9,8 @@ use partita_mlir::{Attribute, Kind, OperationId, Span, Tree};
 use std::sync::Arc;
 
 impl Parser<'_> {
-    /// The entry function of a module, everything it calls inlined.
-    pub fn module(&mut self) -> Result<Graph> {
+    /// A function of a module, the entry if none is named, everything it calls inlined.
+    pub fn module(&mut self, function: Option<&str>) -> Result<Graph> {
         let mut mesh_starts = Vec::new();
         self.index_module(&mut mesh_starts)?;
         for start in mesh_starts {
@@ -21,11 +21,11 @@ impl Parser<'_> {
             }
             self.meshes.push(mesh);
         }
-        let entry = self.entry()?;
+        let entry = function.map_or_else(|| self.entry(), |name| Ok(name.to_string()))?;
         let (graph, _) = self.function_with_extent(&entry, 0)?;
         self.functions.clear();
         let mut graph = Arc::try_unwrap(graph).unwrap_or_else(|shared| (*shared).clone());
-        if graph.meshes.is_empty() {
+        if graph.meshes.len() < self.meshes.len() {
             graph.meshes = std::mem::take(&mut self.meshes);
         }
         Ok(graph)

@@ -76,8 +76,16 @@ fn groups_of_reductions_and_gathers_name_what_their_flags_say() {
         assert_eq!(code(&text(counted, &two, &channel, 2)), "E144", "{name}: a second replica");
         assert_eq!(code(&text(counted, &two, "", 2)), "E144", "{name}: a second replica");
         assert_eq!(code(&text(counted, &two, ", use_global_device_ids", 2)), "E147", "{name}");
-        let replicas = "attributes {mhlo.num_replicas = 2 : i32}";
-        assert_eq!(code(&text(replicas, &two, &global, 2)), "E144", "{name}");
+        // Two replicas of two partitions: partition p of replica r is rank 2 r + p.
+        let replicas = "attributes {mhlo.num_partitions = 2 : i32, mhlo.num_replicas = 2 : i32}";
+        let each = vec![vec![2, 0], vec![3, 1]];
+        assert_eq!(groups(&text(replicas, &two, "", 2)), Some(each), "{name}");
+        let both = vec![vec![0, 1]];
+        assert_eq!(groups(&text(replicas, &list("[[0]]", 1), &channel, 2)), Some(both), "{name}");
+        assert_eq!(groups(&text(replicas, &two, &global, 2)), Some(vec![vec![1, 0]]), "{name}");
+        assert_eq!(code(&text(replicas, &list("[[0, 2]]", 2), "", 2)), "E144", "{name}");
+        let many = "attributes {mhlo.num_partitions = 4294967296 : i64, mhlo.num_replicas = 2 : i32}";
+        assert_eq!(code(&text(many, &two, "", 2)), "E149", "{name}");
         // A handle of 0 is no channel.
         let zero = ", channel_handle = #stablehlo.channel_handle<handle = 0, type = 0>";
         assert_eq!(groups(&text(counted, &one, zero, 1)), None, "{name}");
@@ -101,9 +109,16 @@ fn groups_of_exchanges_are_partitions_only_with_a_channel() {
         ("collective_permute", pairs.to_string(), itself.to_string(), vec![vec![0, 1]]),
     ] {
         let text = |properties: &str| collective("", name, properties, false, 2);
-        assert_eq!(groups(&text(&format!("{partitions}, {CHANNEL}"))), Some(expected), "{name}");
+        assert_eq!(groups(&text(&format!("{partitions}, {CHANNEL}"))), Some(expected.clone()), "{name}");
         assert_eq!(groups(&text(&replica)), None, "{name}");
         assert_eq!(code(&text(&partitions)), "E144", "{name}");
+        let replicas = "attributes {mhlo.num_partitions = 2 : i32, mhlo.num_replicas = 2 : i32}";
+        let text = |properties: &str| collective(replicas, name, properties, false, 2);
+        let shifted =
+            |by: usize, times: usize| -> Vec<usize> { expected[0].iter().map(|&i| i * times + by).collect() };
+        let found = groups(&text(&format!("{partitions}, {CHANNEL}")));
+        assert_eq!(found, Some(vec![shifted(0, 1), shifted(2, 1)]), "{name}");
+        assert_eq!(groups(&text(&partitions)), Some(vec![shifted(0, 2), shifted(1, 2)]), "{name}");
     }
 }
 
@@ -342,17 +357,19 @@ fn collectives_and_aliases_declare_the_types_that_follow() {
 }
 
 #[test]
-fn types_that_nothing_computes_with_are_read_printed_and_refused_by_name() {
+fn types_without_devices_are_read_printed_evaluated_and_refused_by_devices() {
     for &inert in partita_base::InertType::ALL {
         let (name, dtype) = (inert.name(), partita_base::DType::Inert(inert));
         let (elements, one) = match name {
             "complex<f32>" | "complex<f64>" => ("(1.5, -2.0), (0x7FC00000, 0.0)", "(0.0, 1.0)"),
             "i2" => ("-2, 1", "1"),
-            "i4" => ("-8, 7", "-3"),
+            "i4" => ("-2, 7", "-3"),
             "ui2" => ("0, 3", "2"),
             "ui4" => ("0, 15", "9"),
-            _ => ("1.5, 0x38", "-2.0e+00"),
+            _ => ("1.5, 4.0", "2.0e+00"),
         };
+        let value =
+            |text: &str| text.trim_matches(['(', ')']).split(',').next().unwrap().parse::<f64>().unwrap();
         let text = format!(
             "func.func @main(%a: tensor<2x{name}>) -> tensor<2x{name}> {{\n%0 = stablehlo.constant dense<[{elements}]> : \
              tensor<2x{name}>\n%1 = stablehlo.constant dense<{one}> : tensor<2x{name}>\n%2 = stablehlo.add %a, %0 : \
@@ -361,14 +378,20 @@ fn types_that_nothing_computes_with_are_read_printed_and_refused_by_name() {
         let graph = parse(&text).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(graph.ty(graph.outputs[0]).dtype, dtype);
         let printed = print(&graph);
-        assert!(printed.contains(&format!("dense<[{elements}]> : tensor<2x{name}>")), "{printed}");
-        assert!(printed.contains(&format!("dense<{one}> : tensor<2x{name}>")), "{printed}");
         let again = parse(&printed).unwrap();
-        assert_eq!((print(&again), &again), (printed, &canonical(&graph)));
-        let input = crate::Literal::zeros(graph.ty(graph.inputs[0]));
-        let error = crate::evaluate(&graph, &[input]).unwrap_err();
+        assert_eq!(print(&again), printed);
+        let input = crate::Literal::splat(graph.ty(graph.inputs[0]), 1.0);
+        let found = crate::evaluate(&graph, &[input]).unwrap().remove(0);
+        let first = value(elements) + 1.0;
+        let expected = crate::Literal::splat(&found.ty.with_shape([1]), first * value(one));
+        if dtype.is_complex() {
+            // (2.5 - 2i) i
+            assert_eq!(found.to_complex()[0], [2.0, 2.5]);
+        } else if name != "f8E8M0FNU" {
+            assert_eq!(found.to_f64()[0], expected.to_f64()[0], "{name}");
+        }
+        let error = crate::runnable(&graph).unwrap_err();
         assert!(error.code == "E170" && error.message.contains(name), "{error}");
-        assert_eq!(crate::runnable(&graph).unwrap_err().code, "E170");
     }
     let constant = |literal: &str, ty: &str| {
         format!("func.func @main() {{\n%0 = stablehlo.constant dense<{literal}> : tensor<{ty}>\nreturn\n}}")
@@ -384,7 +407,9 @@ fn types_that_nothing_computes_with_are_read_printed_and_refused_by_name() {
     ] {
         assert_eq!(code(&constant(literal, ty)), "E145", "{literal} : {ty}");
     }
-    assert_eq!(code(&constant("\"0x3C\"", "f8E5M2")), "E144");
+    let raw = parse(&constant("\"0x3C\"", "f8E5M2")).unwrap();
+    assert!(print(&raw).contains("dense<1.000000e+00> : tensor<f8E5M2>"));
+    assert_eq!(code(&constant("\"0x3C3C\"", "complex<f32>")), "E145");
     for ty in ["complex<i32>", "complex", "f8", "i3"] {
         assert_eq!(code(&constant("0", ty)), "E142", "{ty}");
     }

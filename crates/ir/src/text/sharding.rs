@@ -54,10 +54,22 @@ fn combiner_name(combiner: Combiner) -> &'static str {
 }
 
 impl Parser<'_> {
-    /// `sdy.mesh @name = <["x"=2, "y"=4], device_ids=[..]> {..}`, after the keyword.
+    /// `sdy.mesh @name = <["x"=2, "y"=4], device_ids=[..]> {..}`, after the keyword. The mesh may
+    /// be spelt `#sdy.mesh<..>`.
     pub fn mesh(&mut self) -> Result<Mesh> {
         let name = self.symbol()?;
         self.mark('=')?;
+        if self.kind() == Kind::Hash && self.text() == "#sdy.mesh" {
+            self.advance();
+        }
+        let mesh = self.mesh_value(name)?;
+        self.optional_dictionary()?;
+        self.optional_location()?;
+        Ok(mesh)
+    }
+
+    /// `<["x"=2, "y"=4], device_ids=[..]>`.
+    fn mesh_value(&mut self, name: String) -> Result<Mesh> {
         self.mark('<')?;
         let mut mesh = Mesh { name, axes: Vec::new(), device_ids: None };
         self.mark('[')?;
@@ -111,27 +123,42 @@ impl Parser<'_> {
             }
         }
         self.mark('>')?;
-        self.optional_dictionary()?;
-        self.optional_location()?;
         Ok(mesh)
     }
 
-    /// `<@mesh, [..], ..>`.
-    pub fn sharding(&mut self) -> Result<ShardingText> {
-        let token = self.position;
-        self.mark('<')?;
+    /// The mesh of a sharding, `@mesh` or `mesh<["x"=2]>`, by its index. One that is written out
+    /// and has no name yet gets one.
+    fn mesh_index(&mut self) -> Result<usize> {
         if self.at_word("mesh") {
-            return Err(self
-                .error("E148", "meshes written inside a sharding are not supported")
-                .help("name the mesh with `sdy.mesh @name = <..>`"));
+            self.advance();
+            let mut mesh = self.mesh_value(String::new())?;
+            let equal = |known: &Mesh| known.axes == mesh.axes && known.device_ids == mesh.device_ids;
+            if let Some(index) = self.meshes.iter().position(equal) {
+                return Ok(index);
+            }
+            let is_free = |name: &String| self.meshes.iter().all(|known| known.name != *name);
+            let mut names = (0..).map(|number| format!("mesh_{number}"));
+            mesh.name = names.find(is_free).expect("a number is free");
+            self.meshes.push(mesh);
+            return Ok(self.meshes.len() - 1);
         }
         let mesh_at = self.position;
         let name = self.symbol()?;
-        let index = self.meshes.iter().position(|m| m.name == name).ok_or_else(|| {
+        self.meshes.iter().position(|m| m.name == name).ok_or_else(|| {
             let mut error = self.error_at(mesh_at, "E143", format!("there is no mesh `@{name}`"));
             error.help = did_you_mean(&name, self.meshes.iter().map(|m| m.name.as_str()));
             error
-        })?;
+        })
+    }
+
+    /// `<@mesh, [..], ..>`, also as `#sdy.sharding<..>`.
+    pub fn sharding(&mut self) -> Result<ShardingText> {
+        let token = self.position;
+        if self.kind() == Kind::Hash && self.text() == "#sdy.sharding" {
+            self.advance();
+        }
+        self.mark('<')?;
+        let index = self.mesh_index()?;
         let mut text = ShardingText {
             mesh: index,
             sharding: Sharding { dims: Vec::new(), partial: Vec::new() },
@@ -172,7 +199,7 @@ impl Parser<'_> {
     pub fn sharding_list(&mut self) -> Result<Vec<ShardingText>> {
         self.mark('[')?;
         let mut list = Vec::new();
-        while self.kind() == Kind::Mark('<') {
+        while matches!(self.kind(), Kind::Mark('<') | Kind::Hash) {
             list.push(self.sharding()?);
             if !self.eat(',') {
                 break;

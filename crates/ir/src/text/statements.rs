@@ -149,16 +149,19 @@ impl Parser<'_> {
                 .expected(show(&taken, &returned))
                 .found(show(if given == taken { &declared } else { &given }, &results)));
         }
-        self.inlined_nodes = self.inlined_nodes.saturating_add(extent.nodes);
-        if self.inlined_nodes > NODE_LIMIT {
-            return Err(self.too_many_nodes(at));
-        }
+        self.count_inlined(extent.nodes, at)?;
         self.check_depth(extent.depth, at)?;
         Ok((self.inline(&callee, &arguments), attributes))
     }
 
+    /// Counts nodes that are written out once more. E149 at the limit.
+    pub fn count_inlined(&mut self, nodes: usize, at: usize) -> Result<()> {
+        self.inlined_nodes = self.inlined_nodes.saturating_add(nodes);
+        if self.inlined_nodes > NODE_LIMIT { Err(self.too_many_nodes(at)) } else { Ok(()) }
+    }
+
     /// Copies the nodes of a function here.
-    fn inline(&mut self, callee: &Graph, arguments: &[ValueId]) -> Vec<ValueId> {
+    pub fn inline(&mut self, callee: &Graph, arguments: &[ValueId]) -> Vec<ValueId> {
         if !callee.meshes.is_empty() {
             self.use_meshes();
         }

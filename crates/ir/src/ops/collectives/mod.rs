@@ -252,6 +252,8 @@ fn parse_groups(op: &OpParser) -> Result<Vec<Vec<usize>>> {
 enum Named {
     /// Replicas: each partition communicates with itself on other replicas.
     Replicas,
+    /// Partitions: each replica communicates with itself.
+    Partitions,
     /// Replicas, each with all its partitions.
     ReplicasOfAllPartitions,
     /// Ranks.
@@ -285,51 +287,107 @@ fn named_by_flags(op: &OpParser) -> Result<Named> {
 
 /// What the group numbers of the other collectives mean.
 fn named_by_channel(op: &OpParser) -> Named {
-    if has_channel(op) { Named::Ranks } else { Named::Replicas }
+    if has_channel(op) { Named::Partitions } else { Named::Replicas }
 }
 
-/// The groups of a collective as groups of ranks, in a program with one replica; `None` if every
-/// rank takes part alone. E144 for groups of several replicas, and if the number of ranks is needed
-/// but unknown.
-fn parse_rank_groups(op: &OpParser, named: Named) -> Result<Option<Vec<Vec<usize>>>> {
-    one_replica(op)?;
-    let groups = parse_groups(op)?;
-    if named == Named::Ranks {
-        return Ok(Some(groups));
+/// The replicas of the program and the partitions of each. Partition p of replica r is the rank
+/// `r * partitions + p`.
+#[derive(Clone, Copy)]
+struct Processes {
+    replicas: usize,
+    /// `None` if neither the module nor its meshes say the number.
+    partitions: Option<usize>,
+}
+
+/// E149 if there are more ranks than a mesh may have.
+fn processes(op: &OpParser) -> Result<Processes> {
+    let replicas = op.parser.replicas.unwrap_or(1).max(1);
+    // The default of a module is one partition; a program of one replica may mean its meshes' ranks.
+    let partitions = op.parser.partition_count().or((replicas > 1).then_some(1));
+    match replicas.checked_mul(partitions.unwrap_or(1)).is_some_and(|ranks| ranks <= GROUPS_LIMIT) {
+        true => Ok(Processes { replicas, partitions }),
+        false => Err(op.error("E149", "the program has more replicas and partitions than a mesh may have ranks")),
     }
-    only_replica(op, groups.iter().flatten().copied())?;
-    if named == Named::Replicas || groups.concat().is_empty() {
+}
+
+/// Lists of replicas or partitions as lists of ranks; `None` if every rank is alone. E144 for a replica
+/// or partition that does not exist, and if the number of partitions is needed but unknown.
+fn ranks_of(op: &OpParser, named: Named, lists: Vec<Vec<usize>>) -> Result<Option<Vec<Vec<usize>>>> {
+    let Processes { replicas, partitions } = processes(op)?;
+    let largest = lists.iter().flatten().copied().max();
+    let exists = |what: &str, count: usize| match largest.filter(|&number| number >= count) {
+        None => Ok(()),
+        Some(number) => Err(op
+            .error("E144", format!("`{}` names a {what} that does not exist", op.name))
+            .expected(format!("numbers of {what}s below {count}, or {} = {} for partitions", CHANNEL.0, CHANNEL.1))
+            .found(format!("{what} {number}"))),
+    };
+    let known = || {
+        partitions.ok_or_else(|| {
+            op.error("E144", format!("`{}` spans all partitions, whose number is unknown", op.name))
+                .expected("`use_global_device_ids` with the ranks in `replica_groups`")
+                .help("or say `module attributes {mhlo.num_partitions = 4 : i32}`")
+        })
+    };
+    match named {
+        Named::Ranks => return Ok(Some(lists)),
+        Named::Partitions if replicas == 1 => return Ok(Some(lists)),
+        Named::Partitions => exists("partition", known()?)?,
+        Named::Replicas | Named::ReplicasOfAllPartitions => exists("replica", replicas)?,
+    }
+    if named == Named::Replicas && replicas == 1 {
         return Ok(None);
     }
-    match op.parser.partition_count() {
-        Some(count) => Ok(Some(vec![(0..count).collect()])),
-        None => Err(op
-            .error("E144", format!("`{}` spans all partitions, whose number is unknown", op.name))
-            .expected("`use_global_device_ids` with the ranks in `replica_groups`")
-            .help("or say `module attributes {mhlo.num_partitions = 4 : i32}`")),
+    // No groups: all replicas.
+    let lists = if lists.concat().is_empty() { vec![(0..replicas).collect()] } else { lists };
+    let partitions = known()?;
+    let copies = if named == Named::Partitions { replicas } else { partitions };
+    let size = lists.iter().map(Vec::len).sum::<usize>().checked_mul(copies);
+    if size.is_none_or(|size| size > GROUPS_LIMIT) {
+        return Err(op.error("E149", "`replica_groups` names more ranks than a mesh may have"));
     }
+    let each = |list: &Vec<usize>, rank: &dyn Fn(usize, usize) -> usize| -> Vec<Vec<usize>> {
+        (0..copies).map(|copy| list.iter().map(|&number| rank(copy, number)).collect()).collect()
+    };
+    let group = |list: &Vec<usize>| match named {
+        Named::Partitions => each(list, &|replica, partition| replica * partitions + partition),
+        Named::Replicas => each(list, &|partition, replica| replica * partitions + partition),
+        _ => vec![each(list, &|partition, replica| replica * partitions + partition).concat()],
+    };
+    Ok(Some(lists.iter().flat_map(group).collect()))
 }
 
-/// E144 for a program with several replicas.
-fn one_replica(op: &OpParser) -> Result<()> {
-    match op.parser.replicas {
-        None | Some(1) => Ok(()),
-        Some(count) => Err(op
-            .error("E144", format!("`{}` in a program of several replicas is not supported", op.name))
-            .expected("`mhlo.num_replicas = 1`, all ranks being partitions")
-            .found(count.to_string())),
-    }
+/// The groups of a collective as groups of ranks; `None` if every rank takes part alone.
+fn parse_rank_groups(op: &OpParser, named: Named) -> Result<Option<Vec<Vec<usize>>>> {
+    let groups = parse_groups(op)?;
+    ranks_of(op, named, groups)
 }
 
-/// E144 unless all these replicas are number 0.
-fn only_replica(op: &OpParser, mut replicas: impl Iterator<Item = usize>) -> Result<()> {
-    match replicas.find(|&replica| replica > 0) {
-        None => Ok(()),
-        Some(replica) => Err(op
-            .error("E144", format!("`{}` names several replicas, and there is one", op.name))
-            .expected(format!("{} = {}, for numbers of partitions", CHANNEL.0, CHANNEL.1))
-            .found(format!("replica {replica}"))),
+/// Appends a collective for each operand: several operands at once become one op each.
+fn for_each_operand<T: Into<Op>>(
+    op: &mut OpParser,
+    collective: impl Fn(&OpParser, usize) -> Result<T>,
+) -> Result<Vec<ValueId>> {
+    op.at_least(1)?;
+    if op.operands.len() == 1 {
+        let only = collective(op, 0)?;
+        return op.finish(only);
     }
+    op.check_operands()?;
+    if op.result_types.len() != op.operands.len() {
+        return Err(op
+            .error("E146", format!("`{}` has a result for each operand", op.name))
+            .expected(op.operands.len().to_string())
+            .found(op.result_types.len().to_string()));
+    }
+    let ops = (0..op.operands.len()).map(|number| collective(op, number)).collect::<Result<Vec<T>>>()?;
+    let mut results = Vec::new();
+    for (number, own) in ops.into_iter().enumerate() {
+        let declared = [op.result_types[number].clone()];
+        let operand = [op.operands[number]];
+        results.extend(op.parser.emit(own.into(), &operand, Some(&declared), op.at)?);
+    }
+    Ok(results)
 }
 
 /// The operand itself: a collective in which every rank takes part alone.
@@ -372,8 +430,8 @@ fn even_pieces(extent: usize, groups: &[Vec<usize>]) -> Option<Vec<usize>> {
     extent.is_multiple_of(count).then(|| vec![extent / count; count])
 }
 
-fn dim_extent(op: &OpParser, dim: usize) -> Result<usize> {
-    let ty = op.operand_type(0);
+fn dim_extent(op: &OpParser, operand: usize, dim: usize) -> Result<usize> {
+    let ty = op.operand_type(operand);
     ty.shape.get(dim).copied().ok_or_else(|| {
         op.error("E147", format!("{ty} has no dimension {dim}"))
             .expected(format!("a number below {}", ty.rank()))

@@ -5,9 +5,9 @@ use super::super::checks::{operand_count, sizes};
 use super::super::control::shapes_of;
 use super::super::reduce::refused;
 use super::{
-    CHANNEL, Groups, Named, ReduceScatter, alone, check_dim, check_groups, check_operand, check_ranks,
+    CHANNEL, Groups, ReduceScatter, alone, check_dim, check_groups, check_operand, check_ranks,
     checked, cut, dim_extent, even_extent, even_pieces, generic, identity, join, memberships, movement,
-    named_by_channel, named_by_flags, not_manual, one_replica, only_replica, parse_extents,
+    named_by_channel, named_by_flags, not_manual, for_each_operand, ranks_of, parse_extents,
     parse_rank_groups, print_groups, start_of, transposed,
 };
 use crate::graph::{Graph, Node, ValueId};
@@ -383,13 +383,14 @@ impl TextForm for AllGather {
 
 fn parse_all_gather(op: &mut OpParser) -> Result<Vec<ValueId>> {
     generic(op)?;
-    op.arity(1)?;
     let dim = op.index_of("all_gather_dim")?;
     let Some(groups) = parse_rank_groups(op, named_by_flags(op)?)? else { return identity(op) };
     let members = groups.first().map_or(1, Vec::len).max(1);
-    let even = vec![dim_extent(op, dim)?; members];
-    let extents = parse_extents(op, "partita.extents", Some(even))?;
-    op.finish(AllGather { dim, groups: groups.into(), extents })
+    for_each_operand(op, |op, number| {
+        let even = vec![dim_extent(op, number, dim)?; members];
+        let extents = parse_extents(op, "partita.extents", Some(even))?;
+        Ok(AllGather { dim, groups: groups.clone().into(), extents })
+    })
 }
 
 impl TextForm for AllToAll {
@@ -418,16 +419,17 @@ impl TextForm for AllToAll {
 
 fn parse_all_to_all(op: &mut OpParser) -> Result<Vec<ValueId>> {
     generic(op)?;
-    op.arity(1)?;
     let (split_dim, concat_dim) = (op.index_of("split_dimension")?, op.index_of("concat_dimension")?);
     let Some(groups) = parse_rank_groups(op, named_by_channel(op))? else { return identity(op) };
     let members = groups.first().map_or(1, Vec::len).max(1);
-    let even = even_pieces(dim_extent(op, split_dim)?, &groups);
-    let split_extents = parse_extents(op, "partita.split_extents", even)?;
-    // If one dimension is both split and concatenated, the parts keep their sizes.
-    let own = vec![dim_extent(op, concat_dim)?; members];
-    let concat_extents = parse_extents(op, "partita.concat_extents", Some(own))?;
-    op.finish(AllToAll { split_dim, concat_dim, groups: groups.into(), split_extents, concat_extents })
+    for_each_operand(op, |op, number| {
+        let even = even_pieces(dim_extent(op, number, split_dim)?, &groups);
+        let split_extents = parse_extents(op, "partita.split_extents", even)?;
+        // If one dimension is both split and concatenated, the parts keep their sizes.
+        let own = vec![dim_extent(op, number, concat_dim)?; members];
+        let concat_extents = parse_extents(op, "partita.concat_extents", Some(own))?;
+        Ok(AllToAll { split_dim, concat_dim, groups: groups.clone().into(), split_extents, concat_extents })
+    })
 }
 
 impl TextForm for CollectivePermute {
@@ -446,20 +448,18 @@ impl TextForm for CollectivePermute {
 fn parse_collective_permute(op: &mut OpParser) -> Result<Vec<ValueId>> {
     generic(op)?;
     op.arity(1)?;
-    let pair = |row: Vec<i64>| Some((usize::try_from(row[0]).ok()?, usize::try_from(row[1]).ok()?));
-    let pairs: Vec<(usize, usize)> = op
+    let pair = |row: Vec<i64>| row.into_iter().map(|rank| usize::try_from(rank).ok()).collect();
+    let pairs: Vec<Vec<usize>> = op
         .rows_of("source_target_pairs", 2)?
         .into_iter()
         .map(pair)
         .collect::<Option<_>>()
         .ok_or_else(|| op.error("E147", "`source_target_pairs` has a negative rank"))?;
-    one_replica(op)?;
-    if named_by_channel(op) == Named::Replicas {
-        only_replica(op, pairs.iter().flat_map(|&(from, to)| [from, to]))?;
-        if !pairs.is_empty() {
-            return identity(op);
-        }
+    if pairs.is_empty() {
+        return op.finish(CollectivePermute { pairs: Vec::new() });
     }
+    let Some(pairs) = ranks_of(op, named_by_channel(op), pairs)? else { return identity(op) };
+    let pairs = pairs.into_iter().map(|pair| (pair[0], pair[1])).collect();
     op.finish(CollectivePermute { pairs })
 }
 
@@ -473,7 +473,6 @@ impl TextForm for CollectiveBroadcast {
 
 fn parse_collective_broadcast(op: &mut OpParser) -> Result<Vec<ValueId>> {
     generic(op)?;
-    op.arity(1)?;
     let Some(groups) = parse_rank_groups(op, named_by_channel(op))? else { return identity(op) };
-    op.finish(CollectiveBroadcast { groups: groups.into() })
+    for_each_operand(op, |_, _| Ok(CollectiveBroadcast { groups: groups.clone().into() }))
 }

@@ -2,8 +2,8 @@
 
 use super::super::checks::operand_count;
 use super::super::control::shapes_of;
-use super::super::{Case, Constant, ParseOp, While};
-use super::not_manual;
+use super::super::{Binary, BinaryKind, Case, Constant, ParseOp, While};
+use super::{not_manual, processes};
 use crate::graph::{Graph, Node, ValueId};
 use crate::literal::Literal;
 use crate::op::{Cost, GradientContext, LocalContext, Op, Operation, RankCall, TextForm};
@@ -102,7 +102,8 @@ impl Op {
 // ---- text ----
 
 /// The op of this file by name.
-pub(super) const PARSERS: &[(&str, ParseOp)] = &[("stablehlo.partition_id", parse_partition_id)];
+pub(super) const PARSERS: &[(&str, ParseOp)] =
+    &[("stablehlo.partition_id", parse_partition_id), ("stablehlo.replica_id", parse_replica_id)];
 
 impl TextForm for PartitionId {
     /// `stablehlo.partition_id : tensor<ui32>`.
@@ -119,5 +120,33 @@ fn parse_partition_id(op: &mut OpParser) -> Result<Vec<ValueId>> {
         op.types()?;
     }
     op.arity(0)?;
-    op.finish(PartitionId)
+    let own = processes(op)?;
+    match (own.replicas, own.partitions) {
+        (2.., Some(partitions)) => of_rank(op, BinaryKind::Remainder, partitions),
+        _ => op.finish(PartitionId),
+    }
+}
+
+/// The number of the replica; 0 in a program of one.
+fn parse_replica_id(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    if !op.generic()? {
+        op.types()?;
+    }
+    op.arity(0)?;
+    let own = processes(op)?;
+    match (own.replicas, own.partitions) {
+        (2.., Some(partitions)) => of_rank(op, BinaryKind::Divide, partitions),
+        _ => op.finish(Constant { value: Literal::new([], vec![0u32]) }),
+    }
+}
+
+/// The rank's number combined with the number of partitions. E146 unless the result is a ui32.
+fn of_rank(op: &mut OpParser, kind: BinaryKind, partitions: usize) -> Result<Vec<ValueId>> {
+    let ty = TensorType::scalar(DType::U32);
+    if op.result_type()? != ty {
+        return Err(op.error("E146", format!("`{}` yields {ty}", op.name)));
+    }
+    let rank = op.emit(PartitionId, &[])?[0];
+    let count = op.emit(Constant { value: Literal::new([], vec![partitions as u32]) }, &[])?[0];
+    op.emit(Binary { kind }, &[rank, count])
 }

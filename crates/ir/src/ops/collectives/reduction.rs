@@ -1,13 +1,13 @@
 //! Collectives with a reduction: all-reduce and reduce-scatter.
 
-use super::super::ParseOp;
+use super::super::{Constant, DynamicSlice, ParseOp, PartitionId, Reshape, Select};
 use super::super::checks::{operand_count, sizes};
 use super::super::control::shapes_of;
 use super::super::reduce::{Numbers, Reducer, check_combiner, combiner_region, refused};
 use super::{
     AllGather, CHANNEL, Groups, alone, check_dim, check_groups, check_operand, check_ranks, checked, cut,
-    dim_extent, even_extent, even_pieces, generic, identity, memberships, movement, named_by_flags,
-    not_manual, parse_extents, parse_rank_groups, print_groups, start_of, transposed,
+    dim_extent, even_extent, even_pieces, generic, identity, memberships, movement, named_by_channel,
+    named_by_flags, not_manual, for_each_operand, parse_extents, parse_rank_groups, print_groups, start_of, transposed,
 };
 use crate::graph::{Graph, Node, ValueId};
 use crate::literal::Literal;
@@ -194,7 +194,11 @@ impl Operation for ReduceScatter {
 
 /// The ops of this file by name.
 pub(super) const PARSERS: &[(&str, ParseOp)] =
-    &[("stablehlo.all_reduce", parse_all_reduce), ("stablehlo.reduce_scatter", parse_reduce_scatter)];
+&[
+    ("stablehlo.all_reduce", parse_all_reduce),
+    ("stablehlo.collective_reduce", parse_collective_reduce),
+    ("stablehlo.reduce_scatter", parse_reduce_scatter),
+];
 
 fn parse_combiner(op: &mut OpParser) -> Result<Combiner> {
     match Reducer::from_region(op.region(0)?) {
@@ -221,19 +225,32 @@ impl TextForm for AllReduce {
 /// Several operands at once become one op each.
 fn parse_all_reduce(op: &mut OpParser) -> Result<Vec<ValueId>> {
     generic(op)?;
-    op.at_least(1)?;
-    op.check_operands()?;
     let combiner = parse_combiner(op)?;
     let Some(groups) = parse_rank_groups(op, named_by_flags(op)?)? else { return identity(op) };
     let all_reduce = AllReduce { groups: groups.into(), combiner };
-    if op.operands.len() == 1 {
-        return op.finish(all_reduce);
-    }
-    identity(op)?;
-    let operands = std::mem::take(&mut op.operands);
+    for_each_operand(op, |_, _| Ok(all_reduce.clone()))
+}
+
+/// An all-reduce whose result only the first member of each group keeps; the others have zeros.
+fn parse_collective_reduce(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    generic(op)?;
+    let combiner = parse_combiner(op)?;
+    let Some(groups) = parse_rank_groups(op, named_by_channel(op))? else { return identity(op) };
+    let all_reduce = AllReduce { groups: groups.clone().into(), combiner };
+    let sums = for_each_operand(op, |_, _| Ok(all_reduce.clone()))?;
+    // A rank in no group keeps its own value.
+    let ranks = groups.iter().flatten().max().map_or(1, |&last| last + 1);
+    let mut keeps = vec![true; ranks];
+    groups.iter().flat_map(|group| group.iter().skip(1)).for_each(|&rank| keeps[rank] = false);
+    let table = op.emit(Constant { value: Literal::new([ranks], keeps) }, &[])?[0];
+    let rank = op.emit(PartitionId, &[])?[0];
+    let own = op.emit(DynamicSlice { sizes: vec![1] }, &[table, rank])?;
+    let own = op.emit(Reshape { shape: Vec::new() }, &own)?[0];
     let mut results = Vec::new();
-    for operand in operands {
-        results.extend(op.emit(all_reduce.clone(), &[operand])?);
+    for sum in sums {
+        let zeros = Literal::zeros(op.parser.graph().ty(sum));
+        let zeros = op.emit(Constant { value: zeros }, &[])?[0];
+        results.extend(op.emit(Select, &[own, sum, zeros])?);
     }
     Ok(results)
 }
@@ -258,11 +275,12 @@ impl TextForm for ReduceScatter {
 
 fn parse_reduce_scatter(op: &mut OpParser) -> Result<Vec<ValueId>> {
     generic(op)?;
-    op.arity(1)?;
     let dim = op.index_of("scatter_dimension")?;
     let Some(groups) = parse_rank_groups(op, named_by_flags(op)?)? else { return identity(op) };
-    let even = even_pieces(dim_extent(op, dim)?, &groups);
-    let extents = parse_extents(op, "partita.extents", even)?;
     let combiner = parse_combiner(op)?;
-    op.finish(ReduceScatter { dim, groups: groups.into(), combiner, extents })
+    for_each_operand(op, |op, number| {
+        let even = even_pieces(dim_extent(op, number, dim)?, &groups);
+        let extents = parse_extents(op, "partita.extents", even)?;
+        Ok(ReduceScatter { dim, groups: groups.clone().into(), combiner, extents })
+    })
 }

@@ -4,6 +4,7 @@ mod barrier;
 mod case;
 #[cfg(test)]
 mod tests;
+mod scan;
 mod while_loop;
 
 pub use barrier::OptimizationBarrier;
@@ -70,6 +71,7 @@ pub(crate) const PARSERS: &[(&str, ParseOp)] = &[
     ("stablehlo.case", parse_case),
     ("stablehlo.if", parse_if),
     ("stablehlo.optimization_barrier", parse_optimization_barrier),
+    ("chlo.scan", scan::parse_scan),
 ];
 
 /// The regions as graphs over their `declared` inputs and then all outer values that any of them uses, in order of

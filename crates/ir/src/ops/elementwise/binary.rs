@@ -2,8 +2,9 @@
 
 use super::super::checks::{element_type, operand_count, same_type};
 use super::super::{Direction, ParseOp};
-use super::{TRANSCENDENTAL_FLOPS, UnaryKind, bit_mask, bits, elementwise_cost};
+use super::{TRANSCENDENTAL_FLOPS, UnaryKind, bit_mask, bits, elementwise_cost, refuse_complex};
 use crate::builder::GraphBuilder;
+use crate::complex::{self, Complex};
 use crate::graph::{Graph, Node, ValueId};
 use crate::literal::Literal;
 use crate::op::{Cost, GradientContext, LocalContext, Operation, TextForm, localise_same};
@@ -90,11 +91,12 @@ impl BinaryKind {
             BinaryKind::Add | BinaryKind::Multiply | BinaryKind::Maximum | BinaryKind::Minimum => {
                 (true, "any")
             }
-            BinaryKind::Subtract | BinaryKind::Divide | BinaryKind::Remainder | BinaryKind::Power => {
-                (dtype.is_float() || dtype.is_integer(), "an integer or float")
+            BinaryKind::Subtract | BinaryKind::Divide | BinaryKind::Power => (dtype != DType::Bool, "a number"),
+            BinaryKind::Remainder => (dtype.is_float() || dtype.is_integer(), "an integer or float"),
+            BinaryKind::Atan2 => (dtype.is_float() || dtype.is_complex(), "a float or complex number"),
+            BinaryKind::And | BinaryKind::Or | BinaryKind::Xor => {
+                (dtype == DType::Bool || dtype.is_integer(), "a boolean or integer")
             }
-            BinaryKind::Atan2 => (dtype.is_float(), "a float"),
-            BinaryKind::And | BinaryKind::Or | BinaryKind::Xor => (!dtype.is_float(), "a boolean or integer"),
             BinaryKind::ShiftLeft | BinaryKind::ShiftRightLogical | BinaryKind::ShiftRightArithmetic => {
                 (dtype.is_integer(), "an integer")
             }
@@ -114,6 +116,28 @@ impl BinaryKind {
             BinaryKind::Power => a.powf(b),
             BinaryKind::Atan2 => a.atan2(b),
             _ => unreachable!("inference refuses floats"),
+        }
+    }
+
+    /// The function on complex numbers. The larger of two has the larger real part, then the larger
+    /// imaginary part.
+    pub(crate) fn of_complex(self, a: Complex, b: Complex) -> Complex {
+        match self {
+            BinaryKind::Add => complex::add(a, b),
+            BinaryKind::Subtract => complex::subtract(a, b),
+            BinaryKind::Multiply => complex::multiply(a, b),
+            BinaryKind::Divide => complex::divide(a, b),
+            BinaryKind::Power => complex::power(a, b),
+            BinaryKind::Maximum => if a >= b { a } else { b },
+            BinaryKind::Minimum => if a <= b { a } else { b },
+            // The angle of b + ia: -i log((b + ia) / sqrt(b^2 + a^2)).
+            BinaryKind::Atan2 => {
+                let squares = complex::add(complex::multiply(a, a), complex::multiply(b, b));
+                let unit = complex::divide(complex::add(b, [-a[1], a[0]]), complex::square_root(squares));
+                let [re, im] = complex::log(unit);
+                [im, -re]
+            }
+            _ => unreachable!("inference refuses complex numbers"),
         }
     }
 
@@ -218,6 +242,7 @@ impl Operation for Binary {
 
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
         let (x, y, z) = (context.operands[0], context.operands[1], context.results[0]);
+        refuse_complex(self.name(), context)?;
         let b = &mut *context.builder;
         let Some(g) = context.cotangents[0].filter(|_| b.ty(z).dtype.is_float()) else {
             return Ok(vec![None, None]);
@@ -284,6 +309,9 @@ impl Operation for Binary {
         Ok(vec![if dtype.is_float() {
             let pairs = x.to_f64().into_iter().zip(y.to_f64());
             Literal::from_f64(&results[0], pairs.map(|(x, y)| kind.of_floats(x, y)))
+        } else if dtype.is_complex() {
+            let pairs = x.to_complex().into_iter().zip(y.to_complex());
+            Literal::from_complex(&results[0], pairs.map(|(x, y)| kind.of_complex(x, y)))
         } else {
             let pairs = x.to_i128().into_iter().zip(y.to_i128());
             Literal::from_i128(&results[0], pairs.map(|(x, y)| kind.of_integers(x, y, dtype)))

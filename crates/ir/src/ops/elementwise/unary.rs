@@ -2,8 +2,9 @@
 
 use super::super::ParseOp;
 use super::super::checks::{element_type, operand_count};
-use super::{TRANSCENDENTAL_FLOPS, bit_mask, elementwise_cost};
+use super::{TRANSCENDENTAL_FLOPS, bit_mask, elementwise_cost, of_complex_elements, real_part, refuse_complex};
 use crate::builder::GraphBuilder;
+use crate::complex::{self, Complex};
 use crate::graph::{Graph, Node, ValueId};
 use crate::literal::Literal;
 use crate::op::{Cost, GradientContext, LocalContext, Operation, TextForm, localise_same};
@@ -93,14 +94,16 @@ impl UnaryKind {
     /// Whether the element type is accepted, and a description of the accepted ones.
     pub(super) fn accepts(self, dtype: DType) -> (bool, &'static str) {
         match self {
-            UnaryKind::Negate | UnaryKind::Square => {
-                (dtype.is_float() || dtype.is_integer(), "an integer or float")
-            }
+            UnaryKind::Negate | UnaryKind::Square => (dtype != DType::Bool, "a number"),
             UnaryKind::Abs | UnaryKind::Sign => {
-                (dtype.is_float() || dtype.is_signed_integer(), "a signed integer or float")
+                let fits = dtype.is_float() || dtype.is_signed_integer() || dtype.is_complex();
+                (fits, "a signed integer, float or complex number")
             }
-            UnaryKind::Not => (!dtype.is_float(), "a boolean or integer"),
+            UnaryKind::Not => (dtype == DType::Bool || dtype.is_integer(), "a boolean or integer"),
             UnaryKind::Popcnt => (dtype.is_integer(), "an integer"),
+            _ if self.of_complex([0.0, 0.0]).is_some() => {
+                (dtype.is_float() || dtype.is_complex(), "a float or complex number")
+            }
             _ => (dtype.is_float(), "a float"),
         }
     }
@@ -158,6 +161,38 @@ impl UnaryKind {
         }
     }
 
+    /// The function on a complex number; `None` if there is none.
+    fn of_complex(self, z: Complex) -> Option<Complex> {
+        Some(match self {
+            UnaryKind::Negate => [-z[0], -z[1]],
+            UnaryKind::Abs => [complex::absolute(z), 0.0],
+            UnaryKind::Sign => complex::sign(z),
+            UnaryKind::Exponential => complex::exponential(z),
+            UnaryKind::ExponentialMinusOne => complex::exponential_minus_one(z),
+            UnaryKind::Log => complex::log(z),
+            UnaryKind::LogPlusOne => complex::log_plus_one(z),
+            UnaryKind::Sqrt => complex::square_root(z),
+            UnaryKind::Rsqrt => complex::reciprocal_root(z),
+            UnaryKind::Cbrt => complex::cube_root(z),
+            UnaryKind::Tanh => complex::hyperbolic_tangent(z),
+            UnaryKind::Logistic => complex::logistic(z),
+            UnaryKind::Sine => complex::sine(z),
+            UnaryKind::Cosine => complex::cosine(z),
+            UnaryKind::Tan => complex::tangent(z),
+            UnaryKind::Square => complex::multiply(z, z),
+            UnaryKind::Floor
+            | UnaryKind::Ceil
+            | UnaryKind::RoundNearestAfz
+            | UnaryKind::RoundNearestEven
+            | UnaryKind::Not
+            | UnaryKind::IsFinite
+            | UnaryKind::Popcnt
+            | UnaryKind::Erf
+            | UnaryKind::Erfc
+            | UnaryKind::ErfInv => return None,
+        })
+    }
+
     /// The function on an integer; the caller wraps the result to the type.
     fn of_integer(self, x: i128, dtype: DType) -> i128 {
         match self {
@@ -206,6 +241,7 @@ impl Operation for Unary {
         element_type(self.name(), allowed, expected, operands[0].dtype)?;
         Ok(vec![match self.kind {
             UnaryKind::IsFinite => operands[0].with_dtype(DType::Bool),
+            UnaryKind::Abs => operands[0].with_dtype(real_part(operands[0].dtype)),
             _ => operands[0].clone(),
         }])
     }
@@ -221,6 +257,7 @@ impl Operation for Unary {
 
     fn gradient(&self, context: &mut GradientContext) -> Result<Vec<Option<ValueId>>> {
         let (x, y) = (context.operands[0], context.results[0]);
+        refuse_complex(self.name(), context)?;
         let b = &mut *context.builder;
         let Some(g) = context.cotangents[0].filter(|_| context.wanted[0] && b.ty(y).dtype.is_float()) else {
             return Ok(vec![None]);
@@ -285,6 +322,9 @@ impl Operation for Unary {
         let dtype = x.ty.dtype;
         Ok(vec![if dtype.is_float() {
             Literal::from_f64(&results[0], x.to_f64().into_iter().map(|x| self.kind.of_float(x)))
+        } else if dtype.is_complex() {
+            let of = |z| self.kind.of_complex(z).expect("inference asks for a function of complex numbers");
+            of_complex_elements(&results[0], x.to_complex().into_iter().map(of))
         } else {
             Literal::from_i128(&results[0], x.to_i128().into_iter().map(|x| self.kind.of_integer(x, dtype)))
         }])

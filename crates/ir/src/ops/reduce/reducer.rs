@@ -1,6 +1,7 @@
 //! Reducers: combiners, general bodies, and folding with them.
 
 use crate::builder::GraphBuilder;
+use crate::complex::Complex;
 use crate::graph::{Graph, ValueId};
 use crate::interpret;
 use crate::literal::Literal;
@@ -91,7 +92,7 @@ pub(crate) fn check_combiner(name: &str, combiner: Combiner, dtype: DType) -> Re
     let bitwise = matches!(combiner, Combiner::And | Combiner::Or);
     element_type(
         &format!("{name} by {combiner}"),
-        !bitwise || !dtype.is_float(),
+        !bitwise || dtype == DType::Bool || dtype.is_integer(),
         "a boolean or integer",
         dtype,
     )
@@ -130,6 +131,7 @@ pub(crate) fn region_signature(
 pub(crate) enum Numbers {
     Floats(Vec<f64>),
     Ints(Vec<i128>),
+    Complex(Vec<Complex>),
 }
 
 impl Numbers {
@@ -137,6 +139,8 @@ impl Numbers {
     pub(crate) fn of(literal: &Literal) -> Numbers {
         if literal.ty.dtype.is_float() {
             Numbers::Floats(literal.to_f64())
+        } else if literal.ty.dtype.is_complex() {
+            Numbers::Complex(literal.to_complex())
         } else {
             Numbers::Ints(literal.to_i128())
         }
@@ -147,6 +151,7 @@ impl Numbers {
         match Numbers::of(scalar) {
             Numbers::Floats(v) => Numbers::Floats(vec![v[0]; count]),
             Numbers::Ints(v) => Numbers::Ints(vec![v[0]; count]),
+            Numbers::Complex(v) => Numbers::Complex(vec![v[0]; count]),
         }
     }
 
@@ -155,6 +160,9 @@ impl Numbers {
         match (self, other) {
             (Numbers::Floats(a), Numbers::Floats(b)) => a[to] = combine_floats(combiner, a[to], b[from]),
             (Numbers::Ints(a), Numbers::Ints(b)) => a[to] = combine_ints(combiner, a[to], b[from]),
+            (Numbers::Complex(a), Numbers::Complex(b)) => {
+                a[to] = combining_op(combiner).of_complex(a[to], b[from]);
+            }
             _ => unreachable!("combined values have one element type"),
         }
     }
@@ -164,6 +172,7 @@ impl Numbers {
         match self {
             Numbers::Floats(v) => Literal::from_f64(ty, v.into_iter()),
             Numbers::Ints(v) => Literal::from_i128(ty, v.into_iter()),
+            Numbers::Complex(v) => Literal::from_complex(ty, v.into_iter()),
         }
     }
 }

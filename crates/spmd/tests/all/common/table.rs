@@ -95,6 +95,7 @@ pub fn cases(n: usize, dtype: DType) -> Vec<Case> {
     contraction(&mut table);
     indexing(&mut table);
     control(&mut table).expect("regions are well-typed");
+    numeric(&mut table).expect("regions are well-typed");
     composites(&mut table);
     table.cases
 }
@@ -333,6 +334,69 @@ fn control(t: &mut Table) -> Result<()> {
         origin: "table".into(),
     };
     t.add("constraint", ShardingConstraint { annotation }, vec![x]);
+    Ok(())
+}
+
+/// Ops of images, spectra, matrices and special functions.
+fn numeric(t: &mut Table) -> Result<()> {
+    let (n, dtype) = (t.n, t.dtype);
+    let (x, y) = (t.x(&[n, 4]), t.x(&[n, 4]));
+    t.add("sinh", Special { kind: SpecialKind::Sinh }, vec![x.clone()]);
+    t.add("next after", Special { kind: SpecialKind::NextAfter }, vec![x.clone(), y.clone()]);
+    t.add("complex", Special { kind: SpecialKind::Complex }, vec![x.clone(), y]);
+    t.add("reduce precision", ReducePrecision { exponent_bits: 5, mantissa_bits: 3 }, vec![x.clone()]);
+    t.add("top k", TopK { k: 2 }, vec![x.clone()]);
+    t.add("fft", Fft { kind: FftKind::Rfft, length: vec![4] }, vec![x.clone()]);
+    let bits = RngBitGenerator { ty: TensorType::new(DType::U64, [n, 2]) };
+    t.add("random bits", bits, vec![Literal::new([2], vec![3u64, 9])]);
+
+    let ty = TensorType::new(dtype, [n, 2, 2]);
+    let values = (0..n).flat_map(|i| [3.0 + i as f64, 1.0, 1.0, 2.0]);
+    let matrices = Literal::from_f64(&ty, values);
+    t.add("cholesky", Cholesky { lower: true }, vec![matrices.clone()]);
+    let transpose = TransposeKind::None;
+    let solve = TriangularSolve { left_side: true, lower: false, unit_diagonal: false, transpose };
+    let columns = t.x(&[n, 2, 4]);
+    t.add("triangular solve", solve, vec![matrices, columns]);
+
+    let scalar = TensorType::scalar(dtype);
+    let select = region(&[scalar.clone(), scalar], |b, v| Ok(vec![b.compare(Direction::Ge, v[0], v[1])?]))?;
+    let pooling = SelectAndScatter {
+        window: vec![1, 2],
+        strides: vec![1, 2],
+        padding: vec![(0, 0); 2],
+        select,
+        scatter: Reducer::Combiner(Combiner::Sum),
+    };
+    let source = t.x(&[n, 2]);
+    t.add("select and scatter", pooling, vec![x, source, t.scalar(1.0)]);
+
+    let side = |batch, feature, spatial| ConvolutionSide { batch, feature, spatial: vec![spatial] };
+    let padded = ConvolutionWindow { padding: (1, 1), ..ConvolutionWindow::default() };
+    let plain = Convolution {
+        input: side(0, 2, 1),
+        kernel: side(2, 1, 0),
+        output: side(0, 2, 1),
+        windows: vec![padded],
+        feature_groups: 1,
+        batch_groups: 1,
+        dtype,
+    };
+    let (images, kernel) = (t.x(&[n, 4, n]), t.x(&[3, n, 4]));
+    t.add("convolution", plain.clone(), vec![images.clone(), kernel]);
+    let kernel = t.x(&[1, n, 2]);
+    let pointwise = Convolution { windows: vec![ConvolutionWindow::default()], ..plain.clone() };
+    t.add("convolution of points", pointwise, vec![images.clone(), kernel]);
+    if n > 0 {
+        let kernel = t.x(&[3, 1, 2 * n]);
+        t.add(
+            "convolution by depth",
+            Convolution { feature_groups: n, ..plain.clone() },
+            vec![images.clone(), kernel],
+        );
+        let kernel = t.x(&[3, n, 2 * n]);
+        t.add("convolution by batch", Convolution { batch_groups: n, ..plain }, vec![images, kernel]);
+    }
     Ok(())
 }
 
