@@ -475,12 +475,30 @@ def elementwise():
         def forward(self, x):
             w = self.w
             y = torch.exp(-w.abs()) + torch.log1p(w * w) + torch.sqrt(w.square() + 1.0) + torch.rsqrt(w.pow(2) + 1.0)
-            y = y + torch.sin(w) * torch.cos(w) - torch.erf(w) + torch.expm1(w * 0.1) + w.pow(3) + (w * w + 1.0) ** 1.5
-            y = y + torch.clamp(w, -0.5, 0.5) + torch.where(w > 0, w, 2.0 * w) + torch.maximum(w, x) + torch.minimum(w, x)
-            y = y + F.softplus(w) + F.mish(w) + F.hardsigmoid(w) + F.hardtanh(w) + F.relu6(w) + F.selu(w) + F.logsigmoid(w)
-            y = y + torch.remainder(w, 0.7) + torch.floor(w) + torch.sign(w) + torch.reciprocal(w + 10.0) + w / (x.abs() + 1.0)
-            y = y + torch.lerp(w, x, 0.3) + torch.addcmul(x, w, w, value=0.5) + (3.0 - w) + torch.rsub(w, x, alpha=2.0)
-            y = y + torch.sigmoid(w) * torch.tanh(w) + torch.log(w.abs() + 1.0) + torch.log2(w.abs() + 1.0) + F.glu(torch.cat([w, x], 1))
+            y = (
+                y + torch.sin(w) * torch.cos(w) - torch.erf(w) + torch.expm1(w * 0.1) + w.pow(3)
+                + (w * w + 1.0) ** 1.5
+            )
+            y = (
+                y + torch.clamp(w, -0.5, 0.5) + torch.where(w > 0, w, 2.0 * w) + torch.maximum(w, x)
+                + torch.minimum(w, x)
+            )
+            y = (
+                y + F.softplus(w) + F.mish(w) + F.hardsigmoid(w) + F.hardtanh(w) + F.relu6(w) + F.selu(w)
+                + F.logsigmoid(w)
+            )
+            y = (
+                y + torch.remainder(w, 0.7) + torch.floor(w) + torch.sign(w) + torch.reciprocal(w + 10.0)
+                + w / (x.abs() + 1.0)
+            )
+            y = (
+                y + torch.lerp(w, x, 0.3) + torch.addcmul(x, w, w, value=0.5) + (3.0 - w)
+                + torch.rsub(w, x, alpha=2.0)
+            )
+            y = (
+                y + torch.sigmoid(w) * torch.tanh(w) + torch.log(w.abs() + 1.0) + torch.log2(w.abs() + 1.0)
+                + F.glu(torch.cat([w, x], 1))
+            )
             return y + (w > x).float() + torch.logical_and(w > 0, x > 0).to(w.dtype) + torch.isfinite(w).float()
 
     return regression(Net())
@@ -498,14 +516,38 @@ def shapes():
             w, t = self.w, self.t
             a, b = w.chunk(2, dim=1)
             c = torch.stack([a, b], dim=1).flatten(1)
-            d = torch.cat([w[1:], w[:1]], 0) + torch.roll(w, 1, 0) + w.flip(1) + w.repeat(2, 1)[:6] + w[::2].repeat_interleave(2, 0)
-            e = t.permute(1, 0, 2).reshape(6, 4) + t.unbind(0)[1].expand(2, 3, 4).reshape(6, 4) + t.movedim(0, 1).flatten(0, 1)
-            f = torch.tril(w[:4]) .sum(0) + torch.triu(w[:4], 1).sum(0) + w.narrow(0, 1, 2).squeeze().mean(0) + w.t()[0, :4]
-            g = F.pad(w, (1, -1, 0, 0), value=2.0) + torch.einsum("ij,kj->ik", w, w)[:, :4] + torch.einsum("bij,bkj->bik", t, t).sum((0, 1))[0]
-            h = w[torch.tensor([0, 2, 2, 5, 1, 0])] + w.index_select(1, torch.tensor([3, 0, 1, 1])) + torch.gather(w, 1, torch.tensor([[0, 1, 3, 3]]).expand(6, 4))
-            i = torch.zeros(6, 4).index_put((torch.tensor([1, 1]), torch.tensor([0, 0])), w[0, :2], accumulate=True) + torch.zeros(6, 4).scatter_add(0, torch.tensor([[0, 1, 1, 5]]), w[:1])
-            j = t[:, torch.tensor([0, 2])][:, :, None].squeeze(2).sum((0, 1)) + t.split([1, 2], 1)[1].amax((0, 1)) + F.one_hot(torch.tensor([1, 0, 3, 2]), 4).sum(0)
-            return c + d + e + f + g + h + i + j + torch.arange(4.0) + torch.linspace(0.0, 1.0, 4) + torch.full((4,), 2) + torch.eye(6, 4)
+            d = (
+                torch.cat([w[1:], w[:1]], 0) + torch.roll(w, 1, 0) + w.flip(1) + w.repeat(2, 1)[:6]
+                + w[::2].repeat_interleave(2, 0)
+            )
+            e = (
+                t.permute(1, 0, 2).reshape(6, 4) + t.unbind(0)[1].expand(2, 3, 4).reshape(6, 4)
+                + t.movedim(0, 1).flatten(0, 1)
+            )
+            f = (
+                torch.tril(w[:4]) .sum(0) + torch.triu(w[:4], 1).sum(0) + w.narrow(0, 1, 2).squeeze().mean(0)
+                + w.t()[0, :4]
+            )
+            g = (
+                F.pad(w, (1, -1, 0, 0), value=2.0) + torch.einsum("ij,kj->ik", w, w)[:, :4]
+                + torch.einsum("bij,bkj->bik", t, t).sum((0, 1))[0]
+            )
+            h = (
+                w[torch.tensor([0, 2, 2, 5, 1, 0])] + w.index_select(1, torch.tensor([3, 0, 1, 1]))
+                + torch.gather(w, 1, torch.tensor([[0, 1, 3, 3]]).expand(6, 4))
+            )
+            i = (
+                torch.zeros(6, 4).index_put((torch.tensor([1, 1]), torch.tensor([0, 0])), w[0, :2], accumulate=True)
+                + torch.zeros(6, 4).scatter_add(0, torch.tensor([[0, 1, 1, 5]]), w[:1])
+            )
+            j = (
+                t[:, torch.tensor([0, 2])][:, :, None].squeeze(2).sum((0, 1)) + t.split([1, 2], 1)[1].amax((0, 1))
+                + F.one_hot(torch.tensor([1, 0, 3, 2]), 4).sum(0)
+            )
+            return (
+                c + d + e + f + g + h + i + j + torch.arange(4.0) + torch.linspace(0.0, 1.0, 4) + torch.full((4,), 2)
+                + torch.eye(6, 4)
+            )
 
     return regression(Net())
 
@@ -519,10 +561,19 @@ def reductions():
 
         def forward(self, x):
             w = self.w
-            y = w.mean(1, keepdim=True) + w.var(0) + w.std(1, keepdim=True, unbiased=False) + w.amax(0) + w.amin(1, keepdim=True)
-            y = y + torch.logsumexp(w, 1, keepdim=True) + torch.logsumexp(w, (0, 1)) + w.norm() + torch.linalg.vector_norm(w, 1, 1, keepdim=True)
+            y = (
+                w.mean(1, keepdim=True) + w.var(0) + w.std(1, keepdim=True, unbiased=False) + w.amax(0)
+                + w.amin(1, keepdim=True)
+            )
+            y = (
+                y + torch.logsumexp(w, 1, keepdim=True) + torch.logsumexp(w, (0, 1)) + w.norm()
+                + torch.linalg.vector_norm(w, 1, 1, keepdim=True)
+            )
             y = y + w.cumsum(1) + w.max(0).values + w.min(1, keepdim=True).values + w.prod(1, keepdim=True) + w.sum()
-            y = y + F.softmax(w, 0) + F.log_softmax(w, 1) + F.normalize(w, dim=1) + torch.var_mean(w, 0)[0] + w.argmax(1, keepdim=True)
+            y = (
+                y + F.softmax(w, 0) + F.log_softmax(w, 1) + F.normalize(w, dim=1) + torch.var_mean(w, 0)[0]
+                + w.argmax(1, keepdim=True)
+            )
             y = y + (w > 5.0).any() + (w > -9.0).all(1, keepdim=True) + F.cosine_similarity(w, x, dim=1)[:, None]
             return y * 0.1
 
@@ -539,11 +590,19 @@ def losses():
         def forward(self, x, y):
             w = self.w * x
             loss = F.l1_loss(w, x) + F.huber_loss(w, x, delta=0.7) + F.smooth_l1_loss(w, x, reduction="sum") * 0.1
-            loss = loss + F.binary_cross_entropy_with_logits(w, torch.sigmoid(x), pos_weight=torch.tensor([1.0, 2.0, 3.0, 0.5]))
-            loss = loss + F.binary_cross_entropy(torch.sigmoid(w), torch.sigmoid(x)) + F.nll_loss(F.log_softmax(w, 1), y)
+            loss = (
+                loss
+                + F.binary_cross_entropy_with_logits(w, torch.sigmoid(x), pos_weight=torch.tensor([1.0, 2.0, 3.0, 0.5]))
+            )
+            loss = (
+                loss + F.binary_cross_entropy(torch.sigmoid(w), torch.sigmoid(x)) + F.nll_loss(F.log_softmax(w, 1), y)
+            )
             loss = loss + F.cross_entropy(w, y, label_smoothing=0.1) + F.cross_entropy(w, F.softmax(x, 1))
             loss = loss + F.kl_div(F.log_softmax(w, 1), F.softmax(x, 1), reduction="batchmean")
-            return loss + F.cross_entropy(w, y, reduction="none").square().sum() + F.mse_loss(w, x, reduction="sum") * 0.01
+            return (
+                loss + F.cross_entropy(w, y, reduction="none").square().sum()
+                + F.mse_loss(w, x, reduction="sum") * 0.01
+            )
 
     return Net(), {"x": torch.randn(6, 4), "y": torch.tensor([0, 3, 1, -100, 2, 2])}, {}
 
@@ -582,49 +641,89 @@ def rows(w, x):
     yield from (OPS.bitwise_and.Tensor(i, j), OPS.bitwise_or.Tensor(i, j), OPS.bitwise_xor.Tensor(i, j))
     yield from (OPS.bitwise_and.Scalar(i, 6), OPS.bitwise_or.Scalar(i, 6), OPS.bitwise_xor.Scalar(i, 6))
     yield from (OPS.logical_or.default(m, i), OPS.logical_xor.default(m, n), OPS.isinf.default(w / 0.0))
-    yield from (OPS.ge.Tensor(w, i), OPS.le.Tensor(w, x), OPS.lt.Tensor(i, j), OPS.ne.Tensor(i, j), OPS.ne.Scalar(i, 1))
+    yield from (OPS.ge.Tensor(w, i), OPS.le.Tensor(w, x), OPS.lt.Tensor(i, j), OPS.ne.Tensor(i, j))
+    yield OPS.ne.Scalar(i, 1)
     yield from (OPS.floor_divide.default(i, k), OPS.div.Tensor_mode(w, p, rounding_mode="floor"))
     yield from (OPS.div.Tensor_mode(i, k, rounding_mode="trunc"), OPS.div.Scalar_mode(w, 0.3, rounding_mode="trunc"))
-    yield from (OPS.remainder.Tensor(i, k), OPS.fmod.Tensor(w, p), OPS.fmod.Scalar(i, 3), OPS.true_divide.Tensor(i, k))
+    yield from (OPS.remainder.Tensor(i, k), OPS.fmod.Tensor(w, p), OPS.fmod.Scalar(i, 3))
+    yield OPS.true_divide.Tensor(i, k)
     yield from (OPS.floor_divide.Scalar(i, 3), OPS.addcdiv.default(x, w, p, value=0.5), OPS.lerp.Tensor(w, x, p))
-    yield from (OPS.ceil.default(w), OPS.trunc.default(w * 3.0), OPS.tan.default(w * 0.3), OPS.log10.default(p), OPS.sgn.default(w))
-    yield from (OPS.erfc.default(w), OPS.erfinv.default(torch.tanh(w) * 0.5), OPS.sub.Scalar(w, 2, 0.5), OPS.add.Scalar(w, 2))
-    yield from (OPS.pow.Scalar(2.0, w), OPS.pow.Tensor_Tensor(p, x), OPS.mul.Scalar(w, 2), OPS.div.Scalar(w, 4), OPS.rsub.Scalar(w, 1, 2))
+    yield from (OPS.ceil.default(w), OPS.trunc.default(w * 3.0), OPS.tan.default(w * 0.3), OPS.log10.default(p))
+    yield OPS.sgn.default(w)
+    yield from (OPS.erfc.default(w), OPS.erfinv.default(torch.tanh(w) * 0.5), OPS.sub.Scalar(w, 2, 0.5))
+    yield OPS.add.Scalar(w, 2)
+    yield from (OPS.pow.Scalar(2.0, w), OPS.pow.Tensor_Tensor(p, x), OPS.mul.Scalar(w, 2), OPS.div.Scalar(w, 4))
+    yield OPS.rsub.Scalar(w, 1, 2)
     yield from (OPS.max.other(w, x), OPS.min.other(w, x), OPS.clip.default(w, -0.3), OPS.clamp_min.Tensor(w, x))
-    yield from (OPS.clamp_max.Tensor(w, x), OPS.clamp_max.default(w, 0.2), OPS.clamp_min.default(w, -0.2), OPS.clamp.Tensor(w, x - 1.0, x + 0.5))
+    yield from (OPS.clamp_max.Tensor(w, x), OPS.clamp_max.default(w, 0.2), OPS.clamp_min.default(w, -0.2))
+    yield OPS.clamp.Tensor(w, x - 1.0, x + 0.5)
     yield from (OPS.where.ScalarOther(m, w, 2.0), OPS.where.ScalarSelf(m, 2.0, w), OPS.where.Scalar(m, 1.0, 0.0))
-    yield from (OPS.masked_fill.Tensor(w, m, torch.tensor(3.0)), OPS.prelu.default(w, w[0]), OPS._prelu_kernel.default(w, p))
-    yield from (OPS.max.default(w), OPS.min.default(w), OPS.prod.default(p), OPS.all.default(m), OPS.all.dims(m, [0, 1]), OPS.any.dims(m, [1]), OPS.isnan.default(w / 0.0))
-    yield from (OPS.any.dim(m, 1), OPS.argmin.default(w), OPS.std.default(w), OPS.std.correction(w, [1], correction=0), OPS.var.default(w))
-    yield from (OPS.std_mean.correction(w, [0])[0], OPS.var_mean.correction(w, [0])[1], OPS.var.dim(w, [1], False), OPS.norm.Scalar(w), OPS.norm.ScalarOpt_dim(w, 2, [1], True))
-    yield from (OPS.mT.default(w), OPS.numpy_T.default(w), OPS.mv.default(w, x[0]), OPS.dot.default(w[0], x[0]), OPS.outer.default(w[0], x[1]))
-    yield from (OPS.baddbmm.default(x, w[None], x[None, :4, :4], beta=0.5, alpha=2.0), OPS.bilinear.default(w, x, w.view(2, 3, 4)[:, :, :].expand(2, 3, 4)[:, :1].expand(2, 4, 4)))
-    yield from (OPS.reshape_as.default(w, x.t()), OPS.view_as.default(w, x), OPS.broadcast_to.default(w[0], [6, 4]), OPS.tile.default(w, [2]))
-    yield from (OPS.split.sizes(w, [2, 4])[1], OPS.unflatten.int(w, 0, [2, -1]), OPS.select_scatter.default(w, x[0], 0, 2))
-    yield from (OPS.slice_scatter.default(w, x[:2], 0, 1, 3), OPS.take_along_dim.default(w, k[:1] % 4, 1), OPS.index_add.default(w, 0, k[0] % 6, x[:4], alpha=2.0))
+    yield from (OPS.masked_fill.Tensor(w, m, torch.tensor(3.0)), OPS.prelu.default(w, w[0]))
+    yield OPS._prelu_kernel.default(w, p)
+    yield from (OPS.max.default(w), OPS.min.default(w), OPS.prod.default(p), OPS.all.default(m))
+    yield from (OPS.all.dims(m, [0, 1]), OPS.any.dims(m, [1]), OPS.isnan.default(w / 0.0))
+    yield from (OPS.any.dim(m, 1), OPS.argmin.default(w), OPS.std.default(w))
+    yield from (OPS.std.correction(w, [1], correction=0), OPS.var.default(w))
+    yield from (OPS.std_mean.correction(w, [0])[0], OPS.var_mean.correction(w, [0])[1], OPS.var.dim(w, [1], False))
+    yield from (OPS.norm.Scalar(w), OPS.norm.ScalarOpt_dim(w, 2, [1], True))
+    yield from (OPS.mT.default(w), OPS.numpy_T.default(w), OPS.mv.default(w, x[0]), OPS.dot.default(w[0], x[0]))
+    yield OPS.outer.default(w[0], x[1])
+    yield OPS.baddbmm.default(x, w[None], x[None, :4, :4], beta=0.5, alpha=2.0)
+    yield OPS.bilinear.default(w, x, w.view(2, 3, 4)[:, :, :].expand(2, 3, 4)[:, :1].expand(2, 4, 4))
+    yield from (OPS.reshape_as.default(w, x.t()), OPS.view_as.default(w, x), OPS.broadcast_to.default(w[0], [6, 4]))
+    yield OPS.tile.default(w, [2])
+    yield from (OPS.split.sizes(w, [2, 4])[1], OPS.unflatten.int(w, 0, [2, -1]))
+    yield OPS.select_scatter.default(w, x[0], 0, 2)
+    yield from (OPS.slice_scatter.default(w, x[:2], 0, 1, 3), OPS.take_along_dim.default(w, k[:1] % 4, 1))
+    yield OPS.index_add.default(w, 0, k[0] % 6, x[:4], alpha=2.0)
     yield from (OPS.scatter.src(w, 0, k[:1] % 6, x), OPS.scatter.value(w, 1, k[:, :1] % 4, 3.0))
-    yield from (OPS.new_full.default(w, [4], 2.0), OPS.new_ones.default(i, [4]), OPS.new_zeros.default(w, [4]), OPS.ones_like.default(w))
-    yield from (OPS.zeros_like.default(w, dtype=torch.int64), OPS.full_like.default(w, 2.5), OPS.fill.Scalar(w, 2.0), OPS.fill.Tensor(w, w[0, 0]))
-    yield from (OPS.zero.default(w), OPS.copy.default(x, w[0].detach()), OPS.eye.default(4), OPS.arange.start(2, 6), OPS.arange.start_step(0.5, 3.0, 0.5))
-    yield from (OPS.to.device(w, "cpu", torch.float64), OPS.to.other(i, w), OPS.to.dtype_layout(i, dtype=torch.float32))
-    yield from (OPS.type_as.default(i, w), OPS.scalar_tensor.default(2.5), OPS._unsafe_view.default(w, [4, 6]), OPS._to_copy.default(w, dtype=torch.float16))
-    yield from (OPS.native_layer_norm.default(w, [4], x[0], x[1], 1e-5)[0], OPS._fused_rms_norm.default(w, [4], x[0], 1e-5)[0], OPS.rms_norm.default(w, [4]))
-    yield from (OPS.native_group_norm.default(image, x[0, :2], None, 1, 2, 12, 1, 1e-5)[0], OPS._native_batch_norm_legit.default(w, x[0], None, x[1], x[2].abs(), False, 0.1, 1e-5)[0], OPS._native_batch_norm_legit.no_stats(w, x[0], None, True, 0.1, 1e-5)[0])
-    yield from (OPS._native_batch_norm_legit_no_training.default(w, x[0], x[1], x[2], x[3].abs(), 0.1, 1e-5)[0], OPS.native_dropout.default(w, 0.5, False)[0])
-    yield from (OPS.native_batch_norm.default(w, x[0], x[1], x[2], x[3].abs(), False, 0.1, 1e-5)[0], OPS.feature_dropout.default(w, 0.5, False))
+    yield from (OPS.new_full.default(w, [4], 2.0), OPS.new_ones.default(i, [4]), OPS.new_zeros.default(w, [4]))
+    yield OPS.ones_like.default(w)
+    yield from (OPS.zeros_like.default(w, dtype=torch.int64), OPS.full_like.default(w, 2.5), OPS.fill.Scalar(w, 2.0))
+    yield OPS.fill.Tensor(w, w[0, 0])
+    yield from (OPS.zero.default(w), OPS.copy.default(x, w[0].detach()), OPS.eye.default(4), OPS.arange.start(2, 6))
+    yield OPS.arange.start_step(0.5, 3.0, 0.5)
+    yield from (OPS.to.device(w, "cpu", torch.float64), OPS.to.other(i, w))
+    yield OPS.to.dtype_layout(i, dtype=torch.float32)
+    yield from (OPS.type_as.default(i, w), OPS.scalar_tensor.default(2.5), OPS._unsafe_view.default(w, [4, 6]))
+    yield OPS._to_copy.default(w, dtype=torch.float16)
+    yield OPS.native_layer_norm.default(w, [4], x[0], x[1], 1e-5)[0]
+    yield from (OPS._fused_rms_norm.default(w, [4], x[0], 1e-5)[0], OPS.rms_norm.default(w, [4]))
+    yield OPS.native_group_norm.default(image, x[0, :2], None, 1, 2, 12, 1, 1e-5)[0]
+    yield OPS._native_batch_norm_legit.default(w, x[0], None, x[1], x[2].abs(), False, 0.1, 1e-5)[0]
+    yield OPS._native_batch_norm_legit.no_stats(w, x[0], None, True, 0.1, 1e-5)[0]
+    yield OPS._native_batch_norm_legit_no_training.default(w, x[0], x[1], x[2], x[3].abs(), 0.1, 1e-5)[0]
+    yield OPS.native_dropout.default(w, 0.5, False)[0]
+    yield OPS.native_batch_norm.default(w, x[0], x[1], x[2], x[3].abs(), False, 0.1, 1e-5)[0]
+    yield OPS.feature_dropout.default(w, 0.5, False)
     yield from (OPS.nll_loss.default(log, labels), OPS.nll_loss_forward.default(log, labels, None, 1, -100)[0])
-    yield from (OPS.nll_loss2d_forward.default(log.t().contiguous().view(1, 4, 2, 3), labels.view(1, 2, 3), None, 2, -100)[0], OPS.log_sigmoid_forward.default(w)[0])
-    yield from (OPS.conv1d.default(line, w.view(2, 4, 3), None, [2], [1]), OPS.conv2d.padding(image, kernel, None, [1], "same", [1], 2), OPS.conv3d.default(image.view(1, 2, 1, 3, 4), w.view(2, 2, 1, 2, 3)))
-    yield from (OPS.conv3d.padding(image.view(1, 2, 1, 3, 4), w.view(2, 2, 1, 2, 3), None, [1], "valid"), OPS.conv_transpose1d.default(line, w.view(4, 2, 3), None, [2]), OPS.conv1d.padding(line, w.view(2, 4, 3), None, [1], "same"))
-    yield from (OPS.conv_transpose3d.input(image.view(1, 2, 3, 2, 2), kernel.view(2, 1, 2, 2, 1)), OPS.max_pool1d.default(line, [3], [2], [1]), OPS.avg_pool1d.default(line, [2]))
-    yield from (OPS.max_pool2d.default(image, [2, 2], [2, 2], [0, 0], [1, 1], True), OPS.avg_pool2d.default(image, [2, 2], [1, 1], [1, 1]), OPS.adaptive_avg_pool1d.default(line, [4]))
-    yield from (OPS._adaptive_avg_pool2d.default(image, [2, 3]), OPS.upsample_nearest2d.default(image, [6, 8]), OPS.logsumexp.default(image, [1, 3]))
-    yield from (OPS.var.correction(w, [1], correction=2), OPS.constant_pad_nd.default(w, [1, 2], 0.5), OPS.eq.Tensor(i, j), OPS.ge.Scalar(w, 0.5))
-    yield from (OPS.fill.Scalar(OPS.empty_like.default(w), 2.0), OPS.max_pool2d_with_indices.default(image, [2, 2])[0], OPS.native_layer_norm.default(w, [4], None, None, 1e-5)[0])
-    yield from (*OPS.sort.default(w, 0, True), OPS.sort.stable(w, stable=True, dim=1)[0], *OPS.topk.default(w, 2), OPS.topk.default(w, 3, 0, False)[0])
-    yield from (OPS.argsort.default(w), OPS.argsort.stable(w, stable=True, descending=True), OPS.diff.default(w), OPS.diff.default(m, 1, 0))
-    yield from (OPS._weight_norm.default(w, x[:, :1]), OPS.pixel_shuffle.default(w.view(4, 2, 3), 2), OPS.swapaxes.default(w, 0, -1))
-    yield from (OPS._scaled_dot_product_flash_attention_for_cpu.default(line[None], line[None], line[None], 0.0, True)[0], OPS.alias.default(w), OPS.expand_as.default(w[0], x))
+    yield OPS.nll_loss2d_forward.default(log.t().contiguous().view(1, 4, 2, 3), labels.view(1, 2, 3), None, 2, -100)[0]
+    yield OPS.log_sigmoid_forward.default(w)[0]
+    yield OPS.conv1d.default(line, w.view(2, 4, 3), None, [2], [1])
+    yield OPS.conv2d.padding(image, kernel, None, [1], "same", [1], 2)
+    yield OPS.conv3d.default(image.view(1, 2, 1, 3, 4), w.view(2, 2, 1, 2, 3))
+    yield OPS.conv3d.padding(image.view(1, 2, 1, 3, 4), w.view(2, 2, 1, 2, 3), None, [1], "valid")
+    yield OPS.conv_transpose1d.default(line, w.view(4, 2, 3), None, [2])
+    yield OPS.conv1d.padding(line, w.view(2, 4, 3), None, [1], "same")
+    yield OPS.conv_transpose3d.input(image.view(1, 2, 3, 2, 2), kernel.view(2, 1, 2, 2, 1))
+    yield from (OPS.max_pool1d.default(line, [3], [2], [1]), OPS.avg_pool1d.default(line, [2]))
+    yield OPS.max_pool2d.default(image, [2, 2], [2, 2], [0, 0], [1, 1], True)
+    yield from (OPS.avg_pool2d.default(image, [2, 2], [1, 1], [1, 1]), OPS.adaptive_avg_pool1d.default(line, [4]))
+    yield from (OPS._adaptive_avg_pool2d.default(image, [2, 3]), OPS.upsample_nearest2d.default(image, [6, 8]))
+    yield OPS.logsumexp.default(image, [1, 3])
+    yield from (OPS.var.correction(w, [1], correction=2), OPS.constant_pad_nd.default(w, [1, 2], 0.5))
+    yield from (OPS.eq.Tensor(i, j), OPS.ge.Scalar(w, 0.5))
+    yield OPS.fill.Scalar(OPS.empty_like.default(w), 2.0)
+    yield OPS.max_pool2d_with_indices.default(image, [2, 2])[0]
+    yield OPS.native_layer_norm.default(w, [4], None, None, 1e-5)[0]
+    yield from (*OPS.sort.default(w, 0, True), OPS.sort.stable(w, stable=True, dim=1)[0], *OPS.topk.default(w, 2))
+    yield OPS.topk.default(w, 3, 0, False)[0]
+    yield from (OPS.argsort.default(w), OPS.argsort.stable(w, stable=True, descending=True), OPS.diff.default(w))
+    yield OPS.diff.default(m, 1, 0)
+    yield from (OPS._weight_norm.default(w, x[:, :1]), OPS.pixel_shuffle.default(w.view(4, 2, 3), 2))
+    yield OPS.swapaxes.default(w, 0, -1)
+    yield OPS._scaled_dot_product_flash_attention_for_cpu.default(line[None], line[None], line[None], 0.0, True)[0]
+    yield from (OPS.alias.default(w), OPS.expand_as.default(w[0], x))
 
 
 @case
@@ -714,9 +813,11 @@ def hugging_face():
     import transformers as t
 
     small = dict(attn_implementation="sdpa", use_cache=False)
-    gpt2 = t.GPT2Config(vocab_size=31, n_embd=16, n_layer=2, n_head=2, n_positions=16, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, **small)
+    gpt2 = t.GPT2Config(vocab_size=31, n_embd=16, n_layer=2, n_head=2, n_positions=16,
+                        resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, **small)
     bert = t.BertConfig(vocab_size=31, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-                        max_position_embeddings=16, hidden_dropout_prob=0, attention_probs_dropout_prob=0, attn_implementation="sdpa")
+                        max_position_embeddings=16, hidden_dropout_prob=0, attention_probs_dropout_prob=0,
+                        attn_implementation="sdpa")
     llama = t.LlamaConfig(vocab_size=31, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
                           intermediate_size=24, max_position_embeddings=16, **small)
     eager = t.GPT2Config(**{**gpt2.to_dict(), "attn_implementation": "eager"})
@@ -728,7 +829,8 @@ def hugging_face():
              "hf_mixtral": (t.MixtralForCausalLM, mixtral)}
     for name, (model, config) in kinds.items():
         ids = torch.randint(31, (3, 8))
-        inputs = {"input_ids": ids, "attention_mask": torch.ones(3, 8, dtype=torch.int64), "labels": torch.randint(31, (3, 8))}
+        mask = torch.ones(3, 8, dtype=torch.int64)
+        inputs = {"input_ids": ids, "attention_mask": mask, "labels": torch.randint(31, (3, 8))}
         inputs["attention_mask"][1, 6:] = 0
         yield name, (lambda model=model, config=config, inputs=inputs: (model(config), inputs, {}))
 
@@ -742,7 +844,8 @@ def families(folder):
                           intermediate_size=24, max_position_embeddings=8, rms_norm_eps=1e-5, tie_word_embeddings=False)
     bert = t.BertConfig(vocab_size=31, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
                         max_position_embeddings=8)
-    for name, kind, config in (("gpt", t.GPT2LMHeadModel, gpt), ("llama", t.LlamaForCausalLM, llama), ("bert", t.BertForMaskedLM, bert)):
+    kinds = (("gpt", t.GPT2LMHeadModel, gpt), ("llama", t.LlamaForCausalLM, llama), ("bert", t.BertForMaskedLM, bert))
+    for name, kind, config in kinds:
         torch.manual_seed(7)
         model = kind(config).eval()
         for parameter in model.parameters():
@@ -752,7 +855,8 @@ def families(folder):
         if name == "bert":
             mask[1, 6:] = 0
             extra = {"token_types": torch.randint(2, (3, 8))}
-        logits = model(input_ids=ids, attention_mask=mask, **({"token_type_ids": extra["token_types"]} if extra else {})).logits
+        types = {"token_type_ids": extra["token_types"]} if extra else {}
+        logits = model(input_ids=ids, attention_mask=mask, **types).logits
         model.save_pretrained(folder / name, safe_serialization=True)
         record = {"input.tokens": ids, "input.attention_mask": mask, "logits": logits.detach()}
         record |= {f"input.{key}": value for key, value in extra.items()}

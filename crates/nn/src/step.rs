@@ -59,8 +59,8 @@ pub fn train_step(forward: &Graph, options: &StepOptions) -> Result<Graph> {
 
 /// The forward graph with the gradient of its output `loss` (a float scalar) with respect to every
 /// parameter: outputs `loss`, the other outputs, then `grad.<parameter>` in the order of the
-/// parameters. Nodes marked for recomputation are recomputed rather than stored ([`remat`]). E055
-/// without such a loss.
+/// parameters. Nodes marked for recomputation are recomputed rather than stored ([`remat`]). Outputs
+/// that replace an input (states such as running means) still do. E055 without such a loss.
 pub fn gradient_graph(forward: &Graph) -> Result<Graph> {
     gradient_graph_wrt(forward, &[])
 }

@@ -5,13 +5,15 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-/// Writes a new file; `what` names it in messages, such as `the plan`.
+/// Writes a new file; `what` names it in messages, such as `the plan`, and
+/// `flag` is the flag that named it.
 ///
 /// # Errors
 /// E043 if the file exists or cannot be written.
 pub fn write_new(
     path: &Path,
     what: &str,
+    flag: &str,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<()> {
     let file = File::create_new(path);
@@ -25,6 +27,6 @@ pub fn write_new(
             .at(path.display().to_string())
             .expected("the path of a new file in a folder that can be written")
             .found(error.to_string())
-            .help("name another file, or remove this one")
+            .help(format!("name another file in an existing folder with {flag}, or remove this one"))
     })
 }

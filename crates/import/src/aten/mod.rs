@@ -84,6 +84,11 @@ fn functional(name: &str) -> Option<String> {
     Some(format!("aten.{base}.{overload}"))
 }
 
+/// The number of rows.
+pub fn count() -> usize {
+    FAMILIES.iter().map(|rows| rows.len()).sum()
+}
+
 /// The names of all rows.
 #[cfg(test)]
 pub fn names() -> impl Iterator<Item = &'static str> {

@@ -1,7 +1,7 @@
 //! Files that must be refused, each by name: damaged and hostile archives, other formats, weights
 //! that do not fit, programs that cannot be imported.
 
-use crate::common::{Entry, zip};
+use crate::common::{Entry, zip, zip64};
 use partita_base::Diagnostic;
 use partita_import::{ImportOptions, ImportedModel, Limits, Pt2, Tensor, Weights};
 use serde_json::{Value, json};
@@ -129,6 +129,28 @@ fn damaged_and_hostile_archives_are_refused() {
     assert_eq!(Pt2::read(Arc::new(whole), None, &one).unwrap_err().code, "E358");
     let small = Limits { json_bytes: 10, ..Limits::default() };
     assert_eq!(Pt2::read(Arc::new(zip(&good())), None, &small).unwrap_err().code, "E358");
+}
+
+#[test]
+fn large_archives_are_read_and_checked() {
+    let whole = zip64(&good());
+    let file = read(whole.clone()).unwrap();
+    assert_eq!(file.tensors().map(|(name, _)| name).collect::<Vec<_>>(), ["w"]);
+    // The 64-bit record, its locator, and the sizes of the first entry.
+    let record = whole.len() - 22 - 20 - 56;
+    let first = whole.windows(4).position(|four| four == [0x50, 0x4B, 1, 2]).unwrap();
+    for (at, words) in [
+        (record, "no ZIP64 end of the central directory"),
+        (record + 46, "a central directory beyond the end"),
+        (record + 56, "no ZIP64 locator"),
+        (record + 56 + 14, "in the middle of a field"),
+        (first + 46 + "m/data/weights/weight_0".len() + 10, "is compressed"),
+        (first + 46 + "m/data/weights/weight_0".len() + 26 + 7, "outside the file"),
+    ] {
+        let mut changed = whole.clone();
+        changed[at] = if changed[at] == 0x7F { 0x3F } else { 0x7F };
+        refused(changed, "E351", &[words]);
+    }
 }
 
 #[test]

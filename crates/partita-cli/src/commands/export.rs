@@ -48,7 +48,7 @@ pub fn export(args: &ExportArgs, output: &mut Output) -> Result<()> {
     let text = plan_text(&plan(args)?, form);
     match &args.out {
         None => output.text(text),
-        Some(path) => write_new(path, "the plan", |file| file.write_all(text.as_bytes()))?,
+        Some(path) => write_new(path, "the plan", "--out", |file| file.write_all(text.as_bytes()))?,
     }
     Ok(())
 }

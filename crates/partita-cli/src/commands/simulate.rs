@@ -60,7 +60,7 @@ pub fn simulate(args: &SimulateArgs, session: &Session, output: &mut Output) -> 
         Ok::<_, Box<Diagnostic>>((set, simulation))
     })?;
     if let Some(path) = &args.trace {
-        write_new(path, "the trace", |file| simulation.trace(&set).chrome(file))?;
+        write_new(path, "the trace", "--trace", |file| simulation.trace(&set).chrome(file))?;
     }
     answer(&Predicted::of(session, &simulation), Predicted::text, output);
     Ok(())

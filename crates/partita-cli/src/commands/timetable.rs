@@ -77,10 +77,10 @@ pub fn timetable(args: &TimetableArgs, output: &mut Output) -> Result<()> {
     };
     if let Some(path) = &args.svg {
         let times = timetable.times(|task| task.kind.slots())?;
-        write_new(path, "the picture", |file| file.write_all(timetable.svg(&times).as_bytes()))?;
+        write_new(path, "the picture", "--svg", |file| file.write_all(timetable.svg(&times).as_bytes()))?;
     }
     if let Some(path) = &args.csv {
-        write_new(path, "the timetable", |file| file.write_all(timetable.to_csv().as_bytes()))?;
+        write_new(path, "the timetable", "--csv", |file| file.write_all(timetable.to_csv().as_bytes()))?;
     }
     answer(&Drawn::of(name, &timetable)?, Drawn::text, output);
     Ok(())

@@ -69,6 +69,46 @@ pub fn zip(entries: &[Entry]) -> Vec<u8> {
     bytes
 }
 
+/// The same archive as large ones are written: sizes and places in 64 bits (ZIP64).
+pub fn zip64(entries: &[Entry]) -> Vec<u8> {
+    let small = zip(entries);
+    let end = small.len() - 22;
+    let directory_start = u32::from_le_bytes(small[end + 16..end + 20].try_into().unwrap()) as usize;
+    let mut bytes = small[..directory_start].to_vec();
+    let mut at = directory_start;
+    while at < end {
+        let mut header = small[at..at + 46].to_vec();
+        let name = usize::from(u16::from_le_bytes(header[28..30].try_into().unwrap()));
+        let field =
+            |at: usize| u64::from(u32::from_le_bytes(header[at..at + 4].try_into().unwrap())).to_le_bytes();
+        // Another field first, then sizes and offset.
+        let mut extra = vec![b'F', b'B', 2, 0, 0, 0, 1, 0, 24, 0];
+        extra.extend([field(24), field(20), field(42)].concat());
+        header[20..28].fill(0xFF);
+        header[42..46].fill(0xFF);
+        header[30..32].copy_from_slice(&(extra.len() as u16).to_le_bytes());
+        bytes.extend(header);
+        bytes.extend(&small[at + 46..at + 46 + name]);
+        bytes.extend(extra);
+        at += 46 + name;
+    }
+    let (record, size) = (bytes.len() as u64, (bytes.len() - directory_start) as u64);
+    let count = (entries.len() as u64).to_le_bytes();
+    bytes.extend(0x0606_4B50u32.to_le_bytes());
+    bytes.extend(44u64.to_le_bytes());
+    bytes.extend([0u8; 12]);
+    bytes.extend([count, count, size.to_le_bytes(), (directory_start as u64).to_le_bytes()].concat());
+    bytes.extend(0x0706_4B50u32.to_le_bytes());
+    bytes.extend([0u8; 4]);
+    bytes.extend(record.to_le_bytes());
+    bytes.extend(1u32.to_le_bytes());
+    bytes.extend(0x0605_4B50u32.to_le_bytes());
+    bytes.extend([0u8; 4]);
+    bytes.extend([0xFF; 12]);
+    bytes.extend([0u8; 2]);
+    bytes
+}
+
 /// The entries of a well-formed archive.
 pub fn unzip(bytes: &[u8]) -> Vec<Entry> {
     let number = |at: usize, size: usize| {
