@@ -333,7 +333,7 @@ fn wrong_texts_are_explained_where_they_are_wrong() {
         ),
         (
             line("%0 = stablehlo.add %a %b : tensor<4xf32>"),
-            "error[E140]: this is not what comes here\n        at: f.mlir:2:25\n  expected: `:`\n     found: `%b`\n      note: %0 = stablehlo.add %a %b : tensor<4xf32>\n                                  ^",
+            "error[E140]: unexpected text\n        at: f.mlir:2:25\n  expected: `:`\n     found: `%b`\n      note: %0 = stablehlo.add %a %b : tensor<4xf32>\n                                  ^",
         ),
         (
             line("%0 = stablehlo.add %a, %b : tensor<5xf32>"),
