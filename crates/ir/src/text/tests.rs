@@ -379,7 +379,7 @@ fn wrong_texts_are_explained_where_they_are_wrong() {
                 "sdy.mesh @mesh = <[\"data\"=2]>\n{}",
                 line("%0 = sdy.sharding_constraint %a <@mesh, [{}, {}]> : tensor<4xf32>")
             ),
-            "error[E148]: a sharding must say something for each dimension\n        at: f.mlir:3:8\n  expected: 1 dimensions for tensor<4xf32>\n     found: 2",
+            "error[E148]: a sharding must have an entry for each dimension\n        at: f.mlir:3:8\n  expected: 1 dimensions for tensor<4xf32>\n     found: 2",
         ),
         (
             "module {\n  func.func @f() {\n    return\n".into(),
