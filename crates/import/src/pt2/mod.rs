@@ -4,7 +4,7 @@
 //! Python and without pickles. [`Pt2::open`] maps the file and reads the graph; [`Pt2::import`]
 //! turns it into a model: parameters keep their names, nodes their module paths and source lines.
 //! The graph that `torch.export` writes is not functional and not free of autograd state: ops may
-//! change tensors in place, and regions without gradients are nested graphs. [`lower`] resolves both.
+//! change tensors in place, and regions without gradients are nested graphs. `lower` resolves both.
 
 mod alias;
 pub(crate) mod call;
