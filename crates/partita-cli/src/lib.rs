@@ -17,39 +17,49 @@ use clap::Parser;
 use cli::{Cli, usage_error};
 use commands::launch;
 use output::Output;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Runs the command with the arguments of this process.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    ExitCode::from(run_with(std::env::args_os().collect()))
+}
+
+/// Runs the command with these arguments, the name of the command first, and returns its exit code.
+pub fn run_with(arguments: Vec<OsString>) -> u8 {
+    let json = arguments.iter().any(|argument| argument == "--json");
+    let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
-        Err(error) => return not_parsed(error),
+        Err(error) => return not_parsed(error, json),
     };
     let mut output = Output::new(cli.json, cli.command.log_every());
     match run::run(&cli, &mut output) {
-        Ok(ending) => ExitCode::from(ending.exit_code()),
+        Ok(ending) => ending.exit_code(),
         // The process that failed first reports the reason.
-        Err(diagnostic) if launch::is_consequence(&diagnostic) => ExitCode::from(launch::CONSEQUENCE),
+        Err(diagnostic) if launch::is_consequence(&diagnostic) => launch::CONSEQUENCE,
         Err(diagnostic) => {
             output.error(&diagnostic);
-            ExitCode::from(2)
+            2
         }
     }
 }
 
 /// A command line that is wrong, or that requests help. With `--json`, help is an event too.
-fn not_parsed(error: clap::Error) -> ExitCode {
-    let json = std::env::args_os().any(|argument| argument == "--json");
+fn not_parsed(error: clap::Error, json: bool) -> u8 {
     let mut output = Output::new(json, None);
     match usage_error(error) {
         Ok(diagnostic) => {
             output.error(&diagnostic);
-            ExitCode::from(2)
+            2
         }
         Err(help) if json && !help.use_stderr() => {
             output.text(help.render().to_string());
-            ExitCode::SUCCESS
+            0
         }
-        Err(help) => help.exit(),
+        Err(help) => {
+            // A closed pipe is no reason to fail.
+            let _ = help.print();
+            u8::try_from(help.exit_code()).unwrap_or(2)
+        }
     }
 }

@@ -433,12 +433,15 @@ fn extend_new(notes: &mut Vec<String>, more: &[String]) {
 }
 
 /// The outputs of a forward graph beside its loss that the options did not request. As outputs they
-/// would stay in memory until the end of the step.
+/// would stay in memory until the end of the step. An output that replaces an input is no prediction: the
+/// input would otherwise have to be fed.
 fn predictions(forward: &Graph, options: &BuildOptions) -> Vec<String> {
-    match options.output_predictions || forward.output_position(LOSS).is_none() {
-        true => Vec::new(),
-        false => forward.output_names.iter().filter(|name| *name != LOSS).cloned().collect(),
+    if options.output_predictions || forward.output_position(LOSS).is_none() {
+        return Vec::new();
     }
+    let replaces = |place: usize| forward.aliases.iter().any(|&(_, output)| output == place);
+    let is_dropped = |(place, name): &(usize, &String)| *name != LOSS && !replaces(*place);
+    forward.output_names.iter().enumerate().filter(is_dropped).map(|(_, name)| name.clone()).collect()
 }
 
 fn without_outputs(mut graph: Graph, names: &[String]) -> Graph {

@@ -22,7 +22,8 @@ pub fn random_feed(model: &Model, seed: u64, ignored_fraction: f64) -> Fed {
     let mut fed = scalars(graph, seed, 1, 1e-3);
     for &input in &graph.inputs {
         let value = graph.value(input);
-        if value.role != Role::Input || fed.contains_key(&value.name) {
+        let is_of_step = InputKind::of(&value.name, &value.role, false).is_scalar_of_step();
+        if value.role != Role::Input || is_of_step {
             continue;
         }
         let draws = Draws::new(seed, &value.name);

@@ -25,7 +25,7 @@ use partita_spmd::Partitioned;
 use partita_spmd::virtual_ranks;
 
 /// Runs a built step on global inputs and returns global outputs.
-pub trait StepRunner {
+pub trait StepRunner: Send + Sync {
     /// A name for messages: `interpreter`, `cpu`.
     fn name(&self) -> &str;
     /// One step.

@@ -11,6 +11,7 @@ use partita::stage_table::{StageRow, stage_table};
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::{Graph, Registry};
 use partita_mesh::rank_list;
+use partita_program::ProgramSet;
 use partita_schedule::explain::{Choice, Collective, Explain, Line, Over, Subject, Tensor};
 use partita_schedule::{Built, Tools, restructure};
 use serde::Serialize;
@@ -152,7 +153,12 @@ impl Explained {
         let tools = Tools { registry: &Registry::default(), runner: &session.step_runner() };
         let forward = restructure(&built.plan, &model, &tools)?.model.forward;
         let notes = session.notes(&model, &built);
-        Ok(Explained { built, forward, notes })
+        Ok(Explained::new(built, forward, notes))
+    }
+
+    /// A built step with the forward graph that its structural lines leave, and notes for the user.
+    pub fn new(built: Built, forward: Graph, notes: Vec<String>) -> Explained {
+        Explained { built, forward, notes }
     }
 
     /// The name of the cluster that the step is planned for.
@@ -162,17 +168,22 @@ impl Explained {
 
     /// The whole step.
     pub fn overview(&self, session: &Session) -> Result<Overview> {
+        Ok(self.overview_of(&session.lower(&self.built)?))
+    }
+
+    /// The whole step, with the counts of its programs.
+    pub fn overview_of(&self, programs: &ProgramSet) -> Overview {
         let explained = (0..self.built.stages.len()).map(|stage| Explain::new(&self.built, stage));
         let explained: Vec<Explain> = explained.collect();
-        Ok(Overview {
+        Overview {
             mesh: self.built.mesh.to_string(),
             cluster: self.cluster(),
             lines: explained[0].lines(&self.forward),
-            counts: Counts::from(&partita_program::counts(&session.lower(&self.built)?)),
+            counts: Counts::from(&partita_program::counts(programs)),
             collectives: explained.iter().flat_map(Explain::collectives).collect(),
             stages: stage_table(&self.built),
             notes: self.notes.clone(),
-        })
+        }
     }
 
     /// The tensor or collective of this name, and its other layouts; `progress` hears how many other layouts

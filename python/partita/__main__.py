@@ -1,0 +1,15 @@
+"""The command line: ``python -m partita`` is the command ``partita``."""
+
+import sys
+
+from partita._partita import run_command
+
+
+def main() -> int:
+    """Runs the command with the arguments of this process and returns its exit code."""
+    sys.stdout.flush()
+    return run_command(["partita", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

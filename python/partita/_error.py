@@ -1,0 +1,25 @@
+"""Diagnostics of the Python side: the same exception, with the same parts, as those of Rust."""
+
+from __future__ import annotations
+
+from partita._partita import PartitaError
+
+
+def refuse(
+    code: str,
+    message: str,
+    *,
+    expected: str | None = None,
+    found: str | None = None,
+    at: str | None = None,
+    help: str | None = None,
+) -> PartitaError:
+    """A ``PartitaError`` to be raised."""
+    lines = [f"error[{code}]: {message}"]
+    for label, text in (("at", at), ("expected", expected), ("found", found), ("help", help)):
+        if text is not None:
+            lines.append(f"  {label:>8}: " + text.replace("\n", "\n            "))
+    error = PartitaError("\n".join(lines))
+    error.code, error.message, error.expected, error.found = code, message, expected, found
+    error.at, error.notes, error.help = at, [], help
+    return error

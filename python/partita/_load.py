@@ -1,0 +1,120 @@
+"""Models: a file of ``torch.export``, or a module of PyTorch that is exported on the way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from partita import _partita
+from partita._tensors import to_numpy, to_torch
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Model", "load"]
+
+
+class Model:
+    """A model with its weights: what ``load`` returns. It never changes; training happens in a ``Trainer``."""
+
+    def __init__(
+        self,
+        native: _partita.Model,
+        module: torch.nn.Module | None = None,
+        returned: Callable[[Sequence[Any]], Any] | None = None,
+    ) -> None:
+        self._native = native
+        self._module = module
+        # What the module returns, as a function of the tensors in it.
+        self._returned = returned
+        self._types = {name: (dtype, tuple(shape)) for name, dtype, shape in native.inputs()}
+
+    @property
+    def inputs(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """The fed tensors by name: element type and shape. The rows of the batch are dimension 0."""
+        return dict(self._types)
+
+    @property
+    def outputs(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """The outputs by name: element type and shape. The loss, if there is one, is called ``loss``."""
+        return {name: (dtype, tuple(shape)) for name, dtype, shape in self._native.outputs()}
+
+    @property
+    def parameters(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """The trained tensors by name: element type and shape."""
+        return {name: (dtype, tuple(shape)) for name, dtype, shape in self._native.parameters()}
+
+    @property
+    def modules(self) -> dict[str, str]:
+        """The paths of modules, with their classes."""
+        return dict(self._native.modules())
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether an output is the loss."""
+        return self._native.has_loss()
+
+    @property
+    def notes(self) -> list[str]:
+        """Remarks of the import, such as random numbers that differ from PyTorch's."""
+        return self._native.notes()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Parameters and changing buffers by name, with further names of shared ones: tensors of PyTorch if the model
+        came from a module, arrays of numpy otherwise."""
+        unpack = to_numpy if self._module is None else to_torch
+        names = [name for name, _, _ in self._native.parameters() + self._native.states()]
+        found = [(name, self._native.value(name)) for name in names]
+        values = {name: unpack(value) for name, value in found if value is not None}
+        return values | {alias: values[name] for alias, name in self._native.ties()}
+
+    def text(self) -> str:
+        """The forward graph as StableHLO text."""
+        return self._native.text()
+
+    def __repr__(self) -> str:
+        def shown(tensors: dict[str, tuple[str, tuple[int, ...]]]) -> str:
+            return ", ".join(f"{name}: {dtype}{list(shape)}" for name, (dtype, shape) in tensors.items())
+
+        return f"Model({shown(self.inputs)} -> {shown(self.outputs)}; {len(self.parameters)} parameters)"
+
+
+def load(
+    model: torch.nn.Module | torch.export.ExportedProgram | str | os.PathLike[str],
+    example_inputs: Any = None,
+    *,
+    loss: Callable[..., Any] | str | None = None,
+    batch: int | None = None,
+) -> Model:
+    """A model from a module of PyTorch, an exported program, or a ``.pt2`` file.
+
+    ``example_inputs`` of a module are a tensor, a tuple, or a dictionary of keyword arguments; their shapes are those
+    of every batch. With a function as ``loss``, the last example input is the target, and the model that is loaded
+    computes ``loss(module(*inputs), target)``. A text as ``loss`` names the output that is the loss, where several
+    could be. ``batch`` is the number of rows, where the file leaves it open.
+
+    Raises ``PartitaError``: E350 to E354 for a file that cannot be read, E355 and E356 for what a step cannot have,
+    E360 for an unclear loss, E390 for a module that PyTorch cannot export, E391 for a custom ``autograd.Function``.
+    """
+    name = loss if isinstance(loss, str) else None
+    if isinstance(model, (str, os.PathLike)):
+        return Model(_partita.Model(os.fspath(model), name, batch))
+    from partita import _export
+
+    function = loss if callable(loss) else None
+    return _export.load(model, example_inputs, function, name, batch)
+
+
+def named_inputs(model: Model, given: Any) -> Mapping[str, Any]:
+    """The tensors of a batch by input name; a tuple is in the order of the inputs.
+
+    Raises ``TypeError`` for another number of tensors.
+    """
+    names = list(model.inputs)
+    if isinstance(given, Mapping):
+        return given
+    values = list(given) if isinstance(given, (tuple, list)) else [given]
+    if len(values) != len(names):
+        raise TypeError(f"expected {len(names)} tensors ({', '.join(names)}), found {len(values)}")
+    return dict(zip(names, values))

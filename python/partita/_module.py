@@ -1,0 +1,224 @@
+"""Modules of PyTorch under a plan: forward and backward passes of the ranks as one function of autograd.
+
+A planned module is a copy of the user's module whose ``forward`` runs planned programs. For each training mode and each
+shape of inputs it is exported and planned once, when it is first called so. Parameters remain those of PyTorch, so any
+optimizer, hook or scheduler works; each pass copies them to the ranks. The backward pass computes the forward pass
+again: ``partita.Trainer`` does neither, and is faster.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+from torch.utils import _pytree as pytree
+
+from partita import _export, _partita
+from partita._error import refuse
+from partita._load import Model
+from partita._partita import Mesh, Plan
+from partita._tensors import pack, to_torch
+
+
+_FLOATS = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
+
+
+class Programs:
+    """The planned programs of a module in one mode, for inputs of one shape."""
+
+    def __init__(self, module: torch.nn.Module, model: Model, plan: Plan, mesh: Mesh) -> None:
+        native = model._native
+        self.model: Any = model
+        self.plan, self.mesh = plan, mesh
+        self.inputs = list(model.inputs)
+        self.outputs = list(model.outputs)
+        self.parameters = [name for name, _, _ in native.parameters()]
+        self.frozen: list[str] = []
+        self.buffers: list[str] = []
+        parameters = dict(module.named_parameters(remove_duplicate=False))
+        for name, _, _ in native.states():
+            (self.frozen if name in parameters else self.buffers).append(name)
+        self.real = [name for name in self.inputs if model.inputs[name][0] in _FLOATS]
+        named = dict(module.named_buffers(remove_duplicate=False))
+        # The programs contain the values of buffers that the module only reads.
+        self.constants = {name: value.clone() for name, value in named.items() if name not in self.buffers}
+        self.forward_pass = _partita.Executable(native, plan, mesh, False)
+        self.backward_pass: _partita.Executable | None = None
+
+    def is_current(self, module: torch.nn.Module) -> bool:
+        """Whether the buffers that the programs contain still have the same values."""
+        named = dict(module.named_buffers(remove_duplicate=False))
+        same = (name in named and torch.equal(named[name], value) for name, value in self.constants.items())
+        return all(same)
+
+    def kept(self, module: torch.nn.Module) -> dict[str, Any]:
+        """The tensors that are neither inputs nor trained: frozen parameters, and copies of changing buffers."""
+        parameters = dict(module.named_parameters(remove_duplicate=False))
+        buffers = dict(module.named_buffers(remove_duplicate=False))
+        copies = {name: buffers[name].clone() for name in self.buffers}
+        return {name: parameters[name] for name in self.frozen} | copies
+
+    def forward(
+        self, module: torch.nn.Module, inputs: Sequence[Any], parameters: Sequence[Any], kept: dict[str, Any]
+    ) -> list[Any]:
+        """The outputs. Buffers that the module changes are changed in place, as by the module itself."""
+        fed = self._feed(self.forward_pass, inputs, parameters, kept)
+        found = [to_torch(value) for value in self.forward_pass.run(fed, self.outputs + self.buffers)]
+        named = dict(module.named_buffers(remove_duplicate=False))
+        with torch.no_grad():
+            for name, value in zip(self.buffers, found[len(self.outputs) :]):
+                named[name].copy_(value)
+        return found[: len(self.outputs)]
+
+    def backward(
+        self,
+        inputs: Sequence[Any],
+        parameters: Sequence[Any],
+        kept: dict[str, Any],
+        cotangents: Sequence[Any],
+        needed: Sequence[bool],
+    ) -> list[Any]:
+        """The gradients with respect to inputs and parameters, None where one is not needed."""
+        if self.backward_pass is None:
+            self.backward_pass = _partita.Executable(self.model._native, self.plan, self.mesh, True)
+        read = self.backward_pass.inputs()
+        fed = self._feed(self.backward_pass, inputs, parameters, kept)
+        for name, cotangent in zip(self.outputs, cotangents):
+            if f"cotangent.{name}" in read:
+                dtype, shape = self.model.outputs[name]
+                value = torch.zeros(shape) if cotangent is None else cotangent
+                fed.append((f"cotangent.{name}", pack(value.to(_FLOATS[dtype]))))
+        names = [name for name, is_needed in zip(self.inputs + self.parameters, needed) if is_needed]
+        found = self.backward_pass.run(fed, [f"grad.{name}" for name in names])
+        gradients = iter([to_torch(value) for value in found])
+        return [next(gradients) if is_needed else None for is_needed in needed]
+
+    def _feed(
+        self,
+        executable: _partita.Executable,
+        inputs: Sequence[Any],
+        parameters: Sequence[Any],
+        kept: dict[str, Any],
+    ) -> list[Any]:
+        """Sets what the executable keeps, and returns what a run is fed."""
+        read, fed = executable.inputs(), []
+        for name, value in [*zip(self.inputs, inputs), *zip(self.parameters, parameters), *kept.items()]:
+            if name in read:
+                fed.append((name, pack(value)))
+            elif name not in self.inputs:
+                executable.set(name, pack(value))
+        return fed
+
+
+class _Step(torch.autograd.Function):
+    """A planned pass: inputs, then parameters; all outputs."""
+
+    @staticmethod
+    def forward(ctx: Any, programs: Programs, module: torch.nn.Module, *tensors: Any) -> tuple[Any, ...]:
+        ctx.programs, ctx.kept = programs, programs.kept(module)
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        count = len(programs.inputs)
+        outputs = programs.forward(module, tensors[:count], tensors[count:], ctx.kept)
+        ctx.mark_non_differentiable(*[value for value in outputs if not value.is_floating_point()])
+        return tuple(outputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
+        tensors, count = ctx.saved_tensors, len(ctx.programs.inputs)
+        gradients = ctx.programs.backward(
+            tensors[:count], tensors[count:], ctx.kept, cotangents, ctx.needs_input_grad[2:]
+        )
+        return (None, None, *gradients)
+
+
+class Planning:
+    """What a planned module has beside its tensors: the class of the user's module, the plan, the mesh, the programs."""
+
+    def __init__(self, kind: type[torch.nn.Module], plan: Plan, mesh: Mesh) -> None:
+        self.kind, self.plan, self.mesh = kind, plan, mesh
+        self.programs: dict[Any, Programs] = {}
+
+    def original(self, module: torch.nn.Module) -> torch.nn.Module:
+        """The user's module with the tensors of the planned one."""
+        plain: torch.nn.Module = object.__new__(self.kind)
+        plain.__dict__.update({name: value for name, value in module.__dict__.items() if name != "_planning"})
+        return plain
+
+    def find(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Programs:
+        """The programs for these inputs, exported and planned if they are new."""
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        inputs = tuple(
+            (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, torch.Tensor) else repr(leaf) for leaf in leaves
+        )
+        parameters = tuple(value.dtype for value in module.parameters())
+        modes = tuple(child.training for child in module.modules())
+        key = (inputs, str(spec), parameters, modes)
+        if key not in self.programs or not self.programs[key].is_current(module):
+            plain = self.original(module)
+            # A program has all gradients: which of them are needed is asked in each pass.
+            frozen = [value for value in module.parameters() if not value.requires_grad and value.is_floating_point()]
+            try:
+                for value in frozen:
+                    value.requires_grad_(True)
+                # What is saved says which parameters are trained.
+                exported = _export._exported(plain, args, kwargs)
+                model = _export._imported(exported, plain, None, None)
+            finally:
+                for value in frozen:
+                    value.requires_grad_(False)
+            self.programs[key] = Programs(module, model, self.plan, self.mesh)
+        return self.programs[key]
+
+
+def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+    programs = self._planning.find(self, args, kwargs)
+    native = programs.model._native
+    if self.training and native.is_random():
+        raise refuse(
+            "E392",
+            "the module draws random numbers in training, which its two passes would draw differently",
+            expected="a module without active dropout",
+            found=type(self).__name__,
+            help="call eval() on the dropout, or train with partita.Trainer",
+        )
+    leaves = pytree.tree_leaves((args, kwargs))
+    inputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    named = dict(self.named_parameters(remove_duplicate=False))
+    parameters = [named[name] for name in programs.parameters]
+    is_differentiated = torch.is_grad_enabled() and any(value.requires_grad for value in [*inputs, *parameters])
+    if is_differentiated:
+        for name, value in zip(programs.inputs, inputs):
+            if value.requires_grad and name not in programs.real[:1]:
+                raise refuse(
+                    "E392",
+                    f"a planned module has no gradient with respect to its input `{name}`",
+                    expected=f"gradients with respect to parameters and to `{programs.real[0]}`",
+                    found=f"`{name}` requires a gradient",
+                    help="detach the input",
+                )
+        outputs = list(_Step.apply(programs, self, *inputs, *parameters))
+    else:
+        outputs = programs.forward(self, inputs, parameters, programs.kept(self))
+    return programs.model._returned(outputs)
+
+
+def planned_module(module: torch.nn.Module, plan: Plan, mesh: Mesh) -> torch.nn.Module:
+    """A copy of a module whose passes run on a mesh under a plan. It is an instance of the module's class.
+
+    Calling it raises ``PartitaError``: E390 and E391 for what PyTorch cannot export, E392 for random numbers in training
+    and for gradients of further inputs, and what the plan refuses.
+    """
+    kind = type(module)
+    made: Any = copy.deepcopy(module)
+    made._planning = Planning(kind, plan, mesh)
+
+    def reduce(self: Any, protocol: int) -> Any:
+        return planned_module, (self._planning.original(self), plan, mesh)
+
+    made.__class__ = type(kind.__name__, (kind,), {"forward": _forward, "__reduce_ex__": reduce})
+    return made

@@ -1,0 +1,40 @@
+"""Models under a plan that are called: forward passes on the ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from partita import _partita
+from partita._load import Model, named_inputs
+from partita._partita import Mesh, Plan
+from partita._tensors import pack, to_numpy
+
+__all__ = ["Planned", "planned"]
+
+
+class Planned:
+    """A model under a plan, as a function from global inputs to global outputs, without dropout."""
+
+    def __init__(self, model: Model, plan: Plan, mesh: Mesh) -> None:
+        self.model, self.plan, self.mesh = model, plan, mesh
+        self._native = _partita.Executable(model._native, plan, mesh, False)
+
+    def __call__(self, *inputs: Any, **named: Any) -> dict[str, Any]:
+        """The outputs by name, as arrays. The inputs are those of the model, in their order or by name.
+
+        Raises ``PartitaError``: E414, E415 and E430 for tensors that are unknown, of another shape or type, or missing.
+        """
+        given = named_inputs(self.model, inputs[0] if len(inputs) == 1 else inputs) if inputs else named
+        types = self.model.inputs
+        packed = [(name, pack(value, types[name][0] if name in types else None)) for name, value in given.items()]
+        outputs = list(self.model.outputs)
+        return dict(zip(outputs, map(to_numpy, self._native.run(packed, outputs))))
+
+
+def planned(model: Model, plan: Plan, mesh: Mesh) -> Any:
+    """See ``Schedule.build``."""
+    if model._module is None:
+        return Planned(model, plan, mesh)
+    from partita._module import planned_module
+
+    return planned_module(model._module, plan, mesh)

@@ -1,0 +1,75 @@
+"""Tensors across the border to Rust: an element type, a shape and a flat array of bytes, which is not copied."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Packed = tuple[str, list[int], "np.ndarray"]
+
+_NAMES = {
+    "bool": "bool",
+    "int8": "i8",
+    "int16": "i16",
+    "int32": "i32",
+    "int64": "i64",
+    "uint8": "u8",
+    "uint16": "u16",
+    "uint32": "u32",
+    "uint64": "u64",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float32": "f32",
+    "float64": "f64",
+}
+_LONG = {short: long for long, short in _NAMES.items()}
+
+
+def torch_if_loaded() -> Any:
+    """The module ``torch``, if the program has imported it."""
+    return sys.modules.get("torch")
+
+
+def pack(value: Any, dtype: str | None = None) -> Packed:
+    """A tensor of PyTorch, an array or nested lists as Rust takes it. Numbers and lists get the type ``dtype``."""
+    import numpy as np
+
+    torch = torch_if_loaded()
+    if torch is not None and isinstance(value, torch.Tensor):
+        name = str(value.dtype).removeprefix("torch.")
+        flat = value.detach().cpu().contiguous().reshape(-1)
+        if flat.numel() == 0:
+            return _NAMES.get(name, name), list(value.shape), np.empty(0, np.uint8)
+        return _NAMES.get(name, name), list(value.shape), flat.view(torch.uint8).numpy()
+    if not isinstance(value, (np.ndarray, np.generic)):
+        if dtype == "bf16":
+            raise TypeError("bfloat16 needs tensors of PyTorch: numpy lacks it")
+        value = np.asarray(value, dtype=None if dtype is None else _LONG[dtype])
+    array = np.ascontiguousarray(value)
+    name = _NAMES.get(array.dtype.name, array.dtype.name)
+    return name, list(value.shape), array.reshape(-1).view(np.uint8)
+
+
+def to_numpy(packed: Packed) -> np.ndarray:
+    """An array; bfloat16, which numpy lacks, as float32 with the same values."""
+    import numpy as np
+
+    name, shape, data = packed
+    if name == "bf16":
+        wide = data.view(np.uint16).astype(np.uint32) << 16
+        return wide.view(np.float32).reshape(shape)
+    return data.view(_LONG[name]).reshape(shape)
+
+
+def to_torch(packed: Packed) -> Any:
+    """A tensor of PyTorch over the same memory."""
+    import torch
+
+    name, shape, data = packed
+    dtype = getattr(torch, _LONG[name])
+    if data.size == 0:
+        return torch.empty(shape, dtype=dtype)
+    return torch.from_numpy(data).view(dtype).reshape(shape)

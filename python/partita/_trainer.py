@@ -1,0 +1,128 @@
+"""Training with the optimizer inside the planned step: the fast way."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from partita import _partita
+from partita._load import Model, named_inputs
+from partita._partita import Mesh, Plan
+from partita._schedule import mesh_of, plan_of, step_options
+from partita._tensors import pack, to_numpy, to_torch
+
+__all__ = ["Trainer"]
+
+
+class Trainer:
+    """A model that trains on a mesh under a plan. All ranks run in this process, without the interpreter lock.
+
+    ``plan`` is a ``Plan``, a text, a dictionary from module patterns to styles, or None, which shards only the batch.
+    ``optimizer`` is one of ``partita.optim``, its name, or a new optimizer of PyTorch, which is read and not changed;
+    AdamW by default. With ``microbatches``, the gradients of the parts of a batch are summed before the update.
+
+    Raises ``PartitaError``: E055 for a model without a loss, E057 for an optimizer's number out of range, what the plan
+    refuses.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        plan: Plan | str | Mapping[str, Any] | None,
+        mesh: Mesh | str,
+        optimizer: Any = None,
+        *,
+        microbatches: int = 1,
+        clip_grad_norm: float | None = None,
+        sequence_parallel: bool = False,
+        seed: int = 0,
+        _options: dict[str, Any] | None = None,
+    ) -> None:
+        self.model = model
+        self.mesh = mesh_of(mesh)
+        self.plan = plan_of(plan)
+        rule, options = step_options(optimizer, microbatches, clip_grad_norm, sequence_parallel)
+        if _options is not None:
+            options = _options | {"optimizer": options["optimizer"]}
+        self.lr = rule.lr
+        self.grad_norm: float | None = None
+        self._native = _partita.Trainer(model._native, self.plan, self.mesh, options, seed)
+
+    def step(self, batch: Any, lr: float | None = None) -> float:
+        """One step on a global batch, and its loss.
+
+        ``batch`` has the inputs of the model, in their order or by name: tensors of PyTorch, arrays, or lists. ``lr`` is
+        the learning rate of this step, by default the attribute ``lr``, which a program may change. Afterwards the
+        attribute ``grad_norm`` has the norm of the gradients, if they are clipped.
+
+        Raises ``PartitaError``: E414, E415 and E430 for tensors that are unknown, of another shape or type, or missing;
+        E412 if the loss is not finite, which changes nothing.
+        """
+        types = self.model.inputs
+        given = named_inputs(self.model, batch).items()
+        packed = [(name, pack(value, types[name][0] if name in types else None)) for name, value in given]
+        loss, self.grad_norm = self._native.step(packed, self.lr if lr is None else lr)
+        return loss
+
+    @property
+    def steps(self) -> int:
+        """Steps taken."""
+        return self._native.steps_taken()
+
+    @property
+    def notes(self) -> list[str]:
+        """Facts about the planned step, such as idle ranks."""
+        return self._native.notes()
+
+    @property
+    def bytes_on_ranks(self) -> list[int]:
+        """The memory of each rank: parameters, states and everything a step computes."""
+        return self._native.bytes()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Parameters and changing buffers by name, whole, on any mesh: ``module.load_state_dict`` takes them.
+
+        Tensors of PyTorch if the model came from a module (with its constant buffers), arrays of numpy otherwise.
+        """
+        native = self.model._native
+        unpack = to_numpy if self.model._module is None else to_torch
+        names = [name for name, _, _ in native.parameters() + native.states()]
+        values = {name: unpack(self._native.get(name)) for name in names}
+        values |= {alias: values[name] for alias, name in native.ties()}
+        if self.model._module is None:
+            return values
+        return {name: values.get(name, kept) for name, kept in self.model._module.state_dict().items()}
+
+    def load_state_dict(self, values: Mapping[str, Any]) -> None:
+        """Sets parameters and changing buffers. E415 for another shape or type; ``KeyError`` names what is missing."""
+        native = self.model._native
+        names = [name for name, _, _ in native.parameters() + native.states()]
+        missing = [name for name in names if name not in values]
+        if missing:
+            raise KeyError(f"missing: {', '.join(missing)}")
+        for name in names:
+            self._native.set(name, pack(values[name]))
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """The states of the optimizer by name, ``optimizer.<state>.<parameter>``, as arrays."""
+        return {name: to_numpy(self._native.get(name)) for name in self._native.names() if name.startswith("optimizer.")}
+
+    def save(self, folder: str | os.PathLike[str], keep: int = 2) -> pathlib.Path:
+        """Saves parameters, buffers, optimizer states and the number of steps in a folder, which keeps the last ``keep``
+        checkpoints. Returns the folder of this one; ``model.safetensors`` in it is read by other tools.
+
+        Raises ``PartitaError``: E315 if it cannot be written, E330 and E331 if it belongs to another run.
+        """
+        return pathlib.Path(self._native.save(folder, keep))
+
+    def load(self, folder: str | os.PathLike[str], keep: int = 2) -> None:
+        """Continues from a checkpoint, or from the newest one of a folder, made on any mesh and under any plan.
+
+        Raises ``PartitaError``: E311 to E313 if it cannot be read, E314 with a table if it is of another model.
+        """
+        self._native.load(folder, keep)
+
+    def __repr__(self) -> str:
+        return f"Trainer({self.model!r} on {self.mesh}, {self.steps} steps)"

@@ -1,0 +1,125 @@
+//! Values of Python as arguments of plan lines, and the options of a step.
+
+use crate::error::{OrRaise, raised};
+use partita_base::Diagnostic;
+use partita_nn::{Optimizer, StepOptions};
+use partita_schedule::{Argument, BuildOptions, Call, Primitive};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+
+/// A line from the name and the arguments of a call.
+///
+/// # Errors
+/// E222 for an unknown name or argument.
+pub fn primitive(
+    py: Python<'_>,
+    name: &str,
+    positional: &Bound<'_, PyTuple>,
+    named: &Bound<'_, PyDict>,
+) -> PyResult<Primitive> {
+    let mut call = Call::new(name);
+    for value in positional {
+        call = call.with(None, argument(&value, name)?);
+    }
+    for (key, value) in named {
+        if !value.is_none() {
+            call = call.with(Some(&key.extract::<String>()?), argument(&value, name)?);
+        }
+    }
+    Primitive::from_call(&call).or_raise(py)
+}
+
+/// One argument.
+pub fn argument(value: &Bound<'_, PyAny>, of: &str) -> PyResult<Argument> {
+    // A bool is an int of Python.
+    if value.is_instance_of::<PyBool>() {
+        Ok(Argument::Bool(value.extract()?))
+    } else if value.is_instance_of::<PyInt>() {
+        Ok(Argument::Int(value.extract()?))
+    } else if value.is_instance_of::<PyFloat>() {
+        Ok(Argument::Float(value.extract()?))
+    } else if value.is_instance_of::<PyString>() {
+        Ok(Argument::Text(value.extract()?))
+    } else if value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>() {
+        let values = value.try_iter()?.map(|value| argument(&value?, of)).collect::<PyResult<Vec<_>>>()?;
+        Ok(Argument::List(values))
+    } else {
+        let found = value.repr().map_or_else(|_| "an object".to_string(), |text| text.to_string());
+        let error = Diagnostic::new("E222", format!("`{of}`: an argument that a plan cannot hold"))
+            .expected("a number, a text, True or False, or a list of these")
+            .found(found);
+        Err(raised(value.py(), &error))
+    }
+}
+
+/// The options of a step, from a dictionary of the Python side.
+///
+/// # Errors
+/// E004 for an unknown optimizer or constant, E057 for a number out of range.
+pub fn build_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<BuildOptions> {
+    let mut optimizer = Optimizer::adamw();
+    if let Some(value) = options.get_item("optimizer")? {
+        let (kind, constants): (String, Vec<(String, f64)>) = value.extract()?;
+        optimizer = read_optimizer(&kind, &constants).or_raise(py)?;
+    }
+    let mut step = StepOptions { decay_1d: true, grad_norm: false, ..StepOptions::new(optimizer) };
+    if let Some(value) = options.get_item("clip_grad_norm")? {
+        step.clip_grad_norm = value.extract()?;
+    }
+    if let Some(value) = options.get_item("decay_1d")? {
+        step.decay_1d = value.extract()?;
+    }
+    step.validate().or_raise(py)?;
+    let mut built = BuildOptions::new(step);
+    if let Some(value) = options.get_item("microbatches")? {
+        built.microbatches = value.extract()?;
+    }
+    if let Some(value) = options.get_item("sequence_parallel")? {
+        built.sequence_parallel = value.extract()?;
+    }
+    Ok(built)
+}
+
+fn read_optimizer(kind: &str, constants: &[(String, f64)]) -> partita_base::Result<Optimizer> {
+    let mut optimizer = Optimizer::from_name(kind).ok_or_else(|| {
+        Diagnostic::new("E004", format!("no optimizer `{kind}`"))
+            .expected("sgd, adam, adamw or lion")
+            .found(kind)
+    })?;
+    for (name, value) in constants {
+        let slot = match (&mut optimizer, name.as_str()) {
+            (Optimizer::Sgd { momentum, .. }, "momentum") => momentum,
+            (Optimizer::Sgd { nesterov, .. }, "nesterov") => {
+                *nesterov = *value != 0.0;
+                continue;
+            }
+            (
+                Optimizer::Sgd { weight_decay, .. }
+                | Optimizer::Adam { weight_decay, .. }
+                | Optimizer::AdamW { weight_decay, .. }
+                | Optimizer::Lion { weight_decay, .. },
+                "weight_decay",
+            ) => weight_decay,
+            (
+                Optimizer::Adam { beta1, .. }
+                | Optimizer::AdamW { beta1, .. }
+                | Optimizer::Lion { beta1, .. },
+                "beta1",
+            ) => beta1,
+            (
+                Optimizer::Adam { beta2, .. }
+                | Optimizer::AdamW { beta2, .. }
+                | Optimizer::Lion { beta2, .. },
+                "beta2",
+            ) => beta2,
+            (Optimizer::Adam { epsilon, .. } | Optimizer::AdamW { epsilon, .. }, "epsilon") => epsilon,
+            _ => {
+                return Err(Diagnostic::new("E004", format!("{kind} has no constant `{name}`"))
+                    .expected("momentum, nesterov, beta1, beta2, epsilon or weight_decay, as the optimizer has them")
+                    .found(name));
+            }
+        };
+        *slot = *value;
+    }
+    Ok(optimizer)
+}

@@ -1,0 +1,48 @@
+//! Diagnostics as the exception `partita.PartitaError`.
+
+use partita_base::Diagnostic;
+use pyo3::create_exception;
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+
+create_exception!(partita, PartitaError, PyException, "Input or a request that Partita refuses.");
+
+/// The exception of a diagnostic: its text, and its parts as attributes.
+pub fn raised(py: Python<'_>, diagnostic: &Diagnostic) -> PyErr {
+    let error = PartitaError::new_err(diagnostic.to_string());
+    let value = error.value(py);
+    let Diagnostic { code, message, expected, found, at, notes, help } = diagnostic;
+    let set = || -> PyResult<()> {
+        value.setattr("code", *code)?;
+        value.setattr("message", message)?;
+        value.setattr("expected", expected)?;
+        value.setattr("found", found)?;
+        value.setattr("at", at)?;
+        value.setattr("notes", notes)?;
+        value.setattr("help", help)
+    };
+    match set() {
+        Ok(()) => error,
+        Err(other) => other,
+    }
+}
+
+/// Runs `work` without the interpreter lock, and raises its diagnostic.
+pub fn detached<T: Send>(
+    py: Python<'_>,
+    work: impl FnOnce() -> partita_base::Result<T> + Send,
+) -> PyResult<T> {
+    py.detach(work).map_err(|diagnostic| raised(py, &diagnostic))
+}
+
+/// Raises a diagnostic.
+pub trait OrRaise<T> {
+    /// The value, or the exception of the diagnostic.
+    fn or_raise(self, py: Python<'_>) -> PyResult<T>;
+}
+
+impl<T> OrRaise<T> for partita_base::Result<T> {
+    fn or_raise(self, py: Python<'_>) -> PyResult<T> {
+        self.map_err(|diagnostic| raised(py, &diagnostic))
+    }
+}

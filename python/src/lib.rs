@@ -1,0 +1,46 @@
+//! The extension module `partita._partita`: the Rust library as Python classes.
+//!
+//! Thin on purpose: names, defaults, documentation and everything about PyTorch are in the Python files beside it. Each
+//! class holds a value of the library behind a lock. Work that takes time runs without the interpreter lock, so that
+//! other Python threads continue while ranks run. Tensors cross as flat arrays of bytes with an element type and a shape.
+#![deny(unsafe_code)]
+
+mod arguments;
+mod error;
+mod executable;
+mod mesh;
+mod model;
+mod plan;
+mod schedule;
+mod tensors;
+mod trainer;
+
+use pyo3::prelude::*;
+use std::ffi::OsString;
+
+/// Runs the command `partita` with these arguments, the name of the command first; returns its exit code.
+#[pyfunction]
+fn run_command(py: Python<'_>, arguments: Vec<String>) -> u8 {
+    let arguments = arguments.into_iter().map(OsString::from).collect();
+    py.detach(|| partita_cli::run_with(arguments))
+}
+
+#[pymodule]
+mod _partita {
+    #[pymodule_export]
+    use super::error::PartitaError;
+    #[pymodule_export]
+    use super::executable::Executable;
+    #[pymodule_export]
+    use super::mesh::Mesh;
+    #[pymodule_export]
+    use super::model::Model;
+    #[pymodule_export]
+    use super::plan::Plan;
+    #[pymodule_export]
+    use super::run_command;
+    #[pymodule_export]
+    use super::schedule::{Report, Schedule};
+    #[pymodule_export]
+    use super::trainer::Trainer;
+}

@@ -1,0 +1,185 @@
+//! Imported models: the program of a `.pt2` file with its weights.
+
+use crate::error::detached;
+use crate::tensors::{Returned, returned};
+use indexmap::IndexMap;
+use partita::execution::tensor_data;
+use partita_base::Result;
+use partita_import::{ImportOptions, ImportedModel, Limits, Pt2};
+use partita_ir::port::LOSS;
+use partita_ir::{GraphBuilder, Literal, Role, TensorType};
+use partita_nn::Init;
+use pyo3::prelude::*;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The prefix of the inputs that weigh outputs: `cotangent.<output>`.
+pub const COTANGENT: &str = "cotangent.";
+
+/// What the model's own loss is called where the inner product is the loss.
+const OWN_LOSS: &str = "own_loss";
+
+/// A model with its weights.
+#[pyclass(frozen, module = "partita._partita")]
+#[derive(Clone)]
+pub struct Model {
+    pub source: Arc<Source>,
+}
+
+/// What a file contains, in the forms that schedules and runs need.
+pub struct Source {
+    pub imported: ImportedModel,
+    /// The model as it is imported; parameters are drawn at the scale of their values.
+    pub model: partita_nn::Model,
+    /// The model with the inner product of its float outputs with further inputs `cotangent.<output>` as its loss, whose
+    /// gradients are the vector-Jacobian products of the model.
+    pub weighed: partita_nn::Model,
+}
+
+impl Source {
+    /// The model with a loss: its own, or the inner product.
+    pub fn with_loss(&self) -> &partita_nn::Model {
+        if self.imported.loss.is_some() { &self.model } else { &self.weighed }
+    }
+
+    /// The values of parameters and states that the file has, by name.
+    pub fn values(&self) -> impl Iterator<Item = (&String, Literal)> {
+        let weights = self.imported.weights.iter().map(|(name, tensor)| (name, tensor.literal()));
+        weights.chain(self.imported.states.iter().map(|state| (&state.name, state.initial.literal())))
+    }
+}
+
+/// Draws for verification at the scale of a tensor's values. Zeros would hide errors: they are drawn too.
+fn like(values: &Literal) -> Init {
+    let numbers = values.to_f64();
+    let first = numbers.first().copied().unwrap_or(0.0);
+    if first != 0.0 && numbers.iter().all(|number| *number == first) {
+        return Init::Constant(first);
+    }
+    let square = numbers.iter().map(|number| number * number).sum::<f64>() / numbers.len().max(1) as f64;
+    let std = if square > 0.0 && square.is_finite() { square.sqrt() } else { 0.02 };
+    Init::Normal { std }
+}
+
+/// The model with the inner product of its float outputs with new inputs as its loss.
+fn with_cotangents(model: &partita_nn::Model, outputs: &[String]) -> Result<partita_nn::Model> {
+    let forward = model.forward.clone();
+    let mut b = GraphBuilder::from_graph(forward.clone());
+    b.path = "loss".to_string();
+    let mut loss = None;
+    for name in outputs {
+        let Some(output) = forward.output_named(name) else { continue };
+        let ty = forward.ty(output).clone();
+        if !ty.dtype.is_float() {
+            continue;
+        }
+        let dims: Vec<usize> = (0..ty.rank()).collect();
+        let cotangent = b.input(&format!("{COTANGENT}{name}"), ty, Role::Input);
+        let product = b.multiply(output, cotangent)?;
+        let product = b.convert(product, partita_base::DType::F32)?;
+        let sum = b.reduce_sum(product, &dims)?;
+        loss = Some(match loss {
+            None => sum,
+            Some(others) => b.add(others, sum)?,
+        });
+    }
+    let Some(loss) = loss else { return Ok(model.clone()) };
+    let aliases = forward.aliases.clone();
+    let own = |name: &String| if name == LOSS { OWN_LOSS.to_string() } else { name.clone() };
+    let mut named: Vec<_> =
+        forward.output_names.iter().map(own).zip(forward.outputs.iter().copied()).collect();
+    named.push((LOSS.to_string(), loss));
+    let mut graph = b.finish_checked(named)?;
+    graph.aliases = aliases;
+    Ok(partita_nn::Model { forward: graph, ..model.clone() })
+}
+
+impl Model {
+    /// Opens a file.
+    fn open(path: &std::path::Path, options: &ImportOptions) -> Result<Source> {
+        let imported = Pt2::open(path, &Limits::default())?.import(options)?;
+        let mut model = imported.model.clone();
+        for (name, spec) in &mut model.params {
+            spec.init = like(&imported.weights[name].literal());
+        }
+        let weighed = with_cotangents(&model, &imported.outputs)?;
+        Ok(Source { imported, model, weighed })
+    }
+}
+
+fn types<'a>(
+    of: impl Iterator<Item = (&'a String, &'a TensorType)>,
+) -> Vec<(String, &'static str, Vec<usize>)> {
+    of.map(|(name, ty)| (name.clone(), ty.dtype.name(), ty.shape.clone())).collect()
+}
+
+#[pymethods]
+impl Model {
+    #[new]
+    #[pyo3(signature = (path, loss = None, batch = None))]
+    fn new(py: Python<'_>, path: PathBuf, loss: Option<String>, batch: Option<usize>) -> PyResult<Model> {
+        let options = ImportOptions { loss, batch, ..ImportOptions::default() };
+        let source = detached(py, || Model::open(&path, &options))?;
+        Ok(Model { source: Arc::new(source) })
+    }
+
+    /// Name, element type and shape of each fed input.
+    fn inputs(&self) -> Vec<(String, &'static str, Vec<usize>)> {
+        types(self.source.imported.inputs.iter())
+    }
+
+    /// Name, element type and shape of each output.
+    fn outputs(&self) -> Vec<(String, &'static str, Vec<usize>)> {
+        let forward = &self.source.model.forward;
+        let ty = |name: &String| Some((name.clone(), forward.ty(forward.output_named(name)?).clone()));
+        let found: IndexMap<String, TensorType> =
+            self.source.imported.outputs.iter().filter_map(ty).collect();
+        types(found.iter())
+    }
+
+    /// Name, element type and shape of each trained parameter.
+    fn parameters(&self) -> Vec<(String, &'static str, Vec<usize>)> {
+        types(self.source.imported.weights.iter().map(|(name, tensor)| (name, &tensor.ty)))
+    }
+
+    /// Name, element type and shape of each tensor that is kept without an optimizer.
+    fn states(&self) -> Vec<(String, &'static str, Vec<usize>)> {
+        types(self.source.imported.states.iter().map(|state| (&state.name, &state.initial.ty)))
+    }
+
+    /// Further names of parameters, each with the first one.
+    fn ties(&self) -> Vec<(String, String)> {
+        self.source.imported.model.ties.clone()
+    }
+
+    /// The modules by path, with their kinds.
+    fn modules(&self) -> Vec<(String, String)> {
+        self.source.model.modules.iter().map(|(path, kind)| (path.clone(), kind.clone())).collect()
+    }
+
+    /// Whether an output is the loss.
+    fn has_loss(&self) -> bool {
+        self.source.imported.loss.is_some()
+    }
+
+    /// Whether a run draws random numbers, as dropout does.
+    fn is_random(&self) -> bool {
+        self.source.model.forward.input_named(partita_ir::port::SEED).is_some()
+    }
+
+    /// Remarks of the import.
+    fn notes(&self) -> Vec<String> {
+        self.source.imported.notes.clone()
+    }
+
+    /// The forward graph as StableHLO text.
+    fn text(&self) -> String {
+        partita_ir::text::print(&self.source.model.forward)
+    }
+
+    /// The value of a parameter or state in the file; `None` for an unknown name.
+    fn value(&self, py: Python<'_>, name: &str) -> Option<Returned> {
+        let (_, value) = self.source.values().find(|(other, _)| *other == name)?;
+        Some(returned(py, tensor_data(&value)))
+    }
+}

@@ -1,0 +1,219 @@
+//! Schedules: lines of a plan applied to a model, checked one by one.
+
+use crate::arguments::{build_options, primitive};
+use crate::error::detached;
+use crate::mesh::Mesh;
+use crate::model::{Model, Source};
+use crate::plan::Plan;
+use partita::execution::{CpuStep, stages};
+use partita_cli::commands::explain::Explained;
+use partita_program::{LowerOptions, lower_stages};
+use partita_schedule::{Entry, Pattern, Plan as Lines, verify};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A model, a mesh, and the lines so far.
+#[pyclass(frozen, module = "partita._partita")]
+pub struct Schedule {
+    schedule: Mutex<partita_schedule::Schedule>,
+    source: Arc<Source>,
+}
+
+impl Schedule {
+    fn locked(&self) -> MutexGuard<'_, partita_schedule::Schedule> {
+        // A call that failed has changed nothing.
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl Schedule {
+    #[new]
+    fn new(py: Python<'_>, model: &Model, mesh: &Mesh, options: &Bound<'_, PyDict>) -> PyResult<Schedule> {
+        let options = build_options(py, options)?;
+        let source = model.source.clone();
+        let schedule = detached(py, || {
+            let schedule = partita_schedule::Schedule::new(source.with_loss(), &mesh.mesh)?;
+            let mut schedule = schedule.on(CpuStep::default());
+            *schedule.options() = options;
+            Ok(schedule)
+        })?;
+        Ok(Schedule { schedule: Mutex::new(schedule), source })
+    }
+
+    /// Adds a line.
+    fn apply(
+        &self,
+        py: Python<'_>,
+        modules: String,
+        name: &str,
+        positional: &Bound<'_, PyTuple>,
+        named: &Bound<'_, PyDict>,
+        origin: String,
+    ) -> PyResult<()> {
+        let primitive = primitive(py, name, positional, named)?;
+        let entry = Entry { modules, primitive, origin };
+        detached(py, || self.locked().extend(&Lines { entries: vec![entry] }))
+    }
+
+    /// Adds the lines of a plan, all or none.
+    fn extend(&self, py: Python<'_>, plan: &Plan) -> PyResult<()> {
+        detached(py, || self.locked().extend(&plan.plan))
+    }
+
+    /// E221 if no module has this path.
+    fn check_path(&self, py: Python<'_>, path: &str) -> PyResult<()> {
+        detached(py, || self.locked().at(path).map(|_| ()))
+    }
+
+    /// Removes the last line, and returns it as a call.
+    fn undo(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        let removed = detached(py, || self.locked().undo())?;
+        Ok(removed.map(|entry| entry.describe()))
+    }
+
+    /// The plan so far.
+    fn plan(&self, py: Python<'_>) -> Plan {
+        Plan { plan: py.detach(|| self.locked().plan().clone()) }
+    }
+
+    /// The matches of a pattern below a path: one text each.
+    fn find(&self, py: Python<'_>, path: &str, pattern: &str) -> PyResult<Vec<String>> {
+        detached(py, || {
+            let pattern = Pattern::parse(pattern)?;
+            let mut schedule = self.locked();
+            let at = if path.is_empty() { schedule.root() } else { schedule.at(path)? };
+            Ok(at.find(&pattern)?.to_string().lines().map(|line| line.trim().to_string()).collect())
+        })
+    }
+
+    /// The forward ops below a path: module path and op.
+    fn ops(&self, py: Python<'_>, path: &str) -> PyResult<Vec<(String, String)>> {
+        detached(py, || {
+            let mut schedule = self.locked();
+            let at = if path.is_empty() { schedule.root() } else { schedule.at(path)? };
+            Ok(at.forward_ops().to_vec())
+        })
+    }
+
+    /// Runs the planned step on the ranks and the step of one device, and compares them.
+    fn verify(&self, py: Python<'_>) -> PyResult<Report> {
+        Ok(Report { report: detached(py, || self.locked().compare())? })
+    }
+
+    /// Why the step is as it is: on one screen, or for one tensor or collective.
+    fn explain(&self, py: Python<'_>, name: Option<String>) -> PyResult<String> {
+        detached(py, || {
+            let schedule = self.locked();
+            let built = schedule.build()?;
+            let programs =
+                lower_stages(&stages(&built), &LowerOptions::default(), &CpuStep::default().options.cpu)?;
+            let notes = built.notes.clone();
+            let explained = Explained::new(built, schedule.graph().clone(), notes);
+            match name {
+                None => Ok(explained.overview_of(&programs).text()),
+                Some(name) => Ok(explained.about(&name, &mut |_, _| ())?.text()),
+            }
+        })
+    }
+
+    /// How often ranks meet in a step: (phase, collective, count, bytes).
+    fn collectives(&self, py: Python<'_>) -> PyResult<Vec<(String, String, usize, usize)>> {
+        detached(py, || {
+            let built = self.locked().build()?;
+            let programs =
+                lower_stages(&stages(&built), &LowerOptions::default(), &CpuStep::default().options.cpu)?;
+            let counts = partita_program::counts(&programs);
+            let mut found = Vec::new();
+            for (phase, counts) in counts.phases() {
+                for (kind, count) in counts.kinds.iter().filter(|(_, count)| count.count > 0) {
+                    found.push((phase.to_string(), kind.to_string(), count.count, count.bytes));
+                }
+            }
+            Ok(found)
+        })
+    }
+
+    /// The program of a rank as text.
+    fn program(&self, py: Python<'_>, rank: usize) -> PyResult<String> {
+        detached(py, || {
+            let built = self.locked().build()?;
+            built.place_of(rank)?;
+            let programs =
+                lower_stages(&stages(&built), &LowerOptions::default(), &CpuStep::default().options.cpu)?;
+            Ok(programs.display(rank).to_string())
+        })
+    }
+
+    /// Builds the step and forgets it: what the build refuses, and its notes.
+    fn check(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        detached(py, || Ok(self.locked().build()?.notes))
+    }
+
+    fn __str__(&self, py: Python<'_>) -> String {
+        py.detach(|| self.locked().to_string())
+    }
+
+    /// The model.
+    fn model(&self) -> Model {
+        Model { source: self.source.clone() }
+    }
+}
+
+/// The outcome of a verification.
+#[pyclass(frozen, module = "partita")]
+pub struct Report {
+    report: verify::Report,
+}
+
+#[pymethods]
+impl Report {
+    /// Whether every difference is explained by rounding.
+    #[getter]
+    fn ok(&self) -> bool {
+        self.report.ok
+    }
+
+    /// The permitted relative difference.
+    #[getter]
+    fn tolerance(&self) -> f64 {
+        self.report.tolerance
+    }
+
+    /// The first value that differs, in words; None if none does.
+    #[getter]
+    fn first_diverging(&self) -> Option<String> {
+        self.report.first_diverging.clone()
+    }
+
+    /// Each compared tensor: name, largest relative difference, elements that differ by more than rounding.
+    #[getter]
+    fn tensors(&self) -> Vec<(String, f64, usize)> {
+        self.report.tensors.iter().map(|t| (t.tensor.clone(), t.rel_error, t.wrong)).collect()
+    }
+
+    /// The largest relative difference of all tensors.
+    #[getter]
+    fn largest_difference(&self) -> f64 {
+        self.report.tensors.iter().map(|t| t.rel_error).fold(0.0, f64::max)
+    }
+
+    fn __bool__(&self) -> bool {
+        self.report.ok
+    }
+
+    fn __repr__(&self) -> String {
+        let largest = self.largest_difference();
+        match (self.report.ok, &self.report.first_diverging) {
+            (true, _) => {
+                format!(
+                    "verified: {} tensors agree, largest difference {largest:.1e}",
+                    self.report.tensors.len()
+                )
+            }
+            (false, Some(first)) => format!("the plan changes the numbers: {first}"),
+            (false, None) => format!("the plan changes the numbers: largest difference {largest:.1e}"),
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Training with the optimizer inside the planned step.
+
+use crate::arguments::build_options;
+use crate::error::{OrRaise, detached};
+use crate::mesh::Mesh;
+use crate::model::{Model, Source};
+use crate::plan::Plan;
+use crate::tensors::{Batch, Given, Returned, literal, returned};
+use partita::PlannedStep;
+use partita::execution::{CpuStep, tensor_data};
+use partita::run_files::Saved;
+use partita_base::{Diagnostic, Result};
+use partita_ir::{Literal, Registry};
+use partita_runtime::checkpoint::{FileStorage, RunFolder, run_folder};
+use partita_schedule::{Built, Tools, build};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A planned training step in memory.
+#[pyclass(frozen, module = "partita._partita")]
+pub struct Trainer {
+    step: Mutex<PlannedStep>,
+    /// Where it saves: the folder of the last save or load.
+    folder: Mutex<Option<RunFolder>>,
+    notes: Vec<String>,
+}
+
+impl Trainer {
+    fn locked(&self) -> MutexGuard<'_, PlannedStep> {
+        self.step.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A built step in memory, with the values that the file has for the inputs it keeps.
+pub fn prepare(built: &Built, source: &Source, seed: u64) -> Result<PlannedStep> {
+    let mut step = PlannedStep::uninitialized(built, seed, CpuStep::default().options)?;
+    for (name, value) in source.values() {
+        if has(&step, name) {
+            set(&mut step, name, &value)?;
+        }
+    }
+    Ok(step)
+}
+
+/// Whether the step keeps a tensor of this name, whole or in pieces.
+fn has(step: &PlannedStep, name: &str) -> bool {
+    let piece = format!("{name}#");
+    step.train_loop.state_names().iter().any(|kept| *kept == name || kept.starts_with(&piece))
+}
+
+/// Sets a parameter or state by its global name.
+pub fn set(step: &mut PlannedStep, name: &str, value: &Literal) -> Result<()> {
+    step.set_parameter(name, value)
+}
+
+#[pymethods]
+impl Trainer {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        model: &Model,
+        plan: &Plan,
+        mesh: &Mesh,
+        options: &Bound<'_, PyDict>,
+        seed: u64,
+    ) -> PyResult<Trainer> {
+        let options = build_options(py, options)?;
+        let source = model.source.clone();
+        let (step, notes) = detached(py, || {
+            let tools = Tools { registry: &Registry::default(), runner: &CpuStep::default() };
+            let built = build(&source.model, &plan.plan, &mesh.mesh, &options, &tools)?;
+            Ok((prepare(&built, &source, seed)?, built.notes))
+        })?;
+        Ok(Trainer { step: Mutex::new(step), folder: Mutex::new(None), notes })
+    }
+
+    /// One step on a global batch; returns the loss.
+    fn step(
+        &self,
+        py: Python<'_>,
+        batch: Vec<(String, Given<'_>)>,
+        learning_rate: f64,
+    ) -> PyResult<(f64, Option<f64>)> {
+        let batch = Batch::new(batch).or_raise(py)?;
+        let views = batch.views();
+        let report = detached(py, || self.locked().train_loop.step(&views, learning_rate))?;
+        Ok((report.loss, report.grad_norm))
+    }
+
+    /// Steps taken.
+    fn steps_taken(&self, py: Python<'_>) -> u64 {
+        py.detach(|| self.locked().train_loop.steps_taken())
+    }
+
+    /// The global value of a parameter or state.
+    fn get(&self, py: Python<'_>, name: &str) -> PyResult<Returned> {
+        let value = detached(py, || self.locked().parameter(name))?;
+        Ok(returned(py, tensor_data(&value)))
+    }
+
+    /// Sets a parameter or state.
+    fn set(&self, py: Python<'_>, name: &str, value: Given<'_>) -> PyResult<()> {
+        let value = literal(name, &value).or_raise(py)?;
+        detached(py, || set(&mut self.locked(), name, &value))
+    }
+
+    /// The names of everything that is kept from step to step, as it is stored.
+    fn names(&self, py: Python<'_>) -> Vec<String> {
+        py.detach(|| self.locked().train_loop.state_names().into_iter().map(str::to_string).collect())
+    }
+
+    /// Saves parameters, states and the number of steps in a folder of checkpoints; returns the folder of the checkpoint.
+    fn save(&self, py: Python<'_>, path: PathBuf, keep: usize) -> PyResult<PathBuf> {
+        detached(py, || {
+            let mut folder = self.folder.lock().unwrap_or_else(PoisonError::into_inner);
+            if folder.as_ref().is_none_or(|open| open.path() != path) {
+                *folder = Some(RunFolder::create(&path, keep)?);
+            }
+            let checkpoint = self.locked().train_loop.checkpoint(BTreeMap::new())?;
+            folder.as_ref().expect("just opened").save(&FileStorage, checkpoint)
+        })
+    }
+
+    /// Continues from a checkpoint, or from the newest one of a folder, made on any mesh. Later saves to that folder follow it.
+    fn load(&self, py: Python<'_>, path: PathBuf, keep: usize) -> PyResult<()> {
+        detached(py, || {
+            let Saved { path, checkpoint } = Saved::at(&path)?;
+            let at = |error: Box<Diagnostic>| error.at(path.display().to_string());
+            self.locked().train_loop.restore(&checkpoint).map_err(at)?;
+            let mut folder = self.folder.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(run) = run_folder(&path) {
+                // A folder is open once.
+                *folder = None;
+                *folder = Some(RunFolder::reopen(run, &checkpoint, keep)?);
+            }
+            Ok(())
+        })
+    }
+
+    /// Notes of the build.
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
+    }
+
+    /// Bytes of the arena of each rank.
+    fn bytes(&self, py: Python<'_>) -> Vec<usize> {
+        py.detach(|| self.locked().train_loop.runner().planned_bytes())
+    }
+}

@@ -1,0 +1,40 @@
+"""The examples run and print what they promise."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import partita  # noqa: E402
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+
+
+@pytest.mark.parametrize(
+    "name, promised",
+    [
+        ("train_mlp", ["verified: ", "forward   2 all_reduce", "[{tp}, {}]", "step 20: PyTorch "]),
+        (
+            "slapo_mlp",
+            [
+                "rank 0 of 2",
+                "verified: True",
+                "sync_fn=partial(reduce_forward_output, group=None)",
+                "[[('', add), ('', activation)]]",
+                "as PyTorch: True",
+            ],
+        ),
+    ],
+)
+def test_an_example_prints_what_it_promises(name, promised):
+    # The package that is tested, installed or not.
+    environment = os.environ | {"PYTHONPATH": str(Path(partita.__file__).resolve().parents[1])}
+    command = [sys.executable, EXAMPLES / f"{name}.py"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    for text in promised:
+        assert text in done.stdout

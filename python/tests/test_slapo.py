@@ -1,0 +1,245 @@
+"""Slapo's tutorial with its import line changed: what it prints, and its numbers beside PyTorch's."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import torch.distributed as dist  # noqa: E402
+import torch.nn as nn  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+
+import partita  # noqa: E402
+from partita import slapo  # noqa: E402
+
+
+class MLP(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.linear1, self.activation, self.linear2 = nn.Linear(width, width), nn.GELU(), nn.Linear(width, width)
+
+    def forward(self, data):
+        return self.linear2(self.activation(self.linear1(data)))
+
+
+def pattern(x, bias):
+    return F.gelu(bias + x)
+
+
+def lines(module):
+    return [line.rstrip() for line in str(module).splitlines() if line.strip()]
+
+
+def tensor_parallel(sch):
+    sch["linear1"].shard("weight", axis=0)
+    sch["linear1"].shard("bias", axis=0)
+    sch["linear2"].shard("weight", axis=1)
+    sch["linear2"].sync(mode="fwd_post", sync_op_or_fn="all_reduce")
+    sch["linear1"].sync(mode="bwd_post", sync_op_or_fn="all_reduce")
+
+
+def fused(sch):
+    sch["linear1"].decompose()
+    sch.trace(flatten=True)
+    subgraph = sch.find(pattern)
+    sch.fuse(subgraph, compiler="TorchScript", name="BiasGeLU")
+    return subgraph
+
+
+LINEAR1 = "  (linear1): Linear(in_features=1024, out_features=1024, bias=True)"
+ACTIVATION = "  (activation): GELU(approximate='none')"
+LINEAR2 = (
+    "  (linear2): LinearWithSyncFunc(in_features=1024, out_features=1024, bias=True, "
+    "sync_fn=partial(reduce_forward_output, group=None))"
+)
+FORWARD = [
+    "def forward(self, data):",
+    "    linear1_weight = self.linear1.weight",
+    "    linear = torch._C._nn.linear(data, linear1_weight, None);  data = linear1_weight = None",
+    "    linear1_bias = self.linear1.bias",
+]
+DEBUG = "# To see more debug info, please use `graph_module.print_readable()`"
+
+
+def test_the_tutorial_prints_what_it_says():
+    model = MLP(1024)
+    sch = slapo.create_schedule(model)
+    assert lines(sch.mod) == [
+        "MLP(",
+        LINEAR1,
+        ACTIVATION,
+        "  (linear2): Linear(in_features=1024, out_features=1024, bias=True)",
+        ")",
+    ]
+    tensor_parallel(sch)
+    assert lines(sch.mod) == ["MLP(", LINEAR1, ACTIVATION, LINEAR2, ")"]
+    sch["linear1"].decompose()
+    separate = LINEAR1.replace("Linear(", "LinearWithSeparateBias(")
+    assert lines(sch.mod) == ["MLP(", separate, ACTIVATION, LINEAR2, ")"]
+    sch.trace(flatten=True)
+    assert lines(sch.mod) == [
+        "GraphModule(",
+        "  (linear1): Module()",
+        ACTIVATION,
+        LINEAR2,
+        ")",
+        *FORWARD,
+        "    add = linear + linear1_bias;  linear = linear1_bias = None",
+        "    activation = self.activation(add);  add = None",
+        "    linear2 = self.linear2(activation);  activation = None",
+        "    return linear2",
+        DEBUG,
+    ]
+    subgraph = sch.find(pattern)
+    assert str(subgraph) == "[[('', add), ('', activation)]]"
+    sch.fuse(subgraph, compiler="TorchScript", name="BiasGeLU")
+    assert lines(sch.mod) == [
+        "GraphModule(",
+        "  (linear1): Module()",
+        LINEAR2,
+        "  (BiasGeLU_0): FusedSubgraph(gelu(bias + x))",
+        ")",
+        *FORWARD,
+        "    bias_ge_lu_0 = self.BiasGeLU_0(linear, linear1_bias);  linear = linear1_bias = None",
+        "    linear2 = self.linear2(bias_ge_lu_0);  bias_ge_lu_0 = None",
+        "    return linear2",
+        DEBUG,
+    ]
+    x = torch.randn(2, 8, 1024)
+    torch.testing.assert_close(sch.mod(x), model(x))
+
+
+def test_the_environment_answers():
+    slapo.env.setup(rank=0, world_size=1, backend="gloo")
+    try:
+        assert (dist.get_rank(), dist.get_world_size()) == (0, 1)
+        assert slapo.create_schedule(MLP(4)).mesh == partita.Mesh("tp=1")
+    finally:
+        dist.destroy_process_group()
+    slapo.env.setup(world_size=2)
+    try:
+        assert (dist.get_rank(), dist.get_world_size()) == (0, 2)
+        assert slapo.create_schedule(MLP(4)).mesh == partita.Mesh("tp=2")
+    finally:
+        dist.destroy_process_group()
+    with pytest.raises(partita.PartitaError) as refused:
+        slapo.env.setup(rank=1, world_size=2)
+    assert refused.value.code == "E393"
+
+
+@pytest.mark.parametrize("mesh", ["tp=1", "tp=2", "tp=3", "dp=2,tp=2"])
+def test_the_tutorial_trains_as_pytorch_does(mesh):
+    torch.manual_seed(0)
+    model = MLP(64)
+    sch = slapo.create_schedule(model, mesh=mesh)
+    tensor_parallel(sch)
+    fused(sch)
+    opt_model, _ = slapo.build(sch, init_weights=False)
+    data, target = torch.randn(2, 8, 64), torch.randn(2, 8, 64)
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-2, eps=1e-4) for m in (model, opt_model)]
+    for _ in range(3):
+        losses = []
+        for m, optimizer in zip((model, opt_model), optimizers):
+            loss = F.mse_loss(m(data), target)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(opt_model.state_dict()[name], value, rtol=1e-4, atol=1e-4)
+
+
+def test_the_tutorial_at_full_size_verifies():
+    torch.manual_seed(0)
+    sch = slapo.create_schedule(MLP(1024), mesh="tp=2")
+    with slapo.Verify(sch, example_inputs=[torch.randn(2, 16, 1024)]) as verified:
+        tensor_parallel(sch)
+        fused(sch)
+    assert verified.largest_difference < 1e-5
+    assert len(sch.plan) == 8
+
+
+def test_a_schedule_that_changes_the_numbers_is_undone(monkeypatch):
+    torch.manual_seed(0)
+    sch = slapo.create_schedule(MLP(16), mesh="tp=2")
+    before = str(sch.mod)
+    inputs = [torch.randn(4, 16)]
+    wrong = copy.deepcopy(sch._root.model)
+    with torch.no_grad():
+        wrong.linear1.bias.add_(1)
+    from partita import _module
+
+    planned = _module.planned_module
+    monkeypatch.setattr(_module, "planned_module", lambda _, plan, mesh: planned(wrong, plan, mesh))
+    with pytest.raises(partita.PartitaError) as refused:
+        with slapo.Verify(sch, example_inputs=inputs):
+            tensor_parallel(sch)
+    assert refused.value.code == "E253" and "output 0" in refused.value.found
+    assert len(sch.plan) == 0 and str(sch.mod) == before
+    with pytest.raises(ZeroDivisionError):
+        with slapo.Verify(sch, example_inputs=inputs):
+            tensor_parallel(sch)
+            1 / 0
+    assert len(sch.plan) == 0 and str(sch.mod) == before
+
+
+def test_mistakes_are_refused_with_a_code():
+    sch = slapo.create_schedule(MLP(16), mesh="tp=2")
+    sch["linear1"].shard("weight", axis=0)
+    for code, wrong in [
+        ("E221", lambda: sch["liner1"]),
+        ("E231", lambda: sch["linear1"].shard("weight", axis=1)),
+        ("E232", lambda: sch["linear1"].shard("wieght", axis=0)),
+        ("E224", lambda: sch["linear1"].shard("bias", axis=1)),
+        ("E234", lambda: sch["linear1"].sync("fwd_post", "all_scatter")),
+        ("E248", lambda: sch.find(pattern)),
+        ("E242", lambda: sch.find(r"layers\..*")),
+    ]:
+        with pytest.raises(partita.PartitaError) as refused:
+            wrong()
+        assert refused.value.code == code
+    assert len(sch.plan) == 1
+    assert [path for path, _ in sch.find(r"linear\d")] == ["linear1", "linear2"]
+    with pytest.raises(partita.PartitaError) as refused:
+        slapo.build(sch, example_inputs=[torch.randn(4, 15)])
+    assert refused.value.code == "E390"
+    first, second = (slapo.build(sch)[0] for _ in range(2))
+    x = torch.randn(4, 16)
+    torch.testing.assert_close(first(x), second(x))
+    sch._root.model.linear3 = nn.Linear(16, 16)
+    with pytest.raises(partita.PartitaError) as refused:
+        slapo.build(sch)
+    assert refused.value.code == "E393"
+
+
+def test_patterns_bind_the_same_value_to_the_same_input():
+    class Twice(nn.Module):
+        def forward(self, x, y):
+            return torch.relu(x + y) * 2 + F.relu(y + x) * torch.tanh(x)
+
+    sch = slapo.create_schedule(Twice(), mesh="tp=1")
+    sch.trace(flatten=True)
+    assert str(sch.find(lambda a, b: torch.relu(a + b))) == "[[('', add), ('', relu)], [('', add_1), ('', relu_1)]]"
+    for unmatched in (lambda a: torch.relu(a + a), lambda a, b: torch.tanh(a + b), lambda a: a * 3):
+        with pytest.raises(partita.PartitaError) as refused:
+            sch.find(unmatched)
+        assert refused.value.code == "E242"
+    with pytest.raises(partita.PartitaError) as refused:
+        sch.find(lambda a: a if a.sum() > 0 else -a)
+    assert refused.value.code == "E240"
+
+
+def test_patterns_are_written_as_expressions_of_a_plan():
+    from partita.slapo.patterns import Pattern
+
+    for function, text in [
+        (pattern, "gelu(bias + x)"),
+        (lambda a, b, c: (a + b) * (c - 2) / a, "((a + b) * (c - 2)) / a"),
+        (lambda a, b: torch.relu(torch.mul(a, b).tanh()), "relu(tanh(a * b))"),
+    ]:
+        assert Pattern(function).text() == text
+    with pytest.raises(partita.PartitaError) as refused:
+        Pattern(lambda a: torch.fft.fft(a)).text()
+    assert refused.value.code == "E241"

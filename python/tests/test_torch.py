@@ -1,0 +1,330 @@
+"""Modules of PyTorch: export, training, planned modules in loops of autograd; PyTorch beside each."""
+
+import copy
+import pickle
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import torch.nn as nn  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+
+import partita  # noqa: E402
+
+
+class MLP(nn.Module):
+    def __init__(self, width=16, hidden=32):
+        super().__init__()
+        self.up = nn.Linear(width, hidden)
+        self.activation = nn.GELU()
+        self.down = nn.Linear(hidden, width)
+
+    def forward(self, data):
+        return self.down(self.activation(self.up(data)))
+
+
+PLAN = {"up": "colwise", "down": "rowwise"}
+MESHES = ["tp=2", "dp=2,tp=2"]
+
+
+@pytest.fixture
+def module():
+    torch.manual_seed(0)
+    return MLP()
+
+
+def batch(rows=8, width=16):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(rows, width, generator=generator), torch.randn(rows, width, generator=generator)
+
+
+def close(found, expected, tolerance=1e-5):
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+    "nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "adam": lambda p: torch.optim.Adam(p, lr=1e-2, eps=1e-4),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2, eps=1e-4, weight_decay=0.1),
+}
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_trainer_trains_as_pytorch_does(module, mesh, optimizer):
+    x, y = batch()
+    model = partita.load(module, (x, y), loss=F.mse_loss)
+    assert list(model.inputs) == ["data", "target"]
+    rule = OPTIMIZERS[optimizer](module.parameters())
+    trainer = partita.Trainer(model, PLAN, mesh, optimizer=rule)
+    for _ in range(4):
+        loss = F.mse_loss(module(x), y)
+        assert trainer.step((x, y)) == pytest.approx(loss.item(), rel=1e-5)
+        rule.zero_grad()
+        loss.backward()
+        rule.step()
+    close(trainer.state_dict(), dict(module.state_dict()), 1e-4)
+    module.load_state_dict(trainer.state_dict())
+
+
+def test_an_optimizer_that_a_step_cannot_have_is_refused(module):
+    groups = [{"params": module.up.parameters()}, {"params": module.down.parameters(), "lr": 1e-4}]
+    for wrong in (
+        torch.optim.AdamW(groups, lr=1e-3),
+        torch.optim.AdamW(module.parameters(), amsgrad=True),
+        torch.optim.Rprop(module.parameters()),
+        "sdg",
+    ):
+        with pytest.raises(ValueError, match="group|amsgrad|rprop|sdg"):
+            partita.optim.of(wrong)
+
+
+def test_verification_without_a_loss_covers_outputs_and_gradients(module):
+    x, _ = batch()
+    sch = partita.Schedule(partita.load(module, x), "tp=2", PLAN)
+    report = sch.verify()
+    names = [name for name, _, _ in report.tensors]
+    assert report and "grad.up.weight" in names and len(names) > 10
+    with pytest.raises(partita.PartitaError) as refused:
+        partita.Trainer(sch.model, PLAN, "tp=2")
+    assert refused.value.code == "E055"
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_a_planned_module_runs_the_loops_people_write(module, mesh):
+    x, y = batch()
+    planned = partita.Schedule(partita.load(module, x), mesh, PLAN).build()
+    assert isinstance(planned, MLP) and list(planned.state_dict()) == list(module.state_dict())
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-2, eps=1e-4) for m in (module, planned)]
+    for _ in range(4):
+        losses = []
+        for m, optimizer in zip((module, planned), optimizers):
+            optimizer.zero_grad()
+            loss = F.mse_loss(m(x), y)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(m.parameters(), 1.0)
+            optimizer.step()
+            losses.append(loss.detach())
+        close(losses[1], losses[0])
+    close(dict(planned.state_dict()), dict(module.state_dict()), 1e-4)
+
+
+def gradients(module, x, backward):
+    x = x.clone().requires_grad_()
+    module.zero_grad()
+    backward(module, x)
+    return [x.grad, *(p.grad for p in module.parameters())]
+
+
+def twice(module, x):
+    first, second = module(x), module(2 * x)
+    (first * second).sum().backward()
+
+
+def retained(module, x):
+    out = module(x).sin()
+    out.sum().backward(retain_graph=True)
+    out.sum().backward()
+
+
+def strided(module, x):
+    module(x).backward(torch.ones(()).expand(x.shape))
+
+
+def transposed(module, x):
+    module(x).t().contiguous().t().pow(2).sum().backward()
+
+
+def on_itself(module, x):
+    module(module(x)).pow(2).sum().backward()
+
+
+def penalised(module, x):
+    (module(x).pow(2).mean() + sum(p.pow(2).sum() for p in module.parameters())).backward()
+
+
+@pytest.mark.parametrize("backward", [twice, retained, strided, transposed, on_itself, penalised])
+def test_gradients_are_those_of_autograd(module, backward):
+    x, _ = batch()
+    planned = partita.Schedule(partita.load(module, x), "tp=2", PLAN).build()
+    close(gradients(planned, x, backward), gradients(module, x, backward), 1e-4)
+
+
+def test_gradients_accumulate_and_stop_where_pytorch_stops_them(module):
+    x, y = batch()
+    planned = partita.Schedule(partita.load(module, x), "tp=2", PLAN).build()
+    for m in (module, planned):
+        m.up.weight.requires_grad_(False)
+        for set_to_none in (True, False):
+            m.zero_grad(set_to_none=set_to_none)
+            F.mse_loss(m(x), y).backward()
+            F.mse_loss(m(y), x).backward()
+    assert planned.up.weight.grad is None
+    close(planned.down.weight.grad, module.down.weight.grad)
+    with torch.no_grad():
+        assert not planned(x).requires_grad
+    found = torch.autograd.grad(planned(x).sum(), planned.down.bias)
+    close(found, torch.autograd.grad(module(x).sum(), module.down.bias))
+    out = planned(x).sum()
+    with torch.no_grad():
+        planned.down.weight.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.backward()
+    with pytest.raises(RuntimeError):
+        grad = torch.autograd.grad(planned(x).pow(2).sum(), planned.down.weight, create_graph=True)[0]
+        grad.sum().backward()
+
+
+def test_new_shapes_and_modes_are_planned_when_they_come():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
+    x = torch.randn(6, 4)
+    planned = partita.Schedule(partita.load(module, x), "dp=2").build()
+    for rows in (6, 4):
+        close(planned(x[:rows]), module(x[:rows]))
+    close(planned[1].running_mean, module[1].running_mean)
+    assert planned[1].num_batches_tracked == module[1].num_batches_tracked == 2
+    module.eval(), planned.eval()
+    close(planned(x), module(x))
+    # The program for eval() contains the statistics, which training changes.
+    for m in (module, planned):
+        m.train()
+        m(3 * x)
+        m.eval()
+    close(planned(x), module(x))
+
+
+def test_a_backward_pass_has_the_buffers_of_its_forward_pass():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.register_buffer("count", torch.ones(4))
+            self.register_buffer("scale", torch.full((4,), 2.0), persistent=False)
+
+        def forward(self, x):
+            self.count.add_(1)
+            return {"y": self.linear(x) * self.count.clone() * self.scale, "kind": "counted", "none": None}
+
+    torch.manual_seed(0)
+    module, x = Counting(), torch.randn(6, 4)
+    planned = partita.Schedule(partita.load(module, x), "dp=2").build()
+    for scale in (2.0, 5.0):
+        for m in (module, planned):
+            m.scale.fill_(scale)
+            m.zero_grad()
+            first, second = m(x), m(x)
+            assert first["kind"] == "counted" and first["none"] is None
+            (first["y"] * second["y"]).sum().backward()
+        close(planned.linear.weight.grad, module.linear.weight.grad, 1e-4)
+        close(planned.count, module.count)
+
+
+def test_planned_modules_are_copied_and_pickled(module):
+    x, _ = batch()
+    planned = partita.Schedule(partita.load(module, x), "tp=2", PLAN).build()
+    out = planned(x)
+    for other in (copy.deepcopy(planned), pickle.loads(pickle.dumps(planned))):
+        close(other(x), out)
+        with torch.no_grad():
+            other.down.bias.add_(1)
+        close(other(x), out + 1)
+    close(planned(x), out)
+
+
+def test_other_types_of_numbers(module):
+    x, _ = batch()
+    planned = partita.Schedule(partita.load(module, x), "tp=2", PLAN).build()
+    for dtype, tolerance in ((torch.float64, 1e-9), (torch.bfloat16, 3e-2)):
+        planned.to(dtype), module.to(dtype)
+        close(planned(x.to(dtype)), module(x.to(dtype)), tolerance)
+        close(
+            gradients(planned, x.to(dtype), on_itself), gradients(module, x.to(dtype), on_itself), 10 * tolerance
+        )
+
+
+def test_dropout_in_training_is_refused_and_works_in_eval():
+    module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+    x = torch.randn(6, 4)
+    planned = partita.Schedule(partita.load(module, x), "dp=2").build()
+    with pytest.raises(partita.PartitaError) as refused:
+        planned(x)
+    assert refused.value.code == "E392"
+    module.eval(), planned.eval()
+    close(planned(x), module(x))
+
+
+def test_what_pytorch_cannot_export_is_refused_with_its_reason():
+    class Branch(nn.Module):
+        def forward(self, x):
+            return x if x.sum() > 0 else -x
+
+    with pytest.raises(partita.PartitaError) as refused:
+        partita.load(Branch(), torch.randn(4, 4))
+    assert refused.value.code == "E390" and "test_torch.py" in refused.value.found
+
+
+def test_a_custom_function_is_refused_by_name():
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, grad):
+            return 3 * grad
+
+    class Custom(nn.Module):
+        def forward(self, x):
+            return Double.apply(x)
+
+    before = torch.autograd.Function.__dict__.get("apply")
+    with pytest.raises(partita.PartitaError) as refused:
+        partita.load(Custom(), torch.randn(4, 4))
+    assert refused.value.code == "E391" and "Double" in refused.value.found
+    assert torch.autograd.Function.__dict__.get("apply") is before
+
+
+def test_a_file_and_an_exported_program_are_models(module, tmp_path):
+    x, _ = batch()
+    exported = torch.export.export(module, (x,))
+    torch.export.save(exported, tmp_path / "mlp.pt2")
+    for model in (partita.load(exported), partita.load(tmp_path / "mlp.pt2")):
+        outputs = partita.Schedule(model, "tp=2", PLAN).build()(x)
+        (found,) = outputs.values()
+        close(torch.from_numpy(found), module(x).detach())
+
+
+def test_a_loss_does_not_become_a_part_of_the_module(module):
+    x, y = batch()
+    model = partita.load(module, (x, y), loss=F.mse_loss)
+    close(partita.Schedule(model, "tp=2", PLAN).build()(x), module(x))
+    assert type(module) is MLP and not hasattr(module.forward, "__signature__")
+
+
+def test_tied_parameters_are_one():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(10, 8)
+            self.head = nn.Linear(8, 10, bias=False)
+            self.head.weight = self.table.weight
+
+        def forward(self, tokens):
+            return self.head(self.table(tokens))
+
+    torch.manual_seed(0)
+    module, tokens = Tied(), torch.randint(10, (4, 6))
+    planned = partita.Schedule(partita.load(module, tokens), "dp=2").build()
+    assert planned.head.weight is planned.table.weight
+    for m in (module, planned):
+        F.cross_entropy(m(tokens).flatten(0, 1), tokens.flatten()).backward()
+    close(planned.head.weight.grad, module.head.weight.grad)
+    model = partita.load(module, (tokens, tokens), loss=lambda out, t: F.cross_entropy(out.flatten(0, 1), t.flatten()))
+    trainer = partita.Trainer(model, None, "dp=2", "sgd")
+    trainer.step((tokens, tokens), lr=0.1)
+    with torch.no_grad():
+        module.head.weight -= 0.1 * module.head.weight.grad
+    close(trainer.state_dict(), dict(module.state_dict()))
