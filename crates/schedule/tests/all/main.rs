@@ -14,4 +14,5 @@ mod rates;
 mod refusals;
 mod schedule;
 mod stages;
+mod states;
 mod worked_example;
