@@ -90,7 +90,7 @@ impl Timetable {
         if places.is_empty() {
             return Err(Diagnostic::new("E501", "a timetable without tasks")
                 .at("timetable")
-                .expected("a line for each slice, with cells such as `0F3`"));
+                .expected("one row per slice; 0F3 = stage 0, forward, microbatch 3"));
         }
         // Each stage and each microbatch needs a task: larger numbers are mistakes, however large.
         let distinct: BTreeSet<&Task> = places.iter().map(|(task, _)| task).collect();

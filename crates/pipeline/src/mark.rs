@@ -65,7 +65,7 @@ fn grouping(forward: &mut Graph, blocks: &[Range<usize>], count: usize) -> Resul
             .at("mesh axis pp")
             .expected(format!("at most {} stages: one for each block of the model", blocks.len()))
             .found(count.to_string())
-            .help("give the model more layers, or the axis pp fewer ranks"));
+            .help("use a model or a line `layers(..)` with more blocks, or fewer ranks on the axis pp"));
     }
     let work: Vec<f64> = blocks
         .iter()

@@ -4,6 +4,9 @@ use crate::timetable::{Task, TaskKind, Timetable};
 use partita_base::{Diagnostic, Result};
 use std::collections::BTreeMap;
 
+/// The backward tasks of a stage and microbatch.
+const BACKWARD: &str = "either B (full backward), or I (input gradient) and W (weight gradient)";
+
 /// When each task of a timetable runs, in the unit of the durations that it was computed from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Times {
@@ -122,14 +125,14 @@ impl Timetable {
                 let halves = has(TaskKind::InputGrad) || has(TaskKind::WeightGrad);
                 let missing = |kind| {
                     Err(illegal(format!("task {} is missing", of(kind)))
-                        .expected("one F, and either one B or one I and one W, of each stage and microbatch"))
+                        .expected(format!("one F, and {BACKWARD}, of each stage and microbatch")))
                 };
                 if has(TaskKind::Backward) && halves {
                     return Err(illegal(format!(
-                        "task {} is there whole and in halves",
+                        "task {} is given both as B and as I/W",
                         of(TaskKind::Backward)
                     ))
-                    .expected("either one B or one I and one W"));
+                    .expected(BACKWARD));
                 }
                 if !has(TaskKind::Forward) {
                     return missing(TaskKind::Forward);

@@ -244,6 +244,7 @@ impl Pins<'_> {
             .at(origin)
             .expected(match rank {
                 0 => "a tensor with dimensions; this is a scalar".to_string(),
+                1 => format!("dimension 0 (or -1) of {:?}", ty.shape),
                 _ => format!("a dimension from 0 to {} of {:?}", rank - 1, ty.shape),
             })
             .found(ty.to_string()))

@@ -31,6 +31,13 @@ pub(crate) struct Mark {
     pub line: String,
 }
 
+impl Mark {
+    /// The module that ends the stage, and the line.
+    fn end(&self) -> (String, String) {
+        (self.module.clone(), self.line.clone())
+    }
+}
+
 /// The slices of a mesh, the stages on them and the timetable. A mesh without stages is one slice.
 #[derive(Clone, Debug)]
 pub(crate) struct Pipeline {
@@ -38,8 +45,8 @@ pub(crate) struct Pipeline {
     pub slices: Vec<Slice>,
     /// The slice that runs each stage.
     pub slice_of_stage: Vec<usize>,
-    /// The modules that end stages; empty for an even split.
-    ends: Vec<String>,
+    /// The module that ends each stage but the last, and the line that says so; empty for an even split.
+    ends: Vec<(String, String)>,
     /// Whether an even split groups the layers into which the plan clusters the model.
     has_layers: bool,
     /// The order of work; `None` for a single stage.
@@ -71,7 +78,7 @@ impl Pipeline {
             return Ok(Pipeline { slices, slice_of_stage, ends, has_layers, order: None, is_listed: false });
         }
         let slice_of_stage = order.slice_of_stage(slices.len())?;
-        let ends: Vec<String> = marks.iter().map(|mark| mark.module.clone()).collect();
+        let ends: Vec<(String, String)> = marks.iter().map(Mark::end).collect();
         let stages = slice_of_stage.len();
         if !ends.is_empty() && ends.len() + 1 != stages {
             let ranks = slices.len();
@@ -81,7 +88,7 @@ impl Pipeline {
                     stages - 1,
                     order.name()
                 ))
-                .found(format!("{}: after {}", ends.len(), ends.join(", ")))
+                .found(format!("{}: after {}", ends.len(), modules_of(&ends).join(", ")))
                 .help(match stages == ranks {
                     true => format!(
                         "use `{PIPELINE_AXIS}={}`, or remove the `pipeline_split` lines",
@@ -154,14 +161,20 @@ impl Pipeline {
                 .expected(format!("all {} ranks of mesh {mesh} in a slice", mesh.rank_count()))
                 .found(format!("ranks {left:?} in no slice")));
         }
-        let ends = marks[..marks.len() - 1].iter().map(|mark| mark.module.clone()).collect();
+        let ends = marks[..marks.len() - 1].iter().map(Mark::end).collect();
         let order = (slice_of_stage.len() > 1).then(|| order.clone());
         if let Some(order) = &order {
             let placed = order.slice_of_stage(slices.len())?;
             if placed != slice_of_stage {
+                let ranks =
+                    |(stage, &slice): (usize, &usize)| format!("stage {stage} on {:?}", slices[slice].ranks);
+                let found: Vec<String> = slice_of_stage.iter().enumerate().map(ranks).collect();
                 return Err(disagree()
-                    .expected(format!("stages on slices {placed:?}: the timetable `{}`", order.name()))
-                    .found(format!("stages on slices {slice_of_stage:?}")));
+                    .expected(match slice_of_stage.len() > slices.len() && placed.len() == slices.len() {
+                        true => format!("other ranks for each stage: the timetable `{}`", order.name()),
+                        false => format!("stages on slices {placed:?}: the timetable `{}`", order.name()),
+                    })
+                    .found(format!("ranks: {}", found.join(", "))));
             }
         }
         Ok(Pipeline { slices, slice_of_stage, ends, has_layers: false, order, is_listed: true })
@@ -199,7 +212,7 @@ impl Pipeline {
                 false => marks::evenly(forward, count),
             };
         }
-        let last = |module: &String| {
+        let last = |(module, _): &(String, String)| {
             let inside = |node: &Node| is_inside(&node.path, module);
             forward.nodes.iter().rposition(inside).ok_or_else(|| {
                 Diagnostic::new("E463", format!("no pipeline stage can end after `{module}`"))
@@ -208,16 +221,30 @@ impl Pipeline {
             })
         };
         let ends = self.ends.iter().map(last).collect::<Result<Vec<usize>>>()?;
+        self.check_order(&ends)?;
         self.check_sends(forward, &ends)?;
         marks::after(forward, &ends);
         Ok(())
+    }
+
+    /// E463 if listed stages, which have meshes of their own, do not follow each other in the model.
+    fn check_order(&self, ends: &[usize]) -> Result<()> {
+        let later = (1..ends.len()).find(|&stage| self.is_listed && ends[stage] <= ends[stage - 1]);
+        let Some(stage) = later else { return Ok(()) };
+        let [(before, first), (module, second)] = [&self.ends[stage - 1], &self.ends[stage]];
+        Err(Diagnostic::new("E463", "the stages are not in the order of the model")
+            .at(second.clone())
+            .expected(format!("stage {stage} to end after `{before}`, where stage {} ends", stage - 1))
+            .found(format!("stage {stage} ends after `{module}`"))
+            .note(format!("stage {}: {first}", stage - 1))
+            .help("list the stages in the order in which the model runs them"))
     }
 
     /// E468 if a stage ends inside a residual block, where it would send the residual stream and what
     /// is computed beside it: more than twice as many bytes as after the block.
     fn check_sends(&self, forward: &Graph, ends: &[usize]) -> Result<()> {
         let bytes = crossing_bytes(forward);
-        for (module, &end) in self.ends.iter().zip(ends) {
+        for ((module, _), &end) in self.ends.iter().zip(ends) {
             let block = block_of(module);
             let inside = |node: &Node| is_inside(&node.path, block);
             let after = forward.nodes.iter().rposition(inside).map_or(0, |last| bytes[last]);
@@ -305,6 +332,10 @@ pub fn mesh_of_stages(plan: &Plan) -> Result<Option<Mesh>> {
     let rest = rest.iter().filter(|axis| axis.size > 1).map(|axis| format!("{}={}", axis.name, axis.size));
     let axes: Vec<String> = [format!("{PIPELINE_AXIS}={count}")].into_iter().chain(rest).collect();
     Mesh::parse(&axes.join(","), None).map(Some)
+}
+
+fn modules_of(ends: &[(String, String)]) -> Vec<&str> {
+    ends.iter().map(|(module, _)| module.as_str()).collect()
 }
 
 fn ranks_of(slices: &[Slice]) -> usize {

@@ -176,7 +176,10 @@ impl Planner<'_> {
             .at(line.origin.clone())
             .expected(format!("{:?} sharded once along `{axis}`", ty.shape))
             .found(format!("{} by {}", pin.annotation(0).sharding.display(self.mesh), pin.origins.join("; ")))
-            .help("remove one of the lines; another dimension can be sharded along another axis (`axis=`)")
+            .help(
+                "remove one of the lines: the second would split each shard again; \
+                   another dimension can be sharded along another axis (`axis=`)",
+            )
     }
 
     fn no_tensor(&self, line: &Line, modules: &[String], tensor: &str) -> Box<Diagnostic> {

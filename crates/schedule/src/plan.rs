@@ -123,6 +123,7 @@ impl Plan {
     /// mesh = "dp=1"
     /// ```
     ///
+    /// The last stage needs no keys: without `mesh` it has one rank, or those of `ranks`, along `dp`.
     /// This is the same as a line `pipeline_split(mesh=.., ranks=..)` per stage, followed by the
     /// lines of its `plan`.
     ///
@@ -179,7 +180,10 @@ impl Plan {
     /// Adds the lines of `[[stages]]`.
     fn extend_from_stages(&mut self, stages: &toml::Value, origin: &str) -> Result<()> {
         let wrong = |value: &toml::Value| malformed(origin, "stages", value, "tables, one per stage");
-        for stage in stages.as_array().ok_or_else(|| wrong(stages))? {
+        let tables = stages.as_array().ok_or_else(|| wrong(stages))?;
+        let is_listed =
+            tables.iter().any(|stage| stage.get("mesh").is_some() || stage.get("ranks").is_some());
+        for (number, stage) in tables.iter().enumerate() {
             let stage = stage.as_table().ok_or_else(|| wrong(stage))?;
             let keys = ["until", "mesh", "ranks", "plan"];
             if let Some(key) = stage.keys().find(|key| !keys.contains(&key.as_str())) {
@@ -192,10 +196,22 @@ impl Plan {
                     call = call.with(Some(key), argument_of(origin, key, value)?);
                 }
             }
-            let modules = until.unwrap_or_default();
-            let split =
-                Primitive::from_call(&call).map_err(|error| error.at(format!("{origin}: [[stages]]")))?;
-            self.push(modules, split, origin);
+            let place = format!("{origin}, [[stages]] table {}", number + 1);
+            let ranks = stage.get("ranks").and_then(toml::Value::as_array);
+            if ranks.is_some_and(Vec::is_empty) {
+                return Err(Diagnostic::new("E467", "a pipeline stage has an empty list of ranks")
+                    .at(place)
+                    .expected("the ranks that run the stage, or no `ranks` for those that follow")
+                    .found("ranks = []"));
+            }
+            let is_last = until.is_none() && number + 1 == tables.len();
+            if is_last && is_listed && !stage.contains_key("mesh") {
+                call = call.with(Some("mesh"), Argument::text(format!("dp={}", ranks.map_or(1, Vec::len))));
+            }
+            if !is_last || is_listed {
+                let split = Primitive::from_call(&call).map_err(|error| error.at(place.clone()))?;
+                self.push(until.unwrap_or_default(), split, &place);
+            }
             if let Some(lines) = stage.get("plan") {
                 self.entries.extend(Plan::from_value(lines, origin)?.entries);
             }

@@ -176,16 +176,21 @@ impl<'a> Planner<'a> {
         if let Layouts::Each(_) = layouts
             && layouts.needed() > count
         {
-            let (what, verb) = match side {
-                Side::Enters => ("reads", "enter"),
-                Side::Leaves => ("returns", "leave"),
+            let (tensor, verb) = match side {
+                Side::Enters => ("input", "enter"),
+                Side::Leaves => ("output", "leave"),
             };
-            let tensors = if count == 1 { "tensor" } else { "tensors" };
-            return Err(Diagnostic::new("E262", format!("`{module}` {what} {count} {tensors}"))
-                .at(origin)
-                .expected(format!("layouts of the {count} that {verb}"))
-                .found(format!("layouts of {}", layouts.needed()))
-                .help("write `None` for a tensor without a request, and nothing after the last tensor"));
+            let needed = layouts.needed();
+            let several = |count: usize| if count == 1 { "" } else { "s" };
+            let given = format!("you gave {needed} layout{}", several(needed));
+            return Err(Diagnostic::new(
+                "E262",
+                format!("{given}, but `{module}` has {count} {tensor}{}", several(count)),
+            )
+            .at(origin)
+            .expected(format!("layouts of the {count} that {verb}"))
+            .found(format!("layouts of {needed}"))
+            .help("write `None` for a tensor without a request, and nothing after the last tensor"));
         }
         Ok(all.into_iter().filter_map(|p| layouts.at(p.place).map(|layout| (p, layout))).collect())
     }

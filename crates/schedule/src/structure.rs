@@ -290,7 +290,7 @@ impl Structured {
             return Err(Diagnostic::new("E255", "there is nothing to decompose")
                 .at(entry.describe())
                 .expected("a module with composites, or a layer such as Linear")
-                .found(format!("primitive ops only in `{}`", paths.join("`, `"))));
+                .found(format!("`{}` is already primitive ops", paths.join("`, `"))));
         }
         self.model.forward = graph_edit::open_once(graph, &is_opened)?;
         leaves.iter().for_each(|leaf| self.frames.open(leaf));

@@ -268,5 +268,5 @@ fn whole_and_split_backward_tasks_of_one_microbatch_are_refused() {
     let mut timetable = timetables::one_f_one_b(1, 1);
     timetable.slices[0].push(Task { stage: 0, kind: TaskKind::WeightGrad, microbatch: 0 });
     let error = timetable.slots().unwrap_err();
-    assert_eq!(error.message, "task 0B0 is there whole and in halves");
+    assert_eq!(error.message, "task 0B0 is given both as B and as I/W");
 }

@@ -613,7 +613,7 @@ fn layouts_by_place_speak_of_each_microbatch() {
     let more = calls.replace("(Replicate(), None)", "(Replicate(), None, Shard(0))");
     let error = refused(&step, &tp(2), &more);
     assert_eq!(error.code, "E262", "{error}");
-    assert!(error.to_string().contains("`mix` reads 2 tensors"), "{error}");
+    assert!(error.to_string().contains("you gave 3 layouts, but `mix` has 2 inputs"), "{error}");
     // One line cannot shard an input that another replicates.
     let against = format!(
         "{calls}\nsch['mix.out'].RowwiseParallel(input_layouts=Replicate())\n\

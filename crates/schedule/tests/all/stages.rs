@@ -104,3 +104,47 @@ fn listed_stages_make_up_a_mesh() {
     let wrong = mesh_of_stages(&listed([("tp=2", ""), ("tp=zero", "")]));
     assert!(wrong.is_err(), "{wrong:?}");
 }
+
+#[test]
+fn stages_out_of_model_order_are_refused() {
+    let table = |until: &str, mesh: &str| format!("[[stages]]\nuntil = \"{until}\"\nmesh = \"{mesh}\"\n");
+    let text = table("layers.0", "dp=2") + &table("layers.0.attn", "tp=2") + "[[stages]]\n";
+    let plan = ok(Plan::from_toml(&text, "plan.toml"));
+    let error = refused(&plan, "pp=5");
+    assert_eq!(error.code, "E463", "{error}");
+    assert_eq!(error.found.as_deref(), Some("stage 1 ends after `layers.0.attn`"), "{error}");
+    for place in ["[[stages]] table 1", "[[stages]] table 2"] {
+        assert!(error.to_string().contains(place), "{error}");
+    }
+    let in_order = table("layers.0.attn", "tp=2") + &table("layers.0", "dp=2") + "[[stages]]\n";
+    assert_eq!(
+        ok(built(&ok(Plan::from_toml(&in_order, "plan.toml")), &ok(Mesh::parse("pp=5", None)))).stages.len(),
+        3
+    );
+}
+
+#[test]
+fn the_last_stage_needs_no_keys() {
+    for (first, last, mesh, ranks) in [
+        ("", "", "pp=2", vec![1]),
+        ("mesh = \"tp=2\"\n", "", "pp=3", vec![2]),
+        ("mesh = \"tp=2\"\nranks = [0, 2]\n", "ranks = [1, 3]\n", "pp=4", vec![1, 3]),
+    ] {
+        let text = format!("[[stages]]\nuntil = \"layers.0\"\n{first}[[stages]]\n{last}");
+        let built = ok(built(&ok(Plan::from_toml(&text, "plan.toml")), &ok(Mesh::parse(mesh, None))));
+        assert_eq!(built.stages.len(), 2);
+        assert_eq!(built.stages[1].ranks, ranks, "{text}");
+    }
+}
+
+#[test]
+fn wrong_ranks_of_stages_are_named() {
+    let empty =
+        "[[stages]]\nuntil = \"layers.0\"\nmesh = \"tp=2\"\n[[stages]]\nmesh = \"dp=1\"\nranks = []\n";
+    let error = Plan::from_toml(empty, "plan.toml").unwrap_err();
+    assert_eq!(error.code, "E467", "{error}");
+    assert!(error.to_string().contains("plan.toml, [[stages]] table 2"), "{error}");
+    let error = refused(&listed([("tp=2", "ranks = [0, 1]"), ("tp=2", "ranks = [0, 1]")]), "pp=2");
+    assert_eq!(error.code, "E463", "{error}");
+    assert_eq!(error.found.as_deref(), Some("ranks: stage 0 on [0, 1], stage 1 on [0, 1]"), "{error}");
+}
