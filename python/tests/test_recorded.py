@@ -32,7 +32,9 @@ def tensors(name):
 EMPTY = pytest.mark.xfail(reason="a gather fails on a rank that has no row of its operand", strict=True)
 CASES = [
     pytest.param(name, mesh, marks=[EMPTY] if (name, mesh) == ("shapes", "dp=2") else [])
+    # PyTorch draws other masks for its dropout.
     for name in NAMES
+    if name != "dropout"
     for mesh in ("tp=1", "dp=2")
 ]
 
