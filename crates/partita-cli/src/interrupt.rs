@@ -60,6 +60,28 @@ impl Interrupt {
     }
 }
 
+/// Both signals as requests that the command answers itself.
+pub struct Requests(Arc<AtomicBool>);
+
+impl Requests {
+    /// Takes over both signals for the rest of the process.
+    ///
+    /// # Errors
+    /// If the system does not allow it.
+    pub fn catch() -> io::Result<Requests> {
+        let requests = Requests(Arc::default());
+        for signal in [SIGINT, SIGTERM] {
+            flag::register(signal, requests.0.clone())?;
+        }
+        Ok(requests)
+    }
+
+    /// Whether a signal has arrived since the last call.
+    pub fn take(&self) -> bool {
+        self.0.swap(false, Ordering::SeqCst)
+    }
+}
+
 /// Lets the watcher end, also where the work panics.
 struct End<'a> {
     done: &'a AtomicBool,

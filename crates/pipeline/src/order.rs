@@ -104,12 +104,12 @@ impl Order {
         Ok(timetable)
     }
 
-    /// The timetable of a forward pass with one microbatch, the stages on the same slices.
+    /// The timetable of forward passes, the stages on the same slices.
     ///
     /// # Errors
     /// As [`Order::slice_of_stage`].
-    pub fn forward(&self, slices: usize) -> Result<Timetable> {
-        Ok(timetables::forward(&self.slice_of_stage(slices)?, slices, 1))
+    pub fn forward(&self, slices: usize, microbatches: usize) -> Result<Timetable> {
+        Ok(timetables::forward(&self.slice_of_stage(slices)?, slices, microbatches))
     }
 }
 
@@ -121,7 +121,7 @@ mod tests {
     fn a_forward_pass_keeps_the_slices_of_the_stages() {
         for named in timetables::ALL {
             let order = Order::Named(named);
-            let forward = order.forward(3).unwrap();
+            let forward = order.forward(3, 1).unwrap();
             assert_eq!(forward.slice_of_stage(), (named.make)(3, 4).slice_of_stage(), "{}", named.name);
             assert_eq!(forward.slots().unwrap().iter().flatten().count(), 3 * named.chunks);
         }

@@ -190,7 +190,7 @@ impl Pipeline {
         let Some(order) = &self.order else { return Ok(None) };
         match trains {
             true => order.timetable(self.slices.len(), microbatches),
-            false => order.forward(self.slices.len()),
+            false => order.forward(self.slices.len(), 1),
         }
         .map(Some)
     }

@@ -1,7 +1,7 @@
 //! `partita launch`: the processes of a run on this host, and what they are to each other.
 
 use crate::cli::LaunchArgs;
-use crate::interrupt::Interrupt;
+use crate::interrupt::Requests;
 use crate::output::Output;
 use crate::run::Ending;
 use partita::session::Execution;
@@ -10,7 +10,6 @@ use partita_runtime::{PEER_FAILED, PROCESS_ENDED, Processes};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -81,7 +80,7 @@ impl Drop for Meeting {
 }
 
 /// Runs the command in so many processes and shows the output of the first. If one fails, the others end too, and its
-/// error is printed.
+/// error is printed. Ctrl-C, or SIGTERM, lets all of them save and end; a second one ends them at once.
 ///
 /// # Errors
 /// E449 if a process cannot be started, or fails without an error message.
@@ -98,32 +97,35 @@ pub fn launch(args: &LaunchArgs, output: &mut Output) -> Result<Ending> {
             }
         }
     }
-    let mut stopped_at: Option<Instant> = None;
-    let mut wait = |_: &AtomicBool| {
-        while processes.iter().any(|process| process.ended.is_none()) {
-            for process in &mut processes {
-                if process.ended.is_none()
-                    && let Ok(Some(status)) = process.child.try_wait()
-                {
-                    process.ended = Some(status);
-                    if !status.success() {
-                        stopped_at.get_or_insert_with(Instant::now);
-                    }
+    let requests = Requests::catch().ok();
+    let (mut stopped_at, mut requested): (Option<Instant>, usize) = (None, 0);
+    while processes.iter().any(|process| process.ended.is_none()) {
+        if requests.as_ref().is_some_and(Requests::take) {
+            requested += 1;
+            let running = processes.iter_mut().filter(|process| process.ended.is_none());
+            if requested > 1 {
+                running.for_each(end);
+                return Ok(Ending::Stopped);
+            }
+            running.for_each(request_stop);
+        }
+        for process in &mut processes {
+            if process.ended.is_none()
+                && let Ok(Some(status)) = process.child.try_wait()
+            {
+                process.ended = Some(status);
+                if !status.success() {
+                    stopped_at.get_or_insert_with(Instant::now);
                 }
             }
-            // Those that were asked to stop take their time to save.
-            let is_asked = processes.iter().filter_map(|p| p.ended).any(|status| code(status) == Some(130));
-            if !is_asked && stopped_at.is_some_and(|at| at.elapsed() > GRACE) {
-                processes.iter_mut().filter(|process| process.ended.is_none()).for_each(end);
-                break;
-            }
-            std::thread::sleep(LOOK_EVERY);
         }
-    };
-    // A Ctrl-C on the terminal reaches the processes as well; this one waits for them.
-    match Interrupt::catch() {
-        Ok(interrupt) => interrupt.defer(|| {}, wait),
-        Err(_) => wait(&AtomicBool::new(false)),
+        // Those that were asked to stop take their time to save.
+        let is_asked = processes.iter().filter_map(|p| p.ended).any(|status| code(status) == Some(130));
+        if !is_asked && stopped_at.is_some_and(|at| at.elapsed() > GRACE) {
+            processes.iter_mut().filter(|process| process.ended.is_none()).for_each(end);
+            break;
+        }
+        std::thread::sleep(LOOK_EVERY);
     }
     report(processes, output)
 }
@@ -147,7 +149,10 @@ fn start(args: &LaunchArgs, index: usize, folder: &Path) -> Result<Launched> {
     let (program, arguments) = args.command.split_first().expect("clap asks for a command");
     let is_first = index == 0;
     let pipe = |first: Stdio, other: Stdio| if is_first { first } else { other };
-    let child = Command::new(program)
+    let mut command = Command::new(program);
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    let child = command
         .args(arguments)
         .env(PLACE, format!("{index}/{}:{}", args.processes, folder.display()))
         .stdin(Stdio::null())
@@ -168,6 +173,18 @@ fn start(args: &LaunchArgs, index: usize, folder: &Path) -> Result<Launched> {
         })
     });
     Ok(Launched { child, said, ended: None })
+}
+
+/// Lets a process save and end: what a signal to the launcher means. The processes have a process group of their own, so
+/// that a Ctrl-C on the terminal reaches them only through the launcher, once.
+fn request_stop(process: &mut Launched) {
+    #[cfg(unix)]
+    {
+        use rustix::process::{Pid, Signal, kill_process};
+        let _ = kill_process(Pid::from_child(&process.child), Signal::TERM);
+    }
+    #[cfg(not(unix))]
+    end(process);
 }
 
 /// Ends a process at once.

@@ -70,10 +70,11 @@ pub fn timetable(args: &TimetableArgs, output: &mut Output) -> Result<()> {
         answer(&list, List::text, output);
         return Ok(());
     };
+    let (slices, microbatches) = (args.slices as usize, args.microbatches as usize);
     let timetable = match order(name)? {
         Order::Given(_, timetable) => timetable,
-        order if args.forward => order.forward(args.slices as usize)?,
-        order => order.timetable(args.slices as usize, args.microbatches as usize)?,
+        order if args.forward || order.name() == "inference" => order.forward(slices, microbatches)?,
+        order => order.timetable(slices, microbatches)?,
     };
     if let Some(path) = &args.svg {
         let times = timetable.times(|task| task.kind.slots())?;

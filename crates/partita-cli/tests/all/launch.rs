@@ -129,3 +129,23 @@ fn a_process_that_is_killed_ends_the_others_with_one_message() {
         assert!(process(launcher.id(), 1 - killed).is_none(), "the other process still runs");
     }
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_signal_to_the_launcher_alone_saves_and_ends_all_processes() {
+    for signal in ["-TERM", "-INT"] {
+        let place = crate::place();
+        let arguments = launch(2, "mlp", "dp=2", &["--set", "train.steps=100000000"]);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let mut launcher = place.command(&arguments);
+        let mut launcher = launcher.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(launcher.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("\"event\":\"step\"")), "no step was done");
+        let reader = std::thread::spawn(move || lines.map_while(Result::ok).last().unwrap_or_default());
+        assert!(Command::new("kill").args([signal, &launcher.id().to_string()]).status().unwrap().success());
+        assert_eq!(launcher.wait().unwrap().code(), Some(130));
+        let last = reader.join().unwrap();
+        assert!(last.contains("\"event\":\"stopped\"") && last.contains("step-"), "{last}");
+        assert!((0..2).all(|index| process(launcher.id(), index).is_none()), "a process still runs");
+    }
+}

@@ -140,6 +140,12 @@ fn a_timetable_is_drawn_written_and_read_back() {
     for figure in ["makespan", "idle", "in_flight", "chart"] {
         assert_eq!(drawn[figure], again[figure], "{figure}");
     }
+    // Forward passes alone, of any number of microbatches.
+    for forward in [&["timetable", "inference", "--json"][..], &["timetable", "1f1b", "--forward", "--json"]]
+    {
+        let drawn = event(&place.run(forward), "timetable");
+        assert_eq!((&drawn["microbatches"], &drawn["makespan"]), (&8.into(), &11.into()));
+    }
     // Files are never replaced.
     let refused = place.run(&["timetable", "gpipe", "--csv", text(&csv)]);
     assert_eq!(refused.code, Some(2));
