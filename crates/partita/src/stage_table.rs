@@ -2,7 +2,6 @@
 //! there.
 
 use partita_ir::{Graph, Node, Operation, Phase, Role};
-use partita_pipeline::Timetable;
 use partita_schedule::{Built, Primitive, Stage};
 use serde::Serialize;
 
@@ -31,7 +30,6 @@ pub struct StageRow {
 pub fn stage_table(built: &Built) -> Vec<StageRow> {
     let Some(timetable) = &built.timetable else { return Vec::new() };
     let because = because(built);
-    let count = built.stages.len();
     let row = |(number, stage): (usize, &Stage)| {
         let graph = &stage.partitioned.graph;
         let parameters = || graph.inputs.iter().filter(|&&value| graph.value(value).role == Role::Param);
@@ -43,15 +41,11 @@ pub fn stage_table(built: &Built) -> Vec<StageRow> {
             modules: modules(parameters().map(|&value| graph.value(value).name.as_str())),
             parameters: parameters().map(|&value| graph.ty(value).element_count()).sum(),
             forward_flops: forward.map(|node| flops(graph, node)).sum(),
-            in_flight: in_flight(timetable, number),
-            because: if number + 1 < count { because.clone() } else { String::new() },
+            in_flight: timetable.peak(number),
+            because: if number + 1 < built.stages.len() { because.clone() } else { String::new() },
         }
     };
     built.stages.iter().enumerate().map(row).collect()
-}
-
-fn in_flight(timetable: &Timetable, slice: usize) -> usize {
-    if timetable.trains() { timetable.peak(slice) } else { 1 }
 }
 
 fn flops(graph: &Graph, node: &Node) -> f64 {
@@ -78,7 +72,7 @@ fn because(built: &Built) -> String {
     });
     let lines: Vec<String> = cuts.map(|entry| entry.describe()).collect();
     match lines.is_empty() {
-        true => "no line of the plan: blocks of the model, split evenly by forward operations".to_string(),
+        true => "the default: blocks split so that stages have similar forward FLOPs".to_string(),
         false => lines.join("; "),
     }
 }

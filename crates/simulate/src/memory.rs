@@ -2,7 +2,7 @@
 //! exact; only the times are predicted.
 
 use partita_ir::{Phase, Role};
-use partita_program::{Action, Buffer, BufferKind, Event, Program};
+use partita_program::{Action, BufferKind, Event, Program};
 
 /// What a buffer holds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -71,11 +71,10 @@ impl Memory {
 pub(crate) fn over_time(program: &Program, events: &[Event]) -> Memory {
     let kinds = kinds(program);
     let count = program.instructions.len();
-    let mut changes = vec![[0isize; 7]; count + 1];
+    let mut changes = vec![[0isize; 7]; count.max(1) + 1];
     for (buffer, kind) in program.buffers.iter().zip(&kinds) {
-        let (first, last) = span(buffer, count);
-        changes[first][*kind as usize] += buffer.bytes as isize;
-        changes[last + 1][*kind as usize] -= buffer.bytes as isize;
+        changes[buffer.first][*kind as usize] += buffer.bytes as isize;
+        changes[buffer.last + 1][*kind as usize] -= buffer.bytes as isize;
     }
     let mut memory = Memory { arena_bytes: program.arena_bytes, ..Memory::default() };
     let (mut now, mut now_s, mut next) = ([0isize; 7], 0.0, 0);
@@ -98,14 +97,6 @@ pub(crate) fn over_time(program: &Program, events: &[Event]) -> Memory {
         }
     }
     memory
-}
-
-/// The first and the last instruction during which a buffer is live.
-fn span(buffer: &Buffer, count: usize) -> (usize, usize) {
-    match buffer.kind {
-        BufferKind::Persistent => (0, count.saturating_sub(1)),
-        _ => (buffer.first.min(count.saturating_sub(1)), buffer.last.min(count.saturating_sub(1))),
-    }
 }
 
 /// What each buffer holds.

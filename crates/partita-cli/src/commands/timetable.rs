@@ -102,7 +102,6 @@ impl Drawn {
     fn of(name: &str, timetable: &Timetable) -> Result<Drawn> {
         let times = timetable.times(|task| task.kind.slots())?;
         let slices = timetable.slices.len();
-        let in_flight = |slice| if timetable.trains() { timetable.peak(slice) } else { 1 };
         Ok(Drawn {
             timetable: name.to_string(),
             slices,
@@ -110,7 +109,7 @@ impl Drawn {
             microbatches: timetable.microbatches,
             makespan: times.makespan(),
             idle: (0..slices).map(|slice| times.idle(slice)).collect(),
-            in_flight: (0..slices).map(in_flight).collect(),
+            in_flight: (0..slices).map(|slice| timetable.peak(slice)).collect(),
             chart: timetable.chart()?,
         })
     }

@@ -55,7 +55,7 @@ fn show_and_explain_say_where_stages_end_and_why() {
     let place = place();
     let show = place.run(&with("show", &[]));
     assert_eq!(show.code, Some(0), "{}", show.err);
-    for words in ["stage 0 ends there because of no line of the plan", "0 | F0 F1"] {
+    for words in ["stage 0 ends there because of the default: blocks split", "0 | F0 F1"] {
         assert!(show.out.contains(words), "`{words}` is not in\n{}", show.out);
     }
     let plan = place.path("plan.py");
