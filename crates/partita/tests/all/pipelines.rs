@@ -1,7 +1,8 @@
 //! Pipelines end to end: what crosses between stages, what stages hold, and steps of random models
 //! and orders, each against a count or a step that does not know of stages.
 
-use crate::common::pipeline::{built, mesh, model, options, pairs, plan, programs, run, stages, verify};
+use crate::staged::{built, mesh, model, options, pairs, plan, programs, run, verify};
+use partita::execution::stages;
 use partita_base::DType;
 use partita_cost::Cluster;
 use partita_ir::{Graph, Literal, Operation, Phase, Role, ValueId, evaluate, text};

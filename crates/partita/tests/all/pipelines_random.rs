@@ -1,9 +1,10 @@
 //! Random models, cut anywhere, under random timetables and on random slices: a step in stages gives
 //! the numbers of one device, and an order that is impossible is refused before anything runs.
 //!
-//! `cargo test --workspace --test all pipelines_random -- --ignored` searches longer; `CASES` says how long.
+//! `cargo test -p partita --test all pipelines_random -- --ignored` searches longer; `CASES` says how long.
 
-use crate::common::pipeline;
+use crate::staged;
+use crate::staged::{programs, run};
 use indexmap::IndexMap;
 use partita_base::{DType, Result};
 use partita_cost::Cluster;
@@ -19,7 +20,6 @@ use partita_schedule::feed::{random_feed, scalars};
 use partita_schedule::tensors::{inputs_of, outputs_by_name, zero_states};
 use partita_schedule::{BuildOptions, Differentiated, Plan};
 use partita_spmd::microbatch;
-use pipeline::{programs, run};
 use std::collections::BTreeSet;
 
 /// Features of every value.
@@ -367,7 +367,7 @@ fn slices(seed: u64) -> (Model, Plan, usize, BuildOptions) {
     let options = BuildOptions {
         microbatches: m,
         timetable: Order::Given("random".into(), timetable),
-        cluster: if draws.below(2) == 0 { Cluster::default() } else { pipeline::pairs() },
+        cluster: if draws.below(2) == 0 { Cluster::default() } else { staged::pairs() },
         ..BuildOptions::new(step_options())
     };
     (model, plan, ranks, options)
@@ -377,7 +377,7 @@ fn slices(seed: u64) -> (Model, Plan, usize, BuildOptions) {
 fn random_slices(seed: u64) {
     let (model, plan, ranks, options) = slices(seed);
     let what = format!("seed {seed}: {plan:?}\n{:?}\n", options.timetable);
-    let report = pipeline::verify(&model, &plan, &pipeline::mesh(&format!("pp={ranks}")), &options)
+    let report = staged::verify(&model, &plan, &staged::mesh(&format!("pp={ranks}")), &options)
         .unwrap_or_else(|error| panic!("{what}{error}"));
     assert!(report.ok && report.tolerance <= 1e-9, "{what}{:?} {:?}", report.worst(), report.first_diverging);
 }

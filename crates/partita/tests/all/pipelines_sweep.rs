@@ -1,11 +1,11 @@
 //! Every bundled model in stages on every kind of mesh, under every timetable and with several
 //! numbers of microbatches, in f64 against one device:
 //!
-//! `cargo test --workspace --test all pipelines_sweep -- --ignored --nocapture`
+//! `cargo test -p partita --test all pipelines_sweep -- --ignored --nocapture`
 //!
 //! `ONLY="gpt pp=2,tp=2"` runs the cases whose line contains each of these words.
 
-use crate::common::pipeline::{mesh, model, options, plan, verify};
+use crate::staged::{mesh, model, options, plan, verify};
 use partita_pipeline::timetables;
 
 const MODELS: [&str; 4] = ["gpt", "llama", "bert", "mlp"];

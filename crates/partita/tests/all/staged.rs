@@ -1,17 +1,15 @@
-//! Steps in pipeline stages from a model and a plan, and the CPU device as verification sees it.
-#![allow(dead_code)]
+//! Steps in pipeline stages from a model and a plan, for the tests of pipelines.
 
+use partita::execution::CpuStep;
 use partita_base::{DType, Result};
 use partita_cost::{Cluster, Level, Link};
-use partita_ir::{ClassGraph, Literal, Registry, Target};
+use partita_ir::{ClassGraph, Literal, Registry};
 use partita_mesh::{BoxMove, Mesh};
 use partita_nn::{BertConfig, GptConfig, LlamaConfig, MlpConfig, Model, ModelConfig, Optimizer, StepOptions};
 use partita_pipeline::{Cut, Order, Sink, Source, StageGraph, Timetable};
 use partita_program::{Edge, Evaluation, LowerOptions, ProgramSet, Reference, Stage, Stages, lower_stages};
-use partita_runtime::{Runner, RunnerOptions};
-use partita_schedule::verify::{Report, StepRunner, Unwatched, Verification};
-use partita_schedule::{BuildOptions, Built, Plan, ReadyOptions, Tools, build, moves, ready_plan};
-use partita_spmd::{Partitioned, virtual_ranks};
+use partita_schedule::verify::{Report, Unwatched, Verification};
+use partita_schedule::{BuildOptions, Built, Plan, ReadyOptions, Tools, build, ready_plan};
 
 /// A small model of the zoo in f64: `layers` blocks, 16 features, 8 tokens.
 pub fn model(name: &str, layers: usize, batch: usize) -> Model {
@@ -86,79 +84,6 @@ pub fn verify(model: &Model, plan: &Plan, mesh: &Mesh, options: &BuildOptions) -
         watcher: &Unwatched,
     };
     Ok(verification.run(plan, mesh)?.report)
-}
-
-/// What lowering takes of a built step.
-pub fn stages(built: &Built) -> Stages<'_> {
-    let edge = |edge| {
-        let (members, boxes) = moves(&built.stages, edge);
-        Edge { name: edge.name.clone(), members, boxes }
-    };
-    Stages {
-        stages: built.stages.iter().map(stage).collect(),
-        edges: built.edges.iter().map(edge).collect(),
-        timetable: built.timetable.as_ref(),
-    }
-}
-
-fn stage(stage: &partita_schedule::Stage) -> Stage<'_> {
-    Stage {
-        classes: &stage.classes,
-        ranks: stage.ranks.clone(),
-        received: stage.received(),
-        sent: stage.sent(),
-    }
-}
-
-/// Runs the programs of a step on the CPU device.
-#[derive(Clone, Debug, Default)]
-pub struct CpuStep {
-    pub options: RunnerOptions,
-}
-
-impl StepRunner for CpuStep {
-    fn name(&self) -> &str {
-        "cpu"
-    }
-
-    fn target(&self) -> &dyn Target {
-        &self.options.cpu
-    }
-
-    fn run(&self, built: &Built, inputs: &[Literal]) -> Result<Vec<Literal>> {
-        let options = RunnerOptions { nan_guard: false, ..self.options.clone() };
-        let options = options.sharing(built.mesh.rank_count());
-        let set = lower_stages(&stages(built), &LowerOptions::default(), &options.cpu)?;
-        let world = options.world(&set)?;
-        let mut runner = Runner::new(set, world, options)?;
-        for stage in &built.stages {
-            let Partitioned { graph, mesh, inputs: layouts, .. } = &stage.partitioned;
-            for (position, of_step) in stage.fed() {
-                let name = &graph.value(graph.inputs[position]).name;
-                for (local, &rank) in stage.ranks.iter().enumerate() {
-                    let shard = virtual_ranks::distribute(&inputs[of_step], &layouts[position], mesh, local);
-                    runner.write_input(rank, name, &shard.to_bytes())?;
-                }
-            }
-        }
-        runner.step()?;
-        let mut outputs: Vec<Option<Literal>> = vec![None; built.step.outputs.len()];
-        for stage in &built.stages {
-            let Partitioned { graph, mesh, outputs: layouts, .. } = &stage.partitioned;
-            for (position, of_step) in stage.returned() {
-                let ty = graph.ty(graph.outputs[position]);
-                let shard = |(local, &rank): (usize, &usize)| {
-                    let shape = layouts[position].local_shape(mesh, &ty.shape, local);
-                    let bytes = runner.read_output(rank, &graph.output_names[position])?;
-                    Ok(Literal::from_bytes(&ty.with_shape(shape), &bytes).expect("an output fills its type"))
-                };
-                let locals = stage.ranks.iter().enumerate().map(shard).collect::<Result<Vec<Literal>>>()?;
-                let locals: Vec<&Literal> = locals.iter().collect();
-                outputs[of_step] = Some(virtual_ranks::collect(ty, &layouts[position], mesh, &locals)?);
-            }
-        }
-        Ok(outputs.into_iter().map(|output| output.expect("a stage returns it")).collect())
-    }
 }
 
 /// The programs of a step that is cut into slices of one rank each.

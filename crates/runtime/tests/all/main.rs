@@ -5,8 +5,5 @@ mod custom_kernels;
 mod device;
 mod executor;
 mod models;
-mod pipelines;
-mod pipelines_random;
-mod pipelines_sweep;
 mod regions;
 mod train;

@@ -1,8 +1,6 @@
 //! Small step graphs of several ranks, and helpers that run them.
 #![allow(dead_code)]
 
-pub mod pipeline;
-
 use partita_base::{DType, Result};
 use partita_ir::ops::{AllGather, AllReduce, AllToAll, CollectivePermute, DotGeneral, ReduceScatter};
 use partita_ir::{ClassGraph, Graph, GraphBuilder, Literal, Role, TensorType, ValueId};
