@@ -249,7 +249,7 @@ impl Output {
         }
     }
 
-    /// What a rank computes while its gradients are under way.
+    /// The compute of a rank that overlaps with each of its gradient buckets.
     pub fn overlaps(&mut self, overlaps: &Overlaps) {
         self.emit(overlaps);
         if !self.json && !overlaps.buckets.is_empty() {
@@ -273,7 +273,7 @@ impl Output {
         }
     }
 
-    /// Something worth knowing.
+    /// A note for the user.
     pub fn note(&mut self, message: impl Into<String>) {
         let note = Note { message: message.into() };
         self.emit(&note);

@@ -1,7 +1,7 @@
 //! The training driver: trains a session to its last step, validates, saves, resumes and samples.
 //!
-//! It prints nothing and catches no signal: an [`Observer`] hears of each step, and a flag that the caller owns asks it to
-//! stop. In a run of several processes each has its own trainer, and all call the same methods in the same order.
+//! It prints nothing and catches no signal: an [`Observer`] receives each step, and the caller sets a flag to stop the run.
+//! In a run of several processes each has its own trainer, and all call the same methods in the same order.
 
 use crate::feeds::Feed;
 use crate::planned_step::PlannedStep;
@@ -31,7 +31,7 @@ pub struct StepDone {
     pub learning_rate: f64,
 }
 
-/// Hears of the progress of a run.
+/// Receives the progress of a run.
 pub trait Observer {
     /// A step is done.
     fn step(&mut self, step: &StepDone) {

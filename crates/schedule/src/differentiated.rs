@@ -36,14 +36,12 @@ impl Differentiated {
     /// The same step in `microbatches` microbatches, with phases. `mark` assigns the nodes of the
     /// forward pass to stages: [`partita_pipeline::mark::evenly`], for instance. Inputs of a batch are
     /// replaced by one for each microbatch, inputs without a name are called `arg0`, ..; outputs keep their
-    /// order, names and types. The carried
-    /// inputs that the loss depends on get the role of a parameter.
+    /// order, names and types. The carried inputs that the loss depends on get the role of a parameter.
     ///
     /// # Errors
     /// E265 if there is no value of a name, no input or output at a position, or no gradient, E266 if a
     /// carried output depends on samples other than through marked gradients or changes its type, E476 if a
-    /// gradient is no sum over the samples, and the
-    /// errors of [`microbatch_inputs`] and of `mark`.
+    /// gradient is no sum over the samples, and the errors of [`microbatch_inputs`] and of `mark`.
     pub fn microbatched(
         &self,
         step: &Graph,

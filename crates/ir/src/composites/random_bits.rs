@@ -12,8 +12,7 @@ use partita_base::{DType, Result};
 
 /// `random_bits(seed: u64 scalar, offsets: i64[rank]) -> u32[shape]`; attributes `shape`, `global_shape`, `stream`.
 /// The generator: `key = mix(seed + GAMMA (stream + 1))`, `bits(i) = mix(key + GAMMA (i + 1))`, upper half,
-/// with SplitMix64's
-/// `mix` and the row-major *global* index `i`.
+/// with SplitMix64's `mix` and the row-major *global* index `i`.
 pub static RANDOM_BITS: Template = Template {
     name: "partita.random_bits",
     arguments: &["seed", "offsets"],

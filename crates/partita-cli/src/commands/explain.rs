@@ -53,7 +53,7 @@ pub struct Overview {
     pub collectives: Vec<Collective>,
     /// The stages of a pipeline; empty without one.
     pub stages: Vec<StageRow>,
-    /// Facts worth telling.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
@@ -186,9 +186,8 @@ impl Explained {
         }
     }
 
-    /// The tensor or collective of this name, and its other layouts; `progress` hears how many other layouts
-    /// were tried, of how
-    /// many. E257 and E258 for a name that is nothing.
+    /// The tensor or collective of this name, and its other layouts; `progress` receives how many of them were tried, and
+    /// their number. E257 and E258 for a name that the step does not have.
     pub fn about(&self, name: &str, progress: &mut dyn FnMut(usize, usize)) -> Result<Answer> {
         let mut refused = None;
         for stage in 0..self.built.stages.len() {

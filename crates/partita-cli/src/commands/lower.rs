@@ -47,7 +47,7 @@ pub fn lower(args: &LowerArgs, session: &Session, output: &mut Output) -> Result
     Ok(())
 }
 
-/// What a rank computes while its gradients are under way. E014 for a rank that is not there.
+/// The compute of a rank that overlaps with each of its gradient buckets. E014 for a rank that the mesh does not have.
 pub fn overlap(programs: &ProgramSet, rank: usize) -> Result<Overlaps> {
     check_rank(rank, programs.rank_count())?;
     let bucket = |overlap: Overlap| Bucket {
@@ -70,7 +70,7 @@ pub fn fusion(session: &Session, built: &Built) -> Result<Fusion> {
     stages.try_fold(first, |all, stage| Ok(all.with(stage?)))
 }
 
-/// A built step at a stage as text; `rank` says whose, where ranks differ. E014 for a rank that is not there.
+/// A built step at a stage as text: that of this rank, if ranks differ. E014 for a rank that the mesh does not have.
 pub fn stage(session: &Session, built: &Built, stage: Stage, rank: usize) -> Result<String> {
     check_rank(rank, built.mesh.rank_count())?;
     Ok(match stage {

@@ -152,11 +152,11 @@ impl From<&Report> for Verify {
 /// How often each collective is in one phase of one rank's step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct CollectiveCounts {
-    /// Reductions to everyone.
+    /// Reductions whose result every rank receives.
     pub all_reduce: u64,
-    /// Shards brought together everywhere.
+    /// Shards that every rank gathers.
     pub all_gather: u64,
-    /// Reductions of which everyone keeps a shard.
+    /// Reductions of which each rank keeps a shard.
     pub reduce_scatter: u64,
     /// Shards of one dimension swapped for shards of another.
     pub all_to_all: u64,
@@ -280,7 +280,7 @@ impl From<&partita_program::EdgeCounts> for Edges {
     }
 }
 
-/// What a rank computes while its gradients are under way.
+/// The compute of a rank that overlaps with each of its gradient buckets.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Overlaps {
     /// Whose they are.
@@ -290,7 +290,7 @@ pub struct Overlaps {
 }
 event!(Overlaps, "overlap");
 
-/// Gradients that travel together.
+/// A bucket: gradients that one collective carries.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Bucket {
     /// What ranks do with them.
@@ -305,7 +305,7 @@ pub struct Bucket {
     pub flops: f64,
 }
 
-/// Something worth knowing.
+/// A note for the user.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Note {
     /// One or more lines.
