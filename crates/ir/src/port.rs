@@ -20,11 +20,17 @@ pub const TOKENS: &str = "tokens";
 pub const OPTIMIZER_PREFIX: &str = "optimizer.";
 
 const GRADIENT_PREFIX: &str = "grad.";
+const COTANGENT_PREFIX: &str = "cotangent.";
 const MICROBATCH_MARK: &str = ".micro";
 
 /// The name of the gradient of a parameter or input: `grad.<parameter>`.
 pub fn gradient_name(parameter: &str) -> String {
     format!("{GRADIENT_PREFIX}{parameter}")
+}
+
+/// The name of the gradient that the caller gives for an output: `cotangent.<output>`.
+pub fn cotangent_name(output: &str) -> String {
+    format!("{COTANGENT_PREFIX}{output}")
 }
 
 /// The name of an optimizer state: `optimizer.<slot>.<parameter>`.
@@ -62,6 +68,9 @@ pub enum InputKind {
         /// The microbatch, if the batch is split.
         microbatch: Option<usize>,
     },
+    /// The gradient with respect to the output of this name, of a function that the step does not contain. It is
+    /// given after the forward pass: a step of one microbatch with such an input pauses there.
+    Cotangent(String),
     /// [`LEARNING_RATE`].
     LearningRate,
     /// [`STEP`].
@@ -81,9 +90,12 @@ impl InputKind {
             (_, LEARNING_RATE) => InputKind::LearningRate,
             (_, STEP) => InputKind::Step,
             (_, SEED) => InputKind::Seed,
-            _ => match microbatch_of(name) {
-                Some((whole, index)) => InputKind::Batch { name: whole.to_string(), microbatch: Some(index) },
-                None => InputKind::Batch { name: name.to_string(), microbatch: None },
+            _ => match (microbatch_of(name), name.strip_prefix(COTANGENT_PREFIX)) {
+                (Some((whole, index)), _) => {
+                    InputKind::Batch { name: whole.to_string(), microbatch: Some(index) }
+                }
+                (None, Some(output)) => InputKind::Cotangent(output.to_string()),
+                (None, None) => InputKind::Batch { name: name.to_string(), microbatch: None },
             },
         }
     }
@@ -105,6 +117,7 @@ impl fmt::Display for InputKind {
             InputKind::Parameter(name) | InputKind::State(name) => f.write_str(name),
             InputKind::Batch { name, microbatch: None } => f.write_str(name),
             InputKind::Batch { name, microbatch: Some(index) } => f.write_str(&microbatch_name(name, *index)),
+            InputKind::Cotangent(output) => f.write_str(&cotangent_name(output)),
             InputKind::LearningRate => f.write_str(LEARNING_RATE),
             InputKind::Step => f.write_str(STEP),
             InputKind::Seed => f.write_str(SEED),
@@ -168,6 +181,7 @@ mod tests {
             ("learning_rate", Role::Input, false, InputKind::LearningRate),
             ("step", Role::Activation, false, InputKind::Step),
             ("seed", Role::Input, false, InputKind::Seed),
+            ("cotangent.logits", Role::Input, false, InputKind::Cotangent("logits".into())),
             ("tokens", Role::Input, false, batch("tokens", None)),
             ("tokens.micro12", Role::Input, false, batch("tokens", Some(12))),
             ("a.micro1.micro0", Role::Input, false, batch("a.micro1", Some(0))),

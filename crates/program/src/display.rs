@@ -86,6 +86,9 @@ impl fmt::Display for ProgramListing<'_> {
         }
         let width = program.instructions.len().to_string().len();
         for (index, instruction) in program.instructions.iter().enumerate() {
+            if program.pause == Some(index) {
+                writeln!(f, "  pause for the cotangents")?;
+            }
             write!(f, "  {index:>width$}  ")?;
             match &instruction.action {
                 Action::Compute(compute) => {

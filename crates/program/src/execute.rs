@@ -44,7 +44,7 @@ pub trait Communicator {
 /// Why [`advance`] returned.
 #[derive(Debug)]
 pub enum StepOutcome {
-    /// The step is complete; the cursor is at the first instruction again.
+    /// The step is complete, and the cursor is at the first instruction again; or it is at its pause.
     Done,
     /// The rank waits for this collective: run another rank, then call again.
     Blocked(CollectiveId),
@@ -57,6 +57,8 @@ pub enum StepOutcome {
 pub struct Cursor {
     /// The next instruction.
     pub next: usize,
+    /// The instruction before which the rank pauses, if any.
+    pub pause: Option<usize>,
 }
 
 /// What one call of [`step_once`] did.
@@ -76,6 +78,9 @@ pub fn step_once(
     communicator: &mut dyn Communicator,
 ) -> Progress {
     let index = cursor.next;
+    if cursor.pause == Some(index) {
+        return Progress::Ended(StepOutcome::Done);
+    }
     let Some(instruction) = program.instructions.get(index) else {
         cursor.next = 0;
         return Progress::Ended(StepOutcome::Done);

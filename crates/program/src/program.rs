@@ -45,6 +45,9 @@ pub struct Program {
     pub constants: Vec<(BufferId, Literal)>,
     /// As `constants`, for buffers that differ between the ranks of the class.
     pub rank_constants: Vec<(BufferId, RankConstant)>,
+    /// Where the step may pause: the number of instructions of the forward pass, of which no one reads a cotangent
+    /// ([`InputKind::Cotangent`]). `None` for a step without cotangents.
+    pub pause: Option<usize>,
 }
 
 /// How long a buffer's contents must be kept.

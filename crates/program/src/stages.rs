@@ -3,6 +3,7 @@
 
 use crate::collective::{Collective, CollectiveKind, CollectiveOp, Transfer};
 use crate::passes::emit::nothing;
+use crate::passes::pause;
 use crate::passes::timing::{Timing, splits_backward};
 use crate::passes::{Edges, Lowering, PASSES, Pass, PassContext, find_pass};
 use crate::program::{Action, Program, ProgramSet};
@@ -88,7 +89,9 @@ pub fn lower_stages_watched(
         let lowering = Lowering::with_edges(stage.classes, edges)?;
         lowerings.push(lowering.run(&PASSES[..order], &context, &mut |pass, l| after(number, pass, l))?);
     }
-    if let Some(timetable) = step.timetable {
+    let paused =
+        lowerings.first().filter(|_| step.stages.len() == 1).and_then(|l| pause::timetable(l.graph()));
+    if let Some(timetable) = step.timetable.or(paused.as_ref()) {
         let graphs: Vec<_> = lowerings.iter().map(|l| (l.graph(), l.received(), l.sent())).collect();
         let timings = Timing::of_stages(timetable, &graphs)?;
         lowerings = lowerings.into_iter().zip(timings).map(|(l, timing)| l.timed(timing)).collect();

@@ -23,7 +23,7 @@ use std::time::Duration;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_comm::{Processes, World};
 use partita_ir::TensorType;
-use partita_program::{BufferId, Event, Port, Program, ProgramSet};
+use partita_program::{Action, BufferId, Event, Port, Program, ProgramSet};
 
 use crate::collectives::collective_specs;
 use crate::cpu::{Cpu, SlowOp};
@@ -156,6 +156,8 @@ pub struct Runner {
     events: Vec<Event>,
     /// Per local rank and instruction, over all steps.
     nanos: Vec<Vec<u64>>,
+    /// Whether the ranks are at the pause of a step.
+    is_paused: bool,
 }
 
 impl Runner {
@@ -208,7 +210,7 @@ impl Runner {
         // From here on a runner, so that the threads end if one of them cannot be started.
         let count = |program: &Program| if options.record { program.instructions.len() } else { 0 };
         let nanos = shared.programs.iter().map(|program| vec![0; count(program)]).collect();
-        let mut runner = Runner { shared, threads: Vec::new(), events: Vec::new(), nanos };
+        let mut runner = Runner { shared, threads: Vec::new(), events: Vec::new(), nanos, is_paused: false };
         for worker in 1..workers {
             let shared = runner.shared.clone();
             runner.spawn(format!("partita worker {worker}"), move || shared.serve(worker))?;
@@ -226,15 +228,56 @@ impl Runner {
         Ok(())
     }
 
-    /// Runs one step on the local ranks, together with those of other processes. Inputs must have
-    /// been written before.
+    /// Runs the forward pass of a step with cotangents ([`Program::pause`]) on the local ranks; [`Runner::step`] then
+    /// runs the rest of the step. Inputs other than cotangents must have been written before, and after [`Runner::give_up`]
+    /// if the step before did not go on after its pause.
+    ///
+    /// # Errors
+    /// E427 if the step has no pause; otherwise as [`Runner::step`].
+    pub fn forward(&mut self) -> Result<()> {
+        self.pauses()?;
+        self.give_up()?;
+        self.is_paused = true;
+        self.advance(true)
+    }
+
+    /// E427 if the step has no pause.
+    pub fn pauses(&self) -> Result<()> {
+        if self.shared.set.programs.iter().all(|program| program.pause.is_some()) {
+            return Ok(());
+        }
+        Err(Diagnostic::new("E427", "the step does not pause after its forward pass")
+            .expected("a step of one microbatch with an input `cotangent.<output>`")
+            .help("run the whole step"))
+    }
+
+    /// Gives up a step that paused after its forward pass; does nothing otherwise. If collectives are in progress, the
+    /// rest of the step runs, so that they end.
+    ///
+    /// # Errors
+    /// As [`Runner::step`].
+    pub fn give_up(&mut self) -> Result<()> {
+        let is_paused = std::mem::take(&mut self.is_paused);
+        if is_paused && self.shared.programs.iter().any(is_in_flight_at_pause) {
+            self.advance(false)?;
+        }
+        Ok(())
+    }
+
+    /// Runs one step on the local ranks, together with those of other processes, or the rest of a
+    /// step that paused. Inputs must have been written before.
     ///
     /// # Errors
     /// E410 if a rank panicked, E411 if a kernel rejected its data, E412 if a checked output is not
     /// finite, E413 if ranks make no progress, E418 if a rank of another process failed. The runner
     /// is unusable afterwards: later steps return the same error.
     pub fn step(&mut self) -> Result<()> {
-        let outcome = self.shared.step();
+        self.is_paused = false;
+        self.advance(false)
+    }
+
+    fn advance(&mut self, to_pause: bool) -> Result<()> {
+        let outcome = self.shared.step(to_pause);
         if self.shared.recorder.is_on() {
             self.events = self.shared.recorder.take();
             for event in &self.events {
@@ -455,6 +498,13 @@ impl Runner {
             }
         }
     }
+}
+
+/// Whether a collective is in progress where a program pauses.
+fn is_in_flight_at_pause(program: &Program) -> bool {
+    let before = &program.instructions[..program.pause.unwrap_or(0)];
+    let count = |is: fn(&Action) -> bool| before.iter().filter(|instruction| is(&instruction.action)).count();
+    count(|action| matches!(action, Action::Start(_))) > count(|action| matches!(action, Action::Wait(_)))
 }
 
 /// E445 unless the world has the ranks and the collectives of the programs.

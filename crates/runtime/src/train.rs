@@ -93,6 +93,8 @@ struct BatchInput {
     shape: Vec<usize>,
     /// In row order: the input of a microbatch, its number of rows, and its layouts.
     parts: Vec<(String, usize, Vec<usize>)>,
+    /// Whether it is given after the forward pass.
+    is_cotangent: bool,
 }
 
 impl std::fmt::Display for BatchInput {
@@ -170,9 +172,12 @@ impl TrainLoop {
         // Several layouts of one name are copies on several meshes.
         let mut parts: IndexMap<&str, (&str, Vec<usize>)> = IndexMap::new();
         for (index, (layout, kind)) in self.inputs.iter().zip(&self.kinds).enumerate() {
-            if let InputKind::Batch { name, .. } = kind {
-                parts.entry(&layout.name).or_insert_with(|| (name, Vec::new())).1.push(index);
-            }
+            let whole = match kind {
+                InputKind::Batch { name, .. } => name,
+                InputKind::Cotangent(_) => &layout.name,
+                _ => continue,
+            };
+            parts.entry(&layout.name).or_insert_with(|| (whole, Vec::new())).1.push(index);
         }
         let mut whole: IndexMap<&str, BatchInput> = IndexMap::new();
         for (&part, (name, layouts)) in &parts {
@@ -184,6 +189,7 @@ impl TrainLoop {
                 dtype: layout.dtype,
                 shape: layout.shape.clone(),
                 parts: Vec::new(),
+                is_cotangent: matches!(self.kinds[layouts[0]], InputKind::Cotangent(_)),
             });
             if !input.parts.is_empty() {
                 input.shape[0] += rows;
@@ -238,7 +244,7 @@ impl TrainLoop {
     /// E414, E415 and E430 if the batch does not fit the inputs, E431 unless the learning rate is
     /// finite and at least 0. Nothing is changed then.
     pub fn feed(&mut self, batch: &[BatchTensor<'_>], learning_rate: f64) -> Result<()> {
-        self.check_batch(batch)?;
+        self.check_batch(batch, |_| true)?;
         self.check_rate(learning_rate)?;
         for tensor in batch {
             self.feed_tensor(tensor)?;
@@ -246,6 +252,35 @@ impl TrainLoop {
         self.feed_scalars(self.step + 1, learning_rate)?;
         self.is_fed = true;
         Ok(())
+    }
+
+    /// Runs the forward pass of a step with cotangents on a global batch, whose outputs may be read then;
+    /// [`TrainLoop::backward`] runs the rest of the step. A step that paused before and did not go on is given up.
+    ///
+    /// # Errors
+    /// As [`TrainLoop::feed`] and [`Runner::forward`].
+    pub fn forward(&mut self, batch: &[BatchTensor<'_>]) -> Result<()> {
+        self.runner.pauses()?;
+        self.check_batch(batch, |input| !input.is_cotangent)?;
+        self.runner.give_up()?;
+        for tensor in batch {
+            self.feed_tensor(tensor)?;
+        }
+        self.feed_scalars(self.step + 1, 0.0)?;
+        self.runner.forward()
+    }
+
+    /// Runs the backward pass after [`TrainLoop::forward`], on the gradients with respect to the outputs:
+    /// `cotangent.<output>`.
+    ///
+    /// # Errors
+    /// As [`TrainLoop::feed`] and [`Runner::step`].
+    pub fn backward(&mut self, cotangents: &[BatchTensor<'_>]) -> Result<()> {
+        self.check_batch(cotangents, |input| input.is_cotangent)?;
+        for tensor in cotangents {
+            self.feed_tensor(tensor)?;
+        }
+        self.runner.step()
     }
 
     /// Runs the step that was fed; returns its loss and, if it is an output, the norm of the
@@ -279,10 +314,11 @@ impl TrainLoop {
         named.any(|(_, kind)| kind.is_scalar_of_step())
     }
 
-    /// E414 for an unknown tensor, E415 for a wrong shape or type, E430 for a missing one.
-    fn check_batch(&self, batch: &[BatchTensor<'_>]) -> Result<()> {
+    /// E414 for an unknown tensor, E415 for a wrong shape or type, E430 if one of the `needed` ones is missing.
+    fn check_batch(&self, batch: &[BatchTensor<'_>], needed: impl Fn(&BatchInput) -> bool) -> Result<()> {
         let wanted = || {
-            let inputs: Vec<String> = self.batch.iter().map(BatchInput::to_string).collect();
+            let inputs = self.batch.iter().filter(|input| needed(input));
+            let inputs: Vec<String> = inputs.map(BatchInput::to_string).collect();
             if inputs.is_empty() { "no tensors".to_string() } else { inputs.join(", ") }
         };
         for tensor in batch.iter().filter(|tensor| !self.is_own(tensor.name)) {
@@ -297,7 +333,8 @@ impl TrainLoop {
                     .found(format!("{}{:?}, {} bytes", tensor.dtype, tensor.shape, tensor.bytes.len())));
             }
         }
-        let is_missing = |input: &&BatchInput| !batch.iter().any(|tensor| tensor.name == input.name);
+        let is_missing =
+            |input: &&BatchInput| needed(input) && !batch.iter().any(|tensor| tensor.name == input.name);
         let missing: Vec<String> =
             self.batch.iter().filter(is_missing).map(|input| format!("`{}`", input.name)).collect();
         if missing.is_empty() {

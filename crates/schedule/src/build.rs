@@ -14,7 +14,7 @@ use partita_cost::Cluster;
 use partita_ir::composites::DROPOUT;
 use partita_ir::ops::Composite;
 use partita_ir::port::LOSS;
-use partita_ir::{Attribute, Graph, Pieces, Role, TensorType, Value, graph_edit};
+use partita_ir::{Attribute, Graph, InputKind, Pieces, Role, TensorType, Value, graph_edit};
 use partita_mesh::{AxisList, Mesh, Sharding, Slice};
 use partita_nn::{Model, StepOptions, append_update, gradient_graph_wrt, train_step};
 use partita_pipeline::{Cut, Edge, Order, StageGraph, Timetable};
@@ -195,6 +195,7 @@ pub(crate) fn build_structured(
 }
 
 /// The forward and backward pass of a model planned for `mesh`, without an update: outputs `loss` and `grad.<parameter>`.
+/// A model with inputs `cotangent.<output>`, whose loss is their inner product with its outputs, returns no loss.
 pub fn build_gradients(
     model: &Model,
     plan: &Plan,
@@ -204,7 +205,18 @@ pub fn build_gradients(
 ) -> Result<Built> {
     let structured = restructure(plan, model, tools)?;
     let pipeline = structured.pipeline(mesh, options)?;
-    let (graph, pieces, spoken_of) = gradients_of(&structured, &pipeline, options)?;
+    let (graph, pieces, mut spoken_of) = gradients_of(&structured, &pipeline, options)?;
+    let is_cotangent =
+        |value: &Value| matches!(InputKind::of(&value.name, &value.role, false), InputKind::Cotangent(_));
+    if structured
+        .model
+        .forward
+        .inputs
+        .iter()
+        .any(|&input| is_cotangent(structured.model.forward.value(input)))
+    {
+        spoken_of.push(LOSS.to_string());
+    }
     let graph = open_without_kernels(&graph, tools.runner)?;
     let unplaced = Unplaced { graph, pieces, spoken_of, microbatches: options.microbatches, pipeline };
     let built = place(&unplaced, plan, mesh, options, tools.runner)?;

@@ -9,6 +9,7 @@ mod files;
 mod head;
 mod infer;
 mod keys;
+mod paused;
 mod pipeline;
 mod pipelines;
 mod pipelines_random;

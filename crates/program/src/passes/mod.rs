@@ -14,6 +14,7 @@ pub(crate) mod head;
 pub(crate) mod memory;
 mod occupied;
 pub(crate) mod order;
+pub(crate) mod pause;
 pub(crate) mod repeat;
 pub(crate) mod simplify;
 pub(crate) mod timing;
@@ -84,6 +85,11 @@ pub struct Pass {
 
 /// Every pass, in the order in which [`crate::lower`] runs them.
 pub const PASSES: &[Pass] = &[
+    Pass {
+        name: "after-pause",
+        about: "count what reads a cotangent to the backward pass",
+        run: |lowering, _| lowering.rewritten(|graphs| Ok(pause::after(graphs))),
+    },
     Pass {
         name: "decompose",
         about: "inline composites that the device has no kernel for",
@@ -170,6 +176,14 @@ pub const PASSES: &[Pass] = &[
         run: |lowering, context| {
             let guard = context.options.guard;
             Ok(lowering.each_program(|program| memory::replace_inputs(program, guard)))
+        },
+    },
+    Pass {
+        name: "pause",
+        about: "find the end of the forward pass, where the cotangents are given",
+        run: |lowering, _| {
+            let pauses = lowering.timing.as_ref().is_some_and(|timing| timing.pauses);
+            Ok(if pauses { lowering.each_program(pause::place) } else { lowering })
         },
     },
     Pass {

@@ -274,6 +274,17 @@ fn keys(
     let end = node_count as isize;
     // The first node that needs a value, looking through views.
     let mut first_use = vec![end; graph.values.len()];
+    // The outputs of the forward pass are read where the step pauses.
+    if timing.is_some_and(|timing| timing.pauses) {
+        let is_forward = |id: &NodeId| graph.node(*id).phase == Phase::Forward;
+        let forward = graph.node_ids().filter(is_forward).map(|id| places.of_node[id.index()]);
+        let last = forward.max().unwrap_or(-1);
+        for &output in &graph.outputs {
+            if graph.value(output).definition.is_some_and(|(maker, _)| is_forward(&maker)) {
+                first_use[output.index()] = last;
+            }
+        }
+    }
     // A value for another stage is needed as soon as it can be computed.
     for bucket in buckets.iter().filter(|bucket| bucket.class == BucketClass::Sent) {
         for value in bucket.operands(graph) {

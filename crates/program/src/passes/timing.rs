@@ -6,6 +6,7 @@
 //! batch, belongs to the first task that reads it. Updates come after all tasks.
 
 use crate::passes::order::maker;
+use crate::passes::pause;
 use partita_base::Result;
 use partita_ir::{Graph, NodeId, Phase, ValueId};
 use partita_pipeline::{Task, TaskKind, Timetable, from_feed};
@@ -27,6 +28,8 @@ pub(crate) struct Timing {
     ready: BTreeMap<usize, Option<usize>>,
     /// For each edge, the slot in which the last of its readers begins to read it.
     taken: BTreeMap<usize, usize>,
+    /// Whether the step may pause between its forward and its backward pass: one of the stages reads a cotangent.
+    pub pauses: bool,
 }
 
 /// The slot of updates, after all tasks.
@@ -54,6 +57,7 @@ impl Timing {
                 sent: sent.iter().copied().collect(),
                 ready: BTreeMap::new(),
                 taken: BTreeMap::new(),
+                pauses: timetable.microbatches == 1 && graphs.iter().any(|(graph, ..)| pause::pauses(graph)),
             })
             .collect();
         // The task of a node without a microbatch may depend on what other stages send: iterate to

@@ -61,11 +61,16 @@ struct State {
 }
 
 impl Shared {
-    /// Runs one step; the calling thread is worker 0.
-    pub fn step(&self) -> Result<()> {
+    /// Runs one step from its beginning `to_pause`, or from where it is to its end; the calling thread is worker 0.
+    pub fn step(&self, to_pause: bool) -> Result<()> {
         self.failed()?;
-        for rank in &self.ranks {
-            lock(rank).is_done = false;
+        for (rank, program) in self.ranks.iter().zip(&self.programs) {
+            let mut rank = lock(rank);
+            rank.is_done = false;
+            rank.cursor.pause = program.pause.filter(|_| to_pause);
+            if to_pause {
+                rank.cursor.next = 0;
+            }
         }
         self.open.store(self.ranks.len(), Ordering::SeqCst);
         {

@@ -142,6 +142,7 @@ fn program(rank: usize, traffic: Traffic, input: &TensorType, output: &TensorTyp
         outputs: Vec::new(),
         constants: Vec::new(),
         rank_constants: Vec::new(),
+        pause: None,
     }
 }
 
