@@ -73,6 +73,13 @@ class Model:
         """The forward graph as StableHLO text."""
         return self._native.text()
 
+    def _repr_html_(self) -> str:
+        """The tensors as tables, and the graph as text, for notebooks."""
+        from partita import _drawn
+
+        tensors = {"inputs": self.inputs, "outputs": self.outputs, "parameters": self.parameters}
+        return _drawn.model("Model", tensors, self.text())
+
     def __repr__(self) -> str:
         def shown(tensors: dict[str, tuple[str, tuple[int, ...]]]) -> str:
             return ", ".join(f"{name}: {dtype}{list(shape)}" for name, (dtype, shape) in tensors.items())

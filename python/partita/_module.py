@@ -2,8 +2,10 @@
 
 A planned module is a copy of the user's module whose ``forward`` runs planned programs. For each training mode and each
 shape of inputs it is exported and planned once, when it is first called so. Parameters remain those of PyTorch, so any
-optimizer, hook or scheduler works; each pass copies them to the ranks. The backward pass computes the forward pass
-again: ``partita.Trainer`` does neither, and is faster.
+optimizer, hook or scheduler works; each forward pass copies them to the ranks. Both passes are one program, which
+pauses between them and keeps its activations in the ranks' memory. Only if another forward pass came in between, or a
+backward pass runs twice, the forward pass is computed again, with the same random numbers. ``partita.Trainer`` copies
+nothing, and is faster.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from torch.utils import _pytree as pytree
 from partita import _export, _partita
 from partita._error import refuse
 from partita._load import Model
+from partita._observed import observe
 from partita._partita import Mesh, Plan
 from partita._tensors import pack, to_torch
 
@@ -45,8 +48,9 @@ class Programs:
         named = dict(module.named_buffers(remove_duplicate=False))
         # The programs contain the values of buffers that the module only reads.
         self.constants = {name: value.clone() for name, value in named.items() if name not in self.buffers}
-        self.forward_pass = _partita.Executable(native, plan, mesh, False)
-        self.backward_pass: _partita.Executable | None = None
+        self._executables: dict[str, _partita.Executable] = {}
+        # Which forward pass the activations of the training program belong to.
+        self._paused: object | None = None
 
     def is_current(self, module: torch.nn.Module) -> bool:
         """Whether the buffers that the programs contain still have the same values."""
@@ -61,38 +65,70 @@ class Programs:
         copies = {name: buffers[name].clone() for name in self.buffers}
         return {name: parameters[name] for name in self.frozen} | copies
 
+    def seed(self) -> int:
+        """The seed of a forward pass and its backward pass: from PyTorch's generator, if they draw random numbers."""
+        return int(torch.randint(2**63 - 1, ()).item()) if self.model._native.is_random() else 0
+
+    def _executable(self, kind: str) -> _partita.Executable:
+        """The program of this kind, built when it is first used."""
+        if kind not in self._executables:
+            self._executables[kind] = _partita.Executable(self.model._native, self.plan, self.mesh, kind)
+        return self._executables[kind]
+
     def forward(
-        self, module: torch.nn.Module, inputs: Sequence[Any], parameters: Sequence[Any], kept: dict[str, Any]
+        self,
+        module: torch.nn.Module,
+        inputs: Sequence[Any],
+        parameters: Sequence[Any],
+        kept: dict[str, Any],
+        seed: int,
+        token: object | None = None,
     ) -> list[Any]:
-        """The outputs. Buffers that the module changes are changed in place, as by the module itself."""
-        fed = self._feed(self.forward_pass, inputs, parameters, kept)
-        found = [to_torch(value) for value in self.forward_pass.run(fed, self.outputs + self.buffers)]
+        """The outputs. Buffers that the module changes are changed in place, as by the module itself. With a token, a
+        backward pass may follow, which is given the same token."""
+        names = self.outputs + self.buffers
+        executable = self._executable("forward" if token is None else "training")
+        with observe("partita::forward", executable):
+            fed = self._feed(executable, inputs, parameters, kept)
+            if token is None:
+                found = executable.run(fed, names, seed)
+            else:
+                self._paused = None
+                found = executable.forward(fed, names, seed)
+                self._paused = token
+        values = [to_torch(value) for value in found]
         named = dict(module.named_buffers(remove_duplicate=False))
         with torch.no_grad():
-            for name, value in zip(self.buffers, found[len(self.outputs) :]):
+            for name, value in zip(self.buffers, values[len(self.outputs) :]):
                 named[name].copy_(value)
-        return found[: len(self.outputs)]
+        return values[: len(self.outputs)]
 
     def backward(
         self,
         inputs: Sequence[Any],
         parameters: Sequence[Any],
         kept: dict[str, Any],
+        seed: int,
         cotangents: Sequence[Any],
         needed: Sequence[bool],
+        token: object,
     ) -> list[Any]:
         """The gradients with respect to inputs and parameters, None where one is not needed."""
-        if self.backward_pass is None:
-            self.backward_pass = _partita.Executable(self.model._native, self.plan, self.mesh, True)
-        read = self.backward_pass.inputs()
-        fed = self._feed(self.backward_pass, inputs, parameters, kept)
-        for name, cotangent in zip(self.outputs, cotangents):
-            if f"cotangent.{name}" in read:
-                dtype, shape = self.model.outputs[name]
-                value = torch.zeros(shape) if cotangent is None else cotangent
-                fed.append((f"cotangent.{name}", pack(value.to(_FLOATS[dtype]))))
+        executable = self._executable("training")
         names = [name for name, is_needed in zip(self.inputs + self.parameters, needed) if is_needed]
-        found = self.backward_pass.run(fed, [f"grad.{name}" for name in names])
+        if self._paused is not token:
+            with observe("partita::forward", executable):
+                executable.forward(self._feed(executable, inputs, parameters, kept), [], seed)
+        self._paused = None
+        with observe("partita::backward", executable):
+            fed = []
+            read = executable.inputs()
+            for name, cotangent in zip(self.outputs, cotangents):
+                if f"cotangent.{name}" in read:
+                    dtype, shape = self.model.outputs[name]
+                    value = torch.zeros(shape) if cotangent is None else cotangent
+                    fed.append((f"cotangent.{name}", pack(value.to(_FLOATS[dtype]))))
+            found = executable.backward(fed, [f"grad.{name}" for name in names])
         gradients = iter([to_torch(value) for value in found])
         return [next(gradients) if is_needed else None for is_needed in needed]
 
@@ -118,11 +154,12 @@ class _Step(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, programs: Programs, module: torch.nn.Module, *tensors: Any) -> tuple[Any, ...]:
-        ctx.programs, ctx.kept = programs, programs.kept(module)
+        ctx.programs, ctx.kept, ctx.seed = programs, programs.kept(module), programs.seed()
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         count = len(programs.inputs)
-        outputs = programs.forward(module, tensors[:count], tensors[count:], ctx.kept)
+        ctx.token = object()
+        outputs = programs.forward(module, tensors[:count], tensors[count:], ctx.kept, ctx.seed, ctx.token)
         ctx.mark_non_differentiable(*[value for value in outputs if not value.is_floating_point()])
         return tuple(outputs)
 
@@ -131,7 +168,7 @@ class _Step(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
         tensors, count = ctx.saved_tensors, len(ctx.programs.inputs)
         gradients = ctx.programs.backward(
-            tensors[:count], tensors[count:], ctx.kept, cotangents, ctx.needs_input_grad[2:]
+            tensors[:count], tensors[count:], ctx.kept, ctx.seed, cotangents, ctx.needs_input_grad[2:], ctx.token
         )
         return (None, None, *gradients)
 
@@ -177,15 +214,6 @@ class Planning:
 
 def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     programs = self._planning.find(self, args, kwargs)
-    native = programs.model._native
-    if self.training and native.is_random():
-        raise refuse(
-            "E392",
-            "the module draws random numbers in training, which its two passes would draw differently",
-            expected="a module without active dropout",
-            found=type(self).__name__,
-            help="call eval() on the dropout, or train with partita.Trainer",
-        )
     leaves = pytree.tree_leaves((args, kwargs))
     inputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     named = dict(self.named_parameters(remove_duplicate=False))
@@ -203,15 +231,15 @@ def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
                 )
         outputs = list(_Step.apply(programs, self, *inputs, *parameters))
     else:
-        outputs = programs.forward(self, inputs, parameters, programs.kept(self))
+        outputs = programs.forward(self, inputs, parameters, programs.kept(self), programs.seed())
     return programs.model._returned(outputs)
 
 
 def planned_module(module: torch.nn.Module, plan: Plan, mesh: Mesh) -> torch.nn.Module:
     """A copy of a module whose passes run on a mesh under a plan. It is an instance of the module's class.
 
-    Calling it raises ``PartitaError``: E390 and E391 for what PyTorch cannot export, E392 for random numbers in training
-    and for gradients of further inputs, and what the plan refuses.
+    Calling it raises ``PartitaError``: E390 and E391 for what PyTorch cannot export, E392 for gradients of further inputs,
+    and what the plan refuses.
     """
     kind = type(module)
     made: Any = copy.deepcopy(module)

@@ -6,6 +6,7 @@ from typing import Any
 
 from partita import _partita
 from partita._load import Model, named_inputs
+from partita._observed import observe
 from partita._partita import Mesh, Plan
 from partita._tensors import pack, to_numpy
 
@@ -17,7 +18,7 @@ class Planned:
 
     def __init__(self, model: Model, plan: Plan, mesh: Mesh) -> None:
         self.model, self.plan, self.mesh = model, plan, mesh
-        self._native = _partita.Executable(model._native, plan, mesh, False)
+        self._native = _partita.Executable(model._native, plan, mesh, "evaluation")
 
     def __call__(self, *inputs: Any, **named: Any) -> dict[str, Any]:
         """The outputs by name, as arrays. The inputs are those of the model, in their order or by name.
@@ -28,7 +29,9 @@ class Planned:
         types = self.model.inputs
         packed = [(name, pack(value, types[name][0] if name in types else None)) for name, value in given.items()]
         outputs = list(self.model.outputs)
-        return dict(zip(outputs, map(to_numpy, self._native.run(packed, outputs))))
+        with observe("partita::forward", self._native):
+            found = self._native.run(packed, outputs, 0)
+        return dict(zip(outputs, map(to_numpy, found)))
 
 
 def planned(model: Model, plan: Plan, mesh: Mesh) -> Any:

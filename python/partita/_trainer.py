@@ -9,6 +9,7 @@ from typing import Any
 
 from partita import _partita
 from partita._load import Model, named_inputs
+from partita._observed import observe
 from partita._partita import Mesh, Plan
 from partita._schedule import mesh_of, plan_of, step_options
 from partita._tensors import pack, to_numpy, to_torch
@@ -63,7 +64,8 @@ class Trainer:
         types = self.model.inputs
         given = named_inputs(self.model, batch).items()
         packed = [(name, pack(value, types[name][0] if name in types else None)) for name, value in given]
-        loss, self.grad_norm = self._native.step(packed, self.lr if lr is None else lr)
+        with observe("partita::step", self._native):
+            loss, self.grad_norm = self._native.step(packed, self.lr if lr is None else lr)
         return loss
 
     @property

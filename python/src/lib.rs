@@ -11,6 +11,8 @@ mod executable;
 mod mesh;
 mod model;
 mod plan;
+mod profiler;
+mod running;
 mod schedule;
 mod tensors;
 mod trainer;

@@ -6,15 +6,12 @@ use indexmap::IndexMap;
 use partita::execution::tensor_data;
 use partita_base::Result;
 use partita_import::{ImportOptions, ImportedModel, Limits, Pt2};
-use partita_ir::port::LOSS;
+use partita_ir::port::{LOSS, cotangent_name};
 use partita_ir::{GraphBuilder, Literal, Role, TensorType};
 use partita_nn::Init;
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::Arc;
-
-/// The prefix of the inputs that weigh outputs: `cotangent.<output>`.
-pub const COTANGENT: &str = "cotangent.";
 
 /// What the model's own loss is called where the inner product is the loss.
 const OWN_LOSS: &str = "own_loss";
@@ -74,7 +71,7 @@ fn with_cotangents(model: &partita_nn::Model, outputs: &[String]) -> Result<part
             continue;
         }
         let dims: Vec<usize> = (0..ty.rank()).collect();
-        let cotangent = b.input(&format!("{COTANGENT}{name}"), ty, Role::Input);
+        let cotangent = b.input(&cotangent_name(name), ty, Role::Input);
         let product = b.multiply(output, cotangent)?;
         let product = b.convert(product, partita_base::DType::F32)?;
         let sum = b.reduce_sum(product, &dims)?;
@@ -84,13 +81,12 @@ fn with_cotangents(model: &partita_nn::Model, outputs: &[String]) -> Result<part
         });
     }
     let Some(loss) = loss else { return Ok(model.clone()) };
-    let aliases = forward.aliases.clone();
     let own = |name: &String| if name == LOSS { OWN_LOSS.to_string() } else { name.clone() };
     let mut named: Vec<_> =
         forward.output_names.iter().map(own).zip(forward.outputs.iter().copied()).collect();
     named.push((LOSS.to_string(), loss));
-    let mut graph = b.finish_checked(named)?;
-    graph.aliases = aliases;
+    // States are fed in each pass: a pass that is given up changes none.
+    let graph = b.finish_checked(named)?;
     Ok(partita_nn::Model { forward: graph, ..model.clone() })
 }
 

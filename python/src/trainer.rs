@@ -5,12 +5,15 @@ use crate::error::{OrRaise, detached};
 use crate::mesh::Mesh;
 use crate::model::{Model, Source};
 use crate::plan::Plan;
+use crate::profiler;
+use crate::running::{self, Watched};
 use crate::tensors::{Batch, Given, Returned, literal, returned};
 use partita::PlannedStep;
 use partita::execution::{CpuStep, tensor_data};
 use partita::run_files::Saved;
 use partita_base::{Diagnostic, Result};
 use partita_ir::{Literal, Registry};
+use partita_runtime::RunnerOptions;
 use partita_runtime::checkpoint::{FileStorage, RunFolder, run_folder};
 use partita_schedule::{Built, Tools, build};
 use pyo3::prelude::*;
@@ -26,6 +29,7 @@ pub struct Trainer {
     /// Where it saves: the folder of the last save or load.
     folder: Mutex<Option<RunFolder>>,
     notes: Vec<String>,
+    watched: Watched,
 }
 
 impl Trainer {
@@ -35,8 +39,8 @@ impl Trainer {
 }
 
 /// A built step in memory, with the values that the file has for the inputs it keeps.
-pub fn prepare(built: &Built, source: &Source, seed: u64) -> Result<PlannedStep> {
-    let mut step = PlannedStep::uninitialized(built, seed, CpuStep::default().options)?;
+pub fn prepare(built: &Built, source: &Source, seed: u64, options: RunnerOptions) -> Result<PlannedStep> {
+    let mut step = PlannedStep::uninitialized(built, seed, options)?;
     for (name, value) in source.values() {
         if has(&step, name) {
             set(&mut step, name, &value)?;
@@ -72,9 +76,11 @@ impl Trainer {
         let (step, notes) = detached(py, || {
             let tools = Tools { registry: &Registry::default(), runner: &CpuStep::default() };
             let built = build(&source.model, &plan.plan, &mesh.mesh, &options, &tools)?;
-            Ok((prepare(&built, &source, seed)?, built.notes))
+            let running = running::options(built.mesh.rank_count())?;
+            Ok((prepare(&built, &source, seed, running)?, built.notes))
         })?;
-        Ok(Trainer { step: Mutex::new(step), folder: Mutex::new(None), notes })
+        let watched = Watched::new(step.train_loop.runner().interrupter());
+        Ok(Trainer { step: Mutex::new(step), folder: Mutex::new(None), notes, watched })
     }
 
     /// One step on a global batch; returns the loss.
@@ -86,7 +92,7 @@ impl Trainer {
     ) -> PyResult<(f64, Option<f64>)> {
         let batch = Batch::new(batch).or_raise(py)?;
         let views = batch.views();
-        let report = detached(py, || self.locked().train_loop.step(&views, learning_rate))?;
+        let report = self.watched.run(py, || self.locked().train_loop.step(&views, learning_rate))?;
         Ok((report.loss, report.grad_norm))
     }
 
@@ -105,6 +111,21 @@ impl Trainer {
     fn set(&self, py: Python<'_>, name: &str, value: Given<'_>) -> PyResult<()> {
         let value = literal(name, &value).or_raise(py)?;
         detached(py, || set(&mut self.locked(), name, &value))
+    }
+
+    /// Turns the recording of events on or off, from the next run on.
+    fn record(&self, py: Python<'_>, is_on: bool) {
+        py.detach(|| self.locked().train_loop.runner_mut().record(is_on));
+    }
+
+    /// The events of the last run, and the time now on their clock: see `profiler::Event`.
+    fn events(&self, py: Python<'_>) -> (Vec<profiler::Event>, u64) {
+        py.detach(|| profiler::events(self.locked().train_loop.runner()))
+    }
+
+    /// For each rank the number of its list of instructions, and the lists: see `profiler::Instruction`.
+    fn programs(&self, py: Python<'_>) -> (Vec<(usize, usize)>, Vec<Vec<profiler::Instruction>>) {
+        py.detach(|| profiler::programs(self.locked().train_loop.runner()))
     }
 
     /// The names of everything that is kept from step to step, as it is stored.

@@ -245,15 +245,41 @@ def test_other_types_of_numbers(module):
         )
 
 
-def test_dropout_in_training_is_refused_and_works_in_eval():
-    module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
-    x = torch.randn(6, 4)
-    planned = partita.Schedule(partita.load(module, x), "dp=2").build()
-    with pytest.raises(partita.PartitaError) as refused:
-        planned(x)
-    assert refused.value.code == "E392"
+@pytest.mark.parametrize("mesh", ["tp=1", "dp=2", "tp=2"])
+def test_both_passes_of_dropout_have_the_same_masks(mesh):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(16, 32), nn.Dropout(0.25), nn.Linear(32, 64), nn.Dropout(0.5))
+    x = torch.randn(8, 16)
+    plan = {"0": "colwise", "2": "rowwise"} if "tp" in mesh else None
+    planned = partita.Schedule(partita.load(module, x), mesh, plan).build()
+    # With weights that keep apart what the masks do: the first layer gives ones, the second their sum.
+    with torch.no_grad():
+        for layer in (planned[0], planned[2]):
+            layer.weight.zero_()
+        planned[0].bias.fill_(1.0)
+        planned[2].weight.fill_(1.0)
+        planned[2].bias.fill_(1.0)
+    first, second = planned(x), planned(x)
+    assert not torch.equal(first == 0, second == 0)
+    assert 0.4 < (first == 0).float().mean() < 0.6
+    for out in (first, second):
+        kept = (out != 0).float() / 0.5
+        gradient = torch.autograd.grad(out.sum(), planned[2].bias)[0]
+        close(gradient, kept.sum(0))
+    # The rows of the first mask sum to what the second layer adds up.
+    out = planned(x)
+    hidden = torch.autograd.grad(out.sum(), planned[0].bias)[0]
+    rows = (out.max(1).values / 2 - 1) * 0.75
+    close(rows, rows.round(), 1e-4)
+    kept = (out != 0).float().sum(1) / 0.5
+    close(hidden.sum(), (kept * rows / 0.75).sum(), 1e-4)
+    torch.manual_seed(3)
+    out = planned(x)
+    torch.manual_seed(3)
+    close(planned(x), out)
     module.eval(), planned.eval()
-    close(planned(x), module(x))
+    close(planned(x), planned(x))
+    assert not (planned(x) == 0).any()
 
 
 def test_what_pytorch_cannot_export_is_refused_with_its_reason():

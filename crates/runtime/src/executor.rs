@@ -198,8 +198,9 @@ impl Runner {
             pulse: Pulse {
                 progress: AtomicU64::new(0),
                 positions: (0..world.rank_count()).map(|_| AtomicUsize::new(0)).collect(),
+                is_stopped: AtomicBool::new(false),
             },
-            recorder: Recorder::new(if options.record { workers } else { 0 }),
+            recorder: Recorder::new(workers, options.record),
             has_failed: AtomicBool::new(false),
             control: Control::default(),
             failure: Mutex::new(None),
@@ -208,9 +209,9 @@ impl Runner {
             programs,
         });
         // From here on a runner, so that the threads end if one of them cannot be started.
-        let count = |program: &Program| if options.record { program.instructions.len() } else { 0 };
-        let nanos = shared.programs.iter().map(|program| vec![0; count(program)]).collect();
+        let nanos = vec![Vec::new(); shared.programs.len()];
         let mut runner = Runner { shared, threads: Vec::new(), events: Vec::new(), nanos, is_paused: false };
+        runner.record(options.record);
         for worker in 1..workers {
             let shared = runner.shared.clone();
             runner.spawn(format!("partita worker {worker}"), move || shared.serve(worker))?;
@@ -233,7 +234,7 @@ impl Runner {
     /// if the step before did not go on after its pause.
     ///
     /// # Errors
-    /// E427 if the step has no pause; otherwise as [`Runner::step`].
+    /// E428 if the step has no pause; otherwise as [`Runner::step`].
     pub fn forward(&mut self) -> Result<()> {
         self.pauses()?;
         self.give_up()?;
@@ -241,12 +242,12 @@ impl Runner {
         self.advance(true)
     }
 
-    /// E427 if the step has no pause.
+    /// E428 if the step has no pause.
     pub fn pauses(&self) -> Result<()> {
         if self.shared.set.programs.iter().all(|program| program.pause.is_some()) {
             return Ok(());
         }
-        Err(Diagnostic::new("E427", "the step does not pause after its forward pass")
+        Err(Diagnostic::new("E428", "the step does not pause after its forward pass")
             .expected("a step of one microbatch with an input `cotangent.<output>`")
             .help("run the whole step"))
     }
@@ -269,7 +270,8 @@ impl Runner {
     ///
     /// # Errors
     /// E410 if a rank panicked, E411 if a kernel rejected its data, E412 if a checked output is not
-    /// finite, E413 if ranks make no progress, E418 if a rank of another process failed. The runner
+    /// finite, E413 if ranks make no progress, E418 if a rank of another process failed, E427 if it
+    /// was [interrupted](Runner::interrupter). The runner
     /// is unusable afterwards: later steps return the same error.
     pub fn step(&mut self) -> Result<()> {
         self.is_paused = false;
@@ -289,8 +291,29 @@ impl Runner {
         outcome
     }
 
-    /// The events of the last step: thread by thread, each in its own order. Empty unless
-    /// [`RunnerOptions::record`] is set.
+    /// Turns the recording of events on or off, from the next step on.
+    pub fn record(&mut self, is_on: bool) {
+        self.shared.recorder.turn(is_on);
+        self.events.clear();
+        if is_on {
+            for (nanos, program) in self.nanos.iter_mut().zip(&self.shared.programs) {
+                nanos.resize(program.instructions.len(), 0);
+            }
+        }
+    }
+
+    /// Nanoseconds on the clock of the [events](Runner::events).
+    pub fn now_ns(&self) -> u64 {
+        self.shared.recorder.now_ns()
+    }
+
+    /// What ends a step from another thread.
+    pub fn interrupter(&self) -> Interrupter {
+        Interrupter { shared: self.shared.clone() }
+    }
+
+    /// The events of the last step: thread by thread, each in its own order. Empty unless they are
+    /// [recorded](Runner::record).
     pub fn events(&self) -> &[Event] {
         &self.events
     }
@@ -426,7 +449,7 @@ impl Runner {
 
     /// Nanoseconds that threads have spent in each instruction of a rank's program, summed over all
     /// steps and over the thread that runs the rank and its helpers (the durations of its
-    /// [events](Runner::events)). Empty unless [`RunnerOptions::record`] is set. A wait counts the
+    /// [events](Runner::events)). Empty unless they are recorded. A wait counts the
     /// work that its rank does in it, for itself and for others, but not sleep.
     ///
     /// # Errors
@@ -532,6 +555,20 @@ fn port(program: &Program, rank: usize, name: &str, is_input: bool) -> Result<Bu
             None => error,
         }
     })
+}
+
+/// Ends steps of a runner from another thread.
+#[derive(Clone)]
+pub struct Interrupter {
+    shared: Arc<Shared>,
+}
+
+impl Interrupter {
+    /// Ends the current step, or the next one, with E427: each rank ends before its next compute
+    /// instruction. The runner is unusable afterwards.
+    pub fn interrupt(&self) {
+        self.shared.interrupt();
+    }
 }
 
 impl Drop for Runner {

@@ -233,7 +233,19 @@ pub fn build_evaluation(
     tools: &Tools,
 ) -> Result<Built> {
     let model = Model { forward: without_dropout(&model.forward)?, ..model.clone() };
-    let structured = restructure(plan, &model, tools)?;
+    build_forward(&model, plan, mesh, options, tools)
+}
+
+/// The forward pass of a model as training computes it, planned for `mesh`. Its dropout has the masks that the step of
+/// [`build`] and the gradients of [`build_gradients`] have for the same seed and step.
+pub fn build_forward(
+    model: &Model,
+    plan: &Plan,
+    mesh: &Mesh,
+    options: &BuildOptions,
+    tools: &Tools,
+) -> Result<Built> {
+    let structured = restructure(plan, model, tools)?;
     let built = place(
         &unplaced_forward(&structured, mesh, options, tools.runner)?,
         plan,

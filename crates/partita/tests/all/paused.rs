@@ -138,7 +138,7 @@ fn a_step_that_does_not_pause_says_so() {
     let (model, built) = built("mlp", "dp=2", 2);
     let (mut train, batch, _) = ready(&model, &built);
     let error = with_batch(&batch, |batch| train.forward(batch)).unwrap_err();
-    assert_eq!(error.code, "E427");
+    assert_eq!(error.code, "E428");
     assert_eq!(train.runner().programs()[0].pause, None, "it has two microbatches");
 }
 

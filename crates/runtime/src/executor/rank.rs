@@ -1,8 +1,9 @@
 //! One rank: its memory, its compiled instructions, and its cursor.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use partita_base::{DType, Diagnostic, Result};
@@ -19,12 +20,14 @@ use super::{DIVERGED, Fault, PEER_FAILED, RunnerOptions};
 use crate::arena::{Arena, Memory, Publication, Span};
 use crate::cpu::{self, CpuRank, Kernel, buffer_span};
 
-/// Progress of the ranks of a process, for the watchdog.
+/// Progress of the ranks of a process, for the watchdog; and whether they shall stop.
 pub(super) struct Pulse {
     /// Instructions done, over all ranks.
     pub progress: AtomicU64,
     /// Per rank, its current instruction.
     pub positions: Vec<AtomicUsize>,
+    /// Whether ranks stop at their next compute instruction.
+    pub is_stopped: AtomicBool,
 }
 
 impl Pulse {
@@ -184,12 +187,8 @@ impl Rank {
                 }
             }
         }
-        let bytes = program.instructions.iter().map(|instruction| match options.record {
-            true => traffic(program, &instruction.action),
-            false => 0,
-        });
-        let bytes = bytes.collect();
-        let mut body = Body { rank: program.rank(), bytes, ends, ..Body::new(instructions, arena) };
+        let mut body =
+            Body { rank: program.rank(), bytes: traffic(program), ends, ..Body::new(instructions, arena) };
         if options.nan_guard {
             body.collective_checks.resize_with(set.collectives.len(), Vec::new);
             body.guard(program);
@@ -243,25 +242,32 @@ impl Rank {
     }
 }
 
-/// The bytes that an instruction reads and writes.
-fn traffic(program: &Program, action: &Action) -> usize {
+/// The error of a step that was stopped from outside.
+pub(super) fn interrupted() -> Box<Diagnostic> {
+    Diagnostic::new("E427", "the step was interrupted")
+        .help("continue from the last checkpoint, in a new run")
+}
+
+/// The bytes that each instruction reads and writes.
+fn traffic(program: &Program) -> Vec<usize> {
     let viewed = |view: &View| {
         view.shape.iter().product::<usize>() * program.buffer(view.buffer).ty.dtype.size_bytes()
     };
     let read = |views: &[View]| views.iter().map(viewed).sum::<usize>();
     let written = |ids: &[BufferId]| ids.iter().map(|&id| program.buffer(id).bytes).sum::<usize>();
-    match action {
-        Action::Compute(compute) => read(&compute.inputs) + written(&compute.outputs),
-        Action::Start(start) => read(&start.inputs),
-        Action::Wait(collective) => {
-            let mut starts =
-                program.instructions.iter().filter_map(|instruction| match &instruction.action {
-                    Action::Start(start) if start.collective == *collective => Some(start),
-                    _ => None,
-                });
-            starts.next().map_or(0, |start| written(&start.outputs))
-        }
+    let mut arriving: BTreeMap<CollectiveId, usize> = BTreeMap::new();
+    let mut bytes = Vec::with_capacity(program.instructions.len());
+    for instruction in &program.instructions {
+        bytes.push(match &instruction.action {
+            Action::Compute(compute) => read(&compute.inputs) + written(&compute.outputs),
+            Action::Start(start) => {
+                arriving.insert(start.collective, written(&start.outputs));
+                read(&start.inputs)
+            }
+            Action::Wait(collective) => arriving.get(collective).copied().unwrap_or(0),
+        });
     }
+    bytes
 }
 
 fn end(span: Span) -> usize {
@@ -297,6 +303,9 @@ struct Player<'a> {
 impl RankDevice for Player<'_> {
     fn run(&mut self, program: &Program, index: usize, compute: &Compute) -> Result<()> {
         self.pulse.begin(program.rank(), index);
+        if self.pulse.is_stopped.load(Ordering::Relaxed) {
+            return Err(interrupted());
+        }
         let fault = hit(self.fault, index);
         match fault {
             Some(Fault::Panic) => panic!("injected panic"),

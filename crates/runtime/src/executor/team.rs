@@ -263,7 +263,7 @@ mod tests {
 
     /// A team with running helpers, and one instruction over this many bytes.
     fn staffed(kernel: Kernel, bytes: usize, threads: usize) -> Staffed {
-        staffed_with(Recorder::new(0), kernel, bytes, threads)
+        staffed_with(Recorder::new(threads, false), kernel, bytes, threads)
     }
 
     /// With this recorder.
@@ -407,7 +407,7 @@ mod tests {
                     Ok(())
                 })
             };
-            for recorder in [Recorder::new(threads), Recorder::new(0)] {
+            for recorder in [true, false].map(|is_on| Recorder::new(threads, is_on)) {
                 begun.store(0, Ordering::SeqCst);
                 let is_on = recorder.is_on();
                 let team = staffed_with(recorder, Kernel::together((0..PARTS).map(part)), 0, threads);

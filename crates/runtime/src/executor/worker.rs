@@ -11,7 +11,7 @@ use partita_program::{Program, ProgramSet};
 
 use super::cores::Homes;
 use super::lock;
-use super::rank::{Outcome, Pulse, Rank};
+use super::rank::{Outcome, Pulse, Rank, interrupted};
 use super::recorder::{Recorder, Track};
 use super::team::{Idle, Team};
 
@@ -223,6 +223,13 @@ impl Shared {
             let place = (worker + self.workers - rank % self.workers) % self.workers;
             place > 0 && self.teams[rank].run_one_part(place, track)
         })
+    }
+
+    /// Ends the current step on all ranks with E427, soon. The runner is unusable afterwards.
+    pub fn interrupt(&self) {
+        self.pulse.is_stopped.store(true, Ordering::Relaxed);
+        let rank = self.world.local_ranks().first().copied().unwrap_or(0);
+        self.fail(rank, interrupted());
     }
 
     /// Fails the run for all ranks. The first failure is the reported one.

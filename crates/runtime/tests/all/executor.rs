@@ -195,6 +195,24 @@ fn a_rank_that_never_comes_is_named_by_those_who_wait() {
 }
 
 #[test]
+fn a_step_is_interrupted_from_another_thread() {
+    let graphs = step_graphs(3);
+    for options in [deterministic(), options(2), options(4)] {
+        let mut runner = in_process(program(&graphs), options).unwrap();
+        feed(&mut runner, &graphs, &inputs(&graphs, 1));
+        let index = runner.programs()[1].instructions.iter().position(|i| is_start(&i.action)).unwrap();
+        runner.inject(1, index, Fault::Hang).unwrap();
+        let interrupter = runner.interrupter();
+        let error = std::thread::scope(|scope| {
+            scope.spawn(move || interrupter.interrupt());
+            runner.step().unwrap_err()
+        });
+        assert_eq!(error.code, "E427", "{error}");
+        assert_eq!(runner.step().unwrap_err().code, "E427");
+    }
+}
+
+#[test]
 fn names_and_sizes_are_checked() {
     let graphs = step_graphs(2);
     let mut runner = in_process(program(&graphs), deterministic()).unwrap();
@@ -300,5 +318,15 @@ fn events_tell_what_each_thread_did_in_the_last_step() {
         feed(&mut silent, &graphs, &inputs(&graphs, 1));
         silent.step().unwrap();
         assert!(silent.events().is_empty() && silent.instruction_nanos(0).unwrap().is_empty());
+        // Recording is turned on and off between steps.
+        silent.record(true);
+        silent.step().unwrap();
+        let seen = silent.events().iter().map(|event| (event.rank, event.instruction));
+        let last = silent.programs()[0].instructions.len() - 1;
+        assert!(seen.clone().any(|place| place == (0, last)) && seen.clone().any(|place| place == (1, 0)));
+        assert!(silent.events().iter().all(|event| event.end_ns <= silent.now_ns()));
+        silent.record(false);
+        silent.step().unwrap();
+        assert!(silent.events().is_empty());
     }
 }
