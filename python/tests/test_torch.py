@@ -11,6 +11,7 @@ import torch.nn as nn  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
 import partita  # noqa: E402
+import partita.profiler  # noqa: E402
 
 
 class MLP(nn.Module):
@@ -194,6 +195,37 @@ def test_new_shapes_and_modes_are_planned_when_they_come():
         m(3 * x)
         m.eval()
     close(planned(x), module(x))
+
+
+def test_a_forward_pass_is_computed_again_only_if_another_came_in_between():
+    torch.manual_seed(0)
+    module, x = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 2)), torch.randn(6, 4)
+    planned = partita.Schedule(partita.load(module, x), "dp=2").build()
+
+    def passes(work):
+        with partita.profiler.profile() as prof:
+            work()
+        rows = {row.key: row.count for row in prof.key_averages()}
+        return rows.get("partita::forward", 0), rows.get("partita::backward", 0)
+
+    def one():
+        planned(x).square().sum().backward()
+
+    def two():
+        losses = [planned(x).square().sum() for _ in range(2)]
+        losses[0].backward()
+        losses[1].backward()
+
+    def twice():
+        loss = planned(x).square().sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+
+    assert passes(one) == (1, 1)
+    # Both lost their activations: the second one to the first one's backward pass.
+    assert passes(two) == (4, 2)
+    assert passes(twice) == (2, 2)
+    assert passes(lambda: planned(x)) == (1, 0)
 
 
 def test_a_backward_pass_has_the_buffers_of_its_forward_pass():
