@@ -11,11 +11,11 @@ nothing, and is faster.
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 from torch.utils import _pytree as pytree
 
 from partita import _export, _partita
@@ -26,6 +26,7 @@ from partita._partita import Mesh, Plan
 from partita._tensors import pack, to_torch
 
 
+_HOOKS = ("_hooks", "_hooks_with_kwargs", "_hooks_always_called")
 _FLOATS = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
 
 
@@ -164,20 +165,38 @@ class _Step(torch.autograd.Function):
         return tuple(outputs)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
-        tensors, count = ctx.saved_tensors, len(ctx.programs.inputs)
-        gradients = ctx.programs.backward(
-            tensors[:count], tensors[count:], ctx.kept, ctx.seed, cotangents, ctx.needs_input_grad[2:], ctx.token
+        return (None, None, *_Gradients.apply(ctx, len(cotangents), *cotangents, *ctx.saved_tensors))
+
+
+class _Gradients(torch.autograd.Function):
+    """The backward pass of a step: its cotangents, then what it saved; all gradients. They have no gradients."""
+
+    @staticmethod
+    def forward(_: Any, step: Any, outputs: int, *tensors: Any) -> tuple[Any, ...]:
+        count = outputs + len(step.programs.inputs)
+        inputs, parameters, needed = tensors[outputs:count], tensors[count:], step.needs_input_grad[2:]
+        gradients = step.programs.backward(
+            inputs, parameters, step.kept, step.seed, tensors[:outputs], needed, step.token
         )
-        return (None, None, *gradients)
+        return tuple(gradients)
+
+    @staticmethod
+    def backward(*_: Any) -> Any:
+        raise refuse(
+            "E392",
+            "a planned module has no gradients of its gradients",
+            expected="one backward pass through each forward pass",
+            found="a backward pass through a backward pass, as of create_graph=True",
+            help="compute what needs it with the module itself",
+        )
 
 
 class Planning:
     """What a planned module has beside its tensors: the class of the user's module, the plan, the mesh, the programs."""
 
-    def __init__(self, kind: type[torch.nn.Module], plan: Plan, mesh: Mesh) -> None:
-        self.kind, self.plan, self.mesh = kind, plan, mesh
+    def __init__(self, kind: type[torch.nn.Module], plan: Plan, mesh: Mesh, same: Any = None) -> None:
+        self.kind, self.plan, self.mesh, self.same = kind, plan, mesh, same
         self.programs: dict[Any, Programs] = {}
 
     def original(self, module: torch.nn.Module) -> torch.nn.Module:
@@ -194,9 +213,13 @@ class Planning:
         )
         parameters = tuple(value.dtype for value in module.parameters())
         modes = tuple(child.training for child in module.modules())
-        key = (inputs, str(spec), parameters, modes)
+        # Types of numbers that PyTorch casts to are a part of the program.
+        cast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+        key = (inputs, str(spec), parameters, modes, cast)
         if key not in self.programs or not self.programs[key].is_current(module):
             plain = self.original(module)
+            # The hooks of the module itself run around its passes; those of modules inside are a part of the program.
+            plain.__dict__.update({name: OrderedDict() for name in plain.__dict__ if name.endswith(_HOOKS)})
             # A program has all gradients: which of them are needed is asked in each pass.
             frozen = [value for value in module.parameters() if not value.requires_grad and value.is_floating_point()]
             try:
@@ -208,6 +231,8 @@ class Planning:
             finally:
                 for value in frozen:
                     value.requires_grad_(False)
+            if self.same is not None:
+                self.same.check(args, kwargs)
             self.programs[key] = Programs(module, model, self.plan, self.mesh)
         return self.programs[key]
 
@@ -235,18 +260,31 @@ def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     return programs.model._returned(outputs)
 
 
-def planned_module(module: torch.nn.Module, plan: Plan, mesh: Mesh) -> torch.nn.Module:
-    """A copy of a module whose passes run on a mesh under a plan. It is an instance of the module's class.
+def planned_module(module: torch.nn.Module, plan: Plan, mesh: Mesh, same: Any = None) -> torch.nn.Module:
+    """A copy of a module whose passes run on a mesh under a plan. It is an instance of the module's class. If parts of it
+    replace others, ``same`` is a ``partita._replaced.Same``, which compares them once for each shape.
 
-    Calling it raises ``PartitaError``: E390 and E391 for what PyTorch cannot export, E392 for gradients of further inputs,
-    and what the plan refuses.
+    Calling it raises ``PartitaError``: E390 and E391 for what PyTorch cannot export, E392 for gradients of further inputs
+    and of gradients,
+    E251 for a replaced part that computes another thing, and what the plan refuses.
     """
+    return _planned(copy.deepcopy(module), plan, mesh, same)
+
+
+def _planned(module: Any, plan: Plan, mesh: Mesh, same: Any) -> torch.nn.Module:
+    """The module itself, planned."""
     kind = type(module)
-    made: Any = copy.deepcopy(module)
-    made._planning = Planning(kind, plan, mesh)
+    module._planning = Planning(kind, plan, mesh, same)
 
     def reduce(self: Any, protocol: int) -> Any:
-        return planned_module, (self._planning.original(self), plan, mesh)
+        return _planned, (self._planning.original(self), plan, mesh, same)
 
-    made.__class__ = type(kind.__name__, (kind,), {"forward": _forward, "__reduce_ex__": reduce})
-    return made
+    def deepcopy(self: Any, memo: dict[int, Any]) -> Any:
+        memo[id(self)] = made = _planned(copy.deepcopy(self._planning.original(self), memo), plan, mesh, same)
+        return made
+
+    module.__class__ = type(
+        kind.__name__, (kind,), {"forward": _forward, "__reduce_ex__": reduce, "__deepcopy__": deepcopy}
+    )
+    planned: torch.nn.Module = module
+    return planned

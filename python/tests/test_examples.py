@@ -28,6 +28,17 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
                 "as PyTorch: True",
             ],
         ),
+        (
+            "ms_demos",
+            [
+                "[dense_1, layer_norm, activation, dense_2]",
+                "as PyTorch: True\nPyTorch: ",
+                "call_module[target=FusedBlock_0](args = (%x,), kwargs = {})",
+                'sch["dense_2"].shard("output", 0)',
+                "step 4: PyTorch ",
+            ],
+        ),
+        ("profiled", ["partita::backward", "dot_general", "Self Device time total: ", "2 traces"]),
     ],
 )
 def test_an_example_prints_what_it_promises(name, promised):

@@ -172,7 +172,7 @@ def test_a_schedule_that_changes_the_numbers_is_undone(monkeypatch):
     from partita import _module
 
     planned = _module.planned_module
-    monkeypatch.setattr(_module, "planned_module", lambda _, plan, mesh: planned(wrong, plan, mesh))
+    monkeypatch.setattr(_module, "planned_module", lambda _, plan, mesh, same: planned(wrong, plan, mesh))
     with pytest.raises(partita.PartitaError) as refused:
         with slapo.Verify(sch, example_inputs=inputs):
             tensor_parallel(sch)
@@ -232,7 +232,7 @@ def test_patterns_bind_the_same_value_to_the_same_input():
 
 
 def test_patterns_are_written_as_expressions_of_a_plan():
-    from partita.slapo.patterns import Pattern
+    from partita.slapo.pattern import Pattern
 
     for function, text in [
         (pattern, "gelu(bias + x)"),

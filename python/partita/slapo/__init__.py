@@ -12,7 +12,7 @@ Each call changes ``sch.mod``, which is for reading, and adds a line to a plan. 
 inputs are known: in ``Verify``, in ``build(.., example_inputs=)``, or in the first call of the built model.
 """
 
-from partita.slapo import env
+from partita.slapo import env, pattern
 from partita.slapo.modules import LinearWithSeparateBias, LinearWithSyncFunc
 from partita.slapo.schedule import Schedule, Verify, build, create_schedule
 
@@ -24,4 +24,5 @@ __all__ = [
     "build",
     "create_schedule",
     "env",
+    "pattern",
 ]

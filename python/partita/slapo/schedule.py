@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -12,14 +11,16 @@ import torch
 from torch import fx, nn
 
 import partita
-from partita import _module
+from partita._compared import difference, observed
 from partita._error import refuse
-from partita._partita import Mesh, PartitaError, Plan
+from partita._partita import Mesh, Plan
+from partita._replaced import replace_nodes, shared_copy, take_tensors
 from partita._schedule import caller, mesh_of
+from partita._scheduled import Scheduled
 from partita.slapo import env
 from partita.slapo.modules import SYNCHRONIZED, FusedSubgraph, LinearWithSyncFunc, separate_bias
 from partita.slapo.modules import LinearWithSeparateBias as Separate
-from partita.slapo.patterns import Pattern
+from partita.slapo.pattern import Pattern
 
 
 class _Tracer(fx.Tracer):
@@ -46,7 +47,7 @@ class Matches(list[list[tuple[str, fx.Node]]]):
 class Schedule:
     """A module and the plan so far. ``sch["path"]`` is the schedule of a module inside."""
 
-    def __init__(self, root: _Root, path: str) -> None:
+    def __init__(self, root: Scheduled, path: str) -> None:
         self._root = root
         self.path = path
 
@@ -75,28 +76,7 @@ class Schedule:
 
         Raises ``PartitaError``: E231 if it is sharded already, E232 for an unknown name, E224 for an unknown dimension.
         """
-        module = self._root.module_at(self.path)
-        tensors = dict(module.named_parameters(recurse=False)) | dict(module.named_buffers(recurse=False))
-        if tensor_name not in tensors:
-            raise refuse(
-                "E232",
-                f"`{self.path}` has no tensor `{tensor_name}`",
-                expected=", ".join(tensors) or "a module with parameters of its own",
-                found=tensor_name,
-            )
-        rank = tensors[tensor_name].dim()
-        if not -rank <= axis < rank:
-            raise refuse(
-                "E224",
-                f"`{self.path}.{tensor_name}` has no dimension {axis}",
-                expected=f"a dimension from {-rank} to {rank - 1}",
-                found=str(axis),
-            )
-        if any(line[:3] == (self.path, "shard", (tensor_name,)) for line in self._root.lines):
-            raise refuse(
-                "E231", f"`{self.path}.{tensor_name}` is sharded already", expected="one shard() of a tensor", found="two"
-            )
-        self._root.add(self.path, "shard", (tensor_name,), {"dim": axis})
+        self._root.shard(self.path, tensor_name, axis)
 
     def sync(self, mode: str, sync_op_or_fn: str) -> None:
         """Communicates a result: ``fwd_pre``, ``fwd_post`` or ``bwd_post``; ``all_reduce``, ``all_gather``,
@@ -136,18 +116,37 @@ class Schedule:
         self._root.add(self.path, "trace", (), {"flatten": flatten})
         self._root.show(self.path, fx.GraphModule(shown, graph))
 
-    def find(self, pattern: Callable[..., Any] | str) -> Matches | list[tuple[str, nn.Module]]:
-        """The matches of a Python function over ops of PyTorch in the traced module, or the modules inside whose path
-        matches a regular expression.
+    def find(
+        self, pattern: Callable[..., Any] | str, func_pattern: Callable[..., Any] | None = None
+    ) -> Matches | list[tuple[str, nn.Module]]:
+        """The matches of a Python function over ops of PyTorch in the traced module; or the modules inside whose path
+        matches a regular expression; or with both, the matches inside those modules.
 
+        Inside a pattern, ``slapo.pattern.call_module("query|key|value", x)`` matches the modules of such a path.
         Raises ``PartitaError``: E242 if there is none, E248 if the module is not traced.
         """
         shown = self._root.shown_at(self.path)
-        if isinstance(pattern, str):
+        if isinstance(pattern, str) and func_pattern is None:
             named = [(path, module) for path, module in shown.named_modules() if path and re.fullmatch(pattern, path)]
             if not named:
                 raise refuse("E242", f"no module matches `{pattern}`", expected="a path", found="no match")
             return named
+        traced = Pattern(func_pattern if isinstance(pattern, str) else pattern)
+        nodes = traced.find(self._traced(shown))
+        if isinstance(pattern, str):
+            nodes = [match for match in nodes if all(re.fullmatch(pattern, _scope(node)) for node in match)]
+        if not nodes:
+            raise refuse("E242", f"`{traced.text()}` has no match", expected="a match in the traced ops", found="none")
+        return Matches([[("", node) for node in match] for match in nodes], traced, self.path)
+
+    def find_node(self, pattern: Callable[[fx.Node], bool]) -> list[tuple[str, fx.Node]]:
+        """The ops of the traced module for which a function is true. E242 if there is none, E248 if it is not traced."""
+        found = [("", node) for node in self._traced(self._root.shown_at(self.path)).graph.nodes if pattern(node)]
+        if not found:
+            raise refuse("E242", "no op matches", expected="an op for which the function is true", found="none")
+        return found
+
+    def _traced(self, shown: nn.Module) -> fx.GraphModule:
         if not isinstance(shown, fx.GraphModule):
             raise refuse(
                 "E248",
@@ -156,11 +155,83 @@ class Schedule:
                 found=type(shown).__name__,
                 help="call trace(flatten=True) first",
             )
-        traced = Pattern(pattern)
-        found = [[("", node) for node in nodes] for nodes in traced.find(shown)]
+        return shown
+
+    def replace(
+        self,
+        new_mod: nn.Module,
+        target_ops: Matches | Sequence[tuple[str, fx.Node]] | None = None,
+        *,
+        parameters: Mapping[str, str] | None = None,
+    ) -> None:
+        """Replaces the module by another one, or each match in the traced module by a call of it.
+
+        ``new_mod`` takes the parameters and buffers of what it replaces, those of one shape in their order; or those that
+        ``parameters`` names (new name: old name), and keeps its own values for the others. It must compute the same,
+        which is compared when shapes are known.
+
+        Raises ``PartitaError``: E250 if it does not fit, later E251 if it does not compute the same.
+        """
+        what = f"replace({type(new_mod).__name__})"
+        at = f"{self.path or 'the model'}, {what} at {caller()}"
+        if target_ops is None:
+            shown = self._root.module_at(self.path)
+            tensors = [*shown.named_parameters(), *shown.named_buffers()]
+            take_tensors(new_mod, tensors, parameters, at)
+            self._put(new_mod, what)
+            return
+        whole = isinstance(target_ops, Matches) or (target_ops and isinstance(target_ops[0], list))
+        matches = list(target_ops) if whole else [list(target_ops)]
+        shown = self._traced(self._root.shown_at(self.path))
+        known = set(shown.graph.nodes)
+        if any(node not in known for match in matches for _, node in match):
+            raise refuse("E248", "the matches are of another module", expected=f"ops of `{self.path}`", found="others")
+        if len(matches) > 1 and any(True for _ in new_mod.parameters()):
+            raise refuse(
+                "E250",
+                f"`{type(new_mod).__name__}` has parameters and replaces {len(matches)} matches",
+                at=at,
+                expected="one match, or a module without parameters",
+                found=f"{len(matches)} matches",
+            )
+        for match in matches:
+            replace_nodes(shown, [node for _, node in match], new_mod, parameters, at)
+        # What is planned is now the traced module, with the parameters of the user's.
+        self._put(shown, what)
+
+    def _put(self, new: nn.Module, what: str) -> None:
+        edited = shared_copy(self._root.edited)
+        if self.path:
+            edited.set_submodule(self.path, new)
+        else:
+            edited = shared_copy(new)
+        self._root.edit(edited, what)
+        self._root.show(self.path, new)
+
+    def replace_all(
+        self,
+        target_mod_type: type[nn.Module],
+        make_mod_fn: Callable[[str, nn.Module], nn.Module],
+        *,
+        parameters: Mapping[str, str] | None = None,
+    ) -> None:
+        """``replace`` for every module of a class inside, by what ``make_mod_fn(path, module)`` returns.
+
+        Raises ``PartitaError``: E242 if there is none, and what ``replace`` does; then nothing is replaced.
+        """
+        inside = self._root.module_at(self.path).named_modules()
+        found = [(path, module) for path, module in inside if path and type(module) is target_mod_type]
         if not found:
-            raise refuse("E242", f"`{traced.text()}` has no match", expected="a match in the traced ops", found="none")
-        return Matches(found, traced, self.path)
+            raise refuse(
+                "E242", f"no module is a {target_mod_type.__name__}", expected="a module of this class", found="none"
+            )
+        before = self._root.state()
+        try:
+            for path, module in found:
+                self[path].replace(make_mod_fn(path, module), parameters=parameters)
+        except BaseException:
+            self._root.restore(before)
+            raise
 
     def fuse(self, subgraph: Matches, compiler: str | None = None, name: str = "FusedKernel") -> None:
         """Makes each match one op. ``TorchScript`` and other compilers of PyTorch are accepted: the engine is Partita's."""
@@ -195,88 +266,15 @@ class Schedule:
         self._root.add(self.path, "fork_rng", (), {})
 
     def annotate(self, param: str, key: str, value: Any) -> None:
-        """Attaches a note to a parameter."""
+        """Attaches a note to a parameter. E232 for an unknown name."""
+        self._root.tensor_at(self.path, param)
         self._root.add(self.path, "annotate", (param, key, value), {})
-
-
-class _Root:
-    """What all schedules of one model share."""
-
-    def __init__(self, model: nn.Module, mesh: Mesh) -> None:
-        self.model, self.mesh = model, mesh
-        self.shown: nn.Module = copy.deepcopy(model)
-        self.lines: list[tuple[str, str, tuple[Any, ...], dict[str, Any], str]] = []
-        self.structure = self._structure()
-
-    def _structure(self) -> list[tuple[str, type]]:
-        return [(path, type(module)) for path, module in self.model.named_modules()]
-
-    def module_at(self, path: str) -> nn.Module:
-        """A module of the model. E221 with the nearest names if there is none."""
-        try:
-            return self.model.get_submodule(path)
-        except AttributeError:
-            import difflib
-
-            known = [known for known, _ in self.structure if known]
-            near = difflib.get_close_matches(path, known, 3)
-            raise refuse(
-                "E221",
-                f"no module `{path}`",
-                expected="the path of a module",
-                found=path,
-                help=f"did you mean `{'`, `'.join(near)}`?" if near else f"there are {', '.join(known[:8])}",
-            ) from None
-
-    def shown_at(self, path: str) -> Any:
-        return self.shown.get_submodule(path) if path else self.shown
-
-    def show(self, path: str, module: nn.Module) -> None:
-        if path:
-            self.shown.set_submodule(path, module)
-        else:
-            self.shown = module
-
-    def add(self, path: str, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Adds a line. What can be said without shapes is checked now, the rest when the plan is applied."""
-        self.lines.append((path, name, arguments, named, caller()))
-        try:
-            self.plan()
-        except PartitaError:
-            self.lines.pop()
-            raise
-
-    def plan(self) -> Plan:
-        """The lines as a plan."""
-        calls = []
-        for path, name, arguments, named, origin in self.lines:
-            texts = [_text(value) for value in arguments]
-            texts += [f"{key}={_text(value)}" for key, value in named.items() if value is not None]
-            place = f"sch[{_text(path)}]" if path else "sch"
-            calls.append(f"{place}.{name}({', '.join(texts)})  # {origin}")
-        return Plan("\n".join(calls))
-
-    def check_unchanged(self) -> None:
-        if self._structure() != self.structure:
-            raise refuse(
-                "E393",
-                "the model was changed after its schedule was created",
-                expected="the modules it had then",
-                found="others",
-                help="create the schedule after the model is complete",
-            )
-
-
-def _text(value: Any) -> str:
-    import json
-
-    return json.dumps(value)
 
 
 def create_schedule(model: nn.Module, mesh: Mesh | str | None = None, **_: Any) -> Schedule:
     """A schedule of a model. Its tensors are sharded over ``mesh``, by default ``tp`` with as many ranks as
     ``env.setup`` announced."""
-    return Schedule(_Root(model, mesh_of(mesh or f"tp={env.world_size()}")), "")
+    return Schedule(Scheduled(model, mesh_of(mesh or f"tp={env.world_size()}")), "")
 
 
 def build(
@@ -291,13 +289,15 @@ def build(
     A function as ``init_weights`` is applied to its modules; otherwise weights are those of the model. With
     ``example_inputs`` the plan is applied now, rather than in the first call.
 
-    Raises ``PartitaError``: E393 if the model was changed after ``create_schedule``, and what the plan refuses.
+    Raises ``PartitaError``: E393 if the model was changed after ``create_schedule``, E251 if a module computes another thing
+    than what it replaces, and what the plan refuses.
     """
     root = sch._root
-    root.check_unchanged()
+    built = root.planned()
     if example_inputs is not None:
-        partita.Schedule(partita.load(root.model, tuple(example_inputs)), root.mesh, root.plan())
-    built = _module.planned_module(root.model, root.plan(), root.mesh)
+        model = partita.load(root.edited, tuple(example_inputs))
+        root.same.check(example_inputs, {})
+        partita.Schedule(model, root.mesh, root.plan())
     if callable(init_weights):
         built.apply(init_weights)
     return built, target
@@ -321,8 +321,7 @@ class Verify:
         self.largest_difference = 0.0
 
     def __enter__(self) -> Verify:
-        root = self.sch._root
-        self._before = (list(root.lines), copy.deepcopy(root.shown))
+        self._before = self.sch._root.state()
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -338,47 +337,37 @@ class Verify:
             self._restore()
 
     def _restore(self) -> None:
-        self.sch._root.lines, self.sch._root.shown = self._before
+        self.sch._root.restore(self._before)
 
     def _compare(self) -> None:
         root = self.sch._root
-        root.check_unchanged()
-        planned = _module.planned_module(root.model, root.plan(), root.mesh)
-        expected, found = _observed(root.model, self.inputs), _observed(planned, self.inputs)
-        for (name, ours), (_, theirs) in zip(found, expected):
-            scale = max(theirs.abs().max().item(), 1e-30) if theirs.numel() else 1.0
-            difference = (ours - theirs).abs().max().item() / scale if theirs.numel() else 0.0
-            self.largest_difference = max(self.largest_difference, difference)
-            if not difference <= self.tolerance:
-                raise refuse(
-                    "E253",
-                    "the schedule changes the numbers",
-                    expected=f"those of PyTorch, within {self.tolerance:.0e}",
-                    found=f"{name} off by {difference:.1e}",
-                    help="the schedule is back in its state before this scope",
-                )
+        planned = root.planned()
+        original = shared_copy(root.edited)
+        names = [name for name, value in original.named_parameters() if value.requires_grad]
+        if self._is_random(planned):
+            # The random numbers of PyTorch are others: compared without.
+            original.eval(), planned.eval()
+        expected, found = (
+            observed(module, [(name, dict(module.named_parameters())[name]) for name in names], self.inputs, {})
+            for module in (original, planned)
+        )
+        self.largest_difference, first = difference(expected, found, self.tolerance)
+        if first is not None:
+            raise refuse(
+                "E253",
+                "the schedule changes the numbers",
+                expected=f"those of PyTorch, within {self.tolerance:.0e}",
+                found=first,
+                help="the schedule is back in its state before this scope",
+            )
+
+    def _is_random(self, planned: Any) -> bool:
+        return bool(planned._planning.find(planned, tuple(self.inputs), {}).model._native.is_random())
 
 
-def _observed(module: nn.Module, inputs: Sequence[torch.Tensor]) -> list[tuple[str, torch.Tensor]]:
-    """Outputs, gradients of parameters and of the first input, for cotangents that are drawn the same every time."""
-    parameters = [(name, value) for name, value in module.named_parameters() if value.requires_grad]
-    first, *others = [value.detach() for value in inputs]
-    wanted: list[torch.Tensor] = [value for _, value in parameters]
-    if first.is_floating_point():
-        first = first.clone().requires_grad_()
-        wanted.append(first)
-    state = {name: value.clone() for name, value in module.named_buffers()}
-    outputs = module(first, *others)
-    leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
-    real = [leaf for leaf in leaves if leaf.requires_grad]
-    generator = torch.Generator().manual_seed(0)
-    cotangents = [torch.randn(leaf.shape, generator=generator).to(leaf.dtype) for leaf in real]
-    gradients = torch.autograd.grad(real, wanted, cotangents, allow_unused=True)
-    with torch.no_grad():
-        for name, value in module.named_buffers():
-            value.copy_(state[name])
-    names = [*(name for name, _ in parameters), "the first input"]
-    seen = [(f"output {place}", leaf.detach().float()) for place, leaf in enumerate(leaves)]
-    for name, like, gradient in zip(names, wanted, gradients):
-        seen.append((f"the gradient of {name}", torch.zeros_like(like) if gradient is None else gradient.float()))
-    return seen
+def _scope(node: fx.Node) -> str:
+    """The path of the module that a traced op is in; of a call of a module, its own path."""
+    if node.op == "call_module":
+        return str(node.target)
+    inside = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+    return inside[-1] if inside else ""

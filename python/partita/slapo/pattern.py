@@ -3,12 +3,14 @@
 A pattern is traced and matched by dataflow, from its result to its inputs: an op of the module matches one of the pattern
 if both are the same operation, whether it is written as a function, a method, an operator or a layer, and if their
 operands match; those of a sum or product in either order. An input of the pattern matches any value, the same value in all
-its places. No value inside a match may be read outside.
+its places. No value inside a match may be read outside. ``call_module`` matches modules by their path.
 """
 
 from __future__ import annotations
 
+import json
 import operator
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +38,21 @@ _OPERATIONS: dict[str, tuple[Any, ...]] = {
 }
 _SIGNS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
 _COMMUTATIVE = {"add", "multiply"}
+
+
+def call_module(path: str, *inputs: Any) -> Any:
+    """In a pattern: a call of a module whose path matches a regular expression, or whose last names do.
+
+        sch.find(lambda x: call_module("query|key|value", x))
+    """
+    tracers = [value.tracer for value in inputs if isinstance(value, fx.Proxy)]
+    if not tracers:
+        raise TypeError("call_module() is for patterns: it takes the pattern's values")
+    return tracers[0].create_proxy("call_function", call_module, (path, *inputs), {})
+
+
+def _is_called(path: str, node: fx.Node) -> bool:
+    return node.op == "call_module" and re.search(rf"(?:^|\.)(?:{path})$", str(node.target)) is not None
 
 
 def operation(node: fx.Node, root: nn.Module) -> Any:
@@ -89,6 +106,9 @@ class Pattern:
             return repr(value)
         if value.op == "placeholder":
             return str(value.target)
+        if value.target is call_module:
+            inputs = [self._text(inner) for inner in value.args[1:]]
+            return f"module({', '.join([json.dumps(value.args[0]), *inputs])})"
         name = operation(value, self.module)
         if not isinstance(name, str):
             raise refuse(
@@ -136,10 +156,15 @@ class Pattern:
             return bound | {theirs: ours}
         if not isinstance(ours, fx.Node) or ours.op in ("placeholder", "output", "get_attr"):
             return None
-        name = operation(theirs, self.module)
-        if name != operation(ours, root):
-            return None
-        pattern, operands = _operands(theirs, self.module), _operands(ours, root)
+        if theirs.target is call_module:
+            if not _is_called(str(theirs.args[0]), ours):
+                return None
+            name, pattern, operands = None, list(theirs.args[1:]), list(ours.args)
+        else:
+            name = operation(theirs, self.module)
+            if name != operation(ours, root):
+                return None
+            pattern, operands = _operands(theirs, self.module), _operands(ours, root)
         if len(pattern) != len(operands):
             return None
         orders = [operands, operands[::-1]] if name in _COMMUTATIVE else [operands]
