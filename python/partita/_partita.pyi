@@ -14,6 +14,9 @@ _Type = tuple[str, str, list[int]]
 _Events = tuple[list[tuple[int, int, int, int, int, int]], int]
 _Instruction = tuple[str, str, str, str, list[tuple[str, list[int]]], int]
 _Programs = tuple[list[tuple[int, int]], list[list[_Instruction]]]
+_Dims = Sequence[Sequence[str]]
+_Part = tuple[list[int], list[int]]
+_Described = tuple[str, str, list[int], list[list[str]], list[tuple[str, str]], list[_Part]]
 
 class PartitaError(Exception):
     """Input or a request that Partita refuses. ``docs/ERRORS.md`` explains the codes."""
@@ -44,6 +47,10 @@ class Mesh:
     @property
     def size(self) -> int:
         """The number of ranks."""
+
+    def parts(self, shape: Sequence[int], dims: _Dims) -> list[_Part]:
+        """The offset and the shape of each rank's part of a tensor of this shape, whose dimensions are split along these
+        axes. E208 for an unknown axis, E210 to E213 for a layout that does not fit."""
 
     def __len__(self) -> int: ...
     def __eq__(self, other: object) -> bool: ...
@@ -158,6 +165,29 @@ class Executable:
     def record(self, is_on: bool) -> None: ...
     def events(self) -> _Events: ...
     def programs(self) -> _Programs: ...
+
+class Program:
+    """A program in text on a mesh. A layout is the mesh axes of each dimension; without one, the text and propagation
+    decide. A described tensor is its name, element type, shape, layout, the (axis, combiner) of those over which it is
+    partial, and the part of each rank."""
+
+    def __init__(
+        self,
+        source: str,
+        mesh: Mesh,
+        inputs: Sequence[_Dims | None],
+        outputs: Sequence[_Dims | None],
+        workers: int | None = None,
+    ) -> None: ...
+    def inputs(self) -> list[_Described]: ...
+    def outputs(self) -> list[_Described]: ...
+    def run(self, inputs: Sequence[Sequence[_Tensor]]) -> list[list[_Tensor]]: ...
+    def host_ir(self, rank: int) -> str: ...
+    def local_text(self, rank: int) -> str: ...
+    def collectives(self) -> list[tuple[str, int, int]]: ...
+
+def vjp(source: str, seeded: Sequence[int], wanted: Sequence[int]) -> str:
+    """The program of the cotangents of the inputs at ``wanted``, from all inputs and those of the outputs at ``seeded``."""
 
 def run_command(arguments: Sequence[str]) -> int:
     """Runs the command ``partita`` with these arguments, the name of the command first; returns its exit code."""

@@ -12,6 +12,7 @@ mod mesh;
 mod model;
 mod plan;
 mod profiler;
+mod program;
 mod running;
 mod schedule;
 mod tensors;
@@ -39,6 +40,8 @@ mod _partita {
     use super::model::Model;
     #[pymodule_export]
     use super::plan::Plan;
+    #[pymodule_export]
+    use super::program::{Program, vjp};
     #[pymodule_export]
     use super::run_command;
     #[pymodule_export]

@@ -39,6 +39,24 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
             ],
         ),
         ("profiled", ["partita::backward", "dot_general", "Self Device time total: ", "2 traces"]),
+            "sequence_parallel",
+            [
+                'sch["in_proj"].colwise(input_from=shard(0), axis="mesh_0")',
+                "step 0: 4.6895 on 3 ranks, 4.6895 in PyTorch",
+                "parameters as in PyTorch: True",
+            ],
+        ),
+        ("fsdp_tp", ["[{tp, dp}, {}]", "0,1,2,3: [16, 16], 1024 bytes each", "parameters as in PyTorch: True"]),
+        (
+            "nvfuser_matmul",
+            [
+                "Scheduled: as PyTorch True; nothing moves",
+                "Cached: as PyTorch True; 2 all_gather",
+                "Manual: as PyTorch True; 2 all_gather",
+                "Distributed: as PyTorch True; nothing moves",
+                "start #0 all_gather over [0, 2]",
+            ],
+        ),
     ],
 )
 def test_an_example_prints_what_it_promises(name, promised):

@@ -388,6 +388,7 @@ fn place(
             arrivals,
             #[cfg(feature = "testing")]
             break_rule_at: options.break_rule_at.clone(),
+            ..Options::default()
         }
     };
     let mut partitions: Vec<(Partitioned, StageGraph)> = Vec::with_capacity(pipeline.slices.len());

@@ -111,6 +111,8 @@ pub struct Emitter<'a> {
     break_rule_at: Option<String>,
     fixed: &'a BTreeMap<String, Vec<AxisList>>,
     arrivals: &'a BTreeMap<String, Sharding>,
+    returned: &'a BTreeMap<String, Sharding>,
+    unreduced: bool,
     shards: Shards<'a>,
 }
 
@@ -163,6 +165,8 @@ impl<'a> Emitter<'a> {
             break_rule_at: options.break_rule_at.clone(),
             fixed: &options.fixed,
             arrivals: &options.arrivals,
+            returned: &options.returned,
+            unreduced: options.unreduced,
         }
     }
 
@@ -395,8 +399,15 @@ impl<'a> Emitter<'a> {
     }
 
     fn emit_outputs(&mut self, inputs: &[Sharding]) -> std::result::Result<Vec<(ValueId, Sharding)>, Stop> {
-        let mut targets: Vec<Sharding> =
-            (0..self.graph.outputs.len()).map(|position| self.layouts.outputs[position].clone()).collect();
+        let target = |(position, value): (usize, &ValueId)| {
+            let held = &self.held[value.index()][0].sharding;
+            match self.graph.output_names.get(position).and_then(|name| self.returned.get(name)) {
+                Some(returned) => returned.clone(),
+                None if self.unreduced && held.is_partial() => held.clone(),
+                None => self.layouts.outputs[position].clone(),
+            }
+        };
+        let mut targets: Vec<Sharding> = self.graph.outputs.iter().enumerate().map(target).collect();
         for &(input, output) in &self.graph.aliases {
             targets[output] = inputs[input].clone();
         }

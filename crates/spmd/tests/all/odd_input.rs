@@ -4,7 +4,7 @@ use crate::common::{check, check_specialised, numbers};
 use partita_base::DType;
 use partita_ir::composites::SOFTMAX;
 use partita_ir::{Annotation, Graph, GraphBuilder, Literal, Role, TensorType, evaluate};
-use partita_mesh::{AxisList, AxisRef, Mesh, Sharding, Step};
+use partita_mesh::{AxisList, AxisRef, Combiner, Mesh, Sharding, Step};
 use partita_spmd::{Options, Partitioned, partition};
 use std::collections::BTreeMap;
 
@@ -202,4 +202,39 @@ fn the_same_input_gives_the_same_partition() {
     let graph = b.finish(vec![y]);
     let (one, two) = (run(&graph, &mesh), run(&graph, &mesh));
     assert_eq!((one.locals, one.placements, one.outputs), (two.locals, two.placements, two.outputs));
+}
+
+/// `a @ b` with the contracted dimension split, and the negated product, on two ranks.
+fn product(returned: BTreeMap<String, Sharding>, unreduced: bool) -> Partitioned {
+    let mesh = Mesh::new("mesh", &[("x", 2)]);
+    let x = mesh.full_axis(0);
+    let mut b = GraphBuilder::new("main");
+    let left = b.input("a", TensorType::new(DType::F64, [3, 4]), Role::Input);
+    let right = b.input("b", TensorType::new(DType::F64, [4, 5]), Role::Input);
+    b.annotate(left, annotation(Sharding::replicated(2).with_dim(1, [x])));
+    let product = b.matmul(left, right).unwrap();
+    let graph = b.finish_checked(vec![("product".to_string(), product)]).unwrap();
+    let inputs = [numbers(&[3, 4], 0, DType::F64), numbers(&[4, 5], 1, DType::F64)];
+    let expected = evaluate(&graph, &inputs).unwrap();
+    let options = Options { returned, unreduced, ..Options::default() };
+    check(&graph, &mesh, &options, &inputs, &expected).unwrap_or_else(|(code, text)| panic!("{code}: {text}"))
+}
+
+#[test]
+fn outputs_are_returned_as_they_are_computed_or_in_layouts_of_their_own() {
+    let mesh = Mesh::new("mesh", &[("x", 2)]);
+    let x = mesh.full_axis(0);
+    let whole = Sharding::replicated(2);
+    let rows = whole.clone().with_dim(0, [x]);
+    let named = |sharding: &Sharding| BTreeMap::from([("product".to_string(), sharding.clone())]);
+    for (returned, unreduced, found, moves) in [
+        (BTreeMap::new(), false, whole.clone(), 1),
+        (BTreeMap::new(), true, whole.clone().with_partial([x], Combiner::Sum), 0),
+        (named(&rows), true, rows.clone(), 1),
+        (named(&whole), true, whole, 1),
+        (named(&rows), false, rows, 1),
+    ] {
+        let partitioned = product(returned, unreduced);
+        assert_eq!((&partitioned.outputs[0], partitioned.moves.len()), (&found, moves));
+    }
 }

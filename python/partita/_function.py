@@ -1,0 +1,110 @@
+"""Functions of PyTorch as programs in text, and the parts of tensors that ranks hold.
+
+A function is exported with ``torch.export`` and read by the importer, whose table of ops is so the only one: whatever a
+module may call, a distributed tensor may be given to.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from partita import _export
+from partita._error import refuse
+from partita._tensors import _LONG, _NAMES
+
+# The source line of every op: that of the call below.
+_PLACE = re.compile(r' loc\("[^"]*_function\.py":\d+:\d+\)')
+
+Part = tuple[Sequence[int], Sequence[int]]
+"""The offset and the shape of what a rank holds of a tensor."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A program in text: StableHLO, the types of its tensors, and what it returns as a function of its outputs."""
+
+    text: str
+    inputs: tuple[tuple[str, tuple[int, ...]], ...]
+    outputs: tuple[tuple[str, tuple[int, ...]], ...]
+    returned: Callable[[Sequence[Any]], Any]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The short name of an element type: ``f32``. E354 for one that Partita does not have."""
+    long = str(dtype).removeprefix("torch.")
+    if long not in _NAMES:
+        raise refuse("E354", "a tensor has an unsupported element type", expected=", ".join(_NAMES), found=long)
+    return _NAMES[long]
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """The element type of a short name."""
+    found: torch.dtype = getattr(torch, _LONG[name])
+    return found
+
+
+def traced(function: Callable[..., Any], inputs: Sequence[tuple[torch.dtype, Sequence[int]]], name: str) -> Function:
+    """The program of a function of tensors with these types. ``name`` is what messages call it.
+
+    Raises ``PartitaError``: E390 for what PyTorch cannot export, E350 to E360 for ops that the importer does not know,
+    E381 for a function that draws random numbers.
+    """
+    found: list[Any] = []
+
+    def export() -> None:
+        try:
+            kind = type(name, (_Call,), {})
+            examples = tuple(torch.empty(tuple(shape), dtype=dtype) for dtype, shape in inputs)
+            module = kind(function)
+            found.append(_export._imported(_export._exported(module, examples, {}), None, None, None))
+        except Exception as error:
+            found.append(error)
+
+    # A thread of its own: below autograd, where an op of a distributed tensor may be, PyTorch cannot trace.
+    thread = threading.Thread(target=export)
+    thread.start()
+    thread.join()
+    model = found[0]
+    if isinstance(model, Exception):
+        raise model
+    if model._native.is_random():
+        raise refuse(
+            "E381",
+            f"`{name}` draws random numbers",
+            expected="a function of its arguments alone",
+            found=name,
+            help="draw the numbers first, and distribute them",
+        )
+    return Function(_PLACE.sub("", model.text()), tuple(model.inputs.values()), tuple(model.outputs.values()), model._returned)
+
+
+class _Call(torch.nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self._function = function
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        return self._function(*tensors)
+
+
+def _window(part: Part) -> tuple[slice, ...]:
+    return tuple(slice(start, start + extent) for start, extent in zip(*part))
+
+
+def cut(tensor: torch.Tensor, parts: Sequence[Part]) -> list[torch.Tensor]:
+    """The part of each rank, copied."""
+    return [tensor[_window(part)].clone(memory_format=torch.contiguous_format) for part in parts]
+
+
+def joined(pieces: Sequence[torch.Tensor], parts: Sequence[Part], shape: Sequence[int]) -> torch.Tensor:
+    """The tensor of these parts; where ranks hold the same elements, those of the last one."""
+    whole = pieces[0].new_empty(tuple(shape))
+    for piece, part in zip(pieces, parts):
+        whole[_window(part)] = piece
+    return whole

@@ -1,0 +1,287 @@
+"""Fusion definitions: statements, their schedule, the program of the whole mesh, and its runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from partita import _partita
+from partita._error import refuse
+from partita._function import cut, dtype_name, joined
+from partita._tensors import pack, to_torch
+from partita.distributed.device_mesh import DeviceMesh
+from partita.nvfuser import _mesh
+from partita.nvfuser._collectives import create_dtensor
+from partita.nvfuser._ops import DataType, Ops
+from partita.nvfuser._schedule import Scheduler
+from partita.nvfuser._value import Layout, Statement, Tensor, tensor_of
+
+__all__ = ["FusionDefinition"]
+
+
+class FusionDefinition:
+    """A program of tensors. Subclasses write it in ``definition`` and lay it out in ``multidevice_schedule``; or
+
+        with FusionDefinition() as fd:
+            a = fd.from_pytorch(pt_a)
+            fd.add_output(fd.ops.relu(a))
+
+    Statements raise ``PartitaError``: E382 for a statement that does not fit, E390 for what PyTorch cannot trace.
+    """
+
+    ops: Ops
+    sched: Scheduler
+    schedule: Scheduler
+    _tensors: list[Tensor]
+    _statements: list[Statement]
+    _inputs: list[Tensor]
+    _outputs: list[Tensor]
+    _whole: list[Tensor]
+    # The results of statements on pieces, which every rank makes once.
+    _per_rank: dict[Any, Any]
+    _device_mesh: DeviceMesh | None
+    _program: _partita.Program | None
+    _is_defined: bool
+    _is_scheduled: bool
+
+    def __new__(cls, *_: Any, **__: Any) -> FusionDefinition:
+        # Not in `__init__`, which subclasses may have without calling this one.
+        self = super().__new__(cls)
+        self._tensors, self._statements = [], []
+        self._inputs, self._outputs, self._whole = [], [], []
+        self._per_rank = {}
+        self._device_mesh = self._program = None
+        self._is_defined = self._is_scheduled = False
+        self.ops = Ops(self)
+        self.sched = self.schedule = Scheduler(self)
+        return self
+
+    def definition(self) -> None:
+        """The statements; overridden by subclasses."""
+
+    def multidevice_schedule(self) -> None:
+        """The layouts; overridden by subclasses. ``multigpu_schedule`` is another name for it."""
+
+    def __enter__(self) -> FusionDefinition:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._is_defined = True
+
+    def from_pytorch(self, tensor: torch.Tensor) -> Tensor:
+        """An input with the shape and type of a tensor, which is global."""
+        if not isinstance(tensor, torch.Tensor):
+            raise refuse("E382", "from_pytorch takes a tensor", expected="a torch.Tensor", found=type(tensor).__name__)
+        return self.define_tensor(tuple(tensor.shape), dtype=tensor.dtype)
+
+    def define_tensor(self, shape: Sequence[int], dtype: DataType | torch.dtype = DataType.Float) -> Tensor:
+        """An input of this shape and type."""
+        element: torch.dtype = dtype.value if isinstance(dtype, DataType) else dtype
+        made = Tensor(self, tuple(shape), element, None)
+        self._inputs.append(made)
+        self._statements.append(Statement([made]))
+        return made
+
+    def add_output(self, value: Any) -> None:
+        """Makes a tensor, or the pieces of all ranks, an output. Pieces come back as one tensor for each rank."""
+        tensor = tensor_of(value, "add_output")
+        if tensor._fd is not self:
+            raise refuse("E382", "a tensor of another definition", expected="a tensor of this one", found=repr(tensor))
+        if not isinstance(value, Tensor) and not tensor.is_local:
+            tensor = tensor.to_local()
+        self._outputs.append(tensor)
+
+    def create_mesh(self, shape: int | Sequence[int], names: Sequence[str] | None = None) -> _mesh.DeviceMesh:
+        """A mesh of this shape, with dimensions ``x``, ``y``, ``z`` or of these names."""
+        return _mesh.create_mesh(shape, names)
+
+    def create_dtensor(self, tensor: Tensor, mesh: DeviceMesh, placements: Any) -> Tensor:
+        """See ``ops.create_dtensor``."""
+        return create_dtensor(tensor, mesh, placements)
+
+    def all_tensors(self) -> list[Tensor]:
+        """Every tensor of the definition."""
+        return self.sched.all_tensors()
+
+    def execute(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
+        """Runs the definition on global tensors, in the order of ``from_pytorch``, and returns the outputs: a tensor each,
+        or for a local one the list of all ranks' tensors.
+
+        Raises ``PartitaError``: E382 for other tensors than the definition has inputs, and what planning refuses.
+        """
+        program = self._planned()
+        given = list(inputs)
+        wanted = [(tensor.dtype, tensor.shape) for tensor in self._inputs]
+        found = [(tensor.dtype, tuple(tensor.shape)) for tensor in given]
+        if wanted != found:
+            raise refuse("E382", "the inputs are not those of the definition", expected=str(wanted), found=str(found))
+        pieces = [cut(tensor.detach(), described[5]) for tensor, described in zip(given, program.inputs())]
+        results = program.run([[pack(piece) for piece in each] for each in pieces])
+        outputs: list[Any] = []
+        for tensor, locals, described in zip(self._outputs, results, program.outputs()):
+            parts = [to_torch(local) for local in locals]
+            outputs.append(parts if tensor.is_local else joined(parts, described[5], described[2]))
+        return outputs
+
+    def host_ir(self, rank: int = 0) -> str:
+        """The program of a rank: compute, and apart from it the collectives, one line each. E014 for no such rank."""
+        return self._planned().host_ir(rank)
+
+    def local_ir(self, rank: int = 0) -> str:
+        """The graph of a rank as StableHLO text. E014 for no such rank."""
+        return self._planned().local_text(rank)
+
+    def global_ir(self) -> str:
+        """The definition as StableHLO text with the layouts it asks for."""
+        self._define()
+        return self._text()
+
+    def collectives(self) -> list[tuple[str, int, int]]:
+        """The collectives of a run: kind, how often, bytes."""
+        return self._planned().collectives()
+
+    def _use(self, mesh: DeviceMesh) -> None:
+        """E382 for a second mesh."""
+        if self._device_mesh is not None and self._device_mesh != mesh._root:
+            raise refuse(
+                "E382", "a definition on two meshes", expected=repr(self._device_mesh), found=repr(mesh._root),
+                help='make one mesh, and name its dimensions: mesh["x"]',
+            )  # fmt: skip
+        self._device_mesh = mesh._root
+
+    def _keep_whole(self, tensor: Tensor) -> None:
+        if tensor not in self._whole:
+            self._whole.append(tensor)
+
+    def _producer(self, tensor: Tensor) -> Statement:
+        return next(statement for statement in self._statements if tensor in statement.results)
+
+    def _define(self) -> None:
+        """Writes the definition and its schedule, once."""
+        if not self._is_defined:
+            self._is_defined = True
+            self.definition()
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            getattr(self, "multigpu_schedule", self.multidevice_schedule)()
+        if not self._outputs:
+            raise refuse("E382", "a definition without outputs", expected="add_output", found=type(self).__name__)
+
+    def _planned(self) -> _partita.Program:
+        if self._program is None:
+            self._define()
+            mesh = self._device_mesh or _mesh.create_mesh(1)
+            text, inputs = self._text(), [None] * len(self._inputs)
+            wanted: list[Any] = [None] * len(self._outputs)
+            program = _partita.Program(text, mesh._native, inputs, wanted)
+            for number, (tensor, described) in enumerate(zip(self._outputs, program.outputs())):
+                if described[4] and not tensor.is_local:
+                    # A global output is complete.
+                    wanted[number] = described[3]
+            if any(dims is not None for dims in wanted):
+                program = _partita.Program(text, mesh._native, inputs, wanted)
+            self._program = program
+        return self._program
+
+    def _text(self) -> str:
+        return _Text(self).text
+
+
+class _Text:
+    """The module of a definition: its statements in order of need, their functions beside it."""
+
+    def __init__(self, fd: FusionDefinition) -> None:
+        self._fd, self._lines, self._functions = fd, list[str](), list[str]()
+        self._names: dict[int, str] = {}
+        arguments = []
+        for number, tensor in enumerate(fd._inputs):
+            layout = self._layout(tensor)
+            attributes = f'partita.name = "T{tensor._number}"'
+            if layout is not None:
+                attributes += f", sdy.sharding = #sdy.sharding{layout.text()}"
+            arguments.append(f"%arg{number}: {_type(tensor)} {{{attributes}}}")
+            self._names[tensor._number] = f"%arg{number}"
+        outputs = [self._value(tensor) for tensor in fd._outputs]
+        types = ", ".join(_type(tensor) for tensor in fd._outputs)
+        mesh = fd._device_mesh or _mesh.create_mesh(1)
+        sizes = ", ".join(f'"{axis}"={size}' for axis, size in zip(mesh._axes, mesh._shape))
+        body = "".join(f"    {line}\n" for line in self._lines)
+        self.text = (
+            f"module {{\n  sdy.mesh @mesh = <[{sizes}]>\n"
+            f"  func.func public @main({', '.join(arguments)}) -> ({types}) {{\n{body}"
+            f"    return {', '.join(outputs)} : {types}\n  }}\n{''.join(self._functions)}}}\n"
+        )
+
+    def _layout(self, tensor: Tensor) -> Layout | None:
+        if tensor._annotation is not None:
+            return tensor._annotation
+        return Layout(((),) * tensor.ndim) if tensor in self._fd._whole else None
+
+    def _value(self, tensor: Tensor) -> str:
+        """The name of a value, whose statement is written first if it is not yet."""
+        todo = [tensor]
+        while todo:
+            needed = todo[-1]
+            missing = [] if needed._number in self._names else self._fd._producer(needed).operands
+            missing = [operand for operand in missing if operand._number not in self._names]
+            if missing:
+                todo += missing
+                continue
+            todo.pop()
+            if needed._number not in self._names:
+                self._write(self._fd._producer(needed))
+        return self._names[tensor._number]
+
+    def _write(self, statement: Statement) -> None:
+        operands = [self._names[operand._number] for operand in statement.operands]
+        results = statement.results
+        names = [f"%{result._number}" for result in results]
+        if statement.function is not None:
+            callee = f"op{len(self._functions)}"
+            self._functions.append(_private(statement.function.text, callee))
+            taken = ", ".join(map(_type, statement.operands))
+            given = ", ".join(map(_type, results))
+            base = f"%r{len(self._functions)}"
+            if len(results) > 1:
+                names = [f"{base}#{number}" for number in range(len(results))]
+            target = names[0] if len(results) == 1 else f"{base}:{len(results)}"
+            self._lines.append(f"{target} = func.call @{callee}({', '.join(operands)}) : ({taken}) -> ({given})")
+        elif statement.layout is not None:
+            self._lines.append(self._constraint(names[0], operands[0], statement.layout, results[0]))
+        else:
+            names = operands
+        for result, name in zip(results, names):
+            layout = self._layout(result)
+            if layout is not None:
+                self._lines.append(self._constraint(f"%c{result._number}", name, layout, result))
+                name = f"%c{result._number}"
+            self._names[result._number] = name
+
+    @staticmethod
+    def _constraint(name: str, of: str, layout: Layout, tensor: Tensor) -> str:
+        return f"{name} = sdy.sharding_constraint {of} {layout.text()} : {_type(tensor)}"
+
+
+def _type(tensor: Tensor) -> str:
+    name = dtype_name(tensor.dtype)
+    element = "i1" if name == "bool" else f"ui{name[1:]}" if name.startswith("u") else name
+    return "tensor<" + "".join(f"{extent}x" for extent in tensor.shape) + f"{element}>"
+
+
+_SYMBOL = re.compile(r'"(?:[^"\\]|\\.)*"|@([A-Za-z_][\w.$]*)')
+
+
+def _private(text: str, name: str) -> str:
+    """The functions of a module under names of their own, the entry as ``name``."""
+    inner = text.strip().removeprefix("module {").removesuffix("}").strip("\n") + "\n"
+
+    def renamed(found: re.Match[str]) -> str:
+        symbol = found.group(1)
+        if symbol is None:
+            return found.group(0)
+        return f"@{name}" if symbol == "main" else f"@{name}_{symbol}"
+
+    return _SYMBOL.sub(renamed, inner).replace("func.func public", "func.func private")
