@@ -6,6 +6,7 @@
 //!
 //! - [`Cluster`]: devices and the levels of links between them; [`Cluster::ready`]: ready ones with
 //!   figures.
+//! - [`GPUS`]: devices of data sheets, from which `a100-80g:128x8` makes 128 nodes of 8.
 //! - [`Device`]: a roofline with [`Curve`]s of efficiency; [`Device::op_s`]: the seconds of an op.
 //! - [`Collective`], [`Ring`]: the seconds of a collective; [`Cluster::rings`]: the links that a
 //!   group over mesh axes uses.
@@ -14,6 +15,7 @@
 
 mod cluster;
 mod curve;
+mod gpus;
 mod links;
 mod ready;
 mod reshard;
@@ -21,6 +23,7 @@ mod roofline;
 
 pub use cluster::{Cluster, Level};
 pub use curve::Curve;
+pub use gpus::{GPUS, Gpu, gpu};
 pub use links::{Algorithm, Collective, Link, Ring};
 pub use ready::READY;
 pub use reshard::ReshardCost;

@@ -2,7 +2,9 @@
 //!
 //! A link is priced by the alpha-beta model: a latency, and seconds per byte. A group over several
 //! mesh axes, or over several levels of a cluster, is a sequence of rings: each ring adds its own
-//! hops of latency, and the bytes cost the time of the slowest link among them. The formulas are
+//! hops of latency, and the bytes cost the time of the slowest level among them. Where the ranks of a
+//! ring of faster links share a slower level, each of them carries its part over that level with a
+//! link of its own, as NCCL uses all network cards of a node. The formulas are
 //! those of R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
 //! Operations in MPICH", 2005, with p ranks, n bytes, latency a and seconds per byte b:
 //!
@@ -81,11 +83,17 @@ impl Collective {
         if ranks <= 1 {
             return 0.0;
         }
-        let slowest = rings.iter().filter(|ring| ring.ranks > 1).map(|ring| ring.link.bytes_per_s);
-        let slowest = slowest.fold(f64::INFINITY, f64::min);
-        let once = |hops: &dyn Fn(&Ring) -> usize| {
+        let rates = rings.iter().filter(|ring| ring.ranks > 1).map(|ring| ring.link.bytes_per_s);
+        let slowest = rates.fold(f64::INFINITY, f64::min);
+        // The ranks of rings with faster links share the bytes among their own links of this level.
+        let shared = |ring: &Ring| {
+            let within = rings.iter().filter(|inner| inner.link.bytes_per_s > ring.link.bytes_per_s);
+            ring.link.bytes_per_s * within.map(|inner| inner.ranks).product::<usize>() as f64
+        };
+        let slowest_level = rings.iter().filter(|ring| ring.ranks > 1).map(shared).fold(f64::INFINITY, f64::min);
+        let once = |hops: &dyn Fn(&Ring) -> usize, bytes_per_s: f64| {
             let latency_s: f64 = rings.iter().map(|ring| ring.link.latency_s * hops(ring) as f64).sum();
-            latency_s + (ranks - 1) as f64 / ranks as f64 * bytes / slowest
+            latency_s + (ranks - 1) as f64 / ranks as f64 * bytes / bytes_per_s
         };
         let each_other = |ring: &Ring| ring.ranks - 1;
         let by_algorithm = |ring: &Ring| match ring.link.algorithm {
@@ -93,9 +101,9 @@ impl Collective {
             Algorithm::Tree => ring.ranks.next_power_of_two().ilog2() as usize,
         };
         match self {
-            Collective::AllGather | Collective::ReduceScatter => once(&by_algorithm),
-            Collective::AllReduce => 2.0 * once(&by_algorithm),
-            Collective::AllToAll => once(&each_other),
+            Collective::AllGather | Collective::ReduceScatter => once(&by_algorithm, slowest_level),
+            Collective::AllReduce => 2.0 * once(&by_algorithm, slowest_level),
+            Collective::AllToAll => once(&each_other, slowest),
             Collective::Permute => {
                 rings.iter().map(|ring| ring.link.latency_s).fold(0.0, f64::max) + bytes / slowest
             }
@@ -121,6 +129,10 @@ mod tests {
         assert_eq!(Collective::AllToAll.seconds(400.0, &[dp, tp]), 1.75 + 35.0);
         assert_eq!(Collective::Permute.seconds(400.0, &[dp, tp]), 1.0 + 40.0);
         assert_eq!(Collective::AllGather.seconds(400.0, &[]), 0.0);
+        // Four ranks of a node have four links to the other node: 40 bytes per second against 100.
+        assert_eq!(Collective::AllGather.seconds(400.0, &[tp, dp]), 0.75 + 1.0 + 350.0 / 40.0);
+        let wide = ring(16, 0.25, 100.0, Algorithm::Ring);
+        assert_eq!(Collective::AllGather.seconds(320.0, &[wide, dp]), 3.75 + 1.0 + 310.0 / 100.0);
     }
 
     #[test]

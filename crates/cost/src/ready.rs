@@ -2,6 +2,7 @@
 
 use crate::cluster::{Cluster, Level};
 use crate::curve::Curve;
+use crate::gpus;
 use crate::links::{Algorithm, Link};
 use crate::roofline::Device;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
@@ -15,8 +16,8 @@ pub const READY: &[&str] = &["laptop", "a100-8", "h100-8", "h100-pod"];
 /// those of NCCL's own model of a ring in its Simple protocol, over NVLink and over a network
 /// (`hwLat` in NCCL's `tuning.cc`).
 const GPU_EFFICIENCY: f64 = 0.7;
-const NVLINK_LATENCY_S: f64 = 3.4e-6;
-const NETWORK_LATENCY_S: f64 = 14e-6;
+pub(crate) const NVLINK_LATENCY_S: f64 = 3.4e-6;
+pub(crate) const NETWORK_LATENCY_S: f64 = 14e-6;
 
 impl Default for Cluster {
     /// The ranks of one process on the cores of one machine: round numbers for a desktop.
@@ -48,6 +49,7 @@ impl Cluster {
     ///   directions).
     /// - `h100-pod`: any number of these, with 400 Gb/s of InfiniBand for each GPU (NVIDIA DGX H100
     ///   data sheet).
+    /// - a device of [`crate::GPUS`] with a count: `a100-80g:128x8`, 128 nodes of 8; E477 for a malformed count.
     pub fn ready(name: &str) -> Result<Cluster> {
         let gpus = |kind: &str, single: f64, half: f64, memory_bytes_per_s: f64, nvlink_bytes_per_s: f64| {
             let device = Device {
@@ -76,14 +78,16 @@ impl Cluster {
                 pod.levels.push(Level { ranks: None, link });
                 Ok(pod)
             }
-            _ => {
-                let mut error = Diagnostic::new("E473", format!("there is no cluster `{name}`"))
-                    .expected(format!("one of {}, or a TOML file", READY.join(", ")));
-                if let Some(help) = did_you_mean(name, READY.iter().copied()) {
-                    error = error.help(help);
-                }
+            _ => gpus::named(name).unwrap_or_else(|| {
+                let devices: Vec<&str> = gpus::GPUS.iter().map(|gpu| gpu.names[0]).collect();
+                let mut error = Diagnostic::new("E473", format!("there is no cluster `{name}`")).expected(format!(
+                    "one of {}; or a device with its count, such as a100-80g:128x8, of {}; or a TOML file",
+                    READY.join(", "),
+                    devices.join(", ")
+                ));
+                error.help = did_you_mean(name, READY.iter().copied()).or_else(|| gpus::near_name(name));
                 Err(error)
-            }
+            }),
         }
     }
 }

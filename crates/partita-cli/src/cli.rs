@@ -223,8 +223,18 @@ pub struct LowerArgs {
 /// Flags of `simulate`.
 #[derive(Args, Clone, Debug)]
 pub struct SimulateArgs {
-    /// A config file or a bundled config.
-    pub config: String,
+    /// A config file, a bundled config, a model by name such as gpt3-175b, or a config.json of Hugging Face.
+    #[arg(value_name = "CONFIG|MODEL", required_unless_present = "rows")]
+    pub config: Option<String>,
+    /// Predict every run of a table of measured runs, and compare.
+    #[arg(long, value_name = "FILE.csv", conflicts_with_all = ["config", "trace"])]
+    pub rows: Option<PathBuf>,
+    /// With --rows: only runs whose names begin with this text.
+    #[arg(long, value_name = "TEXT", requires = "rows")]
+    pub only: Option<String>,
+    /// With --rows: fit two constants of software for each source of runs, and write them to a new file.
+    #[arg(long, value_name = "FILE.toml", requires = "rows")]
+    pub fit: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub flags: ConfigFlags,

@@ -10,6 +10,7 @@ use crate::commands::launch::launch;
 use crate::commands::lower::lower;
 use crate::commands::opt::opt;
 use crate::commands::show::show;
+use crate::commands::rows::rows;
 use crate::commands::simulate::simulate;
 use crate::commands::timetable::timetable;
 use crate::commands::train::train;
@@ -73,7 +74,13 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<Ending> {
             Ok(Ending::Done)
         }
         Command::Simulate(args) => {
-            simulate(args, &session(&args.config, args.flags.overrides()?, output)?, output)?;
+            match (&args.rows, &args.config) {
+                (Some(file), _) => rows(args, file, output)?,
+                (None, config) => {
+                    let config = config.as_deref().unwrap_or_default();
+                    simulate(args, &session(config, args.flags.overrides()?, output)?, output)?;
+                }
+            }
             Ok(Ending::Done)
         }
         Command::Timetable(args) => timetable(args, output).map(|()| Ending::Done),

@@ -159,9 +159,10 @@ impl Config {
     /// Those of [`Config::load`].
     pub fn load_with(kinds: &ModelKinds, name: &str, overrides: &[String]) -> Result<Config> {
         let bundled = BUNDLED.iter().find(|(n, _)| *n == name);
-        let text = match bundled {
-            Some((_, text)) => text.to_string(),
-            None => read_file(name)?,
+        let text = match (bundled, crate::models::named::find(name)?) {
+            (Some((_, text)), _) => text.to_string(),
+            (None, Some(model)) => Table::from_iter([("model".to_string(), Value::Table(model))]).to_string(),
+            (None, None) => read_file(name)?,
         };
         let mut table: Table = text.parse().map_err(|error: toml::de::Error| {
             let line = error.span().map_or(1, |s| text[..s.start].matches('\n').count() + 1);
@@ -510,9 +511,11 @@ fn check_sizes(model: &dyn ModelSource, batch: usize) -> Result<()> {
 fn read_file(name: &str) -> Result<String> {
     let path = Path::new(name);
     std::fs::read_to_string(path).map_err(|error| {
-        let names: Vec<&str> = BUNDLED.iter().map(|(n, _)| *n).collect();
+        let mut names: Vec<&str> = BUNDLED.iter().map(|(n, _)| *n).collect();
+        let expected = format!("a TOML file, or one of {}", names.join(", "));
+        names.extend(crate::models::named::names());
         let mut diagnostic = Diagnostic::new("E005", format!("no config `{name}`"))
-            .expected(format!("a TOML file, or one of {}", names.join(", ")))
+            .expected(expected)
             .found(error.to_string());
         if let Some(help) = did_you_mean(name, names) {
             diagnostic = diagnostic.help(help);

@@ -17,6 +17,7 @@ pub mod models;
 pub mod one_device;
 pub mod opt;
 pub mod planned_step;
+pub mod predict;
 pub mod prelude;
 pub mod run_files;
 pub mod sample;

@@ -8,6 +8,7 @@ pub mod generate;
 pub mod launch;
 pub mod lower;
 pub mod opt;
+pub mod rows;
 pub mod saved;
 pub mod show;
 pub mod simulate;

@@ -63,6 +63,14 @@ impl ModelSource for GptConfig {
         Sizes::of_transformer(batch, self.layers, [self.vocab, self.dim, self.heads, self.sequence], hidden)
     }
 
+    fn with_layers(&self, layers: usize) -> Option<Arc<dyn ModelSource>> {
+        Some(Arc::new(GptConfig { layers, ..self.clone() }))
+    }
+
+    fn stream(&self) -> Option<[usize; 3]> {
+        Some([self.layers, self.sequence, self.dim])
+    }
+
     fn plan(&self, forward: &Graph, mesh: &Mesh, options: &ReadyOptions) -> Result<Plan> {
         ready_plan("gpt", forward, mesh, options)
     }

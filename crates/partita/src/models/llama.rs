@@ -62,6 +62,14 @@ impl ModelSource for LlamaConfig {
         Sizes::of_transformer(batch, self.layers, [self.vocab, self.dim, self.heads, self.sequence], hidden)
     }
 
+    fn with_layers(&self, layers: usize) -> Option<Arc<dyn ModelSource>> {
+        Some(Arc::new(LlamaConfig { layers, ..self.clone() }))
+    }
+
+    fn stream(&self) -> Option<[usize; 3]> {
+        Some([self.layers, self.sequence, self.dim])
+    }
+
     fn plan(&self, forward: &Graph, mesh: &Mesh, options: &ReadyOptions) -> Result<Plan> {
         ready_plan("llama", forward, mesh, options)
     }

@@ -9,6 +9,7 @@ mod bert;
 mod gpt;
 mod llama;
 mod mlp;
+pub mod named;
 
 use crate::keys::Section;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
@@ -52,6 +53,17 @@ pub trait ModelSource: fmt::Debug + Send + Sync {
     fn plan(&self, forward: &Graph, mesh: &Mesh, options: &ReadyOptions) -> Result<Plan> {
         let _ = (forward, mesh, options);
         Ok(Plan::default())
+    }
+
+    /// The same model with so many repeated layers; `None` if it has no layers that repeat.
+    fn with_layers(&self, layers: usize) -> Option<Arc<dyn ModelSource>> {
+        let _ = layers;
+        None
+    }
+
+    /// Repeated layers, tokens of a row and features of the residual stream of such a model.
+    fn stream(&self) -> Option<[usize; 3]> {
+        None
     }
 
     /// Whether the logits at a position may depend on later tokens. Such a model of text learns to predict hidden tokens;

@@ -1,0 +1,348 @@
+//! The devices of published measurements, and clusters of equal nodes of them: `a100-80g:128x8`.
+//!
+//! Facts are those of data sheets. Beside them stand the best matmul that was measured on the device, which bounds the
+//! efficiency of large matmuls, and few assumptions of our own, which are named as constants. Sources by device:
+//!
+//! - V100, A100, H100, H200, B200, GB200: NVIDIA's data sheets for FLOP/s without sparsity, memory, bandwidth and
+//!   NVLink; the network of NVIDIA's own systems of that time: DGX-1V 4 x 100 Gb/s a node of 8, DGX A100 8 x 200 Gb/s,
+//!   DGX H100, H200 and B200 8 x 400 Gb/s.
+//! - A800: as A100, with NVLink cut to 400 GB/s, the sum of both directions.
+//! - H100 96 GB: the HBM2e parts of Grand Teton with 500 W, as torchtitan's benchmark of December 2024 describes them.
+//! - Best matmuls: S. Bekman, "Machine Learning Engineering", accelerator benchmarks (MAMF, torch 2.6): 271.2 of 312
+//!   TFLOP/s on A100, 794.5 of 989 on H100, 1745 of 2250 on B200, 1822 of 2500 on GB200.
+//! - TPU v4: Google Cloud, "TPU v4": 275 TFLOP/s, 32 GiB, 1200 GB/s; six links of 45 GB/s in a torus.
+
+use crate::cluster::{Cluster, Level};
+use crate::curve::Curve;
+use crate::links::{Algorithm, Link};
+use crate::ready::{NETWORK_LATENCY_S, NVLINK_LATENCY_S};
+use crate::roofline::Device;
+use partita_base::{DType, Diagnostic, Result, did_you_mean};
+use std::collections::BTreeMap;
+
+/// A device as its data sheet describes it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Gpu {
+    /// Its short name, and other names of it.
+    pub names: &'static [&'static str],
+    /// Its name for people.
+    pub kind: &'static str,
+    /// Operations per second of a matmul in half precision, and in single precision.
+    pub half_flops_per_s: f64,
+    /// Operations per second in single precision outside of matmul units.
+    pub single_flops_per_s: f64,
+    /// Operations per second of a matmul in 8 bits; 0 if it has none.
+    pub eighth_flops_per_s: f64,
+    /// The part of the peak that the best measured matmul reaches.
+    pub best_matmul: f64,
+    /// Memory in GiB.
+    pub memory_gib: u64,
+    /// Memory bandwidth in bytes per second.
+    pub memory_bytes_per_s: f64,
+    /// Bandwidth of one device within its domain, one way, in bytes per second.
+    pub near_bytes_per_s: f64,
+    /// Devices of a domain.
+    pub domain: usize,
+    /// Network of one device, one way, in bytes per second.
+    pub far_bytes_per_s: f64,
+}
+
+/// Seconds that a kernel takes beyond its arithmetic or its memory traffic: launch, first and last wave.
+const KERNEL_S: f64 = 4e-6;
+/// The part of the memory bandwidth that a large elementwise kernel reaches.
+const BEST_COPY: f64 = 0.85;
+
+/// Every device.
+pub const GPUS: &[Gpu] = &[
+    Gpu {
+        names: &["v100-16g", "V100-SXM2-16GB"],
+        kind: "NVIDIA V100 SXM2 16 GB",
+        half_flops_per_s: 125e12,
+        single_flops_per_s: 15.7e12,
+        eighth_flops_per_s: 0.0,
+        best_matmul: 0.8,
+        memory_gib: 16,
+        memory_bytes_per_s: 900e9,
+        near_bytes_per_s: 150e9,
+        domain: 8,
+        far_bytes_per_s: 6.25e9,
+    },
+    Gpu {
+        names: &["v100-32g", "V100-SXM2-32GB", "V100-SXM3-32GB"],
+        kind: "NVIDIA V100 SXM2 32 GB",
+        half_flops_per_s: 125e12,
+        single_flops_per_s: 15.7e12,
+        eighth_flops_per_s: 0.0,
+        best_matmul: 0.8,
+        memory_gib: 32,
+        memory_bytes_per_s: 900e9,
+        near_bytes_per_s: 150e9,
+        domain: 8,
+        far_bytes_per_s: 6.25e9,
+    },
+    Gpu {
+        names: &["a100-40g", "A100-SXM-40GB"],
+        kind: "NVIDIA A100 SXM 40 GB",
+        half_flops_per_s: 312e12,
+        single_flops_per_s: 19.5e12,
+        eighth_flops_per_s: 0.0,
+        best_matmul: 0.869,
+        memory_gib: 40,
+        memory_bytes_per_s: 1.555e12,
+        near_bytes_per_s: 300e9,
+        domain: 8,
+        far_bytes_per_s: 25e9,
+    },
+    Gpu {
+        names: &["a100-80g", "A100-SXM-80GB"],
+        kind: "NVIDIA A100 SXM 80 GB",
+        half_flops_per_s: 312e12,
+        single_flops_per_s: 19.5e12,
+        eighth_flops_per_s: 0.0,
+        best_matmul: 0.869,
+        memory_gib: 80,
+        memory_bytes_per_s: 2.039e12,
+        near_bytes_per_s: 300e9,
+        domain: 8,
+        far_bytes_per_s: 25e9,
+    },
+    Gpu {
+        names: &["a800-80g", "A800-SXM-80GB"],
+        kind: "NVIDIA A800 SXM 80 GB",
+        half_flops_per_s: 312e12,
+        single_flops_per_s: 19.5e12,
+        eighth_flops_per_s: 0.0,
+        best_matmul: 0.869,
+        memory_gib: 80,
+        memory_bytes_per_s: 2.039e12,
+        near_bytes_per_s: 200e9,
+        domain: 8,
+        far_bytes_per_s: 25e9,
+    },
+    Gpu {
+        names: &["h100-80g", "H100-SXM-80GB"],
+        kind: "NVIDIA H100 SXM 80 GB",
+        half_flops_per_s: 989e12,
+        single_flops_per_s: 67e12,
+        eighth_flops_per_s: 1979e12,
+        best_matmul: 0.803,
+        memory_gib: 80,
+        memory_bytes_per_s: 3.35e12,
+        near_bytes_per_s: 450e9,
+        domain: 8,
+        far_bytes_per_s: 50e9,
+    },
+    Gpu {
+        names: &["h100-96g", "H100-SXM-96GB-HBM2e-500W"],
+        kind: "NVIDIA H100 SXM 96 GB HBM2e 500 W",
+        half_flops_per_s: 989e12,
+        single_flops_per_s: 67e12,
+        eighth_flops_per_s: 1979e12,
+        best_matmul: 0.7,
+        memory_gib: 96,
+        memory_bytes_per_s: 2.4e12,
+        near_bytes_per_s: 450e9,
+        domain: 8,
+        far_bytes_per_s: 50e9,
+    },
+    Gpu {
+        names: &["h200-141g", "H200-SXM-141GB", "H200-SXM"],
+        kind: "NVIDIA H200 SXM",
+        half_flops_per_s: 989e12,
+        single_flops_per_s: 67e12,
+        eighth_flops_per_s: 1979e12,
+        best_matmul: 0.803,
+        memory_gib: 141,
+        memory_bytes_per_s: 4.8e12,
+        near_bytes_per_s: 450e9,
+        domain: 8,
+        far_bytes_per_s: 50e9,
+    },
+    Gpu {
+        names: &["b200-180g", "B200-SXM-180GB", "B200-SXM"],
+        kind: "NVIDIA B200 SXM",
+        half_flops_per_s: 2250e12,
+        single_flops_per_s: 80e12,
+        eighth_flops_per_s: 4500e12,
+        best_matmul: 0.776,
+        memory_gib: 180,
+        memory_bytes_per_s: 8e12,
+        near_bytes_per_s: 900e9,
+        domain: 8,
+        far_bytes_per_s: 50e9,
+    },
+    Gpu {
+        names: &["gb200-186g", "GB200-NVL72-186GB", "GB200"],
+        kind: "NVIDIA GB200 NVL72",
+        half_flops_per_s: 2500e12,
+        single_flops_per_s: 80e12,
+        eighth_flops_per_s: 5000e12,
+        best_matmul: 0.729,
+        memory_gib: 186,
+        memory_bytes_per_s: 8e12,
+        near_bytes_per_s: 900e9,
+        domain: 72,
+        far_bytes_per_s: 50e9,
+    },
+    Gpu {
+        names: &["tpu-v4", "TPU-v4-32GB", "TPU-v4"],
+        kind: "Google TPU v4",
+        half_flops_per_s: 275e12,
+        single_flops_per_s: 34.375e12,
+        eighth_flops_per_s: 0.0,
+        best_matmul: 0.85,
+        memory_gib: 32,
+        memory_bytes_per_s: 1.2e12,
+        near_bytes_per_s: 270e9,
+        domain: 4096,
+        far_bytes_per_s: 6.25e9,
+    },
+];
+
+/// The device of a short name or another name of it.
+pub fn gpu(name: &str) -> Option<&'static Gpu> {
+    GPUS.iter().find(|gpu| gpu.names.iter().any(|known| known.eq_ignore_ascii_case(name)))
+}
+
+impl Gpu {
+    /// One device, as the cost model sees it.
+    fn device(&self) -> Device {
+        let half = self.half_flops_per_s;
+        // A matmul takes a kernel's constant time beside the time at its best rate.
+        let reached = |best: f64, per_s: f64| {
+            let constant = KERNEL_S * per_s * best;
+            Curve::new((0..17).map(|power| 10f64.powi(power)).map(|n| (n, best * n / (n + constant))).collect())
+                .expect("more work takes longer")
+        };
+        Device {
+            kind: self.kind.to_string(),
+            flops_per_s: self.single_flops_per_s,
+            flops_per_s_by_type: BTreeMap::from([(DType::BF16, half), (DType::F16, half)]),
+            memory_bytes: self.memory_gib << 30,
+            memory_bytes_per_s: self.memory_bytes_per_s,
+            overlap: 1.0,
+            flops_efficiency: reached(self.best_matmul, half),
+            memory_efficiency: reached(BEST_COPY, self.memory_bytes_per_s),
+        }
+    }
+
+    /// So many nodes of so many devices; `far` and `near` replace bandwidths of the data sheet, in bytes per second.
+    pub fn cluster(&self, nodes: Option<usize>, per_node: usize, near: Option<f64>, far: Option<f64>) -> Cluster {
+        let algorithm = Algorithm::Ring;
+        let bytes_per_s = near.unwrap_or(self.near_bytes_per_s);
+        let near = Link { latency_s: NVLINK_LATENCY_S, bytes_per_s, algorithm };
+        let bytes_per_s = far.unwrap_or(self.far_bytes_per_s);
+        let far = Link { latency_s: NETWORK_LATENCY_S, bytes_per_s, algorithm: Algorithm::Tree };
+        let mut levels = Vec::new();
+        if per_node > 1 {
+            levels.push(Level { ranks: Some(per_node), link: near });
+        }
+        if nodes != Some(1) || levels.is_empty() {
+            levels.push(Level { ranks: nodes.map(|nodes| nodes * per_node).filter(|&all| all > 1), link: far });
+        }
+        Cluster { name: self.names[0].to_string(), device: self.device(), levels }
+    }
+}
+
+/// A cluster of a named device: `a100-80g`, any number of nodes of a domain each; `a100-80g:16`, that many devices;
+/// `a100-80g:128x8`, 128 nodes of 8. `None` if no device has this name.
+///
+/// # Errors
+/// E477 for counts that are none, with the column where they begin.
+pub(crate) fn named(name: &str) -> Option<Result<Cluster>> {
+    let (device, counts) = match name.split_once(':') {
+        Some((device, counts)) => (device, Some(counts)),
+        None => (name, None),
+    };
+    let gpu = gpu(device)?;
+    let Some(counts) = counts else {
+        return Some(Ok(Cluster { name: name.to_string(), ..gpu.cluster(None, gpu.domain, None, None) }));
+    };
+    let refused = |column: usize, found: &str| {
+        Diagnostic::new("E477", "malformed count of devices in the name of a cluster")
+            .at(format!("`{name}`, column {}", device.len() + 2 + column))
+            .expected("NODESxDEVICES such as 128x8, or a number of devices, at most 1048576 in all")
+            .found(format!("`{found}`"))
+    };
+    let count = |column: usize, text: &str| match text.parse::<usize>() {
+        Ok(count) if (1..=MOST_DEVICES).contains(&count) => Ok(count),
+        _ => Err(refused(column, text)),
+    };
+    let read = || {
+        let (nodes, per_node) = match counts.split_once('x') {
+            Some((nodes, per_node)) => (count(0, nodes)?, count(nodes.len() + 1, per_node)?),
+            None => {
+                let devices = count(0, counts)?;
+                if devices <= gpu.domain {
+                    (1, devices)
+                } else if devices.is_multiple_of(gpu.domain) {
+                    (devices / gpu.domain, gpu.domain)
+                } else {
+                    return Err(refused(0, counts).help(format!("a node has {} devices", gpu.domain)));
+                }
+            }
+        };
+        if nodes.saturating_mul(per_node) > MOST_DEVICES {
+            return Err(refused(0, counts));
+        }
+        Ok(Cluster { name: name.to_string(), ..gpu.cluster(Some(nodes), per_node, None, None) })
+    };
+    Some(read())
+}
+
+/// More devices than this are a typo.
+const MOST_DEVICES: usize = 1 << 20;
+
+/// A near miss among the names of devices.
+pub(crate) fn near_name(name: &str) -> Option<String> {
+    let device = name.split(':').next().unwrap_or(name);
+    did_you_mean(device, GPUS.iter().map(|gpu| gpu.names[0]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_counts_is_nodes_of_devices() {
+        let ranks = |name: &str| -> Vec<Option<usize>> {
+            named(name).unwrap().unwrap().levels.iter().map(|level| level.ranks).collect()
+        };
+        assert_eq!(ranks("a100-80g:128x8"), [Some(8), Some(1024)]);
+        assert_eq!(ranks("a100-80g"), [Some(8), None]);
+        assert_eq!(ranks("a100-80g:4"), [Some(4)]);
+        assert_eq!(ranks("h100-80g:64"), [Some(8), Some(64)]);
+        assert_eq!(ranks("v100-16g:4x1"), [Some(4)]);
+        assert!(named("a100").is_none());
+    }
+
+    #[test]
+    fn counts_that_are_none_point_at_their_column() {
+        for (name, column) in [
+            ("a100-80g:", "column 10"),
+            ("a100-80g:0x8", "column 10"),
+            ("a100-80g:4x", "column 12"),
+            ("a100-80g:4x8x2", "column 12"),
+            ("a100-80g:12", "column 10"),
+            ("a100-80g:1048576x8", "column 10"),
+        ] {
+            let error = named(name).unwrap().unwrap_err();
+            assert_eq!(error.code, "E477", "{name}");
+            assert!(error.at.as_deref().unwrap().ends_with(column), "{error}");
+        }
+    }
+
+    #[test]
+    fn every_device_is_a_sound_cluster_under_each_of_its_names() {
+        for gpu in GPUS {
+            for name in gpu.names {
+                let cluster = named(name).unwrap().unwrap();
+                cluster.check().unwrap();
+                assert_eq!(cluster.device.memory_bytes, gpu.memory_gib << 30);
+            }
+            // A matmul of 10^14 operations reaches the best measured rate.
+            let reached = gpu.cluster(Some(1), 1, None, None).device.flops_efficiency.at(1e14);
+            assert!((reached / gpu.best_matmul - 1.0).abs() < 2e-3, "{}: {reached}", gpu.kind);
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! A repeated layer, from the programs that would run: the step of the same model with one and with two layers is
+//! lowered for the mesh axes within a layer (`tp`, `sp`), and every layer beyond adds the difference of the two.
+//!
+//! A [`Block`] holds work and bytes, no seconds, so one block serves every cluster and every number of layers, stages,
+//! microbatches and data parallel ranks.
+
+use crate::execution;
+use crate::models::ModelSource;
+use partita_base::{DType, Diagnostic, Result};
+use partita_ir::composites::{ATTENTION, EMBEDDING};
+use partita_ir::ops::Composite;
+use partita_ir::{Graph, Literal, Op, Operation, Phase, Registry, Role, Target};
+use partita_mesh::Mesh;
+use partita_nn::StepOptions;
+use partita_program::{
+    Action, BufferKind, Collective, CollectiveKind, Compute, LowerOptions, Program, ProgramSet, Region,
+    RegionTarget, View, lower_stages,
+};
+use partita_runtime::Cpu;
+use partita_schedule::verify::StepRunner;
+use partita_schedule::{BuildOptions, Built, Plan, ReadyOptions, Tools, build};
+use std::fmt;
+use std::sync::Arc;
+
+/// What the backward pass computes again instead of keeping it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Recompute {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// The softmax of the attention and what surrounds it, as fused attention does by itself.
+    Attention,
+    /// Whole layers, from their inputs.
+    Layers,
+}
+
+/// What one layer depends on.
+#[derive(Clone, Debug)]
+pub struct BlockSpec {
+    /// The model; its number of layers does not matter.
+    pub model: Arc<dyn ModelSource>,
+    /// Ranks over which a layer is tensor parallel.
+    pub tp: usize,
+    /// Ranks over which a sequence is split outside of `tp`.
+    pub sp: usize,
+    /// Rows of a microbatch.
+    pub rows: usize,
+    /// The type of parameters and activations.
+    pub dtype: DType,
+    /// The residual stream is sharded over `tp` along the sequence.
+    pub sequence_parallel: bool,
+    /// Embedding and head are sharded over `tp` along the vocabulary.
+    pub vocab_parallel: bool,
+    /// What is recomputed.
+    pub recompute: Recompute,
+    /// Attention runs as one kernel, without its scores in memory.
+    pub fused_attention: bool,
+    /// Optimizer, clipping.
+    pub step: StepOptions,
+    /// Lines of a plan in place of the ready one.
+    pub plan: Option<Plan>,
+}
+
+impl BlockSpec {
+    /// What distinguishes blocks.
+    pub fn key(&self) -> String {
+        let model = self.model.with_layers(1);
+        format!(
+            "{model:?} {} {} {} {:?} {} {} {:?} {} {:?} {:?}",
+            self.tp,
+            self.sp,
+            self.rows,
+            self.dtype,
+            self.sequence_parallel,
+            self.vocab_parallel,
+            self.recompute,
+            self.fused_attention,
+            self.step,
+            self.plan
+        )
+    }
+}
+
+/// The part of the model that work or memory belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Place {
+    /// The embeddings, on the first stage.
+    First,
+    /// The repeated layers.
+    Layers,
+    /// The last norm, the head and the loss, on the last stage.
+    Last,
+}
+
+impl Place {
+    fn of(path: &str) -> Place {
+        match path {
+            path if path.starts_with("layers.") => Place::Layers,
+            path if path.starts_with("embed") => Place::First,
+            _ => Place::Last,
+        }
+    }
+}
+
+/// What an instruction does.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Work {
+    /// A matmul.
+    Matmul,
+    /// Attention as one kernel; a causal one skips half of its arithmetic.
+    Attention {
+        /// Whether later tokens are masked.
+        causal: bool,
+    },
+    /// Everything else, which moves memory.
+    Elementwise,
+    /// A collective among these ranks of the block's mesh.
+    Collective(CollectiveKind, Arc<[usize]>),
+}
+
+/// An instruction of a program.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Item {
+    /// The part of the model.
+    pub place: Place,
+    /// The part of the step.
+    pub phase: Phase,
+    /// What it does.
+    pub work: Work,
+    /// Its arithmetic.
+    pub flops: f64,
+    /// Bytes of memory that it moves; of a collective, as [`partita_cost::Collective::seconds`] takes them.
+    pub bytes: f64,
+    /// The element type of its arithmetic.
+    pub dtype: DType,
+}
+
+/// The step of a model of few layers on one rank.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Traced {
+    /// Its instructions.
+    pub items: Vec<Item>,
+    /// Elements of parameters by [`Place`].
+    pub parameters: [f64; 3],
+    /// Bytes that the forward pass keeps for the backward pass, by place.
+    pub saved: [f64; 3],
+    /// The most bytes beside parameters, gradients and what is kept, by the place of the instruction.
+    pub transient: [f64; 3],
+    /// Bytes of optimizer state.
+    pub state_bytes: f64,
+}
+
+/// A model folded to its repeated layer and its ends.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Block {
+    /// With one layer.
+    pub one: Traced,
+    /// With two layers.
+    pub two: Traced,
+    /// Bytes of the residual stream of a microbatch on one rank, which stages send each other.
+    pub stream_bytes: f64,
+}
+
+impl Block {
+    /// Compiles a block.
+    ///
+    /// # Errors
+    /// E511 for a model without repeated layers; what building and lowering refuse.
+    pub fn compile(spec: &BlockSpec) -> Result<Block> {
+        let layers = |count| {
+            spec.model.with_layers(count).ok_or_else(|| {
+                Diagnostic::new("E511", format!("`{}` has no repeated layers to fold", spec.model.name()))
+                    .expected("a model of kind gpt, llama or bert")
+                    .help("simulate the whole step: fewer ranks, layers and microbatches")
+            })
+        };
+        let one = trace(layers(1)?.as_ref(), spec)?;
+        let two = trace(layers(2)?.as_ref(), spec)?;
+        let [_, tokens, dim] = spec.model.stream().unwrap_or([1, 1, 1]);
+        let split = spec.sp * if spec.sequence_parallel { spec.tp } else { 1 };
+        let stream_bytes = (spec.rows * tokens * dim * spec.dtype.size_bytes()) as f64 / split as f64;
+        Ok(Block { one, two, stream_bytes })
+    }
+
+    /// A figure of one layer: that of two layers less that of one.
+    pub fn layer(&self, figure: impl Fn(&Traced) -> f64) -> f64 {
+        (figure(&self.two) - figure(&self.one)).max(0.0)
+    }
+}
+
+fn trace(model: &dyn ModelSource, spec: &BlockSpec) -> Result<Traced> {
+    let target = Accelerator { cpu: Cpu::default(), fused_attention: spec.fused_attention || spec.recompute == Recompute::Attention };
+    let built_model = model.build(spec.rows, spec.dtype, true)?;
+    let mesh = Mesh::parse(&format!("sp={},tp={}", spec.sp, spec.tp), None)?;
+    let ready = ReadyOptions {
+        sequence_parallel: spec.sequence_parallel,
+        vocab_parallel: spec.vocab_parallel,
+        ..ReadyOptions::default()
+    };
+    let mut plan = match &spec.plan {
+        Some(plan) => plan.clone(),
+        None => model.plan(&built_model.forward, &mesh, &ready)?,
+    };
+    if spec.recompute == Recompute::Layers {
+        plan.add("layers.*", "checkpoint", "recomputation")?;
+    }
+    let options = BuildOptions {
+        sequence_parallel: spec.sequence_parallel,
+        ..BuildOptions::new(spec.step.clone())
+    };
+    let tools = Tools { registry: &Registry::default(), runner: &target };
+    let built = build(&built_model, &plan, &mesh, &options, &tools)?;
+    let lowering = LowerOptions { guard: false, logits_bytes: usize::MAX, ..LowerOptions::default() };
+    let set = lower_stages(&execution::stages(&built), &lowering, &target)?;
+    let program = set.programs.first().ok_or_else(|| Diagnostic::new("E511", "the step has no program"))?;
+    Ok(Traced::of(program, &set))
+}
+
+impl Traced {
+    fn of(program: &Program, set: &ProgramSet) -> Traced {
+        let mut traced = Traced { items: items(program, set), ..Traced::default() };
+        let mut is_persistent = vec![false; program.buffers.len()];
+        for port in &program.inputs {
+            let buffer = program.buffer(port.buffer);
+            is_persistent[port.buffer.index()] = true;
+            match port.role {
+                Role::Param => {
+                    traced.parameters[Place::of(&port.name) as usize] += buffer.ty.element_count() as f64;
+                }
+                Role::StateOf(_) => traced.state_bytes += buffer.bytes as f64,
+                _ => {}
+            }
+        }
+        // The buffers that a step allocates. What lives from before the backward pass into it is kept; what lives from
+        // before the update into it is a gradient.
+        let first = |wanted: &dyn Fn(Phase) -> bool| {
+            let found = program.instructions.iter().position(|instruction| wanted(instruction.origin.phase));
+            found.unwrap_or(program.instructions.len())
+        };
+        let backward = first(&|phase| phase.is_backward());
+        let update = first(&|phase| phase == Phase::Update);
+        let writer = writers(program);
+        let count = program.instructions.len();
+        let mut changes = vec![0.0; count + 1];
+        for (index, buffer) in program.buffers.iter().enumerate() {
+            if is_persistent[index] || matches!(buffer.kind, BufferKind::Persistent | BufferKind::Input) {
+                continue;
+            }
+            let is_gradient = buffer.last >= update && buffer.first >= backward;
+            let is_saved = buffer.first < backward && buffer.last >= backward;
+            if is_saved {
+                let place = writer[index].map_or(Place::Last, |at| Place::of(&program.instructions[at].origin.path));
+                traced.saved[place as usize] += buffer.bytes as f64;
+            } else if !is_gradient {
+                changes[buffer.first] += buffer.bytes as f64;
+                changes[(buffer.last + 1).min(count)] -= buffer.bytes as f64;
+            }
+        }
+        let mut live = 0.0f64;
+        for (instruction, change) in program.instructions.iter().zip(&changes) {
+            live += change;
+            let place = Place::of(&instruction.origin.path) as usize;
+            if instruction.origin.phase != Phase::Update {
+                traced.transient[place] = traced.transient[place].max(live);
+            }
+        }
+        traced
+    }
+}
+
+/// The instruction that writes each buffer.
+fn writers(program: &Program) -> Vec<Option<usize>> {
+    let mut writer = vec![None; program.buffers.len()];
+    for (at, instruction) in program.instructions.iter().enumerate() {
+        let outputs = match &instruction.action {
+            Action::Compute(compute) => &compute.outputs,
+            Action::Start(start) => &start.outputs,
+            Action::Wait(_) => continue,
+        };
+        for output in outputs {
+            writer[output.index()].get_or_insert(at);
+        }
+    }
+    writer
+}
+
+fn items(program: &Program, set: &ProgramSet) -> Vec<Item> {
+    let item = |instruction: &partita_program::Instruction| {
+        let (place, phase) = (Place::of(&instruction.origin.path), instruction.origin.phase);
+        match &instruction.action {
+            Action::Compute(compute) => Some(of_region(program, compute, place, phase)),
+            Action::Start(start) => {
+                of_collective(&set.collectives[start.collective.index()], place, phase)
+            }
+            Action::Wait(_) => None,
+        }
+    };
+    program.instructions.iter().filter_map(item).collect()
+}
+
+fn of_collective(collective: &Collective, place: Place, phase: Phase) -> Option<Item> {
+    if collective.members.len() < 2 {
+        return None;
+    }
+    let bytes = |member: usize| -> usize { collective.transfers.iter().map(|t| t.full_bytes(member)).sum() };
+    let bytes = (0..collective.members.len()).map(bytes).max().unwrap_or(0) as f64;
+    let work = Work::Collective(collective.kind, collective.members.iter().copied().collect());
+    Some(Item { place, phase, work, flops: 0.0, bytes, dtype: DType::F32 })
+}
+
+fn of_region(program: &Program, compute: &Compute, place: Place, phase: Phase) -> Item {
+    let region = program.region(compute.region);
+    let graph = &region.graph;
+    // A broadcast operand is read once.
+    let read = |(value, view): (&partita_ir::ValueId, &View)| {
+        graph.ty(*value).bytes().min(program.buffer(view.buffer).bytes)
+    };
+    let read: usize = graph.inputs.iter().zip(&compute.inputs).map(read).sum();
+    let written: usize = graph.outputs.iter().map(|&value| graph.ty(value).bytes()).sum();
+    let mut bytes = (read + written) as f64;
+    let flops_of = |node: &partita_ir::Node| node.op.cost(&graph.operand_types(node), &graph.result_types(node)).flops;
+    let flops = graph.nodes.iter().map(flops_of).sum();
+    let main = graph.nodes.iter().max_by(|a, b| flops_of(a).total_cmp(&flops_of(b)));
+    let operand = main.and_then(|node| node.operands.first().or(node.results.first()));
+    let dtype = operand.map_or(DType::F32, |&value| graph.ty(value).dtype);
+    let mut work = Work::Elementwise;
+    for node in &graph.nodes {
+        if matches!(node.op, Op::DotGeneral(_)) {
+            work = Work::Matmul;
+        } else if let Some(composite) = node.op.composite() {
+            let name = &*composite.definition.name;
+            if name.starts_with(ATTENTION.name) {
+                let causal = is_causal(composite);
+                work = Work::Attention { causal };
+            } else if name == EMBEDDING.name {
+                // Only the rows that are looked up are read.
+                bytes = 2.0 * written as f64;
+            } else if has_matmul(&composite.definition.decomposition) {
+                work = Work::Matmul;
+            }
+        }
+    }
+    Item { place, phase, work, flops, bytes, dtype }
+}
+
+fn is_causal(composite: &Composite) -> bool {
+    matches!(composite.attributes.get("causal"), Some(partita_ir::Attribute::Bool(true)))
+}
+
+fn has_matmul(graph: &Graph) -> bool {
+    graph.nodes.iter().any(|node| matches!(node.op, Op::DotGeneral(_)))
+}
+
+/// The device that programs are compiled for: the kernels of the CPU device, with or without one for attention, and no
+/// scratch memory.
+struct Accelerator {
+    cpu: Cpu,
+    fused_attention: bool,
+}
+
+impl fmt::Debug for Accelerator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("accelerator")
+    }
+}
+
+impl Target for Accelerator {
+    fn has_kernel(&self, composite: &Composite) -> bool {
+        let is_attention = composite.definition.name.starts_with(ATTENTION.name);
+        if is_attention { self.fused_attention } else { self.cpu.has_kernel(composite) }
+    }
+
+    fn fusible(&self, composite: &Composite) -> Result<(), String> {
+        self.cpu.fusible(composite)
+    }
+
+    fn overwrites(&self, composite: &Composite) -> Vec<(usize, usize)> {
+        self.cpu.overwrites(composite)
+    }
+}
+
+impl RegionTarget for Accelerator {
+    fn workspace_bytes(&self, _: &Region, _: &[View]) -> usize {
+        0
+    }
+}
+
+impl StepRunner for Accelerator {
+    fn name(&self) -> &str {
+        "accelerator"
+    }
+
+    fn run(&self, _: &Built, _: &[Literal]) -> Result<Vec<Literal>> {
+        Err(Diagnostic::new("E511", "a predicted step cannot run"))
+    }
+
+    fn target(&self) -> &dyn Target {
+        self
+    }
+}

@@ -1,0 +1,1 @@
+//! How many devices a model needs.

@@ -1,0 +1,171 @@
+//! Constants of software, at most two for each source of measurements: the factors by which its kernels and its
+//! collectives take longer than the figures of device and links say. Fitted by least mean absolute relative error, and
+//! judged on rows and on whole sources that the fit did not see.
+
+use super::block::Block;
+use super::rows::Measured;
+use super::step::{Forecast, Job, Priced, Software, forecast};
+use partita_base::Result;
+use partita_cost::Cluster;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A run with all that its prediction needs.
+#[derive(Clone, Debug)]
+pub struct Run<'a> {
+    /// What was measured.
+    pub measured: &'a Measured,
+    /// What is predicted.
+    pub job: &'a Job,
+    /// Where it ran.
+    pub cluster: &'a Cluster,
+    /// Its layer.
+    pub block: Arc<Block>,
+    /// The seconds of its pieces.
+    pub priced: Priced,
+}
+
+impl Run<'_> {
+    /// The prediction with these constants.
+    ///
+    /// # Errors
+    /// Those of [`forecast`].
+    pub fn forecast(&self, software: &Software) -> Result<Forecast> {
+        forecast(self.job, &self.block, self.cluster, software)
+    }
+
+    /// The predicted seconds relative to the measured ones, less one; `None` if no seconds were measured.
+    pub fn error(&self, software: &Software) -> Option<f64> {
+        let measured = self.measured.step_s.filter(|_| !self.measured.ran_out)?;
+        Some(self.priced.seconds(self.job, software).ok()?.step_s / measured - 1.0)
+    }
+}
+
+/// The mean of absolute errors over runs.
+fn mean(runs: &[&Run], software: &Software) -> f64 {
+    let errors: Vec<f64> = runs.iter().filter_map(|run| run.error(software)).map(f64::abs).collect();
+    errors.iter().sum::<f64>() / errors.len().max(1) as f64
+}
+
+/// The constants with the least mean error: by turns, each factor from a list, which narrows around the best one.
+pub fn fit(runs: &[&Run]) -> Software {
+    let mut best = Software::default();
+    if runs.is_empty() {
+        return best;
+    }
+    let mut error = mean(runs, &best);
+    let mut width = 8.0f64.ln();
+    for _ in 0..5 {
+        for factor in 0..2 {
+            let from = best;
+            for step in -4..=4 {
+                let scale = (width * step as f64 / 4.0).exp();
+                let mut tried = from;
+                match factor {
+                    0 => tried.compute = (from.compute * scale).clamp(0.5, 4.0),
+                    _ => tried.communication = (from.communication * scale).clamp(0.05, 20.0),
+                }
+                let now = mean(runs, &tried);
+                if now < error - 1e-9 {
+                    (best, error) = (tried, now);
+                }
+            }
+        }
+        width /= 2.0;
+    }
+    best
+}
+
+/// Parts into which the rows of a source are held out in turn.
+const PARTS: usize = 5;
+
+/// Predictions of rows that no fit saw, by row: the constants come from the other parts of the row's source. Rows of
+/// sources with a single row are left out.
+pub fn held_out_rows(runs: &[Run]) -> BTreeMap<String, f64> {
+    let mut errors = BTreeMap::new();
+    for source in sources(runs) {
+        let of: Vec<&Run> = runs.iter().filter(|run| run.measured.source == source && run.error(&Software::default()).is_some()).collect();
+        if of.len() < 2 {
+            continue;
+        }
+        let parts = PARTS.min(of.len());
+        for part in 0..parts {
+            let seen: Vec<&Run> = of.iter().enumerate().filter(|(at, _)| at % parts != part).map(|(_, run)| *run).collect();
+            let software = fit(&seen);
+            for run in of.iter().skip(part).step_by(parts) {
+                errors.extend(run.error(&software).map(|error| (run.measured.row.clone(), error)));
+            }
+        }
+    }
+    errors
+}
+
+/// Predictions of whole sources that no fit saw: the constants of all other sources together.
+pub fn held_out_sources(runs: &[Run]) -> BTreeMap<String, f64> {
+    let mut errors = BTreeMap::new();
+    for source in sources(runs) {
+        let seen: Vec<&Run> = runs.iter().filter(|run| run.measured.source != source).collect();
+        let software = fit(&seen);
+        for run in runs.iter().filter(|run| run.measured.source == source) {
+            errors.extend(run.error(&software).map(|error| (run.measured.row.clone(), error)));
+        }
+    }
+    errors
+}
+
+/// The sources, each once, in the order of the alphabet.
+pub fn sources(runs: &[Run]) -> Vec<String> {
+    let mut sources: Vec<String> = runs.iter().map(|run| run.measured.source.clone()).collect();
+    sources.sort();
+    sources.dedup();
+    sources
+}
+
+/// The mean of absolute values, and the value that 90 % of them do not exceed.
+pub fn mean_and_tail(errors: impl IntoIterator<Item = f64>) -> (f64, f64) {
+    let mut sizes: Vec<f64> = errors.into_iter().map(f64::abs).collect();
+    sizes.sort_by(f64::total_cmp);
+    let count = sizes.len();
+    if count == 0 {
+        return (0.0, 0.0);
+    }
+    (sizes.iter().sum::<f64>() / count as f64, sizes[(count * 9).div_ceil(10).clamp(1, count) - 1])
+}
+
+/// Spearman's correlation of ranks; `None` for fewer than two pairs or without order.
+pub fn spearman(pairs: &[(f64, f64)]) -> Option<f64> {
+    let ranks = |values: Vec<f64>| -> Vec<f64> {
+        let rank = |value: f64| {
+            let below = values.iter().filter(|&&other| other < value).count() as f64;
+            let equal = values.iter().filter(|&&other| other == value).count() as f64;
+            below + (equal - 1.0) / 2.0
+        };
+        values.iter().map(|&value| rank(value)).collect()
+    };
+    let (a, b) = (ranks(pairs.iter().map(|pair| pair.0).collect()), ranks(pairs.iter().map(|pair| pair.1).collect()));
+    let mean = (pairs.len() as f64 - 1.0) / 2.0;
+    let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(x, y)| (x - mean) * (y - mean)).sum::<f64>();
+    let scale = (product(&a, &a) * product(&b, &b)).sqrt();
+    (pairs.len() > 1 && scale > 0.0).then(|| product(&a, &b) / scale)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spearman_compares_orders() {
+        assert_eq!(spearman(&[(1.0, 10.0), (2.0, 1000.0), (3.0, 1e9)]), Some(1.0));
+        assert_eq!(spearman(&[(1.0, 3.0), (2.0, 2.0), (3.0, 1.0)]), Some(-1.0));
+        assert_eq!(spearman(&[(1.0, 3.0)]), None);
+        // Ties share their ranks: 1 - 6 * 0.5 / 24 by Pearson over ranks 0, 1.5, 1.5, 3.
+        let tied = spearman(&[(1.0, 1.0), (2.0, 2.0), (2.0, 3.0), (3.0, 4.0)]).unwrap();
+        assert!((tied - 4.5 / (4.5f64 * 5.0).sqrt()).abs() < 1e-12, "{tied}");
+    }
+
+    #[test]
+    fn the_tail_is_the_ninth_of_ten() {
+        let (mean, tail) = mean_and_tail((1..=10).map(|n| -f64::from(n)));
+        assert_eq!((mean, tail), (5.5, 9.0));
+    }
+}

@@ -1,0 +1,532 @@
+//! From the folded layer to a step of any size: stages, microbatches, data parallel ranks.
+//!
+//! The work of a stage is that of its layers and, on the first and last one, of the ends of the model. The timetable runs
+//! over a clock with these durations. Where it has too many tasks, or more stages on a slice than a named timetable, its
+//! closed form stands in: all microbatches on the slowest slice, and a ramp of one microbatch over the other slices, as
+//! short as a slice has stages (D. Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
+//! Megatron-LM", 2021, section 2.2).
+//!
+//! Data parallel ranks all-reduce gradients (stage 0 of ZeRO), reduce-scatter them and gather parameters (1, 2), or also
+//! gather the parameters of each layer for each use (3) (S. Rajbhandari et al., "ZeRO", 2020, section 7). Ranks are
+//! numbered with `tp` minor, then `sp`, `dp` and `pp`, so that the collectives of a layer stay within a node.
+
+use super::block::{Block, BlockSpec, Item, Place, Recompute, Traced, Work};
+use partita_base::{DType, Result};
+use partita_cost::{Cluster, Collective as Cost};
+use partita_ir::Phase;
+use partita_pipeline::{Order, Task, TaskKind};
+use partita_program::CollectiveKind;
+
+/// A training step to predict.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// What one layer depends on.
+    pub block: BlockSpec,
+    /// Layers of the model.
+    pub layers: usize,
+    /// Slices of the mesh along the pipeline.
+    pub pp: usize,
+    /// Stages on each slice.
+    pub chunks: usize,
+    /// The order of tasks; `None` is 1F1B, interleaved where a slice has several stages.
+    pub order: Option<Order>,
+    /// Whether the timetable runs over a clock; otherwise its closed form stands in.
+    pub clocked: bool,
+    /// Ranks with equal parameters: data parallel ones, and those that share a sequence.
+    pub dp: usize,
+    /// Data parallel ranks: each has rows of its own.
+    pub replicas_of_rows: usize,
+    /// Microbatches of a step.
+    pub microbatches: usize,
+    /// What data parallel ranks share.
+    pub zero: u8,
+    /// Ranks over which ZeRO shards; the others have replicas.
+    pub shard_group: usize,
+    /// Whether the collectives of data parallel ranks hide behind the backward pass.
+    pub overlaps: bool,
+    /// The rate of matmuls of layers relative to that of the cluster's device: 2 for most devices in 8 bits.
+    pub matmul_rate: f64,
+    /// Bytes of a parameter and of what belongs to it.
+    pub bytes: ParameterBytes,
+}
+
+/// Bytes for one parameter.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct ParameterBytes {
+    /// The parameter as it is kept between steps.
+    pub parameter: f64,
+    /// The gradient as it is kept until the update.
+    pub gradient: f64,
+    /// The optimizer's states, a master copy included.
+    pub state: f64,
+    /// The gradient as it is reduced over ranks.
+    pub reduced: f64,
+    /// The parameter as it is gathered from ranks, and as matmuls read it.
+    pub gathered: f64,
+}
+
+/// The software of a run: what its kernels and collectives take, relative to the figures of the cluster.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Software {
+    /// Factor of the time of compute.
+    pub compute: f64,
+    /// Factor of the time of collectives.
+    pub communication: f64,
+}
+
+impl Default for Software {
+    fn default() -> Software {
+        Software { compute: 1.0, communication: 1.0 }
+    }
+}
+
+/// The part of the peak that fused attention reaches, relative to a matmul of its size.
+const ATTENTION: f64 = 0.65;
+/// The part of a link's bandwidth that a collective reaches.
+const LINK: f64 = 0.8;
+
+/// Bytes of one rank at the fullest moment of a step, by kind.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Bytes {
+    /// Parameters.
+    pub parameters: f64,
+    /// Gradients.
+    pub gradients: f64,
+    /// States of the optimizer.
+    pub optimizer_state: f64,
+    /// What the forward passes in flight keep, and scratch memory.
+    pub activations: f64,
+    /// Gathered parameters and messages.
+    pub communication: f64,
+}
+
+impl Bytes {
+    /// All of them.
+    pub fn total(&self) -> f64 {
+        self.parameters + self.gradients + self.optimizer_state + self.activations + self.communication
+    }
+
+    /// Names and bytes.
+    pub fn by_kind(&self) -> [(&'static str, f64); 5] {
+        [
+            ("parameters", self.parameters),
+            ("gradients", self.gradients),
+            ("optimizer state", self.optimizer_state),
+            ("activations", self.activations),
+            ("communication", self.communication),
+        ]
+    }
+}
+
+/// A predicted step.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Forecast {
+    /// Its seconds.
+    pub seconds: StepSeconds,
+    /// Arithmetic of the model in a step, over all ranks, without recomputation.
+    pub flops: f64,
+    /// Parameters of the whole model; tied ones count once.
+    pub parameters: f64,
+    /// Bytes of the first and of the fullest slice.
+    pub stages: Vec<Bytes>,
+}
+
+impl Forecast {
+    /// The fullest slice.
+    pub fn fullest(&self) -> Bytes {
+        self.stages.iter().copied().max_by(|a, b| a.total().total_cmp(&b.total())).unwrap_or_default()
+    }
+}
+
+/// Seconds of compute and of collectives.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+struct Seconds {
+    compute: f64,
+    exchange: f64,
+}
+
+impl Seconds {
+    fn with(self, software: &Software) -> Seconds {
+        Seconds { compute: self.compute * software.compute, exchange: self.exchange * software.communication }
+    }
+
+    fn sum(self) -> f64 {
+        self.compute + self.exchange
+    }
+
+    fn times(self, count: f64) -> Seconds {
+        Seconds { compute: self.compute * count, exchange: self.exchange * count }
+    }
+
+    fn plus(self, other: Seconds) -> Seconds {
+        Seconds { compute: self.compute + other.compute, exchange: self.exchange + other.exchange }
+    }
+}
+
+/// Seconds of an instruction.
+fn item_s(item: &Item, cluster: &Cluster, matmul_rate: f64) -> Seconds {
+    let device = &cluster.device;
+    let memory_s = device.memory_s(item.bytes.max(1.0));
+    let matmul_s = |flops: f64, part: f64| {
+        let peak = device.flops_per_s_by_type.get(&item.dtype).copied().unwrap_or(device.flops_per_s);
+        (flops / (peak * part * device.flops_efficiency.at(flops.max(1.0)))).max(memory_s)
+    };
+    match &item.work {
+        Work::Matmul => {
+            let rate = if item.place == Place::Layers { matmul_rate } else { 1.0 };
+            Seconds { compute: matmul_s(item.flops, rate), exchange: 0.0 }
+        }
+        Work::Attention { causal } => {
+            let flops = if *causal { item.flops / 2.0 } else { item.flops };
+            // Scores are computed in the type of the operands, whatever their sums have.
+            Seconds { compute: matmul_s(flops, ATTENTION), exchange: 0.0 }
+        }
+        Work::Elementwise => Seconds { compute: memory_s, exchange: 0.0 },
+        Work::Collective(kind, members) => {
+            let cost = match kind {
+                CollectiveKind::AllReduce => Cost::AllReduce,
+                CollectiveKind::AllGather | CollectiveKind::CollectiveBroadcast => Cost::AllGather,
+                CollectiveKind::ReduceScatter => Cost::ReduceScatter,
+                CollectiveKind::AllToAll => Cost::AllToAll,
+                CollectiveKind::CollectivePermute | CollectiveKind::Send => Cost::Permute,
+            };
+            let seconds = cost.seconds(item.bytes / LINK, &cluster.rings_among(members));
+            Seconds { compute: 0.0, exchange: seconds }
+        }
+    }
+}
+
+fn traced_s(
+    traced: &Traced,
+    cluster: &Cluster,
+    matmul_rate: f64,
+    wanted: impl Fn(&Item) -> bool,
+) -> Seconds {
+    let items = traced.items.iter().filter(|item| wanted(item));
+    items.fold(Seconds::default(), |sum, item| sum.plus(item_s(item, cluster, matmul_rate)))
+}
+
+/// Seconds of one microbatch by part of the model: forward and backward.
+#[derive(Clone, Debug)]
+struct Pieces {
+    first: [Seconds; 2],
+    layer: [Seconds; 2],
+    last: [Seconds; 2],
+    /// Seconds of the update for one layer, and for the ends.
+    update: [f64; 2],
+}
+
+impl Pieces {
+    fn of(block: &Block, cluster: &Cluster, matmul_rate: f64) -> Pieces {
+        let pass = |traced: &Traced, backward: bool, place: Option<Place>| {
+            traced_s(traced, cluster, matmul_rate, |item| {
+                let of_pass = if backward { item.phase.is_backward() } else { item.phase == Phase::Forward };
+                of_pass && place.is_none_or(|place| item.place == place)
+            })
+        };
+        let less = |a: Seconds, b: Seconds| Seconds {
+            compute: (a.compute - b.compute).max(0.0),
+            exchange: (a.exchange - b.exchange).max(0.0),
+        };
+        let both = |of: &dyn Fn(bool) -> Seconds| [of(false), of(true)];
+        let layer = both(&|backward| less(pass(&block.two, backward, None), pass(&block.one, backward, None)));
+        let first = both(&|backward| pass(&block.one, backward, Some(Place::First)));
+        let last = both(&|backward| {
+            let index = usize::from(backward);
+            less(less(pass(&block.one, backward, None), layer[index]), first[index])
+        });
+        let update = |traced: &Traced| {
+            traced_s(traced, cluster, matmul_rate, |item| item.phase == Phase::Update).compute
+        };
+        let of_layer = (update(&block.two) - update(&block.one)).max(0.0);
+        Pieces { first, layer, last, update: [of_layer, (update(&block.one) - of_layer).max(0.0)] }
+    }
+}
+
+/// Layers on each stage: as even as possible; what is left over goes to the stages in the middle, since the ends have the
+/// embeddings and the head.
+pub fn layers_of_stages(layers: usize, stages: usize) -> Vec<usize> {
+    let (each, left) = (layers / stages, layers % stages);
+    let begin = (stages - left) / 2;
+    (0..stages).map(|stage| each + usize::from((begin..begin + left).contains(&stage))).collect()
+}
+
+/// Tasks beyond which the closed form stands in for the clock.
+const MOST_TASKS: usize = 60_000;
+
+/// A job with the seconds of its pieces on a cluster, before constants of software.
+#[derive(Clone, Debug)]
+pub struct Priced {
+    pieces: Pieces,
+    exchanges: Exchanges,
+    update_s: f64,
+}
+
+/// Where the seconds of a step go.
+#[derive(Clone, PartialEq, Debug)]
+pub struct StepSeconds {
+    /// All of them.
+    pub step_s: f64,
+    /// Seconds in which the slowest slice computes.
+    pub compute_s: f64,
+    /// Seconds in which it waits for collectives that no compute hides.
+    pub exposed_s: f64,
+    /// Seconds in which it waits for other slices.
+    pub bubble_s: f64,
+    /// For each stage, the microbatches in flight at once.
+    in_flight: Vec<f64>,
+}
+
+impl Priced {
+    /// Prices the pieces of a job.
+    pub fn of(job: &Job, block: &Block, cluster: &Cluster) -> Priced {
+        let pieces = Pieces::of(block, cluster, job.matmul_rate);
+        let sharded = if job.zero == 0 { 1.0 } else { job.shard_group as f64 };
+        let layers_per_slice = (job.layers as f64 / job.pp as f64).ceil();
+        // The programs keep what they keep; a run with a master copy or another gradient moves more.
+        let elements: f64 = block.one.parameters.iter().sum();
+        let own = block.one.state_bytes / elements + job.block.dtype.size_bytes() as f64;
+        let traffic = (job.bytes.state + job.bytes.gradient) / own;
+        let update_s = (pieces.update[0] * layers_per_slice + pieces.update[1]) / sharded * traffic;
+        Priced { pieces, exchanges: Exchanges::of(job, block, cluster), update_s }
+    }
+
+    /// The seconds of a step with these constants of software.
+    ///
+    /// # Errors
+    /// E463 for a timetable of other numbers than the job's.
+    pub fn seconds(&self, job: &Job, software: &Software) -> Result<StepSeconds> {
+        let Priced { pieces, exchanges, update_s } = self;
+        let stages = job.pp * job.chunks;
+        let counts = layers_of_stages(job.layers, stages);
+        // Seconds of one microbatch on a stage.
+        let of_stage = |stage: usize, backward: usize| {
+            let mut seconds = pieces.layer[backward].with(software);
+            // Gathers and reductions of one layer hide behind the arithmetic of its neighbour.
+            let shared = exchanges.of_layer[backward] * software.communication;
+            let hidden = if job.overlaps { seconds.compute } else { 0.0 };
+            seconds.exchange += (shared - hidden).max(0.0);
+            let mut seconds = seconds.times(counts[stage] as f64);
+            if stage == 0 {
+                seconds = seconds.plus(pieces.first[backward].with(software));
+            }
+            if stage + 1 == stages {
+                seconds = seconds.plus(pieces.last[backward].with(software));
+                seconds.exchange += exchanges.of_ends[backward] * software.communication;
+            }
+            if stages > 1 {
+                seconds.exchange += exchanges.send_s * software.communication;
+            }
+            seconds
+        };
+        let per_stage: Vec<[Seconds; 2]> =
+            (0..stages).map(|stage| [of_stage(stage, 0), of_stage(stage, 1)]).collect();
+        let mut slices = vec![(Seconds::default(), 0.0); job.pp];
+        for (stage, [forward, backward]) in per_stage.iter().enumerate() {
+            let (sum, of_backward) = &mut slices[stage % job.pp];
+            *sum = sum.plus(forward.plus(*backward).times(job.microbatches as f64));
+            *of_backward += backward.compute;
+        }
+        let slowest = slices.iter().map(|slice| slice.0).max_by(|a, b| a.sum().total_cmp(&b.sum()));
+        let slowest = slowest.unwrap_or_default();
+        let (passes_s, in_flight) = timetable_s(job, &per_stage, slowest)?;
+        let hidden = if job.overlaps { slices.iter().map(|slice| slice.1).fold(0.0, f64::max) } else { 0.0 };
+        let sync_s = (exchanges.step_s * software.communication - hidden).max(0.0);
+        let update_s = update_s * software.compute;
+        Ok(StepSeconds {
+            step_s: passes_s + sync_s + update_s,
+            compute_s: slowest.compute + update_s,
+            exposed_s: slowest.exchange + sync_s,
+            bubble_s: (passes_s - slowest.sum()).max(0.0),
+            in_flight,
+        })
+    }
+}
+
+/// Predicts a step.
+///
+/// # Errors
+/// E463 for a timetable of other numbers than the job's.
+pub fn forecast(job: &Job, block: &Block, cluster: &Cluster, software: &Software) -> Result<Forecast> {
+    let seconds = Priced::of(job, block, cluster).seconds(job, software)?;
+    let counts = layers_of_stages(job.layers, job.pp * job.chunks);
+    let stages = bytes_of_slices(job, block, &counts, &seconds.in_flight);
+    Ok(Forecast { seconds, flops: model_flops(job, block), parameters: whole_parameters(job, block), stages })
+}
+
+/// Arithmetic of a step without recomputation: the backward pass does twice that of the forward pass.
+fn model_flops(job: &Job, block: &Block) -> f64 {
+    let forward = |traced: &Traced| -> f64 {
+        let counted = |item: &&Item| {
+            item.phase == Phase::Forward && matches!(item.work, Work::Matmul | Work::Attention { .. })
+        };
+        traced.items.iter().filter(counted).map(|item| item.flops).sum()
+    };
+    let layer = block.layer(forward);
+    let whole = layer * job.layers as f64 + (forward(&block.one) - layer);
+    3.0 * whole * (job.block.tp * job.dp * job.microbatches) as f64
+}
+
+fn whole_parameters(job: &Job, block: &Block) -> f64 {
+    let of = |traced: &Traced| traced.parameters[Place::Layers as usize];
+    let ends = block.one.parameters[Place::First as usize] + block.one.parameters[Place::Last as usize];
+    let split_ends = if job.block.vocab_parallel { job.block.tp as f64 } else { 1.0 };
+    block.layer(of) * job.layers as f64 * job.block.tp as f64 + ends * split_ends
+}
+
+/// Seconds from the first task to the end of the last one, and for each stage the microbatches in flight at once.
+fn timetable_s(job: &Job, per_stage: &[[Seconds; 2]], slowest: Seconds) -> Result<(f64, Vec<f64>)> {
+    let (stages, m) = (per_stage.len(), job.microbatches);
+    if job.pp == 1 {
+        return Ok((slowest.sum(), vec![1.0; stages]));
+    }
+    let order = match (&job.order, job.chunks) {
+        (Some(order), _) => Some(order.clone()),
+        (None, 1) => Some(Order::default()),
+        (None, _) => None,
+    };
+    let splits = job.order.as_ref().is_some_and(|order| order.name().starts_with("zb"));
+    if let Some(order) = order.filter(|_| job.clocked && stages * m * 2 <= MOST_TASKS) {
+        let timetable = order.timetable(job.pp, m)?;
+        let nanoseconds = |task: Task| {
+            let [forward, backward] = per_stage[task.stage.min(stages - 1)];
+            let seconds = match task.kind {
+                TaskKind::Forward => forward.sum(),
+                TaskKind::Backward => backward.sum(),
+                TaskKind::InputGrad => backward.sum() - backward.compute / 2.0,
+                TaskKind::WeightGrad => backward.compute / 2.0,
+            };
+            (seconds * 1e9) as usize
+        };
+        let times = timetable.times(nanoseconds)?;
+        let slice_of = timetable.slice_of_stage();
+        let in_flight = (0..stages).map(|s| timetable.peak(slice_of[s.min(slice_of.len() - 1)]) as f64 / job.chunks as f64);
+        return Ok((times.makespan() as f64 / 1e9, in_flight.collect()));
+    }
+    // The ramp: one microbatch through the stages of the other slices.
+    let all: f64 = per_stage.iter().map(|[forward, backward]| forward.sum() + backward.sum()).sum();
+    let ramp = all / stages as f64 * (job.pp - 1) as f64 * if splits { 1.0 / 3.0 } else { 1.0 };
+    let (pp, chunks) = (job.pp as f64, job.chunks as f64);
+    let in_flight = (0..stages).map(|stage| {
+        let slice = (stage % job.pp) as f64;
+        let most = if job.chunks == 1 { pp - slice } else { (pp - 1.0 - slice) * 2.0 / chunks + (chunks - 1.0) * pp / chunks + 1.0 / chunks };
+        most.min(m as f64)
+    });
+    Ok((slowest.sum() + ramp, in_flight.collect()))
+}
+
+/// Seconds of the collectives of data parallel ranks and between stages.
+#[derive(Clone, Debug)]
+struct Exchanges {
+    /// Of one layer and microbatch under stage 3: forward, backward.
+    of_layer: [f64; 2],
+    /// Of the ends of the model under stage 3.
+    of_ends: [f64; 2],
+    /// Once a step.
+    step_s: f64,
+    /// One microbatch from one stage to the next.
+    send_s: f64,
+}
+
+impl Exchanges {
+    fn of(job: &Job, block: &Block, cluster: &Cluster) -> Exchanges {
+        let inner = job.block.tp;
+        let group = |ranks: usize, apart: usize| -> Vec<usize> { (0..ranks).map(|rank| rank * apart).collect() };
+        let seconds = |kind: Cost, bytes: f64, members: &[usize]| {
+            kind.seconds(bytes / LINK, &cluster.rings_among(members))
+        };
+        let sharded = group(job.shard_group, inner);
+        let replicas = group(job.dp / job.shard_group.max(1), inner * job.shard_group);
+        let all = group(job.dp, inner);
+        let of_layer = block.layer(|traced| traced.parameters[Place::Layers as usize]);
+        let of_ends = block.one.parameters[Place::First as usize] + block.one.parameters[Place::Last as usize];
+        let on_slice = of_layer * (job.layers as f64 / job.pp as f64).ceil()
+            + if job.pp == 1 { of_ends } else { of_ends.max(block.one.parameters[Place::First as usize]) };
+        let (reduced, gathered) = (job.bytes.reduced, job.bytes.gathered);
+        let gather = |elements: f64| seconds(Cost::AllGather, elements * gathered, &sharded);
+        let scatter = |elements: f64| seconds(Cost::ReduceScatter, elements * reduced, &sharded);
+        let among_replicas = |elements: f64| {
+            seconds(Cost::AllReduce, elements * reduced / job.shard_group as f64, &replicas)
+        };
+        let m = job.microbatches as f64;
+        let (passes, ends, step_s) = match job.zero {
+            0 => ([0.0; 2], [0.0; 2], seconds(Cost::AllReduce, on_slice * reduced, &all)),
+            1 => ([0.0; 2], [0.0; 2], scatter(on_slice) + among_replicas(on_slice) + gather(on_slice)),
+            2 => ([0.0; 2], [0.0; 2], m * scatter(on_slice) + among_replicas(on_slice) + gather(on_slice)),
+            _ => (
+                [gather(of_layer), gather(of_layer) + scatter(of_layer)],
+                [gather(of_ends), gather(of_ends) + scatter(of_ends)],
+                among_replicas(on_slice),
+            ),
+        };
+        // The last rank of a slice sends to the first one of the next.
+        let apart = inner * job.dp;
+        let split = if job.block.sequence_parallel { 1.0 } else { job.block.tp as f64 };
+        let bytes = block.stream_bytes / split;
+        let send_s = if job.pp > 1 { seconds(Cost::Permute, bytes, &[0, apart]) } else { 0.0 };
+        Exchanges { of_layer: passes, of_ends: ends, step_s, send_s }
+    }
+}
+
+/// Bytes of each slice of the pipeline.
+fn bytes_of_slices(job: &Job, block: &Block, counts: &[usize], in_flight: &[f64]) -> Vec<Bytes> {
+    let of_layer = block.layer(|traced| traced.parameters[Place::Layers as usize]);
+    let (one, stages) = (&block.one, counts.len());
+    let at = |figures: &[f64; 3], place: Place| figures[place as usize];
+    let saved_layer = block.layer(|traced| traced.saved.iter().sum());
+    let saved_last = (at(&one.saved, Place::Last) + at(&one.saved, Place::Layers) - saved_layer).max(0.0);
+    let over = |from: u8| if job.zero >= from { job.shard_group as f64 } else { 1.0 };
+    let is_tied = at(&one.parameters, Place::Last) < at(&one.parameters, Place::First) / 2.0;
+    let of_slice = |slice: usize| {
+        let own = (0..stages).filter(|stage| stage % job.pp == slice);
+        let (mut elements, mut saved, mut transient) = (0.0, 0.0, at(&one.transient, Place::Layers));
+        for stage in own {
+            elements += of_layer * counts[stage] as f64;
+            saved += saved_layer * counts[stage] as f64 * in_flight[stage];
+            if stage == 0 {
+                elements += at(&one.parameters, Place::First);
+                saved += at(&one.saved, Place::First) * in_flight[stage];
+            }
+            if stage + 1 == stages {
+                elements += at(&one.parameters, Place::Last);
+                if is_tied && stages > 1 {
+                    elements += at(&one.parameters, Place::First);
+                }
+                saved += saved_last;
+                transient = transient.max(at(&one.transient, Place::Last));
+            }
+        }
+        // Two layers are gathered at a time.
+        let gathered = if job.zero == 3 { 2.0 * of_layer * job.bytes.gathered } else { 0.0 };
+        let message = if job.pp > 1 { 2.0 * block.stream_bytes } else { 0.0 };
+        Bytes {
+            parameters: elements * job.bytes.parameter / over(3),
+            gradients: elements * job.bytes.gradient / over(2),
+            optimizer_state: elements * job.bytes.state / over(1),
+            activations: saved + transient,
+            communication: gathered + message,
+        }
+    };
+    (0..job.pp).map(of_slice).collect()
+}
+
+/// The bytes of the library's own steps: parameters and gradients in the type of the model, states in single precision.
+pub fn own_bytes(dtype: DType, states: usize) -> ParameterBytes {
+    let size = dtype.size_bytes() as f64;
+    ParameterBytes {
+        parameter: size,
+        gradient: size,
+        state: 4.0 * states as f64,
+        reduced: size,
+        gathered: size,
+    }
+}
+
+/// What recomputation is called.
+pub fn recompute_name(recompute: Recompute) -> &'static str {
+    match recompute {
+        Recompute::Nothing => "none",
+        Recompute::Attention => "attention",
+        Recompute::Layers => "full",
+    }
+}
