@@ -6,15 +6,11 @@ use indexmap::IndexMap;
 use partita::execution::tensor_data;
 use partita_base::Result;
 use partita_import::{ImportOptions, ImportedModel, Limits, Pt2};
-use partita_ir::port::{LOSS, cotangent_name};
-use partita_ir::{GraphBuilder, Literal, Role, TensorType};
-use partita_nn::Init;
+use partita_ir::{Literal, TensorType};
+use partita_nn::{Init, with_cotangents};
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::Arc;
-
-/// What the model's own loss is called where the inner product is the loss.
-const OWN_LOSS: &str = "own_loss";
 
 /// A model with its weights.
 #[pyclass(frozen, module = "partita._partita")]
@@ -58,38 +54,6 @@ fn like(values: &Literal) -> Init {
     Init::Normal { std }
 }
 
-/// The model with the inner product of its float outputs with new inputs as its loss.
-fn with_cotangents(model: &partita_nn::Model, outputs: &[String]) -> Result<partita_nn::Model> {
-    let forward = model.forward.clone();
-    let mut b = GraphBuilder::from_graph(forward.clone());
-    b.path = "loss".to_string();
-    let mut loss = None;
-    for name in outputs {
-        let Some(output) = forward.output_named(name) else { continue };
-        let ty = forward.ty(output).clone();
-        if !ty.dtype.is_float() {
-            continue;
-        }
-        let dims: Vec<usize> = (0..ty.rank()).collect();
-        let cotangent = b.input(&cotangent_name(name), ty, Role::Input);
-        let product = b.multiply(output, cotangent)?;
-        let product = b.convert(product, partita_base::DType::F32)?;
-        let sum = b.reduce_sum(product, &dims)?;
-        loss = Some(match loss {
-            None => sum,
-            Some(others) => b.add(others, sum)?,
-        });
-    }
-    let Some(loss) = loss else { return Ok(model.clone()) };
-    let own = |name: &String| if name == LOSS { OWN_LOSS.to_string() } else { name.clone() };
-    let mut named: Vec<_> =
-        forward.output_names.iter().map(own).zip(forward.outputs.iter().copied()).collect();
-    named.push((LOSS.to_string(), loss));
-    // States are fed in each pass: a pass that is given up changes none.
-    let graph = b.finish_checked(named)?;
-    Ok(partita_nn::Model { forward: graph, ..model.clone() })
-}
-
 impl Model {
     /// Opens a file.
     fn open(path: &std::path::Path, options: &ImportOptions) -> Result<Source> {
@@ -98,7 +62,9 @@ impl Model {
         for (name, spec) in &mut model.params {
             spec.init = like(&imported.weights[name].literal());
         }
-        let weighed = with_cotangents(&model, &imported.outputs)?;
+        let mut weighed = with_cotangents(&model, &imported.outputs)?;
+        // States are fed in each pass: a pass that is given up changes none.
+        weighed.forward.aliases.clear();
         Ok(Source { imported, model, weighed })
     }
 }

@@ -1,10 +1,10 @@
-//! The ZIP archive of a `.pt2` file: entries that are stored without compression, found by the
-//! central directory (APPNOTE 6.3.10, sections 4.3.7 to 4.3.16).
+//! ZIP archives, of `.pt2` and `.npz` files: entries found by the central directory (APPNOTE 6.3.10, sections 4.3.7 to
+//! 4.3.16).
 //!
 //! PyTorch writes each payload at a multiple of 64 bytes and without compression, so that it can be
 //! mapped. Its local headers have no sizes; only the central directory has. A name that leaves the
-//! archive, two entries with one name, entries that overlap, compression and encryption do not
-//! occur in such a file, and are refused.
+//! archive, two entries with one name, entries that overlap and encryption do not occur in such a
+//! file, and are refused. `np.savez_compressed` deflates entries; a `.pt2` file never does.
 
 use crate::Limits;
 use crate::limits::exceeded;
@@ -12,10 +12,28 @@ use partita_base::{Diagnostic, Result};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The entries of an archive: name and place of the payload in the file.
+/// The entries of an archive by name.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Archive {
-    entries: BTreeMap<String, Range<usize>>,
+    entries: BTreeMap<String, Entry>,
+}
+
+/// An entry.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// The place of its payload in the file.
+    pub place: Range<usize>,
+    /// The number of bytes that the payload expands to, as the archive claims; `None` if it is not compressed.
+    pub size: Option<usize>,
+}
+
+/// What the payloads of an archive may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Compression {
+    /// Not compressed.
+    Refused,
+    /// Not compressed, or deflated.
+    Deflate,
 }
 
 const END: u32 = 0x0605_4B50;
@@ -29,10 +47,10 @@ const CENTRAL_BYTES: usize = 46;
 const LOCAL_BYTES: usize = 30;
 
 fn damaged(found: impl Into<String>) -> Box<Diagnostic> {
-    Diagnostic::new("E351", "the archive is damaged, or not a `.pt2` file")
-        .expected("a ZIP archive as `torch.export.save` writes it")
+    Diagnostic::new("E351", "the archive is damaged, or of another kind")
+        .expected("a ZIP archive as `torch.export.save` or `numpy.savez` writes it")
         .found(found)
-        .help("save the model again, or copy the file again")
+        .help("save it again, or copy the file again")
 }
 
 /// A little-endian number of `size` bytes at `at`.
@@ -119,7 +137,7 @@ fn checked_name(name: &[u8]) -> Result<&str> {
 impl Archive {
     /// Reads the central directory. E351 for a damaged archive or one with entries that `.pt2`
     /// files do not have, E358 for too many entries.
-    pub fn read(bytes: &[u8], limits: &Limits) -> Result<Archive> {
+    pub fn read(bytes: &[u8], compression: Compression, limits: &Limits) -> Result<Archive> {
         let (place, count) = directory(bytes)?;
         if count > limits.entries {
             return Err(exceeded(
@@ -149,7 +167,8 @@ impl Archive {
             if flags & 1 != 0 {
                 return Err(damaged(format!("`{name}` is encrypted")));
             }
-            if method != 0 || size != stored {
+            let is_deflated = method == 8 && compression == Compression::Deflate;
+            if !is_deflated && (method != 0 || size != stored) {
                 return Err(damaged(format!("`{name}` is compressed"))
                     .note("compressed entries could expand without limit, and cannot be mapped"));
             }
@@ -159,16 +178,17 @@ impl Archive {
                 return Err(damaged(format!("`{name}` has no header where the directory says")));
             }
             let start = header + LOCAL_BYTES + u16_at(bytes, header + 26)? + u16_at(bytes, header + 28)?;
-            let end = usize::try_from(size).ok().and_then(|size| start.checked_add(size));
+            let end = usize::try_from(stored).ok().and_then(|stored| start.checked_add(stored));
             let end = end.filter(|&end| end <= place.start);
             let end =
-                end.ok_or_else(|| damaged(format!("`{name}` of {size} bytes has data outside the file")))?;
+                end.ok_or_else(|| damaged(format!("`{name}` of {stored} bytes has data outside the file")))?;
             let local_name = bytes.get(header + LOCAL_BYTES..header + LOCAL_BYTES + lengths[0]);
             if u16_at(bytes, header + 26)? != lengths[0] || local_name != Some(name.as_bytes()) {
                 return Err(damaged(format!("`{name}` has another name in its own header")));
             }
             taken.push((header..end, name.clone()));
-            if entries.insert(name.clone(), start..end).is_some() {
+            let expanded = is_deflated.then(|| usize::try_from(size).unwrap_or(usize::MAX));
+            if entries.insert(name.clone(), Entry { place: start..end, size: expanded }).is_some() {
                 return Err(damaged(format!("two entries named `{name}`")));
             }
             at = next;
@@ -185,8 +205,13 @@ impl Archive {
         self.entries.keys().map(String::as_str)
     }
 
+    /// Every name and entry.
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &Entry)> {
+        self.entries.iter().map(|(name, entry)| (name.as_str(), entry))
+    }
+
     /// Where the payload of an entry is in the file.
     pub fn place(&self, name: &str) -> Option<Range<usize>> {
-        self.entries.get(name).cloned()
+        self.entries.get(name).map(|entry| entry.place.clone())
     }
 }

@@ -1,4 +1,4 @@
-//! Models and weights of other tools: PyTorch's exported programs (`.pt2`) and safetensors files.
+//! Models and tensors of other tools: PyTorch's exported programs (`.pt2`), safetensors files, NumPy's arrays.
 //!
 //! Knows: file formats, ATen ops, how they become graphs of `ir` and models of `nn`. Must not know:
 //! what executes a graph, meshes, plans.
@@ -24,13 +24,16 @@
 mod archive;
 mod aten;
 pub mod families;
+pub mod file;
 pub mod limits;
 mod mapped;
 pub mod model;
+pub mod numpy;
 pub mod pt2;
 pub mod tensor;
 pub mod weights;
 
+pub use file::ModelFile;
 pub use limits::Limits;
 pub use mapped::Bytes;
 pub use model::{ImportOptions, ImportedModel, State};

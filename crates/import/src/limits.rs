@@ -17,6 +17,8 @@ pub struct Limits {
     pub elements: usize,
     /// Bytes of a tensor whose strides repeat elements, once it is expanded.
     pub expanded_bytes: usize,
+    /// Bytes that the compressed entries of an archive expand to, in all.
+    pub inflated_bytes: usize,
 }
 
 impl Default for Limits {
@@ -27,6 +29,7 @@ impl Default for Limits {
             nodes: 1 << 20,
             elements: (1 << 32) - 1,
             expanded_bytes: 1 << 26,
+            inflated_bytes: 1 << 32,
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::{Bytes, Limits};
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::literal::indices;
 use partita_ir::{Literal, TensorType};
+use partita_nn::Values;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -208,6 +209,12 @@ impl Tensor {
             bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
         }
         Literal::from_bytes(&ty, &bytes).unwrap_or_else(|| Literal::splat(&ty, 0.0))
+    }
+}
+
+impl Values for Tensor {
+    fn window(&self, offset: &[usize], extent: &[usize]) -> Literal {
+        Tensor::window(self, offset, extent)
     }
 }
 

@@ -1,10 +1,10 @@
-//! safetensors files: weights by name, in one file or in shards with an index.
+//! Tensors by name: safetensors files, in one file or in shards with an index; NumPy's files by their ending.
 //!
 //! A file is a length, a JSON header and the bytes of all tensors. The header is checked when a file
 //! is opened; the tensors are mapped. Names are kept as they are in the file.
 
 use crate::limits::exceeded;
-use crate::{Bytes, Limits, Tensor};
+use crate::{Bytes, Limits, Tensor, numpy};
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::{Literal, TensorType};
@@ -83,7 +83,8 @@ fn stored_dtype(dtype: DType) -> Option<Dtype> {
 
 impl Weights {
     /// Opens a file, an index (`*.index.json`), or a folder that contains `model.safetensors` or its
-    /// index. The files must not change while they are open.
+    /// index. `.npz` files are read as NumPy writes them; a `.npy` file is one tensor with the name of
+    /// the file. The files must not change while they are open.
     ///
     /// # Errors
     /// E350 if a file cannot be read, E361 for a damaged one, E354 for an element type without
@@ -100,6 +101,20 @@ impl Weights {
         }
         if path.extension().is_some_and(|extension| extension == "json") {
             return Weights::sharded(path, limits).map_err(located);
+        }
+        let arrays = |bytes| match path.extension().and_then(|extension| extension.to_str()) {
+            Some("npz") => Some(numpy::npz(bytes, limits)),
+            Some("npy") => {
+                let name =
+                    path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+                Some(numpy::npy(&name, bytes, limits).map(|array| IndexMap::from([(name, array)])))
+            }
+            _ => None,
+        };
+        if let Some(tensors) = arrays(crate::mapped::map(path)?) {
+            let mut tensors = tensors.map_err(located)?;
+            tensors.sort_keys();
+            return Ok(Weights { tensors });
         }
         Weights::read(crate::mapped::map(path)?, limits).map_err(located)
     }

@@ -4,6 +4,7 @@ use crate::init::{Init, stream_of};
 use crate::initializer::Initializer;
 use crate::model::Model;
 use crate::modules::Module;
+use crate::stored::{Stored, Values};
 use indexmap::IndexMap;
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_ir::composites::DROPOUT;
@@ -22,9 +23,17 @@ pub struct ParamSpec {
     pub init: Init,
     /// The random stream of its initial values: a hash of its name.
     pub stream: u64,
+    /// Values of this type that stand instead of draws.
+    pub stored: Option<Stored>,
 }
 
 impl ParamSpec {
+    /// A spec that begins with these values.
+    pub fn stored(name: &str, ty: TensorType, values: impl Values + 'static) -> ParamSpec {
+        let stored = Some(Stored::new(values));
+        ParamSpec { ty, init: Init::Zeros, stream: stream_of(name), stored }
+    }
+
     /// The full initial tensor.
     pub fn initial(&self, seed: u64) -> Literal {
         self.initial_shard(seed, &vec![0; self.ty.rank()], &self.ty.shape)
@@ -147,7 +156,7 @@ impl Context {
         }
         let value = self.builder.input(&full, ty.clone(), Role::Param);
         let stream = stream_of(&full);
-        self.params.insert(full, (value, ParamSpec { ty, init, stream }));
+        self.params.insert(full, (value, ParamSpec { ty, init, stream, stored: None }));
         Ok(value)
     }
 
@@ -311,7 +320,7 @@ impl Context {
         inputs.extend(params);
         forward.inputs = inputs;
         let params = self.params.into_iter().map(|(name, (_, spec))| (name, spec)).collect();
-        Ok(Model { forward, params, ties: self.ties, modules: self.modules })
+        Ok(Model { forward, params, states: IndexMap::new(), ties: self.ties, modules: self.modules })
     }
 }
 

@@ -43,6 +43,11 @@ impl Initializer {
         let cut = Cut { shape: &spec.ty.shape, offset, extent };
         let (count, size) = (cut.element_count(), spec.ty.dtype.size_bytes());
         targets.iter().for_each(|target| assert_eq!(target.len(), count * size, "bytes of {}", spec.ty));
+        if let Some(stored) = &spec.stored {
+            let values = stored.window(offset, extent);
+            targets.into_iter().for_each(|target| target.copy_from_slice(&values.bytes()));
+            return;
+        }
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
         let workers = cores.min(count.div_ceil(16 * BLOCK)).max(1);
         let share = count.div_ceil(workers);
@@ -170,7 +175,7 @@ mod tests {
         ];
         for init in inits {
             for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
-                let spec = ParamSpec { ty: TensorType::new(dtype, shape), init, stream: 5 };
+                let spec = ParamSpec { ty: TensorType::new(dtype, shape), init, stream: 5, stored: None };
                 for (offset, extent) in boxes {
                     let exact = init.values(11, 5, &shape, &offset, &extent);
                     let expected = Literal::from_f64(&spec.ty.with_shape(extent), exact.into_iter());
@@ -186,7 +191,11 @@ mod tests {
                 }
             }
         }
-        let empty = ParamSpec { ty: TensorType::new(DType::F32, [0, 3]), init: inits[0], stream: 5 };
+        let empty =
+            ParamSpec { ty: TensorType::new(DType::F32, [0, 3]), init: inits[0], stream: 5, stored: None };
         assert_eq!(empty.initial(0).data.len(), 0);
+        let values = Literal::from_f64(&TensorType::new(DType::F32, [2, 3]), (0..6).map(f64::from));
+        let kept = ParamSpec::stored("kept", values.ty.clone(), values);
+        assert_eq!(kept.initial_shard(0, &[1, 1], &[1, 2]).to_f64(), [4.0, 5.0]);
     }
 }

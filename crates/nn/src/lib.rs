@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod context;
+pub mod cotangents;
 mod functional;
 pub mod init;
 pub mod initializer;
@@ -15,8 +16,10 @@ pub mod optim;
 pub mod random;
 pub mod schedule;
 pub mod step;
+pub mod stored;
 
 pub use context::{Context, ParamSpec};
+pub use cotangents::with_cotangents;
 pub use init::Init;
 pub use initializer::Initializer;
 pub use model::Model;
@@ -28,6 +31,7 @@ pub use modules::{
 pub use optim::Optimizer;
 pub use schedule::{Decay, LrSchedule};
 pub use step::{StepOptions, append_update, gradient_graph, gradient_graph_wrt, train_step};
+pub use stored::{Stored, Values};
 
 use partita_base::DType;
 

@@ -1,6 +1,7 @@
 //! A model: its forward graph and its parameters.
 
 use crate::context::ParamSpec;
+use crate::init::Init;
 use crate::initializer::Initializer;
 use indexmap::IndexMap;
 use partita_ir::{Graph, Literal};
@@ -14,6 +15,9 @@ pub struct Model {
     pub forward: Graph,
     /// The parameters by name, in order of declaration.
     pub params: IndexMap<String, ParamSpec>,
+    /// Tensors that a step replaces without an optimizer, such as running means: inputs of the graph, each with an output
+    /// of its name that replaces it. Those of a model made here are fed by its caller and not listed.
+    pub states: IndexMap<String, ParamSpec>,
     /// Further names of parameters: (alias, name).
     pub ties: Vec<(String, String)>,
     /// Module paths and kinds: `layers.0.attn` is a `MultiheadAttention`. In order of application;
@@ -27,10 +31,37 @@ impl Model {
         self.params.values().map(|p| p.ty.element_count()).sum()
     }
 
-    /// The full initial value of every parameter, in the order of `params`.
+    /// Parameters, then states: everything that a step keeps apart from the states of its optimizer.
+    pub fn kept(&self) -> impl Iterator<Item = (&String, &ParamSpec)> {
+        self.params.iter().chain(&self.states)
+    }
+
+    /// The full initial value of every parameter and state, in the order of [`Model::kept`].
     pub fn initial(&self, seed: u64) -> IndexMap<String, Literal> {
         let initializer = Initializer::new(KernelOptions::default(), seed);
-        let whole = |spec: &ParamSpec| initializer.literal(spec, &vec![0; spec.ty.rank()], &spec.ty.shape);
-        self.params.iter().map(|(name, spec)| (name.clone(), whole(spec))).collect()
+        self.kept().map(|(name, spec)| (name.clone(), whole(&initializer, spec))).collect()
     }
+
+    /// [`Model::initial`] for comparing two runs of a step: stored floats that are all zero, which would hide a term that
+    /// counts twice, are drawn.
+    pub fn trial(&self, seed: u64) -> IndexMap<String, Literal> {
+        let initializer = Initializer::new(KernelOptions::default(), seed);
+        let value = |spec: &ParamSpec| {
+            let value = whole(&initializer, spec);
+            let is_zero = spec.ty.dtype.is_float() && value.to_f64().iter().all(|&number| number == 0.0);
+            match is_zero && spec.stored.is_some() {
+                true => whole(
+                    &initializer,
+                    &ParamSpec { init: Init::Normal { std: 0.02 }, stored: None, ..spec.clone() },
+                ),
+                false => value,
+            }
+        };
+        self.kept().map(|(name, spec)| (name.clone(), value(spec))).collect()
+    }
+}
+
+/// The whole initial tensor.
+fn whole(initializer: &Initializer, spec: &ParamSpec) -> Literal {
+    initializer.literal(spec, &vec![0; spec.ty.rank()], &spec.ty.shape)
 }

@@ -6,9 +6,10 @@ mod reader;
 use crate::cluster::cluster;
 use crate::feeds::BUNDLED_CORPUS;
 use crate::keys::{Key, unknown};
-use crate::models::{ModelKinds, ModelSource};
+use crate::models::{ModelKinds, ModelSource, Terms};
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_cost::Cluster;
+use partita_import::ModelFile;
 use partita_nn::{LrSchedule, StepOptions};
 use partita_pipeline::Order;
 use partita_runtime::{Cpu, KernelChoice, MemoryLimit};
@@ -159,17 +160,13 @@ impl Config {
     /// Those of [`Config::load`].
     pub fn load_with(kinds: &ModelKinds, name: &str, overrides: &[String]) -> Result<Config> {
         let bundled = BUNDLED.iter().find(|(n, _)| *n == name);
-        let text = match (bundled, crate::models::named::find(name)?) {
-            (Some((_, text)), _) => text.to_string(),
-            (None, Some(model)) => Table::from_iter([("model".to_string(), Value::Table(model))]).to_string(),
-            (None, None) => read_file(name)?,
+        let named = crate::models::named::find(name)?;
+        let mut table = match (bundled, named) {
+            (Some((_, text)), _) => parse(text, name)?,
+            (None, Some(model)) => Table::from_iter([("model".to_string(), Value::Table(model))]),
+            (None, None) if ModelFile::is_named(Path::new(name)) => of_file(name),
+            (None, None) => parse(&read_file(name)?, name)?,
         };
-        let mut table: Table = text.parse().map_err(|error: toml::de::Error| {
-            let line = error.span().map_or(1, |s| text[..s.start].matches('\n').count() + 1);
-            Diagnostic::new("E003", "the config is not valid TOML")
-                .at(format!("{name}:{line}"))
-                .found(error.message().to_string())
-        })?;
         let before = table.clone();
         for item in overrides {
             apply_override(&mut table, item)?;
@@ -274,7 +271,10 @@ impl Config {
         let mut resolved = table.clone();
         let mut reader = Reader::new(table, optional);
         let model = model(kinds, &mut reader)?;
+        model.validate()?;
+        let notes = model.notes();
         let mut config = Config::with_model(model, &mut reader)?;
+        config.notes = notes;
         for path in &reader.left_out {
             if let Some((section, key)) = path.split_once('.')
                 && let Some(Value::Table(table)) = resolved.get_mut(section)
@@ -294,11 +294,15 @@ impl Config {
 
     /// The sections other than `[model]`.
     fn with_model(model: Arc<dyn ModelSource>, reader: &mut Reader) -> Result<Config> {
-        let train = Train::read(reader)?;
+        let train = Train::read(reader, model.terms())?;
         let (step, schedule) = optimizer::read(reader, train.steps)?;
         let data = reader.section("data", |s| {
             Ok(Data {
-                path: s.find("path", "the bundled text", "file or folder of text to train on")?,
+                path: s.find(
+                    "path",
+                    "the bundled text",
+                    "file or folder of text, or tensors by input: .npz, .npy, .safetensors",
+                )?,
                 extensions: s.find(
                     "extensions",
                     "all that is text",
@@ -372,16 +376,17 @@ impl Config {
 }
 
 impl Train {
-    fn read(reader: &mut Reader) -> Result<Train> {
+    fn read(reader: &mut Reader, terms: Terms) -> Result<Train> {
         let train = reader.section("train", |s| {
-            let dtype = s.get("dtype", "f32".to_string(), "type of parameters and activations: f32, f64, bf16 or f16")?;
+            let usual = terms.dtype.unwrap_or(DType::F32).name().to_string();
+            let dtype = s.get("dtype", usual, "type of parameters and activations: f32, f64, bf16 or f16")?;
             let known = ["f32", "f64", "bf16", "f16"];
             let dtype = DType::from_name(&dtype).filter(|d| d.is_float()).ok_or_else(|| {
                 Diagnostic::new("E004", format!("`train.dtype` cannot be {dtype}")).expected(known.join(", "))
             })?;
             Ok(Train {
                 steps: s.get("steps", 100, "optimizer steps")?,
-                batch: s.get("batch", 32, "rows of the global batch")?,
+                batch: s.get("batch", terms.rows.unwrap_or(32), "rows of the global batch")?,
                 microbatches: s.get("microbatches", 1, "microbatches of a step")?,
                 timetable: timetable(s.find(
                     "timetable",
@@ -421,18 +426,17 @@ impl Train {
             })
         })?;
         train.check()?;
+        terms.check(train.batch, train.dtype)?;
         Ok(train)
     }
 }
 
 /// The section `[model]`.
 fn model(kinds: &ModelKinds, reader: &mut Reader) -> Result<Arc<dyn ModelSource>> {
-    let model = reader.section("model", |s| {
-        let kind = s.get("kind", "gpt".to_string(), "kind of model: mlp, gpt, llama or bert")?;
+    reader.section("model", |s| {
+        let kind = s.get("kind", "gpt".to_string(), "kind of model: mlp, gpt, llama, bert or file")?;
         kinds.named(&kind)?.read(s)
-    })?;
-    model.validate()?;
-    Ok(model)
+    })
 }
 
 /// `kind` in a section.
@@ -508,11 +512,26 @@ fn check_sizes(model: &dyn ModelSource, batch: usize) -> Result<()> {
     }
 }
 
+/// The config of a file with a model.
+fn of_file(path: &str) -> Table {
+    let model = Table::from_iter([("kind".to_string(), "file".into()), ("path".to_string(), path.into())]);
+    Table::from_iter([("model".to_string(), model.into())])
+}
+
+fn parse(text: &str, name: &str) -> Result<Table> {
+    text.parse().map_err(|error: toml::de::Error| {
+        let line = error.span().map_or(1, |s| text[..s.start].matches('\n').count() + 1);
+        Diagnostic::new("E003", "the config is not valid TOML")
+            .at(format!("{name}:{line}"))
+            .found(error.message().to_string())
+    })
+}
+
 fn read_file(name: &str) -> Result<String> {
     let path = Path::new(name);
     std::fs::read_to_string(path).map_err(|error| {
         let mut names: Vec<&str> = BUNDLED.iter().map(|(n, _)| *n).collect();
-        let expected = format!("a TOML file, or one of {}", names.join(", "));
+        let expected = format!("a TOML file, a file with a model (.pt2), or one of {}", names.join(", "));
         names.extend(crate::models::named::names());
         let mut diagnostic = Diagnostic::new("E005", format!("no config `{name}`"))
             .expected(expected)

@@ -2,12 +2,16 @@
 
 mod corpus;
 mod masked;
+mod random;
 mod regression;
+mod tensors;
 mod text;
 
 pub use corpus::{BUNDLED_CORPUS, bundled_corpus, open_corpus};
 pub use masked::MaskedTextFeed;
+pub use random::RandomFeed;
 pub use regression::RegressionFeed;
+pub use tensors::{TensorFeed, is_tensors};
 pub use text::TextFeed;
 
 use crate::config::Config;
@@ -64,7 +68,8 @@ pub struct Baselines {
 /// * `inputs`, floats `[batch, features]`, with `targets`, floats `[batch, features]`, or with `labels`, i32 `[batch]`: a
 ///   fixed random function.
 ///
-/// Opens the data. A program may bring any other [`Feed`] of its own.
+/// A file of tensors (`.npz`, `.npy`, `.safetensors`) suits any model whose inputs it has. A model of a file that the config
+/// names no data for is fed random numbers. Opens the data. A program may bring any other [`Feed`] of its own.
 ///
 /// # Errors
 /// E036 if no feed suits the inputs, E301 to E303 for data that cannot be read, E305 for a vocabulary that is too small.
@@ -75,6 +80,9 @@ pub fn feed(config: &Config, signature: &Signature) -> Result<Arc<dyn Feed>> {
         let corpus = open_corpus(&config.data)?;
         TextFeed::new(&corpus, config.data.validation_fraction, sequence, batch, vocab, seed)
     };
+    if let Some(path) = config.data.path.as_deref().filter(|path| is_tensors(path)) {
+        return Ok(Arc::new(TensorFeed::open(path, config.data.validation_fraction, signature, batch)?));
+    }
     let shape = |name: &str| signature.input(name).map(|input| (input.ty.dtype, input.ty.shape.as_slice()));
     let others = |known: &[&str]| signature.inputs.iter().any(|input| !known.contains(&input.name.as_str()));
     match (shape("tokens"), shape("inputs"), shape("labels"), shape("targets")) {
@@ -101,11 +109,12 @@ pub fn feed(config: &Config, signature: &Signature) -> Result<Arc<dyn Feed>> {
             let classes = signature.choices("labels");
             Ok(Arc::new(RegressionFeed::new(&[inputs, classes], true, batch, dtype, seed)))
         }
+        _ if config.model.terms().takes_any_data => Ok(Arc::new(RandomFeed::new(signature, batch, seed))),
         _ => Err(Diagnostic::new("E036", "there is no data for the inputs of this model")
             .at("[model]")
             .expected("tokens and labels of text, or inputs with targets or labels")
             .found(signature.to_string())
-            .help("give the trainer a feed of its own: implement the trait `Feed`")),
+            .help("name a file of tensors by input, --data DATA.npz, or implement the trait `Feed`")),
     }
 }
 

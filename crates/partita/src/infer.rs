@@ -9,8 +9,8 @@ use crate::planned_step::PlannedStep;
 use crate::session::{Part, Session};
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result};
-use partita_ir::{Graph, InputKind, Role, graph_edit};
-use partita_nn::Model;
+use partita_ir::{Graph, InputKind, Role, ValueId, graph_edit};
+use partita_nn::{Model, ParamSpec};
 use partita_runtime::checkpoint::Checkpoint;
 use partita_schedule::Plan;
 use partita_schedule::feed::Fed;
@@ -31,7 +31,10 @@ impl Inference {
         let built = session.build_part(&model, plan, Part::Outputs)?;
         let mut step = session.prepare(&built)?;
         step.initialize(&model, session.config().train.seed)?;
-        Ok(Inference { step, outputs: model.forward.output_names })
+        let graph = &model.forward;
+        let is_new = |place: usize| graph.aliases.iter().any(|&(_, output)| output == place);
+        let outputs = graph.output_names.iter().enumerate().filter(|(place, _)| !is_new(*place));
+        Ok(Inference { step, outputs: outputs.map(|(_, name)| name.clone()).collect() })
     }
 
     /// The names of the outputs.
@@ -79,13 +82,11 @@ fn following_from(model: &Model, inputs: &[&str]) -> Result<Model> {
     }
     let pruned = with_outputs(forward, &kept);
     let has = |name: &String| pruned.input_named(name).is_some();
-    let params: IndexMap<_, _> = model
-        .params
-        .iter()
-        .filter(|(name, _)| has(name))
-        .map(|(name, spec)| (name.clone(), spec.clone()))
-        .collect();
-    Ok(Model { forward: pruned, params, ..model.clone() })
+    let read = |specs: &IndexMap<String, ParamSpec>| -> IndexMap<String, ParamSpec> {
+        specs.iter().filter(|(name, _)| has(name)).map(|(name, spec)| (name.clone(), spec.clone())).collect()
+    };
+    let (params, states) = (read(&model.params), read(&model.states));
+    Ok(Model { forward: pruned, params, states, ..model.clone() })
 }
 
 /// The graph of these outputs, with the inputs that they read.
@@ -95,19 +96,35 @@ fn with_outputs(forward: &Graph, places: &[usize]) -> Graph {
     graph.output_names = places.iter().map(|&place| forward.output_names[place].clone()).collect();
     graph.output_annotations =
         places.iter().filter_map(|&place| forward.output_annotations.get(place).cloned()).collect();
+    // Places change below; names do not.
+    let pairs: Vec<(ValueId, usize)> = std::mem::take(&mut graph.aliases)
+        .into_iter()
+        .map(|(input, output)| (forward.inputs[input], output))
+        .collect();
     let mut graph = graph_edit::prune(graph);
     let mut is_read = vec![false; graph.values.len()];
     let operands = graph.nodes.iter().flat_map(|node| &node.operands);
     operands.chain(&graph.outputs).for_each(|value| is_read[value.index()] = true);
     graph.inputs.retain(|input| is_read[input.index()]);
-    graph_edit::prune(graph)
+    let mut graph = graph_edit::prune(graph);
+    let place = |name: &str| graph.inputs.iter().position(|&input| graph.value(input).name == name);
+    let replaced = pairs.iter().filter_map(|&(input, output)| {
+        let output = places.iter().position(|&place| place == output)?;
+        Some((place(&forward.value(input).name)?, output))
+    });
+    graph.aliases = replaced.collect();
+    graph
 }
 
 /// The batch inputs that an output reads and that are not among `inputs`.
 fn missing(forward: &Graph, output: usize, inputs: &[&str]) -> Vec<String> {
     let read = with_outputs(forward, &[output]);
+    let is_state = |name: &str| {
+        forward.aliases.iter().any(|&(input, _)| forward.value(forward.inputs[input]).name == name)
+    };
     let is_missing = |name: &str, role: &Role| {
-        matches!(InputKind::of(name, role, false), InputKind::Batch { .. }) && !inputs.contains(&name)
+        matches!(InputKind::of(name, role, is_state(name)), InputKind::Batch { .. })
+            && !inputs.contains(&name)
     };
     let values = read.inputs.iter().map(|&input| read.value(input));
     values.filter(|value| is_missing(&value.name, &value.role)).map(|value| value.name.clone()).collect()

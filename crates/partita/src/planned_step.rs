@@ -53,13 +53,13 @@ impl PlannedStep {
         Ok(PlannedStep { train_loop, pieces: built.pieces.clone(), kernel_options })
     }
 
-    /// Gives every parameter of the model its initial value for this seed.
+    /// Gives every parameter and state of the model its initial value for this seed.
     ///
     /// # Errors
     /// E414 where the step has no parameter of the name, E415 where it has another type.
     pub fn initialize(&mut self, model: &Model, seed: u64) -> Result<()> {
         let initializer = Initializer::new(self.kernel_options, seed);
-        model.params.iter().try_for_each(|(name, spec)| self.start_parameter(name, spec, &initializer))
+        model.kept().try_for_each(|(name, spec)| self.start_parameter(name, spec, &initializer))
     }
 
     /// Draws a parameter where its shards live.

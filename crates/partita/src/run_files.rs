@@ -56,16 +56,13 @@ impl Saved {
         Config::load_with(kinds, &self.path.join(CONFIG_FILE).to_string_lossy(), overrides)
     }
 
-    /// The parameters of a model under their global names, without the states of the optimizer.
+    /// The parameters and states of a model under their global names, without the states of the optimizer.
     ///
     /// # Errors
     /// E314 with a table if one is missing or has another shape or type.
     pub fn weights(&self, model: &Model) -> Result<IndexMap<String, TensorData>> {
-        let wanted: Vec<_> = model
-            .params
-            .iter()
-            .map(|(name, spec)| (name.clone(), spec.ty.dtype, spec.ty.shape.to_vec()))
-            .collect();
+        let wanted: Vec<_> =
+            model.kept().map(|(name, spec)| (name.clone(), spec.ty.dtype, spec.ty.shape.to_vec())).collect();
         let found = wanted.iter().filter_map(|(name, ..)| self.checkpoint.tensors.get_key_value(name));
         let tensors = found.map(|(name, tensor)| (name.clone(), tensor.clone())).collect();
         let weights = Checkpoint { tensors, ..Checkpoint::default() };

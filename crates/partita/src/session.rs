@@ -13,8 +13,9 @@ use crate::planned_step::PlannedStep;
 use crate::signature::Signature;
 use partita_base::{DType, Diagnostic, Result};
 use partita_ir::Registry;
+use partita_ir::port::LOSS;
 use partita_mesh::Mesh;
-use partita_nn::Model;
+use partita_nn::{Model, with_cotangents};
 use partita_program::{LowerOptions, ProgramSet, lower_stages};
 use partita_runtime::checkpoint::Checkpoint;
 use partita_runtime::{Cpu, Processes, RunnerOptions};
@@ -231,12 +232,13 @@ impl Session {
         self.build_model(&self.model()?)
     }
 
-    /// The training step of a model that was built before, or changed since.
+    /// The training step of a model that was built before, or changed since; of a model without a loss, its outputs.
     ///
     /// # Errors
     /// What the plan and the passes refuse; E009 if ranks are idle and the config is strict.
     pub fn build_model(&self, model: &Model) -> Result<Built> {
-        let built = self.build_part(model, &self.plan(model)?, Part::Step)?;
+        let part = if has_loss(model) { Part::Step } else { Part::Outputs };
+        let built = self.build_part(model, &self.plan(model)?, part)?;
         if self.config.plan.strict
             && let Some(idle) = built.stages.iter().find_map(|stage| stage.partitioned.notes.first())
         {
@@ -374,21 +376,26 @@ impl Session {
     /// [`verification_rows`].
     pub fn verification_rows(&self) -> usize {
         let train = &self.config.train;
-        verification_rows(train.batch, train.microbatches, batch_shards(&self.mesh))
+        match self.config.model.terms().are_rows_fixed {
+            true => train.batch,
+            false => verification_rows(train.batch, train.microbatches, batch_shards(&self.mesh)),
+        }
     }
 
     /// Runs the step on its mesh through `runner`, and on one device through the interpreter, on so many rows with ignored
-    /// labels spread unevenly, and compares all outputs, gradients, parameters and states. `watcher` observes the work of
-    /// the interpreter, and may refuse it.
+    /// labels spread unevenly, and compares all outputs, gradients, parameters and states. The loss of a model without one
+    /// is the inner product of its outputs with random numbers. `watcher` observes the work of the interpreter, and may
+    /// refuse it.
     ///
     /// # Errors
     /// What building refuses, and what the watcher does.
     pub fn verify(&self, rows: usize, runner: &dyn StepRunner, watcher: &dyn Watcher) -> Result<Verified> {
         let session = self.clone().with_batch(rows);
-        let model = session.model()?;
+        let model = with_loss(session.model()?)?;
         let precise = match self.config.train.dtype {
+            _ if self.config.model.terms().dtype.is_some() => None,
             DType::F64 => None,
-            _ => Some(session.clone().with_dtype(DType::F64).model()?),
+            _ => Some(with_loss(session.clone().with_dtype(DType::F64).model()?)?),
         };
         let verification = Verification {
             model: &model,
@@ -401,6 +408,23 @@ impl Session {
         };
         verification.run(&session.plan(&model)?, &self.mesh)
     }
+}
+
+/// Whether a model can be trained.
+pub(crate) fn has_loss(model: &Model) -> bool {
+    model.forward.output_position(LOSS).is_some()
+}
+
+/// The model, with a loss made of its outputs if it has none.
+fn with_loss(model: Model) -> Result<Model> {
+    if has_loss(&model) {
+        return Ok(model);
+    }
+    let graph = &model.forward;
+    let is_new = |place: usize| graph.aliases.iter().any(|&(_, output)| output == place);
+    let names = graph.output_names.iter().enumerate().filter(|(place, _)| !is_new(*place));
+    let names: Vec<String> = names.map(|(_, name)| name.clone()).collect();
+    with_cotangents(&model, &names)
 }
 
 /// E007 if a process cannot run all ranks of a mesh.

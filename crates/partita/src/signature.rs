@@ -1,6 +1,6 @@
 //! The signature of a model: what it has to be fed. Feeds are chosen by it, and by nothing else about a model.
 
-use partita_ir::{InputKind, Role, TensorType};
+use partita_ir::{InputKind, TensorType, ValueId};
 use partita_nn::Model;
 use partita_schedule::feed::choices;
 use std::fmt;
@@ -30,10 +30,12 @@ impl Signature {
     /// That of a model.
     pub fn of(model: &Model, is_bidirectional: bool) -> Signature {
         let graph = &model.forward;
-        let fed = graph.inputs.iter().filter(|&&input| {
-            let value = graph.value(input);
-            value.role == Role::Input && !InputKind::of(&value.name, &value.role, false).is_scalar_of_step()
-        });
+        let is_fed = |&(place, &input): &(usize, &ValueId)| {
+            let (value, is_replaced) =
+                (graph.value(input), graph.aliases.iter().any(|&(old, _)| old == place));
+            matches!(InputKind::of(&value.name, &value.role, is_replaced), InputKind::Batch { .. })
+        };
+        let fed = graph.inputs.iter().enumerate().filter(is_fed).map(|(_, input)| input);
         let input = |&id| {
             let value = graph.value(id);
             Input { name: value.name.clone(), ty: value.ty.clone(), choices: choices(graph, id) }

@@ -7,7 +7,7 @@ use crate::feeds::Feed;
 use crate::planned_step::PlannedStep;
 use crate::run_files::{CONFIG_FILE, Saved, folder};
 use crate::sample::{Decoder, Sampler};
-use crate::session::Session;
+use crate::session::{Session, has_loss};
 use crate::validator::Validator;
 use partita_base::{Diagnostic, Result};
 use partita_nn::Model;
@@ -116,7 +116,7 @@ impl Trainer {
     /// A run of a step that was built before, on any data.
     ///
     /// # Errors
-    /// What lowering and the runner refuse; E304 and E314 if the checkpoint belongs to other data or another model; E315
+    /// E055 for a model without a loss; what lowering and the runner refuse; E304 and E314 if the checkpoint belongs to other data or another model; E315
     /// for a folder that cannot be written.
     pub fn new(
         session: &Session,
@@ -125,6 +125,15 @@ impl Trainer {
         feed: Arc<dyn Feed>,
         resumed: Option<&Saved>,
     ) -> Result<Trainer> {
+        if !has_loss(&model) {
+            return Err(Diagnostic::new(
+                "E055",
+                format!("`{}` has no loss to train on", session.config().model.name()),
+            )
+            .expected("an output that is a float scalar")
+            .found(format!("the outputs {}", model.forward.output_names.join(", ")))
+            .help("let the model return its loss, and name it if there are several: --set model.loss=NAME"));
+        }
         let mut step = session.prepare(built)?;
         let (mut first, mut first_batch) = (0, 0);
         if let Some(Saved { path, checkpoint }) = resumed {

@@ -10,7 +10,7 @@ use partita_nn::random::Draws;
 /// Global tensors by input name.
 pub type Fed = IndexMap<String, Literal>;
 
-/// Values for every fed input of a model's forward graph, scalars included (see [`scalars`]; step
+/// Values for every fed input of a model's forward graph but its states, scalars included (see [`scalars`]; step
 /// 1).
 ///
 /// The data is uneven on purpose: `ignored_fraction` of the labels are ignored, few in the first
@@ -23,7 +23,7 @@ pub fn random_feed(model: &Model, seed: u64, ignored_fraction: f64) -> Fed {
     for &input in &graph.inputs {
         let value = graph.value(input);
         let is_of_step = InputKind::of(&value.name, &value.role, false).is_scalar_of_step();
-        if value.role != Role::Input || is_of_step {
+        if value.role != Role::Input || is_of_step || model.states.contains_key(&value.name) {
             continue;
         }
         let draws = Draws::new(seed, &value.name);
@@ -78,7 +78,7 @@ pub fn choices(graph: &Graph, value: ValueId) -> usize {
 }
 
 /// Normal numbers, booleans, or integers below `choices`.
-pub(crate) fn random(ty: &TensorType, draws: Draws, choices: usize) -> Literal {
+pub fn random(ty: &TensorType, draws: Draws, choices: usize) -> Literal {
     match ty.dtype {
         dtype if dtype.is_float() => {
             Literal::from_f64(ty, (0..ty.element_count() as u64).map(|i| draws.normal(i)))

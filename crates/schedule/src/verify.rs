@@ -242,7 +242,7 @@ impl Verification<'_> {
         let of_params = self.model.params.values().map(|p| p.ty.dtype).next();
         let dtype = plain.precision.or(of_params).unwrap_or(DType::F64);
 
-        let mut tensors: Fed = self.model.initial(self.seed);
+        let mut tensors: Fed = self.model.trial(self.seed);
         tensors.extend(zero_states(&reference));
         tensors.extend(random_feed(self.model, self.seed, 0.3));
         let learning_rate = self.learning_rate.max(visible_rate(of_params.unwrap_or(dtype)));

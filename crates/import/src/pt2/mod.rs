@@ -15,7 +15,7 @@ mod places;
 mod schema;
 mod symbols;
 
-use crate::archive::Archive;
+use crate::archive::{Archive, Compression};
 use crate::limits::exceeded;
 use crate::{Bytes, ImportOptions, ImportedModel, Limits, Tensor};
 use indexmap::IndexMap;
@@ -66,7 +66,7 @@ impl Pt2 {
         if !all.starts_with(b"PK") {
             return Err(payload::not_an_archive(all));
         }
-        let archive = Archive::read(all, limits)?;
+        let archive = Archive::read(all, Compression::Refused, limits)?;
         let (root, name) = locate(&archive, name)?;
         let text = |path: String| -> Result<Option<&[u8]>> {
             let Some(place) = archive.place(&format!("{root}{path}")) else { return Ok(None) };
@@ -160,6 +160,12 @@ impl Pt2 {
     /// The symbolic sizes of the inputs, in order of first use.
     pub fn symbols(&self) -> Result<Vec<Symbol>> {
         symbols::of(&self.program)
+    }
+
+    /// Whether the first dimension of the first input is symbolic. Errors as [`Pt2::symbols`].
+    pub fn has_free_batch(&self) -> Result<bool> {
+        let first = symbols::user_inputs(&self.program).next();
+        Ok(self.symbols()?.iter().any(|s| Some(s.first.0.as_str()) == first && s.first.1 == 0))
     }
 
     /// The model.

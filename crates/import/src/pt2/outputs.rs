@@ -113,9 +113,14 @@ impl Lowering<'_> {
         model.forward.name = "main".to_string();
         alias_states(&mut model, &states)?;
         for (name, (_, _, tensor)) in &stored.params {
-            let (ty, init, stream) = (tensor.ty.clone(), usual_init(name, tensor.ty.rank()), stream_of(name));
-            model.params.insert(name.clone(), ParamSpec { ty, init, stream });
+            let (ty, init) = (tensor.ty.clone(), usual_init(name, tensor.ty.rank()));
+            model.params.insert(name.clone(), ParamSpec { ty, init, stream: stream_of(name), stored: None });
         }
+        let kept = |state: &State| {
+            let ty = state.initial.ty.clone();
+            (state.name.clone(), ParamSpec::stored(&state.name, ty, state.initial.clone()))
+        };
+        model.states = states.iter().map(kept).collect();
         model.ties = stored.ties;
         model.modules = self.modules;
         partita_ir::verify::verify(&model.forward)?;

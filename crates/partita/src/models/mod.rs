@@ -6,6 +6,7 @@
 //! config is a closure: [`from_fn`].
 
 mod bert;
+mod file;
 mod gpt;
 mod llama;
 mod mlp;
@@ -66,10 +67,54 @@ pub trait ModelSource: fmt::Debug + Send + Sync {
         None
     }
 
+    /// What the model alone decides about a batch.
+    fn terms(&self) -> Terms {
+        Terms::default()
+    }
+
+    /// Facts for the user.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Whether the logits at a position may depend on later tokens. Such a model of text learns to predict hidden tokens;
     /// any other learns to predict the next token, and can generate text.
     fn is_bidirectional(&self) -> bool {
         false
+    }
+}
+
+/// What a model from elsewhere decides about a batch. The models of the zoo decide nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Terms {
+    /// The rows of a batch unless the config says otherwise.
+    pub rows: Option<usize>,
+    /// Whether a batch has that many rows and no others.
+    pub are_rows_fixed: bool,
+    /// The only element type of parameters.
+    pub dtype: Option<DType>,
+    /// Whether random numbers by signature are data for its inputs, whatever they mean.
+    pub takes_any_data: bool,
+}
+
+impl Terms {
+    /// E050 for a batch or an element type that the model does not have.
+    pub fn check(&self, rows: usize, dtype: DType) -> Result<()> {
+        let refused = |key: &str, what: &str, expected: String, found: String| {
+            Err(Diagnostic::new("E050", format!("the {what} of this model is fixed"))
+                .at(key)
+                .expected(expected)
+                .found(found))
+        };
+        match *self {
+            Terms { rows: Some(own), are_rows_fixed: true, .. } if own != rows => {
+                refused("train.batch", "batch", format!("{own} rows"), format!("{rows} rows"))
+            }
+            Terms { dtype: Some(own), .. } if own != dtype => {
+                refused("train.dtype", "element type", own.to_string(), dtype.to_string())
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -128,9 +173,14 @@ impl fmt::Debug for ModelKinds {
 }
 
 impl ModelKinds {
-    /// `mlp`, `gpt`, `llama` and `bert`.
+    /// `mlp`, `gpt`, `llama`, `bert` and `file`.
     pub fn bundled() -> ModelKinds {
-        ModelKinds::default().with(mlp::Mlp).with(gpt::Gpt).with(llama::Llama).with(bert::Bert)
+        ModelKinds::default()
+            .with(mlp::Mlp)
+            .with(gpt::Gpt)
+            .with(llama::Llama)
+            .with(bert::Bert)
+            .with(file::File)
     }
 
     /// These kinds and one more. A kind of the same name is replaced.

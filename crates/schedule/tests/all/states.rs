@@ -32,10 +32,11 @@ fn model() -> Model {
     let mut forward =
         ok(b.finish_checked(outputs.iter().map(|&(name, value)| (name.to_string(), value)).collect()));
     forward.aliases = vec![(1, 2), (2, 3)];
-    let spec = ParamSpec { ty: ty(&[4]), init: Init::Normal { std: 1.0 }, stream: 1 };
+    let spec = ParamSpec { ty: ty(&[4]), init: Init::Normal { std: 1.0 }, stream: 1, stored: None };
     Model {
         forward,
         params: IndexMap::from([("weight".to_string(), spec)]),
+        states: IndexMap::new(),
         ties: Vec::new(),
         modules: IndexMap::new(),
     }

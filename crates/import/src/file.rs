@@ -1,0 +1,53 @@
+//! Files with a model, of any kind that can be read, told apart by their ending.
+
+use crate::{ImportOptions, ImportedModel, Limits, Pt2};
+use partita_base::{Diagnostic, Result};
+use std::path::Path;
+
+/// An opened file with a model.
+#[derive(Debug)]
+pub enum ModelFile {
+    /// A program that `torch.export.save` wrote.
+    Pt2(Pt2),
+}
+
+impl ModelFile {
+    /// Whether a path has the ending of a file with a model: `.pt2`.
+    pub fn is_named(path: &Path) -> bool {
+        path.extension().is_some_and(|ending| ending == "pt2")
+    }
+
+    /// Opens a file, which must not change while it is open.
+    ///
+    /// # Errors
+    /// E352 for another ending, else those of [`Pt2::open`].
+    pub fn open(path: &Path, limits: &Limits) -> Result<ModelFile> {
+        match path.extension().and_then(|ending| ending.to_str()) {
+            Some("pt2") => Pt2::open(path, limits).map(ModelFile::Pt2),
+            _ => Err(Diagnostic::new("E352", "the file has no model that can be read")
+                .at(path.display().to_string())
+                .expected("a file that ends in `.pt2`")
+                .found("another ending")),
+        }
+    }
+
+    /// The model.
+    ///
+    /// # Errors
+    /// Those of [`Pt2::import`].
+    pub fn import(&self, options: &ImportOptions) -> Result<ImportedModel> {
+        match self {
+            ModelFile::Pt2(file) => file.import(options),
+        }
+    }
+
+    /// Whether the number of rows of a batch can be chosen: whether the first dimension of the first input is symbolic.
+    ///
+    /// # Errors
+    /// Those of [`Pt2::symbols`].
+    pub fn has_free_batch(&self) -> Result<bool> {
+        match self {
+            ModelFile::Pt2(file) => file.has_free_batch(),
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Batches from a file of tensors: one tensor for each input of the model, whose rows are the samples.
+
+use super::{Fed, Feed};
+use crate::signature::{Input, Signature};
+use indexmap::IndexMap;
+use partita_base::{Diagnostic, Result, did_you_mean};
+use partita_import::{Limits, Tensor, Weights};
+use partita_ir::{Literal, TensorType};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Whether a path has the ending of a file of tensors.
+pub fn is_tensors(path: &Path) -> bool {
+    path.extension()
+        .and_then(|ending| ending.to_str())
+        .is_some_and(|ending| matches!(ending, "npz" | "npy" | "safetensors"))
+}
+
+/// Feeds the rows of a file in their order, again and again. The last ones may be held out. An input without the rows of a
+/// batch is fed the same tensor in every step.
+pub struct TensorFeed {
+    name: String,
+    inputs: Vec<Input>,
+    tensors: IndexMap<String, Tensor>,
+    batch: usize,
+    /// Rows to train on, and rows held out after them.
+    rows: [usize; 2],
+}
+
+impl TensorFeed {
+    /// Opens a file: `.safetensors` or `.npz` with a tensor for each input, or a `.npy` file for a model with one input.
+    /// Other tensors are ignored. Numbers are converted to the type of the input.
+    ///
+    /// # Errors
+    /// E350 to E361 for a file that cannot be read, E306 for tensors that do not fit the inputs, E303 for fewer rows than a
+    /// batch.
+    pub fn open(path: &Path, held_out: f64, signature: &Signature, batch: usize) -> Result<TensorFeed> {
+        let weights = Weights::open(path, &Limits::default())?;
+        let located = |mut error: Box<Diagnostic>| {
+            error.at = Some(path.display().to_string());
+            error
+        };
+        let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        let is_array = path.extension().is_some_and(|ending| ending == "npy");
+        let mut tensors = IndexMap::new();
+        for input in &signature.inputs {
+            let only = weights.iter().next().filter(|_| is_array && signature.inputs.len() == 1);
+            let tensor = weights.get(&input.name).or(only.map(|(_, tensor)| tensor));
+            let tensor = tensor.ok_or_else(|| located(missing(&input.name, &weights)))?;
+            tensors.insert(input.name.clone(), tensor.clone());
+        }
+        let mut rows: Option<(&str, usize)> = None;
+        for input in &signature.inputs {
+            let (name, found) = (input.name.as_str(), &tensors[&input.name].ty);
+            let is_batched = has_rows(input, batch);
+            let (own, others) = if is_batched {
+                (&input.ty.shape[1..], found.shape.get(1..))
+            } else {
+                (&input.ty.shape[..], Some(&found.shape[..]))
+            };
+            if others != Some(own) {
+                let rows = if is_batched { " with any number of rows" } else { "" };
+                return Err(located(unfit(name, format!("{}{rows}", input.ty), found.to_string())));
+            }
+            let count = is_batched.then(|| found.shape[0]);
+            match (count, rows) {
+                (Some(count), None) => rows = Some((name, count)),
+                (Some(count), Some((first, expected))) if count != expected => {
+                    return Err(located(unfit(
+                        name,
+                        format!("{expected} rows, as `{first}` has"),
+                        format!("{count} rows"),
+                    )));
+                }
+                _ => {}
+            }
+        }
+        let all = rows.map_or(batch, |(_, rows)| rows);
+        let held = (all as f64 * held_out.clamp(0.0, 1.0)) as usize;
+        let held = if held >= batch && all - held >= batch { held } else { 0 };
+        if all < batch {
+            return Err(located(
+                Diagnostic::new("E303", "the data has fewer rows than a batch")
+                    .expected(format!("at least {batch} rows"))
+                    .found(format!("{all} rows"))
+                    .help("use a smaller --batch, if the model permits it"),
+            ));
+        }
+        Ok(TensorFeed { name, inputs: signature.inputs.clone(), tensors, batch, rows: [all - held, held] })
+    }
+
+    /// A batch that begins at a row of `count` ones after `first`, and goes on with the first of them after the last.
+    fn rows(&self, first: usize, count: usize, start: u64) -> Result<Fed> {
+        let start = (start % count as u64) as usize;
+        let value = |input: &Input| {
+            let tensor = &self.tensors[&input.name];
+            if !has_rows(input, self.batch) {
+                return Ok((input.name.clone(), converted(&tensor.literal(), input)?));
+            }
+            let mut bytes = Vec::new();
+            let (mut at, mut left) = (start, self.batch);
+            while left > 0 {
+                let run = left.min(count - at);
+                bytes.extend_from_slice(&tensor.rows(first + at, run).literal().bytes());
+                (at, left) = ((at + run) % count, left - run);
+            }
+            let ty = input.ty.with_dtype(tensor.ty.dtype);
+            let rows = Literal::from_bytes(&ty, &bytes).expect("the rows of a batch");
+            Ok((input.name.clone(), converted(&rows, input)?))
+        };
+        self.inputs.iter().map(value).collect()
+    }
+}
+
+/// Whether dimension 0 of an input is the batch.
+fn has_rows(input: &Input, batch: usize) -> bool {
+    input.ty.shape.first() == Some(&batch)
+}
+
+/// E306: the file lacks an input.
+fn missing(input: &str, weights: &Weights) -> Box<Diagnostic> {
+    let names: Vec<&str> = weights.iter().map(|(name, _)| name).collect();
+    let mut error = Diagnostic::new("E306", format!("the data has nothing for the input `{input}`"))
+        .expected(format!("a tensor named `{input}`"))
+        .found(if names.is_empty() { "no tensors".to_string() } else { names.join(", ") });
+    error.help = did_you_mean(input, names);
+    error
+}
+
+/// E306: a tensor does not fit its input.
+fn unfit(input: &str, expected: String, found: String) -> Box<Diagnostic> {
+    Diagnostic::new("E306", format!("the data does not fit the input `{input}`"))
+        .expected(expected)
+        .found(found)
+}
+
+/// The numbers as the type of the input. E306 for an integer that it does not have, or floats for an integer input.
+pub(crate) fn converted(value: &Literal, input: &Input) -> Result<Literal> {
+    let (from, to) = (value.ty.dtype, input.ty.dtype);
+    if from == to {
+        return Ok(value.clone());
+    }
+    let ty: TensorType = value.ty.with_dtype(to);
+    if to.is_float() {
+        return Ok(Literal::from_f64(&ty, value.to_f64().into_iter()));
+    }
+    if from.is_float() {
+        return Err(unfit(&input.name, input.ty.to_string(), value.ty.to_string()));
+    }
+    let numbers = value.to_i128();
+    let result = Literal::from_i128(&ty, numbers.iter().copied());
+    match result.to_i128() == numbers {
+        true => Ok(result),
+        false => Err(unfit(&input.name, format!("numbers that fit {to}"), format!("larger ones in {from}"))),
+    }
+}
+
+impl Feed for TensorFeed {
+    fn batch(&self, step: u64) -> Result<Fed> {
+        self.rows(0, self.rows[0], step * self.batch as u64)
+    }
+
+    fn validation(&self, index: u64) -> Result<Fed> {
+        match self.rows[1] {
+            0 => Err(Diagnostic::new("E303", "no rows are held out for validation")
+                .at(self.name.clone())
+                .expected(format!("at least {} rows beside those of a batch", self.batch))
+                .found(format!("{} rows", self.rows[0]))),
+            held => self.rows(self.rows[0], held, index * self.batch as u64),
+        }
+    }
+
+    fn validation_batches(&self) -> u64 {
+        (self.rows[1] / self.batch) as u64
+    }
+
+    fn tokens_per_batch(&self) -> usize {
+        self.batch
+    }
+
+    fn describe(&self) -> String {
+        format!("{}: {} rows to train on, {} held out", self.name, self.rows[0], self.rows[1])
+    }
+
+    fn position(&self, steps: u64) -> BTreeMap<String, String> {
+        BTreeMap::from([
+            ("data.rows".to_string(), (steps * self.batch as u64).to_string()),
+            ("data.file".to_string(), self.name.clone()),
+        ])
+    }
+
+    fn resume(&self, position: &BTreeMap<String, String>) -> Result<u64> {
+        let saved = |key: &str| position.get(key).map_or("nothing", String::as_str);
+        if saved("data.file") != self.name {
+            return Err(Diagnostic::new("E304", "the checkpoint was made with another file of data")
+                .expected(saved("data.file"))
+                .found(self.name.clone()));
+        }
+        match saved("data.rows").parse::<u64>() {
+            Ok(rows) if rows % self.batch as u64 == 0 => Ok(rows / self.batch as u64),
+            _ => Err(Diagnostic::new("E304", "the data position does not fall on the start of a batch")
+                .expected(format!("a multiple of the batch size {}", self.batch))
+                .found(format!("{} rows seen so far", saved("data.rows")))
+                .help("resume with a batch size that divides it")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita_base::DType;
+
+    fn signature(batch: usize) -> Signature {
+        let input = |name: &str, dtype, shape: &[usize]| Input {
+            name: name.to_string(),
+            ty: TensorType::new(dtype, shape),
+            choices: 2,
+        };
+        let inputs = vec![
+            input("x", DType::F32, &[batch, 2]),
+            input("y", DType::I32, &[batch]),
+            input("scale", DType::F64, &[]),
+        ];
+        Signature { inputs, is_bidirectional: false }
+    }
+
+    fn file(folder: &Path, rows: usize) -> std::path::PathBuf {
+        let path = folder.join("data.safetensors");
+        let numbers = |shape: &[usize], dtype| {
+            let ty = TensorType::new(dtype, shape);
+            Literal::from_f64(&ty, (0..ty.element_count()).map(|i| i as f64))
+        };
+        let tensors = IndexMap::from([
+            ("x".to_string(), numbers(&[rows, 2], DType::F32)),
+            ("y".to_string(), numbers(&[rows], DType::I64)),
+            ("scale".to_string(), numbers(&[], DType::F32)),
+            ("unused".to_string(), numbers(&[1], DType::F32)),
+        ]);
+        partita_import::save(&path, &tensors).unwrap();
+        path
+    }
+
+    #[test]
+    fn rows_come_in_order_again_and_again_without_those_held_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let feed = TensorFeed::open(&file(folder.path(), 8), 0.4, &signature(3), 3).unwrap();
+        // 8 rows, of which 3 are held out.
+        assert_eq!(feed.validation_batches(), 1);
+        let y = |fed: Result<Fed>| fed.unwrap()["y"].to_i64();
+        assert_eq!(
+            [y(feed.batch(0)), y(feed.batch(1)), y(feed.validation(0))],
+            [[0, 1, 2], [3, 4, 0], [5, 6, 7]]
+        );
+        let fed = feed.batch(1).unwrap();
+        assert_eq!(fed["x"].to_f64(), [6.0, 7.0, 8.0, 9.0, 0.0, 1.0]);
+        assert_eq!((fed["y"].ty.dtype, fed["scale"].ty.dtype), (DType::I32, DType::F64));
+        assert_eq!(feed.resume(&feed.position(7)).unwrap(), 7);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = file(folder.path(), 4);
+        let code =
+            |signature: &Signature, batch| TensorFeed::open(&path, 0.0, signature, batch).err().unwrap().code;
+        assert_eq!(code(&signature(5), 5), "E303");
+        let mut other = signature(2);
+        other.inputs[0].ty.shape[1] = 3;
+        assert_eq!(code(&other, 2), "E306");
+        other.inputs[0].name = "z".to_string();
+        assert_eq!(code(&other, 2), "E306");
+        let feed = TensorFeed::open(&path, 0.05, &signature(4), 4).unwrap();
+        assert_eq!((feed.validation_batches(), feed.validation(0).unwrap_err().code), (0, "E303"));
+    }
+}

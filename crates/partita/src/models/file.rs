@@ -1,0 +1,162 @@
+//! `model.kind = "file"`: a model that another framework wrote to a file, with the values of its parameters.
+
+use super::{ModelKind, ModelSource, Terms};
+use crate::keys::Section;
+use partita_base::{DType, Diagnostic, Result};
+use partita_import::{ImportOptions, ImportedModel, Limits, ModelFile, Weights};
+use partita_ir::port::LOSS;
+use partita_nn::{Model, ParamSpec};
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+/// The kind `file`.
+pub(super) struct File;
+
+impl ModelKind for File {
+    fn name(&self) -> &str {
+        "file"
+    }
+
+    fn read(&self, section: &mut Section) -> Result<Arc<dyn ModelSource>> {
+        let path: Option<PathBuf> =
+            section.find("path", "none: it has to be given", "file with the model: .pt2")?;
+        let loss = section.find("loss", "the only float scalar output", "output that is the loss")?;
+        let weights: Option<PathBuf> = section.find(
+            "weights",
+            "the values in the model's file",
+            "file of initial values by name: .safetensors, .npz",
+        )?;
+        let name = path.as_ref().and_then(|path| path.file_stem());
+        let name = name.map_or("file".to_string(), |stem| stem.to_string_lossy().into_owned());
+        Ok(Arc::new(FileModel { name, path, loss, weights, opened: OnceLock::new() }))
+    }
+}
+
+/// A model in a file.
+#[derive(Debug)]
+struct FileModel {
+    /// The name of the file without its ending.
+    name: String,
+    path: Option<PathBuf>,
+    loss: Option<String>,
+    weights: Option<PathBuf>,
+    opened: OnceLock<Opened>,
+}
+
+/// What the file says.
+#[derive(Debug)]
+struct Opened {
+    file: ModelFile,
+    has_free_batch: bool,
+    /// The model for the batch of the file.
+    example: ImportedModel,
+    /// Initial values that stand instead of those of the file.
+    weights: Weights,
+}
+
+impl FileModel {
+    /// The file, opened once.
+    fn opened(&self) -> Result<&Opened> {
+        if let Some(opened) = self.opened.get() {
+            return Ok(opened);
+        }
+        let path = self.path.as_deref().ok_or_else(|| {
+            Diagnostic::new("E050", "a model of kind `file` needs a file")
+                .at("model.path")
+                .expected("the path of a file that ends in `.pt2`")
+                .found("no path")
+        })?;
+        let limits = Limits::default();
+        let file = ModelFile::open(path, &limits)?;
+        let weights = self.weights.as_deref().map(|path| Weights::open(path, &limits)).transpose()?;
+        let example = located(file.import(&self.options(None)), path)?;
+        let has_free_batch = file.has_free_batch()?;
+        let opened = Opened { file, has_free_batch, example, weights: weights.unwrap_or_default() };
+        Ok(self.opened.get_or_init(|| opened))
+    }
+
+    fn options(&self, batch: Option<usize>) -> ImportOptions {
+        ImportOptions { loss: self.loss.clone(), batch, ..ImportOptions::default() }
+    }
+}
+
+/// Says in which file an error is.
+fn located<T>(result: Result<T>, path: &std::path::Path) -> Result<T> {
+    result.map_err(|error| match error.at {
+        Some(_) => error,
+        None => error.at(path.display().to_string()),
+    })
+}
+
+impl Opened {
+    /// The rows of the batch of the file: dimension 0 of the first input that has one.
+    fn rows(&self) -> Option<usize> {
+        self.example.inputs.values().find_map(|ty| ty.shape.first().copied())
+    }
+
+    /// The model of an import, whose parameters begin with the values of the file.
+    fn with_values(&self, imported: &ImportedModel) -> Result<Model> {
+        let mut model = imported.model.clone();
+        for (name, spec) in model.params.iter_mut().chain(&mut model.states) {
+            let given = self.weights.get(name);
+            let Some(tensor) = given.or_else(|| imported.weights.get(name)) else { continue };
+            if tensor.ty != spec.ty {
+                return Err(Diagnostic::new("E363", format!("the initial value of `{name}` does not fit"))
+                    .at("model.weights")
+                    .expected(spec.ty.to_string())
+                    .found(tensor.ty.to_string()));
+            }
+            *spec = ParamSpec::stored(name, spec.ty.clone(), tensor.clone());
+        }
+        Ok(model)
+    }
+}
+
+impl ModelSource for FileModel {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn build(&self, batch: usize, dtype: DType, _training: bool) -> Result<Model> {
+        self.terms().check(batch, dtype)?;
+        let opened = self.opened()?;
+        if opened.rows() == Some(batch) || !opened.has_free_batch {
+            return opened.with_values(&opened.example);
+        }
+        let path = self.path.as_deref().unwrap_or("".as_ref());
+        opened.with_values(&located(opened.file.import(&self.options(Some(batch))), path)?)
+    }
+
+    fn validate(&self) -> Result<()> {
+        let opened = self.opened()?;
+        let names = opened.weights.iter().map(|(name, _)| name);
+        let model = &opened.example.model;
+        match names.into_iter().find(|name| !model.kept().any(|(own, _)| own == name)) {
+            None => Ok(()),
+            Some(name) => Err(Diagnostic::new("E363", format!("the model has no parameter `{name}`"))
+                .at("model.weights")
+                .expected(model.kept().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", "))
+                .found(name)),
+        }
+    }
+
+    fn terms(&self) -> Terms {
+        let Ok(opened) = self.opened() else { return Terms { takes_any_data: true, ..Terms::default() } };
+        let mut types = opened.example.model.params.values().map(|spec| spec.ty.dtype);
+        Terms {
+            rows: opened.rows(),
+            are_rows_fixed: !opened.has_free_batch && opened.rows().is_some(),
+            dtype: types.find(|dtype| dtype.is_float()),
+            takes_any_data: true,
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let Ok(opened) = self.opened() else { return Vec::new() };
+        let mut notes = opened.example.notes.clone();
+        if opened.example.model.forward.output_position(LOSS).is_none() {
+            notes.push("the model has no loss: it is compared and shown, but not trained".to_string());
+        }
+        notes
+    }
+}
