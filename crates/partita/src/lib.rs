@@ -26,6 +26,7 @@ pub mod signature;
 pub mod stage_table;
 pub mod trainer;
 pub mod validator;
+pub mod xla;
 
 pub use config::Config;
 pub use planned_step::PlannedStep;

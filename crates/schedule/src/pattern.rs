@@ -151,7 +151,7 @@ impl Pattern {
 
     fn from_graph(graph: Graph) -> Result<Pattern> {
         let graph = graph_edit::prune(graph);
-        let text = print_with(&graph, &PrintOptions { locations: false });
+        let text = print_with(&graph, &PrintOptions { locations: false, ..Default::default() });
         let (inputs, form) = compile::compile(&graph)?;
         Ok(Pattern { text, inputs, forms: vec![form] })
     }

@@ -476,7 +476,7 @@ impl<'a> Emitter<'a> {
 
 /// Checks after emission that all local graphs have one structure, on which lock-step evaluation
 /// and matching collectives depend.
-fn same_structure(locals: &[Graph]) -> Result<()> {
+pub(crate) fn same_structure(locals: &[Graph]) -> Result<()> {
     let first = &locals[0];
     for other in &locals[1..] {
         let differs =

@@ -7,6 +7,7 @@
 //! [`propagate()`] gives every value a layout. [`partition()`] chooses how each op's factors are
 //! sharded, derives partial values and reshards from that choice, and emits the local graphs.
 //! Collectives are never written by hand: they follow from layouts.
+//! [`uniform()`] merges the local graphs to one program for all ranks, for XLA.
 #![forbid(unsafe_code)]
 
 pub mod advice;
@@ -19,6 +20,7 @@ pub mod propagate;
 pub mod specialise;
 pub mod split_fused;
 pub mod strategies;
+pub mod uniform;
 pub mod units;
 pub mod virtual_ranks;
 
@@ -29,3 +31,4 @@ pub use propagate::{Cause, Layouts, propagate};
 pub use specialise::{specialise, specialise_class};
 pub use split_fused::split_fused;
 pub use strategies::{Strategy, strategies};
+pub use uniform::uniform;

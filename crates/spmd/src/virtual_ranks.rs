@@ -103,6 +103,41 @@ pub fn rank_graphs(partitioned: &Partitioned) -> Result<Vec<Graph>> {
     (0..partitioned.mesh.rank_count()).map(|rank| specialise(partitioned.local(rank), rank)).collect()
 }
 
+/// Evaluates the program of all ranks that [`uniform`](crate::uniform()) writes, on global inputs, and returns global
+/// outputs. In the pads of its inputs is what no result may depend on: NaN, or -1.
+pub fn interpret_uniform(
+    partitioned: &Partitioned,
+    program: &Graph,
+    inputs: &[Literal],
+) -> Result<Vec<Literal>> {
+    let Partitioned { mesh, graph, .. } = partitioned;
+    let padded = |value: Literal, ty: &TensorType| {
+        let mut padded = Literal::splat(ty, if ty.dtype.is_float() { f64::NAN } else { -1.0 });
+        padded.set_window(&vec![0; ty.rank()], &value);
+        padded
+    };
+    let of_rank = |rank| -> Vec<Literal> {
+        let shards = inputs
+            .iter()
+            .zip(&partitioned.inputs)
+            .map(|(value, layout)| distribute(value, layout, mesh, rank));
+        shards.zip(&program.inputs).map(|(shard, &input)| padded(shard, program.ty(input))).collect()
+    };
+    let locals: Vec<Vec<Literal>> = (0..mesh.rank_count()).map(of_rank).collect();
+    let results = interpret::evaluate_ranks_lean(&vec![program; mesh.rank_count()], &locals, None)?;
+    let outputs = graph.outputs.iter().zip(&partitioned.outputs).enumerate();
+    outputs
+        .map(|(position, (&value, layout))| {
+            let ty = graph.ty(value);
+            let shard = |(rank, results): (usize, &Vec<Literal>)| {
+                results[position].window(&vec![0; ty.rank()], &layout.local_shape(mesh, &ty.shape, rank))
+            };
+            let shards: Vec<Literal> = results.iter().enumerate().map(shard).collect();
+            collect(ty, layout, mesh, &shards.iter().collect::<Vec<_>>())
+        })
+        .collect()
+}
+
 /// Evaluates the partitioned graph on global inputs and returns global outputs.
 pub fn interpret(partitioned: &Partitioned, inputs: &[Literal]) -> Result<Vec<Literal>> {
     interpret_watched(partitioned, inputs, &|_| ())

@@ -161,7 +161,7 @@ impl Parser<'_> {
             }),
         };
         let alike = |graph: &Graph| {
-            let options = super::PrintOptions { locations: false };
+            let options = super::PrintOptions { locations: false, ..Default::default() };
             super::print_with(graph, &options) == super::print_with(&decomposition, &options)
         };
         let definition = match built.filter(|b| alike(&b.decomposition)) {

@@ -68,11 +68,23 @@ use partita_base::Result;
 pub struct PrintOptions {
     /// Module paths, phases and source locations, as trailing `loc(..)`.
     pub locations: bool,
+    /// What the ranks are to XLA, with their number; `None` leaves it to the program that compiles the text.
+    pub ranks: Option<Ranks>,
+}
+
+/// What ranks are to XLA. The module says so in `mhlo.num_partitions` and `mhlo.num_replicas`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ranks {
+    /// The partitions of a global graph, or of a local one.
+    Partitions(usize),
+    /// The replicas of a local graph, which XLA does not partition further: the rank's number is `replica_id`, and
+    /// collectives name replicas.
+    Replicas(usize),
 }
 
 impl Default for PrintOptions {
     fn default() -> Self {
-        PrintOptions { locations: true }
+        PrintOptions { locations: true, ranks: None }
     }
 }
 

@@ -1,9 +1,9 @@
 //! Prints modules, functions and values. Each op's own file prints what follows its name.
 
-use super::PrintOptions;
 use super::location::print_location;
 use super::op_printer::OpPrinter;
 use super::sharding::{print_mesh, print_sharding};
+use super::{PrintOptions, Ranks};
 use crate::composite::CompositeDefinition;
 use crate::graph::{Annotation, Graph, Role, ValueId};
 use crate::op::TextForm;
@@ -49,7 +49,16 @@ pub(crate) fn print_module(graph: &Graph, options: &PrintOptions) -> String {
     }
     let meshes: String =
         printer.meshes.iter().map(|(mesh, symbol)| format!("  {}\n", print_mesh(mesh, symbol))).collect();
-    format!("module {{\n{meshes}{}}}\n", printer.out)
+    let attributes = options.ranks.map_or(String::new(), |ranks| {
+        let (partitions, replicas) = match ranks {
+            Ranks::Partitions(count) => (count, 1),
+            Ranks::Replicas(count) => (1, count),
+        };
+        format!(
+            "attributes {{mhlo.num_partitions = {partitions} : i32, mhlo.num_replicas = {replicas} : i32}} "
+        )
+    });
+    format!("module {attributes}{{\n{meshes}{}}}\n", printer.out)
 }
 
 /// `@name`, quoted where it must be.
@@ -120,6 +129,11 @@ impl Printer {
         let symbol = self.new_symbol(if own.is_empty() { short } else { own });
         self.definitions.push((definition.clone(), symbol.clone()));
         print_symbol(&symbol)
+    }
+
+    /// Whether ranks are the replicas of one program.
+    pub fn ranks_are_replicas(&self) -> bool {
+        matches!(self.options.ranks, Some(Ranks::Replicas(_)))
     }
 
     /// Starts a line.

@@ -65,7 +65,8 @@ fn jax_programs_print_the_ops_they_were_read_from() {
             })
             .collect()
     };
-    let printed = print_with(&parse(&text).unwrap(), &PrintOptions { locations: false });
+    let printed =
+        print_with(&parse(&text).unwrap(), &PrintOptions { locations: false, ..Default::default() });
     assert_eq!(lines(&text), lines(&printed));
 }
 
@@ -169,7 +170,7 @@ fn names_roles_layouts_origins_and_aliases_come_back() {
     assert!(text.contains("loc(\"weight_grad@3~2/layers.0.attn\"(\"model \u{e9}.rs\":12:0))"), "{text}");
     assert!(text.contains("partita.role = \"grad_of %arg0\""), "{text}");
     assert!(text.contains("unreduced={\"y\":(1)2, \"y\":(2)2 max}"), "{text}");
-    let bare = print_with(&graph, &PrintOptions { locations: false });
+    let bare = print_with(&graph, &PrintOptions { locations: false, ..Default::default() });
     assert!(!bare.contains("loc("));
     let read = parse(&bare).unwrap();
     assert_eq!(read.values, canonical(&graph).values);

@@ -23,7 +23,7 @@ use crate::builder::GraphBuilder;
 use crate::graph::ValueId;
 use crate::literal::Literal;
 use crate::op::{Cost, GradientContext, Op, Operation, RankCall};
-use crate::text::{self, OpParser};
+use crate::text::{self, OpParser, OpPrinter};
 use crate::types::TensorType;
 use partita_base::{Diagnostic, Result};
 
@@ -227,6 +227,26 @@ fn print_groups(groups: &[Vec<usize>]) -> String {
     let list = if width == 0 { String::new() } else { format!("[{}]", rows.join(", ")) };
     format!("dense<{list}> : tensor<{}x{width}xi64>", groups.len())
 }
+
+/// Properties of a collective whose groups or pairs name ranks, with the channel that makes partitions of them; none if
+/// ranks are replicas.
+fn print_members(printer: &OpPrinter, mut properties: Vec<Property>) -> Vec<Property> {
+    if !printer.printer.ranks_are_replicas() {
+        properties.push((CHANNEL.0, CHANNEL.1.to_string()));
+    }
+    properties
+}
+
+/// As [`print_members`], for collectives whose groups name replicas unless `use_global_device_ids` says otherwise.
+fn print_ranks(printer: &OpPrinter, mut properties: Vec<Property>) -> Vec<Property> {
+    if !printer.printer.ranks_are_replicas() {
+        properties.push(("use_global_device_ids", String::new()));
+    }
+    print_members(printer, properties)
+}
+
+/// Name and text of a property.
+type Property = (&'static str, String);
 
 /// Entries that groups may have: the ranks of the largest mesh.
 const GROUPS_LIMIT: usize = 1 << 24;

@@ -5,10 +5,10 @@ use super::super::checks::{operand_count, sizes};
 use super::super::control::shapes_of;
 use super::super::reduce::refused;
 use super::{
-    CHANNEL, Groups, ReduceScatter, alone, check_dim, check_groups, check_operand, check_ranks,
+    Groups, ReduceScatter, alone, check_dim, check_groups, check_operand, check_ranks,
     checked, cut, dim_extent, even_extent, even_pieces, generic, identity, join, memberships, movement,
     named_by_channel, named_by_flags, not_manual, for_each_operand, ranks_of, parse_extents,
-    parse_rank_groups, print_groups, start_of, transposed,
+    parse_rank_groups, print_groups, print_members, print_ranks, start_of, transposed,
 };
 use crate::graph::{Graph, Node, ValueId};
 use crate::literal::Literal;
@@ -371,12 +371,10 @@ impl TextForm for AllGather {
         if self.extents != vec![own; members] {
             printer.attributes.push(("partita.extents".to_string(), print_array(&self.extents)));
         }
-        let properties = [
+        let properties = print_ranks(printer, vec![
             ("all_gather_dim", format!("{} : i64", self.dim)),
-            (CHANNEL.0, CHANNEL.1.to_string()),
             ("replica_groups", print_groups(&self.groups)),
-            ("use_global_device_ids", String::new()),
-        ];
+        ]);
         printer.generic("stablehlo.all_gather", &properties, &[]);
     }
 }
@@ -406,13 +404,12 @@ impl TextForm for AllToAll {
                 .attributes
                 .push(("partita.concat_extents".to_string(), print_array(&self.concat_extents)));
         }
-        let properties = [
-            (CHANNEL.0, CHANNEL.1.to_string()),
+        let properties = print_members(printer, vec![
             ("concat_dimension", format!("{} : i64", self.concat_dim)),
             ("replica_groups", print_groups(&self.groups)),
             ("split_count", format!("{members} : i64")),
             ("split_dimension", format!("{} : i64", self.split_dim)),
-        ];
+        ]);
         printer.generic("stablehlo.all_to_all", &properties, &[]);
     }
 }
@@ -437,10 +434,9 @@ impl TextForm for CollectivePermute {
     fn print(&self, printer: &mut OpPrinter) {
         let rows: Vec<String> = self.pairs.iter().map(|(from, to)| format!("[{from}, {to}]")).collect();
         let list = if rows.is_empty() { String::new() } else { format!("[{}]", rows.join(", ")) };
-        let properties = [
-            (CHANNEL.0, CHANNEL.1.to_string()),
+        let properties = print_members(printer, vec![
             ("source_target_pairs", format!("dense<{list}> : tensor<{}x2xi64>", rows.len())),
-        ];
+        ]);
         printer.generic("stablehlo.collective_permute", &properties, &[]);
     }
 }
@@ -466,7 +462,7 @@ fn parse_collective_permute(op: &mut OpParser) -> Result<Vec<ValueId>> {
 impl TextForm for CollectiveBroadcast {
     /// The generic form.
     fn print(&self, printer: &mut OpPrinter) {
-        let properties = [(CHANNEL.0, CHANNEL.1.to_string()), ("replica_groups", print_groups(&self.groups))];
+        let properties = print_members(printer, vec![("replica_groups", print_groups(&self.groups))]);
         printer.generic("stablehlo.collective_broadcast", &properties, &[]);
     }
 }

@@ -106,9 +106,10 @@ pub(super) const PARSERS: &[(&str, ParseOp)] =
     &[("stablehlo.partition_id", parse_partition_id), ("stablehlo.replica_id", parse_replica_id)];
 
 impl TextForm for PartitionId {
-    /// `stablehlo.partition_id : tensor<ui32>`.
+    /// `stablehlo.partition_id : tensor<ui32>`; `replica_id` if ranks are replicas.
     fn print(&self, printer: &mut OpPrinter) {
-        printer.push("stablehlo.partition_id");
+        let replicas = printer.printer.ranks_are_replicas();
+        printer.push(if replicas { "stablehlo.replica_id" } else { PARTITION_ID });
         printer.attributes();
         let results = printer.result_types();
         printer.push(&format!(" : {}", results[0]));
@@ -135,6 +136,7 @@ fn parse_replica_id(op: &mut OpParser) -> Result<Vec<ValueId>> {
     op.arity(0)?;
     let own = processes(op)?;
     match (own.replicas, own.partitions) {
+        (2.., Some(1)) => op.finish(PartitionId),
         (2.., Some(partitions)) => of_rank(op, BinaryKind::Divide, partitions),
         _ => op.finish(Constant { value: Literal::new([], vec![0u32]) }),
     }

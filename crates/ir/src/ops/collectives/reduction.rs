@@ -5,9 +5,9 @@ use super::super::checks::{operand_count, sizes};
 use super::super::control::shapes_of;
 use super::super::reduce::{Numbers, Reducer, check_combiner, combiner_region, refused};
 use super::{
-    AllGather, CHANNEL, Groups, alone, check_dim, check_groups, check_operand, check_ranks, checked, cut,
+    AllGather, Groups, alone, check_dim, check_groups, check_operand, check_ranks, checked, cut,
     dim_extent, even_extent, even_pieces, generic, identity, memberships, movement, named_by_channel,
-    named_by_flags, not_manual, for_each_operand, parse_extents, parse_rank_groups, print_groups, start_of, transposed,
+    named_by_flags, not_manual, for_each_operand, parse_extents, parse_rank_groups, print_groups, print_ranks, start_of, transposed,
 };
 use crate::graph::{Graph, Node, ValueId};
 use crate::literal::Literal;
@@ -212,11 +212,9 @@ fn parse_combiner(op: &mut OpParser) -> Result<Combiner> {
 impl TextForm for AllReduce {
     /// The generic form, with the combiner as a region.
     fn print(&self, printer: &mut OpPrinter) {
-        let properties = [
-            (CHANNEL.0, CHANNEL.1.to_string()),
+        let properties = print_ranks(printer, vec![
             ("replica_groups", print_groups(&self.groups)),
-            ("use_global_device_ids", String::new()),
-        ];
+        ]);
         let body = combiner_region(self.combiner, printer.operand_types()[0].dtype);
         printer.generic("stablehlo.all_reduce", &properties, &[&body]);
     }
@@ -262,12 +260,10 @@ impl TextForm for ReduceScatter {
         if Some(&self.extents) != even_pieces(own, &self.groups).as_ref() {
             printer.attributes.push(("partita.extents".to_string(), print_array(&self.extents)));
         }
-        let properties = [
-            (CHANNEL.0, CHANNEL.1.to_string()),
+        let properties = print_ranks(printer, vec![
             ("replica_groups", print_groups(&self.groups)),
             ("scatter_dimension", format!("{} : i64", self.dim)),
-            ("use_global_device_ids", String::new()),
-        ];
+        ]);
         let body = combiner_region(self.combiner, printer.operand_types()[0].dtype);
         printer.generic("stablehlo.reduce_scatter", &properties, &[&body]);
     }

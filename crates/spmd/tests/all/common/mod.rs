@@ -8,7 +8,7 @@ pub mod table;
 use partita_base::DType;
 use partita_ir::{Graph, Literal, TensorType, interpret};
 use partita_mesh::Mesh;
-use partita_spmd::{Options, Partitioned, partition, virtual_ranks};
+use partita_spmd::{Options, Partitioned, partition, uniform, virtual_ranks};
 
 /// Numbers in (-1, 1), or from -4 to 4 for integers, that depend on nothing but the seed.
 pub fn numbers(shape: &[usize], seed: u64, dtype: DType) -> Literal {
@@ -61,12 +61,34 @@ pub fn check(
 ) -> Result<Partitioned, (&'static str, String)> {
     let partitioned = partition(graph, mesh, options).map_err(|e| (e.code, e.to_string()))?;
     let actual = virtual_ranks::interpret(&partitioned, inputs).map_err(|e| ("interpret", e.to_string()))?;
+    compare("numbers", &actual, expected)?;
+    check_uniform(&partitioned, inputs, expected)?;
+    Ok(partitioned)
+}
+
+fn compare(
+    code: &'static str,
+    actual: &[Literal],
+    expected: &[Literal],
+) -> Result<(), (&'static str, String)> {
     for (position, (a, e)) in actual.iter().zip(expected).enumerate() {
         if let Some(difference) = difference(a, e) {
-            return Err(("numbers", format!("output {position}: {difference}")));
+            return Err((code, format!("output {position}: {difference}")));
         }
     }
-    Ok(partitioned)
+    Ok(())
+}
+
+/// Runs the one program of all ranks and compares with `expected`.
+pub fn check_uniform(
+    partitioned: &Partitioned,
+    inputs: &[Literal],
+    expected: &[Literal],
+) -> Result<(), (&'static str, String)> {
+    let program = uniform(partitioned).map_err(|e| (e.code, e.to_string()))?;
+    let failed = |e: Box<partita_base::Diagnostic>| ("uniform", e.to_string());
+    let actual = virtual_ranks::interpret_uniform(partitioned, &program, inputs).map_err(failed)?;
+    compare("uniform numbers", &actual, expected)
 }
 
 /// Runs the ranks' own graphs, with their numbers folded in, and compares them bit by bit with the
