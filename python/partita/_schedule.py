@@ -229,9 +229,9 @@ class Schedule(At):
         its layout and the causes of it. E257 or E258 for a name that the step does not have."""
         return self._native.explain(name)
 
-    def collectives(self) -> list[tuple[str, str, int, int]]:
+    def collectives(self, rank: int = 0) -> list[tuple[str, str, int, int]]:
         """How often ranks meet in a step: phase, collective, how often, bytes."""
-        return self._native.collectives()
+        return self._native.collectives(rank)
 
     def program(self, rank: int = 0) -> str:
         """The program of a rank as text: one line per instruction. E014 if there is no such rank."""

@@ -112,19 +112,21 @@ impl Schedule {
             let notes = built.notes.clone();
             let explained = Explained::new(built, schedule.graph().clone(), notes);
             match name {
-                None => Ok(explained.overview_of(&programs).text()),
+                None => Ok(explained.overview_of(&programs, 0)?.text()),
                 Some(name) => Ok(explained.about(&name, &mut |_, _| ())?.text()),
             }
         })
     }
 
-    /// How often ranks meet in a step: (phase, collective, count, bytes).
-    fn collectives(&self, py: Python<'_>) -> PyResult<Vec<(String, String, usize, usize)>> {
+    /// The collectives of a rank in a step: (phase, collective, count, bytes).
+    #[pyo3(signature = (rank=0))]
+    fn collectives(&self, py: Python<'_>, rank: usize) -> PyResult<Vec<(String, String, usize, usize)>> {
         detached(py, || {
             let built = self.locked().build()?;
+            built.place_of(rank)?;
             let programs =
                 lower_stages(&stages(&built), &LowerOptions::default(), &CpuStep::default().options.cpu)?;
-            let counts = partita_program::counts(&programs);
+            let counts = partita_program::counts(&programs, rank);
             let mut found = Vec::new();
             for (phase, counts) in counts.phases() {
                 for (kind, count) in counts.kinds.iter().filter(|(_, count)| count.count > 0) {

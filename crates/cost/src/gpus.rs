@@ -211,8 +211,10 @@ impl Gpu {
         // A matmul takes a kernel's constant time beside the time at its best rate.
         let reached = |best: f64, per_s: f64| {
             let constant = KERNEL_S * per_s * best;
-            Curve::new((0..17).map(|power| 10f64.powi(power)).map(|n| (n, best * n / (n + constant))).collect())
-                .expect("more work takes longer")
+            Curve::new(
+                (0..17).map(|power| 10f64.powi(power)).map(|n| (n, best * n / (n + constant))).collect(),
+            )
+            .expect("more work takes longer")
         };
         Device {
             kind: self.kind.to_string(),
@@ -227,7 +229,13 @@ impl Gpu {
     }
 
     /// So many nodes of so many devices; `far` and `near` replace bandwidths of the data sheet, in bytes per second.
-    pub fn cluster(&self, nodes: Option<usize>, per_node: usize, near: Option<f64>, far: Option<f64>) -> Cluster {
+    pub fn cluster(
+        &self,
+        nodes: Option<usize>,
+        per_node: usize,
+        near: Option<f64>,
+        far: Option<f64>,
+    ) -> Cluster {
         let algorithm = Algorithm::Ring;
         let bytes_per_s = near.unwrap_or(self.near_bytes_per_s);
         let near = Link { latency_s: NVLINK_LATENCY_S, bytes_per_s, algorithm };
@@ -238,7 +246,8 @@ impl Gpu {
             levels.push(Level { ranks: Some(per_node), link: near });
         }
         if nodes != Some(1) || levels.is_empty() {
-            levels.push(Level { ranks: nodes.map(|nodes| nodes * per_node).filter(|&all| all > 1), link: far });
+            levels
+                .push(Level { ranks: nodes.map(|nodes| nodes * per_node).filter(|&all| all > 1), link: far });
         }
         Cluster { name: self.names[0].to_string(), device: self.device(), levels }
     }

@@ -90,7 +90,8 @@ impl Collective {
             let within = rings.iter().filter(|inner| inner.link.bytes_per_s > ring.link.bytes_per_s);
             ring.link.bytes_per_s * within.map(|inner| inner.ranks).product::<usize>() as f64
         };
-        let slowest_level = rings.iter().filter(|ring| ring.ranks > 1).map(shared).fold(f64::INFINITY, f64::min);
+        let slowest_level =
+            rings.iter().filter(|ring| ring.ranks > 1).map(shared).fold(f64::INFINITY, f64::min);
         let once = |hops: &dyn Fn(&Ring) -> usize, bytes_per_s: f64| {
             let latency_s: f64 = rings.iter().map(|ring| ring.link.latency_s * hops(ring) as f64).sum();
             latency_s + (ranks - 1) as f64 / ranks as f64 * bytes / bytes_per_s

@@ -82,7 +82,7 @@ pub enum Command {
     Eval(EvalArgs),
     /// Continue a text with a saved run.
     Generate(GenerateArgs),
-    /// Write the weights of a run, or a plan, in the form of another program.
+    /// Write the weights of a run, or a plan, in another format.
     Export(ExportArgs),
     /// Predict the time and memory of a step on a cluster, from the programs that would run.
     Simulate(SimulateArgs),
@@ -170,7 +170,7 @@ pub struct ShowArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub flags: ConfigFlags,
-    /// Print only the plan, in this form.
+    /// Print only the plan, in this format.
     #[arg(long = "as", value_enum, value_name = "FORM")]
     pub form: Option<PlanForm>,
     /// Print only the step, at this stage of lowering.
@@ -185,6 +185,9 @@ pub struct ExplainArgs {
     pub config: String,
     /// A parameter, a module (its output), `module.input`, a collective such as all_reduce:3, or a code.
     pub name: Option<String>,
+    /// The rank whose collectives are counted.
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "name")]
+    pub rank: usize,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub flags: ConfigFlags,
@@ -204,7 +207,7 @@ pub struct LowerArgs {
     /// The stage of lowering.
     #[arg(long, value_enum, default_value_t = Stage::Local)]
     pub stage: Stage,
-    /// The rank whose step is printed.
+    /// The rank whose step is printed, or whose collectives are counted.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub rank: usize,
     /// Also compute the gradient with respect to the first real input.
@@ -246,23 +249,24 @@ pub struct SimulateArgs {
 /// Flags of `timetable`.
 #[derive(Args, Clone, Debug)]
 pub struct TimetableArgs {
-    /// The name of a timetable, such as 1f1b, or a CSV file in the form of PyTorch; without it, all names are listed.
+    /// The name of a timetable, such as 1f1b, or a file in the CSV format of torch.distributed.pipelining; without it,
+    /// all names are listed.
     #[arg(value_name = "NAME|FILE.csv")]
     pub name: Option<String>,
-    /// Slices of the mesh along pp.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
-    pub slices: u32,
-    /// Microbatches of a step.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub microbatches: u32,
+    /// Slices of the mesh along pp, 4 by default; a CSV file has its own number.
+    #[arg(long, value_name = "N", requires = "name", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub slices: Option<u32>,
+    /// Microbatches of a step, 8 by default; a CSV file has its own number.
+    #[arg(long, value_name = "N", requires = "name", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub microbatches: Option<u32>,
     /// Draw the forward passes alone, as inference runs them.
-    #[arg(long)]
+    #[arg(long, requires = "name")]
     pub forward: bool,
     /// Also write the picture to a new SVG file.
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, value_name = "FILE.svg", requires = "name")]
     pub svg: Option<PathBuf>,
     /// Also write the tasks to a new CSV file, which --timetable and PyTorch read.
-    #[arg(long, value_name = "FILE.csv")]
+    #[arg(long, value_name = "FILE.csv", requires = "name")]
     pub csv: Option<PathBuf>,
 }
 
@@ -322,7 +326,7 @@ pub struct ExportArgs {
     /// The folder of a run or of one of its checkpoints, a config, or a plan file.
     #[arg(value_name = "RUN|CONFIG|PLAN")]
     pub source: String,
-    /// The form: safetensors for the weights; toml, dict or calls for the plan.
+    /// The format: safetensors for the weights; toml, dict or calls for the plan.
     #[arg(long = "for", value_enum, value_name = "FORM")]
     pub form: ExportForm,
     /// A new file; by default MODEL.safetensors for weights, and standard output for plans.
@@ -421,9 +425,9 @@ pub enum PlanForm {
     /// Calls, as Slapo writes schedules.
     #[value(alias = "slapo")]
     Calls,
-    /// A dictionary from modules to styles.
+    /// A TOML table: pattern = style.
     Dict,
-    /// A plan file.
+    /// A plan file with a TOML table for each line, which keeps its source.
     Toml,
 }
 
@@ -435,9 +439,9 @@ pub enum ExportForm {
     /// A plan as calls, in the style of Slapo.
     #[value(alias = "slapo")]
     Calls,
-    /// A plan as a dictionary from modules to styles.
+    /// A plan as a TOML table: pattern = style.
     Dict,
-    /// A plan file.
+    /// A plan as a file with a TOML table for each line, which keeps its source.
     Toml,
 }
 

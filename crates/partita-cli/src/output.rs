@@ -381,13 +381,15 @@ fn summary_table(summary: &Summary) -> String {
     add("model", summary.model_nats.map(nats));
     add("bigram counts", summary.bigram_nats.map(nats));
     add("unigram counts", summary.unigram_nats.map(nats));
-    add("speed", Some(format!("{} tokens/s", short(summary.tokens_per_s))));
+    // A resumed run may have had nothing left to do.
+    let has_run = summary.tokens_per_s > 0.0;
+    add("speed", has_run.then(|| format!("{} tokens/s", short(summary.tokens_per_s))));
     let alone =
         |speed: f64| format!("{} tokens/s, with the cores that the ranks of the mesh share", short(speed));
     add("one device", summary.tokens_per_s_one_device.map(alone));
     add("time", Some(duration(summary.seconds)));
     let used = summary.peak_bytes_used.map_or(String::new(), |used| format!(", {} used", bytes(used)));
-    add("memory per rank", Some(format!("{} planned{used}", bytes(summary.peak_bytes_planned))));
+    add("memory per rank", has_run.then(|| format!("{} planned{used}", bytes(summary.peak_bytes_planned))));
     add("verified", summary.verify_ok.map(|ok| if ok { "yes".into() } else { "no: results differ".into() }));
     add("checkpoint", summary.checkpoint.clone());
     rows.iter().map(|(label, value)| format!("{label:<16} {value}\n")).collect()
@@ -408,7 +410,7 @@ fn verify_text(report: &Report) -> String {
     };
     let rows: Vec<Vec<String>> = worst.iter().take(TENSORS_SHOWN).map(|error| row(error)).collect();
     // Nothing is compared where ranks disagree among themselves.
-    let header = ["tensor", "relative error", "of permitted", "wrong", "excused"];
+    let header = ["tensor", "relative error", "error over tolerance", "out of tolerance", "within rounding"];
     let mut text = if rows.is_empty() { String::new() } else { table(&header, &rows) };
     if worst.len() > rows.len() {
         text += &format!("and {} more tensors, closer than these\n", worst.len() - rows.len());
@@ -435,7 +437,7 @@ fn verify_text(report: &Report) -> String {
 
 /// Kinds that occur, all-reduces in any case: `2 (6)` is 2 meetings that carry 6 tensors.
 pub(crate) fn counts_table(counts: &Counts) -> String {
-    let Counts { meetings, logical, bytes: sizes } = counts;
+    let Counts { rank, meetings, logical, bytes: sizes } = counts;
     let phases = [
         ("forward", meetings.forward, logical.forward, sizes.forward),
         ("backward", meetings.backward, logical.backward, sizes.backward),
@@ -462,7 +464,10 @@ pub(crate) fn counts_table(counts: &Counts) -> String {
         })
         .collect();
     table(&header, &rows)
-        + "collectives of a rank in one step; in parentheses: tensors, if a collective carries several\n"
+        + &format!(
+            "collectives of rank {rank} in one step; in parentheses: tensors, if a collective carries several\n\
+             bytes: size of the unsharded tensors, summed over the collectives\n"
+        )
 }
 
 /// One row for each bucket of gradients.

@@ -327,7 +327,7 @@ impl Config {
         let cluster = reader.section("cluster", cluster)?;
         let plan = reader.section("plan", |s| {
             Ok(PlanConfig {
-                file: s.find("file", "the other keys of the section, else the ready plan", "plan file")?,
+                file: s.find("file", "the other keys of the section, else the built-in plan", "plan file")?,
                 sequence_parallel: s.get(
                     "sequence_parallel",
                     false,
@@ -388,16 +388,30 @@ impl Train {
                 steps: s.get("steps", 100, "optimizer steps")?,
                 batch: s.get("batch", terms.rows.unwrap_or(32), "rows of the global batch")?,
                 microbatches: s.get("microbatches", 1, "microbatches of a step")?,
-                timetable: timetable(s.find(
+                timetable: match s.find::<String>(
                     "timetable",
                     &Value::from(Order::default().name()).to_string(),
-                    "order in which pipeline stages process microbatches: a name, or a CSV file in PyTorch's form",
-                )?)?,
+                    "order of microbatches in a pipeline: a name, or a CSV file of torch.distributed.pipelining",
+                )? {
+                    None => Order::default(),
+                    Some(name) => Order::open(&name).map_err(|error| match error.at {
+                        None => error.at("train.timetable"),
+                        Some(_) => error,
+                    })?,
+                },
                 seed: s.get("seed", 1, "seed of initial values, data order and dropout")?,
                 dtype,
-                validate_every: s.get("validate_every", 0, "steps between validations; 0 validates only at the end")?,
+                validate_every: s.get(
+                    "validate_every",
+                    0,
+                    "steps between validations; 0 validates only at the end",
+                )?,
                 validate_batches: s.get("validate_batches", 8, "batches of a validation")?,
-                sample_bytes: s.get("sample_bytes", 240, "bytes of the text generated at the end; 0 for none")?,
+                sample_bytes: s.get(
+                    "sample_bytes",
+                    240,
+                    "bytes of the text generated at the end; 0 for none",
+                )?,
                 memory_limit: match s.raw(
                     "memory_limit",
                     "limit",
@@ -458,21 +472,6 @@ fn blame_file(error: Box<Diagnostic>, file: &str, changed: &[&str]) -> Box<Diagn
 
 /// A model with more layers than this is a typo.
 const MOST_LAYERS: usize = 4096;
-
-/// A timetable by name or from a CSV file, the default one where none is given. E462 for one that does not exist, E005
-/// for a file that cannot be read.
-fn timetable(name: Option<String>) -> Result<Order> {
-    match name {
-        None => Ok(Order::default()),
-        Some(file) if file.ends_with(".csv") => {
-            let text = std::fs::read_to_string(&file).map_err(|error| {
-                Diagnostic::new("E005", format!("no timetable file `{file}`")).found(error.to_string())
-            })?;
-            Order::from_csv(&text, &file)
-        }
-        Some(name) => Order::named(&name).map_err(|error| error.at("train.timetable")),
-    }
-}
 
 /// E340 where a key says which part of `data.path` is read, and there is no path.
 fn check_data(data: &Data) -> Result<()> {

@@ -397,7 +397,7 @@ fn layouts(graph: &Graph, mesh: &Mesh) -> Result<String> {
 fn collectives(lowering: &Lowering) -> String {
     let mut lines = String::new();
     let of_phases = match lowering.programs() {
-        Some(set) => counts(set),
+        Some(set) => counts(set, 0),
         None => {
             let graph = &lowering.graphs()[0].graph;
             for node in graph.nodes.iter().filter(|node| node.op.is_collective()) {

@@ -16,6 +16,7 @@ use partita_ir::Registry;
 use partita_ir::port::LOSS;
 use partita_mesh::Mesh;
 use partita_nn::{Model, with_cotangents};
+use partita_pipeline::Order;
 use partita_program::{LowerOptions, ProgramSet, lower_stages};
 use partita_runtime::checkpoint::Checkpoint;
 use partita_runtime::{Cpu, Processes, RunnerOptions};
@@ -282,9 +283,47 @@ impl Session {
         }
     }
 
-    /// Facts about a built step for the user, a better mesh included if ranks are idle.
+    /// Facts about a built step for the user: choices of the config without effect, and a better mesh or more
+    /// microbatches if ranks are idle.
     pub fn notes(&self, model: &Model, built: &Built) -> Vec<String> {
-        built.notes.iter().cloned().chain(self.advice(model, built)).collect()
+        let told = built.notes.iter().cloned();
+        told.chain(self.unused(built)).chain(self.bubble(built)).chain(self.advice(model, built)).collect()
+    }
+
+    /// Choices of the config that change nothing here.
+    fn unused(&self, built: &Built) -> Vec<String> {
+        let config = &self.config;
+        let mut notes = Vec::new();
+        if config.train.timetable != Order::default() && built.timetable.is_none() {
+            notes.push(format!("the timetable changes nothing: mesh {} has one pipeline stage", self.mesh));
+        }
+        let has_tp = self.mesh.axis_named("tp").is_some_and(|axis| axis.size > 1);
+        let missing = match (config.plan.file.is_some() || !config.plan.styles.is_empty(), has_tp) {
+            (true, _) => "it selects lines of the built-in plan, and another plan is given".to_string(),
+            (false, false) => format!("mesh {} has no axis `tp` of several ranks", self.mesh),
+            (false, true) => return notes,
+        };
+        if config.plan.vocab_parallel {
+            notes.push(format!("`--vocab-parallel` changes nothing: {missing}"));
+        }
+        notes
+    }
+
+    /// That one microbatch leaves the stages of a pipeline waiting for each other.
+    fn bubble(&self, built: &Built) -> Option<String> {
+        let timetable = built.timetable.as_ref().filter(|timetable| timetable.trains())?;
+        let times = timetable.times(|task| task.kind.slots()).ok()?;
+        let slices = timetable.slices.len();
+        let (all, idle) =
+            (times.makespan() * slices, (0..slices).map(|slice| times.bubble_of(slice)).sum::<usize>());
+        (timetable.microbatches == 1).then(|| {
+            format!(
+                "with 1 microbatch, the stages of the pipeline are idle {:.0}% of the time: `--microbatches {}` or more \
+                 keeps them busier",
+                100.0 * idle as f64 / all.max(1) as f64,
+                4 * slices
+            )
+        })
     }
 
     /// A better mesh, if ranks are idle and the cost model knows one.

@@ -1,5 +1,5 @@
-//! The stages of a pipeline for people and tools: where each begins and ends, what it holds and computes, and why it ends
-//! there.
+//! The stages of a pipeline for people and tools: which slice of the mesh runs them, what it holds and computes, and why
+//! each stage ends where it does.
 
 use partita_ir::{Graph, Node, Operation, Phase, Role};
 use partita_schedule::{Built, Primitive, Stage};
@@ -8,8 +8,10 @@ use serde::Serialize;
 /// What one slice of the mesh runs in a pipeline.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct StageRow {
-    /// Its number: the slices in the order of the pipeline.
+    /// The number of the slice, which is that of its stage if every slice runs one.
     pub stage: usize,
+    /// The stages of the model that it runs.
+    pub stages: Vec<usize>,
     /// The mesh of the slice.
     pub mesh: String,
     /// The ranks of the slice.
@@ -20,20 +22,28 @@ pub struct StageRow {
     pub parameters: usize,
     /// Floating-point operations of the forward pass of a step, over all ranks of the slice.
     pub forward_flops: f64,
-    /// Microbatches whose forward pass is done and whose backward pass is not, at most.
+    /// Activations that it holds at most: pairs of a stage and a microbatch whose forward pass is done and whose
+    /// backward pass is not.
     pub in_flight: usize,
-    /// Why the model is cut after it; empty for the last stage.
+    /// Why the model is cut after its stages; empty for the last stage.
     pub because: String,
 }
 
-/// The stages of a step; empty without a pipeline.
+/// The slices of a pipeline with their stages; empty without a pipeline.
 pub fn stage_table(built: &Built) -> Vec<StageRow> {
     let Some(timetable) = &built.timetable else { return Vec::new() };
-    let because = because(built);
+    let slice_of_stage = timetable.slice_of_stage();
     let row = |(number, stage): (usize, &Stage)| {
         let graph = &stage.partitioned.graph;
         let parameters = || graph.inputs.iter().filter(|&&value| graph.value(value).role == Role::Param);
         let forward = graph.nodes.iter().filter(|node| node.phase == Phase::Forward);
+        let stages: Vec<usize> = (0..timetable.stages).filter(|&s| slice_of_stage[s] == number).collect();
+        let mut because: Vec<String> = Vec::new();
+        for line in stages.iter().filter_map(|&stage| because_of(built, stage)) {
+            if !because.contains(&line) {
+                because.push(line);
+            }
+        }
         StageRow {
             stage: number,
             mesh: stage.partitioned.mesh.to_string(),
@@ -42,10 +52,17 @@ pub fn stage_table(built: &Built) -> Vec<StageRow> {
             parameters: parameters().map(|&value| graph.ty(value).element_count()).sum(),
             forward_flops: forward.map(|node| flops(graph, node)).sum(),
             in_flight: timetable.peak(number),
-            because: if number + 1 < built.stages.len() { because.clone() } else { String::new() },
+            because: because.join("; "),
+            stages,
         }
     };
     built.stages.iter().enumerate().map(row).collect()
+}
+
+/// What a listing calls the parts of a pipeline: stages, or slices of the mesh if these run several stages each.
+pub fn part_name(built: &Built) -> &'static str {
+    let stages = built.timetable.as_ref().map_or(1, |timetable| timetable.stages);
+    if stages > built.stages.len() { "slice" } else { "stage" }
 }
 
 fn flops(graph: &Graph, node: &Node) -> f64 {
@@ -65,14 +82,13 @@ fn modules<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
     modules
 }
 
-/// The line of the plan, or the rule, that cuts the model.
-fn because(built: &Built) -> String {
-    let cuts = built.plan.entries.iter().filter(|entry| {
-        matches!(entry.primitive, Primitive::PipelineSplit { .. } | Primitive::Layers { .. })
-    });
-    let lines: Vec<String> = cuts.map(|entry| entry.describe()).collect();
-    match lines.is_empty() {
-        true => "the default: blocks split so that stages have similar forward FLOPs".to_string(),
-        false => lines.join("; "),
+/// The line of the plan, or the rule, that ends a stage; `None` for the last one.
+fn because_of(built: &Built, stage: usize) -> Option<String> {
+    let line = built.ending_lines.get(stage)?;
+    if !line.is_empty() {
+        return Some(line.clone());
     }
+    let is_layers = |entry: &&partita_schedule::Entry| matches!(entry.primitive, Primitive::Layers { .. });
+    let chosen = "chosen automatically: blocks split so that stages have similar forward FLOPs";
+    Some(built.plan.entries.iter().find(is_layers).map_or(chosen.to_string(), |entry| entry.describe()))
 }

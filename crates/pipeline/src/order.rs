@@ -3,6 +3,7 @@
 use crate::Timetable;
 use crate::timetables::{self, Named};
 use partita_base::{Diagnostic, Result};
+use std::path::Path;
 
 /// The order in which pipeline stages work on microbatches.
 #[derive(Clone, Debug)]
@@ -36,7 +37,7 @@ impl Order {
         timetables::find(name).map(Order::Named)
     }
 
-    /// A user's table in the form of PyTorch's CSV files; `origin` is what messages call it.
+    /// A user's table in the CSV format of torch.distributed.pipelining; `origin` is what messages call it.
     ///
     /// # Errors
     /// As [`Timetable::from_csv`].
@@ -46,6 +47,22 @@ impl Order {
             error.at(place)
         })?;
         Ok(Order::Given(origin.to_string(), timetable))
+    }
+
+    /// A timetable by its name, or from a CSV file.
+    ///
+    /// # Errors
+    /// E462 if it does not exist, E005 for a file that cannot be read, and those of [`Timetable::from_csv`].
+    pub fn open(name: &str) -> Result<Order> {
+        if !name.to_lowercase().ends_with(".csv") && !Path::new(name).is_dir() {
+            return Order::named(name);
+        }
+        let text = std::fs::read_to_string(name).map_err(|error| {
+            Diagnostic::new("E005", format!("the timetable `{name}` cannot be read"))
+                .expected("the name of a timetable, or a CSV file")
+                .found(error.to_string())
+        })?;
+        Order::from_csv(&text, name)
     }
 
     /// What messages call it.

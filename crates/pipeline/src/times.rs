@@ -32,7 +32,12 @@ impl Times {
         }
     }
 
-    /// The longest time that a slice does not work: the makespan less its work.
+    /// How long a slice does not work: the makespan less its work.
+    pub fn bubble_of(&self, slice: usize) -> usize {
+        self.makespan().saturating_sub(self.work[slice])
+    }
+
+    /// The longest time that a slice does not work.
     pub fn bubble(&self) -> usize {
         self.work.iter().map(|work| self.makespan().saturating_sub(*work)).max().unwrap_or(0)
     }

@@ -145,6 +145,17 @@ impl Transfer {
             other => full_bytes(other.kind(), input, output),
         }
     }
+
+    /// As [`Transfer::full_bytes`], of a send only the bytes that the member sends.
+    pub fn sent_bytes(&self, member: usize) -> usize {
+        match &self.exchange {
+            CollectiveOp::Send { boxes } => {
+                let own = boxes.iter().filter(|moved| moved.source == member).map(BoxMove::elements);
+                own.sum::<usize>() * self.inputs[member].dtype.size_bytes()
+            }
+            _ => self.full_bytes(member),
+        }
+    }
 }
 
 /// One collective of one group of ranks. A bucket carries several tensors of one kind.

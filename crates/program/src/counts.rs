@@ -1,4 +1,4 @@
-//! Counts collectives and their payload, by part of the step and kind.
+//! Counts the collectives of a rank and their payload, by part of the step and kind.
 
 use crate::collective::{CollectiveKind, kind};
 use crate::passes::bucket::phase_class;
@@ -14,8 +14,8 @@ pub struct KindCount {
     pub count: usize,
     /// Tensors, which is the number of collectives before bucketing.
     pub logical: usize,
-    /// Payload of one rank in bytes of the full tensors (the operand of a reduction, the result of
-    /// a gather, the operand of others), on the rank where it is largest. The bytes on a link
+    /// Payload of the rank in bytes of the full tensors (the operand of a reduction, the result of
+    /// a gather, the operand of others); of a send, the bytes that leave the rank. The bytes on a link
     /// depend on the algorithm.
     pub bytes: usize,
 }
@@ -105,27 +105,20 @@ pub(crate) fn full_bytes(kind: CollectiveKind, input: &TensorType, output: &Tens
     }
 }
 
-/// Counts the collectives of a program set. A bucket counts once, whatever its number of groups.
-/// Collectives whose groups all have a single rank are not counted.
-pub fn counts(set: &ProgramSet) -> Counts {
-    let mut buckets: IndexMap<usize, (Phase, CollectiveKind, KindCount)> = IndexMap::new();
-    for collective in set.collectives.iter().filter(|c| c.members.len() > 1) {
-        let bytes = |member: usize| -> usize {
-            collective.transfers.iter().map(|transfer| transfer.full_bytes(member)).sum()
-        };
-        let bytes = (0..collective.members.len()).map(bytes).max().unwrap_or(0);
-        let fresh = (collective.phase, collective.kind, KindCount::default());
-        let (_, _, count) = buckets.entry(collective.bucket).or_insert(fresh);
-        count.count = 1;
-        count.logical = collective.transfers.len();
-        count.bytes = count.bytes.max(bytes);
-    }
+/// Counts the collectives of a rank's program. A bucket counts once. A group of one rank is not counted, and a
+/// send only where the rank sends, in the part of the step that computes the value.
+pub fn counts(set: &ProgramSet, rank: usize) -> Counts {
     let mut counts = Counts::default();
-    for (phase, kind, count) in buckets.into_values() {
-        let total = counts.of_mut(phase, kind);
-        total.count += count.count;
-        total.logical += count.logical;
-        total.bytes += count.bytes;
+    for collective in set.collectives.iter().filter(|c| c.members.len() > 1) {
+        let Some(member) = collective.member(rank) else { continue };
+        let bytes: usize = collective.transfers.iter().map(|transfer| transfer.sent_bytes(member)).sum();
+        if collective.kind == CollectiveKind::Send && bytes == 0 {
+            continue;
+        }
+        let total = counts.of_mut(collective.phase, collective.kind);
+        total.count += 1;
+        total.logical += collective.transfers.len();
+        total.bytes += bytes;
     }
     counts
 }

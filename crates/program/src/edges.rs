@@ -69,14 +69,14 @@ impl fmt::Display for EdgeCounts {
     /// A table with a line for each edge:
     ///
     /// ```text
-    /// from  to      part  sends  bytes a step  values
+    /// from  to     phase  sends  bytes a step  values
     ///    0   1   forward      4          2048  add in layers.1
     /// ```
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.rows.is_empty() {
             return Ok(());
         }
-        writeln!(f, "from  to      part  sends  bytes a step  values")?;
+        writeln!(f, "from  to     phase  sends  bytes a step  values")?;
         for row in &self.rows {
             let EdgeCount { from, to, sends, bytes, .. } = row;
             let more = row.values.len().saturating_sub(NAMES);
@@ -124,17 +124,22 @@ struct Sent {
     element: usize,
 }
 
+/// The part of the step that computes what a stage sends from the output at this position, `InputGrad` for the
+/// backward pass. A parameter that another stage reads is sent in the forward pass.
+pub(crate) fn phase_of_sent(stage: &Stage, position: usize) -> Phase {
+    let graph = &stage.classes[0].graph;
+    let maker = graph.value(graph.outputs[position]).definition;
+    phase_class(maker.map_or(Phase::Forward, |(node, _)| graph.node(node).phase))
+}
+
 impl Sent {
-    /// The output of a stage at this position. A parameter that another stage reads is sent in the
-    /// forward pass.
+    /// The output of a stage at this position.
     fn of(stage: &Stage, position: usize) -> Sent {
         let graph = &stage.classes[0].graph;
         let value = graph.outputs[position];
-        let maker = graph.value(value).definition;
-        let phase = maker.map_or(Phase::Forward, |(node, _)| graph.node(node).phase);
         Sent {
             name: describe(graph, value),
-            phase: phase_class(phase),
+            phase: phase_of_sent(stage, position),
             element: graph.ty(value).dtype.size_bytes(),
         }
     }

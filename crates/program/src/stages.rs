@@ -2,6 +2,7 @@
 //! sends between stages.
 
 use crate::collective::{Collective, CollectiveKind, CollectiveOp, Transfer};
+use crate::edges::phase_of_sent;
 use crate::passes::emit::nothing;
 use crate::passes::pause;
 use crate::passes::timing::{Timing, splits_backward};
@@ -10,7 +11,7 @@ use crate::program::{Action, Program, ProgramSet};
 use crate::{LowerOptions, RegionTarget, check};
 use indexmap::IndexMap;
 use partita_base::{CollectiveId, Result};
-use partita_ir::{ClassGraph, TensorType};
+use partita_ir::{ClassGraph, Phase, TensorType};
 use partita_mesh::BoxMove;
 use partita_pipeline::Timetable;
 use std::sync::Arc;
@@ -97,6 +98,10 @@ pub fn lower_stages_watched(
         lowerings = lowerings.into_iter().zip(timings).map(|(l, timing)| l.timed(timing)).collect();
     }
     let mut types = vec![Types::default(); step.edges.len()];
+    let mut phases = vec![Phase::Forward; step.edges.len()];
+    for stage in &step.stages {
+        stage.sent.iter().for_each(|&(position, edge)| phases[edge] = phase_of_sent(stage, position));
+    }
     let mut whole = ProgramSet::default();
     let mut sends: IndexMap<usize, Collective> = IndexMap::new();
     let mut lowered = Vec::with_capacity(step.stages.len());
@@ -117,7 +122,8 @@ pub fn lower_stages_watched(
     }
     let buckets = whole.collectives.last().map_or(0, |last| last.bucket + 1);
     for (position, (edge, placeholder)) in sends.into_iter().enumerate() {
-        whole.collectives.push(send(placeholder, &step.edges[edge], &types[edge], buckets + position));
+        let placeholder = Collective { phase: phases[edge], bucket: buckets + position, ..placeholder };
+        whole.collectives.push(send(placeholder, &step.edges[edge], &types[edge]));
     }
     // The last pass checks programs against each other, here those of all stages together.
     check(&whole)?;
@@ -203,7 +209,7 @@ fn renumber(program: &mut Program, ranks: &[usize]) {
 }
 
 /// The collective of an edge.
-fn send(placeholder: Collective, edge: &Edge, types: &Types, bucket: usize) -> Collective {
+fn send(placeholder: Collective, edge: &Edge, types: &Types) -> Collective {
     let any = types.inputs.values().next().expect("a stage sends it");
     let nothing = nothing(any);
     let of = |types: &IndexMap<usize, TensorType>| -> Arc<[TensorType]> {
@@ -216,9 +222,6 @@ fn send(placeholder: Collective, edge: &Edge, types: &Types, bucket: usize) -> C
         members: edge.members.clone().into(),
         transfers: [Transfer { exchange, inputs, outputs, what: edge.name.clone() }].into(),
         label: format!("send of {}", edge.name),
-        phase: placeholder.phase,
-        microbatch: placeholder.microbatch,
-        bucket,
-        edge: placeholder.edge,
+        ..placeholder
     }
 }

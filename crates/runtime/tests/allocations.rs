@@ -9,10 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::*;
-use partita_base::Result;
+use partita_base::{DType, Result};
 use partita_ir::{ClassGraph, CustomOp, Graph, GraphBuilder, Role, TensorType};
-use partita_program::{LowerOptions, lower};
+use partita_mesh::BoxMove;
+use partita_nn::{MlpConfig, ModelConfig, Optimizer, StepOptions, append_update, gradient_graph};
+use partita_pipeline::{Order, Sink, Source, StageGraph, cut, mark};
+use partita_program::{CollectiveKind, Edge, LowerOptions, ProgramSet, Stage, Stages, lower, lower_stages};
 use partita_runtime::{Cpu, CpuKernel, Runner, RunnerOptions, TensorView, TensorViewMut};
+use partita_spmd::microbatch;
 
 struct Counting;
 
@@ -116,33 +120,89 @@ fn with_composites() -> (Vec<Graph>, Cpu) {
     (vec![b.finish_named(vec![("loss".into(), loss)])], cpu)
 }
 
-/// Feeds and runs a step whose input does not change, so that its numbers stay finite.
-fn step(runner: &mut Runner, bytes: &[Vec<Vec<u8>>]) {
-    for (rank, bytes) in bytes.iter().enumerate() {
-        runner.write_input(rank, "x", &bytes[0]).unwrap();
-        if runner.has_input(rank, "rate") {
-            runner.write_input(rank, "rate", &[0; 4]).unwrap();
-        }
+/// The training step of two linear layers, a pipeline stage each, in four microbatches under 1F1B: its programs, and the
+/// graphs of the two ranks.
+fn in_two_stages(cpu: &Cpu) -> Result<(ProgramSet, Vec<Graph>)> {
+    let mlp = MlpConfig { dims: vec![8, 8, 4], ..MlpConfig::default() };
+    let mut forward = ModelConfig::Mlp(mlp).build(8, DType::F32, true)?.forward;
+    mark::evenly(&mut forward, 2)?;
+    let gradients = microbatch(&gradient_graph(&forward)?, 4)?;
+    let step = append_update(&gradients, &StepOptions::new(Optimizer::sgd()))?;
+    let cut = cut(&step, 2, &|stage| stage);
+    let graphs: Vec<Graph> = cut.stages.iter().map(|stage| stage.graph.clone()).collect();
+    let classes: Vec<Vec<ClassGraph>> =
+        graphs.iter().map(|graph| ClassGraph::each(vec![graph.clone()])).collect();
+    let stage = |(number, of): (usize, &StageGraph)| {
+        let received = of.inputs.iter().enumerate().filter_map(|(position, source)| match source {
+            Source::Edge(edge) => Some((position, *edge)),
+            Source::Step(_) => None,
+        });
+        let sent = of.outputs.iter().enumerate().filter_map(|(position, sink)| match sink {
+            Sink::Edge(edge) => Some((position, *edge)),
+            Sink::Step(_) => None,
+        });
+        let (received, sent) = (received.collect(), sent.collect());
+        Stage { classes: &classes[number], ranks: vec![number], received, sent }
+    };
+    let edge = |edge: &partita_pipeline::Edge| {
+        let from = &cut.stages[edge.from.0].graph;
+        let extents = from.ty(from.outputs[edge.from.1]).shape.clone();
+        let start = vec![0; extents.len()];
+        let moved =
+            BoxMove { source: 0, target: 1, source_start: start.clone(), target_start: start, extents };
+        Edge { name: edge.name.clone(), members: vec![edge.from.0, edge.to.0], boxes: vec![moved] }
+    };
+    let timetable = Order::default().timetable(2, 4)?;
+    let stages = Stages {
+        stages: cut.stages.iter().enumerate().map(stage).collect(),
+        edges: cut.edges.iter().map(edge).collect(),
+        timetable: Some(&timetable),
+    };
+    Ok((lower_stages(&stages, &LowerOptions::default(), cpu)?, graphs))
+}
+
+/// Feeds and runs a step whose inputs do not change and whose learning rate is zero, so that its numbers stay finite.
+fn step(runner: &mut Runner, fed: &[(usize, String, Vec<u8>)]) {
+    for (rank, name, bytes) in fed {
+        runner.write_input(*rank, name, bytes).unwrap();
     }
     runner.step().unwrap();
     assert!(runner.read_number(0, "loss").unwrap().is_finite());
 }
 
-/// The number of allocations and the growth of the heap in 20 steps.
+/// The number of allocations and the growth of the heap in 20 steps, without a pipeline.
 fn measure(graphs: &[Graph], options: RunnerOptions) -> (usize, usize) {
-    let inputs = inputs(graphs, 3);
-    let bytes: Vec<Vec<Vec<u8>>> =
-        inputs.iter().map(|rank| rank.iter().map(|l| l.to_bytes()).collect()).collect();
     let set = lower(&ClassGraph::each(graphs.to_vec()), &LowerOptions::default(), &options.cpu).unwrap();
+    measure_set(set, graphs, options)
+}
+
+/// The number of allocations and the growth of the heap in 20 steps.
+fn measure_set(set: ProgramSet, graphs: &[Graph], options: RunnerOptions) -> (usize, usize) {
+    let inputs = inputs(graphs, 3);
     let mut runner = in_process(set, options).unwrap();
-    feed(&mut runner, graphs, &inputs);
+    let mut fed: Vec<(usize, String, Vec<u8>)> = Vec::new();
+    for (rank, (graph, literals)) in graphs.iter().zip(&inputs).enumerate() {
+        for (&input, literal) in graph.inputs.iter().zip(literals) {
+            let value = graph.value(input);
+            // What another stage sends is not fed.
+            if !runner.has_input(rank, &value.name) {
+                continue;
+            }
+            runner.write_input(rank, &value.name, &literal.to_bytes()).unwrap();
+            if value.role == Role::Input {
+                let is_scalar = value.ty.rank() == 0;
+                let bytes = if is_scalar { vec![0; value.ty.bytes()] } else { literal.to_bytes() };
+                fed.push((rank, value.name.clone(), bytes));
+            }
+        }
+    }
     // Warm-up: threads and kernels allocate what they keep.
     for _ in 0..3 {
-        step(&mut runner, &bytes);
+        step(&mut runner, &fed);
     }
     let (allocations, live_bytes) = (ALLOCATIONS.load(Ordering::SeqCst), LIVE_BYTES.load(Ordering::SeqCst));
     for _ in 0..20 {
-        step(&mut runner, &bytes);
+        step(&mut runner, &fed);
     }
     let growth = LIVE_BYTES.load(Ordering::SeqCst).saturating_sub(live_bytes);
     (ALLOCATIONS.load(Ordering::SeqCst) - allocations, growth)
@@ -156,6 +216,13 @@ fn a_steady_step_allocates_nothing() {
         let options = || RunnerOptions { workers: Some(workers), ..RunnerOptions::default() };
         assert_eq!(measure(&without_products(ranks), options()), (0, 0), "{ranks} ranks, {workers} workers");
         assert_eq!(measure(&step_graphs(ranks), options()), (0, 0), "{ranks} ranks, {workers} workers");
+    }
+    for workers in [1, 2, 3] {
+        let options = RunnerOptions { workers: Some(workers), ..RunnerOptions::default() };
+        let (set, graphs) = in_two_stages(&options.cpu).unwrap();
+        let sends = set.collectives.iter().filter(|c| c.kind == CollectiveKind::Send).count();
+        assert!(sends >= 8, "four microbatches cross forward and backward: {sends}");
+        assert_eq!(measure_set(set, &graphs, options), (0, 0), "two stages, {workers} workers");
     }
     let (graphs, cpu) = with_composites();
     assert_eq!(measure(&graphs, RunnerOptions { cpu, ..RunnerOptions::default() }), (0, 0));

@@ -146,11 +146,15 @@ impl<'a> Planner<'a> {
     /// The axis that a line names. E223 when the mesh does not have it.
     pub(crate) fn axis_named(&mut self, name: &str, entry: &Entry) -> Result<AxisRef> {
         let Some(axis) = self.mesh.axis_named(name) else {
-            let mut error = Diagnostic::new("E223", format!("the mesh has no axis `{name}`"))
+            let mesh = match entry.stage {
+                Some(stage) => format!("the mesh of stage {stage}"),
+                None => "the mesh".to_string(),
+            };
+            let mut error = Diagnostic::new("E223", format!("{mesh} has no axis `{name}`"))
                 .at(entry.describe())
                 .expected(format!("an axis of {}", self.mesh))
                 .found(name)
-                .help(format!("add the axis `{name}` to the mesh, or name one of its axes with `axis=`"));
+                .help(format!("add the axis `{name}` to {mesh}, or name one of its axes with `axis=`"));
             if let Some(near) = did_you_mean(name, self.mesh.axes.iter().map(|a| a.name.as_str())) {
                 error.help = Some(near);
             }
@@ -189,9 +193,9 @@ impl<'a> Planner<'a> {
         let mut lines: IndexMap<String, Declared> = IndexMap::new();
         let mut claims: Vec<Claim<&Style>> = Vec::new();
         for &entry in declared.iter().filter(|line| line.style.is_layer()) {
-            let matching = self.modules.matching(entry.modules);
-            if matching.is_empty() && self.modules.parameters_named(entry.modules).is_empty() {
-                return Err(self.modules.unmatched(entry.modules, &entry.describe()));
+            let matching = self.modules.matching(entry.entry.scope());
+            if matching.is_empty() && self.modules.parameters_named(entry.entry.scope()).is_empty() {
+                return Err(self.modules.unmatched(entry.entry.scope(), &entry.describe()));
             }
             let weighted = |m: &&str| !weights_of(self.graph, self.modules, m).is_empty();
             let needs_weight = matches!(entry.style.kind, Kind::Colwise | Kind::Rowwise);
@@ -339,7 +343,7 @@ impl<'a> Planner<'a> {
 
     /// Applies a line that names parameters.
     fn parameters(&mut self, entry: Declared) -> Result<()> {
-        let named = self.modules.parameters_named(entry.modules);
+        let named = self.modules.parameters_named(entry.entry.scope());
         let origin = entry.describe();
         let wrong = |style: &str| {
             Diagnostic::new(
@@ -363,14 +367,14 @@ impl<'a> Planner<'a> {
                     let axis = self.axis(entry)?;
                     // A pattern that also matches modules (`**`) covers only the parameters that
                     // nothing else shards.
-                    let wide = !self.modules.matching(entry.modules).is_empty();
+                    let wide = !self.modules.matching(entry.entry.scope()).is_empty();
                     if !(wide && self.pins.at(parameter).uses(axis)) {
                         self.pins.replicate(parameter, axis, &origin)?;
                     }
                 }
                 // A wide pattern (`**`) matches both modules and parameters; here it meant the
                 // modules.
-                _ if !self.modules.matching(entry.modules).is_empty() => {}
+                _ if !self.modules.matching(entry.entry.scope()).is_empty() => {}
                 _ => return Err(wrong(&entry.style.to_string())),
             }
         }

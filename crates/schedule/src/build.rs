@@ -41,6 +41,9 @@ pub struct Built {
     pub edges: Vec<Edge>,
     /// The order in which the stages process microbatches; `None` for one stage.
     pub timetable: Option<Timetable>,
+    /// For each stage of the model but the last, the line of the plan that ends it; empty where it was
+    /// chosen automatically. A slice of the mesh may run several of these stages.
+    pub ending_lines: Vec<String>,
     /// Notes for the user.
     pub notes: Vec<String>,
 }
@@ -84,6 +87,7 @@ impl Built {
             stages: vec![Stage::whole(partitioned)?],
             edges: Vec::new(),
             timetable: None,
+            ending_lines: Vec::new(),
         })
     }
 
@@ -287,7 +291,7 @@ pub(crate) struct Unplaced {
 impl Unplaced {
     /// The step with the layout lines of a plan, for each distinct mesh of the pipeline's slices.
     pub fn apply(&self, plan: &Plan, options: &BuildOptions) -> Result<Vec<(Mesh, Applied)>> {
-        self.pipeline.check_axes(plan, &self.graph)?;
+        self.pipeline.check_lines(plan, &self.graph)?;
         let mut applied: Vec<(Mesh, Applied)> = Vec::new();
         for Slice { mesh, .. } in &self.pipeline.slices {
             if applied.iter().all(|(other, _)| other != mesh) {
@@ -379,10 +383,11 @@ fn place(
     for name in options.fixed.keys() {
         is_computed(&on_meshes[0].step, name)?;
     }
-    let partitioning = |stage: &StageGraph, arrivals: BTreeMap<String, Sharding>| {
+    let partitioning = |stage: &StageGraph, ranks: &[usize], arrivals: BTreeMap<String, Sharding>| {
         let mut fixed = options.fixed.clone();
         fixed.retain(|name, _| is_computed(&stage.graph, name).is_ok());
         Options {
+            ranks: ranks.to_vec(),
             cluster: cluster.clone(),
             fixed,
             arrivals,
@@ -398,7 +403,8 @@ fn place(
         if let Some(layouts) = &on_mesh.layouts {
             stages::lay_out_received(&mut stage, &on_mesh.cut.edges, layouts, &slice.mesh);
         }
-        let partitioned = partition(&stage.graph, &slice.mesh, &partitioning(&stage, BTreeMap::new()))?;
+        let options = partitioning(&stage, &slice.ranks, BTreeMap::new());
+        let partitioned = partition(&stage.graph, &slice.mesh, &options)?;
         extend_new(&mut notes, &partitioned.notes);
         partitions.push((partitioned, stage));
     }
@@ -408,7 +414,8 @@ fn place(
         if !arrivals.is_empty() {
             let (partitioned, stage) = &mut partitions[number];
             let slice = &pipeline.slices[number];
-            *partitioned = partition(&stage.graph, &slice.mesh, &partitioning(stage, arrivals))?;
+            let options = partitioning(stage, &slice.ranks, arrivals);
+            *partitioned = partition(&stage.graph, &slice.mesh, &options)?;
         }
     }
     runner.at_stage("partitioning the step")?;
@@ -425,8 +432,9 @@ fn place(
     runner.at_stage("writing the local graphs")?;
     let (plan, pieces, mesh) = (plan.clone(), unplaced.pieces.clone(), mesh.clone());
     let timetable = pipeline.timetable(&unplaced.graph, unplaced.microbatches)?;
+    let ending_lines = pipeline.ending_lines(&unplaced.graph);
     let OnMesh { step, cut, .. } = on_meshes.swap_remove(0);
-    Ok(Built { step, plan, pieces, mesh, stages, edges: cut.edges, timetable, notes })
+    Ok(Built { step, plan, pieces, mesh, stages, edges: cut.edges, timetable, ending_lines, notes })
 }
 
 /// A step laid out on the mesh of some of the pipeline's slices, and cut into stages.

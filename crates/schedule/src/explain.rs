@@ -10,6 +10,7 @@ mod lines;
 
 use crate::build::Built;
 use crate::modules::{Modules, owner};
+use crate::stages::Stage;
 use crate::weights::weights_of;
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::traits::CollectiveRef;
@@ -20,12 +21,13 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 pub use choices::Choice;
-pub use lines::Line;
+pub use lines::{Line, lines};
 
 /// One collective of a rank's step. Layouts are those of the global value.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Collective {
-    /// `all_reduce:3`: the third of its kind in the order of rank 0's local graph.
+    /// `all_reduce:3`: the third of its kind, in the order of the local graph of the stage's first rank, counted
+    /// through all stages.
     pub name: String,
     /// `all_reduce`.
     pub kind: String,
@@ -121,6 +123,7 @@ pub enum Subject {
 /// Answers questions about a built step.
 pub struct Explain<'a> {
     built: &'a Built,
+    stage: usize,
     partitioned: &'a Partitioned,
     /// The rank of the whole mesh for each rank of the stage.
     ranks: &'a [usize],
@@ -141,6 +144,7 @@ impl<'a> Explain<'a> {
         }
         Explain {
             built,
+            stage,
             partitioned,
             ranks: &built.stages[stage].ranks,
             graph: &partitioned.graph,
@@ -150,17 +154,13 @@ impl<'a> Explain<'a> {
         }
     }
 
-    /// The effect of each plan line, in order. `forward` is the model after its structural lines.
-    pub fn lines(&self, forward: &Graph) -> Vec<Line> {
-        lines::lines(self, forward)
-    }
-
-    /// The collectives of rank 0's step, in order.
+    /// The collectives of the step of the stage's first rank, in order. Numbers continue those of the stages
+    /// before it.
     pub fn collectives(&self) -> Vec<Collective> {
         let local = self.partitioned.local(0);
         let cluster = &self.partitioned.cluster;
         let moves: BTreeMap<ValueId, &Move> = self.partitioned.moves.iter().map(|m| (m.local, m)).collect();
-        let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut numbers = kinds_of(&self.built.stages[..self.stage]);
         let mut found = Vec::new();
         for node in &local.nodes {
             let Some(bytes) = exchanged_bytes(local, node) else { continue };
@@ -212,7 +212,7 @@ impl<'a> Explain<'a> {
             let place = all.iter().position(|collective| collective.name == name);
             return match place {
                 Some(place) => Ok(Subject::Collective(all.swap_remove(place))),
-                None => Err(self.no_collective(kind, number, &all)),
+                None => Err(self.no_collective(kind, number)),
             };
         }
         match self.tensor(name) {
@@ -324,8 +324,8 @@ impl<'a> Explain<'a> {
     }
 
     /// E258.
-    fn no_collective(&self, kind: &str, number: &str, all: &[Collective]) -> Box<Diagnostic> {
-        let count = all.iter().filter(|collective| collective.kind == kind).count();
+    fn no_collective(&self, kind: &str, number: &str) -> Box<Diagnostic> {
+        let count = kinds_of(&self.built.stages).get(kind).copied().unwrap_or(0);
         Diagnostic::new("E258", format!("there is no {kind} number {number}"))
             .expected(match count {
                 0 => format!("another kind: this step has no {kind}"),
@@ -355,6 +355,16 @@ impl<'a> Explain<'a> {
     fn layout(&self, value: ValueId) -> &'a Sharding {
         self.partitioned.layouts.sharding(value)
     }
+}
+
+/// How many collectives of each kind the first ranks of these stages have.
+fn kinds_of(stages: &[Stage]) -> BTreeMap<&str, usize> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for local in stages.iter().map(|stage| stage.partitioned.local(0)) {
+        let collectives = local.nodes.iter().filter(|node| exchanged_bytes(local, node).is_some());
+        collectives.for_each(|node| *counts.entry(node.op.short_name()).or_default() += 1);
+    }
+    counts
 }
 
 /// The full tensor of a collective, in bytes; `None` for other ops.

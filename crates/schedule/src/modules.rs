@@ -33,6 +33,20 @@ pub(crate) fn matches_around(pattern: &str, path: &str) -> bool {
     with_around(path).any(|part| matches(pattern, part))
 }
 
+/// What a line of a plan is about: a pattern over paths, in one pipeline stage or in all.
+#[derive(Clone, Copy)]
+pub(crate) struct Scope<'p> {
+    pub pattern: &'p str,
+    /// Only modules whose ops are all in this stage, and parameters that this stage reads first.
+    pub stage: Option<usize>,
+}
+
+impl<'p> From<&'p str> for Scope<'p> {
+    fn from(pattern: &'p str) -> Scope<'p> {
+        Scope { pattern, stage: None }
+    }
+}
+
 /// An index of a graph by module path.
 pub(crate) struct Modules<'a> {
     pub graph: &'a Graph,
@@ -84,37 +98,65 @@ impl<'a> Modules<'a> {
     }
 
     /// The modules that match a pattern.
-    pub fn matching(&self, pattern: &str) -> Vec<&str> {
-        self.paths.iter().map(String::as_str).filter(|path| matches(pattern, path)).collect()
+    pub fn matching<'p>(&self, scope: impl Into<Scope<'p>>) -> Vec<&str> {
+        let Scope { pattern, stage } = scope.into();
+        let is_meant = |path: &&str| matches(pattern, path) && self.is_in(path, stage);
+        self.paths.iter().map(String::as_str).filter(is_meant).collect()
     }
 
-    /// The modules that a line covers: those that match its pattern, or the model itself (`""`) for
-    /// an empty pattern. E221 if nothing matches.
-    pub fn named(&self, pattern: &str, origin: &str) -> Result<Vec<&str>> {
-        if pattern.is_empty() {
-            return Ok(vec![""]);
-        }
-        let paths = self.matching(pattern);
-        if paths.is_empty() { Err(self.unmatched(pattern, origin)) } else { Ok(paths) }
+    /// The modules that a line covers: those that match its pattern. For an empty pattern it is the model
+    /// itself (`""`), or the outermost modules of the line's stage. E221 if nothing matches.
+    pub fn named<'p>(&self, scope: impl Into<Scope<'p>>, origin: &str) -> Result<Vec<&str>> {
+        let scope = scope.into();
+        let paths = match (scope.pattern, scope.stage) {
+            ("", None) => vec![""],
+            ("", Some(_)) => {
+                let all = self.paths.iter().map(String::as_str);
+                all.filter(|p| self.is_in(p, scope.stage) && !self.is_in(around(p), scope.stage)).collect()
+            }
+            _ => self.matching(scope),
+        };
+        if paths.is_empty() { Err(self.unmatched(scope, origin)) } else { Ok(paths) }
     }
 
     /// The parameters whose own name matches a pattern.
-    pub fn parameters_named(&self, pattern: &str) -> Vec<ValueId> {
-        let named = |name: &str| {
-            matches(pattern, name) || name.split('#').next().is_some_and(|n| matches(pattern, n))
+    pub fn parameters_named<'p>(&self, scope: impl Into<Scope<'p>>) -> Vec<ValueId> {
+        let Scope { pattern, stage } = scope.into();
+        let is_meant = |p: &ValueId| {
+            let name = &self.graph.value(*p).name;
+            let named = matches(pattern, name) || name.split('#').next().is_some_and(|n| matches(pattern, n));
+            named && self.is_read_first_in(*p, stage)
         };
-        self.graph.params().into_iter().filter(|&p| named(&self.graph.value(p).name)).collect()
+        self.graph.params().into_iter().filter(is_meant).collect()
     }
 
     /// The parameters that match a pattern by their own name or by a module around them.
-    pub fn parameters_matching(&self, pattern: &str) -> Vec<ValueId> {
-        let around = |name: &str| {
-            let (module, _) = owner(name);
-            matches_around(pattern, module) || matches(pattern, "")
+    pub fn parameters_matching<'p>(&self, scope: impl Into<Scope<'p>>) -> Vec<ValueId> {
+        let scope = scope.into();
+        let Scope { pattern, stage } = scope;
+        let is_around = |p: &ValueId| {
+            let (module, _) = owner(&self.graph.value(*p).name);
+            (matches_around(pattern, module) || matches(pattern, "")) && self.is_read_first_in(*p, stage)
         };
-        let named: BTreeSet<ValueId> = self.parameters_named(pattern).into_iter().collect();
-        let all = self.graph.params();
-        all.into_iter().filter(|p| named.contains(p) || around(&self.graph.value(*p).name)).collect()
+        let named: BTreeSet<ValueId> = self.parameters_named(scope).into_iter().collect();
+        self.graph.params().into_iter().filter(|p| named.contains(p) || is_around(p)).collect()
+    }
+
+    /// Whether a module is in a stage with all its ops; one without ops with all its parameters.
+    fn is_in(&self, module: &str, stage: Option<usize>) -> bool {
+        let Some(stage) = stage else { return true };
+        let nodes = self.forward_nodes(module);
+        match nodes.is_empty() {
+            false => nodes.iter().all(|&id| self.graph.node(id).stage == stage),
+            true => self.parameters_inside(module).iter().all(|&p| self.is_read_first_in(p, Some(stage))),
+        }
+    }
+
+    /// Whether a parameter belongs to a stage: the first one that reads it.
+    fn is_read_first_in(&self, parameter: ValueId, stage: Option<usize>) -> bool {
+        let nodes = self.uses(parameter).iter().map(|(id, _)| self.graph.node(*id));
+        let reading = nodes.filter(|node| node.phase == Phase::Forward).map(|node| node.stage);
+        stage.is_none_or(|stage| reading.min() == Some(stage))
     }
 
     /// The parameters that a module itself owns.
@@ -187,7 +229,8 @@ impl<'a> Modules<'a> {
     }
 
     /// E221: a pattern that matches nothing, with the nearest names.
-    pub fn unmatched(&self, pattern: &str, origin: &str) -> Box<Diagnostic> {
+    pub fn unmatched<'p>(&self, scope: impl Into<Scope<'p>>, origin: &str) -> Box<Diagnostic> {
+        let Scope { pattern, stage } = scope.into();
         // Repeated layers have equal suffixes: `layers.*.mlp` covers all of them.
         let general = |path: &str| {
             let starred = path.split('.').map(|c| if c.parse::<usize>().is_ok() { "*" } else { c });
@@ -201,10 +244,18 @@ impl<'a> Modules<'a> {
                 names.push(name);
             }
         }
-        let mut error = Diagnostic::new("E221", format!("`{pattern}` matches no module and no parameter"))
-            .at(origin)
-            .expected("the path of a module, `*` for one component, `**` for any number");
+        let within = stage.map_or(String::new(), |stage| format!(" of stage {stage}"));
+        let mut error =
+            Diagnostic::new("E221", format!("`{pattern}` matches no module and no parameter{within}"))
+                .at(origin)
+                .expected("the path of a module, `*` for one component, `**` for any number");
         error.help = did_you_mean(pattern, names.iter().map(String::as_str));
+        if stage.is_some()
+            && !(self.matching(pattern).is_empty() && self.parameters_named(pattern).is_empty())
+        {
+            error.help =
+                Some("move the line to the stage that runs these modules, or to `[plan]`".to_string());
+        }
         error
     }
 }

@@ -104,6 +104,7 @@ impl Pipeline {
     /// Stages whose slices the plan lists.
     fn listed(marks: &[Mark], line: &str, mesh: &Mesh, order: &Order) -> Result<Pipeline> {
         let mut slices: Vec<Slice> = Vec::new();
+        let mut lines: Vec<&str> = Vec::new();
         let mut slice_of_stage = Vec::with_capacity(marks.len());
         let mut next = 0;
         for mark in marks {
@@ -113,6 +114,15 @@ impl Pipeline {
                     .found(mark.line.clone())
                     .note(format!("{line} names a mesh")));
             };
+            if own.axis_named(PIPELINE_AXIS).is_some() {
+                return Err(uncovered(&format!(
+                    "the mesh of a pipeline stage has the axis `{PIPELINE_AXIS}`"
+                ))
+                .at(mark.line.clone())
+                .expected("the mesh of one slice, such as `dp=2,tp=2`")
+                .found(own.to_string())
+                .help("list a stage for each position on the axis"));
+            }
             let ranks: Vec<usize> = match mark.ranks.is_empty() {
                 true => (next..next + own.rank_count()).collect(),
                 false => mark.ranks.clone(),
@@ -129,6 +139,7 @@ impl Pipeline {
             slice_of_stage.push(known.unwrap_or(slices.len()));
             if known.is_none() {
                 slices.push(slice);
+                lines.push(&mark.line);
             }
         }
         if marks.last().is_none_or(|mark| !mark.module.is_empty()) {
@@ -142,12 +153,15 @@ impl Pipeline {
                 match taken.get_mut(rank) {
                     None => {
                         return Err(uncovered("a pipeline slice names a rank that does not exist")
+                            .at(lines[number])
                             .expected(format!("ranks below {} of mesh {mesh}", mesh.rank_count()))
                             .found(format!("rank {rank}"))
                             .help(format!("give the mesh the {} ranks of all slices", ranks_of(&slices))));
                     }
                     Some(Some(other)) => {
                         return Err(uncovered("two pipeline slices share a rank")
+                            .at(lines[number])
+                            .note(format!("slice {other}: {}", lines[*other]))
                             .expected("each rank in one slice")
                             .found(format!("rank {rank} in slices {other} and {number}")));
                     }
@@ -221,23 +235,25 @@ impl Pipeline {
             })
         };
         let ends = self.ends.iter().map(last).collect::<Result<Vec<usize>>>()?;
-        self.check_order(&ends)?;
+        if self.is_listed {
+            in_order(&self.ends, &ends)?;
+        }
         self.check_sends(forward, &ends)?;
         marks::after(forward, &ends);
         Ok(())
     }
 
-    /// E463 if listed stages, which have meshes of their own, do not follow each other in the model.
-    fn check_order(&self, ends: &[usize]) -> Result<()> {
-        let later = (1..ends.len()).find(|&stage| self.is_listed && ends[stage] <= ends[stage - 1]);
-        let Some(stage) = later else { return Ok(()) };
-        let [(before, first), (module, second)] = [&self.ends[stage - 1], &self.ends[stage]];
-        Err(Diagnostic::new("E463", "the stages are not in the order of the model")
-            .at(second.clone())
-            .expected(format!("stage {stage} to end after `{before}`, where stage {} ends", stage - 1))
-            .found(format!("stage {stage} ends after `{module}`"))
-            .note(format!("stage {}: {first}", stage - 1))
-            .help("list the stages in the order in which the model runs them"))
+    /// For each stage but the last, the line that ends it; empty where stages are chosen automatically.
+    pub fn ending_lines(&self, step: &Graph) -> Vec<String> {
+        let mut lines = vec![String::new(); self.slice_of_stage.len() - 1];
+        for (module, line) in &self.ends {
+            let inside = |node: &&Node| node.phase == Phase::Forward && is_inside(&node.path, module);
+            let stage = step.nodes.iter().filter(inside).map(|node| node.stage).max();
+            if let Some(own) = stage.and_then(|stage| lines.get_mut(stage)) {
+                *own = line.clone();
+            }
+        }
+        lines
     }
 
     /// E468 if a stage ends inside a residual block, where it would send the residual stream and what
@@ -270,11 +286,13 @@ impl Pipeline {
         }
     }
 
-    /// The lines of a plan that apply on a slice: all but those over an axis that only other slices
-    /// have.
+    /// The lines of a plan that apply on a slice: all but those of stages on other slices, and those
+    /// over an axis that only other slices have.
     pub fn plan_on(&self, plan: &Plan, slice: &Mesh) -> Plan {
-        let applies =
-            |entry: &&Entry| axis_of(&entry.primitive).is_none_or(|axis| !self.has_elsewhere(axis, slice));
+        let applies = |entry: &&Entry| match entry.stage {
+            Some(stage) => self.slices[self.slice_of_stage[stage]].mesh == *slice,
+            None => axis_of(&entry.primitive).is_none_or(|axis| !self.has_elsewhere(axis, slice)),
+        };
         Plan { entries: plan.entries.iter().filter(applies).cloned().collect() }
     }
 
@@ -283,9 +301,16 @@ impl Pipeline {
             && self.slices.iter().any(|other| other.mesh.axis_named(axis).is_some())
     }
 
-    /// E223 for a layout line whose modules are all in stages on slices without its axis.
-    pub fn check_axes(&self, plan: &Plan, step: &Graph) -> Result<()> {
-        for entry in &plan.entries {
+    /// E463 for a line of a stage that does not exist, E223 for a layout line whose modules are all in
+    /// stages on slices without its axis.
+    pub fn check_lines(&self, plan: &Plan, step: &Graph) -> Result<()> {
+        let count = self.slice_of_stage.len();
+        if let Some(entry) = plan.entries.iter().find(|e| e.stage.is_some_and(|stage| stage >= count)) {
+            return Err(disagree().at(entry.describe()).expected(format!("a stage below {count}")).help(format!(
+                "give the mesh an axis `{PIPELINE_AXIS}` with a rank for each stage of the plan, or remove the line"
+            )));
+        }
+        for entry in plan.entries.iter().filter(|entry| entry.stage.is_none()) {
             let Some(axis) = axis_of(&entry.primitive) else { continue };
             let covered =
                 |node: &&Node| node.phase == Phase::Forward && matches_around(&entry.modules, &node.path);
@@ -305,6 +330,33 @@ impl Pipeline {
         }
         Ok(())
     }
+}
+
+/// The positions of the last nodes of the stages that end inside the model.
+pub(crate) fn last_nodes(marks: &[Mark], forward: &Graph) -> Vec<usize> {
+    let inner = marks.iter().filter(|mark| !mark.module.is_empty());
+    let last = |mark: &Mark| forward.nodes.iter().rposition(|node| is_inside(&node.path, &mark.module));
+    inner.filter_map(last).collect()
+}
+
+/// E463 if stages do not follow each other in the model, so that their numbers would be ambiguous.
+pub(crate) fn stages_in_order(marks: &[Mark], forward: &Graph) -> Result<()> {
+    let inner: Vec<(String, String)> =
+        marks.iter().filter(|mark| !mark.module.is_empty()).map(Mark::end).collect();
+    in_order(&inner, &last_nodes(marks, forward))
+}
+
+/// E463 if the ends of stages are not in ascending order.
+fn in_order(ends: &[(String, String)], positions: &[usize]) -> Result<()> {
+    let later = (1..positions.len()).find(|&stage| positions[stage] <= positions[stage - 1]);
+    let Some(stage) = later else { return Ok(()) };
+    let [(before, first), (module, second)] = [&ends[stage - 1], &ends[stage]];
+    Err(Diagnostic::new("E463", "the stages are not in the order of the model")
+        .at(second.clone())
+        .expected(format!("stage {stage} to end after `{before}`, where stage {} ends", stage - 1))
+        .found(format!("stage {stage} ends after `{module}`"))
+        .note(format!("stage {}: {first}", stage - 1))
+        .help("list the stages in the order in which the model runs them"))
 }
 
 /// The mesh that the stages of a plan make up, if they name the meshes of their slices: `pp` over

@@ -56,7 +56,7 @@ impl Planner<'_> {
             };
             let axis = self.axis_of(axis.as_deref(), entry)?;
             let line = Line { entry, origin: entry.describe(), axis, rules: &rules };
-            let modules = self.modules.named(&entry.modules, &line.origin)?;
+            let modules = self.modules.named(entry.scope(), &line.origin)?;
             let modules: Vec<String> = modules.into_iter().map(str::to_string).collect();
             match &entry.primitive {
                 Primitive::Shard { tensor, dim, .. } => {
@@ -177,7 +177,7 @@ impl Planner<'_> {
             .expected(format!("{:?} sharded once along `{axis}`", ty.shape))
             .found(format!("{} by {}", pin.annotation(0).sharding.display(self.mesh), pin.origins.join("; ")))
             .help(
-                "remove one of the lines: the second would split each shard again; \
+                "remove one of the lines: the second line would split each shard again along the same axis; \
                    another dimension can be sharded along another axis (`axis=`)",
             )
     }

@@ -2,6 +2,7 @@
 //! calls).
 
 use crate::call::{Argument, Call, closing};
+use crate::modules::Scope;
 use crate::primitive::Primitive;
 use crate::python;
 use partita_base::{Diagnostic, Result, did_you_mean};
@@ -14,24 +15,76 @@ pub struct Entry {
     pub modules: String,
     /// The request for the matches.
     pub primitive: Primitive,
-    /// The source: a file, a ready plan, the planner.
+    /// The pipeline stage whose modules alone the line is for, in the order of the model; `None` for all.
+    pub stage: Option<usize>,
+    /// The source: a file, a built-in plan, the planner.
     pub origin: String,
 }
 
 impl PartialEq for Entry {
     /// Two lines are equal if they request the same, whatever their source.
     fn eq(&self, other: &Self) -> bool {
-        (&self.modules, &self.primitive) == (&other.modules, &other.primitive)
+        (&self.modules, &self.primitive, self.stage) == (&other.modules, &other.primitive, other.stage)
     }
 }
 
 impl Entry {
+    /// A line from its request as a call; an argument `stage=1` limits any request to a pipeline stage.
+    fn from_call(modules: &str, call: &Call, origin: &str) -> Result<Entry> {
+        let mut call = call.clone();
+        let mut stage = None;
+        if let Some(place) = call.arguments.iter().position(|(key, _)| key.as_deref() == Some(STAGE)) {
+            let (_, value) = call.arguments.remove(place);
+            let number = match value {
+                Argument::Int(number) => usize::try_from(number).ok(),
+                _ => None,
+            };
+            stage = Some(number.ok_or_else(|| {
+                Diagnostic::new("E222", format!("`{}`: `{STAGE}` is not the number of a stage", call.name))
+                    .expected("a number from 0")
+                    .found(value.describe())
+            })?);
+        }
+        let primitive = Primitive::from_call(&call)?;
+        Ok(Entry { modules: modules.to_string(), primitive, stage, origin: origin.to_string() })
+    }
+
+    /// The request as a call, with its stage.
+    pub(crate) fn to_call(&self) -> Call {
+        let call = self.primitive.to_call();
+        match self.stage {
+            Some(stage) => call.with(Some(STAGE), Argument::Int(stage as i64)),
+            None => call,
+        }
+    }
+
+    /// The request in dictionary notation, with its stage: `colwise`, `colwise(stage=1)`.
+    pub fn request(&self) -> String {
+        match self.stage {
+            Some(_) => self.to_call().to_string(),
+            None => self.primitive.to_string(),
+        }
+    }
+
+    /// The line without its source: `"layers.*.mlp" = "colwise"`.
+    pub fn line(&self) -> String {
+        format!("\"{}\" = \"{}\"", self.modules, self.request())
+    }
+
     /// The line as `explain` shows it: `"layers.*.mlp" = "colwise" (plan.toml)`.
     pub fn describe(&self) -> String {
-        let line = format!("\"{}\" = \"{}\"", self.modules, self.primitive);
+        let line = self.line();
         if self.origin.is_empty() { line } else { format!("{line} ({})", self.origin) }
     }
+
+    /// The modules and parameters that the line is about.
+    pub(crate) fn scope(&self) -> Scope<'_> {
+        Scope { pattern: &self.modules, stage: self.stage }
+    }
 }
+
+/// The argument of any request, and the key of any line, that limits it to a pipeline stage.
+const STAGE: &str = "stage";
 
 /// The requests for a model and its layouts, line by line. If several layer styles match one
 /// module, the last one counts; likewise for storage styles (`fsdp`, `zero1`, `zero2`) of one
@@ -45,16 +98,21 @@ pub struct Plan {
 impl Plan {
     /// Adds a line in dictionary notation. E222 if the style or primitive does not exist.
     pub fn add(&mut self, modules: &str, primitive: &str, origin: &str) -> Result<()> {
-        let primitive =
-            Primitive::parse(primitive).map_err(|error| error.at(format!("{origin}: \"{modules}\"")))?;
-        self.push(modules, primitive, origin);
+        let call = Call::parse(primitive).and_then(|call| Entry::from_call(modules, &call, origin));
+        self.entries.push(call.map_err(|error| error.at(format!("{origin}: \"{modules}\"")))?);
         Ok(())
     }
 
-    /// Adds a line.
+    /// Adds a line from its request as a call.
+    pub(crate) fn add_call(&mut self, modules: &str, call: &Call, origin: &str) -> Result<()> {
+        self.entries.push(Entry::from_call(modules, call, origin)?);
+        Ok(())
+    }
+
+    /// Adds a line for all stages.
     pub fn push(&mut self, modules: &str, primitive: impl Into<Primitive>, origin: &str) {
-        let primitive = primitive.into();
-        self.entries.push(Entry { modules: modules.to_string(), primitive, origin: origin.to_string() });
+        let (modules, primitive) = (modules.to_string(), primitive.into());
+        self.entries.push(Entry { modules, primitive, stage: None, origin: origin.to_string() });
     }
 
     /// Reads a plan in any of its spellings: calls if the first line with content starts with
@@ -125,7 +183,8 @@ impl Plan {
     ///
     /// The last stage needs no keys: without `mesh` it has one rank, or those of `ranks`, along `dp`.
     /// This is the same as a line `pipeline_split(mesh=.., ranks=..)` per stage, followed by the
-    /// lines of its `plan`.
+    /// lines of its `plan`, each with the number of the stage: `colwise(stage=0)`. They apply to the
+    /// modules of that stage alone, on its mesh.
     ///
     /// A table with neither `modules` nor `style` nor `primitive` is a dictionary, one of several
     /// in a row. E228 for any other text, E222 for an unknown style or primitive. Lines without an
@@ -145,9 +204,17 @@ impl Plan {
         if let Some(stages) = table.get("stages") {
             plan.extend_from_stages(stages, origin)?;
         }
+        let tables: Vec<usize> = text
+            .lines()
+            .enumerate()
+            .filter(|(_, line)| line.trim() == "[[stages]]")
+            .map(|(n, _)| n)
+            .collect();
         for entry in plan.entries.iter_mut().filter(|entry| entry.origin == origin) {
             let quoted = [format!("\"{}\"", entry.modules), format!("'{}'", entry.modules)];
-            let number = text.lines().position(|line| quoted.iter().any(|pattern| line.contains(pattern)));
+            let is_named = |line: &str| quoted.iter().any(|pattern| line.contains(pattern));
+            let first = entry.stage.and_then(|stage| tables.get(stage)).copied().unwrap_or(0);
+            let number = text.lines().skip(first).position(is_named).map(|number| first + number);
             if let Some(number) = number {
                 entry.origin = format!("{origin}:{}", number + 1);
             }
@@ -213,7 +280,8 @@ impl Plan {
                 self.push(until.unwrap_or_default(), split, &place);
             }
             if let Some(lines) = stage.get("plan") {
-                self.entries.extend(Plan::from_value(lines, origin)?.entries);
+                let of_stage = Plan::from_value(lines, origin)?.entries;
+                self.entries.extend(of_stage.into_iter().map(|line| Entry { stage: Some(number), ..line }));
             }
         }
         Ok(())
@@ -276,8 +344,10 @@ impl Plan {
                 let call = calls.strip_prefix('.').ok_or_else(wrong)?;
                 let open = call.find('(').ok_or_else(wrong)?;
                 let end = open + 1 + closing(&call[open + 1..], ')').ok_or_else(wrong)?;
-                let primitive = Primitive::parse(&call[..=end]).map_err(|error| error.at(place.clone()))?;
-                plan.push(&modules, primitive, line_origin);
+                let request = Call::parse(&call[..=end]);
+                request
+                    .and_then(|request| plan.add_call(&modules, &request, line_origin))
+                    .map_err(|error| error.at(place.clone()))?;
                 calls = call[end + 1..].trim_start();
             }
         }
@@ -292,7 +362,7 @@ impl Plan {
                 "" => "sch".to_string(),
                 path => format!("sch[{}]", serde_json::Value::from(path)),
             };
-            text += &format!("{place}.{}", entry.primitive.to_call().quoted());
+            text += &format!("{place}.{}", entry.to_call().quoted());
             // An origin with several lines would not fit in one comment.
             if !entry.origin.is_empty() && !entry.origin.contains('\n') {
                 text += &format!("  # {}", entry.origin);
@@ -316,6 +386,9 @@ impl Plan {
                     }
                 }
             }
+            if let Some(stage) = entry.stage {
+                table.insert(STAGE.into(), (stage as i64).into());
+            }
             if !entry.origin.is_empty() {
                 table.insert("origin".into(), entry.origin.clone().into());
             }
@@ -327,29 +400,96 @@ impl Plan {
     }
 
     /// The plan as `[plan]` dictionaries in TOML: one if the order of its lines allows it, else
-    /// several.
+    /// several. Stages with meshes or lines of their own follow as `[[stages]]`.
     pub fn to_dict_toml(&self) -> String {
-        let mut dicts: Vec<toml::Table> = vec![toml::Table::new()];
-        for entry in &self.entries {
-            let dict = dicts.last_mut().expect("there is one");
-            // Only the last pattern of a dictionary can get more lines.
-            if dict.contains_key(&entry.modules) && dict.keys().next_back() != Some(&entry.modules) {
-                dicts.push(toml::Table::new());
-            }
-            let dict = dicts.last_mut().expect("there is one");
-            let value: toml::Value = entry.primitive.to_string().into();
-            match dict.get_mut(&entry.modules) {
-                None => _ = dict.insert(entry.modules.clone(), value),
-                Some(toml::Value::Array(values)) => values.push(value),
-                Some(one) => *one = toml::Value::Array(vec![one.clone(), value]),
-            }
-        }
-        let mut dicts: Vec<toml::Value> = dicts.into_iter().map(toml::Value::Table).collect();
+        let (lines, stages) = self.listed_stages().unwrap_or((&self.entries, Vec::new()));
         let mut table = toml::Table::new();
-        let value = if dicts.len() == 1 { dicts.remove(0) } else { toml::Value::Array(dicts) };
-        table.insert("plan".into(), value);
+        if !lines.is_empty() || stages.is_empty() {
+            table.insert("plan".into(), dictionary(lines, &Entry::request));
+        }
+        if !stages.is_empty() {
+            table.insert("stages".into(), toml::Value::Array(stages.iter().map(Listed::to_toml).collect()));
+        }
         table.to_string()
     }
+
+    /// The lines before the stages, and the stages: `None` if no stage has a mesh or lines of its own, or if
+    /// the lines are in another order than `[[stages]]` gives them.
+    fn listed_stages(&self) -> Option<(&[Entry], Vec<Listed<'_>>)> {
+        let is_split = |entry: &Entry| matches!(entry.primitive, Primitive::PipelineSplit { .. });
+        let is_own = |entry: &Entry| {
+            entry.stage.is_some() || matches!(entry.primitive, Primitive::PipelineSplit { mesh: Some(_), .. })
+        };
+        self.entries.iter().find(|entry| is_own(entry))?;
+        let first = self.entries.iter().position(|entry| is_split(entry) || entry.stage.is_some())?;
+        let (before, rest) = self.entries.split_at(first);
+        let mut stages: Vec<Listed> = Vec::new();
+        for (place, entry) in rest.iter().enumerate() {
+            if is_split(entry) && entry.stage.is_none() {
+                stages.push(Listed { split: Some(entry), lines: &rest[place + 1..place + 1] });
+                continue;
+            }
+            if entry.stage == Some(stages.len()) {
+                stages.push(Listed { split: None, lines: &rest[place..place] });
+            }
+            let number = stages.len().checked_sub(1)?;
+            if entry.stage != Some(number) || is_split(entry) {
+                return None;
+            }
+            let begin = place - stages[number].lines.len();
+            stages[number].lines = &rest[begin..=place];
+        }
+        // Only the last stage may be without an end, or end with the model.
+        let (last, others) = stages.split_last()?;
+        let ends = |stage: &Listed| stage.split.is_some_and(|split| !split.modules.is_empty());
+        let closes = last.split.is_none() || !ends(last) || stages.len() > 1;
+        (others.iter().all(ends) && closes).then_some((before, stages))
+    }
+}
+
+/// A stage as `[[stages]]` lists it.
+struct Listed<'p> {
+    split: Option<&'p Entry>,
+    lines: &'p [Entry],
+}
+
+impl Listed<'_> {
+    fn to_toml(&self) -> toml::Value {
+        let mut table = toml::Table::new();
+        if let Some(Entry { modules, primitive, .. }) = self.split {
+            if !modules.is_empty() {
+                table.insert("until".into(), modules.clone().into());
+            }
+            for (key, value) in primitive.named_arguments() {
+                table.insert(key, toml_of(&value));
+            }
+        }
+        if !self.lines.is_empty() {
+            table.insert("plan".into(), dictionary(self.lines, &|line| line.primitive.to_string()));
+        }
+        toml::Value::Table(table)
+    }
+}
+
+/// Lines as a dictionary of patterns and requests, or as several where their order needs it.
+fn dictionary(lines: &[Entry], request: &dyn Fn(&Entry) -> String) -> toml::Value {
+    let mut dicts: Vec<toml::Table> = vec![toml::Table::new()];
+    for entry in lines {
+        let dict = dicts.last_mut().expect("there is one");
+        // Only the last pattern of a dictionary can get more lines.
+        if dict.contains_key(&entry.modules) && dict.keys().next_back() != Some(&entry.modules) {
+            dicts.push(toml::Table::new());
+        }
+        let dict = dicts.last_mut().expect("there is one");
+        let value: toml::Value = request(entry).into();
+        match dict.get_mut(&entry.modules) {
+            None => _ = dict.insert(entry.modules.clone(), value),
+            Some(toml::Value::Array(values)) => values.push(value),
+            Some(one) => *one = toml::Value::Array(vec![one.clone(), value]),
+        }
+    }
+    let mut dicts: Vec<toml::Value> = dicts.into_iter().map(toml::Value::Table).collect();
+    if dicts.len() == 1 { dicts.remove(0) } else { toml::Value::Array(dicts) }
 }
 
 /// Keys that make a table one line of a plan rather than a dictionary.
@@ -365,23 +505,27 @@ fn entry_of(line: &toml::Table, origin: &str) -> Result<Entry> {
     };
     let modules = needed("modules")?;
     let own_origin = line.get("origin").map(|value| text_of(origin, "origin", value)).transpose()?;
-    let primitive = if line.contains_key("primitive") {
+    let call = if line.contains_key("primitive") {
         let mut call = Call::new(needed("primitive")?);
         for (key, value) in
             line.iter().filter(|(key, _)| !["modules", "primitive", "origin"].contains(&key.as_str()))
         {
             call = call.with(Some(key), argument_of(origin, key, value)?);
         }
-        Primitive::from_call(&call)
+        Ok(call)
     } else {
-        let keys = ["modules", "style", "origin", "primitive"];
+        let keys = ["modules", "style", "origin", "primitive", STAGE];
         if let Some(key) = line.keys().find(|key| !keys.contains(&key.as_str())) {
             return Err(misplaced(origin, key, &keys));
         }
-        Primitive::parse(needed("style")?)
+        let stage = line.get(STAGE).map(|value| argument_of(origin, STAGE, value)).transpose()?;
+        Call::parse(needed("style")?).map(|call| match stage {
+            Some(stage) => call.with(Some(STAGE), stage),
+            None => call,
+        })
     };
-    let primitive = primitive.map_err(|error| error.at(format!("{origin}: \"{modules}\"")))?;
-    Ok(Entry { modules: modules.to_string(), primitive, origin: own_origin.unwrap_or(origin).to_string() })
+    call.and_then(|call| Entry::from_call(modules, &call, own_origin.unwrap_or(origin)))
+        .map_err(|error| error.at(format!("{origin}: \"{modules}\"")))
 }
 
 fn toml_of(value: &Argument) -> toml::Value {
@@ -449,113 +593,5 @@ fn misplaced(origin: &str, key: &str, keys: &[&str]) -> Box<Diagnostic> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const DICT: &str = r#"[plan]
-"z.*.up_proj" = "colwise"
-"a.*.down_proj" = "rowwise(output=shard(1))"
-"**" = ["fsdp", "zero1"]
-"#;
-
-    #[test]
-    fn the_dictionary_keeps_its_order_and_reads_back() {
-        let plan = Plan::from_toml(DICT, "plan.toml").unwrap();
-        let globs: Vec<&str> = plan.entries.iter().map(|e| e.modules.as_str()).collect();
-        assert_eq!(globs, ["z.*.up_proj", "a.*.down_proj", "**", "**"]);
-        assert_eq!(plan.to_dict_toml(), DICT);
-        assert_eq!(
-            plan.entries[1].describe(),
-            r#""a.*.down_proj" = "rowwise(output=shard(1))" (plan.toml:3)"#
-        );
-    }
-
-    #[test]
-    fn tables_keep_origins_and_read_back() {
-        let mut plan = Plan::from_toml(DICT, "plan.toml").unwrap();
-        plan.add("lm_head", "colwise", "planner").unwrap();
-        let text = plan.to_toml();
-        assert!(text.contains("[[plan]]"), "{text}");
-        assert_eq!(Plan::from_toml(&text, "elsewhere").unwrap(), plan);
-    }
-
-    #[test]
-    fn listed_stages_are_marks_with_meshes() {
-        let text = "[[stages]]\nuntil = \"layers.1\"\nmesh = \"tp=2\"\nranks = [0, 1]\nplan = { \"a\" = \"colwise\" }\n\n[[stages]]\nmesh = \"dp=1\"\n";
-        let plan = Plan::from_toml(text, "p.toml").unwrap();
-        let calls = "sch[\"layers.1\"].pipeline_split(mesh=\"tp=2\", ranks=[0, 1])\nsch[\"a\"].colwise()\nsch.pipeline_split(mesh=\"dp=1\")\n";
-        assert_eq!(plan, Plan::from_calls(calls, "").unwrap());
-        assert_eq!(plan, Plan::from_toml(&plan.to_toml(), "").unwrap());
-        assert_eq!(plan, Plan::from_toml(&plan.to_dict_toml(), "").unwrap());
-        for wrong in ["stages = 1", "stages = [1]", "[[stages]]\nuntl = \"a\"", "[[stages]]\nuntil = 1"] {
-            assert_eq!(Plan::from_toml(wrong, "p.toml").unwrap_err().code, "E228", "{wrong}");
-        }
-    }
-
-    #[test]
-    fn what_is_no_plan_is_refused() {
-        let code = |text: &str| Plan::from_toml(text, "plan.toml").unwrap_err().code;
-        assert_eq!(code("[plan"), "E228");
-        assert_eq!(code("plan = 3"), "E228");
-        assert_eq!(code("[plna]\n\"a\" = \"colwise\""), "E228");
-        assert_eq!(code("[plan]\n\"a\" = 3"), "E228");
-        assert_eq!(code("[[plan]]\nmodules = \"a\""), "E228");
-        assert_eq!(code("[[plan]]\nmodules = \"a\"\nstyel = \"colwise\""), "E228");
-        assert_eq!(code("[[plan]]\nmodules = \"a\"\nprimitive = \"shard\"\ntensor = \"b\""), "E222");
-        let error = Plan::from_toml("[plan]\n\"a.b\" = \"colwis\"", "plan.toml").unwrap_err();
-        assert_eq!((error.code, error.at.as_deref()), ("E222", Some("plan.toml: \"a.b\"")));
-        assert_eq!(Plan::from_toml("", "plan.toml").unwrap(), Plan::default());
-    }
-
-    const CALLS: &str = r#"# The tutorial.
-sch["linear1"].shard("weight", 0).shard("bias", 0)  # by hand
-sch["linear2"].shard("weight", 1)
-sch["linear2"].sync("fwd_post", "all_reduce")
-sch["linear1"].sync('bwd_post', 'all_reduce')
-sch["linear1"].decompose()
-sch.trace(flatten=True)
-sch[""].fuse("gelu(x + b) # not a comment", name="bias_gelu", backend="cpu")
-sch["layers.*.mlp"].colwise(output=shard(-1), axis="model")
-sch["norm"].replace("partita.layer_norm", epsilon=1e-05, x="hidden", at=[0, 2])
-"#;
-
-    #[test]
-    fn three_spellings_of_one_plan_read_back_equal() {
-        let plan = Plan::parse(CALLS, "plan.py").unwrap();
-        let imported = format!("import slapo\n{CALLS}");
-        assert_eq!(Plan::parse(&imported, "plan.py").unwrap(), plan);
-        assert_eq!(plan.entries.len(), 10);
-        assert_eq!(
-            (plan.entries[0].origin.as_str(), plan.entries[2].origin.as_str()),
-            ("by hand", "plan.py:3")
-        );
-        assert_eq!(plan.entries[7].modules, "");
-        for text in [plan.to_calls(), plan.to_toml(), plan.to_dict_toml()] {
-            assert_eq!(Plan::parse(&text, "elsewhere").unwrap(), plan, "{text}");
-        }
-        // Lines for `linear1` come before and after those of `linear2`.
-        assert_eq!(plan.to_dict_toml().matches("[[plan]]").count(), 2);
-        let origins: Vec<String> = Plan::parse(&plan.to_calls(), "elsewhere")
-            .unwrap()
-            .entries
-            .into_iter()
-            .map(|e| e.origin)
-            .collect();
-        assert_eq!(origins, plan.entries.iter().map(|e| e.origin.clone()).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn a_line_that_is_no_call_is_refused_where_it_stands() {
-        for (line, code) in [
-            ("sch[\"a\"", "E228"),
-            ("sch[\"a\"]", "E228"),
-            ("sch[\"a\"].shard", "E228"),
-            ("sch[a, b].decompose()", "E228"),
-            ("sch.shrad(\"weight\", 0)", "E222"),
-            ("model[\"a\"].decompose()", "E228"),
-        ] {
-            let error = Plan::from_calls(&format!("\n{line}\n"), "plan.py").unwrap_err();
-            assert_eq!((error.code, error.at.as_deref()), (code, Some("plan.py:2")), "{line}");
-        }
-    }
-}
+#[path = "plan_tests.rs"]
+mod tests;

@@ -16,7 +16,6 @@
 
 use crate::call::{Argument, Call, MOST_DEPTH};
 use crate::plan::Plan;
-use crate::primitive::Primitive;
 use partita_base::{Diagnostic, Result, did_you_mean};
 
 /// Accepted names of the dictionary.
@@ -239,17 +238,16 @@ impl<'a> Reader<'a> {
     fn style(&mut self, plan: &mut Plan, pattern: &str) -> Result<()> {
         self.skip(true);
         let start = self.place;
-        let primitive = if self.starts_text() {
-            Primitive::parse(&self.text()?)
+        let call = if self.starts_text() {
+            Call::parse(&self.text()?)
         } else {
             match self.value()? {
-                Argument::Call(call) => Primitive::from_call(&call),
+                Argument::Call(call) => Ok(call),
                 _ => return Err(self.wrong(start, "a style: a call, or its name in quotes")),
             }
         };
-        let primitive = primitive.map_err(|error| error.at(format!("{}: \"{pattern}\"", self.at(start))))?;
-        plan.push(pattern, primitive, &self.line_at(start));
-        Ok(())
+        call.and_then(|call| plan.add_call(pattern, &call, &self.line_at(start)))
+            .map_err(|error| error.at(format!("{}: \"{pattern}\"", self.at(start))))
     }
 
     fn comma_before(&mut self, close: char) -> Result<()> {

@@ -7,10 +7,10 @@ use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::Graph;
 use partita_mesh::Mesh;
 
-/// Models with a ready plan.
+/// Models with a built-in plan.
 pub const READY_PLANS: [&str; 4] = ["mlp", "gpt", "llama", "bert"];
 
-/// Options of a ready plan.
+/// Options of a built-in plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReadyOptions {
     /// Shard the residual stream along the sequence over `tp`.
@@ -24,7 +24,7 @@ pub struct ReadyOptions {
 /// The plan for a model (`mlp`, `gpt`, `llama`, `bert`) on a mesh, chosen by axis names: `tp`
 /// shards the projections of the attention and the feed-forward network, `fsdp` shards parameters.
 /// `dp`, `fsdp` and `sp` shard data, which needs no lines. Lines cover only modules that `graph`
-/// has. E222 if there is no ready plan of this name.
+/// has. E222 if there is no built-in plan of this name.
 pub fn ready_plan(model: &str, graph: &Graph, mesh: &Mesh, options: &ReadyOptions) -> Result<Plan> {
     if !READY_PLANS.contains(&model) {
         let mut error = Diagnostic::new("E222", format!("there is no built-in plan for `{model}`"))
@@ -35,7 +35,7 @@ pub fn ready_plan(model: &str, graph: &Graph, mesh: &Mesh, options: &ReadyOption
         return Err(error);
     }
     let modules = Modules::of(graph);
-    let origin = format!("ready plan {model}");
+    let origin = format!("built-in plan {model}");
     let mut plan = Plan::default();
     let mut line = |pattern: &str, style: Style| {
         if !modules.matching(pattern).is_empty() {
@@ -54,7 +54,8 @@ pub fn ready_plan(model: &str, graph: &Graph, mesh: &Mesh, options: &ReadyOption
         if model == "mlp" {
             // Layers come in pairs: the first is column-parallel, the second row-parallel. A single
             // last layer stays replicated.
-            let count = (0..).take_while(|i| !modules.matching(&format!("layers.{i}")).is_empty()).count();
+            let count =
+                (0..).take_while(|i| !modules.matching(format!("layers.{i}").as_str()).is_empty()).count();
             for pair in 0..count / 2 {
                 line(&format!("layers.{}", 2 * pair), column.clone());
                 line(&format!("layers.{}", 2 * pair + 1), row.clone());

@@ -131,7 +131,7 @@ impl Schedule {
     pub fn apply(&mut self, modules: &str, primitive: impl Into<Primitive>) -> Result<()> {
         let place = Location::caller();
         let origin = format!("{}:{}", place.file(), place.line());
-        self.push(Entry { modules: modules.to_string(), primitive: primitive.into(), origin })
+        self.push(Entry { modules: modules.to_string(), primitive: primitive.into(), stage: None, origin })
     }
 
     /// Appends every line of a plan. An error changes nothing.
@@ -238,12 +238,13 @@ impl fmt::Display for Schedule {
     /// The tree of modules with their parameters, and below each the requests for it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} on {}", self.model.forward.name, self.mesh)?;
+        let modules = Modules::of(self.graph());
         let lines = |f: &mut fmt::Formatter<'_>, path: &str, depth: usize| -> fmt::Result {
             for entry in self.plan.entries.iter().filter(|e| match path {
                 "" => e.modules.is_empty(),
-                path => crate::matches(&e.modules, path),
+                path => modules.matching(e.scope()).contains(&path),
             }) {
-                writeln!(f, "{}> {}", "  ".repeat(depth), entry.primitive.to_call().quoted())?;
+                writeln!(f, "{}> {}", "  ".repeat(depth), entry.to_call().quoted())?;
             }
             Ok(())
         };
@@ -381,7 +382,7 @@ impl At<'_> {
     /// module.
     pub fn find(&self, pattern: &Pattern) -> Result<Subgraphs> {
         let primitive = Primitive::Checkpoint { pattern: Some(pattern.text().to_string()) };
-        let entry = Entry { modules: self.path.clone(), primitive, origin: "find".to_string() };
+        let entry = Entry { modules: self.path.clone(), primitive, stage: None, origin: "find".to_string() };
         let place = |error: Box<Diagnostic>| error.at(format!("sch[\"{}\"].find(..)", self.path));
         let matches = self.schedule.structured.found(pattern, &entry).map_err(place)?;
         let words = matches.iter().map(|found| in_words(self.schedule.graph(), found)).collect();
@@ -495,7 +496,7 @@ impl At<'_> {
     pub fn forward_ops(&self) -> ForwardOps {
         let graph = self.schedule.graph();
         let modules = Modules::of(graph);
-        let matching = if self.path.is_empty() { vec![""] } else { modules.matching(&self.path) };
+        let matching = if self.path.is_empty() { vec![""] } else { modules.matching(self.path.as_str()) };
         let nodes = forward_ops(graph, &matching);
         let op = |id: &NodeId| (graph.node(*id).path.clone(), graph.node(*id).op.short_name().to_string());
         ForwardOps {

@@ -74,7 +74,7 @@ impl<'a> Planner<'a> {
     /// no module.
     pub(crate) fn prepared(&mut self, line: Declared) -> Result<()> {
         let (axis, origin) = (self.axis(line)?, line.describe());
-        let modules = self.modules.named(line.modules, &origin)?;
+        let modules = self.modules.named(line.entry.scope(), &origin)?;
         for module in modules {
             let style = line.style;
             if let Some(from) = &style.input_from {

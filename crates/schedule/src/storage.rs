@@ -21,7 +21,8 @@ impl Planner<'_> {
         let mut kept: BTreeMap<(ValueId, &str), &Entry> = BTreeMap::new();
         let mut claims: BTreeMap<&str, Vec<Claim<&Style>>> = BTreeMap::new();
         for line in declared.iter().filter(|line| line.style.is_storage()) {
-            let (parameters, axis) = (self.modules.parameters_matching(line.modules), line.style.axis_name());
+            let parameters = self.modules.parameters_matching(line.entry.scope());
+            let axis = line.style.axis_name();
             let about = parameters.iter().map(|&p| self.graph.value(p).name.as_str()).collect();
             let claim = Claim { line: line.describe(), about, asks: line.style };
             claims.entry(axis).or_default().push(claim);
@@ -40,9 +41,9 @@ impl Planner<'_> {
     ) -> Result<()> {
         let axis = self.axis(entry)?;
         let origin = entry.describe();
-        let parameters = self.modules.parameters_matching(entry.modules);
+        let parameters = self.modules.parameters_matching(entry.entry.scope());
         if parameters.is_empty() {
-            return Err(self.modules.unmatched(entry.modules, &origin));
+            return Err(self.modules.unmatched(entry.entry.scope(), &origin));
         }
         if axis.size == 1 {
             return Ok(());

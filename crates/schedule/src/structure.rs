@@ -8,7 +8,7 @@ mod replace;
 
 use crate::modules::{Modules, is_inside};
 use crate::pattern::{Match, Pattern};
-use crate::pipeline::Mark;
+use crate::pipeline::{Mark, last_nodes, stages_in_order};
 use crate::plan::{Entry, Plan};
 use crate::primitive::{FOREIGN_COMPILERS, FORK_RNG_NOTE, PIPELINE_NOTE, Primitive};
 use crate::{Argument, verify::StepRunner};
@@ -97,6 +97,9 @@ impl Structured {
     /// crosses the boundary of a module; also the errors of each primitive.
     pub fn apply(&mut self, entry: &Entry, tools: &Tools) -> Result<()> {
         let graph = &self.model.forward;
+        if entry.stage.is_some() {
+            stages_in_order(&self.stages, graph)?;
+        }
         let modules = Modules::of(graph);
         match &entry.primitive {
             Primitive::Style(_) | Primitive::Shard { .. } | Primitive::Sync { .. } => {}
@@ -194,6 +197,10 @@ impl Structured {
                         line: entry.describe(),
                     });
                 }
+                // The structural lines of a stage are for the nodes that have its number.
+                let mut marked = graph.clone();
+                partita_pipeline::mark::after(&mut marked, &last_nodes(&stages, graph));
+                self.model.forward = marked;
                 self.stages = stages;
                 self.notes.push(format!("{}: {PIPELINE_NOTE}", entry.describe()));
             }
@@ -481,7 +488,7 @@ fn fuse(
 
 /// The modules that a line covers.
 fn named<'m>(modules: &'m Modules, entry: &Entry) -> Result<Vec<&'m str>> {
-    modules.named(&entry.modules, &entry.describe())
+    modules.named(entry.scope(), &entry.describe())
 }
 
 fn first_line(text: &str) -> &str {

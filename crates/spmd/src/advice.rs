@@ -55,15 +55,17 @@ fn idle(graph: &Graph, mesh: &Mesh, layouts: &Layouts) -> Vec<Idle> {
     found
 }
 
-/// One sentence for each group of idle ranks.
-pub(crate) fn idle_notes(graph: &Graph, mesh: &Mesh, layouts: &Layouts) -> Vec<String> {
+/// One sentence for each group of idle ranks, which are called by these names, if there are any.
+pub(crate) fn idle_notes(graph: &Graph, mesh: &Mesh, layouts: &Layouts, names: &[usize]) -> Vec<String> {
+    let named = |rank: &usize| names.get(*rank).copied().unwrap_or(*rank);
     let note = |idle: Idle| {
         let others = match idle.others {
             0 => String::new(),
             1 => ", as has 1 more parameter".to_string(),
             more => format!(", as have {more} more parameters"),
         };
-        let are_idle = match idle.ranks.as_slice() {
+        let ranks: Vec<usize> = idle.ranks.iter().map(named).collect();
+        let are_idle = match ranks.as_slice() {
             [one] => format!("rank {one} is idle"),
             ranks => format!("ranks {} are idle", rank_list(ranks)),
         };

@@ -283,7 +283,8 @@ impl Analysis {
     }
 
     /// The combiner with which the partial operands of a node pass through it uncombined, if they
-    /// do. They are combined earlier if the op would make them larger or less precise.
+    /// do. They are combined earlier if the op would make them larger or less precise, or belongs to
+    /// another pipeline stage, to which one combination is then sent instead of every contribution.
     fn flowing(&self, graph: &Graph, node: &Node, rule: &Rule) -> Option<Combiner> {
         let partial: Vec<usize> = (0..node.operands.len())
             .filter(|&p| matches!(self.states[node.operands[p].index()], State::Partial(_)))
@@ -296,11 +297,15 @@ impl Analysis {
             .linear
             .iter()
             .any(|group| group.operands == partial && (group.any_combiner || combiner == Combiner::Sum));
+        let elsewhere = partial.iter().any(|&p| {
+            let definition = graph.value(node.operands[p]).definition;
+            definition.is_some_and(|(made, _)| graph.node(made).stage != node.stage)
+        });
         let grows =
             node.results.iter().any(|&r| graph.ty(r).element_count() > graph.ty(first).element_count());
         let narrows =
             node.results.iter().any(|&r| graph.ty(r).dtype.size_bytes() < graph.ty(first).dtype.size_bytes());
-        (alike && linear && !grows && !narrows).then_some(combiner)
+        (alike && linear && !elsewhere && !grows && !narrows).then_some(combiner)
     }
 
     fn uses_contribution(&self, run: Run, operand: ValueId) -> bool {

@@ -18,6 +18,9 @@ use std::collections::BTreeMap;
 /// Options of partitioning.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
+    /// What messages call each rank of the mesh: its number in the whole mesh, where this one is a slice of
+    /// it; empty where they are the same.
+    pub ranks: Vec<usize>,
     /// The cost model of links and devices.
     pub cluster: Cluster,
     /// For tests: below this module path, the first result that is partial is treated as
@@ -120,7 +123,7 @@ pub fn partition(graph: &Graph, mesh: &Mesh, options: &Options) -> Result<Partit
                         class_of_rank[rank] = class;
                     }
                 }
-                let notes = idle_notes(&graph, mesh, &layouts);
+                let notes = idle_notes(&graph, mesh, &layouts, &options.ranks);
                 return Ok(Partitioned {
                     mesh: mesh.clone(),
                     cluster: options.cluster.clone(),

@@ -29,7 +29,7 @@ pub struct ConfigFlags {
     #[arg(long, value_name = "N")]
     pub microbatches: Option<i64>,
     /// The order in which pipeline stages work on the microbatches: 1f1b, gpipe, interleaved-1f1b, zb-h1 or another of
-    /// docs/TIMETABLES.md, or a CSV file in the form of PyTorch.
+    /// docs/TIMETABLES.md, or a file in the CSV format of torch.distributed.pipelining.
     #[arg(long, value_name = "NAME")]
     pub timetable: Option<String>,
     /// Type of parameters and activations: f32, f64, bf16 or f16.
@@ -47,7 +47,7 @@ pub struct ConfigFlags {
     /// Shard the embedding and the head on the vocabulary over tp.
     #[arg(long)]
     pub vocab_parallel: bool,
-    /// Refuse a mesh that leaves ranks without work.
+    /// Fail if some ranks would compute nothing.
     #[arg(long)]
     pub strict: bool,
     /// The most memory that the process takes: a percentage such as 80%, the default, or bytes such as 8G.
@@ -57,7 +57,7 @@ pub struct ConfigFlags {
     #[arg(long, value_name = "OPERATIONS")]
     pub verify_limit: Option<f64>,
     /// The machine code of the kernels: portable, avx2, avx512 or native, the default. Only native may use AMX, whose
-    /// matmuls round in another place; the others give the same bits on every machine.
+    /// matmuls round differently, so results differ in the last bits; the others give the same bits on every machine.
     #[arg(long, value_name = "LEVEL")]
     pub kernels: Option<String>,
     /// Set any key of the config: train.steps=50. Later ones win, and win over the flags above.

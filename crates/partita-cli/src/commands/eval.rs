@@ -47,8 +47,14 @@ pub fn eval(args: &EvalArgs, output: &mut Output) -> Result<()> {
     let saved = source.saved()?;
     let model = session.model()?;
     let feed = output.during("reading the data", || session.feed(&model))?;
-    let batches =
-        args.batches.unwrap_or(session.config().train.validate_batches).min(feed.validation_batches());
+    let (asked, held_out) =
+        (args.batches.unwrap_or(session.config().train.validate_batches), feed.validation_batches());
+    let batches = asked.min(held_out);
+    if batches < asked && args.batches.is_some() && batches > 0 {
+        output.note(format!(
+            "the data has {held_out} validation batches, not {asked}: all of them are evaluated"
+        ));
+    }
     let mut validator = output
         .during("lowering the validation", || Validator::new(session, &model, &session.plan(&model)?))?;
     let at = |error: Box<Diagnostic>| error.at(saved.path.display().to_string());

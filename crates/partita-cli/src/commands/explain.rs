@@ -7,12 +7,12 @@ use crate::output::events::{Counts, Event};
 use crate::output::format::{bytes, table};
 use crate::run::answer;
 use partita::session::Session;
-use partita::stage_table::{StageRow, stage_table};
+use partita::stage_table::{StageRow, part_name, stage_table};
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::{Graph, Registry};
 use partita_mesh::rank_list;
 use partita_program::ProgramSet;
-use partita_schedule::explain::{Choice, Collective, Explain, Line, Over, Subject, Tensor};
+use partita_schedule::explain::{Choice, Collective, Explain, Line, Over, Subject, Tensor, lines};
 use partita_schedule::{Built, Tools, restructure};
 use serde::Serialize;
 use std::fmt::Write;
@@ -47,12 +47,15 @@ pub struct Overview {
     pub cluster: String,
     /// What each line of the plan did.
     pub lines: Vec<Line>,
-    /// How often ranks meet.
+    /// The collectives of a rank, counted.
     pub counts: Counts,
-    /// The collectives of a rank, with the lines they come from.
+    /// The collectives of the first rank of each stage, with the lines they come from.
     pub collectives: Vec<Collective>,
-    /// The stages of a pipeline; empty without one.
+    /// The slices of a pipeline with their stages; empty without one.
     pub stages: Vec<StageRow>,
+    /// What the text calls them.
+    #[serde(skip)]
+    part: &'static str,
     /// Notes for the user.
     pub notes: Vec<String>,
 }
@@ -87,7 +90,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(2);
 pub fn explain(args: &ExplainArgs, session: &Session, output: &mut Output) -> Result<()> {
     let explained = output.during("planning the step", || Explained::of(session))?;
     let Some(name) = &args.name else {
-        answer(&explained.overview(session)?, Overview::text, output);
+        answer(&explained.overview(session, args.rank)?, Overview::text, output);
         return Ok(());
     };
     let mut last = Instant::now();
@@ -166,24 +169,25 @@ impl Explained {
         self.built.stages[0].partitioned.cluster.name.clone()
     }
 
-    /// The whole step.
-    pub fn overview(&self, session: &Session) -> Result<Overview> {
-        Ok(self.overview_of(&session.lower(&self.built)?))
+    /// The whole step, with the counts of a rank. E014 if the rank does not exist.
+    pub fn overview(&self, session: &Session, rank: usize) -> Result<Overview> {
+        self.overview_of(&session.lower(&self.built)?, rank)
     }
 
-    /// The whole step, with the counts of its programs.
-    pub fn overview_of(&self, programs: &ProgramSet) -> Overview {
+    /// The whole step, with the counts of a rank of its programs. E014 if the rank does not exist.
+    pub fn overview_of(&self, programs: &ProgramSet, rank: usize) -> Result<Overview> {
         let explained = (0..self.built.stages.len()).map(|stage| Explain::new(&self.built, stage));
         let explained: Vec<Explain> = explained.collect();
-        Overview {
+        Ok(Overview {
             mesh: self.built.mesh.to_string(),
             cluster: self.cluster(),
-            lines: explained[0].lines(&self.forward),
-            counts: Counts::from(&partita_program::counts(programs)),
+            lines: lines(&self.built, &self.forward),
+            counts: Counts::of_rank(programs, rank)?,
             collectives: explained.iter().flat_map(Explain::collectives).collect(),
             stages: stage_table(&self.built),
+            part: part_name(&self.built),
             notes: self.notes.clone(),
-        }
+        })
     }
 
     /// The tensor or collective of this name, and its other layouts; `progress` receives how many of them were tried, and
@@ -215,14 +219,17 @@ impl Overview {
             let origin = if line.origin.is_empty() { String::new() } else { format!("  ({})", line.origin) };
             let _ = writeln!(text, "  {}{origin}\n      {}", line.line, effects(line));
         }
-        for stage in &self.stages {
-            let StageRow { stage: number, mesh, modules, because, .. } = stage;
-            let end = match (modules.last(), because.is_empty()) {
-                (Some(last), false) => format!(", ends after {last} because of {because}"),
-                _ => String::new(),
+        for row in &self.stages {
+            let StageRow { stage: number, stages, mesh, modules, because, .. } = row;
+            let end = match (modules.last(), because.is_empty(), stages.len()) {
+                (_, true, 0 | 1) => String::new(),
+                (_, true, _) => format!(", stages {}", rank_list(stages)),
+                (Some(last), false, 1) => format!(", ends after {last} ({because})"),
+                (_, false, _) => format!(", stages {} ({because})", rank_list(stages)),
             };
             let begin = if *number == 0 { "\n" } else { "" };
-            let _ = writeln!(text, "{begin}stage {number} on {mesh}, ranks {}{end}", rank_list(&stage.ranks));
+            let (part, ranks) = (self.part, rank_list(&row.ranks));
+            let _ = writeln!(text, "{begin}{part} {number} on {mesh}, ranks {ranks}{end}");
         }
         let _ = write!(text, "\n{}\n", counts_table(&self.counts));
         text += &because(&self.collectives);

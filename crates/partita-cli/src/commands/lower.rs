@@ -17,7 +17,7 @@ use partita_schedule::Built;
 /// Runs the command.
 ///
 /// # Errors
-/// What building and lowering refuse, E014 for a rank that the mesh does not have, E400 for an unknown pass.
+/// What building and lowering refuse, E014 for a rank that the mesh does not have, E017 for an unknown pass.
 pub fn lower(args: &LowerArgs, session: &Session, output: &mut Output) -> Result<()> {
     let session = match args.input_gradient {
         true => &session.clone().with_input_gradient(),
@@ -31,7 +31,7 @@ pub fn lower(args: &LowerArgs, session: &Session, output: &mut Output) -> Result
             Ok::<_, Box<Diagnostic>>((session.lower(&built)?, edge_counts(&execution::stages(&built))))
         })?;
         let overlaps = overlap(&programs, args.rank)?;
-        output.counts(&Counts::from(&partita_program::counts(&programs)));
+        output.counts(&Counts::of_rank(&programs, args.rank)?);
         output.edges(&edges);
         output.overlaps(&overlaps);
     } else {
@@ -82,12 +82,16 @@ pub fn stage(session: &Session, built: &Built, stage: Stage, rank: usize) -> Res
 }
 
 /// What the passes of lowering make of a rank's graph: after each of the named ones, or after all of them for `all`.
-/// E400 for a pass that does not exist, E014 for a rank that does not.
+/// E017 for a pass that does not exist, E014 for a rank that does not.
 pub fn after_passes(session: &Session, built: &Built, names: &[String], rank: usize) -> Result<String> {
     check_rank(rank, built.mesh.rank_count())?;
     let is_all = names.iter().any(|name| name == "all");
-    let wanted: Vec<usize> =
-        names.iter().filter(|name| *name != "all").map(|name| find_pass(name)).collect::<Result<_>>()?;
+    let wanted: Vec<usize> = names
+        .iter()
+        .filter(|name| *name != "all")
+        .map(|name| find_pass(name))
+        .collect::<Result<_>>()
+        .map_err(|error| error.at("--print-after"))?;
     let (stage, rank) = built.place_of(rank)?;
     let mut printed = String::new();
     let mut after = |number: usize, pass: &Pass, lowering: &Lowering| {
@@ -101,7 +105,8 @@ pub fn after_passes(session: &Session, built: &Built, names: &[String], rank: us
     Ok(printed)
 }
 
-fn check_rank(rank: usize, ranks: usize) -> Result<()> {
+/// E014 for a rank that does not exist.
+pub(crate) fn check_rank(rank: usize, ranks: usize) -> Result<()> {
     if rank < ranks {
         return Ok(());
     }

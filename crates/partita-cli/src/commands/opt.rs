@@ -1,7 +1,6 @@
 //! `partita opt`: named passes on a program in text.
 
 use crate::cli::OptArgs;
-use crate::output::format::table;
 use partita::opt::{OptOptions, Unit, passes};
 use partita_base::{Diagnostic, Result};
 use partita_mesh::Mesh;
@@ -16,10 +15,11 @@ use std::path::Path;
 /// E005 for a file that cannot be read, E017 for a pass that cannot run, and what reading and the passes find.
 pub fn opt(args: &OptArgs) -> Result<String> {
     let Some(file) = args.file.as_ref().filter(|_| !args.list) else {
-        let rows: Vec<Vec<String>> =
-            passes().into_iter().map(|(name, about)| vec![name.to_string(), about.to_string()]).collect();
-        let ranges = "..NAME stands for all passes of lowering from the first to NAME.\n";
-        return Ok(table(&["pass", "what it does"], &rows) + ranges);
+        let passes = passes();
+        let width = passes.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+        let line = |(name, about): &(&str, &str)| format!("{name:width$}  {about}\n");
+        let list: String = [("pass", "what it does")].iter().chain(&passes).map(line).collect();
+        return Ok(list + "..NAME stands for all passes of lowering from the first to NAME.\n");
     };
     let mesh = args.mesh.as_ref().map(|mesh| Mesh::parse(mesh, None)).transpose()?;
     let mut options = OptOptions { mesh, ranks: args.ranks, ..OptOptions::default() };

@@ -99,7 +99,9 @@ pub fn rows(args: &SimulateArgs, file: &Path, output: &mut Output) -> Result<()>
     }
     let answer_of = output.during("predicting the runs", || Ok::<_, Box<Diagnostic>>(predict(&measured)))?;
     if let Some(path) = &args.fit {
-        write_new(path, "the constants", "--fit", |file| std::io::Write::write_all(file, constants(&answer_of.sources).as_bytes()))?;
+        write_new(path, "the constants", "--fit", |file| {
+            std::io::Write::write_all(file, constants(&answer_of.sources).as_bytes())
+        })?;
     }
     answer(&answer_of, Rows::text, output);
     Ok(())
@@ -107,9 +109,14 @@ pub fn rows(args: &SimulateArgs, file: &Path, output: &mut Output) -> Result<()>
 
 /// The constants as a file.
 fn constants(sources: &[Source]) -> String {
-    let mut text = "# Factors of the time of compute and of collectives, fitted by `partita simulate --rows --fit`.\n".to_string();
+    let mut text =
+        "# Factors of the time of compute and of collectives, fitted by `partita simulate --rows --fit`.\n"
+            .to_string();
     for source in sources {
-        text += &format!("[{}]\ncompute = {:.4}\ncommunication = {:.4}\n", source.source, source.compute, source.communication);
+        text += &format!(
+            "[{}]\ncompute = {:.4}\ncommunication = {:.4}\n",
+            source.source, source.compute, source.communication
+        );
     }
     text
 }
@@ -135,7 +142,8 @@ fn predict(measured: &[Measured]) -> Rows {
     let mut software_of: BTreeMap<String, Software> = BTreeMap::new();
     for source in sources(&runs) {
         let of: Vec<&Run> = runs.iter().filter(|run| run.measured.source == source).collect();
-        let timed: Vec<&Run> = of.iter().copied().filter(|run| run.error(&Software::default()).is_some()).collect();
+        let timed: Vec<&Run> =
+            of.iter().copied().filter(|run| run.error(&Software::default()).is_some()).collect();
         let software = fit(&timed);
         software_of.insert(source.clone(), software);
         let errors = |from: &BTreeMap<String, f64>| -> Vec<f64> {
@@ -156,7 +164,10 @@ fn predict(measured: &[Measured]) -> Rows {
             compute: software.compute,
             communication: software.communication,
             fitted,
-            held_out: (!held.is_empty()).then(|| { let (mean, tail) = mean_and_tail(held); [mean, tail] }),
+            held_out: (!held.is_empty()).then(|| {
+                let (mean, tail) = mean_and_tail(held);
+                [mean, tail]
+            }),
             unseen: (!unseen.is_empty()).then(|| mean_and_tail(unseen).0),
             spearman: spearman(&pairs),
         });
@@ -167,7 +178,8 @@ fn predict(measured: &[Measured]) -> Rows {
         let run = runs.iter().find(|run| run.measured.row == row.row);
         let forecast = run.and_then(|run| run.forecast(&software_of[&row.source]).ok());
         let bytes = forecast.as_ref().map(|forecast| forecast.fullest().total());
-        let runs_out = run.zip(bytes).map(|(run, bytes)| bytes + CONTEXT_BYTES > run.cluster.device.memory_bytes as f64);
+        let runs_out =
+            run.zip(bytes).map(|(run, bytes)| bytes + CONTEXT_BYTES > run.cluster.device.memory_bytes as f64);
         if let (Some(bytes), Some((measured, kind))) = (bytes, &row.memory) {
             let context = if kind.contains("nvidia-smi") { CONTEXT_BYTES } else { 0.0 };
             memory.push((bytes + context) / measured - 1.0);
@@ -184,7 +196,9 @@ fn predict(measured: &[Measured]) -> Rows {
                 let seconds = &forecast.seconds;
                 [seconds.compute_s, seconds.exposed_s, seconds.bubble_s]
             }),
-            plain_s: run.and_then(|run| run.priced.seconds(run.job, &Software::default()).ok()).map(|seconds| seconds.step_s),
+            plain_s: run
+                .and_then(|run| run.priced.seconds(run.job, &Software::default()).ok())
+                .map(|seconds| seconds.step_s),
             step_s: forecast.map(|forecast| forecast.seconds.step_s),
             measured_s: row.step_s,
             bytes,
@@ -193,7 +207,10 @@ fn predict(measured: &[Measured]) -> Rows {
             why_not: reasons.get(row.row.as_str()).cloned(),
         });
     }
-    let pair = |errors: BTreeMap<String, f64>| { let (mean, tail) = mean_and_tail(errors.into_values()); [mean, tail] };
+    let pair = |errors: BTreeMap<String, f64>| {
+        let (mean, tail) = mean_and_tail(errors.into_values());
+        [mean, tail]
+    };
     Rows {
         rows,
         sources: summary,
@@ -210,7 +227,10 @@ impl Rows {
         let percent = |part: f64| format!("{:.1}%", 100.0 * part);
         let maybe = |number: Option<String>| number.unwrap_or_else(|| "-".to_string());
         let row = |row: &Predicted| {
-            let error = row.step_s.zip(row.measured_s).map(|(predicted, measured)| percent(predicted / measured - 1.0));
+            let error = row
+                .step_s
+                .zip(row.measured_s)
+                .map(|(predicted, measured)| percent(predicted / measured - 1.0));
             vec![
                 row.row.clone(),
                 maybe(row.step_s.map(|s| format!("{s:.3}"))),
@@ -254,7 +274,11 @@ impl Rows {
             self.ran_out[1],
             self.ran_out[0],
             self.false_alarms.len(),
-            if self.false_alarms.is_empty() { String::new() } else { format!(" ({})", self.false_alarms.join(", ")) },
+            if self.false_alarms.is_empty() {
+                String::new()
+            } else {
+                format!(" ({})", self.false_alarms.join(", "))
+            },
         );
         text
     }

@@ -15,6 +15,9 @@ pub struct Source {
     pub saved: Option<Saved>,
 }
 
+/// The configs that a name may refer to.
+const CONFIGS: &str = "a TOML file, or one of mlp, gpt, llama, bert";
+
 impl Source {
     /// Opens what `name` names: a bundled config, the folder of a run or of one of its checkpoints (its config is that
     /// beside the checkpoint), or a config file. `from` names another checkpoint.
@@ -29,7 +32,14 @@ impl Source {
         };
         let config = match &run {
             Some(saved) => saved.config(&ModelKinds::bundled(), overrides)?,
-            None => Config::load(name, overrides)?,
+            None => Config::load(name, overrides).map_err(|mut error| {
+                let is_missing = error.code == "E005" && !Path::new(name).exists();
+                if is_missing {
+                    error.message = format!("no run and no config `{name}`");
+                    error.expected = Some(format!("the folder of a run, such as runs/gpt, {}", CONFIGS));
+                }
+                error
+            })?,
         };
         let saved = match from {
             Some(path) => Some(Saved::at(path)?),

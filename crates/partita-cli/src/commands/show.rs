@@ -11,7 +11,7 @@ use partita::keys::Key;
 use partita::memory::{Memory, memory};
 use partita::models::ModelKinds;
 use partita::session::Session;
-use partita::stage_table::{StageRow, stage_table};
+use partita::stage_table::{StageRow, part_name, stage_table};
 use partita_base::{Diagnostic, Result};
 use partita_ir::Role;
 use partita_mesh::rank_list;
@@ -195,7 +195,7 @@ fn parameters_in_order(built: &Built) -> Vec<(&Stage, usize)> {
 /// A layout, with the stage where there are several.
 fn layout_on(built: &Built, stage: &Stage, layout: &str) -> String {
     match built.stages.iter().position(|other| std::ptr::eq(other, stage)) {
-        Some(number) if built.stages.len() > 1 => format!("stage {number} {layout}"),
+        Some(number) if built.stages.len() > 1 => format!("{} {number} {layout}", part_name(built)),
         _ => layout.to_string(),
     }
 }
@@ -215,12 +215,17 @@ fn extents(shape: &[usize]) -> String {
 pub fn stages_text(built: &Built) -> Result<String> {
     let Some(timetable) = &built.timetable else { return Ok(String::new()) };
     let stages = stage_table(built);
-    let mut text = table(
-        &["stage", "mesh", "ranks", "parameters", "forward", "in flight", "modules"],
-        &stages.iter().map(stage_row).collect::<Vec<_>>(),
-    );
-    for stage in stages.iter().filter(|stage| !stage.because.is_empty()) {
-        let _ = writeln!(text, "stage {} ends there because of {}", stage.stage, stage.because);
+    let part = part_name(built);
+    let mut header = vec![part, "mesh", "ranks", "parameters", "forward", "activations held", "modules"];
+    let mut rows: Vec<Vec<String>> = stages.iter().map(stage_row).collect();
+    if part == "slice" {
+        header.insert(1, "stages");
+        rows.iter_mut().zip(&stages).for_each(|(row, of)| row.insert(1, rank_list(&of.stages)));
+    }
+    let mut text = table(&header, &rows);
+    for row in stages.iter().filter(|row| !row.because.is_empty()) {
+        let ends = if row.stages.len() == 1 { "ends there" } else { "stages end there" };
+        let _ = writeln!(text, "{part} {} {ends}: {}", row.stage, row.because);
     }
     let chart = timetable.chart()?;
     if chart.lines().all(|line| line.len() <= WIDEST_CHART) {

@@ -24,6 +24,10 @@ pub struct Predicted {
     pub step_s: f64,
     /// Rows of the batch per second.
     pub rows_per_s: f64,
+    /// Memory of a device of the cluster, in bytes.
+    pub device_bytes: u64,
+    /// Whether every rank's memory fits.
+    pub fits: bool,
     /// The share of the time in which ranks do not compute, over all ranks.
     pub idle_share: f64,
     /// Ranks that execute the same program, in one row.
@@ -75,7 +79,10 @@ impl Predicted {
             peak_bytes: class.memory.arena_bytes,
             by_kind: MemoryKind::ALL.iter().map(|kind| kind.name()).zip(class.memory.peak).collect(),
         };
+        let device_bytes = session.config().cluster.device.memory_bytes;
         Predicted {
+            device_bytes,
+            fits: simulation.classes.iter().all(|class| class.memory.arena_bytes as u64 <= device_bytes),
             mesh: session.mesh().to_string(),
             cluster: session.config().cluster.name.clone(),
             step_s: simulation.step_s,
@@ -95,6 +102,8 @@ impl Predicted {
             100.0 * (1.0 - self.idle_share)
         );
         let of = |class: &Class, kind: MemoryKind| bytes(class.by_kind[kind.name()] as u64);
+        let occurs = |kind: &&MemoryKind| self.classes.iter().any(|class| class.by_kind[kind.name()] > 0);
+        let shown: Vec<MemoryKind> = MemoryKind::ALL.iter().filter(occurs).copied().collect();
         let row = |class: &Class| {
             let mut row = vec![
                 rank_list(&class.ranks),
@@ -102,20 +111,30 @@ impl Predicted {
                 seconds(class.waiting_s),
                 bytes(class.peak_bytes as u64),
             ];
-            row.extend(SHOWN.iter().map(|&kind| of(class, kind)));
+            row.extend(shown.iter().map(|&kind| of(class, kind)));
+            let listed: usize = class.by_kind.values().sum();
+            row.push(bytes(class.peak_bytes.saturating_sub(listed) as u64));
             row
         };
         let mut head = vec!["ranks", "compute", "waiting", "peak memory"];
-        head.extend(SHOWN.iter().map(|kind| kind.name()));
+        head.extend(shown.iter().map(|kind| kind.name()));
+        head.push("gaps");
         text += &table(&head, &self.classes.iter().map(row).collect::<Vec<_>>());
-        text += "waiting: for collectives that no compute hides, and for other stages\n";
+        text += "waiting: for collectives that no compute hides, and for other stages\n\
+                 peak memory: the sum of the columns behind it, at the time when it is largest; gaps: what alignment and \
+                 placement add\n";
+        if !self.fits {
+            let largest = self.classes.iter().map(|class| class.peak_bytes).max().unwrap_or(0);
+            text += &format!(
+                "the step does NOT fit: a rank needs {}, and a device of {} has {} (cluster.memory_bytes)\n",
+                bytes(largest as u64),
+                self.cluster,
+                bytes(self.device_bytes)
+            );
+        }
         text
     }
 }
-
-/// The kinds of memory that the table shows.
-const SHOWN: [MemoryKind; 4] =
-    [MemoryKind::Parameters, MemoryKind::OptimizerState, MemoryKind::Activations, MemoryKind::Gradients];
 
 /// `1.25 ms`.
 fn seconds(seconds: f64) -> String {

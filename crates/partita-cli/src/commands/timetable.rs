@@ -1,7 +1,7 @@
 //! `partita timetable`: the order in which pipeline stages work on microbatches, as a chart, an SVG or a CSV file.
 
 use crate::cli::TimetableArgs;
-use crate::files::write_new;
+use crate::files::{check_new, write_new};
 use crate::output::Output;
 use crate::output::events::Event;
 use crate::output::format::table;
@@ -23,9 +23,11 @@ pub struct Drawn {
     pub microbatches: usize,
     /// Slots from the first task to the last.
     pub makespan: usize,
-    /// Slots in which each slice has no task.
+    /// Slots in which each slice has no task between its first and its last one.
     pub idle: Vec<usize>,
-    /// For each slice, the microbatches whose activations it holds, at most, over all its stages.
+    /// Slots in which each slice has no task.
+    pub bubble: Vec<usize>,
+    /// For each slice, the activations that it holds at most: pairs of a stage and a microbatch.
     pub in_flight: Vec<usize>,
     /// A row for each slice.
     pub chart: String,
@@ -70,33 +72,51 @@ pub fn timetable(args: &TimetableArgs, output: &mut Output) -> Result<()> {
         answer(&list, List::text, output);
         return Ok(());
     };
-    let (slices, microbatches) = (args.slices as usize, args.microbatches as usize);
-    let timetable = match order(name)? {
-        Order::Given(_, timetable) => timetable,
-        order if args.forward || order.name() == "inference" => order.forward(slices, microbatches)?,
-        order => order.timetable(slices, microbatches)?,
+    let order = Order::open(name)?;
+    let given = match &order {
+        Order::Given(_, timetable) => Some((timetable.slices.len(), timetable.microbatches)),
+        Order::Named(_) => None,
     };
+    for (flag, own) in [("--slices", args.slices), ("--microbatches", args.microbatches)] {
+        if let (Some(own), Some((slices, microbatches))) = (own, given) {
+            return Err(Diagnostic::new("E033", format!("a CSV file has its own number for `{flag}`"))
+                .at(flag)
+                .expected(format!(
+                    "no `{flag}`: `{name}` has {slices} slices and {microbatches} microbatches"
+                ))
+                .found(own.to_string()));
+        }
+    }
+    let number = |given: Option<u32>, default: usize| given.map_or(default, |given| given as usize);
+    let (slices, microbatches) =
+        given.unwrap_or((number(args.slices, SLICES), number(args.microbatches, MICROBATCHES)));
+    let timetable = match &order {
+        _ if args.forward || order.name() == "inference" => order.forward(slices, microbatches)?,
+        Order::Given(_, timetable) => timetable.clone(),
+        Order::Named(_) => order.timetable(slices, microbatches)?,
+    };
+    // No file is written unless all can be.
+    for (path, what, flag) in [(&args.svg, PICTURE, "--svg"), (&args.csv, TABLE, "--csv")] {
+        path.as_ref().map_or(Ok(()), |path| check_new(path, what, flag))?;
+    }
     if let Some(path) = &args.svg {
         let times = timetable.times(|task| task.kind.slots())?;
-        write_new(path, "the picture", "--svg", |file| file.write_all(timetable.svg(&times).as_bytes()))?;
+        write_new(path, PICTURE, "--svg", |file| file.write_all(timetable.svg(&times).as_bytes()))?;
     }
     if let Some(path) = &args.csv {
-        write_new(path, "the timetable", "--csv", |file| file.write_all(timetable.to_csv().as_bytes()))?;
+        write_new(path, TABLE, "--csv", |file| file.write_all(timetable.to_csv().as_bytes()))?;
     }
     answer(&Drawn::of(name, &timetable)?, Drawn::text, output);
     Ok(())
 }
 
-/// A named timetable, or the one of a CSV file.
-fn order(name: &str) -> Result<Order> {
-    if !name.to_lowercase().ends_with(".csv") {
-        return Order::named(name);
-    }
-    let text = std::fs::read_to_string(name).map_err(|error| {
-        Diagnostic::new("E005", format!("the timetable `{name}` cannot be read")).found(error.to_string())
-    })?;
-    Order::from_csv(&text, name)
-}
+/// Slices and microbatches of a picture that names none.
+const SLICES: usize = 4;
+const MICROBATCHES: usize = 8;
+
+/// What messages call the files.
+const PICTURE: &str = "the picture";
+const TABLE: &str = "the timetable";
 
 impl Drawn {
     fn of(name: &str, timetable: &Timetable) -> Result<Drawn> {
@@ -109,6 +129,7 @@ impl Drawn {
             microbatches: timetable.microbatches,
             makespan: times.makespan(),
             idle: (0..slices).map(|slice| times.idle(slice)).collect(),
+            bubble: (0..slices).map(|slice| times.bubble_of(slice)).collect(),
             in_flight: (0..slices).map(|slice| timetable.peak(slice)).collect(),
             chart: timetable.chart()?,
         })
@@ -120,16 +141,17 @@ impl Drawn {
             "{timetable}: {stages} stages on {slices} slices, {microbatches} microbatches, {makespan} slots\n\n{}\n",
             self.chart
         );
-        let row = |(slice, (idle, held)): (usize, (&usize, &usize))| {
+        let row = |(slice, (bubble, held)): (usize, (&usize, &usize))| {
             vec![
                 slice.to_string(),
-                idle.to_string(),
-                format!("{:.1}%", 100.0 * *idle as f64 / *makespan as f64),
+                bubble.to_string(),
+                format!("{:.1}%", 100.0 * *bubble as f64 / *makespan as f64),
                 held.to_string(),
             ]
         };
-        let rows: Vec<Vec<String>> = self.idle.iter().zip(&self.in_flight).enumerate().map(row).collect();
-        text += &table(&["slice", "idle slots", "of all", "microbatches in flight"], &rows);
+        let rows: Vec<Vec<String>> = self.bubble.iter().zip(&self.in_flight).enumerate().map(row).collect();
+        text += &table(&["slice", "bubble", "of all", "activations held"], &rows);
+        text += "bubble: slots without a task; activations held: the most pairs of a stage and a microbatch at once\n";
         text
     }
 }
@@ -137,8 +159,8 @@ impl Drawn {
 impl List {
     fn text(&self) -> String {
         let width = self.timetables.iter().map(|row| row.name.len()).max().unwrap_or(0);
-        let line = |row: &Row| format!("{:width$}  {} a slice  {}\n", row.name, row.chunks, row.about);
+        let line = |row: &Row| format!("{:width$}  {:>16}  {}\n", row.name, row.chunks, row.about);
         let lines: String = self.timetables.iter().map(line).collect();
-        format!("{:width$}  stages\n{lines}", "name")
+        format!("{:width$}  stages per slice  order\n{lines}", "name")
     }
 }

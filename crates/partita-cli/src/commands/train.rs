@@ -77,6 +77,13 @@ pub fn train(args: &TrainArgs, session: Session, output: &mut Output) -> Result<
     })?;
     if let Some(Saved { path, checkpoint }) = &resumed {
         output.note(format!("resumed {} after step {}", path.display(), checkpoint.step));
+        if checkpoint.step >= config.train.steps {
+            output.note(format!(
+                "nothing left to do: this run has all of its {} steps; `--steps {}` trains on",
+                config.train.steps,
+                checkpoint.step.saturating_mul(2)
+            ));
+        }
         if trainer.first_batch() != checkpoint.step {
             output
                 .note(format!("the data continues at step {} of this batch size", trainer.first_batch() + 1));
@@ -97,7 +104,7 @@ pub fn train(args: &TrainArgs, session: Session, output: &mut Output) -> Result<
         let verified = session.clone();
         #[cfg(feature = "testing")]
         let verified = verified.with_broken_rule(args.break_rule.clone());
-        let guard = Guard::new(&verified, output, false);
+        let guard = Guard::new(&verified, output, "the CPU device", false);
         let verified = verified.verify(verified.verification_rows(), &verified.step_runner(), &guard)?;
         drop(guard);
         output.verify(&verified.report);

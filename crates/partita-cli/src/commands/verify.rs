@@ -31,7 +31,11 @@ pub fn verify(args: &VerifyArgs, session: &Session, output: &mut Output) -> Resu
     };
     #[cfg(feature = "testing")]
     let session = &session.clone().with_broken_rule(args.break_rule.clone());
-    let guard = Guard::new(session, output, true);
+    let place = match args.runner {
+        Runner::Interpreter => INTERPRETER,
+        Runner::Cpu => "the CPU device",
+    };
+    let guard = Guard::new(session, output, place, true);
     let verified = session.verify(rows, runner.as_ref(), &guard)?;
     drop(guard);
     for note in verified.notes {
@@ -41,23 +45,30 @@ pub fn verify(args: &VerifyArgs, session: &Session, output: &mut Output) -> Resu
     Ok(if verified.report.ok { Ending::Done } else { Ending::CheckFailed })
 }
 
+/// The runner of one device, and by default of the planned step.
+const INTERPRETER: &str = "the interpreter";
+
 /// Tells how far a verification is, and refuses what costs more than a config allows.
 pub struct Guard {
     memory: MemoryLimit,
     most_operations: f64,
     working: Working,
+    /// What runs the planned step.
+    place: &'static str,
     /// Whether the cost is printed before the work begins.
     tells_cost: bool,
 }
 
 impl Guard {
-    /// For a config; `tells_cost` puts the cost on standard error before it begins.
-    pub fn new(session: &Session, output: &Output, tells_cost: bool) -> Guard {
+    /// For a config, and a planned step that runs at `place`; `tells_cost` puts the cost on standard error before it
+    /// begins.
+    pub fn new(session: &Session, output: &Output, place: &'static str, tells_cost: bool) -> Guard {
         let config = session.config();
         Guard {
             memory: config.train.memory_limit,
             most_operations: config.train.verify_limit,
             working: output.working("planning the step to verify"),
+            place,
             tells_cost,
         }
     }
@@ -79,12 +90,12 @@ impl Watcher for Guard {
                 .help("use a smaller model, batch or mesh, or --verify-limit OPERATIONS; `train --no-verify` trains without"));
         }
         self.memory.request(work.bytes, "the values of a verification")?;
-        let what = match task {
-            Task::Compare => "verifying",
-            Task::Trace => "looking for the first value that differs",
+        let (what, place) = match task {
+            Task::Compare => ("verifying", self.place),
+            Task::Trace => ("looking for the first value that differs", INTERPRETER),
         };
         if self.tells_cost {
-            self.working.say(&format!("{what} on the interpreter: {cost}"));
+            self.working.say(&format!("{what} on {place}: {cost}"));
         }
         self.working.becomes(what);
         self.working.expect(work.operations as u64);

@@ -1,7 +1,9 @@
 //! What a run tells: one struct per kind of event. In `--json` mode an event is one line: its fields and `event`.
 
+use crate::commands::lower::check_rank;
 use partita::trainer::StepDone;
-use partita_program::{CollectiveKind, KindCount, PhaseCounts};
+use partita_base::Result;
+use partita_program::{CollectiveKind, KindCount, PhaseCounts, ProgramSet};
 use partita_schedule::verify::Report;
 use serde::Serialize;
 
@@ -180,12 +182,6 @@ impl CollectiveCounts {
     }
 }
 
-impl From<&PhaseCounts> for CollectiveCounts {
-    fn from(counts: &PhaseCounts) -> CollectiveCounts {
-        CollectiveCounts::of(counts, |kind| kind.count)
-    }
-}
-
 impl CollectiveCounts {
     fn of(counts: &PhaseCounts, figure: impl Fn(KindCount) -> usize) -> CollectiveCounts {
         let figure = |kind| figure(counts.of(kind)) as u64;
@@ -211,20 +207,28 @@ pub struct ByPhase<T> {
     pub update: T,
 }
 
-/// The communication of a step.
+/// The communication of a rank in a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Counts {
-    /// The number of collectives of a rank.
+    /// The rank.
+    pub rank: usize,
+    /// The number of its collectives; of sends, those in which it sends.
     #[serde(flatten)]
     pub meetings: ByPhase<CollectiveCounts>,
-    /// Bytes of the full tensors that one rank takes part with.
+    /// Bytes of the full tensors that it takes part with, and of what it sends to other stages.
     pub bytes: ByPhase<u64>,
     /// Collectives before neighbours were joined into one.
     pub logical: ByPhase<CollectiveCounts>,
 }
 
-impl From<&partita_program::Counts> for Counts {
-    fn from(counts: &partita_program::Counts) -> Counts {
+impl Counts {
+    /// Counts what a rank's program exchanges.
+    ///
+    /// # Errors
+    /// E014 if the rank does not exist.
+    pub fn of_rank(programs: &ProgramSet, rank: usize) -> Result<Counts> {
+        check_rank(rank, programs.rank_count())?;
+        let counts = &partita_program::counts(programs, rank);
         fn by_phase<T>(counts: &partita_program::Counts, of: impl Fn(&PhaseCounts) -> T) -> ByPhase<T> {
             ByPhase {
                 forward: of(&counts.forward),
@@ -232,11 +236,12 @@ impl From<&partita_program::Counts> for Counts {
                 update: of(&counts.update),
             }
         }
-        Counts {
-            meetings: by_phase(counts, |phase| CollectiveCounts::from(phase)),
+        Ok(Counts {
+            rank,
+            meetings: by_phase(counts, |phase| CollectiveCounts::of(phase, |kind| kind.count)),
             bytes: by_phase(counts, |phase| phase.total().bytes as u64),
             logical: by_phase(counts, |phase| CollectiveCounts::of(phase, |kind| kind.logical)),
-        }
+        })
     }
 }
 event!(Counts, "counts");

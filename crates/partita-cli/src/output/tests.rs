@@ -118,9 +118,9 @@ fn json_events_have_exactly_their_keys() {
     let backward = CollectiveCounts { send: 4, ..Default::default() };
     let meetings = ByPhase { backward, ..Default::default() };
     let bytes = ByPhase { forward: 9, ..Default::default() };
-    let counts = Counts { meetings, bytes, logical: meetings };
+    let counts = Counts { rank: 3, meetings, bytes, logical: meetings };
     let (value, keys) = event(|o| o.counts(&counts));
-    assert_eq!(keys, ["backward", "bytes", "event", "forward", "logical", "update"]);
+    assert_eq!(keys, ["backward", "bytes", "event", "forward", "logical", "rank", "update"]);
     assert_eq!(value["backward"]["send"], 4);
     assert_eq!((&value["bytes"]["forward"], &value["logical"]["backward"]["send"]), (&9.into(), &4.into()));
     let mut kinds: Vec<&String> = value["forward"].as_object().unwrap().keys().collect();
@@ -268,7 +268,7 @@ fn counts_and_summaries_read_as_tables() {
     let mut logical = six;
     logical.forward.all_reduce = 14;
     let bytes = ByPhase { forward: 2048, ..Default::default() };
-    let text = counts_table(&Counts { meetings: six, bytes, logical });
+    let text = counts_table(&Counts { rank: 2, meetings: six, bytes, logical });
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[0], "phase     all_reduce  all_gather    bytes");
     assert_eq!(lines[1], "forward       6 (14)           -  2.0 KiB");

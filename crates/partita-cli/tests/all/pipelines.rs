@@ -43,11 +43,16 @@ fn counts_name_what_crosses_between_stages() {
     let (stream, weight) = (4 * 2 * 8 * 16 * 4, 256 * 16 * 4);
     let forward = row(0, 1, "forward");
     assert_eq!((&forward["sends"], &forward["bytes"]), (&5.into(), &(2 * (stream + weight)).into()));
-    // Back come the gradient of the stream and, from each microbatch, that of the weight.
+    // Back come the gradient of the stream and, summed over the microbatches, that of the weight.
     let backward = row(1, 0, "backward");
-    assert_eq!((&backward["sends"], &backward["bytes"]), (&8.into(), &(2 * (stream + 4 * weight)).into()));
+    assert_eq!((&backward["sends"], &backward["bytes"]), (&5.into(), &(2 * (stream + weight)).into()));
+    // A rank of the second stage sends to its counterpart alone.
+    let last = place.run(&with("lower", &[&sizes[..], &["--counts", "--json", "--rank", "3"]].concat()));
+    let counts = event(&last, "counts");
+    assert_eq!((&counts["rank"], &counts["backward"]["send"]), (&3.into(), &5.into()));
+    assert_eq!(counts["bytes"]["backward"].as_u64().map(|bytes| bytes > stream + weight), Some(true));
     let plain = place.run(&with("lower", &[&sizes[..], &["--counts"]].concat()));
-    assert!(plain.out.contains("from  to      part  sends  bytes a step"), "{}", plain.out);
+    assert!(plain.out.contains("from  to     phase  sends  bytes a step"), "{}", plain.out);
 }
 
 #[test]
@@ -55,7 +60,7 @@ fn show_and_explain_say_where_stages_end_and_why() {
     let place = place();
     let show = place.run(&with("show", &[]));
     assert_eq!(show.code, Some(0), "{}", show.err);
-    for words in ["stage 0 ends there because of the default: blocks split", "0 | F0 F1"] {
+    for words in ["stage 0 ends there: chosen automatically: blocks split", "0 | F0 F1"] {
         assert!(show.out.contains(words), "`{words}` is not in\n{}", show.out);
     }
     let plan = place.path("plan.py");
@@ -164,6 +169,93 @@ fn a_timetable_is_drawn_written_and_read_back() {
 }
 
 #[test]
+fn what_has_no_effect_is_told_or_refused() {
+    let place = place();
+    for (arguments, note) in [
+        (
+            &["show", "gpt", "--mesh", "dp=2", "--timetable", "gpipe"][..],
+            "the timetable changes nothing: mesh dp=2",
+        ),
+        (
+            &["show", "gpt", "--mesh", "dp=2", "--vocab-parallel"],
+            "`--vocab-parallel` changes nothing: mesh dp=2",
+        ),
+        (&["show", "gpt", "--mesh", "pp=2"], "idle 50% of the time: `--microbatches 8` or more"),
+    ] {
+        let shown = place.run(arguments);
+        assert!(shown.code == Some(0) && shown.out.contains(note), "`{note}`: {}{}", shown.out, shown.err);
+    }
+    for quiet in
+        [&["show", "gpt", "--mesh", "tp=2", "--vocab-parallel"][..], &with("show", &["--timetable", "gpipe"])]
+    {
+        let shown = place.run(quiet);
+        assert!(!shown.out.contains("changes nothing") && !shown.out.contains("idle"), "{}", shown.out);
+    }
+    let csv = place.path("order.csv");
+    assert_eq!(place.run(&["timetable", "gpipe", "--csv", text(&csv)]).code, Some(0));
+    let forward = event(&place.run(&["timetable", text(&csv), "--forward", "--json"]), "timetable");
+    assert_eq!((&forward["slices"], &forward["makespan"]), (&4.into(), &11.into()));
+    for (arguments, code, part) in [
+        (&["timetable", "--csv", "other.csv"][..], "E033", "NAME"),
+        (&["timetable", "--slices", "3"], "E033", "NAME"),
+        (&["timetable", text(&csv), "--slices", "4"], "E033", "has 4 slices and 8 microbatches"),
+        (&["timetable", "."], "E005", "directory"),
+        (&["show", "gpt", "--mesh", "pp=2", "--timetable", "."], "E005", "directory"),
+        (&["eval", "nope"], "E005", "no run and no config `nope`"),
+        (&["lower", "gpt", "--print-after", "nope"], "E017", "no pass `nope`"),
+    ] {
+        place.run(&[arguments, &["--json"]].concat()).refuses(code, &[part]);
+    }
+    // Nothing is written unless everything can be.
+    let svg = place.path("order.svg");
+    place
+        .run(&["timetable", "1f1b", "--csv", "nowhere/x.csv", "--svg", text(&svg), "--json"])
+        .refuses("E043", &["nowhere"]);
+    assert!(!svg.exists());
+}
+
+#[test]
+fn slices_with_several_stages_are_called_slices() {
+    let place = place();
+    let shown = place.run(&with("show", &["--timetable", "zbv", "--set", "model.layers=4"]));
+    assert_eq!(shown.code, Some(0), "{}", shown.err);
+    for words in ["slice  stages  mesh", "slice 0 [", "slice 1 stages end there: chosen automatically"] {
+        assert!(shown.out.contains(words), "`{words}` is not in\n{}", shown.out);
+    }
+    let explained = place.run(&with("explain", &["--timetable", "zbv", "--set", "model.layers=4", "--json"]));
+    let stages = event(&explained, "explain")["stages"].clone();
+    assert_eq!(
+        (&stages[0]["stages"], &stages[1]["stages"]),
+        (&serde_json::json!([0, 3]), &serde_json::json!([1, 2]))
+    );
+}
+
+#[test]
+fn collectives_of_every_stage_have_a_name() {
+    let place = place();
+    let explained = event(&place.run(&with("explain", &["--json"])), "explain");
+    let collectives = explained["collectives"].as_array().unwrap();
+    let names: Vec<&str> = collectives.iter().map(|of| of["name"].as_str().unwrap()).collect();
+    let mut distinct = names.clone();
+    distinct.sort();
+    distinct.dedup();
+    assert_eq!(distinct.len(), names.len(), "{names:?}");
+    let last = collectives.last().unwrap();
+    let facts = event(&place.run(&with("explain", &[last["name"].as_str().unwrap(), "--json"])), "explain");
+    for fact in ["module", "value", "before", "after", "phase"] {
+        assert_eq!(facts[fact], last[fact], "{fact}");
+    }
+    let beyond = format!("all_reduce:{}", names.len() + 1);
+    let count = names.iter().filter(|name| name.starts_with("all_reduce:")).count();
+    place
+        .run(&with("explain", &[&beyond, "--json"]))
+        .refuses("E258", &[&format!("a number from 1 to {count}")]);
+    let of_rank = event(&place.run(&with("explain", &["--rank", "2", "--json"])), "explain");
+    assert_eq!(of_rank["counts"]["rank"], 2);
+    place.run(&with("explain", &["--rank", "4", "--json"])).refuses("E014", &["below 4"]);
+}
+
+#[test]
 fn a_step_is_predicted_and_its_timeline_written() {
     let place = place();
     let trace = place.path("trace.json");
@@ -180,4 +272,10 @@ fn a_step_is_predicted_and_its_timeline_written() {
     assert!(trace["traceEvents"].as_array().unwrap().len() > 100);
     let plain = place.run(&with("simulate", &[]));
     assert!(plain.out.starts_with("predicted on laptop for mesh pp=2,tp=2:"), "{}", plain.out);
+    assert!(plain.out.contains("workspace") && !plain.out.contains("NOT fit"), "{}", plain.out);
+    assert_eq!(predicted["fits"], true);
+    let small = with("simulate", &["--set", "cluster.memory_bytes=10"]);
+    assert!(place.run(&small).out.contains("the step does NOT fit: a rank needs"));
+    let small = event(&place.run(&[&small[..], &["--json"]].concat()), "simulate");
+    assert_eq!((&small["fits"], &small["device_bytes"]), (&false.into(), &10.into()));
 }

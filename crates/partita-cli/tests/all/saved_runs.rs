@@ -47,6 +47,11 @@ fn eval_gives_the_validation_loss_of_the_run_on_any_mesh() {
     assert_ne!(loss(&["--batches", "1"]).to_bits(), expected.to_bits());
     assert_eq!(number(&eval(&["--batches", "3"]), "evaluation", "batches"), 3.0);
 
+    let beyond = eval(&["--batches", "100000"]);
+    let note = beyond.of("note")[0]["message"].as_str().unwrap().to_string();
+    let held_out = number(&beyond, "evaluation", "batches");
+    assert!(note.contains(&format!("the data has {held_out} validation batches, not 100000")), "{note}");
+
     let text = place.run(&["eval", "saved"]).out;
     for word in ["validation loss", "nats/byte", "after step 6", "2 batches of 8 rows", "bigram counts"] {
         assert!(text.contains(word), "{word}: {text}");

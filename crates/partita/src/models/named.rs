@@ -80,7 +80,8 @@ pub fn named(name: &str) -> Option<Table> {
         ));
     }
     let (_, [layers, dim, heads]) = BERT.iter().find(|(known, _)| *known == name)?;
-    let mut table = of("bert", &["layers", "dim", "heads", "sequence", "vocab"], &[*layers, *dim, *heads, 512, 30522]);
+    let mut table =
+        of("bert", &["layers", "dim", "heads", "sequence", "vocab"], &[*layers, *dim, *heads, 512, 30522]);
     table.insert("types".to_string(), Value::Integer(2));
     Some(table)
 }
@@ -103,7 +104,11 @@ pub fn from_hugging_face(text: &str, origin: &str) -> Result<Table> {
         found.filter(|size| (1..=1 << 32).contains(size)).ok_or_else(|| {
             refused(origin.to_string())
                 .expected(format!("a count of at least 1 under {}", keys.join(" or ")))
-                .found(keys.iter().find_map(|key| value.get(*key)).map_or("nothing".to_string(), |v| v.to_string()))
+                .found(
+                    keys.iter()
+                        .find_map(|key| value.get(*key))
+                        .map_or("nothing".to_string(), |v| v.to_string()),
+                )
         })
     };
     let tied = |default: bool| value.get("tie_word_embeddings").and_then(|v| v.as_bool()).unwrap_or(default);

@@ -189,7 +189,10 @@ impl Block {
 }
 
 fn trace(model: &dyn ModelSource, spec: &BlockSpec) -> Result<Traced> {
-    let target = Accelerator { cpu: Cpu::default(), fused_attention: spec.fused_attention || spec.recompute == Recompute::Attention };
+    let target = Accelerator {
+        cpu: Cpu::default(),
+        fused_attention: spec.fused_attention || spec.recompute == Recompute::Attention,
+    };
     let built_model = model.build(spec.rows, spec.dtype, true)?;
     let mesh = Mesh::parse(&format!("sp={},tp={}", spec.sp, spec.tp), None)?;
     let ready = ReadyOptions {
@@ -204,10 +207,8 @@ fn trace(model: &dyn ModelSource, spec: &BlockSpec) -> Result<Traced> {
     if spec.recompute == Recompute::Layers {
         plan.add("layers.*", "checkpoint", "recomputation")?;
     }
-    let options = BuildOptions {
-        sequence_parallel: spec.sequence_parallel,
-        ..BuildOptions::new(spec.step.clone())
-    };
+    let options =
+        BuildOptions { sequence_parallel: spec.sequence_parallel, ..BuildOptions::new(spec.step.clone()) };
     let tools = Tools { registry: &Registry::default(), runner: &target };
     let built = build(&built_model, &plan, &mesh, &options, &tools)?;
     let lowering = LowerOptions { guard: false, logits_bytes: usize::MAX, ..LowerOptions::default() };
@@ -249,7 +250,8 @@ impl Traced {
             let is_gradient = buffer.last >= update && buffer.first >= backward;
             let is_saved = buffer.first < backward && buffer.last >= backward;
             if is_saved {
-                let place = writer[index].map_or(Place::Last, |at| Place::of(&program.instructions[at].origin.path));
+                let place =
+                    writer[index].map_or(Place::Last, |at| Place::of(&program.instructions[at].origin.path));
                 traced.saved[place as usize] += buffer.bytes as f64;
             } else if !is_gradient {
                 changes[buffer.first] += buffer.bytes as f64;
@@ -289,9 +291,7 @@ fn items(program: &Program, set: &ProgramSet) -> Vec<Item> {
         let (place, phase) = (Place::of(&instruction.origin.path), instruction.origin.phase);
         match &instruction.action {
             Action::Compute(compute) => Some(of_region(program, compute, place, phase)),
-            Action::Start(start) => {
-                of_collective(&set.collectives[start.collective.index()], place, phase)
-            }
+            Action::Start(start) => of_collective(&set.collectives[start.collective.index()], place, phase),
             Action::Wait(_) => None,
         }
     };
@@ -318,7 +318,8 @@ fn of_region(program: &Program, compute: &Compute, place: Place, phase: Phase) -
     let read: usize = graph.inputs.iter().zip(&compute.inputs).map(read).sum();
     let written: usize = graph.outputs.iter().map(|&value| graph.ty(value).bytes()).sum();
     let mut bytes = (read + written) as f64;
-    let flops_of = |node: &partita_ir::Node| node.op.cost(&graph.operand_types(node), &graph.result_types(node)).flops;
+    let flops_of =
+        |node: &partita_ir::Node| node.op.cost(&graph.operand_types(node), &graph.result_types(node)).flops;
     let flops = graph.nodes.iter().map(flops_of).sum();
     let main = graph.nodes.iter().max_by(|a, b| flops_of(a).total_cmp(&flops_of(b)));
     let operand = main.and_then(|node| node.operands.first().or(node.results.first()));

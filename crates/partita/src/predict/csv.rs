@@ -64,7 +64,8 @@ impl Csv {
                                 break;
                             }
                             Some(other) => {
-                                (line, column) = if other == '\n' { (line + 1, 1) } else { (line, column + 1) };
+                                (line, column) =
+                                    if other == '\n' { (line + 1, 1) } else { (line, column + 1) };
                                 field.text.push(other);
                             }
                         }
@@ -118,9 +119,9 @@ impl Csv {
     pub fn needs(&self, columns: &[&str]) -> Result<()> {
         match columns.iter().find(|column| !self.columns.contains_key(**column)) {
             None => Ok(()),
-            Some(column) => Err(malformed(&self.origin, 1, 1).expected(format!("a column `{column}`")).found(
-                format!("columns {}", self.columns.keys().cloned().collect::<Vec<_>>().join(", ")),
-            )),
+            Some(column) => Err(malformed(&self.origin, 1, 1)
+                .expected(format!("a column `{column}`"))
+                .found(format!("columns {}", self.columns.keys().cloned().collect::<Vec<_>>().join(", ")))),
         }
     }
 

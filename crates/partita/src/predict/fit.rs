@@ -84,13 +84,17 @@ const PARTS: usize = 5;
 pub fn held_out_rows(runs: &[Run]) -> BTreeMap<String, f64> {
     let mut errors = BTreeMap::new();
     for source in sources(runs) {
-        let of: Vec<&Run> = runs.iter().filter(|run| run.measured.source == source && run.error(&Software::default()).is_some()).collect();
+        let of: Vec<&Run> = runs
+            .iter()
+            .filter(|run| run.measured.source == source && run.error(&Software::default()).is_some())
+            .collect();
         if of.len() < 2 {
             continue;
         }
         let parts = PARTS.min(of.len());
         for part in 0..parts {
-            let seen: Vec<&Run> = of.iter().enumerate().filter(|(at, _)| at % parts != part).map(|(_, run)| *run).collect();
+            let seen: Vec<&Run> =
+                of.iter().enumerate().filter(|(at, _)| at % parts != part).map(|(_, run)| *run).collect();
             let software = fit(&seen);
             for run in of.iter().skip(part).step_by(parts) {
                 errors.extend(run.error(&software).map(|error| (run.measured.row.clone(), error)));
@@ -142,7 +146,8 @@ pub fn spearman(pairs: &[(f64, f64)]) -> Option<f64> {
         };
         values.iter().map(|&value| rank(value)).collect()
     };
-    let (a, b) = (ranks(pairs.iter().map(|pair| pair.0).collect()), ranks(pairs.iter().map(|pair| pair.1).collect()));
+    let (a, b) =
+        (ranks(pairs.iter().map(|pair| pair.0).collect()), ranks(pairs.iter().map(|pair| pair.1).collect()));
     let mean = (pairs.len() as f64 - 1.0) / 2.0;
     let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(x, y)| (x - mean) * (y - mean)).sum::<f64>();
     let scale = (product(&a, &a) * product(&b, &b)).sqrt();

@@ -13,8 +13,29 @@ use std::sync::Arc;
 
 /// The columns that a table must have.
 pub const NEEDED: &[&str] = &[
-    "row_id", "source_id", "hw_gpu", "gpus", "gpus_per_node", "layers", "hidden", "heads", "kv_heads", "ffn", "mlp",
-    "vocab", "seq", "gbs", "mbs", "tp", "pp", "dp", "vpp", "seq_parallel", "zero_stage", "recompute", "dtype",
+    "row_id",
+    "source_id",
+    "hw_gpu",
+    "gpus",
+    "gpus_per_node",
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "ffn",
+    "mlp",
+    "vocab",
+    "seq",
+    "gbs",
+    "mbs",
+    "tp",
+    "pp",
+    "dp",
+    "vpp",
+    "seq_parallel",
+    "zero_stage",
+    "recompute",
+    "dtype",
     "step_time_s",
 ];
 
@@ -94,7 +115,8 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
     let count = |column: &str| -> std::result::Result<usize, Refusal> {
         row.count(column)?.ok_or_else(|| why(format!("`{column}` is not published")))
     };
-    let or_one = |column: &str| -> std::result::Result<usize, Refusal> { Ok(row.count(column)?.unwrap_or(1)) };
+    let or_one =
+        |column: &str| -> std::result::Result<usize, Refusal> { Ok(row.count(column)?.unwrap_or(1)) };
     let [layers, dim, heads, vocab, seq] =
         [count("layers")?, count("hidden")?, count("heads")?, count("vocab")?, count("seq")?];
     let [gbs, tp, pp, dp] = [count("gbs")?, count("tp")?, count("pp")?, count("dp")?];
@@ -139,7 +161,8 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
         text => text.parse().map_err(|_| why(format!("unknown ZeRO stage `{text}`")))?,
     };
     let sequence_parallel = tp > 1 && row.text("seq_parallel") == "1";
-    let shard_group = row.count("shard_group")?.unwrap_or(if zero > 0 { dp * cp } else { 1 }).clamp(1, dp * cp);
+    let shard_group =
+        row.count("shard_group")?.unwrap_or(if zero > 0 { dp * cp } else { 1 }).clamp(1, dp * cp);
     let is_sharded = zero >= 2;
     let order = match row.text("pp_schedule") {
         "zb-1p" => Some("zb-h1"),
@@ -174,8 +197,9 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
             microbatches: gbs / (mbs * dp),
             zero,
             shard_group,
-            overlaps: is_sharded || row.text("overlap_notes").to_lowercase().contains("overlap")
-                && !row.text("overlap_notes").contains("no grad overlap"),
+            overlaps: is_sharded
+                || row.text("overlap_notes").to_lowercase().contains("overlap")
+                    && !row.text("overlap_notes").contains("no grad overlap"),
             matmul_rate: if is_eighth { device.eighth_flops_per_s / device.half_flops_per_s } else { 1.0 },
             bytes: if is_sharded {
                 // Parameters, gradients and moments in single precision, each sharded; gathered in half precision.

@@ -196,12 +196,7 @@ fn item_s(item: &Item, cluster: &Cluster, matmul_rate: f64) -> Seconds {
     }
 }
 
-fn traced_s(
-    traced: &Traced,
-    cluster: &Cluster,
-    matmul_rate: f64,
-    wanted: impl Fn(&Item) -> bool,
-) -> Seconds {
+fn traced_s(traced: &Traced, cluster: &Cluster, matmul_rate: f64, wanted: impl Fn(&Item) -> bool) -> Seconds {
     let items = traced.items.iter().filter(|item| wanted(item));
     items.fold(Seconds::default(), |sum, item| sum.plus(item_s(item, cluster, matmul_rate)))
 }
@@ -229,7 +224,8 @@ impl Pieces {
             exchange: (a.exchange - b.exchange).max(0.0),
         };
         let both = |of: &dyn Fn(bool) -> Seconds| [of(false), of(true)];
-        let layer = both(&|backward| less(pass(&block.two, backward, None), pass(&block.one, backward, None)));
+        let layer =
+            both(&|backward| less(pass(&block.two, backward, None), pass(&block.one, backward, None)));
         let first = both(&|backward| pass(&block.one, backward, Some(Place::First)));
         let last = both(&|backward| {
             let index = usize::from(backward);
@@ -400,7 +396,8 @@ fn timetable_s(job: &Job, per_stage: &[[Seconds; 2]], slowest: Seconds) -> Resul
         };
         let times = timetable.times(nanoseconds)?;
         let slice_of = timetable.slice_of_stage();
-        let in_flight = (0..stages).map(|s| timetable.peak(slice_of[s.min(slice_of.len() - 1)]) as f64 / job.chunks as f64);
+        let in_flight = (0..stages)
+            .map(|s| timetable.peak(slice_of[s.min(slice_of.len() - 1)]) as f64 / job.chunks as f64);
         return Ok((times.makespan() as f64 / 1e9, in_flight.collect()));
     }
     // The ramp: one microbatch through the stages of the other slices.
@@ -409,7 +406,11 @@ fn timetable_s(job: &Job, per_stage: &[[Seconds; 2]], slowest: Seconds) -> Resul
     let (pp, chunks) = (job.pp as f64, job.chunks as f64);
     let in_flight = (0..stages).map(|stage| {
         let slice = (stage % job.pp) as f64;
-        let most = if job.chunks == 1 { pp - slice } else { (pp - 1.0 - slice) * 2.0 / chunks + (chunks - 1.0) * pp / chunks + 1.0 / chunks };
+        let most = if job.chunks == 1 {
+            pp - slice
+        } else {
+            (pp - 1.0 - slice) * 2.0 / chunks + (chunks - 1.0) * pp / chunks + 1.0 / chunks
+        };
         most.min(m as f64)
     });
     Ok((slowest.sum() + ramp, in_flight.collect()))
@@ -431,7 +432,8 @@ struct Exchanges {
 impl Exchanges {
     fn of(job: &Job, block: &Block, cluster: &Cluster) -> Exchanges {
         let inner = job.block.tp;
-        let group = |ranks: usize, apart: usize| -> Vec<usize> { (0..ranks).map(|rank| rank * apart).collect() };
+        let group =
+            |ranks: usize, apart: usize| -> Vec<usize> { (0..ranks).map(|rank| rank * apart).collect() };
         let seconds = |kind: Cost, bytes: f64, members: &[usize]| {
             kind.seconds(bytes / LINK, &cluster.rings_among(members))
         };
@@ -439,15 +441,15 @@ impl Exchanges {
         let replicas = group(job.dp / job.shard_group.max(1), inner * job.shard_group);
         let all = group(job.dp, inner);
         let of_layer = block.layer(|traced| traced.parameters[Place::Layers as usize]);
-        let of_ends = block.one.parameters[Place::First as usize] + block.one.parameters[Place::Last as usize];
+        let of_ends =
+            block.one.parameters[Place::First as usize] + block.one.parameters[Place::Last as usize];
         let on_slice = of_layer * (job.layers as f64 / job.pp as f64).ceil()
             + if job.pp == 1 { of_ends } else { of_ends.max(block.one.parameters[Place::First as usize]) };
         let (reduced, gathered) = (job.bytes.reduced, job.bytes.gathered);
         let gather = |elements: f64| seconds(Cost::AllGather, elements * gathered, &sharded);
         let scatter = |elements: f64| seconds(Cost::ReduceScatter, elements * reduced, &sharded);
-        let among_replicas = |elements: f64| {
-            seconds(Cost::AllReduce, elements * reduced / job.shard_group as f64, &replicas)
-        };
+        let among_replicas =
+            |elements: f64| seconds(Cost::AllReduce, elements * reduced / job.shard_group as f64, &replicas);
         let m = job.microbatches as f64;
         let (passes, ends, step_s) = match job.zero {
             0 => ([0.0; 2], [0.0; 2], seconds(Cost::AllReduce, on_slice * reduced, &all)),

@@ -37,7 +37,7 @@ fn a_class_bound_to_a_rank_is_the_rank_s_own_program() {
         let by_rank = lowered(&ClassGraph::each(rank_graphs));
         assert_eq!(by_class.rank_count(), by_rank.rank_count());
         shared += by_rank.programs.len() - by_class.programs.len();
-        assert_eq!(counts(&by_class), counts(&by_rank), "{model} {overrides:?}");
+        assert_eq!(counts(&by_class, 0), counts(&by_rank, 0), "{model} {overrides:?}");
         assert_eq!(by_class.collectives, by_rank.collectives, "{model} {overrides:?}");
         for (own, bound) in by_rank.programs.iter().zip(by_class.each_rank().programs) {
             assert_eq!(own.ranks, bound.ranks);
@@ -72,7 +72,7 @@ fn alike_ranks_share_one_program_on_any_mesh() {
     assert_eq!((small.programs.len(), large.programs.len()), (1, 1));
     assert_eq!(small.programs[0].instructions.len(), large.programs[0].instructions.len());
     let kinds = |set: &ProgramSet| -> Vec<usize> {
-        counts(set).phases().iter().map(|(_, phase)| phase.total().count).collect()
+        counts(set, 0).phases().iter().map(|(_, phase)| phase.total().count).collect()
     };
     assert_eq!(kinds(&small), kinds(&large));
     let last = large.program(1023).expect("the last rank");

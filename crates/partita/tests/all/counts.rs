@@ -67,11 +67,11 @@ fn all_reduce(phase: &PhaseCounts) -> usize {
 fn a_column_and_a_row_parallel_layer_meet_once_forward_and_once_backward_for_the_input() {
     let session =
         session("mlp", &["model.dims=[1024,4096,1024]", "mesh.shape=tp=2", &format!("train.batch={BATCH}")]);
-    let without = counts(&lowered(&session, false).1);
+    let without = counts(&lowered(&session, false).1, 0);
     assert_eq!(seen(&without.forward), [("all_reduce", 1, 1)]);
     assert_eq!(without.forward.total().bytes, BATCH * 1024 * 4, "the second layer's output");
     assert_eq!(seen(&without.backward), []);
-    let with = counts(&lowered(&session, true).1);
+    let with = counts(&lowered(&session, true).1, 0);
     assert_eq!(seen(&with.forward), [("all_reduce", 1, 1)]);
     assert_eq!(seen(&with.backward), [("all_reduce", 1, 1)]);
     assert_eq!(with.backward.total().bytes, BATCH * 1024 * 4, "the first layer's input gradient");
@@ -92,7 +92,7 @@ fn a_tensor_parallel_layer_meets_twice_each_way() {
     ];
     for layers in [1, 2, 3] {
         for form in forms {
-            let counts = counts(&gpt(layers, &[&["mesh.shape=tp=2"], form].concat()).1);
+            let counts = counts(&gpt(layers, &[&["mesh.shape=tp=2"], form].concat()).1, 0);
             assert_eq!(seen(&counts.forward), [("all_reduce", 2 * layers, 2 * layers)], "{form:?}");
             assert_eq!(seen(&counts.backward), [("all_reduce", 2 * layers, 2 * layers)], "{form:?}");
             assert_eq!(counts.forward.total().bytes, 2 * layers * STREAM_BYTES);
@@ -109,7 +109,7 @@ fn sequence_parallel_scatters_and_gathers_instead_and_holds_less() {
     for layers in [1, 2, 3] {
         let (_, plain) = gpt(layers, &["mesh.shape=tp=2"]);
         let (_, cut) = gpt(layers, &["mesh.shape=tp=2", "plan.sequence_parallel=true"]);
-        let counts = counts(&cut);
+        let counts = counts(&cut, 0);
         assert_eq!(
             seen(&counts.forward),
             // What is reduced is the loss: two scalars, since each rank sees part of the sequence.
@@ -144,7 +144,7 @@ fn sequence_parallel_scatters_and_gathers_instead_and_holds_less() {
 #[test]
 fn vocabulary_parallel_adds_three_meetings_forward_and_one_backward() {
     for layers in [1, 2] {
-        let counts = counts(&gpt(layers, &["mesh.shape=tp=2", "plan.vocab_parallel=true"]).1);
+        let counts = counts(&gpt(layers, &["mesh.shape=tp=2", "plan.vocab_parallel=true"]).1, 0);
         // The embedding's rows from the rank that has them; the loss's maximum, then its sum of exponentials together
         // with the label's logit.
         assert_eq!(seen(&counts.forward), [("all_reduce", 2 * layers + 3, 2 * layers + 4)]);
@@ -185,7 +185,7 @@ fn buckets(set: &ProgramSet, kind: CollectiveKind, backward: bool) -> Vec<Vec<St
 fn cut_parameters_are_gathered_once_per_block_and_phase() {
     for (mesh, layers) in [("fsdp=2", 1), ("fsdp=2", 2), ("fsdp=2", 3), ("fsdp=4", 2)] {
         let (_, set) = gpt(layers, &[&format!("mesh.shape={mesh}")]);
-        let counts = counts(&set);
+        let counts = counts(&set, 0);
         let parameters = PER_LAYER * layers + AROUND;
         assert_eq!(
             seen(&counts.forward),
@@ -277,15 +277,15 @@ fn zero1_sums_whole_gradients_and_zero2_pieces() {
     let parameters = PER_LAYER + AROUND;
     let blocks = 5;
     // Zero1: one reduce-scatter of each gradient at the end. Zero2: one for each microbatch.
-    assert_eq!(seen(&counts(&zero1).backward), [("reduce_scatter", blocks, parameters)]);
+    assert_eq!(seen(&counts(&zero1, 0).backward), [("reduce_scatter", blocks, parameters)]);
     let times = |n: usize| n * MICROBATCHES;
-    assert_eq!(seen(&counts(&zero2).backward), [("reduce_scatter", times(blocks), times(parameters))]);
+    assert_eq!(seen(&counts(&zero2, 0).backward), [("reduce_scatter", times(blocks), times(parameters))]);
     let module = "layers.0.mlp.up_proj";
     assert_eq!(accumulators(&zero1.programs[0], module), vec![vec![128, 32]; MICROBATCHES - 1]);
     assert_eq!(accumulators(&zero2.programs[0], module), vec![vec![64, 32]; MICROBATCHES - 1]);
     // Both gather the parameters that the cut states have moved on.
     for set in [zero1, zero2] {
-        let of = counts(&set);
+        let of = counts(&set, 0);
         assert_eq!(seen(&of.update), [("all_reduce", 1, 1), ("all_gather", blocks, parameters)]);
         // The number of labels over the whole batch, with the first loss; the other losses.
         assert_eq!(all_reduce(&of.forward), MICROBATCHES + 1);
@@ -317,15 +317,15 @@ fn a_microbatch_is_done_before_the_next_begins() {
 fn gradients_of_data_parallel_ranks_travel_together() {
     let layers = 2;
     let gradients = PER_LAYER * layers + AROUND;
-    let dp = counts(&gpt(layers, &["mesh.shape=dp=2"]).1);
+    let dp = counts(&gpt(layers, &["mesh.shape=dp=2"]).1, 0);
     assert_eq!(seen(&dp.forward), [("all_reduce", 1, 2)]);
     assert_eq!(seen(&dp.backward), [("all_reduce", 1, gradients)]);
     assert_eq!(seen(&dp.update), [], "every rank has every gradient");
-    let both = counts(&gpt(layers, &["mesh.shape=dp=2,tp=2"]).1);
+    let both = counts(&gpt(layers, &["mesh.shape=dp=2,tp=2"]).1, 0);
     assert_eq!(seen(&both.forward), [("all_reduce", 2 * layers + 1, 2 * layers + 2)]);
     assert_eq!(seen(&both.backward), [("all_reduce", 2 * layers + 1, 2 * layers + gradients)]);
     assert_eq!(seen(&both.update), [("all_reduce", 1, 10 * layers)]);
-    let sharded = counts(&gpt(layers, &["mesh.shape=fsdp=2,tp=2"]).1);
+    let sharded = counts(&gpt(layers, &["mesh.shape=fsdp=2,tp=2"]).1, 0);
     assert_eq!(
         seen(&sharded.forward),
         [("all_reduce", 2 * layers + 1, 2 * layers + 2), ("all_gather", layers + 4, gradients)]
@@ -384,7 +384,7 @@ fn two_layers_between_cut_rows_gather_once_and_scatter_once() {
     }
     let set = partita_program::lower(&ClassGraph::each(locals.clone()), &Default::default(), &Cpu::default())
         .expect("it can be lowered");
-    assert_eq!(seen(&counts(&set).forward), [("all_gather", 1, 1), ("reduce_scatter", 1, 1)]);
+    assert_eq!(seen(&counts(&set, 0).forward), [("all_gather", 1, 1), ("reduce_scatter", 1, 1)]);
 }
 
 #[test]
@@ -398,7 +398,7 @@ fn the_toy_s_step_needs_one_more_for_the_loss() {
     let session = session("mlp", &overrides);
     let planned = session.build_model(&toy(7, true)).unwrap_or_else(|error| panic!("{error}"));
     let set = session.lower(&planned).unwrap_or_else(|error| panic!("{error}"));
-    let counts: Counts = counts(&set);
+    let counts: Counts = counts(&set, 0);
     let forward = seen(&counts.forward);
     assert_eq!(forward, [("all_reduce", 1, 1), ("all_gather", 1, 1), ("reduce_scatter", 1, 1)]);
     assert_eq!(counts.forward.of(CollectiveKind::AllReduce).bytes, 4, "the loss");

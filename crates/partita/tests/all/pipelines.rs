@@ -10,7 +10,8 @@ use partita_nn::{MlpConfig, ModelConfig};
 use partita_pipeline::timetables::{self, Named};
 use partita_pipeline::{Order, TaskKind, Timetable, cut, mark};
 use partita_program::{
-    CollectiveKind, EdgeCount, LowerOptions, counts_of_graph, edge_counts, held, lower_stages,
+    CollectiveKind, EdgeCount, LowerOptions, ProgramSet, counts as program_counts, counts_of_graph,
+    edge_counts, held, lower_stages,
 };
 use partita_runtime::Cpu;
 use partita_schedule::tensors::inputs_of;
@@ -122,9 +123,59 @@ fn a_boundary_of_an_mlp_sends_the_batch_once_forward_and_once_backward() {
     assert!(edge_counts(&stages(&step("mlp", 2, "dp=2", 1, "1f1b"))).to_string().is_empty());
     let text = edge_counts(&stages(&step("mlp", 2, "pp=2", 2, "1f1b"))).to_string();
     let mut lines = text.lines();
-    assert_eq!(lines.next(), Some("from  to      part  sends  bytes a step  values"));
+    assert_eq!(lines.next(), Some("from  to     phase  sends  bytes a step  values"));
     let first = lines.next().unwrap();
     assert!(first.starts_with("   0   1   forward      2           512  "), "{text}");
+}
+
+/// The programs of a built step.
+fn lowered(step: &Built) -> ProgramSet {
+    let cpu = Cpu::default();
+    lower_stages(&stages(step), &LowerOptions::default(), &cpu).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn the_gradient_of_a_tied_weight_is_sent_and_reduced_once_in_a_step() {
+    let mut reduced: BTreeSet<(usize, usize)> = BTreeSet::new();
+    for microbatches in [1, 2, 4] {
+        for on in ["pp=2", "pp=2,dp=2"] {
+            let step = step("gpt", 2, on, microbatches, "1f1b");
+            let counts = edge_counts(&stages(&step));
+            let back = counts.rows.iter().find(|row| (row.from, row.phase) == (1, Phase::InputGrad));
+            // The gradient of the residual stream for each microbatch, and that of the embedding.
+            assert_eq!(back.expect("gradients cross").sends, microbatches + 1, "{counts}");
+            if on == "pp=2,dp=2" {
+                let last = program_counts(&lowered(&step), 3).backward.of(CollectiveKind::AllReduce);
+                reduced.insert((last.logical, last.bytes));
+            }
+        }
+    }
+    assert_eq!(
+        reduced.len(),
+        1,
+        "the last stage reduces as much with any number of microbatches: {reduced:?}"
+    );
+}
+
+#[test]
+fn the_sends_of_all_ranks_are_those_of_the_edges() {
+    for (name, on, timetable) in [
+        ("gpt", "pp=2,tp=2", "1f1b"),
+        ("gpt", "pp=2,dp=2", "zb-h1"),
+        ("llama", "pp=2", "zbv"),
+        ("mlp", "pp=4", "1f1b"),
+    ] {
+        let step = step(name, 4, on, 4, timetable);
+        let (edges, set) = (edge_counts(&stages(&step)), lowered(&step));
+        let ranks: Vec<_> = (0..set.rank_count()).map(|rank| program_counts(&set, rank)).collect();
+        for (place, phase) in ["forward", "backward", "update"].into_iter().enumerate() {
+            let sent: usize =
+                ranks.iter().map(|of| of.phases()[place].1.of(CollectiveKind::Send).bytes).sum();
+            let crossing: usize =
+                edges.rows.iter().filter(|row| part(row.phase) == place).map(|row| row.bytes).sum();
+            assert_eq!(sent, crossing, "{name} on {on}, {phase}:\n{edges}");
+        }
+    }
 }
 
 /// Microbatches in flight on a slice of `p` in units of one stage, as publications and PyTorch's

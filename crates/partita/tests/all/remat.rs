@@ -118,7 +118,7 @@ fn a_layer_keeps_its_input_alone() {
 
 /// (kind, meetings, tensors, bytes) of the kinds that occur in the backward pass.
 fn backward(set: &ProgramSet) -> Vec<(&'static str, usize, usize, usize)> {
-    let kinds = counts(set).backward.kinds;
+    let kinds = counts(set, 0).backward.kinds;
     let used = kinds.iter().filter(|(_, of)| of.count > 0);
     used.map(|(&kind, of)| (kind, of.count, of.logical, of.bytes)).collect()
 }

@@ -86,7 +86,7 @@ fn states_of_replicated_parameters_are_cut_evenly_too() {
         assert_eq!(rows(&built, "layers.0.attn.k_proj.weight"), [48; 8], "{style}");
         assert_eq!(rows(&built, "optimizer.exp_avg.layers.0.attn.k_proj.weight"), [6; 8], "{style}");
         assert_eq!(rows(&built, "optimizer.exp_avg_sq.layers.0.attn.q_proj.weight"), [12; 8], "{style}");
-        let update = counts(&lowered(&built)).update;
+        let update = counts(&lowered(&built), 0).update;
         assert_eq!(update.of(CollectiveKind::AllGather).logical, 21, "{style}: each parameter once");
     }
 }
@@ -121,7 +121,7 @@ fn how_often_ranks_meet_does_not_depend_on_heads() {
     for mesh in ["fsdp=2", "fsdp=3", "fsdp=8"] {
         for kv_heads in ["model.kv_heads=1", "model.kv_heads=2", "model.kv_heads=4"] {
             let built = planned("llama", &[&format!("mesh.shape={mesh}"), kv_heads]);
-            let counts = counts(&lowered(&built));
+            let counts = counts(&lowered(&built), 0);
             assert_eq!(
                 seen(&counts.forward),
                 [("all_reduce", 1, 2), ("all_gather", 5, 21)],
@@ -141,7 +141,7 @@ fn how_often_ranks_meet_does_not_depend_on_heads() {
 #[test]
 fn heads_that_do_not_divide_cost_no_exchange_where_features_would() {
     for mesh in ["tp=2", "tp=3"] {
-        let counts = counts(&lowered(&planned("gpt", &[&format!("mesh.shape={mesh}")])));
+        let counts = counts(&lowered(&planned("gpt", &[&format!("mesh.shape={mesh}")])), 0);
         assert_eq!(seen(&counts.forward), [("all_reduce", 4, 4)], "{mesh}");
         assert_eq!(seen(&counts.backward), [("all_reduce", 4, 4)], "{mesh}");
         assert_eq!(seen(&counts.update), [("all_reduce", 1, 20)], "{mesh}");

@@ -148,7 +148,7 @@ pub const ALL: &[Named] = &[
     Named {
         name: "v-half",
         alias: "",
-        about: "half the memory of 1f1b, about half its bubble; two stages on each slice",
+        about: "towards half the memory of 1f1b with many slices, about half its bubble; two stages on each slice",
         chunks: 2,
         placement: Placement::V,
         make: v_half,
@@ -156,7 +156,7 @@ pub const ALL: &[Named] = &[
     Named {
         name: "v-min",
         alias: "",
-        about: "a third of the memory of 1f1b, about two thirds of its bubble; two stages on each slice",
+        about: "towards a third of the memory of 1f1b with many slices, about two thirds of its bubble; two stages on each slice",
         chunks: 2,
         placement: Placement::V,
         make: v_min,

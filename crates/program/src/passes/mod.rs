@@ -205,7 +205,7 @@ pub const PASSES: &[Pass] = &[
 pub fn find_pass(name: &str) -> Result<usize> {
     PASSES.iter().position(|pass| pass.name == name).ok_or_else(|| {
         let names: Vec<&str> = PASSES.iter().map(|pass| pass.name).collect();
-        let mut error = Diagnostic::new("E400", format!("lowering has no pass `{name}`"))
+        let mut error = Diagnostic::new("E017", format!("lowering has no pass `{name}`"))
             .expected(format!("one of {}", names.join(", ")));
         error.help = did_you_mean(name, names);
         error

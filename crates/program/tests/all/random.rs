@@ -175,7 +175,7 @@ fn programs_compute_what_their_graphs_compute() {
         for program in &set.programs {
             assert!(program.arena_bytes >= program.persistent_bytes());
         }
-        let (bucketed, plain) = (counts(&set), counts_of_graph(&graphs[0]));
+        let (bucketed, plain) = (counts(&set, 0), counts_of_graph(&graphs[0]));
         for ((_, bucketed), (_, plain)) in bucketed.phases().into_iter().zip(plain.phases()) {
             assert!(bucketed.total().count <= bucketed.total().logical);
             // Dead nodes do not count.

@@ -1,7 +1,7 @@
 //! Gather and scatter.
 
 use partita_ir::ops::{Gather, Scatter, Update};
-use partita_kernels::{self as kernels, Binary, KernelOptions, MAX_RANK, View, ViewMut};
+use partita_kernels::{self as kernels, Binary, KernelOptions, MAX_RANK, Scalar, View, ViewMut};
 use partita_mesh::Combiner;
 
 use super::{Kernel, Value, integer};
@@ -85,6 +85,11 @@ fn row_elements(place: &Place) -> Option<usize> {
 pub(super) fn gather(op: &Gather, operands: Vec<Value>, out: Place) -> Option<Kernel> {
     let dims = op.dims.clone();
     let operand = operands[0].place()?.clone();
+    if operand.shape.contains(&0) {
+        // An empty shard has no window, and contributes zeros to the sum over the shards.
+        let zero = Scalar::from_f64(out.dtype, 0.0);
+        return Some(Kernel::plain(move |memory| kernels::fill(&mut memory.view_mut(&out), &zero)));
+    }
     let vectors = IndexVectors::new(
         operands[1].clone(),
         dims.index_vector_dim,

@@ -520,6 +520,19 @@ fn gather_rows_and_windows_clamped() {
         };
         let op = Gather { dims, slice_sizes: vec![1, 1], indices_are_sorted: false };
         check_single(op, &[table, random.integers(index, &[6, 1], low, 9)], false);
+        // Rows of an empty shard, which has none.
+        for (shape, slice_sizes) in [([0, 4], vec![0, 4]), ([6, 0], vec![1, 0])] {
+            let dims = GatherDims {
+                offset_dims: vec![2],
+                collapsed_slice_dims: vec![0],
+                start_index_map: vec![0],
+                index_vector_dim: 2,
+                ..GatherDims::default()
+            };
+            let op = Gather { dims, slice_sizes, indices_are_sorted: false };
+            let operands = [random.literal(&f32s(&shape)), random.integers(index, &[2, 3], low, 9)];
+            check_single(op, &operands, false);
+        }
     }
 }
 

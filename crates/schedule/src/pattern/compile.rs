@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// E241: why a pattern cannot be searched for.
 pub(super) fn unusable(message: impl Into<String>) -> Box<Diagnostic> {
-    Diagnostic::new("E241", message).expected("at least one op, and a use of each input")
+    Diagnostic::new("E241", message).expected("a pattern with at least one op, which uses all its inputs")
 }
 
 /// The input names of a graph, and the graph without broadcasts and splat constants.

@@ -5,7 +5,7 @@ use partita_base::{DType, Diagnostic, Result};
 use partita_ir::{Operation, Registry};
 use partita_mesh::Mesh;
 use partita_nn::{GptConfig, LlamaConfig, MlpConfig, Model, ModelConfig, Optimizer, StepOptions};
-use partita_schedule::explain::{Choice, Collective, Explain, Over, Subject, Tensor};
+use partita_schedule::explain::{Choice, Collective, Explain, Over, Subject, Tensor, lines};
 use partita_schedule::verify::Interpreter;
 use partita_schedule::{BuildOptions, Built, Plan, Tools, build, restructure};
 
@@ -237,7 +237,7 @@ fn lines_say_what_they_did() {
     let tools = Tools { registry: &Registry::default(), runner: &Interpreter };
     let built = ok(build(&model, &plan, &mesh, &options, &tools));
     let forward = ok(restructure(&plan, &model, &tools)).model.forward;
-    let lines = Explain::new(&built, 0).lines(&forward);
+    let lines = lines(&built, &forward);
     let [style, checkpoint, fork, split, annotate] = &lines[..] else { panic!("five lines") };
     // Weight and bias with two states each; the module's output, and its recomputed copy.
     assert_eq!((style.parameters, style.states), (2, 4));

@@ -3,11 +3,13 @@
 
 use crate::common::ok;
 use partita_base::{DType, Diagnostic};
-use partita_ir::Registry;
+use partita_ir::{Registry, Role, ValueId};
 use partita_mesh::Mesh;
 use partita_nn::{GptConfig, Model, ModelConfig, Optimizer, StepOptions};
+use partita_schedule::explain::lines;
 use partita_schedule::verify::Interpreter;
-use partita_schedule::{BuildOptions, Built, Plan, Tools, build, mesh_of_stages};
+use partita_schedule::{BuildOptions, Built, Plan, Tools, build, mesh_of_stages, restructure};
+use std::collections::BTreeSet;
 
 /// Two layers of 8 features, on 3 sequences of 4 tokens in f64: the residual stream has 768 bytes.
 fn gpt() -> Model {
@@ -73,9 +75,13 @@ fn slices_that_overlap_or_leave_ranks_over_are_refused() {
         ([("tp=2", ""), ("dp=1", "")], "pp=4", "ranks [3] in no slice"),
         ([("tp=2", ""), ("dp=2", "")], "pp=3", "rank 3"),
         ([("tp=2", "ranks = [0]"), ("dp=1", "")], "pp=3", "[0]"),
+        ([("tp=2", ""), ("pp=2", "")], "pp=4", "pp=2"),
     ] {
         let error = refused(&listed(stages), mesh);
         assert_eq!(error.code, "E467", "{error}");
+        // Where one stage is wrong, its table is named.
+        let table = if found.ends_with("slice") { "pipeline_split" } else { "plan.toml, [[stages]] table " };
+        assert!(error.at.as_deref().unwrap().contains(table), "{error}");
         assert_eq!(error.found.as_deref(), Some(found), "{error}");
     }
 }
@@ -147,4 +153,107 @@ fn wrong_ranks_of_stages_are_named() {
     let error = refused(&listed([("tp=2", "ranks = [0, 1]"), ("tp=2", "ranks = [0, 1]")]), "pp=2");
     assert_eq!(error.code, "E463", "{error}");
     assert_eq!(error.found.as_deref(), Some("ranks: stage 0 on [0, 1], stage 1 on [0, 1]"), "{error}");
+}
+
+/// Two stages, until `layers.0` and to the end, with these meshes and lines.
+fn with_lines(first: (&str, &str), last: (&str, &str)) -> Plan {
+    let table = |until: &str, (mesh, lines): (&str, &str)| {
+        format!("[[stages]]\n{until}mesh = \"{mesh}\"\nplan = {{ {lines} }}\n")
+    };
+    let text = table("until = \"layers.0\"\n", first) + &table("", last);
+    ok(Plan::from_toml(&text, "plan.toml"))
+}
+
+const UP: [&str; 2] = ["layers.0.mlp.up_proj.weight", "layers.1.mlp.up_proj.weight"];
+
+#[test]
+fn lines_of_a_stage_are_for_its_modules_on_its_mesh() {
+    let (tp, fsdp) = ("\"layers.*.mlp.up_proj\" = \"colwise\"", "\"**\" = \"fsdp\"");
+    for (first, last, mesh, shapes) in [
+        // The same pattern in one stage, in the other, in both, and another axis in each.
+        (("tp=2", tp), ("tp=2", ""), "pp=2,tp=2", [vec![[16, 8]; 2], vec![[32, 8]; 2]]),
+        (("tp=2", ""), ("tp=2", tp), "pp=2,tp=2", [vec![[32, 8]; 2], vec![[16, 8]; 2]]),
+        (("tp=2", tp), ("tp=4", tp), "pp=6", [vec![[16, 8]; 2], vec![[8, 8]; 4]]),
+        (("tp=2", tp), ("fsdp=2", fsdp), "pp=4", [vec![[16, 8]; 2], vec![[16, 8]; 2]]),
+        (("tp=2", ""), ("fsdp=2", fsdp), "pp=4", [vec![[32, 8]; 2], vec![[16, 8]; 2]]),
+    ] {
+        let plan = with_lines(first, last);
+        for plan in [
+            plan.clone(),
+            ok(Plan::from_toml(&plan.to_dict_toml(), "again")),
+            ok(Plan::from_calls(&plan.to_calls(), "")),
+        ] {
+            let built = ok(built(&plan, &ok(Mesh::parse(mesh, None))));
+            for (name, shapes) in UP.iter().zip(&shapes) {
+                let expected: Vec<Vec<usize>> = shapes.iter().map(|shape| shape.to_vec()).collect();
+                assert_eq!(built.local_shapes(name), Some(expected), "{name} of {plan:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn structural_lines_of_a_stage_are_for_its_modules() {
+    let plan = with_lines(("dp=1", "\"\" = \"checkpoint\""), ("dp=1", ""));
+    let built = ok(built(&plan, &ok(Mesh::parse("pp=2", None))));
+    let recomputed = |value: &ValueId| matches!(built.step.value(*value).role, Role::RematOf(_));
+    let made_by = |value: ValueId| built.step.value(value).definition.map(|(node, _)| built.step.node(node));
+    let again = built.step.value_ids().filter(recomputed).filter_map(made_by);
+    let layers = again.filter(|node| node.path.starts_with("layers."));
+    let modules: BTreeSet<&str> = layers.map(|node| &node.path[..8]).collect();
+    assert_eq!(modules, BTreeSet::from(["layers.0"]));
+    let forward =
+        ok(restructure(&plan, &gpt(), &Tools { registry: &Registry::default(), runner: &Interpreter }));
+    let told = lines(&built, &forward.model.forward);
+    let line = told.iter().find(|line| line.line.contains("checkpoint")).expect("it is told");
+    assert_eq!(line.line, "\"\" = \"checkpoint(stage=0)\"");
+    assert!(line.recomputed_bytes > 0, "{line:?}");
+}
+
+#[test]
+fn a_line_that_does_not_fit_its_stage_is_refused() {
+    let up = "\"layers.1.mlp.up_proj\" = \"colwise\"";
+    let error = refused(&with_lines(("tp=2", up), ("tp=2", "")), "pp=2,tp=2");
+    assert_eq!(error.code, "E221", "{error}");
+    assert!(
+        error.message.ends_with("of stage 0") && error.help.as_deref().unwrap().contains("move the line"),
+        "{error}"
+    );
+    // The message names the mesh of the line's stage.
+    for (first, last, expected) in [
+        (("tp=2", "\"**\" = \"fsdp\""), ("fsdp=3", ""), "an axis of tp=2"),
+        (("tp=2", ""), ("fsdp=3", up), "an axis of fsdp=3"),
+    ] {
+        let error = refused(&with_lines(first, last), "pp=5");
+        assert_eq!((error.code, error.expected.as_deref()), ("E223", Some(expected)), "{error}");
+    }
+    let mut plan = Plan::default();
+    ok(plan.add("layers.1", "checkpoint(stage=2)", "test"));
+    assert_eq!(refused(&plan, "pp=2").code, "E221");
+    ok(plan.add("layers.1", "checkpoint", "test"));
+    plan.entries.remove(0);
+    ok(plan.add("layers.1.mlp.up_proj", "replicate(stage=2)", "test"));
+    let error = refused(&plan, "pp=2");
+    assert_eq!((error.code, error.expected.as_deref()), ("E463", Some("a stage below 2")), "{error}");
+    // Numbers of stages would be ambiguous.
+    let text = "[[stages]]\nuntil = \"layers.0\"\n[[stages]]\nuntil = \"layers.0.attn\"\n[[stages]]\nplan = { \"lm_head\" = \"replicate\" }\n";
+    assert_eq!(refused(&ok(Plan::from_toml(text, "plan.toml")), "pp=3").code, "E463");
+}
+
+#[test]
+fn idle_ranks_have_their_numbers_in_the_whole_mesh() {
+    let mut plan = Plan::default();
+    ok(plan.add("layers.*.attn.*_proj", "colwise", "test"));
+    let notes = ok(built(&plan, &ok(Mesh::parse("pp=2,tp=3", None)))).notes;
+    for rank in [2, 5] {
+        let idle = format!("rank {rank} is idle");
+        assert_eq!(notes.iter().filter(|note| note.contains(&idle)).count(), 1, "{notes:?}");
+    }
+}
+
+#[test]
+fn each_stage_names_the_line_that_ends_it() {
+    let built = ok(built(&listed([("tp=2", ""), ("dp=1", "")]), &ok(Mesh::parse("pp=3", None))));
+    assert_eq!(built.ending_lines.len(), 1);
+    assert!(built.ending_lines[0].contains("[[stages]] table 1"), "{:?}", built.ending_lines);
 }

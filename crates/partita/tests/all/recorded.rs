@@ -1,0 +1,47 @@
+//! A model that PyTorch exported trains on ranks of which some hold nothing of a tensor that is indexed.
+
+use partita::execution::CpuStep;
+use partita::planned_step::PlannedStep;
+use partita_base::Result;
+use partita_import::{ImportOptions, Limits, Pt2, Weights};
+use partita_mesh::Mesh;
+use partita_nn::Optimizer;
+use partita_runtime::RunnerOptions;
+use partita_schedule::Schedule;
+use partita_schedule::feed::Fed;
+use std::path::Path;
+
+#[test]
+fn a_rank_without_rows_gathers_zeros() -> Result<()> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/pt2");
+    let imported =
+        Pt2::open(&folder.join("shapes.pt2"), &Limits::default())?.import(&ImportOptions::default())?;
+    let recorded = Weights::open(&folder.join("shapes.safetensors"), &Limits::default())?;
+    let batch: Fed = imported
+        .inputs
+        .keys()
+        .map(|name| {
+            let tensor = recorded.get(&format!("input.{name}")).expect("it is recorded");
+            (name.clone(), tensor.literal())
+        })
+        .collect();
+    let expected = recorded.get("steps.sgd").expect("it is recorded").literal().to_f64();
+    let mut schedule = Schedule::new(&imported.model, &Mesh::parse("dp=2", None)?)?.on(CpuStep::default());
+    let rule = Optimizer::Sgd { momentum: 0.9, weight_decay: 0.0, nesterov: false };
+    schedule.options().step.optimizer = rule;
+    let mut step = PlannedStep::new(&schedule.build()?, &imported.model, 0, RunnerOptions::default())?;
+    for (name, tensor) in &imported.weights {
+        step.set_parameter(name, &tensor.literal())?;
+    }
+    // The loss grows beyond f32, in PyTorch too.
+    let finite = expected.iter().take_while(|loss| loss.is_finite());
+    for (number, expected) in finite.enumerate() {
+        let loss = step.step(&batch, 0.05)?.loss;
+        assert!(
+            (loss - expected).abs() < 1e-3 * expected.abs(),
+            "step {number}: {loss}, PyTorch has {expected}"
+        );
+    }
+    assert!(expected[2].is_finite(), "{expected:?}");
+    Ok(())
+}
