@@ -25,6 +25,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("program", 5),
     ("runtime", 6),
     ("simulate", 6),
+    ("planner", 6),
     ("partita", 7),
     ("partita-cli", 8),
 ];
@@ -407,6 +408,7 @@ const PLAIN: &[(&str, Option<&str>)] = &[
     ("partita", None),
     ("partita-cli", None),
     ("pipeline", None),
+    ("planner", None),
     ("program", None),
     ("runtime", None),
     ("schedule", None),
