@@ -204,17 +204,17 @@ fn the_same_input_gives_the_same_partition() {
     assert_eq!((one.locals, one.placements, one.outputs), (two.locals, two.placements, two.outputs));
 }
 
-/// `a @ b` with the contracted dimension split, and the negated product, on two ranks.
+/// `a @ b^T` with the contracted dimension split, and the negated product, on two ranks.
 fn product(returned: BTreeMap<String, Sharding>, unreduced: bool) -> Partitioned {
     let mesh = Mesh::new("mesh", &[("x", 2)]);
     let x = mesh.full_axis(0);
     let mut b = GraphBuilder::new("main");
     let left = b.input("a", TensorType::new(DType::F64, [3, 4]), Role::Input);
-    let right = b.input("b", TensorType::new(DType::F64, [4, 5]), Role::Input);
+    let right = b.input("b", TensorType::new(DType::F64, [5, 4]), Role::Input);
     b.annotate(left, annotation(Sharding::replicated(2).with_dim(1, [x])));
-    let product = b.matmul(left, right).unwrap();
+    let product = b.linear(left, right).unwrap();
     let graph = b.finish_checked(vec![("product".to_string(), product)]).unwrap();
-    let inputs = [numbers(&[3, 4], 0, DType::F64), numbers(&[4, 5], 1, DType::F64)];
+    let inputs = [numbers(&[3, 4], 0, DType::F64), numbers(&[5, 4], 1, DType::F64)];
     let expected = evaluate(&graph, &inputs).unwrap();
     let options = Options { returned, unreduced, ..Options::default() };
     check(&graph, &mesh, &options, &inputs, &expected).unwrap_or_else(|(code, text)| panic!("{code}: {text}"))
