@@ -86,6 +86,8 @@ pub enum Command {
     Export(ExportArgs),
     /// Predict the time and memory of a step on a cluster, from the programs that would run.
     Simulate(SimulateArgs),
+    /// Answer how many devices a model needs: bytes by strategy, the largest microbatch, tokens a day.
+    Estimate(EstimateArgs),
     /// Draw the order in which pipeline stages work on microbatches, or list the orders.
     Timetable(TimetableArgs),
     /// Run named passes on a program in StableHLO text and print it.
@@ -244,6 +246,20 @@ pub struct SimulateArgs {
     /// Write the timeline to a new file, for Perfetto or chrome://tracing.
     #[arg(long, value_name = "FILE.json")]
     pub trace: Option<PathBuf>,
+}
+
+/// Flags of `estimate`.
+#[derive(Args, Clone, Debug)]
+pub struct EstimateArgs {
+    /// A model by name such as gpt3-13b, a config.json of Hugging Face, a config file or a bundled config.
+    #[arg(value_name = "MODEL|CONFIG")]
+    pub config: String,
+    /// The most devices to try.
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub most: u32,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
 }
 
 /// Flags of `timetable`.

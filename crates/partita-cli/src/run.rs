@@ -2,6 +2,7 @@
 
 use crate::cli::{Cli, Command};
 use crate::commands::bench::bench;
+use crate::commands::estimate::estimate;
 use crate::commands::eval::eval;
 use crate::commands::explain::{explain, page};
 use crate::commands::export::export;
@@ -81,6 +82,10 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<Ending> {
                     simulate(args, &session(config, args.flags.overrides()?, output)?, output)?;
                 }
             }
+            Ok(Ending::Done)
+        }
+        Command::Estimate(args) => {
+            estimate(args, &session(&args.config, args.flags.overrides()?, output)?, output)?;
             Ok(Ending::Done)
         }
         Command::Timetable(args) => timetable(args, output).map(|()| Ending::Done),

@@ -10,9 +10,11 @@ use crate::models::{ModelKinds, ModelSource, Terms};
 use partita_base::{DType, Diagnostic, Result, did_you_mean};
 use partita_cost::Cluster;
 use partita_import::ModelFile;
+use partita_mesh::Mesh;
 use partita_nn::{LrSchedule, StepOptions};
 use partita_pipeline::Order;
 use partita_runtime::{Cpu, KernelChoice, MemoryLimit};
+use partita_schedule::batch_shards;
 use reader::{Optional, Reader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -354,7 +356,9 @@ impl Config {
             })
         })?;
         at_least_one("checkpoint.keep", checkpoint.keep as u64)?;
-        check_sizes(model.as_ref(), train.batch)?;
+        // No rank computes more rows at a time than those of its microbatch.
+        let shards = Mesh::parse(&mesh, Some(1)).map_or(1, |mesh| batch_shards(&mesh));
+        check_sizes(model.as_ref(), train.batch.div_ceil(shards.max(1) * train.microbatches))?;
         if let Some(key) = reader.unread() {
             let known: Vec<String> = SECTIONS.iter().map(|s| s.to_string()).collect();
             return Err(unknown("the top of the config", key, &known));

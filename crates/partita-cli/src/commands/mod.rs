@@ -1,9 +1,11 @@
 //! The commands, one file each.
 
 pub mod bench;
+pub mod estimate;
 pub mod eval;
 pub mod explain;
 pub mod export;
+pub mod folded;
 pub mod generate;
 pub mod launch;
 pub mod lower;

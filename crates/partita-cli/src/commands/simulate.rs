@@ -1,6 +1,7 @@
 //! `partita simulate`: the predicted time and memory of a step, from the programs that would run.
 
 use crate::cli::SimulateArgs;
+use crate::commands::folded::folded;
 use crate::files::write_new;
 use crate::output::Output;
 use crate::output::events::Event;
@@ -58,6 +59,9 @@ impl Event for Predicted {
 /// # Errors
 /// What building and lowering refuse; E043 if the trace cannot be written.
 pub fn simulate(args: &SimulateArgs, session: &Session, output: &mut Output) -> Result<()> {
+    if args.trace.is_none() && is_large(session) {
+        return folded(session, output);
+    }
     let (set, simulation) = output.during("simulating the step", || {
         let set = session.lower(&session.build()?)?;
         let simulation = run(&set, &session.config().cluster)?;
@@ -68,6 +72,16 @@ pub fn simulate(args: &SimulateArgs, session: &Session, output: &mut Output) -> 
     }
     answer(&Predicted::of(session, &simulation), Predicted::text, output);
     Ok(())
+}
+
+/// Layers times microbatches, and ranks, beyond which a step is folded to its repeated layer.
+const MOST_LAYERS: usize = 64;
+const MOST_RANKS: usize = 64;
+
+/// Whether a step is folded: its programs would be large, and a layer like any other.
+fn is_large(session: &Session) -> bool {
+    let Some([layers, ..]) = session.config().model.stream() else { return false };
+    layers * session.config().train.microbatches > MOST_LAYERS || session.mesh().rank_count() > MOST_RANKS
 }
 
 impl Predicted {
@@ -137,7 +151,7 @@ impl Predicted {
 }
 
 /// `1.25 ms`.
-fn seconds(seconds: f64) -> String {
+pub(crate) fn seconds(seconds: f64) -> String {
     match seconds {
         s if s >= 1.0 => format!("{s:.2} s"),
         s if s >= 1e-3 => format!("{:.2} ms", s * 1e3),

@@ -89,7 +89,7 @@ impl TensorFeed {
         Ok(TensorFeed { name, inputs: signature.inputs.clone(), tensors, batch, rows: [all - held, held] })
     }
 
-    /// A batch that begins at a row of `count` ones after `first`, and goes on with the first of them after the last.
+    /// A batch that begins at a row of `count` ones after `first`, and continues with the first of them after the last.
     fn rows(&self, first: usize, count: usize, start: u64) -> Result<Fed> {
         let start = (start % count as u64) as usize;
         let value = |input: &Input| {

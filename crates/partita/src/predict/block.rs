@@ -1,5 +1,5 @@
 //! A repeated layer, from the programs that would run: the step of the same model with one and with two layers is
-//! lowered for the mesh axes within a layer (`tp`, `sp`), and every layer beyond adds the difference of the two.
+//! lowered for the mesh axis within a layer (`tp`), and every layer beyond adds the difference of the two.
 //!
 //! A [`Block`] holds work and bytes, no seconds, so one block serves every cluster and every number of layers, stages,
 //! microbatches and data parallel ranks.
@@ -41,8 +41,6 @@ pub struct BlockSpec {
     pub model: Arc<dyn ModelSource>,
     /// Ranks over which a layer is tensor parallel.
     pub tp: usize,
-    /// Ranks over which a sequence is split outside of `tp`.
-    pub sp: usize,
     /// Rows of a microbatch.
     pub rows: usize,
     /// The type of parameters and activations.
@@ -66,9 +64,8 @@ impl BlockSpec {
     pub fn key(&self) -> String {
         let model = self.model.with_layers(1);
         format!(
-            "{model:?} {} {} {} {:?} {} {} {:?} {} {:?} {:?}",
+            "{model:?} {} {} {:?} {} {} {:?} {} {:?} {:?}",
             self.tp,
-            self.sp,
             self.rows,
             self.dtype,
             self.sequence_parallel,
@@ -140,7 +137,9 @@ pub struct Item {
 pub struct Traced {
     /// Its instructions.
     pub items: Vec<Item>,
-    /// Elements of parameters by [`Place`].
+    /// Elements of parameters of the whole model; tied ones count once.
+    pub whole_parameters: f64,
+    /// Elements of parameters on the rank, by [`Place`].
     pub parameters: [f64; 3],
     /// Bytes that the forward pass keeps for the backward pass, by place.
     pub saved: [f64; 3],
@@ -177,7 +176,7 @@ impl Block {
         let one = trace(layers(1)?.as_ref(), spec)?;
         let two = trace(layers(2)?.as_ref(), spec)?;
         let [_, tokens, dim] = spec.model.stream().unwrap_or([1, 1, 1]);
-        let split = spec.sp * if spec.sequence_parallel { spec.tp } else { 1 };
+        let split = if spec.sequence_parallel { spec.tp } else { 1 };
         let stream_bytes = (spec.rows * tokens * dim * spec.dtype.size_bytes()) as f64 / split as f64;
         Ok(Block { one, two, stream_bytes })
     }
@@ -194,7 +193,7 @@ fn trace(model: &dyn ModelSource, spec: &BlockSpec) -> Result<Traced> {
         fused_attention: spec.fused_attention || spec.recompute == Recompute::Attention,
     };
     let built_model = model.build(spec.rows, spec.dtype, true)?;
-    let mesh = Mesh::parse(&format!("sp={},tp={}", spec.sp, spec.tp), None)?;
+    let mesh = Mesh::parse(&format!("tp={}", spec.tp), None)?;
     let ready = ReadyOptions {
         sequence_parallel: spec.sequence_parallel,
         vocab_parallel: spec.vocab_parallel,
@@ -214,12 +213,13 @@ fn trace(model: &dyn ModelSource, spec: &BlockSpec) -> Result<Traced> {
     let lowering = LowerOptions { guard: false, logits_bytes: usize::MAX, ..LowerOptions::default() };
     let set = lower_stages(&execution::stages(&built), &lowering, &target)?;
     let program = set.programs.first().ok_or_else(|| Diagnostic::new("E511", "the step has no program"))?;
-    Ok(Traced::of(program, &set))
+    let whole_parameters = built_model.parameter_count() as f64;
+    Ok(Traced { whole_parameters, ..Traced::of(program, &set, spec.dtype.size_bytes() == 2) })
 }
 
 impl Traced {
-    fn of(program: &Program, set: &ProgramSet) -> Traced {
-        let mut traced = Traced { items: items(program, set), ..Traced::default() };
+    fn of(program: &Program, set: &ProgramSet, halves: bool) -> Traced {
+        let mut traced = Traced { items: items(program, set, halves), ..Traced::default() };
         let mut is_persistent = vec![false; program.buffers.len()];
         for port in &program.inputs {
             let buffer = program.buffer(port.buffer);
@@ -286,11 +286,19 @@ fn writers(program: &Program) -> Vec<Option<usize>> {
     writer
 }
 
-fn items(program: &Program, set: &ProgramSet) -> Vec<Item> {
+fn items(program: &Program, set: &ProgramSet, halves: bool) -> Vec<Item> {
     let item = |instruction: &partita_program::Instruction| {
         let (place, phase) = (Place::of(&instruction.origin.path), instruction.origin.phase);
         match &instruction.action {
-            Action::Compute(compute) => Some(of_region(program, compute, place, phase)),
+            Action::Compute(compute) => {
+                let mut item = of_region(program, compute, place, phase);
+                // Kernels of masked softmax read and write scores in half precision, and compute in single precision.
+                let is_attention = instruction.origin.path.ends_with(".attn");
+                if is_attention && item.work == Work::Elementwise && item.dtype == DType::F32 && halves {
+                    item.bytes /= 2.0;
+                }
+                Some(item)
+            }
             Action::Start(start) => of_collective(&set.collectives[start.collective.index()], place, phase),
             Action::Wait(_) => None,
         }
@@ -320,7 +328,7 @@ fn of_region(program: &Program, compute: &Compute, place: Place, phase: Phase) -
     let mut bytes = (read + written) as f64;
     let flops_of =
         |node: &partita_ir::Node| node.op.cost(&graph.operand_types(node), &graph.result_types(node)).flops;
-    let flops = graph.nodes.iter().map(flops_of).sum();
+    let flops = graph.nodes.iter().map(|node| flops_of(node) * padding(graph, node)).sum();
     let main = graph.nodes.iter().max_by(|a, b| flops_of(a).total_cmp(&flops_of(b)));
     let operand = main.and_then(|node| node.operands.first().or(node.results.first()));
     let dtype = operand.map_or(DType::F32, |&value| graph.ty(value).dtype);
@@ -342,6 +350,31 @@ fn of_region(program: &Program, compute: &Compute, place: Place, phase: Phase) -
         }
     }
     Item { place, phase, work, flops, bytes, dtype }
+}
+
+/// What a matmul computes beside its own sums, relative to them: matmul units work on tiles, so that each dimension
+/// counts as a multiple of 64; a dimension in half precision that is no multiple of 8 takes the slow path of unaligned
+/// loads, at about half the rate.
+fn padding(graph: &Graph, node: &partita_ir::Node) -> f64 {
+    let Op::DotGeneral(dims) = &node.op else { return 1.0 };
+    let [lhs, rhs] = [0, 1].map(|at| graph.ty(node.operands[at]));
+    if lhs.dtype.size_bytes() > 2 {
+        return 1.0;
+    }
+    let free = |shape: &[usize], batch: &[usize], contracting: &[usize]| -> usize {
+        let others = (0..shape.len()).filter(|dim| !batch.contains(dim) && !contracting.contains(dim));
+        others.map(|dim| shape[dim]).product()
+    };
+    let contracted: usize = dims.lhs_contracting.iter().map(|&dim| lhs.shape[dim]).product();
+    let sizes = [
+        free(&lhs.shape, &dims.lhs_batch, &dims.lhs_contracting),
+        free(&rhs.shape, &dims.rhs_batch, &dims.rhs_contracting),
+        contracted,
+    ];
+    let padded =
+        sizes.iter().map(|&size| size.next_multiple_of(64) as f64 / size.max(1) as f64).product::<f64>();
+    let is_unaligned = sizes.iter().any(|size| !size.is_multiple_of(8));
+    padded * if is_unaligned { 2.0 } else { 1.0 }
 }
 
 fn is_causal(composite: &Composite) -> bool {

@@ -76,7 +76,7 @@ pub fn fit(runs: &[&Run]) -> Software {
     best
 }
 
-/// Parts into which the rows of a source are held out in turn.
+/// Parts into which the rows of a source are held out one after another.
 const PARTS: usize = 5;
 
 /// Predictions of rows that no fit saw, by row: the constants come from the other parts of the row's source. Rows of

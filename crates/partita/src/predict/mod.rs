@@ -8,6 +8,7 @@ pub mod block;
 pub mod csv;
 pub mod estimate;
 pub mod fit;
+pub mod fold;
 pub mod rows;
 pub mod step;
 

@@ -120,6 +120,7 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
     let [layers, dim, heads, vocab, seq] =
         [count("layers")?, count("hidden")?, count("heads")?, count("vocab")?, count("seq")?];
     let [gbs, tp, pp, dp] = [count("gbs")?, count("tp")?, count("pp")?, count("dp")?];
+    let kv_heads = row.count("kv_heads")?.unwrap_or(heads);
     let (cp, chunks, ranks) = (or_one("cp")?, or_one("vpp")?, count("gpus")?);
     if tp * pp * cp * dp != ranks {
         return Err(why(format!("tp {tp} x pp {pp} x cp {cp} x dp {dp} are not {ranks} devices")));
@@ -152,7 +153,7 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
     let attention = row.text("attn_impl");
     let recompute = match row.text("recompute") {
         "full" => Recompute::Layers,
-        text if text.starts_with("selective_layers") => Recompute::Layers,
+        text if text.starts_with("selective_layers") || text.contains("save_qkv") => Recompute::Layers,
         text if text.starts_with("selective") => Recompute::Attention,
         _ => Recompute::Nothing,
     };
@@ -176,7 +177,6 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
             block: BlockSpec {
                 model,
                 tp,
-                sp: cp,
                 rows: mbs,
                 dtype: DType::BF16,
                 sequence_parallel,
@@ -193,7 +193,8 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
             clocked: false,
             // Ranks that share a sequence share parameters too.
             dp: dp * cp,
-            replicas_of_rows: dp,
+            cp,
+            kv_features: dim / heads * kv_heads,
             microbatches: gbs / (mbs * dp),
             zero,
             shard_group,

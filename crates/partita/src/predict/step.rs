@@ -2,7 +2,7 @@
 //!
 //! The work of a stage is that of its layers and, on the first and last one, of the ends of the model. The timetable runs
 //! over a clock with these durations. Where it has too many tasks, or more stages on a slice than a named timetable, its
-//! closed form stands in: all microbatches on the slowest slice, and a ramp of one microbatch over the other slices, as
+//! closed form replaces it: all microbatches on the slowest slice, and a ramp of one microbatch over the other slices, as
 //! short as a slice has stages (D. Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
 //! Megatron-LM", 2021, section 2.2).
 //!
@@ -30,12 +30,15 @@ pub struct Job {
     pub chunks: usize,
     /// The order of tasks; `None` is 1F1B, interleaved where a slice has several stages.
     pub order: Option<Order>,
-    /// Whether the timetable runs over a clock; otherwise its closed form stands in.
+    /// Whether the timetable runs over a clock; otherwise its closed form is used.
     pub clocked: bool,
     /// Ranks with equal parameters: data parallel ones, and those that share a sequence.
     pub dp: usize,
-    /// Data parallel ranks: each has rows of its own.
-    pub replicas_of_rows: usize,
+    /// Ranks that share a sequence (context parallelism): each has its part of the tokens, and receives the keys and
+    /// values of the others.
+    pub cp: usize,
+    /// Features of keys and values of a token.
+    pub kv_features: usize,
     /// Microbatches of a step.
     pub microbatches: usize,
     /// What data parallel ranks share.
@@ -81,7 +84,7 @@ impl Default for Software {
 }
 
 /// The part of the peak that fused attention reaches, relative to a matmul of its size.
-const ATTENTION: f64 = 0.65;
+const ATTENTION: f64 = 0.5;
 /// The part of a link's bandwidth that a collective reaches.
 const LINK: f64 = 0.8;
 
@@ -212,13 +215,14 @@ struct Pieces {
 }
 
 impl Pieces {
-    fn of(block: &Block, cluster: &Cluster, matmul_rate: f64) -> Pieces {
+    fn of(block: &Block, cluster: &Cluster, matmul_rate: f64, cp: usize) -> Pieces {
         let pass = |traced: &Traced, backward: bool, place: Option<Place>| {
             traced_s(traced, cluster, matmul_rate, |item| {
                 let of_pass = if backward { item.phase.is_backward() } else { item.phase == Phase::Forward };
                 of_pass && place.is_none_or(|place| item.place == place)
             })
         };
+        let share = |seconds: Seconds| seconds.times(1.0 / cp as f64);
         let less = |a: Seconds, b: Seconds| Seconds {
             compute: (a.compute - b.compute).max(0.0),
             exchange: (a.exchange - b.exchange).max(0.0),
@@ -235,6 +239,8 @@ impl Pieces {
             traced_s(traced, cluster, matmul_rate, |item| item.phase == Phase::Update).compute
         };
         let of_layer = (update(&block.two) - update(&block.one)).max(0.0);
+        let [first, layer, last] =
+            [first, layer, last].map(|[forward, backward]| [share(forward), share(backward)]);
         Pieces { first, layer, last, update: [of_layer, (update(&block.one) - of_layer).max(0.0)] }
     }
 }
@@ -247,7 +253,7 @@ pub fn layers_of_stages(layers: usize, stages: usize) -> Vec<usize> {
     (0..stages).map(|stage| each + usize::from((begin..begin + left).contains(&stage))).collect()
 }
 
-/// Tasks beyond which the closed form stands in for the clock.
+/// Tasks beyond which the closed form replaces the clock.
 const MOST_TASKS: usize = 60_000;
 
 /// A job with the seconds of its pieces on a cluster, before constants of software.
@@ -276,7 +282,7 @@ pub struct StepSeconds {
 impl Priced {
     /// Prices the pieces of a job.
     pub fn of(job: &Job, block: &Block, cluster: &Cluster) -> Priced {
-        let pieces = Pieces::of(block, cluster, job.matmul_rate);
+        let pieces = Pieces::of(block, cluster, job.matmul_rate, job.cp);
         let sharded = if job.zero == 0 { 1.0 } else { job.shard_group as f64 };
         let layers_per_slice = (job.layers as f64 / job.pp as f64).ceil();
         // The programs keep what they keep; a run with a master copy or another gradient moves more.
@@ -300,6 +306,9 @@ impl Priced {
             let mut seconds = pieces.layer[backward].with(software);
             // Gathers and reductions of one layer hide behind the arithmetic of its neighbour.
             let shared = exchanges.of_layer[backward] * software.communication;
+            // So do keys and values behind the attention to the part that is there.
+            let keys = exchanges.keys[backward] * software.communication;
+            seconds.exchange += (keys - seconds.compute / 2.0).max(0.0);
             let hidden = if job.overlaps { seconds.compute } else { 0.0 };
             seconds.exchange += (shared - hidden).max(0.0);
             let mut seconds = seconds.times(counts[stage] as f64);
@@ -360,14 +369,11 @@ fn model_flops(job: &Job, block: &Block) -> f64 {
     };
     let layer = block.layer(forward);
     let whole = layer * job.layers as f64 + (forward(&block.one) - layer);
-    3.0 * whole * (job.block.tp * job.dp * job.microbatches) as f64
+    3.0 * whole * (job.block.tp * job.dp / job.cp * job.microbatches) as f64
 }
 
 fn whole_parameters(job: &Job, block: &Block) -> f64 {
-    let of = |traced: &Traced| traced.parameters[Place::Layers as usize];
-    let ends = block.one.parameters[Place::First as usize] + block.one.parameters[Place::Last as usize];
-    let split_ends = if job.block.vocab_parallel { job.block.tp as f64 } else { 1.0 };
-    block.layer(of) * job.layers as f64 * job.block.tp as f64 + ends * split_ends
+    block.layer(|traced| traced.whole_parameters) * (job.layers - 1) as f64 + block.one.whole_parameters
 }
 
 /// Seconds from the first task to the end of the last one, and for each stage the microbatches in flight at once.
@@ -423,6 +429,8 @@ struct Exchanges {
     of_layer: [f64; 2],
     /// Of the ends of the model under stage 3.
     of_ends: [f64; 2],
+    /// Keys and values of a layer among the ranks that share a sequence: forward, backward.
+    keys: [f64; 2],
     /// Once a step.
     step_s: f64,
     /// One microbatch from one stage to the next.
@@ -464,9 +472,13 @@ impl Exchanges {
         // The last rank of a slice sends to the first one of the next.
         let apart = inner * job.dp;
         let split = if job.block.sequence_parallel { 1.0 } else { job.block.tp as f64 };
-        let bytes = block.stream_bytes / split;
+        let bytes = block.stream_bytes / split / job.cp as f64;
         let send_s = if job.pp > 1 { seconds(Cost::Permute, bytes, &[0, apart]) } else { 0.0 };
-        Exchanges { of_layer: passes, of_ends: ends, step_s, send_s }
+        let ring = group(job.cp, inner);
+        let kept = block.stream_bytes / job.block.model.stream().map_or(1, |[_, _, dim]| dim) as f64;
+        let split_tokens = if job.block.sequence_parallel { 1.0 } else { job.block.tp as f64 };
+        let keys = seconds(Cost::AllGather, 2.0 * kept * job.kv_features as f64 / split_tokens, &ring);
+        Exchanges { keys: [keys, 2.0 * keys], of_layer: passes, of_ends: ends, step_s, send_s }
     }
 }
 
@@ -501,11 +513,12 @@ fn bytes_of_slices(job: &Job, block: &Block, counts: &[usize], in_flight: &[f64]
         // Two layers are gathered at a time.
         let gathered = if job.zero == 3 { 2.0 * of_layer * job.bytes.gathered } else { 0.0 };
         let message = if job.pp > 1 { 2.0 * block.stream_bytes } else { 0.0 };
+        let tokens = job.cp as f64;
         Bytes {
             parameters: elements * job.bytes.parameter / over(3),
             gradients: elements * job.bytes.gradient / over(2),
             optimizer_state: elements * job.bytes.state / over(1),
-            activations: saved + transient,
+            activations: (saved + transient) / tokens,
             communication: gathered + message,
         }
     };

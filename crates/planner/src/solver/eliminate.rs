@@ -39,7 +39,8 @@ impl<'a> Elimination<'a> {
         Elimination { problem, order: order(problem), most_entries }
     }
 
-    /// Minimises the objective whose terms are `of_variable(cost, memory)` for each choice and `of_edge(cost)` for each pair.
+    /// Minimises the objective whose terms are `of_variable(cost, memory)` for each choice and `of_edge(cost)` for each
+    /// pair.
     pub fn minimise(&self, of_variable: impl Fn(f64, f64) -> f64, of_edge: impl Fn(f64) -> f64) -> Found {
         let mut tables = Tables::default();
         let mut factors: Vec<Option<Factor>> = Vec::new();

@@ -1,0 +1,150 @@
+//! `partita estimate`: how many devices a model needs.
+
+use crate::cli::EstimateArgs;
+use crate::output::Output;
+use crate::output::events::Event;
+use crate::output::format::{bytes, short, table};
+use crate::run::answer;
+use partita::predict::estimate::{Fit, Need, RULE_BYTES, needs};
+use partita::session::Session;
+use partita_base::{Diagnostic, Result};
+use serde::Serialize;
+
+/// How many devices a model needs.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Estimate {
+    /// The cluster.
+    pub cluster: String,
+    /// Memory of a device in bytes.
+    pub memory_bytes: u64,
+    /// Parameters of the model.
+    pub parameters: f64,
+    /// Bytes by the rule of thumb, over all devices.
+    pub rule_bytes: f64,
+    /// Devices by the rule of thumb.
+    pub rule_devices: usize,
+    /// Each choice.
+    pub choices: Vec<Choice>,
+}
+
+/// One choice of strategy, optimizer and recomputation.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Choice {
+    /// `ddp`, `zero1`, `zero2`, `fsdp`, `tp`.
+    pub strategy: &'static str,
+    /// `adamw`, `lion`, `sgd`.
+    pub optimizer: &'static str,
+    /// Whether layers are recomputed.
+    pub recompute: bool,
+    /// The fewest devices.
+    pub devices: Option<usize>,
+    /// Bytes of parameters, gradients and optimizer states on each.
+    pub state_bytes: Option<f64>,
+    /// Bytes of activations and scratch memory with one row.
+    pub activation_bytes: Option<f64>,
+    /// Bytes of gathered parameters.
+    pub workspace_bytes: Option<f64>,
+    /// The largest microbatch, in rows.
+    pub rows: Option<usize>,
+    /// Tokens a day with it.
+    pub tokens_per_day: Option<f64>,
+    /// Bytes that are missing on each device at the largest count that was tried.
+    pub missing_bytes: Option<f64>,
+}
+
+impl Event for Estimate {
+    const NAME: &'static str = "estimate";
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// E511 for a model without repeated layers.
+pub fn estimate(args: &EstimateArgs, session: &Session, output: &mut Output) -> Result<()> {
+    let cluster = &session.config().cluster;
+    let most = cluster.levels.last().and_then(|level| level.ranks).unwrap_or(1024).min(args.most as usize);
+    let found = output.during("estimating", || needs(&session.config().model, cluster, most));
+    let (parameters, found) = found.map_err(|error: Box<Diagnostic>| error)?;
+    let rule_bytes = RULE_BYTES * parameters;
+    let choice = |need: &Need| {
+        let fit = |figure: &dyn Fn(&Fit) -> f64| need.fewest.as_ref().map(figure);
+        Choice {
+            strategy: need.strategy.name(),
+            optimizer: need.optimizer,
+            recompute: need.recompute,
+            devices: need.fewest.as_ref().map(|fit| fit.devices),
+            state_bytes: fit(&|fit| fit.bytes.parameters + fit.bytes.gradients + fit.bytes.optimizer_state),
+            activation_bytes: fit(&|fit| fit.bytes.activations),
+            workspace_bytes: fit(&|fit| fit.bytes.communication),
+            rows: need.fewest.as_ref().map(|fit| fit.rows),
+            tokens_per_day: fit(&|fit| fit.tokens_per_day),
+            missing_bytes: need
+                .fewest
+                .is_none()
+                .then(|| need.least_bytes - cluster.device.memory_bytes as f64),
+        }
+    };
+    let result = Estimate {
+        cluster: cluster.name.clone(),
+        memory_bytes: cluster.device.memory_bytes,
+        parameters,
+        rule_bytes,
+        // The rule counts memory as it is sold: a device of 40 GB holds 40 billion bytes.
+        rule_devices: (rule_bytes / ((cluster.device.memory_bytes >> 30) as f64 * 1e9)).ceil() as usize,
+        choices: found.iter().map(choice).collect(),
+    };
+    answer(&result, Estimate::text, output);
+    Ok(())
+}
+
+impl Estimate {
+    fn text(&self) -> String {
+        let maybe = |text: Option<String>| text.unwrap_or_else(|| "-".to_string());
+        let size = |number: Option<f64>| maybe(number.map(|number| bytes(number as u64)));
+        let row = |choice: &Choice| {
+            vec![
+                choice.strategy.to_string(),
+                choice.optimizer.to_string(),
+                if choice.recompute { "full" } else { "none" }.to_string(),
+                maybe(choice.devices.map(|devices| devices.to_string())),
+                size(choice.state_bytes),
+                size(choice.activation_bytes),
+                size(choice.workspace_bytes),
+                maybe(choice.rows.map(|rows| rows.to_string())),
+                maybe(choice.tokens_per_day.map(short)),
+                maybe(
+                    choice
+                        .missing_bytes
+                        .map(|missing| format!("{} too little", bytes(missing.max(0.0) as u64))),
+                ),
+            ]
+        };
+        let head = [
+            "strategy",
+            "optimizer",
+            "recompute",
+            "devices",
+            "state",
+            "activations",
+            "gathered",
+            "rows",
+            "tokens/day",
+            "on each device",
+        ];
+        let mut text = format!(
+            "{} parameters on devices of {} ({})\n\n",
+            short(self.parameters),
+            bytes(self.memory_bytes),
+            self.cluster
+        );
+        text += &table(&head, &self.choices.iter().map(row).collect::<Vec<_>>());
+        text += &format!(
+            "\nrule of thumb, 12 GB for a billion parameters: {:.0} GB, {} devices. It counts 4 bytes each for parameters,\n\
+             gradients and one state: right for fsdp with lion and full recomputation. AdamW needs 16 GB, and activations\n\
+             come on top. devices: the fewest, of 1, 2, 4, ..; rows: the largest microbatch of a device there.\n",
+            self.rule_bytes / 1e9,
+            self.rule_devices
+        );
+        text
+    }
+}

@@ -1,0 +1,125 @@
+//! `partita simulate` at any scale: the step folded to its repeated layer.
+
+use crate::commands::simulate::seconds;
+use crate::output::Output;
+use crate::output::events::Event;
+use crate::output::format::{bytes, short, table};
+use crate::run::answer;
+use partita::predict::Blocks;
+use partita::predict::fold::job;
+use partita::predict::step::{Bytes, Software};
+use partita::session::Session;
+use partita_base::Result;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A predicted step of a large model.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Folded {
+    /// The mesh.
+    pub mesh: String,
+    /// The cluster whose figures are used.
+    pub cluster: String,
+    /// Parameters of the model.
+    pub parameters: f64,
+    /// Seconds of a step.
+    pub step_s: f64,
+    /// Tokens a second, over all ranks.
+    pub tokens_per_s: f64,
+    /// Arithmetic of the model for each rank, in 10^12 operations a second.
+    pub tflops_per_rank: f64,
+    /// The part of the device's peak that this is.
+    pub mfu: f64,
+    /// The share of the step in which the slowest slice waits for others.
+    pub bubble: f64,
+    /// Seconds of collectives that no compute hides.
+    pub exposed_s: f64,
+    /// Memory of each slice of the pipeline on one rank.
+    pub slices: Vec<BTreeMap<&'static str, f64>>,
+    /// Bytes of the fullest rank.
+    pub peak_bytes: f64,
+    /// Bytes by which it exceeds the device's memory; negative if it fits.
+    pub exceeds_bytes: f64,
+}
+
+impl Event for Folded {
+    const NAME: &'static str = "simulate";
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// E511 for a step that cannot be folded, E474 for a mesh that the cluster does not hold.
+pub fn folded(session: &Session, output: &mut Output) -> Result<()> {
+    let (config, mesh) = (session.config(), session.mesh());
+    config.cluster.holds(mesh)?;
+    let job = job(session)?;
+    let forecast = output.during("simulating the step", || {
+        Blocks::default().forecast(&job, &config.cluster, &Software::default())
+    })?;
+    let ranks = mesh.rank_count() as f64;
+    let device = &config.cluster.device;
+    let peak = device.flops_per_s_by_type.get(&config.train.dtype).copied().unwrap_or(device.flops_per_s);
+    let tokens = config.model.stream().map_or(1, |[_, tokens, _]| tokens);
+    let step_s = forecast.seconds.step_s;
+    let fullest = forecast.fullest().total();
+    let result = Folded {
+        mesh: mesh.to_string(),
+        cluster: config.cluster.name.clone(),
+        parameters: forecast.parameters,
+        step_s,
+        tokens_per_s: (config.train.batch * tokens) as f64 / step_s,
+        tflops_per_rank: forecast.flops / step_s / ranks / 1e12,
+        mfu: forecast.flops / step_s / ranks / peak,
+        bubble: forecast.seconds.bubble_s / step_s,
+        exposed_s: forecast.seconds.exposed_s,
+        slices: forecast.stages.iter().map(|bytes| bytes.by_kind().into_iter().collect()).collect(),
+        peak_bytes: fullest,
+        exceeds_bytes: fullest - device.memory_bytes as f64,
+    };
+    let stages = forecast.stages.clone();
+    answer(&result, |result| result.text(&stages), output);
+    Ok(())
+}
+
+impl Folded {
+    fn text(&self, stages: &[Bytes]) -> String {
+        let mut text = format!(
+            "predicted on {} for mesh {}, {} parameters, from one repeated layer:\n{} a step, {} tokens/s, {:.0} TFLOP/s a \
+             rank ({:.1}% of the peak), bubble {:.1}%, {} of exposed communication\n\n",
+            self.cluster,
+            self.mesh,
+            short(self.parameters),
+            seconds(self.step_s),
+            short(self.tokens_per_s),
+            self.tflops_per_rank,
+            100.0 * self.mfu,
+            100.0 * self.bubble,
+            seconds(self.exposed_s)
+        );
+        let mut head = vec!["slice", "memory"];
+        head.extend(Bytes::default().by_kind().map(|(name, _)| name));
+        let mut rows: Vec<Vec<String>> = Vec::new();
+        let mut from = 0;
+        for (slice, of) in stages.iter().enumerate() {
+            // Slices with equal memory share a row.
+            if stages.get(slice + 1).is_some_and(|next| next == of) {
+                continue;
+            }
+            let name = if from == slice { slice.to_string() } else { format!("{from}-{slice}") };
+            let mut row = vec![name, bytes(of.total() as u64)];
+            row.extend(of.by_kind().map(|(_, size)| bytes(size as u64)));
+            rows.push(row);
+            from = slice + 1;
+        }
+        text += &table(&head, &rows);
+        if self.exceeds_bytes > 0.0 {
+            text += &format!(
+                "it does not fit: {} more than a device has. More ranks along tp or pp, a smaller microbatch, a checkpoint of \
+                 \"layers.*\" or fsdp take less\n",
+                bytes(self.exceeds_bytes as u64)
+            );
+        }
+        text
+    }
+}

@@ -1,0 +1,120 @@
+//! The step of a session as a job: the axes of its mesh, its plan and its config.
+
+use super::block::{BlockSpec, Recompute};
+use super::step::{Job, own_bytes};
+use crate::session::Session;
+use partita_base::{Diagnostic, Result};
+use partita_nn::Optimizer;
+use partita_pipeline::Order;
+use partita_schedule::{Entry, Kind, Plan, Primitive, batch_shards};
+
+/// States of an optimizer for each parameter.
+pub fn states(optimizer: &Optimizer) -> usize {
+    match optimizer {
+        Optimizer::Sgd { momentum, .. } => usize::from(*momentum != 0.0),
+        Optimizer::Lion { .. } => 1,
+        Optimizer::Adam { .. } | Optimizer::AdamW { .. } => 2,
+    }
+}
+
+/// The job of a session. The axes `dp`, `fsdp`, `tp` and `pp` are unfolded; `sp` splits the tokens of a row.
+///
+/// # Errors
+/// E511 for another axis, a model without repeated layers, or a batch that does not divide; what building the plan says.
+pub fn job(session: &Session) -> Result<Job> {
+    let (config, mesh) = (session.config(), session.mesh());
+    let refused = |expected: &str, found: String| {
+        Err(Diagnostic::new("E511", "the step cannot be folded to one layer").expected(expected).found(found))
+    };
+    let known = ["dp", "fsdp", "sp", "tp", "pp"];
+    if let Some(axis) = mesh.axes.iter().find(|axis| !known.contains(&axis.name.as_str())) {
+        return refused("mesh axes among dp, fsdp, sp, tp, pp", format!("axis `{}`", axis.name));
+    }
+    let size = |name: &str| mesh.axis_named(name).map_or(1, |axis| axis.size);
+    let (tp, pp, cp, fsdp) = (size("tp"), size("pp"), size("sp"), size("fsdp"));
+    let Some([layers, _, dim]) = config.model.stream() else {
+        return refused("a model of kind gpt, llama or bert", format!("`{}`", config.model.name()));
+    };
+    let shards = batch_shards(mesh);
+    let rows = config.train.batch / (shards * config.train.microbatches).max(1);
+    if rows == 0 || rows * shards * config.train.microbatches != config.train.batch {
+        return refused(
+            "a batch that divides into microbatches on data parallel ranks",
+            format!(
+                "{} rows, {} microbatches, {shards} ranks",
+                config.train.batch, config.train.microbatches
+            ),
+        );
+    }
+    let plan = given_plan(session)?;
+    let storage = |entry: &Entry| match &entry.primitive {
+        Primitive::Style(style) if style.is_storage() => Some(style.kind),
+        _ => None,
+    };
+    let kinds: Vec<Kind> = plan.iter().flat_map(|plan| plan.entries.iter().filter_map(storage)).collect();
+    let has = |kind: Kind| kinds.contains(&kind);
+    let (zero, shard_group) = match () {
+        () if fsdp > 1 || has(Kind::Fsdp) => (3, if fsdp > 1 { fsdp * cp } else { shards * cp }),
+        () if has(Kind::Zero2) => (2, shards * cp),
+        () if has(Kind::Zero1) => (1, shards * cp),
+        () => (0, 1),
+    };
+    let order = config.train.timetable.clone();
+    let chunks = match &order {
+        Order::Named(named) if pp > 1 => named.chunks,
+        Order::Given(_, timetable) if pp > 1 => timetable.stages / pp,
+        _ => 1,
+    };
+    if pp * chunks > layers {
+        return refused(
+            "at least one layer on each stage",
+            format!("{layers} layers on {} stages", pp * chunks),
+        );
+    }
+    // Lines about data parallel storage and stages are what this job states itself.
+    let within = |entry: &Entry| {
+        let splits = matches!(&entry.primitive, Primitive::PipelineSplit { .. });
+        storage(entry).is_none() && !splits
+    };
+    let lines = plan.map(|plan| Plan { entries: plan.entries.into_iter().filter(within).collect() });
+    Ok(Job {
+        block: BlockSpec {
+            model: config.model.clone(),
+            tp,
+            rows,
+            dtype: config.train.dtype,
+            sequence_parallel: config.plan.sequence_parallel,
+            vocab_parallel: config.plan.vocab_parallel,
+            recompute: Recompute::Nothing,
+            fused_attention: true,
+            step: config.step.clone(),
+            plan: lines,
+        },
+        layers,
+        pp,
+        chunks,
+        order: Some(order),
+        clocked: true,
+        cp,
+        kv_features: dim,
+        dp: shards * cp,
+        microbatches: config.train.microbatches,
+        zero,
+        shard_group,
+        overlaps: true,
+        matmul_rate: 1.0,
+        bytes: own_bytes(config.train.dtype, states(&config.step.optimizer)),
+    })
+}
+
+/// The plan that the user wrote; none if the ready plan is meant.
+fn given_plan(session: &Session) -> Result<Option<Plan>> {
+    let plan = &session.config().plan;
+    if plan.file.is_none() && plan.styles.is_empty() {
+        return Ok(None);
+    }
+    // A written plan does not read the model.
+    let Some(model) = session.config().model.with_layers(1) else { return Ok(None) };
+    let small = model.build(1, session.config().train.dtype, true)?;
+    session.plan(&small).map(Some)
+}
