@@ -92,7 +92,7 @@ _OWN: dict[str, Callable[..., Any]] = {
     "var_mean": _var_mean,
 }
 
-_LAYOUTS = {
+_LAYOUTS: dict[str, Callable[..., Any]] = {
     "all_gather": _collectives.all_gather,
     "all_reduce": _collectives.all_reduce,
     "all_to_all": _collectives.all_to_all,
