@@ -2,12 +2,13 @@
 
 mod optimizer;
 mod reader;
+mod text;
 
 use crate::cluster::cluster;
 use crate::feeds::BUNDLED_CORPUS;
-use crate::keys::{Key, unknown};
+use crate::keys::Key;
 use crate::models::{ModelKinds, ModelSource, Terms};
-use partita_base::{DType, Diagnostic, Result, did_you_mean};
+use partita_base::{DType, Diagnostic, Result};
 use partita_cost::Cluster;
 use partita_import::ModelFile;
 use partita_mesh::Mesh;
@@ -18,6 +19,7 @@ use partita_schedule::batch_shards;
 use reader::{Optional, Reader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use text::{apply_override, of_file, parse, read_file};
 use toml::{Table, Value};
 
 /// The bundled configs: name and text.
@@ -513,63 +515,6 @@ fn check_sizes(model: &dyn ModelSource, batch: usize) -> Result<()> {
             .expected(format!("tensors of at most {MOST_ELEMENTS:.1e} elements"))
             .found(format!("{what} = {elements:.1e}"))),
     }
-}
-
-/// The config of a file with a model.
-fn of_file(path: &str) -> Table {
-    let model = Table::from_iter([("kind".to_string(), "file".into()), ("path".to_string(), path.into())]);
-    Table::from_iter([("model".to_string(), model.into())])
-}
-
-fn parse(text: &str, name: &str) -> Result<Table> {
-    text.parse().map_err(|error: toml::de::Error| {
-        let line = error.span().map_or(1, |s| text[..s.start].matches('\n').count() + 1);
-        Diagnostic::new("E003", "the config is not valid TOML")
-            .at(format!("{name}:{line}"))
-            .found(error.message().to_string())
-    })
-}
-
-fn read_file(name: &str) -> Result<String> {
-    let path = Path::new(name);
-    std::fs::read_to_string(path).map_err(|error| {
-        let mut names: Vec<&str> = BUNDLED.iter().map(|(n, _)| *n).collect();
-        let expected = format!("a TOML file, a file with a model (.pt2), or one of {}", names.join(", "));
-        names.extend(crate::models::named::names());
-        let mut diagnostic = Diagnostic::new("E005", format!("no config `{name}`"))
-            .expected(expected)
-            .found(error.to_string());
-        if let Some(help) = did_you_mean(name, names) {
-            diagnostic = diagnostic.help(help);
-        }
-        diagnostic
-    })
-}
-
-/// `train.steps=50`: the value is TOML; what is not is taken as a string.
-fn apply_override(table: &mut Table, item: &str) -> Result<()> {
-    let (path, text) = item.split_once('=').ok_or_else(|| {
-        Diagnostic::new("E006", format!("cannot read the override `{item}`")).expected("section.key=value")
-    })?;
-    let value = format!("v = {text}")
-        .parse::<Table>()
-        .ok()
-        .and_then(|mut t| t.remove("v"))
-        .unwrap_or_else(|| Value::String(text.to_string()));
-    let (section, key) = path.split_once('.').ok_or_else(|| {
-        Diagnostic::new("E006", format!("cannot read the override `{item}`"))
-            .expected("section.key=value")
-            .found(format!("`{path}` without a section"))
-    })?;
-    if !SECTIONS.contains(&section) {
-        let known: Vec<String> = SECTIONS.iter().map(|s| s.to_string()).collect();
-        return Err(unknown(&format!("--set {item}"), section, &known));
-    }
-    let entry = table.entry(section.to_string()).or_insert_with(|| Value::Table(Table::new()));
-    if let Value::Table(inner) = entry {
-        inner.insert(key.trim_matches('"').to_string(), value);
-    }
-    Ok(())
 }
 
 #[cfg(test)]

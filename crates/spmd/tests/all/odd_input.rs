@@ -235,6 +235,11 @@ fn outputs_are_returned_as_they_are_computed_or_in_layouts_of_their_own() {
         (named(&rows), false, rows, 1),
     ] {
         let partitioned = product(returned, unreduced);
-        assert_eq!((&partitioned.outputs[0], partitioned.moves.len()), (&found, moves), "{:?}", partitioned.moves);
+        assert_eq!(
+            (&partitioned.outputs[0], partitioned.moves.len()),
+            (&found, moves),
+            "{:?}",
+            partitioned.moves
+        );
     }
 }
