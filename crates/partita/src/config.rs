@@ -6,7 +6,7 @@ mod text;
 
 use crate::cluster::cluster;
 use crate::feeds::BUNDLED_CORPUS;
-use crate::keys::Key;
+use crate::keys::{Key, unknown};
 use crate::models::{ModelKinds, ModelSource, Terms};
 use partita_base::{DType, Diagnostic, Result};
 use partita_cost::Cluster;

@@ -81,7 +81,7 @@ pub fn estimate(args: &EstimateArgs, session: &Session, output: &mut Output) -> 
             missing_bytes: need
                 .fewest
                 .is_none()
-                .then(|| need.least_bytes - cluster.device.memory_bytes as f64),
+                .then_some(need.least_bytes - cluster.device.memory_bytes as f64),
         }
     };
     let result = Estimate {
