@@ -27,6 +27,7 @@ pub mod families;
 pub mod file;
 pub mod limits;
 mod mapped;
+pub mod mlir;
 pub mod model;
 pub mod numpy;
 pub mod pt2;

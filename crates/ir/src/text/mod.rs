@@ -47,6 +47,7 @@ mod tests;
 mod types;
 
 pub use canonical::canonical;
+pub use types::tensor_type;
 
 pub(crate) use attributes::Value;
 pub(crate) use facts::set_units;

@@ -31,7 +31,7 @@ impl Parser<'_> {
         let (open, close) = (tree.tokens.list[self.position], tree.tokens.list[cursor.position - 1]);
         let raw = &self.source.text[open.end..close.start];
         let refuse = |what: &str| self.source.error("E142", what, start).found(format!("`tensor<{raw}>`"));
-        let ty = parse_type(raw, &refuse)?;
+        let ty = tensor_type(raw, &refuse)?;
         self.position = cursor.position;
         Ok(ty)
     }
@@ -57,8 +57,11 @@ impl Parser<'_> {
     }
 }
 
-/// The inside of `tensor<..>`.
-fn parse_type(raw: &str, refuse: &dyn Fn(&str) -> Box<Diagnostic>) -> Result<TensorType> {
+/// The type whose text between the brackets of `tensor<..>` is `raw`; `refuse` makes a diagnostic of what is wrong.
+///
+/// # Errors
+/// What `refuse` makes: E142.
+pub fn tensor_type(raw: &str, refuse: &dyn Fn(&str) -> Box<Diagnostic>) -> Result<TensorType> {
     let compact: String = raw.chars().filter(|c| !c.is_whitespace()).collect();
     if compact.contains('?') || compact.contains('*') {
         return Err(refuse("shapes must be static").help("lower the program with concrete shapes"));
