@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
 from partita import _export
 from partita._error import refuse
@@ -49,6 +51,13 @@ def dtype_named(name: str) -> torch.dtype:
     return found
 
 
+def tensor_type(dtype: torch.dtype, shape: Sequence[int]) -> str:
+    """A type as MLIR spells it: ``tensor<2x3xf32>``."""
+    name = dtype_name(dtype)
+    element = "i1" if name == "bool" else f"ui{name[1:]}" if name.startswith("u") else name
+    return "tensor<" + "".join(f"{extent}x" for extent in shape) + f"{element}>"
+
+
 def traced(function: Callable[..., Any], inputs: Sequence[tuple[torch.dtype, Sequence[int]]], name: str) -> Function:
     """The program of a function of tensors with these types. ``name`` is what messages call it.
 
@@ -82,6 +91,38 @@ def traced(function: Callable[..., Any], inputs: Sequence[tuple[torch.dtype, Seq
             help="draw the numbers first, and distribute them",
         )
     return Function(_PLACE.sub("", model.text()), tuple(model.inputs.values()), tuple(model.outputs.values()), model._returned)
+
+
+class Arguments:
+    """The arguments of a call, its tensors apart: ``take`` gives the tensor of an argument, or None for a constant."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], take: Callable[[Any], Any]) -> None:
+        self._leaves, self._tree = pytree.tree_flatten((args, kwargs))
+        found = [take(leaf) for leaf in self._leaves]
+        self._places = [place for place, tensor in enumerate(found) if tensor is not None]
+        self.tensors: list[Any] = [found[place] for place in self._places]
+        constants = [_frozen(leaf) for place, leaf in enumerate(self._leaves) if place not in self._places]
+        self.key = (str(self._tree), tuple(self._places), tuple(constants))
+        """What else than types and layouts of tensors tells two calls apart."""
+
+    def filled(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with other values in the places of the tensors."""
+        leaves = list(self._leaves)
+        for place, value in zip(self._places, values):
+            leaves[place] = value
+        args, kwargs = pytree.tree_unflatten(leaves, self._tree)
+        return args, kwargs
+
+
+def _frozen(value: Any) -> Any:
+    """A constant as a part of a key. ``TypeError`` for one that is neither hashable nor a slice nor an array."""
+    if isinstance(value, slice):
+        return ("slice", _frozen(value.start), _frozen(value.stop), _frozen(value.step))
+    if isinstance(value, np.ndarray):
+        return ("array", value.shape, value.dtype.str, value.tobytes())
+    hash(value)
+    # 1, 1.0 and True are equal; 0.0 and -0.0 are too.
+    return (type(value), value, str(value)) if isinstance(value, (int, float, complex)) else (type(value), value)
 
 
 class _Call(torch.nn.Module):

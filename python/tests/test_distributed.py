@@ -182,6 +182,27 @@ def test_gradients_pass_between_plain_and_distributed_tensors(mesh):
     close(leaf.grad.full_tensor(), 2 * A)
 
 
+def test_gradients_of_copies_and_terms_are_those_of_their_value(grid):
+    """A layer that is split by hand: rows over dp, output features over tp, then the sum of two terms."""
+    x, w = A.clone().requires_grad_(), W[:, :4].clone().requires_grad_()
+    (x @ w).square().sum().backward()
+    ours = distribute_tensor(A.clone().requires_grad_(), grid, [Shard(0), Replicate()])
+    weight = distribute_tensor(W[:, :4].clone().requires_grad_(), grid, [Replicate(), Shard(1)])
+    products = [rows @ columns for rows, columns in zip(ours.to_local(), weight.to_local())]
+    DTensor.from_local(products, grid, [Shard(0), Shard(1)]).square().sum().backward()
+    close(ours.grad.full_tensor(), x.grad, 1e-4)
+    close(weight.grad.full_tensor(), w.grad, 1e-4)
+    for placement, factor in ((Partial(), 1), (Partial("avg"), 0.5), (Replicate(), None)):
+        parts = [A.clone().requires_grad_() for _ in range(4)]
+        DTensor.from_local(parts, grid, [placement, Replicate()]).sum().backward()
+        expected = [1, 0, 0, 0] if factor is None else [factor, 0, factor, 0]
+        assert [part.grad.unique().item() for part in parts] == expected
+    parts = [A.clone().requires_grad_() for _ in range(4)]
+    largest = DTensor.from_local(parts, grid, [Partial("max"), Replicate()]).sum()
+    with pytest.raises(PartitaError, match="E381"):
+        largest.backward()
+
+
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
 def test_optimizers_update_distributed_parameters(mesh, optimizer):
     ours = torch.nn.Parameter(distribute_tensor(W, mesh, [Shard(0)]))
@@ -194,6 +215,16 @@ def test_optimizers_update_distributed_parameters(mesh, optimizer):
             rule.step()
     assert isinstance(ours, DTensor) and ours.placements == (Shard(0),)
     close(ours.full_tensor(), plain.detach())
+
+
+def test_constants_tell_functions_apart(mesh):
+    whole = torch.arange(6)
+    tensor = distribute_tensor(whole, mesh, [Shard(0)])
+    for constant in (2, 2.0, True, 3, -1.5):
+        found, expected = (tensor * constant).full_tensor(), whole * constant
+        assert found.dtype == expected.dtype and (found == expected).all()
+    for window in (slice(1, 4), slice(1, None), slice(None, None, 2)):
+        assert (tensor[window].full_tensor() == whole[window]).all()
 
 
 def test_a_tensor_prints_copies_and_has_values(mesh, tmp_path):
@@ -239,6 +270,7 @@ REFUSED = {
     "no placement": ("E380", lambda m: distribute_tensor(A, m, ["S(0)"])),
     "into terms": ("E380", lambda m: distribute_tensor(A, m, [Partial()])),
     "another reduction": ("E380", lambda m: Partial("mean")),
+    "no ranks' tensors": ("E380", lambda m: DTensor.from_local([], m)),
     "too few ranks": ("E380", lambda m: DTensor.from_local([A, A], m)),
     "other parts": ("E380", lambda m: DTensor.from_local([A, A[:2], A], m, [Shard(0)])),
     "other ranks": ("E380", lambda m: DTensor.from_local([A, A, A[0]], m)),

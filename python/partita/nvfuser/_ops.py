@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 
 from partita._error import refuse
-from partita._function import dtype_named, traced
+from partita._function import Arguments, dtype_named, traced
 from partita.distributed.tensor import _run
 from partita.distributed.tensor._placement import Replicate
 from partita.distributed.tensor._run import Spec
@@ -147,8 +147,7 @@ class Ops:
 
 def _stated(fd: FusionDefinition, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """A statement: a function of tensors, or of the pieces of one rank."""
-    leaves, tree = pytree.tree_flatten((args, kwargs))
-    pieces = [leaf for leaf in leaves if isinstance(leaf, Piece)]
+    pieces = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Piece)]
     ranks = {piece.rank for piece in pieces}
     if len(ranks) > 1:
         raise refuse(
@@ -158,34 +157,19 @@ def _stated(fd: FusionDefinition, name: str, function: Callable[..., Any], args:
             found=", ".join(map(repr, pieces)),
             help="collectives move pieces between ranks",
         )
-    operands: list[Tensor] = []
-    slots: list[Any] = []
-    for leaf in leaves:
-        if isinstance(leaf, (Piece, Tensor)):
-            tensor = leaf.tensor if isinstance(leaf, Piece) else leaf
-            if tensor._fd is not fd:
-                raise refuse("E382", "a tensor of another definition", expected="a tensor of this one", found=repr(tensor))
-            slots.append(_Slot(len(operands)))
-            operands.append(tensor)
-        elif isinstance(leaf, torch.Tensor):
-            raise refuse(
-                "E382", f"`{name}` of a tensor of PyTorch", expected="a tensor of the definition", found="a torch.Tensor",
-                help="call from_pytorch",
-            )  # fmt: skip
-        else:
-            slots.append(leaf)
-    key = (name, str(tree), repr(slots), *[operand._number for operand in operands])
+    arguments = Arguments(args, kwargs, lambda leaf: _operand(fd, leaf, name))
+    operands: list[Tensor] = arguments.tensors
+    key = (name, arguments.key, *[operand._number for operand in operands])
     if pieces and key in fd._per_rank:
         # The same statement of another rank.
         return _of_rank(fd._per_rank[key], ranks)
 
     def call(*values: torch.Tensor) -> Any:
-        filled = [values[slot.number] if isinstance(slot, _Slot) else slot for slot in slots]
-        own_args, own_kwargs = pytree.tree_unflatten(filled, tree)
+        own_args, own_kwargs = arguments.filled(values)
         return function(*own_args, **own_kwargs)
 
     traced_function = traced(call, [(operand.dtype, operand.shape) for operand in operands], name)
-    specs = _specs(fd, (name, str(tree), repr(slots)), call, name, operands)
+    specs = _specs(arguments.key, call, name, operands)
     specs = specs or [None] * len(traced_function.outputs)
     is_local = any(operand.is_local for operand in operands)
     results = [
@@ -200,14 +184,22 @@ def _stated(fd: FusionDefinition, name: str, function: Callable[..., Any], args:
     return _of_rank(returned, ranks)
 
 
-class _Slot:
-    """The place of a tensor among the arguments of an op."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __repr__(self) -> str:
-        return f"%{self.number}"
+def _operand(fd: FusionDefinition, leaf: Any, name: str) -> Tensor | None:
+    """An argument as a tensor of the definition; None for a constant."""
+    if isinstance(leaf, torch.Tensor):
+        raise refuse(
+            "E382",
+            f"`{name}` of a tensor of PyTorch",
+            expected="a tensor of the definition",
+            found="a torch.Tensor",
+            help="call from_pytorch",
+        )
+    tensor = leaf.tensor if isinstance(leaf, Piece) else leaf
+    if not isinstance(tensor, Tensor):
+        return None
+    if tensor._fd is not fd:
+        raise refuse("E382", "a tensor of another definition", expected="a tensor of this one", found=repr(tensor))
+    return tensor
 
 
 def _of_rank(returned: Any, ranks: set[int]) -> Any:
@@ -215,9 +207,7 @@ def _of_rank(returned: Any, ranks: set[int]) -> Any:
     return pytree.tree_map(lambda leaf: Piece(leaf, rank) if isinstance(leaf, Tensor) else leaf, returned)
 
 
-def _specs(
-    fd: FusionDefinition, key: Any, call: Callable[..., Any], name: str, operands: list[Tensor]
-) -> list[Spec | None] | None:
+def _specs(key: Any, call: Callable[..., Any], name: str, operands: list[Tensor]) -> list[Spec | None] | None:
     """The layouts of the results, by propagation from those of the operands; None if these have none."""
     known = [operand._spec for operand in operands if operand._spec is not None]
     if not known:
@@ -227,4 +217,4 @@ def _specs(
     specs = [operand._spec or Spec(mesh, replicated, operand.shape, operand.dtype) for operand in operands]
     if any(spec.mesh != mesh for spec in specs):
         raise refuse("E382", "tensors on different meshes", expected=repr(mesh), found=", ".join(map(repr, operands)))
-    return [*_run.function_plan(("nvfuser", key), call, name, specs).outputs]
+    return [*_run.function_plan(("nvfuser", name, key), call, name, specs).outputs]

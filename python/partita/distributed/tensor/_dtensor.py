@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from partita import _partita
 from partita._error import refuse
-from partita._function import Function, cut, joined
+from partita._function import Arguments, Function, cut, joined
 from partita.distributed.device_mesh import DeviceMesh
 from partita.distributed.tensor import _run
 from partita.distributed.tensor._placement import Partial, Placement, Replicate, Shard, checked
@@ -29,6 +29,9 @@ _PLAIN = {
     "is_contiguous", "is_floating_point", "is_signed", "ndimension", "nelement", "numel", "register_hook", "requires_grad_",
     "register_post_accumulate_grad_hook", "retain_grad", "size", "storage_offset", "stride",
 }  # fmt: skip
+
+# Operators in place. They are ops below, as the methods in place whose names end in `_` are.
+_IN_PLACE = {"__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__"}
 
 # Functions that read values: they are given whole tensors.
 _VALUES = {"__bool__", "__complex__", "__float__", "__format__", "__index__", "__int__", "allclose", "equal", "item", "numpy",
@@ -72,6 +75,8 @@ class DTensor(torch.Tensor):
         those of ``partita``'s split: as even as possible, the longer ones first.
         """
         given = [local_tensor] if isinstance(local_tensor, torch.Tensor) else list(local_tensor)
+        if not given:
+            raise refuse("E380", "a rank without a tensor", expected="one tensor for each rank", found="none")
         if any(isinstance(tensor, DTensor) for tensor in given):
             raise refuse("E381", "a tensor is distributed already", expected="plain tensors", found="DTensor")
         places = checked(placements, device_mesh, given[0].dim())
@@ -84,7 +89,10 @@ class DTensor(torch.Tensor):
         return _applied(_FromLocals, spec, *given)
 
     def to_local(self, *, grad_placements: Sequence[Placement] | None = None) -> list[torch.Tensor]:
-        """The tensors of all ranks, in their order."""
+        """The tensors of all ranks, in their order.
+
+        A gradient is the sum of those of the copies, so ``grad_placements`` has no effect.
+        """
         return list(_ToLocals.apply(self))
 
     def full_tensor(self, *, grad_placements: Sequence[Placement] | None = None) -> torch.Tensor:
@@ -138,8 +146,7 @@ class DTensor(torch.Tensor):
             whole = [leaf.full_tensor() if isinstance(leaf, DTensor) else leaf for leaf in leaves]
             args, kwargs = pytree.tree_unflatten(whole, tree)
             return func(*args, **kwargs)
-        in_place = (name.endswith("_") and not name.endswith("__")) or (name.startswith("__i") and name in _IN_PLACE)
-        if name in _PLAIN or in_place:
+        if name in _PLAIN or name in _IN_PLACE or (name.endswith("_") and not name.endswith("__")):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
         return _called(func, args, kwargs or {})
@@ -153,9 +160,6 @@ class DTensor(torch.Tensor):
         if func._schema.is_mutable:
             return _changed(func, args, kwargs or {})
         return _called(func, args, kwargs or {}, is_differentiated=False)
-
-
-_IN_PLACE = {"__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__"}
 
 
 def distribute_tensor(
@@ -253,40 +257,21 @@ def _terms_of(tensor: torch.Tensor, spec: Spec) -> Locals:
 
 def _called(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_differentiated: bool = True) -> Any:
     """A function of distributed tensors."""
-    leaves, tree = pytree.tree_flatten((args, kwargs))
-    mesh = next(leaf._spec.mesh for leaf in leaves if isinstance(leaf, DTensor))
     name = getattr(func, "__name__", type(func).__name__)
-    tensors: list[DTensor] = []
-    slots: list[Any] = []
-    for leaf in leaves:
-        if isinstance(leaf, torch.Tensor) and not isinstance(leaf, DTensor):
-            if leaf.dim() > 0:
-                raise refuse(
-                    "E381",
-                    f"`{name}` of a plain tensor and a distributed one",
-                    expected="distributed tensors",
-                    found=f"a plain tensor of shape {list(leaf.shape)}",
-                    help="call distribute_tensor",
-                )
-            leaf = distribute_tensor(leaf, mesh)
-        if isinstance(leaf, DTensor):
-            if leaf._spec.mesh != mesh:
-                raise _other_mesh(mesh, leaf._spec.mesh)
-            slots.append(_Slot(len(tensors)))
-            tensors.append(leaf)
-        else:
-            slots.append(leaf)
+    leaves = pytree.tree_leaves((args, kwargs))
+    mesh = next(leaf._spec.mesh for leaf in leaves if isinstance(leaf, DTensor))
+    arguments = Arguments(args, kwargs, lambda leaf: _distributed(leaf, mesh, name))
+    tensors: list[DTensor] = arguments.tensors
     is_differentiated = is_differentiated and torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
     if is_differentiated:
         # Gradients belong to values, not to terms.
         tensors = [_completed(tensor) if tensor._spec.partial else tensor for tensor in tensors]
 
     def call(*values: torch.Tensor) -> Any:
-        filled = [values[slot.number] if isinstance(slot, _Slot) else slot for slot in slots]
-        own_args, own_kwargs = pytree.tree_unflatten(filled, tree)
+        own_args, own_kwargs = arguments.filled(values)
         return func(*own_args, **own_kwargs)
 
-    key = (func, str(tree), tuple(_frozen(slot) for slot in slots))
+    key = (func, arguments.key)
     plan = _run.function_plan(key, call, name, [tensor._spec for tensor in tensors])
     if is_differentiated:
         found = list(_Apply.apply(plan, key, *tensors))
@@ -295,22 +280,27 @@ def _called(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_differe
     return plan.function.returned(found)
 
 
+def _distributed(leaf: Any, mesh: DeviceMesh, name: str) -> DTensor | None:
+    """An argument as a tensor on a mesh; None for a constant."""
+    if isinstance(leaf, DTensor):
+        if leaf._spec.mesh != mesh:
+            raise _other_mesh(mesh, leaf._spec.mesh)
+        return leaf
+    if not isinstance(leaf, torch.Tensor):
+        return None
+    if leaf.dim() > 0:
+        raise refuse(
+            "E381",
+            f"`{name}` of a plain tensor and a distributed one",
+            expected="distributed tensors",
+            found=f"a plain tensor of shape {list(leaf.shape)}",
+            help="call distribute_tensor",
+        )
+    return distribute_tensor(leaf, mesh)
+
+
 def _completed(tensor: DTensor) -> DTensor:
     return tensor.redistribute(placements=tensor._spec.complete().placements)
-
-
-class _Slot:
-    """The place of a tensor among the arguments of a function."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __repr__(self) -> str:
-        return f"%{self.number}"
-
-
-def _frozen(value: Any) -> Any:
-    return f"{type(value).__name__} {value!r}"
 
 
 def _results(plan: _run.Planned, tensors: Sequence[DTensor]) -> list[DTensor]:
@@ -432,25 +422,55 @@ class _FromGlobal(torch.autograd.Function):
         return _whole(cotangent), None
 
 
+def _first_copies(spec: Spec) -> list[int]:
+    """For each rank the first one that holds the same elements: that at the beginning of the replicated axes."""
+    sizes = spec.mesh._root._shape
+    places = dict(zip(spec.mesh._axes, spec.placements))
+    first = []
+    for rank in range(spec.mesh._root.size()):
+        number = 0
+        for axis, size, place in zip(spec.mesh._root._axes, sizes, _coordinates(rank, sizes)):
+            is_copied = isinstance(places.get(axis, Replicate()), Replicate)
+            number = number * size + (0 if is_copied else place)
+        first.append(number)
+    return first
+
+
 class _ToLocals(torch.autograd.Function):
+    """The gradient of a value that ranks have copies of is the sum of the copies' gradients."""
+
     @staticmethod
     def forward(ctx: Any, tensor: DTensor) -> tuple[torch.Tensor, ...]:
-        ctx.spec = tensor._spec.complete()
+        ctx.spec = tensor._spec
         return tuple(local.clone() for local in tensor._locals)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *cotangents: torch.Tensor) -> DTensor:
-        return DTensor(list(cotangents), ctx.spec)
+        sums: dict[int, torch.Tensor] = {}
+        first = _first_copies(ctx.spec)
+        for number, cotangent in zip(first, cotangents):
+            sums[number] = sums[number] + cotangent if number in sums else cotangent
+        return DTensor([sums[number].clone() for number in first], ctx.spec.complete())
 
 
 class _FromLocals(torch.autograd.Function):
+    """Of copies, the first one is the value; of terms of a sum, each has the gradient of the sum."""
+
     @staticmethod
     def forward(ctx: Any, spec: Spec, *locals: torch.Tensor) -> DTensor:
-        ctx.spec = spec.complete()
+        ctx.spec = spec
         return DTensor([local.detach().clone() for local in locals], spec)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, cotangent: DTensor) -> tuple[Any, ...]:
-        return None, *_run.moved(cotangent._locals, cotangent._spec, ctx.spec)
+        weight = 1.0
+        for _, size, operation in ctx.spec.partial:
+            if operation not in ("sum", "avg"):
+                raise refuse("E381", f"terms of a {operation} have no gradient", expected="Partial() or Partial('avg')",
+                             found=repr(ctx.spec.placements))  # fmt: skip
+            weight /= size if operation == "avg" else 1
+        whole = _run.moved(cotangent._locals, cotangent._spec, ctx.spec.complete())
+        copies = enumerate(zip(_first_copies(ctx.spec), whole))
+        return None, *[local * weight if number == rank else torch.zeros_like(local) for rank, (number, local) in copies]

@@ -16,7 +16,7 @@ import torch
 
 from partita import _partita
 from partita._error import refuse
-from partita._function import Function, Part, dtype_name, dtype_named, traced
+from partita._function import Function, Part, dtype_name, dtype_named, tensor_type, traced
 from partita._tensors import pack, to_torch
 from partita.distributed.device_mesh import DeviceMesh
 from partita.distributed.tensor._placement import Partial, Placement, Replicate, dims_of, placements_of
@@ -204,12 +204,7 @@ def moved(locals: Locals, before: Spec, after: Spec) -> Locals:
 
 
 def _identity(operand: Operand) -> Function:
-    ty = "tensor<" + "".join(f"{extent}x" for extent in operand.shape) + _mlir(operand.dtype) + ">"
+    ty = tensor_type(operand.dtype, operand.shape)
     text = f"func.func public @main(%arg0: {ty}) -> {ty} {{\n  return %arg0 : {ty}\n}}\n"
     types = ((dtype_name(operand.dtype), operand.shape),)
     return Function(text, types, types, lambda found: found[0])
-
-
-def _mlir(dtype: torch.dtype) -> str:
-    name = dtype_name(dtype)
-    return "i1" if name == "bool" else name.replace("u", "ui") if name.startswith("u") else name
