@@ -342,10 +342,14 @@ pub struct ExportArgs {
     /// The folder of a run or of one of its checkpoints, a config, or a plan file.
     #[arg(value_name = "RUN|CONFIG|PLAN")]
     pub source: String,
-    /// The format: safetensors for the weights; toml, dict or calls for the plan.
+    /// The format: safetensors for the weights; toml, dict or calls for the plan; xla for the step as a program.
     #[arg(long = "for", value_enum, value_name = "FORM")]
-    pub form: ExportForm,
-    /// A new file; by default MODEL.safetensors for weights, and standard output for plans.
+    pub purpose: ExportForm,
+    /// Of a program for XLA: who partitions.
+    #[arg(long, value_enum, value_name = "FORM", default_value = "uniform")]
+    pub form: XlaForm,
+    /// A new file; by default MODEL.safetensors for weights, and standard output for plans. For xla a new folder, by default
+    /// MODEL-xla.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// The folder of a run or of a checkpoint with the weights; by default RUN. A config alone exports its initial weights.
@@ -459,6 +463,17 @@ pub enum ExportForm {
     Dict,
     /// A plan as a file with a TOML table for each line, which keeps its source.
     Toml,
+    /// The training step as StableHLO with its initial state, its batches and a script that runs it through jaxlib.
+    Xla,
+}
+
+/// Who partitions a program for XLA.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum XlaForm {
+    /// Partita: one local program with its collectives, which all ranks run.
+    Uniform,
+    /// XLA, by the layouts of all values.
+    Global,
 }
 
 /// The stages of lowering.

@@ -155,11 +155,7 @@ fn truncate(b: &mut GraphBuilder, x: ValueId, to: DType) -> Result<ValueId> {
 }
 
 /// The predicate: a word of the pretty form, a number of the generic one.
-fn predicate<'a>(
-    reader: &mut Reader<'a>,
-    op: &mut Op<'a>,
-    names: &[&str],
-) -> Result<(String, Vec<ValueId>)> {
+fn predicate<'a>(reader: &mut Reader<'a>, op: &mut Op<'a>, names: &[&str]) -> Result<(String, Vec<ValueId>)> {
     let simple = reader.simple(op)?;
     reader.arity(op, &simple.operands, 2)?;
     for &operand in &simple.operands {

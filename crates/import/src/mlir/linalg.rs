@@ -254,11 +254,7 @@ impl<'a> Reader<'a> {
 }
 
 /// `%a, %b` named by a region written with its arguments before it: `(%a: f32, %b: f32) {..}`.
-fn argument_names<'a>(
-    reader: &Reader<'a>,
-    op: &Op<'a>,
-    region: Option<&'a Region>,
-) -> Result<Vec<String>> {
+fn argument_names<'a>(reader: &Reader<'a>, op: &Op<'a>, region: Option<&'a Region>) -> Result<Vec<String>> {
     let Some(region) = region else { return Ok(Vec::new()) };
     let own = reader.block_arguments(region)?;
     if !own.is_empty() {

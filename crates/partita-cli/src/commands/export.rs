@@ -1,6 +1,6 @@
-//! `partita export`: weights and plans in the forms of other programs.
+//! `partita export`: weights, plans and steps in the forms of other programs.
 
-use crate::cli::{ExportArgs, ExportForm, PlanForm};
+use crate::cli::{ExportArgs, ExportForm, PlanForm, XlaForm};
 use crate::commands::saved::Source;
 use crate::commands::show::plan_text;
 use crate::files::write_new;
@@ -10,6 +10,7 @@ use crate::output::format::bytes;
 use crate::run::answer;
 use indexmap::IndexMap;
 use partita::execution::tensor_data;
+use partita::xla::{self, Form, RUNNER};
 use partita_base::{Diagnostic, Result};
 use partita_runtime::checkpoint::{TensorData, export_weights};
 use partita_schedule::Plan;
@@ -36,11 +37,12 @@ impl Event for Exported {
 /// Runs the command.
 ///
 /// # Errors
-/// E038 for a form that the source does not have, E311 to E314 for a checkpoint that is not there or does not fit, E316
+/// E038 for a form that the source does not have, E275 and E276 for a step that XLA cannot run, E311 to E314 for a checkpoint that is not there or does not fit, E316
 /// for a file that exists or cannot be written.
 pub fn export(args: &ExportArgs, output: &mut Output) -> Result<()> {
-    let form = match args.form {
+    let form = match args.purpose {
         ExportForm::Safetensors => return export_model(args, output),
+        ExportForm::Xla => return export_step(args, output),
         ExportForm::Calls => PlanForm::Calls,
         ExportForm::Dict => PlanForm::Dict,
         ExportForm::Toml => PlanForm::Toml,
@@ -96,6 +98,56 @@ fn export_model(args: &ExportArgs, output: &mut Output) -> Result<()> {
         tensors: weights.len(),
         bytes: weights.values().map(|tensor| tensor.bytes.len() as u64).sum(),
         checkpoint: saved.map(|saved| saved.path.display().to_string()),
+    };
+    answer(&exported, Exported::text, output);
+    Ok(())
+}
+
+/// Writes the step of a config as a folder that a script runs.
+fn export_step(args: &ExportArgs, output: &mut Output) -> Result<()> {
+    let no_step = |found: String| {
+        Diagnostic::new("E038", "a step is exported with the initial state of a config")
+            .at("--for xla")
+            .expected("a bundled config or a config file, without --from")
+            .found(found)
+    };
+    if plan_file(&args.source).is_some() {
+        return Err(no_step(format!("the plan {}", args.source)));
+    }
+    let Source { session, saved } =
+        Source::open(&args.source, args.from.as_deref(), &args.flags.overrides()?)?;
+    if let Some(saved) = saved {
+        return Err(no_step(format!("the checkpoint {}", saved.path.display())));
+    }
+    let form = match args.form {
+        XlaForm::Uniform => Form::Uniform,
+        XlaForm::Global => Form::Global,
+    };
+    let step = xla::export(&session, form)?;
+    let folder = args.out.clone().unwrap_or_else(|| format!("{}-xla", session.config().model.name()).into());
+    std::fs::create_dir(&folder).map_err(|error| {
+        Diagnostic::new("E043", "the folder of the step cannot be made")
+            .at(folder.display().to_string())
+            .expected("the path of a new folder in a folder that can be written")
+            .found(error.to_string())
+            .help("name another folder with --out, or remove this one")
+    })?;
+    let write = |name: &str, text: &str| {
+        write_new(&folder.join(name), "the step", "--out", |file| file.write_all(text.as_bytes()))
+    };
+    for (module, text) in step.manifest.modules.iter().zip(&step.modules) {
+        write(&module.file, text)?;
+    }
+    export_weights(&folder.join("state.safetensors"), &step.state)?;
+    export_weights(&folder.join("feeds.safetensors"), &step.feeds)?;
+    write("run.py", RUNNER)?;
+    let manifest = serde_json::to_string(&step.manifest).expect("a manifest has only strings as keys");
+    write("manifest.json", &manifest)?;
+    let exported = Exported {
+        file: folder.display().to_string(),
+        tensors: step.state.len(),
+        bytes: step.state.values().map(|tensor| tensor.bytes.len() as u64).sum(),
+        checkpoint: None,
     };
     answer(&exported, Exported::text, output);
     Ok(())

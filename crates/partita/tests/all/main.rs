@@ -22,6 +22,7 @@ mod staged;
 mod storage;
 mod threads;
 mod trainer;
+mod xla;
 
 use partita::Session;
 use partita_testkit::overrides;

@@ -8,3 +8,4 @@ mod models;
 mod odd_input;
 mod propagation;
 mod random_graphs;
+mod uniform;

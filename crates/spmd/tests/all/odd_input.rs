@@ -227,13 +227,16 @@ fn outputs_are_returned_as_they_are_computed_or_in_layouts_of_their_own() {
     let whole = Sharding::replicated(2);
     let rows = whole.clone().with_dim(0, [x]);
     let named = |sharding: &Sharding| BTreeMap::from([("product".to_string(), sharding.clone())]);
-    for (returned, unreduced, found, moves) in [
+    for (case, (returned, unreduced, found, moves)) in [
         (BTreeMap::new(), false, whole.clone(), 1),
         (BTreeMap::new(), true, whole.clone().with_partial([x], Combiner::Sum), 0),
         (named(&rows), true, rows.clone(), 1),
         (named(&whole), true, whole, 1),
         (named(&rows), false, rows, 1),
-    ] {
+    ]
+    .into_iter()
+    .enumerate()
+    {
         let partitioned = product(returned, unreduced);
         assert_eq!(
             (&partitioned.outputs[0], partitioned.moves.len()),

@@ -62,7 +62,8 @@ pub fn check(
     let partitioned = partition(graph, mesh, options).map_err(|e| (e.code, e.to_string()))?;
     let actual = virtual_ranks::interpret(&partitioned, inputs).map_err(|e| ("interpret", e.to_string()))?;
     compare("numbers", &actual, expected)?;
-    check_uniform(&partitioned, inputs, expected)?;
+    let program = uniform(&partitioned).map_err(|e| (e.code, e.to_string()))?;
+    check_uniform(&partitioned, &program, inputs, expected)?;
     Ok(partitioned)
 }
 
@@ -82,12 +83,12 @@ fn compare(
 /// Runs the one program of all ranks and compares with `expected`.
 pub fn check_uniform(
     partitioned: &Partitioned,
+    program: &Graph,
     inputs: &[Literal],
     expected: &[Literal],
 ) -> Result<(), (&'static str, String)> {
-    let program = uniform(partitioned).map_err(|e| (e.code, e.to_string()))?;
     let failed = |e: Box<partita_base::Diagnostic>| ("uniform", e.to_string());
-    let actual = virtual_ranks::interpret_uniform(partitioned, &program, inputs).map_err(failed)?;
+    let actual = virtual_ranks::interpret_uniform(partitioned, program, inputs).map_err(failed)?;
     compare("uniform numbers", &actual, expected)
 }
 

@@ -1,0 +1,37 @@
+"""Steps exported for XLA give the losses, and the state, of training. `tests/xla/compare.py` compares more of them."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jax")
+
+COMPARE = Path(__file__).resolve().parents[2] / "tests" / "xla" / "compare.py"
+
+
+@pytest.fixture(scope="module")
+def compare():
+    spec = importlib.util.spec_from_file_location("compare", COMPARE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("model", "mesh", "form"),
+    [
+        ("mlp", "tp=2", "uniform"),
+        ("mlp", "dp=3", "uniform"),
+        ("mlp", "dp=2,tp=2", "global"),
+        ("gpt", "dp=2,tp=2", "uniform"),
+        ("gpt", "fsdp=4", "uniform"),
+    ],
+)
+def test_a_step_under_xla_gives_the_numbers_of_training(compare, tmp_path, model, mesh, form):
+    partita = [sys.executable, "-m", "partita"]
+    losses, states = compare.compare(partita, model, mesh, 1, form, tmp_path)
+    assert max(losses, states) <= compare.TOLERANCE
+    losses, _ = compare.compare(partita, model, mesh, 5, form, tmp_path)
+    assert losses <= compare.TOLERANCE

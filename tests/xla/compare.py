@@ -1,0 +1,101 @@
+"""Compares training under XLA with training by `partita train`: losses of every step, and the state after the last.
+
+For each model and mesh it exports the step in both forms, runs it through jaxlib on as many CPU devices as the mesh has
+ranks, and trains the same config natively. After one step the states of the optimizer show every gradient (the first
+average of Adam is a multiple of it), so equal states after one and after many steps mean equal gradients.
+
+    python tests/xla/compare.py [--partita COMMAND] [--steps N] [--only MODEL:MESH]
+
+Without --partita the command is that of the Python package, `python -m partita`. Without jax it says so and ends well.
+"""
+
+import argparse
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+CASES = [
+    ("mlp", "tp=2"), ("mlp", "dp=2"), ("mlp", "dp=2,tp=2"), ("mlp", "fsdp=4"), ("mlp", "dp=3"),
+    ("gpt", "tp=2"), ("gpt", "dp=2"), ("gpt", "dp=2,tp=2"), ("gpt", "fsdp=4"), ("gpt", "dp=3"), ("gpt", "fsdp=3"),
+    ("gpt", "fsdp=2,tp=2"),
+]
+SETTINGS = {"mlp": [], "gpt": ["model.layers=2", "model.dim=64", "model.heads=4", "model.sequence=32", "train.batch=8"]}
+TOLERANCE = 1e-4
+
+
+def run(*command):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def lines(text):
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def tensors(runner, path):
+    import numpy as np
+
+    return {name: np.asarray(value, np.float64) for name, value in runner.read_safetensors(path).items()}
+
+
+def compare(partita: list, model, mesh, steps, form, folder):
+    """The worst differences of losses, relative, and of states, relative to the largest element of each tensor."""
+    settings = [f"train.steps={steps}", f"mesh.shape={mesh}", *SETTINGS[model]]
+    flags = [part for setting in settings for part in ("--set", setting)]
+    exported = folder / f"{form}-{steps}"
+    run(*partita, "export", model, "--for", "xla", "--form", form, "--out", exported, *flags)
+    spec = importlib.util.spec_from_file_location("run", exported / "run.py")
+    runner = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(runner)
+    state = exported / "after.safetensors"
+    theirs = [line["loss"] for line in lines(run(sys.executable, exported / "run.py", "--json", "--save", state))]
+    native = folder / f"native-{form}-{steps}"
+    trained = lines(run(*partita, "train", model, "--json", "--no-verify", "--checkpoint-dir", native, *flags))
+    ours = [line["loss"] for line in trained if line.get("event") == "step"]
+    assert len(ours) == len(theirs) == steps, (len(ours), len(theirs))
+    losses = max(abs(a - b) / abs(a) for a, b in zip(ours, theirs))
+    (checkpoint,) = native.glob("**/*.safetensors")
+    expected, found = tensors(runner, checkpoint), tensors(runner, state)
+    missing = set(expected) ^ set(found)
+    assert not missing, missing
+    scale = {name: max(abs(value).max(initial=0.0), 1e-8) for name, value in expected.items()}
+    states = max(abs(found[name] - value).max(initial=0.0) / scale[name] for name, value in expected.items())
+    return losses, states
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--partita", type=Path, help="the command; python -m partita by default")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--only", help="one case, such as gpt:fsdp=4")
+    options = parser.parse_args()
+    if importlib.util.find_spec("jax") is None:
+        print("skipped: this Python has no jax")
+        return
+    partita = [options.partita] if options.partita else [sys.executable, "-m", "partita"]
+    failed = 0
+    for model, mesh in CASES:
+        if options.only not in (None, f"{model}:{mesh}"):
+            continue
+        for form in ("uniform", "global"):
+            with tempfile.TemporaryDirectory() as folder:
+                first = compare(partita, model, mesh, 1, form, Path(folder))
+                all_steps = compare(partita, model, mesh, options.steps, form, Path(folder))
+            # Adam divides by the root of a squared gradient, so rounding of small gradients grows in the state.
+            is_equal = max(*first, all_steps[0]) <= TOLERANCE
+            failed += not is_equal
+            print(
+                f"{model} {mesh} {form}: losses of {options.steps} steps within {all_steps[0]:.1e}; state after 1 step "
+                f"within {first[1]:.1e}, after {options.steps} within {all_steps[1]:.1e}{'' if is_equal else '  DIFFERS'}",
+                flush=True,
+            )
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
