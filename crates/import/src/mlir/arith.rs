@@ -1,5 +1,5 @@
-//! The dialect `arith`: elementwise arithmetic on scalars and tensors. Integers have no sign; an op that needs one says so in
-//! its name.
+//! The dialect `arith`: elementwise arithmetic on scalars and tensors. Integers have no sign; an op that needs one says
+//! so in its name.
 
 use super::elementwise::Action::{self, Binary, Convert, Function2, Own, Unary, Unsigned};
 use super::elementwise::{bitcast, compared, literal, spread, unsigned};
@@ -52,7 +52,7 @@ pub(super) const OPS: &[(&str, Action)] = &[
     ("arith.trunci", Convert(truncate)),
     ("arith.index_cast", Convert(signed_to)),
     ("arith.index_castui", Convert(unsigned_to)),
-    ("arith.bitcast", Convert(|b, x, to| bitcast(b, x, to))),
+    ("arith.bitcast", Convert(bitcast)),
 ];
 
 /// `arith.constant dense<1.0> : tensor<4xf32>`, `arith.constant 1.0 : f32`, `arith.constant true`.

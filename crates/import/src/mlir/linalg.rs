@@ -72,7 +72,7 @@ struct Parts<'a> {
     /// Clauses such as `permutation = [1, 0]`.
     clauses: Vec<(String, Vec<usize>)>,
     region: Option<&'a Region>,
-    /// The op of `{ arith.addf }`, which stands for a region.
+    /// The op of `{ arith.addf }`, short for a region.
     body: Option<&'a partita_mlir::Operation>,
     results: Vec<Declared>,
 }

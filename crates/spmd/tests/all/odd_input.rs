@@ -230,19 +230,15 @@ fn outputs_are_returned_as_they_are_computed_or_in_layouts_of_their_own() {
     for (case, (returned, unreduced, found, moves)) in [
         (BTreeMap::new(), false, whole.clone(), 1),
         (BTreeMap::new(), true, whole.clone().with_partial([x], Combiner::Sum), 0),
-        (named(&rows), true, rows.clone(), 1),
+        // So few elements are summed everywhere and sliced.
+        (named(&rows), true, rows.clone(), 2),
         (named(&whole), true, whole, 1),
-        (named(&rows), false, rows, 1),
+        (named(&rows), false, rows, 2),
     ]
     .into_iter()
     .enumerate()
     {
         let partitioned = product(returned, unreduced);
-        assert_eq!(
-            (&partitioned.outputs[0], partitioned.moves.len()),
-            (&found, moves),
-            "{:?}",
-            partitioned.moves
-        );
+        assert_eq!((&partitioned.outputs[0], partitioned.moves.len()), (&found, moves), "case {case}");
     }
 }
