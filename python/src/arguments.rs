@@ -3,20 +3,12 @@
 use crate::error::{OrRaise, raised};
 use partita_base::Diagnostic;
 use partita_nn::{Optimizer, StepOptions};
-use partita_schedule::{Argument, BuildOptions, Call, Primitive};
+use partita_schedule::{Argument, BuildOptions, Call};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 
-/// A line from the name and the arguments of a call.
-///
-/// # Errors
-/// E222 for an unknown name or argument.
-pub fn primitive(
-    py: Python<'_>,
-    name: &str,
-    positional: &Bound<'_, PyTuple>,
-    named: &Bound<'_, PyDict>,
-) -> PyResult<Primitive> {
+/// A request from the name and the arguments of a call.
+pub fn call(name: &str, positional: &Bound<'_, PyTuple>, named: &Bound<'_, PyDict>) -> PyResult<Call> {
     let mut call = Call::new(name);
     for value in positional {
         call = call.with(None, argument(&value, name)?);
@@ -26,7 +18,7 @@ pub fn primitive(
             call = call.with(Some(&key.extract::<String>()?), argument(&value, name)?);
         }
     }
-    Primitive::from_call(&call).or_raise(py)
+    Ok(call)
 }
 
 /// One argument.

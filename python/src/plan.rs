@@ -78,7 +78,7 @@ impl Plan {
     fn _repr_html_(&self) -> String {
         let escaped = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
         let row = |entry: &partita_schedule::Entry| {
-            let cells = [entry.modules.as_str(), &entry.primitive.to_string(), &entry.origin];
+            let cells = [entry.modules.as_str(), &entry.request(), &entry.origin];
             let cells: String = cells.map(|cell| format!("<td><code>{}</code></td>", escaped(cell))).concat();
             format!("<tr>{cells}</tr>")
         };

@@ -1,7 +1,7 @@
 //! Schedules: lines of a plan applied to a model, checked one by one.
 
-use crate::arguments::{build_options, primitive};
-use crate::error::detached;
+use crate::arguments::{build_options, call};
+use crate::error::{OrRaise, detached};
 use crate::mesh::Mesh;
 use crate::model::{Model, Source};
 use crate::plan::Plan;
@@ -52,8 +52,7 @@ impl Schedule {
         named: &Bound<'_, PyDict>,
         origin: String,
     ) -> PyResult<()> {
-        let primitive = primitive(py, name, positional, named)?;
-        let entry = Entry { modules, primitive, origin };
+        let entry = Entry::from_call(&modules, &call(name, positional, named)?, &origin).or_raise(py)?;
         detached(py, || self.locked().extend(&Lines { entries: vec![entry] }))
     }
 

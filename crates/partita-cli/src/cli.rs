@@ -76,7 +76,7 @@ pub enum Command {
     Show(ShowArgs),
     /// Explain a step: its plan and collectives, the layout of a tensor, or a code such as E231.
     Explain(ExplainArgs),
-    /// Print a step at a stage of lowering.
+    /// Print a step as a graph or as programs, or count its collectives.
     Lower(LowerArgs),
     /// Compute the loss of a saved run on its validation data, on any mesh.
     Eval(EvalArgs),
@@ -109,14 +109,14 @@ pub struct TrainArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub flags: ConfigFlags,
-    /// Folder to write checkpoints to, without checkpoints of another run. By default runs/MODEL, or the next of
-    /// runs/MODEL-2, runs/MODEL-3, .. that no run uses.
+    /// The folder for checkpoints, which no other run uses. By default runs/MODEL, or the next of runs/MODEL-2,
+    /// runs/MODEL-3, .. that is free.
     #[arg(long, value_name = "DIR")]
     pub checkpoint_dir: Option<PathBuf>,
     /// Steps between checkpoints.
     #[arg(long, value_name = "STEPS")]
     pub checkpoint_every: Option<i64>,
-    /// How many of this run's checkpoints are kept, the newest; 2 by default. Others are not touched.
+    /// Keep the newest N checkpoints of this run, by default 2; those of other runs are not touched.
     #[arg(long, value_name = "N")]
     pub checkpoint_keep: Option<i64>,
     /// Continue from a checkpoint, or from the newest one in a run's folder. Without PATH: from the newest one in
@@ -152,7 +152,7 @@ pub struct VerifyArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub flags: ConfigFlags,
-    /// The runner of the planned step.
+    /// What runs the planned step; the step of one device always runs on the interpreter.
     #[arg(long, value_enum, default_value_t = Runner::Interpreter)]
     pub runner: Runner,
     /// For tests: forgets one reduction in the modules below this path.
@@ -175,7 +175,7 @@ pub struct ShowArgs {
     /// Print only the plan, in this format.
     #[arg(long = "as", value_enum, value_name = "FORM")]
     pub form: Option<PlanForm>,
-    /// Print only the step, at this stage of lowering.
+    /// Print only the step, lowered so far.
     #[arg(long, value_enum)]
     pub stage: Option<Stage>,
 }
@@ -203,16 +203,16 @@ pub struct LowerArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub flags: ConfigFlags,
-    /// Count collectives and bytes instead of printing the step.
+    /// Count the collectives of a rank, and what crosses between pipeline stages, instead of printing the step.
     #[arg(long)]
     pub counts: bool,
-    /// The stage of lowering.
+    /// How far the step is lowered.
     #[arg(long, value_enum, default_value_t = Stage::Local)]
     pub stage: Stage,
     /// The rank whose step is printed, or whose collectives are counted.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub rank: usize,
-    /// Also compute the gradient with respect to the first real input.
+    /// Also compute the gradient with respect to the first input with a float type.
     #[arg(long)]
     pub input_gradient: bool,
     /// With `--stage program`: also explain which elementwise ops were not fused with the ops whose results they read, and
@@ -366,7 +366,7 @@ pub struct OptArgs {
     /// A file of StableHLO text; `-` reads standard input.
     #[arg(required_unless_present = "list")]
     pub file: Option<PathBuf>,
-    /// The passes to run, in this order: propagate,partition,simplify.
+    /// The passes to run, in the order given: for instance propagate,partition,simplify.
     #[arg(long = "pass", value_name = "NAME,..", value_delimiter = ',')]
     pub passes: Vec<String>,
     /// The mesh, if the text declares none.
@@ -407,7 +407,7 @@ pub struct BenchArgs {
     /// Timed runs of each case.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,
-    /// Runs before the timed ones, the first one included.
+    /// Untimed runs before the timed ones.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub warmup: u32,
     /// The mesh of the suites mlp and gpt.

@@ -29,8 +29,9 @@ impl PartialEq for Entry {
 }
 
 impl Entry {
-    /// A line from its request as a call; an argument `stage=1` limits any request to a pipeline stage.
-    fn from_call(modules: &str, call: &Call, origin: &str) -> Result<Entry> {
+    /// A line from its request as a call; an argument `stage=1` limits any request to a pipeline stage. E222 for an
+    /// unknown request, or wrong arguments.
+    pub fn from_call(modules: &str, call: &Call, origin: &str) -> Result<Entry> {
         let mut call = call.clone();
         let mut stage = None;
         if let Some(place) = call.arguments.iter().position(|(key, _)| key.as_deref() == Some(STAGE)) {

@@ -9,7 +9,7 @@ use toml::Value;
 #[derive(Args, Clone, Debug, Default)]
 #[command(allow_negative_numbers = true)]
 pub struct ConfigFlags {
-    /// The mesh, for instance dp=2,tp=2,pp=1; -1 takes the remaining cores.
+    /// The mesh of ranks, as named axes with their sizes: dp=2,tp=2. A size of -1 takes the remaining cores.
     #[arg(long, value_name = "AXES")]
     pub mesh: Option<String>,
     /// The cluster for predicted costs: laptop, a100-8, h100-8, h100-pod, or a TOML file with the keys of the section
@@ -25,7 +25,7 @@ pub struct ConfigFlags {
     /// Rows of the whole batch, over all ranks.
     #[arg(long, value_name = "ROWS")]
     pub batch: Option<i64>,
-    /// Number of microbatches per step.
+    /// Microbatches of a step: parts of the batch that run one after another, and whose gradients add up.
     #[arg(long, value_name = "N")]
     pub microbatches: Option<i64>,
     /// The order in which pipeline stages work on the microbatches: 1f1b, gpipe, interleaved-1f1b, zb-h1 or another of
@@ -38,7 +38,7 @@ pub struct ConfigFlags {
     /// A file or folder of text to train on; the bundled text otherwise.
     #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
-    /// A plan file.
+    /// A plan file, which replaces the plan of the config.
     #[arg(long, value_name = "FILE")]
     pub plan: Option<PathBuf>,
     /// Shard the residual stream on its sequence dimension over tp.

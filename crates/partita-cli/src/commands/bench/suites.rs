@@ -17,9 +17,9 @@ pub enum Suite {
     Gpt,
     /// The same step on one rank, two and four.
     Dist,
-    /// Collectives, plain copies and plain exchanges beside them.
+    /// Collectives, with plain copies and exchanges of the same bytes for comparison.
     Collectives,
-    /// What memory bounds, and a plain copy beside it.
+    /// Fused ops that memory bandwidth limits, with a plain copy for comparison.
     Fused,
 }
 
