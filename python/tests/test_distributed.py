@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: E402
 
 from partita import PartitaError  # noqa: E402
 from partita.distributed._tensor import DTensor, Partial, Replicate, Shard, distribute_tensor  # noqa: E402
-from partita.distributed._tensor.device_mesh import init_device_mesh  # noqa: E402
+from partita.distributed._tensor.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
 from partita.log_utils import get_logger, rank_log, verify_min_gpu_count  # noqa: E402
 
 
@@ -83,7 +83,28 @@ def test_layouts_of_two_operands_meet(mesh, a, b):
     assert found.placements[0] in sharded or not sharded
 
 
-def test_parts_are_as_even_as_possible_and_the_longer_ones_first(mesh):
+# Shape, new shape, layout on 2 x 2 ranks, and the layout of the result. A result has whole mesh axes and parts as even as
+# possible, also where the planner would keep other ones.
+RESHAPED = [
+    ((8, 3), (24,), (Shard(0), Replicate()), (Shard(0), Replicate())),
+    ((24,), (4, 6), (Shard(0), Shard(0)), (Shard(0), Shard(0))),
+    ((24,), (6, 4), (Shard(0), Shard(0)), (Shard(0), Shard(0))),
+    ((4, 8), (2, 2, 8), (Shard(0), Shard(0)), (Shard(0), Shard(1))),
+    ((7, 6), (7, 3, 2), (Shard(0), Shard(1)), (Shard(0), Shard(1))),
+    ((7, 6), (42,), (Shard(0), Shard(1)), (Shard(0), Replicate())),
+    ((5, 4), (2, 10), (Shard(1), Replicate()), (Replicate(), Replicate())),
+]
+
+
+@pytest.mark.parametrize("shape, new, before, after", RESHAPED)
+def test_reshapes_keep_the_values(grid, shape, new, before, after):
+    value = numbers(*shape)
+    found = distribute_tensor(value, grid, before).view(new)
+    assert found.placements == after
+    assert (found.full_tensor() == value.view(new)).all()
+
+
+def test_parts_are_as_even_as_possible(mesh):
     parts = distribute_tensor(A, mesh, [Shard(-1)]).to_local()
     assert [tuple(part.shape) for part in parts] == [(4, 11), (4, 11), (4, 10)]
     assert (torch.cat(parts, 1) == A).all()
@@ -248,6 +269,9 @@ def test_meshes_answer_as_pytorchs_do(grid):
     assert repr(grid) == "DeviceMesh((dp=2, tp=2), 'cpu')"
     assert grid == init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp")) != grid["tp"]
     assert pickle.loads(pickle.dumps(grid["tp"])) == grid["tp"]
+    for ranks in ([[0, 1], [2, 3]], torch.arange(4).reshape(2, 2)):
+        assert DeviceMesh("cpu", ranks, mesh_dim_names=("dp", "tp")) == grid
+    assert DeviceMesh("cpu", range(3)).shape == (3,) and DeviceMesh("cpu", [[[0]], [[1]]]).shape == (2, 1, 1)
     part = distribute_tensor(A, grid["tp"], [Shard(0)])
     assert [len(local) for local in part.to_local()] == [2, 2, 2, 2]
     close((part @ distribute_tensor(W, grid["tp"])).full_tensor(), A @ W)
@@ -279,6 +303,9 @@ REFUSED = {
     "another device": ("E380", lambda m: init_device_mesh("cuda", (2,))),
     "names": ("E380", lambda m: init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp",))),
     "no ranks": ("E380", lambda m: init_device_mesh("cpu", (0,))),
+    "ranks in another order": ("E380", lambda m: DeviceMesh("cpu", [1, 0])),
+    "ranks in no order": ("E380", lambda m: DeviceMesh("cpu", [[0, 1], [2]])),
+    "no list of ranks": ("E380", lambda m: DeviceMesh("cpu", 2)),
     "a part of an unnamed mesh": ("E380", lambda m: m["tp"]),
     "twice": ("E381", lambda m: distribute_tensor(distribute_tensor(A, m), m)),
     "a plain tensor": ("E381", lambda m: distribute_tensor(A, m) + A),

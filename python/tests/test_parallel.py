@@ -147,20 +147,31 @@ def test_fsdp_and_tensor_parallelism_train_as_on_one_device(names):
 
 
 def test_fully_shard_keeps_pytorchs_defaults():
+    """The outermost module keeps its gathered parameters, the layers that are sharded by themselves do not."""
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
-    module, _ = made(Stack)
+    module, plain = made(Stack)
     for layer in module.layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(module, mesh=mesh)
     assert lines(module) == {
+        "**": "fsdp(gather=step, axis=dp)",
         "layers.0": "fsdp(axis=dp)",
         "layers.1": "fsdp(axis=dp)",
-        "table": "fsdp(gather=step, axis=dp)",
-        "head": "fsdp(gather=step, axis=dp)",
     }
+    tokens = torch.arange(16).reshape(2, 8)
+    loss = lambda output, target: F.cross_entropy(output.flatten(0, 1), target.flatten())  # noqa: E731
+    model = partita.load(plain, (tokens, tokens), loss=loss)
+
+    def gathers(sharded):
+        found = partita.Schedule(model, "dp=2", plan_of(sharded)).collectives()
+        return {phase: count for phase, kind, count, _ in found if kind == "all_gather"}
+
+    # Of the table, two layers and the head; then of the two layers.
+    assert gathers(module) == {"forward": 4, "backward": 2}
     alike, _ = made(Stack)
     fully_shard(alike, mesh=mesh, reshard_after_forward=True)
     assert lines(alike) == {"**": "fsdp(axis=dp)"}
+    assert gathers(alike)["backward"] > 2
 
 
 @pytest.mark.parametrize("style", [ColwiseParallel(), RowwiseParallel(), ColwiseParallel(output_layouts=Replicate())])

@@ -42,11 +42,14 @@ class Line:
         """The lines of a plan for the model ``root``: module patterns and requests.
 
         A style is for a module inside a model. Where the line is about the model itself, a linear layer or embedding has its
-        parameters named.
+        parameters named; and ``fsdp`` is for every module, where the backward pass comes at once, so that the gathered
+        parameters are kept by default.
         """
         axis = f"axis={names[self.axis]}"
         if self.path:
             return [(self.path, f"{self.style}({', '.join([*self.options, axis])})")]
+        if self.style == "fsdp":
+            return [("**", f"fsdp({', '.join([*(self.options or ('reshard_after_forward=false',)), axis])})")]
         if self.style not in ("colwise", "rowwise"):
             raise refuse(
                 "E380",
@@ -143,7 +146,7 @@ def _plain(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _lines(module: torch.nn.Module, whole: DeviceMesh) -> list[Line]:
-    """The lines of a module and of those inside, the outer ones first."""
+    """The lines of a module and of those inside, the outer ones first: of two for one parameter, the later one counts."""
     found: list[Line] = []
     for path, child in module.named_modules():
         planning = child.__dict__.get("_planning")
@@ -166,38 +169,6 @@ def _plan(module: torch.nn.Module, lines: list[Line], whole: DeviceMesh) -> tupl
     mesh = Mesh(",".join(f"{names[axis]}={size}" for axis, size in zip(whole._axes, whole._shape)))
     text: dict[str, list[str]] = {}
     for line in lines:
-        entries = _shares(line, lines, names, module) if line.style == "fsdp" else line.entries(names, module)
-        for path, request in entries:
+        for path, request in line.entries(names, module):
             text.setdefault(path, []).append(request)
     return Plan(text), mesh
-
-
-def _shares(line: Line, lines: list[Line], names: dict[str, str], root: torch.nn.Module) -> list[tuple[str, str]]:
-    """The lines of ``fsdp``: for the modules with parameters that no inner call of ``fully_shard`` has taken.
-
-    By default the outermost module keeps its gathered parameters until the backward pass, which comes at once.
-    """
-
-    def is_inside(path: str, outer: str) -> bool:
-        return not outer or path == outer or path.startswith(outer + ".")
-
-    def options(of: Line) -> tuple[str, ...]:
-        return of.options or (() if of.path else ("reshard_after_forward=false",))
-
-    request = f"fsdp({', '.join([*options(line), f'axis={names[line.axis]}'])})"
-    inner = [other for other in lines if other.style == "fsdp" and other != line and is_inside(other.path, line.path)]
-    if all(options(other) == options(line) for other in inner):
-        return [(line.path or "**", request)]
-    found = []
-    for path, module in root.named_modules():
-        own = any(True for _ in module.parameters(recurse=False))
-        if own and is_inside(path, line.path) and not any(is_inside(path, other.path) for other in inner):
-            found.append((path, request))
-    if any(not path for path, _ in found):
-        raise refuse(
-            "E380",
-            "fully_shard of a model that has both parameters of its own and parts with another reshard_after_forward",
-            expected="one reshard_after_forward, or parameters in modules inside",
-            found=type(root).__name__,
-        )
-    return found

@@ -20,18 +20,32 @@ def init_device_mesh(
     Raises ``PartitaError``: E380 for another device than the CPU and for names that do not fit, E203 to E207 for what is
     no mesh.
     """
-    return DeviceMesh(device_type, mesh_shape, mesh_dim_names=mesh_dim_names)
+    made: DeviceMesh = object.__new__(DeviceMesh)
+    made._set(device_type, tuple(int(size) for size in mesh_shape), mesh_dim_names)
+    return made
 
 
 class DeviceMesh:
-    """Ranks on the dimensions of a mesh. All of them live in this process, which calls itself rank 0.
+    """Ranks on the dimensions of a mesh: ``mesh`` has their numbers, 0, 1, .., as nested lists or a tensor.
 
-    ``mesh["tp"]`` is the mesh of one dimension: tensors are split over it, and replicated over the others.
+    All of them live in this process, which calls itself rank 0. ``mesh["tp"]`` is the mesh of one dimension: tensors are
+    split over it, and replicated over the others. Raises ``PartitaError``: as ``init_device_mesh``, and E380 for ranks in
+    another order.
     """
 
-    def __init__(
-        self, device_type: str, mesh_shape: Sequence[int], *, mesh_dim_names: Sequence[str] | None = None
-    ) -> None:
+    def __init__(self, device_type: str, mesh: Any, *, mesh_dim_names: Sequence[str] | None = None) -> None:
+        shape, ranks = _nested(mesh.tolist() if hasattr(mesh, "tolist") else mesh)
+        if ranks != list(range(len(ranks))):
+            raise refuse(
+                "E380",
+                "the ranks of a mesh are in order",
+                expected="0, 1, .. in the shape of the mesh",
+                found=str(mesh),
+                help="init_device_mesh makes a mesh of a shape",
+            )
+        self._set(device_type, shape, mesh_dim_names)
+
+    def _set(self, device_type: str, shape: tuple[int, ...], mesh_dim_names: Sequence[str] | None) -> None:
         if device_type != "cpu":
             raise refuse(
                 "E380",
@@ -40,7 +54,6 @@ class DeviceMesh:
                 found=repr(device_type),
                 help='write "cpu" where the program says "cuda"',
             )
-        shape = tuple(int(size) for size in mesh_shape)
         names = None if mesh_dim_names is None else tuple(mesh_dim_names)
         if names is not None and (len(names) != len(shape) or len(set(names)) != len(names)):
             raise refuse(
@@ -49,7 +62,7 @@ class DeviceMesh:
                 expected=f"{len(shape)} names, all different",
                 found=repr(names),
             )
-        if any(size < 1 for size in shape):
+        if not shape or any(size < 1 for size in shape):
             raise refuse("E380", "a mesh dimension has no ranks", expected="sizes above 0", found=repr(shape))
         self.device_type = device_type
         self.mesh_dim_names = names
@@ -132,6 +145,16 @@ class DeviceMesh:
         return f"DeviceMesh(({sizes}), {self.device_type!r})"
 
 
+def _nested(ranks: Any) -> tuple[tuple[int, ...], list[Any]]:
+    """The shape of nested lists, and what is in them; no shape for lists of different lengths."""
+    if not isinstance(ranks, (list, tuple, range)):
+        return (), [ranks]
+    parts = [_nested(part) for part in ranks]
+    if len({shape for shape, _ in parts}) != 1:
+        return (), []
+    return (len(parts), *parts[0][0]), [rank for _, flat in parts for rank in flat]
+
+
 def _restored(shape: tuple[int, ...], names: tuple[str, ...] | None, part: tuple[str, ...] | None) -> DeviceMesh:
-    mesh = DeviceMesh("cpu", shape, mesh_dim_names=names)
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
     return mesh if part is None else mesh[part]

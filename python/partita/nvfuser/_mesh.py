@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from partita import distributed
 from partita._error import refuse
 
@@ -23,24 +21,19 @@ class DeviceMesh(distributed.DeviceMesh):
     """
 
     def __init__(self, devices: Any, names: Sequence[str] | None = None) -> None:
-        ranks = torch.as_tensor(devices)
-        if ranks.dim() == 0 or not torch.equal(ranks.reshape(-1), torch.arange(ranks.numel())):
-            raise refuse(
-                "E380",
-                "the ranks of a mesh are in order",
-                expected="0, 1, .. in the shape of the mesh",
-                found=str(devices),
-                help="create_mesh(shape) makes them",
-            )
-        shape = tuple(ranks.shape)
-        if names is None and len(shape) > len(_NAMES):
+        self._names = names
+        super().__init__("cpu", devices)
+
+    def _set(self, device_type: str, shape: tuple[int, ...], mesh_dim_names: Sequence[str] | None) -> None:
+        names = self._names or _NAMES[: len(shape)]
+        if self._names is None and len(shape) > len(_NAMES):
             raise refuse("E380", "a mesh of more than three dimensions without names", expected="names=", found=str(shape))
-        super().__init__("cpu", shape, mesh_dim_names=names or _NAMES[: len(shape)])
+        super()._set(device_type, shape, names)
 
 
 def create_mesh(shape: int | Sequence[int], names: Sequence[str] | None = None) -> DeviceMesh:
     """A mesh of this shape, major to minor. As ``DeviceMesh``."""
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    if not sizes or any(size < 1 for size in sizes):
-        raise refuse("E380", "a mesh dimension has no ranks", expected="sizes above 0", found=str(shape))
-    return DeviceMesh(torch.arange(int(torch.tensor(sizes).prod())).reshape(sizes), names)
+    made: DeviceMesh = object.__new__(DeviceMesh)
+    made._names = names
+    made._set("cpu", (shape,) if isinstance(shape, int) else tuple(shape), None)
+    return made

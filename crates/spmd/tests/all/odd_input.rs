@@ -204,7 +204,7 @@ fn the_same_input_gives_the_same_partition() {
     assert_eq!((one.locals, one.placements, one.outputs), (two.locals, two.placements, two.outputs));
 }
 
-/// `a @ b^T` with the contracted dimension split, and the negated product, on two ranks.
+/// `a` times the transposed `b`, with the contracted dimension split over two ranks.
 fn product(returned: BTreeMap<String, Sharding>, unreduced: bool) -> Partitioned {
     let mesh = Mesh::new("mesh", &[("x", 2)]);
     let x = mesh.full_axis(0);
@@ -227,18 +227,15 @@ fn outputs_are_returned_as_they_are_computed_or_in_layouts_of_their_own() {
     let whole = Sharding::replicated(2);
     let rows = whole.clone().with_dim(0, [x]);
     let named = |sharding: &Sharding| BTreeMap::from([("product".to_string(), sharding.clone())]);
-    for (case, (returned, unreduced, found, moves)) in [
+    for (returned, unreduced, found, moves) in [
         (BTreeMap::new(), false, whole.clone(), 1),
         (BTreeMap::new(), true, whole.clone().with_partial([x], Combiner::Sum), 0),
-        // So few elements are summed everywhere and sliced.
+        // Complete, then sliced: only an annotation is known where the sum is made.
         (named(&rows), true, rows.clone(), 2),
         (named(&whole), true, whole, 1),
         (named(&rows), false, rows, 2),
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    ] {
         let partitioned = product(returned, unreduced);
-        assert_eq!((&partitioned.outputs[0], partitioned.moves.len()), (&found, moves), "case {case}");
+        assert_eq!((&partitioned.outputs[0], partitioned.moves.len()), (&found, moves));
     }
 }

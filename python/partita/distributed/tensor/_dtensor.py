@@ -71,8 +71,8 @@ class DTensor(torch.Tensor):
         """A distributed tensor from the tensors of all ranks, one for each, or from a global tensor.
 
         ``shape`` is the global shape, where the ranks' shapes do not say it. With ``run_check``, copies that should be equal
-        are compared. Raises ``PartitaError``: E380 for another number of tensors than ranks, and for parts that are not
-        those of ``partita``'s split: as even as possible, the longer ones first.
+        are compared. Raises ``PartitaError``: E380 for another number of tensors than ranks, and for other parts than
+        Partita's, which are as even as possible.
         """
         given = [local_tensor] if isinstance(local_tensor, torch.Tensor) else list(local_tensor)
         if not given:
