@@ -24,7 +24,7 @@ pub fn layout(mesh: &partita_mesh::Mesh, shape: &[usize], dims: &Dims) -> Result
     if dims.len() != shape.len() {
         return Err(Diagnostic::new("E210", "a layout has axes for each dimension of its tensor")
             .expected(format!("{} dimensions", shape.len()))
-            .found(format!("{}", dims.len())));
+            .found(dims.len().to_string()));
     }
     let mut sharding = Sharding::replicated(shape.len());
     for (dim, axes) in dims.iter().enumerate() {

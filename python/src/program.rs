@@ -64,7 +64,7 @@ fn layouts(
             format!("a layout, or none, is needed for each {what} of a program"),
         )
         .expected(format!("{} layouts", values.len()))
-        .found(format!("{}", given.len())));
+        .found(given.len().to_string()));
     }
     let read = |(value, dims): (&ValueId, &Option<Dims>)| {
         dims.as_ref().map(|dims| layout(mesh, &graph.ty(*value).shape, dims)).transpose()
@@ -120,7 +120,7 @@ fn partitioned(
     // Python's layouts have neither parts of axes nor units.
     let mut other: BTreeMap<String, Sharding> = BTreeMap::new();
     for (position, sharding) in found.outputs.iter().enumerate() {
-        let plain = plain(sharding, mesh).with_partial_of(sharding);
+        let plain = Sharding { partial: sharding.partial.clone(), ..plain(sharding, mesh) };
         if !sharding.same_layout(&plain, mesh, &found.graph.ty(found.graph.outputs[position]).shape) {
             other.insert(graph.output_names[position].clone(), Sharding { partial: vec![], ..plain });
         }
@@ -130,18 +130,6 @@ fn partitioned(
     }
     options.returned.extend(other);
     partition(&graph, mesh, &options)
-}
-
-/// A layout with the partial axes of another.
-trait WithPartialOf {
-    fn with_partial_of(self, other: &Sharding) -> Self;
-}
-
-impl WithPartialOf for Sharding {
-    fn with_partial_of(mut self, other: &Sharding) -> Sharding {
-        self.partial = other.partial.clone();
-        self
-    }
 }
 
 impl Program {
