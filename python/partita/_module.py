@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -49,9 +50,24 @@ class Programs:
         named = dict(module.named_buffers(remove_duplicate=False))
         # The programs contain the values of buffers that the module only reads.
         self.constants = {name: value.clone() for name, value in named.items() if name not in self.buffers}
-        self._executables: dict[str, _partita.Executable] = {}
+        self._passes: dict[str, _partita.Executable] = {}
         # Which forward pass the activations of the training program belong to.
         self._paused: object | None = None
+
+    @contextmanager
+    def _running(self, kind: str, name: str) -> Iterator[_partita.Executable]:
+        """A program, planned when it is first needed; and again after an error in it, such as Ctrl-C, which ended its
+        ranks. ``name`` is what a profiler calls its pass."""
+        if kind not in self._passes:
+            self._passes[kind] = _partita.Executable(self.model._native, self.plan, self.mesh, kind)
+        running = self._passes[kind]
+        try:
+            with observe(name, running):
+                yield running
+        except BaseException:
+            self._passes.pop(kind, None)
+            self._paused = None
+            raise
 
     def is_current(self, module: torch.nn.Module) -> bool:
         """Whether the buffers that the programs contain still have the same values."""
@@ -70,12 +86,6 @@ class Programs:
         """The seed of a forward pass and its backward pass: from PyTorch's generator, if they draw random numbers."""
         return int(torch.randint(2**63 - 1, ()).item()) if self.model._native.is_random() else 0
 
-    def _executable(self, kind: str) -> _partita.Executable:
-        """The program of this kind, built when it is first used."""
-        if kind not in self._executables:
-            self._executables[kind] = _partita.Executable(self.model._native, self.plan, self.mesh, kind)
-        return self._executables[kind]
-
     def forward(
         self,
         module: torch.nn.Module,
@@ -88,16 +98,15 @@ class Programs:
         """The outputs. Buffers that the module changes are changed in place, as by the module itself. With a token, a
         backward pass may follow, which is given the same token."""
         names = self.outputs + self.buffers
-        executable = self._executable("forward" if token is None else "training")
-        with observe("partita::forward", executable):
-            fed = self._feed(executable, inputs, parameters, kept)
+        with self._running("forward" if token is None else "training", "partita::forward") as running:
+            fed = self._feed(running, inputs, parameters, kept)
             if token is None:
-                found = executable.run(fed, names, seed)
+                found = running.run(fed, names, seed)
             else:
                 self._paused = None
-                found = executable.forward(fed, names, seed)
+                found = running.forward(fed, names, seed)
                 self._paused = token
-        values = [to_torch(value) for value in found]
+            values = [to_torch(value) for value in found]
         named = dict(module.named_buffers(remove_duplicate=False))
         with torch.no_grad():
             for name, value in zip(self.buffers, values[len(self.outputs) :]):
@@ -115,21 +124,20 @@ class Programs:
         token: object,
     ) -> list[Any]:
         """The gradients with respect to inputs and parameters, None where one is not needed."""
-        executable = self._executable("training")
         names = [name for name, is_needed in zip(self.inputs + self.parameters, needed) if is_needed]
         if self._paused is not token:
-            with observe("partita::forward", executable):
-                executable.forward(self._feed(executable, inputs, parameters, kept), [], seed)
+            with self._running("training", "partita::forward") as running:
+                running.forward(self._feed(running, inputs, parameters, kept), [], seed)
         self._paused = None
-        with observe("partita::backward", executable):
+        with self._running("training", "partita::backward") as running:
             fed = []
-            read = executable.inputs()
+            read = running.inputs()
             for name, cotangent in zip(self.outputs, cotangents):
                 if f"cotangent.{name}" in read:
                     dtype, shape = self.model.outputs[name]
                     value = torch.zeros(shape) if cotangent is None else cotangent
                     fed.append((f"cotangent.{name}", pack(value.to(_FLOATS[dtype]))))
-            found = executable.backward(fed, [f"grad.{name}" for name in names])
+            found = running.backward(fed, [f"grad.{name}" for name in names])
         gradients = iter([to_torch(value) for value in found])
         return [next(gradients) if is_needed else None for is_needed in needed]
 
@@ -194,6 +202,9 @@ class _Gradients(torch.autograd.Function):
 
 class Planning:
     """What a planned module has beside its tensors: the class of the user's module, the plan, the mesh, the programs."""
+
+    same: Any = None
+    """Of a module with replaced parts: a ``partita._replaced.Same``."""
 
     def __init__(self, kind: type[torch.nn.Module], plan: Plan, mesh: Mesh, same: Any = None) -> None:
         self.kind, self.plan, self.mesh, self.same = kind, plan, mesh, same

@@ -48,9 +48,9 @@ def take_tensors(
         return
     places: dict[tuple[int, ...], list[str]] = {}
     sources: dict[tuple[int, ...], list[str]] = {}
-    for names, tensors in ((places, wanted), (sources, old)):
+    for by_shape, tensors in ((places, wanted), (sources, old)):
         for name, tensor in tensors:
-            names.setdefault(tuple(tensor.shape), []).append(name)
+            by_shape.setdefault(tuple(tensor.shape), []).append(name)
     for shape in [*places, *(shape for shape in sources if shape not in places)]:
         ours, theirs = places.get(shape, []), sources.get(shape, [])
         if len(ours) != len(theirs):
@@ -86,7 +86,7 @@ def _unfit(
 def _put(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
     path, _, own = name.rpartition(".")
     owner = module.get_submodule(path)
-    held = owner._parameters if own in owner._parameters else owner._buffers
+    held: dict[str, Any] = owner._parameters if own in owner._parameters else owner._buffers
     held[own] = tensor
 
 

@@ -256,5 +256,9 @@ class Schedule(At):
     def __str__(self) -> str:
         return str(self._native)
 
+    def _repr_html_(self) -> str:
+        """The plan as a table, for notebooks."""
+        return self.plan._repr_html_()
+
     def __repr__(self) -> str:
         return f"Schedule({len(self.plan)} lines on {self.mesh})"

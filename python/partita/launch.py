@@ -149,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m partita.launch", description="Runs a script once per rank, in processes of this machine."
     )
-    parser.add_argument("-n", "--nproc-per-node", type=int, required=True, metavar="N", help="the number of processes")
+    parser.add_argument("-n", "--nproc-per-node", "--nproc_per_node", type=int, required=True, metavar="N", help="the number of processes")
     parser.add_argument("--master-port", type=int, help="the port for torch.distributed; by default a free one")
     parser.add_argument("-m", "--module", action="store_true", help="the script is a module, as for python -m")
     parser.add_argument("script", help="the script")

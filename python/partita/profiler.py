@@ -364,14 +364,14 @@ class profile:
             events.append(_complete(span.name, kind, host, 0, span.begin_ns, span.end_ns - span.begin_ns, args))
         live: dict[int, int] = {}
         for work in sorted(self._seen.works, key=lambda work: work.pieces[0][1]):
-            args = {"phase": work.phase, "bytes": work.traffic}
+            facts: dict[str, Any] = {"phase": work.phase, "bytes": work.traffic}
             if self.with_stack:
-                args["Module"] = work.path
+                facts["Module"] = work.path
             if self.record_shapes:
-                args["Input Dims"] = [list(shape) for _, shape in work.shapes]
-                args["Input type"] = [dtype for dtype, _ in work.shapes]
+                facts["Input Dims"] = [list(shape) for _, shape in work.shapes]
+                facts["Input type"] = [dtype for dtype, _ in work.shapes]
             for thread, begin, duration in work.pieces:
-                events.append(_complete(work.name, "kernel", _pid(work.rank), thread, begin, duration, args))
+                events.append(_complete(work.name, "kernel", _pid(work.rank), thread, begin, duration, facts))
             if self.profile_memory:
                 live[work.rank] = live.get(work.rank, 0) + work.allocated
                 at = work.pieces[0][1] / 1e3
@@ -413,7 +413,7 @@ def _complete(
 def _caller() -> str:
     """``file:line`` of the nearest frame outside this package, PyTorch, and Python's contexts."""
     frame = sys._getframe(1)
-    torch = sys.modules.get("torch")
+    torch: Any = sys.modules.get("torch")
     roots = [os.path.dirname(os.path.abspath(__file__)) + os.sep]
     if torch is not None:
         roots.append(os.path.dirname(os.path.abspath(torch.__file__)) + os.sep)

@@ -78,9 +78,8 @@ impl Executable {
                 _ => build_evaluation,
             };
             let built = build(model, &plan.plan, &mesh.mesh, &options, &tools)?;
-            // Numbers that are not finite are the caller's business, as those of any module.
-            let running = RunnerOptions { nan_guard: false, ..running::options(built.mesh.rank_count())? };
-            let step = prepare(&built, &source, 0, running)?;
+            // Numbers that are not finite are results here, as in PyTorch.
+            let step = prepare(&built, &source, 0, false)?;
             let kept = step.train_loop.state_names();
             let names = built.step.inputs.iter().map(|&input| built.step.value(input).name.clone());
             let fed = names.filter(|name| !kept.contains(&name.as_str())).collect();

@@ -38,8 +38,10 @@ impl Trainer {
     }
 }
 
-/// A built step in memory, with the values that the file has for the inputs it keeps.
-pub fn prepare(built: &Built, source: &Source, seed: u64, options: RunnerOptions) -> Result<PlannedStep> {
+/// A built step in memory, with the values that the file has for the inputs it keeps. With a guard, a loss that is not finite
+/// is an error.
+pub fn prepare(built: &Built, source: &Source, seed: u64, nan_guard: bool) -> Result<PlannedStep> {
+    let options = RunnerOptions { nan_guard, ..running::options(built.mesh.rank_count())? };
     let mut step = PlannedStep::uninitialized(built, seed, options)?;
     for (name, value) in source.values() {
         if has(&step, name) {
@@ -76,8 +78,7 @@ impl Trainer {
         let (step, notes) = detached(py, || {
             let tools = Tools { registry: &Registry::default(), runner: &CpuStep::default() };
             let built = build(&source.model, &plan.plan, &mesh.mesh, &options, &tools)?;
-            let running = running::options(built.mesh.rank_count())?;
-            Ok((prepare(&built, &source, seed, running)?, built.notes))
+            Ok((prepare(&built, &source, seed, true)?, built.notes))
         })?;
         let watched = Watched::new(step.train_loop.runner().interrupter());
         Ok(Trainer { step: Mutex::new(step), folder: Mutex::new(None), notes, watched })

@@ -232,3 +232,38 @@ def test_a_second_input_with_a_gradient_is_refused_by_name():
         planned(X, Y.clone().requires_grad_())
     assert refused.value.code == "E392" and "`y`" in refused.value.message
     assert planned(X.clone().requires_grad_(), Y).requires_grad
+
+
+def test_numbers_that_are_not_finite_are_results(module, planned):
+    bad = X.clone()
+    bad[0, 0] = float("inf")
+    for x in (bad, X):
+        for m in (module, planned):
+            m.zero_grad()
+            (m(x) * 1e30).pow(2).sum().backward()
+        torch.testing.assert_close(planned[0].weight.grad, module[0].weight.grad, rtol=1e-4, atol=1e-4, equal_nan=True)
+    assert not planned[0].weight.grad.isfinite().all()
+    for m in (module, planned):
+        m.zero_grad()
+        F.mse_loss(m(X), Y).backward()
+    close(gradients(planned), gradients(module))
+
+
+def test_an_error_in_a_pass_does_not_end_the_module():
+    class Classifier(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(8, 10)
+
+        def forward(self, x, labels):
+            return F.cross_entropy(self.linear(x), labels)
+
+    torch.manual_seed(0)
+    module, labels = Classifier(), torch.tensor([0, 1, 2, 3, 4, 9])
+    planned = partita.Schedule(partita.load(module, (X, labels)), "tp=1").build()
+    with pytest.raises(partita.PartitaError) as refused:
+        planned(X, labels + 1)
+    assert refused.value.code == "E411" and "class" in str(refused.value)
+    for m in (module, planned):
+        m(X, labels).backward()
+    close(gradients(planned), gradients(module))

@@ -181,6 +181,30 @@ def test_ctrl_c_ends_a_step_and_leaves_the_checkpoint(tmp_path):
     assert process.stdout.readline().strip() == "ready", process.stderr.read()
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
-    out, error = process.communicate(timeout=60)
+    out, error = process.communicate(timeout=600)
     assert process.returncode == 0, error
     assert out.split() == ["stopped", "E427", "0"]
+
+
+def test_a_planned_module_goes_on_after_a_signal_ended_its_step():
+    class Late(Exception):
+        pass
+
+    def late(*_):
+        raise Late
+
+    torch.manual_seed(0)
+    module = nn.Sequential(*(nn.Linear(512, 512) for _ in range(6)))
+    x = torch.randn(2048, 512)
+    planned = partita.Schedule(partita.load(module, x), "dp=2").build()
+    planned(x)
+    before = signal.signal(signal.SIGALRM, late)
+    try:
+        with pytest.raises(Late):
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            while True:
+                planned(x)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    torch.testing.assert_close(planned(x), module(x), rtol=1e-4, atol=1e-4)

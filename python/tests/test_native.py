@@ -259,3 +259,15 @@ def test_a_run_that_does_not_fit_is_refused_before_it_starts(recorded):
 def test_a_plan_is_a_table_in_a_notebook():
     html = partita.Plan({"a.*": "colwise"}, origin="<me>")._repr_html_()
     assert "<code>a.*</code>" in html and "&lt;me&gt;" in html
+
+
+def test_a_model_and_its_schedule_are_shown_in_a_notebook(recorded):
+    model = partita.load(recorded("mlp"))
+    html = model._repr_html_()
+    assert "<code>model.0.weight</code></td><td>f32</td><td>[8, 4]</td>" in html
+    assert "<summary>4 parameters</summary>" in html and "<summary>2 inputs</summary>" in html
+    # The graph is text of a document, not of a page.
+    assert "stablehlo.dot_general" in html and html.count("<pre>") == 1 and "tensor&lt;" in html and "tensor<" not in html
+    sch = partita.Schedule(model, "tp=2", PLAN)
+    assert sch._repr_html_() == sch.plan._repr_html_() and "<code>colwise</code>" in sch._repr_html_()
+    assert str(sch.plan) == sch.plan.to_calls() and repr(sch.plan) == "Plan(2 lines)"

@@ -88,6 +88,10 @@ class Schedule:
         path = str(nodes[0].target) if len(nodes) == 1 and nodes[0].op == "call_module" else None
         return Ops(self, path, nodes)
 
+    def _repr_html_(self) -> str:
+        """The plan as a table, for notebooks."""
+        return self.plan._repr_html_()
+
     def __repr__(self) -> str:
         return f"Schedule({len(self.plan)} lines on {self.mesh})"
 

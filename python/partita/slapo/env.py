@@ -31,7 +31,8 @@ def setup(rank: int | None = None, world_size: int | None = None, backend: str =
         # nccl and others have no devices here.
         dist.init_process_group("gloo")
     elif place[1] == 1:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group(backend, store=store, rank=0, world_size=1)
     else:
         # A private name of PyTorch, tried with 2.15.
         from torch.testing._internal.distributed.fake_pg import FakeStore

@@ -131,10 +131,11 @@ class Schedule:
             if not named:
                 raise refuse("E242", f"no module matches `{pattern}`", expected="a path", found="no match")
             return named
-        traced = Pattern(func_pattern if isinstance(pattern, str) else pattern)
+        scope, function = (pattern, func_pattern) if isinstance(pattern, str) else (".*", pattern)
+        assert function is not None
+        traced = Pattern(function)
         nodes = traced.find(self._traced(shown))
-        if isinstance(pattern, str):
-            nodes = [match for match in nodes if all(re.fullmatch(pattern, _scope(node)) for node in match)]
+        nodes = [match for match in nodes if all(re.fullmatch(scope, _scope(node)) for node in match)]
         if not nodes:
             raise refuse("E242", f"`{traced.text()}` has no match", expected="a match in the traced ops", found="none")
         return Matches([[("", node) for node in match] for match in nodes], traced, self.path)
@@ -180,8 +181,9 @@ class Schedule:
             take_tensors(new_mod, tensors, parameters, at)
             self._put(new_mod, what)
             return
-        whole = isinstance(target_ops, Matches) or (target_ops and isinstance(target_ops[0], list))
-        matches = list(target_ops) if whole else [list(target_ops)]
+        given: Any = target_ops
+        whole = isinstance(given, Matches) or (given and isinstance(given[0], list))
+        matches: list[list[tuple[str, fx.Node]]] = list(given) if whole else [list(given)]
         shown = self._traced(self._root.shown_at(self.path))
         known = set(shown.graph.nodes)
         if any(node not in known for match in matches for _, node in match):

@@ -15,7 +15,7 @@ fn sizes(model: &str) -> Vec<&'static str> {
             "model.dim=16",
             "model.heads=4",
             "model.sequence=8",
-            "model.vocab=32",
+            "model.vocab=256",
             "model.dropout=0.1",
             "train.batch=8",
         ],
