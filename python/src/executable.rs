@@ -14,7 +14,7 @@ use partita_base::Result;
 use partita_ir::{Registry, Role};
 use partita_nn::{Optimizer, StepOptions};
 use partita_runtime::checkpoint::TensorData;
-use partita_runtime::{BatchTensor, RunnerOptions, TrainLoop};
+use partita_runtime::{BatchTensor, TrainLoop};
 use partita_schedule::{BuildOptions, Tools, build_evaluation, build_forward, build_gradients};
 use pyo3::prelude::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
