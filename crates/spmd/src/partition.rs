@@ -34,7 +34,7 @@ pub struct Options {
     /// the ranks gather it before the first reader: values that another pipeline stage sends.
     pub arrivals: BTreeMap<String, Sharding>,
     /// Outputs, by name, that are returned in another layout than that in which their values are used; never partial. The
-    /// values move there when they have their propagated layouts, so an annotation that asks for the same saves a move.
+    /// values move there when they have their propagated layouts, so an annotation that requests the same saves a move.
     pub returned: BTreeMap<String, Sharding>,
     /// Whether outputs that [`Options::returned`] does not name are returned partial if their values are, instead of
     /// combined. [`Partitioned::outputs`] says which are.
