@@ -5,13 +5,15 @@ use crate::mesh::Mesh;
 use crate::model::Model;
 use crate::plan::Plan;
 use crate::profiler;
-use crate::running::{self, Watched};
+use crate::running::Watched;
 use crate::tensors::{Batch, Given, Returned, literal, returned};
 use crate::trainer::{prepare, set};
 use partita::PlannedStep;
 use partita::execution::CpuStep;
 use partita_base::Result;
+use partita_ir::port::LOSS;
 use partita_ir::{Registry, Role};
+use partita_nn::cotangents::OWN_LOSS;
 use partita_nn::{Optimizer, StepOptions};
 use partita_runtime::checkpoint::TensorData;
 use partita_runtime::{BatchTensor, TrainLoop};
@@ -117,6 +119,9 @@ impl Executable {
         outputs: Vec<String>,
         seed: u64,
     ) -> PyResult<Vec<Returned>> {
+        // A loss of the model's own is an output like others here.
+        let own = |name: String| if name == LOSS { OWN_LOSS.to_string() } else { name };
+        let outputs = outputs.into_iter().map(own).collect();
         self.pass(py, inputs, outputs, |train_loop, inputs| {
             train_loop.seed = seed;
             train_loop.forward(inputs)

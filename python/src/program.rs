@@ -261,9 +261,9 @@ impl Program {
         detached(py, || Ok(text::print(&self.built.local(rank)?)))
     }
 
-    /// The collectives of a run over all ranks: kind, how often, bytes.
+    /// The collectives in which the first rank takes part: kind, how often, bytes.
     fn collectives(&self) -> Vec<(String, usize, usize)> {
-        let counted = counts(self.locked().program_set());
+        let counted = counts(self.locked().program_set(), 0);
         let mut sums: IndexMap<String, (usize, usize)> = IndexMap::new();
         for (_, counts) in counted.phases() {
             for (kind, count) in counts.kinds.iter().filter(|(_, count)| count.count > 0) {

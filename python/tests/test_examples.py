@@ -39,6 +39,7 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
             ],
         ),
         ("profiled", ["partita::backward", "dot_general", "Self Device time total: ", "2 traces"]),
+        (
             "sequence_parallel",
             [
                 'sch["in_proj"].colwise(input_from=shard(0), axis="mesh_0")',
