@@ -17,6 +17,7 @@ pub mod explain;
 pub mod feed;
 mod flow;
 mod glob;
+mod listed;
 mod modules;
 mod pattern;
 mod pins;

@@ -304,11 +304,19 @@ impl Pipeline {
     /// E463 for a line of a stage that does not exist, E223 for a layout line whose modules are all in
     /// stages on slices without its axis.
     pub fn check_lines(&self, plan: &Plan, step: &Graph) -> Result<()> {
-        let count = self.slice_of_stage.len();
+        // Without a pipeline, no stage has a number.
+        let is_whole = self.order.is_none() && !self.is_listed;
+        let count = if is_whole { 0 } else { self.slice_of_stage.len() };
         if let Some(entry) = plan.entries.iter().find(|e| e.stage.is_some_and(|stage| stage >= count)) {
-            return Err(disagree().at(entry.describe()).expected(format!("a stage below {count}")).help(format!(
-                "give the mesh an axis `{PIPELINE_AXIS}` with a rank for each stage of the plan, or remove the line"
-            )));
+            return Err(disagree()
+                .at(entry.describe())
+                .expected(match is_whole {
+                    true => format!("a mesh with the axis `{PIPELINE_AXIS}`, for a line of one stage"),
+                    false => format!("a stage below {count}"),
+                })
+                .help(format!(
+                    "give the mesh a rank along `{PIPELINE_AXIS}` for each stage of the plan, or remove the line"
+                )));
         }
         for entry in plan.entries.iter().filter(|entry| entry.stage.is_none()) {
             let Some(axis) = axis_of(&entry.primitive) else { continue };

@@ -2,6 +2,7 @@
 //! calls).
 
 use crate::call::{Argument, Call, closing};
+use crate::listed::{Listed, listed_stages};
 use crate::modules::Scope;
 use crate::primitive::Primitive;
 use crate::python;
@@ -258,6 +259,9 @@ impl Plan {
                 return Err(misplaced(origin, key, &keys));
             }
             let until = stage.get("until").map(|value| text_of(origin, "until", value)).transpose()?;
+            if let Some(several) = until.filter(|until| until.contains('*')) {
+                return Err(malformed(origin, "until", &several.into(), "the path of one module"));
+            }
             let mut call = Call::new("pipeline_split");
             for key in ["mesh", "ranks"] {
                 if let Some(value) = stage.get(key) {
@@ -403,7 +407,7 @@ impl Plan {
     /// The plan as `[plan]` dictionaries in TOML: one if the order of its lines allows it, else
     /// several. Stages with meshes or lines of their own follow as `[[stages]]`.
     pub fn to_dict_toml(&self) -> String {
-        let (lines, stages) = self.listed_stages().unwrap_or((&self.entries, Vec::new()));
+        let (lines, stages) = listed_stages(&self.entries).unwrap_or((&self.entries, Vec::new()));
         let mut table = toml::Table::new();
         if !lines.is_empty() || stages.is_empty() {
             table.insert("plan".into(), dictionary(lines, &Entry::request));
@@ -413,67 +417,10 @@ impl Plan {
         }
         table.to_string()
     }
-
-    /// The lines before the stages, and the stages: `None` if no stage has a mesh or lines of its own, or if
-    /// the lines are in another order than `[[stages]]` gives them.
-    fn listed_stages(&self) -> Option<(&[Entry], Vec<Listed<'_>>)> {
-        let is_split = |entry: &Entry| matches!(entry.primitive, Primitive::PipelineSplit { .. });
-        let is_own = |entry: &Entry| {
-            entry.stage.is_some() || matches!(entry.primitive, Primitive::PipelineSplit { mesh: Some(_), .. })
-        };
-        self.entries.iter().find(|entry| is_own(entry))?;
-        let first = self.entries.iter().position(|entry| is_split(entry) || entry.stage.is_some())?;
-        let (before, rest) = self.entries.split_at(first);
-        let mut stages: Vec<Listed> = Vec::new();
-        for (place, entry) in rest.iter().enumerate() {
-            if is_split(entry) && entry.stage.is_none() {
-                stages.push(Listed { split: Some(entry), lines: &rest[place + 1..place + 1] });
-                continue;
-            }
-            if entry.stage == Some(stages.len()) {
-                stages.push(Listed { split: None, lines: &rest[place..place] });
-            }
-            let number = stages.len().checked_sub(1)?;
-            if entry.stage != Some(number) || is_split(entry) {
-                return None;
-            }
-            let begin = place - stages[number].lines.len();
-            stages[number].lines = &rest[begin..=place];
-        }
-        // Only the last stage may be without an end, or end with the model.
-        let (last, others) = stages.split_last()?;
-        let ends = |stage: &Listed| stage.split.is_some_and(|split| !split.modules.is_empty());
-        let closes = last.split.is_none() || !ends(last) || stages.len() > 1;
-        (others.iter().all(ends) && closes).then_some((before, stages))
-    }
-}
-
-/// A stage as `[[stages]]` lists it.
-struct Listed<'p> {
-    split: Option<&'p Entry>,
-    lines: &'p [Entry],
-}
-
-impl Listed<'_> {
-    fn to_toml(&self) -> toml::Value {
-        let mut table = toml::Table::new();
-        if let Some(Entry { modules, primitive, .. }) = self.split {
-            if !modules.is_empty() {
-                table.insert("until".into(), modules.clone().into());
-            }
-            for (key, value) in primitive.named_arguments() {
-                table.insert(key, toml_of(&value));
-            }
-        }
-        if !self.lines.is_empty() {
-            table.insert("plan".into(), dictionary(self.lines, &|line| line.primitive.to_string()));
-        }
-        toml::Value::Table(table)
-    }
 }
 
 /// Lines as a dictionary of patterns and requests, or as several where their order needs it.
-fn dictionary(lines: &[Entry], request: &dyn Fn(&Entry) -> String) -> toml::Value {
+pub(crate) fn dictionary(lines: &[Entry], request: &dyn Fn(&Entry) -> String) -> toml::Value {
     let mut dicts: Vec<toml::Table> = vec![toml::Table::new()];
     for entry in lines {
         let dict = dicts.last_mut().expect("there is one");
@@ -529,7 +476,7 @@ fn entry_of(line: &toml::Table, origin: &str) -> Result<Entry> {
         .map_err(|error| error.at(format!("{origin}: \"{modules}\"")))
 }
 
-fn toml_of(value: &Argument) -> toml::Value {
+pub(crate) fn toml_of(value: &Argument) -> toml::Value {
     match value {
         Argument::Int(value) => (*value).into(),
         Argument::Float(value) => (*value).into(),

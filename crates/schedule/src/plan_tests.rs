@@ -34,7 +34,13 @@ fn listed_stages_are_marks_with_meshes() {
     assert_eq!(plan, Plan::from_calls(calls, "").unwrap());
     assert_eq!(plan, Plan::from_toml(&plan.to_toml(), "").unwrap());
     assert_eq!(plan, Plan::from_toml(&plan.to_dict_toml(), "").unwrap());
-    for wrong in ["stages = 1", "stages = [1]", "[[stages]]\nuntl = \"a\"", "[[stages]]\nuntil = 1"] {
+    for wrong in [
+        "stages = 1",
+        "stages = [1]",
+        "[[stages]]\nuntl = \"a\"",
+        "[[stages]]\nuntil = 1",
+        "[[stages]]\nuntil = \"a.*\"",
+    ] {
         assert_eq!(Plan::from_toml(wrong, "p.toml").unwrap_err().code, "E228", "{wrong}");
     }
 }
@@ -50,6 +56,9 @@ fn lines_of_stages_stay_in_their_stage_in_every_spelling() {
     for text in [plan.to_calls(), plan.to_toml()] {
         assert_eq!(Plan::parse(&text, "elsewhere").unwrap(), plan, "{text}");
     }
+    // The last stage has no lines.
+    let text = "[[stages]]\nuntil = \"a.b\"\n\n[stages.plan]\n\"a.x\" = \"colwise\"\n\n[[stages]]\n";
+    assert_eq!(Plan::from_toml(text, "p.toml").unwrap().to_dict_toml(), text);
     // In another order than stages are listed, lines keep their numbers.
     let mut plan = Plan::default();
     plan.add("a", "colwise(stage=1)", "test").unwrap();

@@ -235,6 +235,12 @@ fn a_line_that_does_not_fit_its_stage_is_refused() {
     ok(plan.add("layers.1.mlp.up_proj", "replicate(stage=2)", "test"));
     let error = refused(&plan, "pp=2");
     assert_eq!((error.code, error.expected.as_deref()), ("E463", Some("a stage below 2")), "{error}");
+    // Without a pipeline, the line would be for the whole model.
+    let text =
+        "[[stages]]\nuntil = \"layers.0\"\nplan = { \"layers.*.mlp.up_proj\" = \"colwise\" }\n[[stages]]\n";
+    let error = refused(&ok(Plan::from_toml(text, "plan.toml")), "tp=2");
+    assert_eq!(error.code, "E463", "{error}");
+    assert!(error.expected.as_deref().unwrap().contains("the axis `pp`"), "{error}");
     // Numbers of stages would be ambiguous.
     let text = "[[stages]]\nuntil = \"layers.0\"\n[[stages]]\nuntil = \"layers.0.attn\"\n[[stages]]\nplan = { \"lm_head\" = \"replicate\" }\n";
     assert_eq!(refused(&ok(Plan::from_toml(text, "plan.toml")), "pp=3").code, "E463");
