@@ -69,7 +69,7 @@ def largest_difference(expected, found):
 
 
 def compare(partita: list, model, mesh, steps, form, folder):
-    """The largest relative difference of losses, and that of states after the last step."""
+    """The largest relative difference of losses, that of states after the last step, and the counts of collectives."""
     settings = [f"train.steps={steps}", f"mesh.shape={mesh}", *SETTINGS[model]]
     flags = [part for setting in settings for part in ("--set", setting)]
     exported = folder / f"{form}-{steps}"
@@ -78,7 +78,9 @@ def compare(partita: list, model, mesh, steps, form, folder):
     runner = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(runner)
     state = exported / "after.safetensors"
-    theirs = [line["loss"] for line in lines(run(sys.executable, exported / "run.py", "--json", "--save", state))]
+    printed = lines(run(sys.executable, exported / "run.py", "--json", "--collectives", "--save", state))
+    theirs = [line["loss"] for line in printed if "loss" in line]
+    counts = {line.pop("kind"): line for line in printed if "kind" in line}
     native = folder / f"native-{form}-{steps}"
     trained = lines(run(*partita, "train", model, "--json", "--no-verify", "--checkpoint-dir", native, *flags))
     ours = [line["loss"] for line in trained if line.get("event") == "step"]
@@ -90,7 +92,7 @@ def compare(partita: list, model, mesh, steps, form, folder):
     found = tensors(runner, state)
     missing = set(expected) ^ set(found)
     assert not missing, missing
-    return losses, largest_difference(expected, found)
+    return losses, largest_difference(expected, found), counts
 
 
 def main():
@@ -111,11 +113,13 @@ def main():
             with tempfile.TemporaryDirectory() as folder:
                 first = compare(partita, model, mesh, 1, form, Path(folder))
                 all_steps = compare(partita, model, mesh, options.steps, form, Path(folder))
-            is_equal = max(*first, all_steps[0]) <= TOLERANCE
+            is_equal = max(*first[:2], all_steps[0]) <= TOLERANCE
+            kinds = [f"{kind} {c['module']} -> {c['compiled']} of {c['tensors']} tensors" for kind, c in first[2].items()]
             failed += not is_equal
             print(
                 f"{model} {mesh} {form}: losses of {options.steps} steps within {all_steps[0]:.1e}; state after 1 step "
-                f"within {first[1]:.1e}, after {options.steps} within {all_steps[1]:.1e}{'' if is_equal else '  DIFFERS'}",
+                f"within {first[1]:.1e}, after {options.steps} within {all_steps[1]:.1e}; "
+                f"collectives of the module -> as compiled: {', '.join(kinds)}{'' if is_equal else '  DIFFERS'}",
                 flush=True,
             )
     sys.exit(1 if failed else 0)

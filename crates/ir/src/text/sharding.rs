@@ -347,6 +347,9 @@ pub(crate) fn print_sharding(
     });
     let mut out = format!("<{symbol}, [{}]", join(dims.collect()));
     if !replicated.is_empty() {
+        // Shardy reads them in the order of the mesh.
+        let mut replicated = replicated.to_vec();
+        replicated.sort();
         let axes = replicated.iter().map(|&a| print_axis(mesh, a)).collect();
         out.push_str(&format!(", replicated={{{}}}", join(axes)));
     }

@@ -38,7 +38,7 @@ impl Event for Exported {
 ///
 /// # Errors
 /// E038 for a form that the source does not have, E275 and E276 for a step that XLA cannot run, E311 to E314 for a
-/// checkpoint that is not there or does not fit, E316 for a file that exists or cannot be written.
+/// checkpoint that is not there or does not fit, E043 and E316 for a file that exists or cannot be written.
 pub fn export(args: &ExportArgs, output: &mut Output) -> Result<()> {
     let form = match args.purpose {
         ExportForm::Safetensors => return export_model(args, output),

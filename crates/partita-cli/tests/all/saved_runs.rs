@@ -166,6 +166,44 @@ fn a_plan_is_exported_in_each_of_its_forms() {
 }
 
 #[test]
+fn a_step_for_xla_is_a_folder_with_its_runner() {
+    let place = crate::place();
+    let export = |line: &str| place.run(&[&line.split(' ').collect::<Vec<_>>()[..], &["--json"]].concat());
+    let outcome = export("export mlp --for xla --mesh fsdp=2 --steps 3 --out step");
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    assert_eq!(number(&outcome, "export", "tensors"), 4.0, "two weights and two biases");
+    let text = |name: &str| fs::read_to_string(place.path("step").join(name)).unwrap();
+    let manifest: Value = serde_json::from_str(&text("manifest.json")).unwrap();
+    assert_eq!((&manifest["format"], &manifest["form"]), (&"partita-xla-1".into(), &"uniform".into()));
+    assert_eq!(manifest["mesh"], serde_json::json!([["fsdp", 2]]));
+    let module = &manifest["modules"][0];
+    assert_eq!(module["ranks"], serde_json::json!([0, 1]));
+    let step = text(module["file"].as_str().unwrap());
+    assert!(
+        step.starts_with("module attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 2 : i32} {")
+    );
+    assert!(step.contains("func.func public @main(") && step.contains("stablehlo.reduce_scatter"));
+    assert!(text("run.py").contains("def main()"));
+    let feeds = fs::read(place.path("step").join("feeds.safetensors")).unwrap();
+    let names = ["1/inputs", "1/targets", "2/inputs", "2/targets", "3/inputs", "3/targets"];
+    assert!(names.iter().all(|name| header(&feeds).0.contains_key(*name)), "a batch for each step");
+    let outcome = export("export mlp --for xla --form global --mesh fsdp=2 --steps 1 --out global");
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let global = fs::read_to_string(place.path("global").join("step.mlir")).unwrap();
+    assert!(
+        global
+            .starts_with("module attributes {mhlo.num_partitions = 2 : i32, mhlo.num_replicas = 1 : i32} {")
+    );
+    assert!(global.contains("sdy.sharding") && !global.contains("stablehlo.reduce_scatter"));
+
+    export("export mlp --for xla --out step").refuses("E043", &["step", "--out"]);
+    export("export mlp --for xla --from step").refuses("E313", &[]);
+    export("export gpt --for xla --mesh pp=2 --microbatches 2").refuses("E276", &["2 stages"]);
+    fs::write(place.path("plan.toml"), "[plan]\n").unwrap();
+    export("export plan.toml --for xla").refuses("E038", &["plan.toml"]);
+}
+
+#[test]
 fn what_cannot_be_evaluated_generated_or_exported_is_refused() {
     let (place, _) = trained("gpt", "dp=1", &["--steps", "1"]);
     fs::create_dir(place.path("empty")).unwrap();

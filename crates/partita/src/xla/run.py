@@ -4,12 +4,13 @@ It compiles the module with XLA through jaxlib (CPU, GPU or TPU devices, one for
 of the initial state, and then feeds, steps and donates: a step's new state takes the memory of the old one. All that is
 known of the step is in `manifest.json`. Tried with jax and jaxlib 0.10.2; the calls of jaxlib are in `Program`.
 
-    python run.py [--steps N] [--json] [--save state.safetensors]
+    python run.py [--steps N] [--json] [--save state.safetensors] [--collectives]
 """
 
 import argparse
 import json
 import os
+import re
 import struct
 import sys
 from pathlib import Path
@@ -92,8 +93,9 @@ class Program:
         ids = np.array([device.id for device in self.devices]).reshape(replicas, partitions)
         build.device_assignment = xla_client.DeviceAssignment.create(ids)
         build.use_spmd_partitioning = build.use_shardy_partitioner = manifest["form"] == "global"
-        text = (folder / module["file"]).read_text()
-        self.executable = backend.get_backend().compile_and_load(text, xla_client.DeviceList(tuple(self.devices)), options)
+        self.text = (folder / module["file"]).read_text()
+        devices = xla_client.DeviceList(tuple(self.devices))
+        self.executable = backend.get_backend().compile_and_load(self.text, devices, options)
 
     def place(self, tensor, value):
         """A global value as an array with this tensor's shard, padded, on each device."""
@@ -120,6 +122,19 @@ class Program:
     def call(self, arguments):
         """The results: for each, the shard on each device."""
         return self.executable.execute_sharded(arguments).disassemble_into_single_device_arrays()
+
+    def collectives(self):
+        """For each kind of collective: how many the module has, how many XLA runs, and how many tensors these carry."""
+        compiled = "".join(module.to_string() for module in self.executable.hlo_modules())
+        counts = {}
+        for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute"):
+            calls = re.findall(rf" {kind.replace('_', '-')}(?:-start)?\(([^)]*)\)", compiled)
+            counts[kind] = {
+                "module": self.text.count(f'"stablehlo.{kind}"('),
+                "compiled": len(calls),
+                "tensors": sum(call.count(",") + 1 for call in calls),
+            }
+        return {kind: count for kind, count in counts.items() if any(count.values())}
 
     def collect(self, tensor, shards):
         """The global value of shards, without their pads."""
@@ -208,6 +223,7 @@ def main():
     parser.add_argument("--steps", type=int, help="how many steps; all that there are batches for by default")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each step")
     parser.add_argument("--save", type=Path, help="a new safetensors file for the state after the last step")
+    parser.add_argument("--collectives", action="store_true", help="count the collectives of the module and of XLA's program")
     options = parser.parse_args()
     manifest = json.loads((options.folder / "manifest.json").read_text())
     ranks = sum(len(module["ranks"]) for module in manifest["modules"])
@@ -224,6 +240,11 @@ def main():
         run = Run(options.folder)
     except (AttributeError, TypeError) as error:
         raise Refused(f"jax {jax.__version__} has other calls than {TRIED}, with which this was tried: {error}") from error
+    if options.collectives:
+        counts = run.program.collectives()
+        for kind, count in counts.items():
+            line = f"{kind}: {count['module']} in the module, {count['compiled']} as compiled, of {count['tensors']} tensors"
+            print(json.dumps({"kind": kind, **count}) if options.json else line, flush=True)
     steps = len(manifest["learning_rates"]) if options.steps is None else options.steps
     for _ in range(steps):
         values = run.step()
