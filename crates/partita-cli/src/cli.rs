@@ -94,6 +94,8 @@ pub enum Command {
     Opt(OptArgs),
     /// Measure training steps, matmuls and collectives in the sizes of published benchmarks.
     Bench(BenchArgs),
+    /// Measure this machine and write a cluster file for --cluster.
+    Calibrate(CalibrateArgs),
     /// Run a command in several processes of this host that share the ranks.
     Launch(LaunchArgs),
     /// Describe this build and this machine.
@@ -246,6 +248,20 @@ pub struct SimulateArgs {
     /// Write the timeline to a new file, for Perfetto or chrome://tracing.
     #[arg(long, value_name = "FILE.json")]
     pub trace: Option<PathBuf>,
+}
+
+/// Flags of `calibrate`.
+#[derive(Args, Clone, Debug)]
+pub struct CalibrateArgs {
+    /// A new file for the figures; by default they are printed.
+    #[arg(long, value_name = "FILE.toml")]
+    pub out: Option<PathBuf>,
+    /// Timed runs of each measurement; the fastest counts.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub repeats: u32,
+    /// Also measure ten steps of models under plans, and print them beside their predictions.
+    #[arg(long)]
+    pub compare: bool,
 }
 
 /// Flags of `estimate`.

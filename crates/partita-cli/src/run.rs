@@ -2,6 +2,7 @@
 
 use crate::cli::{Cli, Command};
 use crate::commands::bench::bench;
+use crate::commands::calibrate::calibrate;
 use crate::commands::estimate::estimate;
 use crate::commands::eval::eval;
 use crate::commands::explain::{explain, page};
@@ -93,6 +94,7 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<Ending> {
         Command::Generate(args) => generate(args, output).map(|()| Ending::Done),
         Command::Export(args) => export(args, output).map(|()| Ending::Done),
         Command::Bench(args) => bench(args, output).map(|()| Ending::Done),
+        Command::Calibrate(args) => calibrate(args, output).map(|()| Ending::Done),
         Command::Launch(args) => launch(args, output),
         Command::Opt(args) => {
             output.text(opt(args)?);

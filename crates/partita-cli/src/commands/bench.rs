@@ -21,9 +21,11 @@ use partita::Config;
 use partita::execution;
 use partita::session::{Execution, Session};
 use partita_base::{Diagnostic, Result, did_you_mean};
+use partita_cost::Cluster;
 use partita_ir::port::LOSS;
-use partita_runtime::{AWAKE, MemoryLimit, Runner, TrainLoop};
+use partita_runtime::{AWAKE, KernelChoice, MemoryLimit, Runner, TrainLoop};
 use partita_schedule::{Plan, ReadyOptions, feed, ready_plan};
+use partita_simulate::simulate;
 use profile::{InstructionTimes, Profile, clocks};
 use serde::Serialize;
 use std::sync::Arc;
@@ -345,6 +347,49 @@ fn session(case: &Case, args: &BenchArgs) -> Result<Session> {
     }
     let execution = Execution { record: args.profile, workers: case.threads, ..Execution::default() };
     Session::new(config)?.with_execution(execution)
+}
+
+/// Seconds of the fastest of so many runs of a case, on as many threads as it has.
+///
+/// # Errors
+/// As [`bench`].
+pub(crate) fn fastest_s(case: &Case, repeats: u32) -> Result<f64> {
+    let mut prepared = Prepared::new(case, &plain())?;
+    for _ in 0..repeats {
+        prepared.run()?;
+    }
+    Ok(prepared.seconds.iter().copied().fold(f64::INFINITY, f64::min))
+}
+
+/// Seconds that the simulator predicts for a step of a case.
+///
+/// # Errors
+/// What building and lowering refuse.
+pub(crate) fn predicted_s(case: &Case, step: &Step, cluster: &Cluster) -> Result<f64> {
+    let session = session(case, &plain())?;
+    let model = session.model()?;
+    let plan = match step.plan() {
+        Some(name) => ready_plan(name, &model.forward, session.mesh(), &case.ready)?,
+        None => Plan::default(),
+    };
+    let set = session.lower(&session.build_part(&model, &plan, step.part())?)?;
+    Ok(simulate(&set, cluster)?.step_s)
+}
+
+/// The flags of a plain measurement.
+fn plain() -> BenchArgs {
+    BenchArgs {
+        suite: None,
+        filter: None,
+        repeats: 1,
+        warmup: 1,
+        mesh: None,
+        threads: None,
+        kernels: KernelChoice::default(),
+        memory_limit: None,
+        profile: false,
+        list: false,
+    }
 }
 
 /// A model's step on a mesh, with parameters and a batch.

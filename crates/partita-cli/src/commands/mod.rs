@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 pub mod bench;
+pub mod calibrate;
 pub mod estimate;
 pub mod eval;
 pub mod explain;

@@ -68,6 +68,8 @@ pub struct Source {
     pub compute: f64,
     /// The factor of its collectives.
     pub communication: f64,
+    /// Seconds of a launch.
+    pub launch_s: f64,
     /// Mean of absolute errors with these constants.
     pub fitted: f64,
     /// Mean and 90th percentile on rows held out within the source.
@@ -84,6 +86,9 @@ impl Event for Rows {
 
 /// Bytes that a process takes on a device beside its tensors: context, kernels, buffers of collectives.
 const CONTEXT_BYTES: f64 = 3.0 * (1u64 << 30) as f64;
+
+/// What an allocator reserves relative to what is in use, where the whole device was measured.
+const RESERVED: f64 = 1.1;
 
 /// Runs the command.
 ///
@@ -114,8 +119,8 @@ fn constants(sources: &[Source]) -> String {
             .to_string();
     for source in sources {
         text += &format!(
-            "[{}]\ncompute = {:.4}\ncommunication = {:.4}\n",
-            source.source, source.compute, source.communication
+            "[{}]\ncompute = {:.4}\ncommunication = {:.4}\nlaunch_s = {:.3e}\n",
+            source.source, source.compute, source.communication, source.launch_s
         );
     }
     text
@@ -163,6 +168,7 @@ fn predict(measured: &[Measured]) -> Rows {
             rows: timed.len(),
             compute: software.compute,
             communication: software.communication,
+            launch_s: software.launch_s,
             fitted,
             held_out: (!held.is_empty()).then(|| {
                 let (mean, tail) = mean_and_tail(held);
@@ -178,11 +184,13 @@ fn predict(measured: &[Measured]) -> Rows {
         let run = runs.iter().find(|run| run.measured.row == row.row);
         let forecast = run.and_then(|run| run.forecast(&software_of[&row.source]).ok());
         let bytes = forecast.as_ref().map(|forecast| forecast.fullest().total());
-        let runs_out =
-            run.zip(bytes).map(|(run, bytes)| bytes + CONTEXT_BYTES > run.cluster.device.memory_bytes as f64);
+        let runs_out = run
+            .zip(bytes)
+            .map(|(run, bytes)| RESERVED * bytes + CONTEXT_BYTES > run.cluster.device.memory_bytes as f64);
         if let (Some(bytes), Some((measured, kind))) = (bytes, &row.memory) {
             let context = if kind.contains("nvidia-smi") { CONTEXT_BYTES } else { 0.0 };
-            memory.push((bytes + context) / measured - 1.0);
+            let reserved = if kind.contains("nvidia-smi") { RESERVED } else { 1.0 };
+            memory.push((reserved * bytes + context) / measured - 1.0);
         }
         if row.ran_out {
             ran_out[0] += 1;
@@ -251,6 +259,7 @@ impl Rows {
                 source.rows.to_string(),
                 format!("{:.3}", source.compute),
                 format!("{:.3}", source.communication),
+                format!("{:.1}", 1e6 * source.launch_s),
                 percent(source.fitted),
                 maybe(source.held_out.map(|[mean, _]| percent(mean))),
                 maybe(source.held_out.map(|[_, tail]| percent(tail))),
@@ -258,8 +267,18 @@ impl Rows {
                 maybe(source.spearman.map(|r| format!("{r:.3}"))),
             ]
         };
-        let head =
-            ["source", "rows", "compute", "communication", "fitted", "held out", "90%", "unseen", "spearman"];
+        let head = [
+            "source",
+            "rows",
+            "compute",
+            "communication",
+            "launch us",
+            "fitted",
+            "held out",
+            "90%",
+            "unseen",
+            "spearman",
+        ];
         text += "\n";
         text += &table(&head, &self.sources.iter().map(source).collect::<Vec<_>>());
         text += &format!(

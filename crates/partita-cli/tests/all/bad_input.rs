@@ -248,3 +248,21 @@ fn a_reader_that_went_away_does_not_end_training() {
     assert_eq!(result.status.code(), Some(0), "{}", String::from_utf8_lossy(&result.stderr));
     assert!(newest(&place.path("saved")).ends_with("step-00000006"));
 }
+
+#[test]
+fn predictions_of_large_models_refuse_what_makes_no_sense() {
+    let place = crate::place();
+    fs::write(place.path("runs.csv"), "row_id,source_id\na,\"b\n").unwrap();
+    place
+        .run(&["simulate", "--rows", "runs.csv", "--json"])
+        .refuses("E513", &["runs.csv:2:3", "closing quote"]);
+    fs::write(place.path("config.json"), "{\"model_type\": \"llama\",\n  hidden: 1}").unwrap();
+    place.run(&["estimate", "config.json", "--json"]).refuses("E512", &["config.json:2:3"]);
+    place.run(&["estimate", "gpt3-175c", "--json"]).refuses("E005", &["did you mean `gpt3-175b`"]);
+    place.run(&["estimate", "mlp", "--json"]).refuses("E511", &["`mlp`", "gpt, llama or bert"]);
+    let large = ["simulate", "gpt3-175b", "--batch", "64", "--microbatches", "8", "--json"];
+    let with = |more: &[&'static str]| [&large[..], more].concat();
+    place.run(&with(&["--mesh", "dp=8", "--cluster", "a100-80g:8x"])).refuses("E477", &["column 12"]);
+    place.run(&with(&["--mesh", "dp=8,tp=8", "--cluster", "a100-80g:8"])).refuses("E474", &["8 ranks", "64"]);
+    place.run(&with(&["--mesh", "dp=128"])).refuses("E511", &["divides into microbatches"]);
+}

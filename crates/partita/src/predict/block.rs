@@ -30,6 +30,8 @@ pub enum Recompute {
     Nothing,
     /// The softmax of the attention and what surrounds it, as fused attention does by itself.
     Attention,
+    /// The feed-forward blocks, from their inputs.
+    FeedForward,
     /// Whole layers, from their inputs.
     Layers,
 }
@@ -104,10 +106,14 @@ impl Place {
 pub enum Work {
     /// A matmul.
     Matmul,
-    /// Attention as one kernel; a causal one skips half of its arithmetic.
+    /// Attention.
     Attention {
         /// Whether later tokens are masked.
         causal: bool,
+        /// Whether it is the gradient.
+        backward: bool,
+        /// Elements of the scores: rows x heads x queries x keys.
+        scores: f64,
     },
     /// Everything else, which moves memory.
     Elementwise,
@@ -188,10 +194,7 @@ impl Block {
 }
 
 fn trace(model: &dyn ModelSource, spec: &BlockSpec) -> Result<Traced> {
-    let target = Accelerator {
-        cpu: Cpu::default(),
-        fused_attention: spec.fused_attention || spec.recompute == Recompute::Attention,
-    };
+    let target = Accelerator { cpu: Cpu::default() };
     let built_model = model.build(spec.rows, spec.dtype, true)?;
     let mesh = Mesh::parse(&format!("tp={}", spec.tp), None)?;
     let ready = ReadyOptions {
@@ -203,8 +206,13 @@ fn trace(model: &dyn ModelSource, spec: &BlockSpec) -> Result<Traced> {
         Some(plan) => plan.clone(),
         None => model.plan(&built_model.forward, &mesh, &ready)?,
     };
-    if spec.recompute == Recompute::Layers {
-        plan.add("layers.*", "checkpoint", "recomputation")?;
+    let recomputed = match spec.recompute {
+        Recompute::Nothing | Recompute::Attention => None,
+        Recompute::FeedForward => Some("layers.*.mlp"),
+        Recompute::Layers => Some("layers.*"),
+    };
+    if let Some(modules) = recomputed {
+        plan.add(modules, "checkpoint", "recomputation")?;
     }
     let options =
         BuildOptions { sequence_parallel: spec.sequence_parallel, ..BuildOptions::new(spec.step.clone()) };
@@ -214,12 +222,36 @@ fn trace(model: &dyn ModelSource, spec: &BlockSpec) -> Result<Traced> {
     let set = lower_stages(&execution::stages(&built), &lowering, &target)?;
     let program = set.programs.first().ok_or_else(|| Diagnostic::new("E511", "the step has no program"))?;
     let whole_parameters = built_model.parameter_count() as f64;
-    Ok(Traced { whole_parameters, ..Traced::of(program, &set, spec.dtype.size_bytes() == 2) })
+    let mut traced = Traced { whole_parameters, ..Traced::of(program, &set) };
+    if !spec.fused_attention {
+        traced.keep_scores(spec.recompute);
+    }
+    Ok(traced)
 }
 
+/// Bytes of a score that attention without a kernel of its own keeps for the backward pass: the softmax and its dropout in
+/// half precision, and the mask of dropout (V. Korthikanti et al., "Reducing Activation Recomputation", 2022, section 4.1).
+const KEPT_BYTES: f64 = 5.0;
+/// Bytes of a score that it needs at a time.
+const SCORE_BYTES: f64 = 9.0;
+
 impl Traced {
-    fn of(program: &Program, set: &ProgramSet, halves: bool) -> Traced {
-        let mut traced = Traced { items: items(program, set, halves), ..Traced::default() };
+    /// Adds the scores of attention to what is kept, or to what is needed at a time.
+    fn keep_scores(&mut self, recompute: Recompute) {
+        let scores = self.items.iter().filter_map(|item| match item.work {
+            Work::Attention { scores, .. } if item.phase == Phase::Forward => Some(scores),
+            _ => None,
+        });
+        let (sum, most) = scores.fold((0.0, 0.0f64), |(sum, most), scores| (sum + scores, most.max(scores)));
+        let layers = Place::Layers as usize;
+        if matches!(recompute, Recompute::Nothing | Recompute::FeedForward) {
+            self.saved[layers] += KEPT_BYTES * sum;
+        }
+        self.transient[layers] += SCORE_BYTES * most;
+    }
+
+    fn of(program: &Program, set: &ProgramSet) -> Traced {
+        let mut traced = Traced { items: items(program, set), ..Traced::default() };
         let mut is_persistent = vec![false; program.buffers.len()];
         for port in &program.inputs {
             let buffer = program.buffer(port.buffer);
@@ -286,19 +318,11 @@ fn writers(program: &Program) -> Vec<Option<usize>> {
     writer
 }
 
-fn items(program: &Program, set: &ProgramSet, halves: bool) -> Vec<Item> {
+fn items(program: &Program, set: &ProgramSet) -> Vec<Item> {
     let item = |instruction: &partita_program::Instruction| {
         let (place, phase) = (Place::of(&instruction.origin.path), instruction.origin.phase);
         match &instruction.action {
-            Action::Compute(compute) => {
-                let mut item = of_region(program, compute, place, phase);
-                // Kernels of masked softmax read and write scores in half precision, and compute in single precision.
-                let is_attention = instruction.origin.path.ends_with(".attn");
-                if is_attention && item.work == Work::Elementwise && item.dtype == DType::F32 && halves {
-                    item.bytes /= 2.0;
-                }
-                Some(item)
-            }
+            Action::Compute(compute) => Some(of_region(program, compute, place, phase)),
             Action::Start(start) => of_collective(&set.collectives[start.collective.index()], place, phase),
             Action::Wait(_) => None,
         }
@@ -328,7 +352,7 @@ fn of_region(program: &Program, compute: &Compute, place: Place, phase: Phase) -
     let mut bytes = (read + written) as f64;
     let flops_of =
         |node: &partita_ir::Node| node.op.cost(&graph.operand_types(node), &graph.result_types(node)).flops;
-    let flops = graph.nodes.iter().map(|node| flops_of(node) * padding(graph, node)).sum();
+    let mut flops: f64 = graph.nodes.iter().map(|node| flops_of(node) * padding(graph, node)).sum();
     let main = graph.nodes.iter().max_by(|a, b| flops_of(a).total_cmp(&flops_of(b)));
     let operand = main.and_then(|node| node.operands.first().or(node.results.first()));
     let dtype = operand.map_or(DType::F32, |&value| graph.ty(value).dtype);
@@ -339,8 +363,8 @@ fn of_region(program: &Program, compute: &Compute, place: Place, phase: Phase) -
         } else if let Some(composite) = node.op.composite() {
             let name = &*composite.definition.name;
             if name.starts_with(ATTENTION.name) {
-                let causal = is_causal(composite);
-                work = Work::Attention { causal };
+                work = attention(graph, node, composite);
+                flops *= alignment(graph, node);
             } else if name == EMBEDDING.name {
                 // Only the rows that are looked up are read.
                 bytes = 2.0 * written as f64;
@@ -352,9 +376,18 @@ fn of_region(program: &Program, compute: &Compute, place: Place, phase: Phase) -
     Item { place, phase, work, flops, bytes, dtype }
 }
 
-/// What a matmul computes beside its own sums, relative to them: matmul units work on tiles, so that each dimension
-/// counts as a multiple of 64; a dimension in half precision that is no multiple of 8 takes the slow path of unaligned
-/// loads, at about half the rate.
+/// What a size costs that does not suit the units of matmuls, which load 128 bytes at a time: a multiple of 8 elements
+/// in half precision is loaded in parts, another size element by element (NVIDIA, "Matrix Multiplication Background",
+/// on alignment).
+fn misfit(size: usize) -> f64 {
+    match size {
+        size if size.is_multiple_of(64) => 1.0,
+        size if size.is_multiple_of(8) => 1.2,
+        _ => 2.0,
+    }
+}
+
+/// The misfit of a matmul in half precision: that of its worst dimension.
 fn padding(graph: &Graph, node: &partita_ir::Node) -> f64 {
     let Op::DotGeneral(dims) = &node.op else { return 1.0 };
     let [lhs, rhs] = [0, 1].map(|at| graph.ty(node.operands[at]));
@@ -371,25 +404,30 @@ fn padding(graph: &Graph, node: &partita_ir::Node) -> f64 {
         free(&rhs.shape, &dims.rhs_batch, &dims.rhs_contracting),
         contracted,
     ];
-    let padded =
-        sizes.iter().map(|&size| size.next_multiple_of(64) as f64 / size.max(1) as f64).product::<f64>();
-    let is_unaligned = sizes.iter().any(|size| !size.is_multiple_of(8));
-    padded * if is_unaligned { 2.0 } else { 1.0 }
+    sizes.into_iter().map(misfit).fold(1.0, f64::max)
 }
 
-fn is_causal(composite: &Composite) -> bool {
-    matches!(composite.attributes.get("causal"), Some(partita_ir::Attribute::Bool(true)))
+/// The misfit of the features of a head.
+fn alignment(graph: &Graph, node: &partita_ir::Node) -> f64 {
+    graph.ty(node.operands[0]).shape.last().map_or(1.0, |&features| misfit(features))
+}
+
+fn attention(graph: &Graph, node: &partita_ir::Node, composite: &Composite) -> Work {
+    let causal = matches!(composite.attributes.get("causal"), Some(partita_ir::Attribute::Bool(true)));
+    // Queries [rows, heads, tokens, features], keys [rows, groups, tokens, features].
+    let [queries, keys] = [0, 1].map(|at| &graph.ty(node.operands[at]).shape);
+    let count = |shape: &[usize]| shape.iter().product::<usize>();
+    let scores = count(&queries[..queries.len().min(3)]) * keys.get(2).copied().unwrap_or(1);
+    Work::Attention { causal, backward: &*composite.definition.name != ATTENTION.name, scores: scores as f64 }
 }
 
 fn has_matmul(graph: &Graph) -> bool {
     graph.nodes.iter().any(|node| matches!(node.op, Op::DotGeneral(_)))
 }
 
-/// The device that programs are compiled for: the kernels of the CPU device, with or without one for attention, and no
-/// scratch memory.
+/// The device that programs are compiled for: the kernels of the CPU device, and no scratch memory.
 struct Accelerator {
     cpu: Cpu,
-    fused_attention: bool,
 }
 
 impl fmt::Debug for Accelerator {
@@ -400,8 +438,7 @@ impl fmt::Debug for Accelerator {
 
 impl Target for Accelerator {
     fn has_kernel(&self, composite: &Composite) -> bool {
-        let is_attention = composite.definition.name.starts_with(ATTENTION.name);
-        if is_attention { self.fused_attention } else { self.cpu.has_kernel(composite) }
+        self.cpu.has_kernel(composite)
     }
 
     fn fusible(&self, composite: &Composite) -> Result<(), String> {

@@ -8,7 +8,7 @@
 
 use super::Blocks;
 use super::block::{BlockSpec, Recompute};
-use super::step::{Bytes, Job, ParameterBytes, Software};
+use super::step::{AttentionKernel, Bytes, Job, ParameterBytes, Software};
 use crate::models::ModelSource;
 use partita_base::{DType, Diagnostic, Result};
 use partita_cost::Cluster;
@@ -176,6 +176,7 @@ fn job(
         shard_group: if zero > 0 { dp } else { 1 },
         overlaps: true,
         matmul_rate: 1.0,
+        attention: AttentionKernel::Fused(0.5),
         bytes: ParameterBytes {
             parameter: 4.0,
             gradient: 4.0,

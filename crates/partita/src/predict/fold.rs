@@ -1,7 +1,7 @@
 //! The step of a session as a job: the axes of its mesh, its plan and its config.
 
 use super::block::{BlockSpec, Recompute};
-use super::step::{Job, own_bytes};
+use super::step::{AttentionKernel, Job, own_bytes};
 use crate::session::Session;
 use partita_base::{Diagnostic, Result};
 use partita_nn::Optimizer;
@@ -103,6 +103,7 @@ pub fn job(session: &Session) -> Result<Job> {
         shard_group,
         overlaps: true,
         matmul_rate: 1.0,
+        attention: AttentionKernel::Fused(0.5),
         bytes: own_bytes(config.train.dtype, states(&config.step.optimizer)),
     })
 }

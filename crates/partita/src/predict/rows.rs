@@ -2,7 +2,7 @@
 
 use super::block::{BlockSpec, Recompute};
 use super::csv::{Csv, Row};
-use super::step::{Job, ParameterBytes};
+use super::step::{AttentionKernel, Job, ParameterBytes};
 use crate::models::ModelSource;
 use partita_base::{DType, Diagnostic, Result};
 use partita_cost::{Cluster, gpu};
@@ -128,7 +128,8 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
     if heads % tp != 0 {
         return Err(why(format!("{heads} heads do not divide over tp {tp}")));
     }
-    if pp * chunks > layers {
+    // Embedding and head may take the place of a layer.
+    if pp * chunks > layers + 2 {
         return Err(why(format!("{layers} layers do not fill {pp} x {chunks} stages")));
     }
     let mbs = match row.count("mbs")? {
@@ -151,9 +152,12 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
         return Err(why(format!("no 8-bit matmuls on `{name}`")));
     }
     let attention = row.text("attn_impl");
+    // A source of half precision that names no kernel is of the time before they were common.
+    let is_unfused = attention.starts_with("unfused") || attention.is_empty() && dtype.starts_with("fp16");
     let recompute = match row.text("recompute") {
         "full" => Recompute::Layers,
         text if text.starts_with("selective_layers") || text.contains("save_qkv") => Recompute::Layers,
+        "selective_op" => Recompute::FeedForward,
         text if text.starts_with("selective") => Recompute::Attention,
         _ => Recompute::Nothing,
     };
@@ -182,7 +186,7 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
                 sequence_parallel,
                 vocab_parallel: tp > 1,
                 recompute,
-                fused_attention: !attention.starts_with("unfused"),
+                fused_attention: !is_unfused,
                 step: StepOptions { grad_norm: false, ..StepOptions::new(Optimizer::adam()) },
                 plan: None,
             },
@@ -198,22 +202,48 @@ fn job(row: &Row) -> std::result::Result<(Job, Cluster), Refusal> {
             microbatches: gbs / (mbs * dp),
             zero,
             shard_group,
-            overlaps: is_sharded
-                || row.text("overlap_notes").to_lowercase().contains("overlap")
-                    && !row.text("overlap_notes").contains("no grad overlap"),
+            overlaps: overlaps(row.text("overlap_notes"), is_sharded),
+            attention: if is_unfused {
+                AttentionKernel::Unfused
+            } else if attention.contains("cudnn") || device.half_flops_per_s < 400e12 {
+                AttentionKernel::Fused(0.5)
+            } else {
+                // Kernels written for the generation before.
+                AttentionKernel::Fused(0.32)
+            },
             matmul_rate: if is_eighth { device.eighth_flops_per_s / device.half_flops_per_s } else { 1.0 },
             bytes: if is_sharded {
                 // Parameters, gradients and moments in single precision, each sharded; gathered in half precision.
                 let reduced = if dtype.contains("PURE") { 2.0 } else { 4.0 };
                 ParameterBytes { parameter: 4.0, gradient: 4.0, state: 8.0, reduced, gathered: 2.0 }
             } else {
-                // A half precision copy, and master parameters and moments in single precision.
-                let gradient = if megatron_half { 2.0 } else { 4.0 };
-                ParameterBytes { parameter: 2.0, gradient, state: 12.0, reduced: gradient, gathered: 2.0 }
+                // Parameters and gradients in half precision; master parameters and moments in single precision, and
+                // gradients in single precision too: in DeepSpeed they belong to the sharded states in f16 and not in
+                // bf16, in Megatron-LM bf16 gradients are kept in single precision alone.
+                let is_deepspeed = row.text("overlap_notes").contains("DeepSpeed");
+                let (gradient, state) = match (is_deepspeed, megatron_half) {
+                    (true, true) => (2.0, 16.0),
+                    (true, false) => (6.0, 12.0),
+                    (false, true) => (2.0, 12.0),
+                    (false, false) => (4.0, 12.0),
+                };
+                ParameterBytes {
+                    parameter: 2.0,
+                    gradient,
+                    state,
+                    reduced: f64::min(gradient, 4.0),
+                    gathered: 2.0,
+                }
             },
         },
         cluster,
     ))
+}
+
+/// Whether collectives of data parallel ranks hide behind compute, by what the source says.
+fn overlaps(notes: &str, is_sharded: bool) -> bool {
+    let says = notes.to_lowercase().contains("overlap") && !notes.contains("no grad overlap");
+    says || is_sharded && !notes.is_empty()
 }
 
 fn model(

@@ -2,7 +2,7 @@
 //!
 //! The work of a stage is that of its layers and, on the first and last one, of the ends of the model. The timetable runs
 //! over a clock with these durations. Where it has too many tasks, or more stages on a slice than a named timetable, its
-//! closed form replaces it: all microbatches on the slowest slice, and a ramp of one microbatch over the other slices, as
+//! closed form is used: all microbatches on the slowest slice, and a ramp of one microbatch over the other slices, as
 //! short as a slice has stages (D. Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
 //! Megatron-LM", 2021, section 2.2).
 //!
@@ -49,6 +49,8 @@ pub struct Job {
     pub overlaps: bool,
     /// The rate of matmuls of layers relative to that of the cluster's device: 2 for most devices in 8 bits.
     pub matmul_rate: f64,
+    /// How attention is computed.
+    pub attention: AttentionKernel,
     /// Bytes of a parameter and of what belongs to it.
     pub bytes: ParameterBytes,
 }
@@ -75,16 +77,28 @@ pub struct Software {
     pub compute: f64,
     /// Factor of the time of collectives.
     pub communication: f64,
+    /// Seconds that each kernel takes beside its work.
+    pub launch_s: f64,
 }
 
 impl Default for Software {
     fn default() -> Software {
-        Software { compute: 1.0, communication: 1.0 }
+        Software { compute: 1.0, communication: 1.0, launch_s: 0.0 }
     }
 }
 
-/// The part of the peak that fused attention reaches, relative to a matmul of its size.
-const ATTENTION: f64 = 0.5;
+/// How attention is computed.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum AttentionKernel {
+    /// As one kernel, which reaches this part of the rate of a matmul.
+    Fused(f64),
+    /// As matmuls with a softmax between them: 13 bytes of each score move in the forward pass and 17 in the backward
+    /// pass, those of the fused softmax and the dropout of Megatron-LM in half precision.
+    Unfused,
+}
+
+/// The part of the rate of a large matmul that the small ones of attention reach.
+const UNFUSED: f64 = 0.6;
 /// The part of a link's bandwidth that a collective reaches.
 const LINK: f64 = 0.8;
 
@@ -146,11 +160,17 @@ impl Forecast {
 struct Seconds {
     compute: f64,
     exchange: f64,
+    /// The number of kernels.
+    kernels: f64,
 }
 
 impl Seconds {
     fn with(self, software: &Software) -> Seconds {
-        Seconds { compute: self.compute * software.compute, exchange: self.exchange * software.communication }
+        Seconds {
+            compute: self.compute * software.compute + self.kernels * software.launch_s,
+            exchange: self.exchange * software.communication,
+            kernels: self.kernels,
+        }
     }
 
     fn sum(self) -> f64 {
@@ -158,16 +178,32 @@ impl Seconds {
     }
 
     fn times(self, count: f64) -> Seconds {
-        Seconds { compute: self.compute * count, exchange: self.exchange * count }
+        Seconds {
+            compute: self.compute * count,
+            exchange: self.exchange * count,
+            kernels: self.kernels * count,
+        }
     }
 
     fn plus(self, other: Seconds) -> Seconds {
-        Seconds { compute: self.compute + other.compute, exchange: self.exchange + other.exchange }
+        Seconds {
+            compute: self.compute + other.compute,
+            exchange: self.exchange + other.exchange,
+            kernels: self.kernels + other.kernels,
+        }
     }
 }
 
+/// What a job says about kernels.
+#[derive(Clone, Copy, Debug)]
+struct Rates {
+    matmul: f64,
+    attention: AttentionKernel,
+}
+
 /// Seconds of an instruction.
-fn item_s(item: &Item, cluster: &Cluster, matmul_rate: f64) -> Seconds {
+fn item_s(item: &Item, cluster: &Cluster, Rates { matmul: matmul_rate, attention }: Rates) -> Seconds {
+    let one = Seconds { kernels: 1.0, ..Seconds::default() };
     let device = &cluster.device;
     let memory_s = device.memory_s(item.bytes.max(1.0));
     let matmul_s = |flops: f64, part: f64| {
@@ -177,14 +213,22 @@ fn item_s(item: &Item, cluster: &Cluster, matmul_rate: f64) -> Seconds {
     match &item.work {
         Work::Matmul => {
             let rate = if item.place == Place::Layers { matmul_rate } else { 1.0 };
-            Seconds { compute: matmul_s(item.flops, rate), exchange: 0.0 }
+            Seconds { compute: matmul_s(item.flops, rate), ..one }
         }
-        Work::Attention { causal } => {
-            let flops = if *causal { item.flops / 2.0 } else { item.flops };
-            // Scores are computed in the type of the operands, whatever their sums have.
-            Seconds { compute: matmul_s(flops, ATTENTION), exchange: 0.0 }
+        Work::Attention { causal, backward, scores } => {
+            let seconds = match attention {
+                AttentionKernel::Fused(part) => {
+                    matmul_s(if *causal { item.flops / 2.0 } else { item.flops }, part)
+                }
+                AttentionKernel::Unfused => {
+                    // The gradient of a kernel computes the scores again; here they are kept.
+                    let (flops, bytes) = if *backward { (0.8, 17.0) } else { (1.0, 13.0) };
+                    matmul_s(item.flops * flops, UNFUSED) + device.memory_s((scores * bytes).max(1.0))
+                }
+            };
+            Seconds { compute: seconds, ..one }
         }
-        Work::Elementwise => Seconds { compute: memory_s, exchange: 0.0 },
+        Work::Elementwise => Seconds { compute: memory_s, ..one },
         Work::Collective(kind, members) => {
             let cost = match kind {
                 CollectiveKind::AllReduce => Cost::AllReduce,
@@ -194,14 +238,14 @@ fn item_s(item: &Item, cluster: &Cluster, matmul_rate: f64) -> Seconds {
                 CollectiveKind::CollectivePermute | CollectiveKind::Send => Cost::Permute,
             };
             let seconds = cost.seconds(item.bytes / LINK, &cluster.rings_among(members));
-            Seconds { compute: 0.0, exchange: seconds }
+            Seconds { exchange: seconds, ..one }
         }
     }
 }
 
-fn traced_s(traced: &Traced, cluster: &Cluster, matmul_rate: f64, wanted: impl Fn(&Item) -> bool) -> Seconds {
+fn traced_s(traced: &Traced, cluster: &Cluster, rates: Rates, wanted: impl Fn(&Item) -> bool) -> Seconds {
     let items = traced.items.iter().filter(|item| wanted(item));
-    items.fold(Seconds::default(), |sum, item| sum.plus(item_s(item, cluster, matmul_rate)))
+    items.fold(Seconds::default(), |sum, item| sum.plus(item_s(item, cluster, rates)))
 }
 
 /// Seconds of one microbatch by part of the model: forward and backward.
@@ -215,17 +259,18 @@ struct Pieces {
 }
 
 impl Pieces {
-    fn of(block: &Block, cluster: &Cluster, matmul_rate: f64, cp: usize) -> Pieces {
+    fn of(block: &Block, cluster: &Cluster, rates: Rates, cp: usize) -> Pieces {
         let pass = |traced: &Traced, backward: bool, place: Option<Place>| {
-            traced_s(traced, cluster, matmul_rate, |item| {
+            traced_s(traced, cluster, rates, |item| {
                 let of_pass = if backward { item.phase.is_backward() } else { item.phase == Phase::Forward };
                 of_pass && place.is_none_or(|place| item.place == place)
             })
         };
-        let share = |seconds: Seconds| seconds.times(1.0 / cp as f64);
+        let share = |seconds: Seconds| Seconds { kernels: seconds.kernels, ..seconds.times(1.0 / cp as f64) };
         let less = |a: Seconds, b: Seconds| Seconds {
             compute: (a.compute - b.compute).max(0.0),
             exchange: (a.exchange - b.exchange).max(0.0),
+            kernels: (a.kernels - b.kernels).max(0.0),
         };
         let both = |of: &dyn Fn(bool) -> Seconds| [of(false), of(true)];
         let layer =
@@ -235,9 +280,8 @@ impl Pieces {
             let index = usize::from(backward);
             less(less(pass(&block.one, backward, None), layer[index]), first[index])
         });
-        let update = |traced: &Traced| {
-            traced_s(traced, cluster, matmul_rate, |item| item.phase == Phase::Update).compute
-        };
+        let update =
+            |traced: &Traced| traced_s(traced, cluster, rates, |item| item.phase == Phase::Update).compute;
         let of_layer = (update(&block.two) - update(&block.one)).max(0.0);
         let [first, layer, last] =
             [first, layer, last].map(|[forward, backward]| [share(forward), share(backward)]);
@@ -253,7 +297,7 @@ pub fn layers_of_stages(layers: usize, stages: usize) -> Vec<usize> {
     (0..stages).map(|stage| each + usize::from((begin..begin + left).contains(&stage))).collect()
 }
 
-/// Tasks beyond which the closed form replaces the clock.
+/// Tasks beyond which the closed form is used, not the clock.
 const MOST_TASKS: usize = 60_000;
 
 /// A job with the seconds of its pieces on a cluster, before constants of software.
@@ -282,7 +326,8 @@ pub struct StepSeconds {
 impl Priced {
     /// Prices the pieces of a job.
     pub fn of(job: &Job, block: &Block, cluster: &Cluster) -> Priced {
-        let pieces = Pieces::of(block, cluster, job.matmul_rate, job.cp);
+        let pieces =
+            Pieces::of(block, cluster, Rates { matmul: job.matmul_rate, attention: job.attention }, job.cp);
         let sharded = if job.zero == 0 { 1.0 } else { job.shard_group as f64 };
         let layers_per_slice = (job.layers as f64 / job.pp as f64).ceil();
         // The programs keep what they keep; a run with a master copy or another gradient moves more.
@@ -410,9 +455,12 @@ fn timetable_s(job: &Job, per_stage: &[[Seconds; 2]], slowest: Seconds) -> Resul
     let all: f64 = per_stage.iter().map(|[forward, backward]| forward.sum() + backward.sum()).sum();
     let ramp = all / stages as f64 * (job.pp - 1) as f64 * if splits { 1.0 / 3.0 } else { 1.0 };
     let (pp, chunks) = (job.pp as f64, job.chunks as f64);
+    let fills = job.order.as_ref().is_some_and(|order| order.name() == "zb-h2");
     let in_flight = (0..stages).map(|stage| {
         let slice = (stage % job.pp) as f64;
-        let most = if job.chunks == 1 {
+        let most = if fills {
+            2.0 * (pp - slice) - 1.0
+        } else if job.chunks == 1 {
             pp - slice
         } else {
             (pp - 1.0 - slice) * 2.0 / chunks + (chunks - 1.0) * pp / chunks + 1.0 / chunks
@@ -542,6 +590,7 @@ pub fn recompute_name(recompute: Recompute) -> &'static str {
     match recompute {
         Recompute::Nothing => "none",
         Recompute::Attention => "attention",
+        Recompute::FeedForward => "feed-forward",
         Recompute::Layers => "full",
     }
 }

@@ -15,6 +15,7 @@ mod pipelines;
 mod pipelines_random;
 mod pipelines_sweep;
 mod planned;
+mod predict;
 mod recorded;
 mod refusals;
 mod remat;

@@ -1,0 +1,255 @@
+//! `partita calibrate`: the figures of this machine as a cluster file. A rank is one thread: products of matrices and copies
+//! of growing sizes give the rates and the efficiency curves, which hold the constant time of a small op too; a sum over
+//! two ranks gives latency and bandwidth of their link.
+
+use crate::cli::CalibrateArgs;
+use crate::commands::bench::exchange::Traffic;
+use crate::commands::bench::models::Step;
+use crate::commands::bench::suites::{Case, Suite, Work};
+use crate::commands::bench::{fastest_s, predicted_s};
+use crate::files::write_new;
+use crate::output::Output;
+use crate::output::events::Event;
+use crate::output::format::table;
+use crate::run::answer;
+use partita_base::Result;
+use partita_cost::{Algorithm, Cluster, Curve, Level, Link};
+use partita_schedule::ReadyOptions;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The figures of a machine.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Calibration {
+    /// Operations per second of the best product of matrices.
+    pub flops_per_s: f64,
+    /// The part of it by operations.
+    pub flops_efficiency: Vec<(f64, f64)>,
+    /// Bytes per second of the best copy, reads and writes together.
+    pub memory_bytes_per_s: f64,
+    /// The part of it by bytes.
+    pub memory_efficiency: Vec<(f64, f64)>,
+    /// Seconds of a message.
+    pub latency_s: f64,
+    /// Bytes per second between two ranks.
+    pub link_bytes_per_s: f64,
+    /// Steps beside their predictions.
+    pub compared: Vec<Compared>,
+}
+
+/// A step beside its prediction.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Compared {
+    /// The model.
+    pub model: &'static str,
+    /// The mesh.
+    pub mesh: &'static str,
+    /// Predicted seconds.
+    pub predicted_s: f64,
+    /// Measured seconds.
+    pub measured_s: f64,
+}
+
+impl Event for Calibration {
+    const NAME: &'static str = "calibration";
+}
+
+/// Sizes of square products.
+const PRODUCTS: [usize; 6] = [16, 32, 64, 128, 256, 512];
+/// Bytes of copies.
+const COPIES: [usize; 6] = [1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22, 1 << 25];
+/// Bytes of sums over two ranks: one for the latency, one for the bandwidth.
+const SUMS: [usize; 2] = [1 << 9, 1 << 22];
+
+/// Ten steps: models under the ready plans of meshes.
+const COMPARED: [(&str, &str); 10] = [
+    ("tiny", "dp=1"),
+    ("tiny", "dp=2"),
+    ("tiny", "tp=2"),
+    ("tiny", "fsdp=2"),
+    ("small", "dp=1"),
+    ("small", "dp=2"),
+    ("small", "tp=2"),
+    ("alpa", "dp=1"),
+    ("alpa", "dp=2"),
+    ("alpa", "tp=2"),
+];
+
+/// Runs the command.
+///
+/// # Errors
+/// E043 if the file cannot be written; what preparing a measurement refuses.
+pub fn calibrate(args: &CalibrateArgs, output: &mut Output) -> Result<()> {
+    let calibration = output.during("measuring this machine", || measure(args))?;
+    if let Some(path) = &args.out {
+        let text = calibration.toml();
+        write_new(path, "the figures", "--out", |file| std::io::Write::write_all(file, text.as_bytes()))?;
+    }
+    answer(&calibration, Calibration::text, output);
+    Ok(())
+}
+
+fn case(name: &str, mesh: &str, ranks: usize, work: Work) -> Case {
+    Case {
+        suite: Suite::Gemm,
+        name: name.to_string(),
+        mesh: mesh.to_string(),
+        ready: ReadyOptions::default(),
+        threads: Some(ranks),
+        work,
+    }
+}
+
+fn measure(args: &CalibrateArgs) -> Result<Calibration> {
+    let mut products = Vec::new();
+    for size in PRODUCTS {
+        let seconds =
+            fastest_s(&case("product", "dp=1", 1, Work::Step(Step::Product([size; 3]))), args.repeats)?;
+        products.push((2.0 * (size as f64).powi(3), seconds));
+    }
+    let mut copies = Vec::new();
+    for bytes in COPIES {
+        let work = Work::Traffic { traffic: Traffic::Copy, bytes, times: 16 };
+        copies.push((2.0 * bytes as f64, fastest_s(&case("copy", "dp=1", 1, work), args.repeats)?));
+    }
+    let mut sums = Vec::new();
+    for bytes in SUMS {
+        let work = Work::Traffic { traffic: Traffic::AllReduce, bytes, times: 16 };
+        sums.push(fastest_s(&case("sum", "dp=2", 2, work), args.repeats)?);
+    }
+    let (flops_per_s, flops_efficiency) = rate_and_curve(&products);
+    let (memory_bytes_per_s, memory_efficiency) = rate_and_curve(&copies);
+    let mut calibration = Calibration {
+        flops_per_s,
+        flops_efficiency,
+        memory_bytes_per_s,
+        memory_efficiency,
+        // A sum over two ranks is two hops, and moves the tensor once in all.
+        latency_s: sums[0] / 2.0,
+        link_bytes_per_s: SUMS[1] as f64 / (sums[1] - sums[0]).max(1e-9),
+        compared: Vec::new(),
+    };
+    if args.compare {
+        let cluster = calibration.cluster()?;
+        for (model, mesh) in COMPARED {
+            let step = if model == "alpa" { Step::Alpa } else { Step::gpt(model) };
+            let ranks = if mesh.ends_with("=2") { 2 } else { 1 };
+            let case = case(model, mesh, ranks, Work::Step(step.clone()));
+            let measured_s = fastest_s(&case, args.repeats)?;
+            let predicted_s = predicted_s(&case, &step, &cluster)?;
+            calibration.compared.push(Compared { model, mesh, predicted_s, measured_s });
+        }
+    }
+    Ok(calibration)
+}
+
+/// The best rate of (amount, seconds), and the part of it by amount, such that more work takes no less time.
+fn rate_and_curve(measured: &[(f64, f64)]) -> (f64, Vec<(f64, f64)>) {
+    let best = measured.iter().map(|(amount, seconds)| amount / seconds).fold(0.0, f64::max);
+    let mut curve: Vec<(f64, f64)> = Vec::new();
+    for &(amount, seconds) in measured {
+        let reached = (amount / seconds / best).min(1.0);
+        let most = curve.last().map_or(1.0, |&(smaller, part)| part * amount / smaller);
+        curve.push((amount, reached.min(most)));
+    }
+    (best, curve)
+}
+
+impl Calibration {
+    /// The figures as a cluster of any number of ranks.
+    fn cluster(&self) -> Result<Cluster> {
+        let mut cluster = Cluster::default();
+        let device = &mut cluster.device;
+        (device.flops_per_s, device.flops_per_s_by_type) = (self.flops_per_s, BTreeMap::new());
+        device.memory_bytes_per_s = self.memory_bytes_per_s;
+        device.flops_efficiency = Curve::new(self.flops_efficiency.clone())?;
+        device.memory_efficiency = Curve::new(self.memory_efficiency.clone())?;
+        let link = Link {
+            latency_s: self.latency_s,
+            bytes_per_s: self.link_bytes_per_s,
+            algorithm: Algorithm::Ring,
+        };
+        cluster.levels = vec![Level { ranks: None, link }];
+        cluster.check()?;
+        Ok(cluster)
+    }
+
+    /// The cluster file.
+    fn toml(&self) -> String {
+        let curve = |points: &[(f64, f64)]| {
+            points
+                .iter()
+                .map(|(size, part)| format!("[{size:.0}.0, {part:.6}]"))
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        format!(
+            "# Measured by `partita calibrate`: one rank is one thread of this machine.\nname = \"laptop\"\n\
+             flops_per_s = {:.6e}\nflops_efficiency = [{}]\nmemory_bytes_per_s = {:.6e}\nmemory_efficiency = [{}]\n\
+             links = [{{ latency_s = {:.3e}, bytes_per_s = {:.6e} }}]\n",
+            self.flops_per_s,
+            curve(&self.flops_efficiency),
+            self.memory_bytes_per_s,
+            curve(&self.memory_efficiency),
+            self.latency_s,
+            self.link_bytes_per_s
+        )
+    }
+
+    fn text(&self) -> String {
+        let mut text = self.toml();
+        if self.compared.is_empty() {
+            return text;
+        }
+        let error = |row: &Compared| row.predicted_s / row.measured_s - 1.0;
+        let row = |row: &Compared| {
+            vec![
+                row.model.to_string(),
+                row.mesh.to_string(),
+                format!("{:.2}", 1e3 * row.predicted_s),
+                format!("{:.2}", 1e3 * row.measured_s),
+                format!("{:.1}%", 100.0 * error(row)),
+            ]
+        };
+        text += "\n";
+        let rows: Vec<Vec<String>> = self.compared.iter().map(row).collect();
+        text += &table(&["model", "mesh", "predicted ms", "measured ms", "error"], &rows);
+        let mean = self.compared.iter().map(|row| error(row).abs()).sum::<f64>() / self.compared.len() as f64;
+        text += &format!("mean error {:.1}%\n", 100.0 * mean);
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_curve_never_lets_more_work_take_less_time() {
+        // The third measurement is a lucky one: it took less time than the second.
+        let (best, curve) = rate_and_curve(&[(1.0, 1.0), (10.0, 5.0), (20.0, 4.0)]);
+        assert_eq!(best, 5.0);
+        assert_eq!(curve, [(1.0, 0.2), (10.0, 0.4), (20.0, 0.8)]);
+        Curve::new(curve).unwrap();
+    }
+
+    #[test]
+    fn the_file_is_the_cluster() {
+        let calibration = Calibration {
+            flops_per_s: 5e10,
+            flops_efficiency: vec![(100.0, 0.5), (1e6, 1.0)],
+            memory_bytes_per_s: 1e10,
+            memory_efficiency: vec![(1e3, 0.25), (1e6, 1.0)],
+            latency_s: 2e-6,
+            link_bytes_per_s: 4e9,
+            compared: Vec::new(),
+        };
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("here.toml");
+        std::fs::write(&path, calibration.toml()).unwrap();
+        let overrides = [format!("cluster.name={}", toml::Value::from(path.to_str().unwrap()))];
+        let read = partita::Config::load("gpt", &overrides).unwrap().cluster;
+        let own = calibration.cluster().unwrap();
+        assert_eq!((read.levels, read.device), (own.levels, own.device));
+    }
+}

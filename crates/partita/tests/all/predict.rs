@@ -1,0 +1,189 @@
+//! Predictions from a folded layer against whole programs, published sizes and published answers.
+
+use partita::models::named::{from_hugging_face, names};
+use partita::predict::Blocks;
+use partita::predict::estimate::needs;
+use partita::predict::fold::job;
+use partita::predict::rows::read;
+use partita::predict::step::{Software, layers_of_stages};
+use partita::{Config, Session};
+use partita_cost::Cluster;
+use partita_ir::Role;
+use partita_simulate::simulate;
+
+/// The session of a model with overrides.
+fn session(name: &str, overrides: &[&str]) -> Session {
+    let overrides: Vec<String> = overrides.iter().map(|item| item.to_string()).collect();
+    Session::load(name, &overrides).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn a_folded_step_is_the_whole_one() {
+    // Parameters and states are those of the whole programs to the byte, whatever the mesh; time is near that of the
+    // executor over a clock on one rank, where nothing overlaps.
+    let sizes = ["model.layers=6", "model.dim=512", "model.heads=8", "model.sequence=128", "train.batch=8"];
+    for (name, mesh) in
+        [("gpt", "dp=1"), ("gpt", "tp=2"), ("llama", "dp=2,tp=2"), ("llama", "pp=2"), ("bert", "pp=2,tp=2")]
+    {
+        let mesh = format!("mesh.shape='{mesh}'");
+        let mut overrides = sizes.to_vec();
+        overrides.extend([mesh.as_str(), "train.microbatches=2", "cluster.name=a100-8", "train.dtype=bf16"]);
+        let session = session(name, &overrides);
+        let cluster = &session.config().cluster;
+        let job = job(&session).unwrap_or_else(|error| panic!("{error}"));
+        let forecast = Blocks::default().forecast(&job, cluster, &Software::default()).unwrap();
+        let set = session.lower(&session.build().unwrap()).unwrap();
+        let whole: usize = session.model().unwrap().parameter_count();
+        assert_eq!(forecast.parameters, whole as f64, "{name} {mesh}");
+        for program in &set.programs {
+            let slice = program.rank() * job.pp / session.mesh().rank_count();
+            let bytes = |wanted: fn(&Role) -> bool| -> f64 {
+                let ports = program.inputs.iter().filter(|port| wanted(&port.role));
+                ports.map(|port| program.buffer(port.buffer).bytes as f64).sum()
+            };
+            let (parameters, states) =
+                (bytes(|role| *role == Role::Param), bytes(|role| matches!(role, Role::StateOf(_))));
+            let folded = forecast.stages[slice];
+            assert_eq!(
+                (folded.parameters, folded.optimizer_state),
+                (parameters, states),
+                "{name} {mesh}: slice {slice}"
+            );
+        }
+        if session.mesh().rank_count() == 1 {
+            let clocked = simulate(&set, cluster).unwrap().step_s;
+            let ratio = forecast.seconds.step_s / clocked;
+            assert!(
+                (0.7..1.4).contains(&ratio),
+                "{name} {mesh}: {} s folded, {clocked} s whole",
+                forecast.seconds.step_s
+            );
+        }
+    }
+}
+
+#[test]
+fn layers_are_spread_evenly_with_the_ends_last() {
+    assert_eq!(layers_of_stages(8, 4), [2, 2, 2, 2]);
+    assert_eq!(layers_of_stages(6, 4), [1, 2, 2, 1]);
+    assert_eq!(layers_of_stages(2, 4), [0, 1, 1, 0]);
+}
+
+#[test]
+fn named_models_have_their_published_sizes() {
+    // Billions of parameters, by the papers and model cards.
+    let published = [
+        ("gpt2-124m", 0.124),
+        ("gpt2-1.5b", 1.558),
+        ("gpt3-175b", 174.6),
+        ("gpt-529.6b", 529.6),
+        ("llama-7b", 6.738),
+        ("llama2-70b", 68.98),
+        ("llama3-8b", 8.030),
+        ("llama3-405b", 405.9),
+        ("bert-large", 0.335),
+    ];
+    for (name, billions) in published {
+        assert!(names().contains(&name));
+        let session = session(name, &["train.batch=1"]);
+        let job = job(&session).unwrap();
+        let cluster = Cluster::ready("a100-80g").unwrap();
+        let parameters =
+            Blocks::default().forecast(&job, &cluster, &Software::default()).unwrap().parameters / 1e9;
+        assert!((parameters / billions - 1.0).abs() < 0.005, "{name}: {parameters} billion");
+    }
+}
+
+#[test]
+fn a_description_of_hugging_face_is_a_model() {
+    let text = r#"{"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 8192}"#;
+    let table = from_hugging_face(text, "config.json").unwrap();
+    assert_eq!(table["kv_heads"].as_integer(), Some(8));
+    for (text, at) in [
+        ("{\"model_type\": \n \"llama\",, }", "config.json:2:10"),
+        ("{\"model_type\": \"mamba\"}", "config.json"),
+        ("{\"model_type\": \"gpt2\", \"n_layer\": 0}", "config.json"),
+    ] {
+        let error = from_hugging_face(text, "config.json").unwrap_err();
+        assert_eq!((error.code, error.at.as_deref()), ("E512", Some(at)), "{error}");
+    }
+}
+
+#[test]
+fn thirteen_billion_parameters_need_what_the_rule_of_thumb_says() {
+    // "FSDP with FULL_SHARD, activation checkpointing, and DecoupledLionW: 4xA100-40GB, or 2xA100-80GB".
+    let model = Config::load("gpt-13b", &[]).unwrap().model;
+    for (cluster, devices) in [("a100-40g", 4), ("a100-80g", 2)] {
+        let cluster = Cluster::ready(cluster).unwrap();
+        let (parameters, found) = needs(&model, &cluster, 8).unwrap();
+        assert!((12.5e9..13.2e9).contains(&parameters));
+        let fsdp = |optimizer: &str| {
+            let is = |need: &&partita::predict::estimate::Need| {
+                need.strategy.name() == "fsdp" && need.optimizer == optimizer && need.recompute
+            };
+            found.iter().find(is).unwrap().fewest.as_ref().map(|fit| fit.devices)
+        };
+        assert_eq!(fsdp("lion"), Some(devices));
+        assert!(fsdp("adamw") > Some(devices), "AdamW has one state more");
+    }
+}
+
+/// A table of one run with these changes.
+fn table(changes: &[(&str, &str)]) -> String {
+    let mut fields = vec![
+        ("row_id", "a-1"),
+        ("source_id", "a"),
+        ("hw_gpu", "A100-SXM-80GB"),
+        ("gpus", "32"),
+        ("gpus_per_node", "8"),
+        ("layers", "8"),
+        ("hidden", "1024"),
+        ("heads", "8"),
+        ("kv_heads", "8"),
+        ("ffn", "4096"),
+        ("mlp", "gelu"),
+        ("vocab", "51200"),
+        ("seq", "2048"),
+        ("gbs", "64"),
+        ("mbs", "2"),
+        ("tp", "4"),
+        ("pp", "2"),
+        ("dp", "4"),
+        ("vpp", "1"),
+        ("seq_parallel", "1"),
+        ("zero_stage", "1"),
+        ("recompute", "full"),
+        ("dtype", "bf16"),
+        ("step_time_s", "1.5"),
+    ];
+    for (name, value) in changes {
+        fields.iter_mut().find(|field| field.0 == *name).unwrap().1 = value;
+    }
+    let [head, row] = [|f: &(&str, &str)| f.0.to_string(), |f: &(&str, &str)| f.1.to_string()]
+        .map(|of| fields.iter().map(of).collect::<Vec<_>>().join(","));
+    format!("{head}\n{row}\n")
+}
+
+#[test]
+fn a_row_is_a_mesh_with_styles() {
+    let rows = read(&table(&[]), "t").unwrap();
+    let (job, cluster) = rows[0].job.as_ref().unwrap();
+    assert_eq!((job.block.tp, job.pp, job.dp, job.microbatches, job.zero), (4, 2, 4, 8, 1));
+    assert!(job.block.sequence_parallel && job.block.vocab_parallel);
+    assert_eq!(cluster.levels.iter().map(|level| level.ranks).collect::<Vec<_>>(), [Some(8), Some(32)]);
+    assert_eq!(rows[0].tokens, 64.0 * 2048.0);
+    for (change, why) in [
+        (("tp", "3"), "are not 32 devices"),
+        (("mbs", ""), "`mbs` is not published"),
+        (("mbs", "3"), "do not divide"),
+        (("hw_gpu", "abacus"), "no figures"),
+        (("ffn", "4000"), "no multiple"),
+    ] {
+        let rows = read(&table(&[change]), "t").unwrap();
+        let refusal = rows[0].job.as_ref().unwrap_err();
+        assert!(refusal.contains(why), "{change:?}: {refusal}");
+    }
+    let error = read(&table(&[("layers", "eight")]), "t").unwrap_err();
+    assert_eq!((error.code, error.at.as_deref()), ("E513", Some("t:2:26")));
+}
