@@ -1,6 +1,6 @@
 //! Files with a model, of any kind that can be read, told apart by their ending.
 
-use crate::{ImportOptions, ImportedModel, Limits, Pt2};
+use crate::{ImportOptions, ImportedModel, Limits, Pt2, StableHlo};
 use partita_base::{Diagnostic, Result};
 use std::path::Path;
 
@@ -9,24 +9,27 @@ use std::path::Path;
 pub enum ModelFile {
     /// A program that `torch.export.save` wrote.
     Pt2(Pt2),
+    /// A program of StableHLO as text.
+    StableHlo(Box<StableHlo>),
 }
 
 impl ModelFile {
-    /// Whether a path has the ending of a file with a model: `.pt2`.
+    /// Whether a path has the ending of a file with a model: `.pt2` or `.mlir`.
     pub fn is_named(path: &Path) -> bool {
-        path.extension().is_some_and(|ending| ending == "pt2")
+        path.extension().is_some_and(|ending| ending == "pt2" || ending == "mlir")
     }
 
     /// Opens a file, which must not change while it is open.
     ///
     /// # Errors
-    /// E352 for another ending, else those of [`Pt2::open`].
+    /// E352 for another ending, else those of [`Pt2::open`] and [`StableHlo::open`].
     pub fn open(path: &Path, limits: &Limits) -> Result<ModelFile> {
         match path.extension().and_then(|ending| ending.to_str()) {
             Some("pt2") => Pt2::open(path, limits).map(ModelFile::Pt2),
+            Some("mlir") => StableHlo::open(path, limits).map(|file| ModelFile::StableHlo(Box::new(file))),
             _ => Err(Diagnostic::new("E352", "the file has no model that can be read")
                 .at(path.display().to_string())
-                .expected("a file that ends in `.pt2`")
+                .expected("a file that ends in `.pt2` or `.mlir`")
                 .found("another ending")),
         }
     }
@@ -34,10 +37,11 @@ impl ModelFile {
     /// The model.
     ///
     /// # Errors
-    /// Those of [`Pt2::import`].
+    /// Those of [`Pt2::import`] and [`StableHlo::import`].
     pub fn import(&self, options: &ImportOptions) -> Result<ImportedModel> {
         match self {
             ModelFile::Pt2(file) => file.import(options),
+            ModelFile::StableHlo(file) => file.import(options),
         }
     }
 
@@ -48,6 +52,7 @@ impl ModelFile {
     pub fn has_free_batch(&self) -> Result<bool> {
         match self {
             ModelFile::Pt2(file) => file.has_free_batch(),
+            ModelFile::StableHlo(_) => Ok(false),
         }
     }
 }

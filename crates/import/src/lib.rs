@@ -31,6 +31,7 @@ pub mod mlir;
 pub mod model;
 pub mod numpy;
 pub mod pt2;
+pub mod stablehlo;
 pub mod tensor;
 pub mod weights;
 
@@ -39,5 +40,6 @@ pub use limits::Limits;
 pub use mapped::Bytes;
 pub use model::{ImportOptions, ImportedModel, State};
 pub use pt2::Pt2;
+pub use stablehlo::StableHlo;
 pub use tensor::Tensor;
 pub use weights::{Weights, save, save_sharded};

@@ -16,6 +16,8 @@ pub struct ImportOptions {
     pub sizes: BTreeMap<String, usize>,
     /// The extent of the first dimension of the first input, if that is symbolic.
     pub batch: Option<usize>,
+    /// The inputs of a StableHLO program that are trained, by name; `params*` means all that begin so.
+    pub parameters: Vec<String>,
     /// What the file may make the reader do.
     pub limits: Limits,
 }

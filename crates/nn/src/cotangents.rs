@@ -11,8 +11,8 @@ use partita_ir::{GraphBuilder, Role};
 /// What the model's own loss is called where the inner product is the loss.
 pub const OWN_LOSS: &str = "own_loss";
 
-/// The model whose loss is the inner product of these float outputs with new inputs `cotangent.<output>`, in f32 or wider.
-/// A model without any such output is returned as it is.
+/// The model whose loss is the inner product of these float outputs with new inputs `cotangent.<output>`, in f32 or
+/// wider. A model without any such output is returned as it is.
 ///
 /// # Errors
 /// E161 if an output is called `own_loss` beside one called `loss`.

@@ -4,7 +4,7 @@ use crate::context::ParamSpec;
 use crate::init::Init;
 use crate::initializer::Initializer;
 use indexmap::IndexMap;
-use partita_ir::{Graph, Literal};
+use partita_ir::{Graph, Literal, Role};
 use partita_kernels::KernelOptions;
 
 /// A model built for a batch size: its forward graph, usually with a loss, and its parameters.
@@ -29,6 +29,16 @@ impl Model {
     /// The number of trained elements; tied parameters count once.
     pub fn parameter_count(&self) -> usize {
         self.params.values().map(|p| p.ty.element_count()).sum()
+    }
+
+    /// Whether the graph is a whole training step, which returns new parameters, and not a forward pass: whether an output
+    /// replaces a parameter.
+    pub fn is_step(&self) -> bool {
+        let replaces = |&(input, _): &(usize, usize)| {
+            let input = self.forward.inputs[input];
+            self.forward.value(input).role == Role::Param
+        };
+        self.forward.aliases.iter().any(replaces)
     }
 
     /// Parameters, then states: everything that a step keeps apart from the states of its optimizer.

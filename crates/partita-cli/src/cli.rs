@@ -26,7 +26,7 @@ pub struct Cli {
     pub json: bool,
 }
 
-const AFTER_HELP: &str = "CONFIG is a TOML file or one of mlp, gpt, llama, bert.\n\
+const AFTER_HELP: &str = "CONFIG is a TOML file, a file with a model (.pt2, .mlir), or one of mlp, gpt, llama, bert.\n\
     Exit codes: 0 done, 1 the check failed, 2 bad input or a failed run, 130 stopped by Ctrl-C.";
 
 /// The error of a command line; `Err` returns what is no error, such as `--help`.
@@ -92,6 +92,8 @@ pub enum Command {
     Timetable(TimetableArgs),
     /// Run named passes on a program in StableHLO text and print it.
     Opt(OptArgs),
+    /// Run a function of MLIR once, on any mesh.
+    Run(RunArgs),
     /// Measure training steps, matmuls and collectives in the sizes of published benchmarks.
     Bench(BenchArgs),
     /// Measure this machine and write a cluster file for --cluster.
@@ -157,6 +159,10 @@ pub struct VerifyArgs {
     /// What runs the planned step; the step of one device always runs on the interpreter.
     #[arg(long, value_enum, default_value_t = Runner::Interpreter)]
     pub runner: Runner,
+    /// Compare with what a framework recorded: a .npz or .safetensors file of inputs, outputs, loss and grad.PARAMETER by
+    /// name.
+    #[arg(long, value_name = "FILE")]
+    pub against: Option<PathBuf>,
     /// For tests: forgets one reduction in the modules below this path.
     #[cfg(feature = "testing")]
     #[arg(long, value_name = "PATH", hide = true)]
@@ -397,6 +403,28 @@ pub struct OptArgs {
     /// List the passes and what they do.
     #[arg(long)]
     pub list: bool,
+}
+
+/// Flags of `run`.
+#[derive(Args, Clone, Debug)]
+#[command(allow_negative_numbers = true)]
+pub struct RunArgs {
+    /// A file of MLIR text: StableHLO, or func, arith, math, tensor, linalg and scf on tensors.
+    #[arg(value_name = "FILE.mlir")]
+    pub file: PathBuf,
+    /// The function; by default main, or the only public one.
+    #[arg(long, value_name = "NAME")]
+    pub function: Option<String>,
+    /// An argument, in order: numbers with commas between (one number fills a tensor), a .npy file, or a .npz or
+    /// .safetensors file with arguments by name. Arguments that are not given are random.
+    #[arg(long, value_name = "1,2,3|FILE", allow_hyphen_values = true)]
+    pub input: Vec<String>,
+    /// The mesh, for instance dp=2.
+    #[arg(long, value_name = "AXES", default_value = "dp=1")]
+    pub mesh: String,
+    /// Seed of random arguments.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
 }
 
 /// Flags of `launch`.

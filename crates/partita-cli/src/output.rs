@@ -6,6 +6,7 @@
 pub mod events;
 pub mod format;
 pub mod progress;
+pub mod tensors;
 
 use crate::commands::bench::Measurement;
 use crate::commands::bench::profile::Profile;

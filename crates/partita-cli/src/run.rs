@@ -12,6 +12,7 @@ use crate::commands::launch::launch;
 use crate::commands::lower::lower;
 use crate::commands::opt::opt;
 use crate::commands::rows::rows;
+use crate::commands::run::run_file;
 use crate::commands::show::show;
 use crate::commands::simulate::simulate;
 use crate::commands::timetable::timetable;
@@ -100,6 +101,7 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<Ending> {
             output.text(opt(args)?);
             Ok(Ending::Done)
         }
+        Command::Run(args) => run_file(args, output).map(|()| Ending::Done),
         Command::Env => {
             answer(&Environment::detect(), Environment::text, output);
             Ok(Ending::Done)

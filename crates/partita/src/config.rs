@@ -1,25 +1,24 @@
 //! The config of a run: strict TOML, bundled ones by name, any key overridable.
 
+mod argument;
 mod optimizer;
 mod reader;
-mod text;
 
 use crate::cluster::cluster;
 use crate::feeds::BUNDLED_CORPUS;
 use crate::keys::{Key, unknown};
 use crate::models::{ModelKinds, ModelSource, Terms};
+use argument::apply_override;
 use partita_base::{DType, Diagnostic, Result};
 use partita_cost::Cluster;
-use partita_import::ModelFile;
 use partita_mesh::Mesh;
 use partita_nn::{LrSchedule, StepOptions};
 use partita_pipeline::Order;
 use partita_runtime::{Cpu, KernelChoice, MemoryLimit};
 use partita_schedule::batch_shards;
 use reader::{Optional, Reader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use text::{apply_override, of_file, parse, read_file};
 use toml::{Table, Value};
 
 /// The bundled configs: name and text.
@@ -164,13 +163,7 @@ impl Config {
     /// Those of [`Config::load`].
     pub fn load_with(kinds: &ModelKinds, name: &str, overrides: &[String]) -> Result<Config> {
         let bundled = BUNDLED.iter().find(|(n, _)| *n == name);
-        let named = crate::models::named::find(name)?;
-        let mut table = match (bundled, named) {
-            (Some((_, text)), _) => parse(text, name)?,
-            (None, Some(model)) => Table::from_iter([("model".to_string(), Value::Table(model))]),
-            (None, None) if ModelFile::is_named(Path::new(name)) => of_file(name),
-            (None, None) => parse(&read_file(name)?, name)?,
-        };
+        let mut table = argument::table(name, bundled.map(|(_, text)| *text))?;
         let before = table.clone();
         for item in overrides {
             apply_override(&mut table, item)?;

@@ -5,10 +5,12 @@
 //! thinly; it must not know flags, printing or signals, which are those of the command line.
 #![forbid(unsafe_code)]
 
+mod against;
 mod cluster;
 pub mod config;
 pub mod execution;
 pub mod feeds;
+pub mod function;
 pub mod infer;
 pub mod keys;
 pub mod layouts;
@@ -29,6 +31,7 @@ pub mod validator;
 pub mod xla;
 
 pub use config::Config;
+pub use function::run_function;
 pub use planned_step::PlannedStep;
 pub use session::Session;
 pub use trainer::Trainer;

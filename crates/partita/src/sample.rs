@@ -84,6 +84,10 @@ impl Decoder {
     }
 
     fn with_plan(session: &Session, plan: Option<Plan>) -> Result<Option<Decoder>> {
+        // The tokens of a model of a file need not be bytes, and its batch may be fixed.
+        if session.config().model.terms().takes_any_data {
+            return Ok(None);
+        }
         let session = session.clone().with_batch(1);
         let model = session.model()?;
         let signature = session.signature(&model);

@@ -269,6 +269,16 @@ impl Session {
         }
     }
 
+    /// A part of the step with all its outputs, for a comparison on the runner.
+    pub(crate) fn build_compared(&self, model: &Model, part: Part, runner: &dyn StepRunner) -> Result<Built> {
+        let (plan, options) = (self.plan(model)?, self.build_options().for_verification());
+        let tools = Tools { registry: &Registry::default(), runner };
+        match part {
+            Part::Step => build(model, &plan, &self.mesh, &options, &tools),
+            _ => build_gradients(model, &plan, &self.mesh, &options, &tools),
+        }
+    }
+
     fn build_options(&self) -> BuildOptions {
         let config = &self.config;
         BuildOptions {
@@ -455,7 +465,7 @@ pub(crate) fn has_loss(model: &Model) -> bool {
 }
 
 /// The model, with a loss made of its outputs if it has none.
-fn with_loss(model: Model) -> Result<Model> {
+pub(crate) fn with_loss(model: Model) -> Result<Model> {
     if has_loss(&model) {
         return Ok(model);
     }

@@ -3,6 +3,7 @@
 
 use crate::apply::{Applied, ApplyOptions, apply};
 use crate::arrivals::arrivals;
+use crate::differentiated;
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::primitive::PIPELINE_NOTE;
@@ -170,8 +171,11 @@ impl BuildOptions {
 }
 
 /// The step as the model defines it: one device, one batch, no plan. Verification compares with
-/// this step.
+/// this step. A model that is a whole step already is not differentiated and gets no optimizer.
 pub fn reference_step(model: &Model, options: &StepOptions) -> Result<Graph> {
+    if model.is_step() {
+        return Ok(model.forward.clone());
+    }
     train_step(&model.forward, options)
 }
 
@@ -236,7 +240,9 @@ pub fn build_evaluation(
     options: &BuildOptions,
     tools: &Tools,
 ) -> Result<Built> {
-    let model = Model { forward: without_dropout(&model.forward)?, ..model.clone() };
+    let forward =
+        if model.is_step() { differentiated::loss_of_step(&model.forward) } else { model.forward.clone() };
+    let model = Model { forward: without_dropout(&forward)?, ..model.clone() };
     build_forward(&model, plan, mesh, options, tools)
 }
 
@@ -311,6 +317,20 @@ pub(crate) fn unplaced_step(
     runner: &dyn StepRunner,
 ) -> Result<Unplaced> {
     let pipeline = structured.pipeline(mesh, options)?;
+    if structured.model.is_step() {
+        let forward = &structured.model.forward;
+        let step =
+            differentiated::split_step(forward, options.microbatches, &|forward| pipeline.mark(forward))?;
+        let spoken_of = predictions(forward, options);
+        let graph = open_without_kernels(&step, runner)?;
+        return Ok(Unplaced {
+            graph,
+            pieces: Vec::new(),
+            spoken_of,
+            microbatches: options.microbatches,
+            pipeline,
+        });
+    }
     let (gradients, pieces, spoken_of) = gradients_of(structured, &pipeline, options)?;
     runner.at_stage("differentiating the model")?;
     let step = append_update(&gradients, &options.step)?;

@@ -14,6 +14,7 @@
 //!   parameters that the op reads. An update joins the stage of its gradient.
 
 use partita_base::{Diagnostic, Result, did_you_mean};
+use partita_ir::port::{LOSS, gradient_name};
 use partita_ir::{Graph, GraphBuilder, NodeId, Op, Phase, Role, ValueId, graph_edit};
 use partita_pipeline::from_feed;
 use partita_spmd::{check_sums, microbatch_inputs};
@@ -103,6 +104,89 @@ impl Differentiated {
                 .expected("outputs that are computed")),
         }
     }
+}
+
+/// A whole step of a model in `microbatches` microbatches, with stages. Its loss is the output `loss`; its gradients are
+/// marked (role `grad_of`) or named `grad.<parameter>`; its batch are the inputs that have as many rows as the first one
+/// that is fed. A step in one microbatch and one stage needs no gradients, and stays as it is.
+///
+/// # Errors
+/// Those of [`Differentiated::microbatched`].
+pub(crate) fn split_step(
+    step: &Graph,
+    microbatches: usize,
+    mark: &dyn Fn(&mut Graph) -> Result<()>,
+) -> Result<Graph> {
+    // Whether there are several stages shows on a copy: a mark leaves a single stage at 0.
+    let mut marked = step.clone();
+    mark(&mut marked)?;
+    if microbatches == 1 && marked.nodes.iter().all(|node| node.stage == 0) {
+        return Ok(step.clone());
+    }
+    // Of the marked gradients, those of activations are only steps on the way.
+    let mut step = step.clone();
+    for value in step.value_ids().collect::<Vec<_>>() {
+        if let Role::GradOf(of) = step.value(value).role
+            && step.value(of).role != Role::Param
+        {
+            step.value_mut(value).role = Role::Activation;
+        }
+    }
+    let step = &step;
+    let is_kept = |place: usize| step.aliases.iter().any(|&(input, _)| input == place);
+    let rows = |place: usize| step.ty(step.inputs[place]).shape.first().copied();
+    let fed: Vec<usize> =
+        (0..step.inputs.len()).filter(|&place| !is_kept(place) && rows(place).is_some()).collect();
+    let batch = fed.first().and_then(|&place| rows(place));
+    let is_gradient = |name: &&String| name.starts_with(&gradient_name(""));
+    let gradients: Vec<String> =
+        step.values.iter().map(|value| &value.name).filter(is_gradient).cloned().collect();
+    let known = Differentiated {
+        loss: LOSS.to_string(),
+        gradients,
+        batched: fed.into_iter().filter(|&place| rows(place) == batch).collect(),
+        carried: step.aliases.clone(),
+    };
+    known.microbatched(step, microbatches, mark)
+}
+
+/// The loss of a whole step alone, with the states that are no numbers to train, such as a count of steps: they stay
+/// inputs that an output replaces. Parameters are not replaced.
+pub(crate) fn loss_of_step(step: &Graph) -> Graph {
+    let mut graph = step.clone();
+    let position = |name: &str| step.output_names.iter().position(|own| own == name);
+    let Some(loss) = position(LOSS) else { return graph };
+    let read = {
+        let (mut read, value) = (vec![false; step.values.len()], step.outputs[loss]);
+        read[value.index()] = true;
+        for node in step.nodes.iter().rev() {
+            if node.results.iter().any(|result| read[result.index()]) {
+                node.operands.iter().for_each(|operand| read[operand.index()] = true);
+            }
+        }
+        read
+    };
+    let stays = |&&(input, _): &&(usize, usize)| {
+        let value = step.inputs[input];
+        read[value.index()] && step.value(value).role != Role::Param
+    };
+    let kept: Vec<(usize, usize)> = step.aliases.iter().filter(stays).copied().collect();
+    let places: Vec<usize> = std::iter::once(loss).chain(kept.iter().map(|&(_, output)| output)).collect();
+    graph.outputs = places.iter().map(|&place| step.outputs[place]).collect();
+    graph.output_names = places.iter().map(|&place| step.output_names[place].clone()).collect();
+    graph.output_annotations = Vec::new();
+    // An input of the batch stays even where only the update reads it: it is fed all the same.
+    let is_kept = |place: usize| step.aliases.iter().any(|&(input, _)| input == place);
+    let inputs: Vec<usize> =
+        (0..step.inputs.len()).filter(|&place| !is_kept(place) || read[step.inputs[place].index()]).collect();
+    graph.inputs = inputs.iter().map(|&place| step.inputs[place]).collect();
+    let place = |input: usize| inputs.iter().position(|&own| own == input);
+    graph.aliases = kept
+        .iter()
+        .enumerate()
+        .filter_map(|(number, &(input, _))| Some((place(input)?, number + 1)))
+        .collect();
+    graph_edit::prune(graph)
 }
 
 /// The accumulation part and the update of a step.

@@ -286,7 +286,8 @@ impl Verification<'_> {
         };
         let actual = outputs_by_name(&built.step, &built.pieces, outputs);
         let update = Update { options: &self.options.step, before: &tensors, learning_rate };
-        let mut report = compare(&expected, &actual, precise.as_ref(), Some(update), dtype);
+        let update = (!self.model.is_step()).then_some(update);
+        let mut report = compare(&expected, &actual, precise.as_ref(), update, dtype);
         if !report.ok {
             report.first_diverging = self.first_diverging(&built, &inputs, report.tolerance)?;
         }

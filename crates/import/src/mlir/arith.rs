@@ -1,5 +1,5 @@
-//! The dialect `arith`: elementwise arithmetic on scalars and tensors. Integers have no sign; an op that needs one says
-//! so in its name.
+//! The dialect `arith`: elementwise arithmetic on scalars and tensors. Integers have no sign; the name of an op says whether
+//! it takes them as signed.
 
 use super::elementwise::Action::{self, Binary, Convert, Function2, Own, Unary, Unsigned};
 use super::elementwise::{bitcast, compared, literal, spread, unsigned};

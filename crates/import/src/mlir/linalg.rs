@@ -72,8 +72,8 @@ struct Parts<'a> {
     /// Clauses such as `permutation = [1, 0]`.
     clauses: Vec<(String, Vec<usize>)>,
     region: Option<&'a Region>,
-    /// The op of `{ arith.addf }`, short for a region.
-    body: Option<&'a partita_mlir::Operation>,
+    /// The token of the op in `{ arith.addf }`, instead of a region.
+    body: Option<usize>,
     results: Vec<Declared>,
 }
 
@@ -127,20 +127,16 @@ fn parts<'a>(reader: &mut Reader<'a>, op: &mut Op<'a>) -> Result<Parts<'a>> {
         match cursor.kind() {
             Kind::Mark('{') => match reader.tree.region_at(cursor.position) {
                 Some(region) => {
-                    let only = match &region.blocks[..] {
-                        [block] if block.arguments.is_none() && block.operations.len() == 1 => {
-                            Some(reader.tree.operation(block.operations[0]))
-                        }
-                        _ => None,
-                    };
-                    // An op alone has no operands.
-                    match only.filter(|only| only.results.is_empty()) {
-                        Some(only) => parts.body = Some(only),
-                        None => parts.region = Some(region),
-                    }
+                    parts.region = Some(region);
                     cursor.group();
                 }
-                None => parts.attributes.extend(cursor.dictionary()?),
+                // A dotted name alone is an op.
+                None => match cursor.dictionary()? {
+                    list if list.len() == 1 && reader.tree.text(list[0].name).contains('.') => {
+                        parts.body = Some(list[0].name);
+                    }
+                    list => parts.attributes.extend(list),
+                },
             },
             Kind::Mark('(') => {
                 // `(%a: f32, %b: f32) {..}`, the arguments of the region that follows.
@@ -206,7 +202,7 @@ impl Parts<'_> {
         reader: &mut Reader<'a>,
         op: &Op<'a>,
         region: Option<&'a Region>,
-        body: Option<&'a partita_mlir::Operation>,
+        body: Option<usize>,
         names: &[String],
         arguments: Vec<ValueId>,
     ) -> Result<Vec<ValueId>> {
@@ -227,13 +223,9 @@ impl Parts<'_> {
 }
 
 impl<'a> Reader<'a> {
-    /// An op without operands in the text, such as `arith.addf`, on these.
-    fn plain(
-        &mut self,
-        operation: &'a partita_mlir::Operation,
-        operands: &[ValueId],
-    ) -> Result<Vec<ValueId>> {
-        let name = self.tree.name(operation);
+    /// The op whose name alone is at a token, such as `arith.addf`, on these operands.
+    fn plain(&mut self, token: usize, operands: &[ValueId]) -> Result<Vec<ValueId>> {
+        let name = self.tree.text(token);
         let action = super::TABLES.iter().flat_map(|table| table.iter()).find(|(own, _)| *own == name);
         let operands = self.alike(operands)?;
         let result = match (action.map(|(_, action)| *action), &operands[..]) {
@@ -242,14 +234,10 @@ impl<'a> Reader<'a> {
             (Some(Action::Binary(kind)), &[x, y]) => self.b.binary(kind, x, y),
             (Some(Action::Function2(function)), &[x, y]) => function(&mut self.b, x, y),
             _ => {
-                return Err(self.error(
-                    operation.name,
-                    "E144",
-                    format!("`{name}` as a whole body is not read"),
-                ));
+                return Err(self.error(token, "E144", format!("`{name}` as a whole body is not read")));
             }
         };
-        Ok(vec![self.placed(result, operation.name)?])
+        Ok(vec![self.placed(result, token)?])
     }
 }
 

@@ -70,6 +70,7 @@ pub fn read_function(source: &str, file: &str, function: Option<&str>, limits: &
             value.name = format!("arg{position}");
         }
     }
+    graph.output_names.resize(graph.outputs.len(), String::new());
     for (position, name) in graph.output_names.iter_mut().enumerate() {
         if name.is_empty() {
             *name = format!("result{position}");

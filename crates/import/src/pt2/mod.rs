@@ -24,6 +24,7 @@ use schema::{InputSpec, OutputSpec, Program};
 use std::collections::BTreeSet;
 use std::path::Path;
 
+pub(crate) use outputs::usual_init;
 pub(crate) use payload::pickled as pickle;
 pub use symbols::Symbol;
 

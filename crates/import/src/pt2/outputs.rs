@@ -146,7 +146,7 @@ fn user_name(file: &Pt2, position: usize, specs: &[OutputSpec]) -> String {
 }
 
 /// How a parameter usually begins when it is trained from scratch, as in GPT-2.
-fn usual_init(name: &str, rank: usize) -> Init {
+pub fn usual_init(name: &str, rank: usize) -> Init {
     match rank {
         0 | 1 if name.ends_with("weight") => Init::Ones,
         0 | 1 => Init::Zeros,

@@ -3,10 +3,12 @@
 //!
 //! Two kinds of mutation, from a seeded generator: bytes of the file are changed, cut or repeated;
 //! numbers, words and parts of the graph's JSON are exchanged and the archive is written again, so
-//! that the mutation reaches the import. `PARTITA_FUZZ=1000000` runs so many of each.
+//! that the mutation reaches the import. In texts of MLIR, words are exchanged for others of the text.
+//! `PARTITA_FUZZ=1000000 cargo test --workspace --test all -- fuzz` runs so many of each reader, those of plans, configs and
+//! timetables included; `PARTITA_FUZZ_SECONDS=300` runs each for so long.
 
 use crate::common::{Entry, recorded, unzip, zip};
-use partita_import::{ImportOptions, Limits, Pt2, Weights};
+use partita_import::{ImportOptions, Limits, Pt2, StableHlo, Weights, mlir, numpy};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -68,8 +70,13 @@ impl Random {
     }
 }
 
-fn rounds(short: usize) -> usize {
-    std::env::var("PARTITA_FUZZ").ok().and_then(|count| count.parse().ok()).unwrap_or(short)
+/// So many rounds, or as the environment says.
+fn rounds(short: usize) -> impl Iterator<Item = usize> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<usize>().ok());
+    let (count, seconds) = (number("PARTITA_FUZZ"), number("PARTITA_FUZZ_SECONDS"));
+    let end = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds as u64));
+    let most = count.unwrap_or(if seconds.is_some() { usize::MAX } else { short });
+    (0..most).take_while(move |_| end.is_none_or(|end| Instant::now() < end))
 }
 
 /// The recorded files with this ending, up to a size: mutations of small files reach more.
@@ -220,7 +227,7 @@ fn rewritten(random: &mut Random, text: &str) -> String {
 fn mutated_bytes_of_models_are_survived() {
     let _turn = turn();
     let (files, mut random) = (files("pt2"), Random(1));
-    for round in 0..rounds(400) {
+    for round in rounds(400) {
         let (name, bytes) = &files[random.below(files.len())];
         let changed = mutated(&mut random, bytes);
         survives(&format!("round {round}, {name}"), changed, read_model);
@@ -233,7 +240,7 @@ fn mutated_graphs_and_tables_are_survived() {
     let files: Vec<(String, Vec<Entry>)> =
         files("pt2").into_iter().map(|(name, bytes)| (name, unzip(&bytes))).collect();
     let mut random = Random(2);
-    for round in 0..rounds(600) {
+    for round in rounds(600) {
         let (name, entries) = &files[random.below(files.len())];
         let mut entries = entries.clone();
         let texts: Vec<usize> =
@@ -251,9 +258,174 @@ fn mutated_graphs_and_tables_are_survived() {
 fn mutated_safetensors_are_survived() {
     let _turn = turn();
     let (files, mut random) = (files("safetensors"), Random(3));
-    for round in 0..rounds(2000) {
+    for round in rounds(2000) {
         let (name, bytes) = &files[random.below(files.len())];
         let changed = mutated(&mut random, bytes);
         survives(&format!("round {round}, {name}"), changed, read_weights);
+    }
+}
+
+/// A `.npy` file of these extents.
+fn array(descr: &str, shape: &str, values: usize) -> Vec<u8> {
+    let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({shape}), }}\n");
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.as_bytes());
+    bytes.extend((0..values).map(|at| at as u8));
+    bytes
+}
+
+/// An archive as `np.savez_compressed` writes it.
+fn compressed() -> Vec<u8> {
+    let data = array("<f4", "16, 4", 256);
+    let mut entry = Entry::new("x.npy", miniz_oxide::deflate::compress_to_vec(&data, 6));
+    (entry.method, entry.size) = (8, data.len() as u32);
+    zip(&[entry, Entry::new("y.npy", array("<i8", "8,", 64))])
+}
+
+#[test]
+fn archives_of_numpy_are_read_compressed_or_not_and_bombs_are_refused() {
+    let arrays = numpy::npz(Arc::new(compressed()), &Limits::default()).unwrap();
+    let numbers = |name: &str| arrays[name].literal().bytes().to_vec();
+    assert_eq!(numbers("x"), (0..256).map(|at| at as u8).collect::<Vec<u8>>());
+    assert_eq!(numbers("y"), (0..64).collect::<Vec<u8>>());
+    let data = vec![0u8; 1 << 22];
+    let mut bomb = Entry::new("x.npy", miniz_oxide::deflate::compress_to_vec(&data, 6));
+    (bomb.method, bomb.size) = (8, data.len() as u32);
+    let limits = Limits { inflated_bytes: 1 << 20, ..Limits::default() };
+    let code =
+        |entry: &Entry| numpy::npz(Arc::new(zip(std::slice::from_ref(entry))), &limits).unwrap_err().code;
+    assert_eq!(code(&bomb), "E358");
+    // A claim that is too small, and one that no stream of its length can fill.
+    bomb.size = 1 << 10;
+    assert_eq!(code(&bomb), "E361");
+    let mut short = Entry::new("x.npy", miniz_oxide::deflate::compress_to_vec(b"short", 6));
+    (short.method, short.size) = (8, 1 << 19);
+    assert_eq!(code(&short), "E358");
+}
+
+#[test]
+fn mutated_arrays_of_numpy_are_survived() {
+    let _turn = turn();
+    let plain =
+        zip(&[Entry::new("x.npy", array("<f4", "4, 2", 32)), Entry::new("y.npy", array("|b1", "3,", 3))]);
+    let (archives, alone) = ([plain, compressed()], array("<f2", "5, 2", 20));
+    let limits = Limits { inflated_bytes: 1 << 20, ..Limits::default() };
+    let mut random = Random(4);
+    for round in rounds(2000) {
+        let archive = random.below(2);
+        let archive = mutated(&mut random, &archives[archive]);
+        survives(&format!("round {round}, an archive"), archive, |bytes| {
+            if let Ok(arrays) = numpy::npz(Arc::new(bytes), &limits) {
+                arrays.values().for_each(|tensor| drop(tensor.literal()));
+            }
+        });
+        let array = mutated(&mut random, &alone);
+        survives(&format!("round {round}, an array"), array, |bytes| {
+            if let Ok(tensor) = numpy::npy("x", Arc::new(bytes), &limits) {
+                drop(tensor.literal());
+            }
+        });
+    }
+}
+
+/// A program of the dialects that are read beside StableHLO.
+const STRUCTURED: &str = r#"#row = affine_map<(i, j) -> (j)>
+#all = affine_map<(i, j) -> (i, j)>
+#sum = affine_map<(i, j) -> (i)>
+module {
+  func.func private @twice(%x: tensor<2x3xf32>) -> tensor<2x3xf32> {
+    %0 = arith.addf %x, %x : tensor<2x3xf32>
+    return %0 : tensor<2x3xf32>
+  }
+  func.func @main(%x: tensor<2x3xf32>, %v: tensor<3xf32>) -> tensor<2xf32> {
+    %zero = arith.constant 0.0 : f32
+    %a = arith.constant 0 : index
+    %b = arith.constant 3 : index
+    %c = arith.constant 1 : index
+    %e = tensor.empty() : tensor<2xf32>
+    %o = linalg.fill ins(%zero : f32) outs(%e : tensor<2xf32>) -> tensor<2xf32>
+    %y = scf.for %i = %a to %b step %c iter_args(%t = %x) -> (tensor<2x3xf32>) {
+      %d = func.call @twice(%t) : (tensor<2x3xf32>) -> tensor<2x3xf32>
+      scf.yield %d : tensor<2x3xf32>
+    }
+    %s = tensor.extract_slice %y[0, 0] [2, 3] [1, 1] : tensor<2x3xf32> to tensor<2x3xf32>
+    %w = linalg.transpose ins(%s : tensor<2x3xf32>) outs(%m : tensor<3x2xf32>) permutation = [1, 0]
+    %r = linalg.generic {indexing_maps = [#all, #row, #sum], iterator_types = ["parallel", "reduction"]}
+      ins(%s, %v : tensor<2x3xf32>, tensor<3xf32>) outs(%o : tensor<2xf32>) {
+    ^bb0(%p: f32, %q: f32, %acc: f32):
+      %0 = arith.mulf %p, %q : f32
+      %1 = arith.addf %acc, %0 : f32
+      linalg.yield %1 : f32
+    } -> tensor<2xf32>
+    %n = math.tanh %r : tensor<2xf32>
+    return %n : tensor<2xf32>
+  }
+}
+"#;
+
+/// Exchanges words and numbers of a text of MLIR for others of it, or for extreme ones; or changes its bytes.
+fn reworded(random: &mut Random, text: &str) -> String {
+    if random.below(4) == 0 {
+        return String::from_utf8_lossy(&mutated(random, text.as_bytes())).into_owned();
+    }
+    let is_word = |c: char| c.is_ascii_alphanumeric() || "%#@_.-".contains(c);
+    let mut text = text.to_string();
+    for _ in 0..1 + random.below(4) {
+        let mut words: Vec<(usize, usize)> = Vec::new();
+        for (at, c) in text.char_indices().filter(|(_, c)| is_word(*c)) {
+            match words.last_mut() {
+                Some((_, end)) if *end == at => *end = at + c.len_utf8(),
+                _ => words.push((at, at + c.len_utf8())),
+            }
+        }
+        let Some(&(from, to)) = words.get(random.below(words.len())) else { break };
+        let (start, end) = words[random.below(words.len())];
+        let other = match random.below(3) {
+            0 => NUMBERS[random.below(NUMBERS.len())].to_string(),
+            _ => text[start..end].to_string(),
+        };
+        text.replace_range(from..to, &other);
+    }
+    text
+}
+
+#[test]
+fn mutated_programs_of_linalg_are_survived() {
+    let _turn = turn();
+    let mut random = Random(5);
+    let limits = Limits { nodes: 1 << 12, elements: 1 << 24, ..Limits::default() };
+    for round in rounds(2000) {
+        let text = reworded(&mut random, STRUCTURED);
+        survives(&format!("round {round}:\n{text}"), text.clone().into_bytes(), |bytes| {
+            let text = String::from_utf8(bytes).expect("a text");
+            let _ = mlir::read_function(&text, "fuzz.mlir", None, &limits);
+        });
+    }
+}
+
+#[test]
+fn mutated_programs_of_stablehlo_are_survived() {
+    let _turn = turn();
+    let folder = recorded().join("../jax");
+    let mut texts: Vec<(String, String)> = std::fs::read_dir(folder)
+        .expect("recorded programs")
+        .map(|entry| entry.expect("readable").path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "mlir"))
+        .map(|path| (path.display().to_string(), std::fs::read_to_string(&path).expect("a text")))
+        .filter(|(_, text)| text.len() < 20_000)
+        .collect();
+    texts.sort();
+    assert!(!texts.is_empty());
+    let mut random = Random(6);
+    for round in rounds(400) {
+        let (name, text) = &texts[random.below(texts.len())];
+        let text = reworded(&mut random, text);
+        survives(&format!("round {round}, {name}"), text.into_bytes(), |bytes| {
+            let text = String::from_utf8(bytes).expect("a text");
+            if let Ok(file) = StableHlo::read(&text, "fuzz.mlir", &Limits::default()) {
+                let _ = file.import(&ImportOptions::default());
+            }
+        });
     }
 }

@@ -2,6 +2,7 @@
 
 mod bad_files;
 mod common;
+mod dialects;
 mod families;
 mod fuzz;
 mod recorded;

@@ -7,6 +7,7 @@ use crate::output::progress::Working;
 use crate::run::Ending;
 use partita::session::Session;
 use partita_base::{Diagnostic, Result};
+use partita_import::{Limits, Weights};
 use partita_runtime::MemoryLimit;
 use partita_schedule::verify::{StepRunner, Task, Watcher, Work};
 
@@ -20,6 +21,15 @@ pub fn verify(args: &VerifyArgs, session: &Session, output: &mut Output) -> Resu
             Box::new(session.step_runner())
         }
     };
+    if let Some(path) = &args.against {
+        let weights = Weights::open(path, &Limits::default())?;
+        let recorded = weights.iter().map(|(name, tensor)| (name.to_string(), tensor.literal())).collect();
+        let compare = || session.verify_against(&recorded, runner.as_ref());
+        let (report, notes) = output.during("comparing with the record", compare)?;
+        notes.into_iter().for_each(|note| output.note(note));
+        output.verify(&report);
+        return Ok(if report.ok { Ending::Done } else { Ending::CheckFailed });
+    }
     if config.plan.strict {
         // Of the step that would be trained, not of the small one that is compared.
         output.during("planning the step", || session.build())?;

@@ -6,6 +6,7 @@ mod command_line;
 mod corpus;
 mod explain;
 mod house;
+mod imports;
 mod launch;
 mod limits;
 mod lower_and_show;

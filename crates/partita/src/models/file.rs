@@ -19,8 +19,13 @@ impl ModelKind for File {
 
     fn read(&self, section: &mut Section) -> Result<Arc<dyn ModelSource>> {
         let path: Option<PathBuf> =
-            section.find("path", "none: it has to be given", "file with the model: .pt2")?;
+            section.find("path", "none: it has to be given", "file with the model: .pt2 or .mlir")?;
         let loss = section.find("loss", "the only float scalar output", "output that is the loss")?;
+        let parameters: Option<Vec<String>> = section.find(
+            "parameters",
+            "those that the file marks",
+            "inputs of a forward pass in StableHLO that are trained, by name; * at the end for all that begin so",
+        )?;
         let weights: Option<PathBuf> = section.find(
             "weights",
             "the values in the model's file",
@@ -28,7 +33,14 @@ impl ModelKind for File {
         )?;
         let name = path.as_ref().and_then(|path| path.file_stem());
         let name = name.map_or("file".to_string(), |stem| stem.to_string_lossy().into_owned());
-        Ok(Arc::new(FileModel { name, path, loss, weights, opened: OnceLock::new() }))
+        Ok(Arc::new(FileModel {
+            name,
+            path,
+            loss,
+            parameters: parameters.unwrap_or_default(),
+            weights,
+            opened: OnceLock::new(),
+        }))
     }
 }
 
@@ -39,6 +51,7 @@ struct FileModel {
     name: String,
     path: Option<PathBuf>,
     loss: Option<String>,
+    parameters: Vec<String>,
     weights: Option<PathBuf>,
     opened: OnceLock<Opened>,
 }
@@ -63,7 +76,7 @@ impl FileModel {
         let path = self.path.as_deref().ok_or_else(|| {
             Diagnostic::new("E050", "a model of kind `file` needs a file")
                 .at("model.path")
-                .expected("the path of a file that ends in `.pt2`")
+                .expected("the path of a file that ends in `.pt2` or `.mlir`")
                 .found("no path")
         })?;
         let limits = Limits::default();
@@ -76,7 +89,8 @@ impl FileModel {
     }
 
     fn options(&self, batch: Option<usize>) -> ImportOptions {
-        ImportOptions { loss: self.loss.clone(), batch, ..ImportOptions::default() }
+        let (loss, parameters) = (self.loss.clone(), self.parameters.clone());
+        ImportOptions { loss, batch, parameters, ..ImportOptions::default() }
     }
 }
 

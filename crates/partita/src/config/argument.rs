@@ -1,19 +1,33 @@
-//! From a name on the command line to the table of a config: bundled text, a file, or a file with a model; and overrides.
+//! The argument CONFIG: a bundled config, a TOML file, a model by name, or a file with a model; and overrides of its keys.
 
 use super::{BUNDLED, SECTIONS};
 use crate::keys::unknown;
+use crate::models::named;
 use partita_base::{Diagnostic, Result, did_you_mean};
+use partita_import::ModelFile;
 use std::path::Path;
 use toml::{Table, Value};
 
+/// The table of a config by its name; `bundled` is its text if it is a bundled one.
+///
+/// # Errors
+/// E003 for a text that is not TOML, E005 for a file that cannot be read.
+pub(super) fn table(name: &str, bundled: Option<&str>) -> Result<Table> {
+    match (bundled, named::find(name)?) {
+        (Some(text), _) => parse(text, name),
+        (None, Some(model)) => Ok(Table::from_iter([("model".to_string(), Value::Table(model))])),
+        (None, None) if ModelFile::is_named(Path::new(name)) => Ok(of_file(name)),
+        (None, None) => parse(&read_file(name)?, name),
+    }
+}
+
 /// The config of a file with a model.
-pub(super) fn of_file(path: &str) -> Table {
+fn of_file(path: &str) -> Table {
     let model = Table::from_iter([("kind".to_string(), "file".into()), ("path".to_string(), path.into())]);
     Table::from_iter([("model".to_string(), model.into())])
 }
 
-/// The table of a TOML text. E003 with file and line if it is none.
-pub(super) fn parse(text: &str, name: &str) -> Result<Table> {
+fn parse(text: &str, name: &str) -> Result<Table> {
     text.parse().map_err(|error: toml::de::Error| {
         let line = error.span().map_or(1, |s| text[..s.start].matches('\n').count() + 1);
         Diagnostic::new("E003", "the config is not valid TOML")
@@ -22,13 +36,13 @@ pub(super) fn parse(text: &str, name: &str) -> Result<Table> {
     })
 }
 
-/// The text of a config file. E005 if it cannot be read, with similar names.
-pub(super) fn read_file(name: &str) -> Result<String> {
+fn read_file(name: &str) -> Result<String> {
     let path = Path::new(name);
     std::fs::read_to_string(path).map_err(|error| {
         let mut names: Vec<&str> = BUNDLED.iter().map(|(n, _)| *n).collect();
-        let expected = format!("a TOML file, a file with a model (.pt2), or one of {}", names.join(", "));
-        names.extend(crate::models::named::names());
+        let expected =
+            format!("a TOML file, a file with a model (.pt2, .mlir), or one of {}", names.join(", "));
+        names.extend(named::names());
         let mut diagnostic = Diagnostic::new("E005", format!("no config `{name}`"))
             .expected(expected)
             .found(error.to_string());

@@ -1,0 +1,202 @@
+//! Programs of StableHLO, such as JAX lowers them, as models: whole training steps, and forward passes.
+//!
+//! A training step takes its state and returns the next one: each pair that `tf.aliasing_output` declares (JAX donates the
+//! argument) is an input that an output replaces. Those that the loss depends on are parameters; the others, such as the
+//! moments of Adam, are states. What is left is fed. The step is trained as it is, since JAX has differentiated it.
+//!
+//! A forward pass has no such pairs. Its parameters are named by the caller, and it is differentiated here. A lowered
+//! function shows no trace of `stop_gradient` or `custom_vjp`: the gradient is that of its ops, and a note says so.
+//!
+//! The text has no values: parameters are drawn, states begin with zeros.
+
+use crate::model::{ImportOptions, ImportedModel};
+use crate::pt2::usual_init;
+use crate::{Limits, mlir};
+use indexmap::IndexMap;
+use partita_base::{Diagnostic, Result, did_you_mean};
+use partita_ir::port::LOSS;
+use partita_ir::{Graph, Role, TensorType, ValueId};
+use partita_nn::init::stream_of;
+use partita_nn::{Init, Model, ParamSpec};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// An opened program.
+#[derive(Debug)]
+pub struct StableHlo {
+    graph: Graph,
+}
+
+impl StableHlo {
+    /// Reads the entry function of a file of text.
+    ///
+    /// # Errors
+    /// E350 if it cannot be read, E358 if it is too large, E140 to E149 with line and column.
+    pub fn open(path: &Path, limits: &Limits) -> Result<StableHlo> {
+        let bytes = crate::mapped::map(path)?;
+        let bytes: &[u8] = (*bytes).as_ref();
+        let unread = |found: String| {
+            Diagnostic::new("E350", format!("cannot read {}", path.display()))
+                .expected("a file of MLIR text")
+                .found(found)
+        };
+        let text = std::str::from_utf8(bytes).map_err(|error| unread(error.to_string()))?;
+        StableHlo::read(text, &path.display().to_string(), limits)
+    }
+
+    /// Reads the entry function of a text. Errors as [`StableHlo::open`].
+    pub fn read(text: &str, file: &str, limits: &Limits) -> Result<StableHlo> {
+        Ok(StableHlo { graph: mlir::read_function(text, file, None, limits)? })
+    }
+
+    /// The model.
+    ///
+    /// # Errors
+    /// E360 if the loss is ambiguous, does not exist or is no float scalar, or if a parameter of the options does not exist.
+    pub fn import(&self, options: &ImportOptions) -> Result<ImportedModel> {
+        let mut graph = self.graph.clone();
+        let is_step = !graph.aliases.is_empty();
+        for &(input, output) in &graph.aliases {
+            let name = graph.value(graph.inputs[input]).name.clone();
+            graph.output_names[output] = name;
+        }
+        let loss = choose_loss(&graph, options.loss.as_deref())?;
+        let loss_name = loss.map(|place| std::mem::replace(&mut graph.output_names[place], LOSS.to_string()));
+        let carried = |graph: &Graph, value: ValueId| {
+            graph.aliases.iter().any(|&(input, _)| graph.inputs[input] == value)
+        };
+        let mut notes = Vec::new();
+        if is_step {
+            let read = loss.map(|place| read_by(&graph, graph.outputs[place])).unwrap_or_default();
+            for input in graph.inputs.clone() {
+                let is_parameter =
+                    carried(&graph, input) && read[input.index()] && graph.ty(input).dtype.is_float();
+                if is_parameter {
+                    graph.value_mut(input).role = Role::Param;
+                }
+            }
+        } else {
+            mark_parameters(&mut graph, &options.parameters)?;
+            if loss.is_some() && !graph.params().is_empty() {
+                notes.push(
+                    "the program is differentiated here: of `stop_gradient` and `custom_vjp` it shows no trace, and the \
+                     gradient is that of its ops; a training step that JAX differentiated keeps them"
+                        .to_string(),
+                );
+            }
+        }
+        // The text has roles only where this program wrote it.
+        for input in graph.inputs.clone() {
+            let value = graph.value_mut(input);
+            if value.role == Role::Activation {
+                value.role = Role::Input;
+            }
+        }
+        let (mut params, mut states, mut inputs) = (IndexMap::new(), IndexMap::new(), IndexMap::new());
+        for &input in &graph.inputs {
+            let value = graph.value(input);
+            let (name, ty): (String, TensorType) = (value.name.clone(), value.ty.clone());
+            let spec = |init| ParamSpec { ty: ty.clone(), init, stream: stream_of(&name), stored: None };
+            if value.role == Role::Param {
+                params.insert(name.clone(), spec(usual_init(&name, ty.rank())));
+            } else if carried(&graph, input) {
+                states.insert(name.clone(), spec(Init::Zeros));
+            } else {
+                inputs.insert(name, ty);
+            }
+        }
+        let outputs = graph.output_names.clone();
+        let model = Model { forward: graph, params, states, ties: Vec::new(), modules: IndexMap::new() };
+        Ok(ImportedModel {
+            model,
+            weights: IndexMap::new(),
+            states: Vec::new(),
+            inputs,
+            outputs,
+            loss: loss_name,
+            sizes: BTreeMap::new(),
+            state_dict: IndexMap::new(),
+            notes,
+        })
+    }
+}
+
+/// For each value, whether another one depends on it.
+fn read_by(graph: &Graph, value: ValueId) -> Vec<bool> {
+    let mut read = vec![false; graph.values.len()];
+    read[value.index()] = true;
+    for node in graph.nodes.iter().rev() {
+        if node.results.iter().any(|result| read[result.index()]) {
+            node.operands.iter().for_each(|operand| read[operand.index()] = true);
+        }
+    }
+    read
+}
+
+/// The inputs of these names become parameters; `params*` names all that begin so. Those that the text marks are ones too.
+fn mark_parameters(graph: &mut Graph, names: &[String]) -> Result<()> {
+    for name in names {
+        let fits = |own: &str| match name.strip_suffix('*') {
+            Some(beginning) => own.starts_with(beginning),
+            None => own == name,
+        };
+        let float = |value: &ValueId| graph.ty(*value).dtype.is_float() && fits(&graph.value(*value).name);
+        let found: Vec<ValueId> = graph.inputs.iter().copied().filter(float).collect();
+        if found.is_empty() {
+            let inputs: Vec<&str> =
+                graph.inputs.iter().map(|&input| graph.value(input).name.as_str()).collect();
+            let mut error =
+                Diagnostic::new("E360", format!("the program has no float input `{name}` to train"))
+                    .expected("the name of an input, or the beginning of names and `*`")
+                    .found(inputs.join(", "));
+            error.help = did_you_mean(name, inputs);
+            return Err(error);
+        }
+        found.into_iter().for_each(|input| graph.value_mut(input).role = Role::Param);
+    }
+    Ok(())
+}
+
+/// The position of the loss: the output of this name, the one called `loss`, or the only float scalar that replaces nothing.
+fn choose_loss(graph: &Graph, name: Option<&str>) -> Result<Option<usize>> {
+    let is_scalar = |&place: &usize| {
+        let ty = graph.ty(graph.outputs[place]);
+        ty.rank() == 0 && ty.dtype.is_float()
+    };
+    let new =
+        (0..graph.outputs.len()).filter(|place| graph.aliases.iter().all(|&(_, output)| output != *place));
+    let new: Vec<usize> = new.collect();
+    let named = |name: &str| new.iter().copied().find(|&place| graph.output_names[place] == name);
+    let names = || new.iter().map(|&place| graph.output_names[place].as_str());
+    if let Some(name) = name {
+        return match named(name) {
+            Some(place) if is_scalar(&place) => Ok(Some(place)),
+            Some(place) => Err(Diagnostic::new("E360", format!("the output `{name}` cannot be the loss"))
+                .expected("a float scalar")
+                .found(graph.ty(graph.outputs[place]).to_string())),
+            None => {
+                let mut error = Diagnostic::new("E360", format!("the program has no output `{name}`"))
+                    .expected("the name of an output that replaces no input")
+                    .found(names().collect::<Vec<_>>().join(", "));
+                error.help = did_you_mean(name, names());
+                Err(error)
+            }
+        };
+    }
+    let scalars: Vec<usize> = new.iter().copied().filter(is_scalar).collect();
+    match (named(LOSS).filter(is_scalar), &scalars[..]) {
+        (Some(place), _) | (None, &[place]) => Ok(Some(place)),
+        (None, []) => Ok(None),
+        (None, several) => {
+            Err(Diagnostic::new("E360", "the program has several outputs that could be the loss")
+                .expected("the name of one of them as the option `loss`")
+                .found(
+                    several
+                        .iter()
+                        .map(|&place| graph.output_names[place].as_str())
+                        .collect::<Vec<_>>()
+                        .join(", "),
+                ))
+        }
+    }
+}

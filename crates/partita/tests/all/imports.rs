@@ -1,0 +1,263 @@
+//! Files with models where a config stands: PyTorch's programs against what PyTorch recorded, and training steps in StableHLO.
+
+use indexmap::IndexMap;
+use partita::models::ModelKinds;
+use partita::prelude::*;
+use partita::trainer::StepDone;
+use partita_import::{Limits, Weights, save};
+use partita_ir::text;
+use partita_schedule::verify::Unwatched;
+use partita_testkit::overrides;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/pt2")
+}
+
+fn pt2(name: &str) -> String {
+    folder().join(format!("{name}.pt2")).to_string_lossy().into_owned()
+}
+
+/// What PyTorch recorded.
+fn recorded(name: &str) -> Fed {
+    let path = folder().join(format!("{name}.safetensors"));
+    let weights = Weights::open(&path, &Limits::default()).unwrap();
+    weights.iter().map(|(name, tensor)| (name.to_string(), tensor.literal())).collect()
+}
+
+fn loaded(file: &str, items: &[&str]) -> Session {
+    Session::load(file, &overrides(items)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+#[derive(Default)]
+struct Losses(Vec<f64>);
+
+impl Observer for Losses {
+    fn step(&mut self, step: &StepDone) {
+        self.0.push(step.report.loss);
+    }
+}
+
+/// The losses of a run of a session.
+fn losses(session: &Session) -> Vec<f64> {
+    let mut losses = Losses::default();
+    let mut trainer = Trainer::start(session, None).unwrap_or_else(|error| panic!("{error}"));
+    trainer.fit(&mut losses, &AtomicBool::new(false)).unwrap_or_else(|error| panic!("{error}"));
+    losses.0
+}
+
+#[test]
+fn outputs_loss_and_gradients_on_meshes_are_those_of_pytorch() {
+    for (name, mesh) in [("mlp", "dp=2,tp=2"), ("gpt", "tp=2"), ("conv", "dp=2"), ("frozen", "dp=2")] {
+        let session = loaded(&pt2(name), &[&format!("mesh.shape={mesh}")]);
+        let (report, notes) = session.verify_against(&recorded(name), &session.step_runner()).unwrap();
+        let compared: Vec<&str> = report.tensors.iter().map(|tensor| tensor.tensor.as_str()).collect();
+        let gradients = compared.iter().filter(|name| name.starts_with("grad.")).count();
+        assert!(report.ok, "{name} on {mesh}: {:?}", report.worst());
+        assert_eq!(gradients, session.model().unwrap().params.len(), "{name}: {compared:?}");
+        assert!(
+            compared.contains(&"loss") && notes.iter().any(|note| note.contains("steps.sgd")),
+            "{notes:?}"
+        );
+    }
+    // A wrong number is found.
+    let mut wrong = recorded("mlp");
+    let loss = wrong["loss"].to_f64()[0];
+    wrong.insert("loss".to_string(), Literal::scalar(DType::F32, loss + 0.1));
+    let session = loaded(&pt2("mlp"), &[]);
+    let (report, _) = session.verify_against(&wrong, &session.step_runner()).unwrap();
+    assert!(!report.ok && report.worst().unwrap().tensor == "loss");
+}
+
+#[test]
+fn five_steps_on_meshes_lose_as_in_pytorch_and_run_on_after_a_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let sgd = ["optimizer.kind=sgd", "optimizer.momentum=0.9", "optimizer.learning_rate=0.05"];
+    let adamw = [
+        "optimizer.kind=adamw",
+        "optimizer.weight_decay=0.1",
+        "optimizer.learning_rate=0.01",
+        "optimizer.decay_1d=true",
+    ];
+    for (name, mesh, optimizer) in [
+        ("mlp", "dp=2", &sgd[..]),
+        ("mlp", "tp=2", &adamw[..]),
+        ("gpt", "dp=2,tp=2", &adamw[..]),
+        ("gpt", "pp=2", &sgd[..]),
+        ("buffers", "dp=2", &sgd[..]),
+    ] {
+        let recorded = recorded(name);
+        // The recorded batch, which is fed in every step.
+        let inputs: IndexMap<String, Literal> = recorded
+            .iter()
+            .filter_map(|(name, value)| Some((name.strip_prefix("input.")?.to_string(), value.clone())))
+            .collect();
+        let data = folder.path().join("data.safetensors");
+        save(&data, &inputs).unwrap();
+        let run = folder.path().join(format!("{name}-{mesh}"));
+        let mut items: Vec<String> = optimizer.iter().map(|item| item.to_string()).collect();
+        items.push(format!("data.path={}", data.display()));
+        items.push(format!("checkpoint.dir={}", run.display()));
+        items.push(format!("mesh.shape={mesh}"));
+        items.push("train.steps=5".to_string());
+        let items: Vec<&str> = items.iter().map(String::as_str).collect();
+        let found = losses(&loaded(&pt2(name), &items));
+        let kind = optimizer[0].trim_start_matches("optimizer.kind=");
+        let expected = recorded[&format!("steps.{kind}")].to_f64();
+        let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-3 * b.abs().max(1.0);
+        assert!(
+            found.len() == 5 && found.iter().zip(&expected).all(near),
+            "{name} {mesh}: {found:?} {expected:?}"
+        );
+        // The config beside the checkpoint names the file again.
+        let saved = partita::run_files::Saved::at(&run).unwrap();
+        let config = saved.config(&ModelKinds::bundled(), &[]).unwrap();
+        assert_eq!((config.model.name(), saved.checkpoint.step), (name, 5));
+        let weights = saved
+            .weights(&config.model.build(config.train.batch, config.train.dtype, false).unwrap())
+            .unwrap();
+        assert!(!weights.is_empty());
+    }
+}
+
+#[test]
+fn what_a_file_fixes_is_not_overridden() {
+    let refused = |items: &[&str]| Config::load(&pt2("mlp"), &overrides(items)).map(|_| ()).unwrap_err();
+    assert_eq!(refused(&["train.batch=3"]).code, "E050");
+    assert_eq!(refused(&["train.dtype=bf16"]).code, "E050");
+    assert_eq!(refused(&["model.loss=nothing"]).code, "E360");
+    assert_eq!(Config::load("nowhere.pt2", &[]).map(|_| ()).unwrap_err().code, "E350");
+    // A symbolic batch has any number of rows.
+    let session = loaded(&pt2("mlp_dynamic"), &["train.batch=10", "mesh.shape=dp=2"]);
+    assert!(session.verify(10, &session.step_runner(), &Unwatched).unwrap().report.ok);
+}
+
+/// A training step of an MLP as text: donated pairs, marked gradients.
+fn step_of_mlp(folder: &Path, batch: usize) -> (String, Session) {
+    let session =
+        crate::session("mlp", &["model.dims=[6,8,8,4]", &format!("train.batch={batch}"), "train.dtype=f64"]);
+    let options = StepOptions::new(Optimizer::from_name("adamw").unwrap());
+    let step = partita_nn::train_step(&session.model().unwrap().forward, &options).unwrap();
+    let path = folder.join("step.mlir");
+    std::fs::write(&path, text::print(&step)).unwrap();
+    (path.to_string_lossy().into_owned(), session)
+}
+
+#[test]
+fn a_training_step_in_stablehlo_trains_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, session) = step_of_mlp(folder.path(), 8);
+    let model = session.model().unwrap();
+    let initial = folder.path().join("initial.safetensors");
+    save(&initial, &model.initial(1)).unwrap();
+    let batches: IndexMap<String, Literal> = random_feed(&model, 3, 0.0)
+        .into_iter()
+        .filter(|(name, _)| ["inputs", "targets"].contains(&name.as_str()))
+        .collect();
+    let data = folder.path().join("data.safetensors");
+    save(&data, &batches).unwrap();
+    let own = {
+        let options = StepOptions::new(Optimizer::from_name("adamw").unwrap());
+        let mut step = partita_nn::train_step(&model.forward, &options).unwrap();
+        let built = Built::solo(&std::mem::take(&mut step), &session.step_runner()).unwrap();
+        let mut step = PlannedStep::new(&built, &model, 1, session.runner_options()).unwrap();
+        (0..4).map(|_| step.step(&batches, 0.01).unwrap().loss).collect::<Vec<f64>>()
+    };
+    for (number, (mesh, microbatches)) in
+        [("dp=1", 1), ("dp=2", 1), ("dp=2", 2), ("pp=2", 2)].into_iter().enumerate()
+    {
+        let items = [
+            format!("mesh.shape={mesh}"),
+            format!("train.microbatches={microbatches}"),
+            format!("model.weights={}", initial.display()),
+            format!("data.path={}", data.display()),
+            format!("checkpoint.dir={}", folder.path().join(number.to_string()).display()),
+            "train.steps=4".to_string(),
+            "optimizer.learning_rate=0.01".to_string(),
+        ];
+        let items: Vec<&str> = items.iter().map(String::as_str).collect();
+        let session = loaded(&file, &items);
+        assert!(session.model().unwrap().is_step());
+        let verified = session.verify(8, &session.step_runner(), &Unwatched).unwrap();
+        assert!(verified.report.ok, "{mesh}: {:?}", verified.report.worst());
+        let found = losses(&session);
+        let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-9 * b.abs();
+        assert!(
+            found.len() == 4 && found.iter().zip(&own).all(near),
+            "{mesh} {microbatches}: {found:?} {own:?}"
+        );
+        assert!(found[3] < found[0]);
+    }
+}
+
+#[test]
+fn a_forward_pass_in_stablehlo_is_differentiated_with_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("forward.mlir");
+    std::fs::write(
+        &path,
+        "func.func @main(%arg0: tensor<4x3xf64> {partita.name = \"x\"}, %arg1: tensor<3xf64> {partita.name = \"params.w\"}) \
+         -> (tensor<4xf64>, tensor<f64>) {\n\
+         %0 = stablehlo.dot_general %arg0, %arg1, contracting_dims = [1] x [0] : \
+         (tensor<4x3xf64>, tensor<3xf64>) -> tensor<4xf64>\n\
+         %1 = stablehlo.multiply %0, %0 : tensor<4xf64>\n%c = stablehlo.constant dense<0.0> : tensor<f64>\n\
+         %2 = stablehlo.reduce(%1 init: %c) applies stablehlo.add across dimensions = [0] : \
+         (tensor<4xf64>, tensor<f64>) -> tensor<f64>\n\
+         return %0, %2 : tensor<4xf64>, tensor<f64>\n}",
+    )
+    .unwrap();
+    let file = path.to_string_lossy().into_owned();
+    let session = loaded(&file, &["model.parameters=[\"params*\"]", "mesh.shape=dp=2"]);
+    assert!(
+        session.config().notes.iter().any(|note| note.contains("stop_gradient")),
+        "{:?}",
+        session.config().notes
+    );
+    assert!(session.verify(4, &session.step_runner(), &Unwatched).unwrap().report.ok);
+    let x = Literal::from_f64(&TensorType::new(DType::F64, [4, 3]), (0..12).map(f64::from));
+    let w = Literal::from_f64(&TensorType::new(DType::F64, [3]), [1.0, -1.0, 2.0].into_iter());
+    // y = x w is [3, 9, 15, 21]; the loss is y y, its gradient 2 x^T y.
+    let y = [3.0, 9.0, 15.0, 21.0];
+    let gradient: Vec<f64> =
+        (0..3).map(|k| 2.0 * (0..4).map(|i| (3 * i + k) as f64 * y[i]).sum::<f64>()).collect();
+    let of = |numbers: &[f64]| {
+        Literal::from_f64(&TensorType::new(DType::F64, [numbers.len()]), numbers.iter().copied())
+    };
+    let recorded = IndexMap::from([
+        ("x".to_string(), x),
+        ("params.w".to_string(), w),
+        ("result0".to_string(), of(&y)),
+        ("grad.params.w".to_string(), of(&gradient)),
+        ("loss".to_string(), Literal::scalar(DType::F64, y.iter().map(|y| y * y).sum())),
+    ]);
+    let (report, _) = session.verify_against(&recorded, &session.step_runner()).unwrap();
+    assert!(report.ok && report.tensors.len() == 3, "{report:?}");
+    let error = Config::load(&file, &overrides(&["model.parameters=[\"weights\"]"])).map(|_| ()).unwrap_err();
+    assert_eq!(error.code, "E360");
+}
+
+#[test]
+fn a_function_gives_the_same_results_on_any_mesh() {
+    let text = "func.func @f(%seed: tensor<5x3xf32>, %s: tensor<f32>) -> (tensor<3xf32>, tensor<5x3xf32>) {\n\
+                %e = tensor.empty() : tensor<3xf32>\n%z = arith.constant 0.0 : f32\n\
+                %o = linalg.fill ins(%z : f32) outs(%e : tensor<3xf32>) -> tensor<3xf32>\n\
+                %r = linalg.reduce { arith.addf } ins(%seed : tensor<5x3xf32>) outs(%o : tensor<3xf32>) dimensions = [0]\n\
+                %q = arith.mulf %seed, %seed : tensor<5x3xf32>\nreturn %r, %q : tensor<3xf32>, tensor<5x3xf32>\n}";
+    let numbers = Literal::from_f64(&TensorType::new(DType::F32, [5, 3]), (0..15).map(f64::from));
+    let arguments = [numbers, Literal::scalar(DType::F32, 2.0)];
+    for mesh in ["dp=1", "dp=2", "dp=3,tp=2"] {
+        let results = partita::run_function(text, "f.mlir", Some("f"), &arguments, mesh).unwrap();
+        assert_eq!(results[0].to_f64(), [30.0, 35.0, 40.0], "{mesh}");
+        assert_eq!(results[1].to_f64(), (0..15).map(|n| f64::from(n * n)).collect::<Vec<_>>(), "{mesh}");
+    }
+    let function = partita::function::Function::read(text, "f.mlir", None).unwrap();
+    let given = |texts: &[&str]| {
+        let texts: Vec<String> = texts.iter().map(|text| text.to_string()).collect();
+        function.arguments(&texts, 1)
+    };
+    assert_eq!(given(&["1", "0.5"]).unwrap()[0].to_f64(), [1.0; 15]);
+    assert_eq!(given(&["1,2", "0.5"]).unwrap_err().code, "E415");
+    assert_eq!(given(&["1", "x"]).unwrap_err().code, "E415");
+    assert_eq!(given(&["1", "2", "3"]).unwrap_err().code, "E414");
+}
