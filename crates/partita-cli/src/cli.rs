@@ -88,6 +88,8 @@ pub enum Command {
     Simulate(SimulateArgs),
     /// Answer how many devices a model needs: bytes by strategy, the largest microbatch, tokens a day.
     Estimate(EstimateArgs),
+    /// Find the mesh, the layouts and the stages of a step by search, and say why.
+    Plan(PlanArgs),
     /// Draw the order in which pipeline stages work on microbatches, or list the orders.
     Timetable(TimetableArgs),
     /// Run named passes on a program in StableHLO text and print it.
@@ -282,6 +284,22 @@ pub struct EstimateArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub flags: ConfigFlags,
+}
+
+/// Flags of `plan`.
+#[derive(Args, Clone, Debug)]
+pub struct PlanArgs {
+    /// A config file or a bundled config.
+    pub config: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+    /// Search every mesh of so many devices instead of the one of the config.
+    #[arg(long, value_name = "N", conflicts_with = "mesh", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub devices: Option<u32>,
+    /// Write the plan to a new file.
+    #[arg(long, value_name = "FILE.toml")]
+    pub out: Option<PathBuf>,
 }
 
 /// Flags of `timetable`.

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod against;
+pub mod auto_plan;
 mod cluster;
 pub mod config;
 pub mod execution;

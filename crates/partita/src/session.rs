@@ -31,6 +31,9 @@ use std::sync::Arc;
 /// The most ranks of a plan. Planning takes memory for every rank of a collective: a larger mesh is a typo.
 const MOST_PLANNED_RANKS: usize = 65_536;
 
+/// The plan file that means a search: `--plan auto`.
+const AUTO: &str = "auto";
+
 /// The most ranks that one process runs.
 const MOST_RUNNING_RANKS: usize = 256;
 
@@ -126,6 +129,12 @@ impl Session {
         self
     }
 
+    /// With so many microbatches per step.
+    pub fn with_microbatches(mut self, count: usize) -> Session {
+        self.config.train.microbatches = count;
+        self
+    }
+
     /// With this type of parameters and activations.
     pub fn with_dtype(mut self, dtype: DType) -> Session {
         self.config.train.dtype = dtype;
@@ -198,10 +207,11 @@ impl Session {
         feeds::feed(&self.config, &self.signature(model))
     }
 
-    /// The plan: of the config's file, of its section `[plan]`, or else that of the model for the mesh.
+    /// The plan: of the config's file, of its section `[plan]`, or else that of the model for the mesh. The file `auto`
+    /// means a search.
     ///
     /// # Errors
-    /// E005 for a file that cannot be read, and what parsing it says.
+    /// E005 for a file that cannot be read, and what parsing it says; what [`Session::auto_plan`] says.
     pub fn plan(&self, model: &Model) -> Result<Plan> {
         self.plan_on(model, &self.mesh)
     }
@@ -209,6 +219,9 @@ impl Session {
     fn plan_on(&self, model: &Model, mesh: &Mesh) -> Result<Plan> {
         let config = &self.config.plan;
         if let Some(path) = &config.file {
+            if path.as_os_str() == AUTO {
+                return Ok(self.auto_plan(model, mesh)?.best.plan);
+            }
             let text = std::fs::read_to_string(path).map_err(|error| {
                 Diagnostic::new("E005", format!("no plan file `{}`", path.display())).found(error.to_string())
             })?;
@@ -279,7 +292,7 @@ impl Session {
         }
     }
 
-    fn build_options(&self) -> BuildOptions {
+    pub(crate) fn build_options(&self) -> BuildOptions {
         let config = &self.config;
         BuildOptions {
             microbatches: config.train.microbatches,

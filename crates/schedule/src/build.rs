@@ -202,6 +202,27 @@ pub(crate) fn build_structured(
     Ok(built.noting(structured))
 }
 
+/// The training step of a model with the layouts that a plan requests, before propagation: what a planner searches. Slices
+/// of a pipeline have a step each.
+///
+/// # Errors
+/// What the plan and the passes refuse.
+pub fn annotated_steps(
+    model: &Model,
+    plan: &Plan,
+    mesh: &Mesh,
+    options: &BuildOptions,
+    tools: &Tools,
+) -> Result<Vec<(Mesh, Graph)>> {
+    let unplaced = unplaced_step(&restructure(plan, model, tools)?, mesh, options, tools.runner)?;
+    let kept = |graph| graph_edit::prune(without_outputs(graph, &unplaced.spoken_of));
+    Ok(unplaced
+        .apply(plan, options)?
+        .into_iter()
+        .map(|(mesh, applied)| (mesh, kept(applied.graph)))
+        .collect())
+}
+
 /// The forward and backward pass of a model planned for `mesh`, without an update: outputs `loss` and `grad.<parameter>`.
 /// A model with inputs `cotangent.<output>`, whose loss is their inner product with its outputs, returns no loss.
 pub fn build_gradients(

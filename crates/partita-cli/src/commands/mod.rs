@@ -11,6 +11,7 @@ pub mod generate;
 pub mod launch;
 pub mod lower;
 pub mod opt;
+pub mod plan;
 pub mod rows;
 pub mod run;
 pub mod saved;

@@ -12,6 +12,7 @@ mod limits;
 mod lower_and_show;
 mod memory;
 mod pipelines;
+mod plan;
 mod runs;
 mod saved_runs;
 mod training;

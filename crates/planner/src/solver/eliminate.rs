@@ -39,25 +39,31 @@ impl<'a> Elimination<'a> {
         Elimination { problem, order: order(problem), most_entries }
     }
 
-    /// Minimises the objective whose terms are `of_variable(cost, memory)` for each choice and `of_edge(cost)` for each
-    /// pair.
+    /// Minimises the objective whose terms are `of_variable(cost, memory)` for each choice and
+    /// `of_edge(cost)` for each pair.
     pub fn minimise(&self, of_variable: impl Fn(f64, f64) -> f64, of_edge: impl Fn(f64) -> f64) -> Found {
+        let sizes: Vec<usize> = self.problem.variables.iter().map(|variable| variable.cost.len()).collect();
         let mut tables = Tables::default();
         let mut factors: Vec<Option<Factor>> = Vec::new();
         for (number, variable) in self.problem.variables.iter().enumerate() {
             let entries =
                 variable.cost.iter().zip(&variable.memory).map(|(&c, &m)| of_variable(c, m)).collect();
-            factors.push(Some(Factor { table: tables.interned(entries), scope: vec![number] }));
+            factors.push(Some(Factor {
+                table: tables.interned(&[sizes[number]], entries),
+                scope: vec![number],
+            }));
         }
         for edge in &self.problem.edges {
             let entries = edge.cost.iter().map(|&cost| of_edge(cost)).collect();
-            factors.push(Some(Factor { table: tables.interned(entries), scope: vec![edge.from, edge.to] }));
+            factors.push(Some(Factor {
+                table: tables.interned(&[sizes[edge.from], sizes[edge.to]], entries),
+                scope: vec![edge.from, edge.to],
+            }));
         }
         let mut at: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); self.problem.variables.len()];
         for (number, factor) in factors.iter().enumerate() {
             factor.iter().flat_map(|f| &f.scope).for_each(|&v| _ = at[v].insert(number));
         }
-        let sizes: Vec<usize> = self.problem.variables.iter().map(|variable| variable.cost.len()).collect();
         let (mut bound, mut is_split) = (0.0, false);
         let mut buckets: Vec<Vec<Factor>> = Vec::with_capacity(self.order.len());
         for &variable in &self.order {
@@ -124,17 +130,17 @@ impl<'a> Elimination<'a> {
 #[derive(Default)]
 struct Tables {
     of: Vec<Rc<Vec<f64>>>,
-    /// Tables by the bits of their entries.
-    known: HashMap<Vec<u64>, usize>,
+    /// Tables by their extents and the bits of their entries.
+    known: HashMap<(Vec<usize>, Vec<u64>), usize>,
     /// Results by what was eliminated: for each factor its table and the places of its variables in the joint scope.
     done: BTreeMap<Vec<(usize, Vec<usize>)>, usize>,
 }
 
 impl Tables {
-    fn interned(&mut self, entries: Vec<f64>) -> usize {
+    fn interned(&mut self, extents: &[usize], entries: Vec<f64>) -> usize {
         let bits = entries.iter().map(|entry| entry.to_bits()).collect();
         let Tables { of, known, .. } = self;
-        *known.entry(bits).or_insert_with(|| {
+        *known.entry((extents.to_vec(), bits)).or_insert_with(|| {
             of.push(Rc::new(entries));
             of.len() - 1
         })

@@ -1,3 +1,5 @@
 //! The tests of the planner.
 
+mod inter;
+mod intra;
 mod solver;

@@ -1,0 +1,76 @@
+//! `partita plan`, and `--plan auto`.
+
+use partita_testkit::Place;
+use serde_json::Value;
+use std::process::{Command, Output};
+
+fn partita(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_partita")).args(arguments).output().unwrap()
+}
+
+/// The event `plan` of a command.
+fn found(arguments: &[&str]) -> Value {
+    let output = partita(&[arguments, &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let events: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    events.into_iter().find(|event| event["event"] == "plan").unwrap()
+}
+
+#[test]
+fn the_plan_found_is_the_fastest_and_the_bound_is_below_it() {
+    let event = found(&["plan", "mlp", "--mesh", "dp=2,tp=2"]);
+    let seconds: Vec<f64> =
+        event["candidates"].as_array().unwrap().iter().map(|row| row["step_s"].as_f64().unwrap()).collect();
+    assert!(seconds.len() >= 2 && seconds.iter().all(|&other| seconds[0] <= other), "{event}");
+    assert!(
+        event["candidates"].as_array().unwrap().iter().any(|row| row["source"] == "ready plan"),
+        "{event}"
+    );
+    let search = &event["searches"][0];
+    assert!(search["bound_s"].as_f64().unwrap() <= search["cost_s"].as_f64().unwrap(), "{event}");
+}
+
+#[test]
+fn every_mesh_of_the_devices_is_tried_and_the_plan_reads_back() {
+    let place = Place::of(env!("CARGO_BIN_EXE_partita"));
+    let file = place.path("found.toml");
+    let path = file.to_str().unwrap();
+    let event = found(&["plan", "mlp", "--devices", "2", "--batch", "8", "--out", path]);
+    let meshes: Vec<&str> =
+        event["candidates"].as_array().unwrap().iter().map(|row| row["mesh"].as_str().unwrap()).collect();
+    for mesh in ["tp=2", "dp=2", "pp=2"] {
+        assert!(meshes.contains(&mesh), "{meshes:?}");
+    }
+    let best = &event["candidates"][0];
+    let (mesh, microbatches) = (best["mesh"].as_str().unwrap(), best["microbatches"].to_string());
+    let verify = partita(&[
+        "verify",
+        "mlp",
+        "--batch",
+        "8",
+        "--mesh",
+        mesh,
+        "--microbatches",
+        &microbatches,
+        "--plan",
+        path,
+    ]);
+    assert_eq!(verify.status.code(), Some(0), "{}", String::from_utf8_lossy(&verify.stderr));
+}
+
+#[test]
+fn a_searched_plan_changes_no_number() {
+    for mesh in ["tp=4", "dp=2,tp=2"] {
+        let verify = partita(&["verify", "mlp", "--mesh", mesh, "--plan", "auto"]);
+        assert_eq!(verify.status.code(), Some(0), "{mesh}: {}", String::from_utf8_lossy(&verify.stderr));
+    }
+}
+
+#[test]
+fn a_device_that_is_too_small_says_by_how_much() {
+    let output = partita(&["plan", "mlp", "--mesh", "tp=2", "--set", "cluster.memory_bytes=1000"]);
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&output.stderr).to_string();
+    assert!(error.contains("E520") && error.contains("too many"), "{error}");
+}

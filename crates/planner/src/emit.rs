@@ -1,0 +1,179 @@
+//! Writes the layouts that a search found as a plan: lines by module path, which a person can read, edit and verify.
+
+use crate::intra::Found;
+use partita_ir::{Graph, Phase, Role, ValueId};
+use partita_mesh::{Mesh, Sharding, Step};
+use partita_schedule::{Plan, Primitive, SyncMode, SyncOp, matches};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The origin of the lines.
+const ORIGIN: &str = "planner";
+
+/// Which tensors get lines; propagation derives the layouts of all others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pins {
+    /// Parameters alone.
+    Parameters,
+    /// Parameters, and the outputs of the modules that own them.
+    Activations,
+    /// These, and what is fed, where all of it is sharded alike.
+    Inputs,
+}
+
+/// One request for a module, before equal ones are joined.
+#[derive(Clone, PartialEq, Debug)]
+struct Request {
+    module: String,
+    /// The tensor that the line is for.
+    tensor: String,
+    primitive: Primitive,
+}
+
+/// The plan of these layouts over the axes `axes` of a mesh. Modules with equal numbers of equal lines, such as all layers,
+/// share a line with `*`.
+pub fn plan_of(graph: &Graph, mesh: &Mesh, axes: &[String], found: &Found, pins: Pins) -> Plan {
+    let mut requests: Vec<Request> = Vec::new();
+    let mut universe: BTreeSet<(String, String)> = BTreeSet::new();
+    for parameter in graph.params() {
+        let (module, tensor) = owner(&graph.value(parameter).name);
+        universe.insert((module.to_string(), tensor.to_string()));
+        requests.extend(cuts(mesh, axes, module, tensor, &found.layouts[parameter.index()]));
+    }
+    if pins == Pins::Inputs {
+        requests.extend(fed(graph, mesh, axes, found));
+    }
+    if pins != Pins::Parameters {
+        let modules: BTreeSet<String> = universe.iter().map(|(module, _)| module.clone()).collect();
+        for (module, output) in outputs(graph, &modules) {
+            universe.insert((module.clone(), OUTPUT.to_string()));
+            let layout = &found.layouts[output.index()];
+            let own = cuts(mesh, axes, &module, OUTPUT, layout);
+            if own.is_empty() && is_reduced_in(graph, found, &module, axes, mesh) {
+                let axis = axes.iter().find(|axis| mesh.axis_named(axis).is_some_and(|axis| axis.size > 1));
+                let sync =
+                    Primitive::Sync { mode: SyncMode::FwdPost, op: SyncOp::AllReduce, axis: axis.cloned() };
+                requests.push(Request {
+                    module: module.clone(),
+                    tensor: OUTPUT.to_string(),
+                    primitive: sync,
+                });
+            }
+            requests.extend(own);
+        }
+    }
+    joined(requests, &universe)
+}
+
+/// What the tensor of a module's results is called in a plan.
+const OUTPUT: &str = "output";
+
+/// The module and the own name of a parameter.
+fn owner(name: &str) -> (&str, &str) {
+    name.rsplit_once('.').unwrap_or(("", name))
+}
+
+/// A line for each axis that shards a dimension of a tensor.
+fn cuts(mesh: &Mesh, axes: &[String], module: &str, tensor: &str, layout: &Sharding) -> Vec<Request> {
+    let mut found = Vec::new();
+    for (dim, sharding) in layout.dims.iter().enumerate() {
+        for axis in &sharding.axes {
+            let name = &mesh.axes[axis.axis].name;
+            if axes.contains(name) {
+                let primitive = Primitive::Shard {
+                    tensor: tensor.to_string(),
+                    dim: dim as isize,
+                    axis: Some(name.clone()),
+                };
+                found.push(Request { module: module.to_string(), tensor: tensor.to_string(), primitive });
+            }
+        }
+    }
+    found
+}
+
+/// A line for each axis that shards the same dimension of every fed tensor of at least two dimensions.
+fn fed(graph: &Graph, mesh: &Mesh, axes: &[String], found: &Found) -> Vec<Request> {
+    let is_fed = |value: &&ValueId| graph.value(**value).role == Role::Input && graph.ty(**value).rank() >= 2;
+    let lines = graph
+        .inputs
+        .iter()
+        .filter(is_fed)
+        .map(|&value| cuts(mesh, axes, "", "input", &found.layouts[value.index()]));
+    let lines: Vec<Vec<Request>> = lines.collect();
+    let Some((first, others)) = lines.split_first() else { return Vec::new() };
+    first.iter().filter(|line| others.iter().all(|other| other.contains(line))).cloned().collect()
+}
+
+/// The output of each module that has exactly one.
+fn outputs(graph: &Graph, modules: &BTreeSet<String>) -> Vec<(String, ValueId)> {
+    let inside = |path: &str, module: &str| {
+        path == module || path.strip_prefix(module).is_some_and(|rest| rest.starts_with('.'))
+    };
+    let uses = graph.uses();
+    let mut found: BTreeMap<String, BTreeSet<ValueId>> = BTreeMap::new();
+    for node in graph.nodes.iter().filter(|node| node.phase == Phase::Forward && modules.contains(&node.path))
+    {
+        for &result in &node.results {
+            let leaves = uses[result.index()].iter().any(|&(reader, _)| {
+                let reader = graph.node(reader);
+                reader.phase == Phase::Forward && !inside(&reader.path, &node.path)
+            });
+            if leaves && graph.ty(result).rank() > 0 {
+                found.entry(node.path.clone()).or_default().insert(result);
+            }
+        }
+    }
+    let only = found.into_iter().filter(|(_, values)| values.len() == 1);
+    only.filter_map(|(module, values)| Some((module, values.into_iter().next()?))).collect()
+}
+
+/// Whether a module reduces a forward value over one of these axes.
+fn is_reduced_in(graph: &Graph, found: &Found, module: &str, axes: &[String], mesh: &Mesh) -> bool {
+    let over = |value: &ValueId| {
+        found.exchanges.iter().filter(|exchange| exchange.value == *value).any(|exchange| {
+            match &exchange.step {
+                Step::AllReduce { axes: over, .. } => {
+                    over.iter().any(|axis| axes.contains(&mesh.axes[axis.axis].name))
+                }
+                _ => false,
+            }
+        })
+    };
+    let own = |value: &&ValueId| {
+        let Some((node, _)) = graph.value(**value).definition else { return false };
+        let node = graph.node(node);
+        node.path == module && node.phase == Phase::Forward
+    };
+    found.reduced.iter().filter(own).any(over)
+}
+
+/// The path with every number replaced by `*`.
+fn pattern(path: &str) -> String {
+    let any = |part: &str| if part.parse::<usize>().is_ok() { "*".to_string() } else { part.to_string() };
+    path.split('.').map(any).collect::<Vec<_>>().join(".")
+}
+
+/// The lines, with one for all modules of a pattern where each of them has the same requests for a tensor.
+fn joined(requests: Vec<Request>, universe: &BTreeSet<(String, String)>) -> Plan {
+    let mut of: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    for request in &requests {
+        let key = (request.module.clone(), request.tensor.clone());
+        of.entry(key).or_default().push(request.primitive.to_string());
+    }
+    let is_shared = |request: &Request| {
+        let pattern = pattern(&request.module);
+        let own = of.get(&(request.module.clone(), request.tensor.clone()));
+        let mut alike =
+            universe.iter().filter(|(module, tensor)| *tensor == request.tensor && matches(&pattern, module));
+        alike.all(|key| of.get(key) == own)
+    };
+    let mut plan = Plan::default();
+    let mut done: BTreeSet<(String, String)> = BTreeSet::new();
+    for request in requests {
+        let modules = if is_shared(&request) { pattern(&request.module) } else { request.module.clone() };
+        if done.insert((modules.clone(), request.primitive.to_string())) {
+            plan.push(&modules, request.primitive, ORIGIN);
+        }
+    }
+    plan
+}
