@@ -166,7 +166,7 @@ class Executable:
     def events(self) -> _Events: ...
     def programs(self) -> _Programs: ...
 
-class Program:
+class Placed:
     """A program in text on a mesh. A layout is the mesh axes of each dimension; without one, the text and propagation
     decide. A described tensor is its name, element type, shape, layout, the (axis, combiner) of those over which it is
     partial, and the part of each rank."""

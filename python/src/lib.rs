@@ -10,9 +10,9 @@ mod error;
 mod executable;
 mod mesh;
 mod model;
+mod placed;
 mod plan;
 mod profiler;
-mod program;
 mod running;
 mod schedule;
 mod tensors;
@@ -39,9 +39,9 @@ mod _partita {
     #[pymodule_export]
     use super::model::Model;
     #[pymodule_export]
-    use super::plan::Plan;
+    use super::placed::{Placed, vjp};
     #[pymodule_export]
-    use super::program::{Program, vjp};
+    use super::plan::Plan;
     #[pymodule_export]
     use super::run_command;
     #[pymodule_export]

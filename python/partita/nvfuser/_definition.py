@@ -43,7 +43,7 @@ class FusionDefinition:
     # The results of statements on pieces, which every rank makes once.
     _per_rank: dict[Any, Any]
     _device_mesh: DeviceMesh | None
-    _program: _partita.Program | None
+    _program: _partita.Placed | None
     _is_defined: bool
     _is_scheduled: bool
 
@@ -170,19 +170,19 @@ class FusionDefinition:
         if not self._outputs:
             raise refuse("E382", "a definition without outputs", expected="add_output", found=type(self).__name__)
 
-    def _planned(self) -> _partita.Program:
+    def _planned(self) -> _partita.Placed:
         if self._program is None:
             self._define()
             mesh = self._device_mesh or _mesh.create_mesh(1)
             text, inputs = self._text(), [None] * len(self._inputs)
             wanted: list[Any] = [None] * len(self._outputs)
-            program = _partita.Program(text, mesh._native, inputs, wanted)
+            program = _partita.Placed(text, mesh._native, inputs, wanted)
             for number, (tensor, described) in enumerate(zip(self._outputs, program.outputs())):
                 if described[4] and not tensor.is_local:
                     # A global output is complete.
                     wanted[number] = described[3]
             if any(dims is not None for dims in wanted):
-                program = _partita.Program(text, mesh._native, inputs, wanted)
+                program = _partita.Placed(text, mesh._native, inputs, wanted)
             self._program = program
         return self._program
 

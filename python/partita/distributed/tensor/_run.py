@@ -102,9 +102,9 @@ class Planned:
         self.function, self.mesh = function, mesh
         given = [list(operand.dims) for operand in inputs]
 
-        def planned(wanted: Sequence[list[list[str]] | None]) -> _partita.Program:
+        def planned(wanted: Sequence[list[list[str]] | None]) -> _partita.Placed:
             # One thread runs all ranks: programs of single ops are too short to share.
-            return _partita.Program(function.text, mesh._native, given, list(wanted), 1)
+            return _partita.Placed(function.text, mesh._native, given, list(wanted), 1)
 
         self.program = planned(outputs)
         found = [self._spec(described) for described in self.program.outputs()]

@@ -49,7 +49,7 @@ RETURNED = [
 
 @pytest.mark.parametrize("wanted, found, collectives", RETURNED)
 def test_a_sum_over_ranks_is_combined_only_where_it_is_needed(wanted, found, collectives):
-    program = _partita.Program(MATMUL, Mesh("tp=3"), [[[], ["tp"]], [["tp"], []]], [wanted])
+    program = _partita.Placed(MATMUL, Mesh("tp=3"), [[[], ["tp"]], [["tp"], []]], [wanted])
     (output,) = program.outputs()
     assert (output[1], output[2], (output[3], output[4])) == ("f32", [4, 5], found)
     assert program.collectives() == collectives
@@ -72,7 +72,7 @@ def test_a_sum_over_ranks_is_combined_only_where_it_is_needed(wanted, found, col
 )
 def test_an_identity_moves_a_tensor_between_layouts(before, after, collectives):
     value = numbers(4, 7)
-    program = _partita.Program(IDENTITY, Mesh("dp=2,tp=2"), [before], [after], 1)
+    program = _partita.Placed(IDENTITY, Mesh("dp=2,tp=2"), [before], [after], 1)
     (output,) = program.outputs()
     assert output[3] == after
     assert [kind for kind, _, _ in program.collectives()] == collectives
@@ -82,7 +82,7 @@ def test_an_identity_moves_a_tensor_between_layouts(before, after, collectives):
 
 
 def test_the_host_program_has_compute_and_collectives_apart():
-    program = _partita.Program(MATMUL, Mesh("tp=2"), [[[], ["tp"]], [["tp"], []]], [[[], []]])
+    program = _partita.Placed(MATMUL, Mesh("tp=2"), [[[], ["tp"]], [["tp"], []]], [[[], []]])
     instructions = re.findall(r"^ +\d+  (?:%\S+ = )?(start|wait|[a-z_]+)", program.host_ir(1), re.MULTILINE)
     assert instructions == ["dot_general", "start", "wait"]
     assert "start #0 all_reduce over [0, 1]" in program.host_ir(1)
@@ -94,7 +94,7 @@ def test_the_host_program_has_compute_and_collectives_apart():
 
 def test_a_vector_jacobian_product_is_a_program_too():
     text = _partita.vjp(MATMUL, [0], [1])
-    program = _partita.Program(text, Mesh("tp=2"), [[["tp"], []], [[], []], [["tp"], []]], [[[], []]])
+    program = _partita.Placed(text, Mesh("tp=2"), [[["tp"], []], [[], []], [["tp"], []]], [[[], []]])
     seed = numbers(4, 5)
     (locals,) = run(program, A, B, seed)
     np.testing.assert_allclose(locals[1], A.T @ seed, atol=1e-5)
@@ -109,7 +109,7 @@ def test_layouts_and_parts_that_do_not_fit_are_refused():
 
     def code(*arguments):
         with pytest.raises(PartitaError) as refused:
-            _partita.Program(*arguments)
+            _partita.Placed(*arguments)
         return refused.value.code
 
     assert code("func.func", mesh, both, [None]) == "E140"
@@ -118,7 +118,7 @@ def test_layouts_and_parts_that_do_not_fit_are_refused():
     assert code(MATMUL, mesh, [[[]], both[1]], [None]) == "E210"
     assert code(MATMUL, mesh, [[[], ["dp"]], both[1]], [None]) == "E208"
     assert code(MATMUL, mesh, [[["tp"], ["tp"]], both[1]], [None]) == "E212"
-    program = _partita.Program(MATMUL, mesh, both, [None])
+    program = _partita.Placed(MATMUL, mesh, both, [None])
     good = [cut(A, program.inputs()[0][5]), cut(B, program.inputs()[1][5])]
     for wrong in (
         good[:1],

@@ -24,7 +24,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A planned program in memory.
 #[pyclass(frozen, module = "partita._partita")]
-pub struct Program {
+pub struct Placed {
     built: Built,
     runner: Mutex<Runner>,
 }
@@ -132,7 +132,7 @@ fn partitioned(
     partition(&graph, mesh, &options)
 }
 
-impl Program {
+impl Placed {
     fn locked(&self) -> MutexGuard<'_, Runner> {
         self.runner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -199,7 +199,7 @@ impl Program {
 }
 
 #[pymethods]
-impl Program {
+impl Placed {
     /// Plans the program. `inputs` and `outputs` have a layout each: the mesh axes of every dimension, or None where the
     /// text or propagation decides. `workers` is the number of threads.
     #[new]
@@ -211,7 +211,7 @@ impl Program {
         inputs: Vec<Option<Dims>>,
         outputs: Vec<Option<Dims>>,
         workers: Option<usize>,
-    ) -> PyResult<Program> {
+    ) -> PyResult<Placed> {
         detached(py, || {
             let mesh = &mesh.mesh;
             let options = RunnerOptions { workers, nan_guard: false, ..RunnerOptions::default() };
@@ -225,7 +225,7 @@ impl Program {
             let lowering = LowerOptions { guard: false, ..LowerOptions::default() };
             let set = lower_stages(&stages(&built), &lowering, &options.cpu)?;
             let world = options.world(&set)?;
-            Ok(Program { built, runner: Mutex::new(Runner::new(set, world, options)?) })
+            Ok(Placed { built, runner: Mutex::new(Runner::new(set, world, options)?) })
         })
     }
 
