@@ -15,9 +15,11 @@ not import it, nor numpy.
 """
 
 from partita import optim
+from partita._compile import compile_str
 from partita._load import Model, load
 from partita._partita import Mesh, PartitaError, Plan, Report
 from partita._planned import Planned
+from partita._program import Program, Step
 from partita._schedule import At, Schedule, Subgraphs
 from partita._trainer import Trainer
 
@@ -30,10 +32,13 @@ __all__ = [
     "PartitaError",
     "Plan",
     "Planned",
+    "Program",
     "Report",
     "Schedule",
+    "Step",
     "Subgraphs",
     "Trainer",
+    "compile_str",
     "load",
     "optim",
 ]

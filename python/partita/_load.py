@@ -88,25 +88,39 @@ class Model:
 
 
 def load(
-    model: torch.nn.Module | torch.export.ExportedProgram | str | os.PathLike[str],
+    model: Any,
     example_inputs: Any = None,
     *,
     loss: Callable[..., Any] | str | None = None,
     batch: int | None = None,
-) -> Model:
-    """A model from a module of PyTorch, an exported program, or a ``.pt2`` file.
+) -> Any:
+    """A ``Model`` from a module of PyTorch, a ``torch.export.ExportedProgram``, or a ``.pt2`` file; a ``Program`` from
+    StableHLO text, a ``.mlir`` file, or a function of JAX, lowered or jitted.
 
     ``example_inputs`` of a module are a tensor, a tuple, or a dictionary of keyword arguments; their shapes are those
     of every batch. With a function as ``loss``, the last example input is the target, and the model that is loaded
     computes ``loss(module(*inputs), target)``. A text as ``loss`` names the output that is the loss, where several
-    could be. ``batch`` is the number of rows, where the file leaves it open.
+    could be. ``batch`` is the number of rows, where the file leaves it open. A jitted function is lowered for
+    ``example_inputs``, a tuple of its arguments; ``jax.ShapeDtypeStruct`` will do.
 
     Raises ``PartitaError``: E350 to E354 for a file that cannot be read, E355 and E356 for what a step cannot have,
-    E360 for an unclear loss, E390 for a module that PyTorch cannot export, E391 for a custom ``autograd.Function``.
+    E360 for an unclear loss, E390 for a module that PyTorch cannot export, E391 for a custom ``autograd.Function``, E140 to
+    E149 for a text that cannot be read.
     """
+    from partita._program import Program, is_text, lowered_text
+
     name = loss if isinstance(loss, str) else None
+    if is_text(model):
+        return Program(model)
     if isinstance(model, (str, os.PathLike)):
-        return Model(_partita.Model(os.fspath(model), name, batch))
+        path = os.fspath(model)
+        if not path.endswith(".mlir"):
+            return Model(_partita.Model(path, name, batch))
+        with open(path, encoding="utf-8") as file:
+            return Program(file.read(), path)
+    text = lowered_text(model, example_inputs)
+    if text is not None:
+        return Program(text, getattr(model, "__name__", "<jax>"))
     from partita import _export
 
     function = loss if callable(loss) else None

@@ -28,6 +28,11 @@ _NAMES = {
 _LONG = {short: long for long, short in _NAMES.items()}
 
 
+def long_dtype(name: str) -> str:
+    """The name that numpy and PyTorch have for an element type: ``float32`` for ``f32``."""
+    return _LONG[name]
+
+
 def torch_if_loaded() -> Any:
     """The module ``torch``, if the program has imported it."""
     return sys.modules.get("torch")

@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 mod arguments;
+mod built;
 mod error;
 mod executable;
 mod mesh;
@@ -13,8 +14,10 @@ mod model;
 mod placed;
 mod plan;
 mod profiler;
+mod program;
 mod running;
 mod schedule;
+mod step;
 mod tensors;
 mod trainer;
 
@@ -43,9 +46,13 @@ mod _partita {
     #[pymodule_export]
     use super::plan::Plan;
     #[pymodule_export]
+    use super::program::Program;
+    #[pymodule_export]
     use super::run_command;
     #[pymodule_export]
     use super::schedule::{Report, Schedule};
+    #[pymodule_export]
+    use super::step::Step;
     #[pymodule_export]
     use super::trainer::Trainer;
 }

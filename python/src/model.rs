@@ -1,7 +1,7 @@
 //! Imported models: the program of a `.pt2` file with its weights.
 
 use crate::error::detached;
-use crate::tensors::{Returned, returned};
+use crate::tensors::{Returned, Type, returned, type_of};
 use indexmap::IndexMap;
 use partita::execution::tensor_data;
 use partita_base::Result;
@@ -69,10 +69,8 @@ impl Model {
     }
 }
 
-fn types<'a>(
-    of: impl Iterator<Item = (&'a String, &'a TensorType)>,
-) -> Vec<(String, &'static str, Vec<usize>)> {
-    of.map(|(name, ty)| (name.clone(), ty.dtype.name(), ty.shape.clone())).collect()
+fn types<'a>(of: impl Iterator<Item = (&'a String, &'a TensorType)>) -> Vec<Type> {
+    of.map(|(name, ty)| type_of(name, ty)).collect()
 }
 
 #[pymethods]
@@ -86,12 +84,12 @@ impl Model {
     }
 
     /// Name, element type and shape of each fed input.
-    fn inputs(&self) -> Vec<(String, &'static str, Vec<usize>)> {
+    fn inputs(&self) -> Vec<Type> {
         types(self.source.imported.inputs.iter())
     }
 
     /// Name, element type and shape of each output.
-    fn outputs(&self) -> Vec<(String, &'static str, Vec<usize>)> {
+    fn outputs(&self) -> Vec<Type> {
         let forward = &self.source.model.forward;
         let ty = |name: &String| Some((name.clone(), forward.ty(forward.output_named(name)?).clone()));
         let found: IndexMap<String, TensorType> =
@@ -100,12 +98,12 @@ impl Model {
     }
 
     /// Name, element type and shape of each trained parameter.
-    fn parameters(&self) -> Vec<(String, &'static str, Vec<usize>)> {
+    fn parameters(&self) -> Vec<Type> {
         types(self.source.imported.weights.iter().map(|(name, tensor)| (name, &tensor.ty)))
     }
 
     /// Name, element type and shape of each tensor that is kept without an optimizer.
-    fn states(&self) -> Vec<(String, &'static str, Vec<usize>)> {
+    fn states(&self) -> Vec<Type> {
         types(self.source.imported.states.iter().map(|state| (&state.name, &state.initial.ty)))
     }
 

@@ -1,13 +1,12 @@
 //! Schedules: lines of a plan applied to a model, checked one by one.
 
 use crate::arguments::{build_options, call};
+use crate::built::{self, Collectives};
 use crate::error::{OrRaise, detached};
 use crate::mesh::Mesh;
 use crate::model::{Model, Source};
 use crate::plan::Plan;
-use partita::execution::{CpuStep, stages};
-use partita_cli::commands::explain::Explained;
-use partita_program::{LowerOptions, lower_stages};
+use partita::execution::CpuStep;
 use partita_schedule::{Entry, Pattern, Plan as Lines, verify};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -105,46 +104,19 @@ impl Schedule {
     fn explain(&self, py: Python<'_>, name: Option<String>) -> PyResult<String> {
         detached(py, || {
             let schedule = self.locked();
-            let built = schedule.build()?;
-            let programs =
-                lower_stages(&stages(&built), &LowerOptions::default(), &CpuStep::default().options.cpu)?;
-            let notes = built.notes.clone();
-            let explained = Explained::new(built, schedule.graph().clone(), notes);
-            match name {
-                None => Ok(explained.overview_of(&programs, 0)?.text()),
-                Some(name) => Ok(explained.about(&name, &mut |_, _| ())?.text()),
-            }
+            built::explain(schedule.build()?, schedule.graph(), name)
         })
     }
 
     /// The collectives of a rank in a step: (phase, collective, count, bytes).
     #[pyo3(signature = (rank=0))]
-    fn collectives(&self, py: Python<'_>, rank: usize) -> PyResult<Vec<(String, String, usize, usize)>> {
-        detached(py, || {
-            let built = self.locked().build()?;
-            built.place_of(rank)?;
-            let programs =
-                lower_stages(&stages(&built), &LowerOptions::default(), &CpuStep::default().options.cpu)?;
-            let counts = partita_program::counts(&programs, rank);
-            let mut found = Vec::new();
-            for (phase, counts) in counts.phases() {
-                for (kind, count) in counts.kinds.iter().filter(|(_, count)| count.count > 0) {
-                    found.push((phase.to_string(), kind.to_string(), count.count, count.bytes));
-                }
-            }
-            Ok(found)
-        })
+    fn collectives(&self, py: Python<'_>, rank: usize) -> PyResult<Collectives> {
+        detached(py, || built::collectives(&self.locked().build()?, rank))
     }
 
     /// The program of a rank as text.
     fn program(&self, py: Python<'_>, rank: usize) -> PyResult<String> {
-        detached(py, || {
-            let built = self.locked().build()?;
-            built.place_of(rank)?;
-            let programs =
-                lower_stages(&stages(&built), &LowerOptions::default(), &CpuStep::default().options.cpu)?;
-            Ok(programs.display(rank).to_string())
-        })
+        detached(py, || built::program(&self.locked().build()?, rank))
     }
 
     /// Builds the step and forgets it: what the build refuses, and its notes.
@@ -165,7 +137,7 @@ impl Schedule {
 /// The outcome of a verification.
 #[pyclass(frozen, module = "partita")]
 pub struct Report {
-    report: verify::Report,
+    pub report: verify::Report,
 }
 
 #[pymethods]

@@ -18,6 +18,14 @@ pub type Given<'py> = (String, Vec<usize>, PyReadonlyArray1<'py, u8>);
 /// A tensor for Python.
 pub type Returned = (&'static str, Vec<usize>, Py<PyArray1<u8>>);
 
+/// A name, an element type and a shape.
+pub type Type = (String, &'static str, Vec<usize>);
+
+/// The type of a tensor with its name.
+pub fn type_of(name: &str, ty: &TensorType) -> Type {
+    (name.to_string(), ty.dtype.name(), ty.shape.clone())
+}
+
 /// The element type of this name. E354 if there is none.
 pub fn dtype(name: &str, of: &str) -> Result<DType> {
     DType::from_name(name).ok_or_else(|| {

@@ -1,9 +1,10 @@
 //! Assigns each node of a forward graph to a stage. Marks are set before differentiation, which
 //! copies them: the gradient of a node belongs to the node's stage.
 
+use crate::feed::from_feed;
 use crate::layers::{layers, work};
 use partita_base::{Diagnostic, Result};
-use partita_ir::Graph;
+use partita_ir::{Graph, ValueId};
 use std::ops::Range;
 
 /// Ends a stage after each of these positions in execution order: the stage of a node is the number
@@ -58,14 +59,93 @@ pub fn evenly(forward: &mut Graph, count: usize) -> Result<()> {
     grouping(forward, &blocks, count)
 }
 
+/// The scope in which a program puts its layer of this number: `pp_stage_0`, `pp_stage_1`, ..
+pub const LAYER_SCOPE: &str = "pp_stage_";
+
+/// The scope in which a program requests so many layers: `pp_layers_4`.
+pub const LAYER_COUNT_SCOPE: &str = "pp_layers_";
+
+/// Cuts the forward graph into `count` stages where the scopes of its nodes request it, see [`LAYER_SCOPE`] and
+/// [`LAYER_COUNT_SCOPE`]: layers become stages, neighbours one stage where there are more layers than stages. A node
+/// outside of all layers joins the last layer that it reads, or else the first that reads it. A graph without such
+/// scopes is cut as [`evenly`] does.
+///
+/// # Errors
+/// E460 if there are fewer layers than stages.
+pub fn by_scopes(forward: &mut Graph, count: usize) -> Result<()> {
+    let asked = forward.nodes.iter().find_map(|node| numbered(&node.path, LAYER_COUNT_SCOPE));
+    if let Some(asked) = asked {
+        layered(forward, asked)?;
+        return regrouped(forward, count);
+    }
+    let mut layer: Vec<Option<usize>> =
+        forward.nodes.iter().map(|node| numbered(&node.path, LAYER_SCOPE)).collect();
+    if layer.iter().all(Option::is_none) {
+        return evenly(forward, count);
+    }
+    let is_local = from_feed(forward, |_| false);
+    for (index, node) in forward.nodes.iter().enumerate() {
+        let maker = |operand: &ValueId| forward.value(*operand).definition.map(|(id, _)| id.index());
+        let of_operands = node.operands.iter().filter(|operand| !is_local[operand.index()]);
+        let read = of_operands.filter_map(maker).filter_map(|maker| layer[maker]).max();
+        layer[index] = layer[index].max(read);
+    }
+    let mut first_reader: Vec<Option<usize>> = vec![None; forward.values.len()];
+    for (index, node) in forward.nodes.iter().enumerate().rev() {
+        let readers = node.results.iter().filter_map(|result| first_reader[result.index()]);
+        let own = *layer[index].get_or_insert(readers.min().unwrap_or(0));
+        for operand in &node.operands {
+            let first = &mut first_reader[operand.index()];
+            *first = Some(first.map_or(own, |other| other.min(own)));
+        }
+    }
+    for (node, layer) in forward.nodes.iter_mut().zip(layer) {
+        node.stage = layer.unwrap_or(0);
+    }
+    let layers = forward.nodes.iter().map(|node| node.stage + 1).max().unwrap_or(0);
+    if layers == count { Ok(()) } else { grouped(forward, layers, count) }
+}
+
+/// Makes `count` stages of nearly equal work from the layers that the nodes have, in whatever order the nodes are.
+fn grouped(forward: &mut Graph, layers: usize, count: usize) -> Result<()> {
+    if layers < count {
+        return Err(too_few(layers, count));
+    }
+    let mut sums = vec![0.0; layers];
+    for node in &forward.nodes {
+        sums[node.stage] += work(forward, node);
+    }
+    let ends = balanced(&sums, count);
+    for node in &mut forward.nodes {
+        node.stage = ends.partition_point(|&end| end < node.stage);
+    }
+    Ok(())
+}
+
+/// The number of a scope in a module path: 3 in `step.pp_stage_3.dense`.
+fn numbered(path: &str, scope: &str) -> Option<usize> {
+    path.split('.').find_map(|part| part.strip_prefix(scope)?.parse().ok())
+}
+
+/// A module path without the scopes of layers.
+pub fn without_scopes(path: &str) -> String {
+    let is_module =
+        |part: &&str| numbered(part, LAYER_SCOPE).is_none() && numbered(part, LAYER_COUNT_SCOPE).is_none();
+    path.split('.').filter(is_module).collect::<Vec<_>>().join(".")
+}
+
+fn too_few(blocks: usize, count: usize) -> Box<Diagnostic> {
+    Diagnostic::new("E460", format!("{count} pipeline stages for {blocks} blocks"))
+        .at("mesh axis pp")
+        .expected(format!("at most {blocks} stages: one for each block of the model"))
+        .found(count.to_string())
+        .help("use a model or a line `layers(..)` with more blocks, or fewer ranks on the axis pp")
+}
+
 /// As [`evenly`], for these blocks: consecutive positions of the execution order.
 fn grouping(forward: &mut Graph, blocks: &[Range<usize>], count: usize) -> Result<()> {
     if blocks.len() < count {
-        return Err(Diagnostic::new("E460", format!("{count} pipeline stages for {} blocks", blocks.len()))
-            .at("mesh axis pp")
-            .expected(format!("at most {} stages: one for each block of the model", blocks.len()))
-            .found(count.to_string())
-            .help("use a model or a line `layers(..)` with more blocks, or fewer ranks on the axis pp"));
+        return Err(too_few(blocks.len(), count));
     }
     let work: Vec<f64> = blocks
         .iter()
@@ -156,7 +236,9 @@ fn balanced(work: &[f64], count: usize) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::{balanced, block_of};
+    use super::*;
+    use partita_base::DType;
+    use partita_ir::{GraphBuilder, Operation, Role, TensorType};
 
     #[test]
     fn a_block_ends_at_its_number() {
@@ -174,5 +256,64 @@ mod tests {
         assert_eq!(balanced(&[4.0, 1.0, 1.0, 1.0, 4.0], 3), [0, 3]);
         assert_eq!(balanced(&[1.0, 2.0], 1), []);
         assert_eq!(balanced(&[0.0, 9.0, 0.0], 3), [0, 1]);
+    }
+
+    /// A chain of matmuls, one for each path, each with a constant that is added before it.
+    fn chain(paths: &[&str]) -> Graph {
+        let mut b = GraphBuilder::new("forward");
+        let ty = TensorType::new(DType::F32, [4, 4]);
+        let mut value = b.input("x", ty.clone(), Role::Input);
+        let weights: Vec<ValueId> =
+            (0..paths.len()).map(|i| b.input(&format!("w{i}"), ty.clone(), Role::Param)).collect();
+        for (path, weight) in paths.iter().zip(weights) {
+            b.path = String::new();
+            let ones = b.full(&ty, 1.0).unwrap();
+            b.path = path.to_string();
+            let sum = b.add(weight, ones).unwrap();
+            value = b.linear(value, sum).unwrap();
+        }
+        b.finish_named(vec![("y".to_string(), value)])
+    }
+
+    fn stages_of_matmuls(forward: &Graph) -> Vec<usize> {
+        let matmuls = forward.nodes.iter().filter(|node| node.op.short_name() == "dot_general");
+        matmuls.map(|node| node.stage).collect()
+    }
+
+    #[test]
+    fn scopes_of_layers_become_stages_and_constants_follow_their_readers() {
+        let paths = ["pp_stage_0.a", "pp_stage_0.b", "net.pp_stage_1.c", "pp_stage_2", ""];
+        for (count, expected) in [(3, [0, 0, 1, 2, 2]), (2, [0, 0, 1, 1, 1]), (1, [0; 5])] {
+            let mut forward = chain(&paths);
+            by_scopes(&mut forward, count).unwrap();
+            assert_eq!(stages_of_matmuls(&forward), expected, "{count}");
+            // A node is in no earlier stage than what it reads, and a constant is where it is read.
+            let makers = |node: &partita_ir::Node| {
+                let made = node.operands.iter().filter_map(|&v| forward.value(v).definition);
+                made.map(|(id, _)| forward.node(id).stage).collect::<Vec<_>>()
+            };
+            assert!(forward.nodes.iter().all(|node| makers(node).iter().all(|&stage| stage <= node.stage)));
+            let constants = forward.nodes.iter().filter(|node| node.op.short_name() == "constant");
+            assert_eq!(constants.map(|node| node.stage).collect::<Vec<_>>(), expected);
+        }
+        assert_eq!(by_scopes(&mut chain(&paths), 4).unwrap_err().code, "E460");
+    }
+
+    #[test]
+    fn a_scope_may_ask_for_layers_and_no_scope_means_an_even_split() {
+        let mut forward = chain(&["pp_layers_4.net"; 4]);
+        by_scopes(&mut forward, 2).unwrap();
+        assert_eq!(stages_of_matmuls(&forward), [0, 0, 1, 1]);
+        assert_eq!(by_scopes(&mut chain(&["pp_layers_9"; 4]), 2).unwrap_err().code, "E460");
+        let mut forward = chain(&["a", "b", "c"]);
+        by_scopes(&mut forward, 3).unwrap();
+        assert_eq!(stages_of_matmuls(&forward), [0, 1, 2]);
+    }
+
+    #[test]
+    fn scopes_are_no_part_of_a_module_path() {
+        assert_eq!(without_scopes("pp_stage_1.net.dense"), "net.dense");
+        assert_eq!(without_scopes("net.pp_layers_2.dense"), "net.dense");
+        assert_eq!(without_scopes("net.pp_stage_x"), "net.pp_stage_x");
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::apply::{Applied, ApplyOptions, apply};
 use crate::arrivals::arrivals;
-use crate::differentiated;
+use crate::differentiated::{self, Differentiated};
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::primitive::PIPELINE_NOTE;
@@ -18,6 +18,7 @@ use partita_ir::port::LOSS;
 use partita_ir::{Attribute, Graph, InputKind, Pieces, Role, TensorType, Value, graph_edit};
 use partita_mesh::{AxisList, Mesh, Sharding, Slice};
 use partita_nn::{Model, StepOptions, append_update, gradient_graph_wrt, train_step};
+use partita_pipeline::mark::{by_scopes, without_scopes};
 use partita_pipeline::{Cut, Edge, Order, StageGraph, Timetable};
 use partita_spmd::{
     Layouts, Options, Partitioned, is_computed, microbatch, partition, propagate, specialise, split_fused,
@@ -250,6 +251,39 @@ pub fn build_gradients(
     let unplaced = Unplaced { graph, pieces, spoken_of, microbatches: options.microbatches, pipeline };
     let built = place(&unplaced, plan, mesh, options, tools.runner)?;
     Ok(built.noting(&structured))
+}
+
+/// A step that arrives differentiated, or any other program in text, planned for `mesh`: see [`Differentiated`]. Its stages
+/// end where the scopes of its ops say so, see [`by_scopes`]. Of its outputs the step returns those that `is_returned`.
+/// Neither optimizer nor gradients are those of `options`: they are part of the program.
+///
+/// # Errors
+/// Those of [`Differentiated::microbatched`] and [`by_scopes`], and what the plan and the mesh refuse.
+pub fn build_differentiated(
+    step: &Graph,
+    known: &Differentiated,
+    plan: &Plan,
+    mesh: &Mesh,
+    options: &BuildOptions,
+    runner: &dyn StepRunner,
+    is_returned: &dyn Fn(usize) -> bool,
+) -> Result<Built> {
+    let pipeline = Pipeline::of(&[], false, mesh, &options.timetable)?;
+    let stages = pipeline.slice_of_stage.len();
+    let mut graph = if known.gradients.is_empty() && stages == 1 && options.microbatches == 1 {
+        known.named(step)?
+    } else {
+        known.microbatched(step, options.microbatches, &|forward| by_scopes(forward, stages))?
+    };
+    for node in &mut graph.nodes {
+        node.path = without_scopes(&node.path);
+    }
+    let graph = open_without_kernels(&graph, runner)?;
+    let names = graph.output_names.iter().enumerate();
+    let spoken_of = names.filter(|(place, _)| !is_returned(*place)).map(|(_, name)| name.clone()).collect();
+    let unplaced =
+        Unplaced { graph, pieces: Vec::new(), spoken_of, microbatches: options.microbatches, pipeline };
+    place(&unplaced, plan, mesh, options, runner)
 }
 
 /// The loss of a training model, planned for `mesh`, with dropout disabled. Every plan line that

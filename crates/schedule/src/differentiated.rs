@@ -37,7 +37,8 @@ impl Differentiated {
     /// The same step in `microbatches` microbatches, with phases. `mark` assigns the nodes of the
     /// forward pass to stages: [`partita_pipeline::mark::evenly`], for instance. Inputs of a batch are
     /// replaced by one for each microbatch, inputs without a name are called `arg0`, ..; outputs keep their
-    /// order, names and types. The carried inputs that the loss depends on get the role of a parameter.
+    /// order, names and types. The carried inputs that the loss depends on get the role of a parameter, and those
+    /// that its gradient updates element by element the role of its state.
     ///
     /// # Errors
     /// E265 if there is no value of a name, no input or output at a position, or no gradient, E266 if a
@@ -49,15 +50,7 @@ impl Differentiated {
         microbatches: usize,
         mark: &dyn Fn(&mut Graph) -> Result<()>,
     ) -> Result<Graph> {
-        self.check(step)?;
-        let mut step = step.clone();
-        step.aliases.clone_from(&self.carried);
-        for (position, input) in step.inputs.clone().into_iter().enumerate() {
-            let value = step.value_mut(input);
-            if value.name.is_empty() {
-                value.name = format!("arg{position}");
-            }
-        }
+        let mut step = self.named(step)?;
         let parts = Parts::of(self, &step)?;
         parts.name_roles(self, &mut step);
         parts.set_phases(&mut step);
@@ -70,6 +63,24 @@ impl Differentiated {
         let split = microbatch_inputs(&accumulation, microbatches, &batched)?;
         let copies = |input: &ValueId| if batched.contains(input) { microbatches } else { 1 };
         parts.with_update(&step, split, &step.inputs.iter().map(copies).collect::<Vec<_>>())
+    }
+
+    /// The step as it is, with its carried pairs. Inputs without a name are called `arg0`, ..
+    ///
+    /// # Errors
+    /// E265 for a position that the step does not have, E266 for a carried output of another type or a sample that is
+    /// returned.
+    pub(crate) fn named(&self, step: &Graph) -> Result<Graph> {
+        self.check(step)?;
+        let mut step = step.clone();
+        step.aliases.clone_from(&self.carried);
+        for (position, input) in step.inputs.clone().into_iter().enumerate() {
+            let value = step.value_mut(input);
+            if value.name.is_empty() {
+                value.name = format!("arg{position}");
+            }
+        }
+        Ok(step)
     }
 
     /// Checks the positions.
@@ -278,6 +289,16 @@ impl Parts {
                 && step.value(gradient).definition.is_some()
             {
                 step.value_mut(gradient).role = Role::GradOf(parameter);
+            }
+        }
+        // What else is updated by the gradient of a parameter, such as its moments, has its layout.
+        let of_gradient = followed(step, &self.gradients, &self.accumulates);
+        for &(input, output) in &known.carried {
+            let (old, number) = (step.inputs[input], of_gradient.get(&step.outputs[output]));
+            if let Some(parameter) = number.and_then(|&number| self.parameter_of[number])
+                && step.value(old).role != Role::Param
+            {
+                step.value_mut(old).role = Role::StateOf(parameter);
             }
         }
     }

@@ -7,10 +7,13 @@
 
 use indexmap::IndexMap;
 use partita_base::Result;
-use partita_ir::{Graph, Literal, Operation, evaluate, text, verify};
+use partita_ir::{Graph, Literal, Operation, Role, evaluate, text, verify};
+use partita_mesh::Mesh;
+use partita_nn::{Optimizer, StepOptions};
 use partita_pipeline::mark;
-use partita_schedule::Differentiated;
 use partita_schedule::tensors::inputs_of;
+use partita_schedule::verify::{Interpreter, StepRunner};
+use partita_schedule::{BuildOptions, Differentiated, Plan, build_differentiated};
 use std::path::Path;
 
 /// The value of a key in the comments of a file: `loss = result[3], batched = 3 4`.
@@ -100,4 +103,70 @@ fn steps_in_text_files_are_split_as_they_say() {
             }
         }
     }
+}
+
+/// The file, its step with fed batches, and what is known of it.
+fn two_layers() -> (Graph, Differentiated) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files/differentiated/two_layers.mlir");
+    let text = std::fs::read_to_string(path).unwrap();
+    let (mut step, known) = (text::parse(&text).unwrap(), known(&text));
+    for &position in &known.batched {
+        step.value_mut(step.inputs[position]).role = Role::Input;
+    }
+    (step, known)
+}
+
+fn options(microbatches: usize) -> BuildOptions {
+    let mut options = BuildOptions::new(StepOptions::new(Optimizer::sgd()));
+    options.microbatches = microbatches;
+    options
+}
+
+#[test]
+fn a_step_in_text_runs_on_meshes_as_it_stands() {
+    let (step, known) = two_layers();
+    let tensors = tensors(&step);
+    let alone = evaluate(&step, &tensors.values().cloned().collect::<Vec<_>>()).unwrap();
+    for (mesh, microbatches) in
+        [("dp=1", 1), ("dp=2", 1), ("dp=4", 1), ("dp=2", 2), ("pp=2", 1), ("pp=2", 4), ("pp=2,dp=2", 2)]
+    {
+        let ranks = Mesh::parse(mesh, None).unwrap();
+        let (plan, options) = (Plan::default(), options(microbatches));
+        let built =
+            build_differentiated(&step, &known, &plan, &ranks, &options, &Interpreter, &|_| true).unwrap();
+        let inputs = inputs_of(&built.step, &[], &tensors).unwrap();
+        let found = Interpreter.run(&built, &inputs).unwrap();
+        assert_eq!(built.step.output_names, step.output_names);
+        for (a, b) in alone.iter().zip(&found) {
+            let worst = a.to_f64().iter().zip(b.to_f64()).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            assert!(a.ty == b.ty && worst < 1e-12, "{mesh} {microbatches}: {worst}");
+        }
+        // The batch is sharded over dp, and parameters are not.
+        let rows = built.local_shapes(if microbatches == 1 { "arg3" } else { "arg3.micro0" }).unwrap();
+        let shards = if mesh.ends_with("dp=2") {
+            2
+        } else {
+            mesh.strip_prefix("dp=").map_or(1, |n| n.parse().unwrap())
+        };
+        assert_eq!(rows[0], [4 / microbatches / shards, 3], "{mesh} {microbatches}");
+        assert_eq!(built.local_shapes("arg0").unwrap()[0], [3, 5]);
+    }
+}
+
+#[test]
+fn outputs_that_nobody_wants_are_not_computed() {
+    let (step, known) = two_layers();
+    let mesh = Mesh::parse("dp=2", None).unwrap();
+    let build = |known: &Differentiated, is_returned: &dyn Fn(usize) -> bool| {
+        let (plan, options) = (Plan::default(), options(1));
+        build_differentiated(&step, known, &plan, &mesh, &options, &Interpreter, is_returned).unwrap()
+    };
+    let (all, without_loss) = (build(&known, &|_| true), build(&known, &|place| place != 3));
+    assert_eq!(without_loss.step.output_names, step.output_names[..3]);
+    // The loss alone needs the squares, their sum, its start, the count and the quotient.
+    assert_eq!(all.step.nodes.len() - without_loss.step.nodes.len(), 5);
+    // Without gradients the text is a program like any other.
+    let plain = Differentiated { gradients: Vec::new(), ..known };
+    let built = build(&plain, &|place| place == 3);
+    assert!(built.step.nodes.iter().all(|node| node.phase == partita_ir::Phase::Forward));
 }

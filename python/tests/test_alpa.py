@@ -1,0 +1,358 @@
+"""`partita.alpa` beside plain JAX."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+optax = pytest.importorskip("optax", reason="optax is not installed")
+pytest.importorskip("flax", reason="flax is not installed")
+
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+from flax import linen as nn  # noqa: E402
+from flax.training.train_state import TrainState  # noqa: E402
+from jax import lax  # noqa: E402
+
+import partita  # noqa: E402
+from partita import PartitaError, alpa  # noqa: E402
+
+ROWS = 12
+
+
+class Network(nn.Module):
+    """Two dense layers, with a mark between them where one is asked for."""
+
+    mark: bool = False
+
+    @nn.compact
+    def __call__(self, x):
+        x = nn.relu(nn.Dense(32)(x))
+        if self.mark:
+            alpa.mark_pipeline_boundary()
+        return nn.Dense(8)(x)
+
+
+@pytest.fixture(autouse=True)
+def cluster():
+    alpa.init(cluster="local", num_devices_per_node=2)
+    yield
+    alpa.shutdown()
+
+
+@pytest.fixture
+def batch():
+    x, y = jax.random.split(jax.random.PRNGKey(3))
+    return {"x": jax.random.normal(x, (ROWS, 16)), "y": jax.random.normal(y, (ROWS, 8))}
+
+
+def state_of(model, batch, optimizer=None):
+    params = model.init(jax.random.PRNGKey(4), batch["x"])
+    return TrainState.create(apply_fn=model.apply, params=params, tx=optimizer or optax.adam(1e-2))
+
+
+def mean_square(state, batch, reduce=jnp.mean):
+    return lambda params: reduce((state.apply_fn(params, batch["x"]) - batch["y"]) ** 2)
+
+
+def step_of(grad, construct=lambda loss: loss, reduce=jnp.mean):
+    def step(state, batch):
+        return state.apply_gradients(grads=grad(construct(mean_square(state, batch, reduce)))(state.params))
+
+    return step
+
+
+def assert_agree(found, expected, tolerance=1e-6):
+    leaves = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+    for a, b in ((np.asarray(a, np.float64), np.asarray(b, np.float64)) for a, b in leaves):
+        assert np.abs(a - b).max() <= tolerance * max(np.abs(b).max(), 1e-6)
+
+
+METHODS = [
+    (alpa.ShardParallel(), "dp=2", {("backward", "all_reduce")}),
+    (alpa.DataParallel(num_micro_batches=3), "dp=2", {("backward", "all_reduce")}),
+    (alpa.Zero2Parallel(), "dp=2", {("backward", "reduce_scatter"), ("update", "all_gather")}),
+    (
+        alpa.ShardParallel(mesh="tp=2", plan={"Network.Dense_0": "colwise", "Network.Dense_1": "rowwise"}),
+        "tp=2",
+        {("forward", "all_reduce")},
+    ),
+    (
+        alpa.PipeshardParallel(devices=4, num_micro_batches=2, layer_option=alpa.AutoLayerOption(layer_num=2)),
+        "pp=2,dp=2",
+        {("forward", "send"), ("backward", "send"), ("backward", "all_reduce"), ("update", "send")},
+    ),
+]
+
+
+@pytest.mark.parametrize("method, mesh, meetings", METHODS, ids=lambda value: value if isinstance(value, str) else None)
+def test_a_step_trains_as_plain_jax_under_each_method(batch, method, mesh, meetings):
+    state = expected = state_of(Network(), batch)
+    step, plain = alpa.parallelize(step_of(alpa.grad), method=method), step_of(jax.grad)
+    for _ in range(3):
+        state, expected = step(state, batch), plain(expected, batch)
+        # Adam's first steps turn rounding of small gradients into parts of the learning rate.
+        alpa.testing.assert_allclose(state.params, expected.params, rtol=0, atol=1e-4)
+    planned = step.get_last_executable()
+    assert str(planned.mesh) == mesh
+    assert {(phase, kind) for phase, kind, _, _ in planned.collectives()} == meetings
+    report = planned.verify(state, batch)
+    assert report.ok and len(report.tensors) == 5
+    assert int(state.step) == 3 and state.step.dtype == jnp.int32
+
+
+@pytest.mark.parametrize("microbatches", [1, 4, 5])
+@pytest.mark.parametrize("reduce", [jnp.mean, jnp.sum])
+def test_gradients_are_those_of_the_batch(batch, reduce, microbatches):
+    # A batch of 12 in 5 microbatches, and a sum in place of a mean: nothing is divided by the number of microbatches.
+    state = state_of(Network(mark=True), batch)
+
+    @alpa.parallelize(method=alpa.PipeshardParallel(num_micro_batches=microbatches))
+    def gradients(params, batch):
+        loss = alpa.manual_layer_construction(mean_square(state, batch, reduce))
+        return alpa.value_and_grad(loss)(params)
+
+    found = gradients(state.params, batch)
+    assert_agree(found, jax.value_and_grad(mean_square(state, batch, reduce))(state.params))
+    stages = gradients.get_last_executable().stages()
+    assert sorted(stages) == [0, 1] and all(stages[stage]["weight_grad"] > 0 for stage in stages)
+
+
+def test_marks_make_the_stages_and_the_state_stays_on_the_ranks(batch):
+    state = state_of(Network(mark=True), batch)
+    method = alpa.PipeshardParallel(num_micro_batches=4)
+    step = alpa.parallelize(step_of(alpa.grad, alpa.manual_layer_construction), method=method)
+    first = step(state, batch)
+    planned = step.get_last_executable()
+    assert str(planned.mesh) == "pp=2,dp=1"
+    # One row block of the hidden layer crosses for each microbatch: 3 rows of 32 numbers.
+    assert ("forward", "send", 4, ROWS * 32 * 4) in planned.collectives()
+    kernel = first.params["params"]["Dense_1"]["kernel"]
+    assert isinstance(kernel, alpa.DistributedArray) and kernel.shape == (32, 8)
+    second = step(first, batch)
+    assert step.get_last_executable() is planned
+    with pytest.raises(PartitaError) as refused:
+        np.asarray(kernel)
+    assert refused.value.code == "E387" and "Dense_1.kernel" in refused.value.message
+    expected = step_of(jax.grad)(step_of(jax.grad)(state, batch), batch)
+    alpa.testing.assert_allclose(second.params, expected.params, rtol=0, atol=1e-4)
+    # JAX takes the arrays, and a state of other origin is copied to the ranks.
+    assert jax.jit(jnp.sum)(second.params["params"]["Dense_0"]["bias"]).shape == ()
+    again = step(state, batch)
+    alpa.testing.assert_allclose(again.params, step_of(jax.grad)(state, batch).params, rtol=0, atol=1e-4)
+
+
+def test_without_donation_an_earlier_state_can_be_read(batch):
+    state = state_of(Network(), batch)
+    step = alpa.parallelize(step_of(alpa.grad), donate_argnums=())
+    first = step(state, batch)
+    step(first, batch)
+    alpa.testing.assert_allclose(first.params, step_of(jax.grad)(state, batch).params, rtol=0, atol=1e-4)
+
+
+def test_metrics_and_auxiliary_results_are_those_of_the_batch(batch):
+    state = state_of(Network(), batch, optax.chain(optax.clip_by_global_norm(0.1), optax.sgd(0.1, momentum=0.9)))
+
+    def step_with(value_and_grad):
+        def step(state, batch):
+            def loss(params):
+                out = state.apply_fn(params, batch["x"])
+                return jnp.mean((out - batch["y"]) ** 2), {"largest": out.max(), "rows": out}
+
+            (value, aux), gradients = value_and_grad(loss, has_aux=True)(state.params)
+            return state.apply_gradients(grads=gradients), {"loss": value, **aux}
+
+        return step
+
+    step = alpa.parallelize(step_with(alpa.value_and_grad), method=alpa.DataParallel(num_micro_batches=3))
+    found, metrics = step(state, batch)
+    expected, plain = step_with(jax.value_and_grad)(state, batch)
+    assert_agree(metrics, plain)
+    assert_agree(found.params, expected.params)
+
+
+def test_trees_without_flax_and_constants_that_a_function_refers_to(batch):
+    optimizer, offset = optax.adamw(1e-2), jnp.linspace(0.0, 1.0, 16 * 8).reshape(16, 8)
+
+    def step_with(grad):
+        def step(params, moments, batch):
+            def loss(params):
+                return jnp.mean((jnp.tanh(batch["x"] @ (params["w"] + offset)) - batch["y"]) ** 2)
+
+            updates, moments = optimizer.update(grad(loss)(params), moments, params)
+            return optax.apply_updates(params, updates), moments
+
+        return step
+
+    params = {"w": jnp.zeros((16, 8))}
+    step = alpa.parallelize(step_with(alpa.grad), batch_argnums=(2,), method=alpa.DataParallel(num_micro_batches=2))
+    found = expected = (params, optimizer.init(params))
+    for _ in range(2):
+        found, expected = step(*found, batch), step_with(jax.grad)(*expected, batch)
+    assert_agree(found[0], expected[0], 1e-4)
+
+
+def code_of(function, *arguments):
+    with pytest.raises(PartitaError) as refused:
+        function(*arguments)
+    return refused.value.code, str(refused.value)
+
+
+def test_a_gradient_of_jax_is_refused_where_it_must_be_split(batch):
+    state = state_of(Network(), batch)
+    step = alpa.parallelize(step_of(jax.grad), method=alpa.DataParallel(num_micro_batches=2))
+    code, text = code_of(step, state, batch)
+    assert code == "E386" and "write `alpa.grad` in place of `jax.grad`" in text
+    # Without microbatches there is nothing to split.
+    plain = alpa.parallelize(step_of(jax.grad), method=alpa.DataParallel())
+    assert_agree(plain(state, batch).params, step_of(jax.grad)(state, batch).params, 1e-4)
+
+
+def test_marks_that_cannot_be_honoured_are_refused_with_their_line(batch):
+    state = state_of(Network(mark=True), batch)
+    code, text = code_of(alpa.parallelize(step_of(alpa.grad)), state, batch)
+    assert code == "E386" and "manual_layer_construction" in text and "test_alpa.py:" in text
+
+    def rematerialised(params, x):
+        def block(x):
+            alpa.mark_pipeline_boundary()
+            return jnp.tanh(x @ params["w"])
+
+        return jax.checkpoint(block)(x)
+
+    def scanned(params, x):
+        def body(x, _):
+            alpa.mark_pipeline_boundary()
+            return jnp.tanh(x @ params["w"]), None
+
+        return lax.scan(body, x, length=2)[0]
+
+    def jitted(params, x):
+        @jax.jit
+        def block(x):
+            x = jnp.tanh(x @ params["w"])
+            alpa.mark_pipeline_boundary()
+            return jnp.tanh(x @ params["w"])
+
+        return block(x)
+
+    def gradients(forward):
+        @alpa.parallelize(method=alpa.PipeshardParallel(num_micro_batches=2))
+        def step(params, x):
+            return alpa.grad(alpa.manual_layer_construction(lambda params: jnp.sum(forward(params, x) ** 2)))(params)
+
+        return step
+
+    params, x = {"w": jnp.eye(16) / 2}, batch["x"]
+    for forward, name in [(rematerialised, "remat"), (scanned, "scan")]:
+        code, text = code_of(gradients(forward), params, x)
+        assert code == "E386" and "test_alpa.py:" in text and name in text
+    # A function that is only jitted is opened.
+    found = gradients(jitted)
+    assert_agree(found(params, x), jax.grad(lambda params: jnp.sum(jitted(params, x) ** 2))(params))
+    assert str(found.get_last_executable().mesh) == "pp=2,dp=1"
+
+
+def test_an_update_that_reads_samples_past_the_gradients_is_refused(batch):
+    state = state_of(Network(), batch)
+
+    def step(state, mean, batch):
+        grads = alpa.grad(mean_square(state, batch))(state.params)
+        return state.apply_gradients(grads=grads), 0.9 * mean + 0.1 * batch["x"].mean(0)
+
+    method = alpa.DataParallel(num_micro_batches=2)
+    refused = code_of(alpa.parallelize(step, method=method, batch_argnums=(2,)), state, jnp.zeros(16), batch)
+    assert refused[0] == "E266" and "mean" in refused[1]
+
+
+def test_several_gradients_in_one_step_are_refused_with_their_lines(batch):
+    state = state_of(Network(), batch)
+
+    def step(state, batch):
+        one, two = (alpa.grad(mean_square(state, batch, reduce))(state.params) for reduce in (jnp.mean, jnp.max))
+        return state.apply_gradients(grads=jax.tree.map(jnp.add, one, two))
+
+    code, text = code_of(alpa.parallelize(step), state, batch)
+    assert code == "E386" and "2 times" in text
+
+
+def test_flags_are_static_and_arguments_may_be_named(batch):
+    state, traced = state_of(Network(), batch), []
+
+    @alpa.parallelize
+    def step(state, batch, training, scale=1.0):
+        traced.append(training)
+        loss = mean_square(state, batch)
+        grads = alpa.grad(lambda params: loss(params) * (scale if training else 0.0))(state.params)
+        return state.apply_gradients(grads=grads)
+
+    def plain(scale):
+        grads = jax.grad(lambda params: mean_square(state, batch)(params) * scale)(state.params)
+        return state.apply_gradients(grads=grads)
+
+    alpa.testing.assert_allclose(step(state, batch, training=True).params, plain(1.0).params)
+    alpa.testing.assert_allclose(step(state, batch, True, 3.0).params, plain(3.0).params)
+    alpa.testing.assert_allclose(step(state, batch, True, 2.0).params, plain(2.0).params)
+    alpa.testing.assert_allclose(step(state, batch, False).params, plain(0.0).params)
+    # Traced without a scale, with one, and for the other flag; another number is no reason to trace again.
+    assert traced == [True, True, False]
+
+
+def test_modules_of_haiku_are_marked_alike(batch):
+    hk = pytest.importorskip("haiku", reason="dm-haiku is not installed")
+
+    def forward(x):
+        x = jax.nn.gelu(hk.Linear(32)(x))
+        alpa.mark_pipeline_boundary()
+        return hk.Linear(8)(hk.LayerNorm(-1, True, True)(x))
+
+    network = hk.without_apply_rng(hk.transform(forward))
+
+    def gradients_by(grad, construct):
+        def step(params, batch):
+            return grad(construct(lambda params: jnp.mean((network.apply(params, batch["x"]) - batch["y"]) ** 2)))(params)
+
+        return step
+
+    params = network.init(jax.random.PRNGKey(5), batch["x"])
+    method = alpa.PipeshardParallel(num_micro_batches=3)
+    planned = alpa.parallelize(gradients_by(alpa.grad, alpa.manual_layer_construction), method=method)
+    assert_agree(planned(params, batch), gradients_by(jax.grad, lambda loss: loss)(params, batch))
+    assert str(planned.get_last_executable().mesh) == "pp=2,dp=1"
+
+
+def test_devices_that_do_not_exist_are_refused():
+    code, text = code_of(lambda: alpa.init(cluster="ray"))
+    assert code == "E385" and "engine" in text
+    assert code_of(lambda: alpa.init(num_nodes=2))[0] == "E385"
+    assert code_of(lambda: alpa.init(num_devices_per_node=0))[0] == "E385"
+    assert code_of(lambda: alpa.AutoLayerOption(0))[0] == "E386"
+
+
+def test_more_microbatches_than_rows_and_more_stages_than_layers_are_refused(batch):
+    state = state_of(Network(), batch)
+    step = alpa.parallelize(step_of(alpa.grad), method=alpa.DataParallel(num_micro_batches=ROWS + 1))
+    assert code_of(step, state, batch)[0] == "E225"
+    method = alpa.PipeshardParallel(layer_option=alpa.AutoLayerOption(2), mesh="pp=3")
+    assert code_of(alpa.parallelize(step_of(alpa.grad), method=method), state, batch)[0] == "E460"
+
+
+def test_assert_allclose_names_the_leaf():
+    with pytest.raises(AssertionError, match=r"\['a'\]\[1\]"):
+        alpa.testing.assert_allclose({"a": [1.0, 2.0]}, {"a": [1.0, 2.5]})
+    with pytest.raises(AssertionError, match="other leaves: .'b'."):
+        alpa.testing.assert_allclose({"a": 1.0}, {"a": 1.0, "b": 2.0})
+    alpa.testing.assert_allclose({"a": np.ones(3)}, {"a": jnp.ones(3) + 1e-5})
+
+
+def test_the_example_trains_as_jax():
+    package, folder = Path(partita.__file__).resolve().parents[1], Path(__file__).resolve().parents[1] / "examples"
+    environment = os.environ | {"PYTHONPATH": str(package), "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, folder / "alpa.py", "64"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    for text in ["marked: pp=2,dp=1, verified: 9", "automatic: pp=2,dp=1, verified: 9", "stage 1: ", "loss 68.069; after"]:
+        assert text in done.stdout
