@@ -297,6 +297,9 @@ pub struct PlanArgs {
     /// Search every mesh of so many devices instead of the one of the config.
     #[arg(long, value_name = "N", conflicts_with = "mesh", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub devices: Option<u32>,
+    /// Price each line of the plan against the best layouts without it, which solves the search once more for each.
+    #[arg(long)]
+    pub why: bool,
     /// Write the plan to a new file.
     #[arg(long, value_name = "FILE.toml")]
     pub out: Option<PathBuf>,

@@ -85,7 +85,7 @@ pub fn plan(args: &PlanArgs, session: &Session, output: &mut Output) -> Result<(
         Some(devices) => meshes(devices as usize, MOST_STAGES, session.config().train.batch),
         None => vec![session.mesh().clone()],
     };
-    let freedom = Freedom { microbatches: args.devices.is_some(), explain: tried.len() == 1 };
+    let freedom = Freedom { microbatches: args.devices.is_some(), explain: args.why };
     let found = output.during("searching plans", || session.auto_plan_over(&model, &tried, freedom))?;
     if let Some(path) = &args.out {
         let Candidate { mesh, microbatches, plan, .. } = &found.best;

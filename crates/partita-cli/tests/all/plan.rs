@@ -19,7 +19,7 @@ fn found(arguments: &[&str]) -> Value {
 
 #[test]
 fn the_plan_found_is_the_fastest_and_the_bound_is_below_it() {
-    let event = found(&["plan", "mlp", "--mesh", "dp=2,tp=2"]);
+    let event = found(&["plan", "mlp", "--mesh", "dp=2,tp=2", "--why"]);
     let seconds: Vec<f64> =
         event["candidates"].as_array().unwrap().iter().map(|row| row["step_s"].as_f64().unwrap()).collect();
     assert!(seconds.len() >= 2 && seconds.iter().all(|&other| seconds[0] <= other), "{event}");
@@ -28,7 +28,13 @@ fn the_plan_found_is_the_fastest_and_the_bound_is_below_it() {
         "{event}"
     );
     let search = &event["searches"][0];
-    assert!(search["bound_s"].as_f64().unwrap() <= search["cost_s"].as_f64().unwrap(), "{event}");
+    let cost_s = search["cost_s"].as_f64().unwrap();
+    assert!(search["bound_s"].as_f64().unwrap() <= cost_s, "{event}");
+    let without = search["without"].as_array().unwrap();
+    assert!(!without.is_empty(), "{event}");
+    for line in without {
+        assert!(line[1].as_f64().is_none_or(|other_s| other_s >= cost_s * (1.0 - 1e-9)), "{line}");
+    }
 }
 
 #[test]
