@@ -8,7 +8,7 @@ use std::path::Path;
 #[derive(Debug)]
 pub enum ModelFile {
     /// A program that `torch.export.save` wrote.
-    Pt2(Pt2),
+    Pt2(Box<Pt2>),
     /// A program of StableHLO as text.
     StableHlo(Box<StableHlo>),
 }
@@ -25,7 +25,7 @@ impl ModelFile {
     /// E352 for another ending, else those of [`Pt2::open`] and [`StableHlo::open`].
     pub fn open(path: &Path, limits: &Limits) -> Result<ModelFile> {
         match path.extension().and_then(|ending| ending.to_str()) {
-            Some("pt2") => Pt2::open(path, limits).map(ModelFile::Pt2),
+            Some("pt2") => Pt2::open(path, limits).map(|file| ModelFile::Pt2(Box::new(file))),
             Some("mlir") => StableHlo::open(path, limits).map(|file| ModelFile::StableHlo(Box::new(file))),
             _ => Err(Diagnostic::new("E352", "the file has no model that can be read")
                 .at(path.display().to_string())

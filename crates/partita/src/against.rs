@@ -4,8 +4,7 @@
 use crate::session::{Part, Session, with_loss};
 use crate::signature::Signature;
 use partita_base::{DType, Diagnostic, Result};
-use partita_ir::Literal;
-use partita_nn::cotangents::COTANGENT;
+use partita_ir::{InputKind, Literal, Role};
 use partita_schedule::feed::{Fed, scalars};
 use partita_schedule::tensors::{inputs_of, outputs_by_name, zero_states};
 use partita_schedule::verify::{Report, StepRunner, compare};
@@ -42,7 +41,7 @@ impl Session {
             let value = Literal::splat(&input.ty, 1.0);
             let given = match of_input(&input.name) {
                 Some(given) => typed(given, &value, &input.name)?,
-                None if input.name.starts_with(COTANGENT) => value,
+                None if is_cotangent(&input.name) => value,
                 None => {
                     return Err(Diagnostic::new(
                         "E306",
@@ -100,4 +99,9 @@ fn typed(recorded: &Literal, own: &Literal, name: &str) -> Result<Literal> {
         true => Literal::from_f64(&own.ty, recorded.to_f64().into_iter()),
         false => Literal::from_i128(&own.ty, recorded.to_i128().into_iter()),
     })
+}
+
+/// Whether an input is the gradient with respect to an output.
+fn is_cotangent(name: &str) -> bool {
+    matches!(InputKind::of(name, &Role::Input, false), InputKind::Cotangent(_))
 }
