@@ -24,7 +24,7 @@ impl ModelKind for File {
         let parameters: Option<Vec<String>> = section.find(
             "parameters",
             "those that the file marks",
-            "inputs of a forward pass in StableHLO that are trained, by name; * at the end for all that begin so",
+            "inputs of a StableHLO program that are trained; * ends a beginning",
         )?;
         let weights: Option<PathBuf> = section.find(
             "weights",
