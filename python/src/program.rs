@@ -1,8 +1,10 @@
-//! Programs in text: functions of a module of StableHLO.
+//! Programs in text: functions of a module of StableHLO, or of func, arith, math, tensor, linalg and scf on tensors.
 
 use crate::error::{OrRaise, detached};
 use crate::tensors::{Type, type_of};
 use partita_base::Result;
+use partita_import::Limits;
+use partita_import::mlir::{has_other_dialects, read_function};
 use partita_ir::{Graph, Registry, ValueId, text};
 use partita_mlir::{Source, Tree};
 use pyo3::prelude::*;
@@ -50,6 +52,7 @@ impl Program {
     fn new(py: Python<'_>, text: &str, file: &str, function: Option<&str>) -> PyResult<Program> {
         let registry = Registry::default();
         let graph = detached(py, || match function {
+            _ if has_other_dialects(text, file)? => read_function(text, file, function, &Limits::default()),
             Some(function) => text::parse_function(text, file, &registry, function),
             None => text::parse_with(text, file, &registry),
         })?;

@@ -58,6 +58,13 @@ def test_functions_of_a_text_are_attributes():
     assert code_of(module.sum, result, np.arange(4))[0] == "E415"
 
 
+def test_other_dialects_on_tensors_are_read():
+    module = partita.compile_str(ADD.replace("stablehlo.add", "arith.addf"))
+    assert str(module.simple_add([1, 2, 3, 4], [5, 6, 7, 8]).to_host()) == "[ 6.  8. 10. 12.]"
+    on_memory = "func.func @f(%a: memref<4xf32>) { %0 = memref.load %a[] : memref<4xf32>\n return }"
+    assert code_of(partita.compile_str, on_memory)[0] == "E144"
+
+
 def test_private_functions_are_called_and_not_offered():
     text = ADD.replace("func @", "func private @") + ADD.replace("simple_add", "twice").replace(
         "stablehlo.add %arg0, %arg1 : tensor<4xf32>",

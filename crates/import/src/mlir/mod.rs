@@ -47,6 +47,22 @@ const REFUSED: &[(&str, &str)] = &[
     ("mhlo", "the MHLO dialect is not read; StableHLO is"),
 ];
 
+/// Whether a text has ops of other dialects than StableHLO, which [`read_function`] reads or refuses.
+///
+/// # Errors
+/// E140 and E149 with line and column.
+pub fn has_other_dialects(source: &str, file: &str) -> Result<bool> {
+    Ok(uses_other_dialects(&Tree::parse(Source { text: source, file })?))
+}
+
+fn uses_other_dialects(tree: &Tree) -> bool {
+    let is_other = |name: &str| {
+        let dialect = name.split_once('.').map_or(name, |(dialect, _)| dialect);
+        DIALECTS.contains(&dialect) || REFUSED.iter().any(|(refused, _)| *refused == dialect)
+    };
+    tree.operations.iter().any(|operation| is_other(&tree.name(operation)))
+}
+
 /// Reads a function: the one of this name, or else `@main`, or the only public one. Inputs without a name are called
 /// `arg0`, `arg1`, .. and outputs `result0`, ..
 ///
@@ -54,12 +70,7 @@ const REFUSED: &[(&str, &str)] = &[
 /// E140 to E149 with line and column.
 pub fn read_function(source: &str, file: &str, function: Option<&str>, limits: &Limits) -> Result<Graph> {
     let tree = Tree::parse(Source { text: source, file })?;
-    let is_of = |name: &str| {
-        let dialect = name.split_once('.').map_or(name, |(dialect, _)| dialect);
-        DIALECTS.contains(&dialect) || REFUSED.iter().any(|(refused, _)| *refused == dialect)
-    };
-    let is_lowered = tree.operations.iter().any(|operation| is_of(&tree.name(operation)));
-    let mut graph = match (is_lowered, function) {
+    let mut graph = match (uses_other_dialects(&tree), function) {
         (true, _) => Reader::new(&tree, limits).read(function)?,
         (false, None) => text::parse_named(source, file)?,
         (false, Some(name)) => text::parse_function(source, file, &Registry::default(), name)?,
