@@ -1,7 +1,7 @@
 //! Functions of MLIR on tensors: StableHLO as [`partita_ir::text`] reads it, and the dialects func, arith, math, tensor,
 //! linalg and scf before bufferisation.
 //!
-//! Each dialect is a file with a table of its ops; [`Reader`] reads functions, regions and types, and finds ops in the
+//! Each dialect is a file with a table of its ops; `Reader` reads functions, regions and types, and finds ops in the
 //! tables. Scalars are tensors of rank 0, `index` is i64. Calls are inlined and loops with constant bounds unrolled. The
 //! body of a `linalg` op is read on tensors over its whole iteration space, so that the ops of `arith` and `math` mean the
 //! same inside and outside; a body that multiplies and adds becomes a `dot_general`.

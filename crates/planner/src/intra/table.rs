@@ -112,7 +112,7 @@ impl<'a> Table<'a> {
     /// The problem of a step on a mesh. Annotations of the step are kept.
     ///
     /// # Errors
-    /// Those of [`propagate`].
+    /// Those of [`propagate()`].
     pub fn new(graph: &'a Graph, mesh: &'a Mesh, options: &'a Options) -> Result<Table<'a>> {
         let rules = rules_of(graph);
         let units = Units::of(graph, &rules);
