@@ -2,9 +2,11 @@
 
 mod flags;
 mod predict;
+mod profile;
 
 pub use flags::ConfigFlags;
 pub use predict::{CalibrateArgs, EstimateArgs, PlanArgs, SimulateArgs};
+pub use profile::{Grouping, Order, ProfileArgs, ProfileTable};
 
 use crate::commands::bench::Suite;
 use crate::commands::explain::is_code;
@@ -92,6 +94,8 @@ pub enum Command {
     Estimate(EstimateArgs),
     /// Find the mesh, the layouts and the stages of a step by search, and say why.
     Plan(PlanArgs),
+    /// Run some steps and show where their time goes: a table, who waited for whom, a timeline for Perfetto.
+    Profile(ProfileArgs),
     /// Draw the order in which pipeline stages work on microbatches, or list the orders.
     Timetable(TimetableArgs),
     /// Run named passes on a program in StableHLO text and print it.
@@ -146,6 +150,13 @@ pub struct TrainArgs {
     /// Do not verify the plan before training. By default, a plan that fails verification is not trained.
     #[arg(long)]
     pub no_verify: bool,
+    /// Record some steps, and print at the end where their time went; with a file, also write the timeline, as
+    /// `partita profile` does.
+    #[arg(long, value_name = "FILE.json", num_args = 0..=1)]
+    pub profile: Option<Option<PathBuf>>,
+    /// With --profile: the steps that are recorded, by default wait=1,warmup=1,active=3,repeat=1.
+    #[arg(long, value_name = "COUNTS", requires = "profile", default_value = "")]
+    pub cycle: String,
     /// For tests: forgets one reduction in the modules below this path while verifying.
     #[cfg(feature = "testing")]
     #[arg(long, value_name = "PATH", hide = true)]

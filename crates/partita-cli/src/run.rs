@@ -12,6 +12,7 @@ use crate::commands::launch::launch;
 use crate::commands::lower::lower;
 use crate::commands::opt::opt;
 use crate::commands::plan::plan;
+use crate::commands::profile::profile;
 use crate::commands::rows::rows;
 use crate::commands::run::run_file;
 use crate::commands::show::show;
@@ -93,6 +94,10 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<Ending> {
         }
         Command::Plan(args) => {
             plan(args, &session(&args.config, args.flags.overrides()?, output)?, output)?;
+            Ok(Ending::Done)
+        }
+        Command::Profile(args) => {
+            profile(args, &session(&args.config, args.flags.overrides()?, output)?, output)?;
             Ok(Ending::Done)
         }
         Command::Timetable(args) => timetable(args, output).map(|()| Ending::Done),

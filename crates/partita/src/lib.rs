@@ -22,6 +22,7 @@ pub mod opt;
 pub mod planned_step;
 pub mod predict;
 pub mod prelude;
+pub mod profile;
 pub mod run_files;
 pub mod sample;
 pub mod session;

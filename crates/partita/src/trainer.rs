@@ -5,6 +5,7 @@
 
 use crate::feeds::Feed;
 use crate::planned_step::PlannedStep;
+use crate::profile::{Cycle, Profiler, Recording};
 use crate::run_files::{CONFIG_FILE, Saved, folder};
 use crate::sample::{Decoder, Sampler};
 use crate::session::{Session, has_loss};
@@ -92,6 +93,7 @@ pub struct Trainer {
     validator: Option<Validator>,
     /// Only the process of rank 0 has it, and writes for all.
     folder: Option<RunFolder>,
+    profiler: Option<Profiler>,
     /// Steps of the resumed run.
     first: u64,
     /// The step of the data to continue with: not `first` if the resumed run had another batch size.
@@ -152,6 +154,7 @@ impl Trainer {
             feed,
             validator: None,
             folder,
+            profiler: None,
             first,
             first_batch,
             is_ready: resumed.is_some(),
@@ -207,6 +210,16 @@ impl Trainer {
         Ok(())
     }
 
+    /// Records the steps of the cycle in the next [`Trainer::fit`].
+    pub fn profile(&mut self, cycle: Cycle) {
+        self.profiler = Some(Profiler::new(cycle));
+    }
+
+    /// What was recorded since [`Trainer::profile`].
+    pub fn take_recording(&mut self) -> Option<Recording> {
+        self.profiler.take().map(Profiler::into_recording)
+    }
+
     /// Trains to the last step, or until `stop` is set in any process: then the current step is completed and saved.
     ///
     /// # Errors
@@ -222,11 +235,17 @@ impl Trainer {
         for step in self.state.done..total {
             let batch = self.feed.batch(self.batch_of(step))?;
             let rate = self.session.config().schedule.at(step + 1);
+            if let Some(profiler) = &mut self.profiler {
+                profiler.before(self.step.train_loop.runner_mut());
+            }
             let report = match self.step.step(&batch, rate) {
                 Ok(report) => report,
                 Err(error) => return Err(self.rescue(error, observer)),
             };
             let done = step + 1;
+            if let Some(profiler) = &mut self.profiler {
+                profiler.after(done, self.step.train_loop.runner_mut());
+            }
             (self.state.done, self.state.last) = (done, Some(report));
             observer.step(&StepDone { step: done, report, learning_rate: rate });
             let every = |period: u64| period > 0 && done.is_multiple_of(period);

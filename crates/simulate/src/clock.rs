@@ -254,7 +254,7 @@ impl<'a> Class<'a> {
     }
 
     fn finish(self) -> ClassRun {
-        let memory = over_time(self.program, &self.events);
+        let memory = over_time(self.program, &self.events, 0.0);
         ClassRun {
             ranks: self.program.ranks.clone(),
             events: self.events,
@@ -271,7 +271,7 @@ fn nanoseconds(seconds: f64) -> u64 {
 }
 
 /// The work of a region; its arithmetic has the element type of the op with most operations.
-fn work(region: &Region) -> Work {
+pub fn work(region: &Region) -> Work {
     let cost = region.cost();
     let graph = &region.graph;
     let flops = |node: &partita_ir::Node| {

@@ -16,6 +16,6 @@ mod link;
 mod memory;
 mod timeline;
 
-pub use clock::{ClassRun, Exchanged, Simulation, simulate};
+pub use clock::{ClassRun, Exchanged, Simulation, simulate, work};
 pub use link::collective_s;
-pub use memory::{Memory, MemoryKind};
+pub use memory::{Memory, MemoryKind, over_time};

@@ -67,8 +67,9 @@ impl Memory {
     }
 }
 
-/// The memory of a program whose instructions have these events.
-pub(crate) fn over_time(program: &Program, events: &[Event]) -> Memory {
+/// The memory of a step of a program that begins at `begin_s` seconds and whose instructions have these events, in the
+/// order of the program.
+pub fn over_time(program: &Program, events: &[Event], begin_s: f64) -> Memory {
     let kinds = kinds(program);
     let count = program.instructions.len();
     let mut changes = vec![[0isize; 7]; count.max(1) + 1];
@@ -77,7 +78,7 @@ pub(crate) fn over_time(program: &Program, events: &[Event]) -> Memory {
         changes[buffer.last + 1][*kind as usize] -= buffer.bytes as isize;
     }
     let mut memory = Memory { arena_bytes: program.arena_bytes, ..Memory::default() };
-    let (mut now, mut now_s, mut next) = ([0isize; 7], 0.0, 0);
+    let (mut now, mut now_s, mut next) = ([0isize; 7], begin_s, 0);
     for (instruction, change) in changes.iter().enumerate().take(count) {
         while next < events.len() && events[next].instruction < instruction {
             now_s = events[next].end_ns as f64 / 1e9;

@@ -84,6 +84,21 @@ impl Trace {
         TrackId(self.tracks.len() - 1)
     }
 
+    /// Adds the tracks of another trace behind those of this one, on the same clock.
+    pub fn append(&mut self, other: Trace) {
+        let behind = self.tracks.len();
+        let moved = |track: TrackId| TrackId(track.0 + behind);
+        self.tracks.extend(other.tracks);
+        self.spans.extend(other.spans.into_iter().map(|span| Span { track: moved(span.track), ..span }));
+        self.flows.extend(other.flows.into_iter().map(|flow| Flow {
+            from: (moved(flow.from.0), flow.from.1),
+            to: (moved(flow.to.0), flow.to.1),
+            ..flow
+        }));
+        let counters = other.counters.into_iter();
+        self.counters.extend(counters.map(|counter| Counter { track: moved(counter.track), ..counter }));
+    }
+
     /// Writes the trace as Chrome's JSON: one process per process name, one thread per track, times
     /// in microseconds with three decimals.
     ///

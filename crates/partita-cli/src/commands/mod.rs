@@ -12,6 +12,7 @@ pub mod launch;
 pub mod lower;
 pub mod opt;
 pub mod plan;
+pub mod profile;
 pub mod rows;
 pub mod run;
 pub mod saved;

@@ -2,12 +2,15 @@
 
 use crate::cli::TrainArgs;
 use crate::commands::launch;
+use crate::commands::profile::{ROWS_SHOWN, Recorded, write_trace, written};
 use crate::commands::verify::{Guard, refused_to_train};
+use crate::files::check_new;
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 use crate::output::events::{Step, Stopped, Summary, Validation};
-use crate::run::Ending;
+use crate::run::{Ending, answer};
 use partita::one_device;
+use partita::profile::{By, Cycle, Sort};
 use partita::run_files::{Saved, default_dir};
 use partita::sample::Sampler;
 use partita::session::{Execution, Session};
@@ -99,6 +102,12 @@ pub fn train(args: &TrainArgs, session: Session, output: &mut Output) -> Result<
         ));
     }
 
+    if let Some(trace) = &args.profile {
+        let cycle = Cycle::parse(&args.cycle)?;
+        trace.as_ref().map(|path| check_new(path, "the trace", "--profile")).transpose()?;
+        trainer.profile(cycle);
+    }
+
     let mut verify_ok = None;
     if !args.no_verify {
         let verified = session.clone();
@@ -126,6 +135,15 @@ pub fn train(args: &TrainArgs, session: Session, output: &mut Output) -> Result<
         Err(_) => run(&AtomicBool::new(false)),
     }?;
     output.end();
+    if let (Some(recording), Some(trace)) = (trainer.take_recording(), &args.profile) {
+        let runner = trainer.step().train_loop.runner();
+        let recorded = Recorded::of(&session, &recording, runner, By::Op, Sort::Time);
+        answer(&recorded, |recorded| recorded.text(ROWS_SHOWN), output);
+        if let Some(path) = trace {
+            write_trace(path, "--profile", &recording, runner, feed.tokens_per_batch(), None)?;
+            output.note(written(path));
+        }
+    }
     if finished.is_stopped {
         output.stopped(&Stopped {
             step: finished.done,

@@ -13,6 +13,7 @@ mod lower_and_show;
 mod memory;
 mod pipelines;
 mod plan;
+mod profile;
 mod runs;
 mod saved_runs;
 mod training;

@@ -1,0 +1,117 @@
+//! Flags of `profile`.
+
+use super::ConfigFlags;
+use crate::commands::profile::ROWS_SHOWN;
+use clap::{Args, ValueEnum};
+use partita::profile::{By, Cycle, Sort};
+use partita_base::Result;
+use std::path::PathBuf;
+
+/// Flags of `profile`.
+#[derive(Args, Clone, Debug)]
+pub struct ProfileArgs {
+    /// A config file or a bundled config.
+    #[arg(default_value = "gpt")]
+    pub config: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub table: ProfileTable,
+    /// Write the timeline to a new file, for Perfetto, chrome://tracing or TensorBoard.
+    #[arg(long, value_name = "FILE.json")]
+    pub trace: Option<PathBuf>,
+    /// With --trace: also draw the step as `partita simulate` predicts it, on the same clock.
+    #[arg(long, requires = "trace")]
+    pub predicted: bool,
+    /// Threads in all, one per core by default. With fewer ranks than threads, each rank has several.
+    #[arg(long, value_name = "N")]
+    pub workers: Option<usize>,
+}
+
+/// Which steps are recorded, and how their table looks.
+#[derive(Args, Clone, Debug)]
+pub struct ProfileTable {
+    /// The steps that are recorded: wait=1,warmup=1,active=3,repeat=1 is the default. The recorder is off for `wait` steps,
+    /// and drops what it sees in `warmup` steps.
+    #[arg(long, value_name = "COUNTS", default_value = "")]
+    pub cycle: String,
+    /// What makes a row of the table.
+    #[arg(long, value_enum, default_value_t = Grouping::Op)]
+    pub by: Grouping,
+    /// With --by module: names of a path that are kept, so that layers.0.mlp.up is layers.0 with 2.
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub depth: usize,
+    /// The column that orders the table.
+    #[arg(long, value_enum, default_value_t = Order::Time)]
+    pub sort: Order,
+    /// Rows that are shown; --json has all.
+    #[arg(long, value_name = "N", default_value_t = ROWS_SHOWN)]
+    pub rows: usize,
+}
+
+impl ProfileTable {
+    /// The steps that are recorded.
+    ///
+    /// # Errors
+    /// E530 for a text that does not say so.
+    pub fn cycle(&self) -> Result<Cycle> {
+        Cycle::parse(&self.cycle)
+    }
+
+    /// What makes a row.
+    pub fn by(&self) -> By {
+        match self.by {
+            Grouping::Op => By::Op,
+            Grouping::Module => By::Module(self.depth),
+            Grouping::Phase => By::Phase,
+            Grouping::Stage => By::Stage,
+            Grouping::Collective => By::Collective,
+            Grouping::Rank => By::Rank,
+        }
+    }
+
+    /// What orders the rows.
+    pub fn sort(&self) -> Sort {
+        match self.sort {
+            Order::Time => Sort::Time,
+            Order::Calls => Sort::Calls,
+            Order::Flops => Sort::Flops,
+            Order::Bytes => Sort::Bytes,
+            Order::Roofline => Sort::Roofline,
+        }
+    }
+}
+
+/// What makes a row of a profile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Grouping {
+    /// The op or the fused ops.
+    Op,
+    /// The module path.
+    Module,
+    /// Forward, backward or update.
+    Phase,
+    /// The pipeline stage.
+    Stage,
+    /// The collective; compute is left out.
+    Collective,
+    /// The rank.
+    Rank,
+}
+
+/// The column that orders a profile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Order {
+    /// Time, largest first.
+    Time,
+    /// Instructions, most first.
+    Calls,
+    /// Floating-point operations, most first.
+    Flops,
+    /// Bytes read and written, most first.
+    Bytes,
+    /// Share of the roofline, smallest first: where there is most to win.
+    Roofline,
+}

@@ -1,0 +1,166 @@
+//! `partita profile`: where the time of a step goes.
+
+use crate::cli::ProfileArgs;
+use crate::commands::simulate::seconds;
+use crate::files::{check_new, write_new};
+use crate::output::Output;
+use crate::output::events::Event;
+use crate::output::format::{short, table};
+use crate::run::answer;
+use partita::profile::{self, By, Recording, Row, Sort, Totals, Waits};
+use partita::session::{Execution, Session};
+use partita_base::Result;
+use partita_cost::Cluster;
+use partita_runtime::Runner;
+use partita_simulate::simulate;
+use partita_trace::Trace;
+use serde::Serialize;
+use std::path::Path;
+
+/// The track of this process in traces.
+const PROCESS: &str = "measured";
+
+/// Rows of the table that people see, unless they say how many.
+pub const ROWS_SHOWN: usize = 20;
+
+/// Where the time of recorded steps went.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Recorded {
+    /// The mesh.
+    pub mesh: String,
+    /// The cluster whose roofline is used.
+    pub cluster: String,
+    /// Steps, threads and idle time.
+    #[serde(flatten)]
+    pub totals: Totals,
+    /// The table.
+    pub rows: Vec<Row>,
+    /// Which rank waited for which.
+    pub waits: Waits,
+}
+
+impl Event for Recorded {
+    const NAME: &'static str = "recorded";
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// E530 for a wrong cycle, E043 for a trace that cannot be written; what building, lowering and running refuse.
+pub fn profile(args: &ProfileArgs, session: &Session, output: &mut Output) -> Result<()> {
+    let cycle = args.table.cycle()?;
+    if let Some(path) = &args.trace {
+        check_new(path, "the trace", "--trace")?;
+    }
+    let session =
+        session.clone().with_execution(Execution { workers: args.workers, ..Execution::default() })?;
+    let what = format!("profiling {} on mesh {}", session.config().model.name(), session.mesh());
+    let profiled = output.during(&what, || profile::profile(&session, cycle, &mut |_, _| {}))?;
+    let runner = profiled.step.train_loop.runner();
+    let recorded = Recorded::of(&session, &profiled.recording, runner, args.table.by(), args.table.sort());
+    answer(&recorded, |recorded| recorded.text(args.table.rows), output);
+    if let Some(path) = &args.trace {
+        let predicted = args.predicted.then_some(&session.config().cluster);
+        let tokens = session.feed(&session.model()?)?.tokens_per_batch();
+        write_trace(path, "--trace", &profiled.recording, runner, tokens, predicted)?;
+        output.note(written(path));
+    }
+    Ok(())
+}
+
+/// Writes the timeline of recorded steps, with the predicted step beside it if a cluster is given.
+pub fn write_trace(
+    path: &Path,
+    flag: &str,
+    recording: &Recording,
+    runner: &Runner,
+    tokens: usize,
+    predicted: Option<&Cluster>,
+) -> Result<()> {
+    let mut trace: Trace = profile::timeline(recording, runner, PROCESS, tokens);
+    if let Some(cluster) = predicted {
+        trace.append(simulate(runner.program_set(), cluster)?.trace(runner.program_set()));
+    }
+    write_new(path, "the trace", flag, |file| trace.chrome(file))
+}
+
+/// Says where the timeline is.
+pub fn written(path: &Path) -> String {
+    format!("the timeline is in {}: open it at ui.perfetto.dev", path.display())
+}
+
+impl Recorded {
+    /// The table of a recording.
+    pub fn of(session: &Session, recording: &Recording, runner: &Runner, by: By, sort: Sort) -> Recorded {
+        let cluster = &session.config().cluster;
+        let (rows, totals) = profile::rows(recording, runner, cluster, by, sort);
+        let waits = profile::waits(recording, runner);
+        Recorded { mesh: session.mesh().to_string(), cluster: cluster.name.clone(), totals, rows, waits }
+    }
+
+    /// For people: the first `most` rows.
+    pub fn text(&self, most: usize) -> String {
+        let Totals { steps, step_s, threads, idle_s } = self.totals;
+        let mut text = format!(
+            "{} a step on mesh {}, mean of {steps} recorded steps; {threads} threads, idle {:.0}% of the time\n\n",
+            seconds(step_s),
+            self.mesh,
+            100.0 * idle_s / (threads as f64 * step_s).max(f64::MIN_POSITIVE)
+        );
+        let rate = |amount: f64, row: &Row| match amount > 0.0 {
+            true => format!("{}", short(amount / row.seconds.max(f64::MIN_POSITIVE))),
+            false => String::new(),
+        };
+        let cells = |row: &Row| {
+            vec![
+                row.what.clone(),
+                format!("{:.0}", row.calls),
+                seconds(row.seconds),
+                format!("{:.1}%", 100.0 * row.share),
+                rate(row.flops, row),
+                rate(row.bytes, row),
+                if row.of_roofline > 0.0 {
+                    format!("{:.0}%", 100.0 * row.of_roofline)
+                } else {
+                    String::new()
+                },
+            ]
+        };
+        let lines: Vec<Vec<String>> = self.rows.iter().take(most).map(cells).collect();
+        text += &table(&["", "calls", "time", "share", "FLOP/s", "bytes/s", "of roofline"], &lines);
+        if let Some(rest) = self.rows.get(most..).filter(|rest| !rest.is_empty()) {
+            let rest_s: f64 = rest.iter().map(|row| row.seconds).sum();
+            text += &format!(
+                "and {} more rows with {}: --rows {}\n",
+                rest.len(),
+                seconds(rest_s),
+                self.rows.len()
+            );
+        }
+        text += &format!(
+            "\ntime: seconds of all threads in a step; of roofline: the time that the cluster `{}` predicts, by the time \
+             taken\n",
+            self.cluster
+        );
+        if self.waits.ranks.len() > 1 {
+            text += &self.waits_text();
+        }
+        text
+    }
+
+    /// Who waited for whom.
+    fn waits_text(&self) -> String {
+        let Waits { ranks, for_rank, rest_s } = &self.waits;
+        let mut header = vec!["waits in a step".to_string()];
+        header.extend(ranks.iter().map(|rank| format!("for rank {rank}")));
+        header.push("for data".to_string());
+        let header: Vec<&str> = header.iter().map(String::as_str).collect();
+        let waited = |&waited: &f64| if waited > 0.0 { seconds(waited) } else { "-".to_string() };
+        let lines = ranks.iter().zip(for_rank).zip(rest_s).map(|((rank, waits), rest)| {
+            let mut line = vec![format!("rank {rank}")];
+            line.extend(waits.iter().chain([rest]).map(waited));
+            line
+        });
+        format!("\n{}", table(&header, &lines.collect::<Vec<_>>()))
+    }
+}

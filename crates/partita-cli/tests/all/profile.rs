@@ -1,0 +1,159 @@
+//! `profile` and `train --profile`: the table adds up, the timeline is well formed.
+
+use crate::place;
+use partita::Session;
+use partita_program::{Action, Instruction, Program};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+const SMALL: [&str; 10] = [
+    "--set",
+    "model.layers=2",
+    "--set",
+    "model.dropout=0",
+    "--batch",
+    "8",
+    "--set",
+    "model.dim=32",
+    "--set",
+    "model.heads=2",
+];
+
+/// The only `recorded` event, and the events of the timeline.
+fn profiled(mesh: &str, more: &[&str]) -> (Value, Vec<Value>) {
+    let place = place();
+    let mut arguments = vec!["profile", "gpt", "--mesh", mesh, "--json", "--trace", "t.json"];
+    arguments.extend(SMALL);
+    arguments.extend(more);
+    let outcome = place.run(&arguments);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let recorded = outcome.of("recorded");
+    assert_eq!(recorded.len(), 1);
+    let text = std::fs::read(place.path("t.json")).unwrap();
+    let trace: Value = serde_json::from_slice(&text).unwrap();
+    (recorded[0].clone(), trace["traceEvents"].as_array().unwrap().clone())
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is a number"))
+}
+
+/// Spans of one track are disjoint or nested.
+fn assert_nested(events: &[Value]) {
+    let mut tracks: BTreeMap<(u64, u64), Vec<(i64, i64)>> = BTreeMap::new();
+    for event in events.iter().filter(|event| event["ph"] == "X") {
+        let nanos = |key: &str| (number(&event[key]) * 1e3).round() as i64;
+        let track = (event["pid"].as_u64().unwrap(), event["tid"].as_u64().unwrap());
+        tracks.entry(track).or_default().push((nanos("ts"), nanos("ts") + nanos("dur")));
+    }
+    for (track, mut spans) in tracks {
+        spans.sort_by_key(|&(begin, end)| (begin, -end));
+        let mut open: Vec<i64> = Vec::new();
+        for (begin, end) in spans {
+            while open.last().is_some_and(|&until| until <= begin) {
+                open.pop();
+            }
+            assert!(open.last().is_none_or(|&until| end <= until), "{track:?}: a span overlaps another");
+            open.push(end);
+        }
+    }
+}
+
+#[test]
+fn the_table_adds_up_and_counts_what_lower_counts() {
+    let (recorded, events) = profiled("dp=2", &["--cycle", "wait=0,warmup=1,active=2", "--by", "collective"]);
+    assert_eq!(recorded["steps"], 2);
+    let rows = recorded["rows"].as_array().unwrap();
+    let shares: f64 = rows.iter().map(|row| number(&row["share"])).sum();
+    assert!((shares - 1.0).abs() < 1e-9, "{shares}");
+    // As many as the programs start and wait for.
+    let calls: f64 = rows.iter().map(|row| number(&row["calls"])).sum();
+    let overrides: Vec<String> = [
+        "mesh.shape=dp=2",
+        "model.layers=2",
+        "model.dropout=0",
+        "train.batch=8",
+        "model.dim=32",
+        "model.heads=2",
+    ]
+    .map(String::from)
+    .to_vec();
+    let session = Session::load("gpt", &overrides).unwrap_or_else(|error| panic!("{error}"));
+    let set =
+        session.build().and_then(|built| session.lower(&built)).unwrap_or_else(|error| panic!("{error}"));
+    let is_link = |instruction: &Instruction| !matches!(instruction.action, Action::Compute(_));
+    let links =
+        |program: &Program| program.instructions.iter().filter(|i| is_link(i)).count() * program.ranks.len();
+    assert_eq!(calls, set.programs.iter().map(links).sum::<usize>() as f64);
+    assert_nested(&events);
+    let steps = events.iter().filter(|event| event["cat"] == "step").count();
+    assert_eq!(steps, 2);
+}
+
+#[test]
+fn each_way_to_group_sums_the_same_time() {
+    for mesh in ["tp=2", "pp=2"] {
+        let mut calls = Vec::new();
+        for by in ["op", "module", "phase", "stage", "rank"] {
+            let (recorded, _) = profiled(mesh, &["--by", by, "--microbatches", "2", "--sort", "calls"]);
+            let rows = recorded["rows"].as_array().unwrap().clone();
+            calls.push(rows.iter().map(|row| number(&row["calls"])).sum::<f64>());
+            let sorted: Vec<f64> = rows.iter().map(|row| number(&row["calls"])).collect();
+            assert!(sorted.is_sorted_by(|a, b| a >= b), "{by}: {sorted:?}");
+        }
+        assert!(calls.iter().all(|&count| count == calls[0] && count > 0.0), "{mesh}: {calls:?}");
+    }
+}
+
+#[test]
+fn arrows_lead_from_sends_to_receives_and_predictions_stand_beside() {
+    let (recorded, events) = profiled("pp=2", &["--microbatches", "2", "--predicted"]);
+    assert_nested(&events);
+    let ids = |phase: &str| {
+        let mut ids: Vec<u64> =
+            events.iter().filter(|e| e["ph"] == phase).map(|e| e["id"].as_u64().unwrap()).collect();
+        ids.sort_unstable();
+        ids
+    };
+    assert_eq!(ids("s"), ids("f"));
+    // Each microbatch crosses once forward and once backward in each of 3 recorded steps and in the predicted one.
+    assert!(ids("s").len() >= 4 * 2 * 2, "{}", ids("s").len());
+    let processes: Vec<&str> = events
+        .iter()
+        .filter(|e| e["name"] == "process_name")
+        .map(|e| e["args"]["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(processes, ["measured", "predicted"]);
+    let waits = &recorded["waits"];
+    let waited = waits["for_rank"].as_array().unwrap();
+    assert!(
+        waited.iter().enumerate().all(|(rank, row)| number(&row[rank]) == 0.0),
+        "no rank waits for itself: {waits}"
+    );
+    let memory = |e: &&Value| e["ph"] == "C" && e["name"].as_str().unwrap().starts_with("memory");
+    let bytes = |e: &Value| e["args"].as_object().unwrap().values().map(number).sum::<f64>();
+    assert!(events.iter().filter(memory).all(|e| bytes(e) > 0.0));
+}
+
+#[test]
+fn a_training_run_is_profiled_without_a_change_of_its_losses() {
+    let (plain, profiled) = (place(), place());
+    let mut arguments = SMALL.to_vec();
+    arguments.extend(["--steps", "4"]);
+    let first = plain.train("gpt", "dp=2", &arguments);
+    arguments.extend(["--profile", "t.json", "--cycle", "wait=0,warmup=1,active=9"]);
+    let second = profiled.train("gpt", "dp=2", &arguments);
+    assert_eq!(first.losses(), second.losses());
+    let recorded = second.of("recorded");
+    assert_eq!(recorded[0]["steps"], 5, "of 6 steps the first warms up, and the run ends before the cycle");
+    assert!(profiled.path("t.json").exists());
+}
+
+#[test]
+fn what_cannot_be_profiled_is_refused_before_anything_runs() {
+    let place = place();
+    place.run(&["profile", "mlp", "--json", "--cycle", "active=0"]).refuses("E530", &["active=0"]);
+    place.run(&["profile", "mlp", "--json", "--cycle", "repeat=0"]).refuses("E530", &["never end"]);
+    std::fs::write(place.path("t.json"), "").unwrap();
+    place.run(&["profile", "mlp", "--json", "--trace", "t.json"]).refuses("E043", &["t.json"]);
+}
