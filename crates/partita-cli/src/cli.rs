@@ -6,7 +6,7 @@ mod profile;
 
 pub use flags::ConfigFlags;
 pub use predict::{CalibrateArgs, EstimateArgs, PlanArgs, SimulateArgs};
-pub use profile::{Grouping, Order, ProfileArgs, ProfileTable};
+pub use profile::{Grouping, Order, ProfileArgs, ProfileTable, ReportArgs, ReportForm};
 
 use crate::commands::bench::Suite;
 use crate::commands::explain::is_code;
@@ -96,6 +96,8 @@ pub enum Command {
     Plan(PlanArgs),
     /// Run some steps and show where their time goes: a table, who waited for whom, a timeline for Perfetto.
     Profile(ProfileArgs),
+    /// Write a page about a step: mesh, timeline, memory, communication, roofline, plan.
+    Report(ReportArgs),
     /// Draw the order in which pipeline stages work on microbatches, or list the orders.
     Timetable(TimetableArgs),
     /// Run named passes on a program in StableHLO text and print it.

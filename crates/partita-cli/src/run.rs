@@ -13,6 +13,7 @@ use crate::commands::lower::lower;
 use crate::commands::opt::opt;
 use crate::commands::plan::plan;
 use crate::commands::profile::profile;
+use crate::commands::report::report;
 use crate::commands::rows::rows;
 use crate::commands::run::run_file;
 use crate::commands::show::show;
@@ -98,6 +99,10 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<Ending> {
         }
         Command::Profile(args) => {
             profile(args, &session(&args.config, args.flags.overrides()?, output)?, output)?;
+            Ok(Ending::Done)
+        }
+        Command::Report(args) => {
+            report(args, &session(&args.config, args.flags.overrides()?, output)?, output)?;
             Ok(Ending::Done)
         }
         Command::Timetable(args) => timetable(args, output).map(|()| Ending::Done),

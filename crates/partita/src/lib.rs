@@ -23,6 +23,7 @@ pub mod planned_step;
 pub mod predict;
 pub mod prelude;
 pub mod profile;
+pub mod report;
 pub mod run_files;
 pub mod sample;
 pub mod session;

@@ -1,4 +1,4 @@
-//! Flags of `profile`.
+//! Flags of `profile` and `report`.
 
 use super::ConfigFlags;
 use crate::commands::profile::ROWS_SHOWN;
@@ -114,4 +114,41 @@ pub enum Order {
     Bytes,
     /// Share of the roofline, smallest first: where there is most to win.
     Roofline,
+}
+
+/// Flags of `report`.
+#[derive(Args, Clone, Debug)]
+pub struct ReportArgs {
+    /// A config file or a bundled config.
+    #[arg(default_value = "gpt")]
+    pub config: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub flags: ConfigFlags,
+    /// The new file that is written.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// The form of the file; by default that of its name's end, .html, .md or .json.
+    #[arg(long, value_enum, value_name = "FORM")]
+    pub format: Option<ReportForm>,
+    /// Also run some steps here, and show them beside the prediction.
+    #[arg(long)]
+    pub measured: bool,
+    /// With --measured: the steps that are recorded, by default wait=1,warmup=1,active=3,repeat=1.
+    #[arg(long, value_name = "COUNTS", requires = "measured", default_value = "")]
+    pub cycle: String,
+    /// The output of `partita train --json`, whose losses are drawn; several logs are compared.
+    #[arg(long, value_name = "LOG")]
+    pub losses: Vec<PathBuf>,
+}
+
+/// The form of a report.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum ReportForm {
+    /// A page for a browser, which needs nothing else.
+    Html,
+    /// Markdown.
+    Md,
+    /// JSON.
+    Json,
 }

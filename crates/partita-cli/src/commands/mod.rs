@@ -13,6 +13,7 @@ pub mod lower;
 pub mod opt;
 pub mod plan;
 pub mod profile;
+pub mod report;
 pub mod rows;
 pub mod run;
 pub mod saved;

@@ -14,6 +14,7 @@ mod memory;
 mod pipelines;
 mod plan;
 mod profile;
+mod report;
 mod runs;
 mod saved_runs;
 mod training;

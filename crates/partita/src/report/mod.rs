@@ -1,0 +1,226 @@
+//! A report about a planned step: what each rank holds, does and sends, predicted and, if it was profiled, measured.
+//!
+//! Everything is read off the programs that would run: the timeline is that of the simulator, memory that of the memory
+//! map, bytes those of the collectives. Ranks with the same program are one row.
+
+mod losses;
+mod tables;
+mod traffic;
+
+pub use losses::losses;
+
+use crate::profile::{self, Profiled};
+use crate::session::Session;
+use crate::stage_table::stage_table;
+use partita_base::{Result, format_bytes};
+use partita_mesh::rank_list;
+use partita_program::ProgramSet;
+use partita_report::{Body, Cell, Report, Series, Timeline};
+use partita_schedule::Built;
+use partita_simulate::{ClassRun, MemoryKind, Simulation, simulate};
+
+/// Spans of a timeline that a page shows: a browser draws so many without delay.
+const MOST_SPANS: usize = 100_000;
+
+/// Classes of ranks whose memory over time is drawn: those with the highest peaks.
+const MEMORY_CLASSES: usize = 3;
+
+/// What a report may also show.
+#[derive(Default)]
+pub struct Measured<'a> {
+    /// Recorded steps of the same session.
+    pub profiled: Option<&'a Profiled>,
+    /// Losses over steps, by the name of their run.
+    pub losses: Vec<(String, Vec<(f64, f64)>)>,
+}
+
+/// The report of a session's step.
+///
+/// # Errors
+/// What building, lowering and simulating refuse.
+pub fn report(session: &Session, measured: &Measured) -> Result<Report> {
+    let model = session.model()?;
+    let built = session.build_model(&model)?;
+    let set = session.lower(&built)?;
+    let simulation = simulate(&set, &session.config().cluster)?;
+    let config = session.config();
+    let title = format!("{} on mesh {}", config.model.name(), session.mesh());
+    let mut report = Report { title, ..Report::default() };
+    report.facts = facts(session, model.parameter_count(), &set, &simulation, measured);
+    report.section(
+        "Mesh",
+        "Ranks with the same program are one cell. The bar is the share of a device's memory that is in use at the peak.",
+        mesh(session, &built, &simulation),
+    );
+    if let Some(timetable) = &built.timetable {
+        report.section("Stages", "What each slice of the mesh runs.", tables::stages(&stage_table(&built)));
+        report.section(
+            "Timetable",
+            "Slots of the pipeline, before times are known.",
+            text(timetable.chart()?),
+        );
+    }
+    report.section("Timeline", TIMELINE, timeline(session, &set, &simulation, measured)?);
+    memory(&mut report, &set, &simulation);
+    report.section("Communication", TRAFFIC, traffic::matrix(&set, &simulation));
+    report.section("Collectives", "Of all ranks, in one step.", traffic::table(&set));
+    let (about, roofline) = tables::roofline(session, &set, measured.profiled);
+    report.section("Roofline", about, roofline);
+    if let Some(profiled) = measured.profiled {
+        let about = "Means over the recorded steps; time is the sum over threads.";
+        report.section("Predicted and measured", about, tables::compared(session, &simulation, profiled));
+        report.section("Time by op", about, tables::profile(session, profiled));
+    }
+    if !measured.losses.is_empty() {
+        let series = measured.losses.iter();
+        let series = series.map(|(name, points)| Series { name: name.clone(), points: points.clone() });
+        let (x, y) = ("step".to_string(), "loss".to_string());
+        let body = Body::Lines { x, y, stacked: false, series: series.collect() };
+        report.section("Loss", "Of the logs that were given.", body);
+    }
+    report.section("Parameters", "Each with its layout, and why it has it.", tables::parameters(&built));
+    report.section("Plan", "", text(plan(&built)));
+    Ok(report)
+}
+
+const TIMELINE: &str = "A step as the simulator predicts it on the cluster, from the programs that would run; below it, if \
+                        the step was profiled, the steps as they ran.";
+const TRAFFIC: &str = "Bytes that each row sends to each column in a step: sends and permutes as they are, other collectives \
+                       around the ring of their members.";
+
+fn text(text: String) -> Body {
+    Body::Text { text }
+}
+
+/// The most important figures.
+fn facts(
+    session: &Session,
+    parameters: usize,
+    set: &ProgramSet,
+    simulation: &Simulation,
+    measured: &Measured,
+) -> Vec<(String, String)> {
+    let config = session.config();
+    let most = simulation.classes.iter().map(|class| class.memory.arena_bytes).max().unwrap_or(0) as u64;
+    let device = config.cluster.device.memory_bytes;
+    let mut facts = vec![
+        ("parameters", parameters.to_string()),
+        ("ranks", set.rank_count().to_string()),
+        ("batch", format!("{} rows in {}", config.train.batch, config.train.dtype)),
+        ("microbatches", config.train.microbatches.to_string()),
+        ("cluster", config.cluster.name.clone()),
+        ("predicted step", tables::seconds(simulation.step_s)),
+        (
+            "rows per second",
+            format!("{:.1}", config.train.batch as f64 / simulation.step_s.max(f64::MIN_POSITIVE)),
+        ),
+        ("ranks compute", format!("{:.0}% of the time", 100.0 * (1.0 - simulation.idle_share()))),
+        ("peak memory", format!("{} of {}", format_bytes(most), format_bytes(device))),
+    ];
+    if most > device {
+        facts.push(("does not fit", format!("{} too much", format_bytes(most - device))));
+    }
+    if let Some(profiled) = measured.profiled {
+        let steps = &profiled.recording.steps;
+        let mean = steps.iter().map(|step| step.seconds()).sum::<f64>() / steps.len().max(1) as f64;
+        facts.push(("measured step", tables::seconds(mean)));
+    }
+    facts.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
+}
+
+/// A cell for each class of ranks.
+fn mesh(session: &Session, built: &Built, simulation: &Simulation) -> Body {
+    let mesh = session.mesh();
+    let axes = mesh.axes.iter().map(|axis| (axis.name.clone(), axis.size)).collect();
+    let device = session.config().cluster.device.memory_bytes.max(1);
+    let stages = stage_table(built);
+    let cell = |class: &ClassRun| {
+        // The coordinates that all ranks of the class share.
+        let places: Vec<Vec<usize>> = class.ranks.iter().map(|&rank| mesh.coordinates(rank)).collect();
+        let shared = |axis: usize| places.iter().all(|place| place[axis] == places[0][axis]);
+        let place: Vec<String> = (0..mesh.axes.len())
+            .filter(|&axis| shared(axis))
+            .map(|axis| format!("{}={}", mesh.axes[axis].name, places[0][axis]))
+            .collect();
+        let mut holds: Vec<String> = MemoryKind::ALL
+            .iter()
+            .zip(class.memory.peak)
+            .filter(|&(_, bytes)| bytes > 0)
+            .map(|(kind, bytes)| format!("{} {}", kind.name(), format_bytes(bytes as u64)))
+            .collect();
+        let stage = stages.iter().find(|stage| stage.ranks.contains(&class.ranks[0]));
+        holds.extend(stage.map(|stage| match &stage.modules[..] {
+            [] => String::new(),
+            [only] => only.clone(),
+            [first, .., last] => format!("{first} .. {last}"),
+        }));
+        Cell {
+            ranks: match class.ranks.len() {
+                1 => format!("rank {}", class.ranks[0]),
+                count => format!("ranks {} ({count})", rank_list(&class.ranks)),
+            },
+            place: place.join(", "),
+            holds,
+            filled: class.memory.arena_bytes as f64 / device as f64,
+        }
+    };
+    Body::Mesh {
+        axes,
+        cells: simulation.classes.iter().filter(|class| !class.ranks.is_empty()).map(cell).collect(),
+    }
+}
+
+/// The predicted step, and below it the recorded ones.
+fn timeline(
+    session: &Session,
+    set: &ProgramSet,
+    simulation: &Simulation,
+    measured: &Measured,
+) -> Result<Body> {
+    let mut trace = simulation.trace(set);
+    if let Some(profiled) = measured.profiled {
+        let runner = profiled.step.train_loop.runner();
+        let tokens = session.feed(&session.model()?)?.tokens_per_batch();
+        trace.append(profile::timeline(&profiled.recording, runner, "measured", tokens));
+    }
+    Ok(Body::Timeline { timeline: Timeline::of(&trace, MOST_SPANS) })
+}
+
+/// Memory over time of the fullest classes, and what holds it at the peak.
+fn memory(report: &mut Report, set: &ProgramSet, simulation: &Simulation) {
+    let mut order: Vec<usize> = (0..simulation.classes.len()).collect();
+    order.sort_by_key(|&class| std::cmp::Reverse(simulation.classes[class].memory.peak_bytes()));
+    for &class in order.iter().take(MEMORY_CLASSES) {
+        let run = &simulation.classes[class];
+        let points = |kind: usize| -> Vec<(f64, f64)> {
+            run.memory.over_time.iter().map(|&(at_s, bytes)| (at_s * 1e3, bytes[kind] as f64)).collect()
+        };
+        let series = MemoryKind::ALL.iter().enumerate().filter(|&(kind, _)| run.memory.peak[kind] > 0);
+        let series: Vec<Series> =
+            series.map(|(kind, of)| Series { name: of.name().to_string(), points: points(kind) }).collect();
+        let ranks = rank_list(&run.ranks);
+        let (x, y) = ("milliseconds".to_string(), "bytes".to_string());
+        report.section(
+            &format!("Memory of ranks {ranks}"),
+            "Bytes in use over the step. Sizes and live spans are those of the memory map; the times are predicted.",
+            Body::Lines { x, y, stacked: true, series },
+        );
+        let about = "The largest buffers among those that are live when most memory is in use.";
+        let title = format!("Owners of the peak of ranks {ranks}");
+        report.section(&title, about, tables::owners(&set.programs[class]));
+    }
+}
+
+/// The plan in its short form, and where each line comes from.
+fn plan(built: &Built) -> String {
+    if built.plan.entries.is_empty() {
+        return "[plan]\n# no lines: only the batch is sharded\n".to_string();
+    }
+    let mut text = built.plan.to_dict_toml();
+    text += "\n# the lines as calls\n";
+    text += &built.plan.to_calls();
+    for note in &built.notes {
+        text += &format!("# note: {note}\n");
+    }
+    text
+}

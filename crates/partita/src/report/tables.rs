@@ -1,0 +1,180 @@
+//! Tables of a report.
+
+use crate::layouts::origin;
+use crate::profile::{self, By, Profiled, Sort};
+use crate::session::Session;
+use crate::stage_table::StageRow;
+use indexmap::IndexMap;
+use partita_base::format_bytes;
+use partita_ir::Role;
+use partita_mesh::rank_list;
+use partita_program::{Action, Program, ProgramSet};
+use partita_report::{Body, Point};
+use partita_schedule::Built;
+use partita_simulate::{Simulation, work};
+
+/// Rows of the longest tables.
+const MOST_ROWS: usize = 15;
+
+fn names<const N: usize>(header: [&str; N]) -> Vec<String> {
+    header.map(String::from).to_vec()
+}
+
+/// `1.25 ms`.
+pub fn seconds(seconds: f64) -> String {
+    match seconds {
+        s if s >= 1.0 => format!("{s:.2} s"),
+        s if s >= 1e-3 => format!("{:.2} ms", s * 1e3),
+        s => format!("{:.1} us", s * 1e6),
+    }
+}
+
+/// What each slice of a pipeline runs.
+pub fn stages(stages: &[StageRow]) -> Body {
+    let header =
+        names(["slice", "stages", "mesh", "ranks", "parameters", "forward FLOP", "held", "modules", "cut"]);
+    let row = |stage: &StageRow| {
+        vec![
+            stage.stage.to_string(),
+            rank_list(&stage.stages),
+            stage.mesh.clone(),
+            rank_list(&stage.ranks),
+            stage.parameters.to_string(),
+            format!("{:.3e}", stage.forward_flops),
+            stage.in_flight.to_string(),
+            stage.modules.join(", "),
+            stage.because.clone(),
+        ]
+    };
+    Body::Table { header, rows: stages.iter().map(row).collect() }
+}
+
+/// The largest buffers that are live when most bytes are.
+pub fn owners(program: &Program) -> Body {
+    let mut change = vec![0isize; program.instructions.len() + 2];
+    for buffer in &program.buffers {
+        change[buffer.first] += buffer.bytes as isize;
+        change[buffer.last + 1] -= buffer.bytes as isize;
+    }
+    let (mut now, mut peak, mut at) = (0, 0, 0);
+    for (instruction, change) in change.iter().enumerate() {
+        now += change;
+        if now > peak {
+            (peak, at) = (now, instruction);
+        }
+    }
+    let mut live: Vec<_> = program.buffers.iter().filter(|b| b.first <= at && at <= b.last).collect();
+    live.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.offset_bytes.cmp(&b.offset_bytes)));
+    let row = |buffer: &&partita_program::Buffer| {
+        let share = 100.0 * buffer.bytes as f64 / peak.max(1) as f64;
+        let shape: Vec<String> = buffer.ty.shape.iter().map(usize::to_string).collect();
+        let (bytes, dtype) = (format_bytes(buffer.bytes as u64), buffer.ty.dtype);
+        vec![buffer.what.clone(), bytes, format!("{share:.1}%"), format!("{dtype}[{}]", shape.join(", "))]
+    };
+    let rows = live.iter().take(MOST_ROWS).map(row).collect();
+    Body::Table { header: names(["buffer", "bytes", "share", "type"]), rows }
+}
+
+/// The ops under the roofline of the cluster's device: as they ran if the step was profiled, as predicted otherwise.
+pub fn roofline(session: &Session, set: &ProgramSet, profiled: Option<&Profiled>) -> (&'static str, Body) {
+    let device = &session.config().cluster.device;
+    // (operations, bytes, seconds) by op.
+    let mut ops: IndexMap<String, (f64, f64, f64)> = IndexMap::new();
+    let about = match profiled {
+        Some(profiled) => {
+            let (runner, cluster) = (profiled.step.train_loop.runner(), &session.config().cluster);
+            let (rows, _) = profile::rows(&profiled.recording, runner, cluster, By::Op, Sort::Time);
+            ops.extend(rows.into_iter().map(|row| (row.what, (row.flops, row.bytes, row.seconds))));
+            "Ops as they ran, on one thread each; the size of a circle is its share of the time. The lines are the peak of \
+             the cluster's device."
+        }
+        None => {
+            for program in &set.programs {
+                for instruction in &program.instructions {
+                    let Action::Compute(compute) = &instruction.action else { continue };
+                    let work = work(program.region(compute.region));
+                    let (flops, bytes, seconds) = ops.entry(instruction.origin.what.clone()).or_default();
+                    *flops += work.flops;
+                    *bytes += work.bytes;
+                    *seconds += device.op_s(&work);
+                }
+            }
+            "Ops as predicted, with the efficiency curves of the cluster; the size of a circle is its share of the time. The \
+             lines are the peak of the cluster's device."
+        }
+    };
+    let all: f64 = ops.values().map(|(_, _, seconds)| seconds).sum();
+    let point = |(name, (flops, bytes, seconds)): (String, (f64, f64, f64))| Point {
+        name,
+        intensity: flops / bytes.max(1.0),
+        flops_per_s: flops / seconds.max(f64::MIN_POSITIVE),
+        share: seconds / all.max(f64::MIN_POSITIVE),
+    };
+    let points = ops.into_iter().map(point).collect();
+    let (flops_per_s, bytes_per_s) = (device.flops_per_s, device.memory_bytes_per_s);
+    (about, Body::Roofline { flops_per_s, bytes_per_s, points })
+}
+
+/// Predicted beside measured time of compute, by part of the step.
+pub fn compared(session: &Session, simulation: &Simulation, profiled: &Profiled) -> Body {
+    let (runner, cluster) = (profiled.step.train_loop.runner(), &session.config().cluster);
+    let (rows, totals) = profile::rows(&profiled.recording, runner, cluster, By::Phase, Sort::Time);
+    let mut lines = vec![vec![
+        "step".to_string(),
+        seconds(simulation.step_s),
+        seconds(totals.step_s),
+        format!("{:.2}", simulation.step_s / totals.step_s.max(f64::MIN_POSITIVE)),
+    ]];
+    for row in rows {
+        let predicted = row.of_roofline * row.seconds;
+        let ratio = format!("{:.2}", row.of_roofline);
+        lines.push(vec![format!("compute, {}", row.what), seconds(predicted), seconds(row.seconds), ratio]);
+    }
+    Body::Table { header: names(["", "predicted", "measured", "ratio"]), rows: lines }
+}
+
+/// Where the time of the recorded steps went.
+pub fn profile(session: &Session, profiled: &Profiled) -> Body {
+    let (runner, cluster) = (profiled.step.train_loop.runner(), &session.config().cluster);
+    let (rows, _) = profile::rows(&profiled.recording, runner, cluster, By::Op, Sort::Time);
+    let row = |row: &profile::Row| {
+        vec![
+            row.what.clone(),
+            format!("{:.0}", row.calls),
+            seconds(row.seconds),
+            format!("{:.1}%", 100.0 * row.share),
+            format!("{:.2e}", row.flops / row.seconds.max(f64::MIN_POSITIVE)),
+            format!("{:.0}%", 100.0 * row.of_roofline),
+        ]
+    };
+    let header = names(["op", "calls", "time", "share", "FLOP/s", "of roofline"]);
+    Body::Table { header, rows: rows.iter().take(2 * MOST_ROWS).map(row).collect() }
+}
+
+/// The parameters with their layouts.
+pub fn parameters(built: &Built) -> Body {
+    let mut rows = Vec::new();
+    for (number, stage) in built.stages.iter().enumerate() {
+        let partitioned = &stage.partitioned;
+        let (graph, mesh) = (&partitioned.graph, &partitioned.mesh);
+        for (&input, sharding) in graph.inputs.iter().zip(&partitioned.inputs) {
+            let value = graph.value(input);
+            if value.role != Role::Param {
+                continue;
+            }
+            let local = sharding.local_shape(mesh, &value.ty.shape, 0);
+            let sizes = |shape: &[usize]| shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
+            rows.push(vec![
+                value.name.clone(),
+                sizes(&value.ty.shape),
+                sharding.display(mesh),
+                sizes(&local),
+                format_bytes(value.ty.with_shape(local).bytes() as u64),
+                if built.stages.len() > 1 { number.to_string() } else { "-".to_string() },
+                origin(graph, &partitioned.layouts, input),
+            ]);
+        }
+    }
+    let header = names(["parameter", "shape", "layout", "on the first rank", "bytes", "slice", "why"]);
+    Body::Table { header, rows }
+}
