@@ -18,6 +18,7 @@ use partita_program::ProgramSet;
 use partita_report::{Body, Cell, Report, Series, Timeline};
 use partita_schedule::Built;
 use partita_simulate::{ClassRun, MemoryKind, Simulation, simulate};
+use partita_trace::Trace;
 
 /// Spans of a timeline that a page shows: a browser draws so many without delay.
 const MOST_SPANS: usize = 100_000;
@@ -60,7 +61,12 @@ pub fn report(session: &Session, measured: &Measured) -> Result<Report> {
             text(timetable.chart()?),
         );
     }
-    report.section("Timeline", TIMELINE, timeline(session, &set, &simulation, measured)?);
+    report.section("Timeline", TIMELINE, timeline(&simulation.trace(&set)));
+    if let Some(profiled) = measured.profiled {
+        let runner = profiled.step.train_loop.runner();
+        let trace = profile::timeline(&profiled.recording, runner, "measured", 0);
+        report.section("Measured timeline", "The recorded steps, as they ran.", timeline(&trace));
+    }
     memory(&mut report, &set, &simulation);
     report.section("Communication", TRAFFIC, traffic::matrix(&set, &simulation));
     report.section("Collectives", "Of all ranks, in one step.", traffic::table(&set));
@@ -83,8 +89,8 @@ pub fn report(session: &Session, measured: &Measured) -> Result<Report> {
     Ok(report)
 }
 
-const TIMELINE: &str = "A step as the simulator predicts it on the cluster, from the programs that would run; below it, if \
-                        the step was profiled, the steps as they ran.";
+const TIMELINE: &str =
+    "A step as the simulator predicts it on the cluster, from the programs that would run.";
 const TRAFFIC: &str = "Bytes that each row sends to each column in a step: sends and permutes as they are, other collectives \
                        around the ring of their members.";
 
@@ -170,20 +176,9 @@ fn mesh(session: &Session, built: &Built, simulation: &Simulation) -> Body {
     }
 }
 
-/// The predicted step, and below it the recorded ones.
-fn timeline(
-    session: &Session,
-    set: &ProgramSet,
-    simulation: &Simulation,
-    measured: &Measured,
-) -> Result<Body> {
-    let mut trace = simulation.trace(set);
-    if let Some(profiled) = measured.profiled {
-        let runner = profiled.step.train_loop.runner();
-        let tokens = session.feed(&session.model()?)?.tokens_per_batch();
-        trace.append(profile::timeline(&profiled.recording, runner, "measured", tokens));
-    }
-    Ok(Body::Timeline { timeline: Timeline::of(&trace, MOST_SPANS) })
+/// A trace, without its shortest spans if there are too many.
+fn timeline(trace: &Trace) -> Body {
+    Body::Timeline { timeline: Timeline::of(trace, MOST_SPANS) }
 }
 
 /// Memory over time of the fullest classes, and what holds it at the peak.
