@@ -1,10 +1,12 @@
 //! The commands with their flags, and how flags become config overrides.
 
 mod flags;
+mod install;
 mod predict;
 mod profile;
 
 pub use flags::ConfigFlags;
+pub use install::{CompletionsArgs, ManArgs, NewArgs};
 pub use predict::{CalibrateArgs, EstimateArgs, PlanArgs, SimulateArgs};
 pub use profile::{Grouping, Order, ProfileArgs, ProfileTable, ReportArgs, ReportForm};
 
@@ -110,8 +112,14 @@ pub enum Command {
     Calibrate(CalibrateArgs),
     /// Run a command in several processes of this host that share the ranks.
     Launch(LaunchArgs),
+    /// Make a folder to begin from: a config, a plan and the commands that use them.
+    New(NewArgs),
     /// Describe this build and this machine.
     Env,
+    /// Print the completions of this command for a shell.
+    Completions(CompletionsArgs),
+    /// Write the manual, a page for each command.
+    Man(ManArgs),
 }
 
 /// Flags of `train`.

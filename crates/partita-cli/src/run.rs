@@ -8,8 +8,10 @@ use crate::commands::eval::eval;
 use crate::commands::explain::{explain, page};
 use crate::commands::export::export;
 use crate::commands::generate::generate;
+use crate::commands::install::{completions, man};
 use crate::commands::launch::launch;
 use crate::commands::lower::lower;
+use crate::commands::new::new;
 use crate::commands::opt::opt;
 use crate::commands::plan::plan;
 use crate::commands::profile::profile;
@@ -117,6 +119,12 @@ pub fn run(cli: &Cli, output: &mut Output) -> Result<Ending> {
             Ok(Ending::Done)
         }
         Command::Run(args) => run_file(args, output).map(|()| Ending::Done),
+        Command::New(args) => new(args, output).map(|()| Ending::Done),
+        Command::Completions(args) => {
+            completions(args, output);
+            Ok(Ending::Done)
+        }
+        Command::Man(args) => man(args, output).map(|()| Ending::Done),
         Command::Env => {
             answer(&Environment::detect(), Environment::text, output);
             Ok(Ending::Done)

@@ -29,6 +29,20 @@ pub const BUNDLED: &[(&str, &str)] = &[
     ("bert", include_str!("../configs/bert.toml")),
 ];
 
+/// The text of a bundled config.
+///
+/// # Errors
+/// E005 for a name that none has.
+pub fn bundled(name: &str) -> Result<&'static str> {
+    let found = BUNDLED.iter().find(|(known, _)| *known == name);
+    found.map(|(_, text)| *text).ok_or_else(|| {
+        let names: Vec<&str> = BUNDLED.iter().map(|(name, _)| *name).collect();
+        Diagnostic::new("E005", format!("no bundled config is called `{name}`"))
+            .expected(names.join(", "))
+            .found(name)
+    })
+}
+
 /// Everything a run is made from.
 #[derive(Clone, Debug)]
 pub struct Config {

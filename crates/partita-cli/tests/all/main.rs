@@ -7,6 +7,7 @@ mod corpus;
 mod explain;
 mod house;
 mod imports;
+mod install;
 mod launch;
 mod limits;
 mod lower_and_show;

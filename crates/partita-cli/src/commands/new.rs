@@ -1,0 +1,73 @@
+//! `partita new DIR`: a folder to begin from, with a config, a plan and the commands that use them.
+
+use crate::cli::NewArgs;
+use crate::files::write_new;
+use crate::output::Output;
+use partita::config::bundled;
+use partita::session::Session;
+use partita_base::{Diagnostic, Result};
+use std::path::Path;
+
+/// The mesh for which the plan is written.
+const MESH: &str = "dp=2,tp=2";
+
+/// Runs the command.
+///
+/// # Errors
+/// E005 for a model that is not bundled; E043 if the folder exists or cannot be made.
+pub fn new(args: &NewArgs, output: &mut Output) -> Result<()> {
+    let config = bundled(&args.model)?;
+    let session = Session::load(&args.model, &[format!("mesh.shape={MESH}")])?;
+    let plan = session.plan(&session.model()?)?.to_dict_toml();
+    let folder = &args.folder;
+    std::fs::create_dir(folder).map_err(|error| {
+        Diagnostic::new("E043", "the folder cannot be made")
+            .at(folder.display().to_string())
+            .expected("a new name in an existing folder")
+            .found(error.to_string())
+    })?;
+    let write = |name: &str, text: &str| {
+        let path: &Path = &folder.join(name);
+        write_new(path, "the file", "DIR", |file| file.write_all(text.as_bytes()))
+    };
+    write("config.toml", &configured(config))?;
+    write(
+        "plan.toml",
+        &format!(
+            "# For meshes with dp and tp. `partita show config.toml --as dict` prints the plan in use.\n{plan}"
+        ),
+    )?;
+    write("run.sh", &script())?;
+    output.note(format!(
+        "{} has config.toml, plan.toml and run.sh; begin with: cd {} && sh run.sh",
+        folder.display(),
+        folder.display()
+    ));
+    Ok(())
+}
+
+/// The bundled config with what a user changes first.
+fn configured(bundled: &str) -> String {
+    let mesh = bundled.find("[mesh]").unwrap_or(bundled.len());
+    format!(
+        "# `partita show --keys` lists every key with its meaning and default.\n{}[mesh]\nshape = \"{MESH}\"\n\n\
+         # [data]\n# path = \"books\"          # a file or folder of text; the bundled text otherwise\n\n\
+         [checkpoint]\nevery = 100\n",
+        &bundled[..mesh]
+    )
+}
+
+/// The commands, in the order in which a plan is made.
+fn script() -> String {
+    let line = |command: &str, about: &str| format!("# {about}\npartita {command}\n");
+    format!(
+        "#!/bin/sh\nset -e\ncd \"$(dirname \"$0\")\"\n{}{}{}{}",
+        line("verify config.toml --plan plan.toml", "The sharded step gives the numbers of one device."),
+        line(
+            "explain config.toml --plan plan.toml",
+            "Every collective, and the line of the plan that causes it."
+        ),
+        line("simulate config.toml --plan plan.toml", "Predicted time and memory."),
+        line("train config.toml --plan plan.toml --steps 100", "Trains, and saves to runs/.")
+    )
+}
