@@ -164,6 +164,10 @@ pub struct TrainArgs {
     /// `partita profile` does.
     #[arg(long, value_name = "FILE.json", num_args = 0..=1)]
     pub profile: Option<Option<PathBuf>>,
+    /// Write the figures of each step for other programs: to a new file as JSON lines, or, if its name ends in .prom, as the
+    /// latest snapshot in the text format of Prometheus. May be given several times.
+    #[arg(long, value_name = "FILE")]
+    pub metrics: Vec<PathBuf>,
     /// With --profile: the steps that are recorded, by default wait=1,warmup=1,active=3,repeat=1.
     #[arg(long, value_name = "COUNTS", requires = "profile", default_value = "")]
     pub cycle: String,

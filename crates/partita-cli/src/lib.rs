@@ -10,6 +10,7 @@ pub mod commands;
 pub mod env;
 pub mod files;
 pub mod interrupt;
+pub mod metrics;
 pub mod output;
 pub mod run;
 

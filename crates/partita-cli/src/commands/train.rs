@@ -6,6 +6,7 @@ use crate::commands::profile::{ROWS_SHOWN, Recorded, write_trace, written};
 use crate::commands::verify::{Guard, refused_to_train};
 use crate::files::check_new;
 use crate::interrupt::Interrupt;
+use crate::metrics::Metrics;
 use crate::output::Output;
 use crate::output::events::{Step, Stopped, Summary, Validation};
 use crate::run::{Ending, answer};
@@ -26,20 +27,31 @@ const STOPPING: &str = "stopping after this step, which is saved; Ctrl-C again e
 /// The text that the sample at the end continues.
 const PROMPT: &[u8] = b"fn ";
 
-/// Prints the progress of a run.
-struct Printing<'a>(&'a mut Output);
+/// Prints the progress of a run, and writes its metrics.
+struct Printing<'a> {
+    output: &'a mut Output,
+    metrics: Metrics,
+}
 
 impl Observer for Printing<'_> {
     fn step(&mut self, step: &StepDone) {
-        self.0.step(&Step::from(step));
+        let step = Step::from(step);
+        self.output.step(&step);
+        if let Some(note) = self.metrics.step(&step) {
+            self.output.note(note);
+        }
     }
 
     fn validation(&mut self, step: u64, loss: f64) {
-        self.0.validation(&Validation { step, loss });
+        let validation = Validation { step, loss };
+        self.output.validation(&validation);
+        if let Some(note) = self.metrics.validation(&validation) {
+            self.output.note(note);
+        }
     }
 
     fn note(&mut self, note: &str) {
-        self.0.note(note);
+        self.output.note(note);
     }
 }
 
@@ -102,6 +114,11 @@ pub fn train(args: &TrainArgs, session: Session, output: &mut Output) -> Result<
         ));
     }
 
+    // One process writes for all.
+    let metrics = match trainer.folder() {
+        Some(_) => Metrics::create(&args.metrics)?,
+        None => Metrics::default(),
+    };
     if let Some(trace) = &args.profile {
         let cycle = Cycle::parse(&args.cycle)?;
         trace.as_ref().map(|path| check_new(path, "the trace", "--profile")).transpose()?;
@@ -129,7 +146,8 @@ pub fn train(args: &TrainArgs, session: Session, output: &mut Output) -> Result<
 
     output.begin(trainer.first() + 1, config.train.steps);
     let announcer = output.announcer();
-    let mut run = |stop: &AtomicBool| trainer.fit(&mut Printing(output), stop);
+    let mut printing = Printing { output: &mut *output, metrics };
+    let mut run = |stop: &AtomicBool| trainer.fit(&mut printing, stop);
     let finished = match &interrupt {
         Ok(interrupt) => interrupt.defer(|| announcer(STOPPING), run),
         Err(_) => run(&AtomicBool::new(false)),

@@ -157,3 +157,29 @@ fn what_cannot_be_profiled_is_refused_before_anything_runs() {
     std::fs::write(place.path("t.json"), "").unwrap();
     place.run(&["profile", "mlp", "--json", "--trace", "t.json"]).refuses("E043", &["t.json"]);
 }
+
+#[test]
+fn metrics_are_lines_and_a_snapshot_of_the_last_step() {
+    let place = place();
+    let arguments = ["--metrics", "log.jsonl", "--metrics", "now.prom", "--set", "train.validate_every=3"];
+    let outcome = place.train("gpt", "dp=2", &arguments);
+    let losses = outcome.losses();
+    let text = std::fs::read_to_string(place.path("log.jsonl")).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |name: &str| -> Vec<f64> {
+        lines.iter().filter(|line| line["event"] == name).map(|line| number(&line["loss"])).collect()
+    };
+    assert_eq!(of("step"), losses);
+    assert_eq!(of("validation").len(), outcome.of("validation").len());
+    let snapshot = std::fs::read_to_string(place.path("now.prom")).unwrap();
+    let value = |name: &str| -> f64 {
+        let line = snapshot.lines().find(|line| line.starts_with(&format!("{name} ")));
+        line.unwrap_or_else(|| panic!("{name} is in\n{snapshot}")).split(' ').nth(1).unwrap().parse().unwrap()
+    };
+    assert_eq!(value("partita_steps_total"), losses.len() as f64);
+    assert_eq!(value("partita_loss"), *losses.last().unwrap());
+    assert_eq!(value("partita_validation_loss"), *of("validation").last().unwrap());
+    // A second run does not lose the lines of the first.
+    place.train("gpt", "dp=2", &["--metrics", "log.jsonl"]).refuses("E043", &["log.jsonl"]);
+    assert_eq!(std::fs::read_to_string(place.path("log.jsonl")).unwrap(), text);
+}

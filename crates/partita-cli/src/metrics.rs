@@ -1,0 +1,123 @@
+//! `train --metrics FILE`: figures of a run for other programs, written while it runs.
+//!
+//! A file whose name ends in `.prom` is replaced as a whole after each step, in the text format of Prometheus, for its
+//! textfile collector (Prometheus, "Exposition formats"). Any other file gets a JSON line per step and validation, as
+//! `--json` prints.
+
+use crate::files::check_new;
+use crate::output::events::{Event, Step, Validation};
+use partita_base::{Diagnostic, Result};
+use serde_json::Value;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// The files that get the figures of a run.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    lines: Vec<(PathBuf, File)>,
+    snapshots: Vec<PathBuf>,
+    /// The last figures, for a snapshot that has all.
+    step: Option<Step>,
+    validation: Option<Validation>,
+    /// Whether a write has failed, which is said once.
+    has_failed: bool,
+}
+
+impl Metrics {
+    /// Creates the files of JSON lines; snapshots may exist.
+    ///
+    /// # Errors
+    /// E043 for a file that cannot be written, or that exists and would lose its lines.
+    pub fn create(paths: &[PathBuf]) -> Result<Metrics> {
+        let mut metrics = Metrics::default();
+        for path in paths {
+            if path.extension().is_some_and(|end| end == "prom") {
+                replace(path, "").map_err(|error| unwritable(path, &error))?;
+                metrics.snapshots.push(path.clone());
+            } else {
+                check_new(path, "the file of metrics", "--metrics")?;
+                let file = OpenOptions::new().append(true).create_new(true).open(path);
+                metrics.lines.push((path.clone(), file.map_err(|error| unwritable(path, &error))?));
+            }
+        }
+        Ok(metrics)
+    }
+
+    /// A step is done. Returns what the user should know: a run does not end because its metrics cannot be written.
+    pub fn step(&mut self, step: &Step) -> Option<String> {
+        self.step = Some(*step);
+        self.write(step)
+    }
+
+    /// A validation is done; otherwise as [`Metrics::step`].
+    pub fn validation(&mut self, validation: &Validation) -> Option<String> {
+        self.validation = Some(*validation);
+        self.write(validation)
+    }
+
+    fn write<E: Event>(&mut self, event: &E) -> Option<String> {
+        let line = line(event);
+        let text = self.snapshot();
+        let lines = self.lines.iter_mut().map(|(path, file)| (&*path, file.write_all(line.as_bytes())));
+        let snapshots = self.snapshots.iter().map(|path| (path, replace(path, &text)));
+        // Every file is written, also behind one that failed.
+        let failed: Vec<String> = lines
+            .chain(snapshots)
+            .filter_map(|(path, written)| Some(format!("{}: {}", path.display(), written.err()?)))
+            .collect();
+        let is_news = !failed.is_empty() && !self.has_failed;
+        self.has_failed |= is_news;
+        is_news.then(|| format!("metrics are not written: {}", failed.join("; ")))
+    }
+
+    /// All figures in the text format of Prometheus.
+    fn snapshot(&self) -> String {
+        let mut text = String::new();
+        let mut figure = |name: &str, about: &str, kind: &str, value: Option<f64>| {
+            if let Some(value) = value {
+                text += &format!(
+                    "# HELP partita_{name} {about}\n# TYPE partita_{name} {kind}\npartita_{name} {value}\n"
+                );
+            }
+        };
+        let step = self.step.as_ref();
+        figure("steps_total", "Optimizer steps done.", "counter", step.map(|s| s.step as f64));
+        figure("loss", "Training loss of the last step.", "gauge", step.map(|s| s.loss));
+        let about = "Global norm of the gradient before clipping.";
+        figure("gradient_norm", about, "gauge", step.and_then(|s| s.grad_norm));
+        figure("learning_rate", "Learning rate of the last step.", "gauge", step.map(|s| s.learning_rate));
+        figure("tokens_per_second", "Tokens, or rows without tokens.", "gauge", step.map(|s| s.tokens_per_s));
+        let about = "Largest memory of a rank, as planned.";
+        figure("planned_bytes", about, "gauge", step.map(|s| s.peak_bytes_planned as f64));
+        let about = "Largest memory of a rank, as used so far.";
+        figure("used_bytes", about, "gauge", step.and_then(|s| s.peak_bytes_used).map(|bytes| bytes as f64));
+        figure("validation_loss", "Loss of the last validation.", "gauge", self.validation.map(|v| v.loss));
+        text
+    }
+}
+
+/// An event as a line of JSON.
+fn line<E: Event>(event: &E) -> String {
+    let mut value = serde_json::to_value(event).expect("events are plain data");
+    if let Value::Object(fields) = &mut value {
+        fields.insert("event".to_string(), E::NAME.into());
+    }
+    format!("{value}\n")
+}
+
+/// Replaces a file as a whole: who reads it meanwhile sees the old text or the new one.
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    std::fs::write(&beside, text)?;
+    std::fs::rename(&beside, path)
+}
+
+fn unwritable(path: &Path, error: &std::io::Error) -> Box<Diagnostic> {
+    Diagnostic::new("E043", "the file of metrics cannot be written")
+        .at(path.display().to_string())
+        .expected("a path in a folder that can be written")
+        .found(error.to_string())
+        .help("name another file with --metrics")
+}
