@@ -12,6 +12,8 @@ pub struct Limits {
     pub json_bytes: usize,
     /// Nodes of the imported graph.
     pub nodes: usize,
+    /// Nodes that loops of known trip count are unrolled to, in all. Other loops stay: they are not split over a mesh.
+    pub unrolled_nodes: usize,
     /// Elements of any tensor of the imported graph. Below 2^32, so that the product of two counts
     /// cannot overflow.
     pub elements: usize,
@@ -27,6 +29,7 @@ impl Default for Limits {
             entries: 1 << 20,
             json_bytes: 1 << 28,
             nodes: 1 << 20,
+            unrolled_nodes: 1 << 15,
             elements: (1 << 32) - 1,
             expanded_bytes: 1 << 26,
             inflated_bytes: 1 << 32,

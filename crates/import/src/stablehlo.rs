@@ -7,6 +7,8 @@
 //! A forward pass has no such pairs. Its parameters are named by the caller, and it is differentiated here. A lowered
 //! function shows no trace of `stop_gradient` or `custom_vjp`: the gradient is that of its ops, and a note says so.
 //!
+//! Loops of known trip count, such as `lax.scan` over layers, have been unrolled ([`partita_ir::unroll_loops`]).
+//!
 //! The text has no values: parameters are drawn, states begin with zeros.
 
 use crate::model::{ImportOptions, ImportedModel};
@@ -15,7 +17,7 @@ use crate::{Limits, mlir};
 use indexmap::IndexMap;
 use partita_base::{Diagnostic, Result, did_you_mean};
 use partita_ir::port::LOSS;
-use partita_ir::{Graph, Role, TensorType, ValueId};
+use partita_ir::{Graph, Op, Role, TensorType, ValueId};
 use partita_nn::init::stream_of;
 use partita_nn::{Init, Model, ParamSpec};
 use std::collections::BTreeMap;
@@ -84,6 +86,13 @@ impl StableHlo {
                         .to_string(),
                 );
             }
+        }
+        let loops = graph.nodes.iter().filter(|node| matches!(node.op, Op::While(_))).count();
+        if loops > 0 {
+            notes.push(format!(
+                "{loops} loops stay loops, because their trip count depends on data or is too large to unroll: every rank \
+                 runs them in full, on gathered values"
+            ));
         }
         // The text has roles only where this program wrote it.
         for input in graph.inputs.clone() {

@@ -30,6 +30,9 @@ pub(crate) mod testing;
 pub mod text;
 pub mod traits;
 pub mod types;
+mod unroll;
+#[cfg(test)]
+mod unroll_tests;
 pub mod verify;
 
 pub use builder::GraphBuilder;
@@ -46,4 +49,5 @@ pub use rule::{Factor, FactorId, FactorKind, LinearGroup, Rule};
 pub use target::Target;
 pub use traits::Traits;
 pub use types::TensorType;
+pub use unroll::unroll_loops;
 pub use verify::runnable;

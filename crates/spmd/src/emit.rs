@@ -211,10 +211,9 @@ impl<'a> Emitter<'a> {
 
     fn emit_inputs(&mut self) -> std::result::Result<Vec<Sharding>, Stop> {
         let mut shardings = Vec::new();
-        for &input in &self.graph.inputs {
+        for (&input, arriving) in self.graph.inputs.iter().zip(&self.layouts.inputs) {
             let value = self.graph.value(input);
-            let used = self.layouts.sharding(input);
-            let sharding = self.arrivals.get(&value.name).unwrap_or(used).clone();
+            let sharding = self.arrivals.get(&value.name).unwrap_or(arriving).clone();
             let types = self.local_types(&sharding, &value.ty)?;
             let mut local = ValueId::new(0);
             for (builder, ty) in self.builders.iter_mut().zip(types) {
@@ -254,9 +253,6 @@ impl<'a> Emitter<'a> {
 
     /// Gathers the operands that arrive in another layout than that in which they are used.
     fn gather_arrivals(&mut self, id: NodeId) -> std::result::Result<(), Stop> {
-        if self.arrivals.is_empty() {
-            return Ok(());
-        }
         let node = self.graph.node(id);
         for &value in &node.operands {
             let used = self.layouts.sharding(value).clone();

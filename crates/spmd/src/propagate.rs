@@ -42,6 +42,8 @@ pub struct Layouts {
     pub mesh: Mesh,
     /// The layout of each value, by id; never partial.
     pub shardings: Vec<Sharding>,
+    /// The layout in which each input arrives, by position: that of its value, partial if its annotation says so.
+    pub inputs: Vec<Sharding>,
     /// The layout in which each output is returned, by position: that of its value, unless an
     /// output annotation requests another one.
     pub outputs: Vec<Sharding>,
@@ -104,10 +106,15 @@ pub fn propagate_with(graph: &Graph, mesh: &Mesh, rules: &[Rule], units: &Units)
         uses: graph.uses(),
         stale: vec![true; graph.nodes.len()],
     };
+    let mut unreduced = vec![Vec::new(); count];
     for id in graph.value_ids() {
         if let Some(annotation) = &graph.value(id).annotation {
             let annotation = on_mesh(graph, mesh, id, annotation)?;
             state.pin(id, &annotation)?;
+            if graph.value(id).definition.is_none() {
+                state.blocked[id.index()].extend(annotation.sharding.partial_axes());
+                unreduced[id.index()].clone_from(&annotation.sharding.partial);
+            }
         }
     }
     for node in &graph.nodes {
@@ -170,13 +177,22 @@ pub fn propagate_with(graph: &Graph, mesh: &Mesh, rules: &[Rule], units: &Units)
     };
     let shardings: Vec<Sharding> =
         graph.value_ids().map(|id| with_units(id, &|dim| state.axes[id.index()][dim].clone())).collect();
+    let input = |&id: &ValueId| {
+        let mut sharding = shardings[id.index()].clone();
+        if !unreduced[id.index()].is_empty() {
+            sharding.partial.clone_from(&unreduced[id.index()]);
+            sharding.normalise(mesh, &graph.ty(id).shape);
+        }
+        sharding
+    };
+    let inputs = graph.inputs.iter().map(input).collect();
     let output = |(&id, own): (&ValueId, &Option<Annotation>)| match own {
         Some(annotation) => with_units(id, &|dim| annotation.sharding.dims[dim].axes.clone()),
         None => shardings[id.index()].clone(),
     };
     let outputs = graph.outputs.iter().zip(&own).map(output).collect();
     let (causes, by_element) = (state.causes, state.by_element);
-    Ok(Layouts { mesh: mesh.clone(), shardings, outputs, causes, by_element })
+    Ok(Layouts { mesh: mesh.clone(), shardings, inputs, outputs, causes, by_element })
 }
 
 /// The annotation expressed in the axes of `mesh`. E216 if there is no equal layout.

@@ -6,6 +6,8 @@
 //! body of a `linalg` op is read on tensors over its whole iteration space, so that the ops of `arith` and `math` mean the
 //! same inside and outside; a body that multiplies and adds becomes a `dot_general`.
 //!
+//! Functions of the dialect torch become exported programs of PyTorch, which `pt2` reads (`torch.rs`).
+//!
 //! Programs on memory (memref) are refused with their position: what they compute depends on the order of their stores.
 //! Diagnostics as those of `partita_ir::text`: E140 syntax, E141 unknown op, E142 type, E143 name, E144 known but not
 //! supported, E145 literal, E146 types that do not agree, E149 limits.
@@ -18,11 +20,12 @@ mod reader;
 mod scf;
 mod structured;
 mod tensor;
+mod torch;
 
 use crate::Limits;
 use elementwise::Action;
 use partita_base::Result;
-use partita_ir::{Graph, Registry, text};
+use partita_ir::{Graph, Registry, text, unroll_loops};
 use partita_mlir::{Source, Tree};
 use reader::Reader;
 
@@ -30,7 +33,7 @@ use reader::Reader;
 const TABLES: &[&[(&str, Action)]] = &[arith::OPS, math::OPS, tensor::OPS, linalg::OPS, scf::OPS];
 
 /// Dialects whose presence decides that a text is not StableHLO.
-const DIALECTS: &[&str] = &["arith", "math", "tensor", "linalg", "scf"];
+const DIALECTS: &[&str] = &["arith", "math", "tensor", "linalg", "scf", "torch"];
 
 /// Dialects of programs that were lowered too far, or come from other compilers.
 const REFUSED: &[(&str, &str)] = &[
@@ -42,7 +45,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("llvm", "the program is lowered to LLVM"),
     ("gpu", "the program is lowered to a GPU"),
     ("spirv", "the program is lowered to SPIR-V"),
-    ("torch", "the torch dialect is not read"),
     ("tosa", "the TOSA dialect is not read"),
     ("mhlo", "the MHLO dialect is not read; StableHLO is"),
 ];
@@ -64,17 +66,19 @@ fn uses_other_dialects(tree: &Tree) -> bool {
 }
 
 /// Reads a function: the one of this name, or else `@main`, or the only public one. Inputs without a name are called
-/// `arg0`, `arg1`, .. and outputs `result0`, ..
+/// `arg0`, `arg1`, .. and outputs `result0`, .. Loops of known trip count are unrolled, up to [`Limits::unrolled_nodes`].
 ///
 /// # Errors
 /// E140 to E149 with line and column.
 pub fn read_function(source: &str, file: &str, function: Option<&str>, limits: &Limits) -> Result<Graph> {
     let tree = Tree::parse(Source { text: source, file })?;
     let mut graph = match (uses_other_dialects(&tree), function) {
+        (true, _) if torch::is_used(&tree) => torch::read(&tree, function, limits)?,
         (true, _) => Reader::new(&tree, limits).read(function)?,
         (false, None) => text::parse_named(source, file)?,
         (false, Some(name)) => text::parse_function(source, file, &Registry::default(), name)?,
     };
+    graph = unroll_loops(&graph, limits.unrolled_nodes)?;
     for (position, input) in graph.inputs.clone().into_iter().enumerate() {
         let value = graph.value_mut(input);
         if value.name.is_empty() {

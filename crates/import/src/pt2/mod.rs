@@ -12,7 +12,7 @@ mod lower;
 mod outputs;
 mod payload;
 mod places;
-mod schema;
+pub(crate) mod schema;
 mod symbols;
 
 use crate::archive::{Archive, Compression};
@@ -141,6 +141,12 @@ impl Pt2 {
         let constants = tables.pop().unwrap_or_default();
         let weights = tables.pop().unwrap_or_default();
         Ok(Pt2 { name, program, weights, constants, frozen, notes })
+    }
+
+    /// A program with its constants by name.
+    pub(crate) fn of_program(name: &str, program: Program, constants: IndexMap<String, Tensor>) -> Pt2 {
+        let (name, weights) = (name.to_string(), IndexMap::new());
+        Pt2 { name, program, weights, constants, frozen: BTreeSet::new(), notes: Vec::new() }
     }
 
     /// The name of the program in its file; `model` unless the user chose another.

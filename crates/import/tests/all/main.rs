@@ -6,3 +6,4 @@ mod dialects;
 mod families;
 mod fuzz;
 mod recorded;
+mod torch_dialect;

@@ -191,6 +191,13 @@ impl Parser<'_> {
             }
         }
         self.mark('>')?;
+        let mesh = &self.meshes[index];
+        if let (true, Some([device])) = (mesh.axes.is_empty(), mesh.device_ids.as_deref()) {
+            return Err(self
+                .error_at(token, "E144", format!("a layout on device {device} alone is not supported"))
+                .expected("a layout over the axes of a mesh")
+                .help("leave the layout away: every rank then computes the value"));
+        }
         self.check_axes(&text)?;
         Ok(text)
     }
@@ -210,7 +217,7 @@ impl Parser<'_> {
     }
 
     /// `{"x", "y":(1)2, ?}p1`: axes, and whether more may be added.
-    fn dimension(&mut self, mesh: usize) -> Result<(AxisList, bool)> {
+    pub fn dimension(&mut self, mesh: usize) -> Result<(AxisList, bool)> {
         self.mark('{')?;
         let mut axes = AxisList::new();
         let mut open = false;

@@ -2,7 +2,9 @@
 //! parsed, verified and interpreted on one device, then partitioned and interpreted on several.
 
 use partita_base::DType;
-use partita_ir::{Annotation, Graph, Literal, Operation, TensorType, evaluate, text, verify};
+use partita_ir::{
+    Annotation, Graph, Literal, Op, Operation, TensorType, evaluate, text, unroll_loops, verify,
+};
 use partita_mesh::{Mesh, Sharding};
 use partita_spmd::{Options, Partitioned, partition, virtual_ranks};
 use serde_json::Value;
@@ -222,6 +224,16 @@ fn training_steps_follow_jax_for_three_steps() {
     }
 }
 
+#[test]
+fn whole_steps_of_optax_flax_and_haiku_follow_jax_for_three_steps() {
+    for case in cases("models") {
+        let graph = case.graph();
+        case.check_steps(|inputs| {
+            evaluate(&graph, inputs).unwrap_or_else(|error| panic!("{}: {error}", case.name))
+        });
+    }
+}
+
 // ---- several devices ----
 
 fn cut(case: &Case, graph: &Graph, mesh: &Mesh) -> Partitioned {
@@ -364,13 +376,49 @@ fn a_partitioned_transformer_with_adam_follows_jax_for_three_steps() {
     check_partitioned_steps("transformer_adam_step", &[&[("dp", 2), ("tp", 2)], &[("fsdp", 2), ("tp", 2)]]);
 }
 
+/// Every model with its batch split over `dp`, or the last dimension of its weights and their optimizer states over `tp`;
+/// loops are unrolled first, as imports are.
+#[test]
+fn partitioned_models_follow_jax_for_three_steps() {
+    for case in cases("models") {
+        for axis in ["dp", "tp"] {
+            let mesh = Mesh::new("mesh", &[(axis, 2)]);
+            let whole = case.graph();
+            let mut graph =
+                unroll_loops(&whole, 1 << 15).unwrap_or_else(|error| panic!("{}: {error}", case.name));
+            assert!(!graph.nodes.iter().any(|node| matches!(node.op, Op::While(_))), "{}", case.name);
+            graph.meshes = vec![mesh.clone()];
+            for (id, input) in graph.inputs.clone().into_iter().zip(&case.inputs) {
+                let rank = input.ty.rank();
+                let dim = match (axis, input.name.starts_with("batch.")) {
+                    ("dp", true) => Some(0),
+                    ("tp", false) if rank > 1 => Some(rank - 1),
+                    _ => None,
+                };
+                let axes = dim.map(|dim| (dim, [mesh.full_axis(0)]));
+                let sharding = Sharding::replicated(rank);
+                let sharding = axes.map_or(sharding.clone(), |(dim, axes)| sharding.with_dim(dim, axes));
+                let open = vec![false; rank];
+                graph.value_mut(id).annotation =
+                    Some(Annotation { mesh: 0, sharding, open, replicated: vec![], origin: "test".into() });
+            }
+            graph.aliases = (0..case.carry).map(|position| (position, position)).collect();
+            let partitioned = cut(&case, &graph, &mesh);
+            check_really_cut(&case, &partitioned);
+            case.check_steps(|inputs| run(&case, &partitioned, inputs));
+        }
+    }
+}
+
 #[test]
 fn programs_that_jax_sharded_compute_what_jax_computes_on_their_own_mesh() {
-    for file in ["sharded_mlp", "sharded_attention", "sharded_manual"] {
+    for (file, ranks) in
+        [("sharded_mlp", 4), ("sharded_attention", 4), ("sharded_manual", 4), ("sharded_decoder", 8)]
+    {
         for case in cases(file) {
             let graph = case.graph();
             let [mesh] = &graph.meshes[..] else { panic!("{}: one mesh", case.name) };
-            assert_eq!(mesh.rank_count(), 4, "{}", case.name);
+            assert_eq!(mesh.rank_count(), ranks, "{}", case.name);
             let partitioned = cut(&case, &graph, mesh);
             check_really_cut(&case, &partitioned);
             case.check(&run(&case, &partitioned, &case.literals()));

@@ -3,6 +3,7 @@
 mod common;
 mod every_split;
 mod jax;
+mod loops;
 mod manual_loops;
 mod models;
 mod odd_input;

@@ -4,7 +4,7 @@ use super::check::difference;
 use super::suite::{Case, Parallel};
 use partita_base::{Diagnostic, Result};
 use partita_ir::composite::Registry;
-use partita_ir::{Graph, Literal, evaluate, interpret, text};
+use partita_ir::{Graph, Literal, evaluate, graph_edit, interpret, text};
 use partita_mesh::Mesh;
 use partita_spmd::{Options, partition};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -131,7 +131,9 @@ fn mesh_of(graph: &Graph, devices: usize) -> Result<Mesh> {
 fn partitioned(graphs: &[Graph], locals: Vec<Vec<Literal>>) -> Result<Vec<Vec<Literal>>> {
     let graph = &graphs[0];
     let mesh = mesh_of(graph, graphs.len())?;
-    let partitioned = partition(graph, &mesh, &Options::default())?;
+    // What nothing reads, such as a rank's number, is not there.
+    let graph = graph_edit::prune(graph.clone());
+    let partitioned = partition(&graph, &mesh, &Options::default())?;
     // Program p runs on device p.
     let ranks = 0..mesh.rank_count();
     let inputs: Vec<Vec<Literal>> = ranks.clone().map(|rank| locals[mesh.device(rank)].clone()).collect();

@@ -3,7 +3,8 @@
 //! On global values each of them is the identity with a layout for its result, so all are read as
 //! sharding constraints. Which collective moves the data follows from the two layouts; what an op's
 //! name or its list of axes says about it is not needed. In particular `sdy.all_reduce` changes
-//! nothing of a global value, which is the sum already.
+//! nothing of a global value, which is the sum already. Applied to an input of the program, it says
+//! one thing more: that the input arrives as terms of a sum, one on each rank along its axes.
 
 use super::ShardingConstraint;
 use crate::graph::ValueId;
@@ -11,12 +12,13 @@ use crate::ops::ParseOp;
 use crate::text::{Capture, Kind, OpParser, ShardingText, Value, print_results, print_types};
 use crate::types::TensorType;
 use partita_base::Result;
+use partita_mesh::Combiner;
 
 /// The ops of this file by name.
 pub(crate) const PARSERS: &[(&str, ParseOp)] = &[
     ("sdy.reshard", parse_reshard),
     ("sdy.all_gather", parse_collective),
-    ("sdy.all_reduce", parse_collective),
+    ("sdy.all_reduce", parse_all_reduce),
     ("sdy.all_slice", parse_collective),
     ("sdy.all_to_all", parse_collective),
     ("sdy.collective_permute", parse_collective),
@@ -55,6 +57,27 @@ fn parse_collective(op: &mut OpParser) -> Result<Vec<ValueId>> {
     let sharding = op.parser.sharding()?;
     op.types()?;
     constrain(op, sharding)
+}
+
+/// `sdy.all_reduce {"x"} %0 out_sharding=<@mesh, [..]> : T`.
+fn parse_all_reduce(op: &mut OpParser) -> Result<Vec<ValueId>> {
+    let axes_at = op.parser.position;
+    let is_sum = op.parser.kind() == Kind::Mark('{');
+    let results = parse_collective(op)?;
+    let [input] = op.operands[..] else { return Ok(results) };
+    let is_input = op.parser.graph().value(input).definition.is_none();
+    let given = op.parser.graph().value(input).annotation.clone().filter(|_| is_sum && is_input);
+    if let Some(mut annotation) = given {
+        let end = std::mem::replace(&mut op.parser.position, axes_at);
+        let axes = op.parser.dimension(annotation.mesh)?.0;
+        op.parser.position = end;
+        let taken = annotation.sharding.sharded_axes();
+        if axes.iter().all(|axis| taken.iter().all(|other| !other.overlaps(*axis))) {
+            annotation.sharding.partial = axes.into_iter().map(|axis| (axis, Combiner::Sum)).collect();
+            op.parser.frame().graph.value_mut(input).annotation = Some(annotation);
+        }
+    }
+    Ok(results)
 }
 
 /// `sdy.named_computation<"name">(%0) in_shardings=[..] out_shardings=[..] (%arg1: T) {..} : (T) -> U`: a
