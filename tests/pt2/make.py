@@ -627,6 +627,82 @@ def attentions():
     return Loss(Net(), nn.MSELoss()), {"x": torch.randn(2, 4, 5, 5), "y": torch.randn(2, 4, 5, 6)}, {}
 
 
+@case
+def experts():
+    """A layer of experts whose rows are sorted by expert, as Hugging Face writes it."""
+    import transformers.integrations.moe  # registers grouped_mm_fallback
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.router = nn.Linear(4, 3)
+            self.up, self.down = nn.Parameter(torch.randn(3, 4, 8)), nn.Parameter(torch.randn(3, 8, 4))
+
+        def forward(self, x):
+            weights, chosen = self.router(x).softmax(-1).topk(2)
+            expert, order = chosen.flatten().sort(stable=True)
+            ends = torch.histc(expert.float(), bins=3, min=0, max=2).cumsum(0, dtype=torch.int32)
+            h = F.silu(F.grouped_mm(x[order // 2], self.up, offs=ends))
+            y = torch.ops.transformers.grouped_mm_fallback(h, self.down, ends) * weights.flatten()[order, None]
+            both = torch.zeros_like(y).index_put((order,), y).view(6, 2, 4).sum(1)
+            # Elements at the edges of bins and outside of all; a group without rows; stacks of matrices.
+            counts = torch.histc(x * 2, bins=4, min=-1, max=3) + torch.histc(torch.arange(8.0), bins=4, min=1, max=5)
+            some = F.grouped_mm(x, self.up, offs=torch.tensor([2, 2, 5], dtype=torch.int32))
+            return both + counts + some[:, :4] + (F.grouped_mm(self.up, self.down) * self.up[..., :4]).sum((0, 1))
+
+    return regression(Net())
+
+
+COLLECTIVES, WITH_GRADIENT = torch.ops._c10d_functional, torch.ops._c10d_functional_autograd
+
+
+def waited(tensor):
+    return COLLECTIVES.wait_tensor(tensor)
+
+
+class DataParallel(nn.Module):
+    """A model of one of several ranks: its loss is the mean over the ranks. Group `0` is that of all."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, **inputs):
+        loss, *others = tensors_of(self.model(**inputs))
+        return waited(COLLECTIVES.all_reduce(loss, "avg", "0")), *others
+
+
+@case
+def data_parallel():
+    return DataParallel(Gpt(layers=2, tied=False)), tokens(rows=4, ignored=False), {"ranks": 2}
+
+
+@case
+def collectives():
+    """Every collective of one of two ranks, and ops that no batch dimension separates."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x, y):
+            h = torch.tanh(self.a(x))
+            gathered = waited(WITH_GRADIENT.all_gather_into_tensor(h, 2, "0"))
+            part = waited(WITH_GRADIENT.reduce_scatter_tensor(gathered, "sum", 2, "0"))
+            sent = waited(WITH_GRADIENT.all_to_all_single(h, [2, 2], [2, 2], "0"))
+            z = self.b(h - gathered.mean(0)) + part * 0.1 + sent.flip(0)
+            own = h.detach()
+            z = z + waited(COLLECTIVES.broadcast(own, 1, "0")) + waited(COLLECTIVES.all_reduce(own, "max", "0"))
+            z = z * waited(COLLECTIVES.reduce_scatter_tensor(waited(COLLECTIVES.all_gather_into_tensor(own, 2, "0")), "avg", 2, "0"))
+            z = z + waited(COLLECTIVES.all_to_all_single(own, [2, 2], [2, 2], "0")) + h.sort(0).values + h.cumsum(0)
+            z = z + torch.zeros(4, 4).index_put((torch.tensor([1, 1]),), h[:2], accumulate=True) + h @ h.t()
+            z = torch.cat([z, F.pad(h, (0, 1))[:, 3:]], 1)
+            return waited(COLLECTIVES.all_reduce(F.mse_loss(z[:, :4], y) + z[:, 4:].square().sum(), "avg", "0")), z
+
+    return Net(), {"x": torch.randn(8, 4), "y": torch.randn(8, 4)}, {"ranks": 2}
+
+
 OPS = torch.ops.aten
 
 
@@ -821,12 +897,13 @@ def hugging_face():
     llama = t.LlamaConfig(vocab_size=31, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
                           intermediate_size=24, max_position_embeddings=16, **small)
     eager = t.GPT2Config(**{**gpt2.to_dict(), "attn_implementation": "eager"})
-    mixtral = t.MixtralConfig(vocab_size=31, hidden_size=16, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
+    mixtral = t.MixtralConfig(vocab_size=31, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
                               intermediate_size=24, num_local_experts=4, max_position_embeddings=16,
                               experts_implementation="batched_mm", **small)
+    grouped = t.MixtralConfig(**{**mixtral.to_dict(), "attn_implementation": "sdpa", "experts_implementation": "grouped_mm"})
     kinds = {"hf_gpt2": (t.GPT2LMHeadModel, gpt2), "hf_gpt2_eager": (t.GPT2LMHeadModel, eager),
              "hf_bert": (t.BertForMaskedLM, bert), "hf_llama": (t.LlamaForCausalLM, llama),
-             "hf_mixtral": (t.MixtralForCausalLM, mixtral)}
+             "hf_mixtral": (t.MixtralForCausalLM, mixtral), "hf_mixtral_grouped": (t.MixtralForCausalLM, grouped)}
     for name, (model, config) in kinds.items():
         ids = torch.randint(31, (3, 8))
         mask = torch.ones(3, 8, dtype=torch.int64)
@@ -892,7 +969,7 @@ OPTIMIZERS = {
 }
 
 
-def train(model, inputs, make_optimizer):
+def train(model, inputs, make_optimizer, average=lambda parameters: None):
     """The losses of five steps of a copy of the model."""
     model = copy.deepcopy(model)
     optimizer = make_optimizer([p for p in model.parameters() if p.requires_grad])
@@ -901,14 +978,56 @@ def train(model, inputs, make_optimizer):
         optimizer.zero_grad()
         loss = next(v for v in tensors_of(model(**inputs)) if v.dim() == 0 and v.is_floating_point())
         loss.backward()
+        average(model.parameters())
         optimizer.step()
         losses.append(loss.detach())
     return torch.stack(losses)
 
 
+def average_gradients(parameters):
+    """What data parallelism does before each step of the optimizer."""
+    for parameter in parameters:
+        torch.distributed.all_reduce(parameter.grad, torch.distributed.ReduceOp.SUM)
+        parameter.grad /= torch.distributed.get_world_size()
+
+
+def record_rank(rank, ranks, name, folder, place):
+    """One rank's part of a model with collectives: the first exports, and records what all ranks compute together."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=ranks)
+    torch.manual_seed(7)
+    model, inputs, _ = CASES[name]()
+    own = {key: value.chunk(ranks)[rank] for key, value in inputs.items()}
+    if rank == 0:
+        program = torch.export.export(model, (), kwargs=own)
+        plain_traces(program.graph_module)
+        torch.export.save(program, folder / f"{name}.pt2")
+    tensors = {f"input.{key}": value for key, value in inputs.items()}
+    for key, make_optimizer in OPTIMIZERS.items():
+        tensors[f"steps.{key}"] = train(model, own, make_optimizer, average_gradients)
+    loss, *others = tensors_of(model(**own))
+    loss.backward()
+    average_gradients(model.parameters())
+    tensors |= {"loss": loss.detach(), "output.0": loss.detach()}
+    for i, output in enumerate(others):
+        parts = [torch.empty_like(output) for _ in range(ranks)]
+        dist.all_gather(parts, output.detach().contiguous())
+        tensors[f"output.{i + 1}"] = torch.cat(parts)
+    tensors |= {f"grad.{key}": value.grad for key, value in model.named_parameters()}
+    if rank == 0:
+        save_file({key: value.detach().clone().contiguous() for key, value in tensors.items()}, folder / f"{name}.safetensors")
+    dist.destroy_process_group()
+
+
 def record(name, make, folder):
     torch.manual_seed(7)
     model, inputs, options = make()
+    if "ranks" in options:
+        place = (folder / f"{name}.group").resolve()
+        place.unlink(missing_ok=True)
+        torch.multiprocessing.spawn(record_rank, (options["ranks"], name, folder, place), options["ranks"])
+        return place.unlink(missing_ok=True)
     core, joint = options.pop("core", False), options.pop("joint", False)
     other = options.pop("other", {})
     program = torch.export.export(model, (), kwargs=inputs, **options)
@@ -944,7 +1063,8 @@ def main(folder, *names):
     folder.mkdir(parents=True, exist_ok=True)
     if "--families" in names:
         return families(folder)
-    chosen = dict(hugging_face()) if "--hugging-face" in names else {n: CASES[n] for n in names or CASES}
+    cases, names = (dict(hugging_face()), names[1:]) if "--hugging-face" in names[:1] else (CASES, names)
+    chosen = {name: cases[name] for name in names or cases}
     for name, make in chosen.items():
         try:
             record(name, make, folder)
