@@ -19,6 +19,7 @@ from partita._compile import compile_str
 from partita._load import Model, load
 from partita._partita import Mesh, PartitaError, Plan, Report
 from partita._planned import Planned
+from partita._predict import estimate, plan, simulate
 from partita._program import Program, Step
 from partita._schedule import At, Schedule, Subgraphs
 from partita._trainer import Trainer
@@ -39,6 +40,9 @@ __all__ = [
     "Subgraphs",
     "Trainer",
     "compile_str",
+    "estimate",
     "load",
     "optim",
+    "plan",
+    "simulate",
 ]

@@ -105,7 +105,7 @@ def _imported(exported: Any, module: torch.nn.Module | None, loss: str | None, b
         torch.export.save(exported, path)
         # The file is mapped: its bytes stay after its name is gone.
         native = _partita.Model(path, loss, batch)
-    return Model(native, module, _returning(exported))
+    return Model(native, module, _returning(exported), lambda path: torch.export.save(exported, path))
 
 
 def _returning(exported: Any) -> Callable[[Sequence[Any]], Any]:

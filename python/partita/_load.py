@@ -23,8 +23,11 @@ class Model:
         native: _partita.Model,
         module: torch.nn.Module | None = None,
         returned: Callable[[Sequence[Any]], Any] | None = None,
+        file: str | Callable[[str], object] = "",
     ) -> None:
         self._native = native
+        # The file that it came from, or what writes one.
+        self._file = file
         self._module = module
         # What the module returns, as a function of the tensors in it.
         self._returned = returned
@@ -115,7 +118,7 @@ def load(
     if isinstance(model, (str, os.PathLike)):
         path = os.fspath(model)
         if not path.endswith(".mlir"):
-            return Model(_partita.Model(path, name, batch))
+            return Model(_partita.Model(path, name, batch), file=path)
         with open(path, encoding="utf-8") as file:
             return Program(file.read(), path)
     text = lowered_text(model, example_inputs)

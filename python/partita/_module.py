@@ -2,10 +2,9 @@
 
 A planned module is a copy of the user's module whose ``forward`` runs planned programs. For each training mode and each
 shape of inputs it is exported and planned once, when it is first called so. Parameters remain those of PyTorch, so any
-optimizer, hook or scheduler works; each forward pass copies them to the ranks. Both passes are one program, which
-pauses between them and keeps its activations in the ranks' memory. Only if another forward pass came in between, or a
-backward pass runs twice, the forward pass is computed again, with the same random numbers. ``partita.Trainer`` copies
-nothing, and is faster.
+optimizer, hook or scheduler works, and lie in the memory of a rank where one holds them whole: see ``partita._lent``. Both
+passes are one program, which pauses between them and keeps its activations in the ranks' memory. Only if another forward
+pass came in between, or a backward pass runs twice, the forward pass is computed again, with the same random numbers.
 """
 
 from __future__ import annotations
@@ -21,62 +20,86 @@ from torch.utils import _pytree as pytree
 
 from partita import _export, _partita
 from partita._error import refuse
+from partita._lent import Homes, Occupied, Pass
 from partita._load import Model
 from partita._observed import observe
 from partita._partita import Mesh, Plan
 from partita._tensors import pack, to_torch
 
-
 _HOOKS = ("_hooks", "_hooks_with_kwargs", "_hooks_always_called")
 _FLOATS = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
+
+_FORWARD = ("forward",)
+
+
+def _training(differentiated: Sequence[str]) -> tuple[str, ...]:
+    return ("training", *differentiated)
 
 
 class Programs:
     """The planned programs of a module in one mode, for inputs of one shape."""
 
-    def __init__(self, module: torch.nn.Module, model: Model, plan: Plan, mesh: Mesh) -> None:
+    def __init__(self, module: torch.nn.Module, model: Model, plan: Plan, mesh: Mesh, homes: Homes) -> None:
         native = model._native
         self.model: Any = model
-        self.plan, self.mesh = plan, mesh
+        self.plan, self.mesh, self.homes = plan, mesh, homes
         self.inputs = list(model.inputs)
         self.outputs = list(model.outputs)
+        self.types = model.outputs
         self.parameters = [name for name, _, _ in native.parameters()]
         self.frozen: list[str] = []
         self.buffers: list[str] = []
         parameters = dict(module.named_parameters(remove_duplicate=False))
         for name, _, _ in native.states():
             (self.frozen if name in parameters else self.buffers).append(name)
-        self.real = [name for name in self.inputs if model.inputs[name][0] in _FLOATS]
+        # Where they are among all parameters of the module.
+        names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
+        self.places = [names.index(name) for name in self.parameters]
         named = dict(module.named_buffers(remove_duplicate=False))
         # The programs contain the values of buffers that the module only reads.
         self.constants = {name: value.clone() for name, value in named.items() if name not in self.buffers}
-        self._passes: dict[str, _partita.Executable] = {}
-        # Which forward pass the activations of the training program belong to.
-        self._paused: object | None = None
+        # By kind: a forward pass alone, or a forward and a backward pass with the gradients of these inputs.
+        self._passes: dict[tuple[str, ...], Pass] = {}
+        # Whether gradients may be the memory of ranks.
+        self._lends = True
 
     @contextmanager
-    def _running(self, kind: str, name: str) -> Iterator[_partita.Executable]:
+    def _running(self, kind: tuple[str, ...], name: str) -> Iterator[Pass]:
         """A program, planned when it is first needed; and again after an error in it, such as Ctrl-C, which ended its
         ranks. ``name`` is what a profiler calls its pass."""
         if kind not in self._passes:
-            self._passes[kind] = _partita.Executable(self.model._native, self.plan, self.mesh, kind)
+            native = _partita.Executable(self.model._native, self.plan, self.mesh, kind[0], list(kind[1:]))
+            self._passes[kind] = Pass(native, kind[0] == "training", self.homes)
         running = self._passes[kind]
         try:
-            with observe(name, running):
+            with observe(name, running.native):
                 yield running
         except BaseException:
-            self._passes.pop(kind, None)
-            self._paused = None
+            self._close(kind)
             raise
+
+    def close(self) -> None:
+        """The programs will not run again."""
+        for kind in list(self._passes):
+            self._close(kind)
+
+    def _close(self, kind: tuple[str, ...]) -> None:
+        closed = self._passes.pop(kind, None)
+        if closed is not None:
+            closed.close()
 
     def is_current(self, module: torch.nn.Module) -> bool:
         """Whether the buffers that the programs contain still have the same values."""
+        if not self.constants:
+            return True
         named = dict(module.named_buffers(remove_duplicate=False))
         same = (name in named and torch.equal(named[name], value) for name, value in self.constants.items())
         return all(same)
 
     def kept(self, module: torch.nn.Module) -> dict[str, Any]:
         """The tensors that are neither inputs nor trained: frozen parameters, and copies of changing buffers."""
+        if not self.frozen and not self.buffers:
+            return {}
         parameters = dict(module.named_parameters(remove_duplicate=False))
         buffers = dict(module.named_buffers(remove_duplicate=False))
         copies = {name: buffers[name].clone() for name in self.buffers}
@@ -93,68 +116,110 @@ class Programs:
         parameters: Sequence[Any],
         kept: dict[str, Any],
         seed: int,
-        token: object | None = None,
     ) -> list[Any]:
-        """The outputs. Buffers that the module changes are changed in place, as by the module itself. With a token, a
-        backward pass may follow, which is given the same token."""
-        names = self.outputs + self.buffers
-        with self._running("forward" if token is None else "training", "partita::forward") as running:
-            fed = self._feed(running, inputs, parameters, kept)
-            if token is None:
-                found = running.run(fed, names, seed)
-            else:
-                self._paused = None
-                found = running.forward(fed, names, seed)
-                self._paused = token
-            values = [to_torch(value) for value in found]
-        named = dict(module.named_buffers(remove_duplicate=False))
-        with torch.no_grad():
-            for name, value in zip(self.buffers, values[len(self.outputs) :]):
-                named[name].copy_(value)
-        return values[: len(self.outputs)]
+        """The outputs. Buffers that the module changes are changed in place, as by the module itself."""
+        with self._ready(_FORWARD, module, inputs, parameters, kept) as (running, fed):
+            found = running.native.run(fed, self.outputs + self.buffers, seed)
+            return self._returned(module, found)
 
-    def backward(
+    def forward_of_training(
         self,
+        module: torch.nn.Module,
         inputs: Sequence[Any],
         parameters: Sequence[Any],
         kept: dict[str, Any],
         seed: int,
+        differentiated: Sequence[str],
+        token: object,
+    ) -> list[Any]:
+        """The outputs, as of ``forward``. A backward pass may follow, which is given the same token."""
+        with self._ready(_training(differentiated), module, inputs, parameters, kept) as (running, fed):
+            running.paused = None
+            found = running.native.forward(fed, self.outputs + self.buffers, seed)
+            running.paused = token
+            return self._returned(module, found)
+
+    def _returned(self, module: torch.nn.Module, found: Sequence[Any]) -> list[Any]:
+        values = [to_torch(value) for value in found]
+        if self.buffers:
+            named = dict(module.named_buffers(remove_duplicate=False))
+            with torch.no_grad():
+                for name, value in zip(self.buffers, values[len(self.outputs) :]):
+                    named[name].copy_(value)
+        return values[: len(self.outputs)]
+
+    def backward(
+        self,
+        module: torch.nn.Module,
+        inputs: Sequence[Any],
+        parameters: Sequence[Any],
+        kept: dict[str, Any],
+        seed: int,
+        differentiated: Sequence[str],
         cotangents: Sequence[Any],
         needed: Sequence[bool],
         token: object,
     ) -> list[Any]:
         """The gradients with respect to inputs and parameters, None where one is not needed."""
-        names = [name for name, is_needed in zip(self.inputs + self.parameters, needed) if is_needed]
-        if self._paused is not token:
-            with self._running("training", "partita::forward") as running:
-                running.forward(self._feed(running, inputs, parameters, kept), [], seed)
-        self._paused = None
-        with self._running("training", "partita::backward") as running:
+        count = len(self.inputs)
+        of_inputs = [f"grad.{name}" for name, is_needed in zip(self.inputs, needed) if is_needed]
+        of_parameters = [f"grad.{name}" for name, is_needed in zip(self.parameters, needed[count:]) if is_needed]
+        kind = _training(differentiated)
+        if kind not in self._passes or self._passes[kind].paused is not token:
+            with self._ready(kind, module, inputs, parameters, kept) as (running, fed):
+                running.native.forward(fed, [], seed)
+        with self._running(kind, "partita::backward") as running:
+            running.paused = None
             fed = []
-            read = running.inputs()
             for name, cotangent in zip(self.outputs, cotangents):
-                if f"cotangent.{name}" in read:
-                    dtype, shape = self.model.outputs[name]
+                if f"cotangent.{name}" in running.read:
+                    dtype, shape = self.types[name]
                     value = torch.zeros(shape) if cotangent is None else cotangent
                     fed.append((f"cotangent.{name}", pack(value.to(_FLOATS[dtype]))))
-            found = running.backward(fed, [f"grad.{name}" for name in names])
-        gradients = iter([to_torch(value) for value in found])
+            copied, lent = (of_inputs, of_parameters) if self._lends else (of_inputs + of_parameters, [])
+            found = [to_torch(value) for value in running.native.backward(fed, copied, lent)]
+            running.lending(found[len(copied) :])
+        gradients = iter(found)
         return [next(gradients) if is_needed else None for is_needed in needed]
 
-    def _feed(
+    @contextmanager
+    def _ready(
         self,
-        executable: _partita.Executable,
+        kind: tuple[str, ...],
+        module: torch.nn.Module,
         inputs: Sequence[Any],
         parameters: Sequence[Any],
         kept: dict[str, Any],
-    ) -> list[Any]:
-        """Sets what the executable keeps, and returns what a run is fed."""
-        read, fed = executable.inputs(), []
-        for name, value in [*zip(self.inputs, inputs), *zip(self.parameters, parameters), *kept.items()]:
-            if name in read:
+    ) -> Iterator[tuple[Pass, list[Any]]]:
+        """A program for a forward pass, with what it keeps, and what it is fed."""
+        with self._running(kind, "partita::forward") as running:
+            if self._prepare(running, module, parameters):
+                yield running, self._fed(running, inputs, kept)
+                return
+            self._close(kind)
+        with self._running(kind, "partita::forward") as running:
+            self._prepare(running, module, parameters)
+            yield running, self._fed(running, inputs, kept)
+
+    def _prepare(self, running: Pass, module: torch.nn.Module, parameters: Sequence[Any]) -> bool:
+        """Brings parameters to the ranks. False if someone sees memory that a pass would overwrite: it needs other memory."""
+        try:
+            running.release(module)
+            for name, value in zip(self.parameters, parameters):
+                running.settle(name, value)
+        except Occupied as occupied:
+            self._lends = self._lends and not occupied.by_gradients
+            return False
+        return True
+
+    def _fed(self, running: Pass, inputs: Sequence[Any], kept: dict[str, Any]) -> list[Any]:
+        """What a run is fed, beside parameters; sets what it keeps."""
+        fed = [(name, pack(value)) for name, value in zip(self.inputs, inputs) if name in running.read]
+        for name, value in kept.items():
+            if name in running.read:
                 fed.append((name, pack(value)))
-            elif name not in self.inputs:
-                executable.set(name, pack(value))
+            else:
+                running.native.set(name, pack(value))
         return fed
 
 
@@ -167,8 +232,12 @@ class _Step(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         count = len(programs.inputs)
-        ctx.token = object()
-        outputs = programs.forward(module, tensors[:count], tensors[count:], ctx.kept, ctx.seed, ctx.token)
+        ctx.token, ctx.module = object(), module
+        needed = zip(programs.inputs, ctx.needs_input_grad[2:])
+        ctx.differentiated = [name for name, is_needed in needed if is_needed]
+        outputs = programs.forward_of_training(
+            module, tensors[:count], tensors[count:], ctx.kept, ctx.seed, ctx.differentiated, ctx.token
+        )
         ctx.mark_non_differentiable(*[value for value in outputs if not value.is_floating_point()])
         return tuple(outputs)
 
@@ -185,7 +254,15 @@ class _Gradients(torch.autograd.Function):
         count = outputs + len(step.programs.inputs)
         inputs, parameters, needed = tensors[outputs:count], tensors[count:], step.needs_input_grad[2:]
         gradients = step.programs.backward(
-            inputs, parameters, step.kept, step.seed, tensors[:outputs], needed, step.token
+            step.module,
+            inputs,
+            parameters,
+            step.kept,
+            step.seed,
+            step.differentiated,
+            tensors[:outputs],
+            needed,
+            step.token,
         )
         return tuple(gradients)
 
@@ -209,6 +286,7 @@ class Planning:
     def __init__(self, kind: type[torch.nn.Module], plan: Plan, mesh: Mesh, same: Any = None) -> None:
         self.kind, self.plan, self.mesh, self.same = kind, plan, mesh, same
         self.programs: dict[Any, Programs] = {}
+        self.homes = Homes()
 
     def original(self, module: torch.nn.Module) -> torch.nn.Module:
         """The user's module with the tensors of the planned one."""
@@ -216,17 +294,12 @@ class Planning:
         plain.__dict__.update({name: value for name, value in module.__dict__.items() if name != "_planning"})
         return plain
 
-    def find(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Programs:
+    def find(self, call: Call) -> Programs:
         """The programs for these inputs, exported and planned if they are new."""
-        leaves, spec = pytree.tree_flatten((args, kwargs))
-        inputs = tuple(
-            (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, torch.Tensor) else repr(leaf) for leaf in leaves
-        )
-        parameters = tuple(value.dtype for value in module.parameters())
-        modes = tuple(child.training for child in module.modules())
+        module, args, kwargs = call.module, call.args, call.kwargs
         # Types of numbers that PyTorch casts to are a part of the program.
         cast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-        key = (inputs, str(spec), parameters, modes, cast)
+        key = (call.key(), cast)
         if key not in self.programs or not self.programs[key].is_current(module):
             plain = self.original(module)
             # The hooks of the module itself run around its passes; those of modules inside are a part of the program.
@@ -244,27 +317,52 @@ class Planning:
                     value.requires_grad_(False)
             if self.same is not None:
                 self.same.check(args, kwargs)
-            self.programs[key] = Programs(module, model, self.plan, self.mesh)
+            if key in self.programs:
+                self.programs[key].close()
+            self.programs[key] = Programs(module, model, self.plan, self.mesh, self.homes)
         return self.programs[key]
 
 
+class Call:
+    """A call of a planned module: the tensors in its arguments, and all parameters of the module, each in order."""
+
+    def __init__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.module, self.args, self.kwargs = module, args, kwargs
+        self._leaves: Sequence[Any] = args
+        self._spec = ""
+        if kwargs or not all(isinstance(value, torch.Tensor) for value in args):
+            self._leaves, spec = pytree.tree_flatten((args, kwargs))
+            self._spec = str(spec)
+        self.inputs = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
+        self.parameters, self._modes = [], []
+        for part in _parts(module):
+            self._modes.append(part.training)
+            self.parameters += [value for value in part._parameters.values() if value is not None]
+
+    def key(self) -> Any:
+        """What tells the programs of two calls apart."""
+        inputs = tuple(
+            (leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else repr(leaf) for leaf in self._leaves
+        )
+        return inputs, self._spec, tuple([value.dtype for value in self.parameters]), tuple(self._modes)
+
+
+def _parts(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """The module and all in it, in the order of ``named_modules(remove_duplicate=False)``."""
+    stack = [module]
+    while stack:
+        part = stack.pop()
+        yield part
+        if part._modules:
+            stack += [child for child in reversed(part._modules.values()) if child is not None]
+
+
 def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-    programs = self._planning.find(self, args, kwargs)
-    leaves = pytree.tree_leaves((args, kwargs))
-    inputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    named = dict(self.named_parameters(remove_duplicate=False))
-    parameters = [named[name] for name in programs.parameters]
+    call = Call(self, args, kwargs)
+    programs = self._planning.find(call)
+    inputs, parameters = call.inputs, [call.parameters[place] for place in programs.places]
     is_differentiated = torch.is_grad_enabled() and any(value.requires_grad for value in [*inputs, *parameters])
     if is_differentiated:
-        for name, value in zip(programs.inputs, inputs):
-            if value.requires_grad and name not in programs.real[:1]:
-                raise refuse(
-                    "E392",
-                    f"a planned module has no gradient with respect to its input `{name}`",
-                    expected=f"gradients with respect to parameters and to `{programs.real[0]}`",
-                    found=f"`{name}` requires a gradient",
-                    help="detach the input",
-                )
         outputs = list(_Step.apply(programs, self, *inputs, *parameters))
     else:
         outputs = programs.forward(self, inputs, parameters, programs.kept(self), programs.seed())
@@ -275,8 +373,7 @@ def planned_module(module: torch.nn.Module, plan: Plan, mesh: Mesh, same: Any = 
     """A copy of a module whose passes run on a mesh under a plan. It is an instance of the module's class. If parts of it
     replace others, ``same`` is a ``partita._replaced.Same``, which compares them once for each shape.
 
-    Calling it raises ``PartitaError``: E390 and E391 for what PyTorch cannot export, E392 for gradients of further inputs
-    and of gradients,
+    Calling it raises ``PartitaError``: E390 and E391 for what PyTorch cannot export, E392 for gradients of gradients,
     E251 for a replaced part that computes another thing, and what the plan refuses.
     """
     return _planned(copy.deepcopy(module), plan, mesh, same)

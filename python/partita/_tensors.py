@@ -45,10 +45,13 @@ def pack(value: Any, dtype: str | None = None) -> Packed:
     torch = torch_if_loaded()
     if torch is not None and isinstance(value, torch.Tensor):
         name = str(value.dtype).removeprefix("torch.")
-        flat = value.detach().cpu().contiguous().reshape(-1)
-        if flat.numel() == 0:
-            return _NAMES.get(name, name), list(value.shape), np.empty(0, np.uint8)
-        return _NAMES.get(name, name), list(value.shape), flat.view(torch.uint8).numpy()
+        dense = value.detach().cpu().contiguous()
+        if name == "bfloat16":
+            # numpy lacks it.
+            dense = dense.view(torch.int16)
+        return _NAMES.get(name, name), list(value.shape), dense.numpy().reshape(-1).view(np.uint8)
+    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+        value = np.from_dlpack(value)
     if not isinstance(value, (np.ndarray, np.generic)):
         if dtype == "bf16":
             raise TypeError("bfloat16 needs tensors of PyTorch: numpy lacks it")
@@ -74,7 +77,9 @@ def to_torch(packed: Packed) -> Any:
     import torch
 
     name, shape, data = packed
-    dtype = getattr(torch, _LONG[name])
+    long = _LONG[name]
     if data.size == 0:
-        return torch.empty(shape, dtype=dtype)
-    return torch.from_numpy(data).view(dtype).reshape(shape)
+        return torch.empty(shape, dtype=getattr(torch, long))
+    if long == "bfloat16":
+        return torch.from_numpy(data.view("int16").reshape(shape)).view(torch.bfloat16)
+    return torch.from_numpy(data.view(long).reshape(shape))

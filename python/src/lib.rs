@@ -2,13 +2,16 @@
 //!
 //! Thin on purpose: names, defaults, documentation and everything about PyTorch are in the Python files beside it. Each
 //! class holds a value of the library behind a lock. Work that takes time runs without the interpreter lock, so that
-//! other Python threads continue while ranks run. Tensors cross as flat arrays of bytes with an element type and a shape.
+//! other Python threads continue while ranks run. Tensors cross as flat arrays of bytes with an element type and a shape;
+//! parameters and gradients that a rank holds whole are arrays over the memory of the rank.
 #![deny(unsafe_code)]
 
 mod arguments;
 mod built;
 mod error;
 mod executable;
+#[allow(unsafe_code)]
+mod lent;
 mod mesh;
 mod model;
 mod placed;
@@ -31,12 +34,24 @@ fn run_command(py: Python<'_>, arguments: Vec<String>) -> u8 {
     py.detach(|| partita_cli::run_with(arguments))
 }
 
+/// What the command `partita` prints with `--json` for these arguments, the name of the command first.
+#[pyfunction]
+fn ask(py: Python<'_>, arguments: Vec<String>) -> PyResult<String> {
+    let arguments = arguments.into_iter().map(OsString::from).collect();
+    error::detached(py, || partita_cli::ask(arguments))
+}
+
 #[pymodule]
 mod _partita {
+    #[pymodule_export]
+    use super::ask;
+
     #[pymodule_export]
     use super::error::PartitaError;
     #[pymodule_export]
     use super::executable::Executable;
+    #[pymodule_export]
+    use super::lent::Lease;
     #[pymodule_export]
     use super::mesh::Mesh;
     #[pymodule_export]

@@ -218,22 +218,6 @@ def test_autocast_around_it_is_a_program_of_its_own(module, planned):
         close(planned(X), module(X))
 
 
-def test_a_second_input_with_a_gradient_is_refused_by_name():
-    class Sum(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(8, 8)
-
-        def forward(self, x, y):
-            return self.linear(x) + y
-
-    planned = partita.Schedule(partita.load(Sum(), (X, Y)), "tp=1").build()
-    with pytest.raises(partita.PartitaError) as refused:
-        planned(X, Y.clone().requires_grad_())
-    assert refused.value.code == "E392" and "`y`" in refused.value.message
-    assert planned(X.clone().requires_grad_(), Y).requires_grad
-
-
 def test_numbers_that_are_not_finite_are_results(module, planned):
     bad = X.clone()
     bad[0, 0] = float("inf")

@@ -18,8 +18,12 @@ use clap::Parser;
 use cli::{Cli, usage_error};
 use commands::launch;
 use output::Output;
+use partita_base::Result;
+use std::cell::RefCell;
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
+use std::rc::Rc;
 
 /// Runs the command with the arguments of this process.
 pub fn main() -> ExitCode {
@@ -42,6 +46,36 @@ pub fn run_with(arguments: Vec<OsString>) -> u8 {
             output.error(&diagnostic);
             2
         }
+    }
+}
+
+/// What the command with these arguments, the name of the command first, prints with `--json`, for callers in this process.
+///
+/// # Errors
+/// What the command refuses, and E020 for arguments that it does not have.
+pub fn ask(arguments: Vec<OsString>) -> Result<String> {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => return usage_error(error).map_or_else(|help| Ok(help.render().to_string()), Err),
+    };
+    let printed = Printed::default();
+    let mut output = Output::to(Box::new(printed.clone()), Box::new(std::io::sink()), true, None);
+    run::run(&cli, &mut output)?;
+    let bytes = printed.0.take();
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Keeps what is printed.
+#[derive(Clone, Default)]
+struct Printed(Rc<RefCell<Vec<u8>>>);
+
+impl Write for Printed {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.borrow_mut().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 

@@ -10,6 +10,7 @@
 //! and all ranks end.
 
 mod cores;
+mod lent;
 mod rank;
 mod recorder;
 mod team;
@@ -32,6 +33,7 @@ use crate::cpu::{Cpu, SlowOp};
 use crate::memory::MemoryLimit;
 use cores::Homes;
 pub(crate) use cores::cores;
+pub use lent::Lent;
 use rank::{Pulse, Rank};
 use recorder::Recorder;
 use team::Team;

@@ -19,7 +19,9 @@ pub mod train;
 pub use collectives::collective_specs;
 pub use cpu::{Cpu, CpuRank, SlowOp};
 pub use custom_kernels::{CpuKernel, CpuKernels, TensorView, TensorViewMut};
-pub use executor::{AWAKE, DIVERGED, Fault, Interrupter, MOST_WORKERS, PEER_FAILED, Runner, RunnerOptions};
+pub use executor::{
+    AWAKE, DIVERGED, Fault, Interrupter, Lent, MOST_WORKERS, PEER_FAILED, Runner, RunnerOptions,
+};
 pub use memory::{Machine, MemoryLimit};
 pub use partita_comm::{PROCESS_ENDED, Processes, World};
 pub use partita_kernels::{KernelChoice, KernelOptions};

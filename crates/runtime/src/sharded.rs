@@ -49,14 +49,31 @@ pub fn scatter(
     mesh: &Mesh,
     rank: usize,
 ) -> Vec<u8> {
+    let extents = sharding.local_shape(mesh, shape, rank);
+    let mut local = vec![0; extents.iter().product::<usize>() * dtype.size_bytes()];
+    scatter_into(global, dtype, shape, sharding, mesh, rank, &mut local);
+    local
+}
+
+/// As [`scatter`], into bytes of the size of the shard.
+pub fn scatter_into(
+    global: &[u8],
+    dtype: DType,
+    shape: &[usize],
+    sharding: &Sharding,
+    mesh: &Mesh,
+    rank: usize,
+    local: &mut [u8],
+) {
     let size = dtype.size_bytes();
     let extents = sharding.local_shape(mesh, shape, rank);
+    if extents == shape {
+        return local.copy_from_slice(global);
+    }
     let offset = sharding.local_offset(mesh, shape, rank);
     let zero = vec![0; shape.len()];
-    let mut local = vec![0; extents.iter().product::<usize>() * size];
     let to = Window { shape: &extents, start: &zero };
-    copy_box(size, &extents, (global, Window { shape, start: &offset }), (&mut local, to));
-    local
+    copy_box(size, &extents, (global, Window { shape, start: &offset }), (local, to));
 }
 
 /// The global tensor from the shards of the mesh positions, which `local` returns. Of positions
@@ -73,6 +90,9 @@ pub fn gather<E>(
     mut local: impl FnMut(usize) -> Result<Option<Vec<u8>>, E>,
 ) -> Result<Option<Vec<u8>>, E> {
     let size = dtype.size_bytes();
+    if mesh.rank_count() > 0 && sharding.local_shape(mesh, shape, 0) == shape && !shape.contains(&0) {
+        return local(0);
+    }
     let zero = vec![0; shape.len()];
     let mut global = Some(vec![0; shape.iter().product::<usize>() * size]);
     let mut seen: Vec<Vec<usize>> = Vec::new();

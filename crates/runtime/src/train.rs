@@ -5,6 +5,7 @@
 //! has several processes, each has its own loop, and all call the same methods in the same order: a
 //! method writes to the local ranks, and reads from others over the control channel.
 
+mod lent;
 mod state;
 
 use std::sync::Arc;
@@ -398,13 +399,14 @@ impl TrainLoop {
             _ => Scalar::from_f64(dtype, value as f64),
         };
         for place in 0..self.inputs.len() {
-            let TensorLayout { name, dtype, .. } = self.inputs[place].clone();
+            let dtype = self.inputs[place].dtype;
             let value = match self.kinds[place] {
                 InputKind::LearningRate => Scalar::from_f64(dtype, learning_rate),
                 InputKind::Step => integer(dtype, step),
                 InputKind::Seed => integer(dtype, self.seed),
                 _ => continue,
             };
+            let name = self.inputs[place].name.clone();
             self.write(&[place], &name, &[], value.bytes())?;
         }
         Ok(())
@@ -432,8 +434,11 @@ impl TrainLoop {
                     continue;
                 }
                 let TensorLayout { dtype, shape, sharding, mesh, .. } = layout;
-                let local = sharded::scatter(bytes, *dtype, shape, sharding, mesh, position);
-                self.runner.write_input(rank, name, &local)?;
+                self.runner.fill_inputs(&[rank], name, |targets| {
+                    for target in targets {
+                        sharded::scatter_into(bytes, *dtype, shape, sharding, mesh, position, target);
+                    }
+                })?;
             }
         }
         Ok(())

@@ -130,6 +130,8 @@ pub struct BuildOptions {
     pub output_predictions: bool,
     /// Whether the step also returns the gradient with respect to the first real input, `grad.<input>`.
     pub input_gradient: bool,
+    /// Further inputs with a float type whose gradients the step returns, `grad.<input>`.
+    pub input_gradients: Vec<String>,
     /// What links and devices cost.
     pub cluster: Cluster,
     /// Splits fixed by hand: see [`Options::fixed`].
@@ -150,6 +152,7 @@ impl BuildOptions {
             sequence_parallel: false,
             output_predictions: false,
             input_gradient: false,
+            input_gradients: Vec::new(),
             cluster: Cluster::default(),
             fixed: BTreeMap::new(),
             timetable: Order::default(),
@@ -401,8 +404,11 @@ fn gradients_of(
 ) -> Result<(Graph, Vec<Pieces>, Vec<String>)> {
     let (mut forward, pieces) = split_fused(&structured.model.forward)?;
     pipeline.mark(&mut forward)?;
-    let input = if options.input_gradient { Some(first_real_input(&forward)?) } else { None };
-    let gradients = gradient_graph_wrt(&forward, input.as_slice())?;
+    let mut inputs: Vec<&str> = options.input_gradients.iter().map(String::as_str).collect();
+    if options.input_gradient {
+        inputs.push(first_real_input(&forward)?);
+    }
+    let gradients = gradient_graph_wrt(&forward, &inputs)?;
     let gradients = match options.microbatches {
         1 => gradients,
         pieces => microbatch(&gradients, pieces)?,
