@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from partita import _partita
+from partita._error import refuse
 from partita._program import Program, Step
 from partita._tensors import Packed, to_numpy
 
@@ -107,7 +108,10 @@ def compile_str(mlir: str, *, file: str = "<text>") -> CompiledModule:
 
     ``file`` is the name that messages give the text. Raises ``PartitaError``: E140 to E149 with line and column.
     """
-    return CompiledModule(mlir, file)
+    module = CompiledModule(mlir, file)
+    if not module:
+        raise refuse("E140", "a text without a public function", at=file, expected="func.func @name(..) {..}", found="none")
+    return module
 
 
 def _array(packed: Packed) -> np.ndarray:

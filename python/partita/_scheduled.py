@@ -26,6 +26,9 @@ class Scheduled:
     """A module, a mesh, and the requests so far."""
 
     def __init__(self, model: nn.Module, mesh: Mesh) -> None:
+        if not isinstance(model, nn.Module):
+            found = f"the class {model.__name__}: call it" if isinstance(model, type) else type(model).__name__
+            raise TypeError(f"create_schedule takes a module of PyTorch, found {found}")
         self.model, self.mesh = model, mesh
         self.shown: nn.Module = shared_copy(model)
         self.lines: list[_Line] = []
@@ -75,7 +78,9 @@ class Scheduled:
     def shard(self, path: str, name: str, axis: int) -> None:
         """Shards a parameter along a dimension. E231 if it is sharded already, E224 for an unknown dimension."""
         rank = self.tensor_at(path, name).dim()
-        if not isinstance(axis, int) or not -rank <= axis < rank:
+        if isinstance(axis, bool) or not isinstance(axis, int):
+            raise TypeError(f"axis is the number of a dimension, found {axis!r}")
+        if not -rank <= axis < rank:
             raise refuse(
                 "E224",
                 f"`{path}.{name}` has no dimension {axis}",

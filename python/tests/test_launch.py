@@ -101,20 +101,45 @@ dist.destroy_process_group()
 """
 
 
-def test_a_loop_of_pytorch_runs_once_per_rank(tmp_path):
-    pytest.importorskip("torch", reason="PyTorch is not installed")
-    code, lines, error = run(tmp_path, LOOP, 2)
-    assert code == 0, (lines, error)
-    assert lines[0][:3] == lines[1][:3] and len(lines[0]) == 4
-    assert [line[3] for line in lines] == ["0 2 gloo", "1 2 gloo"]
-    import torch
+MODULES = """
+import torch
+from torch import nn
+from partita.distributed import init_device_mesh
+from partita.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+mesh = init_device_mesh("cpu", (2,))
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+model = parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.randn(4, 8)
+for _ in range(3):
+    optimizer.zero_grad()
+    loss = model(x).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    print(loss.item())
+print(mesh.get_rank())
+"""
+
+
+@pytest.mark.parametrize("script, places", [(LOOP, ["0 2 gloo", "1 2 gloo"]), (MODULES, ["0", "1"])], ids=["slapo", "modules"])
+def test_a_loop_of_pytorch_runs_once_per_rank(tmp_path, script, places):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     from torch import nn
 
+    code, lines, error = run(tmp_path, script, 2)
+    assert code == 0, (lines, error)
+    command = [sys.executable, tmp_path / "script.py"]
+    alone = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=True).stdout.splitlines()
+    # To the last bit: processes compute what one does.
+    assert lines[0][:3] == lines[1][:3] == alone[:3] and len(lines[0]) == 4
+    assert [line[3] for line in lines] == places
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x = torch.randn(4, 8)
-    for line in lines[0][:3]:
+    for line in alone[:3]:
         optimizer.zero_grad()
         loss = model(x).pow(2).mean()
         assert float(line) == pytest.approx(loss.item(), rel=1e-5)

@@ -291,6 +291,9 @@ def test_mistakes_are_refused_with_a_code(model):
             wrong()
         assert refused.value.code == code
     assert "`dense_1`" in pytest.raises(partita.PartitaError, lambda: sch["dense"]).value.help
+    assert "of another schedule" in pytest.raises(partita.PartitaError, lambda: sch[other[0]]).value.found
+    with pytest.raises(TypeError, match="an optimizer of PyTorch, found 'sgd'"):
+        ms.create_schedule(model, "sgd", 2, 0)
     assert len(sch.plan) == 1
 
 

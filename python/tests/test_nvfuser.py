@@ -345,6 +345,11 @@ def parallel(fd, tensor, *axes):
         fd.sched.parallelize(tensor, dim, ParallelType[f"mesh_{axis}"])
 
 
+def test_a_schedule_says_what_it_is_for():
+    with pytest.raises(AttributeError, match="no `split`: it says where tensors are"):
+        FusionDefinition().sched.split
+
+
 @pytest.mark.parametrize("what", REFUSED)
 def test_misuse_is_refused(what):
     code, misuse = REFUSED[what]

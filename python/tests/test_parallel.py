@@ -273,6 +273,17 @@ def refusals():
     }
 
 
+def test_what_is_no_module_is_refused():
+    mesh = init_device_mesh("cpu", (2,))
+    for misuse in (
+        lambda: fully_shard(torch.ones(2), mesh=mesh),
+        lambda: parallelize_module(torch.ones(2), mesh, ColwiseParallel()),
+        lambda: parallelize_module(torch.ones(2), mesh, {"up": ColwiseParallel()}),
+    ):
+        with pytest.raises(TypeError, match="a module of PyTorch, found Tensor"):
+            misuse()
+
+
 @pytest.mark.parametrize("what", refusals())
 def test_misuse_is_refused(what, monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)

@@ -93,7 +93,8 @@ def test_a_function_may_return_several_results_or_take_no_arguments():
 def test_a_text_that_cannot_be_read_is_refused_with_its_place():
     code, text = code_of(partita.compile_str, ADD.replace("stablehlo.add", "stablehlo.ad"), file="add.mlir")
     assert code == "E141" and "add.mlir:3:" in text
-    assert code_of(partita.compile_str, "func.func @f(")[0] == "E140"
+    for text in ("func.func @f(", "hello", ""):
+        assert code_of(partita.compile_str, text)[0] == "E140"
 
 
 def test_the_steps_of_iree_lead_to_the_same_function():

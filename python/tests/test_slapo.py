@@ -154,8 +154,11 @@ def test_the_tutorial_trains_as_pytorch_does(mesh):
 def test_the_tutorial_at_full_size_verifies():
     torch.manual_seed(0)
     sch = slapo.create_schedule(MLP(1024), mesh="tp=2")
-    with slapo.Verify(sch, example_inputs=[torch.randn(2, 16, 1024)]) as verified:
-        tensor_parallel(sch)
+    with slapo.Verify(sch, example_inputs=torch.randn(2, 16, 1024)) as verified:
+        sch["linear1"].shard(["weight", "bias"], axis=0)
+        sch["linear2"].shard("weight", axis=1)
+        sch["linear2"].sync(mode="fwd_post", sync_op_or_fn="all_reduce")
+        sch["linear1"].sync(mode="bwd_post", sync_op_or_fn="all_reduce")
         fused(sch)
     assert verified.largest_difference < 1e-5
     assert len(sch.plan) == 8
@@ -196,10 +199,19 @@ def test_mistakes_are_refused_with_a_code():
         ("E234", lambda: sch["linear1"].sync("fwd_post", "all_scatter")),
         ("E248", lambda: sch.find(pattern)),
         ("E242", lambda: sch.find(r"layers\..*")),
+        ("E242", lambda: sch.fuse([], name="X")),
     ]:
         with pytest.raises(partita.PartitaError) as refused:
             wrong()
         assert refused.value.code == code
+    for wrong, reason in [
+        (lambda: slapo.create_schedule(MLP), "the class MLP: call it"),
+        (lambda: slapo.create_schedule(None), "found NoneType"),
+        (lambda: sch["linear2"].shard("weight", axis="0"), "found '0'"),
+        (lambda: sch[None], "named by their path"),
+    ]:
+        with pytest.raises(TypeError, match=reason):
+            wrong()
     assert len(sch.plan) == 1
     assert [path for path, _ in sch.find(r"linear\d")] == ["linear1", "linear2"]
     with pytest.raises(partita.PartitaError) as refused:

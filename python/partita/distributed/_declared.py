@@ -95,11 +95,18 @@ def plan_of(module: torch.nn.Module) -> Plan:
     return _plan(module, _lines(module, planning.whole), planning.whole)[0]
 
 
+def check_module(module: Any) -> None:
+    """``TypeError`` for what is no module."""
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"expected a module of PyTorch, found {type(module).__name__}")
+
+
 def declare(module: torch.nn.Module, mesh: DeviceMesh, lines: list[Line]) -> torch.nn.Module:
     """Adds lines to a module, which changes in place, and returns it.
 
-    E381 if it has lines on another mesh already.
+    E381 if it has lines on another mesh already; ``TypeError`` for what is no module.
     """
+    check_module(module)
     whole = mesh._root
     planning = module.__dict__.get("_planning")
     if isinstance(planning, Declared):

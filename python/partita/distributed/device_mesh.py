@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -97,8 +98,8 @@ class DeviceMesh:
         return math.prod(self._shape) if mesh_dim is None else self._shape[mesh_dim]
 
     def get_rank(self) -> int:
-        """0: the process of all ranks."""
-        return 0
+        """The number of this process under ``python -m partita.launch``; 0 where one process runs all ranks."""
+        return int(os.environ["RANK"]) if "PARTITA_LAUNCH" in os.environ else 0
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
         """0, along any dimension. E380 for a dimension that the mesh does not have."""

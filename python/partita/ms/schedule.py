@@ -76,14 +76,7 @@ class Schedule:
         for op in given:
             node = next((node for node in known if node is op or node.name == op), None)
             if node is None:
-                near = difflib.get_close_matches(str(op), [node.name for node in known], 3)
-                raise refuse(
-                    "E221",
-                    f"the model has no operator `{op}`" + (" any more" if isinstance(op, fx.Node) else ""),
-                    expected=", ".join(node.name for node in known),
-                    found=str(op),
-                    help=f"did you mean `{'`, `'.join(near)}`?" if near else "read sch.forward_ops again",
-                )
+                raise _unknown(op, [node.name for node in known])
             nodes.append(node)
         path = str(nodes[0].target) if len(nodes) == 1 and nodes[0].op == "call_module" else None
         return Ops(self, path, nodes)
@@ -94,6 +87,17 @@ class Schedule:
 
     def __repr__(self) -> str:
         return f"Schedule({len(self.plan)} lines on {self.mesh})"
+
+
+def _unknown(op: Any, known: list[str]) -> Exception:
+    """E221 for what is no operator of a schedule."""
+    near = difflib.get_close_matches(str(op), known, 3)
+    help = f"did you mean `{'`, `'.join(near)}`?" if near else None
+    found = str(op)
+    if isinstance(op, fx.Node):
+        help = "read sch.forward_ops again"
+        found = f"`{op}` of another schedule, or of the graph before a replace()"
+    return refuse("E221", f"the model has no operator `{op}`", expected=", ".join(known), found=found, help=help)
 
 
 class Ops:
@@ -171,6 +175,8 @@ def create_schedule(
     All ranks run in this process, as rank 0; under ``python -m partita.launch`` each process is its rank. Raises
     ``PartitaError``: E393 for another rank.
     """
+    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"create_schedule takes an optimizer of PyTorch, found {optimizer!r}")
     if mesh is None:
         check_place(rank, world_size)
     return Schedule(Scheduled(model, mesh_of(mesh or f"tp={world_size}")), optimizer)

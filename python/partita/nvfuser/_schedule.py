@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from partita._error import refuse
 from partita.distributed.device_mesh import DeviceMesh
@@ -108,6 +108,13 @@ class Scheduler:
     def all_tensors(self) -> list[Tensor]:
         """Every tensor of the definition, in the order in which they were made."""
         return list(self._fd._tensors)
+
+    def __getattr__(self, name: str) -> Any:
+        """Only for names that there are not."""
+        raise AttributeError(
+            f"a schedule has no `{name}`: it says where tensors are, with _set_device_mesh, parallelize, cache_after and "
+            "cache_before; loops inside a kernel are chosen by the engine"
+        )
 
     def _own(self, tensor: Tensor) -> None:
         if not isinstance(tensor, Tensor) or tensor._fd is not self._fd:

@@ -66,17 +66,20 @@ class Schedule:
         """The mesh."""
         return self._root.mesh
 
-    def __getitem__(self, path: str) -> Schedule:
-        full = ".".join(part for part in (self.path, path) if part)
+    def __getitem__(self, path: str | int) -> Schedule:
+        if not isinstance(path, (str, int)):
+            raise TypeError(f"modules are named by their path, found {path!r}")
+        full = ".".join(part for part in (self.path, str(path)) if part)
         self._root.module_at(full)
         return Schedule(self._root, full)
 
-    def shard(self, tensor_name: str, axis: int) -> None:
-        """Shards a parameter along a dimension: over ``tp``, or the only axis of the mesh.
+    def shard(self, tensor_name: str | Sequence[str], axis: int) -> None:
+        """Shards a parameter, or several, along a dimension: over ``tp``, or the only axis of the mesh.
 
         Raises ``PartitaError``: E231 if it is sharded already, E232 for an unknown name, E224 for an unknown dimension.
         """
-        self._root.shard(self.path, tensor_name, axis)
+        for name in [tensor_name] if isinstance(tensor_name, str) else tensor_name:
+            self._root.shard(self.path, name, axis)
 
     def sync(self, mode: str, sync_op_or_fn: str) -> None:
         """Communicates a result: ``fwd_pre``, ``fwd_post`` or ``bwd_post``; ``all_reduce``, ``all_gather``,
@@ -237,6 +240,10 @@ class Schedule:
 
     def fuse(self, subgraph: Matches, compiler: str | None = None, name: str = "FusedKernel") -> None:
         """Makes each match one op. ``TorchScript`` and other compilers of PyTorch are accepted: the engine is Partita's."""
+        if not isinstance(subgraph, Matches):
+            raise refuse(
+                "E242", "fuse takes the matches of a pattern", expected="what find(function) returns", found=repr(subgraph)
+            )
         if subgraph.path != self.path:
             raise refuse("E248", "the matches are of another module", expected=self.path, found=subgraph.path)
         self._root.add(
@@ -283,7 +290,7 @@ def build(
     sch: Schedule,
     target: Any = None,
     init_weights: bool | Callable[[nn.Module], None] = True,
-    example_inputs: Sequence[torch.Tensor] | None = None,
+    example_inputs: Sequence[torch.Tensor] | torch.Tensor | None = None,
     **_: Any,
 ) -> tuple[nn.Module, Any]:
     """The model under the plan, a module for training loops, and ``target``, which may be an optimizer of its parameters.
@@ -297,6 +304,7 @@ def build(
     root = sch._root
     built = root.planned()
     if example_inputs is not None:
+        example_inputs = _listed(example_inputs)
         model = partita.load(root.edited, tuple(example_inputs))
         root.same.check(example_inputs, {})
         partita.Schedule(model, root.mesh, root.plan())
@@ -317,9 +325,14 @@ class Verify:
     """
 
     def __init__(
-        self, sch: Schedule, example_inputs: Sequence[torch.Tensor], tolerance: float = 1e-4, enable: bool = True, **_: Any
+        self,
+        sch: Schedule,
+        example_inputs: Sequence[torch.Tensor] | torch.Tensor,
+        tolerance: float = 1e-4,
+        enable: bool = True,
+        **_: Any,
     ) -> None:
-        self.sch, self.inputs, self.tolerance, self.enable = sch, list(example_inputs), tolerance, enable
+        self.sch, self.inputs, self.tolerance, self.enable = sch, _listed(example_inputs), tolerance, enable
         self.largest_difference = 0.0
 
     def __enter__(self) -> Verify:
@@ -365,6 +378,11 @@ class Verify:
 
     def _is_random(self, planned: Any) -> bool:
         return bool(planned._planning.find(planned, tuple(self.inputs), {}).model._native.is_random())
+
+
+def _listed(inputs: Sequence[torch.Tensor] | torch.Tensor) -> list[torch.Tensor]:
+    """Example inputs; a tensor alone is the only one."""
+    return [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
 
 
 def _scope(node: fx.Node) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 
 from partita._error import refuse
-from partita.distributed._declared import Line, declare
+from partita.distributed._declared import Line, check_module, declare
 from partita.distributed.device_mesh import DeviceMesh
 from partita.distributed.tensor.parallel._style import ParallelStyle
 
@@ -51,6 +51,7 @@ def parallelize_module(
 
 def _matching(module: torch.nn.Module, pattern: str) -> list[str]:
     """The paths of the modules that a pattern names; E221 if there are none."""
+    check_module(module)
     paths = [path for path, _ in module.named_modules()]
     parts = pattern.split(".")
     named = [path.split(".") for path in paths]
